@@ -1,0 +1,1 @@
+//! pd-proxy: an OpenAI-compatible gateway for prefill/decode-disaggregated serving.

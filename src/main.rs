@@ -1,0 +1,2 @@
+//! The `pd-proxy` command.
+fn main() {}
