@@ -1,0 +1,318 @@
+//! The single pass: where members, values and array elements start and end.
+
+use memchr::memchr2;
+use smallvec::SmallVec;
+
+use super::{JsonError, JsonErrorKind, ScanLimits, text};
+
+/// Bytes looked at one by one before a vectorised search pays for its set-up.
+const NEAR_BYTES: usize = 16;
+/// Bytes tested at once for brackets and quotes; a multiple of the vector width of every target.
+const LANE_BYTES: usize = 32;
+
+/// Half-open byte range in the scanned text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) start: usize,
+    pub(super) end: usize,
+}
+
+/// One `"key": value`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Member {
+    /// The key with its quotes.
+    pub(super) key: Span,
+    /// The value without the white space around it.
+    pub(super) value: Span,
+    /// Whether the key is written with a backslash and must be decoded before it is compared.
+    pub(super) escaped: bool,
+}
+
+/// What a pass over a whole text finds.
+pub(super) struct Found {
+    pub(super) members: SmallVec<[Member; 24]>,
+    pub(super) inside: usize,
+}
+
+/// A position in a text that is valid UTF-8.
+pub(super) struct Scanner<'a> {
+    text: &'a [u8],
+    at: usize,
+    limits: ScanLimits,
+}
+
+/// The kinds of the open brackets, one bit each (set: `{`), so that `[}` is noticed.
+#[derive(Default)]
+struct Brackets {
+    bits: SmallVec<[u64; 8]>,
+    depth: usize,
+}
+
+impl<'a> Scanner<'a> {
+    pub(super) fn new(text: &'a [u8], at: usize, limits: ScanLimits) -> Self {
+        Self { text, at, limits }
+    }
+
+    /// One object and white space, up to the end of the text.
+    pub(super) fn document(mut self) -> Result<Found, JsonError> {
+        if self.text.starts_with("\u{feff}".as_bytes()) {
+            return Err(self.syntax("a byte order mark is not allowed"));
+        }
+        self.skip_space();
+        if self.peek()? != b'{' {
+            return Err(self.error(JsonErrorKind::NotAnObject));
+        }
+        if self.limits.depth == 0 {
+            return Err(self.error(JsonErrorKind::TooDeep { limit: 0 }));
+        }
+        self.at += 1;
+        let inside = self.at;
+        let members = self.members()?;
+        self.skip_space();
+        if self.at < self.text.len() {
+            return Err(self.error(JsonErrorKind::Trailing));
+        }
+        Ok(Found { members, inside })
+    }
+
+    /// From behind `{` to behind its `}`.
+    fn members(&mut self) -> Result<SmallVec<[Member; 24]>, JsonError> {
+        let mut members = SmallVec::new();
+        self.skip_space();
+        if self.eat(b'}') {
+            return Ok(members);
+        }
+        loop {
+            if members.len() >= self.limits.members {
+                return Err(self.error(JsonErrorKind::TooManyMembers { limit: self.limits.members }));
+            }
+            members.push(self.member()?);
+            self.skip_space();
+            if self.eat(b'}') {
+                return Ok(members);
+            }
+            self.expect(b',', "expected ',' or '}' after a value")?;
+            self.skip_space();
+        }
+    }
+
+    fn member(&mut self) -> Result<Member, JsonError> {
+        let start = self.at;
+        if self.peek()? != b'"' {
+            return Err(self.syntax("expected a key in double quotes"));
+        }
+        let escaped = self.string()?;
+        let key = Span { start, end: self.at };
+        if escaped && text::unescape(&self.text[key.start + 1..key.end - 1]).is_none() {
+            return Err(JsonError { kind: JsonErrorKind::Syntax("invalid escape in the key"), at: start });
+        }
+        self.skip_space();
+        self.expect(b':', "expected ':' after a key")?;
+        self.skip_space();
+        Ok(Member { key, value: self.value()?, escaped })
+    }
+
+    /// One value of any kind, starting here.
+    pub(super) fn value(&mut self) -> Result<Span, JsonError> {
+        let start = self.at;
+        match self.peek()? {
+            b'"' => self.string().map(drop)?,
+            b'{' | b'[' => self.nested()?,
+            _ => self.scalar()?,
+        }
+        Ok(Span { start, end: self.at })
+    }
+
+    /// The next element of the array whose `[` or whose last element lies just behind; `None` at its `]`.
+    pub(super) fn element(&mut self, first: bool) -> Result<Option<Span>, JsonError> {
+        self.skip_space();
+        if self.eat(b']') {
+            return Ok(None);
+        }
+        if !first {
+            self.expect(b',', "expected ',' or ']' after an element")?;
+            self.skip_space();
+        }
+        self.value().map(Some)
+    }
+
+    /// Steps over a string; tells whether it holds a backslash.
+    fn string(&mut self) -> Result<bool, JsonError> {
+        let mut at = self.at + 1;
+        let mut escaped = false;
+        loop {
+            let Some(hit) = self.text.get(at..).and_then(quote_or_backslash) else {
+                return Err(self.end());
+            };
+            at += hit + 1;
+            if self.text[at - 1] == b'"' {
+                self.at = at;
+                return Ok(escaped);
+            }
+            // Whatever is escaped, its first byte cannot end the string, and later bytes of a character never do.
+            escaped = true;
+            at += 1;
+        }
+    }
+
+    /// Steps over an object or array by its brackets alone.
+    fn nested(&mut self) -> Result<(), JsonError> {
+        let mut open = Brackets::default();
+        loop {
+            let Some(at) = next_mark(self.text, self.at) else {
+                return Err(self.end());
+            };
+            self.at = at;
+            match self.text[at] {
+                b'"' => self.string().map(drop)?,
+                mark @ (b'{' | b'[') => {
+                    // The outermost object, which this value sits in, is not on this stack: hence `+ 1`.
+                    if open.depth + 1 >= self.limits.depth {
+                        return Err(self.error(JsonErrorKind::TooDeep { limit: self.limits.depth }));
+                    }
+                    open.push(mark == b'{');
+                    self.at += 1;
+                }
+                mark => {
+                    if open.pop() != (mark == b'}') {
+                        return Err(self.syntax("mismatched bracket"));
+                    }
+                    self.at += 1;
+                    if open.depth == 0 {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Steps over a number or one of the words.
+    fn scalar(&mut self) -> Result<(), JsonError> {
+        let rest = &self.text[self.at..];
+        let ends = |byte: &u8| matches!(byte, b',' | b'}' | b']') || is_space(*byte);
+        let token = &rest[..rest.iter().position(ends).unwrap_or(rest.len())];
+        let word = matches!(token, b"true" | b"false" | b"null" | b"NaN" | b"Infinity" | b"-Infinity");
+        if !word && !is_number(token) {
+            return Err(self.syntax("expected a value"));
+        }
+        self.at += token.len();
+        Ok(())
+    }
+
+    fn skip_space(&mut self) {
+        while self.text.get(self.at).is_some_and(|byte| is_space(*byte)) {
+            self.at += 1;
+        }
+    }
+
+    fn peek(&self) -> Result<u8, JsonError> {
+        self.text.get(self.at).copied().ok_or_else(|| self.end())
+    }
+
+    fn eat(&mut self, byte: u8) -> bool {
+        let here = self.text.get(self.at) == Some(&byte);
+        self.at += usize::from(here);
+        here
+    }
+
+    fn expect(&mut self, byte: u8, what: &'static str) -> Result<(), JsonError> {
+        if self.peek()? != byte {
+            return Err(self.syntax(what));
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    fn syntax(&self, what: &'static str) -> JsonError {
+        self.error(JsonErrorKind::Syntax(what))
+    }
+
+    fn error(&self, kind: JsonErrorKind) -> JsonError {
+        JsonError { kind, at: self.at }
+    }
+
+    fn end(&self) -> JsonError {
+        JsonError { kind: JsonErrorKind::UnexpectedEnd, at: self.text.len() }
+    }
+}
+
+impl Brackets {
+    fn push(&mut self, brace: bool) {
+        let (word, bit) = (self.depth / 64, self.depth % 64);
+        if word == self.bits.len() {
+            self.bits.push(0);
+        }
+        self.bits[word] = self.bits[word] & !(1 << bit) | u64::from(brace) << bit;
+        self.depth += 1;
+    }
+
+    /// Whether the innermost open bracket is a brace; at least one must be open.
+    fn pop(&mut self) -> bool {
+        self.depth -= 1;
+        self.bits[self.depth / 64] >> (self.depth % 64) & 1 == 1
+    }
+}
+
+/// JSON's white space, and CPython's: nothing else counts.
+fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
+}
+
+/// `-? (0 | [1-9][0-9]*) (. [0-9]+)? ([eE] [+-]? [0-9]+)?`
+fn is_number(token: &[u8]) -> bool {
+    fn digits(text: &[u8]) -> (usize, &[u8]) {
+        let count = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        (count, &text[count..])
+    }
+    let unsigned = token.strip_prefix(b"-").unwrap_or(token);
+    let (whole, mut rest) = digits(unsigned);
+    if whole == 0 || (whole > 1 && unsigned[0] == b'0') {
+        return false;
+    }
+    if let Some(fraction) = rest.strip_prefix(b".") {
+        let (count, after) = digits(fraction);
+        if count == 0 {
+            return false;
+        }
+        rest = after;
+    }
+    if let [b'e' | b'E', power @ ..] = rest {
+        let power = power.strip_prefix(b"+").or(power.strip_prefix(b"-")).unwrap_or(power);
+        let (count, after) = digits(power);
+        return count > 0 && after.is_empty();
+    }
+    rest.is_empty()
+}
+
+/// Offset of the first `"` or `\`: keys and small values are short, prompts are long.
+fn quote_or_backslash(text: &[u8]) -> Option<usize> {
+    let near = &text[..text.len().min(NEAR_BYTES)];
+    match near.iter().position(|byte| matches!(byte, b'"' | b'\\')) {
+        Some(hit) => Some(hit),
+        None => memchr2(b'"', b'\\', &text[near.len()..]).map(|hit| near.len() + hit),
+    }
+}
+
+/// Offset of the first bracket or quote at or behind `from`; whole lanes without one are skipped, which is what
+/// long arrays of token ids consist of.
+fn next_mark(text: &[u8], from: usize) -> Option<usize> {
+    let rest = text.get(from..)?;
+    let near = rest.len().min(NEAR_BYTES);
+    if let Some(hit) = rest[..near].iter().position(|byte| is_mark(*byte)) {
+        return Some(from + hit);
+    }
+    let mut at = near;
+    while let Some(lane) = rest.get(at..at + LANE_BYTES) {
+        // No early exit inside a lane: this is what lets the compiler use vector instructions.
+        if lane.iter().fold(false, |hit, byte| hit | is_mark(*byte)) {
+            break;
+        }
+        at += LANE_BYTES;
+    }
+    rest[at..].iter().position(|byte| is_mark(*byte)).map(|hit| from + at + hit)
+}
+
+/// One of `{ } [ ] "`: bit 5 is all that tells a square bracket from a curly one.
+fn is_mark(byte: u8) -> bool {
+    (byte | 0x20 == b'{') | (byte | 0x20 == b'}') | (byte == b'"')
+}

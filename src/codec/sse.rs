@@ -1,0 +1,271 @@
+//! Server-sent events (WHATWG HTML §9.2): frame boundaries in a stream that arrives in arbitrary chunks.
+//!
+//! A frame is everything up to and including the blank line that ends it. Lines end with LF, CR LF or CR, mixed as
+//! a sender likes. A blank line that ends with a bare CR ends its frame at once, although an LF may still follow and
+//! then belongs to it; should that LF come with a later chunk, it is passed on by itself.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use bytes::{Bytes, BytesMut};
+use memchr::memchr2;
+
+/// The payload of the frame with which an OpenAI-compatible stream says that it is complete.
+const DONE: &[u8] = b"[DONE]";
+/// Frames longer than this are not looked into for [`DONE`]; generous for white space and comments around it.
+const DONE_FRAME_BYTES: usize = 256;
+
+/// Holds back incomplete frames, so that whoever is downstream only ever sees whole ones.
+///
+/// All bytes come out again, in order and unchanged; what has come out, and what [`Framer::frames`] and
+/// [`Framer::ended`] say, is a function of the bytes that went in and not of how they were chunked (frames beyond the
+/// cap excepted: of these, more may be out already).
+#[derive(Debug)]
+pub struct Framer {
+    cap_bytes: usize,
+    held: BytesMut,
+    edges: Edges,
+    /// Bytes of the frame at hand that are not in `held`, having been passed on raw.
+    released_bytes: usize,
+    frames: u64,
+    ended: bool,
+}
+
+/// One frame of a text, borrowed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Frame<'a> {
+    whole: &'a [u8],
+    start: usize,
+    complete: bool,
+}
+
+/// The frames of a text, see [`frames`].
+#[derive(Debug, Clone)]
+pub struct Frames<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    edges: Edges,
+}
+
+/// Finds blank lines across chunks.
+#[derive(Debug, Clone)]
+struct Edges {
+    /// Nothing has been seen of the current line.
+    line_empty: bool,
+    last_cr: LastCr,
+}
+
+/// What the byte before the next one was, as far as it matters to an LF.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LastCr {
+    No,
+    /// A CR that ended a line: an LF belongs to it.
+    EndedLine,
+    /// A CR that ended a frame: an LF belongs to that frame.
+    EndedFrame,
+}
+
+/// A place where a frame ends.
+struct Edge {
+    /// Offset behind the frame's last byte.
+    end: usize,
+    /// Only the LF of a blank line whose CR was an edge already.
+    late_lf: bool,
+}
+
+impl Framer {
+    /// `cap_bytes`: most bytes of an incomplete frame that are held back.
+    pub fn new(cap_bytes: usize) -> Self {
+        let held = BytesMut::new();
+        Self { cap_bytes, held, edges: Edges::new(), released_bytes: 0, frames: 0, ended: false }
+    }
+
+    /// Takes the next chunk; returns all frames that are complete by now, if any, and keeps the incomplete rest.
+    ///
+    /// A chunk that ends with a frame while nothing is held is returned as it is, and so, without copying, is its
+    /// part up to the last frame's end. If the rest exceeds the cap, framing is given up for that frame: its bytes
+    /// are returned raw as they arrive, and holding back resumes behind its end.
+    pub fn push(&mut self, chunk: Bytes) -> Option<Bytes> {
+        if self.held.is_empty() {
+            let cut = self.cut(&chunk, 0);
+            if cut < chunk.len() {
+                self.held.extend_from_slice(&chunk[cut..]);
+            }
+            return Some(chunk.slice(..cut)).filter(|out| !out.is_empty());
+        }
+        let seen = self.held.len();
+        let mut joined = std::mem::take(&mut self.held);
+        joined.extend_from_slice(&chunk);
+        let cut = self.cut(&joined, seen);
+        let out = joined.split_to(cut).freeze();
+        self.held = joined;
+        Some(out).filter(|out| !out.is_empty())
+    }
+
+    /// The held rest at the end of the stream, if any. By the standard a client ignores it.
+    pub fn finish(&mut self) -> Option<Bytes> {
+        self.edges = Edges::new();
+        self.released_bytes = 0;
+        Some(self.held.split().freeze()).filter(|out| !out.is_empty())
+    }
+
+    /// Complete frames seen that carry data: comments, bare `event:`/`id:`/`retry:` fields and blank lines do not
+    /// count, frames beyond the cap do, whatever is in them.
+    pub fn frames(&self) -> u64 {
+        self.frames
+    }
+
+    /// Whether the last frame that counted was `data: [DONE]`, white space aside.
+    pub fn ended(&self) -> bool {
+        self.ended
+    }
+
+    /// How much of `bytes` can go: `bytes[..seen]` was looked at before, and starts a frame if nothing was released.
+    fn cut(&mut self, bytes: &[u8], seen: usize) -> usize {
+        let mut cut = 0;
+        let mut at = seen;
+        while let Some(edge) = self.edges.next(bytes, at) {
+            if !edge.late_lf {
+                self.account(&bytes[cut..edge.end]);
+            }
+            cut = edge.end;
+            at = edge.end;
+        }
+        let rest = bytes.len() - cut;
+        if self.released_bytes > 0 || rest > self.cap_bytes {
+            self.released_bytes += rest;
+            cut = bytes.len();
+        }
+        cut
+    }
+
+    /// Notes a complete frame, of which `frame` is what was not released before.
+    fn account(&mut self, frame: &[u8]) {
+        // The LF of a last CR LF may as well come late and would then not be counted.
+        let len =
+            std::mem::take(&mut self.released_bytes) + frame.len() - usize::from(frame.ends_with(b"\r\n"));
+        let oversized = len > self.cap_bytes;
+        if oversized || has_data(frame) {
+            self.frames += 1;
+            self.ended = !oversized && len <= DONE_FRAME_BYTES && data(frame).trim_ascii() == DONE;
+        }
+    }
+}
+
+/// The frames of `bytes` in order; together they are all of it. What follows the last blank line comes as a last
+/// frame that is not [`Frame::is_complete`].
+pub fn frames(bytes: &[u8]) -> Frames<'_> {
+    Frames { bytes, at: 0, edges: Edges::new() }
+}
+
+impl<'a> Iterator for Frames<'a> {
+    type Item = Frame<'a>;
+
+    fn next(&mut self) -> Option<Frame<'a>> {
+        let start = self.at;
+        if start == self.bytes.len() {
+            return None;
+        }
+        let edge = self.edges.next(self.bytes, start);
+        self.at = edge.as_ref().map_or(self.bytes.len(), |edge| edge.end);
+        Some(Frame { whole: &self.bytes[start..self.at], start, complete: edge.is_some() })
+    }
+}
+
+impl<'a> Frame<'a> {
+    /// All its bytes, the blank line included.
+    pub fn whole(&self) -> &'a [u8] {
+        self.whole
+    }
+
+    /// Where it lies in the bytes given to [`frames`].
+    pub fn range(&self) -> Range<usize> {
+        self.start..self.start + self.whole.len()
+    }
+
+    /// Whether its blank line is there.
+    pub fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    /// Whether it has a `data` line at all.
+    pub fn has_data(&self) -> bool {
+        has_data(self.whole)
+    }
+
+    /// The payload: its `data` lines joined with LF, borrowed if there is but one; empty if there is none.
+    pub fn data(&self) -> Cow<'a, [u8]> {
+        data(self.whole)
+    }
+
+    /// The value of its last `event` line.
+    pub fn event(&self) -> Option<&'a [u8]> {
+        fields(self.whole, b"event").last()
+    }
+}
+
+impl Edges {
+    fn new() -> Self {
+        Self { line_empty: true, last_cr: LastCr::No }
+    }
+
+    /// The first edge behind `from`; all bytes before `from` must have been through here.
+    fn next(&mut self, bytes: &[u8], from: usize) -> Option<Edge> {
+        let mut at = from;
+        let before = std::mem::replace(&mut self.last_cr, LastCr::No);
+        match bytes.get(at) {
+            None => {
+                self.last_cr = before;
+                return None;
+            }
+            Some(b'\n') if before == LastCr::EndedFrame => return Some(Edge { end: at + 1, late_lf: true }),
+            Some(b'\n') if before == LastCr::EndedLine => at += 1,
+            Some(_) => {}
+        }
+        while let Some(hit) = memchr2(b'\n', b'\r', &bytes[at..]) {
+            let blank = self.line_empty && hit == 0;
+            self.line_empty = true;
+            let cr = bytes[at + hit] == b'\r';
+            at += hit + 1;
+            if cr && at == bytes.len() {
+                self.last_cr = if blank { LastCr::EndedFrame } else { LastCr::EndedLine };
+            }
+            at += usize::from(cr && bytes.get(at) == Some(&b'\n'));
+            if blank {
+                return Some(Edge { end: at, late_lf: false });
+            }
+        }
+        self.line_empty &= at == bytes.len();
+        None
+    }
+}
+
+/// The values of a frame's lines `name: value` or `name`, in order, without the one space that may lead.
+fn fields<'a>(frame: &'a [u8], name: &'static [u8]) -> impl Iterator<Item = &'a [u8]> {
+    let lines = frame.split(|byte| matches!(byte, b'\n' | b'\r'));
+    lines.filter_map(move |line| match line.strip_prefix(name)? {
+        [] => Some(&line[..0]),
+        [b':', b' ', value @ ..] | [b':', value @ ..] => Some(value),
+        _ => None,
+    })
+}
+
+fn has_data(frame: &[u8]) -> bool {
+    // Nearly every frame is one `data: …` line: no need to look for its end.
+    frame.starts_with(b"data:") || fields(frame, b"data").next().is_some()
+}
+
+fn data(frame: &[u8]) -> Cow<'_, [u8]> {
+    let mut lines = fields(frame, b"data");
+    let first = lines.next().unwrap_or_default();
+    match lines.next() {
+        None => Cow::Borrowed(first),
+        Some(second) => {
+            let rest: Vec<_> = [first, second].into_iter().chain(lines).collect();
+            Cow::Owned(rest.join(&b'\n'))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
