@@ -1,0 +1,225 @@
+//! Wiring: from a configuration to a running gateway. The one place that names the concrete types of every layer.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderValue;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::{self, Config};
+use crate::fleet::{Fleet, Role};
+use crate::obs::{Exposition, Meters};
+use crate::relay::Relay;
+use crate::relay::admit::Gate;
+use crate::relay::release::Releases;
+use crate::relay::settings::Settings;
+use crate::route::Policy;
+use crate::server::{self, Bound, Edge, Gateway, ListenError};
+use crate::upstream::Upstream;
+
+/// Samples are folded into buckets, and drained instances dropped, this often.
+const HOUSEKEEPING: Duration = Duration::from_secs(2);
+
+/// What a shutdown adds to `server.drain_ms` for hand-offs that are still to be released.
+const RELEASE_GRACE: Duration = Duration::from_secs(5);
+
+/// A gateway that listens and does not serve yet.
+#[derive(Debug)]
+pub struct App {
+    gateway: Arc<Gateway>,
+    bound: Bound,
+    drain: Duration,
+    tasks: JoinSet<()>,
+    releasing: JoinSet<()>,
+}
+
+/// Why a gateway can't start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The address is taken, or is not ours.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// A secret that can't be sent in a header.
+    #[error("engine.api_key can't be sent in a header: it has a character that is not visible ASCII")]
+    Key,
+    /// The HTTP client for control calls.
+    #[error("cannot set up the HTTP client: {0}")]
+    Client(#[from] reqwest::Error),
+}
+
+impl App {
+    /// Builds a gateway and binds its address.
+    ///
+    /// # Errors
+    /// [`StartError`] names the setting at fault.
+    pub async fn build(config: &Config) -> Result<App, StartError> {
+        let exposition = Exposition::install();
+        let meters = Arc::new(Meters::new());
+        let fleet = Fleet::new(policy(config.route.policy));
+        for endpoint in config.prefill_endpoints() {
+            fleet.add(Role::Prefill, endpoint);
+        }
+        for endpoint in config.decode_endpoints() {
+            fleet.add(Role::Decode, endpoint);
+        }
+        let (releases, orphans) = Releases::new(config.limit.releases, meters.clone());
+        let relay = Arc::new(Relay {
+            fleet,
+            upstream: Upstream::new(ms(config.timeout.connect_ms)),
+            settings: settings(config),
+            meters: meters.clone(),
+            releases,
+        });
+        let limit = &config.limit;
+        let gateway = Arc::new(Gateway {
+            relay: relay.clone(),
+            gate: Gate::new(limit.inflight, limit.queue, ms(limit.queue_ms), meters),
+            exposition,
+            control: reqwest::Client::builder()
+                .connect_timeout(ms(config.timeout.connect_ms))
+                .timeout(ms(config.timeout.prefill_ms))
+                .build()?,
+            edge: edge(config)?,
+            tasks: TaskTracker::new(),
+            stop: CancellationToken::new(),
+        });
+        let bound = server::bind(&config.server.host, config.server.port).await?;
+        let mut tasks = JoinSet::new();
+        tasks.spawn(housekeeping(gateway.clone()));
+        let mut releasing = JoinSet::new();
+        releasing.spawn(relay.release_orphans(orphans));
+        Ok(App { gateway, bound, drain: ms(config.server.drain_ms), tasks, releasing })
+    }
+
+    /// Where clients may connect.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.bound.addresses()
+    }
+
+    /// The gateway, for tests and for embedding.
+    pub fn gateway(&self) -> Arc<Gateway> {
+        self.gateway.clone()
+    }
+
+    /// Cancel it to shut the gateway down.
+    pub fn stop(&self) -> CancellationToken {
+        self.gateway.stop.clone()
+    }
+
+    /// Serves until [`App::stop`] is cancelled and open requests are finished; returns how many connections were cut.
+    pub async fn serve(self) -> usize {
+        let App { gateway, bound, drain, tasks, mut releasing } = self;
+        let router = server::router(gateway.clone());
+        let cut = server::serve(bound, router, gateway.clone(), drain).await;
+        gateway.tasks.close();
+        let _ = tokio::time::timeout(RELEASE_GRACE, gateway.tasks.wait()).await;
+        drop(tasks);
+        let relay = Arc::downgrade(&gateway.relay);
+        drop(gateway);
+        // The releasing task holds the relay, and the relay the way into its own queue: it ends when nothing is left in it.
+        let _ = tokio::time::timeout(RELEASE_GRACE, async {
+            while relay.upgrade().is_some_and(|r| r.releases.pending()) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        })
+        .await;
+        releasing.shutdown().await;
+        cut
+    }
+}
+
+/// Serves until SIGINT or SIGTERM; a second signal ends the drain.
+///
+/// # Errors
+/// When signals can't be waited for.
+pub async fn serve_until_signal(app: App) -> io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let stop = app.stop();
+    let mut serving = std::pin::pin!(app.serve());
+    tokio::select! {
+        _ = &mut serving => return Ok(()),
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    tracing::info!("shutting down: open requests may finish; a second signal cuts them");
+    stop.cancel();
+    tokio::select! {
+        cut = &mut serving => tracing::info!(connections_cut = cut, "stopped"),
+        _ = interrupt.recv() => tracing::warn!("cut by a second signal"),
+        _ = terminate.recv() => tracing::warn!("cut by a second signal"),
+    }
+    Ok(())
+}
+
+async fn housekeeping(gateway: Arc<Gateway>) {
+    let mut tick = tokio::time::interval(HOUSEKEEPING);
+    loop {
+        tick.tick().await;
+        gateway.exposition.upkeep();
+        for role in [Role::Prefill, Role::Decode] {
+            gateway.relay.fleet.sweep(role);
+        }
+        gateway.count_instances();
+    }
+}
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn policy(configured: config::Policy) -> Policy {
+    match configured {
+        config::Policy::LeastWork => Policy::LeastWork,
+        config::Policy::RoundRobin => Policy::RoundRobin,
+        config::Policy::Random => Policy::Random,
+        config::Policy::PowerOfTwo => Policy::PowerOfTwo,
+    }
+}
+
+fn settings(config: &Config) -> Settings {
+    let (retry, timeout, limit) = (&config.retry, &config.timeout, &config.limit);
+    Settings {
+        attempts: retry.attempts,
+        delay: Duration::from_secs_f64(retry.delay_ms / 1e3),
+        delay_max: Duration::from_secs_f64(retry.delay_max_ms / 1e3),
+        lease: ms(config.engine.lease_ms),
+        prefill: ms(timeout.prefill_ms),
+        first_byte: ms(timeout.first_byte_ms),
+        gap: ms(timeout.gap_ms),
+        total: ms(timeout.total_ms),
+        prefill_reply_bytes: limit.prefill_reply_bytes,
+        answer_bytes: limit.answer_bytes,
+        frame_bytes: limit.frame_bytes,
+    }
+}
+
+fn edge(config: &Config) -> Result<Edge, StartError> {
+    let (limit, timeout, fleet) = (&config.limit, &config.timeout, &config.fleet);
+    let bearer = |key: &config::Secret| {
+        let mut value = HeaderValue::from_str(&format!("Bearer {}", key.expose())).map_err(|_| StartError::Key)?;
+        value.set_sensitive(true);
+        Ok::<_, StartError>(value)
+    };
+    Ok(Edge {
+        body_bytes: limit.body_bytes,
+        header_bytes: limit.header_bytes,
+        headers: limit.headers,
+        connections: limit.connections,
+        body_time: ms(timeout.body_ms),
+        header_time: ms(timeout.header_ms),
+        models_time: ms(timeout.models_ms),
+        probe_time: ms(fleet.probe_timeout_ms),
+        probe_attempts: fleet.probe_attempts,
+        probe_interval: ms(fleet.probe_interval_ms),
+        json_depth: limit.json_depth,
+        json_members: limit.json_members,
+        model: fleet.model.clone(),
+        engine_authorization: config.engine.api_key.as_ref().map(bearer).transpose()?,
+        admin_key: config.server.admin_key.as_ref().map(|k| k.expose().to_owned()),
+    })
+}

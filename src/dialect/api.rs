@@ -1,0 +1,123 @@
+//! The generating request shapes: what limits the output, where usage stands, how a stream ends.
+
+use std::borrow::Cow;
+
+use crate::error::Error;
+
+/// One generating request shape of vLLM's HTTP surface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Api {
+    /// `POST /v1/chat/completions`
+    Chat,
+    /// `POST /v1/completions`
+    Completions,
+    /// `POST /v1/responses`
+    Responses,
+    /// `POST /v1/messages` (Anthropic's shape, served by vLLM)
+    Messages,
+    /// `POST /inference/v1/generate` (vLLM's token-in, token-out)
+    Generate,
+}
+
+/// Where an API reports prompt and output tokens.
+#[derive(Clone, Copy, Debug)]
+pub struct UsageNames {
+    /// Member of `usage` that counts the prompt.
+    pub prompt: &'static str,
+    /// Member of `usage` that counts the output.
+    pub output: &'static str,
+    /// Object inside `usage` that holds `cached`; `None` when `cached` stands in `usage` itself.
+    pub details: Option<&'static str>,
+    /// Member that counts prompt tokens read from a cache.
+    pub cached: &'static str,
+}
+
+impl Api {
+    /// All of them, for tables.
+    pub const ALL: [Api; 5] = [Api::Chat, Api::Completions, Api::Responses, Api::Messages, Api::Generate];
+
+    /// A short stable name for metrics and logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Api::Chat => "chat_completions",
+            Api::Completions => "completions",
+            Api::Responses => "responses",
+            Api::Messages => "messages",
+            Api::Generate => "generate",
+        }
+    }
+
+    /// The member that caps the output. `Generate` keeps it inside `sampling_params`.
+    pub fn max_tokens_member(self) -> &'static str {
+        match self {
+            Api::Responses => "max_output_tokens",
+            _ => "max_tokens",
+        }
+    }
+
+    /// Whether a complete stream of this API ends with `data: [DONE]`. The others end with a typed event of their own,
+    /// and only the HTTP framing tells a cut.
+    pub fn ends_with_done(self) -> bool {
+        matches!(self, Api::Chat | Api::Completions | Api::Generate)
+    }
+
+    /// Names of the usage members (vLLM 0.32 answers).
+    pub fn usage(self) -> UsageNames {
+        match self {
+            Api::Chat | Api::Completions | Api::Generate => UsageNames {
+                prompt: "prompt_tokens",
+                output: "completion_tokens",
+                details: Some("prompt_tokens_details"),
+                cached: "cached_tokens",
+            },
+            Api::Responses => UsageNames {
+                prompt: "input_tokens",
+                output: "output_tokens",
+                details: Some("input_tokens_details"),
+                cached: "cached_tokens",
+            },
+            Api::Messages => UsageNames {
+                prompt: "input_tokens",
+                output: "output_tokens",
+                details: None,
+                cached: "cache_read_input_tokens",
+            },
+        }
+    }
+
+    /// The server-sent event that tells a client in the middle of a stream that no more will come.
+    pub fn error_event(self, error: &Error) -> String {
+        let data: Cow<'_, str> = match self {
+            Api::Chat | Api::Completions | Api::Generate => return format!("data: {}\n\n", error.to_json()),
+            Api::Messages => format!("{{\"type\":\"error\",\"error\":{}}}", error.inner_json()).into(),
+            Api::Responses => serde_json::json!({
+                "type": "error",
+                "code": error.kind().code(),
+                "message": error.public(),
+                "param": null,
+            })
+            .to_string()
+            .into(),
+        };
+        format!("event: error\ndata: {data}\n\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Kind;
+
+    #[test]
+    fn error_events_are_one_frame_each_and_hold_json() {
+        let e = Error::new(Kind::DecodeFailed, "gone");
+        for api in Api::ALL {
+            let event = api.error_event(&e);
+            assert!(event.ends_with("\n\n") && !event.trim_end().contains("\n\n"), "{event:?}");
+            let data = event.lines().find_map(|l| l.strip_prefix("data: ")).unwrap();
+            let json: serde_json::Value = serde_json::from_str(data).unwrap();
+            let code = json.pointer("/error/code").or(json.pointer("/code")).unwrap();
+            assert_eq!(code, "decode_failed");
+        }
+    }
+}

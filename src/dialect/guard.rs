@@ -1,0 +1,78 @@
+//! Members of a client's body that only the gateway may set.
+//!
+//! They carry addresses of engines: with vLLM 0.32 a client's own `kv_transfer_params` kills a NIXL decoder, and with
+//! any version they let a client make one engine open connections to wherever it likes. At the top level they are
+//! dropped without a word, wherever and however often they stand. vLLM also copies `vllm_xargs` (and, on the token
+//! API, `sampling_params.extra_args`) into the place where it keeps them, so there they are refused.
+
+use crate::codec::json::{Edit, Object, Value};
+
+/// Top-level members that are always dropped.
+const DROPPED: [&str; 3] = ["kv_transfer_params", "ec_transfer_params", "data_parallel_rank"];
+
+/// Top-level members that are dropped by their beginning (SGLang's addresses).
+const DROPPED_PREFIXES: [&str; 2] = ["bootstrap_", "disagg_prefill_"];
+
+/// What may not stand in the engines' free-form arguments.
+const FORBIDDEN_ARGS: [&str; 2] = ["kv_transfer_params", "ec_transfer_params"];
+
+/// Where the free-form arguments are, as a path of members.
+const ARGS: [&[&str]; 2] = [&["vllm_xargs"], &["sampling_params", "extra_args"]];
+
+/// The edit that every body needs before any engine may see it.
+pub fn edit() -> Edit {
+    let edit = DROPPED.iter().fold(Edit::new(), |e, key| e.drop(key));
+    DROPPED_PREFIXES.iter().fold(edit, |e, prefix| e.drop_prefix(prefix))
+}
+
+/// The path of a forbidden argument, when the body has one.
+///
+/// Every occurrence of a member on the way is looked into: an engine may read another one than we would.
+pub fn forbidden_argument(body: &Object) -> Option<String> {
+    ARGS.iter().find_map(|path| search(body, path, String::new()))
+}
+
+fn search(object: &Object, path: &[&str], at: String) -> Option<String> {
+    let Some((first, rest)) = path.split_first() else {
+        return object
+            .members()
+            .find_map(|(key, _)| FORBIDDEN_ARGS.contains(&key.as_ref()).then(|| format!("{at}{key}")));
+    };
+    let inside = |value: Value<'_>| search(&value.object().ok()?, rest, format!("{at}{first}."));
+    object.members().filter(|(key, _)| key == first).find_map(|(_, value)| inside(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::json::ScanLimits;
+
+    fn scan(text: &str) -> Object {
+        Object::scan(text.to_owned().into(), ScanLimits::default()).unwrap()
+    }
+
+    #[test]
+    fn engine_addresses_never_pass() {
+        let sent = r#"{"a":1,"kv_transfer_params":{"do_remote_prefill":true},"bootstrap_host":"evil","b":2,
+            "kv_\u0074ransfer_params":1,"ec_transfer_params":[],"bootstrap_room":7,"disagg_prefill_dp_rank":0}"#;
+        let kept = scan(sent).splice(&edit()).to_bytes();
+        let kept: serde_json::Value = serde_json::from_slice(&kept).unwrap();
+        assert_eq!(kept, serde_json::json!({"a": 1, "b": 2}));
+    }
+
+    #[test]
+    fn free_form_arguments_are_searched() {
+        let check = |text: &str| forbidden_argument(&scan(text));
+        assert_eq!(check(r#"{"vllm_xargs":{"x":1}}"#), None);
+        assert_eq!(check(r#"{"vllm_xargs":null,"sampling_params":{"extra_args":null}}"#), None);
+        assert_eq!(
+            check(r#"{"vllm_xargs":{"kv\u005ftransfer_params":"x"}}"#).as_deref(),
+            Some("vllm_xargs.kv_transfer_params")
+        );
+        // The first of two duplicates counts as well.
+        assert_eq!(
+            check(r#"{"sampling_params":{"extra_args":{"ec_transfer_params":{}},"extra_args":{}}}"#).as_deref(),
+            Some("sampling_params.extra_args.ec_transfer_params")
+        );
+    }
+}

@@ -1,0 +1,98 @@
+use super::*;
+
+fn scan(text: &str) -> Object {
+    Object::scan(text.to_owned().into(), ScanLimits::default()).unwrap()
+}
+
+fn prefill(api: Api, text: &str) -> String {
+    let body = scan(text);
+    let spliced = body.splice(&prefill_edit(api, &body)).to_bytes();
+    String::from_utf8(spliced.to_vec()).unwrap()
+}
+
+const ASKED: &str = r#""kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}"#;
+
+#[test]
+fn prefill_asks_for_one_token_and_keeps_the_rest_as_sent() {
+    let sent = r#"{"model":"m", "temperature":1.0e0,"prompt":"\u00fc\ud83d\ude00 ü","max_tokens":50,"stream":true,"stream_options":{"include_usage":true},"zz":[1, 2]}"#;
+    assert_eq!(
+        prefill(Api::Completions, sent),
+        format!(
+            r#"{{"model":"m", "temperature":1.0e0,"prompt":"\u00fc\ud83d\ude00 ü","zz":[1, 2],"stream":false,"max_tokens":1,"min_tokens":1,{ASKED}}}"#
+        )
+    );
+}
+
+#[test]
+fn fields_that_the_client_did_not_send_are_not_added() {
+    let plain = prefill(Api::Chat, r#"{"messages":[]}"#);
+    assert!(!plain.contains("max_completion_tokens") && !plain.contains(r#""n""#), "{plain}");
+    let both = prefill(Api::Chat, r#"{"messages":[],"max_completion_tokens":9,"n":3}"#);
+    assert!(both.contains(r#""max_completion_tokens":1"#) && both.contains(r#""n":1"#), "{both}");
+}
+
+#[test]
+fn other_apis_use_their_own_names() {
+    let responses = prefill(Api::Responses, r#"{"input":"x","max_output_tokens":50,"store":true,"background":true}"#);
+    assert_eq!(responses, format!(r#"{{"input":"x","stream":false,"max_output_tokens":1,"store":false,{ASKED}}}"#));
+    let messages = prefill(Api::Messages, r#"{"messages":[],"max_tokens":50,"stream":true}"#);
+    assert_eq!(messages, format!(r#"{{"messages":[],"stream":false,"max_tokens":1,{ASKED}}}"#));
+    let generate = prefill(Api::Generate, r#"{"token_ids":[1],"sampling_params":{"max_tokens":9,"temperature":0}}"#);
+    assert_eq!(
+        generate,
+        format!(
+            r#"{{"token_ids":[1],"stream":false,"sampling_params":{{"temperature":0,"max_tokens":1,"min_tokens":1,"n":1}},{ASKED}}}"#
+        )
+    );
+}
+
+#[test]
+fn decode_is_the_clients_body_and_the_handoff() {
+    let body = scan(r#"{"prompt":"x","kv_transfer_params":{"evil":1},"max_tokens":5}"#);
+    let handoff = Bytes::from_static(br#"{"remote_block_ids": [[1,2]]}"#);
+    let with = body.splice(&decode_edit(Some(&handoff))).to_bytes();
+    assert_eq!(with, r#"{"prompt":"x","max_tokens":5,"kv_transfer_params":{"remote_block_ids": [[1,2]]}}"#);
+    let without = body.splice(&decode_edit(None)).to_bytes();
+    assert_eq!(without, r#"{"prompt":"x","max_tokens":5}"#);
+}
+
+#[test]
+fn a_release_is_one_token_with_the_handoff() {
+    let body = scan(r#"{"prompt":"x","max_tokens":500,"stream":true,"n":4}"#);
+    let spliced = body.splice(&release_edit(Api::Completions, &body, &Bytes::from_static(b"{\"a\":1}"))).to_bytes();
+    assert_eq!(
+        spliced,
+        r#"{"prompt":"x","stream":false,"max_tokens":1,"min_tokens":1,"n":1,"kv_transfer_params":{"a":1}}"#
+    );
+}
+
+/// The body of the recorded HTTP answer in a transcript of real vLLM 0.32.
+fn recorded_answer(name: &str) -> Bytes {
+    let path = format!("{}/../shared/transcripts/{name}", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    let answer = text.split("<<<\n").nth(1).unwrap();
+    let body = answer.split("\n\n").nth(1).unwrap();
+    Bytes::from(body.lines().next().unwrap().to_owned())
+}
+
+#[test]
+fn real_prefill_answers_are_read() {
+    let chat = read_prefill(Api::Chat, recorded_answer("12-pd-prefill-chat.txt")).unwrap();
+    assert!(chat.handoff.unwrap().starts_with(br#"{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[["#));
+    assert_eq!((chat.usage.prompt, chat.usage.cached), (Some(101), Some(0)));
+    let generate = read_prefill(Api::Generate, recorded_answer("A7-generate-prefill.txt")).unwrap();
+    assert!(generate.handoff.is_some());
+    // A plain engine answers null: nothing to hand over, as with pool connectors.
+    assert_eq!(read_prefill(Api::Completions, recorded_answer("30-completions.txt")).unwrap().handoff, None);
+    assert_eq!(read_prefill(Api::Responses, recorded_answer("54-responses.txt")).unwrap().usage.prompt, Some(17));
+}
+
+#[test]
+fn bad_answers_are_told_apart() {
+    let read = |text: &'static str| read_prefill(Api::Chat, Bytes::from_static(text.as_bytes()));
+    assert!(matches!(read("<html>"), Err(BadReply::NotJson(_))));
+    assert!(matches!(read(r#"{"kv_transfer_params":{"a":1}"#), Err(BadReply::NotJson(_))));
+    assert_eq!(read(r#"{"kv_transfer_params":[1]}"#), Err(BadReply::NotAnObject));
+    assert_eq!(read(r#"{"error":{"message":"x"}}"#), Err(BadReply::ErrorObject));
+    assert_eq!(read(r#"{"kv_transfer_params":{}}"#).unwrap().handoff, None);
+}

@@ -1,0 +1,95 @@
+//! What the gateway must know of a body to route it: read from the top-level members, nothing is parsed deeper.
+
+use std::borrow::Cow;
+
+use crate::codec::json::{Object, Value};
+use crate::dialect::Api;
+use crate::route::estimate;
+
+/// The facts of one request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// The client wants server-sent events.
+    pub stream: bool,
+    /// The model that it names.
+    pub model: Option<String>,
+    /// Prompt length, estimated from the size of the body.
+    pub prompt_tokens: u64,
+    /// Expected length of the answer.
+    pub output_tokens: u64,
+    /// Why this request must not be prefilled elsewhere, if so.
+    pub bypass: Option<Bypass>,
+}
+
+/// Why a request goes to a decoder alone, which then computes the prompt itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Bypass {
+    /// Several prompts in one body. A prefiller's answer carries the hand-off of the first one only (vLLM 0.32); with it the
+    /// decoder would read the wrong KV for the others, or die when one of them is longer.
+    SeveralPrompts,
+}
+
+impl Bypass {
+    /// The value of the metric label `reason`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Bypass::SeveralPrompts => "several_prompts",
+        }
+    }
+}
+
+impl Shape {
+    /// Reads the facts; wrong types are left to the engine, which answers them with its own 400.
+    pub fn read(api: Api, body: &Object) -> Shape {
+        let max_tokens = |key: &str| body.get(key).and_then(|v| v.as_u64());
+        Shape {
+            stream: body.get("stream").and_then(|v| v.as_bool()).unwrap_or(false),
+            model: body.get("model").and_then(|v| v.as_str().map(Cow::into_owned)),
+            prompt_tokens: estimate::prompt_tokens(body.bytes().len()),
+            output_tokens: estimate::output_tokens(
+                max_tokens("max_completion_tokens").or_else(|| max_tokens(api.max_tokens_member())),
+            ),
+            bypass: several_prompts(api, body).then_some(Bypass::SeveralPrompts),
+        }
+    }
+}
+
+/// Whether a completions body holds more than one prompt: a list of texts or of token lists with at least two entries.
+/// A list of numbers is one prompt.
+fn several_prompts(api: Api, body: &Object) -> bool {
+    let Some(prompt) = body.get("prompt").filter(|_| api == Api::Completions) else {
+        return false;
+    };
+    let one_prompt_each = |first: Value<'_>| first.is_string() || first.is_array();
+    prompt.first_element().is_some_and(one_prompt_each) && prompt.array_len_capped(2) == Some(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::json::ScanLimits;
+
+    fn read(api: Api, text: &str) -> Shape {
+        Shape::read(api, &Object::scan(text.to_owned().into(), ScanLimits::default()).unwrap())
+    }
+
+    #[test]
+    fn several_prompts_are_seen_and_one_is_not() {
+        let bypass = |prompt: &str| read(Api::Completions, &format!(r#"{{"prompt":{prompt}}}"#)).bypass.is_some();
+        assert!(bypass(r#"["a","b"]"#) && bypass("[[1,2],[3]]"));
+        assert!(!bypass(r#""a""#) && !bypass("[1,2,3]") && !bypass(r#"["a"]"#) && !bypass("[[1,2]]") && !bypass("[]"));
+        assert!(read(Api::Chat, r#"{"prompt":["a","b"]}"#).bypass.is_none());
+    }
+
+    #[test]
+    fn the_last_of_two_duplicates_counts_as_in_python() {
+        let s = read(Api::Chat, r#"{"stream":true,"stream":false,"model":"a","mod\u0065l":"b","max_tokens":7}"#);
+        assert_eq!((s.stream, s.model.as_deref(), s.output_tokens), (false, Some("b"), 7));
+    }
+
+    #[test]
+    fn wrong_types_are_left_to_the_engine() {
+        let s = read(Api::Chat, r#"{"stream":"yes","model":7,"max_tokens":-4}"#);
+        assert_eq!((s.stream, s.model, s.output_tokens), (false, None, 256));
+    }
+}

@@ -1,0 +1,197 @@
+//! Token counts in answers, and the one correction that the gateway makes to them.
+//!
+//! A decoder that received its KV reports as cached what came from the prefiller, or nothing at all (vLLM 0.32 with
+//! NIXL: 0; vllm-ascend: prompt minus one). What the client wants to know is how much of its prompt was found in a
+//! cache, and that is what the prefiller said.
+
+use std::ops::Range;
+
+use bytes::{Bytes, BytesMut};
+use memchr::memmem;
+
+use crate::codec::json::{Object, ScanLimits, Value};
+use crate::codec::sse;
+use crate::dialect::Api;
+
+/// Token counts of one answer; `None` where the engine did not say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Prompt tokens.
+    pub prompt: Option<u64>,
+    /// Prompt tokens found in a cache.
+    pub cached: Option<u64>,
+    /// Generated tokens.
+    pub output: Option<u64>,
+}
+
+/// Where the cached count stands in an object, or where one could be put.
+enum Place {
+    /// The number itself.
+    Number(Range<usize>),
+    /// A `null` where the object with the number would be.
+    NullDetails(Range<usize>),
+}
+
+/// The counts in a whole answer, or in one event of a stream.
+pub fn of_answer(api: Api, answer: &Object) -> Usage {
+    let names = api.usage();
+    let Some(usage) = usage_object(answer) else {
+        return Usage::default();
+    };
+    let number = |o: &Object, key: &str| o.get(key).and_then(|v| v.as_u64());
+    let cached = match names.details {
+        None => number(&usage, names.cached),
+        Some(details) => {
+            usage.get(details).and_then(|v| v.object().ok()).and_then(|d| number(&d, names.cached))
+        }
+    };
+    Usage { prompt: number(&usage, names.prompt), cached, output: number(&usage, names.output) }
+}
+
+/// `answer` with its cached count replaced; the same bytes when it has none to replace.
+pub fn with_cached(api: Api, answer: Bytes, cached: u64) -> Bytes {
+    let Ok(object) = Object::scan(answer.clone(), ScanLimits::default()) else {
+        return answer;
+    };
+    let names = api.usage();
+    let Some((place, base)) = cached_place(api, &object) else {
+        return answer;
+    };
+    let (range, text) = match place {
+        Place::Number(r) => (r, cached.to_string()),
+        Place::NullDetails(r) => (r, format!("{{\"{}\":{cached}}}", names.cached)),
+    };
+    let (start, end) = (base + range.start, base + range.end);
+    let mut out = BytesMut::with_capacity(answer.len() + text.len());
+    out.extend_from_slice(&answer[..start]);
+    out.extend_from_slice(text.as_bytes());
+    out.extend_from_slice(&answer[end..]);
+    out.freeze()
+}
+
+/// Whether an event of a stream may carry usage: one search for bytes that no JSON string can hold, because a quote
+/// inside a string is always escaped.
+pub fn may_carry_usage(frames: &[u8]) -> bool {
+    memmem::find_iter(frames, b"\"usage\":").any(|at| {
+        let value = frames[at + b"\"usage\":".len()..].iter().find(|b| !b.is_ascii_whitespace());
+        value == Some(&b'{')
+    })
+}
+
+/// The usage of the last event in `frames` that has one.
+pub fn of_frames(api: Api, frames: &Bytes) -> Option<Usage> {
+    sse::frames(frames)
+        .filter_map(|f| Object::scan(Bytes::copy_from_slice(&f.data()), ScanLimits::default()).ok())
+        .map(|o| of_answer(api, &o))
+        .filter(|u| u.output.is_some())
+        .last()
+}
+
+/// Whole frames of a stream with the cached count replaced in each event that has one.
+pub fn frames_with_cached(api: Api, frames: Bytes, cached: u64) -> Bytes {
+    let mut out = BytesMut::with_capacity(frames.len() + 16);
+    for frame in sse::frames(&frames) {
+        let (whole, data) = (frame.whole(), frame.data());
+        let json = Bytes::copy_from_slice(&data);
+        let patched = with_cached(api, json.clone(), cached);
+        match memmem::find(whole, &data).filter(|_| patched != json) {
+            Some(at) => {
+                out.extend_from_slice(&whole[..at]);
+                out.extend_from_slice(&patched);
+                out.extend_from_slice(&whole[at + data.len()..]);
+            }
+            None => out.extend_from_slice(whole),
+        }
+    }
+    out.freeze()
+}
+
+/// The usage object: at the top, or where a stream's event wraps the answer (`response` of the Responses API, `message`
+/// of the Messages API).
+fn usage_object(answer: &Object) -> Option<Object> {
+    let direct = |o: &Object| o.get("usage").and_then(|v| v.object().ok());
+    direct(answer).or_else(|| wrapped(answer).and_then(|(inner, _)| direct(&inner)))
+}
+
+fn wrapped(answer: &Object) -> Option<(Object, usize)> {
+    ["response", "message"].iter().find_map(|key| {
+        let value = answer.get(key)?;
+        Some((value.object().ok()?, value.range().start))
+    })
+}
+
+/// The place of the cached count and the offset that it is relative to.
+fn cached_place(api: Api, answer: &Object) -> Option<(Place, usize)> {
+    let names = api.usage();
+    let (holder, base) = match answer.get("usage") {
+        Some(_) => (answer.clone(), 0),
+        None => wrapped(answer)?,
+    };
+    let usage_value = holder.get("usage")?;
+    let (usage, base) = (usage_value.object().ok()?, base + usage_value.range().start);
+    let Some(details) = names.details else {
+        return Some((Place::Number(number_range(usage.get(names.cached)?)?), base));
+    };
+    let details_value = usage.get(details)?;
+    if details_value.is_null() {
+        return Some((Place::NullDetails(details_value.range()), base));
+    }
+    let (inner, base) = (details_value.object().ok()?, base + details_value.range().start);
+    Some((Place::Number(number_range(inner.get(names.cached)?)?), base))
+}
+
+/// The span of a count: a number, or a null where the engine had nothing to say.
+fn number_range(value: Value<'_>) -> Option<Range<usize>> {
+    (value.as_u64().is_some() || value.is_null()).then(|| value.range())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn patched(api: Api, text: &'static str) -> String {
+        String::from_utf8(with_cached(api, Bytes::from_static(text.as_bytes()), 96).to_vec()).unwrap()
+    }
+
+    #[test]
+    fn only_the_cached_count_changes() {
+        let chat = r#"{"id":"x", "usage":{"prompt_tokens":101,"prompt_tokens_details":{"cached_tokens":0,"m":null}} }"#;
+        assert_eq!(
+            patched(Api::Chat, chat),
+            r#"{"id":"x", "usage":{"prompt_tokens":101,"prompt_tokens_details":{"cached_tokens":96,"m":null}} }"#
+        );
+        let responses = r#"{"type":"response.completed","response":{"usage":{"input_tokens_details":{"cached_tokens":16}}}}"#;
+        assert_eq!(
+            patched(Api::Responses, responses),
+            r#"{"type":"response.completed","response":{"usage":{"input_tokens_details":{"cached_tokens":96}}}}"#
+        );
+        let messages = r#"{"usage":{"input_tokens":16,"cache_read_input_tokens":0}}"#;
+        assert_eq!(patched(Api::Messages, messages), r#"{"usage":{"input_tokens":16,"cache_read_input_tokens":96}}"#);
+    }
+
+    #[test]
+    fn details_that_are_null_are_filled_and_absent_ones_stay_absent() {
+        assert_eq!(
+            patched(Api::Chat, r#"{"usage":{"prompt_tokens_details":null}}"#),
+            r#"{"usage":{"prompt_tokens_details":{"cached_tokens":96}}}"#
+        );
+        for text in [r#"{"usage":{"prompt_tokens":5}}"#, r#"{"usage":null}"#, "[1]", "", "[DONE]"] {
+            assert_eq!(patched(Api::Chat, text), text);
+        }
+    }
+
+    #[test]
+    fn text_that_talks_about_usage_is_left_alone() {
+        let talk = concat!(
+            "data: {\"choices\":[{\"delta\":{\"content\":\"\\\"usage\\\":{\\\"prompt_tokens_details\\\":{\\\"cached_tokens\\\":1}}\"}}]}\n\n",
+            ": keep-alive\n\n",
+            "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":4,\"prompt_tokens_details\":{\"cached_tokens\":1}}}\n\n",
+            "data: [DONE]\n\n"
+        );
+        let frames = Bytes::from_static(talk.as_bytes());
+        let got = frames_with_cached(Api::Chat, frames.clone(), 8);
+        assert_eq!(got, talk.replace("{\"cached_tokens\":1}", "{\"cached_tokens\":8}"));
+        assert!(!may_carry_usage(talk.split("\n\n").next().unwrap().as_bytes()));
+        assert_eq!(of_frames(Api::Chat, &frames), Some(Usage { prompt: Some(9), cached: Some(1), output: Some(4) }));
+    }
+}

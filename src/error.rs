@@ -1,0 +1,206 @@
+//! One error type for everything that goes wrong on a request's way.
+//!
+//! An [`Error`] carries what happened ([`Kind`]), whose fault it was ([`Fault`]: whose breaker and whose metric),
+//! what the client may read (`public`: no host names, no text of an engine's 5xx) and what the log says (`detail`).
+//! It knows no HTTP: `server/reply.rs` alone turns a kind into a status.
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// What happened, in the vocabulary of the error table in ARCHITECTURE.md.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// The body is not a JSON object that we may edit.
+    InvalidJson,
+    /// The body is JSON, but one field can't be accepted.
+    InvalidField,
+    /// The body is larger than `limit.body_bytes`.
+    BodyTooLarge,
+    /// The client took longer than `timeout.body_ms` to send its body.
+    BodyTimeout,
+    /// The client went away or broke its own request while sending it.
+    BodyBroken,
+    /// More header bytes or header lines than `limit.header_bytes` / `limit.headers`.
+    HeadersTooLarge,
+    /// An admin key is configured and the request carries another one, or none.
+    InvalidApiKey,
+    /// `fleet.model` is set and the body asks for another model.
+    ModelNotFound,
+    /// No such path.
+    UnknownUrl,
+    /// The path exists, the method does not.
+    MethodNotAllowed,
+    /// The waiting line is full or the wait in it was too long, or every engine said that it is busy.
+    Overloaded,
+    /// The gateway is shutting down.
+    Draining,
+    /// No prefiller is configured or left.
+    NoPrefiller,
+    /// No decoder is configured or left.
+    NoDecoder,
+    /// Every attempt at the prefill leg failed.
+    PrefillFailed,
+    /// The prefiller's answer could not be understood.
+    BadPrefillReply,
+    /// The prefill leg ran into its deadline.
+    PrefillTimeout,
+    /// Every attempt at the decode leg failed, or a stream broke.
+    DecodeFailed,
+    /// The decode leg ran into one of its deadlines.
+    DecodeTimeout,
+    /// No engine answered a request that any one of them could have answered.
+    EngineFailed,
+    /// A bug of ours.
+    Internal,
+}
+
+/// Whose fault it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The client's: the same request will fail again.
+    Client,
+    /// The prefiller's.
+    Prefill,
+    /// The decoder's.
+    Decode,
+    /// Ours.
+    Gateway,
+}
+
+/// An error with its two messages: one for the client, one for the log.
+#[derive(Clone, Debug)]
+pub struct Error {
+    kind: Kind,
+    public: Cow<'static, str>,
+    param: Option<&'static str>,
+    detail: String,
+}
+
+impl Kind {
+    /// The stable code that clients and metrics see, e.g. `decode_failed`.
+    pub fn code(self) -> &'static str {
+        match self {
+            Kind::InvalidJson => "invalid_json",
+            Kind::InvalidField => "invalid_value",
+            Kind::BodyTooLarge => "body_too_large",
+            Kind::BodyTimeout => "body_timeout",
+            Kind::BodyBroken => "body_broken",
+            Kind::HeadersTooLarge => "headers_too_large",
+            Kind::InvalidApiKey => "invalid_api_key",
+            Kind::ModelNotFound => "model_not_found",
+            Kind::UnknownUrl => "unknown_url",
+            Kind::MethodNotAllowed => "method_not_allowed",
+            Kind::Overloaded => "overloaded",
+            Kind::Draining => "draining",
+            Kind::NoPrefiller => "no_prefiller",
+            Kind::NoDecoder => "no_decoder",
+            Kind::PrefillFailed => "prefill_failed",
+            Kind::BadPrefillReply => "bad_prefill_reply",
+            Kind::PrefillTimeout => "prefill_timeout",
+            Kind::DecodeFailed => "decode_failed",
+            Kind::DecodeTimeout => "decode_timeout",
+            Kind::EngineFailed => "engine_failed",
+            Kind::Internal => "internal",
+        }
+    }
+
+    /// Whose fault an error of this kind is.
+    pub fn fault(self) -> Fault {
+        match self {
+            Kind::PrefillFailed | Kind::BadPrefillReply | Kind::PrefillTimeout => Fault::Prefill,
+            Kind::DecodeFailed | Kind::DecodeTimeout => Fault::Decode,
+            Kind::Overloaded
+            | Kind::Draining
+            | Kind::NoPrefiller
+            | Kind::NoDecoder
+            | Kind::EngineFailed
+            | Kind::Internal => Fault::Gateway,
+            _ => Fault::Client,
+        }
+    }
+
+    /// OpenAI's `error.type`.
+    pub fn openai_type(self) -> &'static str {
+        match (self, self.fault()) {
+            (Kind::InvalidApiKey, _) => "authentication_error",
+            (_, Fault::Client) => "invalid_request_error",
+            _ => "server_error",
+        }
+    }
+}
+
+impl Error {
+    /// An error whose public message is `public`; the log says the same.
+    pub fn new(kind: Kind, public: impl Into<Cow<'static, str>>) -> Error {
+        Error { kind, public: public.into(), param: None, detail: String::new() }
+    }
+
+    /// Adds what only the log may say: instance names, causes.
+    #[must_use]
+    pub fn detail(mut self, detail: impl Into<String>) -> Error {
+        self.detail = detail.into();
+        self
+    }
+
+    /// Names the field of the request that is at fault.
+    #[must_use]
+    pub fn param(mut self, param: &'static str) -> Error {
+        self.param = Some(param);
+        self
+    }
+
+    /// What happened.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// What the client may read.
+    pub fn public(&self) -> &str {
+        &self.public
+    }
+
+    /// The text for the log: the public message and the detail.
+    pub fn log_line(&self) -> String {
+        if self.detail.is_empty() { self.public.to_string() } else { format!("{}: {}", self.public, self.detail) }
+    }
+
+    /// OpenAI's `{"error":{"message","type","param","code"}}`, as JSON text.
+    pub fn to_json(&self) -> String {
+        format!("{{\"error\":{}}}", self.inner_json())
+    }
+
+    /// The object inside `error` alone, for APIs that wrap it differently.
+    pub fn inner_json(&self) -> String {
+        serde_json::json!({
+            "message": self.public,
+            "type": self.kind.openai_type(),
+            "param": self.param,
+            "code": self.kind.code(),
+        })
+        .to_string()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.log_line())
+    }
+}
+
+impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_client_never_reads_the_detail() {
+        let e = Error::new(Kind::DecodeFailed, "the decoder broke off").detail("10.0.0.3:8200: reset");
+        assert!(!e.to_json().contains("10.0.0.3"));
+        assert!(e.log_line().contains("10.0.0.3"));
+        assert_eq!(
+            e.to_json(),
+            r#"{"error":{"message":"the decoder broke off","type":"server_error","param":null,"code":"decode_failed"}}"#
+        );
+    }
+}

@@ -1,0 +1,174 @@
+//! One engine, as the gateway sees it.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use http::uri::Authority;
+
+use crate::fleet::health::Health;
+use crate::obs::LegMeter;
+use crate::route::Candidate;
+
+/// What an engine is there for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Computes prompts.
+    Prefill,
+    /// Generates answers.
+    Decode,
+}
+
+/// Identity of an engine as long as it is a member; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct InstanceId(pub u64);
+
+/// Host and port of an engine.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Endpoint {
+    host: String,
+    port: u16,
+}
+
+/// An engine, its load and its health.
+#[derive(Debug)]
+pub struct Instance {
+    id: InstanceId,
+    role: Role,
+    endpoint: Endpoint,
+    authority: Option<Authority>,
+    load: Load,
+    health: Health,
+    draining: AtomicBool,
+    meter: LegMeter,
+}
+
+/// What the gateway has committed to an engine. Changed by seats alone.
+#[derive(Debug, Default)]
+pub struct Load {
+    pub(super) work_tokens: AtomicU64,
+    pub(super) held_tokens: AtomicU64,
+    pub(super) requests: AtomicU32,
+}
+
+impl Role {
+    /// `prefill` or `decode`, as in metrics and in the admin API.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Prefill => "prefill",
+            Role::Decode => "decode",
+        }
+    }
+}
+
+impl Endpoint {
+    /// An endpoint; `host` is a name or an IP address without brackets.
+    pub fn new(host: impl Into<String>, port: u16) -> Endpoint {
+        Endpoint { host: host.into(), port }
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+impl fmt::Display for Endpoint {
+    /// `host:port`, with brackets around an IPv6 address.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+impl Load {
+    /// Legs on this engine that have not ended, and hand-offs that it still holds for us.
+    pub fn requests(&self) -> u32 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    /// Tokens of work committed and not seen finished.
+    pub fn work_tokens(&self) -> u64 {
+        self.work_tokens.load(Ordering::Relaxed)
+    }
+
+    /// Tokens of KV kept for decoders that have not begun to answer.
+    pub fn held_tokens(&self) -> u64 {
+        self.held_tokens.load(Ordering::Relaxed)
+    }
+}
+
+impl Instance {
+    pub(super) fn new(id: InstanceId, role: Role, endpoint: Endpoint) -> Instance {
+        let label = endpoint.to_string();
+        Instance {
+            id,
+            role,
+            authority: label.parse().ok(),
+            meter: LegMeter::new(role.name(), &label),
+            endpoint,
+            load: Load::default(),
+            health: Health::default(),
+            draining: AtomicBool::new(false),
+        }
+    }
+
+    /// Its identity.
+    pub fn id(&self) -> InstanceId {
+        self.id
+    }
+
+    /// What it is there for.
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    /// Where it is.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Where it is, as part of a URI; `None` when the host name can't stand in one.
+    pub fn authority(&self) -> Option<&Authority> {
+        self.authority.as_ref()
+    }
+
+    /// What is committed to it.
+    pub fn load(&self) -> &Load {
+        &self.load
+    }
+
+    /// Whether it failed a moment ago.
+    pub fn health(&self) -> &Health {
+        &self.health
+    }
+
+    /// Its metrics.
+    pub fn meter(&self) -> &LegMeter {
+        &self.meter
+    }
+
+    /// Whether it is to be removed once its work is done.
+    pub fn draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Back into service; `false` when it was not draining.
+    pub(super) fn undrain(&self) -> bool {
+        self.draining.swap(false, Ordering::Relaxed)
+    }
+
+    pub(super) fn candidate(&self, now_ms: u64, tried: bool) -> Candidate {
+        Candidate {
+            work_tokens: self.load.work_tokens(),
+            held_tokens: self.load.held_tokens(),
+            avoid: tried || self.health.resting(now_ms),
+        }
+    }
+}

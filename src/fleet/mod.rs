@@ -1,0 +1,239 @@
+//! The engines: who there is, how loaded each is, and who failed a moment ago.
+//!
+//! The list is an immutable snapshot that readers load without waiting; choosing an instance and reserving room on it
+//! is one step under a short lock, so that two requests that arrive together never both see the same free instance.
+
+pub mod health;
+pub mod instance;
+pub mod seat;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use arc_swap::ArcSwap;
+use smallvec::SmallVec;
+use std::sync::Mutex;
+
+use crate::route::{self, Candidate, Dice, Policy};
+pub use instance::{Endpoint, Instance, InstanceId, Role};
+pub use seat::Seat;
+
+/// All prefillers or all decoders, at one moment.
+pub type Members = Arc<Vec<Arc<Instance>>>;
+
+/// Prefillers and decoders.
+#[derive(Debug)]
+pub struct Fleet {
+    prefill: Side,
+    decode: Side,
+    policy: Policy,
+    next_id: AtomicU64,
+    /// Health is kept in milliseconds since then.
+    born: Instant,
+}
+
+#[derive(Debug)]
+struct Side {
+    members: ArcSwap<Vec<Arc<Instance>>>,
+    /// Held while choosing and reserving, and while changing the list. Never across an await.
+    turn: Mutex<u64>,
+}
+
+/// What a leg asks of the instance that serves it.
+#[derive(Clone, Copy, Debug)]
+pub struct Need<'a> {
+    /// Tokens to reserve.
+    pub tokens: u64,
+    /// Instances on which this request failed already: taken only when there are no others.
+    pub tried: &'a [InstanceId],
+    /// A random number for the policies that throw dice.
+    pub random: u64,
+}
+
+impl Side {
+    fn new() -> Side {
+        Side { members: ArcSwap::from_pointee(Vec::new()), turn: Mutex::new(0) }
+    }
+
+    /// A poisoned lock is taken all the same: what it guards is a counter and an atomic swap.
+    fn lock(&self) -> std::sync::MutexGuard<'_, u64> {
+        self.turn.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl Fleet {
+    /// A fleet with nobody in it.
+    pub fn new(policy: Policy) -> Fleet {
+        Fleet {
+            prefill: Side::new(),
+            decode: Side::new(),
+            policy,
+            next_id: AtomicU64::new(0),
+            born: Instant::now(),
+        }
+    }
+
+    fn side(&self, role: Role) -> &Side {
+        match role {
+            Role::Prefill => &self.prefill,
+            Role::Decode => &self.decode,
+        }
+    }
+
+    /// Everyone in `role`, including those that drain.
+    pub fn members(&self, role: Role) -> Members {
+        self.side(role).members.load_full()
+    }
+
+    /// Adds an engine, or takes it back into service if it drains. `false` when it serves already.
+    pub fn add(&self, role: Role, endpoint: Endpoint) -> bool {
+        let side = self.side(role);
+        let _turn = side.lock();
+        let members = side.members.load_full();
+        if let Some(known) = members.iter().find(|i| i.endpoint() == &endpoint) {
+            return known.undrain();
+        }
+        let id = InstanceId(self.next_id.fetch_add(1, Ordering::Relaxed));
+        let mut grown = members.as_ref().clone();
+        grown.push(Arc::new(Instance::new(id, role, endpoint)));
+        side.members.store(Arc::new(grown));
+        true
+    }
+
+    /// Takes an engine out of the choice: at once when nothing runs on it, else as soon as [`Fleet::sweep`] finds that
+    /// nothing does any more. `None` when it is unknown, else whether it still has work.
+    pub fn remove(&self, role: Role, endpoint: &Endpoint) -> Option<bool> {
+        let known = self.members(role).iter().find(|i| i.endpoint() == endpoint).cloned()?;
+        known.drain();
+        self.sweep(role);
+        Some(self.members(role).iter().any(|i| i.id() == known.id()))
+    }
+
+    /// Drops the drained engines that have no work left; returns how many still drain.
+    pub fn sweep(&self, role: Role) -> usize {
+        let side = self.side(role);
+        let _turn = side.lock();
+        let members = side.members.load_full();
+        if members.iter().any(|i| i.draining() && i.load().requests() == 0) {
+            let left = members.iter().filter(|i| !i.draining() || i.load().requests() > 0).cloned().collect();
+            side.members.store(Arc::new(left));
+        }
+        side.members.load().iter().filter(|i| i.draining()).count()
+    }
+
+    /// Engines of `role` that may be chosen.
+    pub fn serving(&self, role: Role) -> usize {
+        self.side(role).members.load().iter().filter(|i| !i.draining()).count()
+    }
+
+    /// Chooses an instance and reserves room on it, in one step.
+    pub fn pick(&self, role: Role, need: Need<'_>) -> Option<Seat> {
+        let now_ms = self.now_ms();
+        let side = self.side(role);
+        let mut turn = side.lock();
+        let members = side.members.load();
+        let usable: SmallVec<[&Arc<Instance>; 16]> = members.iter().filter(|i| !i.draining()).collect();
+        let candidates: SmallVec<[Candidate; 16]> =
+            usable.iter().map(|i| i.candidate(now_ms, need.tried.contains(&i.id()))).collect();
+        let chosen = route::choose(self.policy, &candidates, Dice { turn: *turn, random: need.random })?;
+        *turn = turn.wrapping_add(1);
+        Some(Seat::take(usable[chosen].clone(), need.tokens))
+    }
+
+    /// Tells how a leg on `instance` ended.
+    pub fn report(&self, instance: &Instance, ok: bool) {
+        if ok {
+            instance.health().succeeded();
+        } else {
+            instance.health().failed(self.now_ms());
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fleet(ports: &[u16]) -> Fleet {
+        let fleet = Fleet::new(Policy::LeastWork);
+        for &port in ports {
+            assert!(fleet.add(Role::Prefill, Endpoint::new("p", port)));
+        }
+        fleet
+    }
+
+    fn need(tokens: u64) -> Need<'static> {
+        Need { tokens, tried: &[], random: 0 }
+    }
+
+    #[test]
+    fn a_reservation_counts_for_the_next_choice_and_ends_with_its_seat() {
+        let fleet = fleet(&[1, 2]);
+        let first = fleet.pick(Role::Prefill, need(100)).unwrap();
+        let second = fleet.pick(Role::Prefill, need(10)).unwrap();
+        assert_ne!(first.instance().id(), second.instance().id());
+        let third = fleet.pick(Role::Prefill, need(10)).unwrap();
+        assert_eq!(third.instance().id(), second.instance().id());
+        let lighter = first.instance().id();
+        drop(first);
+        assert_eq!(fleet.pick(Role::Prefill, need(1)).unwrap().instance().id(), lighter);
+    }
+
+    #[test]
+    fn ties_rotate() {
+        let fleet = fleet(&[1, 2, 3]);
+        let ids: Vec<_> =
+            (0..3).map(|_| fleet.pick(Role::Prefill, need(5)).unwrap().instance().id()).collect();
+        assert_eq!(ids.iter().collect::<std::collections::HashSet<_>>().len(), 3);
+    }
+
+    #[test]
+    fn who_failed_this_request_or_just_now_is_the_last_choice() {
+        let fleet = fleet(&[1, 2]);
+        let first = fleet.pick(Role::Prefill, need(1)).unwrap().instance().id();
+        let tried = [first];
+        for _ in 0..4 {
+            let other = fleet.pick(Role::Prefill, Need { tried: &tried, ..need(1) }).unwrap();
+            assert_ne!(other.instance().id(), first);
+        }
+        let failing = fleet.pick(Role::Prefill, need(1)).unwrap().instance().clone();
+        fleet.report(&failing, false);
+        for _ in 0..4 {
+            assert_ne!(fleet.pick(Role::Prefill, need(1)).unwrap().instance().id(), failing.id());
+        }
+        fleet.report(&failing, true);
+        let again: Vec<_> =
+            (0..4).map(|_| fleet.pick(Role::Prefill, need(1)).unwrap().instance().id()).collect();
+        assert!(again.contains(&failing.id()));
+    }
+
+    #[test]
+    fn removal_waits_for_the_work_on_that_instance_alone() {
+        let fleet = fleet(&[1, 2]);
+        let seat = fleet.pick(Role::Prefill, need(1)).unwrap();
+        let busy = seat.instance().endpoint().clone();
+        let idle = Endpoint::new("p", if busy.port() == 1 { 2 } else { 1 });
+        assert_eq!(fleet.remove(Role::Prefill, &busy), Some(true));
+        assert_eq!(fleet.remove(Role::Prefill, &idle), Some(false));
+        assert!(fleet.pick(Role::Prefill, need(1)).is_none(), "the drained one is not chosen");
+        drop(seat);
+        assert_eq!(fleet.sweep(Role::Prefill), 0);
+        assert_eq!(fleet.members(Role::Prefill).len(), 0);
+        assert_eq!(fleet.remove(Role::Prefill, &busy), None);
+    }
+
+    #[test]
+    fn adding_a_draining_instance_takes_it_back() {
+        let fleet = fleet(&[1]);
+        let _seat = fleet.pick(Role::Prefill, need(1)).unwrap();
+        fleet.remove(Role::Prefill, &Endpoint::new("p", 1));
+        assert!(fleet.add(Role::Prefill, Endpoint::new("p", 1)));
+        assert!(!fleet.add(Role::Prefill, Endpoint::new("p", 1)), "it serves already");
+        assert_eq!(fleet.serving(Role::Prefill), 1);
+    }
+}

@@ -1,0 +1,80 @@
+//! A reservation on an instance, given back when it is dropped.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::fleet::instance::Instance;
+
+/// Room on one instance for one leg.
+#[derive(Debug)]
+pub struct Seat {
+    instance: Arc<Instance>,
+    tokens: u64,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Phase {
+    /// The engine computes for us.
+    Working,
+    /// The engine has answered and keeps KV for us.
+    Holding,
+}
+
+impl Seat {
+    /// Reserves `tokens` of work.
+    pub(super) fn take(instance: Arc<Instance>, tokens: u64) -> Seat {
+        instance.load.work_tokens.fetch_add(tokens, Ordering::Relaxed);
+        instance.load.requests.fetch_add(1, Ordering::Relaxed);
+        Seat { instance, tokens, phase: Phase::Working }
+    }
+
+    /// Where the seat is.
+    pub fn instance(&self) -> &Arc<Instance> {
+        &self.instance
+    }
+
+    /// The prefiller has answered: its compute is free, its KV is still ours.
+    pub fn hold(&mut self) {
+        if self.phase == Phase::Working {
+            self.phase = Phase::Holding;
+            self.instance.load.held_tokens.fetch_add(self.tokens, Ordering::Relaxed);
+            self.instance.load.work_tokens.fetch_sub(self.tokens, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let load = &self.instance.load;
+        let counter = match self.phase {
+            Phase::Working => &load.work_tokens,
+            Phase::Holding => &load.held_tokens,
+        };
+        counter.fetch_sub(self.tokens, Ordering::Relaxed);
+        load.requests.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::fleet::{Endpoint, Fleet, Need, Role};
+    use crate::route::Policy;
+
+    #[test]
+    fn what_is_taken_is_given_back_in_every_phase() {
+        let fleet = Fleet::new(Policy::LeastWork);
+        fleet.add(Role::Prefill, Endpoint::new("p", 1));
+        let load = |f: &Fleet| {
+            let i = f.members(Role::Prefill)[0].clone();
+            (i.load().work_tokens(), i.load().held_tokens(), i.load().requests())
+        };
+        let mut seat = fleet.pick(Role::Prefill, Need { tokens: 7, tried: &[], random: 0 }).unwrap();
+        assert_eq!(load(&fleet), (7, 0, 1));
+        seat.hold();
+        seat.hold();
+        assert_eq!(load(&fleet), (0, 7, 1));
+        drop(seat);
+        assert_eq!(load(&fleet), (0, 0, 0));
+    }
+}

@@ -1,0 +1,214 @@
+//! Observability: the metrics (names in [`names`], and nowhere else) and the log.
+//!
+//! Handles are made once, when an instance or an API is registered: a request only touches atomics. Samples are
+//! recorded once per request, never per token.
+
+pub mod log;
+pub mod names;
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+
+use crate::dialect::Api;
+
+/// The process-wide recorder. Prometheus metrics belong to a process, so this is the one global.
+static RECORDER: OnceLock<PrometheusHandle> = OnceLock::new();
+
+/// Renders the metrics.
+#[derive(Clone, Debug)]
+pub struct Exposition(Option<PrometheusHandle>);
+
+/// Handles for one instance.
+#[derive(Debug)]
+pub struct LegMeter {
+    leg: &'static str,
+    instance: String,
+    seconds: Histogram,
+}
+
+/// Handles for the gateway as a whole.
+#[derive(Debug)]
+pub struct Meters {
+    /// Requests that are being served.
+    pub inflight: Gauge,
+    /// Requests that wait to be let in.
+    pub queued: Gauge,
+    /// Open client connections.
+    pub connections: Gauge,
+    routes: [RouteMeter; Api::ALL.len()],
+    prompt_tokens: Counter,
+    cached_tokens: Counter,
+    output_tokens: Counter,
+}
+
+/// Handles for one API.
+#[derive(Debug)]
+struct RouteMeter {
+    ttft: Histogram,
+    tpot: Histogram,
+    gap_max: Histogram,
+    total: Histogram,
+}
+
+/// What one finished request measured.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sample {
+    /// Until the first byte of the answer went out.
+    pub ttft: Option<Duration>,
+    /// Mean time per output token after the first.
+    pub tpot: Option<Duration>,
+    /// The longest pause in a stream.
+    pub gap_max: Option<Duration>,
+    /// Until the end.
+    pub total: Duration,
+}
+
+/// What became of a hand-off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handoff {
+    /// A decoder took it.
+    Used,
+    /// The request ended before a decoder had it; a one-token decode fetched it, so that the prefiller could let go.
+    Released,
+    /// Only the prefiller's lease will free its blocks.
+    Expired,
+}
+
+impl Exposition {
+    /// Installs the recorder, or returns the one that is there.
+    pub fn install() -> Exposition {
+        if let Some(handle) = RECORDER.get() {
+            return Exposition(Some(handle.clone()));
+        }
+        let recorder = match names::buckets().into_iter().try_fold(PrometheusBuilder::new(), |b, (name, bounds)| {
+            b.set_buckets_for_metric(Matcher::Full(name.to_owned()), bounds)
+        }) {
+            Ok(builder) => builder.build_recorder(),
+            Err(_) => return Exposition(None),
+        };
+        let handle = recorder.handle();
+        if metrics::set_global_recorder(recorder).is_ok() {
+            let _ = RECORDER.set(handle.clone());
+            names::describe();
+            gauge!(names::BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+        }
+        Exposition(RECORDER.get().cloned().or(Some(handle)))
+    }
+
+    /// The text of `/metrics`.
+    pub fn render(&self) -> String {
+        self.0.as_ref().map(PrometheusHandle::render).unwrap_or_default()
+    }
+
+    /// Folds buffered samples into their buckets; to be called every few seconds, or memory grows unscraped.
+    pub fn upkeep(&self) {
+        if let Some(handle) = &self.0 {
+            handle.run_upkeep();
+        }
+    }
+}
+
+impl LegMeter {
+    /// Handles for an instance that serves `leg`.
+    pub fn new(leg: &'static str, instance: &str) -> LegMeter {
+        let seconds = histogram!(names::LEG_SECONDS, "leg" => leg, "instance" => instance.to_owned());
+        LegMeter { leg, instance: instance.to_owned(), seconds }
+    }
+
+    /// A leg ended well after `took`.
+    pub fn done(&self, took: Duration) {
+        self.seconds.record(took);
+    }
+
+    /// A leg failed. `reason` is one of a fixed set of words.
+    pub fn failed(&self, reason: &'static str) {
+        counter!(names::LEG_FAILURES, "leg" => self.leg, "instance" => self.instance.clone(), "reason" => reason)
+            .increment(1);
+    }
+}
+
+impl Meters {
+    /// All handles.
+    pub fn new() -> Meters {
+        let tokens = |kind: &'static str| counter!(names::TOKENS, "kind" => kind);
+        Meters {
+            inflight: gauge!(names::INFLIGHT),
+            queued: gauge!(names::QUEUED),
+            connections: gauge!(names::CONNECTIONS),
+            routes: Api::ALL.map(RouteMeter::new),
+            prompt_tokens: tokens("prompt"),
+            cached_tokens: tokens("cached"),
+            output_tokens: tokens("output"),
+        }
+    }
+
+    /// A request ended with `status`; `reason` is `ok`, `engine` (the engine's own answer) or the code of our error.
+    pub fn request(&self, route: &'static str, status: u16, reason: &'static str) {
+        counter!(names::REQUESTS, "route" => route, "code" => status.to_string(), "reason" => reason).increment(1);
+    }
+
+    /// The times of a generating request.
+    pub fn sample(&self, api: Api, sample: Sample) {
+        let Some(route) = Api::ALL.iter().position(|a| *a == api).and_then(|i| self.routes.get(i)) else {
+            return;
+        };
+        let record = |h: &Histogram, value: Option<Duration>| value.into_iter().for_each(|v| h.record(v));
+        record(&route.ttft, sample.ttft);
+        record(&route.tpot, sample.tpot);
+        record(&route.gap_max, sample.gap_max);
+        route.total.record(sample.total);
+    }
+
+    /// Token counts that engines reported.
+    pub fn tokens(&self, prompt: u64, cached: u64, output: u64) {
+        self.prompt_tokens.increment(prompt);
+        self.cached_tokens.increment(cached);
+        self.output_tokens.increment(output);
+    }
+
+    /// A leg is tried again.
+    pub fn retry(&self, leg: &'static str, reason: &'static str) {
+        counter!(names::RETRIES, "leg" => leg, "reason" => reason).increment(1);
+    }
+
+    /// What became of a hand-off.
+    pub fn handoff(&self, outcome: Handoff) {
+        let outcome = match outcome {
+            Handoff::Used => "used",
+            Handoff::Released => "released",
+            Handoff::Expired => "expired",
+        };
+        counter!(names::HANDOFFS, "outcome" => outcome).increment(1);
+    }
+
+    /// A request went to a decoder alone.
+    pub fn bypassed(&self, reason: &'static str) {
+        counter!(names::BYPASSED, "reason" => reason).increment(1);
+    }
+
+    /// How many engines may be chosen.
+    pub fn instances(&self, role: &'static str, count: usize) {
+        gauge!(names::INSTANCES, "role" => role).set(count as f64);
+    }
+}
+
+impl Default for Meters {
+    fn default() -> Meters {
+        Meters::new()
+    }
+}
+
+impl RouteMeter {
+    fn new(api: Api) -> RouteMeter {
+        let h = |name: &'static str| histogram!(name, "route" => api.name());
+        RouteMeter {
+            ttft: h(names::TTFT),
+            tpot: h(names::TPOT),
+            gap_max: h(names::GAP_MAX),
+            total: h(names::DURATION),
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Names, texts and buckets of all metrics. The README's table is tested against this list.
+
+use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
+
+/// Finished requests by `route`, HTTP `code` and `reason`.
+pub const REQUESTS: &str = "pd_proxy_requests_total";
+/// Requests being served.
+pub const INFLIGHT: &str = "pd_proxy_inflight_requests";
+/// Requests waiting to be let in.
+pub const QUEUED: &str = "pd_proxy_queued_requests";
+/// Open client connections.
+pub const CONNECTIONS: &str = "pd_proxy_open_connections";
+/// Time until the first byte of the answer.
+pub const TTFT: &str = "pd_proxy_time_to_first_token_seconds";
+/// Mean time per output token after the first.
+pub const TPOT: &str = "pd_proxy_time_per_output_token_seconds";
+/// The longest pause in each stream.
+pub const GAP_MAX: &str = "pd_proxy_inter_token_gap_max_seconds";
+/// Time until the end of the answer.
+pub const DURATION: &str = "pd_proxy_request_duration_seconds";
+/// Time of one leg on one instance: prefill until its answer, decode until its first byte.
+pub const LEG_SECONDS: &str = "pd_proxy_leg_duration_seconds";
+/// Failed legs by instance and reason.
+pub const LEG_FAILURES: &str = "pd_proxy_leg_failures_total";
+/// Legs that were tried again.
+pub const RETRIES: &str = "pd_proxy_retries_total";
+/// Tokens that engines reported, by `kind`: prompt, cached, output.
+pub const TOKENS: &str = "pd_proxy_tokens_total";
+/// What became of hand-offs: used, released, expired.
+pub const HANDOFFS: &str = "pd_proxy_handoffs_total";
+/// Requests that went to a decoder alone.
+pub const BYPASSED: &str = "pd_proxy_prefill_bypassed_total";
+/// Engines that may be chosen, by `role`.
+pub const INSTANCES: &str = "pd_proxy_instances";
+/// Always 1, with the version as label.
+pub const BUILD_INFO: &str = "pd_proxy_build_info";
+
+/// Every name, for tests.
+pub const ALL: [&str; 16] = [
+    REQUESTS, INFLIGHT, QUEUED, CONNECTIONS, TTFT, TPOT, GAP_MAX, DURATION, LEG_SECONDS, LEG_FAILURES, RETRIES,
+    TOKENS, HANDOFFS, BYPASSED, INSTANCES, BUILD_INFO,
+];
+
+/// From a cache hit on a small model to a prompt of a million tokens.
+const LONG_S: [f64; 18] =
+    [0.001, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 180.0, 600.0];
+/// From a small model to an overloaded one.
+const TOKEN_S: [f64; 15] =
+    [0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0];
+
+/// Bucket bounds of each histogram, in seconds.
+pub(super) fn buckets() -> Vec<(&'static str, &'static [f64])> {
+    vec![(TTFT, &LONG_S), (DURATION, &LONG_S), (LEG_SECONDS, &LONG_S), (GAP_MAX, &LONG_S), (TPOT, &TOKEN_S)]
+}
+
+/// Gives each metric its help text.
+pub(super) fn describe() {
+    describe_counter!(REQUESTS, "Finished requests by route, HTTP code and reason (ok, engine, or our error code)");
+    describe_gauge!(INFLIGHT, "Requests being served");
+    describe_gauge!(QUEUED, "Requests waiting to be let in");
+    describe_gauge!(CONNECTIONS, "Open client connections");
+    describe_histogram!(TTFT, Unit::Seconds, "Time from the request's head to the first byte of its answer");
+    describe_histogram!(TPOT, Unit::Seconds, "Mean time per output token after the first, streams only");
+    describe_histogram!(GAP_MAX, Unit::Seconds, "Longest pause between two pieces of one stream");
+    describe_histogram!(DURATION, Unit::Seconds, "Time from the request's head to the end of its answer");
+    describe_histogram!(LEG_SECONDS, Unit::Seconds, "Prefill leg until its answer, decode leg until its first byte");
+    describe_counter!(LEG_FAILURES, "Legs that failed, by instance and reason");
+    describe_counter!(RETRIES, "Legs that were tried again, by reason");
+    describe_counter!(TOKENS, "Tokens that engines reported, by kind: prompt, cached, output");
+    describe_counter!(HANDOFFS, "Hand-offs by outcome: used by a decoder, released by the gateway, left to expire");
+    describe_counter!(BYPASSED, "Requests sent to a decoder without a prefill leg, by reason");
+    describe_gauge!(INSTANCES, "Engines that may be chosen, by role");
+    describe_gauge!(BUILD_INFO, "Always 1; the version is a label");
+}

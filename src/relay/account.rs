@@ -1,0 +1,188 @@
+//! The account of one request: opened when it is let in, settled exactly once when it is over, however it ended.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use http::StatusCode;
+
+use crate::dialect::Api;
+use crate::dialect::usage::Usage;
+use crate::error::{Error, Kind};
+use crate::fleet::{Instance, Role, Seat};
+use crate::obs::{Meters, Sample};
+use crate::relay::admit::Pass;
+use crate::relay::ask::Ask;
+
+/// What HTTP servers log for a client that left (nginx's 499): nobody receives it.
+const CLIENT_GONE: u16 = 499;
+
+/// The account.
+#[derive(Debug)]
+pub struct Ledger {
+    meters: Arc<Meters>,
+    _pass: Pass,
+    api: Api,
+    id: String,
+    arrived: Instant,
+    stage: Role,
+    prefiller: Option<Arc<Instance>>,
+    decoder: Option<Arc<Instance>>,
+    prompt: Option<u64>,
+    cached: Option<u64>,
+    output: Option<u64>,
+    /// When the first and the last piece of a stream arrived, and the longest pause between two.
+    stream: Option<Pace>,
+    end: End,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    first: Instant,
+    last: Instant,
+    gap_max: std::time::Duration,
+    events: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct End {
+    status: u16,
+    reason: &'static str,
+}
+
+impl Ledger {
+    /// Opens the account of `ask`.
+    pub fn open(meters: Arc<Meters>, ask: &Ask, pass: Pass) -> Ledger {
+        Ledger {
+            meters,
+            _pass: pass,
+            api: ask.api,
+            id: ask.id.clone(),
+            arrived: ask.arrived,
+            stage: Role::Prefill,
+            prefiller: None,
+            decoder: None,
+            prompt: None,
+            cached: None,
+            output: None,
+            stream: None,
+            end: End { status: CLIENT_GONE, reason: "client_gone" },
+        }
+    }
+
+    /// A leg starts on the instance of `seat`.
+    pub fn leg(&mut self, seat: &Seat) {
+        self.stage = seat.instance().role();
+        let place = match self.stage {
+            Role::Prefill => &mut self.prefiller,
+            Role::Decode => &mut self.decoder,
+        };
+        *place = Some(seat.instance().clone());
+    }
+
+    /// Which time-out the total time limit amounts to right now.
+    pub fn timeout_kind(&self) -> Kind {
+        match self.stage {
+            Role::Prefill => Kind::PrefillTimeout,
+            Role::Decode => Kind::DecodeTimeout,
+        }
+    }
+
+    /// The prefiller's counts.
+    pub fn prefilled(&mut self, usage: Usage) {
+        self.prompt = usage.prompt;
+        self.cached = usage.cached;
+    }
+
+    /// What the prefiller found in its caches; `None` when there was no prefill leg or it did not say.
+    pub fn cached_tokens(&self) -> Option<u64> {
+        self.cached
+    }
+
+    /// The decoder's counts.
+    pub fn decoded(&mut self, usage: Usage) {
+        self.output = usage.output.or(self.output);
+        self.prompt = self.prompt.or(usage.prompt);
+        self.cached = self.cached.or(usage.cached);
+    }
+
+    /// The request is answered with an error of ours, under `status`.
+    pub fn refused(&mut self, error: &Error, status: StatusCode) {
+        self.end = End { status: status.as_u16(), reason: error.kind().code() };
+        tracing::warn!(id = %self.id, reason = error.kind().code(), "{}", error.log_line());
+    }
+
+    /// A complete answer goes out.
+    pub fn whole(&mut self, status: StatusCode) {
+        let reason = if status.is_success() { "ok" } else { "engine" };
+        self.end = End { status: status.as_u16(), reason };
+    }
+
+    /// A stream begins: until it is over, the client may still leave.
+    pub fn streams(&mut self, status: StatusCode) {
+        self.end.status = status.as_u16();
+    }
+
+    /// A piece of the stream with `events` complete events.
+    pub fn piece(&mut self, now: Instant, events: u64) {
+        match &mut self.stream {
+            None => self.stream = Some(Pace { first: now, last: now, gap_max: std::time::Duration::ZERO, events }),
+            Some(pace) => {
+                pace.gap_max = pace.gap_max.max(now - pace.last);
+                pace.last = now;
+                pace.events = events;
+            }
+        }
+    }
+
+    /// The stream ended as it should.
+    pub fn complete(&mut self) {
+        self.end.reason = "ok";
+    }
+
+    /// The stream broke.
+    pub fn broken(&mut self, error: &Error) {
+        self.end.reason = error.kind().code();
+        tracing::warn!(id = %self.id, reason = error.kind().code(), "{}", error.log_line());
+    }
+
+    fn sample(&self) -> Sample {
+        let total = self.arrived.elapsed();
+        let Some(pace) = self.stream else {
+            return Sample { ttft: (self.end.reason == "ok").then_some(total), total, ..Sample::default() };
+        };
+        // Engines send one event per token; the usage, where the client asked for it, is exact.
+        let tokens = self.output.unwrap_or(pace.events);
+        let after_first = u32::try_from(tokens.saturating_sub(1)).unwrap_or(u32::MAX);
+        Sample {
+            ttft: Some(pace.first - self.arrived),
+            tpot: (pace.last - pace.first).checked_div(after_first),
+            gap_max: (pace.events > 1).then_some(pace.gap_max),
+            total,
+        }
+    }
+}
+
+impl Drop for Ledger {
+    fn drop(&mut self) {
+        let sample = self.sample();
+        let output = self.output.or(self.stream.map(|s| s.events)).unwrap_or(0);
+        self.meters.request(self.api.name(), self.end.status, self.end.reason);
+        self.meters.sample(self.api, sample);
+        self.meters.tokens(self.prompt.unwrap_or(0), self.cached.unwrap_or(0), output);
+        let name = |i: &Option<Arc<Instance>>| i.as_ref().map(|i| i.endpoint().to_string());
+        tracing::info!(
+            id = %self.id,
+            route = self.api.name(),
+            status = self.end.status,
+            reason = self.end.reason,
+            prefiller = name(&self.prefiller),
+            decoder = name(&self.decoder),
+            prompt_tokens = self.prompt,
+            cached_tokens = self.cached,
+            output_tokens = output,
+            ttft_ms = sample.ttft.map(|d| d.as_secs_f64() * 1e3),
+            total_ms = sample.total.as_secs_f64() * 1e3,
+            "request"
+        );
+    }
+}

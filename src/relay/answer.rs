@@ -1,0 +1,73 @@
+//! What the client gets: a whole body that was complete before its first byte went out, or a stream.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, Response, header};
+use http_body::{Body, Frame, SizeHint};
+
+use crate::relay::stream::{Cut, Stream};
+
+/// An answer to the client.
+pub type Answer = Response<AnswerBody>;
+
+/// The body of an answer.
+#[derive(Debug)]
+pub enum AnswerBody {
+    /// Complete; taken by the first poll.
+    Whole(Option<Bytes>),
+    /// Arrives piece by piece.
+    Stream(Box<Stream>),
+}
+
+/// Headers of an engine's answer that describe its connection or its framing, which ours replace.
+const NOT_PASSED: [HeaderName; 9] = [
+    header::CONNECTION,
+    header::CONTENT_LENGTH,
+    header::DATE,
+    header::PROXY_AUTHENTICATE,
+    header::SERVER,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
+/// Takes out of an engine's headers what belongs to its connection alone.
+pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    for name in &NOT_PASSED {
+        headers.remove(name);
+    }
+    headers.remove("keep-alive");
+}
+
+impl AnswerBody {
+    /// A body that is complete already.
+    pub fn whole(bytes: Bytes) -> AnswerBody {
+        AnswerBody::Whole(Some(bytes))
+    }
+}
+
+impl Body for AnswerBody {
+    type Data = Bytes;
+    type Error = Cut;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        match &mut *self {
+            AnswerBody::Whole(bytes) => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
+            AnswerBody::Stream(stream) => Pin::new(stream.as_mut()).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, AnswerBody::Whole(None))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            AnswerBody::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
+            AnswerBody::Stream(_) => SizeHint::default(),
+        }
+    }
+}

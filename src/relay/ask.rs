@@ -1,0 +1,28 @@
+//! A request, ready to be driven.
+
+use std::time::Instant;
+
+use http::HeaderMap;
+use http::uri::PathAndQuery;
+
+use crate::codec::json::Object;
+use crate::dialect::{Api, Shape};
+
+/// A generating request: its body scanned, its headers cleaned.
+#[derive(Debug)]
+pub struct Ask {
+    /// Which request shape.
+    pub api: Api,
+    /// The id that the client, both engines and the log share.
+    pub id: String,
+    /// Path and query, as the client sent them.
+    pub target: PathAndQuery,
+    /// Headers for both engines, `x-request-id` among them.
+    pub headers: HeaderMap,
+    /// The client's body.
+    pub body: Object,
+    /// What was read from it.
+    pub shape: Shape,
+    /// When its head was read.
+    pub arrived: Instant,
+}

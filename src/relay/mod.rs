@@ -1,0 +1,185 @@
+//! One request from its body to the last byte of its answer.
+//!
+//! [`Relay::drive`] is the only code that takes a request through its states; everything it calls is either pure
+//! (dialect, route) or one exchange (legs). The states, and what ends each:
+//!
+//! | state | client leaves | leg fails |
+//! |---|---|---|
+//! | prefill sent | the leg is dropped, the engine aborts, nothing is kept | another prefiller |
+//! | hand-off here, no decoder has it | [`release::Duty`] has a decoder fetch it with one token | another decoder, same hand-off |
+//! | decode sent, no byte yet | the leg is dropped: the decoder aborts and frees both sides | a fresh prefill, another decoder |
+//! | streaming | the stream is dropped, the decoder aborts | an error event, then an unclean end |
+
+pub mod account;
+pub mod admit;
+pub mod answer;
+pub mod ask;
+mod legs;
+pub mod pause;
+pub mod release;
+pub mod settings;
+mod stream;
+
+use std::sync::Arc;
+
+use tokio::time::timeout_at;
+
+use crate::error::{Error, Kind};
+use crate::fleet::{Fleet, InstanceId, Need, Role, Seat};
+use crate::obs::Meters;
+use crate::upstream::Upstream;
+use account::Ledger;
+use admit::Pass;
+use answer::Answer;
+use ask::Ask;
+use legs::{DecodeEnd, Failure, PrefillEnd};
+use release::{Duty, Releases};
+use settings::Settings;
+use smallvec::SmallVec;
+
+/// Everything a request needs on its way; shared by all of them.
+#[derive(Debug)]
+pub struct Relay {
+    /// The engines.
+    pub fleet: Fleet,
+    /// The client towards them.
+    pub upstream: Upstream,
+    /// Limits and deadlines.
+    pub settings: Settings,
+    /// Metrics.
+    pub meters: Arc<Meters>,
+    /// Where hand-offs go that lost their request.
+    pub releases: Releases,
+}
+
+/// A request that no engine answered. Its account is still open: only who answers the client knows the status.
+#[derive(Debug)]
+pub struct Refusal {
+    /// What went wrong.
+    pub error: Error,
+    /// To be told the status with [`Ledger::refused`].
+    pub ledger: Ledger,
+}
+
+/// Attempts at one leg of one request.
+struct Tries {
+    left: u32,
+    made: u32,
+    tried: SmallVec<[InstanceId; 4]>,
+}
+
+impl Tries {
+    fn new(attempts: u32) -> Tries {
+        Tries { left: attempts.max(1), made: 0, tried: SmallVec::new() }
+    }
+
+    fn start(&mut self, seat: &Seat) {
+        self.left -= 1;
+        self.made += 1;
+        self.tried.push(seat.instance().id());
+    }
+}
+
+impl Relay {
+    /// Takes a request through both legs. The answer's body goes on by itself; dropping the future, or the body, at any
+    /// point leaves nothing behind on the engines that could have been freed.
+    ///
+    /// # Errors
+    /// Ours only: an engine's own refusal (any 4xx) is an answer.
+    pub async fn drive(&self, ask: Arc<Ask>, pass: Pass) -> Result<Answer, Box<Refusal>> {
+        let mut ledger = Ledger::open(self.meters.clone(), &ask, pass);
+        let deadline = (ask.arrived + self.settings.total).into();
+        let ended = match timeout_at(deadline, self.both_legs(&ask, &mut ledger)).await {
+            Ok(ended) => ended,
+            Err(_) => Err(Error::new(ledger.timeout_kind(), "the request took longer than the gateway's total time limit")),
+        };
+        match ended {
+            Ok(end) => Ok(end.into_answer(&ask, ledger, &self.settings)),
+            Err(error) => Err(Box::new(Refusal { error, ledger })),
+        }
+    }
+
+    async fn both_legs(&self, ask: &Arc<Ask>, ledger: &mut Ledger) -> Result<DecodeEnd, Error> {
+        let mut decode = Tries::new(self.settings.attempts);
+        loop {
+            let duty = match ask.shape.bypass {
+                Some(reason) => {
+                    self.meters.bypassed(reason.name());
+                    None
+                }
+                None => match self.prefill(ask, ledger).await? {
+                    PrefillEnd::Done(duty) => Some(*duty),
+                    PrefillEnd::Refused(answer) => return Ok(DecodeEnd::Whole(answer)),
+                },
+            };
+            let failure = match self.decode(ask, duty, &mut decode, ledger).await? {
+                Ok(end) => return Ok(end),
+                Err(failure) => failure,
+            };
+            if decode.left == 0 {
+                return Err(failure.into_error(Role::Decode));
+            }
+            self.back_off(Role::Decode, &failure, decode.made).await;
+        }
+    }
+
+    /// The prefill leg, on as many prefillers as it takes.
+    async fn prefill(&self, ask: &Arc<Ask>, ledger: &mut Ledger) -> Result<PrefillEnd, Error> {
+        let mut tries = Tries::new(self.settings.attempts);
+        loop {
+            let seat = self.pick(Role::Prefill, ask.shape.prompt_tokens, &tries)?;
+            tries.start(&seat);
+            ledger.leg(&seat);
+            let failure = match self.prefill_once(ask, seat, ledger).await {
+                Ok(end) => return Ok(end),
+                Err(failure) => failure,
+            };
+            if tries.left == 0 {
+                return Err(failure.into_error(Role::Prefill));
+            }
+            self.back_off(Role::Prefill, &failure, tries.made).await;
+        }
+    }
+
+    /// The decode leg, for as long as the hand-off is fresh: the inner error asks for a new one.
+    async fn decode(
+        &self,
+        ask: &Arc<Ask>,
+        mut duty: Option<Duty>,
+        tries: &mut Tries,
+        ledger: &mut Ledger,
+    ) -> Result<Result<DecodeEnd, Failure>, Error> {
+        loop {
+            if duty.as_ref().is_some_and(|d| d.stale(self.settings.lease)) {
+                tries.left -= 1;
+                return Ok(Err(Failure::stale()));
+            }
+            let tokens = ask.shape.prompt_tokens + ask.shape.output_tokens;
+            let seat = self.pick(Role::Decode, tokens, tries)?;
+            tries.start(&seat);
+            ledger.leg(&seat);
+            let failure = match self.decode_once(ask, seat, duty.as_mut(), ledger).await {
+                Ok(end) => return Ok(Ok(end)),
+                Err(failure) => failure,
+            };
+            if failure.written || tries.left == 0 {
+                return Ok(Err(failure));
+            }
+            self.back_off(Role::Decode, &failure, tries.made).await;
+        }
+    }
+
+    fn pick(&self, role: Role, tokens: u64, tries: &Tries) -> Result<Seat, Error> {
+        let need = Need { tokens, tried: &tries.tried, random: pause::random() };
+        self.fleet.pick(role, need).ok_or_else(|| match role {
+            Role::Prefill => Error::new(Kind::NoPrefiller, "no prefiller is available"),
+            Role::Decode => Error::new(Kind::NoDecoder, "no decoder is available"),
+        })
+    }
+
+    async fn back_off(&self, role: Role, failure: &Failure, made: u32) {
+        self.meters.retry(role.name(), failure.reason());
+        let pause = pause::jittered(self.settings.delay, self.settings.delay_max, made, pause::random());
+        tokio::time::sleep(pause).await;
+    }
+}

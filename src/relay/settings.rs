@@ -1,0 +1,30 @@
+//! The relay's limits and deadlines, as it uses them.
+
+use std::time::Duration;
+
+/// How long things may take and how large they may be. Filled from the configuration by `app.rs`.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Attempts per leg.
+    pub attempts: u32,
+    /// First pause between attempts; doubles each time, with jitter.
+    pub delay: Duration,
+    /// The longest pause.
+    pub delay_max: Duration,
+    /// How long a prefiller keeps KV for a decoder.
+    pub lease: Duration,
+    /// The whole prefill leg.
+    pub prefill: Duration,
+    /// The decode leg until the first byte of its body.
+    pub first_byte: Duration,
+    /// Between two pieces of a body.
+    pub gap: Duration,
+    /// The whole request.
+    pub total: Duration,
+    /// A prefiller's answer.
+    pub prefill_reply_bytes: usize,
+    /// An answer that is not streamed; it is held back until it is complete.
+    pub answer_bytes: usize,
+    /// One event of a stream; larger ones are passed on in pieces.
+    pub frame_bytes: usize,
+}

@@ -1,0 +1,142 @@
+//! What operators and their tools ask: is it alive, who is in it, what does it count.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use crate::fleet::{Instance, Role};
+use crate::server::{Gateway, reply};
+
+/// The process serves. Says nothing about engines: a supervisor that restarts us for a dead engine would make it worse.
+pub async fn alive() -> Response<Body> {
+    reply::empty(StatusCode::OK)
+}
+
+/// Whether a request has a chance: at least one prefiller and one decoder are members, and we are not shutting down.
+pub async fn ready(State(gateway): State<Arc<Gateway>>) -> Response<Body> {
+    let (prefill, decode) = gateway.serving();
+    let ready = prefill > 0 && decode > 0 && !gateway.stop.is_cancelled();
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let text = json!({"ready": ready, "prefill_instances": prefill, "decode_instances": decode});
+    reply::json(status, text.to_string())
+}
+
+/// The reference proxy's `/healthcheck`, member by member.
+pub async fn healthcheck(State(gateway): State<Arc<Gateway>>) -> Response<Body> {
+    let (prefill, decode) = gateway.serving();
+    let text = json!({
+        "status": "ok",
+        "prefill_instances": prefill,
+        "decode_instances": decode,
+        "request_num": gateway.gate.inside(),
+    });
+    reply::json(StatusCode::OK, text.to_string())
+}
+
+/// `/status` of vLLM's `disagg_proxy_demo.py`.
+pub async fn status(State(gateway): State<Arc<Gateway>>) -> Response<Body> {
+    let (prefill, decode) = (gateway.names(Role::Prefill), gateway.names(Role::Decode));
+    let text = json!({
+        "prefill_node_count": prefill.len(),
+        "decode_node_count": decode.len(),
+        "prefill_nodes": prefill,
+        "decode_nodes": decode,
+    });
+    reply::json(StatusCode::OK, text.to_string())
+}
+
+/// Prometheus' text.
+pub async fn metrics(State(gateway): State<Arc<Gateway>>) -> Response<Body> {
+    gateway.count_instances();
+    let mut response = Response::new(Body::from(gateway.exposition.render()));
+    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+/// The models, as the first engine that answers lists them: prefillers first, as in the reference.
+pub async fn models(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
+    let authorization = gateway.edge.engine_authorization.as_ref().or(request.headers().get(header::AUTHORIZATION));
+    let mut headers = HeaderMap::new();
+    if let Some(authorization) = authorization {
+        headers.insert(header::AUTHORIZATION, authorization.clone());
+    }
+    let mut engines = gateway.everyone();
+    // Those that failed a moment ago are asked last: each may cost the whole time limit.
+    engines.sort_by_key(|i| i.health().failures() > 0);
+    for engine in engines {
+        let url = format!("http://{}/v1/models", engine.endpoint());
+        let asked = gateway.control.get(url).headers(headers.clone()).timeout(gateway.edge.models_time).send().await;
+        let Ok(answer) = asked else {
+            continue;
+        };
+        if answer.status() == StatusCode::OK
+            && let Ok(body) = answer.bytes().await
+        {
+            return reply::json(StatusCode::OK, body);
+        }
+    }
+    let error = crate::error::Error::new(crate::error::Kind::NoPrefiller, "no engine answers /v1/models");
+    reply::error(&error)
+}
+
+/// Tells every engine to forget its prefix cache. 200 when all did, else 500 with the base URLs of those that did not.
+pub async fn reset_prefix_cache(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
+    let query = request.uri().query().map(|q| format!("?{q}")).unwrap_or_default();
+    let mut asked = JoinSet::new();
+    for engine in gateway.everyone() {
+        let base = format!("http://{}", engine.endpoint());
+        let mut call = gateway.control.post(format!("{base}/reset_prefix_cache{query}"));
+        if let Some(authorization) = &gateway.edge.engine_authorization {
+            call = call.header(header::AUTHORIZATION, authorization.clone());
+        }
+        asked.spawn(async move {
+            let done = call.send().await.is_ok_and(|r| r.status().is_success());
+            (base, done)
+        });
+    }
+    let mut failed: Vec<String> =
+        asked.join_all().await.into_iter().filter(|(_, done)| !done).map(|(base, _)| base).collect();
+    failed.sort();
+    if failed.is_empty() {
+        return reply::empty(StatusCode::OK);
+    }
+    reply::json(StatusCode::INTERNAL_SERVER_ERROR, json!({"failed": failed}).to_string())
+}
+
+impl Gateway {
+    /// Prefillers and decoders that may be chosen.
+    pub fn serving(&self) -> (usize, usize) {
+        (self.relay.fleet.serving(Role::Prefill), self.relay.fleet.serving(Role::Decode))
+    }
+
+    /// Updates the gauge of members.
+    pub fn count_instances(&self) {
+        let (prefill, decode) = self.serving();
+        self.relay.meters.instances(Role::Prefill.name(), prefill);
+        self.relay.meters.instances(Role::Decode.name(), decode);
+    }
+
+    /// `host:port` of those that serve in `role`.
+    pub(super) fn names(&self, role: Role) -> Vec<String> {
+        let members = self.relay.fleet.members(role);
+        members.iter().filter(|i| !i.draining()).map(|i| i.endpoint().to_string()).collect()
+    }
+
+    /// Every member, prefillers first; an engine that is both is listed once.
+    fn everyone(&self) -> Vec<Arc<Instance>> {
+        let mut all: Vec<Arc<Instance>> = Vec::new();
+        for role in [Role::Prefill, Role::Decode] {
+            for member in self.relay.fleet.members(role).iter() {
+                if !all.iter().any(|known| known.endpoint() == member.endpoint()) {
+                    all.push(member.clone());
+                }
+            }
+        }
+        all
+    }
+}

@@ -1,0 +1,111 @@
+//! Headers between client and engines. Pure.
+
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+
+/// Headers that end here: they belong to the client's connection, would change what engines send (compression), or
+/// choose something that is ours to choose (the rank).
+const NOT_FORWARDED: [HeaderName; 14] = [
+    header::ACCEPT_ENCODING,
+    header::CONNECTION,
+    header::CONTENT_LENGTH,
+    header::CONTENT_TYPE,
+    header::COOKIE,
+    header::EXPECT,
+    header::HOST,
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    HeaderName::from_static("x-data-parallel-rank"),
+];
+
+/// The header that client, engines and log share.
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// A request id longer than this is replaced: engines make their own ids from it.
+const ID_BYTES: usize = 128;
+
+/// The client's request id when it is sane (letters, digits and `-_.:` only, at most 128), else a new one.
+pub fn request_id(headers: &HeaderMap) -> String {
+    let sane = |id: &str| {
+        !id.is_empty()
+            && id.len() <= ID_BYTES
+            && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.:".contains(&b))
+    };
+    match headers.get(REQUEST_ID).and_then(|v| v.to_str().ok()).filter(|id| sane(id)) {
+        Some(id) => id.to_owned(),
+        None => uuid::Uuid::new_v4().to_string(),
+    }
+}
+
+/// What an engine gets: the client's headers without those that end here, the shared id, and the configured
+/// `Authorization`, if there is one, in place of the client's.
+pub fn for_engine(client: &HeaderMap, id: &str, authorization: Option<&HeaderValue>) -> HeaderMap {
+    let named_by_connection: Vec<&str> = client
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|v| v.to_str().ok())
+        .flat_map(|v| v.split(','))
+        .map(str::trim)
+        .collect();
+    let ends_here = |name: &HeaderName| {
+        NOT_FORWARDED.contains(name)
+            || name == "keep-alive"
+            || named_by_connection.iter().any(|n| n.eq_ignore_ascii_case(name.as_str()))
+    };
+    let mut out = HeaderMap::with_capacity(client.len() + 2);
+    for (name, value) in client.iter().filter(|(name, _)| !ends_here(name)) {
+        out.append(name, value.clone());
+    }
+    if let Ok(id) = HeaderValue::from_str(id) {
+        out.insert(REQUEST_ID, id);
+    }
+    if let Some(authorization) = authorization {
+        out.insert(header::AUTHORIZATION, authorization.clone());
+    }
+    out
+}
+
+/// The size of a head's lines, roughly as sent.
+pub fn size_bytes(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(lines: &[(&'static str, &'static str)]) -> HeaderMap {
+        lines.iter().map(|(k, v)| (HeaderName::from_static(k), HeaderValue::from_static(v))).collect()
+    }
+
+    #[test]
+    fn sane_ids_are_kept_and_others_replaced() {
+        let id = |v: &'static str| request_id(&map(&[("x-request-id", v)]));
+        assert_eq!(id("run_7.a:b-C"), "run_7.a:b-C");
+        for bad in ["", "a b", "x\"y", "ü", "a/b"] {
+            assert!(uuid::Uuid::parse_str(&id(bad)).is_ok(), "{bad:?}");
+        }
+        let long = HeaderValue::from_str(&"x".repeat(129)).unwrap();
+        assert_eq!(request_id(&HeaderMap::from_iter([(REQUEST_ID, long)])).len(), 36);
+    }
+
+    #[test]
+    fn engines_get_the_clients_headers_and_nothing_of_its_connection() {
+        let client = map(&[
+            ("authorization", "Bearer mine"),
+            ("traceparent", "00-1-2-01"),
+            ("accept-encoding", "gzip"),
+            ("connection", "keep-alive, x-private"),
+            ("x-private", "1"),
+            ("x-data-parallel-rank", "7"),
+            ("host", "gateway"),
+        ]);
+        let got = for_engine(&client, "id-1", None);
+        assert_eq!(got, map(&[("authorization", "Bearer mine"), ("traceparent", "00-1-2-01"), ("x-request-id", "id-1")]));
+        let configured = HeaderValue::from_static("Bearer ours");
+        assert_eq!(for_engine(&client, "id-1", Some(&configured))["authorization"], "Bearer ours");
+    }
+}

@@ -1,0 +1,193 @@
+//! `/instances/add` and `/instances/remove`, as the reference proxy has them.
+//!
+//! A new engine is asked for its models first. One that answers joins at once; one that does not (it may still be
+//! loading its weights) is asked again in the background, `fleet.probe_attempts` times.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use http::{HeaderMap, Response, StatusCode, header};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use subtle_eq::same;
+
+use crate::error::{Error, Kind};
+use crate::fleet::{Endpoint, Role};
+use crate::server::{Gateway, body, reply};
+
+/// Header of vLLM's `disagg_proxy_demo.py` for its admin key.
+const ADMIN_KEY: &str = "x-api-key";
+
+#[derive(Deserialize)]
+struct Change {
+    #[serde(rename = "type", default)]
+    role: String,
+    #[serde(default)]
+    instances: OneOrMany,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl Default for OneOrMany {
+    fn default() -> OneOrMany {
+        OneOrMany::Many(Vec::new())
+    }
+}
+
+/// Adds engines.
+pub async fn add(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
+    let (role, endpoints) = match read(&gateway, request).await {
+        Ok(change) => change,
+        Err(refused) => return *refused,
+    };
+    let (mut added, mut waiting) = (Vec::new(), Vec::new());
+    for endpoint in endpoints {
+        let name = endpoint.to_string();
+        if gateway.answers(&endpoint).await {
+            gateway.relay.fleet.add(role, endpoint);
+            added.push(name);
+        } else {
+            gateway.tasks.spawn(keep_asking(gateway.clone(), role, endpoint));
+            waiting.push(name);
+        }
+    }
+    let mut message = format!("add {} instances: {}.", role.name(), python_list(&added));
+    if !waiting.is_empty() {
+        message.push_str(&format!(" Instances {} are waiting to be added.", python_list(&waiting)));
+    }
+    changed(&gateway, message)
+}
+
+/// Removes engines; those with work left drain first.
+pub async fn remove(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
+    let (role, endpoints) = match read(&gateway, request).await {
+        Ok(change) => change,
+        Err(refused) => return *refused,
+    };
+    let mut draining = Vec::new();
+    let mut removed = Vec::new();
+    for endpoint in &endpoints {
+        match gateway.relay.fleet.remove(role, endpoint) {
+            Some(true) => draining.push(endpoint.to_string()),
+            Some(false) => removed.push(endpoint.to_string()),
+            None => {}
+        }
+    }
+    let mut message = format!("remove {} instances: {}.", role.name(), python_list(&removed));
+    if !draining.is_empty() {
+        message.push_str(&format!(" Instances {} are isolated and waiting to be removed.", python_list(&draining)));
+    }
+    changed(&gateway, message)
+}
+
+async fn keep_asking(gateway: Arc<Gateway>, role: Role, endpoint: Endpoint) {
+    for _ in 0..gateway.edge.probe_attempts {
+        tokio::select! {
+            () = gateway.stop.cancelled() => return,
+            () = tokio::time::sleep(gateway.edge.probe_interval) => {}
+        }
+        if gateway.answers(&endpoint).await {
+            tracing::info!(role = role.name(), instance = %endpoint, "added");
+            gateway.relay.fleet.add(role, endpoint);
+            return;
+        }
+    }
+    tracing::warn!(role = role.name(), instance = %endpoint, "given up: it never answered /v1/models");
+}
+
+impl Gateway {
+    async fn answers(&self, endpoint: &Endpoint) -> bool {
+        let mut call = self.control.get(format!("http://{endpoint}/v1/models")).timeout(self.edge.probe_time);
+        if let Some(authorization) = &self.edge.engine_authorization {
+            call = call.header(header::AUTHORIZATION, authorization.clone());
+        }
+        call.send().await.is_ok_and(|r| r.status().is_success())
+    }
+
+    fn admitted(&self, headers: &HeaderMap) -> bool {
+        let Some(key) = &self.edge.admin_key else {
+            return true;
+        };
+        headers.get(ADMIN_KEY).is_some_and(|given| same(given.as_bytes(), key.as_bytes()))
+    }
+}
+
+/// The role and the endpoints of a change, or the answer that refuses it.
+async fn read(gateway: &Gateway, request: Request) -> Result<(Role, Vec<Endpoint>), Box<Response<Body>>> {
+    let refuse = |e: &Error| Box::new(reply::error(e));
+    let (head, body) = request.into_parts();
+    if !gateway.admitted(&head.headers) {
+        let error = Error::new(Kind::InvalidApiKey, "this needs the admin key, in the header X-API-Key");
+        return Err(refuse(&error));
+    }
+    let body = body::read(&head.headers, body, gateway.edge.body_bytes, gateway.edge.body_time)
+        .await
+        .map_err(|e| refuse(&e))?;
+    let change: Change = serde_json::from_slice(&body).map_err(|e| {
+        let message = format!("expected {{\"type\":\"prefill\"|\"decode\",\"instances\":[\"host:port\"]}}: {e}");
+        refuse(&Error::new(Kind::InvalidJson, message))
+    })?;
+    let role = match change.role.as_str() {
+        "prefill" => Role::Prefill,
+        "decode" => Role::Decode,
+        other => {
+            let text = format!(
+                "Instance type '{other}' is not supported. Only 'prefill' and 'decode' are allowed."
+            );
+            return Err(Box::new(reply::json(StatusCode::BAD_REQUEST, json!({"error": text}).to_string())));
+        }
+    };
+    let names = match change.instances {
+        OneOrMany::One(name) => vec![name],
+        OneOrMany::Many(names) => names,
+    };
+    let endpoints = names.iter().map(|n| n.parse::<Endpoint>()).collect::<Result<Vec<_>, _>>();
+    let endpoints = endpoints.map_err(|e| refuse(&Error::new(Kind::InvalidField, e.to_string()).param("instances")))?;
+    Ok((role, endpoints))
+}
+
+fn changed(gateway: &Gateway, message: String) -> Response<Body> {
+    tracing::info!("{message}");
+    gateway.count_instances();
+    let text: Value = json!({
+        "message": message,
+        "current_prefill_instances": gateway.names(Role::Prefill),
+        "current_decode_instances": gateway.names(Role::Decode),
+    });
+    reply::json(StatusCode::OK, text.to_string())
+}
+
+/// A list as Python prints it: scripts match the reference's messages.
+fn python_list(names: &[String]) -> String {
+    let quoted: Vec<String> = names.iter().map(|n| format!("'{n}'")).collect();
+    format!("[{}]", quoted.join(", "))
+}
+
+mod subtle_eq {
+    /// Comparison in a time that does not depend on where two keys differ.
+    pub(super) fn same(a: &[u8], b: &[u8]) -> bool {
+        a.len() == b.len() && a.iter().zip(b).fold(0, |acc, (x, y)| acc | (x ^ y)) == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_read_as_in_the_reference() {
+        assert_eq!(python_list(&["10.0.0.1:8100".into(), "[::1]:8101".into()]), "['10.0.0.1:8100', '[::1]:8101']");
+        assert_eq!(python_list(&[]), "[]");
+    }
+
+    #[test]
+    fn keys_are_compared_whole() {
+        assert!(same(b"key", b"key") && !same(b"key", b"kex") && !same(b"key", b"ke"));
+    }
+}

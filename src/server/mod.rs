@@ -1,0 +1,82 @@
+//! The edge: sockets, routes, and everything that speaks HTTP to clients.
+
+pub mod admin;
+mod body;
+pub mod headers;
+mod instances;
+mod listen;
+mod openai;
+mod passthrough;
+pub mod reply;
+mod routes;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::obs::Exposition;
+use crate::relay::Relay;
+use crate::relay::admit::Gate;
+
+pub use listen::{Bound, ListenError, bind, serve};
+pub use routes::router;
+
+/// What the handlers share.
+#[derive(Debug)]
+pub struct Gateway {
+    /// Drives generating requests.
+    pub relay: Arc<Relay>,
+    /// Lets them in.
+    pub gate: Gate,
+    /// Renders `/metrics`.
+    pub exposition: Exposition,
+    /// For questions to engines that are not legs of a request: models, caches, probes.
+    pub control: reqwest::Client,
+    /// What clients may send and how long they may take.
+    pub edge: Edge,
+    /// Background work that handlers start: probes of new instances.
+    pub tasks: TaskTracker,
+    /// Ends when the gateway shuts down.
+    pub stop: CancellationToken,
+}
+
+/// Limits and secrets of the edge.
+#[derive(Clone, Debug)]
+pub struct Edge {
+    /// A client's body.
+    pub body_bytes: usize,
+    /// All header lines together.
+    pub header_bytes: usize,
+    /// Header lines.
+    pub headers: usize,
+    /// Open client connections.
+    pub connections: usize,
+    /// Reading a body.
+    pub body_time: Duration,
+    /// Reading a head.
+    pub header_time: Duration,
+    /// `GET /v1/models` on one engine.
+    pub models_time: Duration,
+    /// One probe of an engine that is to be added.
+    pub probe_time: Duration,
+    /// Probes of an engine that is to be added, before it is given up.
+    pub probe_attempts: u32,
+    /// Pause between them.
+    pub probe_interval: Duration,
+    /// Nesting of a JSON body.
+    pub json_depth: usize,
+    /// Members of a JSON body.
+    pub json_members: usize,
+    /// The one model that is served, if it is to be checked.
+    pub model: Option<String>,
+    /// `Authorization` towards the engines, in place of the client's.
+    pub engine_authorization: Option<http::HeaderValue>,
+    /// Guards changes of the fleet.
+    pub admin_key: Option<String>,
+}
+
+/// When a request's head was read; put into its extensions at the edge.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrived(pub(crate) Instant);

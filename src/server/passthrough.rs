@@ -1,0 +1,166 @@
+//! Requests that one engine alone answers: embeddings, tokenising, versions.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+
+use crate::codec::splice::Parts;
+use crate::dialect::guard;
+use crate::error::{Error, Kind};
+use crate::fleet::{InstanceId, Need, Role, Seat};
+use crate::relay::{answer, pause};
+use crate::route::estimate;
+use crate::server::{Gateway, body, headers, openai, reply};
+use crate::upstream::{Leg, Written};
+
+/// The route label of all of these.
+const ROUTE: &str = "passthrough";
+
+/// A request on its way to one engine.
+struct Errand {
+    method: Method,
+    target: http::uri::PathAndQuery,
+    headers: HeaderMap,
+    body: Parts,
+    tokens: u64,
+}
+
+/// Sends the request to a prefiller, or to a decoder when no prefiller answers.
+pub async fn to_one(State(gateway): State<Arc<Gateway>>, request: Request<Body>) -> Response<Body> {
+    serve(&gateway, request, &[Role::Prefill, Role::Decode]).await
+}
+
+/// Sends the request to a decoder: it generates, but has no prefill leg (several prompts, scoring by generation).
+pub async fn to_decoder(State(gateway): State<Arc<Gateway>>, request: Request<Body>) -> Response<Body> {
+    serve(&gateway, request, &[Role::Decode]).await
+}
+
+async fn serve(gateway: &Gateway, request: Request<Body>, roles: &[Role]) -> Response<Body> {
+    let id = headers::request_id(request.headers());
+    let (mut response, reason) = match run(gateway, request, roles, &id).await {
+        Ok(response) => {
+            let reason = if response.status().is_success() { "ok" } else { "engine" };
+            (response, reason)
+        }
+        Err(e) => {
+            tracing::info!(id, route = ROUTE, reason = e.kind().code(), "{}", e.log_line());
+            (reply::error(&e), e.kind().code())
+        }
+    };
+    gateway.relay.meters.request(ROUTE, response.status().as_u16(), reason);
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        response.headers_mut().insert(headers::REQUEST_ID, id);
+    }
+    response
+}
+
+async fn run(gateway: &Gateway, request: Request<Body>, roles: &[Role], id: &str) -> Result<Response<Body>, Error> {
+    let edge = &gateway.edge;
+    let target = openai::target(&request);
+    let (head, body) = request.into_parts();
+    let pass = gateway.gate.enter().await?;
+    let body = body::read(&head.headers, body, edge.body_bytes, edge.body_time).await?;
+    let mut headers = headers::for_engine(&head.headers, id, edge.engine_authorization.as_ref());
+    if let Some(kind) = head.headers.get(header::CONTENT_TYPE) {
+        headers.insert(header::CONTENT_TYPE, kind.clone());
+    }
+    let tokens = estimate::prompt_tokens(body.len());
+    let errand = Errand { method: head.method, target, headers, body: guarded(gateway, body)?, tokens };
+    let mut last = Error::new(Kind::EngineFailed, "no engine is available");
+    for role in roles {
+        match try_role(gateway, *role, &errand).await {
+            Ok((response, seat)) => {
+                let kept = (seat, pass);
+                return Ok(response.map(|b| Body::new(Kept { body: b, _kept: kept })));
+            }
+            Err(e) => last = e,
+        }
+    }
+    Err(last)
+}
+
+/// No engine sees addresses that a client made up, on these routes either.
+fn guarded(gateway: &Gateway, body: Bytes) -> Result<Parts, Error> {
+    if body.is_empty() {
+        return Ok(Parts::from(body));
+    }
+    let body = gateway.scan(body)?;
+    Ok(body.splice(&guard::edit()))
+}
+
+async fn try_role(
+    gateway: &Gateway,
+    role: Role,
+    errand: &Errand,
+) -> Result<(Response<hyper::body::Incoming>, Seat), Error> {
+    let mut tried: Vec<InstanceId> = Vec::new();
+    let mut last = Error::new(Kind::EngineFailed, "no engine is available");
+    for _ in 0..gateway.relay.settings.attempts {
+        let need = Need { tokens: errand.tokens, tried: &tried, random: pause::random() };
+        let Some(seat) = gateway.relay.fleet.pick(role, need) else {
+            break;
+        };
+        tried.push(seat.instance().id());
+        match once(gateway, errand, &seat).await {
+            Ok(mut response) => {
+                answer::strip_hop_by_hop(response.headers_mut());
+                return Ok((response, seat));
+            }
+            Err(e) => last = e,
+        }
+    }
+    Err(last)
+}
+
+async fn once(gateway: &Gateway, errand: &Errand, seat: &Seat) -> Result<Response<hyper::body::Incoming>, Error> {
+    let leg = Leg {
+        instance: seat.instance(),
+        method: errand.method.clone(),
+        target: &errand.target,
+        headers: errand.headers.clone(),
+        body: errand.body.clone(),
+    };
+    let name = seat.instance().endpoint();
+    let failed = |detail: String| Error::new(Kind::EngineFailed, "no engine answered").detail(detail);
+    let written = Written::default();
+    let sent = gateway.relay.upstream.send(leg, &written);
+    let outcome = match tokio::time::timeout(gateway.relay.settings.first_byte, sent).await {
+        Ok(Ok(response)) if response.status() < StatusCode::INTERNAL_SERVER_ERROR => Ok(response),
+        // vLLM answers 501 for what a model can't do: the same everywhere, and for the client to read.
+        Ok(Ok(response)) if response.status() == StatusCode::NOT_IMPLEMENTED => Ok(response),
+        Ok(Ok(response)) => Err(failed(format!("{name}: status {}", response.status().as_u16()))),
+        Ok(Err(e)) => Err(failed(format!("{name}: {}", e.causes()))),
+        Err(_) => Err(failed(format!("{name}: no answer in time"))),
+    };
+    gateway.relay.fleet.report(seat.instance(), outcome.is_ok());
+    outcome
+}
+
+/// A body that keeps its seat and its pass until it is over.
+struct Kept<B, K> {
+    body: B,
+    _kept: K,
+}
+
+impl<B: http_body::Body + Unpin, K: Unpin> http_body::Body for Kept<B, K> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<http_body::Frame<B::Data>, B::Error>>> {
+        std::pin::Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.body.size_hint()
+    }
+}

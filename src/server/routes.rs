@@ -1,0 +1,112 @@
+//! The route table.
+
+use std::convert::Infallible;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::routing::{MethodRouter, any, get, post};
+use futures_util::FutureExt;
+use http::{Response, StatusCode};
+
+use crate::dialect::Api;
+use crate::error::{Error, Kind};
+use crate::server::{Gateway, admin, headers, instances, openai, passthrough, reply};
+
+/// Answered by one engine alone, a prefiller first.
+const ONE_ENGINE: [&str; 18] = [
+    "/classify",
+    "/detokenize",
+    "/load",
+    "/pooling",
+    "/rerank",
+    "/score",
+    "/server_info",
+    "/tokenize",
+    "/tokenizer_info",
+    "/v1/chat/completions/render",
+    "/v1/completions/render",
+    "/v1/embeddings",
+    "/v1/messages/count_tokens",
+    "/v1/models/{model}",
+    "/v1/rerank",
+    "/v1/score",
+    "/v2/rerank",
+    "/version",
+];
+
+/// Generating, without a prefill leg: several prompts in one body, or state that a decoder keeps.
+const ONE_DECODER: [&str; 4] =
+    ["/generative_scoring", "/v1/chat/completions/batch", "/v1/responses/{id}", "/v1/responses/{id}/cancel"];
+
+/// All routes, over `gateway`.
+pub fn router(gateway: Arc<Gateway>) -> Router {
+    let mut router = Router::new()
+        .route("/v1/chat/completions", generating(Api::Chat))
+        .route("/v1/completions", generating(Api::Completions))
+        .route("/v1/responses", generating(Api::Responses))
+        .route("/v1/messages", generating(Api::Messages))
+        .route("/inference/v1/generate", generating(Api::Generate))
+        .route("/invocations", post(openai::invocations))
+        .route("/v1/models", get(admin::models))
+        .route("/reset_prefix_cache", post(admin::reset_prefix_cache))
+        .route("/health", get(admin::alive))
+        .route("/healthz", get(admin::alive))
+        .route("/ping", get(admin::alive).post(admin::alive))
+        .route("/readyz", get(admin::ready))
+        .route("/healthcheck", get(admin::healthcheck))
+        .route("/status", get(admin::status))
+        .route("/metrics", get(admin::metrics))
+        .route("/instances/add", post(instances::add))
+        .route("/instances/remove", post(instances::remove));
+    for path in ONE_ENGINE {
+        router = router.route(path, any(passthrough::to_one));
+    }
+    for path in ONE_DECODER {
+        router = router.route(path, any(passthrough::to_decoder));
+    }
+    router
+        .fallback(unknown_url)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(from_fn_with_state(gateway.clone(), at_the_door))
+        .with_state(gateway)
+}
+
+fn generating(api: Api) -> MethodRouter<Arc<Gateway>, Infallible> {
+    post(move |state: State<Arc<Gateway>>, request: Request| openai::generate(state, api, request))
+}
+
+/// What every request passes: the limit on its head, and the net under our own bugs.
+async fn at_the_door(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Response<Body> {
+    let (lines, bytes) = (request.headers().len(), headers::size_bytes(request.headers()));
+    if lines > gateway.edge.headers || bytes > gateway.edge.header_bytes {
+        let (max_lines, max_bytes) = (gateway.edge.headers, gateway.edge.header_bytes);
+        let message = format!(
+            "the request has {lines} headers in {bytes} bytes; the limits are {max_lines} (limit.headers) and \
+             {max_bytes} bytes (limit.header_bytes)"
+        );
+        return reply::error(&Error::new(Kind::HeadersTooLarge, message));
+    }
+    match AssertUnwindSafe(next.run(request)).catch_unwind().await {
+        Ok(response) => response,
+        Err(_) => {
+            tracing::error!("a request handler panicked");
+            reply::error(&Error::new(Kind::Internal, "the gateway failed; this is a bug of the gateway"))
+        }
+    }
+}
+
+async fn unknown_url(request: Request) -> Response<Body> {
+    let message = format!("Unknown request URL: {} {}.", request.method(), request.uri().path());
+    reply::error(&Error::new(Kind::UnknownUrl, message))
+}
+
+async fn wrong_method(request: Request) -> Response<Body> {
+    let message = format!("{} is not allowed on {}.", request.method(), request.uri().path());
+    let response = reply::error(&Error::new(Kind::MethodNotAllowed, message));
+    debug_assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED);
+    response
+}

@@ -1,0 +1,157 @@
+//! HTTP to the engines: one pooled client for the legs of requests.
+//!
+//! It answers one question besides the exchange itself: had the request been written when it failed? A hand-off whose
+//! request never left us may be given to another decoder; any other may have been used already.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::uri::{PathAndQuery, Scheme};
+use http::{HeaderMap, Method, Request, Response, Uri, Version};
+use hyper::body::Incoming;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+
+use crate::codec::splice::Parts;
+use crate::fleet::Instance;
+
+mod body;
+
+pub use body::LegBody;
+
+/// vLLM closes idle connections after 5 s (`VLLM_HTTP_TIMEOUT_KEEP_ALIVE`): we let go first.
+const POOL_IDLE: Duration = Duration::from_secs(4);
+
+/// The client for all legs.
+#[derive(Clone, Debug)]
+pub struct Upstream {
+    client: Client<HttpConnector, LegBody>,
+}
+
+/// One request to one engine.
+#[derive(Debug)]
+pub struct Leg<'a> {
+    /// Who is asked.
+    pub instance: &'a Instance,
+    /// `POST` for the legs of a generating request.
+    pub method: Method,
+    /// Path and query, as the client sent them.
+    pub target: &'a PathAndQuery,
+    /// Headers for the engine.
+    pub headers: HeaderMap,
+    /// The body, in pieces.
+    pub body: Parts,
+}
+
+/// Set once the last byte of a request has been handed to the socket layer.
+#[derive(Clone, Debug, Default)]
+pub struct Written(Arc<AtomicBool>);
+
+/// An exchange that brought no answer.
+#[derive(Debug, thiserror::Error)]
+#[error("{source}")]
+pub struct SendError {
+    /// The connection could not be made.
+    pub connect: bool,
+    source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+impl Written {
+    pub(crate) fn set(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Whether the engine may have the whole request.
+    pub fn get(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+impl SendError {
+    /// The whole chain of causes in one line, for the log.
+    pub fn causes(&self) -> String {
+        let mut text = self.source.to_string();
+        let mut cause = self.source.source();
+        while let Some(c) = cause {
+            text.push_str(": ");
+            text.push_str(&c.to_string());
+            cause = c.source();
+        }
+        text
+    }
+}
+
+impl Upstream {
+    /// A client that gives up on a connection after `connect_timeout`.
+    pub fn new(connect_timeout: Duration) -> Upstream {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(Some(connect_timeout));
+        let client = Client::builder(TokioExecutor::new())
+            .pool_idle_timeout(POOL_IDLE)
+            .pool_timer(TokioTimer::new())
+            .retry_canceled_requests(true)
+            .build(connector);
+        Upstream { client }
+    }
+
+    /// Sends `leg` and waits for the head of the answer. Dropping the future hangs up on the engine.
+    ///
+    /// # Errors
+    /// [`SendError`] when no head arrived; `written` tells whether the engine may have seen the request.
+    pub async fn send(&self, leg: Leg<'_>, written: &Written) -> Result<Response<Incoming>, SendError> {
+        let request = request(leg, written.clone())?;
+        self.client
+            .request(request)
+            .await
+            .map_err(|e| SendError { connect: e.is_connect(), source: Box::new(e) })
+    }
+}
+
+fn request(leg: Leg<'_>, written: Written) -> Result<Request<LegBody>, SendError> {
+    let unusable =
+        |e: Box<dyn std::error::Error + Send + Sync>| SendError { connect: true, source: e };
+    let authority = leg.instance.authority().ok_or_else(|| unusable("the host name is not valid in a URL".into()))?;
+    let uri = Uri::builder()
+        .scheme(Scheme::HTTP)
+        .authority(authority.clone())
+        .path_and_query(leg.target.clone())
+        .build()
+        .map_err(|e| unusable(e.into()))?;
+    let mut request = Request::new(LegBody::new(leg.body, written));
+    *request.method_mut() = leg.method;
+    *request.uri_mut() = uri;
+    *request.version_mut() = Version::HTTP_11;
+    *request.headers_mut() = leg.headers;
+    Ok(request)
+}
+
+/// Reads a body of at most `limit_bytes`; one frame is passed on as it is.
+///
+/// # Errors
+/// The cause, in words, when the body breaks or is larger.
+pub async fn collect(mut body: Incoming, limit_bytes: usize) -> Result<Bytes, String> {
+    use http_body_util::BodyExt;
+    let mut whole = bytes::BytesMut::new();
+    let mut only: Option<Bytes> = None;
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(|e| e.to_string())?.into_data() else {
+            continue;
+        };
+        let so_far = whole.len() + only.as_ref().map_or(0, Bytes::len);
+        if so_far + data.len() > limit_bytes {
+            return Err(format!("the answer is larger than {limit_bytes} bytes"));
+        }
+        match only.take() {
+            None if whole.is_empty() => only = Some(data),
+            first => {
+                whole.extend_from_slice(&first.unwrap_or_default());
+                whole.extend_from_slice(&data);
+            }
+        }
+    }
+    Ok(only.unwrap_or_else(|| whole.freeze()))
+}
