@@ -13,7 +13,8 @@ mod splice;
 mod text;
 mod value;
 
-#[cfg(all(test, feature = "gateway"))]
+#[cfg(feature = "gateway")]
+#[cfg(test)]
 mod props;
 #[cfg(test)]
 mod tests;
