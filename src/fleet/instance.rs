@@ -1,10 +1,10 @@
 //! One engine, as the gateway sees it.
 
-use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use http::uri::Authority;
 
+use crate::endpoint::Endpoint;
 use crate::fleet::health::Health;
 use crate::obs::LegMeter;
 use crate::route::Candidate;
@@ -21,13 +21,6 @@ pub enum Role {
 /// Identity of an engine as long as it is a member; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct InstanceId(pub u64);
-
-/// Host and port of an engine.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Endpoint {
-    host: String,
-    port: u16,
-}
 
 /// An engine, its load and its health.
 #[derive(Debug)]
@@ -56,29 +49,6 @@ impl Role {
         match self {
             Role::Prefill => "prefill",
             Role::Decode => "decode",
-        }
-    }
-}
-
-impl Endpoint {
-    /// An endpoint; `host` is a name or an IP address without brackets.
-    pub fn new(host: impl Into<String>, port: u16) -> Endpoint {
-        Endpoint { host: host.into(), port }
-    }
-
-    /// Its port.
-    pub fn port(&self) -> u16 {
-        self.port
-    }
-}
-
-impl fmt::Display for Endpoint {
-    /// `host:port`, with brackets around an IPv6 address.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.host.contains(':') {
-            write!(f, "[{}]:{}", self.host, self.port)
-        } else {
-            write!(f, "{}:{}", self.host, self.port)
         }
     }
 }

@@ -15,8 +15,9 @@ use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 use std::sync::Mutex;
 
+use crate::endpoint::Endpoint;
 use crate::route::{self, Candidate, Dice, Policy};
-pub use instance::{Endpoint, Instance, InstanceId, Role};
+pub use instance::{Instance, InstanceId, Role};
 pub use seat::Seat;
 
 /// All prefillers or all decoders, at one moment.
@@ -159,10 +160,14 @@ impl Fleet {
 mod tests {
     use super::*;
 
+    fn endpoint(port: u16) -> Endpoint {
+        Endpoint { host: "p".into(), port }
+    }
+
     fn fleet(ports: &[u16]) -> Fleet {
         let fleet = Fleet::new(Policy::LeastWork);
         for &port in ports {
-            assert!(fleet.add(Role::Prefill, Endpoint::new("p", port)));
+            assert!(fleet.add(Role::Prefill, endpoint(port)));
         }
         fleet
     }
@@ -217,7 +222,7 @@ mod tests {
         let fleet = fleet(&[1, 2]);
         let seat = fleet.pick(Role::Prefill, need(1)).unwrap();
         let busy = seat.instance().endpoint().clone();
-        let idle = Endpoint::new("p", if busy.port() == 1 { 2 } else { 1 });
+        let idle = endpoint(if busy.port == 1 { 2 } else { 1 });
         assert_eq!(fleet.remove(Role::Prefill, &busy), Some(true));
         assert_eq!(fleet.remove(Role::Prefill, &idle), Some(false));
         assert!(fleet.pick(Role::Prefill, need(1)).is_none(), "the drained one is not chosen");
@@ -231,9 +236,9 @@ mod tests {
     fn adding_a_draining_instance_takes_it_back() {
         let fleet = fleet(&[1]);
         let _seat = fleet.pick(Role::Prefill, need(1)).unwrap();
-        fleet.remove(Role::Prefill, &Endpoint::new("p", 1));
-        assert!(fleet.add(Role::Prefill, Endpoint::new("p", 1)));
-        assert!(!fleet.add(Role::Prefill, Endpoint::new("p", 1)), "it serves already");
+        fleet.remove(Role::Prefill, &endpoint(1));
+        assert!(fleet.add(Role::Prefill, endpoint(1)));
+        assert!(!fleet.add(Role::Prefill, endpoint(1)), "it serves already");
         assert_eq!(fleet.serving(Role::Prefill), 1);
     }
 }

@@ -24,8 +24,8 @@ enum Phase {
 impl Seat {
     /// Reserves `tokens` of work.
     pub(super) fn take(instance: Arc<Instance>, tokens: u64) -> Seat {
-        instance.load.work_tokens.fetch_add(tokens, Ordering::Relaxed);
-        instance.load.requests.fetch_add(1, Ordering::Relaxed);
+        instance.load().work_tokens.fetch_add(tokens, Ordering::Relaxed);
+        instance.load().requests.fetch_add(1, Ordering::Relaxed);
         Seat { instance, tokens, phase: Phase::Working }
     }
 
@@ -38,15 +38,15 @@ impl Seat {
     pub fn hold(&mut self) {
         if self.phase == Phase::Working {
             self.phase = Phase::Holding;
-            self.instance.load.held_tokens.fetch_add(self.tokens, Ordering::Relaxed);
-            self.instance.load.work_tokens.fetch_sub(self.tokens, Ordering::Relaxed);
+            self.instance.load().held_tokens.fetch_add(self.tokens, Ordering::Relaxed);
+            self.instance.load().work_tokens.fetch_sub(self.tokens, Ordering::Relaxed);
         }
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let load = &self.instance.load;
+        let load = self.instance.load();
         let counter = match self.phase {
             Phase::Working => &load.work_tokens,
             Phase::Holding => &load.held_tokens,
@@ -58,13 +58,14 @@ impl Drop for Seat {
 
 #[cfg(test)]
 mod tests {
-    use crate::fleet::{Endpoint, Fleet, Need, Role};
+    use crate::endpoint::Endpoint;
+    use crate::fleet::{Fleet, Need, Role};
     use crate::route::Policy;
 
     #[test]
     fn what_is_taken_is_given_back_in_every_phase() {
         let fleet = Fleet::new(Policy::LeastWork);
-        fleet.add(Role::Prefill, Endpoint::new("p", 1));
+        fleet.add(Role::Prefill, Endpoint { host: "p".into(), port: 1 });
         let load = |f: &Fleet| {
             let i = f.members(Role::Prefill)[0].clone();
             (i.load().work_tokens(), i.load().held_tokens(), i.load().requests())

@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 use subtle_eq::same;
 
 use crate::error::{Error, Kind};
-use crate::fleet::{Endpoint, Role};
+use crate::endpoint::Endpoint;
+use crate::fleet::Role;
 use crate::server::{Gateway, body, reply};
 
 /// Header of vLLM's `disagg_proxy_demo.py` for its admin key.

@@ -7,7 +7,7 @@ use axum::extract::State;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 
-use crate::codec::splice::Parts;
+use crate::codec::json::Parts;
 use crate::dialect::guard;
 use crate::error::{Error, Kind};
 use crate::fleet::{InstanceId, Need, Role, Seat};
@@ -85,10 +85,9 @@ async fn run(gateway: &Gateway, request: Request<Body>, roles: &[Role], id: &str
 /// No engine sees addresses that a client made up, on these routes either.
 fn guarded(gateway: &Gateway, body: Bytes) -> Result<Parts, Error> {
     if body.is_empty() {
-        return Ok(Parts::from(body));
+        return Ok(Parts::default());
     }
-    let body = gateway.scan(body)?;
-    Ok(body.splice(&guard::edit()))
+    Ok(gateway.scan(body)?.splice(&guard::edit()))
 }
 
 async fn try_role(

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
-use crate::codec::splice::Parts;
+use crate::codec::json::Parts;
 use crate::upstream::Written;
 
 /// Slices of the client's body and the added members between them.

@@ -15,7 +15,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
-use crate::codec::splice::Parts;
+use crate::codec::json::Parts;
 use crate::fleet::Instance;
 
 mod body;

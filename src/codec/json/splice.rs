@@ -23,7 +23,7 @@ pub struct Edit {
 }
 
 /// The edited text in pieces: shared slices of the original and the added text between them, in order.
-#[derive(Clone)]
+#[derive(Default, Clone)]
 pub struct Parts(SmallVec<[Bytes; 8]>);
 
 impl Edit {

@@ -1,0 +1,120 @@
+//! The command line. Flags are texts that become entries of the configuration (`overlay`); only the demo and the
+//! simulator, which have no configuration file, read their values here.
+
+mod overlay;
+#[cfg(feature = "sim")]
+mod sim;
+
+#[cfg(feature = "sim")]
+pub use sim::{DemoArgs, SimArgs, SimConnector, SimRole};
+
+use clap::{Args, Parser, Subcommand};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// What to do.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Run the gateway; the default when no command is given
+    Serve(ServeArgs),
+    /// Print the merged configuration with the origin of each value, and exit
+    Check(ServeArgs),
+    /// Run the gateway in front of simulated engines, to try it out
+    #[cfg(feature = "sim")]
+    Demo(DemoArgs),
+    /// Run one simulated engine
+    #[cfg(feature = "sim")]
+    Sim(SimArgs),
+}
+
+/// An OpenAI-compatible gateway for prefill/decode-disaggregated LLM serving on vLLM.
+#[derive(Debug, Parser)]
+#[command(name = "pd-proxy", version, args_conflicts_with_subcommands = true, args_override_self = true)]
+#[command(after_help = "Keys of the configuration, each with its default: `pd-proxy check`.\n\
+    Precedence: defaults, --config files, environment (PD_PROXY__SECTION__KEY), flags.")]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    serve: ServeArgs,
+}
+
+/// Flags of `serve` and `check`, as given; what is `None` or empty was not given.
+#[derive(Args, Clone, Debug, Default)]
+#[command(args_override_self = true)]
+pub struct ServeArgs {
+    /// TOML file with settings; repeat it to lay one over another
+    #[arg(long, value_name = "FILE", help_heading = "Configuration")]
+    pub config: Vec<PathBuf>,
+    /// Any key, as in route.policy=round_robin; repeatable
+    #[arg(long, value_name = "KEY=VALUE", help_heading = "Configuration")]
+    pub set: Vec<String>,
+    /// debug, info, warning, error or critical, in any case [default: info]
+    #[arg(long, value_name = "LEVEL", help_heading = "Configuration")]
+    pub log_level: Option<String>,
+
+    /// Address to listen on; localhost is loopback, IPv4 and IPv6 [default: localhost]
+    #[arg(long, allow_hyphen_values = true, help_heading = "Listening")]
+    pub host: Option<String>,
+    /// Port to listen on; 0 takes any free one [default: 8000]
+    #[arg(long, allow_negative_numbers = true, help_heading = "Listening")]
+    pub port: Option<String>,
+    /// Runtime threads; 0 = one per core [default: 0]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = "Listening")]
+    pub workers: Option<String>,
+
+    /// Hosts of the prefillers, one or more [default: localhost]
+    #[arg(long, alias = "prefiller-host", value_name = "HOST", num_args = 1.., value_delimiter = ',')]
+    #[arg(help_heading = "Engines")]
+    pub prefiller_hosts: Vec<String>,
+    /// Their ports, one for each host [default: 8001]
+    #[arg(long, alias = "prefiller-port", value_name = "PORT", num_args = 1.., value_delimiter = ',')]
+    #[arg(help_heading = "Engines")]
+    pub prefiller_ports: Vec<String>,
+    /// Hosts of the decoders, one or more [default: localhost]
+    #[arg(long, alias = "decoder-host", value_name = "HOST", num_args = 1.., value_delimiter = ',')]
+    #[arg(help_heading = "Engines")]
+    pub decoder_hosts: Vec<String>,
+    /// Their ports, one for each host [default: 8002]
+    #[arg(long, alias = "decoder-port", value_name = "PORT", num_args = 1.., value_delimiter = ',')]
+    #[arg(help_heading = "Engines")]
+    pub decoder_ports: Vec<String>,
+    /// Prefillers as host:port or URL, in place of or beside hosts and ports
+    #[arg(long, value_name = "HOST:PORT", num_args = 1.., value_delimiter = ',', help_heading = "Engines")]
+    pub prefill: Vec<String>,
+    /// Decoders as host:port or URL, in place of or beside hosts and ports
+    #[arg(long, value_name = "HOST:PORT", num_args = 1.., value_delimiter = ',', help_heading = "Engines")]
+    pub decode: Vec<String>,
+    /// The served model name that requests must carry [default: any]
+    #[arg(long, value_name = "NAME", help_heading = "Engines")]
+    pub model: Option<String>,
+
+    /// least_work, round_robin, random or power_of_two [default: least_work]
+    #[arg(long, value_name = "POLICY", help_heading = "Routing and retries")]
+    pub policy: Option<String>,
+    /// Attempts per leg [default: 3]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = "Routing and retries")]
+    pub max_retries: Option<String>,
+    /// Pause before the second attempt, doubled with each further one [default: 0.001]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, help_heading = "Routing and retries")]
+    pub retry_delay: Option<String>,
+    /// Probes of an instance being added before it is given up [default: 3]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = "Routing and retries")]
+    pub max_waiting_retries: Option<String>,
+    /// Pause between those probes [default: 10]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, help_heading = "Routing and retries")]
+    pub waiting_retry_interval: Option<String>,
+}
+
+/// Reads a command line, the program's name first. The error is also how `--help` and `--version` answer.
+pub fn parse_from<I, T>(args: I) -> Result<Command, clap::Error>
+where
+    I: IntoIterator<Item = T>,
+    T: Into<OsString> + Clone,
+{
+    let Cli { command, serve } = Cli::try_parse_from(args)?;
+    Ok(command.unwrap_or(Command::Serve(serve)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,201 @@
+//! Flags → entries of the configuration. Nothing is converted here but what the spelling demands: seconds, and
+//! hosts and ports that are given apart.
+
+use super::ServeArgs;
+use crate::endpoint::{HostError, engine_host, engine_port};
+use crate::config::load::{Entry, Found, Given, Origin};
+use crate::config::{ConfigError, Endpoint, Problem, SECRETS};
+
+/// The engines of one role, as the flags give them.
+struct Role<'a> {
+    name: &'static str,
+    key: &'static str,
+    /// What the reference proxies assume when no port is given.
+    default_port: u16,
+    hosts: &'a [String],
+    ports: &'a [String],
+    direct: (&'static str, &'a [String]),
+}
+
+/// The host that is meant when only ports are given.
+const DEFAULT_HOST: &str = "localhost";
+
+impl ServeArgs {
+    /// Adds what the flags set; `--set` comes last and so wins over named flags.
+    pub(crate) fn overlay(&self, found: &mut Found) {
+        let texts = [
+            ("--host", "server.host", &self.host),
+            ("--port", "server.port", &self.port),
+            ("--workers", "server.workers", &self.workers),
+            ("--model", "fleet.model", &self.model),
+            ("--policy", "route.policy", &self.policy),
+            ("--max-retries", "retry.attempts", &self.max_retries),
+            ("--max-waiting-retries", "fleet.probe_attempts", &self.max_waiting_retries),
+            ("--log-level", "log.level", &self.log_level),
+        ];
+        for (flag, key, text) in texts {
+            found.entries.extend(text.iter().map(|text| entry(key, Given::Text(text.clone()), flag)));
+        }
+        for role in self.roles() {
+            role.overlay(found);
+        }
+        if let Some(text) = &self.retry_delay {
+            seconds("--retry-delay", text, found, |ms| ("retry.delay_ms", toml::Value::Float(ms)));
+        }
+        if let Some(text) = &self.waiting_retry_interval {
+            // Saturates at what no bound allows.
+            seconds("--waiting-retry-interval", text, found, |ms| {
+                ("fleet.probe_interval_ms", toml::Value::Integer(ms.round() as i64))
+            });
+        }
+        for text in &self.set {
+            set(text, found);
+        }
+    }
+
+    fn roles(&self) -> [Role<'_>; 2] {
+        [
+            Role {
+                name: "prefiller",
+                key: "fleet.prefill",
+                default_port: 8001,
+                hosts: &self.prefiller_hosts,
+                ports: &self.prefiller_ports,
+                direct: ("--prefill", &self.prefill),
+            },
+            Role {
+                name: "decoder",
+                key: "fleet.decode",
+                default_port: 8002,
+                hosts: &self.decoder_hosts,
+                ports: &self.decoder_ports,
+                direct: ("--decode", &self.decode),
+            },
+        ]
+    }
+}
+
+impl Role<'_> {
+    fn overlay(&self, found: &mut Found) {
+        let (direct_flag, direct) = self.direct;
+        let known = found.errors.len();
+        let mut entries = self.paired(found);
+        let paired = !(self.hosts.is_empty() && self.ports.is_empty());
+        self.direct(&mut entries, found);
+        // An incomplete list is not entered: what is wrong with it has been said.
+        if found.errors.len() > known || !(paired || !direct.is_empty()) {
+            return;
+        }
+        let hosts_flag = format!("--{}-hosts", self.name);
+        let ports_flag = format!("--{}-ports", self.name);
+        let used =
+            [(!self.hosts.is_empty(), hosts_flag.as_str()), (!self.ports.is_empty(), ports_flag.as_str())];
+        let used = used.into_iter().chain([(!direct.is_empty(), direct_flag)]);
+        let flags: Vec<&str> = used.filter_map(|(used, flag)| used.then_some(flag)).collect();
+        let list = entries.into_iter().map(toml::Value::String).collect();
+        found.entries.push(entry(self.key, Given::Value(toml::Value::Array(list)), &flags.join(" ")));
+    }
+
+    /// Hosts and ports given apart, joined; errors for those that do not fit.
+    fn paired(&self, found: &mut Found) -> Vec<String> {
+        let hosts = self.read("hosts", self.hosts, engine_host, found);
+        let ports = self.read("ports", self.ports, engine_port, found);
+        let (host_count, port_count) = (self.hosts.len(), self.ports.len());
+        if host_count == 0 && port_count == 0 {
+            return Vec::new();
+        }
+        if host_count.max(1) != port_count.max(1) {
+            let counts = Problem::Counts {
+                role: self.name,
+                hosts: counted(host_count, "host", DEFAULT_HOST),
+                ports: counted(port_count, "port", &self.default_port.to_string()),
+            };
+            let flag = format!("--{}-{}", self.name, if host_count == 0 { "ports" } else { "hosts" });
+            found.errors.push(ConfigError { origin: Origin::Flag(flag), problem: counts });
+        }
+        let hosts = if host_count == 0 { vec![DEFAULT_HOST.to_owned()] } else { hosts };
+        let ports = if port_count == 0 { vec![self.default_port] } else { ports };
+        hosts.into_iter().zip(ports).map(|(host, port)| Endpoint { host, port }.to_string()).collect()
+    }
+
+    fn read<T>(
+        &self,
+        what: &str,
+        texts: &[String],
+        parse: impl Fn(&str) -> Result<T, HostError>,
+        found: &mut Found,
+    ) -> Vec<T> {
+        let mut good = Vec::new();
+        for text in texts {
+            match parse(text.trim()) {
+                Ok(value) => good.push(value),
+                Err(why) => found.errors.push(ConfigError {
+                    origin: Origin::Flag(format!("--{}-{what}", self.name)),
+                    problem: Problem::Host { key: "", text: text.clone(), why },
+                }),
+            }
+        }
+        good
+    }
+
+    /// `--prefill` and `--decode`: kept as written and judged with the rest of the configuration, but for what other
+    /// routers allow after a URL: a bootstrap port, or `none` for no such port.
+    fn direct(&self, entries: &mut Vec<String>, found: &mut Found) {
+        let (flag, texts) = self.direct;
+        let mut before: Option<&String> = None;
+        for text in texts {
+            match before {
+                Some(url) if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) => {
+                    let problem = Problem::BootstrapPort { url: url.clone(), port: text.clone() };
+                    found.errors.push(ConfigError { origin: Origin::Flag(flag.to_owned()), problem });
+                }
+                Some(url) if url.contains("://") && text == "none" => {}
+                _ => entries.push(text.clone()),
+            }
+            before = Some(text);
+        }
+    }
+}
+
+fn seconds(flag: &str, text: &str, found: &mut Found, key: impl Fn(f64) -> (&'static str, toml::Value)) {
+    match text.trim().parse::<f64>().ok().filter(|seconds| seconds.is_finite() && *seconds >= 0.0) {
+        Some(seconds) => {
+            let (key, value) = key(seconds * 1000.0);
+            found.entries.push(entry(key, Given::Value(value), flag));
+        }
+        None => found.errors.push(ConfigError {
+            origin: Origin::Flag(flag.to_owned()),
+            problem: Problem::NotSeconds { text: text.to_owned() },
+        }),
+    }
+}
+
+fn set(text: &str, found: &mut Found) {
+    let origin = Origin::Flag("--set".to_owned());
+    let Some((key, value)) = text.split_once('=') else {
+        return found
+            .errors
+            .push(ConfigError { origin, problem: Problem::NotASetting { text: text.to_owned() } });
+    };
+    let key = key.trim();
+    match SECRETS.iter().find(|(secret, _)| *secret == key) {
+        Some((_, variable)) => {
+            let problem = Problem::SecretInArguments { key: key.to_owned(), variable };
+            found.errors.push(ConfigError { origin, problem });
+        }
+        None => found.entries.push(entry(key, Given::Text(value.trim().to_owned()), "--set")),
+    }
+}
+
+fn entry(key: &str, given: Given, flag: &str) -> Entry {
+    Entry { key: key.to_owned(), given, origin: Origin::Flag(flag.to_owned()) }
+}
+
+/// `2 hosts`, or `1 host (the default, localhost)` when none was given.
+fn counted(count: usize, what: &str, default: &str) -> String {
+    match count {
+        0 => format!("1 {what} (the default, {default})"),
+        1 => format!("1 {what}"),
+        _ => format!("{count} {what}s"),
+    }
+}

@@ -1,0 +1,241 @@
+use super::*;
+use crate::config::{Config, Env, Level, Loaded, Origin, Policy};
+
+fn serve(line: &str) -> ServeArgs {
+    match parse_from(line.split_whitespace()).unwrap() {
+        Command::Serve(args) | Command::Check(args) => args,
+        #[cfg(feature = "sim")]
+        other => panic!("{other:?}"),
+    }
+}
+
+fn load(line: &str) -> Loaded {
+    Config::load(&serve(line), &Env::new()).unwrap_or_else(|errors| panic!("{line}\n{errors}"))
+}
+
+fn wrong(line: &str) -> String {
+    Config::load(&serve(line), &Env::new()).unwrap_err().to_string()
+}
+
+#[test]
+fn the_reference_command_works_unchanged() {
+    let Loaded { config, origins } = load(
+        "pd-proxy --host 0.0.0.0 --port 9000 --workers 2 --prefiller-hosts 10.0.0.1 10.0.0.2 --prefiller-ports 8100 8101 \
+         --decoder-hosts 10.0.0.3 10.0.0.4 --decoder-ports 8200 8201",
+    );
+    assert_eq!(
+        (config.server.host.as_str(), config.server.port, config.server.workers),
+        ("0.0.0.0", 9000, 2)
+    );
+    assert_eq!(config.fleet.prefill, ["10.0.0.1:8100", "10.0.0.2:8101"]);
+    assert_eq!(config.fleet.decode, ["10.0.0.3:8200", "10.0.0.4:8201"]);
+    assert_eq!(*origins.of("fleet.prefill"), Origin::Flag("--prefiller-hosts --prefiller-ports".to_owned()));
+    assert_eq!(*origins.of("retry.attempts"), Origin::Default);
+}
+
+#[test]
+fn the_pool_guide_s_command_works_unchanged() {
+    let config = load(
+        "pd-proxy --port 8181 --host 0.0.0.0 --prefiller-hosts H --prefiller-ports 7100 --decoder-hosts H --decoder-ports 7100",
+    )
+    .config;
+    assert_eq!(config.server.port, 8181);
+    assert_eq!((config.fleet.prefill, config.fleet.decode), (vec!["h:7100".into()], vec!["h:7100".into()]));
+}
+
+#[test]
+fn the_demo_spelling_works_unchanged() {
+    let config =
+        load("pd-proxy --model /path --prefill 10.0.0.1:8100 --decode 10.0.0.2:8200 --port 8001").config;
+    assert_eq!(config.fleet.model.as_deref(), Some("/path"));
+    assert_eq!(
+        (config.fleet.prefill, config.fleet.decode),
+        (vec!["10.0.0.1:8100".into()], vec!["10.0.0.2:8200".into()])
+    );
+    assert_eq!(config.server.port, 8001);
+}
+
+#[test]
+fn every_other_flag_of_the_reference_sets_its_key() {
+    let config = load(
+        "pd-proxy --max-retries 5 --retry-delay 0.002 --max-waiting-retries 7 --waiting-retry-interval 2.5 \
+         --log-level WARNING --policy power_of_two",
+    )
+    .config;
+    assert_eq!((config.retry.attempts, config.retry.delay_ms), (5, 2.0));
+    assert_eq!((config.fleet.probe_attempts, config.fleet.probe_interval_ms), (7, 2_500));
+    assert_eq!((config.log.level, config.route.policy), (Level::Warning, Policy::PowerOfTwo));
+}
+
+#[test]
+fn lists_take_spaces_commas_repeats_and_singular_names() {
+    let expected = ["a:1", "[::1]:2", "c:3"];
+    for line in [
+        "pd-proxy --prefiller-hosts a ::1 c --prefiller-ports 1 2 3",
+        "pd-proxy --prefiller-hosts a,[::1] c --prefiller-ports 1,2,3",
+        "pd-proxy --prefiller-host a --prefiller-host ::1 --prefiller-host c --prefiller-port 1 2 --prefiller-port 3",
+        "pd-proxy --prefill a:1,[::1]:2 --prefill c:3",
+        "pd-proxy --prefiller-hosts=a --prefiller-ports=1 --prefill [::1]:2 c:3",
+        "pd-proxy --set fleet.prefill=a:1,[::1]:2,c:3",
+    ] {
+        let config = load(line).config;
+        assert_eq!(config.fleet.prefill, expected, "{line}");
+        assert_eq!(config.fleet.decode, ["localhost:8002"], "{line}");
+    }
+    let urls = load("pd-proxy --prefill http://a:1 none http://b:2/ --decode http://c:3").config;
+    assert_eq!(urls.prefill_endpoints().iter().map(|e| e.authority()).collect::<Vec<_>>(), ["a:1", "b:2"]);
+}
+
+#[test]
+fn one_host_or_one_port_alone_takes_the_reference_default() {
+    assert_eq!(load("pd-proxy --prefiller-hosts a").config.fleet.prefill, ["a:8001"]);
+    assert_eq!(load("pd-proxy --decoder-hosts a").config.fleet.decode, ["a:8002"]);
+    assert_eq!(load("pd-proxy --decoder-ports 9").config.fleet.decode, ["localhost:9"]);
+}
+
+#[test]
+fn the_last_of_a_repeated_flag_wins_and_set_wins_over_it() {
+    let Loaded { config, origins } =
+        load("pd-proxy --set server.port=3 --port 1 --port 2 --set retry.attempts=4 --set retry.attempts=5");
+    assert_eq!((config.server.port, config.retry.attempts), (3, 5));
+    assert_eq!(*origins.of("server.port"), Origin::Flag("--set".to_owned()));
+}
+
+#[test]
+fn bad_flags_are_named_with_what_would_be_right() {
+    for (line, message) in [
+        (
+            "pd-proxy --prefiller-hosts a b --prefiller-ports 1",
+            "flag --prefiller-hosts: --prefiller-hosts names 2 hosts and --prefiller-ports 1 port: give one port for each host",
+        ),
+        (
+            "pd-proxy --decoder-hosts a b c",
+            "flag --decoder-hosts: --decoder-hosts names 3 hosts and --decoder-ports 1 port (the default, 8002): \
+             give one port for each host",
+        ),
+        (
+            "pd-proxy --prefiller-ports 1 2",
+            "flag --prefiller-ports: --prefiller-hosts names 1 host (the default, localhost) and --prefiller-ports 2 ports: \
+             give one port for each host",
+        ),
+        (
+            "pd-proxy --decoder-hosts 192.0.0.3192.0.0.3 --decoder-ports 1",
+            "flag --decoder-hosts: `192.0.0.3192.0.0.3` is no IP address: it looks like two entries run together, \
+             is a space missing between them (before a line continuation)?",
+        ),
+        (
+            "pd-proxy --prefiller-hosts a:1",
+            "flag --prefiller-hosts: `a:1` carries a port: give the host alone and its port in the list of ports, \
+             or use host:port with --prefill or --decode",
+        ),
+        (
+            "pd-proxy --prefiller-ports 81o0",
+            "flag --prefiller-ports: `81o0` is no port: expected a whole number from 1 to 65535",
+        ),
+        (
+            "pd-proxy --prefiller-hosts 0.0.0.0",
+            "flag --prefiller-hosts: `0.0.0.0` is a wildcard, which names no engine: give the address at which it can be reached",
+        ),
+        (
+            "pd-proxy --port 70000",
+            "flag --port: server.port = 70000: expected a whole number from 0 to 65535",
+        ),
+        ("pd-proxy --port -1", "flag --port: server.port = -1: expected a whole number from 0 to 65535"),
+        (
+            "pd-proxy --policy fastest",
+            "flag --policy: route.policy = \"fastest\": expected one of least_work, round_robin, random, power_of_two",
+        ),
+        (
+            "pd-proxy --log-level loud",
+            "flag --log-level: log.level = \"loud\": expected one of trace, debug, info, warning, error, critical",
+        ),
+        ("pd-proxy --max-retries 0", "flag --max-retries: retry.attempts = 0: expected 1 to 1000"),
+        (
+            "pd-proxy --retry-delay -1",
+            "flag --retry-delay: `-1` is no length of time: expected seconds, as in 0.5",
+        ),
+        (
+            "pd-proxy --prefill http://h:1 8998",
+            "flag --prefill: `8998` after `http://h:1` looks like a bootstrap port, which this dialect does not support yet: \
+             remove it",
+        ),
+        (
+            "pd-proxy --prefill https://h:1",
+            "flag --prefill: fleet.prefill: `https://h:1` https is not supported: there is no TLS towards engines yet, \
+             use http:// or a tunnel",
+        ),
+        ("pd-proxy --decode h", "flag --decode: fleet.decode: `h` has no port: write host:port"),
+        ("pd-proxy --decode h:1 H:1", "flag --decode: fleet.decode: `h:1` is listed twice"),
+        (
+            "pd-proxy --set route.polcy=random",
+            "flag --set: unknown key route.polcy: did you mean route.policy?",
+        ),
+        (
+            "pd-proxy --set route",
+            "flag --set: `route` is no setting: write section.key=value, as in route.policy=round_robin",
+        ),
+        (
+            "pd-proxy --set engine.api_key=sk-1",
+            "flag --set: engine.api_key must not stand on a command line, where `ps` shows it: \
+             use the variable OPENAI_API_KEY or a file",
+        ),
+    ] {
+        assert_eq!(wrong(line), message, "{line}");
+    }
+}
+
+#[test]
+fn all_errors_are_reported_together() {
+    let text = wrong("pd-proxy --port x --prefiller-hosts a b --decode h --policy y --set limit.queue_ms=0");
+    let starts =
+        ["flag --prefiller-hosts:", "flag --port:", "flag --policy:", "flag --decode:", "flag --set:"];
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), starts.len(), "{text}");
+    assert!(lines.iter().zip(starts).all(|(line, start)| line.starts_with(start)), "{text}");
+}
+
+#[test]
+fn commands_are_told_apart() {
+    assert!(matches!(parse_from(["pd-proxy"]), Ok(Command::Serve(_))));
+    let Ok(Command::Serve(args)) = parse_from(["pd-proxy", "serve", "--port", "1"]) else { panic!() };
+    assert_eq!(args.port.as_deref(), Some("1"));
+    let Ok(Command::Check(args)) =
+        parse_from(["pd-proxy", "check", "--config", "a.toml", "--config", "b.toml"])
+    else {
+        panic!()
+    };
+    assert_eq!(args.config, [PathBuf::from("a.toml"), PathBuf::from("b.toml")]);
+}
+
+#[cfg(feature = "sim")]
+#[test]
+fn demo_and_sim_have_their_defaults() {
+    let Ok(Command::Demo(demo)) = parse_from(["pd-proxy", "demo"]) else { panic!() };
+    assert_eq!((demo.host.as_str(), demo.port, demo.engine_base_port), ("127.0.0.1", 8000, 0));
+    assert_eq!((demo.tokens_per_s, demo.log_level), (50.0, Level::Info));
+    let line = "pd-proxy sim --role decode --connector pool --api-key-env KEY";
+    let Ok(Command::Sim(sim)) = parse_from(line.split(' ')) else { panic!() };
+    assert_eq!((sim.port, sim.role, sim.connector), (8100, SimRole::Decode, SimConnector::Pool));
+    assert_eq!((sim.block_tokens, sim.kv_blocks, sim.lease_ms), (16, 4096, 30_000));
+    assert_eq!((sim.prefill_tokens_per_s, sim.tpot_ms, sim.slope_ms), (20_000.0, 5.0, 0.05));
+    assert_eq!(sim.api_key_env.as_deref(), Some("KEY"));
+    for bad in ["--tpot-ms=-1", "--prefill-tokens-per-s=0", "--kv-blocks=0", "--tpot-ms=inf"] {
+        assert!(parse_from(["pd-proxy", "sim", bad]).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn help_and_version_answer() {
+    use clap::error::ErrorKind;
+    let help = parse_from(["pd-proxy", "--help"]).unwrap_err();
+    assert_eq!(help.kind(), ErrorKind::DisplayHelp);
+    let text = help.to_string();
+    for part in
+        ["Commands:", "Listening:", "Engines:", "Routing and retries:", "Configuration:", "--prefiller-hosts"]
+    {
+        assert!(text.contains(part), "{part} in\n{text}");
+    }
+    assert_eq!(parse_from(["pd-proxy", "--version"]).unwrap_err().kind(), ErrorKind::DisplayVersion);
+    let unknown = parse_from(["pd-proxy", "--prefiler-hosts", "a"]).unwrap_err().to_string();
+    assert!(unknown.contains("a similar argument exists: '--prefiller-hosts'"), "{unknown}");
+}

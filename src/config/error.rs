@@ -1,0 +1,202 @@
+//! What can be wrong with a configuration. All of it is found in one go, one line each.
+
+use crate::endpoint::HostError;
+use super::load::Origin;
+use std::fmt;
+use thiserror::Error;
+
+/// Everything that is wrong, in the order in which it was found; never empty.
+#[derive(Debug)]
+pub struct ConfigErrors(pub(crate) Vec<ConfigError>);
+
+/// One thing that is wrong and where it came from.
+#[derive(Debug, Error)]
+#[error("{origin}: {problem}")]
+pub struct ConfigError {
+    /// The file, variable or flag to correct.
+    pub origin: Origin,
+    /// What is wrong with it.
+    pub problem: Problem,
+}
+
+/// What is wrong; reads after the origin and a colon. Values of secret keys are never quoted.
+#[derive(Debug, Error)]
+pub enum Problem {
+    /// The file could not be opened or read.
+    #[error("cannot be read: {0}")]
+    Unreadable(std::io::Error),
+    /// The file is longer than any configuration.
+    #[error("is longer than {limit_bytes} bytes: is this the right file?")]
+    TooLong {
+        /// The longest file that is read.
+        limit_bytes: u64,
+    },
+    /// The file is no TOML.
+    #[error("line {line}, column {column}: {message}")]
+    Syntax {
+        /// Line, from 1.
+        line: usize,
+        /// Character in that line, from 1.
+        column: usize,
+        /// The parser's words, on one line.
+        message: String,
+    },
+    /// The merged tree as a whole cannot be read, though each of its values can.
+    #[error("the settings do not fit together: {message}")]
+    Misfit {
+        /// The reader's words.
+        message: String,
+    },
+    /// A value stands where a section belongs.
+    #[error("`{section}` is a section: set its keys, as in [{section}] or {section}.key = value")]
+    NotASection {
+        /// The section's name.
+        section: String,
+    },
+    /// No such key.
+    #[error("unknown key {key}{}", hint(nearest.as_deref()))]
+    UnknownKey {
+        /// The key as given, `section.key`.
+        key: String,
+        /// The known key it resembles.
+        nearest: Option<String>,
+    },
+    /// `--set` without `key=value`.
+    #[error("`{text}` is no setting: write section.key=value, as in route.policy=round_robin")]
+    NotASetting {
+        /// The text given, cut at a sign that could precede a secret.
+        text: String,
+    },
+    /// A secret among the arguments, where every user of the machine can read it.
+    #[error(
+        "{key} must not stand on a command line, where `ps` shows it: use the variable {variable} or a file"
+    )]
+    SecretInArguments {
+        /// The secret's key.
+        key: String,
+        /// The environment variable that sets it.
+        variable: &'static str,
+    },
+    /// A value of the wrong type or outside its type's range.
+    #[error("{key} = {value}: expected {expected}")]
+    WrongType {
+        /// The key.
+        key: String,
+        /// The value as TOML.
+        value: String,
+        /// What would be right.
+        expected: String,
+    },
+    /// A number outside its bounds.
+    #[error("{key} = {value}: expected {min} to {max}")]
+    OutOfRange {
+        /// The key.
+        key: &'static str,
+        /// The number.
+        value: String,
+        /// Smallest value allowed.
+        min: u64,
+        /// Largest value allowed.
+        max: u64,
+    },
+    /// A flag in seconds that is no length of time.
+    #[error("`{text}` is no length of time: expected seconds, as in 0.5")]
+    NotSeconds {
+        /// The text given.
+        text: String,
+    },
+    /// Hosts and ports that do not pair up.
+    #[error("--{role}-hosts names {hosts} and --{role}-ports {ports}: give one port for each host")]
+    Counts {
+        /// `prefiller` or `decoder`.
+        role: &'static str,
+        /// Hosts given, as words.
+        hosts: String,
+        /// Ports given, as words.
+        ports: String,
+    },
+    /// A bootstrap port after a URL.
+    #[error(
+        "`{port}` after `{url}` looks like a bootstrap port, which this dialect does not support yet: remove it"
+    )]
+    BootstrapPort {
+        /// The URL before it.
+        url: String,
+        /// The number.
+        port: String,
+    },
+    /// A host, port or endpoint that cannot be used.
+    #[error("{}`{text}` {why}", of(key))]
+    Host {
+        /// The key, where it is not clear from the flag.
+        key: &'static str,
+        /// The text given.
+        text: String,
+        /// Why not.
+        why: HostError,
+    },
+    /// The same endpoint twice in one role.
+    #[error("{key}: `{endpoint}` is listed twice")]
+    Duplicate {
+        /// The key.
+        key: &'static str,
+        /// The endpoint.
+        endpoint: String,
+    },
+    /// Fewer or more engines in a role than can be served.
+    #[error("{key} lists {count} engines: expected 1 to {max}, as in {flag} host:port")]
+    Engines {
+        /// The key.
+        key: &'static str,
+        /// How many are listed.
+        count: usize,
+        /// How many may be.
+        max: usize,
+        /// The flag that sets it.
+        flag: &'static str,
+    },
+    /// A text that may not be empty.
+    #[error("{key} is empty: leave it out instead")]
+    EmptyText {
+        /// The key.
+        key: &'static str,
+    },
+    /// A secret that cannot stand in an HTTP header.
+    #[error(
+        "{key} holds a space, line end or other character that no key has: is there a newline at its end?"
+    )]
+    SecretCharacters {
+        /// The key.
+        key: &'static str,
+    },
+}
+
+impl ConfigErrors {
+    /// The errors one by one.
+    pub fn iter(&self) -> impl Iterator<Item = &ConfigError> {
+        self.0.iter()
+    }
+}
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, error) in self.0.iter().enumerate() {
+            let line_end = if at == 0 { "" } else { "\n" };
+            write!(f, "{line_end}{error}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigErrors {}
+
+fn hint(nearest: Option<&str>) -> String {
+    nearest.map_or_else(
+        || ": `pd-proxy check` lists every key".to_owned(),
+        |key| format!(": did you mean {key}?"),
+    )
+}
+
+fn of(key: &str) -> String {
+    if key.is_empty() { String::new() } else { format!("{key}: ") }
+}

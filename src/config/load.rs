@@ -1,0 +1,198 @@
+//! Defaults ← files ← environment ← flags: merged as TOML tables, turned into the tree once, every error named.
+
+use super::error::{ConfigError, ConfigErrors, Problem};
+use super::schema::{Schema, secret_variable};
+use super::{Config, source};
+use crate::cli::ServeArgs;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+/// Environment variables by name.
+pub type Env = BTreeMap<String, String>;
+
+/// A valid configuration, and where each of its values came from.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The merged tree.
+    pub config: Config,
+    /// Where each key was set.
+    pub origins: Origins,
+}
+
+/// Where each key was set, by `section.key`; a key that is not in it has its default.
+#[derive(Clone, Debug, Default)]
+pub struct Origins(BTreeMap<String, Origin>);
+
+/// The place that set a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Nobody did.
+    Default,
+    /// A file given by `--config`.
+    File(PathBuf),
+    /// An environment variable, by its name.
+    Env(String),
+    /// A flag, with its dashes; several where they set one key together.
+    Flag(String),
+}
+
+/// One setting before it is judged.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// `section.key`.
+    pub(crate) key: String,
+    /// Its value.
+    pub(crate) given: Given,
+    /// Where it came from.
+    pub(crate) origin: Origin,
+}
+
+/// A value as its source gives it.
+#[derive(Debug)]
+pub(crate) enum Given {
+    /// Bare text, to be read by the kind of the key.
+    Text(String),
+    /// A typed value.
+    Value(toml::Value),
+}
+
+/// What the sources yield: later entries win over earlier ones.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) errors: Vec<ConfigError>,
+}
+
+/// The tree in the making.
+struct Merge {
+    schema: Schema,
+    table: toml::Table,
+    origins: Origins,
+    errors: Vec<ConfigError>,
+}
+
+/// The process's variables that the configuration reads, and no others; bytes that are no UTF-8 are replaced.
+pub fn process_env() -> Env {
+    let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+    std::env::vars_os()
+        .map(|(name, text)| (lossy(name), lossy(text)))
+        .filter(|(name, _)| source::is_ours(name))
+        .collect()
+}
+
+impl Config {
+    /// Merges defaults, the files of `--config` in their order, `env` and flags, and validates the result.
+    pub fn load(args: &ServeArgs, env: &Env) -> Result<Loaded, ConfigErrors> {
+        let schema = Schema::of_defaults();
+        let mut found = Found::default();
+        for path in &args.config {
+            source::file(path, &schema, &mut found);
+        }
+        source::environment(env, &mut found);
+        args.overlay(&mut found);
+
+        let mut merge =
+            Merge { schema, table: toml::Table::new(), origins: Origins::default(), errors: found.errors };
+        for entry in found.entries {
+            merge.put(entry);
+        }
+        merge.finish()
+    }
+}
+
+impl Merge {
+    /// Puts one entry in its place, or says why it has none.
+    fn put(&mut self, entry: Entry) {
+        let Entry { key, given, origin } = entry;
+        let (Some(kind), Some((section, name))) = (self.schema.kind(&key), key.split_once('.')) else {
+            let problem = if self.schema.is_section(&key) {
+                Problem::NotASection { section: key }
+            } else {
+                Problem::UnknownKey { nearest: self.schema.nearest(&key), key }
+            };
+            return self.errors.push(ConfigError { origin, problem });
+        };
+        let value = match given {
+            Given::Text(text) => kind.read(&text),
+            Given::Value(value) => value,
+        };
+        // Serde stops at its first error; trying each leaf alone finds them all, with their origin.
+        if let Err(expected) = try_leaf(section, name, &value) {
+            let shown = if secret_variable(&key).is_some() { "***".to_owned() } else { value.to_string() };
+            let problem = Problem::WrongType { key, value: shown, expected };
+            return self.errors.push(ConfigError { origin, problem });
+        }
+        let table = self.table.entry(section).or_insert_with(|| toml::Table::new().into());
+        if let Some(table) = table.as_table_mut() {
+            table.insert(name.to_owned(), value);
+        }
+        self.origins.0.insert(key, origin);
+    }
+
+    fn finish(self) -> Result<Loaded, ConfigErrors> {
+        let Self { table, origins, mut errors, .. } = self;
+        match Config::deserialize(toml::Value::Table(table)) {
+            Ok(config) => {
+                let invalid = config.validate();
+                errors.extend(
+                    invalid
+                        .into_iter()
+                        .map(|(key, problem)| ConfigError { origin: origins.of(key).clone(), problem }),
+                );
+                if errors.is_empty() { Ok(Loaded { config, origins }) } else { Err(ConfigErrors(errors)) }
+            }
+            // Each leaf was tried before, so this is not reached; it is still an answer.
+            Err(error) => {
+                let message = error.message().to_owned();
+                errors.push(ConfigError { origin: Origin::Default, problem: Problem::Misfit { message } });
+                Err(ConfigErrors(errors))
+            }
+        }
+    }
+}
+
+/// Whether a tree can hold this value; else what it expects there.
+fn try_leaf(section: &str, name: &str, value: &toml::Value) -> Result<(), String> {
+    let keys = toml::Table::from_iter([(name.to_owned(), value.clone())]);
+    let tree = toml::Table::from_iter([(section.to_owned(), toml::Value::Table(keys))]);
+    Config::deserialize(toml::Value::Table(tree)).map(drop).map_err(|error| {
+        let message = error.message();
+        let expected = message.rsplit_once("expected ").map_or(message, |(_, expected)| expected);
+        in_words(expected.lines().next().unwrap_or(expected).trim()).to_owned()
+    })
+}
+
+/// Serde's names of Rust types in words.
+fn in_words(expected: &str) -> &str {
+    match expected {
+        "u16" => "a whole number from 0 to 65535",
+        "u32" => "a whole number from 0 to 4294967295",
+        "u64" | "usize" => "a whole number, 0 or more",
+        "f64" => "a number",
+        "a sequence" => "a list of strings",
+        other => other,
+    }
+}
+
+impl Origins {
+    /// Where a key was set.
+    pub fn of(&self, key: &str) -> &Origin {
+        self.0.get(key).unwrap_or(&Origin::Default)
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File(path) => write!(f, "file {}", path.display()),
+            Self::Env(name) => write!(f, "env {name}"),
+            Self::Flag(flag) => write!(f, "flag {flag}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

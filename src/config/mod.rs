@@ -1,0 +1,299 @@
+//! The configuration: one tree, whose defaults are here and whose keys are the same in files, environment and `--set`.
+//!
+//! `load` merges the sources, `validate` judges the result, `report` shows it. Every key is documented for
+//! operators in `config/pd-proxy.toml`; a test holds that file equal to these defaults.
+
+pub mod error;
+pub mod load;
+pub mod report;
+mod schema;
+mod source;
+mod validate;
+pub mod values;
+
+pub use error::{ConfigError, ConfigErrors, Problem};
+pub use crate::endpoint::{Endpoint, HostError};
+pub use load::{Env, Loaded, Origin, Origins, process_env};
+pub use values::{Level, LogFormat, Policy, Secret, UnknownName};
+
+use serde::{Deserialize, Serialize};
+
+/// Keys whose value is a secret, each with the familiar environment variable that also sets it.
+pub(crate) const SECRETS: [(&str, &str); 2] =
+    [("engine.api_key", "OPENAI_API_KEY"), ("server.admin_key", "ADMIN_API_KEY")];
+
+/// Everything an operator can set; `[section]` then `key` in TOML.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Where the gateway listens and how it runs.
+    pub server: Server,
+    /// The engines it serves from.
+    pub fleet: Fleet,
+    /// What it must know about the engines.
+    pub engine: Engine,
+    /// How a place is chosen.
+    pub route: Route,
+    /// How often a failed leg is tried again.
+    pub retry: Retry,
+    /// How long each step may take.
+    pub timeout: Timeout,
+    /// How large anything may grow.
+    pub limit: Limit,
+    /// What is logged.
+    pub log: Log,
+}
+
+/// `[server]`: where the gateway listens and how it runs.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Server {
+    /// Address to bind: an IP (IPv6 with or without brackets) or a name; `localhost` binds loopback v4 and v6.
+    pub host: String,
+    /// TCP port to bind; 0 takes any free one.
+    pub port: u16,
+    /// Runtime threads; 0 = one per core.
+    pub workers: usize,
+    /// How long running requests may finish after a stop signal, ms.
+    pub drain_ms: u64,
+    /// Guards `/instances/*` by the header `X-API-Key`; also `ADMIN_API_KEY`. None = open.
+    pub admin_key: Option<Secret>,
+}
+
+/// `[fleet]`: the engines, and how one is probed before it is used.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Fleet {
+    /// Prefillers, each `host:port` or `http://host:port`.
+    pub prefill: Vec<String>,
+    /// Decoders, written the same way.
+    pub decode: Vec<String>,
+    /// The served model name that requests must carry; None = any.
+    pub model: Option<String>,
+    /// Probes of an instance being added before it is given up.
+    pub probe_attempts: u32,
+    /// Pause between those probes, ms.
+    pub probe_interval_ms: u64,
+    /// How long one probe may take, ms.
+    pub probe_timeout_ms: u64,
+}
+
+/// `[engine]`: what the gateway must know about the engines.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Engine {
+    /// Replaces the client's `Authorization` towards engines; also `OPENAI_API_KEY`. None = the client's is passed on.
+    pub api_key: Option<Secret>,
+    /// How long a prefiller keeps KV for a decoder, ms (vLLM's `kv_lease_duration`).
+    pub lease_ms: u64,
+}
+
+/// `[route]`: how a place is chosen.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Route {
+    /// The rule that picks a prefiller and a decoder.
+    pub policy: Policy,
+}
+
+/// `[retry]`: how often a failed leg is tried again, and after which pause.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Retry {
+    /// Attempts per leg, the first one included.
+    pub attempts: u32,
+    /// Pause before the second attempt, ms; doubles with each further one.
+    pub delay_ms: f64,
+    /// The pause never grows beyond this, ms; a value below `delay_ms` counts as `delay_ms`.
+    pub delay_max_ms: f64,
+}
+
+/// `[timeout]`: how long each step may take, all in ms.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Timeout {
+    /// Opening a connection to an engine.
+    pub connect_ms: u64,
+    /// The whole prefill leg.
+    pub prefill_ms: u64,
+    /// From sending the decode leg to its first body byte.
+    pub first_byte_ms: u64,
+    /// Between two chunks of a decoder's stream.
+    pub gap_ms: u64,
+    /// The whole request, waiting included.
+    pub total_ms: u64,
+    /// Reading the client's body.
+    pub body_ms: u64,
+    /// Reading the client's request head.
+    pub header_ms: u64,
+    /// `GET /v1/models`, per engine.
+    pub models_ms: u64,
+}
+
+/// `[limit]`: how large anything may grow; bytes, or counts of what the name says.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limit {
+    /// A client's request body.
+    pub body_bytes: usize,
+    /// A client's request head.
+    pub header_bytes: usize,
+    /// Header fields in a request.
+    pub headers: usize,
+    /// Open client connections.
+    pub connections: usize,
+    /// Requests being served at once.
+    pub inflight: usize,
+    /// Requests waiting for a place; 0 = none waits, surplus is refused at once.
+    pub queue: usize,
+    /// How long a request may wait for a place, ms.
+    pub queue_ms: u64,
+    /// A prefiller's answer.
+    pub prefill_reply_bytes: usize,
+    /// A decoder's answer that is not streamed.
+    pub answer_bytes: usize,
+    /// One frame of a streamed answer (SSE).
+    pub frame_bytes: usize,
+    /// Nesting depth of a request's JSON.
+    pub json_depth: usize,
+    /// Top-level members of a request's JSON.
+    pub json_members: usize,
+    /// Hand-offs waiting to be released at a prefiller.
+    pub releases: usize,
+}
+
+/// `[log]`: what is logged, and in which form.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    /// The least severe level that is logged.
+    pub level: Level,
+    /// One line of text or one JSON object per event.
+    pub format: LogFormat,
+}
+
+impl Config {
+    /// The prefillers; entries that are no endpoint, which a loaded configuration cannot hold, are left out.
+    pub fn prefill_endpoints(&self) -> Vec<Endpoint> {
+        endpoints(&self.fleet.prefill)
+    }
+
+    /// The decoders; entries that are no endpoint, which a loaded configuration cannot hold, are left out.
+    pub fn decode_endpoints(&self) -> Vec<Endpoint> {
+        endpoints(&self.fleet.decode)
+    }
+}
+
+fn endpoints(entries: &[String]) -> Vec<Endpoint> {
+    entries.iter().filter_map(|entry| Endpoint::parse(entry).ok()).collect()
+}
+
+impl Server {
+    /// The host to bind or resolve, without the brackets that an IPv6 address may be written with.
+    pub fn bind_host(&self) -> &str {
+        self.host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(&self.host)
+    }
+}
+
+impl Retry {
+    /// The pause after failed attempt `n` (1 = the first), ms: `delay_ms * 2^(n-1)`, capped.
+    pub fn pause_ms(&self, n: u32) -> f64 {
+        let doublings = i32::try_from(n.saturating_sub(1)).unwrap_or(i32::MAX);
+        (self.delay_ms * 2f64.powi(doublings)).min(self.delay_max_ms.max(self.delay_ms))
+    }
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Self { host: "localhost".to_owned(), port: 8000, workers: 0, drain_ms: 30_000, admin_key: None }
+    }
+}
+
+impl Default for Fleet {
+    fn default() -> Self {
+        Self {
+            prefill: vec!["localhost:8001".to_owned()],
+            decode: vec!["localhost:8002".to_owned()],
+            model: None,
+            probe_attempts: 3,
+            probe_interval_ms: 10_000,
+            probe_timeout_ms: 5_000,
+        }
+    }
+}
+
+impl Default for Engine {
+    fn default() -> Self {
+        Self { api_key: None, lease_ms: 30_000 }
+    }
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self { attempts: 3, delay_ms: 1.0, delay_max_ms: 1000.0 }
+    }
+}
+
+impl Default for Timeout {
+    fn default() -> Self {
+        Self {
+            connect_ms: 3_000,
+            prefill_ms: 600_000,
+            first_byte_ms: 600_000,
+            gap_ms: 300_000,
+            total_ms: 3_600_000,
+            body_ms: 60_000,
+            header_ms: 15_000,
+            models_ms: 3_000,
+        }
+    }
+}
+
+impl Default for Limit {
+    fn default() -> Self {
+        Self {
+            body_bytes: 64 << 20,
+            header_bytes: 64 << 10,
+            headers: 100,
+            connections: 20_000,
+            inflight: 16_384,
+            queue: 4_096,
+            queue_ms: 30_000,
+            prefill_reply_bytes: 64 << 20,
+            answer_bytes: 64 << 20,
+            frame_bytes: 1 << 20,
+            json_depth: 512,
+            json_members: 4_096,
+            releases: 1_024,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_cap() {
+        let retry = Retry { attempts: 9, delay_ms: 1.0, delay_max_ms: 5.0 };
+        let pauses: Vec<f64> = (1..=5).map(|n| retry.pause_ms(n)).collect();
+        assert_eq!(pauses, [1.0, 2.0, 4.0, 5.0, 5.0]);
+        assert_eq!(retry.pause_ms(u32::MAX), 5.0);
+        assert_eq!(Retry { delay_ms: 0.0, ..retry.clone() }.pause_ms(3), 0.0);
+        assert_eq!(
+            Retry { delay_ms: 2_000.0, ..retry }.pause_ms(1),
+            2_000.0,
+            "a long base is not cut by the cap"
+        );
+    }
+
+    #[test]
+    fn bind_host_drops_brackets() {
+        for (written, bound) in
+            [("[::]", "::"), ("::1", "::1"), ("0.0.0.0", "0.0.0.0"), ("localhost", "localhost")]
+        {
+            let server = Server { host: written.to_owned(), ..Server::default() };
+            assert_eq!(server.bind_host(), bound);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What `pd-proxy check` prints: every key, its value and where it came from.
+
+use super::load::Loaded;
+use super::schema::leaves;
+use serde_json::Value as Json;
+use std::fmt::Write;
+
+/// The whole configuration as readable TOML, one key per line with its origin behind it. Secrets are masked; a
+/// key that is not set is a comment.
+pub fn render(loaded: &Loaded) -> String {
+    let leaves = leaves(&loaded.config);
+    let lines: Vec<(&str, String, String)> = leaves
+        .iter()
+        .filter_map(|(key, value)| {
+            let (section, name) = key.split_once('.')?;
+            let shown = if value.is_null() {
+                format!("# {name} is not set")
+            } else {
+                value_line(name, value, &leaves)
+            };
+            Some((section, shown, loaded.origins.of(key).to_string()))
+        })
+        .collect();
+    let width =
+        lines.iter().map(|(_, line, _)| line.chars().count()).filter(|width| *width <= MAX_ALIGNED).max();
+    let width = width.unwrap_or(0);
+    let mut text = String::new();
+    let mut open = "";
+    for (section, line, origin) in &lines {
+        if *section != open {
+            let gap = if open.is_empty() { "" } else { "\n" };
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "{gap}[{section}]");
+            open = section;
+        }
+        let _ = writeln!(text, "{line:width$}  # {origin}");
+    }
+    text
+}
+
+/// Origins stand in one column beside lines up to this many characters; a longer line has its own right behind.
+const MAX_ALIGNED: usize = 60;
+
+fn value_line(name: &str, value: &Json, leaves: &[(String, Json)]) -> String {
+    let names = leaves.iter().filter_map(|(key, _)| key.split_once('.'));
+    let width = names.map(|(_, name)| name.len()).max().unwrap_or(0);
+    format!("{name:width$} = {}", in_toml(value))
+}
+
+fn in_toml(value: &Json) -> String {
+    match value {
+        Json::String(text) => toml::Value::from(text.as_str()).to_string(),
+        Json::Array(entries) => format!("[{}]", entries.iter().map(in_toml).collect::<Vec<_>>().join(", ")),
+        Json::Number(number) if number.is_u64() => grouped(&number.to_string()),
+        other => other.to_string(),
+    }
+}
+
+/// `64000` as `64_000`.
+fn grouped(digits: &str) -> String {
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push('_');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::ServeArgs;
+    use crate::config::{Config, Env};
+
+    fn loaded(args: ServeArgs, env: &[(&str, &str)]) -> Loaded {
+        let env: Env = env.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
+        Config::load(&args, &env).unwrap()
+    }
+
+    #[test]
+    fn values_stand_with_their_origin_and_secrets_masked() {
+        let args = ServeArgs { port: Some("9000".to_owned()), ..ServeArgs::default() };
+        let env = [("OPENAI_API_KEY", "sk-secret"), ("PD_PROXY__FLEET__DECODE", "a:1,b:2")];
+        let text = render(&loaded(args, &env));
+        let line = |start: &str| {
+            let line = text.lines().find(|line| line.starts_with(start)).unwrap();
+            line.split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(line("port"), "port = 9_000 # flag --port");
+        assert_eq!(line("host"), "host = \"localhost\" # default");
+        assert_eq!(line("decode"), "decode = [\"a:1\", \"b:2\"] # env PD_PROXY__FLEET__DECODE");
+        assert_eq!(line("api_key"), "api_key = \"***\" # env OPENAI_API_KEY");
+        assert_eq!(line("delay_ms"), "delay_ms = 1.0 # default");
+        assert_eq!(line("# model"), "# model is not set # default");
+        assert!(!text.contains("sk-secret"));
+    }
+
+    #[test]
+    fn the_report_is_toml_and_names_every_key() {
+        let loaded = loaded(ServeArgs::default(), &[]);
+        let text = render(&loaded);
+        let table: toml::Table = text.parse().unwrap();
+        for (key, value) in leaves(&loaded.config) {
+            let (section, name) = key.split_once('.').unwrap();
+            assert_eq!(table[section].get(name).is_none(), value.is_null(), "{key}");
+            assert!(!value.is_null() || text.contains(&format!("# {name} is not set")), "{key}");
+        }
+    }
+
+    #[test]
+    fn long_numbers_are_grouped() {
+        for (digits, shown) in [("0", "0"), ("999", "999"), ("1000", "1_000"), ("67108864", "67_108_864")] {
+            assert_eq!(grouped(digits), shown);
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! The known keys, read off the default tree so that no second list of them exists.
+
+use super::{Config, SECRETS};
+use serde_json::Value as Json;
+
+/// A name that differs by more than this many letters, or by a third of its own, is not offered as the nearest.
+const MAX_DISTANCE: usize = 3;
+/// Names longer than this are not compared, bytes.
+const MAX_COMPARED_BYTES: usize = 64;
+
+/// How a value given as bare text is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// As it stands, quotes optional.
+    Text,
+    /// A TOML array, or entries between commas.
+    List,
+    /// Any other TOML value.
+    Other,
+}
+
+/// Every `section.key` with its kind, in the order of the tree.
+pub(crate) struct Schema {
+    keys: Vec<(String, Kind)>,
+}
+
+/// Every leaf of the tree as `section.key` and value, in the order of the tree; an unset option is `Null`.
+pub(crate) fn leaves(config: &Config) -> Vec<(String, Json)> {
+    // The tree holds strings, numbers and lists only, and so always serialises.
+    let Ok(Json::Object(sections)) = serde_json::to_value(config) else { return Vec::new() };
+    let mut leaves = Vec::new();
+    for (section, keys) in sections {
+        if let Json::Object(keys) = keys {
+            leaves.extend(keys.into_iter().map(|(key, value)| (format!("{section}.{key}"), value)));
+        }
+    }
+    leaves
+}
+
+/// The environment variable of a secret key, `None` for any other key.
+pub(crate) fn secret_variable(key: &str) -> Option<&'static str> {
+    SECRETS.iter().find(|(secret, _)| *secret == key).map(|(_, variable)| *variable)
+}
+
+impl Schema {
+    /// The schema of the default tree.
+    pub(crate) fn of_defaults() -> Self {
+        let kind = |value: &Json| match value {
+            // every optional key is a text or a secret
+            Json::String(_) | Json::Null => Kind::Text,
+            Json::Array(_) => Kind::List,
+            _ => Kind::Other,
+        };
+        Self {
+            keys: leaves(&Config::default()).iter().map(|(key, value)| (key.clone(), kind(value))).collect(),
+        }
+    }
+
+    /// The kind of a key, `None` when there is no such key.
+    pub(crate) fn kind(&self, key: &str) -> Option<Kind> {
+        self.keys.iter().find(|(known, _)| known == key).map(|(_, kind)| *kind)
+    }
+
+    /// Whether a section has this name.
+    pub(crate) fn is_section(&self, name: &str) -> bool {
+        self.keys.iter().any(|(key, _)| key.split_once('.').is_some_and(|(section, _)| section == name))
+    }
+
+    /// The known key that an unknown one most likely means: the same name in another section, else the least edit.
+    pub(crate) fn nearest(&self, unknown: &str) -> Option<String> {
+        let name = |key: &str| key.rsplit('.').next().map(str::to_owned);
+        let namesake = self.keys.iter().find(|(key, _)| name(key) == name(unknown));
+        let nearest = || {
+            let near = self.keys.iter().filter_map(|(key, _)| Some((key_distance(unknown, key)?, key)));
+            near.min_by_key(|(distance, _)| *distance).map(|(_, key)| key)
+        };
+        namesake.map(|(key, _)| key).or_else(nearest).cloned()
+    }
+}
+
+impl Kind {
+    /// Reads bare text, as variables and flags give it. What cannot be read stays a string, for the type check to refuse.
+    pub(crate) fn read(self, text: &str) -> toml::Value {
+        let as_toml = text.trim().parse::<toml::Value>().ok();
+        match (self, as_toml) {
+            (Self::Text, Some(value @ toml::Value::String(_)))
+            | (Self::List, Some(value @ toml::Value::Array(_)))
+            | (Self::Other, Some(value)) => value,
+            (Self::List, _) => {
+                let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
+                toml::Value::Array(entries.map(|entry| toml::Value::String(entry.to_owned())).collect())
+            }
+            _ => toml::Value::String(text.to_owned()),
+        }
+    }
+}
+
+/// How far a key is from an unknown one, `None` when its section or its name alone is too far to be meant.
+fn key_distance(unknown: &str, key: &str) -> Option<usize> {
+    let close = |unknown: &str, known: &str| {
+        let far = (unknown.len() / 3).clamp(1, MAX_DISTANCE);
+        Some(distance(unknown, known)).filter(|distance| *distance <= far)
+    };
+    let (section, name) = key.split_once('.')?;
+    match unknown.split_once('.') {
+        Some((unknown_section, unknown_name)) => {
+            Some(close(unknown_section, section)? + close(unknown_name, name)?)
+        }
+        None => close(unknown, name),
+    }
+}
+
+/// Letters to insert, delete or replace to make one name the other (Levenshtein); two neighbours swapped count as one.
+fn distance(left: &str, right: &str) -> usize {
+    if left.len().max(right.len()) > MAX_COMPARED_BYTES {
+        return usize::MAX;
+    }
+    if is_swap(left, right) {
+        return 1;
+    }
+    let mut row: Vec<usize> = (0..=right.chars().count()).collect();
+    for (above, from) in left.chars().enumerate() {
+        let mut next = vec![above + 1];
+        let mut beside = above + 1;
+        for (to, pair) in right.chars().zip(row.windows(2)) {
+            let [diagonal, over] = pair else { continue };
+            beside = (diagonal + usize::from(from != to)).min(over + 1).min(beside + 1);
+            next.push(beside);
+        }
+        row = next;
+    }
+    row.last().copied().unwrap_or(usize::MAX)
+}
+
+/// Whether exactly two neighbouring letters changed places.
+fn is_swap(left: &str, right: &str) -> bool {
+    let same_length = left.chars().count() == right.chars().count();
+    let changed: Vec<(usize, (char, char))> =
+        left.chars().zip(right.chars()).enumerate().filter(|(_, (from, to))| from != to).collect();
+    match changed.as_slice() {
+        [(first, (a, b)), (second, (c, d))] => same_length && first + 1 == *second && a == d && b == c,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distance_counts_single_letter_edits() {
+        for (left, right, edits) in [
+            ("", "", 0),
+            ("port", "port", 0),
+            ("prot", "port", 1),
+            ("polcy", "policy", 1),
+            ("", "abc", 3),
+            ("hosts", "host", 1),
+        ] {
+            assert_eq!(distance(left, right), edits, "{left} {right}");
+        }
+    }
+
+    #[test]
+    fn the_nearest_key_is_a_namesake_or_a_small_edit() {
+        let schema = Schema::of_defaults();
+        for (unknown, nearest) in [
+            ("route.polcy", Some("route.policy")),
+            ("server.policy", Some("route.policy")),
+            ("port", Some("server.port")),
+            ("sever.port", Some("server.port")),
+            ("fleet.prefil", Some("fleet.prefill")),
+            ("limits.body_byte", Some("limit.body_bytes")),
+            ("server.prot", Some("server.port")),
+            ("server.tls", None),
+            ("tls.certificate", None),
+        ] {
+            assert_eq!(schema.nearest(unknown).as_deref(), nearest, "{unknown}");
+        }
+    }
+
+    #[test]
+    fn bare_text_is_read_by_the_kind_of_its_key() {
+        let list = |entries: &[&str]| toml::Value::from(entries.to_vec());
+        assert_eq!(Kind::Text.read("123"), toml::Value::from("123"));
+        assert_eq!(Kind::Text.read("\"a b\""), toml::Value::from("a b"));
+        assert_eq!(Kind::List.read("a:1, b:2"), list(&["a:1", "b:2"]));
+        assert_eq!(Kind::List.read("[\"a:1\"]"), list(&["a:1"]));
+        assert_eq!(Kind::Other.read("64_000"), toml::Value::from(64_000));
+        assert_eq!(Kind::Other.read("many"), toml::Value::from("many"));
+    }
+
+    #[test]
+    fn every_secret_is_a_key_of_the_tree() {
+        let schema = Schema::of_defaults();
+        for (key, _) in SECRETS {
+            assert_eq!(schema.kind(key), Some(Kind::Text), "{key}");
+        }
+        assert!(schema.is_section("server") && !schema.is_section("port"));
+    }
+}

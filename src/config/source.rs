@@ -1,0 +1,93 @@
+//! Where settings come from besides flags: files and the environment. Both yield entries and problems, never a tree.
+
+use super::SECRETS;
+use super::error::{ConfigError, Problem};
+use super::load::{Entry, Env, Found, Given, Origin};
+use super::schema::Schema;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// The longest file that is read, bytes.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+/// What the variables that set a key start with; `__` also stands between section and key.
+const PREFIX: &str = "PD_PROXY__";
+
+/// Reads one TOML file.
+pub(crate) fn file(path: &Path, schema: &Schema, found: &mut Found) {
+    let origin = Origin::File(path.to_owned());
+    match read(path).and_then(|text| parse(&text)) {
+        Err(problem) => found.errors.push(ConfigError { origin, problem }),
+        Ok(sections) => {
+            for (section, value) in sections {
+                in_section(section, value, (schema, &origin), found);
+            }
+        }
+    }
+}
+
+/// Picks the variables that set a key. An empty variable counts as not set, as it does in most shells' `${X:-…}`.
+pub(crate) fn environment(env: &Env, found: &mut Found) {
+    let entry = |key: String, name: &str, text: &String| Entry {
+        key,
+        given: Given::Text(text.clone()),
+        origin: Origin::Env(name.to_owned()),
+    };
+    for (key, name) in SECRETS {
+        if let Some(text) = env.get(name).filter(|text| !text.is_empty()) {
+            found.entries.push(entry(key.to_owned(), name, text));
+        }
+    }
+    for (name, text) in env.iter().filter(|(_, text)| !text.is_empty()) {
+        if let Some(key) = name.strip_prefix(PREFIX) {
+            found.entries.push(entry(key.to_ascii_lowercase().replace("__", "."), name, text));
+        }
+    }
+}
+
+/// Whether a variable is one that [`environment`] reads.
+pub(crate) fn is_ours(name: &str) -> bool {
+    name.starts_with(PREFIX) || SECRETS.iter().any(|(_, variable)| *variable == name)
+}
+
+fn in_section(section: String, value: toml::Value, (schema, origin): (&Schema, &Origin), found: &mut Found) {
+    match value {
+        toml::Value::Table(keys) => found.entries.extend(keys.into_iter().map(|(key, value)| Entry {
+            key: format!("{section}.{key}"),
+            given: Given::Value(value),
+            origin: origin.clone(),
+        })),
+        _ => {
+            let problem = if schema.is_section(&section) {
+                Problem::NotASection { section }
+            } else {
+                Problem::UnknownKey { nearest: schema.nearest(&section), key: section }
+            };
+            found.errors.push(ConfigError { origin: origin.clone(), problem });
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<String, Problem> {
+    let mut text = String::new();
+    let file = File::open(path).map_err(Problem::Unreadable)?;
+    file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).map_err(Problem::Unreadable)?;
+    if text.len() as u64 > MAX_FILE_BYTES {
+        return Err(Problem::TooLong { limit_bytes: MAX_FILE_BYTES });
+    }
+    Ok(text)
+}
+
+fn parse(text: &str) -> Result<toml::Table, Problem> {
+    text.parse::<toml::Table>().map_err(|error| {
+        // The parser's Display quotes the line, which may hold a secret; its message does not.
+        let start = error.span().map_or(0, |span| span.start);
+        let before = text.get(..start).unwrap_or(text);
+        let line_start = before.rfind('\n').map_or(0, |end| end + 1);
+        Problem::Syntax {
+            line: before.matches('\n').count() + 1,
+            column: before.get(line_start..).unwrap_or_default().chars().count() + 1,
+            message: error.message().lines().collect::<Vec<_>>().join(", "),
+        }
+    })
+}

@@ -1,0 +1,220 @@
+//! What types cannot say about a configuration: bounds, endpoints, secrets. Finds everything at once.
+
+use crate::endpoint::{Endpoint, HostError, parse_host};
+use super::{Config, Problem, Secret};
+use std::collections::BTreeSet;
+
+/// Longest time any `_ms` key may hold: a week. Keeps deadline arithmetic far from overflow.
+const MAX_MS: u64 = 7 * 24 * 3_600_000;
+/// Largest value of any `_bytes` key: 1 TiB.
+const MAX_BYTES: u64 = 1 << 40;
+/// Largest value of any count; far below what a semaphore or channel can hold.
+const MAX_COUNT: u64 = 1 << 24;
+/// The HTTP server cannot read a head into less, bytes.
+const MIN_HEADER_BYTES: u64 = 8_192;
+/// Most runtime threads.
+const MAX_WORKERS: u64 = 1_024;
+/// Most attempts per leg, and most probes of an instance.
+const MAX_ATTEMPTS: u64 = 1_000;
+/// Deepest JSON, levels.
+const MAX_DEPTH: u64 = 1 << 16;
+/// Most engines in a role.
+const MAX_ENGINES: usize = 4_096;
+
+/// A key and what is wrong with its value.
+pub(crate) type Invalid = (&'static str, Problem);
+
+/// A numeric key, its value, and the smallest and largest that make sense.
+type Bound = (&'static str, u64, u64, u64);
+
+impl Config {
+    /// Everything that is wrong with the values; empty when the configuration can be run.
+    pub(crate) fn validate(&self) -> Vec<Invalid> {
+        let mut invalid = Vec::new();
+        if let Err(why) = parse_host(&self.server.host) {
+            invalid.push((
+                "server.host",
+                Problem::Host { key: "server.host", text: self.server.host.clone(), why },
+            ));
+        }
+        engines(("fleet.prefill", "--prefill"), &self.fleet.prefill, &mut invalid);
+        engines(("fleet.decode", "--decode"), &self.fleet.decode, &mut invalid);
+        if self.fleet.model.as_deref() == Some("") {
+            invalid.push(("fleet.model", Problem::EmptyText { key: "fleet.model" }));
+        }
+        secret("engine.api_key", self.engine.api_key.as_ref(), &mut invalid);
+        secret("server.admin_key", self.server.admin_key.as_ref(), &mut invalid);
+        let bounds = [self.bounds(), self.time_bounds(), self.limit_bounds()].concat();
+        invalid.extend(bounds.into_iter().filter(|(_, value, min, max)| !(min..=max).contains(&value)).map(
+            |(key, value, min, max)| (key, Problem::OutOfRange { key, value: value.to_string(), min, max }),
+        ));
+        self.pauses(&mut invalid);
+        invalid
+    }
+
+    fn bounds(&self) -> Vec<Bound> {
+        let Self { server, fleet, engine, retry, .. } = self;
+        vec![
+            ("server.port", u64::from(server.port), 0, u64::from(u16::MAX)),
+            ("server.workers", wide(server.workers), 0, MAX_WORKERS),
+            ("server.drain_ms", server.drain_ms, 0, MAX_MS),
+            ("fleet.probe_attempts", u64::from(fleet.probe_attempts), 1, MAX_ATTEMPTS),
+            ("fleet.probe_interval_ms", fleet.probe_interval_ms, 1, MAX_MS),
+            ("fleet.probe_timeout_ms", fleet.probe_timeout_ms, 1, MAX_MS),
+            ("engine.lease_ms", engine.lease_ms, 1, MAX_MS),
+            ("retry.attempts", u64::from(retry.attempts), 1, MAX_ATTEMPTS),
+        ]
+    }
+
+    fn time_bounds(&self) -> Vec<Bound> {
+        let time = &self.timeout;
+        let keys = [
+            ("timeout.connect_ms", time.connect_ms),
+            ("timeout.prefill_ms", time.prefill_ms),
+            ("timeout.first_byte_ms", time.first_byte_ms),
+            ("timeout.gap_ms", time.gap_ms),
+            ("timeout.total_ms", time.total_ms),
+            ("timeout.body_ms", time.body_ms),
+            ("timeout.header_ms", time.header_ms),
+            ("timeout.models_ms", time.models_ms),
+        ];
+        keys.into_iter().map(|(key, value)| (key, value, 1, MAX_MS)).collect()
+    }
+
+    fn limit_bounds(&self) -> Vec<Bound> {
+        let limit = &self.limit;
+        vec![
+            ("limit.body_bytes", wide(limit.body_bytes), 1, MAX_BYTES),
+            ("limit.header_bytes", wide(limit.header_bytes), MIN_HEADER_BYTES, MAX_BYTES),
+            ("limit.headers", wide(limit.headers), 1, MAX_COUNT),
+            ("limit.connections", wide(limit.connections), 1, MAX_COUNT),
+            ("limit.inflight", wide(limit.inflight), 1, MAX_COUNT),
+            ("limit.queue", wide(limit.queue), 0, MAX_COUNT),
+            ("limit.queue_ms", limit.queue_ms, 1, MAX_MS),
+            ("limit.prefill_reply_bytes", wide(limit.prefill_reply_bytes), 1, MAX_BYTES),
+            ("limit.answer_bytes", wide(limit.answer_bytes), 1, MAX_BYTES),
+            ("limit.frame_bytes", wide(limit.frame_bytes), 1, MAX_BYTES),
+            ("limit.json_depth", wide(limit.json_depth), 1, MAX_DEPTH),
+            ("limit.json_members", wide(limit.json_members), 1, MAX_COUNT),
+            ("limit.releases", wide(limit.releases), 1, MAX_COUNT),
+        ]
+    }
+
+    /// The two keys that may be fractions; infinity and NaN are TOML numbers, too.
+    fn pauses(&self, invalid: &mut Vec<Invalid>) {
+        let keys = [("retry.delay_ms", self.retry.delay_ms), ("retry.delay_max_ms", self.retry.delay_max_ms)];
+        for (key, value) in keys {
+            // exact: a week in ms is far below 2^53
+            if !(0.0..=MAX_MS as f64).contains(&value) {
+                invalid
+                    .push((key, Problem::OutOfRange { key, value: value.to_string(), min: 0, max: MAX_MS }));
+            }
+        }
+    }
+}
+
+fn engines((key, flag): (&'static str, &'static str), entries: &[String], invalid: &mut Vec<Invalid>) {
+    if !(1..=MAX_ENGINES).contains(&entries.len()) {
+        return invalid.push((key, Problem::Engines { key, count: entries.len(), max: MAX_ENGINES, flag }));
+    }
+    let mut seen = BTreeSet::new();
+    for text in entries {
+        match Endpoint::parse(text) {
+            // the value is not quoted: it may hold a password
+            Err(why @ HostError::Credentials) => {
+                invalid.push((key, Problem::Host { key, text: "http://…@…".to_owned(), why }));
+            }
+            Err(why) => invalid.push((key, Problem::Host { key, text: text.clone(), why })),
+            Ok(endpoint) => {
+                let name = endpoint.to_string();
+                if !seen.insert(endpoint) {
+                    invalid.push((key, Problem::Duplicate { key, endpoint: name }));
+                }
+            }
+        }
+    }
+}
+
+/// A key is sent as an HTTP header: visible ASCII only.
+fn secret(key: &'static str, value: Option<&Secret>, invalid: &mut Vec<Invalid>) {
+    match value.map(Secret::expose) {
+        Some("") => invalid.push((key, Problem::EmptyText { key })),
+        Some(text) if !text.bytes().all(|byte| byte.is_ascii_graphic()) => {
+            invalid.push((key, Problem::SecretCharacters { key }));
+        }
+        _ => {}
+    }
+}
+
+fn wide(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::schema::leaves;
+    use super::*;
+
+    fn messages(change: impl FnOnce(&mut Config)) -> Vec<String> {
+        let mut config = Config::default();
+        change(&mut config);
+        config.validate().into_iter().map(|(_, problem)| problem.to_string()).collect()
+    }
+
+    #[test]
+    fn the_defaults_are_valid() {
+        assert_eq!(messages(|_| {}), Vec::<String>::new());
+    }
+
+    #[test]
+    fn every_number_of_the_tree_has_bounds() {
+        let config = Config::default();
+        let bounds = [config.bounds(), config.time_bounds(), config.limit_bounds()].concat();
+        let mut bounded: BTreeSet<&str> = bounds.iter().map(|(key, ..)| *key).collect();
+        bounded.extend(["retry.delay_ms", "retry.delay_max_ms"]);
+        let leaves = leaves(&config);
+        let numbers: BTreeSet<&str> =
+            leaves.iter().filter(|(_, value)| value.is_number()).map(|(key, _)| key.as_str()).collect();
+        assert_eq!(bounded, numbers);
+    }
+
+    #[test]
+    fn everything_wrong_is_said_at_once() {
+        let found = messages(|config| {
+            config.server.host = "a b".to_owned();
+            config.fleet.prefill = vec![];
+            config.fleet.decode =
+                vec!["h:1".to_owned(), "http://H:1/".to_owned(), "http://u:pw@h:2".to_owned()];
+            config.engine.api_key = Some(Secret::new("sk-1\n"));
+            config.server.admin_key = Some(Secret::new(""));
+            config.limit.inflight = 0;
+            config.limit.header_bytes = 100;
+            config.retry.delay_ms = f64::NAN;
+        });
+        assert_eq!(
+            found,
+            [
+                "server.host: `a b` is no host name: letters, digits, `-`, `_` and `.`, at most 63 between dots and 253 in all",
+                "fleet.prefill lists 0 engines: expected 1 to 4096, as in --prefill host:port",
+                "fleet.decode: `h:1` is listed twice",
+                "fleet.decode: `http://…@…` holds credentials: set engine.api_key (or OPENAI_API_KEY) instead",
+                "engine.api_key holds a space, line end or other character that no key has: is there a newline at its end?",
+                "server.admin_key is empty: leave it out instead",
+                "limit.header_bytes = 100: expected 8192 to 1099511627776",
+                "limit.inflight = 0: expected 1 to 16777216",
+                "retry.delay_ms = NaN: expected 0 to 604800000",
+            ]
+        );
+    }
+
+    #[test]
+    fn one_endpoint_may_serve_both_roles_and_nobody_need_wait() {
+        let found = messages(|config| {
+            config.fleet.prefill = vec!["h:7100".to_owned()];
+            config.fleet.decode = vec!["h:7100".to_owned()];
+            config.limit.queue = 0;
+            config.server.port = 0;
+        });
+        assert_eq!(found, Vec::<String>::new());
+    }
+}

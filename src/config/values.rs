@@ -1,0 +1,191 @@
+//! Kinds of value that the tree holds beside numbers and strings: secrets, and names out of a fixed set.
+
+use serde::{Deserialize, Serialize, Serializer};
+use std::fmt;
+use std::str::FromStr;
+
+/// What stands for a secret wherever it would be shown.
+const MASK: &str = "***";
+
+/// A key or token; shown as `***` by Debug, Display and Serialize.
+#[derive(Clone, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(String);
+
+/// A name that is not in the set.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected one of {}", allowed.join(", "))]
+pub struct UnknownName {
+    /// The names that would have been accepted.
+    pub allowed: &'static [&'static str],
+}
+
+impl Secret {
+    /// Wraps a key.
+    pub fn new(key: impl Into<String>) -> Self {
+        Self(key.into())
+    }
+
+    /// The key itself, for the one place that sends or compares it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(MASK)
+    }
+}
+
+impl fmt::Display for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(MASK)
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(MASK)
+    }
+}
+
+/// An enum with one written name per variant, read in any case, with `-` for `_`, and by its aliases too.
+macro_rules! named {
+    ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal $(| $alias:literal)*,)+ }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+        #[serde(try_from = "String", into = "&'static str")]
+        pub enum $name { $($(#[$doc])* $variant,)+ }
+
+        impl $name {
+            /// The written names, in order.
+            pub const NAMES: &'static [&'static str] = &[$($text),+];
+
+            /// The name as written in files.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $text,)+ }
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = UnknownName;
+            fn from_str(text: &str) -> Result<Self, UnknownName> {
+                match text.to_ascii_lowercase().replace('-', "_").as_str() {
+                    $($text $(| $alias)* => Ok(Self::$variant),)+
+                    _ => Err(UnknownName { allowed: Self::NAMES }),
+                }
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = UnknownName;
+            fn try_from(text: String) -> Result<Self, UnknownName> {
+                text.parse()
+            }
+        }
+
+        impl From<$name> for &'static str {
+            fn from(value: $name) -> Self {
+                value.name()
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+    };
+}
+
+named! {
+    /// The rule that picks a prefiller and a decoder.
+    Policy {
+        /// The instance predicted to be done first.
+        #[default]
+        LeastWork = "least_work",
+        /// Each in turn.
+        RoundRobin = "round_robin",
+        /// Any, with equal chance.
+        Random = "random",
+        /// The less loaded of two drawn at random.
+        PowerOfTwo = "power_of_two",
+    }
+}
+
+named! {
+    /// Log levels under the names that Python's logging uses.
+    Level {
+        /// Everything.
+        Trace = "trace",
+        /// What a developer asks for.
+        Debug = "debug",
+        /// One line per request and per change of state.
+        #[default]
+        Info = "info",
+        /// What an operator should look at.
+        Warning = "warning" | "warn",
+        /// What failed.
+        Error = "error",
+        /// As `error`: there is nothing above it here.
+        Critical = "critical",
+    }
+}
+
+named! {
+    /// The form of a log line.
+    LogFormat {
+        /// For people.
+        #[default]
+        Text = "text",
+        /// One JSON object per line.
+        Json = "json",
+    }
+}
+
+impl Level {
+    /// The level's name in a `tracing` filter.
+    pub fn filter(self) -> &'static str {
+        match self {
+            Self::Trace => "trace",
+            Self::Debug => "debug",
+            Self::Info => "info",
+            Self::Warning => "warn",
+            Self::Error | Self::Critical => "error",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_never_show() {
+        let secret = Secret::new("sk-123");
+        let shown = format!("{secret} {secret:?} {}", serde_json::to_string(&secret).unwrap());
+        assert_eq!(shown, "*** *** \"***\"");
+        assert_eq!(secret.expose(), "sk-123");
+    }
+
+    #[test]
+    fn names_are_read_in_any_case_and_by_alias() {
+        for (text, level) in [("INFO", Level::Info), ("Warn", Level::Warning), ("CRITICAL", Level::Critical)]
+        {
+            assert_eq!(text.parse(), Ok(level));
+        }
+        assert_eq!("power-of-two".parse(), Ok(Policy::PowerOfTwo));
+        let wrong = "fastest".parse::<Policy>().unwrap_err();
+        assert_eq!(wrong.to_string(), "expected one of least_work, round_robin, random, power_of_two");
+    }
+
+    #[test]
+    fn every_name_reads_back_as_itself() {
+        for name in Level::NAMES {
+            assert_eq!(name.parse::<Level>().unwrap().name(), *name);
+        }
+        assert_eq!(Level::Critical.filter(), "error");
+        assert_eq!(Level::Warning.filter(), "warn");
+    }
+}
