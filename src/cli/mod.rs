@@ -54,7 +54,7 @@ pub struct ServeArgs {
     pub log_level: Option<String>,
 
     /// Address to listen on; localhost is loopback, IPv4 and IPv6 [default: localhost]
-    #[arg(long, allow_hyphen_values = true, help_heading = "Listening")]
+    #[arg(long, help_heading = "Listening")]
     pub host: Option<String>,
     /// Port to listen on; 0 takes any free one [default: 8000]
     #[arg(long, allow_negative_numbers = true, help_heading = "Listening")]

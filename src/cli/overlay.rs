@@ -80,10 +80,9 @@ impl Role<'_> {
         let (direct_flag, direct) = self.direct;
         let known = found.errors.len();
         let mut entries = self.paired(found);
-        let paired = !(self.hosts.is_empty() && self.ports.is_empty());
         self.direct(&mut entries, found);
         // An incomplete list is not entered: what is wrong with it has been said.
-        if found.errors.len() > known || !(paired || !direct.is_empty()) {
+        if found.errors.len() > known || entries.is_empty() {
             return;
         }
         let hosts_flag = format!("--{}-hosts", self.name);

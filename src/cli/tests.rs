@@ -101,9 +101,15 @@ fn the_last_of_a_repeated_flag_wins_and_set_wins_over_it() {
     assert_eq!(*origins.of("server.port"), Origin::Flag("--set".to_owned()));
 }
 
+fn check_messages(cases: &[(&str, &str)]) {
+    for (line, message) in cases {
+        assert_eq!(wrong(line), *message, "{line}");
+    }
+}
+
 #[test]
-fn bad_flags_are_named_with_what_would_be_right() {
-    for (line, message) in [
+fn hosts_and_ports_that_do_not_fit_are_named() {
+    check_messages(&[
         (
             "pd-proxy --prefiller-hosts a b --prefiller-ports 1",
             "flag --prefiller-hosts: --prefiller-hosts names 2 hosts and --prefiller-ports 1 port: give one port for each host",
@@ -136,6 +142,12 @@ fn bad_flags_are_named_with_what_would_be_right() {
             "pd-proxy --prefiller-hosts 0.0.0.0",
             "flag --prefiller-hosts: `0.0.0.0` is a wildcard, which names no engine: give the address at which it can be reached",
         ),
+    ]);
+}
+
+#[test]
+fn bad_flags_are_named_with_what_would_be_right() {
+    check_messages(&[
         (
             "pd-proxy --port 70000",
             "flag --port: server.port = 70000: expected a whole number from 0 to 65535",
@@ -179,9 +191,7 @@ fn bad_flags_are_named_with_what_would_be_right() {
             "flag --set: engine.api_key must not stand on a command line, where `ps` shows it: \
              use the variable OPENAI_API_KEY or a file",
         ),
-    ] {
-        assert_eq!(wrong(line), message, "{line}");
-    }
+    ]);
 }
 
 #[test]

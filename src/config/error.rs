@@ -64,7 +64,7 @@ pub enum Problem {
     /// `--set` without `key=value`.
     #[error("`{text}` is no setting: write section.key=value, as in route.policy=round_robin")]
     NotASetting {
-        /// The text given, cut at a sign that could precede a secret.
+        /// The text given; it has no `=`.
         text: String,
     },
     /// A secret among the arguments, where every user of the machine can read it.

@@ -137,7 +137,7 @@ fn bad_files_are_named_with_what_is_wrong() {
     ] {
         let path = file(&dir, "bad.toml", text);
         assert_eq!(
-            from_files(&[path.clone()]).unwrap_err(),
+            from_files(std::slice::from_ref(&path)).unwrap_err(),
             format!("file {}: {message}", path.display()),
             "{text}"
         );
@@ -148,7 +148,7 @@ fn bad_files_are_named_with_what_is_wrong() {
 fn broken_toml_does_not_show_the_line_that_may_hold_a_secret() {
     let dir = TempDir::new().unwrap();
     let path = file(&dir, "bad.toml", "[engine]\n  api_key = sk-very-secret\n");
-    let message = from_files(&[path.clone()]).unwrap_err();
+    let message = from_files(std::slice::from_ref(&path)).unwrap_err();
     assert!(message.starts_with(&format!("file {}: line 2, column 13: ", path.display())), "{message}");
     assert!(!message.contains("very-secret") && message.lines().count() == 1, "{message}");
 }
@@ -157,13 +157,13 @@ fn broken_toml_does_not_show_the_line_that_may_hold_a_secret() {
 fn files_that_cannot_be_read_are_named() {
     let dir = TempDir::new().unwrap();
     let gone = dir.path().join("gone.toml");
-    let message = from_files(&[gone.clone()]).unwrap_err();
+    let message = from_files(std::slice::from_ref(&gone)).unwrap_err();
     assert_eq!(
         message,
         format!("file {}: cannot be read: No such file or directory (os error 2)", gone.display())
     );
     let long = file(&dir, "long.toml", &"#".repeat((1 << 20) + 1));
-    let message = from_files(&[long.clone()]).unwrap_err();
+    let message = from_files(std::slice::from_ref(&long)).unwrap_err();
     assert_eq!(
         message,
         format!("file {}: is longer than 1048576 bytes: is this the right file?", long.display())
