@@ -186,7 +186,8 @@ fn settings(config: &Config) -> Settings {
     Settings {
         attempts: retry.attempts,
         delay: Duration::from_secs_f64(retry.delay_ms / 1e3),
-        delay_max: Duration::from_secs_f64(retry.delay_max_ms / 1e3),
+        // A long first pause that somebody asks for is not cut by a shorter default.
+        delay_max: Duration::from_secs_f64(retry.delay_max_ms.max(retry.delay_ms) / 1e3),
         lease: ms(config.engine.lease_ms),
         prefill: ms(timeout.prefill_ms),
         first_byte: ms(timeout.first_byte_ms),
@@ -201,7 +202,8 @@ fn settings(config: &Config) -> Settings {
 fn edge(config: &Config) -> Result<Edge, StartError> {
     let (limit, timeout, fleet) = (&config.limit, &config.timeout, &config.fleet);
     let bearer = |key: &config::Secret| {
-        let mut value = HeaderValue::from_str(&format!("Bearer {}", key.expose())).map_err(|_| StartError::Key)?;
+        let mut value =
+            HeaderValue::from_str(&format!("Bearer {}", key.expose())).map_err(|_| StartError::Key)?;
         value.set_sensitive(true);
         Ok::<_, StartError>(value)
     };

@@ -161,7 +161,11 @@ impl Error {
 
     /// The text for the log: the public message and the detail.
     pub fn log_line(&self) -> String {
-        if self.detail.is_empty() { self.public.to_string() } else { format!("{}: {}", self.public, self.detail) }
+        if self.detail.is_empty() {
+            self.public.to_string()
+        } else {
+            format!("{}: {}", self.public, self.detail)
+        }
     }
 
     /// OpenAI's `{"error":{"message","type","param","code"}}`, as JSON text.

@@ -2,9 +2,9 @@
 //! hosts and ports that are given apart.
 
 use super::ServeArgs;
-use crate::endpoint::{HostError, engine_host, engine_port};
 use crate::config::load::{Entry, Found, Given, Origin};
 use crate::config::{ConfigError, Endpoint, Problem, SECRETS};
+use crate::endpoint::{HostError, engine_host, engine_port};
 
 /// The engines of one role, as the flags give them.
 struct Role<'a> {

@@ -1,7 +1,7 @@
 //! What can be wrong with a configuration. All of it is found in one go, one line each.
 
-use crate::endpoint::HostError;
 use super::load::Origin;
+use crate::endpoint::HostError;
 use std::fmt;
 use thiserror::Error;
 

@@ -11,8 +11,8 @@ mod source;
 mod validate;
 pub mod values;
 
-pub use error::{ConfigError, ConfigErrors, Problem};
 pub use crate::endpoint::{Endpoint, HostError};
+pub use error::{ConfigError, ConfigErrors, Problem};
 pub use load::{Env, Loaded, Origin, Origins, process_env};
 pub use values::{Level, LogFormat, Policy, Secret, UnknownName};
 
@@ -195,14 +195,6 @@ impl Server {
     }
 }
 
-impl Retry {
-    /// The pause after failed attempt `n` (1 = the first), ms: `delay_ms * 2^(n-1)`, capped.
-    pub fn pause_ms(&self, n: u32) -> f64 {
-        let doublings = i32::try_from(n.saturating_sub(1)).unwrap_or(i32::MAX);
-        (self.delay_ms * 2f64.powi(doublings)).min(self.delay_max_ms.max(self.delay_ms))
-    }
-}
-
 impl Default for Server {
     fn default() -> Self {
         Self { host: "localhost".to_owned(), port: 8000, workers: 0, drain_ms: 30_000, admin_key: None }
@@ -272,20 +264,6 @@ impl Default for Limit {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn pauses_double_up_to_the_cap() {
-        let retry = Retry { attempts: 9, delay_ms: 1.0, delay_max_ms: 5.0 };
-        let pauses: Vec<f64> = (1..=5).map(|n| retry.pause_ms(n)).collect();
-        assert_eq!(pauses, [1.0, 2.0, 4.0, 5.0, 5.0]);
-        assert_eq!(retry.pause_ms(u32::MAX), 5.0);
-        assert_eq!(Retry { delay_ms: 0.0, ..retry.clone() }.pause_ms(3), 0.0);
-        assert_eq!(
-            Retry { delay_ms: 2_000.0, ..retry }.pause_ms(1),
-            2_000.0,
-            "a long base is not cut by the cap"
-        );
-    }
 
     #[test]
     fn bind_host_drops_brackets() {

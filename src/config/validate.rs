@@ -1,7 +1,7 @@
 //! What types cannot say about a configuration: bounds, endpoints, secrets. Finds everything at once.
 
-use crate::endpoint::{Endpoint, HostError, parse_host};
 use super::{Config, Problem, Secret};
+use crate::endpoint::{Endpoint, HostError, parse_host};
 use std::collections::BTreeSet;
 
 /// Longest time any `_ms` key may hold: a week. Keeps deadline arithmetic far from overflow.

@@ -71,7 +71,8 @@ mod tests {
         );
         // The first of two duplicates counts as well.
         assert_eq!(
-            check(r#"{"sampling_params":{"extra_args":{"ec_transfer_params":{}},"extra_args":{}}}"#).as_deref(),
+            check(r#"{"sampling_params":{"extra_args":{"ec_transfer_params":{}},"extra_args":{}}}"#)
+                .as_deref(),
             Some("sampling_params.extra_args.ec_transfer_params")
         );
     }

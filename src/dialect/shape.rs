@@ -75,15 +75,23 @@ mod tests {
 
     #[test]
     fn several_prompts_are_seen_and_one_is_not() {
-        let bypass = |prompt: &str| read(Api::Completions, &format!(r#"{{"prompt":{prompt}}}"#)).bypass.is_some();
+        let bypass =
+            |prompt: &str| read(Api::Completions, &format!(r#"{{"prompt":{prompt}}}"#)).bypass.is_some();
         assert!(bypass(r#"["a","b"]"#) && bypass("[[1,2],[3]]"));
-        assert!(!bypass(r#""a""#) && !bypass("[1,2,3]") && !bypass(r#"["a"]"#) && !bypass("[[1,2]]") && !bypass("[]"));
+        assert!(
+            !bypass(r#""a""#)
+                && !bypass("[1,2,3]")
+                && !bypass(r#"["a"]"#)
+                && !bypass("[[1,2]]")
+                && !bypass("[]")
+        );
         assert!(read(Api::Chat, r#"{"prompt":["a","b"]}"#).bypass.is_none());
     }
 
     #[test]
     fn the_last_of_two_duplicates_counts_as_in_python() {
-        let s = read(Api::Chat, r#"{"stream":true,"stream":false,"model":"a","mod\u0065l":"b","max_tokens":7}"#);
+        let s =
+            read(Api::Chat, r#"{"stream":true,"stream":false,"model":"a","mod\u0065l":"b","max_tokens":7}"#);
         assert_eq!((s.stream, s.model.as_deref(), s.output_tokens), (false, Some("b"), 7));
     }
 

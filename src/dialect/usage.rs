@@ -166,7 +166,10 @@ mod tests {
             r#"{"type":"response.completed","response":{"usage":{"input_tokens_details":{"cached_tokens":96}}}}"#
         );
         let messages = r#"{"usage":{"input_tokens":16,"cache_read_input_tokens":0}}"#;
-        assert_eq!(patched(Api::Messages, messages), r#"{"usage":{"input_tokens":16,"cache_read_input_tokens":96}}"#);
+        assert_eq!(
+            patched(Api::Messages, messages),
+            r#"{"usage":{"input_tokens":16,"cache_read_input_tokens":96}}"#
+        );
     }
 
     #[test]
@@ -192,6 +195,9 @@ mod tests {
         let got = frames_with_cached(Api::Chat, frames.clone(), 8);
         assert_eq!(got, talk.replace("{\"cached_tokens\":1}", "{\"cached_tokens\":8}"));
         assert!(!may_carry_usage(talk.split("\n\n").next().unwrap().as_bytes()));
-        assert_eq!(of_frames(Api::Chat, &frames), Some(Usage { prompt: Some(9), cached: Some(1), output: Some(4) }));
+        assert_eq!(
+            of_frames(Api::Chat, &frames),
+            Some(Usage { prompt: Some(9), cached: Some(1), output: Some(4) })
+        );
     }
 }

@@ -56,7 +56,7 @@ struct RouteMeter {
 /// What one finished request measured.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sample {
-    /// Until the first byte of the answer went out.
+    /// Until the first byte of a stream went out.
     pub ttft: Option<Duration>,
     /// Mean time per output token after the first.
     pub tpot: Option<Duration>,
@@ -83,12 +83,13 @@ impl Exposition {
         if let Some(handle) = RECORDER.get() {
             return Exposition(Some(handle.clone()));
         }
-        let recorder = match names::buckets().into_iter().try_fold(PrometheusBuilder::new(), |b, (name, bounds)| {
-            b.set_buckets_for_metric(Matcher::Full(name.to_owned()), bounds)
-        }) {
-            Ok(builder) => builder.build_recorder(),
-            Err(_) => return Exposition(None),
-        };
+        let recorder =
+            match names::buckets().into_iter().try_fold(PrometheusBuilder::new(), |b, (name, bounds)| {
+                b.set_buckets_for_metric(Matcher::Full(name.to_owned()), bounds)
+            }) {
+                Ok(builder) => builder.build_recorder(),
+                Err(_) => return Exposition(None),
+            };
         let handle = recorder.handle();
         if metrics::set_global_recorder(recorder).is_ok() {
             let _ = RECORDER.set(handle.clone());
@@ -147,7 +148,8 @@ impl Meters {
 
     /// A request ended with `status`; `reason` is `ok`, `engine` (the engine's own answer) or the code of our error.
     pub fn request(&self, route: &'static str, status: u16, reason: &'static str) {
-        counter!(names::REQUESTS, "route" => route, "code" => status.to_string(), "reason" => reason).increment(1);
+        counter!(names::REQUESTS, "route" => route, "code" => status.to_string(), "reason" => reason)
+            .increment(1);
     }
 
     /// The times of a generating request.

@@ -37,13 +37,28 @@ pub const BUILD_INFO: &str = "pd_proxy_build_info";
 
 /// Every name, for tests.
 pub const ALL: [&str; 16] = [
-    REQUESTS, INFLIGHT, QUEUED, CONNECTIONS, TTFT, TPOT, GAP_MAX, DURATION, LEG_SECONDS, LEG_FAILURES, RETRIES,
-    TOKENS, HANDOFFS, BYPASSED, INSTANCES, BUILD_INFO,
+    REQUESTS,
+    INFLIGHT,
+    QUEUED,
+    CONNECTIONS,
+    TTFT,
+    TPOT,
+    GAP_MAX,
+    DURATION,
+    LEG_SECONDS,
+    LEG_FAILURES,
+    RETRIES,
+    TOKENS,
+    HANDOFFS,
+    BYPASSED,
+    INSTANCES,
+    BUILD_INFO,
 ];
 
 /// From a cache hit on a small model to a prompt of a million tokens.
-const LONG_S: [f64; 18] =
-    [0.001, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 180.0, 600.0];
+const LONG_S: [f64; 18] = [
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 180.0, 600.0,
+];
 /// From a small model to an overloaded one.
 const TOKEN_S: [f64; 15] =
     [0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0];
@@ -55,7 +70,10 @@ pub(super) fn buckets() -> Vec<(&'static str, &'static [f64])> {
 
 /// Gives each metric its help text.
 pub(super) fn describe() {
-    describe_counter!(REQUESTS, "Finished requests by route, HTTP code and reason (ok, engine, or our error code)");
+    describe_counter!(
+        REQUESTS,
+        "Finished requests by route, HTTP code and reason (ok, engine, or our error code)"
+    );
     describe_gauge!(INFLIGHT, "Requests being served");
     describe_gauge!(QUEUED, "Requests waiting to be let in");
     describe_gauge!(CONNECTIONS, "Open client connections");
@@ -63,11 +81,18 @@ pub(super) fn describe() {
     describe_histogram!(TPOT, Unit::Seconds, "Mean time per output token after the first, streams only");
     describe_histogram!(GAP_MAX, Unit::Seconds, "Longest pause between two pieces of one stream");
     describe_histogram!(DURATION, Unit::Seconds, "Time from the request's head to the end of its answer");
-    describe_histogram!(LEG_SECONDS, Unit::Seconds, "Prefill leg until its answer, decode leg until its first byte");
+    describe_histogram!(
+        LEG_SECONDS,
+        Unit::Seconds,
+        "Prefill leg until its answer, decode leg until its first byte"
+    );
     describe_counter!(LEG_FAILURES, "Legs that failed, by instance and reason");
     describe_counter!(RETRIES, "Legs that were tried again, by reason");
     describe_counter!(TOKENS, "Tokens that engines reported, by kind: prompt, cached, output");
-    describe_counter!(HANDOFFS, "Hand-offs by outcome: used by a decoder, released by the gateway, left to expire");
+    describe_counter!(
+        HANDOFFS,
+        "Hand-offs by outcome: used by a decoder, released by the gateway, left to expire"
+    );
     describe_counter!(BYPASSED, "Requests sent to a decoder without a prefill leg, by reason");
     describe_gauge!(INSTANCES, "Engines that may be chosen, by role");
     describe_gauge!(BUILD_INFO, "Always 1; the version is a label");

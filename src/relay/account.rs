@@ -125,7 +125,9 @@ impl Ledger {
     /// A piece of the stream with `events` complete events.
     pub fn piece(&mut self, now: Instant, events: u64) {
         match &mut self.stream {
-            None => self.stream = Some(Pace { first: now, last: now, gap_max: std::time::Duration::ZERO, events }),
+            None => {
+                self.stream = Some(Pace { first: now, last: now, gap_max: std::time::Duration::ZERO, events })
+            }
             Some(pace) => {
                 pace.gap_max = pace.gap_max.max(now - pace.last);
                 pace.last = now;
@@ -148,7 +150,7 @@ impl Ledger {
     fn sample(&self) -> Sample {
         let total = self.arrived.elapsed();
         let Some(pace) = self.stream else {
-            return Sample { ttft: (self.end.reason == "ok").then_some(total), total, ..Sample::default() };
+            return Sample { total, ..Sample::default() };
         };
         // Engines send one event per token; the usage, where the client asked for it, is exact.
         let tokens = self.output.unwrap_or(pace.events);

@@ -55,7 +55,10 @@ impl Gate {
         match tokio::time::timeout(self.patience, self.seats.clone().acquire_owned()).await {
             Ok(Ok(permit)) => Ok(self.pass(permit)),
             Ok(Err(_)) => Err(Error::new(Kind::Draining, "the gateway is shutting down")),
-            Err(_) => Err(Error::new(Kind::Overloaded, "the gateway is at its limit of requests and the wait was too long")),
+            Err(_) => Err(Error::new(
+                Kind::Overloaded,
+                "the gateway is at its limit of requests and the wait was too long",
+            )),
         }
     }
 
@@ -64,7 +67,10 @@ impl Gate {
         self.meters.queued.increment(1.0);
         let place = Waiting(self);
         if before >= self.queue {
-            return Err(Error::new(Kind::Overloaded, "the gateway is at its limit of requests and its queue is full"));
+            return Err(Error::new(
+                Kind::Overloaded,
+                "the gateway is at its limit of requests and its queue is full",
+            ));
         }
         Ok(place)
     }

@@ -112,7 +112,10 @@ impl DecodeEnd {
             DecodeEnd::Stream { head, source } => {
                 ledger.streams(head.status);
                 let end = ask.arrived + settings.total;
-                Response::from_parts(head, AnswerBody::Stream(Box::new(Stream::new(*source, ledger, settings, end))))
+                Response::from_parts(
+                    head,
+                    AnswerBody::Stream(Box::new(Stream::new(*source, ledger, settings, end))),
+                )
             }
         }
     }
@@ -217,7 +220,12 @@ impl Relay {
         self.fleet.report(seat.instance(), outcome.is_ok());
         if let Err(failure) = &outcome {
             seat.instance().meter().failed(failure.reason());
-            tracing::warn!(leg = seat.instance().role().name(), reason = failure.reason(), "{}", failure.detail);
+            tracing::warn!(
+                leg = seat.instance().role().name(),
+                reason = failure.reason(),
+                "{}",
+                failure.detail
+            );
         }
         outcome
     }
@@ -240,7 +248,11 @@ async fn within<T>(
     }
 }
 
-async fn whole(response: Response<Incoming>, limit: usize, written: &Written) -> Result<Response<Bytes>, Failure> {
+async fn whole(
+    response: Response<Incoming>,
+    limit: usize,
+    written: &Written,
+) -> Result<Response<Bytes>, Failure> {
     let (head, body) = response.into_parts();
     let limit = if head.status.is_success() { limit } else { REFUSAL_BYTES };
     let body = collect(body, limit).await.map_err(|e| Failure::new(Why::Broken, written.get(), e))?;
@@ -251,7 +263,10 @@ async fn whole(response: Response<Incoming>, limit: usize, written: &Written) ->
 /// requests that its API rejects (400, 404, 422), not for those that a middleware turns away before.
 fn fetched_or_told(status: StatusCode) -> bool {
     status.is_success()
-        || matches!(status, StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::UNPROCESSABLE_ENTITY)
+        || matches!(
+            status,
+            StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::UNPROCESSABLE_ENTITY
+        )
 }
 
 /// Waits for the first byte of a stream, or for all of anything else.
@@ -269,11 +284,14 @@ async fn first_piece(
     strip_hop_by_hop(&mut head.headers);
     let broken = |detail: String| Failure::new(Why::Broken, true, detail);
     loop {
-        let frame = body.frame().await.ok_or_else(|| broken("the stream ended before its first byte".into()))?;
+        let frame =
+            body.frame().await.ok_or_else(|| broken("the stream ended before its first byte".into()))?;
         let frame = frame.map_err(|e| broken(e.to_string()))?;
         match frame.into_data() {
             Ok(first) if first.is_empty() => {}
-            Ok(first) if failed_at_once(api, &first) => return Err(broken("the stream began with an error".into())),
+            Ok(first) if failed_at_once(api, &first) => {
+                return Err(broken("the stream began with an error".into()));
+            }
             Ok(first) => return Ok((head, Piece::First(first, body))),
             Err(_) => {}
         }

@@ -91,7 +91,10 @@ impl Relay {
         let deadline = (ask.arrived + self.settings.total).into();
         let ended = match timeout_at(deadline, self.both_legs(&ask, &mut ledger)).await {
             Ok(ended) => ended,
-            Err(_) => Err(Error::new(ledger.timeout_kind(), "the request took longer than the gateway's total time limit")),
+            Err(_) => Err(Error::new(
+                ledger.timeout_kind(),
+                "the request took longer than the gateway's total time limit",
+            )),
         };
         match ended {
             Ok(end) => Ok(end.into_answer(&ask, ledger, &self.settings)),

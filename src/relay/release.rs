@@ -164,7 +164,8 @@ impl Relay {
         let mut tried = Vec::new();
         for _ in 0..ATTEMPTS {
             let left = self.settings.lease.saturating_sub(orphan.born.elapsed());
-            let need = Need { tokens: orphan.ask.shape.prompt_tokens, tried: &tried, random: pause::random() };
+            let need =
+                Need { tokens: orphan.ask.shape.prompt_tokens, tried: &tried, random: pause::random() };
             let Some(seat) = self.fleet.pick(Role::Decode, need).filter(|_| !left.is_zero()) else {
                 break;
             };

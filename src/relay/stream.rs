@@ -144,7 +144,10 @@ impl Stream {
             }
             let now = Instant::now();
             if now >= self.end {
-                return Poll::Ready(Error::new(Kind::DecodeTimeout, "the answer took longer than the total time limit"));
+                return Poll::Ready(Error::new(
+                    Kind::DecodeTimeout,
+                    "the answer took longer than the total time limit",
+                ));
             }
             if now >= self.last + self.gap {
                 return Poll::Ready(Error::new(Kind::DecodeTimeout, "the decoder fell silent"));
@@ -167,7 +170,10 @@ impl Body for Stream {
                 State::Running => match Pin::new(&mut this.rest).poll_frame(cx) {
                     Poll::Ready(Some(Ok(frame))) => frame.into_data().ok(),
                     Poll::Ready(Some(Err(e))) => {
-                        let error = Error::new(Kind::DecodeFailed, "the decoder broke off in the middle of its answer");
+                        let error = Error::new(
+                            Kind::DecodeFailed,
+                            "the decoder broke off in the middle of its answer",
+                        );
                         return this.break_off(error.detail(e.to_string()));
                     }
                     Poll::Ready(None) => return this.finish(),

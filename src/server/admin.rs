@@ -60,7 +60,8 @@ pub async fn metrics(State(gateway): State<Arc<Gateway>>) -> Response<Body> {
 
 /// The models, as the first engine that answers lists them: prefillers first, as in the reference.
 pub async fn models(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
-    let authorization = gateway.edge.engine_authorization.as_ref().or(request.headers().get(header::AUTHORIZATION));
+    let authorization =
+        gateway.edge.engine_authorization.as_ref().or(request.headers().get(header::AUTHORIZATION));
     let mut headers = HeaderMap::new();
     if let Some(authorization) = authorization {
         headers.insert(header::AUTHORIZATION, authorization.clone());
@@ -70,7 +71,8 @@ pub async fn models(State(gateway): State<Arc<Gateway>>, request: Request) -> Re
     engines.sort_by_key(|i| i.health().failures() > 0);
     for engine in engines {
         let url = format!("http://{}/v1/models", engine.endpoint());
-        let asked = gateway.control.get(url).headers(headers.clone()).timeout(gateway.edge.models_time).send().await;
+        let asked =
+            gateway.control.get(url).headers(headers.clone()).timeout(gateway.edge.models_time).send().await;
         let Ok(answer) = asked else {
             continue;
         };

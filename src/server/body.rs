@@ -17,14 +17,21 @@ const TRUSTED_BYTES: usize = 1 << 20;
 ///
 /// # Errors
 /// `BodyTooLarge`, `BodyTimeout`, or `BodyBroken` when the client stopped in the middle.
-pub async fn read(headers: &HeaderMap, body: Body, limit_bytes: usize, limit: Duration) -> Result<Bytes, Error> {
+pub(super) async fn read(
+    headers: &HeaderMap,
+    body: Body,
+    limit_bytes: usize,
+    limit: Duration,
+) -> Result<Bytes, Error> {
     let announced = headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<usize>().ok());
     if announced.is_some_and(|n| n > limit_bytes) {
         return Err(too_large(limit_bytes));
     }
     match timeout(limit, gather(body, announced.unwrap_or(0), limit_bytes)).await {
         Ok(read) => read,
-        Err(_) => Err(Error::new(Kind::BodyTimeout, format!("the request body did not arrive within {limit:?}"))),
+        Err(_) => {
+            Err(Error::new(Kind::BodyTimeout, format!("the request body did not arrive within {limit:?}")))
+        }
     }
 }
 
@@ -32,7 +39,8 @@ async fn gather(mut body: Body, announced: usize, limit_bytes: usize) -> Result<
     let mut whole = BytesMut::new();
     while let Some(frame) = body.frame().await {
         let broken = |e: axum::Error| {
-            Error::new(Kind::BodyBroken, "the request body could not be read to its end").detail(e.to_string())
+            Error::new(Kind::BodyBroken, "the request body could not be read to its end")
+                .detail(e.to_string())
         };
         let Ok(data) = frame.map_err(broken)?.into_data() else {
             continue;

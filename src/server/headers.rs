@@ -83,7 +83,9 @@ mod tests {
 
     #[test]
     fn sane_ids_are_kept_and_others_replaced() {
-        let id = |v: &'static str| request_id(&map(&[("x-request-id", v)]));
+        let id = |v: &str| {
+            request_id(&HeaderMap::from_iter([(REQUEST_ID, HeaderValue::from_bytes(v.as_bytes()).unwrap())]))
+        };
         assert_eq!(id("run_7.a:b-C"), "run_7.a:b-C");
         for bad in ["", "a b", "x\"y", "ü", "a/b"] {
             assert!(uuid::Uuid::parse_str(&id(bad)).is_ok(), "{bad:?}");
@@ -104,7 +106,10 @@ mod tests {
             ("host", "gateway"),
         ]);
         let got = for_engine(&client, "id-1", None);
-        assert_eq!(got, map(&[("authorization", "Bearer mine"), ("traceparent", "00-1-2-01"), ("x-request-id", "id-1")]));
+        assert_eq!(
+            got,
+            map(&[("authorization", "Bearer mine"), ("traceparent", "00-1-2-01"), ("x-request-id", "id-1")])
+        );
         let configured = HeaderValue::from_static("Bearer ours");
         assert_eq!(for_engine(&client, "id-1", Some(&configured))["authorization"], "Bearer ours");
     }

@@ -12,8 +12,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use subtle_eq::same;
 
-use crate::error::{Error, Kind};
 use crate::endpoint::Endpoint;
+use crate::error::{Error, Kind};
 use crate::fleet::Role;
 use crate::server::{Gateway, body, reply};
 
@@ -42,7 +42,7 @@ impl Default for OneOrMany {
 }
 
 /// Adds engines.
-pub async fn add(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
+pub(super) async fn add(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
     let (role, endpoints) = match read(&gateway, request).await {
         Ok(change) => change,
         Err(refused) => return *refused,
@@ -66,7 +66,7 @@ pub async fn add(State(gateway): State<Arc<Gateway>>, request: Request) -> Respo
 }
 
 /// Removes engines; those with work left drain first.
-pub async fn remove(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
+pub(super) async fn remove(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
     let (role, endpoints) = match read(&gateway, request).await {
         Ok(change) => change,
         Err(refused) => return *refused,
@@ -82,7 +82,10 @@ pub async fn remove(State(gateway): State<Arc<Gateway>>, request: Request) -> Re
     }
     let mut message = format!("remove {} instances: {}.", role.name(), python_list(&removed));
     if !draining.is_empty() {
-        message.push_str(&format!(" Instances {} are isolated and waiting to be removed.", python_list(&draining)));
+        message.push_str(&format!(
+            " Instances {} are isolated and waiting to be removed.",
+            python_list(&draining)
+        ));
     }
     changed(&gateway, message)
 }
@@ -131,16 +134,16 @@ async fn read(gateway: &Gateway, request: Request) -> Result<(Role, Vec<Endpoint
         .await
         .map_err(|e| refuse(&e))?;
     let change: Change = serde_json::from_slice(&body).map_err(|e| {
-        let message = format!("expected {{\"type\":\"prefill\"|\"decode\",\"instances\":[\"host:port\"]}}: {e}");
+        let message =
+            format!("expected {{\"type\":\"prefill\"|\"decode\",\"instances\":[\"host:port\"]}}: {e}");
         refuse(&Error::new(Kind::InvalidJson, message))
     })?;
     let role = match change.role.as_str() {
         "prefill" => Role::Prefill,
         "decode" => Role::Decode,
         other => {
-            let text = format!(
-                "Instance type '{other}' is not supported. Only 'prefill' and 'decode' are allowed."
-            );
+            let text =
+                format!("Instance type '{other}' is not supported. Only 'prefill' and 'decode' are allowed.");
             return Err(Box::new(reply::json(StatusCode::BAD_REQUEST, json!({"error": text}).to_string())));
         }
     };
@@ -149,7 +152,8 @@ async fn read(gateway: &Gateway, request: Request) -> Result<(Role, Vec<Endpoint
         OneOrMany::Many(names) => names,
     };
     let endpoints = names.iter().map(|n| n.parse::<Endpoint>()).collect::<Result<Vec<_>, _>>();
-    let endpoints = endpoints.map_err(|e| refuse(&Error::new(Kind::InvalidField, e.to_string()).param("instances")))?;
+    let endpoints =
+        endpoints.map_err(|e| refuse(&Error::new(Kind::InvalidField, e.to_string()).param("instances")))?;
     Ok((role, endpoints))
 }
 
@@ -183,7 +187,10 @@ mod tests {
 
     #[test]
     fn lists_read_as_in_the_reference() {
-        assert_eq!(python_list(&["10.0.0.1:8100".into(), "[::1]:8101".into()]), "['10.0.0.1:8100', '[::1]:8101']");
+        assert_eq!(
+            python_list(&["10.0.0.1:8100".into(), "[::1]:8101".into()]),
+            "['10.0.0.1:8100', '[::1]:8101']"
+        );
         assert_eq!(python_list(&[]), "[]");
     }
 

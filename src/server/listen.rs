@@ -32,7 +32,9 @@ pub struct Bound(Vec<TcpListener>);
 
 /// An address that can't be listened on.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {host}:{port} (server.host, server.port): {source}; choose another --host or --port, or stop what uses it")]
+#[error(
+    "cannot listen on {host}:{port} (server.host, server.port): {source}; choose another --host or --port, or stop what uses it"
+)]
 pub struct ListenError {
     host: String,
     port: u16,
@@ -148,9 +150,9 @@ impl Door {
             .header_read_timeout(edge.header_time)
             .max_headers(edge.headers.saturating_mul(PARSER_SLACK))
             .max_buf_size(edge.header_bytes.saturating_mul(PARSER_SLACK).max(64 << 10));
-        http.http2()
-            .timer(TokioTimer::new())
-            .max_header_list_size(u32::try_from(edge.header_bytes.saturating_mul(PARSER_SLACK)).unwrap_or(u32::MAX));
+        http.http2().timer(TokioTimer::new()).max_header_list_size(
+            u32::try_from(edge.header_bytes.saturating_mul(PARSER_SLACK)).unwrap_or(u32::MAX),
+        );
         http
     }
 
@@ -160,10 +162,11 @@ impl Door {
         socket: TcpStream,
     ) -> impl hyper_util::server::graceful::GracefulConnection + Send + 'static + use<> {
         let _ = socket.set_nodelay(true);
-        let stamped = MapRequest::new(self.router.clone(), |mut request: http::Request<hyper::body::Incoming>| {
-            request.extensions_mut().insert(Arrived(Instant::now()));
-            request
-        });
+        let stamped =
+            MapRequest::new(self.router.clone(), |mut request: http::Request<hyper::body::Incoming>| {
+                request.extensions_mut().insert(Arrived(Instant::now()));
+                request
+            });
         http.serve_connection(TokioIo::new(socket), TowerToHyperService::new(stamped)).into_owned()
     }
 }

@@ -16,7 +16,11 @@ use crate::relay::ask::Ask;
 use crate::server::{Arrived, Gateway, body, headers, reply};
 
 /// Serves one generating request.
-pub async fn generate(State(gateway): State<Arc<Gateway>>, api: Api, request: Request<Body>) -> Response<Body> {
+pub(super) async fn generate(
+    State(gateway): State<Arc<Gateway>>,
+    api: Api,
+    request: Request<Body>,
+) -> Response<Body> {
     let arrived = arrived(&request);
     let id = headers::request_id(request.headers());
     let mut response = match run(&gateway, api, request, (id.clone(), arrived)).await {
@@ -35,7 +39,7 @@ pub async fn generate(State(gateway): State<Arc<Gateway>>, api: Api, request: Re
 }
 
 /// `/invocations` (SageMaker): the shape of the body says which API it is.
-pub async fn invocations(state: State<Arc<Gateway>>, request: Request<Body>) -> Response<Body> {
+pub(super) async fn invocations(state: State<Arc<Gateway>>, request: Request<Body>) -> Response<Body> {
     let (head, body) = request.into_parts();
     let (limit, time) = (state.edge.body_bytes, state.edge.body_time);
     let body = match body::read(&head.headers, body, limit, time).await {

@@ -29,12 +29,15 @@ struct Errand {
 }
 
 /// Sends the request to a prefiller, or to a decoder when no prefiller answers.
-pub async fn to_one(State(gateway): State<Arc<Gateway>>, request: Request<Body>) -> Response<Body> {
+pub(super) async fn to_one(State(gateway): State<Arc<Gateway>>, request: Request<Body>) -> Response<Body> {
     serve(&gateway, request, &[Role::Prefill, Role::Decode]).await
 }
 
 /// Sends the request to a decoder: it generates, but has no prefill leg (several prompts, scoring by generation).
-pub async fn to_decoder(State(gateway): State<Arc<Gateway>>, request: Request<Body>) -> Response<Body> {
+pub(super) async fn to_decoder(
+    State(gateway): State<Arc<Gateway>>,
+    request: Request<Body>,
+) -> Response<Body> {
     serve(&gateway, request, &[Role::Decode]).await
 }
 
@@ -57,7 +60,12 @@ async fn serve(gateway: &Gateway, request: Request<Body>, roles: &[Role]) -> Res
     response
 }
 
-async fn run(gateway: &Gateway, request: Request<Body>, roles: &[Role], id: &str) -> Result<Response<Body>, Error> {
+async fn run(
+    gateway: &Gateway,
+    request: Request<Body>,
+    roles: &[Role],
+    id: &str,
+) -> Result<Response<Body>, Error> {
     let edge = &gateway.edge;
     let target = openai::target(&request);
     let (head, body) = request.into_parts();
@@ -114,7 +122,11 @@ async fn try_role(
     Err(last)
 }
 
-async fn once(gateway: &Gateway, errand: &Errand, seat: &Seat) -> Result<Response<hyper::body::Incoming>, Error> {
+async fn once(
+    gateway: &Gateway,
+    errand: &Errand,
+    seat: &Seat,
+) -> Result<Response<hyper::body::Incoming>, Error> {
     let leg = Leg {
         instance: seat.instance(),
         method: errand.method.clone(),

@@ -18,7 +18,9 @@ pub fn status(kind: Kind) -> StatusCode {
         Kind::InvalidApiKey => StatusCode::UNAUTHORIZED,
         Kind::ModelNotFound | Kind::UnknownUrl => StatusCode::NOT_FOUND,
         Kind::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-        Kind::Overloaded | Kind::Draining | Kind::NoPrefiller | Kind::NoDecoder => StatusCode::SERVICE_UNAVAILABLE,
+        Kind::Overloaded | Kind::Draining | Kind::NoPrefiller | Kind::NoDecoder => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
         Kind::PrefillFailed | Kind::BadPrefillReply | Kind::DecodeFailed | Kind::EngineFailed => {
             StatusCode::BAD_GATEWAY
         }

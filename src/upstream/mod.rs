@@ -112,9 +112,9 @@ impl Upstream {
 }
 
 fn request(leg: Leg<'_>, written: Written) -> Result<Request<LegBody>, SendError> {
-    let unusable =
-        |e: Box<dyn std::error::Error + Send + Sync>| SendError { connect: true, source: e };
-    let authority = leg.instance.authority().ok_or_else(|| unusable("the host name is not valid in a URL".into()))?;
+    let unusable = |e: Box<dyn std::error::Error + Send + Sync>| SendError { connect: true, source: e };
+    let authority =
+        leg.instance.authority().ok_or_else(|| unusable("the host name is not valid in a URL".into()))?;
     let uri = Uri::builder()
         .scheme(Scheme::HTTP)
         .authority(authority.clone())
