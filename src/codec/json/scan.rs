@@ -5,10 +5,8 @@ use smallvec::SmallVec;
 
 use super::{JsonError, JsonErrorKind, ScanLimits, text};
 
-/// Bytes looked at one by one before a vectorised search pays for its set-up.
-const NEAR_BYTES: usize = 16;
-/// Bytes tested at once for brackets and quotes; a multiple of the vector width of every target.
-const LANE_BYTES: usize = 32;
+/// Bytes looked at before a vectorised search pays for its set-up.
+const NEAR_BYTES: usize = 32;
 
 /// Half-open byte range in the scanned text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -284,35 +282,49 @@ fn is_number(token: &[u8]) -> bool {
     rest.is_empty()
 }
 
-/// Offset of the first `"` or `\`: keys and small values are short, prompts are long.
+/// Offset of the first `"` or `\`: keys and small values are short and prose has an escape every line or so, while
+/// attached documents run for kilobytes.
 fn quote_or_backslash(text: &[u8]) -> Option<usize> {
-    let near = &text[..text.len().min(NEAR_BYTES)];
-    match near.iter().position(|byte| matches!(byte, b'"' | b'\\')) {
+    let (near, far) = text.split_at(text.len().min(NEAR_BYTES));
+    let hits = |word| equal(word, b'"') | equal(word, b'\\');
+    match first_hit(near, hits) {
         Some(hit) => Some(hit),
-        None => memchr2(b'"', b'\\', &text[near.len()..]).map(|hit| near.len() + hit),
+        None => memchr2(b'"', b'\\', far).map(|hit| near.len() + hit),
     }
 }
 
-/// Offset of the first bracket or quote at or behind `from`; whole lanes without one are skipped, which is what
-/// long arrays of token ids consist of.
+/// Offset of the first of `{ } [ ] "` at or behind `from`; bit 5 is all that tells a square bracket from a curly one.
 fn next_mark(text: &[u8], from: usize) -> Option<usize> {
-    let rest = text.get(from..)?;
-    let near = rest.len().min(NEAR_BYTES);
-    if let Some(hit) = rest[..near].iter().position(|byte| is_mark(*byte)) {
-        return Some(from + hit);
-    }
-    let mut at = near;
-    while let Some(lane) = rest.get(at..at + LANE_BYTES) {
-        // No early exit inside a lane: this is what lets the compiler use vector instructions.
-        if lane.iter().fold(false, |hit, byte| hit | is_mark(*byte)) {
-            break;
-        }
-        at += LANE_BYTES;
-    }
-    rest[at..].iter().position(|byte| is_mark(*byte)).map(|hit| from + at + hit)
+    let hits = |word| {
+        let curly = word | repeat(0x20);
+        equal(curly, b'{') | equal(curly, b'}') | equal(word, b'"')
+    };
+    first_hit(text.get(from..)?, hits).map(|hit| from + hit)
 }
 
-/// One of `{ } [ ] "`: bit 5 is all that tells a square bracket from a curly one.
-fn is_mark(byte: u8) -> bool {
-    (byte | 0x20 == b'{') | (byte | 0x20 == b'}') | (byte == b'"')
+/// Offset of the first byte that `hits` marks, eight bytes at a time (see [`equal`]).
+fn first_hit(text: &[u8], hits: impl Fn(u64) -> u64) -> Option<usize> {
+    let first =
+        |word| Some(hits(word)).filter(|found| *found != 0).map(|found| found.trailing_zeros() as usize / 8);
+    let (words, rest) = text.as_chunks::<8>();
+    for (index, word) in words.iter().enumerate() {
+        if let Some(byte) = first(u64::from_le_bytes(*word)) {
+            return Some(index * 8 + byte);
+        }
+    }
+    // Padding with NUL adds no hit: nobody looks for that.
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    first(u64::from_le_bytes(last)).map(|byte| words.len() * 8 + byte)
+}
+
+/// Has the top bit of every byte of `word` set that equals `byte`, and perhaps those of bytes above such a one: the
+/// lowest bit set is exact (Hacker's Delight, 6-1, "find first 0-byte").
+fn equal(word: u64, byte: u8) -> u64 {
+    let zero_if_equal = word ^ repeat(byte);
+    zero_if_equal.wrapping_sub(repeat(0x01)) & !zero_if_equal & repeat(0x80)
+}
+
+const fn repeat(byte: u8) -> u64 {
+    u64::from_ne_bytes([byte; 8])
 }
