@@ -5,8 +5,10 @@ use smallvec::SmallVec;
 
 use super::{JsonError, JsonErrorKind, ScanLimits, text};
 
-/// Bytes looked at before a vectorised search pays for its set-up.
-const NEAR_BYTES: usize = 32;
+/// Words of eight bytes looked at before a vectorised search pays for its set-up.
+const NEAR_WORDS: usize = 4;
+/// Bytes tested at once for brackets and quotes; a multiple of the vector width of every target.
+const LANE_BYTES: usize = 32;
 
 /// Half-open byte range in the scanned text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,11 +141,11 @@ impl<'a> Scanner<'a> {
         let mut at = self.at + 1;
         let mut escaped = false;
         loop {
-            let Some(hit) = self.text.get(at..).and_then(quote_or_backslash) else {
+            let Some(hit) = quote_or_backslash(self.text, at) else {
                 return Err(self.end());
             };
-            at += hit + 1;
-            if self.text[at - 1] == b'"' {
+            at = hit + 1;
+            if self.text[hit] == b'"' {
                 self.at = at;
                 return Ok(escaped);
             }
@@ -282,40 +284,55 @@ fn is_number(token: &[u8]) -> bool {
     rest.is_empty()
 }
 
-/// Offset of the first `"` or `\`: keys and small values are short and prose has an escape every line or so, while
-/// attached documents run for kilobytes.
-fn quote_or_backslash(text: &[u8]) -> Option<usize> {
-    let (near, far) = text.split_at(text.len().min(NEAR_BYTES));
-    let hits = |word| equal(word, b'"') | equal(word, b'\\');
-    match first_hit(near, hits) {
-        Some(hit) => Some(hit),
-        None => memchr2(b'"', b'\\', far).map(|hit| near.len() + hit),
+/// Offset of the first `"` or `\` at or behind `from`: keys and small values are short and prose has an escape every
+/// line or so, while attached documents run for kilobytes.
+fn quote_or_backslash(text: &[u8], from: usize) -> Option<usize> {
+    match near_hit(text, from, |word| equal(word, b'"') | equal(word, b'\\')) {
+        Ok(hit) => Some(hit),
+        Err(far) => memchr2(b'"', b'\\', text.get(far..)?).map(|hit| far + hit),
     }
 }
 
-/// Offset of the first of `{ } [ ] "` at or behind `from`; bit 5 is all that tells a square bracket from a curly one.
+/// Offset of the first bracket or quote at or behind `from`; whole lanes without one are skipped, which is what
+/// long arrays of token ids consist of.
 fn next_mark(text: &[u8], from: usize) -> Option<usize> {
     let hits = |word| {
         let curly = word | repeat(0x20);
         equal(curly, b'{') | equal(curly, b'}') | equal(word, b'"')
     };
-    first_hit(text.get(from..)?, hits).map(|hit| from + hit)
+    let mut at = match near_hit(text, from, hits) {
+        Ok(hit) => return Some(hit),
+        Err(far) => far,
+    };
+    while let Some(lane) = text.get(at..at + LANE_BYTES) {
+        // No early exit inside a lane: this is what lets the compiler use vector instructions.
+        if lane.iter().fold(false, |hit, byte| hit | is_mark(*byte)) {
+            break;
+        }
+        at += LANE_BYTES;
+    }
+    text.get(at..)?.iter().position(|byte| is_mark(*byte)).map(|hit| at + hit)
 }
 
-/// Offset of the first byte that `hits` marks, eight bytes at a time (see [`equal`]).
-fn first_hit(text: &[u8], hits: impl Fn(u64) -> u64) -> Option<usize> {
-    let first =
-        |word| Some(hits(word)).filter(|found| *found != 0).map(|found| found.trailing_zeros() as usize / 8);
-    let (words, rest) = text.as_chunks::<8>();
-    for (index, word) in words.iter().enumerate() {
-        if let Some(byte) = first(u64::from_le_bytes(*word)) {
-            return Some(index * 8 + byte);
+/// One of `{ } [ ] "`: bit 5 is all that tells a square bracket from a curly one.
+fn is_mark(byte: u8) -> bool {
+    (byte | 0x20 == b'{') | (byte | 0x20 == b'}') | (byte == b'"')
+}
+
+/// Offset of the first byte that `hits` marks (see [`equal`]) in the next few words; else where to look on.
+fn near_hit(text: &[u8], from: usize, hits: impl Fn(u64) -> u64) -> Result<usize, usize> {
+    let mut at = from;
+    for _ in 0..NEAR_WORDS {
+        let Some(word) = text.get(at..).and_then(|rest| rest.first_chunk()) else {
+            break;
+        };
+        let found = hits(u64::from_le_bytes(*word));
+        if found != 0 {
+            return Ok(at + found.trailing_zeros() as usize / 8);
         }
+        at += size_of::<u64>();
     }
-    // Padding with NUL adds no hit: nobody looks for that.
-    let mut last = [0; 8];
-    last[..rest.len()].copy_from_slice(rest);
-    first(u64::from_le_bytes(last)).map(|byte| words.len() * 8 + byte)
+    Err(at)
 }
 
 /// Has the top bit of every byte of `word` set that equals `byte`, and perhaps those of bytes above such a one: the
