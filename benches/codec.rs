@@ -1,5 +1,4 @@
 //! What a request and a token cost in the codec: scan and splice beside the edit of a tree, and SSE framing.
-#![allow(missing_docs)]
 
 use std::hint::black_box;
 

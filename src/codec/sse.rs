@@ -12,8 +12,8 @@ use memchr::memchr2;
 
 /// The payload of the frame with which an OpenAI-compatible stream says that it is complete.
 const DONE: &[u8] = b"[DONE]";
-/// Frames longer than this are not looked into for [`DONE`]; generous for white space and comments around it.
-const DONE_FRAME_BYTES: usize = 256;
+/// Frames longer than this are not looked into for [`DONE`]; room for an `event` line beside it.
+const DONE_FRAME_BYTES: usize = 64;
 
 /// Holds back incomplete frames, so that whoever is downstream only ever sees whole ones.
 ///
@@ -88,10 +88,9 @@ impl Framer {
     pub fn push(&mut self, chunk: Bytes) -> Option<Bytes> {
         if self.held.is_empty() {
             let cut = self.cut(&chunk, 0);
-            if cut < chunk.len() {
-                self.held.extend_from_slice(&chunk[cut..]);
-            }
-            return Some(chunk.slice(..cut)).filter(|out| !out.is_empty());
+            self.held.extend_from_slice(&chunk[cut..]);
+            let out = if cut == chunk.len() { chunk } else { chunk.slice(..cut) };
+            return Some(out).filter(|out| !out.is_empty());
         }
         let seen = self.held.len();
         let mut joined = std::mem::take(&mut self.held);

@@ -5,8 +5,8 @@ use smallvec::SmallVec;
 
 use super::{JsonError, JsonErrorKind, ScanLimits, text};
 
-/// Bytes looked at one by one before a vectorised search pays for its set-up.
-const NEAR_BYTES: usize = 16;
+/// Words of eight bytes looked at before a vectorised search pays for its set-up.
+const NEAR_WORDS: usize = 4;
 /// Bytes tested at once for brackets and quotes; a multiple of the vector width of every target.
 const LANE_BYTES: usize = 32;
 
@@ -141,11 +141,11 @@ impl<'a> Scanner<'a> {
         let mut at = self.at + 1;
         let mut escaped = false;
         loop {
-            let Some(hit) = self.text.get(at..).and_then(quote_or_backslash) else {
+            let Some(hit) = quote_or_backslash(self.text, at) else {
                 return Err(self.end());
             };
-            at += hit + 1;
-            if self.text[at - 1] == b'"' {
+            at = hit + 1;
+            if self.text[hit] == b'"' {
                 self.at = at;
                 return Ok(escaped);
             }
@@ -284,35 +284,64 @@ fn is_number(token: &[u8]) -> bool {
     rest.is_empty()
 }
 
-/// Offset of the first `"` or `\`: keys and small values are short, prompts are long.
-fn quote_or_backslash(text: &[u8]) -> Option<usize> {
-    let near = &text[..text.len().min(NEAR_BYTES)];
-    match near.iter().position(|byte| matches!(byte, b'"' | b'\\')) {
-        Some(hit) => Some(hit),
-        None => memchr2(b'"', b'\\', &text[near.len()..]).map(|hit| near.len() + hit),
+/// Offset of the first `"` or `\` at or behind `from`: keys and small values are short and prose has an escape every
+/// line or so, while attached documents run for kilobytes.
+fn quote_or_backslash(text: &[u8], from: usize) -> Option<usize> {
+    match near_hit(text, from, |word| equal(word, b'"') | equal(word, b'\\')) {
+        Ok(hit) => Some(hit),
+        Err(far) => memchr2(b'"', b'\\', text.get(far..)?).map(|hit| far + hit),
     }
 }
 
 /// Offset of the first bracket or quote at or behind `from`; whole lanes without one are skipped, which is what
 /// long arrays of token ids consist of.
 fn next_mark(text: &[u8], from: usize) -> Option<usize> {
-    let rest = text.get(from..)?;
-    let near = rest.len().min(NEAR_BYTES);
-    if let Some(hit) = rest[..near].iter().position(|byte| is_mark(*byte)) {
-        return Some(from + hit);
-    }
-    let mut at = near;
-    while let Some(lane) = rest.get(at..at + LANE_BYTES) {
+    let hits = |word| {
+        let curly = word | repeat(0x20);
+        equal(curly, b'{') | equal(curly, b'}') | equal(word, b'"')
+    };
+    let mut at = match near_hit(text, from, hits) {
+        Ok(hit) => return Some(hit),
+        Err(far) => far,
+    };
+    while let Some(lane) = text.get(at..at + LANE_BYTES) {
         // No early exit inside a lane: this is what lets the compiler use vector instructions.
         if lane.iter().fold(false, |hit, byte| hit | is_mark(*byte)) {
             break;
         }
         at += LANE_BYTES;
     }
-    rest[at..].iter().position(|byte| is_mark(*byte)).map(|hit| from + at + hit)
+    text.get(at..)?.iter().position(|byte| is_mark(*byte)).map(|hit| at + hit)
 }
 
 /// One of `{ } [ ] "`: bit 5 is all that tells a square bracket from a curly one.
 fn is_mark(byte: u8) -> bool {
     (byte | 0x20 == b'{') | (byte | 0x20 == b'}') | (byte == b'"')
+}
+
+/// Offset of the first byte that `hits` marks (see [`equal`]) in the next few words; else where to look on.
+fn near_hit(text: &[u8], from: usize, hits: impl Fn(u64) -> u64) -> Result<usize, usize> {
+    let mut at = from;
+    for _ in 0..NEAR_WORDS {
+        let Some(word) = text.get(at..).and_then(|rest| rest.first_chunk()) else {
+            break;
+        };
+        let found = hits(u64::from_le_bytes(*word));
+        if found != 0 {
+            return Ok(at + found.trailing_zeros() as usize / 8);
+        }
+        at += size_of::<u64>();
+    }
+    Err(at)
+}
+
+/// Has the top bit of every byte of `word` set that equals `byte`, and perhaps those of bytes above such a one: the
+/// lowest bit set is exact (Hacker's Delight, 6-1, "find first 0-byte").
+fn equal(word: u64, byte: u8) -> u64 {
+    let zero_if_equal = word ^ repeat(byte);
+    zero_if_equal.wrapping_sub(repeat(0x01)) & !zero_if_equal & repeat(0x80)
+}
+
+const fn repeat(byte: u8) -> u64 {
+    u64::from_ne_bytes([byte; 8])
 }
