@@ -77,9 +77,46 @@ pub fn continue_from(expected: &[u64], held: &[u64]) -> Print {
 
 /// Pieces an answer is made of; none is longer than one token.
 const PIECES: [&str; 40] = [
-    " ka", "ro", "mi", " ne", "lu", " to", "ta", "ver", " sa", "na", ".", " de", "li", "zu", " ba", "\u{fc}", "ri",
-    " mo", "ke", "\u{4e2d}", "\u{6587}", " pa", "ion", "\u{e4}", ", ", " wi", "ste", "\u{1f600}", "go", " fe", "lan",
-    "\n", " yo", "ha", "\u{df}", " th", "en", " qu", "ix", "!",
+    " ka",
+    "ro",
+    "mi",
+    " ne",
+    "lu",
+    " to",
+    "ta",
+    "ver",
+    " sa",
+    "na",
+    ".",
+    " de",
+    "li",
+    "zu",
+    " ba",
+    "\u{fc}",
+    "ri",
+    " mo",
+    "ke",
+    "\u{4e2d}",
+    "\u{6587}",
+    " pa",
+    "ion",
+    "\u{e4}",
+    ", ",
+    " wi",
+    "ste",
+    "\u{1f600}",
+    "go",
+    " fe",
+    "lan",
+    "\n",
+    " yo",
+    "ha",
+    "\u{df}",
+    " th",
+    "en",
+    " qu",
+    "ix",
+    "!",
 ];
 /// A code point above this arrives as two tokens, the first without text.
 const SPLIT_ABOVE: char = '\u{ffff}';
@@ -163,7 +200,11 @@ impl Stops {
 
 /// Bytes at the end of `text` that are a beginning of `stop`.
 fn overlap(text: &str, stop: &str) -> usize {
-    stop.char_indices().map(|(at, _)| at).filter(|&at| text.ends_with(stop.get(..at).unwrap_or(""))).max().unwrap_or(0)
+    stop.char_indices()
+        .map(|(at, _)| at)
+        .filter(|&at| text.ends_with(stop.get(..at).unwrap_or("")))
+        .max()
+        .unwrap_or(0)
 }
 
 #[cfg(test)]
