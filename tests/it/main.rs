@@ -1,5 +1,7 @@
 //! All integration tests, in one binary: one link step.
 
+#![expect(unreachable_pub, reason = "everything here is for this binary alone")]
+
 mod common;
 
 mod bad_input;
