@@ -154,7 +154,7 @@ async fn an_engines_refusal_is_the_clients_and_is_asked_once() {
     let stage = Stage::new().await;
     for (body, status) in [
         (r#"{"model":"nope","prompt":"x"}"#, 404),
-        (r#"{"model":"sim","prompt":"x","temperature":9}"#, 400),
+        (r#"{"model":"sim","prompt":"x","temperature":-1}"#, 400),
         (r#"{"model":"sim"}"#, 400),
     ] {
         stage.forget();
