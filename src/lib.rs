@@ -13,6 +13,8 @@ pub mod app;
 pub mod cli;
 #[cfg(feature = "gateway")]
 pub mod config;
+#[cfg(feature = "sim")]
+pub mod demo;
 #[cfg(feature = "gateway")]
 pub mod dialect;
 #[cfg(feature = "gateway")]
@@ -29,5 +31,7 @@ pub mod relay;
 pub mod route;
 #[cfg(feature = "gateway")]
 pub mod server;
+#[cfg(feature = "sim")]
+pub mod sim;
 #[cfg(feature = "gateway")]
 pub mod upstream;

@@ -86,6 +86,9 @@ pub struct Engine {
     pub api_key: Option<Secret>,
     /// How long a prefiller keeps KV for a decoder, ms (vLLM's `kv_lease_duration`).
     pub lease_ms: u64,
+    /// How long a prefill goes on after its client left, ms, so that KV that is finished in this time can be released;
+    /// longer ones are hung up on.
+    pub abandon_grace_ms: u64,
 }
 
 /// `[route]`: how a place is chosen.
@@ -216,7 +219,7 @@ impl Default for Fleet {
 
 impl Default for Engine {
     fn default() -> Self {
-        Self { api_key: None, lease_ms: 30_000 }
+        Self { api_key: None, lease_ms: 30_000, abandon_grace_ms: 500 }
     }
 }
 

@@ -122,18 +122,18 @@ impl DecodeEnd {
 }
 
 impl Relay {
-    /// One prefill on one prefiller.
+    /// One prefill on one prefiller. It owns all that it needs: when the client leaves, it is finished or hung up on by
+    /// `release::Unfinished`, because a hang-up at the moment in which the engine finishes would strand its KV.
     pub(super) async fn prefill_once(
-        &self,
-        ask: &Arc<Ask>,
+        self: Arc<Self>,
+        ask: Arc<Ask>,
         mut seat: Seat,
-        ledger: &mut Ledger,
     ) -> Result<PrefillEnd, Failure> {
         let sent = Instant::now();
         let written = Written::default();
         let edit = kv_transfer::prefill_edit(ask.api, &ask.body);
         let outcome = within(self.settings.prefill, &written, async {
-            let response = self.exchange(ask, &seat, &edit, &written).await?;
+            let response = self.exchange(&ask, &seat, &edit, &written).await?;
             let limit = self.settings.prefill_reply_bytes;
             whole(response, limit, &written).await
         })
@@ -147,8 +147,7 @@ impl Relay {
         let reply = self.told(&seat, reply)?;
         seat.instance().meter().done(sent.elapsed());
         seat.hold();
-        ledger.prefilled(reply.usage);
-        Ok(PrefillEnd::Done(Box::new(Duty::new(ask.clone(), reply.handoff, seat, self.releases.clone()))))
+        Ok(PrefillEnd::Done(Box::new(Duty::new(ask, reply, seat, self.releases.clone()))))
     }
 
     /// One decode on one decoder, up to the first byte of a stream or the last byte of anything else.

@@ -5,7 +5,7 @@
 //!
 //! | state | client leaves | leg fails |
 //! |---|---|---|
-//! | prefill sent | the leg is dropped, the engine aborts, nothing is kept | another prefiller |
+//! | prefill sent | it may finish within a grace time, and is then released; else it is hung up on and aborts | another prefiller |
 //! | hand-off here, no decoder has it | [`release::Duty`] has a decoder fetch it with one token | another decoder, same hand-off |
 //! | decode sent, no byte yet | the leg is dropped: the decoder aborts and frees both sides | a fresh prefill, another decoder |
 //! | streaming | the stream is dropped, the decoder aborts | an error event, then an unclean end |
@@ -33,7 +33,7 @@ use admit::Pass;
 use answer::Answer;
 use ask::Ask;
 use legs::{DecodeEnd, Failure, PrefillEnd};
-use release::{Duty, Releases};
+use release::{Duty, Releases, Unfinished};
 use settings::Settings;
 use smallvec::SmallVec;
 
@@ -86,7 +86,7 @@ impl Relay {
     ///
     /// # Errors
     /// Ours only: an engine's own refusal (any 4xx) is an answer.
-    pub async fn drive(&self, ask: Arc<Ask>, pass: Pass) -> Result<Answer, Box<Refusal>> {
+    pub async fn drive(self: &Arc<Self>, ask: Arc<Ask>, pass: Pass) -> Result<Answer, Box<Refusal>> {
         let mut ledger = Ledger::open(self.meters.clone(), &ask, pass);
         let deadline = (ask.arrived + self.settings.total).into();
         let ended = match timeout_at(deadline, self.both_legs(&ask, &mut ledger)).await {
@@ -102,7 +102,7 @@ impl Relay {
         }
     }
 
-    async fn both_legs(&self, ask: &Arc<Ask>, ledger: &mut Ledger) -> Result<DecodeEnd, Error> {
+    async fn both_legs(self: &Arc<Self>, ask: &Arc<Ask>, ledger: &mut Ledger) -> Result<DecodeEnd, Error> {
         let mut decode = Tries::new(self.settings.attempts);
         loop {
             let duty = match ask.shape.bypass {
@@ -111,7 +111,10 @@ impl Relay {
                     None
                 }
                 None => match self.prefill(ask, ledger).await? {
-                    PrefillEnd::Done(duty) => Some(*duty),
+                    PrefillEnd::Done(duty) => {
+                        ledger.prefilled(duty.usage());
+                        Some(*duty)
+                    }
                     PrefillEnd::Refused(answer) => return Ok(DecodeEnd::Whole(answer)),
                 },
             };
@@ -127,13 +130,14 @@ impl Relay {
     }
 
     /// The prefill leg, on as many prefillers as it takes.
-    async fn prefill(&self, ask: &Arc<Ask>, ledger: &mut Ledger) -> Result<PrefillEnd, Error> {
+    async fn prefill(self: &Arc<Self>, ask: &Arc<Ask>, ledger: &mut Ledger) -> Result<PrefillEnd, Error> {
         let mut tries = Tries::new(self.settings.attempts);
         loop {
             let seat = self.pick(Role::Prefill, ask.shape.prompt_tokens, &tries)?;
             tries.start(&seat);
             ledger.leg(&seat);
-            let failure = match self.prefill_once(ask, seat, ledger).await {
+            let leg = Box::pin(self.clone().prefill_once(ask.clone(), seat));
+            let failure = match Unfinished::new(leg, self.releases.clone()).await {
                 Ok(end) => return Ok(end),
                 Err(failure) => failure,
             };

@@ -1,22 +1,29 @@
 //! Hand-offs that lost their request.
 //!
-//! Once a prefiller has answered, its blocks stay pinned until a decoder fetches them or the lease ends (vLLM 0.32
-//! with NIXL: 30 s; vllm-ascend with Mooncake: 480 s). A client that leaves in that moment would strand them. So the
-//! hand-off is a [`Duty`]: dropped before a decoder had it, it is queued, and a decoder is asked for one token with it.
+//! Once a prefiller has computed a prompt, its blocks stay pinned until a decoder fetches them or the lease ends (vLLM
+//! 0.32 with NIXL: 30 s; with Mooncake: 480 s). A client that leaves in that moment would strand them. So the hand-off is
+//! a [`Duty`]: dropped before a decoder had it, it is queued, and a decoder is asked for one token with it.
+//!
+//! The blocks are pinned some milliseconds before the prefiller's answer reaches us, and a hang-up in between strands
+//! them just as well. So a prefill leg is [`Unfinished`]: dropped, it goes on in the queue for a grace time.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use crate::dialect::kv_transfer;
+use crate::dialect::kv_transfer::{self, Prefilled};
+use crate::dialect::usage::Usage;
 use crate::fleet::{Need, Role, Seat};
 use crate::obs::{Handoff, Meters};
 use crate::relay::Relay;
 use crate::relay::ask::Ask;
+use crate::relay::legs::{Failure, PrefillEnd};
 use crate::relay::pause;
 use crate::upstream::{Leg, Written};
 
@@ -24,7 +31,7 @@ use crate::upstream::{Leg, Written};
 const LEASE_SHARE: f64 = 0.8;
 
 /// Releases that run at the same time.
-const AT_ONCE: usize = 32;
+const AT_ONCE: usize = 128;
 
 /// Decoders that are asked before a hand-off is left to expire.
 const ATTEMPTS: usize = 2;
@@ -34,6 +41,7 @@ const ATTEMPTS: usize = 2;
 pub struct Duty {
     ask: Arc<Ask>,
     handoff: Option<Bytes>,
+    usage: Usage,
     /// Keeps the held tokens on the prefiller's account.
     _seat: Seat,
     born: Instant,
@@ -62,12 +70,22 @@ pub struct Releases {
     meters: Arc<Meters>,
 }
 
-/// A hand-off without a request.
-#[derive(Debug)]
-pub struct Orphan {
-    ask: Arc<Ask>,
-    handoff: Bytes,
-    born: Instant,
+/// A prefill leg under way. Dropped before its end, it is handed to the queue.
+pub(super) struct Unfinished {
+    leg: Option<PrefillLeg>,
+    releases: Releases,
+}
+
+type PrefillLeg = Pin<Box<dyn Future<Output = Result<PrefillEnd, Failure>> + Send>>;
+
+/// What lost its request.
+pub struct Orphan(Left);
+
+enum Left {
+    /// A prefill that may finish, and then leaves a hand-off.
+    Prefill(PrefillLeg),
+    /// A hand-off.
+    Handoff { ask: Arc<Ask>, handoff: Bytes, born: Instant },
 }
 
 impl Releases {
@@ -82,23 +100,39 @@ impl Releases {
         self.open.load(Ordering::Relaxed) > 0
     }
 
-    fn submit(&self, orphan: Orphan) {
+    fn submit(&self, left: Left) {
+        let handoff = matches!(left, Left::Handoff { .. });
         self.open.fetch_add(1, Ordering::Relaxed);
-        if self.queue.try_send(orphan).is_err() {
-            self.settled(Handoff::Expired);
+        if self.queue.try_send(Orphan(left)).is_err() {
+            self.settled(handoff.then_some(Handoff::Expired));
         }
     }
 
-    fn settled(&self, outcome: Handoff) {
+    fn settled(&self, outcome: Option<Handoff>) {
         self.open.fetch_sub(1, Ordering::Relaxed);
-        self.meters.handoff(outcome);
+        outcome.into_iter().for_each(|o| self.meters.handoff(o));
     }
 }
 
 impl Duty {
     /// Takes over what a prefiller has just promised.
-    pub fn new(ask: Arc<Ask>, handoff: Option<Bytes>, seat: Seat, releases: Releases) -> Duty {
-        Duty { ask, handoff, _seat: seat, born: Instant::now(), written: None, state: State::Open, releases }
+    pub fn new(ask: Arc<Ask>, reply: Prefilled, seat: Seat, releases: Releases) -> Duty {
+        let Prefilled { handoff, usage } = reply;
+        Duty {
+            ask,
+            handoff,
+            usage,
+            _seat: seat,
+            born: Instant::now(),
+            written: None,
+            state: State::Open,
+            releases,
+        }
+    }
+
+    /// The prefiller's token counts.
+    pub fn usage(&self) -> Usage {
+        self.usage
     }
 
     /// Whether the hand-off is too old to be used.
@@ -135,44 +169,79 @@ impl Drop for Duty {
             State::Lost => self.releases.meters.handoff(Handoff::Expired),
             // The client left while a decoder had the request: hung up on, it frees both sides.
             State::Open if written => self.releases.meters.handoff(Handoff::Used),
-            State::Open => self.releases.submit(Orphan { ask: self.ask.clone(), handoff, born: self.born }),
+            State::Open => {
+                self.releases.submit(Left::Handoff { ask: self.ask.clone(), handoff, born: self.born })
+            }
+        }
+    }
+}
+
+impl Unfinished {
+    pub(super) fn new(leg: PrefillLeg, releases: Releases) -> Unfinished {
+        Unfinished { leg: Some(leg), releases }
+    }
+}
+
+impl Future for Unfinished {
+    type Output = Result<PrefillEnd, Failure>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(leg) = &mut self.leg else {
+            return Poll::Pending;
+        };
+        let end = ready!(leg.as_mut().poll(cx));
+        self.leg = None;
+        Poll::Ready(end)
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Some(leg) = self.leg.take() {
+            self.releases.submit(Left::Prefill(leg));
         }
     }
 }
 
 impl Relay {
-    /// Releases orphaned hand-offs, a few at a time, until it is dropped.
+    /// Takes care of orphans, a few at a time, until it is dropped.
     pub async fn release_orphans(self: Arc<Self>, mut orphans: mpsc::Receiver<Orphan>) {
         let mut running = JoinSet::new();
-        while let Some(orphan) = orphans.recv().await {
+        while let Some(Orphan(left)) = orphans.recv().await {
             while running.try_join_next().is_some() {}
             if running.len() >= AT_ONCE {
                 running.join_next().await;
             }
             let relay = self.clone();
-            running.spawn(async move { relay.release(orphan).await });
+            running.spawn(async move { relay.release(left).await });
         }
         running.join_all().await;
     }
 
-    async fn release(&self, orphan: Orphan) {
-        let outcome = self.try_release(&orphan).await;
+    async fn release(&self, left: Left) {
+        let outcome = match left {
+            Left::Prefill(leg) => {
+                // Its duty, if it comes to one, is dropped here and so queued as a hand-off of its own.
+                let _ = tokio::time::timeout(self.settings.abandon_grace, leg).await;
+                None
+            }
+            Left::Handoff { ask, handoff, born } => Some(self.fetch(&ask, &handoff, born).await),
+        };
         self.releases.settled(outcome);
     }
 
-    async fn try_release(&self, orphan: &Orphan) -> Handoff {
+    async fn fetch(&self, ask: &Ask, handoff: &Bytes, born: Instant) -> Handoff {
         let mut tried = Vec::new();
         for _ in 0..ATTEMPTS {
-            let left = self.settings.lease.saturating_sub(orphan.born.elapsed());
-            let need =
-                Need { tokens: orphan.ask.shape.prompt_tokens, tried: &tried, random: pause::random() };
+            let left = self.settings.lease.saturating_sub(born.elapsed());
+            let need = Need { tokens: ask.shape.prompt_tokens, tried: &tried, random: pause::random() };
             let Some(seat) = self.fleet.pick(Role::Decode, need).filter(|_| !left.is_zero()) else {
                 break;
             };
             tried.push(seat.instance().id());
             let written = Written::default();
-            let released = tokio::time::timeout(left, self.fetch_once(orphan, &seat, &written)).await;
-            if matches!(released, Ok(true)) {
+            let fetched = tokio::time::timeout(left, self.fetch_once(ask, handoff, &seat, &written)).await;
+            if matches!(fetched, Ok(true)) {
                 return Handoff::Released;
             }
             if written.get() {
@@ -183,9 +252,8 @@ impl Relay {
     }
 
     /// One token on one decoder; whatever it answers, it has fetched the KV or told the prefiller to let go.
-    async fn fetch_once(&self, orphan: &Orphan, seat: &Seat, written: &Written) -> bool {
-        let ask = &orphan.ask;
-        let edit = kv_transfer::release_edit(ask.api, &ask.body, &orphan.handoff);
+    async fn fetch_once(&self, ask: &Ask, handoff: &Bytes, seat: &Seat, written: &Written) -> bool {
+        let edit = kv_transfer::release_edit(ask.api, &ask.body, handoff);
         let leg = Leg {
             instance: seat.instance(),
             method: http::Method::POST,

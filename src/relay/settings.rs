@@ -13,6 +13,8 @@ pub struct Settings {
     pub delay_max: Duration,
     /// How long a prefiller keeps KV for a decoder.
     pub lease: Duration,
+    /// How long a prefill whose client left may go on, so that its KV can be released properly.
+    pub abandon_grace: Duration,
     /// The whole prefill leg.
     pub prefill: Duration,
     /// The decode leg until the first byte of its body.

@@ -1,0 +1,178 @@
+//! `pd-proxy demo` and `pd-proxy sim`: simulated engines, to try the gateway out without any.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use tokio::net::lookup_host;
+use tokio::runtime::Builder;
+
+use crate::app::{self, App, StartError};
+use crate::cli::{DemoArgs, SimArgs, SimConnector, SimRole};
+use crate::config::Config;
+use crate::obs::log;
+use crate::sim::{Connector, Engine, EngineSpec, Pool, Role};
+
+/// Engines of each role in the demo.
+const EACH: u16 = 2;
+
+/// Blocks that the demo's embedded pool holds: eight prompts of 8 000 tokens.
+const POOL_BLOCKS: usize = 4096;
+
+/// Prompt tokens that a demo engine computes per second: slow enough to see that a cache helps.
+const PREFILL_TOKENS_PER_S: f64 = 4_000.0;
+
+/// Why the demo or a simulated engine can't run.
+#[derive(Debug, thiserror::Error)]
+pub enum DemoError {
+    /// An engine's address is taken.
+    #[error("cannot start the simulated engine on {address}: {source}; choose another port")]
+    Engine {
+        /// Where it was to listen.
+        address: SocketAddr,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The gateway can't start.
+    #[error(transparent)]
+    Gateway(#[from] StartError),
+    /// The host is no address.
+    #[error("--host {0}: no such address")]
+    Host(String),
+    /// A key is asked for that is not there.
+    #[error("--api-key-env {0}: there is no such environment variable")]
+    Key(String),
+    /// The runtime or the signals.
+    #[error("{0}")]
+    System(#[from] io::Error),
+}
+
+/// Runs two prefillers, two decoders, a block pool and the gateway in this process, until a signal.
+///
+/// # Errors
+/// [`DemoError`] says what is in the way.
+pub fn run(args: &DemoArgs) -> Result<(), DemoError> {
+    let _log = log::init(args.log_level.filter().parse().unwrap_or(tracing::Level::INFO), false);
+    Builder::new_multi_thread().enable_all().build()?.block_on(async {
+        let pool = Arc::new(Pool::new(POOL_BLOCKS));
+        let (mut prefill, mut decode) = (Vec::new(), Vec::new());
+        for n in 0..2 * EACH {
+            let role = if n < EACH { Role::Prefill } else { Role::Decode };
+            let port = if args.engine_base_port == 0 { 0 } else { args.engine_base_port + n };
+            let engine = start(demo_engine(role, args, &pool), ([127, 0, 0, 1], port).into()).await?;
+            if role == Role::Prefill { prefill.push(engine) } else { decode.push(engine) }
+        }
+        let app = App::build(&demo_config(args, &prefill, &decode)).await?;
+        introduce(&app, &prefill, &decode);
+        app::serve_until_signal(app).await?;
+        for engine in prefill.into_iter().chain(decode) {
+            engine.stop().await;
+        }
+        Ok(())
+    })
+}
+
+/// Runs one simulated engine until a signal.
+///
+/// # Errors
+/// [`DemoError`] says what is in the way.
+pub fn run_engine(args: &SimArgs) -> Result<(), DemoError> {
+    let spec = engine_spec(args)?;
+    Builder::new_multi_thread().enable_all().build()?.block_on(async {
+        let address = resolve(&args.host, args.port).await?;
+        let engine = start(spec, address).await?;
+        println!("simulated {:?} engine on {}, model {}", args.role, engine.url(), args.model);
+        wait_for_signal().await?;
+        engine.stop().await;
+        Ok(())
+    })
+}
+
+async fn start(spec: EngineSpec, address: SocketAddr) -> Result<Engine, DemoError> {
+    Engine::start(spec, address).await.map_err(|source| DemoError::Engine { address, source })
+}
+
+async fn resolve(host: &str, port: u16) -> Result<SocketAddr, DemoError> {
+    if let Ok(ip) = host.parse::<IpAddr>() {
+        return Ok((ip, port).into());
+    }
+    let found = lookup_host((host, port)).await.ok().and_then(|mut all| all.next());
+    found.ok_or_else(|| DemoError::Host(host.to_owned()))
+}
+
+async fn wait_for_signal() -> io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    Ok(())
+}
+
+fn demo_engine(role: Role, args: &DemoArgs, pool: &Arc<Pool>) -> EngineSpec {
+    EngineSpec {
+        role,
+        prefill_tokens_per_s: PREFILL_TOKENS_PER_S,
+        tpot_ms: 1e3 / args.tokens_per_s,
+        slope_ms: 0.05,
+        pool: Some(pool.clone()),
+        kv_blocks: 32_768,
+        ..EngineSpec::default()
+    }
+}
+
+fn demo_config(args: &DemoArgs, prefill: &[Engine], decode: &[Engine]) -> Config {
+    let addresses = |engines: &[Engine]| engines.iter().map(|e| e.addr().to_string()).collect();
+    let mut config = Config::default();
+    config.server.host.clone_from(&args.host);
+    config.server.port = args.port;
+    config.fleet.prefill = addresses(prefill);
+    config.fleet.decode = addresses(decode);
+    config
+}
+
+fn engine_spec(args: &SimArgs) -> Result<EngineSpec, DemoError> {
+    let key = |name: &String| std::env::var(name).map_err(|_| DemoError::Key(name.clone()));
+    Ok(EngineSpec {
+        role: match args.role {
+            SimRole::Prefill => Role::Prefill,
+            SimRole::Decode => Role::Decode,
+            SimRole::Both => Role::Both,
+        },
+        model: args.model.clone(),
+        block_tokens: args.block_tokens as usize,
+        kv_blocks: args.kv_blocks as usize,
+        prefill_tokens_per_s: args.prefill_tokens_per_s,
+        tpot_ms: args.tpot_ms,
+        slope_ms: args.slope_ms,
+        lease_ms: args.lease_ms,
+        connector: match args.connector {
+            SimConnector::Handoff => Connector::Handoff,
+            SimConnector::Pool => Connector::Pool,
+        },
+        api_key: args.api_key_env.as_ref().map(key).transpose()?,
+        ..EngineSpec::default()
+    })
+}
+
+/// What runs, and a line to paste.
+fn introduce(app: &App, prefill: &[Engine], decode: &[Engine]) {
+    let Some(address) = app.addresses().first().copied() else {
+        return;
+    };
+    let list =
+        |engines: &[Engine]| engines.iter().map(|e| e.addr().to_string()).collect::<Vec<_>>().join(", ");
+    println!(
+        "pd-proxy on http://{address}, in front of simulated engines (model `sim`): prefillers {}; decoders {};",
+        list(prefill),
+        list(decode)
+    );
+    println!(
+        "one block pool shared by all four. Stop with Ctrl-C. Metrics: http://{address}/metrics. Try:\n"
+    );
+    println!(
+        "curl -N http://{address}/v1/chat/completions -H 'content-type: application/json' \
+         -d '{{\"model\":\"sim\",\"messages\":[{{\"role\":\"user\",\"content\":\"Hello!\"}}],\"max_tokens\":24,\"stream\":true}}'\n"
+    );
+}

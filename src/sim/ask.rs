@@ -1,0 +1,253 @@
+//! A request body, checked in the order vLLM checks it.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::chat;
+use super::fail::Fail;
+use super::handoff::Handoff;
+use super::spec::EngineSpec;
+use super::{text, tokens};
+
+/// Which endpoint a body is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Api {
+    /// `/v1/completions`
+    Completions,
+    /// `/v1/chat/completions`
+    Chat,
+    /// `/v1/responses`
+    Responses,
+    /// `/v1/messages`
+    Messages,
+}
+
+/// A generation request.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// The endpoint.
+    pub api: Api,
+    /// One or more prompts, as tokens.
+    pub prompts: Vec<Arc<[u32]>>,
+    /// Hash of `cache_salt`; 0 without one.
+    pub salt: u64,
+    /// Output tokens per choice, at least 1.
+    pub max_tokens: usize,
+    /// Choices per prompt, at least 1.
+    pub n: usize,
+    /// Answer as server-sent events.
+    pub stream: bool,
+    /// A usage event at the end of a stream.
+    pub include_usage: bool,
+    /// Usage in every event of a stream.
+    pub continuous_usage: bool,
+    /// The prompt precedes the answer (completions).
+    pub echo: bool,
+    /// Alternatives per token to report; None = no log probabilities at all.
+    pub logprobs: Option<usize>,
+    /// Report token ids.
+    pub return_token_ids: bool,
+    /// Stop strings.
+    pub stop: Vec<String>,
+    /// The stop string stays in the text.
+    pub include_stop: bool,
+    /// The function that `tool_choice` names.
+    pub tool: Option<String>,
+    /// What `kv_transfer_params` ask for.
+    pub handoff: Handoff,
+}
+
+/// Output tokens when a completion does not say (vLLM's default).
+const COMPLETION_TOKENS: usize = 16;
+/// Output tokens when a chat does not say; a real engine would go on to the end of its context.
+const CHAT_TOKENS: usize = 128;
+/// Choices a body may ask for.
+const MAX_CHOICES: i64 = 128;
+/// Prompts a body may hold.
+const MAX_PROMPTS: usize = 1024;
+
+impl Ask {
+    /// Checks `body`; `handoff` is what its `kv_transfer_params` say, already read.
+    pub fn parse(api: Api, body: &Value, handoff: Handoff, spec: &EngineSpec) -> Result<Ask, Fail> {
+        if let Some(asked) = body.get("model").and_then(Value::as_str).filter(|&asked| asked != spec.model) {
+            return Err(Fail::unknown_model(asked, &spec.model));
+        }
+        let prompts = prompts(api, body)?;
+        let stream = flag(body, "stream");
+        let options = body.get("stream_options").filter(|options| !options.is_null());
+        if options.is_some() && !stream {
+            let message = "Stream options can only be defined when `stream=True`. (parameter=stream_options)";
+            return Err(Fail::bad_param("stream_options", message));
+        }
+        check_temperature(body)?;
+        let longest = spec.context_tokens();
+        let prompt_tokens = prompts.iter().map(|prompt| prompt.len()).max().unwrap_or(0);
+        let max_tokens = max_tokens(api, body, spec)?;
+        check_context(prompt_tokens, longest)?;
+        let option = |name| options.is_some_and(|options| flag(options, name));
+        Ok(Ask {
+            api,
+            prompts,
+            salt: body.get("cache_salt").and_then(Value::as_str).map_or(0, text::string_print),
+            max_tokens: max_tokens.min(longest.saturating_sub(prompt_tokens).max(1)),
+            n: choices(body)?,
+            stream,
+            include_usage: option("include_usage"),
+            continuous_usage: option("include_usage") && option("continuous_usage_stats"),
+            echo: flag(body, "echo"),
+            logprobs: logprobs(api, body),
+            return_token_ids: flag(body, "return_token_ids"),
+            stop: stop_strings(body),
+            include_stop: flag(body, "include_stop_str_in_output"),
+            tool: body.pointer("/tool_choice/function/name").and_then(Value::as_str).map(str::to_owned),
+            handoff,
+        })
+    }
+}
+
+fn flag(body: &Value, name: &str) -> bool {
+    body.get(name).and_then(Value::as_bool).unwrap_or(false)
+}
+
+/// An integer member; null counts as absent.
+fn integer(body: &Value, name: &str) -> Result<Option<i64>, Fail> {
+    match body.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => value.as_i64().map(Some).ok_or_else(|| {
+            let input = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            let message = "Input should be a valid integer, unable to parse string as an integer";
+            Fail::schema("int_parsing", &format!("body.{name}"), message, &input)
+        }),
+    }
+}
+
+fn prompts(api: Api, body: &Value) -> Result<Vec<Arc<[u32]>>, Fail> {
+    let text = match api {
+        Api::Completions => return completion_prompts(body),
+        Api::Chat | Api::Messages => chat::render(body)?,
+        Api::Responses => {
+            let input = body.get("input");
+            let user = match input {
+                Some(Value::Array(items)) => {
+                    items.iter().map(|item| chat::content_text(item.get("content"))).collect()
+                }
+                Some(_) => chat::content_text(input),
+                None => {
+                    return Err(Fail::schema(
+                        "missing",
+                        "body.input",
+                        "Field required",
+                        &chat::dict_of(body),
+                    ));
+                }
+            };
+            format!("<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n")
+        }
+    };
+    Ok(vec![tokens::encode(&text).into()])
+}
+
+fn completion_prompts(body: &Value) -> Result<Vec<Arc<[u32]>>, Fail> {
+    let missing = || {
+        let message = "Either prompt or prompt_embeds must be provided and non-empty. (parameter=prompt)";
+        Fail::bad_param("prompt", message)
+    };
+    let found = match body.get("prompt") {
+        Some(Value::String(text)) => vec![tokens::encode(text)],
+        Some(list @ Value::Array(items)) => match items.first() {
+            Some(Value::Number(_)) => vec![token_list(list)?],
+            _ => items
+                .iter()
+                .take(MAX_PROMPTS)
+                .map(|item| item.as_str().map_or_else(|| token_list(item), |text| Ok(tokens::encode(text))))
+                .collect::<Result<_, _>>()?,
+        },
+        _ => return Err(missing()),
+    };
+    if found.is_empty() || found.iter().any(Vec::is_empty) {
+        return Err(missing());
+    }
+    Ok(found.into_iter().map(Into::into).collect())
+}
+
+fn token_list(list: &Value) -> Result<Vec<u32>, Fail> {
+    let items = list.as_array().map(Vec::as_slice).unwrap_or_default();
+    let known = |item: &Value| {
+        let id = item.as_u64().and_then(|id| u32::try_from(id).ok());
+        id.filter(|&id| id < tokens::VOCAB)
+            .ok_or_else(|| Fail::bad_request(&format!("Token id {item} is out of vocabulary")))
+    };
+    items.iter().map(known).collect()
+}
+
+fn check_temperature(body: &Value) -> Result<(), Fail> {
+    let Some(temperature) = body.get("temperature").and_then(Value::as_f64).filter(|&t| t < 0.0) else {
+        return Ok(());
+    };
+    let message = format!("temperature must be non-negative, got {temperature:?}.");
+    Err(Fail::bad_value("temperature", &temperature.into(), &message))
+}
+
+fn check_context(prompt_tokens: usize, longest: usize) -> Result<(), Fail> {
+    if prompt_tokens < longest {
+        return Ok(());
+    }
+    let least = longest + 1;
+    let message = format!(
+        "This model's maximum context length is {longest} tokens. However, your prompt contains at least {least} \
+         input tokens, which exceeds this limit even without any output tokens. Please reduce the length of the \
+         input prompt."
+    );
+    Err(Fail::bad_value("input_tokens", &least.into(), &message))
+}
+
+fn max_tokens(api: Api, body: &Value, spec: &EngineSpec) -> Result<usize, Fail> {
+    let (names, default): (&[&str], usize) = match api {
+        Api::Completions => (&["max_tokens"], COMPLETION_TOKENS),
+        Api::Chat => (&["max_completion_tokens", "max_tokens"], CHAT_TOKENS),
+        Api::Responses => (&["max_output_tokens"], CHAT_TOKENS),
+        Api::Messages => (&["max_tokens"], CHAT_TOKENS),
+    };
+    for name in names {
+        let Some(asked) = integer(body, name)? else { continue };
+        let Some(count) = usize::try_from(asked).ok().filter(|&count| count > 0) else {
+            let message = format!("max_tokens must be at least 1, got {asked}.");
+            return Err(Fail::bad_value("max_tokens", &asked.into(), &message));
+        };
+        if count > spec.max_model_len {
+            let message = format!(
+                "max_tokens={count} cannot be greater than max_model_len={}. Please request fewer output tokens.",
+                spec.max_model_len
+            );
+            return Err(Fail::bad_value("max_tokens", &asked.into(), &message));
+        }
+        return Ok(count);
+    }
+    Ok(default)
+}
+
+fn choices(body: &Value) -> Result<usize, Fail> {
+    let n = integer(body, "n")?.unwrap_or(1);
+    usize::try_from(n)
+        .ok()
+        .filter(|_| (1..=MAX_CHOICES).contains(&n))
+        .ok_or_else(|| Fail::bad_value("n", &n.into(), &format!("n must be at least 1, got {n}.")))
+}
+
+fn logprobs(api: Api, body: &Value) -> Option<usize> {
+    let count = |name| body.get(name).and_then(Value::as_u64).and_then(|count| usize::try_from(count).ok());
+    if api == Api::Completions {
+        return count("logprobs");
+    }
+    flag(body, "logprobs").then(|| count("top_logprobs").unwrap_or(0))
+}
+
+fn stop_strings(body: &Value) -> Vec<String> {
+    let found: Vec<String> = match body.get("stop").or_else(|| body.get("stop_sequences")) {
+        Some(Value::String(stop)) => vec![stop.clone()],
+        Some(Value::Array(stops)) => stops.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+        _ => Vec::new(),
+    };
+    found.into_iter().filter(|stop| !stop.is_empty()).collect()
+}

@@ -1,0 +1,128 @@
+//! The handle of a running engine.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::faults::Fault;
+use super::gate::Gate;
+use super::hub::{CHORES, Chore, Hub, Phase, Seen, lock};
+use super::ledger::Ledger;
+use super::spec::EngineSpec;
+use super::{http, side};
+
+/// Time a dead engine's last answer has to leave before the connections are reset.
+const DEATH_GRACE: Duration = Duration::from_millis(100);
+/// Time running requests have to finish in [`Engine::stop`].
+const STOP_GRACE: Duration = Duration::from_secs(10);
+/// Chores at a time; the others wait in their queue.
+const CHORES_AT_A_TIME: usize = 64;
+
+/// A running engine; dropping it ends it without ceremony.
+#[derive(Debug)]
+pub struct Engine {
+    hub: Arc<Hub>,
+    tasks: Mutex<JoinSet<()>>,
+}
+
+impl Engine {
+    /// Starts an engine that listens on `listen`; port 0 takes a free one.
+    pub async fn start(spec: EngineSpec, listen: SocketAddr) -> io::Result<Engine> {
+        let gate = Gate::bind(listen).await?;
+        let (sender, receiver) = mpsc::channel(CHORES);
+        let hub = Arc::new(Hub::new(spec, gate, sender));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(http::serve(hub.clone()));
+        tasks.spawn(do_chores(hub.clone(), receiver));
+        Ok(Engine { hub, tasks: Mutex::new(tasks) })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        self.hub.gate.addr()
+    }
+
+    /// `http://host:port`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}", self.addr())
+    }
+
+    /// What it holds now.
+    #[must_use]
+    pub fn ledger(&self) -> Ledger {
+        self.hub.ledger()
+    }
+
+    /// The last requests it has read, newest last; those under `/sim/` are left out.
+    #[must_use]
+    pub fn seen(&self) -> Vec<Seen> {
+        self.hub.seen()
+    }
+
+    /// Forgets the requests seen.
+    pub fn clear_seen(&self) {
+        self.hub.clear_seen();
+    }
+
+    /// Adds a fault to the script, in force at once; false if the script is full.
+    pub fn inject(&self, fault: Fault) -> bool {
+        self.hub.inject(fault)
+    }
+
+    /// Forgets all faults; a port that refused listens again.
+    pub fn clear_faults(&self) {
+        self.hub.clear_faults();
+    }
+
+    /// As if the process were killed: the port refuses, every connection is reset, nothing is given back. The handle
+    /// still answers questions.
+    pub async fn kill(&self) {
+        self.end(Phase::Killed).await;
+    }
+
+    /// Takes nothing new, lets requests finish, then ends.
+    pub async fn stop(self) {
+        if timeout(STOP_GRACE, self.end(Phase::Draining)).await.is_err() {
+            self.end(Phase::Killed).await;
+        }
+    }
+
+    async fn end(&self, phase: Phase) {
+        self.hub.enter(phase);
+        let mut tasks = std::mem::take(&mut *lock(&self.tasks));
+        while tasks.join_next().await.is_some() {}
+    }
+}
+
+/// Does what requests leave behind, until the engine ends.
+async fn do_chores(hub: Arc<Hub>, mut chores: mpsc::Receiver<Chore>) {
+    let mut status = hub.status.subscribe();
+    let mut running = JoinSet::new();
+    while status.borrow_and_update().phase != Phase::Killed {
+        tokio::select! {
+            _ = status.changed() => {}
+            Some(_) = running.join_next() => {}
+            Some(chore) = chores.recv(), if running.len() < CHORES_AT_A_TIME => {
+                running.spawn(do_chore(hub.clone(), chore));
+            }
+        }
+    }
+}
+
+async fn do_chore(hub: Arc<Hub>, chore: Chore) {
+    match chore {
+        // An unreachable prefiller frees the blocks itself, when the lease ends.
+        Chore::Release(source, why) => drop(side::release(&source, why).await),
+        Chore::Die => {
+            tokio::time::sleep(DEATH_GRACE).await;
+            hub.enter(Phase::Killed);
+        }
+    }
+}

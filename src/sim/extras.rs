@@ -1,0 +1,157 @@
+//! The endpoints around generation: models, health, metrics, tokenizer, embeddings.
+
+use std::fmt::Write as _;
+
+use bytes::Bytes;
+use http::{Method, Response};
+use serde_json::{Value, json};
+
+use super::api::{self, read_json};
+use super::chat;
+use super::fail::Fail;
+use super::http::{Asked, respond, respond_json, short_id, unix_s};
+use super::hub::Hub;
+use super::sse::Body;
+use super::text::string_print;
+use super::tokens;
+
+/// Numbers of a fake embedding.
+const EMBEDDING_NUMBERS: u64 = 8;
+
+/// The method that `path` takes; None if there is no such path.
+#[must_use]
+pub fn allowed(path: &str) -> Option<Method> {
+    match path {
+        "/health" | "/ping" | "/version" | "/load" | "/metrics" | "/v1/models" => Some(Method::GET),
+        "/tokenize" | "/detokenize" | "/v1/embeddings" | "/reset_prefix_cache" => Some(Method::POST),
+        _ => api::of_path(path).map(|_| Method::POST),
+    }
+}
+
+/// Answers a GET.
+#[must_use]
+pub fn get(hub: &Hub, path: &str) -> Response<Body> {
+    match path {
+        "/version" => respond_json(&json!({"version": "0.32.0"})),
+        "/load" => {
+            let ledger = hub.ledger();
+            respond_json(&json!({"server_load": ledger.running + ledger.waiting}))
+        }
+        "/metrics" => respond(200, "text/plain; version=1.0.0; charset=utf-8", metrics(hub).into()),
+        "/v1/models" => respond_json(&models(hub)),
+        _ => respond(200, "", Bytes::new()),
+    }
+}
+
+/// Answers a POST that does not generate.
+pub fn post(hub: &Hub, path: &str, asked: &Asked) -> Result<Response<Body>, Fail> {
+    if path == "/reset_prefix_cache" {
+        hub.with(|core, _| core.reset_cache());
+        return Ok(respond(200, "", Bytes::new()));
+    }
+    let body = read_json(asked)?;
+    match path {
+        "/tokenize" => tokenize(hub, &body),
+        "/detokenize" => detokenize(&body),
+        _ => embeddings(hub, &body),
+    }
+    .map(|answer| respond_json(&answer))
+}
+
+fn models(hub: &Hub) -> Value {
+    let (model, created) = (&hub.spec.model, unix_s());
+    json!({"object": "list", "data": [{
+        "id": model, "object": "model", "created": created, "owned_by": "vllm", "root": format!("/models/{model}"),
+        "parent": null, "max_model_len": hub.spec.max_model_len, "permission": [{
+            "id": format!("modelperm-{}", short_id()), "object": "model_permission", "created": created,
+            "allow_create_engine": false, "allow_sampling": true, "allow_logprobs": true,
+            "allow_search_indices": false, "allow_view": true, "allow_fine_tuning": false, "organization": "*",
+            "group": null, "is_blocking": false,
+        }],
+    }]})
+}
+
+fn tokenize(hub: &Hub, body: &Value) -> Result<Value, Fail> {
+    let text = match (body.get("prompt").and_then(Value::as_str), body.get("messages")) {
+        (Some(prompt), _) => prompt.to_owned(),
+        (None, Some(_)) => chat::render(body)?,
+        (None, None) => {
+            let missing = |name: &str| {
+                let input = chat::dict_of(body);
+                format!(
+                    "{{'type': 'missing', 'loc': 'body.{name}', 'msg': 'Field required', 'input': '{input}'}}"
+                )
+            };
+            return Err(Fail::validation(&[missing("prompt"), missing("messages")], "body.prompt".into()));
+        }
+    };
+    let ids = tokens::encode(&text);
+    let wanted = body.get("return_token_strs").and_then(Value::as_bool).unwrap_or(false);
+    let strings = wanted.then(|| ids.iter().map(|&id| tokens::decode(&[id])).collect::<Vec<_>>());
+    Ok(
+        json!({"count": ids.len(), "max_model_len": hub.spec.max_model_len, "tokens": ids, "token_strs": strings}),
+    )
+}
+
+fn detokenize(body: &Value) -> Result<Value, Fail> {
+    let Some(ids) = body.get("tokens").and_then(Value::as_array) else {
+        return Err(Fail::schema("missing", "body.tokens", "Field required", &chat::dict_of(body)));
+    };
+    let ids: Vec<u32> =
+        ids.iter().filter_map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok())).collect();
+    Ok(json!({ "prompt": tokens::decode(&ids) }))
+}
+
+fn embeddings(hub: &Hub, body: &Value) -> Result<Value, Fail> {
+    let inputs = match body.get("input") {
+        Some(Value::Array(items)) if items.iter().all(Value::is_string) => items.clone(),
+        Some(input) => vec![input.clone()],
+        None => return Err(Fail::schema("missing", "body.input", "Field required", &chat::dict_of(body))),
+    };
+    let mut prompt_tokens = 0;
+    let mut data = Vec::with_capacity(inputs.len());
+    for (index, input) in inputs.iter().enumerate() {
+        let text = input.as_str().map_or_else(|| input.to_string(), str::to_owned);
+        prompt_tokens += tokens::encode(&text).len();
+        let hash = string_print(&text);
+        let vector: Vec<f64> =
+            (0..EMBEDDING_NUMBERS).map(|i| ((hash >> (8 * i)) & 0xff) as f64 / 255.0).collect();
+        data.push(json!({"index": index, "object": "embedding", "embedding": vector}));
+    }
+    Ok(json!({
+        "id": format!("embd-{}", short_id()), "object": "list", "created": unix_s(), "model": hub.spec.model,
+        "data": data, "usage": {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens,
+            "completion_tokens": 0, "prompt_tokens_details": null},
+    }))
+}
+
+fn metrics(hub: &Hub) -> String {
+    let ledger = hub.ledger();
+    let (sources, usage) = hub.with(|core, _| core.usage());
+    let mut out = String::with_capacity(2048);
+    let model = &hub.spec.model;
+    let mut gauge = |name: &str, kind: &str, labels: &str, value: f64| {
+        let family = name.strip_suffix("_total").unwrap_or(name);
+        if !out.contains(&format!("# TYPE vllm:{name} ")) {
+            let _ = writeln!(out, "# HELP vllm:{name} Simulated {family}.\n# TYPE vllm:{name} {kind}");
+        }
+        let _ = writeln!(out, "vllm:{name}{{engine=\"0\",model_name=\"{model}\"{labels}}} {value:?}");
+    };
+    gauge("num_requests_running", "gauge", "", ledger.running as f64);
+    gauge("num_requests_waiting", "gauge", "", ledger.waiting as f64);
+    gauge("kv_cache_usage_perc", "gauge", "", usage);
+    let by_source = [
+        ("local_compute", sources.local_compute),
+        ("local_cache_hit", sources.local_cache_hit),
+        ("external_kv_transfer", sources.external_kv_transfer),
+    ];
+    for (source, tokens) in by_source {
+        let labels = format!(",source=\"{source}\"");
+        gauge("prompt_tokens_by_source_total", "counter", &labels, tokens as f64);
+    }
+    gauge("nixl_num_kv_expired_reqs_total", "counter", "", ledger.expired as f64);
+    let sizes =
+        format!(",block_size=\"{}\",num_gpu_blocks=\"{}\"", hub.spec.block_tokens, hub.spec.kv_blocks);
+    gauge("cache_config_info", "gauge", &sizes, 1.0);
+    out
+}

@@ -1,0 +1,249 @@
+//! Faults by script: what goes wrong, for which requests, how often.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use super::hub::lock;
+
+/// Faults a script may hold.
+const MAX_FAULTS: usize = 256;
+
+/// One scripted fault.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    /// Which requests it hits.
+    pub on: Match,
+    /// How many of them; `u32::MAX` = all.
+    pub times: u32,
+    /// What goes wrong.
+    pub what: What,
+}
+
+impl Fault {
+    /// Hits every request of the API, for ever.
+    #[must_use]
+    pub fn always(what: What) -> Fault {
+        Fault { on: Match::default(), times: u32::MAX, what }
+    }
+
+    /// Hits the next request of the API.
+    #[must_use]
+    pub fn once(what: What) -> Fault {
+        Fault { times: 1, ..Fault::always(what) }
+    }
+
+    /// The same, only for paths that begin with `prefix`.
+    #[must_use]
+    pub fn on_path(mut self, prefix: &str) -> Fault {
+        self.on.path = Some(prefix.to_owned());
+        self
+    }
+
+    /// Reads the JSON form: `{"path":"/v1/","method":"POST","contains":"x","times":1,"what":{"kind":"…",…}}`; all
+    /// but `what` may be left out, `times` is then for ever. The kinds are the names of [`What`] in snake case with
+    /// members `bytes`, `how` ("reset", "close"), `status`, `body`, `raw`, `ms`.
+    #[must_use]
+    pub fn from_json(value: &Value) -> Option<Fault> {
+        let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
+        let times = value.get("times").and_then(Value::as_u64).and_then(|times| u32::try_from(times).ok());
+        Some(Fault {
+            on: Match { path: text("path"), method: text("method"), contains: text("contains") },
+            times: times.unwrap_or(u32::MAX),
+            what: What::from_json(value.get("what")?)?,
+        })
+    }
+}
+
+/// Which requests a fault hits; what is None matches everything. `/sim/` paths are hit only by a `path` that names
+/// them.
+#[derive(Clone, Debug, Default)]
+pub struct Match {
+    /// Beginning of the path.
+    pub path: Option<String>,
+    /// The method, exactly.
+    pub method: Option<String>,
+    /// Text that the body contains.
+    pub contains: Option<String>,
+}
+
+impl Match {
+    fn hits(&self, method: &str, path: &str, body: &[u8]) -> bool {
+        let path_hit = match &self.path {
+            Some(prefix) => path.starts_with(prefix.as_str()),
+            None => !path.starts_with("/sim/"),
+        };
+        path_hit
+            && self.method.as_deref().is_none_or(|wanted| wanted == method)
+            && self.contains.as_ref().is_none_or(|text| memchr::memmem::find(body, text.as_bytes()).is_some())
+    }
+}
+
+/// How a connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// TCP reset.
+    Reset,
+    /// TCP end of stream, as if the response were over.
+    Close,
+}
+
+/// What goes wrong.
+#[derive(Clone, Debug)]
+pub enum What {
+    /// Nothing listens: the port refuses and existing connections are reset, at once and until the faults are
+    /// cleared. Matching and `times` do not apply.
+    Refuse,
+    /// A connection is accepted and reset before anything is read; counts connections, `on` does not apply.
+    ResetAtAccept,
+    /// The request is read, then the connection reset.
+    ResetBeforeHead,
+    /// The request is read and never answered.
+    StallBeforeHead,
+    /// This status, with this body or one like vLLM's; a hand-off in the request is given back on 4xx and 503.
+    Status(u16, Option<Bytes>),
+    /// Exactly this many bytes of the response, counted from its status line, then the end.
+    CutAfterBytes {
+        /// Response bytes written.
+        bytes: usize,
+        /// How it ends.
+        how: How,
+    },
+    /// Exactly this many bytes of the response, then nothing more.
+    StallAfterBytes(usize),
+    /// The response in pieces of this many bytes, one millisecond apart.
+    DribbleBytes(usize),
+    /// A stream ends cleanly after a few events, without a finish reason and without `[DONE]`.
+    CloseWithoutDone,
+    /// After a few events a stream has an error event, then `[DONE]`: what vLLM does when it fails.
+    ErrorEvent,
+    /// The value of `kv_transfer_params` in the answer is these bytes.
+    BadHandoff(Bytes),
+    /// The answer comes this much later; other faults apply after it.
+    Delay(Duration),
+}
+
+impl What {
+    fn from_json(value: &Value) -> Option<What> {
+        let number = |name: &str| value.get(name).and_then(Value::as_u64);
+        let count = |name: &str| number(name).and_then(|count| usize::try_from(count).ok());
+        let raw =
+            |name: &str| value.get(name).and_then(Value::as_str).map(|text| Bytes::from(text.to_owned()));
+        let how =
+            if value.get("how").and_then(Value::as_str) == Some("close") { How::Close } else { How::Reset };
+        Some(match value.get("kind")?.as_str()? {
+            "refuse" => What::Refuse,
+            "reset_at_accept" => What::ResetAtAccept,
+            "reset_before_head" => What::ResetBeforeHead,
+            "stall_before_head" => What::StallBeforeHead,
+            "status" => What::Status(number("status").and_then(|s| u16::try_from(s).ok())?, raw("body")),
+            "cut_after_bytes" => What::CutAfterBytes { bytes: count("bytes")?, how },
+            "stall_after_bytes" => What::StallAfterBytes(count("bytes")?),
+            "dribble_bytes" => What::DribbleBytes(count("bytes")?),
+            "close_without_done" => What::CloseWithoutDone,
+            "error_event" => What::ErrorEvent,
+            "bad_handoff" => What::BadHandoff(raw("raw")?),
+            "delay" => What::Delay(Duration::from_millis(number("ms")?)),
+            _ => return None,
+        })
+    }
+}
+
+/// The faults of one engine.
+#[derive(Debug, Default)]
+pub struct Script {
+    faults: Mutex<Vec<Fault>>,
+}
+
+impl Script {
+    /// Adds a fault; false if the script is full.
+    pub fn add(&self, fault: Fault) -> bool {
+        let mut faults = lock(&self.faults);
+        if faults.len() >= MAX_FAULTS {
+            return false;
+        }
+        faults.push(fault);
+        true
+    }
+
+    /// Forgets all faults.
+    pub fn clear(&self) {
+        lock(&self.faults).clear();
+    }
+
+    /// The faults of a request, used up by it: every delay, and the first of the others.
+    #[must_use]
+    pub fn take(&self, method: &str, path: &str, body: &[u8]) -> Vec<What> {
+        let mut taken = Vec::new();
+        let mut other = false;
+        lock(&self.faults).retain_mut(|fault| {
+            let delay = matches!(fault.what, What::Delay(_));
+            let of_request = !matches!(fault.what, What::Refuse | What::ResetAtAccept);
+            if fault.times == 0 || !of_request || (other && !delay) || !fault.on.hits(method, path, body) {
+                return fault.times > 0;
+            }
+            other |= !delay;
+            taken.push(fault.what.clone());
+            fault.spend()
+        });
+        taken.sort_by_key(|what| !matches!(what, What::Delay(_)));
+        taken
+    }
+
+    /// Whether a new connection is to be reset.
+    #[must_use]
+    pub fn take_at_accept(&self) -> bool {
+        let mut hit = false;
+        lock(&self.faults).retain_mut(|fault| {
+            if hit || fault.times == 0 || !matches!(fault.what, What::ResetAtAccept) {
+                return true;
+            }
+            hit = true;
+            fault.spend()
+        });
+        hit
+    }
+}
+
+impl Fault {
+    /// Uses the fault once; false when it is used up.
+    fn spend(&mut self) -> bool {
+        if self.times != u32::MAX {
+            self.times = self.times.saturating_sub(1);
+        }
+        self.times > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn faults_are_matched_and_used_up() {
+        let script = Script::default();
+        script.add(Fault::once(What::ErrorEvent).on_path("/v1/chat"));
+        script.add(Fault::always(What::Delay(Duration::ZERO)));
+        assert_eq!(script.take("POST", "/v1/completions", b"").len(), 1);
+        let both = script.take("POST", "/v1/chat/completions", b"");
+        assert!(matches!(both.as_slice(), [What::Delay(_), What::ErrorEvent]));
+        assert_eq!(script.take("POST", "/v1/chat/completions", b"").len(), 1);
+        assert!(script.take("GET", "/sim/kv", b"").is_empty());
+        script.clear();
+        assert!(script.take("POST", "/v1/completions", b"").is_empty());
+    }
+
+    #[test]
+    fn the_json_form() {
+        let fault = Fault::from_json(&json!({"path": "/v1/", "contains": "abc", "times": 2,
+            "what": {"kind": "cut_after_bytes", "bytes": 7, "how": "close"}}))
+        .unwrap();
+        assert!(matches!(fault.what, What::CutAfterBytes { bytes: 7, how: How::Close }));
+        assert!(fault.on.hits("POST", "/v1/x", b"..abc"));
+        assert!(!fault.on.hits("POST", "/v1/x", b"..ab"));
+        assert!(Fault::from_json(&json!({"what": {"kind": "nonsense"}})).is_none());
+    }
+}

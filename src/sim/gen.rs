@@ -1,0 +1,291 @@
+//! One request on its way through the engine: prompt computed or pulled, then written token by token.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use tokio::sync::Notify;
+
+use super::ask::{Api, Ask};
+use super::core::{Computed, JobId, Progress, Prompt};
+use super::fail::Fail;
+use super::handoff::{Handoff, Source};
+use super::hub::{Chore, Hub};
+use super::ledger::Release;
+use super::side;
+use super::spec::Connector;
+use super::text::{Stops, Writer};
+use super::tokens;
+
+/// A hand-off this engine was given; unless it is paid, dropping it tells the prefiller to free the blocks.
+#[derive(Debug)]
+pub struct Debt {
+    hub: Arc<Hub>,
+    source: Option<Source>,
+}
+
+impl Debt {
+    /// The debt in a request's `kv_transfer_params`, if there is one.
+    #[must_use]
+    pub fn of(hub: &Arc<Hub>, handoff: &Handoff) -> Debt {
+        let source = match handoff {
+            Handoff::Pull(source) if hub.spec.connector == Connector::Handoff => Some(source.clone()),
+            _ => None,
+        };
+        Debt { hub: hub.clone(), source }
+    }
+
+    fn paid(&mut self) {
+        self.source = None;
+    }
+}
+
+impl Drop for Debt {
+    fn drop(&mut self) {
+        if let Some(source) = self.source.take() {
+            self.hub.chore(Chore::Release(source, Release::Unread));
+        }
+    }
+}
+
+/// A job in the engine; dropping it frees what it holds.
+#[derive(Debug)]
+struct Live {
+    hub: Arc<Hub>,
+    id: JobId,
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.hub.end(self.id);
+    }
+}
+
+/// Why a choice ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finish {
+    /// `max_tokens` reached.
+    Length,
+    /// This stop string came.
+    Stop(String),
+}
+
+/// One output token of one choice.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    /// Which choice.
+    pub choice: usize,
+    /// The token.
+    pub token: u32,
+    /// The text that may be shown now; it can be empty.
+    pub text: String,
+    /// Set on the last token of the choice.
+    pub finish: Option<Finish>,
+}
+
+/// Token counts of a request, as `usage` reports them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    /// Prompt tokens, of all prompts.
+    pub prompt: usize,
+    /// Output tokens so far, of all choices.
+    pub output: usize,
+    /// Prompt tokens that were in a cache.
+    pub cached: usize,
+    /// Tokens in blocks new to the cache.
+    pub created: usize,
+}
+
+/// A request that is being written.
+#[derive(Debug)]
+pub struct Gen {
+    /// The request.
+    pub ask: Arc<Ask>,
+    /// Its tokens.
+    pub counts: Counts,
+    hub: Arc<Hub>,
+    lives: Vec<Live>,
+    choices: Vec<Choice>,
+    cut_by_stop: bool,
+}
+
+#[derive(Debug)]
+struct Choice {
+    writer: Writer,
+    stops: Stops,
+    written: usize,
+    open: bool,
+}
+
+impl Gen {
+    /// Gets the KV of every prompt; ready to write when it returns.
+    pub async fn begin(hub: Arc<Hub>, ask: Arc<Ask>, mut debt: Debt) -> Result<Gen, Fail> {
+        if hub.spec.connector == Connector::Handoff
+            && let Handoff::Broken(reason) = &ask.handoff
+        {
+            hub.die(reason);
+            return Err(Fail::dead());
+        }
+        let mut generation = Gen {
+            ask: ask.clone(),
+            counts: Counts::default(),
+            hub: hub.clone(),
+            lives: Vec::new(),
+            choices: Vec::new(),
+            cut_by_stop: false,
+        };
+        for tokens in &ask.prompts {
+            let prompt = Prompt { tokens: tokens.clone(), salt: ask.salt, remote: debt.source.is_some() };
+            let (live, computed) = compute(&hub, prompt, &mut debt).await?;
+            generation.add(live, tokens.len(), computed);
+        }
+        Ok(generation)
+    }
+
+    /// The next token of every open choice; empty when all are done, or the time to come back.
+    pub fn step(&mut self) -> Result<Vec<Piece>, u64> {
+        if self.done() {
+            return Ok(Vec::new());
+        }
+        if let Some(live) = self.lives.first() {
+            self.hub.with(|core, now_us| core.token_due(now_us, live.id))?;
+        }
+        let most = self.ask.max_tokens;
+        let mut pieces = Vec::with_capacity(self.choices.len());
+        for (index, choice) in self.choices.iter_mut().enumerate().filter(|(_, choice)| choice.open) {
+            let piece = choice.write(index, most);
+            self.cut_by_stop |= matches!(piece.finish, Some(Finish::Stop(_)));
+            pieces.push(piece);
+        }
+        self.counts.output += pieces.len();
+        Ok(pieces)
+    }
+
+    /// Like [`Gen::step`], waiting until the tokens are due.
+    pub async fn next(&mut self) -> Vec<Piece> {
+        loop {
+            match self.step() {
+                Ok(pieces) => return pieces,
+                Err(until_us) => self.hub.sleep_until_us(until_us).await,
+            }
+        }
+    }
+
+    /// A sleep until `us` on the engine's clock.
+    pub fn sleep_until_us(&self, us: u64) -> tokio::time::Sleep {
+        self.hub.sleep_until_us(us)
+    }
+
+    /// Whether every choice has ended.
+    #[must_use]
+    pub fn done(&self) -> bool {
+        self.choices.iter().all(|choice| !choice.open)
+    }
+
+    /// Pins what a decoder is to read, under names made of the response id `id`; gives the member to answer with.
+    /// As in vLLM every choice pins its own, and only the last one is answered; a choice cut by a stop string pins
+    /// nothing.
+    pub fn settle(&mut self, id: &str) -> Value {
+        if self.ask.handoff != Handoff::Keep
+            || self.hub.spec.connector != Connector::Handoff
+            || self.cut_by_stop
+        {
+            return Value::Null;
+        }
+        let mut answer = Value::Null;
+        for (i, live) in self.lives.iter().enumerate() {
+            let prompt_tokens = self.ask.prompts.get(i).map_or(0, |prompt| prompt.len());
+            for choice in 0..self.ask.n {
+                let source = self.pin(live, id, i, choice);
+                answer = source.answer(prompt_tokens, self.counts.cached);
+            }
+        }
+        answer
+    }
+
+    fn pin(&self, live: &Live, id: &str, prompt: usize, choice: usize) -> Source {
+        let place = if self.ask.api == Api::Completions { format!("-{prompt}") } else { String::new() };
+        let which = if self.ask.n > 1 { format!("{choice}_") } else { String::new() };
+        let suffix = uuid::Uuid::new_v4().simple().to_string();
+        let request_id = format!("{which}{id}{place}-{}", suffix.get(..8).unwrap_or(""));
+        Source {
+            block_ids: self.hub.with(|core, now_us| core.pin(now_us, live.id, &request_id)),
+            engine_id: self.hub.engine_id.clone(),
+            request_id,
+            host: self.hub.gate.addr().ip().to_string(),
+            port: self.hub.gate.addr().port(),
+        }
+    }
+
+    fn add(&mut self, live: Live, prompt_tokens: usize, computed: Computed) {
+        for choice in 0..self.ask.n {
+            self.choices.push(Choice {
+                writer: Writer::new(computed.print, choice),
+                stops: Stops::new(self.ask.stop.clone(), self.ask.include_stop),
+                written: 0,
+                open: true,
+            });
+        }
+        self.lives.push(live);
+        self.counts.prompt += prompt_tokens;
+        self.counts.cached += computed.cached_tokens;
+        self.counts.created += computed.created_tokens;
+    }
+}
+
+impl Choice {
+    fn write(&mut self, index: usize, most: usize) -> Piece {
+        let token = self.writer.next_token();
+        self.written += 1;
+        let (mut text, stop) = self.stops.push(&tokens::decode(&[token]));
+        let finish = match stop {
+            Some(stop) => Some(Finish::Stop(stop)),
+            None => (self.written >= most).then_some(Finish::Length),
+        };
+        if finish == Some(Finish::Length) {
+            text.push_str(&self.stops.flush());
+        }
+        self.open = finish.is_none();
+        Piece { choice: index, token, text, finish }
+    }
+}
+
+async fn compute(hub: &Arc<Hub>, prompt: Prompt, debt: &mut Debt) -> Result<(Live, Computed), Fail> {
+    let (id, bell) = hub.submit(prompt);
+    let live = Live { hub: hub.clone(), id };
+    loop {
+        match hub.poll(id) {
+            Progress::Ready(computed) => return Ok((live, computed)),
+            Progress::Wait(until_us) => wait(hub, &bell, until_us).await,
+            Progress::Pull { blocks } => {
+                let contents = pull(hub, debt, blocks).await?;
+                hub.with(|core, now_us| core.received(now_us, id, &contents));
+            }
+        }
+    }
+}
+
+async fn wait(hub: &Hub, bell: &Notify, until_us: Option<u64>) {
+    match until_us {
+        None => bell.notified().await,
+        Some(us) => tokio::select! {
+            () = bell.notified() => {}
+            () = hub.sleep_until_us(us) => {}
+        },
+    }
+}
+
+/// Reads the last `blocks` blocks of the hand-off from its prefiller.
+async fn pull(hub: &Arc<Hub>, debt: &mut Debt, blocks: usize) -> Result<Vec<u64>, Fail> {
+    let Some(source) = debt.source.clone() else { return Err(Fail::internal()) };
+    let first = source.block_ids.len().checked_sub(blocks);
+    let Some(ids) = first.and_then(|first| source.block_ids.get(first..)) else {
+        debt.paid();
+        hub.die("assert num_decode_blocks <= len(prefill_group)");
+        return Err(Fail::dead());
+    };
+    let contents = side::pull(&source, ids).await;
+    if contents.is_ok() {
+        debt.paid();
+    }
+    contents.map_err(|_| Fail::internal())
+}

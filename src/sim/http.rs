@@ -1,0 +1,266 @@
+//! Connections and requests: HTTP/1.1 over a [`Wire`], the scripted faults, the routes.
+
+use std::convert::Infallible;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use super::fail::Fail;
+use super::faults::{How, What};
+use super::r#gen::Debt;
+use super::handoff::Handoff;
+use super::hub::{Hub, Phase, Seen};
+use super::sse::{Body, Twist};
+use super::wire::{Control, Plan, Wire};
+use super::{api, control, extras};
+
+/// Bytes a request body may have.
+const BODY_BYTES: usize = 64 << 20;
+/// Connections at a time; more are left in the kernel's queue.
+const CONNECTIONS: usize = 16_384;
+
+/// A request that has been read.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// Method, path, headers.
+    pub parts: http::request::Parts,
+    /// Body.
+    pub body: Bytes,
+    /// A fault that strikes inside the answer.
+    pub twist: Option<Twist>,
+    /// Replaces the value of `kv_transfer_params` in the answer.
+    pub bad_handoff: Option<Bytes>,
+}
+
+impl Asked {
+    /// A header's text.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.parts.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+}
+
+/// Accepts and serves until the engine is killed, or drained and idle.
+pub async fn serve(hub: Arc<Hub>) {
+    let mut connections = JoinSet::new();
+    let mut status = hub.status.subscribe();
+    loop {
+        if status.borrow_and_update().phase != Phase::Up {
+            break;
+        }
+        tokio::select! {
+            _ = status.changed() => {}
+            Some(_) = connections.join_next() => {}
+            accepted = hub.gate.accept(), if connections.len() < CONNECTIONS => match accepted {
+                Ok((tcp, closings)) => { connections.spawn(connection(hub.clone(), tcp, closings)); }
+                // Out of descriptors, or a peer that was gone before it was accepted: let others finish first.
+                Err(_) => tokio::task::yield_now().await,
+            },
+        }
+    }
+    while connections.join_next().await.is_some() {}
+    hub.enter(Phase::Killed);
+}
+
+async fn connection(hub: Arc<Hub>, tcp: TcpStream, closings: u64) {
+    let control = Arc::new(Control::default());
+    let mut status = hub.status.subscribe();
+    if hub.faults.take_at_accept() {
+        control.end(How::Reset);
+        drop(Wire::new(tcp, control));
+        return;
+    }
+    // Without it a stream's events would wait for the client's acknowledgements.
+    let _ = tcp.set_nodelay(true);
+    let service = service_fn(|request| answer(hub.clone(), control.clone(), request));
+    let wire = TokioIo::new(Wire::new(tcp, control.clone()));
+    let mut serving = pin!(http1::Builder::new().serve_connection(wire, service));
+    loop {
+        let now = *status.borrow_and_update();
+        if now.phase == Phase::Killed || now.closings > closings {
+            control.end(How::Reset);
+            return;
+        }
+        if now.phase == Phase::Draining {
+            serving.as_mut().graceful_shutdown();
+        }
+        tokio::select! {
+            biased;
+            () = control.ended() => return,
+            _ = status.changed() => {}
+            // An error is the client's hang-up; the engine has nobody to tell.
+            _ = &mut serving => return,
+        }
+    }
+}
+
+async fn answer(
+    hub: Arc<Hub>,
+    control: Arc<Control>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Infallible> {
+    control.plan(Plan::Free);
+    let (parts, body) = request.into_parts();
+    let request_id = parts.headers.get("x-request-id").cloned();
+    let mut response = match Limited::new(body, BODY_BYTES).collect().await {
+        Err(_) => respond_fail(&Fail::detail(413, "Request Entity Too Large")),
+        Ok(body) => {
+            let mut asked = Asked { parts, body: body.to_bytes(), twist: None, bad_handoff: None };
+            remember(&hub, &asked);
+            match strike(&hub, &control, &mut asked).await {
+                Some(response) => response,
+                None => route(&hub, asked).await.unwrap_or_else(|fail| respond_fail(&fail)),
+            }
+        }
+    };
+    let headers = response.headers_mut();
+    headers.insert(header::SERVER, HeaderValue::from_static("uvicorn"));
+    if let Some(id) = request_id {
+        headers.insert("x-request-id", id);
+    }
+    Ok(response)
+}
+
+fn remember(hub: &Hub, asked: &Asked) {
+    let path = asked.parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    if path.starts_with("/sim/") {
+        return;
+    }
+    let text = |value: &HeaderValue| value.to_str().ok().map(str::to_owned);
+    let headers = asked.parts.headers.iter();
+    hub.remember(Seen {
+        method: asked.parts.method.to_string(),
+        path: path.to_owned(),
+        headers: headers.filter_map(|(name, value)| Some((name.to_string(), text(value)?))).collect(),
+        body: asked.body.clone(),
+    });
+}
+
+/// Applies the scripted faults; an answer if one of them gives it.
+async fn strike(hub: &Arc<Hub>, control: &Control, asked: &mut Asked) -> Option<Response<Body>> {
+    let path = asked.parts.uri.path();
+    for what in hub.faults.take(asked.parts.method.as_str(), path, &asked.body) {
+        match what {
+            What::Refuse | What::ResetAtAccept => {}
+            What::Delay(time) => tokio::time::sleep(time).await,
+            What::ResetBeforeHead => {
+                control.end(How::Reset);
+                std::future::pending::<()>().await;
+            }
+            What::StallBeforeHead => std::future::pending::<()>().await,
+            What::Status(status, body) => {
+                give_back(hub, status, &asked.body);
+                return Some(scripted(status, body));
+            }
+            What::CutAfterBytes { bytes, how } => control.plan(Plan::Cut(bytes, how)),
+            What::StallAfterBytes(bytes) => control.plan(Plan::Stall(bytes)),
+            What::DribbleBytes(bytes) => control.plan(Plan::Dribble(bytes)),
+            What::CloseWithoutDone => asked.twist = Some(Twist::Truncate),
+            What::ErrorEvent => asked.twist = Some(Twist::Error),
+            What::BadHandoff(raw) => asked.bad_handoff = Some(raw),
+        }
+    }
+    None
+}
+
+/// vLLM's front end gives the hand-off of a request back that it does not let in.
+fn give_back(hub: &Arc<Hub>, status: u16, body: &[u8]) {
+    if !matches!(status, 400..=499 | 503) {
+        return;
+    }
+    if let Ok(handoff) =
+        serde_json::from_slice(body).map_err(|_| ()).and_then(|body| Handoff::parse(&body).map_err(|_| ()))
+    {
+        drop(Debt::of(hub, &handoff));
+    }
+}
+
+fn scripted(status: u16, body: Option<Bytes>) -> Response<Body> {
+    match body {
+        Some(body) => respond(status, "application/json", body),
+        None => respond_fail(&Fail::of_status(status)),
+    }
+}
+
+async fn route(hub: &Arc<Hub>, asked: Asked) -> Result<Response<Body>, Fail> {
+    let path = asked.parts.uri.path().to_owned();
+    if let Some(key) = hub.spec.api_key.as_ref().filter(|_| path.starts_with("/v1")) {
+        let bearer = asked.header("authorization").and_then(|value| value.strip_prefix("Bearer "));
+        if bearer != Some(key.as_str()) {
+            return Err(Fail::unauthorized());
+        }
+    }
+    if path.starts_with("/sim/") {
+        return control::answer(hub, &asked);
+    }
+    let allowed = extras::allowed(&path).ok_or_else(|| Fail::detail(404, "Not Found"))?;
+    if asked.parts.method != allowed {
+        let mut response = respond_fail(&Fail::detail(405, "Method Not Allowed"));
+        if let Ok(value) = HeaderValue::from_str(allowed.as_str()) {
+            response.headers_mut().insert(header::ALLOW, value);
+        }
+        return Ok(response);
+    }
+    if hub.ledger().dead.is_some() {
+        return if path == "/health" { Ok(respond(503, "", Bytes::new())) } else { Err(Fail::dead()) };
+    }
+    if allowed == Method::GET {
+        return Ok(extras::get(hub, &path));
+    }
+    match api::of_path(&path) {
+        Some(api) => api::generate(hub, api, asked).await,
+        None => extras::post(hub, &path, &asked),
+    }
+}
+
+/// A whole answer.
+#[must_use]
+pub fn respond(status: u16, kind: &'static str, body: Bytes) -> Response<Body> {
+    let mut response = Response::new(Body::Whole(Some(body).filter(|body| !body.is_empty())));
+    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    if !kind.is_empty() {
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    }
+    response
+}
+
+/// A whole JSON answer.
+#[must_use]
+pub fn respond_json(body: &serde_json::Value) -> Response<Body> {
+    respond(200, "application/json", body.to_string().into())
+}
+
+/// An error answer.
+#[must_use]
+pub fn respond_fail(fail: &Fail) -> Response<Body> {
+    let mut response = respond(fail.status, "application/json", fail.body.clone());
+    if fail.fatal {
+        // The connection ends with this answer, so that the death does not overtake it.
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+/// Seconds since 1970, as `created` wants them.
+#[must_use]
+pub fn unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+/// 16 random hexadecimal digits.
+#[must_use]
+pub fn short_id() -> String {
+    let mut id = uuid::Uuid::new_v4().simple().to_string();
+    id.truncate(16);
+    id
+}

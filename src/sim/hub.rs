@@ -1,0 +1,230 @@
+//! What the connections, the streams and the handle of one engine share.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::Instant;
+
+use super::core::{Core, JobId, Progress, Prompt};
+use super::faults::{Fault, Script, What};
+use super::gate::Gate;
+use super::handoff::Source;
+use super::ledger::{Ledger, Release};
+use super::spec::EngineSpec;
+
+/// Requests [`super::Engine::seen`] remembers.
+const SEEN_REQUESTS: usize = 4096;
+/// Bytes of their bodies.
+const SEEN_BYTES: usize = 64 << 20;
+/// Chores that may wait; beyond it a release is left to the lease.
+pub const CHORES: usize = 8192;
+
+/// A request the engine has read.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// HTTP method.
+    pub method: String,
+    /// Path and query.
+    pub path: String,
+    /// Headers in order, names in lower case; values that are not text are left out.
+    pub headers: Vec<(String, String)>,
+    /// The whole body.
+    pub body: Bytes,
+}
+
+/// What every connection must know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// Whether the engine runs.
+    pub phase: Phase,
+    /// Connections accepted before the gate was closed so often are reset.
+    pub closings: u64,
+}
+
+/// Whether the engine runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// It serves.
+    Up,
+    /// It takes nothing new and lets requests finish.
+    Draining,
+    /// Every connection is reset.
+    Killed,
+}
+
+/// Work that outlives the request it comes from.
+#[derive(Debug)]
+pub enum Chore {
+    /// Give a hand-off back to its prefiller.
+    Release(Source, Release),
+    /// The engine has died: close after the answer had time to leave.
+    Die,
+}
+
+/// One engine's shared state.
+#[derive(Debug)]
+pub struct Hub {
+    /// What the engine is.
+    pub spec: EngineSpec,
+    /// NIXL engine id, new on every start.
+    pub engine_id: String,
+    /// Its listening socket.
+    pub gate: Gate,
+    /// The scripted faults.
+    pub faults: Script,
+    /// Told to every connection.
+    pub status: watch::Sender<Status>,
+    chores: mpsc::Sender<Chore>,
+    epoch: Instant,
+    state: Mutex<State>,
+    seen: Mutex<SeenLog>,
+}
+
+#[derive(Debug)]
+struct State {
+    core: Core,
+    bells: HashMap<JobId, Arc<Notify>>,
+}
+
+#[derive(Debug, Default)]
+struct SeenLog {
+    requests: VecDeque<Seen>,
+    bytes: usize,
+}
+
+impl Hub {
+    /// A hub at time zero.
+    #[must_use]
+    pub fn new(spec: EngineSpec, gate: Gate, chores: mpsc::Sender<Chore>) -> Hub {
+        let core = Core::new(&spec);
+        Hub {
+            spec,
+            engine_id: uuid::Uuid::new_v4().to_string(),
+            gate,
+            faults: Script::default(),
+            status: watch::Sender::new(Status { phase: Phase::Up, closings: 0 }),
+            chores,
+            epoch: Instant::now(),
+            state: Mutex::new(State { core, bells: HashMap::new() }),
+            seen: Mutex::default(),
+        }
+    }
+
+    /// Microseconds since the start.
+    #[must_use]
+    pub fn now_us(&self) -> u64 {
+        u64::try_from(self.epoch.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// Sleeps until `us` after the start.
+    pub fn sleep_until_us(&self, us: u64) -> tokio::time::Sleep {
+        tokio::time::sleep_until(self.epoch + Duration::from_micros(us))
+    }
+
+    /// Runs `work` on the engine at the present time, then wakes whoever it concerns.
+    pub fn with<R>(&self, work: impl FnOnce(&mut Core, u64) -> R) -> R {
+        let now_us = self.now_us();
+        let mut state = lock(&self.state);
+        let result = work(&mut state.core, now_us);
+        for id in state.core.take_woken() {
+            if let Some(bell) = state.bells.get(&id) {
+                bell.notify_one();
+            }
+        }
+        result
+    }
+
+    /// Queues a prompt; the bell rings when [`Hub::poll`] has news.
+    pub fn submit(&self, prompt: Prompt) -> (JobId, Arc<Notify>) {
+        let id = self.with(|core, now_us| core.submit(now_us, prompt));
+        let bell = Arc::new(Notify::new());
+        lock(&self.state).bells.insert(id, bell.clone());
+        (id, bell)
+    }
+
+    /// Where a job stands.
+    pub fn poll(&self, id: JobId) -> Progress {
+        self.with(|core, now_us| core.poll(now_us, id))
+    }
+
+    /// Ends a job, finished or not.
+    pub fn end(&self, id: JobId) {
+        self.with(|core, now_us| core.end(now_us, id));
+        lock(&self.state).bells.remove(&id);
+    }
+
+    /// The state in numbers.
+    pub fn ledger(&self) -> Ledger {
+        self.with(|core, now_us| core.ledger(now_us))
+    }
+
+    /// The engine dies: nobody new gets in, and when the answer had time to leave every connection is reset.
+    pub fn die(&self, reason: &str) {
+        self.with(|core, _| core.die(reason));
+        self.gate.close();
+        self.chore(Chore::Die);
+    }
+
+    /// Changes the phase and tells the connections.
+    pub fn enter(&self, phase: Phase) {
+        if phase != Phase::Up {
+            self.gate.close();
+        }
+        self.status.send_modify(|status| status.phase = phase);
+    }
+
+    /// Adds a fault to the script; false if that is full.
+    pub fn inject(&self, fault: Fault) -> bool {
+        if matches!(fault.what, What::Refuse) {
+            let closings = self.gate.close();
+            self.status.send_modify(|status| status.closings = closings);
+            return true;
+        }
+        self.faults.add(fault)
+    }
+
+    /// Forgets all faults and listens again.
+    pub fn clear_faults(&self) {
+        self.faults.clear();
+        if self.status.borrow().phase == Phase::Up && self.ledger().dead.is_none() {
+            // If another process has taken the port meanwhile, the engine stays away.
+            let _ = self.gate.open();
+        }
+    }
+
+    /// Hands work to the engine's own task.
+    pub fn chore(&self, chore: Chore) {
+        // A full queue or a stopped engine loses the chore; the lease on the other side covers that.
+        let _ = self.chores.try_send(chore);
+    }
+
+    /// Remembers a request.
+    pub fn remember(&self, request: Seen) {
+        let mut log = lock(&self.seen);
+        log.bytes += request.body.len();
+        log.requests.push_back(request);
+        while log.requests.len() > SEEN_REQUESTS || log.bytes > SEEN_BYTES {
+            let Some(old) = log.requests.pop_front() else { break };
+            log.bytes -= old.body.len();
+        }
+    }
+
+    /// The requests remembered, newest last.
+    #[must_use]
+    pub fn seen(&self) -> Vec<Seen> {
+        lock(&self.seen).requests.iter().cloned().collect()
+    }
+
+    /// Forgets them.
+    pub fn clear_seen(&self) {
+        *lock(&self.seen) = SeenLog::default();
+    }
+}
+
+/// Locks; a panic elsewhere does not take the simulator down.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,98 @@
+//! Hand-offs the engine still holds for a decoder, and what became of the others.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::blocks::BlockIds;
+
+/// A snapshot of what an engine holds. All counts are since the engine's start unless they say "now".
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ledger {
+    /// Finished prefills held now for a decoder.
+    pub pinned_handoffs: usize,
+    /// Blocks they hold now.
+    pub pinned_blocks: usize,
+    /// Hand-offs a decoder has read and given back.
+    pub released_by_decode: u64,
+    /// Hand-offs a decoder gave back unread, because it rejected or dropped the request.
+    pub released_by_reject: u64,
+    /// Hand-offs nobody asked for within the lease.
+    pub expired: u64,
+    /// Requests computing or writing now.
+    pub running: usize,
+    /// Requests waiting now for blocks, the prefill slot or remote KV.
+    pub waiting: usize,
+    /// Blocks held now, pinned ones included.
+    pub used_blocks: usize,
+    /// Why the engine died, if it did.
+    pub dead: Option<String>,
+}
+
+/// Why a hand-off was given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// The decoder has its KV.
+    Read,
+    /// The decoder will not need it.
+    Unread,
+}
+
+/// Pinned hand-offs by `remote_request_id`, each under a lease.
+#[derive(Debug, Default)]
+pub struct Pins {
+    by_request: HashMap<String, Pin>,
+    by_expiry: BTreeMap<(u64, u64), String>,
+    sequence: u64,
+    released_by_decode: u64,
+    released_by_reject: u64,
+    expired: u64,
+}
+
+#[derive(Debug)]
+struct Pin {
+    blocks: BlockIds,
+    expiry: (u64, u64),
+}
+
+impl Pins {
+    /// Holds `blocks` for `request_id` until `expiry_us`.
+    pub fn add(&mut self, request_id: String, blocks: BlockIds, expiry_us: u64) {
+        self.sequence += 1;
+        let expiry = (expiry_us, self.sequence);
+        self.by_expiry.insert(expiry, request_id.clone());
+        self.by_request.insert(request_id, Pin { blocks, expiry });
+    }
+
+    /// Ends a hold before its time; gives the blocks to free, None if there is no such hold (any more).
+    pub fn release(&mut self, request_id: &str, why: Release) -> Option<BlockIds> {
+        let pin = self.by_request.remove(request_id)?;
+        self.by_expiry.remove(&pin.expiry);
+        match why {
+            Release::Read => self.released_by_decode += 1,
+            Release::Unread => self.released_by_reject += 1,
+        }
+        Some(pin.blocks)
+    }
+
+    /// Ends one hold whose lease is over by `now_us`.
+    pub fn expire_one(&mut self, now_us: u64) -> Option<BlockIds> {
+        let (&expiry, _) = self.by_expiry.first_key_value().filter(|((at, _), _)| *at <= now_us)?;
+        let request_id = self.by_expiry.remove(&expiry)?;
+        self.expired += 1;
+        self.by_request.remove(&request_id).map(|pin| pin.blocks)
+    }
+
+    /// When the next lease ends.
+    #[must_use]
+    pub fn next_expiry_us(&self) -> Option<u64> {
+        self.by_expiry.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// Writes the counts of this book into `ledger`.
+    pub fn report(&self, ledger: &mut Ledger) {
+        ledger.pinned_handoffs = self.by_request.len();
+        ledger.pinned_blocks = self.by_request.values().map(|pin| pin.blocks.len()).sum();
+        ledger.released_by_decode = self.released_by_decode;
+        ledger.released_by_reject = self.released_by_reject;
+        ledger.expired = self.expired;
+    }
+}

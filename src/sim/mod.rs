@@ -1,0 +1,49 @@
+//! An engine simulator shaped like vLLM: the HTTP API, the KV hand-off, the failures.
+//!
+//! [`Engine`] is one engine on one port. What it writes is a pure function of the KV content it holds ([`text`]), so
+//! a hand-off that went wrong shows as wrong text, exactly as with a real engine: HTTP 200 and plausible words.
+//! [`Ledger`] counts what it holds for others, [`Fault`] makes it fail by script.
+//!
+//! Pure: [`tokens`], [`text`], [`blocks`], [`pool`], [`ledger`], [`core`], [`chat`], [`ask`], [`handoff`],
+//! [`bodies`]. Sockets: [`gate`], [`wire`], [`http`], [`side`], [`sse`].
+//!
+//! Not simulated: an end-of-sequence token (answers end at `max_tokens` or a stop string), preemption, lease
+//! heartbeats, HTTP/2.
+
+pub mod api;
+pub mod ask;
+pub mod blocks;
+pub mod bodies;
+pub mod chat;
+pub mod chunks;
+pub mod control;
+pub mod core;
+pub mod engine;
+pub mod extras;
+pub mod fail;
+pub mod faults;
+pub mod gate;
+pub mod r#gen;
+pub mod handoff;
+pub mod http;
+pub mod hub;
+pub mod ledger;
+pub mod messages;
+pub mod pool;
+pub mod responses;
+pub mod side;
+pub mod spec;
+pub mod sse;
+pub mod text;
+pub mod tokens;
+pub mod wire;
+
+pub use engine::Engine;
+pub use faults::{Fault, How, Match, What};
+pub use hub::Seen;
+pub use ledger::Ledger;
+pub use pool::Pool;
+pub use spec::{Connector, EngineSpec, Role};
+
+#[cfg(test)]
+mod tests;

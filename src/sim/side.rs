@@ -1,0 +1,111 @@
+//! The side channel between engines: what NIXL does over RDMA, done over HTTP and TCP.
+//!
+//! `GET /sim/kv?engine_id=E&blocks=3,1` reads block contents, `POST /sim/kv/release` with
+//! `{"engine_id":E,"request_id":R,"read":true}` gives a hand-off back.
+
+use std::io;
+use std::time::Duration;
+
+use serde_json::json;
+use socket2::SockRef;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::handoff::Source;
+use super::ledger::Release;
+
+/// Time for one exchange with another engine, connecting included. vLLM's handshake gives up after 5 s; a test
+/// should not wait that long.
+pub const EXCHANGE_TIMEOUT: Duration = Duration::from_millis(1000);
+const RELEASE_PATH: &str = "/sim/kv/release";
+/// Bytes a side channel answer may have.
+const ANSWER_BYTES: usize = 16 << 20;
+
+/// Reads the contents of `blocks`, then gives the hand-off back.
+pub async fn pull(source: &Source, blocks: &[u32]) -> io::Result<Vec<u64>> {
+    timeout(EXCHANGE_TIMEOUT, async {
+        let mut peer = Peer::connect(source).await?;
+        let ids = blocks.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+        let body =
+            peer.call("GET", &format!("/sim/kv?engine_id={}&blocks={ids}", source.engine_id), "").await?;
+        let contents: Vec<u64> = serde_json::from_slice(&body)?;
+        if contents.len() != blocks.len() {
+            return Err(io::Error::other("the prefiller sent another number of blocks"));
+        }
+        peer.call("POST", RELEASE_PATH, &release_body(source, Release::Read)).await?;
+        Ok(contents)
+    })
+    .await?
+}
+
+/// Gives a hand-off back.
+pub async fn release(source: &Source, why: Release) -> io::Result<()> {
+    timeout(EXCHANGE_TIMEOUT, async {
+        let body = release_body(source, why);
+        Peer::connect(source).await?.call("POST", RELEASE_PATH, &body).await.map(|_| ())
+    })
+    .await?
+}
+
+fn release_body(source: &Source, why: Release) -> String {
+    let read = why == Release::Read;
+    json!({"engine_id": source.engine_id, "request_id": source.request_id, "read": read}).to_string()
+}
+
+struct Peer {
+    tcp: TcpStream,
+    host: String,
+}
+
+impl Peer {
+    async fn connect(source: &Source) -> io::Result<Peer> {
+        let tcp = TcpStream::connect((source.host.as_str(), source.port)).await?;
+        tcp.set_nodelay(true)?;
+        // Resets instead of lingering: a bench makes more connections than there are ports to keep waiting.
+        SockRef::from(&tcp).set_linger(Some(Duration::ZERO))?;
+        Ok(Peer { tcp, host: format!("{}:{}", source.host, source.port) })
+    }
+
+    /// One exchange; the answer's body if its status is 200.
+    async fn call(&mut self, method: &str, path: &str, body: &str) -> io::Result<Vec<u8>> {
+        let (host, length) = (&self.host, body.len());
+        let ask =
+            format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\ncontent-length: {length}\r\n\r\n{body}");
+        self.tcp.write_all(ask.as_bytes()).await?;
+        let mut answer = Vec::with_capacity(1024);
+        loop {
+            if let Some((status, start, length)) = parse_head(&answer)? {
+                while answer.len() < start + length {
+                    self.read_some(&mut answer).await?;
+                }
+                answer.drain(..start);
+                answer.truncate(length);
+                return if status == 200 {
+                    Ok(answer)
+                } else {
+                    Err(io::Error::other(format!("status {status}")))
+                };
+            }
+            self.read_some(&mut answer).await?;
+        }
+    }
+
+    async fn read_some(&mut self, answer: &mut Vec<u8>) -> io::Result<()> {
+        if answer.len() > ANSWER_BYTES || self.tcp.read_buf(answer).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(())
+    }
+}
+
+/// Status, start of the body and its length, once the head is complete.
+fn parse_head(answer: &[u8]) -> io::Result<Option<(u16, usize, usize)>> {
+    let Some(end) = memchr::memmem::find(answer, b"\r\n\r\n") else { return Ok(None) };
+    let head = String::from_utf8_lossy(answer.get(..end).unwrap_or_default()).to_ascii_lowercase();
+    let bad = || io::Error::from(io::ErrorKind::InvalidData);
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or_else(bad)?;
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length:"));
+    let length = length.and_then(|length| length.trim().parse::<usize>().ok()).ok_or_else(bad)?;
+    if length > ANSWER_BYTES { Err(bad()) } else { Ok(Some((status, end + 4, length))) }
+}

@@ -1,0 +1,86 @@
+//! What an engine is: role, sizes, speeds. Everything a test or a bench may want to vary.
+
+use std::sync::Arc;
+
+use super::pool::Pool;
+
+/// What the engine is deployed as. It only labels the engine and decides who fills a [`Pool`]: as with vLLM's
+/// `kv_role=kv_both`, any engine can take either leg.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Computes prompts and hands their KV over.
+    Prefill,
+    /// Continues from KV that was computed elsewhere; does not fill the pool.
+    Decode,
+    /// Does both.
+    Both,
+}
+
+/// How KV travels between engines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Connector {
+    /// NIXL pull: the prefiller's answer carries `kv_transfer_params`, the decoder reads the blocks it names.
+    Handoff,
+    /// A shared store: whole blocks are found by hash, `kv_transfer_params` are ignored and answered with null.
+    Pool,
+}
+
+/// The shape of one simulated engine.
+#[derive(Clone, Debug)]
+pub struct EngineSpec {
+    /// Label of the engine.
+    pub role: Role,
+    /// Served model name, reported in every body.
+    pub model: String,
+    /// Tokens per KV block.
+    pub block_tokens: usize,
+    /// KV blocks of the engine; prompts wait while none are free.
+    pub kv_blocks: usize,
+    /// Prefill speed, one prompt at a time; infinite = instant.
+    pub prefill_tokens_per_s: f64,
+    /// Time per output token of a lone stream, in milliseconds; 0 = instant.
+    pub tpot_ms: f64,
+    /// Time per output token added by each running stream, in milliseconds.
+    pub slope_ms: f64,
+    /// How long a finished prefill stays pinned for its decoder, in milliseconds (vLLM: `kv_lease_duration`).
+    pub lease_ms: u64,
+    /// Longest context, in tokens; it is also bounded by `kv_blocks * block_tokens`.
+    pub max_model_len: usize,
+    /// How KV travels.
+    pub connector: Connector,
+    /// Guards `/v1` like vLLM's `--api-key`; None = open.
+    pub api_key: Option<String>,
+    /// A store that engines share: the only way for KV with [`Connector::Pool`], a second cache behind the engine's own
+    /// with [`Connector::Handoff`] (vLLM's MultiConnector of NIXL and a store).
+    pub pool: Option<Arc<Pool>>,
+    /// Whether `usage.prompt_tokens_details` is reported (vLLM: `--enable-prompt-tokens-details`).
+    pub prompt_details: bool,
+}
+
+impl Default for EngineSpec {
+    fn default() -> Self {
+        EngineSpec {
+            role: Role::Both,
+            model: "sim".to_owned(),
+            block_tokens: 16,
+            kv_blocks: 4096,
+            prefill_tokens_per_s: f64::INFINITY,
+            tpot_ms: 0.0,
+            slope_ms: 0.0,
+            lease_ms: 30_000,
+            max_model_len: 1_000_000,
+            connector: Connector::Handoff,
+            api_key: None,
+            pool: None,
+            prompt_details: true,
+        }
+    }
+}
+
+impl EngineSpec {
+    /// Tokens the longest accepted prompt may have.
+    #[must_use]
+    pub fn context_tokens(&self) -> usize {
+        self.max_model_len.min(self.kv_blocks.saturating_mul(self.block_tokens))
+    }
+}

@@ -1,0 +1,155 @@
+//! The body of a streamed answer: made while it is read, dropped when the client is gone.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::Frame;
+use tokio::time::Sleep;
+
+use super::chunks::{DONE, Format};
+use super::fail::Fail;
+use super::r#gen::Gen;
+
+/// Events a stream has before [`super::What::ErrorEvent`] or [`super::What::CloseWithoutDone`] strike.
+pub const EVENTS_BEFORE_FAULT: usize = 3;
+
+/// A fault in the middle of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Twist {
+    /// The stream just ends.
+    Truncate,
+    /// An error event, then `[DONE]`.
+    Error,
+}
+
+/// Getting the KV, to be awaited inside the stream: as in vLLM the head is sent before the engine has answered.
+pub type Beginning = Pin<Box<dyn Future<Output = Result<Gen, Fail>> + Send>>;
+
+/// A streamed answer.
+pub struct Sse {
+    phase: Phase,
+    format: Box<dyn Format>,
+    out: std::collections::VecDeque<Bytes>,
+    twist: Option<Twist>,
+    events: usize,
+    id: String,
+}
+
+enum Phase {
+    Beginning(Beginning),
+    Writing(Box<Gen>, Option<Pin<Box<Sleep>>>),
+    Ended,
+}
+
+impl Sse {
+    /// The stream of response `id` that begins with `beginning`.
+    #[must_use]
+    pub fn new(beginning: Beginning, format: Box<dyn Format>, id: String, twist: Option<Twist>) -> Sse {
+        Sse { phase: Phase::Beginning(beginning), format, out: Default::default(), twist, events: 0, id }
+    }
+
+    /// The next event; None at the end.
+    pub fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        loop {
+            if self.twist.is_some() && self.events >= EVENTS_BEFORE_FAULT {
+                self.strike();
+            }
+            if let Some(event) = self.out.pop_front() {
+                self.events += 1;
+                return Poll::Ready(Some(event));
+            }
+            if matches!(self.phase, Phase::Ended) {
+                return Poll::Ready(None);
+            }
+            ready!(self.work(cx));
+        }
+    }
+
+    /// The scripted fault: what was to come is dropped.
+    fn strike(&mut self) {
+        self.out.clear();
+        self.phase = Phase::Ended;
+        if self.twist.take() == Some(Twist::Error) {
+            self.out.extend([Fail::internal().event(), Bytes::from_static(DONE)]);
+        }
+    }
+
+    /// Makes events, or changes the phase.
+    fn work(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut made = Vec::new();
+        match &mut self.phase {
+            Phase::Ended => {}
+            Phase::Beginning(beginning) => match ready!(beginning.as_mut().poll(cx)) {
+                Ok(generation) => {
+                    self.format.begin(generation.counts, &mut made);
+                    self.phase = Phase::Writing(Box::new(generation), None);
+                }
+                Err(fail) => {
+                    made.extend([fail.event(), Bytes::from_static(DONE)]);
+                    self.phase = Phase::Ended;
+                }
+            },
+            Phase::Writing(generation, sleep) => {
+                if let Some(sleep) = sleep {
+                    ready!(sleep.as_mut().poll(cx));
+                }
+                match generation.step() {
+                    Err(until_us) => *sleep = Some(Box::pin(generation.sleep_until_us(until_us))),
+                    Ok(pieces) => {
+                        let done = generation.done();
+                        for (i, piece) in pieces.iter().enumerate() {
+                            let last = done && i + 1 == pieces.len();
+                            self.format.piece(piece, generation.counts, last, &mut made);
+                        }
+                        if done {
+                            // Streams carry no hand-off, but the engine holds one all the same.
+                            generation.settle(&self.id);
+                            self.format.end(generation.counts, &mut made);
+                            self.phase = Phase::Ended;
+                        }
+                    }
+                }
+            }
+        }
+        self.out.extend(made);
+        Poll::Ready(())
+    }
+}
+
+/// A response body.
+pub enum Body {
+    /// All of it.
+    Whole(Option<Bytes>),
+    /// Events.
+    Events(Box<Sse>),
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.get_mut() {
+            Body::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Body::Events(sse) => sse.poll_event(cx).map(|event| event.map(|event| Ok(Frame::data(event)))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Body::Whole(None))
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        match self {
+            Body::Whole(bytes) => {
+                http_body::SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64)
+            }
+            Body::Events(_) => http_body::SizeHint::default(),
+        }
+    }
+}

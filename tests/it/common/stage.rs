@@ -1,0 +1,158 @@
+//! A stage: simulated prefillers and decoders, and a gateway in front of them, all in this process.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use pd_proxy::app::App;
+use pd_proxy::config::Config;
+use pd_proxy::sim::{Engine, EngineSpec, Fault, Ledger, Role, Seen};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::client::{self, Raw};
+
+/// Engines and a gateway.
+pub struct Stage {
+    pub prefillers: Vec<Engine>,
+    pub decoders: Vec<Engine>,
+    pub gateway: SocketAddr,
+    stop: CancellationToken,
+    serving: JoinHandle<usize>,
+}
+
+/// How the stage is set.
+pub struct Script {
+    pub prefillers: usize,
+    pub decoders: usize,
+    /// What all engines have in common.
+    pub engine: EngineSpec,
+    /// What differs from the default configuration.
+    pub config: Config,
+}
+
+impl Default for Script {
+    fn default() -> Script {
+        let mut config = Config::default();
+        config.server.host = "127.0.0.1".into();
+        config.server.port = 0;
+        config.server.drain_ms = 500;
+        config.timeout.connect_ms = 1_000;
+        Script { prefillers: 2, decoders: 2, engine: fast(), config }
+    }
+}
+
+/// An engine that takes no time.
+pub fn fast() -> EngineSpec {
+    EngineSpec { prefill_tokens_per_s: f64::INFINITY, tpot_ms: 0.0, slope_ms: 0.0, ..EngineSpec::default() }
+}
+
+/// An engine slow enough that a client can leave at every stage: 30 ms of prefill for 100 tokens, 5 ms per token.
+pub fn slow() -> EngineSpec {
+    EngineSpec { prefill_tokens_per_s: 3_000.0, tpot_ms: 5.0, ..EngineSpec::default() }
+}
+
+impl Stage {
+    /// Two fast prefillers, two fast decoders.
+    pub async fn new() -> Stage {
+        Stage::set(Script::default()).await
+    }
+
+    /// As the script says.
+    pub async fn set(script: Script) -> Stage {
+        let start = async |role, count| {
+            let mut engines = Vec::new();
+            for _ in 0..count {
+                let spec = EngineSpec { role, ..script.engine.clone() };
+                engines.push(Engine::start(spec, SocketAddr::from(([127, 0, 0, 1], 0))).await.expect("an engine starts"));
+            }
+            engines
+        };
+        let prefillers = start(Role::Prefill, script.prefillers).await;
+        let decoders = start(Role::Decode, script.decoders).await;
+        let mut config = script.config;
+        config.fleet.prefill = prefillers.iter().map(|e| e.addr().to_string()).collect();
+        config.fleet.decode = decoders.iter().map(|e| e.addr().to_string()).collect();
+        let app = App::build(&config).await.expect("the gateway starts");
+        let (gateway, stop) = (app.addresses()[0], app.stop());
+        #[expect(clippy::disallowed_methods, reason = "the stage owns it and waits for it in `end`")]
+        let serving = tokio::spawn(app.serve());
+        Stage { prefillers, decoders, gateway, stop, serving }
+    }
+
+    /// One exchange with the gateway.
+    pub async fn send(&self, request: &[u8]) -> Raw {
+        client::send(self.gateway, request).await
+    }
+
+    /// A POST.
+    pub async fn post(&self, path: &str, body: &str) -> Raw {
+        self.send(&client::post(path, body)).await
+    }
+
+    /// A GET.
+    pub async fn get(&self, path: &str) -> Raw {
+        self.send(&client::get(path)).await
+    }
+
+    pub fn engines(&self) -> impl Iterator<Item = &Engine> {
+        self.prefillers.iter().chain(&self.decoders)
+    }
+
+    /// The same fault on every prefiller.
+    pub fn prefillers_fail(&self, fault: &Fault) {
+        self.prefillers.iter().for_each(|e| assert!(e.inject(fault.clone())));
+    }
+
+    /// The same fault on every decoder.
+    pub fn decoders_fail(&self, fault: &Fault) {
+        self.decoders.iter().for_each(|e| assert!(e.inject(fault.clone())));
+    }
+
+    pub fn heal(&self) {
+        self.engines().for_each(Engine::clear_faults);
+    }
+
+    /// What the engines of one side were sent on the generating routes, oldest first within each engine.
+    pub fn seen(&self, engines: &[Engine]) -> Vec<Seen> {
+        engines.iter().flat_map(Engine::seen).filter(|s| s.method == "POST" && !s.path.starts_with("/sim")).collect()
+    }
+
+    pub fn forget(&self) {
+        self.engines().for_each(Engine::clear_seen);
+    }
+
+    /// Waits until no engine runs anything or holds anything for anybody, and says what is left when that never comes.
+    pub async fn assert_nothing_left(&self, when: &str) {
+        let start = Instant::now();
+        loop {
+            let ledgers: Vec<Ledger> = self.engines().map(Engine::ledger).collect();
+            let busy = |l: &Ledger| l.pinned_handoffs + l.pinned_blocks + l.running + l.waiting > 0;
+            if !ledgers.iter().any(busy) {
+                return;
+            }
+            assert!(start.elapsed() < Duration::from_secs(5), "{when}: something is left: {ledgers:#?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// No engine died of what it was sent.
+    pub fn assert_all_alive(&self, when: &str) {
+        for engine in self.engines() {
+            assert_eq!(engine.ledger().dead, None, "{when}: {}", engine.addr());
+        }
+    }
+
+    /// Hand-offs whose lease ended.
+    pub fn expired(&self) -> u64 {
+        self.prefillers.iter().map(|e| e.ledger().expired as u64).sum()
+    }
+
+    /// Shuts everything down.
+    pub async fn end(self) {
+        self.stop.cancel();
+        self.serving.await.expect("the gateway did not panic");
+        for engine in self.prefillers.into_iter().chain(self.decoders) {
+            engine.stop().await;
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Arrows between modules point downward: ARCHITECTURE.md's table, checked from the `use crate::` lines.
+
+use std::path::{Path, PathBuf};
+
+/// Which modules of ours each module may name. What is not listed may name nothing.
+const MAY_USE: &[(&str, &[&str])] = &[
+    ("codec", &[]),
+    ("endpoint", &[]),
+    ("route", &[]),
+    ("error", &[]),
+    ("dialect", &["codec", "error", "route"]),
+    ("obs", &["dialect"]),
+    ("fleet", &["endpoint", "obs", "route"]),
+    ("upstream", &["codec", "fleet"]),
+    ("relay", &["codec", "dialect", "error", "fleet", "obs", "route", "upstream"]),
+    ("server", &["codec", "dialect", "endpoint", "error", "fleet", "obs", "relay", "route", "upstream"]),
+    ("config", &["cli", "endpoint"]),
+    ("cli", &["config", "endpoint"]),
+    ("sim", &["codec"]),
+    ("app", &["config", "fleet", "obs", "relay", "route", "server", "upstream"]),
+    ("demo", &["app", "cli", "config", "obs", "sim"]),
+];
+
+/// What pure modules may not name: sockets, clocks, randomness.
+const IMPURE: [&str; 7] = ["tokio", "hyper", "axum", "reqwest", "Instant::now", "SystemTime", "rand"];
+const PURE: [&str; 3] = ["codec", "dialect", "route"];
+
+fn sources() -> Vec<(String, PathBuf, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut todo = vec![root.clone()];
+    let mut found = Vec::new();
+    while let Some(dir) = todo.pop() {
+        for entry in std::fs::read_dir(&dir).unwrap().map(Result::unwrap) {
+            let path = entry.path();
+            if path.is_dir() {
+                todo.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                let below = path.strip_prefix(&root).unwrap();
+                let module = below.iter().next().unwrap().to_str().unwrap().trim_end_matches(".rs").to_owned();
+                let text = std::fs::read_to_string(&path).unwrap();
+                found.push((module, path, text));
+            }
+        }
+    }
+    found
+}
+
+/// The part of a file before its tests.
+fn without_tests(text: &str) -> &str {
+    text.split("#[cfg(test)]").next().unwrap_or(text)
+}
+
+#[test]
+fn modules_use_only_what_lies_below_them() {
+    let mut checked = 0;
+    for (module, path, text) in sources() {
+        if module == "lib" || module == "main" {
+            continue;
+        }
+        let Some((_, allowed)) = MAY_USE.iter().find(|(m, _)| *m == module) else {
+            panic!("{}: the module `{module}` has no row in the table", path.display());
+        };
+        for used in without_tests(&text).split("crate::").skip(1) {
+            let name: String = used.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+            let fine = name.is_empty() || name == module || allowed.contains(&name.as_str());
+            assert!(fine, "{}: `{module}` may not use `{name}`", path.display());
+            checked += 1;
+        }
+    }
+    assert!(checked > 100, "only {checked} uses were looked at");
+}
+
+#[test]
+fn pure_modules_have_no_clock_and_no_socket() {
+    for (module, path, text) in sources() {
+        if !PURE.contains(&module.as_str()) {
+            continue;
+        }
+        for (number, line) in without_tests(&text).lines().enumerate() {
+            let code = line.split("//").next().unwrap_or("");
+            for word in IMPURE {
+                assert!(!code.contains(&format!("{word}::")) && !code.contains(&format!("{word}(")), "{}:{}: `{word}` in a pure module", path.display(), number + 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn only_one_file_knows_our_status_codes_and_one_names_metrics() {
+    for (_, path, text) in sources() {
+        let name = path.to_string_lossy().into_owned();
+        let code = without_tests(&text);
+        if !name.ends_with("obs/names.rs") {
+            assert!(!code.contains("\"pd_proxy_"), "{name} names a metric");
+        }
+        if !name.ends_with("server/reply.rs") && !name.contains("/sim") {
+            assert!(!code.contains("StatusCode::BAD_GATEWAY"), "{name} maps errors to a status");
+        }
+    }
+}
