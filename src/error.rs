@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-/// What happened, in the vocabulary of the error table in ARCHITECTURE.md.
+/// What happened, in the vocabulary of the error table in README.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// The body is not a JSON object that we may edit.
