@@ -38,6 +38,7 @@ pub async fn generate(hub: &Arc<Hub>, api: Api, asked: Asked) -> Result<Response
     let body = read_json(&asked)?;
     let handoff = Handoff::parse(&body)?;
     let debt = Debt::of(hub, &handoff);
+    check_rank(&asked)?;
     let ask = Arc::new(Ask::parse(api, &body, handoff, &hub.spec)?);
     let reply = Reply {
         id: response_id(api, &asked, &body),
@@ -67,6 +68,14 @@ pub async fn generate(hub: &Arc<Hub>, api: Api, asked: Asked) -> Result<Response
         Api::Messages => messages::whole(&reply, counts, &written, answer),
     };
     Ok(respond(200, "application/json", with_raw(&body, asked.bad_handoff.as_ref())))
+}
+
+/// This engine has one data-parallel rank.
+fn check_rank(asked: &Asked) -> Result<(), Fail> {
+    match asked.header("x-data-parallel-rank") {
+        None | Some("0") => Ok(()),
+        Some(rank) => Err(Fail::bad_request(&format!("data_parallel_rank {rank} is out of range [0, 1)."))),
+    }
 }
 
 fn format_of(ask: Arc<Ask>, reply: Reply) -> Box<dyn Format> {

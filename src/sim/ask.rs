@@ -80,6 +80,7 @@ impl Ask {
             let message = "Stream options can only be defined when `stream=True`. (parameter=stream_options)";
             return Err(Fail::bad_param("stream_options", message));
         }
+        check_seed(body)?;
         check_temperature(body)?;
         let longest = spec.context_tokens();
         let prompt_tokens = prompts.iter().map(|prompt| prompt.len()).max().unwrap_or(0);
@@ -179,6 +180,19 @@ fn token_list(list: &Value) -> Result<Vec<u32>, Fail> {
             .ok_or_else(|| Fail::bad_request(&format!("Token id {item} is out of vocabulary")))
     };
     items.iter().map(known).collect()
+}
+
+fn check_seed(body: &Value) -> Result<(), Fail> {
+    let most = i64::MAX;
+    let Some(seed) = body.get("seed").and_then(Value::as_u64).filter(|&seed| i64::try_from(seed).is_err())
+    else {
+        return Ok(());
+    };
+    let found = format!(
+        "{{'type': 'less_than_equal', 'loc': 'body.seed', 'msg': 'Input should be less than or equal to {most}', \
+         'input': '{seed}', 'ctx': {{'le': {most}}}}}"
+    );
+    Err(Fail::validation(&[found], "body.seed".into()))
 }
 
 fn check_temperature(body: &Value) -> Result<(), Fail> {

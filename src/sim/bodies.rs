@@ -37,6 +37,8 @@ pub struct Written {
 pub async fn write_all(generation: &mut Gen) -> Vec<Written> {
     let mut written: Vec<Written> = Vec::new();
     loop {
+        // Without a pace nothing else gives way to other tasks.
+        tokio::task::consume_budget().await;
         let pieces = generation.next().await;
         if pieces.is_empty() {
             return written;

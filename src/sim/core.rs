@@ -175,7 +175,7 @@ impl Core {
         }
         loop {
             let finished = self.finish_prefill(now_us);
-            let started = self.start_queued();
+            let started = self.start_queued(now_us);
             if !finished && !started {
                 return;
             }
@@ -269,6 +269,12 @@ impl Core {
         true
     }
 
+    /// Whether the engine is dead.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        self.dead.is_some()
+    }
+
     /// The engine is dead from now on, for `reason`; the first reason stays.
     pub fn die(&mut self, reason: &str) {
         self.dead.get_or_insert_with(|| reason.to_owned());
@@ -340,7 +346,7 @@ impl Core {
     }
 
     /// Starts what can start: one local prefill at a time, remote reads at once, nobody past a prompt short of blocks.
-    fn start_queued(&mut self) -> bool {
+    fn start_queued(&mut self, now_us: u64) -> bool {
         let mut started = false;
         let mut place = 0;
         while let Some(&id) = self.queue.get(place) {
@@ -350,6 +356,10 @@ impl Core {
                 continue;
             }
             if !self.allocate(id) {
+                // It starts no sooner than blocks are found for it.
+                if let Some(job) = self.jobs.get_mut(&id) {
+                    job.arrived_us = now_us;
+                }
                 break;
             }
             self.queue.remove(place);

@@ -211,7 +211,7 @@ async fn route(hub: &Arc<Hub>, asked: Asked) -> Result<Response<Body>, Fail> {
         }
         return Ok(response);
     }
-    if hub.ledger().dead.is_some() {
+    if hub.with(|core, _| core.is_dead()) {
         return if path == "/health" { Ok(respond(503, "", Bytes::new())) } else { Err(Fail::dead()) };
     }
     if allowed == Method::GET {

@@ -189,7 +189,7 @@ impl Hub {
     /// Forgets all faults and listens again.
     pub fn clear_faults(&self) {
         self.faults.clear();
-        if self.status.borrow().phase == Phase::Up && self.ledger().dead.is_none() {
+        if self.status.borrow().phase == Phase::Up && !self.with(|core, _| core.is_dead()) {
             // If another process has taken the port meanwhile, the engine stays away.
             let _ = self.gate.open();
         }

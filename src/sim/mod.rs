@@ -4,8 +4,9 @@
 //! a hand-off that went wrong shows as wrong text, exactly as with a real engine: HTTP 200 and plausible words.
 //! [`Ledger`] counts what it holds for others, [`Fault`] makes it fail by script.
 //!
-//! Pure: [`tokens`], [`text`], [`blocks`], [`pool`], [`ledger`], [`core`], [`chat`], [`ask`], [`handoff`],
-//! [`bodies`]. Sockets: [`gate`], [`wire`], [`http`], [`side`], [`sse`].
+//! Pure: [`tokens`], [`text`], [`blocks`], [`pool`], [`ledger`], [`core`], [`chat`], [`ask`], [`handoff`].
+//! Sockets: [`gate`], [`wire`], [`http`], [`side`], [`sse`]. The answers: [`bodies`], [`chunks`], [`responses`],
+//! [`messages`], [`fail`].
 //!
 //! Not simulated: an end-of-sequence token (answers end at `max_tokens` or a stop string), preemption, lease
 //! heartbeats, HTTP/2.

@@ -36,7 +36,8 @@ fn sources() -> Vec<(String, PathBuf, String)> {
                 todo.push(path);
             } else if path.extension().is_some_and(|e| e == "rs") {
                 let below = path.strip_prefix(&root).unwrap();
-                let module = below.iter().next().unwrap().to_str().unwrap().trim_end_matches(".rs").to_owned();
+                let module =
+                    below.iter().next().unwrap().to_str().unwrap().trim_end_matches(".rs").to_owned();
                 let text = std::fs::read_to_string(&path).unwrap();
                 found.push((module, path, text));
             }
@@ -79,7 +80,12 @@ fn pure_modules_have_no_clock_and_no_socket() {
         for (number, line) in without_tests(&text).lines().enumerate() {
             let code = line.split("//").next().unwrap_or("");
             for word in IMPURE {
-                assert!(!code.contains(&format!("{word}::")) && !code.contains(&format!("{word}(")), "{}:{}: `{word}` in a pure module", path.display(), number + 1);
+                assert!(
+                    !code.contains(&format!("{word}::")) && !code.contains(&format!("{word}(")),
+                    "{}:{}: `{word}` in a pure module",
+                    path.display(),
+                    number + 1
+                );
             }
         }
     }

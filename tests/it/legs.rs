@@ -1,1 +1,231 @@
-//! To be written.
+//! Legs that fail before the first byte: the client must not notice as long as any pair can serve.
+
+use std::time::Duration;
+
+use pd_proxy::sim::{EngineSpec, Fault, How, What};
+use serde_json::json;
+
+use crate::common::client::Raw;
+use crate::common::stage::{Script, Stage, fast};
+
+const PATH: &str = "/v1/completions";
+
+fn body(stream: bool) -> String {
+    json!({"model": "sim", "prompt": "a prompt of a few blocks ".repeat(8), "max_tokens": 12, "stream": stream}).to_string()
+}
+
+/// A stage whose deadlines are short enough to run into, and whose leases end within the test.
+fn hasty() -> Script {
+    let mut script = Script { engine: EngineSpec { lease_ms: 1_500, ..fast() }, ..Script::default() };
+    script.config.timeout.prefill_ms = 300;
+    script.config.timeout.first_byte_ms = 300;
+    script.config.engine.lease_ms = 1_500;
+    script
+}
+
+fn assert_served(answer: &Raw, words: &str, when: &str) {
+    assert_eq!((answer.status, answer.complete), (200, true), "{when}: {} {}", answer.head, answer.text());
+    assert_eq!(answer.words(), words, "{when}");
+}
+
+/// Everything that can go wrong with a leg before its first byte.
+fn early_faults() -> Vec<What> {
+    vec![
+        What::Refuse,
+        What::ResetAtAccept,
+        What::ResetBeforeHead,
+        What::StallBeforeHead,
+        What::Status(500, None),
+        What::Status(502, Some("<html>bad gateway</html>".into())),
+        What::Status(503, None),
+        What::CutAfterBytes { bytes: 0, how: How::Close },
+        What::CutAfterBytes { bytes: 30, how: How::Close },
+    ]
+}
+
+#[tokio::test]
+async fn one_bad_prefiller_or_decoder_is_invisible() {
+    let stage = Stage::set(hasty()).await;
+    let words = stage.post(PATH, &body(false)).await.words();
+    assert!(!words.is_empty());
+    for what in early_faults() {
+        for stream in [false, true] {
+            for (side, engines) in [("prefill", &stage.prefillers), ("decode", &stage.decoders)] {
+                let when = format!("{side} {what:?} stream {stream}");
+                assert!(engines[0].inject(Fault::always(what.clone())));
+                for _ in 0..2 {
+                    assert_served(&stage.post(PATH, &body(stream)).await, &words, &when);
+                }
+                stage.heal();
+            }
+        }
+    }
+    stage.assert_nothing_left("after all faults").await;
+    stage.assert_all_alive("after all faults");
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn a_decoder_that_may_have_used_the_handoff_costs_a_fresh_prefill_and_one_that_can_not_have_does_not() {
+    let stage = Stage::set(hasty()).await;
+    for (what, prefills) in [
+        (What::Refuse, 1),
+        (What::ResetBeforeHead, 2),
+        (What::Status(500, None), 2),
+        (What::Status(503, None), 2),
+    ] {
+        stage.decoders_fail(&Fault::always(what.clone()));
+        stage.forget();
+        let answer = stage.post(PATH, &body(false)).await;
+        assert_ne!(answer.status, 200);
+        stage.heal();
+        // The other decoder works; the first, which is tried first or second, does not.
+        assert!(stage.decoders[0].inject(Fault::always(what.clone())));
+        let mut most = 0;
+        for _ in 0..4 {
+            stage.forget();
+            assert_eq!(stage.post(PATH, &body(false)).await.status, 200, "{what:?}");
+            most = most.max(stage.seen(&stage.prefillers).len());
+        }
+        assert!(most <= prefills, "{what:?}: {most} prefills");
+        stage.heal();
+    }
+    stage.assert_nothing_left("at the end").await;
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn no_decoder_is_given_a_used_handoff() {
+    let stage = Stage::set(hasty()).await;
+    stage.decoders_fail(&Fault::always(What::ResetBeforeHead));
+    let answer = stage.post(PATH, &body(false)).await;
+    assert_eq!((answer.status, answer.json()["error"]["code"].as_str()), (502, Some("decode_failed")));
+    let ids: Vec<String> = stage
+        .seen(&stage.decoders)
+        .iter()
+        .map(|s| {
+            serde_json::from_slice::<serde_json::Value>(&s.body).unwrap()["kv_transfer_params"].to_string()
+        })
+        .collect();
+    let different: std::collections::HashSet<_> = ids.iter().collect();
+    assert_eq!((ids.len(), different.len()), (3, 3), "three attempts, each with a hand-off of its own");
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn when_nobody_can_serve_the_error_says_which_side() {
+    let stage = Stage::set(hasty()).await;
+    let cases = [
+        (What::Refuse, 502, "failed"),
+        (What::ResetBeforeHead, 502, "failed"),
+        (What::Status(500, None), 502, "failed"),
+        (What::Status(503, None), 503, "overloaded"),
+        (What::StallBeforeHead, 504, "timeout"),
+    ];
+    for (what, status, code) in cases {
+        for side in ["prefill", "decode"] {
+            let fault = Fault::always(what.clone());
+            if side == "prefill" {
+                stage.prefillers_fail(&fault)
+            } else {
+                stage.decoders_fail(&fault)
+            }
+            let answer = stage.post(PATH, &body(true)).await;
+            let code = if code == "overloaded" { code.to_owned() } else { format!("{side}_{code}") };
+            let error = &answer.json()["error"];
+            assert_eq!(
+                (answer.status, error["code"].as_str()),
+                (status, Some(code.as_str())),
+                "{what:?} {side}"
+            );
+            assert_eq!(answer.header("x-pd-error"), Some(code.as_str()));
+            assert_eq!(answer.header("retry-after").is_some(), status == 503);
+            let message = error["message"].as_str().unwrap();
+            assert!(!message.contains("127.0.0.1"), "no address of an engine reaches the client: {message}");
+            stage.heal();
+        }
+    }
+    stage.assert_nothing_left("at the end").await;
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn an_engines_refusal_is_the_clients_and_is_asked_once() {
+    let stage = Stage::new().await;
+    for (body, status) in [
+        (r#"{"model":"nope","prompt":"x"}"#, 404),
+        (r#"{"model":"sim","prompt":"x","temperature":-1}"#, 400),
+        (r#"{"model":"sim"}"#, 400),
+    ] {
+        stage.forget();
+        let answer = stage.post(PATH, body).await;
+        assert_eq!(answer.status, status, "{body}: {}", answer.text());
+        assert!(answer.json()["error"]["code"].is_u64(), "the engine's own words: {}", answer.text());
+        assert_eq!((stage.seen(&stage.prefillers).len(), stage.seen(&stage.decoders).len()), (1, 0));
+    }
+    // The decoder refuses what the prefiller took: its answer is the client's, and the KV is given back.
+    let refusal = r#"{"error":{"message":"no","type":"BadRequestError","param":null,"code":400}}"#;
+    stage.decoders_fail(&Fault::always(What::Status(400, Some(refusal.into()))));
+    stage.forget();
+    let answer = stage.post(PATH, &body(true)).await;
+    assert_eq!((answer.status, answer.text().as_str()), (400, refusal));
+    assert_eq!((stage.seen(&stage.prefillers).len(), stage.seen(&stage.decoders).len()), (1, 1));
+    stage.assert_nothing_left("after a refusal").await;
+    assert_eq!(stage.expired(), 0);
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn bad_prefill_answers_go_elsewhere() {
+    let stage = Stage::set(hasty()).await;
+    for raw in ["[1]", "\"x\"", "7", "true"] {
+        assert!(stage.prefillers[0].inject(Fault::always(What::BadHandoff(raw.into()))));
+        for _ in 0..2 {
+            assert_eq!(stage.post(PATH, &body(false)).await.status, 200, "{raw}");
+        }
+        stage.heal();
+    }
+    stage.prefillers_fail(&Fault::always(What::BadHandoff("[1]".into())));
+    let answer = stage.post(PATH, &body(false)).await;
+    assert_eq!((answer.status, answer.json()["error"]["code"].as_str()), (502, Some("bad_prefill_reply")));
+    stage.prefillers_fail(&Fault::always(What::Status(200, Some("<html></html>".into()))));
+    let answer = stage.post(PATH, &body(false)).await;
+    assert_eq!((answer.status, answer.json()["error"]["code"].as_str()), (502, Some("bad_prefill_reply")));
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn a_prefill_answer_cut_anywhere_goes_elsewhere() {
+    let stage = Stage::set(hasty()).await;
+    let words = stage.post(PATH, &body(false)).await.words();
+    // The answer has about 1 200 bytes; the last offsets lie beyond it, where nothing is cut.
+    for bytes in (0..1_300).step_by(37).chain([1, 2, 16, 17, 18]) {
+        let how = if bytes % 2 == 0 { How::Reset } else { How::Close };
+        assert!(stage.prefillers[0].inject(Fault::once(What::CutAfterBytes { bytes, how })));
+        for _ in 0..2 {
+            assert_served(&stage.post(PATH, &body(false)).await, &words, &format!("cut after {bytes}"));
+        }
+        stage.heal();
+    }
+    stage.assert_nothing_left("at the end").await;
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn a_handoff_that_is_too_old_is_not_used() {
+    let mut script = hasty();
+    script.config.engine.lease_ms = 100;
+    script.config.retry.delay_ms = 120.0;
+    let stage = Stage::set(script).await;
+    // The first decoder refuses the connection: the hand-off is unused, but after the pause it is past its lease.
+    stage.decoders_fail(&Fault::always(What::Refuse));
+    let healing = async {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        stage.heal();
+    };
+    let request = body(false);
+    let (answer, ()) = tokio::join!(stage.post(PATH, &request), healing);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(stage.seen(&stage.prefillers).len(), 2, "prefilled again");
+    stage.end().await;
+}

@@ -1,5 +1,8 @@
 //! All integration tests, in one binary: one link step.
 
+#![expect(unreachable_pub, reason = "everything here is for this binary alone")]
+#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that can't go on fails")]
+
 mod common;
 
 mod bad_input;

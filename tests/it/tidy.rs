@@ -10,8 +10,11 @@ fn read(name: &str) -> String {
 #[test]
 fn the_readme_lists_every_metric_and_no_other() {
     let readme = read("README.md");
-    let listed: std::collections::BTreeSet<&str> =
-        readme.split('`').filter(|w| w.starts_with("pd_proxy_")).map(|w| w.split('{').next().unwrap()).collect();
+    let listed: std::collections::BTreeSet<&str> = readme
+        .split('`')
+        .filter(|w| w.starts_with("pd_proxy_"))
+        .map(|w| w.split('{').next().unwrap())
+        .collect();
     let known: std::collections::BTreeSet<&str> = pd_proxy::obs::names::ALL.into_iter().collect();
     assert_eq!(listed, known);
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::sim::Connector;
 use crate::sim::tokens;
 
 fn spec() -> EngineSpec {

@@ -116,8 +116,12 @@ async fn faults_and_ledger_over_http() {
 #[tokio::test]
 async fn a_killed_engine_resets_and_a_stopped_one_finishes() {
     let slow = EngineSpec { tpot_ms: 20.0, ..EngineSpec::default() };
-    let text =
-        request("POST", "/v1/completions", "", &with(&completion("x"), json!({"stream": true})).to_string());
+    let text = request(
+        "POST",
+        "/v1/completions",
+        "",
+        &with(&completion("x"), json!({"stream": true, "max_tokens": 100})).to_string(),
+    );
     for kill in [true, false] {
         let engine = Engine::start(slow.clone(), ANY).await.unwrap();
         let mut tcp = TcpStream::connect(engine.addr()).await.unwrap();

@@ -74,7 +74,7 @@ async fn a_rejected_or_dropped_decode_gives_the_handoff_back() {
     assert_eq!(post(&d, "/v1/completions", &with(&body, busy)).await.status(), 503);
     eventually(&p, |ledger| ledger.released_by_reject == 2 && ledger.pinned_blocks == 0).await;
 
-    p.inject(Fault::always(What::StallBeforeHead).on_path("/sim/kv?").on_path("/sim/kv"));
+    p.inject(Fault::always(What::StallBeforeHead).on_path("/sim/kv"));
     let handoff = prefill(&p, &body).await;
     let mut tcp = TcpStream::connect(d.addr()).await.unwrap();
     let body = with(&body, json!({"kv_transfer_params": handoff})).to_string();
@@ -145,6 +145,20 @@ async fn a_client_that_leaves_before_the_prefill_is_over_strands_nothing() {
     }
     drop(both);
     eventually(&p, |ledger| *ledger == Ledger::default()).await;
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_a_stream_frees_the_decoder() {
+    let d = Engine::start(EngineSpec { tpot_ms: 50.0, ..EngineSpec::default() }, ANY).await.unwrap();
+    let p = engine().await;
+    let body = with(&completion(PROMPT), json!({"stream": true, "max_tokens": 1000}));
+    let body = with(&body, json!({"kv_transfer_params": prefill(&p, &body).await})).to_string();
+    let mut tcp = TcpStream::connect(d.addr()).await.unwrap();
+    tcp.write_all(request("POST", "/v1/completions", "", &body).as_bytes()).await.unwrap();
+    eventually(&d, |ledger| ledger.running == 1).await;
+    assert_eq!(p.ledger().released_by_decode, 1);
+    drop(tcp);
+    eventually(&d, |ledger| *ledger == Ledger::default()).await;
 }
 
 #[tokio::test]

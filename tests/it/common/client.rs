@@ -53,7 +53,10 @@ impl Raw {
     pub fn words(&self) -> String {
         let of = |v: &serde_json::Value| {
             let choice = v.pointer("/choices/0")?;
-            let text = choice.get("text").or(choice.pointer("/delta/content")).or(choice.pointer("/message/content"))?;
+            let text = choice
+                .get("text")
+                .or(choice.pointer("/delta/content"))
+                .or(choice.pointer("/message/content"))?;
             text.as_str().map(str::to_owned)
         };
         if self.header("content-type").is_some_and(|t| t.starts_with("text/event-stream")) {
@@ -94,14 +97,19 @@ pub async fn send(to: SocketAddr, request: &[u8]) -> Raw {
 
 /// Reads one answer to its end, as its framing tells it.
 pub async fn read(socket: &mut TcpStream) -> Raw {
-    timeout(PATIENCE, read_all(socket)).await.expect("the answer never ended")
+    read_on(socket, Vec::new()).await
 }
 
-async fn read_all(socket: &mut TcpStream) -> Raw {
-    let mut bytes = Vec::new();
+/// The same, after its first bytes have been read already.
+pub async fn read_on(socket: &mut TcpStream, first: Vec<u8>) -> Raw {
+    timeout(PATIENCE, read_all(socket, first)).await.expect("the answer never ended")
+}
+
+async fn read_all(socket: &mut TcpStream, mut bytes: Vec<u8>) -> Raw {
     let mut piece = vec![0; 64 << 10];
     loop {
-        if let Some(raw) = parse(&bytes, false) {
+        let may_be_over = !is_chunked(&bytes) || bytes.ends_with(b"0\r\n\r\n");
+        if let Some(raw) = may_be_over.then(|| parse(&bytes, false)).flatten() {
             return raw;
         }
         match socket.read(&mut piece).await {
@@ -110,6 +118,13 @@ async fn read_all(socket: &mut TcpStream) -> Raw {
         }
     }
     parse(&bytes, true).unwrap_or(Raw { status: 0, head: String::new(), body: bytes, complete: false })
+}
+
+/// Long streams are parsed once, at their end.
+fn is_chunked(bytes: &[u8]) -> bool {
+    bytes
+        .get(..bytes.len().min(2_000))
+        .is_some_and(|b| String::from_utf8_lossy(b).contains("transfer-encoding: chunked"))
 }
 
 /// An answer, when it is complete; with `ended`, whatever there is of it.
@@ -138,7 +153,8 @@ fn unchunk(mut rest: &[u8]) -> (Vec<u8>, bool) {
         let Some(line) = rest.windows(2).position(|w| w == b"\r\n") else {
             return (body, false);
         };
-        let size = std::str::from_utf8(&rest[..line]).ok().and_then(|s| usize::from_str_radix(s.trim(), 16).ok());
+        let size =
+            std::str::from_utf8(&rest[..line]).ok().and_then(|s| usize::from_str_radix(s.trim(), 16).ok());
         let Some(size) = size else {
             return (body, false);
         };

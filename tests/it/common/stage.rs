@@ -63,7 +63,11 @@ impl Stage {
             let mut engines = Vec::new();
             for _ in 0..count {
                 let spec = EngineSpec { role, ..script.engine.clone() };
-                engines.push(Engine::start(spec, SocketAddr::from(([127, 0, 0, 1], 0))).await.expect("an engine starts"));
+                engines.push(
+                    Engine::start(spec, SocketAddr::from(([127, 0, 0, 1], 0)))
+                        .await
+                        .expect("an engine starts"),
+                );
             }
             engines
         };
@@ -114,7 +118,11 @@ impl Stage {
 
     /// What the engines of one side were sent on the generating routes, oldest first within each engine.
     pub fn seen(&self, engines: &[Engine]) -> Vec<Seen> {
-        engines.iter().flat_map(Engine::seen).filter(|s| s.method == "POST" && !s.path.starts_with("/sim")).collect()
+        engines
+            .iter()
+            .flat_map(Engine::seen)
+            .filter(|s| s.method == "POST" && !s.path.starts_with("/sim"))
+            .collect()
     }
 
     pub fn forget(&self) {
