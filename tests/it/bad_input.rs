@@ -102,7 +102,7 @@ async fn bodies_that_are_no_object() {
         not_json("null", b"null", "expected a JSON object at byte 0"),
         not_json("10 000 levels", &deep(), "nested deeper than 512 levels at byte 516"),
         not_json("bad UTF-8", b"{\"a\":\"\xff\"}", "invalid UTF-8 at byte 6"),
-        not_json("a byte order mark", b"\xef\xbb\xbf{}", "expected a JSON object at byte 0"),
+        not_json("a byte order mark", b"\xef\xbb\xbf{}", "a byte order mark is not allowed at byte 0"),
         not_json("UTF-16", b"\xff\xfe{\0}\0", "invalid UTF-8 at byte 0"),
         not_json("garbage behind it", b"{} x", "unexpected text after the object at byte 3"),
         not_json("a second object", b"{}{}", "unexpected text after the object at byte 2"),
@@ -117,7 +117,8 @@ async fn bodies_that_are_no_object() {
 async fn engine_addresses_from_clients() {
     let stage = stage(|_| {}).await;
     let refused = |path: &'static str, name, body: &str, at: &str| {
-        let message = format!("`{at}` names engines to each other and can't be set by a client; leave it out");
+        let message =
+            format!("`{at}` names engines to each other and can't be set by a client; leave it out");
         Wrong { has_id: true, ..wrong(name, post(path, body), (400, "invalid_value"), &message) }
     };
     let table = vec![
@@ -155,7 +156,11 @@ async fn wrong_paths_and_methods() {
         method("GET add", get("/instances/add"), "GET is not allowed on /instances/add."),
         path("no such route", get("/v2/none?x=1"), "Unknown request URL: GET /v2/none."),
         path("the root", get("/"), "Unknown request URL: GET /."),
-        path("a slash too many", post("/v1/chat/completions/", GOOD), "Unknown request URL: POST /v1/chat/completions/."),
+        path(
+            "a slash too many",
+            post("/v1/chat/completions/", GOOD),
+            "Unknown request URL: POST /v1/chat/completions/.",
+        ),
         path("the engines' back door", get("/sim/ledger"), "Unknown request URL: GET /sim/ledger."),
     ];
     refused_one_by_one(&stage, table).await;
@@ -173,21 +178,22 @@ fn headers(lines: usize, bytes: usize) -> Vec<u8> {
 
 #[tokio::test]
 async fn too_many_headers() {
-    let stage = stage(|_| {}).await;
+    // Half of what the simulated engines take, so that it is the gateway's limit that is met.
+    let stage = stage(|s| s.config.limit.headers = 50).await;
     // host, content-type and content-length: names, values and four bytes of punctuation each.
     let always = "hostgateway".len() + "content-typeapplication/json".len() + "content-length".len() + 2 + 12;
     let flood = |name, lines, bytes| {
         let message = format!(
-            "the request has {} headers in {} bytes; the limits are 100 (limit.headers) and 65536 bytes \
+            "the request has {} headers in {} bytes; the limits are 50 (limit.headers) and 65536 bytes \
              (limit.header_bytes)",
             lines + 3,
             always + lines * (6 + bytes + 4),
         );
         wrong(name, headers(lines, bytes), (431, "headers_too_large"), &message)
     };
-    let table = vec![flood("lines", 98, 1), flood("bytes", 1, 65_536), flood("both", 300, 300)];
+    let table = vec![flood("lines", 48, 1), flood("bytes", 1, 65_536), flood("both", 150, 500)];
     refused_one_by_one(&stage, table).await;
-    let fits = stage.send(&headers(97, 1)).await;
+    let fits = stage.send(&headers(47, 1)).await;
     assert_eq!(fits.status, 200, "exactly the limit: {}", fits.text());
     stage.forget();
 
@@ -204,7 +210,8 @@ async fn too_many_headers() {
 }
 
 fn head(path: &str, lines: &str) -> Vec<u8> {
-    format!("POST {path} HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n{lines}\r\n").into_bytes()
+    format!("POST {path} HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n{lines}\r\n")
+        .into_bytes()
 }
 
 #[tokio::test]
@@ -213,7 +220,8 @@ async fn bodies_over_the_limit() {
     let chunk = [format!("{:x}\r\n", 60_000).as_bytes(), &b" ".repeat(60_000), b"\r\n"].concat();
     let chunked = [head(CHAT, "transfer-encoding: chunked\r\n"), chunk.clone(), chunk].concat();
     let message = "the request body is larger than 100000 bytes (limit.body_bytes)";
-    let large = |name, request| Wrong { has_id: true, ..wrong(name, request, (413, "body_too_large"), message) };
+    let large =
+        |name, request| Wrong { has_id: true, ..wrong(name, request, (413, "body_too_large"), message) };
     let table = vec![
         // Not a byte of the body is sent: it is refused for what it announces.
         large("announced", head(CHAT, "content-length: 100001\r\n")),

@@ -1,6 +1,7 @@
 //! The real program, as operators run it: its command lines, its words, its exit codes, its signals.
 
-use std::io::{BufRead, BufReader, Read};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek};
 use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
@@ -120,9 +121,24 @@ fn listen(from: impl Read + Send + 'static, to: mpsc::Sender<String>) {
 
 /// Runs the program to its end: exit code, standard output, standard error.
 fn run(arguments: &[&str], env: &[(&str, &str)]) -> (i32, String, String) {
-    let output = Command::new(PROGRAM).args(arguments).env_clear().envs(env.iter().copied()).output().unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+    let (out, err) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+    let child = Command::new(PROGRAM)
+        .args(arguments)
+        .env_clear()
+        .envs(env.iter().copied())
+        .stdout(out.try_clone().unwrap())
+        .stderr(err.try_clone().unwrap())
+        .spawn()
+        .unwrap();
+    let mut process = Process { child, lines: mpsc::channel().1, said: Vec::new() };
+    let code = process.ended().code().unwrap();
+    let text = |mut file: File| {
+        let mut text = String::new();
+        file.rewind().unwrap();
+        file.read_to_string(&mut text).unwrap();
+        text
+    };
+    (code, text(out), text(err))
 }
 
 fn words(line: &str) -> Vec<&str> {
@@ -163,10 +179,7 @@ fn what_is_wrong_with_a_command_line_is_said_in_full() {
             "file /nowhere/pd-proxy.toml: cannot be read: No such file or directory (os error 2)",
         ),
         ("--config /", "file /: cannot be read: Is a directory (os error 21)"),
-        (
-            "--set limit.inflght=3",
-            "flag --set: unknown key limit.inflght: did you mean limit.inflight?",
-        ),
+        ("--set limit.inflght=3", "flag --set: unknown key limit.inflght: did you mean limit.inflight?"),
         ("--port 65536", "flag --port: server.port = 65536: expected a whole number from 0 to 65535"),
         (
             "--policy fastest",
@@ -188,7 +201,10 @@ fn what_is_wrong_with_a_file_or_a_variable_names_it() {
     let path = path.to_str().unwrap();
     for (text, message) in [
         ("[route]\npolcy = \"random\"\n", "unknown key route.polcy: did you mean route.policy?"),
-        ("[retry]\nattempts = \"many\"\n", "retry.attempts = \"many\": expected a whole number from 0 to 4294967295"),
+        (
+            "[retry]\nattempts = \"many\"\n",
+            "retry.attempts = \"many\": expected a whole number from 0 to 4294967295",
+        ),
         ("[engine]\napi_key = 7\n", "engine.api_key = ***: expected a string"),
         ("route = 1\n", "`route` is a section: set its keys, as in [route] or route.key = value"),
     ] {
@@ -230,11 +246,14 @@ fn localhost_is_taken_when_one_of_its_addresses_is() {
 
 #[test]
 fn check_prints_values_origins_and_no_secret() {
-    let env = [("OPENAI_API_KEY", "sk-engine"), ("ADMIN_API_KEY", "sk-admin"), ("PD_PROXY__RETRY__ATTEMPTS", "7")];
-    let line = "check --port 9000 --prefiller-hosts 10.0.0.1 --prefiller-ports 8100 --set route.policy=random";
+    let env =
+        [("OPENAI_API_KEY", "sk-engine"), ("ADMIN_API_KEY", "sk-admin"), ("PD_PROXY__RETRY__ATTEMPTS", "7")];
+    let line =
+        "check --port 9000 --prefiller-hosts 10.0.0.1 --prefiller-ports 8100 --set route.policy=random";
     let (code, out, err) = run(&words(line), &env);
     assert_eq!((code, err.as_str()), (0, ""));
-    let lines: Vec<String> = out.lines().map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    let lines: Vec<String> =
+        out.lines().map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
     for expected in [
         "port = 9_000 # flag --port",
         "host = \"localhost\" # default",
@@ -257,9 +276,24 @@ fn help_and_version_answer_on_standard_output() {
     let (code, out, err) = run(&["--help"], &[]);
     assert_eq!((code, err.as_str()), (0, ""));
     for flag in [
-        "--host", "--port", "--prefiller-hosts", "--prefiller-ports", "--decoder-hosts", "--decoder-ports",
-        "--max-retries", "--retry-delay", "--max-waiting-retries", "--waiting-retry-interval", "--workers",
-        "--log-level", "--prefill", "--decode", "--model", "check", "demo", "sim",
+        "--host",
+        "--port",
+        "--prefiller-hosts",
+        "--prefiller-ports",
+        "--decoder-hosts",
+        "--decoder-ports",
+        "--max-retries",
+        "--retry-delay",
+        "--max-waiting-retries",
+        "--waiting-retry-interval",
+        "--workers",
+        "--log-level",
+        "--prefill",
+        "--decode",
+        "--model",
+        "check",
+        "demo",
+        "sim",
     ] {
         assert!(out.contains(flag), "{flag} in\n{out}");
     }
@@ -374,7 +408,8 @@ async fn a_stream_that_hangs_is_cut_after_the_drain_time() {
 async fn a_second_signal_ends_it_at_once() {
     let (prefill, decode) = pair(fast()).await;
     decode.inject(Fault::always(What::StallAfterBytes(1_000)));
-    let (mut process, address) = Process::gateway(&prefill, &decode, &["--set", "server.drain_ms=600000"], &[]);
+    let (mut process, address) =
+        Process::gateway(&prefill, &decode, &["--set", "server.drain_ms=600000"], &[]);
     let mut stream = open_stream(address).await;
     process.signal("TERM");
     process.wait_for("shutting down");
@@ -403,7 +438,11 @@ async fn keys_from_the_environment_take_effect() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_web_proxy_in_the_environment_stands_in_no_engine_s_way() {
     let (prefill, decode) = pair(fast()).await;
-    let env = [("HTTP_PROXY", "http://127.0.0.1:1"), ("http_proxy", "http://127.0.0.1:1"), ("ALL_PROXY", "http://127.0.0.1:1")];
+    let env = [
+        ("HTTP_PROXY", "http://127.0.0.1:1"),
+        ("http_proxy", "http://127.0.0.1:1"),
+        ("ALL_PROXY", "http://127.0.0.1:1"),
+    ];
     let (_process, address) = Process::gateway(&prefill, &decode, &[], &env);
     assert_eq!(client::send(address, &post("/v1/chat/completions", STREAM)).await.status, 200);
     assert_eq!(client::send(address, &get("/v1/models")).await.status, 200);
@@ -417,13 +456,18 @@ async fn the_simulator_starts_and_answers() {
     let address = process.address();
     assert_eq!(client::send(address, &get("/v1/models")).await.status, 401);
     let body = br#"{"model":"toy","prompt":"a","max_tokens":3}"#;
-    let raw = client::send(address, &post_with("/v1/completions", &[("authorization", "Bearer sk-sim")], body)).await;
+    let raw =
+        client::send(address, &post_with("/v1/completions", &[("authorization", "Bearer sk-sim")], body))
+            .await;
     assert_eq!((raw.status, raw.json()["usage"]["completion_tokens"].as_u64()), (200, Some(3)));
     process.signal("TERM");
     assert_eq!(process.ended().code(), Some(0));
 
     let (code, _, err) = run(&words("sim --port 0 --api-key-env NO_SUCH_KEY"), &[]);
-    assert_eq!((code, err.trim_end()), (1, "--api-key-env NO_SUCH_KEY: there is no such environment variable"));
+    assert_eq!(
+        (code, err.trim_end()),
+        (1, "--api-key-env NO_SUCH_KEY: there is no such environment variable")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
