@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderValue;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -35,6 +36,13 @@ pub struct App {
     drain: Duration,
     tasks: JoinSet<()>,
     releasing: JoinSet<()>,
+}
+
+/// SIGINT and SIGTERM.
+#[derive(Debug)]
+pub struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
 }
 
 /// Why a gateway can't start.
@@ -79,7 +87,9 @@ impl App {
             relay: relay.clone(),
             gate: Gate::new(limit.inflight, limit.queue, ms(limit.queue_ms), meters),
             exposition,
+            // Engines are on the cluster's own network: HTTP_PROXY is for what leaves it, and the legs ignore it too.
             control: reqwest::Client::builder()
+                .no_proxy()
                 .connect_timeout(ms(config.timeout.connect_ms))
                 .timeout(ms(config.timeout.prefill_ms))
                 .build()?,
@@ -132,28 +142,42 @@ impl App {
     }
 }
 
-/// Serves until SIGINT or SIGTERM; a second signal ends the drain.
-///
-/// # Errors
-/// When signals can't be waited for.
-pub async fn serve_until_signal(app: App) -> io::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+impl Signals {
+    /// Takes SIGINT and SIGTERM over from the system, which would end the process at once. To be done before anything
+    /// says that we are up: a supervisor may stop us right then.
+    ///
+    /// # Errors
+    /// When signals can't be waited for.
+    pub fn install() -> io::Result<Signals> {
+        Ok(Signals {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    /// Waits for the next of either.
+    pub async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+/// Serves until a signal; a second one ends the drain.
+pub async fn serve_until_signal(app: App, mut signals: Signals) {
     let stop = app.stop();
     let mut serving = std::pin::pin!(app.serve());
     tokio::select! {
-        _ = &mut serving => return Ok(()),
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
+        _ = &mut serving => return,
+        () = signals.next() => {}
     }
     tracing::info!("shutting down: open requests may finish; a second signal cuts them");
     stop.cancel();
     tokio::select! {
         cut = &mut serving => tracing::info!(connections_cut = cut, "stopped"),
-        _ = interrupt.recv() => tracing::warn!("cut by a second signal"),
-        _ = terminate.recv() => tracing::warn!("cut by a second signal"),
+        () = signals.next() => tracing::warn!("cut by a second signal"),
     }
-    Ok(())
 }
 
 async fn housekeeping(gateway: Arc<Gateway>) {

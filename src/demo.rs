@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::net::lookup_host;
 use tokio::runtime::Builder;
 
-use crate::app::{self, App, StartError};
+use crate::app::{self, App, Signals, StartError};
 use crate::cli::{DemoArgs, SimArgs, SimConnector, SimRole};
 use crate::config::Config;
 use crate::obs::log;
@@ -63,8 +63,9 @@ pub fn run(args: &DemoArgs) -> Result<(), DemoError> {
             if role == Role::Prefill { prefill.push(engine) } else { decode.push(engine) }
         }
         let app = App::build(&demo_config(args, &prefill, &decode)).await?;
+        let signals = Signals::install()?;
         introduce(&app, &prefill, &decode);
-        app::serve_until_signal(app).await?;
+        app::serve_until_signal(app, signals).await;
         for engine in prefill.into_iter().chain(decode) {
             engine.stop().await;
         }
@@ -81,8 +82,9 @@ pub fn run_engine(args: &SimArgs) -> Result<(), DemoError> {
     Builder::new_multi_thread().enable_all().build()?.block_on(async {
         let address = resolve(&args.host, args.port).await?;
         let engine = start(spec, address).await?;
+        let mut signals = Signals::install()?;
         println!("simulated {:?} engine on {}, model {}", args.role, engine.url(), args.model);
-        wait_for_signal().await?;
+        signals.next().await;
         engine.stop().await;
         Ok(())
     })
@@ -98,16 +100,6 @@ async fn resolve(host: &str, port: u16) -> Result<SocketAddr, DemoError> {
     }
     let found = lookup_host((host, port)).await.ok().and_then(|mut all| all.next());
     found.ok_or_else(|| DemoError::Host(host.to_owned()))
-}
-
-async fn wait_for_signal() -> io::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-    }
-    Ok(())
 }
 
 fn demo_engine(role: Role, args: &DemoArgs, pool: &Arc<Pool>) -> EngineSpec {

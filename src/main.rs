@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use pd_proxy::app::{self, App};
+use pd_proxy::app::{self, App, Signals};
 use pd_proxy::cli::{self, Command, ServeArgs};
 use pd_proxy::config::{self, Config, LogFormat, report};
 use pd_proxy::obs::log;
@@ -42,8 +42,10 @@ fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let failed = |e: &dyn std::error::Error| Failure(format!("pd-proxy: {e}"));
     runtime(config.server.workers).map_err(|e| failed(&e))?.block_on(async {
         let app = App::build(&config).await.map_err(|e| failed(&e))?;
+        let signals = Signals::install().map_err(|e| failed(&e))?;
         announce(&app, &config);
-        app::serve_until_signal(app).await.map_err(|e| failed(&e))
+        app::serve_until_signal(app, signals).await;
+        Ok(())
     })
 }
 

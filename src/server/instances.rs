@@ -58,11 +58,8 @@ pub(super) async fn add(State(gateway): State<Arc<Gateway>>, request: Request) -
             waiting.push(name);
         }
     }
-    let mut message = format!("add {} instances: {}.", role.name(), python_list(&added));
-    if !waiting.is_empty() {
-        message.push_str(&format!(" Instances {} are waiting to be added.", python_list(&waiting)));
-    }
-    changed(&gateway, message)
+    let done = format!("add {} instances", role.name());
+    changed(&gateway, message(&done, &added, ("waiting to be added", &waiting)))
 }
 
 /// Removes engines; those with work left drain first.
@@ -80,14 +77,8 @@ pub(super) async fn remove(State(gateway): State<Arc<Gateway>>, request: Request
             None => {}
         }
     }
-    let mut message = format!("remove {} instances: {}.", role.name(), python_list(&removed));
-    if !draining.is_empty() {
-        message.push_str(&format!(
-            " Instances {} are isolated and waiting to be removed.",
-            python_list(&draining)
-        ));
-    }
-    changed(&gateway, message)
+    let done = format!("remove {} instances", role.name());
+    changed(&gateway, message(&done, &removed, ("isolated and waiting to be removed", &draining)))
 }
 
 async fn keep_asking(gateway: Arc<Gateway>, role: Role, endpoint: Endpoint) {
@@ -151,10 +142,11 @@ async fn read(gateway: &Gateway, request: Request) -> Result<(Role, Vec<Endpoint
         OneOrMany::One(name) => vec![name],
         OneOrMany::Many(names) => names,
     };
-    let endpoints = names.iter().map(|n| n.parse::<Endpoint>()).collect::<Result<Vec<_>, _>>();
-    let endpoints =
-        endpoints.map_err(|e| refuse(&Error::new(Kind::InvalidField, e.to_string()).param("instances")))?;
-    Ok((role, endpoints))
+    let endpoint = |name: &String| {
+        let wrong = |e| Error::new(Kind::InvalidField, format!("`{name}` {e}")).param("instances");
+        name.parse::<Endpoint>().map_err(|e| refuse(&wrong(e)))
+    };
+    Ok((role, names.iter().map(endpoint).collect::<Result<_, _>>()?))
 }
 
 fn changed(gateway: &Gateway, message: String) -> Response<Body> {
@@ -166,6 +158,18 @@ fn changed(gateway: &Gateway, message: String) -> Response<Body> {
         "current_decode_instances": gateway.names(Role::Decode),
     });
     reply::json(StatusCode::OK, text.to_string())
+}
+
+/// What was done and what is still to come, in the reference's sentences; it says only what there is to say.
+fn message(done: &str, at_once: &[String], (state, later): (&str, &[String])) -> String {
+    let mut sentences = Vec::new();
+    if !at_once.is_empty() || later.is_empty() {
+        sentences.push(format!("{done}: {}.", python_list(at_once)));
+    }
+    if !later.is_empty() {
+        sentences.push(format!("Instances {} are {state}.", python_list(later)));
+    }
+    sentences.join(" ")
 }
 
 /// A list as Python prints it: scripts match the reference's messages.

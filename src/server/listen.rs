@@ -57,9 +57,14 @@ pub async fn bind(host: &str, port: u16) -> Result<Bound, ListenError> {
     if host == "localhost" {
         let first = listen((IpAddr::from(Ipv4Addr::LOCALHOST), port).into()).map_err(error)?;
         let port = first.local_addr().map_err(error)?.port();
-        // A machine without IPv6 has no such address, and needs none.
-        let second = listen((IpAddr::from(Ipv6Addr::LOCALHOST), port).into());
-        return Ok(Bound(std::iter::once(first).chain(second.ok()).collect()));
+        let second = match listen((IpAddr::from(Ipv6Addr::LOCALHOST), port).into()) {
+            Ok(second) => Some(second),
+            // Clients that try IPv6 first would reach whoever has it.
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => return Err(error(e)),
+            // A machine without IPv6 has no such address, and needs none.
+            Err(_) => None,
+        };
+        return Ok(Bound(std::iter::once(first).chain(second).collect()));
     }
     let host_alone = host.trim_start_matches('[').trim_end_matches(']');
     let address = lookup_host((host_alone, port)).await.map_err(error)?.next();
