@@ -20,10 +20,13 @@ use crate::relay::release::Releases;
 use crate::relay::settings::Settings;
 use crate::route::Policy;
 use crate::server::{self, Bound, Edge, Gateway, ListenError};
-use crate::upstream::Upstream;
+use crate::upstream::{self, Upstream};
 
 /// Samples are folded into buckets, and drained instances dropped, this often.
 const HOUSEKEEPING: Duration = Duration::from_secs(2);
+
+/// The longest that an engine may take over a control call: resetting a cache, listing models.
+const CONTROL_TIME: Duration = Duration::from_secs(30);
 
 /// What a shutdown adds to `server.drain_ms` for hand-offs that are still to be released.
 const RELEASE_GRACE: Duration = Duration::from_secs(5);
@@ -90,14 +93,17 @@ impl App {
             // Engines are on the cluster's own network: HTTP_PROXY is for what leaves it, and the legs ignore it too.
             control: reqwest::Client::builder()
                 .no_proxy()
+                .redirect(reqwest::redirect::Policy::none())
+                .pool_idle_timeout(upstream::POOL_IDLE)
                 .connect_timeout(ms(config.timeout.connect_ms))
-                .timeout(ms(config.timeout.prefill_ms))
+                .timeout(CONTROL_TIME)
                 .build()?,
             edge: edge(config)?,
+            waiting: server::Waiting::default(),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
         });
-        let bound = server::bind(&config.server.host, config.server.port).await?;
+        let bound = server::bind(config.server.bind_host(), config.server.port).await?;
         let mut tasks = JoinSet::new();
         tasks.spawn(housekeeping(gateway.clone()));
         let mut releasing = JoinSet::new();
@@ -240,6 +246,7 @@ fn edge(config: &Config) -> Result<Edge, StartError> {
         connections: limit.connections,
         body_time: ms(timeout.body_ms),
         header_time: ms(timeout.header_ms),
+        write_time: ms(timeout.write_ms),
         models_time: ms(timeout.models_ms),
         probe_time: ms(fleet.probe_timeout_ms),
         probe_attempts: fleet.probe_attempts,

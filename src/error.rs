@@ -1,8 +1,8 @@
 //! One error type for everything that goes wrong on a request's way.
 //!
-//! An [`Error`] carries what happened ([`Kind`]), whose fault it was ([`Fault`]: whose breaker and whose metric),
-//! what the client may read (`public`: no host names, no text of an engine's 5xx) and what the log says (`detail`).
-//! It knows no HTTP: `server/reply.rs` alone turns a kind into a status.
+//! An [`Error`] carries what happened ([`Kind`]), what the client may read (`public`: no host names, no text of an
+//! engine's 5xx) and what the log says (`detail`). Whether a leg is tried again is decided where its outcome is known,
+//! in `relay/legs.rs`. It knows no HTTP: `server/reply.rs` alone turns a kind into a status.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -52,19 +52,6 @@ pub enum Kind {
     Internal,
 }
 
-/// Whose fault it was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// The client's: the same request will fail again.
-    Client,
-    /// The prefiller's.
-    Prefill,
-    /// The decoder's.
-    Decode,
-    /// Ours.
-    Gateway,
-}
-
 /// An error with its two messages: one for the client, one for the log.
 #[derive(Clone, Debug)]
 pub struct Error {
@@ -101,24 +88,29 @@ impl Kind {
         }
     }
 
-    /// Whose fault an error of this kind is.
-    pub fn fault(self) -> Fault {
-        match self {
-            Kind::PrefillFailed | Kind::BadPrefillReply | Kind::PrefillTimeout => Fault::Prefill,
-            Kind::DecodeFailed | Kind::DecodeTimeout => Fault::Decode,
-            Kind::Overloaded | Kind::NoPrefiller | Kind::NoDecoder | Kind::EngineFailed | Kind::Internal => {
-                Fault::Gateway
-            }
-            _ => Fault::Client,
-        }
-    }
-
-    /// OpenAI's `error.type`.
+    /// OpenAI's `error.type`: whose fault it was, as far as a client needs to know.
     pub fn openai_type(self) -> &'static str {
-        match (self, self.fault()) {
-            (Kind::InvalidApiKey, _) => "authentication_error",
-            (_, Fault::Client) => "invalid_request_error",
-            _ => "server_error",
+        match self {
+            Kind::InvalidApiKey => "authentication_error",
+            Kind::InvalidJson
+            | Kind::InvalidField
+            | Kind::BodyTooLarge
+            | Kind::BodyTimeout
+            | Kind::BodyBroken
+            | Kind::HeadersTooLarge
+            | Kind::ModelNotFound
+            | Kind::UnknownUrl
+            | Kind::MethodNotAllowed => "invalid_request_error",
+            Kind::Overloaded
+            | Kind::NoPrefiller
+            | Kind::NoDecoder
+            | Kind::PrefillFailed
+            | Kind::BadPrefillReply
+            | Kind::PrefillTimeout
+            | Kind::DecodeFailed
+            | Kind::DecodeTimeout
+            | Kind::EngineFailed
+            | Kind::Internal => "server_error",
         }
     }
 }

@@ -114,6 +114,11 @@ impl Framer {
         self.frames
     }
 
+    /// Whether a part of a frame beyond the cap has come out and its end has not.
+    pub fn mid_frame(&self) -> bool {
+        self.released_bytes > 0
+    }
+
     /// Whether the last frame that counted was `data: [DONE]`, white space aside.
     pub fn ended(&self) -> bool {
         self.ended

@@ -127,9 +127,11 @@ pub struct Timeout {
     pub gap_ms: u64,
     /// The whole request, waiting included.
     pub total_ms: u64,
+    /// A client that takes nothing of its answer.
+    pub write_ms: u64,
     /// Reading the client's body.
     pub body_ms: u64,
-    /// Reading the client's request head.
+    /// Reading the client's request head, and waiting for one on an idle connection: longer than load balancers keep theirs.
     pub header_ms: u64,
     /// `GET /v1/models`, per engine.
     pub models_ms: u64,
@@ -145,7 +147,7 @@ pub struct Limit {
     pub header_bytes: usize,
     /// Header fields in a request.
     pub headers: usize,
-    /// Open client connections.
+    /// Open client connections; more than `inflight` and `queue` together, so that health checks always get one.
     pub connections: usize,
     /// Requests being served at once.
     pub inflight: usize,
@@ -240,8 +242,9 @@ impl Default for Timeout {
             answer_ms: 1_800_000,
             gap_ms: 300_000,
             total_ms: 3_600_000,
+            write_ms: 300_000,
             body_ms: 60_000,
-            header_ms: 15_000,
+            header_ms: 75_000,
             models_ms: 3_000,
         }
     }
@@ -253,7 +256,7 @@ impl Default for Limit {
             body_bytes: 64 << 20,
             header_bytes: 64 << 10,
             headers: 100,
-            connections: 20_000,
+            connections: 32_768,
             inflight: 16_384,
             queue: 4_096,
             queue_ms: 30_000,

@@ -74,6 +74,7 @@ impl Config {
             ("timeout.prefill_ms", time.prefill_ms),
             ("timeout.first_byte_ms", time.first_byte_ms),
             ("timeout.answer_ms", time.answer_ms),
+            ("timeout.write_ms", time.write_ms),
             ("timeout.gap_ms", time.gap_ms),
             ("timeout.total_ms", time.total_ms),
             ("timeout.body_ms", time.body_ms),
@@ -89,7 +90,13 @@ impl Config {
             ("limit.body_bytes", wide(limit.body_bytes), 1, MAX_BYTES),
             ("limit.header_bytes", wide(limit.header_bytes), MIN_HEADER_BYTES, MAX_BYTES),
             ("limit.headers", wide(limit.headers), 1, MAX_COUNT),
-            ("limit.connections", wide(limit.connections), 1, MAX_COUNT),
+            // with all places taken by requests, nobody would answer a health check
+            (
+                "limit.connections",
+                wide(limit.connections),
+                wide(limit.inflight) + wide(limit.queue) + 1,
+                MAX_COUNT,
+            ),
             ("limit.inflight", wide(limit.inflight), 1, MAX_COUNT),
             ("limit.queue", wide(limit.queue), 0, MAX_COUNT),
             ("limit.queue_ms", limit.queue_ms, 1, MAX_MS),

@@ -61,6 +61,27 @@ impl Api {
         matches!(self, Api::Chat | Api::Completions | Api::Generate)
     }
 
+    /// Whether an event of this name is the last of a stream, for the APIs that don't end with `[DONE]`.
+    pub fn ends_with_event(self, name: &[u8]) -> bool {
+        match self {
+            Api::Responses => {
+                matches!(name, b"response.completed" | b"response.failed" | b"response.incomplete" | b"error")
+            }
+            Api::Messages => matches!(name, b"message_stop" | b"error"),
+            Api::Chat | Api::Completions | Api::Generate => false,
+        }
+    }
+
+    /// Tokens in a complete stream of `events`, when it does not report them: engines send one event per token, and
+    /// beside those `[DONE]` and, in chats, the role. `None` where events say nothing about tokens.
+    pub fn tokens_in(self, events: u64) -> Option<u64> {
+        match self {
+            Api::Chat => Some(events.saturating_sub(2)),
+            Api::Completions | Api::Generate => Some(events.saturating_sub(1)),
+            Api::Responses | Api::Messages => None,
+        }
+    }
+
     /// Names of the usage members (vLLM 0.32 answers).
     pub fn usage(self) -> UsageNames {
         match self {
@@ -107,6 +128,23 @@ impl Api {
 mod tests {
     use super::*;
     use crate::error::Kind;
+
+    #[test]
+    fn our_own_error_event_is_a_last_one() {
+        for api in Api::ALL {
+            let event = api.error_event(&Error::new(Kind::DecodeFailed, "gone"));
+            let name = event.lines().find_map(|l| l.strip_prefix("event: "));
+            assert_eq!(
+                name.is_some_and(|n| api.ends_with_event(n.as_bytes())),
+                !api.ends_with_done(),
+                "{event}"
+            );
+        }
+        assert!(
+            Api::Messages.ends_with_event(b"message_stop")
+                && !Api::Messages.ends_with_event(b"message_delta")
+        );
+    }
 
     #[test]
     fn error_events_are_one_frame_each_and_hold_json() {

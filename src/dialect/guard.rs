@@ -5,7 +5,7 @@
 //! dropped without a word, wherever and however often they stand. vLLM also copies `vllm_xargs` (and, on the token
 //! API, `sampling_params.extra_args`) into the place where it keeps them, so there they are refused.
 
-use crate::codec::json::{Edit, Object, Value};
+use crate::codec::json::{Edit, Object};
 
 /// Top-level members that are always dropped.
 const DROPPED: [&str; 3] = ["kv_transfer_params", "ec_transfer_params", "data_parallel_rank"];
@@ -25,21 +25,39 @@ pub fn edit() -> Edit {
     DROPPED_PREFIXES.iter().fold(edit, |e, prefix| e.drop_prefix(prefix))
 }
 
-/// The path of a forbidden argument, when the body has one.
-///
-/// Every occurrence of a member on the way is looked into: an engine may read another one than we would.
-pub fn forbidden_argument(body: &Object) -> Option<String> {
-    ARGS.iter().find_map(|path| search(body, path, String::new()))
+/// Why a body may not be sent to an engine.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Forbidden {
+    /// An argument that only the gateway may set.
+    #[error("`{0}` names engines to each other and can't be set by a client; leave it out")]
+    Argument(String),
+    /// Arguments that can't be looked into, because they are too deep or too many.
+    #[error("`{0}` can't be checked: it is too deep or has too many members")]
+    Unreadable(String),
 }
 
-fn search(object: &Object, path: &[&str], at: String) -> Option<String> {
+/// Looks for arguments that only the gateway may set.
+///
+/// Every occurrence of a member on the way is looked into: an engine may read another one than we would.
+///
+/// # Errors
+/// The first that is found.
+pub fn check_arguments(body: &Object) -> Result<(), Forbidden> {
+    ARGS.iter().try_for_each(|path| search(body, path, ""))
+}
+
+fn search(object: &Object, path: &[&str], at: &str) -> Result<(), Forbidden> {
     let Some((first, rest)) = path.split_first() else {
-        return object
-            .members()
-            .find_map(|(key, _)| FORBIDDEN_ARGS.contains(&key.as_ref()).then(|| format!("{at}{key}")));
+        let found = object.members().map(|(key, _)| key).find(|key| FORBIDDEN_ARGS.contains(&key.as_ref()));
+        return found.map_or(Ok(()), |key| Err(Forbidden::Argument(format!("{at}{key}"))));
     };
-    let inside = |value: Value<'_>| search(&value.object().ok()?, rest, format!("{at}{first}."));
-    object.members().filter(|(key, _)| key == first).find_map(|(_, value)| inside(value))
+    let here = format!("{at}{first}");
+    let values = object.members().filter(|(key, value)| key == first && value.is_object());
+    for (_, value) in values {
+        let inside = value.object().map_err(|_| Forbidden::Unreadable(here.clone()))?;
+        search(&inside, rest, &format!("{here}."))?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -62,18 +80,25 @@ mod tests {
 
     #[test]
     fn free_form_arguments_are_searched() {
-        let check = |text: &str| forbidden_argument(&scan(text));
-        assert_eq!(check(r#"{"vllm_xargs":{"x":1}}"#), None);
-        assert_eq!(check(r#"{"vllm_xargs":null,"sampling_params":{"extra_args":null}}"#), None);
+        let check = |text: &str| check_arguments(&scan(text));
+        let argument = |path: &str| Err(Forbidden::Argument(path.into()));
+        assert_eq!(check(r#"{"vllm_xargs":{"x":1}}"#), Ok(()));
+        assert_eq!(check(r#"{"vllm_xargs":null,"sampling_params":{"extra_args":null}}"#), Ok(()));
         assert_eq!(
-            check(r#"{"vllm_xargs":{"kv\u005ftransfer_params":"x"}}"#).as_deref(),
-            Some("vllm_xargs.kv_transfer_params")
+            check(r#"{"vllm_xargs":{"kv\u005ftransfer_params":"x"}}"#),
+            argument("vllm_xargs.kv_transfer_params")
         );
         // The first of two duplicates counts as well.
         assert_eq!(
-            check(r#"{"sampling_params":{"extra_args":{"ec_transfer_params":{}},"extra_args":{}}}"#)
-                .as_deref(),
-            Some("sampling_params.extra_args.ec_transfer_params")
+            check(r#"{"sampling_params":{"extra_args":{"ec_transfer_params":{}},"extra_args":{}}}"#),
+            argument("sampling_params.extra_args.ec_transfer_params")
         );
+    }
+
+    #[test]
+    fn what_can_not_be_looked_into_is_refused() {
+        let many: String = (0..5_000).map(|n| format!("\"m{n}\":0,")).collect();
+        let body = format!(r#"{{"vllm_xargs":{{{many}"kv_transfer_params":{{}}}}}}"#);
+        assert_eq!(check_arguments(&scan(&body)), Err(Forbidden::Unreadable("vllm_xargs".into())));
     }
 }

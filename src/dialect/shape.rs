@@ -27,6 +27,12 @@ pub enum Bypass {
     /// Several prompts in one body. A prefiller's answer carries the hand-off of the first one only (vLLM 0.32); with it the
     /// decoder would read the wrong KV for the others, or die when one of them is longer.
     SeveralPrompts,
+    /// The prompt, or one more, comes as embeddings (`prompt_embeds`).
+    Embeddings,
+    /// The client wants the scores of the prompt's own tokens, which only the engine that answers can compute.
+    PromptScores,
+    /// It goes on from a stored response, which no prefiller knows.
+    StoredResponse,
 }
 
 impl Bypass {
@@ -34,6 +40,9 @@ impl Bypass {
     pub fn name(self) -> &'static str {
         match self {
             Bypass::SeveralPrompts => "several_prompts",
+            Bypass::Embeddings => "embeddings",
+            Bypass::PromptScores => "prompt_scores",
+            Bypass::StoredResponse => "stored_response",
         }
     }
 }
@@ -49,8 +58,25 @@ impl Shape {
             output_tokens: estimate::output_tokens(
                 max_tokens("max_completion_tokens").or_else(|| max_tokens(api.max_tokens_member())),
             ),
-            bypass: several_prompts(api, body).then_some(Bypass::SeveralPrompts),
+            bypass: bypass(api, body),
         }
+    }
+}
+
+fn bypass(api: Api, body: &Object) -> Option<Bypass> {
+    let given = |key: &str| body.get(key).is_some_and(|v| !v.is_null());
+    let echoed = || body.get("echo").and_then(|v| v.as_bool()) == Some(true);
+    let generates_text = matches!(api, Api::Chat | Api::Completions);
+    if api == Api::Completions && given("prompt_embeds") {
+        Some(Bypass::Embeddings)
+    } else if several_prompts(api, body) {
+        Some(Bypass::SeveralPrompts)
+    } else if generates_text && (given("prompt_logprobs") || (given("logprobs") && echoed())) {
+        Some(Bypass::PromptScores)
+    } else if api == Api::Responses && given("previous_response_id") {
+        Some(Bypass::StoredResponse)
+    } else {
+        None
     }
 }
 
@@ -86,6 +112,21 @@ mod tests {
                 && !bypass("[]")
         );
         assert!(read(Api::Chat, r#"{"prompt":["a","b"]}"#).bypass.is_none());
+    }
+
+    #[test]
+    fn what_only_one_engine_can_answer_is_seen() {
+        let bypass = |api, text| read(api, text).bypass;
+        assert_eq!(
+            bypass(Api::Completions, r#"{"prompt":"a","prompt_embeds":["x"]}"#),
+            Some(Bypass::Embeddings)
+        );
+        assert_eq!(bypass(Api::Completions, r#"{"prompt":"a","prompt_embeds":null}"#), None);
+        assert_eq!(bypass(Api::Chat, r#"{"prompt_logprobs":0}"#), Some(Bypass::PromptScores));
+        assert_eq!(bypass(Api::Completions, r#"{"echo":true,"logprobs":1}"#), Some(Bypass::PromptScores));
+        assert_eq!(bypass(Api::Completions, r#"{"echo":true,"logprobs":null}"#), None);
+        assert_eq!(bypass(Api::Responses, r#"{"previous_response_id":"r"}"#), Some(Bypass::StoredResponse));
+        assert_eq!(bypass(Api::Chat, r#"{"previous_response_id":"r"}"#), None);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! cache, and that is what the prefiller said.
 
 use std::ops::Range;
+use std::sync::LazyLock;
 
 use bytes::{Bytes, BytesMut};
 use memchr::memmem;
@@ -48,15 +49,13 @@ pub fn of_answer(api: Api, answer: &Object) -> Usage {
     Usage { prompt: number(&usage, names.prompt), cached, output: number(&usage, names.output) }
 }
 
-/// `answer` with its cached count replaced; the same bytes when it has none to replace.
-pub fn with_cached(api: Api, answer: Bytes, cached: u64) -> Bytes {
-    let Ok(object) = Object::scan(answer.clone(), ScanLimits::default()) else {
-        return answer;
-    };
+/// The text of `answer` with its cached count replaced; the same bytes when it has none to replace.
+pub fn with_cached(api: Api, answer: &Object, cached: u64) -> Bytes {
     let names = api.usage();
-    let Some((place, base)) = cached_place(api, &object) else {
-        return answer;
+    let Some((place, base)) = cached_place(api, answer) else {
+        return answer.bytes().clone();
     };
+    let answer = answer.bytes();
     let (range, text) = match place {
         Place::Number(r) => (r, cached.to_string()),
         Place::NullDetails(r) => (r, format!("{{\"{}\":{cached}}}", names.cached)),
@@ -72,8 +71,9 @@ pub fn with_cached(api: Api, answer: Bytes, cached: u64) -> Bytes {
 /// Whether an event of a stream may carry usage: one search for bytes that no JSON string can hold, because a quote
 /// inside a string is always escaped.
 pub fn may_carry_usage(frames: &[u8]) -> bool {
-    memmem::find_iter(frames, b"\"usage\":").any(|at| {
-        let value = frames[at + b"\"usage\":".len()..].iter().find(|b| !b.is_ascii_whitespace());
+    static MEMBER: LazyLock<memmem::Finder<'static>> = LazyLock::new(|| memmem::Finder::new(b"\"usage\":"));
+    MEMBER.find_iter(frames).any(|at| {
+        let value = frames[at + MEMBER.needle().len()..].iter().find(|b| !b.is_ascii_whitespace());
         value == Some(&b'{')
     })
 }
@@ -92,9 +92,11 @@ pub fn frames_with_cached(api: Api, frames: Bytes, cached: u64) -> Bytes {
     let mut out = BytesMut::with_capacity(frames.len() + 16);
     for frame in sse::frames(&frames) {
         let (whole, data) = (frame.whole(), frame.data());
-        let json = Bytes::copy_from_slice(&data);
-        let patched = with_cached(api, json.clone(), cached);
-        match memmem::find(whole, &data).filter(|_| patched != json) {
+        let patched = match Object::scan(Bytes::copy_from_slice(&data), ScanLimits::default()) {
+            Ok(event) => with_cached(api, &event, cached),
+            Err(_) => Bytes::new(),
+        };
+        match memmem::find(whole, &data).filter(|_| !patched.is_empty()) {
             Some(at) => {
                 out.extend_from_slice(&whole[..at]);
                 out.extend_from_slice(&patched);
@@ -150,7 +152,8 @@ mod tests {
     use super::*;
 
     fn patched(api: Api, text: &'static str) -> String {
-        String::from_utf8(with_cached(api, Bytes::from_static(text.as_bytes()), 96).to_vec()).unwrap()
+        let answer = Object::scan(Bytes::from_static(text.as_bytes()), ScanLimits::default()).unwrap();
+        String::from_utf8(with_cached(api, &answer, 96).to_vec()).unwrap()
     }
 
     #[test]
@@ -178,7 +181,7 @@ mod tests {
             patched(Api::Chat, r#"{"usage":{"prompt_tokens_details":null}}"#),
             r#"{"usage":{"prompt_tokens_details":{"cached_tokens":96}}}"#
         );
-        for text in [r#"{"usage":{"prompt_tokens":5}}"#, r#"{"usage":null}"#, "[1]", "", "[DONE]"] {
+        for text in [r#"{"usage":{"prompt_tokens":5}}"#, r#"{"usage":null}"#, "{}"] {
             assert_eq!(patched(Api::Chat, text), text);
         }
     }

@@ -10,6 +10,9 @@ const REST_MS: u64 = 500;
 /// The longest one: a restarted engine is found again within this time.
 const REST_MAX_MS: u64 = 15_000;
 
+/// The rest of an engine that is alive and says that it is busy.
+const BUSY_REST_MS: u64 = 100;
+
 /// When an engine may be chosen again.
 #[derive(Debug, Default)]
 pub struct Health {
@@ -39,9 +42,15 @@ impl Health {
         self.rests_until_ms.store(now_ms.saturating_add(rest), Ordering::Relaxed);
     }
 
+    /// It has too much to do: others are preferred for a moment, which does not grow.
+    pub fn busy(&self, now_ms: u64) {
+        self.rests_until_ms.fetch_max(now_ms.saturating_add(BUSY_REST_MS), Ordering::Relaxed);
+    }
+
     /// A leg on it went well.
     pub fn succeeded(&self) {
-        if self.failures.swap(0, Ordering::Relaxed) != 0 {
+        if self.failures.load(Ordering::Relaxed) != 0 {
+            self.failures.store(0, Ordering::Relaxed);
             self.rests_until_ms.store(0, Ordering::Relaxed);
         }
     }
@@ -70,6 +79,16 @@ mod tests {
         assert!(!h.resting(now));
         h.failed(now);
         assert!(h.resting(now + 499) && !h.resting(now + 500), "counting starts again");
+    }
+
+    #[test]
+    fn a_busy_engine_rests_briefly_and_is_not_held_to_have_failed() {
+        let h = Health::default();
+        for now in [0, 10, 20] {
+            h.busy(now);
+        }
+        assert!(h.resting(119) && !h.resting(120));
+        assert_eq!(h.failures(), 0);
     }
 
     #[test]

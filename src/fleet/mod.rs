@@ -41,6 +41,17 @@ struct Side {
     turn: Mutex<u64>,
 }
 
+/// How a leg ended, as far as the instance is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It answered, be it with a refusal of the client's request.
+    Served,
+    /// It answered that it has too much to do.
+    Busy,
+    /// It failed.
+    Failed,
+}
+
 /// What a leg asks of the instance that serves it.
 #[derive(Clone, Copy, Debug)]
 pub struct Need<'a> {
@@ -143,11 +154,11 @@ impl Fleet {
     }
 
     /// Tells how a leg on `instance` ended.
-    pub fn report(&self, instance: &Instance, ok: bool) {
-        if ok {
-            instance.health().succeeded();
-        } else {
-            instance.health().failed(self.now_ms());
+    pub fn report(&self, instance: &Instance, outcome: Outcome) {
+        match outcome {
+            Outcome::Served => instance.health().succeeded(),
+            Outcome::Busy => instance.health().busy(self.now_ms()),
+            Outcome::Failed => instance.health().failed(self.now_ms()),
         }
     }
 
@@ -207,11 +218,11 @@ mod tests {
             assert_ne!(other.instance().id(), first);
         }
         let failing = fleet.pick(Role::Prefill, need(1)).unwrap().instance().clone();
-        fleet.report(&failing, false);
+        fleet.report(&failing, Outcome::Failed);
         for _ in 0..4 {
             assert_ne!(fleet.pick(Role::Prefill, need(1)).unwrap().instance().id(), failing.id());
         }
-        fleet.report(&failing, true);
+        fleet.report(&failing, Outcome::Served);
         let again: Vec<_> =
             (0..4).map(|_| fleet.pick(Role::Prefill, need(1)).unwrap().instance().id()).collect();
         assert!(again.contains(&failing.id()));

@@ -1,7 +1,7 @@
 //! Observability: the metrics (names in [`names`], and nowhere else) and the log.
 //!
-//! Handles are made once, when an instance or an API is registered: a request only touches atomics. Samples are
-//! recorded once per request, never per token.
+//! Handles of histograms and gauges are made once, when an instance or an API is registered; counters with labels that
+//! only the end of a request knows are looked up once per request. Nothing is recorded per token.
 
 pub mod log;
 pub mod names;
@@ -15,7 +15,7 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use crate::dialect::Api;
 
 /// The process-wide recorder. Prometheus metrics belong to a process, so this is the one global.
-static RECORDER: OnceLock<PrometheusHandle> = OnceLock::new();
+static RECORDER: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
 
 /// Renders the metrics.
 #[derive(Clone, Debug)]
@@ -80,23 +80,7 @@ pub enum Handoff {
 impl Exposition {
     /// Installs the recorder, or returns the one that is there.
     pub fn install() -> Exposition {
-        if let Some(handle) = RECORDER.get() {
-            return Exposition(Some(handle.clone()));
-        }
-        let recorder =
-            match names::buckets().into_iter().try_fold(PrometheusBuilder::new(), |b, (name, bounds)| {
-                b.set_buckets_for_metric(Matcher::Full(name.to_owned()), bounds)
-            }) {
-                Ok(builder) => builder.build_recorder(),
-                Err(_) => return Exposition(None),
-            };
-        let handle = recorder.handle();
-        if metrics::set_global_recorder(recorder).is_ok() {
-            let _ = RECORDER.set(handle.clone());
-            names::describe();
-            gauge!(names::BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
-        }
-        Exposition(RECORDER.get().cloned().or(Some(handle)))
+        Exposition(RECORDER.get_or_init(start).clone())
     }
 
     /// The text of `/metrics`.
@@ -110,6 +94,19 @@ impl Exposition {
             handle.run_upkeep();
         }
     }
+}
+
+/// Starts recording; `None` when somebody else in this process records already.
+fn start() -> Option<PrometheusHandle> {
+    let builder = names::buckets().into_iter().try_fold(PrometheusBuilder::new(), |b, (name, bounds)| {
+        b.set_buckets_for_metric(Matcher::Full(name.to_owned()), bounds)
+    });
+    let recorder = builder.ok()?.build_recorder();
+    let handle = recorder.handle();
+    metrics::set_global_recorder(recorder).ok()?;
+    names::describe();
+    gauge!(names::BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+    Some(handle)
 }
 
 impl LegMeter {

@@ -11,7 +11,6 @@ use crate::error::{Error, Kind};
 use crate::fleet::{Instance, Role, Seat};
 use crate::obs::{Meters, Sample};
 use crate::relay::admit::Pass;
-use crate::relay::ask::Ask;
 
 /// What HTTP servers log for a client that left (nginx's 499): nobody receives it.
 const CLIENT_GONE: u16 = 499;
@@ -20,13 +19,15 @@ const CLIENT_GONE: u16 = 499;
 #[derive(Debug)]
 pub struct Ledger {
     meters: Arc<Meters>,
-    _pass: Pass,
+    pass: Option<Pass>,
     api: Api,
     id: String,
     arrived: Instant,
     stage: Role,
     prefiller: Option<Arc<Instance>>,
     decoder: Option<Arc<Instance>>,
+    /// The counts of the prompt are a prefiller's.
+    prefilled: bool,
     prompt: Option<u64>,
     cached: Option<u64>,
     output: Option<u64>,
@@ -50,23 +51,34 @@ struct End {
 }
 
 impl Ledger {
-    /// Opens the account of `ask`.
-    pub fn open(meters: Arc<Meters>, ask: &Ask, pass: Pass) -> Ledger {
+    /// Opens the account of a request whose head has arrived.
+    pub fn open(meters: Arc<Meters>, api: Api, id: String, arrived: Instant) -> Ledger {
         Ledger {
             meters,
-            _pass: pass,
-            api: ask.api,
-            id: ask.id.clone(),
-            arrived: ask.arrived,
+            pass: None,
+            api,
+            id,
+            arrived,
             stage: Role::Prefill,
             prefiller: None,
             decoder: None,
+            prefilled: false,
             prompt: None,
             cached: None,
             output: None,
             stream: None,
             end: End { status: CLIENT_GONE, reason: "client_gone" },
         }
+    }
+
+    /// The request was let in; its pass is given back when the account is settled.
+    pub fn admitted(&mut self, pass: Pass) {
+        self.pass = Some(pass);
+    }
+
+    /// Which API it is, where the path alone did not say.
+    pub fn is_about(&mut self, api: Api) {
+        self.api = api;
     }
 
     /// A leg starts on the instance of `seat`.
@@ -89,13 +101,14 @@ impl Ledger {
 
     /// The prefiller's counts.
     pub fn prefilled(&mut self, usage: Usage) {
+        self.prefilled = true;
         self.prompt = usage.prompt;
         self.cached = usage.cached;
     }
 
     /// What the prefiller found in its caches; `None` when there was no prefill leg or it did not say.
-    pub fn cached_tokens(&self) -> Option<u64> {
-        self.cached
+    pub fn cached_of_prefill(&self) -> Option<u64> {
+        self.prefilled.then_some(self.cached).flatten()
     }
 
     /// The decoder's counts.
@@ -109,6 +122,11 @@ impl Ledger {
     pub fn refused(&mut self, error: &Error, status: StatusCode) {
         self.end = End { status: status.as_u16(), reason: error.kind().code() };
         tracing::warn!(id = %self.id, reason = error.kind().code(), "{}", error.log_line());
+    }
+
+    /// The id that the log and the client know it by.
+    pub fn id(&self) -> &str {
+        &self.id
     }
 
     /// A complete answer goes out.
@@ -147,13 +165,17 @@ impl Ledger {
         tracing::warn!(id = %self.id, reason = error.kind().code(), "{}", error.log_line());
     }
 
+    /// Generated tokens: as reported, or told from the number of events.
+    fn tokens(&self) -> Option<u64> {
+        self.output.or_else(|| self.api.tokens_in(self.stream?.events))
+    }
+
     fn sample(&self) -> Sample {
         let total = self.arrived.elapsed();
         let Some(pace) = self.stream else {
             return Sample { total, ..Sample::default() };
         };
-        // Engines send one event per token; the usage, where the client asked for it, is exact.
-        let tokens = self.output.unwrap_or(pace.events);
+        let tokens = self.tokens().unwrap_or(0);
         let after_first = u32::try_from(tokens.saturating_sub(1)).unwrap_or(u32::MAX);
         Sample {
             ttft: Some(pace.first - self.arrived),
@@ -166,8 +188,11 @@ impl Ledger {
 
 impl Drop for Ledger {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.end = End { status: 500, reason: Kind::Internal.code() };
+        }
         let sample = self.sample();
-        let output = self.output.or(self.stream.map(|s| s.events)).unwrap_or(0);
+        let output = self.tokens().unwrap_or(0);
         self.meters.request(self.api.name(), self.end.status, self.end.reason);
         self.meters.sample(self.api, sample);
         self.meters.tokens(self.prompt.unwrap_or(0), self.cached.unwrap_or(0), output);

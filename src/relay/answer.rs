@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, Response, header};
 use http_body::{Body, Frame, SizeHint};
 
+use crate::relay::account::Ledger;
 use crate::relay::stream::{Cut, Stream};
 
 /// An answer to the client.
@@ -15,8 +16,8 @@ pub type Answer = Response<AnswerBody>;
 /// The body of an answer.
 #[derive(Debug)]
 pub enum AnswerBody {
-    /// Complete; taken by the first poll.
-    Whole(Option<Bytes>),
+    /// Complete; taken by the first poll. The account is settled when the connection is done with it.
+    Whole(Option<Bytes>, Box<Ledger>),
     /// Arrives piece by piece.
     Stream(Box<Stream>),
 }
@@ -42,31 +43,24 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     headers.remove("keep-alive");
 }
 
-impl AnswerBody {
-    /// A body that is complete already.
-    pub fn whole(bytes: Bytes) -> AnswerBody {
-        AnswerBody::Whole(Some(bytes))
-    }
-}
-
 impl Body for AnswerBody {
     type Data = Bytes;
     type Error = Cut;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
         match &mut *self {
-            AnswerBody::Whole(bytes) => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
+            AnswerBody::Whole(bytes, _) => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
             AnswerBody::Stream(stream) => Pin::new(stream.as_mut()).poll_frame(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self, AnswerBody::Whole(None))
+        matches!(self, AnswerBody::Whole(None, _))
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            AnswerBody::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
+            AnswerBody::Whole(bytes, _) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
             AnswerBody::Stream(_) => SizeHint::default(),
         }
     }

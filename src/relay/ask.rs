@@ -23,6 +23,8 @@ pub struct Ask {
     pub body: Object,
     /// What was read from it.
     pub shape: Shape,
+    /// The client speaks HTTP/2, where a body that is cut takes what was sent before it along.
+    pub http2: bool,
     /// When its head was read.
     pub arrived: Instant,
 }

@@ -4,25 +4,29 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::{HeaderValue, Method, Response, StatusCode, header};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::timeout;
 
 use crate::codec::json::{Edit, Object, ScanLimits};
-use crate::codec::sse;
+use crate::codec::sse::{self, Framer};
 use crate::dialect::{Api, kv_transfer, usage};
 use crate::error::{Error, Kind};
-use crate::fleet::{Role, Seat};
+use crate::fleet::{Outcome, Role, Seat};
 use crate::relay::Relay;
 use crate::relay::account::Ledger;
 use crate::relay::answer::{Answer, AnswerBody, strip_hop_by_hop};
 use crate::relay::ask::Ask;
-use crate::relay::release::Duty;
+use crate::relay::release::{self, Duty};
 use crate::relay::settings::Settings;
 use crate::relay::stream::{Source, Stream};
 use crate::upstream::{Leg, Written, collect};
+
+/// What is read of the body of a failure, and for how long, so that its connection can be used again.
+const FAILURE_BODY_BYTES: usize = 64 << 10;
+const FAILURE_BODY_TIME: Duration = Duration::from_millis(100);
 
 /// An engine's refusal is read up to this size; vLLM echoes long prompts in its 400s.
 const REFUSAL_BYTES: usize = 4 << 20;
@@ -73,6 +77,11 @@ impl Failure {
         Failure { why, written, detail: detail.into() }
     }
 
+    /// The engine has too much to do.
+    pub(super) fn busy(&self) -> bool {
+        self.why == Why::Busy
+    }
+
     /// The metric label.
     pub(super) fn reason(&self) -> &'static str {
         match self.why {
@@ -105,9 +114,8 @@ impl DecodeEnd {
     pub(super) fn into_answer(self, ask: &Ask, mut ledger: Ledger, settings: &Settings) -> Answer {
         match self {
             DecodeEnd::Whole(whole) => {
-                let answer = whole.map(AnswerBody::whole);
-                ledger.whole(answer.status());
-                answer
+                ledger.whole(whole.status());
+                whole.map(|body| AnswerBody::Whole(Some(body), Box::new(ledger)))
             }
             DecodeEnd::Stream { head, source } => {
                 ledger.streams(head.status);
@@ -128,61 +136,59 @@ impl Relay {
         self: Arc<Self>,
         ask: Arc<Ask>,
         mut seat: Seat,
+        written: Written,
     ) -> Result<PrefillEnd, Failure> {
         let sent = Instant::now();
-        let written = Written::default();
         let edit = kv_transfer::prefill_edit(ask.api, &ask.body);
         let outcome = within(self.settings.prefill, &written, async {
             let response = self.exchange(&ask, &seat, &edit, &written).await?;
-            let limit = self.settings.prefill_reply_bytes;
-            whole(response, limit, &written).await
+            let response = whole(response, self.settings.prefill_reply_bytes).await?;
+            if response.status().is_client_error() {
+                return Ok(Err(response));
+            }
+            let reply = kv_transfer::read_prefill(ask.api, response.into_body());
+            reply.map(Ok).map_err(|e| Failure::new(Why::BadReply, true, e.to_string()))
         })
         .await;
-        let response = self.told(&seat, outcome)?;
-        if response.status() != StatusCode::OK {
-            return Ok(PrefillEnd::Refused(response));
-        }
-        let reply = kv_transfer::read_prefill(ask.api, response.into_body())
-            .map_err(|e| Failure::new(Why::BadReply, true, format!("{}: {e}", seat.instance().endpoint())));
-        let reply = self.told(&seat, reply)?;
+        let reply = match self.told(&ask, &seat, outcome)? {
+            Ok(reply) => reply,
+            Err(refusal) => return Ok(PrefillEnd::Refused(refusal)),
+        };
         seat.instance().meter().done(sent.elapsed());
         seat.hold();
         Ok(PrefillEnd::Done(Box::new(Duty::new(ask, reply, seat, self.releases.clone()))))
     }
 
-    /// One decode on one decoder, up to the first byte of a stream or the last byte of anything else.
+    /// One decode on one decoder, up to the first event of a stream or the last byte of anything else.
     pub(super) async fn decode_once(
         &self,
         ask: &Arc<Ask>,
         seat: Seat,
-        duty: Option<&mut Duty>,
+        mut duty: Option<&mut Duty>,
         ledger: &mut Ledger,
     ) -> Result<DecodeEnd, Failure> {
         let sent = Instant::now();
         let written = Written::default();
-        let (edit, mut duty) = match duty {
-            Some(duty) => (kv_transfer::decode_edit(duty.give(&written)), Some(duty)),
-            None => (kv_transfer::decode_edit(None), None),
-        };
+        let edit = kv_transfer::decode_edit(duty.as_mut().and_then(|d| d.give(&written)));
         let limit = if ask.shape.stream { self.settings.first_byte } else { self.settings.answer };
         let outcome = within(limit, &written, async {
             let response = self.exchange(ask, &seat, &edit, &written).await?;
-            first_piece(response, ask.api, &self.settings, &written).await
+            begin(response, ask, &self.settings).await
         })
         .await;
-        if let Some(duty) = &mut duty {
-            match &outcome {
-                Ok((head, _)) if fetched_or_told(head.status) => duty.used(),
-                Err(failure) if !failure.written => {}
-                _ => duty.lost(),
-            }
+        if let Some(duty) = duty {
+            settle(duty, &outcome);
         }
-        let (head, piece) = self.told(&seat, outcome)?;
+        let (head, begun) = self.told(ask, &seat, outcome)?;
         seat.instance().meter().done(sent.elapsed());
-        match piece {
-            Piece::Whole(body) => Ok(DecodeEnd::Whole(finish_whole(ask.api, head, body, ledger))),
-            Piece::First(first, rest) => {
-                let source = Source { first, rest, seat, api: ask.api, sse: is_sse(&head.headers) };
+        match begun {
+            Begun::Refusal(body) => Ok(DecodeEnd::Whole(Response::from_parts(head, body))),
+            Begun::Answer(answer) => {
+                let body = finish(ask.api, &answer, ledger);
+                Ok(DecodeEnd::Whole(Response::from_parts(head, body)))
+            }
+            Begun::Stream { first, framer, rest } => {
+                let source = Source { first, framer, rest, seat, api: ask.api, http2: ask.http2 };
                 Ok(DecodeEnd::Stream { head, source: Box::new(source) })
             }
         }
@@ -203,38 +209,61 @@ impl Relay {
             headers: ask.headers.clone(),
             body: ask.body.splice(edit),
         };
-        let name = seat.instance().endpoint();
         let response = self.upstream.send(leg, written).await.map_err(|e| {
             let why = if e.connect { Why::Connect } else { Why::Broken };
-            Failure::new(why, written.get(), format!("{name}: {}", e.causes()))
+            Failure::new(why, written.get(), e.causes())
         })?;
-        match response.status() {
-            StatusCode::SERVICE_UNAVAILABLE => Err(Failure::new(Why::Busy, true, format!("{name}: 503"))),
-            s if s.is_success() || s.is_client_error() => Ok(response),
-            s => Err(Failure::new(Why::Status, true, format!("{name}: status {}", s.as_u16()))),
+        let status = response.status();
+        if status.is_success() || status.is_client_error() {
+            return Ok(response);
         }
+        // Read to its end, or the connection is lost: under overload, of all times.
+        let _ =
+            tokio::time::timeout(FAILURE_BODY_TIME, collect(response.into_body(), FAILURE_BODY_BYTES)).await;
+        let why = if status == StatusCode::SERVICE_UNAVAILABLE { Why::Busy } else { Why::Status };
+        Err(Failure::new(why, true, format!("status {}", status.as_u16())))
     }
 
-    /// Books the outcome of a leg with the fleet and the metrics.
-    fn told<T>(&self, seat: &Seat, outcome: Result<T, Failure>) -> Result<T, Failure> {
-        self.fleet.report(seat.instance(), outcome.is_ok());
-        if let Err(failure) = &outcome {
-            seat.instance().meter().failed(failure.reason());
-            tracing::warn!(
-                leg = seat.instance().role().name(),
-                reason = failure.reason(),
-                "{}",
-                failure.detail
-            );
-        }
+    /// Books the outcome of a leg with the fleet, the metrics and the log.
+    fn told<T>(&self, ask: &Ask, seat: &Seat, outcome: Result<T, Failure>) -> Result<T, Failure> {
+        let instance = seat.instance();
+        let Err(failure) = &outcome else {
+            self.fleet.report(instance, Outcome::Served);
+            return outcome;
+        };
+        self.fleet.report(instance, if failure.busy() { Outcome::Busy } else { Outcome::Failed });
+        instance.meter().failed(failure.reason());
+        tracing::warn!(
+            id = %ask.id,
+            leg = instance.role().name(),
+            instance = %instance.endpoint(),
+            reason = failure.reason(),
+            "{}",
+            failure.detail
+        );
         outcome
     }
 }
 
-/// What of an answer is here.
-enum Piece {
-    Whole(Bytes),
-    First(Bytes, Incoming),
+/// What a decoder's outcome says about the hand-off that it was given.
+fn settle<T>(duty: &mut Duty, outcome: &Result<(http::response::Parts, T), Failure>) {
+    match outcome {
+        Ok((head, _)) if release::fetched_or_told(head.status) => duty.used(),
+        Ok(_) => duty.refused(),
+        Err(failure) if failure.busy() => duty.refused(),
+        Err(failure) if failure.written => duty.lost(),
+        Err(_) => {}
+    }
+}
+
+/// What of a decoder's answer is here.
+enum Begun {
+    /// A 4xx.
+    Refusal(Bytes),
+    /// A complete answer.
+    Answer(Box<Object>),
+    /// A stream, up to and including its first event.
+    Stream { first: Bytes, framer: Framer, rest: Incoming },
 }
 
 async fn within<T>(
@@ -248,88 +277,132 @@ async fn within<T>(
     }
 }
 
-async fn whole(
-    response: Response<Incoming>,
-    limit: usize,
-    written: &Written,
-) -> Result<Response<Bytes>, Failure> {
-    let (head, body) = response.into_parts();
-    let limit = if head.status.is_success() { limit } else { REFUSAL_BYTES };
-    let body = collect(body, limit).await.map_err(|e| Failure::new(Why::Broken, written.get(), e))?;
-    Ok(passed_on(head, body))
-}
-
-/// Whether a decoder that answers so has fetched the KV or told the prefiller to let go: vLLM 0.32 does the latter for
-/// requests that its API rejects (400, 404, 422), not for those that a middleware turns away before.
-fn fetched_or_told(status: StatusCode) -> bool {
-    status.is_success()
-        || matches!(
-            status,
-            StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::UNPROCESSABLE_ENTITY
-        )
-}
-
-/// Waits for the first byte of a stream, or for all of anything else.
-async fn first_piece(
-    response: Response<Incoming>,
-    api: Api,
-    settings: &Settings,
-    written: &Written,
-) -> Result<(http::response::Parts, Piece), Failure> {
-    if !response.status().is_success() || !is_sse(response.headers()) {
-        let (head, body) = whole(response, settings.answer_bytes, written).await?.into_parts();
-        return Ok((head, Piece::Whole(body)));
-    }
-    let (mut head, mut body) = response.into_parts();
+async fn whole(response: Response<Incoming>, limit_bytes: usize) -> Result<Response<Bytes>, Failure> {
+    let (mut head, body) = response.into_parts();
+    let limit_bytes = if head.status.is_success() { limit_bytes } else { REFUSAL_BYTES };
+    let body = collect(body, limit_bytes).await.map_err(|e| Failure::new(Why::Broken, true, e))?;
     strip_hop_by_hop(&mut head.headers);
+    Ok(Response::from_parts(head, body))
+}
+
+/// Waits for the first event of a stream, or for all of anything else. From here on the answer is this decoder's.
+async fn begin(
+    response: Response<Incoming>,
+    ask: &Ask,
+    settings: &Settings,
+) -> Result<(http::response::Parts, Begun), Failure> {
+    if response.status().is_success() && is_sse(response.headers()) {
+        let (mut head, body) = response.into_parts();
+        strip_hop_by_hop(&mut head.headers);
+        return Ok((head, first_event(body, ask.api, settings).await?));
+    }
+    let (head, body) = whole(response, settings.answer_bytes).await?.into_parts();
+    if !head.status.is_success() {
+        return Ok((head, Begun::Refusal(body)));
+    }
+    // A response in the background is answered at once and whole, streamed or not.
+    if ask.shape.stream && ask.api != Api::Responses {
+        return Err(Failure::new(Why::BadReply, true, "a stream was asked for, and something else came"));
+    }
+    Ok((head, Begun::Answer(Box::new(usable(body)?))))
+}
+
+/// An answer that may go out under a 200.
+fn usable(body: Bytes) -> Result<Object, Failure> {
+    let bad = |detail: String| Failure::new(Why::BadReply, true, detail);
+    let answer = Object::scan(body, ScanLimits::default())
+        .map_err(|e| bad(format!("the answer is no JSON object: {e}")))?;
+    if answer.get("error").is_some_and(|e| !e.is_null()) {
+        return Err(bad("an error object under a 200".into()));
+    }
+    Ok(answer)
+}
+
+/// Comments that keep the connection alive are no event: a decoder that dies after them can still be replaced.
+async fn first_event(mut body: Incoming, api: Api, settings: &Settings) -> Result<Begun, Failure> {
     let broken = |detail: String| Failure::new(Why::Broken, true, detail);
-    loop {
+    let mut framer = Framer::new(settings.frame_bytes);
+    let mut first = BytesMut::new();
+    while framer.frames() == 0 && !framer.mid_frame() {
         let frame =
-            body.frame().await.ok_or_else(|| broken("the stream ended before its first byte".into()))?;
-        let frame = frame.map_err(|e| broken(e.to_string()))?;
-        match frame.into_data() {
-            Ok(first) if first.is_empty() => {}
-            Ok(first) if failed_at_once(api, &first) => {
-                return Err(broken("the stream began with an error".into()));
-            }
-            Ok(first) => return Ok((head, Piece::First(first, body))),
-            Err(_) => {}
+            body.frame().await.ok_or_else(|| broken("the stream ended before its first event".into()))?;
+        let data = frame.map_err(|e| broken(e.to_string()))?.into_data().unwrap_or_default();
+        first.extend_from_slice(&framer.push(data).unwrap_or_default());
+        if first.len() > settings.frame_bytes {
+            break;
         }
     }
+    if api.ends_with_done() && failed_at_once(&first) {
+        return Err(broken("the stream began with an error of the engine".into()));
+    }
+    Ok(Begun::Stream { first: first.freeze(), framer, rest: body })
 }
 
 /// Whether a stream's first event says that the engine itself failed; the client need not see that.
-fn failed_at_once(api: Api, first: &Bytes) -> bool {
-    if !first.starts_with(b"data: {\"error\"") || !api.ends_with_done() {
+fn failed_at_once(first: &[u8]) -> bool {
+    let Some(event) = sse::frames(first).find(sse::Frame::has_data) else {
+        return false;
+    };
+    let data = event.data();
+    if !data.starts_with(b"{\"error\"") {
         return false;
     }
-    let data = sse::frames(first).next().map(|f| Bytes::copy_from_slice(&f.data()));
-    let code = data
-        .and_then(|d| Object::scan(d, ScanLimits::default()).ok())
+    let code = Object::scan(Bytes::copy_from_slice(&data), ScanLimits::default())
+        .ok()
         .and_then(|o| o.get("error")?.object().ok()?.get("code")?.as_u64());
     code.is_some_and(|c| c >= 500)
 }
 
-fn finish_whole(api: Api, head: http::response::Parts, body: Bytes, ledger: &mut Ledger) -> Response<Bytes> {
-    if !head.status.is_success() {
-        return Response::from_parts(head, body);
+/// The client's text of a complete answer.
+fn finish(api: Api, answer: &Object, ledger: &mut Ledger) -> Bytes {
+    ledger.decoded(usage::of_answer(api, answer));
+    match ledger.cached_of_prefill() {
+        Some(cached) => usage::with_cached(api, answer, cached),
+        None => answer.bytes().clone(),
     }
-    let body = match ledger.cached_tokens() {
-        Some(cached) => usage::with_cached(api, body, cached),
-        None => body,
-    };
-    if let Ok(object) = Object::scan(body.clone(), ScanLimits::default()) {
-        ledger.decoded(usage::of_answer(api, &object));
-    }
-    Response::from_parts(head, body)
-}
-
-fn passed_on(mut head: http::response::Parts, body: Bytes) -> Response<Bytes> {
-    strip_hop_by_hop(&mut head.headers);
-    Response::from_parts(head, body)
 }
 
 fn is_sse(headers: &http::HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     kind.starts_with(b"text/event-stream")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_failed_engine_is_kept_from_the_client() {
+        let first = |code: &str| {
+            failed_at_once(format!(": hi\n\ndata: {{\"error\":{{\"code\":{code}}}}}\n\n").as_bytes())
+        };
+        assert!(first("500") && first("503"));
+        assert!(!first("400") && !first("null") && !first("\"x\""));
+        assert!(
+            !failed_at_once(b"data: {\"choices\":[{\"text\":\"{\\\"error\\\"\"}]}\n\n")
+                && !failed_at_once(b": only a comment\n\n")
+        );
+    }
+
+    #[test]
+    fn a_200_without_an_answer_is_none() {
+        let usable =
+            |text: &'static str| usable(Bytes::from_static(text.as_bytes())).map(|o| o.bytes().clone());
+        for bad in ["", "<html>", "[]", "null", r#"{"error":{"code":500}}"#, r#"{"error":"x"}"#] {
+            assert_eq!(usable(bad).map_err(|f| f.reason()), Err("bad_reply"), "{bad}");
+        }
+        assert!(usable(r#"{"id":"x","error":null}"#).is_ok(), "as responses have it");
+    }
+
+    #[test]
+    fn the_client_learns_which_side_failed_and_how() {
+        let kind = |role, why| Failure::new(why, true, "").into_error(role).kind();
+        assert_eq!(kind(Role::Prefill, Why::Connect), Kind::PrefillFailed);
+        assert_eq!(kind(Role::Prefill, Why::Timeout), Kind::PrefillTimeout);
+        assert_eq!(kind(Role::Prefill, Why::BadReply), Kind::BadPrefillReply);
+        assert_eq!(kind(Role::Decode, Why::BadReply), Kind::DecodeFailed);
+        assert_eq!(kind(Role::Decode, Why::Stale), Kind::DecodeFailed);
+        assert_eq!(kind(Role::Decode, Why::Timeout), Kind::DecodeTimeout);
+        assert_eq!(kind(Role::Decode, Why::Busy), Kind::Overloaded);
+    }
 }

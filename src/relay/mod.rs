@@ -27,9 +27,8 @@ use tokio::time::timeout_at;
 use crate::error::{Error, Kind};
 use crate::fleet::{Fleet, InstanceId, Need, Role, Seat};
 use crate::obs::Meters;
-use crate::upstream::Upstream;
+use crate::upstream::{Upstream, Written};
 use account::Ledger;
-use admit::Pass;
 use answer::Answer;
 use ask::Ask;
 use legs::{DecodeEnd, Failure, PrefillEnd};
@@ -86,8 +85,7 @@ impl Relay {
     ///
     /// # Errors
     /// Ours only: an engine's own refusal (any 4xx) is an answer.
-    pub async fn drive(self: &Arc<Self>, ask: Arc<Ask>, pass: Pass) -> Result<Answer, Box<Refusal>> {
-        let mut ledger = Ledger::open(self.meters.clone(), &ask, pass);
+    pub async fn drive(self: &Arc<Self>, ask: Arc<Ask>, mut ledger: Ledger) -> Result<Answer, Box<Refusal>> {
         let deadline = (ask.arrived + self.settings.total).into();
         let ended = match timeout_at(deadline, self.both_legs(&ask, &mut ledger)).await {
             Ok(ended) => ended,
@@ -105,6 +103,10 @@ impl Relay {
     async fn both_legs(self: &Arc<Self>, ask: &Arc<Ask>, ledger: &mut Ledger) -> Result<DecodeEnd, Error> {
         let mut decode = Tries::new(self.settings.attempts);
         loop {
+            // KV that nobody can fetch would be stranded.
+            if self.fleet.serving(Role::Decode) == 0 {
+                return Err(Error::new(Kind::NoDecoder, "no decoder is available"));
+            }
             let duty = match ask.shape.bypass {
                 Some(reason) => {
                     self.meters.bypassed(reason.name());
@@ -136,8 +138,10 @@ impl Relay {
             let seat = self.pick(Role::Prefill, ask.shape.prompt_tokens, &tries)?;
             tries.start(&seat);
             ledger.leg(&seat);
-            let leg = Box::pin(self.clone().prefill_once(ask.clone(), seat));
-            let failure = match Unfinished::new(leg, self.releases.clone()).await {
+            let written = Written::default();
+            let leg = Box::pin(self.clone().prefill_once(ask.clone(), seat, written.clone()));
+            let grace = self.settings.abandon_grace;
+            let failure = match Unfinished::new(leg, written, grace, self.releases.clone()).await {
                 Ok(end) => return Ok(end),
                 Err(failure) => failure,
             };
@@ -169,6 +173,10 @@ impl Relay {
                 Ok(end) => return Ok(Ok(end)),
                 Err(failure) => failure,
             };
+            if failure.busy() {
+                // Every further try would cost the busy side a prefill as well.
+                tries.left = tries.left.min(1);
+            }
             if failure.written || tries.left == 0 {
                 return Ok(Err(failure));
             }

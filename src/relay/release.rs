@@ -10,11 +10,12 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tokio::sync::mpsc;
+use http::{Method, StatusCode};
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 use crate::dialect::kv_transfer::{self, Prefilled};
@@ -30,8 +31,11 @@ use crate::upstream::{Leg, Written};
 /// A hand-off is used within this share of its lease: the decoder still needs time to fetch.
 const LEASE_SHARE: f64 = 0.8;
 
-/// Releases that run at the same time.
+/// Releases that run at the same time: each is a request more for decoders that may be busy.
 const AT_ONCE: usize = 128;
+
+/// One attempt at a release takes no longer, so that a decoder that hangs does not hold up the others.
+const RELEASE_TIME: Duration = Duration::from_secs(10);
 
 /// Decoders that are asked before a hand-off is left to expire.
 const ATTEMPTS: usize = 2;
@@ -58,59 +62,80 @@ enum State {
     Open,
     /// A decoder has fetched the KV, or told the prefiller that it will not.
     Settled,
+    /// A decoder, or something in front of it, turned the request away before it could fetch.
+    Refused,
     /// A decoder failed with it: nobody knows.
     Lost,
 }
 
-/// The way into the queue of hand-offs to release.
+/// The way into the queue of what is to be released.
 #[derive(Clone, Debug)]
 pub struct Releases {
     queue: mpsc::Sender<Orphan>,
     open: Arc<AtomicUsize>,
+    capacity: usize,
     meters: Arc<Meters>,
 }
 
 /// A prefill leg under way. Dropped before its end, it is handed to the queue.
 pub(super) struct Unfinished {
     leg: Option<PrefillLeg>,
+    written: Written,
+    grace: Duration,
     releases: Releases,
 }
 
 type PrefillLeg = Pin<Box<dyn Future<Output = Result<PrefillEnd, Failure>> + Send>>;
 
 /// What lost its request.
-pub struct Orphan(Left);
+pub struct Orphan {
+    left: Left,
+    /// Counts it as open until it is dropped.
+    _open: Open,
+}
 
 enum Left {
-    /// A prefill that may finish, and then leaves a hand-off.
-    Prefill(PrefillLeg),
+    /// A prefill that may finish until then, and then leaves a hand-off.
+    Prefill(PrefillLeg, Instant),
     /// A hand-off.
-    Handoff { ask: Arc<Ask>, handoff: Bytes, born: Instant },
+    Handoff(Lost),
+}
+
+struct Lost {
+    ask: Arc<Ask>,
+    handoff: Bytes,
+    born: Instant,
+}
+
+struct Open(Arc<AtomicUsize>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Releases {
-    /// A queue for `capacity` hand-offs; those beyond it are left to their lease, and counted.
+    /// Room for `capacity` orphans; those beyond it are left to their lease, and counted.
     pub fn new(capacity: usize, meters: Arc<Meters>) -> (Releases, mpsc::Receiver<Orphan>) {
-        let (queue, orphans) = mpsc::channel(capacity.max(1));
-        (Releases { queue, open: Arc::default(), meters }, orphans)
+        let capacity = capacity.max(1);
+        let (queue, orphans) = mpsc::channel(capacity);
+        (Releases { queue, open: Arc::default(), capacity, meters }, orphans)
     }
 
-    /// Whether hand-offs wait to be released, or are being released.
+    /// Whether anything waits to be released, or is being released.
     pub fn pending(&self) -> bool {
         self.open.load(Ordering::Relaxed) > 0
     }
 
     fn submit(&self, left: Left) {
-        let handoff = matches!(left, Left::Handoff { .. });
-        self.open.fetch_add(1, Ordering::Relaxed);
-        if self.queue.try_send(Orphan(left)).is_err() {
-            self.settled(handoff.then_some(Handoff::Expired));
+        let is_handoff = matches!(left, Left::Handoff(_));
+        let before = self.open.fetch_add(1, Ordering::Relaxed);
+        let orphan = Orphan { left, _open: Open(self.open.clone()) };
+        let taken = before < self.capacity && self.queue.try_send(orphan).is_ok();
+        if is_handoff && !taken {
+            self.meters.handoff(Handoff::Expired);
         }
-    }
-
-    fn settled(&self, outcome: Option<Handoff>) {
-        self.open.fetch_sub(1, Ordering::Relaxed);
-        outcome.into_iter().for_each(|o| self.meters.handoff(o));
     }
 }
 
@@ -151,6 +176,12 @@ impl Duty {
         self.state = State::Settled;
     }
 
+    /// The hand-off was turned away unread. What fetches it now may find that its blocks are gone, so it is good for a
+    /// release only, whose answer nobody reads.
+    pub fn refused(&mut self) {
+        self.state = State::Refused;
+    }
+
     /// A decoder that had the whole request failed. It may have fetched the KV or not, and it may have died of this
     /// very hand-off: no other decoder gets it.
     pub fn lost(&mut self) {
@@ -169,16 +200,18 @@ impl Drop for Duty {
             State::Lost => self.releases.meters.handoff(Handoff::Expired),
             // The client left while a decoder had the request: hung up on, it frees both sides.
             State::Open if written => self.releases.meters.handoff(Handoff::Used),
-            State::Open => {
-                self.releases.submit(Left::Handoff { ask: self.ask.clone(), handoff, born: self.born })
+            State::Open | State::Refused => {
+                let lost = Lost { ask: self.ask.clone(), handoff, born: self.born };
+                self.releases.submit(Left::Handoff(lost));
             }
         }
     }
 }
 
 impl Unfinished {
-    pub(super) fn new(leg: PrefillLeg, releases: Releases) -> Unfinished {
-        Unfinished { leg: Some(leg), releases }
+    /// `written` tells whether the prefiller may have the request; `grace` is what it gets after a hang-up.
+    pub(super) fn new(leg: PrefillLeg, written: Written, grace: Duration, releases: Releases) -> Unfinished {
+        Unfinished { leg: Some(leg), written, grace, releases }
     }
 }
 
@@ -186,84 +219,95 @@ impl Future for Unfinished {
     type Output = Result<PrefillEnd, Failure>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(leg) = &mut self.leg else {
+        // Taken out while it runs: a leg that panics is not polled again.
+        let Some(mut leg) = self.leg.take() else {
             return Poll::Pending;
         };
-        let end = ready!(leg.as_mut().poll(cx));
-        self.leg = None;
-        Poll::Ready(end)
+        let end = leg.as_mut().poll(cx);
+        if end.is_pending() {
+            self.leg = Some(leg);
+        }
+        end
     }
 }
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        if let Some(leg) = self.leg.take() {
-            self.releases.submit(Left::Prefill(leg));
+        if let Some(leg) = self.leg.take().filter(|_| self.written.get()) {
+            self.releases.submit(Left::Prefill(leg, Instant::now() + self.grace));
         }
     }
 }
 
 impl Relay {
-    /// Takes care of orphans, a few at a time, until it is dropped.
+    /// Takes care of orphans until it is aborted. There are at most as many as the queue's capacity.
     pub async fn release_orphans(self: Arc<Self>, mut orphans: mpsc::Receiver<Orphan>) {
+        let places = Arc::new(Semaphore::new(AT_ONCE));
         let mut running = JoinSet::new();
-        while let Some(Orphan(left)) = orphans.recv().await {
+        while let Some(orphan) = orphans.recv().await {
             while running.try_join_next().is_some() {}
-            if running.len() >= AT_ONCE {
-                running.join_next().await;
-            }
-            let relay = self.clone();
-            running.spawn(async move { relay.release(left).await });
+            let (relay, places) = (self.clone(), places.clone());
+            running.spawn(async move { relay.release(orphan, &places).await });
         }
-        running.join_all().await;
     }
 
-    async fn release(&self, left: Left) {
-        let outcome = match left {
-            Left::Prefill(leg) => {
+    async fn release(&self, orphan: Orphan, places: &Semaphore) {
+        let Orphan { left, _open } = orphan;
+        match left {
+            Left::Prefill(leg, until) => {
                 // Its duty, if it comes to one, is dropped here and so queued as a hand-off of its own.
-                let _ = tokio::time::timeout(self.settings.abandon_grace, leg).await;
-                None
+                let _ = tokio::time::timeout_at(until.into(), leg).await;
             }
-            Left::Handoff { ask, handoff, born } => Some(self.fetch(&ask, &handoff, born).await),
-        };
-        self.releases.settled(outcome);
+            Left::Handoff(lost) => {
+                let place = places.acquire().await;
+                let outcome = self.fetch(&lost).await;
+                drop(place);
+                self.meters.handoff(outcome);
+            }
+        }
     }
 
-    async fn fetch(&self, ask: &Ask, handoff: &Bytes, born: Instant) -> Handoff {
+    async fn fetch(&self, lost: &Lost) -> Handoff {
         let mut tried = Vec::new();
         for _ in 0..ATTEMPTS {
-            let left = self.settings.lease.saturating_sub(born.elapsed());
-            let need = Need { tokens: ask.shape.prompt_tokens, tried: &tried, random: pause::random() };
+            let left = self.settings.lease.saturating_sub(lost.born.elapsed()).min(RELEASE_TIME);
+            let need = Need { tokens: lost.ask.shape.prompt_tokens, tried: &tried, random: pause::random() };
             let Some(seat) = self.fleet.pick(Role::Decode, need).filter(|_| !left.is_zero()) else {
                 break;
             };
             tried.push(seat.instance().id());
             let written = Written::default();
-            let fetched = tokio::time::timeout(left, self.fetch_once(ask, handoff, &seat, &written)).await;
-            if matches!(fetched, Ok(true)) {
-                return Handoff::Released;
-            }
-            if written.get() {
-                break;
+            match tokio::time::timeout(left, self.fetch_once(lost, &seat, &written)).await {
+                Ok(Some(status)) if fetched_or_told(status) => return Handoff::Released,
+                Ok(Some(_)) => {}
+                // It may have fetched, or died of it.
+                _ if written.get() => break,
+                _ => {}
             }
         }
         Handoff::Expired
     }
 
-    /// One token on one decoder; whatever it answers, it has fetched the KV or told the prefiller to let go.
-    async fn fetch_once(&self, ask: &Ask, handoff: &Bytes, seat: &Seat, written: &Written) -> bool {
-        let edit = kv_transfer::release_edit(ask.api, &ask.body, handoff);
+    /// One token on one decoder; the status of its answer, if there is one.
+    async fn fetch_once(&self, lost: &Lost, seat: &Seat, written: &Written) -> Option<StatusCode> {
+        let ask = &lost.ask;
+        let edit = kv_transfer::release_edit(ask.api, &ask.body, &lost.handoff);
         let leg = Leg {
             instance: seat.instance(),
-            method: http::Method::POST,
+            method: Method::POST,
             target: &ask.target,
             headers: ask.headers.clone(),
             body: ask.body.splice(&edit),
         };
-        match self.upstream.send(leg, written).await {
-            Ok(response) => response.status().is_success() || response.status().is_client_error(),
-            Err(_) => false,
-        }
+        Some(self.upstream.send(leg, written).await.ok()?.status())
     }
 }
+
+/// Whether a decoder that answers so has fetched the KV or told the prefiller to let go: vLLM 0.32 does the latter for
+/// requests that its API rejects (400, 404, 422, 503), not for those that a middleware turns away before.
+pub(super) fn fetched_or_told(status: StatusCode) -> bool {
+    status.is_success() || matches!(status.as_u16(), 400 | 404 | 422 | 503)
+}
+
+#[cfg(test)]
+mod tests;

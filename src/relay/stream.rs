@@ -12,7 +12,7 @@ use http_body::{Body, Frame};
 use hyper::body::Incoming;
 use tokio::time::Sleep;
 
-use crate::codec::sse::Framer;
+use crate::codec::sse::{self, Framer};
 use crate::dialect::{Api, usage};
 use crate::error::{Error, Kind};
 use crate::fleet::Seat;
@@ -21,11 +21,13 @@ use crate::relay::settings::Settings;
 
 /// What a decode leg leaves to be streamed.
 pub(super) struct Source {
+    /// Whole events, the first with data among them.
     pub(super) first: Bytes,
+    pub(super) framer: Framer,
     pub(super) rest: Incoming,
     pub(super) seat: Seat,
     pub(super) api: Api,
-    pub(super) sse: bool,
+    pub(super) http2: bool,
 }
 
 /// The body of a streamed answer.
@@ -33,8 +35,11 @@ pub(super) struct Source {
 pub struct Stream {
     state: State,
     rest: Incoming,
-    framer: Option<Framer>,
+    framer: Framer,
     api: Api,
+    http2: bool,
+    /// The last event has passed.
+    over: bool,
     /// What the prefiller found in its caches, for the usage event.
     cached: Option<u64>,
     timer: Pin<Box<Sleep>>,
@@ -68,9 +73,11 @@ impl Stream {
         Stream {
             state: State::First(source.first),
             rest: source.rest,
-            framer: source.sse.then(|| Framer::new(settings.frame_bytes)),
+            framer: source.framer,
             api: source.api,
-            cached: ledger.cached_tokens(),
+            http2: source.http2,
+            over: false,
+            cached: ledger.cached_of_prefill(),
             timer: Box::pin(tokio::time::sleep_until((now + settings.gap).min(end).into())),
             gap: settings.gap,
             last: now,
@@ -82,57 +89,60 @@ impl Stream {
 
     /// What of a piece may go out now.
     fn pass(&mut self, piece: Bytes) -> Option<Bytes> {
+        let out = self.framer.push(piece)?;
+        Some(self.whole_events(out))
+    }
+
+    /// Looks at what goes out: how much, whether it is the last, and whether its usage is to be corrected.
+    fn whole_events(&mut self, out: Bytes) -> Bytes {
         self.last = Instant::now();
-        let Some(framer) = &mut self.framer else {
-            self.ledger.piece(self.last, 0);
-            return Some(piece);
+        self.ledger.piece(self.last, self.framer.frames());
+        let (api, framer) = (self.api, &self.framer);
+        self.over |= match api.ends_with_done() {
+            true => framer.ended(),
+            false => sse::frames(&out).filter_map(|f| f.event()).any(|name| api.ends_with_event(name)),
         };
-        let out = framer.push(piece)?;
-        self.ledger.piece(self.last, framer.frames());
-        if !usage::may_carry_usage(&out) {
-            return Some(out);
+        if self.over {
+            self.ledger.complete();
         }
-        if let Some(found) = usage::of_frames(self.api, &out) {
+        if !usage::may_carry_usage(&out) {
+            return out;
+        }
+        if let Some(found) = usage::of_frames(api, &out) {
             self.ledger.decoded(found);
         }
-        Some(match self.cached {
-            Some(cached) => usage::frames_with_cached(self.api, out, cached),
+        match self.cached {
+            Some(cached) => usage::frames_with_cached(api, out, cached),
             None => out,
-        })
+        }
     }
 
     /// The decoder has sent its last byte.
     fn finish(&mut self) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
-        let Some(framer) = &mut self.framer else {
-            return self.complete(None);
-        };
-        let tail = framer.finish();
+        let tail = self.framer.finish();
         let done_unterminated = tail.as_ref().is_some_and(|t| t.trim_ascii() == b"data: [DONE]");
-        let complete = match (&tail, self.api.ends_with_done()) {
-            (Some(_), _) => done_unterminated,
-            (None, true) => framer.ended(),
-            (None, false) => true,
-        };
-        if complete {
-            return self.complete(tail);
+        if self.over || (done_unterminated && self.api.ends_with_done()) {
+            self.ledger.complete();
+            self.state = State::Done;
+            return Poll::Ready(tail.map(|t| Ok(Frame::data(t))));
         }
         self.break_off(Error::new(Kind::DecodeFailed, "the answer ended before it was complete"))
     }
 
-    fn complete(&mut self, tail: Option<Bytes>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
-        self.ledger.complete();
-        self.state = State::Done;
-        Poll::Ready(tail.map(|t| Ok(Frame::data(t))))
-    }
-
+    /// What comes after the last event, or does not come, is no concern of the client.
     fn break_off(&mut self, error: Error) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
-        self.ledger.broken(&error);
-        if self.framer.is_none() {
+        if self.over {
             self.state = State::Done;
-            return Poll::Ready(Some(Err(Cut)));
+            return Poll::Ready(None);
         }
-        self.state = State::Telling;
-        Poll::Ready(Some(Ok(Frame::data(self.api.error_event(&error).into()))))
+        self.ledger.broken(&error);
+        // Over HTTP/2 a reset would take the event along; the missing last event tells the client that the answer is cut.
+        self.state = if self.http2 { State::Done } else { State::Telling };
+        let mut event = self.api.error_event(&error);
+        if self.framer.mid_frame() {
+            event.insert_str(0, "\n\n");
+        }
+        Poll::Ready(Some(Ok(Frame::data(event.into()))))
     }
 
     /// Looks whether the decoder has been silent for too long. One timer serves the whole stream: it is set again when it
@@ -166,7 +176,7 @@ impl Body for Stream {
         let this = &mut *self;
         loop {
             let piece = match std::mem::replace(&mut this.state, State::Running) {
-                State::First(first) => Some(first),
+                State::First(first) => return Poll::Ready(Some(Ok(Frame::data(this.whole_events(first))))),
                 State::Running => match Pin::new(&mut this.rest).poll_frame(cx) {
                     Poll::Ready(Some(Ok(frame))) => frame.into_data().ok(),
                     Poll::Ready(Some(Err(e))) => {

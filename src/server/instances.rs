@@ -3,14 +3,15 @@
 //! A new engine is asked for its models first. One that answers joins at once; one that does not (it may still be
 //! loading its weights) is asked again in the background, `fleet.probe_attempts` times.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::body::Body;
 use axum::extract::{Request, State};
 use http::{HeaderMap, Response, StatusCode, header};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use subtle_eq::same;
+use tokio::task::JoinSet;
 
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Kind};
@@ -19,6 +20,9 @@ use crate::server::{Gateway, body, reply};
 
 /// Header of vLLM's `disagg_proxy_demo.py` for its admin key.
 const ADMIN_KEY: &str = "x-api-key";
+
+/// A change with its list of engines.
+const CHANGE_BYTES: usize = 64 << 10;
 
 #[derive(Deserialize)]
 struct Change {
@@ -47,19 +51,38 @@ pub(super) async fn add(State(gateway): State<Arc<Gateway>>, request: Request) -
         Ok(change) => change,
         Err(refused) => return *refused,
     };
+    // In a task of its own: a caller that hangs up must not leave half of its list undone.
+    let joining = gateway.tasks.spawn(join(gateway.clone(), role, endpoints));
+    match joining.await {
+        Ok(message) => changed(&gateway, message),
+        Err(_) => reply::error(&Error::new(Kind::Internal, "the change could not be carried out")),
+    }
+}
+
+async fn join(gateway: Arc<Gateway>, role: Role, endpoints: Vec<Endpoint>) -> String {
+    let mut asked = JoinSet::new();
+    for (position, endpoint) in endpoints.into_iter().enumerate() {
+        let gateway = gateway.clone();
+        asked.spawn(async move { (position, gateway.answers(&endpoint).await, endpoint) });
+    }
+    let mut answers = asked.join_all().await;
+    answers.sort_by_key(|(position, ..)| *position);
     let (mut added, mut waiting) = (Vec::new(), Vec::new());
-    for endpoint in endpoints {
+    for (_, answers, endpoint) in answers {
         let name = endpoint.to_string();
-        if gateway.answers(&endpoint).await {
+        if answers {
+            gateway.waiting.forget(role, &endpoint);
             gateway.relay.fleet.add(role, endpoint);
             added.push(name);
         } else {
-            gateway.tasks.spawn(keep_asking(gateway.clone(), role, endpoint));
+            if gateway.waiting.note(role, &endpoint) {
+                gateway.tasks.spawn(keep_asking(gateway.clone(), role, endpoint));
+            }
             waiting.push(name);
         }
     }
     let done = format!("add {} instances", role.name());
-    changed(&gateway, message(&done, &added, ("waiting to be added", &waiting)))
+    message(&done, &added, ("waiting to be added", &waiting))
 }
 
 /// Removes engines; those with work left drain first.
@@ -71,6 +94,9 @@ pub(super) async fn remove(State(gateway): State<Arc<Gateway>>, request: Request
     let mut draining = Vec::new();
     let mut removed = Vec::new();
     for endpoint in &endpoints {
+        if gateway.waiting.forget(role, endpoint) {
+            removed.push(endpoint.to_string());
+        }
         match gateway.relay.fleet.remove(role, endpoint) {
             Some(true) => draining.push(endpoint.to_string()),
             Some(false) => removed.push(endpoint.to_string()),
@@ -87,13 +113,41 @@ async fn keep_asking(gateway: Arc<Gateway>, role: Role, endpoint: Endpoint) {
             () = gateway.stop.cancelled() => return,
             () = tokio::time::sleep(gateway.edge.probe_interval) => {}
         }
-        if gateway.answers(&endpoint).await {
+        if !gateway.waiting.knows(role, &endpoint) {
+            return;
+        }
+        if gateway.answers(&endpoint).await && gateway.waiting.forget(role, &endpoint) {
             tracing::info!(role = role.name(), instance = %endpoint, "added");
             gateway.relay.fleet.add(role, endpoint);
             return;
         }
     }
+    gateway.waiting.forget(role, &endpoint);
     tracing::warn!(role = role.name(), instance = %endpoint, "given up: it never answered /v1/models");
+}
+
+/// Engines that are asked in the background until they answer, or are removed.
+#[derive(Debug, Default)]
+pub struct Waiting(Mutex<HashSet<(Role, Endpoint)>>);
+
+impl Waiting {
+    fn set(&self) -> MutexGuard<'_, HashSet<(Role, Endpoint)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `false` when it is waiting already.
+    fn note(&self, role: Role, endpoint: &Endpoint) -> bool {
+        self.set().insert((role, endpoint.clone()))
+    }
+
+    fn knows(&self, role: Role, endpoint: &Endpoint) -> bool {
+        self.set().contains(&(role, endpoint.clone()))
+    }
+
+    /// `true` when it was waiting.
+    fn forget(&self, role: Role, endpoint: &Endpoint) -> bool {
+        self.set().remove(&(role, endpoint.clone()))
+    }
 }
 
 impl Gateway {
@@ -121,7 +175,7 @@ async fn read(gateway: &Gateway, request: Request) -> Result<(Role, Vec<Endpoint
         let error = Error::new(Kind::InvalidApiKey, "this needs the admin key, in the header X-API-Key");
         return Err(refuse(&error));
     }
-    let body = body::read(&head.headers, body, gateway.edge.body_bytes, gateway.edge.body_time)
+    let body = body::read(&head.headers, body, CHANGE_BYTES, gateway.edge.body_time)
         .await
         .map_err(|e| refuse(&e))?;
     let change: Change = serde_json::from_slice(&body).map_err(|e| {
@@ -178,11 +232,9 @@ fn python_list(names: &[String]) -> String {
     format!("[{}]", quoted.join(", "))
 }
 
-mod subtle_eq {
-    /// Comparison in a time that does not depend on where two keys differ.
-    pub(super) fn same(a: &[u8], b: &[u8]) -> bool {
-        a.len() == b.len() && a.iter().zip(b).fold(0, |acc, (x, y)| acc | (x ^ y)) == 0
-    }
+/// Comparison in a time that does not depend on where two keys differ.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |acc, (x, y)| acc | (x ^ y)) == 0
 }
 
 #[cfg(test)]

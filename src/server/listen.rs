@@ -6,15 +6,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use http::Version;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
+use metrics::Gauge;
 use tokio::net::{TcpListener, TcpStream, lookup_host};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
+use tokio_util::task::TaskTracker;
 use tower::util::MapRequest;
 
+use crate::server::stall::Stalling;
 use crate::server::{Arrived, Gateway};
 
 /// Connections that the kernel keeps for us while we are busy.
@@ -22,6 +26,15 @@ const BACKLOG: i32 = 4096;
 
 /// A pause after an accept that failed (out of descriptors): long enough for some to be closed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// An idle client connection is probed this often.
+const KEEPALIVE: Duration = Duration::from_secs(60);
+
+/// With this a client opens an HTTP/2 connection (RFC 9113 §3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Pause between looks at an incomplete preface.
+const PREFACE_PAUSE: Duration = Duration::from_millis(5);
 
 /// The HTTP/1 parser takes this many times the configured limits, so that it is we who answer what is over them.
 const PARSER_SLACK: usize = 4;
@@ -48,7 +61,7 @@ impl Bound {
     }
 }
 
-/// Binds `host`:`port`. `localhost` means both loopback addresses; port 0 any free one.
+/// Binds `host`:`port`; an IPv6 address comes without brackets. `localhost` means both loopback addresses; port 0 any free one.
 ///
 /// # Errors
 /// [`ListenError`] with the cause and the remedy.
@@ -66,20 +79,21 @@ pub async fn bind(host: &str, port: u16) -> Result<Bound, ListenError> {
         };
         return Ok(Bound(std::iter::once(first).chain(second).collect()));
     }
-    let host_alone = host.trim_start_matches('[').trim_end_matches(']');
-    let address = lookup_host((host_alone, port)).await.map_err(error)?.next();
+    let address = lookup_host((host, port)).await.map_err(error)?.next();
     let address = address.ok_or_else(|| error(io::Error::other("the name has no address")))?;
     Ok(Bound(vec![listen(address).map_err(error)?]))
 }
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    use socket2::{Domain, Protocol, Socket, Type};
+    use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() {
         // `::` serves IPv4 as well, as operators expect of a wildcard; `::1` can't.
         socket.set_only_v6(!address.ip().is_unspecified())?;
     }
     socket.set_reuse_address(true)?;
+    // Accepted sockets inherit it: a client whose host vanished is noticed in the end.
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE))?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
@@ -106,24 +120,16 @@ struct Door {
 
 impl Door {
     async fn accept(self, listener: TcpListener, drain: Duration) -> usize {
-        let http = self.http();
+        let door = Arc::new(self);
         let graceful = GracefulShutdown::new();
         let mut connections = JoinSet::new();
         loop {
             let (place, socket) = tokio::select! {
-                () = self.gateway.stop.cancelled() => break,
+                () = door.gateway.stop.cancelled() => break,
                 Some(_) = connections.join_next(), if !connections.is_empty() => continue,
-                next = self.next(&listener) => next,
+                next = door.next(&listener) => next,
             };
-            let connection = graceful.watch(self.connection(&http, socket));
-            let gauge = self.gateway.relay.meters.connections.clone();
-            connections.spawn(async move {
-                gauge.increment(1.0);
-                // A connection that ends badly is the client's affair; its request has been accounted for.
-                let _ = connection.await;
-                gauge.decrement(1.0);
-                drop(place);
-            });
+            connections.spawn(door.clone().connection(socket, graceful.watcher(), place));
         }
         drop(listener);
         let _ = tokio::time::timeout(drain, graceful.shutdown()).await;
@@ -147,31 +153,90 @@ impl Door {
         }
     }
 
-    fn http(&self) -> auto::Builder<TokioExecutor> {
-        let edge = &self.gateway.edge;
-        let mut http = auto::Builder::new(TokioExecutor::new());
-        http.http1()
-            .timer(TokioTimer::new())
-            .header_read_timeout(edge.header_time)
-            .max_headers(edge.headers.saturating_mul(PARSER_SLACK))
-            .max_buf_size(edge.header_bytes.saturating_mul(PARSER_SLACK).max(64 << 10));
-        http.http2().timer(TokioTimer::new()).max_header_list_size(
-            u32::try_from(edge.header_bytes.saturating_mul(PARSER_SLACK)).unwrap_or(u32::MAX),
-        );
-        http
-    }
-
-    fn connection(
-        &self,
-        http: &auto::Builder<TokioExecutor>,
+    /// One connection, from its first byte to its end.
+    async fn connection(
+        self: Arc<Self>,
         socket: TcpStream,
-    ) -> impl hyper_util::server::graceful::GracefulConnection + Send + 'static + use<> {
+        graceful: Watcher,
+        _place: Option<OwnedSemaphorePermit>,
+    ) {
+        let _counted = Counted::new(self.gateway.relay.meters.connections.clone());
+        let edge = &self.gateway.edge;
         let _ = socket.set_nodelay(true);
+        let Ok(Some(version)) = tokio::time::timeout(edge.header_time, version(&socket)).await else {
+            return;
+        };
         let stamped =
             MapRequest::new(self.router.clone(), |mut request: http::Request<hyper::body::Incoming>| {
                 request.extensions_mut().insert(Arrived(Instant::now()));
                 request
             });
-        http.serve_connection(TokioIo::new(socket), TowerToHyperService::new(stamped)).into_owned()
+        let io = TokioIo::new(Stalling::new(socket, edge.write_time));
+        let http = self.http(version);
+        let connection = http.serve_connection(io, TowerToHyperService::new(stamped));
+        // A connection that ends badly is the client's affair; its requests have been accounted for.
+        let _ = graceful.watch(connection.into_owned()).await;
+    }
+
+    fn http(&self, version: Version) -> auto::Builder<Tasks> {
+        let edge = &self.gateway.edge;
+        let mut http = auto::Builder::new(Tasks(self.gateway.tasks.clone()));
+        http.http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(edge.header_time)
+            .max_headers(edge.headers.saturating_mul(PARSER_SLACK))
+            .max_buf_size(edge.header_bytes.saturating_mul(PARSER_SLACK).max(64 << 10));
+        let list_bytes = edge.header_bytes.saturating_mul(PARSER_SLACK);
+        http.http2()
+            .timer(TokioTimer::new())
+            .keep_alive_interval(KEEPALIVE)
+            .max_header_list_size(u32::try_from(list_bytes).unwrap_or(u32::MAX));
+        if version == Version::HTTP_2 { http.http2_only() } else { http.http1_only() }
+    }
+}
+
+/// Which HTTP a client speaks, told from its first bytes; `None` when it leaves before. hyper would find out by itself,
+/// but without a time limit.
+async fn version(socket: &TcpStream) -> Option<Version> {
+    let mut first = [0; PREFACE.len()];
+    loop {
+        let n = socket.peek(&mut first).await.ok().filter(|n| *n > 0)?;
+        if first[..n] == *PREFACE {
+            return Some(Version::HTTP_2);
+        }
+        if first[..n] != PREFACE[..n] {
+            return Some(Version::HTTP_11);
+        }
+        tokio::time::sleep(PREFACE_PAUSE).await;
+    }
+}
+
+/// One more in a gauge, until dropped.
+struct Counted(Gauge);
+
+impl Counted {
+    fn new(gauge: Gauge) -> Counted {
+        gauge.increment(1.0);
+        Counted(gauge)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.decrement(1.0);
+    }
+}
+
+/// Where hyper runs the requests of an HTTP/2 connection: a shutdown waits for them.
+#[derive(Clone)]
+struct Tasks(TaskTracker);
+
+impl<F> hyper::rt::Executor<F> for Tasks
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    fn execute(&self, task: F) {
+        self.0.spawn(task);
     }
 }

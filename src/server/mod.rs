@@ -9,6 +9,7 @@ mod openai;
 mod passthrough;
 pub mod reply;
 mod routes;
+mod stall;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,6 +21,7 @@ use crate::obs::Exposition;
 use crate::relay::Relay;
 use crate::relay::admit::Gate;
 
+pub use instances::Waiting;
 pub use listen::{Bound, ListenError, bind, serve};
 pub use routes::router;
 
@@ -36,6 +38,8 @@ pub struct Gateway {
     pub control: reqwest::Client,
     /// What clients may send and how long they may take.
     pub edge: Edge,
+    /// Engines that are to be added once they answer.
+    pub waiting: Waiting,
     /// Background work that handlers start: probes of new instances.
     pub tasks: TaskTracker,
     /// Ends when the gateway shuts down.
@@ -55,8 +59,10 @@ pub struct Edge {
     pub connections: usize,
     /// Reading a body.
     pub body_time: Duration,
-    /// Reading a head.
+    /// Reading a head, and waiting for one on an idle connection.
     pub header_time: Duration,
+    /// A client that takes nothing of its answer.
+    pub write_time: Duration,
     /// `GET /v1/models` on one engine.
     pub models_time: Duration,
     /// One probe of an engine that is to be added.

@@ -7,28 +7,50 @@ use axum::body::Body;
 use axum::extract::State;
 use bytes::Bytes;
 use http::uri::PathAndQuery;
-use http::{HeaderValue, Request, Response, header};
+use http::{HeaderValue, Request, Response, Version, header};
 
 use crate::codec::json::{Object, ScanLimits};
 use crate::dialect::{Api, Shape, guard};
 use crate::error::{Error, Kind};
+use crate::relay::Refusal;
+use crate::relay::account::Ledger;
 use crate::relay::ask::Ask;
 use crate::server::{Arrived, Gateway, body, headers, reply};
+
+/// A model name is repeated to the client up to this length.
+const NAME_CHARS: usize = 100;
+
+/// Which API a generating route speaks.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Route {
+    /// The path says it.
+    Of(Api),
+    /// `/invocations` (SageMaker): the body does.
+    ByBody,
+}
 
 /// Serves one generating request.
 pub(super) async fn generate(
     State(gateway): State<Arc<Gateway>>,
-    api: Api,
+    route: Route,
     request: Request<Body>,
 ) -> Response<Body> {
     let arrived = arrived(&request);
     let id = headers::request_id(request.headers());
-    let mut response = match run(&gateway, api, request, (id.clone(), arrived)).await {
-        Ok(response) => response,
-        Err(e) => {
-            let response = reply::error(&e);
-            tracing::info!(id, route = api.name(), reason = e.kind().code(), "{}", e.log_line());
-            gateway.relay.meters.request(api.name(), response.status().as_u16(), e.kind().code());
+    let api = match route {
+        Route::Of(api) => api,
+        Route::ByBody => Api::Completions,
+    };
+    let mut ledger = Ledger::open(gateway.relay.meters.clone(), api, id.clone(), arrived);
+    let ended = match prepare(&gateway, route, request, &mut ledger).await {
+        Ok(ask) => gateway.relay.drive(Arc::new(ask), ledger).await,
+        Err(error) => Err(Box::new(Refusal { error, ledger })),
+    };
+    let mut response = match ended {
+        Ok(answer) => answer.map(Body::new),
+        Err(mut refusal) => {
+            let response = reply::error(&refusal.error);
+            refusal.ledger.refused(&refusal.error, response.status());
             response
         }
     };
@@ -38,45 +60,32 @@ pub(super) async fn generate(
     response
 }
 
-/// `/invocations` (SageMaker): the shape of the body says which API it is.
-pub(super) async fn invocations(state: State<Arc<Gateway>>, request: Request<Body>) -> Response<Body> {
-    let (head, body) = request.into_parts();
-    let (limit, time) = (state.edge.body_bytes, state.edge.body_time);
-    let body = match body::read(&head.headers, body, limit, time).await {
-        Ok(body) => body,
-        Err(e) => return reply::error(&e),
-    };
-    let scanned = Object::scan(body.clone(), ScanLimits::default());
-    let api = if scanned.is_ok_and(|o| o.contains("messages")) { Api::Chat } else { Api::Completions };
-    generate(state, api, Request::from_parts(head, Body::from(body))).await
-}
-
-/// The error is one that came up before the request was let in; later ones are answered here.
-async fn run(
+/// From the request to what is to be driven: let in, read, scanned, checked.
+async fn prepare(
     gateway: &Gateway,
-    api: Api,
+    route: Route,
     request: Request<Body>,
-    (id, arrived): (String, Instant),
-) -> Result<Response<Body>, Error> {
+    ledger: &mut Ledger,
+) -> Result<Ask, Error> {
     let edge = &gateway.edge;
-    let target = target(&request);
+    let (arrived, target) = (arrived(&request), target(&request));
     let (head, body) = request.into_parts();
-    let pass = gateway.gate.enter().await?;
+    ledger.admitted(gateway.gate.enter().await?);
     let body = body::read(&head.headers, body, edge.body_bytes, edge.body_time).await?;
     let body = gateway.scan(body)?;
+    let api = match route {
+        Route::Of(api) => api,
+        Route::ByBody if body.contains("messages") => Api::Chat,
+        Route::ByBody => Api::Completions,
+    };
+    ledger.is_about(api);
     let shape = Shape::read(api, &body);
     gateway.check_model(&shape)?;
+    let id = ledger.id().to_owned();
     let mut headers = headers::for_engine(&head.headers, &id, edge.engine_authorization.as_ref());
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    let ask = Ask { api, id, target, headers, body, shape, arrived };
-    match gateway.relay.drive(Arc::new(ask), pass).await {
-        Ok(answer) => Ok(answer.map(Body::new)),
-        Err(mut refusal) => {
-            let response = reply::error(&refusal.error);
-            refusal.ledger.refused(&refusal.error, response.status());
-            Ok(response)
-        }
-    }
+    let http2 = head.version == Version::HTTP_2;
+    Ok(Ask { api, id, target, headers, body, shape, http2, arrived })
 }
 
 impl Gateway {
@@ -85,12 +94,7 @@ impl Gateway {
         let limits = ScanLimits { depth: self.edge.json_depth, members: self.edge.json_members };
         let body = Object::scan(body, limits)
             .map_err(|e| Error::new(Kind::InvalidJson, format!("the request body can't be used: {e}")))?;
-        if let Some(path) = guard::forbidden_argument(&body) {
-            return Err(Error::new(
-                Kind::InvalidField,
-                format!("`{path}` names engines to each other and can't be set by a client; leave it out"),
-            ));
-        }
+        guard::check_arguments(&body).map_err(|e| Error::new(Kind::InvalidField, e.to_string()))?;
         Ok(body)
     }
 
@@ -98,12 +102,17 @@ impl Gateway {
         match (&self.edge.model, &shape.model) {
             (Some(served), Some(asked)) if served != asked => Err(Error::new(
                 Kind::ModelNotFound,
-                format!("The model `{asked}` does not exist. This gateway serves `{served}`."),
+                format!("The model `{}` does not exist. This gateway serves `{served}`.", printable(asked)),
             )
             .param("model")),
             _ => Ok(()),
         }
     }
+}
+
+/// A name that a client made up, fit for an answer and for the log.
+fn printable(name: &str) -> String {
+    name.chars().take(NAME_CHARS).flat_map(char::escape_debug).collect()
 }
 
 pub(super) fn arrived(request: &Request<Body>) -> Instant {
@@ -112,4 +121,16 @@ pub(super) fn arrived(request: &Request<Body>) -> Instant {
 
 pub(super) fn target(request: &Request<Body>) -> PathAndQuery {
     request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn made_up_names_can_not_write_lines_of_their_own() {
+        assert_eq!(printable("qwen-3"), "qwen-3");
+        assert_eq!(printable("x\nFAKE \u{1b}[1m"), "x\\nFAKE \\u{1b}[1m");
+        assert_eq!(printable(&"y".repeat(1 << 20)).len(), NAME_CHARS);
+    }
 }

@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -13,7 +14,7 @@ use http_body::{Body, Frame, SizeHint};
 use crate::codec::json::Parts;
 use crate::dialect::guard;
 use crate::error::{Error, Kind};
-use crate::fleet::{InstanceId, Need, Role, Seat};
+use crate::fleet::{InstanceId, Need, Outcome, Role, Seat};
 use crate::relay::{answer, pause};
 use crate::route::estimate;
 use crate::server::{Gateway, body, headers, openai, reply};
@@ -29,7 +30,17 @@ struct Errand {
     headers: HeaderMap,
     body: Parts,
     tokens: u64,
+    until: Instant,
 }
+
+/// Why one engine did not answer.
+struct Failure {
+    error: Error,
+    /// Another engine may be asked.
+    again: bool,
+}
+
+type Answer = http::Response<hyper::body::Incoming>;
 
 /// Sends the request to a prefiller, or to a decoder when no prefiller answers.
 pub(super) async fn to_one(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {
@@ -49,11 +60,13 @@ async fn serve(gateway: &Gateway, request: Request, roles: &[Role]) -> Response 
             (response, reason)
         }
         Err(e) => {
-            tracing::info!(id, route = ROUTE, reason = e.kind().code(), "{}", e.log_line());
+            tracing::warn!(id, route = ROUTE, reason = e.kind().code(), "{}", e.log_line());
             (reply::error(&e), e.kind().code())
         }
     };
-    gateway.relay.meters.request(ROUTE, response.status().as_u16(), reason);
+    let status = response.status().as_u16();
+    gateway.relay.meters.request(ROUTE, status, reason);
+    tracing::info!(id, route = ROUTE, status, reason, "request");
     if let Ok(id) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(headers::REQUEST_ID, id);
     }
@@ -63,6 +76,7 @@ async fn serve(gateway: &Gateway, request: Request, roles: &[Role]) -> Response 
 async fn run(gateway: &Gateway, request: Request, roles: &[Role], id: &str) -> Result<Response, Error> {
     let edge = &gateway.edge;
     let target = openai::target(&request);
+    let until = openai::arrived(&request) + gateway.relay.settings.total;
     let (head, body) = request.into_parts();
     let pass = gateway.gate.enter().await?;
     let body = body::read(&head.headers, body, edge.body_bytes, edge.body_time).await?;
@@ -71,19 +85,21 @@ async fn run(gateway: &Gateway, request: Request, roles: &[Role], id: &str) -> R
         headers.insert(header::CONTENT_TYPE, kind.clone());
     }
     let tokens = estimate::prompt_tokens(body.len());
-    let errand = Errand { method: head.method, target, headers, body: guarded(gateway, body)?, tokens };
-    let mut last = Error::new(Kind::EngineFailed, "no engine is available");
+    let body = guarded(gateway, body)?;
+    let errand = Errand { method: head.method, target, headers, body, tokens, until };
+    let mut last = Failure { error: Error::new(Kind::EngineFailed, "no engine is available"), again: true };
     for role in roles {
         match try_role(gateway, *role, &errand).await {
             Ok((response, seat)) => {
-                let deadline = Box::pin(tokio::time::sleep(gateway.relay.settings.answer));
+                let deadline = Box::pin(tokio::time::sleep_until(until.into()));
                 let held = (seat, pass);
                 return Ok(response.map(|body| axum::body::Body::new(Held { body, deadline, _held: held })));
             }
-            Err(e) => last = e,
+            Err(failure) if failure.again => last = failure,
+            Err(failure) => return Err(failure.error),
         }
     }
-    Err(last)
+    Err(last.error)
 }
 
 /// No engine sees addresses that a client made up, on these routes either.
@@ -94,13 +110,9 @@ fn guarded(gateway: &Gateway, body: Bytes) -> Result<Parts, Error> {
     Ok(gateway.scan(body)?.splice(&guard::edit()))
 }
 
-async fn try_role(
-    gateway: &Gateway,
-    role: Role,
-    errand: &Errand,
-) -> Result<(http::Response<hyper::body::Incoming>, Seat), Error> {
+async fn try_role(gateway: &Gateway, role: Role, errand: &Errand) -> Result<(Answer, Seat), Failure> {
     let mut tried: Vec<InstanceId> = Vec::new();
-    let mut last = Error::new(Kind::EngineFailed, "no engine is available");
+    let mut last = Failure { error: Error::new(Kind::EngineFailed, "no engine is available"), again: true };
     for _ in 0..gateway.relay.settings.attempts {
         let need = Need { tokens: errand.tokens, tried: &tried, random: pause::random() };
         let Some(seat) = gateway.relay.fleet.pick(role, need) else {
@@ -112,17 +124,14 @@ async fn try_role(
                 answer::strip_hop_by_hop(response.headers_mut());
                 return Ok((response, seat));
             }
-            Err(e) => last = e,
+            Err(failure) if failure.again => last = failure,
+            Err(failure) => return Err(failure),
         }
     }
     Err(last)
 }
 
-async fn once(
-    gateway: &Gateway,
-    errand: &Errand,
-    seat: &Seat,
-) -> Result<http::Response<hyper::body::Incoming>, Error> {
+async fn once(gateway: &Gateway, errand: &Errand, seat: &Seat) -> Result<Answer, Failure> {
     let leg = Leg {
         instance: seat.instance(),
         method: errand.method.clone(),
@@ -131,18 +140,36 @@ async fn once(
         body: errand.body.clone(),
     };
     let name = seat.instance().endpoint();
-    let failed = |detail: String| Error::new(Kind::EngineFailed, "no engine answered").detail(detail);
+    let failed = |kind, again, detail: String| {
+        let public = if kind == Kind::Overloaded {
+            "all engines that were asked are busy"
+        } else {
+            "no engine answered"
+        };
+        Err(Failure { error: Error::new(kind, public).detail(format!("{name}: {detail}")), again })
+    };
     let written = Written::default();
     let sent = gateway.relay.upstream.send(leg, &written);
-    let outcome = match tokio::time::timeout(gateway.relay.settings.answer, sent).await {
+    let outcome = match tokio::time::timeout_at(errand.until.into(), sent).await {
         Ok(Ok(response)) if response.status() < StatusCode::INTERNAL_SERVER_ERROR => Ok(response),
         // vLLM answers 501 for what a model can't do: the same everywhere, and for the client to read.
         Ok(Ok(response)) if response.status() == StatusCode::NOT_IMPLEMENTED => Ok(response),
-        Ok(Ok(response)) => Err(failed(format!("{name}: status {}", response.status().as_u16()))),
-        Ok(Err(e)) => Err(failed(format!("{name}: {}", e.causes()))),
-        Err(_) => Err(failed(format!("{name}: no answer in time"))),
+        Ok(Ok(response)) if response.status() == StatusCode::SERVICE_UNAVAILABLE => {
+            failed(Kind::Overloaded, true, "status 503".into())
+        }
+        Ok(Ok(response)) => {
+            failed(Kind::EngineFailed, true, format!("status {}", response.status().as_u16()))
+        }
+        // What an engine may have begun is not begun a second time, unless asking twice does no harm.
+        Ok(Err(e)) => failed(Kind::EngineFailed, !written.get() || errand.method.is_safe(), e.causes()),
+        Err(_) => failed(Kind::EngineFailed, false, "no answer in time".into()),
     };
-    gateway.relay.fleet.report(seat.instance(), outcome.is_ok());
+    let told = match &outcome {
+        Ok(_) => Outcome::Served,
+        Err(f) if f.error.kind() == Kind::Overloaded => Outcome::Busy,
+        Err(_) => Outcome::Failed,
+    };
+    gateway.relay.fleet.report(seat.instance(), told);
     outcome
 }
 

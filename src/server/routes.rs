@@ -10,10 +10,11 @@ use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::routing::{MethodRouter, any, get, post};
 use futures_util::FutureExt;
-use http::{Response, StatusCode};
+use http::Response;
 
 use crate::dialect::Api;
 use crate::error::{Error, Kind};
+use crate::server::openai::Route;
 use crate::server::{Gateway, admin, headers, instances, openai, passthrough, reply};
 
 /// Answered by one engine alone, a prefiller first.
@@ -45,12 +46,12 @@ const ONE_DECODER: [&str; 4] =
 /// All routes, over `gateway`.
 pub fn router(gateway: Arc<Gateway>) -> Router {
     let mut router = Router::new()
-        .route("/v1/chat/completions", generating(Api::Chat))
-        .route("/v1/completions", generating(Api::Completions))
-        .route("/v1/responses", generating(Api::Responses))
-        .route("/v1/messages", generating(Api::Messages))
-        .route("/inference/v1/generate", generating(Api::Generate))
-        .route("/invocations", post(openai::invocations))
+        .route("/v1/chat/completions", generating(Route::Of(Api::Chat)))
+        .route("/v1/completions", generating(Route::Of(Api::Completions)))
+        .route("/v1/responses", generating(Route::Of(Api::Responses)))
+        .route("/v1/messages", generating(Route::Of(Api::Messages)))
+        .route("/inference/v1/generate", generating(Route::Of(Api::Generate)))
+        .route("/invocations", generating(Route::ByBody))
         .route("/v1/models", get(admin::models))
         .route("/reset_prefix_cache", post(admin::reset_prefix_cache))
         .route("/health", get(admin::alive))
@@ -75,8 +76,8 @@ pub fn router(gateway: Arc<Gateway>) -> Router {
         .with_state(gateway)
 }
 
-fn generating(api: Api) -> MethodRouter<Arc<Gateway>, Infallible> {
-    post(move |state: State<Arc<Gateway>>, request: Request| openai::generate(state, api, request))
+fn generating(route: Route) -> MethodRouter<Arc<Gateway>, Infallible> {
+    post(move |state: State<Arc<Gateway>>, request: Request| openai::generate(state, route, request))
 }
 
 /// What every request passes: the limit on its head, and the net under our own bugs.
@@ -106,7 +107,5 @@ async fn unknown_url(request: Request) -> Response<Body> {
 
 async fn wrong_method(request: Request) -> Response<Body> {
     let message = format!("{} is not allowed on {}.", request.method(), request.uri().path());
-    let response = reply::error(&Error::new(Kind::MethodNotAllowed, message));
-    debug_assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED);
-    response
+    reply::error(&Error::new(Kind::MethodNotAllowed, message))
 }

@@ -13,7 +13,7 @@ use crate::upstream::Written;
 /// Slices of the client's body and the added members between them.
 #[derive(Debug)]
 pub struct LegBody {
-    parts: std::vec::IntoIter<Bytes>,
+    parts: <Parts as IntoIterator>::IntoIter,
     left_bytes: u64,
     written: Written,
 }
@@ -25,7 +25,7 @@ impl LegBody {
         if left_bytes == 0 {
             written.set();
         }
-        LegBody { parts: parts.into_iter().collect::<Vec<_>>().into_iter(), left_bytes, written }
+        LegBody { parts: parts.into_iter(), left_bytes, written }
     }
 }
 

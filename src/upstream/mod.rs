@@ -23,7 +23,11 @@ mod body;
 pub use body::LegBody;
 
 /// vLLM closes idle connections after 5 s (`VLLM_HTTP_TIMEOUT_KEEP_ALIVE`): we let go first.
-const POOL_IDLE: Duration = Duration::from_secs(4);
+pub const POOL_IDLE: Duration = Duration::from_secs(4);
+
+/// A host that vanished (power, network) is noticed after this long a silence on the connection, times the probes.
+const KEEPALIVE: Duration = Duration::from_secs(10);
+const KEEPALIVE_PROBES: u32 = 3;
 
 /// The client for all legs.
 #[derive(Clone, Debug)]
@@ -90,6 +94,9 @@ impl Upstream {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(connect_timeout));
+        connector.set_keepalive(Some(KEEPALIVE));
+        connector.set_keepalive_interval(Some(KEEPALIVE));
+        connector.set_keepalive_retries(Some(KEEPALIVE_PROBES));
         let client = Client::builder(TokioExecutor::new())
             .pool_idle_timeout(POOL_IDLE)
             .pool_timer(TokioTimer::new())

@@ -1,0 +1,92 @@
+use std::time::{Duration, Instant};
+
+use http::HeaderMap;
+use http::uri::PathAndQuery;
+
+use super::*;
+use crate::codec::json::{Object, ScanLimits};
+use crate::dialect::{Api, Shape};
+use crate::endpoint::Endpoint;
+use crate::fleet::Fleet;
+use crate::route::Policy;
+
+/// A duty over a hand-off, and the receiving end of the queue.
+fn duty(handoff: Option<&'static str>) -> (Duty, mpsc::Receiver<Orphan>) {
+    let body = Object::scan("{}".into(), ScanLimits::default()).unwrap();
+    let ask = Ask {
+        api: Api::Chat,
+        id: "x".into(),
+        target: PathAndQuery::from_static("/v1/chat/completions"),
+        headers: HeaderMap::new(),
+        shape: Shape::read(Api::Chat, &body),
+        body,
+        http2: false,
+        arrived: Instant::now(),
+    };
+    let fleet = Fleet::new(Policy::LeastWork);
+    fleet.add(Role::Prefill, Endpoint { host: "p".into(), port: 1 });
+    let seat = fleet.pick(Role::Prefill, Need { tokens: 1, tried: &[], random: 0 }).unwrap();
+    let (releases, orphans) = Releases::new(1, Arc::default());
+    let reply = Prefilled { handoff: handoff.map(Bytes::from), usage: Usage::default() };
+    (Duty::new(Arc::new(ask), reply, seat, releases), orphans)
+}
+
+/// Whether a duty that went through `steps` is queued for release when it is dropped.
+fn queued(handoff: Option<&'static str>, steps: impl FnOnce(&mut Duty)) -> bool {
+    let (mut duty, mut orphans) = duty(handoff);
+    steps(&mut duty);
+    let releases = duty.releases.clone();
+    drop(duty);
+    let queued = orphans.try_recv().is_ok();
+    assert!(!releases.pending(), "taken or not, nothing is left open");
+    queued
+}
+
+fn written() -> Written {
+    let written = Written::default();
+    written.set();
+    written
+}
+
+#[test]
+fn what_becomes_of_a_duty() {
+    let some = Some("{}");
+    assert!(queued(some, |_| {}), "no decoder had it");
+    assert!(queued(some, |d| drop(d.give(&Written::default()).cloned())), "on its way to one");
+    assert!(
+        !queued(some, |d| drop(d.give(&written()).cloned())),
+        "a decoder has it and was hung up on: it frees both"
+    );
+    assert!(!queued(some, Duty::used), "fetched");
+    assert!(!queued(some, Duty::lost), "it may have killed the decoder");
+    assert!(queued(some, Duty::refused), "turned away unread");
+    assert!(!queued(None, |_| {}), "there is nothing to release");
+}
+
+#[test]
+fn more_than_the_queue_holds_is_left_to_the_lease() {
+    let (first, mut orphans) = duty(Some("{}"));
+    let releases = first.releases.clone();
+    drop(first);
+    assert!(releases.pending());
+    let lost = |d: &Duty| Lost { ask: d.ask.clone(), handoff: Bytes::new(), born: d.born };
+    let (second, _other_queue) = duty(None);
+    releases.submit(Left::Handoff(lost(&second)));
+    assert!(orphans.try_recv().is_ok() && orphans.try_recv().is_err());
+    assert!(!releases.pending());
+}
+
+#[test]
+fn a_handoff_grows_stale_before_its_lease_ends() {
+    let (mut duty, _orphans) = duty(Some("{}"));
+    assert!(!duty.stale(Duration::from_secs(10)));
+    duty.born = Instant::now().checked_sub(Duration::from_secs(8)).unwrap();
+    assert!(duty.stale(Duration::from_secs(10)) && !duty.stale(Duration::from_secs(11)));
+}
+
+#[test]
+fn only_engines_that_know_the_handoff_settle_it() {
+    let settled = |code: u16| fetched_or_told(StatusCode::from_u16(code).unwrap());
+    assert!([200, 400, 404, 422, 503].into_iter().all(settled));
+    assert!(![401, 403, 429, 500, 502].into_iter().any(settled));
+}

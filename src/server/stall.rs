@@ -1,0 +1,111 @@
+//! A connection whose peer must keep reading.
+//!
+//! The body of an answer is only polled while there is room for more, so a client that stops reading stops every
+//! clock in it. This one stands below: when a write can't go on for too long, the connection is given up, and with it
+//! the engine's work for it.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep};
+
+/// A socket, or what stands for one.
+#[derive(Debug)]
+pub(super) struct Stalling<S> {
+    socket: S,
+    limit: Duration,
+    /// Made at the first write that has to wait; most connections never have one.
+    timer: Option<Pin<Box<Sleep>>>,
+    waiting: bool,
+}
+
+impl<S> Stalling<S> {
+    /// Gives up on a peer that takes nothing for `limit`.
+    pub(super) fn new(socket: S, limit: Duration) -> Stalling<S> {
+        Stalling { socket, limit, timer: None, waiting: false }
+    }
+
+    /// Lets a finished write pass; for one that waits, looks at the clock.
+    fn watch<T>(&mut self, outcome: Poll<io::Result<T>>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        if outcome.is_ready() {
+            self.waiting = false;
+            return outcome;
+        }
+        let limit = self.limit;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(limit)));
+        if !self.waiting {
+            self.waiting = true;
+            timer.as_mut().reset(Instant::now() + limit);
+        }
+        let late = || io::Error::new(io::ErrorKind::TimedOut, "the client took nothing of its answer");
+        timer.as_mut().poll(cx).map(|()| Err(late()))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Stalling<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Stalling<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let outcome = Pin::new(&mut self.socket).poll_write(cx, buf);
+        self.watch(outcome, cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let outcome = Pin::new(&mut self.socket).poll_write_vectored(cx, bufs);
+        self.watch(outcome, cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let outcome = Pin::new(&mut self.socket).poll_flush(cx);
+        self.watch(outcome, cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_takes_nothing_is_given_up_and_a_slow_one_is_not() {
+        let (near, mut far) = duplex(4);
+        let mut socket = Stalling::new(near, Duration::from_secs(10));
+        let slow = async {
+            for _ in 0..5 {
+                sleep(Duration::from_secs(8)).await;
+                let mut taken = [0; 4];
+                far.read_exact(&mut taken).await.unwrap();
+            }
+        };
+        let (written, ()) = tokio::join!(socket.write_all(&[7; 24]), slow);
+        assert!(written.is_ok(), "something was taken every 8 s");
+        let start = Instant::now();
+        let stuck = socket.write_all(&[7; 24]).await;
+        assert_eq!(stuck.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(start.elapsed().as_secs(), 10);
+    }
+}
