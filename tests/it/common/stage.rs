@@ -152,7 +152,7 @@ impl Stage {
 
     /// Hand-offs whose lease ended.
     pub fn expired(&self) -> u64 {
-        self.prefillers.iter().map(|e| e.ledger().expired as u64).sum()
+        self.prefillers.iter().map(|e| e.ledger().expired).sum()
     }
 
     /// Shuts everything down.
