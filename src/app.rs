@@ -216,6 +216,7 @@ fn settings(config: &Config) -> Settings {
         abandon_grace: ms(config.engine.abandon_grace_ms),
         prefill: ms(timeout.prefill_ms),
         first_byte: ms(timeout.first_byte_ms),
+        answer: ms(timeout.answer_ms),
         gap: ms(timeout.gap_ms),
         total: ms(timeout.total_ms),
         prefill_reply_bytes: limit.prefill_reply_bytes,

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-/// What happened, in the vocabulary of the error table in ARCHITECTURE.md.
+/// What happened, in the vocabulary of the error table in README.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// The body is not a JSON object that we may edit.
@@ -32,8 +32,6 @@ pub enum Kind {
     MethodNotAllowed,
     /// The waiting line is full or the wait in it was too long, or every engine said that it is busy.
     Overloaded,
-    /// The gateway is shutting down.
-    Draining,
     /// No prefiller is configured or left.
     NoPrefiller,
     /// No decoder is configured or left.
@@ -91,7 +89,6 @@ impl Kind {
             Kind::UnknownUrl => "unknown_url",
             Kind::MethodNotAllowed => "method_not_allowed",
             Kind::Overloaded => "overloaded",
-            Kind::Draining => "draining",
             Kind::NoPrefiller => "no_prefiller",
             Kind::NoDecoder => "no_decoder",
             Kind::PrefillFailed => "prefill_failed",
@@ -109,12 +106,9 @@ impl Kind {
         match self {
             Kind::PrefillFailed | Kind::BadPrefillReply | Kind::PrefillTimeout => Fault::Prefill,
             Kind::DecodeFailed | Kind::DecodeTimeout => Fault::Decode,
-            Kind::Overloaded
-            | Kind::Draining
-            | Kind::NoPrefiller
-            | Kind::NoDecoder
-            | Kind::EngineFailed
-            | Kind::Internal => Fault::Gateway,
+            Kind::Overloaded | Kind::NoPrefiller | Kind::NoDecoder | Kind::EngineFailed | Kind::Internal => {
+                Fault::Gateway
+            }
             _ => Fault::Client,
         }
     }

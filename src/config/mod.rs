@@ -119,8 +119,10 @@ pub struct Timeout {
     pub connect_ms: u64,
     /// The whole prefill leg.
     pub prefill_ms: u64,
-    /// From sending the decode leg to its first body byte.
+    /// From sending the decode leg of a streamed request to its first body byte.
     pub first_byte_ms: u64,
+    /// From sending the decode leg of a request that is not streamed to the last byte of its answer.
+    pub answer_ms: u64,
     /// Between two chunks of a decoder's stream.
     pub gap_ms: u64,
     /// The whole request, waiting included.
@@ -235,6 +237,7 @@ impl Default for Timeout {
             connect_ms: 3_000,
             prefill_ms: 600_000,
             first_byte_ms: 600_000,
+            answer_ms: 1_800_000,
             gap_ms: 300_000,
             total_ms: 3_600_000,
             body_ms: 60_000,

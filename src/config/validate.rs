@@ -73,6 +73,7 @@ impl Config {
             ("timeout.connect_ms", time.connect_ms),
             ("timeout.prefill_ms", time.prefill_ms),
             ("timeout.first_byte_ms", time.first_byte_ms),
+            ("timeout.answer_ms", time.answer_ms),
             ("timeout.gap_ms", time.gap_ms),
             ("timeout.total_ms", time.total_ms),
             ("timeout.body_ms", time.body_ms),

@@ -52,10 +52,10 @@ impl Gate {
             return Ok(self.pass(permit));
         }
         let _place = self.wait_in_line()?;
+        // Nobody closes the semaphore, so the inner error stands for a wait without end as well.
         match tokio::time::timeout(self.patience, self.seats.clone().acquire_owned()).await {
             Ok(Ok(permit)) => Ok(self.pass(permit)),
-            Ok(Err(_)) => Err(Error::new(Kind::Draining, "the gateway is shutting down")),
-            Err(_) => Err(Error::new(
+            _ => Err(Error::new(
                 Kind::Overloaded,
                 "the gateway is at its limit of requests and the wait was too long",
             )),

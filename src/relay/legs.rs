@@ -164,7 +164,8 @@ impl Relay {
             Some(duty) => (kv_transfer::decode_edit(duty.give(&written)), Some(duty)),
             None => (kv_transfer::decode_edit(None), None),
         };
-        let outcome = within(self.settings.first_byte, &written, async {
+        let limit = if ask.shape.stream { self.settings.first_byte } else { self.settings.answer };
+        let outcome = within(limit, &written, async {
             let response = self.exchange(ask, &seat, &edit, &written).await?;
             first_piece(response, ask.api, &self.settings, &written).await
         })

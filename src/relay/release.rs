@@ -5,7 +5,7 @@
 //! a [`Duty`]: dropped before a decoder had it, it is queued, and a decoder is asked for one token with it.
 //!
 //! The blocks are pinned some milliseconds before the prefiller's answer reaches us, and a hang-up in between strands
-//! them just as well. So a prefill leg is [`Unfinished`]: dropped, it goes on in the queue for a grace time.
+//! them just as well. So a prefill leg is `Unfinished`: dropped, it goes on in the queue for a grace time.
 
 use std::pin::Pin;
 use std::sync::Arc;

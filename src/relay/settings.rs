@@ -17,8 +17,10 @@ pub struct Settings {
     pub abandon_grace: Duration,
     /// The whole prefill leg.
     pub prefill: Duration,
-    /// The decode leg until the first byte of its body.
+    /// The decode leg of a streamed request until the first byte of its body.
     pub first_byte: Duration,
+    /// The decode leg of any other request until the last byte of its answer.
+    pub answer: Duration,
     /// Between two pieces of a body.
     pub gap: Duration,
     /// The whole request.

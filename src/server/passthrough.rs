@@ -1,11 +1,14 @@
 //! Requests that one engine alone answers: embeddings, tokenising, versions.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
-use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{Request, State};
+use axum::response::Response;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use http_body::{Body, Frame, SizeHint};
 
 use crate::codec::json::Parts;
 use crate::dialect::guard;
@@ -29,19 +32,16 @@ struct Errand {
 }
 
 /// Sends the request to a prefiller, or to a decoder when no prefiller answers.
-pub(super) async fn to_one(State(gateway): State<Arc<Gateway>>, request: Request<Body>) -> Response<Body> {
+pub(super) async fn to_one(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {
     serve(&gateway, request, &[Role::Prefill, Role::Decode]).await
 }
 
 /// Sends the request to a decoder: it generates, but has no prefill leg (several prompts, scoring by generation).
-pub(super) async fn to_decoder(
-    State(gateway): State<Arc<Gateway>>,
-    request: Request<Body>,
-) -> Response<Body> {
+pub(super) async fn to_decoder(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {
     serve(&gateway, request, &[Role::Decode]).await
 }
 
-async fn serve(gateway: &Gateway, request: Request<Body>, roles: &[Role]) -> Response<Body> {
+async fn serve(gateway: &Gateway, request: Request, roles: &[Role]) -> Response {
     let id = headers::request_id(request.headers());
     let (mut response, reason) = match run(gateway, request, roles, &id).await {
         Ok(response) => {
@@ -60,12 +60,7 @@ async fn serve(gateway: &Gateway, request: Request<Body>, roles: &[Role]) -> Res
     response
 }
 
-async fn run(
-    gateway: &Gateway,
-    request: Request<Body>,
-    roles: &[Role],
-    id: &str,
-) -> Result<Response<Body>, Error> {
+async fn run(gateway: &Gateway, request: Request, roles: &[Role], id: &str) -> Result<Response, Error> {
     let edge = &gateway.edge;
     let target = openai::target(&request);
     let (head, body) = request.into_parts();
@@ -81,8 +76,9 @@ async fn run(
     for role in roles {
         match try_role(gateway, *role, &errand).await {
             Ok((response, seat)) => {
-                let kept = (seat, pass);
-                return Ok(response.map(|b| Body::new(Kept { body: b, _kept: kept })));
+                let deadline = Box::pin(tokio::time::sleep(gateway.relay.settings.answer));
+                let held = (seat, pass);
+                return Ok(response.map(|body| axum::body::Body::new(Held { body, deadline, _held: held })));
             }
             Err(e) => last = e,
         }
@@ -102,7 +98,7 @@ async fn try_role(
     gateway: &Gateway,
     role: Role,
     errand: &Errand,
-) -> Result<(Response<hyper::body::Incoming>, Seat), Error> {
+) -> Result<(http::Response<hyper::body::Incoming>, Seat), Error> {
     let mut tried: Vec<InstanceId> = Vec::new();
     let mut last = Error::new(Kind::EngineFailed, "no engine is available");
     for _ in 0..gateway.relay.settings.attempts {
@@ -126,7 +122,7 @@ async fn once(
     gateway: &Gateway,
     errand: &Errand,
     seat: &Seat,
-) -> Result<Response<hyper::body::Incoming>, Error> {
+) -> Result<http::Response<hyper::body::Incoming>, Error> {
     let leg = Leg {
         instance: seat.instance(),
         method: errand.method.clone(),
@@ -138,7 +134,7 @@ async fn once(
     let failed = |detail: String| Error::new(Kind::EngineFailed, "no engine answered").detail(detail);
     let written = Written::default();
     let sent = gateway.relay.upstream.send(leg, &written);
-    let outcome = match tokio::time::timeout(gateway.relay.settings.first_byte, sent).await {
+    let outcome = match tokio::time::timeout(gateway.relay.settings.answer, sent).await {
         Ok(Ok(response)) if response.status() < StatusCode::INTERNAL_SERVER_ERROR => Ok(response),
         // vLLM answers 501 for what a model can't do: the same everywhere, and for the client to read.
         Ok(Ok(response)) if response.status() == StatusCode::NOT_IMPLEMENTED => Ok(response),
@@ -150,28 +146,38 @@ async fn once(
     outcome
 }
 
-/// A body that keeps its seat and its pass until it is over.
-struct Kept<B, K> {
-    body: B,
-    _kept: K,
+/// An engine's answer on its way to the client, with what it holds: its seat and its pass. It is cut at the deadline.
+struct Held<K> {
+    body: hyper::body::Incoming,
+    deadline: Pin<Box<tokio::time::Sleep>>,
+    _held: K,
 }
 
-impl<B: http_body::Body + Unpin, K: Unpin> http_body::Body for Kept<B, K> {
-    type Data = B::Data;
-    type Error = B::Error;
+/// Why an answer was cut.
+#[derive(Debug, thiserror::Error)]
+enum Cut {
+    #[error(transparent)]
+    Engine(#[from] hyper::Error),
+    #[error("the answer did not end in time")]
+    Late,
+}
 
-    fn poll_frame(
-        mut self: std::pin::Pin<&mut Self>,
-        cx: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Option<Result<http_body::Frame<B::Data>, B::Error>>> {
-        std::pin::Pin::new(&mut self.body).poll_frame(cx)
+impl<K: Unpin> Body for Held<K> {
+    type Data = Bytes;
+    type Error = Cut;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
+            return Poll::Ready(frame.map(|f| f.map_err(Cut::from)));
+        }
+        self.deadline.as_mut().poll(cx).map(|()| Some(Err(Cut::Late)))
     }
 
     fn is_end_stream(&self) -> bool {
         self.body.is_end_stream()
     }
 
-    fn size_hint(&self) -> http_body::SizeHint {
+    fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
     }
 }

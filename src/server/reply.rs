@@ -18,9 +18,7 @@ pub fn status(kind: Kind) -> StatusCode {
         Kind::InvalidApiKey => StatusCode::UNAUTHORIZED,
         Kind::ModelNotFound | Kind::UnknownUrl => StatusCode::NOT_FOUND,
         Kind::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-        Kind::Overloaded | Kind::Draining | Kind::NoPrefiller | Kind::NoDecoder => {
-            StatusCode::SERVICE_UNAVAILABLE
-        }
+        Kind::Overloaded | Kind::NoPrefiller | Kind::NoDecoder => StatusCode::SERVICE_UNAVAILABLE,
         Kind::PrefillFailed | Kind::BadPrefillReply | Kind::DecodeFailed | Kind::EngineFailed => {
             StatusCode::BAD_GATEWAY
         }
@@ -34,7 +32,7 @@ pub fn error(error: &Error) -> Response<Body> {
     let mut response = json(status(error.kind()), error.to_json());
     let headers = response.headers_mut();
     headers.insert("x-pd-error", HeaderValue::from_static(error.kind().code()));
-    if matches!(error.kind(), Kind::Overloaded | Kind::Draining | Kind::NoPrefiller | Kind::NoDecoder) {
+    if matches!(error.kind(), Kind::Overloaded | Kind::NoPrefiller | Kind::NoDecoder) {
         headers.insert(header::RETRY_AFTER, RETRY_AFTER_S);
     }
     // The rest of such a request is still on its way: the connection is of no further use.

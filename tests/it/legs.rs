@@ -19,6 +19,7 @@ fn hasty() -> Script {
     let mut script = Script { engine: EngineSpec { lease_ms: 1_500, ..fast() }, ..Script::default() };
     script.config.timeout.prefill_ms = 300;
     script.config.timeout.first_byte_ms = 300;
+    script.config.timeout.answer_ms = 300;
     script.config.engine.lease_ms = 1_500;
     script
 }
