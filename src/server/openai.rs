@@ -15,10 +15,14 @@ use crate::error::{Error, Kind};
 use crate::relay::ask::Ask;
 use crate::server::{Arrived, Gateway, body, headers, reply};
 
-/// Serves one generating request.
+/// The route label of a request to `/invocations` whose body could not be read.
+const UNTOLD: &str = "invocations";
+
+/// Serves one generating request. Without an `api` the shape of the body says which one it is (SageMaker's
+/// `/invocations`).
 pub(super) async fn generate(
     State(gateway): State<Arc<Gateway>>,
-    api: Api,
+    api: Option<Api>,
     request: Request<Body>,
 ) -> Response<Body> {
     let arrived = arrived(&request);
@@ -27,8 +31,9 @@ pub(super) async fn generate(
         Ok(response) => response,
         Err(e) => {
             let response = reply::error(&e);
-            tracing::info!(id, route = api.name(), reason = e.kind().code(), "{}", e.log_line());
-            gateway.relay.meters.request(api.name(), response.status().as_u16(), e.kind().code());
+            let route = api.map_or(UNTOLD, Api::name);
+            tracing::info!(id, route, reason = e.kind().code(), "{}", e.log_line());
+            gateway.relay.meters.request(route, response.status().as_u16(), e.kind().code());
             response
         }
     };
@@ -38,23 +43,10 @@ pub(super) async fn generate(
     response
 }
 
-/// `/invocations` (SageMaker): the shape of the body says which API it is.
-pub(super) async fn invocations(state: State<Arc<Gateway>>, request: Request<Body>) -> Response<Body> {
-    let (head, body) = request.into_parts();
-    let (limit, time) = (state.edge.body_bytes, state.edge.body_time);
-    let body = match body::read(&head.headers, body, limit, time).await {
-        Ok(body) => body,
-        Err(e) => return reply::error(&e),
-    };
-    let scanned = Object::scan(body.clone(), ScanLimits::default());
-    let api = if scanned.is_ok_and(|o| o.contains("messages")) { Api::Chat } else { Api::Completions };
-    generate(state, api, Request::from_parts(head, Body::from(body))).await
-}
-
 /// The error is one that came up before the request was let in; later ones are answered here.
 async fn run(
     gateway: &Gateway,
-    api: Api,
+    api: Option<Api>,
     request: Request<Body>,
     (id, arrived): (String, Instant),
 ) -> Result<Response<Body>, Error> {
@@ -64,6 +56,7 @@ async fn run(
     let pass = gateway.gate.enter().await?;
     let body = body::read(&head.headers, body, edge.body_bytes, edge.body_time).await?;
     let body = gateway.scan(body)?;
+    let api = api.unwrap_or(if body.contains("messages") { Api::Chat } else { Api::Completions });
     let shape = Shape::read(api, &body);
     gateway.check_model(&shape)?;
     let mut headers = headers::for_engine(&head.headers, &id, edge.engine_authorization.as_ref());

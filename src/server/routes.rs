@@ -45,12 +45,12 @@ const ONE_DECODER: [&str; 4] =
 /// All routes, over `gateway`.
 pub fn router(gateway: Arc<Gateway>) -> Router {
     let mut router = Router::new()
-        .route("/v1/chat/completions", generating(Api::Chat))
-        .route("/v1/completions", generating(Api::Completions))
-        .route("/v1/responses", generating(Api::Responses))
-        .route("/v1/messages", generating(Api::Messages))
-        .route("/inference/v1/generate", generating(Api::Generate))
-        .route("/invocations", post(openai::invocations))
+        .route("/v1/chat/completions", generating(Some(Api::Chat)))
+        .route("/v1/completions", generating(Some(Api::Completions)))
+        .route("/v1/responses", generating(Some(Api::Responses)))
+        .route("/v1/messages", generating(Some(Api::Messages)))
+        .route("/inference/v1/generate", generating(Some(Api::Generate)))
+        .route("/invocations", generating(None))
         .route("/v1/models", get(admin::models))
         .route("/reset_prefix_cache", post(admin::reset_prefix_cache))
         .route("/health", get(admin::alive))
@@ -75,7 +75,7 @@ pub fn router(gateway: Arc<Gateway>) -> Router {
         .with_state(gateway)
 }
 
-fn generating(api: Api) -> MethodRouter<Arc<Gateway>, Infallible> {
+fn generating(api: Option<Api>) -> MethodRouter<Arc<Gateway>, Infallible> {
     post(move |state: State<Arc<Gateway>>, request: Request| openai::generate(state, api, request))
 }
 
