@@ -226,6 +226,10 @@ async fn bodies_over_the_limit() {
         // Not a byte of the body is sent: it is refused for what it announces.
         large("announced", head(CHAT, "content-length: 100001\r\n")),
         large("announced and waiting", head(CHAT, "content-length: 100001\r\nexpect: 100-continue\r\n")),
+        large(
+            "announced on a route that reads the API from it",
+            head("/invocations", "content-length: 100001\r\n"),
+        ),
         large("announced on a route without legs", head("/tokenize", "content-length: 100001\r\n")),
         large("not announced", chunked),
     ];

@@ -656,15 +656,9 @@ fn assert_buckets(samples: &BTreeMap<String, f64>, text: &str) {
     }
 }
 
-/// In a process of its own: the recorder belongs to a process.
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn metrics_count_what_happened() {
-    let free: SocketAddr = "127.0.0.1:0".parse().unwrap();
-    let prefill = Engine::start(EngineSpec { role: Role::Prefill, ..fast() }, free).await.unwrap();
-    let decode = Engine::start(EngineSpec { role: Role::Decode, ..fast() }, free).await.unwrap();
-    let (_process, gateway) = Process::gateway(&prefill, &decode, &["--max-retries", "5"], &[]);
+/// One request of each kind; the tokens that the engines reported for them.
+async fn one_of_each(gateway: SocketAddr, prefill: &Engine) -> BTreeMap<&'static str, u64> {
     let send = async |path: &str, body: Value| client::send(gateway, &post(path, &body.to_string())).await;
-
     let mut streamed = chat(&long_text());
     streamed["stream"] = true.into();
     streamed["stream_options"] = json!({"include_usage": true});
@@ -695,6 +689,17 @@ async fn metrics_count_what_happened() {
     *tokens.get_mut("prompt").unwrap() += 2 * usage["prompt_tokens"].as_u64().unwrap();
     *tokens.get_mut("output").unwrap() += 2 * usage["completion_tokens"].as_u64().unwrap();
     *tokens.get_mut("cached").unwrap() += usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+    tokens
+}
+
+/// In a process of its own: the recorder belongs to a process.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn metrics_count_what_happened() {
+    let free: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let prefill = Engine::start(EngineSpec { role: Role::Prefill, ..fast() }, free).await.unwrap();
+    let decode = Engine::start(EngineSpec { role: Role::Decode, ..fast() }, free).await.unwrap();
+    let (_process, gateway) = Process::gateway(&prefill, &decode, &["--max-retries", "5"], &[]);
+    let tokens = one_of_each(gateway, &prefill).await;
 
     // A request is accounted for when its last byte is out, which the client may see a moment earlier.
     let ended = r#"pd_proxy_requests_total{route="chat_completions",code="200",reason="ok"}"#;
