@@ -7,7 +7,7 @@ use http::uri::Authority;
 use crate::endpoint::Endpoint;
 use crate::fleet::health::Health;
 use crate::obs::LegMeter;
-use crate::route::Candidate;
+use crate::route::{Candidate, Standing};
 
 /// What an engine is there for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -138,7 +138,13 @@ impl Instance {
         Candidate {
             work_tokens: self.load.work_tokens(),
             held_tokens: self.load.held_tokens(),
-            avoid: tried || self.health.resting(now_ms),
+            standing: if tried {
+                Standing::Tried
+            } else if self.health.resting(now_ms) {
+                Standing::Resting
+            } else {
+                Standing::Good
+            },
         }
     }
 }

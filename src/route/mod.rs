@@ -26,8 +26,20 @@ pub struct Candidate {
     pub work_tokens: u64,
     /// Tokens of KV that it holds for a decoder which has not begun to answer.
     pub held_tokens: u64,
-    /// The caller prefers others: it failed a moment ago, or this very request failed on it.
-    pub avoid: bool,
+    /// How willingly it is taken.
+    pub standing: Standing,
+}
+
+/// How willingly an instance is taken: the best standing there is counts, loads decide among its holders.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Standing {
+    /// Nothing speaks against it.
+    #[default]
+    Good,
+    /// It failed a moment ago.
+    Resting,
+    /// This very request failed on it.
+    Tried,
 }
 
 /// What makes two decisions over the same loads differ.
@@ -51,14 +63,12 @@ impl Candidate {
 
 /// The position of the chosen candidate, `None` when there is none.
 ///
-/// Candidates to avoid are chosen only when all are: a leg that has nowhere else to go is better tried than refused.
+/// Those of a worse standing are chosen only when there are no others: a leg that has nowhere else to go is better tried
+/// than refused.
 pub fn choose(policy: Policy, candidates: &[Candidate], dice: Dice) -> Option<usize> {
-    let shunned = candidates.iter().all(|c| c.avoid);
-    let usable = |i: &usize| shunned || !candidates[*i].avoid;
+    let best = candidates.iter().map(|c| c.standing).min()?;
+    let usable = |i: &usize| candidates[*i].standing == best;
     let count = (0..candidates.len()).filter(usable).count() as u64;
-    if count == 0 {
-        return None;
-    }
     let nth = |n: u64| (0..candidates.len()).filter(usable).nth((n % count) as usize);
     match policy {
         Policy::RoundRobin => nth(dice.turn),
@@ -132,13 +142,17 @@ mod tests {
     }
 
     #[test]
-    fn the_avoided_are_the_last_resort() {
-        let mut c = loads(&[0, 50]);
-        c[0].avoid = true;
-        for p in [Policy::LeastWork, Policy::RoundRobin, Policy::Random, Policy::PowerOfTwo] {
-            assert_eq!(choose(p, &c, Dice { turn: 0, random: 0 }), Some(1), "{p:?}");
+    fn the_best_standing_counts_before_any_load() {
+        let all = [Policy::LeastWork, Policy::RoundRobin, Policy::Random, Policy::PowerOfTwo];
+        let chosen = |standings: [Standing; 2], policy| {
+            let mut c = loads(&[0, 50]);
+            c.iter_mut().zip(standings).for_each(|(c, s)| c.standing = s);
+            choose(policy, &c, Dice::default())
+        };
+        for p in all {
+            assert_eq!(chosen([Standing::Resting, Standing::Good], p), Some(1), "{p:?}");
+            assert_eq!(chosen([Standing::Tried, Standing::Resting], p), Some(1), "{p:?}");
         }
-        c[1].avoid = true;
-        assert_eq!(choose(Policy::LeastWork, &c, Dice::default()), Some(0));
+        assert_eq!(chosen([Standing::Tried, Standing::Tried], Policy::LeastWork), Some(0));
     }
 }

@@ -34,7 +34,7 @@ fn sources() -> Vec<(String, PathBuf, String)> {
             let path = entry.path();
             if path.is_dir() {
                 todo.push(path);
-            } else if path.extension().is_some_and(|e| e == "rs") {
+            } else if path.extension().is_some_and(|e| e == "rs") && !path.ends_with("tests.rs") {
                 let below = path.strip_prefix(&root).unwrap();
                 let module =
                     below.iter().next().unwrap().to_str().unwrap().trim_end_matches(".rs").to_owned();

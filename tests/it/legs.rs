@@ -216,7 +216,7 @@ async fn a_prefill_answer_cut_anywhere_goes_elsewhere() {
 async fn a_handoff_that_is_too_old_is_not_used() {
     let mut script = hasty();
     script.config.engine.lease_ms = 100;
-    script.config.retry.delay_ms = 120.0;
+    script.config.retry.delay_ms = 400.0;
     let stage = Stage::set(script).await;
     // The first decoder refuses the connection: the hand-off is unused, but after the pause it is past its lease.
     stage.decoders_fail(&Fault::always(What::Refuse));
