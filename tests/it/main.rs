@@ -8,6 +8,7 @@ mod common;
 mod bad_input;
 mod command;
 mod dropin;
+mod honest;
 mod layers;
 mod legs;
 mod surface;

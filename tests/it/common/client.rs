@@ -16,6 +16,8 @@ pub struct Raw {
     pub status: u16,
     pub head: String,
     pub body: Vec<u8>,
+    /// Length of all that came, framing and head included.
+    pub raw_bytes: usize,
     /// The framing says that the body is complete.
     pub complete: bool,
 }
@@ -117,7 +119,13 @@ async fn read_all(socket: &mut TcpStream, mut bytes: Vec<u8>) -> Raw {
             Ok(n) => bytes.extend_from_slice(&piece[..n]),
         }
     }
-    parse(&bytes, true).unwrap_or(Raw { status: 0, head: String::new(), body: bytes, complete: false })
+    parse(&bytes, true).unwrap_or(Raw {
+        status: 0,
+        head: String::new(),
+        raw_bytes: bytes.len(),
+        body: bytes,
+        complete: false,
+    })
 }
 
 /// Long streams are parsed once, at their end.
@@ -133,7 +141,7 @@ fn parse(bytes: &[u8], ended: bool) -> Option<Raw> {
     let head = String::from_utf8_lossy(&bytes[..split]).into_owned();
     let rest = &bytes[split + 4..];
     let status: u16 = head.split(' ').nth(1)?.parse().ok()?;
-    let mut raw = Raw { status, head, body: Vec::new(), complete: false };
+    let mut raw = Raw { status, head, body: Vec::new(), raw_bytes: bytes.len(), complete: false };
     if status == 100 {
         return parse(rest, ended);
     }

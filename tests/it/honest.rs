@@ -1,0 +1,163 @@
+//! Answers that look like answers and are none, and limits that hold when the other side does nothing.
+
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full};
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
+use pd_proxy::sim::{Fault, How, What};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::common::client;
+use crate::common::stage::{Script, Stage};
+
+const PATH: &str = "/v1/completions";
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn body(stream: bool) -> String {
+    json!({"prompt": "some words to begin with", "max_tokens": 8, "stream": stream}).to_string()
+}
+
+#[tokio::test]
+async fn a_200_that_is_no_answer_is_tried_elsewhere() {
+    let stage = Stage::new().await;
+    let words = stage.post(PATH, &body(false)).await.words();
+    for said in ["", "<html>", "[]", r#"{"error":{"code":500}}"#] {
+        for stream in [false, true] {
+            let fault = Fault::always(What::Status(200, Some(said.into())));
+            assert!(stage.decoders[0].inject(fault.clone()));
+            for _ in 0..2 {
+                let answer = stage.post(PATH, &body(stream)).await;
+                assert_eq!((answer.status, answer.words().as_str()), (200, words.as_str()), "{said:?}");
+            }
+            stage.heal();
+            stage.decoders_fail(&fault);
+            let answer = stage.post(PATH, &body(stream)).await;
+            assert_eq!(
+                (answer.status, answer.json()["error"]["code"].as_str()),
+                (502, Some("decode_failed"))
+            );
+            stage.heal();
+        }
+    }
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn nothing_comes_after_the_last_event() {
+    let stage = Stage::set(Script { prefillers: 1, decoders: 1, ..Script::default() }).await;
+    let request = client::post_with(PATH, &[("x-request-id", "same")], body(true).as_bytes());
+    // As long as what the decoder writes for the gateway: same id, same words.
+    let direct = client::send(stage.decoders[0].addr(), &request).await;
+    let length = direct.raw_bytes;
+    let mut complete = 0;
+    for bytes in length - 30..=length {
+        stage.decoders_fail(&Fault::once(What::CutAfterBytes { bytes, how: How::Reset }));
+        let answer = stage.send(&request).await;
+        let errors = answer.text().matches("\"error\"").count();
+        assert_eq!(
+            errors + usize::from(answer.done()),
+            1,
+            "cut after {bytes} of {length}: {}",
+            answer.text()
+        );
+        complete += usize::from(answer.done());
+        stage.heal();
+    }
+    assert!((2..30).contains(&complete), "{complete} of 31 had their last event");
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn a_client_over_http2_learns_that_its_stream_broke() {
+    let stage = Stage::new().await;
+    let client = Client::builder(TokioExecutor::new()).http2_only(true).build_http::<Full<bytes::Bytes>>();
+    for _ in 0..20 {
+        stage.decoders_fail(&Fault::once(What::CutAfterBytes { bytes: 900, how: How::Reset }));
+        let request = http::Request::post(format!("http://{}{PATH}", stage.gateway))
+            .header("content-type", "application/json")
+            .body(Full::from(body(true)))
+            .unwrap();
+        let answer = client.request(request).await.unwrap();
+        assert_eq!((answer.status().as_u16(), answer.version()), (200, http::Version::HTTP_2));
+        let all = answer.into_body().collect().await.unwrap().to_bytes();
+        let text = String::from_utf8_lossy(&all);
+        assert!(text.contains("\"decode_failed\"") && !text.contains("[DONE]"), "{text}");
+        stage.heal();
+    }
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn nothing_is_prefilled_while_nobody_can_decode() {
+    let stage = Stage::new().await;
+    let all: Vec<String> = stage.decoders.iter().map(|d| d.addr().to_string()).collect();
+    let removal = json!({"type": "decode", "instances": all}).to_string();
+    assert_eq!(stage.post("/instances/remove", &removal).await.status, 200);
+    let answer = stage.post(PATH, &body(false)).await;
+    assert_eq!((answer.status, answer.json()["error"]["code"].as_str()), (503, Some("no_decoder")));
+    assert!(stage.seen(&stage.prefillers).is_empty());
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn connections_that_say_nothing_are_closed() {
+    let mut script = Script::default();
+    script.config.timeout.header_ms = 200;
+    let stage = Stage::set(script).await;
+    for beginning in [&b""[..], b"P", b"PRI * HT", b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n"] {
+        let mut socket = TcpStream::connect(stage.gateway).await.unwrap();
+        socket.write_all(beginning).await.unwrap();
+        let mut rest = Vec::new();
+        let closed = timeout(PATIENCE, socket.read_to_end(&mut rest)).await;
+        assert!(closed.is_ok(), "still open after {beginning:?}");
+    }
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn a_client_that_takes_nothing_of_its_answer_is_given_up() {
+    let mut script = Script::default();
+    script.config.timeout.write_ms = 200;
+    let stage = Stage::set(script).await;
+    let long = json!({"prompt": "x", "max_tokens": 200_000, "stream": true}).to_string();
+    let mut socket = TcpStream::connect(stage.gateway).await.unwrap();
+    socket.write_all(&client::post(PATH, &long)).await.unwrap();
+    // 200 000 events are 40 MB, more than the sockets hold: without the limit the decoder would wait for ever.
+    let running = async |wanted: bool| {
+        while stage.decoders.iter().any(|d| d.ledger().running > 0) != wanted {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, running(true)).await.expect("it begins");
+    timeout(PATIENCE, running(false)).await.expect("it is given up");
+    drop(socket);
+    stage.assert_nothing_left("at the end").await;
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn an_engine_that_is_removed_while_it_is_waited_for_does_not_join() {
+    let mut script = Script::default();
+    script.config.fleet.probe_interval_ms = 100;
+    script.config.fleet.probe_attempts = 1_000;
+    let stage = Stage::set(script).await;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let change = json!({"type": "prefill", "instances": address.to_string()}).to_string();
+    let said = stage.post("/instances/add", &change).await.text();
+    assert!(said.contains("waiting to be added"), "{said}");
+    stage.post("/instances/remove", &change).await;
+    let engine = pd_proxy::sim::Engine::start(crate::common::stage::fast(), address).await.unwrap();
+    // Were it still waited for, it would be asked within 100 ms.
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    assert!(engine.seen().is_empty(), "nobody asks it any more");
+    let status = stage.get("/status").await.json();
+    assert_eq!(status["prefill_node_count"], 2);
+    engine.stop().await;
+    stage.end().await;
+}
