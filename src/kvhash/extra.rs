@@ -83,7 +83,6 @@ enum Key<'a> {
     Media(Media<'a>, i64),
     Salt(&'a str),
     Embeds(&'a [u8]),
-    Token(u32),
 }
 
 impl<'a> Extras<'a> {
@@ -93,9 +92,20 @@ impl<'a> Extras<'a> {
         Self { era, context, media }
     }
 
-    /// Writes the extra keys of one block: `None`, or a tuple.
+    /// Writes the extra keys of one block: `None`, or a tuple. With lookahead, both are the first item of a tuple that
+    /// goes on with the tokens ahead.
     pub(super) fn write(&self, out: &mut dyn Encode, span: Span, ahead: &[u32]) {
-        let keys = self.keys(span, ahead);
+        if ahead.is_empty() {
+            return self.write_keys(out, span);
+        }
+        out.open(1 + ahead.len());
+        self.write_keys(out, span);
+        out.tokens(ahead);
+        out.close(1 + ahead.len());
+    }
+
+    fn write_keys(&self, out: &mut dyn Encode, span: Span) {
+        let keys = self.keys(span);
         if keys.is_empty() {
             return out.none();
         }
@@ -104,26 +114,25 @@ impl<'a> Extras<'a> {
         out.close(keys.len());
     }
 
-    fn keys(&self, span: Span, ahead: &[u32]) -> SmallVec<[Key<'a>; 6]> {
+    fn keys(&self, span: Span) -> SmallVec<[Key<'a>; 6]> {
         let mut keys: SmallVec<[Key<'a>; 6]> = self.context.lora.map(Key::Lora).into_iter().collect();
         keys.extend(self.media_keys(span));
         let salt = self.context.cache_salt.filter(|salt| span.start == 0 && !salt.is_empty());
         keys.extend(salt.map(Key::Salt));
         let embeds = self.context.prompt_embeds.filter(|_| self.era > Era::LoraNumber);
         keys.extend(embeds.map(|embeds| Key::Embeds(embeds.rows(span))));
-        keys.extend(ahead.iter().map(|&token| Key::Token(token)));
         keys
     }
 
     /// Items that touch the block: from the first that has not ended, up to the first that goes on behind the block.
+    ///
+    /// (Up to 0.18, a block that is hashed in a later pass, while tokens are generated, also counts the prompt's last item
+    /// if that ends where the block begins. Prompts are hashed in one pass.)
     fn media_keys(&self, span: Span) -> impl Iterator<Item = Key<'a>> {
-        let passed = move |item: &Media<'_>| {
-            let end = item.offset_tokens.saturating_add(item.length_tokens);
-            // Up to 0.18, an item still counts in the block that begins where it ends.
-            if self.era < Era::MediaOffsets { end < span.start } else { end <= span.start }
-        };
+        let ended =
+            move |item: &Media<'_>| item.offset_tokens.saturating_add(item.length_tokens) <= span.start;
         let mut goes_on = false;
-        let begun = self.media.iter().filter(move |item| !passed(item)).take_while(move |item| {
+        let begun = self.media.iter().filter(move |item| !ended(item)).take_while(move |item| {
             let fits = !goes_on && item.offset_tokens < span.end;
             goes_on = item.offset_tokens.saturating_add(item.length_tokens) > span.end;
             fits
@@ -157,7 +166,6 @@ impl<'a> Extras<'a> {
                 out.close(2);
             }
             Key::Embeds(rows) => out.bytes(&Sha256::digest(rows)),
-            Key::Token(token) => out.tokens(&[*token]),
         }
     }
 }

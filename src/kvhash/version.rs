@@ -22,7 +22,7 @@ pub enum Era {
     RawEmbeds,
     /// 0.17 and 0.18: prompt embeddings as their SHA-256.
     HashedEmbeds,
-    /// 0.19 to 0.30: media with their offset in the block, no longer in the block behind their end.
+    /// 0.19 to 0.30: media with their offset in the block.
     MediaOffsets,
     /// 0.31 and later: each is a tuple with a tag in front; LoRA also by its path.
     Tagged,
