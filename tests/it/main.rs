@@ -13,4 +13,5 @@ mod layers;
 mod legs;
 mod surface;
 mod tidy;
+mod vectors;
 mod wire;

@@ -1,0 +1,70 @@
+//! What the hashes of a long prompt cost, beside the bare digests of the bytes that they are taken over.
+
+use std::hint::black_box;
+use std::num::NonZeroUsize;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use pd_proxy::kvhash::{Algo, BlockContext, BlockHasher, HashProfile, Seed, VllmVersion, ems};
+use sha2::{Digest as _, Sha256};
+use xxhash_rust::xxh3::xxh3_128;
+
+/// A long context.
+const PROMPT_TOKENS: usize = 32 << 10;
+/// Usual on GPUs and on Ascend.
+const BLOCK_TOKENS: [usize; 2] = [16, 128];
+/// Ids of a vocabulary of usual size, without order.
+const VOCABULARY: u64 = 151_936;
+
+fn prompt() -> Vec<u32> {
+    let ids = (1..=PROMPT_TOKENS as u64).map(|n| (n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20) % VOCABULARY);
+    ids.filter_map(|id| u32::try_from(id).ok()).collect()
+}
+
+fn hasher(algo: Algo, block_tokens: usize) -> Option<BlockHasher> {
+    let version = VllmVersion::new(0, 32, 0);
+    let profile =
+        HashProfile { version, algo, seed: Seed::Text("0".into()), block_tokens, lookahead_tokens: 0 };
+    BlockHasher::new(&profile).ok()
+}
+
+/// The bytes of each block.
+fn spelled(hasher: &BlockHasher, tokens: &[u32]) -> Vec<Vec<u8>> {
+    let mut chain = hasher.chain(tokens, BlockContext::default());
+    let mut blocks = Vec::new();
+    while chain.next().is_some() {
+        blocks.push(chain.spelled().to_vec());
+    }
+    blocks
+}
+
+fn bare(algo: Algo, blocks: &[Vec<u8>]) -> u8 {
+    if algo.is_xxhash() {
+        return blocks.iter().fold(0, |all, block| all ^ xxh3_128(black_box(block)).to_be_bytes()[0]);
+    }
+    blocks.iter().fold(0, |all, block| all ^ Sha256::digest(black_box(block))[0])
+}
+
+fn chains(c: &mut Criterion) {
+    let tokens = prompt();
+    for block_tokens in BLOCK_TOKENS {
+        let mut group = c.benchmark_group(format!("hash_block{block_tokens}"));
+        group.throughput(Throughput::Elements(PROMPT_TOKENS as u64));
+        for algo in Algo::ALL {
+            let Some(hasher) = hasher(algo, block_tokens) else { continue };
+            group.bench_function(BenchmarkId::new("chain", algo.name()), |b| {
+                b.iter(|| hasher.chain(black_box(&tokens), BlockContext::default()).last());
+            });
+            let blocks = spelled(&hasher, &tokens);
+            group.bench_function(BenchmarkId::new("bare", algo.name()), |b| b.iter(|| bare(algo, &blocks)));
+        }
+        if let Some(block) = NonZeroUsize::new(block_tokens) {
+            group.bench_function("ems", |b| {
+                b.iter(|| ems::chain(ems::START, black_box(&tokens), block).last())
+            });
+        }
+        group.finish();
+    }
+}
+
+criterion_group!(benches, chains);
+criterion_main!(benches);
