@@ -6,6 +6,7 @@
 //! ARCHITECTURE.md has the map and the invariants; `tests/it/layers.rs` checks which module may use which.
 
 pub mod codec;
+pub mod kvhash;
 
 #[cfg(feature = "gateway")]
 pub mod app;

@@ -12,4 +12,5 @@ mod layers;
 mod legs;
 mod surface;
 mod tidy;
+mod vectors_keys;
 mod wire;

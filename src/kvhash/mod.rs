@@ -1,0 +1,3 @@
+//! Names of KV blocks outside the engines.
+
+pub mod keys;
