@@ -89,7 +89,11 @@ impl KeyBatch {
     }
 
     /// Adds the key that `write` appends to the buffer; `write` also sees the whole text before it.
-    pub(super) fn add(&mut self, start_tokens: u32, write: impl FnOnce(&mut String, &Scratch)) -> Result<(), KeyError> {
+    pub(super) fn add(
+        &mut self,
+        start_tokens: u32,
+        write: impl FnOnce(&mut String, &Scratch),
+    ) -> Result<(), KeyError> {
         let before = self.text.len();
         if self.ends.len() >= MAX_BATCH_KEYS {
             return Err(KeyError::BatchFull);

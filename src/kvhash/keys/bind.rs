@@ -265,8 +265,16 @@ pub(super) fn push_hex(out: &mut String, bytes: &[u8]) {
 mod tests {
     use super::*;
 
-    const NAMES: Names<'_> =
-        Names { model: "M", full_model: "a/M", prefix: "", namespace: "", dtype: "half", world: 3, slash: "/", end: "" };
+    const NAMES: Names<'_> = Names {
+        model: "M",
+        full_model: "a/M",
+        prefix: "",
+        namespace: "",
+        dtype: "half",
+        world: 3,
+        slash: "/",
+        end: "",
+    };
 
     fn key(template: &str, shape: &KvShape, at: Place, block: &BlockTexts<'_>) -> String {
         let mut out = String::new();

@@ -147,7 +147,10 @@ fn upstream(config: &KeyConfig) -> Result<(), Refusal> {
     let mixed = config.shape.groups.iter().any(|g| g.kind == GroupKind::Mamba);
     let per_group = matches!(preset.ranks, RankRule::Upstream { per_group: true, .. });
     if mixed && !per_group {
-        return Err(Refusal::NotInThisVersion { setting: "a group of recurrent layers", preset: preset.name });
+        return Err(Refusal::NotInThisVersion {
+            setting: "a group of recurrent layers",
+            preset: preset.name,
+        });
     }
     Ok(())
 }

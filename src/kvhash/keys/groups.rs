@@ -151,7 +151,8 @@ mod tests {
 
     #[test]
     fn only_a_number_behind_c_is_a_ratio() {
-        let ratio = |family: &str| KvGroup { family: family.to_owned(), ..KvGroup::default() }.compress_ratio();
+        let ratio =
+            |family: &str| KvGroup { family: family.to_owned(), ..KvGroup::default() }.compress_ratio();
         assert_eq!(["default", "c1", "c128", "mixed", "c0", "cx"].map(ratio), [1, 1, 128, 1, 1, 1]);
     }
 

@@ -287,10 +287,8 @@ impl KeyProfile {
     ) -> Result<impl Iterator<Item = (u32, &'h [H])> + use<'h, H>, KeyError> {
         let count = self.aligned(prompt.prompt_tokens) / group.block_tokens;
         let wanted = count as usize * group.hashes_per_block;
-        let hashes = prompt
-            .hashes
-            .get(..wanted)
-            .ok_or(KeyError::TooFewHashes { wanted, got: prompt.hashes.len() })?;
+        let hashes =
+            prompt.hashes.get(..wanted).ok_or(KeyError::TooFewHashes { wanted, got: prompt.hashes.len() })?;
         let starts = (0..count).map({
             let block_tokens = group.block_tokens;
             move |i| i * block_tokens
@@ -379,7 +377,8 @@ fn bind_groups(config: &KeyConfig, template: &Template) -> Result<(Vec<Group>, u
         let refuse = |error| Refusal::Group { group: index, error };
         let tokens = key_block(group);
         let default = u32::try_from(tokens).unwrap_or(u32::MAX);
-        let hashes_per_block = hashes_per_block(tokens, shape.hash_tokens.unwrap_or(default)).map_err(refuse)?;
+        let hashes_per_block =
+            hashes_per_block(tokens, shape.hash_tokens.unwrap_or(default)).map_err(refuse)?;
         let number = u32::try_from(index).unwrap_or(u32::MAX);
         let places = shape.places(config.preset.ranks, number, group.kind);
         let (slots, asked) = bind_places(config, template, &shape, &places);
@@ -449,7 +448,8 @@ fn bind_places(
         }
     }
     let asks = config.preset.asks;
-    let mut asked: Vec<usize> = (0..kept.len()).filter(|i| kept.get(*i).is_some_and(|p| asks.asks(p))).collect();
+    let mut asked: Vec<usize> =
+        (0..kept.len()).filter(|i| kept.get(*i).is_some_and(|p| asks.asks(p))).collect();
     asked.sort_by_key(|i| kept.get(*i).map(|p| asks.order(p)));
     (slots, asked)
 }

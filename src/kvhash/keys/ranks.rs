@@ -137,18 +137,21 @@ impl KvShape {
             RankRule::Ascend { pcp_in_key } => self.each(if pcp_in_key { self.pcp } else { 1 }, |at, out| {
                 self.ascend_shares(at.tp, kind, |head| out.push(Place { head, group: index, ..at }));
             }),
-            RankRule::Upstream { per_group, dcp_forces_tp } => self.each(self.pcp, |at, out| match self.store_tp {
-                Some(shards) if kind != GroupKind::Mamba => {
-                    out.extend((0..shards).map(|head| Place { head, dcp: 0, group: index, ..at }));
-                }
-                _ => {
-                    let by_rank = (dcp_forces_tp && self.dcp > 1) || (per_group && kind == GroupKind::Mamba);
-                    let replicas =
-                        if per_group && kind == GroupKind::Mla { self.tp } else { self.replicas() };
-                    let head = if by_rank { at.tp } else { at.tp / replicas };
-                    out.push(Place { head, group: index, ..at });
-                }
-            }),
+            RankRule::Upstream { per_group, dcp_forces_tp } => {
+                self.each(self.pcp, |at, out| match self.store_tp {
+                    Some(shards) if kind != GroupKind::Mamba => {
+                        out.extend((0..shards).map(|head| Place { head, dcp: 0, group: index, ..at }));
+                    }
+                    _ => {
+                        let by_rank =
+                            (dcp_forces_tp && self.dcp > 1) || (per_group && kind == GroupKind::Mamba);
+                        let replicas =
+                            if per_group && kind == GroupKind::Mla { self.tp } else { self.replicas() };
+                        let head = if by_rank { at.tp } else { at.tp / replicas };
+                        out.push(Place { head, group: index, ..at });
+                    }
+                })
+            }
             RankRule::World | RankRule::LmcacheEngine | RankRule::LmcacheMp => {
                 (0..self.world(rule)).map(|rank| Place { rank, group: index, ..Place::default() }).collect()
             }

@@ -191,7 +191,11 @@ impl Template {
         }
         let nodes = Reader { text, at: 0 }.whole()?;
         let template = Self { nodes };
-        if template.values().any(|(field, _)| field == Field::Hash) { Ok(template) } else { Err(TemplateError::NoHash) }
+        if template.values().any(|(field, _)| field == Field::Hash) {
+            Ok(template)
+        } else {
+            Err(TemplateError::NoHash)
+        }
     }
 
     /// The elements, in order.
@@ -325,9 +329,16 @@ mod tests {
 
     #[test]
     fn errors_name_the_bad_field_and_the_position() {
-        assert_eq!(error("{model}@{heads}@{hash}"), TemplateError::UnknownField { at: 9, name: "heads".into() });
+        assert_eq!(
+            error("{model}@{heads}@{hash}"),
+            TemplateError::UnknownField { at: 9, name: "heads".into() }
+        );
         assert_eq!(error("é{}{hash}"), TemplateError::UnknownField { at: 3, name: String::new() });
-        let bad = |at, field: &str, form: &str| TemplateError::BadForm { at, field: field.into(), form: form.into() };
+        let bad = |at, field: &str, form: &str| TemplateError::BadForm {
+            at,
+            field: field.into(),
+            form: form.into(),
+        };
         assert_eq!(error("{model:x}{hash}"), bad(7, "model", "x"));
         assert_eq!(error("{hash:first0}"), bad(6, "hash", "first0"));
         assert_eq!(error("{hash:first33}"), bad(6, "hash", "first33"));

@@ -156,8 +156,10 @@ impl Preset {
             return Ok(row);
         }
         let number = Version::parse(version).ok_or_else(|| Refusal::UnreadableVersion(version.to_owned()))?;
-        rows.find(|p| p.since <= number && number <= p.until)
-            .ok_or_else(|| Refusal::UnseenVersion { connector: connector.name(), version: version.to_owned() })
+        rows.find(|p| p.since <= number && number <= p.until).ok_or_else(|| Refusal::UnseenVersion {
+            connector: connector.name(),
+            version: version.to_owned(),
+        })
     }
 
     /// The template of a layout.
@@ -215,7 +217,10 @@ mod tests {
     fn versions_nobody_looked_at_are_refused() {
         let unseen = |connector: Connector, version: &str| {
             let error = name(connector, version).unwrap_err();
-            assert_eq!(error, Refusal::UnseenVersion { connector: connector.name(), version: version.into() });
+            assert_eq!(
+                error,
+                Refusal::UnseenVersion { connector: connector.name(), version: version.into() }
+            );
         };
         unseen(Connector::AscendStore, "0.27.1rc1");
         unseen(Connector::AscendStore, "0.30.0rc1");

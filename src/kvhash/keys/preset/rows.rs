@@ -231,7 +231,8 @@ const UCM_PC_FLAT: Preset = Preset { name: "ucm-pcstore-flat", whole: "{root}/da
 const UCM_DS3FS: Preset = Preset { name: "ucm-ds3fs", whole: "{root}/{hash:first2}/{hash}", ..UCM_POSIX };
 
 /// The NFS store of the old API.
-const UCM_NFS: Preset = Preset { name: "ucm-nfs", whole: "{root}/data/{hash:le0}/{hash:le1}.dat", ..UCM_POSIX };
+const UCM_NFS: Preset =
+    Preset { name: "ucm-nfs", whole: "{root}/data/{hash:le0}/{hash:le1}.dat", ..UCM_POSIX };
 
 /// UCM 0.7 pipelines over Mooncake; lookups ask for shard 0.
 const UCM_MOONCAKE: Preset = Preset { name: "ucm-mooncake", whole: "{hash}_{shard}", ..UCM_POSIX };
