@@ -8,6 +8,7 @@
 
 pub mod ascend011;
 pub mod ems;
+pub mod keys;
 pub mod lmcache;
 pub mod ucm;
 pub mod version;

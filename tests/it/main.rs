@@ -14,4 +14,5 @@ mod legs;
 mod surface;
 mod tidy;
 mod vectors;
+mod vectors_keys;
 mod wire;
