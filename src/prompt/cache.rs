@@ -213,4 +213,93 @@ impl State {
 }
 
 #[cfg(test)]
-mod tests {}
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::super::special::AddedToken;
+    use super::*;
+
+    /// One id per byte, `<s>` is 1000, and a text's first byte counts double, as with tokenizers that put a blank
+    /// before it; counts the bytes it was given.
+    #[derive(Default)]
+    struct Bytewise(AtomicUsize);
+
+    impl Tokenize for Bytewise {
+        fn encode_into(&self, text: &str, _: bool, out: &mut Vec<u32>) -> Result<(), TokenizerError> {
+            self.0.fetch_add(text.len(), Ordering::Relaxed);
+            for (at, part) in text.split("<s>").enumerate() {
+                out.extend((at > 0).then_some(1000));
+                let first = if at == 0 { 2 } else { 1 };
+                out.extend(
+                    part.bytes().enumerate().map(|(i, b)| u32::from(b) * if i == 0 { first } else { 1 }),
+                );
+            }
+            Ok(())
+        }
+
+        fn added_tokens(&self) -> Vec<AddedToken> {
+            vec![AddedToken { content: "<s>".to_owned(), cuts: true }]
+        }
+    }
+
+    fn cache(tokens: usize) -> (PrefixCache, Bytewise) {
+        let tokenizer = Bytewise::default();
+        (PrefixCache::new(&tokenizer, CacheLimits { min_text_bytes: 0, tokens }, 1), tokenizer)
+    }
+
+    /// The ids, which must be those of the whole text, and how many bytes were tokenised for them.
+    fn cost(cache: &PrefixCache, tokenizer: &Bytewise, text: &str) -> usize {
+        let before = tokenizer.0.load(Ordering::Relaxed);
+        let tokens = cache.encode(tokenizer, text).unwrap();
+        let cost = tokenizer.0.load(Ordering::Relaxed) - before;
+        let mut whole = Vec::new();
+        tokenizer.encode_into(text, false, &mut whole).unwrap();
+        assert_eq!(tokens[..], whole[..], "{text}");
+        cost
+    }
+
+    #[test]
+    fn a_second_turn_pays_for_itself_alone() {
+        let (cache, tokenizer) = cache(1 << 20);
+        let first = format!("<s>{}<s>question<s>", "long ".repeat(1000));
+        assert!(cost(&cache, &tokenizer, &first) > 5000);
+        let second = format!("{first}answer<s>another<s>");
+        assert!(cost(&cache, &tokenizer, &second) < 40);
+        assert!(cost(&cache, &tokenizer, &second) < 10, "the same again");
+        let other = first.replacen("long", "lang", 1);
+        assert!(cost(&cache, &tokenizer, &other) > 5000, "another text with the same end");
+        assert_eq!((cache.stats().hits, cache.stats().misses), (2, 2));
+    }
+
+    #[test]
+    fn a_generation_prompt_that_is_not_repeated_still_hits() {
+        let (cache, tokenizer) = cache(1 << 20);
+        let common = format!("<s>{}<s>", "long ".repeat(100));
+        cost(&cache, &tokenizer, &format!("{common}<s>think"));
+        assert!(cost(&cache, &tokenizer, &format!("{common}answer<s>")) < 20);
+    }
+
+    #[test]
+    fn texts_without_cuts_are_not_kept() {
+        let (cache, tokenizer) = cache(1 << 20);
+        for text in ["", "plain", "plain"] {
+            assert_eq!(cost(&cache, &tokenizer, text), text.len());
+        }
+        assert_eq!(cache.stats().tokens, 0);
+    }
+
+    #[test]
+    fn the_least_recently_used_goes_first_and_the_bound_holds() {
+        let (cache, tokenizer) = cache(1000);
+        let text = |name: char| format!("<s>{}<s>", name.to_string().repeat(400));
+        let free = |name| cost(&cache, &tokenizer, &text(name)) < 10;
+        assert!(!free('a') && !free('b') && free('a'));
+        assert!(!free('c'));
+        assert!(free('a') && free('c') && !free('b'));
+        assert!(cache.stats().tokens <= 1000);
+        assert!(!free('x') && cache.lock().prefixes.len() <= 6);
+        let huge = format!("<s>{}<s>", "h".repeat(2000));
+        cost(&cache, &tokenizer, &huge);
+        assert!(cost(&cache, &tokenizer, &huge) > 2000, "too large to keep");
+    }
+}

@@ -9,7 +9,7 @@ use super::template::ContentFormat;
 use super::walk::{Node, arg_expr, nodes};
 
 /// Attributes that Jinja2 finds on Python's `dict` before it looks at the keys. Called, they are methods and work here
-/// too; read, they are a (true) method object there and a key here.
+/// too; read, they are a (true) method object there and a key here. A subscript finds them after the keys.
 const DICT_ATTRIBUTES: [&str; 11] =
     ["clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"];
 
@@ -47,6 +47,13 @@ pub(super) fn unknown_construct(root: &Stmt<'_>) -> Option<String> {
         Node::Expr { expr: Expr::GetAttr(get), called: false } if DICT_ATTRIBUTES.contains(&get.name) => {
             Some(format!(".{}", get.name))
         }
+        Node::Expr { expr: Expr::GetItem(get), .. } => match &get.subscript_expr {
+            Expr::Const(key) => {
+                let found = key.value.as_str().filter(|key| DICT_ATTRIBUTES.contains(key));
+                found.map(|key| format!("['{key}']"))
+            }
+            _ => None,
+        },
         Node::Expr { expr: Expr::Filter(filter), .. } if UNKNOWN_FILTERS.contains(&filter.name) => {
             Some(format!("|{}", filter.name))
         }
@@ -161,5 +168,69 @@ fn is_access(expr: &Expr<'_>, name: &str, key: Option<&str>) -> bool {
                 && matches!(&it.subscript_expr, Expr::Const(sub) if sub.value.as_str() == Some(key))
         }
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use minijinja::machinery::parse;
+
+    use super::*;
+
+    #[track_caller]
+    fn detects(source: &str, expect: ContentFormat) {
+        assert_eq!(content_format(&parse(source, "t", Default::default()).unwrap()), expect, "{source}");
+    }
+
+    #[test]
+    fn loops_over_content_want_parts() {
+        let parts = ContentFormat::OpenAi;
+        detects("{% for m in messages %}{{ m.content }}{% endfor %}", ContentFormat::String);
+        detects("{% for m in messages %}{% for c in m['content'] %}{% endfor %}{% endfor %}", parts);
+        detects("{% for m in messages %}{% for c in m.content|list %}{% endfor %}{% endfor %}", parts);
+        detects(
+            "{% set l = messages[1:] %}{% for m in l %}{% for c in m.content %}{% endfor %}{% endfor %}",
+            parts,
+        );
+        detects(
+            "{% set l = other %}{% for m in l %}{% for c in m.content %}{% endfor %}{% endfor %}",
+            ContentFormat::String,
+        );
+        detects("{% for c in content %}{% endfor %}", parts);
+        detects(
+            "{% for a, b in messages %}{% endfor %}{% for c in content %}{% endfor %}",
+            ContentFormat::String,
+        );
+    }
+
+    #[test]
+    fn macros_count_when_a_content_is_passed_to_them() {
+        let parts = ContentFormat::OpenAi;
+        let with = |call: &str| {
+            format!(
+                "{{% macro show(x, content) %}}{{% for c in content %}}{{% endfor %}}{{% endmacro %}}\
+                 {{% for m in messages %}}{{{{ {call} }}}}{{% endfor %}}"
+            )
+        };
+        detects(&with("show(1, m.content)"), parts);
+        detects(&with("show(content=m['content'], x=1)"), parts);
+        detects(&with("show(m.content, 1)"), ContentFormat::String);
+        detects(&with("m.content"), ContentFormat::String);
+    }
+
+    #[test]
+    fn what_jinja2_does_otherwise_is_named() {
+        let found = |source: &str| unknown_construct(&parse(source, "t", Default::default()).unwrap());
+        for (source, expect) in [
+            ("{{ a.items }}", ".items"),
+            ("{% if x %}{{ f(a['items']) }}{% endif %}", "['items']"),
+            ("{{ a|title }}", "|title"),
+            ("{% include 'b' %}", "another template"),
+        ] {
+            assert_eq!(found(source).as_deref(), Some(expect), "{source}");
+        }
+        for source in ["{{ a.items() }}", "{{ loop.index }}", "{{ a.format|tojson }}", "{{ a['item'] }}"] {
+            assert_eq!(found(source), None, "{source}");
+        }
     }
 }

@@ -30,6 +30,7 @@ use crate::dialect::Api;
 pub use cache::{CacheLimits, CacheStats, PrefixCache};
 pub use chat::Chat;
 pub use source::PromptSource;
+pub use special::AddedToken;
 pub use strftime::Today;
 pub use template::{ChatTemplate, ContentFormat, MAX_TEMPLATE_BYTES, TemplateError, TemplateFiles};
 pub use tokenizer::{Local, Tokenize, TokenizerError};
@@ -202,4 +203,4 @@ impl Prompter {
 }
 
 #[cfg(test)]
-mod tests {}
+mod tests;

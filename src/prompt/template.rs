@@ -155,7 +155,10 @@ impl ChatTemplate {
     }
 
     /// The text of a conversation.
-    pub(super) fn render(&self, chat: Chat, today: Today) -> Result<String, Reason> {
+    ///
+    /// # Errors
+    /// What keeps the text from being known.
+    pub fn render(&self, chat: Chat, today: Today) -> Result<String, Reason> {
         let named = |name| self.sources.iter().find(|source| source.name == name);
         let tool_use = chat.tools.as_ref().and_then(|_| named(TOOL_USE));
         let source = tool_use.or_else(|| named(DEFAULT)).ok_or(Reason::NoTemplate)?;
