@@ -268,7 +268,8 @@ mod tests {
         assert!(cost(&cache, &tokenizer, &second) < 10, "the same again");
         let other = first.replacen("long", "lang", 1);
         assert!(cost(&cache, &tokenizer, &other) > 5000, "another text with the same end");
-        assert_eq!((cache.stats().hits, cache.stats().misses), (2, 2));
+        // The last one shares the first special token.
+        assert_eq!((cache.stats().hits, cache.stats().misses), (3, 1));
     }
 
     #[test]

@@ -31,7 +31,7 @@ fn plain_numbers(value: &Value) -> bool {
 fn plain_float(float: Option<f64>) -> bool {
     float.is_some_and(|f| {
         let size = f.abs();
-        (size < LARGE && size >= SMALL) || (size == 0.0 && f.is_sign_positive())
+        (SMALL..LARGE).contains(&size) || (size == 0.0 && f.is_sign_positive())
     })
 }
 

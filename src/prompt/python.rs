@@ -63,26 +63,32 @@ fn write_repr(out: &mut String, value: &Value, depth: usize) -> Option<()> {
         ValueKind::String => write_quoted(out, value.as_str()?)?,
         // A tuple, which is not JSON and so comes from the template itself.
         ValueKind::Seq if value.downcast_object_ref::<Tuple>().is_some() => return None,
-        ValueKind::Seq if depth < MAX_DEPTH => {
-            out.push('[');
-            for (at, element) in value.try_iter().ok()?.enumerate() {
-                out.push_str(if at > 0 { ", " } else { "" });
-                write_repr(out, &element, depth + 1)?;
-            }
-            out.push(']');
-        }
-        ValueKind::Map if depth < MAX_DEPTH => {
-            out.push('{');
-            for (at, key) in value.try_iter().ok()?.enumerate() {
-                out.push_str(if at > 0 { ", " } else { "" });
-                write_repr(out, &key, depth + 1)?;
-                out.push_str(": ");
-                write_repr(out, &value.get_item(&key).ok()?, depth + 1)?;
-            }
-            out.push('}');
-        }
+        ValueKind::Seq if depth < MAX_DEPTH => write_list(out, value, depth + 1)?,
+        ValueKind::Map if depth < MAX_DEPTH => write_dict(out, value, depth + 1)?,
         _ => return None,
     }
+    Some(())
+}
+
+fn write_list(out: &mut String, value: &Value, depth: usize) -> Option<()> {
+    out.push('[');
+    for (at, element) in value.try_iter().ok()?.enumerate() {
+        out.push_str(if at > 0 { ", " } else { "" });
+        write_repr(out, &element, depth)?;
+    }
+    out.push(']');
+    Some(())
+}
+
+fn write_dict(out: &mut String, value: &Value, depth: usize) -> Option<()> {
+    out.push('{');
+    for (at, key) in value.try_iter().ok()?.enumerate() {
+        out.push_str(if at > 0 { ", " } else { "" });
+        write_repr(out, &key, depth)?;
+        out.push_str(": ");
+        write_repr(out, &value.get_item(&key).ok()?, depth)?;
+    }
+    out.push('}');
     Some(())
 }
 
