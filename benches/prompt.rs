@@ -36,7 +36,7 @@ fn messages(len_bytes: usize, conversation: usize) -> Vec<Value> {
     let turn = |at: usize| {
         let words = (0..150)
             .map(|w| format!("word{} of-{}, ", (w * 7919 + at * 104_729 + conversation) % 9973, at * w));
-        let role = if at % 2 == 0 { "user" } else { "assistant" };
+        let role = if at.is_multiple_of(2) { "user" } else { "assistant" };
         json!({"role": role, "content": words.collect::<String>()})
     };
     let one = turn(0).to_string().len();
