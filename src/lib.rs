@@ -27,6 +27,8 @@ pub mod fleet;
 #[cfg(feature = "gateway")]
 pub mod obs;
 #[cfg(feature = "gateway")]
+pub mod prompt;
+#[cfg(feature = "gateway")]
 pub mod relay;
 #[cfg(feature = "gateway")]
 pub mod route;

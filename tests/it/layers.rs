@@ -10,6 +10,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("route", &[]),
     ("error", &[]),
     ("dialect", &["codec", "error", "route"]),
+    ("prompt", &["codec", "dialect"]),
     ("obs", &["dialect"]),
     ("fleet", &["endpoint", "obs", "route"]),
     ("upstream", &["codec", "fleet"]),
@@ -24,7 +25,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 
 /// What pure modules may not name: sockets, clocks, randomness.
 const IMPURE: [&str; 7] = ["tokio", "hyper", "axum", "reqwest", "Instant::now", "SystemTime", "rand"];
-const PURE: [&str; 4] = ["codec", "dialect", "kvhash", "route"];
+const PURE: [&str; 5] = ["codec", "dialect", "kvhash", "prompt", "route"];
 
 fn sources() -> Vec<(String, PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

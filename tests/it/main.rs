@@ -6,6 +6,7 @@
 mod common;
 
 mod bad_input;
+mod chat_golden;
 mod command;
 mod dropin;
 mod honest;

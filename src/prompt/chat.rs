@@ -1,0 +1,159 @@
+//! The members of a chat request that decide on its prompt (vLLM 0.32, `ChatCompletionRequest`).
+
+use serde_json::{Map, Value};
+
+use super::source::{flag, not_truncated, present};
+use super::{Reason, json};
+use crate::codec::json::Object;
+
+/// A conversation and what the template is told about it; the messages are still the client's.
+#[derive(Debug)]
+pub struct Chat {
+    pub(super) messages: Vec<Value>,
+    /// As pydantic dumps them: `type`, `function {name, description, parameters, strict?, defer_loading?}`.
+    pub(super) tools: Option<Vec<Value>>,
+    /// Variables of the template beyond the standard ones.
+    pub(super) kwargs: Map<String, Value>,
+    pub(super) documents: Value,
+    pub(super) add_generation_prompt: bool,
+    pub(super) continue_final_message: bool,
+    pub(super) add_special_tokens: bool,
+    /// Size of the conversation's text, from which the rendering's limits follow.
+    pub(super) source_bytes: usize,
+}
+
+/// `chat_template_kwargs` that are arguments of transformers' `apply_chat_template` rather than variables, or
+/// collide with what the renderer passes itself.
+const RESERVED_KWARGS: [&str; 15] = [
+    "chat_template",
+    "conversation",
+    "conversations",
+    "documents",
+    "max_length",
+    "messages",
+    "padding",
+    "return_assistant_tokens_mask",
+    "return_dict",
+    "return_tensors",
+    "self",
+    "tokenize",
+    "tokenizer_kwargs",
+    "tools",
+    "truncation",
+];
+
+/// What `reasoning_effort` may be.
+const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
+
+impl Chat {
+    pub(super) fn read(body: &Object) -> Result<Self, Reason> {
+        if present(body, "chat_template").is_some() {
+            return Err(Reason::ClientTemplate);
+        }
+        not_truncated(body)?;
+        let messages = present(body, "messages").ok_or(Reason::Shape)?;
+        let source_bytes = body.bytes().len();
+        let Value::Array(messages) = json::parse(messages.raw())? else { return Err(Reason::Shape) };
+        let chat = Self {
+            messages,
+            tools: tools(body)?,
+            kwargs: kwargs(body)?,
+            documents: documents(body)?,
+            add_generation_prompt: flag(body, "add_generation_prompt", true)?,
+            continue_final_message: flag(body, "continue_final_message", false)?,
+            add_special_tokens: flag(body, "add_special_tokens", false)?,
+            source_bytes,
+        };
+        if chat.messages.is_empty() || (chat.continue_final_message && chat.add_generation_prompt) {
+            return Err(Reason::Shape);
+        }
+        Ok(chat)
+    }
+}
+
+/// The client's variables; those of the request itself win over them, and null or `"auto"` count as not given.
+fn kwargs(body: &Object) -> Result<Map<String, Value>, Reason> {
+    let mut kwargs = match present(body, "chat_template_kwargs") {
+        None => Map::new(),
+        Some(value) => match json::parse(value.raw())? {
+            Value::Object(members) => members,
+            _ => return Err(Reason::Shape),
+        },
+    };
+    if kwargs.keys().any(|key| RESERVED_KWARGS.contains(&key.as_str())) {
+        return Err(Reason::TemplateKwargs);
+    }
+    if let Some(effort) = present(body, "reasoning_effort") {
+        let effort =
+            effort.as_str().filter(|effort| EFFORTS.contains(&effort.as_ref())).ok_or(Reason::Shape)?;
+        if !kwargs.contains_key("enable_thinking") {
+            kwargs.insert("enable_thinking".to_owned(), Value::Bool(effort != "none"));
+        }
+        kwargs.insert("reasoning_effort".to_owned(), Value::String(effort.into_owned()));
+    }
+    kwargs.retain(|_, value| !(value.is_null() || value == "auto"));
+    kwargs.shift_remove("add_generation_prompt");
+    kwargs.shift_remove("continue_final_message");
+    Ok(kwargs)
+}
+
+/// A list of string-to-string maps, or null.
+fn documents(body: &Object) -> Result<Value, Reason> {
+    let Some(documents) = present(body, "documents") else { return Ok(Value::Null) };
+    let documents = json::parse(documents.raw())?;
+    let strings = |document: &Value| document.as_object().is_some_and(|d| d.values().all(Value::is_string));
+    match &documents {
+        Value::Array(items) if items.iter().all(strings) => Ok(documents),
+        _ => Err(Reason::Shape),
+    }
+}
+
+fn tools(body: &Object) -> Result<Option<Vec<Value>>, Reason> {
+    let Some(tools) = present(body, "tools") else { return Ok(None) };
+    match json::parse(tools.raw())? {
+        Value::Array(tools) if !tools.is_empty() => {
+            tools.into_iter().map(tool).collect::<Result<_, _>>().map(Some)
+        }
+        _ => Err(Reason::Shape),
+    }
+}
+
+/// `ChatCompletionToolsParam.model_dump()`: known members in the order of the class, `null` where absent.
+fn tool(tool: Value) -> Result<Value, Reason> {
+    let Value::Object(mut tool) = tool else { return Err(Reason::Shape) };
+    if tool.get("type").is_some_and(|kind| kind != "function") {
+        return Err(Reason::Shape);
+    }
+    let Some(Value::Object(mut function)) = tool.shift_remove("function") else { return Err(Reason::Shape) };
+    let defer = optional(&mut tool, "defer_loading", Value::is_boolean)?;
+    let mut out = Map::new();
+    let name = function.shift_remove("name").filter(Value::is_string).ok_or(Reason::Shape)?;
+    out.insert("name".to_owned(), name);
+    out.insert("description".to_owned(), optional(&mut function, "description", Value::is_string)?);
+    out.insert("parameters".to_owned(), optional(&mut function, "parameters", Value::is_object)?);
+    let strict = optional(&mut function, "strict", Value::is_boolean)?;
+    let own_defer = optional(&mut function, "defer_loading", Value::is_boolean)?;
+    let inner_defer = if own_defer.is_null() { defer.clone() } else { own_defer };
+    insert_present(&mut out, "strict", strict);
+    insert_present(&mut out, "defer_loading", inner_defer);
+    let mut whole = Map::new();
+    whole.insert("type".to_owned(), Value::from("function"));
+    whole.insert("function".to_owned(), Value::Object(out));
+    insert_present(&mut whole, "defer_loading", defer);
+    Ok(Value::Object(whole))
+}
+
+/// A member that is absent, null or of the right type.
+fn optional(from: &mut Map<String, Value>, key: &str, right: fn(&Value) -> bool) -> Result<Value, Reason> {
+    match from.shift_remove(key) {
+        None | Some(Value::Null) => Ok(Value::Null),
+        Some(value) if right(&value) => Ok(value),
+        Some(_) => Err(Reason::Shape),
+    }
+}
+
+fn insert_present(into: &mut Map<String, Value>, key: &str, value: Value) {
+    if !value.is_null() {
+        into.insert(key.to_owned(), value);
+    }
+}

@@ -1,0 +1,206 @@
+//! From a request's body to the token ids that the engine will see, as vLLM 0.32 computes them.
+//!
+//! Pure CPU work: `source` reads the body, `template` renders a conversation as transformers does, `tokenizer`
+//! turns text into ids, and `cache` remembers the ids of prefixes. Whatever can't be computed to the last token says
+//! so with a [`Reason`]; nothing here guesses, and no input makes it panic or run for ever.
+
+mod cache;
+mod chat;
+mod continued;
+mod detect;
+mod jinja;
+mod json;
+mod message;
+mod parts;
+mod python;
+mod pyvalue;
+mod source;
+mod special;
+mod strftime;
+mod template;
+mod tojson;
+mod tokenizer;
+mod walk;
+
+use std::sync::Arc;
+
+use crate::codec::json::Object;
+use crate::dialect::Api;
+
+pub use cache::{CacheLimits, CacheStats, PrefixCache};
+pub use chat::Chat;
+pub use source::PromptSource;
+pub use special::AddedToken;
+pub use strftime::Today;
+pub use template::{ChatTemplate, ContentFormat, MAX_TEMPLATE_BYTES, TemplateError, TemplateFiles};
+pub use tokenizer::{Local, Tokenize, TokenizerError};
+
+/// Longest text that is tokenised here, in bytes; a longer one is [`Reason::TooLong`].
+pub const MAX_TEXT_BYTES: usize = 64 << 20;
+
+/// Why a prompt's tokens are not known here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The API's prompt is built inside the engine (responses, messages).
+    Api,
+    /// Images, audio, video or files.
+    Media,
+    /// The prompt is given as embeddings.
+    Embeds,
+    /// Several prompts in one request.
+    Batch,
+    /// `truncate_prompt_tokens` is set: the engine cuts by its own limits.
+    Truncation,
+    /// A part of the body has a shape that the engine refuses, or that we don't know.
+    Shape,
+    /// A value that Python's JSON reader takes and ours doesn't, or a number whose Python spelling is in doubt.
+    Json,
+    /// The client brought its own chat template.
+    ClientTemplate,
+    /// A `chat_template_kwargs` member that changes more than the template's variables.
+    TemplateKwargs,
+    /// There is no chat template (for this kind of request).
+    NoTemplate,
+    /// The template uses a construct that we don't render as Jinja2 does, or failed on this conversation.
+    Template,
+    /// The template refused the conversation (`raise_exception`); so will the engine.
+    Rejected,
+    /// The rendering took more steps or bytes than is sane.
+    Limit,
+    /// The text is longer than [`MAX_TEXT_BYTES`].
+    TooLong,
+    /// The tokenizer failed on the text.
+    Tokenizer,
+    /// There is no tokenizer.
+    NoTokenizer,
+}
+
+impl Reason {
+    /// All of them, for tables.
+    pub const ALL: [Reason; 16] = [
+        Reason::Api,
+        Reason::Media,
+        Reason::Embeds,
+        Reason::Batch,
+        Reason::Truncation,
+        Reason::Shape,
+        Reason::Json,
+        Reason::ClientTemplate,
+        Reason::TemplateKwargs,
+        Reason::NoTemplate,
+        Reason::Template,
+        Reason::Rejected,
+        Reason::Limit,
+        Reason::TooLong,
+        Reason::Tokenizer,
+        Reason::NoTokenizer,
+    ];
+
+    /// A short stable name for metrics and logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reason::Api => "api",
+            Reason::Media => "media",
+            Reason::Embeds => "embeds",
+            Reason::Batch => "batch",
+            Reason::Truncation => "truncation",
+            Reason::Shape => "shape",
+            Reason::Json => "json",
+            Reason::ClientTemplate => "client_template",
+            Reason::TemplateKwargs => "template_kwargs",
+            Reason::NoTemplate => "no_template",
+            Reason::Template => "template",
+            Reason::Rejected => "rejected",
+            Reason::Limit => "limit",
+            Reason::TooLong => "too_long",
+            Reason::Tokenizer => "tokenizer",
+            Reason::NoTokenizer => "no_tokenizer",
+        }
+    }
+}
+
+/// How far [`Prompt::tokens`] can be trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exactness {
+    /// They are the engine's, to the last one.
+    Exact,
+    /// They are not known, and empty: route by load.
+    Inexact(Reason),
+}
+
+/// A request's prompt.
+#[derive(Clone, Debug)]
+pub struct Prompt {
+    /// Token ids; empty when inexact.
+    pub tokens: Arc<[u32]>,
+    /// Whether they are the engine's.
+    pub exactness: Exactness,
+}
+
+impl Prompt {
+    fn unknown(reason: Reason) -> Self {
+        Self { tokens: Arc::default(), exactness: Exactness::Inexact(reason) }
+    }
+}
+
+/// What one model needs to compute prompts; shared by all requests.
+pub struct Prompter {
+    template: Option<ChatTemplate>,
+    tokenizer: Option<Arc<dyn Tokenize>>,
+    cache: PrefixCache,
+}
+
+impl Prompter {
+    /// Without a tokenizer only prompts of token ids are exact; without a template, no chat is.
+    pub fn new(
+        template: Option<ChatTemplate>,
+        tokenizer: Option<Arc<dyn Tokenize>>,
+        cache: PrefixCache,
+    ) -> Self {
+        Self { template, tokenizer, cache }
+    }
+
+    /// The prompt of a request; `today` is what the engine's calendar shows.
+    pub fn prompt(&self, api: Api, body: &Object, today: Today) -> Prompt {
+        match self.tokens(api, body, today) {
+            Ok(tokens) => Prompt { tokens, exactness: Exactness::Exact },
+            Err(reason) => Prompt::unknown(reason),
+        }
+    }
+
+    /// Counters of the prefix cache.
+    pub fn cache_stats(&self) -> CacheStats {
+        self.cache.stats()
+    }
+
+    fn tokens(&self, api: Api, body: &Object, today: Today) -> Result<Arc<[u32]>, Reason> {
+        match PromptSource::read(api, body)? {
+            PromptSource::TokenIds(ids) => Ok(ids),
+            PromptSource::Text { text, add_special_tokens } => self.encode(&text, add_special_tokens),
+            PromptSource::Messages(chat) => {
+                // Before the work of rendering.
+                self.tokenizer.as_ref().ok_or(Reason::NoTokenizer)?;
+                let add_special_tokens = chat.add_special_tokens;
+                let text = self.template.as_ref().ok_or(Reason::NoTemplate)?.render(*chat, today)?;
+                self.encode(&text, add_special_tokens)
+            }
+        }
+    }
+
+    fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Arc<[u32]>, Reason> {
+        let tokenizer = self.tokenizer.as_deref().ok_or(Reason::NoTokenizer)?;
+        if text.len() > MAX_TEXT_BYTES {
+            return Err(Reason::TooLong);
+        }
+        if !add_special_tokens {
+            return self.cache.encode(tokenizer, text).map_err(|_| Reason::Tokenizer);
+        }
+        let mut tokens = Vec::new();
+        tokenizer.encode_into(text, true, &mut tokens).map_err(|_| Reason::Tokenizer)?;
+        Ok(tokens.into())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,98 @@
+//! Where a request's prompt stands in its body.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use super::Reason;
+use super::chat::Chat;
+use crate::codec::json::{Object, Value};
+use crate::dialect::Api;
+
+/// Most token ids read from one body; beyond any context window.
+const MAX_TOKEN_IDS: usize = 16 << 20;
+
+/// A prompt as the client spelled it.
+#[derive(Debug)]
+pub enum PromptSource {
+    /// A conversation for a chat template.
+    Messages(Box<Chat>),
+    /// A text to tokenise.
+    Text {
+        /// The text.
+        text: String,
+        /// Whether the tokenizer's own marks (such as a begin-of-sequence token) are added.
+        add_special_tokens: bool,
+    },
+    /// Token ids, used as they are.
+    TokenIds(Arc<[u32]>),
+}
+
+impl PromptSource {
+    /// Reads the members of vLLM 0.32's request types (`ChatCompletionRequest`, `CompletionRequest`,
+    /// `GenerateRequest`) that decide on the prompt.
+    ///
+    /// # Errors
+    /// What makes the prompt unknowable here; a body that the engine will refuse is [`Reason::Shape`].
+    pub fn read(api: Api, body: &Object) -> Result<Self, Reason> {
+        match api {
+            Api::Chat => Chat::read(body).map(|chat| Self::Messages(Box::new(chat))),
+            Api::Completions => completion(body),
+            Api::Generate => generate(body),
+            Api::Responses | Api::Messages => Err(Reason::Api),
+        }
+    }
+}
+
+fn completion(body: &Object) -> Result<PromptSource, Reason> {
+    if present(body, "prompt_embeds").is_some() {
+        return Err(Reason::Embeds);
+    }
+    let prompt = present(body, "prompt").ok_or(Reason::Shape)?;
+    not_truncated(body)?;
+    let add_special_tokens = flag(body, "add_special_tokens", true)?;
+    let text = |text: Cow<'_, str>| PromptSource::Text { text: text.into_owned(), add_special_tokens };
+    if prompt.is_string() {
+        return prompt.as_str().map(text).ok_or(Reason::Json);
+    }
+    let first = prompt.first_element().ok_or(Reason::Shape)?;
+    if !(first.is_string() || first.is_array()) {
+        return token_ids(&prompt).map(PromptSource::TokenIds);
+    }
+    match prompt.array_len_capped(2) {
+        Some(1) if first.is_string() => first.as_str().map(text).ok_or(Reason::Json),
+        Some(1) => token_ids(&first).map(PromptSource::TokenIds),
+        Some(_) => Err(Reason::Batch),
+        None => Err(Reason::Shape),
+    }
+}
+
+fn generate(body: &Object) -> Result<PromptSource, Reason> {
+    if present(body, "features").is_some() {
+        return Err(Reason::Media);
+    }
+    not_truncated(body)?;
+    token_ids(&present(body, "token_ids").ok_or(Reason::Shape)?).map(PromptSource::TokenIds)
+}
+
+fn token_ids(value: &Value<'_>) -> Result<Arc<[u32]>, Reason> {
+    // A token id and its comma take two bytes at least.
+    if value.raw().len() / 2 > MAX_TOKEN_IDS {
+        return Err(Reason::TooLong);
+    }
+    let ids: Vec<u32> = serde_json::from_slice(value.raw()).map_err(|_| Reason::Shape)?;
+    if ids.is_empty() { Err(Reason::Shape) } else { Ok(ids.into()) }
+}
+
+/// A member that is there and not null.
+pub(super) fn present<'a>(body: &'a Object, key: &str) -> Option<Value<'a>> {
+    body.get(key).filter(|value| !value.is_null())
+}
+
+/// A boolean member. The engine takes more spellings (`"yes"`, `1`); they are too rare to follow.
+pub(super) fn flag(body: &Object, key: &str, default: bool) -> Result<bool, Reason> {
+    body.get(key).map_or(Ok(default), |value| value.as_bool().ok_or(Reason::Shape))
+}
+
+pub(super) fn not_truncated(body: &Object) -> Result<(), Reason> {
+    if present(body, "truncate_prompt_tokens").is_some() { Err(Reason::Truncation) } else { Ok(()) }
+}

@@ -1,0 +1,167 @@
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::codec::json::ScanLimits;
+
+const CHATML: &str =
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}";
+const TODAY: Today = Today { year: 2026, month: 1, day: 2 };
+
+/// One id per byte.
+struct Bytewise;
+
+impl Tokenize for Bytewise {
+    fn encode_into(
+        &self,
+        text: &str,
+        add_special_tokens: bool,
+        out: &mut Vec<u32>,
+    ) -> Result<(), TokenizerError> {
+        out.extend(add_special_tokens.then_some(1));
+        out.extend(text.bytes().map(u32::from));
+        Ok(())
+    }
+
+    fn added_tokens(&self) -> Vec<AddedToken> {
+        Vec::new()
+    }
+}
+
+fn template(source: &str) -> Result<ChatTemplate, TemplateError> {
+    ChatTemplate::new(TemplateFiles { chat_template: Some(source), ..Default::default() })
+}
+
+fn prompter(source: &str) -> Prompter {
+    Prompter::new(Some(template(source).unwrap()), Some(Arc::new(Bytewise)), PrefixCache::off())
+}
+
+fn ask(prompter: &Prompter, api: Api, body: &str) -> Result<String, Reason> {
+    let object = Object::scan(Bytes::copy_from_slice(body.as_bytes()), ScanLimits::default()).unwrap();
+    let prompt = prompter.prompt(api, &object, TODAY);
+    match prompt.exactness {
+        Exactness::Exact => {
+            Ok(prompt.tokens.iter().map(|id| char::from(u8::try_from(*id).unwrap())).collect())
+        }
+        Exactness::Inexact(reason) => {
+            assert!(prompt.tokens.is_empty(), "{body}");
+            Err(reason)
+        }
+    }
+}
+
+fn chat(source: &str, body: &Value) -> Result<String, Reason> {
+    ask(&prompter(source), Api::Chat, &body.to_string())
+}
+
+#[test]
+fn a_chat_is_rendered_and_tokenised() {
+    let body = json!({"messages": [{"role": "user", "content": "Hi"}]});
+    assert_eq!(chat(CHATML, &body).as_deref(), Ok("<|im_start|>user\nHi<|im_end|>\n"));
+}
+
+#[test]
+fn prompts_are_read_from_where_each_api_has_them() {
+    let prompter = prompter(CHATML);
+    for (api, body, expect) in [
+        (Api::Completions, r#"{"prompt":"ab"}"#, Ok("\u{1}ab")),
+        (Api::Completions, r#"{"prompt":["ab"],"add_special_tokens":false}"#, Ok("ab")),
+        (Api::Completions, r#"{"prompt":[97, 98]}"#, Ok("ab")),
+        (Api::Completions, r#"{"prompt":[[97]]}"#, Ok("a")),
+        (Api::Completions, r#"{"prompt":["a","b"]}"#, Err(Reason::Batch)),
+        (Api::Completions, r#"{"prompt":[]}"#, Err(Reason::Shape)),
+        (Api::Completions, r#"{"prompt":[-1]}"#, Err(Reason::Shape)),
+        (Api::Completions, r#"{"prompt":"\ud800"}"#, Err(Reason::Json)),
+        (Api::Completions, r#"{"prompt":null,"prompt_embeds":"x"}"#, Err(Reason::Embeds)),
+        (Api::Completions, r#"{"prompt":"a","truncate_prompt_tokens":5}"#, Err(Reason::Truncation)),
+        (Api::Completions, r#"{"prompt":"a","add_special_tokens":1}"#, Err(Reason::Shape)),
+        (Api::Generate, r#"{"token_ids":[97]}"#, Ok("a")),
+        (Api::Generate, r#"{"token_ids":[97],"features":{}}"#, Err(Reason::Media)),
+        (Api::Responses, r#"{"input":"a"}"#, Err(Reason::Api)),
+        (Api::Messages, r#"{"messages":[]}"#, Err(Reason::Api)),
+    ] {
+        assert_eq!(ask(&prompter, api, body).as_deref(), expect.as_ref().copied(), "{body}");
+    }
+}
+
+#[test]
+fn what_is_not_known_says_why() {
+    let user = json!({"role": "user", "content": "a"});
+    for (body, reason) in [
+        (json!({}), Reason::Shape),
+        (json!({"messages": "a"}), Reason::Shape),
+        (json!({"messages": [user], "chat_template": "x"}), Reason::ClientTemplate),
+        (json!({"messages": [user], "chat_template_kwargs": {"tokenize": true}}), Reason::TemplateKwargs),
+        (json!({"messages": [user], "chat_template_kwargs": {"x": 1e300}}), Reason::Json),
+        (json!({"messages": [user], "reasoning_effort": "most"}), Reason::Shape),
+        (json!({"messages": [user], "truncate_prompt_tokens": -1}), Reason::Truncation),
+        (json!({"messages": [user], "tools": [{"type": "custom"}]}), Reason::Shape),
+        (
+            json!({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}),
+            Reason::Media,
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "uuid": "x"}]}]}),
+            Reason::Shape,
+        ),
+        (json!({"messages": [{"role": "user", "content": 5}]}), Reason::Shape),
+    ] {
+        assert_eq!(chat(CHATML, &body), Err(reason), "{body}");
+    }
+    let none = Prompter::new(None, Some(Arc::new(Bytewise)), PrefixCache::off());
+    let body = json!({"messages": [user]}).to_string();
+    assert_eq!(ask(&none, Api::Chat, &body), Err(Reason::NoTemplate));
+    let none = Prompter::new(Some(template(CHATML).unwrap()), None, PrefixCache::off());
+    assert_eq!(ask(&none, Api::Chat, &body), Err(Reason::NoTokenizer));
+    assert_eq!(ask(&none, Api::Completions, r#"{"prompt":[97]}"#).as_deref(), Ok("a"));
+}
+
+#[test]
+fn templates_that_fail_or_never_end_are_stopped() {
+    let body = json!({"messages": [{"role": "user", "content": "a"}]});
+    for (source, reason) in [
+        ("{{ raise_exception('no') }}", Reason::Rejected),
+        ("{{ messages[0].nothing.at_all }}", Reason::Template),
+        ("{% for i in range(9000) %}{% for j in range(9000) %}{% endfor %}{% endfor %}", Reason::Limit),
+        ("{% set x = 'x' * 3000000 %}{{ x }}", Reason::Limit),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", Reason::Template),
+    ] {
+        assert_eq!(chat(source, &body), Err(reason), "{source}");
+    }
+}
+
+#[test]
+fn templates_come_from_the_models_files() {
+    let user = |tools: bool| {
+        let mut body = json!({"messages": [{"role": "user", "content": "a"}]});
+        if tools {
+            body["tools"] = json!([{"function": {"name": "f"}}]);
+        }
+        body
+    };
+    let of = |config: &Value, tools: bool| {
+        let files = TemplateFiles { tokenizer_config: Some(&config.to_string()), ..Default::default() };
+        let prompter = Prompter::new(
+            Some(ChatTemplate::new(files).unwrap()),
+            Some(Arc::new(Bytewise)),
+            PrefixCache::off(),
+        );
+        ask(&prompter, Api::Chat, &user(tools).to_string()).unwrap()
+    };
+    let one = json!({"chat_template": "{{ bos_token }}{{ eos_token }}.", "bos_token": {"content": "<b>"}, "eos_token": "<e>"});
+    assert_eq!(of(&one, false), "<b><e>.");
+    let named = json!({"chat_template": [
+        {"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}, {"name": "rag", "template": "x"}
+    ]});
+    assert_eq!((of(&named, false), of(&named, true)), ("plain".to_owned(), "tools".to_owned()));
+    assert!(matches!(ChatTemplate::new(TemplateFiles::default()), Err(TemplateError::Missing)));
+    assert!(matches!(template("{% if %}"), Err(TemplateError::Syntax(_))));
+    assert!(matches!(template("{{ a.items }}"), Err(TemplateError::Construct(_))));
+    assert!(matches!(template(&" ".repeat(MAX_TEMPLATE_BYTES + 1)), Err(TemplateError::TooLong)));
+}
+
+#[test]
+fn reasons_have_distinct_names() {
+    let names: std::collections::BTreeSet<&str> = Reason::ALL.iter().map(|reason| reason.name()).collect();
+    assert_eq!(names.len(), Reason::ALL.len());
+}
