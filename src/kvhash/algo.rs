@@ -71,6 +71,12 @@ impl Algo {
     }
 }
 
+impl AsRef<[u8]> for BlockHash {
+    fn as_ref(&self) -> &[u8] {
+        self.as_bytes()
+    }
+}
+
 impl BlockHash {
     /// Of up to 32 bytes, such as a parent in a KV event. None for more.
     pub fn from_slice(hash: &[u8]) -> Option<Self> {
