@@ -134,11 +134,9 @@ impl App {
         gateway.tasks.close();
         let _ = tokio::time::timeout(RELEASE_GRACE, gateway.tasks.wait()).await;
         drop(tasks);
-        let relay = Arc::downgrade(&gateway.relay);
-        drop(gateway);
-        // The releasing task holds the relay, and the relay the way into its own queue: it ends when nothing is left in it.
+        // The releasing task holds the relay, and the relay the way into its own queue: it never ends by itself.
         let _ = tokio::time::timeout(RELEASE_GRACE, async {
-            while relay.upgrade().is_some_and(|r| r.releases.pending()) {
+            while gateway.relay.releases.pending() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         })

@@ -41,8 +41,7 @@ pub enum BadReply {
 
 /// The edit for the prefill leg: one token, not streamed, one choice, and the request to keep the KV.
 pub fn prefill_edit(api: Api, body: &Object) -> Edit {
-    let edit = one_token(api, body, guard::edit()).drop("stream_options");
-    edit.set(PARAMS, Bytes::from_static(ASK))
+    one_token(api, body).set(PARAMS, Bytes::from_static(ASK))
 }
 
 /// The edit for the decode leg: the client's body and the hand-off, which is left out when there is none.
@@ -55,11 +54,12 @@ pub fn decode_edit(handoff: Option<&Bytes>) -> Edit {
 
 /// The edit for a decode leg whose only purpose is that the prefiller's KV is fetched, and so freed.
 pub fn release_edit(api: Api, body: &Object, handoff: &Bytes) -> Edit {
-    one_token(api, body, guard::edit()).drop("stream_options").set(PARAMS, handoff.clone())
+    one_token(api, body).set(PARAMS, handoff.clone())
 }
 
-fn one_token(api: Api, body: &Object, edit: Edit) -> Edit {
-    let edit = edit.set("stream", FALSE);
+/// What a leg is sent that is to compute the prompt and one token, and to answer at once.
+fn one_token(api: Api, body: &Object) -> Edit {
+    let edit = guard::edit().drop("stream_options").set("stream", FALSE);
     let edit = match api {
         Api::Chat | Api::Completions => {
             let edit = edit.set("max_tokens", ONE).set("min_tokens", ONE).drop("best_of");

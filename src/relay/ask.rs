@@ -2,11 +2,13 @@
 
 use std::time::Instant;
 
-use http::HeaderMap;
 use http::uri::PathAndQuery;
+use http::{HeaderMap, Method};
 
-use crate::codec::json::Object;
+use crate::codec::json::{Edit, Object};
 use crate::dialect::{Api, Shape};
+use crate::fleet::Instance;
+use crate::upstream::Leg;
 
 /// A generating request: its body scanned, its headers cleaned.
 #[derive(Debug)]
@@ -27,4 +29,17 @@ pub struct Ask {
     pub http2: bool,
     /// When its head was read.
     pub arrived: Instant,
+}
+
+impl Ask {
+    /// Its leg on `instance`, with `edit` applied to the body.
+    pub fn leg<'a>(&'a self, instance: &'a Instance, edit: &Edit) -> Leg<'a> {
+        Leg {
+            instance,
+            method: Method::POST,
+            target: &self.target,
+            headers: self.headers.clone(),
+            body: self.body.splice(edit),
+        }
+    }
 }

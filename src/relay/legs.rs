@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderValue, Method, Response, StatusCode, header};
+use http::{HeaderValue, Response, StatusCode, header};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::timeout;
@@ -22,7 +22,7 @@ use crate::relay::ask::Ask;
 use crate::relay::release::{self, Duty};
 use crate::relay::settings::Settings;
 use crate::relay::stream::{Source, Stream};
-use crate::upstream::{Leg, Written, collect};
+use crate::upstream::{Written, collect};
 
 /// What is read of the body of a failure, and for how long, so that its connection can be used again.
 const FAILURE_BODY_BYTES: usize = 64 << 10;
@@ -202,13 +202,7 @@ impl Relay {
         edit: &Edit,
         written: &Written,
     ) -> Result<Response<Incoming>, Failure> {
-        let leg = Leg {
-            instance: seat.instance(),
-            method: Method::POST,
-            target: &ask.target,
-            headers: ask.headers.clone(),
-            body: ask.body.splice(edit),
-        };
+        let leg = ask.leg(seat.instance(), edit);
         let response = self.upstream.send(leg, written).await.map_err(|e| {
             let why = if e.connect { Why::Connect } else { Why::Broken };
             Failure::new(why, written.get(), e.causes())

@@ -14,7 +14,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{Method, StatusCode};
+use http::StatusCode;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
@@ -26,7 +26,7 @@ use crate::relay::Relay;
 use crate::relay::ask::Ask;
 use crate::relay::legs::{Failure, PrefillEnd};
 use crate::relay::pause;
-use crate::upstream::{Leg, Written};
+use crate::upstream::Written;
 
 /// A hand-off is used within this share of its lease: the decoder still needs time to fetch.
 const LEASE_SHARE: f64 = 0.8;
@@ -292,14 +292,7 @@ impl Relay {
     async fn fetch_once(&self, lost: &Lost, seat: &Seat, written: &Written) -> Option<StatusCode> {
         let ask = &lost.ask;
         let edit = kv_transfer::release_edit(ask.api, &ask.body, &lost.handoff);
-        let leg = Leg {
-            instance: seat.instance(),
-            method: Method::POST,
-            target: &ask.target,
-            headers: ask.headers.clone(),
-            body: ask.body.splice(&edit),
-        };
-        Some(self.upstream.send(leg, written).await.ok()?.status())
+        Some(self.upstream.send(ask.leg(seat.instance(), &edit), written).await.ok()?.status())
     }
 }
 
