@@ -161,6 +161,16 @@ pub enum Problem {
         /// The key.
         key: &'static str,
     },
+    /// A value that needs another key.
+    #[error("{key} = {value} needs {needed}")]
+    Needs {
+        /// The key.
+        key: &'static str,
+        /// Its value.
+        value: &'static str,
+        /// The key that is missing.
+        needed: &'static str,
+    },
     /// A secret that cannot stand in an HTTP header.
     #[error(
         "{key} holds a space, line end or other character that no key has: is there a newline at its end?"

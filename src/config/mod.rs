@@ -6,6 +6,7 @@
 pub mod error;
 pub mod load;
 pub mod report;
+pub mod model;
 mod schema;
 mod source;
 mod validate;
@@ -14,7 +15,10 @@ pub mod values;
 pub use crate::endpoint::{Endpoint, HostError};
 pub use error::{ConfigError, ConfigErrors, Problem};
 pub use load::{Env, Loaded, Origin, Origins, process_env};
-pub use values::{Level, LogFormat, Policy, Secret, UnknownName};
+pub use model::{Hash, Key, Prompt};
+pub use values::{
+    ContentFormat, HashAlgo, HashScheme, KeyLayout, KeyStore, Level, LogFormat, Policy, Secret, Tokens, UnknownName,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +38,12 @@ pub struct Config {
     pub engine: Engine,
     /// How a place is chosen.
     pub route: Route,
+    /// How a request becomes the token ids that the engines see.
+    pub prompt: Prompt,
+    /// How the engines hash their KV blocks.
+    pub hash: Hash,
+    /// How the pool that the engines share names their blocks.
+    pub key: Key,
     /// How often a failed leg is tried again.
     pub retry: Retry,
     /// How long each step may take.
@@ -167,6 +177,10 @@ pub struct Limit {
     pub json_members: usize,
     /// Hand-offs waiting to be released at a prefiller.
     pub releases: usize,
+    /// Token ids kept of earlier prompts, 4 bytes each; 0 = none are kept.
+    pub prompt_cache_tokens: usize,
+    /// Questions to the engines' `/tokenize` at once.
+    pub tokenize_inflight: usize,
 }
 
 /// `[log]`: what is logged, and in which form.
@@ -266,6 +280,8 @@ impl Default for Limit {
             json_depth: 512,
             json_members: 4_096,
             releases: 1_024,
+            prompt_cache_tokens: 16 << 20,
+            tokenize_inflight: 64,
         }
     }
 }

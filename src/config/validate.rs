@@ -1,6 +1,6 @@
 //! What types cannot say about a configuration: bounds, endpoints, secrets. Finds everything at once.
 
-use super::{Config, Problem, Secret};
+use super::{Config, Problem, Secret, Tokens};
 use crate::endpoint::{Endpoint, HostError, parse_host};
 use std::collections::BTreeSet;
 
@@ -18,6 +18,14 @@ const MAX_WORKERS: u64 = 1_024;
 const MAX_ATTEMPTS: u64 = 1_000;
 /// Deepest JSON, levels.
 const MAX_DEPTH: u64 = 1 << 16;
+/// Most token ids kept of earlier prompts: 16 GiB.
+const MAX_CACHE_TOKENS: u64 = 1 << 32;
+/// Largest parallel size, and most heads or layers.
+const MAX_PARALLEL: u64 = 4_096;
+/// Largest block, tokens.
+const MAX_BLOCK_TOKENS: u64 = 1 << 20;
+/// Python 3.255 is far.
+const MAX_PYTHON_MINOR: u64 = 255;
 /// Most engines in a role.
 const MAX_ENGINES: usize = 4_096;
 
@@ -44,12 +52,16 @@ impl Config {
         }
         secret("engine.api_key", self.engine.api_key.as_ref(), &mut invalid);
         secret("server.admin_key", self.server.admin_key.as_ref(), &mut invalid);
-        let bounds = [self.bounds(), self.time_bounds(), self.limit_bounds()].concat();
-        invalid.extend(bounds.into_iter().filter(|(_, value, min, max)| !(min..=max).contains(&value)).map(
+        self.texts(&mut invalid);
+        invalid.extend(self.all_bounds().into_iter().filter(|(_, value, min, max)| !(min..=max).contains(&value)).map(
             |(key, value, min, max)| (key, Problem::OutOfRange { key, value: value.to_string(), min, max }),
         ));
         self.pauses(&mut invalid);
         invalid
+    }
+
+    fn all_bounds(&self) -> Vec<Bound> {
+        [self.bounds(), self.time_bounds(), self.limit_bounds(), self.model_bounds()].concat()
     }
 
     fn bounds(&self) -> Vec<Bound> {
@@ -106,7 +118,54 @@ impl Config {
             ("limit.json_depth", wide(limit.json_depth), 1, MAX_DEPTH),
             ("limit.json_members", wide(limit.json_members), 1, MAX_COUNT),
             ("limit.releases", wide(limit.releases), 1, MAX_COUNT),
+            ("limit.prompt_cache_tokens", wide(limit.prompt_cache_tokens), 0, MAX_CACHE_TOKENS),
+            ("limit.tokenize_inflight", wide(limit.tokenize_inflight), 1, MAX_COUNT),
         ]
+    }
+
+    fn model_bounds(&self) -> Vec<Bound> {
+        let Self { prompt, hash, key, .. } = self;
+        let size = |name, value: u32, min| (name, u64::from(value), min, MAX_PARALLEL);
+        vec![
+            ("prompt.verify_interval_ms", prompt.verify_interval_ms, 100, MAX_MS),
+            ("prompt.budget_ms", prompt.budget_ms, 1, MAX_MS),
+            ("hash.block_tokens", u64::from(hash.block_tokens), 0, MAX_BLOCK_TOKENS),
+            size("key.tp", key.tp, 1),
+            size("key.pp", key.pp, 1),
+            size("key.pcp", key.pcp, 1),
+            size("key.dcp", key.dcp, 1),
+            size("key.kv_heads", key.kv_heads, 1),
+            size("key.peer_tp", key.peer_tp, 0),
+            size("key.store_tp", key.store_tp, 0),
+            size("key.layers", key.layers, 1),
+            ("key.python_minor", u64::from(key.python_minor), 0, MAX_PYTHON_MINOR),
+        ]
+    }
+
+    /// Texts that may be left out but not be empty, and what one key needs of another.
+    fn texts(&self, invalid: &mut Vec<Invalid>) {
+        let Self { prompt, hash, key, .. } = self;
+        let texts = [
+            ("prompt.model_path", &prompt.model_path),
+            ("prompt.chat_template", &prompt.chat_template),
+            ("hash.version", &hash.version),
+            ("hash.release", &hash.release),
+            ("hash.layout_digest", &hash.layout_digest),
+            ("hash.speculation", &hash.speculation),
+            ("key.preset", &key.preset),
+            ("key.template", &key.template),
+            ("key.model", &key.model),
+        ];
+        let empty = texts.into_iter().filter(|(_, text)| text.as_deref() == Some(""));
+        invalid.extend(empty.map(|(key, _)| (key, Problem::EmptyText { key })));
+        if prompt.tokens == Tokens::Local && prompt.model_path.is_none() {
+            let needs = Problem::Needs { key: "prompt.tokens", value: "local", needed: "prompt.model_path" };
+            invalid.push(("prompt.tokens", needs));
+        }
+        if key.template.is_some() && key.preset.is_none() {
+            let needs = Problem::Needs { key: "key.template", value: "…", needed: "key.preset" };
+            invalid.push(("key.template", needs));
+        }
     }
 
     /// The two keys that may be fractions; infinity and NaN are TOML numbers, too.
@@ -178,7 +237,7 @@ mod tests {
     #[test]
     fn every_number_of_the_tree_has_bounds() {
         let config = Config::default();
-        let bounds = [config.bounds(), config.time_bounds(), config.limit_bounds()].concat();
+        let bounds = config.all_bounds();
         let mut bounded: BTreeSet<&str> = bounds.iter().map(|(key, ..)| *key).collect();
         bounded.extend(["retry.delay_ms", "retry.delay_max_ms"]);
         let leaves = leaves(&config);

@@ -115,6 +115,106 @@ named! {
 }
 
 named! {
+    /// Who tokenises prompts.
+    Tokens {
+        /// Nobody: prompts are routed by their size alone.
+        #[default]
+        Off = "off",
+        /// The gateway, with the model's files.
+        Local = "local",
+        /// An engine, by `/tokenize`.
+        Engine = "engine",
+    }
+}
+
+named! {
+    /// How a chat template takes a message's content.
+    ContentFormat {
+        /// Found out from the template, as engines do.
+        #[default]
+        Auto = "auto",
+        /// As one string.
+        String = "string",
+        /// As a list of parts.
+        Openai = "openai",
+    }
+}
+
+named! {
+    /// Whose way of hashing blocks.
+    HashScheme {
+        /// That of the key preset's connector; vLLM's without one.
+        #[default]
+        Auto = "auto",
+        /// vLLM's own prefix cache; AscendStore and MooncakeStoreConnector use it, too.
+        Vllm = "vllm",
+        /// EmsStoreConnector.
+        Ems = "ems",
+        /// Unified cache management.
+        Ucm = "ucm",
+        /// LMCache inside the engine.
+        Lmcache = "lmcache",
+        /// LMCache's multi-process server.
+        LmcacheMp = "lmcache_mp",
+        /// MooncakeConnectorStoreV1 of vllm-ascend 0.10 and 0.11.
+        Ascend011 = "ascend_0_11" | "ascend_0.11",
+    }
+}
+
+named! {
+    /// The digest of a block.
+    HashAlgo {
+        /// vLLM's is asked; LMCache's is its default.
+        #[default]
+        Auto = "auto",
+        /// SHA-256 of a pickle.
+        Sha256 = "sha256",
+        /// SHA-256 of canonical CBOR.
+        Sha256Cbor = "sha256_cbor",
+        /// XXH3-128 of a pickle.
+        Xxhash = "xxhash",
+        /// XXH3-128 of canonical CBOR.
+        XxhashCbor = "xxhash_cbor",
+        /// Python's `hash()` (LMCache inside the engine).
+        Builtin = "builtin",
+        /// BLAKE3 (LMCache's server).
+        Blake3 = "blake3",
+    }
+}
+
+named! {
+    /// How layers share objects of a pool.
+    KeyLayout {
+        /// One object holds all layers of a rank.
+        #[default]
+        Whole = "whole",
+        /// One object per layer.
+        Layers = "layers",
+        /// MemCache's layer-wise keys: all layers at known offsets of one object.
+        Gva = "gva",
+        /// Layer-wise Mooncake of vllm-ascend 0.30.
+        Shared = "shared",
+    }
+}
+
+named! {
+    /// Where the blocks of a pool are.
+    KeyStore {
+        /// Mooncake, and any store that takes keys as they are.
+        #[default]
+        Mooncake = "mooncake",
+        /// MemCache.
+        Memcache = "memcache",
+        /// Yuanrong, for which some versions rewrite keys.
+        Yuanrong = "yuanrong",
+        /// Files below `key.roots`.
+        Files = "files",
+        /// Objects of an S3 bucket.
+        S3 = "s3",
+    }
+}
+
+named! {
     /// Log levels under the names that Python's logging uses.
     Level {
         /// Everything.

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 
+use super::encode::{Encode, Spell};
 use super::extra::{Extras, MAX_LOOKAHEAD_TOKENS, Span};
 use super::none::none_hash;
 use super::{Algo, BlockContext, BlockHash, ProfileError, Seed, VllmVersion};
@@ -52,6 +53,27 @@ pub struct Chain<'a> {
     start_tokens: usize,
     /// What the last hash was taken over.
     spelled: Vec<u8>,
+}
+
+/// What is hashed of one block.
+struct BlockTuple<'a, 'r> {
+    parent: &'a BlockHash,
+    block: &'a [u32],
+    extras: &'a Extras<'r>,
+    span: Span,
+    ahead: &'a [u32],
+}
+
+impl Spell for BlockTuple<'_, '_> {
+    fn spell(&self, out: &mut impl Encode) {
+        out.open(3);
+        out.bytes(self.parent.as_bytes());
+        out.open(self.block.len());
+        out.tokens(self.block);
+        out.close(self.block.len());
+        self.extras.write(out, self.span, self.ahead);
+        out.close(3);
+    }
 }
 
 impl BlockHasher {
@@ -119,15 +141,12 @@ impl Iterator for Chain<'_> {
         let end = self.start_tokens.saturating_add(block.len());
         let span = Span { start: self.start_tokens, end: end.saturating_add(ahead.len()) };
         self.spelled.clear();
-        self.hasher.algo.format().append(&mut self.spelled, |out| {
-            out.open(3);
-            out.bytes(self.parent.as_bytes());
-            out.open(block.len());
-            out.tokens(block);
-            out.close(block.len());
-            self.extras.write(out, span, ahead);
-            out.close(3);
-        });
+        let format = self.hasher.algo.format();
+        let plain = ahead.is_empty() && self.extras.are_none();
+        if !(plain && format.append_plain(&mut self.spelled, self.parent.as_bytes(), block)) {
+            let tuple = BlockTuple { parent: &self.parent, block, extras: &self.extras, span, ahead };
+            format.append(&mut self.spelled, &tuple);
+        }
         self.parent = self.hasher.algo.digest(&self.spelled);
         self.tokens = rest;
         self.start_tokens = end;

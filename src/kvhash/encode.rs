@@ -27,24 +27,45 @@ pub(super) trait Encode {
     fn tokens(&mut self, tokens: &[u32]);
 }
 
+/// What can be written in both formats. A trait rather than a closure, so that each format gets code of its own: calls
+/// through a pointer cost as much as the digest of a small block.
+pub(super) trait Spell {
+    /// Writes exactly one object.
+    fn spell(&self, out: &mut impl Encode);
+}
+
 impl Format {
-    /// Appends one object to `out`, written by `write`.
-    pub(super) fn append(self, out: &mut Vec<u8>, write: impl FnOnce(&mut dyn Encode)) {
+    /// Appends one object to `out`.
+    pub(super) fn append(self, out: &mut Vec<u8>, object: &impl Spell) {
         match self {
             Self::Pickle => {
                 let mut writer = pickle::Writer::new(out, pickle::Protocol::V5);
-                write(&mut writer);
+                object.spell(&mut writer);
                 writer.finish();
             }
-            Self::Cbor => write(&mut cbor::Writer::new(out)),
+            Self::Cbor => object.spell(&mut cbor::Writer::new(out)),
         }
+    }
+
+    /// Appends a block without extra keys, if there is a short way.
+    pub(super) fn append_plain(self, out: &mut Vec<u8>, parent: &[u8], block: &[u32]) -> bool {
+        self == Self::Pickle && pickle::plain_block(out, parent, block)
     }
 
     /// The bytes of a string by itself.
     pub(super) fn of_text(self, text: &str) -> Vec<u8> {
         let mut out = Vec::new();
-        self.append(&mut out, |encoder| encoder.text(text, Identity::Fresh));
+        self.append(&mut out, &Text(text));
         out
+    }
+}
+
+/// A string by itself.
+struct Text<'a>(&'a str);
+
+impl Spell for Text<'_> {
+    fn spell(&self, out: &mut impl Encode) {
+        out.text(self.0, Identity::Fresh);
     }
 }
 

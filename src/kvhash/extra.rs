@@ -74,6 +74,8 @@ pub(super) struct Extras<'a> {
     context: BlockContext<'a>,
     /// By offset.
     media: SmallVec<[Media<'a>; 4]>,
+    /// No block has any: most requests.
+    plain: bool,
 }
 
 /// One extra key.
@@ -89,12 +91,19 @@ impl<'a> Extras<'a> {
     pub(super) fn new(era: Era, context: BlockContext<'a>) -> Self {
         let mut media: SmallVec<[Media<'a>; 4]> = SmallVec::from_slice(context.media);
         media.sort_by_key(|item| item.offset_tokens);
-        Self { era, context, media }
+        let BlockContext { lora, cache_salt, prompt_embeds, .. } = context;
+        let plain = media.is_empty() && lora.is_none() && cache_salt.is_none() && prompt_embeds.is_none();
+        Self { era, context, media, plain }
+    }
+
+    /// Whether no block of the request has any.
+    pub(super) fn are_none(&self) -> bool {
+        self.plain
     }
 
     /// Writes the extra keys of one block: `None`, or a tuple. With lookahead, both are the first item of a tuple that
     /// goes on with the tokens ahead.
-    pub(super) fn write(&self, out: &mut dyn Encode, span: Span, ahead: &[u32]) {
+    pub(super) fn write(&self, out: &mut impl Encode, span: Span, ahead: &[u32]) {
         if ahead.is_empty() {
             return self.write_keys(out, span);
         }
@@ -104,7 +113,10 @@ impl<'a> Extras<'a> {
         out.close(1 + ahead.len());
     }
 
-    fn write_keys(&self, out: &mut dyn Encode, span: Span) {
+    fn write_keys(&self, out: &mut impl Encode, span: Span) {
+        if self.plain {
+            return out.none();
+        }
         let keys = self.keys(span);
         if keys.is_empty() {
             return out.none();
@@ -140,7 +152,7 @@ impl<'a> Extras<'a> {
         begun.map(move |item| Key::Media(*item, signed(item.offset_tokens) - signed(span.start)))
     }
 
-    fn write_key(&self, out: &mut dyn Encode, key: &Key<'_>) {
+    fn write_key(&self, out: &mut impl Encode, key: &Key<'_>) {
         let tagged = self.era == Era::Tagged;
         match key {
             Key::Lora(lora) if tagged => texts(out, &["lora", lora.name, lora.path]),
@@ -184,7 +196,7 @@ impl<'a> Embeds<'a> {
     }
 }
 
-fn texts(out: &mut dyn Encode, texts: &[&str]) {
+fn texts(out: &mut impl Encode, texts: &[&str]) {
     out.open(texts.len());
     texts.iter().for_each(|text| out.text(text, Identity::Fresh));
     out.close(texts.len());

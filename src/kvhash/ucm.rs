@@ -9,7 +9,7 @@ use std::num::NonZeroUsize;
 
 use md5::{Digest as _, Md5};
 
-use super::encode::Format;
+use super::encode::{Encode, Format, Spell};
 use super::extra::{Extras, Span};
 use super::version::Era;
 use super::{BlockContext, BlockHash, Known, ProfileError, VllmVersion};
@@ -140,19 +140,8 @@ impl UcmHasher {
         let mut start = known.blocks.saturating_mul(self.block_tokens.get());
         tokens.chunks_exact(self.block_tokens.get()).scan(known.hash, move |parent, block| {
             let span = Span { start, end: start.saturating_add(block.len()) };
-            let items = 2 + usize::from(extras.is_some());
             spelled.clear();
-            Format::Pickle.append(&mut spelled, |out| {
-                out.open(items);
-                out.bytes(parent.as_bytes());
-                out.open(block.len());
-                out.tokens(block);
-                out.close(block.len());
-                if let Some(extras) = &extras {
-                    extras.write(out, span, &[]);
-                }
-                out.close(items);
-            });
+            Format::Pickle.append(&mut spelled, &BlockTuple { parent, block, extras: extras.as_ref(), span });
             *parent = finish(self.rank0.clone(), &spelled);
             start = span.end;
             Some(*parent)
@@ -165,6 +154,29 @@ impl UcmHasher {
             return id;
         }
         finish(Md5::new_with_prefix(self.meta.of(global_rank % self.meta.tp)), id.as_bytes())
+    }
+}
+
+/// What is hashed of one block.
+struct BlockTuple<'a, 'r> {
+    parent: &'a BlockHash,
+    block: &'a [u32],
+    extras: Option<&'a Extras<'r>>,
+    span: Span,
+}
+
+impl Spell for BlockTuple<'_, '_> {
+    fn spell(&self, out: &mut impl Encode) {
+        let items = 2 + usize::from(self.extras.is_some());
+        out.open(items);
+        out.bytes(self.parent.as_bytes());
+        out.open(self.block.len());
+        out.tokens(self.block);
+        out.close(self.block.len());
+        if let Some(extras) = self.extras {
+            extras.write(out, self.span, &[]);
+        }
+        out.close(items);
     }
 }
 

@@ -4,12 +4,15 @@
 //! are the same from CPython 3.8 to 3.13. [`read`] takes what a peer sent: it knows no opcode that imports or calls
 //! anything, and everything in it is bounded.
 
+mod block;
 mod op;
 mod read;
 #[cfg(test)]
 mod tests;
+mod tokens;
 mod write;
 
+pub use block::plain_block;
 pub use read::{ReadError, ReadLimits, read};
 pub use write::{Identity, Unwritable, Writer, write};
 

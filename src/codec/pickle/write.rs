@@ -2,21 +2,20 @@
 
 use smallvec::SmallVec;
 
+use super::tokens::{TOKEN_BYTES, encode, fit_a_lane};
 use super::{MAX_DEPTH, Protocol, Value, op};
 
 /// A frame that has reached this many bytes when the next object begins is closed; strings of this size stand outside of
 /// frames (`FRAME_SIZE_TARGET`).
-const FRAME_BYTES: usize = 64 << 10;
+pub(super) const FRAME_BYTES: usize = 64 << 10;
 /// Frames below this many bytes go without a header (`FRAME_SIZE_MIN`).
 const MIN_FRAME_BYTES: usize = 4;
 /// Opcode and length of a frame.
 const HEADER_BYTES: usize = 9;
 /// Items per mark in lists and dicts (`BATCHSIZE`).
 const BATCH_ITEMS: usize = 1000;
-/// Most tokens encoded between two copies into the output.
-const BATCH_TOKENS: usize = 64;
-/// A token's opcode and argument, at most, in the fast path.
-const TOKEN_BYTES: usize = 5;
+/// Most tokens for which room is made at a time.
+const BATCH_TOKENS: usize = 1024;
 /// Longest integer in two's complement: an i128.
 const INT_BYTES: usize = size_of::<i128>();
 
@@ -114,15 +113,13 @@ impl<'a> Writer<'a> {
     pub fn tokens(&mut self, tokens: &[u32]) {
         for batch in tokens.chunks(BATCH_TOKENS) {
             self.open_frame();
-            // Bit 31 asks for a longer opcode, and in the last bytes of a frame each object may begin another.
-            let large = batch.iter().fold(0, |all, token| all | token) > i32::MAX.cast_unsigned();
-            if large || self.frame_bytes() + BATCH_TOKENS * TOKEN_BYTES >= FRAME_BYTES {
+            // Larger ones need more than the four bytes of a lane, and in the last bytes of a frame each object may
+            // begin another.
+            if !fit_a_lane(batch) || self.frame_bytes() + batch.len() * TOKEN_BYTES >= FRAME_BYTES {
                 batch.iter().for_each(|&token| self.int(i128::from(token)));
-                continue;
+            } else {
+                encode(batch, self.out);
             }
-            let mut scratch = [0; BATCH_TOKENS * TOKEN_BYTES + size_of::<u64>()];
-            let len = encode(batch, &mut scratch);
-            self.out.extend_from_slice(&scratch[..len]);
         }
     }
 
@@ -333,18 +330,4 @@ impl<'a> Writer<'a> {
         self.out[start] = op::FRAME;
         self.out[start + 1..start + HEADER_BYTES].copy_from_slice(&(len as u64).to_le_bytes());
     }
-}
-
-/// Encodes tokens below 2^31 without branches on the value, which is as good as random. Returns the length in bytes.
-fn encode(batch: &[u32], scratch: &mut [u8; BATCH_TOKENS * TOKEN_BYTES + size_of::<u64>()]) -> usize {
-    const { assert!(op::BIN_INT2 == op::BIN_INT1 + 2 && op::BIN_INT == op::BIN_INT2 - 3) };
-    let mut at = 0;
-    for &token in batch {
-        let (byte, word) = (u8::from(token >= 0x100), u8::from(token >= 0x1_0000));
-        let opcode = op::BIN_INT1 + 2 * byte - 3 * word;
-        let spelled = u64::from(opcode) | u64::from(token) << 8;
-        scratch[at..at + size_of::<u64>()].copy_from_slice(&spelled.to_le_bytes());
-        at += usize::from(2 + byte + 2 * word);
-    }
-    at
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::num::NonZeroUsize;
 
 use crate::codec::pyhash::{self, HashSecret, StrHash, TupleHasher};
-use crate::kvhash::encode::Encode;
+use crate::kvhash::encode::{Encode, Spell};
 use crate::kvhash::none::none_hash;
 use crate::kvhash::{Algo, ProfileError, Seed, VllmVersion};
 
@@ -115,16 +115,26 @@ impl EngineHasher {
             EngineAlgo::Sha256Cbor => Algo::Sha256Cbor,
         };
         spelled.clear();
-        algo.format().append(spelled, |out| self.spell(out, parent, chunk));
+        algo.format().append(spelled, &ChunkTuple { release: self.release, parent, chunk });
         digest(algo.digest(spelled))
     }
 
-    fn spell(&self, out: &mut dyn Encode, parent: ChunkHash, chunk: &[u32]) {
+}
+
+/// What is hashed of one chunk.
+struct ChunkTuple<'a> {
+    release: Release,
+    parent: ChunkHash,
+    chunk: &'a [u32],
+}
+
+impl Spell for ChunkTuple<'_> {
+    fn spell(&self, out: &mut impl Encode) {
         out.open(3);
-        out.uint(u64::try_from(parent.0).unwrap_or_default());
-        out.open(chunk.len());
-        out.tokens(chunk);
-        out.close(chunk.len());
+        out.uint(u64::try_from(self.parent.0).unwrap_or_default());
+        out.open(self.chunk.len());
+        out.tokens(self.chunk);
+        out.close(self.chunk.len());
         match self.release {
             Release::V0_3 => out.none(),
             Release::V0_4 => {

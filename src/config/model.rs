@@ -1,0 +1,136 @@
+//! What the gateway must know about the model and its engines to name the blocks of a prompt: `[prompt]`, `[hash]`
+//! and `[key]`. What is left out is asked from the engines; what they contradict is an error (`profile`).
+
+use super::values::{ContentFormat, HashAlgo, HashScheme, KeyLayout, KeyStore, Tokens};
+use serde::{Deserialize, Serialize};
+
+/// `[prompt]`: how a request becomes the token ids that the engines see.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Prompt {
+    /// Who tokenises.
+    pub tokens: Tokens,
+    /// The model's directory, with `tokenizer.json`, `tokenizer_config.json` and perhaps `chat_template.jinja`.
+    pub model_path: Option<String>,
+    /// A file, as the engines' `--chat-template`; None = the model's own.
+    pub chat_template: Option<String>,
+    /// As the engines' `--chat-template-content-format`.
+    pub content_format: ContentFormat,
+    /// Local tokens count only when an engine's `/tokenize` made the same of a set of canary requests.
+    pub verify: bool,
+    /// Pause between attempts to verify, and between looks at the engines' facts, ms.
+    pub verify_interval_ms: u64,
+    /// The longest that a request waits for an engine's `/tokenize`, ms; after it, it is routed by load.
+    pub budget_ms: u64,
+}
+
+/// `[hash]`: how the engines hash their KV blocks.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Hash {
+    /// Whose way of hashing.
+    pub scheme: HashScheme,
+    /// The engines' vLLM release; None = asked.
+    pub version: Option<String>,
+    /// `--prefix-caching-hash-algo`, or LMCache's `pre_caching_hash_algorithm`.
+    pub algo: HashAlgo,
+    /// `PYTHONHASHSEED` of all engine processes; None = unset there, too.
+    pub seed: Option<String>,
+    /// The engines' `--block-size`, or tokens of LMCache's chunks; 0 = asked (LMCache: 256).
+    pub block_tokens: u32,
+    /// UCM's or LMCache's release.
+    pub release: Option<String>,
+    /// UCM 0.8.1: what `_layout_source_digest()` prints, 16 hex digits.
+    pub layout_digest: Option<String>,
+    /// UCM: speculation as `method:tokens`.
+    pub speculation: Option<String>,
+    /// LMCache: `save_unfull_chunk`.
+    pub partial_chunk: bool,
+}
+
+/// `[key]`: how the pool that the engines share names their blocks.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Key {
+    /// The connector and version that writes the keys; None = no pool.
+    pub preset: Option<String>,
+    /// A template in place of the preset's.
+    pub template: Option<String>,
+    /// How layers share objects.
+    pub layout: KeyLayout,
+    /// Where the blocks are.
+    pub store: KeyStore,
+    /// Directories of a store of files.
+    pub roots: Vec<String>,
+    /// The engines' `--model`; None = asked (`root` in `/v1/models`).
+    pub model: Option<String>,
+    /// Tensor-parallel size.
+    pub tp: u32,
+    /// Pipeline stages.
+    pub pp: u32,
+    /// Prefill-context-parallel size.
+    pub pcp: u32,
+    /// Decode-context-parallel size.
+    pub dcp: u32,
+    /// KV heads of the whole model (`num_key_value_heads`).
+    pub kv_heads: u32,
+    /// Latent attention (DeepSeek): all ranks hold the same KV.
+    pub mla: bool,
+    /// Tensor-parallel size of the other side, where the connector is told one; 0 = not told.
+    pub peer_tp: u32,
+    /// Shards of a shared store (`store_tp_size`); 0 = none.
+    pub store_tp: u32,
+    /// Layers of one pipeline stage, for layer-wise keys.
+    pub layers: u32,
+    /// KV-cache groups of a hybrid model, each `tokens:kind:family`, kind one of full, mla, window, mamba.
+    pub groups: Vec<String>,
+    /// `cache_prefix`.
+    pub prefix: String,
+    /// The store's namespace, with its leading `@`.
+    pub namespace: String,
+    /// Type of the cached values, as UCM and LMCache write it.
+    pub dtype: String,
+    /// The y of the engines' Python 3.y; 0 = not said.
+    pub python_minor: u32,
+}
+
+impl Default for Prompt {
+    fn default() -> Self {
+        Self {
+            tokens: Tokens::Off,
+            model_path: None,
+            chat_template: None,
+            content_format: ContentFormat::Auto,
+            verify: true,
+            verify_interval_ms: 10_000,
+            budget_ms: 100,
+        }
+    }
+}
+
+impl Default for Key {
+    fn default() -> Self {
+        Self {
+            preset: None,
+            template: None,
+            layout: KeyLayout::Whole,
+            store: KeyStore::Mooncake,
+            roots: Vec::new(),
+            model: None,
+            tp: 1,
+            pp: 1,
+            pcp: 1,
+            dcp: 1,
+            kv_heads: 1,
+            mla: false,
+            peer_tp: 0,
+            store_tp: 0,
+            layers: 1,
+            groups: Vec::new(),
+            prefix: String::new(),
+            namespace: String::new(),
+            dtype: String::new(),
+            python_minor: 0,
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Configuration against facts, and fact against fact.
+
+use std::fmt::{self, Display};
+
+use super::{Model, Published, Trouble};
+use crate::config::{Config, HashAlgo};
+use crate::dialect::facts::{CacheFacts, Facts, ModelFact};
+use crate::kvhash::VllmVersion;
+
+/// Who said what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Said {
+    /// A key of the configuration, or an engine and where it publishes.
+    pub who: String,
+    /// The value.
+    pub value: String,
+}
+
+/// Two that should say the same do not.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what}: {} says {}, but {} says {}: they must be the same, or the gateway and the engines hash differently", .one.who, .one.value, .other.who, .other.value)]
+pub struct Contradiction {
+    /// The fact in question.
+    pub what: &'static str,
+    /// One of them.
+    pub one: Said,
+    /// The other.
+    pub other: Said,
+}
+
+/// The facts, agreed upon.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    pub(super) version: Option<VllmVersion>,
+    pub(super) algo: Option<String>,
+    pub(super) block_tokens: Option<u32>,
+    /// Where engines publish it, it is not computed.
+    pub(super) hash_block_tokens: Option<u32>,
+    pub(super) model: Option<String>,
+    pub(super) models: Vec<Model>,
+}
+
+/// One fact: what it is called, its key, and where engines publish it.
+struct Fact {
+    what: &'static str,
+    key: &'static str,
+    source: &'static str,
+}
+
+const VERSION: Fact = Fact { what: "vLLM's release", key: "hash.version", source: "/version" };
+const ALGO: Fact = Fact { what: "the hash algorithm", key: "hash.algo", source: "/metrics" };
+const BLOCK: Fact = Fact { what: "the block size", key: "hash.block_tokens", source: "/metrics" };
+const HASH_BLOCK: Fact = Fact { what: "the hash block size", key: "hash_block_size", source: "/metrics" };
+const MODEL: Fact = Fact { what: "the model", key: "key.model", source: "/v1/models" };
+
+/// Everything that is known; an error where two speak differently.
+pub(super) fn known(config: &Config, published: &[Published]) -> Result<Known, Trouble> {
+    let hash = &config.hash;
+    let version = hash.version.as_deref().map(configured_version).transpose()?;
+    let algo = (hash.algo != HashAlgo::Auto).then(|| hash.algo.name().to_owned());
+    // LMCache's digest and chunks are its own, not vLLM's.
+    let own = super::scheme::is_lmcache(config);
+    let block = (hash.block_tokens > 0).then_some(hash.block_tokens);
+    let cache = |read: fn(&CacheFacts) -> Option<String>| {
+        move |facts: &Facts| facts.cache.as_ref().and_then(read)
+    };
+    let number = |text: String| text.parse().ok();
+    let theirs = if own { &[] } else { published };
+    Ok(Known {
+        version: VERSION.agreed(version, published, |facts| facts.version.as_deref()?.parse().ok())?,
+        algo: ALGO.agreed(algo, theirs, cache(|cache| cache.hash_algo.clone()))?,
+        block_tokens: BLOCK
+            .agreed(block.map(|b| b.to_string()), theirs, cache(|c| c.block_tokens.map(|b| b.to_string())))?
+            .and_then(number),
+        hash_block_tokens: HASH_BLOCK
+            .agreed(None, theirs, cache(|c| c.hash_block_tokens.map(|b| b.to_string())))?
+            .and_then(number),
+        model: MODEL.agreed(config.key.model.clone(), published, |facts| base(facts).map(|m| m.root.clone()))?,
+        models: models(published),
+    })
+}
+
+/// An engine that says what most do, for looking at a configuration without any.
+pub(super) fn usual() -> Published {
+    let cache = CacheFacts {
+        block_tokens: Some(128),
+        hash_algo: Some("sha256".to_owned()),
+        ..CacheFacts::default()
+    };
+    let model =
+        ModelFact { id: "model".to_owned(), root: "model".to_owned(), parent: None, max_model_len: None };
+    let facts = Facts { version: Some("0.32.0".to_owned()), models: vec![model], cache: Some(cache) };
+    Published { engine: "any engine".to_owned(), facts }
+}
+
+impl Fact {
+    /// The one value that the configuration and all engines have, if any of them has one.
+    fn agreed<T: Clone + PartialEq + Display>(
+        &self,
+        ours: Option<T>,
+        published: &[Published],
+        read: impl Fn(&Facts) -> Option<T>,
+    ) -> Result<Option<T>, Contradiction> {
+        let ours = ours.map(|value| (format!("the configuration ({})", self.key), value));
+        let theirs = published.iter().filter_map(|p| {
+            Some((format!("engine {} ({})", p.engine, self.source), read(&p.facts)?))
+        });
+        let mut all = ours.into_iter().chain(theirs);
+        let Some((who, value)) = all.next() else { return Ok(None) };
+        match all.find(|(_, other)| *other != value) {
+            None => Ok(Some(value)),
+            Some((other_who, other)) => Err(Contradiction {
+                what: self.what,
+                one: Said { who, value: value.to_string() },
+                other: Said { who: other_who, value: other.to_string() },
+            }),
+        }
+    }
+}
+
+impl Known {
+    /// A fact that there must be.
+    pub(super) fn need<T: Clone>(value: &Option<T>, key: &'static str) -> Result<T, Trouble> {
+        let facts = [VERSION, ALGO, BLOCK, MODEL];
+        let source_name = facts.iter().find(|fact| fact.key == key).map_or("", |fact| fact.source);
+        value.clone().ok_or(Trouble::Missing { key, source_name })
+    }
+}
+
+fn configured_version(text: &str) -> Result<VllmVersion, Trouble> {
+    text.parse().map_err(|why: crate::kvhash::ProfileError| Trouble::Value {
+        key: "hash.version",
+        value: text.to_owned(),
+        why: why.to_string(),
+    })
+}
+
+/// The model itself: no adapter.
+fn base(facts: &Facts) -> Option<&ModelFact> {
+    facts.models.iter().find(|model| model.parent.is_none())
+}
+
+/// Names of all engines, each once. An adapter that two engines hold at different paths counts as the first says: on
+/// these versions the path is hashed, so its prompts miss on the other.
+fn models(published: &[Published]) -> Vec<Model> {
+    let mut models: Vec<Model> = Vec::new();
+    for fact in published.iter().flat_map(|p| &p.facts.models) {
+        if models.iter().all(|model| model.name != fact.id) {
+            let adapter_path = fact.parent.is_some().then(|| fact.root.clone());
+            models.push(Model { name: fact.id.clone(), adapter_path });
+        }
+    }
+    models
+}
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} says {}", self.who, self.value)
+    }
+}

@@ -1,0 +1,114 @@
+//! `[key]` → the keys of the pool.
+
+use super::Trouble;
+use super::agree::Known;
+use super::scheme::is_lmcache;
+use crate::config::{Config, HashAlgo, KeyLayout, KeyStore};
+use crate::kvhash::Algo;
+use crate::kvhash::keys::{GroupKind, KeyConfig, KvGroup, KvShape, Layout, Preset, Store};
+use crate::kvhash::lmcache::CHUNK_TOKENS;
+
+/// Bytes of an XXH3-128 hash.
+const XXHASH_BYTES: usize = 16;
+
+/// None when no pool is configured.
+pub(super) fn config(config: &Config, known: &Known) -> Result<Option<KeyConfig>, Trouble> {
+    let key = &config.key;
+    let Some(name) = &key.preset else { return Ok(None) };
+    let refuse = |refusal| Trouble::Keys { preset: name.clone(), refusal };
+    let preset = Preset::named(name).map_err(refuse)?;
+    Ok(Some(KeyConfig {
+        preset,
+        template: key.template.clone(),
+        layout: layout(key.layout),
+        model: Known::need(&known.model, "key.model")?,
+        shape: shape(config, known)?,
+        store: store(key.store, &key.roots),
+        prefix: key.prefix.clone(),
+        namespace: key.namespace.clone(),
+        dtype: key.dtype.clone(),
+        hash_bytes: hash_bytes(config, known),
+        python_minor: u8::try_from(key.python_minor).ok().filter(|minor| *minor > 0),
+    }))
+}
+
+fn shape(config: &Config, known: &Known) -> Result<KvShape, Trouble> {
+    let key = &config.key;
+    let block_tokens = match config.hash.block_tokens {
+        0 if is_lmcache(config) => u32::try_from(CHUNK_TOKENS).unwrap_or(u32::MAX),
+        _ if is_lmcache(config) => config.hash.block_tokens,
+        _ => Known::need(&known.block_tokens, "hash.block_tokens")?,
+    };
+    let groups = key.groups.iter().map(|text| group(text)).collect::<Result<Vec<_>, _>>()?;
+    Ok(KvShape {
+        tp: key.tp,
+        pp: key.pp,
+        pcp: key.pcp,
+        dcp: key.dcp,
+        kv_heads: key.kv_heads,
+        mla: key.mla,
+        peer_tp: some(key.peer_tp),
+        store_tp: some(key.store_tp),
+        layers: key.layers,
+        block_tokens,
+        // Groups are cut out of the engine's hash blocks.
+        hash_tokens: known.hash_block_tokens.or((!groups.is_empty()).then_some(block_tokens)),
+        groups,
+    })
+}
+
+/// `tokens[:kind[:family]]`.
+fn group(text: &str) -> Result<KvGroup, Trouble> {
+    let wrong = |why: &str| Trouble::Value { key: "key.groups", value: text.to_owned(), why: why.to_owned() };
+    let mut parts = text.split(':').map(str::trim);
+    let tokens = parts.next().and_then(|tokens| tokens.parse().ok());
+    let block_tokens = tokens.filter(|tokens| *tokens > 0).ok_or_else(|| {
+        wrong("expected tokens:kind:family, as in 128:full or 64:window:c4, the tokens 1 or more")
+    })?;
+    let kind = match parts.next() {
+        None | Some("full") => GroupKind::Full,
+        Some("mla") => GroupKind::Mla,
+        Some("window") => GroupKind::Window,
+        Some("mamba") => GroupKind::Mamba,
+        Some(_) => return Err(wrong("the kind is one of full, mla, window, mamba")),
+    };
+    let default = KvGroup::default();
+    let family = parts.next().map_or(default.family.clone(), str::to_owned);
+    match parts.next() {
+        None => Ok(KvGroup { block_tokens, kind, family, ..default }),
+        Some(_) => Err(wrong("expected at most tokens:kind:family")),
+    }
+}
+
+/// xxhash shortens the hashes in vLLM's keys; every other length is the preset's.
+fn hash_bytes(config: &Config, known: &Known) -> Option<usize> {
+    let name = match config.hash.algo {
+        HashAlgo::Auto => known.algo.as_deref()?,
+        algo => algo.name(),
+    };
+    let xxhash = Algo::from_name(name).is_some_and(Algo::is_xxhash);
+    (xxhash && !is_lmcache(config)).then_some(XXHASH_BYTES)
+}
+
+fn layout(layout: KeyLayout) -> Layout {
+    match layout {
+        KeyLayout::Whole => Layout::Whole,
+        KeyLayout::Layers => Layout::Layers,
+        KeyLayout::Gva => Layout::Gva,
+        KeyLayout::Shared => Layout::Shared,
+    }
+}
+
+fn store(store: KeyStore, roots: &[String]) -> Store {
+    match store {
+        KeyStore::Mooncake => Store::Mooncake,
+        KeyStore::Memcache => Store::MemCache,
+        KeyStore::Yuanrong => Store::Yuanrong,
+        KeyStore::Files => Store::Files { roots: roots.to_vec() },
+        KeyStore::S3 => Store::S3,
+    }
+}
+
+fn some(size: u32) -> Option<u32> {
+    (size > 0).then_some(size)
+}

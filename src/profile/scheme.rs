@@ -1,0 +1,160 @@
+//! `[hash]` → the way to hash.
+
+use super::Trouble;
+use super::agree::Known;
+use crate::config::{Config, HashAlgo, HashScheme};
+use crate::codec::pyhash::StrHash;
+use crate::kvhash::keys::{Connector, Preset};
+use crate::kvhash::lmcache::{CHUNK_TOKENS, EngineAlgo, EngineProfile, Release, ServerAlgo};
+use crate::kvhash::scheme::Scheme;
+use crate::kvhash::ucm::{Generation, Layout, UcmProfile};
+use crate::kvhash::version::BlockShape;
+use crate::kvhash::{Algo, HashProfile, Seed, VllmVersion};
+
+/// From this Python 3.y on, strings hash by SipHash-1-3 instead of 2-4.
+const SIPHASH13_MINOR: u32 = 11;
+
+/// Whether the chunks and digests are LMCache's, not the engine's.
+pub(super) fn is_lmcache(config: &Config) -> bool {
+    matches!(named(config), HashScheme::Lmcache | HashScheme::LmcacheMp)
+}
+
+/// The scheme that is configured, or that of the preset's connector.
+fn named(config: &Config) -> HashScheme {
+    let preset = config.key.preset.as_deref().and_then(|name| Preset::named(name).ok());
+    match (config.hash.scheme, preset.map(|preset| preset.connector)) {
+        (HashScheme::Auto, Some(Connector::AscendStoreV1)) => HashScheme::Ascend011,
+        (HashScheme::Auto, Some(Connector::Ucm)) => HashScheme::Ucm,
+        (HashScheme::Auto, Some(Connector::LmcacheEngine)) => HashScheme::Lmcache,
+        (HashScheme::Auto, Some(Connector::LmcacheMp)) => HashScheme::LmcacheMp,
+        (HashScheme::Auto, Some(Connector::AscendStore | Connector::MooncakeStore) | None) => HashScheme::Vllm,
+        (scheme, _) => scheme,
+    }
+}
+
+pub(super) fn of(config: &Config, known: &Known) -> Result<Scheme, Trouble> {
+    let block_tokens = || Known::need(&known.block_tokens, "hash.block_tokens").map(|tokens| tokens as usize);
+    Ok(match named(config) {
+        HashScheme::Ems => Scheme::Ems { block_tokens: block_tokens()? },
+        HashScheme::Ascend011 => Scheme::Ascend011 { block_tokens: block_tokens()? },
+        HashScheme::Ucm => Scheme::Ucm(ucm(config, known)?),
+        HashScheme::Lmcache => Scheme::LmcacheEngine(lmcache(config, known)?),
+        HashScheme::LmcacheMp => Scheme::LmcacheServer {
+            algo: match config.hash.algo {
+                HashAlgo::Auto | HashAlgo::Blake3 => ServerAlgo::Blake3,
+                HashAlgo::Sha256Cbor => {
+                    ServerAlgo::Sha256Cbor { version: version(known)?, seed: seed(config) }
+                }
+                other => return Err(wrong_algo(other, "blake3, sha256_cbor (its builtin hashes differ by process)")),
+            },
+            chunk_tokens: chunk_tokens(config),
+        },
+        HashScheme::Vllm | HashScheme::Auto => Scheme::Vllm(vllm(config, known)?),
+    })
+}
+
+fn vllm(config: &Config, known: &Known) -> Result<HashProfile, Trouble> {
+    let name = Known::need(&known.algo, "hash.algo")?;
+    let version = version(known)?;
+    let algo = Algo::from_name(&name).ok_or_else(|| match config.hash.algo {
+        HashAlgo::Auto => Trouble::Value {
+            key: "hash.algo",
+            value: name,
+            why: "an engine says so, and it is not known here".to_owned(),
+        },
+        other => wrong_algo(other, "sha256, sha256_cbor, xxhash or xxhash_cbor"),
+    })?;
+    let block = match known.hash_block_tokens {
+        Some(published) => published,
+        None => version.hash_block_tokens(BlockShape {
+            block_size_tokens: Known::need(&known.block_tokens, "hash.block_tokens")?,
+            dcp: config.key.dcp,
+            pcp: config.key.pcp,
+        })?,
+    };
+    Ok(HashProfile { version, algo, seed: seed(config), block_tokens: block as usize, lookahead_tokens: 0 })
+}
+
+fn ucm(config: &Config, known: &Known) -> Result<UcmProfile, Trouble> {
+    let hash = &config.hash;
+    let release = Known::need(&hash.release, "hash.release")?;
+    let generation = match release.as_str() {
+        "0.2" | "0.3" | "0.4" => Generation::V0_4,
+        "0.7" | "0.7.0" => Generation::V0_7,
+        "0.8" | "0.8.0" => Generation::V0_8,
+        "0.8.1" => Generation::V0_8_1,
+        _ => return Err(wrong("hash.release", release, "expected a UCM release that is known: 0.2 to 0.4, 0.7, 0.8, 0.8.1")),
+    };
+    let speculative = hash.speculation.as_deref().map(speculation).transpose()?;
+    let layout = hash.layout_digest.as_deref().map(|digest| Layout { dcp: config.key.dcp, digest: digest.into() });
+    Ok(UcmProfile {
+        generation,
+        version: version(known)?,
+        model: Known::need(&known.model, "key.model")?.into(),
+        dtype: config.key.dtype.as_str().into(),
+        tp: config.key.tp,
+        mla: config.key.mla,
+        block_tokens: Known::need(&known.block_tokens, "hash.block_tokens")? as usize,
+        speculative,
+        sfa_c8: hash.sfa_c8,
+        li_c8: hash.li_c8,
+        layout,
+    })
+}
+
+fn lmcache(config: &Config, known: &Known) -> Result<EngineProfile, Trouble> {
+    let release = match config.hash.release.as_deref() {
+        Some(text) if text == "0.3" || text.starts_with("0.3.") => Release::V0_3,
+        _ => Release::V0_4,
+    };
+    let algo = match config.hash.algo {
+        HashAlgo::Auto | HashAlgo::Builtin => EngineAlgo::Builtin(match config.key.python_minor {
+            0 => return Err(Trouble::Missing { key: "key.python_minor", source_name: "no endpoint" }),
+            minor if minor < SIPHASH13_MINOR => StrHash::SipHash24,
+            _ => StrHash::SipHash13,
+        }),
+        HashAlgo::Sha256 => EngineAlgo::Sha256,
+        HashAlgo::Sha256Cbor => EngineAlgo::Sha256Cbor,
+        other => return Err(wrong_algo(other, "builtin, sha256 or sha256_cbor")),
+    };
+    Ok(EngineProfile {
+        release,
+        algo,
+        version: version(known)?,
+        seed: seed(config),
+        chunk_tokens: chunk_tokens(config),
+        partial_chunk: config.hash.partial_chunk,
+    })
+}
+
+fn version(known: &Known) -> Result<VllmVersion, Trouble> {
+    Known::need(&known.version, "hash.version")
+}
+
+fn seed(config: &Config) -> Seed {
+    config.hash.seed.as_deref().map_or(Seed::Unset, |text| Seed::Text(text.into()))
+}
+
+fn chunk_tokens(config: &Config) -> usize {
+    match config.hash.block_tokens {
+        0 => CHUNK_TOKENS,
+        tokens => tokens as usize,
+    }
+}
+
+/// `method:tokens`.
+fn speculation(text: &str) -> Result<(Box<str>, u32), Trouble> {
+    let parts = text.rsplit_once(':').and_then(|(method, tokens)| Some((method, tokens.parse().ok()?)));
+    match parts {
+        Some((method, tokens)) if !method.is_empty() => Ok((method.into(), tokens)),
+        _ => Err(wrong("hash.speculation", text.to_owned(), "expected method:tokens, as in mtp:2")),
+    }
+}
+
+fn wrong(key: &'static str, value: String, why: &str) -> Trouble {
+    Trouble::Value { key, value, why: why.to_owned() }
+}
+
+fn wrong_algo(algo: HashAlgo, right: &str) -> Trouble {
+    wrong("hash.algo", algo.name().to_owned(), &format!("this scheme has {right}"))
+}
