@@ -88,14 +88,12 @@ impl Listing {
             return Ok(listing);
         }
         listing.tokens = tokens.to_vec();
-        let starts = (0..).step_by(block_tokens.get());
-        let block = |(start_token, hash): (usize, &BlockHash)| Block {
-            start_token,
-            end_token: tokens.len().min(start_token.saturating_add(block_tokens.get())),
-            hash: *hash,
-            keys: Vec::new(),
+        let block = |(index, hash): (usize, &BlockHash)| {
+            let start_token = index.saturating_mul(block_tokens.get());
+            let end_token = tokens.len().min(start_token.saturating_add(block_tokens.get()));
+            Block { start_token, end_token, hash: *hash, keys: Vec::new() }
         };
-        listing.blocks = starts.zip(hashes).map(block).collect();
+        listing.blocks = hashes.iter().enumerate().map(block).collect();
         if let Some(spelling) = spelling {
             let keys = keys(prompt, spelling)?;
             listing.spread(&keys);
@@ -105,8 +103,8 @@ impl Listing {
 
     /// As JSON: `exact`, `reason` (the name of a [`Reason`](crate::prompt::Reason), or null), `tokens`,
     /// `block_tokens`, and `blocks`, each with `index`, `start_token`, `end_token` (one behind the last), `hash` (hex),
-    /// `event` (the number in vLLM's KV events; of other schemes just the last 8 bytes) and `keys`. Without tokens and blocks
-    /// when inexact.
+    /// `event` (the number in vLLM's KV events; of other schemes just the last 8 bytes) and `keys`. When inexact, tokens
+    /// and blocks are empty.
     #[must_use]
     pub fn json(&self) -> Value {
         let block = |(index, block): (usize, &Block)| {
