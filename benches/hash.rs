@@ -1,9 +1,10 @@
-//! What the hashes of a long prompt cost, beside the bare digests of the bytes that they are taken over.
+//! What the hashes of a long prompt cost, beside the bare digests of the bytes that they are taken over; and its keys.
 
 use std::hint::black_box;
 use std::num::NonZeroUsize;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use pd_proxy::kvhash::keys::{Ask, KeyBatch, KeyConfig, KeyProfile, KvShape, Preset, PromptBlocks};
 use pd_proxy::kvhash::{Algo, BlockContext, BlockHasher, HashProfile, Seed, VllmVersion, ems};
 use sha2::{Digest as _, Sha256};
 use xxhash_rust::xxh3::xxh3_128;
@@ -66,5 +67,35 @@ fn chains(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, chains);
+/// Prompts of so many keys.
+const KEYS: u32 = 1_000;
+
+/// Names `KEYS` keys into a buffer that is used again: many blocks of one rank, few blocks of many.
+fn keys(c: &mut Criterion) {
+    let mut group = c.benchmark_group("keys");
+    group.throughput(Throughput::Elements(u64::from(KEYS)));
+    for (preset, ranks) in [("mooncake-store-0.30", 1), ("ascend-0.30", 8)] {
+        let shape = KvShape { tp: ranks, kv_heads: ranks, ..KvShape::default() };
+        let Ok(preset) = Preset::named(preset) else { continue };
+        let Ok(profile) = KeyProfile::new(&KeyConfig::new(preset, "/models/Qwen3-32B", shape)) else {
+            continue;
+        };
+        let blocks = KEYS / ranks;
+        let hashes: Vec<[u8; 32]> =
+            (0..blocks).map(|block| Sha256::digest(block.to_le_bytes()).into()).collect();
+        let prompt = PromptBlocks::new(&hashes, blocks * profile.block_tokens());
+        let mut batch = KeyBatch::default();
+        let filled = profile.keys_of_prompt(&prompt, Ask::Every, &mut batch);
+        assert!(filled.is_ok() && batch.len() == KEYS as usize, "{}", preset.name);
+        group.bench_function(BenchmarkId::new(preset.name, format!("{blocks}x{ranks}")), |b| {
+            b.iter(|| {
+                batch.clear();
+                profile.keys_of_prompt(black_box(&prompt), Ask::Every, &mut batch).map(|()| batch.bytes())
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, chains, keys);
 criterion_main!(benches);

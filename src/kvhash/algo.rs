@@ -23,7 +23,8 @@ pub enum Algo {
     XxhashCbor,
 }
 
-/// Hash of a block: 32 bytes of SHA-256 or BLAKE3, or 16 of XXH3-128 or MD5. Displays as lower-case hex.
+/// Hash of a block: 32 bytes of SHA-256 or BLAKE3, 16 of XXH3-128 or MD5, or 8 of a number (EMS, LMCache in the engine;
+/// big-endian). Displays as lower-case hex.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockHash {
     /// Zeros behind the hash.
@@ -112,6 +113,14 @@ impl From<[u8; 16]> for BlockHash {
         let mut bytes = [0; MAX_BYTES];
         bytes[..16].copy_from_slice(&hash);
         Self { bytes, len: 16 }
+    }
+}
+
+impl From<[u8; 8]> for BlockHash {
+    fn from(hash: [u8; 8]) -> Self {
+        let mut bytes = [0; MAX_BYTES];
+        bytes[..8].copy_from_slice(&hash);
+        Self { bytes, len: 8 }
     }
 }
 

@@ -11,6 +11,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("error", &[]),
     ("dialect", &["codec", "error", "route"]),
     ("prompt", &["codec", "dialect"]),
+    ("listing", &["kvhash", "prompt"]),
     ("obs", &["dialect"]),
     ("fleet", &["endpoint", "obs", "route"]),
     ("upstream", &["codec", "fleet"]),
@@ -25,7 +26,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 
 /// What pure modules may not name: sockets, clocks, randomness.
 const IMPURE: [&str; 7] = ["tokio", "hyper", "axum", "reqwest", "Instant::now", "SystemTime", "rand"];
-const PURE: [&str; 5] = ["codec", "dialect", "kvhash", "prompt", "route"];
+const PURE: [&str; 6] = ["codec", "dialect", "kvhash", "listing", "prompt", "route"];
 
 fn sources() -> Vec<(String, PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

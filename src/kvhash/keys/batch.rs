@@ -63,6 +63,12 @@ impl KeyBatch {
         self.text.get(start as usize..end as usize)
     }
 
+    /// The first token of the n-th key's block.
+    #[must_use]
+    pub fn start_tokens(&self, index: usize) -> Option<u32> {
+        self.ends.get(index).map(|(_, start)| *start)
+    }
+
     /// All keys, in the order they were added.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         (0..self.len()).filter_map(|i| self.get(i))
@@ -130,6 +136,10 @@ mod tests {
         let mut batch = batch();
         assert_eq!(batch.iter().collect::<Vec<_>>(), ["a0", "a16", "b0", "b32"]);
         assert_eq!((batch.len(), batch.bytes(), batch.get(4)), (4, 10, None));
+        assert_eq!(
+            [0, 1, 2, 3, 4].map(|i| batch.start_tokens(i)),
+            [Some(0), Some(16), Some(0), Some(32), None]
+        );
         batch.clear();
         assert!(batch.is_empty() && batch.hit_tokens([true]) == 0);
     }

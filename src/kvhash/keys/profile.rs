@@ -192,6 +192,14 @@ impl KeyProfile {
         self.groups.first().map_or(0, |g| g.block_tokens)
     }
 
+    /// Tokens of one block hash: what the hashes of a prompt have to be made with.
+    #[must_use]
+    pub fn hash_tokens(&self) -> u32 {
+        self.groups
+            .first()
+            .map_or(0, |g| u32::try_from(g.block_tokens as usize / g.hashes_per_block).unwrap_or(0))
+    }
+
     /// Hits and lookups are multiples of this many tokens.
     #[must_use]
     pub fn unit_tokens(&self) -> u32 {

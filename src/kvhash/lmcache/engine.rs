@@ -88,6 +88,14 @@ impl EngineHasher {
         self.start
     }
 
+    /// The hash that [`ChunkHash::to_be_bytes`] spells: signed with `builtin`, else not.
+    pub fn chunk_hash(&self, bytes: [u8; 8]) -> ChunkHash {
+        ChunkHash(match self.algo {
+            EngineAlgo::Builtin(_) => i128::from(i64::from_be_bytes(bytes)),
+            EngineAlgo::Sha256 | EngineAlgo::Sha256Cbor => i128::from(u64::from_be_bytes(bytes)),
+        })
+    }
+
     /// The hashes of a prompt's chunks.
     pub fn chain<'a>(&'a self, tokens: &'a [u32]) -> impl Iterator<Item = ChunkHash> + 'a {
         self.chain_from(self.start, tokens)
@@ -165,6 +173,11 @@ impl ChunkHash {
     pub fn value(self) -> i128 {
         self.0
     }
+
+    /// Its 64 bits, as the key templates take them: a negative one in two's complement.
+    pub fn to_be_bytes(self) -> [u8; 8] {
+        self.0.to_be_bytes().last_chunk().copied().unwrap_or_default()
+    }
 }
 
 impl fmt::Display for ChunkHash {
@@ -206,6 +219,16 @@ mod tests {
         assert_eq!(refused(old), ProfileError::NoneIsAnAddress);
         let unset = EngineProfile { seed: Seed::Unset, ..profile(EngineAlgo::Sha256) };
         assert_eq!(refused(unset), ProfileError::SeedUnset(VllmVersion::new(0, 28, 0)));
+    }
+
+    #[test]
+    fn the_bytes_of_a_hash_are_read_with_the_sign_of_its_kind() {
+        let read =
+            |algo, hash: ChunkHash| EngineHasher::new(&profile(algo)).unwrap().chunk_hash(hash.to_be_bytes());
+        let (negative, large) = (ChunkHash(-2), ChunkHash((1 << 64) - 2));
+        assert_eq!(negative.to_be_bytes(), large.to_be_bytes());
+        assert_eq!(read(EngineAlgo::Builtin(StrHash::Sip13), negative), negative);
+        assert_eq!([EngineAlgo::Sha256, EngineAlgo::Sha256Cbor].map(|algo| read(algo, large)), [large; 2]);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::{Row, each, number, numbers, strings, unhex};
 
 /// A request's extras with all that they borrow.
-struct Extras<'a> {
+pub(super) struct Extras<'a> {
     lora: Option<Lora<'a>>,
     media: Vec<Media<'a>>,
     salt: Option<&'a str>,
@@ -23,7 +23,7 @@ struct Extras<'a> {
 }
 
 impl<'a> Extras<'a> {
-    fn of(row: &'a Row) -> Self {
+    pub(super) fn of(row: &'a Row) -> Self {
         let lora = row.param("lora").as_object().map(|lora| Lora {
             name: lora["name"].as_str().unwrap(),
             int_id: lora["int_id"].as_i64().unwrap(),
@@ -50,7 +50,7 @@ impl<'a> Extras<'a> {
         Self { lora, media: media.collect(), salt: row.param("cache_salt").as_str(), embeds }
     }
 
-    fn context(&self) -> BlockContext<'_> {
+    pub(super) fn context(&self) -> BlockContext<'_> {
         let embeds = self.embeds.as_ref();
         BlockContext {
             lora: self.lora,
@@ -69,18 +69,22 @@ fn seed(row: &Row) -> Seed {
     }
 }
 
-fn hasher(row: &Row, version: &str, block_tokens: usize) -> BlockHasher {
-    let profile = HashProfile {
+pub(super) fn profile(row: &Row, version: &str, block_tokens: usize) -> HashProfile {
+    HashProfile {
         version: version.parse().unwrap(),
         algo: Algo::from_name(row.text("algo")).unwrap(),
         seed: seed(row),
         block_tokens,
         lookahead_tokens: row.param("hash_lookahead").as_u64().unwrap_or(0).try_into().unwrap(),
-    };
-    BlockHasher::new(&profile).unwrap_or_else(|e| panic!("{} under {version}: {e}", row.name()))
+    }
 }
 
-fn hashes(hex: &Value) -> Vec<BlockHash> {
+fn hasher(row: &Row, version: &str, block_tokens: usize) -> BlockHasher {
+    BlockHasher::new(&profile(row, version, block_tokens))
+        .unwrap_or_else(|e| panic!("{} under {version}: {e}", row.name()))
+}
+
+pub(super) fn hashes(hex: &Value) -> Vec<BlockHash> {
     strings(hex).into_iter().map(|hex| BlockHash::from_slice(&unhex(hex)).unwrap()).collect()
 }
 
@@ -239,7 +243,7 @@ fn str_hash(python: &str) -> StrHash {
     if minor >= 11 { StrHash::Sip13 } else { StrHash::Sip24 }
 }
 
-fn ucm(row: &Row, release: &str) -> UcmHasher {
+pub(super) fn ucm(row: &Row, release: &str) -> UcmProfile {
     let generation = match release {
         "snapshot" => Generation::V0_4,
         "0.7.0" => Generation::V0_7,
@@ -255,7 +259,7 @@ fn ucm(row: &Row, release: &str) -> UcmHasher {
         .param("layout_digest")
         .as_str()
         .map(|digest| Layout { dcp: row.number("dcp_size").try_into().unwrap(), digest: digest.into() });
-    let profile = UcmProfile {
+    UcmProfile {
         generation,
         version: row.texts("vllm_versions")[0].parse().unwrap(),
         model: row.text("model").into(),
@@ -267,8 +271,7 @@ fn ucm(row: &Row, release: &str) -> UcmHasher {
         sfa_c8: row.param("additional_config")["enable_sparse_sfa_c8"].as_bool().unwrap_or(false),
         li_c8: false,
         layout,
-    };
-    UcmHasher::new(&profile).unwrap()
+    }
 }
 
 #[test]
@@ -276,7 +279,7 @@ fn ucm_block_ids() {
     each("ucm_block_id", |row| {
         let (tokens, extras) = (row.tokens(), Extras::of(row));
         for release in row.texts("ucm_versions") {
-            let hasher = ucm(row, release);
+            let hasher = UcmHasher::new(&ucm(row, release)).unwrap();
             assert_eq!(hasher.meta(0), row.0["meta_rank0"].as_str().unwrap(), "{}", row.name());
             assert_eq!(hasher.seed().to_string(), row.0["seed"].as_str().unwrap(), "{}", row.name());
             let found: Vec<_> = hasher.chain(&tokens, extras.context()).collect();
@@ -290,26 +293,29 @@ fn ucm_block_ids() {
     });
 }
 
+pub(super) fn lmcache_engine(row: &Row, version: &str) -> EngineProfile {
+    let algo = match row.text("algo") {
+        "builtin" => EngineAlgo::Builtin(str_hash(row.text("python"))),
+        "sha256" => EngineAlgo::Sha256,
+        "sha256_cbor" => EngineAlgo::Sha256Cbor,
+        other => panic!("{}: {other}", row.name()),
+    };
+    EngineProfile {
+        release: lmcache::Release::V0_4,
+        algo,
+        version: version.parse().unwrap(),
+        seed: seed(row),
+        chunk_tokens: row.number("chunk_size"),
+        partial_chunk: row.param("save_unfull_chunk").as_bool().unwrap(),
+    }
+}
+
 #[test]
 fn lmcache_in_the_engine() {
     each("lmcache_engine_key", |row| {
-        let algo = match row.text("algo") {
-            "builtin" => EngineAlgo::Builtin(str_hash(row.text("python"))),
-            "sha256" => EngineAlgo::Sha256,
-            "sha256_cbor" => EngineAlgo::Sha256Cbor,
-            other => panic!("{}: {other}", row.name()),
-        };
         let tokens = row.tokens();
         for version in row.texts("vllm_versions") {
-            let profile = EngineProfile {
-                release: lmcache::Release::V0_4,
-                algo,
-                version: version.parse().unwrap(),
-                seed: seed(row),
-                chunk_tokens: row.number("chunk_size"),
-                partial_chunk: row.param("save_unfull_chunk").as_bool().unwrap(),
-            };
-            let hasher = EngineHasher::new(&profile).unwrap();
+            let hasher = EngineHasher::new(&lmcache_engine(row, version)).unwrap();
             assert_eq!(hasher.none_hash().value(), number(&row.0["none_hash"]), "{}", row.name());
             let found: Vec<_> = hasher.chain(&tokens).collect();
             let values: Vec<i128> = found.iter().map(|hash| hash.value()).collect();
@@ -321,16 +327,19 @@ fn lmcache_in_the_engine() {
     });
 }
 
+pub(super) fn lmcache_server(row: &Row) -> ServerAlgo {
+    let version = VllmVersion::new(0, 32, 0);
+    match row.text("algo") {
+        "blake3" => ServerAlgo::Blake3,
+        "sha256_cbor" => ServerAlgo::Sha256Cbor { version, seed: seed(row) },
+        other => panic!("{}: {other}", row.name()),
+    }
+}
+
 #[test]
 fn lmcache_in_its_server() {
     each("lmcache_mp", |row| {
-        let version = VllmVersion::new(0, 32, 0);
-        let algo = match row.text("algo") {
-            "blake3" => ServerAlgo::Blake3,
-            "sha256_cbor" => ServerAlgo::Sha256Cbor { version, seed: seed(row) },
-            other => panic!("{}: {other}", row.name()),
-        };
-        let hasher = ServerHasher::new(&algo, row.number("chunk_size")).unwrap();
+        let hasher = ServerHasher::new(&lmcache_server(row), row.number("chunk_size")).unwrap();
         assert_eq!(hasher.none_hash().to_string(), row.0["none_hash"].as_str().unwrap(), "{}", row.name());
         assert_eq!(hasher.chain(&row.tokens()), hashes(&row.0["chunk_hashes"]), "{}", row.name());
     });

@@ -3,6 +3,7 @@
 //! All files of `tests/vectors` are read, and those of the folder in `PD_PROXY_VECTORS`, if that is set.
 
 mod hashes;
+mod schemes;
 mod wide;
 
 use std::collections::BTreeMap;
