@@ -14,6 +14,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("obs", &["dialect"]),
     ("fleet", &["endpoint", "obs", "route"]),
     ("upstream", &["codec", "fleet"]),
+    ("intake", &["codec", "dialect", "endpoint", "prompt"]),
     ("relay", &["codec", "dialect", "error", "fleet", "obs", "route", "upstream"]),
     ("server", &["codec", "dialect", "endpoint", "error", "fleet", "obs", "relay", "route", "upstream"]),
     ("config", &["cli", "endpoint"]),
