@@ -2,7 +2,7 @@
 //!
 //! Equal questions share one exchange, answers are kept, and nobody waits longer than the budget: an exchange that takes
 //! longer goes on by itself and its answer is there for the next who asks. Engines of one model tokenise alike, so it
-//! does not matter which of them was asked.
+//! does not matter which of them was asked. It matters when: templates may print the date, so an answer is good for a day.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,7 +20,7 @@ use super::question::{Question, question};
 use crate::codec::json::Object;
 use crate::dialect::Api;
 use crate::endpoint::Endpoint;
-use crate::prompt::Reason;
+use crate::prompt::{Reason, Today};
 
 /// Default of [`EngineLimits::budget`].
 pub const BUDGET: Duration = Duration::from_millis(50);
@@ -113,25 +113,37 @@ impl EngineTokenizer {
         Self { asker, limits, seed, state: Arc::new(Mutex::new(state)), exchanges: Mutex::default() }
     }
 
-    /// The prompt of a request as `engine` tokenises it. Must run inside a tokio runtime.
+    /// The prompt of a request as `engine` tokenises it; `today` is what its calendar shows. Must run inside a tokio
+    /// runtime.
     ///
     /// # Errors
     /// Why the prompt can't be asked for ([`question`]), or [`Reason::EngineSlow`], [`Reason::EngineBusy`],
     /// [`Reason::EngineRefused`], [`Reason::EngineUnreachable`].
-    pub async fn tokens(&self, engine: &Endpoint, api: Api, body: &Object) -> Result<Arc<[u32]>, Reason> {
-        self.answer(engine, question(api, body)?).await
+    pub async fn tokens(
+        &self,
+        engine: &Endpoint,
+        api: Api,
+        body: &Object,
+        today: Today,
+    ) -> Result<Arc<[u32]>, Reason> {
+        self.answer(engine, question(api, body)?, today).await
     }
 
     /// The same for a question that has been formed already: that takes CPU time in proportion to the body.
     ///
     /// # Errors
     /// As [`EngineTokenizer::tokens`].
-    pub async fn answer(&self, engine: &Endpoint, question: Question) -> Result<Arc<[u32]>, Reason> {
+    pub async fn answer(
+        &self,
+        engine: &Endpoint,
+        question: Question,
+        today: Today,
+    ) -> Result<Arc<[u32]>, Reason> {
         let body = match question {
             Question::Known(ids) => return Ok(ids),
             Question::Ask(body) => body,
         };
-        let mut coming = match self.source(xxh3_128_with_seed(&body, self.seed))? {
+        let mut coming = match self.source(self.key(&body, today))? {
             Source::Cache(tokens) => return Ok(tokens),
             Source::Join(coming) => coming,
             Source::Ask(flight, coming) => {
@@ -151,6 +163,11 @@ impl EngineTokenizer {
     pub fn stats(&self) -> EngineStats {
         let state = lock(&self.state);
         EngineStats { held_tokens: state.answers.held_tokens(), ..state.stats }
+    }
+
+    fn key(&self, body: &[u8], today: Today) -> u128 {
+        let day = (u64::from(today.year) << 16) | (u64::from(today.month) << 8) | u64::from(today.day);
+        xxh3_128_with_seed(body, self.seed.wrapping_add(day))
     }
 
     fn source(&self, key: u128) -> Result<Source, Reason> {
@@ -219,4 +236,49 @@ fn reason(error: &AskError) -> Reason {
 /// A panic elsewhere leaves these tables whole: every change is one statement.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tokenizer(seed: u64) -> EngineTokenizer {
+        let asker =
+            Asker { client: reqwest::Client::new(), authorization: None, time: BUDGET, answer_bytes: 1 };
+        EngineTokenizer::new(asker, EngineLimits::default(), seed)
+    }
+
+    #[test]
+    fn an_answer_is_for_its_question_and_its_day() {
+        let (one, other) = (tokenizer(1), tokenizer(2));
+        let today = Today { year: 2026, month: 3, day: 7 };
+        let keys = [
+            one.key(b"a", today),
+            one.key(b"b", today),
+            one.key(b"a", Today { day: 8, ..today }),
+            one.key(b"a", Today { month: 4, ..today }),
+            other.key(b"c", today),
+        ];
+        assert!(keys.iter().all(|key| keys.iter().filter(|other| *other == key).count() == 1), "{keys:?}");
+        assert_eq!(one.key(b"a", today), keys[0]);
+    }
+
+    #[test]
+    fn an_exchange_that_ends_without_an_answer_makes_room() {
+        let tokenizer = tokenizer(1);
+        let Ok(Source::Ask(flight, mut coming)) = tokenizer.source(5) else { panic!("nothing is under way") };
+        assert!(matches!(tokenizer.source(5), Ok(Source::Join(_))));
+        drop(flight);
+        assert!(coming.borrow_and_update().is_none() && coming.has_changed().is_err());
+        assert!(matches!(tokenizer.source(5), Ok(Source::Ask(..))));
+    }
+
+    #[test]
+    fn handlers_on_any_thread_may_wait() {
+        fn sendable<T: Send>(_: &T) {}
+        let (tokenizer, today) = (tokenizer(1), Today { year: 2026, month: 3, day: 7 });
+        let engine = Endpoint { host: "localhost".to_owned(), port: 1 };
+        sendable(&tokenizer.answer(&engine, Question::Known(Arc::default()), today));
+        assert_eq!(tokenizer.stats(), EngineStats::default());
+    }
 }

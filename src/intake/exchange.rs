@@ -9,8 +9,11 @@ use serde::Deserialize;
 
 use crate::endpoint::Endpoint;
 
-/// Default of [`Asker::answer_bytes`]: some eight million token ids.
+/// Good for [`Asker::answer_bytes`]: some eight million token ids.
 pub const ANSWER_BYTES: usize = 64 << 20;
+
+/// Good for [`Asker::time`]: beyond it an engine is not slow but stuck.
+pub const ASK_TIME: Duration = Duration::from_secs(10);
 
 /// Asks engines to tokenise.
 #[derive(Clone, Debug)]

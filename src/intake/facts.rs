@@ -75,7 +75,7 @@ pub async fn fetch(
         return Err(FactsError { engine: engine.clone(), why: why.clone() });
     }
     let mut gaps = Vec::new();
-    let version = read("/version", version, &mut gaps, |body| facts::version(body));
+    let version = read("/version", version, &mut gaps, facts::version);
     let models = read("/v1/models", models, &mut gaps, |body| {
         Some(facts::models(body)).filter(|models| !models.is_empty())
     });

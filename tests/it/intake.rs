@@ -11,10 +11,11 @@ use pd_proxy::codec::json::{Object, ScanLimits};
 use pd_proxy::dialect::Api;
 use pd_proxy::endpoint::Endpoint;
 use pd_proxy::intake::{
-    self, Asker, Difference, EngineLimits, EngineTokenizer, Found, Parity, Verdict, facts,
+    self, Asker, Difference, EngineLimits, EngineTokenizer, Found, Parity, Question, Verdict, facts,
 };
 use pd_proxy::prompt::{ChatTemplate, Exactness, Local, PrefixCache, Prompter, Reason, TemplateFiles, Today};
 use pd_proxy::sim::{Engine, EngineSpec, Fault, Tokenizing, What};
+use serde_json::Value;
 
 const TODAY: Today = Today { year: 2026, month: 3, day: 7 };
 /// Longer than anything here takes that is not meant to be slow.
@@ -104,17 +105,17 @@ async fn equal_questions_share_one_exchange_and_its_answer_is_kept() {
     assert!(engine.inject(Fault::always(What::Delay(Duration::from_millis(50))).on_path("/tokenize")));
     let tokenizer = EngineTokenizer::new(asker(), limits(GENEROUS), 7);
     let body = chat("Hi");
-    let all = join_all((0..20).map(|_| tokenizer.tokens(&at, Api::Chat, &body))).await;
+    let all = join_all((0..20).map(|_| tokenizer.tokens(&at, Api::Chat, &body, TODAY))).await;
     let tokens = all[0].clone().unwrap();
     assert!(!tokens.is_empty());
     assert!(all.iter().all(|answer| answer.as_ref() == Ok(&tokens)), "{all:?}");
     assert_eq!(asked(&engine), 1);
-    assert_eq!(tokenizer.tokens(&at, Api::Chat, &body).await, Ok(tokens.clone()));
+    assert_eq!(tokenizer.tokens(&at, Api::Chat, &body, TODAY).await, Ok(tokens.clone()));
     assert_eq!(asked(&engine), 1);
     let stats = tokenizer.stats();
     assert_eq!((stats.asked, stats.joined, stats.cached), (1, 19, 1));
     assert_eq!(stats.held_tokens, tokens.len());
-    assert_ne!(tokenizer.tokens(&at, Api::Chat, &chat("Ho")).await, Ok(tokens));
+    assert_ne!(tokenizer.tokens(&at, Api::Chat, &chat("Ho"), TODAY).await, Ok(tokens));
     assert_eq!(asked(&engine), 2);
 }
 
@@ -125,13 +126,13 @@ async fn nobody_waits_beyond_the_budget_and_the_answer_comes_all_the_same() {
     let tokenizer = EngineTokenizer::new(asker(), limits(Duration::from_millis(10)), 7);
     let body = chat("Hi");
     let start = Instant::now();
-    assert_eq!(tokenizer.tokens(&at, Api::Chat, &body).await, Err(Reason::EngineSlow));
+    assert_eq!(tokenizer.tokens(&at, Api::Chat, &body, TODAY).await, Err(Reason::EngineSlow));
     assert!(start.elapsed() < Duration::from_secs(1));
     while tokenizer.stats().held_tokens == 0 {
         assert!(start.elapsed() < GENEROUS, "the exchange never ended");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert!(tokenizer.tokens(&at, Api::Chat, &body).await.is_ok());
+    assert!(tokenizer.tokens(&at, Api::Chat, &body, TODAY).await.is_ok());
     assert_eq!(asked(&engine), 1);
 }
 
@@ -141,10 +142,10 @@ async fn only_so_many_exchanges_are_under_way() {
     assert!(engine.inject(Fault::once(What::StallBeforeHead).on_path("/tokenize")));
     let limits = EngineLimits { in_flight: 1, ..limits(Duration::from_millis(10)) };
     let tokenizer = EngineTokenizer::new(asker(), limits, 7);
-    assert_eq!(tokenizer.tokens(&at, Api::Chat, &chat("1")).await, Err(Reason::EngineSlow));
-    assert_eq!(tokenizer.tokens(&at, Api::Chat, &chat("2")).await, Err(Reason::EngineBusy));
+    assert_eq!(tokenizer.tokens(&at, Api::Chat, &chat("1"), TODAY).await, Err(Reason::EngineSlow));
+    assert_eq!(tokenizer.tokens(&at, Api::Chat, &chat("2"), TODAY).await, Err(Reason::EngineBusy));
     let ids = object(r#"{"prompt":[1,2]}"#);
-    assert_eq!(tokenizer.tokens(&at, Api::Completions, &ids).await.as_deref(), Ok(&[1, 2][..]));
+    assert_eq!(tokenizer.tokens(&at, Api::Completions, &ids, TODAY).await.as_deref(), Ok(&[1, 2][..]));
 }
 
 #[tokio::test]
@@ -160,10 +161,10 @@ async fn a_failed_exchange_has_a_reason_and_does_not_block_the_next() {
     ] {
         engine.clear_faults();
         assert!(engine.inject(Fault::always(what.clone()).on_path("/tokenize")));
-        assert_eq!(tokenizer.tokens(&at, Api::Chat, &body).await, Err(reason), "{what:?}");
+        assert_eq!(tokenizer.tokens(&at, Api::Chat, &body, TODAY).await, Err(reason), "{what:?}");
     }
     engine.clear_faults();
-    assert!(tokenizer.tokens(&at, Api::Chat, &body).await.is_ok());
+    assert!(tokenizer.tokens(&at, Api::Chat, &body, TODAY).await.is_ok());
 }
 
 fn golden(name: &str) -> String {
@@ -173,7 +174,10 @@ fn golden(name: &str) -> String {
 
 fn prompter(template: &str) -> Prompter {
     let source = golden(&format!("templates/{template}.jinja"));
-    let files = TemplateFiles { chat_template: Some(&source), ..Default::default() };
+    let chats: Value = serde_json::from_str(&golden("chat.json")).unwrap();
+    let config = chats["families"][template]["config"].to_string();
+    let files =
+        TemplateFiles { tokenizer_config: Some(&config), chat_template: Some(&source), content_format: None };
     let tokenizer = Local::from_json(&golden("tokenizer.json")).unwrap();
     Prompter::new(Some(ChatTemplate::new(files).unwrap()), Some(Arc::new(tokenizer)), PrefixCache::off())
 }
@@ -252,4 +256,61 @@ async fn nothing_compared_or_nobody_reached_is_no_parity() {
         let parity = compare(&at, &prompter("qwen3")).await;
         assert!(matches!(parity.verdict, Verdict::Unknown(_)), "{parity:?}");
     }
+}
+
+/// What `/tokenize` of vLLM 0.32 knows; it ignores everything else.
+const TOKENIZE_MEMBERS: [&str; 7] = [
+    "add_generation_prompt",
+    "add_special_tokens",
+    "chat_template_kwargs",
+    "continue_final_message",
+    "messages",
+    "model",
+    "tools",
+];
+
+#[test]
+fn a_question_is_the_same_prompt_said_with_the_members_of_tokenize() {
+    let chats: Value = serde_json::from_str(&golden("chat.json")).unwrap();
+    let prompters = ["qwen3", "deepseek_v31", "glm45", "everything"].map(|name| (name, prompter(name)));
+    let (mut same, mut unasked) = (0, Vec::new());
+    for (name, request) in chats["requests"].as_object().unwrap() {
+        let body = match intake::question(Api::Chat, &object(&request.to_string())) {
+            Ok(Question::Ask(body)) => Object::scan(body, ScanLimits::default()).unwrap(),
+            Ok(known) => panic!("{name}: {known:?}"),
+            Err(reason) => {
+                unasked.push((name.as_str(), reason));
+                continue;
+            }
+        };
+        assert!(body.members().all(|(key, _)| TOKENIZE_MEMBERS.contains(&&*key)), "{name}");
+        let messages: Vec<Value> = serde_json::from_slice(body.get("messages").unwrap().raw()).unwrap();
+        let older = |m: &Value| m.get("reasoning_content").is_some() && m.get("reasoning").is_none();
+        assert!(!messages.iter().any(older), "{name}: /tokenize does not look at reasoning_content");
+        if name == "documents" {
+            // Among the variables they are an engine's to read, not ours.
+            assert!(body.get("chat_template_kwargs").unwrap().object().unwrap().contains("documents"));
+            continue;
+        }
+        for (template, prompter) in &prompters {
+            let expect = &chats["families"][*template]["results"][name]["ids"];
+            let Ok(expect) = serde_json::from_value::<Vec<u32>>(expect.clone()) else { continue };
+            let prompt = prompter.prompt(Api::Chat, &body, TODAY);
+            assert_eq!(
+                (prompt.exactness, &prompt.tokens[..]),
+                (Exactness::Exact, &expect[..]),
+                "{template}/{name}"
+            );
+            same += 1;
+        }
+    }
+    assert!(same > 150, "only {same} prompts were compared");
+    let expect = [
+        ("continue_and_generate", Reason::Shape),
+        ("tool_choice_none", Reason::Constraint),
+        ("bad_no_tools", Reason::Shape),
+        ("bad_documents", Reason::Shape),
+        ("bad_empty", Reason::Shape),
+    ];
+    assert_eq!(unasked, expect);
 }
