@@ -122,7 +122,7 @@ pub async fn compare(
                 return parity;
             }
             Err(why) => {
-                parity.verdict = Verdict::Unknown(why.to_string());
+                parity.verdict = Verdict::Unknown(words(&why));
                 return parity;
             }
         }
@@ -156,6 +156,16 @@ async fn step(
     }
 }
 
+/// Why an engine could not be asked, for the log.
+fn words(error: &AskError) -> String {
+    match error {
+        AskError::Refused(404) => {
+            "it answered with status 404: it has no /tokenize, or no model of this name".to_owned()
+        }
+        other => other.to_string(),
+    }
+}
+
 fn first_difference(ours: &[u32], theirs: &[u32]) -> Option<Found> {
     let at = ours.iter().zip(theirs).take_while(|(a, b)| a == b).count();
     let (ours, theirs) = (ours.get(at).copied(), theirs.get(at).copied());
@@ -176,6 +186,7 @@ mod tests {
             "the tokens of request \"emoji\" differ from the engine's: token 2 is 3 here and none (the prompt ends) \
              there; are tokenizer.json and the chat template those that the engine serves?"
         );
+        assert!(words(&AskError::Refused(404)).contains("no model of this name"));
         let refused = Difference { canary: "tools", found: Found::Refused(400) }.to_string();
         assert!(refused.contains("refuses it with status 400"), "{refused}");
     }

@@ -255,6 +255,7 @@ async fn nothing_compared_or_nobody_reached_is_no_parity() {
         assert!(engine.inject(Fault::always(what).on_path("/tokenize")));
         let parity = compare(&at, &prompter("qwen3")).await;
         assert!(matches!(parity.verdict, Verdict::Unknown(_)), "{parity:?}");
+        assert_eq!(parity.compared, 0);
     }
 }
 
