@@ -11,11 +11,15 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::config::{self, Config};
+use crate::config::{self, Config, Tokens};
 use crate::fleet::{Fleet, Role};
+use crate::intake::{Asker, EngineLimits, EngineTokenizer, Prompts, Source, exchange};
 use crate::obs::{Exposition, Meters};
+use crate::profile::{self, FilesError, Trouble};
+use crate::proof::Prover;
 use crate::relay::Relay;
 use crate::relay::admit::Gate;
+use crate::relay::pause;
 use crate::relay::release::Releases;
 use crate::relay::settings::Settings;
 use crate::route::Policy;
@@ -57,6 +61,12 @@ pub enum StartError {
     /// A secret that can't be sent in a header.
     #[error("engine.api_key can't be sent in a header: it has a character that is not visible ASCII")]
     Key,
+    /// The model's files.
+    #[error(transparent)]
+    Files(#[from] FilesError),
+    /// The blocks' names, as configured and as the engines say.
+    #[error(transparent)]
+    Names(#[from] Trouble),
     /// The HTTP client for control calls.
     #[error("cannot set up the HTTP client: {0}")]
     Client(#[from] reqwest::Error),
@@ -77,6 +87,22 @@ impl App {
         for endpoint in config.decode_endpoints() {
             fleet.add(Role::Decode, endpoint);
         }
+        // Engines are on the cluster's own network: HTTP_PROXY is for what leaves it, and the legs ignore it too.
+        let control = reqwest::Client::builder()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .pool_idle_timeout(upstream::POOL_IDLE)
+            .connect_timeout(ms(config.timeout.connect_ms))
+            .timeout(CONTROL_TIME)
+            .build()?;
+        let edge = edge(config)?;
+        let asker = Asker {
+            client: control.clone(),
+            authorization: edge.engine_authorization.clone(),
+            time: exchange::ASK_TIME,
+            answer_bytes: exchange::ANSWER_BYTES,
+        };
+        let prompts = prompts(config, &asker)?;
         let (releases, orphans) = Releases::new(config.limit.releases, meters.clone());
         let relay = Arc::new(Relay {
             fleet,
@@ -84,27 +110,26 @@ impl App {
             settings: settings(config),
             meters: meters.clone(),
             releases,
+            prompts: prompts.clone(),
         });
+        let mut tasks = JoinSet::new();
+        if let Some(prompts) = prompts {
+            let mut prover = Prover::new(config, relay.clone(), prompts, asker);
+            prover.first().await?;
+            tasks.spawn(prover.run());
+        }
         let limit = &config.limit;
         let gateway = Arc::new(Gateway {
             relay: relay.clone(),
             gate: Gate::new(limit.inflight, limit.queue, ms(limit.queue_ms), meters),
             exposition,
-            // Engines are on the cluster's own network: HTTP_PROXY is for what leaves it, and the legs ignore it too.
-            control: reqwest::Client::builder()
-                .no_proxy()
-                .redirect(reqwest::redirect::Policy::none())
-                .pool_idle_timeout(upstream::POOL_IDLE)
-                .connect_timeout(ms(config.timeout.connect_ms))
-                .timeout(CONTROL_TIME)
-                .build()?,
-            edge: edge(config)?,
+            control,
+            edge,
             waiting: server::Waiting::default(),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
         });
         let bound = server::bind(config.server.bind_host(), config.server.port).await?;
-        let mut tasks = JoinSet::new();
         tasks.spawn(housekeeping(gateway.clone()));
         let mut releasing = JoinSet::new();
         releasing.spawn(relay.release_orphans(orphans));
@@ -198,6 +223,31 @@ async fn housekeeping(gateway: Arc<Gateway>) {
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
+}
+
+/// What reads prompts; None when nobody is to.
+fn prompts(config: &Config, asker: &Asker) -> Result<Option<Arc<Prompts>>, StartError> {
+    profile::refuse_early(config)?;
+    let source = match config.prompt.tokens {
+        Tokens::Off => return Ok(None),
+        Tokens::Engine => {
+            let limits = EngineLimits {
+                budget: ms(config.prompt.budget_ms),
+                in_flight: config.limit.tokenize_inflight,
+                cache_tokens: config.limit.prompt_cache_tokens,
+                ..EngineLimits::default()
+            };
+            Source::Engine(EngineTokenizer::new(asker.clone(), limits, pause::random()))
+        }
+        Tokens::Local => {
+            let (prompter, without) = profile::prompter(config, pause::random())?;
+            if let Some(why) = without {
+                tracing::warn!("chats are routed by load: {why}");
+            }
+            Source::Local(Arc::new(prompter))
+        }
+    };
+    Ok(Some(Arc::new(Prompts::new(source))))
 }
 
 fn policy(configured: config::Policy) -> Policy {

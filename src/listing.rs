@@ -101,6 +101,12 @@ impl Listing {
         Ok(listing)
     }
 
+    /// Whether the tokens are the engine's.
+    #[must_use]
+    pub fn exact(&self) -> bool {
+        self.exactness == Exactness::Exact
+    }
+
     /// As JSON: `exact`, `reason` (the name of a [`Reason`](crate::prompt::Reason), or null), `tokens`,
     /// `block_tokens`, and `blocks`, each with `index`, `start_token`, `end_token` (one behind the last), `hash` (hex),
     /// `event` (the number in vLLM's KV events; of other schemes just the last 8 bytes) and `keys`. When inexact, tokens
@@ -118,7 +124,7 @@ impl Listing {
             })
         };
         json!({
-            "exact": self.exactness == Exactness::Exact,
+            "exact": self.exact(),
             "reason": self.reason(),
             "tokens": self.tokens,
             "block_tokens": self.block_tokens.get(),

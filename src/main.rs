@@ -3,8 +3,9 @@
 use std::process::ExitCode;
 
 use pd_proxy::app::{self, App, Signals};
-use pd_proxy::cli::{self, Command, ServeArgs};
+use pd_proxy::cli::{self, Command, KeysArgs, ServeArgs};
 use pd_proxy::config::{self, Config, LogFormat, report};
+use pd_proxy::keys;
 use pd_proxy::obs::log;
 use tokio::runtime::{Builder, Runtime};
 
@@ -15,6 +16,7 @@ fn main() -> ExitCode {
     let outcome = match cli::parse_from(std::env::args_os()) {
         Ok(Command::Serve(args)) => serve(&args),
         Ok(Command::Check(args)) => check(&args),
+        Ok(Command::Keys(args)) => keys(&args),
         #[cfg(feature = "sim")]
         Ok(Command::Demo(args)) => pd_proxy::demo::run(&args).map_err(|e| Failure(e.to_string())),
         #[cfg(feature = "sim")]
@@ -52,7 +54,18 @@ fn serve(args: &ServeArgs) -> Result<(), Failure> {
 fn check(args: &ServeArgs) -> Result<(), Failure> {
     let loaded = Config::load(args, &config::process_env()).map_err(|e| Failure(e.to_string()))?;
     print!("{}", report::render(&loaded));
-    Ok(())
+    pd_proxy::profile::refuse_early(&loaded.config).map_err(|e| Failure(format!("pd-proxy: {e}")))
+}
+
+/// Prints the report in any case; a prompt that can't be known is a failure to scripts.
+fn keys(args: &KeysArgs) -> Result<(), Failure> {
+    let loaded = Config::load(&args.configuration(), &config::process_env());
+    let loaded = loaded.map_err(|e| Failure(e.to_string()))?;
+    let failed = |e: &dyn std::error::Error| Failure(format!("pd-proxy: {e}"));
+    let report = runtime(1).map_err(|e| failed(&e))?.block_on(keys::run(args, &loaded));
+    let report = report.map_err(|e| failed(&e))?;
+    print!("{report}");
+    if report.exact() { Ok(()) } else { Err(Failure("the prompt's tokens can't be known here".to_owned())) }
 }
 
 /// One thread needs no scheduler between threads.

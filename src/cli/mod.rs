@@ -1,10 +1,12 @@
 //! The command line. Flags are texts that become entries of the configuration (`overlay`); only the demo and the
 //! simulator, which have no configuration file, read their values here.
 
+mod keys;
 mod overlay;
 #[cfg(feature = "sim")]
 mod sim;
 
+pub use keys::{KeysArgs, KeysFormat};
 #[cfg(feature = "sim")]
 pub use sim::{DemoArgs, SimArgs, SimConnector, SimRole};
 
@@ -19,6 +21,8 @@ pub enum Command {
     Serve(ServeArgs),
     /// Print the merged configuration with the origin of each value, and exit
     Check(ServeArgs),
+    /// Print a prompt's tokens, block hashes and pool keys, and exit
+    Keys(Box<KeysArgs>),
     /// Run the gateway in front of simulated engines, to try it out
     #[cfg(feature = "sim")]
     Demo(DemoArgs),
@@ -85,6 +89,12 @@ pub struct ServeArgs {
     /// Decoders as host:port or URL, in place of or beside hosts and ports
     #[arg(long, value_name = "HOST:PORT", num_args = 1.., value_delimiter = ',', help_heading = "Engines")]
     pub decode: Vec<String>,
+    /// The model's directory, for tokenising here: tokenizer.json, tokenizer_config.json
+    #[arg(long, value_name = "DIR", help_heading = "Engines")]
+    pub model_path: Option<String>,
+    /// The engines' --block-size, in tokens [default: asked]
+    #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, help_heading = "Engines")]
+    pub block_size: Option<String>,
     /// The served model name that requests must carry [default: any]
     #[arg(long, value_name = "NAME", help_heading = "Engines")]
     pub model: Option<String>,

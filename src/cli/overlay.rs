@@ -28,6 +28,8 @@ impl ServeArgs {
             ("--port", "server.port", &self.port),
             ("--workers", "server.workers", &self.workers),
             ("--model", "fleet.model", &self.model),
+            ("--model-path", "prompt.model_path", &self.model_path),
+            ("--block-size", "hash.block_tokens", &self.block_size),
             ("--policy", "route.policy", &self.policy),
             ("--max-retries", "retry.attempts", &self.max_retries),
             ("--max-waiting-retries", "fleet.probe_attempts", &self.max_waiting_retries),

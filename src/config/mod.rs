@@ -5,8 +5,8 @@
 
 pub mod error;
 pub mod load;
-pub mod report;
 pub mod model;
+pub mod report;
 mod schema;
 mod source;
 mod validate;
@@ -17,7 +17,8 @@ pub use error::{ConfigError, ConfigErrors, Problem};
 pub use load::{Env, Loaded, Origin, Origins, process_env};
 pub use model::{Hash, Key, Prompt};
 pub use values::{
-    ContentFormat, HashAlgo, HashScheme, KeyLayout, KeyStore, Level, LogFormat, Policy, Secret, Tokens, UnknownName,
+    ContentFormat, HashAlgo, HashScheme, KeyLayout, KeyStore, Level, LogFormat, Policy, Secret, Tokens,
+    UnknownName,
 };
 
 use serde::{Deserialize, Serialize};

@@ -44,6 +44,10 @@ pub struct Hash {
     pub layout_digest: Option<String>,
     /// UCM: speculation as `method:tokens`.
     pub speculation: Option<String>,
+    /// UCM from 0.7: `enable_sparse_sfa_c8`.
+    pub sfa_c8: bool,
+    /// UCM from 0.7: what its namespace calls `li_c8`.
+    pub li_c8: bool,
     /// LMCache: `save_unfull_chunk`.
     pub partial_chunk: bool,
 }

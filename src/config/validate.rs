@@ -53,9 +53,13 @@ impl Config {
         secret("engine.api_key", self.engine.api_key.as_ref(), &mut invalid);
         secret("server.admin_key", self.server.admin_key.as_ref(), &mut invalid);
         self.texts(&mut invalid);
-        invalid.extend(self.all_bounds().into_iter().filter(|(_, value, min, max)| !(min..=max).contains(&value)).map(
-            |(key, value, min, max)| (key, Problem::OutOfRange { key, value: value.to_string(), min, max }),
-        ));
+        invalid.extend(
+            self.all_bounds().into_iter().filter(|(_, value, min, max)| !(min..=max).contains(&value)).map(
+                |(key, value, min, max)| {
+                    (key, Problem::OutOfRange { key, value: value.to_string(), min, max })
+                },
+            ),
+        );
         self.pauses(&mut invalid);
         invalid
     }

@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use std::sync::Mutex;
 
 use crate::endpoint::Endpoint;
-use crate::route::{self, Candidate, Dice, Policy};
+use crate::route::{self, Candidate, Dice, Policy, Standing};
 pub use instance::{Instance, InstanceId, Role};
 pub use seat::Seat;
 
@@ -153,6 +153,19 @@ impl Fleet {
         Some(Seat::take(usable[chosen].clone(), need.tokens))
     }
 
+    /// Some engine of `role`, for questions that any of them can answer; `random` spreads them. One that rests only when
+    /// all do.
+    pub fn any(&self, role: Role, random: u64) -> Option<Arc<Instance>> {
+        let now_ms = self.now_ms();
+        let members = self.side(role).members.load();
+        let usable: SmallVec<[&Arc<Instance>; 16]> = members.iter().filter(|i| !i.draining()).collect();
+        let good = |i: &&Arc<Instance>| i.candidate(now_ms, false).standing == Standing::Good;
+        let rested: SmallVec<[&Arc<Instance>; 16]> = usable.iter().copied().filter(good).collect();
+        let from = if rested.is_empty() { usable } else { rested };
+        let at = usize::try_from(random).unwrap_or(0).checked_rem(from.len())?;
+        from.get(at).map(|instance| Arc::clone(instance))
+    }
+
     /// Tells how a leg on `instance` ended.
     pub fn report(&self, instance: &Instance, outcome: Outcome) {
         match outcome {
@@ -226,6 +239,20 @@ mod tests {
         let again: Vec<_> =
             (0..4).map(|_| fleet.pick(Role::Prefill, need(1)).unwrap().instance().id()).collect();
         assert!(again.contains(&failing.id()));
+    }
+
+    #[test]
+    fn questions_are_spread_over_engines_that_do_not_rest() {
+        let fleet = fleet(&[1, 2, 3]);
+        let failing = fleet.members(Role::Prefill)[1].clone();
+        fleet.report(&failing, Outcome::Failed);
+        let ports: Vec<u16> = (0..4).map(|n| fleet.any(Role::Prefill, n).unwrap().endpoint().port).collect();
+        assert_eq!(ports, [1, 3, 1, 3]);
+        for other in [0, 2] {
+            fleet.report(&fleet.members(Role::Prefill)[other].clone(), Outcome::Failed);
+        }
+        assert_eq!(fleet.any(Role::Prefill, 1).unwrap().id(), failing.id(), "when all rest, any will do");
+        assert!(fleet.any(Role::Decode, 0).is_none());
     }
 
     #[test]

@@ -42,6 +42,8 @@ pub struct Meters {
     prompt_tokens: Counter,
     cached_tokens: Counter,
     output_tokens: Counter,
+    prompt_seconds: Histogram,
+    prompts_exact: Counter,
 }
 
 /// Handles for one API.
@@ -140,6 +142,8 @@ impl Meters {
             prompt_tokens: tokens("prompt"),
             cached_tokens: tokens("cached"),
             output_tokens: tokens("output"),
+            prompt_seconds: histogram!(names::PROMPT_SECONDS),
+            prompts_exact: counter!(names::PROMPTS, "tokens" => "exact", "reason" => "none"),
         }
     }
 
@@ -186,6 +190,38 @@ impl Meters {
     /// A request went to a decoder alone.
     pub fn bypassed(&self, reason: &'static str) {
         counter!(names::BYPASSED, "reason" => reason).increment(1);
+    }
+
+    /// A prompt's tokens were found, or not and why, in `took`.
+    pub fn prompt(&self, unknown: Option<&'static str>, took: Duration) {
+        self.prompt_seconds.record(took);
+        match unknown {
+            None => self.prompts_exact.increment(1),
+            Some(reason) => {
+                counter!(names::PROMPTS, "tokens" => "unknown", "reason" => reason).increment(1);
+            }
+        }
+    }
+
+    /// Look-ups in the cache of prompt prefixes, since the start.
+    pub fn prompt_cache(&self, hits: u64, misses: u64) {
+        counter!(names::PROMPT_CACHE, "outcome" => "hit").absolute(hits);
+        counter!(names::PROMPT_CACHE, "outcome" => "miss").absolute(misses);
+    }
+
+    /// Our tokens were compared with an engine's.
+    pub fn parity(&self, verdict: &'static str) {
+        counter!(names::PARITY, "verdict" => verdict).increment(1);
+    }
+
+    /// Whether tokens computed here are known to be the engines'.
+    pub fn tokens_proven(&self, proven: bool) {
+        gauge!(names::PROVEN).set(f64::from(u8::from(proven)));
+    }
+
+    /// Whether it is known how the engines name KV blocks.
+    pub fn block_names_known(&self, known: bool) {
+        gauge!(names::NAMING).set(f64::from(u8::from(known)));
     }
 
     /// How many engines may be chosen.

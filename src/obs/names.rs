@@ -30,13 +30,25 @@ pub const TOKENS: &str = "pd_proxy_tokens_total";
 pub const HANDOFFS: &str = "pd_proxy_handoffs_total";
 /// Requests that went to a decoder alone.
 pub const BYPASSED: &str = "pd_proxy_prefill_bypassed_total";
+/// Prompts by whether their tokens were known, and by the reason if not.
+pub const PROMPTS: &str = "pd_proxy_prompts_total";
+/// Time to find a prompt's tokens.
+pub const PROMPT_SECONDS: &str = "pd_proxy_prompt_seconds";
+/// Look-ups in the cache of prompt prefixes, by `outcome`: hit, miss.
+pub const PROMPT_CACHE: &str = "pd_proxy_prompt_cache_lookups_total";
+/// Comparisons of our tokens with an engine's, by `verdict`.
+pub const PARITY: &str = "pd_proxy_token_parity_checks_total";
+/// 1 when tokens computed here are known to be the engines'.
+pub const PROVEN: &str = "pd_proxy_tokens_proven";
+/// 1 when it is known how the engines name KV blocks.
+pub const NAMING: &str = "pd_proxy_block_names_known";
 /// Engines that may be chosen, by `role`.
 pub const INSTANCES: &str = "pd_proxy_instances";
 /// Always 1, with the version as label.
 pub const BUILD_INFO: &str = "pd_proxy_build_info";
 
 /// Every name, for tests.
-pub const ALL: [&str; 16] = [
+pub const ALL: [&str; 22] = [
     REQUESTS,
     INFLIGHT,
     QUEUED,
@@ -51,6 +63,12 @@ pub const ALL: [&str; 16] = [
     TOKENS,
     HANDOFFS,
     BYPASSED,
+    PROMPTS,
+    PROMPT_SECONDS,
+    PROMPT_CACHE,
+    PARITY,
+    PROVEN,
+    NAMING,
     INSTANCES,
     BUILD_INFO,
 ];
@@ -59,13 +77,22 @@ pub const ALL: [&str; 16] = [
 const LONG_S: [f64; 18] = [
     0.001, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 180.0, 600.0,
 ];
+/// From a short prompt to a million tokens asked of a slow engine.
+const SHORT_S: [f64; 10] = [0.000_02, 0.000_05, 0.000_1, 0.000_3, 0.001, 0.003, 0.01, 0.03, 0.1, 1.0];
 /// From a small model to an overloaded one.
 const TOKEN_S: [f64; 15] =
     [0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0];
 
 /// Bucket bounds of each histogram, in seconds.
 pub(super) fn buckets() -> Vec<(&'static str, &'static [f64])> {
-    vec![(TTFT, &LONG_S), (DURATION, &LONG_S), (LEG_SECONDS, &LONG_S), (GAP_MAX, &LONG_S), (TPOT, &TOKEN_S)]
+    vec![
+        (PROMPT_SECONDS, &SHORT_S),
+        (TTFT, &LONG_S),
+        (DURATION, &LONG_S),
+        (LEG_SECONDS, &LONG_S),
+        (GAP_MAX, &LONG_S),
+        (TPOT, &TOKEN_S),
+    ]
 }
 
 /// Gives each metric its help text.
@@ -94,6 +121,15 @@ pub(super) fn describe() {
         "Hand-offs by outcome: used by a decoder, released by the gateway, left to expire"
     );
     describe_counter!(BYPASSED, "Requests sent to a decoder without a prefill leg, by reason");
+    describe_counter!(PROMPTS, "Prompts by tokens (exact, unknown) and the reason why they are unknown");
+    describe_histogram!(PROMPT_SECONDS, Unit::Seconds, "Time to find a prompt's tokens");
+    describe_counter!(PROMPT_CACHE, "Look-ups of prompt prefixes in the local cache, by outcome: hit, miss");
+    describe_counter!(
+        PARITY,
+        "Comparisons of local tokens with an engine's, by verdict: same, different, untested, unknown"
+    );
+    describe_gauge!(PROVEN, "1 when tokens computed here are known to be the engines', else 0");
+    describe_gauge!(NAMING, "1 when it is known how the engines name KV blocks, else 0");
     describe_gauge!(INSTANCES, "Engines that may be chosen, by role");
     describe_gauge!(BUILD_INFO, "Always 1; the version is a label");
 }

@@ -1,10 +1,12 @@
 //! Configuration against facts, and fact against fact.
 
-use std::fmt::{self, Display};
+use std::fmt::Display;
 
-use super::{Model, Published, Trouble};
+use super::{Published, Trouble};
 use crate::config::{Config, HashAlgo};
-use crate::dialect::facts::{CacheFacts, Facts, ModelFact};
+use crate::dialect::facts::{CacheFacts, ModelFact};
+use crate::endpoint::Endpoint;
+use crate::intake::{Facts, Model};
 use crate::kvhash::VllmVersion;
 
 /// Who said what.
@@ -62,8 +64,11 @@ pub(super) fn known(config: &Config, published: &[Published]) -> Result<Known, T
     let own = super::scheme::is_lmcache(config);
     let block = (hash.block_tokens > 0).then_some(hash.block_tokens);
     let cache = |read: fn(&CacheFacts) -> Option<String>| {
-        move |facts: &Facts| facts.cache.as_ref().and_then(read)
+        move |facts: &Facts| facts.cache.as_ref().ok()?.as_ref().and_then(read)
     };
+    if !own {
+        ranks_agree(published)?;
+    }
     let number = |text: String| text.parse().ok();
     let theirs = if own { &[] } else { published };
     Ok(Known {
@@ -75,22 +80,28 @@ pub(super) fn known(config: &Config, published: &[Published]) -> Result<Known, T
         hash_block_tokens: HASH_BLOCK
             .agreed(None, theirs, cache(|c| c.hash_block_tokens.map(|b| b.to_string())))?
             .and_then(number),
-        model: MODEL.agreed(config.key.model.clone(), published, |facts| base(facts).map(|m| m.root.clone()))?,
+        model: MODEL.agreed(config.key.model.clone(), published, |facts| base(facts)?.root.clone())?,
         models: models(published),
     })
 }
 
-/// An engine that says what most do, for looking at a configuration without any.
-pub(super) fn usual() -> Published {
+/// An engine that says what most do where the configuration says nothing, for looking at one without any engine.
+pub(super) fn usual(config: &Config) -> Published {
+    let Config { hash, key, .. } = config;
     let cache = CacheFacts {
-        block_tokens: Some(128),
-        hash_algo: Some("sha256".to_owned()),
+        block_tokens: (hash.block_tokens == 0).then_some(128),
+        hash_algo: (hash.algo == HashAlgo::Auto).then(|| "sha256".to_owned()),
         ..CacheFacts::default()
     };
-    let model =
-        ModelFact { id: "model".to_owned(), root: "model".to_owned(), parent: None, max_model_len: None };
-    let facts = Facts { version: Some("0.32.0".to_owned()), models: vec![model], cache: Some(cache) };
-    Published { engine: "any engine".to_owned(), facts }
+    let model = ModelFact {
+        id: "model".to_owned(),
+        root: key.model.is_none().then(|| "model".to_owned()),
+        parent: None,
+        max_model_len: None,
+    };
+    let version = hash.version.is_none().then(|| "0.32.0".to_owned());
+    let facts = Facts { version, models: vec![model], cache: Ok(Some(cache)), gaps: Vec::new() };
+    Published { engine: Endpoint { host: "any".to_owned(), port: 0 }, facts }
 }
 
 impl Fact {
@@ -102,9 +113,9 @@ impl Fact {
         read: impl Fn(&Facts) -> Option<T>,
     ) -> Result<Option<T>, Contradiction> {
         let ours = ours.map(|value| (format!("the configuration ({})", self.key), value));
-        let theirs = published.iter().filter_map(|p| {
-            Some((format!("engine {} ({})", p.engine, self.source), read(&p.facts)?))
-        });
+        let theirs = published
+            .iter()
+            .filter_map(|p| Some((format!("engine {} ({})", p.engine, self.source), read(&p.facts)?)));
         let mut all = ours.into_iter().chain(theirs);
         let Some((who, value)) = all.next() else { return Ok(None) };
         match all.find(|(_, other)| *other != value) {
@@ -127,6 +138,18 @@ impl Known {
     }
 }
 
+/// The ranks of one engine, which it alone can compare.
+fn ranks_agree(published: &[Published]) -> Result<(), Contradiction> {
+    let differing = published.iter().find_map(|p| Some((p, p.facts.cache.as_ref().err()?)));
+    let Some((engine, ranks)) = differing else { return Ok(()) };
+    let rank = |which: &str, value: &Option<String>| Said {
+        who: format!("{which} rank of engine {} (/metrics)", engine.engine),
+        value: value.clone().unwrap_or_else(|| "nothing".to_owned()),
+    };
+    let [one, other] = &ranks.values;
+    Err(Contradiction { what: ranks.label, one: rank("one", one), other: rank("another", other) })
+}
+
 fn configured_version(text: &str) -> Result<VllmVersion, Trouble> {
     text.parse().map_err(|why: crate::kvhash::ProfileError| Trouble::Value {
         key: "hash.version",
@@ -146,15 +169,9 @@ fn models(published: &[Published]) -> Vec<Model> {
     let mut models: Vec<Model> = Vec::new();
     for fact in published.iter().flat_map(|p| &p.facts.models) {
         if models.iter().all(|model| model.name != fact.id) {
-            let adapter_path = fact.parent.is_some().then(|| fact.root.clone());
+            let adapter_path = fact.parent.is_some().then(|| fact.root.clone().unwrap_or_default());
             models.push(Model { name: fact.id.clone(), adapter_path });
         }
     }
     models
-}
-
-impl fmt::Display for Said {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} says {}", self.who, self.value)
-    }
 }

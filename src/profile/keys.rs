@@ -3,15 +3,11 @@
 use super::Trouble;
 use super::agree::Known;
 use super::scheme::is_lmcache;
-use crate::config::{Config, HashAlgo, KeyLayout, KeyStore};
-use crate::kvhash::Algo;
+use crate::config::{Config, KeyLayout, KeyStore};
 use crate::kvhash::keys::{GroupKind, KeyConfig, KvGroup, KvShape, Layout, Preset, Store};
 use crate::kvhash::lmcache::CHUNK_TOKENS;
 
-/// Bytes of an XXH3-128 hash.
-const XXHASH_BYTES: usize = 16;
-
-/// None when no pool is configured.
+/// None when no pool is configured. The hashes' length is left to who knows the hasher.
 pub(super) fn config(config: &Config, known: &Known) -> Result<Option<KeyConfig>, Trouble> {
     let key = &config.key;
     let Some(name) = &key.preset else { return Ok(None) };
@@ -27,7 +23,7 @@ pub(super) fn config(config: &Config, known: &Known) -> Result<Option<KeyConfig>
         prefix: key.prefix.clone(),
         namespace: key.namespace.clone(),
         dtype: key.dtype.clone(),
-        hash_bytes: hash_bytes(config, known),
+        hash_bytes: None,
         python_minor: u8::try_from(key.python_minor).ok().filter(|minor| *minor > 0),
     }))
 }
@@ -78,16 +74,6 @@ fn group(text: &str) -> Result<KvGroup, Trouble> {
         None => Ok(KvGroup { block_tokens, kind, family, ..default }),
         Some(_) => Err(wrong("expected at most tokens:kind:family")),
     }
-}
-
-/// xxhash shortens the hashes in vLLM's keys; every other length is the preset's.
-fn hash_bytes(config: &Config, known: &Known) -> Option<usize> {
-    let name = match config.hash.algo {
-        HashAlgo::Auto => known.algo.as_deref()?,
-        algo => algo.name(),
-    };
-    let xxhash = Algo::from_name(name).is_some_and(Algo::is_xxhash);
-    (xxhash && !is_lmcache(config)).then_some(XXHASH_BYTES)
 }
 
 fn layout(layout: KeyLayout) -> Layout {

@@ -2,8 +2,8 @@
 
 use super::Trouble;
 use super::agree::Known;
-use crate::config::{Config, HashAlgo, HashScheme};
 use crate::codec::pyhash::StrHash;
+use crate::config::{Config, HashAlgo, HashScheme};
 use crate::kvhash::keys::{Connector, Preset};
 use crate::kvhash::lmcache::{CHUNK_TOKENS, EngineAlgo, EngineProfile, Release, ServerAlgo};
 use crate::kvhash::scheme::Scheme;
@@ -27,7 +27,9 @@ fn named(config: &Config) -> HashScheme {
         (HashScheme::Auto, Some(Connector::Ucm)) => HashScheme::Ucm,
         (HashScheme::Auto, Some(Connector::LmcacheEngine)) => HashScheme::Lmcache,
         (HashScheme::Auto, Some(Connector::LmcacheMp)) => HashScheme::LmcacheMp,
-        (HashScheme::Auto, Some(Connector::AscendStore | Connector::MooncakeStore) | None) => HashScheme::Vllm,
+        (HashScheme::Auto, Some(Connector::AscendStore | Connector::MooncakeStore) | None) => {
+            HashScheme::Vllm
+        }
         (scheme, _) => scheme,
     }
 }
@@ -45,7 +47,12 @@ pub(super) fn of(config: &Config, known: &Known) -> Result<Scheme, Trouble> {
                 HashAlgo::Sha256Cbor => {
                     ServerAlgo::Sha256Cbor { version: version(known)?, seed: seed(config) }
                 }
-                other => return Err(wrong_algo(other, "blake3, sha256_cbor (its builtin hashes differ by process)")),
+                other => {
+                    return Err(wrong_algo(
+                        other,
+                        "blake3, sha256_cbor (its builtin hashes differ by process)",
+                    ));
+                }
             },
             chunk_tokens: chunk_tokens(config),
         },
@@ -77,16 +84,24 @@ fn vllm(config: &Config, known: &Known) -> Result<HashProfile, Trouble> {
 
 fn ucm(config: &Config, known: &Known) -> Result<UcmProfile, Trouble> {
     let hash = &config.hash;
-    let release = Known::need(&hash.release, "hash.release")?;
+    let unset = Trouble::Unset { key: "hash.release", needed_by: "UCM" };
+    let release = hash.release.clone().ok_or(unset)?;
     let generation = match release.as_str() {
         "0.2" | "0.3" | "0.4" => Generation::V0_4,
         "0.7" | "0.7.0" => Generation::V0_7,
         "0.8" | "0.8.0" => Generation::V0_8,
         "0.8.1" => Generation::V0_8_1,
-        _ => return Err(wrong("hash.release", release, "expected a UCM release that is known: 0.2 to 0.4, 0.7, 0.8, 0.8.1")),
+        _ => {
+            return Err(wrong(
+                "hash.release",
+                release,
+                "expected a UCM release that is known: 0.2 to 0.4, 0.7, 0.8, 0.8.1",
+            ));
+        }
     };
     let speculative = hash.speculation.as_deref().map(speculation).transpose()?;
-    let layout = hash.layout_digest.as_deref().map(|digest| Layout { dcp: config.key.dcp, digest: digest.into() });
+    let layout =
+        hash.layout_digest.as_deref().map(|digest| Layout { dcp: config.key.dcp, digest: digest.into() });
     Ok(UcmProfile {
         generation,
         version: version(known)?,
@@ -109,9 +124,9 @@ fn lmcache(config: &Config, known: &Known) -> Result<EngineProfile, Trouble> {
     };
     let algo = match config.hash.algo {
         HashAlgo::Auto | HashAlgo::Builtin => EngineAlgo::Builtin(match config.key.python_minor {
-            0 => return Err(Trouble::Missing { key: "key.python_minor", source_name: "no endpoint" }),
-            minor if minor < SIPHASH13_MINOR => StrHash::SipHash24,
-            _ => StrHash::SipHash13,
+            0 => return Err(Trouble::Unset { key: "key.python_minor", needed_by: "LMCache's builtin hash" }),
+            minor if minor < SIPHASH13_MINOR => StrHash::Sip24,
+            _ => StrHash::Sip13,
         }),
         HashAlgo::Sha256 => EngineAlgo::Sha256,
         HashAlgo::Sha256Cbor => EngineAlgo::Sha256Cbor,

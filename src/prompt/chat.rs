@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use super::parts::is_media;
 use super::source::{flag, not_truncated, present};
 use super::{Reason, json};
 use crate::codec::json::Object;
@@ -42,6 +43,10 @@ const RESERVED_KWARGS: [&str; 15] = [
     "truncation",
 ];
 
+/// Where an answer's reasoning stands in a message, and where older clients put it.
+const REASONING: &str = "reasoning";
+const OLDER_REASONING: &str = "reasoning_content";
+
 /// What `reasoning_effort` may be.
 const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 
@@ -68,6 +73,35 @@ impl Chat {
             return Err(Reason::Shape);
         }
         Ok(chat)
+    }
+
+    /// Whether a message brings an image, audio, video, a file or embeddings.
+    pub fn has_media(&self) -> bool {
+        let contents = self.messages.iter().filter_map(|message| message.get("content")?.as_array());
+        contents.flatten().any(is_media)
+    }
+
+    /// The template's variables as the chat endpoint completes them from `reasoning_effort`, and the documents.
+    pub fn variables(&self) -> (&Map<String, Value>, &Value) {
+        (&self.kwargs, &self.documents)
+    }
+
+    /// The messages with every `reasoning_content` under its newer name, `reasoning`, which is the only one that the
+    /// engine looks at after the chat endpoint has renamed the other; `None` when there is nothing to rename.
+    pub fn renamed_reasoning(&self) -> Option<Vec<Value>> {
+        let given = |message: &Value, key: &str| message.get(key).is_some_and(|value| !value.is_null());
+        let older = |message: &Value| given(message, OLDER_REASONING) && !given(message, REASONING);
+        if !self.messages.iter().any(older) {
+            return None;
+        }
+        let mut messages = self.messages.clone();
+        for message in messages.iter_mut().filter(|message| older(message)) {
+            if let Value::Object(members) = message {
+                let text = members.shift_remove(OLDER_REASONING).unwrap_or_default();
+                members.insert(REASONING.to_owned(), text);
+            }
+        }
+        Some(messages)
     }
 }
 

@@ -74,11 +74,27 @@ pub enum Reason {
     Tokenizer,
     /// There is no tokenizer.
     NoTokenizer,
+    /// `tool_choice` or `response_format`: some engines write them into the prompt, and their `/tokenize` takes neither.
+    Constraint,
+    /// The engine that was asked for the tokens did not answer in time.
+    EngineSlow,
+    /// Too many questions for tokens are open.
+    EngineBusy,
+    /// The engine refused to tokenise the prompt.
+    EngineRefused,
+    /// The engine could not be reached, hung up, or answered what is no answer.
+    EngineUnreachable,
+    /// No engine has confirmed yet that it makes the same tokens.
+    Unproven,
+    /// An engine makes other tokens of the canary requests.
+    Refuted,
+    /// The model or adapter named is not among those that engines list, or its hash is known to them alone.
+    Model,
 }
 
 impl Reason {
     /// All of them, for tables.
-    pub const ALL: [Reason; 16] = [
+    pub const ALL: [Reason; 24] = [
         Reason::Api,
         Reason::Media,
         Reason::Embeds,
@@ -95,6 +111,14 @@ impl Reason {
         Reason::TooLong,
         Reason::Tokenizer,
         Reason::NoTokenizer,
+        Reason::Constraint,
+        Reason::EngineSlow,
+        Reason::EngineBusy,
+        Reason::EngineRefused,
+        Reason::EngineUnreachable,
+        Reason::Unproven,
+        Reason::Refuted,
+        Reason::Model,
     ];
 
     /// A short stable name for metrics and logs.
@@ -116,6 +140,14 @@ impl Reason {
             Reason::TooLong => "too_long",
             Reason::Tokenizer => "tokenizer",
             Reason::NoTokenizer => "no_tokenizer",
+            Reason::Constraint => "constraint",
+            Reason::EngineSlow => "engine_slow",
+            Reason::EngineBusy => "engine_busy",
+            Reason::EngineRefused => "engine_refused",
+            Reason::EngineUnreachable => "engine_unreachable",
+            Reason::Unproven => "unproven",
+            Reason::Refuted => "refuted",
+            Reason::Model => "model",
         }
     }
 }
@@ -167,6 +199,11 @@ impl Prompter {
             Ok(tokens) => Prompt { tokens, exactness: Exactness::Exact },
             Err(reason) => Prompt::unknown(reason),
         }
+    }
+
+    /// The tokens that the tokenizer finds in raw text before anything else; empty if it has none, or none certain.
+    pub fn added_tokens(&self) -> Vec<AddedToken> {
+        self.tokenizer.as_ref().map_or_else(Vec::new, |tokenizer| tokenizer.added_tokens())
     }
 
     /// Counters of the prefix cache.

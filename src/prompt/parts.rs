@@ -67,6 +67,16 @@ pub(super) fn content(parts: Vec<Value>, role: &str, format: ContentFormat) -> R
     Ok(Value::Array(wrapped.collect()))
 }
 
+/// Whether a part is something other than text.
+pub(super) fn is_media(part: &Value) -> bool {
+    part.as_object().is_some_and(names_media)
+}
+
+fn names_media(part: &Map<String, Value>) -> bool {
+    let kind = part.get("type").and_then(Value::as_str);
+    kind.is_some_and(|kind| MEDIA.contains(&kind)) || part.keys().any(|key| MEDIA.contains(&key.as_str()))
+}
+
 /// A part's text, and the members that the engine passes on beside it.
 fn text_part(part: Value, role: &str) -> Result<(String, Map<String, Value>), Reason> {
     let mut part = match part {
@@ -74,11 +84,10 @@ fn text_part(part: Value, role: &str) -> Result<(String, Map<String, Value>), Re
         Value::Object(part) => part,
         _ => return Err(Reason::Shape),
     };
-    let kind = part.get("type").and_then(Value::as_str);
-    if part.keys().any(|key| MEDIA.contains(&key.as_str())) || kind.is_some_and(|kind| MEDIA.contains(&kind))
-    {
+    if names_media(&part) {
         return Err(Reason::Media);
     }
+    let kind = part.get("type").and_then(Value::as_str);
     let key = match kind {
         Some("text") => "text",
         Some("refusal") if role == "assistant" => "refusal",

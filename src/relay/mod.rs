@@ -21,12 +21,15 @@ pub mod settings;
 mod stream;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use tokio::time::timeout_at;
 
 use crate::error::{Error, Kind};
 use crate::fleet::{Fleet, InstanceId, Need, Role, Seat};
+use crate::intake::Prompts;
 use crate::obs::Meters;
+use crate::prompt::Exactness;
 use crate::upstream::{Upstream, Written};
 use account::Ledger;
 use answer::Answer;
@@ -49,6 +52,8 @@ pub struct Relay {
     pub meters: Arc<Meters>,
     /// Where hand-offs go that lost their request.
     pub releases: Releases,
+    /// Reads prompts; None = they are known by their size alone.
+    pub prompts: Option<Arc<Prompts>>,
 }
 
 /// A request that no engine answered. Its account is still open: only who answers the client knows the status.
@@ -85,8 +90,10 @@ impl Relay {
     ///
     /// # Errors
     /// Ours only: an engine's own refusal (any 4xx) is an answer.
-    pub async fn drive(self: &Arc<Self>, ask: Arc<Ask>, mut ledger: Ledger) -> Result<Answer, Box<Refusal>> {
+    pub async fn drive(self: &Arc<Self>, mut ask: Ask, mut ledger: Ledger) -> Result<Answer, Box<Refusal>> {
         let deadline = (ask.arrived + self.settings.total).into();
+        self.read_prompt(&mut ask).await;
+        let ask = Arc::new(ask);
         let ended = match timeout_at(deadline, self.both_legs(&ask, &mut ledger)).await {
             Ok(ended) => ended,
             Err(_) => Err(Error::new(
@@ -98,6 +105,23 @@ impl Relay {
             Ok(end) => Ok(end.into_answer(&ask, ledger, &self.settings)),
             Err(error) => Err(Box::new(Refusal { error, ledger })),
         }
+    }
+
+    /// Replaces the estimate of the prompt's length by its tokens, if they can be known. Takes no longer than reading the
+    /// text, or `prompt.budget_ms` where an engine is asked.
+    async fn read_prompt(&self, ask: &mut Ask) {
+        let Some(prompts) = self.prompts.as_ref().filter(|_| ask.shape.bypass.is_none()) else { return };
+        let began = Instant::now();
+        let engine = self.fleet.any(Role::Prefill, pause::random()).map(|engine| engine.endpoint().clone());
+        let prompt = prompts.prompt(ask.api, &ask.body, engine).await;
+        let unknown = match prompt.exactness {
+            Exactness::Exact => {
+                ask.shape.prompt_tokens = prompt.tokens.len() as u64;
+                None
+            }
+            Exactness::Inexact(reason) => Some(reason.name()),
+        };
+        self.meters.prompt(unknown, began.elapsed());
     }
 
     async fn both_legs(self: &Arc<Self>, ask: &Arc<Ask>, ledger: &mut Ledger) -> Result<DecodeEnd, Error> {

@@ -43,7 +43,7 @@ pub(super) async fn generate(
     };
     let mut ledger = Ledger::open(gateway.relay.meters.clone(), api, id.clone(), arrived);
     let ended = match prepare(&gateway, route, request, &mut ledger).await {
-        Ok(ask) => gateway.relay.drive(Arc::new(ask), ledger).await,
+        Ok(ask) => gateway.relay.drive(ask, ledger).await,
         Err(error) => Err(Box::new(Refusal { error, ledger })),
     };
     let mut response = match ended {

@@ -32,7 +32,7 @@ pub fn allowed(path: &str) -> Option<Method> {
 #[must_use]
 pub fn get(hub: &Hub, path: &str) -> Response<Body> {
     match path {
-        "/version" => respond_json(&json!({"version": "0.32.0"})),
+        "/version" => respond_json(&json!({"version": hub.spec.version})),
         "/load" => {
             let ledger = hub.ledger();
             respond_json(&json!({"server_load": ledger.running + ledger.waiting}))
@@ -51,7 +51,7 @@ pub fn post(hub: &Hub, path: &str, asked: &Asked) -> Result<Response<Body>, Fail
     }
     let body = read_json(asked)?;
     match path {
-        "/tokenize" => tokenize(hub, &body),
+        "/tokenize" => tokenize(hub, &body, &asked.body),
         "/detokenize" => detokenize(&body),
         _ => embeddings(hub, &body),
     }
@@ -60,8 +60,9 @@ pub fn post(hub: &Hub, path: &str, asked: &Asked) -> Result<Response<Body>, Fail
 
 fn models(hub: &Hub) -> Value {
     let (model, created) = (&hub.spec.model, unix_s());
+    let root = hub.spec.root.clone().unwrap_or_else(|| format!("/models/{model}"));
     json!({"object": "list", "data": [{
-        "id": model, "object": "model", "created": created, "owned_by": "vllm", "root": format!("/models/{model}"),
+        "id": model, "object": "model", "created": created, "owned_by": "vllm", "root": root,
         "parent": null, "max_model_len": hub.spec.max_model_len, "permission": [{
             "id": format!("modelperm-{}", short_id()), "object": "model_permission", "created": created,
             "allow_create_engine": false, "allow_sampling": true, "allow_logprobs": true,
@@ -71,7 +72,14 @@ fn models(hub: &Hub) -> Value {
     }]})
 }
 
-fn tokenize(hub: &Hub, body: &Value) -> Result<Value, Fail> {
+fn tokenize(hub: &Hub, body: &Value, raw: &[u8]) -> Result<Value, Fail> {
+    if let Some(tokenizing) = &hub.spec.tokenize {
+        let ids = (tokenizing.0)(raw).ok_or_else(|| Fail::bad_request("The conversation was refused."))?;
+        let max_model_len = hub.spec.max_model_len;
+        return Ok(
+            json!({"count": ids.len(), "max_model_len": max_model_len, "tokens": ids, "token_strs": null}),
+        );
+    }
     let text = match (body.get("prompt").and_then(Value::as_str), body.get("messages")) {
         (Some(prompt), _) => prompt.to_owned(),
         (None, Some(_)) => chat::render(body)?,
@@ -150,8 +158,17 @@ fn metrics(hub: &Hub) -> String {
         gauge("prompt_tokens_by_source_total", "counter", &labels, tokens as f64);
     }
     gauge("nixl_num_kv_expired_reqs_total", "counter", "", ledger.expired as f64);
-    let sizes =
-        format!(",block_size=\"{}\",num_gpu_blocks=\"{}\"", hub.spec.block_tokens, hub.spec.kv_blocks);
-    gauge("cache_config_info", "gauge", &sizes, 1.0);
+    gauge("cache_config_info", "gauge", &cache_config(hub), 1.0);
     out
+}
+
+/// vLLM's `CacheConfig` as labels, those that are simulated.
+fn cache_config(hub: &Hub) -> String {
+    let spec = &hub.spec;
+    let caching = if spec.prefix_caching { "True" } else { "False" };
+    format!(
+        ",block_size=\"{}\",enable_prefix_caching=\"{caching}\",hash_block_size=\"None\",num_gpu_blocks=\"{}\",\
+         prefix_caching_hash_algo=\"{}\"",
+        spec.block_tokens, spec.kv_blocks, spec.hash_algo
+    )
 }

@@ -44,7 +44,7 @@ pub use faults::{Fault, How, Match, What};
 pub use hub::Seen;
 pub use ledger::Ledger;
 pub use pool::Pool;
-pub use spec::{Connector, EngineSpec, Role};
+pub use spec::{Connector, EngineSpec, Role, Tokenizing};
 
 #[cfg(test)]
 mod tests;

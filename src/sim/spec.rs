@@ -1,8 +1,22 @@
 //! What an engine is: role, sizes, speeds. Everything a test or a bench may want to vary.
 
+use std::fmt;
 use std::sync::Arc;
 
 use super::pool::Pool;
+
+/// From the body of a `POST /tokenize` to its tokens; `None` refuses it. It must not block.
+pub type TokenizeFn = dyn Fn(&[u8]) -> Option<Vec<u32>> + Send + Sync;
+
+/// A tokenizer other than the toy.
+#[derive(Clone)]
+pub struct Tokenizing(pub Arc<TokenizeFn>);
+
+impl fmt::Debug for Tokenizing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tokenizing")
+    }
+}
 
 /// What the engine is deployed as. It only labels the engine and decides who fills a [`Pool`]: as with vLLM's
 /// `kv_role=kv_both`, any engine can take either leg.
@@ -55,6 +69,16 @@ pub struct EngineSpec {
     pub pool: Option<Arc<Pool>>,
     /// Whether `usage.prompt_tokens_details` is reported (vLLM: `--enable-prompt-tokens-details`).
     pub prompt_details: bool,
+    /// What `GET /version` says.
+    pub version: String,
+    /// `root` in `GET /v1/models` (vLLM: the value of `--model`); `None` = `/models/` and the served name.
+    pub root: Option<String>,
+    /// Name of the block hash in `GET /metrics` (vLLM: `--prefix-caching-hash-algo`); a label only.
+    pub hash_algo: String,
+    /// Whether `GET /metrics` says that prefixes are cached; a label only.
+    pub prefix_caching: bool,
+    /// Answers `POST /tokenize` instead of the toy tokenizer.
+    pub tokenize: Option<Tokenizing>,
 }
 
 impl Default for EngineSpec {
@@ -73,6 +97,11 @@ impl Default for EngineSpec {
             api_key: None,
             pool: None,
             prompt_details: true,
+            version: "0.32.0".to_owned(),
+            root: None,
+            hash_algo: "sha256".to_owned(),
+            prefix_caching: true,
+            tokenize: None,
         }
     }
 }

@@ -15,12 +15,25 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("obs", &["dialect"]),
     ("fleet", &["endpoint", "obs", "route"]),
     ("upstream", &["codec", "fleet"]),
-    ("relay", &["codec", "dialect", "error", "fleet", "obs", "route", "upstream"]),
+    ("intake", &["codec", "dialect", "endpoint", "kvhash", "prompt"]),
+    ("profile", &["codec", "config", "dialect", "endpoint", "intake", "kvhash", "prompt"]),
+    ("proof", &["config", "endpoint", "fleet", "intake", "profile", "relay"]),
+    (
+        "keys",
+        &[
+            "cli", "codec", "config", "dialect", "endpoint", "intake", "kvhash", "listing", "profile",
+            "prompt",
+        ],
+    ),
+    ("relay", &["codec", "dialect", "error", "fleet", "intake", "obs", "prompt", "route", "upstream"]),
     ("server", &["codec", "dialect", "endpoint", "error", "fleet", "obs", "relay", "route", "upstream"]),
     ("config", &["cli", "endpoint"]),
     ("cli", &["config", "endpoint"]),
     ("sim", &["codec"]),
-    ("app", &["config", "fleet", "obs", "relay", "route", "server", "upstream"]),
+    (
+        "app",
+        &["config", "fleet", "intake", "obs", "profile", "proof", "relay", "route", "server", "upstream"],
+    ),
     ("demo", &["app", "cli", "config", "obs", "sim"]),
 ];
 

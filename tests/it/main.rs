@@ -10,6 +10,7 @@ mod chat_golden;
 mod command;
 mod dropin;
 mod honest;
+mod intake;
 mod layers;
 mod legs;
 mod surface;

@@ -56,7 +56,13 @@ mod tests {
     }
 
     fn token() -> impl Strategy<Value = u32> {
-        prop_oneof![0..0x200_u32, 0xFF00..0x1_0100_u32, 0..200_000_u32, 0xFF_FF00..0x100_0010_u32, any::<u32>()]
+        prop_oneof![
+            0..0x200_u32,
+            0xFF00..0x1_0100_u32,
+            0..200_000_u32,
+            0xFF_FF00..0x100_0010_u32,
+            any::<u32>()
+        ]
     }
 
     proptest! {

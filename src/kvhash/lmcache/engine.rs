@@ -126,7 +126,6 @@ impl EngineHasher {
         algo.format().append(spelled, &ChunkTuple { release: self.release, parent, chunk });
         digest(algo.digest(spelled))
     }
-
 }
 
 /// What is hashed of one chunk.

@@ -1,0 +1,205 @@
+//! Whether our tokens are the engine's: fixed small requests are tokenised here and by the engine, and compared.
+//!
+//! `/tokenize` renders with the engine's chat template even where its chat endpoint does not (gpt-oss is rendered by the
+//! Harmony encoder), so equality here is evidence for the files that we read, not for every model's chat endpoint.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::exchange::{AskError, Asker};
+use super::question::{Question, question};
+use super::requests::requests;
+use crate::endpoint::Endpoint;
+use crate::prompt::{Exactness, Prompter, Reason, Today};
+
+/// Statuses with which an engine judges a request; with others it says that it can't.
+const JUDGEMENTS: [u16; 2] = [400, 422];
+
+/// What a comparison showed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parity {
+    /// The conclusion.
+    pub verdict: Verdict,
+    /// Requests on which both sides were asked, up to the first difference; refusals in agreement included.
+    pub compared: usize,
+    /// Requests that were not compared: how many, by why their tokens are not known here.
+    pub skipped: BTreeMap<&'static str, usize>,
+}
+
+/// The conclusion of a comparison.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Every request that was compared came out the same, and there was at least one.
+    Same,
+    /// The tokens computed here are wrong for this engine.
+    Different(Difference),
+    /// No request could be compared.
+    Untested,
+    /// The engine could not be asked; in words, why.
+    Unknown(String),
+}
+
+/// The first request on which the two sides differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// Name of the request.
+    pub canary: &'static str,
+    /// How they differ.
+    pub found: Found,
+}
+
+/// How two tokenisations differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Another token.
+    Token {
+        /// Its place, counted from 0.
+        at: usize,
+        /// Ours; `None` if ours end before.
+        ours: Option<u32>,
+        /// The engine's; `None` if its end before.
+        theirs: Option<u32>,
+    },
+    /// We have tokens, and the engine refuses the request with this status.
+    Refused(u16),
+    /// Our template refuses the conversation, and the engine tokenises it.
+    Accepted,
+}
+
+/// One request's comparison.
+enum Step {
+    Same,
+    Skipped(Reason),
+    Different(Found),
+}
+
+impl Verdict {
+    /// A short stable name for metrics.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Verdict::Same => "same",
+            Verdict::Different(_) => "different",
+            Verdict::Untested => "untested",
+            Verdict::Unknown(_) => "unknown",
+        }
+    }
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the tokens of request \"{}\" differ from the engine's: ", self.canary)?;
+        let id = |token: Option<u32>| {
+            token.map_or_else(|| "none (the prompt ends)".to_owned(), |id| id.to_string())
+        };
+        match self.found {
+            Found::Token { at, ours, theirs } => write!(
+                f,
+                "token {at} is {} here and {} there; are tokenizer.json and the chat template those that the engine serves?",
+                id(ours),
+                id(theirs)
+            ),
+            Found::Refused(status) => write!(
+                f,
+                "the engine refuses it with status {status}, and here it has tokens; is the chat template the one that the engine serves?"
+            ),
+            Found::Accepted => f.write_str(
+                "the chat template here refuses it, and the engine has tokens; is it the one that the engine serves?",
+            ),
+        }
+    }
+}
+
+/// Compares `prompter` with what `engine` answers to `/tokenize`. `model` is the name to ask under, `None` for the
+/// engine's default; `today` is the engine's date, which some templates print.
+pub async fn compare(
+    asker: &Asker,
+    engine: &Endpoint,
+    model: Option<&str>,
+    prompter: &Prompter,
+    today: Today,
+) -> Parity {
+    let mut parity = Parity { verdict: Verdict::Untested, compared: 0, skipped: BTreeMap::new() };
+    for (name, api, body) in requests(model, &prompter.added_tokens()) {
+        let prompt = prompter.prompt(api, &body, today);
+        let ours = match prompt.exactness {
+            Exactness::Exact => Ok(&prompt.tokens[..]),
+            Exactness::Inexact(reason) => Err(reason),
+        };
+        match step(asker, engine, ours, question(api, &body)).await {
+            Ok(Step::Same) => parity.compared += 1,
+            Ok(Step::Skipped(reason)) => *parity.skipped.entry(reason.name()).or_default() += 1,
+            Ok(Step::Different(found)) => {
+                parity.compared += 1;
+                parity.verdict = Verdict::Different(Difference { canary: name, found });
+                return parity;
+            }
+            Err(why) => {
+                parity.verdict = Verdict::Unknown(words(&why));
+                return parity;
+            }
+        }
+    }
+    if parity.compared > 0 {
+        parity.verdict = Verdict::Same;
+    }
+    parity
+}
+
+async fn step(
+    asker: &Asker,
+    engine: &Endpoint,
+    ours: Result<&[u32], Reason>,
+    question: Result<Question, Reason>,
+) -> Result<Step, AskError> {
+    let body = match (ours, question) {
+        (Err(reason), _) if reason != Reason::Rejected => return Ok(Step::Skipped(reason)),
+        (_, Err(reason)) => return Ok(Step::Skipped(reason)),
+        (_, Ok(Question::Known(_))) => return Ok(Step::Same),
+        (_, Ok(Question::Ask(body))) => body,
+    };
+    match (ours, asker.ask(engine, body).await) {
+        (Ok(ours), Ok(theirs)) => Ok(first_difference(ours, &theirs).map_or(Step::Same, Step::Different)),
+        (Ok(_), Err(AskError::Refused(status))) if JUDGEMENTS.contains(&status) => {
+            Ok(Step::Different(Found::Refused(status)))
+        }
+        (Err(_), Err(AskError::Refused(status))) if JUDGEMENTS.contains(&status) => Ok(Step::Same),
+        (Err(_), Ok(_)) => Ok(Step::Different(Found::Accepted)),
+        (_, Err(error)) => Err(error),
+    }
+}
+
+/// Why an engine could not be asked, for the log.
+fn words(error: &AskError) -> String {
+    match error {
+        AskError::Refused(404) => {
+            "it answered with status 404: it has no /tokenize, or no model of this name".to_owned()
+        }
+        other => other.to_string(),
+    }
+}
+
+fn first_difference(ours: &[u32], theirs: &[u32]) -> Option<Found> {
+    let at = ours.iter().zip(theirs).take_while(|(a, b)| a == b).count();
+    let (ours, theirs) = (ours.get(at).copied(), theirs.get(at).copied());
+    (ours != theirs).then_some(Found::Token { at, ours, theirs })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_names_the_place_and_both_sides() {
+        assert_eq!(first_difference(&[1, 2], &[1, 2]), None);
+        let found = first_difference(&[1, 2, 3], &[1, 2]).unwrap();
+        assert_eq!(found, Found::Token { at: 2, ours: Some(3), theirs: None });
+        assert_eq!(
+            Difference { canary: "emoji", found }.to_string(),
+            "the tokens of request \"emoji\" differ from the engine's: token 2 is 3 here and none (the prompt ends) \
+             there; are tokenizer.json and the chat template those that the engine serves?"
+        );
+        assert!(words(&AskError::Refused(404)).contains("no model of this name"));
+        let refused = Difference { canary: "tools", found: Found::Refused(400) }.to_string();
+        assert!(refused.contains("refuses it with status 400"), "{refused}");
+    }
+}

@@ -1,0 +1,284 @@
+//! The tokens of a prompt by an engine's `/tokenize`, for models whose tokenizer or template is not done here.
+//!
+//! Equal questions share one exchange, answers are kept, and nobody waits longer than the budget: an exchange that takes
+//! longer goes on by itself and its answer is there for the next who asks. Engines of one model tokenise alike, so it
+//! does not matter which of them was asked. It matters when: templates may print the date, so an answer is good for a day.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use xxhash_rust::xxh3::xxh3_128_with_seed;
+
+use super::answers::Answers;
+use super::exchange::{AskError, Asker};
+use super::question::{Question, question};
+use crate::codec::json::Object;
+use crate::dialect::Api;
+use crate::endpoint::Endpoint;
+use crate::prompt::{Reason, Today};
+
+/// Default of [`EngineLimits::budget`].
+pub const BUDGET: Duration = Duration::from_millis(50);
+/// Default of [`EngineLimits::in_flight`]: an engine tokenises on few threads, beside its requests.
+pub const IN_FLIGHT: usize = 64;
+/// Default of [`EngineLimits::cache_entries`].
+pub const CACHE_ENTRIES: usize = 16_384;
+/// Default of [`EngineLimits::cache_tokens`]: 64 MiB of token ids.
+pub const CACHE_TOKENS: usize = 16 << 20;
+
+/// Bounds of an [`EngineTokenizer`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineLimits {
+    /// The longest that a caller waits.
+    pub budget: Duration,
+    /// Most exchanges under way at once.
+    pub in_flight: usize,
+    /// Most answers kept.
+    pub cache_entries: usize,
+    /// Most token ids kept (4 bytes each).
+    pub cache_tokens: usize,
+}
+
+/// What an [`EngineTokenizer`] did so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineStats {
+    /// Exchanges begun.
+    pub asked: u64,
+    /// Questions that joined an exchange under way.
+    pub joined: u64,
+    /// Questions answered from the cache.
+    pub cached: u64,
+    /// Token ids kept now.
+    pub held_tokens: usize,
+}
+
+/// Tokenises by asking engines. Dropping it ends the exchanges under way.
+pub struct EngineTokenizer {
+    asker: Asker,
+    limits: EngineLimits,
+    /// Of the questions' hash, so that nobody outside can construct two with one key.
+    seed: u64,
+    state: Arc<Mutex<State>>,
+    exchanges: Mutex<JoinSet<()>>,
+}
+
+/// What an exchange will have brought; `None` while it is under way.
+type Outcome = Option<Result<Arc<[u32]>, Reason>>;
+
+struct State {
+    answers: Answers,
+    /// Exchanges under way, by their question.
+    flights: HashMap<u128, watch::Receiver<Outcome>>,
+    stats: EngineStats,
+}
+
+/// The end of an exchange that reports; gone with it, however it ends.
+struct Flight {
+    key: u128,
+    state: Arc<Mutex<State>>,
+    report: watch::Sender<Outcome>,
+}
+
+/// Where a question's answer comes from.
+enum Source {
+    Cache(Arc<[u32]>),
+    Join(watch::Receiver<Outcome>),
+    Ask(Flight, watch::Receiver<Outcome>),
+}
+
+impl Default for EngineLimits {
+    fn default() -> Self {
+        Self {
+            budget: BUDGET,
+            in_flight: IN_FLIGHT,
+            cache_entries: CACHE_ENTRIES,
+            cache_tokens: CACHE_TOKENS,
+        }
+    }
+}
+
+impl EngineTokenizer {
+    /// Nothing is asked yet. `seed` should differ from process to process.
+    pub fn new(asker: Asker, limits: EngineLimits, seed: u64) -> Self {
+        let state = State {
+            answers: Answers::new(limits.cache_entries, limits.cache_tokens),
+            flights: HashMap::new(),
+            stats: EngineStats::default(),
+        };
+        Self { asker, limits, seed, state: Arc::new(Mutex::new(state)), exchanges: Mutex::default() }
+    }
+
+    /// The prompt of a request as `engine` tokenises it; `today` is what its calendar shows. Must run inside a tokio
+    /// runtime.
+    ///
+    /// # Errors
+    /// Why the prompt can't be asked for ([`question`]), or [`Reason::EngineSlow`], [`Reason::EngineBusy`],
+    /// [`Reason::EngineRefused`], [`Reason::EngineUnreachable`].
+    pub async fn tokens(
+        &self,
+        engine: &Endpoint,
+        api: Api,
+        body: &Object,
+        today: Today,
+    ) -> Result<Arc<[u32]>, Reason> {
+        self.answer(engine, question(api, body)?, today).await
+    }
+
+    /// The same for a question that has been formed already: that takes CPU time in proportion to the body.
+    ///
+    /// # Errors
+    /// As [`EngineTokenizer::tokens`].
+    pub async fn answer(
+        &self,
+        engine: &Endpoint,
+        question: Question,
+        today: Today,
+    ) -> Result<Arc<[u32]>, Reason> {
+        let body = match question {
+            Question::Known(ids) => return Ok(ids),
+            Question::Ask(body) => body,
+        };
+        let mut coming = match self.source(self.key(&body, today))? {
+            Source::Cache(tokens) => return Ok(tokens),
+            Source::Join(coming) => coming,
+            Source::Ask(flight, coming) => {
+                self.launch(engine, body, flight);
+                coming
+            }
+        };
+        match tokio::time::timeout(self.limits.budget, coming.wait_for(Option::is_some)).await {
+            Err(_) => Err(Reason::EngineSlow),
+            Ok(Ok(outcome)) => outcome.clone().unwrap_or(Err(Reason::EngineUnreachable)),
+            // The exchange ended without a report: the runtime is shutting down.
+            Ok(Err(_)) => Err(Reason::EngineUnreachable),
+        }
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> EngineStats {
+        let state = lock(&self.state);
+        EngineStats { held_tokens: state.answers.held_tokens(), ..state.stats }
+    }
+
+    fn key(&self, body: &[u8], today: Today) -> u128 {
+        let day = (u64::from(today.year) << 16) | (u64::from(today.month) << 8) | u64::from(today.day);
+        xxh3_128_with_seed(body, self.seed.wrapping_add(day))
+    }
+
+    fn source(&self, key: u128) -> Result<Source, Reason> {
+        let mut state = lock(&self.state);
+        if let Some(tokens) = state.answers.get(key) {
+            state.stats.cached += 1;
+            return Ok(Source::Cache(tokens));
+        }
+        if let Some(coming) = state.flights.get(&key).cloned() {
+            state.stats.joined += 1;
+            return Ok(Source::Join(coming));
+        }
+        if state.flights.len() >= self.limits.in_flight {
+            return Err(Reason::EngineBusy);
+        }
+        state.stats.asked += 1;
+        let (report, coming) = watch::channel(None);
+        state.flights.insert(key, coming.clone());
+        Ok(Source::Ask(Flight { key, state: self.state.clone(), report }, coming))
+    }
+
+    fn launch(&self, engine: &Endpoint, body: Bytes, flight: Flight) {
+        let (asker, engine) = (self.asker.clone(), engine.clone());
+        let mut exchanges = lock(&self.exchanges);
+        // Results of those that ended are dropped here, so that the set holds no more than are under way.
+        while exchanges.try_join_next().is_some() {}
+        exchanges.spawn(async move {
+            let outcome = asker.ask(&engine, body).await;
+            if let Err(error) = &outcome {
+                tracing::debug!(%engine, %error, "no tokens");
+            }
+            flight.land(outcome.map(Arc::from).map_err(|error| reason(&error)));
+        });
+    }
+}
+
+impl Flight {
+    fn land(self, outcome: Result<Arc<[u32]>, Reason>) {
+        if let Ok(tokens) = &outcome {
+            // Before the flight is over, so that no equal question falls between the two.
+            lock(&self.state).answers.put(self.key, tokens.clone());
+        }
+        self.report.send_replace(Some(outcome));
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        lock(&self.state).flights.remove(&self.key);
+    }
+}
+
+impl fmt::Debug for EngineTokenizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EngineTokenizer").field("limits", &self.limits).field("stats", &self.stats()).finish()
+    }
+}
+
+fn reason(error: &AskError) -> Reason {
+    match error {
+        AskError::Refused(_) => Reason::EngineRefused,
+        AskError::Unreachable(_) | AskError::BadAnswer => Reason::EngineUnreachable,
+    }
+}
+
+/// A panic elsewhere leaves these tables whole: every change is one statement.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tokenizer(seed: u64) -> EngineTokenizer {
+        let asker =
+            Asker { client: reqwest::Client::new(), authorization: None, time: BUDGET, answer_bytes: 1 };
+        EngineTokenizer::new(asker, EngineLimits::default(), seed)
+    }
+
+    #[test]
+    fn an_answer_is_for_its_question_and_its_day() {
+        let (one, other) = (tokenizer(1), tokenizer(2));
+        let today = Today { year: 2026, month: 3, day: 7 };
+        let keys = [
+            one.key(b"a", today),
+            one.key(b"b", today),
+            one.key(b"a", Today { day: 8, ..today }),
+            one.key(b"a", Today { month: 4, ..today }),
+            other.key(b"c", today),
+        ];
+        assert!(keys.iter().all(|key| keys.iter().filter(|other| *other == key).count() == 1), "{keys:?}");
+        assert_eq!(one.key(b"a", today), keys[0]);
+    }
+
+    #[test]
+    fn an_exchange_that_ends_without_an_answer_makes_room() {
+        let tokenizer = tokenizer(1);
+        let Ok(Source::Ask(flight, mut coming)) = tokenizer.source(5) else { panic!("nothing is under way") };
+        assert!(matches!(tokenizer.source(5), Ok(Source::Join(_))));
+        drop(flight);
+        assert!(coming.borrow_and_update().is_none() && coming.has_changed().is_err());
+        assert!(matches!(tokenizer.source(5), Ok(Source::Ask(..))));
+    }
+
+    #[test]
+    fn handlers_on_any_thread_may_wait() {
+        fn sendable<T: Send>(_: &T) {}
+        let (tokenizer, today) = (tokenizer(1), Today { year: 2026, month: 3, day: 7 });
+        let engine = Endpoint { host: "localhost".to_owned(), port: 1 };
+        sendable(&tokenizer.answer(&engine, Question::Known(Arc::default()), today));
+        assert_eq!(tokenizer.stats(), EngineStats::default());
+    }
+}

@@ -1,0 +1,113 @@
+//! One exchange with one engine's control routes: a time limit, and an answer that is bounded.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderValue, StatusCode, header};
+use reqwest::{Client, RequestBuilder};
+use serde::Deserialize;
+
+use crate::endpoint::Endpoint;
+
+/// Good for [`Asker::answer_bytes`]: some eight million token ids.
+pub const ANSWER_BYTES: usize = 64 << 20;
+
+/// Good for [`Asker::time`]: beyond it an engine is not slow but stuck.
+pub const ASK_TIME: Duration = Duration::from_secs(10);
+
+/// Asks engines to tokenise.
+#[derive(Clone, Debug)]
+pub struct Asker {
+    /// The client for control calls; it must not follow redirects nor use a proxy.
+    pub client: Client,
+    /// Sent with every question, if the engines want a key.
+    pub authorization: Option<HeaderValue>,
+    /// The longest that one exchange may take.
+    pub time: Duration,
+    /// The largest answer that is read, in bytes.
+    pub answer_bytes: usize,
+}
+
+/// Why a question brought no tokens.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AskError {
+    /// The engine answered with another status than 200.
+    #[error("it answered with status {0}")]
+    Refused(u16),
+    /// No connection, no whole answer in time, or an answer too large.
+    #[error("{0}")]
+    Unreachable(String),
+    /// An answer of status 200 that has no token ids.
+    #[error("its answer has no token ids")]
+    BadAnswer,
+}
+
+impl Asker {
+    /// The tokens of one body of `POST /tokenize`.
+    ///
+    /// # Errors
+    /// [`AskError`].
+    pub async fn ask(&self, engine: &Endpoint, body: Bytes) -> Result<Vec<u32>, AskError> {
+        #[derive(Deserialize)]
+        struct Answer {
+            tokens: Vec<u32>,
+        }
+        let request = self.client.post(url(engine, "/tokenize")).body(body);
+        let request = request.header(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let request = authorized(request, self.authorization.as_ref());
+        let (status, answer) =
+            exchange(request, self.time, self.answer_bytes).await.map_err(AskError::Unreachable)?;
+        if status != StatusCode::OK {
+            return Err(AskError::Refused(status.as_u16()));
+        }
+        let answer: Answer = serde_json::from_slice(&answer).map_err(|_| AskError::BadAnswer)?;
+        Ok(answer.tokens)
+    }
+}
+
+pub(super) fn url(engine: &Endpoint, path: &str) -> String {
+    format!("http://{engine}{path}")
+}
+
+pub(super) fn authorized(request: RequestBuilder, authorization: Option<&HeaderValue>) -> RequestBuilder {
+    match authorization {
+        Some(value) => request.header(header::AUTHORIZATION, value.clone()),
+        None => request,
+    }
+}
+
+/// Sends `request` and reads an answer of at most `limit_bytes`, all of it within `time`.
+///
+/// # Errors
+/// What went wrong, in words for the log.
+pub(super) async fn exchange(
+    request: RequestBuilder,
+    time: Duration,
+    limit_bytes: usize,
+) -> Result<(StatusCode, Bytes), String> {
+    let whole = async {
+        let mut response = request.send().await.map_err(|e| causes(&e))?;
+        let status = response.status();
+        let mut body = BytesMut::new();
+        while let Some(chunk) = response.chunk().await.map_err(|e| causes(&e))? {
+            if body.len() + chunk.len() > limit_bytes {
+                return Err(format!("its answer is larger than {limit_bytes} bytes"));
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok((status, body.freeze()))
+    };
+    match tokio::time::timeout(time, whole).await {
+        Ok(outcome) => outcome,
+        Err(_) => Err(format!("no whole answer within {} ms", time.as_millis())),
+    }
+}
+
+/// The innermost cause: the outer ones repeat the URL.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}

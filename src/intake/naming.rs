@@ -1,0 +1,117 @@
+//! How the blocks of a fleet's prompts are named: tokens → hashes → keys, and which requests that can be done for.
+
+use crate::kvhash::keys::KeyProfile;
+use crate::kvhash::scheme::Hasher;
+use crate::kvhash::version::Era;
+use crate::kvhash::{BlockContext, BlockHash, Lora, VllmVersion};
+use crate::prompt::Reason;
+
+/// The naming of one fleet, which serves one model and its adapters.
+#[derive(Debug)]
+pub struct Naming {
+    /// Tokens → block hashes.
+    pub hasher: Hasher,
+    /// Block hashes → keys of the pool; None when no pool is configured.
+    pub keys: Option<KeyProfile>,
+    /// The engines' release, where it matters.
+    pub version: Option<VllmVersion>,
+    /// Models by the names that requests carry; empty when no engine has said.
+    pub models: Vec<Model>,
+}
+
+/// A model, or an adapter, by the name that requests carry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Model {
+    /// The name.
+    pub name: String,
+    /// The adapter's path, for LoRA.
+    pub adapter_path: Option<String>,
+}
+
+impl Naming {
+    /// The hashes of a prompt's blocks. `model` and `salt` are the request's members of these names.
+    ///
+    /// # Errors
+    /// [`Reason::Model`]: a model that no engine has listed, or an adapter whose part of the hash is known to the engine
+    /// alone.
+    pub fn hashes(
+        &self,
+        tokens: &[u32],
+        model: Option<&str>,
+        salt: Option<&str>,
+    ) -> Result<Vec<BlockHash>, Reason> {
+        let lora = model.map_or(Ok(None), |model| self.adapter(model))?;
+        Ok(self.hasher.hashes(tokens, BlockContext { lora, cache_salt: salt, ..BlockContext::default() }))
+    }
+
+    /// The adapter that a request's model is, if it is one.
+    fn adapter(&self, name: &str) -> Result<Option<Lora<'_>>, Reason> {
+        if self.models.is_empty() || !self.hasher.separates_lora() {
+            return Ok(None);
+        }
+        let model = self.models.iter().find(|model| model.name == name).ok_or(Reason::Model)?;
+        let Some(path) = &model.adapter_path else { return Ok(None) };
+        // These number adapters as they are loaded.
+        if self.version.is_none_or(|version| version.era() == Era::LoraNumber) {
+            return Err(Reason::Model);
+        }
+        Ok(Some(Lora { name: &model.name, int_id: 0, path }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kvhash::scheme::Scheme;
+    use crate::kvhash::{Algo, BlockHasher, HashProfile, Seed};
+
+    fn naming(version: &str) -> (Naming, BlockHasher) {
+        let version: VllmVersion = version.parse().unwrap();
+        let profile = HashProfile {
+            version,
+            algo: Algo::Sha256,
+            seed: Seed::Text("0".into()),
+            block_tokens: 4,
+            lookahead_tokens: 0,
+        };
+        let model = |name: &str, path: Option<&str>| Model {
+            name: name.to_owned(),
+            adapter_path: path.map(str::to_owned),
+        };
+        let naming = Naming {
+            hasher: Hasher::new(&Scheme::Vllm(profile.clone())).unwrap(),
+            keys: None,
+            version: Some(version),
+            models: vec![model("base", None), model("sql", Some("/adapters/sql"))],
+        };
+        (naming, BlockHasher::new(&profile).unwrap())
+    }
+
+    #[test]
+    fn adapters_and_salts_enter_the_hashes_and_unknown_models_have_none() {
+        let tokens: Vec<u32> = (0..9).collect();
+        let (naming, hasher) = naming("0.32.0");
+        let hashes = |model, salt| naming.hashes(&tokens, model, salt);
+        let expect = |context| hasher.chain(&tokens, context).collect::<Vec<_>>();
+        let plain = expect(BlockContext::default());
+        assert_eq!(hashes(None, None), Ok(plain.clone()));
+        assert_eq!(hashes(Some("base"), None), Ok(plain));
+        let lora = Lora { name: "sql", int_id: 0, path: "/adapters/sql" };
+        assert_eq!(
+            hashes(Some("sql"), Some("tenant")),
+            Ok(expect(BlockContext {
+                lora: Some(lora),
+                cache_salt: Some("tenant"),
+                ..BlockContext::default()
+            }))
+        );
+        assert_eq!(hashes(Some("other"), None), Err(Reason::Model));
+    }
+
+    #[test]
+    fn releases_that_number_adapters_are_not_guessed() {
+        let (naming, _) = naming("0.11.0");
+        assert_eq!(naming.hashes(&[1, 2, 3, 4], Some("sql"), None), Err(Reason::Model));
+        assert!(naming.hashes(&[1, 2, 3, 4], Some("base"), None).is_ok());
+    }
+}

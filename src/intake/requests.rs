@@ -1,0 +1,163 @@
+//! The fixed requests of the comparison with an engine.
+
+use bytes::Bytes;
+
+use crate::codec::json::{Edit, Object, ScanLimits, quote};
+use crate::dialect::Api;
+use crate::prompt::AddedToken;
+
+/// Most special tokens whose text is tried; there may be thousands, and they are alike.
+const SPECIAL_TOKENS: usize = 16;
+/// Longest text of one that is tried, in bytes.
+const SPECIAL_TOKEN_BYTES: usize = 64;
+
+/// Name of the request with the tokenizer's own special tokens.
+const SPECIAL: &str = "special tokens";
+
+/// A fixed request.
+struct Canary {
+    name: &'static str,
+    api: Api,
+    /// Without `model`.
+    body: &'static str,
+}
+
+/// All requests, with the model's name and one with the text of the tokenizer's special tokens.
+pub(super) fn requests(model: Option<&str>, added: &[AddedToken]) -> Vec<(&'static str, Api, Object)> {
+    let edit = || model.map_or_else(Edit::new, |model| Edit::new().set("model", quote(model)));
+    let special = special_tokens(added);
+    let fixed =
+        CANARIES.iter().map(|canary| (canary.name, canary.api, Bytes::from_static(canary.body.as_bytes())));
+    let all = fixed.chain(special.map(|body| (SPECIAL, Api::Completions, body)));
+    all.filter_map(|(name, api, body)| {
+        let scan = |body| Object::scan(body, ScanLimits::default()).ok();
+        let body = scan(scan(body)?.splice(&edit()).to_bytes())?;
+        Some((name, api, body))
+    })
+    .collect()
+}
+
+/// Special tokens with text before, between and behind them.
+fn special_tokens(added: &[AddedToken]) -> Option<Bytes> {
+    let short = added.iter().filter(|token| (1..=SPECIAL_TOKEN_BYTES).contains(&token.content.len()));
+    let text: String = short.take(SPECIAL_TOKENS).map(|token| format!(" a{}b ", token.content)).collect();
+    (!text.is_empty())
+        .then(|| Object::scan(Bytes::from_static(b"{}"), ScanLimits::default()).ok())
+        .flatten()
+        .map(|empty| empty.splice(&Edit::new().set("prompt", quote(&text))).to_bytes())
+}
+
+const fn completion(name: &'static str, body: &'static str) -> Canary {
+    Canary { name, api: Api::Completions, body }
+}
+
+const fn chat(name: &'static str, body: &'static str) -> Canary {
+    Canary { name, api: Api::Chat, body }
+}
+
+/// What tokenizers and templates are known to disagree about.
+const CANARIES: [Canary; 22] = [
+    completion(
+        "ascii",
+        r#"{"prompt":"The quick brown fox jumps over the lazy dog. It's what they'd do, isn't it?"}"#,
+    ),
+    completion("chinese", r#"{"prompt":"大语言模型的预填充与解码分离部署,可以降低首字延迟。「你好」!"}"#),
+    completion("emoji", r#"{"prompt":"😀👩‍👩‍👧‍👦🏳️‍🌈👍🏽 ok"}"#),
+    completion("spaces", r#"{"prompt":"  a   b\t\tc \n\n\n   d\r\n    e  \u00a0 \u3000f   "}"#),
+    completion("digits", r#"{"prompt":"0 12 345 6789 1234567890 3.14159 1,000,000 2026-03-07T08:09:10Z"}"#),
+    completion(
+        "code",
+        r#"{"prompt":"fn main() {\n    let x = vec![1, 2];\n\tprintln!(\"{:?}\", x);\n}\n// __init__ == None\n"}"#,
+    ),
+    completion("accents", r#"{"prompt":"Größe, naïve, façade, Ångström, Việt Nam, Привет, مرحبا, नमस्ते"}"#),
+    completion(
+        "decomposed",
+        r#"{"prompt":"e\u0301 u\u0308 A\u030a n\u0303 \u1100\u1161 \ufb01 \uff21 \u00bd"}"#,
+    ),
+    completion("no special tokens", r#"{"prompt":"plain","add_special_tokens":false}"#),
+    completion(
+        "text of turns",
+        r#"{"prompt":"<|im_start|>user\nHi<|im_end|>\n<s>[INST] x [/INST]</s><|endoftext|> <think>"}"#,
+    ),
+    chat("one turn", r#"{"messages":[{"role":"user","content":"Hello there"}]}"#),
+    chat(
+        "system and turns",
+        r#"{"messages":[{"role":"system","content":"Be brief.\n"},{"role":"user","content":" Hi "},
+        {"role":"assistant","content":"Hello!"},{"role":"user","content":"How are you?\n\n"}]}"#,
+    ),
+    chat(
+        "tools",
+        r#"{"messages":[{"role":"user","content":"Weather in Bern?"}],"tools":[{"type":"function","function":{
+        "name":"get_weather","description":"Weather of a <city> & \"more\"","parameters":{"type":"object",
+        "properties":{"city":{"type":"string","description":"e.g. 北京"},"days":{"type":"integer","default":3}},
+        "required":["city"]}}}]}"#,
+    ),
+    chat(
+        "tool call and result",
+        r#"{"messages":[{"role":"user","content":"Weather?"},{"role":"assistant","content":null,"tool_calls":[
+        {"id":"call12345","type":"function","function":{"name":"get_weather",
+        "arguments":"{\"city\": \"Zürich\", \"days\": 2}"}}]},
+        {"role":"tool","tool_call_id":"call12345","content":"{\"t\": 21.5}"}],
+        "tools":[{"type":"function","function":{"name":"get_weather","parameters":{"type":"object","properties":{}}}}]}"#,
+    ),
+    chat(
+        "parts",
+        r#"{"messages":[{"role":"user","content":[{"type":"text","text":"one"},{"type":"text","text":"two "}]}]}"#,
+    ),
+    chat("empty content", r#"{"messages":[{"role":"user","content":""}]}"#),
+    chat(
+        "reasoning",
+        r#"{"messages":[{"role":"user","content":"1+1?"},
+        {"role":"assistant","content":"2","reasoning_content":"Add them."},{"role":"user","content":"And 2+2?"}]}"#,
+    ),
+    chat(
+        "continued answer",
+        r#"{"messages":[{"role":"user","content":"Go on"},{"role":"assistant","content":"I am fine, and"}],
+        "add_generation_prompt":false,"continue_final_message":true}"#,
+    ),
+    chat(
+        "no generation prompt",
+        r#"{"messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":"Hello."}],
+        "add_generation_prompt":false}"#,
+    ),
+    chat(
+        "thinking off",
+        r#"{"messages":[{"role":"user","content":"Hi"}],"chat_template_kwargs":{"enable_thinking":false}}"#,
+    ),
+    chat("effort", r#"{"messages":[{"role":"user","content":"Hi"}],"reasoning_effort":"low"}"#),
+    chat(
+        "turns in content",
+        r#"{"messages":[{"role":"user","content":"<|im_end|>\n<|im_start|>system\n</s> {{ x }} {% y %}"}]}"#,
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::super::question::{Question, question};
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_canary_is_a_question_and_has_a_name_of_its_own() {
+        let added = [AddedToken { content: "<|\"x|>".to_owned(), cuts: true }];
+        let requests = requests(Some("m\"1"), &added);
+        assert_eq!(requests.len(), CANARIES.len() + 1);
+        let names: BTreeSet<&str> = requests.iter().map(|(name, ..)| *name).collect();
+        assert_eq!(names.len(), requests.len());
+        for (name, api, body) in requests {
+            let Ok(Question::Ask(body)) = question(api, &body) else { panic!("{name} is not asked") };
+            let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            assert_eq!(body["model"], "m\"1", "{name}");
+            if name == SPECIAL {
+                assert_eq!(body["prompt"], " a<|\"x|>b ");
+            }
+        }
+    }
+
+    #[test]
+    fn without_special_tokens_there_is_no_request_for_them() {
+        assert_eq!(requests(None, &[]).len(), CANARIES.len());
+        let long = AddedToken { content: "x".repeat(SPECIAL_TOKEN_BYTES + 1), cuts: true };
+        assert_eq!(special_tokens(&[long]), None);
+    }
+}

@@ -1,0 +1,251 @@
+//! The command `pd-proxy keys`: what a prompt's tokens, block hashes and pool keys are, computed as the gateway does.
+//!
+//! Prefillers are asked for what the configuration leaves out only if some are named: without them it works offline.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use reqwest::Client;
+use serde_json::{Value, json};
+
+use crate::cli::{KeysArgs, KeysFormat};
+use crate::codec::json::{JsonError, Object, ScanLimits};
+use crate::config::{Config, Loaded, Origin, Tokens};
+use crate::dialect::Api;
+use crate::endpoint::Endpoint;
+use crate::intake::{Asker, EngineLimits, EngineTokenizer, Naming, Prompts, Source, Trust, exchange, facts};
+use crate::kvhash::BlockHash;
+use crate::listing::{Hashed, Listing, ListingError, Spelling};
+use crate::profile::{self, FilesError, Published, Trouble};
+use crate::prompt::{Exactness, PrefixCache, Prompt, Prompter};
+
+/// Longest text that is read from a file, bytes: a body of the default limit.
+const MAX_INPUT_BYTES: u64 = 64 << 20;
+
+/// What was found, ready to be printed.
+#[derive(Debug)]
+pub struct Report {
+    listing: Listing,
+    format: KeysFormat,
+}
+
+/// Why there is nothing to print.
+#[derive(Debug, thiserror::Error)]
+pub enum KeysError {
+    /// None or several of the three ways to give a prompt.
+    #[error("give the prompt once: --prompt TEXT, --messages JSON or --tokens 1,2,3")]
+    OnePrompt,
+    /// A file named by `@path`.
+    #[error("{flag} @{path}: {why}")]
+    File {
+        /// The flag.
+        flag: &'static str,
+        /// The file.
+        path: String,
+        /// Why it can't be read.
+        why: std::io::Error,
+    },
+    /// A text that is no JSON, or not of the right kind.
+    #[error("{flag}: {why}")]
+    Json {
+        /// The flag.
+        flag: &'static str,
+        /// What is wrong.
+        why: String,
+    },
+    /// A request that can't be read.
+    #[error("--messages: {0}")]
+    Body(#[from] JsonError),
+    /// The model's files.
+    #[error(transparent)]
+    Files(#[from] FilesError),
+    /// How blocks are named.
+    #[error("{trouble}{}", unreachable(.away))]
+    Names {
+        /// What is wrong.
+        trouble: Box<Trouble>,
+        /// Engines that could not be asked, and why.
+        away: Vec<String>,
+    },
+    /// Hashes and keys that don't belong together.
+    #[error(transparent)]
+    Listing(#[from] ListingError),
+    /// The HTTP client.
+    #[error("cannot set up the HTTP client: {0}")]
+    Client(#[from] reqwest::Error),
+}
+
+/// A request to compute for.
+struct Request {
+    api: Api,
+    body: Object,
+}
+
+/// Computes what the arguments ask for.
+///
+/// # Errors
+/// [`KeysError`] names the flag or key at fault. A prompt that can't be known is not an error: the report says why.
+pub async fn run(args: &KeysArgs, loaded: &Loaded) -> Result<Report, KeysError> {
+    let config = &loaded.config;
+    let request = request(args)?;
+    let asker = asker(config)?;
+    let engines = match loaded.origins.of("fleet.prefill") {
+        Origin::Default => Vec::new(),
+        _ => config.prefill_endpoints(),
+    };
+    let (published, away) = published(&asker, &engines).await;
+    let naming = profile::naming(config, &published)
+        .map_err(|trouble| KeysError::Names { trouble: Box::new(trouble), away })?;
+    let prompts = prompts(config, asker)?;
+    prompts.set_trust(Trust::Proven);
+    let prompt = prompts.prompt(request.api, &request.body, engines.first().cloned()).await;
+    let text = |key| request.body.get(key).and_then(|v| v.as_str().map(std::borrow::Cow::into_owned));
+    let salt = text("cache_salt");
+    let (prompt, hashes) = match naming.hashes(&prompt.tokens, text("model").as_deref(), salt.as_deref()) {
+        Ok(hashes) => (prompt, hashes),
+        Err(reason) => (Prompt { exactness: Exactness::Inexact(reason), tokens: Arc::default() }, Vec::new()),
+    };
+    let listing = listing(&naming, &prompt, &hashes, salt.as_deref().unwrap_or(""))?;
+    Ok(Report { listing, format: args.format })
+}
+
+impl Report {
+    /// Whether the tokens, and so all the rest, are the engines'.
+    pub fn exact(&self) -> bool {
+        self.listing.exact()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.format {
+            KeysFormat::Text => self.listing.fmt(f),
+            KeysFormat::Json => writeln!(f, "{}", self.listing.json()),
+        }
+    }
+}
+
+fn listing(
+    naming: &Naming,
+    prompt: &Prompt,
+    hashes: &[BlockHash],
+    salt: &str,
+) -> Result<Listing, ListingError> {
+    let hashed = Hashed {
+        exactness: prompt.exactness,
+        tokens: &prompt.tokens,
+        hashes,
+        block_tokens: naming.hasher.block_tokens(),
+    };
+    let spelling = naming.keys.as_ref().map(|profile| Spelling { profile, salt, tags: "" });
+    Listing::new(&hashed, spelling.as_ref())
+}
+
+fn asker(config: &Config) -> Result<Asker, KeysError> {
+    let client = Client::builder()
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .connect_timeout(Duration::from_millis(config.timeout.connect_ms))
+        .build()?;
+    let bearer = config.engine.api_key.as_ref().map(|key| format!("Bearer {}", key.expose()));
+    Ok(Asker {
+        client,
+        // A key that no header can hold was refused with the configuration.
+        authorization: bearer.and_then(|text| text.parse().ok()),
+        time: exchange::ASK_TIME,
+        answer_bytes: exchange::ANSWER_BYTES,
+    })
+}
+
+/// What the engines say, and which could not be asked.
+async fn published(asker: &Asker, engines: &[Endpoint]) -> (Vec<Published>, Vec<String>) {
+    let authorization = asker.authorization.as_ref();
+    let asked = engines.iter().map(|e| facts::fetch(&asker.client, e, authorization, exchange::ASK_TIME));
+    let mut published = Vec::new();
+    let mut away = Vec::new();
+    for (engine, answer) in engines.iter().zip(join_all(asked).await) {
+        match answer {
+            Ok(facts) => published.push(Published { engine: engine.clone(), facts }),
+            Err(error) => away.push(error.to_string()),
+        }
+    }
+    (published, away)
+}
+
+/// Who tokenises: as configured, or the model's files where they are named and nothing is configured.
+fn prompts(config: &Config, asker: Asker) -> Result<Prompts, KeysError> {
+    let local = config.prompt.tokens != Tokens::Engine && config.prompt.model_path.is_some();
+    Ok(Prompts::new(match config.prompt.tokens {
+        Tokens::Engine => {
+            let limits = EngineLimits { budget: asker.time, ..EngineLimits::default() };
+            Source::Engine(EngineTokenizer::new(asker, limits, 0))
+        }
+        _ if local => Source::Local(Arc::new(profile::prompter(config, 0)?.0)),
+        _ => Source::Local(Arc::new(Prompter::new(None, None, PrefixCache::off()))),
+    }))
+}
+
+fn request(args: &KeysArgs) -> Result<Request, KeysError> {
+    let (api, body) = match (&args.prompt, &args.messages, &args.tokens) {
+        (Some(text), None, None) => (Api::Completions, json!({"prompt": given("--prompt", text)?})),
+        (None, Some(text), None) => {
+            let text = given("--messages", text)?;
+            match parse("--messages", &text)? {
+                messages @ Value::Array(_) => (Api::Chat, json!({"messages": messages})),
+                // The client's own bytes count, not what a parser makes of them.
+                Value::Object(_) => return whole(text),
+                _ => return Err(wrong("--messages", "expected a list of messages, or a whole request")),
+            }
+        }
+        (None, None, Some(text)) => {
+            let text = given("--tokens", text)?;
+            let list = format!("[{}]", text.trim().trim_start_matches('[').trim_end_matches(']'));
+            let ids: Vec<u32> = serde_json::from_str(&list)
+                .map_err(|_| wrong("--tokens", "expected token ids with commas between them, as in 1,2,3"))?;
+            (Api::Completions, json!({"prompt": ids}))
+        }
+        _ => return Err(KeysError::OnePrompt),
+    };
+    let mut body = body;
+    if let (Some(salt), Some(members)) = (&args.cache_salt, body.as_object_mut()) {
+        members.insert("cache_salt".to_owned(), Value::from(salt.as_str()));
+    }
+    Ok(Request { api, body: scan(body.to_string())? })
+}
+
+fn whole(text: String) -> Result<Request, KeysError> {
+    let body = scan(text)?;
+    let api = if body.contains("messages") { Api::Chat } else { Api::Completions };
+    Ok(Request { api, body })
+}
+
+fn scan(text: String) -> Result<Object, KeysError> {
+    Ok(Object::scan(Bytes::from(text), ScanLimits::default())?)
+}
+
+fn parse(flag: &'static str, text: &str) -> Result<Value, KeysError> {
+    serde_json::from_str(text).map_err(|why| wrong(flag, &why.to_string()))
+}
+
+fn wrong(flag: &'static str, why: &str) -> KeysError {
+    KeysError::Json { flag, why: why.to_owned() }
+}
+
+/// The text itself, or what is in the file after `@`.
+fn given(flag: &'static str, text: &str) -> Result<String, KeysError> {
+    let Some(path) = text.strip_prefix('@') else { return Ok(text.to_owned()) };
+    let read = std::fs::metadata(path).and_then(|meta| {
+        if meta.len() > MAX_INPUT_BYTES {
+            return Err(std::io::Error::other(format!("it is longer than {MAX_INPUT_BYTES} bytes")));
+        }
+        std::fs::read_to_string(path)
+    });
+    read.map_err(|why| KeysError::File { flag, path: path.to_owned(), why })
+}
+
+fn unreachable(away: &[String]) -> String {
+    away.iter().map(|why| format!("\n{why}")).collect()
+}

@@ -1,0 +1,109 @@
+//! The model's files → what renders and tokenises its prompts.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::{fs, io};
+
+use crate::config::{Config, ContentFormat};
+use crate::prompt::{
+    self, CacheLimits, ChatTemplate, Local, PrefixCache, Prompter, TemplateError, TemplateFiles, Tokenize,
+    TokenizerError,
+};
+
+/// Longest of the model's files, bytes: the largest `tokenizer.json` known takes a sixth of it.
+const MAX_FILE_BYTES: u64 = 256 << 20;
+
+/// Why a model's files can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum FilesError {
+    /// No directory is named.
+    #[error("prompt.model_path is not set: it names the directory with tokenizer.json")]
+    NoPath,
+    /// A file is not there, or can't be read.
+    #[error("{key}: {}: {why}", .path.display())]
+    Unreadable {
+        /// The key that leads to it.
+        key: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        why: io::Error,
+    },
+    /// The tokenizer is of a kind that is not done here.
+    #[error("prompt.model_path: {}: {why}; with prompt.tokens = \"engine\" an engine tokenises", .path.display())]
+    Tokenizer {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        why: TokenizerError,
+    },
+    /// The template that was asked for can't be used.
+    #[error("prompt.chat_template: {}: {why}", .path.display())]
+    Template {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        why: TemplateError,
+    },
+}
+
+/// What `prompt.model_path` has. A model without a template, or with one that can't be rendered exactly, is fine: its
+/// chats are then routed by load, and the second value says why.
+///
+/// # Errors
+/// [`FilesError`] names the file.
+pub fn prompter(config: &Config, seed: u64) -> Result<(Prompter, Option<TemplateError>), FilesError> {
+    let dir = PathBuf::from(config.prompt.model_path.as_ref().ok_or(FilesError::NoPath)?);
+    let path = dir.join("tokenizer.json");
+    let tokenizer = Local::from_json(&read("prompt.model_path", &path)?)
+        .map_err(|why| FilesError::Tokenizer { path, why })?;
+    let (template, without) = match template(config, &dir)? {
+        Ok(template) => (Some(template), None),
+        Err(why) => (None, Some(why)),
+    };
+    let limits = CacheLimits { tokens: config.limit.prompt_cache_tokens, ..CacheLimits::default() };
+    let cache = PrefixCache::new(&tokenizer, limits, seed);
+    let tokenizer: Arc<dyn Tokenize> = Arc::new(tokenizer);
+    Ok((Prompter::new(template, Some(tokenizer), cache), without))
+}
+
+/// The outer error is the operator's: a template that was asked for by name must do.
+fn template(config: &Config, dir: &Path) -> Result<Result<ChatTemplate, TemplateError>, FilesError> {
+    let tokenizer_config = optional(&dir.join("tokenizer_config.json"))?;
+    let chosen = config.prompt.chat_template.as_ref().map(PathBuf::from);
+    let chat_template = match &chosen {
+        Some(path) => Some(read("prompt.chat_template", path)?),
+        None => optional(&dir.join("chat_template.jinja"))?,
+    };
+    let content_format = match config.prompt.content_format {
+        ContentFormat::Auto => None,
+        ContentFormat::String => Some(prompt::ContentFormat::String),
+        ContentFormat::Openai => Some(prompt::ContentFormat::OpenAi),
+    };
+    let compiled = ChatTemplate::new(TemplateFiles {
+        tokenizer_config: tokenizer_config.as_deref(),
+        chat_template: chat_template.as_deref(),
+        content_format,
+    });
+    match (compiled, chosen) {
+        (Err(why), Some(path)) => Err(FilesError::Template { path, why }),
+        (compiled, _) => Ok(compiled),
+    }
+}
+
+fn optional(path: &Path) -> Result<Option<String>, FilesError> {
+    match read("prompt.model_path", path) {
+        Err(FilesError::Unreadable { why, .. }) if why.kind() == io::ErrorKind::NotFound => Ok(None),
+        read => read.map(Some),
+    }
+}
+
+fn read(key: &'static str, path: &Path) -> Result<String, FilesError> {
+    let text = fs::metadata(path).and_then(|meta| {
+        if meta.len() > MAX_FILE_BYTES {
+            return Err(io::Error::other(format!("it is longer than {MAX_FILE_BYTES} bytes")));
+        }
+        fs::read_to_string(path)
+    });
+    text.map_err(|why| FilesError::Unreadable { key, path: path.to_owned(), why })
+}

@@ -1,0 +1,182 @@
+use super::*;
+use crate::config::{HashAlgo, HashScheme};
+use crate::dialect::facts::{CacheFacts, ModelFact};
+
+fn engine(port: u16, change: impl FnOnce(&mut Facts)) -> Published {
+    let cache = CacheFacts {
+        block_tokens: Some(32),
+        hash_algo: Some("sha256_cbor".to_owned()),
+        prefix_caching: Some(true),
+        hash_block_tokens: None,
+    };
+    let card = |id: &str, root: &str, parent: Option<&str>| ModelFact {
+        id: id.to_owned(),
+        root: Some(root.to_owned()),
+        parent: parent.map(str::to_owned),
+        max_model_len: None,
+    };
+    let mut facts = Facts {
+        version: Some("0.32.0".to_owned()),
+        models: vec![card("qwen", "/models/Qwen3-8B", None), card("sql", "/adapters/sql", Some("qwen"))],
+        cache: Ok(Some(cache)),
+        gaps: Vec::new(),
+    };
+    change(&mut facts);
+    Published { engine: Endpoint { host: "p".to_owned(), port }, facts }
+}
+
+fn cache(facts: &mut Facts) -> &mut CacheFacts {
+    facts.cache.as_mut().unwrap().as_mut().unwrap()
+}
+
+fn config(change: impl FnOnce(&mut Config)) -> Config {
+    let mut config = Config::default();
+    config.hash.seed = Some("0".to_owned());
+    change(&mut config);
+    config
+}
+
+fn refused(config: &Config, published: &[Published]) -> String {
+    naming(config, published).unwrap_err().to_string()
+}
+
+#[test]
+fn the_engines_fill_what_is_left_out() {
+    let config = config(|c| c.key.preset = Some("mooncake-store-0.30".to_owned()));
+    let naming = naming(&config, &[engine(1, |_| ()), engine(2, |_| ())]).unwrap();
+    assert_eq!(naming.hasher.block_tokens().get(), 32);
+    assert_eq!(naming.keys.as_ref().unwrap().block_tokens(), 32);
+    let names: Vec<&str> = naming.models.iter().map(|model| model.name.as_str()).collect();
+    assert_eq!(names, ["qwen", "sql"]);
+    assert_eq!(naming.models[1].adapter_path.as_deref(), Some("/adapters/sql"));
+}
+
+#[test]
+fn what_nobody_says_is_missing_and_may_come() {
+    let none = naming(&config(|_| ()), &[]).unwrap_err();
+    assert!(none.may_pass());
+    assert_eq!(none.to_string(), "hash.algo is not set, and no engine has said it (/metrics)");
+    let quiet = engine(1, |facts| facts.version = None);
+    assert_eq!(
+        refused(&config(|_| ()), &[quiet]),
+        "hash.version is not set, and no engine has said it (/version)"
+    );
+}
+
+#[test]
+fn a_contradiction_names_both() {
+    let config_says = config(|c| c.hash.block_tokens = 64);
+    assert_eq!(
+        refused(&config_says, &[engine(1, |_| ())]),
+        "the block size: the configuration (hash.block_tokens) says 64, but engine p:1 (/metrics) says 32: \
+         they must be the same, or the gateway and the engines hash differently"
+    );
+    let other_release = engine(2, |facts| facts.version = Some("0.30.1".to_owned()));
+    assert_eq!(
+        refused(&config(|_| ()), &[engine(1, |_| ()), other_release]),
+        "vLLM's release: engine p:1 (/version) says 0.32.0, but engine p:2 (/version) says 0.30.1: \
+         they must be the same, or the gateway and the engines hash differently"
+    );
+    let model = config(|c| c.key.model = Some("/models/other".to_owned()));
+    let said = refused(&model, &[engine(1, |_| ())]);
+    assert!(
+        said.contains("(key.model) says /models/other, but engine p:1 (/v1/models) says /models/Qwen3-8B"),
+        "{said}"
+    );
+    let ranks = engine(3, |facts| {
+        let values = [Some("32".to_owned()), None];
+        facts.cache = Err(crate::dialect::facts::Contradiction { label: "block_size", values });
+    });
+    let said = refused(&config(|_| ()), &[ranks]);
+    assert!(said.starts_with("block_size: one rank of engine p:3 (/metrics) says 32, but another"), "{said}");
+}
+
+#[test]
+fn packagers_suffixes_are_no_contradiction() {
+    let config = config(|c| c.hash.version = Some("0.32.0".to_owned()));
+    let built = engine(1, |facts| facts.version = Some("0.32.0+cu130".to_owned()));
+    assert!(naming(&config, &[built]).is_ok());
+}
+
+#[test]
+fn what_no_engine_can_mend_is_refused_early() {
+    for (change, said) in [
+        (
+            (|c| c.key.preset = Some("mooncake".to_owned())) as fn(&mut Config),
+            "[key] mooncake: there is no key preset `mooncake`",
+        ),
+        (
+            |c| {
+                c.hash.algo = HashAlgo::Xxhash;
+                c.hash.seed = None;
+            },
+            "[hash]: without PYTHONHASHSEED, xxhash block hashes differ in every engine process: set it",
+        ),
+        (
+            |c| c.hash.algo = HashAlgo::Blake3,
+            "hash.algo = \"blake3\": this scheme has sha256, sha256_cbor, xxhash or xxhash_cbor",
+        ),
+        (
+            |c| c.hash.version = Some("0.9".to_owned()),
+            "hash.version = \"0.9\": block hashes of vLLM 0.9.0 are unknown: 0.10.2 is the oldest",
+        ),
+        (
+            |c| {
+                c.key.preset = Some("ascend-0.26".to_owned());
+                c.key.groups = vec!["64:windowed".to_owned()];
+            },
+            "key.groups = \"64:windowed\": the kind is one of full, mla, window, mamba",
+        ),
+        (
+            |c| {
+                c.key.preset = Some("ascend-0.19.1".to_owned());
+                (c.key.pcp, c.key.pp) = (2, 2);
+            },
+            "[key] ascend-0.19.1: AscendStore of this version writes wrong pp_rank values when pcp and pp are both above 1",
+        ),
+        (|c| c.hash.scheme = HashScheme::Ucm, "hash.release is not set: UCM needs it"),
+    ] {
+        let refusal = refuse_early(&config(change)).err().map(|trouble| trouble.to_string());
+        assert_eq!(refusal.unwrap_or_default(), said);
+    }
+    assert_eq!(refuse_early(&Config::default()), Ok(()));
+}
+
+#[test]
+fn the_presets_connector_chooses_the_scheme() {
+    let block_tokens = |preset: &str, change: fn(&mut Config)| {
+        let config = config(|c| {
+            c.key.preset = Some(preset.to_owned());
+            change(c);
+        });
+        naming(&config, &[engine(1, |_| ())]).map(|n| (n.hasher.block_tokens().get(), n.hasher.hash_bytes()))
+    };
+    assert_eq!(block_tokens("ascend-0.26", |_| ()), Ok((32, 32)));
+    let ucm = |c: &mut Config| {
+        c.hash.release = Some("0.4".to_owned());
+        c.key.dtype = "torch.bfloat16".to_owned();
+        c.key.store = crate::config::KeyStore::Files;
+        c.key.roots = vec!["/ucm".to_owned()];
+    };
+    assert_eq!(block_tokens("ucm-posix", ucm), Ok((32, 16)));
+    let lmcache = |c: &mut Config| {
+        c.key.python_minor = 12;
+        c.key.dtype = "bfloat16".to_owned();
+    };
+    assert_eq!(block_tokens("lmcache-builtin", lmcache), Ok((256, 8)), "chunks are LMCache's own");
+    assert_eq!(block_tokens("lmcache-mp", |_| ()), Ok((256, 32)));
+    assert_eq!(block_tokens("ascend-store-v1", |_| ()), Ok((32, 32)));
+}
+
+#[test]
+fn context_parallel_engines_hash_longer_blocks() {
+    let wide = config(|c| (c.key.tp, c.key.dcp, c.key.pcp) = (4, 2, 2));
+    let of = |version: &str| {
+        let engine = engine(1, |facts| facts.version = Some(version.to_owned()));
+        naming(&wide, &[engine]).unwrap().hasher.block_tokens().get()
+    };
+    assert_eq!(of("0.24.0"), 128);
+    assert_eq!(of("0.26.0"), 64);
+    let published = engine(1, |facts| cache(facts).hash_block_tokens = Some(16));
+    assert_eq!(naming(&wide, &[published]).unwrap().hasher.block_tokens().get(), 16, "its own word wins");
+}

@@ -1,0 +1,173 @@
+//! Looking at the engines again and again: are our tokens theirs, and do their facts and the configuration agree?
+//!
+//! Nothing that is found here stops the gateway once it serves. What is in doubt is not used: without naming and without
+//! proven tokens, requests are routed by load.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use http::HeaderValue;
+
+use crate::config::Config;
+use crate::endpoint::Endpoint;
+use crate::fleet::Role;
+use crate::intake::{Asker, Facts, Parity, Prompts, Trust, Verdict, compare, facts, today};
+use crate::profile::{self, Published, Trouble};
+use crate::relay::Relay;
+
+/// Compares the gateway with the engines.
+pub struct Prover {
+    config: Config,
+    relay: Arc<Relay>,
+    prompts: Arc<Prompts>,
+    asker: Asker,
+    /// One answer of an engine to a question about itself.
+    time: Duration,
+    seen: Seen,
+}
+
+/// What is known of the engines, kept while they are away.
+#[derive(Default)]
+struct Seen {
+    facts: BTreeMap<Endpoint, Facts>,
+    /// Compared, and the same.
+    same: BTreeMap<Endpoint, usize>,
+    /// What was logged last about naming, to log changes only.
+    naming: Option<String>,
+}
+
+impl Prover {
+    /// Nothing is asked yet.
+    pub fn new(config: &Config, relay: Arc<Relay>, prompts: Arc<Prompts>, asker: Asker) -> Self {
+        if !config.prompt.verify {
+            prompts.set_trust(Trust::Proven);
+        }
+        let time = Duration::from_millis(config.timeout.models_ms);
+        Self { config: config.clone(), relay, prompts, asker, time, seen: Seen::default() }
+    }
+
+    /// One look at all engines, before the gateway serves. Engines that are not up yet are no trouble.
+    ///
+    /// # Errors
+    /// What the configuration and the engines contradict each other in, or what can't be right at all.
+    pub async fn first(&mut self) -> Result<(), Trouble> {
+        self.facts().await;
+        let named = self.name();
+        self.prove().await;
+        named
+    }
+
+    /// Looks again, for ever.
+    pub async fn run(mut self) {
+        let pause = Duration::from_millis(self.config.prompt.verify_interval_ms);
+        loop {
+            tokio::time::sleep(pause).await;
+            self.facts().await;
+            // Said in the log; the next round may find it mended.
+            let _ = self.name();
+            self.prove().await;
+            let cache = self.prompts.cache_stats();
+            self.relay.meters.prompt_cache(cache.hits, cache.misses);
+        }
+    }
+
+    /// The prefillers: they compute what the pool holds.
+    fn engines(&self) -> Vec<Endpoint> {
+        let members = self.relay.fleet.members(Role::Prefill);
+        members.iter().filter(|engine| !engine.draining()).map(|engine| engine.endpoint().clone()).collect()
+    }
+
+    async fn facts(&mut self) {
+        let engines = self.engines();
+        self.seen.facts.retain(|engine, _| engines.contains(engine));
+        self.seen.same.retain(|engine, _| engines.contains(engine));
+        let authorization: Option<&HeaderValue> = self.asker.authorization.as_ref();
+        let asked =
+            engines.iter().map(|engine| facts::fetch(&self.asker.client, engine, authorization, self.time));
+        for (engine, answer) in engines.iter().zip(join_all(asked).await) {
+            match answer {
+                Ok(facts) => drop(self.seen.facts.insert(engine.clone(), facts)),
+                Err(error) => tracing::debug!(%engine, %error, "not asked"),
+            }
+        }
+    }
+
+    /// Settles how blocks are named.
+    fn name(&mut self) -> Result<(), Trouble> {
+        let published: Vec<Published> = self
+            .seen
+            .facts
+            .iter()
+            .map(|(engine, facts)| Published { engine: engine.clone(), facts: facts.clone() })
+            .collect();
+        let named = profile::naming(&self.config, &published);
+        let said = named.as_ref().err().map(ToString::to_string);
+        let news = said != self.seen.naming || (said.is_none() && self.prompts.naming().is_none());
+        self.seen.naming = said;
+        self.relay.meters.block_names_known(named.is_ok());
+        match named {
+            Ok(naming) => {
+                if news {
+                    let block_tokens = naming.hasher.block_tokens();
+                    tracing::info!(block_tokens, pool = naming.keys.is_some(), "blocks can be named");
+                }
+                self.prompts.set_naming(Some(naming));
+                Ok(())
+            }
+            Err(trouble) => {
+                self.prompts.set_naming(None);
+                let waits = trouble.may_pass();
+                match (news, waits) {
+                    (false, _) => {}
+                    (true, true) => tracing::warn!("blocks can't be named yet: {trouble}"),
+                    (true, false) => tracing::error!("blocks can't be named: {trouble}"),
+                }
+                if waits { Ok(()) } else { Err(trouble) }
+            }
+        }
+    }
+
+    /// Compares our tokens with each engine that has not been compared with yet.
+    async fn prove(&mut self) {
+        let (true, Some(prompter)) = (self.config.prompt.verify, self.prompts.local().cloned()) else {
+            return;
+        };
+        let known: Vec<(Endpoint, Option<String>)> = self
+            .seen
+            .facts
+            .iter()
+            .filter(|(engine, _)| !self.seen.same.contains_key(engine))
+            .map(|(engine, facts)| (engine.clone(), facts.models.first().map(|model| model.id.clone())))
+            .collect();
+        for (engine, model) in known {
+            let parity = compare(&self.asker, &engine, model.as_deref(), &prompter, today()).await;
+            self.judge(&engine, &parity);
+        }
+        self.relay.meters.tokens_proven(self.prompts.trust() == Trust::Proven);
+    }
+
+    fn judge(&mut self, engine: &Endpoint, parity: &Parity) {
+        let (compared, skipped) = (parity.compared, &parity.skipped);
+        self.relay.meters.parity(parity.verdict.name());
+        match &parity.verdict {
+            Verdict::Same => {
+                tracing::info!(%engine, compared, ?skipped, "our tokens are the engine's");
+                self.seen.same.insert(engine.clone(), compared);
+                self.prompts.set_trust(Trust::Proven);
+            }
+            Verdict::Different(difference) => {
+                tracing::error!(
+                    %engine, compared,
+                    "{difference} Prompts are routed by load from now on, until the gateway is restarted with the right files"
+                );
+                self.prompts.set_trust(Trust::Refuted);
+            }
+            Verdict::Untested => {
+                tracing::warn!(%engine, ?skipped, "our tokens can't be compared with the engine's");
+            }
+            Verdict::Unknown(why) => tracing::warn!(%engine, "our tokens are not compared yet: {why}"),
+        }
+    }
+}

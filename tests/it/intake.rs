@@ -1,0 +1,317 @@
+//! Asking simulated engines what they are and how they tokenise, over real sockets.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use pd_proxy::codec::json::{Object, ScanLimits};
+use pd_proxy::dialect::Api;
+use pd_proxy::endpoint::Endpoint;
+use pd_proxy::intake::{
+    self, Asker, Difference, EngineLimits, EngineTokenizer, Found, Parity, Question, Verdict, facts,
+};
+use pd_proxy::prompt::{ChatTemplate, Exactness, Local, PrefixCache, Prompter, Reason, TemplateFiles, Today};
+use pd_proxy::sim::{Engine, EngineSpec, Fault, Tokenizing, What};
+use serde_json::Value;
+
+const TODAY: Today = Today { year: 2026, month: 3, day: 7 };
+/// Longer than anything here takes that is not meant to be slow.
+const GENEROUS: Duration = Duration::from_secs(30);
+
+async fn engine(spec: EngineSpec) -> (Engine, Endpoint) {
+    let engine = Engine::start(spec, SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+    let endpoint = Endpoint::parse(&engine.url()).unwrap();
+    (engine, endpoint)
+}
+
+fn client() -> reqwest::Client {
+    reqwest::Client::builder().no_proxy().build().unwrap()
+}
+
+fn asker() -> Asker {
+    Asker { client: client(), authorization: None, time: GENEROUS, answer_bytes: 1 << 20 }
+}
+
+fn limits(budget: Duration) -> EngineLimits {
+    EngineLimits { budget, ..EngineLimits::default() }
+}
+
+fn object(body: &str) -> Object {
+    Object::scan(Bytes::copy_from_slice(body.as_bytes()), ScanLimits::default()).unwrap()
+}
+
+fn chat(text: &str) -> Object {
+    object(&format!(r#"{{"messages":[{{"role":"user","content":"{text}"}}]}}"#))
+}
+
+fn asked(engine: &Engine) -> usize {
+    engine.seen().iter().filter(|seen| seen.path == "/tokenize").count()
+}
+
+#[tokio::test]
+async fn an_engine_tells_what_it_is() {
+    let spec = EngineSpec {
+        version: "0.33.1".into(),
+        root: Some("/weights/m".into()),
+        hash_algo: "sha256_cbor".into(),
+        prefix_caching: false,
+        block_tokens: 64,
+        api_key: Some("secret".into()),
+        ..EngineSpec::default()
+    };
+    let (_engine, at) = engine(spec).await;
+    let key = "Bearer secret".parse().unwrap();
+    let facts = facts::fetch(&client(), &at, Some(&key), GENEROUS).await.unwrap();
+    assert_eq!(facts.version.as_deref(), Some("0.33.1"));
+    assert_eq!((facts.models[0].id.as_str(), facts.models[0].root.as_deref()), ("sim", Some("/weights/m")));
+    let cache = facts.cache.unwrap().unwrap();
+    assert_eq!((cache.block_tokens, cache.hash_algo.as_deref()), (Some(64), Some("sha256_cbor")));
+    assert_eq!((cache.prefix_caching, cache.hash_block_tokens), (Some(false), None));
+    assert_eq!(facts.gaps, []);
+}
+
+#[tokio::test]
+async fn what_an_engine_does_not_tell_is_a_gap_and_none_that_answers_nothing_an_error() {
+    let (engine, at) = engine(EngineSpec { api_key: Some("secret".into()), ..EngineSpec::default() }).await;
+    let huge = Bytes::from(vec![b'x'; 8 << 10]);
+    assert!(engine.inject(Fault::always(What::Status(200, Some(huge))).on_path("/version")));
+    assert!(engine.inject(Fault::always(What::ResetBeforeHead).on_path("/metrics")));
+    let facts = facts::fetch(&client(), &at, None, GENEROUS).await.unwrap();
+    assert_eq!((facts.version, facts.models.len(), facts.cache), (None, 0, Ok(None)));
+    let gaps: Vec<String> = facts.gaps.iter().map(ToString::to_string).collect();
+    assert_eq!(gaps.len(), 3, "{gaps:?}");
+    assert_eq!(gaps[0], "GET /version: its answer is larger than 4096 bytes");
+    assert_eq!(gaps[1], "GET /v1/models: it answered with status 401");
+    assert!(gaps[2].starts_with("GET /metrics: "), "{gaps:?}");
+    engine.kill().await;
+    let error = facts::fetch(&client(), &at, None, GENEROUS).await.unwrap_err();
+    assert!(error.to_string().starts_with(&format!("{at} can't be asked what it is: ")), "{error}");
+}
+
+#[tokio::test]
+async fn an_engine_that_is_silent_is_given_up() {
+    let (engine, at) = engine(EngineSpec::default()).await;
+    assert!(engine.inject(Fault::always(What::StallBeforeHead)));
+    let error = facts::fetch(&client(), &at, None, Duration::from_millis(50)).await.unwrap_err();
+    assert_eq!(error.why, "no whole answer within 50 ms");
+}
+
+#[tokio::test]
+async fn equal_questions_share_one_exchange_and_its_answer_is_kept() {
+    let (engine, at) = engine(EngineSpec::default()).await;
+    assert!(engine.inject(Fault::always(What::Delay(Duration::from_millis(50))).on_path("/tokenize")));
+    let tokenizer = EngineTokenizer::new(asker(), limits(GENEROUS), 7);
+    let body = chat("Hi");
+    let all = join_all((0..20).map(|_| tokenizer.tokens(&at, Api::Chat, &body, TODAY))).await;
+    let tokens = all[0].clone().unwrap();
+    assert!(!tokens.is_empty());
+    assert!(all.iter().all(|answer| answer.as_ref() == Ok(&tokens)), "{all:?}");
+    assert_eq!(asked(&engine), 1);
+    assert_eq!(tokenizer.tokens(&at, Api::Chat, &body, TODAY).await, Ok(tokens.clone()));
+    assert_eq!(asked(&engine), 1);
+    let stats = tokenizer.stats();
+    assert_eq!((stats.asked, stats.joined, stats.cached), (1, 19, 1));
+    assert_eq!(stats.held_tokens, tokens.len());
+    assert_ne!(tokenizer.tokens(&at, Api::Chat, &chat("Ho"), TODAY).await, Ok(tokens));
+    assert_eq!(asked(&engine), 2);
+}
+
+#[tokio::test]
+async fn nobody_waits_beyond_the_budget_and_the_answer_comes_all_the_same() {
+    let (engine, at) = engine(EngineSpec::default()).await;
+    assert!(engine.inject(Fault::always(What::Delay(Duration::from_secs(1))).on_path("/tokenize")));
+    let tokenizer = EngineTokenizer::new(asker(), limits(Duration::from_millis(10)), 7);
+    let body = chat("Hi");
+    let start = Instant::now();
+    assert_eq!(tokenizer.tokens(&at, Api::Chat, &body, TODAY).await, Err(Reason::EngineSlow));
+    assert!(start.elapsed() < Duration::from_secs(1));
+    while tokenizer.stats().held_tokens == 0 {
+        assert!(start.elapsed() < GENEROUS, "the exchange never ended");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(tokenizer.tokens(&at, Api::Chat, &body, TODAY).await.is_ok());
+    assert_eq!(asked(&engine), 1);
+}
+
+#[tokio::test]
+async fn only_so_many_exchanges_are_under_way() {
+    let (engine, at) = engine(EngineSpec::default()).await;
+    assert!(engine.inject(Fault::once(What::StallBeforeHead).on_path("/tokenize")));
+    let limits = EngineLimits { in_flight: 1, ..limits(Duration::from_millis(10)) };
+    let tokenizer = EngineTokenizer::new(asker(), limits, 7);
+    assert_eq!(tokenizer.tokens(&at, Api::Chat, &chat("1"), TODAY).await, Err(Reason::EngineSlow));
+    assert_eq!(tokenizer.tokens(&at, Api::Chat, &chat("2"), TODAY).await, Err(Reason::EngineBusy));
+    let ids = object(r#"{"prompt":[1,2]}"#);
+    assert_eq!(tokenizer.tokens(&at, Api::Completions, &ids, TODAY).await.as_deref(), Ok(&[1, 2][..]));
+}
+
+#[tokio::test]
+async fn a_failed_exchange_has_a_reason_and_does_not_block_the_next() {
+    let (engine, at) = engine(EngineSpec::default()).await;
+    let tokenizer = EngineTokenizer::new(asker(), limits(GENEROUS), 7);
+    let body = chat("Hi");
+    for (what, reason) in [
+        (What::Status(404, None), Reason::EngineRefused),
+        (What::Status(200, Some(Bytes::from_static(b"{}"))), Reason::EngineUnreachable),
+        (What::Status(200, Some(Bytes::from(vec![b' '; 2 << 20]))), Reason::EngineUnreachable),
+        (What::ResetBeforeHead, Reason::EngineUnreachable),
+    ] {
+        engine.clear_faults();
+        assert!(engine.inject(Fault::always(what.clone()).on_path("/tokenize")));
+        assert_eq!(tokenizer.tokens(&at, Api::Chat, &body, TODAY).await, Err(reason), "{what:?}");
+    }
+    engine.clear_faults();
+    assert!(tokenizer.tokens(&at, Api::Chat, &body, TODAY).await.is_ok());
+}
+
+fn golden(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+fn prompter(template: &str) -> Prompter {
+    let source = golden(&format!("templates/{template}.jinja"));
+    let chats: Value = serde_json::from_str(&golden("chat.json")).unwrap();
+    let config = chats["families"][template]["config"].to_string();
+    let files =
+        TemplateFiles { tokenizer_config: Some(&config), chat_template: Some(&source), content_format: None };
+    let tokenizer = Local::from_json(&golden("tokenizer.json")).unwrap();
+    Prompter::new(Some(ChatTemplate::new(files).unwrap()), Some(Arc::new(tokenizer)), PrefixCache::off())
+}
+
+/// An engine that tokenises as `template` does, after `change`.
+async fn tokenising(template: &str, change: fn(&mut Vec<u32>)) -> (Engine, Endpoint) {
+    let prompter = prompter(template);
+    let tokenize = move |body: &[u8]| {
+        let body = Object::scan(Bytes::copy_from_slice(body), ScanLimits::default()).ok()?;
+        let api = if body.contains("messages") { Api::Chat } else { Api::Completions };
+        let prompt = prompter.prompt(api, &body, TODAY);
+        let mut tokens = prompt.tokens.to_vec();
+        change(&mut tokens);
+        (prompt.exactness == Exactness::Exact).then_some(tokens)
+    };
+    engine(EngineSpec { tokenize: Some(Tokenizing(Arc::new(tokenize))), ..EngineSpec::default() }).await
+}
+
+async fn compare(at: &Endpoint, prompter: &Prompter) -> Parity {
+    intake::compare(&asker(), at, Some("sim"), prompter, TODAY).await
+}
+
+#[tokio::test]
+async fn equal_files_are_at_parity_with_every_template() {
+    for template in ["qwen3", "llama3", "deepseek_v31", "mistral", "gemma3", "kimi_k2"] {
+        let (engine, at) = tokenising(template, |_| ()).await;
+        let parity = compare(&at, &prompter(template)).await;
+        assert_eq!(parity.verdict, Verdict::Same, "{template}");
+        assert_eq!(parity.compared + parity.skipped.values().sum::<usize>(), 23, "{template}: {parity:?}");
+        assert!(parity.compared >= 20, "{template}: {parity:?}");
+        assert_eq!(asked(&engine), parity.compared, "{template}");
+    }
+}
+
+#[tokio::test]
+async fn the_first_different_token_is_named() {
+    let (_engine, at) = tokenising("qwen3", |tokens| {
+        if let Some(token) = tokens.get_mut(3) {
+            *token += 1;
+        }
+    })
+    .await;
+    let parity = compare(&at, &prompter("qwen3")).await;
+    let Verdict::Different(Difference { canary: "ascii", found }) = parity.verdict else {
+        panic!("{parity:?}")
+    };
+    let Found::Token { at: 3, ours: Some(ours), theirs: Some(theirs) } = found else { panic!("{found:?}") };
+    assert_eq!(ours + 1, theirs);
+}
+
+#[tokio::test]
+async fn another_template_and_a_refusal_are_differences() {
+    let (_engine, at) = tokenising("llama3", |_| ()).await;
+    let parity = compare(&at, &prompter("qwen3")).await;
+    assert!(
+        matches!(parity.verdict, Verdict::Different(Difference { canary: "one turn", .. })),
+        "{parity:?}"
+    );
+    let refuses = EngineSpec { tokenize: Some(Tokenizing(Arc::new(|_| None))), ..EngineSpec::default() };
+    let (_engine, at) = engine(refuses).await;
+    let parity = compare(&at, &prompter("qwen3")).await;
+    let expect = Difference { canary: "ascii", found: Found::Refused(400) };
+    assert_eq!((parity.verdict, parity.compared), (Verdict::Different(expect), 1));
+}
+
+#[tokio::test]
+async fn nothing_compared_or_nobody_reached_is_no_parity() {
+    let (engine, at) = tokenising("qwen3", |_| ()).await;
+    let blind = Prompter::new(None, None, PrefixCache::off());
+    let parity = compare(&at, &blind).await;
+    assert_eq!((parity.verdict, parity.compared), (Verdict::Untested, 0));
+    assert_eq!(parity.skipped.get(Reason::NoTokenizer.name()), Some(&22));
+    for what in [What::Status(404, None), What::Status(503, None), What::ResetBeforeHead] {
+        engine.clear_faults();
+        assert!(engine.inject(Fault::always(what).on_path("/tokenize")));
+        let parity = compare(&at, &prompter("qwen3")).await;
+        assert!(matches!(parity.verdict, Verdict::Unknown(_)), "{parity:?}");
+        assert_eq!(parity.compared, 0);
+    }
+}
+
+/// What `/tokenize` of vLLM 0.32 knows; it ignores everything else.
+const TOKENIZE_MEMBERS: [&str; 7] = [
+    "add_generation_prompt",
+    "add_special_tokens",
+    "chat_template_kwargs",
+    "continue_final_message",
+    "messages",
+    "model",
+    "tools",
+];
+
+#[test]
+fn a_question_is_the_same_prompt_said_with_the_members_of_tokenize() {
+    let chats: Value = serde_json::from_str(&golden("chat.json")).unwrap();
+    let prompters = ["qwen3", "deepseek_v31", "glm45", "everything"].map(|name| (name, prompter(name)));
+    let (mut same, mut unasked) = (0, Vec::new());
+    for (name, request) in chats["requests"].as_object().unwrap() {
+        let body = match intake::question(Api::Chat, &object(&request.to_string())) {
+            Ok(Question::Ask(body)) => Object::scan(body, ScanLimits::default()).unwrap(),
+            Ok(known) => panic!("{name}: {known:?}"),
+            Err(reason) => {
+                unasked.push((name.as_str(), reason));
+                continue;
+            }
+        };
+        assert!(body.members().all(|(key, _)| TOKENIZE_MEMBERS.contains(&&*key)), "{name}");
+        let messages: Vec<Value> = serde_json::from_slice(body.get("messages").unwrap().raw()).unwrap();
+        let older = |m: &Value| m.get("reasoning_content").is_some() && m.get("reasoning").is_none();
+        assert!(!messages.iter().any(older), "{name}: /tokenize does not look at reasoning_content");
+        if name == "documents" {
+            // Among the variables they are an engine's to read, not ours.
+            assert!(body.get("chat_template_kwargs").unwrap().object().unwrap().contains("documents"));
+            continue;
+        }
+        for (template, prompter) in &prompters {
+            let expect = &chats["families"][*template]["results"][name]["ids"];
+            let Ok(expect) = serde_json::from_value::<Vec<u32>>(expect.clone()) else { continue };
+            let prompt = prompter.prompt(Api::Chat, &body, TODAY);
+            assert_eq!(
+                (prompt.exactness, &prompt.tokens[..]),
+                (Exactness::Exact, &expect[..]),
+                "{template}/{name}"
+            );
+            same += 1;
+        }
+    }
+    assert!(same > 150, "only {same} prompts were compared");
+    let expect = [
+        ("continue_and_generate", Reason::Shape),
+        ("tool_choice_none", Reason::Constraint),
+        ("bad_no_tools", Reason::Shape),
+        ("bad_documents", Reason::Shape),
+        ("bad_empty", Reason::Shape),
+    ];
+    assert_eq!(unasked, expect);
+}
