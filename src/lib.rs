@@ -33,6 +33,8 @@ pub mod listing;
 #[cfg(feature = "gateway")]
 pub mod obs;
 #[cfg(feature = "gateway")]
+pub mod pool;
+#[cfg(feature = "gateway")]
 pub mod profile;
 #[cfg(feature = "gateway")]
 pub mod prompt;

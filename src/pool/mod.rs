@@ -1,0 +1,83 @@
+//! The pools of KV blocks that engines share: which leading blocks of a prompt exist, and where.
+//!
+//! [`KvPool`] is asked about a whole prompt, [`KeyStore`] about keys; [`keyed`] makes the first of the second. A client
+//! does its exchange and reports what it got; deadlines, repetition, caching and giving up are the gate's.
+
+pub mod store;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::kvhash::BlockHash;
+use crate::kvhash::keys::KeyBatch;
+
+pub use store::{KeyStore, Place, Placement, Tier};
+
+/// What a client's exchange will bring. Dropping it at any point leaves the client usable: an answer that comes later is
+/// recognised and thrown away, or its connection is not used again.
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, PoolError>> + Send + 'a>>;
+
+/// A pool, asked about prompts.
+pub trait KvPool: Send + Sync {
+    /// A short stable name for metrics and logs.
+    fn name(&self) -> &'static str;
+
+    /// The leading blocks of a prompt that the pool has.
+    fn lookup<'a>(&'a self, question: &'a Question) -> Answer<'a, Presence>;
+}
+
+/// One prompt, as far as any kind of pool wants to know it.
+#[derive(Clone, Debug, Default)]
+pub struct Question {
+    /// Its token ids.
+    pub tokens: Arc<[u32]>,
+    /// The hashes of its blocks.
+    pub hashes: Arc<[BlockHash]>,
+    /// The keys of its blocks, where the pool has keys.
+    pub keys: Arc<KeyBatch>,
+}
+
+/// What a pool has of a prompt.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Presence {
+    /// Tokens of the leading blocks that are there, wherever they are.
+    pub hit_tokens: u32,
+    /// How many of these are known to lie on one host, per host and tier; longest first. Empty where pools don't say.
+    pub near: SmallVec<[Near; 4]>,
+    /// The whole was told from samples: blocks in between were not asked for.
+    pub sampled: bool,
+}
+
+/// Leading blocks on one host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Near {
+    /// Host as the pool names it, without port and brackets.
+    pub host: Arc<str>,
+    /// The slowest tier among them.
+    pub tier: Tier,
+    /// Tokens.
+    pub tokens: u32,
+}
+
+/// Why a pool gave no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PoolError {
+    /// No connection, or it broke.
+    #[error("not reachable: {0}")]
+    Unreachable(String),
+    /// It answered that it can't or won't; another question may fare better.
+    #[error("refused: {0}")]
+    Refused(String),
+    /// It answered what this client does not understand: another version, another service.
+    #[error("not understood: {0}")]
+    Protocol(String),
+    /// More questions are open than it is to be asked at once.
+    #[error("too many questions are open")]
+    Busy,
+    /// The question is more than one pool can be asked.
+    #[error("the question is too large: {0}")]
+    TooLarge(String),
+}

@@ -1,0 +1,57 @@
+//! Stores of objects by key: Mooncake, MemCache, files.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::Answer;
+use crate::kvhash::keys::KeyBatch;
+
+/// A store, asked about keys.
+pub trait KeyStore: Send + Sync {
+    /// A short stable name for metrics and logs.
+    fn name(&self) -> &'static str;
+
+    /// Most keys of one exchange that still takes about a millisecond.
+    fn batch_keys(&self) -> usize;
+
+    /// Where the objects of the keys `indexes` of `keys` are, one entry per index, in that order. At most
+    /// [`batch_keys`](Self::batch_keys) of them.
+    fn locate<'a>(&'a self, keys: &'a KeyBatch, indexes: &'a [u32]) -> Answer<'a, Vec<Placement>>;
+}
+
+/// Where one object is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// It exists and can be read.
+    pub present: bool,
+    /// Its replicas, as far as the store tells.
+    pub places: SmallVec<[Place; 2]>,
+}
+
+/// Where one replica is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Host, without port and brackets.
+    pub host: Arc<str>,
+    /// What it lies on.
+    pub tier: Tier,
+}
+
+/// What a replica lies on, fastest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Tier {
+    /// Memory of an accelerator.
+    Hbm,
+    /// Main memory.
+    Memory,
+    /// A disk or file.
+    Disk,
+}
+
+impl Placement {
+    /// An object that is there, somewhere.
+    pub fn somewhere() -> Self {
+        Self { present: true, places: SmallVec::new() }
+    }
+}
