@@ -3,6 +3,9 @@
 //! [`KvPool`] is asked about a whole prompt, [`KeyStore`] about keys; [`keyed`] makes the first of the second. A client
 //! does its exchange and reports what it got; deadlines, repetition, caching and giving up are the gate's.
 
+pub mod breaker;
+pub mod gate;
+pub mod keyed;
 pub mod store;
 
 use std::future::Future;
@@ -14,6 +17,8 @@ use smallvec::SmallVec;
 use crate::kvhash::BlockHash;
 use crate::kvhash::keys::KeyBatch;
 
+pub use gate::{Gate, GateLimits, Lookup, Verdict};
+pub use keyed::Keyed;
 pub use store::{KeyStore, Place, Placement, Tier};
 
 /// What a client's exchange will bring. Dropping it at any point leaves the client usable: an answer that comes later is

@@ -80,7 +80,13 @@ impl KeyBatch {
     pub fn hit_tokens(&self, present: impl IntoIterator<Item = bool>) -> u32 {
         let mut answers = present.into_iter();
         let missing = self.ends.iter().filter(|_| !answers.next().unwrap_or(false)).map(|(_, start)| *start);
-        let hit = missing.min().unwrap_or(self.end_tokens);
+        self.hit_before(missing.min())
+    }
+
+    /// Tokens a prompt hits when the first block that lacks a key starts at `missing_tokens`; `None`: no block does.
+    #[must_use]
+    pub fn hit_before(&self, missing_tokens: Option<u32>) -> u32 {
+        let hit = missing_tokens.unwrap_or(self.end_tokens).min(self.end_tokens);
         hit - hit.checked_rem(self.align_tokens).unwrap_or(0)
     }
 
