@@ -44,6 +44,10 @@ pub struct Meters {
     output_tokens: Counter,
     prompt_seconds: Histogram,
     prompts_exact: Counter,
+    /// Hits and misses.
+    prompt_cache: [Counter; 2],
+    tokens_proven: Gauge,
+    block_names_known: Gauge,
 }
 
 /// Handles for one API.
@@ -134,6 +138,10 @@ impl Meters {
     /// All handles.
     pub fn new() -> Meters {
         let tokens = |kind: &'static str| counter!(names::TOKENS, "kind" => kind);
+        // There from the start, so that a rate sees the first one.
+        for verdict in ["same", "different", "untested", "unknown"] {
+            counter!(names::PARITY, "verdict" => verdict).increment(0);
+        }
         Meters {
             inflight: gauge!(names::INFLIGHT),
             queued: gauge!(names::QUEUED),
@@ -144,6 +152,9 @@ impl Meters {
             output_tokens: tokens("output"),
             prompt_seconds: histogram!(names::PROMPT_SECONDS),
             prompts_exact: counter!(names::PROMPTS, "tokens" => "exact", "reason" => "none"),
+            prompt_cache: ["hit", "miss"].map(|outcome| counter!(names::PROMPT_CACHE, "outcome" => outcome)),
+            tokens_proven: gauge!(names::PROVEN),
+            block_names_known: gauge!(names::NAMING),
         }
     }
 
@@ -205,8 +216,9 @@ impl Meters {
 
     /// Look-ups in the cache of prompt prefixes, since the start.
     pub fn prompt_cache(&self, hits: u64, misses: u64) {
-        counter!(names::PROMPT_CACHE, "outcome" => "hit").absolute(hits);
-        counter!(names::PROMPT_CACHE, "outcome" => "miss").absolute(misses);
+        for (counter, count) in self.prompt_cache.iter().zip([hits, misses]) {
+            counter.absolute(count);
+        }
     }
 
     /// Our tokens were compared with an engine's.
@@ -216,12 +228,12 @@ impl Meters {
 
     /// Whether tokens computed here are known to be the engines'.
     pub fn tokens_proven(&self, proven: bool) {
-        gauge!(names::PROVEN).set(f64::from(u8::from(proven)));
+        self.tokens_proven.set(f64::from(u8::from(proven)));
     }
 
     /// Whether it is known how the engines name KV blocks.
     pub fn block_names_known(&self, known: bool) {
-        gauge!(names::NAMING).set(f64::from(u8::from(known)));
+        self.block_names_known.set(f64::from(u8::from(known)));
     }
 
     /// How many engines may be chosen.

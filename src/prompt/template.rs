@@ -196,8 +196,9 @@ impl ChatTemplate {
         let mut environment = self.environment.clone();
         environment
             .set_fuel(Some(FUEL_BASE.saturating_add(FUEL_PER_BYTE.saturating_mul(source_bytes as u64))));
-        let mut out =
-            Capped::new(OUTPUT_BASE_BYTES.saturating_add(OUTPUT_PER_BYTE.saturating_mul(source_bytes)));
+        let most = OUTPUT_BASE_BYTES.saturating_add(OUTPUT_PER_BYTE.saturating_mul(source_bytes));
+        // Most of the body is the conversation, and most of the text that comes out, too.
+        let mut out = Capped::new(source_bytes + source_bytes / 8, most);
         let template = environment.get_template(name).map_err(|_| Reason::NoTemplate)?;
         match template.render_captured_to(variables, &mut out) {
             Ok(_) => String::from_utf8(out.bytes).map_err(|_| Reason::Template),
@@ -238,8 +239,8 @@ struct Capped {
 }
 
 impl Capped {
-    fn new(cap_bytes: usize) -> Self {
-        Self { bytes: Vec::new(), cap_bytes, full: false }
+    fn new(expected_bytes: usize, cap_bytes: usize) -> Self {
+        Self { bytes: Vec::with_capacity(expected_bytes.min(cap_bytes)), cap_bytes, full: false }
     }
 }
 
