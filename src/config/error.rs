@@ -161,6 +161,14 @@ pub enum Problem {
         /// The key.
         key: &'static str,
     },
+    /// An entry without both sides.
+    #[error("{key}: `{text}` is no pair: expected pool-host=fleet-host, as in 10.0.0.5=node-5")]
+    NotAMapping {
+        /// The key.
+        key: &'static str,
+        /// The entry.
+        text: String,
+    },
     /// A value that needs another key.
     #[error("{key} = {value} needs {needed}")]
     Needs {

@@ -6,6 +6,7 @@
 pub mod error;
 pub mod load;
 pub mod model;
+pub mod pool;
 pub mod report;
 mod schema;
 mod source;
@@ -16,8 +17,9 @@ pub use crate::endpoint::{Endpoint, HostError};
 pub use error::{ConfigError, ConfigErrors, Problem};
 pub use load::{Env, Loaded, Origin, Origins, process_env};
 pub use model::{Hash, Key, Prompt};
+pub use pool::{Events, Pool};
 pub use values::{
-    ContentFormat, HashAlgo, HashScheme, KeyLayout, KeyStore, Level, LogFormat, Policy, Secret, Tokens,
+    ContentFormat, HashAlgo, HashScheme, KeyLayout, KeyStore, Level, LogFormat, Policy, PoolKind, Secret, Tokens,
     UnknownName,
 };
 
@@ -45,6 +47,10 @@ pub struct Config {
     pub hash: Hash,
     /// How the pool that the engines share names their blocks.
     pub key: Key,
+    /// The pool, asked about each prompt.
+    pub pool: Pool,
+    /// What the engines publish about their own caches.
+    pub events: Events,
     /// How often a failed leg is tried again.
     pub retry: Retry,
     /// How long each step may take.
@@ -182,6 +188,10 @@ pub struct Limit {
     pub prompt_cache_tokens: usize,
     /// Questions to the engines' `/tokenize` at once.
     pub tokenize_inflight: usize,
+    /// Questions to the pool at once.
+    pub pool_inflight: usize,
+    /// Answers of the pool that are kept while they are fresh.
+    pub pool_answers: usize,
 }
 
 /// `[log]`: what is logged, and in which form.
@@ -283,6 +293,8 @@ impl Default for Limit {
             releases: 1_024,
             prompt_cache_tokens: 16 << 20,
             tokenize_inflight: 64,
+            pool_inflight: 256,
+            pool_answers: 16_384,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What types cannot say about a configuration: bounds, endpoints, secrets. Finds everything at once.
 
-use super::{Config, Problem, Secret, Tokens};
+use super::{Config, PoolKind, Problem, Secret, Tokens};
 use crate::endpoint::{Endpoint, HostError, parse_host};
 use std::collections::BTreeSet;
 
@@ -20,6 +20,10 @@ const MAX_ATTEMPTS: u64 = 1_000;
 const MAX_DEPTH: u64 = 1 << 16;
 /// Most token ids kept of earlier prompts: 16 GiB.
 const MAX_CACHE_TOKENS: u64 = 1 << 32;
+/// The longest wait for a pool; one that takes longer saves nothing.
+const MAX_POOL_MS: u64 = 10_000;
+/// Most connections to one address.
+const MAX_CONNECTIONS: u64 = 64;
 /// Largest parallel size, and most heads or layers.
 const MAX_PARALLEL: u64 = 4_096;
 /// Largest block, tokens.
@@ -53,6 +57,7 @@ impl Config {
         secret("engine.api_key", self.engine.api_key.as_ref(), &mut invalid);
         secret("server.admin_key", self.server.admin_key.as_ref(), &mut invalid);
         self.texts(&mut invalid);
+        self.pool(&mut invalid);
         invalid.extend(
             self.all_bounds().into_iter().filter(|(_, value, min, max)| !(min..=max).contains(&value)).map(
                 |(key, value, min, max)| {
@@ -124,13 +129,21 @@ impl Config {
             ("limit.releases", wide(limit.releases), 1, MAX_COUNT),
             ("limit.prompt_cache_tokens", wide(limit.prompt_cache_tokens), 0, MAX_CACHE_TOKENS),
             ("limit.tokenize_inflight", wide(limit.tokenize_inflight), 1, MAX_COUNT),
+            ("limit.pool_inflight", wide(limit.pool_inflight), 1, MAX_COUNT),
+            ("limit.pool_answers", wide(limit.pool_answers), 0, MAX_COUNT),
         ]
     }
 
     fn model_bounds(&self) -> Vec<Bound> {
-        let Self { prompt, hash, key, .. } = self;
+        let Self { prompt, hash, key, pool, events, .. } = self;
         let size = |name, value: u32, min| (name, u64::from(value), min, MAX_PARALLEL);
         vec![
+            ("pool.deadline_ms", pool.deadline_ms, 1, MAX_POOL_MS),
+            ("pool.fresh_ms", pool.fresh_ms, 0, MAX_MS),
+            ("pool.connections", u64::from(pool.connections), 1, MAX_CONNECTIONS),
+            ("events.port", u64::from(events.port), 0, u64::from(u16::MAX)),
+            ("events.replay_port", u64::from(events.replay_port), 0, u64::from(u16::MAX)),
+            ("events.blocks", wide(events.blocks), 1, MAX_CACHE_TOKENS),
             ("prompt.verify_interval_ms", prompt.verify_interval_ms, 100, MAX_MS),
             ("prompt.budget_ms", prompt.budget_ms, 1, MAX_MS),
             ("hash.block_tokens", u64::from(hash.block_tokens), 0, MAX_BLOCK_TOKENS),
@@ -144,6 +157,34 @@ impl Config {
             size("key.layers", key.layers, 1),
             ("key.python_minor", u64::from(key.python_minor), 0, MAX_PYTHON_MINOR),
         ]
+    }
+
+    /// What `[pool]` needs, and addresses that are none.
+    fn pool(&self, invalid: &mut Vec<Invalid>) {
+        let Self { pool, key, prompt, .. } = self;
+        if pool.kind == PoolKind::Off {
+            return;
+        }
+        let value = pool.kind.name();
+        let lacks = |needed| ("pool.kind", Problem::Needs { key: "pool.kind", value, needed });
+        if pool.kind == PoolKind::Ucm {
+            invalid.extend(key.roots.is_empty().then(|| lacks("key.roots")));
+        } else if pool.addresses.is_empty() {
+            invalid.push(lacks("pool.addresses"));
+        }
+        let by_tokens = matches!(pool.kind, PoolKind::Ems | PoolKind::LmcacheController);
+        invalid.extend((key.preset.is_none() && !by_tokens).then(|| lacks("key.preset")));
+        invalid.extend((prompt.tokens == Tokens::Off).then(|| lacks("prompt.tokens")));
+        for text in &pool.addresses {
+            if let Err(why) = Endpoint::parse(text) {
+                let text = text.clone();
+                invalid.push(("pool.addresses", Problem::Host { key: "pool.addresses", text, why }));
+            }
+        }
+        for text in pool.hosts.iter().filter(|text| !text.contains('=')) {
+            let (key, text) = ("pool.hosts", text.clone());
+            invalid.push(("pool.hosts", Problem::NotAMapping { key, text }));
+        }
     }
 
     /// Texts that may be left out but not be empty, and what one key needs of another.

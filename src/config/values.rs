@@ -215,6 +215,31 @@ named! {
 }
 
 named! {
+    /// Which service knows the pool's blocks.
+    PoolKind {
+        /// None is asked.
+        #[default]
+        Off = "off",
+        /// The Mooncake master, by its RPC.
+        Mooncake = "mooncake",
+        /// The Mooncake master's HTTP port: asking leaves no trace in its eviction order (0.3.12 and later).
+        MooncakeHttp = "mooncake_http",
+        /// MemCache's meta service.
+        Memcache = "memcache",
+        /// MemCache's HTTP port.
+        MemcacheHttp = "memcache_http",
+        /// Files on a share (`key.roots`).
+        Ucm = "ucm",
+        /// EMS lookup servers, one per engine.
+        Ems = "ems",
+        /// LMCache's controller.
+        LmcacheController = "lmcache_controller",
+        /// LMCache's coordinator.
+        LmcacheCoordinator = "lmcache_coordinator",
+    }
+}
+
+named! {
     /// Log levels under the names that Python's logging uses.
     Level {
         /// Everything.
