@@ -34,6 +34,8 @@ struct Seen {
     facts: BTreeMap<Endpoint, Facts>,
     /// Compared, and the same.
     same: BTreeMap<Endpoint, usize>,
+    /// Why an engine is not compared, as it was logged last, to log changes only.
+    doubts: BTreeMap<Endpoint, String>,
     /// What was logged last about naming, to log changes only.
     naming: Option<String>,
 }
@@ -83,6 +85,7 @@ impl Prover {
         let engines = self.engines();
         self.seen.facts.retain(|engine, _| engines.contains(engine));
         self.seen.same.retain(|engine, _| engines.contains(engine));
+        self.seen.doubts.retain(|engine, _| engines.contains(engine));
         let authorization: Option<&HeaderValue> = self.asker.authorization.as_ref();
         let asked =
             engines.iter().map(|engine| facts::fetch(&self.asker.client, engine, authorization, self.time));
@@ -129,9 +132,11 @@ impl Prover {
         }
     }
 
-    /// Compares our tokens with each engine that has not been compared with yet.
+    /// Compares our tokens with each engine that has not been compared with yet. Once one makes others there is nothing
+    /// left to find out: only a restart undoes that.
     async fn prove(&mut self) {
-        let (true, Some(prompter)) = (self.config.prompt.verify, self.prompts.local().cloned()) else {
+        let open = self.config.prompt.verify && self.prompts.trust() != Trust::Refuted;
+        let (true, Some(prompter)) = (open, self.prompts.local().cloned()) else {
             return;
         };
         let known: Vec<(Endpoint, Option<String>)> = self
@@ -155,6 +160,7 @@ impl Prover {
             Verdict::Same => {
                 tracing::info!(%engine, compared, ?skipped, "our tokens are the engine's");
                 self.seen.same.insert(engine.clone(), compared);
+                self.seen.doubts.remove(engine);
                 self.prompts.set_trust(Trust::Proven);
             }
             Verdict::Different(difference) => {
@@ -165,9 +171,21 @@ impl Prover {
                 self.prompts.set_trust(Trust::Refuted);
             }
             Verdict::Untested => {
-                tracing::warn!(%engine, ?skipped, "our tokens can't be compared with the engine's");
+                let why = "our tokens can't be compared with the engine's".to_owned();
+                self.doubt(engine, why, &parity.skipped);
             }
-            Verdict::Unknown(why) => tracing::warn!(%engine, "our tokens are not compared yet: {why}"),
+            Verdict::Unknown(why) => {
+                let why = format!("our tokens are not compared yet: {why}");
+                self.doubt(engine, why, &parity.skipped);
+            }
+        }
+    }
+
+    /// Logs why an engine is not compared, once for each reason.
+    fn doubt(&mut self, engine: &Endpoint, why: String, skipped: &BTreeMap<&'static str, usize>) {
+        if self.seen.doubts.get(engine) != Some(&why) {
+            tracing::warn!(%engine, ?skipped, "{why}");
+            self.seen.doubts.insert(engine.clone(), why);
         }
     }
 }

@@ -51,7 +51,7 @@ fn body_of(seen: &Seen) -> Value {
 }
 
 /// Waits for a condition.
-async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let start = Instant::now();
     while !holds().await {
         assert!(start.elapsed() < Duration::from_secs(10), "it never came to this: {what}");
@@ -615,7 +615,7 @@ async fn cached_tokens_are_the_prefillers() {
 }
 
 /// The samples of an exposition, each with the labels as written; panics if the text is not valid.
-fn samples(text: &str) -> BTreeMap<String, f64> {
+pub fn samples(text: &str) -> BTreeMap<String, f64> {
     let mut kinds: BTreeMap<&str, &str> = BTreeMap::new();
     let mut found = BTreeMap::new();
     for line in text.lines().filter(|l| !l.is_empty()) {
