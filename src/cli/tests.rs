@@ -239,10 +239,7 @@ fn a_model_s_files_and_block_size_have_flags() {
             "pd-proxy --block-size -1",
             "flag --block-size: hash.block_tokens = -1: expected a whole number from 0 to 4294967295",
         ),
-        (
-            "pd-proxy --set prompt.tokens=local",
-            "flag --set: prompt.tokens = local needs prompt.model_path, which is not set",
-        ),
+        ("pd-proxy --set prompt.tokens=local", "flag --set: prompt.tokens = local needs prompt.model_path"),
     ]);
 }
 
@@ -250,7 +247,7 @@ fn a_model_s_files_and_block_size_have_flags() {
 fn keys_take_a_prompt_and_what_a_gateway_is_started_with() {
     let args =
         keys("pd-proxy keys --tokens 1,2 --profile ascend-0.26 --format json --set key.tp=2 --prefill a:1");
-    assert_eq!((args.tokens.as_deref(), args.prompt, args.messages), (Some("1,2"), None, None));
+    assert_eq!((args.tokens.as_deref(), &args.prompt, &args.messages), (Some("1,2"), &None, &None));
     assert_eq!(args.format, KeysFormat::Json);
     let Loaded { config, origins } = Config::load(&args.configuration(), &Env::new()).unwrap();
     assert_eq!((config.key.preset.as_deref(), config.key.tp), (Some("ascend-0.26"), 2));
