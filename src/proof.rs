@@ -17,6 +17,10 @@ use crate::intake::{Asker, Facts, Parity, Prompts, Trust, Verdict, compare, fact
 use crate::profile::{self, Published, Trouble};
 use crate::relay::Relay;
 
+/// The longest that the start waits for comparisons: several times what engines take that are not overloaded. The others
+/// are compared later.
+const START_TIME: Duration = Duration::from_secs(3);
+
 /// Compares the gateway with the engines.
 pub struct Prover {
     config: Config,
@@ -56,9 +60,11 @@ impl Prover {
     /// What the configuration and the engines contradict each other in, or what can't be right at all.
     pub async fn first(&mut self) -> Result<(), Trouble> {
         self.facts().await;
-        let named = self.name();
-        self.prove().await;
-        named
+        self.name()?;
+        if tokio::time::timeout(START_TIME, self.prove()).await.is_err() {
+            tracing::warn!("the engines are slow to tokenise: our tokens are compared with theirs later");
+        }
+        Ok(())
     }
 
     /// Looks again, for ever.
@@ -92,7 +98,11 @@ impl Prover {
         for (engine, answer) in engines.iter().zip(join_all(asked).await) {
             match answer {
                 Ok(facts) => drop(self.seen.facts.insert(engine.clone(), facts)),
-                Err(error) => tracing::debug!(%engine, %error, "not asked"),
+                Err(error) => {
+                    tracing::debug!(%engine, %error, "not asked");
+                    // It may come back with other files.
+                    self.seen.same.remove(engine);
+                }
             }
         }
     }
@@ -146,9 +156,13 @@ impl Prover {
             .filter(|(engine, _)| !self.seen.same.contains_key(engine))
             .map(|(engine, facts)| (engine.clone(), facts.models.first().map(|model| model.id.clone())))
             .collect();
-        for (engine, model) in known {
-            let parity = compare(&self.asker, &engine, model.as_deref(), &prompter, today()).await;
-            self.judge(&engine, &parity);
+        // All at once, so that one that hangs does not hold the others up.
+        let compared = known
+            .iter()
+            .map(|(engine, model)| compare(&self.asker, engine, model.as_deref(), &prompter, today()));
+        let compared = join_all(compared).await;
+        for ((engine, _), parity) in known.iter().zip(compared) {
+            self.judge(engine, &parity);
         }
         self.relay.meters.tokens_proven(self.prompts.trust() == Trust::Proven);
     }

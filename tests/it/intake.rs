@@ -169,7 +169,7 @@ async fn a_failed_exchange_has_a_reason_and_does_not_block_the_next() {
 }
 
 /// An engine that tokenises as `template` does, after `change`.
-async fn tokenising(template: &str, change: fn(&mut Vec<u32>)) -> (Engine, Endpoint) {
+async fn tokenising(template: &str, change: fn(&mut [u32])) -> (Engine, Endpoint) {
     let tokenize = Some(model::tokenizing(template, TODAY, change));
     engine(EngineSpec { tokenize, ..EngineSpec::default() }).await
 }

@@ -28,17 +28,17 @@ const PROVEN: &str = "pd_proxy_tokens_proven";
 const NAMED: &str = "pd_proxy_block_names_known";
 
 /// Tokens as they are.
-fn same(_: &mut Vec<u32>) {}
+fn same(_: &mut [u32]) {}
 
 /// One token of each longer prompt is another.
-fn changed(tokens: &mut Vec<u32>) {
+fn changed(tokens: &mut [u32]) {
     if let Some(token) = tokens.get_mut(3) {
         *token += 1;
     }
 }
 
 /// An engine of the model whose files the gateway has, but for `change`.
-fn spec(change: fn(&mut Vec<u32>)) -> EngineSpec {
+fn spec(change: fn(&mut [u32])) -> EngineSpec {
     EngineSpec { tokenize: Some(model::tokenizing(TEMPLATE, today(), change)), ..fast() }
 }
 
@@ -48,6 +48,11 @@ async fn start(spec: EngineSpec, role: Role, at: SocketAddr) -> Engine {
 
 fn anywhere() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
+}
+
+/// An address that stays free, since nobody else uses this loopback host.
+fn free(host: &str) -> SocketAddr {
+    std::net::TcpListener::bind(host).unwrap().local_addr().unwrap()
 }
 
 async fn prefiller(spec: EngineSpec) -> Engine {
@@ -210,11 +215,7 @@ async fn engines_that_can_not_be_compared_yet_serve_meanwhile() {
 async fn engines_may_come_up_after_the_gateway() {
     let dir = model::directory(TEMPLATE);
     let decode = decoder().await;
-    // Nobody else uses this loopback address, so the port stays free.
-    let at: SocketAddr = {
-        let free = std::net::TcpListener::bind("127.77.0.1:0").unwrap();
-        free.local_addr().unwrap()
-    };
+    let at = free("127.77.0.1:0");
     let (prefill_at, decode_at) = (at.to_string(), decode.addr().to_string());
     let base = ["--host", "127.0.0.1", "--port", "0", "--prefill", &prefill_at, "--decode", &decode_at];
     let flags = local(&dir);
@@ -255,6 +256,35 @@ async fn an_engine_that_joins_and_differs_turns_it_off() {
     assert_eq!(client::send(gateway, &post("/instances/remove", &body)).await.status, 200);
     becomes(gateway, NAMED, 1.0).await;
     assert_eq!(metrics(gateway).await.get(PROVEN), Some(&0.0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn an_engine_that_comes_back_is_compared_again() {
+    let dir = model::directory(TEMPLATE);
+    let at = free("127.77.0.2:0");
+    let (prefill, decode) = (start(spec(same), Role::Prefill, at).await, decoder().await);
+    let (mut process, gateway) = gateway(&prefill, &decode, &local(&dir));
+    assert_eq!(metrics(gateway).await.get(PROVEN), Some(&1.0));
+    prefill.stop().await;
+    process.wait_for("our tokens are not compared yet");
+    assert_eq!(metrics(gateway).await.get(PROVEN), Some(&1.0), "that an engine is away proves nothing");
+    let _prefill = start(spec(changed), Role::Prefill, at).await;
+    becomes(gateway, PROVEN, 0.0).await;
+    chat(gateway).await;
+    assert_eq!(prompts(gateway).await, counts(&[("unknown/refuted", 1.0)]));
+}
+
+/// The comparison would take as long as an exchange may, and with several engines as often.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn engines_that_hang_do_not_hold_up_the_start() {
+    let dir = model::directory(TEMPLATE);
+    let (prefill, decode) = (prefiller(spec(same)).await, decoder().await);
+    assert!(prefill.inject(Fault::always(What::StallBeforeHead).on_path("/tokenize")));
+    let (mut process, gateway) = gateway(&prefill, &decode, &local(&dir));
+    assert_eq!(process.said("not compared yet"), 0, "no exchange has ended");
+    assert_eq!(process.said("our tokens are compared with theirs later"), 1);
+    chat(gateway).await;
+    assert_eq!(prompts(gateway).await, counts(&[("unknown/unproven", 1.0)]));
 }
 
 /// Starts a gateway that must not start, and returns what it said last.

@@ -47,7 +47,7 @@ pub fn directory(template: &str) -> TempDir {
 }
 
 /// An engine's `/tokenize`, by this template, after `change`.
-pub fn tokenizing(template: &str, today: Today, change: fn(&mut Vec<u32>)) -> Tokenizing {
+pub fn tokenizing(template: &str, today: Today, change: fn(&mut [u32])) -> Tokenizing {
     let prompter = prompter(template);
     Tokenizing(Arc::new(move |body: &[u8]| {
         let body = Object::scan(Bytes::copy_from_slice(body), ScanLimits::default()).ok()?;
