@@ -17,6 +17,10 @@ use crate::intake::{Asker, Facts, Parity, Prompts, Trust, Verdict, compare, fact
 use crate::profile::{self, Published, Trouble};
 use crate::relay::Relay;
 
+/// The longest that the start waits for comparisons: several times what engines take that are not overloaded. The others
+/// are compared later.
+const START_TIME: Duration = Duration::from_secs(3);
+
 /// Compares the gateway with the engines.
 pub struct Prover {
     config: Config,
@@ -34,6 +38,8 @@ struct Seen {
     facts: BTreeMap<Endpoint, Facts>,
     /// Compared, and the same.
     same: BTreeMap<Endpoint, usize>,
+    /// Why an engine is not compared, as it was logged last, to log changes only.
+    doubts: BTreeMap<Endpoint, String>,
     /// What was logged last about naming, to log changes only.
     naming: Option<String>,
 }
@@ -54,9 +60,11 @@ impl Prover {
     /// What the configuration and the engines contradict each other in, or what can't be right at all.
     pub async fn first(&mut self) -> Result<(), Trouble> {
         self.facts().await;
-        let named = self.name();
-        self.prove().await;
-        named
+        self.name()?;
+        if tokio::time::timeout(START_TIME, self.prove()).await.is_err() {
+            tracing::warn!("the engines are slow to tokenise: our tokens are compared with theirs later");
+        }
+        Ok(())
     }
 
     /// Looks again, for ever.
@@ -83,13 +91,18 @@ impl Prover {
         let engines = self.engines();
         self.seen.facts.retain(|engine, _| engines.contains(engine));
         self.seen.same.retain(|engine, _| engines.contains(engine));
+        self.seen.doubts.retain(|engine, _| engines.contains(engine));
         let authorization: Option<&HeaderValue> = self.asker.authorization.as_ref();
         let asked =
             engines.iter().map(|engine| facts::fetch(&self.asker.client, engine, authorization, self.time));
         for (engine, answer) in engines.iter().zip(join_all(asked).await) {
             match answer {
                 Ok(facts) => drop(self.seen.facts.insert(engine.clone(), facts)),
-                Err(error) => tracing::debug!(%engine, %error, "not asked"),
+                Err(error) => {
+                    tracing::debug!(%engine, %error, "not asked");
+                    // It may come back with other files.
+                    self.seen.same.remove(engine);
+                }
             }
         }
     }
@@ -129,9 +142,11 @@ impl Prover {
         }
     }
 
-    /// Compares our tokens with each engine that has not been compared with yet.
+    /// Compares our tokens with each engine that has not been compared with yet. Once one makes others there is nothing
+    /// left to find out: only a restart undoes that.
     async fn prove(&mut self) {
-        let (true, Some(prompter)) = (self.config.prompt.verify, self.prompts.local().cloned()) else {
+        let open = self.config.prompt.verify && self.prompts.trust() != Trust::Refuted;
+        let (true, Some(prompter)) = (open, self.prompts.local().cloned()) else {
             return;
         };
         let known: Vec<(Endpoint, Option<String>)> = self
@@ -141,9 +156,13 @@ impl Prover {
             .filter(|(engine, _)| !self.seen.same.contains_key(engine))
             .map(|(engine, facts)| (engine.clone(), facts.models.first().map(|model| model.id.clone())))
             .collect();
-        for (engine, model) in known {
-            let parity = compare(&self.asker, &engine, model.as_deref(), &prompter, today()).await;
-            self.judge(&engine, &parity);
+        // All at once, so that one that hangs does not hold the others up.
+        let compared = known
+            .iter()
+            .map(|(engine, model)| compare(&self.asker, engine, model.as_deref(), &prompter, today()));
+        let compared = join_all(compared).await;
+        for ((engine, _), parity) in known.iter().zip(compared) {
+            self.judge(engine, &parity);
         }
         self.relay.meters.tokens_proven(self.prompts.trust() == Trust::Proven);
     }
@@ -155,6 +174,7 @@ impl Prover {
             Verdict::Same => {
                 tracing::info!(%engine, compared, ?skipped, "our tokens are the engine's");
                 self.seen.same.insert(engine.clone(), compared);
+                self.seen.doubts.remove(engine);
                 self.prompts.set_trust(Trust::Proven);
             }
             Verdict::Different(difference) => {
@@ -165,9 +185,21 @@ impl Prover {
                 self.prompts.set_trust(Trust::Refuted);
             }
             Verdict::Untested => {
-                tracing::warn!(%engine, ?skipped, "our tokens can't be compared with the engine's");
+                let why = "our tokens can't be compared with the engine's".to_owned();
+                self.doubt(engine, why, &parity.skipped);
             }
-            Verdict::Unknown(why) => tracing::warn!(%engine, "our tokens are not compared yet: {why}"),
+            Verdict::Unknown(why) => {
+                let why = format!("our tokens are not compared yet: {why}");
+                self.doubt(engine, why, &parity.skipped);
+            }
+        }
+    }
+
+    /// Logs why an engine is not compared, once for each reason.
+    fn doubt(&mut self, engine: &Endpoint, why: String, skipped: &BTreeMap<&'static str, usize>) {
+        if self.seen.doubts.get(engine) != Some(&why) {
+            tracing::warn!(%engine, ?skipped, "{why}");
+            self.seen.doubts.insert(engine.clone(), why);
         }
     }
 }

@@ -25,7 +25,7 @@ pub struct KeysArgs {
     #[arg(long, value_name = "JSON", help_heading = "Prompt")]
     pub messages: Option<String>,
     /// A prompt as token ids, as in 1,2,3, or @FILE
-    #[arg(long, value_name = "IDS", help_heading = "Prompt")]
+    #[arg(long, value_name = "IDS", allow_negative_numbers = true, help_heading = "Prompt")]
     pub tokens: Option<String>,
     /// The request's cache_salt; a whole request carries its own
     #[arg(long, value_name = "TEXT", help_heading = "Prompt")]

@@ -1,10 +1,16 @@
 use super::*;
-use crate::config::{Config, Env, Level, Loaded, Origin, Policy};
+use crate::config::{Config, Env, Level, Loaded, Origin, Policy, Tokens};
 
 fn serve(line: &str) -> ServeArgs {
     match parse_from(line.split_whitespace()).unwrap() {
         Command::Serve(args) | Command::Check(args) => args,
-        #[cfg(feature = "sim")]
+        other => panic!("{other:?}"),
+    }
+}
+
+fn keys(line: &str) -> KeysArgs {
+    match parse_from(line.split_whitespace()).unwrap() {
+        Command::Keys(args) => *args,
         other => panic!("{other:?}"),
     }
 }
@@ -215,6 +221,46 @@ fn commands_are_told_apart() {
         panic!()
     };
     assert_eq!(args.config, [PathBuf::from("a.toml"), PathBuf::from("b.toml")]);
+}
+
+#[test]
+fn a_model_s_files_and_block_size_have_flags() {
+    let Loaded { config, origins } = load("pd-proxy --model-path /models/M --block-size 128");
+    assert_eq!((config.prompt.model_path.as_deref(), config.hash.block_tokens), (Some("/models/M"), 128));
+    assert_eq!(*origins.of("prompt.model_path"), Origin::Flag("--model-path".to_owned()));
+    assert_eq!(*origins.of("hash.block_tokens"), Origin::Flag("--block-size".to_owned()));
+    assert_eq!(
+        config.prompt.tokens,
+        Tokens::Off,
+        "a directory alone does not change how requests are routed"
+    );
+    check_messages(&[
+        (
+            "pd-proxy --block-size -1",
+            "flag --block-size: hash.block_tokens = -1: expected a whole number from 0 to 4294967295",
+        ),
+        ("pd-proxy --set prompt.tokens=local", "flag --set: prompt.tokens = local needs prompt.model_path"),
+    ]);
+}
+
+#[test]
+fn keys_take_a_prompt_and_what_a_gateway_is_started_with() {
+    let args =
+        keys("pd-proxy keys --tokens 1,2 --profile ascend-0.26 --format json --set key.tp=2 --prefill a:1");
+    assert_eq!((args.tokens.as_deref(), &args.prompt, &args.messages), (Some("1,2"), &None, &None));
+    assert_eq!(args.format, KeysFormat::Json);
+    let Loaded { config, origins } = Config::load(&args.configuration(), &Env::new()).unwrap();
+    assert_eq!((config.key.preset.as_deref(), config.key.tp), (Some("ascend-0.26"), 2));
+    assert_eq!(*origins.of("fleet.decode"), Origin::Default);
+    let plain = keys("pd-proxy keys --cache-salt s");
+    assert_eq!((plain.format, plain.cache_salt.as_deref()), (KeysFormat::Text, Some("s")));
+    assert_eq!(
+        keys("pd-proxy keys --tokens -1").tokens.as_deref(),
+        Some("-1"),
+        "said to be wrong later, in words"
+    );
+    assert!(parse_from(["pd-proxy", "keys", "--format", "yaml"]).is_err());
+    assert!(parse_from(["pd-proxy", "--profile", "ascend-0.26"]).is_err(), "the gateway has key.preset");
 }
 
 #[cfg(feature = "sim")]

@@ -44,10 +44,6 @@ pub fn question(api: Api, body: &Object) -> Result<Question, Reason> {
 
 /// A text in a list of its own is asked for as the text: `/tokenize` takes no lists.
 fn completion(body: &Object) -> Result<Bytes, Reason> {
-    // An engine that takes a suffix builds another prompt from the two; the others refuse it.
-    if present(body, "suffix").is_some() {
-        return Err(Reason::Shape);
-    }
     let prompt = body.get("prompt").ok_or(Reason::Shape)?;
     let text = prompt.first_element().unwrap_or(prompt);
     let mut out = Writer::new(body)?;
@@ -85,8 +81,8 @@ fn conversation(body: &Object, chat: &Chat) -> Result<Bytes, Reason> {
     Ok(out.end())
 }
 
-/// Whether the prompt may depend on what may be generated: an engine can be told to leave out the tools of a request
-/// whose `tool_choice` is `"none"`, and the renderers of some models write a choice or a format into the prompt.
+/// Whether the prompt may depend on what may be generated: the renderers of some models write a choice or a format into
+/// it.
 fn constrained(body: &Object) -> bool {
     let chosen = |choice: Value<'_>| choice.as_str().is_none_or(|name| name != "auto");
     present(body, "response_format").is_some()

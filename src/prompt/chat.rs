@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::parts::is_media;
 use super::source::{flag, not_truncated, present};
 use super::{Reason, json};
-use crate::codec::json::Object;
+use crate::codec::json::{self as client, Object};
 
 /// A conversation and what the template is told about it; the messages are still the client's.
 #[derive(Debug)]
@@ -59,9 +59,15 @@ impl Chat {
         let messages = present(body, "messages").ok_or(Reason::Shape)?;
         let source_bytes = body.bytes().len();
         let Value::Array(messages) = json::parse(messages.raw())? else { return Err(Reason::Shape) };
+        let tools = tools(body)?;
+        // Whether the template then sees the tools depends on the engine's --exclude-tools-when-tool-choice-none. Any other
+        // choice bounds what is generated and leaves the prompt as it is.
+        if tools.is_some() && present(body, "tool_choice").is_some_and(|choice| is_none(&choice)) {
+            return Err(Reason::Constraint);
+        }
         let chat = Self {
             messages,
-            tools: tools(body)?,
+            tools,
             kwargs: kwargs(body)?,
             documents: documents(body)?,
             add_generation_prompt: flag(body, "add_generation_prompt", true)?,
@@ -129,6 +135,10 @@ fn kwargs(body: &Object) -> Result<Map<String, Value>, Reason> {
     kwargs.shift_remove("add_generation_prompt");
     kwargs.shift_remove("continue_final_message");
     Ok(kwargs)
+}
+
+fn is_none(choice: &client::Value<'_>) -> bool {
+    choice.as_str().is_some_and(|name| name == "none")
 }
 
 /// A list of string-to-string maps, or null.

@@ -74,7 +74,8 @@ pub enum Reason {
     Tokenizer,
     /// There is no tokenizer.
     NoTokenizer,
-    /// `tool_choice` or `response_format`: some engines write them into the prompt, and their `/tokenize` takes neither.
+    /// `tool_choice` or `response_format`: it depends on the engine whether they change the prompt, and its `/tokenize`
+    /// takes neither.
     Constraint,
     /// The engine that was asked for the tokens did not answer in time.
     EngineSlow,

@@ -47,6 +47,10 @@ fn completion(body: &Object) -> Result<PromptSource, Reason> {
     if present(body, "prompt_embeds").is_some() {
         return Err(Reason::Embeds);
     }
+    // vLLM refuses a suffix, even an empty one; what takes it builds another prompt from the two.
+    if present(body, "suffix").is_some() {
+        return Err(Reason::Shape);
+    }
     let prompt = present(body, "prompt").ok_or(Reason::Shape)?;
     not_truncated(body)?;
     let add_special_tokens = flag(body, "add_special_tokens", true)?;

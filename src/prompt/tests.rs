@@ -75,6 +75,9 @@ fn prompts_are_read_from_where_each_api_has_them() {
         (Api::Completions, r#"{"prompt":null,"prompt_embeds":"x"}"#, Err(Reason::Embeds)),
         (Api::Completions, r#"{"prompt":"a","truncate_prompt_tokens":5}"#, Err(Reason::Truncation)),
         (Api::Completions, r#"{"prompt":"a","add_special_tokens":1}"#, Err(Reason::Shape)),
+        (Api::Completions, r#"{"prompt":"a","suffix":"b"}"#, Err(Reason::Shape)),
+        (Api::Completions, r#"{"prompt":[97],"suffix":""}"#, Err(Reason::Shape)),
+        (Api::Completions, r#"{"prompt":[97],"suffix":null}"#, Ok("a")),
         (Api::Generate, r#"{"token_ids":[97]}"#, Ok("a")),
         (Api::Generate, r#"{"token_ids":[97],"features":{}}"#, Err(Reason::Media)),
         (Api::Responses, r#"{"input":"a"}"#, Err(Reason::Api)),
@@ -114,6 +117,19 @@ fn what_is_not_known_says_why() {
     let none = Prompter::new(Some(template(CHATML).unwrap()), None, PrefixCache::off());
     assert_eq!(ask(&none, Api::Chat, &body), Err(Reason::NoTokenizer));
     assert_eq!(ask(&none, Api::Completions, r#"{"prompt":[97]}"#).as_deref(), Ok("a"));
+}
+
+#[test]
+fn only_the_choice_of_no_tool_leaves_the_prompt_in_doubt() {
+    let body = |tools: &Value, choice: &Value| json!({"messages": [{"role": "user", "content": "a"}], "tools": tools, "tool_choice": choice});
+    let (tools, named) =
+        (json!([{"function": {"name": "f"}}]), json!({"type": "function", "function": {"name": "none"}}));
+    let expect = Ok("<|im_start|>user\na<|im_end|>\n".to_owned());
+    for choice in [json!("auto"), json!("required"), named, Value::Null] {
+        assert_eq!(chat(CHATML, &body(&tools, &choice)), expect, "{choice}");
+    }
+    assert_eq!(chat(CHATML, &body(&tools, &json!("none"))), Err(Reason::Constraint));
+    assert_eq!(chat(CHATML, &body(&Value::Null, &json!("none"))), expect, "there are no tools to leave out");
 }
 
 #[test]

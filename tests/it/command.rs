@@ -74,6 +74,12 @@ impl Process {
         }
     }
 
+    /// How many of the lines so far contain `text`.
+    pub fn said(&mut self, text: &str) -> usize {
+        self.said.extend(self.lines.try_iter());
+        self.said.iter().filter(|line| line.contains(text)).count()
+    }
+
     /// The address behind the next `http://`.
     pub fn address(&mut self) -> SocketAddr {
         let line = self.wait_for("http://");
@@ -120,7 +126,7 @@ fn listen(from: impl Read + Send + 'static, to: mpsc::Sender<String>) {
 }
 
 /// Runs the program to its end: exit code, standard output, standard error.
-fn run(arguments: &[&str], env: &[(&str, &str)]) -> (i32, String, String) {
+pub fn run(arguments: &[&str], env: &[(&str, &str)]) -> (i32, String, String) {
     let (out, err) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
     let child = Command::new(PROGRAM)
         .args(arguments)

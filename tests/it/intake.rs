@@ -1,7 +1,6 @@
 //! Asking simulated engines what they are and how they tokenise, over real sockets.
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,9 +12,11 @@ use pd_proxy::endpoint::Endpoint;
 use pd_proxy::intake::{
     self, Asker, Difference, EngineLimits, EngineTokenizer, Found, Parity, Question, Verdict, facts,
 };
-use pd_proxy::prompt::{ChatTemplate, Exactness, Local, PrefixCache, Prompter, Reason, TemplateFiles, Today};
+use pd_proxy::prompt::{Exactness, PrefixCache, Prompter, Reason, Today};
 use pd_proxy::sim::{Engine, EngineSpec, Fault, Tokenizing, What};
 use serde_json::Value;
+
+use crate::common::model::{self, golden, prompter};
 
 const TODAY: Today = Today { year: 2026, month: 3, day: 7 };
 /// Longer than anything here takes that is not meant to be slow.
@@ -167,33 +168,10 @@ async fn a_failed_exchange_has_a_reason_and_does_not_block_the_next() {
     assert!(tokenizer.tokens(&at, Api::Chat, &body, TODAY).await.is_ok());
 }
 
-fn golden(name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
-    std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
-}
-
-fn prompter(template: &str) -> Prompter {
-    let source = golden(&format!("templates/{template}.jinja"));
-    let chats: Value = serde_json::from_str(&golden("chat.json")).unwrap();
-    let config = chats["families"][template]["config"].to_string();
-    let files =
-        TemplateFiles { tokenizer_config: Some(&config), chat_template: Some(&source), content_format: None };
-    let tokenizer = Local::from_json(&golden("tokenizer.json")).unwrap();
-    Prompter::new(Some(ChatTemplate::new(files).unwrap()), Some(Arc::new(tokenizer)), PrefixCache::off())
-}
-
 /// An engine that tokenises as `template` does, after `change`.
-async fn tokenising(template: &str, change: fn(&mut Vec<u32>)) -> (Engine, Endpoint) {
-    let prompter = prompter(template);
-    let tokenize = move |body: &[u8]| {
-        let body = Object::scan(Bytes::copy_from_slice(body), ScanLimits::default()).ok()?;
-        let api = if body.contains("messages") { Api::Chat } else { Api::Completions };
-        let prompt = prompter.prompt(api, &body, TODAY);
-        let mut tokens = prompt.tokens.to_vec();
-        change(&mut tokens);
-        (prompt.exactness == Exactness::Exact).then_some(tokens)
-    };
-    engine(EngineSpec { tokenize: Some(Tokenizing(Arc::new(tokenize))), ..EngineSpec::default() }).await
+async fn tokenising(template: &str, change: fn(&mut [u32])) -> (Engine, Endpoint) {
+    let tokenize = Some(model::tokenizing(template, TODAY, change));
+    engine(EngineSpec { tokenize, ..EngineSpec::default() }).await
 }
 
 async fn compare(at: &Endpoint, prompter: &Prompter) -> Parity {

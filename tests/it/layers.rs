@@ -1,5 +1,6 @@
 //! Arrows between modules point downward: ARCHITECTURE.md's table, checked from the `use crate::` lines.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Which modules of ours each module may name. What is not listed may name nothing.
@@ -86,6 +87,33 @@ fn modules_use_only_what_lies_below_them() {
         }
     }
     assert!(checked > 100, "only {checked} uses were looked at");
+}
+
+#[test]
+fn the_table_is_the_one_that_people_read() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("ARCHITECTURE.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let table = text.split("| Module | may use |\n|---|---|\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    // What stands in parentheses narrows a name down.
+    let names = |cell: &str| -> BTreeSet<String> {
+        cell.split('`')
+            .skip(1)
+            .step_by(2)
+            .filter(|n| !n.contains("::") && !n.contains("Args"))
+            .map(str::to_owned)
+            .collect()
+    };
+    let read: Vec<(BTreeSet<String>, BTreeSet<String>)> = table
+        .lines()
+        .map(|line| {
+            line.trim_matches('|').split_once('|').map(|(module, used)| (names(module), names(used))).unwrap()
+        })
+        .collect();
+    let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+    for (module, allowed) in MAY_USE {
+        assert!(read.contains(&(owned(&[module]), owned(allowed))), "the row of `{module}` differs");
+    }
+    assert_eq!(read.len(), MAY_USE.len());
 }
 
 #[test]

@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 
 use crate::command::Process;
 use crate::common::client::{self, Raw, get, post, post_with};
+use crate::common::model;
 use crate::common::stage::{Script, Stage, fast, slow};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -51,7 +52,7 @@ fn body_of(seen: &Seen) -> Value {
 }
 
 /// Waits for a condition.
-async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let start = Instant::now();
     while !holds().await {
         assert!(start.elapsed() < Duration::from_secs(10), "it never came to this: {what}");
@@ -615,7 +616,7 @@ async fn cached_tokens_are_the_prefillers() {
 }
 
 /// The samples of an exposition, each with the labels as written; panics if the text is not valid.
-fn samples(text: &str) -> BTreeMap<String, f64> {
+pub fn samples(text: &str) -> BTreeMap<String, f64> {
     let mut kinds: BTreeMap<&str, &str> = BTreeMap::new();
     let mut found = BTreeMap::new();
     for line in text.lines().filter(|l| !l.is_empty()) {
@@ -698,13 +699,21 @@ async fn metrics_count_what_happened() {
     let free: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let prefill = Engine::start(EngineSpec { role: Role::Prefill, ..fast() }, free).await.unwrap();
     let decode = Engine::start(EngineSpec { role: Role::Decode, ..fast() }, free).await.unwrap();
-    let (_process, gateway) = Process::gateway(&prefill, &decode, &["--max-retries", "5"], &[]);
+    // With everything on that has metrics of its own.
+    let model = model::directory("qwen3");
+    let flags = ["--max-retries", "5", "--model-path", model.path().to_str().unwrap()];
+    let settings = ["prompt.tokens=local", "prompt.verify_interval_ms=100", "hash.seed=0"];
+    let settings = settings.iter().flat_map(|setting| ["--set", setting]);
+    let flags: Vec<&str> = flags.into_iter().chain(settings).collect();
+    let (_process, gateway) = Process::gateway(&prefill, &decode, &flags, &[]);
     let tokens = one_of_each(gateway, &prefill).await;
 
     // A request is accounted for when its last byte is out, which the client may see a moment earlier.
     let ended = r#"pd_proxy_requests_total{route="chat_completions",code="200",reason="ok"}"#;
     let scrape = async || client::send(gateway, &get("/metrics")).await;
     until("4 chats are counted", async || samples(&scrape().await.text()).get(ended) == Some(&4.0)).await;
+    // Counted at the second look at the engines.
+    until("the cache is looked at", async || scrape().await.text().contains(names::PROMPT_CACHE)).await;
     let raw = scrape().await;
     assert_eq!(
         (raw.status, raw.header("content-type")),

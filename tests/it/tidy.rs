@@ -1,6 +1,11 @@
 //! What the README promises, and how large files may grow.
 
+use std::collections::BTreeSet;
 use std::path::Path;
+
+use pd_proxy::prompt::Reason;
+
+use crate::command::run;
 
 fn read(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
@@ -10,13 +15,47 @@ fn read(name: &str) -> String {
 #[test]
 fn the_readme_lists_every_metric_and_no_other() {
     let readme = read("README.md");
-    let listed: std::collections::BTreeSet<&str> = readme
+    let listed: BTreeSet<&str> = readme
         .split('`')
         .filter(|w| w.starts_with("pd_proxy_"))
         .map(|w| w.split('{').next().unwrap())
         .collect();
-    let known: std::collections::BTreeSet<&str> = pd_proxy::obs::names::ALL.into_iter().collect();
+    let known: BTreeSet<&str> = pd_proxy::obs::names::ALL.into_iter().collect();
     assert_eq!(listed, known);
+}
+
+#[test]
+fn the_readme_lists_every_reason_and_no_other() {
+    let readme = read("README.md");
+    let table = readme.split("| Reason | Why").nth(1).unwrap().split("\n\n").next().unwrap();
+    let rows = table.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let listed: BTreeSet<&str> = rows.collect();
+    assert_eq!(listed, Reason::ALL.iter().map(|reason| reason.name()).collect());
+}
+
+#[test]
+fn configurations_in_the_readme_are_good() {
+    let readme = read("README.md");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("gateway.toml");
+    let mut checked = 0;
+    for text in readme.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()) {
+        std::fs::write(&file, text).unwrap();
+        let (code, _, err) = run(&["check", "--config", file.to_str().unwrap()], &[]);
+        assert_eq!((code, err.as_str()), (0, ""), "{text}");
+        checked += 1;
+    }
+    assert_eq!(checked, 2);
+}
+
+/// The numbers are those of a row of the golden vectors, which other tests compare.
+#[test]
+fn the_readmes_example_of_keys_is_what_is_printed() {
+    let readme = read("README.md");
+    let example = readme.split("<!-- keys example -->\n```\n$ pd-proxy ").nth(1).unwrap();
+    let (command, printed) = example.split("```").next().unwrap().split_once('\n').unwrap();
+    let (code, out, err) = run(&command.split(' ').collect::<Vec<_>>(), &[]);
+    assert_eq!((code, out.as_str(), err.as_str()), (0, printed, ""));
 }
 
 #[test]

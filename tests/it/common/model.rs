@@ -1,0 +1,60 @@
+//! A model's files, and simulated engines that tokenise by them.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pd_proxy::codec::json::{Object, ScanLimits};
+use pd_proxy::dialect::Api;
+use pd_proxy::prompt::{ChatTemplate, Exactness, Local, PrefixCache, Prompter, TemplateFiles, Today};
+use pd_proxy::sim::Tokenizing;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A file of `tests/golden`.
+pub fn golden(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// The `tokenizer_config.json` that goes with a template.
+fn tokenizer_config(template: &str) -> String {
+    let chats: Value = serde_json::from_str(&golden("chat.json")).unwrap();
+    chats["families"][template]["config"].to_string()
+}
+
+/// What renders and tokenises as the model with this template does.
+pub fn prompter(template: &str) -> Prompter {
+    let source = golden(&format!("templates/{template}.jinja"));
+    let config = tokenizer_config(template);
+    let files =
+        TemplateFiles { tokenizer_config: Some(&config), chat_template: Some(&source), content_format: None };
+    let tokenizer = Local::from_json(&golden("tokenizer.json")).unwrap();
+    Prompter::new(Some(ChatTemplate::new(files).unwrap()), Some(Arc::new(tokenizer)), PrefixCache::off())
+}
+
+/// A model's directory, as `--model-path` takes it.
+pub fn directory(template: &str) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, text) in [
+        ("tokenizer.json", golden("tokenizer.json")),
+        ("tokenizer_config.json", tokenizer_config(template)),
+        ("chat_template.jinja", golden(&format!("templates/{template}.jinja"))),
+    ] {
+        std::fs::write(dir.path().join(name), text).unwrap();
+    }
+    dir
+}
+
+/// An engine's `/tokenize`, by this template, after `change`.
+pub fn tokenizing(template: &str, today: Today, change: fn(&mut [u32])) -> Tokenizing {
+    let prompter = prompter(template);
+    Tokenizing(Arc::new(move |body: &[u8]| {
+        let body = Object::scan(Bytes::copy_from_slice(body), ScanLimits::default()).ok()?;
+        let api = if body.contains("messages") { Api::Chat } else { Api::Completions };
+        let prompt = prompter.prompt(api, &body, today);
+        let mut tokens = prompt.tokens.to_vec();
+        change(&mut tokens);
+        (prompt.exactness == Exactness::Exact).then_some(tokens)
+    }))
+}
