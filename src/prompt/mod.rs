@@ -91,11 +91,13 @@ pub enum Reason {
     Refuted,
     /// The model or adapter named is not among those that engines list, or its hash is known to them alone.
     Model,
+    /// The tokens are known, but not yet how the engines name their blocks.
+    Unnamed,
 }
 
 impl Reason {
     /// All of them, for tables.
-    pub const ALL: [Reason; 24] = [
+    pub const ALL: [Reason; 25] = [
         Reason::Api,
         Reason::Media,
         Reason::Embeds,
@@ -120,6 +122,7 @@ impl Reason {
         Reason::Unproven,
         Reason::Refuted,
         Reason::Model,
+        Reason::Unnamed,
     ];
 
     /// A short stable name for metrics and logs.
@@ -149,6 +152,7 @@ impl Reason {
             Reason::Unproven => "unproven",
             Reason::Refuted => "refuted",
             Reason::Model => "model",
+            Reason::Unnamed => "unnamed",
         }
     }
 }
