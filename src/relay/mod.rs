@@ -90,11 +90,9 @@ impl Relay {
     ///
     /// # Errors
     /// Ours only: an engine's own refusal (any 4xx) is an answer.
-    pub async fn drive(self: &Arc<Self>, mut ask: Ask, mut ledger: Ledger) -> Result<Answer, Box<Refusal>> {
+    pub async fn drive(self: &Arc<Self>, ask: Ask, mut ledger: Ledger) -> Result<Answer, Box<Refusal>> {
         let deadline = (ask.arrived + self.settings.total).into();
-        self.read_prompt(&mut ask).await;
-        let ask = Arc::new(ask);
-        let ended = match timeout_at(deadline, self.both_legs(&ask, &mut ledger)).await {
+        let ended = match timeout_at(deadline, self.run(ask, &mut ledger)).await {
             Ok(ended) => ended,
             Err(_) => Err(Error::new(
                 ledger.timeout_kind(),
@@ -102,9 +100,19 @@ impl Relay {
             )),
         };
         match ended {
-            Ok(end) => Ok(end.into_answer(&ask, ledger, &self.settings)),
+            Ok((end, ask)) => Ok(end.into_answer(&ask, ledger, &self.settings)),
             Err(error) => Err(Box::new(Refusal { error, ledger })),
         }
+    }
+
+    async fn run(
+        self: &Arc<Self>,
+        mut ask: Ask,
+        ledger: &mut Ledger,
+    ) -> Result<(DecodeEnd, Arc<Ask>), Error> {
+        self.read_prompt(&mut ask).await;
+        let ask = Arc::new(ask);
+        self.both_legs(&ask, ledger).await.map(|end| (end, ask))
     }
 
     /// Replaces the estimate of the prompt's length by its tokens, if they can be known. Takes no longer than reading the
