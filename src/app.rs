@@ -111,6 +111,7 @@ impl App {
             meters: meters.clone(),
             releases,
             prompts: prompts.clone(),
+            pool: None,
         });
         let mut tasks = JoinSet::new();
         if let Some(prompts) = prompts {

@@ -44,6 +44,7 @@ pub struct Meters {
     output_tokens: Counter,
     prompt_seconds: Histogram,
     prompts_exact: Counter,
+    pool_seconds: Histogram,
     /// Hits and misses.
     prompt_cache: [Counter; 2],
     tokens_proven: Gauge,
@@ -152,6 +153,7 @@ impl Meters {
             output_tokens: tokens("output"),
             prompt_seconds: histogram!(names::PROMPT_SECONDS),
             prompts_exact: counter!(names::PROMPTS, "tokens" => "exact", "reason" => "none"),
+            pool_seconds: histogram!(names::POOL_SECONDS),
             prompt_cache: ["hit", "miss"].map(|outcome| counter!(names::PROMPT_CACHE, "outcome" => outcome)),
             tokens_proven: gauge!(names::PROVEN),
             block_names_known: gauge!(names::NAMING),
@@ -234,6 +236,25 @@ impl Meters {
     /// Whether it is known how the engines name KV blocks.
     pub fn block_names_known(&self, known: bool) {
         self.block_names_known.set(f64::from(u8::from(known)));
+    }
+
+    /// The pool was asked and gave `verdict` after `took`.
+    pub fn pool(&self, pool: &'static str, verdict: &'static str, took: Duration) {
+        self.pool_seconds.record(took);
+        counter!(names::POOL_LOOKUPS, "pool" => pool, "verdict" => verdict).increment(1);
+    }
+
+    /// A prompt's blocks have no names, so the pool was not asked.
+    pub fn pool_unasked(&self, reason: &'static str) {
+        counter!(names::POOL_UNASKED, "reason" => reason).increment(1);
+    }
+
+    /// Begins the series of a pool, so that a rate sees the first of each.
+    pub fn pool_starts(&self, pool: &'static str, verdicts: &[&'static str]) {
+        for verdict in verdicts {
+            counter!(names::POOL_LOOKUPS, "pool" => pool, "verdict" => *verdict).increment(0);
+        }
+        counter!(names::POOL_UNASKED, "reason" => "unnamed").increment(0);
     }
 
     /// How many engines may be chosen.

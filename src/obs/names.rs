@@ -42,13 +42,19 @@ pub const PARITY: &str = "pd_proxy_token_parity_checks_total";
 pub const PROVEN: &str = "pd_proxy_tokens_proven";
 /// 1 when it is known how the engines name KV blocks.
 pub const NAMING: &str = "pd_proxy_block_names_known";
+/// Questions to the pool, by `pool` and `verdict`.
+pub const POOL_LOOKUPS: &str = "pd_proxy_pool_lookups_total";
+/// Time that a request spent on the pool's answer, forming the question included.
+pub const POOL_SECONDS: &str = "pd_proxy_pool_lookup_seconds";
+/// Prompts that the pool was not asked about, by `reason`.
+pub const POOL_UNASKED: &str = "pd_proxy_pool_unasked_total";
 /// Engines that may be chosen, by `role`.
 pub const INSTANCES: &str = "pd_proxy_instances";
 /// Always 1, with the version as label.
 pub const BUILD_INFO: &str = "pd_proxy_build_info";
 
 /// Every name, for tests.
-pub const ALL: [&str; 22] = [
+pub const ALL: [&str; 25] = [
     REQUESTS,
     INFLIGHT,
     QUEUED,
@@ -69,6 +75,9 @@ pub const ALL: [&str; 22] = [
     PARITY,
     PROVEN,
     NAMING,
+    POOL_LOOKUPS,
+    POOL_SECONDS,
+    POOL_UNASKED,
     INSTANCES,
     BUILD_INFO,
 ];
@@ -87,6 +96,7 @@ const TOKEN_S: [f64; 15] =
 pub(super) fn buckets() -> Vec<(&'static str, &'static [f64])> {
     vec![
         (PROMPT_SECONDS, &SHORT_S),
+        (POOL_SECONDS, &SHORT_S),
         (TTFT, &LONG_S),
         (DURATION, &LONG_S),
         (LEG_SECONDS, &LONG_S),
@@ -130,6 +140,12 @@ pub(super) fn describe() {
     );
     describe_gauge!(PROVEN, "1 when tokens computed here are known to be the engines', else 0");
     describe_gauge!(NAMING, "1 when it is known how the engines name KV blocks, else 0");
+    describe_counter!(
+        POOL_LOOKUPS,
+        "Questions to the pool, by verdict: known, partial, timed_out, off, unreachable, refused, busy"
+    );
+    describe_histogram!(POOL_SECONDS, Unit::Seconds, "Time that a request spent on the pool's answer");
+    describe_counter!(POOL_UNASKED, "Prompts that the pool was not asked about, by reason");
     describe_gauge!(INSTANCES, "Engines that may be chosen, by role");
     describe_gauge!(BUILD_INFO, "Always 1; the version is a label");
 }

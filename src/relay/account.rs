@@ -31,6 +31,8 @@ pub struct Ledger {
     prompt: Option<u64>,
     cached: Option<u64>,
     output: Option<u64>,
+    /// Tokens that the pool had when the request came.
+    pooled: Option<u32>,
     /// When the first and the last piece of a stream arrived, and the longest pause between two.
     stream: Option<Pace>,
     end: End,
@@ -66,6 +68,7 @@ impl Ledger {
             prompt: None,
             cached: None,
             output: None,
+            pooled: None,
             stream: None,
             end: End { status: CLIENT_GONE, reason: "client_gone" },
         }
@@ -109,6 +112,11 @@ impl Ledger {
     /// What the prefiller found in its caches; `None` when there was no prefill leg or it did not say.
     pub fn cached_of_prefill(&self) -> Option<u64> {
         self.prefilled.then_some(self.cached).flatten()
+    }
+
+    /// The pool has so many of the prompt's leading tokens.
+    pub fn found(&mut self, pooled_tokens: u32) {
+        self.pooled = Some(pooled_tokens);
     }
 
     /// The decoder's counts.
@@ -206,6 +214,7 @@ impl Drop for Ledger {
             decoder = name(&self.decoder),
             prompt_tokens = self.prompt,
             cached_tokens = self.cached,
+            pooled_tokens = self.pooled,
             output_tokens = output,
             ttft_ms = sample.ttft.map(|d| d.as_secs_f64() * 1e3),
             total_ms = sample.total.as_secs_f64() * 1e3,

@@ -15,6 +15,7 @@ pub mod admit;
 pub mod answer;
 pub mod ask;
 mod legs;
+pub mod lookup;
 pub mod pause;
 pub mod release;
 pub mod settings;
@@ -29,7 +30,7 @@ use crate::error::{Error, Kind};
 use crate::fleet::{Fleet, InstanceId, Need, Role, Seat};
 use crate::intake::Prompts;
 use crate::obs::Meters;
-use crate::prompt::Exactness;
+use crate::prompt::{Exactness, Prompt};
 use crate::upstream::{Upstream, Written};
 use account::Ledger;
 use answer::Answer;
@@ -54,6 +55,8 @@ pub struct Relay {
     pub releases: Releases,
     /// Reads prompts; None = they are known by their size alone.
     pub prompts: Option<Arc<Prompts>>,
+    /// The pool that is asked about prompts.
+    pub pool: Option<lookup::Pool>,
 }
 
 /// A request that no engine answered. Its account is still open: only who answers the client knows the status.
@@ -110,15 +113,20 @@ impl Relay {
         mut ask: Ask,
         ledger: &mut Ledger,
     ) -> Result<(DecodeEnd, Arc<Ask>), Error> {
-        self.read_prompt(&mut ask).await;
+        let prompt = self.read_prompt(&mut ask).await;
+        if let (Some(pool), Some(prompt)) = (&self.pool, prompt)
+            && let Some(lookup) = pool.look_up(&ask, &prompt).await
+        {
+            ledger.found(lookup.presence.hit_tokens);
+        }
         let ask = Arc::new(ask);
         self.both_legs(&ask, ledger).await.map(|end| (end, ask))
     }
 
     /// Replaces the estimate of the prompt's length by its tokens, if they can be known. Takes no longer than reading the
     /// text, or `prompt.budget_ms` where an engine is asked.
-    async fn read_prompt(&self, ask: &mut Ask) {
-        let Some(prompts) = self.prompts.as_ref().filter(|_| ask.shape.bypass.is_none()) else { return };
+    async fn read_prompt(&self, ask: &mut Ask) -> Option<Prompt> {
+        let prompts = self.prompts.as_ref().filter(|_| ask.shape.bypass.is_none())?;
         let began = Instant::now();
         let engine = self.fleet.any(Role::Prefill, pause::random()).map(|engine| engine.endpoint().clone());
         let prompt = prompts.prompt(ask.api, &ask.body, engine).await;
@@ -130,6 +138,7 @@ impl Relay {
             Exactness::Inexact(reason) => Some(reason.name()),
         };
         self.meters.prompt(unknown, began.elapsed());
+        unknown.is_none().then_some(prompt)
     }
 
     async fn both_legs(self: &Arc<Self>, ask: &Arc<Ask>, ledger: &mut Ledger) -> Result<DecodeEnd, Error> {

@@ -27,7 +27,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "prompt",
         ],
     ),
-    ("relay", &["codec", "dialect", "error", "fleet", "intake", "obs", "prompt", "route", "upstream"]),
+    ("relay", &["codec", "dialect", "error", "fleet", "intake", "kvhash", "obs", "pool", "prompt", "route", "upstream"]),
     ("server", &["codec", "dialect", "endpoint", "error", "fleet", "obs", "relay", "route", "upstream"]),
     ("config", &["cli", "endpoint"]),
     ("cli", &["config", "endpoint"]),
