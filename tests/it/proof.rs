@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use pd_proxy::intake::today;
+use pd_proxy::prompt::Today;
 use pd_proxy::sim::{Engine, EngineSpec, Fault, Role, What};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -17,6 +17,8 @@ use crate::common::model;
 use crate::common::stage::fast;
 use crate::surface::{samples, until};
 
+/// The template does not print it.
+const TODAY: Today = Today { year: 2026, month: 3, day: 7 };
 const TEMPLATE: &str = "qwen3";
 const CHAT: &str = "/v1/chat/completions";
 const STREAM: &str =
@@ -39,7 +41,7 @@ fn changed(tokens: &mut [u32]) {
 
 /// An engine of the model whose files the gateway has, but for `change`.
 fn spec(change: fn(&mut [u32])) -> EngineSpec {
-    EngineSpec { tokenize: Some(model::tokenizing(TEMPLATE, today(), change)), ..fast() }
+    EngineSpec { tokenize: Some(model::tokenizing(TEMPLATE, TODAY, change)), ..fast() }
 }
 
 async fn start(spec: EngineSpec, role: Role, at: SocketAddr) -> Engine {
