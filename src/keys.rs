@@ -22,7 +22,7 @@ use crate::intake::{
 use crate::kvhash::BlockHash;
 use crate::listing::{Hashed, Listing, ListingError, Spelling};
 use crate::profile::{self, FilesError, Published, Trouble};
-use crate::prompt::{Exactness, PrefixCache, Prompt, Prompter};
+use crate::prompt::{Exactness, PrefixCache, Prompt, PromptSource, Prompter, Reason};
 
 /// Longest text that is read from a file, bytes: a body of the default limit.
 const MAX_INPUT_BYTES: u64 = 64 << 20;
@@ -109,7 +109,10 @@ pub async fn run(args: &KeysArgs, loaded: &Loaded) -> Result<Report, KeysError> 
     if published.iter().any(|p| p.facts.encodes_chats_itself()) {
         prompts.chats_are_encoded_elsewhere();
     }
-    let (proven, remark) = proof(&asker, &published, &prompts).await;
+    let (proven, remark) = match PromptSource::read(request.api, &request.body) {
+        Ok(PromptSource::TokenIds(_)) => (true, None),
+        _ => proof(&asker, &published, &prompts).await,
+    };
     let prompt = prompts.prompt(request.api, &request.body, engines.first().cloned()).await;
     let text = |key| request.body.get(key).and_then(|v| v.as_str().map(std::borrow::Cow::into_owned));
     let salt = text("cache_salt");
@@ -117,6 +120,9 @@ pub async fn run(args: &KeysArgs, loaded: &Loaded) -> Result<Report, KeysError> 
         Ok(hashes) => (prompt, hashes),
         Err(reason) => (Prompt { exactness: Exactness::Inexact(reason), tokens: Arc::default() }, Vec::new()),
     };
+    // Beside a prompt that can't be known for another reason there is nothing to remark.
+    let told = matches!(prompt.exactness, Exactness::Exact | Exactness::Inexact(Reason::Refuted));
+    let remark = remark.filter(|_| told);
     let listing = listing(&naming, &prompt, &hashes, salt.as_deref().unwrap_or(""))?;
     Ok(Report { listing, format: args.format, proven, remark })
 }
