@@ -248,7 +248,7 @@ fn prompts(config: &Config, asker: &Asker) -> Result<Option<Arc<Prompts>>, Start
             Source::Local(Arc::new(prompter))
         }
     };
-    Ok(Some(Arc::new(Prompts::new(source))))
+    Ok(Some(Arc::new(Prompts::new(source, config.prompt.utc_offset_s()))))
 }
 
 fn policy(configured: config::Policy) -> Policy {

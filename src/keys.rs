@@ -16,11 +16,13 @@ use crate::codec::json::{JsonError, Object, ScanLimits};
 use crate::config::{Config, Loaded, Origin, Tokens};
 use crate::dialect::Api;
 use crate::endpoint::Endpoint;
-use crate::intake::{Asker, EngineLimits, EngineTokenizer, Naming, Prompts, Source, Trust, exchange, facts};
+use crate::intake::{
+    Asker, EngineLimits, EngineTokenizer, Naming, Prompts, Source, Trust, Verdict, compare, exchange, facts,
+};
 use crate::kvhash::BlockHash;
 use crate::listing::{Hashed, Listing, ListingError, Spelling};
 use crate::profile::{self, FilesError, Published, Trouble};
-use crate::prompt::{Exactness, PrefixCache, Prompt, Prompter};
+use crate::prompt::{Exactness, PrefixCache, Prompt, PromptSource, Prompter, Reason};
 
 /// Longest text that is read from a file, bytes: a body of the default limit.
 const MAX_INPUT_BYTES: u64 = 64 << 20;
@@ -30,6 +32,10 @@ const MAX_INPUT_BYTES: u64 = 64 << 20;
 pub struct Report {
     listing: Listing,
     format: KeysFormat,
+    /// The tokens' maker was compared with an engine.
+    proven: bool,
+    /// What to say about the tokens beside it.
+    remark: Option<String>,
 }
 
 /// Why there is nothing to print.
@@ -99,8 +105,14 @@ pub async fn run(args: &KeysArgs, loaded: &Loaded) -> Result<Report, KeysError> 
     let (published, away) = published(&asker, &engines).await;
     let naming = profile::naming(config, &published)
         .map_err(|trouble| KeysError::Names { trouble: Box::new(trouble), away })?;
-    let prompts = prompts(config, asker)?;
-    prompts.set_trust(Trust::Proven);
+    let prompts = prompts(config, asker.clone())?;
+    if published.iter().any(|p| p.facts.encodes_chats_itself()) {
+        prompts.chats_are_encoded_elsewhere();
+    }
+    let (proven, remark) = match PromptSource::read(request.api, &request.body) {
+        Ok(PromptSource::TokenIds(_)) => (true, None),
+        _ => proof(&asker, &published, &prompts).await,
+    };
     let prompt = prompts.prompt(request.api, &request.body, engines.first().cloned()).await;
     let text = |key| request.body.get(key).and_then(|v| v.as_str().map(std::borrow::Cow::into_owned));
     let salt = text("cache_salt");
@@ -108,8 +120,33 @@ pub async fn run(args: &KeysArgs, loaded: &Loaded) -> Result<Report, KeysError> 
         Ok(hashes) => (prompt, hashes),
         Err(reason) => (Prompt { exactness: Exactness::Inexact(reason), tokens: Arc::default() }, Vec::new()),
     };
+    // Beside a prompt that can't be known for another reason there is nothing to remark.
+    let told = matches!(prompt.exactness, Exactness::Exact | Exactness::Inexact(Reason::Refuted));
+    let remark = remark.filter(|_| told);
     let listing = listing(&naming, &prompt, &hashes, salt.as_deref().unwrap_or(""))?;
-    Ok(Report { listing, format: args.format })
+    Ok(Report { listing, format: args.format, proven, remark })
+}
+
+/// Compares our tokens with those of the first engine, if one is named; else they are taken on trust.
+async fn proof(asker: &Asker, published: &[Published], prompts: &Prompts) -> (bool, Option<String>) {
+    let (engine, prompter) = match (published.first(), prompts.local()) {
+        (_, None) => return (true, None),
+        (Some(engine), Some(prompter)) => (engine, prompter),
+        (None, Some(_)) => {
+            prompts.set_trust(Trust::Proven);
+            return (false, Some("not compared with an engine: --prefill names one".to_owned()));
+        }
+    };
+    let model = engine.facts.models.first().map(|model| model.id.as_str());
+    let parity = compare(asker, &engine.engine, model, prompter, prompts.today()).await;
+    let differs = matches!(parity.verdict, Verdict::Different(_));
+    prompts.set_trust(if differs { Trust::Refuted } else { Trust::Proven });
+    match parity.verdict {
+        Verdict::Same => (true, None),
+        Verdict::Different(difference) => (false, Some(difference.to_string())),
+        Verdict::Untested => (false, Some("there was nothing to compare with the engine".to_owned())),
+        Verdict::Unknown(why) => (false, Some(format!("not compared with the engine: {why}"))),
+    }
 }
 
 impl Report {
@@ -122,8 +159,15 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.format {
-            KeysFormat::Text => self.listing.fmt(f),
-            KeysFormat::Json => writeln!(f, "{}", self.listing.json()),
+            KeysFormat::Text => {
+                self.listing.fmt(f)?;
+                self.remark.as_ref().map_or(Ok(()), |remark| writeln!(f, "({remark})"))
+            }
+            KeysFormat::Json => {
+                let mut json = self.listing.json();
+                json["proven"] = Value::Bool(self.proven);
+                writeln!(f, "{json}")
+            }
         }
     }
 }
@@ -178,14 +222,15 @@ async fn published(asker: &Asker, engines: &[Endpoint]) -> (Vec<Published>, Vec<
 /// Who tokenises: as configured, or the model's files where they are named and nothing is configured.
 fn prompts(config: &Config, asker: Asker) -> Result<Prompts, KeysError> {
     let local = config.prompt.tokens != Tokens::Engine && config.prompt.model_path.is_some();
-    Ok(Prompts::new(match config.prompt.tokens {
+    let source = match config.prompt.tokens {
         Tokens::Engine => {
             let limits = EngineLimits { budget: asker.time, ..EngineLimits::default() };
             Source::Engine(EngineTokenizer::new(asker, limits, 0))
         }
         _ if local => Source::Local(Arc::new(profile::prompter(config, 0)?.0)),
         _ => Source::Local(Arc::new(Prompter::new(None, None, PrefixCache::off()))),
-    }))
+    };
+    Ok(Prompts::new(source, config.prompt.utc_offset_s()))
 }
 
 fn request(args: &KeysArgs) -> Result<Request, KeysError> {

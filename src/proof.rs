@@ -3,17 +3,19 @@
 //! Nothing that is found here stops the gateway once it serves. What is in doubt is not used: without naming and without
 //! proven tokens, requests are routed by load.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 use http::HeaderValue;
 
 use crate::config::Config;
 use crate::endpoint::Endpoint;
 use crate::fleet::Role;
-use crate::intake::{Asker, Facts, Parity, Prompts, Trust, Verdict, compare, facts, today};
+use crate::intake::{Asker, Facts, Parity, Prompts, Trust, Verdict, compare, facts};
 use crate::profile::{self, Published, Trouble};
 use crate::relay::Relay;
 
@@ -36,6 +38,8 @@ pub struct Prover {
 #[derive(Default)]
 struct Seen {
     facts: BTreeMap<Endpoint, Facts>,
+    /// Those that answered in the last round.
+    present: BTreeSet<Endpoint>,
     /// Compared, and the same.
     same: BTreeMap<Endpoint, usize>,
     /// Why an engine is not compared, as it was logged last, to log changes only.
@@ -54,13 +58,18 @@ impl Prover {
         Self { config: config.clone(), relay, prompts, asker, time, seen: Seen::default() }
     }
 
-    /// One look at all engines, before the gateway serves. Engines that are not up yet are no trouble.
+    /// One look at all engines, before the gateway serves: some seconds at most. Engines that are not up yet are no
+    /// trouble, nor are those that contradict each other, as they do while they are upgraded one by one.
     ///
     /// # Errors
-    /// What the configuration and the engines contradict each other in, or what can't be right at all.
+    /// What the configuration and an engine contradict each other in.
     pub async fn first(&mut self) -> Result<(), Trouble> {
         self.facts().await;
-        self.name()?;
+        if let Err(trouble) = self.name()
+            && trouble.is_configured()
+        {
+            return Err(trouble);
+        }
         if tokio::time::timeout(START_TIME, self.prove()).await.is_err() {
             tracing::warn!("the engines are slow to tokenise: our tokens are compared with theirs later");
         }
@@ -92,14 +101,24 @@ impl Prover {
         self.seen.facts.retain(|engine, _| engines.contains(engine));
         self.seen.same.retain(|engine, _| engines.contains(engine));
         self.seen.doubts.retain(|engine, _| engines.contains(engine));
+        self.seen.present.retain(|engine| engines.contains(engine));
         let authorization: Option<&HeaderValue> = self.asker.authorization.as_ref();
         let asked =
             engines.iter().map(|engine| facts::fetch(&self.asker.client, engine, authorization, self.time));
         for (engine, answer) in engines.iter().zip(join_all(asked).await) {
             match answer {
-                Ok(facts) => drop(self.seen.facts.insert(engine.clone(), facts)),
+                Ok(facts) => {
+                    let facts = match self.seen.facts.get(engine) {
+                        Some(before) => facts.or_before(before),
+                        None => facts,
+                    };
+                    self.notice(engine, &facts);
+                    self.seen.facts.insert(engine.clone(), facts);
+                    self.seen.present.insert(engine.clone());
+                }
                 Err(error) => {
                     tracing::debug!(%engine, %error, "not asked");
+                    self.seen.present.remove(engine);
                     // It may come back with other files.
                     self.seen.same.remove(engine);
                 }
@@ -109,10 +128,13 @@ impl Prover {
 
     /// Settles how blocks are named.
     fn name(&mut self) -> Result<(), Trouble> {
+        // What an engine said that is away counts only when all are.
+        let counts = |engine: &Endpoint| self.seen.present.is_empty() || self.seen.present.contains(engine);
         let published: Vec<Published> = self
             .seen
             .facts
             .iter()
+            .filter(|(engine, _)| counts(engine))
             .map(|(engine, facts)| Published { engine: engine.clone(), facts: facts.clone() })
             .collect();
         let named = profile::naming(&self.config, &published);
@@ -156,15 +178,29 @@ impl Prover {
             .filter(|(engine, _)| !self.seen.same.contains_key(engine))
             .map(|(engine, facts)| (engine.clone(), facts.models.first().map(|model| model.id.clone())))
             .collect();
-        // All at once, so that one that hangs does not hold the others up.
-        let compared = known
+        // All at once, and each judged when it is done, so that one that hangs does not hold the others up.
+        let (asker, prompter, today) = (self.asker.clone(), &prompter, self.prompts.today());
+        let mut comparing: FuturesUnordered<_> = known
             .iter()
-            .map(|(engine, model)| compare(&self.asker, engine, model.as_deref(), &prompter, today()));
-        let compared = join_all(compared).await;
-        for ((engine, _), parity) in known.iter().zip(compared) {
+            .map(|(engine, model)| {
+                let asker = &asker;
+                async move { (engine, compare(asker, engine, model.as_deref(), prompter, today).await) }
+            })
+            .collect();
+        while let Some((engine, parity)) = comparing.next().await {
             self.judge(engine, &parity);
         }
-        self.relay.meters.tokens_proven(self.prompts.trust() == Trust::Proven);
+    }
+
+    /// What an engine's facts say beside how it names blocks.
+    fn notice(&mut self, engine: &Endpoint, facts: &Facts) {
+        if facts.encodes_chats_itself() {
+            self.prompts.chats_are_encoded_elsewhere();
+        }
+        let uncached = matches!(&facts.cache, Ok(Some(cache)) if cache.prefix_caching == Some(false));
+        if uncached && !self.seen.facts.contains_key(engine) {
+            tracing::warn!(%engine, "it has prefix caching off: it will not use blocks again");
+        }
     }
 
     fn judge(&mut self, engine: &Endpoint, parity: &Parity) {
@@ -180,7 +216,7 @@ impl Prover {
             Verdict::Different(difference) => {
                 tracing::error!(
                     %engine, compared,
-                    "{difference} Prompts are routed by load from now on, until the gateway is restarted with the right files"
+                    "{difference} Prompts are routed by load until the gateway is restarted"
                 );
                 self.prompts.set_trust(Trust::Refuted);
             }
@@ -193,6 +229,7 @@ impl Prover {
                 self.doubt(engine, why, &parity.skipped);
             }
         }
+        self.relay.meters.tokens_proven(self.prompts.trust() == Trust::Proven);
     }
 
     /// Logs why an engine is not compared, once for each reason.

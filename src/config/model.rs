@@ -16,6 +16,10 @@ pub struct Prompt {
     pub chat_template: Option<String>,
     /// As the engines' `--chat-template-content-format`.
     pub content_format: ContentFormat,
+    /// The engines' `--default-chat-template-kwargs`: a JSON object.
+    pub template_kwargs: Option<String>,
+    /// The engines' offset from UTC, as `+08:00`, for templates that print the date; None = such chats are not exact.
+    pub utc_offset: Option<String>,
     /// Local tokens count only when an engine's `/tokenize` made the same of a set of canary requests.
     pub verify: bool,
     /// Pause between attempts to verify, and between looks at the engines' facts, ms.
@@ -98,6 +102,32 @@ pub struct Key {
     pub python_minor: u32,
 }
 
+impl Prompt {
+    /// `utc_offset` in seconds; None when it is not set, or is no offset.
+    pub fn utc_offset_s(&self) -> Option<i32> {
+        offset_s(self.utc_offset.as_deref()?)
+    }
+
+    /// `template_kwargs`; empty when it is not set, or is no JSON object.
+    pub fn template_defaults(&self) -> serde_json::Map<String, serde_json::Value> {
+        self.template_kwargs.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+    }
+}
+
+/// `+08:00` in seconds; offsets are whole minutes within 14 hours.
+pub(super) fn offset_s(text: &str) -> Option<i32> {
+    let (sign, time) = match text.split_at_checked(1)? {
+        ("+", time) => (1, time),
+        ("-", time) => (-1, time),
+        _ => return None,
+    };
+    let (hours, minutes) = time.split_once(':')?;
+    let two_digits = |text: &str| (text.len() == 2).then(|| text.parse::<i32>().ok()).flatten();
+    let (hours, minutes) = (two_digits(hours)?, two_digits(minutes)?);
+    let seconds = (hours * 60 + minutes) * 60;
+    (minutes < 60 && seconds <= 14 * 3600 && hours >= 0 && minutes >= 0).then_some(sign * seconds)
+}
+
 impl Default for Prompt {
     fn default() -> Self {
         Self {
@@ -105,6 +135,8 @@ impl Default for Prompt {
             model_path: None,
             chat_template: None,
             content_format: ContentFormat::Auto,
+            template_kwargs: None,
+            utc_offset: None,
             verify: true,
             verify_interval_ms: 10_000,
             budget_ms: 100,
@@ -135,6 +167,21 @@ impl Default for Key {
             namespace: String::new(),
             dtype: String::new(),
             python_minor: 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_are_signed_hours_and_minutes() {
+        for (text, seconds) in [("+00:00", 0), ("+08:00", 28_800), ("-03:30", -12_600), ("+14:00", 50_400)] {
+            assert_eq!(offset_s(text), Some(seconds), "{text}");
+        }
+        for text in ["", "+", "08:00", "+8:00", "+08:60", "+15:00", "+-8:00", "+08:0\u{661}", "Z"] {
+            assert_eq!(offset_s(text), None, "{text}");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What types cannot say about a configuration: bounds, endpoints, secrets. Finds everything at once.
 
+use super::model::offset_s;
 use super::{Config, PoolKind, Problem, Secret, Tokens};
 use crate::endpoint::{Endpoint, HostError, parse_host};
 use std::collections::BTreeSet;
@@ -193,6 +194,8 @@ impl Config {
         let texts = [
             ("prompt.model_path", &prompt.model_path),
             ("prompt.chat_template", &prompt.chat_template),
+            ("prompt.template_kwargs", &prompt.template_kwargs),
+            ("prompt.utc_offset", &prompt.utc_offset),
             ("hash.version", &hash.version),
             ("hash.release", &hash.release),
             ("hash.layout_digest", &hash.layout_digest),
@@ -203,6 +206,21 @@ impl Config {
         ];
         let empty = texts.into_iter().filter(|(_, text)| text.as_deref() == Some(""));
         invalid.extend(empty.map(|(key, _)| (key, Problem::EmptyText { key })));
+        let wrong = |key, value: &String, expected: &str| {
+            let (name, value, expected) = (String::from(key), value.clone(), expected.to_owned());
+            (key, Problem::WrongType { key: name, value, expected })
+        };
+        if let Some(text) = prompt.utc_offset.as_ref().filter(|text| offset_s(text).is_none()) {
+            invalid.push(wrong("prompt.utc_offset", text, "an offset from UTC, as in +08:00"));
+        }
+        let object = |text: &&String| serde_json::from_str::<serde_json::Map<_, serde_json::Value>>(text);
+        if let Some(text) = prompt.template_kwargs.as_ref().filter(|text| object(text).is_err()) {
+            invalid.push(wrong(
+                "prompt.template_kwargs",
+                text,
+                r#"a JSON object, as in {"enable_thinking": false}"#,
+            ));
+        }
         if prompt.tokens == Tokens::Local && prompt.model_path.is_none() {
             let needs = Problem::Needs { key: "prompt.tokens", value: "local", needed: "prompt.model_path" };
             invalid.push(("prompt.tokens", needs));

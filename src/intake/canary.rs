@@ -5,12 +5,16 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use super::exchange::{AskError, Asker};
 use super::question::{Question, question};
 use super::requests::requests;
 use crate::endpoint::Endpoint;
 use crate::prompt::{Exactness, Prompter, Reason, Today};
+
+/// The longest that one engine's comparison goes on.
+pub const COMPARE_TIME: Duration = Duration::from_secs(20);
 
 /// Statuses with which an engine judges a request; with others it says that it can't.
 const JUDGEMENTS: [u16; 2] = [400, 422];
@@ -94,7 +98,7 @@ impl fmt::Display for Difference {
         match self.found {
             Found::Token { at, ours, theirs } => write!(
                 f,
-                "token {at} is {} here and {} there; are tokenizer.json and the chat template those that the engine serves?",
+                "token {at} is {} here and {} there; are tokenizer.json, the chat template and prompt.template_kwargs those of the engine?",
                 id(ours),
                 id(theirs)
             ),
@@ -110,15 +114,32 @@ impl fmt::Display for Difference {
 }
 
 /// Compares `prompter` with what `engine` answers to `/tokenize`. `model` is the name to ask under, `None` for the
-/// engine's default; `today` is the engine's date, which some templates print.
+/// engine's default; `today` is the engine's date, which some templates print,
+/// `None` if it is not known. An engine that takes longer than [`COMPARE_TIME`] for all of it is [`Verdict::Unknown`].
 pub async fn compare(
     asker: &Asker,
     engine: &Endpoint,
     model: Option<&str>,
     prompter: &Prompter,
-    today: Today,
+    today: Option<Today>,
 ) -> Parity {
     let mut parity = Parity { verdict: Verdict::Untested, compared: 0, skipped: BTreeMap::new() };
+    let whole = run(asker, (engine, model), prompter, today, &mut parity);
+    if tokio::time::timeout(COMPARE_TIME, whole).await.is_err() {
+        let seconds = COMPARE_TIME.as_secs();
+        parity.verdict = Verdict::Unknown(format!("it was not done with the requests after {seconds} s"));
+    }
+    parity
+}
+
+/// Goes through the requests up to the first difference.
+async fn run(
+    asker: &Asker,
+    (engine, model): (&Endpoint, Option<&str>),
+    prompter: &Prompter,
+    today: Option<Today>,
+    parity: &mut Parity,
+) {
     for (name, api, body) in requests(model, &prompter.added_tokens()) {
         let prompt = prompter.prompt(api, &body, today);
         let ours = match prompt.exactness {
@@ -131,18 +152,17 @@ pub async fn compare(
             Ok(Step::Different(found)) => {
                 parity.compared += 1;
                 parity.verdict = Verdict::Different(Difference { canary: name, found });
-                return parity;
+                return;
             }
             Err(why) => {
                 parity.verdict = Verdict::Unknown(words(&why));
-                return parity;
+                return;
             }
         }
     }
     if parity.compared > 0 {
         parity.verdict = Verdict::Same;
     }
-    parity
 }
 
 async fn step(
@@ -196,7 +216,7 @@ mod tests {
         assert_eq!(
             Difference { canary: "emoji", found }.to_string(),
             "the tokens of request \"emoji\" differ from the engine's: token 2 is 3 here and none (the prompt ends) \
-             there; are tokenizer.json and the chat template those that the engine serves?"
+             there; are tokenizer.json, the chat template and prompt.template_kwargs those of the engine?"
         );
         assert!(words(&AskError::Refused(404)).contains("no model of this name"));
         let refused = Difference { canary: "tools", found: Found::Refused(400) }.to_string();

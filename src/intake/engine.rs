@@ -2,7 +2,8 @@
 //!
 //! Equal questions share one exchange, answers are kept, and nobody waits longer than the budget: an exchange that takes
 //! longer goes on by itself and its answer is there for the next who asks. Engines of one model tokenise alike, so it
-//! does not matter which of them was asked. It matters when: templates may print the date, so an answer is good for a day.
+//! does not matter which of them was asked. It matters when: templates may print the date, so an answer is good for the
+//! quarter of an hour that it was asked in, wherever the engines' midnight is.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,10 +21,10 @@ use super::question::{Question, question};
 use crate::codec::json::Object;
 use crate::dialect::Api;
 use crate::endpoint::Endpoint;
-use crate::prompt::{Reason, Today};
+use crate::prompt::Reason;
 
 /// Default of [`EngineLimits::budget`].
-pub const BUDGET: Duration = Duration::from_millis(50);
+pub const BUDGET: Duration = Duration::from_millis(100);
 /// Default of [`EngineLimits::in_flight`]: an engine tokenises on few threads, beside its requests.
 pub const IN_FLIGHT: usize = 64;
 /// Default of [`EngineLimits::cache_entries`].
@@ -113,8 +114,8 @@ impl EngineTokenizer {
         Self { asker, limits, seed, state: Arc::new(Mutex::new(state)), exchanges: Mutex::default() }
     }
 
-    /// The prompt of a request as `engine` tokenises it; `today` is what its calendar shows. Must run inside a tokio
-    /// runtime.
+    /// The prompt of a request as `engine` tokenises it; `quarter` counts the quarters of an hour. Must run inside a
+    /// tokio runtime.
     ///
     /// # Errors
     /// Why the prompt can't be asked for ([`question`]), or [`Reason::EngineSlow`], [`Reason::EngineBusy`],
@@ -124,9 +125,9 @@ impl EngineTokenizer {
         engine: &Endpoint,
         api: Api,
         body: &Object,
-        today: Today,
+        quarter: u64,
     ) -> Result<Arc<[u32]>, Reason> {
-        self.answer(engine, question(api, body)?, today).await
+        self.answer(engine, question(api, body)?, quarter).await
     }
 
     /// The same for a question that has been formed already: that takes CPU time in proportion to the body.
@@ -137,13 +138,13 @@ impl EngineTokenizer {
         &self,
         engine: &Endpoint,
         question: Question,
-        today: Today,
+        quarter: u64,
     ) -> Result<Arc<[u32]>, Reason> {
         let body = match question {
             Question::Known(ids) => return Ok(ids),
             Question::Ask(body) => body,
         };
-        let mut coming = match self.source(self.key(&body, today))? {
+        let mut coming = match self.source(self.key(&body, quarter))? {
             Source::Cache(tokens) => return Ok(tokens),
             Source::Join(coming) => coming,
             Source::Ask(flight, coming) => {
@@ -165,9 +166,8 @@ impl EngineTokenizer {
         EngineStats { held_tokens: state.answers.held_tokens(), ..state.stats }
     }
 
-    fn key(&self, body: &[u8], today: Today) -> u128 {
-        let day = (u64::from(today.year) << 16) | (u64::from(today.month) << 8) | u64::from(today.day);
-        xxh3_128_with_seed(body, self.seed.wrapping_add(day))
+    fn key(&self, body: &[u8], quarter: u64) -> u128 {
+        xxh3_128_with_seed(body, self.seed.wrapping_add(quarter))
     }
 
     fn source(&self, key: u128) -> Result<Source, Reason> {
@@ -249,18 +249,11 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_for_its_question_and_its_day() {
-        let (one, other) = (tokenizer(1), tokenizer(2));
-        let today = Today { year: 2026, month: 3, day: 7 };
-        let keys = [
-            one.key(b"a", today),
-            one.key(b"b", today),
-            one.key(b"a", Today { day: 8, ..today }),
-            one.key(b"a", Today { month: 4, ..today }),
-            other.key(b"c", today),
-        ];
+    fn an_answer_is_for_its_question_and_its_time() {
+        let (one, other) = (tokenizer(1), tokenizer(9));
+        let keys = [one.key(b"a", 4), one.key(b"b", 4), one.key(b"a", 5), other.key(b"a", 4)];
         assert!(keys.iter().all(|key| keys.iter().filter(|other| *other == key).count() == 1), "{keys:?}");
-        assert_eq!(one.key(b"a", today), keys[0]);
+        assert_eq!(one.key(b"a", 4), keys[0]);
     }
 
     #[test]
@@ -276,9 +269,9 @@ mod tests {
     #[test]
     fn handlers_on_any_thread_may_wait() {
         fn sendable<T: Send>(_: &T) {}
-        let (tokenizer, today) = (tokenizer(1), Today { year: 2026, month: 3, day: 7 });
+        let tokenizer = tokenizer(1);
         let engine = Endpoint { host: "localhost".to_owned(), port: 1 };
-        sendable(&tokenizer.answer(&engine, Question::Known(Arc::default()), today));
+        sendable(&tokenizer.answer(&engine, Question::Known(Arc::default()), 0));
         assert_eq!(tokenizer.stats(), EngineStats::default());
     }
 }

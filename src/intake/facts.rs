@@ -30,6 +30,28 @@ pub struct Facts {
     pub gaps: Vec<Gap>,
 }
 
+impl Facts {
+    /// Whether the engine serves gpt-oss, told by its name: vLLM encodes its chats by Harmony, not by a template, and
+    /// its `/tokenize` does not show that.
+    pub fn encodes_chats_itself(&self) -> bool {
+        let harmony = |name: &str| name.to_ascii_lowercase().replace('_', "-").contains("gpt-oss");
+        self.models.iter().any(|model| harmony(&model.id) || model.root.as_deref().is_some_and(harmony))
+    }
+
+    /// Fills the gaps with what the same engine said before.
+    #[must_use]
+    pub fn or_before(mut self, before: &Facts) -> Self {
+        for gap in &self.gaps {
+            match gap.path {
+                "/version" => self.version.clone_from(&before.version),
+                "/v1/models" => self.models.clone_from(&before.models),
+                _ => self.cache.clone_from(&before.cache),
+            }
+        }
+        self
+    }
+}
+
 /// A route that did not tell what it should.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("GET {path}: {why}")]

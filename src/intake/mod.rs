@@ -16,5 +16,5 @@ pub use engine::{EngineLimits, EngineStats, EngineTokenizer};
 pub use exchange::{AskError, Asker};
 pub use facts::{Facts, FactsError, Gap};
 pub use naming::{Model, Naming};
-pub use prompts::{Prompts, Source, Trust, today};
+pub use prompts::{Prompts, Source, Trust};
 pub use question::{Question, question};

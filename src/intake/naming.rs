@@ -15,8 +15,8 @@ pub struct Naming {
     pub keys: Option<KeyProfile>,
     /// The engines' release, where it matters.
     pub version: Option<VllmVersion>,
-    /// Models by the names that requests carry; empty when no engine has said.
-    pub models: Vec<Model>,
+    /// Models by the names that requests carry; None when no engine was asked, and any name is the model's.
+    pub models: Option<Vec<Model>>,
 }
 
 /// A model, or an adapter, by the name that requests carry.
@@ -46,10 +46,10 @@ impl Naming {
 
     /// The adapter that a request's model is, if it is one.
     fn adapter(&self, name: &str) -> Result<Option<Lora<'_>>, Reason> {
-        if self.models.is_empty() || !self.hasher.separates_lora() {
+        let Some(models) = self.models.as_ref().filter(|_| self.hasher.separates_lora()) else {
             return Ok(None);
-        }
-        let model = self.models.iter().find(|model| model.name == name).ok_or(Reason::Model)?;
+        };
+        let model = models.iter().find(|model| model.name == name).ok_or(Reason::Model)?;
         let Some(path) = &model.adapter_path else { return Ok(None) };
         // These number adapters as they are loaded.
         if self.version.is_none_or(|version| version.era() == Era::LoraNumber) {
@@ -82,7 +82,7 @@ mod tests {
             hasher: Hasher::new(&Scheme::Vllm(profile.clone())).unwrap(),
             keys: None,
             version: Some(version),
-            models: vec![model("base", None), model("sql", Some("/adapters/sql"))],
+            models: Some(vec![model("base", None), model("sql", Some("/adapters/sql"))]),
         };
         (naming, BlockHasher::new(&profile).unwrap())
     }

@@ -2,10 +2,10 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use arc_swap::ArcSwapOption;
-use time::OffsetDateTime;
+use time::{Duration, OffsetDateTime};
 use tokio::sync::Semaphore;
 
 use super::engine::EngineTokenizer;
@@ -19,13 +19,22 @@ use crate::prompt::{CacheStats, Exactness, Prompt, PromptSource, Prompter, Reaso
 /// Bodies above this take a millisecond and more to tokenise, in bytes: they are worked on beside the runtime.
 const ASIDE_BYTES: usize = 256 << 10;
 
+/// So close to midnight the engines' clocks may show the other day, in seconds.
+const DOUBT_S: u32 = 5;
+const DAY_S: u32 = 24 * 3600;
+const QUARTER_S: u64 = 15 * 60;
+
 /// Reads prompts. One per gateway, shared by all requests.
 pub struct Prompts {
     source: Source,
     trust: AtomicU8,
     naming: ArcSwapOption<Naming>,
+    /// Engines encode chats by code of their own.
+    encoder: AtomicBool,
+    /// The engines' offset from UTC, in seconds.
+    utc_offset_s: Option<i32>,
     /// So many large bodies at once: one per core.
-    aside: Semaphore,
+    aside: Arc<Semaphore>,
 }
 
 /// Who tokenises what the client has not.
@@ -48,21 +57,18 @@ pub enum Trust {
     Refuted,
 }
 
-/// The date of the engines, which is taken to be UTC as in most containers.
-pub fn today() -> Today {
-    let date = OffsetDateTime::now_utc().date();
-    Today { year: u16::try_from(date.year()).unwrap_or(0), month: date.month().into(), day: date.day() }
-}
-
 impl Prompts {
-    /// Tokens by `source`; local ones count only once they are [`Trust::Proven`].
-    pub fn new(source: Source) -> Self {
+    /// Tokens by `source`; local ones count only once they are [`Trust::Proven`]. `utc_offset_s` is the engines', in
+    /// seconds, if it is known.
+    pub fn new(source: Source, utc_offset_s: Option<i32>) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self {
             source,
             trust: AtomicU8::new(Trust::Unproven as u8),
             naming: ArcSwapOption::empty(),
-            aside: Semaphore::new(cores),
+            encoder: AtomicBool::new(false),
+            utc_offset_s,
+            aside: Arc::new(Semaphore::new(cores)),
         }
     }
 
@@ -100,6 +106,23 @@ impl Prompts {
         self.naming.store(naming.map(Arc::new));
     }
 
+    /// From now on no chat is exact: engines encode this model's by code of their own.
+    pub fn chats_are_encoded_elsewhere(&self) {
+        self.encoder.store(true, Ordering::Relaxed);
+    }
+
+    /// The engines' date; `None` when it is not known, or changes about now.
+    pub fn today(&self) -> Option<Today> {
+        let local = OffsetDateTime::now_utc().checked_add(Duration::seconds(self.utc_offset_s?.into()))?;
+        let of_day_s =
+            u32::from(local.hour()) * 3600 + u32::from(local.minute()) * 60 + u32::from(local.second());
+        if !(DOUBT_S..DAY_S - DOUBT_S).contains(&of_day_s) {
+            return None;
+        }
+        let date = local.date();
+        Some(Today { year: u16::try_from(date.year()).ok()?, month: date.month().into(), day: date.day() })
+    }
+
     /// Counters of the local prefix cache.
     pub fn cache_stats(&self) -> CacheStats {
         self.local().map(|prompter| prompter.cache_stats()).unwrap_or_default()
@@ -107,33 +130,26 @@ impl Prompts {
 
     /// The prompt of a request; `engine` is asked where engines tokenise.
     pub async fn prompt(&self, api: Api, body: &Object, engine: Option<Endpoint>) -> Prompt {
-        let today = today();
+        if api == Api::Chat && self.encoder.load(Ordering::Relaxed) {
+            return unknown(Reason::Encoder);
+        }
         match &self.source {
-            Source::Local(_) if self.trust() != Trust::Proven => self.given(api, body),
-            Source::Local(prompter) => {
-                let prompter = prompter.clone();
+            Source::Local(prompter) if self.trust() == Trust::Proven => {
+                let (prompter, today) = (prompter.clone(), self.today());
                 self.work(body, move |body| prompter.prompt(api, body, today)).await.unwrap_or_else(unknown)
+            }
+            Source::Local(_) => {
+                let doubt = if self.trust() == Trust::Refuted { Reason::Refuted } else { Reason::Unproven };
+                self.work(body, move |body| given(api, body, doubt)).await.unwrap_or_else(unknown)
             }
             Source::Engine(tokenizer) => {
                 let Some(engine) = engine else { return unknown(Reason::EngineUnreachable) };
                 let asked = async {
                     let question = self.work(body, move |body| question(api, body)).await??;
-                    tokenizer.answer(&engine, question, today).await
+                    tokenizer.answer(&engine, question, quarter()).await
                 };
                 asked.await.map_or_else(unknown, exact)
             }
-        }
-    }
-
-    /// Token ids that the client brought need no proof.
-    fn given(&self, api: Api, body: &Object) -> Prompt {
-        let brought = matches!(api, Api::Completions | Api::Generate)
-            .then(|| PromptSource::read(api, body))
-            .and_then(Result::ok);
-        match (brought, self.trust()) {
-            (Some(PromptSource::TokenIds(ids)), _) => exact(ids),
-            (_, Trust::Refuted) => unknown(Reason::Refuted),
-            _ => unknown(Reason::Unproven),
         }
     }
 
@@ -146,12 +162,33 @@ impl Prompts {
         if body.bytes().len() <= ASIDE_BYTES {
             return Ok(read(body));
         }
-        // Closed never, so the permit is there.
-        let _permit = self.aside.acquire().await.map_err(|_| Reason::Tokenizer)?;
+        // Closed never, so the permit is there. It goes with the work, which goes on when nobody waits for it any more.
+        let permit = self.aside.clone().acquire_owned().await.map_err(|_| Reason::Tokenizer)?;
         // Bytes and spans: the copy shares the text.
         let body = body.clone();
-        tokio::task::spawn_blocking(move || read(&body)).await.map_err(|_| Reason::Tokenizer)
+        let work = tokio::task::spawn_blocking(move || {
+            let read = read(&body);
+            drop(permit);
+            read
+        });
+        work.await.map_err(|_| Reason::Tokenizer)
     }
+}
+
+/// Token ids that the client brought need no proof.
+fn given(api: Api, body: &Object, doubt: Reason) -> Prompt {
+    let brought = matches!(api, Api::Completions | Api::Generate)
+        .then(|| PromptSource::read(api, body))
+        .and_then(Result::ok);
+    match brought {
+        Some(PromptSource::TokenIds(ids)) => exact(ids),
+        _ => unknown(doubt),
+    }
+}
+
+/// Quarters of an hour since 1970: dates change between two of them, in every time zone.
+fn quarter() -> u64 {
+    u64::try_from(OffsetDateTime::now_utc().unix_timestamp()).unwrap_or(0) / QUARTER_S
 }
 
 impl fmt::Debug for Prompts {
@@ -183,7 +220,8 @@ mod tests {
 
     #[tokio::test]
     async fn local_tokens_count_when_they_are_proven_and_the_clients_own_always() {
-        let prompts = Prompts::new(Source::Local(Arc::new(Prompter::new(None, None, PrefixCache::off()))));
+        let prompts =
+            Prompts::new(Source::Local(Arc::new(Prompter::new(None, None, PrefixCache::off()))), None);
         let text = object(r#"{"prompt":"a"}"#.to_owned());
         let ids = object(r#"{"prompt":[1,2]}"#.to_owned());
         let reason = async |body: &Object| prompts.prompt(Api::Completions, body, None).await.exactness;
@@ -199,7 +237,8 @@ mod tests {
 
     #[tokio::test]
     async fn large_bodies_are_read_beside_the_runtime_with_the_same_result() {
-        let prompts = Prompts::new(Source::Local(Arc::new(Prompter::new(None, None, PrefixCache::off()))));
+        let prompts =
+            Prompts::new(Source::Local(Arc::new(Prompter::new(None, None, PrefixCache::off()))), None);
         prompts.set_trust(Trust::Proven);
         let ids: Vec<u32> = (0..100_000).collect();
         let body = object(format!(r#"{{"prompt":{ids:?}}}"#));

@@ -83,6 +83,17 @@ impl VllmVersion {
         self >= Self::new(0, 33, 0)
     }
 
+    /// Whether two releases hash alike in every respect: a fleet may be upgraded from one to the other bit by bit.
+    pub fn hashes_like(self, other: Self) -> bool {
+        let shape = BlockShape { block_size_tokens: 2, dcp: 3, pcp: 5 };
+        let rules = |version: Self| {
+            let features = (version.has_xxhash(), version.has_constant_start(), version.has_lookahead());
+            let block = version.hash_block_tokens(shape).map_err(|_| ());
+            (version.era(), features, version.group_rule(), block)
+        };
+        rules(self) == rules(other)
+    }
+
     /// How coarser groups name their blocks.
     pub fn group_rule(self) -> GroupRule {
         if self >= Self::new(0, 24, 0) { GroupRule::Last } else { GroupRule::Concat }
@@ -161,6 +172,19 @@ mod tests {
         assert_eq!(eras[3..=4], [Era::RawEmbeds, Era::HashedEmbeds]);
         assert_eq!(eras[5..=6], [Era::HashedEmbeds, Era::MediaOffsets]);
         assert_eq!(eras[7..=8], [Era::MediaOffsets, Era::Tagged]);
+    }
+
+    #[test]
+    fn releases_hash_alike_until_one_changes_a_rule() {
+        let alike = |one: &str, other: &str| version(one).hashes_like(version(other));
+        for (one, other) in [("0.30.0", "0.30.1"), ("0.31.0", "0.32.4"), ("0.14.0", "0.16.2")] {
+            assert!(alike(one, other) && alike(other, one), "{one} {other}");
+        }
+        let changes =
+            [("0.30.2", "0.31.0"), ("0.28.0", "0.29.0"), ("0.23.0", "0.24.0"), ("0.12.0", "0.13.0")];
+        for (one, other) in changes {
+            assert!(!alike(one, other), "{one} {other}");
+        }
     }
 
     #[test]

@@ -6,8 +6,8 @@ use std::{fs, io};
 
 use crate::config::{Config, ContentFormat};
 use crate::prompt::{
-    self, CacheLimits, ChatTemplate, Local, PrefixCache, Prompter, TemplateError, TemplateFiles, Tokenize,
-    TokenizerError,
+    self, CacheLimits, ChatTemplate, Local, PrefixCache, Prompter, Reason, TemplateError, TemplateFiles,
+    Tokenize, TokenizerError,
 };
 
 /// Longest of the model's files, bytes: the largest `tokenizer.json` known takes a sixth of it.
@@ -64,7 +64,21 @@ pub fn prompter(config: &Config, seed: u64) -> Result<(Prompter, Option<Template
     let limits = CacheLimits { tokens: config.limit.prompt_cache_tokens, ..CacheLimits::default() };
     let cache = PrefixCache::new(&tokenizer, limits, seed);
     let tokenizer: Arc<dyn Tokenize> = Arc::new(tokenizer);
-    Ok((Prompter::new(template, Some(tokenizer), cache), without))
+    let prompter =
+        Prompter::new(template, Some(tokenizer), cache).with_defaults(config.prompt.template_defaults());
+    Ok(match encoded_elsewhere(&dir)? {
+        true => (prompter.without_chats(Reason::Encoder), without),
+        false => (prompter, without),
+    })
+}
+
+/// Whether engines encode this model's chats by code of their own: Harmony for gpt-oss, mistral-common where its
+/// tokenizer is there. `/tokenize` does not show it.
+fn encoded_elsewhere(dir: &Path) -> Result<bool, FilesError> {
+    let config = optional(&dir.join("config.json"))?.unwrap_or_default();
+    let config: serde_json::Value = serde_json::from_str(&config).unwrap_or_default();
+    let harmony = config.get("model_type").is_some_and(|kind| kind == "gpt_oss");
+    Ok(harmony || dir.join("tekken.json").exists())
 }
 
 /// The outer error is the operator's: a template that was asked for by name must do.

@@ -14,9 +14,10 @@ use crate::config::Config;
 use crate::endpoint::Endpoint;
 use crate::intake::{Facts, Naming};
 use crate::kvhash;
-use crate::kvhash::keys::{KeyProfile, Refusal};
+use crate::kvhash::keys::{Connector, KeyProfile, Preset, Refusal};
 use crate::kvhash::scheme::Hasher;
 
+use agree::Known;
 pub use agree::{Contradiction, Said};
 pub use files::{FilesError, prompter};
 
@@ -41,7 +42,7 @@ pub enum Trouble {
         source_name: &'static str,
     },
     /// Not configured, and engines don't publish it.
-    #[error("{key} is not set: {needed_by} needs it")]
+    #[error("{key} is not set, and engines don't publish it: {needed_by} needs it")]
     Unset {
         /// The key.
         key: &'static str,
@@ -65,7 +66,7 @@ pub enum Trouble {
     #[error("[hash]: {0}")]
     Hash(#[from] kvhash::ProfileError),
     /// The keys would be wrong.
-    #[error("[key] {preset}: {refusal}")]
+    #[error("key.preset = {preset:?}: {refusal}")]
     Keys {
         /// `key.preset`.
         preset: String,
@@ -75,6 +76,11 @@ pub enum Trouble {
 }
 
 impl Trouble {
+    /// Whether the configuration itself is at fault, as far as can be told.
+    pub fn is_configured(&self) -> bool {
+        matches!(self, Self::Contradiction(contradiction) if contradiction.configured)
+    }
+
     /// Whether another engine's word can mend it.
     pub fn may_pass(&self) -> bool {
         matches!(self, Self::Missing { .. })
@@ -95,7 +101,33 @@ pub fn naming(config: &Config, published: &[Published]) -> Result<Naming, Troubl
         KeyProfile::new(&keys)
     });
     let keys = keys.transpose().map_err(refuse)?;
+    if let Some(keys) = &keys {
+        fits(config, &known, &hasher, keys)?;
+    }
     Ok(Naming { hasher, keys, version: known.version, models: known.models })
+}
+
+/// Whether a pool's keys are made of what is hashed, by the release that makes them.
+fn fits(config: &Config, known: &Known, hasher: &Hasher, keys: &KeyProfile) -> Result<(), Trouble> {
+    let preset = config.key.preset.clone().unwrap_or_default();
+    let wrong = |why| Trouble::Value { key: "key.preset", value: preset.clone(), why };
+    let (hashed, named) = (hasher.block_tokens().get(), keys.hash_tokens());
+    if u32::try_from(hashed) != Ok(named) {
+        let why = format!("its keys are made of hashes of {named} tokens, and the engines hash {hashed}");
+        return Err(wrong(why));
+    }
+    // The presets of other connectors are named after their own releases, which engines don't publish.
+    let row = Preset::named(&preset).ok().filter(|row| row.connector == Connector::MooncakeStore);
+    if let (Some(row), Some(version)) = (row, known.version) {
+        let right = Preset::of_version(row.connector, &version.to_string()).ok();
+        if let Some(right) = right.filter(|right| right.name != row.name) {
+            return Err(wrong(format!(
+                "the engines are vLLM {version}, whose keys are those of {}",
+                right.name
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// What is wrong with a configuration whatever the engines say: what is missing is taken to be something usual.

@@ -14,6 +14,35 @@ use crate::kvhash::{Algo, HashProfile, Seed, VllmVersion};
 /// From this Python 3.y on, strings hash by SipHash-1-3 instead of 2-4.
 const SIPHASH13_MINOR: u32 = 11;
 
+/// Which facts a configuration needs of the engines. Those that it does not use can't contradict it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Uses {
+    /// vLLM's block hash.
+    pub(super) algo: bool,
+    /// `--block-size`.
+    pub(super) block: bool,
+    /// `--model`.
+    pub(super) model: bool,
+    /// All of it, not just the last path component.
+    pub(super) whole_model: bool,
+}
+
+pub(super) fn uses(config: &Config) -> Uses {
+    let scheme = named(config);
+    let ucm = scheme == HashScheme::Ucm;
+    let template = config.key.template.as_deref().unwrap_or("");
+    Uses {
+        algo: matches!(scheme, HashScheme::Vllm | HashScheme::Auto),
+        block: !is_lmcache(config),
+        model: config.key.preset.is_some() || ucm,
+        whole_model: (ucm && is_old_ucm(config)) || is_lmcache(config) || template.contains("model"),
+    }
+}
+
+fn is_old_ucm(config: &Config) -> bool {
+    config.hash.release.as_deref().is_some_and(|release| matches!(release, "0.2" | "0.3" | "0.4"))
+}
+
 /// Whether the chunks and digests are LMCache's, not the engine's.
 pub(super) fn is_lmcache(config: &Config) -> bool {
     matches!(named(config), HashScheme::Lmcache | HashScheme::LmcacheMp)
@@ -143,7 +172,7 @@ fn lmcache(config: &Config, known: &Known) -> Result<EngineProfile, Trouble> {
 }
 
 fn version(known: &Known) -> Result<VllmVersion, Trouble> {
-    Known::need(&known.version, "hash.version")
+    known.need_version()
 }
 
 fn seed(config: &Config) -> Seed {

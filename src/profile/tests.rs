@@ -46,9 +46,10 @@ fn the_engines_fill_what_is_left_out() {
     let naming = naming(&config, &[engine(1, |_| ()), engine(2, |_| ())]).unwrap();
     assert_eq!(naming.hasher.block_tokens().get(), 32);
     assert_eq!(naming.keys.as_ref().unwrap().block_tokens(), 32);
-    let names: Vec<&str> = naming.models.iter().map(|model| model.name.as_str()).collect();
+    let models = naming.models.unwrap();
+    let names: Vec<&str> = models.iter().map(|model| model.name.as_str()).collect();
     assert_eq!(names, ["qwen", "sql"]);
-    assert_eq!(naming.models[1].adapter_path.as_deref(), Some("/adapters/sql"));
+    assert_eq!(models[1].adapter_path.as_deref(), Some("/adapters/sql"));
 }
 
 #[test]
@@ -77,7 +78,10 @@ fn a_contradiction_names_both() {
         "vLLM's release: engine p:1 (/version) says 0.32.0, but engine p:2 (/version) says 0.30.1: \
          they must be the same, or the gateway and the engines hash differently"
     );
-    let model = config(|c| c.key.model = Some("/models/other".to_owned()));
+    let model = config(|c| {
+        c.key.preset = Some("mooncake-store-0.30".to_owned());
+        c.key.model = Some("/models/other".to_owned());
+    });
     let said = refused(&model, &[engine(1, |_| ())]);
     assert!(
         said.contains("(key.model) says /models/other, but engine p:1 (/v1/models) says /models/Qwen3-8B"),
@@ -103,7 +107,7 @@ fn what_no_engine_can_mend_is_refused_early() {
     for (change, said) in [
         (
             (|c| c.key.preset = Some("mooncake".to_owned())) as fn(&mut Config),
-            "[key] mooncake: there is no key preset `mooncake`",
+            "key.preset = \"mooncake\": there is no key preset `mooncake`",
         ),
         (
             |c| {
@@ -132,9 +136,12 @@ fn what_no_engine_can_mend_is_refused_early() {
                 c.key.preset = Some("ascend-0.19.1".to_owned());
                 (c.key.pcp, c.key.pp) = (2, 2);
             },
-            "[key] ascend-0.19.1: AscendStore of this version writes wrong pp_rank values when pcp and pp are both above 1",
+            "key.preset = \"ascend-0.19.1\": AscendStore of this version writes wrong pp_rank values when pcp and pp are both above 1",
         ),
-        (|c| c.hash.scheme = HashScheme::Ucm, "hash.release is not set: UCM needs it"),
+        (
+            |c| c.hash.scheme = HashScheme::Ucm,
+            "hash.release is not set, and engines don't publish it: UCM needs it",
+        ),
     ] {
         let refusal = refuse_early(&config(change)).err().map(|trouble| trouble.to_string());
         assert_eq!(refusal.unwrap_or_default(), said);
@@ -179,4 +186,61 @@ fn context_parallel_engines_hash_longer_blocks() {
     assert_eq!(of("0.26.0"), 64);
     let published = engine(1, |facts| cache(facts).hash_block_tokens = Some(16));
     assert_eq!(naming(&wide, &[published]).unwrap().hasher.block_tokens().get(), 16, "its own word wins");
+}
+
+#[test]
+fn what_makes_no_difference_is_no_contradiction() {
+    let fine = |change: fn(&mut Config), engines: &[Published]| naming(&config(change), engines).map(drop);
+    let patched = engine(2, |facts| facts.version = Some("0.32.4".to_owned()));
+    assert_eq!(fine(|_| (), &[engine(1, |_| ()), patched]), Ok(()), "both hash alike");
+    let elsewhere = engine(2, |facts| facts.models[0].root = Some("/mnt/Qwen3-8B/".to_owned()));
+    let pool = |c: &mut Config| c.key.preset = Some("mooncake-store-0.30".to_owned());
+    assert_eq!(fine(pool, &[engine(1, |_| ()), elsewhere]), Ok(()), "keys have the last component only");
+    let other_hash = engine(2, |facts| cache(facts).hash_algo = Some("sha256".to_owned()));
+    assert_eq!(fine(|c| c.hash.scheme = HashScheme::Ems, &[engine(1, |_| ()), other_hash]), Ok(()));
+}
+
+#[test]
+fn only_the_configurations_own_contradictions_stop_the_start() {
+    let other = engine(2, |facts| cache(facts).block_tokens = Some(64));
+    let trouble = naming(&config(|_| ()), &[engine(1, |_| ()), other]).unwrap_err();
+    assert!(!trouble.is_configured() && !trouble.may_pass());
+    let trouble = naming(&config(|c| c.hash.block_tokens = 64), &[engine(1, |_| ())]).unwrap_err();
+    assert!(trouble.is_configured());
+}
+
+#[test]
+fn a_preset_of_another_release_or_of_other_blocks_is_refused() {
+    let pool = |preset: &str| config(|c| c.key.preset = Some(preset.to_owned()));
+    let old = engine(1, |facts| facts.version = Some("0.24.0".to_owned()));
+    assert_eq!(
+        refused(&pool("mooncake-store-0.30"), &[old]),
+        "key.preset = \"mooncake-store-0.30\": the engines are vLLM 0.24.0, whose keys are those of mooncake-store-0.24"
+    );
+    let finer = engine(1, |facts| cache(facts).hash_block_tokens = Some(16));
+    let ucm = config(|c| {
+        c.key.preset = Some("ascend-0.26".to_owned());
+        (c.key.tp, c.key.dcp) = (2, 2);
+        c.hash.scheme = HashScheme::Ems;
+    });
+    assert!(refused(&ucm, &[finer]).starts_with("key.preset = \"ascend-0.26\": "));
+}
+
+#[test]
+fn a_release_that_is_none_is_said() {
+    let built = engine(1, |facts| facts.version = Some("dev".to_owned()));
+    assert_eq!(
+        refused(&config(|_| ()), std::slice::from_ref(&built)),
+        "hash.version = \"dev\": an engine says so, and it is no release known here: set the one that it hashes like"
+    );
+    assert!(naming(&config(|c| c.hash.version = Some("0.32.0".to_owned())), &[built]).is_ok());
+}
+
+#[test]
+fn groups_do_not_need_the_block_size_to_be_looked_at() {
+    let hybrid = config(|c| {
+        c.key.preset = Some("ascend-0.26".to_owned());
+        c.key.groups = vec!["64:full".to_owned(), "64:window".to_owned()];
+    });
+    assert_eq!(refuse_early(&hybrid), Ok(()));
 }

@@ -87,6 +87,15 @@ impl Chat {
         contents.flatten().any(is_media)
     }
 
+    /// Adds variables that the request does not set.
+    pub(super) fn complete(&mut self, defaults: &Map<String, Value>) {
+        for (name, value) in defaults {
+            if !self.kwargs.contains_key(name) && !value.is_null() {
+                self.kwargs.insert(name.clone(), value.clone());
+            }
+        }
+    }
+
     /// The template's variables as the chat endpoint completes them from `reasoning_effort`, and the documents.
     pub fn variables(&self) -> (&Map<String, Value>, &Value) {
         (&self.kwargs, &self.documents)

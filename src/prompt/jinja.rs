@@ -17,6 +17,11 @@ const RECURSION: usize = 100;
 #[error("the template refuses the conversation")]
 pub(super) struct Raised;
 
+/// Marks an error of `strftime_now` without a date.
+#[derive(Debug, thiserror::Error)]
+#[error("the date is not known")]
+pub(super) struct NoDate;
+
 /// `ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[…, loopcontrols])`.
 pub(super) fn environment() -> Environment<'static> {
     let mut env = Environment::new();
@@ -54,6 +59,10 @@ fn raise_exception(message: &str) -> Result<Value, Error> {
 }
 
 fn strftime_now(state: &State, format: &str) -> Result<String, Error> {
+    if state.lookup(TODAY).is_none() {
+        let error = Error::new(ErrorKind::InvalidOperation, "strftime_now: the engine's date is not known");
+        return Err(error.with_source(NoDate));
+    }
     let field = |at: usize| state.lookup(TODAY)?.get_item_by_index(at).ok()?.as_usize();
     let today = || {
         Some(Today {

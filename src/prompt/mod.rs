@@ -24,6 +24,8 @@ mod walk;
 
 use std::sync::Arc;
 
+use serde_json::{Map, Value};
+
 use crate::codec::json::Object;
 use crate::dialect::Api;
 
@@ -70,6 +72,10 @@ pub enum Reason {
     Limit,
     /// The text is longer than [`MAX_TEXT_BYTES`].
     TooLong,
+    /// The template prints the date, and the engines' is not known, or is about to change.
+    Date,
+    /// Engines encode this model's chats by code of their own, not by its template (gpt-oss, Mistral).
+    Encoder,
     /// The tokenizer failed on the text.
     Tokenizer,
     /// There is no tokenizer.
@@ -97,7 +103,7 @@ pub enum Reason {
 
 impl Reason {
     /// All of them, for tables.
-    pub const ALL: [Reason; 25] = [
+    pub const ALL: [Reason; 27] = [
         Reason::Api,
         Reason::Media,
         Reason::Embeds,
@@ -112,6 +118,8 @@ impl Reason {
         Reason::Rejected,
         Reason::Limit,
         Reason::TooLong,
+        Reason::Date,
+        Reason::Encoder,
         Reason::Tokenizer,
         Reason::NoTokenizer,
         Reason::Constraint,
@@ -142,6 +150,8 @@ impl Reason {
             Reason::Rejected => "rejected",
             Reason::Limit => "limit",
             Reason::TooLong => "too_long",
+            Reason::Date => "date",
+            Reason::Encoder => "encoder",
             Reason::Tokenizer => "tokenizer",
             Reason::NoTokenizer => "no_tokenizer",
             Reason::Constraint => "constraint",
@@ -186,6 +196,10 @@ pub struct Prompter {
     template: Option<ChatTemplate>,
     tokenizer: Option<Arc<dyn Tokenize>>,
     cache: PrefixCache,
+    /// Variables of the template that requests don't set.
+    defaults: Map<String, Value>,
+    /// Why no chat is exact, whatever it says.
+    no_chats: Option<Reason>,
 }
 
 impl Prompter {
@@ -195,12 +209,26 @@ impl Prompter {
         tokenizer: Option<Arc<dyn Tokenize>>,
         cache: PrefixCache,
     ) -> Self {
-        Self { template, tokenizer, cache }
+        Self { template, tokenizer, cache, defaults: Map::new(), no_chats: None }
     }
 
-    /// The prompt of a request; `today` is what the engine's calendar shows.
-    pub fn prompt(&self, api: Api, body: &Object, today: Today) -> Prompt {
-        match self.tokens(api, body, today) {
+    /// With variables for the template where requests don't set them: the engines' `--default-chat-template-kwargs`.
+    #[must_use]
+    pub fn with_defaults(mut self, defaults: Map<String, Value>) -> Self {
+        self.defaults = defaults;
+        self
+    }
+
+    /// For a model whose chats are not known here, for a reason that lies in the model.
+    #[must_use]
+    pub fn without_chats(mut self, why: Reason) -> Self {
+        self.no_chats = Some(why);
+        self
+    }
+
+    /// The prompt of a request; `today` is what the engine's calendar shows, `None` if that is not known.
+    pub fn prompt(&self, api: Api, body: &Object, today: impl Into<Option<Today>>) -> Prompt {
+        match self.tokens(api, body, today.into()) {
             Ok(tokens) => Prompt { tokens, exactness: Exactness::Exact },
             Err(reason) => Prompt::unknown(reason),
         }
@@ -216,13 +244,15 @@ impl Prompter {
         self.cache.stats()
     }
 
-    fn tokens(&self, api: Api, body: &Object, today: Today) -> Result<Arc<[u32]>, Reason> {
+    fn tokens(&self, api: Api, body: &Object, today: Option<Today>) -> Result<Arc<[u32]>, Reason> {
         match PromptSource::read(api, body)? {
             PromptSource::TokenIds(ids) => Ok(ids),
             PromptSource::Text { text, add_special_tokens } => self.encode(&text, add_special_tokens),
-            PromptSource::Messages(chat) => {
+            PromptSource::Messages(mut chat) => {
                 // Before the work of rendering.
                 self.tokenizer.as_ref().ok_or(Reason::NoTokenizer)?;
+                self.no_chats.map_or(Ok(()), Err)?;
+                chat.complete(&self.defaults);
                 let add_special_tokens = chat.add_special_tokens;
                 let text = self.template.as_ref().ok_or(Reason::NoTemplate)?.render(*chat, today)?;
                 self.encode(&text, add_special_tokens)

@@ -11,7 +11,7 @@ use super::Reason;
 use super::chat::Chat;
 use super::continued::{cut_at_tag, tag_final_message};
 use super::detect::{content_format, unknown_construct};
-use super::jinja::{Raised, TODAY, environment, syntax_config, with_generation_tags};
+use super::jinja::{NoDate, Raised, TODAY, environment, syntax_config, with_generation_tags};
 use super::message::{conversation, developers_to_system};
 use super::pyvalue::from_json;
 use super::strftime::Today;
@@ -154,11 +154,11 @@ impl ChatTemplate {
         self.environment.add_template_owned(name, text).map_err(syntax)
     }
 
-    /// The text of a conversation.
+    /// The text of a conversation; `today` is what the engine's calendar shows, `None` if that is not known.
     ///
     /// # Errors
     /// What keeps the text from being known.
-    pub fn render(&self, chat: Chat, today: Today) -> Result<String, Reason> {
+    pub fn render(&self, chat: Chat, today: impl Into<Option<Today>>) -> Result<String, Reason> {
         let named = |name| self.sources.iter().find(|source| source.name == name);
         let tool_use = chat.tools.as_ref().and_then(|_| named(TOOL_USE));
         let source = tool_use.or_else(|| named(DEFAULT)).ok_or(Reason::NoTemplate)?;
@@ -183,7 +183,9 @@ impl ChatTemplate {
         set("tools", chat.tools.map_or(Value::from(()), |tools| from_json(serde_json::Value::Array(tools))));
         set("documents", from_json(chat.documents));
         set("add_generation_prompt", chat.add_generation_prompt.into());
-        set(TODAY, Value::from(vec![u32::from(today.year), today.month.into(), today.day.into()]));
+        if let Some(Today { year, month, day }) = today.into() {
+            set(TODAY, Value::from(vec![u32::from(year), month.into(), day.into()]));
+        }
         let text = self.run(source.name, Value::from_pairs(variables), chat.source_bytes)?;
         match final_text {
             Some(wanted) => cut_at_tag(text, &wanted).ok_or(Reason::Rejected),
@@ -222,6 +224,9 @@ fn reason_of(error: &Error) -> Reason {
     while let Some(error) = next {
         if error.is::<Raised>() {
             return Reason::Rejected;
+        }
+        if error.is::<NoDate>() {
+            return Reason::Date;
         }
         if error.downcast_ref::<Error>().is_some_and(|error| error.kind() == ErrorKind::OutOfFuel) {
             return Reason::Limit;

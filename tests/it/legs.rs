@@ -216,12 +216,17 @@ async fn a_prefill_answer_cut_anywhere_goes_elsewhere() {
 async fn a_handoff_that_is_too_old_is_not_used() {
     let mut script = hasty();
     script.config.engine.lease_ms = 100;
-    script.config.retry.delay_ms = 400.0;
+    script.config.retry.delay_ms = 2_000.0;
+    script.config.retry.delay_max_ms = 2_000.0;
     let stage = Stage::set(script).await;
     // The first decoder refuses the connection: the hand-off is unused, but after the pause it is past its lease.
     stage.decoders_fail(&Fault::always(What::Refuse));
     let healing = async {
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        while stage.seen(&stage.prefillers).is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // Half of the shortest pause before the second attempt.
+        tokio::time::sleep(Duration::from_millis(500)).await;
         stage.heal();
     };
     let request = body(false);

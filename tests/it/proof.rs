@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use pd_proxy::intake::today;
+use pd_proxy::prompt::Today;
 use pd_proxy::sim::{Engine, EngineSpec, Fault, Role, What};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -17,6 +17,8 @@ use crate::common::model;
 use crate::common::stage::fast;
 use crate::surface::{samples, until};
 
+/// The template does not print it.
+const TODAY: Today = Today { year: 2026, month: 3, day: 7 };
 const TEMPLATE: &str = "qwen3";
 const CHAT: &str = "/v1/chat/completions";
 const STREAM: &str =
@@ -39,7 +41,7 @@ fn changed(tokens: &mut [u32]) {
 
 /// An engine of the model whose files the gateway has, but for `change`.
 fn spec(change: fn(&mut [u32])) -> EngineSpec {
-    EngineSpec { tokenize: Some(model::tokenizing(TEMPLATE, today(), change)), ..fast() }
+    EngineSpec { tokenize: Some(model::tokenizing(TEMPLATE, TODAY, change)), ..fast() }
 }
 
 async fn start(spec: EngineSpec, role: Role, at: SocketAddr) -> Engine {
@@ -324,43 +326,41 @@ async fn a_contradiction_stops_the_start_and_names_both() {
             ),
         ),
         (
-            "key.model=/weights/M",
+            "key.model=/weights/M key.preset=mooncake-store-0.30",
             format!(
                 "the model: the configuration (key.model) says /weights/M, but engine {at} (/v1/models) says /models/sim"
             ),
         ),
     ] {
-        assert_eq!(refused(&[&engine], &[setting]), format!("pd-proxy: {message}{end}"), "{setting}");
+        let settings: Vec<&str> = setting.split(' ').collect();
+        assert_eq!(refused(&[&engine], &settings), format!("pd-proxy: {message}{end}"), "{setting}");
     }
 
-    for (other, what, ours, theirs) in [
-        (
-            EngineSpec { block_tokens: 32, ..fast() },
-            "the block size",
-            "(/metrics) says 16",
-            "(/metrics) says 32",
-        ),
-        (
-            EngineSpec { hash_algo: "xxhash".into(), ..fast() },
-            "the hash algorithm",
-            "(/metrics) says sha256",
-            "(/metrics) says xxhash",
-        ),
-        (
-            EngineSpec { version: "0.31.0".into(), ..fast() },
-            "vLLM's release",
-            "(/version) says 0.32.0",
-            "(/version) says 0.31.0",
-        ),
+}
+
+/// As they do while they are upgraded one by one: nobody is refused for that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn engines_that_contradict_each_other_leave_blocks_unnamed_until_they_agree() {
+    for (other, what) in [
+        (EngineSpec { block_tokens: 32, ..fast() }, "the block size"),
+        (EngineSpec { hash_algo: "sha256_cbor".into(), ..fast() }, "the hash algorithm"),
+        (EngineSpec { version: "0.30.0".into(), ..fast() }, "vLLM's release"),
     ] {
-        let other = prefiller(other).await;
-        let mut said = [format!("engine {at} {ours}"), format!("engine {} {theirs}", other.addr())];
-        // Engines are looked at in the order of their names.
-        if at.to_string() > other.addr().to_string() {
-            said.reverse();
-        }
-        let message = format!("pd-proxy: {what}: {}, but {}{end}", said[0], said[1]);
-        assert_eq!(refused(&[&engine, &other], &[]), message);
+        let (engine, other) = (prefiller(fast()).await, prefiller(other).await);
+        let decode = decoder().await;
+        let (engine_at, other_at) = (engine.addr().to_string(), other.addr().to_string());
+        let line = ["--host", "127.0.0.1", "--port", "0", "--prefill", &engine_at, &other_at];
+        let decode_at = decode.addr().to_string();
+        let sets = ["--set", "prompt.tokens=engine", "--set", "hash.seed=0", "--set", OFTEN];
+        let mut process = Process::start(&[&line[..], &["--decode", &decode_at], &sets[..]].concat(), &[]);
+        let gateway = process.address();
+        process.wait_for("ready");
+        let said = process.said(&format!("blocks can't be named: {what}"));
+        assert_eq!(said, 1, "{what}");
+        becomes(gateway, NAMED, 0.0).await;
+        chat(gateway).await;
+        other.stop().await;
+        becomes(gateway, NAMED, 1.0).await;
     }
 }
 
@@ -368,7 +368,7 @@ async fn a_contradiction_stops_the_start_and_names_both() {
 fn what_no_engine_can_mend_is_refused_by_start_and_check() {
     let long = format!("key.model={}", "m".repeat(250));
     for (settings, message) in [
-        (vec!["key.preset=mooncake"], "[key] mooncake: there is no key preset `mooncake`"),
+        (vec!["key.preset=mooncake"], "key.preset = \"mooncake\": there is no key preset `mooncake`"),
         (
             vec!["hash.algo=xxhash"],
             "[hash]: without PYTHONHASHSEED, xxhash block hashes differ in every engine process: set it",
@@ -377,10 +377,10 @@ fn what_no_engine_can_mend_is_refused_by_start_and_check() {
             vec!["hash.version=0.9"],
             "hash.version = \"0.9\": block hashes of vLLM 0.9.0 are unknown: 0.10.2 is the oldest",
         ),
-        (vec!["hash.scheme=ucm"], "hash.release is not set: UCM needs it"),
+        (vec!["hash.scheme=ucm"], "hash.release is not set, and engines don't publish it: UCM needs it"),
         (
             vec!["key.preset=ascend-0.26", "key.store=memcache", &long],
-            "[key] ascend-0.26: keys of 398 bytes: MemCache takes at most 256",
+            "key.preset = \"ascend-0.26\": keys of 398 bytes: MemCache takes at most 256",
         ),
         (
             vec!["key.preset=ascend-0.26", "key.groups=64:windowed"],

@@ -2,7 +2,7 @@
 """Compares the block hashes in a real vLLM engine's KV events with what `pd-proxy keys` makes of the same requests.
 
 kv_events.sh runs it once per way of hashing. It starts the engine itself, because its socket must listen before the
-engine connects, or events are lost. Exit status 0: equal throughout.
+engine connects, or events are lost. Exit status 0: equal throughout. The engine is left running.
 """
 import argparse
 import json
@@ -88,11 +88,7 @@ CHATS = [
     ),
     (
         "tool call beside words, no answer yet",
-        {
-            "messages": [user("Calling with words. " + PARA), called("Let me see. "), RESULT],
-            "tools": TOOLS,
-            "tool_choice": "none",
-        },
+        {"messages": [user("Calling with words. " + PARA), called("Let me see. "), RESULT], "tools": TOOLS},
         ["tools"],
     ),
     ("Chinese and emoji", {"messages": [system("你是一个助手。"), user("世界 😀 👩‍👩‍👧 naïve é \u2028 \ufeff " * 6)]}, []),
@@ -150,6 +146,15 @@ COMPLETIONS = [
     ("completion in Chinese", {"prompt": "完成 😀 \u2029 \x7f\t" * 9}, []),
     ("completion of token ids", {"prompt": [(17 + 7 * i) % 2000 + 3 for i in range(160)]}, []),
     ("completion with cache_salt", {"prompt": "A salted completion. " + PARA * 5, "cache_salt": "t2"}, ["cache_salt"]),
+]
+
+# Name; request that the engine serves, and whose tokens are not known outside of it; the reason that is given.
+UNKNOWN = [
+    (
+        'tools, and tool_choice "none"',
+        {"messages": [system("No calls. "), user(PARA)], "tools": TOOLS, "tool_choice": "none"},
+        "constraint",
+    ),
 ]
 
 
@@ -317,6 +322,19 @@ def compare(engine, gateways, form, thinks, case):
     return not wrong, misses, len(chain), new
 
 
+def unknown(engine, gateway, case):
+    """Prints a line on a prompt that the engine serves; whether its tokens are unknown, for exactly this reason."""
+    name, request, reason = case
+    request = {"model": "tiny", "temperature": 0, "max_tokens": 1, "return_token_ids": True, **request}
+    body = json.dumps(request, ensure_ascii=False)
+    tokens, chain, _new = engine.ask("/v1/chat/completions", body)
+    listing = gateway.keys(body)
+    found = listing["exact"], listing["reason"], listing["tokens"], listing["blocks"]
+    right = found == (False, reason, [], [])
+    print(f"{'ok' if right else 'WRONG'} chat: {name}: {len(tokens)} tokens, {len(chain)} blocks not named: {found[1]}")
+    return right
+
+
 def main():
     parser = argparse.ArgumentParser()
     for flag in ("gateway", "rig", "model", "port", "block", "algo", "seed", "form"):
@@ -333,7 +351,8 @@ def main():
     equal, missed, blocks, new = (sum(column) for column in zip(*found))
     print(f"{equal} of {len(cases)} prompts equal, {blocks} blocks, {new} new ones in {engine.batches} event batches")
     print(f"with a wrong seed {missed} of {len(cases)} prompts have no hash in common with the engine")
-    sys.exit(0 if equal == missed == len(cases) else 1)
+    right = [unknown(engine, gateways[0], case) for case in UNKNOWN]
+    sys.exit(0 if equal == missed == len(cases) and all(right) else 1)
 
 
 if __name__ == "__main__":
