@@ -219,11 +219,9 @@ impl BlockIndex {
     fn store_one(&mut self, hash: u64, slot: u16, tier: usize, bit: u8) {
         let floor = self.slots[usize::from(slot)].floor();
         let cells = self.blocks.entry(hash).or_default();
-        if let Some(cell) = cells.iter_mut().find(|cell| cell.slot == slot) {
-            if cell.stamp >= floor {
-                cell.tiers[tier] |= bit;
-                return;
-            }
+        if let Some(cell) = cells.iter_mut().find(|cell| cell.slot == slot && cell.stamp >= floor) {
+            cell.tiers[tier] |= bit;
+            return;
         }
         let mut fresh = Cell { slot, tiers: [0; 3], stamp: self.slots[usize::from(slot)].push(hash) };
         fresh.tiers[tier] = bit;

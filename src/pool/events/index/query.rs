@@ -80,11 +80,10 @@ impl BlockIndex {
             let mut any = 0;
             for reach in REACHES {
                 let at = reach as usize;
-                for word in 0..WORDS {
-                    let stopped = open[at][word] & !seen[at][word];
-                    open[at][word] &= seen[at][word];
-                    any |= open[at][word];
-                    settle(&mut found, stopped, word, (at, depth));
+                for (word, (open, seen)) in open[at].iter_mut().zip(seen[at]).enumerate() {
+                    settle(&mut found, *open & !seen, word, (at, depth));
+                    *open &= seen;
+                    any |= *open;
                 }
             }
             if any == 0 {
@@ -93,8 +92,8 @@ impl BlockIndex {
             depth += 1;
         }
         for reach in REACHES {
-            for word in 0..WORDS {
-                settle(&mut found, open[reach as usize][word], word, (reach as usize, depth));
+            for (word, open) in open[reach as usize].into_iter().enumerate() {
+                settle(&mut found, open, word, (reach as usize, depth));
             }
         }
         let named = found.into_iter().zip(0_u16..).filter(|(found, _)| found[Reach::Anywhere as usize] > 0);
