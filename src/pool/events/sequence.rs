@@ -158,7 +158,7 @@ mod tests {
 
     fn at(last: u64) -> Cursor {
         let mut cursor = Cursor::default();
-        cursor.took(last, last * 10);
+        cursor.took(last, last.wrapping_mul(10));
         cursor
     }
 

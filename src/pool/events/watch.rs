@@ -23,7 +23,7 @@ use super::zmtp::{Address, Connection, LinkError, Listener, Role, Stream};
 /// Most data-parallel ranks that one publisher speaks for.
 const MAX_RANKS: usize = 64;
 /// Dead entries given back at a time, while others may read the index.
-const SWEEP_ENTRIES: usize = 4096;
+const SWEEP_ENTRIES: usize = 256;
 /// Most times that one replay is asked for again, because the engine left batches out of it.
 const REPLAY_ROUNDS: u32 = 64;
 

@@ -160,11 +160,14 @@ fn stamps_start_anew_when_they_are_used_up() {
     assert_eq!((of(&index, a, &prompt([1])), index.entries()), ([1, 1, 1], 1));
 }
 
+/// What is held (hash, medium, group), and in which order hashes came.
+type Held = (BTreeSet<(u64, usize, u32)>, Vec<u64>);
+
 /// A model that keeps what it was told, as a list per holder and kind.
 #[derive(Default)]
 struct Model {
-    /// (hash, tier, group) that are held, and in which order hashes came; for each (holder, in a pool).
-    slots: BTreeMap<(usize, bool), (BTreeSet<(u64, usize, u32)>, Vec<u64>)>,
+    /// For each holder, in its own memory and in a pool.
+    slots: BTreeMap<(usize, bool), Held>,
 }
 
 impl Model {
