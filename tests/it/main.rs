@@ -15,6 +15,7 @@ mod keys;
 mod layers;
 mod legs;
 mod proof;
+mod pool_events;
 mod surface;
 mod tidy;
 mod vectors;

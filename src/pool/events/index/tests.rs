@@ -1,0 +1,306 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::kvhash::BlockHash;
+
+fn index(blocks: usize) -> BlockIndex {
+    BlockIndex::new(IndexLimits { holders: 8, blocks })
+}
+
+fn hash(number: u64) -> BlockHash {
+    BlockHash::from(number.to_be_bytes())
+}
+
+fn prompt(numbers: impl IntoIterator<Item = u64>) -> Vec<BlockHash> {
+    numbers.into_iter().map(hash).collect()
+}
+
+fn stored(hashes: &[u64], medium: Medium, group: Option<u32>) -> Event {
+    Event::Stored(Stored { hashes: hashes.to_vec(), medium, group, block_tokens: 16, ..Stored::default() })
+}
+
+fn removed(hashes: &[u64], medium: Medium, group: Option<u32>) -> Event {
+    Event::Removed(Removed { hashes: hashes.to_vec(), medium, group })
+}
+
+/// Leading blocks in HBM, in own memory, anywhere.
+fn of(index: &BlockIndex, holder: HolderId, hashes: &[BlockHash]) -> [u32; 3] {
+    let found = index.leading(holder, hashes);
+    let all = index.leading_all(hashes).into_iter().find(|it| it.holder == holder);
+    let none = Leading { holder, hbm_blocks: 0, own_blocks: 0, blocks: 0 };
+    assert_eq!(all.unwrap_or(none), found, "one and all disagree");
+    [found.hbm_blocks, found.own_blocks, found.blocks]
+}
+
+#[test]
+fn a_prefix_ends_at_the_first_hole() {
+    let mut index = index(100);
+    let (a, b) = (index.holder("a", 0).unwrap(), index.holder("b", 0).unwrap());
+    index.apply(a, &stored(&[1, 2, 3], Medium::Gpu, Some(0)));
+    index.apply(b, &stored(&[1, 3], Medium::Gpu, Some(0)));
+    index.apply(b, &stored(&[2], Medium::Cpu, Some(0)));
+    let asked = prompt([1, 2, 3, 4]);
+    assert_eq!(of(&index, a, &asked), [3, 3, 3]);
+    assert_eq!(of(&index, b, &asked), [1, 3, 3]);
+    assert_eq!(index.leading_all(&prompt([4, 1])), []);
+    assert_eq!(index.leading_all(&[]), []);
+    assert_eq!(index.block_tokens(a), 16);
+}
+
+#[test]
+fn a_block_stays_until_the_last_group_and_tier_let_go() {
+    let mut index = index(100);
+    let a = index.holder("a", 0).unwrap();
+    let asked = prompt([1]);
+    for group in [0, 1, 9] {
+        index.apply(a, &stored(&[1], Medium::Gpu, Some(group)));
+    }
+    index.apply(a, &stored(&[1], Medium::Cpu, Some(0)));
+    index.apply(a, &removed(&[1], Medium::Gpu, Some(0)));
+    assert_eq!(of(&index, a, &asked), [1, 1, 1]);
+    index.apply(a, &removed(&[1], Medium::Gpu, None));
+    assert_eq!(of(&index, a, &asked), [0, 1, 1]);
+    index.apply(a, &removed(&[1], Medium::Cpu, Some(0)));
+    assert_eq!((of(&index, a, &asked), index.entries()), ([0, 0, 0], 0));
+    index.apply(a, &removed(&[1], Medium::Cpu, Some(0)));
+    assert_eq!(index.held_blocks(a), (0, 0));
+}
+
+#[test]
+fn windows_alone_make_no_prefix() {
+    let mut index = index(100);
+    let a = index.holder("a", 0).unwrap();
+    let window = |hashes: &[u64]| {
+        Event::Stored(Stored { hashes: hashes.to_vec(), group: Some(1), windowed: true, ..Stored::default() })
+    };
+    index.apply(a, &window(&[1, 2]));
+    assert_eq!(of(&index, a, &prompt([1, 2])), [2, 2, 2], "a model that has nothing else");
+    index.apply(a, &stored(&[1], Medium::Gpu, Some(0)));
+    assert_eq!(of(&index, a, &prompt([1, 2])), [1, 1, 1]);
+}
+
+#[test]
+fn what_was_put_into_a_pool_fills_holes_and_survives_a_reset() {
+    let mut index = index(100);
+    let a = index.holder("a", 0).unwrap();
+    index.apply(a, &stored(&[1, 4], Medium::Gpu, None));
+    index.apply(a, &stored(&[2, 3], Medium::Pool, None));
+    let asked = prompt([1, 2, 3, 4, 5]);
+    assert_eq!(of(&index, a, &asked), [1, 1, 4]);
+    index.apply(a, &stored(&[1], Medium::Pool, None));
+    index.apply(a, &Event::Cleared);
+    assert_eq!(of(&index, a, &asked), [0, 0, 3]);
+    assert_eq!(index.held_blocks(a), (0, 3));
+    index.clear(a);
+    assert_eq!(of(&index, a, &asked), [0, 0, 0]);
+}
+
+#[test]
+fn the_oldest_go_first_and_the_pool_counts_apart() {
+    let mut index = index(3);
+    let a = index.holder("a", 0).unwrap();
+    index.apply(a, &stored(&[1, 2, 3], Medium::Gpu, None));
+    index.apply(a, &stored(&(100..200).collect::<Vec<_>>(), Medium::Pool, None));
+    assert_eq!(index.held_blocks(a), (3, 3));
+    index.apply(a, &removed(&[1], Medium::Gpu, None));
+    index.apply(a, &stored(&[1, 4], Medium::Gpu, None));
+    assert_eq!(of(&index, a, &prompt([2])), [0, 0, 0], "2 was the oldest");
+    assert_eq!(of(&index, a, &prompt([3, 1, 4])), [3, 3, 3]);
+    assert_eq!(index.entries(), 6);
+}
+
+#[test]
+fn names_are_given_back_and_taken_again() {
+    let mut index = index(10);
+    let holders: Vec<HolderId> = (0..8).map(|rank| index.holder("a", rank).unwrap()).collect();
+    assert_eq!(index.holder("b", 0), None);
+    assert_eq!(index.holder("a", 3), Some(holders[3]));
+    index.apply(holders[3], &stored(&[1], Medium::Gpu, None));
+    index.release(holders[3]);
+    index.apply(holders[3], &stored(&[1], Medium::Gpu, None));
+    assert_eq!((index.name(holders[3]), index.find("a", 3)), (None, None));
+    let b = index.holder("b", 0).unwrap();
+    assert_eq!(b, holders[3]);
+    assert_eq!(of(&index, b, &prompt([1])), [0, 0, 0], "the last one's block");
+    assert!(!index.sweep(b, 10));
+    assert_eq!(index.entries(), 0);
+}
+
+#[test]
+fn clearing_is_one_step_and_sweeping_gives_back() {
+    let mut index = index(1000);
+    let a = index.holder("a", 0).unwrap();
+    let hashes: Vec<u64> = (0..1000).collect();
+    index.apply(a, &stored(&hashes, Medium::Gpu, None));
+    index.clear(a);
+    assert_eq!((index.held_blocks(a), index.entries()), ((0, 0), 1000));
+    index.apply(a, &stored(&[500], Medium::Gpu, None));
+    assert_eq!(of(&index, a, &prompt([500])), [1, 1, 1]);
+    assert!(index.sweep(a, 10));
+    while index.sweep(a, 100) {}
+    assert_eq!((index.entries(), of(&index, a, &prompt([500]))), (1, [1, 1, 1]));
+}
+
+#[test]
+fn stamps_start_anew_when_they_are_used_up() {
+    let mut index = index(3);
+    let a = index.holder("a", 0).unwrap();
+    index.slots[0].wear(u32::MAX - 3);
+    for hash in 0..20 {
+        index.apply(a, &stored(&[hash], Medium::Gpu, None));
+    }
+    assert_eq!(of(&index, a, &prompt([17, 18, 19])), [3, 3, 3]);
+    assert_eq!(index.entries(), 3);
+    index.slots[0].wear(u32::MAX - 1);
+    index.clear(a);
+    index.apply(a, &stored(&[1], Medium::Gpu, None));
+    assert_eq!((of(&index, a, &prompt([1])), index.entries()), ([1, 1, 1], 1));
+}
+
+/// What is held (hash, medium, group), and in which order hashes came.
+type Held = (BTreeSet<(u64, usize, u32)>, Vec<u64>);
+
+/// A model that keeps what it was told, as a list per holder and kind.
+#[derive(Default)]
+struct Model {
+    /// For each holder, in its own memory and in a pool.
+    slots: BTreeMap<(usize, bool), Held>,
+}
+
+impl Model {
+    fn apply(&mut self, holder: usize, event: &Event, limit: usize) {
+        match event {
+            Event::Stored(it) => {
+                let (held, order) = self.slots.entry((holder, it.medium == Medium::Pool)).or_default();
+                for &hash in &it.hashes {
+                    held.insert((hash, it.medium as usize, it.group.unwrap_or(0)));
+                    if !order.contains(&hash) {
+                        order.push(hash);
+                    }
+                    if order.len() > limit {
+                        let oldest = order.remove(0);
+                        held.retain(|(hash, ..)| *hash != oldest);
+                    }
+                }
+            }
+            Event::Removed(it) => {
+                let (held, order) = self.slots.entry((holder, it.medium == Medium::Pool)).or_default();
+                held.retain(|&(hash, medium, group)| {
+                    !it.hashes.contains(&hash)
+                        || medium != it.medium as usize
+                        || it.group.is_some_and(|it| it != group)
+                });
+                order.retain(|hash| held.iter().any(|(held, ..)| held == hash));
+            }
+            Event::Cleared => drop(self.slots.remove(&(holder, false))),
+            Event::Other => {
+                self.slots.remove(&(holder, false));
+                self.slots.remove(&(holder, true));
+            }
+        }
+    }
+
+    fn leading(&self, holder: usize, hashes: &[u64]) -> [u32; 3] {
+        let has = |hash: u64, pool: bool, gpu: bool| {
+            self.slots.get(&(holder, pool)).is_some_and(|(held, _)| {
+                held.iter().any(|(it, medium, _)| *it == hash && (!gpu || *medium == Medium::Gpu as usize))
+            })
+        };
+        let count = |it: &dyn Fn(u64) -> bool| {
+            u32::try_from(hashes.iter().take_while(|hash| it(**hash)).count()).unwrap()
+        };
+        [
+            count(&|hash| has(hash, false, true)),
+            count(&|hash| has(hash, false, false)),
+            count(&|hash| has(hash, false, false) || has(hash, true, false)),
+        ]
+    }
+}
+
+fn an_event() -> impl Strategy<Value = (usize, Event)> {
+    let medium = prop_oneof![
+        4 => Just(Medium::Gpu),
+        1 => Just(Medium::Cpu),
+        1 => Just(Medium::Storage),
+        2 => Just(Medium::Pool),
+    ];
+    let hashes = prop::collection::vec(0..12_u64, 0..4);
+    let group = prop::option::of(0..3_u32);
+    let event = (0..20, hashes, medium, group).prop_map(|(kind, hashes, medium, group)| match kind {
+        0 => Event::Cleared,
+        // In this test, that all is to be cleared.
+        1 => Event::Other,
+        2..8 => removed(&hashes, medium, group),
+        _ => stored(&hashes, medium, group),
+    });
+    (0..3_usize, event)
+}
+
+proptest! {
+    #[test]
+    fn it_knows_what_a_simple_list_knows(
+        events in prop::collection::vec(an_event(), 0..80),
+        limit in 1..8_usize,
+        worn in any::<bool>(),
+    ) {
+        let mut index = index(limit);
+        let mut model = Model::default();
+        let holders: Vec<HolderId> = (0..3).map(|rank| index.holder("it", rank).unwrap()).collect();
+        if worn {
+            index.slots.iter_mut().for_each(|slot| slot.wear(u32::MAX - 9));
+        }
+        for (holder, event) in &events {
+            if *event == Event::Other {
+                index.clear(holders[*holder]);
+            } else {
+                index.apply(holders[*holder], event);
+            }
+            model.apply(*holder, event, limit);
+            for start in 0..12 {
+                let numbers: Vec<u64> = (start..12).collect();
+                for (at, id) in holders.iter().enumerate() {
+                    prop_assert_eq!(
+                        of(&index, *id, &prompt(numbers.iter().copied())),
+                        model.leading(at, &numbers)
+                    );
+                }
+            }
+            for (at, id) in holders.iter().enumerate() {
+                let held = |pool| model.slots.get(&(at, pool)).map_or(0, |(_, order)| order.len());
+                prop_assert_eq!(index.held_blocks(*id), (held(false), held(true)));
+            }
+        }
+        for id in &holders {
+            while index.sweep(*id, 1) {}
+            index.clear(*id);
+            while index.sweep(*id, 1) {}
+        }
+        prop_assert_eq!(index.entries(), 0);
+    }
+}
+
+#[test]
+#[ignore = "prints a time"]
+fn how_long_a_prompt_takes() {
+    let mut index = BlockIndex::new(IndexLimits { holders: 64, blocks: 4000 });
+    let hashes: Vec<BlockHash> =
+        (0..1000_u64).map(|it| hash(it.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
+    let numbers: Vec<u64> = hashes.iter().map(BlockHash::event_u64).collect();
+    for rank in 0..64_u32 {
+        let holder = index.holder("it", rank).unwrap();
+        index.apply(
+            holder,
+            &stored(&(0..3000).map(|it| u64::from(rank) << 32 | it).collect::<Vec<_>>(), Medium::Gpu, None),
+        );
+        let has = if rank < 4 { 1000 } else { 60 };
+        index.apply(holder, &stored(&numbers[..has], Medium::Gpu, None));
+    }
+    let start = Instant::now();
+    for _ in 0..100 {
+        assert_eq!(std::hint::black_box(index.leading_all(&hashes)).len(), 64);
+    }
+    println!("{:?} for 1000 blocks, 60 of which 64 holders have and the rest 4", start.elapsed() / 100);
+}

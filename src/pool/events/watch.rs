@@ -1,0 +1,407 @@
+//! Listening to one engine: its events go into the index, what was missed is asked for again, and what can't be known
+//! any more is forgotten.
+//!
+//! After each connection, and at each gap, the engine's replay socket is asked; meanwhile live batches wait in the
+//! sockets between. An engine that is not heard for [`Times::lost_ms`] has nothing in the index.
+
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::decode::{END_OF_REPLAY, Event, EventBatch, Frames};
+use super::index::{BlockIndex, HolderId};
+use super::sequence::{Cursor, Replay, Replayed, Step};
+use super::status::{Count, State, Status};
+use super::zmtp::{Address, Connection, LinkError, Listener, Role, Stream};
+
+/// Most data-parallel ranks that one publisher speaks for.
+const MAX_RANKS: usize = 64;
+/// Dead entries given back at a time, while others may read the index.
+const SWEEP_ENTRIES: usize = 256;
+/// Most times that one replay is asked for again, because the engine left batches out of it.
+const REPLAY_ROUNDS: u32 = 64;
+
+/// The index, as watches and their readers share it. Readers hold it for one look-up.
+pub type SharedIndex = Arc<RwLock<BlockIndex>>;
+
+/// An engine's publisher.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// Name of the instance in the index.
+    pub instance: Arc<str>,
+    /// Data-parallel rank, where batches don't tell.
+    pub rank: u32,
+    /// Where it publishes.
+    pub events: Address,
+    /// The engine connects to this address (its endpoint has no `*`) instead of listening there.
+    pub engine_connects: bool,
+    /// Its replay socket, if it has one. Without it, a gap empties the index.
+    pub replay: Option<Address>,
+    /// Beginning of the topics to listen to; empty for all.
+    pub topic: Box<str>,
+}
+
+/// How long things may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// A connection with its handshake.
+    pub connect_ms: u64,
+    /// Wait before the first repetition of a failed connection; each next one is twice as long.
+    pub retry_ms: u64,
+    /// Longest such wait.
+    pub retry_max_ms: u64,
+    /// Silence within a replay. vLLM looks for requests between batches, up to 0.1 s apart.
+    pub replay_quiet_ms: u64,
+    /// A replay as a whole.
+    pub replay_ms: u64,
+    /// An engine that is not heard for so long has nothing any more.
+    pub lost_ms: u64,
+}
+
+/// What listens to one engine. Dropped, its engine has nothing in the index.
+pub struct Watch {
+    source: Arc<Source>,
+    times: Times,
+    index: SharedIndex,
+    status: Arc<Status>,
+    cursor: Cursor,
+    /// Ranks seen so far.
+    holders: SmallVec<[(u32, HolderId); 1]>,
+}
+
+enum Round {
+    /// All that the engine has was taken.
+    Ended,
+    /// Batches are missing in it.
+    Hole,
+    /// It is another engine.
+    Stranger,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self {
+            connect_ms: 2_000,
+            retry_ms: 100,
+            retry_max_ms: 5_000,
+            replay_quiet_ms: 1_000,
+            replay_ms: 20_000,
+            lost_ms: 30_000,
+        }
+    }
+}
+
+impl Watch {
+    /// Of this engine, into this index.
+    pub fn new(source: Source, times: Times, index: SharedIndex) -> Self {
+        Self {
+            source: Arc::new(source),
+            times,
+            index,
+            status: Arc::default(),
+            cursor: Cursor::default(),
+            holders: SmallVec::new(),
+        }
+    }
+
+    /// How it goes.
+    pub fn status(&self) -> Arc<Status> {
+        Arc::clone(&self.status)
+    }
+
+    /// Starts it among `tasks`; it ends with `stop`.
+    pub fn spawn(self, tasks: &mut JoinSet<()>, stop: CancellationToken) {
+        tasks.spawn(self.run(stop));
+    }
+
+    /// Listens until `stop`.
+    pub async fn run(mut self, stop: CancellationToken) {
+        stop.run_until_cancelled(self.listen()).await;
+        self.status.set(State::Lost);
+    }
+
+    async fn listen(&mut self) {
+        let mut ended = Instant::now();
+        let mut listener = None;
+        let mut newer = None;
+        loop {
+            let mut link = self.connect(&mut listener, newer.take(), ended).await;
+            self.status.add(Count::Connections);
+            self.cursor.connected();
+            let replay = self.cursor.resume();
+            if self.catch_up(replay).await {
+                self.cursor.caught_up();
+            }
+            self.status.set(State::Live);
+            newer = self.follow(&mut link, listener.as_ref()).await;
+            ended = Instant::now();
+            self.status.set(State::Lost);
+        }
+    }
+
+    /// A connection with its subscription, however long it takes; past the limit, nothing is known any more.
+    async fn connect(
+        &mut self,
+        listener: &mut Option<Listener>,
+        newer: Option<Box<dyn Stream>>,
+        ended: Instant,
+    ) -> Connection {
+        let source = Arc::clone(&self.source);
+        let opening = open(&source, self.times, listener, newer);
+        tokio::pin!(opening);
+        let limit = sleep_until(ended + Duration::from_millis(self.times.lost_ms));
+        tokio::select! {
+            link = &mut opening => return link,
+            () = limit => {}
+        }
+        tracing::warn!(instance = %source.instance, "no KV events from this engine: its blocks are forgotten");
+        self.forget().await;
+        opening.await
+    }
+
+    /// Takes live batches until the connection ends; gives the stream of a newer one, if that is why.
+    async fn follow(
+        &mut self,
+        link: &mut Connection,
+        listener: Option<&Listener>,
+    ) -> Option<Box<dyn Stream>> {
+        loop {
+            let message = tokio::select! {
+                message = link.receive() => message,
+                newer = accept_newer(listener, self.times) => return Some(newer),
+            };
+            match message {
+                Ok(frames) => self.live(&frames).await,
+                Err(error) => {
+                    tracing::info!(instance = %self.source.instance, %error, "connection of KV events ended");
+                    return None;
+                }
+            }
+        }
+    }
+
+    async fn live(&mut self, frames: &[Bytes]) {
+        let frames = match Frames::of(frames) {
+            Ok(frames) if frames.sequence != END_OF_REPLAY => frames,
+            _ => return self.status.add(Count::Malformed),
+        };
+        let digest = xxh3_64(frames.payload);
+        match self.cursor.live(frames.sequence, digest) {
+            Step::Take => self.take(&frames, digest),
+            Step::Known => {}
+            Step::Gap(from) => {
+                if self.cursor.has_taken() {
+                    self.status.add(Count::Gaps);
+                }
+                self.catch_up(Replay::from(from)).await;
+                self.take_after(&frames, digest).await;
+            }
+            Step::Restart => {
+                self.status.add(Count::Restarts);
+                self.forget().await;
+                self.catch_up(Replay::from(0)).await;
+                self.take_after(&frames, digest).await;
+            }
+        }
+        self.status.set(State::Live);
+    }
+
+    /// Takes the live batch that made a replay necessary, unless it was among those replayed.
+    async fn take_after(&mut self, frames: &Frames<'_>, digest: u64) {
+        match self.cursor.place(frames.sequence, digest) {
+            Step::Known => {}
+            Step::Take => self.take(frames, digest),
+            Step::Gap(_) | Step::Restart => {
+                self.forget().await;
+                self.take(frames, digest);
+            }
+        }
+    }
+
+    /// Asks for what was missed, and takes it. Whether all came that the engine still has.
+    async fn catch_up(&mut self, replay: Replay) -> bool {
+        let Some(address) = self.source.replay.clone() else { return false };
+        self.status.set(State::Replaying);
+        self.status.add(Count::Replays);
+        let limit = Duration::from_millis(self.times.replay_ms);
+        let done = timeout(limit, self.rounds(&address, replay)).await;
+        let Err(error) = done.unwrap_or(Err(LinkError::TimedOut)) else { return true };
+        self.status.add(Count::ReplayFailures);
+        tracing::warn!(instance = %self.source.instance, %address, %error, "replay of KV events failed");
+        false
+    }
+
+    async fn rounds(&mut self, address: &Address, mut replay: Replay) -> Result<(), LinkError> {
+        for _ in 0..REPLAY_ROUNDS {
+            match self.round(address, &mut replay).await? {
+                Round::Ended => return Ok(()),
+                Round::Hole => replay = Replay::from(self.cursor.next()),
+                Round::Stranger => {
+                    self.status.add(Count::Restarts);
+                    self.forget().await;
+                    replay = Replay::from(0);
+                }
+            }
+        }
+        Err(LinkError::Protocol("a replay with ever more holes"))
+    }
+
+    /// One question and its answers, on a connection of its own: what is left of an earlier one can't get into it.
+    async fn round(&mut self, address: &Address, replay: &mut Replay) -> Result<Round, LinkError> {
+        let connect = async { Connection::greet(address.connect().await?, Role::Dealer).await };
+        let mut link = within(self.times.connect_ms, connect).await?;
+        link.send(&[b"", &replay.asked().to_be_bytes()]).await?;
+        loop {
+            let message = within(self.times.replay_quiet_ms, link.receive()).await?;
+            let Ok(frames) = Frames::of(&message) else {
+                self.status.add(Count::Malformed);
+                continue;
+            };
+            if frames.sequence == END_OF_REPLAY {
+                return Ok(if replay.ended_strange() { Round::Stranger } else { Round::Ended });
+            }
+            let digest = xxh3_64(frames.payload);
+            match replay.came(frames.sequence, digest) {
+                Replayed::Take => self.take(&frames, digest),
+                Replayed::TakeAfterLoss => {
+                    self.forget().await;
+                    self.take(&frames, digest);
+                }
+                Replayed::Known => {}
+                Replayed::Hole => return Ok(Round::Hole),
+                Replayed::Stranger => return Ok(Round::Stranger),
+            }
+        }
+    }
+
+    /// A batch goes into the index. One that is not understood is skipped: it was one of many.
+    fn take(&mut self, frames: &Frames<'_>, digest: u64) {
+        self.cursor.took(frames.sequence, digest);
+        let Ok(batch) = EventBatch::decode(frames.payload) else {
+            self.status.set_complete(false);
+            return self.status.add(Count::Malformed);
+        };
+        self.status.add(Count::Batches);
+        let rank = batch.dp_rank.unwrap_or(self.source.rank);
+        let Some(holder) = self.holder(rank) else { return self.status.add(Count::Unplaced) };
+        let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+        batch.events.iter().for_each(|event| index.apply(holder, event));
+        drop(index);
+        if frames.sequence == 0 || batch.events.contains(&Event::Cleared) {
+            self.status.set_complete(true);
+        }
+    }
+
+    fn holder(&mut self, rank: u32) -> Option<HolderId> {
+        if let Some((_, holder)) = self.holders.iter().find(|(it, _)| *it == rank) {
+            return Some(*holder);
+        }
+        if self.holders.len() == MAX_RANKS {
+            return None;
+        }
+        let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+        let holder = index.holder(&self.source.instance, rank)?;
+        self.holders.push((rank, holder));
+        Some(holder)
+    }
+
+    /// Nothing is known of the engine any more.
+    async fn forget(&mut self) {
+        if self.cursor.has_taken() {
+            self.status.add(Count::Emptied);
+        }
+        self.cursor.forget();
+        self.status.set_complete(false);
+        for (_, holder) in &self.holders {
+            self.index.write().unwrap_or_else(PoisonError::into_inner).clear(*holder);
+        }
+        for (_, holder) in &self.holders {
+            while self.index.write().unwrap_or_else(PoisonError::into_inner).sweep(*holder, SWEEP_ENTRIES) {
+                yield_now().await;
+            }
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+        for (_, holder) in &self.holders {
+            index.release(*holder);
+            index.sweep(*holder, usize::MAX);
+        }
+    }
+}
+
+/// Opens a connection and subscribes, again and again until it succeeds.
+async fn open(
+    source: &Source,
+    times: Times,
+    listener: &mut Option<Listener>,
+    mut newer: Option<Box<dyn Stream>>,
+) -> Connection {
+    let mut wait_ms = times.retry_ms;
+    loop {
+        match try_open(source, times, listener, newer.take()).await {
+            Ok(link) => return link,
+            Err(error) => {
+                tracing::debug!(instance = %source.instance, address = %source.events, %error, "no KV events");
+            }
+        }
+        sleep(Duration::from_millis(wait_ms)).await;
+        wait_ms = (2 * wait_ms).min(times.retry_max_ms);
+    }
+}
+
+async fn try_open(
+    source: &Source,
+    times: Times,
+    listener: &mut Option<Listener>,
+    newer: Option<Box<dyn Stream>>,
+) -> Result<Connection, LinkError> {
+    let stream = match newer {
+        Some(stream) => stream,
+        None if source.engine_connects => {
+            if listener.is_none() {
+                *listener = Some(source.events.listen().await?);
+            }
+            // However long it takes: the engine may not be there yet.
+            accept(listener.as_ref()).await?
+        }
+        None => within(times.connect_ms, source.events.connect()).await?,
+    };
+    within(times.connect_ms, async {
+        let mut link = Connection::greet(stream, Role::Subscriber).await?;
+        link.subscribe(&source.topic).await?;
+        Ok(link)
+    })
+    .await
+}
+
+/// The next engine that connects; never, where none does.
+async fn accept(listener: Option<&Listener>) -> Result<Box<dyn Stream>, LinkError> {
+    match listener {
+        Some(listener) => listener.accept().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The same, while there is a connection to listen to.
+async fn accept_newer(listener: Option<&Listener>, times: Times) -> Box<dyn Stream> {
+    loop {
+        match accept(listener).await {
+            Ok(stream) => return stream,
+            Err(_) => sleep(Duration::from_millis(times.retry_max_ms)).await,
+        }
+    }
+}
+
+async fn within<T>(limit_ms: u64, work: impl Future<Output = Result<T, LinkError>>) -> Result<T, LinkError> {
+    timeout(Duration::from_millis(limit_ms), work).await.unwrap_or(Err(LinkError::TimedOut))
+}
