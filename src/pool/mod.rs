@@ -6,6 +6,7 @@
 pub mod breaker;
 pub mod gate;
 pub mod keyed;
+pub mod memcache;
 pub mod store;
 
 use std::future::Future;
