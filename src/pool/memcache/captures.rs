@@ -1,6 +1,6 @@
 //! What was recorded between a client and real meta services: equal questions, understood answers.
 
-use super::super::store::Tier;
+use crate::pool::store::Tier;
 use super::wire::{self, Form, HEADER_BYTES, Object, Op, Rank, WireError};
 use bytes::BytesMut;
 

@@ -4,14 +4,16 @@
 //! address, for where only that one can be reached. Both only ask. Nothing here is ever sent under a rank: the service
 //! forgets what a rank has stored when a link in its name ends.
 
-//C
-//O
-//H
+pub mod client;
+pub mod conn;
+mod greet;
+pub mod http;
+mod json;
 pub mod ranks;
 pub mod wire;
 
-//UC
-//UH
+pub use client::{MemCache, MemCacheConfig};
+pub use http::{MemCacheHttp, MemCacheHttpConfig};
 pub use ranks::RankHosts;
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use bytes::Buf;
 use smallvec::SmallVec;
 
-use super::super::super::store::Tier;
+use crate::pool::store::Tier;
 use super::{Form, Op, WireError};
 
 /// Present and readable. Anything else is not: -3102 no such key, -3007 not written yet.

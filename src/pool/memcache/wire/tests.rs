@@ -1,4 +1,4 @@
-use super::super::super::store::Tier;
+use crate::pool::store::Tier;
 use super::*;
 
 /// Body of an answer: head, count, entries.
