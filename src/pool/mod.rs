@@ -8,6 +8,7 @@ pub mod gate;
 pub mod keyed;
 pub mod memcache;
 pub mod store;
+pub mod ucm;
 
 use std::future::Future;
 use std::pin::Pin;

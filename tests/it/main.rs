@@ -13,6 +13,7 @@ mod honest;
 mod intake;
 mod layers;
 mod legs;
+mod pool_memcache;
 mod surface;
 mod tidy;
 mod vectors;

@@ -1,7 +1,7 @@
 //! What was recorded between a client and real meta services: equal questions, understood answers.
 
-use crate::pool::store::Tier;
 use super::wire::{self, Form, HEADER_BYTES, Object, Op, Rank, WireError};
+use crate::pool::store::Tier;
 use bytes::BytesMut;
 
 const KEYS: [&str; 3] = ["key-0", "key-1", "nope"];
@@ -16,7 +16,8 @@ fn bytes(hex: &str) -> Vec<u8> {
 
 /// The exchanges on the link without a rank, up to the next hello.
 fn exchanges(capture: &str) -> Vec<Exchange> {
-    let mut lines = capture.lines().skip_while(|line| *line != "> 1b0f010000000000ffffffffffffffff").peekable();
+    let mut lines =
+        capture.lines().skip_while(|line| *line != "> 1b0f010000000000ffffffffffffffff").peekable();
     let mut found = Vec::new();
     while let Some(line) = lines.next() {
         if let Some(question) = line.strip_prefix("> ") {
@@ -86,7 +87,9 @@ fn versions_1_2_and_1_3_answer_the_flagged_form_in_two_layouts() {
     ];
     for capture in later {
         let found = exchanges(capture);
-        let [hello, exist, flagged, refreshing] = found.as_slice() else { panic!("{} exchanges", found.len()) };
+        let [hello, exist, flagged, refreshing] = found.as_slice() else {
+            panic!("{} exchanges", found.len())
+        };
         assert_eq!(*hello, (wire::hello().to_vec(), vec![0; wire::WELCOME_BYTES]));
         check_exist(exist);
 

@@ -33,7 +33,11 @@ struct Fresh {
 ///
 /// # Errors
 /// [`PoolError::Unreachable`], or `Refused` and `Protocol` when the service is another.
-pub(super) async fn connect(service: &Endpoint, places: bool, in_flight: usize) -> Result<(Conn, Line), PoolError> {
+pub(super) async fn connect(
+    service: &Endpoint,
+    places: bool,
+    in_flight: usize,
+) -> Result<(Conn, Line), PoolError> {
     let mut fresh = timeout(CONNECT, Fresh::greeted(service)).await.map_err(|_| silent("connecting"))??;
     fresh.check_alive().await?;
     let form = if places { fresh.form().await? } else { None };

@@ -3,8 +3,8 @@
 use bytes::Buf;
 use smallvec::SmallVec;
 
-use crate::pool::store::Tier;
 use super::{Form, Op, WireError};
+use crate::pool::store::Tier;
 
 /// Present and readable. Anything else is not: -3102 no such key, -3007 not written yet.
 const RESULT_PRESENT: i32 = 0;
@@ -100,7 +100,10 @@ fn plain(mut entry: &[u8]) -> Object {
     if valid == 0 {
         return Object::default();
     }
-    Object { present: true, ranks: places.take(count).filter_map(|(rank, medium)| replica(rank, medium)).collect() }
+    Object {
+        present: true,
+        ranks: places.take(count).filter_map(|(rank, medium)| replica(rank, medium)).collect(),
+    }
 }
 
 /// All objects, if replicas of `replica_bytes` make their lengths add up.

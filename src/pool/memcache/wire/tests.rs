@@ -1,5 +1,5 @@
-use crate::pool::store::Tier;
 use super::*;
+use crate::pool::store::Tier;
 
 /// Body of an answer: head, count, entries.
 fn body(message: i16, count: u64, entries: &[u8]) -> Vec<u8> {
