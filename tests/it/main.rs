@@ -14,6 +14,7 @@ mod intake;
 mod layers;
 mod legs;
 mod pool_memcache;
+mod pool_memcache_real;
 mod surface;
 mod tidy;
 mod vectors;

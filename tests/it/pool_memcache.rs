@@ -18,7 +18,7 @@ const VERSIONS: [(MetaVersion, Form); 3] = [
 /// For what happens in the background; nothing is concluded from it but failure.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-fn keys(blocks: u32) -> KeyBatch {
+pub fn keys(blocks: u32) -> KeyBatch {
     let preset = Preset::named("mooncake-store-0.30").unwrap();
     let shape = KvShape { block_tokens: 16, ..KvShape::default() };
     let profile = KeyProfile::new(&KeyConfig::new(preset, "/models/m", shape)).unwrap();
@@ -30,7 +30,7 @@ fn keys(blocks: u32) -> KeyBatch {
     batch
 }
 
-fn all(keys: &KeyBatch) -> Vec<u32> {
+pub fn all(keys: &KeyBatch) -> Vec<u32> {
     (0..u32::try_from(keys.len()).unwrap()).collect()
 }
 

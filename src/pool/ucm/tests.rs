@@ -96,20 +96,22 @@ async fn errors_of_the_file_system_are_no_absence() {
 async fn a_hung_mount_holds_its_threads_and_nobody_else() {
     let dir = tempfile::tempdir().unwrap();
     let keys = keys(dir.path(), 20);
-    let gate = Arc::new(Barrier::new(3));
+    let (entered, gate) = (Arc::new(Barrier::new(3)), Arc::new(Barrier::new(3)));
     let hung = {
-        let gate = gate.clone();
+        let (entered, gate) = (entered.clone(), gate.clone());
         move |_: &Path| {
+            entered.wait();
             gate.wait();
             Ok(true)
         }
     };
     let ucm = Ucm::with(config(dir.path(), 2), hung).unwrap();
     {
-        // Both threads hang, and who asked leaves.
+        // Who asked leaves when both threads hang.
         let mut asked = Box::pin(present(&ucm, &keys));
         let mut nobody = Context::from_waker(Waker::noop());
         assert!(asked.as_mut().poll(&mut nobody).is_pending());
+        tokio::task::spawn_blocking(move || entered.wait()).await.unwrap();
         assert_eq!(present(&ucm, &keys).await, Err(PoolError::Busy));
     }
     assert_eq!(present(&ucm, &keys).await, Err(PoolError::Busy), "the calls still hang");
