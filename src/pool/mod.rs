@@ -7,7 +7,9 @@ pub mod breaker;
 pub mod gate;
 pub mod keyed;
 pub mod events;
+pub mod memcache;
 pub mod store;
+pub mod ucm;
 
 use std::future::Future;
 use std::pin::Pin;

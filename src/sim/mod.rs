@@ -5,7 +5,7 @@
 //! [`Ledger`] counts what it holds for others, [`Fault`] makes it fail by script.
 //!
 //! Pure: [`tokens`], [`text`], [`blocks`], [`pool`], [`ledger`], [`core`], [`chat`], [`ask`], [`handoff`].
-//! Sockets: [`gate`], [`wire`], [`http`], [`side`], [`sse`]. The answers: [`bodies`], [`chunks`], [`responses`],
+//! Sockets: [`gate`], [`memcache`], [`wire`], [`http`], [`side`], [`sse`]. The answers: [`bodies`], [`chunks`], [`responses`],
 //! [`messages`], [`fail`].
 //!
 //! Not simulated: an end-of-sequence token (answers end at `max_tokens` or a stop string), preemption, lease
@@ -29,6 +29,7 @@ pub mod handoff;
 pub mod http;
 pub mod hub;
 pub mod ledger;
+pub mod memcache;
 pub mod messages;
 pub mod pool;
 pub mod responses;

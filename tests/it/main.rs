@@ -16,6 +16,8 @@ mod layers;
 mod legs;
 mod proof;
 mod pool_events;
+mod pool_memcache;
+mod pool_memcache_real;
 mod surface;
 mod tidy;
 mod vectors;
