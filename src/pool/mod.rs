@@ -4,6 +4,7 @@
 //! does its exchange and reports what it got; deadlines, repetition, caching and giving up are the gate's.
 
 pub mod breaker;
+pub mod ems;
 pub mod gate;
 pub mod keyed;
 pub mod store;
