@@ -7,6 +7,7 @@ pub mod breaker;
 pub mod ems;
 pub mod gate;
 pub mod keyed;
+pub mod lmcache;
 pub mod store;
 
 use std::future::Future;

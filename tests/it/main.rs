@@ -13,6 +13,8 @@ mod honest;
 mod intake;
 mod layers;
 mod legs;
+mod pool_ems;
+mod pool_lmcache;
 mod surface;
 mod tidy;
 mod vectors;

@@ -89,7 +89,8 @@ impl Ems {
     }
 
     fn tokens(&self, blocks: usize) -> u32 {
-        let tokens = u32::try_from(blocks.saturating_mul(self.settings.block_tokens.get())).unwrap_or(u32::MAX);
+        let tokens =
+            u32::try_from(blocks.saturating_mul(self.settings.block_tokens.get())).unwrap_or(u32::MAX);
         if tokens < self.settings.least_tokens { 0 } else { tokens }
     }
 }

@@ -36,7 +36,13 @@ struct Open<'a> {
 impl Server {
     pub(super) fn new(endpoint: Endpoint) -> Self {
         let host = endpoint.host.as_str().into();
-        Self { endpoint, host, born: Instant::now(), health: Mutex::default(), line: tokio::sync::Mutex::default() }
+        Self {
+            endpoint,
+            host,
+            born: Instant::now(),
+            health: Mutex::default(),
+            line: tokio::sync::Mutex::default(),
+        }
     }
 
     /// Leading blocks of `hashes` that the server's pool has.
@@ -107,7 +113,9 @@ impl Server {
         let change = lock(&self.health).step(self.now_ms(), event);
         match change {
             Change::None => {}
-            Change::Down => tracing::warn!(server = %self.endpoint, "EMS lookup server in trouble; checked only"),
+            Change::Down => {
+                tracing::warn!(server = %self.endpoint, "EMS lookup server in trouble; checked only")
+            }
             Change::Up => tracing::info!(server = %self.endpoint, "EMS lookup server is asked again"),
         }
     }

@@ -25,10 +25,12 @@ while at < len(data):
 /// Every length at which the pickle changes its form, every width of a number, and many at random.
 fn questions() -> Vec<Vec<i64>> {
     let edges = [0, 1, -1, -2, 255, 256, 65_535, 65_536, 1 << 31, (1 << 31) - 1, -(1 << 31), -(1 << 31) - 1];
-    let mut all: Vec<Vec<i64>> = (0..64).map(|bits| vec![1 << bits, -(1 << bits), (1 << bits) - 1]).collect();
+    let around = |bit: i64| vec![bit, bit.wrapping_neg(), bit.wrapping_sub(1)];
+    let mut all: Vec<Vec<i64>> = (0..64).map(|bits| around(1 << bits)).collect();
     all.extend([edges.to_vec(), vec![i64::MIN, i64::MAX, i64::MIN + 1]]);
     // The impossible block makes one more: lists change at 1, 2, 1000 and 1001, frames at about 6550 and 13 100.
-    for len in [0, 1, 2, 998, 999, 1000, 1001, 1999, 2000, 6552, 6553, 6554, 13_105, 13_106, MAX_BLOCKS, 20_000] {
+    let most = i64::try_from(MAX_BLOCKS).unwrap();
+    for len in [0, 1, 2, 998, 999, 1000, 1001, 1999, 2000, 6552, 6553, 6554, 13_105, 13_106, most, 20_000] {
         all.push((0..len).map(|n: i64| n.wrapping_mul(-7_046_029_254_386_353_131)).collect());
     }
     let (mut runner, any_size) = (TestRunner::deterministic(), vec(any::<i64>(), 0..3000));
