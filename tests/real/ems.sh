@@ -3,7 +3,7 @@
 # slow and hanging; LMCache's controller and coordinator, filled over their own protocols.
 #
 # Needs ../shared/rigs/pools and the Python of ../shared/rigs/vllm (pyzmq; for LMCache torch and FastAPI too). LMCache's
-# package is fetched without its dependencies; without it, its part is left out and said so. Two minutes. Exit status
+# package is fetched without its dependencies; without it, its part is left out and said so. Two to four minutes. Exit status
 # 0: all that ran was as expected, and no server met a message that it could not read.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -36,9 +36,9 @@ ems() {
     "$python" "$pools/ems_lookup_server.py" --present-random 64 --seconds 300 "$@"
 }
 
-# wait_for COMMAND… : until it succeeds, for a minute
+# wait_for COMMAND… : until it succeeds, for four minutes (importing torch takes one on a busy machine)
 wait_for() {
-  for _ in $(seq 120); do
+  for _ in $(seq 480); do
     "$@" >/dev/null 2>&1 && return
     sleep 0.5
   done
