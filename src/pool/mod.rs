@@ -4,10 +4,12 @@
 //! does its exchange and reports what it got; deadlines, repetition, caching and giving up are the gate's.
 
 pub mod breaker;
+pub mod ems;
 pub mod gate;
 pub mod keyed;
 pub mod events;
 pub mod memcache;
+pub mod lmcache;
 pub mod store;
 pub mod ucm;
 

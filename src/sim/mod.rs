@@ -7,6 +7,8 @@
 //! Pure: [`tokens`], [`text`], [`blocks`], [`pool`], [`ledger`], [`core`], [`chat`], [`ask`], [`handoff`].
 //! Sockets: [`gate`], [`memcache`], [`wire`], [`http`], [`side`], [`sse`]. The answers: [`bodies`], [`chunks`], [`responses`],
 //! [`messages`], [`fail`].
+//! Sockets: [`gate`], [`wire`], [`http`], [`side`], [`sse`]. The answers: [`bodies`], [`chunks`], [`responses`],
+//! [`messages`], [`fail`]. A pool's server: [`ems`].
 //!
 //! Not simulated: an end-of-sequence token (answers end at `max_tokens` or a stop string), preemption, lease
 //! heartbeats, HTTP/2.
@@ -19,6 +21,7 @@ pub mod chat;
 pub mod chunks;
 pub mod control;
 pub mod core;
+pub mod ems;
 pub mod engine;
 pub mod extras;
 pub mod fail;
@@ -40,6 +43,7 @@ pub mod text;
 pub mod tokens;
 pub mod wire;
 
+pub use ems::{EmsHow, EmsLookup};
 pub use engine::Engine;
 pub use faults::{Fault, How, Match, What};
 pub use hub::Seen;

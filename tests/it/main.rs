@@ -18,6 +18,8 @@ mod proof;
 mod pool_events;
 mod pool_memcache;
 mod pool_memcache_real;
+mod pool_ems;
+mod pool_lmcache;
 mod surface;
 mod tidy;
 mod vectors;

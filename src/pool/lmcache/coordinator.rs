@@ -1,0 +1,210 @@
+//! `POST /directory/lookup` of LMCache's multi-process coordinator, as of LMCache 0.5.6. Pure.
+//!
+//! `{"token_ids":[…],"model_name":"m","world_size":2}` is answered with the number of whole chunks and, chunk by chunk,
+//! one result per rank (and more where a chunk is stored in several object groups), each with the places of that
+//! object: `{"chunks":n,"results":[{"key":{"chunk_hash_hex":"…",…},"placements":[{"instance_id":"mp0","tier":"l1",
+//! "shared":false,…}],…}]}`. A key that is nowhere has no placements.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{AnswerError, Found, Held};
+use crate::pool::Tier;
+
+/// Where it is asked.
+pub const PATH: &str = "/directory/lookup";
+/// Where it lists its instances' addresses.
+pub const INSTANCES_PATH: &str = "/instances";
+
+#[derive(Serialize)]
+struct Question<'a> {
+    token_ids: &'a [u32],
+    model_name: &'a str,
+    world_size: u32,
+}
+
+#[derive(Deserialize)]
+struct Answer<'a> {
+    chunks: usize,
+    #[serde(borrow)]
+    results: Vec<Key<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Key<'a> {
+    #[serde(borrow)]
+    key: Name<'a>,
+    #[serde(borrow)]
+    placements: Vec<Placement<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Name<'a> {
+    #[serde(borrow)]
+    chunk_hash_hex: Cow<'a, str>,
+}
+
+#[derive(Deserialize)]
+struct Placement<'a> {
+    #[serde(borrow)]
+    instance_id: Cow<'a, str>,
+    #[serde(borrow)]
+    tier: Cow<'a, str>,
+    /// In a pool of all instances: it is nobody's own.
+    #[serde(default)]
+    shared: bool,
+}
+
+/// The body of a question.
+///
+/// # Errors
+/// None that these values can have; the serialiser's.
+pub fn question(tokens: &[u32], model: &str, world_size: u32) -> serde_json::Result<Vec<u8>> {
+    serde_json::to_vec(&Question { token_ids: tokens, model_name: model, world_size })
+}
+
+/// Reads the answer to a question of `asked` chunks.
+///
+/// # Errors
+/// [`AnswerError`].
+pub fn answer(body: &[u8], world_size: u32, asked: usize) -> Result<Found, AnswerError> {
+    let answer: Answer<'_> = serde_json::from_slice(body)?;
+    if answer.chunks != asked {
+        return Err(AnswerError::ChunkSize { found: answer.chunks, asked });
+    }
+    let chunks: Vec<&[Key<'_>]> =
+        answer.results.chunk_by(|a, b| a.key.chunk_hash_hex == b.key.chunk_hash_hex).collect();
+    let ranks = usize::try_from(world_size).unwrap_or(usize::MAX);
+    if chunks.len() != asked || chunks.iter().any(|keys| keys.len() < ranks) {
+        return Err(AnswerError::Keys { chunks: answer.chunks, keys: answer.results.len() });
+    }
+    let exists = |keys: &&&[Key<'_>]| keys.iter().all(|key| !key.placements.is_empty());
+    Ok(Found { chunks: chunks.iter().take_while(exists).count(), held: held(&chunks) })
+}
+
+/// Who has leading chunks all by itself, the longest first.
+fn held(chunks: &[&[Key<'_>]]) -> Vec<Held> {
+    let mut held = Vec::new();
+    let mut leading = chunks.first().map(|keys| whole(keys)).unwrap_or_default();
+    for (before, keys) in chunks.iter().enumerate().skip(1) {
+        if leading.is_empty() {
+            break;
+        }
+        let here = whole(keys);
+        leading.retain(|instance, slowest| match here.get(instance) {
+            Some(tier) => {
+                *slowest = (*slowest).max(*tier);
+                true
+            }
+            None => {
+                held.push(Held { instance: (*instance).into(), tier: *slowest, chunks: before });
+                false
+            }
+        });
+    }
+    let to_the_end = leading.into_iter();
+    held.extend(to_the_end.map(|(name, tier)| Held { instance: name.into(), tier, chunks: chunks.len() }));
+    held.sort_by(|a, b| b.chunks.cmp(&a.chunks).then_with(|| a.instance.cmp(&b.instance)));
+    held
+}
+
+/// Who has every key of one chunk, and on what at the slowest.
+fn whole<'a>(keys: &'a [Key<'_>]) -> HashMap<&'a str, Tier> {
+    let mut all: Option<HashMap<&str, Tier>> = None;
+    for key in keys {
+        let mut here: HashMap<&str, Tier> = HashMap::new();
+        for placement in key.placements.iter().filter(|placement| !placement.shared) {
+            let tier = if placement.tier == "l1" { Tier::Memory } else { Tier::Disk };
+            // Of one object's copies the fastest is read.
+            here.entry(&placement.instance_id).and_modify(|best| *best = tier.min(*best)).or_insert(tier);
+        }
+        all = Some(match all {
+            None => here,
+            Some(before) => before
+                .into_iter()
+                .filter_map(|(name, slowest)| Some((name, slowest.max(*here.get(name)?))))
+                .collect(),
+        });
+    }
+    all.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Leading chunks, and who has how many of them on what.
+    type Told = (usize, Vec<(String, Tier, usize)>);
+
+    /// A result for one key; places are written `mp0/l1`, a closing `*` for a shared one.
+    fn key(chunk: usize, places: &str) -> String {
+        let placements: Vec<String> = places
+            .split_whitespace()
+            .map(|place| {
+                let (name, tier) = place.trim_end_matches('*').split_once('/').unwrap();
+                let shared = place.ends_with('*');
+                format!(
+                    r#"{{"instance_id":"{name}","incarnation":1,"tier":"{tier}","backend":"dram","size_bytes":1,"shared":{shared}}}"#
+                )
+            })
+            .collect();
+        let name = format!(
+            r#"{{"chunk_hash_hex":"{chunk:064x}","model_name":"m","kv_rank":16777472,"object_group_id":0,"cache_salt":""}}"#
+        );
+        let places = placements.join(",");
+        format!(r#"{{"key":{name},"placements":[{places}],"token_ids":[],"access_count":0}}"#)
+    }
+
+    /// Chunks in braces of `[…]`, keys of each.
+    fn found(chunks: &[&[&str]], ranks: u32) -> Result<Told, AnswerError> {
+        let keys =
+            chunks.iter().enumerate().flat_map(|(n, keys)| keys.iter().map(move |places| key(n, places)));
+        let body =
+            format!(r#"{{"chunks":{},"results":[{}]}}"#, chunks.len(), keys.collect::<Vec<_>>().join(","));
+        let found = answer(body.as_bytes(), ranks, chunks.len())?;
+        let held = found.held.into_iter().map(|held| (held.instance.to_string(), held.tier, held.chunks));
+        Ok((found.chunks, held.collect()))
+    }
+
+    fn had(name: &str, tier: Tier, chunks: usize) -> (String, Tier, usize) {
+        (name.to_owned(), tier, chunks)
+    }
+
+    #[test]
+    fn every_holder_is_told_with_what_it_has_from_the_start() {
+        assert_eq!(found(&[], 1).unwrap(), (0, vec![]));
+        assert_eq!(found(&[&[""], &["mp0/l1"]], 1).unwrap(), (0, vec![]), "leading chunks count");
+        let told = found(&[&["mp0/l1 mp1/l1"], &["mp0/l1 mp1/l1"], &["mp0/l2"], &["mp2/l1"], &[""]], 1);
+        assert_eq!(told.unwrap(), (4, vec![had("mp0", Tier::Disk, 3), had("mp1", Tier::Memory, 2)]));
+        let both = found(&[&["mp0/l2 mp0/l1"]], 1);
+        assert_eq!(both.unwrap(), (1, vec![had("mp0", Tier::Memory, 1)]), "the fastest copy is read");
+        let shared = found(&[&["mp0/l2*"], &["mp0/l1"]], 1);
+        assert_eq!(shared.unwrap(), (2, vec![]), "a shared copy is on no host");
+    }
+
+    #[test]
+    fn a_chunk_needs_all_its_ranks() {
+        let split = found(&[&["mp0/l1", "mp1/l1"], &["mp0/l1", "mp0/l2"], &["mp0/l1", ""]], 2);
+        assert_eq!(split.unwrap(), (2, vec![]));
+        let told = found(&[&["mp0/l1", "mp0/l2 mp1/l1"], &["mp0/l1", "mp0/l1", "mp0/l1"]], 2);
+        assert_eq!(told.unwrap(), (2, vec![had("mp0", Tier::Disk, 2)]));
+        assert!(matches!(found(&[&["mp0/l1"]], 2), Err(AnswerError::Keys { chunks: 1, keys: 1 })));
+    }
+
+    #[test]
+    fn other_answers_are_errors() {
+        assert!(matches!(answer(b"{}", 1, 0), Err(AnswerError::Json(_))));
+        assert!(matches!(answer(br#"{"detail":"x"}"#, 1, 1), Err(AnswerError::Json(_))));
+        let other_size = br#"{"chunks":2,"results":[]}"#;
+        assert!(matches!(answer(other_size, 1, 1), Err(AnswerError::ChunkSize { found: 2, asked: 1 })));
+        assert!(matches!(answer(other_size, 1, 2), Err(AnswerError::Keys { chunks: 2, keys: 0 })));
+    }
+
+    #[test]
+    fn questions_have_model_and_ranks() {
+        let body = question(&[1, 2], "a \"model\"", 2).unwrap();
+        assert_eq!(body, br#"{"token_ids":[1,2],"model_name":"a \"model\"","world_size":2}"#);
+    }
+}

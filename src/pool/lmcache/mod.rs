@@ -1,0 +1,73 @@
+//! LMCache's two directories, asked over HTTP which chunks of a prompt exist and which instance has them.
+//!
+//! The [`controller`] (`lmcache_controller`) serves LMCache inside of engines, the [`coordinator`]
+//! (`lmcache.v1.mp_coordinator`) its multi-process servers. Both take tokens and hash them themselves, in whole chunks.
+
+pub mod client;
+pub mod controller;
+pub mod coordinator;
+mod hosts;
+
+use std::sync::Arc;
+
+use super::Tier;
+
+pub use client::{Lmcache, LmcacheSettings};
+
+/// Which of the two, and what it wants to know besides the tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Directory {
+    /// `lmcache_controller`.
+    Controller,
+    /// `lmcache.v1.mp_coordinator`.
+    Coordinator {
+        /// The model as the servers name it in their keys.
+        model: String,
+        /// Ranks that each have a part of every chunk: all must have theirs.
+        world_size: u32,
+    },
+}
+
+/// An answer, instances by their names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Leading chunks that exist.
+    pub chunks: usize,
+    /// Leading chunks that one instance has by itself.
+    pub held: Vec<Held>,
+}
+
+/// Leading chunks of one instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The instance's name.
+    pub instance: Arc<str>,
+    /// The slowest tier among them.
+    pub tier: Tier,
+    /// How many.
+    pub chunks: usize,
+}
+
+/// What is not understood of an answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AnswerError {
+    /// Not the JSON that it should be.
+    #[error("{0}")]
+    Json(#[from] serde_json::Error),
+    /// It has another number of keys than chunks times ranks.
+    #[error("{keys} keys are not those of {chunks} chunks")]
+    Keys {
+        /// Chunks that it speaks of.
+        chunks: usize,
+        /// Keys that it has.
+        keys: usize,
+    },
+    /// It has more chunks than were asked for: its chunks are smaller.
+    #[error("it counts {found} chunks where {asked} were asked for: its chunk size is another")]
+    ChunkSize {
+        /// Chunks in the answer.
+        found: usize,
+        /// Chunks in the question.
+        asked: usize,
+    },
+}

@@ -1,0 +1,305 @@
+//! The EMS client against a simulated lookup server: faithful on the wire, and as fragile as the real one.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pd_proxy::endpoint::Endpoint;
+use pd_proxy::kvhash::BlockHash;
+use pd_proxy::kvhash::ems;
+use pd_proxy::pool::ems::{Ems, EmsSettings};
+use pd_proxy::pool::{Gate, GateLimits, KvPool, PoolError, Presence, Question, Verdict};
+use pd_proxy::sim::{EmsHow, EmsLookup};
+use tokio::time::timeout;
+
+const BLOCK: NonZeroUsize = NonZeroUsize::new(4).unwrap();
+/// Longer than any exchange over loopback that is to succeed.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Short enough to give up a question that is not to be answered.
+const IMPATIENCE: Duration = Duration::from_millis(50);
+
+async fn server() -> EmsLookup {
+    EmsLookup::start("127.0.0.1:0".parse().unwrap()).await.unwrap()
+}
+
+fn settings<'a>(servers: impl IntoIterator<Item = &'a EmsLookup>) -> EmsSettings {
+    let endpoint = |server: &EmsLookup| Endpoint::parse(&server.addr().to_string()).unwrap();
+    EmsSettings {
+        servers: servers.into_iter().map(endpoint).collect(),
+        block_tokens: BLOCK,
+        reads_local: false,
+        least_tokens: 0,
+    }
+}
+
+/// A prompt of so many tokens, and the hashes of its blocks.
+fn prompt(tokens: u32) -> (Question, Vec<i64>) {
+    let tokens: Vec<u32> = (7..7 + tokens).collect();
+    let hashes: Vec<i64> = ems::chain(ems::START, &tokens, BLOCK).collect();
+    let question = Question {
+        tokens: tokens.into(),
+        hashes: hashes.iter().map(|hash| BlockHash::from(hash.to_be_bytes())).collect(),
+        ..Question::default()
+    };
+    (question, hashes)
+}
+
+async fn ask(pool: &Ems, question: &Question) -> Result<Presence, PoolError> {
+    timeout(PATIENCE, pool.lookup(question)).await.expect("an answer in time")
+}
+
+fn hit(tokens: u32) -> Result<Presence, PoolError> {
+    Ok(Presence { hit_tokens: tokens, ..Presence::default() })
+}
+
+#[tokio::test]
+async fn leading_blocks_are_found_and_the_one_of_the_last_token_is_not_asked_for() {
+    let server = server().await;
+    let pool = Ems::new(settings([&server]));
+    let (question, hashes) = prompt(20);
+    assert_eq!(ask(&pool, &question).await, hit(0));
+    server.hold(hashes.iter().copied().filter(|hash| *hash != hashes[2]));
+    assert_eq!(ask(&pool, &question).await, hit(8));
+    server.hold(hashes.clone());
+    assert_eq!(ask(&pool, &question).await, hit(16), "20 tokens are five blocks, the last is computed anew");
+    for asked in server.seen() {
+        assert_eq!((&asked[..4], asked.len()), (&hashes[..4], 5), "and one hash that does not exist");
+        assert!(!hashes.contains(&asked[4]));
+    }
+    for short in [0, 1, 4] {
+        assert_eq!(ask(&pool, &prompt(short).0).await, hit(0));
+    }
+    assert_eq!(
+        (server.seen().len(), server.connections()),
+        (3, 1),
+        "nothing to ask, and one connection for all"
+    );
+    let (long, hashes) = prompt(5000);
+    server.hold(hashes);
+    assert_eq!(ask(&pool, &long).await, hit(4996));
+    let wrong = Question { hashes: Arc::from([BlockHash::from([1; 32])]), ..question };
+    assert!(matches!(ask(&pool, &wrong).await, Err(PoolError::Refused(_))));
+    assert!(!server.is_dead());
+}
+
+#[tokio::test]
+async fn a_pool_that_raises_has_everything_and_is_not_believed() {
+    let server = server().await;
+    let pool = Ems::new(settings([&server]));
+    server.set(EmsHow::All);
+    let Err(PoolError::Refused(why)) = ask(&pool, &prompt(400).0).await else { panic!("not believed") };
+    assert!(why.contains("does not exist"), "{why}");
+    let Err(PoolError::Refused(why)) = ask(&pool, &prompt(400).0).await else { panic!("nor asked again") };
+    assert!(why.contains("left alone"), "{why}");
+    assert_eq!(server.seen().len(), 1);
+}
+
+#[tokio::test]
+async fn one_question_at_a_time_and_others_do_not_wait() {
+    let server = server().await;
+    let pool = Ems::new(settings([&server]));
+    let (question, _) = prompt(20);
+    server.set(EmsHow::Late(IMPATIENCE));
+    let asked = futures_util::future::join_all((0..8).map(|_| ask(&pool, &question))).await;
+    assert_eq!(asked[0], hit(0));
+    assert!(asked[1..].iter().all(|other| *other == Err(PoolError::Busy)), "{asked:?}");
+    assert_eq!((server.most_open(), server.seen().len()), (1, 1));
+}
+
+#[tokio::test]
+async fn a_question_that_is_given_up_takes_its_socket_along() {
+    let server = server().await;
+    let pool = Ems::new(settings([&server]));
+    let (question, hashes) = prompt(20);
+    assert_eq!(ask(&pool, &question).await, hit(0));
+    server.hold(hashes);
+    server.set(EmsHow::Hang);
+    assert!(timeout(IMPATIENCE, pool.lookup(&question)).await.is_err(), "no answer");
+    assert!(matches!(ask(&pool, &question).await, Err(PoolError::Refused(_))), "left alone at once");
+    server.set(EmsHow::Prefix);
+    // A second later it is checked, three times, with nothing but the hash that does not exist.
+    let answered = async {
+        loop {
+            match ask(&pool, &question).await {
+                Ok(found) => return found,
+                Err(error) => assert!(matches!(error, PoolError::Refused(_)), "{error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    assert_eq!(timeout(PATIENCE, answered).await.expect("it comes back").hit_tokens, 16);
+    assert_eq!(server.connections(), 2, "the socket of the question given up was not used again");
+    let lengths: Vec<usize> = server.seen().iter().map(Vec::len).collect();
+    assert_eq!(lengths, [5, 5, 1, 1, 1, 5]);
+    assert!(!server.is_dead());
+}
+
+#[tokio::test]
+async fn what_is_no_answer_is_an_error_and_never_a_hit() {
+    let frames = |body: &[u8]| [&[1, 0, 0, u8::try_from(body.len()).unwrap()], body].concat();
+    for (how, unreachable) in [
+        (EmsHow::Close, true),
+        (EmsHow::Says(b"\x80\x04K\x06.".to_vec()), false),
+        (EmsHow::Says(b"\x80\x04J\xff\xff\xff\xff.".to_vec()), false),
+        (EmsHow::Says(b"\x80\x04N.".to_vec()), false),
+        (EmsHow::Says(b"\x80\x04cos\nsystem\n(tR.".to_vec()), false),
+        (EmsHow::Says(Vec::new()), false),
+        (EmsHow::Sends(b"\x02\xff\xff\xff\xff\xff\xff\xff\xff".to_vec()), false),
+        (EmsHow::Sends(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()), false),
+        (EmsHow::Sends([frames(b"\x80\x04K\x01."), frames(b"\x80\x04K\x01.")].concat()), false),
+    ] {
+        let server = server().await;
+        let pool = Ems::new(settings([&server]));
+        server.set(how.clone());
+        let error = ask(&pool, &prompt(20).0).await.unwrap_err();
+        match error {
+            PoolError::Unreachable(_) if unreachable => {}
+            PoolError::Protocol(_) if !unreachable => {}
+            _ => panic!("{how:?}: {error}"),
+        }
+    }
+    let (other, _) = (tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap(), ());
+    let endpoint = Endpoint::parse(&other.local_addr().unwrap().to_string()).unwrap();
+    drop(other);
+    let pool = Ems::new(EmsSettings { servers: vec![endpoint], ..settings([]) });
+    assert!(matches!(ask(&pool, &prompt(20).0).await, Err(PoolError::Unreachable(_))));
+    assert!(matches!(ask(&Ems::new(settings([])), &prompt(20).0).await, Err(PoolError::Refused(_))));
+}
+
+#[tokio::test]
+async fn a_server_that_restarted_between_questions_is_connected_to_anew() {
+    let first = server().await;
+    let (addr, pool) = (first.addr(), Ems::new(settings([&first])));
+    let (question, hashes) = prompt(20);
+    assert_eq!(ask(&pool, &question).await, hit(0));
+    drop(first);
+    let again = async {
+        loop {
+            match EmsLookup::start(addr).await {
+                Ok(server) => return server,
+                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+    };
+    let second = timeout(PATIENCE, again).await.expect("the port is free again");
+    second.hold(hashes);
+    assert_eq!(ask(&pool, &question).await, hit(16), "no question was lost on the dead connection");
+}
+
+#[tokio::test]
+async fn another_server_answers_for_a_shared_pool() {
+    let (broken, good) = (server().await, server().await);
+    let pool = Ems::new(settings([&broken, &good]));
+    let (question, hashes) = prompt(20);
+    broken.set(EmsHow::All);
+    good.hold(hashes[..3].to_vec());
+    for _ in 0..4 {
+        assert_eq!(ask(&pool, &question).await, hit(12));
+    }
+    assert_eq!((broken.seen().len(), good.seen().len()), (1, 4), "asked in turn, until one is in trouble");
+}
+
+#[tokio::test]
+async fn servers_that_read_their_own_host_say_where_blocks_are() {
+    let (mut listen, servers) = (Vec::new(), [server().await, server().await, server().await]);
+    for (name, server) in ["127.0.0.1", "localhost", "127.0.0.1"].iter().zip(&servers) {
+        listen.push(Endpoint { host: (*name).to_owned(), port: server.addr().port() });
+    }
+    let (question, hashes) = prompt(40);
+    servers[0].hold(hashes[..2].to_vec());
+    servers[1].hold(hashes[..5].to_vec());
+    let local = EmsSettings { servers: listen, reads_local: true, least_tokens: 8, ..settings([]) };
+    let found = ask(&Ems::new(local.clone()), &question).await.unwrap();
+    let near: Vec<_> = found.near.iter().map(|near| (&*near.host, near.tokens)).collect();
+    assert_eq!((found.hit_tokens, near), (20, vec![("localhost", 20), ("127.0.0.1", 8)]));
+    servers[1].set(EmsHow::Close);
+    let pool = Ems::new(EmsSettings { least_tokens: 12, ..local });
+    assert_eq!(
+        ask(&pool, &question).await,
+        hit(0),
+        "one is in trouble, engines don't load what the other has"
+    );
+    servers[0].set(EmsHow::Close);
+    servers[2].set(EmsHow::Close);
+    assert!(matches!(ask(&pool, &question).await, Err(PoolError::Unreachable(_))));
+}
+
+#[tokio::test]
+async fn behind_the_gate_a_server_that_hangs_costs_the_deadline_once() {
+    let server = server().await;
+    server.set(EmsHow::Hang);
+    let limits = GateLimits {
+        deadline: Duration::from_millis(20),
+        exchange: IMPATIENCE,
+        fresh: Duration::from_secs(1),
+        answers: 8,
+        in_flight: 4,
+    };
+    let gate = Gate::new(Arc::new(Ems::new(settings([&server]))), limits);
+    let question = Arc::new(prompt(20).0);
+    assert_eq!(gate.ask(question.clone()).await.verdict, Verdict::TimedOut);
+    let refused = async {
+        while gate.ask(question.clone()).await.verdict != Verdict::Refused {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, refused).await.expect("the exchange is given up, and the server left alone");
+    assert_eq!((server.seen().len(), server.is_dead()), (1, false));
+}
+
+/// `tests/real/ems.sh` starts the servers and says where they are.
+fn real(name: &str, block_tokens: usize) -> Ems {
+    let address = std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set"));
+    let block_tokens = NonZeroUsize::new(block_tokens).unwrap();
+    Ems::new(EmsSettings { servers: vec![Endpoint::parse(&address).unwrap()], block_tokens, ..settings([]) })
+}
+
+fn real_prompt(first: u32, tokens: u32) -> Question {
+    let tokens: Vec<u32> = (first..first + tokens).collect();
+    let hashes = ems::chain(ems::START, &tokens, NonZeroUsize::new(128).unwrap());
+    let hashes = hashes.map(|hash| BlockHash::from(hash.to_be_bytes())).collect();
+    Question { tokens: tokens.into(), hashes, ..Question::default() }
+}
+
+#[tokio::test]
+#[ignore = "needs the servers of tests/real/ems.sh"]
+async fn real_servers_find_what_they_have() {
+    let pool = real("EMS_PREFIX", 128);
+    for (first, tokens, found) in
+        [(0, 128, 0), (0, 129, 128), (0, 8193, 8192), (0, 100_000, 8192), (0, 2_500_000, 8192), (1, 8193, 0)]
+    {
+        assert_eq!(ask(&pool, &real_prompt(first, tokens)).await, hit(found), "{tokens} tokens from {first}");
+    }
+    let pool = real("EMS_ALL", 128);
+    let error = ask(&pool, &real_prompt(0, 8193)).await.unwrap_err();
+    assert!(error.to_string().contains("does not exist"), "{error}");
+}
+
+#[tokio::test]
+#[ignore = "needs the servers of tests/real/ems.sh"]
+async fn real_servers_that_are_slow_or_hang_are_spared() {
+    let (pool, question) = (real("EMS_SLOW", 128), real_prompt(0, 8193));
+    let asked = futures_util::future::join_all((0..8).map(|_| ask(&pool, &question))).await;
+    assert_eq!(asked[0], hit(8192));
+    assert!(asked[1..].iter().all(|other| *other == Err(PoolError::Busy)), "{asked:?}");
+    let pool = real("EMS_HANGS", 128);
+    for _ in 0..2 {
+        assert_eq!(ask(&pool, &question).await, hit(8192), "it answers twice");
+    }
+    assert!(timeout(IMPATIENCE, pool.lookup(&question)).await.is_err(), "it hangs");
+    for _ in 0..3 {
+        let error = ask(&pool, &question).await.unwrap_err();
+        assert!(error.to_string().contains("left alone"), "{error}");
+    }
+    // Another server has taken its place after a while: `tests/real/ems.sh` sees to that.
+    let recovered = async {
+        while ask_briefly(&pool, &question).await != Some(hit(8192)) {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    timeout(6 * PATIENCE, recovered).await.expect("it comes back");
+}
+
+async fn ask_briefly(pool: &Ems, question: &Question) -> Option<Result<Presence, PoolError>> {
+    timeout(IMPATIENCE, pool.lookup(question)).await.ok()
+}
