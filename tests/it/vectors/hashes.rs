@@ -93,8 +93,7 @@ fn block(tokens: usize) -> NonZeroUsize {
 }
 
 #[test]
-fn vllm_block_hashes() {
-    let mut spelled = 0;
+pub(super) fn vllm_block_hashes() {
     each("vllm_block_hash", |row| {
         let (tokens, extras) = (row.tokens(), Extras::of(row));
         for version in row.texts("vllm_versions") {
@@ -109,7 +108,6 @@ fn vllm_block_hashes() {
             let first = chain.next();
             if let Some(bytes) = row.0["first_block_serialized"].as_str() {
                 assert_eq!(chain.spelled(), unhex(bytes), "{} under {version}", row.name());
-                spelled += 1;
             }
             let found: Vec<BlockHash> = first.into_iter().chain(chain).collect();
             assert_eq!(found, hashes(row.expect()), "{} under {version}", row.name());
@@ -117,11 +115,10 @@ fn vllm_block_hashes() {
             assert_eq!(events, numbers::<u64>(&row.0["expect_event_u64"]), "{} under {version}", row.name());
         }
     });
-    assert!(spelled > 178, "only {spelled} serialisations were looked at");
 }
 
 #[test]
-fn vllm_chains_begin_where_the_seed_says() {
+pub(super) fn vllm_chains_begin_where_the_seed_says() {
     each("vllm_none_hash", |row| {
         for version in row.texts("vllm_versions") {
             let found = hasher(row, version, 16).none_hash();
@@ -132,10 +129,12 @@ fn vllm_chains_begin_where_the_seed_says() {
 
 /// The keys' own rows were made from hashes, which come with them.
 #[test]
-fn hashes_behind_ascend_store_keys() {
+pub(super) fn hashes_behind_ascend_store_keys() {
     each("ascend_store", |row| {
         let (tokens, extras) = (row.tokens(), Extras::of(row));
-        for version in row.param("vllm_of").as_object().unwrap().values() {
+        let versions = row.param("vllm_of").as_object().unwrap();
+        assert!(!versions.is_empty(), "{}", row.name());
+        for version in versions.values() {
             let hasher = hasher(row, version.as_str().unwrap(), row.number("hash_block_size"));
             let found: Vec<_> = hasher.chain(&tokens, extras.context()).collect();
             assert_eq!(found, hashes(&row.0["block_hashes"]), "{}", row.name());
@@ -144,7 +143,7 @@ fn hashes_behind_ascend_store_keys() {
 }
 
 #[test]
-fn vllm_names_of_coarser_blocks() {
+pub(super) fn vllm_names_of_coarser_blocks() {
     each("vllm_group_list", |row| {
         let fine = hashes(row.param("block_hashes"));
         let ratio = row.number("target_block_size") / row.number("hash_block_size");
@@ -166,7 +165,7 @@ fn vllm_names_of_coarser_blocks() {
 }
 
 #[test]
-fn hashes_in_kv_events() {
+pub(super) fn hashes_in_kv_events() {
     each("vllm_kv_event_msgpack", |row| {
         let frame = unhex(strings(row.expect())[0]);
         let holds = |part: &[u8]| assert!(frame.windows(part.len()).any(|it| it == part), "{}", row.name());
@@ -184,7 +183,7 @@ fn hashes_in_kv_events() {
 }
 
 #[test]
-fn ems_chains() {
+pub(super) fn ems_chains() {
     each("ems_chain", |row| {
         let tokens = row.tokens();
         let found: Vec<i64> = ems::chain(ems::START, &tokens, block(row.number("block_size"))).collect();
@@ -198,7 +197,7 @@ fn ems_chains() {
 }
 
 #[test]
-fn ems_lookups_as_pickles() {
+pub(super) fn ems_lookups_as_pickles() {
     let protocols = [Protocol::V2, Protocol::V3, Protocol::V4, Protocol::V5];
     each("ems_lookup_pickle", |row| {
         let hashes = numbers::<i128>(row.param("hashes")).into_iter().map(pickle::Value::Int).collect();
@@ -219,7 +218,7 @@ fn ems_lookups_as_pickles() {
 }
 
 #[test]
-fn python_hashes() {
+pub(super) fn python_hashes() {
     each("py_int_hash", |row| {
         let found: Vec<i64> = numbers(row.param("values")).into_iter().map(pyhash::int).collect();
         assert_eq!(found, numbers::<i64>(row.expect()));
@@ -275,7 +274,7 @@ pub(super) fn ucm(row: &Row, release: &str) -> UcmProfile {
 }
 
 #[test]
-fn ucm_block_ids() {
+pub(super) fn ucm_block_ids() {
     each("ucm_block_id", |row| {
         let (tokens, extras) = (row.tokens(), Extras::of(row));
         for release in row.texts("ucm_versions") {
@@ -311,7 +310,7 @@ pub(super) fn lmcache_engine(row: &Row, version: &str) -> EngineProfile {
 }
 
 #[test]
-fn lmcache_in_the_engine() {
+pub(super) fn lmcache_in_the_engine() {
     each("lmcache_engine_key", |row| {
         let tokens = row.tokens();
         for version in row.texts("vllm_versions") {
@@ -337,7 +336,7 @@ pub(super) fn lmcache_server(row: &Row) -> ServerAlgo {
 }
 
 #[test]
-fn lmcache_in_its_server() {
+pub(super) fn lmcache_in_its_server() {
     each("lmcache_mp", |row| {
         let hasher = ServerHasher::new(&lmcache_server(row), row.number("chunk_size")).unwrap();
         assert_eq!(hasher.none_hash().to_string(), row.0["none_hash"].as_str().unwrap(), "{}", row.name());
@@ -351,7 +350,7 @@ fn lmcache_in_its_server() {
 }
 
 #[test]
-fn the_first_ascend_store() {
+pub(super) fn the_first_ascend_store() {
     each("ascend_011_mooncake_store_v1", |row| {
         let (tokens, size) = (row.tokens(), row.number("block_size"));
         let found: Vec<String> =
