@@ -164,11 +164,29 @@ pub(super) fn vllm_names_of_coarser_blocks() {
     });
 }
 
+/// The tokens as a list in MessagePack, whose length has 16 bits.
+fn msgpack(tokens: &[u32]) -> Vec<u8> {
+    let mut out = vec![0xDC];
+    out.extend(u16::try_from(tokens.len()).unwrap().to_be_bytes());
+    for token in tokens {
+        match (u8::try_from(*token), u16::try_from(*token)) {
+            (Ok(token), _) if token < 0x80 => out.push(token),
+            (Ok(token), _) => out.extend([0xCC, token]),
+            (_, Ok(token)) => out.extend([&[0xCD], token.to_be_bytes().as_slice()].concat()),
+            _ => out.extend([&[0xCE], token.to_be_bytes().as_slice()].concat()),
+        }
+    }
+    out
+}
+
 #[test]
 pub(super) fn hashes_in_kv_events() {
     each("vllm_kv_event_msgpack", |row| {
         let frame = unhex(strings(row.expect())[0]);
+        let head = [&[0x93, 0xCB], 1.5_f64.to_be_bytes().as_slice(), &[0x93]].concat();
+        assert!(frame.starts_with(&head) && frame.ends_with(b"\xB0AllBlocksCleared\0"), "{}", row.name());
         let holds = |part: &[u8]| assert!(frame.windows(part.len()).any(|it| it == part), "{}", row.name());
+        holds(&msgpack(&row.tokens()));
         for hash in row.param("hashes").as_array().unwrap() {
             if let Some(hex) = hash.as_str() {
                 let hash = BlockHash::from_slice(&unhex(hex)).unwrap();
@@ -309,6 +327,22 @@ pub(super) fn lmcache_engine(row: &Row, version: &str) -> EngineProfile {
     }
 }
 
+/// The first two of each `[start, end, key]` of every worker: blocks without gaps from the first token on.
+fn assert_spans(row: &Row, block_tokens: usize) {
+    let tokens = row.tokens().len();
+    for worker in row.expect().as_array().unwrap() {
+        for (index, span) in worker.as_array().unwrap().iter().enumerate() {
+            let expected = [index * block_tokens, tokens.min((index + 1) * block_tokens)];
+            assert_eq!(
+                [&span[0], &span[1]].map(number).map(usize::try_from),
+                expected.map(Ok),
+                "{}",
+                row.name()
+            );
+        }
+    }
+}
+
 #[test]
 pub(super) fn lmcache_in_the_engine() {
     each("lmcache_engine_key", |row| {
@@ -319,6 +353,7 @@ pub(super) fn lmcache_in_the_engine() {
             let found: Vec<_> = hasher.chain(&tokens).collect();
             let values: Vec<i128> = found.iter().map(|hash| hash.value()).collect();
             assert_eq!(values, numbers::<i128>(&row.0["chunk_hashes"]), "{} under {version}", row.name());
+            assert_spans(row, row.number("chunk_size"));
             let keys = row.expect()[0].as_array().unwrap().iter().map(|it| it[2].as_str().unwrap());
             let in_keys: Vec<&str> = keys.map(|key| key.split('@').nth(3).unwrap()).collect();
             assert_eq!(found.iter().map(ToString::to_string).collect::<Vec<_>>(), in_keys, "{}", row.name());
@@ -359,7 +394,6 @@ pub(super) fn the_first_ascend_store() {
         let in_keys: Vec<&str> =
             keys.iter().map(|it| it[2].as_str().unwrap().split('@').nth(3).unwrap()).collect();
         assert_eq!(found, in_keys, "{}", row.name());
-        let ends: Vec<usize> = keys.iter().map(|it| number(&it[1]).try_into().unwrap()).collect();
-        assert_eq!(ends.last().copied().unwrap_or(0), tokens.len(), "{}", row.name());
+        assert_spans(row, size);
     });
 }
