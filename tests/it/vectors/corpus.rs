@@ -68,8 +68,11 @@ pub(super) fn read(folder: &Path) -> Result<Vec<Row>, String> {
         let values = match path.extension().and_then(|extension| extension.to_str()) {
             Some("json") => values_of(&text(&path)?).map_err(at)?,
             Some("jsonl" | "ndjson") => lines_of(&text(&path)?).map_err(at)?,
-            Some("md") => continue,
-            _ => return Err(at("neither .json nor .jsonl".to_owned())),
+            // Texts beside the rows: said, so that rows under another ending are seen.
+            _ => {
+                eprintln!("{}: no rows are read from it", path.display());
+                continue;
+            }
         };
         for (index, value) in values.into_iter().enumerate() {
             rows.push(row(value).map_err(|e| at(format!("row {index}: {e}")))?);
