@@ -174,7 +174,10 @@ fn wrong_input_is_named() {
             &["--prompt", "@/nowhere/prompt"],
             "--prompt @/nowhere/prompt: No such file or directory (os error 2)",
         ),
-        (&["--prompt", "a", "--profile", "mooncake"], "key.preset = \"mooncake\": there is no key preset `mooncake`"),
+        (
+            &["--prompt", "a", "--profile", "mooncake"],
+            "key.preset = \"mooncake\": there is no key preset `mooncake`",
+        ),
         (
             &["--prompt", "a", "--model-path", "/nowhere"],
             "prompt.model_path: /nowhere/tokenizer.json: No such file or directory (os error 2)",

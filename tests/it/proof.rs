@@ -335,7 +335,6 @@ async fn a_contradiction_stops_the_start_and_names_both() {
         let settings: Vec<&str> = setting.split(' ').collect();
         assert_eq!(refused(&[&engine], &settings), format!("pd-proxy: {message}{end}"), "{setting}");
     }
-
 }
 
 /// As they do while they are upgraded one by one: nobody is refused for that.

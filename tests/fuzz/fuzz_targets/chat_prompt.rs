@@ -1,4 +1,5 @@
-//! Any body through templates and tokenizer: never a panic, and what is exact does not depend on the cache.
+//! Any body through templates and tokenizer, and as a question for an engine's tokenizer: never a panic, and what is exact
+//! does not depend on the cache. The same bytes as an engine's answers about itself: never more facts than may be kept.
 
 #![no_main]
 
@@ -7,7 +8,8 @@ use std::sync::{Arc, LazyLock};
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use pd_proxy::codec::json::{Object, ScanLimits};
-use pd_proxy::dialect::Api;
+use pd_proxy::dialect::{Api, facts};
+use pd_proxy::intake::{Question, question};
 use pd_proxy::prompt::{CacheLimits, ChatTemplate, Local, PrefixCache, Prompter, TemplateFiles, Today};
 
 const TEMPLATES: [&str; 4] = [
@@ -20,6 +22,9 @@ const TOKENIZER: &str = include_str!("../../golden/tokenizer.json");
 /// Small, so that prompts are evicted all the time.
 const CACHE_TOKENS: usize = 2000;
 const TODAY: Today = Today { year: 2026, month: 3, day: 7 };
+
+/// A template may write an input several times over; what it makes of this much stays far below any limit on memory.
+const MAX_INPUT_BYTES: usize = 64 << 10;
 
 /// One template with a cache and without.
 static PROMPTERS: LazyLock<Vec<[Prompter; 2]>> = LazyLock::new(|| {
@@ -35,10 +40,38 @@ static PROMPTERS: LazyLock<Vec<[Prompter; 2]>> = LazyLock::new(|| {
     TEMPLATES.iter().map(|source| [with(source, cache()), with(source, PrefixCache::off())]).collect()
 });
 
+/// The facts hold nothing that the answer did not.
+fn read_facts(answer: &[u8]) {
+    let texts = |model: &facts::ModelFact| model.id.len() + model.root.as_deref().map_or(0, str::len);
+    assert!(facts::models(answer).iter().map(texts).sum::<usize>() <= answer.len());
+    assert!(facts::version(answer).is_none_or(|version| version.len() <= answer.len()));
+    let text = String::from_utf8_lossy(answer);
+    match facts::cache_config(&text) {
+        Ok(found) => {
+            let algo = found.and_then(|found| found.hash_algo);
+            assert!(algo.is_none_or(|algo| algo.len() <= text.len()));
+        }
+        Err(differing) => assert_ne!(differing.values[0], differing.values[1]),
+    }
+}
+
+/// What an engine is asked is an object again, and no question is left to ask about tokens that are known.
+fn ask(api: Api, object: &Object) {
+    if let Ok(Question::Ask(body)) = question(api, object) {
+        let asked = Object::scan(body, ScanLimits::default()).expect("a question is an object");
+        assert!(asked.contains("prompt") != asked.contains("messages"));
+    }
+}
+
 fuzz_target!(|data: &[u8]| {
     let Some((choice, body)) = data.split_first() else { return };
+    if body.len() > MAX_INPUT_BYTES {
+        return;
+    }
+    read_facts(body);
     let Ok(object) = Object::scan(Bytes::copy_from_slice(body), ScanLimits::default()) else { return };
     let api = Api::ALL[usize::from(*choice) % Api::ALL.len()];
+    ask(api, &object);
     for [cached, plain] in PROMPTERS.iter() {
         let prompt = cached.prompt(api, &object, TODAY);
         let expect = plain.prompt(api, &object, TODAY);

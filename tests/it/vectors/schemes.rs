@@ -24,7 +24,7 @@ fn plain() -> BlockContext<'static> {
 }
 
 #[test]
-fn vllm() {
+pub(super) fn vllm() {
     each("vllm_block_hash", |row| {
         let extras = Extras::of(row);
         for version in row.texts("vllm_versions") {
@@ -35,7 +35,7 @@ fn vllm() {
 }
 
 #[test]
-fn ucm_ids() {
+pub(super) fn ucm_ids() {
     each("ucm_block_id", |row| {
         let extras = Extras::of(row);
         for release in row.texts("ucm_versions") {
@@ -45,7 +45,7 @@ fn ucm_ids() {
 }
 
 #[test]
-fn lmcache_chunks() {
+pub(super) fn lmcache_chunks() {
     each("lmcache_engine_key", |row| {
         let bytes = |it| i128::to_be_bytes(number(it)).last_chunk::<8>().copied().unwrap();
         let expected = row.0["chunk_hashes"].as_array().unwrap().iter().map(|it| BlockHash::from(bytes(it)));
@@ -63,7 +63,7 @@ fn lmcache_chunks() {
 
 /// Signed numbers, which the pool's protocol wants back.
 #[test]
-fn ems_numbers() {
+pub(super) fn ems_numbers() {
     each("ems_chain", |row| {
         let scheme = Scheme::Ems { block_tokens: row.number("block_size") };
         let expected = numbers::<i64>(row.expect());
@@ -77,7 +77,7 @@ fn ems_numbers() {
 
 /// Its keys are all that the rows have, so hashes and keys are checked together, the partial block's too.
 #[test]
-fn the_first_ascend_store_and_its_keys() {
+pub(super) fn the_first_ascend_store_and_its_keys() {
     each("ascend_011_mooncake_store_v1", |row| {
         let block_tokens = row.number("block_size");
         let tokens = row.tokens();
@@ -109,7 +109,7 @@ fn the_first_ascend_store_and_its_keys() {
 
 /// A scheme's hashes go into the keys of the stores that use it: those of a real engine.
 #[test]
-fn keys_of_an_lmcache_prompt() {
+pub(super) fn keys_of_an_lmcache_prompt() {
     each("lmcache_mp", |row| {
         let (algo, chunk_tokens) = (lmcache_server(row), row.number("chunk_size"));
         let hasher = Hasher::new(&Scheme::LmcacheServer { algo, chunk_tokens }).unwrap();

@@ -36,10 +36,8 @@ fn ascend_config(row: &Value, preset: &'static Preset) -> KeyConfig {
 }
 
 #[test]
-fn ascend_store_keys_and_lookups() {
-    let mut all = rows("ascend_store_keys_1.json", "ascend_store", 50);
-    all.extend(rows("ascend_store_keys_2.json", "ascend_store", 37));
-    for row in &all {
+pub fn ascend_store_keys_and_lookups() {
+    for row in &rows("ascend_store") {
         let name = &row["name"];
         for preset in presets(row, Connector::AscendStore, "vllm_ascend_versions") {
             let profile = KeyProfile::new(&ascend_config(row, preset)).unwrap();
@@ -76,8 +74,8 @@ fn role(name: &str) -> &'static str {
 }
 
 #[test]
-fn ascend_store_formats() {
-    for row in rows("ascend_store_formats.json", "ascend_store_fmt", 20) {
+pub fn ascend_store_formats() {
+    for row in rows("ascend_store_fmt") {
         let params = &row["params"];
         let family = text(&params["cache_family"]).to_owned();
         let group = KvGroup {
@@ -111,8 +109,8 @@ fn ascend_store_formats() {
 }
 
 #[test]
-fn ascend_layerwise_memcache_keys() {
-    for row in rows("ascend_store_formats.json", "ascend_store_gva", 8) {
+pub fn ascend_layerwise_memcache_keys() {
+    for row in rows("ascend_store_gva") {
         let params = &row["params"];
         let groups =
             vec![KvGroup { block_tokens: 1, ..KvGroup::default() }; number(&params["num_groups"]) as usize];
@@ -136,8 +134,8 @@ fn ascend_layerwise_memcache_keys() {
 }
 
 #[test]
-fn ascend_store_groups() {
-    for row in rows("ascend_store_formats.json", "ascend_store_groups", 11) {
+pub fn ascend_store_groups() {
+    for row in rows("ascend_store_groups") {
         let params = &row["params"];
         let hashes = hashes(&row["block_hashes"]);
         let shape = KvShape {
@@ -162,8 +160,8 @@ fn ascend_store_groups() {
 }
 
 #[test]
-fn yuanrong_rewrites() {
-    for row in rows("ascend_yuanrong_keys.json", "ascend_yuanrong_normalize", 3) {
+pub fn yuanrong_rewrites() {
+    for row in rows("ascend_yuanrong_normalize") {
         let keys = texts(&row["params"]["keys"]);
         assert_eq!(keys.len(), 9);
         for preset in presets(&row, Connector::AscendStore, "vllm_ascend_versions") {
@@ -179,8 +177,8 @@ fn yuanrong_rewrites() {
 }
 
 #[test]
-fn ascend_store_v1_keys() {
-    for row in rows("ascend_011_store_v1.json", "ascend_011_mooncake_store_v1", 6) {
+pub fn ascend_store_v1_keys() {
+    for row in rows("ascend_011_mooncake_store_v1") {
         let params = &row["params"];
         let workers: Vec<Vec<&str>> = row["expect"].as_array().unwrap().iter().map(worker_keys).collect();
         let shape =

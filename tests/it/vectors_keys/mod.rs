@@ -1,10 +1,9 @@
 //! Pool keys against keys that the connectors themselves made (the golden vectors' README says how).
 
-mod ascend;
-mod stores;
+pub mod ascend;
+pub mod stores;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
 use pd_proxy::kvhash::keys::bind::{BlockTexts, Bound, Names};
 use pd_proxy::kvhash::keys::{
@@ -12,22 +11,9 @@ use pd_proxy::kvhash::keys::{
 };
 use serde_json::Value;
 
-/// The rows of a file with this scheme, of which the repository's own copy has `count`; and those of all files in the
-/// folder that `PD_PROXY_VECTORS` names, if it is set.
-fn rows(file: &str, scheme: &str, count: usize) -> Vec<Value> {
-    let of_file = |path: &Path| -> Vec<Value> {
-        let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        let all: Vec<Value> = serde_json::from_str(&text).unwrap();
-        all.into_iter().filter(|r| r["scheme"] == scheme).collect()
-    };
-    let mut found = of_file(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors").join(file));
-    assert_eq!(found.len(), count, "rows of {scheme} in {file}");
-    if let Some(folder) = std::env::var_os("PD_PROXY_VECTORS") {
-        let entries = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path());
-        let named_alike = |p: &PathBuf| p.file_name().is_some_and(|n| n == file);
-        found.extend(entries.filter(named_alike).flat_map(|p| of_file(&p)));
-    }
-    found
+/// The rows of a scheme.
+fn rows(scheme: &str) -> Vec<Value> {
+    crate::vectors::rows(scheme).into_iter().map(|row| row.0).collect()
 }
 
 fn number(value: &Value) -> u32 {

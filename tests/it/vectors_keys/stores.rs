@@ -11,8 +11,8 @@ use serde_json::Value;
 use super::*;
 
 #[test]
-fn mooncake_store_formats() {
-    for row in rows("vllm_mooncake_store_keys.json", "vllm_mooncake_store_fmt", 3) {
+pub fn mooncake_store_formats() {
+    for row in rows("vllm_mooncake_store_fmt") {
         let params = &row["params"];
         let at = Place {
             head: number(&params["tp_rank"]),
@@ -42,8 +42,8 @@ fn mooncake_store_formats() {
 }
 
 #[test]
-fn mooncake_store_ranks_and_groups() {
-    for row in rows("vllm_mooncake_store_keys.json", "vllm_mooncake_store_ws", 9) {
+pub fn mooncake_store_ranks_and_groups() {
+    for row in rows("vllm_mooncake_store_ws") {
         let params = &row["params"];
         let hashes = hashes(&params["block_hashes"]);
         let hash_tokens = number(&params["hash_block_size"]);
@@ -89,23 +89,23 @@ fn mooncake_lookup(row: &Value, profile: &KeyProfile, prompt: &PromptBlocks<'_, 
 }
 
 #[test]
-fn ucm_paths() {
-    for row in rows("ucm_paths.json", "libstdcxx_hash_string_view_16", 1) {
+pub fn ucm_paths() {
+    for row in rows("libstdcxx_hash_string_view_16") {
         let found: Vec<u64> = hashes(&row["block_ids"]).iter().map(|id| ucm::std_hash(id)).collect();
         let expected: Vec<u64> =
             row["expect"].as_array().unwrap().iter().map(|v| v.as_u64().unwrap()).collect();
         assert_eq!(found, expected);
     }
     let stores = [
-        ("ucm_path_posix", 2, "ucm-posix"),
-        ("ucm_path_posix_noshard", 2, "ucm-posix-flat"),
-        ("ucm_path_pcstore", 2, "ucm-pcstore"),
-        ("ucm_path_pcstore_noshard", 2, "ucm-pcstore-flat"),
-        ("ucm_path_ds3fs", 1, "ucm-ds3fs"),
-        ("ucm_path_nfsstore_legacy", 2, "ucm-nfs"),
+        ("ucm_path_posix", "ucm-posix"),
+        ("ucm_path_posix_noshard", "ucm-posix-flat"),
+        ("ucm_path_pcstore", "ucm-pcstore"),
+        ("ucm_path_pcstore_noshard", "ucm-pcstore-flat"),
+        ("ucm_path_ds3fs", "ucm-ds3fs"),
+        ("ucm_path_nfsstore_legacy", "ucm-nfs"),
     ];
-    for (scheme, count, preset) in stores {
-        for row in rows("ucm_paths.json", scheme, count) {
+    for (scheme, preset) in stores {
+        for row in rows(scheme) {
             let roots = texts(&row["params"]["storage_backends"]).into_iter().map(str::to_owned).collect();
             let mut config = KeyConfig::new(Preset::named(preset).unwrap(), "M", KvShape::default());
             config.store = Store::Files { roots };
@@ -130,8 +130,8 @@ fn number_hash(value: &Value) -> [u8; 8] {
 }
 
 #[test]
-fn lmcache_engine_keys() {
-    for row in rows("lmcache_engine_keys.json", "lmcache_engine_key", 43) {
+pub fn lmcache_engine_keys() {
+    for row in rows("lmcache_engine_key") {
         let params = &row["params"];
         let (name, tags) = (&row["name"], lmcache_tags(params));
         let preset = if params["algo"] == "builtin" { "lmcache-builtin" } else { "lmcache" };
@@ -167,8 +167,8 @@ fn lmcache_engine_keys() {
 }
 
 #[test]
-fn lmcache_mp_keys_and_file_names() {
-    for row in rows("lmcache_mp_keys.json", "lmcache_mp", 9) {
+pub fn lmcache_mp_keys_and_file_names() {
+    for row in rows("lmcache_mp") {
         let params = &row["params"];
         let hashes = hashes(&row["chunk_hashes"]);
         let chunk_tokens = number(&params["chunk_size"]);
@@ -202,8 +202,8 @@ fn lmcache_mp_keys_and_file_names() {
 }
 
 #[test]
-fn the_model_of_a_key_is_the_last_component_of_its_path() {
-    for row in rows("ascend_store_keys_2.json", "ascend_store", 37) {
+pub fn the_model_of_a_key_is_the_last_component_of_its_path() {
+    for row in rows("ascend_store") {
         let Some(key) = row["expect_lookup"][0].as_str() else { continue };
         assert_eq!(profile::model_name(text(&row["params"]["model"])), key.split('@').next().unwrap());
     }

@@ -1,0 +1,128 @@
+//! What supervisors and load balancers ask: whether it lives, what it can serve, what is inside.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use pd_proxy::sim::{Engine, Fault, What};
+use serde_json::json;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use crate::common::client::post;
+use crate::common::stage::Stage;
+
+use super::{CHAT, change, chat, count, header, name, remove_all, until};
+
+#[tokio::test]
+async fn supervisors_learn_whether_it_lives_and_whether_it_can_serve() {
+    let stage = Stage::new().await;
+    for path in ["/health", "/healthz", "/ping"] {
+        let raw = stage.get(path).await;
+        assert_eq!((raw.status, raw.text().as_str()), (200, ""), "{path}");
+    }
+    assert_eq!(stage.post("/ping", "").await.status, 200);
+    let ready = stage.get("/readyz").await;
+    assert_eq!(ready.status, 200);
+    assert_eq!(ready.json(), json!({"ready": true, "prefill_instances": 2, "decode_instances": 2}));
+    let health = stage.get("/healthcheck").await;
+    assert_eq!(
+        health.text(),
+        r#"{"status":"ok","prefill_instances":2,"decode_instances":2,"request_num":0}"#
+    );
+
+    remove_all(&stage, "prefill", &stage.prefillers).await;
+    let ready = stage.get("/readyz").await;
+    assert_eq!(ready.status, 503);
+    assert_eq!(ready.json(), json!({"ready": false, "prefill_instances": 0, "decode_instances": 2}));
+    assert_eq!(stage.get("/health").await.status, 200, "a restart would not bring a prefiller");
+    let refused = stage.post(CHAT, &chat("x").to_string()).await;
+    assert_eq!((refused.status, refused.header("x-pd-error")), (503, Some("no_prefiller")));
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    assert_eq!(refused.json()["error"]["message"], "no prefiller is available");
+
+    remove_all(&stage, "decode", &stage.decoders).await;
+    assert_eq!(stage.get("/readyz").await.json()["decode_instances"], 0);
+    stage.post("/instances/add", &change("prefill", json!(name(&stage.prefillers[0])))).await;
+    assert_eq!(stage.get("/readyz").await.status, 503);
+    let refused = stage.post(CHAT, &chat("x").to_string()).await;
+    assert_eq!((refused.status, refused.header("x-pd-error")), (503, Some("no_decoder")));
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn requests_inside_are_counted() {
+    let stage = Stage::new().await;
+    stage.prefillers_fail(&Fault::always(What::StallBeforeHead));
+    let mut open = Vec::new();
+    for _ in 0..3 {
+        let mut socket = TcpStream::connect(stage.gateway).await.unwrap();
+        socket.write_all(&post(CHAT, &chat("x").to_string())).await.unwrap();
+        open.push(socket);
+    }
+    until("3 inside", async || stage.get("/healthcheck").await.json()["request_num"] == 3).await;
+    drop(open);
+    until("none inside", async || stage.get("/healthcheck").await.json()["request_num"] == 0).await;
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn status_lists_the_engines() {
+    let stage = Stage::new().await;
+    let names = |engines: &[Engine]| engines.iter().map(name).collect::<Vec<_>>();
+    let expected = json!({
+        "prefill_node_count": 2, "decode_node_count": 2,
+        "prefill_nodes": names(&stage.prefillers), "decode_nodes": names(&stage.decoders),
+    });
+    assert_eq!(stage.get("/status").await.json(), expected);
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn models_are_the_first_good_answer_verbatim() {
+    let stage = Stage::new().await;
+    let odd = r#"{ "object":"list",  "data":[{"id":"sim","x":1.50}] }"#;
+    let answer =
+        Fault::always(What::Status(200, Some(Bytes::from_static(odd.as_bytes())))).on_path("/v1/models");
+    assert!(stage.prefillers[1].inject(answer));
+    let raw = stage.send(b"GET /v1/models HTTP/1.1\r\nhost: g\r\nauthorization: Bearer mine\r\n\r\n").await;
+    assert_eq!((raw.status, raw.json()["data"][0]["id"].as_str()), (200, Some("sim")));
+    let seen = stage.prefillers[0].seen();
+    assert_eq!((seen.len(), header(&seen[0], "authorization")), (1, Some("Bearer mine".into())));
+    assert_eq!(stage.engines().map(count).sum::<usize>(), 1, "one engine is enough");
+
+    for bad in [What::Refuse, What::Status(500, None), What::ResetBeforeHead] {
+        stage.prefillers[0].inject(Fault::always(bad.clone()));
+        let raw = stage.get("/v1/models").await;
+        assert_eq!((raw.status, raw.text().as_str()), (200, odd), "{bad:?}");
+        assert_eq!(raw.header("content-type"), Some("application/json"));
+        stage.prefillers[0].clear_faults();
+    }
+    stage.prefillers_fail(&Fault::always(What::Refuse));
+    let raw = stage.get("/v1/models").await;
+    assert_eq!((raw.status, raw.json()["object"].as_str()), (200, Some("list")), "a decoder answers");
+    stage.decoders_fail(&Fault::always(What::Refuse));
+    let raw = stage.get("/v1/models").await;
+    assert_eq!(
+        (raw.status, raw.json()["error"]["message"].as_str()),
+        (503, Some("no engine answers /v1/models"))
+    );
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn every_engine_resets_its_cache() {
+    let stage = Stage::new().await;
+    let path = "/reset_prefix_cache?reset_running_requests=true&x=a%20b";
+    let raw = stage.post(path, "").await;
+    assert_eq!((raw.status, raw.text().as_str()), (200, ""));
+    for engine in stage.engines() {
+        let paths: Vec<String> = engine.seen().into_iter().map(|s| s.path).collect();
+        assert_eq!(paths, [path], "{}", engine.addr());
+    }
+    stage.prefillers[1].inject(Fault::always(What::Status(500, None)));
+    stage.decoders[0].inject(Fault::always(What::Refuse));
+    let raw = stage.post("/reset_prefix_cache", "").await;
+    let failed: BTreeSet<String> = [stage.prefillers[1].url(), stage.decoders[0].url()].into();
+    assert_eq!((raw.status, raw.json()), (500, json!({ "failed": failed })));
+    stage.end().await;
+}

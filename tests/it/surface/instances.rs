@@ -1,0 +1,137 @@
+//! Engines that come and go while it runs.
+
+use serde_json::json;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use crate::common::client::{self, post};
+use crate::common::stage::{Script, Stage, fast, slow};
+
+use super::{CHAT, change, chat, count, lone, name, remove_all, until};
+
+#[tokio::test]
+async fn instances_come_and_go() {
+    let stage = Stage::new().await;
+    let (p, d): (Vec<String>, Vec<String>) =
+        (stage.prefillers.iter().map(name).collect(), stage.decoders.iter().map(name).collect());
+    let [third, fourth] = [lone(fast(), "127.0.0.1:0").await, lone(fast(), "127.0.0.1:0").await];
+    let answer = |message: String, p: &[&str], d: &[&str]| {
+        json!({"message": message, "current_prefill_instances": p, "current_decode_instances": d}).to_string()
+    };
+    let (t, f) = (name(&third), name(&fourth));
+
+    let raw = stage.post("/instances/add", &change("prefill", json!(t))).await;
+    let expected = answer(format!("add prefill instances: ['{t}']."), &[&p[0], &p[1], &t], &[&d[0], &d[1]]);
+    assert_eq!((raw.status, raw.text()), (200, expected));
+    let raw = stage.post("/instances/add", &change("decode", json!([t, f]))).await;
+    let all = [&p[0], &p[1], t.as_str()];
+    let expected = answer(format!("add decode instances: ['{t}', '{f}']."), &all, &[&d[0], &d[1], &t, &f]);
+    assert_eq!(raw.text(), expected);
+    assert_eq!(third.seen()[0].path, "/v1/models", "it is asked before it joins");
+
+    let raw = stage.post("/instances/remove", &change("prefill", json!(p))).await;
+    let expected = answer(
+        format!("remove prefill instances: ['{}', '{}'].", p[0], p[1]),
+        &[&t],
+        &[&d[0], &d[1], &t, &f],
+    );
+    assert_eq!(raw.text(), expected);
+    let raw = stage.post("/instances/remove", &change("decode", json!(d[0]))).await;
+    let expected = answer(format!("remove decode instances: ['{}'].", d[0]), &[&t], &[&d[1], &t, &f]);
+    assert_eq!(raw.text(), expected);
+    stage.forget();
+    third.clear_seen();
+    for n in 0..6 {
+        let raw = stage.post(CHAT, &chat(&format!("message {n}")).to_string()).await;
+        assert_eq!(raw.status, 200, "{}", raw.text());
+    }
+    assert_eq!(count(&stage.prefillers[0]) + count(&stage.prefillers[1]) + count(&stage.decoders[0]), 0);
+    assert!(count(&third) >= 6);
+
+    for kind in ["both", ""] {
+        let raw = stage.post("/instances/add", &change(kind, json!(t))).await;
+        let message =
+            format!("Instance type '{kind}' is not supported. Only 'prefill' and 'decode' are allowed.");
+        assert_eq!((raw.status, raw.json()), (400, json!({ "error": message })));
+    }
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn an_instance_may_have_an_ipv6_address() {
+    if std::net::TcpListener::bind("[::1]:0").is_err() {
+        return; // This machine has no IPv6.
+    }
+    let stage = Stage::new().await;
+    let engine = lone(fast(), "[::1]:0").await;
+    for (kind, others) in [("prefill", &stage.prefillers), ("decode", &stage.decoders)] {
+        let raw = stage.post("/instances/add", &change(kind, json!([name(&engine)]))).await;
+        assert_eq!(
+            raw.json()["message"],
+            format!("add {kind} instances: ['[::1]:{}'].", engine.addr().port())
+        );
+        remove_all(&stage, kind, others).await;
+    }
+    let raw = stage.post(CHAT, &chat("over IPv6").to_string()).await;
+    assert_eq!((raw.status, raw.words().is_empty()), (200, false), "{}", raw.text());
+    assert_eq!(engine.seen().iter().filter(|s| s.path == CHAT).count(), 2, "both legs");
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn an_instance_that_is_not_up_yet_joins_when_it_is() {
+    let mut script = Script::default();
+    script.config.fleet.probe_interval_ms = 20;
+    script.config.fleet.probe_attempts = 1_000;
+    let stage = Stage::set(script).await;
+    let late = {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        free.local_addr().unwrap().to_string()
+    };
+    let here = name(&stage.decoders[0]);
+    let raw = stage.post("/instances/add", &change("prefill", json!([late]))).await;
+    assert_eq!(raw.json()["message"], format!("Instances ['{late}'] are waiting to be added."));
+    assert_eq!(raw.json()["current_prefill_instances"].as_array().unwrap().len(), 2);
+    let raw = stage.post("/instances/add", &change("prefill", json!([late, here]))).await;
+    let message = format!("add prefill instances: ['{here}']. Instances ['{late}'] are waiting to be added.");
+    assert_eq!(raw.json()["message"], message);
+
+    let engine = lone(fast(), &late).await;
+    let listed = async || stage.get("/status").await.json()["prefill_nodes"].to_string().contains(&late);
+    until("the late one is listed", listed).await;
+    let served = async || {
+        let raw = stage.post(CHAT, &chat("x").to_string()).await;
+        assert_eq!(raw.status, 200);
+        engine.seen().iter().any(|s| s.path == CHAT)
+    };
+    until("the late one serves", served).await;
+    let nodes = stage.get("/status").await.json()["prefill_nodes"].to_string();
+    assert_eq!(nodes.matches(&late).count(), 1, "it was asked for twice and is listed once");
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn an_instance_that_is_removed_finishes_its_work() {
+    let stage = Stage::set(Script { engine: slow(), ..Script::default() }).await;
+    let mut body = chat("A long one");
+    body["max_tokens"] = 60.into();
+    body["stream"] = true.into();
+    let mut socket = TcpStream::connect(stage.gateway).await.unwrap();
+    socket.write_all(&post(CHAT, &body.to_string())).await.unwrap();
+    let busy = async || stage.decoders.iter().any(|d| d.ledger().running > 0);
+    until("a decoder writes", busy).await;
+    let (at, other) = if stage.decoders[0].ledger().running > 0 { (0, 1) } else { (1, 0) };
+    let leaving = name(&stage.decoders[at]);
+    let raw = stage.post("/instances/remove", &change("decode", json!([leaving]))).await;
+    let message = format!("Instances ['{leaving}'] are isolated and waiting to be removed.");
+    assert_eq!(raw.json()["message"], message);
+    assert_eq!(raw.json()["current_decode_instances"], json!([name(&stage.decoders[other])]));
+    stage.forget();
+    for _ in 0..4 {
+        assert_eq!(stage.post(CHAT, &chat("x").to_string()).await.status, 200);
+    }
+    assert_eq!((count(&stage.decoders[at]), count(&stage.decoders[other])), (0, 4));
+    let raw = client::read(&mut socket).await;
+    assert!(raw.complete && raw.done(), "{}", raw.text());
+    stage.end().await;
+}

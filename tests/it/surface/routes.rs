@@ -1,0 +1,208 @@
+//! What goes to which engine, and with which headers.
+
+use pd_proxy::config::Secret;
+use pd_proxy::sim::{Fault, Seen, What};
+use serde_json::{Value, json};
+
+use crate::common::client::{self, Raw, get, post, post_with};
+use crate::common::stage::{Script, Stage, fast};
+
+use super::{CHAT, body_of, both, chat, count, header, lone, long_text};
+
+#[tokio::test]
+async fn what_one_engine_answers_is_asked_of_one_prefiller() {
+    let stage = Stage::new().await;
+    let cases = [
+        post("/tokenize", r#"{"prompt":"Hello there, 世界","return_token_strs":true}"#),
+        post("/detokenize", r#"{"tokens":[72,101]}"#),
+        post("/tokenize?x=1", r#"{"nonsense":1}"#),
+        get("/version"),
+        get("/load"),
+        get("/tokenize"),
+        get("/v1/models/sim"),
+        post("/v1/score", r#"{"text_1":"a","text_2":"b"}"#),
+    ];
+    for request in &cases {
+        let line = String::from_utf8_lossy(request).lines().next().unwrap().to_owned();
+        let theirs = client::send(stage.prefillers[0].addr(), request).await;
+        stage.forget();
+        let ours = stage.send(request).await;
+        assert_eq!((ours.status, ours.text()), (theirs.status, theirs.text()), "{line}");
+        assert_eq!(ours.header("content-type"), theirs.header("content-type"), "{line}");
+        assert!(ours.header("x-request-id").is_some(), "{line}");
+        assert_eq!(stage.prefillers.iter().map(count).sum::<usize>(), 1, "{line}");
+        assert_eq!(stage.decoders.iter().map(count).sum::<usize>(), 0, "{line}");
+    }
+    let embeddings = stage.post("/v1/embeddings", r#"{"model":"sim","input":["a","b"]}"#).await;
+    assert_eq!((embeddings.status, embeddings.json()["data"].as_array().unwrap().len()), (200, 2));
+
+    let request = &cases[0];
+    let good = stage.send(request).await;
+    for bad in [What::Refuse, What::ResetBeforeHead, What::Status(500, None), What::Status(503, None)] {
+        stage.prefillers[0].inject(Fault::always(bad.clone()));
+        for _ in 0..3 {
+            let raw = stage.send(request).await;
+            assert_eq!((raw.status, raw.text()), (200, good.text()), "{bad:?}");
+        }
+        stage.heal();
+    }
+    stage.prefillers_fail(&Fault::always(What::Refuse));
+    assert_eq!(stage.send(request).await.text(), good.text(), "a decoder can do it as well");
+    stage.decoders_fail(&Fault::always(What::Refuse));
+    let raw = stage.send(request).await;
+    assert_eq!((raw.status, raw.header("x-pd-error")), (502, Some("engine_failed")));
+    assert_eq!(raw.json()["error"]["message"], "no engine answered");
+    stage.end().await;
+}
+
+/// The text of an answer of any API, streamed or not.
+fn text_of(raw: &Raw) -> String {
+    let whole = |v: &Value| {
+        let text =
+            ["/choices/0/text", "/choices/0/message/content", "/content/0/text", "/output/0/content/0/text"];
+        text.iter().find_map(|p| v.pointer(p).and_then(Value::as_str).map(str::to_owned)).unwrap_or_default()
+    };
+    if !raw.header("content-type").unwrap().starts_with("text/event-stream") {
+        return whole(&raw.json());
+    }
+    let datas = raw.text();
+    let events = datas.lines().filter_map(|l| l.strip_prefix("data: ")).filter(|d| *d != "[DONE]");
+    events
+        .map(|d| serde_json::from_str::<Value>(d).unwrap())
+        .filter_map(|v| {
+            let pieces = ["/choices/0/text", "/choices/0/delta/content", "/delta/text", "/delta"];
+            pieces.iter().find_map(|p| v.pointer(p).and_then(Value::as_str).map(str::to_owned))
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn every_generating_route_takes_both_legs() {
+    let stage = Stage::new().await;
+    let alone = lone(fast(), "127.0.0.1:0").await;
+    let long = long_text();
+    let cases = [
+        (CHAT, chat(&long)),
+        ("/v1/completions", json!({"model": "sim", "prompt": long, "max_tokens": 12})),
+        ("/v1/responses", json!({"model": "sim", "input": long, "max_output_tokens": 12})),
+        (
+            "/v1/messages",
+            json!({"model": "sim", "messages": [{"role": "user", "content": long}], "max_tokens": 12}),
+        ),
+    ];
+    for (path, body) in &cases {
+        let expected = text_of(&client::send(alone.addr(), &post(path, &body.to_string())).await);
+        assert!(!expected.is_empty(), "{path}");
+        for body in both(body) {
+            stage.forget();
+            let raw = stage.post(path, &body).await;
+            assert_eq!((raw.status, raw.complete), (200, true), "{path}: {}", raw.text());
+            assert_eq!(text_of(&raw), expected, "{path} {body}");
+            let (p, d) = (stage.seen(&stage.prefillers), stage.seen(&stage.decoders));
+            assert_eq!((p.len(), d.len()), (1, 1), "{path}");
+            assert_eq!(body_of(&p[0])["kv_transfer_params"]["do_remote_decode"], true, "{path}");
+            assert_eq!(body_of(&d[0])["kv_transfer_params"]["do_remote_prefill"], true, "{path}");
+        }
+    }
+    stage.assert_nothing_left("all routes").await;
+    stage.assert_all_alive("all routes");
+    stage.end().await;
+}
+
+/// Routes that the simulated engines do not have: their 404 is the client's, and the prefill leg is shaped as it must be.
+#[tokio::test]
+async fn generating_routes_that_an_engine_lacks() {
+    let stage = Stage::new().await;
+    for (path, body, tokens) in [
+        (
+            "/inference/v1/generate",
+            json!({"token_ids": [1, 2], "sampling_params": {"max_tokens": 9}}),
+            "/sampling_params/max_tokens",
+        ),
+        ("/invocations", chat("x"), "/max_tokens"),
+        ("/invocations", json!({"prompt": "x", "max_tokens": 9}), "/max_tokens"),
+    ] {
+        stage.forget();
+        let raw = stage.post(path, &body.to_string()).await;
+        assert_eq!((raw.status, raw.text().as_str()), (404, r#"{"detail":"Not Found"}"#), "{path}");
+        assert!(raw.header("x-request-id").is_some());
+        let p = stage.seen(&stage.prefillers);
+        assert_eq!((p.len(), p[0].path.as_str()), (1, path));
+        let sent = body_of(&p[0]);
+        assert_eq!(sent.pointer(tokens), Some(&json!(1)), "{path}: {sent}");
+        assert!(stage.seen(&stage.decoders).is_empty(), "{path}");
+    }
+    let raw = stage.post("/invocations", "[]").await;
+    assert_eq!((raw.status, raw.header("x-pd-error")), (400, Some("invalid_json")));
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn one_request_id_for_client_and_both_legs() {
+    let stage = Stage::new().await;
+    let long = "i".repeat(129);
+    for (sent, kept) in [
+        (Some("run-7_a.b:C"), true),
+        (None, false),
+        (Some("a b"), false),
+        (Some("a/b"), false),
+        (Some(&*long), false),
+    ] {
+        stage.forget();
+        let headers: Vec<(&str, &str)> = sent.iter().map(|id| ("X-Request-Id", *id)).collect();
+        let raw = stage.send(&post_with(CHAT, &headers, chat("x").to_string().as_bytes())).await;
+        let id = raw.header("x-request-id").unwrap().to_owned();
+        assert_eq!(Some(id.as_str()) == sent, kept, "{sent:?} became {id}");
+        assert!(kept || uuid::Uuid::parse_str(&id).is_ok(), "{id}");
+        assert_eq!(raw.head.to_ascii_lowercase().matches("x-request-id:").count(), 1);
+        for seen in [&stage.seen(&stage.prefillers)[0], &stage.seen(&stage.decoders)[0]] {
+            assert_eq!(header(seen, "x-request-id").as_ref(), Some(&id));
+        }
+    }
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn authorization_is_the_clients_or_the_configured_one() {
+    for (configured, expected) in [(None, Some("Bearer mine")), (Some("ours"), Some("Bearer ours"))] {
+        let mut script = Script::default();
+        script.config.engine.api_key = configured.map(Secret::new);
+        let stage = Stage::set(script).await;
+        for (path, body) in [(CHAT, chat("x")), ("/tokenize", json!({"prompt": "x"}))] {
+            let body = body.to_string();
+            let raw =
+                stage.send(&post_with(path, &[("Authorization", "Bearer mine")], body.as_bytes())).await;
+            assert_eq!(raw.status, 200);
+        }
+        let all: Vec<Seen> = [stage.seen(&stage.prefillers), stage.seen(&stage.decoders)].concat();
+        assert_eq!(all.len(), 3);
+        for seen in all {
+            assert_eq!(header(&seen, "authorization").as_deref(), expected, "{}", seen.path);
+        }
+        stage.end().await;
+    }
+}
+
+#[tokio::test]
+async fn several_prompts_go_to_a_decoder_alone() {
+    let stage = Stage::new().await;
+    let alone = lone(fast(), "127.0.0.1:0").await;
+    for prompt in [json!(["one two three", "four"]), json!([[1, 2, 3], [4]])] {
+        let body = json!({"model": "sim", "prompt": prompt, "max_tokens": 5, "kv_transfer_params": {"x": 1}});
+        stage.forget();
+        let raw = stage.post("/v1/completions", &body.to_string()).await;
+        let mut clean = body.clone();
+        clean.as_object_mut().unwrap().remove("kv_transfer_params");
+        let expected = client::send(alone.addr(), &post("/v1/completions", &clean.to_string())).await;
+        let texts = |raw: &Raw| {
+            let choices = raw.json()["choices"].as_array().unwrap().clone();
+            choices.iter().map(|c| c["text"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!((raw.status, texts(&raw)), (200, texts(&expected)));
+        assert_eq!(texts(&raw).len(), 2);
+        let d = stage.seen(&stage.decoders);
+        assert_eq!((stage.seen(&stage.prefillers).len(), d.len()), (0, 1));
+        assert_eq!(body_of(&d[0]), clean);
+    }
+    stage.end().await;
+}
