@@ -33,8 +33,8 @@ fn questions() -> Vec<Vec<i64>> {
     for len in [0, 1, 2, 998, 999, 1000, 1001, 1999, 2000, 6552, 6553, 6554, 13_105, 13_106, most, 20_000] {
         all.push((0..len).map(|n: i64| n.wrapping_mul(-7_046_029_254_386_353_131)).collect());
     }
-    let (mut runner, any_size) = (TestRunner::deterministic(), vec(any::<i64>(), 0..3000));
-    all.extend((0..200).map(|_| any_size.new_tree(&mut runner).unwrap().current()));
+    let (mut runner, any_size) = (TestRunner::deterministic(), vec(any::<i64>(), 0..500));
+    all.extend((0..100).map(|_| any_size.new_tree(&mut runner).unwrap().current()));
     all
 }
 
