@@ -20,7 +20,7 @@ fn hosts() -> RankHosts {
 
 /// Where the script has put the object of block `index`.
 fn wanted(index: u32) -> Option<&'static str> {
-    let host = if index % 2 == 0 { "10.9.8.7" } else { "10.9.8.8" };
+    let host = if index.is_multiple_of(2) { "10.9.8.7" } else { "10.9.8.8" };
     (index % 4 != 3).then_some(host)
 }
 

@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 use crate::pool::store::Tier;
 
@@ -117,4 +119,33 @@ fn counts_beyond_the_bytes_are_refused() {
     let mut many = vec![0; 64];
     (many[10], many[11]) = (255, 1);
     assert_eq!(query(&body(10, 1, &many), Form::Plain, 1).unwrap()[0].ranks.len(), 8);
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_read_or_refused(
+        bytes in prop::collection::vec(any::<u8>(), 0..200),
+        count in 0u64..6,
+        flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+    ) {
+        let mut whole: Vec<u8> = object(&[(3, 1, 1)], 40);
+        whole.extend(object(&[], 40));
+        whole.extend(object(&[(0, 0, 1), (1, 2, 0)], 40));
+        for (at, value) in flips {
+            let at = at.index(whole.len());
+            whole[at] = value;
+        }
+        for body in [body(10, count, &bytes), body(5, count, &bytes), body(10, 3, &whole), bytes] {
+            for asked in [count as usize, 3] {
+                for form in [Form::Plain, Form::Flagged] {
+                    prop_assert!(query(&body, form, asked).map_or(true, |found| found.len() == asked));
+                }
+                prop_assert!(exist(&body, asked).map_or(true, |found| found.len() == asked));
+            }
+            let mut buffer = BytesMut::from(&body[..]);
+            while let Ok(Some(frame)) = take_frame(&mut buffer) {
+                prop_assert!(frame.body.len() + HEADER_BYTES <= body.len());
+            }
+        }
+    }
 }
