@@ -3,6 +3,7 @@
 //! [`KvPool`] is asked about a whole prompt, [`KeyStore`] about keys; [`keyed`] makes the first of the second. A client
 //! does its exchange and reports what it got; deadlines, repetition, caching and giving up are the gate's.
 
+pub mod mooncake;
 pub mod store;
 
 use std::future::Future;

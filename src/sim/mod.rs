@@ -30,6 +30,7 @@ pub mod http;
 pub mod hub;
 pub mod ledger;
 pub mod messages;
+pub mod mooncake;
 pub mod pool;
 pub mod responses;
 pub mod side;

@@ -1,0 +1,3 @@
+//! Mooncake Store, asked at its master.
+
+pub mod wire;
