@@ -13,6 +13,8 @@ mod honest;
 mod intake;
 mod layers;
 mod legs;
+mod pool_mooncake;
+mod pool_mooncake_real;
 mod surface;
 mod tidy;
 mod vectors;
