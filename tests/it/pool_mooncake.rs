@@ -96,6 +96,7 @@ async fn every_version_is_asked_in_its_own_form() {
                 let client = client(&[&master], |_| ()).await;
                 let form = if arguments == Arguments::Tenant { Form::Tenant } else { Form::Plain };
                 assert_eq!(client.status()[0].form, form);
+                assert_eq!(timeout(AT_MOST, client.service()).await.unwrap().unwrap(), "2.0.0");
                 let somewhere =
                     [false, true, true].map(|present| Placement { present, ..Placement::default() });
                 match (replicas, terse) {
@@ -272,32 +273,36 @@ async fn admin_port(pages: Vec<(&'static str, String)>) -> (Admin, JoinSet<()>) 
             tcp.write_all(answer.as_bytes()).await.unwrap();
         }
     });
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
-    (Admin { client, endpoint, time: ADMIN_TIME }, tasks)
+    (admin(endpoint), tasks)
 }
 
-const QUESTION: &str = "/batch_query_keys?keys=zz,bb,aa";
+fn admin(endpoint: Endpoint) -> Admin {
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    Admin { client, endpoint, time: ADMIN_TIME }
+}
 
 #[tokio::test]
 async fn over_http_nothing_is_touched_or_nothing_is_asked() {
-    let entry = r#"{"ok":true,"values":[{"transport_endpoint_":"10.0.0.1:5"}],"disk_values":null}"#;
-    let other = entry.replace("10.0.0.1", "[fd00::2]");
-    let none = r#"{"ok":false,"error":"OBJECT_NOT_FOUND","disk_values":null}"#;
-    let answer = format!(r#"{{"success":true,"data":{{"aa":{entry},"bb":{other},"zz":{none}}}}}"#);
-    let (new, _new) = admin_port(vec![("/kv_events/status", "{}".into()), (QUESTION, answer.clone())]).await;
-    let (old, _old) = admin_port(vec![(QUESTION, answer)]).await;
+    let plain = MooncakeSpec { arguments: Arguments::Plain, ..MooncakeSpec::default() };
+    let (new, old) = (master(MooncakeSpec::default()).await, master(plain).await);
+    let (new_port, old_port) = (new.admin(LOOPBACK).await.unwrap(), old.admin(LOOPBACK).await.unwrap());
+    let [new_admin, old_admin] = [&new_port, &old_port].map(|port| admin(endpoint(port.addr())));
     let store = |admins: &[&Admin], allow_leases| {
         let admins = admins.iter().map(|admin| (*admin).clone()).collect();
         MooncakeHttp::new(MooncakeHttpConfig { admins, allow_leases })
     };
-    assert_eq!(ask(&store(&[&new], false)).await.unwrap(), placed());
-    assert!(
-        matches!(ask(&store(&[&old], false)).await, Err(PoolError::Refused(why)) if why.contains("lease"))
-    );
-    assert_eq!(ask(&store(&[&old], true)).await.unwrap(), placed());
-    let both = store(&[&old, &new], false);
+    assert_eq!(ask(&store(&[&new_admin], false)).await.unwrap(), placed());
+    let refused = ask(&store(&[&old_admin], false)).await;
+    assert!(matches!(refused, Err(PoolError::Refused(why)) if why.contains("lease")));
+    assert_eq!(ask(&store(&[&old_admin], true)).await.unwrap(), placed());
+    let both = store(&[&old_admin, &new_admin], false);
     assert_eq!(ask(&both).await.unwrap(), placed(), "the second can be asked");
     assert_eq!(ask(&both).await.unwrap(), placed());
+
+    let odd = "model name/100%@é&x=1#+";
+    new.put(odd, "10.0.0.9:1");
+    let found = store(&[&new_admin], false);
+    assert_eq!(found.locate(&batch(&[odd]), &[0]).await.unwrap(), [on("10.0.0.9")]);
 }
 
 #[tokio::test]

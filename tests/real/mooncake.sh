@@ -33,7 +33,10 @@ package() {
 mkdir -p "$sites"
 ip netns add "$net"
 ip netns exec "$net" ip link set lo up
-cargo test --locked --no-run --test it
+tests=$(cargo test --locked --no-run --test it --message-format=json |
+  python3 -c 'import json, sys
+for built in map(json.loads, sys.stdin):
+    if built.get("target", {}).get("name") == "it": print(built["executable"])')
 for version in "${versions[@]}"; do
   echo "== $version"
   package "site-$version" "mooncake-transfer-engine-non-cuda==$version"
@@ -59,7 +62,7 @@ for version in "${versions[@]}"; do
   done
   grep -q "\"put\": $keys, \"failed\": 0" "$ready" || { echo "not filled: $(cat "$ready")"; exit 1; }
   MOONCAKE_RPC=127.0.0.1:$rpc MOONCAKE_ADMIN=127.0.0.1:$admin MOONCAKE_HOSTS=127.0.0.2,127.0.0.3 MOONCAKE_VERSION=$version \
-    ip netns exec "$net" cargo test --locked --offline --test it pool_mooncake_real -- --ignored --nocapture
+    ip netns exec "$net" "$tests" pool_mooncake_real --ignored --nocapture
   kill "$filler" "$master" 2>/dev/null || true
   wait "$filler" 2>/dev/null || true
   while kill -0 "$master" 2>/dev/null; do sleep 0.1; done

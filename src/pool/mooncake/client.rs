@@ -156,6 +156,22 @@ impl Mooncake {
         self.shared.trouble()
     }
 
+    /// The version of the master's service, which is not that of its package: `2.0.0` since 0.3.8, nothing before.
+    ///
+    /// # Errors
+    /// [`PoolError`].
+    pub async fn service(&self) -> Result<String, PoolError> {
+        let (link, keys) = (self.shared.link()?, KeyBatch::default());
+        let (function, tenant) = (Function::ServiceReady, self.shared.config.tenant.as_str());
+        let ask = Ask { function, form: link.form, tenant, keys: &keys, indexes: &[] };
+        let reply = link.conn.ask(ask)?.reply().await?;
+        let version = match reply.error {
+            0 => wire::read_service(&reply.body),
+            code => Err(wire::rpc_error(code, &reply.body)),
+        };
+        version.map_err(|error| self.shared.judge(&link, error))
+    }
+
     async fn placements(&self, keys: &KeyBatch, indexes: &[u32]) -> Result<Vec<Placement>, PoolError> {
         if indexes.is_empty() {
             return Ok(Vec::new());
@@ -218,8 +234,8 @@ impl Shared {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
-    /// A connection to the first master that answers: the leader by the admin ports, then the list from where the last one was
-    /// found.
+    /// A connection to the first master that answers: the leader by the admin ports, then the list, from where the last
+    /// one was found.
     async fn connect(&self) -> Result<Link, PoolError> {
         for admin in &self.config.admins {
             if let Ok(Some(leader)) = admin.leader().await

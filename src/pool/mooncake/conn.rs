@@ -110,8 +110,8 @@ impl Conn {
     /// Sends a question. It is on its way when this returns.
     ///
     /// # Errors
-    /// [`PoolError::Busy`] at a limit, [`PoolError::Unreachable`] when the connection is over, or why the question can't be
-    /// written.
+    /// [`PoolError::Busy`] at a limit, [`PoolError::Unreachable`] when the connection is over, or why the question
+    /// can't be written.
     pub(super) fn ask(&self, ask: Ask<'_>) -> Result<Coming, PoolError> {
         let mut guard = self.shared.lock();
         let state = &mut *guard;

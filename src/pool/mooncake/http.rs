@@ -1,7 +1,7 @@
 //! Keys asked over the admin port, for those who want no effect on eviction: `GET /batch_query_keys`, 0.3.9 and later.
 //!
-//! From 0.3.12 on nothing is touched, and keys are percent-decoded. Before, a lease is granted as over RPC, and keys are taken as
-//! they are; such masters are refused unless that is allowed.
+//! From 0.3.12 on nothing is touched, and keys are percent-decoded. Before, a lease is granted as over RPC, and keys are
+//! taken as they are; such masters are refused unless that is allowed.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -1,5 +1,6 @@
 //! A simulated Mooncake master: answers the two questions about many keys in any version's form, and fails by script.
 
+mod admin;
 mod codec;
 
 use std::collections::{HashMap, VecDeque};
@@ -16,6 +17,7 @@ use tokio::task::JoinSet;
 use super::gate::Gate;
 use super::hub::lock;
 
+pub use admin::AdminPort;
 pub use codec::{
     Arguments, Held, Medium, MooncakeSpec, NOT_FOUND, Replica, Replicas, function_id, read_keys, type_code,
     write_existence, write_replicas, write_service, write_text,

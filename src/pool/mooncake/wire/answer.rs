@@ -184,7 +184,11 @@ fn entries<'a>(
     if answered != asked {
         return Err(WireError::Count { asked, answered });
     }
-    (0..answered).map(|_| entry(at, &mut response)).collect()
+    let mut answer = Vec::with_capacity(answered);
+    for _ in 0..answered {
+        answer.push(entry(at, &mut response)?);
+    }
+    Ok(answer)
 }
 
 fn entry<'a>(

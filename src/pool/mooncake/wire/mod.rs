@@ -3,8 +3,10 @@
 //! Written from messages of masters 0.3.7 to 0.3.13.post1 (`tests/captures`). All integers are little-endian.
 //!
 //! ```text
-//! request  = magic 15 | version 0 | serialiser 0 | kind 0 | sequence u32 | function u32 | body bytes u32 | attachment u32 | body
-//! answer   = magic 15 | version 0 | error      | kind 0 | sequence u32 | body bytes u32 | attachment bytes u32 | body | attachment
+//! request  = magic 15 | version 0 | serialiser 0 | kind 0 | sequence u32 | function u32 | body bytes u32
+//!            | attachment bytes u32 | body
+//! answer   = magic 15 | version 0 | error u8 | kind 0 | sequence u32 | body bytes u32 | attachment bytes u32
+//!            | body | attachment
 //! body     = type code u32, low bit: a metainfo byte follows | [metainfo] | [type literal, ends with 00] | payload
 //! metainfo = bits 0-1: size of a length field to skip | bit 2: a literal follows | bits 3-4: width of every length
 //! ```
