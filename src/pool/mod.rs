@@ -10,6 +10,7 @@ pub mod keyed;
 pub mod events;
 pub mod memcache;
 pub mod lmcache;
+pub mod mooncake;
 pub mod store;
 pub mod ucm;
 

@@ -34,6 +34,7 @@ pub mod hub;
 pub mod ledger;
 pub mod memcache;
 pub mod messages;
+pub mod mooncake;
 pub mod pool;
 pub mod responses;
 pub mod side;

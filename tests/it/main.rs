@@ -20,6 +20,8 @@ mod pool_memcache;
 mod pool_memcache_real;
 mod pool_ems;
 mod pool_lmcache;
+mod pool_mooncake;
+mod pool_mooncake_real;
 mod surface;
 mod tidy;
 mod vectors;

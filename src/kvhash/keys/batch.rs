@@ -90,6 +90,14 @@ impl KeyBatch {
         hit - hit.checked_rem(self.align_tokens).unwrap_or(0)
     }
 
+    /// Adds a key as it is.
+    ///
+    /// # Errors
+    /// [`KeyError::BatchFull`]; the batch then stays as it was.
+    pub fn push(&mut self, start_tokens: u32, key: &str) -> Result<(), KeyError> {
+        self.add(start_tokens, |text, _| text.push_str(key))
+    }
+
     /// End of the last block, in tokens.
     pub(super) fn end_tokens(&self) -> u32 {
         self.end_tokens

@@ -1,0 +1,124 @@
+//! What asking a Mooncake master costs: our own work for 1 024 keys, and whole exchanges over RPC and over HTTP.
+//!
+//! Exchanges are with a simulated master in this process, or with a real one whose `MOONCAKE_RPC` and `MOONCAKE_ADMIN`
+//! (`host:port`) are given and which has the keys `k-0`, `k-1`, … (`tests/real/mooncake.sh` fills one so).
+
+use std::hint::black_box;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use pd_proxy::endpoint::Endpoint;
+use pd_proxy::kvhash::keys::KeyBatch;
+use pd_proxy::pool::KeyStore;
+use pd_proxy::pool::mooncake::wire::{Call, Form, Function, read_answer, write_request};
+use pd_proxy::pool::mooncake::{
+    ADMIN_TIME, Admin, Mooncake, MooncakeConfig, MooncakeHttp, MooncakeHttpConfig,
+};
+use pd_proxy::sim::mooncake::{
+    AdminPort, Held, Medium, Mooncake as Master, MooncakeSpec, Replica, write_replicas,
+};
+use tokio::runtime::{Builder, Runtime};
+
+const SIZES: [u32; 3] = [1, 64, 1024];
+const HOSTS: u32 = 16;
+
+/// As long as the keys that engines write.
+fn simulated_key(number: u32) -> String {
+    format!("some/model@pcp0@dcp0@head_or_tp_rank:0@pp_rank:0@group:0@{number:064x}")
+}
+
+fn batch(count: u32, key: impl Fn(u32) -> String) -> KeyBatch {
+    let mut batch = KeyBatch::default();
+    for number in 0..count {
+        // A batch takes many more.
+        let _ = batch.push(0, &key(number));
+    }
+    batch
+}
+
+fn held(number: u32) -> Held {
+    let place = format!("10.20.30.{}:17001", number % HOSTS);
+    Held::Object(vec![Replica { medium: Medium::Memory, place, complete: true }])
+}
+
+/// Our own work.
+fn wire(c: &mut Criterion) {
+    let mut group = c.benchmark_group("mooncake_wire");
+    for count in SIZES {
+        let keys = batch(count, simulated_key);
+        let indexes: Vec<u32> = (0..count).collect();
+        let answer = write_replicas(MooncakeSpec::default(), &(0..count).map(held).collect::<Vec<_>>());
+        let function = Function::BatchGetReplicaList;
+        let call = Call { function, form: Form::Tenant, tenant: "default", sequence: 1, literal: false };
+        let mut out = Vec::new();
+        group.throughput(Throughput::Elements(u64::from(count)));
+        group.bench_function(BenchmarkId::new("encode_and_decode", count), |b| {
+            b.iter(|| {
+                out.clear();
+                let written = write_request(&mut out, call, black_box(&keys), &indexes);
+                (written.is_ok(), read_answer(black_box(&answer), indexes.len()))
+            });
+        });
+    }
+    group.finish();
+}
+
+/// A master to ask: where it is, how its keys are called, and the simulated one if there is no other.
+struct Asked {
+    rpc: Endpoint,
+    admin: Endpoint,
+    key: fn(u32) -> String,
+    _simulated: Option<(Master, AdminPort)>,
+}
+
+fn asked(runtime: &Runtime) -> Result<Asked, Box<dyn std::error::Error>> {
+    if let (Ok(rpc), Ok(admin)) = (std::env::var("MOONCAKE_RPC"), std::env::var("MOONCAKE_ADMIN")) {
+        let (rpc, admin) = (Endpoint::parse(&rpc)?, Endpoint::parse(&admin)?);
+        return Ok(Asked { rpc, admin, key: |number| format!("k-{number}"), _simulated: None });
+    }
+    let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let (master, port) = runtime.block_on(async {
+        let master = Master::start(MooncakeSpec::default(), loopback).await?;
+        let port = master.admin(loopback).await?;
+        Ok::<_, std::io::Error>((master, port))
+    })?;
+    for number in 0..1024 {
+        master.hold(&simulated_key(number), held(number));
+    }
+    let endpoint = |addr: SocketAddr| Endpoint { host: addr.ip().to_string(), port: addr.port() };
+    let (rpc, admin) = (endpoint(master.addr()), endpoint(port.addr()));
+    Ok(Asked { rpc, admin, key: simulated_key, _simulated: Some((master, port)) })
+}
+
+/// Whole exchanges, JSON included.
+fn exchanges(c: &mut Criterion) {
+    let Ok(runtime) = Builder::new_multi_thread().worker_threads(2).enable_all().build() else { return };
+    let Ok(asked) = asked(&runtime) else { return };
+    let Ok(client) = reqwest::Client::builder().no_proxy().build() else { return };
+    let rpc = runtime.block_on(async {
+        let client =
+            Mooncake::new(MooncakeConfig { masters: vec![asked.rpc.clone()], ..MooncakeConfig::default() });
+        client.connected().await;
+        client
+    });
+    let admin = Admin { client, endpoint: asked.admin.clone(), time: ADMIN_TIME };
+    let http = MooncakeHttp::new(MooncakeHttpConfig { admins: vec![admin], allow_leases: true });
+    let stores: [(&str, &dyn KeyStore); 2] = [("rpc", &rpc), ("http", &http)];
+    let mut group = c.benchmark_group("mooncake_exchange");
+    group.measurement_time(Duration::from_secs(3));
+    for count in SIZES {
+        let keys = batch(count, asked.key);
+        let indexes: Vec<u32> = (0..count).collect();
+        group.throughput(Throughput::Elements(u64::from(count)));
+        for (name, store) in stores {
+            group.bench_function(BenchmarkId::new(name, count), |b| {
+                b.iter(|| runtime.block_on(store.locate(&keys, &indexes)));
+            });
+        }
+    }
+    group.finish();
+}
+
+criterion_group!(benches, wire, exchanges);
+criterion_main!(benches);

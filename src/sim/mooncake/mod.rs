@@ -1,0 +1,310 @@
+//! A simulated Mooncake master: answers the two questions about many keys in any version's form, and fails by script.
+
+mod admin;
+mod codec;
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::gate::Gate;
+use super::hub::lock;
+
+pub use admin::AdminPort;
+pub use codec::{
+    Arguments, Held, Medium, MooncakeSpec, NOT_FOUND, Replica, Replicas, function_id, read_keys, type_code,
+    write_existence, write_replicas, write_service, write_text,
+};
+
+const HEAD_BYTES: usize = 20;
+/// Largest question that is read.
+const MAX_BODY_BYTES: usize = 256 << 20;
+/// Failures in the script.
+const MAX_MISHAPS: usize = 1024;
+/// An answer that announces more than anybody has.
+const HUGE: u32 = u32::MAX;
+
+/// What happens to one question that has keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mishap {
+    /// No answer; the next question gets one.
+    Silence,
+    /// The answer comes late, and so do those behind it.
+    Delay(Duration),
+    /// The connection is closed instead.
+    Close,
+    /// So many bytes of the answer, then the connection is closed.
+    Cut(usize),
+    /// So many bytes of the answer, then nothing for ever.
+    Stall(usize),
+    /// Bytes that are no answer.
+    Garbage,
+    /// The answer, with another sequence number.
+    WrongSequence,
+    /// A head that announces more than anybody has.
+    Huge,
+    /// An RPC error.
+    Error(u8),
+    /// One entry less than keys.
+    Short,
+}
+
+/// A question that was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// The function's id.
+    pub function: u32,
+    /// Its keys; none if the arguments were of the wrong form.
+    pub keys: Option<usize>,
+}
+
+/// A running master; dropping it ends it.
+#[derive(Debug)]
+pub struct Mooncake {
+    shared: Arc<Shared>,
+    _tasks: JoinSet<()>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    gate: Gate,
+    /// Grows when all connections are to end.
+    epoch: watch::Sender<u64>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    spec: MooncakeSpec,
+    objects: HashMap<String, Held>,
+    mishaps: VecDeque<Mishap>,
+    deaf: bool,
+    asked: Vec<Asked>,
+    connections: usize,
+}
+
+/// What is done with a question.
+enum Reply {
+    Send(Vec<u8>),
+    SendThenClose(Vec<u8>),
+    SendThenHang(Vec<u8>),
+    Nothing,
+}
+
+impl Mooncake {
+    /// Starts an empty master on `listen`; port 0 takes a free one.
+    pub async fn start(spec: MooncakeSpec, listen: SocketAddr) -> io::Result<Mooncake> {
+        let state = State {
+            spec,
+            objects: HashMap::new(),
+            mishaps: VecDeque::new(),
+            deaf: false,
+            asked: Vec::new(),
+            connections: 0,
+        };
+        let gate = Gate::bind(listen).await?;
+        let shared = Arc::new(Shared { gate, epoch: watch::Sender::new(0), state: Mutex::new(state) });
+        let mut tasks = JoinSet::new();
+        tasks.spawn(accept(shared.clone()));
+        Ok(Mooncake { shared, _tasks: tasks })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        self.shared.gate.addr()
+    }
+
+    /// Stores an object of one complete replica in memory at `endpoint`.
+    pub fn put(&self, key: &str, endpoint: &str) {
+        let replica = Replica { medium: Medium::Memory, place: endpoint.to_owned(), complete: true };
+        self.hold(key, Held::Object(vec![replica]));
+    }
+
+    /// Stores anything.
+    pub fn hold(&self, key: &str, held: Held) {
+        lock(&self.shared.state).objects.insert(key.to_owned(), held);
+    }
+
+    /// Adds a failure to the script, of which each question with keys takes one.
+    pub fn inject(&self, mishap: Mishap) {
+        let mishaps = &mut lock(&self.shared.state).mishaps;
+        if mishaps.len() < MAX_MISHAPS {
+            mishaps.push_back(mishap);
+        }
+    }
+
+    /// Reads and never answers, as a process that was stopped.
+    pub fn set_deaf(&self, deaf: bool) {
+        lock(&self.shared.state).deaf = deaf;
+    }
+
+    /// Refuses connections and resets those it has, as a process that was killed.
+    pub fn kill(&self) {
+        self.shared.gate.close();
+        self.shared.epoch.send_modify(|epoch| *epoch += 1);
+    }
+
+    /// Listens again, as another version and without its objects.
+    pub fn restart(&self, spec: MooncakeSpec) -> io::Result<()> {
+        {
+            let mut state = lock(&self.shared.state);
+            state.spec = spec;
+            state.objects.clear();
+        }
+        self.shared.gate.open()
+    }
+
+    /// The questions read so far.
+    #[must_use]
+    pub fn asked(&self) -> Vec<Asked> {
+        lock(&self.shared.state).asked.clone()
+    }
+
+    /// Connections accepted so far.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        lock(&self.shared.state).connections
+    }
+}
+
+async fn accept(shared: Arc<Shared>) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            Some(_) = connections.join_next() => {}
+            accepted = shared.gate.accept() => {
+                let Ok((tcp, _)) = accepted else { continue };
+                lock(&shared.state).connections += 1;
+                connections.spawn(serve(shared.clone(), tcp));
+            }
+        }
+    }
+}
+
+async fn serve(shared: Arc<Shared>, tcp: TcpStream) {
+    let mut epoch = shared.epoch.subscribe();
+    epoch.mark_unchanged();
+    tokio::select! {
+        _ = epoch.changed() => {}
+        // However a connection ends, it ends.
+        _ = converse(&shared, tcp) => {}
+    }
+}
+
+async fn converse(shared: &Shared, mut tcp: TcpStream) -> io::Result<()> {
+    tcp.set_nodelay(true)?;
+    loop {
+        let mut head = [0; HEAD_BYTES];
+        tcp.read_exact(&mut head).await?;
+        let number = |at: usize| {
+            let bytes = head.get(at..at + 4).and_then(|bytes| bytes.first_chunk());
+            bytes.map_or(0, |bytes| u32::from_le_bytes(*bytes))
+        };
+        let body_bytes = usize::try_from(number(12)).unwrap_or(usize::MAX);
+        if !head.starts_with(&[0x15, 0, 0]) || body_bytes > MAX_BODY_BYTES {
+            return Ok(());
+        }
+        let mut body = vec![0; body_bytes];
+        tcp.read_exact(&mut body).await?;
+        let (mishap, answer) = shared.answer(number(8), number(4), &body);
+        if let Some(Mishap::Delay(delay)) = mishap {
+            tokio::time::sleep(delay).await;
+        }
+        match reply(mishap, answer) {
+            Reply::Send(bytes) => tcp.write_all(&bytes).await?,
+            Reply::SendThenClose(bytes) => return tcp.write_all(&bytes).await,
+            Reply::SendThenHang(bytes) => {
+                tcp.write_all(&bytes).await?;
+                return std::future::pending().await;
+            }
+            Reply::Nothing => {}
+        }
+    }
+}
+
+fn reply(mishap: Option<Mishap>, answer: Option<Vec<u8>>) -> Reply {
+    let Some(mut answer) = answer else { return Reply::Nothing };
+    match mishap {
+        Some(Mishap::Silence) => Reply::Nothing,
+        Some(Mishap::Close) => Reply::SendThenClose(Vec::new()),
+        Some(Mishap::Cut(bytes)) => {
+            answer.truncate(bytes);
+            Reply::SendThenClose(answer)
+        }
+        Some(Mishap::Stall(bytes)) => {
+            answer.truncate(bytes);
+            Reply::SendThenHang(answer)
+        }
+        Some(Mishap::Garbage) => Reply::SendThenHang(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()),
+        Some(Mishap::WrongSequence) => {
+            if let Some(byte) = answer.get_mut(7) {
+                *byte ^= 0x40;
+            }
+            Reply::Send(answer)
+        }
+        Some(Mishap::Huge) => {
+            if let Some(length) = answer.get_mut(8..12) {
+                length.copy_from_slice(&HUGE.to_le_bytes());
+            }
+            Reply::SendThenHang(answer)
+        }
+        Some(Mishap::Delay(_) | Mishap::Error(_) | Mishap::Short) | None => Reply::Send(answer),
+    }
+}
+
+impl Shared {
+    /// What happens to a question, and its answer; none from a deaf master.
+    fn answer(&self, function: u32, sequence: u32, body: &[u8]) -> (Option<Mishap>, Option<Vec<u8>>) {
+        let mut state = lock(&self.state);
+        let spec = state.spec;
+        let keys = read_keys(body, spec);
+        state.asked.push(Asked { function, keys: keys.as_ref().map(Vec::len) });
+        if state.deaf {
+            return (None, None);
+        }
+        let with_keys = keys.as_ref().is_some_and(|keys| !keys.is_empty());
+        let mishap = if with_keys { state.mishaps.pop_front() } else { None };
+        let (error, body) = match mishap {
+            Some(Mishap::Error(code)) => (code, write_text(spec, "by script")),
+            _ => state.body(function, keys, mishap == Some(Mishap::Short)),
+        };
+        (mishap, Some(framed(error, sequence, &body)))
+    }
+}
+
+impl State {
+    fn body(&self, function: u32, keys: Option<Vec<String>>, short: bool) -> (u8, Vec<u8>) {
+        let (exist, locate) = (function_id("BatchExistKey"), function_id("BatchGetReplicaList"));
+        if function == function_id("ServiceReady") {
+            return (0, write_service(self.spec));
+        }
+        if function != exist && function != locate {
+            return (11, write_text(self.spec, "the rpc function not registered"));
+        }
+        let Some(keys) = keys else { return (4, write_text(self.spec, "invalid rpc arg")) };
+        let held = |key: &String| self.objects.get(key).cloned().unwrap_or(Held::Error(NOT_FOUND));
+        let held: Vec<Held> = keys.iter().skip(usize::from(short)).map(held).collect();
+        (
+            0,
+            if function == exist {
+                write_existence(self.spec, &held)
+            } else {
+                write_replicas(self.spec, &held)
+            },
+        )
+    }
+}
+
+fn framed(error: u8, sequence: u32, body: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(body.len()).unwrap_or(HUGE);
+    let head = [[0x15, 0, error, 0], sequence.to_le_bytes(), length.to_le_bytes(), [0; 4]];
+    [head.as_flattened(), body].concat()
+}
