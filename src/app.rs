@@ -15,10 +15,13 @@ use crate::config::{self, Config, Tokens};
 use crate::fleet::{Fleet, Role};
 use crate::intake::{Asker, EngineLimits, EngineTokenizer, Prompts, Source, exchange};
 use crate::obs::{Exposition, Meters};
+use crate::pool::Verdict;
+use crate::pools::{self, PoolsError};
 use crate::profile::{self, FilesError, Trouble};
 use crate::proof::Prover;
 use crate::relay::Relay;
 use crate::relay::admit::Gate;
+use crate::relay::lookup;
 use crate::relay::pause;
 use crate::relay::release::Releases;
 use crate::relay::settings::Settings;
@@ -67,6 +70,9 @@ pub enum StartError {
     /// The blocks' names, as configured and as the engines say.
     #[error(transparent)]
     Names(#[from] Trouble),
+    /// The pool's client.
+    #[error(transparent)]
+    Pool(#[from] PoolsError),
     /// The HTTP client for control calls.
     #[error("cannot set up the HTTP client: {0}")]
     Client(#[from] reqwest::Error),
@@ -103,6 +109,13 @@ impl App {
             answer_bytes: exchange::ANSWER_BYTES,
         };
         let prompts = prompts(config, &asker)?;
+        let pool = match (&prompts, pools::gate(config, &control)?) {
+            (Some(prompts), Some(gate)) => {
+                meters.pool_starts(gate.name(), &Verdict::ALL.map(Verdict::name));
+                Some(lookup::Pool { prompts: prompts.clone(), gate, meters: meters.clone() })
+            }
+            _ => None,
+        };
         let (releases, orphans) = Releases::new(config.limit.releases, meters.clone());
         let relay = Arc::new(Relay {
             fleet,
@@ -111,7 +124,7 @@ impl App {
             meters: meters.clone(),
             releases,
             prompts: prompts.clone(),
-            pool: None,
+            pool,
         });
         let mut tasks = JoinSet::new();
         if let Some(prompts) = prompts {

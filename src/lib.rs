@@ -35,6 +35,8 @@ pub mod obs;
 #[cfg(feature = "gateway")]
 pub mod pool;
 #[cfg(feature = "gateway")]
+pub mod pools;
+#[cfg(feature = "gateway")]
 pub mod profile;
 #[cfg(feature = "gateway")]
 pub mod prompt;

@@ -161,11 +161,9 @@ pub enum Problem {
         /// The key.
         key: &'static str,
     },
-    /// An entry without both sides.
-    #[error("{key}: `{text}` is no pair: expected pool-host=fleet-host, as in 10.0.0.5=node-5")]
-    NotAMapping {
-        /// The key.
-        key: &'static str,
+    /// An entry of `pool.ranks` that is none.
+    #[error("pool.ranks: `{text}` is no rank with its host: expected rank=host, as in 3=node-5")]
+    NotARank {
         /// The entry.
         text: String,
     },

@@ -19,8 +19,8 @@ pub use load::{Env, Loaded, Origin, Origins, process_env};
 pub use model::{Hash, Key, Prompt};
 pub use pool::{Events, Pool};
 pub use values::{
-    ContentFormat, HashAlgo, HashScheme, KeyLayout, KeyStore, Level, LogFormat, Policy, PoolKind, Secret, Tokens,
-    UnknownName,
+    ContentFormat, HashAlgo, HashScheme, KeyLayout, KeyStore, Level, LogFormat, Policy, PoolKind, Secret,
+    Tokens, UnknownName,
 };
 
 use serde::{Deserialize, Serialize};

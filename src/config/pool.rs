@@ -11,6 +11,8 @@ pub struct Pool {
     pub kind: PoolKind,
     /// Its addresses, each `host:port`; several where it has standbys, or where each engine has its own.
     pub addresses: Vec<String>,
+    /// Mooncake: HTTP (admin) addresses of the masters, asked who leads.
+    pub admins: Vec<String>,
     /// The longest that a request waits for it, ms; after that it is routed without.
     pub deadline_ms: u64,
     /// How long an answer is good for, ms.
@@ -19,8 +21,14 @@ pub struct Pool {
     pub connections: u32,
     /// Ask where blocks are, not only whether they exist.
     pub locations: bool,
-    /// What the pool calls a host or rank, and what the fleet calls it: `10.0.0.5=node-5`, `3=node-5`.
-    pub hosts: Vec<String>,
+    /// MemCache: the host of each rank, as `3=node-5`; without them blocks are known to exist, not where.
+    pub ranks: Vec<String>,
+    /// Whose objects, on Mooncake masters that tell tenants apart.
+    pub tenant: String,
+    /// EMS: every server answers for its own host (`EMS_ENABLE_READ_LOCAL_ONLY`).
+    pub reads_local: bool,
+    /// EMS: engines load nothing below this many tokens (`EMS_NUM_MIN_REUSE_TOKENS`).
+    pub least_tokens: u32,
 }
 
 /// `[events]`: what the engines publish about their own caches.
@@ -37,16 +45,33 @@ pub struct Events {
     pub blocks: usize,
 }
 
+impl Pool {
+    /// `ranks` as pairs; entries that are none, which a loaded configuration cannot hold, are left out.
+    pub fn rank_hosts(&self) -> impl Iterator<Item = (u32, &str)> {
+        self.ranks.iter().filter_map(|text| rank_host(text))
+    }
+}
+
+/// `3=node-5`.
+pub(super) fn rank_host(text: &str) -> Option<(u32, &str)> {
+    let (rank, host) = text.split_once('=')?;
+    Some((rank.trim().parse().ok()?, host.trim())).filter(|(_, host)| !host.is_empty())
+}
+
 impl Default for Pool {
     fn default() -> Self {
         Self {
             kind: PoolKind::Off,
             addresses: Vec::new(),
+            admins: Vec::new(),
             deadline_ms: 5,
             fresh_ms: 1_000,
             connections: 2,
             locations: true,
-            hosts: Vec::new(),
+            ranks: Vec::new(),
+            tenant: "default".to_owned(),
+            reads_local: false,
+            least_tokens: 0,
         }
     }
 }

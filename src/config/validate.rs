@@ -1,6 +1,7 @@
 //! What types cannot say about a configuration: bounds, endpoints, secrets. Finds everything at once.
 
 use super::model::offset_s;
+use super::pool::rank_host;
 use super::{Config, PoolKind, Problem, Secret, Tokens};
 use crate::endpoint::{Endpoint, HostError, parse_host};
 use std::collections::BTreeSet;
@@ -142,6 +143,7 @@ impl Config {
             ("pool.deadline_ms", pool.deadline_ms, 1, MAX_POOL_MS),
             ("pool.fresh_ms", pool.fresh_ms, 0, MAX_MS),
             ("pool.connections", u64::from(pool.connections), 1, MAX_CONNECTIONS),
+            ("pool.least_tokens", u64::from(pool.least_tokens), 0, MAX_COUNT),
             ("events.port", u64::from(events.port), 0, u64::from(u16::MAX)),
             ("events.replay_port", u64::from(events.replay_port), 0, u64::from(u16::MAX)),
             ("events.blocks", wide(events.blocks), 1, MAX_CACHE_TOKENS),
@@ -162,7 +164,7 @@ impl Config {
 
     /// What `[pool]` needs, and addresses that are none.
     fn pool(&self, invalid: &mut Vec<Invalid>) {
-        let Self { pool, key, prompt, .. } = self;
+        let Self { pool, key, prompt, hash, .. } = self;
         if pool.kind == PoolKind::Off {
             return;
         }
@@ -176,15 +178,20 @@ impl Config {
         let by_tokens = matches!(pool.kind, PoolKind::Ems | PoolKind::LmcacheController);
         invalid.extend((key.preset.is_none() && !by_tokens).then(|| lacks("key.preset")));
         invalid.extend((prompt.tokens == Tokens::Off).then(|| lacks("prompt.tokens")));
-        for text in &pool.addresses {
-            if let Err(why) = Endpoint::parse(text) {
-                let text = text.clone();
-                invalid.push(("pool.addresses", Problem::Host { key: "pool.addresses", text, why }));
+        invalid.extend(
+            (pool.kind == PoolKind::Ems && hash.block_tokens == 0).then(|| lacks("hash.block_tokens")),
+        );
+        let coordinator = pool.kind == PoolKind::LmcacheCoordinator;
+        invalid.extend((coordinator && key.model.is_none()).then(|| lacks("key.model")));
+        for (key, texts) in [("pool.addresses", &pool.addresses), ("pool.admins", &pool.admins)] {
+            for text in texts {
+                if let Err(why) = Endpoint::parse(text) {
+                    invalid.push((key, Problem::Host { key, text: text.clone(), why }));
+                }
             }
         }
-        for text in pool.hosts.iter().filter(|text| !text.contains('=')) {
-            let (key, text) = ("pool.hosts", text.clone());
-            invalid.push(("pool.hosts", Problem::NotAMapping { key, text }));
+        for text in pool.ranks.iter().filter(|text| rank_host(text).is_none()) {
+            invalid.push(("pool.ranks", Problem::NotARank { text: text.clone() }));
         }
     }
 

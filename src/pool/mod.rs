@@ -5,11 +5,11 @@
 
 pub mod breaker;
 pub mod ems;
+pub mod events;
 pub mod gate;
 pub mod keyed;
-pub mod events;
-pub mod memcache;
 pub mod lmcache;
+pub mod memcache;
 pub mod mooncake;
 pub mod store;
 pub mod ucm;

@@ -18,6 +18,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("upstream", &["codec", "fleet"]),
     ("intake", &["codec", "dialect", "endpoint", "kvhash", "prompt"]),
     ("pool", &["codec", "endpoint", "kvhash", "obs"]),
+    ("pools", &["config", "endpoint", "kvhash", "pool"]),
     ("profile", &["codec", "config", "dialect", "endpoint", "intake", "kvhash", "prompt"]),
     ("proof", &["config", "endpoint", "fleet", "intake", "profile", "relay"]),
     (
@@ -27,14 +28,23 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "prompt",
         ],
     ),
-    ("relay", &["codec", "dialect", "error", "fleet", "intake", "kvhash", "obs", "pool", "prompt", "route", "upstream"]),
+    (
+        "relay",
+        &[
+            "codec", "dialect", "error", "fleet", "intake", "kvhash", "obs", "pool", "prompt", "route",
+            "upstream",
+        ],
+    ),
     ("server", &["codec", "dialect", "endpoint", "error", "fleet", "obs", "relay", "route", "upstream"]),
     ("config", &["cli", "endpoint"]),
     ("cli", &["config", "endpoint"]),
     ("sim", &["codec"]),
     (
         "app",
-        &["config", "fleet", "intake", "obs", "profile", "proof", "relay", "route", "server", "upstream"],
+        &[
+            "config", "fleet", "intake", "obs", "pool", "pools", "profile", "proof", "relay", "route",
+            "server", "upstream",
+        ],
     ),
     ("demo", &["app", "cli", "config", "obs", "sim"]),
 ];

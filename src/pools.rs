@@ -1,0 +1,130 @@
+//! Wiring of `[pool]`: from the configuration to a client behind its gate.
+
+use std::io;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::Client;
+
+use crate::config::{Config, PoolKind};
+use crate::endpoint::Endpoint;
+use crate::kvhash::lmcache::CHUNK_TOKENS;
+use crate::pool::ems::{Ems, EmsSettings};
+use crate::pool::lmcache::{Directory, Lmcache, LmcacheSettings};
+use crate::pool::memcache::{MemCache, MemCacheConfig, MemCacheHttp, MemCacheHttpConfig, RankHosts};
+use crate::pool::mooncake::{self, Admin, Mooncake, MooncakeConfig, MooncakeHttp, MooncakeHttpConfig};
+use crate::pool::ucm::{Ucm, UcmConfig};
+use crate::pool::{Gate, GateLimits, Keyed, KvPool};
+
+/// An exchange goes on behind the deadline for so many times as long: its answer serves the next who asks.
+const PATIENCE: u32 = 20;
+/// Threads that look at files, and so the most calls that a hung mount can hold.
+const FILE_THREADS: usize = 16;
+
+/// Why there is no client.
+#[derive(Debug, thiserror::Error)]
+pub enum PoolsError {
+    /// The address is missing, which a loaded configuration cannot lack.
+    #[error("pool.addresses is empty")]
+    NoAddress,
+    /// A block size of zero tokens.
+    #[error("hash.block_tokens is 0: this pool needs it")]
+    NoBlockSize,
+    /// Threads that can't be started.
+    #[error("the threads that look at files can't be started: {0}")]
+    Threads(#[from] io::Error),
+}
+
+/// The gate in front of the configured pool; None when there is none. Must run inside a tokio runtime; `control` must
+/// follow no redirects and use no proxy.
+///
+/// # Errors
+/// [`PoolsError`] names the key at fault.
+pub fn gate(config: &Config, control: &Client) -> Result<Option<Gate>, PoolsError> {
+    let deadline = Duration::from_millis(config.pool.deadline_ms);
+    let limits = GateLimits {
+        deadline,
+        exchange: deadline.saturating_mul(PATIENCE),
+        fresh: Duration::from_millis(config.pool.fresh_ms),
+        answers: config.limit.pool_answers,
+        in_flight: config.limit.pool_inflight,
+    };
+    Ok(client(config, control)?.map(|pool| Gate::new(pool, limits)))
+}
+
+fn client(config: &Config, control: &Client) -> Result<Option<Arc<dyn KvPool>>, PoolsError> {
+    let pool = &config.pool;
+    let in_flight = config.limit.pool_inflight;
+    let first = || endpoints(&pool.addresses).into_iter().next().ok_or(PoolsError::NoAddress);
+    let hosts = || -> RankHosts { pool.rank_hosts().collect() };
+    Ok(Some(match pool.kind {
+        PoolKind::Off => return Ok(None),
+        PoolKind::Mooncake => Arc::new(Keyed::new(Mooncake::new(MooncakeConfig {
+            masters: endpoints(&pool.addresses),
+            admins: admins(&pool.admins, control),
+            connections: pool.connections as usize,
+            in_flight: in_flight.min(mooncake::IN_FLIGHT),
+            locate: pool.locations,
+            tenant: pool.tenant.clone(),
+            connect_time: mooncake::CONNECT_TIME,
+            patience: mooncake::PATIENCE,
+        }))),
+        PoolKind::MooncakeHttp => Arc::new(Keyed::new(MooncakeHttp::new(MooncakeHttpConfig {
+            admins: admins(&pool.addresses, control),
+            allow_leases: false,
+        }))),
+        PoolKind::Memcache => Arc::new(Keyed::new(MemCache::new(MemCacheConfig {
+            service: first()?,
+            hosts: hosts(),
+            in_flight,
+        }))),
+        PoolKind::MemcacheHttp => {
+            let settings = MemCacheHttpConfig { service: first()?, hosts: hosts(), in_flight };
+            Arc::new(Keyed::new(MemCacheHttp::new(control.clone(), settings)))
+        }
+        PoolKind::Ucm => {
+            let roots = config.key.roots.iter().map(PathBuf::from).collect();
+            Arc::new(Keyed::new(Ucm::new(UcmConfig { roots, threads: FILE_THREADS })?))
+        }
+        PoolKind::Ems => Arc::new(Ems::new(EmsSettings {
+            servers: endpoints(&pool.addresses),
+            block_tokens: tokens(config.hash.block_tokens)?,
+            reads_local: pool.reads_local,
+            least_tokens: pool.least_tokens,
+        })),
+        PoolKind::LmcacheController => lmcache(config, control, Directory::Controller, first()?)?,
+        PoolKind::LmcacheCoordinator => {
+            let model = config.key.model.clone().unwrap_or_default();
+            let world_size = config.key.tp.saturating_mul(config.key.pp);
+            lmcache(config, control, Directory::Coordinator { model, world_size }, first()?)?
+        }
+    }))
+}
+
+fn lmcache(
+    config: &Config,
+    control: &Client,
+    directory: Directory,
+    endpoint: Endpoint,
+) -> Result<Arc<dyn KvPool>, PoolsError> {
+    let default = u32::try_from(CHUNK_TOKENS).unwrap_or(u32::MAX);
+    let chunk = if config.hash.block_tokens == 0 { default } else { config.hash.block_tokens };
+    let settings = LmcacheSettings { endpoint, directory, chunk_tokens: tokens(chunk)? };
+    Ok(Arc::new(Lmcache::new(control.clone(), settings)))
+}
+
+fn tokens(block_tokens: u32) -> Result<NonZeroUsize, PoolsError> {
+    NonZeroUsize::new(block_tokens as usize).ok_or(PoolsError::NoBlockSize)
+}
+
+/// Entries that are no endpoint, which a loaded configuration cannot hold, are left out.
+fn endpoints(texts: &[String]) -> Vec<Endpoint> {
+    texts.iter().filter_map(|text| Endpoint::parse(text).ok()).collect()
+}
+
+fn admins(texts: &[String], control: &Client) -> Vec<Admin> {
+    let admin = |endpoint| Admin { client: control.clone(), endpoint, time: mooncake::ADMIN_TIME };
+    endpoints(texts).into_iter().map(admin).collect()
+}
