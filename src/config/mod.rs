@@ -17,7 +17,7 @@ pub use crate::endpoint::{Endpoint, HostError};
 pub use error::{ConfigError, ConfigErrors, Problem};
 pub use load::{Env, Loaded, Origin, Origins, process_env};
 pub use model::{Hash, Key, Prompt};
-pub use pool::{Events, Pool};
+pub use pool::Pool;
 pub use values::{
     ContentFormat, HashAlgo, HashScheme, KeyLayout, KeyStore, Level, LogFormat, Policy, PoolKind, Secret,
     Tokens, UnknownName,
@@ -49,8 +49,6 @@ pub struct Config {
     pub key: Key,
     /// The pool, asked about each prompt.
     pub pool: Pool,
-    /// What the engines publish about their own caches.
-    pub events: Events,
     /// How often a failed leg is tried again.
     pub retry: Retry,
     /// How long each step may take.

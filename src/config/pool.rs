@@ -1,4 +1,4 @@
-//! `[pool]` and `[events]`: where the gateway learns which blocks of a prompt are already computed.
+//! `[pool]`: where the gateway learns which blocks of a prompt are already computed.
 
 use super::values::PoolKind;
 use serde::{Deserialize, Serialize};
@@ -31,20 +31,6 @@ pub struct Pool {
     pub least_tokens: u32,
 }
 
-/// `[events]`: what the engines publish about their own caches.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Events {
-    /// Port of every prefiller's publisher (`--kv-events-config`, `endpoint`); 0 = none is listened to.
-    pub port: u16,
-    /// Port of its replay socket (`replay_endpoint`); 0 = it has none.
-    pub replay_port: u16,
-    /// The topic that is published under.
-    pub topic: String,
-    /// Blocks remembered per engine.
-    pub blocks: usize,
-}
-
 impl Pool {
     /// `ranks` as pairs; entries that are none, which a loaded configuration cannot hold, are left out.
     pub fn rank_hosts(&self) -> impl Iterator<Item = (u32, &str)> {
@@ -73,11 +59,5 @@ impl Default for Pool {
             reads_local: false,
             least_tokens: 0,
         }
-    }
-}
-
-impl Default for Events {
-    fn default() -> Self {
-        Self { port: 0, replay_port: 0, topic: String::new(), blocks: 1 << 20 }
     }
 }

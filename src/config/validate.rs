@@ -137,16 +137,13 @@ impl Config {
     }
 
     fn model_bounds(&self) -> Vec<Bound> {
-        let Self { prompt, hash, key, pool, events, .. } = self;
+        let Self { prompt, hash, key, pool, .. } = self;
         let size = |name, value: u32, min| (name, u64::from(value), min, MAX_PARALLEL);
         vec![
             ("pool.deadline_ms", pool.deadline_ms, 1, MAX_POOL_MS),
             ("pool.fresh_ms", pool.fresh_ms, 0, MAX_MS),
             ("pool.connections", u64::from(pool.connections), 1, MAX_CONNECTIONS),
             ("pool.least_tokens", u64::from(pool.least_tokens), 0, MAX_COUNT),
-            ("events.port", u64::from(events.port), 0, u64::from(u16::MAX)),
-            ("events.replay_port", u64::from(events.replay_port), 0, u64::from(u16::MAX)),
-            ("events.blocks", wide(events.blocks), 1, MAX_CACHE_TOKENS),
             ("prompt.verify_interval_ms", prompt.verify_interval_ms, 100, MAX_MS),
             ("prompt.budget_ms", prompt.budget_ms, 1, MAX_MS),
             ("hash.block_tokens", u64::from(hash.block_tokens), 0, MAX_BLOCK_TOKENS),

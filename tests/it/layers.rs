@@ -17,7 +17,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("fleet", &["endpoint", "obs", "route"]),
     ("upstream", &["codec", "fleet"]),
     ("intake", &["codec", "dialect", "endpoint", "kvhash", "prompt"]),
-    ("pool", &["codec", "endpoint", "kvhash", "obs"]),
+    ("pool", &["codec", "endpoint", "kvhash"]),
     ("pools", &["config", "endpoint", "kvhash", "pool"]),
     ("profile", &["codec", "config", "dialect", "endpoint", "intake", "kvhash", "prompt"]),
     ("proof", &["config", "endpoint", "fleet", "intake", "profile", "relay"]),

@@ -21,6 +21,7 @@ mod pool_memcache;
 mod pool_memcache_real;
 mod pool_mooncake;
 mod pool_mooncake_real;
+mod pool_wire;
 mod proof;
 mod surface;
 mod tidy;
