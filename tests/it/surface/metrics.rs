@@ -101,7 +101,10 @@ async fn metrics_count_what_happened() {
     // With everything on that has metrics of its own.
     let model = model::directory("qwen3");
     let flags = ["--max-retries", "5", "--model-path", model.path().to_str().unwrap()];
+    // Nobody listens at the pool's address.
+    let pool = ["key.preset=mooncake-store-0.30", "pool.kind=mooncake", "pool.addresses=127.0.0.1:9"];
     let settings = ["prompt.tokens=local", "prompt.verify_interval_ms=100", "hash.seed=0"];
+    let settings = [settings, pool].concat();
     let settings = settings.iter().flat_map(|setting| ["--set", setting]);
     let flags: Vec<&str> = flags.into_iter().chain(settings).collect();
     let (_process, gateway) = Process::gateway(&prefill, &decode, &flags, &[]);
