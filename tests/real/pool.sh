@@ -18,6 +18,8 @@ cargo build --locked
 trap '"$rig/stop.sh" prefill decode master >/dev/null' EXIT
 # Emptying an engine's own cache is for developers.
 export DEV_MODE=1 EXTRA="--enable-auto-tool-choice --tool-call-parser hermes" HASHSEED=0
+# Two engines on two cores may be silent for longer than the ten seconds after which a master drops what is theirs.
+export MASTER_EXTRA=-client_ttl=120
 cases=all
 for connector; do
   echo "== $connector, $cases cases"
