@@ -169,13 +169,18 @@ def killed(pool, gateways, sims, stored):
 
 def recovers(pool, gateway, began, what, stored=None):
     """By itself."""
-    known, count = gateway.verdicts()["known"], 0
+    known, count, failures = gateway.verdicts()["known"], 0, []
     while gateway.verdicts()["known"] == known and time.monotonic() - began < BACK_SECONDS:
         count += 1
-        gateway.post(False, prompt(9, count))
+        try:
+            gateway.post(False, prompt(9, count))
+        except OSError as failure:
+            failures.append(f"a request failed: {failure}")
         time.sleep(0.2)
     took = time.monotonic() - began
-    wrong, text = [] if took < BACK_SECONDS else ["not in time"], f"known again after {took:.1f} s"
+    wrong, text = failures[:1], f"known again after {took:.1f} s"
+    if took >= BACK_SECONDS:
+        wrong.append("not in time")
     if stored:
         name, chat, request = stored
         pooled = gateway.ask(chat, request)[1].get("pooled_tokens")
