@@ -47,7 +47,7 @@ struct Job<F> {
     /// Gone when nobody waits any more.
     wanted: Weak<()>,
     /// Given back when the last call has returned, however long after.
-    _permit: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
 }
 
 impl Ucm {
@@ -119,7 +119,7 @@ where
                 exists: self.exists.clone(),
                 report,
                 wanted: Arc::downgrade(&wanted),
-                _permit: permit,
+                permit,
             };
             // There are as many places as permits.
             self.jobs.try_send(job).map_err(|_| PoolError::Busy)?;
@@ -169,11 +169,14 @@ fn work<F: Fn(&Path) -> io::Result<bool>>(queue: &Mutex<Receiver<Job<F>>>) {
     loop {
         let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = job else { return };
+        let Job { paths, exists, report, wanted, permit } = job;
         // Once nobody waits, what is left is not looked at.
-        let wanted = job.paths.iter().take_while(|_| job.wanted.strong_count() > 0);
-        let found = wanted.map(|path| (job.exists)(path)).collect();
+        let looked_at = paths.iter().take_while(|_| wanted.strong_count() > 0);
+        let found = looked_at.map(|path| exists(path)).collect();
+        // Before the answer: who has it may ask again at once.
+        drop(permit);
         // An error here says that the one who asked has left.
-        let _ = job.report.send(found);
+        let _ = report.send(found);
     }
 }
 
