@@ -17,9 +17,9 @@ pub struct Pool {
     pub deadline_ms: u64,
     /// How long an answer is good for, ms.
     pub fresh_ms: u64,
-    /// Connections to each address.
+    /// Mooncake: connections to the master that leads.
     pub connections: u32,
-    /// Ask where blocks are, not only whether they exist.
+    /// Mooncake: ask where blocks are, not only whether they exist.
     pub locations: bool,
     /// MemCache: the host of each rank, as `3=node-5`; without them blocks are known to exist, not where.
     pub ranks: Vec<String>,

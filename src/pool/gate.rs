@@ -282,7 +282,8 @@ impl fmt::Debug for Gate {
 }
 
 /// Equal prompts have equal last blocks, and pools whose hashes leave something out don't tell the prompts apart either;
-/// the length tells prompts apart that differ behind the last full block.
+/// the length tells prompts apart that differ behind the last full block, and the last key those that differ in what only
+/// keys carry, such as LMCache's salt.
 fn identity(question: &Question) -> u128 {
     let mut hasher = Xxh3::new();
     match question.hashes.last() {
@@ -291,6 +292,8 @@ fn identity(question: &Question) -> u128 {
     }
     hasher.update(&question.tokens.len().to_le_bytes());
     hasher.update(&question.keys.len().to_le_bytes());
+    let last = question.keys.len().checked_sub(1).and_then(|last| question.keys.get(last));
+    hasher.update(last.unwrap_or_default().as_bytes());
     hasher.digest128()
 }
 

@@ -10,6 +10,7 @@ use crate::dialect::usage::Usage;
 use crate::error::{Error, Kind};
 use crate::fleet::{Instance, Role, Seat};
 use crate::obs::{Meters, Sample};
+use crate::pool::{Lookup, Verdict};
 use crate::relay::admit::Pass;
 
 /// What HTTP servers log for a client that left (nginx's 499): nobody receives it.
@@ -114,9 +115,10 @@ impl Ledger {
         self.prefilled.then_some(self.cached).flatten()
     }
 
-    /// The pool has so many of the prompt's leading tokens.
-    pub fn found(&mut self, pooled_tokens: u32) {
-        self.pooled = Some(pooled_tokens);
+    /// What the pool has of the prompt, if it said.
+    pub fn found(&mut self, lookup: &Lookup) {
+        let said = matches!(lookup.verdict, Verdict::Known | Verdict::Partial);
+        self.pooled = said.then_some(lookup.presence.hit_tokens);
     }
 
     /// The decoder's counts.

@@ -117,7 +117,7 @@ impl Relay {
         if let (Some(pool), Some(prompt)) = (&self.pool, prompt)
             && let Some(lookup) = pool.look_up(&ask, &prompt).await
         {
-            ledger.found(lookup.presence.hit_tokens);
+            ledger.found(&lookup);
         }
         let ask = Arc::new(ask);
         self.both_legs(&ask, ledger).await.map(|end| (end, ask))

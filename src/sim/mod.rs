@@ -5,10 +5,8 @@
 //! [`Ledger`] counts what it holds for others, [`Fault`] makes it fail by script.
 //!
 //! Pure: [`tokens`], [`text`], [`blocks`], [`pool`], [`ledger`], [`core`], [`chat`], [`ask`], [`handoff`].
-//! Sockets: [`gate`], [`memcache`], [`wire`], [`http`], [`side`], [`sse`]. The answers: [`bodies`], [`chunks`], [`responses`],
-//! [`messages`], [`fail`].
 //! Sockets: [`gate`], [`wire`], [`http`], [`side`], [`sse`]. The answers: [`bodies`], [`chunks`], [`responses`],
-//! [`messages`], [`fail`]. A pool's server: [`ems`].
+//! [`messages`], [`fail`]. Servers of pools: [`mooncake`], [`memcache`], [`ems`].
 //!
 //! Not simulated: an end-of-sequence token (answers end at `max_tokens` or a stop string), preemption, lease
 //! heartbeats, HTTP/2.

@@ -17,7 +17,7 @@ use crate::kvhash::keys::KeyBatch;
 use crate::pool::{Answer, KeyStore, Place, Placement, PoolError, Tier};
 
 /// Keys that a master tells about within a millisecond.
-const BATCH_KEYS: usize = 512;
+const BATCH_KEYS: usize = 256;
 /// Longest answer: some 300 bytes per key and replica.
 const ANSWER_BYTES: usize = 64 << 20;
 const PATH: &str = "/batch_query_keys?keys=";
@@ -120,7 +120,7 @@ impl MooncakeHttp {
 
 impl KeyStore for MooncakeHttp {
     fn name(&self) -> &'static str {
-        "mooncake-http"
+        "mooncake_http"
     }
 
     fn batch_keys(&self) -> usize {
