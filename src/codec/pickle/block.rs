@@ -9,6 +9,8 @@ use super::{Protocol, op};
 
 /// Up to the length of the frame, which is known at the end.
 const HEAD: [u8; 11] = [op::PROTO, Protocol::V5 as u8, op::FRAME, 0, 0, 0, 0, 0, 0, 0, 0];
+const SHA256_BYTES: usize = 32;
+const OPENING_BYTES: usize = HEAD.len() + 2 + SHA256_BYTES + 2;
 /// What is not tokens, generously.
 const REST_BYTES: usize = 300;
 
@@ -21,16 +23,31 @@ pub fn plain_block(out: &mut Vec<u8>, parent: &[u8], tokens: &[u32]) -> bool {
         return false;
     }
     let start = out.len();
-    out.extend_from_slice(&HEAD);
-    out.extend_from_slice(&[op::SHORT_BIN_BYTES, parent_len]);
-    out.extend_from_slice(parent);
-    out.extend_from_slice(&[op::MEMOIZE, op::MARK]);
+    match parent.first_chunk::<SHA256_BYTES>() {
+        Some(hash) if parent.len() == SHA256_BYTES => out.extend_from_slice(&opening(hash)),
+        _ => {
+            out.extend_from_slice(&HEAD);
+            out.extend_from_slice(&[op::SHORT_BIN_BYTES, parent_len]);
+            out.extend_from_slice(parent);
+            out.extend_from_slice(&[op::MEMOIZE, op::MARK]);
+        }
+    }
     encode(tokens, out);
     out.extend_from_slice(&[op::TUPLE, op::MEMOIZE, op::NONE, op::TUPLE3, op::MEMOIZE, op::STOP]);
     let body = start + HEAD.len();
     let frame_bytes = (out.len() - body) as u64;
     out[body - 8..body].copy_from_slice(&frame_bytes.to_le_bytes());
     true
+}
+
+/// All that stands before the tokens of a block whose parent is a SHA-256, in one piece: most are.
+fn opening(parent: &[u8; SHA256_BYTES]) -> [u8; OPENING_BYTES] {
+    let mut opening = [0; OPENING_BYTES];
+    opening[..HEAD.len()].copy_from_slice(&HEAD);
+    opening[HEAD.len()..HEAD.len() + 2].copy_from_slice(&[op::SHORT_BIN_BYTES, SHA256_BYTES as u8]);
+    opening[HEAD.len() + 2..OPENING_BYTES - 2].copy_from_slice(parent);
+    opening[OPENING_BYTES - 2..].copy_from_slice(&[op::MEMOIZE, op::MARK]);
+    opening
 }
 
 #[cfg(test)]
@@ -68,7 +85,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_block_is_what_its_objects_are(
-            parent in vec(any::<u8>(), 0..300),
+            parent in prop_oneof![vec(any::<u8>(), 32), vec(any::<u8>(), 16), vec(any::<u8>(), 0..300)],
             tokens in prop_oneof![vec(token(), 0..70), vec(0..300_000_u32, 0..700)],
         ) {
             let mut out = vec![7];
