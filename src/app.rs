@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::{self, Config, Tokens};
-use crate::fleet::{Fleet, Role};
+use crate::fleet::{Fleet, FleetSettings, Role};
 use crate::intake::{Asker, EngineLimits, EngineTokenizer, Prompts, Source, exchange};
 use crate::obs::{Exposition, Meters};
 use crate::pool::Verdict;
@@ -25,7 +25,7 @@ use crate::relay::lookup;
 use crate::relay::pause;
 use crate::relay::release::Releases;
 use crate::relay::settings::Settings;
-use crate::route::Policy;
+use crate::route::{Bind, BoardSettings, Policy};
 use crate::server::{self, Bound, Edge, Gateway, ListenError};
 use crate::upstream::{self, Upstream};
 
@@ -86,7 +86,7 @@ impl App {
     pub async fn build(config: &Config) -> Result<App, StartError> {
         let exposition = Exposition::install();
         let meters = Arc::new(Meters::new());
-        let fleet = Fleet::new(policy(config.route.policy));
+        let fleet = Fleet::with(fleet_settings(config));
         for endpoint in config.prefill_endpoints() {
             fleet.add(Role::Prefill, endpoint);
         }
@@ -145,6 +145,7 @@ impl App {
         });
         let bound = server::bind(config.server.bind_host(), config.server.port).await?;
         tasks.spawn(housekeeping(gateway.clone()));
+        tasks.spawn(relay.fleet.desk().clone().tick());
         let mut releasing = JoinSet::new();
         releasing.spawn(relay.release_orphans(orphans));
         Ok(App { gateway, bound, drain: ms(config.server.drain_ms), tasks, releasing })
@@ -264,12 +265,41 @@ fn prompts(config: &Config, asker: &Asker) -> Result<Option<Arc<Prompts>>, Start
     Ok(Some(Arc::new(Prompts::new(source, config.prompt.utc_offset_s()))))
 }
 
+/// Where blocks are of a size that nobody said: the engines' default.
+const BLOCK_TOKENS: u64 = 16;
+
+fn fleet_settings(config: &Config) -> FleetSettings {
+    let route = &config.route;
+    let board = BoardSettings {
+        policy: policy(route.policy),
+        bind: match route.bind {
+            config::Bind::Late => Bind::Late,
+            config::Bind::Arrival => Bind::Arrival,
+        },
+        open_s: ms(route.open_ms).as_secs_f64(),
+        batch_tokens: route.batch_tokens,
+        ..BoardSettings::default()
+    };
+    let block_tokens = match config.hash.block_tokens {
+        0 => BLOCK_TOKENS,
+        tokens => u64::from(tokens),
+    };
+    let cache_blocks = usize::try_from(route.cache_tokens / block_tokens).unwrap_or(usize::MAX);
+    FleetSettings { board, cache_blocks, seed: pause::random(), ..FleetSettings::default() }
+}
+
 fn policy(configured: config::Policy) -> Policy {
     match configured {
+        config::Policy::Predicted => Policy::Predicted,
         config::Policy::LeastWork => Policy::LeastWork,
+        config::Policy::LeastRequests => Policy::LeastRequests,
         config::Policy::RoundRobin => Policy::RoundRobin,
         config::Policy::Random => Policy::Random,
         config::Policy::PowerOfTwo => Policy::PowerOfTwo,
+        config::Policy::Reference => Policy::Reference,
+        config::Policy::CacheAware => Policy::CacheAware,
+        config::Policy::Session => Policy::Session,
+        config::Policy::PrefixFirst => Policy::PrefixFirst,
     }
 }
 

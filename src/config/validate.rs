@@ -137,9 +137,12 @@ impl Config {
     }
 
     fn model_bounds(&self) -> Vec<Bound> {
-        let Self { prompt, hash, key, pool, .. } = self;
+        let Self { prompt, hash, key, pool, route, .. } = self;
         let size = |name, value: u32, min| (name, u64::from(value), min, MAX_PARALLEL);
         vec![
+            ("route.open_ms", route.open_ms, 1, MAX_MS),
+            ("route.batch_tokens", route.batch_tokens, 0, MAX_COUNT),
+            ("route.cache_tokens", route.cache_tokens, 0, MAX_CACHE_TOKENS),
             ("pool.deadline_ms", pool.deadline_ms, 1, MAX_POOL_MS),
             ("pool.fresh_ms", pool.fresh_ms, 0, MAX_MS),
             ("pool.connections", u64::from(pool.connections), 1, MAX_CONNECTIONS),

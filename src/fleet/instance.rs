@@ -7,7 +7,7 @@ use http::uri::Authority;
 use crate::endpoint::Endpoint;
 use crate::fleet::health::Health;
 use crate::obs::LegMeter;
-use crate::route::{Candidate, Standing};
+use crate::route::{Candidate, DecodeCandidate, Standing};
 
 /// What an engine is there for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,6 +32,8 @@ pub struct Instance {
     load: Load,
     health: Health,
     draining: AtomicBool,
+    /// Tokens of KV that fit, as it says itself; 0 = unknown.
+    kv_capacity_tokens: AtomicU64,
     meter: LegMeter,
 }
 
@@ -82,6 +84,7 @@ impl Instance {
             load: Load::default(),
             health: Health::default(),
             draining: AtomicBool::new(false),
+            kv_capacity_tokens: AtomicU64::new(0),
         }
     }
 
@@ -134,6 +137,21 @@ impl Instance {
         self.draining.swap(false, Ordering::Relaxed)
     }
 
+    /// So many tokens of KV fit into it.
+    pub fn set_kv_capacity(&self, tokens: u64) {
+        self.kv_capacity_tokens.store(tokens, Ordering::Relaxed);
+    }
+
+    pub(super) fn standing(&self, now_ms: u64, tried: bool) -> Standing {
+        if tried {
+            Standing::Tried
+        } else if self.health.resting(now_ms) {
+            Standing::Resting
+        } else {
+            Standing::Good
+        }
+    }
+
     pub(super) fn candidate(&self, now_ms: u64, tried: bool) -> Candidate {
         Candidate {
             work_tokens: self.load.work_tokens(),
@@ -141,14 +159,23 @@ impl Instance {
             requests: self.load.requests(),
             hit_tokens: 0,
             held_blocks: 0,
-            identity: self.id.0,
-            standing: if tried {
-                Standing::Tried
-            } else if self.health.resting(now_ms) {
-                Standing::Resting
-            } else {
-                Standing::Good
-            },
+            identity: self.identity(),
+            standing: self.standing(now_ms, tried),
         }
+    }
+
+    pub(super) fn decode_candidate(&self, now_ms: u64, tried: bool) -> DecodeCandidate {
+        DecodeCandidate {
+            running: self.load.requests(),
+            kv_tokens: self.load.work_tokens(),
+            kv_capacity_tokens: self.kv_capacity_tokens.load(Ordering::Relaxed),
+            identity: self.identity(),
+            standing: self.standing(now_ms, tried),
+        }
+    }
+
+    /// The same in every gateway in front of it.
+    pub(super) fn identity(&self) -> u64 {
+        xxhash_rust::xxh3::xxh3_64(self.endpoint.to_string().as_bytes())
     }
 }

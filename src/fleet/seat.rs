@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::fleet::desk::Booked;
 use crate::fleet::instance::Instance;
 
 /// Room on one instance for one leg.
@@ -11,6 +12,8 @@ pub struct Seat {
     instance: Arc<Instance>,
     tokens: u64,
     phase: Phase,
+    /// On the board, where the desk placed it.
+    booked: Option<Booked>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,7 +29,14 @@ impl Seat {
     pub(super) fn take(instance: Arc<Instance>, tokens: u64) -> Seat {
         instance.load().work_tokens.fetch_add(tokens, Ordering::Relaxed);
         instance.load().requests.fetch_add(1, Ordering::Relaxed);
-        Seat { instance, tokens, phase: Phase::Working }
+        Seat { instance, tokens, phase: Phase::Working, booked: None }
+    }
+
+    /// The same, for a place that the board has decided on.
+    pub(super) fn booked(instance: Arc<Instance>, tokens: u64, booked: Booked) -> Seat {
+        let mut seat = Seat::take(instance, tokens);
+        seat.booked = Some(booked);
+        seat
     }
 
     /// Where the seat is.
@@ -40,6 +50,9 @@ impl Seat {
             self.phase = Phase::Holding;
             self.instance.load().held_tokens.fetch_add(self.tokens, Ordering::Relaxed);
             self.instance.load().work_tokens.fetch_sub(self.tokens, Ordering::Relaxed);
+            if let Some(booked) = &self.booked {
+                booked.computed();
+            }
         }
     }
 }
@@ -53,6 +66,11 @@ impl Drop for Seat {
         };
         counter.fetch_sub(self.tokens, Ordering::Relaxed);
         load.requests.fetch_sub(1, Ordering::Relaxed);
+        match (&self.booked, self.phase) {
+            (Some(booked), Phase::Working) => booked.failed(),
+            (Some(booked), Phase::Holding) => booked.let_go(),
+            (None, _) => {}
+        }
     }
 }
 
@@ -70,7 +88,7 @@ mod tests {
             let i = f.members(Role::Prefill)[0].clone();
             (i.load().work_tokens(), i.load().held_tokens(), i.load().requests())
         };
-        let mut seat = fleet.pick(Role::Prefill, Need { tokens: 7, tried: &[], random: 0 }).unwrap();
+        let mut seat = fleet.pick(Role::Prefill, Need { tokens: 7, ..Need::default() }).unwrap();
         assert_eq!(load(&fleet), (7, 0, 1));
         seat.hold();
         seat.hold();

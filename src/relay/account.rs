@@ -8,7 +8,7 @@ use http::StatusCode;
 use crate::dialect::Api;
 use crate::dialect::usage::Usage;
 use crate::error::{Error, Kind};
-use crate::fleet::{Instance, Role, Seat};
+use crate::fleet::{Choice, Instance, Role, Seat};
 use crate::obs::{Meters, Sample};
 use crate::pool::{Lookup, Verdict};
 use crate::relay::admit::Pass;
@@ -34,6 +34,8 @@ pub struct Ledger {
     output: Option<u64>,
     /// Tokens that the pool had when the request came.
     pooled: Option<u32>,
+    /// Why the prefiller was chosen.
+    choice: Option<Choice>,
     /// When the first and the last piece of a stream arrived, and the longest pause between two.
     stream: Option<Pace>,
     end: End,
@@ -70,6 +72,7 @@ impl Ledger {
             cached: None,
             output: None,
             pooled: None,
+            choice: None,
             stream: None,
             end: End { status: CLIENT_GONE, reason: "client_gone" },
         }
@@ -93,6 +96,11 @@ impl Ledger {
             Role::Decode => &mut self.decoder,
         };
         *place = Some(seat.instance().clone());
+    }
+
+    /// It waited for its prefiller, which was chosen for these reasons.
+    pub fn placed(&mut self, choice: Choice) {
+        self.choice = Some(choice);
     }
 
     /// Which time-out the total time limit amounts to right now.
@@ -217,7 +225,9 @@ impl Drop for Ledger {
             prompt_tokens = self.prompt,
             cached_tokens = self.cached,
             pooled_tokens = self.pooled,
+            predicted_cached_tokens = self.choice.as_ref().map(|choice| choice.terms.hit.any_tokens),
             output_tokens = output,
+            waited_ms = self.choice.as_ref().map(|choice| choice.waited.as_secs_f64() * 1e3),
             ttft_ms = sample.ttft.map(|d| d.as_secs_f64() * 1e3),
             total_ms = sample.total.as_secs_f64() * 1e3,
             "request"

@@ -14,6 +14,7 @@ pub mod account;
 pub mod admit;
 pub mod answer;
 pub mod ask;
+mod job;
 mod legs;
 pub mod lookup;
 pub mod pause;
@@ -27,7 +28,7 @@ use std::time::Instant;
 use tokio::time::timeout_at;
 
 use crate::error::{Error, Kind};
-use crate::fleet::{Fleet, InstanceId, Need, Role, Seat};
+use crate::fleet::{Fleet, InstanceId, Need, Placed, Role, Seat};
 use crate::intake::Prompts;
 use crate::obs::Meters;
 use crate::prompt::{Exactness, Prompt};
@@ -119,6 +120,7 @@ impl Relay {
         {
             ledger.found(&lookup);
         }
+        ask.job = Arc::new(job::of(&ask));
         let ask = Arc::new(ask);
         self.both_legs(&ask, ledger).await.map(|end| (end, ask))
     }
@@ -176,9 +178,10 @@ impl Relay {
     async fn prefill(self: &Arc<Self>, ask: &Arc<Ask>, ledger: &mut Ledger) -> Result<PrefillEnd, Error> {
         let mut tries = Tries::new(self.settings.attempts);
         loop {
-            let seat = self.pick(Role::Prefill, ask.shape.prompt_tokens, &tries)?;
+            let Placed { seat, choice } = self.place(ask, &tries).await?;
             tries.start(&seat);
             ledger.leg(&seat);
+            ledger.placed(choice);
             let written = Written::default();
             let leg = Box::pin(self.clone().prefill_once(ask.clone(), seat, written.clone()));
             let grace = self.settings.abandon_grace;
@@ -207,7 +210,7 @@ impl Relay {
                 return Ok(Err(Failure::stale()));
             }
             let tokens = ask.shape.prompt_tokens + ask.shape.output_tokens;
-            let seat = self.pick(Role::Decode, tokens, tries)?;
+            let seat = self.decoder(tokens, tries)?;
             tries.start(&seat);
             ledger.leg(&seat);
             let failure = match self.decode_once(ask, seat, duty.as_mut(), ledger).await {
@@ -225,12 +228,18 @@ impl Relay {
         }
     }
 
-    fn pick(&self, role: Role, tokens: u64, tries: &Tries) -> Result<Seat, Error> {
-        let need = Need { tokens, tried: &tries.tried, random: pause::random() };
-        self.fleet.pick(role, need).ok_or_else(|| match role {
-            Role::Prefill => Error::new(Kind::NoPrefiller, "no prefiller is available"),
-            Role::Decode => Error::new(Kind::NoDecoder, "no decoder is available"),
-        })
+    /// Waits until the place that is best for the request is about to be free.
+    async fn place(&self, ask: &Ask, tries: &Tries) -> Result<Placed, Error> {
+        let nobody = || Error::new(Kind::NoPrefiller, "no prefiller is available");
+        let job = ask.job.clone();
+        let waiting = self.fleet.desk().place(job, ask.arrived, &tries.tried).ok_or_else(nobody)?;
+        waiting.await.ok_or_else(nobody)
+    }
+
+    fn decoder(&self, tokens: u64, tries: &Tries) -> Result<Seat, Error> {
+        let need = Need { tokens, tried: &tries.tried, random: pause::random(), session: None };
+        let seat = self.fleet.pick(Role::Decode, need);
+        seat.ok_or_else(|| Error::new(Kind::NoDecoder, "no decoder is available"))
     }
 
     async fn back_off(&self, role: Role, failure: &Failure, made: u32) {

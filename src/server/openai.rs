@@ -85,7 +85,8 @@ async fn prepare(
     let mut headers = headers::for_engine(&head.headers, &id, edge.engine_authorization.as_ref());
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let http2 = head.version == Version::HTTP_2;
-    Ok(Ask { api, id, target, headers, body, shape, http2, arrived })
+    let job = Arc::default();
+    Ok(Ask { api, id, target, headers, body, shape, job, http2, arrived })
 }
 
 impl Gateway {

@@ -10,7 +10,7 @@
 mod line;
 mod pump;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -26,6 +26,9 @@ use super::score::Terms;
 use line::{Line, Seen, Waiting};
 
 pub use line::Ticket;
+
+/// Within this time engines have told what they computed.
+const TELLING_S: Seconds = 2.0;
 
 /// When a request is bound to a prefiller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,6 +70,8 @@ pub struct Commit {
     pub ticket: Ticket,
     /// To be reported as [`Board::done`].
     pub booking: Booking,
+    /// Tokens of its prompt.
+    pub tokens: u32,
     /// The winner's terms.
     pub terms: Terms,
     /// The next best, best first.
@@ -114,6 +119,10 @@ pub struct Board {
     count: u64,
     turn: u64,
     wake_s: Option<Seconds>,
+    /// Others tell what prefillers hold: our own belief is needed for the time until they do.
+    told: bool,
+    /// Beliefs that others have taken over by then.
+    fading: VecDeque<(Seconds, LaneId, Arc<Job>, u32)>,
 }
 
 impl Default for BoardSettings {
@@ -144,6 +153,8 @@ impl Board {
             count: 0,
             turn: 0,
             wake_s: None,
+            told: false,
+            fading: VecDeque::new(),
         }
     }
 
@@ -255,6 +266,9 @@ impl Board {
                 if let Some(learner) = self.classes.get_mut(&lane.spec.class) {
                     learner.learn(booked.work(), class_s);
                 }
+                if self.told {
+                    self.fading.push_back((now + TELLING_S, lane_id, booked.job, booked.stamp));
+                }
                 self.center(lane_id);
             }
         }
@@ -337,14 +351,16 @@ fn hit(waiting: &Waiting, lane: usize) -> Hit {
     Hit::of(&waiting.job, id, waiting.seen.hbm_tokens.get(lane).copied().unwrap_or(0))
 }
 
-/// See [`Board::look`]; apart from it, since the line is borrowed while it is walked.
+/// See [`Board::look`]; apart from it, since the line is borrowed while it is walked. Whether others told, if they were
+/// asked.
 fn look(
     residents: &Residents,
     lanes: usize,
     sight_s: Seconds,
     waiting: &mut Waiting,
     sight: Option<(Seconds, &dyn Sight)>,
-) {
+) -> Option<bool> {
+    let mut told = None;
     let seen = &mut waiting.seen;
     let mut news = seen.version != Some(residents.version()) || seen.hbm_tokens.len() != lanes;
     if let Some((now, sight)) = sight
@@ -353,13 +369,14 @@ fn look(
         seen.told_s = Some(now);
         seen.told_tokens.clear();
         seen.told_tokens.resize(lanes, 0);
-        if !sight.hbm_tokens(&waiting.job, &mut seen.told_tokens) {
+        told = Some(sight.hbm_tokens(&waiting.job, &mut seen.told_tokens));
+        if told != Some(true) {
             seen.told_tokens.clear();
         }
         news = true;
     }
     if !news {
-        return;
+        return told;
     }
     seen.version = Some(residents.version());
     seen.hbm_tokens.resize(lanes, 0);
@@ -368,6 +385,7 @@ fn look(
         let told = seen.told_tokens.get(lane).copied().unwrap_or(0);
         *tokens = tokens.saturating_mul(waiting.job.block_tokens).max(told);
     }
+    told
 }
 
 #[cfg(test)]

@@ -30,6 +30,7 @@ impl Board {
     /// recovered, and at [`wake_s`](Board::wake_s).
     pub fn pump(&mut self, now: Seconds, sight: &dyn Sight, random: &mut dyn FnMut() -> u64) -> Vec<Commit> {
         let mut commits: Vec<Commit> = Vec::new();
+        self.fade(now);
         let mut outlooks = self.outlooks(now);
         // Lent out, so that the rest of the board can be changed while it is walked.
         let mut line = std::mem::take(&mut self.line);
@@ -39,7 +40,9 @@ impl Board {
             if !outlooks.iter().flatten().any(|lane| lane.open) {
                 break;
             }
-            look(&self.residents, self.lanes.len(), self.settings.sight_s, waiting, Some((now, sight)));
+            let sight = Some((now, sight));
+            let told = look(&self.residents, self.lanes.len(), self.settings.sight_s, waiting, sight);
+            self.told = told.unwrap_or(self.told);
             let others = length - commits.len() - 1;
             let all = self.all_terms(waiting, now, &outlooks, others);
             let dice = Dice { turn: self.turn, random: random() };
@@ -60,6 +63,13 @@ impl Board {
         self.line = line;
         self.wake_s = self.next_wake(now);
         commits
+    }
+
+    /// Forgets what engines have told by now.
+    fn fade(&mut self, now: Seconds) {
+        while let Some((_, lane, job, stamp)) = self.fading.pop_front_if(|(when, ..)| *when <= now) {
+            self.residents.forget(lane, &job.blocks, stamp);
+        }
     }
 
     /// Requests wait here until their place is free.
@@ -151,6 +161,7 @@ impl Board {
         Commit {
             ticket: waiting.ticket,
             booking: Booking(number),
+            tokens: waiting.job.prompt_tokens,
             terms: best,
             others: SmallVec::new(),
             waited_s: now - waiting.since_s,
