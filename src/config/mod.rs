@@ -21,8 +21,8 @@ pub use model::{Hash, Key, Prompt};
 pub use pool::Pool;
 pub use route::Route;
 pub use values::{
-    Bind, ContentFormat, HashAlgo, HashScheme, KeyLayout, KeyStore, Level, LogFormat, Policy, PoolKind, Secret,
-    Tokens, UnknownName,
+    Bind, ContentFormat, HashAlgo, HashScheme, KeyLayout, KeyStore, Level, LogFormat, Policy, PoolKind,
+    Secret, Tokens, UnknownName,
 };
 
 use serde::{Deserialize, Serialize};

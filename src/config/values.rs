@@ -325,8 +325,11 @@ mod tests {
         }
         assert_eq!("power-of-two".parse(), Ok(Policy::PowerOfTwo));
         let wrong = "fastest".parse::<Policy>().unwrap_err();
-        assert_eq!(wrong.to_string(), "expected one of predicted, least_work, least_requests, round_robin, random, power_of_two, \
-             reference, cache_aware, session, prefix_first");
+        assert_eq!(
+            wrong.to_string(),
+            "expected one of predicted, least_work, least_requests, round_robin, random, power_of_two, \
+             reference, cache_aware, session, prefix_first"
+        );
     }
 
     #[test]

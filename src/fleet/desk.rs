@@ -16,8 +16,8 @@ use tokio::sync::{Notify, oneshot};
 use crate::fleet::instance::{Instance, InstanceId};
 use crate::fleet::seat::Seat;
 use crate::route::{
-    Board, BoardSettings, Booking, Commit, Done, Job, LaneId, LaneSpec, PrefillCosts, Seconds, Sight, Terms,
-    Ticket,
+    Beliefs, Board, BoardSettings, Booking, Commit, Done, Job, LaneId, LaneSpec, PrefillCosts, Seconds,
+    Sight, Terms, Ticket,
 };
 
 /// Lanes are looked at again this often while somebody waits, whatever the board predicts: rests end unannounced.
@@ -163,6 +163,11 @@ impl Desk {
         self.with(id, |state, lane| state.board.foreign(lane, backlog_s));
     }
 
+    /// What predictions are made of from now on.
+    pub fn believe(&self, beliefs: Beliefs) {
+        self.lock().board.believe(beliefs);
+    }
+
     fn with(self: &Arc<Self>, id: InstanceId, change: impl FnOnce(&mut State, LaneId)) {
         {
             let mut state = self.lock();
@@ -227,7 +232,9 @@ impl Desk {
                 let state = self.lock();
                 let wake_s = state.board.wake_s().map(|wake_s| wake_s - self.now());
                 (state.board.waiting() > 0).then(|| {
-                    wake_s.map_or(RECHECK, |s| Duration::try_from_secs_f64(s).unwrap_or_default()).min(RECHECK)
+                    wake_s
+                        .map_or(RECHECK, |s| Duration::try_from_secs_f64(s).unwrap_or_default())
+                        .min(RECHECK)
                 })
             };
             match wait {
@@ -281,8 +288,7 @@ impl Desk {
     fn placed(self: &Arc<Self>, state: &State, commit: Commit) -> Option<Placed> {
         let Commit { booking, terms, others, waited_s, waiting, tokens, .. } = commit;
         let instance = state.members.get(usize::from(terms.lane.0))?.clone()?;
-        let booked =
-            Booked { desk: self.clone(), booking, lane: terms.lane, tokens: i64::from(tokens) };
+        let booked = Booked { desk: self.clone(), booking, lane: terms.lane, tokens: i64::from(tokens) };
         let seat = Seat::booked(instance, u64::from(tokens), booked);
         let others = others.into_iter().map(|terms| (state.name(terms.lane), terms)).collect();
         let waited = Duration::try_from_secs_f64(waited_s).unwrap_or_default();

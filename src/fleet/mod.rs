@@ -49,7 +49,7 @@ pub struct Fleet {
     decode: Side,
     settings: FleetSettings,
     desk: Arc<Desk>,
-    decode_learner: Mutex<DecodeLearner>,
+    decode_learner: Arc<Mutex<DecodeLearner>>,
     next_id: AtomicU64,
     /// Health is kept in milliseconds since then.
     born: Instant,
@@ -111,7 +111,7 @@ impl Fleet {
             decode: Side::new(),
             settings,
             desk: Arc::new(Desk::new(settings.board, settings.seed)),
-            decode_learner: Mutex::new(DecodeLearner::new(settings.decode)),
+            decode_learner: Arc::new(Mutex::new(DecodeLearner::new(settings.decode))),
             next_id: AtomicU64::new(0),
             born: Instant::now(),
         }
@@ -213,17 +213,16 @@ impl Fleet {
             route::choose(policy, &candidates, Asked { session: need.session, ..Asked::default() }, dice)?
         };
         *turn = turn.wrapping_add(1);
-        Some(Seat::take(usable[chosen].clone(), need.tokens))
+        let instance = usable[chosen].clone();
+        Some(match role {
+            Role::Prefill => Seat::take(instance, need.tokens),
+            Role::Decode => Seat::paced(instance, need.tokens, self.decode_learner.clone()),
+        })
     }
 
     /// What decode steps are known to cost.
     pub fn decode_costs(&self) -> DecodeCosts {
         self.learner().costs()
-    }
-
-    /// A stream had so long between its tokens, on a decoder with so many requests and tokens of context.
-    pub fn decoded(&self, requests: f64, context_tokens: f64, per_token_s: Seconds) {
-        self.learner().learn(requests, context_tokens, per_token_s);
     }
 
     fn learner(&self) -> std::sync::MutexGuard<'_, DecodeLearner> {

@@ -16,6 +16,9 @@ use crate::relay::admit::Pass;
 /// What HTTP servers log for a client that left (nginx's 499): nobody receives it.
 const CLIENT_GONE: u16 = 499;
 
+/// Shorter answers tell little about a decoder's pace.
+const PACE_TOKENS: u64 = 8;
+
 /// The account.
 #[derive(Debug)]
 pub struct Ledger {
@@ -96,6 +99,11 @@ impl Ledger {
             Role::Decode => &mut self.decoder,
         };
         *place = Some(seat.instance().clone());
+    }
+
+    /// Why its prefiller was chosen.
+    pub fn choice(&self) -> Option<&Choice> {
+        self.choice.as_ref()
     }
 
     /// It waited for its prefiller, which was chosen for these reasons.
@@ -186,6 +194,11 @@ impl Ledger {
     /// Generated tokens: as reported, or told from the number of events.
     fn tokens(&self) -> Option<u64> {
         self.output.or_else(|| self.api.tokens_in(self.stream?.events))
+    }
+
+    /// Mean time per token of a stream that is long enough to tell.
+    pub fn pace(&self) -> Option<std::time::Duration> {
+        self.tokens().filter(|tokens| *tokens >= PACE_TOKENS).and(self.sample().tpot)
     }
 
     fn sample(&self) -> Sample {

@@ -12,6 +12,7 @@
 
 pub mod account;
 pub mod admit;
+pub mod affinity;
 pub mod answer;
 pub mod ask;
 mod job;
@@ -20,6 +21,7 @@ pub mod lookup;
 pub mod pause;
 pub mod release;
 pub mod settings;
+pub mod stories;
 mod stream;
 
 use std::sync::Arc;
@@ -34,11 +36,13 @@ use crate::obs::Meters;
 use crate::prompt::{Exactness, Prompt};
 use crate::upstream::{Upstream, Written};
 use account::Ledger;
+use affinity::Affinity;
 use answer::Answer;
 use ask::Ask;
 use legs::{DecodeEnd, Failure, PrefillEnd};
 use release::{Duty, Releases, Unfinished};
 use settings::Settings;
+use stories::Stories;
 use smallvec::SmallVec;
 
 /// Everything a request needs on its way; shared by all of them.
@@ -58,6 +62,10 @@ pub struct Relay {
     pub prompts: Option<Arc<Prompts>>,
     /// The pool that is asked about prompts.
     pub pool: Option<lookup::Pool>,
+    /// Whether what was predicted comes true.
+    pub affinity: Affinity,
+    /// Why the last requests went where they went.
+    pub stories: Stories,
 }
 
 /// A request that no engine answered. Its account is still open: only who answers the client knows the status.
@@ -114,15 +122,22 @@ impl Relay {
         mut ask: Ask,
         ledger: &mut Ledger,
     ) -> Result<(DecodeEnd, Arc<Ask>), Error> {
-        let prompt = self.read_prompt(&mut ask).await;
-        if let (Some(pool), Some(prompt)) = (&self.pool, prompt)
-            && let Some(lookup) = pool.look_up(&ask, &prompt).await
-        {
-            ledger.found(&lookup);
-        }
-        ask.job = Arc::new(job::of(&ask));
+        let knowledge = self.understand(&mut ask).await;
+        ledger.knows(&knowledge);
         let ask = Arc::new(ask);
         self.both_legs(&ask, ledger).await.map(|end| (end, ask))
+    }
+
+    /// Reads the prompt and finds out what exists of it already: all that routing wants to know.
+    pub async fn understand(&self, ask: &mut Ask) -> Knowledge {
+        let prompt = self.read_prompt(ask).await;
+        let found = match (&self.finder, &prompt) {
+            (Some(finder), Some(prompt)) => finder.look_up(ask, prompt).await,
+            _ => None,
+        };
+        let job = job::of(ask, prompt.is_some(), found.as_ref(), &self.fleet);
+        ask.job = Arc::new(job);
+        Knowledge::of(found.as_ref())
     }
 
     /// Replaces the estimate of the prompt's length by its tokens, if they can be known. Takes no longer than reading the
@@ -157,6 +172,7 @@ impl Relay {
                 }
                 None => match self.prefill(ask, ledger).await? {
                     PrefillEnd::Done(duty) => {
+                        self.compare(ask, ledger, duty.usage().cached);
                         ledger.prefilled(duty.usage());
                         Some(*duty)
                     }
@@ -181,6 +197,7 @@ impl Relay {
             let Placed { seat, choice } = self.place(ask, &tries).await?;
             tries.start(&seat);
             ledger.leg(&seat);
+            self.stories.placed(&ask.id, &ask.job, &seat, &choice);
             ledger.placed(choice);
             let written = Written::default();
             let leg = Box::pin(self.clone().prefill_once(ask.clone(), seat, written.clone()));
@@ -225,6 +242,14 @@ impl Relay {
                 return Ok(Err(failure));
             }
             self.back_off(Role::Decode, &failure, tries.made).await;
+        }
+    }
+
+    /// What the prefiller found in its caches, against what was predicted.
+    fn compare(&self, ask: &Ask, ledger: &Ledger, cached: Option<u64>) {
+        self.stories.prefilled(&ask.id, cached);
+        if let Some(choice) = ledger.choice() {
+            self.affinity.prefilled(&ask.job, choice, cached);
         }
     }
 

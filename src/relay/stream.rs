@@ -47,7 +47,7 @@ pub struct Stream {
     last: Instant,
     end: Instant,
     ledger: Ledger,
-    _seat: Seat,
+    seat: Seat,
 }
 
 /// The answer broke off; the error only makes the connection end uncleanly.
@@ -83,7 +83,7 @@ impl Stream {
             last: now,
             end,
             ledger,
-            _seat: source.seat,
+            seat: source.seat,
         }
     }
 
@@ -103,7 +103,7 @@ impl Stream {
             false => sse::frames(&out).filter_map(|f| f.event()).any(|name| api.ends_with_event(name)),
         };
         if self.over {
-            self.ledger.complete();
+            self.complete();
         }
         if !usage::may_carry_usage(&out) {
             return out;
@@ -117,12 +117,19 @@ impl Stream {
         }
     }
 
+    fn complete(&mut self) {
+        self.ledger.complete();
+        if let Some(pace) = self.ledger.pace() {
+            self.seat.observe(pace);
+        }
+    }
+
     /// The decoder has sent its last byte.
     fn finish(&mut self) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
         let tail = self.framer.finish();
         let done_unterminated = tail.as_ref().is_some_and(|t| t.trim_ascii() == b"data: [DONE]");
         if self.over || (done_unterminated && self.api.ends_with_done()) {
-            self.ledger.complete();
+            self.complete();
             self.state = State::Done;
             return Poll::Ready(tail.map(|t| Ok(Frame::data(t))));
         }

@@ -31,6 +31,8 @@ pub struct Job {
 /// Leading tokens of a prompt that a pool holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PoolHits {
+    /// The pool was asked and has answered.
+    pub asked: bool,
     /// Wherever they lie.
     pub anywhere_tokens: u32,
     /// Of these, on a prefiller's own host.
@@ -56,11 +58,14 @@ impl PoolHits {
 }
 
 impl Hit {
-    /// What `lane` can spare a job of which it has `hbm_tokens` in its own memory. The last token is always computed: its
-    /// logits are needed.
-    pub fn of(job: &Job, lane: LaneId, hbm_tokens: u32) -> Hit {
+    /// What `lane` can spare a job of which it has `hbm_tokens` in its own memory; the pool counts if `pooled`. The last
+    /// token is always computed: its logits are needed.
+    pub fn of(job: &Job, lane: LaneId, hbm_tokens: u32, pooled: bool) -> Hit {
         let most = job.prompt_tokens.saturating_sub(1);
         let hbm_tokens = hbm_tokens.min(most);
+        if !pooled {
+            return Hit { hbm_tokens, near_tokens: hbm_tokens, any_tokens: hbm_tokens };
+        }
         let near_tokens = job.pool.near(lane).min(most).max(hbm_tokens);
         let any_tokens = job.pool.anywhere_tokens.min(most).max(near_tokens);
         Hit { hbm_tokens, near_tokens, any_tokens }
@@ -73,10 +78,23 @@ mod tests {
 
     #[test]
     fn hits_nest_and_leave_a_token_to_compute() {
-        let pool = PoolHits { anywhere_tokens: 80, near: SmallVec::from_slice(&[(LaneId(1), 48)]) };
+        let pool = PoolHits { asked: true, anywhere_tokens: 80, near: SmallVec::from_slice(&[(LaneId(1), 48)]) };
         let job = Job { prompt_tokens: 80, pool, ..Job::default() };
-        assert_eq!(Hit::of(&job, LaneId(0), 16), Hit { hbm_tokens: 16, near_tokens: 16, any_tokens: 79 });
-        assert_eq!(Hit::of(&job, LaneId(1), 16), Hit { hbm_tokens: 16, near_tokens: 48, any_tokens: 79 });
-        assert_eq!(Hit::of(&job, LaneId(1), 96), Hit { hbm_tokens: 79, near_tokens: 79, any_tokens: 79 });
+        assert_eq!(
+            Hit::of(&job, LaneId(0), 16, true),
+            Hit { hbm_tokens: 16, near_tokens: 16, any_tokens: 79 }
+        );
+        assert_eq!(
+            Hit::of(&job, LaneId(1), 16, true),
+            Hit { hbm_tokens: 16, near_tokens: 48, any_tokens: 79 }
+        );
+        assert_eq!(
+            Hit::of(&job, LaneId(1), 96, true),
+            Hit { hbm_tokens: 79, near_tokens: 79, any_tokens: 79 }
+        );
+        assert_eq!(
+            Hit::of(&job, LaneId(1), 16, false),
+            Hit { hbm_tokens: 16, near_tokens: 16, any_tokens: 16 }
+        );
     }
 }

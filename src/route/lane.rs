@@ -95,6 +95,12 @@ impl Lane {
         u32::try_from(self.booked.len()).unwrap_or(u32::MAX)
     }
 
+    /// Whether a prompt that begins alike is being computed here.
+    pub(super) fn computes(&self, blocks: &[u64]) -> bool {
+        let first = blocks.first();
+        first.is_some() && self.booked.iter().any(|booked| booked.job.blocks.first() == first)
+    }
+
     /// Tokens to be computed.
     pub(super) fn work_tokens(&self) -> u64 {
         self.booked_tokens

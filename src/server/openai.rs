@@ -42,6 +42,7 @@ pub(super) async fn generate(
         Route::ByBody => Api::Completions,
     };
     let mut ledger = Ledger::open(gateway.relay.meters.clone(), api, id.clone(), arrived);
+    let explains = request.headers().contains_key(explain::ROUTE).then(|| request.headers().clone());
     let ended = match prepare(&gateway, route, request, &mut ledger).await {
         Ok(ask) => gateway.relay.drive(ask, ledger).await,
         Err(error) => Err(Box::new(Refusal { error, ledger })),
@@ -54,6 +55,9 @@ pub(super) async fn generate(
             response
         }
     };
+    if let Some(value) = explains.and_then(|asked| explain::header(&gateway, &asked, &id)) {
+        response.headers_mut().insert(explain::ROUTE, value);
+    }
     if let Ok(id) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(headers::REQUEST_ID, id);
     }

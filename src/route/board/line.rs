@@ -27,9 +27,9 @@ pub(super) struct Waiting {
 /// What each lane holds of a job's prompt, as of some time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
-    /// Leading tokens in each lane's own memory, by lane.
-    pub(super) hbm_tokens: Vec<u32>,
-    /// The part of it that others told.
+    /// Leading tokens in each lane's own memory, by lane, as believed.
+    pub(super) own_tokens: Vec<u32>,
+    /// And as others told.
     pub(super) told_tokens: Vec<u32>,
     pub(super) told_s: Option<Seconds>,
     /// Of the residents.

@@ -91,6 +91,15 @@ pub enum Done {
     Failed,
 }
 
+/// What predictions of hits are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Beliefs {
+    /// What the pool and KV events say, which name blocks as engines do.
+    pub named: bool,
+    /// What was sent where.
+    pub history: bool,
+}
+
 /// What others know of prefillers' own memory.
 pub trait Sight {
     /// Sets `out[lane]` to the leading tokens that each lane holds; false if nobody tells, so that the board is to believe
@@ -121,6 +130,7 @@ pub struct Board {
     wake_s: Option<Seconds>,
     /// Others tell what prefillers hold: our own belief is needed for the time until they do.
     told: bool,
+    beliefs: Beliefs,
     /// Beliefs that others have taken over by then.
     fading: VecDeque<(Seconds, LaneId, Arc<Job>, u32)>,
 }
@@ -154,6 +164,7 @@ impl Board {
             turn: 0,
             wake_s: None,
             told: false,
+            beliefs: Beliefs { named: true, history: true },
             fading: VecDeque::new(),
         }
     }
@@ -212,6 +223,11 @@ impl Board {
         if let Some(lane) = self.lane_mut(lane) {
             lane.held_tokens = lane.held_tokens.saturating_add_signed(tokens);
         }
+    }
+
+    /// What is believed from now on.
+    pub fn believe(&mut self, beliefs: Beliefs) {
+        self.beliefs = beliefs;
     }
 
     /// A prefiller was restarted, or its cache was emptied.
@@ -332,7 +348,7 @@ impl Board {
         let each = self.lanes.iter().enumerate().filter_map(|(at, lane)| {
             let lane = lane.as_ref().filter(|lane| !lane.draining)?;
             let costs = self.classes.get(&lane.spec.class)?.costs();
-            let hit = hit(waiting, at);
+            let hit = hit(waiting, at, self.beliefs);
             let service = lane.here(costs.service(waiting.job.prompt_tokens, hit));
             Some(service.prefill_s + service.restore_s)
         });
@@ -346,9 +362,11 @@ impl Board {
     }
 }
 
-fn hit(waiting: &Waiting, lane: usize) -> Hit {
+fn hit(waiting: &Waiting, lane: usize, beliefs: Beliefs) -> Hit {
     let id = LaneId(u16::try_from(lane).unwrap_or(u16::MAX));
-    Hit::of(&waiting.job, id, waiting.seen.hbm_tokens.get(lane).copied().unwrap_or(0))
+    let told = waiting.seen.told_tokens.get(lane).copied().filter(|_| beliefs.named).unwrap_or(0);
+    let own = waiting.seen.own_tokens.get(lane).copied().filter(|_| beliefs.history).unwrap_or(0);
+    Hit::of(&waiting.job, id, told.max(own), beliefs.named)
 }
 
 /// See [`Board::look`]; apart from it, since the line is borrowed while it is walked. Whether others told, if they were
@@ -362,7 +380,7 @@ fn look(
 ) -> Option<bool> {
     let mut told = None;
     let seen = &mut waiting.seen;
-    let mut news = seen.version != Some(residents.version()) || seen.hbm_tokens.len() != lanes;
+    let mut news = seen.version != Some(residents.version()) || seen.own_tokens.len() != lanes;
     if let Some((now, sight)) = sight
         && seen.told_s.is_none_or(|told_s| now - told_s > sight_s)
     {
@@ -379,11 +397,10 @@ fn look(
         return told;
     }
     seen.version = Some(residents.version());
-    seen.hbm_tokens.resize(lanes, 0);
-    residents.leading(&waiting.job.blocks, &mut seen.hbm_tokens);
-    for (lane, tokens) in seen.hbm_tokens.iter_mut().enumerate() {
-        let told = seen.told_tokens.get(lane).copied().unwrap_or(0);
-        *tokens = tokens.saturating_mul(waiting.job.block_tokens).max(told);
+    seen.own_tokens.resize(lanes, 0);
+    residents.leading(&waiting.job.blocks, &mut seen.own_tokens);
+    for tokens in &mut seen.own_tokens {
+        *tokens = tokens.saturating_mul(waiting.job.block_tokens);
     }
     told
 }

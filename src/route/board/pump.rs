@@ -114,7 +114,10 @@ impl Board {
             .map(|(at, lane, outlook)| {
                 let costs = self.costs(lane.spec.class);
                 let id = LaneId(u16::try_from(at).unwrap_or(u16::MAX));
-                terms(&asking, &costs, (id, lane), hit(waiting, at), outlook.backlog_s)
+                let told_tokens = waiting.seen.told_tokens.get(at).copied();
+                let hit = hit(waiting, at, self.beliefs);
+                let in_flight = hit.hbm_tokens > 0 && lane.computes(&waiting.job.blocks);
+                Terms { told_tokens, in_flight, ..terms(&asking, &costs, (id, lane), hit, outlook.backlog_s) }
             })
             .collect()
     }
