@@ -97,12 +97,12 @@ impl Stream {
     fn whole_events(&mut self, out: Bytes) -> Bytes {
         self.last = Instant::now();
         self.ledger.piece(self.last, self.framer.frames());
-        let (api, framer) = (self.api, &self.framer);
+        let (api, framer, was_over) = (self.api, &self.framer, self.over);
         self.over |= match api.ends_with_done() {
             true => framer.ended(),
             false => sse::frames(&out).filter_map(|f| f.event()).any(|name| api.ends_with_event(name)),
         };
-        if self.over {
+        if self.over && !was_over {
             self.complete();
         }
         if !usage::may_carry_usage(&out) {
