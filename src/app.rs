@@ -26,6 +26,7 @@ use crate::relay::pause;
 use crate::relay::release::Releases;
 use crate::relay::settings::Settings;
 use crate::route::{Bind, BoardSettings, Policy};
+use crate::scrape::Scraper;
 use crate::server::{self, Bound, Edge, Gateway, ListenError};
 use crate::upstream::{self, Upstream};
 
@@ -146,6 +147,16 @@ impl App {
         let bound = server::bind(config.server.bind_host(), config.server.port).await?;
         tasks.spawn(housekeeping(gateway.clone()));
         tasks.spawn(relay.fleet.desk().clone().tick());
+        if config.route.scrape_ms > 0 {
+            let scraper = Scraper {
+                relay: relay.clone(),
+                client: gateway.control.clone(),
+                authorization: gateway.edge.engine_authorization.clone(),
+                pause: ms(config.route.scrape_ms),
+                time: ms(config.timeout.models_ms),
+            };
+            tasks.spawn(scraper.run());
+        }
         let mut releasing = JoinSet::new();
         releasing.spawn(relay.release_orphans(orphans));
         Ok(App { gateway, bound, drain: ms(config.server.drain_ms), tasks, releasing })

@@ -47,6 +47,8 @@ pub mod relay;
 #[cfg(feature = "gateway")]
 pub mod route;
 #[cfg(feature = "gateway")]
+pub mod scrape;
+#[cfg(feature = "gateway")]
 pub mod server;
 #[cfg(feature = "sim")]
 pub mod sim;

@@ -142,6 +142,9 @@ impl Config {
         vec![
             ("route.open_ms", route.open_ms, 1, MAX_MS),
             ("route.batch_tokens", route.batch_tokens, 0, MAX_COUNT),
+            ("route.scrape_ms", route.scrape_ms, 0, MAX_MS),
+            ("route.bypass_tokens", route.bypass_tokens, 0, MAX_COUNT),
+            ("route.bypass_wait_ms", route.bypass_wait_ms, 0, MAX_MS),
             ("route.cache_tokens", route.cache_tokens, 0, MAX_CACHE_TOKENS),
             ("pool.deadline_ms", pool.deadline_ms, 1, MAX_POOL_MS),
             ("pool.fresh_ms", pool.fresh_ms, 0, MAX_MS),

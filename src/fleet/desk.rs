@@ -158,9 +158,9 @@ impl Desk {
         self.with(id, |state, lane| state.board.emptied(lane));
     }
 
-    /// Others gave it so much to do, as its own metrics tell.
-    pub fn foreign(self: &Arc<Self>, id: InstanceId, backlog_s: Seconds) {
-        self.with(id, |state, lane| state.board.foreign(lane, backlog_s));
+    /// Others gave it so many requests, as its own metrics tell.
+    pub fn foreign(self: &Arc<Self>, id: InstanceId, requests: f64) {
+        self.with(id, |state, lane| state.board.foreign(lane, requests));
     }
 
     /// What predictions are made of from now on.

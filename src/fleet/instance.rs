@@ -34,6 +34,9 @@ pub struct Instance {
     draining: AtomicBool,
     /// Tokens of KV that fit, as it says itself; 0 = unknown.
     kv_capacity_tokens: AtomicU64,
+    /// Requests and tokens of context that others gave it, as it says itself.
+    foreign_requests: AtomicU32,
+    foreign_tokens: AtomicU64,
     meter: LegMeter,
 }
 
@@ -85,6 +88,8 @@ impl Instance {
             health: Health::default(),
             draining: AtomicBool::new(false),
             kv_capacity_tokens: AtomicU64::new(0),
+            foreign_requests: AtomicU32::new(0),
+            foreign_tokens: AtomicU64::new(0),
         }
     }
 
@@ -137,9 +142,11 @@ impl Instance {
         self.draining.swap(false, Ordering::Relaxed)
     }
 
-    /// So many tokens of KV fit into it.
-    pub fn set_kv_capacity(&self, tokens: u64) {
-        self.kv_capacity_tokens.store(tokens, Ordering::Relaxed);
+    /// So many tokens of KV fit into it, and others gave it so many requests and tokens of context.
+    pub fn told(&self, kv_capacity_tokens: u64, foreign_requests: f64, foreign_tokens: f64) {
+        self.kv_capacity_tokens.store(kv_capacity_tokens, Ordering::Relaxed);
+        self.foreign_requests.store(foreign_requests as u32, Ordering::Relaxed);
+        self.foreign_tokens.store(foreign_tokens as u64, Ordering::Relaxed);
     }
 
     pub(super) fn standing(&self, now_ms: u64, tried: bool) -> Standing {
@@ -166,8 +173,8 @@ impl Instance {
 
     pub(super) fn decode_candidate(&self, now_ms: u64, tried: bool) -> DecodeCandidate {
         DecodeCandidate {
-            running: self.load.requests(),
-            kv_tokens: self.load.work_tokens(),
+            running: self.load.requests() + self.foreign_requests.load(Ordering::Relaxed),
+            kv_tokens: self.load.work_tokens() + self.foreign_tokens.load(Ordering::Relaxed),
             kv_capacity_tokens: self.kv_capacity_tokens.load(Ordering::Relaxed),
             identity: self.identity(),
             standing: self.standing(now_ms, tried),

@@ -128,6 +128,8 @@ pub struct Board {
     count: u64,
     turn: u64,
     wake_s: Option<Seconds>,
+    /// Of what was committed.
+    mean_prefill_s: Seconds,
     /// Others tell what prefillers hold: our own belief is needed for the time until they do.
     told: bool,
     beliefs: Beliefs,
@@ -163,6 +165,7 @@ impl Board {
             count: 0,
             turn: 0,
             wake_s: None,
+            mean_prefill_s: 0.0,
             told: false,
             beliefs: Beliefs { named: true, history: true },
             fading: VecDeque::new(),
@@ -211,10 +214,11 @@ impl Board {
         }
     }
 
-    /// What a prefiller was sent by others, in seconds of its work.
-    pub fn foreign(&mut self, lane: LaneId, backlog_s: Seconds) {
+    /// A prefiller was sent so many requests by others. They are taken to be as long as ours are on average.
+    pub fn foreign(&mut self, lane: LaneId, requests: f64) {
+        let each_s = self.mean_prefill_s;
         if let Some(lane) = self.lane_mut(lane) {
-            lane.foreign_s = backlog_s.max(0.0);
+            lane.foreign_s = (requests * each_s).max(0.0);
         }
     }
 

@@ -13,6 +13,8 @@ use crate::route::score::{Asking, Terms, pressure, terms};
 const WINDOW: usize = 128;
 /// Scores that differ by less are equal, in seconds.
 const TIE_S: Seconds = 1e-6;
+/// What one commitment changes of their mean.
+const MEAN_STEP: f64 = 0.05;
 /// The best that were not taken, for who asks why.
 const RUNNERS_UP: usize = 3;
 
@@ -159,6 +161,7 @@ impl Board {
             let (prefill_s, hit, job) = (best.prefill_s, best.hit, waiting.job.clone());
             let booked = Booked { number, job, hit, prefill_s, class_s, committed_s: now, stamp };
             lane.commit(booked, best.restore_s, now);
+            self.mean_prefill_s += MEAN_STEP * (prefill_s - self.mean_prefill_s);
             self.bookings.insert(number, best.lane);
         }
         Commit {
