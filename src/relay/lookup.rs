@@ -1,12 +1,21 @@
-//! Asking the pool about a prompt, before it is routed.
+//! Which blocks of a prompt exist already, and where: asked before it is routed.
+//!
+//! Two sources, each of which may be missing: the pool, which is asked, and what prefillers told in KV events, which is
+//! looked up here and waits for nothing.
 
 use std::sync::Arc;
 use std::time::Instant;
 
+use smallvec::SmallVec;
+
 use crate::intake::{Naming, Prompts};
+use crate::kvhash::BlockHash;
 use crate::kvhash::keys::{Ask as Keys, KeyBatch, PromptBlocks};
 use crate::obs::Meters;
-use crate::pool::{Gate, Lookup, Question};
+use crate::obs::events::HeldMeter;
+use crate::pool::events::held::{Heard, Held, heard};
+use crate::pool::events::watch::SharedIndex;
+use crate::pool::{Gate, Lookup, Question, Verdict};
 use crate::prompt::{Prompt, Reason};
 use crate::relay::ask::Ask;
 
@@ -15,52 +24,170 @@ const ASIDE_TOKENS: usize = 64 << 10;
 
 /// What the gateway asks about prompts, and whom.
 #[derive(Debug)]
-pub struct Pool {
+pub struct Finder {
     /// Knows how blocks are named.
     pub prompts: Arc<Prompts>,
     /// The pool.
-    pub gate: Gate,
+    pub pool: Option<Gate>,
+    /// What prefillers told.
+    pub events: Option<Arc<Told>>,
     /// Metrics.
     pub meters: Arc<Meters>,
 }
 
-impl Pool {
-    /// What the pool has of a request's prompt; `None` when its blocks can't be named.
-    pub async fn look_up(&self, ask: &Ask, prompt: &Prompt) -> Option<Lookup> {
-        let began = Instant::now();
-        let question = match self.question(ask, prompt).await {
-            Ok(question) => question,
-            Err(reason) => {
-                self.meters.pool_unasked(reason.name());
-                return None;
-            }
-        };
-        let lookup = self.gate.ask(Arc::new(question)).await;
-        self.meters.pool(self.gate.name(), lookup.verdict.name(), began.elapsed());
-        Some(lookup)
-    }
+/// What prefillers told in KV events, and the metrics of looking it up.
+#[derive(Debug)]
+pub struct Told {
+    /// Their blocks; instances are numbered as in [`InstanceId`](crate::fleet::InstanceId).
+    pub index: SharedIndex,
+    /// Metrics.
+    pub meter: HeldMeter,
+}
 
-    async fn question(&self, ask: &Ask, prompt: &Prompt) -> Result<Question, Reason> {
-        let naming = self.prompts.naming().ok_or(Reason::Unnamed)?;
-        let tokens = prompt.tokens.clone();
-        let text = |key| ask.body.get(key).and_then(|value| value.as_str().map(std::borrow::Cow::into_owned));
-        let (model, salt) = (ask.shape.model.clone(), text("cache_salt"));
-        let form = move || question(&naming, tokens, model.as_deref(), salt.as_deref());
-        if prompt.tokens.len() <= ASIDE_TOKENS {
-            return form();
+/// What was found of a prompt.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// The pool's answer; `None` when there is no pool, or the blocks have no keys.
+    pub pool: Option<Lookup>,
+    /// What prefillers hold in memory of their own, the longest in HBM first, by the number of their
+    /// [`InstanceId`](crate::fleet::InstanceId); `None` when they are not listened to. One may have left the fleet a
+    /// moment ago.
+    pub held: Option<SmallVec<[Held; 4]>>,
+    /// Leading tokens that prefillers put into a pool by their own word, which does not say what was evicted since.
+    pub told_tokens: u32,
+}
+
+/// Who says what a pool has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Teller {
+    /// The pool, asked.
+    Pool,
+    /// Prefillers' events, as no pool is configured or it gave no answer.
+    Events,
+}
+
+impl Teller {
+    /// `pool` or `events`, as in the log.
+    pub fn name(self) -> &'static str {
+        match self {
+            Teller::Pool => "pool",
+            Teller::Events => "events",
         }
-        tokio::task::spawn_blocking(form).await.unwrap_or(Err(Reason::Limit))
     }
 }
 
-/// Hashes and keys of a prompt.
+impl Found {
+    /// Leading tokens that a pool has, by the best source that spoke; `None` when none did.
+    pub fn pooled(&self) -> Option<(u32, Teller)> {
+        let answer = self.pool.as_ref().filter(|it| matches!(it.verdict, Verdict::Known | Verdict::Partial));
+        let told = || (self.told_tokens > 0).then_some((self.told_tokens, Teller::Events));
+        answer.map(|it| (it.presence.hit_tokens, Teller::Pool)).or_else(told)
+    }
+
+    /// The most leading tokens that a prefiller has in memory of its own; `None` when they are not listened to.
+    pub fn best_held(&self) -> Option<u32> {
+        self.held.as_ref().map(|held| best(held))
+    }
+}
+
+/// A prompt's blocks, and what was told of them.
+struct Named {
+    /// For the pool; or why it can't be asked.
+    question: Option<Result<Question, Reason>>,
+    heard: Option<Heard>,
+}
+
+impl Finder {
+    /// What exists of a request's prompt; `None` when its blocks can't be named.
+    pub async fn look_up(&self, ask: &Ask, prompt: &Prompt) -> Option<Found> {
+        let began = Instant::now();
+        let unasked = |reason: Reason| self.meters.pool_unasked(reason.name());
+        let Named { question, heard } = self.name(ask, prompt).await.map_err(unasked).ok()?;
+        let pool = match (&self.pool, question) {
+            (Some(gate), Some(Ok(question))) => {
+                let lookup = gate.ask(Arc::new(question)).await;
+                self.meters.pool(gate.name(), lookup.verdict.name(), began.elapsed());
+                Some(lookup)
+            }
+            (_, Some(Err(reason))) => {
+                unasked(reason);
+                None
+            }
+            _ => None,
+        };
+        let told_tokens = heard.as_ref().map_or(0, |heard| heard.told_tokens);
+        let held = heard.map(|heard| heard.held);
+        Some(Found { pool, held, told_tokens })
+    }
+
+    async fn name(&self, ask: &Ask, prompt: &Prompt) -> Result<Named, Reason> {
+        let naming = self.prompts.naming().ok_or(Reason::Unnamed)?;
+        let text = |key| ask.body.get(key).and_then(|value| value.as_str().map(std::borrow::Cow::into_owned));
+        let job = Job {
+            naming,
+            tokens: prompt.tokens.clone(),
+            model: ask.shape.model.clone(),
+            salt: text("cache_salt"),
+            pooled: self.pool.is_some(),
+            told: self.events.clone(),
+        };
+        if prompt.tokens.len() <= ASIDE_TOKENS {
+            return job.run();
+        }
+        tokio::task::spawn_blocking(|| job.run()).await.unwrap_or(Err(Reason::Limit))
+    }
+}
+
+/// The work on one prompt.
+struct Job {
+    naming: Arc<Naming>,
+    tokens: Arc<[u32]>,
+    model: Option<String>,
+    salt: Option<String>,
+    pooled: bool,
+    told: Option<Arc<Told>>,
+}
+
+impl Job {
+    fn run(self) -> Result<Named, Reason> {
+        let (naming, model, salt) = (&self.naming, self.model.as_deref(), self.salt.as_deref());
+        let of_engine = match &self.told {
+            Some(_) => naming.engine_hashes(&self.tokens, model, salt)?,
+            None => None,
+        };
+        // Computed once where both need the same.
+        let hashes = match of_engine {
+            Some(_) if !self.pooled => Vec::new(),
+            _ => naming.hashes(&self.tokens, model, salt)?,
+        };
+        let heard =
+            self.told.as_ref().map(|told| told.heard(naming, of_engine.as_deref().unwrap_or(&hashes)));
+        let question = self.pooled.then(|| question(naming, self.tokens, hashes, salt));
+        Ok(Named { question, heard })
+    }
+}
+
+impl Told {
+    fn heard(&self, naming: &Naming, hashes: &[BlockHash]) -> Heard {
+        let began = Instant::now();
+        let found = heard(&self.index, hashes, naming.engine_hasher().block_tokens());
+        self.meter.looked_up(best(&found.held), found.told_tokens, began.elapsed());
+        found
+    }
+}
+
+/// The most tokens that one of them holds.
+fn best(held: &[Held]) -> u32 {
+    held.iter().map(|it| it.own_tokens).max().unwrap_or(0)
+}
+
+/// Hashes and keys of a prompt, for the pool.
 fn question(
     naming: &Naming,
     tokens: Arc<[u32]>,
-    model: Option<&str>,
+    hashes: Vec<BlockHash>,
     salt: Option<&str>,
 ) -> Result<Question, Reason> {
-    let hashes = naming.hashes(&tokens, model, salt)?;
     let mut keys = KeyBatch::default();
     if let Some(profile) = &naming.keys {
         let prompt_tokens = u32::try_from(tokens.len()).map_err(|_| Reason::TooLong)?;
