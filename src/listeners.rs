@@ -1,6 +1,6 @@
 //! Wiring of `[events]`: one watch for each rank of each prefiller, as they come and go.
 //!
-//! An instance that left has nothing in the index any more; one that is only silent keeps what it told for a while, and
+//! An instance that left has nothing in the index any more; one that is only out of reach keeps what it told for a while, and
 //! one that restarted begins anew, both by the watch itself.
 
 use std::collections::HashMap;

@@ -132,9 +132,9 @@ impl Finder {
             told: self.events.clone(),
         };
         if prompt.tokens.len() <= ASIDE_TOKENS {
-            return job.run();
+            return Ok(job.run());
         }
-        tokio::task::spawn_blocking(|| job.run()).await.unwrap_or(Err(Reason::Limit))
+        tokio::task::spawn_blocking(|| job.run()).await.map_err(|_| Reason::Limit)
     }
 }
 
@@ -149,21 +149,21 @@ struct Job {
 }
 
 impl Job {
-    fn run(self) -> Result<Named, Reason> {
+    /// Where blocks can be named for one of both alone, the other goes without.
+    fn run(self) -> Named {
         let (naming, model, salt) = (&self.naming, self.model.as_deref(), self.salt.as_deref());
-        let of_engine = match &self.told {
-            Some(_) => naming.engine_hashes(&self.tokens, model, salt)?,
-            None => None,
+        let needed = self.pooled || naming.engine_hasher.is_none();
+        let hashes = if needed { naming.hashes(&self.tokens, model, salt) } else { Ok(Vec::new()) };
+        let heard = self.told.as_ref().and_then(|told| {
+            let of_engine = naming.engine_hashes(&self.tokens, model, salt).ok()?;
+            let same = || hashes.as_deref().ok();
+            of_engine.as_deref().or_else(same).map(|hashes| told.heard(naming, hashes))
+        });
+        let question = match hashes {
+            Ok(hashes) => self.pooled.then(|| question(naming, self.tokens, hashes, salt)),
+            Err(reason) => Some(Err(reason)),
         };
-        // Computed once where both need the same.
-        let hashes = match of_engine {
-            Some(_) if !self.pooled => Vec::new(),
-            _ => naming.hashes(&self.tokens, model, salt)?,
-        };
-        let heard =
-            self.told.as_ref().map(|told| told.heard(naming, of_engine.as_deref().unwrap_or(&hashes)));
-        let question = self.pooled.then(|| question(naming, self.tokens, hashes, salt));
-        Ok(Named { question, heard })
+        Named { question, heard }
     }
 }
 

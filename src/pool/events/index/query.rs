@@ -23,9 +23,8 @@ pub struct Leading {
     pub own_blocks: u32,
 }
 
+/// Words of a set of all holders. Most fleets have one word full: their sets stay in registers.
 const WORDS: usize = MAX_HOLDERS / 64;
-/// A set of holders.
-type Set = [u64; WORDS];
 /// Blocks looked up at a time, so that the waits for memory overlap.
 const AHEAD: usize = 16;
 
@@ -38,9 +37,9 @@ struct Gate {
 }
 
 /// Who had all blocks so far.
-struct Open {
-    hbm: Set,
-    own: Set,
+struct Open<const W: usize> {
+    hbm: [u64; W],
+    own: [u64; W],
     told: bool,
 }
 
@@ -55,13 +54,18 @@ impl BlockIndex {
     /// Leading blocks by holder, and of what was put into a pool: one pass over the hashes, which ends where nobody goes
     /// on. Who tells of blocks of another size than `block_tokens` counts for nothing.
     pub fn prefixes(&self, hashes: &[BlockHash], block_tokens: u32) -> Prefixes {
-        let gates = self.gates(block_tokens);
         let mut found = Found { depths: vec![[0; 2]; self.holders.len()], told_blocks: 0 };
-        let mut open = Open { hbm: [0; WORDS], own: [0; WORDS], told: true };
-        for holder in 0..self.holders.len() {
-            open.own[holder / 64] |= 1 << (holder % 64);
+        let gates = self.gates(block_tokens);
+        if self.holders.len() <= 64 {
+            self.walk::<1>(hashes, &gates, &mut found);
+        } else {
+            self.walk::<WORDS>(hashes, &gates, &mut found);
         }
-        open.hbm = open.own;
+        self.named(found)
+    }
+
+    fn walk<const W: usize>(&self, hashes: &[BlockHash], gates: &[Gate], found: &mut Found) {
+        let mut open = Open::<W>::all(self.holders.len());
         let mut depth = 0;
         for hashes in hashes.chunks(AHEAD) {
             let mut cells: [&[Cell]; AHEAD] = [&[]; AHEAD];
@@ -69,14 +73,13 @@ impl BlockIndex {
                 *cells = self.blocks.get(&hash.event_u64()).map_or(&[], |it| it.as_slice());
             }
             for cells in &cells[..hashes.len()] {
-                if !open.step(cells, &gates, (depth, &mut found)) {
-                    return self.named(found);
+                if !open.step(cells, gates, (depth, &mut *found)) {
+                    return;
                 }
                 depth += 1;
             }
         }
-        open.end((depth, &mut found));
-        self.named(found)
+        open.step(&[], gates, (depth, found));
     }
 
     fn named(&self, found: Found) -> Prefixes {
@@ -103,10 +106,19 @@ impl BlockIndex {
     }
 }
 
-impl Open {
+impl<const W: usize> Open<W> {
+    /// Nobody has dropped out yet.
+    fn all(holders: usize) -> Self {
+        let mut own = [0; W];
+        for holder in 0..holders {
+            own[holder / 64 % W] |= 1 << (holder % 64);
+        }
+        Self { hbm: own, own, told: true }
+    }
+
     /// Goes on to a block that these cells are of. Whether anybody is left.
     fn step(&mut self, cells: &[Cell], gates: &[Gate], (depth, found): (u32, &mut Found)) -> bool {
-        let (mut hbm, mut own, mut told) = ([0; WORDS], [0; WORDS], false);
+        let (mut hbm, mut own, mut told) = ([0; W], [0; W], false);
         for cell in cells {
             let gate = gates.get(usize::from(cell.slot)).copied().unwrap_or_default();
             let groups = if cell.stamp >= gate.floor { gate.groups } else { 0 };
@@ -115,7 +127,7 @@ impl Open {
                 told |= any;
                 continue;
             }
-            let (word, bit) = (usize::from(cell.slot / 128) % WORDS, cell.slot / 2 % 64);
+            let (word, bit) = (usize::from(cell.slot / 128) % W, cell.slot / 2 % 64);
             own[word] |= u64::from(any) << bit;
             hbm[word] |= u64::from(cell.tiers[HBM] & groups != 0) << bit;
         }
@@ -123,7 +135,7 @@ impl Open {
             (self.told, found.told_blocks) = (false, depth);
         }
         let mut left = u64::from(self.told);
-        for word in 0..WORDS {
+        for word in 0..W {
             settle(found, self.hbm[word] & !hbm[word], word, (0, depth));
             settle(found, self.own[word] & !own[word], word, (1, depth));
             self.hbm[word] &= hbm[word];
@@ -132,11 +144,6 @@ impl Open {
             left |= self.own[word];
         }
         left != 0
-    }
-
-    /// The prompt has no more blocks.
-    fn end(mut self, at: (u32, &mut Found)) {
-        self.step(&[], &[], at);
     }
 }
 
