@@ -198,3 +198,29 @@ fn question(
     }
     Ok(Question { tokens, hashes: hashes.into(), keys: Arc::new(keys) })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::Presence;
+
+    #[test]
+    fn what_was_told_of_a_pool_counts_where_the_pool_gave_no_answer() {
+        let presence = Presence { hit_tokens: 32, ..Presence::default() };
+        let pool = |verdict| Some(Lookup { verdict, presence: presence.clone() });
+        let found = |pool, told_tokens| Found { pool, told_tokens, held: None }.pooled();
+        assert_eq!(found(pool(Verdict::Known), 64), Some((32, Teller::Pool)));
+        assert_eq!(found(pool(Verdict::Partial), 0), Some((32, Teller::Pool)));
+        assert_eq!(found(pool(Verdict::TimedOut), 64), Some((64, Teller::Events)));
+        assert_eq!(found(None, 64), Some((64, Teller::Events)));
+        assert_eq!((found(None, 0), found(pool(Verdict::Off), 0)), (None, None));
+    }
+
+    #[test]
+    fn the_best_holder_is_the_one_with_most_in_any_own_memory() {
+        let held = |hbm_tokens, own_tokens| Held { instance: 1, rank: 0, hbm_tokens, own_tokens };
+        let best = |held: &[Held]| Found { held: Some(held.into()), ..Found::default() }.best_held();
+        assert_eq!(best(&[held(32, 32), held(16, 48)]), Some(48));
+        assert_eq!((best(&[]), Found::default().best_held()), (Some(0), None));
+    }
+}
