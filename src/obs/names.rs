@@ -58,13 +58,27 @@ pub const PREDICTIONS: &str = "pd_proxy_cached_predictions_total";
 pub const PREDICTION_ERROR: &str = "pd_proxy_cached_prediction_error_tokens";
 /// 1 while a `source` of predictions steers.
 pub const BELIEVED: &str = "pd_proxy_prediction_source_trusted";
+/// 1 while a prefiller's KV events come in, by `instance` and `rank`.
+pub const EVENTS_CONNECTED: &str = "pd_proxy_events_connected";
+/// 1 while all blocks that a rank holds are known from its events.
+pub const EVENTS_COMPLETE: &str = "pd_proxy_events_complete";
+/// What happened to the events of a rank, by `what`.
+pub const EVENTS: &str = "pd_proxy_events_total";
+/// Blocks known of a rank, by `place`: own, pool.
+pub const EVENTS_BLOCKS: &str = "pd_proxy_events_blocks";
+/// Prompts looked up in what events told, by `outcome`: hit, told, miss.
+pub const EVENTS_LOOKUPS: &str = "pd_proxy_events_lookups_total";
+/// Leading tokens of these prompts that the best prefiller held.
+pub const EVENTS_HELD_TOKENS: &str = "pd_proxy_events_held_tokens_total";
+/// Time of such a look-up.
+pub const EVENTS_SECONDS: &str = "pd_proxy_events_lookup_seconds";
 /// Engines that may be chosen, by `role`.
 pub const INSTANCES: &str = "pd_proxy_instances";
 /// Always 1, with the version as label.
 pub const BUILD_INFO: &str = "pd_proxy_build_info";
 
 /// Every name, for tests.
-pub const ALL: [&str; 30] = [
+pub const ALL: [&str; 37] = [
     REQUESTS,
     INFLIGHT,
     QUEUED,
@@ -93,6 +107,13 @@ pub const ALL: [&str; 30] = [
     PREDICTIONS,
     PREDICTION_ERROR,
     BELIEVED,
+    EVENTS_CONNECTED,
+    EVENTS_COMPLETE,
+    EVENTS,
+    EVENTS_BLOCKS,
+    EVENTS_LOOKUPS,
+    EVENTS_HELD_TOKENS,
+    EVENTS_SECONDS,
     INSTANCES,
     BUILD_INFO,
 ];
@@ -118,6 +139,7 @@ pub(super) fn buckets() -> Vec<(&'static str, &'static [f64])> {
         (POOL_SECONDS, &SHORT_S),
         (WAIT_SECONDS, &LONG_S),
         (PREDICTION_ERROR, &TOKENS_WIDE),
+        (EVENTS_SECONDS, &SHORT_S),
         (TTFT, &LONG_S),
         (DURATION, &LONG_S),
         (LEG_SECONDS, &LONG_S),
@@ -178,6 +200,19 @@ pub(super) fn describe() {
         "Cached tokens that the prefiller reported more, or less, than was predicted"
     );
     describe_gauge!(BELIEVED, "1 while a source of predictions (names, history) steers, else 0");
+    describe_gauge!(EVENTS_CONNECTED, "1 while a prefiller's KV events come in, else 0");
+    describe_gauge!(
+        EVENTS_COMPLETE,
+        "1 while all blocks that a rank holds are known from its events, else 0"
+    );
+    describe_counter!(EVENTS, "What happened to the KV events of a rank, by what");
+    describe_gauge!(
+        EVENTS_BLOCKS,
+        "Blocks known of a rank, by place: own (its own memory), pool (put there)"
+    );
+    describe_counter!(EVENTS_LOOKUPS, "Prompts looked up in what events told, by outcome: hit, told, miss");
+    describe_counter!(EVENTS_HELD_TOKENS, "Leading tokens of prompts that the best prefiller held");
+    describe_histogram!(EVENTS_SECONDS, Unit::Seconds, "Time to look a prompt up in what events told");
     describe_gauge!(INSTANCES, "Engines that may be chosen, by role");
     describe_gauge!(BUILD_INFO, "Always 1; the version is a label");
 }

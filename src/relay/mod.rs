@@ -39,6 +39,7 @@ use account::Ledger;
 use affinity::Affinity;
 use answer::Answer;
 use ask::Ask;
+use lookup::Found;
 use legs::{DecodeEnd, Failure, PrefillEnd};
 use release::{Duty, Releases, Unfinished};
 use settings::Settings;
@@ -60,12 +61,12 @@ pub struct Relay {
     pub releases: Releases,
     /// Reads prompts; None = they are known by their size alone.
     pub prompts: Option<Arc<Prompts>>,
-    /// The pool that is asked about prompts.
-    pub pool: Option<lookup::Pool>,
     /// Whether what was predicted comes true.
     pub affinity: Affinity,
     /// Why the last requests went where they went.
     pub stories: Stories,
+    /// Who is asked which blocks of a prompt exist already.
+    pub finder: Option<lookup::Finder>,
 }
 
 /// A request that no engine answered. Its account is still open: only who answers the client knows the status.
@@ -122,14 +123,15 @@ impl Relay {
         mut ask: Ask,
         ledger: &mut Ledger,
     ) -> Result<(DecodeEnd, Arc<Ask>), Error> {
-        let knowledge = self.understand(&mut ask).await;
-        ledger.knows(&knowledge);
+        if let Some(found) = self.understand(&mut ask).await {
+            ledger.found(&found);
+        }
         let ask = Arc::new(ask);
         self.both_legs(&ask, ledger).await.map(|end| (end, ask))
     }
 
     /// Reads the prompt and finds out what exists of it already: all that routing wants to know.
-    pub async fn understand(&self, ask: &mut Ask) -> Knowledge {
+    pub async fn understand(&self, ask: &mut Ask) -> Option<Found> {
         let prompt = self.read_prompt(ask).await;
         let found = match (&self.finder, &prompt) {
             (Some(finder), Some(prompt)) => finder.look_up(ask, prompt).await,
@@ -137,7 +139,7 @@ impl Relay {
         };
         let job = job::of(ask, prompt.is_some(), found.as_ref(), &self.fleet);
         ask.job = Arc::new(job);
-        Knowledge::of(found.as_ref())
+        found
     }
 
     /// Replaces the estimate of the prompt's length by its tokens, if they can be known. Takes no longer than reading the

@@ -21,6 +21,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("pools", &["config", "endpoint", "kvhash", "pool"]),
     ("profile", &["codec", "config", "dialect", "endpoint", "intake", "kvhash", "prompt"]),
     ("proof", &["config", "endpoint", "fleet", "intake", "profile", "relay"]),
+    ("listeners", &["config", "endpoint", "fleet", "obs", "pool", "relay"]),
     (
         "keys",
         &[
@@ -42,8 +43,19 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "app",
         &[
-            "config", "fleet", "intake", "obs", "pool", "pools", "profile", "proof", "relay", "route",
-            "server", "upstream",
+            "config",
+            "fleet",
+            "intake",
+            "listeners",
+            "obs",
+            "pool",
+            "pools",
+            "profile",
+            "proof",
+            "relay",
+            "route",
+            "server",
+            "upstream",
         ],
     ),
     ("demo", &["app", "cli", "config", "obs", "sim"]),
