@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use reqwest::Client;
 
-use crate::config::{Config, PoolKind};
+use crate::config::{Config, PoolKind, endpoints};
 use crate::endpoint::Endpoint;
 use crate::kvhash::lmcache::CHUNK_TOKENS;
 use crate::pool::ems::{Ems, EmsSettings};
@@ -22,6 +22,9 @@ use crate::pool::{Gate, GateLimits, Keyed, KvPool};
 const PATIENCE: u32 = 20;
 /// Threads that look at files, and so the most calls that a hung mount can hold.
 const FILE_THREADS: usize = 16;
+
+/// All questions under way: three of the largest, or many thousands of prompts of 8 Ki tokens.
+const QUESTION_BYTES: usize = 256 << 20;
 
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]
@@ -50,6 +53,7 @@ pub fn gate(config: &Config, control: &Client) -> Result<Option<Gate>, PoolsErro
         fresh: Duration::from_millis(config.pool.fresh_ms),
         answers: config.limit.pool_answers,
         in_flight: config.limit.pool_inflight,
+        bytes: QUESTION_BYTES,
     };
     Ok(client(config, control)?.map(|pool| Gate::new(pool, limits)))
 }
@@ -117,11 +121,6 @@ fn lmcache(
 
 fn tokens(block_tokens: u32) -> Result<NonZeroUsize, PoolsError> {
     NonZeroUsize::new(block_tokens as usize).ok_or(PoolsError::NoBlockSize)
-}
-
-/// Entries that are no endpoint, which a loaded configuration cannot hold, are left out.
-fn endpoints(texts: &[String]) -> Vec<Endpoint> {
-    texts.iter().filter_map(|text| Endpoint::parse(text).ok()).collect()
 }
 
 fn admins(texts: &[String], control: &Client) -> Vec<Admin> {
