@@ -15,6 +15,7 @@ pub mod memcache;
 pub mod mooncake;
 pub mod store;
 pub mod ucm;
+pub mod zmtp;
 
 use std::future::Future;
 use std::pin::Pin;
