@@ -17,6 +17,7 @@ use crate::pool::memcache::{MemCache, MemCacheConfig, MemCacheHttp, MemCacheHttp
 use crate::pool::mooncake::{self, Admin, Mooncake, MooncakeConfig, MooncakeHttp, MooncakeHttpConfig};
 use crate::pool::ucm::{Ucm, UcmConfig};
 use crate::pool::{Gate, GateLimits, Keyed, KvPool};
+use crate::profile::lmcache_chunk_tokens;
 
 /// An exchange goes on behind the deadline for so many times as long: its answer serves the next who asks.
 const PATIENCE: u32 = 20;
@@ -113,10 +114,16 @@ fn lmcache(
     directory: Directory,
     endpoint: Endpoint,
 ) -> Result<Arc<dyn KvPool>, PoolsError> {
-    let default = u32::try_from(CHUNK_TOKENS).unwrap_or(u32::MAX);
-    let chunk = if config.hash.block_tokens == 0 { default } else { config.hash.block_tokens };
-    let settings = LmcacheSettings { endpoint, directory, chunk_tokens: tokens(chunk)? };
+    let settings = LmcacheSettings { endpoint, directory, chunk_tokens: tokens(chunk_tokens(config))? };
     Ok(Arc::new(Lmcache::new(control.clone(), settings)))
+}
+
+/// LMCache's chunks, which are no engine's blocks unless it is LMCache that hashes.
+fn chunk_tokens(config: &Config) -> u32 {
+    match config.pool.chunk_tokens {
+        0 => u32::try_from(lmcache_chunk_tokens(config).unwrap_or(CHUNK_TOKENS)).unwrap_or(u32::MAX),
+        chunk_tokens => chunk_tokens,
+    }
 }
 
 fn tokens(block_tokens: u32) -> Result<NonZeroUsize, PoolsError> {
@@ -126,4 +133,28 @@ fn tokens(block_tokens: u32) -> Result<NonZeroUsize, PoolsError> {
 fn admins(texts: &[String], control: &Client) -> Vec<Admin> {
     let admin = |endpoint| Admin { client: control.clone(), endpoint, time: mooncake::ADMIN_TIME };
     endpoints(texts).into_iter().map(admin).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::HashScheme;
+
+    #[test]
+    fn chunks_are_lmcaches_own() {
+        let chunk = |scheme, block_tokens, own| {
+            let mut config = Config::default();
+            (config.hash.scheme, config.hash.block_tokens, config.pool.chunk_tokens) =
+                (scheme, block_tokens, own);
+            chunk_tokens(&config)
+        };
+        assert_eq!(chunk(HashScheme::Vllm, 16, 0), 256, "an engine's block is no chunk");
+        assert_eq!(chunk(HashScheme::Vllm, 16, 512), 512);
+        let config = toml::from_str("[key]\npreset = \"lmcache\"\n[hash]\nblock_tokens = 128").unwrap();
+        assert_eq!(chunk_tokens(&config), 128, "the preset says whose hashes they are");
+        assert_eq!(
+            [(128, 0), (0, 0), (128, 64)].map(|(block, own)| chunk(HashScheme::Lmcache, block, own)),
+            [128, 256, 64]
+        );
+    }
 }

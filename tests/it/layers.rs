@@ -19,7 +19,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("upstream", &["codec", "fleet"]),
     ("intake", &["codec", "dialect", "endpoint", "flights", "kvhash", "prompt"]),
     ("pool", &["codec", "endpoint", "flights", "kvhash"]),
-    ("pools", &["config", "endpoint", "kvhash", "pool"]),
+    ("pools", &["config", "endpoint", "kvhash", "pool", "profile"]),
     ("profile", &["codec", "config", "dialect", "endpoint", "intake", "kvhash", "prompt"]),
     ("proof", &["config", "endpoint", "fleet", "intake", "profile", "relay"]),
     (

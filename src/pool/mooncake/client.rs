@@ -358,4 +358,19 @@ mod tests {
         assert!(pauses.iter().all(|pause| (FIRST_PAUSE / 2..=FIRST_PAUSE).contains(pause)));
         assert!(pauses.iter().any(|pause| *pause != pauses[0]));
     }
+
+    #[test]
+    fn a_master_that_fails_two_questions_at_once_is_passed_over_once() {
+        let shared = Shared {
+            config: MooncakeConfig::default(),
+            links: Box::default(),
+            begin: AtomicUsize::new(0),
+            made: watch::Sender::new(0),
+            trouble: Mutex::new(PoolError::Busy),
+        };
+        shared.pass_over(Some(0));
+        shared.pass_over(Some(0));
+        shared.pass_over(None);
+        assert_eq!(shared.begin.load(Ordering::Relaxed), 1);
+    }
 }
