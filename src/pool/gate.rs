@@ -166,6 +166,8 @@ impl Gate {
         let id = inquiry.identity(self.shared.seed);
         let coming = match self.flights.start(id, |room| self.shared.settle(id, room)) {
             Start::Settled(lookup) => return lookup,
+            // It does not answer this one either.
+            Start::Join(_) if lock(&self.shared.state).breaker.is_open() => return nothing(Verdict::Off),
             Start::Join(coming) => coming,
             Start::Lead(flight, coming) => {
                 self.flights.run(self.shared.clone().exchange(id, inquiry, flight));

@@ -261,10 +261,16 @@ async fn a_black_hole_is_left_alone_after_three_deadlines() {
     let (gate, pool) = gate(How::Never);
     let began = Instant::now();
     for n in 0..3 {
-        assert_eq!(timed(&gate, n).await.0, Verdict::TimedOut);
-        assert_eq!(timed(&gate, n).await.0, Verdict::TimedOut, "joined: it counts once");
+        let (gate, again) = (gate.clone(), gate.clone());
+        let both = tokio::join!(timed(&gate, n), timed(&again, n));
+        assert_eq!(both, ((Verdict::TimedOut, 5), (Verdict::TimedOut, 5)), "joined: it counts once");
     }
     assert_eq!(timed(&gate, 9).await, (Verdict::Off, 0));
+    assert_eq!(
+        timed(&gate, 1).await,
+        (Verdict::Off, 0),
+        "nor is an exchange joined that will not be answered"
+    );
     assert!(began.elapsed() < LIMITS.exchange, "no exchange has ended yet");
     assert_eq!(pool.asked.load(Ordering::Relaxed), 3);
 }

@@ -42,7 +42,7 @@ impl Service {
     pub fn wrong_sequence(&self, on: bool) {
         match self {
             // One for each question; the rest is used up.
-            Self::Mooncake { leader, .. } if on => (0..5).for_each(|_| leader.inject(Mishap::WrongSequence)),
+            Self::Mooncake { leader, .. } if on => (0..6).for_each(|_| leader.inject(Mishap::WrongSequence)),
             Self::Memcache(service) => {
                 service.fault(if on { MetaFault::WrongSequence } else { MetaFault::None })
             }
@@ -102,7 +102,7 @@ async fn mooncake(standby: bool) -> Stage {
     let [leader, next] = masters(&question).await;
     let proxy = Proxy::start(leader.addr()).await;
     let addresses = addresses(&proxy, standby.then(|| next.addr()));
-    let gate = gate(PoolKind::Mooncake, &addresses, |_| ());
+    let gate = gate(PoolKind::Mooncake, &addresses, |config| config.pool.connections = 1);
     let first = question.keys.get(0).unwrap().to_owned();
     Stage { gate, proxy, question, service: Service::Mooncake { leader, first, _next: next } }
 }
