@@ -23,8 +23,7 @@ use crate::profile::lmcache_chunk_tokens;
 const PATIENCE: u32 = 20;
 /// Threads that look at files, and so the most calls that a hung mount can hold.
 const FILE_THREADS: usize = 16;
-
-/// All questions under way: three of the largest, or many thousands of prompts of 8 Ki tokens.
+/// All questions under way: two of the largest, or thousands about prompts of 8 Ki tokens.
 const QUESTION_BYTES: usize = 256 << 20;
 
 /// Why there is no client.

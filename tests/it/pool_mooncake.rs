@@ -307,10 +307,13 @@ async fn over_http_nothing_is_touched_or_nothing_is_asked() {
 
 #[tokio::test]
 async fn over_http_a_master_that_vanished_is_left_when_its_question_is_given_up() {
+    // One that refuses, one that is silent, one that answers.
+    let refusing = TcpListener::bind(LOOPBACK).await.unwrap().local_addr().unwrap();
     let gone = TcpListener::bind(LOOPBACK).await.unwrap();
     let there = master(MooncakeSpec::default()).await;
     let port = there.admin(LOOPBACK).await.unwrap();
-    let admins = vec![admin(endpoint(gone.local_addr().unwrap())), admin(endpoint(port.addr()))];
+    let admins = [refusing, gone.local_addr().unwrap(), port.addr()];
+    let admins = admins.map(|addr| admin(endpoint(addr))).to_vec();
     let store = MooncakeHttp::new(MooncakeHttpConfig { admins, allow_leases: false });
     let keys = batch(&["aa"]);
     let given_up = timeout(Duration::from_millis(50), store.locate(&keys, &[0])).await;

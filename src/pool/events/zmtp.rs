@@ -1,5 +1,5 @@
-//! The sockets that a listener to events needs: SUB and DEALER, over TCP or a Unix socket. A peer makes it hold no more than it sent, and never more than
-//! [`MAX_MESSAGE_BYTES`].
+//! The sockets that a listener to events needs: SUB and DEALER, over TCP or a Unix socket. A peer makes it hold no more
+//! than it sent, and never more than [`MAX_MESSAGE_BYTES`].
 
 use std::fmt;
 use std::io;

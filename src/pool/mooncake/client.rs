@@ -231,7 +231,7 @@ impl Shared {
     /// Begins behind a master the next time; once, however many questions it fails at the same time.
     fn pass_over(&self, at: Option<usize>) {
         if let Some(at) = at {
-            let next = at.wrapping_add(1);
+            let next = (at + 1) % self.config.masters.len().max(1);
             let _ = self.begin.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
@@ -361,8 +361,9 @@ mod tests {
 
     #[test]
     fn a_master_that_fails_two_questions_at_once_is_passed_over_once() {
+        let masters = vec![Endpoint { host: "h".to_owned(), port: 1 }; 3];
         let shared = Shared {
-            config: MooncakeConfig::default(),
+            config: MooncakeConfig { masters, ..MooncakeConfig::default() },
             links: Box::default(),
             begin: AtomicUsize::new(0),
             made: watch::Sender::new(0),
@@ -372,5 +373,7 @@ mod tests {
         shared.pass_over(Some(0));
         shared.pass_over(None);
         assert_eq!(shared.begin.load(Ordering::Relaxed), 1);
+        (1..3).for_each(|at| shared.pass_over(Some(at)));
+        assert_eq!(shared.begin.load(Ordering::Relaxed), 0, "behind the last comes the first");
     }
 }

@@ -55,11 +55,13 @@ struct Master {
     spelling: AtomicU8,
 }
 
-/// A question to one master. Dropped while it is open, it has found that the master is silent: the next one begins with
-/// another.
+/// A question to one master. Dropped while it is open, it has found that the master is silent: the next question begins
+/// behind it.
 struct Turn<'a> {
     begin: &'a AtomicUsize,
-    at: usize,
+    /// Where the question began, and where the next one is to.
+    from: usize,
+    next: usize,
     open: bool,
 }
 
@@ -120,7 +122,8 @@ impl MooncakeHttp {
         for turn in 0..self.masters.len() {
             let at = begin.wrapping_add(turn) % self.masters.len();
             let Some(master) = self.masters.get(at) else { continue };
-            let mut turn = Turn { begin: &self.begin, at, open: true };
+            let next = (at + 1) % self.masters.len();
+            let mut turn = Turn { begin: &self.begin, from: begin, next, open: true };
             let answer = master.ask(keys, indexes, self.allow_leases).await;
             turn.open = false;
             match answer {
@@ -204,9 +207,8 @@ impl Master {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         if self.open {
-            // Unless another question has moved on already. The exchange has ended, or has seen that nobody answers.
-            let next = self.at.wrapping_add(1);
-            let _ = self.begin.compare_exchange(self.at, next, Ordering::Relaxed, Ordering::Relaxed);
+            // Unless another question has moved on already.
+            let _ = self.begin.compare_exchange(self.from, self.next, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 }

@@ -1,5 +1,6 @@
 use std::fs;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Waker};
 
 use super::*;
@@ -92,25 +93,19 @@ async fn errors_of_the_file_system_are_no_absence() {
     }
 }
 
-/// What a mount that hangs until both barriers are met looks like with two threads.
-fn hung() -> (Ucm<impl Fn(&Path) -> io::Result<bool> + Clone + Send + Sync>, [Arc<Barrier>; 2], KeyBatch) {
-    let dir = tempfile::tempdir().unwrap();
-    let keys = keys(dir.path(), 20);
-    let barriers = [Arc::new(Barrier::new(3)), Arc::new(Barrier::new(3))];
-    let calls = Arc::new(std::sync::atomic::AtomicUsize::new(0));
-    let look = {
-        let barriers = barriers.clone();
-        move |_: &Path| {
-            // One call of each thread hangs.
-            if calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed) < 2 {
-                barriers.iter().for_each(|barrier| {
-                    barrier.wait();
-                });
-            }
-            Ok(true)
+/// Two threads before a mount of which one call each hangs until both barriers are met.
+fn hung(
+    root: &Path,
+    barriers: [Arc<Barrier>; 2],
+) -> Ucm<impl Fn(&Path) -> io::Result<bool> + Clone + Send + Sync + use<>> {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let look = move |_: &Path| {
+        if calls.fetch_add(1, Ordering::Relaxed) < 2 {
+            barriers.iter().for_each(|barrier| drop(barrier.wait()));
         }
+        Ok(true)
     };
-    (Ucm::with(config(dir.path(), 2), look).unwrap(), barriers, keys)
+    Ucm::with(config(root, 2), look).unwrap()
 }
 
 async fn meet(barrier: &Arc<Barrier>) {
@@ -122,7 +117,10 @@ const AT_MOST: std::time::Duration = std::time::Duration::from_secs(20);
 
 #[tokio::test]
 async fn a_hung_mount_holds_its_threads_and_nobody_else() {
-    let (ucm, [entered, gate], keys) = hung();
+    let dir = tempfile::tempdir().unwrap();
+    let keys = keys(dir.path(), 20);
+    let [entered, gate] = [Arc::new(Barrier::new(3)), Arc::new(Barrier::new(3))];
+    let ucm = hung(dir.path(), [entered.clone(), gate.clone()]);
     let mut nobody = Context::from_waker(Waker::noop());
     {
         // Who asked leaves when both threads hang.

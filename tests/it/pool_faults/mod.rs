@@ -51,9 +51,17 @@ pub enum Fault {
     LeaderChanges,
 }
 
-/// A kind of pool, and what can befall it.
+impl Fault {
+    /// Another service could answer, too.
+    fn leaves_another(self) -> bool {
+        matches!(self, Self::LeaderVanishes | Self::LeaderChanges)
+    }
+}
+
+/// What can befall every kind of pool.
 const COMMON: [Fault; 6] =
     [Fault::Refused, Fault::BlackHole, Fault::Slow, Fault::Half, Fault::Garbage, Fault::Restart];
+/// What can befall some, besides.
 const MATRIX: [(PoolKind, &[Fault]); 7] = [
     (PoolKind::Mooncake, &[Fault::WrongSequence, Fault::LeaderVanishes, Fault::LeaderChanges]),
     (PoolKind::MooncakeHttp, &[Fault::LeaderVanishes]),
@@ -116,13 +124,13 @@ async fn answers(stage: &Stage) -> bool {
     false
 }
 
-async fn survives(kind: PoolKind, fault: Fault) {
-    let name = kind.name();
-    let standby = matches!(fault, Fault::LeaderVanishes | Fault::LeaderChanges);
-    let stage = Stage::new(kind, standby).await;
-    assert!(answers(&stage).await, "{name}: no answer before {fault:?}");
+async fn begin(stage: &Stage, fault: Fault) {
     match fault {
-        Fault::Refused | Fault::Restart => stage.proxy.close(),
+        Fault::Refused => stage.proxy.close(),
+        Fault::Restart => {
+            stage.proxy.close();
+            stage.proxy.open().await;
+        }
         Fault::BlackHole | Fault::LeaderVanishes => stage.proxy.set(Wire::Hole),
         Fault::Slow => stage.proxy.set(Wire::Slow(5 * DEADLINE)),
         Fault::Half => stage.proxy.set(Wire::Half),
@@ -130,9 +138,34 @@ async fn survives(kind: PoolKind, fault: Fault) {
         Fault::WrongSequence => stage.service.wrong_sequence(true),
         Fault::LeaderChanges => stage.service.no_longer_leads(),
     }
-    if fault == Fault::Restart {
-        stage.proxy.open().await;
+}
+
+/// A leader that is gone stays away.
+async fn end(stage: &Stage, fault: Fault) {
+    match fault {
+        Fault::Refused => stage.proxy.open().await,
+        Fault::WrongSequence => stage.service.wrong_sequence(false),
+        Fault::LeaderVanishes | Fault::LeaderChanges | Fault::Restart => {}
+        Fault::BlackHole | Fault::Slow | Fault::Half | Fault::Garbage => stage.proxy.set(Wire::Whole),
     }
+}
+
+/// What may be told while a fault lasts, and what must be.
+fn check(kind: PoolKind, fault: Fault, seen: &BTreeSet<&str>) {
+    // Late answers serve who asks next.
+    let may_be_known = fault.leaves_another() || matches!(fault, Fault::Restart | Fault::Slow);
+    assert!(may_be_known || !seen.contains("known"), "{}, {fault:?}: {seen:?}", kind.name());
+    if matches!(fault, Fault::BlackHole | Fault::Slow) {
+        // EMS's servers are left alone one by one, and more strictly.
+        let alone = if (kind, fault) == (PoolKind::Ems, Fault::BlackHole) { "refused" } else { "off" };
+        assert!(seen.contains("timed_out") && seen.contains(alone), "{}, {fault:?}: {seen:?}", kind.name());
+    }
+}
+
+async fn survives(kind: PoolKind, fault: Fault) {
+    let stage = Stage::new(kind, fault.leaves_another()).await;
+    assert!(answers(&stage).await, "{}: no answer before {fault:?}", kind.name());
+    begin(&stage, fault).await;
     // No answer is as fresh as that, and what was cut is gone.
     tokio::time::sleep(2 * MS).await;
     let (began, mut seen) = (Instant::now(), BTreeSet::new());
@@ -140,21 +173,9 @@ async fn survives(kind: PoolKind, fault: Fault) {
         seen.insert(ask(&stage.gate, &stage.question).await.name());
         tokio::time::sleep(3 * MS).await;
     }
-    // Late answers serve who asks next.
-    let may_be_known = standby || matches!(fault, Fault::Restart | Fault::Slow);
-    assert!(may_be_known || !seen.contains("known"), "{name}, {fault:?}: {seen:?}");
-    if matches!(fault, Fault::BlackHole | Fault::Slow) {
-        // EMS's servers are left alone one by one, and more strictly.
-        let alone = if (kind, fault) == (PoolKind::Ems, Fault::BlackHole) { "refused" } else { "off" };
-        assert!(seen.contains("timed_out") && seen.contains(alone), "{name}, {fault:?}: {seen:?}");
-    }
-    match fault {
-        Fault::Refused => stage.proxy.open().await,
-        Fault::WrongSequence => stage.service.wrong_sequence(false),
-        Fault::LeaderVanishes => {}
-        _ => stage.proxy.set(Wire::Whole),
-    }
-    assert!(answers(&stage).await, "{name}: no answer after {fault:?}");
+    check(kind, fault, &seen);
+    end(&stage, fault).await;
+    assert!(answers(&stage).await, "{}: no answer after {fault:?}", kind.name());
 }
 
 async fn all_faults_of(wanted: PoolKind) {
