@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 use crate::config::{self, Config, Tokens};
 use crate::fleet::{Fleet, Role};
 use crate::intake::{Asker, EngineLimits, EngineTokenizer, Prompts, Source, exchange};
+use crate::listeners::{self, Listeners};
 use crate::obs::{Exposition, Meters};
 use crate::pool::Verdict;
 use crate::pools::{self, PoolsError};
@@ -109,13 +110,8 @@ impl App {
             answer_bytes: exchange::ANSWER_BYTES,
         };
         let prompts = prompts(config, &asker)?;
-        let pool = match (&prompts, pools::gate(config, &control)?) {
-            (Some(prompts), Some(gate)) => {
-                meters.pool_starts(gate.name(), &Verdict::ALL.map(Verdict::name));
-                Some(lookup::Pool { prompts: prompts.clone(), gate, meters: meters.clone() })
-            }
-            _ => None,
-        };
+        let finder = finder(config, prompts.as_ref(), &control, &meters)?;
+        let told = finder.as_ref().and_then(|finder| finder.events.clone());
         let (releases, orphans) = Releases::new(config.limit.releases, meters.clone());
         let relay = Arc::new(Relay {
             fleet,
@@ -124,13 +120,16 @@ impl App {
             meters: meters.clone(),
             releases,
             prompts: prompts.clone(),
-            pool,
+            finder,
         });
         let mut tasks = JoinSet::new();
         if let Some(prompts) = prompts {
             let mut prover = Prover::new(config, relay.clone(), prompts, asker);
             prover.first().await?;
             tasks.spawn(prover.run());
+        }
+        if let Some(told) = told {
+            tasks.spawn(Listeners::new(&config.events, relay.clone(), &told).run());
         }
         let limit = &config.limit;
         let gateway = Arc::new(Gateway {
@@ -262,6 +261,21 @@ fn prompts(config: &Config, asker: &Asker) -> Result<Option<Arc<Prompts>>, Start
         }
     };
     Ok(Some(Arc::new(Prompts::new(source, config.prompt.utc_offset_s()))))
+}
+
+/// Who is asked about prompts' blocks; None when nobody can be.
+fn finder(
+    config: &Config,
+    prompts: Option<&Arc<Prompts>>,
+    control: &reqwest::Client,
+    meters: &Arc<Meters>,
+) -> Result<Option<lookup::Finder>, StartError> {
+    let (pool, events) = (pools::gate(config, control)?, listeners::told(&config.events));
+    let Some(prompts) = prompts.filter(|_| pool.is_some() || events.is_some()) else { return Ok(None) };
+    if let Some(gate) = &pool {
+        meters.pool_starts(gate.name(), &Verdict::ALL.map(Verdict::name));
+    }
+    Ok(Some(lookup::Finder { prompts: prompts.clone(), pool, events, meters: meters.clone() }))
 }
 
 fn policy(configured: config::Policy) -> Policy {

@@ -31,6 +31,8 @@ pub mod intake;
 #[cfg(feature = "gateway")]
 pub mod keys;
 #[cfg(feature = "gateway")]
+pub mod listeners;
+#[cfg(feature = "gateway")]
 pub mod listing;
 #[cfg(feature = "gateway")]
 pub mod obs;

@@ -177,6 +177,14 @@ pub enum Problem {
         /// How many are listed.
         count: usize,
     },
+    /// An entry of `events.endpoints` that is none.
+    #[error(
+        "events.endpoints: `{text}` is no prefiller with its address: expected host:port=tcp://host:port, as in p1:8001=tcp://p1:5557 tcp://p1:5558 with a replay socket"
+    )]
+    NotAPublisher {
+        /// The entry.
+        text: String,
+    },
     /// A value that needs another key.
     #[error("{key} = {value} needs {needed}")]
     Needs {

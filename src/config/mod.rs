@@ -4,6 +4,7 @@
 //! operators in `config/pd-proxy.toml`; a test holds that file equal to these defaults.
 
 pub mod error;
+pub mod events;
 pub mod load;
 pub mod model;
 pub mod pool;
@@ -15,6 +16,7 @@ pub mod values;
 
 pub use crate::endpoint::{Endpoint, HostError};
 pub use error::{ConfigError, ConfigErrors, Problem};
+pub use events::Events;
 pub use load::{Env, Loaded, Origin, Origins, process_env};
 pub use model::{Hash, Key, Prompt};
 pub use pool::Pool;
@@ -49,6 +51,8 @@ pub struct Config {
     pub key: Key,
     /// The pool, asked about each prompt.
     pub pool: Pool,
+    /// What prefillers publish about their blocks.
+    pub events: Events,
     /// How often a failed leg is tried again.
     pub retry: Retry,
     /// How long each step may take.

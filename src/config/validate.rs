@@ -28,6 +28,8 @@ const MAX_POOL_MS: u64 = 10_000;
 const MAX_CONNECTIONS: u64 = 64;
 /// Largest parallel size, and most heads or layers.
 const MAX_PARALLEL: u64 = 4_096;
+/// Most data-parallel ranks of an engine whose events are listened to.
+const MAX_RANKS: u64 = 64;
 /// Largest block, tokens.
 const MAX_BLOCK_TOKENS: u64 = 1 << 20;
 /// Python 3.255 is far.
@@ -60,6 +62,7 @@ impl Config {
         secret("server.admin_key", self.server.admin_key.as_ref(), &mut invalid);
         self.texts(&mut invalid);
         self.pool(&mut invalid);
+        self.events.validate(self, &mut invalid);
         invalid.extend(
             self.all_bounds().into_iter().filter(|(_, value, min, max)| !(min..=max).contains(&value)).map(
                 |(key, value, min, max)| {
@@ -137,7 +140,7 @@ impl Config {
     }
 
     fn model_bounds(&self) -> Vec<Bound> {
-        let Self { prompt, hash, key, pool, .. } = self;
+        let Self { prompt, hash, key, pool, events, .. } = self;
         let size = |name, value: u32, min| (name, u64::from(value), min, MAX_PARALLEL);
         vec![
             ("pool.deadline_ms", pool.deadline_ms, 1, MAX_POOL_MS),
@@ -145,6 +148,10 @@ impl Config {
             ("pool.connections", u64::from(pool.connections), 1, MAX_CONNECTIONS),
             ("pool.least_tokens", u64::from(pool.least_tokens), 0, MAX_COUNT),
             ("pool.chunk_tokens", u64::from(pool.chunk_tokens), 0, MAX_BLOCK_TOKENS),
+            ("events.port", u64::from(events.port), 1, u64::from(u16::MAX)),
+            ("events.replay_port", u64::from(events.replay_port), 0, u64::from(u16::MAX)),
+            ("events.ranks", u64::from(events.ranks), 1, MAX_RANKS),
+            ("events.blocks", wide(events.blocks), 1, MAX_COUNT),
             ("prompt.verify_interval_ms", prompt.verify_interval_ms, 100, MAX_MS),
             ("prompt.budget_ms", prompt.budget_ms, 1, MAX_MS),
             ("hash.block_tokens", u64::from(hash.block_tokens), 0, MAX_BLOCK_TOKENS),

@@ -11,6 +11,8 @@ use crate::prompt::Reason;
 pub struct Naming {
     /// Tokens → block hashes.
     pub hasher: Hasher,
+    /// Tokens → the hashes in engines' KV events, where `hasher` makes others for a pool.
+    pub engine_hasher: Option<Hasher>,
     /// Block hashes → keys of the pool; None when no pool is configured.
     pub keys: Option<KeyProfile>,
     /// The engines' release, where it matters.
@@ -40,21 +42,41 @@ impl Naming {
         model: Option<&str>,
         salt: Option<&str>,
     ) -> Result<Vec<BlockHash>, Reason> {
-        let lora = model.map_or(Ok(None), |model| self.adapter(model))?;
-        Ok(self.hasher.hashes(tokens, BlockContext { lora, cache_salt: salt, ..BlockContext::default() }))
+        self.hashes_by(&self.hasher, (tokens, model, salt))
     }
 
-    /// Whether prompts for this model can be named at all, without naming one.
+    /// The same by another hasher of this fleet.
+    fn hashes_by(
+        &self,
+        hasher: &Hasher,
+        (tokens, model, salt): (&[u32], Option<&str>, Option<&str>),
+    ) -> Result<Vec<BlockHash>, Reason> {
+        let lora = model.map_or(Ok(None), |model| self.adapter(hasher, model))?;
+        Ok(hasher.hashes(tokens, BlockContext { lora, cache_salt: salt, ..BlockContext::default() }))
+    }
+
+    /// What makes the hashes that engines publish.
+    pub fn engine_hasher(&self) -> &Hasher {
+        self.engine_hasher.as_ref().unwrap_or(&self.hasher)
+    }
+
+    /// The hashes of a prompt's blocks as engines publish them; `None` when they are those of [`hashes`](Self::hashes).
     ///
     /// # Errors
-    /// As [`Naming::hashes`].
-    pub fn check(&self, model: Option<&str>) -> Result<(), Reason> {
-        model.map_or(Ok(()), |model| self.adapter(model).map(drop))
+    /// As there.
+    pub fn engine_hashes(
+        &self,
+        tokens: &[u32],
+        model: Option<&str>,
+        salt: Option<&str>,
+    ) -> Result<Option<Vec<BlockHash>>, Reason> {
+        let hasher = self.engine_hasher.as_ref();
+        hasher.map(|hasher| self.hashes_by(hasher, (tokens, model, salt))).transpose()
     }
 
     /// The adapter that a request's model is, if it is one.
-    fn adapter(&self, name: &str) -> Result<Option<Lora<'_>>, Reason> {
-        let Some(models) = self.models.as_ref().filter(|_| self.hasher.separates_lora()) else {
+    fn adapter(&self, hasher: &Hasher, name: &str) -> Result<Option<Lora<'_>>, Reason> {
+        let Some(models) = self.models.as_ref().filter(|_| hasher.separates_lora()) else {
             return Ok(None);
         };
         let model = models.iter().find(|model| model.name == name).ok_or(Reason::Model)?;
@@ -88,6 +110,7 @@ mod tests {
         };
         let naming = Naming {
             hasher: Hasher::new(&Scheme::Vllm(profile.clone())).unwrap(),
+            engine_hasher: None,
             keys: None,
             version: Some(version),
             models: Some(vec![model("base", None), model("sql", Some("/adapters/sql"))]),

@@ -3,6 +3,7 @@
 //! Handles of histograms and gauges are made once, when an instance or an API is registered; counters with labels that
 //! only the end of a request knows are looked up once per request. Nothing is recorded per token.
 
+pub mod events;
 pub mod log;
 pub mod names;
 

@@ -48,13 +48,27 @@ pub const POOL_LOOKUPS: &str = "pd_proxy_pool_lookups_total";
 pub const POOL_SECONDS: &str = "pd_proxy_pool_lookup_seconds";
 /// Prompts that the pool was not asked about, by `reason`.
 pub const POOL_UNASKED: &str = "pd_proxy_pool_unasked_total";
+/// 1 while a prefiller's KV events come in, by `instance` and `rank`.
+pub const EVENTS_CONNECTED: &str = "pd_proxy_events_connected";
+/// 1 while all blocks that a rank holds are known from its events.
+pub const EVENTS_COMPLETE: &str = "pd_proxy_events_complete";
+/// What happened to the events of a rank, by `what`.
+pub const EVENTS: &str = "pd_proxy_events_total";
+/// Blocks known of a rank, by `place`: own, pool.
+pub const EVENTS_BLOCKS: &str = "pd_proxy_events_blocks";
+/// Prompts looked up in what events told, by `outcome`: hit, told, miss.
+pub const EVENTS_LOOKUPS: &str = "pd_proxy_events_lookups_total";
+/// Leading tokens of these prompts that the best prefiller held.
+pub const EVENTS_HELD_TOKENS: &str = "pd_proxy_events_held_tokens_total";
+/// Time of such a look-up.
+pub const EVENTS_SECONDS: &str = "pd_proxy_events_lookup_seconds";
 /// Engines that may be chosen, by `role`.
 pub const INSTANCES: &str = "pd_proxy_instances";
 /// Always 1, with the version as label.
 pub const BUILD_INFO: &str = "pd_proxy_build_info";
 
 /// Every name, for tests.
-pub const ALL: [&str; 25] = [
+pub const ALL: [&str; 32] = [
     REQUESTS,
     INFLIGHT,
     QUEUED,
@@ -78,6 +92,13 @@ pub const ALL: [&str; 25] = [
     POOL_LOOKUPS,
     POOL_SECONDS,
     POOL_UNASKED,
+    EVENTS_CONNECTED,
+    EVENTS_COMPLETE,
+    EVENTS,
+    EVENTS_BLOCKS,
+    EVENTS_LOOKUPS,
+    EVENTS_HELD_TOKENS,
+    EVENTS_SECONDS,
     INSTANCES,
     BUILD_INFO,
 ];
@@ -97,6 +118,7 @@ pub(super) fn buckets() -> Vec<(&'static str, &'static [f64])> {
     vec![
         (PROMPT_SECONDS, &SHORT_S),
         (POOL_SECONDS, &SHORT_S),
+        (EVENTS_SECONDS, &SHORT_S),
         (TTFT, &LONG_S),
         (DURATION, &LONG_S),
         (LEG_SECONDS, &LONG_S),
@@ -146,6 +168,19 @@ pub(super) fn describe() {
     );
     describe_histogram!(POOL_SECONDS, Unit::Seconds, "Time that a request spent on the pool's answer");
     describe_counter!(POOL_UNASKED, "Prompts that the pool was not asked about, by reason");
+    describe_gauge!(EVENTS_CONNECTED, "1 while a prefiller's KV events come in, else 0");
+    describe_gauge!(
+        EVENTS_COMPLETE,
+        "1 while all blocks that a rank holds are known from its events, else 0"
+    );
+    describe_counter!(EVENTS, "What happened to the KV events of a rank, by what");
+    describe_gauge!(
+        EVENTS_BLOCKS,
+        "Blocks known of a rank, by place: own (its own memory), pool (put there)"
+    );
+    describe_counter!(EVENTS_LOOKUPS, "Prompts looked up in what events told, by outcome: hit, told, miss");
+    describe_counter!(EVENTS_HELD_TOKENS, "Leading tokens of prompts that the best prefiller held");
+    describe_histogram!(EVENTS_SECONDS, Unit::Seconds, "Time to look a prompt up in what events told");
     describe_gauge!(INSTANCES, "Engines that may be chosen, by role");
     describe_gauge!(BUILD_INFO, "Always 1; the version is a label");
 }

@@ -105,7 +105,8 @@ pub fn naming(config: &Config, published: &[Published]) -> Result<Naming, Troubl
     if let Some(keys) = &keys {
         fits(config, &known, &hasher, keys)?;
     }
-    Ok(Naming { hasher, keys, version: known.version, models: known.models })
+    let engine_hasher = scheme::of_engine(config, &known)?.map(|scheme| Hasher::new(&scheme)).transpose()?;
+    Ok(Naming { hasher, engine_hasher, keys, version: known.version, models: known.models })
 }
 
 /// Whether a pool's keys are made of what is hashed, by the release that makes them.

@@ -32,7 +32,7 @@ pub(super) fn uses(config: &Config) -> Uses {
     let ucm = scheme == HashScheme::Ucm;
     let template = config.key.template.as_deref().unwrap_or("");
     Uses {
-        algo: matches!(scheme, HashScheme::Vllm | HashScheme::Auto),
+        algo: is_vllm(scheme) || config.events.listen,
         block: !is_lmcache(config),
         model: config.key.preset.is_some() || ucm,
         whole_model: (ucm && is_old_ucm(config)) || is_lmcache(config) || template.contains("model"),
@@ -93,6 +93,22 @@ pub(super) fn of(config: &Config, known: &Known) -> Result<Scheme, Trouble> {
         },
         HashScheme::Vllm | HashScheme::Auto => Scheme::Vllm(vllm(config, known)?),
     })
+}
+
+/// How the engines hash for their own cache, where `[hash]` is another scheme of a pool and their events are listened to.
+pub(super) fn of_engine(config: &Config, known: &Known) -> Result<Option<Scheme>, Trouble> {
+    if !config.events.listen || is_vllm(named(config)) {
+        return Ok(None);
+    }
+    if is_lmcache(config) {
+        let why = "[hash] is of LMCache's chunks: how the engines hash for their own events can't be told beside it";
+        return Err(wrong("events.listen", "true".to_owned(), why));
+    }
+    Ok(Some(Scheme::Vllm(vllm(config, known)?)))
+}
+
+fn is_vllm(scheme: HashScheme) -> bool {
+    matches!(scheme, HashScheme::Vllm | HashScheme::Auto)
 }
 
 fn vllm(config: &Config, known: &Known) -> Result<HashProfile, Trouble> {

@@ -176,6 +176,33 @@ fn the_presets_connector_chooses_the_scheme() {
 }
 
 #[test]
+fn engines_hash_for_their_events_as_vllm_does_whatever_the_pool_does() {
+    let events = |change: fn(&mut Config)| {
+        config(|c| {
+            c.events.listen = true;
+            change(c);
+        })
+    };
+    let engines = [engine(1, |_| ())];
+    let plain = naming(&events(|_| ()), &engines).unwrap();
+    assert!(plain.engine_hasher.is_none(), "they are the same");
+    let ems = naming(&events(|c| c.hash.scheme = HashScheme::Ems), &engines).unwrap();
+    let tokens: Vec<u32> = (0..64).collect();
+    let of_engine = ems.engine_hashes(&tokens, None, None).unwrap().unwrap();
+    assert_eq!(of_engine, plain.hashes(&tokens, None, None).unwrap());
+    assert_ne!(of_engine, ems.hashes(&tokens, None, None).unwrap());
+    assert!(naming(&config(|c| c.hash.scheme = HashScheme::Ems), &engines).unwrap().engine_hasher.is_none());
+    let lmcache = events(|c| {
+        (c.hash.scheme, c.hash.algo) = (HashScheme::LmcacheMp, HashAlgo::Blake3);
+    });
+    assert_eq!(
+        refuse_early(&lmcache).unwrap_err().to_string(),
+        "events.listen = \"true\": [hash] is of LMCache's chunks: how the engines hash for their own events can't be \
+         told beside it"
+    );
+}
+
+#[test]
 fn context_parallel_engines_hash_longer_blocks() {
     let wide = config(|c| (c.key.tp, c.key.dcp, c.key.pcp) = (4, 2, 2));
     let of = |version: &str| {

@@ -10,8 +10,8 @@ use crate::dialect::usage::Usage;
 use crate::error::{Error, Kind};
 use crate::fleet::{Instance, Role, Seat};
 use crate::obs::{Meters, Sample};
-use crate::pool::{Lookup, Verdict};
 use crate::relay::admit::Pass;
+use crate::relay::lookup::{Found, Teller};
 
 /// What HTTP servers log for a client that left (nginx's 499): nobody receives it.
 const CLIENT_GONE: u16 = 499;
@@ -32,8 +32,10 @@ pub struct Ledger {
     prompt: Option<u64>,
     cached: Option<u64>,
     output: Option<u64>,
-    /// Tokens that the pool had when the request came.
-    pooled: Option<u32>,
+    /// Tokens that the pool had when the request came, and who said so.
+    pooled: Option<(u32, Teller)>,
+    /// Tokens that the best prefiller had in memory of its own, by its events.
+    held: Option<u32>,
     /// When the first and the last piece of a stream arrived, and the longest pause between two.
     stream: Option<Pace>,
     end: End,
@@ -70,6 +72,7 @@ impl Ledger {
             cached: None,
             output: None,
             pooled: None,
+            held: None,
             stream: None,
             end: End { status: CLIENT_GONE, reason: "client_gone" },
         }
@@ -115,10 +118,10 @@ impl Ledger {
         self.prefilled.then_some(self.cached).flatten()
     }
 
-    /// What the pool has of the prompt, if it said.
-    pub fn found(&mut self, lookup: &Lookup) {
-        let said = matches!(lookup.verdict, Verdict::Known | Verdict::Partial);
-        self.pooled = said.then_some(lookup.presence.hit_tokens);
+    /// What was found of the prompt before it was routed.
+    pub fn found(&mut self, found: &Found) {
+        self.pooled = found.pooled();
+        self.held = found.best_held();
     }
 
     /// The decoder's counts.
@@ -216,7 +219,9 @@ impl Drop for Ledger {
             decoder = name(&self.decoder),
             prompt_tokens = self.prompt,
             cached_tokens = self.cached,
-            pooled_tokens = self.pooled,
+            pooled_tokens = self.pooled.map(|(tokens, _)| tokens),
+            pooled_by = self.pooled.map(|(_, teller)| teller.name()),
+            held_tokens = self.held,
             output_tokens = output,
             ttft_ms = sample.ttft.map(|d| d.as_secs_f64() * 1e3),
             total_ms = sample.total.as_secs_f64() * 1e3,

@@ -1,15 +1,23 @@
-//! Asking the pool about a prompt, before it is routed.
+//! Which blocks of a prompt exist already, and where: asked before it is routed.
+//!
+//! Two sources, each of which may be missing: the pool, which is asked within its deadline, and what prefillers told in KV
+//! events, which is looked up here and waits for nothing. Both know blocks by their hashes, which are made once.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
+
+use smallvec::SmallVec;
 
 use crate::intake::{Naming, Prompts};
 use crate::kvhash::BlockHash;
 use crate::kvhash::keys::batch::MAX_BATCH_KEYS;
 use crate::kvhash::keys::{Ask as Keys, KeyBatch, KeyProfile, PromptBlocks};
 use crate::obs::Meters;
-use crate::pool::{Gate, Inquiry, Lookup, PoolError, Question};
+use crate::obs::events::HeldMeter;
+use crate::pool::events::held::{Heard, Held, heard};
+use crate::pool::events::watch::SharedIndex;
+use crate::pool::{Gate, Inquiry, Lookup, PoolError, Question, Verdict};
 use crate::prompt::{Prompt, Reason};
 use crate::relay::ask::Ask;
 
@@ -20,56 +28,193 @@ const KEY_TOKENS: usize = 9;
 
 /// What the gateway asks about prompts, and whom.
 #[derive(Debug)]
-pub struct Pool {
+pub struct Finder {
     /// Knows how blocks are named.
     pub prompts: Arc<Prompts>,
     /// The pool.
-    pub gate: Gate,
+    pub pool: Option<Gate>,
+    /// What prefillers told.
+    pub events: Option<Arc<Told>>,
     /// Metrics.
     pub meters: Arc<Meters>,
 }
 
-impl Pool {
-    /// What the pool has of a request's prompt; `None` when its blocks can't be named.
-    pub async fn look_up(&self, ask: &Ask, prompt: &Prompt) -> Option<Lookup> {
-        let began = Instant::now();
-        let inquiry = match self.inquiry(ask, prompt) {
-            Ok(inquiry) => inquiry,
-            Err(reason) => {
-                self.meters.pool_unasked(reason.name());
-                return None;
-            }
-        };
-        let lookup = self.gate.ask(inquiry).await;
-        self.meters.pool(self.gate.name(), lookup.verdict.name(), began.elapsed());
-        Some(lookup)
+/// What prefillers told in KV events, and the metrics of looking it up.
+#[derive(Debug)]
+pub struct Told {
+    /// Their blocks; instances are numbered as in [`InstanceId`](crate::fleet::InstanceId).
+    pub index: SharedIndex,
+    /// Metrics.
+    pub meter: HeldMeter,
+}
+
+/// What was found of a prompt.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// The prompt's blocks, as engines know them; empty where they can't be named.
+    pub blocks: Blocks,
+    /// The pool's answer; `None` when there is no pool, or the blocks have no keys.
+    pub pool: Option<Lookup>,
+    /// What prefillers hold in memory of their own, the longest in HBM first, by the number of their
+    /// [`InstanceId`](crate::fleet::InstanceId); `None` when they are not listened to. One may have left the fleet a
+    /// moment ago.
+    pub held: Option<SmallVec<[Held; 4]>>,
+    /// Leading tokens that prefillers put into a pool by their own word, which does not say what was evicted since.
+    pub told_tokens: u32,
+}
+
+/// The full blocks of a prompt.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Blocks {
+    /// Their 64-bit hashes, as in KV events.
+    pub hashes: Arc<[u64]>,
+    /// Tokens of each.
+    pub tokens: u32,
+}
+
+/// Who says what a pool has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Teller {
+    /// The pool, asked.
+    Pool,
+    /// Prefillers' events, as no pool is configured or it gave no answer.
+    Events,
+}
+
+impl Teller {
+    /// `pool` or `events`, as in the log.
+    pub fn name(self) -> &'static str {
+        match self {
+            Teller::Pool => "pool",
+            Teller::Events => "events",
+        }
+    }
+}
+
+impl Found {
+    /// Leading tokens that a pool has, by the best source that spoke; `None` when none did.
+    pub fn pooled(&self) -> Option<(u32, Teller)> {
+        let answer = self.pool.as_ref().filter(|it| matches!(it.verdict, Verdict::Known | Verdict::Partial));
+        let told = || (self.told_tokens > 0).then_some((self.told_tokens, Teller::Events));
+        answer.map(|it| (it.presence.hit_tokens, Teller::Pool)).or_else(told)
     }
 
-    /// What is to be asked, not yet formed: that takes time, and the gate knows whether it is worth it.
-    fn inquiry(&self, ask: &Ask, prompt: &Prompt) -> Result<Inquiry, Reason> {
-        let naming = self.prompts.naming().ok_or(Reason::Unnamed)?;
-        let text = |key| ask.body.get(key).and_then(|value| value.as_str().map(Cow::into_owned));
-        let (model, salt) = (ask.shape.model.clone(), text("cache_salt"));
-        naming.check(model.as_deref())?;
-        let tokens = prompt.tokens.clone();
-        let keys = naming.keys.as_ref().map_or(0, |profile| keys_of(profile, tokens.len()));
-        if keys > MAX_BATCH_KEYS {
-            return Err(Reason::TooLong);
-        }
-        let aside = tokens.len().saturating_add(keys.saturating_mul(KEY_TOKENS)) > ASIDE_TOKENS;
-        let context = [model.clone(), salt.clone()];
-        let named = tokens.clone();
-        let form = move || {
-            let salt = salt.as_deref();
-            let hashes: Arc<[BlockHash]> = naming
-                .hashes(&named, model.as_deref(), salt)
-                .map_err(|reason| PoolError::Refused(reason.name().to_owned()))?
-                .into();
-            let keys = Arc::new(keys_with(&naming, &hashes, (named.len(), salt))?);
-            Ok(Question { tokens: named, hashes, keys })
-        };
-        Ok(Inquiry { tokens, context, aside, form: Box::new(form) })
+    /// The most leading tokens that a prefiller has in memory of its own; `None` when they are not listened to.
+    pub fn best_held(&self) -> Option<u32> {
+        self.held.as_ref().map(|held| best(held))
     }
+}
+
+impl Finder {
+    /// What exists of a request's prompt; `None` when its blocks can't be named.
+    pub async fn look_up(&self, ask: &Ask, prompt: &Prompt) -> Option<Found> {
+        let unasked = |reason: Reason| self.meters.pool_unasked(reason.name());
+        let naming = self.prompts.naming().ok_or(Reason::Unnamed).map_err(unasked).ok()?;
+        let work = Work {
+            naming: naming.clone(),
+            tokens: prompt.tokens.clone(),
+            model: ask.shape.model.clone(),
+            salt: ask.body.get("cache_salt").and_then(|salt| salt.as_str().map(Cow::into_owned)),
+            told: self.events.clone(),
+        };
+        let salt = work.salt.clone();
+        let Named { hashes, blocks, heard } = if prompt.tokens.len() <= ASIDE_TOKENS {
+            work.run()
+        } else {
+            let aside = tokio::task::spawn_blocking(|| work.run()).await;
+            aside.map_err(|_| unasked(Reason::Limit)).ok()?
+        };
+        let question = hashes.and_then(|hashes| inquiry(naming, (prompt.tokens.clone(), hashes), salt));
+        let pool = match (&self.pool, question) {
+            (Some(gate), Ok(inquiry)) => {
+                let began = Instant::now();
+                let lookup = gate.ask(inquiry).await;
+                self.meters.pool(gate.name(), lookup.verdict.name(), began.elapsed());
+                Some(lookup)
+            }
+            (_, Err(reason)) => {
+                unasked(reason);
+                None
+            }
+            (None, Ok(_)) => None,
+        };
+        let told_tokens = heard.as_ref().map_or(0, |heard| heard.told_tokens);
+        let held = heard.map(|heard| heard.held);
+        Some(Found { blocks, pool, held, told_tokens })
+    }
+}
+
+/// The work on one prompt before anybody is asked.
+struct Work {
+    naming: Arc<Naming>,
+    tokens: Arc<[u32]>,
+    model: Option<String>,
+    salt: Option<String>,
+    told: Option<Arc<Told>>,
+}
+
+/// A prompt's blocks, and what was told of them.
+struct Named {
+    /// As `[hash]` says; or why they have none.
+    hashes: Result<Arc<[BlockHash]>, Reason>,
+    blocks: Blocks,
+    heard: Option<Heard>,
+}
+
+impl Work {
+    /// Where blocks can be named for one of both sources alone, the other goes without.
+    fn run(self) -> Named {
+        let (naming, model, salt) = (&self.naming, self.model.as_deref(), self.salt.as_deref());
+        let hashes: Result<Arc<[BlockHash]>, Reason> =
+            naming.hashes(&self.tokens, model, salt).map(Into::into);
+        let of_engine = naming.engine_hashes(&self.tokens, model, salt);
+        let of_engine: Option<&[BlockHash]> = match &of_engine {
+            Ok(Some(own)) => Some(own),
+            Ok(None) => hashes.as_deref().ok(),
+            Err(_) => None,
+        };
+        let tokens = u32::try_from(naming.engine_hasher().block_tokens().get()).unwrap_or(u32::MAX);
+        let blocks = of_engine
+            .map(|hashes| Blocks { hashes: hashes.iter().map(BlockHash::event_u64).collect(), tokens });
+        let heard = self.told.as_ref().zip(of_engine).map(|(told, hashes)| told.heard(naming, hashes));
+        Named { blocks: blocks.unwrap_or_default(), hashes, heard }
+    }
+}
+
+impl Told {
+    fn heard(&self, naming: &Naming, hashes: &[BlockHash]) -> Heard {
+        let began = Instant::now();
+        let found = heard(&self.index, hashes, naming.engine_hasher().block_tokens());
+        self.meter.looked_up(best(&found.held), found.told_tokens, began.elapsed());
+        found
+    }
+}
+
+/// The most tokens that one of them holds.
+fn best(held: &[Held]) -> u32 {
+    held.iter().map(|it| it.own_tokens).max().unwrap_or(0)
+}
+
+/// What the pool is to be asked. Its keys are not written yet: that takes time, and the gate knows whether it is worth it.
+fn inquiry(
+    naming: Arc<Naming>,
+    (tokens, hashes): (Arc<[u32]>, Arc<[BlockHash]>),
+    salt: Option<String>,
+) -> Result<Inquiry, Reason> {
+    let keys = naming.keys.as_ref().map_or(0, |profile| keys_of(profile, tokens.len()));
+    if keys > MAX_BATCH_KEYS {
+        return Err(Reason::TooLong);
+    }
+    let aside = keys.saturating_mul(KEY_TOKENS) > ASIDE_TOKENS;
+    // The last hash stands for all that hashes depend on: the adapter, and the salt where they separate it.
+    let last = hashes.last().map(|hash| hash.to_string());
+    let context = [last, salt.clone()];
+    let named = tokens.clone();
+    let form = move || {
+        let keys = Arc::new(keys_with(&naming, &hashes, (named.len(), salt.as_deref()))?);
+        Ok(Question { tokens: named, hashes, keys })
+    };
+    Ok(Inquiry { tokens, context, aside, form: Box::new(form) })
 }
 
 /// The keys of a prompt of `tokens` tokens, whose blocks have these hashes; none for a pool without keys.
@@ -93,4 +238,30 @@ fn keys_with(
 fn keys_of(profile: &KeyProfile, tokens: usize) -> usize {
     let blocks = tokens.checked_div(profile.block_tokens() as usize).unwrap_or(0);
     blocks.saturating_mul(profile.keys_per_block())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::Presence;
+
+    #[test]
+    fn what_was_told_of_a_pool_counts_where_the_pool_gave_no_answer() {
+        let presence = Presence { hit_tokens: 32, ..Presence::default() };
+        let pool = |verdict| Some(Lookup { verdict, presence: presence.clone() });
+        let found = |pool, told_tokens| Found { pool, told_tokens, ..Found::default() }.pooled();
+        assert_eq!(found(pool(Verdict::Known), 64), Some((32, Teller::Pool)));
+        assert_eq!(found(pool(Verdict::Partial), 0), Some((32, Teller::Pool)));
+        assert_eq!(found(pool(Verdict::TimedOut), 64), Some((64, Teller::Events)));
+        assert_eq!(found(None, 64), Some((64, Teller::Events)));
+        assert_eq!((found(None, 0), found(pool(Verdict::Off), 0)), (None, None));
+    }
+
+    #[test]
+    fn the_best_holder_is_the_one_with_most_in_any_own_memory() {
+        let held = |hbm_tokens, own_tokens| Held { instance: 1, rank: 0, hbm_tokens, own_tokens };
+        let best = |held: &[Held]| Found { held: Some(held.into()), ..Found::default() }.best_held();
+        assert_eq!(best(&[held(32, 32), held(16, 48)]), Some(48));
+        assert_eq!((best(&[]), Found::default().best_held()), (Some(0), None));
+    }
 }

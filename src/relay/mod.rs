@@ -55,8 +55,8 @@ pub struct Relay {
     pub releases: Releases,
     /// Reads prompts; None = they are known by their size alone.
     pub prompts: Option<Arc<Prompts>>,
-    /// The pool that is asked about prompts.
-    pub pool: Option<lookup::Pool>,
+    /// Who is asked which blocks of a prompt exist already.
+    pub finder: Option<lookup::Finder>,
 }
 
 /// A request that no engine answered. Its account is still open: only who answers the client knows the status.
@@ -114,10 +114,10 @@ impl Relay {
         ledger: &mut Ledger,
     ) -> Result<(DecodeEnd, Arc<Ask>), Error> {
         let prompt = self.read_prompt(&mut ask).await;
-        if let (Some(pool), Some(prompt)) = (&self.pool, prompt)
-            && let Some(lookup) = pool.look_up(&ask, &prompt).await
+        if let (Some(finder), Some(prompt)) = (&self.finder, prompt)
+            && let Some(found) = finder.look_up(&ask, &prompt).await
         {
-            ledger.found(&lookup);
+            ledger.found(&found);
         }
         let ask = Arc::new(ask);
         self.both_legs(&ask, ledger).await.map(|end| (end, ask))

@@ -22,6 +22,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("pools", &["config", "endpoint", "kvhash", "pool", "profile"]),
     ("profile", &["codec", "config", "dialect", "endpoint", "intake", "kvhash", "prompt"]),
     ("proof", &["config", "endpoint", "fleet", "intake", "profile", "relay"]),
+    ("listeners", &["config", "endpoint", "fleet", "obs", "pool", "relay"]),
     (
         "keys",
         &[
@@ -43,8 +44,19 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "app",
         &[
-            "config", "fleet", "intake", "obs", "pool", "pools", "profile", "proof", "relay", "route",
-            "server", "upstream",
+            "config",
+            "fleet",
+            "intake",
+            "listeners",
+            "obs",
+            "pool",
+            "pools",
+            "profile",
+            "proof",
+            "relay",
+            "route",
+            "server",
+            "upstream",
         ],
     ),
     ("demo", &["app", "cli", "config", "obs", "sim"]),

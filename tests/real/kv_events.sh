@@ -8,6 +8,8 @@
 #
 # RUN is ALGORITHM,SEED,FORM,TEMPLATE: a --prefix-caching-hash-algo; PYTHONHASHSEED, or unset; number (the 64 bits that
 # engines publish by default) or bytes (whole hashes); a file of tests/golden/templates, or own (the rig's model's).
+# RUN may also be held,binds or held,connects: the gateway itself listens to the engine's events, which listens for it or
+# connects to it, and says of each prompt how much of it the engine holds; the engine then finds exactly that (held.py).
 # Needs what run.sh needs, for one engine at a time; a minute and a half per run. Exit status 0: equal, for every
 # prompt of every run, no hash in common when the gateway is given a wrong seed, and all starts went as they should.
 set -euo pipefail
@@ -15,11 +17,28 @@ cd "$(dirname "$0")/../.."
 rig=$PWD/../shared/rigs/vllm
 . "$rig/env.sh"
 [ -x "$VENV/bin/vllm" ] || "$rig/setup.sh"
-[ $# -gt 0 ] || set -- sha256,0,number,qwen3 sha256_cbor,0,number,qwen3 sha256,unset,bytes,own
+[ $# -gt 0 ] || set -- sha256,0,number,qwen3 sha256_cbor,0,number,qwen3 sha256,unset,bytes,own held,binds held,connects
 cargo build --locked
 trap '"$rig/stop.sh" prefill >/dev/null' EXIT
 own=$MODEL_DIR
+# An engine of which the gateway is told where it publishes, and what it then says.
+held() {
+  local events=tcp://127.0.0.1:5557 endpoint='tcp://*:5557'
+  [ "$1" = binds ] || { events='tcp://*:5557'; endpoint=tcp://127.0.0.1:5557; }
+  local config='{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"'$endpoint'","replay_endpoint":"tcp://*:5558"}'
+  # Long prompts come in several steps, so that their blocks come in several events.
+  local extra="--max-num-batched-tokens 256 --enable-auto-tool-choice --tool-call-parser hermes"
+  DEV_MODE=1 HASHSEED=0 EXTRA="$extra" EXTRA_P="--kv-events-config $config" "$rig/start_pair.sh" plain p
+  "$VENV/bin/python" tests/real/held.py --gateway target/debug/pd-proxy --model "$own" --port "$P_PORT" \
+    --block "$BLOCK" --seed 0 --events "$events tcp://127.0.0.1:5558"
+  "$rig/stop.sh" prefill >/dev/null
+}
 for run; do
+  case $run in held,*)
+    held "${run#held,}"
+    continue
+    ;;
+  esac
   IFS=, read -r algo seed form template <<<"$run"
   model=$own
   if [ "$template" != own ]; then

@@ -60,7 +60,7 @@ class Serving:
 
     def metrics(self):
         """Its samples, by name and labels."""
-        url = self.line(r"listening on (http://\S+)")[1] + "/metrics"
+        url = self.line(r"listening on (http://[^\s\"]+)")[1] + "/metrics"
         lines = urllib.request.urlopen(url, timeout=WAIT_SECONDS).read().decode().splitlines()
         return dict(line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
 

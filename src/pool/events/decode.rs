@@ -3,7 +3,8 @@
 //! A message is three frames: topic, sequence (u64, big-endian) and a msgpack batch `[ts, [event…], dp_rank?]`. Up to
 //! vLLM 0.23 events are arrays, `["BlockStored", hashes, parent, …]`, with trailing optionals cut off; later they are
 //! maps with a `type`; a batch may be a map too. Hashes are 64-bit numbers, or binaries, of which the number is the last
-//! 8 bytes. Unknown fields and events are stepped over. Nothing is allocated beyond the bytes at hand.
+//! 8 bytes. Unknown fields and events are stepped over. What a batch becomes is bounded by the bytes at hand, and where
+//! some bytes become many, by a count.
 
 use super::msgpack::{Item, Malformed, Reader};
 
@@ -104,6 +105,10 @@ pub enum BadMessage {
     Batch(#[from] Malformed),
 }
 
+/// Most events of a batch. Two bytes may be one, which takes a hundred; a scheduler step has thousands at most.
+pub const MAX_EVENTS: usize = 64 << 10;
+/// Most hashes in the events of a batch: one for each block that a scheduler step can touch, many times over.
+pub const MAX_HASHES: usize = 1 << 20;
 /// Kinds of KV cache groups whose blocks don't make a prefix, by a part of their names.
 const WINDOWED_KINDS: [&str; 5] = ["sliding", "chunked", "mamba", "cross", "encoder"];
 
@@ -151,7 +156,7 @@ impl EventBatch {
     fn field(&mut self, name: Option<&str>, reader: &mut Reader<'_>) -> Result<(), Malformed> {
         match name {
             Some("ts") => self.ts = seconds(reader)?,
-            Some("events") => self.events = list(reader, Event::decode)?,
+            Some("events") => self.events = events(reader)?,
             Some("dp_rank" | "data_parallel_rank") => self.dp_rank = small(reader)?,
             _ => reader.skip()?,
         }
@@ -182,6 +187,15 @@ const STORED_FIELDS: [&str; 10] = [
 const REMOVED_FIELDS: [&str; 3] = ["block_hashes", "medium", "group_idx"];
 
 impl Event {
+    /// How many blocks it names.
+    pub fn hashes(&self) -> usize {
+        match self {
+            Self::Stored(stored) => stored.hashes.len(),
+            Self::Removed(removed) => removed.hashes.len(),
+            Self::Cleared | Self::Other => 0,
+        }
+    }
+
     fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         let mut fields = Fields::default();
         match reader.item()? {
@@ -217,7 +231,8 @@ impl Fields<'_> {
         let stored = &mut self.stored;
         match name {
             Some("block_hashes") => {
-                stored.hashes = list(reader, |reader| hash(reader)?.ok_or(Malformed::Expected("hash")))?;
+                let one = |reader: &mut Reader<'_>| hash(reader)?.ok_or(Malformed::Expected("hash"));
+                stored.hashes = list(reader, ("hashes", MAX_HASHES), one)?;
                 self.has_hashes = true;
             }
             Some("parent_block_hash") => stored.parent = hash(reader)?,
@@ -250,13 +265,26 @@ impl Fields<'_> {
     }
 }
 
+fn events(reader: &mut Reader<'_>) -> Result<Vec<Event>, Malformed> {
+    let mut left = MAX_HASHES;
+    list(reader, ("events", MAX_EVENTS), |reader| {
+        let event = Event::decode(reader)?;
+        left = left.checked_sub(event.hashes()).ok_or(Malformed::TooMany("hashes"))?;
+        Ok(event)
+    })
+}
+
 fn list<'a, T>(
     reader: &mut Reader<'a>,
+    (what, most): (&'static str, usize),
     mut each: impl FnMut(&mut Reader<'a>) -> Result<T, Malformed>,
 ) -> Result<Vec<T>, Malformed> {
     let count = reader.array_len()? as usize;
     if count > reader.room() {
         return Err(Malformed::Truncated);
+    }
+    if count > most {
+        return Err(Malformed::TooMany(what));
     }
     let mut items = Vec::with_capacity(count.min(MAX_AHEAD));
     for _ in 0..count {
@@ -300,7 +328,9 @@ fn hash(reader: &mut Reader<'_>) -> Result<Option<u64>, Malformed> {
 fn token_ids(reader: &mut Reader<'_>) -> Result<Vec<u32>, Malformed> {
     let mut ahead = *reader;
     if matches!(ahead.item()?, Item::Array(_)) {
-        return list(reader, |reader| small(reader)?.ok_or(Malformed::Expected("token id")));
+        // Four bytes for each one at hand, at most.
+        let one = |reader: &mut Reader<'_>| small(reader)?.ok_or(Malformed::Expected("token id"));
+        return list(reader, ("token ids", usize::MAX), one);
     }
     reader.skip()?;
     Ok(Vec::new())

@@ -11,14 +11,14 @@ mod slot;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::Arc;
+use std::ops::Range;
 
 use smallvec::SmallVec;
 
 use super::decode::{Event, Medium, Removed, Stored};
 use slot::Slot;
 
-pub use query::Leading;
+pub use query::{Leading, Prefixes};
 
 /// Most holders of an index.
 pub const MAX_HOLDERS: usize = 256;
@@ -71,13 +71,14 @@ const DISK: usize = 2;
 
 #[derive(Debug)]
 struct Holder {
-    instance: Arc<str>,
+    instance: u64,
     rank: u32,
     /// Somebody's. Otherwise it waits for its next one.
     taken: bool,
     /// Groups of which a block was told that it is part of a prefix.
     full_groups: u8,
-    block_tokens: u32,
+    /// Tokens per block of its own, and of those that it put into a pool; 0 before it told.
+    block_tokens: [u32; 2],
 }
 
 impl Default for IndexLimits {
@@ -112,12 +113,13 @@ impl BlockIndex {
         Self { limits, blocks: HashMap::default(), holders: Vec::new(), slots: Vec::new() }
     }
 
-    /// The holder of this name, made if there is none yet. None if there are too many.
-    pub fn holder(&mut self, instance: &str, rank: u32) -> Option<HolderId> {
+    /// The holder of this name, made if there is none yet: an instance by the caller's number, and its rank. None if
+    /// there are too many.
+    pub fn holder(&mut self, instance: u64, rank: u32) -> Option<HolderId> {
         if let Some(found) = self.find(instance, rank) {
             return Some(found);
         }
-        let fresh = Holder { instance: instance.into(), rank, taken: true, full_groups: 0, block_tokens: 0 };
+        let fresh = Holder { instance, rank, taken: true, full_groups: 0, block_tokens: [0; 2] };
         if let Some(free) = self.holders.iter().position(|holder| !holder.taken) {
             self.holders[free] = fresh;
             return u16::try_from(free).ok().map(HolderId);
@@ -132,21 +134,21 @@ impl BlockIndex {
     }
 
     /// The holder of this name.
-    pub fn find(&self, instance: &str, rank: u32) -> Option<HolderId> {
-        let is_it = |it: &Holder| it.taken && it.rank == rank && *it.instance == *instance;
+    pub fn find(&self, instance: u64, rank: u32) -> Option<HolderId> {
+        let is_it = |it: &Holder| it.taken && it.rank == rank && it.instance == instance;
         let found = self.holders.iter().position(is_it)?;
         u16::try_from(found).ok().map(HolderId)
     }
 
     /// Whose blocks these are: instance and data-parallel rank.
-    pub fn name(&self, holder: HolderId) -> Option<(&Arc<str>, u32)> {
+    pub fn name(&self, holder: HolderId) -> Option<(u64, u32)> {
         let found = self.holders.get(holder.index()).filter(|it| it.taken)?;
-        Some((&found.instance, found.rank))
+        Some((found.instance, found.rank))
     }
 
-    /// Tokens per block, as it last told; 0 before it did.
+    /// Tokens per block that makes a prefix in its own memory, as it last told; 0 before it did.
     pub fn block_tokens(&self, holder: HolderId) -> u32 {
-        self.holders.get(holder.index()).map_or(0, |it| it.block_tokens)
+        self.holders.get(holder.index()).map_or(0, |it| it.block_tokens[0])
     }
 
     /// Blocks that it holds, in its own memory and in a pool.
@@ -162,12 +164,17 @@ impl BlockIndex {
 
     /// Takes in an event. Its cost is that of its hashes.
     pub fn apply(&mut self, holder: HolderId, event: &Event) {
+        self.apply_part(holder, event, 0..usize::MAX);
+    }
+
+    /// Takes in those hashes of an event that have these places among them, so that others can read in between.
+    pub fn apply_part(&mut self, holder: HolderId, event: &Event, part: Range<usize>) {
         if self.name(holder).is_none() {
             return;
         }
         match event {
-            Event::Stored(stored) => self.store(holder, stored),
-            Event::Removed(removed) => self.remove(holder, removed),
+            Event::Stored(stored) => self.store(holder, stored, within(&stored.hashes, part)),
+            Event::Removed(removed) => self.remove(holder, removed, within(&removed.hashes, part)),
             Event::Cleared => self.empty(holder.own()),
             Event::Other => {}
         }
@@ -202,15 +209,19 @@ impl BlockIndex {
         self.slots[usize::from(slot)].empty();
     }
 
-    fn store(&mut self, holder: HolderId, stored: &Stored) {
+    fn store(&mut self, holder: HolderId, stored: &Stored, hashes: &[u64]) {
         let bit = group_bit(stored.group);
         let known = &mut self.holders[holder.index()];
-        known.block_tokens = stored.block_tokens;
-        if !stored.windowed && stored.medium != Medium::Pool {
+        let pooled = stored.medium == Medium::Pool;
+        // Blocks of a window may be of another size.
+        if !stored.windowed || known.block_tokens[usize::from(pooled)] == 0 {
+            known.block_tokens[usize::from(pooled)] = stored.block_tokens;
+        }
+        if !stored.windowed && !pooled {
             known.full_groups |= bit;
         }
         let (slot, tier) = place(holder, stored.medium);
-        for &hash in &stored.hashes {
+        for &hash in hashes {
             self.store_one(hash, slot, tier, bit);
             self.sweep_slot(slot, SWEEP_PER_STORE);
         }
@@ -221,6 +232,12 @@ impl BlockIndex {
         let cells = self.blocks.entry(hash).or_default();
         if let Some(cell) = cells.iter_mut().find(|cell| cell.slot == slot && cell.stamp >= floor) {
             cell.tiers[tier] |= bit;
+            if is_pool(slot) {
+                // It is put again when the pool had lost it: it is young once more.
+                self.slots[usize::from(slot)].gone();
+                cell.stamp = self.slots[usize::from(slot)].push(hash);
+                self.make_room(slot);
+            }
             return;
         }
         let mut fresh = Cell { slot, tiers: [0; 3], stamp: self.slots[usize::from(slot)].push(hash) };
@@ -266,11 +283,11 @@ impl BlockIndex {
         }
     }
 
-    fn remove(&mut self, holder: HolderId, removed: &Removed) {
+    fn remove(&mut self, holder: HolderId, removed: &Removed, hashes: &[u64]) {
         let bits = removed.group.map_or(u8::MAX, |group| group_bit(Some(group)));
         let (slot, tier) = place(holder, removed.medium);
         let state = &mut self.slots[usize::from(slot)];
-        for &hash in &removed.hashes {
+        for &hash in hashes {
             let floor = state.floor();
             let was_last = drop_cell(&mut self.blocks, hash, |cell| {
                 if cell.slot != slot || cell.stamp < floor {
@@ -318,6 +335,16 @@ fn has_cell(
     stamp: u32,
 ) -> bool {
     blocks.get(&hash).is_some_and(|cells| cells.iter().any(|it| it.slot == slot && it.stamp == stamp))
+}
+
+fn within(hashes: &[u64], part: Range<usize>) -> &[u64] {
+    let end = part.end.min(hashes.len());
+    hashes.get(part.start..end).unwrap_or(&[])
+}
+
+/// Whether a slot is of what was put into a pool.
+fn is_pool(slot: u16) -> bool {
+    !slot.is_multiple_of(2)
 }
 
 fn group_bit(group: Option<u32>) -> u8 {

@@ -11,6 +11,9 @@ pub enum Malformed {
     /// Another type than the field has.
     #[error("a {0} was expected")]
     Expected(&'static str),
+    /// More than anybody sends in earnest.
+    #[error("it has more {0} than are read")]
+    TooMany(&'static str),
     /// Bytes behind the value.
     #[error("bytes are left behind the value")]
     Trailing,

@@ -1,6 +1,6 @@
 //! How a watch goes, readable by anyone at any time.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Where a watch is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +43,9 @@ const COUNTS: usize = Count::ALL.len();
 pub struct Status {
     state: AtomicU8,
     complete: AtomicBool,
+    /// Blocks in its own memory, and put into a pool.
+    blocks: [AtomicUsize; 2],
+    block_tokens: AtomicU32,
     counts: [AtomicU64; COUNTS],
 }
 
@@ -61,6 +64,23 @@ impl Count {
     ];
 }
 
+impl Count {
+    /// A short stable name for metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connections => "connections",
+            Self::Batches => "batches",
+            Self::Malformed => "malformed",
+            Self::Gaps => "gaps",
+            Self::Restarts => "restarts",
+            Self::Replays => "replays",
+            Self::ReplayFailures => "replay_failures",
+            Self::Emptied => "emptied",
+            Self::Unplaced => "unplaced",
+        }
+    }
+}
+
 impl Status {
     /// Where the watch is.
     pub fn state(&self) -> State {
@@ -77,6 +97,17 @@ impl Status {
         self.complete.load(Ordering::Acquire)
     }
 
+    /// Blocks of the engine in the index: in its own memory, and those that it put into a pool.
+    pub fn blocks(&self) -> (usize, usize) {
+        let [own, pool] = &self.blocks;
+        (own.load(Ordering::Relaxed), pool.load(Ordering::Relaxed))
+    }
+
+    /// Tokens per block, as the engine told last; 0 before it did.
+    pub fn block_tokens(&self) -> u32 {
+        self.block_tokens.load(Ordering::Relaxed)
+    }
+
     /// How often, since the watch began.
     pub fn count(&self, what: Count) -> u64 {
         self.counts[what as usize].load(Ordering::Relaxed)
@@ -88,6 +119,15 @@ impl Status {
 
     pub(super) fn set_complete(&self, complete: bool) {
         self.complete.store(complete, Ordering::Release);
+    }
+
+    pub(super) fn set_block_tokens(&self, tokens: u32) {
+        self.block_tokens.store(tokens, Ordering::Relaxed);
+    }
+
+    pub(super) fn set_blocks(&self, (own, pool): (usize, usize)) {
+        self.blocks[0].store(own, Ordering::Relaxed);
+        self.blocks[1].store(pool, Ordering::Relaxed);
     }
 
     pub(super) fn add(&self, what: Count) {

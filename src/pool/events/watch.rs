@@ -24,6 +24,8 @@ use super::zmtp::{Address, Connection, LinkError, Listener, Role, Stream};
 const MAX_RANKS: usize = 64;
 /// Dead entries given back at a time, while others may read the index.
 const SWEEP_ENTRIES: usize = 256;
+/// Hashes taken in at a time, likewise.
+const PIECE_HASHES: usize = 512;
 /// Most times that one replay is asked for again, because the engine left batches out of it.
 const REPLAY_ROUNDS: u32 = 64;
 
@@ -33,8 +35,10 @@ pub type SharedIndex = Arc<RwLock<BlockIndex>>;
 /// An engine's publisher.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// Name of the instance in the index.
-    pub instance: Arc<str>,
+    /// Number of the instance in the index.
+    pub instance: u64,
+    /// Its name in the log.
+    pub name: Arc<str>,
     /// Data-parallel rank, where batches don't tell.
     pub rank: u32,
     /// Where it publishes.
@@ -71,6 +75,8 @@ pub struct Watch {
     index: SharedIndex,
     status: Arc<Status>,
     cursor: Cursor,
+    /// Within a batch, of which others may have seen a part.
+    taking: bool,
     /// Ranks seen so far.
     holders: SmallVec<[(u32, HolderId); 1]>,
 }
@@ -106,6 +112,7 @@ impl Watch {
             index,
             status: Arc::default(),
             cursor: Cursor::default(),
+            taking: false,
             holders: SmallVec::new(),
         }
     }
@@ -124,6 +131,8 @@ impl Watch {
     pub async fn run(mut self, stop: CancellationToken) {
         stop.run_until_cancelled(self.listen()).await;
         self.status.set(State::Lost);
+        let holders = self.release();
+        self.sweep(&holders).await;
     }
 
     async fn listen(&mut self) {
@@ -160,7 +169,7 @@ impl Watch {
             link = &mut opening => return link,
             () = limit => {}
         }
-        tracing::warn!(instance = %source.instance, "no KV events from this engine: its blocks are forgotten");
+        tracing::warn!(instance = %source.name, "no KV events from this engine: its blocks are forgotten");
         self.forget().await;
         opening.await
     }
@@ -179,7 +188,7 @@ impl Watch {
             match message {
                 Ok(frames) => self.live(&frames).await,
                 Err(error) => {
-                    tracing::info!(instance = %self.source.instance, %error, "connection of KV events ended");
+                    tracing::info!(instance = %self.source.name, %error, "connection of KV events ended");
                     return None;
                 }
             }
@@ -193,7 +202,7 @@ impl Watch {
         };
         let digest = xxh3_64(frames.payload);
         match self.cursor.live(frames.sequence, digest) {
-            Step::Take => self.take(&frames, digest),
+            Step::Take => self.take(&frames, digest).await,
             Step::Known => {}
             Step::Gap(from) => {
                 if self.cursor.has_taken() {
@@ -216,10 +225,10 @@ impl Watch {
     async fn take_after(&mut self, frames: &Frames<'_>, digest: u64) {
         match self.cursor.place(frames.sequence, digest) {
             Step::Known => {}
-            Step::Take => self.take(frames, digest),
+            Step::Take => self.take(frames, digest).await,
             Step::Gap(_) | Step::Restart => {
                 self.forget().await;
-                self.take(frames, digest);
+                self.take(frames, digest).await;
             }
         }
     }
@@ -233,7 +242,11 @@ impl Watch {
         let done = timeout(limit, self.rounds(&address, replay)).await;
         let Err(error) = done.unwrap_or(Err(LinkError::TimedOut)) else { return true };
         self.status.add(Count::ReplayFailures);
-        tracing::warn!(instance = %self.source.instance, %address, %error, "replay of KV events failed");
+        tracing::warn!(instance = %self.source.name, %address, %error, "replay of KV events failed");
+        if self.taking {
+            // Its time ended within a batch, whose rest is lost.
+            self.forget().await;
+        }
         false
     }
 
@@ -268,10 +281,10 @@ impl Watch {
             }
             let digest = xxh3_64(frames.payload);
             match replay.came(frames.sequence, digest) {
-                Replayed::Take => self.take(&frames, digest),
+                Replayed::Take => self.take(&frames, digest).await,
                 Replayed::TakeAfterLoss => {
                     self.forget().await;
-                    self.take(&frames, digest);
+                    self.take(&frames, digest).await;
                 }
                 Replayed::Known => {}
                 Replayed::Hole => return Ok(Round::Hole),
@@ -281,7 +294,7 @@ impl Watch {
     }
 
     /// A batch goes into the index. One that is not understood is skipped: it was one of many.
-    fn take(&mut self, frames: &Frames<'_>, digest: u64) {
+    async fn take(&mut self, frames: &Frames<'_>, digest: u64) {
         self.cursor.took(frames.sequence, digest);
         let Ok(batch) = EventBatch::decode(frames.payload) else {
             self.status.set_complete(false);
@@ -290,12 +303,40 @@ impl Watch {
         self.status.add(Count::Batches);
         let rank = batch.dp_rank.unwrap_or(self.source.rank);
         let Some(holder) = self.holder(rank) else { return self.status.add(Count::Unplaced) };
-        let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
-        batch.events.iter().for_each(|event| index.apply(holder, event));
-        drop(index);
+        self.taking = true;
+        self.apply(holder, &batch.events).await;
+        self.taking = false;
+        self.count_blocks();
         if frames.sequence == 0 || batch.events.contains(&Event::Cleared) {
             self.status.set_complete(true);
         }
+    }
+
+    /// In pieces, between which others may read the index.
+    async fn apply(&self, holder: HolderId, events: &[Event]) {
+        let mut at = (0, 0);
+        while at.0 < events.len() {
+            at = self.apply_piece(holder, events, at);
+            yield_now().await;
+        }
+    }
+
+    /// Takes in as much as one piece may be, from the hash `at.1` of the event `at.0` on. Where the next one begins.
+    fn apply_piece(
+        &self,
+        holder: HolderId,
+        events: &[Event],
+        (mut event, mut hash): (usize, usize),
+    ) -> (usize, usize) {
+        let mut left = PIECE_HASHES;
+        let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+        while let Some(it) = events.get(event).filter(|_| left > 0) {
+            let end = it.hashes().min(hash + left);
+            index.apply_part(holder, it, hash..end);
+            left = left.saturating_sub((end - hash).max(1));
+            (event, hash) = if end == it.hashes() { (event + 1, 0) } else { (event, end) };
+        }
+        (event, hash)
     }
 
     fn holder(&mut self, rank: u32) -> Option<HolderId> {
@@ -306,7 +347,7 @@ impl Watch {
             return None;
         }
         let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
-        let holder = index.holder(&self.source.instance, rank)?;
+        let holder = index.holder(self.source.instance, rank)?;
         self.holders.push((rank, holder));
         Some(holder)
     }
@@ -317,11 +358,35 @@ impl Watch {
             self.status.add(Count::Emptied);
         }
         self.cursor.forget();
+        self.taking = false;
         self.status.set_complete(false);
         for (_, holder) in &self.holders {
             self.index.write().unwrap_or_else(PoisonError::into_inner).clear(*holder);
         }
-        for (_, holder) in &self.holders {
+        self.count_blocks();
+        self.sweep(&self.holders).await;
+    }
+
+    fn count_blocks(&self) {
+        let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
+        let sizes = self.holders.iter().map(|(_, holder)| index.block_tokens(*holder));
+        self.status.set_block_tokens(sizes.max().unwrap_or(0));
+        let held = self.holders.iter().map(|(_, holder)| index.held_blocks(*holder));
+        self.status.set_blocks(held.fold((0, 0), |(own, pool), it| (own + it.0, pool + it.1)));
+    }
+
+    /// Gives its holders back, which have nothing any more.
+    fn release(&mut self) -> SmallVec<[(u32, HolderId); 1]> {
+        let holders = std::mem::take(&mut self.holders);
+        let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+        holders.iter().for_each(|(_, holder)| index.release(*holder));
+        self.status.set_blocks((0, 0));
+        holders
+    }
+
+    /// Gives back the memory of what was forgotten.
+    async fn sweep(&self, holders: &[(u32, HolderId)]) {
+        for (_, holder) in holders {
             while self.index.write().unwrap_or_else(PoisonError::into_inner).sweep(*holder, SWEEP_ENTRIES) {
                 yield_now().await;
             }
@@ -331,10 +396,8 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
-        for (_, holder) in &self.holders {
-            index.release(*holder);
-            index.sweep(*holder, usize::MAX);
+        for (_, holder) in self.release() {
+            while self.index.write().unwrap_or_else(PoisonError::into_inner).sweep(holder, SWEEP_ENTRIES) {}
         }
     }
 }
@@ -351,7 +414,7 @@ async fn open(
         match try_open(source, times, listener, newer.take()).await {
             Ok(link) => return link,
             Err(error) => {
-                tracing::debug!(instance = %source.instance, address = %source.events, %error, "no KV events");
+                tracing::debug!(instance = %source.name, address = %source.events, %error, "no KV events");
             }
         }
         sleep(Duration::from_millis(wait_ms)).await;

@@ -19,6 +19,16 @@ pub fn stores(hashes: &[u64]) -> Vec<u8> {
     batch(&event)
 }
 
+/// One event that says that these blocks were put into a pool, as AscendStore publishes it.
+pub fn puts(hashes: &[u64]) -> Vec<u8> {
+    let mut event = vec![0x97, 0xab];
+    event.extend(b"BlockStored");
+    event.extend(list(hashes));
+    event.extend([0xc0, 0x90, 16, 0xc0, 0xa3]);
+    event.extend(b"cpu");
+    batch(&event)
+}
+
 /// One event that removes these blocks.
 pub fn removes(hashes: &[u64]) -> Vec<u8> {
     let mut event = vec![0x92, 0xac];

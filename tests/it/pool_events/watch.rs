@@ -40,12 +40,12 @@ impl Listening {
     /// Leading blocks of these that the engine has in HBM.
     fn has(&self, hashes: impl IntoIterator<Item = u64>) -> u32 {
         let hashes: Vec<BlockHash> = hashes.into_iter().map(|it| BlockHash::from(it.to_be_bytes())).collect();
-        self.index.read().unwrap().leading_all(&hashes).first().map_or(0, |it| it.hbm_blocks)
+        self.index.read().unwrap().prefixes(&hashes, 16).holders.first().map_or(0, |it| it.hbm_blocks)
     }
 
     fn held(&self) -> usize {
         let index = self.index.read().unwrap();
-        index.find("engine", 0).map_or(0, |holder| index.held_blocks(holder).0)
+        index.find(1, 0).map_or(0, |holder| index.held_blocks(holder).0)
     }
 
     async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
@@ -95,7 +95,8 @@ impl Listening {
 
 fn source(ports: Ports, replay: bool) -> Source {
     Source {
-        instance: "engine".into(),
+        instance: 1,
+        name: "engine".into(),
         rank: 0,
         events: ports.events(),
         engine_connects: false,

@@ -101,10 +101,12 @@ async fn metrics_count_what_happened() {
     // With everything on that has metrics of its own.
     let model = model::directory("qwen3");
     let flags = ["--max-retries", "5", "--model-path", model.path().to_str().unwrap()];
-    // Nobody listens at the pool's address.
+    // Nobody listens at the pool's address, nor where the prefiller is to publish.
+    let nowhere = format!("events.endpoints={}=tcp://127.0.0.1:9 tcp://127.0.0.1:9", name(&prefill));
+    let events = ["events.listen=true", nowhere.as_str()];
     let pool = ["key.preset=mooncake-store-0.30", "pool.kind=mooncake", "pool.addresses=127.0.0.1:9"];
     let settings = ["prompt.tokens=local", "prompt.verify_interval_ms=100", "hash.seed=0"];
-    let settings = [settings, pool].concat();
+    let settings = [&settings[..], &pool, &events].concat();
     let settings = settings.iter().flat_map(|setting| ["--set", setting]);
     let flags: Vec<&str> = flags.into_iter().chain(settings).collect();
     let (_process, gateway) = Process::gateway(&prefill, &decode, &flags, &[]);
@@ -116,6 +118,7 @@ async fn metrics_count_what_happened() {
     until("4 chats are counted", async || samples(&scrape().await.text()).get(ended) == Some(&4.0)).await;
     // Counted at the second look at the engines.
     until("the cache is looked at", async || scrape().await.text().contains(names::PROMPT_CACHE)).await;
+    until("events are looked for", async || scrape().await.text().contains(names::EVENTS_CONNECTED)).await;
     let raw = scrape().await;
     assert_eq!(
         (raw.status, raw.header("content-type")),
@@ -150,6 +153,7 @@ async fn metrics_count_what_happened() {
         (r#"pd_proxy_request_duration_seconds_count{route="completions"}"#.to_owned(), 1.0),
         (r#"pd_proxy_retries_total{leg="prefill",reason="broken"}"#.to_owned(), 1.0),
         (format!(r#"pd_proxy_leg_failures_total{{leg="prefill",instance="{p}",reason="broken"}}"#), 1.0),
+        (format!(r#"pd_proxy_events_connected{{instance="{p}",rank="0"}}"#), 0.0),
         (format!(r#"pd_proxy_leg_duration_seconds_count{{leg="prefill",instance="{p}"}}"#), 4.0),
         (format!(r#"pd_proxy_leg_duration_seconds_count{{leg="decode",instance="{d}"}}"#), 5.0),
         (format!(r#"pd_proxy_build_info{{version="{}"}}"#, env!("CARGO_PKG_VERSION")), 1.0),

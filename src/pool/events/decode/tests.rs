@@ -82,6 +82,23 @@ fn inflated_lengths_are_errors_and_cost_nothing() {
 }
 
 #[test]
+fn many_small_events_and_hashes_are_refused() {
+    let array = |count: usize| [&[0xdd][..], &u32::try_from(count).unwrap().to_be_bytes()].concat();
+    let events = |count: usize, event: &[u8]| {
+        let head = [&[0x93, 0xcb, 0, 0, 0, 0, 0, 0, 0, 0], &array(count)[..]].concat();
+        EventBatch::decode(&[head, event.repeat(count), vec![0]].concat()).map(|batch| batch.events.len())
+    };
+    assert_eq!(events(MAX_EVENTS, &[0x91, 0xa0]), Ok(MAX_EVENTS));
+    assert_eq!(events(MAX_EVENTS + 1, &[0x91, 0xa0]), Err(Malformed::TooMany("events")));
+    let removed =
+        |hashes: usize| [&[0x92][..], &text("BlockRemoved"), &array(hashes), &vec![1; hashes]].concat();
+    assert_eq!(events(1, &removed(MAX_HASHES)), Ok(1));
+    assert_eq!(events(1, &removed(MAX_HASHES + 1)), Err(Malformed::TooMany("hashes")));
+    assert_eq!(events(4, &removed(MAX_HASHES / 4)), Ok(4));
+    assert_eq!(events(5, &removed(MAX_HASHES / 4)), Err(Malformed::TooMany("hashes")));
+}
+
+#[test]
 fn a_batch_may_be_a_map() {
     let payload = [
         &[0x83][..],

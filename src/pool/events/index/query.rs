@@ -1,7 +1,16 @@
-//! Leading blocks of a prompt, for one holder or for all.
+//! Leading blocks of a prompt, for all holders in one pass.
 
-use super::{BlockIndex, Cell, DISK, HBM, HolderId, MAX_HOLDERS, MEMORY};
+use super::{BlockIndex, Cell, DISK, HBM, HolderId, MAX_HOLDERS, MEMORY, is_pool};
 use crate::kvhash::BlockHash;
+
+/// What is known of a prompt's leading blocks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Prefixes {
+    /// Those that have the first block, by number.
+    pub holders: Vec<Leading>,
+    /// So many were put into a pool, by whomever. They may have been evicted there since.
+    pub told_blocks: u32,
+}
 
 /// Leading blocks of a prompt that a holder has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,65 +21,51 @@ pub struct Leading {
     pub hbm_blocks: u32,
     /// So many are in any memory of its own.
     pub own_blocks: u32,
-    /// So many are there, or were put into a pool by it (and may have been evicted there since).
-    pub blocks: u32,
 }
 
+/// Words of a set of all holders. Most fleets have one word full: their sets stay in registers.
 const WORDS: usize = MAX_HOLDERS / 64;
-/// A set of holders.
-type Set = [u64; WORDS];
 /// Blocks looked up at a time, so that the waits for memory overlap.
 const AHEAD: usize = 16;
-
-/// How far a block may be to count: in HBM, in memory of its own, anywhere.
-const REACHES: usize = 3;
 
 /// What cells of a slot count for.
 #[derive(Clone, Copy, Default)]
 struct Gate {
     floor: u32,
-    /// Groups that make a prefix.
+    /// Groups that make a prefix; none where the slot's blocks are of another size than the prompt's.
     groups: u8,
 }
 
+/// Who had all blocks so far.
+struct Open<const W: usize> {
+    hbm: [u64; W],
+    own: [u64; W],
+    told: bool,
+}
+
+/// What is written down as holders drop out.
+struct Found {
+    /// Blocks in HBM and in any own memory, by holder.
+    depths: Vec<[u32; 2]>,
+    told_blocks: u32,
+}
+
 impl BlockIndex {
-    /// Leading blocks that one holder has.
-    pub fn leading(&self, holder: HolderId, hashes: &[BlockHash]) -> Leading {
-        let mut found = [0_u32; REACHES];
-        let gates = if self.name(holder).is_some() { self.gates() } else { Vec::new() };
-        let mut open = [!gates.is_empty(); REACHES];
-        for hash in hashes {
-            let mut seen = [false; REACHES];
-            let cells = self.blocks.get(&hash.event_u64()).into_iter().flatten();
-            for cell in cells.filter(|cell| cell.slot / 2 == holder.0) {
-                let reached = reached(cell, &gates);
-                seen.iter_mut().zip(reached).for_each(|(seen, it)| *seen |= it);
-            }
-            for ((open, seen), found) in open.iter_mut().zip(seen).zip(&mut found) {
-                *open &= seen;
-                *found += u32::from(*open);
-            }
-            if open == [false; REACHES] {
-                break;
-            }
+    /// Leading blocks by holder, and of what was put into a pool: one pass over the hashes, which ends where nobody goes
+    /// on. Who tells of blocks of another size than `block_tokens` counts for nothing.
+    pub fn prefixes(&self, hashes: &[BlockHash], block_tokens: u32) -> Prefixes {
+        let mut found = Found { depths: vec![[0; 2]; self.holders.len()], told_blocks: 0 };
+        let gates = self.gates(block_tokens);
+        if self.holders.len() <= 64 {
+            self.walk::<1>(hashes, &gates, &mut found);
+        } else {
+            self.walk::<WORDS>(hashes, &gates, &mut found);
         }
-        Leading::new(holder, found)
+        self.named(found)
     }
 
-    /// Leading blocks of all holders that have the first one, by number. One pass over the hashes, which ends where no
-    /// holder goes on.
-    pub fn leading_all(&self, hashes: &[BlockHash]) -> Vec<Leading> {
-        let mut found: Vec<[u32; REACHES]> = vec![[0; REACHES]; self.holders.len()];
-        self.walk(hashes, &mut found);
-        let named = found.into_iter().zip(0_u16..).filter(|(found, _)| found.iter().any(|it| *it > 0));
-        named.map(|(found, holder)| Leading::new(HolderId(holder), found)).collect()
-    }
-
-    fn walk(&self, hashes: &[BlockHash], found: &mut [[u32; REACHES]]) {
-        let gates = self.gates();
-        let mut everyone: Set = [0; WORDS];
-        (0..self.holders.len()).for_each(|holder| everyone[holder / 64] |= 1 << (holder % 64));
-        let mut open = [everyone; REACHES];
+    fn walk<const W: usize>(&self, hashes: &[BlockHash], gates: &[Gate], found: &mut Found) {
+        let mut open = Open::<W>::all(self.holders.len());
         let mut depth = 0;
         for hashes in hashes.chunks(AHEAD) {
             let mut cells: [&[Cell]; AHEAD] = [&[]; AHEAD];
@@ -78,72 +73,86 @@ impl BlockIndex {
                 *cells = self.blocks.get(&hash.event_u64()).map_or(&[], |it| it.as_slice());
             }
             for cells in &cells[..hashes.len()] {
-                let seen = holders_of(cells, &gates);
-                let mut any = 0;
-                for (reach, (open, seen)) in open.iter_mut().zip(&seen).enumerate() {
-                    for (word, (open, seen)) in open.iter_mut().zip(seen).enumerate() {
-                        settle(found, *open & !seen, word, (reach, depth));
-                        *open &= seen;
-                        any |= *open;
-                    }
-                }
-                if any == 0 {
+                if !open.step(cells, gates, (depth, &mut *found)) {
                     return;
                 }
                 depth += 1;
             }
         }
-        for (reach, open) in open.iter().enumerate() {
-            for (word, open) in open.iter().enumerate() {
-                settle(found, *open, word, (reach, depth));
-            }
-        }
+        open.step(&[], gates, (depth, found));
     }
 
-    fn gates(&self) -> Vec<Gate> {
-        let groups = |slot: usize| match self.holders[slot / 2].full_groups {
-            full if full != 0 && slot.is_multiple_of(2) => full,
-            _ => u8::MAX,
+    fn named(&self, found: Found) -> Prefixes {
+        let holders = found.depths.into_iter().zip(0_u16..).filter(|([_, own], _)| *own > 0);
+        let holders = holders.map(|([hbm_blocks, own_blocks], holder)| Leading {
+            holder: HolderId(holder),
+            hbm_blocks,
+            own_blocks,
+        });
+        Prefixes { holders: holders.collect(), told_blocks: found.told_blocks }
+    }
+
+    fn gates(&self, block_tokens: u32) -> Vec<Gate> {
+        let groups = |at: usize| {
+            let holder = &self.holders[at / 2];
+            match (holder.block_tokens[at % 2] == block_tokens, holder.full_groups) {
+                (false, _) => 0,
+                (true, full) if full != 0 && at.is_multiple_of(2) => full,
+                (true, _) => u8::MAX,
+            }
         };
         let gate = |(at, slot): (usize, &super::Slot)| Gate { floor: slot.floor(), groups: groups(at) };
         self.slots.iter().enumerate().map(gate).collect()
     }
 }
 
-impl Leading {
-    fn new(holder: HolderId, [hbm_blocks, own_blocks, blocks]: [u32; REACHES]) -> Self {
-        Self { holder, hbm_blocks, own_blocks, blocks }
+impl<const W: usize> Open<W> {
+    /// Nobody has dropped out yet.
+    fn all(holders: usize) -> Self {
+        let mut own = [0; W];
+        for holder in 0..holders {
+            own[holder / 64 % W] |= 1 << (holder % 64);
+        }
+        Self { hbm: own, own, told: true }
+    }
+
+    /// Goes on to a block that these cells are of. Whether anybody is left.
+    fn step(&mut self, cells: &[Cell], gates: &[Gate], (depth, found): (u32, &mut Found)) -> bool {
+        let (mut hbm, mut own, mut told) = ([0; W], [0; W], false);
+        for cell in cells {
+            let gate = gates.get(usize::from(cell.slot)).copied().unwrap_or_default();
+            let groups = if cell.stamp >= gate.floor { gate.groups } else { 0 };
+            let any = (cell.tiers[HBM] | cell.tiers[MEMORY] | cell.tiers[DISK]) & groups != 0;
+            if is_pool(cell.slot) {
+                told |= any;
+                continue;
+            }
+            let (word, bit) = (usize::from(cell.slot / 128) % W, cell.slot / 2 % 64);
+            own[word] |= u64::from(any) << bit;
+            hbm[word] |= u64::from(cell.tiers[HBM] & groups != 0) << bit;
+        }
+        if self.told && !told {
+            (self.told, found.told_blocks) = (false, depth);
+        }
+        let mut left = u64::from(self.told);
+        for word in 0..W {
+            settle(found, self.hbm[word] & !hbm[word], word, (0, depth));
+            settle(found, self.own[word] & !own[word], word, (1, depth));
+            self.hbm[word] &= hbm[word];
+            self.own[word] &= own[word];
+            // What is in HBM is in own memory.
+            left |= self.own[word];
+        }
+        left != 0
     }
 }
 
 /// Writes down how deep the holders in a word of a set came.
-fn settle(found: &mut [[u32; REACHES]], mut stopped: u64, word: usize, (reach, depth): (usize, u32)) {
+fn settle(found: &mut Found, mut stopped: u64, word: usize, (reach, depth): (usize, u32)) {
     while stopped != 0 {
-        if let Some(holder) = found.get_mut(word * 64 + stopped.trailing_zeros() as usize) {
+        if let Some(holder) = found.depths.get_mut(word * 64 + stopped.trailing_zeros() as usize) {
             holder[reach] = depth;
         }
         stopped &= stopped - 1;
     }
-}
-
-/// Who has a block, for each reach.
-fn holders_of(cells: &[Cell], gates: &[Gate]) -> [Set; REACHES] {
-    let mut seen = [[0; WORDS]; REACHES];
-    for cell in cells {
-        let (word, bit) = (usize::from(cell.slot / 128) % WORDS, cell.slot / 2 % 64);
-        for (seen, reached) in seen.iter_mut().zip(reached(cell, gates)) {
-            seen[word] |= u64::from(reached) << bit;
-        }
-    }
-    seen
-}
-
-/// Within which reaches a cell says that its block is.
-fn reached(cell: &Cell, gates: &[Gate]) -> [bool; REACHES] {
-    let gate = gates.get(usize::from(cell.slot)).copied().unwrap_or_default();
-    let groups = if cell.stamp >= gate.floor { gate.groups } else { 0 };
-    let hbm = cell.tiers[HBM] & groups != 0;
-    let any = (cell.tiers[HBM] | cell.tiers[MEMORY] | cell.tiers[DISK]) & groups != 0;
-    let own = cell.slot.is_multiple_of(2);
-    [hbm & own, any & own, any]
 }

@@ -26,43 +26,42 @@ fn removed(hashes: &[u64], medium: Medium, group: Option<u32>) -> Event {
     Event::Removed(Removed { hashes: hashes.to_vec(), medium, group })
 }
 
-/// Leading blocks in HBM, in own memory, anywhere.
+/// Leading blocks in HBM, in own memory, and in a pool by what any holder told.
 fn of(index: &BlockIndex, holder: HolderId, hashes: &[BlockHash]) -> [u32; 3] {
-    let found = index.leading(holder, hashes);
-    let all = index.leading_all(hashes).into_iter().find(|it| it.holder == holder);
-    let none = Leading { holder, hbm_blocks: 0, own_blocks: 0, blocks: 0 };
-    assert_eq!(all.unwrap_or(none), found, "one and all disagree");
-    [found.hbm_blocks, found.own_blocks, found.blocks]
+    let all = index.prefixes(hashes, 16);
+    let found = all.holders.iter().find(|it| it.holder == holder);
+    found.map_or([0, 0, all.told_blocks], |it| [it.hbm_blocks, it.own_blocks, all.told_blocks])
 }
 
 #[test]
 fn a_prefix_ends_at_the_first_hole() {
     let mut index = index(100);
-    let (a, b) = (index.holder("a", 0).unwrap(), index.holder("b", 0).unwrap());
+    let (a, b) = (index.holder(1, 0).unwrap(), index.holder(2, 0).unwrap());
     index.apply(a, &stored(&[1, 2, 3], Medium::Gpu, Some(0)));
     index.apply(b, &stored(&[1, 3], Medium::Gpu, Some(0)));
     index.apply(b, &stored(&[2], Medium::Cpu, Some(0)));
     let asked = prompt([1, 2, 3, 4]);
-    assert_eq!(of(&index, a, &asked), [3, 3, 3]);
-    assert_eq!(of(&index, b, &asked), [1, 3, 3]);
-    assert_eq!(index.leading_all(&prompt([4, 1])), []);
-    assert_eq!(index.leading_all(&[]), []);
+    assert_eq!(of(&index, a, &asked), [3, 3, 0]);
+    assert_eq!(of(&index, b, &asked), [1, 3, 0]);
+    assert_eq!(index.prefixes(&prompt([4, 1]), 16), Prefixes::default());
+    assert_eq!(index.prefixes(&[], 16), Prefixes::default());
+    assert_eq!(index.prefixes(&asked, 32), Prefixes::default(), "blocks of another size");
     assert_eq!(index.block_tokens(a), 16);
 }
 
 #[test]
 fn a_block_stays_until_the_last_group_and_tier_let_go() {
     let mut index = index(100);
-    let a = index.holder("a", 0).unwrap();
+    let a = index.holder(1, 0).unwrap();
     let asked = prompt([1]);
     for group in [0, 1, 9] {
         index.apply(a, &stored(&[1], Medium::Gpu, Some(group)));
     }
     index.apply(a, &stored(&[1], Medium::Cpu, Some(0)));
     index.apply(a, &removed(&[1], Medium::Gpu, Some(0)));
-    assert_eq!(of(&index, a, &asked), [1, 1, 1]);
+    assert_eq!(of(&index, a, &asked), [1, 1, 0]);
     index.apply(a, &removed(&[1], Medium::Gpu, None));
-    assert_eq!(of(&index, a, &asked), [0, 1, 1]);
+    assert_eq!(of(&index, a, &asked), [0, 1, 0]);
     index.apply(a, &removed(&[1], Medium::Cpu, Some(0)));
     assert_eq!((of(&index, a, &asked), index.entries()), ([0, 0, 0], 0));
     index.apply(a, &removed(&[1], Medium::Cpu, Some(0)));
@@ -72,57 +71,72 @@ fn a_block_stays_until_the_last_group_and_tier_let_go() {
 #[test]
 fn windows_alone_make_no_prefix() {
     let mut index = index(100);
-    let a = index.holder("a", 0).unwrap();
+    let a = index.holder(1, 0).unwrap();
     let window = |hashes: &[u64]| {
-        Event::Stored(Stored { hashes: hashes.to_vec(), group: Some(1), windowed: true, ..Stored::default() })
+        Event::Stored(Stored {
+            hashes: hashes.to_vec(),
+            group: Some(1),
+            windowed: true,
+            block_tokens: 16,
+            ..Stored::default()
+        })
     };
     index.apply(a, &window(&[1, 2]));
-    assert_eq!(of(&index, a, &prompt([1, 2])), [2, 2, 2], "a model that has nothing else");
+    assert_eq!(of(&index, a, &prompt([1, 2])), [2, 2, 0], "a model that has nothing else");
     index.apply(a, &stored(&[1], Medium::Gpu, Some(0)));
-    assert_eq!(of(&index, a, &prompt([1, 2])), [1, 1, 1]);
+    assert_eq!(of(&index, a, &prompt([1, 2])), [1, 1, 0]);
 }
 
 #[test]
-fn what_was_put_into_a_pool_fills_holes_and_survives_a_reset() {
+fn what_was_put_into_a_pool_is_everybodys_and_survives_a_reset() {
     let mut index = index(100);
-    let a = index.holder("a", 0).unwrap();
+    let (a, b) = (index.holder(1, 0).unwrap(), index.holder(2, 0).unwrap());
     index.apply(a, &stored(&[1, 4], Medium::Gpu, None));
-    index.apply(a, &stored(&[2, 3], Medium::Pool, None));
+    index.apply(a, &stored(&[1, 3], Medium::Pool, None));
+    index.apply(b, &stored(&[2], Medium::Pool, None));
     let asked = prompt([1, 2, 3, 4, 5]);
-    assert_eq!(of(&index, a, &asked), [1, 1, 4]);
-    index.apply(a, &stored(&[1], Medium::Pool, None));
+    assert_eq!((of(&index, a, &asked), of(&index, b, &asked)), ([1, 1, 3], [0, 0, 3]));
     index.apply(a, &Event::Cleared);
     assert_eq!(of(&index, a, &asked), [0, 0, 3]);
-    assert_eq!(index.held_blocks(a), (0, 3));
-    index.clear(a);
-    assert_eq!(of(&index, a, &asked), [0, 0, 0]);
+    assert_eq!((index.held_blocks(a), index.held_blocks(b)), ((0, 2), (0, 1)));
+    index.clear(b);
+    assert_eq!(of(&index, a, &asked), [0, 0, 1]);
+}
+
+#[test]
+fn what_is_put_into_a_pool_again_is_young_once_more() {
+    let mut index = index(3);
+    let a = index.holder(1, 0).unwrap();
+    index.apply(a, &stored(&[1, 2, 3, 1, 4], Medium::Pool, None));
+    assert_eq!((of(&index, a, &prompt([1])), of(&index, a, &prompt([2]))), ([0, 0, 1], [0, 0, 0]));
+    assert_eq!((index.held_blocks(a), index.entries()), ((0, 3), 3));
 }
 
 #[test]
 fn the_oldest_go_first_and_the_pool_counts_apart() {
     let mut index = index(3);
-    let a = index.holder("a", 0).unwrap();
+    let a = index.holder(1, 0).unwrap();
     index.apply(a, &stored(&[1, 2, 3], Medium::Gpu, None));
     index.apply(a, &stored(&(100..200).collect::<Vec<_>>(), Medium::Pool, None));
     assert_eq!(index.held_blocks(a), (3, 3));
     index.apply(a, &removed(&[1], Medium::Gpu, None));
     index.apply(a, &stored(&[1, 4], Medium::Gpu, None));
     assert_eq!(of(&index, a, &prompt([2])), [0, 0, 0], "2 was the oldest");
-    assert_eq!(of(&index, a, &prompt([3, 1, 4])), [3, 3, 3]);
+    assert_eq!(of(&index, a, &prompt([3, 1, 4])), [3, 3, 0]);
     assert_eq!(index.entries(), 6);
 }
 
 #[test]
 fn names_are_given_back_and_taken_again() {
     let mut index = index(10);
-    let holders: Vec<HolderId> = (0..8).map(|rank| index.holder("a", rank).unwrap()).collect();
-    assert_eq!(index.holder("b", 0), None);
-    assert_eq!(index.holder("a", 3), Some(holders[3]));
+    let holders: Vec<HolderId> = (0..8).map(|rank| index.holder(1, rank).unwrap()).collect();
+    assert_eq!(index.holder(2, 0), None);
+    assert_eq!(index.holder(1, 3), Some(holders[3]));
     index.apply(holders[3], &stored(&[1], Medium::Gpu, None));
     index.release(holders[3]);
     index.apply(holders[3], &stored(&[1], Medium::Gpu, None));
-    assert_eq!((index.name(holders[3]), index.find("a", 3)), (None, None));
-    let b = index.holder("b", 0).unwrap();
+    assert_eq!((index.name(holders[3]), index.find(1, 3)), (None, None));
+    let b = index.holder(2, 0).unwrap();
     assert_eq!(b, holders[3]);
     assert_eq!(of(&index, b, &prompt([1])), [0, 0, 0], "the last one's block");
     assert!(!index.sweep(b, 10));
@@ -130,34 +144,50 @@ fn names_are_given_back_and_taken_again() {
 }
 
 #[test]
+fn more_holders_than_a_word_has_bits() {
+    let mut index = BlockIndex::new(IndexLimits { holders: MAX_HOLDERS, blocks: 300 });
+    let ranks = u32::try_from(MAX_HOLDERS).unwrap();
+    for rank in 0..ranks {
+        let holder = index.holder(1, rank).unwrap();
+        let has: Vec<u64> = (0..=u64::from(rank)).collect();
+        index.apply(holder, &stored(&has, if rank % 2 == 0 { Medium::Gpu } else { Medium::Cpu }, None));
+    }
+    let found = index.prefixes(&prompt(0..300), 16);
+    let blocks: Vec<[u32; 2]> = found.holders.iter().map(|it| [it.hbm_blocks, it.own_blocks]).collect();
+    let expected: Vec<[u32; 2]> =
+        (0..ranks).map(|rank| [if rank % 2 == 0 { rank + 1 } else { 0 }, rank + 1]).collect();
+    assert_eq!(blocks, expected);
+}
+
+#[test]
 fn clearing_is_one_step_and_sweeping_gives_back() {
     let mut index = index(1000);
-    let a = index.holder("a", 0).unwrap();
+    let a = index.holder(1, 0).unwrap();
     let hashes: Vec<u64> = (0..1000).collect();
     index.apply(a, &stored(&hashes, Medium::Gpu, None));
     index.clear(a);
     assert_eq!((index.held_blocks(a), index.entries()), ((0, 0), 1000));
     index.apply(a, &stored(&[500], Medium::Gpu, None));
-    assert_eq!(of(&index, a, &prompt([500])), [1, 1, 1]);
+    assert_eq!(of(&index, a, &prompt([500])), [1, 1, 0]);
     assert!(index.sweep(a, 10));
     while index.sweep(a, 100) {}
-    assert_eq!((index.entries(), of(&index, a, &prompt([500]))), (1, [1, 1, 1]));
+    assert_eq!((index.entries(), of(&index, a, &prompt([500]))), (1, [1, 1, 0]));
 }
 
 #[test]
 fn stamps_start_anew_when_they_are_used_up() {
     let mut index = index(3);
-    let a = index.holder("a", 0).unwrap();
+    let a = index.holder(1, 0).unwrap();
     index.slots[0].wear(u32::MAX - 3);
     for hash in 0..20 {
         index.apply(a, &stored(&[hash], Medium::Gpu, None));
     }
-    assert_eq!(of(&index, a, &prompt([17, 18, 19])), [3, 3, 3]);
+    assert_eq!(of(&index, a, &prompt([17, 18, 19])), [3, 3, 0]);
     assert_eq!(index.entries(), 3);
     index.slots[0].wear(u32::MAX - 1);
     index.clear(a);
     index.apply(a, &stored(&[1], Medium::Gpu, None));
-    assert_eq!((of(&index, a, &prompt([1])), index.entries()), ([1, 1, 1], 1));
+    assert_eq!((of(&index, a, &prompt([1])), index.entries()), ([1, 1, 0], 1));
 }
 
 /// What is held (hash, medium, group), and in which order hashes came.
@@ -177,6 +207,9 @@ impl Model {
                 let (held, order) = self.slots.entry((holder, it.medium == Medium::Pool)).or_default();
                 for &hash in &it.hashes {
                     held.insert((hash, it.medium as usize, it.group.unwrap_or(0)));
+                    if it.medium == Medium::Pool {
+                        order.retain(|it| *it != hash);
+                    }
                     if !order.contains(&hash) {
                         order.push(hash);
                     }
@@ -204,19 +237,19 @@ impl Model {
     }
 
     fn leading(&self, holder: usize, hashes: &[u64]) -> [u32; 3] {
-        let has = |hash: u64, pool: bool, gpu: bool| {
-            self.slots.get(&(holder, pool)).is_some_and(|(held, _)| {
+        let has = |hash: u64, gpu: bool| {
+            self.slots.get(&(holder, false)).is_some_and(|(held, _)| {
                 held.iter().any(|(it, medium, _)| *it == hash && (!gpu || *medium == Medium::Gpu as usize))
             })
+        };
+        let told = |hash: u64| {
+            let pools = self.slots.iter().filter(|((_, pool), _)| *pool);
+            pools.into_iter().any(|(_, (held, _))| held.iter().any(|(it, ..)| *it == hash))
         };
         let count = |it: &dyn Fn(u64) -> bool| {
             u32::try_from(hashes.iter().take_while(|hash| it(**hash)).count()).unwrap()
         };
-        [
-            count(&|hash| has(hash, false, true)),
-            count(&|hash| has(hash, false, false)),
-            count(&|hash| has(hash, false, false) || has(hash, true, false)),
-        ]
+        [count(&|hash| has(hash, true)), count(&|hash| has(hash, false)), count(&told)]
     }
 }
 
@@ -248,7 +281,7 @@ proptest! {
     ) {
         let mut index = index(limit);
         let mut model = Model::default();
-        let holders: Vec<HolderId> = (0..3).map(|rank| index.holder("it", rank).unwrap()).collect();
+        let holders: Vec<HolderId> = (0..3).map(|rank| index.holder(3, rank).unwrap()).collect();
         if worn {
             index.slots.iter_mut().for_each(|slot| slot.wear(u32::MAX - 9));
         }
@@ -290,7 +323,7 @@ fn how_long_a_prompt_takes() {
         (0..1000_u64).map(|it| hash(it.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
     let numbers: Vec<u64> = hashes.iter().map(BlockHash::event_u64).collect();
     for rank in 0..64_u32 {
-        let holder = index.holder("it", rank).unwrap();
+        let holder = index.holder(3, rank).unwrap();
         index.apply(
             holder,
             &stored(&(0..3000).map(|it| u64::from(rank) << 32 | it).collect::<Vec<_>>(), Medium::Gpu, None),
@@ -300,7 +333,7 @@ fn how_long_a_prompt_takes() {
     }
     let start = Instant::now();
     for _ in 0..100 {
-        assert_eq!(std::hint::black_box(index.leading_all(&hashes)).len(), 64);
+        assert_eq!(std::hint::black_box(index.prefixes(&hashes, 16)).holders.len(), 64);
     }
     println!("{:?} for 1000 blocks, 60 of which 64 holders have and the rest 4", start.elapsed() / 100);
 }

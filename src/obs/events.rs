@@ -1,0 +1,116 @@
+//! Handles for what prefillers tell in KV events.
+
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+
+use super::names;
+
+/// Handles for the events of one data-parallel rank of one instance.
+#[derive(Debug)]
+pub struct RankMeter {
+    connected: Gauge,
+    complete: Gauge,
+    /// In its own memory, and put into a pool.
+    blocks: [Gauge; 2],
+    counts: Vec<Counter>,
+    /// What the counters had when the rank was last looked at: another watch of the same rank begins at 0.
+    seen: Vec<u64>,
+}
+
+/// How a rank's events go.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RankState {
+    /// They come in.
+    pub connected: bool,
+    /// They tell of all its blocks.
+    pub complete: bool,
+    /// Blocks in its own memory, and those it put into a pool.
+    pub blocks: (usize, usize),
+}
+
+/// Handles for look-ups in what events told.
+#[derive(Debug)]
+pub struct HeldMeter {
+    seconds: Histogram,
+    held_tokens: Counter,
+    hit: Counter,
+    told: Counter,
+    miss: Counter,
+}
+
+impl RankMeter {
+    /// Handles for a rank; `whats` are the things that are counted.
+    pub fn new(instance: &str, rank: u32, whats: &[&'static str]) -> RankMeter {
+        let labels = || [("instance", instance.to_owned()), ("rank", rank.to_string())];
+        let blocks = |place: &'static str| {
+            let [instance, rank] = labels();
+            gauge!(names::EVENTS_BLOCKS, "instance" => instance.1, "rank" => rank.1, "place" => place)
+        };
+        let count = |what: &&'static str| {
+            let [instance, rank] = labels();
+            let counter =
+                counter!(names::EVENTS, "instance" => instance.1, "rank" => rank.1, "what" => *what);
+            // There from the start, so that a rate sees the first one.
+            counter.increment(0);
+            counter
+        };
+        RankMeter {
+            connected: gauge!(names::EVENTS_CONNECTED, &labels()),
+            complete: gauge!(names::EVENTS_COMPLETE, &labels()),
+            blocks: ["own", "pool"].map(blocks),
+            counts: whats.iter().map(count).collect(),
+            seen: vec![0; whats.len()],
+        }
+    }
+
+    /// How it goes now; `counts` are since the watch began, in the order of the things counted.
+    pub fn show(&mut self, state: RankState, counts: impl Iterator<Item = u64>) {
+        let flag = |on: bool| f64::from(u8::from(on));
+        self.connected.set(flag(state.connected));
+        self.complete.set(flag(state.complete));
+        let (own, pool) = state.blocks;
+        for (gauge, blocks) in self.blocks.iter().zip([own, pool]) {
+            gauge.set(blocks as f64);
+        }
+        for ((counter, seen), count) in self.counts.iter().zip(&mut self.seen).zip(counts) {
+            counter.increment(count.saturating_sub(*seen));
+            *seen = count;
+        }
+    }
+}
+
+impl HeldMeter {
+    /// All handles.
+    pub fn new() -> HeldMeter {
+        let outcome = |outcome: &'static str| {
+            let counter = counter!(names::EVENTS_LOOKUPS, "outcome" => outcome);
+            counter.increment(0);
+            counter
+        };
+        HeldMeter {
+            seconds: histogram!(names::EVENTS_SECONDS),
+            held_tokens: counter!(names::EVENTS_HELD_TOKENS),
+            hit: outcome("hit"),
+            told: outcome("told"),
+            miss: outcome("miss"),
+        }
+    }
+
+    /// A prompt was looked up in `took`: the best prefiller holds so many of its tokens, a pool was given so many.
+    pub fn looked_up(&self, held_tokens: u32, told_tokens: u32, took: Duration) {
+        self.seconds.record(took);
+        self.held_tokens.increment(u64::from(held_tokens));
+        match (held_tokens, told_tokens) {
+            (0, 0) => self.miss.increment(1),
+            (0, _) => self.told.increment(1),
+            _ => self.hit.increment(1),
+        }
+    }
+}
+
+impl Default for HeldMeter {
+    fn default() -> HeldMeter {
+        HeldMeter::new()
+    }
+}

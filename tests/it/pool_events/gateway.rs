@@ -1,0 +1,211 @@
+//! The gateway listens to its prefillers' events: what they hold of a prompt is known before it is routed.
+
+use std::net::SocketAddr;
+
+use pd_proxy::kvhash::{Algo, BlockContext, BlockHash, BlockHasher, HashProfile, Seed};
+use pd_proxy::sim::{Engine, EngineSpec, Role};
+use serde_json::json;
+
+use super::publisher::{Ports, Publisher, nothing, puts, removes, stores};
+use crate::command::Process;
+use crate::common::client::{self, get, post};
+use crate::common::stage::fast;
+use crate::surface::{samples, until};
+
+const BLOCK: usize = 16;
+
+struct Setup {
+    process: Process,
+    gateway: SocketAddr,
+    prefillers: Vec<Engine>,
+    decoder: Engine,
+    publishers: Vec<Publisher>,
+    ports: Vec<Ports>,
+}
+
+async fn engine(role: Role) -> Engine {
+    Engine::start(EngineSpec { role, ..fast() }, SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap()
+}
+
+/// The token ids of a prompt of eight blocks and a half.
+fn prompt() -> Vec<u32> {
+    (0..136).map(|at| 1_000 + 7 * at).collect()
+}
+
+/// The numbers of its blocks in events.
+fn blocks() -> Vec<u64> {
+    let profile = HashProfile {
+        version: "0.32.0".parse().unwrap(),
+        algo: Algo::Sha256,
+        seed: Seed::Text("0".into()),
+        block_tokens: BLOCK,
+        lookahead_tokens: 0,
+    };
+    let hasher = BlockHasher::new(&profile).unwrap();
+    hasher.chain(&prompt(), BlockContext::default()).map(|hash: BlockHash| hash.event_u64()).collect()
+}
+
+impl Setup {
+    /// A gateway with `members` of the prefillers, all of which publish.
+    async fn new(prefillers: usize, members: usize, replay: bool) -> Setup {
+        let (mut engines, mut publishers, mut ports) = (Vec::new(), Vec::new(), Vec::new());
+        let mut flags: Vec<String> = ["--host", "127.0.0.1", "--port", "0"].map(str::to_owned).to_vec();
+        let mut endpoints = Vec::new();
+        for at in 0..prefillers {
+            let (engine, port) = (engine(Role::Prefill).await, Ports::free());
+            publishers.push(Publisher::start(port, true).await);
+            let replay = if replay { format!(" {}", port.replay()) } else { String::new() };
+            endpoints.push(format!("{}={}{replay}", engine.addr(), port.events()));
+            if at < members {
+                flags.extend(["--prefill".to_owned(), engine.addr().to_string()]);
+            }
+            engines.push(engine);
+            ports.push(port);
+        }
+        let decoder = engine(Role::Decode).await;
+        flags.extend(["--decode".to_owned(), decoder.addr().to_string()]);
+        let endpoints = format!("events.endpoints={}", endpoints.join(","));
+        for set in ["prompt.tokens=engine", "hash.seed=0", "events.listen=true", &endpoints] {
+            flags.extend(["--set".to_owned(), set.to_owned()]);
+        }
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let mut process = Process::start(&flags, &[]);
+        let gateway = process.address();
+        Setup { process, gateway, prefillers: engines, decoder, publishers, ports }
+    }
+
+    /// A sample of a prefiller's events; 0 when there is none.
+    async fn sample(&self, prefiller: usize, name: &str, label: &str) -> f64 {
+        let instance = format!("instance=\"{}\"", self.prefillers[prefiller].addr());
+        let all = samples(&client::send(self.gateway, &get("/metrics")).await.text());
+        let is_it = |series: &str| {
+            series.starts_with(&format!("{name}{{"))
+                && [instance.as_str(), "rank=\"0\"", label].iter().all(|part| series.contains(part))
+        };
+        all.iter().find(|(series, _)| is_it(series)).map_or(0.0, |(_, value)| *value)
+    }
+
+    async fn becomes(&self, prefiller: usize, (name, label): (&str, &str), value: f64) {
+        let what = format!("{name} {label} of prefiller {prefiller} is {value}");
+        until(&what, async || self.sample(prefiller, name, label).await == value).await;
+    }
+
+    async fn holds(&self, prefiller: usize, blocks: f64) {
+        self.becomes(prefiller, ("pd_proxy_events_blocks", "place=\"own\""), blocks).await;
+    }
+
+    async fn connected(&self, prefiller: usize, connected: f64) {
+        self.becomes(prefiller, ("pd_proxy_events_connected", ""), connected).await;
+    }
+
+    /// Speaks until it is heard: a subscription takes its time to be known.
+    async fn is_heard(&mut self, prefiller: usize) {
+        self.connected(prefiller, 1.0).await;
+        let batches = ("pd_proxy_events_total", "what=\"batches\"");
+        let before = self.sample(prefiller, batches.0, batches.1).await;
+        for _ in 0..200 {
+            self.publishers[prefiller].publish(nothing()).await;
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            if self.sample(prefiller, batches.0, batches.1).await > before {
+                return;
+            }
+        }
+        panic!("prefiller {prefiller} is not heard");
+    }
+
+    /// Its log line has all of these.
+    async fn logged(&mut self, fields: &[&str]) {
+        let body = json!({"model": "sim", "prompt": prompt(), "max_tokens": 2}).to_string();
+        let raw = client::send(self.gateway, &post("/v1/completions", &body)).await;
+        assert_eq!(raw.status, 200, "{}", raw.text());
+        let line = self.process.wait_for("held_tokens=");
+        assert!(fields.iter().all(|field| line.contains(field)), "{fields:?} in {line}");
+    }
+
+    async fn outcome(&self, outcome: &str) -> f64 {
+        let all = samples(&client::send(self.gateway, &get("/metrics")).await.text());
+        all[&format!("pd_proxy_events_lookups_total{{outcome=\"{outcome}\"}}")]
+    }
+
+    async fn change(&self, what: &str, prefiller: usize) {
+        let body = json!({"type": "prefill", "instances": self.prefillers[prefiller].addr().to_string()});
+        let raw = client::send(self.gateway, &post(&format!("/instances/{what}"), &body.to_string())).await;
+        assert_eq!(raw.status, 200, "{}", raw.text());
+    }
+
+    async fn end(self) {
+        for engine in self.prefillers.into_iter().chain([self.decoder]) {
+            engine.stop().await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_each_prefiller_holds_is_known_and_who_left_holds_nothing() {
+    let mut setup = Setup::new(2, 2, true).await;
+    let blocks = blocks();
+    assert_eq!(blocks.len(), 8);
+    setup.publishers[0].publish(stores(&blocks[..4])).await;
+    setup.publishers[1].publish(stores(&blocks[..2])).await;
+    setup.holds(0, 4.0).await;
+    setup.holds(1, 2.0).await;
+    setup.becomes(0, ("pd_proxy_events_complete", ""), 1.0).await;
+    setup.logged(&["held_tokens=64 "]).await;
+    // What is put into a pool counts where no pool is asked.
+    setup.is_heard(1).await;
+    setup.publishers[1].publish(puts(&blocks[..6])).await;
+    setup.becomes(1, ("pd_proxy_events_blocks", "place=\"pool\""), 6.0).await;
+    setup.logged(&["held_tokens=64 ", "pooled_tokens=96 ", "pooled_by=\"events\""]).await;
+    assert_eq!((setup.outcome("hit").await, setup.outcome("miss").await), (2.0, 0.0));
+    // A batch gets lost, and is replayed.
+    setup.is_heard(0).await;
+    setup.publishers[0].miss(removes(&blocks[3..4]));
+    setup.publishers[0].publish(nothing()).await;
+    setup.holds(0, 3.0).await;
+    setup.becomes(0, ("pd_proxy_events_total", "what=\"gaps\""), 1.0).await;
+    setup.logged(&["held_tokens=48 "]).await;
+    setup.change("remove", 0).await;
+    setup.connected(0, 0.0).await;
+    setup.holds(0, 0.0).await;
+    setup.logged(&["held_tokens=32 "]).await;
+    setup.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prefiller_that_restarts_or_joins_begins_anew() {
+    let mut setup = Setup::new(2, 1, true).await;
+    let blocks = blocks();
+    setup.publishers[0].publish(stores(&blocks[..5])).await;
+    setup.publishers[1].publish(stores(&blocks[..7])).await;
+    setup.holds(0, 5.0).await;
+    setup.logged(&["held_tokens=80 "]).await;
+    assert_eq!(setup.sample(1, "pd_proxy_events_connected", "").await, 0.0);
+    drop(setup.publishers.remove(0));
+    let mut restarted = Publisher::start(setup.ports[0], true).await;
+    restarted.publish(stores(&blocks[..1])).await;
+    setup.publishers.insert(0, restarted);
+    setup.holds(0, 1.0).await;
+    setup.becomes(0, ("pd_proxy_events_total", "what=\"restarts\""), 1.0).await;
+    setup.logged(&["held_tokens=16 "]).await;
+    setup.change("add", 1).await;
+    setup.holds(1, 7.0).await;
+    setup.logged(&["held_tokens=112 "]).await;
+    setup.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_replay_socket_what_was_before_stays_unknown() {
+    let mut setup = Setup::new(1, 1, false).await;
+    let blocks = blocks();
+    setup.publishers[0].miss(stores(&blocks[..4]));
+    setup.is_heard(0).await;
+    setup.publishers[0].publish(stores(&blocks[4..])).await;
+    setup.holds(0, 4.0).await;
+    assert_eq!(setup.sample(0, "pd_proxy_events_complete", "").await, 0.0);
+    setup.logged(&["held_tokens=0 "]).await;
+    assert_eq!(setup.outcome("miss").await, 1.0);
+    setup.publishers[0].publish(stores(&blocks[..4])).await;
+    setup.holds(0, 8.0).await;
+    setup.logged(&["held_tokens=128 "]).await;
+    setup.end().await;
+}
