@@ -3,7 +3,8 @@ use crate::config::{Config, Env, Level, Loaded, Origin, Policy, Tokens};
 
 fn serve(line: &str) -> ServeArgs {
     match parse_from(line.split_whitespace()).unwrap() {
-        Command::Serve(args) | Command::Check(args) => args,
+        Command::Serve(args) => args,
+        Command::Check(args) => args.serve,
         other => panic!("{other:?}"),
     }
 }

@@ -1,6 +1,7 @@
 //! The client of either directory.
 
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 
 use bytes::BytesMut;
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
@@ -60,19 +61,26 @@ impl Lmcache {
         .map_err(|error| PoolError::Protocol(error.to_string()))
     }
 
+    /// The instances that are registered, and their hosts: from now on they go by these.
+    ///
+    /// # Errors
+    /// [`PoolError`]; there is no limit to the time, which is the caller's.
+    pub async fn instances(&self) -> Result<Vec<(Arc<str>, Arc<str>)>, PoolError> {
+        let path = match self.settings.directory {
+            Directory::Controller => controller::INSTANCES_PATH,
+            Directory::Coordinator { .. } => coordinator::INSTANCES_PATH,
+        };
+        let body = exchange(self.http.get(self.url(path))).await?;
+        self.hosts.learn(&body).map_err(|error| PoolError::Protocol(error.to_string()))?;
+        Ok(self.hosts.all())
+    }
+
     /// Learns where the instances are, if that may be news. Without it they go by their names.
     async fn locate(&self, found: &Found) {
         if found.held.is_empty() || !self.hosts.is_due(found.held.iter().map(|held| &held.instance)) {
             return;
         }
-        let path = match self.settings.directory {
-            Directory::Controller => controller::INSTANCES_PATH,
-            Directory::Coordinator { .. } => coordinator::INSTANCES_PATH,
-        };
-        let listed = exchange(self.http.get(self.url(path))).await;
-        let learnt = listed
-            .and_then(|body| self.hosts.learn(&body).map_err(|error| PoolError::Protocol(error.to_string())));
-        if let Err(error) = learnt {
+        if let Err(error) = self.instances().await {
             tracing::debug!(pool = self.name(), %error, "no list of instances");
         }
     }

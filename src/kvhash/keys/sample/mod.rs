@@ -21,6 +21,8 @@ use read::{Expect, Pattern, Reading};
 pub const MAX_SAMPLE_KEYS: usize = 512;
 /// Where a rank is missing, so many keys for each rank make it certain that it does not write.
 const KEYS_PER_RANK: usize = 16;
+/// Unreadable keys that are read by the templates of all other presets.
+const MAX_TRIED_KEYS: usize = 16;
 /// Values of one field that are listed in a difference.
 const LISTED: usize = 4;
 
@@ -115,6 +117,7 @@ pub fn judge(config: &KeyConfig, sample: &[String], whole: bool) -> Result<Judge
     found.unread = unread.len();
     found.example = unread.first().map(|key| (*key).clone());
     if found.fitting == 0 && !unread.is_empty() {
+        unread.truncate(MAX_TRIED_KEYS);
         found.written_by = written_by(config, &unread);
     }
     if whole {
@@ -161,7 +164,8 @@ impl Reader {
         places.sort();
         let fields: Vec<(Field, Form)> = template.values().collect();
         let digits = hash_digits(config, preset);
-        let expect = (0..fields.len()).map(|index| expect(config, fields.get(index), index, &places, &digits));
+        let expect =
+            (0..fields.len()).map(|index| expect(config, fields.get(index), index, &places, &digits));
         Self { pattern: Pattern::new(template, expect.collect(), end), places }
     }
 
@@ -285,7 +289,9 @@ fn written_by(config: &KeyConfig, keys: &[&String]) -> Vec<(&'static str, Layout
     let rows = Preset::all().iter().flat_map(|row| layouts.map(|layout| (*row, layout)));
     let mut best: (usize, Vec<(&'static str, Layout)>) = (usize::MAX, Vec::new());
     for (row, layout) in rows {
-        let Some(template) = row.template(layout).ok().and_then(|text| Template::parse(text).ok()) else { continue };
+        let Some(template) = row.template(layout).ok().and_then(|text| Template::parse(text).ok()) else {
+            continue;
+        };
         let reader = Reader::new(config, row, &template);
         let costs: Vec<usize> =
             keys.iter().filter_map(|key| reader.pattern.read(key)).map(|reading| reading.cost).collect();

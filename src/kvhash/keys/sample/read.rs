@@ -158,7 +158,7 @@ impl<'k> Reader<'_, 'k> {
 
 /// The fewest and the most bytes that a value can have at the beginning of `rest`; none can if the first is more.
 fn lengths(field: Field, form: Form, rest: &str) -> (usize, usize) {
-    let run = |good: fn(&u8) -> bool| rest.bytes().take_while(|byte| good(byte)).count();
+    let run = |good: fn(&u8) -> bool| rest.bytes().take_while(good).count();
     let hex: fn(&u8) -> bool = |byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte);
     match (field, form) {
         (Field::Hash, Form::First(digits)) => exactly(usize::from(digits), run(hex)),

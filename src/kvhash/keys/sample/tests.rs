@@ -45,9 +45,12 @@ fn keys_of_every_preset_fit_their_own_profile() {
             if preset.whole.contains("{root}") {
                 config.store = Store::Files { roots: owned(&["/mnt/a/", "/mnt/b"]) };
             }
-            let keys = keys(&config, 40);
+            let keys = keys(&config, 8);
             let judged = judge(&config, &keys, true).unwrap();
-            assert!(judged.fits() && judged.fitting == keys.len().min(MAX_SAMPLE_KEYS), "{judged:?} of {keys:?}");
+            assert!(
+                judged.fits() && judged.fitting == keys.len().min(MAX_SAMPLE_KEYS),
+                "{judged:?} of {keys:?}"
+            );
         }
     }
 }
@@ -69,7 +72,10 @@ fn the_field_that_differs_is_named() {
     let mut wide = ours.clone();
     wide.shape.tp = 4;
     let told = differing(&ours, &wide);
-    assert_eq!(told.iter().map(|one| (one.0, one.2.as_str())).collect::<Vec<_>>(), [("shard", "2"), ("shard", "3")]);
+    assert_eq!(
+        told.iter().map(|one| (one.0, one.2.as_str())).collect::<Vec<_>>(),
+        [("shard", "2"), ("shard", "3")]
+    );
     wide.shape = KvShape { pp: 2, ..shape() };
     assert_eq!(differing(&ours, &wide), [("pp", owned(&["0"]), "1".to_owned())]);
 }
@@ -94,7 +100,10 @@ fn another_release_is_recognised_by_its_template() {
         judged.written_by
     };
     assert_eq!(writer("ascend-0.30"), [("ascend-0.30", Layout::Whole)]);
-    assert_eq!(writer("ascend-0.14"), ["ascend-0.13", "ascend-0.14", "ascend-0.19.1"].map(|n| (n, Layout::Whole)));
+    assert_eq!(
+        writer("ascend-0.14"),
+        ["ascend-0.13", "ascend-0.14", "ascend-0.19.1"].map(|n| (n, Layout::Whole))
+    );
     assert_eq!(
         writer("mooncake-store-0.30"),
         ["mooncake-store-0.22", "mooncake-store-0.24", "mooncake-store-0.30"].map(|n| (n, Layout::Whole))
@@ -117,7 +126,10 @@ fn strangers_in_a_shared_pool_are_no_fault_and_keys_of_no_form_are_shown() {
     let judged = judge(&ours, &all, true).unwrap();
     assert!(judged.fits() && judged.fitting == 6 && judged.unread == 1, "{judged:?}");
     let strange = judge(&ours, &owned(&["something else", "", "@@@@"]), true).unwrap();
-    assert_eq!((strange.unread, strange.written_by, strange.example.as_deref()), (3, vec![], Some("something else")));
+    assert_eq!(
+        (strange.unread, strange.written_by, strange.example.as_deref()),
+        (3, vec![], Some("something else"))
+    );
     assert_eq!(judge(&ours, &[], true).unwrap(), Judgement::default());
 }
 
