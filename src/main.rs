@@ -25,7 +25,7 @@ fn main() -> ExitCode {
         #[cfg(feature = "sim")]
         Ok(Command::Demo(args)) => pd_proxy::demo::run(&args).map_err(failure),
         #[cfg(feature = "sim")]
-        Ok(Command::Sim(args)) => pd_proxy::demo::run_engine(&args).map_err(failure),
+        Ok(Command::Sim(args)) => pd_proxy::demo::run_simulator(&args).map_err(failure),
         Err(e) => {
             // clap prints help and version through the same door, with code 0.
             let _ = e.print();

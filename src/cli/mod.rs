@@ -8,7 +8,7 @@ mod sim;
 
 pub use keys::{KeysArgs, KeysFormat};
 #[cfg(feature = "sim")]
-pub use sim::{DemoArgs, SimArgs, SimConnector, SimRole};
+pub use sim::{DemoArgs, SimArgs, SimConnector, SimMooncakeArgs, SimOther, SimRelease, SimRole};
 
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
@@ -30,9 +30,9 @@ pub enum Command {
     /// Run the gateway in front of simulated engines, to try it out
     #[cfg(feature = "sim")]
     Demo(DemoArgs),
-    /// Run one simulated engine
+    /// Run one simulated engine, or a simulated Mooncake master
     #[cfg(feature = "sim")]
-    Sim(SimArgs),
+    Sim(Box<SimArgs>),
 }
 
 /// Flags of `check`.
