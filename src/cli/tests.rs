@@ -221,7 +221,7 @@ fn commands_are_told_apart() {
     else {
         panic!()
     };
-    assert_eq!(args.config, [PathBuf::from("a.toml"), PathBuf::from("b.toml")]);
+    assert_eq!(args.serve.config, [PathBuf::from("a.toml"), PathBuf::from("b.toml")]);
 }
 
 #[test]

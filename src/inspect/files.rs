@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tokio::sync::oneshot;
 
-use super::{Grade, Inquiry, Keys, Report};
+use super::{Grade, Inquiry, Keys, Report, counted};
 use crate::kvhash::keys::sample::MAX_SAMPLE_KEYS;
 use crate::pool::PoolError;
 
@@ -29,9 +29,10 @@ pub(super) async fn look(inquiry: &Inquiry<'_>, report: &mut Report) -> Option<K
         match inquiry.within(in_a_thread(path)).await {
             Ok(below) => {
                 let count = below.files.len();
+                let files = counted(count, "file");
                 let more = if below.more { "more than " } else { "" };
                 let such = below.files.first().map_or_else(String::new, |file| format!(", such as {file}"));
-                report.say(Grade::Good, format!("{root} (key.roots) can be read: {more}{count} files{such}"));
+                report.say(Grade::Good, format!("{root} (key.roots) can be read: {more}{files}{such}"));
                 whole &= !below.more;
                 let step = count.div_ceil(MAX_SAMPLE_KEYS).max(1);
                 sample.extend(below.files.into_iter().step_by(step));

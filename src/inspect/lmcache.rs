@@ -1,6 +1,6 @@
 //! LMCache's directories.
 
-use super::{Grade, Inquiry, Keys, Report};
+use super::{Grade, Inquiry, Keys, Report, counted};
 use crate::config::PoolKind;
 use crate::pool::lmcache::{Directory, Lmcache, LmcacheSettings};
 
@@ -28,8 +28,8 @@ pub(super) async fn ask(inquiry: &Inquiry<'_>, report: &mut Report) -> Option<Ke
         Ok(instances) => {
             let named: Vec<String> =
                 instances.iter().take(NAMED).map(|(name, host)| format!("{name} on {host}")).collect();
-            let count = instances.len();
-            report.say(Grade::Good, format!("{text} answers: {count} instances, {}", named.join(", ")));
+            let count = counted(instances.len(), "instance");
+            report.say(Grade::Good, format!("{text} answers: {count}, {}", named.join(", ")));
         }
         Err(why) => {
             let advice = format!("is the {name} running, and is this its HTTP port?");

@@ -158,7 +158,10 @@ impl Inquiry<'_> {
                     } else {
                         format!(", such as {}", some.join(" and "))
                     };
-                    report.say(Grade::Good, format!("{port} ({key}) lists {more}{} keys{such}", found.seen));
+                    report.say(
+                        Grade::Good,
+                        format!("{port} ({key}) lists {more}{}{such}", counted(found.seen, "key")),
+                    );
                     return Some(Keys { sample: found.keys, whole: !found.more });
                 }
                 Err(why) => report.say(Grade::Note, format!("{port} ({key}) does not list its keys: {why}")),
@@ -166,6 +169,11 @@ impl Inquiry<'_> {
         }
         None
     }
+}
+
+/// `1 key`, `2 keys`.
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Entries that are no endpoint, which a loaded configuration cannot hold, are left out.

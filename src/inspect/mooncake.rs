@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Grade, Inquiry, Keys, Report, all, endpoints};
+use super::{Grade, Inquiry, Keys, Report, all, counted, endpoints};
 use crate::endpoint::Endpoint;
 use crate::pool::PoolError;
 use crate::pool::mooncake::wire::Form;
@@ -167,10 +167,12 @@ fn tell_states(states: Vec<(Endpoint, (Option<Health>, String))>, report: &mut R
 async fn held(inquiry: &Inquiry<'_>, admins: &[Endpoint], key: &str, report: &mut Report) -> Option<Keys> {
     if let Some(admin) = admins.first()
         && let Ok(Some(segments)) = inquiry.admin(admin).segments().await
+        && !segments.is_empty()
     {
         let hosts: BTreeSet<&str> = segments.iter().map(|one| host(&one.endpoint)).collect();
         let hosts = hosts.into_iter().take(8).collect::<Vec<_>>().join(", ");
-        report.say(Grade::Good, format!("{admin} ({key}): {} segments on {hosts}", segments.len()));
+        report
+            .say(Grade::Good, format!("{admin} ({key}): {} on {hosts}", counted(segments.len(), "segment")));
     }
     inquiry.list(admins, key, report).await
 }

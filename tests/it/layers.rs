@@ -28,6 +28,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "prompt",
         ],
     ),
+    ("inspect", &["config", "endpoint", "keys", "kvhash", "pool", "profile"]),
     (
         "relay",
         &[
@@ -46,7 +47,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "server", "upstream",
         ],
     ),
-    ("demo", &["app", "cli", "config", "obs", "sim"]),
+    ("demo", &["app", "cli", "config", "kvhash", "obs", "pool", "sim"]),
 ];
 
 /// What pure modules may not name: sockets, clocks, randomness.
