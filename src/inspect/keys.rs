@@ -49,6 +49,9 @@ fn tell(keys: &KeyConfig, judged: &Judgement, report: &mut Report) {
         return report
             .say(Grade::Good, format!("{count} keys looked at are as {preset} writes them here{rest}"));
     }
+    if !judged.written_by.is_empty() {
+        return report.say(Grade::Bad, misspelled(keys, judged));
+    }
     for one in judged.differences.iter().filter(|one| one.of_ours || judged.fitting == 0).take(TOLD) {
         report.say(Grade::Bad, differs(one, judged.keys));
     }
@@ -59,7 +62,11 @@ fn tell(keys: &KeyConfig, judged: &Judgement, report: &mut Report) {
         report.say(Grade::Bad, format!("{text} with the engines that fill the pool"));
     }
     if judged.fitting == 0 && judged.unread > 0 {
-        report.say(Grade::Bad, unread(preset, keys.layout, judged));
+        let (count, example) = (judged.unread, judged.example.as_deref().unwrap_or_default());
+        let text =
+            format!("{count} of {} keys are not spelled as {preset} does, such as {example}", judged.keys);
+        let advice = "no preset known here writes such keys: see key.preset, key.template and key.store";
+        report.say(Grade::Bad, format!("{text}; {advice}"));
     }
 }
 
@@ -78,12 +85,10 @@ fn differs(one: &Difference, keys: usize) -> String {
     format!("{name} differs: {count} have {found}, the configuration makes {expected}: see {settings}")
 }
 
-fn unread(preset: &str, layout: Layout, judged: &Judgement) -> String {
-    let example = judged.example.as_deref().unwrap_or_default();
-    let count = format!(
-        "{} of {} keys are not spelled as {preset} does, such as {example}",
-        judged.unread, judged.keys
-    );
+/// The keys are another preset's.
+fn misspelled(keys: &KeyConfig, judged: &Judgement) -> String {
+    let (preset, layout) = (keys.preset.name, keys.layout);
+    let own = if keys.template.is_some() { ", without key.template" } else { "" };
     let same = judged.written_by.iter().any(|(name, _)| *name == preset);
     let names: Vec<String> = judged
         .written_by
@@ -94,12 +99,9 @@ fn unread(preset: &str, layout: Layout, judged: &Judgement) -> String {
             false => format!("key.preset = {name:?} with key.layout = {:?}", layout_word(*found)),
         })
         .collect();
-    if names.is_empty() {
-        return format!(
-            "{count}; no preset known here writes such keys: see key.preset, key.template and key.store"
-        );
-    }
-    format!("{count}; they are those of {}", names.join(" or "))
+    let example = judged.example.as_deref().unwrap_or_default();
+    let text = format!("none of {} keys is spelled as {preset} does here, such as {example}", judged.keys);
+    format!("{text}; they are those of {}{own}", names.join(" or "))
 }
 
 /// As `key.layout` spells it.

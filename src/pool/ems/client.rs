@@ -95,7 +95,7 @@ impl Ems {
     }
 }
 
-/// Asks one server about nothing, which is the smallest question and leaves nothing behind. `Ok` when it says so.
+/// Asks one server the smallest question, whose answer is known and which leaves nothing behind. `Ok` when it says so.
 ///
 /// # Errors
 /// [`PoolError`]; there is no limit to the time, which is the caller's.

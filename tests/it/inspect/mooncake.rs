@@ -77,7 +77,7 @@ async fn the_differing_field_is_named_with_the_key_to_change() {
         ),
         ("key.tp=2", "no key in the pool has shard 1, which will be asked for: compare key.tp"),
         ("key.preset=ascend-0.26", "they are those of key.preset = \"mooncake-store-0.22\""),
-        ("key.template={model}/{hash}", "are not spelled as mooncake-store-0.30 does"),
+        ("key.template={model}/{hash}", "\"mooncake-store-0.30\", without key.template"),
     ] {
         let found = check(&[sets(&master, &admin), vec![change.to_owned()]].concat());
         expect(&found, 3, &["BAD ", words, "pd-proxy: the pool is not as the configuration says"]);

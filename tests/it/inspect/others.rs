@@ -77,7 +77,7 @@ async fn memcache_with_other_keys_on_other_ports_or_away() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ems_servers_are_asked_about_nothing() {
+async fn ems_servers_are_asked_once_and_little() {
     let [good, slow] =
         [EmsLookup::start(anywhere()).await.unwrap(), EmsLookup::start(anywhere()).await.unwrap()];
     let sets = |servers: &[&EmsLookup]| {
@@ -85,7 +85,8 @@ async fn ems_servers_are_asked_about_nothing() {
         [set("pool.kind", "ems"), set("hash.scheme", "ems"), set("pool.addresses", servers.join(","))]
     };
     expect(&check(&sets(&[&good, &slow])), 0, &["EMS does not tell its keys"]);
-    assert_eq!(good.seen(), [Vec::<i64>::new()]);
+    let seen = good.seen();
+    assert!(seen.len() == 1 && seen[0].len() <= 1, "the smallest question: {seen:?}");
     slow.set(EmsHow::Hang);
     let words = format!(
         "BAD  EMS lookup server {} (pool.addresses): not reachable: no answer in 1000 ms",

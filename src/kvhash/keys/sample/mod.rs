@@ -21,8 +21,10 @@ use read::{Expect, Pattern, Reading};
 pub const MAX_SAMPLE_KEYS: usize = 512;
 /// Where a rank is missing, so many keys for each rank make it certain that it does not write.
 const KEYS_PER_RANK: usize = 16;
-/// Unreadable keys that are read by the templates of all other presets.
+/// Keys that are read by the templates of all other presets, too.
 const MAX_TRIED_KEYS: usize = 16;
+/// A key that is not read is worse than any surprise in one that is.
+const UNREAD_COST: usize = 100;
 /// Values of one field that are listed in a difference.
 const LISTED: usize = 4;
 
@@ -35,11 +37,11 @@ pub struct Judgement {
     pub fitting: usize,
     /// Fields in which the others differ, the most frequent first.
     pub differences: Vec<Difference>,
-    /// Keys that no template of the profile's kind reads.
+    /// Keys that the profile's template does not read.
     pub unread: usize,
-    /// One of them, to be shown.
+    /// One of these, or of all if there are none, to be shown.
     pub example: Option<String>,
-    /// Presets and layouts whose template reads those, where the profile's does not; the best ones.
+    /// If no key fits: presets and layouts whose templates read the keys better than the profile's; the best ones.
     pub written_by: Vec<(&'static str, Layout)>,
     /// Ranks that the profile asks for and that write nothing.
     pub absent: Vec<(Field, String)>,
@@ -115,10 +117,9 @@ pub fn judge(config: &KeyConfig, sample: &[String], whole: bool) -> Result<Judge
     }
     found.differences = reader.differences(differing);
     found.unread = unread.len();
-    found.example = unread.first().map(|key| (*key).clone());
-    if found.fitting == 0 && !unread.is_empty() {
-        unread.truncate(MAX_TRIED_KEYS);
-        found.written_by = written_by(config, &unread);
+    found.example = unread.first().copied().or(sample.first()).cloned();
+    if found.fitting == 0 {
+        found.written_by = written_by(config, &reader, &spread(sample));
     }
     if whole {
         found.absent = reader.absent(&ours);
@@ -167,6 +168,13 @@ impl Reader {
         let expect =
             (0..fields.len()).map(|index| expect(config, fields.get(index), index, &places, &digits));
         Self { pattern: Pattern::new(template, expect.collect(), end), places }
+    }
+
+    /// How badly these keys are read, and how many at all.
+    fn cost(&self, keys: &[&String]) -> (usize, usize) {
+        let costs: Vec<usize> =
+            keys.iter().filter_map(|key| self.pattern.read(key)).map(|reading| reading.cost).collect();
+        (costs.iter().sum::<usize>() + (keys.len() - costs.len()) * UNREAD_COST, costs.len())
     }
 
     fn is_whose(&self, index: usize) -> bool {
@@ -283,29 +291,32 @@ fn hash_digits(config: &KeyConfig, preset: &Preset) -> Vec<usize> {
     digits
 }
 
-/// The presets whose templates read these keys with the fewest surprises; none where none reads most of them.
-fn written_by(config: &KeyConfig, keys: &[&String]) -> Vec<(&'static str, Layout)> {
+/// A few of many, evenly taken.
+fn spread(sample: &[String]) -> Vec<&String> {
+    sample.iter().step_by(sample.len().div_ceil(MAX_TRIED_KEYS).max(1)).collect()
+}
+
+/// The presets whose templates read these keys with the fewest surprises; none where the profile's own reads them as well,
+/// or no other reads most of them.
+fn written_by(config: &KeyConfig, own: &Reader, keys: &[&String]) -> Vec<(&'static str, Layout)> {
     let layouts = [Layout::Whole, Layout::Layers, Layout::Gva, Layout::Shared];
     let rows = Preset::all().iter().flat_map(|row| layouts.map(|layout| (*row, layout)));
-    let mut best: (usize, Vec<(&'static str, Layout)>) = (usize::MAX, Vec::new());
+    let mut best: (usize, Vec<(&'static str, Layout)>) = (own.cost(keys).0, Vec::new());
     for (row, layout) in rows {
         let Some(template) = row.template(layout).ok().and_then(|text| Template::parse(text).ok()) else {
             continue;
         };
-        let reader = Reader::new(config, row, &template);
-        let costs: Vec<usize> =
-            keys.iter().filter_map(|key| reader.pattern.read(key)).map(|reading| reading.cost).collect();
-        if costs.len() * 2 <= keys.len() {
+        let (cost, read) = Reader::new(config, row, &template).cost(keys);
+        if read * 2 <= keys.len() || cost > best.0 {
             continue;
         }
-        // A key that is not read is worth more than any surprise in one that is.
-        let cost = costs.iter().sum::<usize>() + (keys.len() - costs.len()) * 100;
         if cost < best.0 {
             best = (cost, Vec::new());
+        } else if best.1.is_empty() {
+            // As good as the profile's own.
+            continue;
         }
-        if cost == best.0 {
-            best.1.push((row.name, layout));
-        }
+        best.1.push((row.name, layout));
     }
     best.1
 }
