@@ -27,6 +27,8 @@ pub mod fleet;
 #[cfg(feature = "gateway")]
 pub mod flights;
 #[cfg(feature = "gateway")]
+pub mod inspect;
+#[cfg(feature = "gateway")]
 pub mod intake;
 #[cfg(feature = "gateway")]
 pub mod keys;

@@ -11,7 +11,7 @@ pub struct Pool {
     pub kind: PoolKind,
     /// Its addresses, each `host:port`; several where it has standbys (Mooncake), or where each engine has its own (EMS).
     pub addresses: Vec<String>,
-    /// Mooncake: HTTP (admin) addresses of the masters, asked who leads.
+    /// Mooncake: HTTP (admin) addresses of the masters, asked who leads. MemCache: its `metrics_url`, for `check` alone.
     pub admins: Vec<String>,
     /// The longest that a request waits for it, ms; after that it is routed without.
     pub deadline_ms: u64,

@@ -30,6 +30,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "prompt",
         ],
     ),
+    ("inspect", &["config", "endpoint", "keys", "kvhash", "pool", "profile"]),
     (
         "relay",
         &[
@@ -59,7 +60,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "upstream",
         ],
     ),
-    ("demo", &["app", "cli", "config", "obs", "sim"]),
+    ("demo", &["app", "cli", "config", "kvhash", "obs", "pool", "sim"]),
 ];
 
 /// What pure modules may not name: sockets, clocks, randomness.

@@ -96,6 +96,14 @@ impl Ems {
     }
 }
 
+/// Asks one server the smallest question, whose answer is known and which leaves nothing behind. `Ok` when it says so.
+///
+/// # Errors
+/// [`PoolError`]; there is no limit to the time, which is the caller's.
+pub async fn check(server: &Endpoint) -> Result<(), PoolError> {
+    Server::new(server.clone()).ask(&[]).await.map(drop)
+}
+
 impl KvPool for Ems {
     fn name(&self) -> &'static str {
         "ems"

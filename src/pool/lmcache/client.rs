@@ -80,6 +80,16 @@ impl Lmcache {
         found.await?.map_err(|error| PoolError::Protocol(error.to_string()))
     }
 
+    /// The instances that are registered, and their hosts: from now on they go by these.
+    ///
+    /// # Errors
+    /// [`PoolError`]; there is no limit to the time, which is the caller's.
+    pub async fn instances(&self) -> Result<Vec<(Arc<str>, Arc<str>)>, PoolError> {
+        let body = exchange(self.http.get(self.url(self.settings.directory.instances_path()))).await?;
+        self.hosts.learn(&body).map_err(|error| PoolError::Protocol(error.to_string()))?;
+        Ok(self.hosts.all())
+    }
+
     /// Begins to learn where the instances are, if that may be news. No answer waits for it: until it is there,
     /// instances go by what was known, or by their names.
     fn locate(&self, found: &Found) {

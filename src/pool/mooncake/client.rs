@@ -79,6 +79,17 @@ pub struct LinkStatus {
     pub open: usize,
 }
 
+/// What a master says when it is greeted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Greeting {
+    /// The master.
+    pub master: Endpoint,
+    /// The argument list that it takes.
+    pub form: Form,
+    /// As [`Mooncake::service`] says it.
+    pub service: String,
+}
+
 #[derive(Debug)]
 struct Shared {
     config: MooncakeConfig,
@@ -118,14 +129,7 @@ impl Default for MooncakeConfig {
 impl Mooncake {
     /// Begins to connect; must be called inside a tokio runtime.
     pub fn new(config: MooncakeConfig) -> Mooncake {
-        let links = (0..config.connections.max(1)).map(|_| ArcSwapOption::empty()).collect();
-        let shared = Arc::new(Shared {
-            config,
-            links,
-            begin: AtomicUsize::new(0),
-            made: watch::Sender::new(0),
-            trouble: Mutex::new(PoolError::Unreachable("not connected yet".into())),
-        });
+        let shared = Arc::new(Shared::new(config));
         let mut keepers = JoinSet::new();
         for place in 0..shared.links.len() {
             keepers.spawn(keep(shared.clone(), place));
@@ -163,15 +167,8 @@ impl Mooncake {
     /// # Errors
     /// [`PoolError`].
     pub async fn service(&self) -> Result<String, PoolError> {
-        let (link, keys) = (self.shared.link()?, KeyBatch::default());
-        let (function, tenant) = (Function::ServiceReady, self.shared.config.tenant.as_str());
-        let ask = Ask { function, form: link.form, tenant, keys: &keys, indexes: &[] };
-        let reply = link.conn.ask(ask)?.reply().await?;
-        let version = match reply.error {
-            0 => wire::read_service(&reply.body),
-            code => Err(wire::rpc_error(code, &reply.body)),
-        };
-        version.map_err(|error| self.shared.judge(&link, error))
+        let link = self.shared.link()?;
+        self.shared.service(&link).await
     }
 
     async fn placements(&self, keys: &KeyBatch, indexes: &[u32]) -> Result<Vec<Placement>, PoolError> {
@@ -201,7 +198,40 @@ impl KeyStore for Mooncake {
     }
 }
 
+/// Greets the first of the masters that answers, for a person who asks: nothing is kept, and no key is touched.
+///
+/// # Errors
+/// [`PoolError`] within [`MooncakeConfig::connect_time`] and [`MooncakeConfig::patience`].
+pub async fn greet(config: MooncakeConfig) -> Result<Greeting, PoolError> {
+    let shared = Shared::new(config);
+    let link = shared.connect().await?;
+    let service = shared.service(&link).await?;
+    Ok(Greeting { master: link.master.clone(), form: link.form, service })
+}
+
 impl Shared {
+    fn new(config: MooncakeConfig) -> Shared {
+        Shared {
+            links: (0..config.connections.max(1)).map(|_| ArcSwapOption::empty()).collect(),
+            config,
+            begin: AtomicUsize::new(0),
+            made: watch::Sender::new(0),
+            trouble: Mutex::new(PoolError::Unreachable("not connected yet".into())),
+        }
+    }
+
+    async fn service(&self, link: &Link) -> Result<String, PoolError> {
+        let keys = KeyBatch::default();
+        let (function, tenant) = (Function::ServiceReady, self.config.tenant.as_str());
+        let ask = Ask { function, form: link.form, tenant, keys: &keys, indexes: &[] };
+        let reply = link.conn.ask(ask)?.reply().await?;
+        let version = match reply.error {
+            0 => wire::read_service(&reply.body),
+            code => Err(wire::rpc_error(code, &reply.body)),
+        };
+        version.map_err(|error| self.judge(link, error))
+    }
+
     /// The open connection with the fewest open questions.
     fn link(&self) -> Result<Arc<Link>, PoolError> {
         let links = self.links.iter().filter_map(|link| link.load_full());
