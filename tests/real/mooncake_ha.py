@@ -90,7 +90,7 @@ class Gateway(Serving):
         self.file = open(f"{rig.run}/gateway-{kind}.log", "w+", encoding="utf-8")
         self.process = subprocess.Popen(command, stdout=self.file, stderr=self.file)
         self.url = self.line(r"listening on (http://[0-9.:]+)")[1]
-        self.shows(block_names_known=1)
+        self.line("blocks can be named")
 
     def ask(self):
         """Tokens that the pool has of the prompt, None while that is not known."""
