@@ -5,12 +5,11 @@
 # before 0.3.13, listen on all addresses. Without one they do so, which is said.
 
 sites=${MOONCAKE_SITES:-${TMPDIR:-/tmp}/pd-mooncake}
-# Of a script that can't run here: nothing was compared. Any other failure is one.
-NOT_RUN=77
 net=pdmooncake$$
 inside=()
 started=()
 mkdir -p "$sites"
+. tests/real/fetch.sh
 
 cleanup() {
   local pid
@@ -19,59 +18,12 @@ cleanup() {
   [ ${#inside[@]} -eq 0 ] || ip netns del "$net" 2>/dev/null || true
 }
 trap cleanup EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
-
-# bounded SECONDS SCRIPT ARGUMENTS… : starts the calling script anew, to be ended after so many seconds
-bounded() {
-  local seconds=$1
-  shift
-  [ -z "${MOONCAKE_BOUNDED:-}" ] || return 0
-  MOONCAKE_BOUNDED=1 exec timeout --kill-after=15 "$seconds" "$@"
-}
-
-not_run() {
-  echo "NOT RUN: $*"
-  exit "$NOT_RUN"
-}
-
-# fetch WHAT COMMAND… : runs it with one more try. If it fails and the index does not even give what is always there,
-# the script can't run here; else that is a failure.
-fetch() {
-  local what=$1 tries
-  shift
-  for tries in 1 2; do
-    timeout 150 "$@" && return
-  done
-  rm -rf "$sites/reach"
-  if ! timeout 60 "$sites/venv/bin/pip" download --quiet --disable-pip-version-check --retries 1 --no-deps --dest "$sites/reach" six; then
-    not_run "no package index can be reached, and $what is not here yet"
-  fi
-  echo "$what can't be had although the package index answers" >&2
-  exit 1
-}
-
-# The Python that fetches and fills.
-venv() {
-  [ -x "$sites/venv/bin/pip" ] || python3 -m venv --clear "$sites/venv"
-}
-
-# debian PACKAGE… : installs those that are missing
-debian() {
-  local package missing=()
-  for package; do
-    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
-  done
-  [ ${#missing[@]} -eq 0 ] && return
-  apt-get update -qq || true
-  fetch "${missing[*]}" apt-get install -y -qq --no-install-recommends "${missing[@]}"
-}
 
 # package DIRECTORY NAME : unpacks a package of the index, unless it is there
 package() {
   [ -d "$sites/$1" ] && return
   rm -rf "$sites/$1.part"
-  fetch "$2" "$sites/venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --target "$sites/$1.part" "$2"
+  fetch reaches_python "$2" "$pip" install --quiet --disable-pip-version-check --no-deps --target "$sites/$1.part" "$2"
   mv "$sites/$1.part" "$sites/$1"
 }
 
@@ -84,8 +36,8 @@ etcd() {
   (
     cd "$sites/etcd.part"
     apt-get download -qq etcd-server 2>/dev/null || {
-      apt-get update -qq || true
-      fetch etcd-server apt-get download -qq etcd-server
+      timeout 120 apt-get update -qq || true
+      fetch reaches_debian etcd-server apt-get download -qq etcd-server
     }
     dpkg -x etcd-server_*.deb .
   )

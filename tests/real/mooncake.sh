@@ -4,8 +4,9 @@
 #
 #   tests/real/mooncake.sh [VERSION…]      default: every argument list and every form of the replica list
 #
-# Fetches what it needs (masters.sh), some 40 MB for each version. MOONCAKE_VERSIONS names versions, too; MOONCAKE_RUN is run
-# in place of the comparison, as a bench. Half a minute for each version; ended after MOONCAKE_SECONDS.
+# Fetches what it needs (fetch.sh, masters.sh), some 40 MB for each version. MOONCAKE_VERSIONS names versions, too; MOONCAKE_RUN is run
+# in place of the comparison, before masters with keys as engines write them. Half a minute for each version; ended after
+# MOONCAKE_SECONDS.
 # Exit status 0: all equal; 77: NOT RUN, as no package index can be reached.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -14,8 +15,13 @@ bounded "${MOONCAKE_SECONDS:-900}" tests/real/mooncake.sh "$@"
 versions=("$@")
 [ $# -gt 0 ] || read -ra versions <<<"${MOONCAKE_VERSIONS:-0.3.13.post1 0.3.12.post1 0.3.11.post1 0.3.10.post2 0.3.8 0.3.7.post2}"
 rpc=50931 admin=50932 keys=20000 hosts=127.0.0.2,127.0.0.3
+put=$keys
+if [ -n "${MOONCAKE_RUN:-}" ]; then
+  keys=1024 put=@$sites/keys
+  printf 'some/model@pcp0@dcp0@head_or_tp_rank:0@pp_rank:0@group:0@%064x\n' $(seq 0 $((keys - 1))) | head -c -1 >"$sites/keys"
+fi
 
-venv
+venv "$sites/venv"
 debian "${libraries[@]}" curl
 tests=$(cargo test --locked --no-run --test it --message-format=json |
   python3 -c 'import json, sys
@@ -36,8 +42,8 @@ for version in "${versions[@]}"; do
   esac
   start "$log" "$site/mooncake/mooncake_master" "${flags[@]}"
   master=$last
-  wait_for "$master" "$log" "${inside[@]}" curl -sf -m 1 "http://127.0.0.1:$admin/health"
-  start "$sites/fill.log" "$sites/venv/bin/python" tests/real/mooncake_fill.py "127.0.0.1:$rpc" "$ready" "$hosts" "$keys"
+  wait_for "$master" "$log" "${inside[@]}" curl -sf -m 1 --noproxy "*" "http://127.0.0.1:$admin/health"
+  start "$sites/fill.log" "$python" tests/real/mooncake_fill.py "127.0.0.1:$rpc" "$ready" "$hosts" "$put"
   wait_for "$last" "$sites/fill.log" test -e "$ready"
   [ "$(cat "$ready")" = "$keys" ]
   MOONCAKE_RPC=127.0.0.1:$rpc MOONCAKE_ADMIN=127.0.0.1:$admin MOONCAKE_HOSTS=$hosts MOONCAKE_VERSION=$version \
@@ -46,4 +52,4 @@ for version in "${versions[@]}"; do
   [ -n "${MOONCAKE_RUN:-}" ] || grep -q '^test result: ok. 1 passed' "$sites/run.log"
   stop "$last" "$master"
 done
-echo "all equal: ${versions[*]}"
+[ -n "${MOONCAKE_RUN:-}" ] || echo "all equal: ${versions[*]}"

@@ -4,21 +4,22 @@
 #
 #   tests/real/mooncake_ha.sh [VERSION]      default: 0.3.13.post1
 #
-# Fetches what it needs (masters.sh). Two minutes; ended after MOONCAKE_SECONDS. Exit status 0: all as it should be; 77: NOT RUN,
-# as no package index can be reached.
+# Fetches what it needs (fetch.sh, masters.sh); PD_PROXY names a program that is built. Two minutes; ended after
+# MOONCAKE_SECONDS. Exit status 0: all as it should be; 77: NOT RUN, as no package index can be reached.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/real/masters.sh
 bounded "${MOONCAKE_SECONDS:-600}" tests/real/mooncake_ha.sh "$@"
 
-venv
+venv "$sites/venv"
 debian "${libraries[@]}"
 etcd
 master_of "${1:-0.3.13.post1}"
+program=${PD_PROXY:-target/debug/pd-proxy}
 # With the tests' dependencies, as they are built before.
-cargo test --locked --no-run --test it
+[ -n "${PD_PROXY:-}" ] || cargo test --locked --no-run --test it
 namespace
 rm -rf "$sites/ha"
 mkdir -p "$sites/ha"
-LD_LIBRARY_PATH=$libs PYTHONPATH=$site "${inside[@]}" "$sites/venv/bin/python" tests/real/mooncake_ha.py --gateway target/debug/pd-proxy \
+no_proxy="*" LD_LIBRARY_PATH=$libs PYTHONPATH=$site "${inside[@]}" "$python" tests/real/mooncake_ha.py --gateway "$program" \
   --etcd "$etcd" --master "$site/mooncake/mooncake_master" --run "$sites/ha"
