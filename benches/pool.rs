@@ -1,13 +1,15 @@
 //! What asking a Mooncake master costs: our own work for 1 024 keys, and whole exchanges over RPC and over HTTP.
 //!
 //! Exchanges are with a simulated master in this process, or with a real one whose `MOONCAKE_RPC` and `MOONCAKE_ADMIN`
-//! (`host:port`) are given and which has the keys `k-0`, `k-1`, … (`tests/real/mooncake.sh` fills one so).
+//! (`host:port`) are given and which has the keys of `engine_key`:
+//! `MOONCAKE_RUN="cargo bench --bench pool" tests/real/mooncake.sh 0.3.13.post1` starts and fills one so.
 
 use std::hint::black_box;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use futures_util::future::try_join_all;
 use pd_proxy::endpoint::Endpoint;
 use pd_proxy::kvhash::keys::KeyBatch;
 use pd_proxy::pool::KeyStore;
@@ -24,15 +26,15 @@ const SIZES: [u32; 3] = [1, 64, 1024];
 const HOSTS: u32 = 16;
 
 /// As long as the keys that engines write.
-fn simulated_key(number: u32) -> String {
+fn engine_key(number: u32) -> String {
     format!("some/model@pcp0@dcp0@head_or_tp_rank:0@pp_rank:0@group:0@{number:064x}")
 }
 
-fn batch(count: u32, key: impl Fn(u32) -> String) -> KeyBatch {
+fn batch(count: u32) -> KeyBatch {
     let mut batch = KeyBatch::default();
     for number in 0..count {
         // A batch takes many more.
-        let _ = batch.push(0, &key(number));
+        let _ = batch.push(0, &engine_key(number));
     }
     batch
 }
@@ -46,7 +48,7 @@ fn held(number: u32) -> Held {
 fn wire(c: &mut Criterion) {
     let mut group = c.benchmark_group("mooncake_wire");
     for count in SIZES {
-        let keys = batch(count, simulated_key);
+        let keys = batch(count);
         let indexes: Vec<u32> = (0..count).collect();
         let answer = write_replicas(MooncakeSpec::default(), &(0..count).map(held).collect::<Vec<_>>());
         let function = Function::BatchGetReplicaList;
@@ -57,25 +59,25 @@ fn wire(c: &mut Criterion) {
             b.iter(|| {
                 out.clear();
                 let written = write_request(&mut out, call, black_box(&keys), &indexes);
-                (written.is_ok(), read_answer(black_box(&answer), indexes.len()))
+                assert!(written.is_ok());
+                read_answer(black_box(&answer), indexes.len()).map(|placements| placements.len())
             });
         });
     }
     group.finish();
 }
 
-/// A master to ask: where it is, how its keys are called, and the simulated one if there is no other.
+/// A master to ask: where it is, and the simulated one if there is no other.
 struct Asked {
     rpc: Endpoint,
     admin: Endpoint,
-    key: fn(u32) -> String,
     _simulated: Option<(Master, AdminPort)>,
 }
 
 fn asked(runtime: &Runtime) -> Result<Asked, Box<dyn std::error::Error>> {
     if let (Ok(rpc), Ok(admin)) = (std::env::var("MOONCAKE_RPC"), std::env::var("MOONCAKE_ADMIN")) {
         let (rpc, admin) = (Endpoint::parse(&rpc)?, Endpoint::parse(&admin)?);
-        return Ok(Asked { rpc, admin, key: |number| format!("k-{number}"), _simulated: None });
+        return Ok(Asked { rpc, admin, _simulated: None });
     }
     let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let (master, port) = runtime.block_on(async {
@@ -84,11 +86,18 @@ fn asked(runtime: &Runtime) -> Result<Asked, Box<dyn std::error::Error>> {
         Ok::<_, std::io::Error>((master, port))
     })?;
     for number in 0..1024 {
-        master.hold(&simulated_key(number), held(number));
+        master.hold(&engine_key(number), held(number));
     }
     let endpoint = |addr: SocketAddr| Endpoint { host: addr.ip().to_string(), port: addr.port() };
     let (rpc, admin) = (endpoint(master.addr()), endpoint(port.addr()));
-    Ok(Asked { rpc, admin, key: simulated_key, _simulated: Some((master, port)) })
+    Ok(Asked { rpc, admin, _simulated: Some((master, port)) })
+}
+
+/// How many of the keys are there, asked as the gateway does it: in as many parts as the store wants, side by side.
+async fn found(store: &dyn KeyStore, keys: &KeyBatch, indexes: &[u32]) -> usize {
+    let parts = indexes.chunks(store.batch_keys()).map(|part| store.locate(keys, part));
+    let answers = try_join_all(parts).await.unwrap_or_default();
+    answers.iter().flatten().filter(|placement| placement.present && !placement.places.is_empty()).count()
 }
 
 /// Whole exchanges, JSON included.
@@ -108,12 +117,12 @@ fn exchanges(c: &mut Criterion) {
     let mut group = c.benchmark_group("mooncake_exchange");
     group.measurement_time(Duration::from_secs(3));
     for count in SIZES {
-        let keys = batch(count, asked.key);
+        let keys = batch(count);
         let indexes: Vec<u32> = (0..count).collect();
         group.throughput(Throughput::Elements(u64::from(count)));
         for (name, store) in stores {
             group.bench_function(BenchmarkId::new(name, count), |b| {
-                b.iter(|| runtime.block_on(store.locate(&keys, &indexes)));
+                b.iter(|| assert_eq!(runtime.block_on(found(store, &keys, &indexes)), indexes.len()));
             });
         }
     }

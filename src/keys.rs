@@ -188,7 +188,8 @@ fn listing(
     Listing::new(&hashed, spelling.as_ref())
 }
 
-fn asker(config: &Config) -> Result<Asker, KeysError> {
+/// A client for the engines' control routes.
+pub(crate) fn asker(config: &Config) -> Result<Asker, reqwest::Error> {
     let client = Client::builder()
         .no_proxy()
         .redirect(reqwest::redirect::Policy::none())
@@ -205,9 +206,9 @@ fn asker(config: &Config) -> Result<Asker, KeysError> {
 }
 
 /// What the engines say, and which could not be asked.
-async fn published(asker: &Asker, engines: &[Endpoint]) -> (Vec<Published>, Vec<String>) {
+pub(crate) async fn published(asker: &Asker, engines: &[Endpoint]) -> (Vec<Published>, Vec<String>) {
     let authorization = asker.authorization.as_ref();
-    let asked = engines.iter().map(|e| facts::fetch(&asker.client, e, authorization, exchange::ASK_TIME));
+    let asked = engines.iter().map(|e| facts::fetch(&asker.client, e, authorization, asker.time));
     let mut published = Vec::new();
     let mut away = Vec::new();
     for (engine, answer) in engines.iter().zip(join_all(asked).await) {

@@ -3,14 +3,19 @@
 use std::process::ExitCode;
 
 use pd_proxy::app::{self, App, Signals};
-use pd_proxy::cli::{self, Command, KeysArgs, ServeArgs};
-use pd_proxy::config::{self, Config, LogFormat, report};
-use pd_proxy::keys;
+use pd_proxy::cli::{self, CheckArgs, Command, KeysArgs, ServeArgs};
+use pd_proxy::config::{self, Config, LogFormat, PoolKind, report};
 use pd_proxy::obs::log;
+use pd_proxy::{inspect, keys};
 use tokio::runtime::{Builder, Runtime};
 
-/// A command that could not be carried out: what to print and the exit code.
-struct Failure(String);
+/// A command that was not carried out, or found something wrong: what to print and the exit code.
+struct Failure(String, u8);
+
+/// The gateway would not start, or a command has nothing to print.
+const FAILED: u8 = 1;
+/// `check`: the configuration is good, and the pool is away or not what it says.
+const POOL_DIFFERS: u8 = 3;
 
 fn main() -> ExitCode {
     let outcome = match cli::parse_from(std::env::args_os()) {
@@ -18,9 +23,9 @@ fn main() -> ExitCode {
         Ok(Command::Check(args)) => check(&args),
         Ok(Command::Keys(args)) => keys(&args),
         #[cfg(feature = "sim")]
-        Ok(Command::Demo(args)) => pd_proxy::demo::run(&args).map_err(|e| Failure(e.to_string())),
+        Ok(Command::Demo(args)) => pd_proxy::demo::run(&args).map_err(failure),
         #[cfg(feature = "sim")]
-        Ok(Command::Sim(args)) => pd_proxy::demo::run_engine(&args).map_err(|e| Failure(e.to_string())),
+        Ok(Command::Sim(args)) => pd_proxy::demo::run_simulator(&args).map_err(failure),
         Err(e) => {
             // clap prints help and version through the same door, with code 0.
             let _ = e.print();
@@ -29,43 +34,59 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure(message)) => {
+        Err(Failure(message, code)) => {
             eprintln!("{message}");
-            ExitCode::FAILURE
+            ExitCode::from(code)
         }
     }
 }
 
 fn serve(args: &ServeArgs) -> Result<(), Failure> {
-    let loaded = Config::load(args, &config::process_env()).map_err(|e| Failure(e.to_string()))?;
+    let loaded = Config::load(args, &config::process_env()).map_err(failure)?;
     let config = loaded.config;
     let _log = log::init(level(config.log.level), config.log.format == LogFormat::Json);
     raise_open_files();
-    let failed = |e: &dyn std::error::Error| Failure(format!("pd-proxy: {e}"));
-    runtime(config.server.workers).map_err(|e| failed(&e))?.block_on(async {
-        let app = App::build(&config).await.map_err(|e| failed(&e))?;
-        let signals = Signals::install().map_err(|e| failed(&e))?;
+    runtime(config.server.workers).map_err(named)?.block_on(async {
+        let app = App::build(&config).await.map_err(named)?;
+        let signals = Signals::install().map_err(named)?;
         announce(&app, &config);
         app::serve_until_signal(app, signals).await;
         Ok(())
     })
 }
 
-fn check(args: &ServeArgs) -> Result<(), Failure> {
-    let loaded = Config::load(args, &config::process_env()).map_err(|e| Failure(e.to_string()))?;
+/// Prints the configuration, then what the pool says to it.
+fn check(args: &CheckArgs) -> Result<(), Failure> {
+    let loaded = Config::load(&args.serve, &config::process_env()).map_err(failure)?;
     print!("{}", report::render(&loaded));
-    pd_proxy::profile::refuse_early(&loaded.config).map_err(|e| Failure(format!("pd-proxy: {e}")))
+    pd_proxy::profile::refuse_early(&loaded.config).map_err(named)?;
+    if args.offline || loaded.config.pool.kind == PoolKind::Off {
+        return Ok(());
+    }
+    let found = runtime(1).map_err(named)?.block_on(inspect::run(&loaded)).map_err(named)?;
+    print!("\n{found}");
+    let differs = || Failure("pd-proxy: the pool is not as the configuration says".to_owned(), POOL_DIFFERS);
+    if found.good() { Ok(()) } else { Err(differs()) }
+}
+
+/// An error as it is.
+fn failure(error: impl std::fmt::Display) -> Failure {
+    Failure(error.to_string(), FAILED)
+}
+
+/// An error that does not say whose it is.
+fn named(error: impl std::fmt::Display) -> Failure {
+    Failure(format!("pd-proxy: {error}"), FAILED)
 }
 
 /// Prints the report in any case; a prompt that can't be known is a failure to scripts.
 fn keys(args: &KeysArgs) -> Result<(), Failure> {
     let loaded = Config::load(&args.configuration(), &config::process_env());
-    let loaded = loaded.map_err(|e| Failure(e.to_string()))?;
-    let failed = |e: &dyn std::error::Error| Failure(format!("pd-proxy: {e}"));
-    let report = runtime(1).map_err(|e| failed(&e))?.block_on(keys::run(args, &loaded));
-    let report = report.map_err(|e| failed(&e))?;
+    let loaded = loaded.map_err(failure)?;
+    let report = runtime(1).map_err(named)?.block_on(keys::run(args, &loaded));
+    let report = report.map_err(named)?;
     print!("{report}");
-    if report.exact() { Ok(()) } else { Err(Failure("the prompt's tokens can't be known here".to_owned())) }
+    if report.exact() { Ok(()) } else { Err(failure("the prompt's tokens can't be known here")) }
 }
 
 /// One thread needs no scheduler between threads.

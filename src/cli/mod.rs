@@ -8,7 +8,7 @@ mod sim;
 
 pub use keys::{KeysArgs, KeysFormat};
 #[cfg(feature = "sim")]
-pub use sim::{DemoArgs, SimArgs, SimConnector, SimRole};
+pub use sim::{DemoArgs, SimArgs, SimConnector, SimMooncakeArgs, SimOther, SimRelease, SimRole};
 
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
@@ -19,16 +19,32 @@ use std::path::PathBuf;
 pub enum Command {
     /// Run the gateway; the default when no command is given
     Serve(ServeArgs),
-    /// Print the merged configuration with the origin of each value, and exit
-    Check(ServeArgs),
+    /// Print the merged configuration with the origin of each value, ask the configured pool, and exit
+    #[command(
+        after_help = "Exit codes: 0 good, 1 the gateway would not start, 2 a flag that does not exist, \
+        3 the configuration is good and the pool is away or has other keys."
+    )]
+    Check(CheckArgs),
     /// Print a prompt's tokens, block hashes and pool keys, and exit
     Keys(Box<KeysArgs>),
     /// Run the gateway in front of simulated engines, to try it out
     #[cfg(feature = "sim")]
     Demo(DemoArgs),
-    /// Run one simulated engine
+    /// Run one simulated engine, or a simulated Mooncake master
     #[cfg(feature = "sim")]
-    Sim(SimArgs),
+    Sim(Box<SimArgs>),
+}
+
+/// Flags of `check`.
+#[derive(Args, Clone, Debug, Default)]
+#[command(args_override_self = true)]
+pub struct CheckArgs {
+    /// Ask nobody: neither the pool nor prefillers
+    #[arg(long, help_heading = "Configuration")]
+    pub offline: bool,
+    /// What a gateway is started with
+    #[command(flatten)]
+    pub serve: ServeArgs,
 }
 
 /// An OpenAI-compatible gateway for prefill/decode-disaggregated LLM serving on vLLM.

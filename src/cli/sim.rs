@@ -1,7 +1,8 @@
-//! Flags of the demo and of the engine simulator.
+//! Flags of the demo and of the simulators.
 
 use crate::config::Level;
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
+use std::path::PathBuf;
 
 /// Flags of `demo`.
 #[derive(Args, Clone, Debug)]
@@ -23,9 +24,13 @@ pub struct DemoArgs {
     pub log_level: Level,
 }
 
-/// Flags of `sim`: one simulated engine.
+/// Flags of `sim`: one simulated engine, or what the command behind it says.
 #[derive(Args, Clone, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct SimArgs {
+    /// Something other than an engine
+    #[command(subcommand)]
+    pub other: Option<SimOther>,
     /// Address to listen on
     #[arg(long, default_value = "127.0.0.1")]
     pub host: String,
@@ -62,6 +67,75 @@ pub struct SimArgs {
     /// Name of the environment variable that holds the key to ask for
     #[arg(long, value_name = "VARIABLE")]
     pub api_key_env: Option<String>,
+}
+
+/// What can be simulated beside engines.
+#[derive(Clone, Debug, Subcommand)]
+pub enum SimOther {
+    /// A Mooncake master: its RPC and its HTTP port, with keys that you give it
+    Mooncake(SimMooncakeArgs),
+}
+
+/// Flags of `sim mooncake`.
+#[derive(Args, Clone, Debug)]
+pub struct SimMooncakeArgs {
+    /// Address to listen on
+    #[arg(long, default_value = "127.0.0.1")]
+    pub host: String,
+    /// Port of the RPC; 0 takes any free one
+    #[arg(long, default_value_t = 50051)]
+    pub port: u16,
+    /// HTTP (admin) port; 0 takes any free one
+    #[arg(long, value_name = "PORT", default_value_t = 9003)]
+    pub admin_port: u16,
+    /// The release whose bytes it speaks
+    #[arg(long, value_enum, default_value_t = SimRelease::V0_3_13)]
+    pub release: SimRelease,
+    /// A file with the keys that it has, one per line
+    #[arg(long, value_name = "FILE", help_heading = "Keys")]
+    pub keys: Option<PathBuf>,
+    /// So many keys of its own beside them: key-0, key-1, …
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Keys")]
+    #[arg(value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+    pub fill: u32,
+    /// Where the objects are said to lie
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:17000", help_heading = "Keys")]
+    pub segment: String,
+    /// Answer questions about keys so late, ms
+    #[arg(long, value_name = "MS", default_value_t = 0, help_heading = "Trouble")]
+    pub delay_ms: u64,
+    /// Read questions and never answer, as a process that was stopped
+    #[arg(long, help_heading = "Trouble")]
+    pub deaf: bool,
+    /// Close the connection instead of answering a question about keys
+    #[arg(long, conflicts_with = "delay_ms", help_heading = "Trouble")]
+    pub hang_up: bool,
+    /// Be a standby of the master at this RPC address: the RPC port is closed
+    #[arg(long, value_name = "HOST:PORT", help_heading = "Trouble")]
+    pub standby_of: Option<String>,
+}
+
+/// Releases of Mooncake that differ on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SimRelease {
+    /// 0.3.7
+    #[value(name = "0.3.7")]
+    V0_3_7,
+    /// 0.3.8
+    #[value(name = "0.3.8")]
+    V0_3_8,
+    /// 0.3.9 and 0.3.10
+    #[value(name = "0.3.9")]
+    V0_3_9,
+    /// 0.3.11
+    #[value(name = "0.3.11")]
+    V0_3_11,
+    /// 0.3.12
+    #[value(name = "0.3.12")]
+    V0_3_12,
+    /// 0.3.13 and later
+    #[value(name = "0.3.13")]
+    V0_3_13,
 }
 
 /// The legs a simulated engine serves.

@@ -3,7 +3,8 @@ use crate::config::{Config, Env, Level, Loaded, Origin, Policy, Tokens};
 
 fn serve(line: &str) -> ServeArgs {
     match parse_from(line.split_whitespace()).unwrap() {
-        Command::Serve(args) | Command::Check(args) => args,
+        Command::Serve(args) => args,
+        Command::Check(args) => args.serve,
         other => panic!("{other:?}"),
     }
 }
@@ -220,7 +221,7 @@ fn commands_are_told_apart() {
     else {
         panic!()
     };
-    assert_eq!(args.config, [PathBuf::from("a.toml"), PathBuf::from("b.toml")]);
+    assert_eq!(args.serve.config, [PathBuf::from("a.toml"), PathBuf::from("b.toml")]);
 }
 
 #[test]

@@ -167,6 +167,16 @@ pub enum Problem {
         /// The entry.
         text: String,
     },
+    /// Several addresses of a service that has one.
+    #[error(
+        "pool.addresses lists {count}, and pool.kind = {kind} has one: no standby of it is known, give the address that leads to the service"
+    )]
+    OneAddress {
+        /// The kind of pool.
+        kind: &'static str,
+        /// How many are listed.
+        count: usize,
+    },
     /// An entry of `events.endpoints` that is none.
     #[error(
         "events.endpoints: `{text}` is no prefiller with its address: expected host:port=tcp://host:port, as in p1:8001=tcp://p1:5557 tcp://p1:5558 with a replay socket"

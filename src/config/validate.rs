@@ -153,6 +153,7 @@ impl Config {
             ("pool.fresh_ms", pool.fresh_ms, 0, MAX_MS),
             ("pool.connections", u64::from(pool.connections), 1, MAX_CONNECTIONS),
             ("pool.least_tokens", u64::from(pool.least_tokens), 0, MAX_COUNT),
+            ("pool.chunk_tokens", u64::from(pool.chunk_tokens), 0, MAX_BLOCK_TOKENS),
             ("events.port", u64::from(events.port), 1, u64::from(u16::MAX)),
             ("events.replay_port", u64::from(events.replay_port), 0, u64::from(u16::MAX)),
             ("events.ranks", u64::from(events.ranks), 1, MAX_RANKS),
@@ -184,6 +185,11 @@ impl Config {
             invalid.extend(key.roots.is_empty().then(|| lacks("key.roots")));
         } else if pool.addresses.is_empty() {
             invalid.push(lacks("pool.addresses"));
+        }
+        let several = matches!(pool.kind, PoolKind::Mooncake | PoolKind::MooncakeHttp | PoolKind::Ems);
+        if pool.addresses.len() > 1 && !several && pool.kind != PoolKind::Ucm {
+            let count = pool.addresses.len();
+            invalid.push(("pool.addresses", Problem::OneAddress { kind: value, count }));
         }
         let by_tokens = matches!(pool.kind, PoolKind::Ems | PoolKind::LmcacheController);
         invalid.extend((key.preset.is_none() && !by_tokens).then(|| lacks("key.preset")));
@@ -364,5 +370,34 @@ mod tests {
             config.server.port = 0;
         });
         assert_eq!(found, Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_service_without_standbys_has_one_address() {
+        let found = |kind| {
+            messages(|config| {
+                config.pool.kind = kind;
+                config.pool.addresses = vec!["h:1".to_owned(), "h:2".to_owned()];
+                config.prompt.tokens = Tokens::Engine;
+                config.key.preset = Some("lmcache".to_owned());
+                config.key.model = Some("m".to_owned());
+                config.hash.block_tokens = 128;
+            })
+        };
+        for kind in [PoolKind::Mooncake, PoolKind::MooncakeHttp, PoolKind::Ems] {
+            assert_eq!(found(kind), Vec::<String>::new(), "{}", kind.name());
+        }
+        for kind in [
+            PoolKind::Memcache,
+            PoolKind::MemcacheHttp,
+            PoolKind::LmcacheController,
+            PoolKind::LmcacheCoordinator,
+        ] {
+            let [only] = &found(kind)[..] else { panic!("one problem with {}", kind.name()) };
+            assert!(
+                only.starts_with(&format!("pool.addresses lists 2, and pool.kind = {}", kind.name())),
+                "{only}"
+            );
+        }
     }
 }

@@ -14,12 +14,13 @@ use crate::config::Config;
 use crate::endpoint::Endpoint;
 use crate::intake::{Facts, Naming};
 use crate::kvhash;
-use crate::kvhash::keys::{Connector, KeyProfile, Preset, Refusal};
+use crate::kvhash::keys::{Connector, KeyConfig, KeyProfile, Preset, Refusal};
 use crate::kvhash::scheme::Hasher;
 
 use agree::Known;
 pub use agree::{Contradiction, Said};
 pub use files::{FilesError, prompter};
+pub use scheme::lmcache_chunk_tokens;
 
 /// What one engine publishes, and its name.
 #[derive(Clone, Debug)]
@@ -106,6 +107,17 @@ pub fn naming(config: &Config, published: &[Published]) -> Result<Naming, Troubl
     }
     let engine_hasher = scheme::of_engine(config, &known)?.map(|scheme| Hasher::new(&scheme)).transpose()?;
     Ok(Naming { hasher, engine_hasher, keys, version: known.version, models: known.models })
+}
+
+/// What is known of the pool's keys, to compare them with those that are there; None when no `key.preset` is set.
+///
+/// # Errors
+/// As [`naming`].
+pub fn key_config(config: &Config, published: &[Published]) -> Result<Option<KeyConfig>, Trouble> {
+    let known = agree::known(config, published)?;
+    let hasher = Hasher::new(&scheme::of(config, &known)?)?;
+    let keys = keys::config(config, &known)?;
+    Ok(keys.map(|keys| KeyConfig { hash_bytes: Some(hasher.hash_bytes()), ..keys }))
 }
 
 /// Whether a pool's keys are made of what is hashed, by the release that makes them.

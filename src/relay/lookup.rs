@@ -1,8 +1,9 @@
 //! Which blocks of a prompt exist already, and where: asked before it is routed.
 //!
-//! Two sources, each of which may be missing: the pool, which is asked, and what prefillers told in KV events, which is
-//! looked up here and waits for nothing.
+//! Two sources, each of which may be missing: the pool, which is asked within its deadline, and what prefillers told in KV
+//! events, which is looked up here and waits for nothing. Both know blocks by their hashes, which are made once.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -10,17 +11,20 @@ use smallvec::SmallVec;
 
 use crate::intake::{Naming, Prompts};
 use crate::kvhash::BlockHash;
-use crate::kvhash::keys::{Ask as Keys, KeyBatch, PromptBlocks};
+use crate::kvhash::keys::batch::MAX_BATCH_KEYS;
+use crate::kvhash::keys::{Ask as Keys, KeyBatch, KeyProfile, PromptBlocks};
 use crate::obs::Meters;
 use crate::obs::events::HeldMeter;
 use crate::pool::events::held::{Heard, Held, heard};
 use crate::pool::events::watch::SharedIndex;
-use crate::pool::{Gate, Lookup, Question, Verdict};
+use crate::pool::{Gate, Inquiry, Lookup, PoolError, Question, Verdict};
 use crate::prompt::{Prompt, Reason};
 use crate::relay::ask::Ask;
 
-/// Prompts above this take a millisecond and more to hash, in tokens: they are worked on beside the runtime.
+/// Work that takes a millisecond and more, in tokens to be hashed: it is done beside the runtime.
 const ASIDE_TOKENS: usize = 64 << 10;
+/// Writing a key takes as long as hashing so many tokens.
+const KEY_TOKENS: usize = 9;
 
 /// What the gateway asks about prompts, and whom.
 #[derive(Debug)]
@@ -47,6 +51,8 @@ pub struct Told {
 /// What was found of a prompt.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
+    /// The prompt's blocks, as engines know them; empty where they can't be named.
+    pub blocks: Blocks,
     /// The pool's answer; `None` when there is no pool, or the blocks have no keys.
     pub pool: Option<Lookup>,
     /// What prefillers hold in memory of their own, the longest in HBM first, by the number of their
@@ -55,6 +61,15 @@ pub struct Found {
     pub held: Option<SmallVec<[Held; 4]>>,
     /// Leading tokens that prefillers put into a pool by their own word, which does not say what was evicted since.
     pub told_tokens: u32,
+}
+
+/// The full blocks of a prompt.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Blocks {
+    /// Their 64-bit hashes, as in KV events.
+    pub hashes: Arc<[u64]>,
+    /// Tokens of each.
+    pub tokens: u32,
 }
 
 /// Who says what a pool has.
@@ -90,80 +105,79 @@ impl Found {
     }
 }
 
-/// A prompt's blocks, and what was told of them.
-struct Named {
-    /// For the pool; or why it can't be asked.
-    question: Option<Result<Question, Reason>>,
-    heard: Option<Heard>,
-}
-
 impl Finder {
     /// What exists of a request's prompt; `None` when its blocks can't be named.
     pub async fn look_up(&self, ask: &Ask, prompt: &Prompt) -> Option<Found> {
-        let began = Instant::now();
         let unasked = |reason: Reason| self.meters.pool_unasked(reason.name());
-        let Named { question, heard } = self.name(ask, prompt).await.map_err(unasked).ok()?;
+        let naming = self.prompts.naming().ok_or(Reason::Unnamed).map_err(unasked).ok()?;
+        let work = Work {
+            naming: naming.clone(),
+            tokens: prompt.tokens.clone(),
+            model: ask.shape.model.clone(),
+            salt: ask.body.get("cache_salt").and_then(|salt| salt.as_str().map(Cow::into_owned)),
+            told: self.events.clone(),
+        };
+        let salt = work.salt.clone();
+        let Named { hashes, blocks, heard } = if prompt.tokens.len() <= ASIDE_TOKENS {
+            work.run()
+        } else {
+            let aside = tokio::task::spawn_blocking(|| work.run()).await;
+            aside.map_err(|_| unasked(Reason::Limit)).ok()?
+        };
+        let question = hashes.and_then(|hashes| inquiry(naming, (prompt.tokens.clone(), hashes), salt));
         let pool = match (&self.pool, question) {
-            (Some(gate), Some(Ok(question))) => {
-                let lookup = gate.ask(Arc::new(question)).await;
+            (Some(gate), Ok(inquiry)) => {
+                let began = Instant::now();
+                let lookup = gate.ask(inquiry).await;
                 self.meters.pool(gate.name(), lookup.verdict.name(), began.elapsed());
                 Some(lookup)
             }
-            (_, Some(Err(reason))) => {
+            (_, Err(reason)) => {
                 unasked(reason);
                 None
             }
-            _ => None,
+            (None, Ok(_)) => None,
         };
         let told_tokens = heard.as_ref().map_or(0, |heard| heard.told_tokens);
         let held = heard.map(|heard| heard.held);
-        Some(Found { pool, held, told_tokens })
-    }
-
-    async fn name(&self, ask: &Ask, prompt: &Prompt) -> Result<Named, Reason> {
-        let naming = self.prompts.naming().ok_or(Reason::Unnamed)?;
-        let text = |key| ask.body.get(key).and_then(|value| value.as_str().map(std::borrow::Cow::into_owned));
-        let job = Job {
-            naming,
-            tokens: prompt.tokens.clone(),
-            model: ask.shape.model.clone(),
-            salt: text("cache_salt"),
-            pooled: self.pool.is_some(),
-            told: self.events.clone(),
-        };
-        if prompt.tokens.len() <= ASIDE_TOKENS {
-            return Ok(job.run());
-        }
-        tokio::task::spawn_blocking(|| job.run()).await.map_err(|_| Reason::Limit)
+        Some(Found { blocks, pool, held, told_tokens })
     }
 }
 
-/// The work on one prompt.
-struct Job {
+/// The work on one prompt before anybody is asked.
+struct Work {
     naming: Arc<Naming>,
     tokens: Arc<[u32]>,
     model: Option<String>,
     salt: Option<String>,
-    pooled: bool,
     told: Option<Arc<Told>>,
 }
 
-impl Job {
-    /// Where blocks can be named for one of both alone, the other goes without.
+/// A prompt's blocks, and what was told of them.
+struct Named {
+    /// As `[hash]` says; or why they have none.
+    hashes: Result<Arc<[BlockHash]>, Reason>,
+    blocks: Blocks,
+    heard: Option<Heard>,
+}
+
+impl Work {
+    /// Where blocks can be named for one of both sources alone, the other goes without.
     fn run(self) -> Named {
         let (naming, model, salt) = (&self.naming, self.model.as_deref(), self.salt.as_deref());
-        let needed = self.pooled || naming.engine_hasher.is_none();
-        let hashes = if needed { naming.hashes(&self.tokens, model, salt) } else { Ok(Vec::new()) };
-        let heard = self.told.as_ref().and_then(|told| {
-            let of_engine = naming.engine_hashes(&self.tokens, model, salt).ok()?;
-            let same = || hashes.as_deref().ok();
-            of_engine.as_deref().or_else(same).map(|hashes| told.heard(naming, hashes))
-        });
-        let question = match hashes {
-            Ok(hashes) => self.pooled.then(|| question(naming, self.tokens, hashes, salt)),
-            Err(reason) => Some(Err(reason)),
+        let hashes: Result<Arc<[BlockHash]>, Reason> =
+            naming.hashes(&self.tokens, model, salt).map(Into::into);
+        let of_engine = naming.engine_hashes(&self.tokens, model, salt);
+        let of_engine: Option<&[BlockHash]> = match &of_engine {
+            Ok(Some(own)) => Some(own),
+            Ok(None) => hashes.as_deref().ok(),
+            Err(_) => None,
         };
-        Named { question, heard }
+        let tokens = u32::try_from(naming.engine_hasher().block_tokens().get()).unwrap_or(u32::MAX);
+        let blocks = of_engine
+            .map(|hashes| Blocks { hashes: hashes.iter().map(BlockHash::event_u64).collect(), tokens });
+        let heard = self.told.as_ref().zip(of_engine).map(|(told, hashes)| told.heard(naming, hashes));
+        Named { blocks: blocks.unwrap_or_default(), hashes, heard }
     }
 }
 
@@ -181,22 +195,49 @@ fn best(held: &[Held]) -> u32 {
     held.iter().map(|it| it.own_tokens).max().unwrap_or(0)
 }
 
-/// Hashes and keys of a prompt, for the pool.
-fn question(
+/// What the pool is to be asked. Its keys are not written yet: that takes time, and the gate knows whether it is worth it.
+fn inquiry(
+    naming: Arc<Naming>,
+    (tokens, hashes): (Arc<[u32]>, Arc<[BlockHash]>),
+    salt: Option<String>,
+) -> Result<Inquiry, Reason> {
+    let keys = naming.keys.as_ref().map_or(0, |profile| keys_of(profile, tokens.len()));
+    if keys > MAX_BATCH_KEYS {
+        return Err(Reason::TooLong);
+    }
+    let aside = keys.saturating_mul(KEY_TOKENS) > ASIDE_TOKENS;
+    // The last hash stands for all that hashes depend on: the adapter, and the salt where they separate it.
+    let last = hashes.last().map(|hash| hash.to_string());
+    let context = [last, salt.clone()];
+    let named = tokens.clone();
+    let form = move || {
+        let keys = Arc::new(keys_with(&naming, &hashes, (named.len(), salt.as_deref()))?);
+        Ok(Question { tokens: named, hashes, keys })
+    };
+    Ok(Inquiry { tokens, context, aside, form: Box::new(form) })
+}
+
+/// The keys of a prompt of `tokens` tokens, whose blocks have these hashes; none for a pool without keys.
+fn keys_with(
     naming: &Naming,
-    tokens: Arc<[u32]>,
-    hashes: Vec<BlockHash>,
-    salt: Option<&str>,
-) -> Result<Question, Reason> {
+    hashes: &[BlockHash],
+    (tokens, salt): (usize, Option<&str>),
+) -> Result<KeyBatch, PoolError> {
     let mut keys = KeyBatch::default();
     if let Some(profile) = &naming.keys {
-        let prompt_tokens = u32::try_from(tokens.len()).map_err(|_| Reason::TooLong)?;
-        let salt = salt.unwrap_or("");
-        let blocks = PromptBlocks { salt, ..PromptBlocks::new(&hashes, prompt_tokens) };
-        // More keys than any batch takes, or a hash that is not the profile's, which the start has ruled out.
-        profile.keys_of_prompt(&blocks, Keys::Needed, &mut keys).map_err(|_| Reason::TooLong)?;
+        let prompt_tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
+        let blocks = PromptBlocks { salt: salt.unwrap_or(""), ..PromptBlocks::new(hashes, prompt_tokens) };
+        // More bytes than any batch takes, or a hash that is not the profile's, which the start has ruled out.
+        let written = profile.keys_of_prompt(&blocks, Keys::Needed, &mut keys);
+        written.map_err(|error| PoolError::TooLarge(error.to_string()))?;
     }
-    Ok(Question { tokens, hashes: hashes.into(), keys: Arc::new(keys) })
+    Ok(keys)
+}
+
+/// About how many keys a prompt of `tokens` tokens has.
+fn keys_of(profile: &KeyProfile, tokens: usize) -> usize {
+    let blocks = tokens.checked_div(profile.block_tokens() as usize).unwrap_or(0);
+    blocks.saturating_mul(profile.keys_per_block())
 }
 
 #[cfg(test)]
@@ -208,7 +249,7 @@ mod tests {
     fn what_was_told_of_a_pool_counts_where_the_pool_gave_no_answer() {
         let presence = Presence { hit_tokens: 32, ..Presence::default() };
         let pool = |verdict| Some(Lookup { verdict, presence: presence.clone() });
-        let found = |pool, told_tokens| Found { pool, told_tokens, held: None }.pooled();
+        let found = |pool, told_tokens| Found { pool, told_tokens, ..Found::default() }.pooled();
         assert_eq!(found(pool(Verdict::Known), 64), Some((32, Teller::Pool)));
         assert_eq!(found(pool(Verdict::Partial), 0), Some((32, Teller::Pool)));
         assert_eq!(found(pool(Verdict::TimedOut), 64), Some((64, Teller::Events)));

@@ -326,7 +326,7 @@ impl Core {
             }
         }
         if let Some(pool) = self.pool.as_ref().filter(|_| self.fills_pool) {
-            pool.store(job.keys.iter().copied().zip(job.prints.iter().copied()));
+            pool.store_prompt(&job.prompt.tokens, job.prompt.salt, &job.keys, &job.prints);
         }
         let (local, external) = (job.local_hits * self.block_tokens, job.pool_hits * self.block_tokens);
         self.sources.local_cache_hit += local as u64;

@@ -47,7 +47,7 @@ pub use engine::Engine;
 pub use faults::{Fault, How, Match, What};
 pub use hub::Seen;
 pub use ledger::Ledger;
-pub use pool::Pool;
+pub use pool::{Mirror, Pool};
 pub use spec::{Connector, EngineSpec, Role, Tokenizing};
 
 #[cfg(test)]

@@ -1,13 +1,24 @@
 //! A KV store shared by engines of one process: whole blocks by chained hash, least recently used first out.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Told what a store gains and loses, so that another can show the same under other names. It must not call the store.
+pub trait Mirror: fmt::Debug + Send + Sync {
+    /// The whole blocks of a prompt are stored now, one under each of `keys`; `salt` is 0 for a prompt without one.
+    fn stored(&self, prompt: &[u32], salt: u64, keys: &[u64]);
+
+    /// A block is not stored any more.
+    fn dropped(&self, key: u64);
+}
 
 /// The store behind [`super::Connector::Pool`]. Keys are chained block hashes (salt and tokens), values block content.
 #[derive(Debug)]
 pub struct Pool {
     inner: Mutex<Inner>,
     capacity_blocks: usize,
+    mirror: Option<Arc<dyn Mirror>>,
 }
 
 #[derive(Debug, Default)]
@@ -27,7 +38,13 @@ impl Pool {
     /// A store of at most `capacity_blocks` blocks.
     #[must_use]
     pub fn new(capacity_blocks: usize) -> Pool {
-        Pool { inner: Mutex::default(), capacity_blocks: capacity_blocks.max(1) }
+        Pool { inner: Mutex::default(), capacity_blocks: capacity_blocks.max(1), mirror: None }
+    }
+
+    /// The same, and `mirror` is told of every change.
+    #[must_use]
+    pub fn mirrored(self, mirror: Arc<dyn Mirror>) -> Pool {
+        Pool { mirror: Some(mirror), ..self }
     }
 
     /// Blocks held now.
@@ -44,7 +61,9 @@ impl Pool {
 
     /// Forgets everything.
     pub fn clear(&self) {
-        *self.lock() = Inner::default();
+        let mut inner = self.lock();
+        let gone = std::mem::take(&mut *inner);
+        gone.by_key.into_keys().for_each(|key| self.lost(key));
     }
 
     /// Contents of the leading blocks of `keys` that are held; they become the most recently used.
@@ -63,13 +82,33 @@ impl Pool {
     /// Stores `(key, content)` pairs, dropping the oldest blocks beyond the capacity.
     pub fn store(&self, blocks: impl IntoIterator<Item = (u64, u64)>) {
         let mut inner = self.lock();
+        self.put(&mut inner, blocks);
+    }
+
+    /// Stores the blocks of a prompt: as [`Pool::store`], and the mirror hears of the prompt.
+    pub fn store_prompt(&self, prompt: &[u32], salt: u64, keys: &[u64], prints: &[u64]) {
+        let mut inner = self.lock();
+        if let Some(mirror) = &self.mirror {
+            mirror.stored(prompt, salt, keys);
+        }
+        self.put(&mut inner, keys.iter().copied().zip(prints.iter().copied()));
+    }
+
+    fn put(&self, inner: &mut Inner, blocks: impl IntoIterator<Item = (u64, u64)>) {
         for (key, print) in blocks {
             inner.put(key, print);
             if inner.by_key.len() > self.capacity_blocks
                 && let Some((_, oldest)) = inner.by_age.pop_first()
             {
                 inner.by_key.remove(&oldest);
+                self.lost(oldest);
             }
+        }
+    }
+
+    fn lost(&self, key: u64) {
+        if let Some(mirror) = &self.mirror {
+            mirror.dropped(key);
         }
     }
 
@@ -92,6 +131,32 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(Debug, Default)]
+    struct Seen(Mutex<(Vec<u32>, Vec<u64>)>);
+
+    impl Mirror for Seen {
+        fn stored(&self, prompt: &[u32], _salt: u64, keys: &[u64]) {
+            let mut seen = self.0.lock().unwrap();
+            seen.0.extend(prompt);
+            seen.1.extend(keys);
+        }
+
+        fn dropped(&self, key: u64) {
+            self.0.lock().unwrap().1.retain(|held| *held != key);
+        }
+    }
+
+    #[test]
+    fn a_mirror_shows_what_is_held() {
+        let seen = Arc::new(Seen::default());
+        let pool = Pool::new(3).mirrored(seen.clone());
+        pool.store_prompt(&[7, 8, 9], 0, &[1, 2], &[10, 20]);
+        pool.store_prompt(&[7, 7], 0, &[3, 4], &[30, 40]);
+        assert_eq!(*seen.0.lock().unwrap(), (vec![7, 8, 9, 7, 7], vec![2, 3, 4]));
+        pool.clear();
+        assert!(seen.0.lock().unwrap().1.is_empty());
+    }
 
     #[test]
     fn leading_blocks_only_and_oldest_out() {

@@ -8,6 +8,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("codec", &[]),
     ("kvhash", &["codec"]),
     ("endpoint", &[]),
+    ("flights", &[]),
     ("route", &[]),
     ("error", &[]),
     ("dialect", &["codec", "error", "route"]),
@@ -16,9 +17,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("obs", &["dialect"]),
     ("fleet", &["endpoint", "obs", "route"]),
     ("upstream", &["codec", "fleet"]),
-    ("intake", &["codec", "dialect", "endpoint", "kvhash", "prompt"]),
-    ("pool", &["codec", "endpoint", "kvhash"]),
-    ("pools", &["config", "endpoint", "kvhash", "pool"]),
+    ("intake", &["codec", "dialect", "endpoint", "flights", "kvhash", "prompt"]),
+    ("pool", &["codec", "endpoint", "flights", "kvhash"]),
+    ("pools", &["config", "endpoint", "kvhash", "pool", "profile"]),
     ("profile", &["codec", "config", "dialect", "endpoint", "intake", "kvhash", "prompt"]),
     ("proof", &["config", "endpoint", "fleet", "intake", "profile", "relay"]),
     ("listeners", &["config", "endpoint", "fleet", "obs", "pool", "relay"]),
@@ -29,6 +30,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "prompt",
         ],
     ),
+    ("inspect", &["config", "endpoint", "keys", "kvhash", "pool", "profile"]),
     (
         "relay",
         &[
@@ -58,7 +60,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "upstream",
         ],
     ),
-    ("demo", &["app", "cli", "config", "obs", "sim"]),
+    ("demo", &["app", "cli", "config", "kvhash", "obs", "pool", "sim"]),
 ];
 
 /// What pure modules may not name: sockets, clocks, randomness.

@@ -6,7 +6,7 @@
 #
 #   tests/real/pool.sh [CONNECTOR…]      default: mooncake-store multi; the first gets all cases, further ones a few
 #
-# Needs what run.sh needs, and a master from 0.3.12 on; five minutes. Exit status 0: all as it should be.
+# Needs what run.sh needs, and a master from 0.3.12 on; five minutes. PD_PROXY names a program that is built. Exit status 0: all as it should be.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 rig=$PWD/../shared/rigs/vllm
@@ -14,7 +14,9 @@ rig=$PWD/../shared/rigs/vllm
 . "$rig/env.sh"
 [ -x "$VENV/bin/vllm" ] || "$rig/setup.sh"
 [ $# -gt 0 ] || set -- mooncake-store multi
-cargo build --locked
+program=${PD_PROXY:-target/debug/pd-proxy}
+# With the tests' dependencies, as they are built before.
+[ -n "${PD_PROXY:-}" ] || cargo test --locked --no-run --test it
 trap '"$rig/stop.sh" prefill decode master >/dev/null' EXIT
 # Emptying an engine's own cache is for developers.
 export DEV_MODE=1 EXTRA="--enable-auto-tool-choice --tool-call-parser hermes" HASHSEED=0
@@ -24,7 +26,7 @@ cases=all
 for connector; do
   echo "== $connector, $cases cases"
   "$rig/start_pair.sh" "$connector"
-  "$VENV/bin/python" tests/real/pool.py --gateway target/debug/pd-proxy --model "$MODEL_DIR" --block "$BLOCK" \
+  "$VENV/bin/python" tests/real/pool.py --gateway "$program" --model "$MODEL_DIR" --block "$BLOCK" \
     --prefill "127.0.0.1:$P_PORT" --decode "127.0.0.1:$D_PORT" --cases "$cases" --sim 8399 --pid "$RUN/master.pid" \
     --master "127.0.0.1:${MC_PORT:-50151}" --store "127.0.0.1:${MC_METRICS:-19003}" \
     --restart "'$rig/start_pair.sh' '$connector'"

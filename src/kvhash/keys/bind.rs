@@ -94,6 +94,31 @@ impl Bound {
     }
 }
 
+/// The texts of a template's values at a place, in the order of [`Template::values`]: empty for those of a part that is
+/// left out, for the hash, and for what comes with the request.
+pub(super) fn texts(template: &Template, names: &Names<'_>, shape: &KvShape, at: &Place) -> Vec<String> {
+    let binder = Binder { names, shape, at };
+    let mut texts = Vec::new();
+    for node in template.nodes() {
+        let (nodes, kept) = match node {
+            Node::Part(inner) => {
+                let first = inner.iter().find_map(|node| match node {
+                    Node::Value(field, _) => Some(*field),
+                    _ => None,
+                });
+                (inner.as_slice(), first.is_some_and(|field| !binder.is_idle(field)))
+            }
+            other => (std::slice::from_ref(other), true),
+        };
+        texts.extend(nodes.iter().filter_map(|node| match node {
+            Node::Value(field, form) if kept => Some(binder.written(*field, *form)),
+            Node::Value(..) => Some(String::new()),
+            Node::Text(_) | Node::Part(_) => None,
+        }));
+    }
+    texts
+}
+
 struct Binder<'a> {
     names: &'a Names<'a>,
     shape: &'a KvShape,
@@ -134,11 +159,13 @@ impl Binder<'_> {
             }));
         } else if let Some(late) = late(field) {
             out.push(Piece::Late(late));
-        } else if let Some(number) = self.number(field) {
-            push_text(out, &written(number, form));
         } else {
-            push_text(out, &self.text(field));
+            push_text(out, &self.written(field, form));
         }
+    }
+
+    fn written(&self, field: Field, form: Form) -> String {
+        self.number(field).map_or_else(|| self.text(field), |number| written(number, form))
     }
 
     fn text(&self, field: Field) -> String {

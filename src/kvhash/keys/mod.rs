@@ -13,6 +13,7 @@ pub mod preset;
 pub mod profile;
 pub mod ranks;
 pub mod refuse;
+pub mod sample;
 pub mod template;
 pub mod ucm;
 pub mod version;

@@ -408,7 +408,7 @@ fn bind_groups(config: &KeyConfig, template: &Template) -> Result<(Vec<Group>, u
 }
 
 /// The shape with its one group spelled out, and without what this version does not look at.
-fn with_group(config: &KeyConfig) -> KvShape {
+pub(super) fn with_group(config: &KeyConfig) -> KvShape {
     let mut shape = config.shape.clone();
     if shape.groups.is_empty() {
         shape.groups.push(KvGroup { block_tokens: shape.block_tokens, ..KvGroup::default() });

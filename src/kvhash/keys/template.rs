@@ -172,6 +172,12 @@ const FIELDS: [(&str, Field); 22] = [
 ];
 
 impl Field {
+    /// Its name in templates.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        FIELDS.iter().find(|(_, field)| *field == self).map_or("", |(name, _)| name)
+    }
+
     /// Whether the value is a number.
     #[must_use]
     pub fn is_number(self) -> bool {

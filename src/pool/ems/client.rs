@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::server::Server;
 use crate::endpoint::Endpoint;
 use crate::kvhash::{BlockHash, ems};
-use crate::pool::{Answer, KvPool, Near, PoolError, Presence, Question, Tier};
+use crate::pool::{Answer, KvPool, MAX_HOSTS, Near, PoolError, Presence, Question, Tier};
 
 /// Bytes of an EMS hash.
 const HASH_BYTES: usize = size_of::<i64>();
@@ -80,6 +80,7 @@ impl Ems {
             }
         }
         near.sort_by_key(|near| std::cmp::Reverse(near.tokens));
+        near.truncate(MAX_HOSTS);
         match (near.first(), trouble) {
             (None, Some(error)) if !answered => Err(error),
             (longest, _) => {
@@ -93,6 +94,14 @@ impl Ems {
             u32::try_from(blocks.saturating_mul(self.settings.block_tokens.get())).unwrap_or(u32::MAX);
         if tokens < self.settings.least_tokens { 0 } else { tokens }
     }
+}
+
+/// Asks one server the smallest question, whose answer is known and which leaves nothing behind. `Ok` when it says so.
+///
+/// # Errors
+/// [`PoolError`]; there is no limit to the time, which is the caller's.
+pub async fn check(server: &Endpoint) -> Result<(), PoolError> {
+    Server::new(server.clone()).ask(&[]).await.map(drop)
 }
 
 impl KvPool for Ems {

@@ -12,4 +12,4 @@ mod server;
 pub mod socket;
 pub mod zmtp;
 
-pub use client::{Ems, EmsSettings};
+pub use client::{Ems, EmsSettings, check};

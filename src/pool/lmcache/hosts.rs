@@ -65,6 +65,14 @@ impl Hosts {
         self.lock().by_instance.get(instance).unwrap_or(instance).clone()
     }
 
+    /// All that are known, by name.
+    pub(super) fn all(&self) -> Vec<(Arc<str>, Arc<str>)> {
+        let mut all: Vec<_> =
+            self.lock().by_instance.iter().map(|(name, host)| (name.clone(), host.clone())).collect();
+        all.sort();
+        all
+    }
+
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -60,7 +60,7 @@ pub struct KeySample {
     pub seen: usize,
     /// There may be more than were read.
     pub more: bool,
-    /// The first of them.
+    /// Some of them, evenly spread over the list: it may be sorted.
     pub keys: Vec<String>,
 }
 
@@ -142,7 +142,8 @@ impl Admin {
         let text = if whole { &*text } else { text.rsplit_once('\n').map_or("", |(lines, _)| lines) };
         let keys = text.lines().filter(|line| !line.is_empty());
         let seen = keys.clone().count();
-        Ok(KeySample { seen, more: !whole, keys: keys.take(most).map(str::to_owned).collect() })
+        let keys = keys.step_by(seen.div_ceil(most.max(1)).max(1)).map(str::to_owned).collect();
+        Ok(KeySample { seen, more: !whole, keys })
     }
 
     /// `GET path`, at most about `limit_bytes` of it.

@@ -79,6 +79,17 @@ pub struct LinkStatus {
     pub open: usize,
 }
 
+/// What a master says when it is greeted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Greeting {
+    /// The master.
+    pub master: Endpoint,
+    /// The argument list that it takes.
+    pub form: Form,
+    /// As [`Mooncake::service`] says it.
+    pub service: String,
+}
+
 #[derive(Debug)]
 struct Shared {
     config: MooncakeConfig,
@@ -96,6 +107,8 @@ struct Link {
     conn: Conn,
     form: Form,
     master: Endpoint,
+    /// Its place in the list of masters; none when another one told of it.
+    at: Option<usize>,
 }
 
 impl Default for MooncakeConfig {
@@ -116,14 +129,7 @@ impl Default for MooncakeConfig {
 impl Mooncake {
     /// Begins to connect; must be called inside a tokio runtime.
     pub fn new(config: MooncakeConfig) -> Mooncake {
-        let links = (0..config.connections.max(1)).map(|_| ArcSwapOption::empty()).collect();
-        let shared = Arc::new(Shared {
-            config,
-            links,
-            begin: AtomicUsize::new(0),
-            made: watch::Sender::new(0),
-            trouble: Mutex::new(PoolError::Unreachable("not connected yet".into())),
-        });
+        let shared = Arc::new(Shared::new(config));
         let mut keepers = JoinSet::new();
         for place in 0..shared.links.len() {
             keepers.spawn(keep(shared.clone(), place));
@@ -161,15 +167,8 @@ impl Mooncake {
     /// # Errors
     /// [`PoolError`].
     pub async fn service(&self) -> Result<String, PoolError> {
-        let (link, keys) = (self.shared.link()?, KeyBatch::default());
-        let (function, tenant) = (Function::ServiceReady, self.shared.config.tenant.as_str());
-        let ask = Ask { function, form: link.form, tenant, keys: &keys, indexes: &[] };
-        let reply = link.conn.ask(ask)?.reply().await?;
-        let version = match reply.error {
-            0 => wire::read_service(&reply.body),
-            code => Err(wire::rpc_error(code, &reply.body)),
-        };
-        version.map_err(|error| self.shared.judge(&link, error))
+        let link = self.shared.link()?;
+        self.shared.service(&link).await
     }
 
     async fn placements(&self, keys: &KeyBatch, indexes: &[u32]) -> Result<Vec<Placement>, PoolError> {
@@ -199,7 +198,40 @@ impl KeyStore for Mooncake {
     }
 }
 
+/// Greets the first of the masters that answers, for a person who asks: nothing is kept, and no key is touched.
+///
+/// # Errors
+/// [`PoolError`] within [`MooncakeConfig::connect_time`] and [`MooncakeConfig::patience`].
+pub async fn greet(config: MooncakeConfig) -> Result<Greeting, PoolError> {
+    let shared = Shared::new(config);
+    let link = shared.connect().await?;
+    let service = shared.service(&link).await?;
+    Ok(Greeting { master: link.master.clone(), form: link.form, service })
+}
+
 impl Shared {
+    fn new(config: MooncakeConfig) -> Shared {
+        Shared {
+            links: (0..config.connections.max(1)).map(|_| ArcSwapOption::empty()).collect(),
+            config,
+            begin: AtomicUsize::new(0),
+            made: watch::Sender::new(0),
+            trouble: Mutex::new(PoolError::Unreachable("not connected yet".into())),
+        }
+    }
+
+    async fn service(&self, link: &Link) -> Result<String, PoolError> {
+        let keys = KeyBatch::default();
+        let (function, tenant) = (Function::ServiceReady, self.config.tenant.as_str());
+        let ask = Ask { function, form: link.form, tenant, keys: &keys, indexes: &[] };
+        let reply = link.conn.ask(ask)?.reply().await?;
+        let version = match reply.error {
+            0 => wire::read_service(&reply.body),
+            code => Err(wire::rpc_error(code, &reply.body)),
+        };
+        version.map_err(|error| self.judge(link, error))
+    }
+
     /// The open connection with the fewest open questions.
     fn link(&self) -> Result<Arc<Link>, PoolError> {
         let links = self.links.iter().filter_map(|link| link.load_full());
@@ -213,7 +245,7 @@ impl Shared {
         match &error {
             // Another master leads.
             PoolError::Refused(_) if !leads => {
-                self.begin.fetch_add(1, Ordering::Relaxed);
+                self.pass_over(link.at);
                 link.conn.close(error.clone());
             }
             // Perhaps the version has changed: the next connection finds out.
@@ -224,6 +256,14 @@ impl Shared {
             _ => {}
         }
         error
+    }
+
+    /// Begins behind a master the next time; once, however many questions it fails at the same time.
+    fn pass_over(&self, at: Option<usize>) {
+        if let Some(at) = at {
+            let next = (at + 1) % self.config.masters.len().max(1);
+            let _ = self.begin.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
+        }
     }
 
     fn trouble(&self) -> PoolError {
@@ -239,7 +279,7 @@ impl Shared {
     async fn connect(&self) -> Result<Link, PoolError> {
         for admin in &self.config.admins {
             if let Ok(Some(leader)) = admin.leader().await
-                && let Ok(link) = self.link_to(&leader).await
+                && let Ok(link) = self.link_to(&leader, None).await
             {
                 return Ok(link);
             }
@@ -250,7 +290,7 @@ impl Shared {
         for turn in 0..masters.len() {
             let at = begin.wrapping_add(turn) % masters.len();
             let Some(master) = masters.get(at) else { continue };
-            match self.link_to(master).await {
+            match self.link_to(master, Some(at)).await {
                 Ok(link) => {
                     self.begin.store(at, Ordering::Relaxed);
                     return Ok(link);
@@ -261,7 +301,7 @@ impl Shared {
         Err(why)
     }
 
-    async fn link_to(&self, master: &Endpoint) -> Result<Link, PoolError> {
+    async fn link_to(&self, master: &Endpoint, at: Option<usize>) -> Result<Link, PoolError> {
         let limits = Limits { in_flight: self.config.in_flight.max(1), patience: self.config.patience };
         let link = async {
             let tcp = TcpStream::connect((master.host.as_str(), master.port)).await;
@@ -269,7 +309,7 @@ impl Shared {
             let tcp = tcp.map_err(|error| PoolError::Unreachable(error.to_string()))?;
             let conn = Conn::over(tcp, limits);
             let form = negotiate(&conn, &self.config.tenant).await?;
-            Ok(Link { conn, form, master: master.clone() })
+            Ok(Link { conn, form, master: master.clone(), at })
         };
         let late =
             || PoolError::Unreachable(format!("no answer in {} ms", self.config.connect_time.as_millis()));
@@ -347,5 +387,23 @@ mod tests {
         let pauses: Vec<_> = (0..64).map(|_| jittered(FIRST_PAUSE)).collect();
         assert!(pauses.iter().all(|pause| (FIRST_PAUSE / 2..=FIRST_PAUSE).contains(pause)));
         assert!(pauses.iter().any(|pause| *pause != pauses[0]));
+    }
+
+    #[test]
+    fn a_master_that_fails_two_questions_at_once_is_passed_over_once() {
+        let masters = vec![Endpoint { host: "h".to_owned(), port: 1 }; 3];
+        let shared = Shared {
+            config: MooncakeConfig { masters, ..MooncakeConfig::default() },
+            links: Box::default(),
+            begin: AtomicUsize::new(0),
+            made: watch::Sender::new(0),
+            trouble: Mutex::new(PoolError::Busy),
+        };
+        shared.pass_over(Some(0));
+        shared.pass_over(Some(0));
+        shared.pass_over(None);
+        assert_eq!(shared.begin.load(Ordering::Relaxed), 1);
+        (1..3).for_each(|at| shared.pass_over(Some(at)));
+        assert_eq!(shared.begin.load(Ordering::Relaxed), 0, "behind the last comes the first");
     }
 }

@@ -1,4 +1,4 @@
-//! `/batch_query_keys`, with the limits and the fault of the real ones.
+//! `/batch_query_keys`, `/get_all_keys` and `/health`, with the limits and the fault of the real ones.
 
 use std::fmt::Write;
 use std::io;
@@ -56,6 +56,17 @@ async fn serve(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
 }
 
 fn answer(shared: &Shared, target: &str) -> (&'static str, String) {
+    match target {
+        "/health" => {
+            let health = r#"{"role":"unknown","service_ready":true,"status":"ok"}"#;
+            return ("200 OK", health.to_owned());
+        }
+        "/get_all_keys" => {
+            let inner = lock(&shared.inner);
+            return ("200 OK", inner.objects.keys().map(|key| format!("{key}\n")).collect());
+        }
+        _ => {}
+    }
     let Some(list) = target.strip_prefix("/batch_query_keys?keys=") else {
         return ("404 Not Found", String::new());
     };

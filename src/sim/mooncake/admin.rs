@@ -1,5 +1,6 @@
 //! The admin port of a simulated master: its state, its keys, and the question about many keys.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io;
 use std::net::SocketAddr;
@@ -11,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use super::codec::{Arguments, Held, Medium, NOT_FOUND, Replica};
-use super::{Mooncake, Shared};
+use super::{Mooncake, Shared, Standing, State};
 use crate::sim::hub::lock;
 
 /// Longest head of a request: some 200 000 keys.
@@ -86,8 +87,9 @@ fn page(shared: &Shared, target: &str) -> Option<String> {
     let state = lock(&shared.state);
     let later = state.spec.arguments == Arguments::Tenant;
     match target.split_once('?').unwrap_or((target, "")) {
-        ("/health", _) => Some(json!({"status": "ok", "role": "leader", "service_ready": true}).to_string()),
+        ("/health", _) => Some(health(&state.standing).to_string()),
         ("/kv_events/status", _) if later => Some(json!({"enabled": false}).to_string()),
+        ("/get_segments_detail", _) if later => Some(segments(&state).to_string()),
         ("/get_all_keys", _) => Some(state.objects.keys().map(|key| format!("{key}\n")).collect()),
         ("/batch_query_keys", query) => {
             let keys = query.strip_prefix("keys=")?.split(',');
@@ -101,6 +103,29 @@ fn page(shared: &Shared, target: &str) -> Option<String> {
         }
         _ => None,
     }
+}
+
+fn health(standing: &Standing) -> Value {
+    let (role, state, leader) = match standing {
+        Standing::Leader => ("leader", "serving", Value::Null),
+        Standing::WarmingUp => ("leader", "leader_warmup", Value::Null),
+        Standing::Standby(leader) if leader.is_empty() => ("standby", "standby", Value::Null),
+        Standing::Standby(leader) => ("standby", "standby", leader.as_str().into()),
+    };
+    let ready = *standing == Standing::Leader;
+    json!({"status": "ok", "role": role, "ha_state": state, "service_ready": ready, "leader_address": leader})
+}
+
+/// One per place in memory that an object lies on.
+fn segments(state: &State) -> Value {
+    let replicas = state.objects.values().flat_map(|held| match held {
+        Held::Object(replicas) => replicas.as_slice(),
+        Held::Error(_) => &[],
+    });
+    let places: BTreeSet<&str> =
+        replicas.filter(|r| r.medium == Medium::Memory).map(|r| r.place.as_str()).collect();
+    let segment = |place| json!({"segment_name": place, "te_endpoint": place, "client_id": place});
+    places.into_iter().map(segment).collect()
 }
 
 fn described(held: Option<&Held>, later: bool) -> Value {

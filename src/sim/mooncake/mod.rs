@@ -26,6 +26,8 @@ pub use codec::{
 const HEAD_BYTES: usize = 20;
 /// Largest question that is read.
 const MAX_BODY_BYTES: usize = 256 << 20;
+/// Questions that are remembered.
+const MAX_ASKED: usize = 65_536;
 /// Failures in the script.
 const MAX_MISHAPS: usize = 1024;
 /// An answer that announces more than anybody has.
@@ -54,6 +56,18 @@ pub enum Mishap {
     Error(u8),
     /// One entry less than keys.
     Short,
+}
+
+/// What a master's admin port says of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Standing {
+    /// It leads.
+    #[default]
+    Leader,
+    /// It leads, and does not answer about keys yet.
+    WarmingUp,
+    /// Another leads, at this RPC address; empty if it knows of none. Its own RPC port should be closed.
+    Standby(String),
 }
 
 /// A question that was read.
@@ -85,6 +99,9 @@ struct State {
     spec: MooncakeSpec,
     objects: HashMap<String, Held>,
     mishaps: VecDeque<Mishap>,
+    /// What happens to questions when the script is at its end.
+    always: Option<Mishap>,
+    standing: Standing,
     deaf: bool,
     asked: Vec<Asked>,
     connections: usize,
@@ -105,6 +122,8 @@ impl Mooncake {
             spec,
             objects: HashMap::new(),
             mishaps: VecDeque::new(),
+            always: None,
+            standing: Standing::Leader,
             deaf: false,
             asked: Vec::new(),
             connections: 0,
@@ -131,6 +150,33 @@ impl Mooncake {
     /// Stores anything.
     pub fn hold(&self, key: &str, held: Held) {
         lock(&self.shared.state).objects.insert(key.to_owned(), held);
+    }
+
+    /// Forgets an object.
+    pub fn remove(&self, key: &str) {
+        lock(&self.shared.state).objects.remove(key);
+    }
+
+    /// What is stored under a key.
+    #[must_use]
+    pub fn held(&self, key: &str) -> Option<Held> {
+        lock(&self.shared.state).objects.get(key).cloned()
+    }
+
+    /// Objects that are stored.
+    #[must_use]
+    pub fn objects(&self) -> usize {
+        lock(&self.shared.state).objects.len()
+    }
+
+    /// What the admin port says from now on.
+    pub fn stand(&self, standing: Standing) {
+        lock(&self.shared.state).standing = standing;
+    }
+
+    /// What happens to every question with keys that the script leaves alone.
+    pub fn always(&self, mishap: Option<Mishap>) {
+        lock(&self.shared.state).always = mishap;
     }
 
     /// Adds a failure to the script, of which each question with keys takes one.
@@ -162,7 +208,7 @@ impl Mooncake {
         self.shared.gate.open()
     }
 
-    /// The questions read so far.
+    /// The first questions that were read.
     #[must_use]
     pub fn asked(&self) -> Vec<Asked> {
         lock(&self.shared.state).asked.clone()
@@ -266,12 +312,14 @@ impl Shared {
         let mut state = lock(&self.state);
         let spec = state.spec;
         let keys = read_keys(body, spec);
-        state.asked.push(Asked { function, keys: keys.as_ref().map(Vec::len) });
+        if state.asked.len() < MAX_ASKED {
+            state.asked.push(Asked { function, keys: keys.as_ref().map(Vec::len) });
+        }
         if state.deaf {
             return (None, None);
         }
         let with_keys = keys.as_ref().is_some_and(|keys| !keys.is_empty());
-        let mishap = if with_keys { state.mishaps.pop_front() } else { None };
+        let mishap = if with_keys { state.mishaps.pop_front().or(state.always) } else { None };
         let (error, body) = match mishap {
             Some(Mishap::Error(code)) => (code, write_text(spec, "by script")),
             _ => state.body(function, keys, mishap == Some(Mishap::Short)),

@@ -19,7 +19,7 @@ use super::literal::Literal;
 use super::read::{Cursor, Open, open};
 use super::{STRING_CODE, WireError};
 use crate::endpoint::parse_host;
-use crate::pool::{Place, Placement, Tier};
+use crate::pool::{MAX_HOSTS, Place, Placement, Tier};
 
 /// What an answer says about the keys, one entry per key in the order of the question.
 pub type Answer = Vec<Placement>;
@@ -38,8 +38,6 @@ const NOT_READY: i32 = -703;
 /// The status of a replica that can be read.
 const COMPLETE: i32 = 3;
 
-/// Places that are told of one key; an object has one to three replicas.
-const MAX_PLACES: usize = 16;
 /// Least bytes of an entry: a truth value and another, or an error.
 const MIN_ENTRY_BYTES: usize = 2;
 /// Least bytes of a replica: a tag, an empty descriptor and a status.
@@ -132,14 +130,14 @@ struct Hosts<'a>(HashMap<&'a [u8], Option<Arc<str>>, Xxh3Builder>);
 pub fn read_answer(body: &[u8], asked: usize) -> Result<Answer, WireError> {
     let mut open = open(body)?;
     let answer = match open.code {
-        EXIST_MANY => entries(&mut open, asked, Cursor::flag_placement)?,
-        EXIST_ONE => vec![entry(&mut open.payload, &mut Cursor::flag_placement)?],
+        EXIST_MANY => entries(&mut open, asked, flag)?,
+        EXIST_ONE => one(&mut open, flag)?,
         code => {
             let mut hosts = Hosts::default();
             if let Some(schema) = SCHEMAS.iter().find(|schema| schema.many == code) {
-                entries(&mut open, asked, |at| schema.response(at, &mut hosts))?
+                entries(&mut open, asked, |at, placement| schema.response(at, &mut hosts, placement))?
             } else if let Some(schema) = SCHEMAS.iter().find(|schema| schema.one == code) {
-                vec![entry(&mut open.payload, &mut |at: &mut _| schema.response(at, &mut hosts))?]
+                one(&mut open, |at, placement| schema.response(at, &mut hosts, placement))?
             } else {
                 by_literal(&mut open, asked)?
             }
@@ -174,32 +172,45 @@ pub(super) fn read_text(body: &[u8]) -> String {
     String::from_utf8_lossy(text).into_owned()
 }
 
+/// Answers to many keys, each read where it stays: placements are large, and there are thousands.
 fn entries<'a>(
     open: &mut Open<'a>,
     asked: usize,
-    mut response: impl FnMut(&mut Cursor<'a>) -> Result<Placement, WireError>,
+    mut response: impl FnMut(&mut Cursor<'a>, &mut Placement) -> Result<(), WireError>,
 ) -> Result<Answer, WireError> {
     let at = &mut open.payload;
     let answered = at.count(MIN_ENTRY_BYTES)?;
     if answered != asked {
         return Err(WireError::Count { asked, answered });
     }
-    let mut answer = Vec::with_capacity(answered);
-    for _ in 0..answered {
-        answer.push(entry(at, &mut response)?);
+    let mut answer = vec![Placement::default(); answered];
+    for placement in &mut answer {
+        entry(at, placement, &mut response)?;
+    }
+    Ok(answer)
+}
+
+fn one<'a>(
+    open: &mut Open<'a>,
+    mut response: impl FnMut(&mut Cursor<'a>, &mut Placement) -> Result<(), WireError>,
+) -> Result<Answer, WireError> {
+    let mut answer = vec![Placement::default()];
+    for placement in &mut answer {
+        entry(&mut open.payload, placement, &mut response)?;
     }
     Ok(answer)
 }
 
 fn entry<'a>(
     at: &mut Cursor<'a>,
-    response: &mut impl FnMut(&mut Cursor<'a>) -> Result<Placement, WireError>,
-) -> Result<Placement, WireError> {
+    placement: &mut Placement,
+    response: &mut impl FnMut(&mut Cursor<'a>, &mut Placement) -> Result<(), WireError>,
+) -> Result<(), WireError> {
     if at.flag()? {
-        return response(at);
+        return response(at, placement);
     }
     match at.i32()? {
-        NOT_FOUND | NOT_READY => Ok(Placement::default()),
+        NOT_FOUND | NOT_READY => Ok(()),
         error => Err(WireError::Entry(error)),
     }
 }
@@ -210,11 +221,12 @@ fn by_literal(open: &mut Open<'_>, asked: usize) -> Result<Answer, WireError> {
         return Err(unknown(open));
     };
     let mut steps = Literal::steps(open.payload.left());
-    let mut skip = |at: &mut Cursor<'_>| {
+    let skip = |at: &mut Cursor<'_>, placement: &mut Placement| {
         response.skip(at, &mut steps)?;
-        Ok(Placement::somewhere())
+        placement.present = true;
+        Ok(())
     };
-    if many { entries(open, asked, skip) } else { Ok(vec![entry(&mut open.payload, &mut skip)?]) }
+    if many { entries(open, asked, skip) } else { one(open, skip) }
 }
 
 fn unknown(open: &Open<'_>) -> WireError {
@@ -222,24 +234,27 @@ fn unknown(open: &Open<'_>) -> WireError {
     WireError::Unknown { code: open.code, literal: open.literal.map_or_else(|| "none".to_owned(), hex) }
 }
 
-impl Cursor<'_> {
-    fn flag_placement(&mut self) -> Result<Placement, WireError> {
-        Ok(Placement { present: self.flag()?, ..Placement::default() })
-    }
+fn flag(at: &mut Cursor<'_>, placement: &mut Placement) -> Result<(), WireError> {
+    placement.present = at.flag()?;
+    Ok(())
 }
 
 impl Schema {
-    fn response<'a>(&self, at: &mut Cursor<'a>, hosts: &mut Hosts<'a>) -> Result<Placement, WireError> {
-        let mut placement = Placement::default();
+    fn response<'a>(
+        &self,
+        at: &mut Cursor<'a>,
+        hosts: &mut Hosts<'a>,
+        placement: &mut Placement,
+    ) -> Result<(), WireError> {
         for _ in 0..at.count(MIN_REPLICA_BYTES)? {
-            self.replica(at, hosts, &mut placement)?;
+            self.replica(at, hosts, placement)?;
         }
         // The lease.
         at.array::<8>()?;
         if self.with_checksum && at.flag()? {
             at.array::<8>()?;
         }
-        Ok(placement)
+        Ok(())
     }
 
     fn replica<'a>(
@@ -303,7 +318,7 @@ const MIN_BUFFER_BYTES: usize = 17;
 fn add_place(placement: &mut Placement, place: Option<Place>) {
     let Some(place) = place else { return };
     let places = &mut placement.places;
-    if places.len() < MAX_PLACES && !places.contains(&place) {
+    if places.len() < MAX_HOSTS && !places.contains(&place) {
         places.push(place);
     }
 }

@@ -85,8 +85,12 @@ impl<'a> Cursor<'a> {
 
     /// A number of items of at least `item_bytes` each, never more than there are bytes for.
     pub(super) fn count(&mut self, item_bytes: usize) -> Result<usize, WireError> {
-        let spelled = self.bytes(self.width)?;
-        let count = spelled.iter().rev().fold(0_u64, |count, byte| count << 8 | u64::from(*byte));
+        let count = match self.width {
+            1 => u64::from(self.byte()?),
+            2 => u64::from(u16::from_le_bytes(self.array()?)),
+            4 => u64::from(u32::from_le_bytes(self.array()?)),
+            _ => u64::from_le_bytes(self.array()?),
+        };
         let fits = |count: &usize| count.checked_mul(item_bytes).is_some_and(|bytes| bytes <= self.left());
         usize::try_from(count).ok().filter(fits).ok_or(WireError::Truncated)
     }

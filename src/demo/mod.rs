@@ -1,4 +1,7 @@
-//! `pd-proxy demo` and `pd-proxy sim`: simulated engines, to try the gateway out without any.
+//! `pd-proxy demo` and `pd-proxy sim`: simulated engines and pools, to try the gateway out without any.
+
+mod embedded;
+mod master;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -8,10 +11,12 @@ use tokio::net::lookup_host;
 use tokio::runtime::Builder;
 
 use crate::app::{self, App, Signals, StartError};
-use crate::cli::{DemoArgs, SimArgs, SimConnector, SimRole};
+use crate::cli::{DemoArgs, SimArgs, SimConnector, SimOther, SimRole};
 use crate::config::Config;
 use crate::obs::log;
 use crate::sim::{Connector, Engine, EngineSpec, Pool, Role};
+
+pub use embedded::{Embedded, EmbeddedError};
 
 /// Engines of each role in the demo.
 const EACH: u16 = 2;
@@ -30,6 +35,27 @@ pub enum DemoError {
     Engine {
         /// Where it was to listen.
         address: SocketAddr,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The pool of the demo can't start.
+    #[error(transparent)]
+    Pool(#[from] EmbeddedError),
+    /// A simulated master's address is taken.
+    #[error(
+        "cannot start the simulated master on {address}: {source}; choose another --port or --admin-port"
+    )]
+    Master {
+        /// Where it was to listen.
+        address: SocketAddr,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A file of keys that can't be read.
+    #[error("--keys {path}: {source}")]
+    Keys {
+        /// The file.
+        path: String,
         /// The cause.
         source: io::Error,
     },
@@ -54,7 +80,8 @@ pub enum DemoError {
 pub fn run(args: &DemoArgs) -> Result<(), DemoError> {
     let _log = log::init(args.log_level.filter().parse().unwrap_or(tracing::Level::INFO), false);
     Builder::new_multi_thread().enable_all().build()?.block_on(async {
-        let pool = Arc::new(Pool::new(POOL_BLOCKS));
+        let embedded = Embedded::start(&EngineSpec::default()).await?;
+        let pool = Arc::new(Pool::new(POOL_BLOCKS).mirrored(embedded.clone()));
         let (mut prefill, mut decode) = (Vec::new(), Vec::new());
         for n in 0..2 * EACH {
             let role = if n < EACH { Role::Prefill } else { Role::Decode };
@@ -62,9 +89,11 @@ pub fn run(args: &DemoArgs) -> Result<(), DemoError> {
             let engine = start(demo_engine(role, args, &pool), ([127, 0, 0, 1], port).into()).await?;
             if role == Role::Prefill { prefill.push(engine) } else { decode.push(engine) }
         }
-        let app = App::build(&demo_config(args, &prefill, &decode)).await?;
+        let mut config = demo_config(args, &prefill, &decode);
+        embedded.configure(&mut config);
+        let app = App::build(&config).await?;
         let signals = Signals::install()?;
-        introduce(&app, &prefill, &decode);
+        introduce(&app, &config);
         app::serve_until_signal(app, signals).await;
         for engine in prefill.into_iter().chain(decode) {
             engine.stop().await;
@@ -73,11 +102,14 @@ pub fn run(args: &DemoArgs) -> Result<(), DemoError> {
     })
 }
 
-/// Runs one simulated engine until a signal.
+/// Runs one simulated engine, or what else the arguments name, until a signal.
 ///
 /// # Errors
 /// [`DemoError`] says what is in the way.
-pub fn run_engine(args: &SimArgs) -> Result<(), DemoError> {
+pub fn run_simulator(args: &SimArgs) -> Result<(), DemoError> {
+    if let Some(SimOther::Mooncake(args)) = &args.other {
+        return master::run(args);
+    }
     let spec = engine_spec(args)?;
     Builder::new_multi_thread().enable_all().build()?.block_on(async {
         let address = resolve(&args.host, args.port).await?;
@@ -148,23 +180,39 @@ fn engine_spec(args: &SimArgs) -> Result<EngineSpec, DemoError> {
     })
 }
 
-/// What runs, and a line to paste.
-fn introduce(app: &App, prefill: &[Engine], decode: &[Engine]) {
+/// The first turn of a conversation: some blocks long, so that the second has something to find.
+const QUESTION: &str = "What does the key-value cache of a language model hold, and why do engines share it?";
+/// What the second turn takes the answer for, and what it asks.
+const TURN: [&str; 2] = ["Keys and values of every token.", "How does a gateway know which engine has it?"];
+
+/// What runs, and lines to paste.
+fn introduce(app: &App, config: &Config) {
     let Some(address) = app.addresses().first().copied() else {
         return;
     };
-    let list =
-        |engines: &[Engine]| engines.iter().map(|e| e.addr().to_string()).collect::<Vec<_>>().join(", ");
+    let (prefill, decode) = (config.fleet.prefill.join(", "), config.fleet.decode.join(", "));
+    let (rpc, admin) = (config.pool.addresses.join(", "), config.pool.admins.join(", "));
     println!(
-        "pd-proxy on http://{address}, in front of simulated engines (model `sim`): prefillers {}; decoders {};",
-        list(prefill),
-        list(decode)
+        "pd-proxy on http://{address}, in front of simulated engines (model `sim`): prefillers {prefill}; decoders {decode};"
     );
     println!(
-        "one block pool shared by all four. Stop with Ctrl-C. Metrics: http://{address}/metrics. Try:\n"
+        "one pool shared by all four, a simulated Mooncake master on {rpc} (admin http://{admin}). Stop with Ctrl-C."
     );
+    println!("Metrics: http://{address}/metrics. Try:\n");
+    println!("{}\n", curl(address, &[("user", QUESTION)]));
+    let [answer, next] = TURN;
     println!(
+        "and its next turn, of which the pool has the beginning by then: pooled_tokens in the log line.\n"
+    );
+    println!("{}\n", curl(address, &[("user", QUESTION), ("assistant", answer), ("user", next)]));
+}
+
+/// A request for a shell; the texts have no quotes.
+fn curl(address: SocketAddr, turns: &[(&str, &str)]) -> String {
+    let message = |(role, text): &(&str, &str)| format!("{{\"role\":\"{role}\",\"content\":\"{text}\"}}");
+    let messages = turns.iter().map(message).collect::<Vec<_>>().join(",");
+    format!(
         "curl -N http://{address}/v1/chat/completions -H 'content-type: application/json' \
-         -d '{{\"model\":\"sim\",\"messages\":[{{\"role\":\"user\",\"content\":\"Hello!\"}}],\"max_tokens\":24,\"stream\":true}}'\n"
-    );
+         -d '{{\"model\":\"sim\",\"messages\":[{messages}],\"max_tokens\":24,\"stream\":true}}'"
+    )
 }

@@ -1,0 +1,66 @@
+//! `pd-proxy check` before pools that are as the configuration says, differ, are away, or are something else.
+
+mod mooncake;
+mod others;
+
+use std::net::SocketAddr;
+
+use pd_proxy::kvhash::keys::{Ask, KeyBatch, KeyConfig, KeyProfile, KvShape, Preset, PromptBlocks};
+
+use crate::command::run;
+
+pub fn anywhere() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 0))
+}
+
+/// What every configuration here has: nothing is left for engines to say.
+const BASE: [&str; 7] = [
+    "prompt.tokens=engine",
+    "hash.version=0.32.0",
+    "hash.algo=sha256",
+    "hash.seed=0",
+    "hash.block_tokens=16",
+    "key.model=/models/Qwen3-8B",
+    "timeout.models_ms=1000",
+];
+
+/// Exit code, and what was said of the pool.
+pub fn check(sets: &[String]) -> (i32, String) {
+    let sets = BASE.iter().map(|set| (*set).to_owned()).chain(sets.iter().cloned());
+    let line: Vec<String> =
+        std::iter::once("check".to_owned()).chain(sets.flat_map(|set| ["--set".to_owned(), set])).collect();
+    let line: Vec<&str> = line.iter().map(String::as_str).collect();
+    let (code, out, err) = run(&line, &[]);
+    let said: Vec<&str> = out
+        .lines()
+        .filter(|line| ["# ok", "# note", "# BAD"].iter().any(|word| line.starts_with(word)))
+        .collect();
+    assert!(out.parse::<toml::Table>().is_ok(), "what is printed is a configuration:\n{out}");
+    (code, format!("{}\n{err}", said.join("\n")))
+}
+
+pub fn set(key: &str, value: impl std::fmt::Display) -> String {
+    format!("{key}={value}")
+}
+
+/// Keys of so many blocks as a connector names them.
+pub fn keys(preset: &str, blocks: u8, change: impl FnOnce(&mut KeyConfig)) -> Vec<String> {
+    let shape = KvShape { block_tokens: 16, kv_heads: 8, ..KvShape::default() };
+    let mut config = KeyConfig::new(Preset::named(preset).unwrap(), "/models/Qwen3-8B", shape);
+    change(&mut config);
+    let bytes = config.hash_bytes.unwrap_or(config.preset.hash_bytes);
+    let hashes: Vec<Vec<u8>> = (1..=blocks).map(|n| vec![n; bytes]).collect();
+    let mut batch = KeyBatch::default();
+    let prompt = PromptBlocks::new(&hashes, u32::from(blocks) * 16);
+    KeyProfile::new(&config).unwrap().keys_of_prompt(&prompt, Ask::Every, &mut batch).unwrap();
+    batch.iter().map(str::to_owned).collect()
+}
+
+/// That the check ended with this code and said all of these.
+#[track_caller]
+pub fn expect(found: &(i32, String), code: i32, words: &[&str]) {
+    assert_eq!(found.0, code, "{}", found.1);
+    for word in words {
+        assert!(found.1.contains(word), "{word:?} in\n{}", found.1);
+    }
+}
