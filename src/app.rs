@@ -12,7 +12,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::{self, Config, Tokens};
-use crate::fleet::{Fleet, FleetSettings, Role};
+use crate::endpoint::Endpoint;
+use crate::fleet::{Fleet, FleetSettings, HostNames, Role};
 use crate::intake::{Asker, EngineLimits, EngineTokenizer, Prompts, Source, exchange};
 use crate::listeners::{self, Listeners};
 use crate::obs::{Exposition, Meters};
@@ -22,10 +23,13 @@ use crate::profile::{self, FilesError, Trouble};
 use crate::proof::Prover;
 use crate::relay::Relay;
 use crate::relay::admit::Gate;
+use crate::relay::affinity::Affinity;
 use crate::relay::lookup;
 use crate::relay::pause;
 use crate::relay::release::Releases;
 use crate::relay::settings::Settings;
+use crate::relay::skip::Skip;
+use crate::relay::stories::Stories;
 use crate::route::{Bind, BoardSettings, Policy};
 use crate::scrape::Scraper;
 use crate::server::{self, Bound, Edge, Gateway, ListenError};
@@ -36,6 +40,9 @@ const HOUSEKEEPING: Duration = Duration::from_secs(2);
 
 /// The longest that an engine may take over a control call: resetting a cache, listing models.
 const CONTROL_TIME: Duration = Duration::from_secs(30);
+
+/// The longest that one prefiller's name may take to be resolved.
+const RESOLVE_TIME: Duration = Duration::from_secs(3);
 
 /// What a shutdown adds to `server.drain_ms` for hand-offs that are still to be released.
 const RELEASE_GRACE: Duration = Duration::from_secs(5);
@@ -114,6 +121,11 @@ impl App {
         let finder = finder(config, prompts.as_ref(), &control, &meters)?;
         let told = finder.as_ref().and_then(|finder| finder.events.clone());
         let (releases, orphans) = Releases::new(config.limit.releases, meters.clone());
+        let affinity = Affinity::new(fleet.desk().clone(), meters.clone());
+        if let Some(told) = &told {
+            fleet.desk().hear(told.clone());
+        }
+        fleet.desk().name_hosts(host_names(config).await);
         let relay = Arc::new(Relay {
             fleet,
             upstream: Upstream::new(ms(config.timeout.connect_ms)),
@@ -122,6 +134,8 @@ impl App {
             releases,
             prompts: prompts.clone(),
             finder,
+            affinity,
+            stories: Stories::default(),
         });
         let mut tasks = JoinSet::new();
         if let Some(prompts) = prompts {
@@ -146,14 +160,7 @@ impl App {
         let bound = server::bind(config.server.bind_host(), config.server.port).await?;
         tasks.spawn(housekeeping(gateway.clone()));
         tasks.spawn(relay.fleet.desk().clone().tick());
-        if config.route.scrape_ms > 0 {
-            let scraper = Scraper {
-                relay: relay.clone(),
-                client: gateway.control.clone(),
-                authorization: gateway.edge.engine_authorization.clone(),
-                pause: ms(config.route.scrape_ms),
-                time: ms(config.timeout.models_ms),
-            };
+        if let Some(scraper) = scraper(config, &gateway) {
             tasks.spawn(scraper.run());
         }
         let mut releasing = JoinSet::new();
@@ -275,6 +282,33 @@ fn prompts(config: &Config, asker: &Asker) -> Result<Option<Arc<Prompts>>, Start
     Ok(Some(Arc::new(Prompts::new(source, config.prompt.utc_offset_s()))))
 }
 
+/// Who looks at the engines' own loads; None when nobody is to.
+fn scraper(config: &Config, gateway: &Gateway) -> Option<Scraper> {
+    (config.route.scrape_ms > 0).then(|| Scraper {
+        relay: gateway.relay.clone(),
+        client: gateway.control.clone(),
+        authorization: gateway.edge.engine_authorization.clone(),
+        pause: ms(config.route.scrape_ms),
+        time: ms(config.timeout.models_ms),
+    })
+}
+
+/// Names of hosts as a pool knows them: as configured, and the addresses of prefillers that are given by name.
+async fn host_names(config: &Config) -> HostNames {
+    let mut names = HostNames::new();
+    if config.pool.kind == config::PoolKind::Off {
+        return names;
+    }
+    for Endpoint { host, port } in config.prefill_endpoints() {
+        let found = tokio::time::timeout(RESOLVE_TIME, tokio::net::lookup_host((host.as_str(), port))).await;
+        for address in found.into_iter().flatten().flatten() {
+            names.insert(address.ip().to_string(), host.clone());
+        }
+    }
+    names.extend(config.pool.host_names().map(|(name, host)| (name.to_owned(), host.to_owned())));
+    names
+}
+
 /// Where blocks are of a size that nobody said: the engines' default.
 const BLOCK_TOKENS: u64 = 16;
 
@@ -331,6 +365,11 @@ fn policy(configured: config::Policy) -> Policy {
 fn settings(config: &Config) -> Settings {
     let (retry, timeout, limit) = (&config.retry, &config.timeout, &config.limit);
     Settings {
+        skip: Skip {
+            tokens: u32::try_from(config.route.bypass_tokens).unwrap_or(u32::MAX),
+            wait: ms(config.route.bypass_wait_ms),
+            without_prefiller: config.route.bypass_without_prefiller,
+        },
         attempts: retry.attempts,
         delay: Duration::from_secs_f64(retry.delay_ms / 1e3),
         // A long first pause that somebody asks for is not cut by a shorter default.

@@ -42,16 +42,18 @@ impl Scraper {
             let fleet = &self.relay.fleet;
             let engines: Vec<Arc<Instance>> =
                 [Role::Prefill, Role::Decode].iter().flat_map(|role| fleet.members(*role).to_vec()).collect();
-            let asked = stream::iter(engines).map(|engine| async {
-                let load = self.ask(&engine).await;
-                self.told(&engine, load);
+            let this = &self;
+            let asked = stream::iter(engines).map(|engine| async move {
+                let load = this.ask(&engine).await;
+                this.told(&engine, load);
             });
             asked.buffer_unordered(AT_ONCE).collect::<()>().await;
         }
     }
 
     async fn ask(&self, engine: &Instance) -> Option<EngineLoad> {
-        let call = authorized(self.client.get(url(engine.endpoint(), "/metrics")), self.authorization.as_ref());
+        let call =
+            authorized(self.client.get(url(engine.endpoint(), "/metrics")), self.authorization.as_ref());
         let (status, body) = exchange(call, self.time, METRICS_BYTES).await.ok()?;
         status.is_success().then(|| engine_load::read(&String::from_utf8_lossy(&body))).flatten()
     }

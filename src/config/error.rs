@@ -167,6 +167,14 @@ pub enum Problem {
         /// The entry.
         text: String,
     },
+    /// An entry of `pool.hosts` that is none.
+    #[error(
+        "pool.hosts: `{text}` is no pair of names: expected what the pool says=the prefillers' host, as in 10.0.0.5=p1"
+    )]
+    NotAHostName {
+        /// The entry.
+        text: String,
+    },
     /// Several addresses of a service that has one.
     #[error(
         "pool.addresses lists {count}, and pool.kind = {kind} has one: no standby of it is known, give the address that leads to the service"

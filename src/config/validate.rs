@@ -1,7 +1,7 @@
 //! What types cannot say about a configuration: bounds, endpoints, secrets. Finds everything at once.
 
 use super::model::offset_s;
-use super::pool::rank_host;
+use super::pool::{host_name, rank_host};
 use super::{Config, PoolKind, Problem, Secret, Tokens};
 use crate::endpoint::{Endpoint, HostError, parse_host};
 use std::collections::BTreeSet;
@@ -208,6 +208,9 @@ impl Config {
         }
         for text in pool.ranks.iter().filter(|text| rank_host(text).is_none()) {
             invalid.push(("pool.ranks", Problem::NotARank { text: text.clone() }));
+        }
+        for text in pool.hosts.iter().filter(|text| host_name(text).is_none()) {
+            invalid.push(("pool.hosts", Problem::NotAHostName { text: text.clone() }));
         }
     }
 

@@ -54,9 +54,9 @@ fn capacity(line: &str) -> Option<u64> {
         let (_, rest) = line.split_once(&format!("{name}=\""))?;
         rest.split('"').next()?.parse::<u64>().ok()
     };
-    label(",num_gpu_blocks").or_else(|| label("{num_gpu_blocks"))?.checked_mul(
-        label(",block_size").or_else(|| label("{block_size"))?,
-    )
+    label(",num_gpu_blocks")
+        .or_else(|| label("{num_gpu_blocks"))?
+        .checked_mul(label(",block_size").or_else(|| label("{block_size"))?)
 }
 
 #[cfg(test)]
@@ -77,7 +77,10 @@ mod tests {
             "vllm:cache_config_info{block_size=\"32\",engine=\"1\",num_gpu_blocks=\"1000\"} 1.0\n",
         );
         let load = read(text).unwrap();
-        assert_eq!(load, EngineLoad { running: 7.0, waiting: 2.0, kv_used: 0.375, kv_capacity_tokens: 64_000 });
+        assert_eq!(
+            load,
+            EngineLoad { running: 7.0, waiting: 2.0, kv_used: 0.375, kv_capacity_tokens: 64_000 }
+        );
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
 
+use crate::fleet::HostNames;
 use crate::fleet::instance::{Instance, InstanceId};
 use crate::fleet::seat::Seat;
 use crate::route::{
@@ -39,6 +40,7 @@ struct State {
     members: Vec<Option<Arc<Instance>>>,
     waiters: HashMap<Ticket, oneshot::Sender<Placed>>,
     told: Option<Arc<dyn Told>>,
+    hosts: HostNames,
     /// Of the random numbers.
     seed: u64,
 }
@@ -108,6 +110,7 @@ impl Desk {
             members: Vec::new(),
             waiters: HashMap::new(),
             told: None,
+            hosts: HostNames::new(),
             seed,
         };
         Desk { born: Instant::now(), state: Mutex::new(state), news: Notify::new() }
@@ -116,6 +119,20 @@ impl Desk {
     /// Who tells what prefillers hold; until then the board believes its own history.
     pub fn hear(&self, told: Arc<dyn Told>) {
         self.lock().told = Some(told);
+    }
+
+    /// A pool calls hosts by these names.
+    pub fn name_hosts(&self, hosts: HostNames) {
+        self.lock().hosts = hosts;
+    }
+
+    /// The prefillers on what a pool calls a host.
+    pub fn lanes_on(&self, host: &str) -> SmallVec<[LaneId; 2]> {
+        let state = self.lock();
+        let host = state.hosts.get(host).map_or(host, String::as_str);
+        let members = (0u16..).zip(&state.members);
+        let here = members.filter(|(_, it)| it.as_ref().is_some_and(|it| it.endpoint().host == host));
+        here.map(|(lane, _)| LaneId(lane)).collect()
     }
 
     /// Who has a lane, by lane.

@@ -20,9 +20,9 @@ use crate::endpoint::Endpoint;
 use crate::route::learn::DecodeLearner;
 use crate::route::{
     self, Asked, BoardSettings, Candidate, DecodeCandidate, DecodeCosts, Dice, Job, LaneSpec, Policy,
-    Seconds, Standing,
+    Standing,
 };
-pub use desk::{Choice, Desk, Placed, Waiting};
+pub use desk::{Choice, Desk, Placed, Told, Waiting};
 pub use instance::{Instance, InstanceId, Role};
 pub use seat::Seat;
 
@@ -41,6 +41,9 @@ pub struct FleetSettings {
     /// Of random numbers.
     pub seed: u64,
 }
+
+/// What a pool calls a host, and what the prefillers on it are called.
+pub type HostNames = std::collections::HashMap<String, String>;
 
 /// Prefillers and decoders.
 #[derive(Debug)]

@@ -190,7 +190,11 @@ pub(super) fn describe() {
     describe_histogram!(POOL_SECONDS, Unit::Seconds, "Time that a request spent on the pool's answer");
     describe_counter!(POOL_UNASKED, "Prompts that the pool was not asked about, by reason");
     describe_gauge!(WAITING, "Requests that wait in the gateway for a prefiller");
-    describe_histogram!(WAIT_SECONDS, Unit::Seconds, "Time that a request waited in the gateway for its prefiller");
+    describe_histogram!(
+        WAIT_SECONDS,
+        Unit::Seconds,
+        "Time that a request waited in the gateway for its prefiller"
+    );
     describe_counter!(
         PREDICTIONS,
         "Cached tokens predicted against reported: verdict cold, hit, partial, miss, silent; reason of a miss"

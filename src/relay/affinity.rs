@@ -50,7 +50,13 @@ impl Affinity {
         }
     }
 
-    fn judge(&self, job: &Job, choice: &Choice, reported: Option<u64>, verdict: Verdict) -> [Option<Change>; 2] {
+    fn judge(
+        &self,
+        job: &Job,
+        choice: &Choice,
+        reported: Option<u64>,
+        verdict: Verdict,
+    ) -> [Option<Change>; 2] {
         let block_tokens = u64::from(job.block_tokens);
         let told = choice.terms.told_tokens;
         let named = u64::from(told.unwrap_or(0).max(job.pool.anywhere_tokens));

@@ -4,11 +4,13 @@
 //! events, which is looked up here and waits for nothing. Both know blocks by their hashes, which are made once.
 
 use std::borrow::Cow;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Instant;
 
 use smallvec::SmallVec;
 
+use crate::fleet::{self, InstanceId};
 use crate::intake::{Naming, Prompts};
 use crate::kvhash::BlockHash;
 use crate::kvhash::keys::batch::MAX_BATCH_KEYS;
@@ -20,6 +22,7 @@ use crate::pool::events::watch::SharedIndex;
 use crate::pool::{Gate, Inquiry, Lookup, PoolError, Question, Verdict};
 use crate::prompt::{Prompt, Reason};
 use crate::relay::ask::Ask;
+use crate::route::Job;
 
 /// Work that takes a millisecond and more, in tokens to be hashed: it is done beside the runtime.
 const ASIDE_TOKENS: usize = 64 << 10;
@@ -187,6 +190,16 @@ impl Told {
         let found = heard(&self.index, hashes, naming.engine_hasher().block_tokens());
         self.meter.looked_up(best(&found.held), found.told_tokens, began.elapsed());
         found
+    }
+}
+
+impl fleet::Told for Told {
+    fn held(&self, job: &Job) -> Option<SmallVec<[(InstanceId, u32); 8]>> {
+        let block_tokens = NonZeroUsize::new(job.block_tokens as usize).filter(|_| job.named)?;
+        let hashes: Vec<BlockHash> = job.blocks.iter().map(|hash| hash.to_be_bytes().into()).collect();
+        let heard = heard(&self.index, &hashes, block_tokens);
+        // The longest comes first: what an instance holds is what the best of its ranks does.
+        Some(heard.held.iter().map(|held| (InstanceId(held.instance), held.own_tokens)).collect())
     }
 }
 

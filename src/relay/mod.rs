@@ -21,6 +21,7 @@ pub mod lookup;
 pub mod pause;
 pub mod release;
 pub mod settings;
+pub mod skip;
 pub mod stories;
 mod stream;
 
@@ -29,6 +30,7 @@ use std::time::Instant;
 
 use tokio::time::timeout_at;
 
+use crate::dialect::shape::Bypass;
 use crate::error::{Error, Kind};
 use crate::fleet::{Fleet, InstanceId, Need, Placed, Role, Seat};
 use crate::intake::Prompts;
@@ -39,12 +41,12 @@ use account::Ledger;
 use affinity::Affinity;
 use answer::Answer;
 use ask::Ask;
-use lookup::Found;
 use legs::{DecodeEnd, Failure, PrefillEnd};
+use lookup::Found;
 use release::{Duty, Releases, Unfinished};
 use settings::Settings;
-use stories::Stories;
 use smallvec::SmallVec;
+use stories::Stories;
 
 /// Everything a request needs on its way; shared by all of them.
 #[derive(Debug)]
@@ -137,7 +139,7 @@ impl Relay {
             (Some(finder), Some(prompt)) => finder.look_up(ask, prompt).await,
             _ => None,
         };
-        let job = job::of(ask, prompt.is_some(), found.as_ref(), &self.fleet);
+        let job = job::of(ask, prompt.as_ref().map(|prompt| &prompt.tokens), found.as_ref(), &self.fleet);
         ask.job = Arc::new(job);
         found
     }
@@ -167,9 +169,11 @@ impl Relay {
             if self.fleet.serving(Role::Decode) == 0 {
                 return Err(Error::new(Kind::NoDecoder, "no decoder is available"));
             }
-            let duty = match ask.shape.bypass {
+            let must = ask.shape.bypass.map(Bypass::name);
+            let had_better = || self.settings.skip.reason(ask, &self.fleet).map(skip::Reason::name);
+            let duty = match must.or_else(had_better) {
                 Some(reason) => {
-                    self.meters.bypassed(reason.name());
+                    self.meters.bypassed(reason);
                     None
                 }
                 None => match self.prefill(ask, ledger).await? {

@@ -22,6 +22,10 @@ pub struct Job {
     pub blocks: Arc<[u64]>,
     /// Tokens of a block.
     pub block_tokens: u32,
+    /// The hashes are the engines' own, so that others can tell of them.
+    pub named: bool,
+    /// The prompt's tokens were counted, not estimated.
+    pub exact: bool,
     /// What the pool said when the request came.
     pub pool: PoolHits,
     /// Who asks, hashed: the same for all requests that belong together. For policies that hash it.
@@ -78,7 +82,8 @@ mod tests {
 
     #[test]
     fn hits_nest_and_leave_a_token_to_compute() {
-        let pool = PoolHits { asked: true, anywhere_tokens: 80, near: SmallVec::from_slice(&[(LaneId(1), 48)]) };
+        let pool =
+            PoolHits { asked: true, anywhere_tokens: 80, near: SmallVec::from_slice(&[(LaneId(1), 48)]) };
         let job = Job { prompt_tokens: 80, pool, ..Job::default() };
         assert_eq!(
             Hit::of(&job, LaneId(0), 16, true),

@@ -65,7 +65,17 @@ pub(super) fn terms(
     let wait_s = if restore_s > 0.0 { backlog_s.max(lane.link_s(asking.now) + restore_s) } else { backlog_s };
     let own_s = prefill_s - shared_s + RESTORE_WEIGHT * restore_s;
     let score_s = wait_s + own_s * (1.0 + asking.pressure);
-    Terms { lane: id, hit, told_tokens: None, in_flight: false, wait_s, prefill_s, restore_s, shared_s, score_s }
+    Terms {
+        lane: id,
+        hit,
+        told_tokens: None,
+        in_flight: false,
+        wait_s,
+        prefill_s,
+        restore_s,
+        shared_s,
+        score_s,
+    }
 }
 
 /// The part of the computing that many others will not have to do again here: of each shared block so much as there are

@@ -16,10 +16,10 @@ use crate::route::{Job, Terms};
 use crate::server::{Gateway, body, instances, openai, reply};
 
 /// A request that has it gets an answer that has it, if it may ask.
-pub const ROUTE: HeaderName = HeaderName::from_static("x-pd-route");
+pub(super) const ROUTE: HeaderName = HeaderName::from_static("x-pd-route");
 
 /// `GET /debug/route/{id}`: the placements of a request that is not long ago.
-pub async fn of_request(
+pub(super) async fn of_request(
     State(gateway): State<Arc<Gateway>>,
     Path(id): Path<String>,
     request: Request,
@@ -37,7 +37,7 @@ pub async fn of_request(
 }
 
 /// `POST /debug/route`: where this body would go now. Nothing is sent to an engine's queue.
-pub async fn dry_run(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
+pub(super) async fn dry_run(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
     if let Some(refusal) = instances::refusal(&gateway, request.headers()) {
         return refusal;
     }
@@ -56,11 +56,12 @@ async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
     let shape = Shape::read(api, &body);
     let (job, headers) = (Arc::default(), head.headers);
     let mut ask = Ask { api, id: String::new(), target, headers, body, shape, job, http2: false, arrived };
-    let knowledge = gateway.relay.understand(&mut ask).await;
+    let found = gateway.relay.understand(&mut ask).await;
+    let verdict = found.and_then(|found| found.pool).map(|lookup| lookup.verdict.name());
     let candidates = gateway.relay.fleet.desk().explain(&ask.job);
     Ok(json!({
         "request": job_facts(&ask.job),
-        "pool": knowledge.verdict,
+        "pool": verdict,
         "waiting": gateway.relay.fleet.desk().waiting(),
         "candidates": candidates.iter().map(|(name, terms)| candidate(name, terms)).collect::<Vec<_>>(),
     }))

@@ -15,7 +15,7 @@ use crate::error::{Error, Kind};
 use crate::relay::Refusal;
 use crate::relay::account::Ledger;
 use crate::relay::ask::Ask;
-use crate::server::{Arrived, Gateway, body, headers, reply};
+use crate::server::{Arrived, Gateway, body, explain, headers, reply};
 
 /// A model name is repeated to the client up to this length.
 const NAME_CHARS: usize = 100;

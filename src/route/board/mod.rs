@@ -286,7 +286,7 @@ impl Board {
                 if let Some(learner) = self.classes.get_mut(&lane.spec.class) {
                     learner.learn(booked.work(), class_s);
                 }
-                if self.told {
+                if self.told && booked.job.named {
                     self.fading.push_back((now + TELLING_S, lane_id, booked.job, booked.stamp));
                 }
                 self.center(lane_id);
