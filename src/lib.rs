@@ -25,6 +25,8 @@ pub mod error;
 #[cfg(feature = "gateway")]
 pub mod fleet;
 #[cfg(feature = "gateway")]
+pub mod flights;
+#[cfg(feature = "gateway")]
 pub mod intake;
 #[cfg(feature = "gateway")]
 pub mod keys;

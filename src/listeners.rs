@@ -13,7 +13,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::config::Events;
 use crate::endpoint::Endpoint;
 use crate::fleet::{Instance, InstanceId, Role};
-use crate::obs::events::{HeldMeter, RankMeter, RankState};
+use crate::obs::events::{RankMeter, RankState};
 use crate::pool::events::index::{BlockIndex, IndexLimits, MAX_HOLDERS};
 use crate::pool::events::status::{Count, State, Status};
 use crate::pool::events::watch::{SharedIndex, Source, Times, Watch};
@@ -28,7 +28,7 @@ const LOOK: Duration = Duration::from_millis(250);
 pub fn told(events: &Events) -> Option<Arc<Told>> {
     let limits = IndexLimits { holders: MAX_HOLDERS, blocks: events.blocks };
     let index = || Arc::new(RwLock::new(BlockIndex::new(limits)));
-    events.listen.then(|| Arc::new(Told { index: index(), meter: HeldMeter::new() }))
+    events.listen.then(|| Arc::new(Told::new(index())))
 }
 
 /// Follows the prefillers of a fleet.

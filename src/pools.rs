@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use reqwest::Client;
 
-use crate::config::{Config, PoolKind};
+use crate::config::{Config, PoolKind, endpoints};
 use crate::endpoint::Endpoint;
 use crate::kvhash::lmcache::CHUNK_TOKENS;
 use crate::pool::ems::{Ems, EmsSettings};
@@ -17,11 +17,14 @@ use crate::pool::memcache::{MemCache, MemCacheConfig, MemCacheHttp, MemCacheHttp
 use crate::pool::mooncake::{self, Admin, Mooncake, MooncakeConfig, MooncakeHttp, MooncakeHttpConfig};
 use crate::pool::ucm::{Ucm, UcmConfig};
 use crate::pool::{Gate, GateLimits, Keyed, KvPool};
+use crate::profile::lmcache_chunk_tokens;
 
 /// An exchange goes on behind the deadline for so many times as long: its answer serves the next who asks.
 const PATIENCE: u32 = 20;
 /// Threads that look at files, and so the most calls that a hung mount can hold.
 const FILE_THREADS: usize = 16;
+/// All questions under way: two of the largest, or thousands about prompts of 8 Ki tokens.
+const QUESTION_BYTES: usize = 256 << 20;
 
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]
@@ -50,6 +53,7 @@ pub fn gate(config: &Config, control: &Client) -> Result<Option<Gate>, PoolsErro
         fresh: Duration::from_millis(config.pool.fresh_ms),
         answers: config.limit.pool_answers,
         in_flight: config.limit.pool_inflight,
+        bytes: QUESTION_BYTES,
     };
     Ok(client(config, control)?.map(|pool| Gate::new(pool, limits)))
 }
@@ -109,22 +113,47 @@ fn lmcache(
     directory: Directory,
     endpoint: Endpoint,
 ) -> Result<Arc<dyn KvPool>, PoolsError> {
-    let default = u32::try_from(CHUNK_TOKENS).unwrap_or(u32::MAX);
-    let chunk = if config.hash.block_tokens == 0 { default } else { config.hash.block_tokens };
-    let settings = LmcacheSettings { endpoint, directory, chunk_tokens: tokens(chunk)? };
+    let settings = LmcacheSettings { endpoint, directory, chunk_tokens: tokens(chunk_tokens(config))? };
     Ok(Arc::new(Lmcache::new(control.clone(), settings)))
+}
+
+/// LMCache's chunks, which are no engine's blocks unless it is LMCache that hashes.
+fn chunk_tokens(config: &Config) -> u32 {
+    match config.pool.chunk_tokens {
+        0 => u32::try_from(lmcache_chunk_tokens(config).unwrap_or(CHUNK_TOKENS)).unwrap_or(u32::MAX),
+        chunk_tokens => chunk_tokens,
+    }
 }
 
 fn tokens(block_tokens: u32) -> Result<NonZeroUsize, PoolsError> {
     NonZeroUsize::new(block_tokens as usize).ok_or(PoolsError::NoBlockSize)
 }
 
-/// Entries that are no endpoint, which a loaded configuration cannot hold, are left out.
-fn endpoints(texts: &[String]) -> Vec<Endpoint> {
-    texts.iter().filter_map(|text| Endpoint::parse(text).ok()).collect()
-}
-
 fn admins(texts: &[String], control: &Client) -> Vec<Admin> {
     let admin = |endpoint| Admin { client: control.clone(), endpoint, time: mooncake::ADMIN_TIME };
     endpoints(texts).into_iter().map(admin).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::HashScheme;
+
+    #[test]
+    fn chunks_are_lmcaches_own() {
+        let chunk = |scheme, block_tokens, own| {
+            let mut config = Config::default();
+            (config.hash.scheme, config.hash.block_tokens, config.pool.chunk_tokens) =
+                (scheme, block_tokens, own);
+            chunk_tokens(&config)
+        };
+        assert_eq!(chunk(HashScheme::Vllm, 16, 0), 256, "an engine's block is no chunk");
+        assert_eq!(chunk(HashScheme::Vllm, 16, 512), 512);
+        let config = toml::from_str("[key]\npreset = \"lmcache\"\n[hash]\nblock_tokens = 128").unwrap();
+        assert_eq!(chunk_tokens(&config), 128, "the preset says whose hashes they are");
+        assert_eq!(
+            [(128, 0), (0, 0), (128, 64)].map(|(block, own)| chunk(HashScheme::Lmcache, block, own)),
+            [128, 256, 64]
+        );
+    }
 }

@@ -175,6 +175,16 @@ pub enum Problem {
         /// The entry.
         text: String,
     },
+    /// Several addresses of a service that has one.
+    #[error(
+        "pool.addresses lists {count}, and pool.kind = {kind} has one: no standby of it is known, give the address that leads to the service"
+    )]
+    OneAddress {
+        /// The kind of pool.
+        kind: &'static str,
+        /// How many are listed.
+        count: usize,
+    },
     /// A value that needs another key.
     #[error("{key} = {value} needs {needed}")]
     Needs {

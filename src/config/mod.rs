@@ -207,18 +207,19 @@ pub struct Log {
 }
 
 impl Config {
-    /// The prefillers; entries that are no endpoint, which a loaded configuration cannot hold, are left out.
+    /// The prefillers.
     pub fn prefill_endpoints(&self) -> Vec<Endpoint> {
         endpoints(&self.fleet.prefill)
     }
 
-    /// The decoders; entries that are no endpoint, which a loaded configuration cannot hold, are left out.
+    /// The decoders.
     pub fn decode_endpoints(&self) -> Vec<Endpoint> {
         endpoints(&self.fleet.decode)
     }
 }
 
-fn endpoints(entries: &[String]) -> Vec<Endpoint> {
+/// Entries that are no endpoint, which a loaded configuration cannot hold, are left out.
+pub(crate) fn endpoints(entries: &[String]) -> Vec<Endpoint> {
     entries.iter().filter_map(|entry| Endpoint::parse(entry).ok()).collect()
 }
 

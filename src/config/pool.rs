@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct Pool {
     /// Which service answers.
     pub kind: PoolKind,
-    /// Its addresses, each `host:port`; several where it has standbys, or where each engine has its own.
+    /// Its addresses, each `host:port`; several where it has standbys (Mooncake), or where each engine has its own (EMS).
     pub addresses: Vec<String>,
     /// Mooncake: HTTP (admin) addresses of the masters, asked who leads.
     pub admins: Vec<String>,
@@ -29,6 +29,8 @@ pub struct Pool {
     pub reads_local: bool,
     /// EMS: engines load nothing below this many tokens (`EMS_NUM_MIN_REUSE_TOKENS`).
     pub least_tokens: u32,
+    /// LMCache: tokens per chunk (`LMCACHE_CHUNK_SIZE`); 0 = `hash.block_tokens` where LMCache hashes, else 256.
+    pub chunk_tokens: u32,
 }
 
 impl Pool {
@@ -58,6 +60,7 @@ impl Default for Pool {
             tenant: "default".to_owned(),
             reads_local: false,
             least_tokens: 0,
+            chunk_tokens: 0,
         }
     }
 }

@@ -151,6 +151,7 @@ impl Config {
             ("events.replay_port", u64::from(events.replay_port), 0, u64::from(u16::MAX)),
             ("events.ranks", u64::from(events.ranks), 1, MAX_RANKS),
             ("events.blocks", wide(events.blocks), 1, MAX_COUNT),
+            ("pool.chunk_tokens", u64::from(pool.chunk_tokens), 0, MAX_BLOCK_TOKENS),
             ("prompt.verify_interval_ms", prompt.verify_interval_ms, 100, MAX_MS),
             ("prompt.budget_ms", prompt.budget_ms, 1, MAX_MS),
             ("hash.block_tokens", u64::from(hash.block_tokens), 0, MAX_BLOCK_TOKENS),
@@ -178,6 +179,11 @@ impl Config {
             invalid.extend(key.roots.is_empty().then(|| lacks("key.roots")));
         } else if pool.addresses.is_empty() {
             invalid.push(lacks("pool.addresses"));
+        }
+        let several = matches!(pool.kind, PoolKind::Mooncake | PoolKind::MooncakeHttp | PoolKind::Ems);
+        if pool.addresses.len() > 1 && !several && pool.kind != PoolKind::Ucm {
+            let count = pool.addresses.len();
+            invalid.push(("pool.addresses", Problem::OneAddress { kind: value, count }));
         }
         let by_tokens = matches!(pool.kind, PoolKind::Ems | PoolKind::LmcacheController);
         invalid.extend((key.preset.is_none() && !by_tokens).then(|| lacks("key.preset")));
@@ -358,5 +364,34 @@ mod tests {
             config.server.port = 0;
         });
         assert_eq!(found, Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_service_without_standbys_has_one_address() {
+        let found = |kind| {
+            messages(|config| {
+                config.pool.kind = kind;
+                config.pool.addresses = vec!["h:1".to_owned(), "h:2".to_owned()];
+                config.prompt.tokens = Tokens::Engine;
+                config.key.preset = Some("lmcache".to_owned());
+                config.key.model = Some("m".to_owned());
+                config.hash.block_tokens = 128;
+            })
+        };
+        for kind in [PoolKind::Mooncake, PoolKind::MooncakeHttp, PoolKind::Ems] {
+            assert_eq!(found(kind), Vec::<String>::new(), "{}", kind.name());
+        }
+        for kind in [
+            PoolKind::Memcache,
+            PoolKind::MemcacheHttp,
+            PoolKind::LmcacheController,
+            PoolKind::LmcacheCoordinator,
+        ] {
+            let [only] = &found(kind)[..] else { panic!("one problem with {}", kind.name()) };
+            assert!(
+                only.starts_with(&format!("pool.addresses lists 2, and pool.kind = {}", kind.name())),
+                "{only}"
+            );
+        }
     }
 }

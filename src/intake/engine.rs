@@ -5,14 +5,11 @@
 //! does not matter which of them was asked. It matters when: templates may print the date, so an answer is good for the
 //! quarter of an hour that it was asked in, wherever the engines' midnight is.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::watch;
-use tokio::task::JoinSet;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use super::answers::Answers;
@@ -21,6 +18,7 @@ use super::question::{Question, question};
 use crate::codec::json::Object;
 use crate::dialect::Api;
 use crate::endpoint::Endpoint;
+use crate::flights::{Flight, Flights, Start};
 use crate::prompt::Reason;
 
 /// Default of [`EngineLimits::budget`].
@@ -65,31 +63,15 @@ pub struct EngineTokenizer {
     /// Of the questions' hash, so that nobody outside can construct two with one key.
     seed: u64,
     state: Arc<Mutex<State>>,
-    exchanges: Mutex<JoinSet<()>>,
+    flights: Flights<Outcome>,
 }
 
-/// What an exchange will have brought; `None` while it is under way.
-type Outcome = Option<Result<Arc<[u32]>, Reason>>;
+/// What an exchange brings.
+type Outcome = Result<Arc<[u32]>, Reason>;
 
 struct State {
     answers: Answers,
-    /// Exchanges under way, by their question.
-    flights: HashMap<u128, watch::Receiver<Outcome>>,
     stats: EngineStats,
-}
-
-/// The end of an exchange that reports; gone with it, however it ends.
-struct Flight {
-    key: u128,
-    state: Arc<Mutex<State>>,
-    report: watch::Sender<Outcome>,
-}
-
-/// Where a question's answer comes from.
-enum Source {
-    Cache(Arc<[u32]>),
-    Join(watch::Receiver<Outcome>),
-    Ask(Flight, watch::Receiver<Outcome>),
 }
 
 impl Default for EngineLimits {
@@ -108,10 +90,10 @@ impl EngineTokenizer {
     pub fn new(asker: Asker, limits: EngineLimits, seed: u64) -> Self {
         let state = State {
             answers: Answers::new(limits.cache_entries, limits.cache_tokens),
-            flights: HashMap::new(),
             stats: EngineStats::default(),
         };
-        Self { asker, limits, seed, state: Arc::new(Mutex::new(state)), exchanges: Mutex::default() }
+        let flights = Flights::new(limits.in_flight);
+        Self { asker, limits, seed, state: Arc::new(Mutex::new(state)), flights }
     }
 
     /// The prompt of a request as `engine` tokenises it; `quarter` counts the quarters of an hour. Must run inside a
@@ -144,19 +126,22 @@ impl EngineTokenizer {
             Question::Known(ids) => return Ok(ids),
             Question::Ask(body) => body,
         };
-        let mut coming = match self.source(self.key(&body, quarter))? {
-            Source::Cache(tokens) => return Ok(tokens),
-            Source::Join(coming) => coming,
-            Source::Ask(flight, coming) => {
-                self.launch(engine, body, flight);
+        let key = self.key(&body, quarter);
+        let coming = match self.flights.start(key, |room| self.settle(key, room)) {
+            Start::Settled(outcome) => return outcome,
+            Start::Join(coming) => {
+                lock(&self.state).stats.joined += 1;
+                coming
+            }
+            Start::Lead(flight, coming) => {
+                self.launch(engine, body, (key, flight));
                 coming
             }
         };
-        match tokio::time::timeout(self.limits.budget, coming.wait_for(Option::is_some)).await {
+        match tokio::time::timeout(self.limits.budget, coming.outcome()).await {
             Err(_) => Err(Reason::EngineSlow),
-            Ok(Ok(outcome)) => outcome.clone().unwrap_or(Err(Reason::EngineUnreachable)),
             // The exchange ended without a report: the runtime is shutting down.
-            Ok(Err(_)) => Err(Reason::EngineUnreachable),
+            Ok(outcome) => outcome.unwrap_or(Err(Reason::EngineUnreachable)),
         }
     }
 
@@ -170,53 +155,34 @@ impl EngineTokenizer {
         xxh3_128_with_seed(body, self.seed.wrapping_add(quarter))
     }
 
-    fn source(&self, key: u128) -> Result<Source, Reason> {
+    /// What can be said at once; `None`: an engine is to be asked.
+    fn settle(&self, key: u128, room: bool) -> Option<Outcome> {
         let mut state = lock(&self.state);
         if let Some(tokens) = state.answers.get(key) {
             state.stats.cached += 1;
-            return Ok(Source::Cache(tokens));
+            return Some(Ok(tokens));
         }
-        if let Some(coming) = state.flights.get(&key).cloned() {
-            state.stats.joined += 1;
-            return Ok(Source::Join(coming));
-        }
-        if state.flights.len() >= self.limits.in_flight {
-            return Err(Reason::EngineBusy);
+        if !room {
+            return Some(Err(Reason::EngineBusy));
         }
         state.stats.asked += 1;
-        let (report, coming) = watch::channel(None);
-        state.flights.insert(key, coming.clone());
-        Ok(Source::Ask(Flight { key, state: self.state.clone(), report }, coming))
+        None
     }
 
-    fn launch(&self, engine: &Endpoint, body: Bytes, flight: Flight) {
-        let (asker, engine) = (self.asker.clone(), engine.clone());
-        let mut exchanges = lock(&self.exchanges);
-        // Results of those that ended are dropped here, so that the set holds no more than are under way.
-        while exchanges.try_join_next().is_some() {}
-        exchanges.spawn(async move {
-            let outcome = asker.ask(&engine, body).await;
-            if let Err(error) = &outcome {
+    fn launch(&self, engine: &Endpoint, body: Bytes, (key, flight): (u128, Flight<Outcome>)) {
+        let (asker, engine, state) = (self.asker.clone(), engine.clone(), self.state.clone());
+        self.flights.run(async move {
+            let answer = asker.ask(&engine, body).await;
+            if let Err(error) = &answer {
                 tracing::debug!(%engine, %error, "no tokens");
             }
-            flight.land(outcome.map(Arc::from).map_err(|error| reason(&error)));
+            let outcome: Outcome = answer.map(Arc::from).map_err(|error| reason(&error));
+            if let Ok(tokens) = &outcome {
+                // Before the flight is over, so that no equal question falls between the two.
+                lock(&state).answers.put(key, tokens.clone());
+            }
+            flight.land(outcome);
         });
-    }
-}
-
-impl Flight {
-    fn land(self, outcome: Result<Arc<[u32]>, Reason>) {
-        if let Ok(tokens) = &outcome {
-            // Before the flight is over, so that no equal question falls between the two.
-            lock(&self.state).answers.put(self.key, tokens.clone());
-        }
-        self.report.send_replace(Some(outcome));
-    }
-}
-
-impl Drop for Flight {
-    fn drop(&mut self) {
-        lock(&self.state).flights.remove(&self.key);
     }
 }
 
@@ -254,16 +220,6 @@ mod tests {
         let keys = [one.key(b"a", 4), one.key(b"b", 4), one.key(b"a", 5), other.key(b"a", 4)];
         assert!(keys.iter().all(|key| keys.iter().filter(|other| *other == key).count() == 1), "{keys:?}");
         assert_eq!(one.key(b"a", 4), keys[0]);
-    }
-
-    #[test]
-    fn an_exchange_that_ends_without_an_answer_makes_room() {
-        let tokenizer = tokenizer(1);
-        let Ok(Source::Ask(flight, mut coming)) = tokenizer.source(5) else { panic!("nothing is under way") };
-        assert!(matches!(tokenizer.source(5), Ok(Source::Join(_))));
-        drop(flight);
-        assert!(coming.borrow_and_update().is_none() && coming.has_changed().is_err());
-        assert!(matches!(tokenizer.source(5), Ok(Source::Ask(..))));
     }
 
     #[test]

@@ -74,6 +74,14 @@ impl Naming {
         hasher.map(|hasher| self.hashes_by(hasher, (tokens, model, salt))).transpose()
     }
 
+    /// Whether prompts for this model can be named at all, without naming one.
+    ///
+    /// # Errors
+    /// As [`Naming::hashes`].
+    pub fn check(&self, model: Option<&str>) -> Result<(), Reason> {
+        model.map_or(Ok(()), |model| self.adapter(&self.hasher, model).map(drop))
+    }
+
     /// The adapter that a request's model is, if it is one.
     fn adapter(&self, hasher: &Hasher, name: &str) -> Result<Option<Lora<'_>>, Reason> {
         let Some(models) = self.models.as_ref().filter(|_| hasher.separates_lora()) else {
@@ -144,5 +152,9 @@ mod tests {
         let (naming, _) = naming("0.11.0");
         assert_eq!(naming.hashes(&[1, 2, 3, 4], Some("sql"), None), Err(Reason::Model));
         assert!(naming.hashes(&[1, 2, 3, 4], Some("base"), None).is_ok());
+        assert_eq!(
+            [Some("sql"), Some("base"), None].map(|model| naming.check(model).is_ok()),
+            [false, true, true]
+        );
     }
 }

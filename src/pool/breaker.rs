@@ -30,9 +30,14 @@ pub enum Change {
 }
 
 impl Breaker {
+    /// Whether it is left alone, but for the question that tries it.
+    pub fn is_open(&self) -> bool {
+        self.failures >= FAILURES
+    }
+
     /// Whether a question may go out at `now_ms`. After a rest that is one, until it has ended.
     pub fn admit(&mut self, now_ms: u64) -> bool {
-        if self.failures < FAILURES {
+        if !self.is_open() {
             return true;
         }
         let admitted = now_ms >= self.rests_until_ms && !self.probing;
@@ -42,7 +47,7 @@ impl Breaker {
 
     /// A question was answered in time.
     pub fn succeeded(&mut self) -> Change {
-        let was_open = self.failures >= FAILURES;
+        let was_open = self.is_open();
         *self = Self::default();
         if was_open { Change::Closed } else { Change::None }
     }
@@ -50,12 +55,12 @@ impl Breaker {
     /// A question failed.
     pub fn failed(&mut self, now_ms: u64) -> Change {
         // Questions that were out when it opened say nothing new.
-        if self.failures >= FAILURES && !self.probing {
+        if self.is_open() && !self.probing {
             return Change::None;
         }
         self.probing = false;
         self.failures = self.failures.saturating_add(1);
-        if self.failures < FAILURES {
+        if !self.is_open() {
             return Change::None;
         }
         let rest_ms = (REST_MS << self.rests.min(16)).min(REST_MAX_MS);

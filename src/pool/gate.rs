@@ -1,27 +1,30 @@
 //! What stands in front of every pool: nobody waits longer than the deadline, and a pool in trouble is left alone.
 //!
-//! Equal questions share one exchange, answers are good for a moment, and so many exchanges are under way at most. An
+//! Equal prompts share one exchange, answers are good for a moment, and so many exchanges are under way at most. A
+//! question is formed within its exchange, so that neither known answers nor a pool that is left alone cost a hash. An
 //! exchange goes on behind the deadline for a while: its answer may serve the next who asks.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
-use tokio::task::JoinSet;
-use tokio::time::Instant;
-use xxhash_rust::xxh3::Xxh3;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
 
+use super::aside::aside;
 use super::breaker::{Breaker, Change};
+use super::inquiry::Inquiry;
 use super::{KvPool, PoolError, Presence, Question};
+use crate::flights::{Coming, Flight, Flights, Start};
 
 /// Bounds of a [`Gate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GateLimits {
-    /// The longest that a request waits.
+    /// The longest that a request waits, for its question to be formed and to be answered.
     pub deadline: Duration,
-    /// The longest that one exchange goes on.
+    /// The longest that a pool is waited for in one exchange.
     pub exchange: Duration,
     /// How long an answer is good for.
     pub fresh: Duration,
@@ -29,6 +32,9 @@ pub struct GateLimits {
     pub answers: usize,
     /// Most exchanges under way.
     pub in_flight: usize,
+    /// Most bytes of all questions under way. One is asked however large it is, and clients hold up to twice as much
+    /// again while they write it.
+    pub bytes: usize,
 }
 
 /// What came of a question.
@@ -61,38 +67,44 @@ pub enum Verdict {
 
 /// Stands in front of one pool.
 pub struct Gate {
+    shared: Arc<Shared>,
+    flights: Flights<Outcome>,
+}
+
+/// What an exchange brings.
+type Outcome = Result<Presence, Verdict>;
+
+/// What exchanges need of their gate.
+struct Shared {
     pool: Arc<dyn KvPool>,
     limits: GateLimits,
     born: Instant,
-    state: Arc<Mutex<State>>,
-    exchanges: Mutex<JoinSet<()>>,
+    /// Of prompts' identities.
+    seed: u64,
+    state: Mutex<State>,
+    /// Room for questions, in [`UNIT_BYTES`].
+    room: Arc<Semaphore>,
+    /// Questions formed beside the runtime, as many at once as there are cores.
+    forming: Arc<Semaphore>,
 }
 
-/// What an exchange will have brought; `None` while it is under way.
-type Outcome = Option<Result<Presence, Verdict>>;
+/// Room for questions is counted in these.
+const UNIT_BYTES: usize = 1 << 10;
+/// Most units: 4 TiB.
+const MAX_UNITS: usize = u32::MAX as usize;
 
 #[derive(Default)]
 struct State {
     breaker: Breaker,
-    flights: HashMap<u128, watch::Receiver<Outcome>>,
     answers: HashMap<u128, (Instant, Presence)>,
     /// In the order they came, for letting go of them.
     order: VecDeque<(Instant, u128)>,
 }
 
-/// One exchange's end of the table; gone from it when it ends, however that is.
-struct Flight {
-    id: u128,
-    state: Arc<Mutex<State>>,
-    report: watch::Sender<Outcome>,
-    /// The pool was heard of.
-    ended: bool,
-}
-
-enum Source {
-    Answer(Presence),
-    Join(watch::Receiver<Outcome>),
-    Ask(Flight, watch::Receiver<Outcome>),
+/// Tells the breaker how one exchange went: at most once, and that it was forgotten if nothing else can be said.
+struct Judge<'a> {
+    shared: &'a Shared,
+    judged: bool,
 }
 
 impl Verdict {
@@ -127,124 +139,165 @@ impl From<&PoolError> for Verdict {
 impl Gate {
     /// Nothing is asked yet.
     pub fn new(pool: Arc<dyn KvPool>, limits: GateLimits) -> Self {
-        Self { pool, limits, born: Instant::now(), state: Arc::default(), exchanges: Mutex::default() }
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let shared = Shared {
+            pool,
+            limits,
+            born: Instant::now(),
+            seed: RandomState::new().hash_one(0_u8),
+            state: Mutex::default(),
+            room: Arc::new(Semaphore::new(limits.bytes.div_ceil(UNIT_BYTES).clamp(1, MAX_UNITS))),
+            forming: Arc::new(Semaphore::new(cores)),
+        };
+        Self { shared: Arc::new(shared), flights: Flights::new(limits.in_flight) }
     }
 
     /// The pool's name.
     pub fn name(&self) -> &'static str {
-        self.pool.name()
+        self.shared.pool.name()
     }
 
     /// Asks, within the deadline. Must run inside a tokio runtime.
-    pub async fn ask(&self, question: Arc<Question>) -> Lookup {
-        if question.hashes.is_empty() && question.tokens.is_empty() {
+    pub async fn ask(&self, inquiry: Inquiry) -> Lookup {
+        let deadline = Instant::now() + self.shared.limits.deadline;
+        if inquiry.tokens.is_empty() {
             return Lookup { presence: Presence::default(), verdict: Verdict::Known };
         }
-        let mut coming = match self.source(identity(&question)) {
-            Err(verdict) => return nothing(verdict),
-            Ok(Source::Answer(presence)) => return known(presence),
-            Ok(Source::Join(coming)) => coming,
-            Ok(Source::Ask(flight, coming)) => {
-                self.launch(question, flight);
+        let id = inquiry.identity(self.shared.seed);
+        let coming = match self.flights.start(id, |room| self.shared.settle(id, room)) {
+            Start::Settled(lookup) => return lookup,
+            // It does not answer this one either.
+            Start::Join(_) if lock(&self.shared.state).breaker.is_open() => return nothing(Verdict::Off),
+            Start::Join(coming) => coming,
+            Start::Lead(flight, coming) => {
+                self.flights.run(self.shared.clone().exchange(id, inquiry, flight));
                 coming
             }
         };
-        match tokio::time::timeout(self.limits.deadline, coming.wait_for(Option::is_some)).await {
-            Err(_) => nothing(Verdict::TimedOut),
-            // An exchange that ended without a report was cut: it took too long, or the gateway shuts down.
-            Ok(outcome) => match outcome.ok().and_then(|outcome| outcome.clone()) {
-                Some(Ok(presence)) => known(presence),
-                Some(Err(verdict)) => nothing(verdict),
-                None => nothing(Verdict::TimedOut),
-            },
-        }
+        wait(coming, deadline).await
     }
+}
 
-    fn source(&self, id: u128) -> Result<Source, Verdict> {
+async fn wait(coming: Coming<Outcome>, deadline: Instant) -> Lookup {
+    match timeout_at(deadline, coming.outcome()).await {
+        Ok(Some(Ok(presence))) => known(presence),
+        Ok(Some(Err(verdict))) => nothing(verdict),
+        // An exchange that ended without a report: it panicked, or the gateway shuts down.
+        Err(_) | Ok(None) => nothing(Verdict::TimedOut),
+    }
+}
+
+impl Shared {
+    /// What can be said at once; `None`: the pool is to be asked.
+    fn settle(&self, id: u128, room: bool) -> Option<Lookup> {
         let now = Instant::now();
         let mut state = lock(&self.state);
         state.forget_before(now.checked_sub(self.limits.fresh), self.limits.answers);
         if let Some((_, presence)) = state.answers.get(&id) {
-            return Ok(Source::Answer(presence.clone()));
+            return Some(known(presence.clone()));
         }
-        if let Some(coming) = state.flights.get(&id) {
-            return Ok(Source::Join(coming.clone()));
+        if !room {
+            return Some(nothing(Verdict::Busy));
         }
-        if state.flights.len() >= self.limits.in_flight {
-            return Err(Verdict::Busy);
-        }
-        if !state.breaker.admit(self.now_ms()) {
-            return Err(Verdict::Off);
-        }
-        let (report, coming) = watch::channel(None);
-        state.flights.insert(id, coming.clone());
-        Ok(Source::Ask(Flight { id, state: self.state.clone(), report, ended: false }, coming))
+        (!state.breaker.admit(self.now_ms())).then(|| nothing(Verdict::Off))
     }
 
-    fn launch(&self, question: Arc<Question>, flight: Flight) {
-        let (pool, limits, began_ms, born) = (self.pool.clone(), self.limits, self.now_ms(), self.born);
-        let mut exchanges = lock(&self.exchanges);
-        // Those that ended are dropped here, so that the set holds no more than are under way.
-        while exchanges.try_join_next().is_some() {}
-        exchanges.spawn(async move {
-            let answer = tokio::time::timeout(limits.exchange, pool.lookup(&question)).await;
-            let now_ms = since(born);
-            let late = now_ms.saturating_sub(began_ms) > ms(limits.deadline);
-            let outcome = match answer {
-                Ok(Ok(presence)) => Ok(presence),
-                Ok(Err(error)) => {
-                    tracing::debug!(pool = pool.name(), %error, "no answer");
-                    Err(Verdict::from(&error))
-                }
-                Err(_) => Err(Verdict::TimedOut),
-            };
-            flight.land(pool.name(), now_ms, outcome, late);
-        });
+    async fn exchange(self: Arc<Self>, id: u128, inquiry: Inquiry, flight: Flight<Outcome>) {
+        let mut judge = Judge { shared: &self, judged: false };
+        let outcome = match self.formed(inquiry).await {
+            Ok((question, _room)) => self.answer(&question, &mut judge).await,
+            Err(verdict) => Err(verdict),
+        };
+        drop(judge);
+        if let Ok(presence) = &outcome {
+            lock(&self.state).keep(id, presence.clone());
+        }
+        flight.land(outcome);
+    }
+
+    /// The question, and its share of the room that there is for questions.
+    async fn formed(&self, inquiry: Inquiry) -> Result<(Question, OwnedSemaphorePermit), Verdict> {
+        let Inquiry { form, aside: beside, .. } = inquiry;
+        let forming = async {
+            // The closure holds the permit: nothing ends it before it is done.
+            let permit = if beside { self.forming.clone().acquire_owned().await.ok() } else { None };
+            let formed = aside(beside, move || (form(), permit).0).await;
+            formed.and_then(|formed| formed)
+        };
+        let formed = tokio::time::timeout(self.limits.exchange, forming).await;
+        let question = formed.map_err(|_| Verdict::TimedOut)?.map_err(|error| self.verdict(&error))?;
+        let units = question.bytes().div_ceil(UNIT_BYTES).min(self.limits.bytes.div_ceil(UNIT_BYTES));
+        let units = u32::try_from(units.clamp(1, MAX_UNITS)).unwrap_or(u32::MAX);
+        let room = self.room.clone().try_acquire_many_owned(units).map_err(|_| Verdict::Busy)?;
+        Ok((question, room))
+    }
+
+    /// The pool's answer. What it takes counts from here: that a question took long to form says nothing of the pool.
+    async fn answer(&self, question: &Question, judge: &mut Judge<'_>) -> Outcome {
+        let began = Instant::now();
+        let mut coming = self.pool.lookup(question);
+        let answer = match timeout_at(began + self.limits.deadline, &mut coming).await {
+            Ok(answer) => {
+                judge.in_time(&answer);
+                answer
+            }
+            Err(_) => {
+                // Late answers serve the next who asks, but a pool that is always late only costs time.
+                judge.failed();
+                let late = timeout_at(began + self.limits.exchange, coming).await;
+                late.map_err(|_| Verdict::TimedOut)?
+            }
+        };
+        answer.map_err(|error| self.verdict(&error))
+    }
+
+    fn verdict(&self, error: &PoolError) -> Verdict {
+        tracing::debug!(pool = self.pool.name(), %error, "no answer");
+        Verdict::from(error)
     }
 
     fn now_ms(&self) -> u64 {
-        since(self.born)
+        u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 }
 
-impl Flight {
-    /// Keeps the answer, judges the pool, and tells those who wait.
-    fn land(mut self, pool: &'static str, now_ms: u64, outcome: Result<Presence, Verdict>, late: bool) {
-        self.ended = true;
-        {
-            let mut state = lock(&self.state);
-            if let Ok(presence) = &outcome {
-                state.keep(self.id, presence.clone());
+impl Judge<'_> {
+    fn in_time(&mut self, answer: &Result<Presence, PoolError>) {
+        match answer {
+            // A pool that refuses is one that answers.
+            Ok(_) | Err(PoolError::Refused(_) | PoolError::Protocol(_) | PoolError::TooLarge(_)) => {
+                self.judged = true;
+                let change = lock(&self.shared.state).breaker.succeeded();
+                self.tell(change);
             }
-            let change = match &outcome {
-                // Late answers serve the next who asks, but a pool that is always late only costs time.
-                Ok(_) if late => state.breaker.failed(now_ms),
-                // A pool that refuses is one that answers.
-                Ok(_) | Err(Verdict::Refused) => state.breaker.succeeded(),
-                Err(Verdict::Busy) => {
-                    state.breaker.forgotten();
-                    Change::None
-                }
-                Err(_) => state.breaker.failed(now_ms),
-            };
-            match change {
-                Change::None => {}
-                Change::Opened(rest_ms) => {
-                    tracing::warn!(pool, rest_ms, "does not answer in time; not asked for a while");
-                }
-                Change::Closed => tracing::info!(pool, "answers again"),
-            }
+            // What we don't ask says nothing of it.
+            Err(PoolError::Busy) => {}
+            Err(PoolError::Unreachable(_)) => self.failed(),
         }
-        self.report.send_replace(Some(outcome));
+    }
+
+    fn failed(&mut self) {
+        self.judged = true;
+        let change = lock(&self.shared.state).breaker.failed(self.shared.now_ms());
+        self.tell(change);
+    }
+
+    fn tell(&self, change: Change) {
+        let pool = self.shared.pool.name();
+        match change {
+            Change::None => {}
+            Change::Opened(rest_ms) => {
+                tracing::warn!(pool, rest_ms, "does not answer in time; not asked for a while");
+            }
+            Change::Closed => tracing::info!(pool, "answers again"),
+        }
     }
 }
 
-impl Drop for Flight {
+impl Drop for Judge<'_> {
     fn drop(&mut self) {
-        let mut state = lock(&self.state);
-        state.flights.remove(&self.id);
-        if !self.ended {
-            state.breaker.forgotten();
+        if !self.judged {
+            lock(&self.shared.state).breaker.forgotten();
         }
     }
 }
@@ -276,25 +329,9 @@ impl fmt::Debug for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Gate")
             .field("pool", &self.name())
-            .field("limits", &self.limits)
+            .field("limits", &self.shared.limits)
             .finish_non_exhaustive()
     }
-}
-
-/// Equal prompts have equal last blocks, and pools whose hashes leave something out don't tell the prompts apart either;
-/// the length tells prompts apart that differ behind the last full block, and the last key those that differ in what only
-/// keys carry, such as LMCache's salt.
-fn identity(question: &Question) -> u128 {
-    let mut hasher = Xxh3::new();
-    match question.hashes.last() {
-        Some(last) => hasher.update(last.as_bytes()),
-        None => question.tokens.iter().for_each(|token| hasher.update(&token.to_le_bytes())),
-    }
-    hasher.update(&question.tokens.len().to_le_bytes());
-    hasher.update(&question.keys.len().to_le_bytes());
-    let last = question.keys.len().checked_sub(1).and_then(|last| question.keys.get(last));
-    hasher.update(last.unwrap_or_default().as_bytes());
-    hasher.digest128()
 }
 
 fn known(presence: Presence) -> Lookup {
@@ -304,14 +341,6 @@ fn known(presence: Presence) -> Lookup {
 
 fn nothing(verdict: Verdict) -> Lookup {
     Lookup { presence: Presence::default(), verdict }
-}
-
-fn since(born: Instant) -> u64 {
-    ms(born.elapsed())
-}
-
-fn ms(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A panic elsewhere leaves these tables whole: every change is one statement.

@@ -10,11 +10,8 @@ use futures_util::future::try_join_all;
 use smallvec::SmallVec;
 
 use super::store::{KeyStore, Placement, Tier};
-use super::{Answer, KvPool, Near, PoolError, Presence, Question};
+use super::{Answer, KvPool, MAX_HOSTS, Near, PoolError, Presence, Question};
 use crate::kvhash::keys::KeyBatch;
-
-/// Hosts whose leading blocks are counted; a prompt's first block has a few replicas, on as many ranks.
-const MAX_HOSTS: usize = 16;
 
 /// A store as a pool.
 #[derive(Debug)]

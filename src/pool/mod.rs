@@ -3,16 +3,19 @@
 //! [`KvPool`] is asked about a whole prompt, [`KeyStore`] about keys; [`keyed`] makes the first of the second. A client
 //! does its exchange and reports what it got; deadlines, repetition, caching and giving up are the gate's.
 
+mod aside;
 pub mod breaker;
 pub mod ems;
 pub mod events;
 pub mod gate;
+pub mod inquiry;
 pub mod keyed;
 pub mod lmcache;
 pub mod memcache;
 pub mod mooncake;
 pub mod store;
 pub mod ucm;
+pub mod zmtp;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -24,8 +27,12 @@ use crate::kvhash::BlockHash;
 use crate::kvhash::keys::KeyBatch;
 
 pub use gate::{Gate, GateLimits, Lookup, Verdict};
+pub use inquiry::Inquiry;
 pub use keyed::Keyed;
 pub use store::{KeyStore, Place, Placement, Tier};
+
+/// Hosts of a prompt's leading blocks that are told, and of one object's replicas: there are a few of either.
+pub const MAX_HOSTS: usize = 16;
 
 /// What a client's exchange will bring. Dropping it at any point leaves the client usable: an answer that comes later is
 /// recognised and thrown away, or its connection is not used again.
@@ -51,12 +58,22 @@ pub struct Question {
     pub keys: Arc<KeyBatch>,
 }
 
+impl Question {
+    /// The memory that it takes, bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let index = self.keys.len().saturating_mul(size_of::<(u32, u32)>());
+        size_of_val(&*self.tokens) + size_of_val(&*self.hashes) + self.keys.bytes() + index
+    }
+}
+
 /// What a pool has of a prompt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Presence {
     /// Tokens of the leading blocks that are there, wherever they are.
     pub hit_tokens: u32,
-    /// How many of these are known to lie on one host, per host and tier; longest first. Empty where pools don't say.
+    /// How many of these are known to lie on one host, per host and tier; longest first, at most [`MAX_HOSTS`]. Empty
+    /// where pools don't say.
     pub near: SmallVec<[Near; 4]>,
     /// The whole was told from samples: blocks in between were not asked for.
     pub sampled: bool,

@@ -1,7 +1,8 @@
 //! UCM's stores on a mounted file system: a block is there if its file has its final name.
 //!
 //! Only `stat` is called, which changes nothing. A mount that hangs holds the threads that asked it, and no more: who
-//! asks then is told `Busy`. These are threads of our own, so that the process can end while they hang.
+//! asks then waits for one of them until it gives up, and beyond a bound is told `Busy`. These are threads of our own, so
+//! that the process can end while they hang.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -20,6 +21,8 @@ use crate::kvhash::keys::KeyBatch;
 const BATCH_KEYS: usize = 64;
 /// Keys that one thread is given, if there are more threads to be had.
 const SHARE_KEYS: usize = 8;
+/// Questions, or parts of one, that wait for a thread.
+const MAX_WAITING: usize = 1024;
 
 /// Where the blocks are. Their keys are whole paths, as the engines' machines have them; the share must be mounted at the
 /// same place here.
@@ -36,6 +39,8 @@ pub struct Ucm<F = fn(&Path) -> io::Result<bool>> {
     config: UcmConfig,
     jobs: SyncSender<Job<F>>,
     permits: Arc<Semaphore>,
+    /// Places to wait in for a permit.
+    waiting: Semaphore,
     exists: F,
 }
 
@@ -73,7 +78,8 @@ where
             let queue = queue.clone();
             std::thread::Builder::new().name(format!("pd-ucm-{n}")).spawn(move || work(&queue))?;
         }
-        Ok(Self { config, jobs, permits: Arc::new(Semaphore::new(threads)), exists })
+        let (permits, waiting) = (Arc::new(Semaphore::new(threads)), Semaphore::new(MAX_WAITING));
+        Ok(Self { config, jobs, permits, waiting, exists })
     }
 
     async fn ask(&self, keys: &KeyBatch, indexes: &[u32]) -> Result<Vec<Placement>, PoolError> {
@@ -108,7 +114,7 @@ where
 
     async fn exist(&self, paths: Vec<PathBuf>) -> Result<Vec<bool>, PoolError> {
         let wanted = Arc::new(());
-        let mut permits = self.permits(paths.len().div_ceil(SHARE_KEYS))?;
+        let mut permits = self.permits(paths.len().div_ceil(SHARE_KEYS)).await?;
         let share = paths.len().div_ceil(permits.len().max(1)).max(1);
         let mut reports = Vec::new();
         for paths in paths.chunks(share) {
@@ -133,11 +139,17 @@ where
         Ok(found.into_iter().flatten().collect())
     }
 
-    /// As many as there are to be had, up to `most`.
-    fn permits(&self, most: usize) -> Result<Vec<OwnedSemaphorePermit>, PoolError> {
-        let permits: Vec<_> =
-            (0..most).map_while(|_| self.permits.clone().try_acquire_owned().ok()).collect();
-        if permits.is_empty() && most > 0 { Err(PoolError::Busy) } else { Ok(permits) }
+    /// As many as there are to be had, up to `most`; the first is waited for, in the order of the questions.
+    async fn permits(&self, most: usize) -> Result<Vec<OwnedSemaphorePermit>, PoolError> {
+        if most == 0 {
+            return Ok(Vec::new());
+        }
+        let first = {
+            let _place = self.waiting.try_acquire().map_err(|_| PoolError::Busy)?;
+            self.permits.clone().acquire_owned().await.map_err(|_| PoolError::Busy)?
+        };
+        let more = (1..most).map_while(|_| self.permits.clone().try_acquire_owned().ok());
+        Ok(std::iter::once(first).chain(more).collect())
     }
 }
 

@@ -20,6 +20,7 @@ use crate::kvhash::scheme::Hasher;
 use agree::Known;
 pub use agree::{Contradiction, Said};
 pub use files::{FilesError, prompter};
+pub use scheme::lmcache_chunk_tokens;
 
 /// What one engine publishes, and its name.
 #[derive(Clone, Debug)]

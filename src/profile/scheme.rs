@@ -48,6 +48,12 @@ pub(super) fn is_lmcache(config: &Config) -> bool {
     matches!(named(config), HashScheme::Lmcache | HashScheme::LmcacheMp)
 }
 
+/// LMCache's chunks, in tokens, if it is LMCache that hashes.
+#[must_use]
+pub fn lmcache_chunk_tokens(config: &Config) -> Option<usize> {
+    is_lmcache(config).then(|| chunk_tokens(config))
+}
+
 /// The scheme that is configured, or that of the preset's connector.
 fn named(config: &Config) -> HashScheme {
     let preset = config.key.preset.as_deref().and_then(|name| Preset::named(name).ok());

@@ -3,24 +3,29 @@
 //! Two sources, each of which may be missing: the pool, which is asked, and what prefillers told in KV events, which is
 //! looked up here and waits for nothing.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 
 use smallvec::SmallVec;
+use tokio::sync::Semaphore;
 
 use crate::intake::{Naming, Prompts};
 use crate::kvhash::BlockHash;
-use crate::kvhash::keys::{Ask as Keys, KeyBatch, PromptBlocks};
+use crate::kvhash::keys::batch::MAX_BATCH_KEYS;
+use crate::kvhash::keys::{Ask as Keys, KeyBatch, KeyProfile, PromptBlocks};
 use crate::obs::Meters;
 use crate::obs::events::HeldMeter;
 use crate::pool::events::held::{Heard, Held, heard};
 use crate::pool::events::watch::SharedIndex;
-use crate::pool::{Gate, Lookup, Question, Verdict};
+use crate::pool::{Gate, Inquiry, Lookup, PoolError, Question, Verdict};
 use crate::prompt::{Prompt, Reason};
 use crate::relay::ask::Ask;
 
-/// Prompts above this take a millisecond and more to hash, in tokens: they are worked on beside the runtime.
+/// Work that takes a millisecond and more, in tokens to be hashed: it is done beside the runtime.
 const ASIDE_TOKENS: usize = 64 << 10;
+/// Writing a key takes as long as hashing so many tokens.
+const KEY_TOKENS: usize = 9;
 
 /// What the gateway asks about prompts, and whom.
 #[derive(Debug)]
@@ -42,6 +47,8 @@ pub struct Told {
     pub index: SharedIndex,
     /// Metrics.
     pub meter: HeldMeter,
+    /// Long prompts that are looked up beside the runtime, as many at once as there are cores.
+    aside: Arc<Semaphore>,
 }
 
 /// What was found of a prompt.
@@ -90,89 +97,108 @@ impl Found {
     }
 }
 
-/// A prompt's blocks, and what was told of them.
-struct Named {
-    /// For the pool; or why it can't be asked.
-    question: Option<Result<Question, Reason>>,
-    heard: Option<Heard>,
-}
-
-impl Finder {
-    /// What exists of a request's prompt; `None` when its blocks can't be named.
-    pub async fn look_up(&self, ask: &Ask, prompt: &Prompt) -> Option<Found> {
-        let began = Instant::now();
-        let unasked = |reason: Reason| self.meters.pool_unasked(reason.name());
-        let Named { question, heard } = self.name(ask, prompt).await.map_err(unasked).ok()?;
-        let pool = match (&self.pool, question) {
-            (Some(gate), Some(Ok(question))) => {
-                let lookup = gate.ask(Arc::new(question)).await;
-                self.meters.pool(gate.name(), lookup.verdict.name(), began.elapsed());
-                Some(lookup)
-            }
-            (_, Some(Err(reason))) => {
-                unasked(reason);
-                None
-            }
-            _ => None,
-        };
-        let told_tokens = heard.as_ref().map_or(0, |heard| heard.told_tokens);
-        let held = heard.map(|heard| heard.held);
-        Some(Found { pool, held, told_tokens })
-    }
-
-    async fn name(&self, ask: &Ask, prompt: &Prompt) -> Result<Named, Reason> {
-        let naming = self.prompts.naming().ok_or(Reason::Unnamed)?;
-        let text = |key| ask.body.get(key).and_then(|value| value.as_str().map(std::borrow::Cow::into_owned));
-        let job = Job {
-            naming,
-            tokens: prompt.tokens.clone(),
-            model: ask.shape.model.clone(),
-            salt: text("cache_salt"),
-            pooled: self.pool.is_some(),
-            told: self.events.clone(),
-        };
-        if prompt.tokens.len() <= ASIDE_TOKENS {
-            return Ok(job.run());
-        }
-        tokio::task::spawn_blocking(|| job.run()).await.map_err(|_| Reason::Limit)
-    }
-}
-
-/// The work on one prompt.
-struct Job {
+/// Whose blocks are looked for.
+#[derive(Clone)]
+struct Sought {
     naming: Arc<Naming>,
     tokens: Arc<[u32]>,
     model: Option<String>,
     salt: Option<String>,
-    pooled: bool,
-    told: Option<Arc<Told>>,
 }
 
-impl Job {
-    /// Where blocks can be named for one of both alone, the other goes without.
-    fn run(self) -> Named {
-        let (naming, model, salt) = (&self.naming, self.model.as_deref(), self.salt.as_deref());
-        let needed = self.pooled || naming.engine_hasher.is_none();
-        let hashes = if needed { naming.hashes(&self.tokens, model, salt) } else { Ok(Vec::new()) };
-        let heard = self.told.as_ref().and_then(|told| {
-            let of_engine = naming.engine_hashes(&self.tokens, model, salt).ok()?;
-            let same = || hashes.as_deref().ok();
-            of_engine.as_deref().or_else(same).map(|hashes| told.heard(naming, hashes))
-        });
-        let question = match hashes {
-            Ok(hashes) => self.pooled.then(|| question(naming, self.tokens, hashes, salt)),
-            Err(reason) => Some(Err(reason)),
+/// Hashes of a prompt's blocks, if they were computed already.
+type Hashes = Option<Arc<[BlockHash]>>;
+
+impl Finder {
+    /// What exists of a request's prompt; `None` when its blocks can't be named.
+    pub async fn look_up(&self, ask: &Ask, prompt: &Prompt) -> Option<Found> {
+        let text = |key| ask.body.get(key).and_then(|value| value.as_str().map(Cow::into_owned));
+        let Some(naming) = self.prompts.naming() else {
+            self.meters.pool_unasked(Reason::Unnamed.name());
+            return None;
         };
-        Named { question, heard }
+        let (model, salt) = (ask.shape.model.clone(), text("cache_salt"));
+        let sought = Sought { naming, tokens: prompt.tokens.clone(), model, salt };
+        // Where blocks can be named for one of both alone, the other goes without.
+        if let Err(reason) = sought.naming.check(sought.model.as_deref()) {
+            self.meters.pool_unasked(reason.name());
+        }
+        let (heard, hashes) = match &self.events {
+            Some(told) => told.clone().look_up(&sought).await.unwrap_or_default(),
+            None => (None, None),
+        };
+        let pool = self.ask_pool(sought, hashes).await;
+        let told_tokens = heard.as_ref().map_or(0, |heard| heard.told_tokens);
+        Some(Found { pool, held: heard.map(|heard| heard.held), told_tokens })
+    }
+
+    async fn ask_pool(&self, sought: Sought, hashes: Hashes) -> Option<Lookup> {
+        let (gate, began) = (self.pool.as_ref()?, Instant::now());
+        sought.naming.check(sought.model.as_deref()).ok()?;
+        let Ok(inquiry) = sought.inquiry(hashes) else {
+            self.meters.pool_unasked(Reason::TooLong.name());
+            return None;
+        };
+        let lookup = gate.ask(inquiry).await;
+        self.meters.pool(gate.name(), lookup.verdict.name(), began.elapsed());
+        Some(lookup)
+    }
+}
+
+impl Sought {
+    /// What a pool is to be asked, not yet formed: that takes time, and the gate knows whether it is worth it.
+    fn inquiry(self, hashes: Hashes) -> Result<Inquiry, Reason> {
+        let keys = self.naming.keys.as_ref().map_or(0, |profile| keys_of(profile, self.tokens.len()));
+        if keys > MAX_BATCH_KEYS {
+            return Err(Reason::TooLong);
+        }
+        let hashed = if hashes.is_some() { 0 } else { self.tokens.len() };
+        let aside = hashed.saturating_add(keys.saturating_mul(KEY_TOKENS)) > ASIDE_TOKENS;
+        let (tokens, context) = (self.tokens.clone(), [self.model.clone(), self.salt.clone()]);
+        let form = move || {
+            let (tokens, salt) = (self.tokens, self.salt.as_deref());
+            let name = || self.naming.hashes(&tokens, self.model.as_deref(), salt);
+            let refused = |reason: Reason| PoolError::Refused(reason.name().to_owned());
+            let hashes = hashes.map_or_else(|| name().map(Arc::from), Ok).map_err(refused)?;
+            let keys = Arc::new(keys_with(&self.naming, &hashes, (tokens.len(), salt))?);
+            Ok(Question { tokens, hashes, keys })
+        };
+        Ok(Inquiry { tokens, context, aside, form: Box::new(form) })
     }
 }
 
 impl Told {
-    fn heard(&self, naming: &Naming, hashes: &[BlockHash]) -> Heard {
+    /// Nothing was told yet.
+    pub fn new(index: SharedIndex) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Self { index, meter: HeldMeter::new(), aside: Arc::new(Semaphore::new(cores)) }
+    }
+
+    /// What was told of a prompt, and its hashes if a pool names its blocks alike. None when they can't be named, or too
+    /// many long prompts are being looked up.
+    async fn look_up(self: Arc<Self>, sought: &Sought) -> Option<(Option<Heard>, Hashes)> {
+        if sought.tokens.len() <= ASIDE_TOKENS {
+            return self.heard(sought);
+        }
+        let permit = self.aside.clone().try_acquire_owned().ok()?;
+        let sought = sought.clone();
+        // The closure holds the permit: nothing ends it before it is done.
+        tokio::task::spawn_blocking(move || (self.heard(&sought), permit).0).await.ok()?
+    }
+
+    fn heard(&self, sought: &Sought) -> Option<(Option<Heard>, Hashes)> {
+        let Sought { naming, tokens, model, salt } = sought;
+        let (model, salt) = (model.as_deref(), salt.as_deref());
+        let of_engine = naming.engine_hashes(tokens, model, salt).ok()?;
+        let alike = of_engine.is_none();
+        let hashes: Arc<[BlockHash]> = match of_engine {
+            Some(hashes) => hashes.into(),
+            None => naming.hashes(tokens, model, salt).ok()?.into(),
+        };
         let began = Instant::now();
-        let found = heard(&self.index, hashes, naming.engine_hasher().block_tokens());
+        let found = heard(&self.index, &hashes, naming.engine_hasher().block_tokens());
         self.meter.looked_up(best(&found.held), found.told_tokens, began.elapsed());
-        found
+        Some((Some(found), alike.then_some(hashes)))
     }
 }
 
@@ -181,22 +207,27 @@ fn best(held: &[Held]) -> u32 {
     held.iter().map(|it| it.own_tokens).max().unwrap_or(0)
 }
 
-/// Hashes and keys of a prompt, for the pool.
-fn question(
+/// The keys of a prompt of `tokens` tokens, whose blocks have these hashes; none for a pool without keys.
+fn keys_with(
     naming: &Naming,
-    tokens: Arc<[u32]>,
-    hashes: Vec<BlockHash>,
-    salt: Option<&str>,
-) -> Result<Question, Reason> {
+    hashes: &[BlockHash],
+    (tokens, salt): (usize, Option<&str>),
+) -> Result<KeyBatch, PoolError> {
     let mut keys = KeyBatch::default();
     if let Some(profile) = &naming.keys {
-        let prompt_tokens = u32::try_from(tokens.len()).map_err(|_| Reason::TooLong)?;
-        let salt = salt.unwrap_or("");
-        let blocks = PromptBlocks { salt, ..PromptBlocks::new(&hashes, prompt_tokens) };
-        // More keys than any batch takes, or a hash that is not the profile's, which the start has ruled out.
-        profile.keys_of_prompt(&blocks, Keys::Needed, &mut keys).map_err(|_| Reason::TooLong)?;
+        let prompt_tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
+        let blocks = PromptBlocks { salt: salt.unwrap_or(""), ..PromptBlocks::new(hashes, prompt_tokens) };
+        // More bytes than any batch takes, or a hash that is not the profile's, which the start has ruled out.
+        let written = profile.keys_of_prompt(&blocks, Keys::Needed, &mut keys);
+        written.map_err(|error| PoolError::TooLarge(error.to_string()))?;
     }
-    Ok(Question { tokens, hashes: hashes.into(), keys: Arc::new(keys) })
+    Ok(keys)
+}
+
+/// About how many keys a prompt of `tokens` tokens has.
+fn keys_of(profile: &KeyProfile, tokens: usize) -> usize {
+    let blocks = tokens.checked_div(profile.block_tokens() as usize).unwrap_or(0);
+    blocks.saturating_mul(profile.keys_per_block())
 }
 
 #[cfg(test)]

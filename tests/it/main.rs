@@ -16,6 +16,7 @@ mod layers;
 mod legs;
 mod pool_ems;
 mod pool_events;
+mod pool_faults;
 mod pool_lmcache;
 mod pool_memcache;
 mod pool_memcache_real;

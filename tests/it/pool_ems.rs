@@ -8,7 +8,7 @@ use pd_proxy::endpoint::Endpoint;
 use pd_proxy::kvhash::BlockHash;
 use pd_proxy::kvhash::ems;
 use pd_proxy::pool::ems::{Ems, EmsSettings};
-use pd_proxy::pool::{Gate, GateLimits, KvPool, PoolError, Presence, Question, Verdict};
+use pd_proxy::pool::{Gate, GateLimits, Inquiry, KvPool, PoolError, Presence, Question, Verdict};
 use pd_proxy::sim::{EmsHow, EmsLookup};
 use tokio::time::timeout;
 
@@ -248,12 +248,13 @@ async fn behind_the_gate_a_server_that_hangs_costs_the_deadline_once() {
         fresh: Duration::from_secs(1),
         answers: 8,
         in_flight: 4,
+        bytes: 1 << 20,
     };
     let gate = Gate::new(Arc::new(Ems::new(settings([&server]))), limits);
-    let question = Arc::new(prompt(20).0);
-    assert_eq!(gate.ask(question.clone()).await.verdict, Verdict::TimedOut);
+    let question = prompt(20).0;
+    assert_eq!(gate.ask(Inquiry::formed(question.clone())).await.verdict, Verdict::TimedOut);
     let refused = async {
-        while gate.ask(question.clone()).await.verdict != Verdict::Refused {
+        while gate.ask(Inquiry::formed(question.clone())).await.verdict != Verdict::Refused {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };

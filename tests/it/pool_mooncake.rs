@@ -306,6 +306,37 @@ async fn over_http_nothing_is_touched_or_nothing_is_asked() {
 }
 
 #[tokio::test]
+async fn over_http_a_master_that_vanished_is_left_when_its_question_is_given_up() {
+    // One that refuses, one that is silent, one that answers.
+    let refusing = TcpListener::bind(LOOPBACK).await.unwrap().local_addr().unwrap();
+    let gone = TcpListener::bind(LOOPBACK).await.unwrap();
+    let there = master(MooncakeSpec::default()).await;
+    let port = there.admin(LOOPBACK).await.unwrap();
+    let admins = [refusing, gone.local_addr().unwrap(), port.addr()];
+    let admins = admins.map(|addr| admin(endpoint(addr))).to_vec();
+    let store = MooncakeHttp::new(MooncakeHttpConfig { admins, allow_leases: false });
+    let keys = batch(&["aa"]);
+    let given_up = timeout(Duration::from_millis(50), store.locate(&keys, &[0])).await;
+    assert!(given_up.is_err(), "connections are made by the kernel, but nobody answers");
+    assert_eq!(ask(&store).await.unwrap(), placed());
+}
+
+#[tokio::test]
+async fn over_http_a_question_is_cut_to_what_a_url_takes() {
+    let master = master(MooncakeSpec::default()).await;
+    let port = master.admin(LOOPBACK).await.unwrap();
+    let admins = vec![admin(endpoint(port.addr()))];
+    let store = MooncakeHttp::new(MooncakeHttpConfig { admins, allow_leases: false });
+    let long: Vec<String> = (0..256).map(|n| format!("{n:03}{}", "k".repeat(400))).collect();
+    master.put(&long[255], "10.0.0.9:1");
+    let keys = batch(&long.iter().map(String::as_str).collect::<Vec<_>>());
+    let indexes: Vec<u32> = (0..256).collect();
+    let found = store.locate(&keys, &indexes).await.unwrap();
+    assert_eq!((found.len(), &found[255]), (256, &on("10.0.0.9")));
+    assert!(found[..255].iter().all(|placement| !placement.present));
+}
+
+#[tokio::test]
 async fn the_admin_port_leads_to_the_master() {
     let leader = master(MooncakeSpec::default()).await;
     let health = format!(

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::server::Server;
 use crate::endpoint::Endpoint;
 use crate::kvhash::{BlockHash, ems};
-use crate::pool::{Answer, KvPool, Near, PoolError, Presence, Question, Tier};
+use crate::pool::{Answer, KvPool, MAX_HOSTS, Near, PoolError, Presence, Question, Tier};
 
 /// Bytes of an EMS hash.
 const HASH_BYTES: usize = size_of::<i64>();
@@ -80,6 +80,7 @@ impl Ems {
             }
         }
         near.sort_by_key(|near| std::cmp::Reverse(near.tokens));
+        near.truncate(MAX_HOSTS);
         match (near.first(), trouble) {
             (None, Some(error)) if !answered => Err(error),
             (longest, _) => {

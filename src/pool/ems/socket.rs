@@ -9,7 +9,8 @@ use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::zmtp::{self, ZmtpError};
+use super::zmtp::{self, MAX_FRAME_BYTES, ZmtpError};
+use crate::pool::zmtp::{GREETING, GREETING_BYTES, check_greeting, frame};
 
 /// Answers fit; one that does not grows it, up to the largest frames that are taken.
 const BUFFER_BYTES: usize = 256;
@@ -45,14 +46,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
     /// # Errors
     /// [`SocketError`].
     pub async fn open(mut stream: S) -> Result<Self, SocketError> {
-        stream.write_all(&zmtp::GREETING).await?;
-        let mut greeting = [0; zmtp::GREETING_BYTES];
+        stream.write_all(&GREETING).await?;
+        let mut greeting = [0; GREETING_BYTES];
         stream.read_exact(&mut greeting).await?;
-        zmtp::check_greeting(&greeting)?;
+        check_greeting(&greeting).map_err(ZmtpError::Peer)?;
         stream.write_all(zmtp::READY_FRAME).await?;
         let mut buffer = BytesMut::with_capacity(BUFFER_BYTES);
         loop {
-            if let Some(frame) = zmtp::frame(&buffer)? {
+            if let Some(frame) = frame(&buffer, MAX_FRAME_BYTES).map_err(ZmtpError::Frame)? {
                 // Nothing was asked: nothing may follow.
                 let alone = frame.command && frame.body.end == buffer.len();
                 zmtp::check_ready(buffer.get(frame.body).filter(|_| alone).unwrap_or_default())?;

@@ -1,6 +1,5 @@
-//! The part of ZMTP 3 (<https://rfc.zeromq.org/spec/23/>) that a listener to events needs: NULL security, SUB and
-//! DEALER, over TCP or a Unix socket. A peer makes it hold no more than it sent, and never more than
-//! [`MAX_MESSAGE_BYTES`].
+//! The sockets that a listener to events needs: SUB and DEALER, over TCP or a Unix socket. A peer makes it hold no more
+//! than it sent, and never more than [`MAX_MESSAGE_BYTES`].
 
 use std::fmt;
 use std::io;
@@ -8,22 +7,22 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+
+use crate::pool::zmtp::{
+    COMMAND, FrameError, GREETING, GREETING_BYTES, MORE, PeerError, check_greeting, frame, push_frame, ready,
+    socket_type,
+};
 
 /// Longest message, all frames together. A batch that stores 128 Ki tokens takes under 1 MiB.
 pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
 /// Most frames of a message.
 const MAX_FRAMES: usize = 8;
 const READ_BYTES: usize = 16 << 10;
-const GREETING_BYTES: usize = 64;
 /// Silence of a peer after which TCP asks whether it is still there, and how often and how many times it then asks.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(10), Duration::from_secs(5), 3);
-
-const MORE: u8 = 1;
-const LONG: u8 = 2;
-const COMMAND: u8 = 4;
 
 /// Where a publisher is, as vLLM's `--kv-events-config` writes it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -87,8 +86,27 @@ pub(super) struct Connection {
 
 #[derive(Debug)]
 struct Frame {
-    flags: u8,
+    more: bool,
+    command: bool,
     body: Bytes,
+}
+
+impl From<PeerError> for LinkError {
+    fn from(error: PeerError) -> Self {
+        Self::Protocol(match error {
+            PeerError::Greeting => "no greeting of ZMTP 3",
+            PeerError::Mechanism => "another security than NULL",
+        })
+    }
+}
+
+impl From<FrameError> for LinkError {
+    fn from(error: FrameError) -> Self {
+        match error {
+            FrameError::Flags => Self::Protocol("flags of a frame"),
+            FrameError::TooLarge => Self::TooLarge,
+        }
+    }
 }
 
 impl FromStr for Address {
@@ -181,34 +199,24 @@ impl Connection {
     /// Greets, and sees that the peer is what is looked for.
     pub(super) async fn greet(stream: Box<dyn Stream>, role: Role) -> Result<Self, LinkError> {
         let mut this = Self { stream, buffer: BytesMut::new(), frames: Vec::new(), frames_bytes: 0 };
-        let mut greeting = [0; GREETING_BYTES];
-        greeting[0] = 0xff;
-        greeting[9] = 0x7f;
-        // Version 3.0: subscriptions are messages, which all versions of PUB understand.
-        greeting[10] = 3;
-        greeting[12..16].copy_from_slice(b"NULL");
-        this.stream.write_all(&greeting).await?;
-        while this.buffer.len() < GREETING_BYTES {
+        this.stream.write_all(&GREETING).await?;
+        let theirs = loop {
+            if let Some((greeting, _)) = this.buffer.split_first_chunk::<GREETING_BYTES>() {
+                break *greeting;
+            }
             this.read_more().await?;
-        }
-        let theirs = this.buffer.split_to(GREETING_BYTES);
-        if theirs[0] != 0xff || theirs[9] & 1 != 1 || theirs[10] < 3 {
-            return Err(LinkError::Protocol("no greeting of ZMTP 3"));
-        }
-        if theirs[12..32] != greeting[12..32] {
-            return Err(LinkError::Protocol("another security than NULL"));
-        }
-        let mut ready = b"\x05READY\x0bSocket-Type".to_vec();
-        ready.extend(u32::try_from(role.name().len()).unwrap_or(0).to_be_bytes());
-        ready.extend(role.name());
-        this.write(COMMAND, &ready).await?;
+        };
+        check_greeting(&theirs)?;
+        let _ = this.buffer.split_to(GREETING_BYTES);
+        this.write(COMMAND, &ready(role.name(), &[])).await?;
         let answer = loop {
             if let Some(frame) = next_frame(&mut this.buffer)? {
                 break frame;
             }
             this.read_more().await?;
         };
-        let theirs = socket_type(&answer).ok_or(LinkError::Protocol("no READY"))?;
+        let theirs = Some(&answer.body[..]).filter(|_| answer.command).and_then(socket_type);
+        let theirs = theirs.ok_or(LinkError::Protocol("no READY"))?;
         if !role.peers().contains(&theirs) {
             return Err(LinkError::Protocol("a socket of another type"));
         }
@@ -236,7 +244,7 @@ impl Connection {
                 self.read_more().await?;
                 continue;
             };
-            if frame.flags & COMMAND != 0 {
+            if frame.command {
                 self.obey(&frame.body).await?;
                 continue;
             }
@@ -245,7 +253,7 @@ impl Connection {
                 return Err(LinkError::TooLarge);
             }
             self.frames.push(frame.body);
-            if frame.flags & MORE == 0 {
+            if !frame.more {
                 self.frames_bytes = 0;
                 return Ok(std::mem::take(&mut self.frames));
             }
@@ -265,15 +273,8 @@ impl Connection {
     }
 
     async fn write(&mut self, flags: u8, body: &[u8]) -> Result<(), LinkError> {
-        let mut frame = Vec::with_capacity(body.len() + 9);
-        match u8::try_from(body.len()) {
-            Ok(length) => frame.extend([flags, length]),
-            Err(_) => {
-                frame.push(flags | LONG);
-                frame.extend((body.len() as u64).to_be_bytes());
-            }
-        }
-        frame.extend(body);
+        let mut frame = Vec::new();
+        push_frame(&mut frame, flags, body);
         Ok(self.stream.write_all(&frame).await?)
     }
 
@@ -288,44 +289,9 @@ impl Connection {
 
 /// Takes a frame off the buffer, if it is whole.
 fn next_frame(buffer: &mut BytesMut) -> Result<Option<Frame>, LinkError> {
-    let Some((&flags, rest)) = buffer.split_first() else { return Ok(None) };
-    if flags > (MORE | LONG | COMMAND) || flags & (MORE | COMMAND) == MORE | COMMAND {
-        return Err(LinkError::Protocol("flags of a frame"));
-    }
-    let (length, head) = if flags & LONG == 0 {
-        let Some(length) = rest.first() else { return Ok(None) };
-        (usize::from(*length), 2)
-    } else {
-        let Some(length) = rest.first_chunk() else { return Ok(None) };
-        (usize::try_from(u64::from_be_bytes(*length)).unwrap_or(usize::MAX), 9)
-    };
-    if length > MAX_MESSAGE_BYTES {
-        return Err(LinkError::TooLarge);
-    }
-    if buffer.len() < head + length {
-        return Ok(None);
-    }
-    buffer.advance(head);
-    Ok(Some(Frame { flags, body: buffer.split_to(length).freeze() }))
-}
-
-/// The `Socket-Type` of a READY command: a length and a name, a length (u32) and a value, for each property.
-fn socket_type(ready: &Frame) -> Option<&[u8]> {
-    if ready.flags & COMMAND == 0 {
-        return None;
-    }
-    let mut rest = ready.body.strip_prefix(b"\x05READY")?;
-    while let Some((&length, after)) = rest.split_first() {
-        let (name, after) = after.split_at_checked(usize::from(length))?;
-        let (length, after) = after.split_first_chunk()?;
-        let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
-        let (value, after) = after.split_at_checked(length)?;
-        if name.eq_ignore_ascii_case(b"Socket-Type") {
-            return Some(value);
-        }
-        rest = after;
-    }
-    None
+    let Some(next) = frame(buffer, MAX_MESSAGE_BYTES)? else { return Ok(None) };
+    let body = buffer.split_to(next.body.end).freeze().slice(next.body);
+    Ok(Some(Frame { more: next.more, command: next.command, body }))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::super::Answer;
 use super::*;
-use crate::kvhash::BlockHash;
+use crate::kvhash::keys::KeyBatch;
 
 /// How the scripted pool answers.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +51,7 @@ const LIMITS: GateLimits = GateLimits {
     fresh: Duration::from_millis(1000),
     answers: 3,
     in_flight: 4,
+    bytes: 64 << 10,
 };
 
 fn gate(how: How) -> (Arc<Gate>, Arc<Scripted>) {
@@ -58,17 +59,18 @@ fn gate(how: How) -> (Arc<Gate>, Arc<Scripted>) {
     (Arc::new(Gate::new(pool.clone(), LIMITS)), pool)
 }
 
-fn question(n: u32) -> Arc<Question> {
-    let mut hash = [0; 32];
-    hash[..4].copy_from_slice(&n.to_le_bytes());
-    let (tokens, hashes) = (Arc::from([n; 16]), Arc::from([BlockHash::from(hash)]));
-    Arc::new(Question { tokens, hashes, ..Question::default() })
+fn inquiry(n: u32) -> Inquiry {
+    Inquiry::formed(Question { tokens: Arc::from([n; 16]), ..Question::default() })
+}
+
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap()
 }
 
 /// The verdict, and how long it took in virtual milliseconds.
 async fn timed(gate: &Gate, n: u32) -> (Verdict, u64) {
     let began = Instant::now();
-    let lookup = gate.ask(question(n)).await;
+    let lookup = gate.ask(inquiry(n)).await;
     assert_eq!(lookup.presence.hit_tokens > 0, matches!(lookup.verdict, Verdict::Known | Verdict::Partial));
     (lookup.verdict, ms(began.elapsed()))
 }
@@ -134,7 +136,7 @@ async fn only_the_latest_answers_are_kept() {
     assert_eq!(pool.asked.load(Ordering::Relaxed), 10);
     timed(&gate, 1).await;
     assert_eq!(pool.asked.load(Ordering::Relaxed), 11);
-    assert!(lock(&gate.state).answers.len() <= LIMITS.answers + 1);
+    assert!(lock(&gate.shared.state).answers.len() <= LIMITS.answers + 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -176,9 +178,99 @@ async fn a_probe_that_panics_does_not_keep_the_pool_off_for_ever() {
 #[tokio::test]
 async fn a_prompt_without_a_block_is_not_asked_for() {
     let (gate, pool) = gate(How::Never);
-    let lookup = gate.ask(Arc::default()).await;
+    let lookup = gate.ask(Inquiry::formed(Question::default())).await;
     assert_eq!(lookup, Lookup { presence: Presence::default(), verdict: Verdict::Known });
     assert_eq!(pool.asked.load(Ordering::Relaxed), 0);
     let names: std::collections::HashSet<_> = Verdict::ALL.iter().map(|verdict| verdict.name()).collect();
     assert_eq!(names.len(), Verdict::ALL.len());
+}
+
+/// As [`inquiry`], and how it is formed.
+fn forming(n: u32, form: impl FnOnce(Question) -> Result<Question, PoolError> + Send + 'static) -> Inquiry {
+    let question = Question { tokens: Arc::from([n; 16]), ..Question::default() };
+    Inquiry { form: Box::new(|| form(question)), ..inquiry(n) }
+}
+
+#[tokio::test(start_paused = true)]
+async fn neither_a_known_answer_nor_a_pool_that_rests_costs_a_hash() {
+    let (gate, pool) = gate(How::After(0));
+    assert_eq!(timed(&gate, 1).await.0, Verdict::Known);
+    let untouched = |n| forming(n, |_| panic!("formed"));
+    assert_eq!(gate.ask(untouched(1)).await.verdict, Verdict::Known);
+    *pool.how.lock().unwrap() = How::Unreachable;
+    for n in 2..5 {
+        timed(&gate, n).await;
+    }
+    assert_eq!(gate.ask(untouched(9)).await.verdict, Verdict::Off);
+}
+
+#[tokio::test]
+async fn forming_counts_within_the_deadline_and_is_not_the_pools_fault() {
+    let (gate, pool) = gate(How::After(0));
+    let (hold, held) = std::sync::mpsc::channel::<()>();
+    let slow = |n, held: Option<std::sync::mpsc::Receiver<()>>| Inquiry {
+        aside: true,
+        ..forming(n, move |question| {
+            // Until the other end is gone.
+            held.map(|held| held.recv());
+            Ok(question)
+        })
+    };
+    assert_eq!(gate.ask(slow(1, Some(held))).await.verdict, Verdict::TimedOut);
+    assert_eq!(pool.asked.load(Ordering::Relaxed), 0);
+    drop(hold);
+    let formed = async {
+        while gate.ask(slow(1, None)).await.verdict != Verdict::Known {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), formed).await.expect("what was formed late is asked");
+    assert_eq!(lock(&gate.shared.state).breaker, Breaker::default());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_that_can_not_be_formed_is_refused_and_says_nothing_of_the_pool() {
+    let (gate, pool) = gate(How::After(0));
+    for n in 0..9 {
+        let inquiry = forming(n, |_| Err(PoolError::TooLarge("too many keys".to_owned())));
+        assert_eq!(gate.ask(inquiry).await.verdict, Verdict::Refused);
+    }
+    assert_eq!((pool.asked.load(Ordering::Relaxed), timed(&gate, 9).await.0), (0, Verdict::Known));
+}
+
+#[tokio::test(start_paused = true)]
+async fn questions_under_way_have_a_bound_in_bytes() {
+    let (gate, pool) = gate(How::Never);
+    let large = |n, bytes| {
+        let mut keys = KeyBatch::default();
+        keys.push(0, &"k".repeat(bytes)).unwrap();
+        forming(n, |question| Ok(Question { keys: Arc::new(keys), ..question }))
+    };
+    let verdicts = futures_util::future::join_all(
+        [(1, 40 << 10), (2, 40 << 10), (3, 10 << 10)].map(|(n, bytes)| gate.ask(large(n, bytes))),
+    );
+    let verdicts: Vec<Verdict> = verdicts.await.iter().map(|lookup| lookup.verdict).collect();
+    assert_eq!(verdicts, [Verdict::TimedOut, Verdict::Busy, Verdict::TimedOut]);
+    tokio::time::sleep(LIMITS.exchange).await;
+    *pool.how.lock().unwrap() = How::After(0);
+    assert_eq!(gate.ask(large(4, 1 << 20)).await.verdict, Verdict::Known, "alone, one may be of any size");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_black_hole_is_left_alone_after_three_deadlines() {
+    let (gate, pool) = gate(How::Never);
+    let began = Instant::now();
+    for n in 0..3 {
+        let (gate, again) = (gate.clone(), gate.clone());
+        let both = tokio::join!(timed(&gate, n), timed(&again, n));
+        assert_eq!(both, ((Verdict::TimedOut, 5), (Verdict::TimedOut, 5)), "joined: it counts once");
+    }
+    assert_eq!(timed(&gate, 9).await, (Verdict::Off, 0));
+    assert_eq!(
+        timed(&gate, 1).await,
+        (Verdict::Off, 0),
+        "nor is an exchange joined that will not be answered"
+    );
+    assert!(began.elapsed() < LIMITS.exchange, "no exchange has ended yet");
+    assert_eq!(pool.asked.load(Ordering::Relaxed), 3);
 }

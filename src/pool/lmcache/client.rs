@@ -1,21 +1,32 @@
 //! The client of either directory.
 
 use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::BytesMut;
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
 use reqwest::{Client, RequestBuilder};
 use smallvec::SmallVec;
+use tokio::task::JoinSet;
 
 use super::hosts::Hosts;
 use super::{Directory, Found, controller, coordinator};
 use crate::endpoint::Endpoint;
-use crate::pool::{Answer, KvPool, Near, PoolError, Presence, Question};
+use crate::pool::aside::aside;
+use crate::pool::{Answer, KvPool, MAX_HOSTS, Near, PoolError, Presence, Question};
 
 /// Most tokens of one question: the coordinator refuses more.
 const MAX_TOKENS: usize = 1_000_000;
 /// Largest answer that is read: the coordinator spends some 420 bytes on an object with one place.
 const MAX_ANSWER_BYTES: usize = 32 << 20;
+
+/// Tokens that take a tenth of a millisecond to write as JSON: more are written beside the runtime.
+const ASIDE_TOKENS: usize = 16 << 10;
+/// The same for reading an answer, bytes.
+const ASIDE_BYTES: usize = 64 << 10;
+/// The longest that a list of instances is waited for: nobody waits with it.
+const LIST_TIME: Duration = Duration::from_secs(5);
 
 /// What the operator says of an LMCache deployment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,48 +44,68 @@ pub struct LmcacheSettings {
 pub struct Lmcache {
     http: Client,
     settings: LmcacheSettings,
-    hosts: Hosts,
+    hosts: Arc<Hosts>,
+    /// The fetching of a list; one at a time.
+    lists: Mutex<JoinSet<()>>,
 }
 
 impl Lmcache {
     /// `http` must follow no redirects and use no proxy.
     pub fn new(http: Client, settings: LmcacheSettings) -> Self {
-        Self { http, settings, hosts: Hosts::default() }
+        Self { http, settings, hosts: Arc::default(), lists: Mutex::default() }
     }
 
-    async fn ask(&self, tokens: &[u32], chunks: usize) -> Result<Found, PoolError> {
-        let (path, body) = match &self.settings.directory {
-            Directory::Controller => (controller::PATH, controller::question(tokens)),
-            Directory::Coordinator { model, world_size } => {
-                (coordinator::PATH, coordinator::question(tokens, model, *world_size))
+    async fn ask(&self, tokens: &Arc<[u32]>, chunks: usize) -> Result<Found, PoolError> {
+        let (directory, all, chunk) =
+            (self.settings.directory.clone(), tokens.clone(), self.settings.chunk_tokens);
+        let len = chunks * chunk.get();
+        let body = aside(len > ASIDE_TOKENS, move || {
+            let tokens = all.get(..len).unwrap_or_default();
+            match &directory {
+                Directory::Controller => controller::question(tokens),
+                Directory::Coordinator { model, world_size } => {
+                    coordinator::question(tokens, model, *world_size)
+                }
             }
-        };
-        let body = body.map_err(|error| PoolError::TooLarge(error.to_string()))?;
-        let request = self.http.post(self.url(path)).body(body);
+        });
+        let body = body.await?.map_err(|error| PoolError::TooLarge(error.to_string()))?;
+        let request = self.http.post(self.url(self.settings.directory.path())).body(body);
         let request = request.header(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let answer = exchange(request).await?;
-        match &self.settings.directory {
-            Directory::Controller => controller::answer(&answer, self.settings.chunk_tokens.get(), chunks),
+        let directory = self.settings.directory.clone();
+        let found = aside(answer.len() > ASIDE_BYTES, move || match &directory {
+            Directory::Controller => controller::answer(&answer, chunk.get(), chunks),
             Directory::Coordinator { world_size, .. } => coordinator::answer(&answer, *world_size, chunks),
-        }
-        .map_err(|error| PoolError::Protocol(error.to_string()))
+        });
+        found.await?.map_err(|error| PoolError::Protocol(error.to_string()))
     }
 
-    /// Learns where the instances are, if that may be news. Without it they go by their names.
-    async fn locate(&self, found: &Found) {
-        if found.held.is_empty() || !self.hosts.is_due(found.held.iter().map(|held| &held.instance)) {
+    /// Begins to learn where the instances are, if that may be news. No answer waits for it: until it is there,
+    /// instances go by what was known, or by their names.
+    fn locate(&self, found: &Found) {
+        if found.held.is_empty() {
             return;
         }
-        let path = match self.settings.directory {
-            Directory::Controller => controller::INSTANCES_PATH,
-            Directory::Coordinator { .. } => coordinator::INSTANCES_PATH,
-        };
-        let listed = exchange(self.http.get(self.url(path))).await;
-        let learnt = listed
-            .and_then(|body| self.hosts.learn(&body).map_err(|error| PoolError::Protocol(error.to_string())));
-        if let Err(error) = learnt {
-            tracing::debug!(pool = self.name(), %error, "no list of instances");
+        let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
+        while lists.try_join_next().is_some() {}
+        if !lists.is_empty() || !self.hosts.is_due(found.held.iter().map(|held| &held.instance)) {
+            return;
         }
+        let listed = exchange(self.http.get(self.url(self.settings.directory.instances_path())));
+        let (hosts, pool) = (self.hosts.clone(), self.name());
+        lists.spawn(async move {
+            let listed = tokio::time::timeout(LIST_TIME, listed).await;
+            let late = || Err(PoolError::Unreachable(format!("no list in {} s", LIST_TIME.as_secs())));
+            let learnt = match listed.unwrap_or_else(|_| late()) {
+                Ok(body) => aside(body.len() > ASIDE_BYTES, move || hosts.learn(&body))
+                    .await
+                    .and_then(|learnt| learnt.map_err(|error| PoolError::Protocol(error.to_string()))),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = learnt {
+                tracing::debug!(pool, %error, "no list of instances");
+            }
+        });
     }
 
     fn presence(&self, found: &Found) -> Presence {
@@ -88,6 +119,9 @@ impl Lmcache {
             // Of several instances on one host the longest stands for it.
             if !near.iter().any(|known| (&known.host, known.tier) == (&here.host, here.tier)) {
                 near.push(here);
+                if near.len() == MAX_HOSTS {
+                    break;
+                }
             }
         }
         Presence { hit_tokens: tokens(found.chunks), near, sampled: false }
@@ -112,9 +146,8 @@ impl KvPool for Lmcache {
             if chunks == 0 {
                 return Ok(Presence::default());
             }
-            let tokens = question.tokens.get(..chunks * self.settings.chunk_tokens.get()).unwrap_or_default();
-            let found = self.ask(tokens, chunks).await?;
-            self.locate(&found).await;
+            let found = self.ask(&question.tokens, chunks).await?;
+            self.locate(&found);
             Ok(self.presence(&found))
         })
     }

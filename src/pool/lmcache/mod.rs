@@ -28,6 +28,26 @@ pub enum Directory {
     },
 }
 
+impl Directory {
+    /// Where it is asked.
+    #[must_use]
+    pub fn path(&self) -> &'static str {
+        match self {
+            Self::Controller => controller::PATH,
+            Self::Coordinator { .. } => coordinator::PATH,
+        }
+    }
+
+    /// Where it lists its instances' addresses.
+    #[must_use]
+    pub fn instances_path(&self) -> &'static str {
+        match self {
+            Self::Controller => controller::INSTANCES_PATH,
+            Self::Coordinator { .. } => coordinator::INSTANCES_PATH,
+        }
+    }
+}
+
 /// An answer, instances by their names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {

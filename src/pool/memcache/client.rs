@@ -15,7 +15,7 @@ use super::wire::{Form, Object};
 use crate::endpoint::Endpoint;
 use crate::kvhash::keys::KeyBatch;
 use crate::pool::store::{KeyStore, Place, Placement};
-use crate::pool::{Answer, PoolError};
+use crate::pool::{Answer, MAX_HOSTS, PoolError};
 
 /// Most keys of one question: 0.4 ms for presence alone, 0.6 ms with places.
 pub const BATCH_KEYS: usize = 1024;
@@ -120,7 +120,8 @@ impl MemCache {
         let place = |rank: &super::wire::Rank| {
             Some(Place { host: self.config.hosts.get(rank.rank)?.clone(), tier: rank.tier })
         };
-        Placement { present: object.present, places: object.ranks.iter().filter_map(place).collect() }
+        let places = object.ranks.iter().filter_map(place).take(MAX_HOSTS).collect();
+        Placement { present: object.present, places }
     }
 }
 

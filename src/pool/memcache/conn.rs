@@ -123,7 +123,7 @@ impl Conn {
         let frame =
             wire::request(op, ticket.seq, keys).map_err(|error| PoolError::TooLarge(error.to_string()))?;
         match self.frames.try_send(frame) {
-            Ok(()) => {}
+            Ok(()) => self.desk.is_owed(ticket.seq),
             Err(mpsc::error::TrySendError::Full(_)) => return Err(PoolError::Busy),
             Err(mpsc::error::TrySendError::Closed(_)) => return Err(self.desk.why()),
         }
@@ -144,7 +144,6 @@ impl Conn {
         }
         let seq = state.next_seq;
         state.next_seq = seq.wrapping_add(1);
-        state.unheard.get_or_insert_with(Instant::now);
         let (sender, answer) = oneshot::channel();
         state.open.insert(seq, Waiting { op: op.number(), answer: sender });
         Ok((Ticket { desk: &self.desk, seq }, answer))
@@ -210,6 +209,14 @@ impl Desk {
         state.unheard = (!state.open.is_empty()).then(Instant::now);
     }
 
+    /// A question has been queued: the service owes an answer, unless it has already given it.
+    fn is_owed(&self, seq: u32) {
+        let mut state = self.lock();
+        if state.open.contains_key(&seq) {
+            state.unheard.get_or_insert_with(Instant::now);
+        }
+    }
+
     async fn silence(&self) -> PoolError {
         loop {
             tokio::time::sleep(SILENCE_CHECK).await;
@@ -268,4 +275,28 @@ pub(super) async fn next_frame(
 
 pub(super) fn lost(error: &io::Error) -> PoolError {
     PoolError::Unreachable(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Waker};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_question_that_does_not_leave_is_not_owed_an_answer() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        // Nobody runs the line: what is queued stays there.
+        let (conn, _line) = Conn::new(stream, BytesMut::new(), 1, None, 1);
+        let key = || std::iter::once("key");
+        {
+            let mut asked = Box::pin(conn.exist(key(), 1));
+            assert!(asked.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            assert!(conn.desk.lock().unheard.is_some());
+        }
+        conn.desk.lock().unheard = None;
+        assert_eq!(conn.exist(key(), 1).await, Err(PoolError::Busy), "the queue is full");
+        assert_eq!(conn.desk.lock().unheard, None);
+    }
 }

@@ -6,8 +6,8 @@ use serde::Deserialize;
 use smallvec::SmallVec;
 
 use super::ranks::RankHosts;
-use crate::pool::PoolError;
 use crate::pool::store::{Place, Placement, Tier};
+use crate::pool::{MAX_HOSTS, PoolError};
 
 /// A replica that can be read. Versions before 1.2 don't tell.
 const STATE_READABLE: u64 = 1;
@@ -90,7 +90,7 @@ fn placement(entry: &Entry<'_>, hosts: &RankHosts) -> Placement {
         };
         Some(Place { host: hosts.get(blob.rank)?.clone(), tier })
     };
-    Placement { present: true, places: readable.into_iter().filter_map(place).collect() }
+    Placement { present: true, places: readable.into_iter().filter_map(place).take(MAX_HOSTS).collect() }
 }
 
 #[cfg(test)]

@@ -96,6 +96,8 @@ struct Link {
     conn: Conn,
     form: Form,
     master: Endpoint,
+    /// Its place in the list of masters; none when another one told of it.
+    at: Option<usize>,
 }
 
 impl Default for MooncakeConfig {
@@ -213,7 +215,7 @@ impl Shared {
         match &error {
             // Another master leads.
             PoolError::Refused(_) if !leads => {
-                self.begin.fetch_add(1, Ordering::Relaxed);
+                self.pass_over(link.at);
                 link.conn.close(error.clone());
             }
             // Perhaps the version has changed: the next connection finds out.
@@ -224,6 +226,14 @@ impl Shared {
             _ => {}
         }
         error
+    }
+
+    /// Begins behind a master the next time; once, however many questions it fails at the same time.
+    fn pass_over(&self, at: Option<usize>) {
+        if let Some(at) = at {
+            let next = (at + 1) % self.config.masters.len().max(1);
+            let _ = self.begin.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
+        }
     }
 
     fn trouble(&self) -> PoolError {
@@ -239,7 +249,7 @@ impl Shared {
     async fn connect(&self) -> Result<Link, PoolError> {
         for admin in &self.config.admins {
             if let Ok(Some(leader)) = admin.leader().await
-                && let Ok(link) = self.link_to(&leader).await
+                && let Ok(link) = self.link_to(&leader, None).await
             {
                 return Ok(link);
             }
@@ -250,7 +260,7 @@ impl Shared {
         for turn in 0..masters.len() {
             let at = begin.wrapping_add(turn) % masters.len();
             let Some(master) = masters.get(at) else { continue };
-            match self.link_to(master).await {
+            match self.link_to(master, Some(at)).await {
                 Ok(link) => {
                     self.begin.store(at, Ordering::Relaxed);
                     return Ok(link);
@@ -261,7 +271,7 @@ impl Shared {
         Err(why)
     }
 
-    async fn link_to(&self, master: &Endpoint) -> Result<Link, PoolError> {
+    async fn link_to(&self, master: &Endpoint, at: Option<usize>) -> Result<Link, PoolError> {
         let limits = Limits { in_flight: self.config.in_flight.max(1), patience: self.config.patience };
         let link = async {
             let tcp = TcpStream::connect((master.host.as_str(), master.port)).await;
@@ -269,7 +279,7 @@ impl Shared {
             let tcp = tcp.map_err(|error| PoolError::Unreachable(error.to_string()))?;
             let conn = Conn::over(tcp, limits);
             let form = negotiate(&conn, &self.config.tenant).await?;
-            Ok(Link { conn, form, master: master.clone() })
+            Ok(Link { conn, form, master: master.clone(), at })
         };
         let late =
             || PoolError::Unreachable(format!("no answer in {} ms", self.config.connect_time.as_millis()));
@@ -347,5 +357,23 @@ mod tests {
         let pauses: Vec<_> = (0..64).map(|_| jittered(FIRST_PAUSE)).collect();
         assert!(pauses.iter().all(|pause| (FIRST_PAUSE / 2..=FIRST_PAUSE).contains(pause)));
         assert!(pauses.iter().any(|pause| *pause != pauses[0]));
+    }
+
+    #[test]
+    fn a_master_that_fails_two_questions_at_once_is_passed_over_once() {
+        let masters = vec![Endpoint { host: "h".to_owned(), port: 1 }; 3];
+        let shared = Shared {
+            config: MooncakeConfig { masters, ..MooncakeConfig::default() },
+            links: Box::default(),
+            begin: AtomicUsize::new(0),
+            made: watch::Sender::new(0),
+            trouble: Mutex::new(PoolError::Busy),
+        };
+        shared.pass_over(Some(0));
+        shared.pass_over(Some(0));
+        shared.pass_over(None);
+        assert_eq!(shared.begin.load(Ordering::Relaxed), 1);
+        (1..3).for_each(|at| shared.pass_over(Some(at)));
+        assert_eq!(shared.begin.load(Ordering::Relaxed), 0, "behind the last comes the first");
     }
 }

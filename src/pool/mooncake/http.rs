@@ -5,21 +5,28 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
+use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::admin::{Admin, read};
+use super::admin::{Admin, Page, read};
 use super::wire::host_of;
 use crate::kvhash::keys::KeyBatch;
-use crate::pool::{Answer, KeyStore, Place, Placement, PoolError, Tier};
+use crate::pool::{Answer, KeyStore, MAX_HOSTS, Place, Placement, PoolError, Tier};
 
 /// Keys that a master tells about within a millisecond.
 const BATCH_KEYS: usize = 256;
-/// Longest answer: some 300 bytes per key and replica.
-const ANSWER_BYTES: usize = 64 << 20;
+/// Most bytes of path and query: the longest URI that HTTP clients here can write has 65 534.
+const PATH_BYTES: usize = 60_000;
+/// Parts of one question on the way at once.
+const PARTS_AT_ONCE: usize = 4;
+/// Longest answer: so much, and so much per key; some 300 bytes per key and replica are usual.
+const ANSWER_BYTES: usize = 64 << 10;
+const ANSWER_BYTES_PER_KEY: usize = 8 << 10;
 const PATH: &str = "/batch_query_keys?keys=";
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
@@ -46,6 +53,16 @@ struct Master {
     admin: Admin,
     /// 0 until it is known, then [`DECODES`] or [`RAW`].
     spelling: AtomicU8,
+}
+
+/// A question to one master. Dropped while it is open, it has found that the master is silent: the next question begins
+/// behind it.
+struct Turn<'a> {
+    begin: &'a AtomicUsize,
+    /// Where the question began, and where the next one is to.
+    from: usize,
+    next: usize,
+    open: bool,
 }
 
 /// 0.3.12 and later.
@@ -105,7 +122,11 @@ impl MooncakeHttp {
         for turn in 0..self.masters.len() {
             let at = begin.wrapping_add(turn) % self.masters.len();
             let Some(master) = self.masters.get(at) else { continue };
-            match master.ask(keys, indexes, self.allow_leases).await {
+            let next = (at + 1) % self.masters.len();
+            let mut turn = Turn { begin: &self.begin, from: begin, next, open: true };
+            let answer = master.ask(keys, indexes, self.allow_leases).await;
+            turn.open = false;
+            match answer {
                 Ok(placements) => {
                     self.begin.store(at, Ordering::Relaxed);
                     return Ok(placements);
@@ -146,14 +167,30 @@ impl Master {
                     .into(),
             ));
         }
-        let path = path(keys, indexes, spelling)?;
-        let page = self.admin.get(&path, ANSWER_BYTES).await.and_then(|page| page.ok());
+        let asked = paths(keys, indexes, spelling)?
+            .into_iter()
+            .map(|(path, part)| self.part(path, keys, indexes.get(part).unwrap_or_default(), spelling));
+        let found: Result<Vec<Vec<Placement>>, PoolError> =
+            stream::iter(asked).buffered(PARTS_AT_ONCE).try_collect().await;
         // Another version may have taken its place.
-        page.and_then(|page| placements(&page.body, keys, indexes, spelling)).inspect_err(|error| {
+        let found = found.inspect_err(|error| {
             if !matches!(error, PoolError::Refused(_)) {
                 self.spelling.store(0, Ordering::Relaxed);
             }
-        })
+        });
+        Ok(found?.into_iter().flatten().collect())
+    }
+
+    async fn part(
+        &self,
+        path: String,
+        keys: &KeyBatch,
+        indexes: &[u32],
+        spelling: u8,
+    ) -> Result<Vec<Placement>, PoolError> {
+        let most = indexes.len().saturating_mul(ANSWER_BYTES_PER_KEY).saturating_add(ANSWER_BYTES);
+        let page = self.admin.get(&path, most).await.and_then(Page::ok)?;
+        placements(&page.body, keys, indexes, spelling)
     }
 
     async fn spelling(&self) -> Result<u8, PoolError> {
@@ -167,35 +204,60 @@ impl Master {
     }
 }
 
-/// The path that asks about the keys. A comma stands between keys, so no key may have one.
-fn path(keys: &KeyBatch, indexes: &[u32], spelling: u8) -> Result<String, PoolError> {
-    let mut path = String::from(PATH);
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if self.open {
+            // Unless another question has moved on already.
+            let _ = self.begin.compare_exchange(self.from, self.next, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The paths that ask about the keys, as few as there must be, and which of the keys each is about. A comma stands
+/// between keys, so no key may have one.
+fn paths(keys: &KeyBatch, indexes: &[u32], spelling: u8) -> Result<Vec<(String, Range<usize>)>, PoolError> {
+    let (mut paths, mut path, mut begin) = (Vec::new(), String::from(PATH), 0);
+    let mut spelled = String::new();
     for (place, index) in indexes.iter().enumerate() {
-        if place > 0 {
+        spelled.clear();
+        spell(key(keys, *index)?, spelling, &mut spelled)?;
+        if PATH.len() + spelled.len() > PATH_BYTES {
+            return Err(PoolError::TooLarge(format!("a key of {} bytes in a path", spelled.len())));
+        }
+        if path.len() + 1 + spelled.len() > PATH_BYTES {
+            paths.push((path, begin..place));
+            (path, begin) = (String::from(PATH), place);
+        }
+        if place > begin {
             path.push(',');
         }
-        for byte in key(keys, *index)?.bytes() {
-            match byte {
-                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'@' | b':' | b'/' => {
-                    path.push(char::from(byte));
-                }
-                b',' => {
-                    return Err(PoolError::TooLarge(
-                        "a key with a comma can't be asked for over HTTP".into(),
-                    ));
-                }
-                _ if spelling == RAW => {
-                    let why = format!("masters before 0.3.12 can't be asked for a key with byte {byte:02x}");
-                    return Err(PoolError::TooLarge(why));
-                }
-                _ => {
-                    path.push('%');
-                    path.extend([byte >> 4, byte & 15].map(|digit| char::from(HEX[usize::from(digit)])));
-                }
+        path.push_str(&spelled);
+    }
+    paths.push((path, begin..indexes.len()));
+    Ok(paths)
+}
+
+/// Appends a key as this version reads it.
+fn spell(key: &str, spelling: u8, into: &mut String) -> Result<(), PoolError> {
+    for byte in key.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'@' | b':' | b'/' => {
+                into.push(char::from(byte));
+            }
+            b',' => {
+                return Err(PoolError::TooLarge("a key with a comma can't be asked for over HTTP".into()));
+            }
+            _ if spelling == RAW => {
+                let why = format!("masters before 0.3.12 can't be asked for a key with byte {byte:02x}");
+                return Err(PoolError::TooLarge(why));
+            }
+            _ => {
+                into.push('%');
+                into.extend([byte >> 4, byte & 15].map(|digit| char::from(HEX[usize::from(digit)])));
             }
         }
     }
-    Ok(path)
+    Ok(())
 }
 
 fn key(keys: &KeyBatch, index: u32) -> Result<&str, PoolError> {
@@ -234,8 +296,10 @@ impl<'a> Entry<'a> {
             for buffer in list.iter().flatten() {
                 let endpoint = &*buffer.endpoint;
                 let host = hosts.entry(endpoint).or_insert_with(|| host_of(endpoint.as_bytes())).clone();
-                let place = host.map(|host| Place { host, tier });
-                placement.places.extend(place.filter(|place| !placement.places.contains(place)));
+                let Some(place) = host.map(|host| Place { host, tier }) else { continue };
+                if placement.places.len() < MAX_HOSTS && !placement.places.contains(&place) {
+                    placement.places.push(place);
+                }
             }
         }
         placement
@@ -257,14 +321,48 @@ mod tests {
     #[test]
     fn keys_are_spelled_as_the_version_reads_them() {
         let keys = batch(&["m@pcp0/x:1", "a b+é", "c,d"]);
+        let one = |indexes, spelling| {
+            let mut paths: Vec<String> =
+                paths(&keys, indexes, spelling)?.into_iter().map(|(path, _)| path).collect();
+            assert_eq!(paths.len(), 1);
+            Ok(paths.remove(0))
+        };
+        let path = "/batch_query_keys?keys=a%20b%2B%C3%A9,m@pcp0/x:1";
+        assert_eq!(one(&[1, 0], DECODES), Ok(path.to_owned()));
+        assert_eq!(one(&[0], RAW), Ok("/batch_query_keys?keys=m@pcp0/x:1".to_owned()));
+        assert!(matches!(one(&[1], RAW), Err(PoolError::TooLarge(_))));
+        assert!(matches!(one(&[2], DECODES), Err(PoolError::TooLarge(_))));
+        assert!(matches!(one(&[3], DECODES), Err(PoolError::Protocol(_))));
+    }
+
+    #[test]
+    fn questions_are_cut_to_what_a_uri_takes() {
+        let long: Vec<String> = (0..256).map(|n| format!("{n:03}{}", "ü".repeat(120))).collect();
+        let keys = batch(&long.iter().map(String::as_str).collect::<Vec<_>>());
+        let indexes: Vec<u32> = (0..256).rev().collect();
+        let cut = paths(&keys, &indexes, DECODES).unwrap();
+        assert!(cut.len() > 1 && cut.iter().all(|(path, _)| http::Uri::try_from(path).is_ok()));
+        for (path, part) in &cut {
+            assert_eq!(path.split(',').count(), part.len());
+        }
         assert_eq!(
-            path(&keys, &[1, 0], DECODES).unwrap(),
-            "/batch_query_keys?keys=a%20b%2B%C3%A9,m@pcp0/x:1"
+            cut.iter().flat_map(|(_, part)| part.clone()).collect::<Vec<_>>(),
+            (0..256).collect::<Vec<_>>()
         );
-        assert_eq!(path(&keys, &[0], RAW).unwrap(), "/batch_query_keys?keys=m@pcp0/x:1");
-        assert!(matches!(path(&keys, &[1], RAW), Err(PoolError::TooLarge(_))));
-        assert!(matches!(path(&keys, &[2], DECODES), Err(PoolError::TooLarge(_))));
-        assert!(matches!(path(&keys, &[3], DECODES), Err(PoolError::Protocol(_))));
+        let huge = batch(&[&"k".repeat(PATH_BYTES)]);
+        assert!(matches!(paths(&huge, &[0], DECODES), Err(PoolError::TooLarge(_))));
+    }
+
+    #[test]
+    fn an_object_has_so_many_places_at_most() {
+        let endpoints: Vec<String> =
+            (0..40).map(|n| format!(r#"{{"transport_endpoint_":"10.0.0.{n}:80"}}"#)).collect();
+        let body = format!(
+            r#"{{"data":{{"a":{{"ok":true,"values":[{}],"disk_values":null}}}}}}"#,
+            endpoints.join(",")
+        );
+        let found = placements(body.as_bytes(), &batch(&["a"]), &[0], DECODES).unwrap();
+        assert_eq!(found[0].places.len(), MAX_HOSTS);
     }
 
     #[test]

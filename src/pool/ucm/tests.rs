@@ -1,5 +1,6 @@
 use std::fs;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Waker};
 
 use super::*;
@@ -92,32 +93,63 @@ async fn errors_of_the_file_system_are_no_absence() {
     }
 }
 
+/// Two threads before a mount of which one call each hangs until both barriers are met.
+fn hung(
+    root: &Path,
+    barriers: [Arc<Barrier>; 2],
+) -> Ucm<impl Fn(&Path) -> io::Result<bool> + Clone + Send + Sync + use<>> {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let look = move |_: &Path| {
+        if calls.fetch_add(1, Ordering::Relaxed) < 2 {
+            barriers.iter().for_each(|barrier| drop(barrier.wait()));
+        }
+        Ok(true)
+    };
+    Ucm::with(config(root, 2), look).unwrap()
+}
+
+async fn meet(barrier: &Arc<Barrier>) {
+    let barrier = barrier.clone();
+    tokio::task::spawn_blocking(move || barrier.wait()).await.unwrap();
+}
+
+const AT_MOST: std::time::Duration = std::time::Duration::from_secs(20);
+
 #[tokio::test]
 async fn a_hung_mount_holds_its_threads_and_nobody_else() {
     let dir = tempfile::tempdir().unwrap();
     let keys = keys(dir.path(), 20);
-    let (entered, gate) = (Arc::new(Barrier::new(3)), Arc::new(Barrier::new(3)));
-    let hung = {
-        let (entered, gate) = (entered.clone(), gate.clone());
-        move |_: &Path| {
-            entered.wait();
-            gate.wait();
-            Ok(true)
-        }
-    };
-    let ucm = Ucm::with(config(dir.path(), 2), hung).unwrap();
+    let [entered, gate] = [Arc::new(Barrier::new(3)), Arc::new(Barrier::new(3))];
+    let ucm = hung(dir.path(), [entered.clone(), gate.clone()]);
+    let mut nobody = Context::from_waker(Waker::noop());
     {
         // Who asked leaves when both threads hang.
         let mut asked = Box::pin(present(&ucm, &keys));
-        let mut nobody = Context::from_waker(Waker::noop());
         assert!(asked.as_mut().poll(&mut nobody).is_pending());
-        tokio::task::spawn_blocking(move || entered.wait()).await.unwrap();
-        assert_eq!(present(&ucm, &keys).await, Err(PoolError::Busy));
+        meet(&entered).await;
     }
-    assert_eq!(present(&ucm, &keys).await, Err(PoolError::Busy), "the calls still hang");
-    assert_eq!(ucm.permits.available_permits(), 0);
+    assert_eq!(ucm.permits.available_permits(), 0, "the calls still hang");
+    // Others wait for a thread, so many of them and no more; who leaves makes room.
+    let mut waiting: Vec<_> = (0..MAX_WAITING).map(|_| Box::pin(present(&ucm, &keys))).collect();
+    assert!(waiting.iter_mut().all(|asked| asked.as_mut().poll(&mut nobody).is_pending()));
+    assert_eq!(present(&ucm, &keys).await, Err(PoolError::Busy));
+    waiting.truncate(1);
     // The mount comes back. One call of each thread was under way; nobody wants the rest.
-    tokio::task::spawn_blocking(move || gate.wait()).await.unwrap();
-    let permits = tokio::time::timeout(std::time::Duration::from_secs(20), ucm.permits.acquire_many(2));
-    assert!(permits.await.is_ok());
+    meet(&gate).await;
+    let first = waiting.remove(0);
+    assert_eq!(tokio::time::timeout(AT_MOST, first).await.unwrap(), Ok(vec![true; 20]));
+    assert_eq!(tokio::time::timeout(AT_MOST, present(&ucm, &keys)).await.unwrap(), Ok(vec![true; 20]));
+    assert!(tokio::time::timeout(AT_MOST, ucm.permits.acquire_many(2)).await.unwrap().is_ok());
+}
+
+#[tokio::test]
+async fn many_parts_of_a_question_wait_for_their_turn() {
+    let dir = tempfile::tempdir().unwrap();
+    let keys = keys(dir.path(), 200);
+    write(keys.get(150).unwrap());
+    let ucm = Ucm::new(config(dir.path(), 2)).unwrap();
+    let indexes = all(&keys);
+    let parts = try_join_all(indexes.chunks(BATCH_KEYS).map(|part| ucm.locate(&keys, part)));
+    let found: Vec<bool> = parts.await.unwrap().concat().iter().map(|at| at.present).collect();
+    assert_eq!(found.iter().position(|there| *there), Some(150));
 }

@@ -3,12 +3,13 @@
 
 use libfuzzer_sys::fuzz_target;
 use pd_proxy::pool::ems::{frame, zmtp};
+use pd_proxy::pool::check_greeting;
 
 const BLOCKS: usize = 300;
 
 fuzz_target!(|input: &[u8]| {
     if let Some(greeting) = input.first_chunk() {
-        let _ = zmtp::check_greeting(greeting);
+        let _ = check_greeting(greeting);
     }
     let _ = zmtp::check_ready(input);
     if let Ok(Some(body)) = zmtp::answer(input) {

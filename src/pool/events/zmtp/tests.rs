@@ -1,4 +1,5 @@
 use super::*;
+use crate::pool::zmtp::LONG;
 use tokio::io::duplex;
 
 /// What libzmq's PUB sends first: version 3.1, and its READY.

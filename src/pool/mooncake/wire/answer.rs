@@ -19,7 +19,7 @@ use super::literal::Literal;
 use super::read::{Cursor, Open, open};
 use super::{STRING_CODE, WireError};
 use crate::endpoint::parse_host;
-use crate::pool::{Place, Placement, Tier};
+use crate::pool::{MAX_HOSTS, Place, Placement, Tier};
 
 /// What an answer says about the keys, one entry per key in the order of the question.
 pub type Answer = Vec<Placement>;
@@ -38,8 +38,6 @@ const NOT_READY: i32 = -703;
 /// The status of a replica that can be read.
 const COMPLETE: i32 = 3;
 
-/// Places that are told of one key; an object has one to three replicas.
-const MAX_PLACES: usize = 16;
 /// Least bytes of an entry: a truth value and another, or an error.
 const MIN_ENTRY_BYTES: usize = 2;
 /// Least bytes of a replica: a tag, an empty descriptor and a status.
@@ -303,7 +301,7 @@ const MIN_BUFFER_BYTES: usize = 17;
 fn add_place(placement: &mut Placement, place: Option<Place>) {
     let Some(place) = place else { return };
     let places = &mut placement.places;
-    if places.len() < MAX_PLACES && !places.contains(&place) {
+    if places.len() < MAX_HOSTS && !places.contains(&place) {
         places.push(place);
     }
 }

@@ -1,0 +1,146 @@
+//! Single flight: equal questions share one exchange. Whoever asks while it is under way waits for its outcome, too.
+//!
+//! What an outcome is, how long it is kept and how long anybody waits for it are the caller's.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// Exchanges under way, by their question. Dropping it ends them.
+pub struct Flights<T> {
+    table: Arc<Table<T>>,
+    tasks: Mutex<JoinSet<()>>,
+    most: usize,
+}
+
+type Table<T> = Mutex<HashMap<u128, Coming<T>>>;
+
+/// What becomes of a question.
+pub enum Start<T, S> {
+    /// An equal one is under way: its outcome is this one's.
+    Join(Coming<T>),
+    /// The asker's exchange is to be made, and its outcome will come.
+    Lead(Flight<T>, Coming<T>),
+    /// None is to be made.
+    Settled(S),
+}
+
+/// The outcome of an exchange, once it has one.
+pub struct Coming<T>(watch::Receiver<Option<T>>);
+
+/// The end of an exchange that reports. Gone from the table when it is dropped, however that comes.
+pub struct Flight<T> {
+    id: u128,
+    table: Arc<Table<T>>,
+    report: watch::Sender<Option<T>>,
+}
+
+impl<T> Flights<T> {
+    /// None is under way; `most` at a time.
+    pub fn new(most: usize) -> Self {
+        Self { table: Arc::default(), tasks: Mutex::default(), most }
+    }
+
+    /// Joins the exchange of `id`, or begins one unless `settle` settles the question. `settle` is told whether there is
+    /// room for another, runs under the table's lock, and sees what an exchange has left behind before it landed.
+    pub fn start<S>(&self, id: u128, settle: impl FnOnce(bool) -> Option<S>) -> Start<T, S> {
+        let mut table = lock(&self.table);
+        if let Some(coming) = table.get(&id) {
+            return Start::Join(coming.clone());
+        }
+        if let Some(settled) = settle(table.len() < self.most) {
+            return Start::Settled(settled);
+        }
+        let (report, coming) = watch::channel(None);
+        let coming = Coming(coming);
+        table.insert(id, coming.clone());
+        Start::Lead(Flight { id, table: self.table.clone(), report }, coming)
+    }
+
+    /// Runs an exchange. Must be called inside a tokio runtime.
+    pub fn run(&self, exchange: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = lock(&self.tasks);
+        // Those that ended are dropped here, so that the set holds no more than are under way.
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(exchange);
+    }
+}
+
+impl<T> Flight<T> {
+    /// Tells those who wait. What is to serve the next who asks must be in place before.
+    pub fn land(self, outcome: T) {
+        self.report.send_replace(Some(outcome));
+    }
+}
+
+impl<T> Drop for Flight<T> {
+    fn drop(&mut self) {
+        lock(&self.table).remove(&self.id);
+    }
+}
+
+impl<T: Clone> Coming<T> {
+    /// What the exchange brought; `None` when it ended without telling: it was cut, or it panicked.
+    pub async fn outcome(mut self) -> Option<T> {
+        self.0.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone())
+    }
+}
+
+impl<T> Clone for Coming<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T> fmt::Debug for Flights<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Flights")
+            .field("under_way", &lock(&self.table).len())
+            .field("most", &self.most)
+            .finish()
+    }
+}
+
+/// A panic elsewhere leaves these whole: every change is one statement.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begin(flights: &Flights<u8>, id: u128) -> Start<u8, &'static str> {
+        flights.start(id, |room| (!room).then_some("full"))
+    }
+
+    #[tokio::test]
+    async fn equal_questions_wait_for_one_outcome() {
+        let flights = Flights::new(1);
+        let Start::Lead(flight, first) = begin(&flights, 7) else { panic!("nothing is under way") };
+        let Start::Join(second) = begin(&flights, 7) else { panic!("an equal one is under way") };
+        assert!(matches!(begin(&flights, 8), Start::Settled("full")));
+        flights.run(async move { flight.land(3) });
+        assert_eq!((first.outcome().await, second.outcome().await), (Some(3), Some(3)));
+        assert!(matches!(begin(&flights, 8), Start::Lead(..)), "it has made room");
+    }
+
+    #[tokio::test]
+    async fn an_exchange_that_ends_without_an_outcome_makes_room_and_says_so() {
+        let flights = Flights::new(1);
+        let Start::Lead(flight, coming) = begin(&flights, 7) else { panic!("nothing is under way") };
+        drop(flight);
+        assert_eq!(coming.outcome().await, None);
+        let Start::Lead(flight, coming) = begin(&flights, 7) else { panic!("it has made room") };
+        flights.run(async move {
+            let _held = flight;
+            std::future::pending().await
+        });
+        drop(flights);
+        assert_eq!(coming.outcome().await, None, "whoever owns the exchanges ends them");
+    }
+}
