@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use http::HeaderValue;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -344,7 +345,9 @@ fn finder(
     if let Some(gate) = &pool {
         meters.pool_starts(gate.name(), &Verdict::ALL.map(Verdict::name));
     }
-    Ok(Some(lookup::Finder { prompts: prompts.clone(), pool, events, meters: meters.clone() }))
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let (prompts, meters, aside) = (prompts.clone(), meters.clone(), Semaphore::new(cores));
+    Ok(Some(lookup::Finder { prompts, pool, events, meters, aside }))
 }
 
 fn policy(configured: config::Policy) -> Policy {

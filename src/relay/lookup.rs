@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use smallvec::SmallVec;
+use tokio::sync::Semaphore;
 
 use crate::fleet::{self, InstanceId};
 use crate::intake::{Naming, Prompts};
@@ -40,6 +41,8 @@ pub struct Finder {
     pub events: Option<Arc<Told>>,
     /// Metrics.
     pub meters: Arc<Meters>,
+    /// Long prompts hashed beside the runtime, as many at once as this has places.
+    pub aside: Semaphore,
 }
 
 /// What prefillers told in KV events, and the metrics of looking it up.
@@ -124,6 +127,7 @@ impl Finder {
         let Named { hashes, blocks, heard } = if prompt.tokens.len() <= ASIDE_TOKENS {
             work.run()
         } else {
+            let _place = self.aside.acquire().await;
             let aside = tokio::task::spawn_blocking(|| work.run()).await;
             aside.map_err(|_| unasked(Reason::Limit)).ok()?
         };

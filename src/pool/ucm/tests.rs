@@ -101,7 +101,9 @@ fn hung(
     let calls = Arc::new(AtomicUsize::new(0));
     let look = move |_: &Path| {
         if calls.fetch_add(1, Ordering::Relaxed) < 2 {
-            barriers.iter().for_each(|barrier| drop(barrier.wait()));
+            barriers.iter().for_each(|barrier| {
+                barrier.wait();
+            });
         }
         Ok(true)
     };
