@@ -180,6 +180,11 @@ impl Desk {
         self.with(id, |state, lane| state.board.foreign(lane, requests));
     }
 
+    /// What predictions are made of now.
+    pub fn beliefs(&self) -> Beliefs {
+        self.lock().board.beliefs()
+    }
+
     /// What predictions are made of from now on.
     pub fn believe(&self, beliefs: Beliefs) {
         self.lock().board.believe(beliefs);

@@ -59,9 +59,11 @@ async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
     let found = gateway.relay.understand(&mut ask).await;
     let verdict = found.and_then(|found| found.pool).map(|lookup| lookup.verdict.name());
     let candidates = gateway.relay.fleet.desk().explain(&ask.job);
+    let beliefs = gateway.relay.fleet.desk().beliefs();
     Ok(json!({
         "request": job_facts(&ask.job),
         "pool": verdict,
+        "beliefs": {"named": beliefs.named, "history": beliefs.history},
         "waiting": gateway.relay.fleet.desk().waiting(),
         "candidates": candidates.iter().map(|(name, terms)| candidate(name, terms)).collect::<Vec<_>>(),
     }))

@@ -229,6 +229,11 @@ impl Board {
         }
     }
 
+    /// What predictions are made of now.
+    pub fn beliefs(&self) -> Beliefs {
+        self.beliefs
+    }
+
     /// What is believed from now on.
     pub fn believe(&mut self, beliefs: Beliefs) {
         self.beliefs = beliefs;
