@@ -45,6 +45,8 @@ pub mod proof;
 #[cfg(feature = "gateway")]
 pub mod relay;
 #[cfg(feature = "gateway")]
+pub mod replay;
+#[cfg(feature = "gateway")]
 pub mod route;
 #[cfg(feature = "gateway")]
 pub mod server;
