@@ -138,6 +138,10 @@ impl Instance {
         Candidate {
             work_tokens: self.load.work_tokens(),
             held_tokens: self.load.held_tokens(),
+            requests: self.load.requests(),
+            hit_tokens: 0,
+            held_blocks: 0,
+            identity: self.id.0,
             standing: if tried {
                 Standing::Tried
             } else if self.health.resting(now_ms) {

@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use std::sync::Mutex;
 
 use crate::endpoint::Endpoint;
-use crate::route::{self, Candidate, Dice, Policy, Standing};
+use crate::route::{self, Asked, Candidate, Dice, Policy, Standing};
 pub use instance::{Instance, InstanceId, Role};
 pub use seat::Seat;
 
@@ -148,7 +148,8 @@ impl Fleet {
         let usable: SmallVec<[&Arc<Instance>; 16]> = members.iter().filter(|i| !i.draining()).collect();
         let candidates: SmallVec<[Candidate; 16]> =
             usable.iter().map(|i| i.candidate(now_ms, need.tried.contains(&i.id()))).collect();
-        let chosen = route::choose(self.policy, &candidates, Dice { turn: *turn, random: need.random })?;
+        let dice = Dice { turn: *turn, random: need.random };
+        let chosen = route::choose(self.policy, &candidates, Asked::default(), dice)?;
         *turn = turn.wrapping_add(1);
         Some(Seat::take(usable[chosen].clone(), need.tokens))
     }

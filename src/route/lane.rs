@@ -1,0 +1,219 @@
+//! One prefiller as the board sees it: what was committed to it and has not been seen finished.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::cost::Service;
+use super::job::{Hit, Job, Seconds};
+use super::learn::PrefillWork;
+
+/// A backlog never counts for less than this share of what the oldest commitment was expected to take.
+const LEAST_OF_HEAD: f64 = 0.1;
+/// How far one instance may differ from its class, either way.
+const SPEED_RANGE: f64 = 5.0;
+/// What one observation changes of that.
+const SPEED_STEP: f64 = 0.1;
+
+/// What is told of a prefiller when it joins.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LaneSpec {
+    /// Which prefillers it is like: those of a class share what is learned of their costs.
+    pub class: u16,
+    /// Blocks that fit into its prefix cache.
+    pub cache_blocks: usize,
+    /// Something that stays its own when others come and go, for policies that hash.
+    pub identity: u64,
+}
+
+/// A prefiller.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) spec: LaneSpec,
+    pub(super) draining: bool,
+    pub(super) resting_until_s: Seconds,
+    booked: VecDeque<Booked>,
+    booked_s: Seconds,
+    booked_tokens: u64,
+    /// Tokens of prompts that it holds for a decoder.
+    pub(super) held_tokens: u64,
+    /// When the oldest commitment began.
+    head_since_s: Seconds,
+    link_until_s: Seconds,
+    /// Work that others committed, as the engine's own metrics tell.
+    pub(super) foreign_s: Seconds,
+    /// Seconds that it takes for one second of its class.
+    slowness: f64,
+}
+
+/// A commitment.
+#[derive(Clone, Debug)]
+pub(super) struct Booked {
+    pub(super) number: u64,
+    pub(super) job: Arc<Job>,
+    pub(super) hit: Hit,
+    /// Predicted compute time, here.
+    pub(super) prefill_s: Seconds,
+    /// Predicted, of its class.
+    pub(super) class_s: Seconds,
+    pub(super) committed_s: Seconds,
+    /// Of the entry among the residents.
+    pub(super) stamp: u32,
+}
+
+impl Lane {
+    pub(super) fn new(spec: LaneSpec) -> Self {
+        Self {
+            spec,
+            draining: false,
+            resting_until_s: Seconds::NEG_INFINITY,
+            booked: VecDeque::new(),
+            booked_s: 0.0,
+            booked_tokens: 0,
+            held_tokens: 0,
+            head_since_s: 0.0,
+            link_until_s: 0.0,
+            foreign_s: 0.0,
+            slowness: 1.0,
+        }
+    }
+
+    /// Predicted seconds until it can begin with something new.
+    pub(super) fn backlog_s(&self, now: Seconds) -> Seconds {
+        let own = self.booked.front().map_or(0.0, |head| {
+            let left = self.booked_s - (now - self.head_since_s).max(0.0);
+            left.max(LEAST_OF_HEAD * head.prefill_s)
+        });
+        own + self.foreign_s
+    }
+
+    /// Seconds until what is being fetched is here.
+    pub(super) fn link_s(&self, now: Seconds) -> Seconds {
+        (self.link_until_s - now).max(0.0)
+    }
+
+    pub(super) fn requests(&self) -> u32 {
+        u32::try_from(self.booked.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Tokens to be computed.
+    pub(super) fn work_tokens(&self) -> u64 {
+        self.booked_tokens
+    }
+
+    /// What a service of its class takes here.
+    pub(super) fn here(&self, class: Service) -> Service {
+        Service { prefill_s: class.prefill_s * self.slowness, restore_s: class.restore_s }
+    }
+
+    pub(super) fn commit(&mut self, booked: Booked, restore_s: Seconds, now: Seconds) {
+        if self.booked.is_empty() {
+            self.head_since_s = now;
+        }
+        if restore_s > 0.0 {
+            self.link_until_s = now + self.link_s(now) + restore_s;
+        }
+        self.booked_s += booked.prefill_s;
+        self.booked_tokens += booked.work_tokens();
+        self.booked.push_back(booked);
+    }
+
+    /// Takes a commitment back, with the seconds since it, or since the one before it ended.
+    pub(super) fn finish(&mut self, number: u64, now: Seconds) -> Option<(Booked, Seconds)> {
+        let at = self.booked.iter().position(|it| it.number == number)?;
+        let booked = self.booked.remove(at)?;
+        let began_s = self.head_since_s.max(booked.committed_s);
+        self.head_since_s = now;
+        self.booked_tokens = self.booked_tokens.saturating_sub(booked.work_tokens());
+        // Sums of differences drift; an empty lane has nothing to do.
+        self.booked_s =
+            if self.booked.is_empty() { 0.0 } else { (self.booked_s - booked.prefill_s).max(0.0) };
+        Some((booked, (now - began_s).max(0.0)))
+    }
+
+    /// It took `seconds` for what was predicted to take `class_s` in its class. Returns the seconds as of its class.
+    pub(super) fn judge(&mut self, class_s: Seconds, seconds: Seconds) -> Seconds {
+        let as_of_class = seconds / self.slowness;
+        if class_s > 0.0 {
+            let seen = (seconds / class_s).clamp(1.0 / SPEED_RANGE, SPEED_RANGE);
+            let slowness = self.slowness * (seen / self.slowness).powf(SPEED_STEP);
+            self.slowness = slowness.clamp(1.0 / SPEED_RANGE, SPEED_RANGE);
+        }
+        as_of_class
+    }
+
+    pub(super) fn slowness(&self) -> f64 {
+        self.slowness
+    }
+
+    /// Slownesses are relative: when a whole class drifts, that is its costs'.
+    pub(super) fn scale_slowness(&mut self, factor: f64) {
+        self.slowness = (self.slowness * factor).clamp(1.0 / SPEED_RANGE, SPEED_RANGE);
+    }
+}
+
+impl Booked {
+    fn work_tokens(&self) -> u64 {
+        u64::from(self.job.prompt_tokens - self.hit.any_tokens.min(self.job.prompt_tokens))
+    }
+
+    /// What there was to do.
+    pub(super) fn work(&self) -> PrefillWork {
+        let (n, h) = (f64::from(self.job.prompt_tokens), f64::from(self.hit.any_tokens));
+        PrefillWork {
+            computed_tokens: n - h,
+            squares: n * n - h * h,
+            near_tokens: f64::from(self.hit.near_tokens) - f64::from(self.hit.hbm_tokens),
+            far_tokens: h - f64::from(self.hit.near_tokens),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn booked(number: u64, prefill_s: Seconds) -> Booked {
+        let job = Arc::new(Job { prompt_tokens: 100, ..Job::default() });
+        Booked { number, job, hit: Hit::default(), prefill_s, class_s: prefill_s, committed_s: 0.0, stamp: 0 }
+    }
+
+    fn lane() -> Lane {
+        Lane::new(LaneSpec { class: 0, cache_blocks: 0, identity: 0 })
+    }
+
+    #[test]
+    fn a_backlog_melts_but_not_to_nothing() {
+        let mut lane = lane();
+        assert_eq!(lane.backlog_s(5.0), 0.0);
+        lane.commit(booked(1, 2.0), 0.0, 10.0);
+        lane.commit(booked(2, 1.0), 0.0, 10.5);
+        assert!((lane.backlog_s(11.0) - 2.0).abs() < 1e-9);
+        assert!((lane.backlog_s(100.0) - 0.2).abs() < 1e-9, "a tenth of the head");
+        assert_eq!(lane.work_tokens(), 200);
+    }
+
+    #[test]
+    fn what_is_booked_is_given_back_once() {
+        let mut lane = lane();
+        lane.commit(booked(1, 2.0), 0.5, 10.0);
+        lane.commit(Booked { committed_s: 10.5, ..booked(2, 1.0) }, 0.5, 10.5);
+        assert!((lane.link_s(10.5) - 0.5).abs() < 1e-9);
+        let (_, seconds) = lane.finish(1, 11.5).unwrap();
+        assert!((seconds - 1.5).abs() < 1e-9);
+        assert!(lane.finish(1, 11.5).is_none());
+        let (_, seconds) = lane.finish(2, 13.0).unwrap();
+        assert!((seconds - 1.5).abs() < 1e-9, "it began when the first had ended");
+        assert_eq!((lane.backlog_s(13.0), lane.work_tokens(), lane.requests()), (0.0, 0, 0));
+    }
+
+    #[test]
+    fn a_slow_one_is_found_out() {
+        let mut lane = lane();
+        for _ in 0..60 {
+            lane.judge(1.0, 2.0);
+        }
+        assert!((lane.slowness() - 2.0).abs() < 0.05);
+        let service = lane.here(Service { prefill_s: 1.0, restore_s: 1.0 });
+        assert!((service.prefill_s - 2.0).abs() < 0.05 && service.restore_s == 1.0);
+    }
+}
