@@ -27,6 +27,7 @@ pub mod world;
 
 pub use arrivals::{Arrival, Workload};
 pub use costs::Costs;
+pub use dispatch::{CONTENDERS, Contender, Director};
 pub use outcome::{Measures, Slo};
 pub use store::PoolKind;
 pub use trace::{TraceError, TraceRequest};
@@ -57,6 +58,8 @@ pub struct Faults {
     pub pool_missing: f64,
     /// Age of the pool's answers, seconds.
     pub pool_stale_s: Seconds,
+    /// What the costs that a gateway assumes at its start are multiplied by.
+    pub cost_factor: f64,
     /// Gateways that share the requests and know nothing of each other.
     pub gateways: u16,
     /// How many times slower than it is the first prefiller is.
@@ -79,6 +82,6 @@ impl Default for Cluster {
 
 impl Default for Faults {
     fn default() -> Faults {
-        Faults { pool_missing: 0.0, pool_stale_s: 0.0, gateways: 1, slowness: 1.0, dies: false }
+        Faults { pool_missing: 0.0, pool_stale_s: 0.0, cost_factor: 1.0, gateways: 1, slowness: 1.0, dies: false }
     }
 }

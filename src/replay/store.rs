@@ -4,10 +4,10 @@ use smallvec::SmallVec;
 
 use super::cache::Cache;
 use super::costs::Costs;
-use super::dispatch::{LaneId, PoolHits};
 use super::holders::Holders;
 use super::trace::BLOCK_TOKENS;
 use super::{Cluster, Seconds};
+use crate::route::{LaneId, PoolHits};
 
 /// Which pool the prefillers share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

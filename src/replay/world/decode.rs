@@ -1,7 +1,8 @@
 //! From the answer of a prefiller to the last token.
 
 use super::super::dispatch::Dispatch;
-use super::{Event, World};
+use super::{Event, Record, World};
+use crate::route::LaneId;
 
 impl<D: Dispatch> World<'_, D> {
     /// A prefiller's answer is at the gateway, which chooses a decoder; that fetches the KV.
@@ -14,9 +15,10 @@ impl<D: Dispatch> World<'_, D> {
             self.record(request).decoder = decoder;
             let costs = &self.cluster.costs;
             let arrival = self.arrival(request);
-            let lane = usize::from(self.run.records[request as usize].lane);
+            let lane = self.run.records[request as usize].lane;
+            self.gateways[at].dispatch.hold(LaneId(lane), i64::from(arrival.prompt_tokens));
             let takes_s = f64::from(arrival.prompt_tokens) * costs.handoff_token_s;
-            let end_s = self.prefillers[lane].outward.send(self.now + costs.hop_s, takes_s);
+            let end_s = self.prefillers[usize::from(lane)].outward.send(self.now + costs.hop_s, takes_s);
             self.plan(end_s + costs.handoff_s, Event::HandedOver(request));
         } else {
             self.fails(request);
@@ -31,14 +33,16 @@ impl<D: Dispatch> World<'_, D> {
         let chosen = gateway.dispatch.decoder(&gateway.decoders, job, random);
         if let Some(load) = gateway.decoders.get_mut(chosen) {
             load.requests += 1;
-            load.context_tokens += u64::from(job.prompt_tokens);
+            load.context_tokens += u64::from(job.prompt_tokens) + u64::from(job.output_tokens);
         }
         chosen as u16
     }
 
     pub(super) fn handed_over(&mut self, request: u32) {
         let arrival = self.arrival(request);
-        let decoder = self.run.records[request as usize].decoder;
+        let Record { lane, decoder, .. } = self.run.records[request as usize];
+        let at = self.gateway_of(request);
+        self.gateways[at].dispatch.hold(LaneId(lane), -i64::from(arrival.prompt_tokens));
         let (engine, _) = &mut self.decoders[usize::from(decoder)];
         engine.queue(request as usize, arrival.prompt_tokens, arrival.output_tokens);
         self.plan_turn(decoder);
@@ -80,7 +84,7 @@ impl<D: Dispatch> World<'_, D> {
             (self.gateways[at].decoders.get_mut(decoder), self.flights[request as usize].job.take())
         {
             load.requests -= 1;
-            load.context_tokens -= u64::from(job.prompt_tokens);
+            load.context_tokens -= u64::from(job.prompt_tokens) + u64::from(job.output_tokens);
         }
         self.served += 1;
     }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use super::arrivals::{Arrival, Workload};
 use super::decoder::Decoder;
-use super::dispatch::{DecodeLoad, Dispatch, Job, LaneId};
+use super::dispatch::{DecodeLoad, Dispatch};
 use super::events::Events;
 use super::holders::Holders;
 use super::prefiller::Prefiller;
@@ -22,6 +22,7 @@ use super::random::Random;
 use super::store::Store;
 use super::trace::BLOCK_TOKENS;
 use super::{Cluster, Faults, Seconds};
+use crate::route::{Job, LaneId};
 
 /// What became of one request. Times since the run's start.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -3,12 +3,13 @@
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use super::super::dispatch::{Dispatch, Job, LaneId, PoolHits, Sight};
+use super::super::dispatch::Dispatch;
 use super::super::holders::Holders;
 use super::super::random::{Random, mix};
 use super::super::trace::BLOCK_TOKENS;
 use super::{Event, VICTIM, WAKE_S_MIN, World};
 use crate::replay::arrivals::Arrival;
+use crate::route::{Job, LaneId, PoolHits, Sight};
 
 /// What gateways see of prefix caches.
 struct View<'a> {

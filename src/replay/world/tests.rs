@@ -1,9 +1,10 @@
 use proptest::prelude::*;
 
-use super::super::dispatch::{Sent, Sight};
+use super::super::dispatch::Sent;
 use super::super::outcome::{Measures, Slo};
 use super::super::{Costs, PoolKind};
 use super::*;
+use crate::route::Sight;
 
 /// Sends each request at once, or after a pause of its own; to the lanes in turn, or to that with the fewest requests.
 #[derive(Debug)]
@@ -67,6 +68,8 @@ impl Dispatch for Simple {
             *requests -= 1;
         }
     }
+
+    fn hold(&mut self, _: LaneId, _: i64) {}
 
     fn close(&mut self, lane: LaneId) {
         self.lanes[usize::from(lane.0)] = None;
@@ -191,7 +194,7 @@ proptest! {
     ) {
         let workload = workload(120, per_s, seed);
         let cluster = small(pool);
-        let faults = Faults { dies, gateways, pool_stale_s: stale, pool_missing: 0.1, slowness: 1.5 };
+        let faults = Faults { dies, gateways, pool_stale_s: stale, pool_missing: 0.1, slowness: 1.5, cost_factor: 1.0 };
         let one = run(&cluster, &faults, &workload, (least, pause_s));
         prop_assert_eq!(&one, &run(&cluster, &faults, &workload, (least, pause_s)), "the seed says it all");
         let costs = &cluster.costs;
