@@ -15,21 +15,26 @@ pub mod costs;
 pub mod decoder;
 pub mod dispatch;
 pub mod events;
+pub mod experiment;
 pub mod holders;
 pub mod link;
 pub mod outcome;
 pub mod prefiller;
 pub mod random;
+pub mod search;
 pub mod stats;
 pub mod store;
+pub mod table;
 pub mod trace;
 pub mod world;
 
 pub use arrivals::{Arrival, Workload};
 pub use costs::Costs;
 pub use dispatch::{CONTENDERS, Contender, Director};
+pub use experiment::Experiment;
 pub use outcome::{Measures, Slo};
 pub use store::PoolKind;
+pub use table::Trial;
 pub use trace::{TraceError, TraceRequest};
 pub use world::{Run, RunError, World};
 

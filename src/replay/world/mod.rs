@@ -104,6 +104,8 @@ struct Gateway<D> {
 struct Flight {
     job: Option<Arc<Job>>,
     booking: u64,
+    /// Its turn at its prefiller.
+    turn: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -119,6 +119,7 @@ impl<D: Dispatch> World<'_, D> {
             return;
         }
         let arrival = self.arrival(request);
+        self.flights[request as usize].turn = self.prefillers[usize::from(lane)].turn();
         let blocks = skippable(arrival);
         let have = tokens(self.hbm.leading(usize::from(lane), blocks));
         let (restored, takes_s) = self.store.restore(usize::from(lane), blocks, have);
@@ -144,8 +145,9 @@ impl<D: Dispatch> World<'_, D> {
     }
 
     fn ready(&mut self, request: u32, lane: u16, have_tokens: u32) {
-        let prompt_tokens = self.arrival(request).prompt_tokens;
-        self.prefillers[usize::from(lane)].queue(request as usize, prompt_tokens, have_tokens);
+        let tokens = (self.arrival(request).prompt_tokens, have_tokens);
+        let turn = self.flights[request as usize].turn;
+        self.prefillers[usize::from(lane)].queue(request as usize, turn, tokens);
         self.step(lane);
     }
 
