@@ -53,4 +53,6 @@ pub mod server;
 #[cfg(feature = "sim")]
 pub mod sim;
 #[cfg(feature = "gateway")]
+pub mod trial;
+#[cfg(feature = "gateway")]
 pub mod upstream;

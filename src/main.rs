@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use pd_proxy::app::{self, App, Signals};
-use pd_proxy::cli::{self, Command, KeysArgs, ServeArgs};
+use pd_proxy::cli::{self, Command, KeysArgs, ReplayArgs, ServeArgs};
 use pd_proxy::config::{self, Config, LogFormat, report};
 use pd_proxy::keys;
 use pd_proxy::obs::log;
@@ -17,6 +17,7 @@ fn main() -> ExitCode {
         Ok(Command::Serve(args)) => serve(&args),
         Ok(Command::Check(args)) => check(&args),
         Ok(Command::Keys(args)) => keys(&args),
+        Ok(Command::Replay(args)) => replay(&args),
         #[cfg(feature = "sim")]
         Ok(Command::Demo(args)) => pd_proxy::demo::run(&args).map_err(|e| Failure(e.to_string())),
         #[cfg(feature = "sim")]
@@ -66,6 +67,13 @@ fn keys(args: &KeysArgs) -> Result<(), Failure> {
     let report = report.map_err(|e| failed(&e))?;
     print!("{report}");
     if report.exact() { Ok(()) } else { Err(Failure("the prompt's tokens can't be known here".to_owned())) }
+}
+
+fn replay(args: &ReplayArgs) -> Result<(), Failure> {
+    raise_open_files();
+    let report = pd_proxy::trial::run(args).map_err(|e| Failure(format!("pd-proxy: {e}")))?;
+    print!("{report}");
+    Ok(())
 }
 
 /// One thread needs no scheduler between threads.

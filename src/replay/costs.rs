@@ -92,7 +92,9 @@ impl Costs {
     /// Seconds of a decode step with so many requests and so many tokens of context.
     #[must_use]
     pub fn decode(&self, requests: usize, context_tokens: u64) -> Seconds {
-        self.decode_step_s + self.decode_request_s * requests as f64 + self.decode_token_s * context_tokens as f64
+        self.decode_step_s
+            + self.decode_request_s * requests as f64
+            + self.decode_token_s * context_tokens as f64
     }
 }
 
@@ -114,6 +116,8 @@ mod tests {
     fn what_is_cached_is_not_computed() {
         let costs = Costs::default();
         assert!(costs.prefill(10_000, 9_999) < 0.03);
-        assert!((costs.prefill(10_000, 0) - costs.prefill(10_000, 5_000) - costs.prefill(5_000, 0)).abs() < 1e-9);
+        assert!(
+            (costs.prefill(10_000, 0) - costs.prefill(10_000, 5_000) - costs.prefill(5_000, 0)).abs() < 1e-9
+        );
     }
 }

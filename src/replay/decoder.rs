@@ -202,12 +202,21 @@ mod tests {
 
     /// The same, token by token.
     fn naive(arrivals: &[(f64, u32, u32)]) -> Vec<Answer> {
-        struct One { request: usize, context: u64, left: u32, need: u64, first: Option<f64>, last: f64, worst: f64 }
+        struct One {
+            request: usize,
+            context: u64,
+            left: u32,
+            need: u64,
+            first: Option<f64>,
+            last: f64,
+            worst: f64,
+        }
         let costs = costs();
         let (mut now, mut at) = (0.0, 0);
         let (mut waiting, mut running, mut answers) = (VecDeque::new(), Vec::<One>::new(), Vec::new());
         while answers.len() < arrivals.len() {
-            while at < arrivals.len() && (arrivals[at].0 < now || (running.is_empty() && waiting.is_empty())) {
+            while at < arrivals.len() && (arrivals[at].0 < now || (running.is_empty() && waiting.is_empty()))
+            {
                 waiting.push_back((at, arrivals[at]));
                 now = f64::max(now, arrivals[at].0);
                 at += 1;
@@ -221,18 +230,31 @@ mod tests {
                 }
                 waiting.pop_front();
                 let context = u64::from(prompt);
-                running.push(One { request, context, left: output, need, first: None, last: 0.0, worst: 0.0 });
+                running.push(One {
+                    request,
+                    context,
+                    left: output,
+                    need,
+                    first: None,
+                    last: 0.0,
+                    worst: 0.0,
+                });
             }
             now += costs.decode(running.len(), running.iter().map(|one| one.context).sum());
             for one in &mut running {
                 (one.left, one.context) = (one.left - 1, one.context + 1);
-                if one.first.is_some() { one.worst = one.worst.max(now - one.last) }
+                if one.first.is_some() {
+                    one.worst = one.worst.max(now - one.last)
+                }
                 one.first.get_or_insert(now);
                 one.last = now;
             }
             let ended = running.extract_if(.., |one| one.left == 0);
             answers.extend(ended.map(|one| Answer {
-                request: one.request, first_s: one.first.unwrap(), last_s: now, worst_gap_s: one.worst,
+                request: one.request,
+                first_s: one.first.unwrap(),
+                last_s: now,
+                worst_gap_s: one.worst,
             }));
         }
         answers.sort_by_key(|answer| answer.request);

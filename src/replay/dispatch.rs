@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::{Cluster, Faults, Seconds};
 use crate::route::{
-    Bind, Board, BoardSettings, Booking, DecodeCandidate, DecodeCosts, Dice, Done, Job, LaneId, LaneSpec, Policy,
-    PrefillCosts, Sight, Standing, Ticket, choose_decoder,
+    Bind, Board, BoardSettings, Booking, DecodeCandidate, DecodeCosts, Dice, Done, Job, LaneId, LaneSpec,
+    Policy, PrefillCosts, Sight, Standing, Ticket, choose_decoder,
 };
 
 use super::trace::BLOCK_TOKENS;

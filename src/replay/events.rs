@@ -66,7 +66,9 @@ mod tests {
     #[test]
     fn the_earliest_comes_first_and_ties_keep_their_order() {
         let mut events = Events::default();
-        [(2.0, 'c'), (1.0, 'a'), (2.0, 'd'), (1.5, 'b')].map(|(at, event)| events.plan(at, event));
+        for (at, event) in [(2.0, 'c'), (1.0, 'a'), (2.0, 'd'), (1.5, 'b')] {
+            events.plan(at, event);
+        }
         let order: String = std::iter::from_fn(|| events.next()).map(|(_, event)| event).collect();
         assert_eq!(order, "abcd");
     }

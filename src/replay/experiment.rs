@@ -48,7 +48,8 @@ mod tests {
     fn small() -> (Vec<TraceRequest>, Cluster) {
         let line = |n: u64| {
             let (chat, turn) = (n % 30, n / 30);
-            let ids: Vec<String> = (0..=4 * turn + 6).map(|block| (chat * 1_000 + block).to_string()).collect();
+            let ids: Vec<String> =
+                (0..=4 * turn + 6).map(|block| (chat * 1_000 + block).to_string()).collect();
             format!(
                 r#"{{"timestamp": {}, "input_length": {}, "output_length": 100, "hash_ids": [{}]}}"#,
                 n * 400,
@@ -75,7 +76,8 @@ mod tests {
     #[test]
     fn affinity_beats_chance_where_prompts_come_back() {
         let (trace, cluster) = small();
-        let experiment = Experiment { trace: &trace, cluster, faults: Faults::default(), slo: Slo::default() };
+        let experiment =
+            Experiment { trace: &trace, cluster, faults: Faults::default(), slo: Slo::default() };
         let [ours, random] = ["predicted", "random"].map(|name| Contender::named(name).unwrap());
         let (one, other) = (experiment.run(ours, 0.7, 1).unwrap(), experiment.run(random, 0.7, 1).unwrap());
         assert!(one.hit_share > other.hit_share + 0.1, "{one:?} {other:?}");

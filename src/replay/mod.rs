@@ -87,6 +87,13 @@ impl Default for Cluster {
 
 impl Default for Faults {
     fn default() -> Faults {
-        Faults { pool_missing: 0.0, pool_stale_s: 0.0, cost_factor: 1.0, gateways: 1, slowness: 1.0, dies: false }
+        Faults {
+            pool_missing: 0.0,
+            pool_stale_s: 0.0,
+            cost_factor: 1.0,
+            gateways: 1,
+            slowness: 1.0,
+            dies: false,
+        }
     }
 }

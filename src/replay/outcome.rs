@@ -69,9 +69,7 @@ impl Measures {
         let gaps = sorted(&|_, record| Some(record.worst_gap_s));
         let mut tpot: Vec<f64> = counted()
             .filter(|(arrival, _)| arrival.output_tokens > 1)
-            .map(|(arrival, record)| {
-                (record.last_s - record.first_s) / f64::from(arrival.output_tokens - 1)
-            })
+            .map(|(arrival, record)| (record.last_s - record.first_s) / f64::from(arrival.output_tokens - 1))
             .collect();
         tpot.sort_by(f64::total_cmp);
         let kept = counted().filter(|(arrival, record)| {

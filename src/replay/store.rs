@@ -64,7 +64,8 @@ impl Store {
             PoolKind::Shared => hits.anywhere_tokens = tokens(self.shared.leading(blocks)),
             PoolKind::Local | PoolKind::Mixed => {
                 let mut near = SmallVec::new();
-                self.hosts.each_leading(blocks, |host, blocks| near.push((LaneId(host as u16), tokens(blocks))));
+                self.hosts
+                    .each_leading(blocks, |host, blocks| near.push((LaneId(host as u16), tokens(blocks))));
                 if self.kind == PoolKind::Mixed {
                     hits.anywhere_tokens = near.iter().map(|(_, tokens)| *tokens).max().unwrap_or(0);
                 }
@@ -82,9 +83,7 @@ impl Store {
             PoolKind::None => (0, 0),
             PoolKind::Shared => (0, tokens(self.shared.leading(blocks))),
             PoolKind::Local => (tokens(self.hosts.leading(lane, blocks)), 0),
-            PoolKind::Mixed => {
-                (tokens(self.hosts.leading(lane, blocks)), self.hits(blocks).anywhere_tokens)
-            }
+            PoolKind::Mixed => (tokens(self.hosts.leading(lane, blocks)), self.hits(blocks).anywhere_tokens),
         };
         let near = near.max(have_tokens);
         let any = any.max(near);

@@ -56,7 +56,9 @@ const fn column(
 
 impl Column {
     fn estimate(&self, trial: &Trial) -> Estimate {
-        Estimate::of(&trial.measures.iter().map(|measures| (self.measure)(measures) * self.scale).collect::<Vec<_>>())
+        Estimate::of(
+            &trial.measures.iter().map(|measures| (self.measure)(measures) * self.scale).collect::<Vec<_>>(),
+        )
     }
 
     fn ratio(&self, trial: &Trial, first: &Trial) -> Estimate {
@@ -98,7 +100,8 @@ pub fn capacities(policies: &[(&'static str, Vec<f64>)]) -> String {
     let shown = column("", "", (1.0, 2), |_| 0.0);
     for (policy, loads) in policies {
         let pairs = loads.iter().zip(&policies[0].1);
-        let ratios: Vec<f64> = pairs.map(|(its, firsts)| its / firsts).filter(|ratio| ratio.is_finite()).collect();
+        let ratios: Vec<f64> =
+            pairs.map(|(its, firsts)| its / firsts).filter(|ratio| ratio.is_finite()).collect();
         let cells = [Estimate::of(loads), Estimate::of(&ratios)].map(|estimate| shown.cell(estimate));
         rows.push([policy.to_string()].into_iter().chain(cells).collect());
     }
@@ -137,7 +140,11 @@ fn markdown(rows: &[Vec<String>]) -> String {
     for (at, row) in rows.iter().enumerate() {
         for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
             // Writing to a string does not fail.
-            let _ = if column == 0 { write!(text, "| {cell:<width$} ") } else { write!(text, "| {cell:>width$} ") };
+            let _ = if column == 0 {
+                write!(text, "| {cell:<width$} ")
+            } else {
+                write!(text, "| {cell:>width$} ")
+            };
         }
         text.push_str("|\n");
         if at == 0 {
@@ -155,7 +162,8 @@ mod tests {
     use super::*;
 
     fn trials() -> Vec<Trial> {
-        let measures = |ttft_p50_s: f64| Measures { ttft_p50_s, ttft_p90_s: 1.0, slo_share: 0.5, ..Measures::default() };
+        let measures =
+            |ttft_p50_s: f64| Measures { ttft_p50_s, ttft_p90_s: 1.0, slo_share: 0.5, ..Measures::default() };
         vec![
             Trial { policy: "ours", measures: vec![measures(0.5), measures(0.7)] },
             Trial { policy: "theirs", measures: vec![measures(1.0), measures(1.4)] },

@@ -93,7 +93,11 @@ impl Line {
     fn read(number: usize, text: &str) -> Result<Line, TraceError> {
         let syntax = |why: String| TraceError::Syntax { line: number, why };
         let object: Value = serde_json::from_str(text).map_err(|e| syntax(format!("no JSON: {e}")))?;
-        if object.is_object() { Ok(Line { number, object }) } else { Err(syntax("no JSON object".to_owned())) }
+        if object.is_object() {
+            Ok(Line { number, object })
+        } else {
+            Err(syntax("no JSON object".to_owned()))
+        }
     }
 
     fn request(&self) -> Result<TraceRequest, TraceError> {
@@ -107,13 +111,17 @@ impl Line {
         let full = (prompt_tokens / BLOCK_TOKENS) as usize;
         let Some(ids) = hash_ids.get(..full) else {
             let have = hash_ids.len();
-            let why = format!("{have} ids for {prompt_tokens} tokens, which are {full} full blocks of {BLOCK_TOKENS}");
+            let why = format!(
+                "{have} ids for {prompt_tokens} tokens, which are {full} full blocks of {BLOCK_TOKENS}"
+            );
             return Err(self.wrong("hash_ids", why));
         };
         let blocks = ids.iter().map(|id| mix(*id)).collect();
         let session = match self.object.get("session") {
             None | Some(Value::Null) => None,
-            Some(id) => Some(id.as_u64().ok_or_else(|| self.wrong("session", "expected a number, 0 or more"))?),
+            Some(id) => {
+                Some(id.as_u64().ok_or_else(|| self.wrong("session", "expected a number, 0 or more"))?)
+            }
         };
         Ok(TraceRequest { timestamp_ms, prompt_tokens, output_tokens, hash_ids, blocks, session })
     }
@@ -165,7 +173,10 @@ mod tests {
         let second = |from: &str, to: &str| {
             parse(&format!("{GOOD}\n{}", GOOD.replace(from, to)), usize::MAX).unwrap_err().to_string()
         };
-        assert_eq!(second("\"timestamp\": 0", "\"timestamp\": -1"), "line 2, timestamp: expected a number of milliseconds, 0 or more");
+        assert_eq!(
+            second("\"timestamp\": 0", "\"timestamp\": -1"),
+            "line 2, timestamp: expected a number of milliseconds, 0 or more"
+        );
         assert!(second("1100", "0").starts_with("line 2, input_length: expected a whole number from 1"));
         assert!(second("5,", "0.5,").starts_with("line 2, output_length: expected"));
         assert_eq!(

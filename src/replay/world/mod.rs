@@ -147,12 +147,8 @@ impl<'a, D: Dispatch> World<'a, D> {
         let lanes = usize::from(cluster.prefillers);
         let slowness = |lane: usize| if lane == usize::from(VICTIM) { faults.slowness } else { 1.0 };
         let idle = vec![DecodeLoad::default(); usize::from(cluster.decoders)];
-        let gateway = |dispatch| Gateway {
-            dispatch,
-            waiting: HashMap::new(),
-            decoders: idle.clone(),
-            wakes_s: None,
-        };
+        let gateway =
+            |dispatch| Gateway { dispatch, waiting: HashMap::new(), decoders: idle.clone(), wakes_s: None };
         let requests = workload.arrivals.len();
         World {
             cluster,
@@ -172,11 +168,7 @@ impl<'a, D: Dispatch> World<'a, D> {
             random: Random::new(seed),
             served: 0,
             busy_start_s: vec![0.0; lanes],
-            run: Run {
-                records: vec![Record::default(); requests],
-                busy_s: vec![0.0; lanes],
-                end_s: 0.0,
-            },
+            run: Run { records: vec![Record::default(); requests], busy_s: vec![0.0; lanes], end_s: 0.0 },
         }
     }
 

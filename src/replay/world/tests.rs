@@ -100,8 +100,7 @@ fn workload(count: usize, per_s: f64, seed: u64) -> Workload {
 }
 
 fn run(cluster: &Cluster, faults: &Faults, workload: &Workload, (least, pause_s): (bool, f64)) -> Run {
-    let gateways =
-        (0..faults.gateways).map(|_| Simple::new(cluster.prefillers, least, pause_s)).collect();
+    let gateways = (0..faults.gateways).map(|_| Simple::new(cluster.prefillers, least, pause_s)).collect();
     World::new(cluster, faults, workload, gateways, 1).run().unwrap()
 }
 
