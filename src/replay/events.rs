@@ -33,7 +33,7 @@ impl<E> Events<E> {
     }
 
     /// Takes the next event and its time.
-    pub fn next(&mut self) -> Option<(Seconds, E)> {
+    pub fn pop(&mut self) -> Option<(Seconds, E)> {
         self.heap.pop().map(|planned| (planned.at_s, planned.event))
     }
 }
@@ -69,7 +69,7 @@ mod tests {
         for (at, event) in [(2.0, 'c'), (1.0, 'a'), (2.0, 'd'), (1.5, 'b')] {
             events.plan(at, event);
         }
-        let order: String = std::iter::from_fn(|| events.next()).map(|(_, event)| event).collect();
+        let order: String = std::iter::from_fn(|| events.pop()).map(|(_, event)| event).collect();
         assert_eq!(order, "abcd");
     }
 }

@@ -69,7 +69,8 @@ impl Column {
 
     fn cell(&self, estimate: Estimate) -> String {
         let Estimate { mean, plus_minus } = estimate;
-        let decimals = self.decimals;
+        // Three digits before the point say enough.
+        let decimals = if mean >= 100.0 { 0 } else { self.decimals };
         match plus_minus {
             Some(half) => format!("{mean:.decimals$} ±{half:.decimals$}"),
             None => format!("{mean:.decimals$}"),

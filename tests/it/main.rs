@@ -23,6 +23,7 @@ mod pool_mooncake;
 mod pool_mooncake_real;
 mod pool_wire;
 mod proof;
+mod replay;
 mod surface;
 mod tidy;
 mod vectors;

@@ -187,7 +187,7 @@ impl<'a, D: Dispatch> World<'a, D> {
         }
         let mut left = requests.saturating_mul(EVENTS_PER_REQUEST_MAX);
         while self.served < requests && left > 0 {
-            let Some((at_s, event)) = self.events.next() else { break };
+            let Some((at_s, event)) = self.events.pop() else { break };
             self.now = at_s;
             self.happen(event);
             left -= 1;
