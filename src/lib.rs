@@ -51,6 +51,8 @@ pub mod proof;
 #[cfg(feature = "gateway")]
 pub mod relay;
 #[cfg(feature = "gateway")]
+pub mod replay;
+#[cfg(feature = "gateway")]
 pub mod route;
 #[cfg(feature = "gateway")]
 pub mod scrape;
@@ -58,5 +60,7 @@ pub mod scrape;
 pub mod server;
 #[cfg(feature = "sim")]
 pub mod sim;
+#[cfg(feature = "gateway")]
+pub mod trial;
 #[cfg(feature = "gateway")]
 pub mod upstream;

@@ -80,8 +80,9 @@ impl Lane {
     /// Predicted seconds until it can begin with something new.
     pub(super) fn backlog_s(&self, now: Seconds) -> Seconds {
         let own = self.booked.front().map_or(0.0, |head| {
-            let left = self.booked_s - (now - self.head_since_s).max(0.0);
-            left.max(LEAST_OF_HEAD * head.prefill_s)
+            // A head that takes longer than predicted uses up its own seconds, not those of who stands behind it.
+            let spent_s = (now - self.head_since_s).clamp(0.0, (1.0 - LEAST_OF_HEAD) * head.prefill_s);
+            (self.booked_s - spent_s).max(LEAST_OF_HEAD * head.prefill_s)
         });
         own + self.foreign_s
     }
@@ -194,7 +195,7 @@ mod tests {
         lane.commit(booked(1, 2.0), 0.0, 10.0);
         lane.commit(booked(2, 1.0), 0.0, 10.5);
         assert!((lane.backlog_s(11.0) - 2.0).abs() < 1e-9);
-        assert!((lane.backlog_s(100.0) - 0.2).abs() < 1e-9, "a tenth of the head");
+        assert!((lane.backlog_s(100.0) - 1.2).abs() < 1e-9, "a tenth of the head, and all that is behind it");
         assert_eq!(lane.work_tokens(), 200);
     }
 

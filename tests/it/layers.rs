@@ -42,6 +42,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("config", &["cli", "endpoint"]),
     ("cli", &["config", "endpoint"]),
     ("sim", &["codec"]),
+    ("replay", &["route"]),
+    ("trial", &["cli", "codec", "replay"]),
     (
         "app",
         &[
@@ -65,7 +67,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 
 /// What pure modules may not name: sockets, clocks, randomness.
 const IMPURE: [&str; 7] = ["tokio", "hyper", "axum", "reqwest", "Instant::now", "SystemTime", "rand"];
-const PURE: [&str; 6] = ["codec", "dialect", "kvhash", "listing", "prompt", "route"];
+const PURE: [&str; 7] = ["codec", "dialect", "kvhash", "listing", "prompt", "replay", "route"];
 
 fn sources() -> Vec<(String, PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

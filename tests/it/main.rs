@@ -26,6 +26,7 @@ mod pool_mooncake;
 mod pool_mooncake_real;
 mod pool_wire;
 mod proof;
+mod replay;
 mod route;
 mod surface;
 mod tidy;

@@ -135,8 +135,11 @@ fn a_hot_prefix_spreads() {
 fn the_pool_is_nearer_than_computing_and_near_is_nearer_than_far() {
     let mut board = board(3, settings());
     let mut asked = job(1, 0, 1, 100).as_ref().clone();
-    asked.pool =
-        crate::route::PoolHits { anywhere_tokens: 800, near: SmallVec::from_slice(&[(LaneId(2), 800)]) };
+    asked.pool = crate::route::PoolHits {
+        asked: true,
+        anywhere_tokens: 800,
+        near: SmallVec::from_slice(&[(LaneId(2), 800)]),
+    };
     let asked = Arc::new(asked);
     let all = board.explain(0.0, &asked, &());
     assert_eq!(all.iter().map(|it| it.lane.0).collect::<Vec<_>>(), [2, 0, 1]);

@@ -48,7 +48,7 @@ async fn a_dry_run_sends_nothing() {
 #[tokio::test]
 async fn who_is_not_the_administrator_learns_nothing_of_engines() {
     let mut script = script(2, f64::INFINITY);
-    script.config.server.admin_key = Some(Secret::from("k".to_owned()));
+    script.config.server.admin_key = Some(Secret::new("k"));
     let stage = Stage::set(script).await;
     let body = json!({"model": "sim", "messages": [{"role": "user", "content": "hi"}]}).to_string();
     let with = async |headers: &[(&str, &str)], path| {

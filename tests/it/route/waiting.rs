@@ -80,8 +80,8 @@ async fn a_prefiller_that_leaves_sends_its_line_home() {
     let mut first = TcpStream::connect(stage.gateway).await.unwrap();
     first.write_all(&post(CHAT, &chat(1, 1, 2_000).to_string())).await.unwrap();
     until("it runs", async || stage.prefillers[0].ledger().running == 1).await;
-    let body = chat(2, 1, 2_000);
-    let second = client::send(stage.gateway, &post(CHAT, &body.to_string()));
+    let body = post(CHAT, &chat(2, 1, 2_000).to_string());
+    let second = client::send(stage.gateway, &body);
     let remove = async {
         until("one waits", async || dry_waiting(&stage).await == 1).await;
         let prefiller = stage.prefillers[0].addr().to_string();
