@@ -73,6 +73,8 @@ impl<D: Dispatch> World<'_, D> {
             self.seen.as_ref().unwrap_or(&self.store).hits(&arrival.blocks)
         };
         Job {
+            named: true,
+            exact: true,
             prompt_tokens: arrival.prompt_tokens,
             output_tokens: self.workload.mean_output_tokens,
             blocks: arrival.blocks.clone(),
