@@ -20,8 +20,9 @@ program=${PD_PROXY:-target/debug/pd-proxy}
 trap '"$rig/stop.sh" prefill decode master >/dev/null' EXIT
 # Emptying an engine's own cache is for developers.
 export DEV_MODE=1 EXTRA="--enable-auto-tool-choice --tool-call-parser hermes" HASHSEED=0
-# Two engines on two cores may be silent for longer than the ten seconds after which a master drops what is theirs.
-export MASTER_EXTRA=-client_ttl=120
+# Two engines on two cores may be silent for longer than the ten seconds after which a master drops what is theirs, and take longer
+# to load blocks than the five for which it lends them: then they fail the request.
+export MASTER_EXTRA="-client_ttl=120 -default_kv_lease_ttl=60000"
 cases=all
 for connector; do
   echo "== $connector, $cases cases"

@@ -10,6 +10,8 @@ import threading
 import time
 
 OUTAGE_SECONDS = 10
+ENOUGH = 20  # requests of a phase
+STARVED_SECONDS = 60  # until there are so many, when engines take the cores
 BACK_SECONDS = 20
 PAUSE_SECONDS = 0.3  # between requests to the real engines
 SLACK_MS = 100  # two cores, shared with engines
@@ -45,6 +47,13 @@ class Stopwatch:
                 self.times[gateway.kind, phase].append((time.monotonic() - began) * 1000)
             time.sleep(0.01)
 
+    def enough(self, phase, seconds):
+        """Waits for so long, and on for requests that tell something."""
+        time.sleep(seconds)
+        end = time.monotonic() + STARVED_SECONDS
+        while time.monotonic() < end and any(len(t) < ENOUGH for (_, at), t in self.times.items() if at == phase):
+            time.sleep(0.1)
+
     def end(self):
         self.over.set()
         for thread in self.threads:
@@ -54,7 +63,7 @@ class Stopwatch:
         """In words, and what is wrong."""
         before, out = self.times[kind, "before"], self.times[kind, "out"]
         wrong = self.failures[:1]
-        if len(before) < 20 or len(out) < 20:
+        if len(before) < ENOUGH or len(out) < ENOUGH:
             return f"{len(before)} and {len(out)} requests", [*wrong, "too few to tell"]
         if max(out) > max(before) + deadline_ms + SLACK_MS:
             wrong.append(f"more than {deadline_ms} ms longer")
@@ -109,12 +118,12 @@ def master(pool):
 def observe(pool, sims, trouble, expected, end):
     """Times requests before and in a trouble; verdicts in it must hold `expected`."""
     watch = Stopwatch(sims)
-    time.sleep(OUTAGE_SECONDS / 2)
+    watch.enough("before", OUTAGE_SECONDS / 2)
     watch.phase = "changing"
     before = [gateway.verdicts() for gateway in sims]
     trouble()
     watch.phase = "out"
-    time.sleep(OUTAGE_SECONDS)
+    watch.enough("out", OUTAGE_SECONDS)
     watch.phase = "changing"
     changes = [change(*one) for one in zip(sims, before)]
     end()

@@ -11,9 +11,10 @@
 //! ```
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
-use xxhash_rust::xxh3::Xxh3Builder;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::literal::Literal;
 use super::read::{Cursor, Open, open};
@@ -120,7 +121,11 @@ const SCHEMAS: [Schema; 5] = [
 
 /// The hosts of one answer, each made once, by the endpoint as it is spelled.
 #[derive(Default)]
-struct Hosts<'a>(HashMap<&'a [u8], Option<Arc<str>>, Xxh3Builder>);
+struct Hosts<'a>(HashMap<&'a [u8], Option<Arc<str>>, BuildHasherDefault<AtOnce>>);
+
+/// Hashes what it is given at once: endpoints are short, and a hasher for streams has half a kilobyte to set up.
+#[derive(Default)]
+struct AtOnce(u64);
 
 /// Reads an answer about `asked` keys. A type that is not known is read by its literal, if it has one: then nothing is
 /// told about places.
@@ -183,7 +188,8 @@ fn entries<'a>(
     if answered != asked {
         return Err(WireError::Count { asked, answered });
     }
-    let mut answer = vec![Placement::default(); answered];
+    let mut answer = Vec::new();
+    answer.resize_with(answered, Placement::default);
     for placement in &mut answer {
         entry(at, placement, &mut response)?;
     }
@@ -320,6 +326,16 @@ fn add_place(placement: &mut Placement, place: Option<Place>) {
     let places = &mut placement.places;
     if places.len() < MAX_HOSTS && !places.contains(&place) {
         places.push(place);
+    }
+}
+
+impl Hasher for AtOnce {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = xxh3_64_with_seed(bytes, self.0);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
     }
 }
 
