@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::number::{not_negative, percent, positive};
+use super::number::{load, not_negative, percent, positive};
 
 /// Most prefillers, and most decoders.
 const MACHINES_MAX: i64 = 64;
@@ -37,7 +37,7 @@ pub struct SimulatedArgs {
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "all")]
     pub policy: Vec<String>,
     /// Rates of arrival; 1.0 is what the prefillers just bear when they know no prompt
-    #[arg(long, value_name = "LOAD", value_delimiter = ',', default_value = "0.5,0.75", value_parser = positive)]
+    #[arg(long, value_name = "LOAD", value_delimiter = ',', default_value = "0.5,0.75", value_parser = load)]
     pub load: Vec<f64>,
     /// Search the largest load at which nine in ten requests are within the SLO, instead of replaying at --load
     #[arg(long)]

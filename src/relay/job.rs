@@ -17,8 +17,8 @@ const SESSION_MEMBERS: [&str; 2] = ["prompt_cache_key", "user"];
 /// Members that hold what a prompt begins with, in the order of templates.
 const PROMPT_MEMBERS: [&str; 6] = ["tools", "system", "instructions", "messages", "prompt", "input"];
 
-/// Blocks that nobody but the gateway names: of token ids.
-const OWN_BLOCK_TOKENS: usize = 64;
+/// Blocks that nobody but the gateway names, of token ids: the size that engines have by default.
+const OWN_BLOCK_TOKENS: usize = 16;
 /// And of text, as many tokens as these bytes are estimated to be.
 const TEXT_BLOCK_BYTES: usize = 256;
 

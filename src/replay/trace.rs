@@ -14,6 +14,9 @@ pub const BLOCK_TOKENS: u32 = 512;
 /// Longest prompt and longest output that are believed.
 const TOKENS_MAX: u64 = 16 << 20;
 
+/// Latest time stamp that is believed, ms: milliseconds since 1970 are well below.
+const TIMESTAMP_MS_MAX: f64 = 1e15;
+
 /// Most requests of a trace: they are all held in memory.
 const REQUESTS_MAX: usize = 4 << 20;
 
@@ -103,7 +106,7 @@ impl Line {
     fn request(&self) -> Result<TraceRequest, TraceError> {
         let timestamp_ms = self.object.get("timestamp").and_then(Value::as_f64);
         let timestamp_ms = timestamp_ms
-            .filter(|ms| ms.is_finite() && *ms >= 0.0)
+            .filter(|ms| (0.0..=TIMESTAMP_MS_MAX).contains(ms))
             .ok_or_else(|| self.wrong("timestamp", "expected a number of milliseconds, 0 or more"))?;
         let prompt_tokens = self.tokens("input_length", 1)?;
         let output_tokens = self.tokens("output_length", 0)?.max(1);

@@ -13,6 +13,10 @@ const LEAST_OF_HEAD: f64 = 0.1;
 const SPEED_RANGE: f64 = 5.0;
 /// What one observation changes of that.
 const SPEED_STEP: f64 = 0.1;
+/// Differences of speed up to this factor are noise, and not acted on.
+const SPEED_NOISE: f64 = 1.25;
+/// Prefills that end within this time of each other ended in the same step of the engine.
+const STEP_S: Seconds = 0.01;
 
 /// What is told of a prefiller when it joins.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,8 +45,22 @@ pub(super) struct Lane {
     link_until_s: Seconds,
     /// Work that others committed, as the engine's own metrics tell.
     pub(super) foreign_s: Seconds,
+    /// What ended at the same time, until something ends later: an engine computes short prompts together, and only the
+    /// time of all of them tells anything.
+    together: Option<Together>,
     /// Seconds that it takes for one second of its class.
     slowness: f64,
+}
+
+/// Prefills that ended together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Together {
+    /// All that was to do.
+    pub(super) work: PrefillWork,
+    /// What that was predicted to take, in its class.
+    pub(super) class_s: Seconds,
+    began_s: Seconds,
+    ended_s: Seconds,
 }
 
 /// A commitment.
@@ -73,6 +91,7 @@ impl Lane {
             head_since_s: 0.0,
             link_until_s: 0.0,
             foreign_s: 0.0,
+            together: None,
             slowness: 1.0,
         }
     }
@@ -109,7 +128,7 @@ impl Lane {
 
     /// What a service of its class takes here.
     pub(super) fn here(&self, class: Service) -> Service {
-        Service { prefill_s: class.prefill_s * self.slowness, restore_s: class.restore_s }
+        Service { prefill_s: class.prefill_s * self.slowness(), restore_s: class.restore_s }
     }
 
     pub(super) fn commit(&mut self, booked: Booked, restore_s: Seconds, now: Seconds) {
@@ -124,7 +143,7 @@ impl Lane {
         self.booked.push_back(booked);
     }
 
-    /// Takes a commitment back, with the seconds since it, or since the one before it ended.
+    /// Takes a commitment back, with the moment of it, or of the end of the one before it.
     pub(super) fn finish(&mut self, number: u64, now: Seconds) -> Option<(Booked, Seconds)> {
         let at = self.booked.iter().position(|it| it.number == number)?;
         let booked = self.booked.remove(at)?;
@@ -134,12 +153,27 @@ impl Lane {
         // Sums of differences drift; an empty lane has nothing to do.
         self.booked_s =
             if self.booked.is_empty() { 0.0 } else { (self.booked_s - booked.prefill_s).max(0.0) };
-        Some((booked, (now - began_s).max(0.0)))
+        Some((booked, began_s))
     }
 
-    /// It took `seconds` for what was predicted to take `class_s` in its class. Returns the seconds as of its class.
-    pub(super) fn judge(&mut self, class_s: Seconds, seconds: Seconds) -> Seconds {
-        let as_of_class = seconds / self.slowness;
+    /// A prefill that began at `began_s` is computed. Returns what ended together before it, which is known now.
+    pub(super) fn computed(&mut self, booked: &Booked, began_s: Seconds, now: Seconds) -> Option<Together> {
+        let this = Together { work: booked.work(), class_s: booked.class_s, began_s, ended_s: now };
+        match &mut self.together {
+            Some(before) if now - before.ended_s < STEP_S => {
+                before.work = before.work.and(this.work);
+                before.class_s += this.class_s;
+                before.ended_s = now;
+                None
+            }
+            before => before.replace(this),
+        }
+    }
+
+    /// What `together` tells of its speed. Returns its seconds as of its class.
+    pub(super) fn judge(&mut self, together: &Together) -> Seconds {
+        let (seconds, class_s) = (together.ended_s - together.began_s, together.class_s);
+        let as_of_class = seconds / self.slowness();
         if class_s > 0.0 {
             let seen = (seconds / class_s).clamp(1.0 / SPEED_RANGE, SPEED_RANGE);
             let slowness = self.slowness * (seen / self.slowness).powf(SPEED_STEP);
@@ -148,7 +182,14 @@ impl Lane {
         as_of_class
     }
 
+    /// Seconds that it takes for one second of its class, where that is clear.
     pub(super) fn slowness(&self) -> f64 {
+        let noise = 1.0 / SPEED_NOISE..=SPEED_NOISE;
+        if noise.contains(&self.slowness) { 1.0 } else { self.slowness }
+    }
+
+    /// As measured, for the mean of a class.
+    pub(super) fn measured_slowness(&self) -> f64 {
         self.slowness
     }
 
@@ -171,6 +212,7 @@ impl Booked {
             squares: n * n - h * h,
             near_tokens: f64::from(self.hit.near_tokens) - f64::from(self.hit.hbm_tokens),
             far_tokens: h - f64::from(self.hit.near_tokens),
+            prompts: 1.0,
         }
     }
 }
@@ -205,19 +247,33 @@ mod tests {
         lane.commit(booked(1, 2.0), 0.5, 10.0);
         lane.commit(Booked { committed_s: 10.5, ..booked(2, 1.0) }, 0.5, 10.5);
         assert!((lane.link_s(10.5) - 0.5).abs() < 1e-9);
-        let (_, seconds) = lane.finish(1, 11.5).unwrap();
-        assert!((seconds - 1.5).abs() < 1e-9);
+        let (_, began_s) = lane.finish(1, 11.5).unwrap();
+        assert!(began_s.abs() - 10.0 < 1e-9);
         assert!(lane.finish(1, 11.5).is_none());
-        let (_, seconds) = lane.finish(2, 13.0).unwrap();
-        assert!((seconds - 1.5).abs() < 1e-9, "it began when the first had ended");
+        let (_, began_s) = lane.finish(2, 13.0).unwrap();
+        assert!((began_s - 11.5).abs() < 1e-9, "it began when the first had ended");
         assert_eq!((lane.backlog_s(13.0), lane.work_tokens(), lane.requests()), (0.0, 0, 0));
+    }
+
+    #[test]
+    fn what_ends_together_is_one_observation() {
+        let mut lane = lane();
+        let ends = |lane: &mut Lane, number, began_s, now| {
+            lane.computed(&Booked { committed_s: began_s, ..booked(number, 1.0) }, began_s, now)
+        };
+        assert_eq!(ends(&mut lane, 1, 0.0, 2.0), None);
+        assert_eq!(ends(&mut lane, 2, 2.0, 2.001), None);
+        let told = ends(&mut lane, 3, 2.001, 4.0).unwrap();
+        assert_eq!((told.work.prompts, told.work.computed_tokens, told.class_s), (2.0, 200.0, 2.0));
+        assert!((told.ended_s - told.began_s - 2.001).abs() < 1e-9);
     }
 
     #[test]
     fn a_slow_one_is_found_out() {
         let mut lane = lane();
+        let one = Together { work: PrefillWork::default(), class_s: 1.0, began_s: 0.0, ended_s: 2.0 };
         for _ in 0..60 {
-            lane.judge(1.0, 2.0);
+            lane.judge(&one);
         }
         assert!((lane.slowness() - 2.0).abs() < 0.05);
         let service = lane.here(Service { prefill_s: 1.0, restore_s: 1.0 });

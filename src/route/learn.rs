@@ -54,6 +54,21 @@ pub struct PrefillWork {
     pub near_tokens: f64,
     /// Tokens fetched from others.
     pub far_tokens: f64,
+    /// Prompts: several that an engine computed together are one observation.
+    pub prompts: f64,
+}
+
+impl PrefillWork {
+    /// With what was computed together with it.
+    pub(super) fn and(self, other: Self) -> Self {
+        Self {
+            computed_tokens: self.computed_tokens + other.computed_tokens,
+            squares: self.squares + other.squares,
+            near_tokens: self.near_tokens + other.near_tokens,
+            far_tokens: self.far_tokens + other.far_tokens,
+            prompts: self.prompts + other.prompts,
+        }
+    }
 }
 
 impl<const N: usize> Slopes<N> {
@@ -133,7 +148,7 @@ impl PrefillLearner {
     pub fn learn(&mut self, work: PrefillWork, seconds: Seconds) {
         let start = &self.start;
         let parts = [
-            start.base_s,
+            start.base_s * work.prompts,
             start.per_token_s * work.computed_tokens,
             start.per_square_s * work.squares,
             start.near_token_s * work.near_tokens,
@@ -182,7 +197,16 @@ mod tests {
             let h = n * (dice(turn + 7_000) * 1.4 - 0.4).max(0.0);
             let far_tokens = if turn % 3 == 0 { h } else { 0.0 };
             let near_tokens = if turn % 3 == 1 { h } else { 0.0 };
-            (PrefillWork { computed_tokens: n - h, squares: n * n - h * h, near_tokens, far_tokens }, (n, h))
+            (
+                PrefillWork {
+                    computed_tokens: n - h,
+                    squares: n * n - h * h,
+                    near_tokens,
+                    far_tokens,
+                    prompts: 1.0,
+                },
+                (n, h),
+            )
         })
     }
 
@@ -230,14 +254,16 @@ mod tests {
     #[test]
     fn requests_that_are_all_alike_do_no_harm() {
         let mut learner = PrefillLearner::new(PrefillCosts::default());
-        let work = PrefillWork { computed_tokens: 1000.0, squares: 1e6, ..PrefillWork::default() };
+        let work =
+            PrefillWork { computed_tokens: 1000.0, squares: 1e6, prompts: 1.0, ..PrefillWork::default() };
         for turn in 0..100_000u64 {
             learner.learn(work, 0.3 * (0.8 + 0.4 * dice(turn)));
         }
         let costs = learner.costs();
         assert!((truth(&costs, work) / 0.3 - 1.0).abs() < 0.15);
         assert!(learner.slopes.doubt.iter().flatten().all(|cell| cell.is_finite()));
-        let other = PrefillWork { computed_tokens: 4000.0, squares: 1.6e7, ..PrefillWork::default() };
+        let other =
+            PrefillWork { computed_tokens: 4000.0, squares: 1.6e7, prompts: 1.0, ..PrefillWork::default() };
         assert!((0.3..5.0).contains(&truth(&costs, other)), "{}", truth(&costs, other));
     }
 

@@ -20,6 +20,9 @@ use crate::replay::TraceRequest;
 /// Most bytes of an incomplete event.
 const EVENT_BYTES: usize = 1 << 20;
 
+/// Longest time that is waited for anything, s: a number that clocks can hold.
+const WAIT_S_MAX: f64 = 1e9;
+
 /// Sends all requests and reports what their streams were like.
 pub(super) fn run(
     args: &ReplayArgs,
@@ -39,7 +42,7 @@ pub(super) fn run(
         url: format!("{}/v1/completions", url.trim_end_matches('/')),
         model: model.to_owned(),
         authorization,
-        give_up: Duration::from_secs_f64(args.real.give_up),
+        give_up: Duration::from_secs_f64(args.real.give_up.min(WAIT_S_MAX)),
     });
     let runtime = Builder::new_multi_thread().enable_all().build()?;
     let load = runtime.block_on(send_all(args, trace, sender));
@@ -63,7 +66,7 @@ async fn send_all(args: &ReplayArgs, trace: &[TraceRequest], sender: Arc<Sender>
     let (start, first_ms) = (Instant::now(), trace.first().map_or(0.0, |request| request.timestamp_ms));
     for request in trace {
         let due_s = (request.timestamp_ms - first_ms) / 1e3 / args.real.speed;
-        sleep_until((start + Duration::from_secs_f64(due_s)).into()).await;
+        sleep_until((start + Duration::from_secs_f64(due_s.min(WAIT_S_MAX))).into()).await;
         let late = places.available_permits() == 0;
         // Never closed, so there is always a permit in the end.
         let place = places.clone().acquire_owned().await.ok();

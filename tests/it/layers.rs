@@ -48,6 +48,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "app",
         &[
             "config",
+            "endpoint",
             "fleet",
             "intake",
             "listeners",
@@ -58,10 +59,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "proof",
             "relay",
             "route",
+            "scrape",
             "server",
             "upstream",
         ],
     ),
+    ("scrape", &["dialect", "fleet", "intake", "relay"]),
     ("demo", &["app", "cli", "config", "kvhash", "obs", "pool", "sim"]),
 ];
 

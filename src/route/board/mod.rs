@@ -283,13 +283,15 @@ impl Board {
     pub fn done(&mut self, now: Seconds, booking: Booking, done: Done) {
         let Some(lane_id) = self.bookings.remove(&booking.0) else { return };
         let Some(lane) = self.lanes.get_mut(usize::from(lane_id.0)).and_then(Option::as_mut) else { return };
-        let Some((booked, seconds)) = lane.finish(booking.0, now) else { return };
+        let Some((booked, began_s)) = lane.finish(booking.0, now) else { return };
         match done {
             Done::Failed => self.residents.forget(lane_id, &booked.job.blocks, booked.stamp),
             Done::Computed => {
-                let class_s = lane.judge(booked.class_s, seconds);
-                if let Some(learner) = self.classes.get_mut(&lane.spec.class) {
-                    learner.learn(booked.work(), class_s);
+                if let Some(together) = lane.computed(&booked, began_s, now) {
+                    let class_s = lane.judge(&together);
+                    if let Some(learner) = self.classes.get_mut(&lane.spec.class) {
+                        learner.learn(together.work, class_s);
+                    }
                 }
                 if self.told && booked.job.named {
                     self.fading.push_back((now + TELLING_S, lane_id, booked.job, booked.stamp));
@@ -304,7 +306,7 @@ impl Board {
         let Some(class) = self.lane_mut(lane).map(|lane| lane.spec.class) else { return };
         let of_class = || self.lanes.iter().flatten().filter(|lane| lane.spec.class == class);
         let count = of_class().count().max(1) as f64;
-        let mean = of_class().map(|lane| lane.slowness().ln()).sum::<f64>() / count;
+        let mean = of_class().map(|lane| lane.measured_slowness().ln()).sum::<f64>() / count;
         let factor = (-mean).exp();
         for lane in self.lanes.iter_mut().flatten().filter(|lane| lane.spec.class == class) {
             lane.scale_slowness(factor);

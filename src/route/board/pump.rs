@@ -11,8 +11,9 @@ use crate::route::score::{Asking, Terms, pressure, terms};
 
 /// So many of the line are looked at: beyond it plans are guesses, and the walk must stay short.
 const WINDOW: usize = 128;
-/// Scores that differ by less are equal, in seconds.
-const TIE_S: Seconds = 1e-6;
+/// Scores that differ by less are equal: what is predicted is not known better. In seconds, and as a share.
+const TIE_S: Seconds = 1e-3;
+const TIE_SHARE: f64 = 0.02;
 /// What one commitment changes of their mean.
 const MEAN_STEP: f64 = 0.05;
 /// The best that were not taken, for who asks why.
@@ -127,7 +128,11 @@ impl Board {
     fn best(&self, waiting: &Waiting, all: &[Terms], dice: Dice) -> Option<usize> {
         if self.settings.policy == Policy::Predicted {
             let least = all.iter().map(|it| it.score_s).fold(f64::INFINITY, f64::min);
-            let tied = || all.iter().enumerate().filter(|(_, it)| it.score_s <= least + TIE_S);
+            let most_s = least + TIE_S.max(TIE_SHARE * least);
+            let close = || all.iter().enumerate().filter(|(_, it)| it.score_s <= most_s);
+            // Among equals the one that has most of it, so that a hit too short to count in seconds still draws its like.
+            let longest = close().map(|(_, it)| it.hit.any_tokens).max();
+            let tied = || close().filter(|(_, it)| Some(it.hit.any_tokens) == longest);
             let turn = usize::try_from(dice.turn % tied().count().max(1) as u64).unwrap_or(0);
             return tied().nth(turn).map(|(at, _)| at);
         }
@@ -161,7 +166,8 @@ impl Board {
             let (prefill_s, hit, job) = (best.prefill_s, best.hit, waiting.job.clone());
             let booked = Booked { number, job, hit, prefill_s, class_s, committed_s: now, stamp };
             lane.commit(booked, best.restore_s, now);
-            self.mean_prefill_s += MEAN_STEP * (prefill_s - self.mean_prefill_s);
+            let step = if self.mean_prefill_s > 0.0 { MEAN_STEP } else { 1.0 };
+            self.mean_prefill_s += step * (prefill_s - self.mean_prefill_s);
             self.bookings.insert(number, best.lane);
         }
         Commit {

@@ -120,12 +120,11 @@ async fn several_gateways_see_each_others_load() {
     let mut script = script(2, 2_000.0);
     script.config.route.scrape_ms = 20;
     let stage = Stage::set(script).await;
-    // Another gateway's request, of which this one knows only by the engine's own word.
-    let foreign = TcpStream::connect(stage.prefillers[0].addr()).await.unwrap();
-    let mut foreign = foreign;
-    foreign.write_all(&post(CHAT, &chat(50, 1, 8_000).to_string())).await.unwrap();
     // Something of its own, from which it knows how long requests are.
     ask(stage.gateway, &chat(1, 1, 400)).await;
+    // Another gateway's request, of which this one knows only by the engine's own word.
+    let mut foreign = TcpStream::connect(stage.prefillers[0].addr()).await.unwrap();
+    foreign.write_all(&post(CHAT, &chat(50, 1, 8_000).to_string())).await.unwrap();
     let busy = stage.prefillers[0].addr().to_string();
     let seen = async || {
         let dry = stage.post("/debug/route", &chat(9, 1, 100).to_string()).await.json();
