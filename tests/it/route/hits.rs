@@ -29,7 +29,7 @@ async fn converse(stage: &Stage, conversations: usize, turns: usize) -> (f64, f6
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_predicted_is_what_engines_report() {
-    let stage = Stage::set(script(3, 20_000.0)).await;
+    let stage = Stage::set(script(3, 4_000.0)).await;
     let (predicted, reported, prompts) = converse(&stage, 12, 4).await;
     assert!((predicted - reported).abs() <= 0.02 * reported, "predicted {predicted}, reported {reported}");
     // Of 1 + 3 + 5 + 7 messages 1 + 3 + 5 are old, less the end of the last block of each.
@@ -41,7 +41,7 @@ async fn what_is_predicted_is_what_engines_report() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn round_robin_has_fewer_hits_than_prediction() {
     let share = async |policy| {
-        let mut script = script(3, 20_000.0);
+        let mut script = script(3, 4_000.0);
         script.config.route.policy = policy;
         let stage = Stage::set(script).await;
         let (_, reported, prompts) = converse(&stage, 8, 4).await;
@@ -54,7 +54,7 @@ async fn round_robin_has_fewer_hits_than_prediction() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn prompts_that_nobody_counts_go_back_by_their_text() {
-    let mut script = script(3, 20_000.0);
+    let mut script = script(3, 4_000.0);
     script.config.prompt.tokens = pd_proxy::config::Tokens::Off;
     let stage = Stage::set(script).await;
     let (_, reported, prompts) = converse(&stage, 8, 4).await;
