@@ -96,21 +96,8 @@ impl App {
     pub async fn build(config: &Config) -> Result<App, StartError> {
         let exposition = Exposition::install();
         let meters = Arc::new(Meters::new());
-        let fleet = Fleet::with(fleet_settings(config));
-        for endpoint in config.prefill_endpoints() {
-            fleet.add(Role::Prefill, endpoint);
-        }
-        for endpoint in config.decode_endpoints() {
-            fleet.add(Role::Decode, endpoint);
-        }
-        // Engines are on the cluster's own network: HTTP_PROXY is for what leaves it, and the legs ignore it too.
-        let control = reqwest::Client::builder()
-            .no_proxy()
-            .redirect(reqwest::redirect::Policy::none())
-            .pool_idle_timeout(upstream::POOL_IDLE)
-            .connect_timeout(ms(config.timeout.connect_ms))
-            .timeout(CONTROL_TIME)
-            .build()?;
+        let fleet = fleet(config).await;
+        let control = control(config)?;
         let edge = edge(config)?;
         let asker = Asker {
             client: control.clone(),
@@ -126,7 +113,6 @@ impl App {
         if let Some(told) = &told {
             fleet.desk().hear(told.clone());
         }
-        fleet.desk().name_hosts(host_names(config).await);
         let relay = Arc::new(Relay {
             fleet,
             upstream: Upstream::new(ms(config.timeout.connect_ms)),
@@ -258,6 +244,31 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
+/// The engines as configured.
+async fn fleet(config: &Config) -> Fleet {
+    let fleet = Fleet::with(fleet_settings(config));
+    for endpoint in config.prefill_endpoints() {
+        fleet.add(Role::Prefill, endpoint);
+    }
+    for endpoint in config.decode_endpoints() {
+        fleet.add(Role::Decode, endpoint);
+    }
+    fleet.desk().name_hosts(host_names(config).await);
+    fleet
+}
+
+/// The client for control calls. Engines are on the cluster's own network: `HTTP_PROXY` is for what leaves it, and the legs
+/// ignore it too.
+fn control(config: &Config) -> reqwest::Result<reqwest::Client> {
+    reqwest::Client::builder()
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .pool_idle_timeout(upstream::POOL_IDLE)
+        .connect_timeout(ms(config.timeout.connect_ms))
+        .timeout(CONTROL_TIME)
+        .build()
+}
+
 /// What reads prompts; None when nobody is to.
 fn prompts(config: &Config, asker: &Asker) -> Result<Option<Arc<Prompts>>, StartError> {
     profile::refuse_early(config)?;
@@ -346,7 +357,7 @@ fn finder(
         meters.pool_starts(gate.name(), &Verdict::ALL.map(Verdict::name));
     }
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let (prompts, meters, aside) = (prompts.clone(), meters.clone(), Semaphore::new(cores));
+    let (prompts, meters, aside) = (prompts.clone(), meters.clone(), Arc::new(Semaphore::new(cores)));
     Ok(Some(lookup::Finder { prompts, pool, events, meters, aside }))
 }
 

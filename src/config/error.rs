@@ -193,6 +193,18 @@ pub enum Problem {
         /// The entry.
         text: String,
     },
+    /// Ranks whose ports are each other's.
+    #[error(
+        "events.ranks = {ranks}: rank r uses events.port + r ({port} and on) and events.replay_port + r ({replay_port} and on), which overlap: set them further apart, as the engines have them"
+    )]
+    PortsOverlap {
+        /// `events.port`.
+        port: u16,
+        /// `events.replay_port`.
+        replay_port: u16,
+        /// `events.ranks`.
+        ranks: u64,
+    },
     /// A value that needs another key.
     #[error("{key} = {value} needs {needed}")]
     Needs {

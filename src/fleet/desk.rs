@@ -242,6 +242,16 @@ impl Desk {
         self.lock().board.costs(class)
     }
 
+    /// Predicted seconds until somebody who comes now has a prefiller that is not behind, the line included.
+    pub fn wait_s(&self) -> Option<Seconds> {
+        let now = self.now();
+        let state = self.lock();
+        let lanes =
+            (0u16..).zip(&state.members).filter(|(_, it)| it.as_ref().is_some_and(|it| !it.draining()));
+        let backlogs = lanes.filter_map(|(lane, _)| Some(state.board.load(LaneId(lane), now)?.0));
+        Some(backlogs.reduce(f64::min)? + state.board.line_s())
+    }
+
     /// How many wait.
     pub fn waiting(&self) -> usize {
         self.lock().board.waiting()
@@ -277,7 +287,6 @@ impl Desk {
         let mut unclaimed: Vec<Placed> = Vec::new();
         {
             let mut state = self.lock();
-            let before = state.board.wake_s();
             for commit in state.pump(now) {
                 let waiter = state.waiters.remove(&commit.ticket);
                 match (waiter, self.placed(&state, commit)) {
@@ -296,7 +305,7 @@ impl Desk {
                     left.extend(state.waiters.remove(&ticket));
                 }
             }
-            if state.board.waiting() > 0 && state.board.wake_s() != before {
+            if state.board.waiting() > 0 {
                 self.news.notify_one();
             }
         }

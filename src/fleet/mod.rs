@@ -164,11 +164,16 @@ impl Fleet {
     /// Takes an engine out of the choice: at once when nothing runs on it, else as soon as [`Fleet::sweep`] finds that
     /// nothing does any more. `None` when it is unknown, else whether it still has work.
     pub fn remove(&self, role: Role, endpoint: &Endpoint) -> Option<bool> {
-        let known = self.members(role).iter().find(|i| i.endpoint() == endpoint).cloned()?;
-        known.drain();
-        if role == Role::Prefill {
-            self.desk.drain(known.id(), true);
-        }
+        let known = {
+            // The flag and the desk change together, or an addition in between would be undone by half.
+            let _turn = self.side(role).lock();
+            let known = self.members(role).iter().find(|i| i.endpoint() == endpoint).cloned()?;
+            known.drain();
+            if role == Role::Prefill {
+                self.desk.drain(known.id(), true);
+            }
+            known
+        };
         self.sweep(role);
         Some(self.members(role).iter().any(|i| i.id() == known.id()))
     }
@@ -256,7 +261,7 @@ impl Fleet {
         if instance.role() == Role::Prefill && outcome != Outcome::Served {
             let rest_ms = instance.health().rest_ms(self.now_ms());
             self.desk.rest(instance.id(), Duration::from_millis(rest_ms));
-        } else if instance.role() == Role::Prefill && rested {
+        } else if instance.role() == Role::Prefill && rested && !instance.health().resting(self.now_ms()) {
             self.desk.rest(instance.id(), Duration::ZERO);
         }
     }

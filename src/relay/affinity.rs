@@ -6,6 +6,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::dialect::usage::Usage;
 use crate::fleet::{Choice, Desk};
 use crate::obs::Meters;
 use crate::route::trust::{Change, Trust, Verdict, Why};
@@ -25,7 +26,13 @@ struct State {
     history: Trust,
     /// The names have predicted a hit that came true.
     names_ever_hit: bool,
+    /// A prefiller has reported cached tokens: from then on one that reports none found none, as vLLM leaves out a zero.
+    reported_ever: bool,
 }
+
+/// Of prompts whose blocks only the gateway names, a predicted hit is judged from this length on: engines' blocks may be
+/// larger than ours, and estimates of short texts are rough.
+const JUDGED_TOKENS: u64 = 512;
 
 impl Affinity {
     /// Nothing is known yet, and everything is believed.
@@ -34,13 +41,14 @@ impl Affinity {
         Self { desk, meters, state: Mutex::default() }
     }
 
-    /// A prefill of `job`, placed by `choice`, found `reported` tokens in its caches; `None` when it does not say.
-    pub fn prefilled(&self, job: &Job, choice: &Choice, reported: Option<u64>) {
+    /// A prefill of `job`, placed by `choice`, was answered with this `usage`.
+    pub fn prefilled(&self, job: &Job, choice: &Choice, usage: Usage) {
         if job.blocks.is_empty() {
             return;
         }
         let block_tokens = u64::from(job.block_tokens);
-        let predicted = u64::from(choice.terms.hit.any_tokens);
+        let predicted = estimated(job, u64::from(choice.terms.hit.any_tokens), usage.prompt);
+        let reported = self.reported(usage.cached);
         let verdict = Verdict::of(predicted, reported, block_tokens);
         let changes = self.judge(job, choice, reported, verdict);
         let why = if verdict == Verdict::Miss { self.why(choice).name() } else { "" };
@@ -48,6 +56,13 @@ impl Affinity {
         if changes.iter().any(Option::is_some) {
             self.act(changes);
         }
+    }
+
+    /// Nothing is none, once it is known that they report.
+    fn reported(&self, cached: Option<u64>) -> Option<u64> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.reported_ever |= cached.is_some_and(|tokens| tokens > 0);
+        cached.or(state.reported_ever.then_some(0))
     }
 
     fn judge(
@@ -66,7 +81,7 @@ impl Affinity {
             state.names_ever_hit |= verdict == Verdict::Hit;
             state.names.learn(verdict)
         } else if reported.is_some_and(|tokens| tokens >= 2 * block_tokens)
-            && (told.is_some() || (job.pool.asked && !state.names_ever_hit))
+            && ((told.is_some() && !choice.terms.in_flight) || (job.pool.asked && !state.names_ever_hit))
         {
             // The engine has blocks of which the names know nothing. Events tell of all that an engine holds; a pool may
             // well lack what an engine has, but not always.
@@ -75,7 +90,9 @@ impl Affinity {
             None
         };
         let believed = u64::from(choice.terms.hit.hbm_tokens) > u64::from(told.unwrap_or(0));
-        let history = if believed && named < block_tokens { state.history.learn(verdict) } else { None };
+        let long = job.named || u64::from(choice.terms.hit.hbm_tokens) >= JUDGED_TOKENS;
+        let history =
+            if believed && long && named < block_tokens { state.history.learn(verdict) } else { None };
         [names, history]
     }
 
@@ -115,5 +132,15 @@ impl Affinity {
             Some(Change::Regained) => tracing::info!("prefillers find again what was sent to them before"),
             None => {}
         }
+    }
+}
+
+/// Tokens of an estimated prompt in the engine's own measure, now that it has counted.
+fn estimated(job: &Job, tokens: u64, counted: Option<u64>) -> u64 {
+    match counted {
+        Some(counted) if !job.exact && job.prompt_tokens > 0 => {
+            tokens.saturating_mul(counted) / u64::from(job.prompt_tokens)
+        }
+        _ => tokens,
     }
 }

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 use tokio::sync::Semaphore;
@@ -27,6 +27,8 @@ use crate::route::Job;
 
 /// Work that takes a millisecond and more, in tokens to be hashed: it is done beside the runtime.
 const ASIDE_TOKENS: usize = 64 << 10;
+/// The longest that a long prompt waits for a place beside the runtime.
+const PLACE_TIME: Duration = Duration::from_millis(5);
 /// Writing a key takes as long as hashing so many tokens.
 const KEY_TOKENS: usize = 9;
 
@@ -42,7 +44,7 @@ pub struct Finder {
     /// Metrics.
     pub meters: Arc<Meters>,
     /// Long prompts hashed beside the runtime, as many at once as this has places.
-    pub aside: Semaphore,
+    pub aside: Arc<Semaphore>,
 }
 
 /// What prefillers told in KV events, and the metrics of looking it up.
@@ -127,9 +129,19 @@ impl Finder {
         let Named { hashes, blocks, heard } = if prompt.tokens.len() <= ASIDE_TOKENS {
             work.run()
         } else {
-            let _place = self.aside.acquire().await;
-            let aside = tokio::task::spawn_blocking(|| work.run()).await;
-            aside.map_err(|_| unasked(Reason::Limit)).ok()?
+            // The place belongs to the work, which goes on when its client leaves. Nobody waits long for one: where many
+            // long prompts come at once, some go without.
+            let place = tokio::time::timeout(PLACE_TIME, self.aside.clone().acquire_owned()).await;
+            let Ok(Ok(place)) = place else {
+                unasked(Reason::Limit);
+                return None;
+            };
+            let aside = tokio::task::spawn_blocking(move || {
+                let named = work.run();
+                drop(place);
+                named
+            });
+            aside.await.map_err(|_| unasked(Reason::Limit)).ok()?
         };
         let question = hashes.and_then(|hashes| inquiry(naming, (prompt.tokens.clone(), hashes), salt));
         let pool = match (&self.pool, question) {

@@ -31,6 +31,7 @@ use std::time::Instant;
 use tokio::time::timeout_at;
 
 use crate::dialect::shape::Bypass;
+use crate::dialect::usage::Usage;
 use crate::error::{Error, Kind};
 use crate::fleet::{Fleet, InstanceId, Need, Placed, Role, Seat};
 use crate::intake::Prompts;
@@ -178,7 +179,7 @@ impl Relay {
                 }
                 None => match self.prefill(ask, ledger).await? {
                     PrefillEnd::Done(duty) => {
-                        self.compare(ask, ledger, duty.usage().cached);
+                        self.compare(ask, ledger, duty.usage());
                         ledger.prefilled(duty.usage());
                         Some(*duty)
                     }
@@ -252,10 +253,10 @@ impl Relay {
     }
 
     /// What the prefiller found in its caches, against what was predicted.
-    fn compare(&self, ask: &Ask, ledger: &Ledger, cached: Option<u64>) {
-        self.stories.prefilled(&ask.id, cached);
+    fn compare(&self, ask: &Ask, ledger: &Ledger, usage: Usage) {
+        self.stories.prefilled(&ask.id, usage.cached);
         if let Some(choice) = ledger.choice() {
-            self.affinity.prefilled(&ask.job, choice, cached);
+            self.affinity.prefilled(&ask.job, choice, usage);
         }
     }
 
@@ -263,8 +264,12 @@ impl Relay {
     async fn place(&self, ask: &Ask, tries: &Tries) -> Result<Placed, Error> {
         let nobody = || Error::new(Kind::NoPrefiller, "no prefiller is available");
         let job = ask.job.clone();
+        let began = Instant::now();
         let waiting = self.fleet.desk().place(job, ask.arrived, &tries.tried).ok_or_else(nobody)?;
-        waiting.await.ok_or_else(nobody)
+        let mut placed = waiting.await.ok_or_else(nobody)?;
+        placed.choice.waited = began.elapsed();
+        self.meters.waited(placed.choice.waited);
+        Ok(placed)
     }
 
     fn decoder(&self, tokens: u64, tries: &Tries) -> Result<Seat, Error> {

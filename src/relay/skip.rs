@@ -49,12 +49,13 @@ impl Skip {
         if !job.exact {
             return None;
         }
-        // A decoder fetches from the pool as a prefiller does; of what prefillers hold it has nothing.
-        if self.tokens > 0 && job.prompt_tokens.saturating_sub(job.pool.anywhere_tokens) <= self.tokens {
+        // A decoder fetches from the pool as a prefiller does, if the pool is believed; of what prefillers hold it has nothing.
+        let pooled = || if fleet.desk().beliefs().named { job.pool.anywhere_tokens } else { 0 };
+        if self.tokens > 0 && job.prompt_tokens.saturating_sub(pooled()) <= self.tokens {
             return Some(Reason::Short);
         }
-        let soonest_s = || fleet.desk().explain(job).iter().map(|(_, terms)| terms.wait_s).reduce(f64::min);
-        let saturated = !self.wait.is_zero() && soonest_s().is_some_and(|s| s > self.wait.as_secs_f64());
+        let wait_s = || fleet.desk().wait_s();
+        let saturated = !self.wait.is_zero() && wait_s().is_some_and(|s| s > self.wait.as_secs_f64());
         saturated.then_some(Reason::Saturated)
     }
 }

@@ -14,8 +14,10 @@ const MOST: usize = 1024;
 pub struct Story {
     /// The request's id.
     pub id: String,
-    /// What was known of it.
-    pub job: Arc<Job>,
+    /// What was known of it, without its blocks' hashes: those are long.
+    pub job: Job,
+    /// How many blocks it has.
+    pub blocks: usize,
     /// `host:port` of the prefiller.
     pub prefiller: String,
     /// Why this one.
@@ -33,7 +35,8 @@ impl Stories {
     pub fn placed(&self, id: &str, job: &Arc<Job>, seat: &Seat, choice: &Choice) {
         let story = Story {
             id: id.to_owned(),
-            job: job.clone(),
+            job: Job { blocks: Arc::default(), ..job.as_ref().clone() },
+            blocks: job.blocks.len(),
             prefiller: seat.instance().endpoint().to_string(),
             choice: choice.clone(),
             cached_tokens: None,

@@ -102,14 +102,15 @@ impl Stream {
             true => framer.ended(),
             false => sse::frames(&out).filter_map(|f| f.event()).any(|name| api.ends_with_event(name)),
         };
+        let carries_usage = usage::may_carry_usage(&out);
+        if let Some(found) = carries_usage.then(|| usage::of_frames(api, &out)).flatten() {
+            self.ledger.decoded(found);
+        }
         if self.over && !was_over {
             self.complete();
         }
-        if !usage::may_carry_usage(&out) {
+        if !carries_usage {
             return out;
-        }
-        if let Some(found) = usage::of_frames(api, &out) {
-            self.ledger.decoded(found);
         }
         match self.cached {
             Some(cached) => usage::frames_with_cached(api, out, cached),
@@ -129,7 +130,9 @@ impl Stream {
         let tail = self.framer.finish();
         let done_unterminated = tail.as_ref().is_some_and(|t| t.trim_ascii() == b"data: [DONE]");
         if self.over || (done_unterminated && self.api.ends_with_done()) {
-            self.complete();
+            if !self.over {
+                self.complete();
+            }
             self.state = State::Done;
             return Poll::Ready(tail.map(|t| Ok(Frame::data(t))));
         }

@@ -13,6 +13,9 @@ const LEAST_OF_HEAD: f64 = 0.1;
 const SPEED_RANGE: f64 = 5.0;
 /// What one observation changes of that.
 const SPEED_STEP: f64 = 0.1;
+/// A prefill is overdue when it takes this long, and so many times what was predicted.
+const OVERDUE_S: Seconds = 5.0;
+const OVERDUE_FACTOR: f64 = 5.0;
 /// Differences of speed up to this factor are noise, and not acted on.
 const SPEED_NOISE: f64 = 1.25;
 /// Prefills that end within this time of each other ended in the same step of the engine.
@@ -106,6 +109,12 @@ impl Lane {
         own + self.foreign_s
     }
 
+    /// Whether its oldest commitment takes so much longer than predicted that nobody should wait for it.
+    pub(super) fn is_overdue(&self, now: Seconds) -> bool {
+        let allowed_s = |head: &Booked| OVERDUE_S.max(OVERDUE_FACTOR * head.prefill_s);
+        self.booked.front().is_some_and(|head| now - self.head_since_s > allowed_s(head))
+    }
+
     /// Seconds until what is being fetched is here.
     pub(super) fn link_s(&self, now: Seconds) -> Seconds {
         (self.link_until_s - now).max(0.0)
@@ -148,7 +157,10 @@ impl Lane {
         let at = self.booked.iter().position(|it| it.number == number)?;
         let booked = self.booked.remove(at)?;
         let began_s = self.head_since_s.max(booked.committed_s);
-        self.head_since_s = now;
+        // The end of another one says nothing about how far the oldest is.
+        if at == 0 {
+            self.head_since_s = now;
+        }
         self.booked_tokens = self.booked_tokens.saturating_sub(booked.work_tokens());
         // Sums of differences drift; an empty lane has nothing to do.
         self.booked_s =
@@ -266,6 +278,18 @@ mod tests {
         let told = ends(&mut lane, 3, 2.001, 4.0).unwrap();
         assert_eq!((told.work.prompts, told.work.computed_tokens, told.class_s), (2.0, 200.0, 2.0));
         assert!((told.ended_s - told.began_s - 2.001).abs() < 1e-9);
+    }
+
+    #[test]
+    fn one_that_hangs_is_overdue_and_others_do_not_make_it_young() {
+        let mut lane = lane();
+        lane.commit(booked(1, 2.0), 0.0, 0.0);
+        lane.commit(booked(2, 2.0), 0.0, 0.0);
+        assert!(!lane.is_overdue(9.9));
+        lane.finish(2, 9.9).unwrap();
+        assert!(lane.is_overdue(10.1));
+        lane.finish(1, 10.2).unwrap();
+        assert!(!lane.is_overdue(99.0));
     }
 
     #[test]

@@ -90,7 +90,7 @@ impl Popularity {
             }
             let popular = count.at(now).round();
             let end = u32::try_from(at + 1).unwrap_or(u32::MAX).saturating_mul(block_tokens);
-            let same = stretches.last().is_some_and(|(_, before)| *before >= popular && *before <= popular);
+            let same = stretches.last().is_some_and(|(_, before)| (before - popular).abs() < 0.5);
             let room = stretches.len() < MAX_STRETCHES;
             shared = shared && popular >= 1.0 && (same || room);
             match stretches.last_mut() {

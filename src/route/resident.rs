@@ -25,17 +25,18 @@ pub struct Residents {
     lanes: Vec<Lane>,
     /// Counts the changes, so that others know when what they computed is old.
     version: u64,
+    /// Counts the prompts. It goes on when a lane is emptied: no stamp is ever given twice.
+    clock: u32,
 }
 
 #[derive(Debug, Default)]
 struct Lane {
     /// Most blocks.
     capacity: usize,
-    /// When each block was last used, in the lane's own count.
+    /// When each block was last used, by [`Residents::clock`].
     used: HashMap<u64, u32, BuildHasherDefault<Spread>>,
     /// The same by time; entries whose stamp is not the block's are stale.
     order: VecDeque<(u64, u32)>,
-    clock: u32,
 }
 
 impl Lanes {
@@ -92,13 +93,13 @@ impl Residents {
         self.version += 1;
     }
 
-    /// A prompt goes to a lane: its blocks are used from now on. Returns the lane's count, for [`forget`](Self::forget).
+    /// A prompt goes to a lane: its blocks are used from now on. Returns its stamp, for [`forget`](Self::forget).
     pub fn enter(&mut self, lane: LaneId, blocks: &[u64]) -> u32 {
         let at = usize::from(lane.0);
         let Some(here) = self.lanes.get_mut(at) else { return 0 };
         self.version += 1;
-        here.clock = here.clock.wrapping_add(1);
-        let stamp = here.clock;
+        self.clock = self.clock.wrapping_add(1);
+        let stamp = self.clock;
         // What does not fit is not entered at all, rather than entered and pushed out again.
         for &block in blocks.iter().take(here.capacity).rev() {
             here.order.push_back((block, stamp));

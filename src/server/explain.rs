@@ -61,7 +61,7 @@ async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
     let candidates = gateway.relay.fleet.desk().explain(&ask.job);
     let beliefs = gateway.relay.fleet.desk().beliefs();
     Ok(json!({
-        "request": job_facts(&ask.job),
+        "request": job_facts(&ask.job, ask.job.blocks.len()),
         "pool": verdict,
         "beliefs": {"named": beliefs.named, "history": beliefs.history},
         "waiting": gateway.relay.fleet.desk().waiting(),
@@ -101,7 +101,7 @@ fn story(story: &Story) -> Value {
     let choice = &story.choice;
     let others: Vec<Value> = choice.others.iter().map(|(name, terms)| candidate(name, terms)).collect();
     json!({
-        "request": job_facts(&story.job),
+        "request": job_facts(&story.job, story.blocks),
         "waited_ms": choice.waited.as_secs_f64() * 1e3,
         "waiting": choice.waiting,
         "winner": candidate(&story.prefiller, &choice.terms),
@@ -110,11 +110,11 @@ fn story(story: &Story) -> Value {
     })
 }
 
-fn job_facts(job: &Job) -> Value {
+fn job_facts(job: &Job, blocks: usize) -> Value {
     json!({
         "prompt_tokens": job.prompt_tokens,
         "output_tokens_expected": job.output_tokens,
-        "blocks": job.blocks.len(),
+        "blocks": blocks,
         "block_tokens": job.block_tokens,
         "pool_tokens": job.pool.anywhere_tokens,
     })

@@ -293,7 +293,7 @@ impl Board {
                         learner.learn(together.work, class_s);
                     }
                 }
-                if self.told && booked.job.named {
+                if self.told && self.beliefs.named && booked.job.named {
                     self.fading.push_back((now + TELLING_S, lane_id, booked.job, booked.stamp));
                 }
                 self.center(lane_id);
@@ -321,6 +321,12 @@ impl Board {
     /// When to pump though nothing happens until then; None = not before something happens.
     pub fn wake_s(&self) -> Option<Seconds> {
         self.wake_s
+    }
+
+    /// Predicted seconds of work of those who wait, for each prefiller.
+    pub fn line_s(&self) -> Seconds {
+        let lanes = self.lanes.iter().flatten().filter(|lane| !lane.draining).count();
+        self.line.len() as f64 * self.mean_prefill_s / lanes.max(1) as f64
     }
 
     /// How many wait.

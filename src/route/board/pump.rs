@@ -10,7 +10,7 @@ use crate::route::lane::{Booked, Lane};
 use crate::route::score::{Asking, Terms, pressure, terms};
 
 /// So many of the line are looked at: beyond it plans are guesses, and the walk must stay short.
-const WINDOW: usize = 128;
+const WINDOW: usize = 512;
 /// Scores that differ by less are equal: what is predicted is not known better. In seconds, and as a share.
 const TIE_S: Seconds = 1e-3;
 const TIE_SHARE: f64 = 0.02;
@@ -70,7 +70,8 @@ impl Board {
 
     /// Forgets what engines have told by now.
     fn fade(&mut self, now: Seconds) {
-        while let Some((_, lane, job, stamp)) = self.fading.pop_front_if(|(when, ..)| *when <= now) {
+        while self.fading.front().is_some_and(|(when, ..)| *when <= now) {
+            let Some((_, lane, job, stamp)) = self.fading.pop_front() else { return };
             self.residents.forget(lane, &job.blocks, stamp);
         }
     }
@@ -87,7 +88,11 @@ impl Board {
 
     fn is_open(&self, lane: &Lane, now: Seconds) -> bool {
         let settings = &self.settings;
-        !self.late() || lane.backlog_s(now) < settings.open_s || lane.work_tokens() < settings.batch_tokens
+        // One without a request of ours takes one in any case: what others gave it is a guess.
+        !self.late()
+            || lane.requests() == 0
+            || lane.backlog_s(now) < settings.open_s
+            || lane.work_tokens() < settings.batch_tokens
     }
 
     /// The terms of every lane that may be chosen: those of the best standing.
@@ -200,7 +205,7 @@ impl Board {
 fn standing(waiting: &Waiting, at: usize, lane: &Lane, now: Seconds) -> Standing {
     if waiting.tried.iter().any(|tried| usize::from(tried.0) == at) {
         Standing::Tried
-    } else if lane.resting_until_s > now {
+    } else if lane.resting_until_s > now || lane.is_overdue(now) {
         Standing::Resting
     } else {
         Standing::Good

@@ -33,7 +33,7 @@ fn chat(conversation: usize, messages: usize, tokens: usize) -> Value {
         let word = format!("c{conversation:03}m{at:02} ");
         word.repeat(3 * tokens / word.len())
     };
-    let role = |at: usize| if at % 2 == 0 { "user" } else { "assistant" };
+    let role = |at: usize| if at.is_multiple_of(2) { "user" } else { "assistant" };
     let messages: Vec<Value> =
         (0..messages).map(|at| json!({"role": role(at), "content": text(at)})).collect();
     json!({"model": "sim", "messages": messages, "max_tokens": 2})
