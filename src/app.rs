@@ -13,7 +13,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::{self, Config, Tokens};
-use crate::fleet::{Fleet, Role};
+use crate::endpoint::Endpoint;
+use crate::fleet::{Fleet, FleetSettings, HostNames, Role};
 use crate::intake::{Asker, EngineLimits, EngineTokenizer, Prompts, Source, exchange};
 use crate::listeners::{self, Listeners};
 use crate::obs::{Exposition, Meters};
@@ -23,11 +24,15 @@ use crate::profile::{self, FilesError, Trouble};
 use crate::proof::Prover;
 use crate::relay::Relay;
 use crate::relay::admit::Gate;
+use crate::relay::affinity::Affinity;
 use crate::relay::lookup;
 use crate::relay::pause;
 use crate::relay::release::Releases;
 use crate::relay::settings::Settings;
-use crate::route::Policy;
+use crate::relay::skip::Skip;
+use crate::relay::stories::Stories;
+use crate::route::{Bind, BoardSettings, Policy};
+use crate::scrape::Scraper;
 use crate::server::{self, Bound, Edge, Gateway, ListenError};
 use crate::upstream::{self, Upstream};
 
@@ -36,6 +41,9 @@ const HOUSEKEEPING: Duration = Duration::from_secs(2);
 
 /// The longest that an engine may take over a control call: resetting a cache, listing models.
 const CONTROL_TIME: Duration = Duration::from_secs(30);
+
+/// The longest that one prefiller's name may take to be resolved.
+const RESOLVE_TIME: Duration = Duration::from_secs(3);
 
 /// What a shutdown adds to `server.drain_ms` for hand-offs that are still to be released.
 const RELEASE_GRACE: Duration = Duration::from_secs(5);
@@ -88,21 +96,8 @@ impl App {
     pub async fn build(config: &Config) -> Result<App, StartError> {
         let exposition = Exposition::install();
         let meters = Arc::new(Meters::new());
-        let fleet = Fleet::new(policy(config.route.policy));
-        for endpoint in config.prefill_endpoints() {
-            fleet.add(Role::Prefill, endpoint);
-        }
-        for endpoint in config.decode_endpoints() {
-            fleet.add(Role::Decode, endpoint);
-        }
-        // Engines are on the cluster's own network: HTTP_PROXY is for what leaves it, and the legs ignore it too.
-        let control = reqwest::Client::builder()
-            .no_proxy()
-            .redirect(reqwest::redirect::Policy::none())
-            .pool_idle_timeout(upstream::POOL_IDLE)
-            .connect_timeout(ms(config.timeout.connect_ms))
-            .timeout(CONTROL_TIME)
-            .build()?;
+        let fleet = fleet(config).await;
+        let control = control(config)?;
         let edge = edge(config)?;
         let asker = Asker {
             client: control.clone(),
@@ -114,6 +109,10 @@ impl App {
         let finder = finder(config, prompts.as_ref(), &control, &meters)?;
         let told = finder.as_ref().and_then(|finder| finder.events.clone());
         let (releases, orphans) = Releases::new(config.limit.releases, meters.clone());
+        let affinity = Affinity::new(fleet.desk().clone(), meters.clone());
+        if let Some(told) = &told {
+            fleet.desk().hear(told.clone());
+        }
         let relay = Arc::new(Relay {
             fleet,
             upstream: Upstream::new(ms(config.timeout.connect_ms)),
@@ -122,6 +121,8 @@ impl App {
             releases,
             prompts: prompts.clone(),
             finder,
+            affinity,
+            stories: Stories::default(),
         });
         let mut tasks = JoinSet::new();
         if let Some(prompts) = prompts {
@@ -145,6 +146,10 @@ impl App {
         });
         let bound = server::bind(config.server.bind_host(), config.server.port).await?;
         tasks.spawn(housekeeping(gateway.clone()));
+        tasks.spawn(relay.fleet.desk().clone().tick());
+        if let Some(scraper) = scraper(config, &gateway) {
+            tasks.spawn(scraper.run());
+        }
         let mut releasing = JoinSet::new();
         releasing.spawn(relay.release_orphans(orphans));
         Ok(App { gateway, bound, drain: ms(config.server.drain_ms), tasks, releasing })
@@ -239,6 +244,31 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
+/// The engines as configured.
+async fn fleet(config: &Config) -> Fleet {
+    let fleet = Fleet::with(fleet_settings(config));
+    for endpoint in config.prefill_endpoints() {
+        fleet.add(Role::Prefill, endpoint);
+    }
+    for endpoint in config.decode_endpoints() {
+        fleet.add(Role::Decode, endpoint);
+    }
+    fleet.desk().name_hosts(host_names(config).await);
+    fleet
+}
+
+/// The client for control calls. Engines are on the cluster's own network: `HTTP_PROXY` is for what leaves it, and the legs
+/// ignore it too.
+fn control(config: &Config) -> reqwest::Result<reqwest::Client> {
+    reqwest::Client::builder()
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .pool_idle_timeout(upstream::POOL_IDLE)
+        .connect_timeout(ms(config.timeout.connect_ms))
+        .timeout(CONTROL_TIME)
+        .build()
+}
+
 /// What reads prompts; None when nobody is to.
 fn prompts(config: &Config, asker: &Asker) -> Result<Option<Arc<Prompts>>, StartError> {
     profile::refuse_early(config)?;
@@ -264,6 +294,56 @@ fn prompts(config: &Config, asker: &Asker) -> Result<Option<Arc<Prompts>>, Start
     Ok(Some(Arc::new(Prompts::new(source, config.prompt.utc_offset_s()))))
 }
 
+/// Who looks at the engines' own loads; None when nobody is to.
+fn scraper(config: &Config, gateway: &Gateway) -> Option<Scraper> {
+    (config.route.scrape_ms > 0).then(|| Scraper {
+        relay: gateway.relay.clone(),
+        client: gateway.control.clone(),
+        authorization: gateway.edge.engine_authorization.clone(),
+        pause: ms(config.route.scrape_ms),
+        time: ms(config.timeout.models_ms),
+    })
+}
+
+/// Names of hosts as a pool knows them: as configured, and the addresses of prefillers that are given by name.
+async fn host_names(config: &Config) -> HostNames {
+    let mut names = HostNames::new();
+    if config.pool.kind == config::PoolKind::Off {
+        return names;
+    }
+    for Endpoint { host, port } in config.prefill_endpoints() {
+        let found = tokio::time::timeout(RESOLVE_TIME, tokio::net::lookup_host((host.as_str(), port))).await;
+        for address in found.into_iter().flatten().flatten() {
+            names.insert(address.ip().to_string(), host.clone());
+        }
+    }
+    names.extend(config.pool.host_names().map(|(name, host)| (name.to_owned(), host.to_owned())));
+    names
+}
+
+/// Where blocks are of a size that nobody said: the engines' default.
+const BLOCK_TOKENS: u64 = 16;
+
+fn fleet_settings(config: &Config) -> FleetSettings {
+    let route = &config.route;
+    let board = BoardSettings {
+        policy: policy(route.policy),
+        bind: match route.bind {
+            config::Bind::Late => Bind::Late,
+            config::Bind::Arrival => Bind::Arrival,
+        },
+        open_s: ms(route.open_ms).as_secs_f64(),
+        batch_tokens: route.batch_tokens,
+        ..BoardSettings::default()
+    };
+    let block_tokens = match config.hash.block_tokens {
+        0 => BLOCK_TOKENS,
+        tokens => u64::from(tokens),
+    };
+    let cache_blocks = usize::try_from(route.cache_tokens / block_tokens).unwrap_or(usize::MAX);
+    FleetSettings { board, cache_blocks, seed: pause::random(), ..FleetSettings::default() }
+}
+
 /// Who is asked about prompts' blocks; None when nobody can be.
 fn finder(
     config: &Config,
@@ -277,22 +357,33 @@ fn finder(
         meters.pool_starts(gate.name(), &Verdict::ALL.map(Verdict::name));
     }
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let (prompts, meters, aside) = (prompts.clone(), meters.clone(), Semaphore::new(cores));
+    let (prompts, meters, aside) = (prompts.clone(), meters.clone(), Arc::new(Semaphore::new(cores)));
     Ok(Some(lookup::Finder { prompts, pool, events, meters, aside }))
 }
 
 fn policy(configured: config::Policy) -> Policy {
     match configured {
+        config::Policy::Predicted => Policy::Predicted,
         config::Policy::LeastWork => Policy::LeastWork,
+        config::Policy::LeastRequests => Policy::LeastRequests,
         config::Policy::RoundRobin => Policy::RoundRobin,
         config::Policy::Random => Policy::Random,
         config::Policy::PowerOfTwo => Policy::PowerOfTwo,
+        config::Policy::Reference => Policy::Reference,
+        config::Policy::CacheAware => Policy::CacheAware,
+        config::Policy::Session => Policy::Session,
+        config::Policy::PrefixFirst => Policy::PrefixFirst,
     }
 }
 
 fn settings(config: &Config) -> Settings {
     let (retry, timeout, limit) = (&config.retry, &config.timeout, &config.limit);
     Settings {
+        skip: Skip {
+            tokens: u32::try_from(config.route.bypass_tokens).unwrap_or(u32::MAX),
+            wait: ms(config.route.bypass_wait_ms),
+            without_prefiller: config.route.bypass_without_prefiller,
+        },
         attempts: retry.attempts,
         delay: Duration::from_secs_f64(retry.delay_ms / 1e3),
         // A long first pause that somebody asks for is not cut by a shorter default.

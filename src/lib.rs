@@ -51,10 +51,16 @@ pub mod proof;
 #[cfg(feature = "gateway")]
 pub mod relay;
 #[cfg(feature = "gateway")]
+pub mod replay;
+#[cfg(feature = "gateway")]
 pub mod route;
+#[cfg(feature = "gateway")]
+pub mod scrape;
 #[cfg(feature = "gateway")]
 pub mod server;
 #[cfg(feature = "sim")]
 pub mod sim;
+#[cfg(feature = "gateway")]
+pub mod trial;
 #[cfg(feature = "gateway")]
 pub mod upstream;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use pd_proxy::app::{self, App, Signals};
-use pd_proxy::cli::{self, CheckArgs, Command, KeysArgs, ServeArgs};
+use pd_proxy::cli::{self, CheckArgs, Command, KeysArgs, ReplayArgs, ServeArgs};
 use pd_proxy::config::{self, Config, LogFormat, PoolKind, report};
 use pd_proxy::obs::log;
 use pd_proxy::{inspect, keys};
@@ -22,6 +22,7 @@ fn main() -> ExitCode {
         Ok(Command::Serve(args)) => serve(&args),
         Ok(Command::Check(args)) => check(&args),
         Ok(Command::Keys(args)) => keys(&args),
+        Ok(Command::Replay(args)) => replay(&args),
         #[cfg(feature = "sim")]
         Ok(Command::Demo(args)) => pd_proxy::demo::run(&args).map_err(failure),
         #[cfg(feature = "sim")]
@@ -87,6 +88,13 @@ fn keys(args: &KeysArgs) -> Result<(), Failure> {
     let report = report.map_err(named)?;
     print!("{report}");
     if report.exact() { Ok(()) } else { Err(failure("the prompt's tokens can't be known here")) }
+}
+
+fn replay(args: &ReplayArgs) -> Result<(), Failure> {
+    raise_open_files();
+    let report = pd_proxy::trial::run(args).map_err(named)?;
+    print!("{report}");
+    Ok(())
 }
 
 /// One thread needs no scheduler between threads.

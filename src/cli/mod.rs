@@ -1,12 +1,15 @@
-//! The command line. Flags are texts that become entries of the configuration (`overlay`); only the demo and the
-//! simulator, which have no configuration file, read their values here.
+//! The command line. Flags are texts that become entries of the configuration (`overlay`); only what has no
+//! configuration file (the demo, the simulator, the replay of traces) reads its values here.
 
 mod keys;
+mod number;
 mod overlay;
+mod replay;
 #[cfg(feature = "sim")]
 mod sim;
 
 pub use keys::{KeysArgs, KeysFormat};
+pub use replay::{RealArgs, ReplayArgs, ReplayPool, SimulatedArgs};
 #[cfg(feature = "sim")]
 pub use sim::{DemoArgs, SimArgs, SimConnector, SimMooncakeArgs, SimOther, SimRelease, SimRole};
 
@@ -27,6 +30,8 @@ pub enum Command {
     Check(CheckArgs),
     /// Print a prompt's tokens, block hashes and pool keys, and exit
     Keys(Box<KeysArgs>),
+    /// Replay a trace: policies compared in virtual time, or real load for a gateway
+    Replay(Box<ReplayArgs>),
     /// Run the gateway in front of simulated engines, to try it out
     #[cfg(feature = "sim")]
     Demo(DemoArgs),

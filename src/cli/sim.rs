@@ -1,5 +1,6 @@
 //! Flags of the demo and of the simulators.
 
+use super::number::{not_negative, positive};
 use crate::config::Level;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -156,21 +157,4 @@ pub enum SimConnector {
     Handoff,
     /// Through a pool that both legs share; the answer carries no hand-off
     Pool,
-}
-
-/// A text that is no number in the range asked for.
-#[derive(Debug, thiserror::Error)]
-#[error("expected a number {0}")]
-struct NoSuchNumber(&'static str);
-
-fn positive(text: &str) -> Result<f64, NoSuchNumber> {
-    number(text).filter(|number| *number > 0.0).ok_or(NoSuchNumber("above 0"))
-}
-
-fn not_negative(text: &str) -> Result<f64, NoSuchNumber> {
-    number(text).filter(|number| *number >= 0.0).ok_or(NoSuchNumber("of 0 or more"))
-}
-
-fn number(text: &str) -> Option<f64> {
-    text.parse().ok().filter(|number: &f64| number.is_finite())
 }

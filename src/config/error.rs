@@ -167,6 +167,14 @@ pub enum Problem {
         /// The entry.
         text: String,
     },
+    /// An entry of `pool.hosts` that is none.
+    #[error(
+        "pool.hosts: `{text}` is no pair of names: expected what the pool says=the prefillers' host, as in 10.0.0.5=p1"
+    )]
+    NotAHostName {
+        /// The entry.
+        text: String,
+    },
     /// Several addresses of a service that has one.
     #[error(
         "pool.addresses lists {count}, and pool.kind = {kind} has one: no standby of it is known, give the address that leads to the service"
@@ -184,6 +192,18 @@ pub enum Problem {
     NotAPublisher {
         /// The entry.
         text: String,
+    },
+    /// Ranks whose ports are each other's.
+    #[error(
+        "events.ranks = {ranks}: rank r uses events.port + r ({port} and on) and events.replay_port + r ({replay_port} and on), which overlap: set them further apart, as the engines have them"
+    )]
+    PortsOverlap {
+        /// `events.port`.
+        port: u16,
+        /// `events.replay_port`.
+        replay_port: u16,
+        /// `events.ranks`.
+        ranks: u64,
     },
     /// A value that needs another key.
     #[error("{key} = {value} needs {needed}")]

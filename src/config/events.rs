@@ -61,6 +61,15 @@ impl Events {
             let needs = Problem::Needs { key: "events.listen", value: "true", needed: "prompt.tokens" };
             invalid.push(("events.listen", needs));
         }
+        let apart = u64::from(self.port.abs_diff(self.replay_port));
+        if self.replay_port != 0 && apart < u64::from(self.ranks) {
+            let problem = Problem::PortsOverlap {
+                port: self.port,
+                replay_port: self.replay_port,
+                ranks: u64::from(self.ranks),
+            };
+            invalid.push(("events.replay_port", problem));
+        }
         let last = |port: u16| u64::from(port) + u64::from(self.ranks.saturating_sub(1));
         for (key, port) in [("events.port", self.port), ("events.replay_port", self.replay_port)] {
             if last(port) > u64::from(u16::MAX) {

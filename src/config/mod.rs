@@ -9,6 +9,7 @@ pub mod load;
 pub mod model;
 pub mod pool;
 pub mod report;
+pub mod route;
 mod schema;
 mod source;
 mod validate;
@@ -20,9 +21,10 @@ pub use events::Events;
 pub use load::{Env, Loaded, Origin, Origins, process_env};
 pub use model::{Hash, Key, Prompt};
 pub use pool::Pool;
+pub use route::Route;
 pub use values::{
-    ContentFormat, HashAlgo, HashScheme, KeyLayout, KeyStore, Level, LogFormat, Policy, PoolKind, Secret,
-    Tokens, UnknownName,
+    Bind, ContentFormat, HashAlgo, HashScheme, KeyLayout, KeyStore, Level, LogFormat, Policy, PoolKind,
+    Secret, Tokens, UnknownName,
 };
 
 use serde::{Deserialize, Serialize};
@@ -108,14 +110,6 @@ pub struct Engine {
     /// How long a prefill goes on after its client left, ms, so that KV that is finished in this time can be released;
     /// longer ones are hung up on.
     pub abandon_grace_ms: u64,
-}
-
-/// `[route]`: how a place is chosen.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Route {
-    /// The rule that picks a prefiller and a decoder.
-    pub policy: Policy,
 }
 
 /// `[retry]`: how often a failed leg is tried again, and after which pause.

@@ -23,6 +23,8 @@ pub struct Pool {
     pub locations: bool,
     /// MemCache: the host of each rank, as `3=node-5`; without them blocks are known to exist, not where.
     pub ranks: Vec<String>,
+    /// What the pool calls a host, and what the prefillers there are called here, as `10.0.0.5=p1`, where they differ.
+    pub hosts: Vec<String>,
     /// Whose objects, on Mooncake masters that tell tenants apart.
     pub tenant: String,
     /// EMS: every server answers for its own host (`EMS_ENABLE_READ_LOCAL_ONLY`).
@@ -38,12 +40,23 @@ impl Pool {
     pub fn rank_hosts(&self) -> impl Iterator<Item = (u32, &str)> {
         self.ranks.iter().filter_map(|text| rank_host(text))
     }
+
+    /// `hosts` as pairs, in the same way.
+    pub fn host_names(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.hosts.iter().filter_map(|text| host_name(text))
+    }
 }
 
 /// `3=node-5`.
 pub(super) fn rank_host(text: &str) -> Option<(u32, &str)> {
     let (rank, host) = text.split_once('=')?;
     Some((rank.trim().parse().ok()?, host.trim())).filter(|(_, host)| !host.is_empty())
+}
+
+/// `10.0.0.5=p1`.
+pub(super) fn host_name(text: &str) -> Option<(&str, &str)> {
+    let (name, host) = text.split_once('=')?;
+    Some((name.trim(), host.trim())).filter(|(name, host)| !name.is_empty() && !host.is_empty())
 }
 
 impl Default for Pool {
@@ -57,6 +70,7 @@ impl Default for Pool {
             connections: 2,
             locations: true,
             ranks: Vec::new(),
+            hosts: Vec::new(),
             tenant: "default".to_owned(),
             reads_local: false,
             least_tokens: 0,

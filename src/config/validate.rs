@@ -1,7 +1,7 @@
 //! What types cannot say about a configuration: bounds, endpoints, secrets. Finds everything at once.
 
 use super::model::offset_s;
-use super::pool::rank_host;
+use super::pool::{host_name, rank_host};
 use super::{Config, PoolKind, Problem, Secret, Tokens};
 use crate::endpoint::{Endpoint, HostError, parse_host};
 use std::collections::BTreeSet;
@@ -140,9 +140,15 @@ impl Config {
     }
 
     fn model_bounds(&self) -> Vec<Bound> {
-        let Self { prompt, hash, key, pool, events, .. } = self;
+        let Self { prompt, hash, key, pool, events, route, .. } = self;
         let size = |name, value: u32, min| (name, u64::from(value), min, MAX_PARALLEL);
         vec![
+            ("route.open_ms", route.open_ms, 1, MAX_MS),
+            ("route.batch_tokens", route.batch_tokens, 0, MAX_COUNT),
+            ("route.scrape_ms", route.scrape_ms, 0, MAX_MS),
+            ("route.bypass_tokens", route.bypass_tokens, 0, MAX_COUNT),
+            ("route.bypass_wait_ms", route.bypass_wait_ms, 0, MAX_MS),
+            ("route.cache_tokens", route.cache_tokens, 0, MAX_CACHE_TOKENS),
             ("pool.deadline_ms", pool.deadline_ms, 1, MAX_POOL_MS),
             ("pool.fresh_ms", pool.fresh_ms, 0, MAX_MS),
             ("pool.connections", u64::from(pool.connections), 1, MAX_CONNECTIONS),
@@ -202,6 +208,9 @@ impl Config {
         }
         for text in pool.ranks.iter().filter(|text| rank_host(text).is_none()) {
             invalid.push(("pool.ranks", Problem::NotARank { text: text.clone() }));
+        }
+        for text in pool.hosts.iter().filter(|text| host_name(text).is_none()) {
+            invalid.push(("pool.hosts", Problem::NotAHostName { text: text.clone() }));
         }
     }
 

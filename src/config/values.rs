@@ -102,15 +102,38 @@ macro_rules! named {
 named! {
     /// The rule that picks a prefiller and a decoder.
     Policy {
-        /// The instance predicted to be done first.
+        /// The instance predicted to be done first, in seconds.
         #[default]
+        Predicted = "predicted",
+        /// The least work, in tokens.
         LeastWork = "least_work",
+        /// The fewest requests.
+        LeastRequests = "least_requests",
         /// Each in turn.
         RoundRobin = "round_robin",
         /// Any, with equal chance.
         Random = "random",
         /// The less loaded of two drawn at random.
         PowerOfTwo = "power_of_two",
+        /// The score of vllm-ascend's example proxy.
+        Reference = "reference",
+        /// The longest prefix sent there before, unless loads differ much.
+        CacheAware = "cache_aware",
+        /// The same place for the same session, unless it is overloaded.
+        Session = "session",
+        /// The longest prefix, whatever the load.
+        PrefixFirst = "prefix_first",
+    }
+}
+
+named! {
+    /// When a request is bound to a prefiller.
+    Bind {
+        /// When its best one is about to be free.
+        #[default]
+        Late = "late",
+        /// When it comes.
+        Arrival = "arrival",
     }
 }
 
@@ -302,7 +325,11 @@ mod tests {
         }
         assert_eq!("power-of-two".parse(), Ok(Policy::PowerOfTwo));
         let wrong = "fastest".parse::<Policy>().unwrap_err();
-        assert_eq!(wrong.to_string(), "expected one of least_work, round_robin, random, power_of_two");
+        assert_eq!(
+            wrong.to_string(),
+            "expected one of predicted, least_work, least_requests, round_robin, random, power_of_two, \
+             reference, cache_aware, session, prefix_first"
+        );
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! [`kv_transfer`]; the [`Api`] (which of OpenAI's, Anthropic's or vLLM's request shapes) is orthogonal to it.
 
 pub mod api;
+pub mod engine_load;
 pub mod facts;
 pub mod guard;
 pub mod kv_transfer;

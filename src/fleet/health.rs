@@ -26,6 +26,11 @@ impl Health {
         now_ms < self.rests_until_ms.load(Ordering::Relaxed)
     }
 
+    /// How long it should still be left alone.
+    pub fn rest_ms(&self, now_ms: u64) -> u64 {
+        self.rests_until_ms.load(Ordering::Relaxed).saturating_sub(now_ms)
+    }
+
     /// Failures since it last worked.
     pub fn failures(&self) -> u32 {
         self.failures.load(Ordering::Relaxed)

@@ -7,7 +7,7 @@ use http::uri::Authority;
 use crate::endpoint::Endpoint;
 use crate::fleet::health::Health;
 use crate::obs::LegMeter;
-use crate::route::{Candidate, Standing};
+use crate::route::{Candidate, DecodeCandidate, Standing};
 
 /// What an engine is there for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,6 +32,11 @@ pub struct Instance {
     load: Load,
     health: Health,
     draining: AtomicBool,
+    /// Tokens of KV that fit, as it says itself; 0 = unknown.
+    kv_capacity_tokens: AtomicU64,
+    /// Requests and tokens of context that others gave it, as it says itself.
+    foreign_requests: AtomicU32,
+    foreign_tokens: AtomicU64,
     meter: LegMeter,
 }
 
@@ -82,6 +87,9 @@ impl Instance {
             load: Load::default(),
             health: Health::default(),
             draining: AtomicBool::new(false),
+            kv_capacity_tokens: AtomicU64::new(0),
+            foreign_requests: AtomicU32::new(0),
+            foreign_tokens: AtomicU64::new(0),
         }
     }
 
@@ -134,17 +142,47 @@ impl Instance {
         self.draining.swap(false, Ordering::Relaxed)
     }
 
+    /// So many tokens of KV fit into it, and others gave it so many requests and tokens of context.
+    pub fn told(&self, kv_capacity_tokens: u64, foreign_requests: f64, foreign_tokens: f64) {
+        self.kv_capacity_tokens.store(kv_capacity_tokens, Ordering::Relaxed);
+        self.foreign_requests.store(foreign_requests as u32, Ordering::Relaxed);
+        self.foreign_tokens.store(foreign_tokens as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn standing(&self, now_ms: u64, tried: bool) -> Standing {
+        if tried {
+            Standing::Tried
+        } else if self.health.resting(now_ms) {
+            Standing::Resting
+        } else {
+            Standing::Good
+        }
+    }
+
     pub(super) fn candidate(&self, now_ms: u64, tried: bool) -> Candidate {
         Candidate {
             work_tokens: self.load.work_tokens(),
             held_tokens: self.load.held_tokens(),
-            standing: if tried {
-                Standing::Tried
-            } else if self.health.resting(now_ms) {
-                Standing::Resting
-            } else {
-                Standing::Good
-            },
+            requests: self.load.requests(),
+            hit_tokens: 0,
+            held_blocks: 0,
+            identity: self.identity(),
+            standing: self.standing(now_ms, tried),
         }
+    }
+
+    pub(super) fn decode_candidate(&self, now_ms: u64, tried: bool) -> DecodeCandidate {
+        DecodeCandidate {
+            running: self.load.requests() + self.foreign_requests.load(Ordering::Relaxed),
+            kv_tokens: self.load.work_tokens() + self.foreign_tokens.load(Ordering::Relaxed),
+            kv_capacity_tokens: self.kv_capacity_tokens.load(Ordering::Relaxed),
+            identity: self.identity(),
+            standing: self.standing(now_ms, tried),
+        }
+    }
+
+    /// The same in every gateway in front of it.
+    pub(super) fn identity(&self) -> u64 {
+        xxhash_rust::xxh3::xxh3_64(self.endpoint.to_string().as_bytes())
     }
 }

@@ -3,32 +3,56 @@
 //! The list is an immutable snapshot that readers load without waiting; choosing an instance and reserving room on it
 //! is one step under a short lock, so that two requests that arrive together never both see the same free instance.
 
+pub mod desk;
 pub mod health;
 pub mod instance;
 pub mod seat;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 use std::sync::Mutex;
 
 use crate::endpoint::Endpoint;
-use crate::route::{self, Candidate, Dice, Policy, Standing};
+use crate::route::learn::DecodeLearner;
+use crate::route::{
+    self, Asked, BoardSettings, Candidate, DecodeCandidate, DecodeCosts, Dice, Job, LaneSpec, Policy,
+    Standing,
+};
+pub use desk::{Choice, Desk, Placed, Told, Waiting};
 pub use instance::{Instance, InstanceId, Role};
 pub use seat::Seat;
 
 /// All prefillers or all decoders, at one moment.
 pub type Members = Arc<Vec<Arc<Instance>>>;
 
+/// How a fleet decides.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FleetSettings {
+    /// Of prefillers.
+    pub board: BoardSettings,
+    /// What decode steps are taken to cost until more is known.
+    pub decode: DecodeCosts,
+    /// Blocks that fit into a prefiller's cache.
+    pub cache_blocks: usize,
+    /// Of random numbers.
+    pub seed: u64,
+}
+
+/// What a pool calls a host, and what the prefillers on it are called.
+pub type HostNames = std::collections::HashMap<String, String>;
+
 /// Prefillers and decoders.
 #[derive(Debug)]
 pub struct Fleet {
     prefill: Side,
     decode: Side,
-    policy: Policy,
+    settings: FleetSettings,
+    desk: Arc<Desk>,
+    decode_learner: Arc<Mutex<DecodeLearner>>,
     next_id: AtomicU64,
     /// Health is kept in milliseconds since then.
     born: Instant,
@@ -53,14 +77,16 @@ pub enum Outcome {
 }
 
 /// What a leg asks of the instance that serves it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Need<'a> {
-    /// Tokens to reserve.
+    /// Tokens to reserve: of the prompt, and for decoders of the answer as well.
     pub tokens: u64,
     /// Instances on which this request failed already: taken only when there are no others.
     pub tried: &'a [InstanceId],
     /// A random number for the policies that throw dice.
     pub random: u64,
+    /// The same for requests that belong together.
+    pub session: Option<u64>,
 }
 
 impl Side {
@@ -77,13 +103,26 @@ impl Side {
 impl Fleet {
     /// A fleet with nobody in it.
     pub fn new(policy: Policy) -> Fleet {
+        let board = BoardSettings { policy, ..BoardSettings::default() };
+        Fleet::with(FleetSettings { board, ..FleetSettings::default() })
+    }
+
+    /// The same, with everything set.
+    pub fn with(settings: FleetSettings) -> Fleet {
         Fleet {
             prefill: Side::new(),
             decode: Side::new(),
-            policy,
+            settings,
+            desk: Arc::new(Desk::new(settings.board, settings.seed)),
+            decode_learner: Arc::new(Mutex::new(DecodeLearner::new(settings.decode))),
             next_id: AtomicU64::new(0),
             born: Instant::now(),
         }
+    }
+
+    /// Where requests wait for a prefiller.
+    pub fn desk(&self) -> &Arc<Desk> {
+        &self.desk
     }
 
     fn side(&self, role: Role) -> &Side {
@@ -104,20 +143,37 @@ impl Fleet {
         let _turn = side.lock();
         let members = side.members.load_full();
         if let Some(known) = members.iter().find(|i| i.endpoint() == &endpoint) {
-            return known.undrain();
+            let back = known.undrain();
+            if back && role == Role::Prefill {
+                self.desk.drain(known.id(), false);
+            }
+            return back;
         }
         let id = InstanceId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let mut grown = members.as_ref().clone();
-        grown.push(Arc::new(Instance::new(id, role, endpoint)));
+        let instance = Arc::new(Instance::new(id, role, endpoint));
+        grown.push(instance.clone());
         side.members.store(Arc::new(grown));
+        if role == Role::Prefill {
+            let cache_blocks = self.settings.cache_blocks;
+            self.desk.join(&instance, LaneSpec { class: 0, cache_blocks, identity: instance.identity() });
+        }
         true
     }
 
     /// Takes an engine out of the choice: at once when nothing runs on it, else as soon as [`Fleet::sweep`] finds that
     /// nothing does any more. `None` when it is unknown, else whether it still has work.
     pub fn remove(&self, role: Role, endpoint: &Endpoint) -> Option<bool> {
-        let known = self.members(role).iter().find(|i| i.endpoint() == endpoint).cloned()?;
-        known.drain();
+        let known = {
+            // The flag and the desk change together, or an addition in between would be undone by half.
+            let _turn = self.side(role).lock();
+            let known = self.members(role).iter().find(|i| i.endpoint() == endpoint).cloned()?;
+            known.drain();
+            if role == Role::Prefill {
+                self.desk.drain(known.id(), true);
+            }
+            known
+        };
         self.sweep(role);
         Some(self.members(role).iter().any(|i| i.id() == known.id()))
     }
@@ -128,8 +184,12 @@ impl Fleet {
         let _turn = side.lock();
         let members = side.members.load_full();
         if members.iter().any(|i| i.draining() && i.load().requests() == 0) {
-            let left = members.iter().filter(|i| !i.draining() || i.load().requests() > 0).cloned().collect();
+            let (left, gone): (Vec<_>, Vec<_>) =
+                members.iter().cloned().partition(|i| !i.draining() || i.load().requests() > 0);
             side.members.store(Arc::new(left));
+            if role == Role::Prefill {
+                gone.iter().for_each(|gone| self.desk.leave(gone.id()));
+            }
         }
         side.members.load().iter().filter(|i| i.draining()).count()
     }
@@ -139,18 +199,42 @@ impl Fleet {
         self.side(role).members.load().iter().filter(|i| !i.draining()).count()
     }
 
-    /// Chooses an instance and reserves room on it, in one step.
+    /// Chooses an instance and reserves room on it, in one step. Prefill legs wait at the [`desk`](Fleet::desk) instead.
     pub fn pick(&self, role: Role, need: Need<'_>) -> Option<Seat> {
         let now_ms = self.now_ms();
         let side = self.side(role);
         let mut turn = side.lock();
         let members = side.members.load();
         let usable: SmallVec<[&Arc<Instance>; 16]> = members.iter().filter(|i| !i.draining()).collect();
-        let candidates: SmallVec<[Candidate; 16]> =
-            usable.iter().map(|i| i.candidate(now_ms, need.tried.contains(&i.id()))).collect();
-        let chosen = route::choose(self.policy, &candidates, Dice { turn: *turn, random: need.random })?;
+        let dice = Dice { turn: *turn, random: need.random };
+        let policy = self.settings.board.policy;
+        let tried = |i: &Instance| need.tried.contains(&i.id());
+        let chosen = if role == Role::Decode {
+            let candidates: SmallVec<[DecodeCandidate; 16]> =
+                usable.iter().map(|i| i.decode_candidate(now_ms, tried(i))).collect();
+            let prompt_tokens = u32::try_from(need.tokens).unwrap_or(u32::MAX);
+            let job = Job { prompt_tokens, session: need.session, ..Job::default() };
+            route::choose_decoder(policy, &self.decode_costs(), &candidates, &job, dice)?
+        } else {
+            let candidates: SmallVec<[Candidate; 16]> =
+                usable.iter().map(|i| i.candidate(now_ms, tried(i))).collect();
+            route::choose(policy, &candidates, Asked { session: need.session, ..Asked::default() }, dice)?
+        };
         *turn = turn.wrapping_add(1);
-        Some(Seat::take(usable[chosen].clone(), need.tokens))
+        let instance = usable[chosen].clone();
+        Some(match role {
+            Role::Prefill => Seat::take(instance, need.tokens),
+            Role::Decode => Seat::paced(instance, need.tokens, self.decode_learner.clone()),
+        })
+    }
+
+    /// What decode steps are known to cost.
+    pub fn decode_costs(&self) -> DecodeCosts {
+        self.learner().costs()
+    }
+
+    fn learner(&self) -> std::sync::MutexGuard<'_, DecodeLearner> {
+        self.decode_learner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// Some engine of `role`, for questions that any of them can answer; `random` spreads them. One that rests only when
@@ -159,7 +243,7 @@ impl Fleet {
         let now_ms = self.now_ms();
         let members = self.side(role).members.load();
         let usable: SmallVec<[&Arc<Instance>; 16]> = members.iter().filter(|i| !i.draining()).collect();
-        let good = |i: &&Arc<Instance>| i.candidate(now_ms, false).standing == Standing::Good;
+        let good = |i: &&Arc<Instance>| i.standing(now_ms, false) == Standing::Good;
         let rested: SmallVec<[&Arc<Instance>; 16]> = usable.iter().copied().filter(good).collect();
         let from = if rested.is_empty() { usable } else { rested };
         let at = usize::try_from(random).unwrap_or(0).checked_rem(from.len())?;
@@ -168,10 +252,17 @@ impl Fleet {
 
     /// Tells how a leg on `instance` ended.
     pub fn report(&self, instance: &Instance, outcome: Outcome) {
+        let rested = instance.health().resting(self.now_ms());
         match outcome {
             Outcome::Served => instance.health().succeeded(),
             Outcome::Busy => instance.health().busy(self.now_ms()),
             Outcome::Failed => instance.health().failed(self.now_ms()),
+        }
+        if instance.role() == Role::Prefill && outcome != Outcome::Served {
+            let rest_ms = instance.health().rest_ms(self.now_ms());
+            self.desk.rest(instance.id(), Duration::from_millis(rest_ms));
+        } else if instance.role() == Role::Prefill && rested && !instance.health().resting(self.now_ms()) {
+            self.desk.rest(instance.id(), Duration::ZERO);
         }
     }
 
@@ -197,7 +288,7 @@ mod tests {
     }
 
     fn need(tokens: u64) -> Need<'static> {
-        Need { tokens, tried: &[], random: 0 }
+        Need { tokens, ..Need::default() }
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! A reservation on an instance, given back when it is dropped.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use crate::fleet::desk::Booked;
 use crate::fleet::instance::Instance;
+use crate::route::learn::DecodeLearner;
 
 /// Room on one instance for one leg.
 #[derive(Debug)]
@@ -11,6 +14,18 @@ pub struct Seat {
     instance: Arc<Instance>,
     tokens: u64,
     phase: Phase,
+    /// On the board, where the desk placed it.
+    booked: Option<Booked>,
+    /// What a decoder's pace teaches.
+    pace: Option<Pace>,
+}
+
+/// The load of a decoder when the seat was taken, and who learns from what came of it.
+#[derive(Debug)]
+struct Pace {
+    learner: Arc<Mutex<DecodeLearner>>,
+    requests: f64,
+    context_tokens: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,7 +41,40 @@ impl Seat {
     pub(super) fn take(instance: Arc<Instance>, tokens: u64) -> Seat {
         instance.load().work_tokens.fetch_add(tokens, Ordering::Relaxed);
         instance.load().requests.fetch_add(1, Ordering::Relaxed);
-        Seat { instance, tokens, phase: Phase::Working }
+        Seat { instance, tokens, phase: Phase::Working, booked: None, pace: None }
+    }
+
+    /// The same, for a place that the board has decided on.
+    pub(super) fn booked(instance: Arc<Instance>, tokens: u64, booked: Booked) -> Seat {
+        let mut seat = Seat::take(instance, tokens);
+        seat.booked = Some(booked);
+        seat
+    }
+
+    /// The same on a decoder, whose pace is learned.
+    pub(super) fn paced(instance: Arc<Instance>, tokens: u64, learner: Arc<Mutex<DecodeLearner>>) -> Seat {
+        let mut seat = Seat::take(instance, tokens);
+        let (requests, context_tokens) = seat.load();
+        seat.pace = Some(Pace { learner, requests, context_tokens });
+        seat
+    }
+
+    /// Requests and tokens of context on its instance, itself included.
+    fn load(&self) -> (f64, f64) {
+        let load = self.instance.load();
+        (f64::from(load.requests()), load.work_tokens() as f64)
+    }
+
+    /// The decoder took so long per token, from the first to the last.
+    pub fn observe(&self, per_token: Duration) {
+        let Some(pace) = &self.pace else { return };
+        let (requests, context_tokens) = self.load();
+        let mean = |before: f64, now: f64| (before + now) / 2.0;
+        pace.learner.lock().unwrap_or_else(PoisonError::into_inner).learn(
+            mean(pace.requests, requests),
+            mean(pace.context_tokens, context_tokens),
+            per_token.as_secs_f64(),
+        );
     }
 
     /// Where the seat is.
@@ -40,6 +88,9 @@ impl Seat {
             self.phase = Phase::Holding;
             self.instance.load().held_tokens.fetch_add(self.tokens, Ordering::Relaxed);
             self.instance.load().work_tokens.fetch_sub(self.tokens, Ordering::Relaxed);
+            if let Some(booked) = &self.booked {
+                booked.computed();
+            }
         }
     }
 }
@@ -53,6 +104,11 @@ impl Drop for Seat {
         };
         counter.fetch_sub(self.tokens, Ordering::Relaxed);
         load.requests.fetch_sub(1, Ordering::Relaxed);
+        match (&self.booked, self.phase) {
+            (Some(booked), Phase::Working) => booked.failed(),
+            (Some(booked), Phase::Holding) => booked.let_go(),
+            (None, _) => {}
+        }
     }
 }
 
@@ -70,7 +126,7 @@ mod tests {
             let i = f.members(Role::Prefill)[0].clone();
             (i.load().work_tokens(), i.load().held_tokens(), i.load().requests())
         };
-        let mut seat = fleet.pick(Role::Prefill, Need { tokens: 7, tried: &[], random: 0 }).unwrap();
+        let mut seat = fleet.pick(Role::Prefill, Need { tokens: 7, ..Need::default() }).unwrap();
         assert_eq!(load(&fleet), (7, 0, 1));
         seat.hold();
         seat.hold();

@@ -69,7 +69,8 @@ fn walk(root: &Path) -> io::Result<Below> {
         let entries = match std::fs::read_dir(&folder) {
             Ok(entries) => entries,
             Err(error) if depth == 0 => return Err(error),
-            // It may be gone, or be somebody else's.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(error),
+            // It is gone by now.
             Err(_) => continue,
         };
         for entry in entries.flatten() {

@@ -45,7 +45,15 @@ pub(super) async fn by_rpc(inquiry: &Inquiry<'_>, report: &mut Report) -> Option
 pub(super) async fn by_http(inquiry: &Inquiry<'_>, report: &mut Report) -> Option<Keys> {
     let admins = inquiry.addresses();
     let states = all(&admins, |admin| async move { state(inquiry, &admin, RPC).await }).await;
+    let standby = |(_, (health, _)): &(Endpoint, (Option<Health>, String))| {
+        health.as_ref().is_some_and(|health| health.role.as_deref() == Some("standby"))
+    };
+    let only_standbys = !states.is_empty() && states.iter().all(standby);
     let serving = tell_states(states, report);
+    if only_standbys {
+        let why = "no master that is listed leads: over HTTP no leader is followed, list all masters";
+        report.say(Grade::Bad, format!("{RPC}: {why}"));
+    }
     for admin in &serving {
         match inquiry.admin(admin).grants_leases().await {
             Ok(false) => {}

@@ -65,11 +65,13 @@ impl Asker {
     }
 }
 
-pub(super) fn url(engine: &Endpoint, path: &str) -> String {
+/// `path` on `engine`.
+pub fn url(engine: &Endpoint, path: &str) -> String {
     format!("http://{engine}{path}")
 }
 
-pub(super) fn authorized(request: RequestBuilder, authorization: Option<&HeaderValue>) -> RequestBuilder {
+/// With the header that engines want, if they do.
+pub fn authorized(request: RequestBuilder, authorization: Option<&HeaderValue>) -> RequestBuilder {
     match authorization {
         Some(value) => request.header(header::AUTHORIZATION, value.clone()),
         None => request,
@@ -80,7 +82,7 @@ pub(super) fn authorized(request: RequestBuilder, authorization: Option<&HeaderV
 ///
 /// # Errors
 /// What went wrong, in words for the log.
-pub(super) async fn exchange(
+pub async fn exchange(
     request: RequestBuilder,
     time: Duration,
     limit_bytes: usize,

@@ -46,6 +46,9 @@ pub struct Meters {
     prompt_seconds: Histogram,
     prompts_exact: Counter,
     pool_seconds: Histogram,
+    /// Requests that wait for a prefiller.
+    pub waiting: Gauge,
+    wait_seconds: Histogram,
     /// Hits and misses.
     prompt_cache: [Counter; 2],
     tokens_proven: Gauge,
@@ -155,6 +158,8 @@ impl Meters {
             prompt_seconds: histogram!(names::PROMPT_SECONDS),
             prompts_exact: counter!(names::PROMPTS, "tokens" => "exact", "reason" => "none"),
             pool_seconds: histogram!(names::POOL_SECONDS),
+            waiting: gauge!(names::WAITING),
+            wait_seconds: histogram!(names::WAIT_SECONDS),
             prompt_cache: ["hit", "miss"].map(|outcome| counter!(names::PROMPT_CACHE, "outcome" => outcome)),
             tokens_proven: gauge!(names::PROVEN),
             block_names_known: gauge!(names::NAMING),
@@ -256,6 +261,28 @@ impl Meters {
             counter!(names::POOL_LOOKUPS, "pool" => pool, "verdict" => *verdict).increment(0);
         }
         counter!(names::POOL_UNASKED, "reason" => "unnamed").increment(0);
+    }
+
+    /// A request waited so long for its prefiller.
+    pub fn waited(&self, time: Duration) {
+        self.wait_seconds.record(time);
+    }
+
+    /// Cached tokens as predicted and as reported. `why` is empty where nothing was missed.
+    pub fn predicted(&self, verdict: &'static str, why: &'static str, predicted: u64, reported: Option<u64>) {
+        counter!(names::PREDICTIONS, "verdict" => verdict, "reason" => why).increment(1);
+        if let Some(reported) = reported {
+            let direction = if reported < predicted { "less" } else { "more" };
+            let error = reported.abs_diff(predicted) as f64;
+            histogram!(names::PREDICTION_ERROR, "direction" => direction).record(error);
+        }
+    }
+
+    /// Which sources of predictions steer.
+    pub fn beliefs(&self, names: bool, history: bool) {
+        for (source, trusted) in [("names", names), ("history", history)] {
+            gauge!(names::BELIEVED, "source" => source).set(f64::from(u8::from(trusted)));
+        }
     }
 
     /// How many engines may be chosen.

@@ -48,6 +48,16 @@ pub const POOL_LOOKUPS: &str = "pd_proxy_pool_lookups_total";
 pub const POOL_SECONDS: &str = "pd_proxy_pool_lookup_seconds";
 /// Prompts that the pool was not asked about, by `reason`.
 pub const POOL_UNASKED: &str = "pd_proxy_pool_unasked_total";
+/// Requests that wait for a prefiller.
+pub const WAITING: &str = "pd_proxy_prefill_waiting_requests";
+/// Time that a request waited for its prefiller.
+pub const WAIT_SECONDS: &str = "pd_proxy_prefill_wait_seconds";
+/// Predictions of cached tokens, by `verdict` and `reason`.
+pub const PREDICTIONS: &str = "pd_proxy_cached_predictions_total";
+/// Cached tokens by which prefillers' reports differ from the prediction, by `direction`: more, less.
+pub const PREDICTION_ERROR: &str = "pd_proxy_cached_prediction_error_tokens";
+/// 1 while a `source` of predictions steers.
+pub const BELIEVED: &str = "pd_proxy_prediction_source_trusted";
 /// 1 while a prefiller's KV events come in, by `instance` and `rank`.
 pub const EVENTS_CONNECTED: &str = "pd_proxy_events_connected";
 /// 1 while all blocks that a rank holds are known from its events.
@@ -68,7 +78,7 @@ pub const INSTANCES: &str = "pd_proxy_instances";
 pub const BUILD_INFO: &str = "pd_proxy_build_info";
 
 /// Every name, for tests.
-pub const ALL: [&str; 32] = [
+pub const ALL: [&str; 37] = [
     REQUESTS,
     INFLIGHT,
     QUEUED,
@@ -92,6 +102,11 @@ pub const ALL: [&str; 32] = [
     POOL_LOOKUPS,
     POOL_SECONDS,
     POOL_UNASKED,
+    WAITING,
+    WAIT_SECONDS,
+    PREDICTIONS,
+    PREDICTION_ERROR,
+    BELIEVED,
     EVENTS_CONNECTED,
     EVENTS_COMPLETE,
     EVENTS,
@@ -113,11 +128,17 @@ const SHORT_S: [f64; 10] = [0.000_02, 0.000_05, 0.000_1, 0.000_3, 0.001, 0.003, 
 const TOKEN_S: [f64; 15] =
     [0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0];
 
-/// Bucket bounds of each histogram, in seconds.
+/// From a block to a long prompt.
+const TOKENS_WIDE: [f64; 12] =
+    [0.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 4096.0, 16_384.0, 65_536.0, 262_144.0];
+
+/// Bucket bounds of each histogram, in seconds or in what its name says.
 pub(super) fn buckets() -> Vec<(&'static str, &'static [f64])> {
     vec![
         (PROMPT_SECONDS, &SHORT_S),
         (POOL_SECONDS, &SHORT_S),
+        (WAIT_SECONDS, &LONG_S),
+        (PREDICTION_ERROR, &TOKENS_WIDE),
         (EVENTS_SECONDS, &SHORT_S),
         (TTFT, &LONG_S),
         (DURATION, &LONG_S),
@@ -168,6 +189,21 @@ pub(super) fn describe() {
     );
     describe_histogram!(POOL_SECONDS, Unit::Seconds, "Time that a request spent on the pool's answer");
     describe_counter!(POOL_UNASKED, "Prompts that the pool was not asked about, by reason");
+    describe_gauge!(WAITING, "Requests that wait in the gateway for a prefiller");
+    describe_histogram!(
+        WAIT_SECONDS,
+        Unit::Seconds,
+        "Time that a request waited in the gateway for its prefiller"
+    );
+    describe_counter!(
+        PREDICTIONS,
+        "Cached tokens predicted against reported: verdict cold, hit, partial, miss, silent; reason of a miss"
+    );
+    describe_histogram!(
+        PREDICTION_ERROR,
+        "Cached tokens that the prefiller reported more, or less, than was predicted"
+    );
+    describe_gauge!(BELIEVED, "1 while a source of predictions (names, history) steers, else 0");
     describe_gauge!(EVENTS_CONNECTED, "1 while a prefiller's KV events come in, else 0");
     describe_gauge!(
         EVENTS_COMPLETE,

@@ -8,13 +8,16 @@ use http::StatusCode;
 use crate::dialect::Api;
 use crate::dialect::usage::Usage;
 use crate::error::{Error, Kind};
-use crate::fleet::{Instance, Role, Seat};
+use crate::fleet::{Choice, Instance, Role, Seat};
 use crate::obs::{Meters, Sample};
 use crate::relay::admit::Pass;
 use crate::relay::lookup::{Found, Teller};
 
 /// What HTTP servers log for a client that left (nginx's 499): nobody receives it.
 const CLIENT_GONE: u16 = 499;
+
+/// Shorter answers tell little about a decoder's pace.
+const PACE_TOKENS: u64 = 8;
 
 /// The account.
 #[derive(Debug)]
@@ -32,6 +35,8 @@ pub struct Ledger {
     prompt: Option<u64>,
     cached: Option<u64>,
     output: Option<u64>,
+    /// Why the prefiller was chosen.
+    choice: Option<Choice>,
     /// Tokens that the pool had when the request came, and who said so.
     pooled: Option<(u32, Teller)>,
     /// Tokens that the best prefiller had in memory of its own, by its events.
@@ -72,6 +77,7 @@ impl Ledger {
             cached: None,
             output: None,
             pooled: None,
+            choice: None,
             held: None,
             stream: None,
             end: End { status: CLIENT_GONE, reason: "client_gone" },
@@ -96,6 +102,16 @@ impl Ledger {
             Role::Decode => &mut self.decoder,
         };
         *place = Some(seat.instance().clone());
+    }
+
+    /// Why its prefiller was chosen.
+    pub fn choice(&self) -> Option<&Choice> {
+        self.choice.as_ref()
+    }
+
+    /// It waited for its prefiller, which was chosen for these reasons.
+    pub fn placed(&mut self, choice: Choice) {
+        self.choice = Some(choice);
     }
 
     /// Which time-out the total time limit amounts to right now.
@@ -183,6 +199,11 @@ impl Ledger {
         self.output.or_else(|| self.api.tokens_in(self.stream?.events))
     }
 
+    /// Mean time per token of a stream that is long enough to tell.
+    pub fn pace(&self) -> Option<std::time::Duration> {
+        self.tokens().filter(|tokens| *tokens >= PACE_TOKENS).and(self.sample().tpot)
+    }
+
     fn sample(&self) -> Sample {
         let total = self.arrived.elapsed();
         let Some(pace) = self.stream else {
@@ -219,10 +240,12 @@ impl Drop for Ledger {
             decoder = name(&self.decoder),
             prompt_tokens = self.prompt,
             cached_tokens = self.cached,
+            predicted_cached_tokens = self.choice.as_ref().map(|choice| choice.terms.hit.any_tokens),
             pooled_tokens = self.pooled.map(|(tokens, _)| tokens),
             pooled_by = self.pooled.map(|(_, teller)| teller.name()),
             held_tokens = self.held,
             output_tokens = output,
+            waited_ms = self.choice.as_ref().map(|choice| choice.waited.as_secs_f64() * 1e3),
             ttft_ms = sample.ttft.map(|d| d.as_secs_f64() * 1e3),
             total_ms = sample.total.as_secs_f64() * 1e3,
             "request"

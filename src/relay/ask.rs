@@ -1,5 +1,6 @@
 //! A request, ready to be driven.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use http::uri::PathAndQuery;
@@ -8,6 +9,7 @@ use http::{HeaderMap, Method};
 use crate::codec::json::{Edit, Object};
 use crate::dialect::{Api, Shape};
 use crate::fleet::Instance;
+use crate::route::Job;
 use crate::upstream::Leg;
 
 /// A generating request: its body scanned, its headers cleaned.
@@ -25,6 +27,8 @@ pub struct Ask {
     pub body: Object,
     /// What was read from it.
     pub shape: Shape,
+    /// What routing knows of it; what is missing is added once the prompt is read.
+    pub job: Arc<Job>,
     /// The client speaks HTTP/2, where a body that is cut takes what was sent before it along.
     pub http2: bool,
     /// When its head was read.

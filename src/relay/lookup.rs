@@ -4,12 +4,14 @@
 //! events, which is looked up here and waits for nothing. Both know blocks by their hashes, which are made once.
 
 use std::borrow::Cow;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 use tokio::sync::Semaphore;
 
+use crate::fleet::{self, InstanceId};
 use crate::intake::{Naming, Prompts};
 use crate::kvhash::BlockHash;
 use crate::kvhash::keys::batch::MAX_BATCH_KEYS;
@@ -21,9 +23,12 @@ use crate::pool::events::watch::SharedIndex;
 use crate::pool::{Gate, Inquiry, Lookup, PoolError, Question, Verdict};
 use crate::prompt::{Prompt, Reason};
 use crate::relay::ask::Ask;
+use crate::route::Job;
 
 /// Work that takes a millisecond and more, in tokens to be hashed: it is done beside the runtime.
 const ASIDE_TOKENS: usize = 64 << 10;
+/// The longest that a long prompt waits for a place beside the runtime.
+const PLACE_TIME: Duration = Duration::from_millis(5);
 /// Writing a key takes as long as hashing so many tokens.
 const KEY_TOKENS: usize = 9;
 
@@ -39,7 +44,7 @@ pub struct Finder {
     /// Metrics.
     pub meters: Arc<Meters>,
     /// Long prompts hashed beside the runtime, as many at once as this has places.
-    pub aside: Semaphore,
+    pub aside: Arc<Semaphore>,
 }
 
 /// What prefillers told in KV events, and the metrics of looking it up.
@@ -124,9 +129,19 @@ impl Finder {
         let Named { hashes, blocks, heard } = if prompt.tokens.len() <= ASIDE_TOKENS {
             work.run()
         } else {
-            let _place = self.aside.acquire().await;
-            let aside = tokio::task::spawn_blocking(|| work.run()).await;
-            aside.map_err(|_| unasked(Reason::Limit)).ok()?
+            // The place belongs to the work, which goes on when its client leaves. Nobody waits long for one: where many
+            // long prompts come at once, some go without.
+            let place = tokio::time::timeout(PLACE_TIME, self.aside.clone().acquire_owned()).await;
+            let Ok(Ok(place)) = place else {
+                unasked(Reason::Limit);
+                return None;
+            };
+            let aside = tokio::task::spawn_blocking(move || {
+                let named = work.run();
+                drop(place);
+                named
+            });
+            aside.await.map_err(|_| unasked(Reason::Limit)).ok()?
         };
         let question = hashes.and_then(|hashes| inquiry(naming, (prompt.tokens.clone(), hashes), salt));
         let pool = match (&self.pool, question) {
@@ -191,6 +206,16 @@ impl Told {
         let found = heard(&self.index, hashes, naming.engine_hasher().block_tokens());
         self.meter.looked_up(best(&found.held), found.told_tokens, began.elapsed());
         found
+    }
+}
+
+impl fleet::Told for Told {
+    fn held(&self, job: &Job) -> Option<SmallVec<[(InstanceId, u32); 8]>> {
+        let block_tokens = NonZeroUsize::new(job.block_tokens as usize).filter(|_| job.named)?;
+        let hashes: Vec<BlockHash> = job.blocks.iter().map(|hash| hash.to_be_bytes().into()).collect();
+        let heard = heard(&self.index, &hashes, block_tokens);
+        // The longest comes first: what an instance holds is what the best of its ranks does.
+        Some(heard.held.iter().map(|held| (InstanceId(held.instance), held.own_tokens)).collect())
     }
 }
 

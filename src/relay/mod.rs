@@ -12,13 +12,17 @@
 
 pub mod account;
 pub mod admit;
+pub mod affinity;
 pub mod answer;
 pub mod ask;
+mod job;
 mod legs;
 pub mod lookup;
 pub mod pause;
 pub mod release;
 pub mod settings;
+pub mod skip;
+pub mod stories;
 mod stream;
 
 use std::sync::Arc;
@@ -26,19 +30,24 @@ use std::time::Instant;
 
 use tokio::time::timeout_at;
 
+use crate::dialect::shape::Bypass;
+use crate::dialect::usage::Usage;
 use crate::error::{Error, Kind};
-use crate::fleet::{Fleet, InstanceId, Need, Role, Seat};
+use crate::fleet::{Fleet, InstanceId, Need, Placed, Role, Seat};
 use crate::intake::Prompts;
 use crate::obs::Meters;
 use crate::prompt::{Exactness, Prompt};
 use crate::upstream::{Upstream, Written};
 use account::Ledger;
+use affinity::Affinity;
 use answer::Answer;
 use ask::Ask;
 use legs::{DecodeEnd, Failure, PrefillEnd};
+use lookup::Found;
 use release::{Duty, Releases, Unfinished};
 use settings::Settings;
 use smallvec::SmallVec;
+use stories::Stories;
 
 /// Everything a request needs on its way; shared by all of them.
 #[derive(Debug)]
@@ -55,6 +64,10 @@ pub struct Relay {
     pub releases: Releases,
     /// Reads prompts; None = they are known by their size alone.
     pub prompts: Option<Arc<Prompts>>,
+    /// Whether what was predicted comes true.
+    pub affinity: Affinity,
+    /// Why the last requests went where they went.
+    pub stories: Stories,
     /// Who is asked which blocks of a prompt exist already.
     pub finder: Option<lookup::Finder>,
 }
@@ -113,14 +126,23 @@ impl Relay {
         mut ask: Ask,
         ledger: &mut Ledger,
     ) -> Result<(DecodeEnd, Arc<Ask>), Error> {
-        let prompt = self.read_prompt(&mut ask).await;
-        if let (Some(finder), Some(prompt)) = (&self.finder, prompt)
-            && let Some(found) = finder.look_up(&ask, &prompt).await
-        {
+        if let Some(found) = self.understand(&mut ask).await {
             ledger.found(&found);
         }
         let ask = Arc::new(ask);
         self.both_legs(&ask, ledger).await.map(|end| (end, ask))
+    }
+
+    /// Reads the prompt and finds out what exists of it already: all that routing wants to know.
+    pub async fn understand(&self, ask: &mut Ask) -> Option<Found> {
+        let prompt = self.read_prompt(ask).await;
+        let found = match (&self.finder, &prompt) {
+            (Some(finder), Some(prompt)) => finder.look_up(ask, prompt).await,
+            _ => None,
+        };
+        let job = job::of(ask, prompt.as_ref().map(|prompt| &prompt.tokens), found.as_ref(), &self.fleet);
+        ask.job = Arc::new(job);
+        found
     }
 
     /// Replaces the estimate of the prompt's length by its tokens, if they can be known. Takes no longer than reading the
@@ -148,13 +170,16 @@ impl Relay {
             if self.fleet.serving(Role::Decode) == 0 {
                 return Err(Error::new(Kind::NoDecoder, "no decoder is available"));
             }
-            let duty = match ask.shape.bypass {
+            let must = ask.shape.bypass.map(Bypass::name);
+            let had_better = || self.settings.skip.reason(ask, &self.fleet).map(skip::Reason::name);
+            let duty = match must.or_else(had_better) {
                 Some(reason) => {
-                    self.meters.bypassed(reason.name());
+                    self.meters.bypassed(reason);
                     None
                 }
                 None => match self.prefill(ask, ledger).await? {
                     PrefillEnd::Done(duty) => {
+                        self.compare(ask, ledger, duty.usage());
                         ledger.prefilled(duty.usage());
                         Some(*duty)
                     }
@@ -176,9 +201,11 @@ impl Relay {
     async fn prefill(self: &Arc<Self>, ask: &Arc<Ask>, ledger: &mut Ledger) -> Result<PrefillEnd, Error> {
         let mut tries = Tries::new(self.settings.attempts);
         loop {
-            let seat = self.pick(Role::Prefill, ask.shape.prompt_tokens, &tries)?;
+            let Placed { seat, choice } = self.place(ask, &tries).await?;
             tries.start(&seat);
             ledger.leg(&seat);
+            self.stories.placed(&ask.id, &ask.job, &seat, &choice);
+            ledger.placed(choice);
             let written = Written::default();
             let leg = Box::pin(self.clone().prefill_once(ask.clone(), seat, written.clone()));
             let grace = self.settings.abandon_grace;
@@ -207,7 +234,7 @@ impl Relay {
                 return Ok(Err(Failure::stale()));
             }
             let tokens = ask.shape.prompt_tokens + ask.shape.output_tokens;
-            let seat = self.pick(Role::Decode, tokens, tries)?;
+            let seat = self.decoder(tokens, tries)?;
             tries.start(&seat);
             ledger.leg(&seat);
             let failure = match self.decode_once(ask, seat, duty.as_mut(), ledger).await {
@@ -225,12 +252,30 @@ impl Relay {
         }
     }
 
-    fn pick(&self, role: Role, tokens: u64, tries: &Tries) -> Result<Seat, Error> {
-        let need = Need { tokens, tried: &tries.tried, random: pause::random() };
-        self.fleet.pick(role, need).ok_or_else(|| match role {
-            Role::Prefill => Error::new(Kind::NoPrefiller, "no prefiller is available"),
-            Role::Decode => Error::new(Kind::NoDecoder, "no decoder is available"),
-        })
+    /// What the prefiller found in its caches, against what was predicted.
+    fn compare(&self, ask: &Ask, ledger: &Ledger, usage: Usage) {
+        self.stories.prefilled(&ask.id, usage.cached);
+        if let Some(choice) = ledger.choice() {
+            self.affinity.prefilled(&ask.job, choice, usage);
+        }
+    }
+
+    /// Waits until the place that is best for the request is about to be free.
+    async fn place(&self, ask: &Ask, tries: &Tries) -> Result<Placed, Error> {
+        let nobody = || Error::new(Kind::NoPrefiller, "no prefiller is available");
+        let job = ask.job.clone();
+        let began = Instant::now();
+        let waiting = self.fleet.desk().place(job, ask.arrived, &tries.tried).ok_or_else(nobody)?;
+        let mut placed = waiting.await.ok_or_else(nobody)?;
+        placed.choice.waited = began.elapsed();
+        self.meters.waited(placed.choice.waited);
+        Ok(placed)
+    }
+
+    fn decoder(&self, tokens: u64, tries: &Tries) -> Result<Seat, Error> {
+        let need = Need { tokens, tried: &tries.tried, random: pause::random(), session: None };
+        let seat = self.fleet.pick(Role::Decode, need);
+        seat.ok_or_else(|| Error::new(Kind::NoDecoder, "no decoder is available"))
     }
 
     async fn back_off(&self, role: Role, failure: &Failure, made: u32) {

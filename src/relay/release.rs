@@ -271,7 +271,8 @@ impl Relay {
         let mut tried = Vec::new();
         for _ in 0..ATTEMPTS {
             let left = self.settings.lease.saturating_sub(lost.born.elapsed()).min(RELEASE_TIME);
-            let need = Need { tokens: lost.ask.shape.prompt_tokens, tried: &tried, random: pause::random() };
+            let tokens = lost.ask.shape.prompt_tokens;
+            let need = Need { tokens, tried: &tried, random: pause::random(), session: None };
             let Some(seat) = self.fleet.pick(Role::Decode, need).filter(|_| !left.is_zero()) else {
                 break;
             };

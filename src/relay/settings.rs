@@ -2,9 +2,13 @@
 
 use std::time::Duration;
 
+use crate::relay::skip::Skip;
+
 /// How long things may take and how large they may be. Filled from the configuration by `app.rs`.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
+    /// When prefillers are left out.
+    pub skip: Skip,
     /// Attempts per leg.
     pub attempts: u32,
     /// First pause between attempts; doubles each time, with jitter.

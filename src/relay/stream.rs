@@ -47,7 +47,7 @@ pub struct Stream {
     last: Instant,
     end: Instant,
     ledger: Ledger,
-    _seat: Seat,
+    seat: Seat,
 }
 
 /// The answer broke off; the error only makes the connection end uncleanly.
@@ -83,7 +83,7 @@ impl Stream {
             last: now,
             end,
             ledger,
-            _seat: source.seat,
+            seat: source.seat,
         }
     }
 
@@ -97,23 +97,31 @@ impl Stream {
     fn whole_events(&mut self, out: Bytes) -> Bytes {
         self.last = Instant::now();
         self.ledger.piece(self.last, self.framer.frames());
-        let (api, framer) = (self.api, &self.framer);
+        let (api, framer, was_over) = (self.api, &self.framer, self.over);
         self.over |= match api.ends_with_done() {
             true => framer.ended(),
             false => sse::frames(&out).filter_map(|f| f.event()).any(|name| api.ends_with_event(name)),
         };
-        if self.over {
-            self.ledger.complete();
-        }
-        if !usage::may_carry_usage(&out) {
-            return out;
-        }
-        if let Some(found) = usage::of_frames(api, &out) {
+        let carries_usage = usage::may_carry_usage(&out);
+        if let Some(found) = carries_usage.then(|| usage::of_frames(api, &out)).flatten() {
             self.ledger.decoded(found);
+        }
+        if self.over && !was_over {
+            self.complete();
+        }
+        if !carries_usage {
+            return out;
         }
         match self.cached {
             Some(cached) => usage::frames_with_cached(api, out, cached),
             None => out,
+        }
+    }
+
+    fn complete(&mut self) {
+        self.ledger.complete();
+        if let Some(pace) = self.ledger.pace() {
+            self.seat.observe(pace);
         }
     }
 
@@ -122,7 +130,9 @@ impl Stream {
         let tail = self.framer.finish();
         let done_unterminated = tail.as_ref().is_some_and(|t| t.trim_ascii() == b"data: [DONE]");
         if self.over || (done_unterminated && self.api.ends_with_done()) {
-            self.ledger.complete();
+            if !self.over {
+                self.complete();
+            }
             self.state = State::Done;
             return Poll::Ready(tail.map(|t| Ok(Frame::data(t))));
         }

@@ -96,8 +96,12 @@ pub async fn reset_prefix_cache(State(gateway): State<Arc<Gateway>>, request: Re
         if let Some(authorization) = &gateway.edge.engine_authorization {
             call = call.header(header::AUTHORIZATION, authorization.clone());
         }
+        let (desk, id) = (gateway.relay.fleet.desk().clone(), engine.id());
         asked.spawn(async move {
             let done = call.send().await.is_ok_and(|r| r.status().is_success());
+            if done {
+                desk.emptied(id);
+            }
             (base, done)
         });
     }
@@ -119,6 +123,7 @@ impl Gateway {
     /// Updates the gauge of members.
     pub fn count_instances(&self) {
         let (prefill, decode) = self.serving();
+        self.relay.meters.waiting.set(self.relay.fleet.desk().waiting() as f64);
         self.relay.meters.instances(Role::Prefill.name(), prefill);
         self.relay.meters.instances(Role::Decode.name(), decode);
     }

@@ -167,13 +167,18 @@ impl Gateway {
     }
 }
 
+/// What somebody hears who is not the administrator; None for who is.
+pub(super) fn refusal(gateway: &Gateway, headers: &HeaderMap) -> Option<Response<Body>> {
+    let message = "this needs the admin key, in the header X-API-Key";
+    (!gateway.admitted(headers)).then(|| reply::error(&Error::new(Kind::InvalidApiKey, message)))
+}
+
 /// The role and the endpoints of a change, or the answer that refuses it.
 async fn read(gateway: &Gateway, request: Request) -> Result<(Role, Vec<Endpoint>), Box<Response<Body>>> {
     let refuse = |e: &Error| Box::new(reply::error(e));
     let (head, body) = request.into_parts();
-    if !gateway.admitted(&head.headers) {
-        let error = Error::new(Kind::InvalidApiKey, "this needs the admin key, in the header X-API-Key");
-        return Err(refuse(&error));
+    if let Some(refusal) = refusal(gateway, &head.headers) {
+        return Err(Box::new(refusal));
     }
     let body = body::read(&head.headers, body, CHANGE_BYTES, gateway.edge.body_time)
         .await

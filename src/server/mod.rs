@@ -2,6 +2,7 @@
 
 pub mod admin;
 mod body;
+mod explain;
 pub mod headers;
 mod instances;
 mod listen;

@@ -15,7 +15,7 @@ use crate::error::{Error, Kind};
 use crate::relay::Refusal;
 use crate::relay::account::Ledger;
 use crate::relay::ask::Ask;
-use crate::server::{Arrived, Gateway, body, headers, reply};
+use crate::server::{Arrived, Gateway, body, explain, headers, reply};
 
 /// A model name is repeated to the client up to this length.
 const NAME_CHARS: usize = 100;
@@ -42,6 +42,7 @@ pub(super) async fn generate(
         Route::ByBody => Api::Completions,
     };
     let mut ledger = Ledger::open(gateway.relay.meters.clone(), api, id.clone(), arrived);
+    let explains = request.headers().contains_key(explain::ROUTE).then(|| request.headers().clone());
     let ended = match prepare(&gateway, route, request, &mut ledger).await {
         Ok(ask) => gateway.relay.drive(ask, ledger).await,
         Err(error) => Err(Box::new(Refusal { error, ledger })),
@@ -54,6 +55,9 @@ pub(super) async fn generate(
             response
         }
     };
+    if let Some(value) = explains.and_then(|asked| explain::header(&gateway, &asked, &id)) {
+        response.headers_mut().insert(explain::ROUTE, value);
+    }
     if let Ok(id) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(headers::REQUEST_ID, id);
     }
@@ -85,7 +89,8 @@ async fn prepare(
     let mut headers = headers::for_engine(&head.headers, &id, edge.engine_authorization.as_ref());
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let http2 = head.version == Version::HTTP_2;
-    Ok(Ask { api, id, target, headers, body, shape, http2, arrived })
+    let job = Arc::default();
+    Ok(Ask { api, id, target, headers, body, shape, job, http2, arrived })
 }
 
 impl Gateway {

@@ -114,7 +114,7 @@ async fn try_role(gateway: &Gateway, role: Role, errand: &Errand) -> Result<(Ans
     let mut tried: Vec<InstanceId> = Vec::new();
     let mut last = Failure { error: Error::new(Kind::EngineFailed, "no engine is available"), again: true };
     for _ in 0..gateway.relay.settings.attempts {
-        let need = Need { tokens: errand.tokens, tried: &tried, random: pause::random() };
+        let need = Need { tokens: errand.tokens, tried: &tried, random: pause::random(), session: None };
         let Some(seat) = gateway.relay.fleet.pick(role, need) else {
             break;
         };

@@ -42,10 +42,13 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("config", &["cli", "endpoint"]),
     ("cli", &["config", "endpoint"]),
     ("sim", &["codec"]),
+    ("replay", &["route"]),
+    ("trial", &["cli", "codec", "replay"]),
     (
         "app",
         &[
             "config",
+            "endpoint",
             "fleet",
             "intake",
             "listeners",
@@ -56,16 +59,18 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "proof",
             "relay",
             "route",
+            "scrape",
             "server",
             "upstream",
         ],
     ),
+    ("scrape", &["dialect", "fleet", "intake", "relay"]),
     ("demo", &["app", "cli", "config", "kvhash", "obs", "pool", "sim"]),
 ];
 
 /// What pure modules may not name: sockets, clocks, randomness.
 const IMPURE: [&str; 7] = ["tokio", "hyper", "axum", "reqwest", "Instant::now", "SystemTime", "rand"];
-const PURE: [&str; 6] = ["codec", "dialect", "kvhash", "listing", "prompt", "route"];
+const PURE: [&str; 7] = ["codec", "dialect", "kvhash", "listing", "prompt", "replay", "route"];
 
 fn sources() -> Vec<(String, PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

@@ -26,6 +26,8 @@ mod pool_mooncake;
 mod pool_mooncake_real;
 mod pool_wire;
 mod proof;
+mod replay;
+mod route;
 mod surface;
 mod tidy;
 mod vectors;

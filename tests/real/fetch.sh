@@ -58,6 +58,10 @@ debian() {
     dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
   done
   [ ${#missing[@]} -eq 0 ] && return
+  if [ "$(id -u)" != 0 ]; then
+    echo "${missing[*]}: to be installed by root" >&2
+    exit 1
+  fi
   timeout 120 apt-get update -qq || true
   fetch reaches_debian "${missing[*]}" apt-get install -y -qq --no-install-recommends "${missing[@]}"
 }

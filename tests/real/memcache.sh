@@ -110,7 +110,9 @@ time.sleep(3600)
 PY
 
 export MEMCACHE_KEYS=$WORK/keys
+rm -f "$MEMCACHE_KEYS"
 cargo test --locked --quiet --test it -- --ignored --exact pool_memcache_real::print_keys
+[ -s "$MEMCACHE_KEYS" ]
 for version in $VERSIONS; do
     echo "== MemCache $version"
     venv "$WORK/venv-$version" "$PYTHON"
@@ -132,10 +134,13 @@ for version in $VERSIONS; do
     pids+=("$fill")
     for _ in $(seq 600); do
         [ -e "$WORK/done" ] && break
-        kill -0 "$meta" "$fill"
+        kill -0 "$meta"
+        kill -0 "$fill"
         sleep 0.2
     done
     [ -e "$WORK/done" ]
+    # It is this one that was filled, not what an earlier run left on its port.
+    kill -0 "$meta"
     MEMCACHE_META=127.0.0.1:$META MEMCACHE_HTTP=127.0.0.1:$HTTP cargo test --locked --quiet --test it -- \
         --ignored --exact --nocapture pool_memcache_real::the_real_service_has_what_it_was_filled_with | tee "$WORK/run.log"
     # A test that is not found fails nothing.

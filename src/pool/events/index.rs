@@ -186,6 +186,10 @@ impl BlockIndex {
             self.empty(holder.own());
             self.empty(holder.pool());
         }
+        // What comes next may be another model's.
+        if let Some(holder) = self.holders.get_mut(holder.index()) {
+            (holder.full_groups, holder.block_tokens) = Default::default();
+        }
     }
 
     /// Forgets it: its instance is gone.

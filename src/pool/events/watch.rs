@@ -146,6 +146,9 @@ impl Watch {
             let replay = self.cursor.resume();
             if self.catch_up(replay).await {
                 self.cursor.caught_up();
+            } else if self.cursor.has_taken() {
+                // It may be another process by now, with nothing in its cache, and say nothing until it has work.
+                self.forget().await;
             }
             self.status.set(State::Live);
             newer = self.follow(&mut link, listener.as_ref()).await;
@@ -293,13 +296,15 @@ impl Watch {
         }
     }
 
-    /// A batch goes into the index. One that is not understood is skipped: it was one of many.
+    /// A batch goes into the index. One that is not understood may have told that anything was removed, so all is forgotten.
     async fn take(&mut self, frames: &Frames<'_>, digest: u64) {
-        self.cursor.took(frames.sequence, digest);
         let Ok(batch) = EventBatch::decode(frames.payload) else {
+            self.forget().await;
+            self.cursor.took(frames.sequence, digest);
             self.status.set_complete(false);
             return self.status.add(Count::Malformed);
         };
+        self.cursor.took(frames.sequence, digest);
         self.status.add(Count::Batches);
         let rank = batch.dp_rank.unwrap_or(self.source.rank);
         let Some(holder) = self.holder(rank) else { return self.status.add(Count::Unplaced) };

@@ -20,12 +20,13 @@ fn duty(handoff: Option<&'static str>) -> (Duty, mpsc::Receiver<Orphan>) {
         headers: HeaderMap::new(),
         shape: Shape::read(Api::Chat, &body),
         body,
+        job: Arc::default(),
         http2: false,
         arrived: Instant::now(),
     };
     let fleet = Fleet::new(Policy::LeastWork);
     fleet.add(Role::Prefill, Endpoint { host: "p".into(), port: 1 });
-    let seat = fleet.pick(Role::Prefill, Need { tokens: 1, tried: &[], random: 0 }).unwrap();
+    let seat = fleet.pick(Role::Prefill, Need { tokens: 1, ..Need::default() }).unwrap();
     let (releases, orphans) = Releases::new(1, Arc::default());
     let reply = Prefilled { handoff: handoff.map(Bytes::from), usage: Usage::default() };
     (Duty::new(Arc::new(ask), reply, seat, releases), orphans)

@@ -231,11 +231,11 @@ impl Reader {
 
     /// Ranks of the profile that none of the keys has.
     fn absent(&self, ours: &[Reading]) -> Vec<(Field, String)> {
-        use Field::{Dcp, Head, KvRank, Pcp, Pp, Rank, Shard, Tp};
+        use Field::{Dcp, Head, KvRank, Layer, Pcp, Pp, Rank, Shard, Tp};
         let mut absent = Vec::new();
         for (index, (field, _)) in self.pattern.fields.iter().enumerate() {
             let Some(Expect::OneOf(texts)) = self.pattern.expect.get(index) else { continue };
-            let is_rank = matches!(field, Tp | Head | Shard | Rank | KvRank | Pp | Pcp | Dcp);
+            let is_rank = matches!(field, Layer | Tp | Head | Shard | Rank | KvRank | Pp | Pcp | Dcp);
             if !is_rank || ours.len() < KEYS_PER_RANK * texts.len() {
                 continue;
             }

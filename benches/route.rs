@@ -1,0 +1,84 @@
+//! What routing costs: a decision among 8, 64 and 256 prefillers over a prompt of 1 000 blocks, and all that a request
+//! does to the board from its arrival to the end of its prefill.
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
+use pd_proxy::route::{Board, BoardSettings, Done, Job, LaneSpec};
+
+const BLOCKS: usize = 1_000;
+const BLOCK_TOKENS: u32 = 16;
+
+/// A prompt whose first `shared` blocks are those of everybody.
+fn job(own: u64, shared: usize) -> Arc<Job> {
+    let block = |at: usize| if at < shared { at as u64 } else { (own + 1) << 20 | at as u64 };
+    Arc::new(Job {
+        prompt_tokens: BLOCK_TOKENS * u32::try_from(BLOCKS).unwrap_or(0) + 5,
+        output_tokens: 100,
+        blocks: (0..BLOCKS).map(block).collect(),
+        block_tokens: BLOCK_TOKENS,
+        named: true,
+        exact: true,
+        ..Job::default()
+    })
+}
+
+/// A board whose prefillers have had four prompts each, all with 200 blocks in common.
+fn board(lanes: u64) -> Board {
+    let mut board = Board::new(BoardSettings::default());
+    for identity in 0..lanes {
+        board.join(LaneSpec { class: 0, cache_blocks: 8_000, identity });
+    }
+    let mut now = 0.0;
+    for own in 0..4 * lanes {
+        now += 10.0;
+        board.arrive(now, job(own, 200));
+        for commit in board.pump(now, &(), &mut || own) {
+            board.done(now + 1.0, commit.booking, Done::Computed);
+        }
+    }
+    board
+}
+
+fn decide(c: &mut Criterion) {
+    let mut group = c.benchmark_group("decide");
+    for lanes in [8u64, 64, 256] {
+        let board = board(lanes);
+        // A second turn of one of them, and a prompt of which all know the beginning.
+        for (name, asked) in [("second turn", job(3, 200)), ("new", job(1 << 30, 200))] {
+            group.bench_with_input(BenchmarkId::new(name, lanes), &asked, |b, asked| {
+                b.iter(|| black_box(board.explain(1e6, black_box(asked), &())));
+            });
+        }
+    }
+    group.finish();
+}
+
+fn whole(c: &mut Criterion) {
+    let mut group = c.benchmark_group("request");
+    for lanes in [8u64, 64, 256] {
+        let mut board = board(lanes);
+        let (mut now, own) = (1e6, std::cell::Cell::new(1u64 << 31));
+        group.bench_function(BenchmarkId::new("arrive, pump, done", lanes), |b| {
+            b.iter_batched(
+                || {
+                    own.set(own.get() + 1);
+                    job(own.get(), 200)
+                },
+                |job| {
+                    now += 10.0;
+                    board.arrive(now, job);
+                    for commit in board.pump(now, &(), &mut || own.get()) {
+                        board.done(now + 1.0, commit.booking, Done::Computed);
+                    }
+                },
+                BatchSize::SmallInput,
+            );
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, decide, whole);
+criterion_main!(benches);

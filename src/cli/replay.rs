@@ -1,0 +1,138 @@
+//! Flags of `pd-proxy replay`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::number::{load, not_negative, percent, positive};
+
+/// Most prefillers, and most decoders.
+const MACHINES_MAX: i64 = 64;
+
+/// Flags of `replay`: a trace, and what it runs through.
+#[derive(Args, Clone, Debug)]
+pub struct ReplayArgs {
+    /// A trace in Mooncake's format: a JSON object per line with timestamp, input_length, output_length, hash_ids
+    #[arg(long, value_name = "FILE")]
+    pub trace: PathBuf,
+    /// Only the trace's first requests
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub requests: Option<u32>,
+    /// One JSON object instead of tables
+    #[arg(long)]
+    pub json: bool,
+    /// Replay in virtual time
+    #[command(flatten)]
+    pub simulated: SimulatedArgs,
+    /// Replay against a gateway
+    #[command(flatten)]
+    pub real: RealArgs,
+}
+
+/// Flags of a replay in virtual time.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Virtual time")]
+pub struct SimulatedArgs {
+    /// Policies to compare, the first with the others; all = every one there is
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "all")]
+    pub policy: Vec<String>,
+    /// Rates of arrival; 1.0 is what the prefillers just bear when they know no prompt
+    #[arg(long, value_name = "LOAD", value_delimiter = ',', default_value = "0.5,0.75", value_parser = load)]
+    pub load: Vec<f64>,
+    /// Search the largest load at which nine in ten requests are within the SLO, instead of replaying at --load
+    #[arg(long)]
+    pub capacity: bool,
+    /// Runs of each kind; the spread of arrivals and the ties differ between them
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub seeds: u32,
+    /// Prefillers
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=MACHINES_MAX))]
+    pub prefillers: u16,
+    /// Decoders
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=MACHINES_MAX))]
+    pub decoders: u16,
+    /// What the prefillers share
+    #[arg(long, value_enum, default_value_t = ReplayPool::None)]
+    pub pool: ReplayPool,
+    /// The prefillers publish KV events
+    #[arg(long)]
+    pub kv_events: bool,
+    /// Prefix cache of a prefiller, tokens [default: 1000000]
+    #[arg(long, value_name = "N")]
+    pub hbm_tokens: Option<u32>,
+    /// Pool memory of a prefiller's host, tokens [default: 3200000]
+    #[arg(long, value_name = "N")]
+    pub pool_tokens: Option<u32>,
+    /// SLO: seconds until the first token
+    #[arg(long, value_name = "S", default_value_t = 0.5, value_parser = not_negative)]
+    pub slo_ttft: f64,
+    /// SLO: and so many times what the request's own prefill takes when nothing of it is cached
+    #[arg(long, value_name = "N", default_value_t = 3.0, value_parser = not_negative)]
+    pub slo_prefills: f64,
+    /// SLO: longest time between two tokens of a request, ms
+    #[arg(long, value_name = "MS", default_value_t = 100.0, value_parser = positive)]
+    pub slo_gap: f64,
+
+    /// Requests for which the pool gives no answer, %
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = percent)]
+    #[arg(help_heading = "Faults, in virtual time")]
+    pub pool_missing: f64,
+    /// Age of the pool's answers, s
+    #[arg(long, value_name = "S", default_value_t = 0.0, value_parser = not_negative)]
+    #[arg(help_heading = "Faults, in virtual time")]
+    pub pool_stale: f64,
+    /// Gateways that share the requests and know nothing of each other
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(help_heading = "Faults, in virtual time")]
+    pub gateways: u16,
+    /// What the costs assumed at the start are multiplied by
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = positive)]
+    #[arg(help_heading = "Faults, in virtual time")]
+    pub cost_factor: f64,
+    /// How many times slower one prefiller is
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = positive)]
+    #[arg(help_heading = "Faults, in virtual time")]
+    pub slow: f64,
+    /// One prefiller dies when half of the requests have come
+    #[arg(long, help_heading = "Faults, in virtual time")]
+    pub dead: bool,
+}
+
+/// Flags of a replay against a gateway.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Real time")]
+pub struct RealArgs {
+    /// Send the trace to this gateway, as completions, instead of replaying it in virtual time
+    #[arg(long, value_name = "URL", requires = "model")]
+    pub url: Option<String>,
+    /// The model to ask for
+    #[arg(long, value_name = "NAME", requires = "url")]
+    pub model: Option<String>,
+    /// How many times faster than in the trace requests come
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = positive)]
+    pub speed: f64,
+    /// Most requests at once; those beyond wait, and are counted
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub concurrency: u32,
+    /// Seconds until a request is given up
+    #[arg(long, value_name = "S", default_value_t = 600.0, value_parser = positive)]
+    pub give_up: f64,
+    /// Name of the environment variable that holds the gateway's API key
+    #[arg(long, value_name = "VARIABLE")]
+    pub api_key_env: Option<String>,
+}
+
+/// What simulated prefillers share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ReplayPool {
+    /// Nothing
+    None,
+    /// One pool that each of them restores from
+    Shared,
+    /// A store on each host, for its own prefiller only
+    Local,
+    /// A store on each host, slower for the others
+    Mixed,
+}

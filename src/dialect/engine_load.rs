@@ -1,0 +1,97 @@
+//! What an engine says about its load, in `GET /metrics` (vLLM 0.6 to 0.32).
+
+/// Most lines that are looked at: an engine with 1 000 ranks and adapters has fewer.
+const MAX_LINES: usize = 200_000;
+
+/// Load and room of one engine, all its data-parallel ranks together.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct EngineLoad {
+    /// Requests in its batches.
+    pub running: f64,
+    /// Requests in its queues.
+    pub waiting: f64,
+    /// The share of its KV memory that is in use: the mean of its ranks.
+    pub kv_used: f64,
+    /// Tokens that fit into its KV memory; 0 = it does not say.
+    pub kv_capacity_tokens: u64,
+}
+
+/// The load in the text of `GET /metrics`; `None` when it has no such lines.
+pub fn read(text: &str) -> Option<EngineLoad> {
+    let mut load = EngineLoad::default();
+    let (mut found, mut used, mut ranks) = (false, 0.0, 0u32);
+    for line in text.lines().take(MAX_LINES) {
+        let Some(rest) = line.strip_prefix("vllm:") else { continue };
+        let Some((name, value)) = sample(rest) else { continue };
+        match name {
+            "num_requests_running" => {
+                load.running += value;
+                found = true;
+            }
+            "num_requests_waiting" => load.waiting += value,
+            // The second name is that of releases before 0.11.
+            "kv_cache_usage_perc" | "gpu_cache_usage_perc" => {
+                used += value;
+                ranks += 1;
+            }
+            "cache_config_info" => load.kv_capacity_tokens += capacity(rest).unwrap_or(0),
+            _ => {}
+        }
+    }
+    load.kv_used = if ranks > 0 { (used / f64::from(ranks)).clamp(0.0, 1.0) } else { 0.0 };
+    found.then_some(load)
+}
+
+/// Name and value of a line, `name{labels} value`.
+fn sample(line: &str) -> Option<(&str, f64)> {
+    let end = line.find(['{', ' '])?;
+    let value = line.rsplit(' ').next()?.parse::<f64>().ok()?;
+    (value.is_finite() && value >= 0.0).then(|| (&line[..end], value))
+}
+
+fn capacity(line: &str) -> Option<u64> {
+    let label = |name: &str| {
+        let (_, rest) = line.split_once(&format!("{name}=\""))?;
+        rest.split('"').next()?.parse::<u64>().ok()
+    };
+    label(",num_gpu_blocks")
+        .or_else(|| label("{num_gpu_blocks"))?
+        .checked_mul(label(",block_size").or_else(|| label("{block_size"))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_added_up() {
+        let text = concat!(
+            "# TYPE vllm:num_requests_running gauge\n",
+            "vllm:num_requests_running{engine=\"0\",model_name=\"m\"} 3.0\n",
+            "vllm:num_requests_running{engine=\"1\",model_name=\"m\"} 4.0\n",
+            "vllm:num_requests_waiting{engine=\"0\",model_name=\"m\"} 2.0\n",
+            "vllm:num_requests_waiting_by_reason{engine=\"0\",reason=\"capacity\"} 2.0\n",
+            "vllm:kv_cache_usage_perc{engine=\"0\"} 0.5\n",
+            "vllm:kv_cache_usage_perc{engine=\"1\"} 0.25\n",
+            "vllm:cache_config_info{_block_size_resolved=\"True\",block_size=\"32\",num_gpu_blocks=\"1000\"} 1.0\n",
+            "vllm:cache_config_info{block_size=\"32\",engine=\"1\",num_gpu_blocks=\"1000\"} 1.0\n",
+        );
+        let load = read(text).unwrap();
+        assert_eq!(
+            load,
+            EngineLoad { running: 7.0, waiting: 2.0, kv_used: 0.375, kv_capacity_tokens: 64_000 }
+        );
+    }
+
+    #[test]
+    fn what_is_no_engine_has_no_load() {
+        assert_eq!(read("http_requests_total 5\n"), None);
+        assert_eq!(read("vllm:num_requests_running{} NaN\nvllm:num_requests_running"), None);
+    }
+
+    #[test]
+    fn a_real_engine_is_read() {
+        let text = "vllm:num_requests_running{engine=\"0\",model_name=\"tiny\"} 0.0\n";
+        assert_eq!(read(text), Some(EngineLoad::default()));
+    }
+}

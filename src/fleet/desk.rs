@@ -1,0 +1,420 @@
+//! Where requests wait for a prefiller: the board with a clock, and those to whom its decisions go.
+//!
+//! Every change pumps the board: somebody came, a prefill ended, a prefiller came, left or recovered, time passed
+//! ([`Desk::tick`]). Decisions are made under a short lock and told outside of it.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use smallvec::SmallVec;
+use tokio::sync::{Notify, oneshot};
+
+use crate::fleet::HostNames;
+use crate::fleet::instance::{Instance, InstanceId};
+use crate::fleet::seat::Seat;
+use crate::route::{
+    Beliefs, Board, BoardSettings, Booking, Commit, Done, Job, LaneId, LaneSpec, PrefillCosts, Seconds,
+    Sight, Terms, Ticket,
+};
+
+/// Lanes are looked at again this often while somebody waits, whatever the board predicts: rests end unannounced.
+const RECHECK: Duration = Duration::from_secs(1);
+
+/// Who waits for a prefiller, and who decides.
+#[derive(Debug)]
+pub struct Desk {
+    /// The board's seconds are counted from then.
+    born: Instant,
+    state: Mutex<State>,
+    /// Somebody waits, or the next moment to look is another.
+    news: Notify,
+}
+
+struct State {
+    board: Board,
+    /// By lane.
+    members: Vec<Option<Arc<Instance>>>,
+    waiters: HashMap<Ticket, oneshot::Sender<Placed>>,
+    told: Option<Arc<dyn Told>>,
+    hosts: HostNames,
+    /// Of the random numbers.
+    seed: u64,
+}
+
+/// Who tells what prefillers hold in memory of their own.
+pub trait Told: Send + Sync {
+    /// The leading tokens of a prompt that each holds; those not named hold none. None when nobody tells.
+    fn held(&self, job: &Job) -> Option<SmallVec<[(InstanceId, u32); 8]>>;
+}
+
+/// What is told, by lane.
+struct ByLane<'a> {
+    told: &'a dyn Told,
+    members: &'a [Option<Arc<Instance>>],
+}
+
+/// A place on a prefiller.
+#[derive(Debug)]
+pub struct Placed {
+    /// It is reserved.
+    pub seat: Seat,
+    /// Why it was chosen.
+    pub choice: Choice,
+}
+
+/// A decision, to be explained and to be compared with what came of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// The winner's terms.
+    pub terms: Terms,
+    /// The next best, best first, and who they are.
+    pub others: SmallVec<[(String, Terms); 3]>,
+    /// How long the request waited for it.
+    pub waited: Duration,
+    /// How many others waited then.
+    pub waiting: usize,
+}
+
+/// A request that waits. Dropped, it leaves the line.
+#[derive(Debug)]
+pub struct Waiting {
+    desk: Arc<Desk>,
+    ticket: Ticket,
+    placed: oneshot::Receiver<Placed>,
+}
+
+/// A commitment on the board, for the seat that stands for it.
+#[derive(Debug)]
+pub(super) struct Booked {
+    desk: Arc<Desk>,
+    booking: Booking,
+    lane: LaneId,
+    /// Tokens of the prompt.
+    tokens: i64,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State").field("board", &self.board).finish_non_exhaustive()
+    }
+}
+
+impl Desk {
+    pub(super) fn new(settings: BoardSettings, seed: u64) -> Desk {
+        let state = State {
+            board: Board::new(settings),
+            members: Vec::new(),
+            waiters: HashMap::new(),
+            told: None,
+            hosts: HostNames::new(),
+            seed,
+        };
+        Desk { born: Instant::now(), state: Mutex::new(state), news: Notify::new() }
+    }
+
+    /// Who tells what prefillers hold; until then the board believes its own history.
+    pub fn hear(&self, told: Arc<dyn Told>) {
+        self.lock().told = Some(told);
+    }
+
+    /// A pool calls hosts by these names.
+    pub fn name_hosts(&self, hosts: HostNames) {
+        self.lock().hosts = hosts;
+    }
+
+    /// The prefillers on what a pool calls a host.
+    pub fn lanes_on(&self, host: &str) -> SmallVec<[LaneId; 2]> {
+        let state = self.lock();
+        let host = state.hosts.get(host).map_or(host, String::as_str);
+        let members = (0u16..).zip(&state.members);
+        let here = members.filter(|(_, it)| it.as_ref().is_some_and(|it| it.endpoint().host == host));
+        here.map(|(lane, _)| LaneId(lane)).collect()
+    }
+
+    /// Who has a lane, by lane.
+    pub fn members(&self) -> Vec<Option<Arc<Instance>>> {
+        self.lock().members.clone()
+    }
+
+    pub(super) fn join(self: &Arc<Self>, instance: &Arc<Instance>, spec: LaneSpec) {
+        {
+            let mut state = self.lock();
+            let Some(lane) = state.board.join(spec) else { return };
+            let at = usize::from(lane.0);
+            if state.members.len() <= at {
+                state.members.resize(at + 1, None);
+            }
+            state.members[at] = Some(instance.clone());
+        }
+        self.pump();
+    }
+
+    pub(super) fn leave(self: &Arc<Self>, id: InstanceId) {
+        self.with(id, |state, lane| {
+            state.board.close(lane);
+            state.members[usize::from(lane.0)] = None;
+        });
+    }
+
+    pub(super) fn drain(self: &Arc<Self>, id: InstanceId, draining: bool) {
+        self.with(id, |state, lane| state.board.drain(lane, draining));
+    }
+
+    /// It is chosen last for so long; zero ends a rest.
+    pub(super) fn rest(self: &Arc<Self>, id: InstanceId, rest: Duration) {
+        let until_s = self.now() + rest.as_secs_f64();
+        self.with(id, |state, lane| state.board.rest(lane, until_s));
+    }
+
+    /// Its cache is empty.
+    pub fn emptied(self: &Arc<Self>, id: InstanceId) {
+        self.with(id, |state, lane| state.board.emptied(lane));
+    }
+
+    /// Others gave it so many requests, as its own metrics tell.
+    pub fn foreign(self: &Arc<Self>, id: InstanceId, requests: f64) {
+        self.with(id, |state, lane| state.board.foreign(lane, requests));
+    }
+
+    /// What predictions are made of now.
+    pub fn beliefs(&self) -> Beliefs {
+        self.lock().board.beliefs()
+    }
+
+    /// What predictions are made of from now on.
+    pub fn believe(&self, beliefs: Beliefs) {
+        self.lock().board.believe(beliefs);
+    }
+
+    fn with(self: &Arc<Self>, id: InstanceId, change: impl FnOnce(&mut State, LaneId)) {
+        {
+            let mut state = self.lock();
+            let Some(lane) = state.lane(id) else { return };
+            change(&mut state, lane);
+        }
+        self.pump();
+    }
+
+    /// Stands in line for a prefiller. `since` is when the request came; it is not placed on those it has `tried` unless
+    /// there are no others. None when there is no prefiller.
+    pub fn place(self: &Arc<Self>, job: Arc<Job>, since: Instant, tried: &[InstanceId]) -> Option<Waiting> {
+        let (told, placed) = oneshot::channel();
+        let ticket = {
+            let mut state = self.lock();
+            if !state.serves() {
+                return None;
+            }
+            let since_s = since.saturating_duration_since(self.born).as_secs_f64();
+            let tried: SmallVec<[LaneId; 4]> = tried.iter().filter_map(|id| state.lane(*id)).collect();
+            let ticket = if tried.is_empty() {
+                state.board.arrive(since_s, job)
+            } else {
+                state.board.return_to_line(since_s, job, &tried)
+            };
+            state.waiters.insert(ticket, told);
+            ticket
+        };
+        let waiting = Waiting { desk: self.clone(), ticket, placed };
+        self.pump();
+        Some(waiting)
+    }
+
+    /// What each prefiller would cost a request now, best first.
+    pub fn explain(&self, job: &Arc<Job>) -> Vec<(String, Terms)> {
+        let now = self.now();
+        let state = self.lock();
+        let all = match &state.told {
+            Some(told) => {
+                let sight = ByLane { told: told.as_ref(), members: &state.members };
+                state.board.explain(now, job, &sight)
+            }
+            None => state.board.explain(now, job, &()),
+        };
+        all.into_iter().map(|terms| (state.name(terms.lane), terms)).collect()
+    }
+
+    /// What prefills of a class are known to cost.
+    pub fn costs(&self, class: u16) -> PrefillCosts {
+        self.lock().board.costs(class)
+    }
+
+    /// Predicted seconds until somebody who comes now has a prefiller that is not behind, the line included.
+    pub fn wait_s(&self) -> Option<Seconds> {
+        let now = self.now();
+        let state = self.lock();
+        let lanes =
+            (0u16..).zip(&state.members).filter(|(_, it)| it.as_ref().is_some_and(|it| !it.draining()));
+        let backlogs = lanes.filter_map(|(lane, _)| Some(state.board.load(LaneId(lane), now)?.0));
+        Some(backlogs.reduce(f64::min)? + state.board.line_s())
+    }
+
+    /// How many wait.
+    pub fn waiting(&self) -> usize {
+        self.lock().board.waiting()
+    }
+
+    /// Looks again whenever time alone may have opened a place. Never ends.
+    pub async fn tick(self: Arc<Self>) {
+        loop {
+            let wait = {
+                let state = self.lock();
+                let wake_s = state.board.wake_s().map(|wake_s| wake_s - self.now());
+                (state.board.waiting() > 0).then(|| {
+                    wake_s
+                        .map_or(RECHECK, |s| Duration::try_from_secs_f64(s).unwrap_or_default())
+                        .min(RECHECK)
+                })
+            };
+            match wait {
+                None => self.news.notified().await,
+                Some(wait) => {
+                    let _ = tokio::time::timeout(wait, self.news.notified()).await;
+                }
+            }
+            self.pump();
+        }
+    }
+
+    fn pump(self: &Arc<Self>) {
+        let now = self.now();
+        let mut told: SmallVec<[(oneshot::Sender<Placed>, Placed); 4]> = SmallVec::new();
+        let mut left: Vec<oneshot::Sender<Placed>> = Vec::new();
+        // A seat gives itself back under the lock: none may be dropped while it is held.
+        let mut unclaimed: Vec<Placed> = Vec::new();
+        {
+            let mut state = self.lock();
+            for commit in state.pump(now) {
+                let waiter = state.waiters.remove(&commit.ticket);
+                match (waiter, self.placed(&state, commit)) {
+                    (Some(waiter), Some(placed)) => told.push((waiter, placed)),
+                    (waiter, placed) => {
+                        left.extend(waiter);
+                        unclaimed.extend(placed);
+                    }
+                }
+            }
+            if !state.serves() {
+                // Nobody will come for them: they hear it by the end of their channels.
+                let gone: Vec<Ticket> = state.waiters.keys().copied().collect();
+                for ticket in gone {
+                    state.board.cancel(ticket);
+                    left.extend(state.waiters.remove(&ticket));
+                }
+            }
+            if state.board.waiting() > 0 {
+                self.news.notify_one();
+            }
+        }
+        drop((left, unclaimed));
+        for (waiter, placed) in told {
+            // Whoever left in this moment leaves a seat, which is given back right here, outside the lock.
+            let _ = waiter.send(placed);
+        }
+    }
+
+    fn placed(self: &Arc<Self>, state: &State, commit: Commit) -> Option<Placed> {
+        let Commit { booking, terms, others, waited_s, waiting, tokens, .. } = commit;
+        let instance = state.members.get(usize::from(terms.lane.0))?.clone()?;
+        let booked = Booked { desk: self.clone(), booking, lane: terms.lane, tokens: i64::from(tokens) };
+        let seat = Seat::booked(instance, u64::from(tokens), booked);
+        let others = others.into_iter().map(|terms| (state.name(terms.lane), terms)).collect();
+        let waited = Duration::try_from_secs_f64(waited_s).unwrap_or_default();
+        Some(Placed { seat, choice: Choice { terms, others, waited, waiting } })
+    }
+
+    fn done(self: &Arc<Self>, booked: &Booked, done: Done) {
+        {
+            let now = self.now();
+            let mut state = self.lock();
+            state.board.done(now, booked.booking, done);
+        }
+        self.pump();
+    }
+
+    fn now(&self) -> Seconds {
+        self.born.elapsed().as_secs_f64()
+    }
+
+    /// A panic elsewhere leaves the board usable: at worst a booking too many.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn lane(&self, id: InstanceId) -> Option<LaneId> {
+        let at = self.members.iter().position(|member| member.as_ref().is_some_and(|it| it.id() == id))?;
+        u16::try_from(at).ok().map(LaneId)
+    }
+
+    fn name(&self, lane: LaneId) -> String {
+        let member = self.members.get(usize::from(lane.0)).and_then(Option::as_ref);
+        member.map_or_else(String::new, |it| it.endpoint().to_string())
+    }
+
+    fn serves(&self) -> bool {
+        self.members.iter().flatten().any(|member| !member.draining())
+    }
+
+    fn pump(&mut self, now: Seconds) -> Vec<Commit> {
+        let State { board, told, members, seed, .. } = self;
+        let mut random = || {
+            *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            *seed >> 16
+        };
+        match told {
+            Some(told) => board.pump(now, &ByLane { told: told.as_ref(), members }, &mut random),
+            None => board.pump(now, &(), &mut random),
+        }
+    }
+}
+
+impl Sight for ByLane<'_> {
+    fn hbm_tokens(&self, job: &Job, out: &mut [u32]) -> bool {
+        let Some(held) = self.told.held(job) else { return false };
+        for (place, member) in out.iter_mut().zip(self.members) {
+            let whose = |(id, _): &&(InstanceId, u32)| member.as_ref().is_some_and(|it| it.id() == *id);
+            *place = held.iter().find(whose).map_or(0, |(_, tokens)| *tokens);
+        }
+        true
+    }
+}
+
+impl Booked {
+    /// The prompt is computed, its KV is held for a decoder.
+    pub(super) fn computed(&self) {
+        self.desk.lock().board.hold(self.lane, self.tokens);
+        self.desk.done(self, Done::Computed);
+    }
+
+    /// The prefill ended without an answer.
+    pub(super) fn failed(&self) {
+        self.desk.done(self, Done::Failed);
+    }
+
+    /// What was held is given back.
+    pub(super) fn let_go(&self) {
+        self.desk.lock().board.hold(self.lane, -self.tokens);
+    }
+}
+
+impl Future for Waiting {
+    /// None when the last prefiller left.
+    type Output = Option<Placed>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Placed>> {
+        Pin::new(&mut self.placed).poll(cx).map(Result::ok)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let mut state = self.desk.lock();
+        state.board.cancel(self.ticket);
+        state.waiters.remove(&self.ticket);
+    }
+}

@@ -1,0 +1,146 @@
+//! Whether what routing predicts comes true: compared after every prefill, counted, and acted on.
+//!
+//! Two sources of predictions are judged apart. The *names* are what the pool and KV events say: wrong hashes or keys make
+//! them useless. The *history* is what the gateway itself sent where: engines without a prefix cache make it useless.
+//! A source whose predictions don't come true does not steer until they do again ([`Trust`]).
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::dialect::usage::Usage;
+use crate::fleet::{Choice, Desk};
+use crate::obs::Meters;
+use crate::route::trust::{Change, Trust, Verdict, Why};
+use crate::route::{Beliefs, Job};
+
+/// Compares predictions with what prefillers report.
+#[derive(Debug)]
+pub struct Affinity {
+    desk: Arc<Desk>,
+    meters: Arc<Meters>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    names: Trust,
+    history: Trust,
+    /// The names have predicted a hit that came true.
+    names_ever_hit: bool,
+    /// A prefiller has reported cached tokens: from then on one that reports none found none, as vLLM leaves out a zero.
+    reported_ever: bool,
+}
+
+/// Of prompts whose blocks only the gateway names, a predicted hit is judged from this length on: engines' blocks may be
+/// larger than ours, and estimates of short texts are rough.
+const JUDGED_TOKENS: u64 = 512;
+
+impl Affinity {
+    /// Nothing is known yet, and everything is believed.
+    pub fn new(desk: Arc<Desk>, meters: Arc<Meters>) -> Self {
+        meters.beliefs(true, true);
+        Self { desk, meters, state: Mutex::default() }
+    }
+
+    /// A prefill of `job`, placed by `choice`, was answered with this `usage`.
+    pub fn prefilled(&self, job: &Job, choice: &Choice, usage: Usage) {
+        if job.blocks.is_empty() {
+            return;
+        }
+        let block_tokens = u64::from(job.block_tokens);
+        let predicted = estimated(job, u64::from(choice.terms.hit.any_tokens), usage.prompt);
+        let reported = self.reported(usage.cached);
+        let verdict = Verdict::of(predicted, reported, block_tokens);
+        let changes = self.judge(job, choice, reported, verdict);
+        let why = if verdict == Verdict::Miss { self.why(choice).name() } else { "" };
+        self.meters.predicted(verdict.name(), why, predicted, reported);
+        if changes.iter().any(Option::is_some) {
+            self.act(changes);
+        }
+    }
+
+    /// Nothing is none, once it is known that they report.
+    fn reported(&self, cached: Option<u64>) -> Option<u64> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.reported_ever |= cached.is_some_and(|tokens| tokens > 0);
+        cached.or(state.reported_ever.then_some(0))
+    }
+
+    fn judge(
+        &self,
+        job: &Job,
+        choice: &Choice,
+        reported: Option<u64>,
+        verdict: Verdict,
+    ) -> [Option<Change>; 2] {
+        let block_tokens = u64::from(job.block_tokens);
+        let told = choice.terms.told_tokens;
+        let named = u64::from(told.unwrap_or(0).max(job.pool.anywhere_tokens));
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = if named >= block_tokens {
+            let verdict = Verdict::of(named, reported, block_tokens);
+            state.names_ever_hit |= verdict == Verdict::Hit;
+            state.names.learn(verdict)
+        } else if reported.is_some_and(|tokens| tokens >= 2 * block_tokens)
+            && ((told.is_some() && !choice.terms.in_flight) || (job.pool.asked && !state.names_ever_hit))
+        {
+            // The engine has blocks of which the names know nothing. Events tell of all that an engine holds; a pool may
+            // well lack what an engine has, but not always.
+            state.names.learn(Verdict::Miss)
+        } else {
+            None
+        };
+        let believed = u64::from(choice.terms.hit.hbm_tokens) > u64::from(told.unwrap_or(0));
+        let long = job.named || u64::from(choice.terms.hit.hbm_tokens) >= JUDGED_TOKENS;
+        let history =
+            if believed && long && named < block_tokens { state.history.learn(verdict) } else { None };
+        [names, history]
+    }
+
+    fn why(&self, choice: &Choice) -> Why {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if !state.names.holds() || !state.history.holds() {
+            Why::Profile
+        } else if choice.terms.hit.any_tokens > choice.terms.hit.hbm_tokens {
+            Why::Pool
+        } else if choice.terms.in_flight {
+            Why::InFlight
+        } else {
+            Why::Evicted
+        }
+    }
+
+    fn act(&self, [names, history]: [Option<Change>; 2]) {
+        let beliefs = {
+            let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            Beliefs { named: state.names.holds(), history: state.history.holds() }
+        };
+        self.desk.believe(beliefs);
+        self.meters.beliefs(beliefs.named, beliefs.history);
+        match names {
+            Some(Change::Lost) => tracing::warn!(
+                "what the pool and KV events say of prompts does not come true: it does not steer any more. Most likely \
+                 [hash] (seed, algorithm, block size) or the chat template is not the engines'"
+            ),
+            Some(Change::Regained) => tracing::info!("what the pool and KV events say comes true again"),
+            None => {}
+        }
+        match history {
+            Some(Change::Lost) => tracing::warn!(
+                "prefillers don't find what was sent to them before: history does not steer any more. Is their prefix \
+                 cache on, and route.cache_tokens right?"
+            ),
+            Some(Change::Regained) => tracing::info!("prefillers find again what was sent to them before"),
+            None => {}
+        }
+    }
+}
+
+/// Tokens of an estimated prompt in the engine's own measure, now that it has counted.
+fn estimated(job: &Job, tokens: u64, counted: Option<u64>) -> u64 {
+    match counted {
+        Some(counted) if !job.exact && job.prompt_tokens > 0 => {
+            tokens.saturating_mul(counted) / u64::from(job.prompt_tokens)
+        }
+        _ => tokens,
+    }
+}

@@ -1,0 +1,107 @@
+//! What routing is told of a request.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+use crate::fleet::Fleet;
+use crate::relay::ask::Ask;
+use crate::relay::lookup::{Blocks, Found};
+use crate::route::{Job, PoolHits, estimate};
+
+/// By this header a client, or a gateway in front, tells which requests belong together.
+const SESSION_HEADER: &str = "x-session-id";
+/// By these members a body tells it: the one made for it, then the one that names the user.
+const SESSION_MEMBERS: [&str; 2] = ["prompt_cache_key", "user"];
+/// Members that hold what a prompt begins with, in the order of templates.
+const PROMPT_MEMBERS: [&str; 6] = ["tools", "system", "instructions", "messages", "prompt", "input"];
+
+/// Blocks that nobody but the gateway names, of token ids: the size that engines have by default.
+const OWN_BLOCK_TOKENS: usize = 16;
+/// And of text, as many tokens as these bytes are estimated to be.
+const TEXT_BLOCK_BYTES: usize = 256;
+
+/// All that is known of a request whose prompt has these `tokens`, if they are known.
+pub(super) fn of(ask: &Ask, tokens: Option<&Arc<[u32]>>, found: Option<&Found>, fleet: &Fleet) -> Job {
+    let count = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+    let named = found.map(|found| &found.blocks).filter(|blocks| blocks.tokens > 0).cloned();
+    let is_named = named.is_some();
+    let Blocks { hashes, tokens: block_tokens } = named.unwrap_or_else(|| own_blocks(ask, tokens));
+    Job {
+        prompt_tokens: count(ask.shape.prompt_tokens),
+        output_tokens: count(ask.shape.output_tokens),
+        blocks: hashes,
+        block_tokens,
+        named: is_named,
+        exact: tokens.is_some(),
+        pool: found.map(|found| pool_hits(found, fleet)).unwrap_or_default(),
+        session: session(ask),
+    }
+}
+
+/// Names that serve the gateway alone, to know a prompt again that it has seen before: of its tokens, or else of its text.
+fn own_blocks(ask: &Ask, tokens: Option<&Arc<[u32]>>) -> Blocks {
+    let mut chain = Chain::new(ask);
+    if let Some(tokens) = tokens {
+        let mut bytes = Vec::with_capacity(4 * OWN_BLOCK_TOKENS);
+        for block in tokens.chunks_exact(OWN_BLOCK_TOKENS) {
+            bytes.clear();
+            bytes.extend(block.iter().flat_map(|token| token.to_le_bytes()));
+            chain.push(&bytes);
+        }
+        return chain.blocks(OWN_BLOCK_TOKENS as u64);
+    }
+    for member in PROMPT_MEMBERS {
+        if let Some(value) = ask.body.get(member) {
+            // A list of messages grows at its end: what is in front of its closing bracket stays.
+            let text = value.raw().trim_ascii_end();
+            let text = text.strip_suffix(b"]").unwrap_or(text);
+            text.chunks_exact(TEXT_BLOCK_BYTES).for_each(|block| chain.push(block));
+        }
+    }
+    chain.blocks(estimate::prompt_tokens(TEXT_BLOCK_BYTES))
+}
+
+/// Hashes, each of all before it.
+struct Chain {
+    last: u64,
+    hashes: Vec<u64>,
+}
+
+impl Chain {
+    /// Prompts of different models, or kept apart by a salt, have nothing in common.
+    fn new(ask: &Ask) -> Self {
+        let salt = ask.body.get("cache_salt").map_or(0, |salt| xxh3_64(salt.raw()));
+        let model = ask.shape.model.as_deref().unwrap_or_default();
+        Self { last: xxh3_64_with_seed(model.as_bytes(), salt), hashes: Vec::new() }
+    }
+
+    fn push(&mut self, block: &[u8]) {
+        self.last = xxh3_64_with_seed(block, self.last);
+        self.hashes.push(self.last);
+    }
+
+    fn blocks(self, tokens: u64) -> Blocks {
+        Blocks { hashes: self.hashes.into(), tokens: u32::try_from(tokens).unwrap_or(u32::MAX) }
+    }
+}
+
+fn pool_hits(found: &Found, fleet: &Fleet) -> PoolHits {
+    let Some((anywhere_tokens, _)) = found.pooled() else { return PoolHits::default() };
+    let near = found.pool.as_ref().map(|lookup| &lookup.presence.near);
+    let near = near.into_iter().flatten().flat_map(|near| {
+        let tokens = near.tokens;
+        fleet.desk().lanes_on(&near.host).into_iter().map(move |lane| (lane, tokens))
+    });
+    PoolHits { asked: found.pool.is_some(), anywhere_tokens, near: near.collect() }
+}
+
+fn session(ask: &Ask) -> Option<u64> {
+    let header = ask.headers.get(SESSION_HEADER).map(|value| xxh3_64(value.as_bytes()));
+    let member = || {
+        let text = |key: &&str| ask.body.get(key).and_then(|value| value.as_str().map(Cow::into_owned));
+        SESSION_MEMBERS.iter().find_map(text).filter(|text| !text.is_empty())
+    };
+    header.or_else(|| member().map(|text| xxh3_64(text.as_bytes())))
+}

@@ -1,0 +1,61 @@
+//! When a decoder had better compute a prompt itself: it is short, or nearly all of it is in the pool; or prefillers are
+//! not there, or far behind. Only by exact token counts: a guess must not cost a decoder's users a long prefill.
+
+use std::time::Duration;
+
+use crate::fleet::{Fleet, Role};
+use crate::relay::ask::Ask;
+
+/// When prefillers are left out; nothing of it by default, since decoders need not be able to prefill.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Skip {
+    /// Of prompts of which no more tokens than this must be computed; 0 = of none.
+    pub tokens: u32,
+    /// When the wait for a prefiller would be longer; zero = never.
+    pub wait: Duration,
+    /// While there is no prefiller.
+    pub without_prefiller: bool,
+}
+
+/// Why a request has no prefill leg though it could have one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// Little is to be computed.
+    Short,
+    /// There is no prefiller.
+    NoPrefiller,
+    /// All prefillers are far behind.
+    Saturated,
+}
+
+impl Reason {
+    /// The value of the metric label `reason`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Short => "short",
+            Self::NoPrefiller => "no_prefiller",
+            Self::Saturated => "saturated",
+        }
+    }
+}
+
+impl Skip {
+    /// Whether to leave prefillers out, and why.
+    pub fn reason(&self, ask: &Ask, fleet: &Fleet) -> Option<Reason> {
+        if self.without_prefiller && fleet.serving(Role::Prefill) == 0 {
+            return Some(Reason::NoPrefiller);
+        }
+        let job = &ask.job;
+        if !job.exact {
+            return None;
+        }
+        // A decoder fetches from the pool as a prefiller does, if the pool is believed; of what prefillers hold it has nothing.
+        let pooled = || if fleet.desk().beliefs().named { job.pool.anywhere_tokens } else { 0 };
+        if self.tokens > 0 && job.prompt_tokens.saturating_sub(pooled()) <= self.tokens {
+            return Some(Reason::Short);
+        }
+        let wait_s = || fleet.desk().wait_s();
+        let saturated = !self.wait.is_zero() && wait_s().is_some_and(|s| s > self.wait.as_secs_f64());
+        saturated.then_some(Reason::Saturated)
+    }
+}

@@ -1,0 +1,200 @@
+//! What the simulated gateways decide by: the code that serves requests, and in tests anything that sends them.
+
+use std::sync::Arc;
+
+use super::{Cluster, Faults, Seconds};
+use crate::route::{
+    Bind, Board, BoardSettings, Booking, DecodeCandidate, DecodeCosts, Dice, Done, Job, LaneId, LaneSpec,
+    Policy, PrefillCosts, Sight, Standing, Ticket, choose_decoder,
+};
+
+use super::trace::BLOCK_TOKENS;
+
+/// A request that goes to a prefiller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// What [`Dispatch::arrive`] returned.
+    pub ticket: u64,
+    /// To be told to [`Dispatch::done`].
+    pub booking: u64,
+    /// Where to.
+    pub lane: LaneId,
+}
+
+/// What one gateway has on a decoder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DecodeLoad {
+    /// Answers under way.
+    pub requests: u32,
+    /// Tokens of context that they have, or are expected to have at their end.
+    pub context_tokens: u64,
+}
+
+/// The decisions of one gateway. Times are seconds since the run's start.
+pub trait Dispatch {
+    /// A request comes; returns its ticket.
+    fn arrive(&mut self, now: Seconds, job: Arc<Job>) -> u64;
+    /// A request that came at `since` failed on a prefiller and needs another one; returns its new ticket.
+    fn again(&mut self, since: Seconds, job: Arc<Job>, failed: LaneId) -> u64;
+    /// Those that go to a prefiller now.
+    fn pump(&mut self, now: Seconds, sight: &dyn Sight, random: &mut dyn FnMut() -> u64) -> Vec<Sent>;
+    /// When to pump though nothing happens until then.
+    fn wake_s(&self) -> Option<Seconds>;
+    /// A prefill is done, or failed.
+    fn done(&mut self, now: Seconds, booking: u64, computed: bool);
+    /// A prefiller holds so many more tokens for decoders, or so many fewer.
+    fn hold(&mut self, lane: LaneId, tokens: i64);
+    /// A prefiller is gone.
+    fn close(&mut self, lane: LaneId);
+    /// The position of the decoder for a request that is computed.
+    fn decoder(&mut self, loads: &[DecodeLoad], job: &Job, random: u64) -> usize;
+}
+
+/// A way to decide that is compared with others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Contender {
+    /// Its name in tables and on the command line.
+    pub name: &'static str,
+    /// How prefillers and decoders are compared.
+    pub policy: Policy,
+    /// When requests are bound to prefillers.
+    pub bind: Bind,
+}
+
+/// All of them; the first is the gateway's default, which the others are compared with.
+pub const CONTENDERS: [Contender; 11] = [
+    early("predicted", Policy::Predicted).bound(Bind::Late),
+    early("predicted-on-arrival", Policy::Predicted),
+    early("least-work", Policy::LeastWork),
+    early("least-requests", Policy::LeastRequests),
+    early("reference", Policy::Reference),
+    early("cache-aware", Policy::CacheAware),
+    early("session", Policy::Session),
+    early("prefix-first", Policy::PrefixFirst),
+    early("power-of-two", Policy::PowerOfTwo),
+    early("round-robin", Policy::RoundRobin),
+    early("random", Policy::Random),
+];
+
+const fn early(name: &'static str, policy: Policy) -> Contender {
+    Contender { name, policy, bind: Bind::Arrival }
+}
+
+impl Contender {
+    const fn bound(self, bind: Bind) -> Contender {
+        Contender { bind, ..self }
+    }
+
+    /// The contender of that name; underscores are as good as hyphens.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Contender> {
+        let name = name.replace('_', "-");
+        CONTENDERS.into_iter().find(|contender| contender.name == name)
+    }
+}
+
+/// A gateway's own decision code.
+#[derive(Debug)]
+pub struct Director {
+    board: Board,
+    policy: Policy,
+    decode_costs: DecodeCosts,
+    decoder_kv_tokens: u64,
+    turn: u64,
+}
+
+impl Director {
+    /// The decisions of `contender` in a gateway that has just been started in front of a cluster.
+    #[must_use]
+    pub fn new(contender: Contender, cluster: &Cluster, faults: &Faults) -> Director {
+        let Contender { policy, bind, .. } = contender;
+        let costs = scaled(PrefillCosts::default(), faults.cost_factor);
+        let mut board = Board::new(BoardSettings { policy, bind, costs, ..BoardSettings::default() });
+        for lane in 0..cluster.prefillers {
+            let cache_blocks = (cluster.costs.hbm_tokens / BLOCK_TOKENS) as usize;
+            board.open(LaneId(lane), LaneSpec { class: 0, cache_blocks, identity: u64::from(lane) });
+        }
+        let start = DecodeCosts::default();
+        let decode_costs = DecodeCosts {
+            base_s: start.base_s * faults.cost_factor,
+            per_request_s: start.per_request_s * faults.cost_factor,
+            per_token_s: start.per_token_s * faults.cost_factor,
+        };
+        Director { board, policy, decode_costs, decoder_kv_tokens: cluster.costs.decode_kv_tokens, turn: 0 }
+    }
+}
+
+fn scaled(costs: PrefillCosts, factor: f64) -> PrefillCosts {
+    PrefillCosts {
+        base_s: costs.base_s * factor,
+        per_token_s: costs.per_token_s * factor,
+        per_square_s: costs.per_square_s * factor,
+        near_token_s: costs.near_token_s * factor,
+        far_token_s: costs.far_token_s * factor,
+    }
+}
+
+impl Dispatch for Director {
+    fn arrive(&mut self, now: Seconds, job: Arc<Job>) -> u64 {
+        self.board.arrive(now, job).0
+    }
+
+    fn again(&mut self, since: Seconds, job: Arc<Job>, failed: LaneId) -> u64 {
+        self.board.return_to_line(since, job, &[failed]).0
+    }
+
+    fn pump(&mut self, now: Seconds, sight: &dyn Sight, random: &mut dyn FnMut() -> u64) -> Vec<Sent> {
+        let commits = self.board.pump(now, sight, random).into_iter();
+        let sent = commits.map(|commit| {
+            let Ticket(ticket) = commit.ticket;
+            Sent { ticket, booking: commit.booking.0, lane: commit.terms.lane }
+        });
+        sent.collect()
+    }
+
+    fn wake_s(&self) -> Option<Seconds> {
+        self.board.wake_s()
+    }
+
+    fn done(&mut self, now: Seconds, booking: u64, computed: bool) {
+        let done = if computed { Done::Computed } else { Done::Failed };
+        self.board.done(now, Booking(booking), done);
+    }
+
+    fn hold(&mut self, lane: LaneId, tokens: i64) {
+        self.board.hold(lane, tokens);
+    }
+
+    fn close(&mut self, lane: LaneId) {
+        self.board.close(lane);
+    }
+
+    fn decoder(&mut self, loads: &[DecodeLoad], job: &Job, random: u64) -> usize {
+        self.turn += 1;
+        let candidate = |(at, load): (usize, &DecodeLoad)| DecodeCandidate {
+            running: load.requests,
+            kv_tokens: load.context_tokens,
+            kv_capacity_tokens: self.decoder_kv_tokens,
+            identity: at as u64,
+            standing: Standing::Good,
+        };
+        let candidates: Vec<DecodeCandidate> = loads.iter().enumerate().map(candidate).collect();
+        let dice = Dice { turn: self.turn, random };
+        choose_decoder(self.policy, &self.decode_costs, &candidates, job, dice).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contenders_have_names_of_their_own() {
+        for contender in CONTENDERS {
+            assert_eq!(Contender::named(contender.name), Some(contender));
+        }
+        assert_eq!(Contender::named("round_robin").map(|c| c.policy), Some(Policy::RoundRobin));
+        assert_eq!(Contender::named("best"), None);
+        assert_eq!(CONTENDERS[0].bind, Bind::Late);
+    }
+}

@@ -1,0 +1,87 @@
+//! Runs of one kind: the same machines, faults and promises for every policy, load and seed.
+
+use super::outcome::{Measures, Slo};
+use super::search;
+use super::world::{RunError, World};
+use super::{Cluster, Contender, Director, Faults, TraceRequest, Workload};
+
+/// What the runs of a comparison have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Experiment<'a> {
+    /// Where requests come from.
+    pub trace: &'a [TraceRequest],
+    /// The machines.
+    pub cluster: Cluster,
+    /// What is wrong.
+    pub faults: Faults,
+    /// What is promised.
+    pub slo: Slo,
+}
+
+impl Experiment<'_> {
+    /// One run.
+    ///
+    /// # Errors
+    /// [`RunError`] if the decision code leaves requests behind.
+    pub fn run(&self, contender: Contender, load: f64, seed: u64) -> Result<Measures, RunError> {
+        let workload = Workload::new(self.trace, &self.cluster, load, seed);
+        let director = |_| Director::new(contender, &self.cluster, &self.faults);
+        let gateways = (0..self.faults.gateways.max(1)).map(director).collect();
+        let run = World::new(&self.cluster, &self.faults, &workload, gateways, seed).run()?;
+        Ok(Measures::of(&run, &workload, &self.cluster, &self.slo))
+    }
+
+    /// The largest load at which enough requests get what they are promised.
+    ///
+    /// # Errors
+    /// As [`Experiment::run`].
+    pub fn capacity(&self, contender: Contender, seed: u64) -> Result<f64, RunError> {
+        search::capacity(|load| self.run(contender, load, seed).map(|measures| measures.slo_share))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{CONTENDERS, trace};
+    use super::*;
+
+    fn small() -> (Vec<TraceRequest>, Cluster) {
+        let line = |n: u64| {
+            let (chat, turn) = (n % 30, n / 30);
+            let ids: Vec<String> =
+                (0..=4 * turn + 6).map(|block| (chat * 1_000 + block).to_string()).collect();
+            format!(
+                r#"{{"timestamp": {}, "input_length": {}, "output_length": 100, "hash_ids": [{}]}}"#,
+                n * 400,
+                512 * (4 * turn + 6) + 100,
+                ids.join(",")
+            )
+        };
+        let text: Vec<String> = (0..300).map(line).collect();
+        let cluster = Cluster { prefillers: 4, decoders: 4, ..Cluster::default() };
+        (trace::parse(&text.join("\n"), usize::MAX).unwrap(), cluster)
+    }
+
+    #[test]
+    fn every_contender_serves_everybody_the_same_way_twice() {
+        let (trace, cluster) = small();
+        let faults = Faults { gateways: 2, pool_missing: 0.3, dies: true, ..Faults::default() };
+        let experiment = Experiment { trace: &trace, cluster, faults, slo: Slo::default() };
+        for contender in CONTENDERS {
+            let measures = experiment.run(contender, 0.4, 7).unwrap();
+            assert_eq!(experiment.run(contender, 0.4, 7), Ok(measures), "{}", contender.name);
+        }
+    }
+
+    #[test]
+    fn affinity_beats_chance_where_prompts_come_back() {
+        let (trace, cluster) = small();
+        let experiment =
+            Experiment { trace: &trace, cluster, faults: Faults::default(), slo: Slo::default() };
+        let [ours, random] = ["predicted", "random"].map(|name| Contender::named(name).unwrap());
+        let (one, other) = (experiment.run(ours, 0.7, 1).unwrap(), experiment.run(random, 0.7, 1).unwrap());
+        assert!(one.hit_share > other.hit_share + 0.1, "{one:?} {other:?}");
+        assert!(one.ttft_p90_s < other.ttft_p90_s, "{one:?} {other:?}");
+        assert!(experiment.capacity(ours, 1).unwrap() > experiment.capacity(random, 1).unwrap());
+    }
+}

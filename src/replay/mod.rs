@@ -1,0 +1,99 @@
+//! Traces through the decision code in virtual time: what `pd-proxy replay` measures without engines.
+//!
+//! A discrete-event simulation. Gateways decide by the very code that serves requests ([`crate::route`]); the engines
+//! around them are models ([`costs`] has their constants and reasons): prefillers that compute in chunks and keep a prefix
+//! cache ([`prefiller`], [`cache`]), a pool ([`store`]), links that transfers queue on ([`link`]), decoders with continuous
+//! batching ([`decoder`]). [`world`] lets time pass, [`outcome`] says what came of it, [`search`] finds the load that is
+//! just borne, [`table`] prints. Pure: no clock, no sockets, and all randomness comes from a seed.
+//!
+//! Not modelled: preemption, KV that waits on a prefiller and takes room from its prefix cache, contention on the
+//! decoders' side of hand-offs, and everything that the decisions themselves cost.
+
+pub mod arrivals;
+pub mod cache;
+pub mod costs;
+pub mod decoder;
+pub mod dispatch;
+pub mod events;
+pub mod experiment;
+pub mod holders;
+pub mod link;
+pub mod outcome;
+pub mod prefiller;
+pub mod random;
+pub mod search;
+pub mod stats;
+pub mod store;
+pub mod table;
+pub mod trace;
+pub mod world;
+
+pub use arrivals::{Arrival, Workload};
+pub use costs::Costs;
+pub use dispatch::{CONTENDERS, Contender, Director};
+pub use experiment::Experiment;
+pub use outcome::{Measures, Slo};
+pub use store::PoolKind;
+pub use table::Trial;
+pub use trace::{TraceError, TraceRequest};
+pub use world::{Run, RunError, World};
+
+/// Seconds of virtual time, or of its differences.
+pub type Seconds = f64;
+
+/// The machines of a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cluster {
+    /// Prefillers, 1 to [`holders::MACHINES_MAX`].
+    pub prefillers: u16,
+    /// Decoders, at least 1.
+    pub decoders: u16,
+    /// What they share.
+    pub pool: PoolKind,
+    /// Whether prefillers tell the gateways what is in their prefix caches.
+    pub kv_events: bool,
+    /// What they take for their work.
+    pub costs: Costs,
+}
+
+/// What is wrong in a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Faults {
+    /// Share of requests, 0 to 1, for which the pool gives no answer.
+    pub pool_missing: f64,
+    /// Age of the pool's answers, seconds.
+    pub pool_stale_s: Seconds,
+    /// What the costs that a gateway assumes at its start are multiplied by.
+    pub cost_factor: f64,
+    /// Gateways that share the requests and know nothing of each other.
+    pub gateways: u16,
+    /// How many times slower than it is the first prefiller is.
+    pub slowness: f64,
+    /// The first prefiller dies when half of the requests have come.
+    pub dies: bool,
+}
+
+impl Default for Cluster {
+    fn default() -> Cluster {
+        Cluster {
+            prefillers: 16,
+            decoders: 16,
+            pool: PoolKind::None,
+            kv_events: false,
+            costs: Costs::default(),
+        }
+    }
+}
+
+impl Default for Faults {
+    fn default() -> Faults {
+        Faults {
+            pool_missing: 0.0,
+            pool_stale_s: 0.0,
+            cost_factor: 1.0,
+            gateways: 1,
+            slowness: 1.0,
+            dies: false,
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! From the answer of a prefiller to the last token.
+
+use super::super::dispatch::Dispatch;
+use super::{Event, Record, World};
+use crate::route::LaneId;
+
+impl<D: Dispatch> World<'_, D> {
+    /// A prefiller's answer is at the gateway, which chooses a decoder; that fetches the KV.
+    pub(super) fn answers(&mut self, request: u32, computed: bool) {
+        let at = self.gateway_of(request);
+        let booking = self.flights[request as usize].booking;
+        self.gateways[at].dispatch.done(self.now, booking, computed);
+        if computed {
+            let decoder = self.choose_decoder(at, request);
+            self.record(request).decoder = decoder;
+            let costs = &self.cluster.costs;
+            let arrival = self.arrival(request);
+            let lane = self.run.records[request as usize].lane;
+            self.gateways[at].dispatch.hold(LaneId(lane), i64::from(arrival.prompt_tokens));
+            let takes_s = f64::from(arrival.prompt_tokens) * costs.handoff_token_s;
+            let end_s = self.prefillers[usize::from(lane)].outward.send(self.now + costs.hop_s, takes_s);
+            self.plan(end_s + costs.handoff_s, Event::HandedOver(request));
+        } else {
+            self.fails(request);
+        }
+        self.pump(at);
+    }
+
+    fn choose_decoder(&mut self, at: usize, request: u32) -> u16 {
+        let random = self.random.word();
+        let gateway = &mut self.gateways[at];
+        let Some(job) = &self.flights[request as usize].job else { return 0 };
+        let chosen = gateway.dispatch.decoder(&gateway.decoders, job, random);
+        if let Some(load) = gateway.decoders.get_mut(chosen) {
+            load.requests += 1;
+            load.context_tokens += u64::from(job.prompt_tokens) + u64::from(job.output_tokens);
+        }
+        chosen as u16
+    }
+
+    pub(super) fn handed_over(&mut self, request: u32) {
+        let arrival = self.arrival(request);
+        let Record { lane, decoder, .. } = self.run.records[request as usize];
+        let at = self.gateway_of(request);
+        self.gateways[at].dispatch.hold(LaneId(lane), -i64::from(arrival.prompt_tokens));
+        let (engine, _) = &mut self.decoders[usize::from(decoder)];
+        engine.queue(request as usize, arrival.prompt_tokens, arrival.output_tokens);
+        self.plan_turn(decoder);
+    }
+
+    /// A decoder that changed has another next turn; the one planned before is void.
+    fn plan_turn(&mut self, decoder: u16) {
+        let (engine, version) = &mut self.decoders[usize::from(decoder)];
+        *version += 1;
+        let version = *version;
+        if let Some(at_s) = engine.next(self.now, &self.cluster.costs) {
+            self.plan(at_s, Event::Turns { decoder, version });
+        }
+    }
+
+    pub(super) fn turns(&mut self, decoder: u16, version: u64) {
+        let (engine, current) = &mut self.decoders[usize::from(decoder)];
+        if version != *current {
+            return;
+        }
+        let hop_s = self.cluster.costs.hop_s;
+        for answer in engine.turn(self.now, &self.cluster.costs) {
+            let request = answer.request as u32;
+            let record = self.record(request);
+            record.first_s = answer.first_s + hop_s;
+            record.last_s = answer.last_s + hop_s;
+            record.worst_gap_s = answer.worst_gap_s;
+            record.answers += 1;
+            self.plan(self.now + hop_s, Event::Through(request));
+        }
+        self.plan_turn(decoder);
+    }
+
+    /// The gateway has passed on a request's last token.
+    pub(super) fn through(&mut self, request: u32) {
+        let at = self.gateway_of(request);
+        let decoder = usize::from(self.run.records[request as usize].decoder);
+        if let (Some(load), Some(job)) =
+            (self.gateways[at].decoders.get_mut(decoder), self.flights[request as usize].job.take())
+        {
+            load.requests -= 1;
+            load.context_tokens -= u64::from(job.prompt_tokens) + u64::from(job.output_tokens);
+        }
+        self.served += 1;
+    }
+}

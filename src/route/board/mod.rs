@@ -1,0 +1,426 @@
+//! Who waits for a prefiller, and what each prefiller has to do.
+//!
+//! Requests are bound late: they wait here, not in an engine's queue, until the place that is best for them is about to
+//! be free. Then the newest knowledge decides, short requests need not stand behind long ones, and nothing is regretted.
+//! A request whose best place is busy keeps a place planned there and takes no worse one. [`Bind::Arrival`] sends each
+//! request on at once, by the same scores.
+//!
+//! The order is by arrival plus a few times the request's own work, so short ones go first and everybody's turn comes.
+
+mod line;
+mod pump;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::choose::Policy;
+use super::cost::PrefillCosts;
+use super::job::{Hit, Job, LaneId, Seconds};
+use super::lane::{Lane, LaneSpec};
+use super::learn::PrefillLearner;
+use super::popular::Popularity;
+use super::resident::Residents;
+use super::score::Terms;
+use line::{Line, Seen, Waiting};
+
+pub use line::Ticket;
+
+/// Within this time engines have told what they computed.
+const TELLING_S: Seconds = 2.0;
+
+/// When a request is bound to a prefiller.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Bind {
+    /// When its best one is about to be free.
+    #[default]
+    Late,
+    /// When it comes.
+    Arrival,
+}
+
+/// How the board decides.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BoardSettings {
+    /// By what prefillers are compared. Only [`Policy::Predicted`] can bind late.
+    pub policy: Policy,
+    /// When.
+    pub bind: Bind,
+    /// A prefiller is about to be free when its backlog is below this: a round trip and some jitter.
+    pub open_s: Seconds,
+    /// So many tokens to compute it takes at any rate: engines compute short prompts together.
+    pub batch_tokens: u64,
+    /// Each second of a request's own work puts it back in the line by so many seconds.
+    pub aging: f64,
+    /// What prefills are taken to cost until more is known.
+    pub costs: PrefillCosts,
+    /// What others tell of caches is asked again after this time.
+    pub sight_s: Seconds,
+}
+
+/// A commitment's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Booking(pub u64);
+
+/// A request goes to a prefiller.
+#[derive(Clone, Debug)]
+pub struct Commit {
+    /// Who.
+    pub ticket: Ticket,
+    /// To be reported as [`Board::done`].
+    pub booking: Booking,
+    /// Tokens of its prompt.
+    pub tokens: u32,
+    /// The winner's terms.
+    pub terms: Terms,
+    /// The next best, best first.
+    pub others: SmallVec<[Terms; 3]>,
+    /// How long it stood in the line.
+    pub waited_s: Seconds,
+    /// How many others stood there.
+    pub waiting: usize,
+}
+
+/// How a prefill ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// Its blocks are there now.
+    Computed,
+    /// Whatever it computed, nothing is learned of it.
+    Failed,
+}
+
+/// What predictions of hits are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Beliefs {
+    /// What the pool and KV events say, which name blocks as engines do.
+    pub named: bool,
+    /// What was sent where.
+    pub history: bool,
+}
+
+/// What others know of prefillers' own memory.
+pub trait Sight {
+    /// Sets `out[lane]` to the leading tokens that each lane holds; false if nobody tells, so that the board is to believe
+    /// its own history.
+    fn hbm_tokens(&self, job: &Job, out: &mut [u32]) -> bool;
+}
+
+/// Nobody tells.
+impl Sight for () {
+    fn hbm_tokens(&self, _: &Job, _: &mut [u32]) -> bool {
+        false
+    }
+}
+
+/// The board.
+#[derive(Debug)]
+pub struct Board {
+    settings: BoardSettings,
+    lanes: Vec<Option<Lane>>,
+    line: Line,
+    bookings: HashMap<u64, LaneId>,
+    residents: Residents,
+    popularity: Popularity,
+    classes: HashMap<u16, PrefillLearner>,
+    /// The last ticket or booking.
+    count: u64,
+    turn: u64,
+    wake_s: Option<Seconds>,
+    /// Of what was committed.
+    mean_prefill_s: Seconds,
+    /// Others tell what prefillers hold: our own belief is needed for the time until they do.
+    told: bool,
+    beliefs: Beliefs,
+    /// Beliefs that others have taken over by then.
+    fading: VecDeque<(Seconds, LaneId, Arc<Job>, u32)>,
+}
+
+impl Default for BoardSettings {
+    fn default() -> Self {
+        Self {
+            policy: Policy::Predicted,
+            bind: Bind::Late,
+            open_s: 0.05,
+            batch_tokens: 2048,
+            aging: 4.0,
+            costs: PrefillCosts::default(),
+            sight_s: 0.25,
+        }
+    }
+}
+
+impl Board {
+    /// Nobody waits, and there is nobody to wait for.
+    pub fn new(settings: BoardSettings) -> Self {
+        Self {
+            settings,
+            lanes: Vec::new(),
+            line: Line::default(),
+            bookings: HashMap::new(),
+            residents: Residents::default(),
+            popularity: Popularity::default(),
+            classes: HashMap::new(),
+            count: 0,
+            turn: 0,
+            wake_s: None,
+            mean_prefill_s: 0.0,
+            told: false,
+            beliefs: Beliefs { named: true, history: true },
+            fading: VecDeque::new(),
+        }
+    }
+
+    /// A prefiller joins, in the first free place.
+    pub fn join(&mut self, spec: LaneSpec) -> Option<LaneId> {
+        let at = self.lanes.iter().position(Option::is_none).unwrap_or(self.lanes.len());
+        let lane = LaneId(u16::try_from(at).ok()?);
+        self.open(lane, spec);
+        Some(lane)
+    }
+
+    /// A prefiller joins, in a place of the caller's choice.
+    pub fn open(&mut self, lane: LaneId, spec: LaneSpec) {
+        let at = usize::from(lane.0);
+        if self.lanes.len() <= at {
+            self.lanes.resize_with(at + 1, || None);
+        }
+        self.residents.open(lane, spec.cache_blocks);
+        self.lanes[at] = Some(Lane::new(spec));
+        self.classes.entry(spec.class).or_insert_with(|| PrefillLearner::new(self.settings.costs));
+    }
+
+    /// A prefiller is gone, with what was committed to it.
+    pub fn close(&mut self, lane: LaneId) {
+        if let Some(place) = self.lanes.get_mut(usize::from(lane.0)) {
+            *place = None;
+        }
+        self.residents.close(lane);
+        self.bookings.retain(|_, whose| *whose != lane);
+    }
+
+    /// A prefiller takes no new requests, or does so again.
+    pub fn drain(&mut self, lane: LaneId, draining: bool) {
+        if let Some(lane) = self.lane_mut(lane) {
+            lane.draining = draining;
+        }
+    }
+
+    /// A prefiller is chosen last until then.
+    pub fn rest(&mut self, lane: LaneId, until_s: Seconds) {
+        if let Some(lane) = self.lane_mut(lane) {
+            lane.resting_until_s = until_s;
+        }
+    }
+
+    /// A prefiller was sent so many requests by others. They are taken to be as long as ours are on average.
+    pub fn foreign(&mut self, lane: LaneId, requests: f64) {
+        let each_s = self.mean_prefill_s;
+        if let Some(lane) = self.lane_mut(lane) {
+            lane.foreign_s = (requests * each_s).max(0.0);
+        }
+    }
+
+    /// So many more tokens are held by a prefiller for a decoder, or so many fewer.
+    pub fn hold(&mut self, lane: LaneId, tokens: i64) {
+        if let Some(lane) = self.lane_mut(lane) {
+            lane.held_tokens = lane.held_tokens.saturating_add_signed(tokens);
+        }
+    }
+
+    /// What predictions are made of now.
+    pub fn beliefs(&self) -> Beliefs {
+        self.beliefs
+    }
+
+    /// What is believed from now on.
+    pub fn believe(&mut self, beliefs: Beliefs) {
+        self.beliefs = beliefs;
+    }
+
+    /// A prefiller was restarted, or its cache was emptied.
+    pub fn emptied(&mut self, lane: LaneId) {
+        if let Some(spec) = self.lane_mut(lane).map(|lane| lane.spec) {
+            self.residents.open(lane, spec.cache_blocks);
+        }
+    }
+
+    /// A request comes. It waits until [`pump`](Self::pump) commits it.
+    pub fn arrive(&mut self, now: Seconds, job: Arc<Job>) -> Ticket {
+        let stretches = match self.settings.policy {
+            Policy::Predicted => self.popularity.note(&job, now),
+            _ => SmallVec::new(),
+        };
+        self.count += 1;
+        let ticket = Ticket(self.count);
+        let tried = SmallVec::new();
+        self.stand(Waiting { ticket, job, since_s: now, tried, stretches, seen: Seen::default() });
+        ticket
+    }
+
+    /// A request comes back from lanes on which it failed; it stands where it would stand had it waited all the time.
+    pub fn return_to_line(&mut self, since_s: Seconds, job: Arc<Job>, tried: &[LaneId]) -> Ticket {
+        self.count += 1;
+        let ticket = Ticket(self.count);
+        let (tried, stretches) = (tried.into(), SmallVec::new());
+        self.stand(Waiting { ticket, job, since_s, tried, stretches, seen: Seen::default() });
+        ticket
+    }
+
+    fn stand(&mut self, mut waiting: Waiting) {
+        self.look(&mut waiting, None);
+        let own_s = self.least_service_s(&waiting);
+        self.line.join(waiting.since_s + self.settings.aging * own_s, waiting);
+    }
+
+    /// It does not wait any more.
+    pub fn cancel(&mut self, ticket: Ticket) -> bool {
+        self.line.leave(ticket).is_some()
+    }
+
+    /// A prefill ended. Nothing happens for a booking that is gone with its lane.
+    pub fn done(&mut self, now: Seconds, booking: Booking, done: Done) {
+        let Some(lane_id) = self.bookings.remove(&booking.0) else { return };
+        let Some(lane) = self.lanes.get_mut(usize::from(lane_id.0)).and_then(Option::as_mut) else { return };
+        let Some((booked, began_s)) = lane.finish(booking.0, now) else { return };
+        match done {
+            Done::Failed => self.residents.forget(lane_id, &booked.job.blocks, booked.stamp),
+            Done::Computed => {
+                if let Some(together) = lane.computed(&booked, began_s, now) {
+                    let class_s = lane.judge(&together);
+                    if let Some(learner) = self.classes.get_mut(&lane.spec.class) {
+                        learner.learn(together.work, class_s);
+                    }
+                }
+                if self.told && self.beliefs.named && booked.job.named {
+                    self.fading.push_back((now + TELLING_S, lane_id, booked.job, booked.stamp));
+                }
+                self.center(lane_id);
+            }
+        }
+    }
+
+    /// Slownesses of a class are kept around one, as only their product with the class's costs is observed.
+    fn center(&mut self, lane: LaneId) {
+        let Some(class) = self.lane_mut(lane).map(|lane| lane.spec.class) else { return };
+        let of_class = || self.lanes.iter().flatten().filter(|lane| lane.spec.class == class);
+        let count = of_class().count().max(1) as f64;
+        let mean = of_class().map(|lane| lane.measured_slowness().ln()).sum::<f64>() / count;
+        let factor = (-mean).exp();
+        for lane in self.lanes.iter_mut().flatten().filter(|lane| lane.spec.class == class) {
+            lane.scale_slowness(factor);
+        }
+    }
+
+    /// What is known of the costs of a class.
+    pub fn costs(&self, class: u16) -> PrefillCosts {
+        self.classes.get(&class).map_or(self.settings.costs, PrefillLearner::costs)
+    }
+
+    /// When to pump though nothing happens until then; None = not before something happens.
+    pub fn wake_s(&self) -> Option<Seconds> {
+        self.wake_s
+    }
+
+    /// Predicted seconds of work of those who wait, for each prefiller.
+    pub fn line_s(&self) -> Seconds {
+        let lanes = self.lanes.iter().flatten().filter(|lane| !lane.draining).count();
+        self.line.len() as f64 * self.mean_prefill_s / lanes.max(1) as f64
+    }
+
+    /// How many wait.
+    pub fn waiting(&self) -> usize {
+        self.line.len()
+    }
+
+    /// How many wait before this one.
+    pub fn position(&self, ticket: Ticket) -> Option<usize> {
+        self.line.position(ticket)
+    }
+
+    /// A prefiller's predicted seconds of work, and requests.
+    pub fn load(&self, lane: LaneId, now: Seconds) -> Option<(Seconds, u32)> {
+        let lane = self.lanes.get(usize::from(lane.0))?.as_ref()?;
+        Some((lane.backlog_s(now), lane.requests()))
+    }
+
+    /// What each prefiller would cost a request, best first, without committing anything.
+    pub fn explain(&self, now: Seconds, job: &Arc<Job>, sight: &dyn Sight) -> Vec<Terms> {
+        let ticket = Ticket(0);
+        let (tried, stretches) = (SmallVec::new(), SmallVec::new());
+        let mut waiting =
+            Waiting { ticket, job: job.clone(), since_s: now, tried, stretches, seen: Seen::default() };
+        self.look(&mut waiting, Some((now, sight)));
+        let mut all = self.all_terms(&waiting, now, &self.outlooks(now), self.line.len());
+        all.sort_by(|a, b| a.score_s.total_cmp(&b.score_s));
+        all
+    }
+
+    fn lane_mut(&mut self, lane: LaneId) -> Option<&mut Lane> {
+        self.lanes.get_mut(usize::from(lane.0)).and_then(Option::as_mut)
+    }
+
+    fn least_service_s(&self, waiting: &Waiting) -> Seconds {
+        let each = self.lanes.iter().enumerate().filter_map(|(at, lane)| {
+            let lane = lane.as_ref().filter(|lane| !lane.draining)?;
+            let costs = self.classes.get(&lane.spec.class)?.costs();
+            let hit = hit(waiting, at, self.beliefs);
+            let service = lane.here(costs.service(waiting.job.prompt_tokens, hit));
+            Some(service.prefill_s + service.restore_s)
+        });
+        let least = each.fold(f64::INFINITY, f64::min);
+        if least.is_finite() { least } else { 0.0 }
+    }
+
+    /// Brings up to date what is known of who holds what of a prompt.
+    fn look(&self, waiting: &mut Waiting, sight: Option<(Seconds, &dyn Sight)>) {
+        look(&self.residents, self.lanes.len(), self.settings.sight_s, waiting, sight);
+    }
+}
+
+fn hit(waiting: &Waiting, lane: usize, beliefs: Beliefs) -> Hit {
+    let id = LaneId(u16::try_from(lane).unwrap_or(u16::MAX));
+    let told = waiting.seen.told_tokens.get(lane).copied().filter(|_| beliefs.named).unwrap_or(0);
+    let own = waiting.seen.own_tokens.get(lane).copied().filter(|_| beliefs.history).unwrap_or(0);
+    Hit::of(&waiting.job, id, told.max(own), beliefs.named)
+}
+
+/// See [`Board::look`]; apart from it, since the line is borrowed while it is walked. Whether others told, if they were
+/// asked.
+fn look(
+    residents: &Residents,
+    lanes: usize,
+    sight_s: Seconds,
+    waiting: &mut Waiting,
+    sight: Option<(Seconds, &dyn Sight)>,
+) -> Option<bool> {
+    let mut told = None;
+    let seen = &mut waiting.seen;
+    let mut news = seen.version != Some(residents.version()) || seen.own_tokens.len() != lanes;
+    if let Some((now, sight)) = sight
+        && seen.told_s.is_none_or(|told_s| now - told_s > sight_s)
+    {
+        seen.told_s = Some(now);
+        seen.told_tokens.clear();
+        seen.told_tokens.resize(lanes, 0);
+        told = Some(sight.hbm_tokens(&waiting.job, &mut seen.told_tokens));
+        if told != Some(true) {
+            seen.told_tokens.clear();
+        }
+        news = true;
+    }
+    if !news {
+        return told;
+    }
+    seen.version = Some(residents.version());
+    seen.own_tokens.resize(lanes, 0);
+    residents.leading(&waiting.job.blocks, &mut seen.own_tokens);
+    for tokens in &mut seen.own_tokens {
+        *tokens = tokens.saturating_mul(waiting.job.block_tokens);
+    }
+    told
+}
+
+#[cfg(test)]
+mod tests;

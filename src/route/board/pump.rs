@@ -1,0 +1,219 @@
+//! Walking the line: who goes where, now.
+
+use smallvec::SmallVec;
+
+use super::line::Waiting;
+use super::{Bind, Board, Booking, Commit, Sight, hit, look};
+use crate::route::choose::{Asked, Candidate, Dice, Policy, Standing, choose};
+use crate::route::job::{LaneId, Seconds};
+use crate::route::lane::{Booked, Lane};
+use crate::route::score::{Asking, Terms, pressure, terms};
+
+/// So many of the line are looked at: beyond it plans are guesses, and the walk must stay short.
+const WINDOW: usize = 512;
+/// Scores that differ by less are equal: what is predicted is not known better. In seconds, and as a share.
+const TIE_S: Seconds = 1e-3;
+const TIE_SHARE: f64 = 0.02;
+/// What one commitment changes of their mean.
+const MEAN_STEP: f64 = 0.05;
+/// The best that were not taken, for who asks why.
+const RUNNERS_UP: usize = 3;
+
+/// A prefiller in one walk.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outlook {
+    /// What is committed to it, and what is planned for it, in seconds.
+    backlog_s: Seconds,
+    /// It takes something now.
+    open: bool,
+}
+
+impl Board {
+    /// Commits whom it can. To be called when somebody came, when a prefill ended, when prefillers came, went, failed or
+    /// recovered, and at [`wake_s`](Board::wake_s).
+    pub fn pump(&mut self, now: Seconds, sight: &dyn Sight, random: &mut dyn FnMut() -> u64) -> Vec<Commit> {
+        let mut commits: Vec<Commit> = Vec::new();
+        self.fade(now);
+        let mut outlooks = self.outlooks(now);
+        // Lent out, so that the rest of the board can be changed while it is walked.
+        let mut line = std::mem::take(&mut self.line);
+        let window = if self.late() { WINDOW } else { usize::MAX };
+        let length = line.len();
+        for waiting in line.first(window) {
+            if !outlooks.iter().flatten().any(|lane| lane.open) {
+                break;
+            }
+            let sight = Some((now, sight));
+            let told = look(&self.residents, self.lanes.len(), self.settings.sight_s, waiting, sight);
+            self.told = told.unwrap_or(self.told);
+            let others = length - commits.len() - 1;
+            let all = self.all_terms(waiting, now, &outlooks, others);
+            let dice = Dice { turn: self.turn, random: random() };
+            let Some(at) = self.best(waiting, &all, dice) else { continue };
+            let Some(best) = all.get(at).copied() else { continue };
+            let Some(Some(outlook)) = outlooks.get_mut(usize::from(best.lane.0)) else { continue };
+            outlook.backlog_s += best.prefill_s;
+            if outlook.open {
+                let commit = self.commit(now, waiting, best);
+                commits.push(Commit { others: runners_up(all, at), waiting: others, ..commit });
+                let lane = self.lanes.get(usize::from(best.lane.0)).and_then(Option::as_ref);
+                outlook.open = lane.is_some_and(|lane| self.is_open(lane, now));
+            }
+        }
+        for commit in &commits {
+            line.leave(commit.ticket);
+        }
+        self.line = line;
+        self.wake_s = self.next_wake(now);
+        commits
+    }
+
+    /// Forgets what engines have told by now.
+    fn fade(&mut self, now: Seconds) {
+        while self.fading.front().is_some_and(|(when, ..)| *when <= now) {
+            let Some((_, lane, job, stamp)) = self.fading.pop_front() else { return };
+            self.residents.forget(lane, &job.blocks, stamp);
+        }
+    }
+
+    /// Requests wait here until their place is free.
+    fn late(&self) -> bool {
+        self.settings.bind == Bind::Late && self.settings.policy == Policy::Predicted
+    }
+
+    pub(super) fn outlooks(&self, now: Seconds) -> Vec<Option<Outlook>> {
+        let each = |lane: &Lane| Outlook { backlog_s: lane.backlog_s(now), open: self.is_open(lane, now) };
+        self.lanes.iter().map(|lane| lane.as_ref().filter(|lane| !lane.draining).map(each)).collect()
+    }
+
+    fn is_open(&self, lane: &Lane, now: Seconds) -> bool {
+        let settings = &self.settings;
+        // One without a request of ours takes one in any case: what others gave it is a guess.
+        !self.late()
+            || lane.requests() == 0
+            || lane.backlog_s(now) < settings.open_s
+            || lane.work_tokens() < settings.batch_tokens
+    }
+
+    /// The terms of every lane that may be chosen: those of the best standing.
+    pub(super) fn all_terms(
+        &self,
+        waiting: &Waiting,
+        now: Seconds,
+        outlooks: &[Option<Outlook>],
+        others: usize,
+    ) -> Vec<Terms> {
+        let standing = |at: usize, lane: &Lane| standing(waiting, at, lane, now);
+        let usable = || {
+            let lanes = self.lanes.iter().zip(outlooks).enumerate();
+            lanes.filter_map(|(at, (lane, outlook))| Some((at, lane.as_ref()?, (*outlook)?)))
+        };
+        let Some(best) = usable().map(|(at, lane, _)| standing(at, lane)).min() else { return Vec::new() };
+        let instances = outlooks.iter().flatten().count();
+        let asking = Asking {
+            prompt_tokens: waiting.job.prompt_tokens,
+            stretches: &waiting.stretches,
+            instances,
+            pressure: if self.late() { pressure(others, instances) } else { 0.0 },
+            now,
+        };
+        let chosen = usable().filter(|(at, lane, _)| standing(*at, lane) == best);
+        chosen
+            .map(|(at, lane, outlook)| {
+                let costs = self.costs(lane.spec.class);
+                let id = LaneId(u16::try_from(at).unwrap_or(u16::MAX));
+                let told_tokens = waiting.seen.told_tokens.get(at).copied();
+                let hit = hit(waiting, at, self.beliefs);
+                let in_flight = hit.hbm_tokens > 0 && lane.computes(&waiting.job.blocks);
+                Terms { told_tokens, in_flight, ..terms(&asking, &costs, (id, lane), hit, outlook.backlog_s) }
+            })
+            .collect()
+    }
+
+    fn best(&self, waiting: &Waiting, all: &[Terms], dice: Dice) -> Option<usize> {
+        if self.settings.policy == Policy::Predicted {
+            let least = all.iter().map(|it| it.score_s).fold(f64::INFINITY, f64::min);
+            let most_s = least + TIE_S.max(TIE_SHARE * least);
+            let close = || all.iter().enumerate().filter(|(_, it)| it.score_s <= most_s);
+            // Among equals the one that has most of it, so that a hit too short to count in seconds still draws its like.
+            let longest = close().map(|(_, it)| it.hit.any_tokens).max();
+            let tied = || close().filter(|(_, it)| Some(it.hit.any_tokens) == longest);
+            let turn = usize::try_from(dice.turn % tied().count().max(1) as u64).unwrap_or(0);
+            return tied().nth(turn).map(|(at, _)| at);
+        }
+        let candidates: SmallVec<[Candidate; 32]> = all.iter().map(|it| self.candidate(it)).collect();
+        let asked = Asked { prompt_tokens: waiting.job.prompt_tokens, session: waiting.job.session };
+        choose(self.settings.policy, &candidates, asked, dice)
+    }
+
+    /// What the policies of others look at.
+    fn candidate(&self, terms: &Terms) -> Candidate {
+        let held_blocks = self.residents.held_blocks(terms.lane) as u64;
+        let lane = self.lanes.get(usize::from(terms.lane.0)).and_then(Option::as_ref);
+        lane.map_or(Candidate::default(), |lane| Candidate {
+            work_tokens: lane.work_tokens(),
+            held_tokens: lane.held_tokens,
+            requests: lane.requests(),
+            hit_tokens: terms.hit.hbm_tokens,
+            held_blocks,
+            identity: lane.spec.identity,
+            standing: Standing::Good,
+        })
+    }
+
+    fn commit(&mut self, now: Seconds, waiting: &Waiting, best: Terms) -> Commit {
+        self.count += 1;
+        self.turn = self.turn.wrapping_add(1);
+        let number = self.count;
+        let stamp = self.residents.enter(best.lane, &waiting.job.blocks);
+        if let Some(Some(lane)) = self.lanes.get_mut(usize::from(best.lane.0)) {
+            let class_s = best.prefill_s / lane.slowness();
+            let (prefill_s, hit, job) = (best.prefill_s, best.hit, waiting.job.clone());
+            let booked = Booked { number, job, hit, prefill_s, class_s, committed_s: now, stamp };
+            lane.commit(booked, best.restore_s, now);
+            let step = if self.mean_prefill_s > 0.0 { MEAN_STEP } else { 1.0 };
+            self.mean_prefill_s += step * (prefill_s - self.mean_prefill_s);
+            self.bookings.insert(number, best.lane);
+        }
+        Commit {
+            ticket: waiting.ticket,
+            booking: Booking(number),
+            tokens: waiting.job.prompt_tokens,
+            terms: best,
+            others: SmallVec::new(),
+            waited_s: now - waiting.since_s,
+            waiting: 0,
+        }
+    }
+
+    /// The first moment at which a lane opens by the passing of time.
+    fn next_wake(&self, now: Seconds) -> Option<Seconds> {
+        if self.line.len() == 0 {
+            return None;
+        }
+        let open_s = self.settings.open_s;
+        let lanes = self.lanes.iter().flatten().filter(|lane| !lane.draining);
+        let opens = lanes.filter_map(|lane| {
+            let after_s = lane.backlog_s(now) - open_s;
+            // What the floor of a backlog keeps closed opens with the end of a prefill, not with time.
+            (after_s > 0.0 && lane.backlog_s(now + after_s + 1e-6) < open_s).then_some(now + after_s + 1e-6)
+        });
+        opens.min_by(f64::total_cmp)
+    }
+}
+
+fn standing(waiting: &Waiting, at: usize, lane: &Lane, now: Seconds) -> Standing {
+    if waiting.tried.iter().any(|tried| usize::from(tried.0) == at) {
+        Standing::Tried
+    } else if lane.resting_until_s > now || lane.is_overdue(now) {
+        Standing::Resting
+    } else {
+        Standing::Good
+    }
+}
+
+fn runners_up(mut all: Vec<Terms>, winner: usize) -> SmallVec<[Terms; 3]> {
+    all.swap_remove(winner);
+    all.sort_by(|a, b| a.score_s.total_cmp(&b.score_s));
+    all.into_iter().take(RUNNERS_UP).collect()
+}

@@ -1,0 +1,139 @@
+//! Which decoder: where a request does the least harm to everybody there, itself included.
+
+use super::choose::{Asked, Candidate, Dice, Policy, Standing, choose};
+use super::cost::DecodeCosts;
+use super::job::{Job, Seconds};
+
+/// A decoder, or one data-parallel rank of one.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct DecodeCandidate {
+    /// Requests on it.
+    pub running: u32,
+    /// Tokens of context that they have and will have.
+    pub kv_tokens: u64,
+    /// Tokens that fit; 0 = unknown.
+    pub kv_capacity_tokens: u64,
+    /// Something that stays its own when others come and go.
+    pub identity: u64,
+    /// How willingly it is taken.
+    pub standing: Standing,
+}
+
+/// Beyond this share of the KV memory, requests begin to wait or to push each other out.
+const FULL: f64 = 0.9;
+/// Seconds of harm for each share of the KV memory beyond that, for each token: prohibitive, but in order.
+const FULL_HARM_S: Seconds = 100.0;
+
+/// Predicted harm in seconds per token of everybody's answer: what the others lose with each step, and what the
+/// request's own steps take.
+pub fn harm(costs: &DecodeCosts, candidate: &DecodeCandidate, job: &Job) -> Seconds {
+    let others = f64::from(candidate.running);
+    let context = candidate.kv_tokens as f64;
+    let own = f64::from(job.prompt_tokens) + f64::from(job.output_tokens);
+    let to_others = (costs.per_request_s + costs.per_token_s * own) * others;
+    let to_itself = costs.per_request_s * (others + 1.0) + costs.per_token_s * (context + own);
+    let over = match candidate.kv_capacity_tokens {
+        0 => 0.0,
+        capacity => ((context + own) / capacity as f64 - FULL).max(0.0),
+    };
+    to_others + to_itself + FULL_HARM_S * over
+}
+
+/// The position of the chosen decoder, `None` when there is none. Those of a worse standing are chosen only when there are
+/// no others.
+pub fn choose_decoder(
+    policy: Policy,
+    costs: &DecodeCosts,
+    candidates: &[DecodeCandidate],
+    job: &Job,
+    dice: Dice,
+) -> Option<usize> {
+    if policy == Policy::Predicted {
+        let best = candidates.iter().map(|c| c.standing).min()?;
+        let usable = || candidates.iter().enumerate().filter(|(_, c)| c.standing == best);
+        let harms = || usable().map(|(at, c)| (at, harm(costs, c, job)));
+        let least = harms().map(|(_, harm)| harm).fold(f64::INFINITY, f64::min);
+        let tied = || harms().filter(|(_, harm)| *harm <= least);
+        let turn = usize::try_from(dice.turn % tied().count().max(1) as u64).unwrap_or(0);
+        return tied().nth(turn).map(|(at, _)| at);
+    }
+    // Prefixes say nothing about decoders.
+    let policy = match policy {
+        Policy::CacheAware | Policy::PrefixFirst => Policy::LeastRequests,
+        other => other,
+    };
+    let loads: smallvec::SmallVec<[Candidate; 32]> = candidates.iter().map(DecodeCandidate::load).collect();
+    choose(policy, &loads, Asked { prompt_tokens: job.prompt_tokens, session: job.session }, dice)
+}
+
+impl DecodeCandidate {
+    fn load(&self) -> Candidate {
+        Candidate {
+            work_tokens: self.kv_tokens,
+            requests: self.running,
+            identity: self.identity,
+            standing: self.standing,
+            ..Candidate::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn candidate(running: u32, kv_tokens: u64, kv_capacity_tokens: u64) -> DecodeCandidate {
+        DecodeCandidate { running, kv_tokens, kv_capacity_tokens, ..DecodeCandidate::default() }
+    }
+
+    fn job(prompt_tokens: u32, output_tokens: u32) -> Job {
+        Job { prompt_tokens, output_tokens, ..Job::default() }
+    }
+
+    fn pick(candidates: &[DecodeCandidate], job: &Job, turn: u64) -> Option<usize> {
+        choose_decoder(Policy::Predicted, &DecodeCosts::default(), candidates, job, Dice { turn, random: 0 })
+    }
+
+    #[test]
+    fn a_long_context_goes_where_few_suffer_and_equals_rotate() {
+        let few = candidate(2, 200_000, 0);
+        let many = candidate(50, 100_000, 0);
+        assert_eq!(pick(&[many, few], &job(100_000, 100), 0), Some(1));
+        let same = candidate(3, 3_000, 0);
+        assert_eq!(pick(&[same, same], &job(10, 10), 0), Some(0));
+        assert_eq!(pick(&[same, same], &job(10, 10), 1), Some(1));
+        assert_eq!(pick(&[], &job(10, 10), 1), None);
+    }
+
+    #[test]
+    fn full_ones_are_avoided_and_the_emptiest_of_full_ones_is_taken() {
+        let full = candidate(1, 95_000, 100_000);
+        let crowded = candidate(100, 50_000, 100_000);
+        assert_eq!(pick(&[full, crowded], &job(1_000, 100), 0), Some(1));
+        let fuller = candidate(1, 99_000, 100_000);
+        assert_eq!(pick(&[fuller, full], &job(1_000, 100), 0), Some(1));
+    }
+
+    #[test]
+    fn who_failed_is_taken_last() {
+        let idle = DecodeCandidate { standing: Standing::Tried, ..candidate(0, 0, 0) };
+        assert_eq!(pick(&[idle, candidate(9, 9_000, 0)], &job(1, 1), 0), Some(1));
+        assert_eq!(pick(&[idle], &job(1, 1), 0), Some(0));
+    }
+
+    proptest! {
+        #[test]
+        fn harm_grows_with_everything(
+            running in 0u32..500, kv in 0u64..2_000_000, n in 1u32..100_000, more in 1u32..1_000,
+        ) {
+            let costs = DecodeCosts::default();
+            let at = |running, kv, n| harm(&costs, &candidate(running, kv, 1_000_000), &job(n, 100));
+            let here = at(running, kv, n);
+            prop_assert!(at(running + more, kv, n) > here);
+            prop_assert!(at(running, kv + u64::from(more), n) >= here);
+            prop_assert!(at(running, kv, n + more) >= here);
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What routing knows of a request, and what an instance could spare it.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+/// Seconds; of a moment: since whenever the caller began to count.
+pub type Seconds = f64;
+
+/// A prefiller's place on the board, free for another one after it is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LaneId(pub u16);
+
+/// One request, as far as routing wants to know it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Job {
+    /// Tokens of the prompt: counted, or estimated from its bytes.
+    pub prompt_tokens: u32,
+    /// Tokens that the answer is expected to have.
+    pub output_tokens: u32,
+    /// 64-bit hashes of the prompt's full blocks, each chained to those before it. Empty when they are unknown.
+    pub blocks: Arc<[u64]>,
+    /// Tokens of a block.
+    pub block_tokens: u32,
+    /// The hashes are the engines' own, so that others can tell of them.
+    pub named: bool,
+    /// The prompt's tokens were counted, not estimated.
+    pub exact: bool,
+    /// What the pool said when the request came.
+    pub pool: PoolHits,
+    /// Who asks, hashed: the same for all requests that belong together. For policies that hash it.
+    pub session: Option<u64>,
+}
+
+/// Leading tokens of a prompt that a pool holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PoolHits {
+    /// The pool was asked and has answered.
+    pub asked: bool,
+    /// Wherever they lie.
+    pub anywhere_tokens: u32,
+    /// Of these, on a prefiller's own host.
+    pub near: SmallVec<[(LaneId, u32); 4]>,
+}
+
+/// Leading tokens of one prompt that one prefiller need not compute. Each counts from the prompt's start, so each is at
+/// most the next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hit {
+    /// In its accelerator's memory.
+    pub hbm_tokens: u32,
+    /// There, or in the part of the pool on its host.
+    pub near_tokens: u32,
+    /// There, or anywhere in the pool.
+    pub any_tokens: u32,
+}
+
+impl PoolHits {
+    fn near(&self, lane: LaneId) -> u32 {
+        self.near.iter().find(|(whose, _)| *whose == lane).map_or(0, |(_, tokens)| *tokens)
+    }
+}
+
+impl Hit {
+    /// What `lane` can spare a job of which it has `hbm_tokens` in its own memory; the pool counts if `pooled`. The last
+    /// token is always computed: its logits are needed.
+    pub fn of(job: &Job, lane: LaneId, hbm_tokens: u32, pooled: bool) -> Hit {
+        let most = job.prompt_tokens.saturating_sub(1);
+        let hbm_tokens = hbm_tokens.min(most);
+        if !pooled {
+            return Hit { hbm_tokens, near_tokens: hbm_tokens, any_tokens: hbm_tokens };
+        }
+        let near_tokens = job.pool.near(lane).min(most).max(hbm_tokens);
+        let any_tokens = job.pool.anywhere_tokens.min(most).max(near_tokens);
+        Hit { hbm_tokens, near_tokens, any_tokens }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hits_nest_and_leave_a_token_to_compute() {
+        let pool =
+            PoolHits { asked: true, anywhere_tokens: 80, near: SmallVec::from_slice(&[(LaneId(1), 48)]) };
+        let job = Job { prompt_tokens: 80, pool, ..Job::default() };
+        assert_eq!(
+            Hit::of(&job, LaneId(0), 16, true),
+            Hit { hbm_tokens: 16, near_tokens: 16, any_tokens: 79 }
+        );
+        assert_eq!(
+            Hit::of(&job, LaneId(1), 16, true),
+            Hit { hbm_tokens: 16, near_tokens: 48, any_tokens: 79 }
+        );
+        assert_eq!(
+            Hit::of(&job, LaneId(1), 96, true),
+            Hit { hbm_tokens: 79, near_tokens: 79, any_tokens: 79 }
+        );
+        assert_eq!(
+            Hit::of(&job, LaneId(1), 16, false),
+            Hit { hbm_tokens: 16, near_tokens: 16, any_tokens: 16 }
+        );
+    }
+}

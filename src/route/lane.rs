@@ -1,0 +1,306 @@
+//! One prefiller as the board sees it: what was committed to it and has not been seen finished.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::cost::Service;
+use super::job::{Hit, Job, Seconds};
+use super::learn::PrefillWork;
+
+/// A backlog never counts for less than this share of what the oldest commitment was expected to take.
+const LEAST_OF_HEAD: f64 = 0.1;
+/// How far one instance may differ from its class, either way.
+const SPEED_RANGE: f64 = 5.0;
+/// What one observation changes of that.
+const SPEED_STEP: f64 = 0.1;
+/// A prefill is overdue when it takes this long, and so many times what was predicted.
+const OVERDUE_S: Seconds = 5.0;
+const OVERDUE_FACTOR: f64 = 5.0;
+/// Differences of speed up to this factor are noise, and not acted on.
+const SPEED_NOISE: f64 = 1.25;
+/// Prefills that end within this time of each other ended in the same step of the engine.
+const STEP_S: Seconds = 0.01;
+
+/// What is told of a prefiller when it joins.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LaneSpec {
+    /// Which prefillers it is like: those of a class share what is learned of their costs.
+    pub class: u16,
+    /// Blocks that fit into its prefix cache.
+    pub cache_blocks: usize,
+    /// Something that stays its own when others come and go, for policies that hash.
+    pub identity: u64,
+}
+
+/// A prefiller.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) spec: LaneSpec,
+    pub(super) draining: bool,
+    pub(super) resting_until_s: Seconds,
+    booked: VecDeque<Booked>,
+    booked_s: Seconds,
+    booked_tokens: u64,
+    /// Tokens of prompts that it holds for a decoder.
+    pub(super) held_tokens: u64,
+    /// When the oldest commitment began.
+    head_since_s: Seconds,
+    link_until_s: Seconds,
+    /// Work that others committed, as the engine's own metrics tell.
+    pub(super) foreign_s: Seconds,
+    /// What ended at the same time, until something ends later: an engine computes short prompts together, and only the
+    /// time of all of them tells anything.
+    together: Option<Together>,
+    /// Seconds that it takes for one second of its class.
+    slowness: f64,
+}
+
+/// Prefills that ended together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Together {
+    /// All that was to do.
+    pub(super) work: PrefillWork,
+    /// What that was predicted to take, in its class.
+    pub(super) class_s: Seconds,
+    began_s: Seconds,
+    ended_s: Seconds,
+}
+
+/// A commitment.
+#[derive(Clone, Debug)]
+pub(super) struct Booked {
+    pub(super) number: u64,
+    pub(super) job: Arc<Job>,
+    pub(super) hit: Hit,
+    /// Predicted compute time, here.
+    pub(super) prefill_s: Seconds,
+    /// Predicted, of its class.
+    pub(super) class_s: Seconds,
+    pub(super) committed_s: Seconds,
+    /// Of the entry among the residents.
+    pub(super) stamp: u32,
+}
+
+impl Lane {
+    pub(super) fn new(spec: LaneSpec) -> Self {
+        Self {
+            spec,
+            draining: false,
+            resting_until_s: Seconds::NEG_INFINITY,
+            booked: VecDeque::new(),
+            booked_s: 0.0,
+            booked_tokens: 0,
+            held_tokens: 0,
+            head_since_s: 0.0,
+            link_until_s: 0.0,
+            foreign_s: 0.0,
+            together: None,
+            slowness: 1.0,
+        }
+    }
+
+    /// Predicted seconds until it can begin with something new.
+    pub(super) fn backlog_s(&self, now: Seconds) -> Seconds {
+        let own = self.booked.front().map_or(0.0, |head| {
+            // A head that takes longer than predicted uses up its own seconds, not those of who stands behind it.
+            let spent_s = (now - self.head_since_s).clamp(0.0, (1.0 - LEAST_OF_HEAD) * head.prefill_s);
+            (self.booked_s - spent_s).max(LEAST_OF_HEAD * head.prefill_s)
+        });
+        own + self.foreign_s
+    }
+
+    /// Whether its oldest commitment takes so much longer than predicted that nobody should wait for it.
+    pub(super) fn is_overdue(&self, now: Seconds) -> bool {
+        let allowed_s = |head: &Booked| OVERDUE_S.max(OVERDUE_FACTOR * head.prefill_s);
+        self.booked.front().is_some_and(|head| now - self.head_since_s > allowed_s(head))
+    }
+
+    /// Seconds until what is being fetched is here.
+    pub(super) fn link_s(&self, now: Seconds) -> Seconds {
+        (self.link_until_s - now).max(0.0)
+    }
+
+    pub(super) fn requests(&self) -> u32 {
+        u32::try_from(self.booked.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Whether a prompt that begins alike is being computed here.
+    pub(super) fn computes(&self, blocks: &[u64]) -> bool {
+        let first = blocks.first();
+        first.is_some() && self.booked.iter().any(|booked| booked.job.blocks.first() == first)
+    }
+
+    /// Tokens to be computed.
+    pub(super) fn work_tokens(&self) -> u64 {
+        self.booked_tokens
+    }
+
+    /// What a service of its class takes here.
+    pub(super) fn here(&self, class: Service) -> Service {
+        Service { prefill_s: class.prefill_s * self.slowness(), restore_s: class.restore_s }
+    }
+
+    pub(super) fn commit(&mut self, booked: Booked, restore_s: Seconds, now: Seconds) {
+        if self.booked.is_empty() {
+            self.head_since_s = now;
+        }
+        if restore_s > 0.0 {
+            self.link_until_s = now + self.link_s(now) + restore_s;
+        }
+        self.booked_s += booked.prefill_s;
+        self.booked_tokens += booked.work_tokens();
+        self.booked.push_back(booked);
+    }
+
+    /// Takes a commitment back, with the moment of it, or of the end of the one before it.
+    pub(super) fn finish(&mut self, number: u64, now: Seconds) -> Option<(Booked, Seconds)> {
+        let at = self.booked.iter().position(|it| it.number == number)?;
+        let booked = self.booked.remove(at)?;
+        let began_s = self.head_since_s.max(booked.committed_s);
+        // The end of another one says nothing about how far the oldest is.
+        if at == 0 {
+            self.head_since_s = now;
+        }
+        self.booked_tokens = self.booked_tokens.saturating_sub(booked.work_tokens());
+        // Sums of differences drift; an empty lane has nothing to do.
+        self.booked_s =
+            if self.booked.is_empty() { 0.0 } else { (self.booked_s - booked.prefill_s).max(0.0) };
+        Some((booked, began_s))
+    }
+
+    /// A prefill that began at `began_s` is computed. Returns what ended together before it, which is known now.
+    pub(super) fn computed(&mut self, booked: &Booked, began_s: Seconds, now: Seconds) -> Option<Together> {
+        let this = Together { work: booked.work(), class_s: booked.class_s, began_s, ended_s: now };
+        match &mut self.together {
+            Some(before) if now - before.ended_s < STEP_S => {
+                before.work = before.work.and(this.work);
+                before.class_s += this.class_s;
+                before.ended_s = now;
+                None
+            }
+            before => before.replace(this),
+        }
+    }
+
+    /// What `together` tells of its speed. Returns its seconds as of its class.
+    pub(super) fn judge(&mut self, together: &Together) -> Seconds {
+        let (seconds, class_s) = (together.ended_s - together.began_s, together.class_s);
+        let as_of_class = seconds / self.slowness();
+        if class_s > 0.0 {
+            let seen = (seconds / class_s).clamp(1.0 / SPEED_RANGE, SPEED_RANGE);
+            let slowness = self.slowness * (seen / self.slowness).powf(SPEED_STEP);
+            self.slowness = slowness.clamp(1.0 / SPEED_RANGE, SPEED_RANGE);
+        }
+        as_of_class
+    }
+
+    /// Seconds that it takes for one second of its class, where that is clear.
+    pub(super) fn slowness(&self) -> f64 {
+        let noise = 1.0 / SPEED_NOISE..=SPEED_NOISE;
+        if noise.contains(&self.slowness) { 1.0 } else { self.slowness }
+    }
+
+    /// As measured, for the mean of a class.
+    pub(super) fn measured_slowness(&self) -> f64 {
+        self.slowness
+    }
+
+    /// Slownesses are relative: when a whole class drifts, that is its costs'.
+    pub(super) fn scale_slowness(&mut self, factor: f64) {
+        self.slowness = (self.slowness * factor).clamp(1.0 / SPEED_RANGE, SPEED_RANGE);
+    }
+}
+
+impl Booked {
+    fn work_tokens(&self) -> u64 {
+        u64::from(self.job.prompt_tokens - self.hit.any_tokens.min(self.job.prompt_tokens))
+    }
+
+    /// What there was to do.
+    pub(super) fn work(&self) -> PrefillWork {
+        let (n, h) = (f64::from(self.job.prompt_tokens), f64::from(self.hit.any_tokens));
+        PrefillWork {
+            computed_tokens: n - h,
+            squares: n * n - h * h,
+            near_tokens: f64::from(self.hit.near_tokens) - f64::from(self.hit.hbm_tokens),
+            far_tokens: h - f64::from(self.hit.near_tokens),
+            prompts: 1.0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn booked(number: u64, prefill_s: Seconds) -> Booked {
+        let job = Arc::new(Job { prompt_tokens: 100, ..Job::default() });
+        Booked { number, job, hit: Hit::default(), prefill_s, class_s: prefill_s, committed_s: 0.0, stamp: 0 }
+    }
+
+    fn lane() -> Lane {
+        Lane::new(LaneSpec { class: 0, cache_blocks: 0, identity: 0 })
+    }
+
+    #[test]
+    fn a_backlog_melts_but_not_to_nothing() {
+        let mut lane = lane();
+        assert_eq!(lane.backlog_s(5.0), 0.0);
+        lane.commit(booked(1, 2.0), 0.0, 10.0);
+        lane.commit(booked(2, 1.0), 0.0, 10.5);
+        assert!((lane.backlog_s(11.0) - 2.0).abs() < 1e-9);
+        assert!((lane.backlog_s(100.0) - 1.2).abs() < 1e-9, "a tenth of the head, and all that is behind it");
+        assert_eq!(lane.work_tokens(), 200);
+    }
+
+    #[test]
+    fn what_is_booked_is_given_back_once() {
+        let mut lane = lane();
+        lane.commit(booked(1, 2.0), 0.5, 10.0);
+        lane.commit(Booked { committed_s: 10.5, ..booked(2, 1.0) }, 0.5, 10.5);
+        assert!((lane.link_s(10.5) - 0.5).abs() < 1e-9);
+        let (_, began_s) = lane.finish(1, 11.5).unwrap();
+        assert!(began_s.abs() - 10.0 < 1e-9);
+        assert!(lane.finish(1, 11.5).is_none());
+        let (_, began_s) = lane.finish(2, 13.0).unwrap();
+        assert!((began_s - 11.5).abs() < 1e-9, "it began when the first had ended");
+        assert_eq!((lane.backlog_s(13.0), lane.work_tokens(), lane.requests()), (0.0, 0, 0));
+    }
+
+    #[test]
+    fn what_ends_together_is_one_observation() {
+        let mut lane = lane();
+        let ends = |lane: &mut Lane, number, began_s, now| {
+            lane.computed(&Booked { committed_s: began_s, ..booked(number, 1.0) }, began_s, now)
+        };
+        assert_eq!(ends(&mut lane, 1, 0.0, 2.0), None);
+        assert_eq!(ends(&mut lane, 2, 2.0, 2.001), None);
+        let told = ends(&mut lane, 3, 2.001, 4.0).unwrap();
+        assert_eq!((told.work.prompts, told.work.computed_tokens, told.class_s), (2.0, 200.0, 2.0));
+        assert!((told.ended_s - told.began_s - 2.001).abs() < 1e-9);
+    }
+
+    #[test]
+    fn one_that_hangs_is_overdue_and_others_do_not_make_it_young() {
+        let mut lane = lane();
+        lane.commit(booked(1, 2.0), 0.0, 0.0);
+        lane.commit(booked(2, 2.0), 0.0, 0.0);
+        assert!(!lane.is_overdue(9.9));
+        lane.finish(2, 9.9).unwrap();
+        assert!(lane.is_overdue(10.1));
+        lane.finish(1, 10.2).unwrap();
+        assert!(!lane.is_overdue(99.0));
+    }
+
+    #[test]
+    fn a_slow_one_is_found_out() {
+        let mut lane = lane();
+        let one = Together { work: PrefillWork::default(), class_s: 1.0, began_s: 0.0, ended_s: 2.0 };
+        for _ in 0..60 {
+            lane.judge(&one);
+        }
+        assert!((lane.slowness() - 2.0).abs() < 0.05);
+        let service = lane.here(Service { prefill_s: 1.0, restore_s: 1.0 });
+        assert!((service.prefill_s - 2.0).abs() < 0.05 && service.restore_s == 1.0);
+    }
+}

@@ -1,0 +1,95 @@
+//! What it would cost to send a request to one prefiller, in seconds.
+
+use super::cost::{PrefillCosts, Service};
+use super::job::{Hit, LaneId, Seconds};
+use super::lane::Lane;
+use super::popular::Stretches;
+
+/// Restoring weighs half of computing: it takes the link, but not the accelerator.
+const RESTORE_WEIGHT: f64 = 0.5;
+
+/// One candidate's terms: what `/debug/route` prints.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Terms {
+    /// Who.
+    pub lane: LaneId,
+    /// What it need not compute.
+    pub hit: Hit,
+    /// What it told that it holds in its own memory; None when nobody tells.
+    pub told_tokens: Option<u32>,
+    /// Some of the hit is of a prompt that is still being computed there.
+    pub in_flight: bool,
+    /// Until it can begin.
+    pub wait_s: Seconds,
+    /// To compute the rest.
+    pub prefill_s: Seconds,
+    /// To fetch what is in the pool.
+    pub restore_s: Seconds,
+    /// Of the computing, what others will profit from.
+    pub shared_s: Seconds,
+    /// What is compared. Not a prediction: pressure and sharing are in it.
+    pub score_s: Seconds,
+}
+
+/// How much saved work counts beyond the own waiting, given how many wait for how many instances: nothing when nobody
+/// waits, since the first token comes soonest where it does; up to sixteen times under pressure, when work saved is
+/// waiting saved for all.
+pub(super) fn pressure(waiting: usize, instances: usize) -> f64 {
+    if waiting == 0 || instances == 0 {
+        return 0.0;
+    }
+    (1.0 + 4.0 * waiting as f64 / instances as f64).min(16.0)
+}
+
+/// What is the same for all candidates.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asking<'a> {
+    pub(super) prompt_tokens: u32,
+    pub(super) stretches: &'a Stretches,
+    pub(super) instances: usize,
+    pub(super) pressure: f64,
+    pub(super) now: Seconds,
+}
+
+/// The terms of one candidate whose backlog, with what is planned for it, is `backlog_s`.
+pub(super) fn terms(
+    asking: &Asking<'_>,
+    costs: &PrefillCosts,
+    lane: (LaneId, &Lane),
+    hit: Hit,
+    backlog_s: Seconds,
+) -> Terms {
+    let (id, lane) = lane;
+    let Service { prefill_s, restore_s } = lane.here(costs.service(asking.prompt_tokens, hit));
+    let shared_s = lane.slowness() * shared(asking, costs, hit);
+    let wait_s = if restore_s > 0.0 { backlog_s.max(lane.link_s(asking.now) + restore_s) } else { backlog_s };
+    let own_s = prefill_s - shared_s + RESTORE_WEIGHT * restore_s;
+    let score_s = wait_s + own_s * (1.0 + asking.pressure);
+    Terms {
+        lane: id,
+        hit,
+        told_tokens: None,
+        in_flight: false,
+        wait_s,
+        prefill_s,
+        restore_s,
+        shared_s,
+        score_s,
+    }
+}
+
+/// The part of the computing that many others will not have to do again here: of each shared block so much as there are
+/// others per instance.
+fn shared(asking: &Asking<'_>, costs: &PrefillCosts, hit: Hit) -> Seconds {
+    let mut begin = hit.any_tokens;
+    let mut sum = 0.0;
+    for (end, popularity) in asking.stretches {
+        let end = (*end).min(asking.prompt_tokens);
+        if end > begin {
+            let others = popularity / asking.instances.max(1) as f64;
+            sum += costs.span(begin, end) * others / (1.0 + others);
+            begin = end;
+        }
+    }
+    sum
+}

@@ -1,0 +1,137 @@
+//! Why a request goes where it goes: `/debug/route`, and the header `x-pd-route`.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use serde_json::{Value, json};
+
+use crate::dialect::{Api, Shape};
+use crate::error::{Error, Kind};
+use crate::relay::ask::Ask;
+use crate::relay::stories::Story;
+use crate::route::{Job, Terms};
+use crate::server::{Gateway, body, instances, openai, reply};
+
+/// A request that has it gets an answer that has it, if it may ask.
+pub(super) const ROUTE: HeaderName = HeaderName::from_static("x-pd-route");
+
+/// `GET /debug/route/{id}`: the placements of a request that is not long ago.
+pub(super) async fn of_request(
+    State(gateway): State<Arc<Gateway>>,
+    Path(id): Path<String>,
+    request: Request,
+) -> Response<Body> {
+    if let Some(refusal) = instances::refusal(&gateway, request.headers()) {
+        return refusal;
+    }
+    let stories = gateway.relay.stories.of(&id);
+    if stories.is_empty() {
+        let message = "no placement of a request with this id is remembered; the last 1024 are";
+        return reply::error(&Error::new(Kind::UnknownUrl, message).param("id"));
+    }
+    let placements: Vec<Value> = stories.iter().map(story).collect();
+    reply::json(StatusCode::OK, json!({"id": id, "placements": placements}).to_string())
+}
+
+/// `POST /debug/route`: where this body would go now. Nothing is sent to an engine's queue.
+pub(super) async fn dry_run(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
+    if let Some(refusal) = instances::refusal(&gateway, request.headers()) {
+        return refusal;
+    }
+    match explain(&gateway, request).await {
+        Ok(answer) => reply::json(StatusCode::OK, answer.to_string()),
+        Err(error) => reply::error(&error),
+    }
+}
+
+async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
+    let (arrived, target) = (openai::arrived(&request), openai::target(&request));
+    let (head, body) = request.into_parts();
+    let body = body::read(&head.headers, body, gateway.edge.body_bytes, gateway.edge.body_time).await?;
+    let body = gateway.scan(body)?;
+    let api = if body.contains("messages") { Api::Chat } else { Api::Completions };
+    let shape = Shape::read(api, &body);
+    let (job, headers) = (Arc::default(), head.headers);
+    let mut ask = Ask { api, id: String::new(), target, headers, body, shape, job, http2: false, arrived };
+    let found = gateway.relay.understand(&mut ask).await;
+    let verdict = found.and_then(|found| found.pool).map(|lookup| lookup.verdict.name());
+    let candidates = gateway.relay.fleet.desk().explain(&ask.job);
+    let beliefs = gateway.relay.fleet.desk().beliefs();
+    Ok(json!({
+        "request": job_facts(&ask.job, ask.job.blocks.len()),
+        "pool": verdict,
+        "beliefs": {"named": beliefs.named, "history": beliefs.history},
+        "waiting": gateway.relay.fleet.desk().waiting(),
+        "candidates": candidates.iter().map(|(name, terms)| candidate(name, terms)).collect::<Vec<_>>(),
+    }))
+}
+
+/// The value of `x-pd-route` for a request that asked for it and may.
+pub(super) fn header(gateway: &Gateway, asked: &HeaderMap, id: &str) -> Option<HeaderValue> {
+    if !asked.contains_key(ROUTE) || instances::refusal(gateway, asked).is_some() {
+        return None;
+    }
+    let stories = gateway.relay.stories.of(id);
+    let Story { prefiller, choice, cached_tokens, job, .. } = stories.last()?;
+    let terms = &choice.terms;
+    let mut text = format!(
+        "prefiller={prefiller}; prompt_tokens={}; hbm_tokens={}; near_tokens={}; any_tokens={}; waited_ms={:.1}; \
+         backlog_ms={:.1}; prefill_ms={:.1}; restore_ms={:.1}; candidates={}",
+        job.prompt_tokens,
+        terms.hit.hbm_tokens,
+        terms.hit.near_tokens,
+        terms.hit.any_tokens,
+        choice.waited.as_secs_f64() * 1e3,
+        terms.wait_s * 1e3,
+        terms.prefill_s * 1e3,
+        terms.restore_s * 1e3,
+        choice.others.len() + 1,
+    );
+    if let Some(cached) = cached_tokens {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "; cached_tokens={cached}");
+    }
+    HeaderValue::from_str(&text).ok()
+}
+
+fn story(story: &Story) -> Value {
+    let choice = &story.choice;
+    let others: Vec<Value> = choice.others.iter().map(|(name, terms)| candidate(name, terms)).collect();
+    json!({
+        "request": job_facts(&story.job, story.blocks),
+        "waited_ms": choice.waited.as_secs_f64() * 1e3,
+        "waiting": choice.waiting,
+        "winner": candidate(&story.prefiller, &choice.terms),
+        "next_best": others,
+        "cached_tokens": story.cached_tokens,
+    })
+}
+
+fn job_facts(job: &Job, blocks: usize) -> Value {
+    json!({
+        "prompt_tokens": job.prompt_tokens,
+        "output_tokens_expected": job.output_tokens,
+        "blocks": blocks,
+        "block_tokens": job.block_tokens,
+        "pool_tokens": job.pool.anywhere_tokens,
+    })
+}
+
+/// One candidate: tokens per tier, seconds per term.
+fn candidate(name: &str, terms: &Terms) -> Value {
+    json!({
+        "prefiller": name,
+        "hbm_tokens": terms.hit.hbm_tokens,
+        "told_tokens": terms.told_tokens,
+        "near_tokens": terms.hit.near_tokens,
+        "any_tokens": terms.hit.any_tokens,
+        "backlog_s": terms.wait_s,
+        "prefill_s": terms.prefill_s,
+        "restore_s": terms.restore_s,
+        "shared_s": terms.shared_s,
+        "score_s": terms.score_s,
+    })
+}

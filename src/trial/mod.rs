@@ -1,0 +1,92 @@
+//! `pd-proxy replay`: a trace through simulated engines in virtual time, or as real load through a running gateway.
+
+mod http;
+mod measured;
+mod progress;
+mod prompts;
+mod report;
+mod virtual_time;
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::PathBuf;
+
+use crate::cli::ReplayArgs;
+use crate::replay::{RunError, TraceError, TraceRequest, trace};
+
+/// Largest trace that is read: the conversation trace has 3 MB for an hour.
+const TRACE_BYTES_MAX: u64 = 1 << 30;
+
+/// Why a trace can't be replayed.
+#[derive(Debug, thiserror::Error)]
+pub enum TrialError {
+    /// The file can't be read.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The file is no trace.
+    #[error("{}, {source}", path.display())]
+    Trace {
+        /// Which.
+        path: PathBuf,
+        /// Where and why.
+        source: TraceError,
+    },
+    /// There is no such policy.
+    #[error("--policy {name}: no such policy; there are {known}")]
+    Policy {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// A policy did not serve everybody.
+    #[error("{policy} at load {load}: {source}")]
+    Run {
+        /// Its name.
+        policy: &'static str,
+        /// The load, or what was searched for.
+        load: String,
+        /// How far it came.
+        source: RunError,
+    },
+    /// There is no such environment variable.
+    #[error("--api-key-env {0}: there is no such environment variable")]
+    Key(String),
+    /// The client or the runtime can't be made.
+    #[error("{0}")]
+    Client(#[from] reqwest::Error),
+    /// The system.
+    #[error("{0}")]
+    System(#[from] io::Error),
+}
+
+/// Replays a trace and returns what to print: tables, or JSON.
+///
+/// # Errors
+/// [`TrialError`] says what is in the way.
+pub fn run(args: &ReplayArgs) -> Result<String, TrialError> {
+    let trace = read(args)?;
+    match (&args.real.url, &args.real.model) {
+        (Some(url), Some(model)) => http::run(args, &trace, (url, model)),
+        _ => virtual_time::run(args, &trace),
+    }
+}
+
+fn read(args: &ReplayArgs) -> Result<Vec<TraceRequest>, TrialError> {
+    let path = || args.trace.clone();
+    let file = fs::File::open(&args.trace).map_err(|source| TrialError::File { path: path(), source })?;
+    let mut text = String::new();
+    let mut bounded = file.take(TRACE_BYTES_MAX + 1);
+    bounded.read_to_string(&mut text).map_err(|source| TrialError::File { path: path(), source })?;
+    if text.len() as u64 > TRACE_BYTES_MAX {
+        let source = io::Error::new(io::ErrorKind::FileTooLarge, "larger than 1 GiB");
+        return Err(TrialError::File { path: path(), source });
+    }
+    let limit = args.requests.map_or(usize::MAX, |requests| requests as usize);
+    trace::parse(&text, limit).map_err(|source| TrialError::Trace { path: path(), source })
+}

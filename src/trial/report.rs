@@ -1,0 +1,85 @@
+//! What a replay in virtual time prints.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::virtual_time::AtLoad;
+use crate::cli::{ReplayPool, SimulatedArgs};
+use crate::replay::stats::Estimate;
+use crate::replay::table;
+
+/// What was replayed.
+pub(super) struct About<'a> {
+    pub(super) trace: &'a Path,
+    pub(super) requests: usize,
+    pub(super) flags: &'a SimulatedArgs,
+}
+
+impl About<'_> {
+    fn text(&self) -> String {
+        let SimulatedArgs { prefillers, decoders, seeds, .. } = self.flags;
+        let name = self.trace.file_name().unwrap_or_default().to_string_lossy();
+        let (requests, pool) = (self.requests, self.pool());
+        let runs =
+            if *seeds == 1 { "one run each".to_owned() } else { format!("mean ± 95 % of {seeds} runs") };
+        format!(
+            "{name}: {requests} requests, {prefillers}P+{decoders}D, pool: {pool}; {runs}; × = to the first\n"
+        )
+    }
+
+    fn json(&self, key: &str, results: Value) -> String {
+        let SimulatedArgs { prefillers, decoders, seeds, .. } = self.flags;
+        let mut object = json!({
+            "trace": self.trace.to_string_lossy(),
+            "requests": self.requests,
+            "prefillers": prefillers,
+            "decoders": decoders,
+            "pool": self.pool(),
+            "seeds": seeds,
+        });
+        object[key] = results;
+        format!("{object}\n")
+    }
+
+    fn pool(&self) -> &'static str {
+        match self.flags.pool {
+            ReplayPool::None => "none",
+            ReplayPool::Shared => "shared",
+            ReplayPool::Local => "local",
+            ReplayPool::Mixed => "mixed",
+        }
+    }
+}
+
+/// A table for each load.
+pub(super) fn loads(about: &About<'_>, loads: &[AtLoad], as_json: bool) -> String {
+    if as_json {
+        let each = loads.iter().map(
+            |at| json!({ "load": at.load, "rate_per_s": at.rate_per_s, "policies": table::json(&at.trials) }),
+        );
+        return about.json("loads", each.collect());
+    }
+    let mut text = about.text();
+    for AtLoad { load, rate_per_s, trials } in loads {
+        // Writing to a string does not fail.
+        let _ = write!(text, "\nload {load}: {rate_per_s:.2} requests/s\n\n{}", table::text(trials));
+    }
+    text
+}
+
+/// A table of the largest loads.
+pub(super) fn capacities(about: &About<'_>, found: &[(&'static str, Vec<f64>)], as_json: bool) -> String {
+    if as_json {
+        let each = found.iter().map(
+            |(policy, loads)| json!({ "policy": policy, "load": table::estimate_json(Estimate::of(loads)) }),
+        );
+        return about.json("capacities", each.collect());
+    }
+    let SimulatedArgs { slo_ttft, slo_prefills, slo_gap, .. } = about.flags;
+    let promise = format!(
+        "90 % within TTFT {slo_ttft} s + {slo_prefills} × own prefill, gaps {slo_gap} ms; loads ± 0.02\n\n"
+    );
+    about.text() + &promise + &table::capacities(found)
+}

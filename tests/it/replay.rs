@@ -1,0 +1,144 @@
+//! `pd-proxy replay` as people run it: in virtual time, and as load for a gateway.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::command::run;
+use crate::common::stage::Stage;
+
+/// Conversations of several turns: turn t of conversation c has the blocks of the turns before, and more.
+fn trace(dir: &Path, requests: u64, output_tokens: u32) -> PathBuf {
+    let mut text = String::new();
+    for n in 0..requests {
+        let (conversation, turn) = (n % 20, n / 20);
+        let blocks = 3 + 2 * turn;
+        let ids: Vec<String> = (0..=blocks).map(|block| (conversation * 1_000 + block).to_string()).collect();
+        writeln!(
+            text,
+            r#"{{"timestamp": {}, "input_length": {}, "output_length": {output_tokens}, "hash_ids": [{}]}}"#,
+            n * 20,
+            512 * blocks + 100,
+            ids.join(", ")
+        )
+        .unwrap();
+    }
+    let path = dir.join("trace.jsonl");
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+fn replay(path: &Path, more: &str) -> (i32, String, String) {
+    let mut arguments = vec!["replay", "--trace", path.to_str().unwrap()];
+    arguments.extend(more.split_whitespace());
+    run(&arguments, &[])
+}
+
+fn json(path: &Path, more: &str) -> Value {
+    let (code, out, err) = replay(path, &format!("--json {more}"));
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    serde_json::from_str(&out).unwrap()
+}
+
+#[test]
+fn policies_are_compared_in_virtual_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = trace(dir.path(), 200, 50);
+    let cluster = "--prefillers 3 --decoders 2 --seeds 2 --load 0.8";
+    let (code, out, err) = replay(&path, cluster);
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(
+        out.starts_with("trace.jsonl: 200 requests, 3P+2D, pool: none; mean ± 95 % of 2 runs; "),
+        "{out}"
+    );
+    assert!(out.contains("\nload 0.8: "), "{out}");
+    assert!(out.contains("| predicted ") && out.contains("| round-robin "), "{out}");
+    assert_eq!(replay(&path, cluster).1, out, "the same seeds say the same");
+
+    let result = json(&path, &format!("{cluster} --policy predicted,random --pool shared"));
+    let policies = result["loads"][0]["policies"].as_array().unwrap();
+    let [ours, random] = &policies[..] else { panic!("{result}") };
+    assert_eq!((ours["policy"].as_str(), random["policy"].as_str()), (Some("predicted"), Some("random")));
+    assert_eq!(ours["ttft_p50_ratio"]["mean"], 1.0);
+    let p90 = |policy: &Value| policy["ttft_p90_s"]["mean"].as_f64().unwrap();
+    assert!(p90(ours) < p90(random), "{result}");
+}
+
+#[test]
+fn the_largest_load_is_searched() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = trace(dir.path(), 100, 20);
+    let result =
+        json(&path, "--capacity --policy predicted,round-robin --seeds 1 --prefillers 2 --decoders 2");
+    let load = |nth: usize| result["capacities"][nth]["load"]["mean"].as_f64().unwrap();
+    assert!(load(0) >= load(1) && load(1) > 0.0, "{result}");
+}
+
+#[test]
+fn faults_hurt_and_everybody_is_served_nevertheless() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = trace(dir.path(), 200, 50);
+    let cluster = "--prefillers 3 --decoders 2 --seeds 1 --load 0.6 --pool local --policy predicted";
+    let p90 = |more: &str| {
+        let result = json(&path, &format!("{cluster} {more}"));
+        result["loads"][0]["policies"][0]["ttft_p90_s"]["mean"].as_f64().unwrap()
+    };
+    let healthy = p90("");
+    for fault in ["--dead", "--slow 3"] {
+        assert!(p90(fault) > healthy, "{fault}");
+    }
+    for fault in ["--pool-missing 30", "--pool-stale 10", "--gateways 3", "--cost-factor 3"] {
+        assert!(p90(fault) > 0.0, "{fault}");
+    }
+}
+
+#[test]
+fn mistakes_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("bad.jsonl");
+    let shown = path.display();
+    let (code, _, err) = replay(&path, "");
+    assert_eq!((code, err), (1, format!("pd-proxy: {shown}: No such file or directory (os error 2)\n")));
+    std::fs::write(&path, "{\"timestamp\": 1}\n").unwrap();
+    let (code, _, err) = replay(&path, "");
+    let why = "line 1, input_length: expected a whole number from 1 to 16777216";
+    assert_eq!((code, err), (1, format!("pd-proxy: {shown}, {why}\n")));
+    let good = trace(dir.path(), 3, 3);
+    let (code, _, err) = replay(&good, "--policy best");
+    assert!(
+        code == 1 && err.starts_with("pd-proxy: --policy best: no such policy; there are predicted, "),
+        "{err}"
+    );
+    for wrong in ["--load 0", "--load x", "--prefillers 65", "--pool-missing 101", "--url http://a"] {
+        assert_eq!(replay(&good, wrong).0, 2, "{wrong}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trace_is_sent_to_a_gateway() {
+    let stage = Stage::new().await;
+    let dir = tempfile::tempdir().unwrap();
+    let path = trace(dir.path(), 40, 7);
+    let url = format!("--url http://{} --model sim --speed 10", stage.gateway);
+    let result = tokio::task::spawn_blocking(move || json(&path, &url)).await.unwrap();
+    assert_eq!((result["sent"].as_u64(), result["complete"].as_u64()), (Some(40), Some(40)), "{result}");
+    assert_eq!(result["output_tokens"], result["output_tokens_asked"]);
+    assert!(result["ttft_s"]["p90"].as_f64().unwrap() > 0.0);
+    assert!(result["hit_share"].as_f64().unwrap() > 0.1, "second turns find their first ones: {result}");
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_is_not_there_fails_requests_not_the_replay() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = trace(dir.path(), 5, 7);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("--url http://{} --model sim --speed 100", listener.local_addr().unwrap());
+    drop(listener);
+    let result = tokio::task::spawn_blocking(move || json(&path, &url)).await.unwrap();
+    assert_eq!(
+        (result["complete"].as_u64(), result["failures"]["no connection"].as_u64()),
+        (Some(0), Some(5))
+    );
+}

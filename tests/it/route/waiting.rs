@@ -1,0 +1,136 @@
+//! Requests wait in the gateway, not in an engine's queue.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use pd_proxy::config::Bind;
+use serde_json::json;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use super::{CHAT, ask, chat, script};
+use crate::common::client::{self, post};
+use crate::common::stage::{Script, Stage};
+use crate::surface::until;
+
+/// One prefiller that takes long, and takes one request at a time.
+fn narrow(bind: Bind) -> Script {
+    let mut script = script(1, 2_000.0);
+    script.config.route.bind = bind;
+    script.config.route.batch_tokens = 0;
+    script
+}
+
+/// The most requests that the prefiller had at a time.
+async fn most_at_once(bind: Bind) -> usize {
+    let stage = Stage::set(narrow(bind)).await;
+    let all = join_all((0..6).map(async |n| {
+        let body = chat(n, 1, 400);
+        ask(stage.gateway, &body).await
+    }));
+    let watch = async {
+        let mut most = 0;
+        for _ in 0..100 {
+            let ledger = stage.prefillers[0].ledger();
+            most = most.max(ledger.running + ledger.waiting);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        most
+    };
+    let (_, most) = tokio::join!(all, watch);
+    stage.assert_nothing_left("all served").await;
+    stage.end().await;
+    most
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn late_binding_leaves_the_queue_in_the_gateway() {
+    let (late, arrival) = (most_at_once(Bind::Late).await, most_at_once(Bind::Arrival).await);
+    assert!(late <= 2, "{late} at once on the engine");
+    assert!(arrival >= 5, "{arrival} at once on the engine");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_leaves_the_line_was_never_sent() {
+    let stage = Stage::set(narrow(Bind::Late)).await;
+    let mut sockets = Vec::new();
+    for n in 0..4 {
+        let mut socket = TcpStream::connect(stage.gateway).await.unwrap();
+        socket.write_all(&post(CHAT, &chat(n, 1, 2_000).to_string())).await.unwrap();
+        sockets.push(socket);
+        let waiting = async || dry_waiting(&stage).await == n as u64;
+        until("each waits behind the first", waiting).await;
+    }
+    sockets.truncate(1);
+    until("they left", async || dry_waiting(&stage).await == 0).await;
+    let first = client::read(&mut sockets[0]).await;
+    assert_eq!(first.status, 200);
+    assert_eq!(stage.seen(&stage.prefillers).iter().filter(|seen| seen.path == CHAT).count(), 1);
+    stage.assert_nothing_left("one served, three gone").await;
+    stage.end().await;
+}
+
+async fn dry_waiting(stage: &Stage) -> u64 {
+    stage.post("/debug/route", &chat(77, 1, 8).to_string()).await.json()["waiting"].as_u64().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prefiller_that_leaves_sends_its_line_home() {
+    let stage = Stage::set(narrow(Bind::Late)).await;
+    let mut first = TcpStream::connect(stage.gateway).await.unwrap();
+    first.write_all(&post(CHAT, &chat(1, 1, 2_000).to_string())).await.unwrap();
+    until("it runs", async || stage.prefillers[0].ledger().running == 1).await;
+    let body = post(CHAT, &chat(2, 1, 2_000).to_string());
+    let second = client::send(stage.gateway, &body);
+    let remove = async {
+        until("one waits", async || dry_waiting(&stage).await == 1).await;
+        let prefiller = stage.prefillers[0].addr().to_string();
+        stage
+            .post("/instances/remove", &json!({"type": "prefill", "instances": [prefiller]}).to_string())
+            .await
+    };
+    let (second, removed) = tokio::join!(second, remove);
+    assert_eq!(removed.status, 200);
+    assert_eq!((second.status, second.header("x-pd-error")), (503, Some("no_prefiller")));
+    assert_eq!(client::read(&mut first).await.status, 200, "what runs there is finished");
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn short_prompts_may_go_to_a_decoder_alone() {
+    let mut script = script(1, 20_000.0);
+    script.config.route.bypass_tokens = 64;
+    script.config.route.bypass_without_prefiller = true;
+    let stage = Stage::set(script).await;
+    let generated = |engines: &[pd_proxy::sim::Engine]| {
+        stage.seen(engines).iter().filter(|seen| seen.path == CHAT).count()
+    };
+    assert_eq!(stage.post(CHAT, &chat(1, 1, 40).to_string()).await.status, 200);
+    assert_eq!((generated(&stage.prefillers), generated(&stage.decoders)), (0, 1), "short");
+    assert_eq!(stage.post(CHAT, &chat(2, 1, 400).to_string()).await.status, 200);
+    assert_eq!((generated(&stage.prefillers), generated(&stage.decoders)), (1, 2), "long");
+    let prefiller = stage.prefillers[0].addr().to_string();
+    stage.post("/instances/remove", &json!({"type": "prefill", "instances": [prefiller]}).to_string()).await;
+    assert_eq!(stage.post(CHAT, &chat(3, 1, 400).to_string()).await.status, 200, "no prefiller");
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_gateways_see_each_others_load() {
+    let mut script = script(2, 2_000.0);
+    script.config.route.scrape_ms = 20;
+    let stage = Stage::set(script).await;
+    // Something of its own, from which it knows how long requests are.
+    ask(stage.gateway, &chat(1, 1, 400)).await;
+    // Another gateway's request, of which this one knows only by the engine's own word.
+    let mut foreign = TcpStream::connect(stage.prefillers[0].addr()).await.unwrap();
+    foreign.write_all(&post(CHAT, &chat(50, 1, 8_000).to_string())).await.unwrap();
+    let busy = stage.prefillers[0].addr().to_string();
+    let seen = async || {
+        let dry = stage.post("/debug/route", &chat(9, 1, 100).to_string()).await.json();
+        let all = dry["candidates"].as_array().unwrap().clone();
+        all.iter().any(|it| it["prefiller"] == busy && it["backlog_s"].as_f64().unwrap() > 0.0)
+    };
+    until("the other's request is seen", seen).await;
+    stage.end().await;
+}
