@@ -50,7 +50,7 @@ pub struct Finder {
 /// What prefillers told in KV events, and the metrics of looking it up.
 #[derive(Debug)]
 pub struct Told {
-    /// Their blocks; instances are numbered as in [`InstanceId`](crate::fleet::InstanceId).
+    /// Their blocks; instances are numbered as in [`InstanceId`].
     pub index: SharedIndex,
     /// Metrics.
     pub meter: HeldMeter,
@@ -64,7 +64,7 @@ pub struct Found {
     /// The pool's answer; `None` when there is no pool, or the blocks have no keys.
     pub pool: Option<Lookup>,
     /// What prefillers hold in memory of their own, the longest in HBM first, by the number of their
-    /// [`InstanceId`](crate::fleet::InstanceId); `None` when they are not listened to. One may have left the fleet a
+    /// [`InstanceId`]; `None` when they are not listened to. One may have left the fleet a
     /// moment ago.
     pub held: Option<SmallVec<[Held; 4]>>,
     /// Leading tokens that prefillers put into a pool by their own word, which does not say what was evicted since.

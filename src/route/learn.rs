@@ -1,7 +1,7 @@
 //! Slopes learned from what was observed: recursive least squares with forgetting, in shares of the start values.
 //!
-//! Robust by three bounds: an observation [`SURPRISE`] times above or below the prediction is not believed, since the
-//! request may have queued behind somebody else's, unless the next one says the same; a slope stays within [`RANGE`] of
+//! Robust by three bounds: an observation `SURPRISE` times above or below the prediction is not believed, since the
+//! request may have queued behind somebody else's, unless the next one says the same; a slope stays within `RANGE` of
 //! its start value; and what was learned long ago is forgotten no further than to the doubt of the beginning, however
 //! alike the requests are.
 

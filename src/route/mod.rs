@@ -2,7 +2,7 @@
 //!
 //! No clock, no randomness, no I/O: the caller hands in the time, the loads and random numbers, so that every decision
 //! can be replayed. [`board::Board`] holds those who wait for a prefiller and decides by predicted seconds ([`cost`],
-//! learned in [`learn`]); [`decode`] does the same for decoders; [`choose`] has the policies of others.
+//! learned in [`learn`]); [`decode`] does the same for decoders; [`mod@choose`] has the policies of others.
 
 pub mod board;
 pub mod choose;
