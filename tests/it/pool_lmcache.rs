@@ -232,6 +232,10 @@ fn real(name: &str, directory: Directory) -> Lmcache {
 async fn real_directories_tell_what_they_were_filled_with() {
     let controller = real("LMCACHE_CONTROLLER", Directory::Controller);
     let coordinator = real("LMCACHE_COORDINATOR", coordinator());
+    // No answer waits for the list of instances: asked for first, hosts are known from the first answer on.
+    for pool in [&controller, &coordinator] {
+        pool.instances().await.unwrap();
+    }
     for (tokens, hit) in [(255, 0), (256, 256), (600, 512), (16_384, 16_384), (40_000, 16_384)] {
         for pool in [&controller, &coordinator] {
             let found = ask(pool, tokens).await.unwrap();
