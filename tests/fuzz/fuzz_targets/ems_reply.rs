@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use pd_proxy::pool::ems::{frame, zmtp};
-use pd_proxy::pool::check_greeting;
+use pd_proxy::pool::zmtp::check_greeting;
 
 const BLOCKS: usize = 300;
 
