@@ -17,8 +17,8 @@ use crate::fleet::HostNames;
 use crate::fleet::instance::{Instance, InstanceId};
 use crate::fleet::seat::Seat;
 use crate::route::{
-    Beliefs, Board, BoardSettings, Booking, Commit, Done, Job, LaneId, LaneSpec, PrefillCosts, Seconds,
-    Sight, Terms, Ticket,
+    Beliefs, Board, BoardSettings, Booking, Commit, Done, Job, LaneId, LaneSpec, Seconds, Sight, Terms,
+    Ticket,
 };
 
 /// Lanes are looked at again this often while somebody waits, whatever the board predicts: rests end unannounced.
@@ -135,11 +135,6 @@ impl Desk {
         here.map(|(lane, _)| LaneId(lane)).collect()
     }
 
-    /// Who has a lane, by lane.
-    pub fn members(&self) -> Vec<Option<Arc<Instance>>> {
-        self.lock().members.clone()
-    }
-
     pub(super) fn join(self: &Arc<Self>, instance: &Arc<Instance>, spec: LaneSpec) {
         {
             let mut state = self.lock();
@@ -235,11 +230,6 @@ impl Desk {
             None => state.board.explain(now, job, &()),
         };
         all.into_iter().map(|terms| (state.name(terms.lane), terms)).collect()
-    }
-
-    /// What prefills of a class are known to cost.
-    pub fn costs(&self, class: u16) -> PrefillCosts {
-        self.lock().board.costs(class)
     }
 
     /// Predicted seconds until somebody who comes now has a prefiller that is not behind, the line included.
