@@ -155,9 +155,11 @@ impl Board {
             let least = all.iter().map(|it| it.score_s).fold(f64::INFINITY, f64::min);
             let most_s = least + TIE_S.max(TIE_SHARE * least);
             let close = || all.iter().enumerate().filter(|(_, it)| it.score_s <= most_s);
-            // Among equals the one that has most of it, so that a hit too short to count in seconds still draws its like.
-            let longest = close().map(|(_, it)| it.hit.any_tokens).max();
-            let tied = || close().filter(|(_, it)| Some(it.hit.any_tokens) == longest);
+            // Among equals the one that has most of it, and most of that in memory of its own, so that a hit too short to
+            // count in seconds, or one that a pool spares the others, still draws its like.
+            let has = |it: &Terms| (it.hit.any_tokens, it.hit.hbm_tokens);
+            let most = close().map(|(_, it)| has(it)).max();
+            let tied = || close().filter(|(_, it)| Some(has(it)) == most);
             let turn = usize::try_from(dice.turn % tied().count().max(1) as u64).unwrap_or(0);
             return tied().nth(turn).map(|(at, _)| at);
         }
