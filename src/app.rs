@@ -5,14 +5,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::HeaderValue;
+use http::{HeaderValue, StatusCode};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::config::{self, Config, Tokens};
+use crate::auth::Callers;
+use crate::auth::watch::{KeysError, Watch};
+use crate::config::{self, Auth, Config, Tokens};
 use crate::endpoint::Endpoint;
 use crate::fleet::{Fleet, FleetSettings, HostNames, Role};
 use crate::intake::{Asker, EngineLimits, EngineTokenizer, Prompts, Source, exchange};
@@ -23,12 +25,14 @@ use crate::pools::{self, PoolsError};
 use crate::profile::{self, FilesError, Trouble};
 use crate::proof::Prover;
 use crate::relay::Relay;
-use crate::relay::admit::Gate;
+use crate::relay::admit::{Gate, GateLimits};
 use crate::relay::affinity::Affinity;
 use crate::relay::lookup;
 use crate::relay::pause;
+use crate::relay::places::Places;
 use crate::relay::release::Releases;
 use crate::relay::settings::Settings;
+use crate::relay::shed::Sides;
 use crate::relay::skip::Skip;
 use crate::relay::stories::Stories;
 use crate::route::{Bind, BoardSettings, Policy};
@@ -74,6 +78,9 @@ pub enum StartError {
     /// A secret that can't be sent in a header.
     #[error("engine.api_key can't be sent in a header: it has a character that is not visible ASCII")]
     Key,
+    /// The file of clients' keys.
+    #[error(transparent)]
+    Keys(#[from] KeysError),
     /// The model's files.
     #[error(transparent)]
     Files(#[from] FilesError),
@@ -96,6 +103,7 @@ impl App {
     pub async fn build(config: &Config) -> Result<App, StartError> {
         let exposition = Exposition::install();
         let meters = Arc::new(Meters::new());
+        let keys = keys(config, &meters)?;
         let fleet = fleet(config).await;
         let control = control(config)?;
         let edge = edge(config)?;
@@ -117,6 +125,10 @@ impl App {
             fleet,
             upstream: Upstream::new(ms(config.timeout.connect_ms)),
             settings: settings(config),
+            sides: Sides {
+                prefill: Places::new(config.limit.prefill_inflight),
+                decode: Places::new(config.limit.decode_inflight),
+            },
             meters: meters.clone(),
             releases,
             prompts: prompts.clone(),
@@ -133,10 +145,10 @@ impl App {
         if let Some(told) = told {
             tasks.spawn(Listeners::new(&config.events, relay.clone(), &told).run());
         }
-        let limit = &config.limit;
         let gateway = Arc::new(Gateway {
             relay: relay.clone(),
-            gate: Gate::new(limit.inflight, limit.queue, ms(limit.queue_ms), meters),
+            gate: Gate::new(gate_limits(config), meters),
+            callers: keys.as_ref().map_or_else(|| Arc::new(Callers::open()), Watch::callers),
             exposition,
             control,
             edge,
@@ -146,6 +158,9 @@ impl App {
         });
         let bound = server::bind(config.server.bind_host(), config.server.port).await?;
         tasks.spawn(housekeeping(gateway.clone()));
+        if let Some(keys) = keys {
+            tasks.spawn(keys.run());
+        }
         tasks.spawn(relay.fleet.desk().clone().tick());
         if let Some(scraper) = scraper(config, &gateway) {
             tasks.spawn(scraper.run());
@@ -242,6 +257,24 @@ async fn housekeeping(gateway: Arc<Gateway>) {
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
+}
+
+/// Who may ask; None = everybody.
+fn keys(config: &Config, meters: &Arc<Meters>) -> Result<Option<Watch>, StartError> {
+    let Auth { keys_file, reload_ms } = &config.auth;
+    let first = |file: &String| Watch::first(file.into(), ms(*reload_ms), meters.clone());
+    Ok(keys_file.as_ref().map(first).transpose()?)
+}
+
+fn gate_limits(config: &Config) -> GateLimits {
+    let limit = &config.limit;
+    GateLimits {
+        inflight: limit.inflight,
+        queue: limit.queue,
+        queue_per_key: (limit.queue * limit.queue_key_percent).div_ceil(100),
+        patience: ms(limit.queue_ms),
+        keys: config.auth.keys_file.is_some(),
+    }
 }
 
 /// The engines as configured.
@@ -384,6 +417,7 @@ fn settings(config: &Config) -> Settings {
             wait: ms(config.route.bypass_wait_ms),
             without_prefiller: config.route.bypass_without_prefiller,
         },
+        ttft_objective: ms(config.route.ttft_slo_ms),
         attempts: retry.attempts,
         delay: Duration::from_secs_f64(retry.delay_ms / 1e3),
         // A long first pause that somebody asks for is not cut by a shorter default.
@@ -424,6 +458,8 @@ fn edge(config: &Config) -> Result<Edge, StartError> {
         json_depth: limit.json_depth,
         json_members: limit.json_members,
         model: fleet.model.clone(),
+        overload_status: StatusCode::from_u16(limit.overload_status)
+            .unwrap_or(StatusCode::SERVICE_UNAVAILABLE),
         engine_authorization: config.engine.api_key.as_ref().map(bearer).transpose()?,
         admin_key: config.server.admin_key.as_ref().map(|k| k.expose().to_owned()),
     })

@@ -11,6 +11,8 @@ pub mod kvhash;
 #[cfg(feature = "gateway")]
 pub mod app;
 #[cfg(feature = "gateway")]
+pub mod auth;
+#[cfg(feature = "gateway")]
 pub mod cli;
 #[cfg(feature = "gateway")]
 pub mod config;

@@ -74,11 +74,21 @@ pub const EVENTS_HELD_TOKENS: &str = "pd_proxy_events_held_tokens_total";
 pub const EVENTS_SECONDS: &str = "pd_proxy_events_lookup_seconds";
 /// Engines that may be chosen, by `role`.
 pub const INSTANCES: &str = "pd_proxy_instances";
+/// Requests by `key`, the name of whose key they came with, and `outcome`: ok, refused, failed, client_gone.
+pub const KEY_REQUESTS: &str = "pd_proxy_key_requests_total";
+/// Tokens by `key` and `kind`: prompt, output.
+pub const KEY_TOKENS: &str = "pd_proxy_key_tokens_total";
+/// Requests without a key that is known, by `reason`.
+pub const KEY_REFUSALS: &str = "pd_proxy_key_refusals_total";
+/// Readings of a changed file of keys, by `outcome`: loaded, broken.
+pub const KEY_READINGS: &str = "pd_proxy_key_file_readings_total";
+/// Requests that were turned away for want of room, by `reason`.
+pub const TURNED_AWAY: &str = "pd_proxy_turned_away_total";
 /// Always 1, with the version as label.
 pub const BUILD_INFO: &str = "pd_proxy_build_info";
 
 /// Every name, for tests.
-pub const ALL: [&str; 37] = [
+pub const ALL: [&str; 42] = [
     REQUESTS,
     INFLIGHT,
     QUEUED,
@@ -115,6 +125,11 @@ pub const ALL: [&str; 37] = [
     EVENTS_HELD_TOKENS,
     EVENTS_SECONDS,
     INSTANCES,
+    KEY_REQUESTS,
+    KEY_TOKENS,
+    KEY_REFUSALS,
+    KEY_READINGS,
+    TURNED_AWAY,
     BUILD_INFO,
 ];
 
@@ -218,5 +233,17 @@ pub(super) fn describe() {
     describe_counter!(EVENTS_HELD_TOKENS, "Leading tokens of prompts that the best prefiller held");
     describe_histogram!(EVENTS_SECONDS, Unit::Seconds, "Time to look a prompt up in what events told");
     describe_gauge!(INSTANCES, "Engines that may be chosen, by role");
+    describe_counter!(
+        KEY_REQUESTS,
+        "Requests by the name of their key and outcome: ok, refused, failed, client_gone"
+    );
+    describe_counter!(KEY_TOKENS, "Tokens by the name of their key and kind: prompt, output");
+    describe_counter!(KEY_REFUSALS, "Requests without a key that is known, by reason: missing, unknown, grant");
+    describe_counter!(KEY_READINGS, "Readings of a changed file of keys, by outcome: loaded, broken");
+    describe_counter!(
+        TURNED_AWAY,
+        "Requests turned away for want of room, by reason: queue_full, queue_share, queue_wait, key_inflight, \
+         key_tokens, slo, prefill_inflight, decode_inflight"
+    );
     describe_gauge!(BUILD_INFO, "Always 1; the version is a label");
 }

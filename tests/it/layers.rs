@@ -17,6 +17,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("obs", &["dialect"]),
     ("fleet", &["endpoint", "obs", "route"]),
     ("upstream", &["codec", "fleet"]),
+    ("auth", &["obs"]),
     ("intake", &["codec", "dialect", "endpoint", "flights", "kvhash", "prompt"]),
     ("pool", &["codec", "endpoint", "flights", "kvhash"]),
     ("pools", &["config", "endpoint", "kvhash", "pool", "profile"]),
@@ -34,11 +35,14 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "relay",
         &[
-            "codec", "dialect", "error", "fleet", "intake", "kvhash", "obs", "pool", "prompt", "route",
-            "upstream",
+            "auth", "codec", "dialect", "error", "fleet", "intake", "kvhash", "obs", "pool", "prompt",
+            "route", "upstream",
         ],
     ),
-    ("server", &["codec", "dialect", "endpoint", "error", "fleet", "obs", "relay", "route", "upstream"]),
+    (
+        "server",
+        &["auth", "codec", "dialect", "endpoint", "error", "fleet", "obs", "relay", "route", "upstream"],
+    ),
     ("config", &["cli", "endpoint"]),
     ("cli", &["config", "endpoint"]),
     ("sim", &["codec"]),
@@ -47,6 +51,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "app",
         &[
+            "auth",
             "config",
             "endpoint",
             "fleet",
