@@ -24,7 +24,9 @@ pub struct NotADigest;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadKey {
     /// It could be guessed.
-    #[error("a key of less than {KEY_BYTES_MIN} characters can be guessed; `pd-proxy api-key new` makes a good one")]
+    #[error(
+        "a key of less than {KEY_BYTES_MIN} characters can be guessed; `pd-proxy api-key new` makes a good one"
+    )]
     Short,
     /// Nobody has such a key.
     #[error("a key of more than {KEY_BYTES_MAX} characters is no key")]

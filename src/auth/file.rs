@@ -70,10 +70,14 @@ pub enum FileError {
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum EntryError {
     /// A key itself: whoever can read the file could use it.
-    #[error("it has the key itself; write sha256 in place of it (`pd-proxy api-key hash` reads a key and prints it)")]
+    #[error(
+        "it has the key itself; write sha256 in place of it (`pd-proxy api-key hash` reads a key and prints it)"
+    )]
     Plain,
     /// No such member.
-    #[error("it has a member other than name, sha256, models, tokens_per_minute, requests_inflight, priority, admin")]
+    #[error(
+        "it has a member other than name, sha256, models, tokens_per_minute, requests_inflight, priority, admin"
+    )]
     Unknown,
     /// A member that is missing or of the wrong kind.
     #[error("{0} must be {1}")]
@@ -134,7 +138,9 @@ fn read(key: Value) -> Result<Entry, EntryError> {
                 grants.requests_inflight = Some(usize::try_from(count).unwrap_or(usize::MAX));
             }
             "priority" => grants.priority = is_priority(&value)?,
-            "admin" => grants.admin = value.as_bool().ok_or(EntryError::Expected("admin", "true or false"))?,
+            "admin" => {
+                grants.admin = value.as_bool().ok_or(EntryError::Expected("admin", "true or false"))?
+            }
             "key" | "api_key" | "secret" | "token" => return Err(EntryError::Plain),
             _ => return Err(EntryError::Unknown),
         }
@@ -173,10 +179,9 @@ fn is_models(value: Value) -> Result<Vec<String>, EntryError> {
 
 fn is_count(member: &'static str, value: &Value) -> Result<u64, EntryError> {
     let count = value.as_integer().and_then(|count| u64::try_from(count).ok());
-    count.filter(|count| (1..=GRANT_MAX).contains(count)).ok_or(EntryError::Expected(
-        member,
-        "a whole number of at least 1; leave it out for no limit",
-    ))
+    count
+        .filter(|count| (1..=GRANT_MAX).contains(count))
+        .ok_or(EntryError::Expected(member, "a whole number of at least 1; leave it out for no limit"))
 }
 
 fn is_priority(value: &Value) -> Result<Priority, EntryError> {
@@ -237,7 +242,10 @@ mod tests {
                 key("") + &key("").replace("\"a\"", "\"b\""),
                 "key 2: its sha256 is that of an earlier one".to_owned(),
             ),
-            (key("") + &key("admin = \"x\"").replace(SHA, &other), "key 2: admin must be true or false".to_owned()),
+            (
+                key("") + &key("admin = \"x\"").replace(SHA, &other),
+                "key 2: admin must be true or false".to_owned(),
+            ),
         ] {
             let error = parse(&text).unwrap_err().to_string();
             assert_eq!(error, said, "{text}");

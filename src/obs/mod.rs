@@ -117,6 +117,7 @@ fn start() -> Option<PrometheusHandle> {
     let handle = recorder.handle();
     metrics::set_global_recorder(recorder).ok()?;
     names::describe();
+    names::describe_keys();
     gauge!(names::BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     Some(handle)
 }

@@ -233,17 +233,24 @@ pub(super) fn describe() {
     describe_counter!(EVENTS_HELD_TOKENS, "Leading tokens of prompts that the best prefiller held");
     describe_histogram!(EVENTS_SECONDS, Unit::Seconds, "Time to look a prompt up in what events told");
     describe_gauge!(INSTANCES, "Engines that may be chosen, by role");
+    describe_gauge!(BUILD_INFO, "Always 1; the version is a label");
+}
+
+/// The same for what is counted by key, and for who is turned away.
+pub(super) fn describe_keys() {
     describe_counter!(
         KEY_REQUESTS,
         "Requests by the name of their key and outcome: ok, refused, failed, client_gone"
     );
     describe_counter!(KEY_TOKENS, "Tokens by the name of their key and kind: prompt, output");
-    describe_counter!(KEY_REFUSALS, "Requests without a key that is known, by reason: missing, unknown, grant");
+    describe_counter!(
+        KEY_REFUSALS,
+        "Requests without a key that is known, by reason: missing, unknown, grant"
+    );
     describe_counter!(KEY_READINGS, "Readings of a changed file of keys, by outcome: loaded, broken");
     describe_counter!(
         TURNED_AWAY,
         "Requests turned away for want of room, by reason: queue_full, queue_share, queue_wait, key_inflight, \
          key_tokens, slo, prefill_inflight, decode_inflight"
     );
-    describe_gauge!(BUILD_INFO, "Always 1; the version is a label");
 }

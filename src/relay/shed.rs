@@ -95,9 +95,8 @@ mod tests {
 
     #[test]
     fn a_long_prompt_is_served_when_it_need_not_wait_long() {
-        let late = |wait_s| {
-            late_s(Duration::from_secs(4), Priority::Normal, Predicted { wait_s, own_s: 30.0 })
-        };
+        let late =
+            |wait_s| late_s(Duration::from_secs(4), Priority::Normal, Predicted { wait_s, own_s: 30.0 });
         assert_eq!((late(0.0), late(29.0), late(31.0)), (None, None, Some(1.0)));
     }
 }

@@ -41,8 +41,7 @@ pub(super) async fn generate(
     let mut ledger = Ledger::open(gateway.relay.meters.clone(), api, id.clone(), arrived);
     let caller = auth::caller(&gateway, request.extensions());
     ledger.called_by(caller.clone());
-    let explains =
-        request.headers().contains_key(explain::ROUTE) && auth::administers(request.extensions());
+    let explains = request.headers().contains_key(explain::ROUTE) && auth::administers(request.extensions());
     let ended = match prepare(&gateway, route, request, &mut ledger).await {
         Ok(ask) => gateway.relay.drive(ask, ledger).await,
         Err(error) => Err(Box::new(Refusal { error, ledger })),

@@ -30,10 +30,7 @@ pub fn error(error: &Error) -> Response<Body> {
     let mut response = json(status(error.kind()), error.to_json());
     let headers = response.headers_mut();
     headers.insert("x-pd-error", HeaderValue::from_static(error.kind().code()));
-    if matches!(
-        error.kind(),
-        Kind::Overloaded | Kind::NoPrefiller | Kind::NoDecoder | Kind::RateLimited
-    ) {
+    if matches!(error.kind(), Kind::Overloaded | Kind::NoPrefiller | Kind::NoDecoder | Kind::RateLimited) {
         headers.insert(header::RETRY_AFTER, HeaderValue::from(error.retry_after_s()));
     }
     if error.kind() == Kind::InvalidApiKey {

@@ -83,7 +83,11 @@ fn generating(route: Route) -> MethodRouter<Arc<Gateway>, Infallible> {
 }
 
 /// What every request passes: the limit on its head, the question who asks, and the net under our own bugs.
-async fn at_the_door(State(gateway): State<Arc<Gateway>>, mut request: Request, next: Next) -> Response<Body> {
+async fn at_the_door(
+    State(gateway): State<Arc<Gateway>>,
+    mut request: Request,
+    next: Next,
+) -> Response<Body> {
     let (lines, bytes) = (request.headers().len(), headers::size_bytes(request.headers()));
     if lines > gateway.edge.headers || bytes > gateway.edge.header_bytes {
         let (max_lines, max_bytes) = (gateway.edge.headers, gateway.edge.header_bytes);

@@ -8,7 +8,11 @@ fn terms(flow: &str, weight: u64, cost_tokens: u64) -> Terms {
 
 /// Who was served how often, when each flow keeps so many requests in the line and one is served at a time. `took` is what
 /// a request of the flow really takes.
-fn served(offers: &[(&str, u64, usize)], rounds: usize, took: impl Fn(&str) -> u64) -> HashMap<String, usize> {
+fn served(
+    offers: &[(&str, u64, usize)],
+    rounds: usize,
+    took: impl Fn(&str) -> u64,
+) -> HashMap<String, usize> {
     const COST: u64 = 100;
     let mut line: Line<()> = Line::new(1, usize::MAX);
     assert_eq!(line.enter(&terms("first", 1, COST), || ()), Entered::In);
@@ -45,7 +49,8 @@ fn weights_share_and_nobody_starves() {
 
 #[test]
 fn who_takes_more_than_was_charged_pays_for_it() {
-    let count = served(&[("long", 1, 5), ("short", 1, 5)], 1_100, |flow| if flow == "long" { 1_000 } else { 100 });
+    let count =
+        served(&[("long", 1, 5), ("short", 1, 5)], 1_100, |flow| if flow == "long" { 1_000 } else { 100 });
     assert!(count["short"].abs_diff(1_000) <= 11, "ten short ones for each long one: {count:?}");
 }
 
@@ -96,7 +101,8 @@ fn a_flow_has_its_share_of_the_line_and_its_number_inside() {
 #[test]
 fn sums_return_to_zero() {
     let mut line: Line<()> = Line::new(3, 8);
-    let (mut inside, mut waiting): (Vec<Arc<str>>, Vec<(Arc<str>, Ticket)>) = (Vec::new(), Vec::new());
+    let mut inside: Vec<Arc<str>> = Vec::new();
+    let mut waiting: Vec<(Arc<str>, Ticket)> = Vec::new();
     let mut seed = 7_u64;
     let mut random = |below: usize| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
