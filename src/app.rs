@@ -12,9 +12,10 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::admission;
 use crate::auth::Callers;
 use crate::auth::watch::{KeysError, Watch};
-use crate::config::{self, Auth, Config, Tokens};
+use crate::config::{self, Config, Tokens};
 use crate::endpoint::Endpoint;
 use crate::fleet::{Fleet, FleetSettings, HostNames, Role};
 use crate::intake::{Asker, EngineLimits, EngineTokenizer, Prompts, Source, exchange};
@@ -25,14 +26,12 @@ use crate::pools::{self, PoolsError};
 use crate::profile::{self, FilesError, Trouble};
 use crate::proof::Prover;
 use crate::relay::Relay;
-use crate::relay::admit::{Gate, GateLimits};
+use crate::relay::admit::Gate;
 use crate::relay::affinity::Affinity;
 use crate::relay::lookup;
 use crate::relay::pause;
-use crate::relay::places::Places;
 use crate::relay::release::Releases;
 use crate::relay::settings::Settings;
-use crate::relay::shed::Sides;
 use crate::relay::skip::Skip;
 use crate::relay::stories::Stories;
 use crate::route::{Bind, BoardSettings, Policy};
@@ -103,7 +102,7 @@ impl App {
     pub async fn build(config: &Config) -> Result<App, StartError> {
         let exposition = Exposition::install();
         let meters = Arc::new(Meters::new());
-        let keys = keys(config, &meters)?;
+        let keys = admission::keys(&config.auth, &meters)?;
         let fleet = fleet(config).await;
         let control = control(config)?;
         let edge = edge(config)?;
@@ -125,10 +124,7 @@ impl App {
             fleet,
             upstream: Upstream::new(ms(config.timeout.connect_ms)),
             settings: settings(config),
-            sides: Sides {
-                prefill: Places::new(config.limit.prefill_inflight),
-                decode: Places::new(config.limit.decode_inflight),
-            },
+            sides: admission::sides(&config.limit),
             meters: meters.clone(),
             releases,
             prompts: prompts.clone(),
@@ -147,7 +143,7 @@ impl App {
         }
         let gateway = Arc::new(Gateway {
             relay: relay.clone(),
-            gate: Gate::new(gate_limits(config), meters),
+            gate: Gate::new(admission::gate_limits(config), meters),
             callers: keys.as_ref().map_or_else(|| Arc::new(Callers::open()), Watch::callers),
             exposition,
             control,
@@ -257,24 +253,6 @@ async fn housekeeping(gateway: Arc<Gateway>) {
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
-}
-
-/// Who may ask; None = everybody.
-fn keys(config: &Config, meters: &Arc<Meters>) -> Result<Option<Watch>, StartError> {
-    let Auth { keys_file, reload_ms } = &config.auth;
-    let first = |file: &String| Watch::first(file.into(), ms(*reload_ms), meters.clone());
-    Ok(keys_file.as_ref().map(first).transpose()?)
-}
-
-fn gate_limits(config: &Config) -> GateLimits {
-    let limit = &config.limit;
-    GateLimits {
-        inflight: limit.inflight,
-        queue: limit.queue,
-        queue_per_key: (limit.queue * limit.queue_key_percent).div_ceil(100),
-        patience: ms(limit.queue_ms),
-        keys: config.auth.keys_file.is_some(),
-    }
 }
 
 /// The engines as configured.

@@ -9,6 +9,8 @@ pub mod codec;
 pub mod kvhash;
 
 #[cfg(feature = "gateway")]
+pub mod admission;
+#[cfg(feature = "gateway")]
 pub mod app;
 #[cfg(feature = "gateway")]
 pub mod auth;

@@ -7,7 +7,7 @@ use pd_proxy::auth::entry::{self as api_key, ApiKeyError};
 use pd_proxy::cli::{self, ApiKeyCommand, CheckArgs, Command, KeysArgs, ReplayArgs, ServeArgs};
 use pd_proxy::config::{self, Config, LogFormat, PoolKind, report};
 use pd_proxy::obs::log;
-use pd_proxy::{inspect, keys};
+use pd_proxy::{admission, inspect, keys};
 use tokio::runtime::{Builder, Runtime};
 
 /// A command that was not carried out, or found something wrong: what to print and the exit code.
@@ -63,6 +63,7 @@ fn check(args: &CheckArgs) -> Result<(), Failure> {
     let loaded = Config::load(&args.serve, &config::process_env()).map_err(failure)?;
     print!("{}", report::render(&loaded));
     pd_proxy::profile::refuse_early(&loaded.config).map_err(named)?;
+    admission::check(&loaded.config.auth).map_err(named)?;
     if args.offline || loaded.config.pool.kind == PoolKind::Off {
         return Ok(());
     }

@@ -51,9 +51,7 @@ impl Watch {
     /// # Errors
     /// When it can't be read or makes no sense: a gateway without its keys must not start.
     pub fn first(path: PathBuf, pause: Duration, meters: Arc<Meters>) -> Result<Watch, KeysError> {
-        let text = read(&path).map_err(|source| KeysError::Unreadable { path: path.clone(), source })?;
-        let entries = file::parse(&text).map_err(|source| KeysError::Wrong { path: path.clone(), source })?;
-        let content = Digest::of(text.as_bytes());
+        let (content, entries) = load(&path)?;
         tracing::info!(keys = entries.len(), "keys were read");
         Ok(Watch { path, content, pause, callers: Arc::new(Callers::of(entries)), meters })
     }
@@ -109,6 +107,16 @@ impl Watch {
         tracing::error!("auth.keys_file can't be used, the keys stay as they were: {said}");
         self.meters.keys_read("broken");
     }
+}
+
+/// The digest of a file's content, and its entries.
+///
+/// # Errors
+/// When it can't be read or makes no sense.
+pub fn load(path: &Path) -> Result<(Digest, Vec<Entry>), KeysError> {
+    let text = read(path).map_err(|source| KeysError::Unreadable { path: path.into(), source })?;
+    let entries = file::parse(&text).map_err(|source| KeysError::Wrong { path: path.into(), source })?;
+    Ok((Digest::of(text.as_bytes()), entries))
 }
 
 type Looked = Option<(Digest, Result<Vec<Entry>, FileError>)>;

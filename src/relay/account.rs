@@ -287,12 +287,13 @@ impl Drop for Ledger {
             reserved.settle(prompt_taken + output_taken, Instant::now());
         }
         let key = self.caller.as_ref().map_or(ANYONE, |caller| &caller.name);
+        let key_name = self.caller.as_ref().filter(|caller| &*caller.name != ANYONE).map(|it| &*it.name);
         self.meters.of_key(key, (self.end.status, self.end.reason), prompt_taken, output_taken);
         let name = |i: &Option<Arc<Instance>>| i.as_ref().map(|i| i.endpoint().to_string());
         tracing::info!(
             id = %self.id,
             route = self.api.name(),
-            key_name = key,
+            key_name,
             status = self.end.status,
             reason = self.end.reason,
             prefiller = name(&self.prefiller),

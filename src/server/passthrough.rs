@@ -69,8 +69,9 @@ async fn serve(gateway: &Gateway, request: Request, roles: &[Role]) -> Response 
     };
     let status = response.status().as_u16();
     gateway.relay.meters.request(ROUTE, status, reason);
+    let key_name = Some(&*caller.name).filter(|_| gateway.callers.checks());
     gateway.relay.meters.of_key(&caller.name, (status, reason), 0, 0);
-    tracing::info!(id, route = ROUTE, key_name = &*caller.name, status, reason, "request");
+    tracing::info!(id, route = ROUTE, key_name, status, reason, "request");
     auth::tell_limits(&caller, response.headers_mut());
     if let Ok(id) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(headers::REQUEST_ID, id);

@@ -18,6 +18,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("fleet", &["endpoint", "obs", "route"]),
     ("upstream", &["codec", "fleet"]),
     ("auth", &["obs"]),
+    ("admission", &["auth", "config", "obs", "relay"]),
     ("intake", &["codec", "dialect", "endpoint", "flights", "kvhash", "prompt"]),
     ("pool", &["codec", "endpoint", "flights", "kvhash"]),
     ("pools", &["config", "endpoint", "kvhash", "pool", "profile"]),
@@ -51,6 +52,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "app",
         &[
+            "admission",
             "auth",
             "config",
             "endpoint",

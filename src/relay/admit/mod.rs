@@ -16,6 +16,9 @@ use line::{Entered, Full, Line, Terms, Ticket};
 /// A request whose length is not announced is taken to have a prompt of so many tokens.
 const UNKNOWN_PROMPT_TOKENS: u64 = 1024;
 
+/// Nobody is charged for a longer prompt before it is here: a header can say anything.
+const PROMPT_TOKENS_MAX: u64 = 1 << 20;
+
 /// The gate.
 #[derive(Clone, Debug)]
 pub struct Gate(Arc<Inner>);
@@ -78,15 +81,14 @@ impl Gate {
     /// `Overloaded` when the queue is full or the wait too long, `RateLimited` when the caller has as many inside as it may.
     pub async fn enter(&self, caller: &Caller, body_bytes: Option<u64>) -> Result<Pass, Error> {
         let inner = &self.0;
-        let prompt = body_bytes
-            .map(|bytes| estimate::prompt_tokens(usize::try_from(bytes).unwrap_or(usize::MAX)))
-            .unwrap_or(UNKNOWN_PROMPT_TOKENS);
+        let announced = |bytes| estimate::prompt_tokens(usize::try_from(bytes).unwrap_or(usize::MAX));
+        let prompt_tokens = body_bytes.map_or(UNKNOWN_PROMPT_TOKENS, announced).min(PROMPT_TOKENS_MAX);
         let terms = Terms {
             flow: caller.name.clone(),
             weight: caller.grants.priority.weight(),
             inside: caller.grants.requests_inflight,
             waiting: if inner.limits.keys { inner.limits.queue_per_key } else { inner.limits.queue },
-            cost_tokens: prompt + estimate::output_tokens(None),
+            cost_tokens: prompt_tokens + estimate::output_tokens(None),
         };
         let mut told = None;
         let entered = inner.lock().enter(&terms, || {
@@ -264,6 +266,22 @@ mod tests {
             drop(waited);
             assert_eq!((gate.inside(), gate.0.lock().waiting()), (0, 0), "left after {moment} ms");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_length_that_is_made_up_spoils_nobodys_turn() {
+        let (gate, liar, honest) = (gate(1, 8, 4), caller("liar", None), caller("honest", None));
+        for _ in 0..3 {
+            drop(gate.enter(&liar, Some(u64::MAX)).await.unwrap());
+        }
+        let first = gate.enter(&honest, Some(400)).await.unwrap();
+        let leave = async { drop(first) };
+        let (lied, honest, ()) = tokio::join!(
+            async { gate.enter(&liar, Some(u64::MAX)).await.map(drop) },
+            async { gate.enter(&honest, Some(400)).await.map(drop) },
+            leave
+        );
+        assert!(lied.is_ok() && honest.is_ok());
     }
 
     #[tokio::test(start_paused = true)]

@@ -219,6 +219,8 @@ fn a_gateway_without_its_keys_does_not_start() {
     let (code, _, said) = run(&flags, &[]);
     assert_eq!((code, said.contains("pd-proxy api-key hash")), (1, true), "{said}");
     assert!(!said.contains("sk-secret"), "{said}");
+    let (code, _, checked) = run(&["check", "--offline", "--set", setting.as_str()], &[]);
+    assert_eq!((code, checked), (1, said), "check says what a start would say");
 }
 
 #[test]

@@ -1,11 +1,14 @@
 //! Turned away at once, rather than served late.
 
+use std::sync::Mutex;
+
+use futures_util::future::join_all;
 use pd_proxy::sim::EngineSpec;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::{CHAT, chat, code};
+use super::{CHAT, ask, chat, code, keys, script as keyed};
 use crate::common::client::post;
 use crate::common::stage::{Script, Stage, slow};
 use crate::surface::until;
@@ -44,6 +47,29 @@ async fn who_would_wait_too_long_is_told_at_once() {
     until("there is room again", async || stage.post(CHAT, &long("f", 20).to_string()).await.status == 200)
         .await;
     stage.assert_nothing_left("one left").await;
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_floods_keeps_no_other_waiting() {
+    let dir = keys(&[("loud", ""), ("quiet", "")]);
+    let mut script = keyed(&dir);
+    script.engine = slow();
+    script.config.limit.inflight = 1;
+    script.config.limit.queue = 40;
+    let stage = Stage::set(script).await;
+    let order = Mutex::new(Vec::new());
+    let one = async |name: &'static str| {
+        let raw = stage.send(&ask(name, &chat(12))).await;
+        assert_eq!(raw.status, 200, "{}", raw.text());
+        order.lock().unwrap().push(name);
+    };
+    let loud = join_all((0..12).map(|_| one("loud")));
+    let quiet = join_all((0..2).map(|_| one("quiet")));
+    tokio::join!(loud, quiet);
+    let order = order.into_inner().unwrap();
+    let last = order.iter().rposition(|name| *name == "quiet").unwrap();
+    assert!(last < 8, "{order:?}");
     stage.end().await;
 }
 
