@@ -133,7 +133,9 @@ fn allow(
     roles: &[Role],
 ) -> Result<Option<Reservation>, Error> {
     if let Some(model) = target.path().strip_prefix("/v1/models/") {
-        auth::check_model(caller, Some(model))?;
+        // Names often have a slash, which stands in a path like this.
+        let model = model.replace("%2F", "/").replace("%2f", "/");
+        auth::check_model(caller, Some(&model))?;
     }
     let Some(body) = body else { return Ok(None) };
     let mut shape = Shape::read(Api::Chat, body);

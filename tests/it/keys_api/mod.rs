@@ -147,7 +147,11 @@ async fn probes_need_no_key_and_the_fleet_needs_a_special_one() {
 
 #[tokio::test]
 async fn a_key_may_be_for_certain_models() {
-    let dir = keys(&[("sim-only", "models = [\"sim\"]"), ("other-only", "models = [\"other\"]")]);
+    let dir = keys(&[
+        ("sim-only", "models = [\"sim\"]"),
+        ("other-only", "models = [\"other\"]"),
+        ("slash", "models = [\"org/sim\"]"),
+    ]);
     let stage = Stage::set(script(&dir)).await;
     assert_eq!(stage.send(&ask("sim-only", &chat(1))).await.status, 200);
     let raw = stage.send(&ask("other-only", &chat(1))).await;
@@ -164,6 +168,9 @@ async fn a_key_may_be_for_certain_models() {
         list["data"].as_array().unwrap().len()
     };
     assert_eq!((listed("sim-only").await, listed("other-only").await), (1, 0));
+    let slash = |name: &str| get(&format!("/v1/models/{name}"), "sk-of-slash");
+    assert_eq!(stage.send(&slash("org%2Fother")).await.header("x-pd-error"), Some("model_not_found"));
+    assert_eq!(stage.send(&slash("org%2Fsim")).await.header("x-pd-error"), None, "passed to an engine");
     stage.end().await;
 }
 
