@@ -2,8 +2,9 @@
 //!
 //! Each flow has an account of the tokens that it was served, divided by its weight, and the flow with the smallest account
 //! is next. A request is charged an estimate when it is let in, and the rest when it is over, so long answers count as
-//! what they are. A flow that did not wait for a while starts at the account of those who do: service that nobody else
-//! wanted is not held against anybody, and none is saved up. (Virtual token counters: Sheng et al., "Fairness in Serving
+//! what they are. A flow that did not wait for a while starts at the account of those who do, less what is estimated in it:
+//! service that nobody else wanted is not held against anybody, none is saved up, and an estimate that was too high is no
+//! credit against those who came meanwhile. (Virtual token counters: Sheng et al., "Fairness in Serving
 //! Large Language Models", OSDI 2024.)
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -64,7 +65,7 @@ pub(super) struct Line<T> {
     inside: usize,
     waiting: usize,
     tickets: u64,
-    /// The largest account of a flow whose request was let in, then.
+    /// The largest account, estimates left out, of a flow when a request of it was let in.
     clock: u64,
     flows: HashMap<Arc<str>, Flow<T>>,
     /// Flows that wait, by their accounts.
@@ -74,6 +75,8 @@ pub(super) struct Line<T> {
 #[derive(Debug)]
 struct Flow<T> {
     account: u64,
+    /// What in the account is estimated: of those who are inside.
+    estimated: u64,
     weight: u64,
     inside: usize,
     /// By ticket, with what each is charged.
@@ -100,7 +103,8 @@ impl<T> Line<T> {
     pub(super) fn enter(&mut self, terms: &Terms, teller: impl FnOnce() -> T) -> Entered {
         let free = self.inside < self.places && self.waiting == 0;
         let (full, clock) = (self.waiting >= self.length, self.clock);
-        let least = self.ready.first().map_or(clock, |(account, _)| *account);
+        let first = self.ready.first().and_then(|(_, who)| self.flows.get(who));
+        let least = first.map_or(clock, Flow::settled);
         let flow = self.flows.entry(terms.flow.clone()).or_insert_with(Flow::new);
         flow.weight = terms.weight.max(1);
         let refused = if terms.inside.is_some_and(|most| flow.inside + flow.waiting.len() >= most) {
@@ -121,7 +125,7 @@ impl<T> Line<T> {
         }
         if free {
             self.inside += 1;
-            self.clock = clock.max(flow.account);
+            self.clock = clock.max(flow.settled());
             flow.inside += 1;
             flow.charge(terms.cost_tokens);
             return Entered::In;
@@ -148,14 +152,13 @@ impl<T> Line<T> {
         self.forget(who);
     }
 
-    /// Somebody who was inside is done. It took `more` tokens than it was charged, which are charged now, or `less`.
-    pub(super) fn leave(&mut self, who: &Arc<str>, more: u64, less: u64) {
+    /// Somebody who was inside is done. It was charged so many tokens and took so many.
+    pub(super) fn leave(&mut self, who: &Arc<str>, charged_tokens: u64, took_tokens: u64) {
         let Some(flow) = self.flows.get_mut(who) else { return };
         self.inside = self.inside.saturating_sub(1);
         flow.inside = flow.inside.saturating_sub(1);
         let waits = self.ready.remove(&(flow.account, who.clone()));
-        flow.charge(more);
-        flow.account = flow.account.saturating_sub(less.saturating_mul(SCALE) / flow.weight);
+        flow.settle(charged_tokens, took_tokens);
         if waits {
             self.ready.insert((flow.account, who.clone()));
         }
@@ -167,10 +170,10 @@ impl<T> Line<T> {
         if self.inside >= self.places {
             return None;
         }
-        let (account, who) = self.ready.pop_first()?;
+        let (_, who) = self.ready.pop_first()?;
         let flow = self.flows.get_mut(&who)?;
         let (_, (cost, teller)) = flow.waiting.pop_first()?;
-        self.clock = self.clock.max(account);
+        self.clock = self.clock.max(flow.settled());
         self.waiting -= 1;
         self.inside += 1;
         flow.inside += 1;
@@ -195,11 +198,28 @@ impl<T> Line<T> {
 
 impl<T> Flow<T> {
     fn new() -> Flow<T> {
-        Flow { account: 0, weight: 1, inside: 0, waiting: BTreeMap::new() }
+        Flow { account: 0, estimated: 0, weight: 1, inside: 0, waiting: BTreeMap::new() }
+    }
+
+    /// The account without what is only estimated.
+    fn settled(&self) -> u64 {
+        self.account.saturating_sub(self.estimated)
     }
 
     fn charge(&mut self, tokens: u64) {
-        self.account = self.account.saturating_add(tokens.saturating_mul(SCALE) / self.weight);
+        let cost = self.cost(tokens);
+        self.account = self.account.saturating_add(cost);
+        self.estimated = self.estimated.saturating_add(cost);
+    }
+
+    fn settle(&mut self, charged_tokens: u64, took_tokens: u64) {
+        let charged = self.cost(charged_tokens);
+        self.estimated = self.estimated.saturating_sub(charged);
+        self.account = self.account.saturating_sub(charged).saturating_add(self.cost(took_tokens));
+    }
+
+    fn cost(&self, tokens: u64) -> u64 {
+        tokens.saturating_mul(SCALE) / self.weight
     }
 }
 

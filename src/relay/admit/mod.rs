@@ -176,8 +176,7 @@ impl Drop for Waiting {
 impl Drop for Pass {
     fn drop(&mut self) {
         let took = self.took.unwrap_or(self.charged);
-        let (more, less) = (took.saturating_sub(self.charged), self.charged.saturating_sub(took));
-        self.gate.lock().leave(&self.flow, more, less);
+        self.gate.lock().leave(&self.flow, self.charged, took);
         self.gate.meters.inflight.decrement(1.0);
         self.gate.pump();
     }

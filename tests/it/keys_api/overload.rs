@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 
 use futures_util::future::join_all;
+use pd_proxy::obs::names;
 use pd_proxy::sim::EngineSpec;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -11,7 +12,7 @@ use tokio::net::TcpStream;
 use super::{CHAT, ask, chat, code, keys, script as keyed};
 use crate::common::client::post;
 use crate::common::stage::{Script, Stage, slow};
-use crate::surface::until;
+use crate::surface::{samples, until};
 
 /// A chat of about so many tokens.
 fn long(word: &str, tokens: usize) -> Value {
@@ -64,9 +65,20 @@ async fn a_key_that_floods_keeps_no_other_waiting() {
         assert_eq!(raw.status, 200, "{}", raw.text());
         order.lock().unwrap().push(name);
     };
+    // Holds the only place until all others stand in line.
+    let mut body = chat(2_000);
+    body["stream"] = true.into();
+    let mut first = TcpStream::connect(stage.gateway).await.unwrap();
+    first.write_all(&ask("loud", &body)).await.unwrap();
+    first.read_exact(&mut [0; 16]).await.unwrap();
     let loud = join_all((0..12).map(|_| one("loud")));
     let quiet = join_all((0..2).map(|_| one("quiet")));
-    tokio::join!(loud, quiet);
+    let begin = async {
+        let queued = async || samples(&stage.get("/metrics").await.text())[names::QUEUED] >= 14.0;
+        until("all stand in line", queued).await;
+        drop(first);
+    };
+    tokio::join!(loud, quiet, begin);
     let order = order.into_inner().unwrap();
     let last = order.iter().rposition(|name| *name == "quiet").unwrap();
     assert!(last < 8, "{order:?}");

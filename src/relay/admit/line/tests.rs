@@ -25,8 +25,7 @@ fn served(
                 assert!(matches!(line.enter(&terms(flow, *weight, COST), || ()), Entered::Waits(_)));
             }
         }
-        let took = took(&inside);
-        line.leave(&inside, took.saturating_sub(COST), COST.saturating_sub(took));
+        line.leave(&inside, COST, took(&inside));
         (inside, _, ()) = line.next().unwrap();
         *count.entry(inside.to_string()).or_default() += 1;
     }
@@ -59,7 +58,7 @@ fn service_that_nobody_else_wanted_is_not_held_against_anybody() {
     let mut line: Line<()> = Line::new(1, 100);
     for _ in 0..1_000 {
         assert_eq!(line.enter(&terms("busy", 1, 100), || ()), Entered::In);
-        line.leave(&"busy".into(), 0, 0);
+        line.leave(&"busy".into(), 100, 100);
     }
     line.enter(&terms("busy", 1, 100), || ());
     for _ in 0..5 {
@@ -69,12 +68,32 @@ fn service_that_nobody_else_wanted_is_not_held_against_anybody() {
     let mut order = String::new();
     let mut inside: Arc<str> = "busy".into();
     for _ in 0..10 {
-        line.leave(&inside, 0, 0);
+        line.leave(&inside, 100, 100);
         (inside, _, ()) = line.next().unwrap();
         order.push(char::from(inside.as_bytes()[0]));
     }
     let busy = order[..6].chars().filter(|it| *it == 'b').count();
     assert!((2..=4).contains(&busy), "in turn from the start: {order}");
+}
+
+/// A flow that was charged far too much, and gets it back when somebody else has come meanwhile.
+#[test]
+fn an_estimate_that_was_too_high_is_no_credit() {
+    let mut line: Line<()> = Line::new(8, 100);
+    for _ in 0..8 {
+        assert_eq!(line.enter(&terms("loud", 1, 100_000), || ()), Entered::In);
+    }
+    for flow in ["loud", "quiet"].repeat(9) {
+        assert!(matches!(line.enter(&terms(flow, 1, 100), || ()), Entered::Waits(_)));
+    }
+    let mut order = String::new();
+    for _ in 0..8 {
+        line.leave(&"loud".into(), 100_000, 10);
+        let (who, cost, ()) = line.next().unwrap();
+        assert_eq!(cost, 100);
+        order.push(char::from(who.as_bytes()[0]));
+    }
+    assert!(order.matches('q').count() >= 4, "{order}");
 }
 
 #[test]
@@ -93,7 +112,7 @@ fn a_flow_has_its_share_of_the_line_and_its_number_inside() {
     let mut line: Line<()> = Line::new(9, 9);
     assert_eq!(line.enter(&single, || ()), Entered::In);
     assert_eq!(line.enter(&single, || ()), Entered::Refused(Full::Inside));
-    line.leave(&"d".into(), 0, 0);
+    line.leave(&"d".into(), 1, 1);
     assert_eq!(line.enter(&single, || ()), Entered::In);
 }
 
@@ -150,7 +169,7 @@ fn flows_are_forgotten() {
     for n in 0..20_000 {
         let terms = terms(&n.to_string(), 1, 1_000);
         assert_eq!(line.enter(&terms, || ()), Entered::In);
-        line.leave(&terms.flow, 0, 0);
+        line.leave(&terms.flow, 1_000, 1_000);
     }
     assert!(line.flows.len() <= IDLE_FLOWS, "{}", line.flows.len());
 }
