@@ -5,13 +5,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::HeaderValue;
+use http::{HeaderValue, StatusCode};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::admission;
+use crate::auth::Callers;
+use crate::auth::watch::{KeysError, Watch};
 use crate::config::{self, Config, Tokens};
 use crate::endpoint::Endpoint;
 use crate::fleet::{Fleet, FleetSettings, HostNames, Role};
@@ -74,6 +77,9 @@ pub enum StartError {
     /// A secret that can't be sent in a header.
     #[error("engine.api_key can't be sent in a header: it has a character that is not visible ASCII")]
     Key,
+    /// The file of clients' keys.
+    #[error(transparent)]
+    Keys(#[from] KeysError),
     /// The model's files.
     #[error(transparent)]
     Files(#[from] FilesError),
@@ -96,6 +102,7 @@ impl App {
     pub async fn build(config: &Config) -> Result<App, StartError> {
         let exposition = Exposition::install();
         let meters = Arc::new(Meters::new());
+        let keys = admission::keys(&config.auth, &meters)?;
         let fleet = fleet(config).await;
         let control = control(config)?;
         let edge = edge(config)?;
@@ -117,6 +124,7 @@ impl App {
             fleet,
             upstream: Upstream::new(ms(config.timeout.connect_ms)),
             settings: settings(config),
+            sides: admission::sides(&config.limit),
             meters: meters.clone(),
             releases,
             prompts: prompts.clone(),
@@ -133,10 +141,10 @@ impl App {
         if let Some(told) = told {
             tasks.spawn(Listeners::new(&config.events, relay.clone(), &told).run());
         }
-        let limit = &config.limit;
         let gateway = Arc::new(Gateway {
             relay: relay.clone(),
-            gate: Gate::new(limit.inflight, limit.queue, ms(limit.queue_ms), meters),
+            gate: Gate::new(admission::gate_limits(config), meters),
+            callers: keys.as_ref().map_or_else(|| Arc::new(Callers::open()), Watch::callers),
             exposition,
             control,
             edge,
@@ -146,6 +154,9 @@ impl App {
         });
         let bound = server::bind(config.server.bind_host(), config.server.port).await?;
         tasks.spawn(housekeeping(gateway.clone()));
+        if let Some(keys) = keys {
+            tasks.spawn(keys.run());
+        }
         tasks.spawn(relay.fleet.desk().clone().tick());
         if let Some(scraper) = scraper(config, &gateway) {
             tasks.spawn(scraper.run());
@@ -392,6 +403,7 @@ fn settings(config: &Config) -> Settings {
             wait: ms(config.route.bypass_wait_ms),
             without_prefiller: config.route.bypass_without_prefiller,
         },
+        ttft_objective: ms(config.route.ttft_slo_ms),
         attempts: retry.attempts,
         delay: Duration::from_secs_f64(retry.delay_ms / 1e3),
         // A long first pause that somebody asks for is not cut by a shorter default.
@@ -432,6 +444,8 @@ fn edge(config: &Config) -> Result<Edge, StartError> {
         json_depth: limit.json_depth,
         json_members: limit.json_members,
         model: fleet.model.clone(),
+        overload_status: StatusCode::from_u16(limit.overload_status)
+            .unwrap_or(StatusCode::SERVICE_UNAVAILABLE),
         engine_authorization: config.engine.api_key.as_ref().map(bearer).transpose()?,
         admin_key: config.server.admin_key.as_ref().map(|k| k.expose().to_owned()),
     })

@@ -9,7 +9,11 @@ pub mod codec;
 pub mod kvhash;
 
 #[cfg(feature = "gateway")]
+pub mod admission;
+#[cfg(feature = "gateway")]
 pub mod app;
+#[cfg(feature = "gateway")]
+pub mod auth;
 #[cfg(feature = "gateway")]
 pub mod cli;
 #[cfg(feature = "gateway")]

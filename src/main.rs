@@ -3,10 +3,11 @@
 use std::process::ExitCode;
 
 use pd_proxy::app::{self, App, Signals};
-use pd_proxy::cli::{self, CheckArgs, Command, KeysArgs, ReplayArgs, ServeArgs};
+use pd_proxy::auth::entry::{self as api_key, ApiKeyError};
+use pd_proxy::cli::{self, ApiKeyCommand, CheckArgs, Command, KeysArgs, ReplayArgs, ServeArgs};
 use pd_proxy::config::{self, Config, LogFormat, PoolKind, report};
 use pd_proxy::obs::log;
-use pd_proxy::{inspect, keys};
+use pd_proxy::{admission, inspect, keys};
 use tokio::runtime::{Builder, Runtime};
 
 /// A command that was not carried out, or found something wrong: what to print and the exit code.
@@ -22,6 +23,7 @@ fn main() -> ExitCode {
         Ok(Command::Serve(args)) => serve(&args),
         Ok(Command::Check(args)) => check(&args),
         Ok(Command::Keys(args)) => keys(&args),
+        Ok(Command::ApiKey(command)) => new_entry(&command).map_err(named),
         Ok(Command::Replay(args)) => replay(&args),
         #[cfg(feature = "sim")]
         Ok(Command::Demo(args)) => pd_proxy::demo::run(&args).map_err(failure),
@@ -61,6 +63,7 @@ fn check(args: &CheckArgs) -> Result<(), Failure> {
     let loaded = Config::load(&args.serve, &config::process_env()).map_err(failure)?;
     print!("{}", report::render(&loaded));
     pd_proxy::profile::refuse_early(&loaded.config).map_err(named)?;
+    admission::check(&loaded.config.auth).map_err(named)?;
     if args.offline || loaded.config.pool.kind == PoolKind::Off {
         return Ok(());
     }
@@ -88,6 +91,25 @@ fn keys(args: &KeysArgs) -> Result<(), Failure> {
     let report = report.map_err(named)?;
     print!("{report}");
     if report.exact() { Ok(()) } else { Err(failure("the prompt's tokens can't be known here")) }
+}
+
+/// The entry goes to standard output, to be appended to the file; a new key to standard error, to be seen once.
+fn new_entry(command: &ApiKeyCommand) -> Result<(), ApiKeyError> {
+    let (entry, key) = match command {
+        ApiKeyCommand::New(args) => {
+            let key = api_key::random();
+            (api_key::entry(&args.name, &key)?, Some(key))
+        }
+        ApiKeyCommand::Hash(args) => {
+            let key = api_key::read(std::io::stdin().lock())?;
+            (api_key::entry(&args.name, &key)?, None)
+        }
+    };
+    print!("{entry}");
+    if let Some(key) = key {
+        eprintln!("the key, which is not kept anywhere: {key}");
+    }
+    Ok(())
 }
 
 fn replay(args: &ReplayArgs) -> Result<(), Failure> {

@@ -3,6 +3,7 @@
 //! `load` merges the sources, `validate` judges the result, `report` shows it. Every key is documented for
 //! operators in `config/pd-proxy.toml`; a test holds that file equal to these defaults.
 
+pub mod auth;
 pub mod error;
 pub mod events;
 pub mod load;
@@ -16,6 +17,7 @@ mod validate;
 pub mod values;
 
 pub use crate::endpoint::{Endpoint, HostError};
+pub use auth::Auth;
 pub use error::{ConfigError, ConfigErrors, Problem};
 pub use events::Events;
 pub use load::{Env, Loaded, Origin, Origins, process_env};
@@ -39,6 +41,8 @@ pub(crate) const SECRETS: [(&str, &str); 2] =
 pub struct Config {
     /// Where the gateway listens and how it runs.
     pub server: Server,
+    /// Who may ask.
+    pub auth: Auth,
     /// The engines it serves from.
     pub fleet: Fleet,
     /// What it must know about the engines.
@@ -173,6 +177,14 @@ pub struct Limit {
     pub queue: usize,
     /// How long a request may wait for a place, ms.
     pub queue_ms: u64,
+    /// The share of the places in line that the requests of one key may have, %; 1 to 100. Only where keys are asked for.
+    pub queue_key_percent: usize,
+    /// The status of what is refused for want of room: 503 or 429.
+    pub overload_status: u16,
+    /// Requests at or on their way to prefillers; 0 = no limit of its own.
+    pub prefill_inflight: usize,
+    /// Requests that are being answered by decoders or are to be; 0 = no limit of its own.
+    pub decode_inflight: usize,
     /// A prefiller's answer.
     pub prefill_reply_bytes: usize,
     /// A decoder's answer that is not streamed.
@@ -289,6 +301,10 @@ impl Default for Limit {
             inflight: 16_384,
             queue: 4_096,
             queue_ms: 30_000,
+            queue_key_percent: 50,
+            overload_status: 503,
+            prefill_inflight: 0,
+            decode_inflight: 0,
             prefill_reply_bytes: 64 << 20,
             answer_bytes: 64 << 20,
             frame_bytes: 1 << 20,

@@ -6,6 +6,9 @@ use super::{Config, PoolKind, Problem, Secret, Tokens};
 use crate::endpoint::{Endpoint, HostError, parse_host};
 use std::collections::BTreeSet;
 
+/// Between looks at the file of keys: often enough that a key that is taken back is soon gone.
+const MIN_RELOAD_MS: u64 = 100;
+const MAX_RELOAD_MS: u64 = 5_000;
 /// Longest time any `_ms` key may hold: a week. Keeps deadline arithmetic far from overflow.
 const MAX_MS: u64 = 7 * 24 * 3_600_000;
 /// Largest value of any `_bytes` key: 1 TiB.
@@ -79,11 +82,12 @@ impl Config {
     }
 
     fn bounds(&self) -> Vec<Bound> {
-        let Self { server, fleet, engine, retry, .. } = self;
+        let Self { server, auth, fleet, engine, retry, .. } = self;
         vec![
             ("server.port", u64::from(server.port), 0, u64::from(u16::MAX)),
             ("server.workers", wide(server.workers), 0, MAX_WORKERS),
             ("server.drain_ms", server.drain_ms, 0, MAX_MS),
+            ("auth.reload_ms", auth.reload_ms, MIN_RELOAD_MS, MAX_RELOAD_MS),
             ("fleet.prefill_ranks", u64::from(fleet.prefill_ranks), 1, MAX_RANKS),
             ("fleet.decode_ranks", u64::from(fleet.decode_ranks), 1, MAX_RANKS),
             ("fleet.probe_attempts", u64::from(fleet.probe_attempts), 1, MAX_ATTEMPTS),
@@ -128,6 +132,10 @@ impl Config {
             ("limit.inflight", wide(limit.inflight), 1, MAX_COUNT),
             ("limit.queue", wide(limit.queue), 0, MAX_COUNT),
             ("limit.queue_ms", limit.queue_ms, 1, MAX_MS),
+            ("limit.queue_key_percent", wide(limit.queue_key_percent), 1, 100),
+            ("limit.overload_status", u64::from(limit.overload_status), 429, 503),
+            ("limit.prefill_inflight", wide(limit.prefill_inflight), 0, MAX_COUNT),
+            ("limit.decode_inflight", wide(limit.decode_inflight), 0, MAX_COUNT),
             ("limit.prefill_reply_bytes", wide(limit.prefill_reply_bytes), 1, MAX_BYTES),
             ("limit.answer_bytes", wide(limit.answer_bytes), 1, MAX_BYTES),
             ("limit.frame_bytes", wide(limit.frame_bytes), 1, MAX_BYTES),
@@ -147,6 +155,7 @@ impl Config {
         vec![
             ("route.open_ms", route.open_ms, 1, MAX_MS),
             ("route.batch_tokens", route.batch_tokens, 0, MAX_COUNT),
+            ("route.ttft_slo_ms", route.ttft_slo_ms, 0, MAX_MS),
             ("route.scrape_ms", route.scrape_ms, 0, MAX_MS),
             ("route.bypass_tokens", route.bypass_tokens, 0, MAX_COUNT),
             ("route.bypass_wait_ms", route.bypass_wait_ms, 0, MAX_MS),
@@ -220,6 +229,7 @@ impl Config {
     fn texts(&self, invalid: &mut Vec<Invalid>) {
         let Self { prompt, hash, key, .. } = self;
         let texts = [
+            ("auth.keys_file", &self.auth.keys_file),
             ("prompt.model_path", &prompt.model_path),
             ("prompt.chat_template", &prompt.chat_template),
             ("prompt.template_kwargs", &prompt.template_kwargs),
@@ -238,6 +248,10 @@ impl Config {
             let (name, value, expected) = (String::from(key), value.clone(), expected.to_owned());
             (key, Problem::WrongType { key: name, value, expected })
         };
+        let status = self.limit.overload_status;
+        if (430..503).contains(&status) {
+            invalid.push(wrong("limit.overload_status", &status.to_string(), "503 or 429"));
+        }
         if let Some(text) = prompt.utc_offset.as_ref().filter(|text| offset_s(text).is_none()) {
             invalid.push(wrong("prompt.utc_offset", text, "an offset from UTC, as in +08:00"));
         }

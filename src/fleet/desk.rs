@@ -268,6 +268,16 @@ impl Desk {
         Some(backlogs.reduce(f64::min)? + state.board.line_s())
     }
 
+    /// Predicted seconds until a request that comes now would be begun, and seconds of its own, on the prefiller where its
+    /// first token would come soonest. None when there is no prefiller.
+    pub fn predict(&self, job: &Arc<Job>) -> Option<(Seconds, Seconds)> {
+        let line_s = self.lock().board.line_s();
+        let all = self.explain(job);
+        let each = all.iter().map(|(_, terms)| (terms.wait_s, terms.prefill_s + terms.restore_s));
+        let (wait_s, own_s) = each.min_by(|a, b| (a.0 + a.1).total_cmp(&(b.0 + b.1)))?;
+        Some((wait_s + line_s, own_s))
+    }
+
     /// How many wait.
     pub fn waiting(&self) -> usize {
         self.lock().board.waiting()

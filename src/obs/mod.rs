@@ -4,6 +4,7 @@
 //! only the end of a request knows are looked up once per request. Nothing is recorded per token.
 
 pub mod events;
+pub mod keys;
 pub mod log;
 pub mod names;
 
@@ -147,6 +148,7 @@ impl Meters {
         for verdict in ["same", "different", "untested", "unknown"] {
             counter!(names::PARITY, "verdict" => verdict).increment(0);
         }
+        keys::start();
         Meters {
             inflight: gauge!(names::INFLIGHT),
             queued: gauge!(names::QUEUED),

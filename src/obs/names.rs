@@ -76,11 +76,21 @@ pub const EVENTS_HELD_TOKENS: &str = "pd_proxy_events_held_tokens_total";
 pub const EVENTS_SECONDS: &str = "pd_proxy_events_lookup_seconds";
 /// Engines that may be chosen, by `role`.
 pub const INSTANCES: &str = "pd_proxy_instances";
+/// Requests by `key`, the name of whose key they came with, and `outcome`: ok, refused, failed, client_gone.
+pub const KEY_REQUESTS: &str = "pd_proxy_key_requests_total";
+/// Tokens by `key` and `kind`: prompt, output.
+pub const KEY_TOKENS: &str = "pd_proxy_key_tokens_total";
+/// Requests without a key that is known, by `reason`.
+pub const KEY_REFUSALS: &str = "pd_proxy_key_refusals_total";
+/// Readings of a changed file of keys, by `outcome`: loaded, broken.
+pub const KEY_READINGS: &str = "pd_proxy_key_file_readings_total";
+/// Requests that were turned away for want of room, by `reason`.
+pub const TURNED_AWAY: &str = "pd_proxy_turned_away_total";
 /// Always 1, with the version as label.
 pub const BUILD_INFO: &str = "pd_proxy_build_info";
 
 /// Every name, for tests.
-pub const ALL: [&str; 38] = [
+pub const ALL: [&str; 43] = [
     REQUESTS,
     INFLIGHT,
     QUEUED,
@@ -118,6 +128,11 @@ pub const ALL: [&str; 38] = [
     EVENTS_HELD_TOKENS,
     EVENTS_SECONDS,
     INSTANCES,
+    KEY_REQUESTS,
+    KEY_TOKENS,
+    KEY_REFUSALS,
+    KEY_READINGS,
+    TURNED_AWAY,
     BUILD_INFO,
 ];
 
@@ -195,6 +210,15 @@ pub(super) fn describe() {
     );
     describe_histogram!(POOL_SECONDS, Unit::Seconds, "Time that a request spent on the pool's answer");
     describe_counter!(POOL_UNASKED, "Prompts that the pool was not asked about, by reason");
+    describe_routing();
+    describe_events();
+    describe_keys();
+    describe_gauge!(INSTANCES, "Engines that may be chosen, by role");
+    describe_gauge!(BUILD_INFO, "Always 1; the version is a label");
+}
+
+/// How requests wait for prefillers, and what is predicted of them.
+fn describe_routing() {
     describe_gauge!(WAITING, "Requests that wait in the gateway for a prefiller");
     describe_histogram!(
         WAIT_SECONDS,
@@ -214,6 +238,10 @@ pub(super) fn describe() {
         "Seconds from a request's placing to its prefiller's answer, divided by those that were predicted"
     );
     describe_gauge!(BELIEVED, "1 while a source of predictions (names, history) steers, else 0");
+}
+
+/// What prefillers tell of their blocks.
+fn describe_events() {
     describe_gauge!(EVENTS_CONNECTED, "1 while a prefiller's KV events come in, else 0");
     describe_gauge!(
         EVENTS_COMPLETE,
@@ -227,6 +255,23 @@ pub(super) fn describe() {
     describe_counter!(EVENTS_LOOKUPS, "Prompts looked up in what events told, by outcome: hit, told, miss");
     describe_counter!(EVENTS_HELD_TOKENS, "Leading tokens of prompts that the best prefiller held");
     describe_histogram!(EVENTS_SECONDS, Unit::Seconds, "Time to look a prompt up in what events told");
-    describe_gauge!(INSTANCES, "Engines that may be chosen, by role");
-    describe_gauge!(BUILD_INFO, "Always 1; the version is a label");
+}
+
+/// What is counted by key, and who is turned away.
+fn describe_keys() {
+    describe_counter!(
+        KEY_REQUESTS,
+        "Requests by the name of their key and outcome: ok, refused, failed, client_gone"
+    );
+    describe_counter!(KEY_TOKENS, "Tokens by the name of their key and kind: prompt, output");
+    describe_counter!(
+        KEY_REFUSALS,
+        "Requests without a key that is known, by reason: missing, unknown, grant"
+    );
+    describe_counter!(KEY_READINGS, "Readings of a changed file of keys, by outcome: loaded, broken");
+    describe_counter!(
+        TURNED_AWAY,
+        "Requests turned away for want of room, by reason: queue_full, queue_share, queue_wait, key_inflight, \
+         key_tokens, slo, prefill_inflight, decode_inflight"
+    );
 }

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use http::StatusCode;
 
+use crate::auth::{ANYONE, Caller, Priority, Reservation};
 use crate::dialect::Api;
 use crate::dialect::usage::Usage;
 use crate::error::{Error, Kind};
@@ -12,6 +13,7 @@ use crate::fleet::{Choice, Instance, Role, Seat};
 use crate::obs::{Meters, Sample};
 use crate::relay::admit::Pass;
 use crate::relay::lookup::{Found, Teller};
+use crate::relay::places::Place;
 
 /// What HTTP servers log for a client that left (nginx's 499): nobody receives it.
 const CLIENT_GONE: u16 = 499;
@@ -24,6 +26,13 @@ const PACE_TOKENS: u64 = 8;
 pub struct Ledger {
     meters: Arc<Meters>,
     pass: Option<Pass>,
+    caller: Option<Arc<Caller>>,
+    /// What is set aside of its caller's tokens per minute.
+    reserved: Option<Reservation>,
+    /// The prompt's length, as estimated when it came.
+    prompt_estimate: u64,
+    prefill_place: Option<Place>,
+    decode_place: Option<Place>,
     api: Api,
     id: String,
     arrived: Instant,
@@ -66,6 +75,11 @@ impl Ledger {
         Ledger {
             meters,
             pass: None,
+            caller: None,
+            reserved: None,
+            prompt_estimate: 0,
+            prefill_place: None,
+            decode_place: None,
             api,
             id,
             arrived,
@@ -87,6 +101,41 @@ impl Ledger {
     /// The request was let in; its pass is given back when the account is settled.
     pub fn admitted(&mut self, pass: Pass) {
         self.pass = Some(pass);
+    }
+
+    /// Whose request it is.
+    pub fn called_by(&mut self, caller: Arc<Caller>) {
+        self.caller = Some(caller);
+    }
+
+    /// How much its turn counts.
+    pub fn priority(&self) -> Priority {
+        self.caller.as_ref().map(|caller| caller.grants.priority).unwrap_or_default()
+    }
+
+    /// So much is set aside for it, which is settled with the account.
+    pub fn reserved(&mut self, reserved: Option<Reservation>, prompt_estimate: u64) {
+        self.reserved = reserved;
+        self.prompt_estimate = prompt_estimate;
+    }
+
+    /// It has a place on a side, until the account is settled; or gives it up with None.
+    pub fn takes(&mut self, side: Role, place: Option<Place>) {
+        *match side {
+            Role::Prefill => &mut self.prefill_place,
+            Role::Decode => &mut self.decode_place,
+        } = place;
+    }
+
+    /// What its caller is charged, prompt and output: nothing where nothing was delivered, unless the client left.
+    fn took(&self) -> (u64, u64) {
+        let events = self.stream.map_or(0, |pace| pace.events);
+        let output = self.tokens().unwrap_or(events);
+        if output == 0 && !matches!(self.end.reason, "ok" | "client_gone") {
+            return (0, 0);
+        }
+        let begun = self.prefiller.is_some() || self.decoder.is_some();
+        (self.prompt.unwrap_or(if begun { self.prompt_estimate } else { 0 }), output)
     }
 
     /// Which API it is, where the path alone did not say.
@@ -237,10 +286,21 @@ impl Drop for Ledger {
         self.meters.request(self.api.name(), self.end.status, self.end.reason);
         self.meters.sample(self.api, sample);
         self.meters.tokens(self.prompt.unwrap_or(0), self.cached.unwrap_or(0), output);
+        let (prompt_taken, output_taken) = self.took();
+        if let Some(pass) = &mut self.pass {
+            pass.took(prompt_taken + output_taken);
+        }
+        if let Some(reserved) = self.reserved.take() {
+            reserved.settle(prompt_taken + output_taken, Instant::now());
+        }
+        let key = self.caller.as_ref().map_or(ANYONE, |caller| &caller.name);
+        let key_name = self.caller.as_ref().filter(|caller| &*caller.name != ANYONE).map(|it| &*it.name);
+        self.meters.of_key(key, (self.end.status, self.end.reason), prompt_taken, output_taken);
         let name = |i: &Option<Arc<Instance>>| i.as_ref().map(|i| i.endpoint().to_string());
         tracing::info!(
             id = %self.id,
             route = self.api.name(),
+            key_name,
             status = self.end.status,
             reason = self.end.reason,
             prefiller = name(&self.prefiller),
@@ -257,5 +317,51 @@ impl Drop for Ledger {
             total_ms = sample.total.as_secs_f64() * 1e3,
             "request"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::{Callers, Digest, Grants, file::Entry};
+
+    /// What is left of 1000 tokens per minute after a request for which 500 were set aside.
+    fn left(end: impl FnOnce(&mut Ledger)) -> u64 {
+        let grants = Grants { tokens_per_minute: Some(1_000), ..Grants::default() };
+        let entry = Entry { name: "a".into(), digest: Digest::of(b"k"), grants };
+        let caller = Callers::of(vec![entry]).of_key(b"k").unwrap();
+        let mut ledger = Ledger::open(Arc::default(), Api::Chat, "id".into(), Instant::now());
+        ledger.called_by(caller.clone());
+        ledger.reserved(caller.reserve(500, Instant::now()).unwrap(), 400);
+        end(&mut ledger);
+        drop(ledger);
+        caller.level(Instant::now()).unwrap().remaining
+    }
+
+    #[test]
+    fn a_request_costs_what_it_took_and_nothing_when_nothing_came_of_it() {
+        let usage = |prompt, output| Usage { prompt: Some(prompt), cached: None, output: Some(output) };
+        let ok = left(|ledger| {
+            ledger.prefilled(usage(300, 1));
+            ledger.decoded(usage(300, 50));
+            ledger.whole(StatusCode::OK);
+        });
+        assert!((650..=651).contains(&ok), "{ok}");
+        let refused = left(|ledger| {
+            ledger.prefilled(usage(300, 1));
+            ledger.refused(&Error::new(Kind::DecodeFailed, "no"), StatusCode::BAD_REQUEST);
+        });
+        assert_eq!(refused, 1_000, "a prefill that nobody had anything of");
+        assert_eq!(left(|ledger| ledger.whole(StatusCode::NOT_FOUND)), 1_000, "the engine refused it");
+        assert_eq!(left(|_| {}), 1_000, "the client left while it waited");
+    }
+
+    #[test]
+    fn who_leaves_during_the_prefill_pays_for_the_prompt() {
+        let fleet = crate::fleet::Fleet::new(crate::route::Policy::LeastWork);
+        fleet.add(Role::Prefill, crate::endpoint::Endpoint { host: "p".into(), port: 1 });
+        let seat = fleet.pick(Role::Prefill, crate::fleet::Need::default()).unwrap();
+        let left = left(|ledger| ledger.leg(&seat));
+        assert!((600..=601).contains(&left), "{left}");
     }
 }

@@ -19,8 +19,10 @@ mod job;
 mod legs;
 pub mod lookup;
 pub mod pause;
+pub mod places;
 pub mod release;
 pub mod settings;
+pub mod shed;
 pub mod skip;
 pub mod stories;
 mod stream;
@@ -46,6 +48,7 @@ use legs::{DecodeEnd, Failure, PrefillEnd};
 use lookup::Found;
 use release::{Duty, Releases, Unfinished};
 use settings::Settings;
+use shed::Sides;
 use smallvec::SmallVec;
 use stories::Stories;
 
@@ -58,6 +61,8 @@ pub struct Relay {
     pub upstream: Upstream,
     /// Limits and deadlines.
     pub settings: Settings,
+    /// How many requests each side may have.
+    pub sides: Sides,
     /// Metrics.
     pub meters: Arc<Meters>,
     /// Where hand-offs go that lost their request.
@@ -165,6 +170,7 @@ impl Relay {
 
     async fn both_legs(self: &Arc<Self>, ask: &Arc<Ask>, ledger: &mut Ledger) -> Result<DecodeEnd, Error> {
         let mut decode = Tries::new(self.settings.attempts);
+        self.take_place(Role::Decode, ledger)?;
         loop {
             // KV that nobody can fetch would be stranded.
             if self.fleet.serving(Role::Decode) == 0 {
@@ -177,7 +183,7 @@ impl Relay {
                     self.meters.bypassed(reason);
                     None
                 }
-                None => match self.prefill(ask, ledger).await? {
+                None => match self.prefill_in_time(ask, ledger).await? {
                     PrefillEnd::Done(duty) => {
                         self.compare(ask, ledger, duty.usage());
                         ledger.prefilled(duty.usage());
@@ -195,6 +201,22 @@ impl Relay {
             }
             self.back_off(Role::Decode, &failure, decode.made).await;
         }
+    }
+
+    /// The prefill leg, if it will be served in time and there is room for it.
+    async fn prefill_in_time(
+        self: &Arc<Self>,
+        ask: &Arc<Ask>,
+        ledger: &mut Ledger,
+    ) -> Result<PrefillEnd, Error> {
+        // One that was let in before is never turned away for being tried again.
+        if ledger.choice().is_none() {
+            self.in_time(ask, ledger)?;
+            self.take_place(Role::Prefill, ledger)?;
+        }
+        let ended = self.prefill(ask, ledger).await;
+        ledger.takes(Role::Prefill, None);
+        ended
     }
 
     /// The prefill leg, on as many prefillers as it takes.

@@ -9,6 +9,8 @@ use crate::relay::skip::Skip;
 pub struct Settings {
     /// When prefillers are left out.
     pub skip: Skip,
+    /// A request whose first token would come later is refused; zero = none is.
+    pub ttft_objective: Duration,
     /// Attempts per leg.
     pub attempts: u32,
     /// First pause between attempts; doubles each time, with jitter.

@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::fleet::{Instance, Role};
-use crate::server::{Gateway, reply};
+use crate::server::{Gateway, auth, reply};
 
 /// The process serves. Says nothing about engines: a supervisor that restarts us for a dead engine would make it worse.
 pub async fn alive() -> Response<Body> {
@@ -60,6 +60,7 @@ pub async fn metrics(State(gateway): State<Arc<Gateway>>) -> Response<Body> {
 
 /// The models, as the first engine that answers lists them: prefillers first, as in the reference.
 pub async fn models(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
+    let caller = auth::caller(&gateway, request.extensions());
     let authorization =
         gateway.edge.engine_authorization.as_ref().or(request.headers().get(header::AUTHORIZATION));
     let mut headers = HeaderMap::new();
@@ -79,7 +80,7 @@ pub async fn models(State(gateway): State<Arc<Gateway>>, request: Request) -> Re
         if answer.status() == StatusCode::OK
             && let Ok(body) = answer.bytes().await
         {
-            return reply::json(StatusCode::OK, body);
+            return reply::json(StatusCode::OK, auth::only_allowed(&caller, body));
         }
     }
     let error = crate::error::Error::new(crate::error::Kind::NoPrefiller, "no engine answers /v1/models");

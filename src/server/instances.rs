@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use http::{HeaderMap, Response, StatusCode, header};
+use http::{Extensions, HeaderMap, Response, StatusCode, header};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -16,10 +16,7 @@ use tokio::task::JoinSet;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Kind};
 use crate::fleet::Role;
-use crate::server::{Gateway, body, reply};
-
-/// Header of vLLM's `disagg_proxy_demo.py` for its admin key.
-const ADMIN_KEY: &str = "x-api-key";
+use crate::server::{Gateway, auth, body, reply};
 
 /// A change with its list of engines.
 const CHANGE_BYTES: usize = 64 << 10;
@@ -158,26 +155,25 @@ impl Gateway {
         }
         call.send().await.is_ok_and(|r| r.status().is_success())
     }
+}
 
-    fn admitted(&self, headers: &HeaderMap) -> bool {
-        let Some(key) = &self.edge.admin_key else {
-            return true;
-        };
-        headers.get(ADMIN_KEY).is_some_and(|given| same(given.as_bytes(), key.as_bytes()))
-    }
+/// Whether a request has `server.admin_key`; None where there is no such key.
+pub(super) fn has_admin_key(gateway: &Gateway, headers: &HeaderMap) -> Option<bool> {
+    let key = gateway.edge.admin_key.as_ref()?;
+    Some(headers.get(auth::API_KEY).is_some_and(|given| same(given.as_bytes(), key.as_bytes())))
 }
 
 /// What somebody hears who is not the administrator; None for who is.
-pub(super) fn refusal(gateway: &Gateway, headers: &HeaderMap) -> Option<Response<Body>> {
+pub(super) fn refusal(who: &Extensions) -> Option<Response<Body>> {
     let message = "this needs the admin key, in the header X-API-Key";
-    (!gateway.admitted(headers)).then(|| reply::error(&Error::new(Kind::InvalidApiKey, message)))
+    (!auth::administers(who)).then(|| reply::error(&Error::new(Kind::InvalidApiKey, message)))
 }
 
 /// The role and the endpoints of a change, or the answer that refuses it.
 async fn read(gateway: &Gateway, request: Request) -> Result<(Role, Vec<Endpoint>), Box<Response<Body>>> {
     let refuse = |e: &Error| Box::new(reply::error(e));
     let (head, body) = request.into_parts();
-    if let Some(refusal) = refusal(gateway, &head.headers) {
+    if let Some(refusal) = refusal(&head.extensions) {
         return Err(Box::new(refusal));
     }
     let body = body::read(&head.headers, body, CHANGE_BYTES, gateway.edge.body_time)

@@ -1,6 +1,7 @@
 //! The edge: sockets, routes, and everything that speaks HTTP to clients.
 
 pub mod admin;
+mod auth;
 mod body;
 mod explain;
 pub mod headers;
@@ -18,6 +19,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::auth::Callers;
 use crate::obs::Exposition;
 use crate::relay::Relay;
 use crate::relay::admit::Gate;
@@ -33,6 +35,8 @@ pub struct Gateway {
     pub relay: Arc<Relay>,
     /// Lets them in.
     pub gate: Gate,
+    /// Who may ask.
+    pub callers: Arc<Callers>,
     /// Renders `/metrics`.
     pub exposition: Exposition,
     /// For questions to engines that are not legs of a request: models, caches, probes.
@@ -80,6 +84,8 @@ pub struct Edge {
     pub model: Option<String>,
     /// `Authorization` towards the engines, in place of the client's.
     pub engine_authorization: Option<http::HeaderValue>,
+    /// What is refused for want of room has this status.
+    pub overload_status: http::StatusCode,
     /// Guards changes of the fleet.
     pub admin_key: Option<String>,
 }
@@ -87,3 +93,23 @@ pub struct Edge {
 /// When a request's head was read; put into its extensions at the edge.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrived(pub(crate) Instant);
+
+/// A name that a client made up is repeated up to this length.
+const NAME_CHARS: usize = 100;
+
+/// A name that a client made up, fit for an answer and for the log.
+fn printable(name: &str) -> String {
+    name.chars().take(NAME_CHARS).flat_map(char::escape_debug).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn made_up_names_can_not_write_lines_of_their_own() {
+        assert_eq!(printable("qwen-3"), "qwen-3");
+        assert_eq!(printable("x\nFAKE \u{1b}[1m"), "x\\nFAKE \\u{1b}[1m");
+        assert_eq!(printable(&"y".repeat(1 << 20)).len(), NAME_CHARS);
+    }
+}

@@ -15,10 +15,7 @@ use crate::error::{Error, Kind};
 use crate::relay::Refusal;
 use crate::relay::account::Ledger;
 use crate::relay::ask::Ask;
-use crate::server::{Arrived, Gateway, body, explain, headers, reply};
-
-/// A model name is repeated to the client up to this length.
-const NAME_CHARS: usize = 100;
+use crate::server::{Arrived, Gateway, auth, body, explain, headers, printable, reply};
 
 /// Which API a generating route speaks.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +39,9 @@ pub(super) async fn generate(
         Route::ByBody => Api::Completions,
     };
     let mut ledger = Ledger::open(gateway.relay.meters.clone(), api, id.clone(), arrived);
-    let explains = request.headers().contains_key(explain::ROUTE).then(|| request.headers().clone());
+    let caller = auth::caller(&gateway, request.extensions());
+    ledger.called_by(caller.clone());
+    let explains = request.headers().contains_key(explain::ROUTE) && auth::administers(request.extensions());
     let ended = match prepare(&gateway, route, request, &mut ledger).await {
         Ok(ask) => gateway.relay.drive(ask, ledger).await,
         Err(error) => Err(Box::new(Refusal { error, ledger })),
@@ -50,12 +49,13 @@ pub(super) async fn generate(
     let mut response = match ended {
         Ok(answer) => answer.map(Body::new),
         Err(mut refusal) => {
-            let response = reply::error(&refusal.error);
+            let response = reply::error_under(gateway.edge.overload_status, &refusal.error);
             refusal.ledger.refused(&refusal.error, response.status());
             response
         }
     };
-    if let Some(value) = explains.and_then(|asked| explain::header(&gateway, &asked, &id)) {
+    auth::tell_limits(&caller, response.headers_mut());
+    if let Some(value) = explains.then(|| explain::header(&gateway, &id)).flatten() {
         response.headers_mut().insert(explain::ROUTE, value);
     }
     if let Ok(id) = HeaderValue::from_str(&id) {
@@ -74,7 +74,9 @@ async fn prepare(
     let edge = &gateway.edge;
     let (arrived, target) = (arrived(&request), target(&request));
     let (head, body) = request.into_parts();
-    ledger.admitted(gateway.gate.enter().await?);
+    let caller = auth::caller(gateway, &head.extensions);
+    auth::check_budget(gateway, &caller)?;
+    ledger.admitted(gateway.gate.enter(&caller, auth::announced(&head.headers)).await?);
     let body = body::read(&head.headers, body, edge.body_bytes, edge.body_time).await?;
     let body = gateway.scan(body)?;
     let api = match route {
@@ -85,6 +87,8 @@ async fn prepare(
     ledger.is_about(api);
     let shape = Shape::read(api, &body);
     gateway.check_model(&shape)?;
+    auth::check_model(&caller, shape.model.as_deref())?;
+    ledger.reserved(auth::reserve(gateway, &caller, &shape)?, shape.prompt_tokens);
     let id = ledger.id().to_owned();
     let mut headers = headers::for_engine(&head.headers, &id, edge.engine_authorization.as_ref());
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -115,27 +119,10 @@ impl Gateway {
     }
 }
 
-/// A name that a client made up, fit for an answer and for the log.
-fn printable(name: &str) -> String {
-    name.chars().take(NAME_CHARS).flat_map(char::escape_debug).collect()
-}
-
 pub(super) fn arrived(request: &Request<Body>) -> Instant {
     request.extensions().get::<Arrived>().map_or_else(Instant::now, |a| a.0)
 }
 
 pub(super) fn target(request: &Request<Body>) -> PathAndQuery {
     request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn made_up_names_can_not_write_lines_of_their_own() {
-        assert_eq!(printable("qwen-3"), "qwen-3");
-        assert_eq!(printable("x\nFAKE \u{1b}[1m"), "x\\nFAKE \\u{1b}[1m");
-        assert_eq!(printable(&"y".repeat(1 << 20)).len(), NAME_CHARS);
-    }
 }

@@ -17,6 +17,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("obs", &["dialect"]),
     ("fleet", &["endpoint", "obs", "route"]),
     ("upstream", &["codec", "fleet"]),
+    ("auth", &["obs"]),
+    ("admission", &["auth", "config", "obs", "relay"]),
     ("intake", &["codec", "dialect", "endpoint", "flights", "kvhash", "prompt"]),
     ("pool", &["codec", "endpoint", "flights", "kvhash"]),
     ("pools", &["config", "endpoint", "kvhash", "pool", "profile"]),
@@ -34,11 +36,14 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "relay",
         &[
-            "codec", "dialect", "error", "fleet", "intake", "kvhash", "obs", "pool", "prompt", "route",
-            "upstream",
+            "auth", "codec", "dialect", "error", "fleet", "intake", "kvhash", "obs", "pool", "prompt",
+            "route", "upstream",
         ],
     ),
-    ("server", &["codec", "dialect", "endpoint", "error", "fleet", "obs", "relay", "route", "upstream"]),
+    (
+        "server",
+        &["auth", "codec", "dialect", "endpoint", "error", "fleet", "obs", "relay", "route", "upstream"],
+    ),
     ("config", &["cli", "endpoint"]),
     ("cli", &["config", "endpoint"]),
     ("sim", &["codec"]),
@@ -47,6 +52,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "app",
         &[
+            "admission",
+            "auth",
             "config",
             "endpoint",
             "fleet",

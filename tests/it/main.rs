@@ -14,6 +14,7 @@ mod honest;
 mod inspect;
 mod intake;
 mod keys;
+mod keys_api;
 mod layers;
 mod legs;
 mod pool_ems;
