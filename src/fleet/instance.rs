@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use http::uri::Authority;
 
 use crate::endpoint::Endpoint;
-use crate::fleet::health::Health;
+use crate::fleet::health::{Health, Rules};
 use crate::obs::LegMeter;
 use crate::route::{Candidate, DecodeCandidate, Standing};
 
@@ -76,7 +76,7 @@ impl Load {
 }
 
 impl Instance {
-    pub(super) fn new(id: InstanceId, role: Role, endpoint: Endpoint) -> Instance {
+    pub(super) fn new(id: InstanceId, role: Role, endpoint: Endpoint, rules: Rules) -> Instance {
         let label = endpoint.to_string();
         Instance {
             id,
@@ -85,7 +85,7 @@ impl Instance {
             meter: LegMeter::new(role.name(), &label),
             endpoint,
             load: Load::default(),
-            health: Health::default(),
+            health: Health::new(rules),
             draining: AtomicBool::new(false),
             kv_capacity_tokens: AtomicU64::new(0),
             foreign_requests: AtomicU32::new(0),
@@ -118,7 +118,7 @@ impl Instance {
         &self.load
     }
 
-    /// Whether it failed a moment ago.
+    /// Whether it works, as far as is known.
     pub fn health(&self) -> &Health {
         &self.health
     }
@@ -149,17 +149,14 @@ impl Instance {
         self.foreign_tokens.store(foreign_tokens as u64, Ordering::Relaxed);
     }
 
-    pub(super) fn standing(&self, now_ms: u64, tried: bool) -> Standing {
-        if tried {
-            Standing::Tried
-        } else if self.health.resting(now_ms) {
-            Standing::Resting
-        } else {
-            Standing::Good
-        }
+    /// How willingly a request is given to it. `dice` is a random number of that request.
+    pub(super) fn standing(&self, now_ms: u64, dice: u64, tried: bool) -> Standing {
+        // Instances are independent: for each the same dice fall differently.
+        let dice = dice.wrapping_add(self.id.0).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        if tried { Standing::Tried } else { self.health.standing(now_ms, dice) }
     }
 
-    pub(super) fn candidate(&self, now_ms: u64, tried: bool) -> Candidate {
+    pub(super) fn candidate(&self, standing: Standing) -> Candidate {
         Candidate {
             work_tokens: self.load.work_tokens(),
             held_tokens: self.load.held_tokens(),
@@ -167,17 +164,17 @@ impl Instance {
             hit_tokens: 0,
             held_blocks: 0,
             identity: self.identity(),
-            standing: self.standing(now_ms, tried),
+            standing,
         }
     }
 
-    pub(super) fn decode_candidate(&self, now_ms: u64, tried: bool) -> DecodeCandidate {
+    pub(super) fn decode_candidate(&self, standing: Standing) -> DecodeCandidate {
         DecodeCandidate {
             running: self.load.requests() + self.foreign_requests.load(Ordering::Relaxed),
             kv_tokens: self.load.work_tokens() + self.foreign_tokens.load(Ordering::Relaxed),
             kv_capacity_tokens: self.kv_capacity_tokens.load(Ordering::Relaxed),
             identity: self.identity(),
-            standing: self.standing(now_ms, tried),
+            standing,
         }
     }
 

@@ -72,13 +72,27 @@ pub const EVENTS_LOOKUPS: &str = "pd_proxy_events_lookups_total";
 pub const EVENTS_HELD_TOKENS: &str = "pd_proxy_events_held_tokens_total";
 /// Time of such a look-up.
 pub const EVENTS_SECONDS: &str = "pd_proxy_events_lookup_seconds";
+/// 0 while an instance takes its share, 1 while it is tried, 2 while it rests, by `leg` and `instance`.
+pub const BREAKER: &str = "pd_proxy_breaker_state";
+/// Rests that began, by `leg` and `instance`.
+pub const TRIPS: &str = "pd_proxy_breaker_trips_total";
+/// Probes by `leg`, `instance` and `outcome`: alive, dead, silent.
+pub const PROBES: &str = "pd_proxy_probes_total";
+/// Restarts of engines that were noticed, by `leg` and `instance`.
+pub const RESTARTS: &str = "pd_proxy_engine_restarts_total";
+/// Looks at a changed configuration, by `outcome`: applied, partial, refused.
+pub const RELOADS: &str = "pd_proxy_config_reloads_total";
+/// Keys whose new value waits for a restart of the gateway.
+pub const PENDING: &str = "pd_proxy_config_pending_keys";
+/// Looks for engines by `source` (file, dns) and `outcome`: same, changed, failed.
+pub const DISCOVERIES: &str = "pd_proxy_discovery_total";
 /// Engines that may be chosen, by `role`.
 pub const INSTANCES: &str = "pd_proxy_instances";
 /// Always 1, with the version as label.
 pub const BUILD_INFO: &str = "pd_proxy_build_info";
 
 /// Every name, for tests.
-pub const ALL: [&str; 37] = [
+pub const ALL: [&str; 44] = [
     REQUESTS,
     INFLIGHT,
     QUEUED,
@@ -114,6 +128,13 @@ pub const ALL: [&str; 37] = [
     EVENTS_LOOKUPS,
     EVENTS_HELD_TOKENS,
     EVENTS_SECONDS,
+    BREAKER,
+    TRIPS,
+    PROBES,
+    RESTARTS,
+    RELOADS,
+    PENDING,
+    DISCOVERIES,
     INSTANCES,
     BUILD_INFO,
 ];
@@ -217,6 +238,17 @@ pub(super) fn describe() {
     describe_counter!(EVENTS_LOOKUPS, "Prompts looked up in what events told, by outcome: hit, told, miss");
     describe_counter!(EVENTS_HELD_TOKENS, "Leading tokens of prompts that the best prefiller held");
     describe_histogram!(EVENTS_SECONDS, Unit::Seconds, "Time to look a prompt up in what events told");
+    describe_health();
     describe_gauge!(INSTANCES, "Engines that may be chosen, by role");
     describe_gauge!(BUILD_INFO, "Always 1; the version is a label");
+}
+
+fn describe_health() {
+    describe_gauge!(BREAKER, "0 while an instance takes its share, 1 while it is tried, 2 while it rests");
+    describe_counter!(TRIPS, "Rests of instances that began");
+    describe_counter!(PROBES, "Probes of instances, by outcome: alive, dead, silent");
+    describe_counter!(RESTARTS, "Restarts of engines that were noticed");
+    describe_counter!(RELOADS, "Looks at a changed configuration, by outcome: applied, partial, refused");
+    describe_gauge!(PENDING, "Keys of the configuration whose new value waits for a restart of the gateway");
+    describe_counter!(DISCOVERIES, "Looks for engines by source and outcome: same, changed, failed");
 }

@@ -108,10 +108,10 @@ pub(super) async fn remove(State(gateway): State<Arc<Gateway>>, request: Request
 }
 
 async fn keep_asking(gateway: Arc<Gateway>, role: Role, endpoint: Endpoint) {
-    for _ in 0..gateway.edge.probe_attempts {
+    for _ in 0..gateway.edge.now().probe_attempts {
         tokio::select! {
             () = gateway.stop.cancelled() => return,
-            () = tokio::time::sleep(gateway.edge.probe_interval) => {}
+            () = tokio::time::sleep(gateway.edge.now().probe_interval) => {}
         }
         if !gateway.waiting.knows(role, &endpoint) {
             return;
@@ -152,15 +152,17 @@ impl Waiting {
 
 impl Gateway {
     async fn answers(&self, endpoint: &Endpoint) -> bool {
-        let mut call = self.control.get(format!("http://{endpoint}/v1/models")).timeout(self.edge.probe_time);
-        if let Some(authorization) = &self.edge.engine_authorization {
+        let mut call =
+            self.control.get(format!("http://{endpoint}/v1/models")).timeout(self.edge.now().probe_time);
+        if let Some(authorization) = &self.edge.now().engine_authorization {
             call = call.header(header::AUTHORIZATION, authorization.clone());
         }
         call.send().await.is_ok_and(|r| r.status().is_success())
     }
 
     fn admitted(&self, headers: &HeaderMap) -> bool {
-        let Some(key) = &self.edge.admin_key else {
+        let edge = self.edge.now();
+        let Some(key) = &edge.admin_key else {
             return true;
         };
         headers.get(ADMIN_KEY).is_some_and(|given| same(given.as_bytes(), key.as_bytes()))
@@ -180,7 +182,7 @@ async fn read(gateway: &Gateway, request: Request) -> Result<(Role, Vec<Endpoint
     if let Some(refusal) = refusal(gateway, &head.headers) {
         return Err(Box::new(refusal));
     }
-    let body = body::read(&head.headers, body, CHANGE_BYTES, gateway.edge.body_time)
+    let body = body::read(&head.headers, body, CHANGE_BYTES, gateway.edge.now().body_time)
         .await
         .map_err(|e| refuse(&e))?;
     let change: Change = serde_json::from_slice(&body).map_err(|e| {

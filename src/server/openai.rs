@@ -71,7 +71,7 @@ async fn prepare(
     request: Request<Body>,
     ledger: &mut Ledger,
 ) -> Result<Ask, Error> {
-    let edge = &gateway.edge;
+    let edge = &gateway.edge.now();
     let (arrived, target) = (arrived(&request), target(&request));
     let (head, body) = request.into_parts();
     ledger.admitted(gateway.gate.enter().await?);
@@ -96,7 +96,7 @@ async fn prepare(
 impl Gateway {
     /// A body that may be edited and sent on.
     pub(super) fn scan(&self, body: Bytes) -> Result<Object, Error> {
-        let limits = ScanLimits { depth: self.edge.json_depth, members: self.edge.json_members };
+        let limits = ScanLimits { depth: self.edge.now().json_depth, members: self.edge.now().json_members };
         let body = Object::scan(body, limits)
             .map_err(|e| Error::new(Kind::InvalidJson, format!("the request body can't be used: {e}")))?;
         guard::check_arguments(&body).map_err(|e| Error::new(Kind::InvalidField, e.to_string()))?;
@@ -104,7 +104,7 @@ impl Gateway {
     }
 
     fn check_model(&self, shape: &Shape) -> Result<(), Error> {
-        match (&self.edge.model, &shape.model) {
+        match (&self.edge.now().model, &shape.model) {
             (Some(served), Some(asked)) if served != asked => Err(Error::new(
                 Kind::ModelNotFound,
                 format!("The model `{}` does not exist. This gateway serves `{served}`.", printable(asked)),

@@ -74,9 +74,9 @@ async fn serve(gateway: &Gateway, request: Request, roles: &[Role]) -> Response 
 }
 
 async fn run(gateway: &Gateway, request: Request, roles: &[Role], id: &str) -> Result<Response, Error> {
-    let edge = &gateway.edge;
+    let edge = &gateway.edge.now();
     let target = openai::target(&request);
-    let until = openai::arrived(&request) + gateway.relay.settings.total;
+    let until = openai::arrived(&request) + gateway.relay.settings.now().total;
     let (head, body) = request.into_parts();
     let pass = gateway.gate.enter().await?;
     let body = body::read(&head.headers, body, edge.body_bytes, edge.body_time).await?;
@@ -113,7 +113,7 @@ fn guarded(gateway: &Gateway, body: Bytes) -> Result<Parts, Error> {
 async fn try_role(gateway: &Gateway, role: Role, errand: &Errand) -> Result<(Answer, Seat), Failure> {
     let mut tried: Vec<InstanceId> = Vec::new();
     let mut last = Failure { error: Error::new(Kind::EngineFailed, "no engine is available"), again: true };
-    for _ in 0..gateway.relay.settings.attempts {
+    for _ in 0..gateway.relay.settings.now().attempts {
         let need = Need { tokens: errand.tokens, tried: &tried, random: pause::random(), session: None };
         let Some(seat) = gateway.relay.fleet.pick(role, need) else {
             break;

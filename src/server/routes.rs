@@ -85,8 +85,8 @@ fn generating(route: Route) -> MethodRouter<Arc<Gateway>, Infallible> {
 /// What every request passes: the limit on its head, and the net under our own bugs.
 async fn at_the_door(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Response<Body> {
     let (lines, bytes) = (request.headers().len(), headers::size_bytes(request.headers()));
-    if lines > gateway.edge.headers || bytes > gateway.edge.header_bytes {
-        let (max_lines, max_bytes) = (gateway.edge.headers, gateway.edge.header_bytes);
+    if lines > gateway.edge.now().headers || bytes > gateway.edge.now().header_bytes {
+        let (max_lines, max_bytes) = (gateway.edge.now().headers, gateway.edge.now().header_bytes);
         let message = format!(
             "the request has {lines} headers in {bytes} bytes; the limits are {max_lines} (limit.headers) and \
              {max_bytes} bytes (limit.header_bytes)"
