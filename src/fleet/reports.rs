@@ -115,3 +115,43 @@ impl Fleet {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoint::Endpoint;
+    use crate::fleet::Need;
+    use crate::route::Policy;
+
+    fn both_roles() -> Fleet {
+        let fleet = Fleet::new(Policy::LeastWork);
+        for role in [Role::Prefill, Role::Decode] {
+            for port in [1, 2] {
+                fleet.add(role, Endpoint { host: "e".into(), port });
+            }
+        }
+        fleet
+    }
+
+    #[test]
+    fn a_decoder_that_fails_says_nothing_of_the_prefiller_at_its_address() {
+        let fleet = both_roles();
+        let [prefiller, decoder] = [Role::Prefill, Role::Decode].map(|role| fleet.members(role)[0].clone());
+        fleet.report(&decoder, Outcome::Unreachable);
+        let state = |it: &Instance| it.health().state(fleet.now_ms());
+        assert_eq!((state(&decoder), state(&prefiller)), (State::Open, State::Closed));
+        let taken = (0..8).filter_map(|_| fleet.pick(Role::Decode, Need::default()));
+        assert!(taken.into_iter().all(|seat| seat.instance().id() != decoder.id()));
+    }
+
+    #[test]
+    fn a_process_that_changed_is_noticed_by_either_sign() {
+        let fleet = both_roles();
+        let prefiller = fleet.members(Role::Prefill)[0].clone();
+        assert!(!fleet.seen(&prefiller, Sign::Engine(1)));
+        fleet.report(&prefiller, Outcome::Unreachable);
+        assert!(fleet.seen(&prefiller, Sign::Engine(2)) && !fleet.seen(&prefiller, Sign::Engine(2)));
+        assert!(!fleet.seen(&prefiller, Sign::Start(Some(100.0))));
+        assert!(fleet.seen(&prefiller, Sign::Start(Some(200.0))));
+    }
+}

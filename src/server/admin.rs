@@ -38,7 +38,7 @@ pub async fn healthcheck(State(gateway): State<Arc<Gateway>>) -> Response<Body> 
     reply::json(StatusCode::OK, text.to_string())
 }
 
-/// `/status` of vLLM's `disagg_proxy_demo.py`.
+/// `/status` of vLLM's `disagg_proxy_demo.py`, and those that drain, which are not counted.
 pub async fn status(State(gateway): State<Arc<Gateway>>) -> Response<Body> {
     let (prefill, decode) = (gateway.names(Role::Prefill), gateway.names(Role::Decode));
     let text = json!({
@@ -46,6 +46,8 @@ pub async fn status(State(gateway): State<Arc<Gateway>>) -> Response<Body> {
         "decode_node_count": decode.len(),
         "prefill_nodes": prefill,
         "decode_nodes": decode,
+        "prefill_draining_nodes": gateway.draining(Role::Prefill),
+        "decode_draining_nodes": gateway.draining(Role::Decode),
     });
     reply::json(StatusCode::OK, text.to_string())
 }
@@ -139,6 +141,12 @@ impl Gateway {
     pub(super) fn names(&self, role: Role) -> Vec<String> {
         let members = self.relay.fleet.members(role);
         members.iter().filter(|i| !i.draining()).map(|i| i.endpoint().to_string()).collect()
+    }
+
+    /// `host:port` of those that leave `role` when their work is done.
+    fn draining(&self, role: Role) -> Vec<String> {
+        let members = self.relay.fleet.members(role);
+        members.iter().filter(|i| i.draining()).map(|i| i.endpoint().to_string()).collect()
     }
 
     /// Every member, prefillers first; an engine that is both is listed once.

@@ -6,6 +6,7 @@ mod explain;
 pub mod headers;
 mod instances;
 mod listen;
+mod members;
 mod openai;
 mod passthrough;
 pub mod reply;

@@ -15,7 +15,7 @@ use http::Response;
 use crate::dialect::Api;
 use crate::error::{Error, Kind};
 use crate::server::openai::Route;
-use crate::server::{Gateway, admin, explain, headers, instances, openai, passthrough, reply};
+use crate::server::{Gateway, admin, explain, headers, instances, members, openai, passthrough, reply};
 
 /// Answered by one engine alone, a prefiller first.
 const ONE_ENGINE: [&str; 18] = [
@@ -63,6 +63,7 @@ pub fn router(gateway: Arc<Gateway>) -> Router {
         .route("/metrics", get(admin::metrics))
         .route("/debug/route", post(explain::dry_run))
         .route("/debug/route/{id}", get(explain::of_request))
+        .route("/instances", get(members::list).delete(instances::remove))
         .route("/instances/add", post(instances::add))
         .route("/instances/remove", post(instances::remove));
     for path in ONE_ENGINE {
