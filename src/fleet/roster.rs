@@ -50,9 +50,11 @@ impl Roster {
                 change.gone.push(endpoint.clone());
             }
         }
-        for endpoint in now.difference(&before) {
-            self.held[at(role)].entry(endpoint.clone()).or_default().insert(owner);
-            change.came.push(endpoint.clone());
+        // In the order in which they are listed, which is that in which they are asked for models.
+        for endpoint in endpoints.iter().filter(|endpoint| !before.contains(endpoint)) {
+            if self.held[at(role)].entry(endpoint.clone()).or_default().insert(owner) {
+                change.came.push(endpoint.clone());
+            }
         }
         change
     }
@@ -88,5 +90,21 @@ fn at(role: Role) -> usize {
     match role {
         Role::Prefill => 0,
         Role::Decode => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_comes_stays_in_order_and_comes_once() {
+        let all: Vec<Endpoint> = ["b:1", "a:1", "b:1"].map(|text| Endpoint::parse(text).unwrap()).into();
+        let mut roster = Roster::default();
+        let change = roster.want(Owner::File, Role::Decode, &all);
+        assert_eq!(change, Change { came: all[..2].to_vec(), gone: vec![] });
+        assert_eq!(roster.want(Owner::Dns, Role::Decode, &all[..1]).gone, []);
+        assert_eq!(roster.want(Owner::File, Role::Decode, &[]).gone, all[1..2]);
+        assert_eq!(roster.want(Owner::Dns, Role::Decode, &[]).gone, all[..1]);
     }
 }
