@@ -58,6 +58,8 @@ pub(super) struct Lane {
     pub(super) health: LaneHealth,
     /// The booking that tries whether it is back, and until when it is waited for.
     trial: Option<(u64, Seconds)>,
+    /// It tells what it holds.
+    pub(super) tells: bool,
     booked: VecDeque<Booked>,
     booked_s: Seconds,
     booked_tokens: u64,
@@ -108,6 +110,7 @@ impl Lane {
             draining: false,
             health: LaneHealth::default(),
             trial: None,
+            tells: false,
             booked: VecDeque::new(),
             booked_s: 0.0,
             booked_tokens: 0,
