@@ -18,7 +18,7 @@ use crate::intake::exchange::{authorized, exchange, url};
 use crate::relay::{Relay, pause};
 
 /// Between looks at whose turn it is.
-const LOOK: Duration = Duration::from_millis(100);
+const LOOK: Duration = Duration::from_millis(200);
 /// Those that rest are asked more often than others.
 const RESTING_EVERY: Duration = Duration::from_secs(1);
 /// Probes at once.

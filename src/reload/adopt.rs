@@ -17,7 +17,9 @@ pub struct Adopted {
 pub fn adopt(running: &Config, new: &Config) -> Adopted {
     let mut next = running.clone();
     let (fleet, timeout, limit, route) = (&new.fleet, &new.timeout, &new.limit, &new.route);
-    next.fleet = fleet.clone();
+    // Ranks are places that engines bring along when they come.
+    let (prefill_ranks, decode_ranks) = (running.fleet.prefill_ranks, running.fleet.decode_ranks);
+    next.fleet = crate::config::Fleet { prefill_ranks, decode_ranks, ..fleet.clone() };
     next.retry = new.retry.clone();
     next.log.level = new.log.level;
     next.server.admin_key = new.server.admin_key.clone();
@@ -58,6 +60,7 @@ mod tests {
     fn what_can_change_does_and_the_rest_is_named() {
         let (applied, pending) = keys(|config| {
             config.fleet.decode = vec!["d:1".to_owned()];
+            config.fleet.decode_ranks = 2;
             config.timeout.total_ms = 1;
             config.timeout.connect_ms = 1;
             config.server.port = 1;
@@ -65,7 +68,7 @@ mod tests {
             config.engine.api_key = Some(Secret::new("b"));
         });
         assert_eq!(applied, ["server.admin_key", "fleet.decode", "timeout.total_ms"]);
-        assert_eq!(pending, ["server.port", "engine.api_key", "timeout.connect_ms"]);
+        assert_eq!(pending, ["server.port", "fleet.decode_ranks", "engine.api_key", "timeout.connect_ms"]);
     }
 
     #[test]
