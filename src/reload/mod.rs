@@ -10,6 +10,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::fs::File;
+use tokio::io::AsyncReadExt;
 use tokio::signal::unix::Signal;
 
 use crate::config::{Config, ConfigErrors};
@@ -21,6 +23,9 @@ use adopt::{Adopted, adopt};
 
 /// Between looks at the files. They are looked at by content: a ConfigMap is a link to a link that is exchanged.
 const LOOK: Duration = Duration::from_secs(5);
+
+/// As much of a file is compared: more than a configuration may have, bytes.
+const FILE_BYTES: u64 = 2 << 20;
 
 /// Reads the configuration, as at the start.
 pub type Load = Arc<dyn Fn() -> Result<Config, ConfigErrors> + Send + Sync>;
@@ -117,11 +122,16 @@ async fn hangup(signal: &mut Option<Signal>) {
     }
 }
 
-/// Of the files' contents; one that can't be read counts as empty.
+/// Of the files' contents, as far as they are read at all; one that can't be read counts as empty.
 async fn fingerprint(files: &[PathBuf]) -> u64 {
     let mut hasher = DefaultHasher::new();
     for file in files {
-        tokio::fs::read(file).await.unwrap_or_default().hash(&mut hasher);
+        let mut content = Vec::new();
+        if let Ok(file) = File::open(file).await {
+            // What came before an error is compared; loading will say what is wrong.
+            let _ = file.take(FILE_BYTES).read_to_end(&mut content).await;
+        }
+        content.hash(&mut hasher);
     }
     hasher.finish()
 }

@@ -101,26 +101,20 @@ async fn when_all_rest_all_are_tried() {
 }
 
 #[tokio::test]
-async fn a_decoder_that_fails_says_nothing_of_the_prefiller_at_its_address() {
-    let mut script = Script { prefillers: 1, decoders: 1, ..Script::default() };
+async fn a_dead_decoder_says_nothing_of_the_prefiller_on_its_host() {
+    let mut script = Script { prefillers: 1, decoders: 2, ..Script::default() };
     script.config.health.probe_ms = 0;
     let stage = Stage::set(script).await;
-    let both = engine(Role::Both, super::anywhere()).await;
-    for kind in ["prefill", "decode"] {
-        let change = json!({"type": kind, "instances": both.addr().to_string()}).to_string();
-        assert_eq!(stage.post("/instances/add", &change).await.status, 200);
-    }
-    // The first role's engines leave: all prefills go to one that also decodes, and its decodes alone fail.
-    let leaves = json!({"type": "prefill", "instances": stage.prefillers[0].addr().to_string()}).to_string();
-    stage.post("/instances/remove", &leaves).await;
-    assert!(both.inject(Fault::always(What::CloseWithoutDone)));
-    let streamed = chat("x").replace("\"max_tokens\"", "\"stream\":true,\"max_tokens\"");
-    for _ in 0..4 {
-        stage.post(CHAT, &streamed).await;
-    }
-    assert_eq!(member(stage.gateway, "prefill", both.addr()).await["failures"], 0);
+    let (dead, prefiller) = (stage.decoders[0].addr(), stage.prefillers[0].addr());
+    stage.decoders[0].kill().await;
+    until("it rests", async || {
+        assert_eq!(stage.post(CHAT, &chat("x")).await.status, 200);
+        member(stage.gateway, "decode", dead).await["breaker"] != "closed"
+    })
+    .await;
+    let it = member(stage.gateway, "prefill", prefiller).await;
+    assert_eq!((&it["breaker"], &it["failures"], &it["rest_ms"]), (&json!("closed"), &json!(0), &json!(0)));
     stage.end().await;
-    both.stop().await;
 }
 
 #[tokio::test]
