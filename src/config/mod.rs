@@ -223,7 +223,10 @@ impl Config {
 
     /// The keys whose values differ from those of `other`, secrets included, in the order of the tree.
     pub fn differs(&self, other: &Config) -> Vec<String> {
-        let secrets = |config: &Config| [config.engine.api_key.clone(), config.server.admin_key.clone()];
+        // Their values are masked where others are compared. One for each, in their order.
+        let secrets = |config: &Config| -> [Option<Secret>; SECRETS.len()] {
+            [config.engine.api_key.clone(), config.server.admin_key.clone()]
+        };
         let changed: Vec<&str> = SECRETS
             .iter()
             .zip(secrets(self).into_iter().zip(secrets(other)))
