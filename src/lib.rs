@@ -23,6 +23,8 @@ pub mod demo;
 #[cfg(feature = "gateway")]
 pub mod dialect;
 #[cfg(feature = "gateway")]
+pub mod discovery;
+#[cfg(feature = "gateway")]
 pub mod endpoint;
 #[cfg(feature = "gateway")]
 pub mod error;
@@ -41,11 +43,15 @@ pub mod listeners;
 #[cfg(feature = "gateway")]
 pub mod listing;
 #[cfg(feature = "gateway")]
+pub mod live;
+#[cfg(feature = "gateway")]
 pub mod obs;
 #[cfg(feature = "gateway")]
 pub mod pool;
 #[cfg(feature = "gateway")]
 pub mod pools;
+#[cfg(feature = "gateway")]
+pub mod probes;
 #[cfg(feature = "gateway")]
 pub mod profile;
 #[cfg(feature = "gateway")]
@@ -54,6 +60,8 @@ pub mod prompt;
 pub mod proof;
 #[cfg(feature = "gateway")]
 pub mod relay;
+#[cfg(feature = "gateway")]
+pub mod reload;
 #[cfg(feature = "gateway")]
 pub mod replay;
 #[cfg(feature = "gateway")]
@@ -66,5 +74,7 @@ pub mod server;
 pub mod sim;
 #[cfg(feature = "gateway")]
 pub mod trial;
+#[cfg(feature = "gateway")]
+pub mod tuning;
 #[cfg(feature = "gateway")]
 pub mod upstream;

@@ -4,8 +4,10 @@
 //! operators in `config/pd-proxy.toml`; a test holds that file equal to these defaults.
 
 pub mod auth;
+pub mod discovery;
 pub mod error;
 pub mod events;
+pub mod health;
 pub mod load;
 pub mod model;
 pub mod pool;
@@ -18,8 +20,10 @@ pub mod values;
 
 pub use crate::endpoint::{Endpoint, HostError};
 pub use auth::Auth;
+pub use discovery::Discovery;
 pub use error::{ConfigError, ConfigErrors, Problem};
 pub use events::Events;
+pub use health::Health;
 pub use load::{Env, Loaded, Origin, Origins, process_env};
 pub use model::{Hash, Key, Prompt};
 pub use pool::Pool;
@@ -45,6 +49,10 @@ pub struct Config {
     pub auth: Auth,
     /// The engines it serves from.
     pub fleet: Fleet,
+    /// Where engines are looked for.
+    pub discovery: Discovery,
+    /// When an engine is left alone.
+    pub health: Health,
     /// What it must know about the engines.
     pub engine: Engine,
     /// How a place is chosen.
@@ -79,7 +87,9 @@ pub struct Server {
     pub port: u16,
     /// Runtime threads; 0 = one per core.
     pub workers: usize,
-    /// How long running requests may finish after a stop signal, ms.
+    /// How long new requests are still taken after a stop signal, while `/readyz` says no, ms.
+    pub lame_duck_ms: u64,
+    /// How long running requests may finish after that, ms.
     pub drain_ms: u64,
     /// Guards `/instances/*` by the header `X-API-Key`; also `ADMIN_API_KEY`. None = open.
     pub admin_key: Option<Secret>,
@@ -223,6 +233,28 @@ impl Config {
         endpoints(&self.fleet.prefill)
     }
 
+    /// The keys whose values differ from those of `other`, secrets included, in the order of the tree.
+    pub fn differs(&self, other: &Config) -> Vec<String> {
+        // Their values are masked where others are compared. One for each, in their order.
+        let secrets = |config: &Config| -> [Option<Secret>; SECRETS.len()] {
+            [config.engine.api_key.clone(), config.server.admin_key.clone()]
+        };
+        let changed: Vec<&str> = SECRETS
+            .iter()
+            .zip(secrets(self).into_iter().zip(secrets(other)))
+            .filter(|(_, (own, others))| {
+                own.as_ref().map(Secret::expose) != others.as_ref().map(Secret::expose)
+            })
+            .map(|((key, _), _)| *key)
+            .collect();
+        let own = schema::leaves(self);
+        let others = schema::leaves(other);
+        let pairs = own.into_iter().zip(others);
+        let differing =
+            pairs.filter(|((key, own), (_, others))| own != others || changed.contains(&key.as_str()));
+        differing.map(|((key, _), _)| key).collect()
+    }
+
     /// The decoders.
     pub fn decode_endpoints(&self) -> Vec<Endpoint> {
         endpoints(&self.fleet.decode)
@@ -243,7 +275,14 @@ impl Server {
 
 impl Default for Server {
     fn default() -> Self {
-        Self { host: "localhost".to_owned(), port: 8000, workers: 0, drain_ms: 30_000, admin_key: None }
+        Self {
+            host: "localhost".to_owned(),
+            port: 8000,
+            workers: 0,
+            lame_duck_ms: 0,
+            drain_ms: 30_000,
+            admin_key: None,
+        }
     }
 }
 

@@ -56,8 +56,13 @@ impl Config {
                 Problem::Host { key: "server.host", text: self.server.host.clone(), why },
             ));
         }
-        engines(("fleet.prefill", "--prefill"), &self.fleet.prefill, &mut invalid);
-        engines(("fleet.decode", "--decode"), &self.fleet.decode, &mut invalid);
+        let [prefill, decode] = self.discovery.looks_for().map(|looked_for| usize::from(!looked_for));
+        engines(("fleet.prefill", "--prefill"), prefill, &self.fleet.prefill, &mut invalid);
+        engines(("fleet.decode", "--decode"), decode, &self.fleet.decode, &mut invalid);
+        self.discovery.validate(&mut invalid);
+        if !self.health.probe_path.starts_with('/') {
+            invalid.push(("health.probe_path", Problem::NotAPath { text: self.health.probe_path.clone() }));
+        }
         if self.fleet.model.as_deref() == Some("") {
             invalid.push(("fleet.model", Problem::EmptyText { key: "fleet.model" }));
         }
@@ -78,7 +83,8 @@ impl Config {
     }
 
     fn all_bounds(&self) -> Vec<Bound> {
-        [self.bounds(), self.time_bounds(), self.limit_bounds(), self.model_bounds()].concat()
+        [self.bounds(), self.health_bounds(), self.time_bounds(), self.limit_bounds(), self.model_bounds()]
+            .concat()
     }
 
     fn bounds(&self) -> Vec<Bound> {
@@ -86,6 +92,7 @@ impl Config {
         vec![
             ("server.port", u64::from(server.port), 0, u64::from(u16::MAX)),
             ("server.workers", wide(server.workers), 0, MAX_WORKERS),
+            ("server.lame_duck_ms", server.lame_duck_ms, 0, MAX_MS),
             ("server.drain_ms", server.drain_ms, 0, MAX_MS),
             ("auth.reload_ms", auth.reload_ms, MIN_RELOAD_MS, MAX_RELOAD_MS),
             ("fleet.prefill_ranks", u64::from(fleet.prefill_ranks), 1, MAX_RANKS),
@@ -96,6 +103,22 @@ impl Config {
             ("engine.lease_ms", engine.lease_ms, 1, MAX_MS),
             ("engine.abandon_grace_ms", engine.abandon_grace_ms, 0, MAX_MS),
             ("retry.attempts", u64::from(retry.attempts), 1, MAX_ATTEMPTS),
+        ]
+    }
+
+    fn health_bounds(&self) -> Vec<Bound> {
+        let health = &self.health;
+        vec![
+            ("discovery.interval_ms", self.discovery.interval_ms, 100, MAX_MS),
+            ("health.failures", u64::from(health.failures), 1, MAX_ATTEMPTS),
+            ("health.failure_percent", u64::from(health.failure_percent), 1, 100),
+            ("health.rest_ms", health.rest_ms, 1, MAX_MS),
+            ("health.rest_max_ms", health.rest_max_ms, 1, MAX_MS),
+            ("health.slow_start_ms", health.slow_start_ms, 0, MAX_MS),
+            ("health.probe_ms", health.probe_ms, 0, MAX_MS),
+            ("health.probe_timeout_ms", health.probe_timeout_ms, 1, MAX_MS),
+            ("health.probe_failures", u64::from(health.probe_failures), 1, MAX_ATTEMPTS),
+            ("health.probe_successes", u64::from(health.probe_successes), 1, MAX_ATTEMPTS),
         ]
     }
 
@@ -286,8 +309,13 @@ impl Config {
     }
 }
 
-fn engines((key, flag): (&'static str, &'static str), entries: &[String], invalid: &mut Vec<Invalid>) {
-    if !(1..=MAX_ENGINES).contains(&entries.len()) {
+fn engines(
+    (key, flag): (&'static str, &'static str),
+    least: usize,
+    entries: &[String],
+    invalid: &mut Vec<Invalid>,
+) {
+    if !(least..=MAX_ENGINES).contains(&entries.len()) {
         return invalid.push((key, Problem::Engines { key, count: entries.len(), max: MAX_ENGINES, flag }));
     }
     let mut seen = BTreeSet::new();

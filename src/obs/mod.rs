@@ -4,6 +4,7 @@
 //! only the end of a request knows are looked up once per request. Nothing is recorded per token.
 
 pub mod events;
+mod health;
 pub mod keys;
 pub mod log;
 pub mod names;
@@ -29,6 +30,7 @@ pub struct LegMeter {
     leg: &'static str,
     instance: String,
     seconds: Histogram,
+    breaker: Gauge,
 }
 
 /// Handles for the gateway as a whole.
@@ -125,7 +127,9 @@ impl LegMeter {
     /// Handles for an instance that serves `leg`.
     pub fn new(leg: &'static str, instance: &str) -> LegMeter {
         let seconds = histogram!(names::LEG_SECONDS, "leg" => leg, "instance" => instance.to_owned());
-        LegMeter { leg, instance: instance.to_owned(), seconds }
+        health::begin(leg, instance);
+        let breaker = gauge!(names::BREAKER, "leg" => leg, "instance" => instance.to_owned());
+        LegMeter { leg, instance: instance.to_owned(), seconds, breaker }
     }
 
     /// A leg ended well after `took`.
@@ -149,6 +153,7 @@ impl Meters {
             counter!(names::PARITY, "verdict" => verdict).increment(0);
         }
         keys::start();
+        health::begin_fleet();
         Meters {
             inflight: gauge!(names::INFLIGHT),
             queued: gauge!(names::QUEUED),

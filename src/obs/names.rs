@@ -74,6 +74,20 @@ pub const EVENTS_LOOKUPS: &str = "pd_proxy_events_lookups_total";
 pub const EVENTS_HELD_TOKENS: &str = "pd_proxy_events_held_tokens_total";
 /// Time of such a look-up.
 pub const EVENTS_SECONDS: &str = "pd_proxy_events_lookup_seconds";
+/// 0 while an instance takes its share, 1 while it is tried, 2 while it rests, by `leg` and `instance`.
+pub const BREAKER: &str = "pd_proxy_breaker_state";
+/// Rests that began, by `leg` and `instance`.
+pub const TRIPS: &str = "pd_proxy_breaker_trips_total";
+/// Probes by `leg`, `instance` and `outcome`: alive, dead, silent.
+pub const PROBES: &str = "pd_proxy_probes_total";
+/// Restarts of engines that were noticed, by `leg` and `instance`.
+pub const RESTARTS: &str = "pd_proxy_engine_restarts_total";
+/// Looks at a changed configuration, by `outcome`: applied, partial, refused.
+pub const RELOADS: &str = "pd_proxy_config_reloads_total";
+/// Keys whose new value waits for a restart of the gateway.
+pub const PENDING: &str = "pd_proxy_config_pending_keys";
+/// Looks for engines by `source` (file, dns) and `outcome`: same, changed, failed.
+pub const DISCOVERIES: &str = "pd_proxy_discovery_total";
 /// Engines that may be chosen, by `role`.
 pub const INSTANCES: &str = "pd_proxy_instances";
 /// Requests by `key`, the name of whose key they came with, and `outcome`: ok, refused, failed, client_gone.
@@ -90,7 +104,7 @@ pub const TURNED_AWAY: &str = "pd_proxy_turned_away_total";
 pub const BUILD_INFO: &str = "pd_proxy_build_info";
 
 /// Every name, for tests.
-pub const ALL: [&str; 43] = [
+pub const ALL: [&str; 50] = [
     REQUESTS,
     INFLIGHT,
     QUEUED,
@@ -127,6 +141,13 @@ pub const ALL: [&str; 43] = [
     EVENTS_LOOKUPS,
     EVENTS_HELD_TOKENS,
     EVENTS_SECONDS,
+    BREAKER,
+    TRIPS,
+    PROBES,
+    RESTARTS,
+    RELOADS,
+    PENDING,
+    DISCOVERIES,
     INSTANCES,
     KEY_REQUESTS,
     KEY_TOKENS,
@@ -213,6 +234,7 @@ pub(super) fn describe() {
     describe_routing();
     describe_events();
     describe_keys();
+    describe_health();
     describe_gauge!(INSTANCES, "Engines that may be chosen, by role");
     describe_gauge!(BUILD_INFO, "Always 1; the version is a label");
 }
@@ -274,4 +296,14 @@ fn describe_keys() {
         "Requests turned away for want of room, by reason: queue_full, queue_share, queue_wait, key_inflight, \
          key_tokens, slo, prefill_inflight, decode_inflight"
     );
+}
+
+fn describe_health() {
+    describe_gauge!(BREAKER, "0 while an instance takes its share, 1 while it is tried, 2 while it rests");
+    describe_counter!(TRIPS, "Rests of instances that began");
+    describe_counter!(PROBES, "Probes of instances, by outcome: alive, dead, silent");
+    describe_counter!(RESTARTS, "Restarts of engines that were noticed");
+    describe_counter!(RELOADS, "Looks at a changed configuration, by outcome: applied, partial, refused");
+    describe_gauge!(PENDING, "Keys of the configuration whose new value waits for a restart of the gateway");
+    describe_counter!(DISCOVERIES, "Looks for engines by source and outcome: same, changed, failed");
 }

@@ -14,7 +14,7 @@ use crate::codec::json::{Edit, Object, ScanLimits};
 use crate::codec::sse::{self, Framer};
 use crate::dialect::{Api, kv_transfer, usage};
 use crate::error::{Error, Kind};
-use crate::fleet::{Outcome, Role, Seat};
+use crate::fleet::{Outcome, Role, Seat, Sign};
 use crate::relay::Relay;
 use crate::relay::account::Ledger;
 use crate::relay::answer::{Answer, AnswerBody, strip_hop_by_hop};
@@ -82,6 +82,15 @@ impl Failure {
         self.why == Why::Busy
     }
 
+    /// What it says about the instance.
+    fn outcome(&self) -> Outcome {
+        match self.why {
+            Why::Busy => Outcome::Busy,
+            Why::Connect => Outcome::Unreachable,
+            _ => Outcome::Failed,
+        }
+    }
+
     /// The metric label.
     pub(super) fn reason(&self) -> &'static str {
         match self.why {
@@ -140,9 +149,9 @@ impl Relay {
     ) -> Result<PrefillEnd, Failure> {
         let sent = Instant::now();
         let edit = kv_transfer::prefill_edit(ask.api, &ask.body);
-        let outcome = within(self.settings.prefill, &written, async {
+        let outcome = within(self.settings.now().prefill, &written, async {
             let response = self.exchange(&ask, &seat, &edit, &written).await?;
-            let response = whole(response, self.settings.prefill_reply_bytes).await?;
+            let response = whole(response, self.settings.now().prefill_reply_bytes).await?;
             if response.status().is_client_error() {
                 return Ok(Err(response));
             }
@@ -155,6 +164,9 @@ impl Relay {
             Err(refusal) => return Ok(PrefillEnd::Refused(refusal)),
         };
         seat.instance().meter().done(sent.elapsed());
+        if let Some(id) = reply.handoff.as_deref().and_then(kv_transfer::engine_id) {
+            self.fleet.seen(seat.instance(), Sign::Engine(id));
+        }
         seat.hold();
         Ok(PrefillEnd::Done(Box::new(Duty::new(ask, reply, seat, self.releases.clone()))))
     }
@@ -170,10 +182,11 @@ impl Relay {
         let sent = Instant::now();
         let written = Written::default();
         let edit = kv_transfer::decode_edit(duty.as_mut().and_then(|d| d.give(&written)));
-        let limit = if ask.shape.stream { self.settings.first_byte } else { self.settings.answer };
+        let limit =
+            if ask.shape.stream { self.settings.now().first_byte } else { self.settings.now().answer };
         let outcome = within(limit, &written, async {
             let response = self.exchange(ask, &seat, &edit, &written).await?;
-            begin(response, ask, &self.settings).await
+            begin(response, ask, &self.settings.now()).await
         })
         .await;
         if let Some(duty) = duty {
@@ -225,7 +238,7 @@ impl Relay {
             self.fleet.report(instance, Outcome::Served);
             return outcome;
         };
-        self.fleet.report(instance, if failure.busy() { Outcome::Busy } else { Outcome::Failed });
+        self.fleet.report(instance, failure.outcome());
         instance.meter().failed(failure.reason());
         tracing::warn!(
             id = %ask.id,

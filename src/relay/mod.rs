@@ -37,6 +37,7 @@ use crate::dialect::usage::Usage;
 use crate::error::{Error, Kind};
 use crate::fleet::{Fleet, InstanceId, Need, Placed, Role, Seat};
 use crate::intake::Prompts;
+use crate::live::Live;
 use crate::obs::Meters;
 use crate::prompt::{Exactness, Prompt};
 use crate::upstream::{Upstream, Written};
@@ -60,7 +61,7 @@ pub struct Relay {
     /// The client towards them.
     pub upstream: Upstream,
     /// Limits and deadlines.
-    pub settings: Settings,
+    pub settings: Live<Settings>,
     /// How many requests each side may have.
     pub sides: Sides,
     /// Metrics.
@@ -112,7 +113,7 @@ impl Relay {
     /// # Errors
     /// Ours only: an engine's own refusal (any 4xx) is an answer.
     pub async fn drive(self: &Arc<Self>, ask: Ask, mut ledger: Ledger) -> Result<Answer, Box<Refusal>> {
-        let deadline = (ask.arrived + self.settings.total).into();
+        let deadline = (ask.arrived + self.settings.now().total).into();
         let ended = match timeout_at(deadline, self.run(ask, &mut ledger)).await {
             Ok(ended) => ended,
             Err(_) => Err(Error::new(
@@ -121,7 +122,7 @@ impl Relay {
             )),
         };
         match ended {
-            Ok((end, ask)) => Ok(end.into_answer(&ask, ledger, &self.settings)),
+            Ok((end, ask)) => Ok(end.into_answer(&ask, ledger, &self.settings.now())),
             Err(error) => Err(Box::new(Refusal { error, ledger })),
         }
     }
@@ -169,7 +170,7 @@ impl Relay {
     }
 
     async fn both_legs(self: &Arc<Self>, ask: &Arc<Ask>, ledger: &mut Ledger) -> Result<DecodeEnd, Error> {
-        let mut decode = Tries::new(self.settings.attempts);
+        let mut decode = Tries::new(self.settings.now().attempts);
         self.take_place(Role::Decode, ledger)?;
         loop {
             // KV that nobody can fetch would be stranded.
@@ -177,7 +178,7 @@ impl Relay {
                 return Err(Error::new(Kind::NoDecoder, "no decoder is available"));
             }
             let must = ask.shape.bypass.map(Bypass::name);
-            let had_better = || self.settings.skip.reason(ask, &self.fleet).map(skip::Reason::name);
+            let had_better = || self.settings.now().skip.reason(ask, &self.fleet).map(skip::Reason::name);
             let duty = match must.or_else(had_better) {
                 Some(reason) => {
                     self.meters.bypassed(reason);
@@ -221,7 +222,7 @@ impl Relay {
 
     /// The prefill leg, on as many prefillers as it takes.
     async fn prefill(self: &Arc<Self>, ask: &Arc<Ask>, ledger: &mut Ledger) -> Result<PrefillEnd, Error> {
-        let mut tries = Tries::new(self.settings.attempts);
+        let mut tries = Tries::new(self.settings.now().attempts);
         loop {
             let Placed { seat, choice } = self.place(ask, &tries).await?;
             tries.start(&seat);
@@ -230,7 +231,7 @@ impl Relay {
             ledger.placed(choice);
             let written = Written::default();
             let leg = Box::pin(self.clone().prefill_once(ask.clone(), seat, written.clone()));
-            let grace = self.settings.abandon_grace;
+            let grace = self.settings.now().abandon_grace;
             let failure = match Unfinished::new(leg, written, grace, self.releases.clone()).await {
                 Ok(end) => return Ok(end),
                 Err(failure) => failure,
@@ -251,7 +252,7 @@ impl Relay {
         ledger: &mut Ledger,
     ) -> Result<Result<DecodeEnd, Failure>, Error> {
         loop {
-            if duty.as_ref().is_some_and(|d| d.stale(self.settings.lease)) {
+            if duty.as_ref().is_some_and(|d| d.stale(self.settings.now().lease)) {
                 tries.left -= 1;
                 return Ok(Err(Failure::stale()));
             }
@@ -305,7 +306,8 @@ impl Relay {
 
     async fn back_off(&self, role: Role, failure: &Failure, made: u32) {
         self.meters.retry(role.name(), failure.reason());
-        let pause = pause::jittered(self.settings.delay, self.settings.delay_max, made, pause::random());
+        let pause =
+            pause::jittered(self.settings.now().delay, self.settings.now().delay_max, made, pause::random());
         tokio::time::sleep(pause).await;
     }
 }

@@ -46,7 +46,7 @@ fn late_s(objective: Duration, priority: Priority, predicted: Predicted) -> Opti
 impl Relay {
     /// Refuses a request that would be served too late. `route.ttft_slo_ms` = 0 refuses none.
     pub(super) fn in_time(&self, ask: &Ask, ledger: &Ledger) -> Result<(), Error> {
-        let objective = self.settings.ttft_objective;
+        let objective = self.settings.now().ttft_objective;
         if objective.is_zero() {
             return Ok(());
         }

@@ -22,7 +22,7 @@ pub(super) const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const OPEN: [&str; 6] = ["/health", "/healthz", "/healthcheck", "/metrics", "/ping", "/readyz"];
 
 /// Change the fleet, or show its inside.
-const ADMIN: [&str; 4] = ["/debug/", "/instances/", "/reset_prefix_cache", "/status"];
+const ADMIN: [&str; 4] = ["/debug/", "/instances", "/reset_prefix_cache", "/status"];
 
 /// Who asks; in the extensions of every request that may go on.
 #[derive(Clone, Debug)]

@@ -103,7 +103,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 /// Serves until `gateway.stop` is cancelled, then lets open requests finish for at most `drain`. Returns how many
 /// connections were cut.
 pub async fn serve(bound: Bound, router: Router, gateway: Arc<Gateway>, drain: Duration) -> usize {
-    let places = Arc::new(Semaphore::new(gateway.edge.connections.min(Semaphore::MAX_PERMITS)));
+    let places = Arc::new(Semaphore::new(gateway.edge.now().connections.min(Semaphore::MAX_PERMITS)));
     let mut acceptors = JoinSet::new();
     for listener in bound.0 {
         let door = Door { gateway: gateway.clone(), router: router.clone(), places: places.clone() };
@@ -161,7 +161,7 @@ impl Door {
         _place: Option<OwnedSemaphorePermit>,
     ) {
         let _counted = Counted::new(self.gateway.relay.meters.connections.clone());
-        let edge = &self.gateway.edge;
+        let edge = &self.gateway.edge.now();
         let _ = socket.set_nodelay(true);
         let Ok(Some(version)) = tokio::time::timeout(edge.header_time, version(&socket)).await else {
             return;
@@ -179,7 +179,7 @@ impl Door {
     }
 
     fn http(&self, version: Version) -> auto::Builder<Tasks> {
-        let edge = &self.gateway.edge;
+        let edge = &self.gateway.edge.now();
         let mut http = auto::Builder::new(Tasks(self.gateway.tasks.clone()));
         http.http1()
             .timer(TokioTimer::new())

@@ -7,6 +7,7 @@ mod explain;
 pub mod headers;
 mod instances;
 mod listen;
+mod members;
 mod openai;
 mod passthrough;
 pub mod reply;
@@ -20,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::auth::Callers;
+use crate::live::Live;
 use crate::obs::Exposition;
 use crate::relay::Relay;
 use crate::relay::admit::Gate;
@@ -42,11 +44,13 @@ pub struct Gateway {
     /// For questions to engines that are not legs of a request: models, caches, probes.
     pub control: reqwest::Client,
     /// What clients may send and how long they may take.
-    pub edge: Edge,
+    pub edge: Live<Edge>,
     /// Engines that are to be added once they answer.
     pub waiting: Waiting,
     /// Background work that handlers start: probes of new instances.
     pub tasks: TaskTracker,
+    /// Cancelled when the gateway is to shut down soon: it still takes requests, and says that it should get none.
+    pub ending: CancellationToken,
     /// Ends when the gateway shuts down.
     pub stop: CancellationToken,
 }

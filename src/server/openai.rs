@@ -49,7 +49,7 @@ pub(super) async fn generate(
     let mut response = match ended {
         Ok(answer) => answer.map(Body::new),
         Err(mut refusal) => {
-            let response = reply::error_under(gateway.edge.overload_status, &refusal.error);
+            let response = reply::error_under(gateway.edge.now().overload_status, &refusal.error);
             refusal.ledger.refused(&refusal.error, response.status());
             response
         }
@@ -71,7 +71,7 @@ async fn prepare(
     request: Request<Body>,
     ledger: &mut Ledger,
 ) -> Result<Ask, Error> {
-    let edge = &gateway.edge;
+    let edge = &gateway.edge.now();
     let (arrived, target) = (arrived(&request), target(&request));
     let (head, body) = request.into_parts();
     let caller = auth::caller(gateway, &head.extensions);
@@ -100,7 +100,7 @@ async fn prepare(
 impl Gateway {
     /// A body that may be edited and sent on.
     pub(super) fn scan(&self, body: Bytes) -> Result<Object, Error> {
-        let limits = ScanLimits { depth: self.edge.json_depth, members: self.edge.json_members };
+        let limits = ScanLimits { depth: self.edge.now().json_depth, members: self.edge.now().json_members };
         let body = Object::scan(body, limits)
             .map_err(|e| Error::new(Kind::InvalidJson, format!("the request body can't be used: {e}")))?;
         guard::check_arguments(&body).map_err(|e| Error::new(Kind::InvalidField, e.to_string()))?;
@@ -108,7 +108,7 @@ impl Gateway {
     }
 
     fn check_model(&self, shape: &Shape) -> Result<(), Error> {
-        match (&self.edge.model, &shape.model) {
+        match (&self.edge.now().model, &shape.model) {
             (Some(served), Some(asked)) if served != asked => Err(Error::new(
                 Kind::ModelNotFound,
                 format!("The model `{}` does not exist. This gateway serves `{served}`.", printable(asked)),

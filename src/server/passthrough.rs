@@ -64,7 +64,7 @@ async fn serve(gateway: &Gateway, request: Request, roles: &[Role]) -> Response 
         }
         Err(e) => {
             tracing::warn!(id, route = ROUTE, reason = e.kind().code(), "{}", e.log_line());
-            (reply::error_under(gateway.edge.overload_status, &e), e.kind().code())
+            (reply::error_under(gateway.edge.now().overload_status, &e), e.kind().code())
         }
     };
     let status = response.status().as_u16();
@@ -80,9 +80,9 @@ async fn serve(gateway: &Gateway, request: Request, roles: &[Role]) -> Response 
 }
 
 async fn run(gateway: &Gateway, request: Request, roles: &[Role], id: &str) -> Result<Response, Error> {
-    let edge = &gateway.edge;
+    let edge = &gateway.edge.now();
     let target = openai::target(&request);
-    let until = openai::arrived(&request) + gateway.relay.settings.total;
+    let until = openai::arrived(&request) + gateway.relay.settings.now().total;
     let (head, body) = request.into_parts();
     let caller = auth::caller(gateway, &head.extensions);
     auth::check_budget(gateway, &caller)?;
@@ -150,7 +150,7 @@ fn allow(
 async fn try_role(gateway: &Gateway, role: Role, errand: &Errand) -> Result<(Answer, Seat), Failure> {
     let mut tried: Vec<InstanceId> = Vec::new();
     let mut last = Failure { error: Error::new(Kind::EngineFailed, "no engine is available"), again: true };
-    for _ in 0..gateway.relay.settings.attempts {
+    for _ in 0..gateway.relay.settings.now().attempts {
         let need = Need { tokens: errand.tokens, tried: &tried, random: pause::random(), session: None };
         let Some(seat) = gateway.relay.fleet.pick(role, need) else {
             break;

@@ -10,6 +10,7 @@ mod chat_golden;
 mod command;
 mod demo;
 mod dropin;
+mod health;
 mod honest;
 mod inspect;
 mod intake;

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::line::Waiting;
-use super::{Bind, Board, Booking, Commit, Sight, hit, look};
+use super::{Bind, Board, Booking, Commit, Sight, Ticket, hit, look};
 use crate::route::choose::{Asked, Candidate, Dice, Policy, Standing, choose};
 use crate::route::job::{LaneId, Seconds};
 use crate::route::lane::{Booked, Lane};
@@ -227,11 +227,15 @@ impl Board {
 fn standing(waiting: &Waiting, at: usize, lane: &Lane, now: Seconds) -> Standing {
     if waiting.tried.iter().any(|tried| usize::from(tried.0) == at) {
         Standing::Tried
-    } else if lane.resting_until_s > now || lane.is_overdue(now) {
-        Standing::Resting
     } else {
-        Standing::Good
+        lane.standing(now, dice(waiting.ticket, at))
     }
+}
+
+/// Between 0 and 1, evenly, and the same as long as a request waits.
+fn dice(ticket: Ticket, at: usize) -> f64 {
+    let mixed = xxhash_rust::xxh3::xxh3_64_with_seed(&ticket.0.to_le_bytes(), at as u64);
+    mixed as f64 / u64::MAX as f64
 }
 
 fn runners_up(mut all: Vec<Terms>, winner: usize) -> SmallVec<[Terms; 3]> {
