@@ -30,6 +30,8 @@ use crate::relay::pause;
 use crate::relay::release::Releases;
 use crate::relay::settings::Settings;
 use crate::relay::skip::Skip;
+use crate::relay::budget::Retries;
+use crate::relay::resume::Room;
 use crate::relay::stories::Stories;
 use crate::route::{Bind, BoardSettings, Policy};
 use crate::scrape::Scraper;
@@ -123,6 +125,8 @@ impl App {
             finder,
             affinity,
             stories: Stories::default(),
+            budget: Retries::new(config.retry.budget, config.retry.budget_floor_per_s),
+            room: Arc::new(Room::new(config.limit.resume_tokens)),
         });
         let mut tasks = JoinSet::new();
         if let Some(prompts) = prompts {
@@ -388,6 +392,7 @@ fn settings(config: &Config) -> Settings {
         delay: Duration::from_secs_f64(retry.delay_ms / 1e3),
         // A long first pause that somebody asks for is not cut by a shorter default.
         delay_max: Duration::from_secs_f64(retry.delay_max_ms.max(retry.delay_ms) / 1e3),
+        resume: retry.resume,
         lease: ms(config.engine.lease_ms),
         abandon_grace: ms(config.engine.abandon_grace_ms),
         prefill: ms(timeout.prefill_ms),

@@ -196,6 +196,16 @@ impl Meters {
         counter!(names::RETRIES, "leg" => leg, "reason" => reason).increment(1);
     }
 
+    /// A further attempt was not made: retries had taken their share of the traffic.
+    pub fn retry_denied(&self, leg: &'static str) {
+        counter!(names::RETRIES_DENIED, "leg" => leg).increment(1);
+    }
+
+    /// What became of a stream that broke. `reason` is one of a fixed set of words.
+    pub fn continuation(&self, outcome: &'static str, reason: &'static str) {
+        counter!(names::CONTINUATIONS, "outcome" => outcome, "reason" => reason).increment(1);
+    }
+
     /// What became of a hand-off.
     pub fn handoff(&self, outcome: Handoff) {
         let outcome = match outcome {

@@ -24,6 +24,10 @@ pub const LEG_SECONDS: &str = "pd_proxy_leg_duration_seconds";
 pub const LEG_FAILURES: &str = "pd_proxy_leg_failures_total";
 /// Legs that were tried again.
 pub const RETRIES: &str = "pd_proxy_retries_total";
+/// Further attempts that were not made, since retries had taken their share of the traffic.
+pub const RETRIES_DENIED: &str = "pd_proxy_retries_denied_total";
+/// Streams that broke, by what became of them.
+pub const CONTINUATIONS: &str = "pd_proxy_continuations_total";
 /// Tokens that engines reported, by `kind`: prompt, cached, output.
 pub const TOKENS: &str = "pd_proxy_tokens_total";
 /// What became of hand-offs: used, released, expired.
@@ -78,7 +82,7 @@ pub const INSTANCES: &str = "pd_proxy_instances";
 pub const BUILD_INFO: &str = "pd_proxy_build_info";
 
 /// Every name, for tests.
-pub const ALL: [&str; 37] = [
+pub const ALL: [&str; 39] = [
     REQUESTS,
     INFLIGHT,
     QUEUED,
@@ -90,6 +94,8 @@ pub const ALL: [&str; 37] = [
     LEG_SECONDS,
     LEG_FAILURES,
     RETRIES,
+    RETRIES_DENIED,
+    CONTINUATIONS,
     TOKENS,
     HANDOFFS,
     BYPASSED,
@@ -168,6 +174,11 @@ pub(super) fn describe() {
     );
     describe_counter!(LEG_FAILURES, "Legs that failed, by instance and reason");
     describe_counter!(RETRIES, "Legs that were tried again, by reason");
+    describe_counter!(RETRIES_DENIED, "Attempts not made because of the retry budget, by leg");
+    describe_counter!(
+        CONTINUATIONS,
+        "Streams that broke, by outcome (resumed, failed, refused) and by what broke them, or why they can't be continued"
+    );
     describe_counter!(TOKENS, "Tokens that engines reported, by kind: prompt, cached, output");
     describe_counter!(
         HANDOFFS,

@@ -41,6 +41,8 @@ pub struct Ledger {
     pooled: Option<(u32, Teller)>,
     /// Tokens that the best prefiller had in memory of its own, by its events.
     held: Option<u32>,
+    /// How often its stream was continued elsewhere.
+    resumed: u32,
     /// When the first and the last piece of a stream arrived, and the longest pause between two.
     stream: Option<Pace>,
     end: End,
@@ -79,6 +81,7 @@ impl Ledger {
             pooled: None,
             choice: None,
             held: None,
+            resumed: 0,
             stream: None,
             end: End { status: CLIENT_GONE, reason: "client_gone" },
         }
@@ -124,6 +127,10 @@ impl Ledger {
 
     /// The prefiller's counts.
     pub fn prefilled(&mut self, usage: Usage) {
+        // The prompt of a continuation is not the client's.
+        if self.resumed > 0 {
+            return;
+        }
         self.prefilled = true;
         self.prompt = usage.prompt;
         self.cached = usage.cached;
@@ -132,6 +139,11 @@ impl Ledger {
     /// What the prefiller found in its caches; `None` when there was no prefill leg or it did not say.
     pub fn cached_of_prefill(&self) -> Option<u64> {
         self.prefilled.then_some(self.cached).flatten()
+    }
+
+    /// Its stream broke and is continued elsewhere.
+    pub fn resumes(&mut self) {
+        self.resumed += 1;
     }
 
     /// What was found of the prompt before it was routed.
@@ -201,7 +213,9 @@ impl Ledger {
 
     /// Mean time per token of a stream that is long enough to tell.
     pub fn pace(&self) -> Option<std::time::Duration> {
-        self.tokens().filter(|tokens| *tokens >= PACE_TOKENS).and(self.sample().tpot)
+        // Of a stream that several decoders wrote none has this pace.
+        let tokens = self.tokens().filter(|tokens| *tokens >= PACE_TOKENS && self.resumed == 0);
+        tokens.and(self.sample().tpot)
     }
 
     fn sample(&self) -> Sample {
@@ -245,6 +259,7 @@ impl Drop for Ledger {
             pooled_by = self.pooled.map(|(_, teller)| teller.name()),
             held_tokens = self.held,
             output_tokens = output,
+            resumed = self.resumed,
             waited_ms = self.choice.as_ref().map(|choice| choice.waited.as_secs_f64() * 1e3),
             ttft_ms = sample.ttft.map(|d| d.as_secs_f64() * 1e3),
             total_ms = sample.total.as_secs_f64() * 1e3,
