@@ -154,8 +154,20 @@ pub(super) fn buckets() -> Vec<(&'static str, &'static [f64])> {
     ]
 }
 
+/// Gives the metrics of what failed their help texts.
+fn describe_failures() {
+    describe_counter!(LEG_FAILURES, "Legs that failed, by instance and reason");
+    describe_counter!(RETRIES, "Legs that were tried again, by reason");
+    describe_counter!(RETRIES_DENIED, "Attempts not made because of the retry budget, by leg");
+    describe_counter!(
+        CONTINUATIONS,
+        "Streams that broke, by outcome (resumed, failed, refused) and by what broke them, or why they can't be continued"
+    );
+}
+
 /// Gives each metric its help text.
 pub(super) fn describe() {
+    describe_failures();
     describe_counter!(
         REQUESTS,
         "Finished requests by route, HTTP code and reason (ok, engine, or our error code)"
@@ -171,13 +183,6 @@ pub(super) fn describe() {
         LEG_SECONDS,
         Unit::Seconds,
         "Prefill leg until its answer, decode leg until its first byte"
-    );
-    describe_counter!(LEG_FAILURES, "Legs that failed, by instance and reason");
-    describe_counter!(RETRIES, "Legs that were tried again, by reason");
-    describe_counter!(RETRIES_DENIED, "Attempts not made because of the retry budget, by leg");
-    describe_counter!(
-        CONTINUATIONS,
-        "Streams that broke, by outcome (resumed, failed, refused) and by what broke them, or why they can't be continued"
     );
     describe_counter!(TOKENS, "Tokens that engines reported, by kind: prompt, cached, output");
     describe_counter!(

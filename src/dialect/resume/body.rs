@@ -47,8 +47,8 @@ pub(super) fn continuation(body: &Object, prompt: &[u32], generated: &[u32], lef
     };
     for key in KEPT {
         // In chats `logprobs` is a yes or no, which completions don't know; only a no comes here.
-        let passes = |v: &Value<'_>| !v.is_null() && !(key == "logprobs" && v.as_bool() == Some(false));
-        if let Some(value) = body.get(key).filter(passes) {
+        let nothing = |v: &Value<'_>| v.is_null() || key == "logprobs" && v.as_bool() == Some(false);
+        if let Some(value) = body.get(key).filter(|value| !nothing(value)) {
             member(key, value.raw());
         }
     }

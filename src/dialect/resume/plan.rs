@@ -174,7 +174,7 @@ impl Plan {
     /// Most bytes of an incomplete event that are held back, where it is `frame_bytes` otherwise: the first event repeats the
     /// prompt in numbers, for a body of `body_bytes`.
     pub fn frame_bytes(&self, frame_bytes: usize, body_bytes: usize) -> usize {
-        frame_bytes + 8 * body_bytes.min(BODY_BYTES)
+        if self.exact.is_err() { frame_bytes } else { frame_bytes + 8 * body_bytes.min(BODY_BYTES) }
     }
 }
 

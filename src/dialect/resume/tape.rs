@@ -313,8 +313,9 @@ impl Tape {
             }
             _ => {}
         }
-        // Engines write an event for a token without text only because token ids were asked for.
-        if !look.bare || look.finish || self.plan.wants_ids {
+        // Engines write an event for a token without text only because token ids were asked for, here by us.
+        let ours = look.bare && !look.finish && !self.plan.wants_ids && self.plan.exact.is_ok();
+        if !ours {
             out.extend_from_slice(&frame);
         }
     }

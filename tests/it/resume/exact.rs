@@ -94,7 +94,7 @@ async fn cut_at_any_byte_nothing_is_lost() {
     for path in [CHAT, COMPLETIONS] {
         let asked = request(path, 12, &marked(&json!({"stream_options": {"include_usage": true}})));
         let whole = undisturbed(&stage, &asked).await;
-        for bytes in (400..whole.raw_bytes + 200).step_by(61) {
+        for bytes in (400..whole.raw_bytes + 200).step_by(97) {
             for how in [How::Reset, How::Close] {
                 stage.heal();
                 stage.decoders_fail(&first_legs(What::CutAfterBytes { bytes, how }));
