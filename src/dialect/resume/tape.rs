@@ -374,13 +374,21 @@ impl Tape {
 
 /// A frame with its data replaced.
 fn placed(whole: &[u8], data: &[u8], rewritten: &Bytes) -> Bytes {
-    match memmem::find(whole, data) {
+    match memmem::find(whole, data).filter(|_| !data.contains(&b'\n')) {
         Some(at) => [&whole[..at], rewritten, &whole[at + data.len()..]].concat().into(),
         // Data on several lines, which engines don't write.
         None => framed(rewritten),
     }
 }
 
+/// An event with this data, each line of it as one.
 fn framed(data: &[u8]) -> Bytes {
-    [b"data: ".as_slice(), data, b"\n\n"].concat().into()
+    let mut out = Vec::with_capacity(data.len() + 8);
+    for line in data.split(|byte| *byte == b'\n') {
+        out.extend_from_slice(b"data: ");
+        out.extend_from_slice(line);
+        out.push(b'\n');
+    }
+    out.push(b'\n');
+    out.into()
 }

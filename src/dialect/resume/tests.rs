@@ -217,6 +217,13 @@ fn an_event_for_the_sake_of_ids_alone_is_not_passed_on() {
 }
 
 #[test]
+fn data_on_several_lines_stays_on_several_lines() {
+    let mut tape = Tape::new(plan(Api::Completions, &json!({"stream": true})));
+    let text = "data: {\"choices\":[{\"text\":\"x\",\ndata: \"token_ids\":[1]}]}\n\n";
+    assert_eq!(tape.pass(text.as_bytes()), text.replace("[1]", "null"));
+}
+
+#[test]
 fn what_an_engine_says_of_itself_breaks_the_stream_and_what_it_says_of_the_request_does_not() {
     let body = json!({"stream": true});
     let mut tape = Tape::new(plan(Api::Completions, &body));
