@@ -345,7 +345,15 @@ fn fleet_settings(config: &Config) -> FleetSettings {
         tokens => u64::from(tokens),
     };
     let cache_blocks = usize::try_from(route.cache_tokens / block_tokens).unwrap_or(usize::MAX);
-    FleetSettings { board, cache_blocks, seed: pause::random(), ..FleetSettings::default() }
+    let ranks = |ranks: u32| u16::try_from(ranks).unwrap_or(u16::MAX);
+    FleetSettings {
+        board,
+        cache_blocks,
+        prefill_ranks: ranks(config.fleet.prefill_ranks),
+        decode_ranks: ranks(config.fleet.decode_ranks),
+        seed: pause::random(),
+        ..FleetSettings::default()
+    }
 }
 
 /// Who is asked about prompts' blocks; None when nobody can be.

@@ -11,7 +11,7 @@ use futures_util::stream;
 use http::HeaderValue;
 
 use crate::dialect::engine_load::{self, EngineLoad};
-use crate::fleet::{Instance, Role};
+use crate::fleet::{Beyond, Instance, Role};
 use crate::intake::exchange::{authorized, exchange, url};
 use crate::relay::Relay;
 
@@ -44,31 +44,40 @@ impl Scraper {
                 [Role::Prefill, Role::Decode].iter().flat_map(|role| fleet.members(*role).to_vec()).collect();
             let this = &self;
             let asked = stream::iter(engines).map(|engine| async move {
-                let load = this.ask(&engine).await;
-                this.told(&engine, load);
+                let loads = this.ask(&engine).await;
+                this.told(&engine, &loads);
             });
             asked.buffer_unordered(AT_ONCE).collect::<()>().await;
         }
     }
 
-    async fn ask(&self, engine: &Instance) -> Option<EngineLoad> {
+    async fn ask(&self, engine: &Instance) -> Vec<EngineLoad> {
         let call =
             authorized(self.client.get(url(engine.endpoint(), "/metrics")), self.authorization.as_ref());
-        let (status, body) = exchange(call, self.time, METRICS_BYTES).await.ok()?;
-        status.is_success().then(|| engine_load::read(&String::from_utf8_lossy(&body))).flatten()
+        match exchange(call, self.time, METRICS_BYTES).await {
+            Ok((status, body)) if status.is_success() => engine_load::read(&String::from_utf8_lossy(&body)),
+            _ => Vec::new(),
+        }
     }
 
     /// An engine that does not answer is not taken to be busy for others.
-    fn told(&self, engine: &Instance, load: Option<EngineLoad>) {
-        let load = load.unwrap_or_default();
-        let ours = f64::from(engine.load().requests());
-        let foreign = (load.running + load.waiting - ours).max(0.0);
-        match engine.role() {
-            Role::Prefill => self.relay.fleet.desk().foreign(engine.id(), foreign),
-            Role::Decode => {
-                let used = load.kv_used * load.kv_capacity_tokens as f64;
-                let foreign_tokens = (used - engine.load().work_tokens() as f64).max(0.0);
-                engine.told(load.kv_capacity_tokens, foreign, foreign_tokens);
+    fn told(&self, engine: &Instance, loads: &[EngineLoad]) {
+        for rank in engine.ranks() {
+            let these = match rank {
+                None => loads,
+                Some(rank) => loads.get(usize::from(rank)..=usize::from(rank)).unwrap_or_default(),
+            };
+            let ours = engine.load_of(rank);
+            let all: f64 = these.iter().map(|load| load.running + load.waiting).sum();
+            let requests = (all - f64::from(ours.requests())).max(0.0);
+            match engine.role() {
+                Role::Prefill => self.relay.fleet.desk().foreign(engine.id(), rank, requests),
+                Role::Decode => {
+                    let used: f64 = these.iter().map(EngineLoad::kv_tokens).sum();
+                    let tokens = (used - ours.work_tokens() as f64).max(0.0);
+                    let kv_capacity_tokens = these.iter().map(|load| load.kv_capacity_tokens).sum();
+                    engine.told(rank, Beyond { kv_capacity_tokens, requests, tokens });
+                }
             }
         }
     }

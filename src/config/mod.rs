@@ -89,6 +89,11 @@ pub struct Fleet {
     pub prefill: Vec<String>,
     /// Decoders, written the same way.
     pub decode: Vec<String>,
+    /// Data-parallel ranks inside each prefiller among which the gateway chooses (`X-data-parallel-rank`); 1 = the engine
+    /// chooses, or has only one.
+    pub prefill_ranks: u32,
+    /// The same inside each decoder.
+    pub decode_ranks: u32,
     /// The served model name that requests must carry; None = any.
     pub model: Option<String>,
     /// Probes of an instance being added before it is given up.
@@ -243,6 +248,8 @@ impl Default for Fleet {
         Self {
             prefill: vec!["localhost:8001".to_owned()],
             decode: vec!["localhost:8002".to_owned()],
+            prefill_ranks: 1,
+            decode_ranks: 1,
             model: None,
             probe_attempts: 3,
             probe_interval_ms: 10_000,

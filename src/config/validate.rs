@@ -84,6 +84,8 @@ impl Config {
             ("server.port", u64::from(server.port), 0, u64::from(u16::MAX)),
             ("server.workers", wide(server.workers), 0, MAX_WORKERS),
             ("server.drain_ms", server.drain_ms, 0, MAX_MS),
+            ("fleet.prefill_ranks", u64::from(fleet.prefill_ranks), 1, MAX_RANKS),
+            ("fleet.decode_ranks", u64::from(fleet.decode_ranks), 1, MAX_RANKS),
             ("fleet.probe_attempts", u64::from(fleet.probe_attempts), 1, MAX_ATTEMPTS),
             ("fleet.probe_interval_ms", fleet.probe_interval_ms, 1, MAX_MS),
             ("fleet.probe_timeout_ms", fleet.probe_timeout_ms, 1, MAX_MS),

@@ -3,43 +3,59 @@
 /// Most lines that are looked at: an engine with 1 000 ranks and adapters has fewer.
 const MAX_LINES: usize = 200_000;
 
-/// Load and room of one engine, all its data-parallel ranks together.
+/// Most data-parallel ranks of one engine.
+const MAX_RANKS: usize = 256;
+
+/// Load and room of one data-parallel rank of an engine; most engines have one.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct EngineLoad {
     /// Requests in its batches.
     pub running: f64,
     /// Requests in its queues.
     pub waiting: f64,
-    /// The share of its KV memory that is in use: the mean of its ranks.
+    /// Share of its KV memory that is in use.
     pub kv_used: f64,
     /// Tokens that fit into its KV memory; 0 = it does not say.
     pub kv_capacity_tokens: u64,
 }
 
-/// The load in the text of `GET /metrics`; `None` when it has no such lines.
-pub fn read(text: &str) -> Option<EngineLoad> {
-    let mut load = EngineLoad::default();
-    let (mut found, mut used, mut ranks) = (false, 0.0, 0u32);
+impl EngineLoad {
+    /// Tokens in its KV memory.
+    pub fn kv_tokens(&self) -> f64 {
+        self.kv_used * self.kv_capacity_tokens as f64
+    }
+}
+
+/// The load in the text of `GET /metrics`, by rank (the label `engine`); empty when it has no such lines.
+pub fn read(text: &str) -> Vec<EngineLoad> {
+    let mut loads: Vec<EngineLoad> = Vec::new();
+    let mut found = false;
     for line in text.lines().take(MAX_LINES) {
         let Some(rest) = line.strip_prefix("vllm:") else { continue };
         let Some((name, value)) = sample(rest) else { continue };
+        let rank = number(rest, "engine").and_then(|rank| usize::try_from(rank).ok()).unwrap_or(0);
+        if rank >= MAX_RANKS {
+            continue;
+        }
+        let mut of_rank = |set: &dyn Fn(&mut EngineLoad)| {
+            if loads.len() <= rank {
+                loads.resize(rank + 1, EngineLoad::default());
+            }
+            set(&mut loads[rank]);
+        };
         match name {
             "num_requests_running" => {
-                load.running += value;
+                of_rank(&|load| load.running += value);
                 found = true;
             }
-            "num_requests_waiting" => load.waiting += value,
+            "num_requests_waiting" => of_rank(&|load| load.waiting += value),
             // The second name is that of releases before 0.11.
-            "kv_cache_usage_perc" | "gpu_cache_usage_perc" => {
-                used += value;
-                ranks += 1;
-            }
-            "cache_config_info" => load.kv_capacity_tokens += capacity(rest).unwrap_or(0),
+            "kv_cache_usage_perc" | "gpu_cache_usage_perc" => of_rank(&|load| load.kv_used = value.min(1.0)),
+            "cache_config_info" => of_rank(&|load| load.kv_capacity_tokens = capacity(rest).unwrap_or(0)),
             _ => {}
         }
     }
-    load.kv_used = if ranks > 0 { (used / f64::from(ranks)).clamp(0.0, 1.0) } else { 0.0 };
-    found.then_some(load)
+    if found { loads } else { Vec::new() }
 }
 
 /// Name and value of a line, `name{labels} value`.
@@ -50,13 +66,13 @@ fn sample(line: &str) -> Option<(&str, f64)> {
 }
 
 fn capacity(line: &str) -> Option<u64> {
-    let label = |name: &str| {
-        let (_, rest) = line.split_once(&format!("{name}=\""))?;
-        rest.split('"').next()?.parse::<u64>().ok()
-    };
-    label(",num_gpu_blocks")
-        .or_else(|| label("{num_gpu_blocks"))?
-        .checked_mul(label(",block_size").or_else(|| label("{block_size"))?)
+    number(line, "num_gpu_blocks")?.checked_mul(number(line, "block_size")?)
+}
+
+/// The value of a label that is a number.
+fn number(line: &str, label: &str) -> Option<u64> {
+    let of = |first: char| line.split_once(&format!("{first}{label}=\"")).map(|(_, rest)| rest);
+    of(',').or_else(|| of('{'))?.split('"').next()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -64,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_are_added_up() {
+    fn each_rank_has_a_load_of_its_own() {
         let text = concat!(
             "# TYPE vllm:num_requests_running gauge\n",
             "vllm:num_requests_running{engine=\"0\",model_name=\"m\"} 3.0\n",
@@ -74,24 +90,28 @@ mod tests {
             "vllm:kv_cache_usage_perc{engine=\"0\"} 0.5\n",
             "vllm:kv_cache_usage_perc{engine=\"1\"} 0.25\n",
             "vllm:cache_config_info{_block_size_resolved=\"True\",block_size=\"32\",num_gpu_blocks=\"1000\"} 1.0\n",
-            "vllm:cache_config_info{block_size=\"32\",engine=\"1\",num_gpu_blocks=\"1000\"} 1.0\n",
+            "vllm:cache_config_info{block_size=\"32\",engine=\"1\",num_gpu_blocks=\"2000\"} 1.0\n",
         );
-        let load = read(text).unwrap();
-        assert_eq!(
-            load,
-            EngineLoad { running: 7.0, waiting: 2.0, kv_used: 0.375, kv_capacity_tokens: 64_000 }
-        );
+        let first = EngineLoad { running: 3.0, waiting: 2.0, kv_used: 0.5, kv_capacity_tokens: 32_000 };
+        let second = EngineLoad { running: 4.0, waiting: 0.0, kv_used: 0.25, kv_capacity_tokens: 64_000 };
+        assert_eq!(read(text), [first, second]);
+        assert!((first.kv_tokens() - 16_000.0).abs() < 1e-9);
     }
 
     #[test]
     fn what_is_no_engine_has_no_load() {
-        assert_eq!(read("http_requests_total 5\n"), None);
-        assert_eq!(read("vllm:num_requests_running{} NaN\nvllm:num_requests_running"), None);
+        assert_eq!(read("http_requests_total 5\n"), []);
+        assert_eq!(read("vllm:num_requests_running{} NaN\nvllm:num_requests_running"), []);
+        assert_eq!(
+            read("vllm:num_requests_running{engine=\"999999\"} 1\n"),
+            [],
+            "no engine has so many ranks"
+        );
     }
 
     #[test]
     fn a_real_engine_is_read() {
         let text = "vllm:num_requests_running{engine=\"0\",model_name=\"tiny\"} 0.0\n";
-        assert_eq!(read(text), Some(EngineLoad::default()));
+        assert_eq!(read(text), [EngineLoad::default()]);
     }
 }

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
 
 use crate::fleet::HostNames;
-use crate::fleet::instance::{Instance, InstanceId};
+use crate::fleet::instance::{Instance, InstanceId, Rank};
 use crate::fleet::seat::Seat;
 use crate::route::{
     Beliefs, Board, BoardSettings, Booking, Commit, Done, Job, LaneId, LaneSpec, Seconds, Sight, Terms,
@@ -37,7 +37,7 @@ pub struct Desk {
 struct State {
     board: Board,
     /// By lane.
-    members: Vec<Option<Arc<Instance>>>,
+    members: Vec<Option<Member>>,
     waiters: HashMap<Ticket, oneshot::Sender<Placed>>,
     told: Option<Arc<dyn Told>>,
     hosts: HostNames,
@@ -45,16 +45,34 @@ struct State {
     seed: u64,
 }
 
+/// A lane's prefiller, or the rank of one that the lane stands for.
+#[derive(Clone, Debug)]
+struct Member {
+    instance: Arc<Instance>,
+    rank: Option<Rank>,
+}
+
 /// Who tells what prefillers hold in memory of their own.
 pub trait Told: Send + Sync {
-    /// The leading tokens of a prompt that each holds; those not named hold none. None when nobody tells.
-    fn held(&self, job: &Job) -> Option<SmallVec<[(InstanceId, u32); 8]>>;
+    /// The leading tokens of a prompt that each holds, ordered by instance and rank; those who are not in it don't tell.
+    fn held(&self, job: &Job) -> Vec<Holding>;
+}
+
+/// What one rank of a prefiller told that it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holding {
+    /// The prefiller.
+    pub instance: InstanceId,
+    /// Its rank, 0 where it has no others.
+    pub rank: u32,
+    /// Leading tokens of the prompt.
+    pub tokens: u32,
 }
 
 /// What is told, by lane.
 struct ByLane<'a> {
     told: &'a dyn Told,
-    members: &'a [Option<Arc<Instance>>],
+    members: &'a [Option<Member>],
 }
 
 /// A place on a prefiller.
@@ -131,11 +149,12 @@ impl Desk {
         let state = self.lock();
         let host = state.hosts.get(host).map_or(host, String::as_str);
         let members = (0u16..).zip(&state.members);
-        let here = members.filter(|(_, it)| it.as_ref().is_some_and(|it| it.endpoint().host == host));
+        let here =
+            members.filter(|(_, it)| it.as_ref().is_some_and(|it| it.instance.endpoint().host == host));
         here.map(|(lane, _)| LaneId(lane)).collect()
     }
 
-    pub(super) fn join(self: &Arc<Self>, instance: &Arc<Instance>, spec: LaneSpec) {
+    pub(super) fn join(self: &Arc<Self>, instance: &Arc<Instance>, rank: Option<Rank>, spec: LaneSpec) {
         {
             let mut state = self.lock();
             let Some(lane) = state.board.join(spec) else { return };
@@ -143,7 +162,7 @@ impl Desk {
             if state.members.len() <= at {
                 state.members.resize(at + 1, None);
             }
-            state.members[at] = Some(instance.clone());
+            state.members[at] = Some(Member { instance: instance.clone(), rank });
         }
         self.pump();
     }
@@ -170,9 +189,13 @@ impl Desk {
         self.with(id, |state, lane| state.board.emptied(lane));
     }
 
-    /// Others gave it so many requests, as its own metrics tell.
-    pub fn foreign(self: &Arc<Self>, id: InstanceId, requests: f64) {
-        self.with(id, |state, lane| state.board.foreign(lane, requests));
+    /// Others gave one of its ranks, or all of it, so many requests, as its own metrics tell.
+    pub fn foreign(self: &Arc<Self>, id: InstanceId, rank: Option<Rank>, requests: f64) {
+        self.with(id, |state, lane| {
+            if state.rank(lane) == rank {
+                state.board.foreign(lane, requests);
+            }
+        });
     }
 
     /// What predictions are made of now.
@@ -185,11 +208,13 @@ impl Desk {
         self.lock().board.believe(beliefs);
     }
 
-    fn with(self: &Arc<Self>, id: InstanceId, change: impl FnOnce(&mut State, LaneId)) {
+    /// Changes all lanes of a prefiller.
+    fn with(self: &Arc<Self>, id: InstanceId, mut change: impl FnMut(&mut State, LaneId)) {
         {
             let mut state = self.lock();
-            let Some(lane) = state.lane(id) else { return };
-            change(&mut state, lane);
+            for lane in state.lanes(id) {
+                change(&mut state, lane);
+            }
         }
         self.pump();
     }
@@ -204,7 +229,7 @@ impl Desk {
                 return None;
             }
             let since_s = since.saturating_duration_since(self.born).as_secs_f64();
-            let tried: SmallVec<[LaneId; 4]> = tried.iter().filter_map(|id| state.lane(*id)).collect();
+            let tried: SmallVec<[LaneId; 4]> = tried.iter().flat_map(|id| state.lanes(*id)).collect();
             let ticket = if tried.is_empty() {
                 state.board.arrive(since_s, job)
             } else {
@@ -236,8 +261,9 @@ impl Desk {
     pub fn wait_s(&self) -> Option<Seconds> {
         let now = self.now();
         let state = self.lock();
-        let lanes =
-            (0u16..).zip(&state.members).filter(|(_, it)| it.as_ref().is_some_and(|it| !it.draining()));
+        let lanes = (0u16..)
+            .zip(&state.members)
+            .filter(|(_, it)| it.as_ref().is_some_and(|it| !it.instance.draining()));
         let backlogs = lanes.filter_map(|(lane, _)| Some(state.board.load(LaneId(lane), now)?.0));
         Some(backlogs.reduce(f64::min)? + state.board.line_s())
     }
@@ -308,9 +334,9 @@ impl Desk {
 
     fn placed(self: &Arc<Self>, state: &State, commit: Commit) -> Option<Placed> {
         let Commit { booking, terms, others, waited_s, waiting, tokens, .. } = commit;
-        let instance = state.members.get(usize::from(terms.lane.0))?.clone()?;
+        let Member { instance, rank } = state.members.get(usize::from(terms.lane.0))?.clone()?;
         let booked = Booked { desk: self.clone(), booking, lane: terms.lane, tokens: i64::from(tokens) };
-        let seat = Seat::booked(instance, u64::from(tokens), booked);
+        let seat = Seat::booked(instance, rank, u64::from(tokens), booked);
         let others = others.into_iter().map(|terms| (state.name(terms.lane), terms)).collect();
         let waited = Duration::try_from_secs_f64(waited_s).unwrap_or_default();
         Some(Placed { seat, choice: Choice { terms, others, waited, waiting } })
@@ -336,18 +362,26 @@ impl Desk {
 }
 
 impl State {
-    fn lane(&self, id: InstanceId) -> Option<LaneId> {
-        let at = self.members.iter().position(|member| member.as_ref().is_some_and(|it| it.id() == id))?;
-        u16::try_from(at).ok().map(LaneId)
+    fn lanes(&self, id: InstanceId) -> SmallVec<[LaneId; 2]> {
+        let members = (0u16..).zip(&self.members);
+        let its = members.filter(|(_, member)| member.as_ref().is_some_and(|it| it.instance.id() == id));
+        its.map(|(lane, _)| LaneId(lane)).collect()
+    }
+
+    fn member(&self, lane: LaneId) -> Option<&Member> {
+        self.members.get(usize::from(lane.0))?.as_ref()
+    }
+
+    fn rank(&self, lane: LaneId) -> Option<Rank> {
+        self.member(lane)?.rank
     }
 
     fn name(&self, lane: LaneId) -> String {
-        let member = self.members.get(usize::from(lane.0)).and_then(Option::as_ref);
-        member.map_or_else(String::new, |it| it.endpoint().to_string())
+        self.member(lane).map_or_else(String::new, |it| it.instance.place_name(it.rank))
     }
 
     fn serves(&self) -> bool {
-        self.members.iter().flatten().any(|member| !member.draining())
+        self.members.iter().flatten().any(|member| !member.instance.draining())
     }
 
     fn pump(&mut self, now: Seconds) -> Vec<Commit> {
@@ -364,13 +398,16 @@ impl State {
 }
 
 impl Sight for ByLane<'_> {
-    fn hbm_tokens(&self, job: &Job, out: &mut [u32]) -> bool {
-        let Some(held) = self.told.held(job) else { return false };
+    fn hbm_tokens(&self, job: &Job, out: &mut [Option<u32>]) {
+        let told = self.told.held(job);
         for (place, member) in out.iter_mut().zip(self.members) {
-            let whose = |(id, _): &&(InstanceId, u32)| member.as_ref().is_some_and(|it| it.id() == *id);
-            *place = held.iter().find(whose).map_or(0, |(_, tokens)| *tokens);
+            let Some(Member { instance, rank }) = member else { continue };
+            let first = told.partition_point(|it| it.instance < instance.id());
+            let its = told[first..].iter().take_while(|it| it.instance == instance.id());
+            // Of an engine that chooses among its ranks itself, the one that holds most counts.
+            let those = its.filter(|it| rank.is_none_or(|rank| u32::from(rank) == it.rank));
+            *place = those.map(|it| it.tokens).max();
         }
-        true
     }
 }
 

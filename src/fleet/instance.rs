@@ -19,7 +19,7 @@ pub enum Role {
 }
 
 /// Identity of an engine as long as it is a member; never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InstanceId(pub u64);
 
 /// An engine, its load and its health.
@@ -30,15 +30,16 @@ pub struct Instance {
     endpoint: Endpoint,
     authority: Option<Authority>,
     load: Load,
+    foreign: Foreign,
+    /// Its data-parallel ranks, where the gateway chooses among them; else none, and the engine chooses.
+    ranks: Box<[(Load, Foreign)]>,
     health: Health,
     draining: AtomicBool,
-    /// Tokens of KV that fit, as it says itself; 0 = unknown.
-    kv_capacity_tokens: AtomicU64,
-    /// Requests and tokens of context that others gave it, as it says itself.
-    foreign_requests: AtomicU32,
-    foreign_tokens: AtomicU64,
     meter: LegMeter,
 }
+
+/// A data-parallel rank of an engine, from 0: a scheduler and a cache of its own behind the same port.
+pub type Rank = u16;
 
 /// What the gateway has committed to an engine. Changed by seats alone.
 #[derive(Debug, Default)]
@@ -46,6 +47,27 @@ pub struct Load {
     pub(super) work_tokens: AtomicU64,
     pub(super) held_tokens: AtomicU64,
     pub(super) requests: AtomicU32,
+}
+
+/// What an engine, or one rank of it, says of itself.
+#[derive(Debug, Default)]
+struct Foreign {
+    /// Tokens of KV that fit; 0 = unknown.
+    kv_capacity_tokens: AtomicU64,
+    /// Requests and tokens of context that others gave it.
+    requests: AtomicU32,
+    tokens: AtomicU64,
+}
+
+/// What an engine, or one rank of it, says beyond what we gave it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Beyond {
+    /// Tokens of KV that fit; 0 = unknown.
+    pub kv_capacity_tokens: u64,
+    /// Requests of others.
+    pub requests: f64,
+    /// Their tokens of context.
+    pub tokens: f64,
 }
 
 impl Role {
@@ -76,7 +98,9 @@ impl Load {
 }
 
 impl Instance {
-    pub(super) fn new(id: InstanceId, role: Role, endpoint: Endpoint) -> Instance {
+    /// An engine among whose `ranks` the gateway chooses, if there are several.
+    pub(super) fn new(id: InstanceId, role: Role, endpoint: Endpoint, ranks: Rank) -> Instance {
+        let ranks = if ranks > 1 { ranks } else { 0 };
         let label = endpoint.to_string();
         Instance {
             id,
@@ -85,11 +109,10 @@ impl Instance {
             meter: LegMeter::new(role.name(), &label),
             endpoint,
             load: Load::default(),
+            foreign: Foreign::default(),
+            ranks: (0..ranks).map(|_| Default::default()).collect(),
             health: Health::default(),
             draining: AtomicBool::new(false),
-            kv_capacity_tokens: AtomicU64::new(0),
-            foreign_requests: AtomicU32::new(0),
-            foreign_tokens: AtomicU64::new(0),
         }
     }
 
@@ -142,11 +165,28 @@ impl Instance {
         self.draining.swap(false, Ordering::Relaxed)
     }
 
-    /// So many tokens of KV fit into it, and others gave it so many requests and tokens of context.
-    pub fn told(&self, kv_capacity_tokens: u64, foreign_requests: f64, foreign_tokens: f64) {
-        self.kv_capacity_tokens.store(kv_capacity_tokens, Ordering::Relaxed);
-        self.foreign_requests.store(foreign_requests as u32, Ordering::Relaxed);
-        self.foreign_tokens.store(foreign_tokens as u64, Ordering::Relaxed);
+    /// The ranks that the gateway chooses among; None alone = the engine chooses, or has only one.
+    pub fn ranks(&self) -> impl Iterator<Item = Option<Rank>> + use<> {
+        let count = self.ranks.len();
+        let whole = (count == 0).then_some(None);
+        whole.into_iter().chain((0..count).map(|rank| Rank::try_from(rank).ok()))
+    }
+
+    /// What is committed to one of its ranks, or to all of it.
+    pub fn load_of(&self, rank: Option<Rank>) -> &Load {
+        self.part(rank).map_or(&self.load, |(load, _)| load)
+    }
+
+    fn part(&self, rank: Option<Rank>) -> Option<&(Load, Foreign)> {
+        self.ranks.get(usize::from(rank?))
+    }
+
+    /// What one of its ranks, or all of it, says of itself.
+    pub fn told(&self, rank: Option<Rank>, beyond: Beyond) {
+        let foreign = self.part(rank).map_or(&self.foreign, |(_, foreign)| foreign);
+        foreign.kv_capacity_tokens.store(beyond.kv_capacity_tokens, Ordering::Relaxed);
+        foreign.requests.store(beyond.requests as u32, Ordering::Relaxed);
+        foreign.tokens.store(beyond.tokens as u64, Ordering::Relaxed);
     }
 
     pub(super) fn standing(&self, now_ms: u64, tried: bool) -> Standing {
@@ -166,23 +206,33 @@ impl Instance {
             requests: self.load.requests(),
             hit_tokens: 0,
             held_blocks: 0,
-            identity: self.identity(),
+            identity: self.identity(None),
             standing: self.standing(now_ms, tried),
         }
     }
 
-    pub(super) fn decode_candidate(&self, now_ms: u64, tried: bool) -> DecodeCandidate {
+    pub(super) fn decode_candidate(&self, rank: Option<Rank>, now_ms: u64, tried: bool) -> DecodeCandidate {
+        let (load, foreign) =
+            self.part(rank).map_or((&self.load, &self.foreign), |(load, told)| (load, told));
         DecodeCandidate {
-            running: self.load.requests() + self.foreign_requests.load(Ordering::Relaxed),
-            kv_tokens: self.load.work_tokens() + self.foreign_tokens.load(Ordering::Relaxed),
-            kv_capacity_tokens: self.kv_capacity_tokens.load(Ordering::Relaxed),
-            identity: self.identity(),
+            running: load.requests() + foreign.requests.load(Ordering::Relaxed),
+            kv_tokens: load.work_tokens() + foreign.tokens.load(Ordering::Relaxed),
+            kv_capacity_tokens: foreign.kv_capacity_tokens.load(Ordering::Relaxed),
+            identity: self.identity(rank),
             standing: self.standing(now_ms, tried),
+        }
+    }
+
+    /// How it, or one of its ranks, is called in explanations: `host:port`, with `@rank` where there are several.
+    pub fn place_name(&self, rank: Option<Rank>) -> String {
+        match rank {
+            None => self.endpoint.to_string(),
+            Some(rank) => format!("{}@{rank}", self.endpoint),
         }
     }
 
     /// The same in every gateway in front of it.
-    pub(super) fn identity(&self) -> u64 {
-        xxhash_rust::xxh3::xxh3_64(self.endpoint.to_string().as_bytes())
+    pub(super) fn identity(&self, rank: Option<Rank>) -> u64 {
+        xxhash_rust::xxh3::xxh3_64(self.place_name(rank).as_bytes())
     }
 }

@@ -22,8 +22,8 @@ use crate::route::{
     self, Asked, BoardSettings, Candidate, DecodeCandidate, DecodeCosts, Dice, Job, LaneSpec, Policy,
     Standing,
 };
-pub use desk::{Choice, Desk, Placed, Told, Waiting};
-pub use instance::{Instance, InstanceId, Role};
+pub use desk::{Choice, Desk, Holding, Placed, Told, Waiting};
+pub use instance::{Beyond, Instance, InstanceId, Rank, Role};
 pub use seat::Seat;
 
 /// All prefillers or all decoders, at one moment.
@@ -38,6 +38,11 @@ pub struct FleetSettings {
     pub decode: DecodeCosts,
     /// Blocks that fit into a prefiller's cache.
     pub cache_blocks: usize,
+    /// Data-parallel ranks in each prefiller and in each decoder among which the gateway chooses; 0 and 1 = the engine
+    /// does.
+    pub prefill_ranks: Rank,
+    /// The same in each decoder.
+    pub decode_ranks: Rank,
     /// Of random numbers.
     pub seed: u64,
 }
@@ -151,12 +156,19 @@ impl Fleet {
         }
         let id = InstanceId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let mut grown = members.as_ref().clone();
-        let instance = Arc::new(Instance::new(id, role, endpoint));
+        let ranks = match role {
+            Role::Prefill => self.settings.prefill_ranks,
+            Role::Decode => self.settings.decode_ranks,
+        };
+        let instance = Arc::new(Instance::new(id, role, endpoint, ranks));
         grown.push(instance.clone());
         side.members.store(Arc::new(grown));
         if role == Role::Prefill {
             let cache_blocks = self.settings.cache_blocks;
-            self.desk.join(&instance, LaneSpec { class: 0, cache_blocks, identity: instance.identity() });
+            for rank in instance.ranks() {
+                let spec = LaneSpec { class: 0, cache_blocks, identity: instance.identity(rank) };
+                self.desk.join(&instance, rank, spec);
+            }
         }
         true
     }
@@ -209,23 +221,24 @@ impl Fleet {
         let dice = Dice { turn: *turn, random: need.random };
         let policy = self.settings.board.policy;
         let tried = |i: &Instance| need.tried.contains(&i.id());
-        let chosen = if role == Role::Decode {
+        let seat = if role == Role::Decode {
+            let places = || usable.iter().flat_map(|i| i.ranks().map(move |rank| (*i, rank)));
             let candidates: SmallVec<[DecodeCandidate; 16]> =
-                usable.iter().map(|i| i.decode_candidate(now_ms, tried(i))).collect();
+                places().map(|(i, rank)| i.decode_candidate(rank, now_ms, tried(i))).collect();
             let prompt_tokens = u32::try_from(need.tokens).unwrap_or(u32::MAX);
             let job = Job { prompt_tokens, session: need.session, ..Job::default() };
-            route::choose_decoder(policy, &self.decode_costs(), &candidates, &job, dice)?
+            let chosen = route::choose_decoder(policy, &self.decode_costs(), &candidates, &job, dice)?;
+            let (instance, rank) = places().nth(chosen)?;
+            Seat::paced(instance.clone(), rank, need.tokens, self.decode_learner.clone())
         } else {
             let candidates: SmallVec<[Candidate; 16]> =
                 usable.iter().map(|i| i.candidate(now_ms, tried(i))).collect();
-            route::choose(policy, &candidates, Asked { session: need.session, ..Asked::default() }, dice)?
+            let asked = Asked { session: need.session, ..Asked::default() };
+            let chosen = route::choose(policy, &candidates, asked, dice)?;
+            Seat::take(usable[chosen].clone(), None, need.tokens)
         };
         *turn = turn.wrapping_add(1);
-        let instance = usable[chosen].clone();
-        Some(match role {
-            Role::Prefill => Seat::take(instance, need.tokens),
-            Role::Decode => Seat::paced(instance, need.tokens, self.decode_learner.clone()),
-        })
+        Some(seat)
     }
 
     /// What decode steps are known to cost.

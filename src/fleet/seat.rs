@@ -5,13 +5,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::fleet::desk::Booked;
-use crate::fleet::instance::Instance;
+use crate::fleet::instance::{Instance, Load, Rank};
 use crate::route::learn::DecodeLearner;
 
 /// Room on one instance for one leg.
 #[derive(Debug)]
 pub struct Seat {
     instance: Arc<Instance>,
+    /// Where the gateway chooses among an engine's ranks.
+    rank: Option<Rank>,
     tokens: u64,
     phase: Phase,
     /// On the board, where the desk placed it.
@@ -38,30 +40,44 @@ enum Phase {
 
 impl Seat {
     /// Reserves `tokens` of work.
-    pub(super) fn take(instance: Arc<Instance>, tokens: u64) -> Seat {
-        instance.load().work_tokens.fetch_add(tokens, Ordering::Relaxed);
-        instance.load().requests.fetch_add(1, Ordering::Relaxed);
-        Seat { instance, tokens, phase: Phase::Working, booked: None, pace: None }
+    pub(super) fn take(instance: Arc<Instance>, rank: Option<Rank>, tokens: u64) -> Seat {
+        let seat = Seat { instance, rank, tokens, phase: Phase::Working, booked: None, pace: None };
+        for load in seat.loads() {
+            load.work_tokens.fetch_add(tokens, Ordering::Relaxed);
+            load.requests.fetch_add(1, Ordering::Relaxed);
+        }
+        seat
     }
 
     /// The same, for a place that the board has decided on.
-    pub(super) fn booked(instance: Arc<Instance>, tokens: u64, booked: Booked) -> Seat {
-        let mut seat = Seat::take(instance, tokens);
+    pub(super) fn booked(instance: Arc<Instance>, rank: Option<Rank>, tokens: u64, booked: Booked) -> Seat {
+        let mut seat = Seat::take(instance, rank, tokens);
         seat.booked = Some(booked);
         seat
     }
 
     /// The same on a decoder, whose pace is learned.
-    pub(super) fn paced(instance: Arc<Instance>, tokens: u64, learner: Arc<Mutex<DecodeLearner>>) -> Seat {
-        let mut seat = Seat::take(instance, tokens);
+    pub(super) fn paced(
+        instance: Arc<Instance>,
+        rank: Option<Rank>,
+        tokens: u64,
+        learner: Arc<Mutex<DecodeLearner>>,
+    ) -> Seat {
+        let mut seat = Seat::take(instance, rank, tokens);
         let (requests, context_tokens) = seat.load();
         seat.pace = Some(Pace { learner, requests, context_tokens });
         seat
     }
 
-    /// Requests and tokens of context on its instance, itself included.
+    /// Where it counts: on its instance, and on its rank.
+    fn loads(&self) -> impl Iterator<Item = &Load> {
+        let of_rank = self.rank.map(|rank| self.instance.load_of(Some(rank)));
+        std::iter::once(self.instance.load()).chain(of_rank)
+    }
+
+    /// Requests and tokens of context in its batch, itself included.
     fn load(&self) -> (f64, f64) {
-        let load = self.instance.load();
+        let load = self.instance.load_of(self.rank);
         (f64::from(load.requests()), load.work_tokens() as f64)
     }
 
@@ -82,12 +98,19 @@ impl Seat {
         &self.instance
     }
 
+    /// Which of the instance's ranks it is on, where the gateway chooses.
+    pub fn rank(&self) -> Option<Rank> {
+        self.rank
+    }
+
     /// The prefiller has answered: its compute is free, its KV is still ours.
     pub fn hold(&mut self) {
         if self.phase == Phase::Working {
             self.phase = Phase::Holding;
-            self.instance.load().held_tokens.fetch_add(self.tokens, Ordering::Relaxed);
-            self.instance.load().work_tokens.fetch_sub(self.tokens, Ordering::Relaxed);
+            for load in self.loads() {
+                load.held_tokens.fetch_add(self.tokens, Ordering::Relaxed);
+                load.work_tokens.fetch_sub(self.tokens, Ordering::Relaxed);
+            }
             if let Some(booked) = &self.booked {
                 booked.computed();
             }
@@ -97,13 +120,14 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let load = self.instance.load();
-        let counter = match self.phase {
-            Phase::Working => &load.work_tokens,
-            Phase::Holding => &load.held_tokens,
-        };
-        counter.fetch_sub(self.tokens, Ordering::Relaxed);
-        load.requests.fetch_sub(1, Ordering::Relaxed);
+        for load in self.loads() {
+            let counter = match self.phase {
+                Phase::Working => &load.work_tokens,
+                Phase::Holding => &load.held_tokens,
+            };
+            counter.fetch_sub(self.tokens, Ordering::Relaxed);
+            load.requests.fetch_sub(1, Ordering::Relaxed);
+        }
         match (&self.booked, self.phase) {
             (Some(booked), Phase::Working) => booked.failed(),
             (Some(booked), Phase::Holding) => booked.let_go(),

@@ -147,6 +147,13 @@ impl Meters {
         for verdict in ["same", "different", "untested", "unknown"] {
             counter!(names::PARITY, "verdict" => verdict).increment(0);
         }
+        for leg in ["prefill", "decode"] {
+            counter!(names::RETRIES_DENIED, "leg" => leg).increment(0);
+        }
+        for reason in ["broken", "ended", "silent", "failed", "recomputed"] {
+            counter!(names::CONTINUATIONS, "outcome" => "resumed", "reason" => reason).increment(0);
+            counter!(names::CONTINUATIONS, "outcome" => "failed", "reason" => reason).increment(0);
+        }
         Meters {
             inflight: gauge!(names::INFLIGHT),
             queued: gauge!(names::QUEUED),

@@ -4,14 +4,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use http::uri::PathAndQuery;
-use http::{HeaderMap, Method};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 use crate::codec::json::{Edit, Object};
 use crate::dialect::resume::Plan;
 use crate::dialect::{Api, Shape};
-use crate::fleet::Instance;
+use crate::fleet::Seat;
 use crate::route::Job;
 use crate::upstream::Leg;
+
+/// Which of its data-parallel ranks an engine is to take (vLLM from 0.10 on).
+const RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
 
 /// A generating request: its body scanned, its headers cleaned.
 #[derive(Debug)]
@@ -45,13 +48,17 @@ impl Ask {
         plan.map_or(frame_bytes, |plan| plan.frame_bytes(frame_bytes, self.body.bytes().len()))
     }
 
-    /// Its leg on `instance`, with `edit` applied to the body.
-    pub fn leg<'a>(&'a self, instance: &'a Instance, edit: &Edit) -> Leg<'a> {
+    /// Its leg on the instance of `seat`, and on the rank, with `edit` applied to the body.
+    pub fn leg<'a>(&'a self, seat: &'a Seat, edit: &Edit) -> Leg<'a> {
+        let mut headers = self.headers.clone();
+        if let Some(rank) = seat.rank() {
+            headers.insert(RANK, HeaderValue::from(rank));
+        }
         Leg {
-            instance,
+            instance: seat.instance(),
             method: Method::POST,
             target: &self.target,
-            headers: self.headers.clone(),
+            headers,
             body: self.body.splice(edit),
         }
     }

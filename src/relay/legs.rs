@@ -206,7 +206,7 @@ impl Relay {
         edit: &Edit,
         written: &Written,
     ) -> Result<Response<Incoming>, Failure> {
-        let leg = ask.leg(seat.instance(), edit);
+        let leg = ask.leg(seat, edit);
         let response = self.upstream.send(leg, written).await.map_err(|e| {
             let why = if e.connect { Why::Connect } else { Why::Broken };
             Failure::new(why, written.get(), e.causes())

@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 use smallvec::SmallVec;
 use tokio::sync::Semaphore;
 
-use crate::fleet::{self, InstanceId};
+use crate::fleet::{self, Holding, InstanceId};
 use crate::intake::{Naming, Prompts};
 use crate::kvhash::BlockHash;
 use crate::kvhash::keys::batch::MAX_BATCH_KEYS;
 use crate::kvhash::keys::{Ask as Keys, KeyBatch, KeyProfile, PromptBlocks};
 use crate::obs::Meters;
 use crate::obs::events::HeldMeter;
-use crate::pool::events::held::{Heard, Held, heard};
+use crate::pool::events::held::{Heard, Held, heard, tellers};
 use crate::pool::events::watch::SharedIndex;
 use crate::pool::{Gate, Inquiry, Lookup, PoolError, Question, Verdict};
 use crate::prompt::{Prompt, Reason};
@@ -210,12 +210,12 @@ impl Told {
 }
 
 impl fleet::Told for Told {
-    fn held(&self, job: &Job) -> Option<SmallVec<[(InstanceId, u32); 8]>> {
-        let block_tokens = NonZeroUsize::new(job.block_tokens as usize).filter(|_| job.named)?;
-        let hashes: Vec<BlockHash> = job.blocks.iter().map(|hash| hash.to_be_bytes().into()).collect();
-        let heard = heard(&self.index, &hashes, block_tokens);
-        // The longest comes first: what an instance holds is what the best of its ranks does.
-        Some(heard.held.iter().map(|held| (InstanceId(held.instance), held.own_tokens)).collect())
+    fn held(&self, job: &Job) -> Vec<Holding> {
+        let block_tokens = NonZeroUsize::new(job.block_tokens as usize).filter(|_| job.named);
+        let Some(block_tokens) = block_tokens else { return Vec::new() };
+        let holding =
+            |it: &Held| Holding { instance: InstanceId(it.instance), rank: it.rank, tokens: it.own_tokens };
+        tellers(&self.index, &job.blocks, block_tokens).iter().map(holding).collect()
     }
 }
 

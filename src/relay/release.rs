@@ -293,7 +293,7 @@ impl Relay {
     async fn fetch_once(&self, lost: &Lost, seat: &Seat, written: &Written) -> Option<StatusCode> {
         let ask = &lost.ask;
         let edit = kv_transfer::release_edit(ask.api, &ask.body, &lost.handoff);
-        Some(self.upstream.send(ask.leg(seat.instance(), &edit), written).await.ok()?.status())
+        Some(self.upstream.send(ask.leg(seat, &edit), written).await.ok()?.status())
     }
 }
 

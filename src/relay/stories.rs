@@ -37,7 +37,7 @@ impl Stories {
             id: id.to_owned(),
             job: Job { blocks: Arc::default(), ..job.as_ref().clone() },
             blocks: job.blocks.len(),
-            prefiller: seat.instance().endpoint().to_string(),
+            prefiller: seat.instance().place_name(seat.rank()),
             choice: choice.clone(),
             cached_tokens: None,
         };

@@ -37,6 +37,8 @@ pub struct LaneSpec {
 pub(super) struct Lane {
     pub(super) spec: LaneSpec,
     pub(super) draining: bool,
+    /// It tells what it holds.
+    pub(super) tells: bool,
     pub(super) resting_until_s: Seconds,
     booked: VecDeque<Booked>,
     booked_s: Seconds,
@@ -86,6 +88,7 @@ impl Lane {
         Self {
             spec,
             draining: false,
+            tells: false,
             resting_until_s: Seconds::NEG_INFINITY,
             booked: VecDeque::new(),
             booked_s: 0.0,

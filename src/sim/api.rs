@@ -38,8 +38,11 @@ pub async fn generate(hub: &Arc<Hub>, api: Api, asked: Asked) -> Result<Response
     let body = read_json(&asked)?;
     let handoff = Handoff::parse(&body)?;
     let debt = Debt::of(hub, &handoff);
-    check_rank(&asked)?;
-    let ask = Arc::new(Ask::parse(api, &body, handoff, &hub.spec)?);
+    let rank = rank(hub, &asked)?;
+    let mut ask = Ask::parse(api, &body, handoff, &hub.spec)?;
+    // Prefixes of different ranks are kept apart as those of different salts.
+    ask.salt ^= u64::from(rank) << 32;
+    let ask = Arc::new(ask);
     let reply = Reply {
         id: response_id(api, &asked, &body),
         created: unix_s(),
@@ -70,12 +73,13 @@ pub async fn generate(hub: &Arc<Hub>, api: Api, asked: Asked) -> Result<Response
     Ok(respond(200, "application/json", with_raw(&body, asked.bad_handoff.as_ref())))
 }
 
-/// This engine has one data-parallel rank.
-fn check_rank(asked: &Asked) -> Result<(), Fail> {
-    match asked.header("x-data-parallel-rank") {
-        None | Some("0") => Ok(()),
-        Some(rank) => Err(Fail::bad_request(&format!("data_parallel_rank {rank} is out of range [0, 1)."))),
-    }
+/// The data-parallel rank that is to answer: the one that was asked for, or the next.
+fn rank(hub: &Hub, asked: &Asked) -> Result<u16, Fail> {
+    let ranks = hub.spec.ranks.max(1);
+    let Some(rank) = asked.header("x-data-parallel-rank") else { return Ok(hub.next_rank(ranks)) };
+    let known = rank.parse().ok().filter(|rank| *rank < ranks);
+    known
+        .ok_or_else(|| Fail::bad_request(&format!("data_parallel_rank {rank} is out of range [0, {ranks}).")))
 }
 
 fn format_of(ask: Arc<Ask>, reply: Reply) -> Box<dyn Format> {

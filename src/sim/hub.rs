@@ -1,6 +1,7 @@
 //! What the connections, the streams and the handle of one engine share.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -79,6 +80,7 @@ pub struct Hub {
     pub status: watch::Sender<Status>,
     chores: mpsc::Sender<Chore>,
     epoch: Instant,
+    turn: AtomicU16,
     state: Mutex<State>,
     seen: Mutex<SeenLog>,
 }
@@ -108,9 +110,15 @@ impl Hub {
             status: watch::Sender::new(Status { phase: Phase::Up, closings: 0 }),
             chores,
             epoch: Instant::now(),
+            turn: AtomicU16::new(0),
             state: Mutex::new(State { core, bells: HashMap::new() }),
             seen: Mutex::default(),
         }
+    }
+
+    /// The data-parallel rank of a request that asks for none.
+    pub fn next_rank(&self, ranks: u16) -> u16 {
+        self.turn.fetch_add(1, Ordering::Relaxed) % ranks
     }
 
     /// Microseconds since the start.

@@ -77,6 +77,9 @@ pub struct EngineSpec {
     pub hash_algo: String,
     /// Whether `GET /metrics` says that prefixes are cached; a label only.
     pub prefix_caching: bool,
+    /// Data-parallel ranks behind the one port, chosen by `X-data-parallel-rank` or in turn. They share the engine's speed and
+    /// blocks; what each finds cached is its own. Engines with a pool have one.
+    pub ranks: u16,
     /// Answers `POST /tokenize` instead of the toy tokenizer.
     pub tokenize: Option<Tokenizing>,
 }
@@ -101,6 +104,7 @@ impl Default for EngineSpec {
             root: None,
             hash_algo: "sha256".to_owned(),
             prefix_caching: true,
+            ranks: 1,
             tokenize: None,
         }
     }

@@ -51,6 +51,27 @@ pub fn heard(index: &SharedIndex, hashes: &[BlockHash], block_tokens: NonZeroUsi
     Heard { held, told_tokens: tokens(found.told_blocks) }
 }
 
+/// What each of those who tell of such blocks holds in any memory of its own, nothing included, ordered by instance and rank.
+/// Those who are silent, or speak of blocks of another size, are not in it.
+pub fn tellers(index: &SharedIndex, hashes: &[u64], block_tokens: NonZeroUsize) -> Vec<Held> {
+    let Ok(block_tokens) = u32::try_from(block_tokens.get()) else { return Vec::new() };
+    let index = index.read().unwrap_or_else(PoisonError::into_inner);
+    let found = index.prefixes(hashes, block_tokens);
+    let mut held: Vec<Held> = index
+        .tellers(block_tokens)
+        .map(|(instance, rank)| Held { instance, rank, hbm_tokens: 0, own_tokens: 0 })
+        .collect();
+    held.sort_unstable_by_key(|it| (it.instance, it.rank));
+    for leading in found.holders {
+        let Some(name) = index.name(leading.holder) else { continue };
+        if let Ok(at) = held.binary_search_by_key(&name, |it| (it.instance, it.rank)) {
+            held[at].hbm_tokens = leading.hbm_blocks.saturating_mul(block_tokens);
+            held[at].own_tokens = leading.own_blocks.saturating_mul(block_tokens);
+        }
+    }
+    held
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::{Arc, RwLock};
@@ -81,5 +102,9 @@ mod tests {
         assert_eq!(found.told_tokens, 64);
         let other = NonZeroUsize::new(32).unwrap();
         assert_eq!(heard(&index, &hashes, other), Heard::default());
+        let hashes: Vec<u64> = (1..6).collect();
+        let each = [held(7, 0, 16, 16), held(8, 1, 32, 48), held(9, 0, 0, 0)];
+        assert_eq!(tellers(&index, &hashes, sixteen), each, "who tells, in order, those without included");
+        assert_eq!(tellers(&index, &hashes, other), []);
     }
 }

@@ -151,6 +151,12 @@ impl BlockIndex {
         self.holders.get(holder.index()).map_or(0, |it| it.block_tokens[0])
     }
 
+    /// Instances and ranks that have told of blocks of this size in memory of their own.
+    pub fn tellers(&self, block_tokens: u32) -> impl Iterator<Item = (u64, u32)> {
+        let told = move |it: &&Holder| it.taken && it.block_tokens[0] == block_tokens;
+        self.holders.iter().filter(told).map(|it| (it.instance, it.rank))
+    }
+
     /// Blocks that it holds, in its own memory and in a pool.
     pub fn held_blocks(&self, holder: HolderId) -> (usize, usize) {
         let held = |slot: u16| self.slots.get(usize::from(slot)).map_or(0, Slot::held);

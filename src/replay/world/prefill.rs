@@ -18,15 +18,15 @@ struct View<'a> {
 }
 
 impl Sight for View<'_> {
-    fn hbm_tokens(&self, job: &Job, out: &mut [u32]) -> bool {
+    fn hbm_tokens(&self, job: &Job, out: &mut [Option<u32>]) {
         if self.told {
+            out.fill(Some(0));
             self.hbm.each_leading(&job.blocks, |lane, blocks| {
                 if let Some(tokens) = out.get_mut(lane) {
-                    *tokens = blocks as u32 * BLOCK_TOKENS;
+                    *tokens = Some(blocks as u32 * BLOCK_TOKENS);
                 }
             });
         }
-        self.told
     }
 }
 

@@ -29,11 +29,18 @@ pub(super) struct Waiting {
 pub(super) struct Seen {
     /// Leading tokens in each lane's own memory, by lane, as believed.
     pub(super) own_tokens: Vec<u32>,
-    /// And as others told.
-    pub(super) told_tokens: Vec<u32>,
+    /// And as those told that tell.
+    pub(super) told_tokens: Vec<Option<u32>>,
     pub(super) told_s: Option<Seconds>,
     /// Of the residents.
     pub(super) version: Option<u64>,
+}
+
+impl Seen {
+    /// What a lane told, if it tells.
+    pub(super) fn told(&self, lane: usize) -> Option<u32> {
+        self.told_tokens.get(lane).copied().flatten()
+    }
 }
 
 /// Ordered by key, equals by arrival.

@@ -102,16 +102,14 @@ pub struct Beliefs {
 
 /// What others know of prefillers' own memory.
 pub trait Sight {
-    /// Sets `out[lane]` to the leading tokens that each lane holds; false if nobody tells, so that the board is to believe
-    /// its own history.
-    fn hbm_tokens(&self, job: &Job, out: &mut [u32]) -> bool;
+    /// Sets `out[lane]` to the leading tokens that a lane tells it holds, and leaves the others alone: of them the board
+    /// believes its own history.
+    fn hbm_tokens(&self, job: &Job, out: &mut [Option<u32>]);
 }
 
 /// Nobody tells.
 impl Sight for () {
-    fn hbm_tokens(&self, _: &Job, _: &mut [u32]) -> bool {
-        false
-    }
+    fn hbm_tokens(&self, _: &Job, _: &mut [Option<u32>]) {}
 }
 
 /// The board.
@@ -130,8 +128,6 @@ pub struct Board {
     wake_s: Option<Seconds>,
     /// Of what was committed.
     mean_prefill_s: Seconds,
-    /// Others tell what prefillers hold: our own belief is needed for the time until they do.
-    told: bool,
     beliefs: Beliefs,
     /// Beliefs that others have taken over by then.
     fading: VecDeque<(Seconds, LaneId, Arc<Job>, u32)>,
@@ -166,7 +162,6 @@ impl Board {
             turn: 0,
             wake_s: None,
             mean_prefill_s: 0.0,
-            told: false,
             beliefs: Beliefs { named: true, history: true },
             fading: VecDeque::new(),
         }
@@ -293,7 +288,8 @@ impl Board {
                         learner.learn(together.work, class_s);
                     }
                 }
-                if self.told && self.beliefs.named && booked.job.named {
+                // Who tells what it holds: our own belief is needed for the time until it does.
+                if lane.tells && self.beliefs.named && booked.job.named {
                     self.fading.push_back((now + TELLING_S, lane_id, booked.job, booked.stamp));
                 }
                 self.center(lane_id);
@@ -381,37 +377,33 @@ impl Board {
 
 fn hit(waiting: &Waiting, lane: usize, beliefs: Beliefs) -> Hit {
     let id = LaneId(u16::try_from(lane).unwrap_or(u16::MAX));
-    let told = waiting.seen.told_tokens.get(lane).copied().filter(|_| beliefs.named).unwrap_or(0);
+    let told = waiting.seen.told(lane).filter(|_| beliefs.named).unwrap_or(0);
     let own = waiting.seen.own_tokens.get(lane).copied().filter(|_| beliefs.history).unwrap_or(0);
     Hit::of(&waiting.job, id, told.max(own), beliefs.named)
 }
 
-/// See [`Board::look`]; apart from it, since the line is borrowed while it is walked. Whether others told, if they were
-/// asked.
+/// See [`Board::look`]; apart from it, since the line is borrowed while it is walked. Whether others were asked.
 fn look(
     residents: &Residents,
     lanes: usize,
     sight_s: Seconds,
     waiting: &mut Waiting,
     sight: Option<(Seconds, &dyn Sight)>,
-) -> Option<bool> {
-    let mut told = None;
+) -> bool {
     let seen = &mut waiting.seen;
-    let mut news = seen.version != Some(residents.version()) || seen.own_tokens.len() != lanes;
+    let mut asked = false;
+    let news = seen.version != Some(residents.version()) || seen.own_tokens.len() != lanes;
     if let Some((now, sight)) = sight
         && seen.told_s.is_none_or(|told_s| now - told_s > sight_s)
     {
         seen.told_s = Some(now);
         seen.told_tokens.clear();
-        seen.told_tokens.resize(lanes, 0);
-        told = Some(sight.hbm_tokens(&waiting.job, &mut seen.told_tokens));
-        if told != Some(true) {
-            seen.told_tokens.clear();
-        }
-        news = true;
+        seen.told_tokens.resize(lanes, None);
+        sight.hbm_tokens(&waiting.job, &mut seen.told_tokens);
+        asked = true;
     }
     if !news {
-        return told;
+        return asked;
     }
     seen.version = Some(residents.version());
     seen.own_tokens.resize(lanes, 0);
@@ -419,7 +411,7 @@ fn look(
     for tokens in &mut seen.own_tokens {
         *tokens = tokens.saturating_mul(waiting.job.block_tokens);
     }
-    told
+    asked
 }
 
 #[cfg(test)]

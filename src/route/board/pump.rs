@@ -44,8 +44,15 @@ impl Board {
                 break;
             }
             let sight = Some((now, sight));
-            let told = look(&self.residents, self.lanes.len(), self.settings.sight_s, waiting, sight);
-            self.told = told.unwrap_or(self.told);
+            let asked = look(&self.residents, self.lanes.len(), self.settings.sight_s, waiting, sight);
+            // Of prompts whose blocks have no names of the engines' nobody can tell.
+            if asked && waiting.job.named {
+                for (at, lane) in self.lanes.iter_mut().enumerate() {
+                    if let Some(lane) = lane {
+                        lane.tells = waiting.seen.told(at).is_some();
+                    }
+                }
+            }
             let others = length - commits.len() - 1;
             let all = self.all_terms(waiting, now, &outlooks, others);
             let dice = Dice { turn: self.turn, random: random() };
@@ -122,7 +129,7 @@ impl Board {
             .map(|(at, lane, outlook)| {
                 let costs = self.costs(lane.spec.class);
                 let id = LaneId(u16::try_from(at).unwrap_or(u16::MAX));
-                let told_tokens = waiting.seen.told_tokens.get(at).copied();
+                let told_tokens = waiting.seen.told(at);
                 let hit = hit(waiting, at, self.beliefs);
                 let in_flight = hit.hbm_tokens > 0 && lane.computes(&waiting.job.blocks);
                 Terms { told_tokens, in_flight, ..terms(&asking, &costs, (id, lane), hit, outlook.backlog_s) }

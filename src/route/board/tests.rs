@@ -152,9 +152,8 @@ fn the_pool_is_nearer_than_computing_and_near_is_nearer_than_far() {
 fn what_engines_tell_counts() {
     struct Told;
     impl Sight for Told {
-        fn hbm_tokens(&self, _: &Job, out: &mut [u32]) -> bool {
-            out[1] = 500;
-            true
+        fn hbm_tokens(&self, _: &Job, out: &mut [Option<u32>]) {
+            out[1] = Some(500);
         }
     }
     let mut board = board(3, settings());

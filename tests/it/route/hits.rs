@@ -11,50 +11,69 @@ use super::{ask, chat, explained, number, script};
 use crate::common::stage::Stage;
 use crate::surface::until;
 
-/// Conversations that go on for some turns; returns the tokens predicted and reported as cached, and those of the prompts.
-async fn converse(stage: &Stage, conversations: usize, turns: usize) -> (f64, f64, f64) {
-    let each = (0..conversations).map(async |conversation| {
-        let mut sums = (0.0, 0.0, 0.0);
-        for turn in 0..turns {
-            let said = explained(stage.gateway, &chat(conversation, 2 * turn + 1, 160)).await;
-            sums.0 += number(&said, "any_tokens");
-            sums.1 += number(&said, "cached_tokens");
-            sums.2 += number(&said, "prompt_tokens");
+/// Tokens of prompts: predicted to be cached, reported as cached, and all.
+#[derive(Default)]
+struct Sums {
+    predicted: f64,
+    reported: f64,
+    prompts: f64,
+}
+
+impl Sums {
+    fn and(self, other: Sums) -> Sums {
+        Sums {
+            predicted: self.predicted + other.predicted,
+            reported: self.reported + other.reported,
+            prompts: self.prompts + other.prompts,
         }
-        sums
-    });
-    let all = join_all(each).await;
-    all.into_iter().fold((0.0, 0.0, 0.0), |sum, it| (sum.0 + it.0, sum.1 + it.1, sum.2 + it.2))
+    }
+}
+
+/// A conversation that goes on for four turns.
+async fn converse(stage: &Stage, conversation: usize) -> Sums {
+    let mut sums = Sums::default();
+    for turn in 0..4 {
+        let said = explained(stage.gateway, &chat(conversation, 2 * turn + 1, 160)).await;
+        let (predicted, reported) = (number(&said, "any_tokens"), number(&said, "cached_tokens"));
+        sums = sums.and(Sums { predicted, reported, prompts: number(&said, "prompt_tokens") });
+    }
+    sums
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_predicted_is_what_engines_report() {
     let stage = Stage::set(script(3, 4_000.0)).await;
-    let (predicted, reported, prompts) = converse(&stage, 12, 4).await;
+    let all = join_all((0..12).map(|conversation| converse(&stage, conversation))).await;
+    let Sums { predicted, reported, prompts } = all.into_iter().fold(Sums::default(), Sums::and);
     assert!((predicted - reported).abs() <= 0.02 * reported, "predicted {predicted}, reported {reported}");
-    // Of 1 + 3 + 5 + 7 messages 1 + 3 + 5 are old, less the end of the last block of each.
-    assert!(reported > 0.5 * prompts, "{reported} of {prompts}: turns go back to where they were");
+    assert!(reported > 0.2 * prompts, "{reported} of {prompts}: there was something to predict");
     stage.assert_nothing_left("conversations").await;
     stage.end().await;
 }
 
-/// The share of prompts that engines had cached.
+/// The share of prompts that engines had cached, when nothing but the place decides: one request at a time.
 async fn share(policy: Policy, tokens: Tokens) -> f64 {
     let mut script = script(3, 4_000.0);
     (script.config.route.policy, script.config.prompt.tokens) = (policy, tokens);
     let stage = Stage::set(script).await;
-    let (_, reported, prompts) = converse(&stage, 8, 4).await;
+    let mut sums = Sums::default();
+    for conversation in 0..6 {
+        sums = sums.and(converse(&stage, conversation).await);
+    }
     stage.end().await;
-    reported / prompts
+    sums.reported / sums.prompts
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn turns_go_back_to_where_they_were_more_often_than_by_chance() {
-    let by_chance = share(Policy::Random, Tokens::Engine).await;
-    let by_tokens = share(Policy::Predicted, Tokens::Engine).await;
-    assert!(by_tokens > 1.2 * by_chance, "{by_tokens} against {by_chance}");
-    let by_text = share(Policy::Predicted, Tokens::Off).await;
-    assert!(by_text > 1.2 * by_chance, "{by_text} against {by_chance}");
+async fn turns_go_back_to_where_they_were() {
+    // Of 1 + 3 + 5 + 7 messages 1 + 3 + 5 are old, less the end of the last block of each.
+    for tokens in [Tokens::Engine, Tokens::Off] {
+        let share = share(Policy::Predicted, tokens).await;
+        assert!(share > 0.5, "{share}, tokens from {tokens:?}");
+    }
+    // Round and round, the fourth turn finds what is left of the first.
+    let share = share(Policy::RoundRobin, Tokens::Engine).await;
+    assert!(share < 0.2, "{share}: the test would pass whoever decides");
 }
 
 /// Engines with a pool, and a gateway that asks it with this seed.

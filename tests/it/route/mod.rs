@@ -2,6 +2,7 @@
 
 mod explain;
 mod hits;
+mod ranks;
 mod waiting;
 
 use std::collections::HashMap;

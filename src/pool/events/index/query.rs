@@ -23,6 +23,24 @@ pub struct Leading {
     pub own_blocks: u32,
 }
 
+/// A block's name in events: given as such, or the end of a digest.
+pub trait EventHash {
+    /// 64 bits.
+    fn event_hash(&self) -> u64;
+}
+
+impl EventHash for u64 {
+    fn event_hash(&self) -> u64 {
+        *self
+    }
+}
+
+impl EventHash for BlockHash {
+    fn event_hash(&self) -> u64 {
+        self.event_u64()
+    }
+}
+
 /// Words of a set of all holders. Most fleets have one word full: their sets stay in registers.
 const WORDS: usize = MAX_HOLDERS / 64;
 /// Blocks looked up at a time, so that the waits for memory overlap.
@@ -53,7 +71,7 @@ struct Found {
 impl BlockIndex {
     /// Leading blocks by holder, and of what was put into a pool: one pass over the hashes, which ends where nobody goes
     /// on. Who tells of blocks of another size than `block_tokens` counts for nothing.
-    pub fn prefixes(&self, hashes: &[BlockHash], block_tokens: u32) -> Prefixes {
+    pub fn prefixes<H: EventHash>(&self, hashes: &[H], block_tokens: u32) -> Prefixes {
         let mut found = Found { depths: vec![[0; 2]; self.holders.len()], told_blocks: 0 };
         let gates = self.gates(block_tokens);
         if self.holders.len() <= 64 {
@@ -64,13 +82,13 @@ impl BlockIndex {
         self.named(found)
     }
 
-    fn walk<const W: usize>(&self, hashes: &[BlockHash], gates: &[Gate], found: &mut Found) {
+    fn walk<const W: usize>(&self, hashes: &[impl EventHash], gates: &[Gate], found: &mut Found) {
         let mut open = Open::<W>::all(self.holders.len());
         let mut depth = 0;
         for hashes in hashes.chunks(AHEAD) {
             let mut cells: [&[Cell]; AHEAD] = [&[]; AHEAD];
             for (cells, hash) in cells.iter_mut().zip(hashes) {
-                *cells = self.blocks.get(&hash.event_u64()).map_or(&[], |it| it.as_slice());
+                *cells = self.blocks.get(&hash.event_hash()).map_or(&[], |it| it.as_slice());
             }
             for cells in &cells[..hashes.len()] {
                 if !open.step(cells, gates, (depth, &mut *found)) {

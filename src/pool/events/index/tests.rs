@@ -44,7 +44,7 @@ fn a_prefix_ends_at_the_first_hole() {
     assert_eq!(of(&index, a, &asked), [3, 3, 0]);
     assert_eq!(of(&index, b, &asked), [1, 3, 0]);
     assert_eq!(index.prefixes(&prompt([4, 1]), 16), Prefixes::default());
-    assert_eq!(index.prefixes(&[], 16), Prefixes::default());
+    assert_eq!(index.prefixes::<u64>(&[], 16), Prefixes::default());
     assert_eq!(index.prefixes(&asked, 32), Prefixes::default(), "blocks of another size");
     assert_eq!(index.block_tokens(a), 16);
 }
