@@ -59,7 +59,7 @@ struct Seen {
     generated: Vec<u32>,
     /// Code points of a completion's text.
     chars: u64,
-    /// The first event with text of the answer.
+    /// The first event with text of the answer, or its last if there is none.
     template: Option<Bytes>,
     /// The last text was reasoning.
     reasoning: bool,
@@ -224,8 +224,7 @@ impl Tape {
         }
         let event = Event::read(Bytes::copy_from_slice(&data)).filter(|_| frame.is_complete());
         let Some(event) = event else {
-            self.forget(Reason::Unreadable);
-            self.seen.phase = self.seen.phase.max(Phase::Text);
+            self.unknown();
             self.release(out);
             return out.extend_from_slice(frame.whole());
         };
@@ -244,7 +243,11 @@ impl Tape {
     fn event(&mut self, event: &Event, rewritten: Bytes, frame: Bytes, out: &mut BytesMut) {
         let Some(choice) = &event.choice else {
             self.release(out);
-            self.seen.usage |= event.top.given("usage").is_some();
+            match event.top.given("usage") {
+                Some(_) => self.seen.usage = true,
+                // A refusal of the request, or something unknown: sent once.
+                None => self.unknown(),
+            }
             return out.extend_from_slice(&frame);
         };
         let look = event.look();
@@ -262,10 +265,12 @@ impl Tape {
             identity: raw("id").zip(raw("created")),
             template: None,
         };
-        if look.role && !look.visible() {
+        // Some engines repeat the role beside each token.
+        let tells_token = entry.ids.as_ref().is_some_and(|ids| !ids.is_empty());
+        if look.role && !look.visible() && !tells_token {
             return self.role(&entry, out);
         }
-        if self.seen.template.is_none() && look.text && !look.finish {
+        if self.seen.template.is_none() && (look.text || look.finish) {
             entry.template = Some(rewritten);
         }
         if !look.visible() && self.held.len() < HELD_EVENTS {
@@ -273,6 +278,12 @@ impl Tape {
         }
         self.release(out);
         self.send(entry, out);
+    }
+
+    /// Something goes out that can't be followed.
+    fn unknown(&mut self) {
+        self.forget(Reason::Unreadable);
+        self.seen.phase = self.seen.phase.max(Phase::Text);
     }
 
     /// A chat's first event: sent once.

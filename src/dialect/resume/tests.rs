@@ -217,6 +217,28 @@ fn an_event_for_the_sake_of_ids_alone_is_not_passed_on() {
 }
 
 #[test]
+fn a_role_beside_each_token_hides_none() {
+    let body = json!({"stream": true, "max_tokens": 9});
+    let mut tape = Tape::new(plan(Api::Chat, &body));
+    for (content, id) in [("", 5), ("x", 6), ("", 7), ("y", 8), ("", 9)] {
+        let delta = format!(
+            r#""delta":{{"role":"assistant","content":"{content}"}},"finish_reason":null,"token_ids":[{id}]"#
+        );
+        tape.pass(event(&delta).as_bytes());
+    }
+    let Ok(Next::Continue(next, 5)) = tape.next(&scan(&body), None) else { panic!("it goes on") };
+    assert!(next.starts_with(br#"{"prompt":[1,5,6,7,8]"#), "the last has no text yet");
+}
+
+#[test]
+fn what_can_not_be_followed_is_sent_once() {
+    let body = json!({"stream": true});
+    let mut tape = Tape::new(plan(Api::Chat, &body));
+    tape.pass(b"data: {\"error\":{\"code\":400}}\n\n");
+    assert_eq!(tape.next(&scan(&body), None), Err(Reason::Unreadable));
+}
+
+#[test]
 fn data_on_several_lines_stays_on_several_lines() {
     let mut tape = Tape::new(plan(Api::Completions, &json!({"stream": true})));
     let text = "data: {\"choices\":[{\"text\":\"x\",\ndata: \"token_ids\":[1]}]}\n\n";
