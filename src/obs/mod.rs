@@ -285,6 +285,11 @@ impl Meters {
         self.wait_seconds.record(time);
     }
 
+    /// A prefill took so many times the seconds that were predicted.
+    pub fn prefill_ratio(&self, ratio: f64) {
+        histogram!(names::PREFILL_RATIO).record(ratio);
+    }
+
     /// Cached tokens as predicted and as reported. `why` is empty where nothing was missed.
     pub fn predicted(&self, verdict: &'static str, why: &'static str, predicted: u64, reported: Option<u64>) {
         counter!(names::PREDICTIONS, "verdict" => verdict, "reason" => why).increment(1);

@@ -60,6 +60,8 @@ pub const WAIT_SECONDS: &str = "pd_proxy_prefill_wait_seconds";
 pub const PREDICTIONS: &str = "pd_proxy_cached_predictions_total";
 /// Cached tokens by which prefillers' reports differ from the prediction, by `direction`: more, less.
 pub const PREDICTION_ERROR: &str = "pd_proxy_cached_prediction_error_tokens";
+/// Seconds from a request's placing to its prefiller's answer, divided by those that were predicted.
+pub const PREFILL_RATIO: &str = "pd_proxy_prefill_seconds_over_predicted";
 /// 1 while a `source` of predictions steers.
 pub const BELIEVED: &str = "pd_proxy_prediction_source_trusted";
 /// 1 while a prefiller's KV events come in, by `instance` and `rank`.
@@ -82,7 +84,7 @@ pub const INSTANCES: &str = "pd_proxy_instances";
 pub const BUILD_INFO: &str = "pd_proxy_build_info";
 
 /// Every name, for tests.
-pub const ALL: [&str; 39] = [
+pub const ALL: [&str; 40] = [
     REQUESTS,
     INFLIGHT,
     QUEUED,
@@ -112,6 +114,7 @@ pub const ALL: [&str; 39] = [
     WAIT_SECONDS,
     PREDICTIONS,
     PREDICTION_ERROR,
+    PREFILL_RATIO,
     BELIEVED,
     EVENTS_CONNECTED,
     EVENTS_COMPLETE,
@@ -128,6 +131,8 @@ pub const ALL: [&str; 39] = [
 const LONG_S: [f64; 18] = [
     0.001, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 180.0, 600.0,
 ];
+/// A fifth to five times, fine around one.
+const RATIO: [f64; 12] = [0.2, 0.4, 0.6, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0];
 /// From a short prompt to a million tokens asked of a slow engine.
 const SHORT_S: [f64; 10] = [0.000_02, 0.000_05, 0.000_1, 0.000_3, 0.001, 0.003, 0.01, 0.03, 0.1, 1.0];
 /// From a small model to an overloaded one.
@@ -145,6 +150,7 @@ pub(super) fn buckets() -> Vec<(&'static str, &'static [f64])> {
         (POOL_SECONDS, &SHORT_S),
         (WAIT_SECONDS, &LONG_S),
         (PREDICTION_ERROR, &TOKENS_WIDE),
+        (PREFILL_RATIO, &RATIO),
         (EVENTS_SECONDS, &SHORT_S),
         (TTFT, &LONG_S),
         (DURATION, &LONG_S),
@@ -218,6 +224,10 @@ pub(super) fn describe() {
     describe_histogram!(
         PREDICTION_ERROR,
         "Cached tokens that the prefiller reported more, or less, than was predicted"
+    );
+    describe_histogram!(
+        PREFILL_RATIO,
+        "Seconds from a request's placing to its prefiller's answer, divided by those that were predicted"
     );
     describe_gauge!(BELIEVED, "1 while a source of predictions (names, history) steers, else 0");
     describe_gauge!(EVENTS_CONNECTED, "1 while a prefiller's KV events come in, else 0");

@@ -35,8 +35,8 @@ pub struct Ledger {
     prompt: Option<u64>,
     cached: Option<u64>,
     output: Option<u64>,
-    /// Why the prefiller was chosen.
-    choice: Option<Choice>,
+    /// Why the prefiller was chosen, and when.
+    choice: Option<(Choice, Instant)>,
     /// Tokens that the pool had when the request came, and who said so.
     pooled: Option<(u32, Teller)>,
     /// Tokens that the best prefiller had in memory of its own, by its events.
@@ -109,12 +109,19 @@ impl Ledger {
 
     /// Why its prefiller was chosen.
     pub fn choice(&self) -> Option<&Choice> {
-        self.choice.as_ref()
+        self.choice.as_ref().map(|(choice, _)| choice)
+    }
+
+    /// Seconds since its prefiller was chosen, divided by those predicted until that answers.
+    pub fn prefill_ratio(&self) -> Option<f64> {
+        let (choice, placed) = self.choice.as_ref()?;
+        let predicted_s = choice.terms.wait_s + choice.terms.prefill_s;
+        (predicted_s > 0.0).then(|| placed.elapsed().as_secs_f64() / predicted_s)
     }
 
     /// It waited for its prefiller, which was chosen for these reasons.
     pub fn placed(&mut self, choice: Choice) {
-        self.choice = Some(choice);
+        self.choice = Some((choice, Instant::now()));
     }
 
     /// Which time-out the total time limit amounts to right now.
@@ -254,13 +261,13 @@ impl Drop for Ledger {
             decoder = name(&self.decoder),
             prompt_tokens = self.prompt,
             cached_tokens = self.cached,
-            predicted_cached_tokens = self.choice.as_ref().map(|choice| choice.terms.hit.any_tokens),
+            predicted_cached_tokens = self.choice().map(|choice| choice.terms.hit.any_tokens),
             pooled_tokens = self.pooled.map(|(tokens, _)| tokens),
             pooled_by = self.pooled.map(|(_, teller)| teller.name()),
             held_tokens = self.held,
             output_tokens = output,
             resumed = self.resumed,
-            waited_ms = self.choice.as_ref().map(|choice| choice.waited.as_secs_f64() * 1e3),
+            waited_ms = self.choice().map(|choice| choice.waited.as_secs_f64() * 1e3),
             ttft_ms = sample.ttft.map(|d| d.as_secs_f64() * 1e3),
             total_ms = sample.total.as_secs_f64() * 1e3,
             "request"

@@ -277,6 +277,9 @@ impl Relay {
         if let Some(choice) = ledger.choice() {
             self.affinity.prefilled(&ask.job, choice, usage);
         }
+        if let Some(ratio) = ledger.prefill_ratio() {
+            self.meters.prefill_ratio(ratio);
+        }
     }
 
     /// Waits until the place that is best for the request is about to be free.

@@ -121,7 +121,8 @@ pub struct Board {
     bookings: HashMap<u64, LaneId>,
     residents: Residents,
     popularity: Popularity,
-    classes: HashMap<u16, PrefillLearner>,
+    /// One in most fleets: found sooner by looking than by hashing.
+    classes: Vec<(u16, PrefillLearner)>,
     /// The last ticket or booking.
     count: u64,
     turn: u64,
@@ -157,7 +158,7 @@ impl Board {
             bookings: HashMap::new(),
             residents: Residents::default(),
             popularity: Popularity::default(),
-            classes: HashMap::new(),
+            classes: Vec::new(),
             count: 0,
             turn: 0,
             wake_s: None,
@@ -183,7 +184,9 @@ impl Board {
         }
         self.residents.open(lane, spec.cache_blocks);
         self.lanes[at] = Some(Lane::new(spec));
-        self.classes.entry(spec.class).or_insert_with(|| PrefillLearner::new(self.settings.costs));
+        if self.learner(spec.class).is_none() {
+            self.classes.push((spec.class, PrefillLearner::new(self.settings.costs)));
+        }
     }
 
     /// A prefiller is gone, with what was committed to it.
@@ -284,7 +287,8 @@ impl Board {
             Done::Computed => {
                 if let Some(together) = lane.computed(&booked, began_s, now) {
                     let class_s = lane.judge(&together);
-                    if let Some(learner) = self.classes.get_mut(&lane.spec.class) {
+                    let of_class = self.classes.iter_mut().find(|(class, _)| *class == lane.spec.class);
+                    if let Some((_, learner)) = of_class {
                         learner.learn(together.work, class_s);
                     }
                 }
@@ -311,7 +315,11 @@ impl Board {
 
     /// What is known of the costs of a class.
     pub fn costs(&self, class: u16) -> PrefillCosts {
-        self.classes.get(&class).map_or(self.settings.costs, PrefillLearner::costs)
+        self.learner(class).map_or(self.settings.costs, PrefillLearner::costs)
+    }
+
+    fn learner(&self, class: u16) -> Option<&PrefillLearner> {
+        self.classes.iter().find(|(of, _)| *of == class).map(|(_, learner)| learner)
     }
 
     /// When to pump though nothing happens until then; None = not before something happens.
@@ -343,14 +351,19 @@ impl Board {
 
     /// What each prefiller would cost a request, best first, without committing anything.
     pub fn explain(&self, now: Seconds, job: &Arc<Job>, sight: &dyn Sight) -> Vec<Terms> {
+        let mut all = self.weigh(now, job, sight);
+        all.sort_by(|a, b| a.score_s.total_cmp(&b.score_s));
+        all
+    }
+
+    /// The same in no order.
+    pub fn weigh(&self, now: Seconds, job: &Arc<Job>, sight: &dyn Sight) -> Vec<Terms> {
         let ticket = Ticket(0);
         let (tried, stretches) = (SmallVec::new(), SmallVec::new());
         let mut waiting =
             Waiting { ticket, job: job.clone(), since_s: now, tried, stretches, seen: Seen::default() };
         self.look(&mut waiting, Some((now, sight)));
-        let mut all = self.all_terms(&waiting, now, &self.outlooks(now), self.line.len());
-        all.sort_by(|a, b| a.score_s.total_cmp(&b.score_s));
-        all
+        self.all_terms(&waiting, now, &self.outlooks(now), self.line.len())
     }
 
     fn lane_mut(&mut self, lane: LaneId) -> Option<&mut Lane> {
@@ -360,7 +373,7 @@ impl Board {
     fn least_service_s(&self, waiting: &Waiting) -> Seconds {
         let each = self.lanes.iter().enumerate().filter_map(|(at, lane)| {
             let lane = lane.as_ref().filter(|lane| !lane.draining)?;
-            let costs = self.classes.get(&lane.spec.class)?.costs();
+            let costs = self.learner(lane.spec.class)?.costs();
             let hit = hit(waiting, at, self.beliefs);
             let service = lane.here(costs.service(waiting.job.prompt_tokens, hit));
             Some(service.prefill_s + service.restore_s)

@@ -110,13 +110,14 @@ impl Board {
         outlooks: &[Option<Outlook>],
         others: usize,
     ) -> Vec<Terms> {
-        let standing = |at: usize, lane: &Lane| standing(waiting, at, lane, now);
         let usable = || {
             let lanes = self.lanes.iter().zip(outlooks).enumerate();
             lanes.filter_map(|(at, (lane, outlook))| Some((at, lane.as_ref()?, (*outlook)?)))
         };
-        let Some(best) = usable().map(|(at, lane, _)| standing(at, lane)).min() else { return Vec::new() };
-        let instances = outlooks.iter().flatten().count();
+        let standings: SmallVec<[Standing; 64]> =
+            usable().map(|(at, lane, _)| standing(waiting, at, lane, now)).collect();
+        let Some(best) = standings.iter().min() else { return Vec::new() };
+        let instances = standings.len();
         let asking = Asking {
             prompt_tokens: waiting.job.prompt_tokens,
             stretches: &waiting.stretches,
@@ -124,17 +125,29 @@ impl Board {
             pressure: if self.late() { pressure(others, instances) } else { 0.0 },
             now,
         };
-        let chosen = usable().filter(|(at, lane, _)| standing(*at, lane) == best);
-        chosen
-            .map(|(at, lane, outlook)| {
-                let costs = self.costs(lane.spec.class);
-                let id = LaneId(u16::try_from(at).unwrap_or(u16::MAX));
-                let told_tokens = waiting.seen.told(at);
-                let hit = hit(waiting, at, self.beliefs);
-                let in_flight = hit.hbm_tokens > 0 && lane.computes(&waiting.job.blocks);
-                Terms { told_tokens, in_flight, ..terms(&asking, &costs, (id, lane), hit, outlook.backlog_s) }
-            })
-            .collect()
+        let mut all = Vec::with_capacity(instances);
+        let mut known = None;
+        for ((at, lane, outlook), standing) in usable().zip(&standings) {
+            if standing != best {
+                continue;
+            }
+            // Costs are put together from what was learned: once for each class, not for each lane.
+            let class = lane.spec.class;
+            let costs = match known {
+                Some((of, costs)) if of == class => costs,
+                _ => known.insert((class, self.costs(class))).1,
+            };
+            let id = LaneId(u16::try_from(at).unwrap_or(u16::MAX));
+            let hit = hit(waiting, at, self.beliefs);
+            let told_tokens = waiting.seen.told(at);
+            let in_flight = hit.hbm_tokens > 0 && lane.computes(&waiting.job.blocks);
+            all.push(Terms {
+                told_tokens,
+                in_flight,
+                ..terms(&asking, &costs, (id, lane), hit, outlook.backlog_s)
+            });
+        }
+        all
     }
 
     fn best(&self, waiting: &Waiting, all: &[Terms], dice: Dice) -> Option<usize> {
