@@ -160,8 +160,12 @@ pub(super) fn buckets() -> Vec<(&'static str, &'static [f64])> {
     ]
 }
 
-/// Gives the metrics of what failed their help texts.
+/// Gives the metrics of what failed, or could have been stranded, their help texts.
 fn describe_failures() {
+    describe_counter!(
+        HANDOFFS,
+        "Hand-offs by outcome: used by a decoder, released by the gateway, left to expire"
+    );
     describe_counter!(LEG_FAILURES, "Legs that failed, by instance and reason");
     describe_counter!(RETRIES, "Legs that were tried again, by reason");
     describe_counter!(RETRIES_DENIED, "Attempts not made because of the retry budget, by leg");
@@ -191,10 +195,6 @@ pub(super) fn describe() {
         "Prefill leg until its answer, decode leg until its first byte"
     );
     describe_counter!(TOKENS, "Tokens that engines reported, by kind: prompt, cached, output");
-    describe_counter!(
-        HANDOFFS,
-        "Hand-offs by outcome: used by a decoder, released by the gateway, left to expire"
-    );
     describe_counter!(BYPASSED, "Requests sent to a decoder without a prefill leg, by reason");
     describe_counter!(PROMPTS, "Prompts by tokens (exact, unknown) and the reason why they are unknown");
     describe_histogram!(PROMPT_SECONDS, Unit::Seconds, "Time to find a prompt's tokens");
