@@ -31,9 +31,11 @@ use crate::proof::Prover;
 use crate::relay::Relay;
 use crate::relay::admit::Gate;
 use crate::relay::affinity::Affinity;
+use crate::relay::budget::Retries;
 use crate::relay::lookup;
 use crate::relay::pause;
 use crate::relay::release::Releases;
+use crate::relay::resume::Room;
 use crate::relay::stories::Stories;
 use crate::reload::{Reloader, Source as ConfigSource};
 use crate::route::{Bind, BoardSettings, Policy};
@@ -135,6 +137,8 @@ impl App {
             finder,
             affinity,
             stories: Stories::default(),
+            budget: Retries::new(config.retry.budget, config.retry.budget_floor_per_s),
+            room: Arc::new(Room::new(config.limit.resume_tokens)),
         });
         let mut tasks = JoinSet::new();
         if let Some(prompts) = prompts {

@@ -141,6 +141,12 @@ pub struct Retry {
     pub delay_ms: f64,
     /// The pause never grows beyond this, ms; a value below `delay_ms` counts as `delay_ms`.
     pub delay_max_ms: f64,
+    /// Further attempts and continuations within 10 s, per request of that time or under way; there are no more.
+    pub budget: f64,
+    /// But so many in each of these seconds at any rate.
+    pub budget_floor_per_s: u32,
+    /// Whether a stream that breaks is continued by another pair, where that is exact. Decoders are then asked for token ids.
+    pub resume: bool,
 }
 
 /// `[timeout]`: how long each step may take, all in ms.
@@ -207,6 +213,8 @@ pub struct Limit {
     pub json_members: usize,
     /// Hand-offs waiting to be released at a prefiller.
     pub releases: usize,
+    /// Token ids kept of all streams that could be continued, 4 bytes each; a stream that finds no room can't be.
+    pub resume_tokens: usize,
     /// Token ids kept of earlier prompts, 4 bytes each; 0 = none are kept.
     pub prompt_cache_tokens: usize,
     /// Questions to the engines' `/tokenize` at once.
@@ -309,7 +317,14 @@ impl Default for Engine {
 
 impl Default for Retry {
     fn default() -> Self {
-        Self { attempts: 3, delay_ms: 1.0, delay_max_ms: 1000.0 }
+        Self {
+            attempts: 3,
+            delay_ms: 1.0,
+            delay_max_ms: 1000.0,
+            budget: 1.0,
+            budget_floor_per_s: 3,
+            resume: false,
+        }
     }
 }
 
@@ -350,6 +365,7 @@ impl Default for Limit {
             json_depth: 512,
             json_members: 4_096,
             releases: 1_024,
+            resume_tokens: 128 << 20,
             prompt_cache_tokens: 16 << 20,
             tokenize_inflight: 64,
             pool_inflight: 256,

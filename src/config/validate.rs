@@ -103,6 +103,7 @@ impl Config {
             ("engine.lease_ms", engine.lease_ms, 1, MAX_MS),
             ("engine.abandon_grace_ms", engine.abandon_grace_ms, 0, MAX_MS),
             ("retry.attempts", u64::from(retry.attempts), 1, MAX_ATTEMPTS),
+            ("retry.budget_floor_per_s", u64::from(retry.budget_floor_per_s), 0, MAX_COUNT),
         ]
     }
 
@@ -165,6 +166,7 @@ impl Config {
             ("limit.json_depth", wide(limit.json_depth), 1, MAX_DEPTH),
             ("limit.json_members", wide(limit.json_members), 1, MAX_COUNT),
             ("limit.releases", wide(limit.releases), 1, MAX_COUNT),
+            ("limit.resume_tokens", wide(limit.resume_tokens), 0, MAX_CACHE_TOKENS),
             ("limit.prompt_cache_tokens", wide(limit.prompt_cache_tokens), 0, MAX_CACHE_TOKENS),
             ("limit.tokenize_inflight", wide(limit.tokenize_inflight), 1, MAX_COUNT),
             ("limit.pool_inflight", wide(limit.pool_inflight), 1, MAX_COUNT),
@@ -296,14 +298,15 @@ impl Config {
         }
     }
 
-    /// The two keys that may be fractions; infinity and NaN are TOML numbers, too.
+    /// The keys that may be fractions; infinity and NaN are TOML numbers, too.
     fn pauses(&self, invalid: &mut Vec<Invalid>) {
         let keys = [("retry.delay_ms", self.retry.delay_ms), ("retry.delay_max_ms", self.retry.delay_max_ms)];
-        for (key, value) in keys {
+        let keys = keys.map(|(key, value)| (key, value, MAX_MS));
+        let budget = ("retry.budget", self.retry.budget, MAX_ATTEMPTS);
+        for (key, value, max) in keys.into_iter().chain([budget]) {
             // exact: a week in ms is far below 2^53
-            if !(0.0..=MAX_MS as f64).contains(&value) {
-                invalid
-                    .push((key, Problem::OutOfRange { key, value: value.to_string(), min: 0, max: MAX_MS }));
+            if !(0.0..=max as f64).contains(&value) {
+                invalid.push((key, Problem::OutOfRange { key, value: value.to_string(), min: 0, max }));
             }
         }
     }
@@ -372,7 +375,7 @@ mod tests {
         let config = Config::default();
         let bounds = config.all_bounds();
         let mut bounded: BTreeSet<&str> = bounds.iter().map(|(key, ..)| *key).collect();
-        bounded.extend(["retry.delay_ms", "retry.delay_max_ms"]);
+        bounded.extend(["retry.delay_ms", "retry.delay_max_ms", "retry.budget"]);
         let leaves = leaves(&config);
         let numbers: BTreeSet<&str> =
             leaves.iter().filter(|(_, value)| value.is_number()).map(|(key, _)| key.as_str()).collect();

@@ -154,6 +154,13 @@ impl Meters {
         }
         keys::start();
         health::begin_fleet();
+        for leg in ["prefill", "decode"] {
+            counter!(names::RETRIES_DENIED, "leg" => leg).increment(0);
+        }
+        for reason in ["broken", "ended", "silent", "failed", "recomputed"] {
+            counter!(names::CONTINUATIONS, "outcome" => "resumed", "reason" => reason).increment(0);
+            counter!(names::CONTINUATIONS, "outcome" => "failed", "reason" => reason).increment(0);
+        }
         Meters {
             inflight: gauge!(names::INFLIGHT),
             queued: gauge!(names::QUEUED),
@@ -201,6 +208,16 @@ impl Meters {
     /// A leg is tried again.
     pub fn retry(&self, leg: &'static str, reason: &'static str) {
         counter!(names::RETRIES, "leg" => leg, "reason" => reason).increment(1);
+    }
+
+    /// A further attempt was not made: retries had taken their share of the traffic.
+    pub fn retry_denied(&self, leg: &'static str) {
+        counter!(names::RETRIES_DENIED, "leg" => leg).increment(1);
+    }
+
+    /// What became of a stream that broke. `reason` is one of a fixed set of words.
+    pub fn continuation(&self, outcome: &'static str, reason: &'static str) {
+        counter!(names::CONTINUATIONS, "outcome" => outcome, "reason" => reason).increment(1);
     }
 
     /// What became of a hand-off.

@@ -24,6 +24,10 @@ pub const LEG_SECONDS: &str = "pd_proxy_leg_duration_seconds";
 pub const LEG_FAILURES: &str = "pd_proxy_leg_failures_total";
 /// Legs that were tried again.
 pub const RETRIES: &str = "pd_proxy_retries_total";
+/// Further attempts that were not made, since retries had taken their share of the traffic.
+pub const RETRIES_DENIED: &str = "pd_proxy_retries_denied_total";
+/// Streams that broke, by what became of them.
+pub const CONTINUATIONS: &str = "pd_proxy_continuations_total";
 /// Tokens that engines reported, by `kind`: prompt, cached, output.
 pub const TOKENS: &str = "pd_proxy_tokens_total";
 /// What became of hand-offs: used, released, expired.
@@ -104,7 +108,7 @@ pub const TURNED_AWAY: &str = "pd_proxy_turned_away_total";
 pub const BUILD_INFO: &str = "pd_proxy_build_info";
 
 /// Every name, for tests.
-pub const ALL: [&str; 50] = [
+pub const ALL: [&str; 52] = [
     REQUESTS,
     INFLIGHT,
     QUEUED,
@@ -116,6 +120,8 @@ pub const ALL: [&str; 50] = [
     LEG_SECONDS,
     LEG_FAILURES,
     RETRIES,
+    RETRIES_DENIED,
+    CONTINUATIONS,
     TOKENS,
     HANDOFFS,
     BYPASSED,
@@ -190,8 +196,24 @@ pub(super) fn buckets() -> Vec<(&'static str, &'static [f64])> {
     ]
 }
 
+/// Gives the metrics of what failed, or could have been stranded, their help texts.
+fn describe_failures() {
+    describe_counter!(
+        HANDOFFS,
+        "Hand-offs by outcome: used by a decoder, released by the gateway, left to expire"
+    );
+    describe_counter!(LEG_FAILURES, "Legs that failed, by instance and reason");
+    describe_counter!(RETRIES, "Legs that were tried again, by reason");
+    describe_counter!(RETRIES_DENIED, "Attempts not made because of the retry budget, by leg");
+    describe_counter!(
+        CONTINUATIONS,
+        "Streams that broke, by outcome (resumed, failed, refused) and by what broke them, or why they can't be continued"
+    );
+}
+
 /// Gives each metric its help text.
 pub(super) fn describe() {
+    describe_failures();
     describe_counter!(
         REQUESTS,
         "Finished requests by route, HTTP code and reason (ok, engine, or our error code)"
@@ -208,13 +230,7 @@ pub(super) fn describe() {
         Unit::Seconds,
         "Prefill leg until its answer, decode leg until its first byte"
     );
-    describe_counter!(LEG_FAILURES, "Legs that failed, by instance and reason");
-    describe_counter!(RETRIES, "Legs that were tried again, by reason");
     describe_counter!(TOKENS, "Tokens that engines reported, by kind: prompt, cached, output");
-    describe_counter!(
-        HANDOFFS,
-        "Hand-offs by outcome: used by a decoder, released by the gateway, left to expire"
-    );
     describe_counter!(BYPASSED, "Requests sent to a decoder without a prefill leg, by reason");
     describe_counter!(PROMPTS, "Prompts by tokens (exact, unknown) and the reason why they are unknown");
     describe_histogram!(PROMPT_SECONDS, Unit::Seconds, "Time to find a prompt's tokens");

@@ -12,6 +12,7 @@ use crate::error::{Error, Kind};
 use crate::fleet::{Choice, Instance, Role, Seat};
 use crate::obs::{Meters, Sample};
 use crate::relay::admit::Pass;
+use crate::relay::budget::Asked;
 use crate::relay::lookup::{Found, Teller};
 use crate::relay::places::Place;
 
@@ -26,6 +27,7 @@ const PACE_TOKENS: u64 = 8;
 pub struct Ledger {
     meters: Arc<Meters>,
     pass: Option<Pass>,
+    asked: Option<Asked>,
     caller: Option<Arc<Caller>>,
     /// What is set aside of its caller's tokens per minute.
     reserved: Option<Reservation>,
@@ -50,6 +52,8 @@ pub struct Ledger {
     pooled: Option<(u32, Teller)>,
     /// Tokens that the best prefiller had in memory of its own, by its events.
     held: Option<u32>,
+    /// How often its stream was continued elsewhere.
+    resumed: u32,
     /// When the first and the last piece of a stream arrived, and the longest pause between two.
     stream: Option<Pace>,
     end: End,
@@ -75,6 +79,7 @@ impl Ledger {
         Ledger {
             meters,
             pass: None,
+            asked: None,
             caller: None,
             reserved: None,
             prompt_estimate: 0,
@@ -93,9 +98,15 @@ impl Ledger {
             pooled: None,
             choice: None,
             held: None,
+            resumed: 0,
             stream: None,
             end: End { status: CLIENT_GONE, reason: "client_gone" },
         }
+    }
+
+    /// The request counts as open, for the budget of retries, until the account is settled.
+    pub fn counts(&mut self, asked: Asked) {
+        self.asked = Some(asked);
     }
 
     /// The request was let in; its pass is given back when the account is settled.
@@ -180,6 +191,10 @@ impl Ledger {
 
     /// The prefiller's counts.
     pub fn prefilled(&mut self, usage: Usage) {
+        // The prompt of a continuation is not the client's.
+        if self.resumed > 0 {
+            return;
+        }
         self.prefilled = true;
         self.prompt = usage.prompt;
         self.cached = usage.cached;
@@ -188,6 +203,11 @@ impl Ledger {
     /// What the prefiller found in its caches; `None` when there was no prefill leg or it did not say.
     pub fn cached_of_prefill(&self) -> Option<u64> {
         self.prefilled.then_some(self.cached).flatten()
+    }
+
+    /// Its stream broke and is continued elsewhere.
+    pub fn resumes(&mut self) {
+        self.resumed += 1;
     }
 
     /// What was found of the prompt before it was routed.
@@ -257,7 +277,9 @@ impl Ledger {
 
     /// Mean time per token of a stream that is long enough to tell.
     pub fn pace(&self) -> Option<std::time::Duration> {
-        self.tokens().filter(|tokens| *tokens >= PACE_TOKENS).and(self.sample().tpot)
+        // Of a stream that several decoders wrote none has this pace.
+        let tokens = self.tokens().filter(|tokens| *tokens >= PACE_TOKENS && self.resumed == 0);
+        tokens.and(self.sample().tpot)
     }
 
     fn sample(&self) -> Sample {
@@ -312,6 +334,7 @@ impl Drop for Ledger {
             pooled_by = self.pooled.map(|(_, teller)| teller.name()),
             held_tokens = self.held,
             output_tokens = output,
+            resumed = self.resumed,
             waited_ms = self.choice().map(|choice| choice.waited.as_secs_f64() * 1e3),
             ttft_ms = sample.ttft.map(|d| d.as_secs_f64() * 1e3),
             total_ms = sample.total.as_secs_f64() * 1e3,

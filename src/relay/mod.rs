@@ -8,19 +8,21 @@
 //! | prefill sent | it may finish within a grace time, and is then released; else it is hung up on and aborts | another prefiller |
 //! | hand-off here, no decoder has it | [`release::Duty`] has a decoder fetch it with one token | another decoder, same hand-off |
 //! | decode sent, no byte yet | the leg is dropped: the decoder aborts and frees both sides | a fresh prefill, another decoder |
-//! | streaming | the stream is dropped, the decoder aborts | an error event, then an unclean end |
+//! | streaming | the stream is dropped, the decoder aborts | [`resume`]: another pair goes on; else an error event, then an unclean end |
 
 pub mod account;
 pub mod admit;
 pub mod affinity;
 pub mod answer;
 pub mod ask;
+pub mod budget;
 mod job;
 mod legs;
 pub mod lookup;
 pub mod pause;
 pub mod places;
 pub mod release;
+pub mod resume;
 pub mod settings;
 pub mod shed;
 pub mod skip;
@@ -32,6 +34,7 @@ use std::time::Instant;
 
 use tokio::time::timeout_at;
 
+use crate::dialect::resume::Plan;
 use crate::dialect::shape::Bypass;
 use crate::dialect::usage::Usage;
 use crate::error::{Error, Kind};
@@ -45,9 +48,11 @@ use account::Ledger;
 use affinity::Affinity;
 use answer::Answer;
 use ask::Ask;
+use budget::Retries;
 use legs::{DecodeEnd, Failure, PrefillEnd};
 use lookup::Found;
 use release::{Duty, Releases, Unfinished};
+use resume::Room;
 use settings::Settings;
 use shed::Sides;
 use smallvec::SmallVec;
@@ -76,6 +81,10 @@ pub struct Relay {
     pub stories: Stories,
     /// Who is asked which blocks of a prompt exist already.
     pub finder: Option<lookup::Finder>,
+    /// How much of the traffic may be retries.
+    pub budget: Retries,
+    /// Room for the token ids of streams that could be continued.
+    pub room: Arc<Room>,
 }
 
 /// A request that no engine answered. Its account is still open: only who answers the client knows the status.
@@ -112,8 +121,13 @@ impl Relay {
     ///
     /// # Errors
     /// Ours only: an engine's own refusal (any 4xx) is an answer.
-    pub async fn drive(self: &Arc<Self>, ask: Ask, mut ledger: Ledger) -> Result<Answer, Box<Refusal>> {
-        let deadline = (ask.arrived + self.settings.now().total).into();
+    pub async fn drive(self: &Arc<Self>, mut ask: Ask, mut ledger: Ledger) -> Result<Answer, Box<Refusal>> {
+        let settings = self.settings.now();
+        if settings.resume {
+            ask.resume = Plan::of(ask.api, &ask.body, ask.shape.bypass.is_some());
+        }
+        ledger.counts(self.budget.asked());
+        let deadline = (ask.arrived + settings.total).into();
         let ended = match timeout_at(deadline, self.run(ask, &mut ledger)).await {
             Ok(ended) => ended,
             Err(_) => Err(Error::new(
@@ -122,7 +136,7 @@ impl Relay {
             )),
         };
         match ended {
-            Ok((end, ask)) => Ok(end.into_answer(&ask, ledger, &self.settings.now())),
+            Ok((end, ask)) => Ok(end.into_answer(self, &ask, ledger)),
             Err(error) => Err(Box::new(Refusal { error, ledger })),
         }
     }
@@ -136,7 +150,8 @@ impl Relay {
             ledger.found(&found);
         }
         let ask = Arc::new(ask);
-        self.both_legs(&ask, ledger).await.map(|end| (end, ask))
+        let tries = Tries::new(self.settings.now().attempts);
+        self.both_legs(&ask, tries, ledger).await.map(|end| (end, ask))
     }
 
     /// Reads the prompt and finds out what exists of it already: all that routing wants to know.
@@ -169,8 +184,12 @@ impl Relay {
         unknown.is_none().then_some(prompt)
     }
 
-    async fn both_legs(self: &Arc<Self>, ask: &Arc<Ask>, ledger: &mut Ledger) -> Result<DecodeEnd, Error> {
-        let mut decode = Tries::new(self.settings.now().attempts);
+    async fn both_legs(
+        self: &Arc<Self>,
+        ask: &Arc<Ask>,
+        mut decode: Tries,
+        ledger: &mut Ledger,
+    ) -> Result<DecodeEnd, Error> {
         self.take_place(Role::Decode, ledger)?;
         loop {
             // KV that nobody can fetch would be stranded.
@@ -197,10 +216,9 @@ impl Relay {
                 Ok(end) => return Ok(end),
                 Err(failure) => failure,
             };
-            if decode.left == 0 {
+            if decode.left == 0 || !self.back_off(Role::Decode, &failure, decode.made).await {
                 return Err(failure.into_error(Role::Decode));
             }
-            self.back_off(Role::Decode, &failure, decode.made).await;
         }
     }
 
@@ -236,10 +254,9 @@ impl Relay {
                 Ok(end) => return Ok(end),
                 Err(failure) => failure,
             };
-            if tries.left == 0 {
+            if tries.left == 0 || !self.back_off(Role::Prefill, &failure, tries.made).await {
                 return Err(failure.into_error(Role::Prefill));
             }
-            self.back_off(Role::Prefill, &failure, tries.made).await;
         }
     }
 
@@ -271,7 +288,10 @@ impl Relay {
             if failure.written || tries.left == 0 {
                 return Ok(Err(failure));
             }
-            self.back_off(Role::Decode, &failure, tries.made).await;
+            if !self.back_off(Role::Decode, &failure, tries.made).await {
+                tries.left = 0;
+                return Ok(Err(failure));
+            }
         }
     }
 
@@ -304,10 +324,16 @@ impl Relay {
         seat.ok_or_else(|| Error::new(Kind::NoDecoder, "no decoder is available"))
     }
 
-    async fn back_off(&self, role: Role, failure: &Failure, made: u32) {
+    /// Pauses before a further attempt; false if there must be none, since retries have taken their share of the traffic.
+    async fn back_off(&self, role: Role, failure: &Failure, made: u32) -> bool {
+        if !self.budget.allows() {
+            self.meters.retry_denied(role.name());
+            return false;
+        }
         self.meters.retry(role.name(), failure.reason());
         let pause =
             pause::jittered(self.settings.now().delay, self.settings.now().delay_max, made, pause::random());
         tokio::time::sleep(pause).await;
+        true
     }
 }

@@ -17,6 +17,8 @@ pub struct Settings {
     pub delay: Duration,
     /// The longest pause.
     pub delay_max: Duration,
+    /// Whether streams that break are continued.
+    pub resume: bool,
     /// How long a prefiller keeps KV for a decoder.
     pub lease: Duration,
     /// How long a prefill whose client left may go on, so that its KV can be released properly.

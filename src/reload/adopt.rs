@@ -20,7 +20,9 @@ pub fn adopt(running: &Config, new: &Config) -> Adopted {
     // Ranks are places that engines bring along when they come.
     let (prefill_ranks, decode_ranks) = (running.fleet.prefill_ranks, running.fleet.decode_ranks);
     next.fleet = crate::config::Fleet { prefill_ranks, decode_ranks, ..fleet.clone() };
-    next.retry = new.retry.clone();
+    // The budget is counted in a window that goes on.
+    let (budget, budget_floor_per_s) = (running.retry.budget, running.retry.budget_floor_per_s);
+    next.retry = crate::config::Retry { budget, budget_floor_per_s, ..new.retry.clone() };
     next.log.level = new.log.level;
     next.server.admin_key = new.server.admin_key.clone();
     next.engine.lease_ms = new.engine.lease_ms;

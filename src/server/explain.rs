@@ -56,7 +56,18 @@ async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
     let api = if body.contains("messages") { Api::Chat } else { Api::Completions };
     let shape = Shape::read(api, &body);
     let (job, headers) = (Arc::default(), head.headers);
-    let mut ask = Ask { api, id: String::new(), target, headers, body, shape, job, http2: false, arrived };
+    let mut ask = Ask {
+        api,
+        id: String::new(),
+        target,
+        headers,
+        body,
+        shape,
+        job,
+        resume: None,
+        http2: false,
+        arrived,
+    };
     let found = gateway.relay.understand(&mut ask).await;
     let verdict = found.and_then(|found| found.pool).map(|lookup| lookup.verdict.name());
     let candidates = gateway.relay.fleet.desk().explain(&ask.job);

@@ -29,6 +29,7 @@ mod pool_mooncake_real;
 mod pool_wire;
 mod proof;
 mod replay;
+mod resume;
 mod route;
 mod surface;
 mod tidy;
