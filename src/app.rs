@@ -167,17 +167,7 @@ impl App {
             tasks.spawn(keys.run());
         }
         tasks.spawn(relay.fleet.desk().clone().tick());
-        if let Some(mut discoverer) = Discoverer::new(config, relay.clone()) {
-            // Requests that come at once should find somebody.
-            discoverer.look().await;
-            tasks.spawn(discoverer.run());
-        }
-        if let Some(prober) = prober(config, &gateway) {
-            tasks.spawn(prober.run());
-        }
-        if let Some(scraper) = scraper(config, &gateway) {
-            tasks.spawn(scraper.run());
-        }
+        watch_engines(config, &gateway, &mut tasks).await;
         let mut releasing = JoinSet::new();
         releasing.spawn(relay.release_orphans(orphans));
         let (lame_duck, drain) = (ms(config.server.lame_duck_ms), ms(config.server.drain_ms));
@@ -267,6 +257,21 @@ pub async fn serve_until_signal(app: App, mut signals: Signals) {
         () = closing => {}
         cut = &mut serving => tracing::info!(connections_cut = cut, "stopped"),
         () = signals.next() => tracing::warn!("cut by a second signal"),
+    }
+}
+
+/// Starts what finds engines and looks after them.
+async fn watch_engines(config: &Config, gateway: &Gateway, tasks: &mut JoinSet<()>) {
+    if let Some(mut discoverer) = Discoverer::new(config, gateway.relay.clone()) {
+        // Requests that come at once should find somebody.
+        discoverer.look().await;
+        tasks.spawn(discoverer.run());
+    }
+    if let Some(prober) = prober(config, gateway) {
+        tasks.spawn(prober.run());
+    }
+    if let Some(scraper) = scraper(config, gateway) {
+        tasks.spawn(scraper.run());
     }
 }
 
