@@ -34,7 +34,7 @@ use crate::relay::stories::Stories;
 use crate::route::{Bind, BoardSettings, Policy};
 use crate::scrape::Scraper;
 use crate::server::{self, Bound, Edge, Gateway, ListenError};
-use crate::upstream::{self, Upstream};
+use crate::upstream::{self, Connector, Dial, Upstream};
 
 /// Samples are folded into buckets, and drained instances dropped, this often.
 const HOUSEKEEPING: Duration = Duration::from_secs(2);
@@ -94,6 +94,15 @@ impl App {
     /// # Errors
     /// [`StartError`] names the setting at fault.
     pub async fn build(config: &Config) -> Result<App, StartError> {
+        App::build_over(config, None).await
+    }
+
+    /// The same, with legs that go over `dial` in place of sockets: for tests in virtual time. Control calls still use
+    /// sockets.
+    ///
+    /// # Errors
+    /// As [`App::build`].
+    pub async fn build_over(config: &Config, dial: Option<Arc<dyn Dial>>) -> Result<App, StartError> {
         let exposition = Exposition::install();
         let meters = Arc::new(Meters::new());
         let fleet = fleet(config).await;
@@ -115,7 +124,7 @@ impl App {
         }
         let relay = Arc::new(Relay {
             fleet,
-            upstream: Upstream::new(ms(config.timeout.connect_ms)),
+            upstream: Upstream::new(Connector::new(ms(config.timeout.connect_ms), dial)),
             settings: settings(config),
             meters: meters.clone(),
             releases,

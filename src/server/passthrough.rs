@@ -3,13 +3,13 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
+use tokio::time::Instant;
 
 use crate::codec::json::Parts;
 use crate::dialect::guard;
@@ -91,7 +91,7 @@ async fn run(gateway: &Gateway, request: Request, roles: &[Role], id: &str) -> R
     for role in roles {
         match try_role(gateway, *role, &errand).await {
             Ok((response, seat)) => {
-                let deadline = Box::pin(tokio::time::sleep_until(until.into()));
+                let deadline = Box::pin(tokio::time::sleep_until(until));
                 let held = (seat, pass);
                 return Ok(response.map(|body| axum::body::Body::new(Held { body, deadline, _held: held })));
             }
@@ -150,7 +150,7 @@ async fn once(gateway: &Gateway, errand: &Errand, seat: &Seat) -> Result<Answer,
     };
     let written = Written::default();
     let sent = gateway.relay.upstream.send(leg, &written);
-    let outcome = match tokio::time::timeout_at(errand.until.into(), sent).await {
+    let outcome = match tokio::time::timeout_at(errand.until, sent).await {
         Ok(Ok(response)) if response.status() < StatusCode::INTERNAL_SERVER_ERROR => Ok(response),
         // vLLM answers 501 for what a model can't do: the same everywhere, and for the client to read.
         Ok(Ok(response)) if response.status() == StatusCode::NOT_IMPLEMENTED => Ok(response),
