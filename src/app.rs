@@ -33,7 +33,8 @@ use crate::relay::skip::Skip;
 use crate::relay::stories::Stories;
 use crate::route::{Bind, BoardSettings, Policy};
 use crate::scrape::Scraper;
-use crate::server::{self, Bound, Edge, Gateway, ListenError};
+use crate::server::{self, Bound, Edge, Face, Gateway, ListenError};
+use crate::tls::{ClientError, EngineTls, ListenerTls, TlsError};
 use crate::upstream::{self, Connector, Dial, Upstream};
 
 /// Samples are folded into buckets, and drained instances dropped, this often.
@@ -45,6 +46,9 @@ const CONTROL_TIME: Duration = Duration::from_secs(30);
 /// The longest that one prefiller's name may take to be resolved.
 const RESOLVE_TIME: Duration = Duration::from_secs(3);
 
+/// Connections to the listener of operators: scrapers, and people. Clients can't take these places from them.
+const ADMIN_CONNECTIONS: usize = 256;
+
 /// What a shutdown adds to `server.drain_ms` for hand-offs that are still to be released.
 const RELEASE_GRACE: Duration = Duration::from_secs(5);
 
@@ -53,6 +57,9 @@ const RELEASE_GRACE: Duration = Duration::from_secs(5);
 pub struct App {
     gateway: Arc<Gateway>,
     bound: Bound,
+    /// Where operators have a listener of their own.
+    admin: Option<Bound>,
+    tls: Option<Arc<ListenerTls>>,
     drain: Duration,
     tasks: JoinSet<()>,
     releasing: JoinSet<()>,
@@ -84,8 +91,11 @@ pub enum StartError {
     #[error(transparent)]
     Pool(#[from] PoolsError),
     /// The HTTP client for control calls.
-    #[error("cannot set up the HTTP client: {0}")]
-    Client(#[from] reqwest::Error),
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// Certificates and keys.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
 }
 
 impl App {
@@ -106,7 +116,8 @@ impl App {
         let exposition = Exposition::install();
         let meters = Arc::new(Meters::new());
         let fleet = fleet(config).await;
-        let control = control(config)?;
+        let (engine_tls, tls) = secured(config)?;
+        let control = control(config, &engine_tls)?;
         let edge = edge(config)?;
         let asker = Asker {
             client: control.clone(),
@@ -124,7 +135,7 @@ impl App {
         }
         let relay = Arc::new(Relay {
             fleet,
-            upstream: Upstream::new(Connector::new(ms(config.timeout.connect_ms), dial)),
+            upstream: Upstream::new(Connector::new(ms(config.timeout.connect_ms), engine_tls, dial)),
             settings: settings(config),
             meters: meters.clone(),
             releases,
@@ -154,6 +165,13 @@ impl App {
             stop: CancellationToken::new(),
         });
         let bound = server::bind(config.server.bind_host(), config.server.port).await?;
+        let admin = match config.server.admin_bind_host() {
+            Some(host) => Some(server::bind_admin(host, config.server.admin_port).await?),
+            None => None,
+        };
+        if let Some(tls) = &tls {
+            tasks.spawn(server::renew(tls.clone()));
+        }
         tasks.spawn(housekeeping(gateway.clone()));
         tasks.spawn(relay.fleet.desk().clone().tick());
         if let Some(scraper) = scraper(config, &gateway) {
@@ -161,12 +179,22 @@ impl App {
         }
         let mut releasing = JoinSet::new();
         releasing.spawn(relay.release_orphans(orphans));
-        Ok(App { gateway, bound, drain: ms(config.server.drain_ms), tasks, releasing })
+        Ok(App { gateway, bound, admin, tls, drain: ms(config.server.drain_ms), tasks, releasing })
     }
 
     /// Where clients may connect.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.bound.addresses()
+    }
+
+    /// Where operators may connect, if not at [`App::addresses`].
+    pub fn admin_addresses(&self) -> Vec<SocketAddr> {
+        self.admin.iter().flat_map(Bound::addresses).collect()
+    }
+
+    /// `http` or `https`, as clients have to say it.
+    pub fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
     }
 
     /// The gateway, for tests and for embedding.
@@ -181,9 +209,8 @@ impl App {
 
     /// Serves until [`App::stop`] is cancelled and open requests are finished; returns how many connections were cut.
     pub async fn serve(self) -> usize {
-        let App { gateway, bound, drain, tasks, mut releasing } = self;
-        let router = server::router(gateway.clone());
-        let cut = server::serve(bound, router, gateway.clone(), drain).await;
+        let App { gateway, bound, admin, tls, drain, tasks, mut releasing } = self;
+        let cut = serve(&gateway, (bound, admin), tls, drain).await;
         gateway.tasks.close();
         let _ = tokio::time::timeout(RELEASE_GRACE, gateway.tasks.wait()).await;
         drop(tasks);
@@ -237,6 +264,24 @@ pub async fn serve_until_signal(app: App, mut signals: Signals) {
     }
 }
 
+/// Serves clients and operators, on one listener or on two.
+async fn serve(
+    gateway: &Arc<Gateway>,
+    (bound, admin): (Bound, Option<Bound>),
+    tls: Option<Arc<ListenerTls>>,
+    drain: Duration,
+) -> usize {
+    let router = if admin.is_some() { server::public_router } else { server::router };
+    let connections = gateway.edge.connections;
+    let face = Face { bound, router: router(gateway.clone()), connections, tls: tls.clone() };
+    let clients = server::serve(face, gateway.clone(), drain);
+    let Some(bound) = admin else { return clients.await };
+    let router = server::admin_router(gateway.clone());
+    let face = Face { bound, router, connections: ADMIN_CONNECTIONS, tls };
+    let (clients, operators) = tokio::join!(clients, server::serve(face, gateway.clone(), drain));
+    clients + operators
+}
+
 async fn housekeeping(gateway: Arc<Gateway>) {
     let mut tick = tokio::time::interval(HOUSEKEEPING);
     loop {
@@ -268,14 +313,24 @@ async fn fleet(config: &Config) -> Fleet {
 
 /// The client for control calls. Engines are on the cluster's own network: `HTTP_PROXY` is for what leaves it, and the legs
 /// ignore it too.
-fn control(config: &Config) -> reqwest::Result<reqwest::Client> {
-    reqwest::Client::builder()
-        .no_proxy()
-        .redirect(reqwest::redirect::Policy::none())
+fn control(config: &Config, tls: &EngineTls) -> Result<reqwest::Client, ClientError> {
+    let client = tls
+        .http()
         .pool_idle_timeout(upstream::POOL_IDLE)
         .connect_timeout(ms(config.timeout.connect_ms))
         .timeout(CONTROL_TIME)
-        .build()
+        .build()?;
+    Ok(client)
+}
+
+/// TLS towards engines and for clients, as configured.
+fn secured(config: &Config) -> Result<(EngineTls, Option<Arc<ListenerTls>>), TlsError> {
+    let engines = EngineTls::new(&config.engine_tls())?;
+    if config.prefill_endpoints().iter().chain(&config.decode_endpoints()).any(|engine| engine.tls) {
+        engines.check()?;
+    }
+    let listener = config.listener_tls().map(ListenerTls::load).transpose()?;
+    Ok((engines, listener.map(Arc::new)))
 }
 
 /// What reads prompts; None when nobody is to.
@@ -320,7 +375,7 @@ async fn host_names(config: &Config) -> HostNames {
     if config.pool.kind == config::PoolKind::Off {
         return names;
     }
-    for Endpoint { host, port } in config.prefill_endpoints() {
+    for Endpoint { host, port, .. } in config.prefill_endpoints() {
         let found = tokio::time::timeout(RESOLVE_TIME, tokio::net::lookup_host((host.as_str(), port))).await;
         for address in found.into_iter().flatten().flatten() {
             names.insert(address.ip().to_string(), host.clone());
@@ -433,6 +488,7 @@ fn edge(config: &Config) -> Result<Edge, StartError> {
         connections: limit.connections,
         body_time: ms(timeout.body_ms),
         header_time: ms(timeout.header_ms),
+        handshake_time: ms(timeout.handshake_ms),
         write_time: ms(timeout.write_ms),
         models_time: ms(timeout.models_ms),
         probe_time: ms(fleet.probe_timeout_ms),

@@ -61,6 +61,8 @@ pub mod server;
 #[cfg(feature = "sim")]
 pub mod sim;
 #[cfg(feature = "gateway")]
+pub mod tls;
+#[cfg(feature = "gateway")]
 pub mod trial;
 #[cfg(feature = "gateway")]
 pub mod upstream;

@@ -115,7 +115,10 @@ fn raise_open_files() {
 
 fn announce(app: &App, config: &Config) {
     for address in app.addresses() {
-        tracing::info!("listening on http://{address}");
+        tracing::info!("listening on {}://{address}", app.scheme());
+    }
+    for address in app.admin_addresses() {
+        tracing::info!("listening for operators on {}://{address}", app.scheme());
     }
     let (prefill, decode) = (config.fleet.prefill.join(" "), config.fleet.decode.join(" "));
     tracing::info!(prefill, decode, policy = config.route.policy.name(), "ready");

@@ -290,7 +290,7 @@ mod tests {
     use super::*;
 
     fn endpoint(port: u16) -> Endpoint {
-        Endpoint { host: "p".into(), port }
+        Endpoint::new("p", port)
     }
 
     fn fleet(ports: &[u16]) -> Fleet {

@@ -152,7 +152,7 @@ impl Waiting {
 
 impl Gateway {
     async fn answers(&self, endpoint: &Endpoint) -> bool {
-        let mut call = self.control.get(format!("http://{endpoint}/v1/models")).timeout(self.edge.probe_time);
+        let mut call = self.control.get(endpoint.url("/v1/models")).timeout(self.edge.probe_time);
         if let Some(authorization) = &self.edge.engine_authorization {
             call = call.header(header::AUTHORIZATION, authorization.clone());
         }

@@ -12,6 +12,7 @@ use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use metrics::Gauge;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, lookup_host};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
@@ -21,6 +22,7 @@ use tower::util::MapRequest;
 
 use crate::server::stall::Stalling;
 use crate::server::{Arrived, Gateway};
+use crate::tls::ListenerTls;
 
 /// Connections that the kernel keeps for us while we are busy.
 const BACKLOG: i32 = 4096;
@@ -44,14 +46,27 @@ const PARSER_SLACK: usize = 4;
 #[derive(Debug)]
 pub struct Bound(Vec<TcpListener>);
 
+/// What is served on a listener, and to how many.
+#[derive(Debug)]
+pub struct Face {
+    /// Its sockets.
+    pub bound: Bound,
+    /// Its routes.
+    pub router: Router,
+    /// Connections at once; more wait in the kernel's queue.
+    pub connections: usize,
+    /// None = plain HTTP.
+    pub tls: Option<Arc<ListenerTls>>,
+}
+
 /// An address that can't be listened on.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "cannot listen on {host}:{port} (server.host, server.port): {source}; choose another --host or --port, or stop what uses it"
-)]
+#[error("cannot listen on {host}:{port} ({keys}): {source}; choose another {flags}, or stop what uses it")]
 pub struct ListenError {
     host: String,
     port: u16,
+    keys: &'static str,
+    flags: &'static str,
     source: io::Error,
 }
 
@@ -67,22 +82,47 @@ impl Bound {
 /// # Errors
 /// [`ListenError`] with the cause and the remedy.
 pub async fn bind(host: &str, port: u16) -> Result<Bound, ListenError> {
-    let error = |source| ListenError { host: host.to_owned(), port, source };
+    let (keys, flags) = ("server.host, server.port", "--host or --port");
+    bind_either(host, port).await.map_err(|source| ListenError {
+        host: host.to_owned(),
+        port,
+        keys,
+        flags,
+        source,
+    })
+}
+
+/// The same for the routes of operators.
+///
+/// # Errors
+/// [`ListenError`] with the cause and the remedy.
+pub async fn bind_admin(host: &str, port: u16) -> Result<Bound, ListenError> {
+    let (keys, flags) = ("server.admin_host, server.admin_port", "address or port");
+    bind_either(host, port).await.map_err(|source| ListenError {
+        host: host.to_owned(),
+        port,
+        keys,
+        flags,
+        source,
+    })
+}
+
+async fn bind_either(host: &str, port: u16) -> io::Result<Bound> {
     if host == "localhost" {
-        let first = listen((IpAddr::from(Ipv4Addr::LOCALHOST), port).into()).map_err(error)?;
-        let port = first.local_addr().map_err(error)?.port();
+        let first = listen((IpAddr::from(Ipv4Addr::LOCALHOST), port).into())?;
+        let port = first.local_addr()?.port();
         let second = match listen((IpAddr::from(Ipv6Addr::LOCALHOST), port).into()) {
             Ok(second) => Some(second),
             // Clients that try IPv6 first would reach whoever has it.
-            Err(e) if e.kind() == io::ErrorKind::AddrInUse => return Err(error(e)),
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => return Err(e),
             // A machine without IPv6 has no such address, and needs none.
             Err(_) => None,
         };
         return Ok(Bound(std::iter::once(first).chain(second).collect()));
     }
-    let address = lookup_host((host, port)).await.map_err(error)?.next();
-    let address = address.ok_or_else(|| error(io::Error::other("the name has no address")))?;
-    Ok(Bound(vec![listen(address).map_err(error)?]))
+    let address = lookup_host((host, port)).await?.next();
+    let address = address.ok_or_else(|| io::Error::other("the name has no address"))?;
+    Ok(Bound(vec![listen(address)?]))
 }
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
@@ -103,11 +143,12 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// Serves until `gateway.stop` is cancelled, then lets open requests finish for at most `drain`. Returns how many
 /// connections were cut.
-pub async fn serve(bound: Bound, router: Router, gateway: Arc<Gateway>, drain: Duration) -> usize {
-    let places = Arc::new(Semaphore::new(gateway.edge.connections.min(Semaphore::MAX_PERMITS)));
+pub async fn serve(face: Face, gateway: Arc<Gateway>, drain: Duration) -> usize {
+    let places = Arc::new(Semaphore::new(face.connections.min(Semaphore::MAX_PERMITS)));
     let mut acceptors = JoinSet::new();
-    for listener in bound.0 {
-        let door = Door { gateway: gateway.clone(), router: router.clone(), places: places.clone() };
+    for listener in face.bound.0 {
+        let (router, tls) = (face.router.clone(), face.tls.clone());
+        let door = Door { gateway: gateway.clone(), router, tls, places: places.clone() };
         acceptors.spawn(door.accept(listener, drain));
     }
     acceptors.join_all().await.into_iter().sum()
@@ -116,6 +157,7 @@ pub async fn serve(bound: Bound, router: Router, gateway: Arc<Gateway>, drain: D
 struct Door {
     gateway: Arc<Gateway>,
     router: Router,
+    tls: Option<Arc<ListenerTls>>,
     places: Arc<Semaphore>,
 }
 
@@ -162,11 +204,46 @@ impl Door {
         _place: Option<OwnedSemaphorePermit>,
     ) {
         let _counted = Counted::new(self.gateway.relay.meters.connections.clone());
-        let edge = &self.gateway.edge;
         let _ = socket.set_nodelay(true);
-        let Ok(Some(version)) = tokio::time::timeout(edge.header_time, version(&socket)).await else {
-            return;
-        };
+        match &self.tls {
+            Some(tls) => self.secured(tls, socket, graceful).await,
+            None => {
+                let limit = self.gateway.edge.header_time;
+                if let Some(version) = self.before_stop(limit, version(&socket)).await {
+                    self.speak(socket, version, graceful).await;
+                }
+            }
+        }
+    }
+
+    #[cfg(feature = "tls")]
+    async fn secured(&self, tls: &ListenerTls, socket: TcpStream, graceful: Watcher) {
+        let limit = self.gateway.edge.handshake_time;
+        if let Some((stream, version)) = self.before_stop(limit, super::tls::open(tls, socket)).await {
+            self.speak(stream, version, graceful).await;
+        }
+    }
+
+    #[cfg(not(feature = "tls"))]
+    async fn secured(&self, tls: &ListenerTls, _socket: TcpStream, _graceful: Watcher) {
+        match *tls {}
+    }
+
+    /// What a client does before its first request, unless it takes too long or we shut down.
+    async fn before_stop<T>(&self, limit: Duration, opening: impl Future<Output = Option<T>>) -> Option<T> {
+        tokio::select! {
+            biased;
+            opened = tokio::time::timeout(limit, opening) => opened.ok().flatten(),
+            () = self.gateway.stop.cancelled() => None,
+        }
+    }
+
+    /// HTTP with one client, to its end.
+    async fn speak<S>(&self, socket: S, version: Version, graceful: Watcher)
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let edge = &self.gateway.edge;
         let stamped =
             MapRequest::new(self.router.clone(), |mut request: http::Request<hyper::body::Incoming>| {
                 request.extensions_mut().insert(Arrived(Instant::now()));

@@ -11,6 +11,7 @@ mod passthrough;
 pub mod reply;
 mod routes;
 mod stall;
+mod tls;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,8 +25,9 @@ use crate::relay::Relay;
 use crate::relay::admit::Gate;
 
 pub use instances::Waiting;
-pub use listen::{Bound, ListenError, bind, serve};
-pub use routes::router;
+pub use listen::{Bound, Face, ListenError, bind, bind_admin, serve};
+pub use routes::{admin_router, public_router, router};
+pub use tls::renew;
 
 /// What the handlers share.
 #[derive(Debug)]
@@ -63,6 +65,8 @@ pub struct Edge {
     pub body_time: Duration,
     /// Reading a head, and waiting for one on an idle connection.
     pub header_time: Duration,
+    /// A client's TLS handshake.
+    pub handshake_time: Duration,
     /// A client that takes nothing of its answer.
     pub write_time: Duration,
     /// `GET /v1/models` on one engine.

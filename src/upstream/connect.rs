@@ -8,11 +8,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::Uri;
+use http::uri::Scheme;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
 use tower::Service;
 
 use super::wire::{Pipe, Wire};
+use crate::tls::EngineTls;
 
 /// A host that vanished (power, network) is noticed after this long a silence on the connection, times the probes.
 const KEEPALIVE: Duration = Duration::from_secs(10);
@@ -34,20 +37,23 @@ pub trait Dial: fmt::Debug + Send + Sync {
 #[derive(Clone, Debug)]
 pub struct Connector {
     tcp: HttpConnector,
+    tls: EngineTls,
     limit: Duration,
     other: Option<Arc<dyn Dial>>,
 }
 
 impl Connector {
-    /// Gives up on a connection after `limit`; `other`, if there is one, is asked in place of sockets.
-    pub fn new(limit: Duration, other: Option<Arc<dyn Dial>>) -> Connector {
+    /// Gives up on a connection after `limit`, and on a handshake over it after another; `other`, if there is one, is
+    /// asked in place of sockets.
+    pub fn new(limit: Duration, tls: EngineTls, other: Option<Arc<dyn Dial>>) -> Connector {
         let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(limit));
         tcp.set_keepalive(Some(KEEPALIVE));
         tcp.set_keepalive_interval(Some(KEEPALIVE));
         tcp.set_keepalive_retries(Some(KEEPALIVE_PROBES));
-        Connector { tcp, limit, other }
+        Connector { tcp, tls, limit, other }
     }
 }
 
@@ -65,7 +71,28 @@ impl Service<Uri> for Connector {
             let dialling = tokio::time::timeout(self.limit, other.dial(&to));
             return Box::pin(async move { Ok(Wire::Other(TokioIo::new(dialling.await??))) });
         }
+        let secure = to.scheme() == Some(&Scheme::HTTPS);
+        let host = to.host().unwrap_or_default().to_owned();
         let connecting = self.tcp.call(to);
-        Box::pin(async move { Ok(Wire::Tcp(connecting.await?)) })
+        let (tls, limit) = (self.tls.clone(), self.limit);
+        Box::pin(async move {
+            let tcp = connecting.await?;
+            if !secure {
+                return Ok(Wire::Tcp(tcp));
+            }
+            tokio::time::timeout(limit, wrapped(&tls, tcp.into_inner(), &host)).await?
+        })
     }
+}
+
+#[cfg(feature = "tls")]
+async fn wrapped(tls: &EngineTls, tcp: TcpStream, host: &str) -> Result<Wire, ConnectError> {
+    Ok(Wire::Tls(Box::new(TokioIo::new(tls.connect(tcp, host).await?))))
+}
+
+/// No configuration leads here, and nobody else may.
+#[cfg(not(feature = "tls"))]
+async fn wrapped(tls: &EngineTls, _tcp: TcpStream, _host: &str) -> Result<Wire, ConnectError> {
+    tls.check()?;
+    Err("this build has no TLS".into())
 }

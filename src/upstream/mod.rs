@@ -116,7 +116,7 @@ fn request(leg: Leg<'_>, written: Written) -> Result<Request<LegBody>, SendError
     let authority =
         leg.instance.authority().ok_or_else(|| unusable("the host name is not valid in a URL".into()))?;
     let uri = Uri::builder()
-        .scheme(Scheme::HTTP)
+        .scheme(if leg.instance.endpoint().tls { Scheme::HTTPS } else { Scheme::HTTP })
         .authority(authority.clone())
         .path_and_query(leg.target.clone())
         .build()

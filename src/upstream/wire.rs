@@ -11,6 +11,9 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
+#[cfg(feature = "tls")]
+use crate::tls::EngineStream;
+
 /// What carries bytes to an engine where it is no socket: one end of a pipe in memory, in tests.
 pub trait Pipe: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin + 'static {}
 
@@ -21,6 +24,9 @@ impl<T: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin + 'static> Pipe for T
 pub enum Wire {
     /// Plain TCP.
     Tcp(TokioIo<TcpStream>),
+    /// TLS over TCP.
+    #[cfg(feature = "tls")]
+    Tls(Box<TokioIo<EngineStream>>),
     /// What a [`Dial`](super::Dial) brought.
     Other(TokioIo<Box<dyn Pipe>>),
 }
@@ -30,6 +36,8 @@ macro_rules! on_carrier {
     ($wire:expr, $io:ident => $what:expr) => {
         match $wire {
             Wire::Tcp($io) => $what,
+            #[cfg(feature = "tls")]
+            Wire::Tls($io) => $what,
             Wire::Other($io) => $what,
         }
     };
@@ -75,6 +83,8 @@ impl Connection for Wire {
     fn connected(&self) -> Connected {
         match self {
             Wire::Tcp(io) => io.inner().connected(),
+            #[cfg(feature = "tls")]
+            Wire::Tls(io) => io.inner().get_ref().0.connected(),
             Wire::Other(_) => Connected::new(),
         }
     }

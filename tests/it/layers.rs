@@ -8,6 +8,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("codec", &[]),
     ("kvhash", &["codec"]),
     ("endpoint", &[]),
+    ("tls", &[]),
     ("flights", &[]),
     ("route", &[]),
     ("error", &[]),
@@ -16,7 +17,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("listing", &["kvhash", "prompt"]),
     ("obs", &["dialect"]),
     ("fleet", &["endpoint", "obs", "route"]),
-    ("upstream", &["codec", "fleet"]),
+    ("upstream", &["codec", "fleet", "tls"]),
     ("intake", &["codec", "dialect", "endpoint", "flights", "kvhash", "prompt"]),
     ("pool", &["codec", "endpoint", "flights", "kvhash"]),
     ("pools", &["config", "endpoint", "kvhash", "pool", "profile"]),
@@ -27,10 +28,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "keys",
         &[
             "cli", "codec", "config", "dialect", "endpoint", "intake", "kvhash", "listing", "profile",
-            "prompt",
+            "prompt", "tls",
         ],
     ),
-    ("inspect", &["config", "endpoint", "keys", "kvhash", "pool", "profile"]),
+    ("inspect", &["config", "endpoint", "keys", "kvhash", "pool", "profile", "tls"]),
     (
         "relay",
         &[
@@ -38,12 +39,15 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "upstream",
         ],
     ),
-    ("server", &["codec", "dialect", "endpoint", "error", "fleet", "obs", "relay", "route", "upstream"]),
-    ("config", &["cli", "endpoint"]),
+    (
+        "server",
+        &["codec", "dialect", "endpoint", "error", "fleet", "obs", "relay", "route", "tls", "upstream"],
+    ),
+    ("config", &["cli", "endpoint", "tls"]),
     ("cli", &["config", "endpoint"]),
     ("sim", &["codec"]),
     ("replay", &["route"]),
-    ("trial", &["cli", "codec", "replay"]),
+    ("trial", &["cli", "codec", "replay", "tls"]),
     (
         "app",
         &[
@@ -61,6 +65,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "route",
             "scrape",
             "server",
+            "tls",
             "upstream",
         ],
     ),

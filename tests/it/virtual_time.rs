@@ -6,7 +6,7 @@ use axum::body::Body;
 use http::Request;
 use http_body_util::BodyExt;
 use pd_proxy::config::Config;
-use pd_proxy::sim::{EngineSpec, Fault, Match, What};
+use pd_proxy::sim::{EngineSpec, Fault, What};
 use tokio::time::Instant;
 use tower::ServiceExt;
 
@@ -18,15 +18,17 @@ fn snail() -> EngineSpec {
 }
 
 async fn ask(memory: &Memory, tokens: u32) -> (u16, String) {
-    let body = format!(
-        r#"{{"model":"sim","prompt":"{}","max_tokens":{tokens},"stream":true}}"#,
-        "word ".repeat(80)
-    );
+    let body =
+        format!(r#"{{"model":"sim","prompt":"{}","max_tokens":{tokens},"stream":true}}"#, "word ".repeat(80));
     let request = Request::post("/v1/completions").body(Body::from(body)).unwrap();
     let response = memory.router.clone().oneshot(request).await.unwrap();
     let status = response.status().as_u16();
-    let body = response.into_body().collect().await.map(|b| b.to_bytes()).unwrap_or_default();
-    (status, String::from_utf8_lossy(&body).into_owned())
+    let (mut body, mut text) = (response.into_body(), Vec::new());
+    // A stream that breaks ends with an error, after what was said.
+    while let Some(Ok(frame)) = body.frame().await {
+        text.extend_from_slice(&frame.into_data().unwrap_or_default());
+    }
+    (status, String::from_utf8_lossy(&text).into_owned())
 }
 
 #[tokio::test(start_paused = true)]
@@ -46,7 +48,7 @@ async fn a_decoder_that_falls_silent_is_noticed_after_the_configured_gap() {
     let mut config = Config::default();
     config.timeout.gap_ms = 60_000;
     let memory = Memory::set(1, &snail(), config).await;
-    let stall = Fault { when: Match::default(), times: None, what: What::StallAfterBytes(1_000) };
+    let stall = Fault::always(What::StallAfterBytes(1_000));
     assert!(memory.decoders[0].inject(stall));
     let start = Instant::now();
     let (status, text) = ask(&memory, 20).await;

@@ -27,6 +27,7 @@ impl Dial for Over {
 pub struct Memory {
     pub prefillers: Vec<Engine>,
     pub decoders: Vec<Engine>,
+    /// For more engines.
     pub net: Arc<Net>,
     /// Holds the gateway's background work; dropping it ends it.
     pub app: App,
@@ -39,8 +40,7 @@ impl Memory {
         let net = Arc::new(Net::default());
         let start = |role, third: u8| -> Vec<Engine> {
             let at = |last| SocketAddr::from(([10, 0, third, last], 8000));
-            let one =
-                |last| Engine::start_in(EngineSpec { role, ..engine.clone() }, &net, at(last)).unwrap();
+            let one = |last| Engine::start_in(EngineSpec { role, ..engine.clone() }, &net, at(last)).unwrap();
             (1..=count).map(one).collect()
         };
         let (prefillers, decoders) = (start(Role::Prefill, 0), start(Role::Decode, 1));
