@@ -33,7 +33,7 @@ use crate::relay::skip::Skip;
 use crate::relay::stories::Stories;
 use crate::route::{Bind, BoardSettings, Policy};
 use crate::scrape::Scraper;
-use crate::server::{self, Bound, Edge, Face, Gateway, ListenError};
+use crate::server::{self, Bound, Edge, Gateway, ListenError};
 use crate::tls::{ClientError, EngineTls, ListenerTls, TlsError};
 use crate::upstream::{self, Connector, Dial, Upstream};
 
@@ -45,9 +45,6 @@ const CONTROL_TIME: Duration = Duration::from_secs(30);
 
 /// The longest that one prefiller's name may take to be resolved.
 const RESOLVE_TIME: Duration = Duration::from_secs(3);
-
-/// Connections to the listener of operators: scrapers, and people. Clients can't take these places from them.
-const ADMIN_CONNECTIONS: usize = 256;
 
 /// What a shutdown adds to `server.drain_ms` for hand-offs that are still to be released.
 const RELEASE_GRACE: Duration = Duration::from_secs(5);
@@ -210,7 +207,7 @@ impl App {
     /// Serves until [`App::stop`] is cancelled and open requests are finished; returns how many connections were cut.
     pub async fn serve(self) -> usize {
         let App { gateway, bound, admin, tls, drain, tasks, mut releasing } = self;
-        let cut = serve(&gateway, (bound, admin), tls, drain).await;
+        let cut = server::serve(&gateway, (bound, admin), tls, drain).await;
         gateway.tasks.close();
         let _ = tokio::time::timeout(RELEASE_GRACE, gateway.tasks.wait()).await;
         drop(tasks);
@@ -262,24 +259,6 @@ pub async fn serve_until_signal(app: App, mut signals: Signals) {
         cut = &mut serving => tracing::info!(connections_cut = cut, "stopped"),
         () = signals.next() => tracing::warn!("cut by a second signal"),
     }
-}
-
-/// Serves clients and operators, on one listener or on two.
-async fn serve(
-    gateway: &Arc<Gateway>,
-    (bound, admin): (Bound, Option<Bound>),
-    tls: Option<Arc<ListenerTls>>,
-    drain: Duration,
-) -> usize {
-    let router = if admin.is_some() { server::public_router } else { server::router };
-    let connections = gateway.edge.connections;
-    let face = Face { bound, router: router(gateway.clone()), connections, tls: tls.clone() };
-    let clients = server::serve(face, gateway.clone(), drain);
-    let Some(bound) = admin else { return clients.await };
-    let router = server::admin_router(gateway.clone());
-    let face = Face { bound, router, connections: ADMIN_CONNECTIONS, tls };
-    let (clients, operators) = tokio::join!(clients, server::serve(face, gateway.clone(), drain));
-    clients + operators
 }
 
 async fn housekeeping(gateway: Arc<Gateway>) {

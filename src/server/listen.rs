@@ -20,12 +20,16 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tower::util::MapRequest;
 
+use crate::server::routes::{admin_router, public_router, router};
 use crate::server::stall::Stalling;
 use crate::server::{Arrived, Gateway};
 use crate::tls::ListenerTls;
 
 /// Connections that the kernel keeps for us while we are busy.
 const BACKLOG: i32 = 4096;
+
+/// Connections to the listener of operators: scrapers, and people. Clients can't take these places from them.
+const ADMIN_CONNECTIONS: usize = 256;
 
 /// A pause after an accept that failed (out of descriptors): long enough for some to be closed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -45,19 +49,6 @@ const PARSER_SLACK: usize = 4;
 /// Listening sockets, bound and not served yet.
 #[derive(Debug)]
 pub struct Bound(Vec<TcpListener>);
-
-/// What is served on a listener, and to how many.
-#[derive(Debug)]
-pub struct Face {
-    /// Its sockets.
-    pub bound: Bound,
-    /// Its routes.
-    pub router: Router,
-    /// Connections at once; more wait in the kernel's queue.
-    pub connections: usize,
-    /// None = plain HTTP.
-    pub tls: Option<Arc<ListenerTls>>,
-}
 
 /// An address that can't be listened on.
 #[derive(Debug, thiserror::Error)]
@@ -141,13 +132,35 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// Serves until `gateway.stop` is cancelled, then lets open requests finish for at most `drain`. Returns how many
-/// connections were cut.
-pub async fn serve(face: Face, gateway: Arc<Gateway>, drain: Duration) -> usize {
-    let places = Arc::new(Semaphore::new(face.connections.min(Semaphore::MAX_PERMITS)));
+/// Serves clients, and operators if they have a listener of their own, until `gateway.stop` is cancelled; then lets open
+/// requests finish for at most `drain`. Returns how many connections were cut.
+pub async fn serve(
+    gateway: &Arc<Gateway>,
+    (bound, admin): (Bound, Option<Bound>),
+    tls: Option<Arc<ListenerTls>>,
+    drain: Duration,
+) -> usize {
+    let router = if admin.is_some() { public_router } else { router };
+    let places = gateway.edge.connections;
+    let clients = face(gateway, (bound, router(gateway.clone())), (places, tls.clone()), drain);
+    let Some(bound) = admin else { return clients.await };
+    let router = admin_router(gateway.clone());
+    let operators = face(gateway, (bound, router), (ADMIN_CONNECTIONS, tls), drain);
+    let (clients, operators) = tokio::join!(clients, operators);
+    clients + operators
+}
+
+/// One listener with its routes, for so many connections at once.
+async fn face(
+    gateway: &Arc<Gateway>,
+    (bound, router): (Bound, Router),
+    (places, tls): (usize, Option<Arc<ListenerTls>>),
+    drain: Duration,
+) -> usize {
+    let places = Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS)));
     let mut acceptors = JoinSet::new();
-    for listener in face.bound.0 {
-        let (router, tls) = (face.router.clone(), face.tls.clone());
+    for listener in bound.0 {
+        let (router, tls) = (router.clone(), tls.clone());
         let door = Door { gateway: gateway.clone(), router, tls, places: places.clone() };
         acceptors.spawn(door.accept(listener, drain));
     }

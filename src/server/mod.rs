@@ -25,7 +25,7 @@ use crate::relay::Relay;
 use crate::relay::admit::Gate;
 
 pub use instances::Waiting;
-pub use listen::{Bound, Face, ListenError, bind, bind_admin, serve};
+pub use listen::{Bound, ListenError, bind, bind_admin, serve};
 pub use routes::{admin_router, public_router, router};
 pub use tls::renew;
 

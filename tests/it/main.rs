@@ -30,6 +30,8 @@ mod replay;
 mod route;
 mod surface;
 mod tidy;
+#[cfg(feature = "tls")]
+mod tls;
 mod vectors;
 mod vectors_keys;
 mod virtual_time;

@@ -6,7 +6,8 @@ use axum::body::Body;
 use http::Request;
 use http_body_util::BodyExt;
 use pd_proxy::config::Config;
-use pd_proxy::sim::{EngineSpec, Fault, What};
+use pd_proxy::fleet;
+use pd_proxy::sim::{Engine, EngineSpec, Fault, Role, What};
 use tokio::time::Instant;
 use tower::ServiceExt;
 
@@ -55,4 +56,19 @@ async fn a_decoder_that_falls_silent_is_noticed_after_the_configured_gap() {
     assert_eq!(status, 200, "{text}");
     assert!(text.contains("\"error\""), "{text}");
     assert!((60..90).contains(&start.elapsed().as_secs()), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_can_not_be_reached_is_passed_over_and_one_that_comes_is_used() {
+    let memory = Memory::set(1, &snail(), Config::default()).await;
+    memory.decoders[0].kill().await;
+    let (status, text) = ask(&memory, 2).await;
+    assert!(status >= 500, "{status}: {text}");
+    let at = "10.0.1.9:8000";
+    let spec = EngineSpec { role: Role::Decode, ..snail() };
+    let _late = Engine::start_in(spec, &memory.net, at.parse().unwrap()).unwrap();
+    memory.app.gateway().relay.fleet.add(fleet::Role::Decode, at.parse().unwrap());
+    let (status, text) = ask(&memory, 2).await;
+    assert_eq!(status, 200, "{text}");
+    assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
 }
