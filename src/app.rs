@@ -303,7 +303,10 @@ fn control(config: &Config, tls: &EngineTls) -> Result<reqwest::Client, ClientEr
 }
 
 /// TLS towards engines and for clients, as configured.
-fn secured(config: &Config) -> Result<(EngineTls, Option<Arc<ListenerTls>>), TlsError> {
+///
+/// # Errors
+/// [`TlsError`] names the setting at fault.
+pub fn secured(config: &Config) -> Result<(EngineTls, Option<Arc<ListenerTls>>), TlsError> {
     let engines = EngineTls::new(&config.engine_tls())?;
     if config.prefill_endpoints().iter().chain(&config.decode_endpoints()).any(|engine| engine.tls) {
         engines.check()?;

@@ -43,6 +43,8 @@ pub mod pool;
 #[cfg(feature = "gateway")]
 pub mod pools;
 #[cfg(feature = "gateway")]
+pub mod probe;
+#[cfg(feature = "gateway")]
 pub mod profile;
 #[cfg(feature = "gateway")]
 pub mod prompt;

@@ -6,7 +6,7 @@ use pd_proxy::app::{self, App, Signals};
 use pd_proxy::cli::{self, CheckArgs, Command, KeysArgs, ReplayArgs, ServeArgs};
 use pd_proxy::config::{self, Config, LogFormat, PoolKind, report};
 use pd_proxy::obs::log;
-use pd_proxy::{inspect, keys};
+use pd_proxy::{inspect, keys, probe};
 use tokio::runtime::{Builder, Runtime};
 
 /// A command that was not carried out, or found something wrong: what to print and the exit code.
@@ -21,6 +21,7 @@ fn main() -> ExitCode {
     let outcome = match cli::parse_from(std::env::args_os()) {
         Ok(Command::Serve(args)) => serve(&args),
         Ok(Command::Check(args)) => check(&args),
+        Ok(Command::Health(args)) => health(&args),
         Ok(Command::Keys(args)) => keys(&args),
         Ok(Command::Replay(args)) => replay(&args),
         #[cfg(feature = "sim")]
@@ -61,6 +62,7 @@ fn check(args: &CheckArgs) -> Result<(), Failure> {
     let loaded = Config::load(&args.serve, &config::process_env()).map_err(failure)?;
     print!("{}", report::render(&loaded));
     pd_proxy::profile::refuse_early(&loaded.config).map_err(named)?;
+    app::secured(&loaded.config).map_err(named)?;
     if args.offline || loaded.config.pool.kind == PoolKind::Off {
         return Ok(());
     }
@@ -68,6 +70,12 @@ fn check(args: &CheckArgs) -> Result<(), Failure> {
     print!("\n{found}");
     let differs = || Failure("pd-proxy: the pool is not as the configuration says".to_owned(), POOL_DIFFERS);
     if found.good() { Ok(()) } else { Err(differs()) }
+}
+
+/// Says nothing when all is well.
+fn health(args: &ServeArgs) -> Result<(), Failure> {
+    let loaded = Config::load(args, &config::process_env()).map_err(failure)?;
+    probe::run(&loaded.config).map_err(named)
 }
 
 /// An error as it is.

@@ -28,6 +28,8 @@ pub enum Command {
         3 the configuration is good and the pool is away or has other keys."
     )]
     Check(CheckArgs),
+    /// Ask the gateway that runs here under the same configuration whether it serves, and exit with 0 if it does
+    Health(ServeArgs),
     /// Print a prompt's tokens, block hashes and pool keys, and exit
     Keys(Box<KeysArgs>),
     /// Replay a trace: policies compared in virtual time, or real load for a gateway

@@ -22,6 +22,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("pool", &["codec", "endpoint", "flights", "kvhash"]),
     ("pools", &["config", "endpoint", "kvhash", "pool", "profile"]),
     ("profile", &["codec", "config", "dialect", "endpoint", "intake", "kvhash", "prompt"]),
+    ("probe", &["config"]),
     ("proof", &["config", "endpoint", "fleet", "intake", "profile", "relay"]),
     ("listeners", &["config", "endpoint", "fleet", "obs", "pool", "relay"]),
     (

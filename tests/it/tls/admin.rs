@@ -3,6 +3,7 @@
 use pd_proxy::config::Secret;
 
 use super::{Running, pair};
+use crate::command::run;
 use crate::common::client;
 
 const OPERATORS: [&str; 3] = ["/metrics", "/status", "/debug/route/x"];
@@ -49,4 +50,22 @@ async fn without_one_everything_is_answered_on_the_one_listener() {
         assert_eq!(client::send(gateway.at, &client::get(path)).await.status, 200, "{path}");
     }
     gateway.end().await;
+}
+
+#[tokio::test]
+async fn the_program_asks_itself_whether_it_serves() {
+    let (_engines, config) = pair().await;
+    let gateway = Running::start(config).await.unwrap();
+    let ask = async |port: u16| {
+        let port = port.to_string();
+        let asked =
+            tokio::task::spawn_blocking(move || run(&["health", "--host", "0.0.0.0", "--port", &port], &[]));
+        asked.await.unwrap()
+    };
+    assert_eq!(ask(gateway.at.port()).await, (0, String::new(), String::new()));
+    let port = gateway.at.port();
+    gateway.end().await;
+    let (code, _, err) = ask(port).await;
+    assert_eq!(code, 1);
+    assert!(err.starts_with(&format!("pd-proxy: 0.0.0.0:{port} (server.host, server.port) does not answer")));
 }

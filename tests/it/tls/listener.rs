@@ -55,10 +55,11 @@ async fn https_serves_streams_over_http_1_and_http_2() {
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
     let (mut sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
-    let request =
-        http::Request::post("https://127.0.0.1/v1/completions").body(Full::new(BODY.into())).unwrap();
+    let request = http::Request::post("https://127.0.0.1/v1/completions")
+        .body(Full::<bytes::Bytes>::new(BODY.into()))
+        .unwrap();
     let exchange = async {
-        let response = sender.send_request::<Full<bytes::Bytes>>(request).await.unwrap();
+        let response = sender.send_request(request).await.unwrap();
         assert_eq!(response.status(), 200);
         response.into_body().collect().await.unwrap().to_bytes()
     };
