@@ -5,36 +5,44 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::HeaderValue;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::admission;
+use crate::auth::Callers;
+use crate::auth::watch::{KeysError, Watch};
 use crate::config::{self, Config, Tokens};
+use crate::discovery::Discoverer;
 use crate::endpoint::Endpoint;
-use crate::fleet::{Fleet, FleetSettings, HostNames, Role};
+use crate::fleet::health::Rules;
+use crate::fleet::{Fleet, FleetSettings, HostNames, Owner, Role};
 use crate::intake::{Asker, EngineLimits, EngineTokenizer, Prompts, Source, exchange};
 use crate::listeners::{self, Listeners};
+use crate::live::Live;
 use crate::obs::{Exposition, Meters};
 use crate::pool::Verdict;
 use crate::pools::{self, PoolsError};
+use crate::probes::Prober;
 use crate::profile::{self, FilesError, Trouble};
 use crate::proof::Prover;
 use crate::relay::Relay;
 use crate::relay::admit::Gate;
 use crate::relay::affinity::Affinity;
+use crate::relay::budget::Retries;
 use crate::relay::lookup;
 use crate::relay::pause;
 use crate::relay::release::Releases;
-use crate::relay::settings::Settings;
-use crate::relay::skip::Skip;
+use crate::relay::resume::Room;
 use crate::relay::stories::Stories;
+use crate::reload::{Reloader, Source as ConfigSource};
 use crate::route::{Bind, BoardSettings, Policy};
 use crate::scrape::Scraper;
-use crate::server::{self, Bound, Edge, Gateway, ListenError};
+use crate::server::{self, Bound, Gateway, ListenError};
 use crate::tls::{ClientError, EngineTls, ListenerTls, TlsError};
+use crate::tuning::{self, KeyError};
 use crate::upstream::{self, Connector, Dial, Upstream};
 
 /// Samples are folded into buckets, and drained instances dropped, this often.
@@ -57,6 +65,7 @@ pub struct App {
     /// Where operators have a listener of their own.
     admin: Option<Bound>,
     tls: Option<Arc<ListenerTls>>,
+    lame_duck: Duration,
     drain: Duration,
     tasks: JoinSet<()>,
     releasing: JoinSet<()>,
@@ -76,8 +85,11 @@ pub enum StartError {
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// A secret that can't be sent in a header.
-    #[error("engine.api_key can't be sent in a header: it has a character that is not visible ASCII")]
-    Key,
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// The file of clients' keys.
+    #[error(transparent)]
+    Keys(#[from] KeysError),
     /// The model's files.
     #[error(transparent)]
     Files(#[from] FilesError),
@@ -112,10 +124,11 @@ impl App {
     pub async fn build_over(config: &Config, dial: Option<Arc<dyn Dial>>) -> Result<App, StartError> {
         let exposition = Exposition::install();
         let meters = Arc::new(Meters::new());
+        let keys = admission::keys(&config.auth, &meters)?;
         let fleet = fleet(config).await;
         let (engine_tls, tls) = secured(config)?;
         let control = control(config, &engine_tls)?;
-        let edge = edge(config)?;
+        let edge = tuning::edge(config)?;
         let asker = Asker {
             client: control.clone(),
             authorization: edge.engine_authorization.clone(),
@@ -133,13 +146,16 @@ impl App {
         let relay = Arc::new(Relay {
             fleet,
             upstream: Upstream::new(Connector::new(ms(config.timeout.connect_ms), engine_tls, dial)),
-            settings: settings(config),
+            settings: Live::new(tuning::settings(config)),
+            sides: admission::sides(&config.limit),
             meters: meters.clone(),
             releases,
             prompts: prompts.clone(),
             finder,
             affinity,
             stories: Stories::default(),
+            budget: Retries::new(config.retry.budget, config.retry.budget_floor_per_s),
+            room: Arc::new(Room::new(config.limit.resume_tokens)),
         });
         let mut tasks = JoinSet::new();
         if let Some(prompts) = prompts {
@@ -150,33 +166,33 @@ impl App {
         if let Some(told) = told {
             tasks.spawn(Listeners::new(&config.events, relay.clone(), &told).run());
         }
-        let limit = &config.limit;
         let gateway = Arc::new(Gateway {
             relay: relay.clone(),
-            gate: Gate::new(limit.inflight, limit.queue, ms(limit.queue_ms), meters),
+            gate: Gate::new(admission::gate_limits(config), meters),
+            callers: keys.as_ref().map_or_else(|| Arc::new(Callers::open()), Watch::callers),
             exposition,
             control,
-            edge,
+            edge: Live::new(edge),
             waiting: server::Waiting::default(),
             tasks: TaskTracker::new(),
+            ending: CancellationToken::new(),
             stop: CancellationToken::new(),
         });
         let bound = server::bind(config.server.bind_host(), config.server.port).await?;
-        let admin = match config.server.admin_bind_host() {
-            Some(host) => Some(server::bind_admin(host, config.server.admin_port).await?),
-            None => None,
-        };
+        let admin = server::bind_admin(config.server.admin_bind_host(), config.server.admin_port).await?;
         if let Some(tls) = &tls {
             tasks.spawn(server::renew(tls.clone()));
         }
         tasks.spawn(housekeeping(gateway.clone()));
-        tasks.spawn(relay.fleet.desk().clone().tick());
-        if let Some(scraper) = scraper(config, &gateway) {
-            tasks.spawn(scraper.run());
+        if let Some(keys) = keys {
+            tasks.spawn(keys.run());
         }
+        tasks.spawn(relay.fleet.desk().clone().tick());
+        watch_engines(config, &gateway, &mut tasks).await;
         let mut releasing = JoinSet::new();
         releasing.spawn(relay.release_orphans(orphans));
-        Ok(App { gateway, bound, admin, tls, drain: ms(config.server.drain_ms), tasks, releasing })
+        let (lame_duck, drain) = (ms(config.server.lame_duck_ms), ms(config.server.drain_ms));
+        Ok(App { gateway, bound, admin, tls, lame_duck, drain, tasks, releasing })
     }
 
     /// Where clients may connect.
@@ -199,6 +215,12 @@ impl App {
         self.gateway.clone()
     }
 
+    /// Follows a configuration that changes while the gateway runs. `running` is the one that it was built from.
+    pub fn follow(&mut self, source: ConfigSource, running: Config) {
+        let reloader = Reloader::new(source, running, self.gateway.clone());
+        self.tasks.spawn(reloader.run());
+    }
+
     /// Cancel it to shut the gateway down.
     pub fn stop(&self) -> CancellationToken {
         self.gateway.stop.clone()
@@ -206,7 +228,7 @@ impl App {
 
     /// Serves until [`App::stop`] is cancelled and open requests are finished; returns how many connections were cut.
     pub async fn serve(self) -> usize {
-        let App { gateway, bound, admin, tls, drain, tasks, mut releasing } = self;
+        let App { gateway, bound, admin, tls, drain, tasks, mut releasing, .. } = self;
         let cut = server::serve(&gateway, (bound, admin), tls, drain).await;
         gateway.tasks.close();
         let _ = tokio::time::timeout(RELEASE_GRACE, gateway.tasks.wait()).await;
@@ -247,17 +269,39 @@ impl Signals {
 
 /// Serves until a signal; a second one ends the drain.
 pub async fn serve_until_signal(app: App, mut signals: Signals) {
-    let stop = app.stop();
+    let (stop, ending, lame_duck) = (app.stop(), app.gateway.ending.clone(), app.lame_duck);
     let mut serving = std::pin::pin!(app.serve());
     tokio::select! {
         _ = &mut serving => return,
         () = signals.next() => {}
     }
     tracing::info!("shutting down: open requests may finish; a second signal cuts them");
-    stop.cancel();
+    // Load balancers need time to notice that nothing more should come; what comes meanwhile is served.
+    ending.cancel();
+    let closing = async {
+        tokio::time::sleep(lame_duck).await;
+        stop.cancel();
+        std::future::pending::<()>().await;
+    };
     tokio::select! {
+        () = closing => {}
         cut = &mut serving => tracing::info!(connections_cut = cut, "stopped"),
         () = signals.next() => tracing::warn!("cut by a second signal"),
+    }
+}
+
+/// Starts what finds engines and looks after them.
+async fn watch_engines(config: &Config, gateway: &Gateway, tasks: &mut JoinSet<()>) {
+    if let Some(mut discoverer) = Discoverer::new(config, gateway.relay.clone()) {
+        // Requests that come at once should find somebody.
+        discoverer.look().await;
+        tasks.spawn(discoverer.run());
+    }
+    if let Some(prober) = prober(config, gateway) {
+        tasks.spawn(prober.run());
+    }
+    if let Some(scraper) = scraper(config, gateway) {
+        tasks.spawn(scraper.run());
     }
 }
 
@@ -280,12 +324,8 @@ fn ms(ms: u64) -> Duration {
 /// The engines as configured.
 async fn fleet(config: &Config) -> Fleet {
     let fleet = Fleet::with(fleet_settings(config));
-    for endpoint in config.prefill_endpoints() {
-        fleet.add(Role::Prefill, endpoint);
-    }
-    for endpoint in config.decode_endpoints() {
-        fleet.add(Role::Decode, endpoint);
-    }
+    fleet.want(Owner::Configuration, Role::Prefill, &config.prefill_endpoints());
+    fleet.want(Owner::Configuration, Role::Decode, &config.decode_endpoints());
     fleet.desk().name_hosts(host_names(config).await);
     fleet
 }
@@ -345,9 +385,22 @@ fn scraper(config: &Config, gateway: &Gateway) -> Option<Scraper> {
     (config.route.scrape_ms > 0).then(|| Scraper {
         relay: gateway.relay.clone(),
         client: gateway.control.clone(),
-        authorization: gateway.edge.engine_authorization.clone(),
+        authorization: gateway.edge.now().engine_authorization.clone(),
         pause: ms(config.route.scrape_ms),
         time: ms(config.timeout.models_ms),
+    })
+}
+
+/// Who asks engines whether they are there; None when nobody is to.
+fn prober(config: &Config, gateway: &Gateway) -> Option<Prober> {
+    let health = &config.health;
+    (health.probe_ms > 0).then(|| Prober {
+        relay: gateway.relay.clone(),
+        client: gateway.control.clone(),
+        authorization: gateway.edge.now().engine_authorization.clone(),
+        path: health.probe_path.clone(),
+        every: ms(health.probe_ms),
+        time: ms(health.probe_timeout_ms),
     })
 }
 
@@ -394,6 +447,7 @@ fn fleet_settings(config: &Config) -> FleetSettings {
         prefill_ranks: ranks(config.fleet.prefill_ranks),
         decode_ranks: ranks(config.fleet.decode_ranks),
         seed: pause::random(),
+        health: rules(config),
         ..FleetSettings::default()
     }
 }
@@ -415,6 +469,19 @@ fn finder(
     Ok(Some(lookup::Finder { prompts, pool, events, meters, aside }))
 }
 
+fn rules(config: &Config) -> Rules {
+    let health = &config.health;
+    Rules {
+        failures: health.failures,
+        failure_percent: health.failure_percent,
+        rest_ms: health.rest_ms,
+        rest_max_ms: health.rest_max_ms,
+        slow_start_ms: health.slow_start_ms,
+        probe_failures: health.probe_failures,
+        probe_successes: health.probe_successes,
+    }
+}
+
 fn policy(configured: config::Policy) -> Policy {
     match configured {
         config::Policy::Predicted => Policy::Predicted,
@@ -428,58 +495,4 @@ fn policy(configured: config::Policy) -> Policy {
         config::Policy::Session => Policy::Session,
         config::Policy::PrefixFirst => Policy::PrefixFirst,
     }
-}
-
-fn settings(config: &Config) -> Settings {
-    let (retry, timeout, limit) = (&config.retry, &config.timeout, &config.limit);
-    Settings {
-        skip: Skip {
-            tokens: u32::try_from(config.route.bypass_tokens).unwrap_or(u32::MAX),
-            wait: ms(config.route.bypass_wait_ms),
-            without_prefiller: config.route.bypass_without_prefiller,
-        },
-        attempts: retry.attempts,
-        delay: Duration::from_secs_f64(retry.delay_ms / 1e3),
-        // A long first pause that somebody asks for is not cut by a shorter default.
-        delay_max: Duration::from_secs_f64(retry.delay_max_ms.max(retry.delay_ms) / 1e3),
-        lease: ms(config.engine.lease_ms),
-        abandon_grace: ms(config.engine.abandon_grace_ms),
-        prefill: ms(timeout.prefill_ms),
-        first_byte: ms(timeout.first_byte_ms),
-        answer: ms(timeout.answer_ms),
-        gap: ms(timeout.gap_ms),
-        total: ms(timeout.total_ms),
-        prefill_reply_bytes: limit.prefill_reply_bytes,
-        answer_bytes: limit.answer_bytes,
-        frame_bytes: limit.frame_bytes,
-    }
-}
-
-fn edge(config: &Config) -> Result<Edge, StartError> {
-    let (limit, timeout, fleet) = (&config.limit, &config.timeout, &config.fleet);
-    let bearer = |key: &config::Secret| {
-        let mut value =
-            HeaderValue::from_str(&format!("Bearer {}", key.expose())).map_err(|_| StartError::Key)?;
-        value.set_sensitive(true);
-        Ok::<_, StartError>(value)
-    };
-    Ok(Edge {
-        body_bytes: limit.body_bytes,
-        header_bytes: limit.header_bytes,
-        headers: limit.headers,
-        connections: limit.connections,
-        body_time: ms(timeout.body_ms),
-        header_time: ms(timeout.header_ms),
-        handshake_time: ms(timeout.handshake_ms),
-        write_time: ms(timeout.write_ms),
-        models_time: ms(timeout.models_ms),
-        probe_time: ms(fleet.probe_timeout_ms),
-        probe_attempts: fleet.probe_attempts,
-        probe_interval: ms(fleet.probe_interval_ms),
-        json_depth: limit.json_depth,
-        json_members: limit.json_members,
-        model: fleet.model.clone(),
-        engine_authorization: config.engine.api_key.as_ref().map(bearer).transpose()?,
-        admin_key: config.server.admin_key.as_ref().map(|k| k.expose().to_owned()),
-    })
 }

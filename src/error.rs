@@ -6,6 +6,10 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::time::Duration;
+
+/// Nobody is told to stay away longer.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
 
 /// What happened, in the vocabulary of the error table in README.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,10 +26,12 @@ pub enum Kind {
     BodyBroken,
     /// More header bytes or header lines than `limit.header_bytes` / `limit.headers`.
     HeadersTooLarge,
-    /// An admin key is configured and the request carries another one, or none.
+    /// Keys are asked for and the request carries none that is known, or one that may not do this.
     InvalidApiKey,
-    /// `fleet.model` is set and the body asks for another model.
+    /// The body asks for a model that is not served (`fleet.model`), or not to this key.
     ModelNotFound,
+    /// The key's tokens per minute are used up, or it has as many requests under way as it may.
+    RateLimited,
     /// No such path.
     UnknownUrl,
     /// The path exists, the method does not.
@@ -59,6 +65,7 @@ pub struct Error {
     public: Cow<'static, str>,
     param: Option<&'static str>,
     detail: String,
+    retry_after: Option<Duration>,
 }
 
 impl Kind {
@@ -73,6 +80,7 @@ impl Kind {
             Kind::HeadersTooLarge => "headers_too_large",
             Kind::InvalidApiKey => "invalid_api_key",
             Kind::ModelNotFound => "model_not_found",
+            Kind::RateLimited => "rate_limit_exceeded",
             Kind::UnknownUrl => "unknown_url",
             Kind::MethodNotAllowed => "method_not_allowed",
             Kind::Overloaded => "overloaded",
@@ -92,6 +100,7 @@ impl Kind {
     pub fn openai_type(self) -> &'static str {
         match self {
             Kind::InvalidApiKey => "authentication_error",
+            Kind::RateLimited => "rate_limit_error",
             Kind::InvalidJson
             | Kind::InvalidField
             | Kind::BodyTooLarge
@@ -118,7 +127,7 @@ impl Kind {
 impl Error {
     /// An error whose public message is `public`; the log says the same.
     pub fn new(kind: Kind, public: impl Into<Cow<'static, str>>) -> Error {
-        Error { kind, public: public.into(), param: None, detail: String::new() }
+        Error { kind, public: public.into(), param: None, detail: String::new(), retry_after: None }
     }
 
     /// Adds what only the log may say: instance names, causes.
@@ -133,6 +142,19 @@ impl Error {
     pub fn param(mut self, param: &'static str) -> Error {
         self.param = Some(param);
         self
+    }
+
+    /// When it is worth asking again, where that is known better than in general.
+    #[must_use]
+    pub fn retry_after(mut self, wait: Duration) -> Error {
+        self.retry_after = Some(wait);
+        self
+    }
+
+    /// What a refused client should wait, in whole seconds: at least one, at most an hour.
+    pub fn retry_after_s(&self) -> u64 {
+        let wait = self.retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
+        wait.as_millis().div_ceil(1_000).max(1).try_into().unwrap_or(u64::MAX)
     }
 
     /// What happened.

@@ -9,7 +9,11 @@ pub mod codec;
 pub mod kvhash;
 
 #[cfg(feature = "gateway")]
+pub mod admission;
+#[cfg(feature = "gateway")]
 pub mod app;
+#[cfg(feature = "gateway")]
+pub mod auth;
 #[cfg(feature = "gateway")]
 pub mod cli;
 #[cfg(feature = "gateway")]
@@ -18,6 +22,8 @@ pub mod config;
 pub mod demo;
 #[cfg(feature = "gateway")]
 pub mod dialect;
+#[cfg(feature = "gateway")]
+pub mod discovery;
 #[cfg(feature = "gateway")]
 pub mod endpoint;
 #[cfg(feature = "gateway")]
@@ -37,6 +43,8 @@ pub mod listeners;
 #[cfg(feature = "gateway")]
 pub mod listing;
 #[cfg(feature = "gateway")]
+pub mod live;
+#[cfg(feature = "gateway")]
 pub mod obs;
 #[cfg(feature = "gateway")]
 pub mod pool;
@@ -45,6 +53,8 @@ pub mod pools;
 #[cfg(feature = "gateway")]
 pub mod probe;
 #[cfg(feature = "gateway")]
+pub mod probes;
+#[cfg(feature = "gateway")]
 pub mod profile;
 #[cfg(feature = "gateway")]
 pub mod prompt;
@@ -52,6 +62,8 @@ pub mod prompt;
 pub mod proof;
 #[cfg(feature = "gateway")]
 pub mod relay;
+#[cfg(feature = "gateway")]
+pub mod reload;
 #[cfg(feature = "gateway")]
 pub mod replay;
 #[cfg(feature = "gateway")]
@@ -66,5 +78,7 @@ pub mod sim;
 pub mod tls;
 #[cfg(feature = "gateway")]
 pub mod trial;
+#[cfg(feature = "gateway")]
+pub mod tuning;
 #[cfg(feature = "gateway")]
 pub mod upstream;

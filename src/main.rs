@@ -1,13 +1,17 @@
 //! The `pd-proxy` command: parse, load, build, serve until a signal.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use pd_proxy::app::{self, App, Signals};
-use pd_proxy::cli::{self, CheckArgs, Command, KeysArgs, ReplayArgs, ServeArgs};
-use pd_proxy::config::{self, Config, LogFormat, PoolKind, report};
-use pd_proxy::obs::log;
-use pd_proxy::{inspect, keys, probe};
+use pd_proxy::auth::entry::{self as api_key, ApiKeyError};
+use pd_proxy::cli::{self, ApiKeyCommand, CheckArgs, Command, KeysArgs, ReplayArgs, ServeArgs};
+use pd_proxy::config::{self, Config, Env, LogFormat, PoolKind, report};
+use pd_proxy::obs::log::{self, LogGuard, Threshold};
+use pd_proxy::reload::Source;
+use pd_proxy::{admission, inspect, keys, probe};
 use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// A command that was not carried out, or found something wrong: what to print and the exit code.
 struct Failure(String, u8);
@@ -23,6 +27,7 @@ fn main() -> ExitCode {
         Ok(Command::Check(args)) => check(&args),
         Ok(Command::Health(args)) => health(&args),
         Ok(Command::Keys(args)) => keys(&args),
+        Ok(Command::ApiKey(command)) => new_entry(&command).map_err(named),
         Ok(Command::Replay(args)) => replay(&args),
         #[cfg(feature = "sim")]
         Ok(Command::Demo(args)) => pd_proxy::demo::run(&args).map_err(failure),
@@ -44,17 +49,26 @@ fn main() -> ExitCode {
 }
 
 fn serve(args: &ServeArgs) -> Result<(), Failure> {
-    let loaded = Config::load(args, &config::process_env()).map_err(failure)?;
-    let config = loaded.config;
-    let _log = log::init(level(config.log.level), config.log.format == LogFormat::Json);
+    let env = config::process_env();
+    let config = Config::load(args, &env).map_err(failure)?.config;
+    let log = log::init(level(config.log.level), config.log.format == LogFormat::Json);
     raise_open_files();
     runtime(config.server.workers).map_err(named)?.block_on(async {
-        let app = App::build(&config).await.map_err(named)?;
+        let mut app = App::build(&config).await.map_err(named)?;
         let signals = Signals::install().map_err(named)?;
+        let threshold = log.as_ref().map(LogGuard::threshold);
+        app.follow(source(args.clone(), env, threshold).map_err(named)?, config.clone());
         announce(&app, &config);
         app::serve_until_signal(app, signals).await;
         Ok(())
     })
+}
+
+/// Where the configuration is read again while the gateway runs.
+fn source(args: ServeArgs, env: Env, threshold: Option<Threshold>) -> std::io::Result<Source> {
+    let (files, hangup) = (args.config.clone(), signal(SignalKind::hangup())?);
+    let load = Arc::new(move || Config::load(&args, &env).map(|loaded| loaded.config));
+    Ok(Source { load, files, hangup: Some(hangup), threshold, every: None })
 }
 
 /// Prints the configuration, then what the pool says to it.
@@ -63,6 +77,7 @@ fn check(args: &CheckArgs) -> Result<(), Failure> {
     print!("{}", report::render(&loaded));
     pd_proxy::profile::refuse_early(&loaded.config).map_err(named)?;
     app::secured(&loaded.config).map_err(named)?;
+    admission::check(&loaded.config.auth).map_err(named)?;
     if args.offline || loaded.config.pool.kind == PoolKind::Off {
         return Ok(());
     }
@@ -96,6 +111,25 @@ fn keys(args: &KeysArgs) -> Result<(), Failure> {
     let report = report.map_err(named)?;
     print!("{report}");
     if report.exact() { Ok(()) } else { Err(failure("the prompt's tokens can't be known here")) }
+}
+
+/// The entry goes to standard output, to be appended to the file; a new key to standard error, to be seen once.
+fn new_entry(command: &ApiKeyCommand) -> Result<(), ApiKeyError> {
+    let (entry, key) = match command {
+        ApiKeyCommand::New(args) => {
+            let key = api_key::random();
+            (api_key::entry(&args.name, &key)?, Some(key))
+        }
+        ApiKeyCommand::Hash(args) => {
+            let key = api_key::read(std::io::stdin().lock())?;
+            (api_key::entry(&args.name, &key)?, None)
+        }
+    };
+    print!("{entry}");
+    if let Some(key) = key {
+        eprintln!("the key, which is not kept anywhere: {key}");
+    }
+    Ok(())
 }
 
 fn replay(args: &ReplayArgs) -> Result<(), Failure> {

@@ -1,6 +1,7 @@
 //! The command line. Flags are texts that become entries of the configuration (`overlay`); only what has no
 //! configuration file (the demo, the simulator, the replay of traces) reads its values here.
 
+mod api_key;
 mod keys;
 mod number;
 mod overlay;
@@ -8,6 +9,7 @@ mod replay;
 #[cfg(feature = "sim")]
 mod sim;
 
+pub use api_key::{ApiKeyArgs, ApiKeyCommand};
 pub use keys::{KeysArgs, KeysFormat};
 pub use replay::{RealArgs, ReplayArgs, ReplayPool, SimulatedArgs};
 #[cfg(feature = "sim")]
@@ -32,6 +34,9 @@ pub enum Command {
     Health(ServeArgs),
     /// Print a prompt's tokens, block hashes and pool keys, and exit
     Keys(Box<KeysArgs>),
+    /// Make or hash a key for a client; its entry belongs into the file of auth.keys_file
+    #[command(subcommand)]
+    ApiKey(ApiKeyCommand),
     /// Replay a trace: policies compared in virtual time, or real load for a gateway
     Replay(Box<ReplayArgs>),
     /// Run the gateway in front of simulated engines, to try it out

@@ -193,6 +193,12 @@ pub enum Problem {
         /// The entry.
         text: String,
     },
+    /// A path that is none.
+    #[error("health.probe_path: `{text}` is no path: it begins with a slash, as in /health")]
+    NotAPath {
+        /// What it is.
+        text: String,
+    },
     /// Ranks whose ports are each other's.
     #[error(
         "events.ranks = {ranks}: rank r uses events.port + r ({port} and on) and events.replay_port + r ({replay_port} and on), which overlap: set them further apart, as the engines have them"

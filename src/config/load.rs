@@ -134,7 +134,16 @@ impl Merge {
     fn finish(self) -> Result<Loaded, ConfigErrors> {
         let Self { table, origins, mut errors, .. } = self;
         match Config::deserialize(toml::Value::Table(table)) {
-            Ok(config) => {
+            Ok(mut config) => {
+                // The default engines are for who says nothing; who has them looked for has said where they are.
+                let [prefill, decode] = config.discovery.looks_for();
+                let unsaid = |key| *origins.of(key) == Origin::Default;
+                if prefill && unsaid("fleet.prefill") {
+                    config.fleet.prefill.clear();
+                }
+                if decode && unsaid("fleet.decode") {
+                    config.fleet.decode.clear();
+                }
                 let invalid = config.validate();
                 errors.extend(
                     invalid

@@ -3,8 +3,11 @@
 //! `load` merges the sources, `validate` judges the result, `report` shows it. Every key is documented for
 //! operators in `config/pd-proxy.toml`; a test holds that file equal to these defaults.
 
+pub mod auth;
+pub mod discovery;
 pub mod error;
 pub mod events;
+pub mod health;
 pub mod load;
 pub mod model;
 pub mod pool;
@@ -17,8 +20,11 @@ mod validate;
 pub mod values;
 
 pub use crate::endpoint::{Endpoint, HostError};
+pub use auth::Auth;
+pub use discovery::Discovery;
 pub use error::{ConfigError, ConfigErrors, Problem};
 pub use events::Events;
+pub use health::Health;
 pub use load::{Env, Loaded, Origin, Origins, process_env};
 pub use model::{Hash, Key, Prompt};
 pub use pool::Pool;
@@ -44,8 +50,14 @@ pub struct Config {
     pub server: Server,
     /// HTTPS for clients.
     pub tls: Tls,
+    /// Who may ask.
+    pub auth: Auth,
     /// The engines it serves from.
     pub fleet: Fleet,
+    /// Where engines are looked for.
+    pub discovery: Discovery,
+    /// When an engine is left alone.
+    pub health: Health,
     /// What it must know about the engines.
     pub engine: Engine,
     /// How a place is chosen.
@@ -80,7 +92,9 @@ pub struct Server {
     pub port: u16,
     /// Runtime threads; 0 = one per core.
     pub workers: usize,
-    /// How long running requests may finish after a stop signal, ms.
+    /// How long new requests are still taken after a stop signal, while `/readyz` says no, ms.
+    pub lame_duck_ms: u64,
+    /// How long running requests may finish after that, ms.
     pub drain_ms: u64,
     /// Guards `/instances/*` by the header `X-API-Key`; also `ADMIN_API_KEY`. None = open.
     pub admin_key: Option<Secret>,
@@ -144,6 +158,12 @@ pub struct Retry {
     pub delay_ms: f64,
     /// The pause never grows beyond this, ms; a value below `delay_ms` counts as `delay_ms`.
     pub delay_max_ms: f64,
+    /// Further attempts and continuations within 10 s, per request of that time or under way; there are no more.
+    pub budget: f64,
+    /// But so many in each of these seconds at any rate.
+    pub budget_floor_per_s: u32,
+    /// Whether a stream that breaks is continued by another pair, where that is exact. Decoders are then asked for token ids.
+    pub resume: bool,
 }
 
 /// `[timeout]`: how long each step may take, all in ms.
@@ -192,6 +212,14 @@ pub struct Limit {
     pub queue: usize,
     /// How long a request may wait for a place, ms.
     pub queue_ms: u64,
+    /// The share of the places in line that the requests of one key may have, %; 1 to 100. Only where keys are asked for.
+    pub queue_key_percent: usize,
+    /// The status of what is refused for want of room: 503 or 429.
+    pub overload_status: u16,
+    /// Requests at or on their way to prefillers; 0 = no limit of its own.
+    pub prefill_inflight: usize,
+    /// Requests that are being answered by decoders or are to be; 0 = no limit of its own.
+    pub decode_inflight: usize,
     /// A prefiller's answer.
     pub prefill_reply_bytes: usize,
     /// A decoder's answer that is not streamed.
@@ -204,6 +232,8 @@ pub struct Limit {
     pub json_members: usize,
     /// Hand-offs waiting to be released at a prefiller.
     pub releases: usize,
+    /// Token ids kept of all streams that could be continued, 4 bytes each; a stream that finds no room can't be.
+    pub resume_tokens: usize,
     /// Token ids kept of earlier prompts, 4 bytes each; 0 = none are kept.
     pub prompt_cache_tokens: usize,
     /// Questions to the engines' `/tokenize` at once.
@@ -228,6 +258,28 @@ impl Config {
     /// The prefillers.
     pub fn prefill_endpoints(&self) -> Vec<Endpoint> {
         endpoints(&self.fleet.prefill)
+    }
+
+    /// The keys whose values differ from those of `other`, secrets included, in the order of the tree.
+    pub fn differs(&self, other: &Config) -> Vec<String> {
+        // Their values are masked where others are compared. One for each, in their order.
+        let secrets = |config: &Config| -> [Option<Secret>; SECRETS.len()] {
+            [config.engine.api_key.clone(), config.server.admin_key.clone()]
+        };
+        let changed: Vec<&str> = SECRETS
+            .iter()
+            .zip(secrets(self).into_iter().zip(secrets(other)))
+            .filter(|(_, (own, others))| {
+                own.as_ref().map(Secret::expose) != others.as_ref().map(Secret::expose)
+            })
+            .map(|((key, _), _)| *key)
+            .collect();
+        let own = schema::leaves(self);
+        let others = schema::leaves(other);
+        let pairs = own.into_iter().zip(others);
+        let differing =
+            pairs.filter(|((key, own), (_, others))| own != others || changed.contains(&key.as_str()));
+        differing.map(|((key, _), _)| key).collect()
     }
 
     /// The decoders.
@@ -263,6 +315,7 @@ impl Default for Server {
             host: "localhost".to_owned(),
             port: 8000,
             workers: 0,
+            lame_duck_ms: 0,
             drain_ms: 30_000,
             admin_key: None,
             admin_host: None,
@@ -302,7 +355,14 @@ impl Default for Engine {
 
 impl Default for Retry {
     fn default() -> Self {
-        Self { attempts: 3, delay_ms: 1.0, delay_max_ms: 1000.0 }
+        Self {
+            attempts: 3,
+            delay_ms: 1.0,
+            delay_max_ms: 1000.0,
+            budget: 1.0,
+            budget_floor_per_s: 3,
+            resume: false,
+        }
     }
 }
 
@@ -334,12 +394,17 @@ impl Default for Limit {
             inflight: 16_384,
             queue: 4_096,
             queue_ms: 30_000,
+            queue_key_percent: 50,
+            overload_status: 503,
+            prefill_inflight: 0,
+            decode_inflight: 0,
             prefill_reply_bytes: 64 << 20,
             answer_bytes: 64 << 20,
             frame_bytes: 1 << 20,
             json_depth: 512,
             json_members: 4_096,
             releases: 1_024,
+            resume_tokens: 128 << 20,
             prompt_cache_tokens: 16 << 20,
             tokenize_inflight: 64,
             pool_inflight: 256,

@@ -20,6 +20,9 @@ pub struct Route {
     pub cache_tokens: u64,
     /// Between looks at the engines' own loads (`GET /metrics`), ms; 0 = none. For several gateways in front of one fleet.
     pub scrape_ms: u64,
+    /// A request whose first token would come later, by prediction, is refused at once, ms; 0 = none is. Keys of low priority
+    /// are refused at half of it, those of high priority at twice as much.
+    pub ttft_slo_ms: u64,
     /// A prompt of which no more than so many tokens must be computed goes to a decoder alone; 0 = none does.
     pub bypass_tokens: u64,
     /// So does one that would wait longer for its prefiller, ms; 0 = none does.
@@ -37,6 +40,7 @@ impl Default for Route {
             batch_tokens: 2048,
             cache_tokens: 1_000_000,
             scrape_ms: 0,
+            ttft_slo_ms: 0,
             bypass_tokens: 0,
             bypass_wait_ms: 0,
             bypass_without_prefiller: false,

@@ -6,6 +6,9 @@ use super::{Config, PoolKind, Problem, Secret, Tokens};
 use crate::endpoint::{Endpoint, HostError, parse_host};
 use std::collections::BTreeSet;
 
+/// Between looks at the file of keys: often enough that a key that is taken back is soon gone.
+const MIN_RELOAD_MS: u64 = 100;
+const MAX_RELOAD_MS: u64 = 5_000;
 /// Longest time any `_ms` key may hold: a week. Keeps deadline arithmetic far from overflow.
 const MAX_MS: u64 = 7 * 24 * 3_600_000;
 /// Largest value of any `_bytes` key: 1 TiB.
@@ -53,8 +56,13 @@ impl Config {
                 Problem::Host { key: "server.host", text: self.server.host.clone(), why },
             ));
         }
-        engines(("fleet.prefill", "--prefill"), &self.fleet.prefill, &mut invalid);
-        engines(("fleet.decode", "--decode"), &self.fleet.decode, &mut invalid);
+        let [prefill, decode] = self.discovery.looks_for().map(|looked_for| usize::from(!looked_for));
+        engines(("fleet.prefill", "--prefill"), prefill, &self.fleet.prefill, &mut invalid);
+        engines(("fleet.decode", "--decode"), decode, &self.fleet.decode, &mut invalid);
+        self.discovery.validate(&mut invalid);
+        if !self.health.probe_path.starts_with('/') {
+            invalid.push(("health.probe_path", Problem::NotAPath { text: self.health.probe_path.clone() }));
+        }
         if self.fleet.model.as_deref() == Some("") {
             invalid.push(("fleet.model", Problem::EmptyText { key: "fleet.model" }));
         }
@@ -76,16 +84,19 @@ impl Config {
     }
 
     fn all_bounds(&self) -> Vec<Bound> {
-        [self.bounds(), self.time_bounds(), self.limit_bounds(), self.model_bounds()].concat()
+        [self.bounds(), self.health_bounds(), self.time_bounds(), self.limit_bounds(), self.model_bounds()]
+            .concat()
     }
 
     fn bounds(&self) -> Vec<Bound> {
-        let Self { server, fleet, engine, retry, .. } = self;
+        let Self { server, auth, fleet, engine, retry, .. } = self;
         vec![
             ("server.port", u64::from(server.port), 0, u64::from(u16::MAX)),
             ("server.admin_port", u64::from(server.admin_port), 0, u64::from(u16::MAX)),
             ("server.workers", wide(server.workers), 0, MAX_WORKERS),
+            ("server.lame_duck_ms", server.lame_duck_ms, 0, MAX_MS),
             ("server.drain_ms", server.drain_ms, 0, MAX_MS),
+            ("auth.reload_ms", auth.reload_ms, MIN_RELOAD_MS, MAX_RELOAD_MS),
             ("fleet.prefill_ranks", u64::from(fleet.prefill_ranks), 1, MAX_RANKS),
             ("fleet.decode_ranks", u64::from(fleet.decode_ranks), 1, MAX_RANKS),
             ("fleet.probe_attempts", u64::from(fleet.probe_attempts), 1, MAX_ATTEMPTS),
@@ -94,6 +105,23 @@ impl Config {
             ("engine.lease_ms", engine.lease_ms, 1, MAX_MS),
             ("engine.abandon_grace_ms", engine.abandon_grace_ms, 0, MAX_MS),
             ("retry.attempts", u64::from(retry.attempts), 1, MAX_ATTEMPTS),
+            ("retry.budget_floor_per_s", u64::from(retry.budget_floor_per_s), 0, MAX_COUNT),
+        ]
+    }
+
+    fn health_bounds(&self) -> Vec<Bound> {
+        let health = &self.health;
+        vec![
+            ("discovery.interval_ms", self.discovery.interval_ms, 100, MAX_MS),
+            ("health.failures", u64::from(health.failures), 1, MAX_ATTEMPTS),
+            ("health.failure_percent", u64::from(health.failure_percent), 1, 100),
+            ("health.rest_ms", health.rest_ms, 1, MAX_MS),
+            ("health.rest_max_ms", health.rest_max_ms, 1, MAX_MS),
+            ("health.slow_start_ms", health.slow_start_ms, 0, MAX_MS),
+            ("health.probe_ms", health.probe_ms, 0, MAX_MS),
+            ("health.probe_timeout_ms", health.probe_timeout_ms, 1, MAX_MS),
+            ("health.probe_failures", u64::from(health.probe_failures), 1, MAX_ATTEMPTS),
+            ("health.probe_successes", u64::from(health.probe_successes), 1, MAX_ATTEMPTS),
         ]
     }
 
@@ -131,12 +159,17 @@ impl Config {
             ("limit.inflight", wide(limit.inflight), 1, MAX_COUNT),
             ("limit.queue", wide(limit.queue), 0, MAX_COUNT),
             ("limit.queue_ms", limit.queue_ms, 1, MAX_MS),
+            ("limit.queue_key_percent", wide(limit.queue_key_percent), 1, 100),
+            ("limit.overload_status", u64::from(limit.overload_status), 429, 503),
+            ("limit.prefill_inflight", wide(limit.prefill_inflight), 0, MAX_COUNT),
+            ("limit.decode_inflight", wide(limit.decode_inflight), 0, MAX_COUNT),
             ("limit.prefill_reply_bytes", wide(limit.prefill_reply_bytes), 1, MAX_BYTES),
             ("limit.answer_bytes", wide(limit.answer_bytes), 1, MAX_BYTES),
             ("limit.frame_bytes", wide(limit.frame_bytes), 1, MAX_BYTES),
             ("limit.json_depth", wide(limit.json_depth), 1, MAX_DEPTH),
             ("limit.json_members", wide(limit.json_members), 1, MAX_COUNT),
             ("limit.releases", wide(limit.releases), 1, MAX_COUNT),
+            ("limit.resume_tokens", wide(limit.resume_tokens), 0, MAX_CACHE_TOKENS),
             ("limit.prompt_cache_tokens", wide(limit.prompt_cache_tokens), 0, MAX_CACHE_TOKENS),
             ("limit.tokenize_inflight", wide(limit.tokenize_inflight), 1, MAX_COUNT),
             ("limit.pool_inflight", wide(limit.pool_inflight), 1, MAX_COUNT),
@@ -150,6 +183,7 @@ impl Config {
         vec![
             ("route.open_ms", route.open_ms, 1, MAX_MS),
             ("route.batch_tokens", route.batch_tokens, 0, MAX_COUNT),
+            ("route.ttft_slo_ms", route.ttft_slo_ms, 0, MAX_MS),
             ("route.scrape_ms", route.scrape_ms, 0, MAX_MS),
             ("route.bypass_tokens", route.bypass_tokens, 0, MAX_COUNT),
             ("route.bypass_wait_ms", route.bypass_wait_ms, 0, MAX_MS),
@@ -224,6 +258,7 @@ impl Config {
     fn texts(&self, invalid: &mut Vec<Invalid>) {
         let Self { prompt, hash, key, .. } = self;
         let texts = [
+            ("auth.keys_file", &self.auth.keys_file),
             ("prompt.model_path", &prompt.model_path),
             ("prompt.chat_template", &prompt.chat_template),
             ("prompt.template_kwargs", &prompt.template_kwargs),
@@ -242,6 +277,10 @@ impl Config {
             let (name, value, expected) = (String::from(key), value.clone(), expected.to_owned());
             (key, Problem::WrongType { key: name, value, expected })
         };
+        let status = self.limit.overload_status;
+        if (430..503).contains(&status) {
+            invalid.push(wrong("limit.overload_status", &status.to_string(), "503 or 429"));
+        }
         if let Some(text) = prompt.utc_offset.as_ref().filter(|text| offset_s(text).is_none()) {
             invalid.push(wrong("prompt.utc_offset", text, "an offset from UTC, as in +08:00"));
         }
@@ -263,21 +302,27 @@ impl Config {
         }
     }
 
-    /// The two keys that may be fractions; infinity and NaN are TOML numbers, too.
+    /// The keys that may be fractions; infinity and NaN are TOML numbers, too.
     fn pauses(&self, invalid: &mut Vec<Invalid>) {
         let keys = [("retry.delay_ms", self.retry.delay_ms), ("retry.delay_max_ms", self.retry.delay_max_ms)];
-        for (key, value) in keys {
+        let keys = keys.map(|(key, value)| (key, value, MAX_MS));
+        let budget = ("retry.budget", self.retry.budget, MAX_ATTEMPTS);
+        for (key, value, max) in keys.into_iter().chain([budget]) {
             // exact: a week in ms is far below 2^53
-            if !(0.0..=MAX_MS as f64).contains(&value) {
-                invalid
-                    .push((key, Problem::OutOfRange { key, value: value.to_string(), min: 0, max: MAX_MS }));
+            if !(0.0..=max as f64).contains(&value) {
+                invalid.push((key, Problem::OutOfRange { key, value: value.to_string(), min: 0, max }));
             }
         }
     }
 }
 
-fn engines((key, flag): (&'static str, &'static str), entries: &[String], invalid: &mut Vec<Invalid>) {
-    if !(1..=MAX_ENGINES).contains(&entries.len()) {
+fn engines(
+    (key, flag): (&'static str, &'static str),
+    least: usize,
+    entries: &[String],
+    invalid: &mut Vec<Invalid>,
+) {
+    if !(least..=MAX_ENGINES).contains(&entries.len()) {
         return invalid.push((key, Problem::Engines { key, count: entries.len(), max: MAX_ENGINES, flag }));
     }
     let mut seen = BTreeSet::new();
@@ -334,7 +379,7 @@ mod tests {
         let config = Config::default();
         let bounds = config.all_bounds();
         let mut bounded: BTreeSet<&str> = bounds.iter().map(|(key, ..)| *key).collect();
-        bounded.extend(["retry.delay_ms", "retry.delay_max_ms"]);
+        bounded.extend(["retry.delay_ms", "retry.delay_max_ms", "retry.budget"]);
         let leaves = leaves(&config);
         let numbers: BTreeSet<&str> =
             leaves.iter().filter(|(_, value)| value.is_number()).map(|(key, _)| key.as_str()).collect();

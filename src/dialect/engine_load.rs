@@ -58,6 +58,12 @@ pub fn read(text: &str) -> Vec<EngineLoad> {
     if found { loads } else { Vec::new() }
 }
 
+/// When the process began, in Unix seconds, in the text of `GET /metrics`; `None` when it does not say.
+pub fn start_s(text: &str) -> Option<f64> {
+    let of_line = |line: &str| line.strip_prefix("process_start_time_seconds ")?.trim().parse::<f64>().ok();
+    text.lines().take(MAX_LINES).find_map(of_line).filter(|start_s| start_s.is_finite() && *start_s > 0.0)
+}
+
 /// Name and value of a line, `name{labels} value`.
 fn sample(line: &str) -> Option<(&str, f64)> {
     let end = line.find(['{', ' '])?;
@@ -96,6 +102,15 @@ mod tests {
         let second = EngineLoad { running: 4.0, waiting: 0.0, kv_used: 0.25, kv_capacity_tokens: 64_000 };
         assert_eq!(read(text), [first, second]);
         assert!((first.kv_tokens() - 16_000.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_process_says_when_it_began() {
+        let text =
+            "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds 1.79044716548e+09\nx 1\n";
+        assert_eq!(start_s(text), Some(1_790_447_165.48));
+        assert_eq!(start_s("process_start_time_seconds NaN\n"), None);
+        assert_eq!(start_s(""), None);
     }
 
     #[test]

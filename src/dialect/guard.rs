@@ -25,6 +25,11 @@ pub fn edit() -> Edit {
     DROPPED_PREFIXES.iter().fold(edit, |e, prefix| e.drop_prefix(prefix))
 }
 
+/// Whether [`edit`] drops the member `key`.
+pub fn drops(key: &str) -> bool {
+    DROPPED.contains(&key) || DROPPED_PREFIXES.iter().any(|prefix| key.starts_with(prefix))
+}
+
 /// Why a body may not be sent to an engine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Forbidden {

@@ -104,5 +104,14 @@ pub fn read_prefill(api: Api, reply: Bytes) -> Result<Prefilled, BadReply> {
     Ok(Prefilled { handoff, usage: usage::of_answer(api, &reply) })
 }
 
+/// A hash of the name of the engine that made a hand-off (`remote_engine_id`: a uuid, new with each start of the engine).
+/// The ranks of one engine, which add `_dp0`, `_dp1`, …, have the same.
+pub fn engine_id(handoff: &[u8]) -> Option<u64> {
+    let handoff = Object::scan(Bytes::copy_from_slice(handoff), ScanLimits::default()).ok()?;
+    let id = handoff.get("remote_engine_id")?.as_str()?;
+    let whole = id.rsplit_once("_dp").filter(|(_, rank)| rank.bytes().all(|digit| digit.is_ascii_digit()));
+    Some(xxhash_rust::xxh3::xxh3_64(whole.map_or(&*id, |(whole, _)| whole).as_bytes()))
+}
+
 #[cfg(test)]
 mod tests;

@@ -8,6 +8,7 @@ pub mod engine_load;
 pub mod facts;
 pub mod guard;
 pub mod kv_transfer;
+pub mod resume;
 pub mod shape;
 pub mod usage;
 

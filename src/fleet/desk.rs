@@ -18,8 +18,8 @@ use crate::fleet::HostNames;
 use crate::fleet::instance::{Instance, InstanceId, Rank};
 use crate::fleet::seat::Seat;
 use crate::route::{
-    Beliefs, Board, BoardSettings, Booking, Commit, Done, Job, LaneId, LaneSpec, Seconds, Sight, Terms,
-    Ticket,
+    Beliefs, Board, BoardSettings, Booking, Commit, Done, Job, LaneHealth, LaneId, LaneSpec, Seconds, Sight,
+    Terms, Ticket,
 };
 
 /// Lanes are looked at again this often while somebody waits, whatever the board predicts: rests end unannounced.
@@ -74,6 +74,19 @@ pub struct Holding {
 struct ByLane<'a> {
     told: &'a dyn Told,
     members: &'a [Option<Member>],
+}
+
+/// What an instance is given from now on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Recovery {
+    /// Nothing for so long, if there are others.
+    pub(super) rest: Duration,
+    /// After that one request at a time.
+    pub(super) on_trial: bool,
+    /// It has its whole share after this time.
+    pub(super) warm: Duration,
+    /// The least share meanwhile.
+    pub(super) share: f64,
 }
 
 /// A place on a prefiller.
@@ -179,10 +192,17 @@ impl Desk {
         self.with(id, |state, lane| state.board.drain(lane, draining));
     }
 
-    /// It is chosen last for so long; zero ends a rest.
-    pub(super) fn rest(self: &Arc<Self>, id: InstanceId, rest: Duration) {
-        let until_s = self.now() + rest.as_secs_f64();
-        self.with(id, |state, lane| state.board.rest(lane, until_s));
+    /// How it is, as far as its legs and probes tell.
+    pub(super) fn health(self: &Arc<Self>, id: InstanceId, how: &Recovery) {
+        let now = self.now();
+        let health = LaneHealth {
+            resting_until_s: now + how.rest.as_secs_f64(),
+            on_trial: how.on_trial,
+            warm_from_s: now,
+            warm_until_s: now + how.warm.as_secs_f64(),
+            warm_share: how.share,
+        };
+        self.with(id, |state, lane| state.board.health(lane, health));
     }
 
     /// Its cache is empty.
@@ -267,6 +287,16 @@ impl Desk {
             .filter(|(_, it)| it.as_ref().is_some_and(|it| !it.instance.draining()));
         let backlogs = lanes.filter_map(|(lane, _)| Some(state.board.load(LaneId(lane), now)?.0));
         Some(backlogs.reduce(f64::min)? + state.board.line_s())
+    }
+
+    /// Predicted seconds until a request that comes now would be begun, and seconds of its own, on the prefiller where its
+    /// first token would come soonest. None when there is no prefiller.
+    pub fn predict(&self, job: &Arc<Job>) -> Option<(Seconds, Seconds)> {
+        let line_s = self.lock().board.line_s();
+        let all = self.explain(job);
+        let each = all.iter().map(|(_, terms)| (terms.wait_s, terms.prefill_s + terms.restore_s));
+        let (wait_s, own_s) = each.min_by(|a, b| (a.0 + a.1).total_cmp(&(b.0 + b.1)))?;
+        Some((wait_s + line_s, own_s))
     }
 
     /// How many wait.

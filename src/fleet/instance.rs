@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use http::uri::Authority;
 
 use crate::endpoint::Endpoint;
-use crate::fleet::health::Health;
+use crate::fleet::health::{Health, Rules};
 use crate::obs::LegMeter;
 use crate::route::{Candidate, DecodeCandidate, Standing};
 
@@ -99,7 +99,12 @@ impl Load {
 
 impl Instance {
     /// An engine among whose `ranks` the gateway chooses, if there are several.
-    pub(super) fn new(id: InstanceId, role: Role, endpoint: Endpoint, ranks: Rank) -> Instance {
+    pub(super) fn new(
+        id: InstanceId,
+        role: Role,
+        endpoint: Endpoint,
+        (ranks, rules): (Rank, Rules),
+    ) -> Instance {
         let ranks = if ranks > 1 { ranks } else { 0 };
         let label = endpoint.to_string();
         Instance {
@@ -111,7 +116,7 @@ impl Instance {
             load: Load::default(),
             foreign: Foreign::default(),
             ranks: (0..ranks).map(|_| Default::default()).collect(),
-            health: Health::default(),
+            health: Health::new(rules),
             draining: AtomicBool::new(false),
         }
     }
@@ -141,7 +146,7 @@ impl Instance {
         &self.load
     }
 
-    /// Whether it failed a moment ago.
+    /// Whether it works, as far as is known.
     pub fn health(&self) -> &Health {
         &self.health
     }
@@ -189,17 +194,14 @@ impl Instance {
         foreign.tokens.store(beyond.tokens as u64, Ordering::Relaxed);
     }
 
-    pub(super) fn standing(&self, now_ms: u64, tried: bool) -> Standing {
-        if tried {
-            Standing::Tried
-        } else if self.health.resting(now_ms) {
-            Standing::Resting
-        } else {
-            Standing::Good
-        }
+    /// How willingly a request is given to it. `dice` is a random number of that request.
+    pub(super) fn standing(&self, now_ms: u64, dice: u64, tried: bool) -> Standing {
+        // Instances are independent: for each the same dice fall differently.
+        let dice = dice.wrapping_add(self.id.0).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        if tried { Standing::Tried } else { self.health.standing(now_ms, dice) }
     }
 
-    pub(super) fn candidate(&self, now_ms: u64, tried: bool) -> Candidate {
+    pub(super) fn candidate(&self, standing: Standing) -> Candidate {
         Candidate {
             work_tokens: self.load.work_tokens(),
             held_tokens: self.load.held_tokens(),
@@ -207,11 +209,11 @@ impl Instance {
             hit_tokens: 0,
             held_blocks: 0,
             identity: self.identity(None),
-            standing: self.standing(now_ms, tried),
+            standing,
         }
     }
 
-    pub(super) fn decode_candidate(&self, rank: Option<Rank>, now_ms: u64, tried: bool) -> DecodeCandidate {
+    pub(super) fn decode_candidate(&self, rank: Option<Rank>, standing: Standing) -> DecodeCandidate {
         let (load, foreign) =
             self.part(rank).map_or((&self.load, &self.foreign), |(load, told)| (load, told));
         DecodeCandidate {
@@ -219,7 +221,7 @@ impl Instance {
             kv_tokens: load.work_tokens() + foreign.tokens.load(Ordering::Relaxed),
             kv_capacity_tokens: foreign.kv_capacity_tokens.load(Ordering::Relaxed),
             identity: self.identity(rank),
-            standing: self.standing(now_ms, tried),
+            standing,
         }
     }
 

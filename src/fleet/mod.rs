@@ -6,11 +6,12 @@
 pub mod desk;
 pub mod health;
 pub mod instance;
+mod reports;
+pub mod roster;
 pub mod seat;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
@@ -25,6 +26,9 @@ use crate::route::{
 };
 pub use desk::{Choice, Desk, Holding, Placed, Told, Waiting};
 pub use instance::{Beyond, Instance, InstanceId, Rank, Role};
+pub use reports::{Outcome, Sign};
+pub use roster::Owner;
+use roster::Roster;
 pub use seat::Seat;
 
 /// All prefillers or all decoders, at one moment.
@@ -46,6 +50,8 @@ pub struct FleetSettings {
     pub decode_ranks: Rank,
     /// Of random numbers.
     pub seed: u64,
+    /// When instances are left alone.
+    pub health: health::Rules,
 }
 
 /// What a pool calls a host, and what the prefillers on it are called.
@@ -60,6 +66,8 @@ pub struct Fleet {
     desk: Arc<Desk>,
     decode_learner: Arc<Mutex<DecodeLearner>>,
     next_id: AtomicU64,
+    /// Who wants which members. Held while the list changes; taken before a side's lock.
+    roster: Mutex<Roster>,
     /// Health is kept in milliseconds since then.
     born: Instant,
 }
@@ -69,17 +77,6 @@ struct Side {
     members: ArcSwap<Vec<Arc<Instance>>>,
     /// Held while choosing and reserving, and while changing the list. Never across an await.
     turn: Mutex<u64>,
-}
-
-/// How a leg ended, as far as the instance is concerned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It answered, be it with a refusal of the client's request.
-    Served,
-    /// It answered that it has too much to do.
-    Busy,
-    /// It failed.
-    Failed,
 }
 
 /// What a leg asks of the instance that serves it.
@@ -122,6 +119,7 @@ impl Fleet {
             desk: Arc::new(Desk::new(settings.board, settings.seed)),
             decode_learner: Arc::new(Mutex::new(DecodeLearner::new(settings.decode))),
             next_id: AtomicU64::new(0),
+            roster: Mutex::default(),
             born: Instant::now(),
         }
     }
@@ -143,8 +141,30 @@ impl Fleet {
         self.side(role).members.load_full()
     }
 
-    /// Adds an engine, or takes it back into service if it drains. `false` when it serves already.
+    /// Adds an engine on the word of an operator, or takes it back into service if it drains. `false` when it serves already.
     pub fn add(&self, role: Role, endpoint: Endpoint) -> bool {
+        let mut roster = self.roster();
+        roster.claim(role, &endpoint, Owner::Operator);
+        self.enter(role, endpoint)
+    }
+
+    /// What `owner` wants as members of `role` from now on. Those that it wanted before and nobody else wants are drained.
+    /// Returns how many came and went.
+    pub fn want(&self, owner: Owner, role: Role, endpoints: &[Endpoint]) -> (usize, usize) {
+        let mut roster = self.roster();
+        let change = roster.want(owner, role, endpoints);
+        for endpoint in &change.gone {
+            self.leave(role, endpoint);
+        }
+        let came = change.came.into_iter().filter(|endpoint| self.enter(role, endpoint.clone())).count();
+        (came, change.gone.len())
+    }
+
+    fn roster(&self) -> std::sync::MutexGuard<'_, Roster> {
+        self.roster.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn enter(&self, role: Role, endpoint: Endpoint) -> bool {
         let side = self.side(role);
         let _turn = side.lock();
         let members = side.members.load_full();
@@ -161,7 +181,7 @@ impl Fleet {
             Role::Prefill => self.settings.prefill_ranks,
             Role::Decode => self.settings.decode_ranks,
         };
-        let instance = Arc::new(Instance::new(id, role, endpoint, ranks));
+        let instance = Arc::new(Instance::new(id, role, endpoint, (ranks, self.settings.health)));
         grown.push(instance.clone());
         side.members.store(Arc::new(grown));
         if role == Role::Prefill {
@@ -174,9 +194,15 @@ impl Fleet {
         true
     }
 
-    /// Takes an engine out of the choice: at once when nothing runs on it, else as soon as [`Fleet::sweep`] finds that
+    /// Takes an engine out of the choice, whoever wanted it: at once when nothing runs on it, else as soon as [`Fleet::sweep`] finds that
     /// nothing does any more. `None` when it is unknown, else whether it still has work.
     pub fn remove(&self, role: Role, endpoint: &Endpoint) -> Option<bool> {
+        let mut roster = self.roster();
+        roster.forget(role, endpoint);
+        self.leave(role, endpoint)
+    }
+
+    fn leave(&self, role: Role, endpoint: &Endpoint) -> Option<bool> {
         let known = {
             // The flag and the desk change together, or an addition in between would be undone by half.
             let _turn = self.side(role).lock();
@@ -203,6 +229,7 @@ impl Fleet {
             if role == Role::Prefill {
                 gone.iter().for_each(|gone| self.desk.leave(gone.id()));
             }
+            gone.iter().for_each(|gone| gone.meter().breaker(0.0));
         }
         side.members.load().iter().filter(|i| i.draining()).count()
     }
@@ -221,11 +248,11 @@ impl Fleet {
         let usable: SmallVec<[&Arc<Instance>; 16]> = members.iter().filter(|i| !i.draining()).collect();
         let dice = Dice { turn: *turn, random: need.random };
         let policy = self.settings.board.policy;
-        let tried = |i: &Instance| need.tried.contains(&i.id());
+        let standing = |i: &Instance| i.standing(now_ms, need.random, need.tried.contains(&i.id()));
         let seat = if role == Role::Decode {
             let places = || usable.iter().flat_map(|i| i.ranks().map(move |rank| (*i, rank)));
             let candidates: SmallVec<[DecodeCandidate; 16]> =
-                places().map(|(i, rank)| i.decode_candidate(rank, now_ms, tried(i))).collect();
+                places().map(|(i, rank)| i.decode_candidate(rank, standing(i))).collect();
             let prompt_tokens = u32::try_from(need.tokens).unwrap_or(u32::MAX);
             let job = Job { prompt_tokens, session: need.session, ..Job::default() };
             let chosen = route::choose_decoder(policy, &self.decode_costs(), &candidates, &job, dice)?;
@@ -233,12 +260,13 @@ impl Fleet {
             Seat::paced(instance.clone(), rank, need.tokens, self.decode_learner.clone())
         } else {
             let candidates: SmallVec<[Candidate; 16]> =
-                usable.iter().map(|i| i.candidate(now_ms, tried(i))).collect();
+                usable.iter().map(|i| i.candidate(standing(i))).collect();
             let asked = Asked { session: need.session, ..Asked::default() };
             let chosen = route::choose(policy, &candidates, asked, dice)?;
             Seat::take(usable[chosen].clone(), None, need.tokens)
         };
         *turn = turn.wrapping_add(1);
+        seat.instance().health().taken(now_ms);
         Some(seat)
     }
 
@@ -257,30 +285,15 @@ impl Fleet {
         let now_ms = self.now_ms();
         let members = self.side(role).members.load();
         let usable: SmallVec<[&Arc<Instance>; 16]> = members.iter().filter(|i| !i.draining()).collect();
-        let good = |i: &&Arc<Instance>| i.standing(now_ms, false) == Standing::Good;
+        let good = |i: &&Arc<Instance>| i.standing(now_ms, random, false) == Standing::Good;
         let rested: SmallVec<[&Arc<Instance>; 16]> = usable.iter().copied().filter(good).collect();
         let from = if rested.is_empty() { usable } else { rested };
         let at = usize::try_from(random).unwrap_or(0).checked_rem(from.len())?;
         from.get(at).map(|instance| Arc::clone(instance))
     }
 
-    /// Tells how a leg on `instance` ended.
-    pub fn report(&self, instance: &Instance, outcome: Outcome) {
-        let rested = instance.health().resting(self.now_ms());
-        match outcome {
-            Outcome::Served => instance.health().succeeded(),
-            Outcome::Busy => instance.health().busy(self.now_ms()),
-            Outcome::Failed => instance.health().failed(self.now_ms()),
-        }
-        if instance.role() == Role::Prefill && outcome != Outcome::Served {
-            let rest_ms = instance.health().rest_ms(self.now_ms());
-            self.desk.rest(instance.id(), Duration::from_millis(rest_ms));
-        } else if instance.role() == Role::Prefill && rested && !instance.health().resting(self.now_ms()) {
-            self.desk.rest(instance.id(), Duration::ZERO);
-        }
-    }
-
-    fn now_ms(&self) -> u64 {
+    /// Milliseconds since the fleet was set up: the clock of its members' health.
+    pub fn now_ms(&self) -> u64 {
         u64::try_from(self.born.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 }
@@ -373,6 +386,34 @@ mod tests {
         assert_eq!(fleet.sweep(Role::Prefill), 0);
         assert_eq!(fleet.members(Role::Prefill).len(), 0);
         assert_eq!(fleet.remove(Role::Prefill, &busy), None);
+    }
+
+    #[test]
+    fn each_source_changes_its_own_members_alone() {
+        let fleet = Fleet::new(Policy::LeastWork);
+        let ports = |fleet: &Fleet| {
+            let mut ports: Vec<u16> =
+                fleet.members(Role::Decode).iter().map(|it| it.endpoint().port).collect();
+            ports.sort_unstable();
+            ports
+        };
+        let want = |owner, ports: &[u16]| {
+            fleet.want(owner, Role::Decode, &ports.iter().map(|port| endpoint(*port)).collect::<Vec<_>>())
+        };
+        assert_eq!(want(Owner::Configuration, &[1, 2]), (2, 0));
+        assert_eq!(want(Owner::File, &[2, 3]), (1, 0), "one is there already");
+        assert!(fleet.add(Role::Decode, endpoint(4)));
+        assert_eq!(want(Owner::File, &[]), (0, 1));
+        assert_eq!(ports(&fleet), [1, 2, 4]);
+        assert_eq!(want(Owner::Configuration, &[]), (0, 2));
+        assert_eq!(ports(&fleet), [4]);
+        want(Owner::Dns, &[4, 5]);
+        assert_eq!(fleet.remove(Role::Decode, &endpoint(5)), Some(false));
+        assert_eq!(want(Owner::Dns, &[4, 5]), (0, 0), "an operator removed it");
+        assert_eq!(want(Owner::Dns, &[4]), (0, 0));
+        assert_eq!(want(Owner::Dns, &[4, 5]), (1, 0), "it was away, and is there again");
+        assert_eq!(want(Owner::Dns, &[]), (0, 1));
+        assert_eq!(ports(&fleet), [4], "the operator wants it");
     }
 
     #[test]

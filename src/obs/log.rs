@@ -5,19 +5,43 @@
 use tracing::Level;
 use tracing_appender::non_blocking::WorkerGuard;
 use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Registry, fmt, reload};
 
 /// Keeps the writer alive; dropping it flushes.
 #[derive(Debug)]
-pub struct LogGuard(#[expect(dead_code, reason = "held for its Drop")] WorkerGuard);
+pub struct LogGuard {
+    #[expect(dead_code, reason = "held for its Drop")]
+    writer: WorkerGuard,
+    threshold: Threshold,
+}
+
+/// The least severe level that is logged; can be changed at any time.
+#[derive(Clone, Debug)]
+pub struct Threshold(reload::Handle<LevelFilter, Registry>);
 
 /// Starts the log. A second call in one process keeps the first log and returns `None`.
 pub fn init(level: Level, json: bool) -> Option<LogGuard> {
-    let (writer, guard) = tracing_appender::non_blocking(std::io::stderr());
-    let builder = tracing_subscriber::fmt()
-        .with_max_level(LevelFilter::from_level(level))
-        .with_target(false)
-        .with_ansi(false)
-        .with_writer(writer);
-    let started = if json { builder.json().flatten_event(true).try_init() } else { builder.try_init() };
-    started.is_ok().then_some(LogGuard(guard))
+    let (to, writer) = tracing_appender::non_blocking(std::io::stderr());
+    let lines = fmt::layer().with_target(false).with_ansi(false).with_writer(to);
+    let lines = if json { lines.json().flatten_event(true).boxed() } else { lines.boxed() };
+    let (filter, handle) = reload::Layer::new(LevelFilter::from_level(level));
+    let started = tracing_subscriber::registry().with(filter).with(lines).try_init();
+    started.is_ok().then_some(LogGuard { writer, threshold: Threshold(handle) })
+}
+
+impl LogGuard {
+    /// To change the level with.
+    pub fn threshold(&self) -> Threshold {
+        self.threshold.clone()
+    }
+}
+
+impl Threshold {
+    /// Logs `level` and what is more severe from now on.
+    pub fn set(&self, level: Level) {
+        // It fails only when the log is gone, and then nobody reads it.
+        let _ = self.0.reload(LevelFilter::from_level(level));
+    }
 }

@@ -4,6 +4,8 @@
 //! only the end of a request knows are looked up once per request. Nothing is recorded per token.
 
 pub mod events;
+mod health;
+pub mod keys;
 pub mod log;
 pub mod names;
 
@@ -28,6 +30,7 @@ pub struct LegMeter {
     leg: &'static str,
     instance: String,
     seconds: Histogram,
+    breaker: Gauge,
 }
 
 /// Handles for the gateway as a whole.
@@ -124,7 +127,9 @@ impl LegMeter {
     /// Handles for an instance that serves `leg`.
     pub fn new(leg: &'static str, instance: &str) -> LegMeter {
         let seconds = histogram!(names::LEG_SECONDS, "leg" => leg, "instance" => instance.to_owned());
-        LegMeter { leg, instance: instance.to_owned(), seconds }
+        health::begin(leg, instance);
+        let breaker = gauge!(names::BREAKER, "leg" => leg, "instance" => instance.to_owned());
+        LegMeter { leg, instance: instance.to_owned(), seconds, breaker }
     }
 
     /// A leg ended well after `took`.
@@ -146,6 +151,15 @@ impl Meters {
         // There from the start, so that a rate sees the first one.
         for verdict in ["same", "different", "untested", "unknown"] {
             counter!(names::PARITY, "verdict" => verdict).increment(0);
+        }
+        keys::start();
+        health::begin_fleet();
+        for leg in ["prefill", "decode"] {
+            counter!(names::RETRIES_DENIED, "leg" => leg).increment(0);
+        }
+        for reason in ["broken", "ended", "silent", "failed", "recomputed"] {
+            counter!(names::CONTINUATIONS, "outcome" => "resumed", "reason" => reason).increment(0);
+            counter!(names::CONTINUATIONS, "outcome" => "failed", "reason" => reason).increment(0);
         }
         Meters {
             inflight: gauge!(names::INFLIGHT),
@@ -194,6 +208,16 @@ impl Meters {
     /// A leg is tried again.
     pub fn retry(&self, leg: &'static str, reason: &'static str) {
         counter!(names::RETRIES, "leg" => leg, "reason" => reason).increment(1);
+    }
+
+    /// A further attempt was not made: retries had taken their share of the traffic.
+    pub fn retry_denied(&self, leg: &'static str) {
+        counter!(names::RETRIES_DENIED, "leg" => leg).increment(1);
+    }
+
+    /// What became of a stream that broke. `reason` is one of a fixed set of words.
+    pub fn continuation(&self, outcome: &'static str, reason: &'static str) {
+        counter!(names::CONTINUATIONS, "outcome" => outcome, "reason" => reason).increment(1);
     }
 
     /// What became of a hand-off.

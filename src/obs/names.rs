@@ -24,6 +24,10 @@ pub const LEG_SECONDS: &str = "pd_proxy_leg_duration_seconds";
 pub const LEG_FAILURES: &str = "pd_proxy_leg_failures_total";
 /// Legs that were tried again.
 pub const RETRIES: &str = "pd_proxy_retries_total";
+/// Further attempts that were not made, since retries had taken their share of the traffic.
+pub const RETRIES_DENIED: &str = "pd_proxy_retries_denied_total";
+/// Streams that broke, by what became of them.
+pub const CONTINUATIONS: &str = "pd_proxy_continuations_total";
 /// Tokens that engines reported, by `kind`: prompt, cached, output.
 pub const TOKENS: &str = "pd_proxy_tokens_total";
 /// What became of hand-offs: used, released, expired.
@@ -74,13 +78,37 @@ pub const EVENTS_LOOKUPS: &str = "pd_proxy_events_lookups_total";
 pub const EVENTS_HELD_TOKENS: &str = "pd_proxy_events_held_tokens_total";
 /// Time of such a look-up.
 pub const EVENTS_SECONDS: &str = "pd_proxy_events_lookup_seconds";
+/// 0 while an instance takes its share, 1 while it is tried, 2 while it rests, by `leg` and `instance`.
+pub const BREAKER: &str = "pd_proxy_breaker_state";
+/// Rests that began, by `leg` and `instance`.
+pub const TRIPS: &str = "pd_proxy_breaker_trips_total";
+/// Probes by `leg`, `instance` and `outcome`: alive, dead, silent.
+pub const PROBES: &str = "pd_proxy_probes_total";
+/// Restarts of engines that were noticed, by `leg` and `instance`.
+pub const RESTARTS: &str = "pd_proxy_engine_restarts_total";
+/// Looks at a changed configuration, by `outcome`: applied, partial, refused.
+pub const RELOADS: &str = "pd_proxy_config_reloads_total";
+/// Keys whose new value waits for a restart of the gateway.
+pub const PENDING: &str = "pd_proxy_config_pending_keys";
+/// Looks for engines by `source` (file, dns) and `outcome`: same, changed, failed.
+pub const DISCOVERIES: &str = "pd_proxy_discovery_total";
 /// Engines that may be chosen, by `role`.
 pub const INSTANCES: &str = "pd_proxy_instances";
+/// Requests by `key`, the name of whose key they came with, and `outcome`: ok, refused, failed, client_gone.
+pub const KEY_REQUESTS: &str = "pd_proxy_key_requests_total";
+/// Tokens by `key` and `kind`: prompt, output.
+pub const KEY_TOKENS: &str = "pd_proxy_key_tokens_total";
+/// Requests without a key that is known, by `reason`.
+pub const KEY_REFUSALS: &str = "pd_proxy_key_refusals_total";
+/// Readings of a changed file of keys, by `outcome`: loaded, broken.
+pub const KEY_READINGS: &str = "pd_proxy_key_file_readings_total";
+/// Requests that were turned away for want of room, by `reason`.
+pub const TURNED_AWAY: &str = "pd_proxy_turned_away_total";
 /// Always 1, with the version as label.
 pub const BUILD_INFO: &str = "pd_proxy_build_info";
 
 /// Every name, for tests.
-pub const ALL: [&str; 38] = [
+pub const ALL: [&str; 52] = [
     REQUESTS,
     INFLIGHT,
     QUEUED,
@@ -92,6 +120,8 @@ pub const ALL: [&str; 38] = [
     LEG_SECONDS,
     LEG_FAILURES,
     RETRIES,
+    RETRIES_DENIED,
+    CONTINUATIONS,
     TOKENS,
     HANDOFFS,
     BYPASSED,
@@ -117,7 +147,19 @@ pub const ALL: [&str; 38] = [
     EVENTS_LOOKUPS,
     EVENTS_HELD_TOKENS,
     EVENTS_SECONDS,
+    BREAKER,
+    TRIPS,
+    PROBES,
+    RESTARTS,
+    RELOADS,
+    PENDING,
+    DISCOVERIES,
     INSTANCES,
+    KEY_REQUESTS,
+    KEY_TOKENS,
+    KEY_REFUSALS,
+    KEY_READINGS,
+    TURNED_AWAY,
     BUILD_INFO,
 ];
 
@@ -154,8 +196,24 @@ pub(super) fn buckets() -> Vec<(&'static str, &'static [f64])> {
     ]
 }
 
+/// Gives the metrics of what failed, or could have been stranded, their help texts.
+fn describe_failures() {
+    describe_counter!(
+        HANDOFFS,
+        "Hand-offs by outcome: used by a decoder, released by the gateway, left to expire"
+    );
+    describe_counter!(LEG_FAILURES, "Legs that failed, by instance and reason");
+    describe_counter!(RETRIES, "Legs that were tried again, by reason");
+    describe_counter!(RETRIES_DENIED, "Attempts not made because of the retry budget, by leg");
+    describe_counter!(
+        CONTINUATIONS,
+        "Streams that broke, by outcome (resumed, failed, refused) and by what broke them, or why they can't be continued"
+    );
+}
+
 /// Gives each metric its help text.
 pub(super) fn describe() {
+    describe_failures();
     describe_counter!(
         REQUESTS,
         "Finished requests by route, HTTP code and reason (ok, engine, or our error code)"
@@ -172,13 +230,7 @@ pub(super) fn describe() {
         Unit::Seconds,
         "Prefill leg until its answer, decode leg until its first byte"
     );
-    describe_counter!(LEG_FAILURES, "Legs that failed, by instance and reason");
-    describe_counter!(RETRIES, "Legs that were tried again, by reason");
     describe_counter!(TOKENS, "Tokens that engines reported, by kind: prompt, cached, output");
-    describe_counter!(
-        HANDOFFS,
-        "Hand-offs by outcome: used by a decoder, released by the gateway, left to expire"
-    );
     describe_counter!(BYPASSED, "Requests sent to a decoder without a prefill leg, by reason");
     describe_counter!(PROMPTS, "Prompts by tokens (exact, unknown) and the reason why they are unknown");
     describe_histogram!(PROMPT_SECONDS, Unit::Seconds, "Time to find a prompt's tokens");
@@ -195,6 +247,16 @@ pub(super) fn describe() {
     );
     describe_histogram!(POOL_SECONDS, Unit::Seconds, "Time that a request spent on the pool's answer");
     describe_counter!(POOL_UNASKED, "Prompts that the pool was not asked about, by reason");
+    describe_routing();
+    describe_events();
+    describe_keys();
+    describe_health();
+    describe_gauge!(INSTANCES, "Engines that may be chosen, by role");
+    describe_gauge!(BUILD_INFO, "Always 1; the version is a label");
+}
+
+/// How requests wait for prefillers, and what is predicted of them.
+fn describe_routing() {
     describe_gauge!(WAITING, "Requests that wait in the gateway for a prefiller");
     describe_histogram!(
         WAIT_SECONDS,
@@ -214,6 +276,10 @@ pub(super) fn describe() {
         "Seconds from a request's placing to its prefiller's answer, divided by those that were predicted"
     );
     describe_gauge!(BELIEVED, "1 while a source of predictions (names, history) steers, else 0");
+}
+
+/// What prefillers tell of their blocks.
+fn describe_events() {
     describe_gauge!(EVENTS_CONNECTED, "1 while a prefiller's KV events come in, else 0");
     describe_gauge!(
         EVENTS_COMPLETE,
@@ -227,6 +293,33 @@ pub(super) fn describe() {
     describe_counter!(EVENTS_LOOKUPS, "Prompts looked up in what events told, by outcome: hit, told, miss");
     describe_counter!(EVENTS_HELD_TOKENS, "Leading tokens of prompts that the best prefiller held");
     describe_histogram!(EVENTS_SECONDS, Unit::Seconds, "Time to look a prompt up in what events told");
-    describe_gauge!(INSTANCES, "Engines that may be chosen, by role");
-    describe_gauge!(BUILD_INFO, "Always 1; the version is a label");
+}
+
+/// What is counted by key, and who is turned away.
+fn describe_keys() {
+    describe_counter!(
+        KEY_REQUESTS,
+        "Requests by the name of their key and outcome: ok, refused, failed, client_gone"
+    );
+    describe_counter!(KEY_TOKENS, "Tokens by the name of their key and kind: prompt, output");
+    describe_counter!(
+        KEY_REFUSALS,
+        "Requests without a key that is known, by reason: missing, unknown, grant"
+    );
+    describe_counter!(KEY_READINGS, "Readings of a changed file of keys, by outcome: loaded, broken");
+    describe_counter!(
+        TURNED_AWAY,
+        "Requests turned away for want of room, by reason: queue_full, queue_share, queue_wait, key_inflight, \
+         key_tokens, slo, prefill_inflight, decode_inflight"
+    );
+}
+
+fn describe_health() {
+    describe_gauge!(BREAKER, "0 while an instance takes its share, 1 while it is tried, 2 while it rests");
+    describe_counter!(TRIPS, "Rests of instances that began");
+    describe_counter!(PROBES, "Probes of instances, by outcome: alive, dead, silent");
+    describe_counter!(RESTARTS, "Restarts of engines that were noticed");
+    describe_counter!(RELOADS, "Looks at a changed configuration, by outcome: applied, partial, refused");
+    describe_gauge!(PENDING, "Keys of the configuration whose new value waits for a restart of the gateway");
+    describe_counter!(DISCOVERIES, "Looks for engines by source and outcome: same, changed, failed");
 }

@@ -5,13 +5,16 @@ use std::sync::Arc;
 use http::StatusCode;
 use tokio::time::Instant;
 
+use crate::auth::{ANYONE, Caller, Priority, Reservation};
 use crate::dialect::Api;
 use crate::dialect::usage::Usage;
 use crate::error::{Error, Kind};
 use crate::fleet::{Choice, Instance, Role, Seat};
 use crate::obs::{Meters, Sample};
 use crate::relay::admit::Pass;
+use crate::relay::budget::Asked;
 use crate::relay::lookup::{Found, Teller};
+use crate::relay::places::Place;
 
 /// What HTTP servers log for a client that left (nginx's 499): nobody receives it.
 const CLIENT_GONE: u16 = 499;
@@ -24,6 +27,14 @@ const PACE_TOKENS: u64 = 8;
 pub struct Ledger {
     meters: Arc<Meters>,
     pass: Option<Pass>,
+    asked: Option<Asked>,
+    caller: Option<Arc<Caller>>,
+    /// What is set aside of its caller's tokens per minute.
+    reserved: Option<Reservation>,
+    /// The prompt's length, as estimated when it came.
+    prompt_estimate: u64,
+    prefill_place: Option<Place>,
+    decode_place: Option<Place>,
     api: Api,
     id: String,
     arrived: Instant,
@@ -41,6 +52,8 @@ pub struct Ledger {
     pooled: Option<(u32, Teller)>,
     /// Tokens that the best prefiller had in memory of its own, by its events.
     held: Option<u32>,
+    /// How often its stream was continued elsewhere.
+    resumed: u32,
     /// When the first and the last piece of a stream arrived, and the longest pause between two.
     stream: Option<Pace>,
     end: End,
@@ -66,6 +79,12 @@ impl Ledger {
         Ledger {
             meters,
             pass: None,
+            asked: None,
+            caller: None,
+            reserved: None,
+            prompt_estimate: 0,
+            prefill_place: None,
+            decode_place: None,
             api,
             id,
             arrived,
@@ -79,14 +98,55 @@ impl Ledger {
             pooled: None,
             choice: None,
             held: None,
+            resumed: 0,
             stream: None,
             end: End { status: CLIENT_GONE, reason: "client_gone" },
         }
     }
 
+    /// The request counts as open, for the budget of retries, until the account is settled.
+    pub fn counts(&mut self, asked: Asked) {
+        self.asked = Some(asked);
+    }
+
     /// The request was let in; its pass is given back when the account is settled.
     pub fn admitted(&mut self, pass: Pass) {
         self.pass = Some(pass);
+    }
+
+    /// Whose request it is.
+    pub fn called_by(&mut self, caller: Arc<Caller>) {
+        self.caller = Some(caller);
+    }
+
+    /// How much its turn counts.
+    pub fn priority(&self) -> Priority {
+        self.caller.as_ref().map(|caller| caller.grants.priority).unwrap_or_default()
+    }
+
+    /// So much is set aside for it, which is settled with the account.
+    pub fn reserved(&mut self, reserved: Option<Reservation>, prompt_estimate: u64) {
+        self.reserved = reserved;
+        self.prompt_estimate = prompt_estimate;
+    }
+
+    /// It has a place on a side, until the account is settled; or gives it up with None.
+    pub fn takes(&mut self, side: Role, place: Option<Place>) {
+        *match side {
+            Role::Prefill => &mut self.prefill_place,
+            Role::Decode => &mut self.decode_place,
+        } = place;
+    }
+
+    /// What its caller is charged, prompt and output: nothing where nothing was delivered, unless the client left.
+    fn took(&self) -> (u64, u64) {
+        let events = self.stream.map_or(0, |pace| pace.events);
+        let output = self.tokens().unwrap_or(events);
+        if output == 0 && !matches!(self.end.reason, "ok" | "client_gone") {
+            return (0, 0);
+        }
+        let begun = self.prefiller.is_some() || self.decoder.is_some();
+        (self.prompt.unwrap_or(if begun { self.prompt_estimate } else { 0 }), output)
     }
 
     /// Which API it is, where the path alone did not say.
@@ -131,6 +191,10 @@ impl Ledger {
 
     /// The prefiller's counts.
     pub fn prefilled(&mut self, usage: Usage) {
+        // The prompt of a continuation is not the client's.
+        if self.resumed > 0 {
+            return;
+        }
         self.prefilled = true;
         self.prompt = usage.prompt;
         self.cached = usage.cached;
@@ -139,6 +203,11 @@ impl Ledger {
     /// What the prefiller found in its caches; `None` when there was no prefill leg or it did not say.
     pub fn cached_of_prefill(&self) -> Option<u64> {
         self.prefilled.then_some(self.cached).flatten()
+    }
+
+    /// Its stream broke and is continued elsewhere.
+    pub fn resumes(&mut self) {
+        self.resumed += 1;
     }
 
     /// What was found of the prompt before it was routed.
@@ -208,7 +277,9 @@ impl Ledger {
 
     /// Mean time per token of a stream that is long enough to tell.
     pub fn pace(&self) -> Option<std::time::Duration> {
-        self.tokens().filter(|tokens| *tokens >= PACE_TOKENS).and(self.sample().tpot)
+        // Of a stream that several decoders wrote none has this pace.
+        let tokens = self.tokens().filter(|tokens| *tokens >= PACE_TOKENS && self.resumed == 0);
+        tokens.and(self.sample().tpot)
     }
 
     fn sample(&self) -> Sample {
@@ -237,10 +308,21 @@ impl Drop for Ledger {
         self.meters.request(self.api.name(), self.end.status, self.end.reason);
         self.meters.sample(self.api, sample);
         self.meters.tokens(self.prompt.unwrap_or(0), self.cached.unwrap_or(0), output);
+        let (prompt_taken, output_taken) = self.took();
+        if let Some(pass) = &mut self.pass {
+            pass.took(prompt_taken + output_taken);
+        }
+        if let Some(reserved) = self.reserved.take() {
+            reserved.settle(prompt_taken + output_taken, Instant::now());
+        }
+        let key = self.caller.as_ref().map_or(ANYONE, |caller| &caller.name);
+        let key_name = self.caller.as_ref().filter(|caller| &*caller.name != ANYONE).map(|it| &*it.name);
+        self.meters.of_key(key, (self.end.status, self.end.reason), prompt_taken, output_taken);
         let name = |i: &Option<Arc<Instance>>| i.as_ref().map(|i| i.endpoint().to_string());
         tracing::info!(
             id = %self.id,
             route = self.api.name(),
+            key_name,
             status = self.end.status,
             reason = self.end.reason,
             prefiller = name(&self.prefiller),
@@ -252,10 +334,57 @@ impl Drop for Ledger {
             pooled_by = self.pooled.map(|(_, teller)| teller.name()),
             held_tokens = self.held,
             output_tokens = output,
+            resumed = self.resumed,
             waited_ms = self.choice().map(|choice| choice.waited.as_secs_f64() * 1e3),
             ttft_ms = sample.ttft.map(|d| d.as_secs_f64() * 1e3),
             total_ms = sample.total.as_secs_f64() * 1e3,
             "request"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::{Callers, Digest, Grants, file::Entry};
+
+    /// What is left of 1000 tokens per minute after a request for which 500 were set aside.
+    fn left(end: impl FnOnce(&mut Ledger)) -> u64 {
+        let grants = Grants { tokens_per_minute: Some(1_000), ..Grants::default() };
+        let entry = Entry { name: "a".into(), digest: Digest::of(b"k"), grants };
+        let caller = Callers::of(vec![entry]).of_key(b"k").unwrap();
+        let mut ledger = Ledger::open(Arc::default(), Api::Chat, "id".into(), Instant::now());
+        ledger.called_by(caller.clone());
+        ledger.reserved(caller.reserve(500, Instant::now()).unwrap(), 400);
+        end(&mut ledger);
+        drop(ledger);
+        caller.level(Instant::now()).unwrap().remaining
+    }
+
+    #[test]
+    fn a_request_costs_what_it_took_and_nothing_when_nothing_came_of_it() {
+        let usage = |prompt, output| Usage { prompt: Some(prompt), cached: None, output: Some(output) };
+        let ok = left(|ledger| {
+            ledger.prefilled(usage(300, 1));
+            ledger.decoded(usage(300, 50));
+            ledger.whole(StatusCode::OK);
+        });
+        assert!((650..=651).contains(&ok), "{ok}");
+        let refused = left(|ledger| {
+            ledger.prefilled(usage(300, 1));
+            ledger.refused(&Error::new(Kind::DecodeFailed, "no"), StatusCode::BAD_REQUEST);
+        });
+        assert_eq!(refused, 1_000, "a prefill that nobody had anything of");
+        assert_eq!(left(|ledger| ledger.whole(StatusCode::NOT_FOUND)), 1_000, "the engine refused it");
+        assert_eq!(left(|_| {}), 1_000, "the client left while it waited");
+    }
+
+    #[test]
+    fn who_leaves_during_the_prefill_pays_for_the_prompt() {
+        let fleet = crate::fleet::Fleet::new(crate::route::Policy::LeastWork);
+        fleet.add(Role::Prefill, crate::endpoint::Endpoint::new("p", 1));
+        let seat = fleet.pick(Role::Prefill, crate::fleet::Need::default()).unwrap();
+        let left = left(|ledger| ledger.leg(&seat));
+        assert!((600..=601).contains(&left), "{left}");
     }
 }

@@ -7,6 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use tokio::time::Instant;
 
 use crate::codec::json::{Edit, Object};
+use crate::dialect::resume::Plan;
 use crate::dialect::{Api, Shape};
 use crate::fleet::Seat;
 use crate::route::Job;
@@ -32,6 +33,8 @@ pub struct Ask {
     pub shape: Shape,
     /// What routing knows of it; what is missing is added once the prompt is read.
     pub job: Arc<Job>,
+    /// How its stream may be continued if it breaks; `None` where it is not followed.
+    pub resume: Option<Plan>,
     /// The client speaks HTTP/2, where a body that is cut takes what was sent before it along.
     pub http2: bool,
     /// When its head was read.
@@ -39,6 +42,12 @@ pub struct Ask {
 }
 
 impl Ask {
+    /// Most bytes of an incomplete event of its stream that are held back.
+    pub fn frame_bytes(&self, frame_bytes: usize) -> usize {
+        let plan = self.resume.as_ref();
+        plan.map_or(frame_bytes, |plan| plan.frame_bytes(frame_bytes, self.body.bytes().len()))
+    }
+
     /// Its leg on the instance of `seat`, and on the rank, with `edit` applied to the body.
     pub fn leg<'a>(&'a self, seat: &'a Seat, edit: &Edit) -> Leg<'a> {
         let mut headers = self.headers.clone();

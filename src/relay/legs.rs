@@ -14,12 +14,13 @@ use crate::codec::json::{Edit, Object, ScanLimits};
 use crate::codec::sse::{self, Framer};
 use crate::dialect::{Api, kv_transfer, usage};
 use crate::error::{Error, Kind};
-use crate::fleet::{Outcome, Role, Seat};
+use crate::fleet::{Outcome, Role, Seat, Sign};
 use crate::relay::Relay;
 use crate::relay::account::Ledger;
 use crate::relay::answer::{Answer, AnswerBody, strip_hop_by_hop};
 use crate::relay::ask::Ask;
 use crate::relay::release::{self, Duty};
+use crate::relay::resume::Follower;
 use crate::relay::settings::Settings;
 use crate::relay::stream::{Source, Stream};
 use crate::upstream::{Written, collect};
@@ -82,6 +83,15 @@ impl Failure {
         self.why == Why::Busy
     }
 
+    /// What it says about the instance.
+    fn outcome(&self) -> Outcome {
+        match self.why {
+            Why::Busy => Outcome::Busy,
+            Why::Connect => Outcome::Unreachable,
+            _ => Outcome::Failed,
+        }
+    }
+
     /// The metric label.
     pub(super) fn reason(&self) -> &'static str {
         match self.why {
@@ -111,7 +121,7 @@ impl Failure {
 
 impl DecodeEnd {
     /// The answer for the client; from here on the ledger lives in its body.
-    pub(super) fn into_answer(self, ask: &Ask, mut ledger: Ledger, settings: &Settings) -> Answer {
+    pub(super) fn into_answer(self, relay: &Arc<Relay>, ask: &Arc<Ask>, mut ledger: Ledger) -> Answer {
         match self {
             DecodeEnd::Whole(whole) => {
                 ledger.whole(whole.status());
@@ -119,11 +129,10 @@ impl DecodeEnd {
             }
             DecodeEnd::Stream { head, source } => {
                 ledger.streams(head.status);
-                let end = ask.arrived + settings.total;
-                Response::from_parts(
-                    head,
-                    AnswerBody::Stream(Box::new(Stream::new(*source, ledger, settings, end))),
-                )
+                let end = ask.arrived + relay.settings.now().total;
+                let follower = Follower::new(relay, ask);
+                let stream = Stream::new(relay.clone(), *source, ledger, follower, end);
+                Response::from_parts(head, AnswerBody::Stream(Box::new(stream)))
             }
         }
     }
@@ -140,9 +149,9 @@ impl Relay {
     ) -> Result<PrefillEnd, Failure> {
         let sent = Instant::now();
         let edit = kv_transfer::prefill_edit(ask.api, &ask.body);
-        let outcome = within(self.settings.prefill, &written, async {
+        let outcome = within(self.settings.now().prefill, &written, async {
             let response = self.exchange(&ask, &seat, &edit, &written).await?;
-            let response = whole(response, self.settings.prefill_reply_bytes).await?;
+            let response = whole(response, self.settings.now().prefill_reply_bytes).await?;
             if response.status().is_client_error() {
                 return Ok(Err(response));
             }
@@ -155,6 +164,9 @@ impl Relay {
             Err(refusal) => return Ok(PrefillEnd::Refused(refusal)),
         };
         seat.instance().meter().done(sent.elapsed());
+        if let Some(id) = reply.handoff.as_deref().and_then(kv_transfer::engine_id) {
+            self.fleet.seen(seat.instance(), Sign::Engine(id));
+        }
         seat.hold();
         Ok(PrefillEnd::Done(Box::new(Duty::new(ask, reply, seat, self.releases.clone()))))
     }
@@ -170,10 +182,15 @@ impl Relay {
         let sent = Instant::now();
         let written = Written::default();
         let edit = kv_transfer::decode_edit(duty.as_mut().and_then(|d| d.give(&written)));
-        let limit = if ask.shape.stream { self.settings.first_byte } else { self.settings.answer };
+        let edit = match &ask.resume {
+            Some(plan) if plan.exact.is_ok() => edit.set("return_token_ids", Bytes::from_static(b"true")),
+            _ => edit,
+        };
+        let settings = self.settings.now();
+        let limit = if ask.shape.stream { settings.first_byte } else { settings.answer };
         let outcome = within(limit, &written, async {
             let response = self.exchange(ask, &seat, &edit, &written).await?;
-            begin(response, ask, &self.settings).await
+            begin(response, ask, &settings).await
         })
         .await;
         if let Some(duty) = duty {
@@ -225,7 +242,7 @@ impl Relay {
             self.fleet.report(instance, Outcome::Served);
             return outcome;
         };
-        self.fleet.report(instance, if failure.busy() { Outcome::Busy } else { Outcome::Failed });
+        self.fleet.report(instance, failure.outcome());
         instance.meter().failed(failure.reason());
         tracing::warn!(
             id = %ask.id,
@@ -288,7 +305,8 @@ async fn begin(
     if response.status().is_success() && is_sse(response.headers()) {
         let (mut head, body) = response.into_parts();
         strip_hop_by_hop(&mut head.headers);
-        return Ok((head, first_event(body, ask.api, settings).await?));
+        let frame_bytes = ask.frame_bytes(settings.frame_bytes);
+        return Ok((head, first_event(body, ask.api, frame_bytes).await?));
     }
     let (head, body) = whole(response, settings.answer_bytes).await?.into_parts();
     if !head.status.is_success() {
@@ -313,16 +331,16 @@ fn usable(body: Bytes) -> Result<Object, Failure> {
 }
 
 /// Comments that keep the connection alive are no event: a decoder that dies after them can still be replaced.
-async fn first_event(mut body: Incoming, api: Api, settings: &Settings) -> Result<Begun, Failure> {
+async fn first_event(mut body: Incoming, api: Api, frame_bytes: usize) -> Result<Begun, Failure> {
     let broken = |detail: String| Failure::new(Why::Broken, true, detail);
-    let mut framer = Framer::new(settings.frame_bytes);
+    let mut framer = Framer::new(frame_bytes);
     let mut first = BytesMut::new();
     while framer.frames() == 0 && !framer.mid_frame() {
         let frame =
             body.frame().await.ok_or_else(|| broken("the stream ended before its first event".into()))?;
         let data = frame.map_err(|e| broken(e.to_string()))?.into_data().unwrap_or_default();
         first.extend_from_slice(&framer.push(data).unwrap_or_default());
-        if first.len() > settings.frame_bytes {
+        if first.len() > frame_bytes {
             break;
         }
     }

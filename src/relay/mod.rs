@@ -8,19 +8,23 @@
 //! | prefill sent | it may finish within a grace time, and is then released; else it is hung up on and aborts | another prefiller |
 //! | hand-off here, no decoder has it | [`release::Duty`] has a decoder fetch it with one token | another decoder, same hand-off |
 //! | decode sent, no byte yet | the leg is dropped: the decoder aborts and frees both sides | a fresh prefill, another decoder |
-//! | streaming | the stream is dropped, the decoder aborts | an error event, then an unclean end |
+//! | streaming | the stream is dropped, the decoder aborts | [`resume`]: another pair goes on; else an error event, then an unclean end |
 
 pub mod account;
 pub mod admit;
 pub mod affinity;
 pub mod answer;
 pub mod ask;
+pub mod budget;
 mod job;
 mod legs;
 pub mod lookup;
 pub mod pause;
+pub mod places;
 pub mod release;
+pub mod resume;
 pub mod settings;
+pub mod shed;
 pub mod skip;
 pub mod stories;
 mod stream;
@@ -29,11 +33,13 @@ use std::sync::Arc;
 
 use tokio::time::{Instant, timeout_at};
 
+use crate::dialect::resume::Plan;
 use crate::dialect::shape::Bypass;
 use crate::dialect::usage::Usage;
 use crate::error::{Error, Kind};
 use crate::fleet::{Fleet, InstanceId, Need, Placed, Role, Seat};
 use crate::intake::Prompts;
+use crate::live::Live;
 use crate::obs::Meters;
 use crate::prompt::{Exactness, Prompt};
 use crate::upstream::{Upstream, Written};
@@ -41,10 +47,13 @@ use account::Ledger;
 use affinity::Affinity;
 use answer::Answer;
 use ask::Ask;
+use budget::Retries;
 use legs::{DecodeEnd, Failure, PrefillEnd};
 use lookup::Found;
 use release::{Duty, Releases, Unfinished};
+use resume::Room;
 use settings::Settings;
+use shed::Sides;
 use smallvec::SmallVec;
 use stories::Stories;
 
@@ -56,7 +65,9 @@ pub struct Relay {
     /// The client towards them.
     pub upstream: Upstream,
     /// Limits and deadlines.
-    pub settings: Settings,
+    pub settings: Live<Settings>,
+    /// How many requests each side may have.
+    pub sides: Sides,
     /// Metrics.
     pub meters: Arc<Meters>,
     /// Where hand-offs go that lost their request.
@@ -69,6 +80,10 @@ pub struct Relay {
     pub stories: Stories,
     /// Who is asked which blocks of a prompt exist already.
     pub finder: Option<lookup::Finder>,
+    /// How much of the traffic may be retries.
+    pub budget: Retries,
+    /// Room for the token ids of streams that could be continued.
+    pub room: Arc<Room>,
 }
 
 /// A request that no engine answered. Its account is still open: only who answers the client knows the status.
@@ -105,8 +120,13 @@ impl Relay {
     ///
     /// # Errors
     /// Ours only: an engine's own refusal (any 4xx) is an answer.
-    pub async fn drive(self: &Arc<Self>, ask: Ask, mut ledger: Ledger) -> Result<Answer, Box<Refusal>> {
-        let deadline = ask.arrived + self.settings.total;
+    pub async fn drive(self: &Arc<Self>, mut ask: Ask, mut ledger: Ledger) -> Result<Answer, Box<Refusal>> {
+        let settings = self.settings.now();
+        if settings.resume {
+            ask.resume = Plan::of(ask.api, &ask.body, ask.shape.bypass.is_some());
+        }
+        ledger.counts(self.budget.asked());
+        let deadline = ask.arrived + settings.total;
         let ended = match timeout_at(deadline, self.run(ask, &mut ledger)).await {
             Ok(ended) => ended,
             Err(_) => Err(Error::new(
@@ -115,7 +135,7 @@ impl Relay {
             )),
         };
         match ended {
-            Ok((end, ask)) => Ok(end.into_answer(&ask, ledger, &self.settings)),
+            Ok((end, ask)) => Ok(end.into_answer(self, &ask, ledger)),
             Err(error) => Err(Box::new(Refusal { error, ledger })),
         }
     }
@@ -129,7 +149,8 @@ impl Relay {
             ledger.found(&found);
         }
         let ask = Arc::new(ask);
-        self.both_legs(&ask, ledger).await.map(|end| (end, ask))
+        let tries = Tries::new(self.settings.now().attempts);
+        self.both_legs(&ask, tries, ledger).await.map(|end| (end, ask))
     }
 
     /// Reads the prompt and finds out what exists of it already: all that routing wants to know.
@@ -162,21 +183,26 @@ impl Relay {
         unknown.is_none().then_some(prompt)
     }
 
-    async fn both_legs(self: &Arc<Self>, ask: &Arc<Ask>, ledger: &mut Ledger) -> Result<DecodeEnd, Error> {
-        let mut decode = Tries::new(self.settings.attempts);
+    async fn both_legs(
+        self: &Arc<Self>,
+        ask: &Arc<Ask>,
+        mut decode: Tries,
+        ledger: &mut Ledger,
+    ) -> Result<DecodeEnd, Error> {
+        self.take_place(Role::Decode, ledger)?;
         loop {
             // KV that nobody can fetch would be stranded.
             if self.fleet.serving(Role::Decode) == 0 {
                 return Err(Error::new(Kind::NoDecoder, "no decoder is available"));
             }
             let must = ask.shape.bypass.map(Bypass::name);
-            let had_better = || self.settings.skip.reason(ask, &self.fleet).map(skip::Reason::name);
+            let had_better = || self.settings.now().skip.reason(ask, &self.fleet).map(skip::Reason::name);
             let duty = match must.or_else(had_better) {
                 Some(reason) => {
                     self.meters.bypassed(reason);
                     None
                 }
-                None => match self.prefill(ask, ledger).await? {
+                None => match self.prefill_in_time(ask, ledger).await? {
                     PrefillEnd::Done(duty) => {
                         self.compare(ask, ledger, duty.usage());
                         ledger.prefilled(duty.usage());
@@ -189,16 +215,31 @@ impl Relay {
                 Ok(end) => return Ok(end),
                 Err(failure) => failure,
             };
-            if decode.left == 0 {
+            if decode.left == 0 || !self.back_off(Role::Decode, &failure, decode.made).await {
                 return Err(failure.into_error(Role::Decode));
             }
-            self.back_off(Role::Decode, &failure, decode.made).await;
         }
+    }
+
+    /// The prefill leg, if it will be served in time and there is room for it.
+    async fn prefill_in_time(
+        self: &Arc<Self>,
+        ask: &Arc<Ask>,
+        ledger: &mut Ledger,
+    ) -> Result<PrefillEnd, Error> {
+        // One that was let in before is never turned away for being tried again.
+        if ledger.choice().is_none() {
+            self.in_time(ask, ledger)?;
+            self.take_place(Role::Prefill, ledger)?;
+        }
+        let ended = self.prefill(ask, ledger).await;
+        ledger.takes(Role::Prefill, None);
+        ended
     }
 
     /// The prefill leg, on as many prefillers as it takes.
     async fn prefill(self: &Arc<Self>, ask: &Arc<Ask>, ledger: &mut Ledger) -> Result<PrefillEnd, Error> {
-        let mut tries = Tries::new(self.settings.attempts);
+        let mut tries = Tries::new(self.settings.now().attempts);
         loop {
             let Placed { seat, choice } = self.place(ask, &tries).await?;
             tries.start(&seat);
@@ -207,15 +248,14 @@ impl Relay {
             ledger.placed(choice);
             let written = Written::default();
             let leg = Box::pin(self.clone().prefill_once(ask.clone(), seat, written.clone()));
-            let grace = self.settings.abandon_grace;
+            let grace = self.settings.now().abandon_grace;
             let failure = match Unfinished::new(leg, written, grace, self.releases.clone()).await {
                 Ok(end) => return Ok(end),
                 Err(failure) => failure,
             };
-            if tries.left == 0 {
+            if tries.left == 0 || !self.back_off(Role::Prefill, &failure, tries.made).await {
                 return Err(failure.into_error(Role::Prefill));
             }
-            self.back_off(Role::Prefill, &failure, tries.made).await;
         }
     }
 
@@ -228,7 +268,7 @@ impl Relay {
         ledger: &mut Ledger,
     ) -> Result<Result<DecodeEnd, Failure>, Error> {
         loop {
-            if duty.as_ref().is_some_and(|d| d.stale(self.settings.lease)) {
+            if duty.as_ref().is_some_and(|d| d.stale(self.settings.now().lease)) {
                 tries.left -= 1;
                 return Ok(Err(Failure::stale()));
             }
@@ -247,7 +287,10 @@ impl Relay {
             if failure.written || tries.left == 0 {
                 return Ok(Err(failure));
             }
-            self.back_off(Role::Decode, &failure, tries.made).await;
+            if !self.back_off(Role::Decode, &failure, tries.made).await {
+                tries.left = 0;
+                return Ok(Err(failure));
+            }
         }
     }
 
@@ -280,9 +323,16 @@ impl Relay {
         seat.ok_or_else(|| Error::new(Kind::NoDecoder, "no decoder is available"))
     }
 
-    async fn back_off(&self, role: Role, failure: &Failure, made: u32) {
+    /// Pauses before a further attempt; false if there must be none, since retries have taken their share of the traffic.
+    async fn back_off(&self, role: Role, failure: &Failure, made: u32) -> bool {
+        if !self.budget.allows() {
+            self.meters.retry_denied(role.name());
+            return false;
+        }
         self.meters.retry(role.name(), failure.reason());
-        let pause = pause::jittered(self.settings.delay, self.settings.delay_max, made, pause::random());
+        let pause =
+            pause::jittered(self.settings.now().delay, self.settings.now().delay_max, made, pause::random());
         tokio::time::sleep(pause).await;
+        true
     }
 }

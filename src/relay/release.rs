@@ -271,7 +271,7 @@ impl Relay {
     async fn fetch(&self, lost: &Lost) -> Handoff {
         let mut tried = Vec::new();
         for _ in 0..ATTEMPTS {
-            let left = self.settings.lease.saturating_sub(lost.born.elapsed()).min(RELEASE_TIME);
+            let left = self.settings.now().lease.saturating_sub(lost.born.elapsed()).min(RELEASE_TIME);
             let tokens = lost.ask.shape.prompt_tokens;
             let need = Need { tokens, tried: &tried, random: pause::random(), session: None };
             let Some(seat) = self.fleet.pick(Role::Decode, need).filter(|_| !left.is_zero()) else {

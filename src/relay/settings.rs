@@ -9,12 +9,16 @@ use crate::relay::skip::Skip;
 pub struct Settings {
     /// When prefillers are left out.
     pub skip: Skip,
+    /// A request whose first token would come later is refused; zero = none is.
+    pub ttft_objective: Duration,
     /// Attempts per leg.
     pub attempts: u32,
     /// First pause between attempts; doubles each time, with jitter.
     pub delay: Duration,
     /// The longest pause.
     pub delay_max: Duration,
+    /// Whether streams that break are continued.
+    pub resume: bool,
     /// How long a prefiller keeps KV for a decoder.
     pub lease: Duration,
     /// How long a prefill whose client left may go on, so that its KV can be released properly.

@@ -1,9 +1,11 @@
 //! A stream from a decoder to the client: the decoder's own bytes, event by event, without a task or a channel.
 //!
 //! Only complete events go out. So an answer that breaks off never leaves the client in the middle of one: it gets an
-//! error event, no `[DONE]`, and a connection that does not end cleanly.
+//! error event, no `[DONE]`, and a connection that does not end cleanly; unless another pair can go on with it (`resume`).
 
+use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -15,9 +17,10 @@ use tokio::time::{Instant, Sleep};
 use crate::codec::sse::{self, Framer};
 use crate::dialect::{Api, usage};
 use crate::error::{Error, Kind};
-use crate::fleet::Seat;
+use crate::fleet::{Outcome, Seat};
+use crate::relay::Relay;
 use crate::relay::account::Ledger;
-use crate::relay::settings::Settings;
+use crate::relay::resume::{Cause, Follower, Going, Pair};
 
 /// What a decode leg leaves to be streamed.
 pub(super) struct Source {
@@ -34,19 +37,31 @@ pub(super) struct Source {
 #[derive(Debug)]
 pub struct Stream {
     state: State,
-    rest: Incoming,
-    framer: Framer,
+    /// The decoder that writes it; `None` while another one is looked for.
+    live: Option<Live>,
+    /// Knows how to go on after a break.
+    follower: Option<Box<Follower>>,
     api: Api,
     http2: bool,
     /// The last event has passed.
     over: bool,
+    /// Events of decoders before this one.
+    events_before: u64,
     /// What the prefiller found in its caches, for the usage event.
     cached: Option<u64>,
     timer: Pin<Box<Sleep>>,
     gap: Duration,
     last: Instant,
     end: Instant,
-    ledger: Ledger,
+    /// Lent to whoever looks for another pair.
+    ledger: Option<Ledger>,
+    relay: Arc<Relay>,
+}
+
+#[derive(Debug)]
+struct Live {
+    rest: Incoming,
+    framer: Framer,
     seat: Seat,
 }
 
@@ -55,11 +70,14 @@ pub struct Stream {
 #[error("the answer broke off")]
 pub struct Cut;
 
-#[derive(Debug)]
 enum State {
     /// The first piece has not gone out.
     First(Bytes),
     Running,
+    /// The decoder's part is over before the answer is.
+    Interrupted(Error, Cause),
+    /// Another pair is looked for; the error is for the client if there is none.
+    Resuming(Pair, Error),
     /// The error event has been handed to the connection, which gets one turn to write it.
     Telling,
     /// The connection is to be torn down.
@@ -67,89 +85,179 @@ enum State {
     Done,
 }
 
+type Polled = Poll<Option<Result<Frame<Bytes>, Cut>>>;
+
 impl Stream {
-    pub(super) fn new(source: Source, ledger: Ledger, settings: &Settings, end: Instant) -> Stream {
-        let now = Instant::now();
+    pub(super) fn new(
+        relay: Arc<Relay>,
+        source: Source,
+        ledger: Ledger,
+        follower: Option<Box<Follower>>,
+        end: Instant,
+    ) -> Stream {
+        let (now, settings) = (Instant::now(), relay.settings.now());
         Stream {
             state: State::First(source.first),
-            rest: source.rest,
-            framer: source.framer,
+            live: Some(Live { rest: source.rest, framer: source.framer, seat: source.seat }),
+            follower,
             api: source.api,
             http2: source.http2,
             over: false,
+            events_before: 0,
             cached: ledger.cached_of_prefill(),
             timer: Box::pin(tokio::time::sleep_until((now + settings.gap).min(end))),
             gap: settings.gap,
             last: now,
             end,
-            ledger,
-            seat: source.seat,
+            ledger: Some(ledger),
+            relay,
         }
     }
 
-    /// What of a piece may go out now.
-    fn pass(&mut self, piece: Bytes) -> Option<Bytes> {
-        let out = self.framer.push(piece)?;
-        Some(self.whole_events(out))
-    }
-
-    /// Looks at what goes out: how much, whether it is the last, and whether its usage is to be corrected.
-    fn whole_events(&mut self, out: Bytes) -> Bytes {
+    /// Whole events of the decoder's: what of them may go out now.
+    fn whole_events(&mut self, events: Bytes) -> Option<Bytes> {
         self.last = Instant::now();
-        self.ledger.piece(self.last, self.framer.frames());
-        let (api, framer, was_over) = (self.api, &self.framer, self.over);
-        self.over |= match api.ends_with_done() {
-            true => framer.ended(),
-            false => sse::frames(&out).filter_map(|f| f.event()).any(|name| api.ends_with_event(name)),
+        let out = match &mut self.follower {
+            Some(follower) => follower.pass(events),
+            None => events,
         };
-        let carries_usage = usage::may_carry_usage(&out);
-        if let Some(found) = carries_usage.then(|| usage::of_frames(api, &out)).flatten() {
-            self.ledger.decoded(found);
+        match self.follower.as_ref().and_then(|follower| follower.broke()) {
+            Some(cause) => {
+                let error = Error::new(Kind::DecodeFailed, "the decoder failed in the middle of its answer");
+                self.state = State::Interrupted(error, cause);
+            }
+            None => self.look_for_end(&out),
         }
+        Some(self.account(out)).filter(|out| !out.is_empty())
+    }
+
+    fn look_for_end(&mut self, out: &[u8]) {
+        let (api, was_over) = (self.api, self.over);
+        self.over |= match api.ends_with_done() {
+            true => self.live.as_ref().is_some_and(|live| live.framer.ended()),
+            false => sse::frames(out).filter_map(|f| f.event()).any(|name| api.ends_with_event(name)),
+        };
         if self.over && !was_over {
             self.complete();
         }
-        if !carries_usage {
+    }
+
+    /// Looks at what goes out: how much it is, and whether its usage is to be corrected.
+    fn account(&mut self, out: Bytes) -> Bytes {
+        if out.is_empty() {
             return out;
         }
-        match self.cached {
+        let api = self.api;
+        let events = self.events_before + self.live.as_ref().map_or(0, |live| live.framer.frames());
+        let carries_usage = usage::may_carry_usage(&out);
+        if let Some(ledger) = &mut self.ledger {
+            ledger.piece(self.last, events);
+            if let Some(found) = carries_usage.then(|| usage::of_frames(api, &out)).flatten() {
+                ledger.decoded(found);
+            }
+        }
+        match self.cached.filter(|_| carries_usage) {
             Some(cached) => usage::frames_with_cached(api, out, cached),
             None => out,
         }
     }
 
     fn complete(&mut self) {
-        self.ledger.complete();
-        if let Some(pace) = self.ledger.pace() {
-            self.seat.observe(pace);
+        let Some(ledger) = &mut self.ledger else { return };
+        ledger.complete();
+        if let Some((pace, live)) = ledger.pace().zip(self.live.as_ref()) {
+            live.seat.observe(pace);
         }
     }
 
     /// The decoder has sent its last byte.
-    fn finish(&mut self) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
-        let tail = self.framer.finish();
+    fn finish(&mut self, tail: Option<Bytes>) -> Polled {
         let done_unterminated = tail.as_ref().is_some_and(|t| t.trim_ascii() == b"data: [DONE]");
         if self.over || (done_unterminated && self.api.ends_with_done()) {
+            let tail = match &mut self.follower {
+                Some(follower) => tail.map(|tail| follower.pass(tail)),
+                None => tail,
+            };
             if !self.over {
                 self.complete();
             }
             self.state = State::Done;
-            return Poll::Ready(tail.map(|t| Ok(Frame::data(t))));
+            return Poll::Ready(tail.filter(|t| !t.is_empty()).map(|t| Ok(Frame::data(t))));
         }
-        self.break_off(Error::new(Kind::DecodeFailed, "the answer ended before it was complete"))
+        let error = Error::new(Kind::DecodeFailed, "the answer ended before it was complete");
+        self.interrupted(error, Cause::Ended)
+    }
+
+    /// The decoder's part is over before the answer is: somebody goes on, or the client is told. Pending means that the state
+    /// says how to go on, not that there is anything to wait for.
+    fn interrupted(&mut self, error: Error, cause: Cause) -> Polled {
+        let live = self.live.take();
+        if let Some(live) = live.as_ref().filter(|_| !self.over) {
+            self.blame(live, cause);
+        }
+        let mid_frame = live.as_ref().is_some_and(|live| live.framer.mid_frame());
+        let going = match (&mut self.follower, &live) {
+            (Some(follower), Some(live)) if !self.over && !mid_frame => {
+                follower.go_on(cause, live.seat.instance().id(), &mut self.ledger, self.end)
+            }
+            _ => None,
+        };
+        self.events_before += live.as_ref().map_or(0, |live| live.framer.frames());
+        match going {
+            None => self.break_off(&error, mid_frame),
+            Some(Going::Pair(pair)) => {
+                self.state = State::Resuming(pair, error);
+                Poll::Pending
+            }
+            Some(Going::End(rest)) => {
+                let rest = self.account(rest);
+                self.over = true;
+                self.complete();
+                self.state = State::Done;
+                Poll::Ready(Some(Ok(Frame::data(rest))))
+            }
+        }
+    }
+
+    /// A decoder that breaks answers off is left alone as one that refuses is. One that was cut off at the request's own time
+    /// limit, or that gave the request up to others, did nothing wrong.
+    fn blame(&self, live: &Live, cause: Cause) {
+        let instance = live.seat.instance();
+        if let Some(reason) = cause.fault().filter(|_| Instant::now() < self.end) {
+            self.relay.fleet.report(instance, Outcome::Failed);
+            instance.meter().failed(reason);
+        }
+    }
+
+    /// Another pair has been found, or not.
+    fn resumed(&mut self, ledger: Ledger, found: Result<Box<Source>, Error>, error: Error) -> Option<Polled> {
+        self.ledger = Some(ledger);
+        match found {
+            Ok(source) => {
+                let Source { first, framer, rest, seat, .. } = *source;
+                self.live = Some(Live { rest, framer, seat });
+                self.last = Instant::now();
+                self.timer.as_mut().reset((self.last + self.gap).min(self.end));
+                self.state = State::First(first);
+                None
+            }
+            Err(why) => Some(self.break_off(&error.detail(why.log_line()), false)),
+        }
     }
 
     /// What comes after the last event, or does not come, is no concern of the client.
-    fn break_off(&mut self, error: Error) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+    fn break_off(&mut self, error: &Error, mid_frame: bool) -> Polled {
         if self.over {
             self.state = State::Done;
             return Poll::Ready(None);
         }
-        self.ledger.broken(&error);
+        if let Some(ledger) = &mut self.ledger {
+            ledger.broken(error);
+        }
         // Over HTTP/2 a reset would take the event along; the missing last event tells the client that the answer is cut.
         self.state = if self.http2 { State::Done } else { State::Telling };
-        let mut event = self.api.error_event(&error);
-        if self.framer.mid_frame() {
+        let mut event = self.api.error_event(error);
+        if mid_frame {
             event.insert_str(0, "\n\n");
         }
         Poll::Ready(Some(Ok(Frame::data(event.into()))))
@@ -176,31 +284,66 @@ impl Stream {
             self.timer.as_mut().reset(next);
         }
     }
+
+    /// The decoder's next piece; Ready with what goes out or ends the stream, `None` if there is nothing to show yet.
+    fn run(&mut self, cx: &mut Context<'_>) -> Poll<Option<Polled>> {
+        let Some(live) = &mut self.live else {
+            self.state = State::Done;
+            return Poll::Ready(Some(Poll::Ready(None)));
+        };
+        let piece = match Pin::new(&mut live.rest).poll_frame(cx) {
+            Poll::Ready(Some(Ok(frame))) => frame.into_data().ok(),
+            Poll::Ready(Some(Err(e))) => {
+                let error =
+                    Error::new(Kind::DecodeFailed, "the decoder broke off in the middle of its answer");
+                self.state = State::Interrupted(error.detail(e.to_string()), Cause::Broken);
+                return Poll::Ready(None);
+            }
+            Poll::Ready(None) => {
+                let tail = live.framer.finish();
+                return Poll::Ready(out(self.finish(tail)));
+            }
+            Poll::Pending => {
+                if let Poll::Ready(error) = self.poll_silence(cx) {
+                    self.state = State::Interrupted(error, Cause::Silent);
+                    return Poll::Ready(None);
+                }
+                return Poll::Pending;
+            }
+        };
+        let events = piece.and_then(|piece| live.framer.push(piece));
+        let shown = events.and_then(|events| self.whole_events(events));
+        Poll::Ready(shown.map(|shown| Poll::Ready(Some(Ok(Frame::data(shown))))))
+    }
+}
+
+/// Pending, from where the state says how to go on, is nothing to show.
+fn out(polled: Polled) -> Option<Polled> {
+    polled.is_ready().then_some(polled)
 }
 
 impl Body for Stream {
     type Data = Bytes;
     type Error = Cut;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Polled {
         let this = &mut *self;
         loop {
-            let piece = match std::mem::replace(&mut this.state, State::Running) {
-                State::First(first) => return Poll::Ready(Some(Ok(Frame::data(this.whole_events(first))))),
-                State::Running => match Pin::new(&mut this.rest).poll_frame(cx) {
-                    Poll::Ready(Some(Ok(frame))) => frame.into_data().ok(),
-                    Poll::Ready(Some(Err(e))) => {
-                        let error = Error::new(
-                            Kind::DecodeFailed,
-                            "the decoder broke off in the middle of its answer",
-                        );
-                        return this.break_off(error.detail(e.to_string()));
+            let polled = match std::mem::replace(&mut this.state, State::Running) {
+                State::First(first) => {
+                    this.whole_events(first).map(|out| Poll::Ready(Some(Ok(Frame::data(out)))))
+                }
+                State::Running => match this.run(cx) {
+                    Poll::Ready(polled) => polled,
+                    Poll::Pending => return Poll::Pending,
+                },
+                State::Interrupted(error, cause) => out(this.interrupted(error, cause)),
+                State::Resuming(mut pair, error) => match pair.as_mut().poll(cx) {
+                    Poll::Ready((ledger, found)) => this.resumed(ledger, found, error),
+                    Poll::Pending => {
+                        this.state = State::Resuming(pair, error);
+                        return Poll::Pending;
                     }
-                    Poll::Ready(None) => return this.finish(),
-                    Poll::Pending => match this.poll_silence(cx) {
-                        Poll::Ready(error) => return this.break_off(error),
-                        Poll::Pending => return Poll::Pending,
-                    },
                 },
                 State::Telling => {
                     this.state = State::Broken;
@@ -209,16 +352,30 @@ impl Body for Stream {
                 }
                 State::Broken => {
                     this.state = State::Done;
-                    return Poll::Ready(Some(Err(Cut)));
+                    Some(Poll::Ready(Some(Err(Cut))))
                 }
                 State::Done => {
                     this.state = State::Done;
-                    return Poll::Ready(None);
+                    Some(Poll::Ready(None))
                 }
             };
-            if let Some(out) = piece.and_then(|p| this.pass(p)) {
-                return Poll::Ready(Some(Ok(Frame::data(out))));
+            if let Some(polled) = polled {
+                return polled;
             }
         }
+    }
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            State::First(_) => "First",
+            State::Running => "Running",
+            State::Interrupted(..) => "Interrupted",
+            State::Resuming(..) => "Resuming",
+            State::Telling => "Telling",
+            State::Broken => "Broken",
+            State::Done => "Done",
+        })
     }
 }

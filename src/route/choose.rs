@@ -55,6 +55,8 @@ pub enum Standing {
     /// Nothing speaks against it.
     #[default]
     Good,
+    /// It came back a while ago and takes less than its share: none of this request.
+    Warming,
     /// It failed a moment ago.
     Resting,
     /// This very request failed on it.

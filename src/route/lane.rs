@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::choose::Standing;
 use super::cost::Service;
 use super::job::{Hit, Job, Seconds};
 use super::learn::PrefillWork;
@@ -18,6 +19,8 @@ const OVERDUE_S: Seconds = 5.0;
 const OVERDUE_FACTOR: f64 = 5.0;
 /// Differences of speed up to this factor are noise, and not acted on.
 const SPEED_NOISE: f64 = 1.25;
+/// A trial that has not ended after this time is not waited for: another one may go.
+const TRIAL_S: Seconds = 10.0;
 /// Prefills that end within this time of each other ended in the same step of the engine.
 const STEP_S: Seconds = 0.01;
 
@@ -32,14 +35,31 @@ pub struct LaneSpec {
     pub identity: u64,
 }
 
+/// What is known of a prefiller's health. The default is a good one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LaneHealth {
+    /// It is chosen last until then.
+    pub resting_until_s: Seconds,
+    /// After that it takes one request at a time, until it is told that this went well.
+    pub on_trial: bool,
+    /// Its share grows from `warm_share` to all in this time.
+    pub warm_from_s: Seconds,
+    /// When it takes its whole share again.
+    pub warm_until_s: Seconds,
+    /// The least share meanwhile, 0 to 1.
+    pub warm_share: f64,
+}
+
 /// A prefiller.
 #[derive(Debug)]
 pub(super) struct Lane {
     pub(super) spec: LaneSpec,
     pub(super) draining: bool,
+    pub(super) health: LaneHealth,
+    /// The booking that tries whether it is back, and until when it is waited for.
+    trial: Option<(u64, Seconds)>,
     /// It tells what it holds.
     pub(super) tells: bool,
-    pub(super) resting_until_s: Seconds,
     booked: VecDeque<Booked>,
     booked_s: Seconds,
     booked_tokens: u64,
@@ -88,8 +108,9 @@ impl Lane {
         Self {
             spec,
             draining: false,
+            health: LaneHealth::default(),
+            trial: None,
             tells: false,
-            resting_until_s: Seconds::NEG_INFINITY,
             booked: VecDeque::new(),
             booked_s: 0.0,
             booked_tokens: 0,
@@ -110,6 +131,18 @@ impl Lane {
             (self.booked_s - spent_s).max(LEAST_OF_HEAD * head.prefill_s)
         });
         own + self.foreign_s
+    }
+
+    /// How willingly a request is given to it whose dice, 0 to 1, fell like this.
+    pub(super) fn standing(&self, now: Seconds, dice: f64) -> Standing {
+        let tried = self.health.on_trial && self.trial.is_some_and(|(_, until_s)| now < until_s);
+        if self.health.resting_until_s > now || tried || self.is_overdue(now) {
+            Standing::Resting
+        } else if dice > self.health.share(now) {
+            Standing::Warming
+        } else {
+            Standing::Good
+        }
     }
 
     /// Whether its oldest commitment takes so much longer than predicted that nobody should wait for it.
@@ -144,6 +177,9 @@ impl Lane {
     }
 
     pub(super) fn commit(&mut self, booked: Booked, restore_s: Seconds, now: Seconds) {
+        if self.health.on_trial && self.health.resting_until_s <= now {
+            self.trial = Some((booked.number, now + TRIAL_S));
+        }
         if self.booked.is_empty() {
             self.head_since_s = now;
         }
@@ -158,6 +194,7 @@ impl Lane {
     /// Takes a commitment back, with the moment of it, or of the end of the one before it.
     pub(super) fn finish(&mut self, number: u64, now: Seconds) -> Option<(Booked, Seconds)> {
         let at = self.booked.iter().position(|it| it.number == number)?;
+        self.trial = self.trial.filter(|(trial, _)| *trial != number);
         let booked = self.booked.remove(at)?;
         let began_s = self.head_since_s.max(booked.committed_s);
         // The end of another one says nothing about how far the oldest is.
@@ -211,6 +248,29 @@ impl Lane {
     /// Slownesses are relative: when a whole class drifts, that is its costs'.
     pub(super) fn scale_slowness(&mut self, factor: f64) {
         self.slowness = (self.slowness * factor).clamp(1.0 / SPEED_RANGE, SPEED_RANGE);
+    }
+}
+
+impl Default for LaneHealth {
+    fn default() -> Self {
+        let long_ago_s = Seconds::NEG_INFINITY;
+        Self {
+            resting_until_s: long_ago_s,
+            on_trial: false,
+            warm_from_s: long_ago_s,
+            warm_until_s: long_ago_s,
+            warm_share: 1.0,
+        }
+    }
+}
+
+impl LaneHealth {
+    fn share(&self, now: Seconds) -> f64 {
+        if now >= self.warm_until_s {
+            return 1.0;
+        }
+        let spent = (now - self.warm_from_s) / (self.warm_until_s - self.warm_from_s);
+        spent.max(self.warm_share)
     }
 }
 
@@ -293,6 +353,34 @@ mod tests {
         assert!(lane.is_overdue(10.1));
         lane.finish(1, 10.2).unwrap();
         assert!(!lane.is_overdue(99.0));
+    }
+
+    #[test]
+    fn one_that_comes_back_is_tried_by_one_request_at_a_time() {
+        let mut lane = lane();
+        lane.health = LaneHealth { resting_until_s: 5.0, on_trial: true, ..LaneHealth::default() };
+        assert_eq!(lane.standing(4.9, 0.0), Standing::Resting);
+        lane.commit(booked(1, 1.0), 0.0, 4.9);
+        assert_eq!(lane.standing(5.0, 0.0), Standing::Good, "what was sent before is no trial");
+        lane.commit(booked(2, 1.0), 0.0, 5.0);
+        assert_eq!(lane.standing(5.0, 0.0), Standing::Resting);
+        lane.finish(1, 5.1).unwrap();
+        assert_eq!(lane.standing(5.1, 0.0), Standing::Resting);
+        lane.finish(2, 5.2).unwrap();
+        assert_eq!(lane.standing(5.2, 0.0), Standing::Good);
+    }
+
+    #[test]
+    fn a_share_grows_with_time() {
+        let mut lane = lane();
+        lane.health =
+            LaneHealth { warm_from_s: 10.0, warm_until_s: 20.0, warm_share: 0.1, ..LaneHealth::default() };
+        let lane = &lane;
+        let good =
+            |now| (0..100).filter(move |n| lane.standing(now, f64::from(*n) / 100.0) == Standing::Good);
+        let counts = [10.0, 11.0, 15.0, 19.0, 20.0].map(|now| good(now).count());
+        assert_eq!(counts, [11, 11, 51, 91, 100]);
+        assert_eq!(lane.standing(10.0, 0.5), Standing::Warming);
     }
 
     #[test]

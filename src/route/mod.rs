@@ -22,5 +22,5 @@ pub use choose::{Asked, Candidate, Dice, Policy, Standing, choose};
 pub use cost::{DecodeCosts, PrefillCosts};
 pub use decode::{DecodeCandidate, choose_decoder};
 pub use job::{Hit, Job, LaneId, PoolHits, Seconds};
-pub use lane::LaneSpec;
+pub use lane::{LaneHealth, LaneSpec};
 pub use score::Terms;

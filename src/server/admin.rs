@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::fleet::{Instance, Role};
-use crate::server::{Gateway, reply};
+use crate::server::{Gateway, auth, reply};
 
 /// The process serves. Says nothing about engines: a supervisor that restarts us for a dead engine would make it worse.
 pub async fn alive() -> Response<Body> {
@@ -19,7 +19,8 @@ pub async fn alive() -> Response<Body> {
 /// Whether a request has a chance: at least one prefiller and one decoder are members, and we are not shutting down.
 pub async fn ready(State(gateway): State<Arc<Gateway>>) -> Response<Body> {
     let (prefill, decode) = gateway.serving();
-    let ready = prefill > 0 && decode > 0 && !gateway.stop.is_cancelled();
+    let leaves = gateway.ending.is_cancelled() || gateway.stop.is_cancelled();
+    let ready = prefill > 0 && decode > 0 && !leaves;
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let text = json!({"ready": ready, "prefill_instances": prefill, "decode_instances": decode});
     reply::json(status, text.to_string())
@@ -37,7 +38,7 @@ pub async fn healthcheck(State(gateway): State<Arc<Gateway>>) -> Response<Body> 
     reply::json(StatusCode::OK, text.to_string())
 }
 
-/// `/status` of vLLM's `disagg_proxy_demo.py`.
+/// `/status` of vLLM's `disagg_proxy_demo.py`, and those that drain, which are not counted.
 pub async fn status(State(gateway): State<Arc<Gateway>>) -> Response<Body> {
     let (prefill, decode) = (gateway.names(Role::Prefill), gateway.names(Role::Decode));
     let text = json!({
@@ -45,6 +46,8 @@ pub async fn status(State(gateway): State<Arc<Gateway>>) -> Response<Body> {
         "decode_node_count": decode.len(),
         "prefill_nodes": prefill,
         "decode_nodes": decode,
+        "prefill_draining_nodes": gateway.draining(Role::Prefill),
+        "decode_draining_nodes": gateway.draining(Role::Decode),
     });
     reply::json(StatusCode::OK, text.to_string())
 }
@@ -60,8 +63,9 @@ pub async fn metrics(State(gateway): State<Arc<Gateway>>) -> Response<Body> {
 
 /// The models, as the first engine that answers lists them: prefillers first, as in the reference.
 pub async fn models(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
-    let authorization =
-        gateway.edge.engine_authorization.as_ref().or(request.headers().get(header::AUTHORIZATION));
+    let caller = auth::caller(&gateway, request.extensions());
+    let edge = gateway.edge.now();
+    let authorization = edge.engine_authorization.as_ref().or(request.headers().get(header::AUTHORIZATION));
     let mut headers = HeaderMap::new();
     if let Some(authorization) = authorization {
         headers.insert(header::AUTHORIZATION, authorization.clone());
@@ -71,15 +75,20 @@ pub async fn models(State(gateway): State<Arc<Gateway>>, request: Request) -> Re
     engines.sort_by_key(|i| i.health().failures() > 0);
     for engine in engines {
         let url = engine.endpoint().url("/v1/models");
-        let asked =
-            gateway.control.get(url).headers(headers.clone()).timeout(gateway.edge.models_time).send().await;
+        let asked = gateway
+            .control
+            .get(url)
+            .headers(headers.clone())
+            .timeout(gateway.edge.now().models_time)
+            .send()
+            .await;
         let Ok(answer) = asked else {
             continue;
         };
         if answer.status() == StatusCode::OK
             && let Ok(body) = answer.bytes().await
         {
-            return reply::json(StatusCode::OK, body);
+            return reply::json(StatusCode::OK, auth::only_allowed(&caller, body));
         }
     }
     let error = crate::error::Error::new(crate::error::Kind::NoPrefiller, "no engine answers /v1/models");
@@ -93,7 +102,7 @@ pub async fn reset_prefix_cache(State(gateway): State<Arc<Gateway>>, request: Re
     for engine in gateway.everyone() {
         let base = engine.endpoint().url("");
         let mut call = gateway.control.post(format!("{base}/reset_prefix_cache{query}"));
-        if let Some(authorization) = &gateway.edge.engine_authorization {
+        if let Some(authorization) = &gateway.edge.now().engine_authorization {
             call = call.header(header::AUTHORIZATION, authorization.clone());
         }
         let (desk, id) = (gateway.relay.fleet.desk().clone(), engine.id());
@@ -120,8 +129,9 @@ impl Gateway {
         (self.relay.fleet.serving(Role::Prefill), self.relay.fleet.serving(Role::Decode))
     }
 
-    /// Updates the gauge of members.
+    /// Updates the gauges of members.
     pub fn count_instances(&self) {
+        self.relay.fleet.show_health();
         let (prefill, decode) = self.serving();
         self.relay.meters.waiting.set(self.relay.fleet.desk().waiting() as f64);
         self.relay.meters.instances(Role::Prefill.name(), prefill);
@@ -132,6 +142,12 @@ impl Gateway {
     pub(super) fn names(&self, role: Role) -> Vec<String> {
         let members = self.relay.fleet.members(role);
         members.iter().filter(|i| !i.draining()).map(|i| i.endpoint().to_string()).collect()
+    }
+
+    /// `host:port` of those that leave `role` when their work is done.
+    fn draining(&self, role: Role) -> Vec<String> {
+        let members = self.relay.fleet.members(role);
+        members.iter().filter(|i| i.draining()).map(|i| i.endpoint().to_string()).collect()
     }
 
     /// Every member, prefillers first; an engine that is both is listed once.

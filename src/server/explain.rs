@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use http::{HeaderName, HeaderValue, Response, StatusCode};
 use serde_json::{Value, json};
 
 use crate::dialect::{Api, Shape};
@@ -24,7 +24,7 @@ pub(super) async fn of_request(
     Path(id): Path<String>,
     request: Request,
 ) -> Response<Body> {
-    if let Some(refusal) = instances::refusal(&gateway, request.headers()) {
+    if let Some(refusal) = instances::refusal(request.extensions()) {
         return refusal;
     }
     let stories = gateway.relay.stories.of(&id);
@@ -38,7 +38,7 @@ pub(super) async fn of_request(
 
 /// `POST /debug/route`: where this body would go now. Nothing is sent to an engine's queue.
 pub(super) async fn dry_run(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
-    if let Some(refusal) = instances::refusal(&gateway, request.headers()) {
+    if let Some(refusal) = instances::refusal(request.extensions()) {
         return refusal;
     }
     match explain(&gateway, request).await {
@@ -50,12 +50,24 @@ pub(super) async fn dry_run(State(gateway): State<Arc<Gateway>>, request: Reques
 async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
     let (arrived, target) = (openai::arrived(&request), openai::target(&request));
     let (head, body) = request.into_parts();
-    let body = body::read(&head.headers, body, gateway.edge.body_bytes, gateway.edge.body_time).await?;
+    let body =
+        body::read(&head.headers, body, gateway.edge.now().body_bytes, gateway.edge.now().body_time).await?;
     let body = gateway.scan(body)?;
     let api = if body.contains("messages") { Api::Chat } else { Api::Completions };
     let shape = Shape::read(api, &body);
     let (job, headers) = (Arc::default(), head.headers);
-    let mut ask = Ask { api, id: String::new(), target, headers, body, shape, job, http2: false, arrived };
+    let mut ask = Ask {
+        api,
+        id: String::new(),
+        target,
+        headers,
+        body,
+        shape,
+        job,
+        resume: None,
+        http2: false,
+        arrived,
+    };
     let found = gateway.relay.understand(&mut ask).await;
     let verdict = found.and_then(|found| found.pool).map(|lookup| lookup.verdict.name());
     let candidates = gateway.relay.fleet.desk().explain(&ask.job);
@@ -70,10 +82,7 @@ async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
 }
 
 /// The value of `x-pd-route` for a request that asked for it and may.
-pub(super) fn header(gateway: &Gateway, asked: &HeaderMap, id: &str) -> Option<HeaderValue> {
-    if !asked.contains_key(ROUTE) || instances::refusal(gateway, asked).is_some() {
-        return None;
-    }
+pub(super) fn header(gateway: &Gateway, id: &str) -> Option<HeaderValue> {
     let stories = gateway.relay.stories.of(id);
     let Story { prefiller, choice, cached_tokens, job, .. } = stories.last()?;
     let terms = &choice.terms;

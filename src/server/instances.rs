@@ -1,14 +1,16 @@
-//! `/instances/add` and `/instances/remove`, as the reference proxy has them.
+//! `/instances/add` and `/instances/remove`, as the reference proxy has them; `DELETE /instances` is the same as the latter.
 //!
 //! A new engine is asked for its models first. One that answers joins at once; one that does not (it may still be
 //! loading its weights) is asked again in the background, `fleet.probe_attempts` times.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use http::{HeaderMap, Response, StatusCode, header};
+use http::{Extensions, HeaderMap, Response, StatusCode, header};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -16,10 +18,11 @@ use tokio::task::JoinSet;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Kind};
 use crate::fleet::Role;
-use crate::server::{Gateway, body, reply};
+use crate::server::{Gateway, auth, body, reply};
 
-/// Header of vLLM's `disagg_proxy_demo.py` for its admin key.
-const ADMIN_KEY: &str = "x-api-key";
+/// Between looks at whether engines are drained, and the longest that a caller may wait for it.
+const DRAIN_LOOK: Duration = Duration::from_millis(20);
+const DRAIN_WAIT: Duration = Duration::from_secs(3_600);
 
 /// A change with its list of engines.
 const CHANGE_BYTES: usize = 64 << 10;
@@ -85,33 +88,53 @@ async fn join(gateway: Arc<Gateway>, role: Role, endpoints: Vec<Endpoint>) -> St
     message(&done, &added, ("waiting to be added", &waiting))
 }
 
-/// Removes engines; those with work left drain first.
+/// Removes engines; those with work left drain first. With `?wait_ms=`, the answer comes when they have, or after that time.
 pub(super) async fn remove(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
+    let wait = match wait(request.uri().query().unwrap_or_default()) {
+        Ok(wait) => wait,
+        Err(error) => return reply::error(&error),
+    };
     let (role, endpoints) = match read(&gateway, request).await {
         Ok(change) => change,
         Err(refused) => return *refused,
     };
-    let mut draining = Vec::new();
-    let mut removed = Vec::new();
+    let mut known: Vec<&Endpoint> = Vec::new();
     for endpoint in &endpoints {
-        if gateway.waiting.forget(role, endpoint) {
-            removed.push(endpoint.to_string());
-        }
-        match gateway.relay.fleet.remove(role, endpoint) {
-            Some(true) => draining.push(endpoint.to_string()),
-            Some(false) => removed.push(endpoint.to_string()),
-            None => {}
+        let waited = gateway.waiting.forget(role, endpoint);
+        if gateway.relay.fleet.remove(role, endpoint).is_some() || waited {
+            known.push(endpoint);
         }
     }
+    let until = Instant::now() + wait;
+    while gateway.any_drains(role, &known) && Instant::now() < until {
+        tokio::time::sleep(DRAIN_LOOK).await;
+    }
+    let (draining, removed): (Vec<_>, Vec<_>) =
+        known.into_iter().partition(|it| gateway.any_drains(role, &[it]));
+    let [draining, removed] =
+        [draining, removed].map(|side| side.into_iter().map(Endpoint::to_string).collect::<Vec<_>>());
     let done = format!("remove {} instances", role.name());
     changed(&gateway, message(&done, &removed, ("isolated and waiting to be removed", &draining)))
 }
 
+/// How long the caller wants to wait.
+fn wait(query: &str) -> Result<Duration, Error> {
+    let value = query.split('&').find_map(|pair| pair.strip_prefix("wait_ms="));
+    let ms = value.map_or(Ok(0), str::parse::<u64>);
+    let fits = ms.ok().map(Duration::from_millis).filter(|wait| *wait <= DRAIN_WAIT);
+    let most_ms = DRAIN_WAIT.as_millis();
+    let error = || {
+        let message = format!("expected a number of milliseconds from 0 to {most_ms}");
+        Error::new(Kind::InvalidField, message).param("wait_ms")
+    };
+    fits.ok_or_else(error)
+}
+
 async fn keep_asking(gateway: Arc<Gateway>, role: Role, endpoint: Endpoint) {
-    for _ in 0..gateway.edge.probe_attempts {
+    for _ in 0..gateway.edge.now().probe_attempts {
         tokio::select! {
             () = gateway.stop.cancelled() => return,
-            () = tokio::time::sleep(gateway.edge.probe_interval) => {}
+            () = tokio::time::sleep(gateway.edge.now().probe_interval) => {}
         }
         if !gateway.waiting.knows(role, &endpoint) {
             return;
@@ -151,36 +174,43 @@ impl Waiting {
 }
 
 impl Gateway {
+    /// Whether any of these still has work and is to leave.
+    fn any_drains(&self, role: Role, endpoints: &[&Endpoint]) -> bool {
+        self.relay.fleet.sweep(role);
+        let members = self.relay.fleet.members(role);
+        members.iter().any(|it| it.draining() && endpoints.contains(&it.endpoint()))
+    }
+
     async fn answers(&self, endpoint: &Endpoint) -> bool {
-        let mut call = self.control.get(endpoint.url("/v1/models")).timeout(self.edge.probe_time);
-        if let Some(authorization) = &self.edge.engine_authorization {
+        let mut call = self.control.get(endpoint.url("/v1/models")).timeout(self.edge.now().probe_time);
+        if let Some(authorization) = &self.edge.now().engine_authorization {
             call = call.header(header::AUTHORIZATION, authorization.clone());
         }
         call.send().await.is_ok_and(|r| r.status().is_success())
     }
+}
 
-    fn admitted(&self, headers: &HeaderMap) -> bool {
-        let Some(key) = &self.edge.admin_key else {
-            return true;
-        };
-        headers.get(ADMIN_KEY).is_some_and(|given| same(given.as_bytes(), key.as_bytes()))
-    }
+/// Whether a request has `server.admin_key`; None where there is no such key.
+pub(super) fn has_admin_key(gateway: &Gateway, headers: &HeaderMap) -> Option<bool> {
+    let edge = gateway.edge.now();
+    let key = edge.admin_key.as_ref()?;
+    Some(headers.get(auth::API_KEY).is_some_and(|given| same(given.as_bytes(), key.as_bytes())))
 }
 
 /// What somebody hears who is not the administrator; None for who is.
-pub(super) fn refusal(gateway: &Gateway, headers: &HeaderMap) -> Option<Response<Body>> {
+pub(super) fn refusal(who: &Extensions) -> Option<Response<Body>> {
     let message = "this needs the admin key, in the header X-API-Key";
-    (!gateway.admitted(headers)).then(|| reply::error(&Error::new(Kind::InvalidApiKey, message)))
+    (!auth::administers(who)).then(|| reply::error(&Error::new(Kind::InvalidApiKey, message)))
 }
 
 /// The role and the endpoints of a change, or the answer that refuses it.
 async fn read(gateway: &Gateway, request: Request) -> Result<(Role, Vec<Endpoint>), Box<Response<Body>>> {
     let refuse = |e: &Error| Box::new(reply::error(e));
     let (head, body) = request.into_parts();
-    if let Some(refusal) = refusal(gateway, &head.headers) {
+    if let Some(refusal) = refusal(&head.extensions) {
         return Err(Box::new(refusal));
     }
-    let body = body::read(&head.headers, body, CHANGE_BYTES, gateway.edge.body_time)
+    let body = body::read(&head.headers, body, CHANGE_BYTES, gateway.edge.now().body_time)
         .await
         .map_err(|e| refuse(&e))?;
     let change: Change = serde_json::from_slice(&body).map_err(|e| {
@@ -253,6 +283,13 @@ mod tests {
             "['10.0.0.1:8100', '[::1]:8101']"
         );
         assert_eq!(python_list(&[]), "[]");
+    }
+
+    #[test]
+    fn who_waits_says_how_long() {
+        let ms = |query| wait(query).map(|wait| wait.as_millis()).ok();
+        assert_eq!((ms(""), ms("x=1"), ms("x=1&wait_ms=250")), (Some(0), Some(0), Some(250)));
+        assert_eq!((ms("wait_ms=x"), ms("wait_ms=-1"), ms("wait_ms=3600001")), (None, None, None));
     }
 
     #[test]

@@ -83,13 +83,14 @@ pub async fn bind(host: &str, port: u16) -> Result<Bound, ListenError> {
     })
 }
 
-/// The same for the routes of operators.
+/// The same for the routes of operators; None = they have no listener of their own.
 ///
 /// # Errors
 /// [`ListenError`] with the cause and the remedy.
-pub async fn bind_admin(host: &str, port: u16) -> Result<Bound, ListenError> {
+pub async fn bind_admin(host: Option<&str>, port: u16) -> Result<Option<Bound>, ListenError> {
+    let Some(host) = host else { return Ok(None) };
     let (keys, flags) = ("server.admin_host, server.admin_port", "address or port");
-    bind_either(host, port).await.map_err(|source| ListenError {
+    bind_either(host, port).await.map(Some).map_err(|source| ListenError {
         host: host.to_owned(),
         port,
         keys,
@@ -141,7 +142,7 @@ pub async fn serve(
     drain: Duration,
 ) -> usize {
     let router = if admin.is_some() { public_router } else { router };
-    let places = gateway.edge.connections;
+    let places = gateway.edge.now().connections;
     let clients = face(gateway, (bound, router(gateway.clone())), (places, tls.clone()), drain);
     let Some(bound) = admin else { return clients.await };
     let router = admin_router(gateway.clone());
@@ -221,7 +222,7 @@ impl Door {
         match &self.tls {
             Some(tls) => self.secured(tls, socket, graceful).await,
             None => {
-                let limit = self.gateway.edge.header_time;
+                let limit = self.gateway.edge.now().header_time;
                 if let Some(version) = self.before_stop(limit, version(&socket)).await {
                     self.speak(socket, version, graceful).await;
                 }
@@ -231,7 +232,7 @@ impl Door {
 
     #[cfg(feature = "tls")]
     async fn secured(&self, tls: &ListenerTls, socket: TcpStream, graceful: Watcher) {
-        let limit = self.gateway.edge.handshake_time;
+        let limit = self.gateway.edge.now().handshake_time;
         if let Some((stream, version)) = self.before_stop(limit, super::tls::open(tls, socket)).await {
             self.speak(stream, version, graceful).await;
         }
@@ -256,13 +257,13 @@ impl Door {
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let edge = &self.gateway.edge;
+        let write_time = self.gateway.edge.now().write_time;
         let stamped =
             MapRequest::new(self.router.clone(), |mut request: http::Request<hyper::body::Incoming>| {
                 request.extensions_mut().insert(Arrived(Instant::now()));
                 request
             });
-        let io = TokioIo::new(Stalling::new(socket, edge.write_time));
+        let io = TokioIo::new(Stalling::new(socket, write_time));
         let http = self.http(version);
         let connection = http.serve_connection(io, TowerToHyperService::new(stamped));
         // A connection that ends badly is the client's affair; its requests have been accounted for.
@@ -270,7 +271,7 @@ impl Door {
     }
 
     fn http(&self, version: Version) -> auto::Builder<Tasks> {
-        let edge = &self.gateway.edge;
+        let edge = &self.gateway.edge.now();
         let mut http = auto::Builder::new(Tasks(self.gateway.tasks.clone()));
         http.http1()
             .timer(TokioTimer::new())

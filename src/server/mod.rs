@@ -1,11 +1,13 @@
 //! The edge: sockets, routes, and everything that speaks HTTP to clients.
 
 pub mod admin;
+mod auth;
 mod body;
 mod explain;
 pub mod headers;
 mod instances;
 mod listen;
+mod members;
 mod openai;
 mod passthrough;
 pub mod reply;
@@ -20,6 +22,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::auth::Callers;
+use crate::live::Live;
 use crate::obs::Exposition;
 use crate::relay::Relay;
 use crate::relay::admit::Gate;
@@ -36,16 +40,20 @@ pub struct Gateway {
     pub relay: Arc<Relay>,
     /// Lets them in.
     pub gate: Gate,
+    /// Who may ask.
+    pub callers: Arc<Callers>,
     /// Renders `/metrics`.
     pub exposition: Exposition,
     /// For questions to engines that are not legs of a request: models, caches, probes.
     pub control: reqwest::Client,
     /// What clients may send and how long they may take.
-    pub edge: Edge,
+    pub edge: Live<Edge>,
     /// Engines that are to be added once they answer.
     pub waiting: Waiting,
     /// Background work that handlers start: probes of new instances.
     pub tasks: TaskTracker,
+    /// Cancelled when the gateway is to shut down soon: it still takes requests, and says that it should get none.
+    pub ending: CancellationToken,
     /// Ends when the gateway shuts down.
     pub stop: CancellationToken,
 }
@@ -85,6 +93,8 @@ pub struct Edge {
     pub model: Option<String>,
     /// `Authorization` towards the engines, in place of the client's.
     pub engine_authorization: Option<http::HeaderValue>,
+    /// What is refused for want of room has this status.
+    pub overload_status: http::StatusCode,
     /// Guards changes of the fleet.
     pub admin_key: Option<String>,
 }
@@ -92,3 +102,23 @@ pub struct Edge {
 /// When a request's head was read; put into its extensions at the edge.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrived(pub(crate) Instant);
+
+/// A name that a client made up is repeated up to this length.
+const NAME_CHARS: usize = 100;
+
+/// A name that a client made up, fit for an answer and for the log.
+fn printable(name: &str) -> String {
+    name.chars().take(NAME_CHARS).flat_map(char::escape_debug).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn made_up_names_can_not_write_lines_of_their_own() {
+        assert_eq!(printable("qwen-3"), "qwen-3");
+        assert_eq!(printable("x\nFAKE \u{1b}[1m"), "x\\nFAKE \\u{1b}[1m");
+        assert_eq!(printable(&"y".repeat(1 << 20)).len(), NAME_CHARS);
+    }
+}

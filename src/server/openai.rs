@@ -15,10 +15,7 @@ use crate::error::{Error, Kind};
 use crate::relay::Refusal;
 use crate::relay::account::Ledger;
 use crate::relay::ask::Ask;
-use crate::server::{Arrived, Gateway, body, explain, headers, reply};
-
-/// A model name is repeated to the client up to this length.
-const NAME_CHARS: usize = 100;
+use crate::server::{Arrived, Gateway, auth, body, explain, headers, printable, reply};
 
 /// Which API a generating route speaks.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +39,9 @@ pub(super) async fn generate(
         Route::ByBody => Api::Completions,
     };
     let mut ledger = Ledger::open(gateway.relay.meters.clone(), api, id.clone(), arrived);
-    let explains = request.headers().contains_key(explain::ROUTE).then(|| request.headers().clone());
+    let caller = auth::caller(&gateway, request.extensions());
+    ledger.called_by(caller.clone());
+    let explains = request.headers().contains_key(explain::ROUTE) && auth::administers(request.extensions());
     let ended = match prepare(&gateway, route, request, &mut ledger).await {
         Ok(ask) => gateway.relay.drive(ask, ledger).await,
         Err(error) => Err(Box::new(Refusal { error, ledger })),
@@ -50,12 +49,13 @@ pub(super) async fn generate(
     let mut response = match ended {
         Ok(answer) => answer.map(Body::new),
         Err(mut refusal) => {
-            let response = reply::error(&refusal.error);
+            let response = reply::error_under(gateway.edge.now().overload_status, &refusal.error);
             refusal.ledger.refused(&refusal.error, response.status());
             response
         }
     };
-    if let Some(value) = explains.and_then(|asked| explain::header(&gateway, &asked, &id)) {
+    auth::tell_limits(&caller, response.headers_mut());
+    if let Some(value) = explains.then(|| explain::header(&gateway, &id)).flatten() {
         response.headers_mut().insert(explain::ROUTE, value);
     }
     if let Ok(id) = HeaderValue::from_str(&id) {
@@ -71,10 +71,12 @@ async fn prepare(
     request: Request<Body>,
     ledger: &mut Ledger,
 ) -> Result<Ask, Error> {
-    let edge = &gateway.edge;
+    let edge = &gateway.edge.now();
     let (arrived, target) = (arrived(&request), target(&request));
     let (head, body) = request.into_parts();
-    ledger.admitted(gateway.gate.enter().await?);
+    let caller = auth::caller(gateway, &head.extensions);
+    auth::check_budget(gateway, &caller)?;
+    ledger.admitted(gateway.gate.enter(&caller, auth::announced(&head.headers)).await?);
     let body = body::read(&head.headers, body, edge.body_bytes, edge.body_time).await?;
     let body = gateway.scan(body)?;
     let api = match route {
@@ -85,18 +87,20 @@ async fn prepare(
     ledger.is_about(api);
     let shape = Shape::read(api, &body);
     gateway.check_model(&shape)?;
+    auth::check_model(&caller, shape.model.as_deref())?;
+    ledger.reserved(auth::reserve(gateway, &caller, &shape)?, shape.prompt_tokens);
     let id = ledger.id().to_owned();
     let mut headers = headers::for_engine(&head.headers, &id, edge.engine_authorization.as_ref());
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let http2 = head.version == Version::HTTP_2;
     let job = Arc::default();
-    Ok(Ask { api, id, target, headers, body, shape, job, http2, arrived })
+    Ok(Ask { api, id, target, headers, body, shape, job, resume: None, http2, arrived })
 }
 
 impl Gateway {
     /// A body that may be edited and sent on.
     pub(super) fn scan(&self, body: Bytes) -> Result<Object, Error> {
-        let limits = ScanLimits { depth: self.edge.json_depth, members: self.edge.json_members };
+        let limits = ScanLimits { depth: self.edge.now().json_depth, members: self.edge.now().json_members };
         let body = Object::scan(body, limits)
             .map_err(|e| Error::new(Kind::InvalidJson, format!("the request body can't be used: {e}")))?;
         guard::check_arguments(&body).map_err(|e| Error::new(Kind::InvalidField, e.to_string()))?;
@@ -104,7 +108,7 @@ impl Gateway {
     }
 
     fn check_model(&self, shape: &Shape) -> Result<(), Error> {
-        match (&self.edge.model, &shape.model) {
+        match (&self.edge.now().model, &shape.model) {
             (Some(served), Some(asked)) if served != asked => Err(Error::new(
                 Kind::ModelNotFound,
                 format!("The model `{}` does not exist. This gateway serves `{served}`.", printable(asked)),
@@ -115,27 +119,10 @@ impl Gateway {
     }
 }
 
-/// A name that a client made up, fit for an answer and for the log.
-fn printable(name: &str) -> String {
-    name.chars().take(NAME_CHARS).flat_map(char::escape_debug).collect()
-}
-
 pub(super) fn arrived(request: &Request<Body>) -> Instant {
     request.extensions().get::<Arrived>().map_or_else(Instant::now, |a| a.0)
 }
 
 pub(super) fn target(request: &Request<Body>) -> PathAndQuery {
     request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn made_up_names_can_not_write_lines_of_their_own() {
-        assert_eq!(printable("qwen-3"), "qwen-3");
-        assert_eq!(printable("x\nFAKE \u{1b}[1m"), "x\\nFAKE \\u{1b}[1m");
-        assert_eq!(printable(&"y".repeat(1 << 20)).len(), NAME_CHARS);
-    }
 }

@@ -7,17 +7,19 @@ use std::task::{Context, Poll};
 use axum::extract::{Request, State};
 use axum::response::Response;
 use bytes::Bytes;
+use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::Instant;
 
-use crate::codec::json::Parts;
-use crate::dialect::guard;
+use crate::auth::{Caller, Reservation};
+use crate::codec::json::{Object, Parts};
+use crate::dialect::{Api, Shape, guard};
 use crate::error::{Error, Kind};
 use crate::fleet::{InstanceId, Need, Outcome, Role, Seat};
 use crate::relay::{answer, pause};
 use crate::route::estimate;
-use crate::server::{Gateway, body, headers, openai, reply};
+use crate::server::{Gateway, auth, body, headers, openai, reply};
 use crate::upstream::{Leg, Written};
 
 /// The route label of all of these.
@@ -26,7 +28,7 @@ const ROUTE: &str = "passthrough";
 /// A request on its way to one engine.
 struct Errand {
     method: Method,
-    target: http::uri::PathAndQuery,
+    target: PathAndQuery,
     headers: HeaderMap,
     body: Parts,
     tokens: u64,
@@ -54,6 +56,7 @@ pub(super) async fn to_decoder(State(gateway): State<Arc<Gateway>>, request: Req
 
 async fn serve(gateway: &Gateway, request: Request, roles: &[Role]) -> Response {
     let id = headers::request_id(request.headers());
+    let caller = auth::caller(gateway, request.extensions());
     let (mut response, reason) = match run(gateway, request, roles, &id).await {
         Ok(response) => {
             let reason = if response.status().is_success() { "ok" } else { "engine" };
@@ -61,12 +64,15 @@ async fn serve(gateway: &Gateway, request: Request, roles: &[Role]) -> Response 
         }
         Err(e) => {
             tracing::warn!(id, route = ROUTE, reason = e.kind().code(), "{}", e.log_line());
-            (reply::error(&e), e.kind().code())
+            (reply::error_under(gateway.edge.now().overload_status, &e), e.kind().code())
         }
     };
     let status = response.status().as_u16();
     gateway.relay.meters.request(ROUTE, status, reason);
-    tracing::info!(id, route = ROUTE, status, reason, "request");
+    let key_name = Some(&*caller.name).filter(|_| gateway.callers.checks());
+    gateway.relay.meters.of_key(&caller.name, (status, reason), 0, 0);
+    tracing::info!(id, route = ROUTE, key_name, status, reason, "request");
+    auth::tell_limits(&caller, response.headers_mut());
     if let Ok(id) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(headers::REQUEST_ID, id);
     }
@@ -74,46 +80,77 @@ async fn serve(gateway: &Gateway, request: Request, roles: &[Role]) -> Response 
 }
 
 async fn run(gateway: &Gateway, request: Request, roles: &[Role], id: &str) -> Result<Response, Error> {
-    let edge = &gateway.edge;
+    let edge = &gateway.edge.now();
     let target = openai::target(&request);
-    let until = openai::arrived(&request) + gateway.relay.settings.total;
+    let until = openai::arrived(&request) + gateway.relay.settings.now().total;
     let (head, body) = request.into_parts();
-    let pass = gateway.gate.enter().await?;
+    let caller = auth::caller(gateway, &head.extensions);
+    auth::check_budget(gateway, &caller)?;
+    let pass = gateway.gate.enter(&caller, auth::announced(&head.headers)).await?;
     let body = body::read(&head.headers, body, edge.body_bytes, edge.body_time).await?;
     let mut headers = headers::for_engine(&head.headers, id, edge.engine_authorization.as_ref());
     if let Some(kind) = head.headers.get(header::CONTENT_TYPE) {
         headers.insert(header::CONTENT_TYPE, kind.clone());
     }
     let tokens = estimate::prompt_tokens(body.len());
-    let body = guarded(gateway, body)?;
+    let body = if body.is_empty() { None } else { Some(gateway.scan(body)?) };
+    let reserved = allow(gateway, &caller, (&target, body.as_ref()), roles)?;
+    // No engine sees addresses that a client made up, on these routes either.
+    let body = body.map(|body| body.splice(&guard::edit())).unwrap_or_default();
     let errand = Errand { method: head.method, target, headers, body, tokens, until };
     let mut last = Failure { error: Error::new(Kind::EngineFailed, "no engine is available"), again: true };
     for role in roles {
         match try_role(gateway, *role, &errand).await {
             Ok((response, seat)) => {
                 let deadline = Box::pin(tokio::time::sleep_until(until));
+                // Nobody reads the usage of these answers: what was set aside is the price, of what is no answer nothing.
+                if let Some(reserved) = reserved.filter(|_| !response.status().is_success()) {
+                    reserved.settle(0, Instant::now());
+                }
                 let held = (seat, pass);
                 return Ok(response.map(|body| axum::body::Body::new(Held { body, deadline, _held: held })));
             }
-            Err(failure) if failure.again => last = failure,
-            Err(failure) => return Err(failure.error),
+            Err(failure) => {
+                let again = failure.again;
+                last = failure;
+                if !again {
+                    break;
+                }
+            }
         }
+    }
+    if let Some(reserved) = reserved {
+        reserved.settle(0, Instant::now());
     }
     Err(last.error)
 }
 
-/// No engine sees addresses that a client made up, on these routes either.
-fn guarded(gateway: &Gateway, body: Bytes) -> Result<Parts, Error> {
-    if body.is_empty() {
-        return Ok(Parts::default());
+/// Whether the caller may ask this; sets aside what it is expected to take of its tokens per minute.
+fn allow(
+    gateway: &Gateway,
+    caller: &Caller,
+    (target, body): (&PathAndQuery, Option<&Object>),
+    roles: &[Role],
+) -> Result<Option<Reservation>, Error> {
+    if let Some(model) = target.path().strip_prefix("/v1/models/") {
+        // Names often have a slash, which stands in a path like this.
+        let model = model.replace("%2F", "/").replace("%2f", "/");
+        auth::check_model(caller, Some(&model))?;
     }
-    Ok(gateway.scan(body)?.splice(&guard::edit()))
+    let Some(body) = body else { return Ok(None) };
+    let mut shape = Shape::read(Api::Chat, body);
+    auth::check_model(caller, shape.model.as_deref())?;
+    if roles.contains(&Role::Prefill) {
+        // These only read.
+        shape.output_tokens = 0;
+    }
+    auth::reserve(gateway, caller, &shape)
 }
 
 async fn try_role(gateway: &Gateway, role: Role, errand: &Errand) -> Result<(Answer, Seat), Failure> {
     let mut tried: Vec<InstanceId> = Vec::new();
     let mut last = Failure { error: Error::new(Kind::EngineFailed, "no engine is available"), again: true };
-    for _ in 0..gateway.relay.settings.attempts {
+    for _ in 0..gateway.relay.settings.now().attempts {
         let need = Need { tokens: errand.tokens, tried: &tried, random: pause::random(), session: None };
         let Some(seat) = gateway.relay.fleet.pick(role, need) else {
             break;

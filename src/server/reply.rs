@@ -5,9 +5,6 @@ use http::{HeaderValue, Response, StatusCode, header};
 
 use crate::error::{Error, Kind};
 
-/// What a client that is refused for want of room should wait, in seconds.
-const RETRY_AFTER_S: HeaderValue = HeaderValue::from_static("1");
-
 /// The status of an error.
 pub fn status(kind: Kind) -> StatusCode {
     match kind {
@@ -17,6 +14,7 @@ pub fn status(kind: Kind) -> StatusCode {
         Kind::HeadersTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
         Kind::InvalidApiKey => StatusCode::UNAUTHORIZED,
         Kind::ModelNotFound | Kind::UnknownUrl => StatusCode::NOT_FOUND,
+        Kind::RateLimited => StatusCode::TOO_MANY_REQUESTS,
         Kind::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         Kind::Overloaded | Kind::NoPrefiller | Kind::NoDecoder => StatusCode::SERVICE_UNAVAILABLE,
         Kind::PrefillFailed | Kind::BadPrefillReply | Kind::DecodeFailed | Kind::EngineFailed => {
@@ -32,12 +30,24 @@ pub fn error(error: &Error) -> Response<Body> {
     let mut response = json(status(error.kind()), error.to_json());
     let headers = response.headers_mut();
     headers.insert("x-pd-error", HeaderValue::from_static(error.kind().code()));
-    if matches!(error.kind(), Kind::Overloaded | Kind::NoPrefiller | Kind::NoDecoder) {
-        headers.insert(header::RETRY_AFTER, RETRY_AFTER_S);
+    if matches!(error.kind(), Kind::Overloaded | Kind::NoPrefiller | Kind::NoDecoder | Kind::RateLimited) {
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(error.retry_after_s()));
+    }
+    if error.kind() == Kind::InvalidApiKey {
+        headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
     // The rest of such a request is still on its way: the connection is of no further use.
     if matches!(error.kind(), Kind::BodyTooLarge | Kind::BodyTimeout | Kind::HeadersTooLarge) {
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+/// The same where `overloaded` has the status that `limit.overload_status` gives it.
+pub fn error_under(overloaded: StatusCode, refused: &Error) -> Response<Body> {
+    let mut response = error(refused);
+    if refused.kind() == Kind::Overloaded {
+        *response.status_mut() = overloaded;
     }
     response
 }
@@ -59,6 +69,8 @@ pub fn empty(status: StatusCode) -> Response<Body> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -66,6 +78,11 @@ mod tests {
         let r = error(&Error::new(Kind::Overloaded, "full"));
         assert_eq!((r.status().as_u16(), r.headers()["retry-after"].to_str().unwrap()), (503, "1"));
         assert_eq!(r.headers()["x-pd-error"], "overloaded");
+        let late = Error::new(Kind::RateLimited, "used up").retry_after(Duration::from_millis(2_001));
+        let r = error(&late);
+        assert_eq!((r.status().as_u16(), r.headers()["retry-after"].to_str().unwrap()), (429, "3"));
+        let r = error_under(StatusCode::TOO_MANY_REQUESTS, &Error::new(Kind::Overloaded, "full"));
+        assert_eq!((r.status().as_u16(), r.headers()["retry-after"].to_str().unwrap()), (429, "1"));
         let r = error(&Error::new(Kind::InvalidJson, "no"));
         assert_eq!((r.status().as_u16(), r.headers().get("retry-after")), (400, None));
     }

@@ -15,7 +15,7 @@ use http::Response;
 use crate::dialect::Api;
 use crate::error::{Error, Kind};
 use crate::server::openai::Route;
-use crate::server::{Gateway, admin, explain, headers, instances, openai, passthrough, reply};
+use crate::server::{Gateway, admin, auth, explain, headers, instances, members, openai, passthrough, reply};
 
 /// Answered by one engine alone, a prefiller first.
 const ONE_ENGINE: [&str; 18] = [
@@ -76,6 +76,7 @@ fn operating() -> Router<Arc<Gateway>> {
         .route("/metrics", get(admin::metrics))
         .route("/debug/route", post(explain::dry_run))
         .route("/debug/route/{id}", get(explain::of_request))
+        .route("/instances", get(members::list).delete(instances::remove))
         .route("/instances/add", post(instances::add))
         .route("/instances/remove", post(instances::remove))
 }
@@ -112,16 +113,23 @@ fn generating(route: Route) -> MethodRouter<Arc<Gateway>, Infallible> {
     post(move |state: State<Arc<Gateway>>, request: Request| openai::generate(state, route, request))
 }
 
-/// What every request passes: the limit on its head, and the net under our own bugs.
-async fn at_the_door(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Response<Body> {
+/// What every request passes: the limit on its head, the question who asks, and the net under our own bugs.
+async fn at_the_door(
+    State(gateway): State<Arc<Gateway>>,
+    mut request: Request,
+    next: Next,
+) -> Response<Body> {
     let (lines, bytes) = (request.headers().len(), headers::size_bytes(request.headers()));
-    if lines > gateway.edge.headers || bytes > gateway.edge.header_bytes {
-        let (max_lines, max_bytes) = (gateway.edge.headers, gateway.edge.header_bytes);
+    if lines > gateway.edge.now().headers || bytes > gateway.edge.now().header_bytes {
+        let (max_lines, max_bytes) = (gateway.edge.now().headers, gateway.edge.now().header_bytes);
         let message = format!(
             "the request has {lines} headers in {bytes} bytes; the limits are {max_lines} (limit.headers) and \
              {max_bytes} bytes (limit.header_bytes)"
         );
         return reply::error(&Error::new(Kind::HeadersTooLarge, message));
+    }
+    if let Err(unknown) = auth::identify(&gateway, &mut request) {
+        return reply::error(&unknown);
     }
     match AssertUnwindSafe(next.run(request)).catch_unwind().await {
         Ok(response) => response,

@@ -60,7 +60,7 @@ pub struct Ask {
 
 /// Output tokens when a completion does not say (vLLM's default).
 const COMPLETION_TOKENS: usize = 16;
-/// Output tokens when a chat does not say; a real engine would go on to the end of its context.
+/// Output tokens when a chat does not say, or a completion says null; a real engine would go on to the end of its context.
 const CHAT_TOKENS: usize = 128;
 /// Choices a body may ask for.
 const MAX_CHOICES: i64 = 128;
@@ -223,6 +223,7 @@ fn max_tokens(api: Api, body: &Value, spec: &EngineSpec) -> Result<usize, Fail> 
         Api::Responses => (&["max_output_tokens"], CHAT_TOKENS),
         Api::Messages => (&["max_tokens"], CHAT_TOKENS),
     };
+    let all_that_fits = api == Api::Completions && body.get("max_tokens").is_some_and(Value::is_null);
     for name in names {
         let Some(asked) = integer(body, name)? else { continue };
         let Some(count) = usize::try_from(asked).ok().filter(|&count| count > 0) else {
@@ -238,7 +239,7 @@ fn max_tokens(api: Api, body: &Value, spec: &EngineSpec) -> Result<usize, Fail> 
         }
         return Ok(count);
     }
-    Ok(default)
+    Ok(if all_that_fits { CHAT_TOKENS } else { default })
 }
 
 fn choices(body: &Value) -> Result<usize, Fail> {

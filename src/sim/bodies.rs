@@ -95,7 +95,7 @@ fn completion_choice(ask: &Ask, index: usize, choice: &Written) -> Value {
     let (reason, stop) = finish_members(choice.finish.as_ref());
     json!({
         "index": index, "text": text,
-        "logprobs": ask.logprobs.map(|most| completion_logprobs(&choice.tokens, most)),
+        "logprobs": ask.logprobs.map(|most| completion_logprobs(&choice.tokens, most, 0)),
         "finish_reason": reason, "stop_reason": stop,
         "token_ids": ask.return_token_ids.then_some(&choice.tokens), "prompt_logprobs": null,
         "prompt_token_ids": if ask.return_token_ids { prompt_ids(ask, prompt) } else { Value::Null },
@@ -177,11 +177,11 @@ fn alternatives(token: u32, most: usize) -> Vec<(String, f64)> {
     std::iter::once((shown.clone(), logprob(token))).chain(others).collect()
 }
 
-/// `logprobs` of a completion choice.
+/// `logprobs` of a completion choice, whose text has had `before` code points.
 #[must_use]
-pub fn completion_logprobs(ids: &[u32], most: usize) -> Value {
+pub fn completion_logprobs(ids: &[u32], most: usize, before: usize) -> Value {
     let texts: Vec<String> = ids.iter().map(|&id| tokens::decode(&[id])).collect();
-    let offsets = texts.iter().scan(0, |at, text| {
+    let offsets = texts.iter().scan(before, |at, text| {
         let here = *at;
         *at += text.chars().count();
         Some(here)

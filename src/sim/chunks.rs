@@ -33,6 +33,8 @@ pub struct Chunks {
     head: String,
     /// Whether a choice has had its first piece.
     begun: Vec<bool>,
+    /// Code points of the text that each choice has had, where the offsets of log probabilities count on.
+    chars: Vec<usize>,
 }
 
 impl Chunks {
@@ -46,7 +48,8 @@ impl Chunks {
             r#"data: {{"id":{id},"object":"{object}","created":{created},"model":{model},"choices":["#
         );
         let begun = vec![false; ask.n * ask.prompts.len()];
-        Chunks { ask, reply, head, begun }
+        let chars = vec![0; begun.len()];
+        Chunks { ask, reply, head, begun, chars }
     }
 
     fn chat(&self) -> bool {
@@ -86,7 +89,10 @@ impl Chunks {
 
     fn completion_choice(&self, piece: &Piece) -> String {
         let text = Value::from(self.first_text(piece.choice) + &piece.text);
-        let logprobs = self.ask.logprobs.map(|most| bodies::completion_logprobs(&[piece.token], most));
+        let logprobs = self.ask.logprobs.map(|most| {
+            let before = self.chars.get(piece.choice).copied().unwrap_or(0);
+            bodies::completion_logprobs(&[piece.token], most, before)
+        });
         let (reason, stop) = bodies::finish_members(piece.finish.as_ref());
         let first = self.begun.get(piece.choice) == Some(&false);
         let prompt_ids = match self.ask.return_token_ids && first {
@@ -156,6 +162,9 @@ impl Format for Chunks {
         out.push(self.chunk(&choice, &tail));
         if let Some(begun) = self.begun.get_mut(piece.choice) {
             *begun = true;
+        }
+        if let Some(chars) = self.chars.get_mut(piece.choice) {
+            *chars += piece.text.chars().count();
         }
     }
 

@@ -159,7 +159,14 @@ fn metrics(hub: &Hub) -> String {
     }
     gauge("nixl_num_kv_expired_reqs_total", "counter", "", ledger.expired as f64);
     gauge("cache_config_info", "gauge", &cache_config(hub), 1.0);
+    let start_s = unix_now_s() - hub.now_us() as f64 / 1e6;
+    let _ = writeln!(out, "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds {start_s:?}");
     out
+}
+
+fn unix_now_s() -> f64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0.0, |now| now.as_secs_f64())
 }
 
 /// vLLM's `CacheConfig` as labels, those that are simulated.

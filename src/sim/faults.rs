@@ -44,7 +44,7 @@ impl Fault {
 
     /// Reads the JSON form: `{"path":"/v1/","method":"POST","contains":"x","times":1,"what":{"kind":"…",…}}`; all
     /// but `what` may be left out, `times` is then for ever. The kinds are the names of [`What`] in snake case with
-    /// members `bytes`, `how` ("reset", "close"), `status`, `body`, `raw`, `ms`.
+    /// members `bytes`, `events`, `how` ("reset", "close"), `status`, `body`, `raw`, `ms`.
     #[must_use]
     pub fn from_json(value: &Value) -> Option<Fault> {
         let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
@@ -119,6 +119,10 @@ pub enum What {
     CloseWithoutDone,
     /// After a few events a stream has an error event, then `[DONE]`: what vLLM does when it fails.
     ErrorEvent,
+    /// A stream ends cleanly after so many events.
+    EndAfterEvents(usize),
+    /// After so many events a stream is given up, to be prefilled again: what vllm-ascend's recompute scheduler does.
+    RecomputeAfterEvents(usize),
     /// The value of `kv_transfer_params` in the answer is these bytes.
     BadHandoff(Bytes),
     /// The answer comes this much later; other faults apply after it.
@@ -144,6 +148,8 @@ impl What {
             "dribble_bytes" => What::DribbleBytes(count("bytes")?),
             "close_without_done" => What::CloseWithoutDone,
             "error_event" => What::ErrorEvent,
+            "end_after_events" => What::EndAfterEvents(count("events")?),
+            "recompute_after_events" => What::RecomputeAfterEvents(count("events")?),
             "bad_handoff" => What::BadHandoff(raw("raw")?),
             "delay" => What::Delay(Duration::from_millis(number("ms")?)),
             _ => return None,

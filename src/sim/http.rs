@@ -20,7 +20,7 @@ use super::r#gen::Debt;
 use super::handoff::Handoff;
 use super::hub::{Hub, Phase, Seen};
 use super::socket::Socket;
-use super::sse::{Body, Twist};
+use super::sse::{Body, EVENTS_BEFORE_FAULT, Twist};
 use super::wire::{Control, Plan, Wire};
 use super::{api, control, extras};
 
@@ -36,8 +36,8 @@ pub struct Asked {
     pub parts: http::request::Parts,
     /// Body.
     pub body: Bytes,
-    /// A fault that strikes inside the answer.
-    pub twist: Option<Twist>,
+    /// A fault that strikes inside the answer, and after how many events.
+    pub twist: Option<(Twist, usize)>,
     /// Replaces the value of `kv_transfer_params` in the answer.
     pub bad_handoff: Option<Bytes>,
 }
@@ -164,8 +164,10 @@ async fn strike(hub: &Arc<Hub>, control: &Control, asked: &mut Asked) -> Option<
             What::CutAfterBytes { bytes, how } => control.plan(Plan::Cut(bytes, how)),
             What::StallAfterBytes(bytes) => control.plan(Plan::Stall(bytes)),
             What::DribbleBytes(bytes) => control.plan(Plan::Dribble(bytes)),
-            What::CloseWithoutDone => asked.twist = Some(Twist::Truncate),
-            What::ErrorEvent => asked.twist = Some(Twist::Error),
+            What::CloseWithoutDone => asked.twist = Some((Twist::Truncate, EVENTS_BEFORE_FAULT)),
+            What::ErrorEvent => asked.twist = Some((Twist::Error, EVENTS_BEFORE_FAULT)),
+            What::EndAfterEvents(events) => asked.twist = Some((Twist::Truncate, events)),
+            What::RecomputeAfterEvents(events) => asked.twist = Some((Twist::Recompute, events)),
             What::BadHandoff(raw) => asked.bad_handoff = Some(raw),
         }
     }

@@ -10,7 +10,8 @@ use tokio::time::Sleep;
 
 use super::chunks::{DONE, Format};
 use super::fail::Fail;
-use super::r#gen::Gen;
+use super::r#gen::{Finish, Gen, Piece};
+use super::tokens;
 
 /// Events a stream has before [`super::What::ErrorEvent`] or [`super::What::CloseWithoutDone`] strike.
 pub const EVENTS_BEFORE_FAULT: usize = 3;
@@ -22,6 +23,8 @@ pub enum Twist {
     Truncate,
     /// An error event, then `[DONE]`.
     Error,
+    /// A last event that says that the request is to be prefilled again.
+    Recompute,
 }
 
 /// Getting the KV, to be awaited inside the stream: as in vLLM the head is sent before the engine has answered.
@@ -32,7 +35,7 @@ pub struct Sse {
     phase: Phase,
     format: Box<dyn Format>,
     out: std::collections::VecDeque<Bytes>,
-    twist: Option<Twist>,
+    twist: Option<(Twist, usize)>,
     events: usize,
     id: String,
 }
@@ -46,15 +49,22 @@ enum Phase {
 impl Sse {
     /// The stream of response `id` that begins with `beginning`.
     #[must_use]
-    pub fn new(beginning: Beginning, format: Box<dyn Format>, id: String, twist: Option<Twist>) -> Sse {
+    pub fn new(
+        beginning: Beginning,
+        format: Box<dyn Format>,
+        id: String,
+        twist: Option<(Twist, usize)>,
+    ) -> Sse {
         Sse { phase: Phase::Beginning(beginning), format, out: Default::default(), twist, events: 0, id }
     }
 
     /// The next event; None at the end.
     pub fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         loop {
-            if self.twist.is_some() && self.events >= EVENTS_BEFORE_FAULT {
-                self.strike();
+            if let Some((twist, events)) = self.twist
+                && self.events >= events
+            {
+                self.strike(twist);
             }
             if let Some(event) = self.out.pop_front() {
                 self.events += 1;
@@ -68,11 +78,21 @@ impl Sse {
     }
 
     /// The scripted fault: what was to come is dropped.
-    fn strike(&mut self) {
+    fn strike(&mut self, twist: Twist) {
         self.out.clear();
-        self.phase = Phase::Ended;
-        if self.twist.take() == Some(Twist::Error) {
-            self.out.extend([Fail::internal().event(), Bytes::from_static(DONE)]);
+        self.twist = None;
+        let phase = std::mem::replace(&mut self.phase, Phase::Ended);
+        match (twist, phase) {
+            (Twist::Error, _) => self.out.extend([Fail::internal().event(), Bytes::from_static(DONE)]),
+            (Twist::Recompute, Phase::Writing(generation, _)) => {
+                let finish = Some(Finish::Stop("recomputed".to_owned()));
+                let piece = Piece { choice: 0, token: tokens::HELD, text: String::new(), finish };
+                let mut made = Vec::new();
+                self.format.piece(&piece, generation.counts, true, &mut made);
+                self.format.end(generation.counts, &mut made);
+                self.out.extend(made);
+            }
+            _ => {}
         }
     }
 

@@ -109,6 +109,17 @@ impl<'a> Value<'a> {
         Some(Value { span, ..*self })
     }
 
+    /// The elements of an array, up to the first that is malformed; none of any other type.
+    pub fn elements(&self) -> impl Iterator<Item = Value<'a>> + use<'a> {
+        let this = *self;
+        let mut scanner = self.inside_array();
+        let mut first = true;
+        std::iter::from_fn(move || {
+            let span = scanner.as_mut()?.element(std::mem::take(&mut first)).ok()??;
+            Some(Value { span, ..this })
+        })
+    }
+
     fn inside_array(&self) -> Option<Scanner<'a>> {
         self.is_array().then(|| Scanner::new(&self.bytes[..self.span.end], self.span.start + 1, self.limits))
     }

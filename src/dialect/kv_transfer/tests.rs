@@ -108,3 +108,16 @@ fn bad_answers_are_told_apart() {
     assert_eq!(read(r#"{"error":{"message":"x"}}"#), Err(BadReply::ErrorObject));
     assert_eq!(read(r#"{"kv_transfer_params":{}}"#).unwrap().handoff, None);
 }
+
+#[test]
+fn hand_offs_name_their_engine() {
+    let id = |handoff: &str| engine_id(handoff.as_bytes());
+    let one = id(r#"{"remote_block_ids":[[1,2]],"remote_engine_id":"3f2c-a","remote_port":5600}"#);
+    assert!(one.is_some());
+    assert_eq!(id(r#"{"remote_engine_id":"3f2c-a_dp1"}"#), one, "a rank of it");
+    assert_eq!(id(r#"{"remote_engine_id":"3f2c-a_dp0"}"#), one);
+    assert_ne!(id(r#"{"remote_engine_id":"3f2c-b"}"#), one);
+    for none in [r#"{"remote_engine_id":null}"#, "{}", r#"{"remote_engine_id":7}"#, "[]"] {
+        assert_eq!(id(none), None, "{none}");
+    }
+}

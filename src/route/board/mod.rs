@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 use super::choose::Policy;
 use super::cost::PrefillCosts;
 use super::job::{Hit, Job, LaneId, Seconds};
-use super::lane::{Lane, LaneSpec};
+use super::lane::{Lane, LaneHealth, LaneSpec};
 use super::learn::PrefillLearner;
 use super::popular::Popularity;
 use super::resident::Residents;
@@ -208,7 +208,14 @@ impl Board {
     /// A prefiller is chosen last until then.
     pub fn rest(&mut self, lane: LaneId, until_s: Seconds) {
         if let Some(lane) = self.lane_mut(lane) {
-            lane.resting_until_s = until_s;
+            lane.health.resting_until_s = until_s;
+        }
+    }
+
+    /// How a prefiller is, as far as its legs and probes tell.
+    pub fn health(&mut self, lane: LaneId, health: LaneHealth) {
+        if let Some(lane) = self.lane_mut(lane) {
+            lane.health = health;
         }
     }
 

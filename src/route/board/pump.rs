@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::line::Waiting;
-use super::{Bind, Board, Booking, Commit, Sight, hit, look};
+use super::{Bind, Board, Booking, Commit, Sight, Ticket, hit, look};
 use crate::route::choose::{Asked, Candidate, Dice, Policy, Standing, choose};
 use crate::route::job::{LaneId, Seconds};
 use crate::route::lane::{Booked, Lane};
@@ -155,9 +155,11 @@ impl Board {
             let least = all.iter().map(|it| it.score_s).fold(f64::INFINITY, f64::min);
             let most_s = least + TIE_S.max(TIE_SHARE * least);
             let close = || all.iter().enumerate().filter(|(_, it)| it.score_s <= most_s);
-            // Among equals the one that has most of it, so that a hit too short to count in seconds still draws its like.
-            let longest = close().map(|(_, it)| it.hit.any_tokens).max();
-            let tied = || close().filter(|(_, it)| Some(it.hit.any_tokens) == longest);
+            // Among equals the one that has most of it, and most of that in memory of its own, so that a hit too short to
+            // count in seconds, or one that a pool spares the others, still draws its like.
+            let has = |it: &Terms| (it.hit.any_tokens, it.hit.hbm_tokens);
+            let most = close().map(|(_, it)| has(it)).max();
+            let tied = || close().filter(|(_, it)| Some(has(it)) == most);
             let turn = usize::try_from(dice.turn % tied().count().max(1) as u64).unwrap_or(0);
             return tied().nth(turn).map(|(at, _)| at);
         }
@@ -225,11 +227,15 @@ impl Board {
 fn standing(waiting: &Waiting, at: usize, lane: &Lane, now: Seconds) -> Standing {
     if waiting.tried.iter().any(|tried| usize::from(tried.0) == at) {
         Standing::Tried
-    } else if lane.resting_until_s > now || lane.is_overdue(now) {
-        Standing::Resting
     } else {
-        Standing::Good
+        lane.standing(now, dice(waiting.ticket, at))
     }
+}
+
+/// Between 0 and 1, evenly, and the same as long as a request waits.
+fn dice(ticket: Ticket, at: usize) -> f64 {
+    let mixed = xxhash_rust::xxh3::xxh3_64_with_seed(&ticket.0.to_le_bytes(), at as u64);
+    mixed as f64 / u64::MAX as f64
 }
 
 fn runners_up(mut all: Vec<Terms>, winner: usize) -> SmallVec<[Terms; 3]> {

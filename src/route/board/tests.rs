@@ -163,6 +163,27 @@ fn what_engines_tell_counts() {
 }
 
 #[test]
+fn where_a_pool_makes_all_equal_a_prompt_goes_where_it_is_in_memory() {
+    let settings = settings();
+    let costs = PrefillCosts { near_token_s: 1e-7, ..settings.costs };
+    let mut board = board(3, BoardSettings { costs, ..settings });
+    board.arrive(0.0, job(1, 0, 1, 100));
+    let first = pump(&mut board, 0.0).remove(0);
+    board.done(1.0, first.booking, Done::Computed);
+    let pool = crate::route::PoolHits {
+        asked: true,
+        anywhere_tokens: 1000,
+        near: (0..3).map(|at| (LaneId(at), 1000)).collect(),
+    };
+    for now in [2.0, 4.0, 6.0, 8.0] {
+        board.arrive(now, Arc::new(Job { pool: pool.clone(), ..job(1, 0, 1, 100).as_ref().clone() }));
+        let again = pump(&mut board, now).remove(0);
+        assert_eq!(again.terms.lane, first.terms.lane, "fetching is too short to count");
+        board.done(now + 1.0, again.booking, Done::Computed);
+    }
+}
+
+#[test]
 fn who_rests_drains_or_failed_is_left_out_while_there_are_others() {
     let mut board = board(3, settings());
     board.rest(LaneId(0), 10.0);

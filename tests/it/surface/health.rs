@@ -72,6 +72,7 @@ async fn status_lists_the_engines() {
     let expected = json!({
         "prefill_node_count": 2, "decode_node_count": 2,
         "prefill_nodes": names(&stage.prefillers), "decode_nodes": names(&stage.decoders),
+        "prefill_draining_nodes": [], "decode_draining_nodes": [],
     });
     assert_eq!(stage.get("/status").await.json(), expected);
     stage.end().await;

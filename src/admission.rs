@@ -1,0 +1,47 @@
+//! Wiring of `[auth]` and of what in `[limit]` says how many requests are let in.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::auth::watch::{self, KeysError, Watch};
+use crate::config::{Auth, Config, Limit};
+use crate::obs::Meters;
+use crate::relay::admit::GateLimits;
+use crate::relay::places::Places;
+use crate::relay::shed::Sides;
+
+/// Who may ask, and who looks at the file again; None = everybody may.
+///
+/// # Errors
+/// When there is a file and it can't be used.
+pub fn keys(auth: &Auth, meters: &Arc<Meters>) -> Result<Option<Watch>, KeysError> {
+    let Some(file) = &auth.keys_file else { return Ok(None) };
+    Watch::first(file.into(), Duration::from_millis(auth.reload_ms), meters.clone()).map(Some)
+}
+
+/// Whether [`keys`] would find a file that it can use.
+///
+/// # Errors
+/// Its errors.
+pub fn check(auth: &Auth) -> Result<(), KeysError> {
+    let read = |file: &String| watch::load(Path::new(file)).map(|_| ());
+    auth.keys_file.as_ref().map_or(Ok(()), read)
+}
+
+/// How many requests are let in, and how many wait.
+pub fn gate_limits(config: &Config) -> GateLimits {
+    let limit = &config.limit;
+    GateLimits {
+        inflight: limit.inflight,
+        queue: limit.queue,
+        queue_per_key: (limit.queue * limit.queue_key_percent).div_ceil(100),
+        patience: Duration::from_millis(limit.queue_ms),
+        keys: config.auth.keys_file.is_some(),
+    }
+}
+
+/// How many either side has.
+pub fn sides(limit: &Limit) -> Sides {
+    Sides { prefill: Places::new(limit.prefill_inflight), decode: Places::new(limit.decode_inflight) }
+}

@@ -1,0 +1,115 @@
+//! What is kept of a key: its SHA-256.
+
+use std::fmt;
+use std::str::FromStr;
+
+use sha2::{Digest as _, Sha256};
+
+/// Shorter keys can be guessed.
+pub const KEY_BYTES_MIN: usize = 16;
+
+/// Longer ones are no keys.
+pub const KEY_BYTES_MAX: usize = 1024;
+
+/// SHA-256 of a key, of its bytes as they stand in the header.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Digest([u8; 32]);
+
+/// Not 64 hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected 64 hexadecimal digits, as `pd-proxy api-key` prints them")]
+pub struct NotADigest;
+
+/// Why a text is no good as a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadKey {
+    /// It could be guessed.
+    #[error(
+        "a key of less than {KEY_BYTES_MIN} characters can be guessed; `pd-proxy api-key new` makes a good one"
+    )]
+    Short,
+    /// Nobody has such a key.
+    #[error("a key of more than {KEY_BYTES_MAX} characters is no key")]
+    Long,
+    /// It can't stand in a header.
+    #[error("a key is made of visible ASCII characters, without spaces")]
+    Characters,
+}
+
+impl Digest {
+    /// Of a key.
+    pub fn of(key: &[u8]) -> Digest {
+        Digest(Sha256::digest(key).into())
+    }
+}
+
+/// Why nobody should use this key.
+///
+/// # Errors
+/// [`BadKey`], which does not repeat it.
+pub fn refuse(key: &str) -> Result<(), BadKey> {
+    match key.len() {
+        0..KEY_BYTES_MIN => Err(BadKey::Short),
+        _ if key.len() > KEY_BYTES_MAX => Err(BadKey::Long),
+        _ if !key.bytes().all(|byte| byte.is_ascii_graphic()) => Err(BadKey::Characters),
+        _ => Ok(()),
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// Enough to tell two apart; a whole one is nobody's business.
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, ..] = self.0;
+        write!(f, "Digest({a:02x}{b:02x}…)")
+    }
+}
+
+impl FromStr for Digest {
+    type Err = NotADigest;
+
+    fn from_str(text: &str) -> Result<Digest, NotADigest> {
+        let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+        let mut bytes = [0; 32];
+        if pairs.len() != bytes.len() || !rest.is_empty() {
+            return Err(NotADigest);
+        }
+        let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
+            *byte = digit(*high).zip(digit(*low)).map(|(high, low)| high << 4 | low).ok_or(NotADigest)?;
+        }
+        Ok(Digest(bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// From FIPS 180-4's example.
+    const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+
+    #[test]
+    fn a_digest_reads_back_as_it_was_written() {
+        assert_eq!(Digest::of(b"abc").to_string(), ABC);
+        assert_eq!(ABC.parse(), Ok(Digest::of(b"abc")));
+        assert_eq!(ABC.to_uppercase().parse(), Ok(Digest::of(b"abc")));
+        assert_eq!(format!("{:?}", Digest::of(b"abc")), "Digest(ba78…)");
+        for wrong in ["", "ba", &ABC[1..], &format!("{ABC}0"), &ABC.replace('b', "x"), &"é".repeat(32)] {
+            assert_eq!(wrong.parse::<Digest>(), Err(NotADigest), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn keys_that_can_be_guessed_or_not_be_sent_are_refused() {
+        assert_eq!(refuse(&"k".repeat(16)), Ok(()));
+        assert_eq!(refuse(&"k".repeat(15)), Err(BadKey::Short));
+        assert_eq!(refuse(&"k".repeat(1025)), Err(BadKey::Long));
+        assert_eq!(refuse("sixteen letters and"), Err(BadKey::Characters));
+    }
+}

@@ -1,0 +1,286 @@
+//! API keys: who asks, what they may ask for, and how much.
+//!
+//! The file of `auth.keys_file` holds digests only. A presented key is hashed, and the digest is looked up in a map: the
+//! time of a look-up depends on the digest, never on the key, and whoever can't invert SHA-256 can't steer a digest towards
+//! one in the table. So a comparison that ends early tells nothing, and it costs the same with one key or with thousands.
+//! Keys must be too long to be guessed; [`digest::refuse`] sees to that where they are made.
+//!
+//! Without a file everybody is one and the same caller, who may do everything.
+
+pub mod budget;
+pub mod digest;
+pub mod entry;
+pub mod file;
+pub mod watch;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
+
+use arc_swap::ArcSwap;
+
+pub use budget::Budget;
+pub use digest::Digest;
+use file::Entry;
+
+/// The name of everybody where no keys are asked for.
+pub const ANYONE: &str = "anyone";
+
+/// Wrong keys are logged at most this often, with their number.
+const TELL_EVERY: Duration = Duration::from_secs(10);
+
+/// Whose turn comes how often while requests wait to be let in, and who is turned away last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Priority {
+    /// A quarter of the service of `Normal`.
+    Low,
+    /// The usual one.
+    #[default]
+    Normal,
+    /// Four times the service of `Normal`.
+    High,
+}
+
+/// Somebody with a key, or everybody.
+#[derive(Debug)]
+pub struct Caller {
+    /// Of the entry in the file: what logs and metrics call it.
+    pub name: Arc<str>,
+    /// What it may do.
+    pub grants: Grants,
+    /// Tokens per minute; None = unlimited. It outlives a change of the file, so that a change fills nobody's bucket.
+    budget: Option<Arc<Mutex<Budget>>>,
+}
+
+/// What a caller may do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Grants {
+    /// Models that it may name; None = all.
+    pub models: Option<Vec<String>>,
+    /// Prompt and output tokens per minute; None = unlimited.
+    pub tokens_per_minute: Option<u64>,
+    /// Requests at once; None = unlimited.
+    pub requests_inflight: Option<usize>,
+    /// Whose turn comes how often.
+    pub priority: Priority,
+    /// It may change the fleet and look inside.
+    pub admin: bool,
+}
+
+/// Everybody who may ask, as of the last good reading of the file.
+#[derive(Debug)]
+pub struct Callers {
+    /// None = nobody is asked for a key.
+    table: Option<ArcSwap<Table>>,
+    anyone: Arc<Caller>,
+    wrong: Mutex<Wrong>,
+}
+
+type Table = HashMap<Digest, Arc<Caller>>;
+
+/// Wrong keys that were not told of yet.
+#[derive(Debug, Default)]
+struct Wrong {
+    count: u64,
+    told: Option<Instant>,
+}
+
+/// Tokens that are set aside for a request until it is known how many it took. Dropped without being settled, they count
+/// as taken.
+#[derive(Debug)]
+pub struct Reservation {
+    budget: Arc<Mutex<Budget>>,
+    tokens: u64,
+}
+
+/// How full a caller's bucket is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Level {
+    /// Tokens per minute.
+    pub limit: u64,
+    /// Tokens that could be taken now.
+    pub remaining: u64,
+    /// Until the bucket is full again.
+    pub full_in: Duration,
+}
+
+impl Callers {
+    /// Nobody is asked for a key.
+    pub fn open() -> Callers {
+        Callers { table: None, anyone: Arc::new(Caller::anyone()), wrong: Mutex::default() }
+    }
+
+    /// Only those in the file.
+    pub fn of(entries: Vec<Entry>) -> Callers {
+        let table = Some(ArcSwap::from_pointee(table(entries, &Table::new())));
+        Callers { table, ..Callers::open() }
+    }
+
+    /// Whether keys are asked for.
+    pub fn checks(&self) -> bool {
+        self.table.is_some()
+    }
+
+    /// Everybody, where no keys are asked for.
+    pub fn anyone(&self) -> &Arc<Caller> {
+        &self.anyone
+    }
+
+    /// Whose key this is.
+    pub fn of_key(&self, key: &[u8]) -> Option<Arc<Caller>> {
+        self.table.as_ref()?.load().get(&Digest::of(key)).cloned()
+    }
+
+    /// Other entries from now on. Who is in both keeps its budget as far as it is used up; requests that are under way keep
+    /// what they were given.
+    pub fn replace(&self, entries: Vec<Entry>) {
+        if let Some(place) = &self.table {
+            let table = table(entries, &place.load());
+            place.store(Arc::new(table));
+        }
+    }
+
+    /// Counts a wrong key; says how many there were since it was last said, if it is time to say it again.
+    pub fn wrong(&self, now: Instant) -> Option<u64> {
+        let mut wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
+        wrong.count += 1;
+        if wrong.told.is_some_and(|told| now.saturating_duration_since(told) < TELL_EVERY) {
+            return None;
+        }
+        wrong.told = Some(now);
+        Some(std::mem::take(&mut wrong.count))
+    }
+}
+
+fn table(entries: Vec<Entry>, before: &Table) -> Table {
+    let budgets: HashMap<&str, &Arc<Mutex<Budget>>> =
+        before.values().filter_map(|caller| Some((&*caller.name, caller.budget.as_ref()?))).collect();
+    let caller = |entry: Entry| {
+        let budget = entry.grants.tokens_per_minute.map(|per_minute| {
+            let known = budgets.get(entry.name.as_str()).map(|known| Arc::clone(known));
+            let budget = known.unwrap_or_else(|| Arc::new(Mutex::new(Budget::full(per_minute))));
+            lock(&budget).set_per_minute(per_minute);
+            budget
+        });
+        (entry.digest, Arc::new(Caller { name: entry.name.into(), grants: entry.grants, budget }))
+    };
+    entries.into_iter().map(caller).collect()
+}
+
+impl Caller {
+    fn anyone() -> Caller {
+        let grants = Grants { admin: true, ..Grants::default() };
+        Caller { name: ANYONE.into(), grants, budget: None }
+    }
+
+    /// Whether it may use a model; a request that names none may be for any.
+    pub fn may_use(&self, model: Option<&str>) -> bool {
+        match &self.grants.models {
+            None => true,
+            Some(models) => model.is_some_and(|model| models.iter().any(|allowed| allowed == model)),
+        }
+    }
+
+    /// Sets `tokens` aside; None where there is no budget.
+    ///
+    /// # Errors
+    /// When that many will be there, if they are not.
+    pub fn reserve(&self, tokens: u64, now: Instant) -> Result<Option<Reservation>, Duration> {
+        let Some(budget) = &self.budget else { return Ok(None) };
+        lock(budget).take(tokens, now)?;
+        Ok(Some(Reservation { budget: budget.clone(), tokens }))
+    }
+
+    /// How full its bucket is; None where there is none.
+    pub fn level(&self, now: Instant) -> Option<Level> {
+        self.budget.as_ref().map(|budget| lock(budget).level(now))
+    }
+}
+
+impl Reservation {
+    /// The request took `tokens`: what is left of the reservation is given back, or what is missing is taken.
+    pub fn settle(self, tokens: u64, now: Instant) {
+        lock(&self.budget).settle(self.tokens, tokens, now);
+    }
+}
+
+impl Priority {
+    /// Service relative to `Low`.
+    pub fn weight(self) -> u64 {
+        match self {
+            Priority::Low => 1,
+            Priority::Normal => 4,
+            Priority::High => 16,
+        }
+    }
+
+    /// The name as written in the file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Priority::Low => "low",
+            Priority::Normal => "normal",
+            Priority::High => "high",
+        }
+    }
+
+    /// All of them.
+    pub const ALL: [Priority; 3] = [Priority::Low, Priority::Normal, Priority::High];
+}
+
+/// A panic elsewhere leaves a budget usable.
+fn lock(budget: &Mutex<Budget>) -> MutexGuard<'_, Budget> {
+    budget.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(name: &str, key: &str, tokens_per_minute: Option<u64>) -> Entry {
+        let grants = Grants { tokens_per_minute, ..Grants::default() };
+        Entry { name: name.into(), digest: Digest::of(key.as_bytes()), grants }
+    }
+
+    #[test]
+    fn a_key_is_whose_it_is_and_no_other_is() {
+        let callers = Callers::of(vec![entry("a", "sk-a", None), entry("b", "sk-b", None)]);
+        let name = |key: &str| callers.of_key(key.as_bytes()).map(|it| it.name.to_string());
+        assert_eq!((name("sk-a").as_deref(), name("sk-b").as_deref()), (Some("a"), Some("b")));
+        for wrong in ["", "sk-", "sk-a ", "sk-A", "sk-aa"] {
+            assert_eq!(name(wrong), None, "{wrong:?}");
+        }
+        assert!(callers.checks() && !Callers::open().checks());
+        assert!(Callers::open().of_key(b"sk-a").is_none());
+    }
+
+    #[test]
+    fn another_file_keeps_what_a_budget_has_used_up() {
+        let callers = Callers::of(vec![entry("a", "sk-1", Some(600))]);
+        let now = Instant::now();
+        drop(callers.of_key(b"sk-1").unwrap().reserve(500, now).unwrap());
+        callers.replace(vec![entry("a", "sk-2", Some(600)), entry("b", "sk-3", Some(600))]);
+        assert!(callers.of_key(b"sk-1").is_none(), "the key was changed");
+        let remaining = |key: &[u8]| callers.of_key(key).unwrap().level(now).unwrap().remaining;
+        assert_eq!((remaining(b"sk-2"), remaining(b"sk-3")), (100, 600));
+        callers.replace(vec![entry("a", "sk-2", Some(60))]);
+        assert_eq!(remaining(b"sk-2"), 60, "never more than fits");
+    }
+
+    #[test]
+    fn many_wrong_keys_make_few_lines_and_no_memory() {
+        let callers = Callers::of(vec![entry("a", "sk-a", None)]);
+        let start = Instant::now();
+        let told: Vec<u64> =
+            (0..10_000).filter_map(|ms| callers.wrong(start + Duration::from_millis(2 * ms))).collect();
+        assert_eq!(told, [1, 5_000]);
+    }
+
+    #[test]
+    fn models_are_those_of_the_list() {
+        let mut caller = Caller::anyone();
+        assert!(caller.may_use(Some("any")) && caller.may_use(None));
+        caller.grants.models = Some(vec!["a".into()]);
+        assert!(caller.may_use(Some("a")) && !caller.may_use(Some("b")) && !caller.may_use(None));
+    }
+}

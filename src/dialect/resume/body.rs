@@ -1,0 +1,65 @@
+//! The request that continues an answer.
+
+use bytes::Bytes;
+
+use crate::codec::json::{Object, Value};
+use crate::dialect::Api;
+use crate::dialect::resume::plan::KEPT;
+
+/// What vLLM generates at most when a completion does not say.
+const COMPLETION_TOKENS: u64 = 16;
+
+/// How much of the answer is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// So many tokens.
+    Tokens(u64),
+    /// What fits into the model's context.
+    Context,
+}
+
+/// What is left of an answer of which `generated` tokens exist.
+pub(super) fn left(api: Api, body: &Object, generated: u64) -> Left {
+    let number = |key: &str| body.get(key).filter(|v| !v.is_null()).and_then(|v| v.as_u64());
+    let most = match api {
+        Api::Chat => number("max_completion_tokens").or_else(|| number("max_tokens")),
+        // Its default holds where the member is absent; null asks for all that fits.
+        _ if body.contains("max_tokens") => number("max_tokens"),
+        _ => Some(COMPLETION_TOKENS),
+    };
+    most.map_or(Left::Context, |most| Left::Tokens(most.saturating_sub(generated)))
+}
+
+/// A body for `/v1/completions` that goes on from `prompt` and `generated`, of a request with this `body`.
+pub(super) fn continuation(body: &Object, prompt: &[u32], generated: &[u32], left: Left) -> Bytes {
+    let mut out = Vec::with_capacity(512 + 7 * (prompt.len() + generated.len()));
+    out.extend_from_slice(b"{\"prompt\":[");
+    for (i, id) in prompt.iter().chain(generated).enumerate() {
+        if i > 0 {
+            out.push(b',');
+        }
+        out.extend_from_slice(id.to_string().as_bytes());
+    }
+    out.push(b']');
+    let mut member = |key: &str, value: &[u8]| {
+        out.extend_from_slice(format!(",\"{key}\":").as_bytes());
+        out.extend_from_slice(value);
+    };
+    for key in KEPT {
+        // In chats `logprobs` is a yes or no, which completions don't know; only a no comes here.
+        let nothing = |v: &Value<'_>| v.is_null() || key == "logprobs" && v.as_bool() == Some(false);
+        if let Some(value) = body.get(key).filter(|value| !nothing(value)) {
+            member(key, value.raw());
+        }
+    }
+    match left {
+        Left::Tokens(tokens) => member("max_tokens", tokens.to_string().as_bytes()),
+        Left::Context => member("max_tokens", b"null"),
+    }
+    if let Some(least) = body.get("min_tokens").and_then(|v| v.as_u64()) {
+        let least = least.saturating_sub(generated.len() as u64);
+        member("min_tokens", least.to_string().as_bytes());
+    }
+    out.push(b'}');
+    out.into()
+}

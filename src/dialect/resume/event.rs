@@ -1,0 +1,145 @@
+//! One event of a chat's or completion's stream, and where in its text things stand.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use crate::codec::json::{Object, ScanLimits, Value};
+
+/// What vllm-ascend's recompute scheduler writes as `stop_reason` of a request that it gave up for others: it is to be
+/// prefilled again.
+const RECOMPUTED: &[u8] = b"\"recomputed\"";
+
+/// The lowest `code` of an error event that blames the engine; those below blame the request.
+const ENGINE_FAULT: u64 = 500;
+
+/// An object inside an event.
+pub(super) struct Part {
+    pub(super) object: Object,
+    /// Where it begins in the event's text.
+    at: usize,
+}
+
+/// An event.
+pub(super) struct Event {
+    pub(super) top: Part,
+    /// The first choice; the usage event has none.
+    pub(super) choice: Option<Part>,
+}
+
+/// What an event shows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Look {
+    /// It names the role.
+    pub(super) role: bool,
+    /// It has text of the answer.
+    pub(super) text: bool,
+    /// It has text that precedes the answer.
+    pub(super) reasoning: bool,
+    /// It has something else, as calls of tools.
+    pub(super) other: bool,
+    /// Its delta is `{}`, which engines only send for the sake of token ids.
+    pub(super) bare: bool,
+    /// It is the last of its choice.
+    pub(super) finish: bool,
+}
+
+impl Part {
+    /// Where the value of `key` stands in the event.
+    pub(super) fn span(&self, key: &str) -> Option<Range<usize>> {
+        let range = self.object.get(key)?.range();
+        Some(self.at + range.start..self.at + range.end)
+    }
+
+    /// The value of `key`, unless it is null.
+    pub(super) fn given(&self, key: &str) -> Option<Value<'_>> {
+        self.object.get(key).filter(|value| !value.is_null())
+    }
+
+    /// The object that is the value of `key`.
+    pub(super) fn part(&self, key: &str) -> Option<Part> {
+        self.inside(self.object.get(key)?)
+    }
+
+    fn inside(&self, value: Value<'_>) -> Option<Part> {
+        Some(Part { object: value.object().ok()?, at: self.at + value.range().start })
+    }
+
+    /// The numbers of a list.
+    pub(super) fn numbers<T: serde::de::DeserializeOwned>(&self, key: &str) -> Option<Vec<T>> {
+        serde_json::from_slice(self.given(key)?.raw()).ok()
+    }
+}
+
+impl Event {
+    /// Reads one; `None` for what is no JSON object.
+    pub(super) fn read(data: Bytes) -> Option<Event> {
+        let top = Part { object: Object::scan(data, ScanLimits::default()).ok()?, at: 0 };
+        let first = top.object.get("choices").and_then(|choices| choices.first_element());
+        let choice = first.and_then(|first| top.inside(first));
+        Some(Event { top, choice })
+    }
+
+    /// Its text.
+    pub(super) fn data(&self) -> &Bytes {
+        self.top.object.bytes()
+    }
+
+    /// The engine says that it failed; a 4xx would be the word on this request, which another engine would say, too.
+    pub(super) fn failed(&self) -> bool {
+        let error = self.top.part("error");
+        error.and_then(|e| e.object.get("code")?.as_u64()).is_some_and(|code| code >= ENGINE_FAULT)
+    }
+
+    /// The engine gave the request up, to be prefilled again.
+    pub(super) fn recomputed(&self) -> bool {
+        let reason = self.choice.as_ref().and_then(|choice| choice.object.get("stop_reason"));
+        reason.is_some_and(|reason| reason.raw() == RECOMPUTED)
+    }
+
+    /// What it shows.
+    pub(super) fn look(&self) -> Look {
+        let mut look = Look::default();
+        let Some(choice) = &self.choice else { return look };
+        look.finish = choice.given("finish_reason").is_some();
+        let Some(delta) = choice.part("delta") else {
+            look.text = choice.object.get("text").is_some_and(|text| shows(&text));
+            return look;
+        };
+        look.bare = true;
+        for (key, value) in delta.object.members() {
+            look.bare = false;
+            match key.as_ref() {
+                "role" => look.role = true,
+                "content" => look.text |= shows(&value),
+                "reasoning" | "reasoning_content" => look.reasoning |= shows(&value),
+                _ => look.other |= !value.is_null() && value.raw() != b"[]",
+            }
+        }
+        look
+    }
+
+    /// Code points of a completion's text: what vLLM counts in `text_offset`.
+    pub(super) fn chars(&self) -> Option<u64> {
+        let text = self.choice.as_ref()?.object.get("text")?.as_str()?;
+        Some(text.chars().count() as u64)
+    }
+
+    /// The ids of the prompt, where they are: in chats beside the choices, in completions inside.
+    pub(super) fn prompt_ids(&self) -> Option<Vec<u32>> {
+        let inside = || self.choice.as_ref()?.numbers("prompt_token_ids");
+        self.top.numbers("prompt_token_ids").or_else(inside)
+    }
+}
+
+/// Whether a member holds any text.
+fn shows(value: &Value<'_>) -> bool {
+    !value.is_null() && value.raw() != b"\"\""
+}
+
+impl Look {
+    /// Whether the client notices it.
+    pub(super) fn visible(self) -> bool {
+        self.text || self.reasoning || self.other || self.finish
+    }
+}

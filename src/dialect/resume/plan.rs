@@ -1,0 +1,247 @@
+//! Whether a stream could be continued exactly, told from the request.
+
+use crate::codec::json::{Object, Value};
+use crate::dialect::{Api, guard};
+
+/// Requests with larger bodies are not continued: the first event repeats the prompt, and it is held until it is complete.
+/// A million tokens of text are 4 MiB.
+const BODY_BYTES: usize = 4 << 20;
+
+/// Members that a continuation has as the request has them: they say how tokens are chosen, or by whom and for whom.
+pub(super) const KEPT: [&str; 26] = [
+    "model",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "length_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "allowed_token_ids",
+    "seed",
+    "ignore_eos",
+    "stop_token_ids",
+    "include_stop_str_in_output",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "logprobs",
+    "return_tokens_as_token_ids",
+    "user",
+    "priority",
+    "cache_salt",
+    "stream",
+    "stream_options",
+    "service_tier",
+    "safety_identifier",
+];
+
+/// Members that have done their part when the prompt is known, or that a continuation states anew.
+const DONE_WITH: [&str; 28] = [
+    "messages",
+    "prompt",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "add_generation_prompt",
+    "add_special_tokens",
+    "continue_final_message",
+    "documents",
+    "chat_template",
+    "chat_template_kwargs",
+    "reasoning_effort",
+    "max_tokens",
+    "max_completion_tokens",
+    "min_tokens",
+    "top_logprobs",
+    "response_format",
+    "return_token_ids",
+    "request_id",
+    "store",
+    "metadata",
+    "prompt_cache_key",
+    "stop",
+    "n",
+    "best_of",
+    "use_beam_search",
+    "echo",
+    "include_reasoning",
+];
+
+/// Members of structured output, in the names of several versions.
+const STRUCTURED: [&str; 3] = ["structured_outputs", "guided_decoding_backend", "structural_tag"];
+
+/// Why a stream can't be continued exactly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// Several choices.
+    Choices,
+    /// A search over several answers.
+    Beam,
+    /// The state of a grammar is not in the tokens' text alone.
+    Structured,
+    /// The parser of tools has a state.
+    Tools,
+    /// The answer's reasoning has not ended.
+    Reasoning,
+    /// Text that may become a stop string is held back by the engine.
+    Stop,
+    /// It counts what was generated, apart from the prompt.
+    Penalty,
+    /// The state of the random numbers is the decoder's.
+    Seed,
+    /// The answer repeats the prompt.
+    Echo,
+    /// The prompt is not one list of tokens.
+    Prompt,
+    /// A chat's log probabilities, which completions write otherwise.
+    Logprobs,
+    /// A member of the request that is not known here.
+    Member,
+    /// The request is very large.
+    Size,
+    /// The decoder did not tell token ids.
+    NoIds,
+    /// Too many ids are kept already.
+    Memory,
+    /// Text was incomplete for too long.
+    HeldText,
+    /// An event could not be read.
+    Unreadable,
+}
+
+/// What the request says about a continuation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Which stream the client reads.
+    pub api: Api,
+    /// Whether the answer can be continued once it has begun.
+    pub exact: Result<(), Reason>,
+    /// The client reads token ids itself.
+    pub wants_ids: bool,
+    /// The client reads a usage event at the end.
+    pub include_usage: bool,
+}
+
+impl Reason {
+    /// The value of the metric label `reason`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reason::Choices => "choices",
+            Reason::Beam => "beam",
+            Reason::Structured => "structured",
+            Reason::Tools => "tools",
+            Reason::Reasoning => "reasoning",
+            Reason::Stop => "stop",
+            Reason::Penalty => "penalty",
+            Reason::Seed => "seed",
+            Reason::Echo => "echo",
+            Reason::Prompt => "prompt",
+            Reason::Logprobs => "logprobs",
+            Reason::Member => "member",
+            Reason::Size => "size",
+            Reason::NoIds => "no_ids",
+            Reason::Memory => "memory",
+            Reason::HeldText => "held_text",
+            Reason::Unreadable => "unreadable",
+        }
+    }
+}
+
+impl Plan {
+    /// The plan for a streamed chat or completion; `None` for everything else. `bypass`: the prompt is of a kind that only
+    /// one engine can answer ([`crate::dialect::Bypass`]).
+    pub fn of(api: Api, body: &Object, bypass: bool) -> Option<Plan> {
+        let streamed = body.get("stream").and_then(|v| v.as_bool()) == Some(true);
+        if !streamed || !matches!(api, Api::Chat | Api::Completions) {
+            return None;
+        }
+        let options = body.get("stream_options").and_then(|v| v.object().ok());
+        Some(Plan {
+            api,
+            exact: exact(api, body, bypass),
+            wants_ids: is_true(body, "return_token_ids"),
+            include_usage: options.is_some_and(|o| is_true(&o, "include_usage")),
+        })
+    }
+
+    /// Whether the stream is that of one answer, so that it can be followed at all.
+    pub fn one_answer(&self) -> bool {
+        !matches!(self.exact, Err(Reason::Choices | Reason::Beam | Reason::Prompt | Reason::Echo))
+    }
+
+    /// Most bytes of an incomplete event that are held back, where it is `frame_bytes` otherwise: the first event repeats the
+    /// prompt in numbers, for a body of `body_bytes`.
+    pub fn frame_bytes(&self, frame_bytes: usize, body_bytes: usize) -> usize {
+        if self.exact.is_err() { frame_bytes } else { frame_bytes + 8 * body_bytes.min(BODY_BYTES) }
+    }
+}
+
+fn exact(api: Api, body: &Object, bypass: bool) -> Result<(), Reason> {
+    // Those first that rule out to follow the stream at all.
+    for key in ["n", "best_of"] {
+        deny(given(body, key).is_some_and(|n| n.as_u64() != Some(1)), Reason::Choices)?;
+    }
+    deny(given(body, "use_beam_search").is_some_and(|v| v.as_bool() != Some(false)), Reason::Beam)?;
+    deny(given(body, "echo").is_some_and(|v| v.as_bool() != Some(false)), Reason::Echo)?;
+    deny(bypass, Reason::Prompt)?;
+    deny(body.bytes().len() > BODY_BYTES, Reason::Size)?;
+    body.members().filter(|(_, value)| !value.is_null()).try_for_each(|(key, value)| member(&key, &value))?;
+    let greedy = given(body, "temperature").is_some_and(|v| is_zero(&v));
+    deny(given(body, "seed").is_some() && !greedy, Reason::Seed)?;
+    if api == Api::Chat {
+        deny(given(body, "logprobs").is_some_and(|v| v.as_bool() != Some(false)), Reason::Logprobs)?;
+        deny(!only_text(body), Reason::Prompt)?;
+        let uses_tools = given(body, "tools").is_some_and(|v| v.first_element().is_some());
+        let none = given(body, "tool_choice").is_some_and(|v| v.raw() == b"\"none\"");
+        deny(uses_tools && !none, Reason::Tools)?;
+    }
+    Ok(())
+}
+
+/// What one member, which is not null, rules out.
+fn member(key: &str, value: &Value<'_>) -> Result<(), Reason> {
+    deny(key.starts_with("guided_") || STRUCTURED.contains(&key), Reason::Structured)?;
+    match key {
+        "response_format" => {
+            let kind = value.object().ok().and_then(|o| Some(o.get("type")?.raw() == b"\"text\""));
+            deny(kind != Some(true), Reason::Structured)
+        }
+        "stop" => deny(!value.is_array() || value.first_element().is_some(), Reason::Stop),
+        "presence_penalty" | "frequency_penalty" => deny(!is_zero(value), Reason::Penalty),
+        "include_reasoning" => deny(value.as_bool() != Some(true), Reason::Reasoning),
+        _ if guard::drops(key) => Ok(()),
+        _ => deny(!KEPT.contains(&key) && !DONE_WITH.contains(&key), Reason::Member),
+    }
+}
+
+fn deny(denied: bool, reason: Reason) -> Result<(), Reason> {
+    if denied { Err(reason) } else { Ok(()) }
+}
+
+fn given<'a>(body: &'a Object, key: &str) -> Option<Value<'a>> {
+    body.get(key).filter(|value| !value.is_null())
+}
+
+fn is_true(body: &Object, key: &str) -> bool {
+    body.get(key).and_then(|v| v.as_bool()) == Some(true)
+}
+
+fn is_zero(value: &Value<'_>) -> bool {
+    std::str::from_utf8(value.raw()).is_ok_and(|text| text.parse::<f64>() == Ok(0.0))
+}
+
+/// Whether all messages are text: of anything else the tokens hold only the place.
+fn only_text(body: &Object) -> bool {
+    let is_text = |part: Value<'_>| {
+        part.is_string()
+            || part.object().ok().and_then(|p| Some(p.get("type")?.raw() == b"\"text\"")) == Some(true)
+    };
+    let messages = body.get("messages");
+    messages.into_iter().flat_map(|list| list.elements()).all(|message| {
+        let Ok(message) = message.object() else { return false };
+        given(&message, "content")
+            .is_none_or(|content| content.is_string() || content.elements().all(is_text))
+    })
+}

@@ -1,0 +1,167 @@
+//! Events of one stream as events of another: values are replaced where they stand, all other bytes stay.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use crate::dialect::resume::event::{Event, Part};
+
+/// Replacements in one text, each of a span of it.
+#[derive(Default)]
+pub(super) struct Patch(Vec<(Range<usize>, Bytes)>);
+
+/// What a template's event is filled with, each as JSON.
+pub(super) struct Filling<'a> {
+    pub(super) text: &'a [u8],
+    /// `null` where the client did not ask for them.
+    pub(super) ids: &'a [u8],
+    pub(super) finish: &'a [u8],
+    /// Written where there is a `finish` only, as vLLM does in chats.
+    pub(super) stop: &'a [u8],
+    /// Prompt and output tokens, for a template that counts.
+    pub(super) counts: (u64, u64),
+    /// Engines write it into the last event.
+    pub(super) fingerprint: Option<&'a [u8]>,
+}
+
+const NULL: &[u8] = b"null";
+
+impl Patch {
+    pub(super) fn set(&mut self, span: Option<Range<usize>>, value: impl AsRef<[u8]>) {
+        if let Some(span) = span {
+            self.0.push((span, Bytes::copy_from_slice(value.as_ref())));
+        }
+    }
+
+    /// Puts `text` behind the byte before `at`.
+    fn insert(&mut self, at: usize, text: &[u8]) {
+        self.set(Some(at..at), text);
+    }
+
+    /// The text with all replacements; spans that overlap one before them are left out.
+    pub(super) fn apply(mut self, text: &Bytes) -> Bytes {
+        if self.0.is_empty() {
+            return text.clone();
+        }
+        self.0.sort_by_key(|(span, _)| (span.start, span.end));
+        let mut out = Vec::with_capacity(text.len() + 64);
+        let mut at = 0;
+        for (span, value) in self.0.iter().filter(|(span, _)| span.end <= text.len()) {
+            if span.start < at {
+                continue;
+            }
+            out.extend_from_slice(&text[at..span.start]);
+            out.extend_from_slice(value);
+            at = span.end;
+        }
+        out.extend_from_slice(&text[at..]);
+        out.into()
+    }
+}
+
+/// Takes out of an event what the client did not ask for: as vLLM writes it when nobody asks, with nulls.
+pub(super) fn hide_ids(event: &Event, patch: &mut Patch) {
+    hide_prompt(event, patch);
+    if let Some(choice) = &event.choice {
+        patch.set(choice.span("token_ids"), NULL);
+    }
+}
+
+/// The same for the prompt's ids alone.
+pub(super) fn hide_prompt(event: &Event, patch: &mut Patch) {
+    patch.set(event.top.span("prompt_token_ids"), NULL);
+    if let Some(choice) = &event.choice {
+        patch.set(choice.span("prompt_token_ids"), NULL);
+    }
+}
+
+/// Sets the counts of a `usage` to those of the whole answer, of which this stream has only the end.
+pub(super) fn recount(event: &Event, prompt: u64, carried: u64, patch: &mut Patch) {
+    if let Some(usage) = event.top.part("usage") {
+        let own = usage.object.get("completion_tokens").and_then(|count| count.as_u64());
+        count(&usage, prompt, own.unwrap_or(0) + carried, patch);
+    }
+}
+
+fn count(usage: &Part, prompt: u64, output: u64, patch: &mut Patch) {
+    patch.set(usage.span("prompt_tokens"), prompt.to_string());
+    patch.set(usage.span("completion_tokens"), output.to_string());
+    patch.set(usage.span("total_tokens"), (prompt + output).to_string());
+}
+
+/// Moves the offsets of log probabilities on by the text that came before.
+pub(super) fn shift_offsets(event: &Event, by: u64, patch: &mut Patch) {
+    let logprobs = event.choice.as_ref().and_then(|choice| choice.part("logprobs"));
+    let Some(logprobs) = logprobs else { return };
+    if let Some(offsets) = logprobs.numbers::<u64>("text_offset") {
+        let moved: Vec<String> = offsets.iter().map(|offset| (offset + by).to_string()).collect();
+        patch.set(logprobs.span("text_offset"), format!("[{}]", moved.join(",")));
+    }
+}
+
+/// An event like `template`, one with text of the same stream, with other contents.
+pub(super) fn fill(template: &Event, with: &Filling<'_>) -> Bytes {
+    let mut patch = Patch::default();
+    hide_prompt(template, &mut patch);
+    if let Some(choice) = &template.choice {
+        fill_choice(choice, with, &mut patch);
+    }
+    if let Some(usage) = template.top.part("usage") {
+        count(&usage, with.counts.0, with.counts.1, &mut patch);
+    }
+    if let Some(fingerprint) = with.fingerprint {
+        add_fingerprint(template, fingerprint, &mut patch);
+    }
+    patch.apply(template.data())
+}
+
+fn fill_choice(choice: &Part, with: &Filling<'_>, patch: &mut Patch) {
+    match choice.part("delta") {
+        Some(delta) => patch.set(delta.span("content"), with.text),
+        None => patch.set(choice.span("text"), with.text),
+    }
+    patch.set(choice.span("token_ids"), with.ids);
+    patch.set(choice.span("logprobs"), NULL);
+    let finish = choice.span("finish_reason");
+    patch.set(finish.clone(), with.finish);
+    match (choice.span("stop_reason"), finish) {
+        (Some(stop), _) => patch.set(Some(stop), with.stop),
+        (None, Some(finish)) if with.finish != NULL => {
+            patch.insert(finish.end, &[b",\"stop_reason\":", with.stop].concat());
+        }
+        _ => {}
+    }
+}
+
+fn add_fingerprint(template: &Event, fingerprint: &[u8], patch: &mut Patch) {
+    match template.top.span("system_fingerprint") {
+        Some(span) => patch.set(Some(span), fingerprint),
+        None => {
+            let end = template.data().trim_ascii_end().len().saturating_sub(1);
+            patch.insert(end, &[b",\"system_fingerprint\":", fingerprint].concat());
+        }
+    }
+}
+
+/// The event that ends a stream with its counts, like `template` otherwise.
+pub(super) fn usage_event(template: &Event, counts: (u64, u64), cached: Option<u64>) -> Bytes {
+    let (prompt, output) = counts;
+    let details =
+        cached.map_or(String::new(), |c| format!(",\"prompt_tokens_details\":{{\"cached_tokens\":{c}}}"));
+    let total = prompt + output;
+    let usage = format!(
+        "{{\"prompt_tokens\":{prompt},\"total_tokens\":{total},\"completion_tokens\":{output}{details}}}"
+    );
+    let mut patch = Patch::default();
+    hide_prompt(template, &mut patch);
+    patch.set(template.top.span("choices"), "[]");
+    match template.top.span("usage") {
+        Some(span) => patch.set(Some(span), usage),
+        None => {
+            if let Some(choices) = template.top.span("choices") {
+                patch.insert(choices.end, format!(",\"usage\":{usage}").as_bytes());
+            }
+        }
+    }
+    patch.apply(template.data())
+}

@@ -1,0 +1,405 @@
+//! What a client has been sent of a stream, and how the next decoder's events become the same stream.
+
+use bytes::{Bytes, BytesMut};
+use memchr::memmem;
+
+use crate::codec::json::Object;
+use crate::codec::sse;
+use crate::dialect::Api;
+use crate::dialect::resume::body::{self, Left};
+use crate::dialect::resume::event::{Event, Look};
+use crate::dialect::resume::plan::{Plan, Reason};
+use crate::dialect::resume::rewrite::{self, Filling, Patch};
+
+/// Events without text that are held back. A character has at most four bytes and so comes in at most four tokens; with
+/// more the text is not about to be completed.
+const HELD_EVENTS: usize = 16;
+
+const DONE: &[u8] = b"data: [DONE]\n\n";
+
+/// One stream to one client.
+#[derive(Debug)]
+pub struct Tape {
+    plan: Plan,
+    seen: Seen,
+    leg: Leg,
+    held: Vec<Entry>,
+    broke: Option<Break>,
+}
+
+/// Why a decoder's stream is over before its end, as far as its events tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Break {
+    /// The engine wrote that it failed.
+    Failed,
+    /// The engine gave the request up for others, to be prefilled again (vllm-ascend's recompute scheduler).
+    Recomputed,
+}
+
+/// How a broken stream goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// The request is sent again: the client has seen nothing of the answer.
+    Again,
+    /// This body goes to `/v1/completions`; its prompt has so many tokens.
+    Continue(Bytes, u64),
+    /// Only these bytes are missing.
+    End(Bytes),
+}
+
+/// What the client has.
+#[derive(Debug, Default)]
+struct Seen {
+    phase: Phase,
+    /// `id` and `created` of its stream, as JSON.
+    identity: Option<(Bytes, Bytes)>,
+    /// The ids of the prompt.
+    prompt: Vec<u32>,
+    /// The ids of the answer.
+    generated: Vec<u32>,
+    /// Code points of a completion's text.
+    chars: u64,
+    /// The first event with text of the answer, or its last if there is none.
+    template: Option<Bytes>,
+    /// The last text was reasoning.
+    reasoning: bool,
+    /// The usage event.
+    usage: bool,
+    /// Tokens whose text may still change.
+    open_text: bool,
+    /// It can't be continued exactly any more.
+    inexact: Option<Reason>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    #[default]
+    Nothing,
+    /// A chat's first event, which says nothing.
+    Role,
+    /// Some of the answer.
+    Text,
+    /// All of the answer.
+    Finished,
+}
+
+/// What the decoder at hand was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leg {
+    /// The client's request.
+    Own,
+    /// The same once more.
+    Again,
+    /// To go on behind so many tokens and code points.
+    Continued { tokens: u64, chars: u64 },
+}
+
+/// An event on its way.
+#[derive(Debug)]
+struct Entry {
+    frame: Bytes,
+    ids: Option<Vec<u32>>,
+    chars: u64,
+    look: Look,
+    identity: Option<(Bytes, Bytes)>,
+    template: Option<Bytes>,
+}
+
+impl Tape {
+    /// Nothing has been sent yet.
+    pub fn new(plan: Plan) -> Tape {
+        Tape { plan, seen: Seen::default(), leg: Leg::Own, held: Vec::new(), broke: None }
+    }
+
+    /// How the decoder's stream broke; what comes after that is dropped.
+    pub fn broke(&self) -> Option<Break> {
+        self.broke
+    }
+
+    /// Token ids that are kept.
+    pub fn tokens(&self) -> usize {
+        self.seen.prompt.len() + self.seen.generated.len()
+    }
+
+    /// Keeps no ids from now on, for this reason.
+    pub fn forget(&mut self, reason: Reason) {
+        self.seen.inexact.get_or_insert(reason);
+        self.seen.prompt = Vec::new();
+        self.seen.generated = Vec::new();
+    }
+
+    /// Takes whole events of the decoder; gives what may go to the client, possibly nothing.
+    pub fn pass(&mut self, frames: &[u8]) -> Bytes {
+        let mut out = BytesMut::with_capacity(frames.len() + 64);
+        for frame in sse::frames(frames) {
+            if self.broke.is_some() {
+                break;
+            }
+            self.frame(&frame, &mut out);
+        }
+        out.freeze()
+    }
+
+    /// How to go on after a break, for a request with this `body`. `cached`: what the usage event is to say of caches.
+    ///
+    /// # Errors
+    /// Why that can't be exact.
+    pub fn next(&mut self, body: &Object, cached: Option<u64>) -> Result<Next, Reason> {
+        self.held.clear();
+        self.broke = None;
+        match self.seen.phase {
+            Phase::Nothing => {
+                self.seen = Seen { inexact: self.seen.inexact, ..Seen::default() };
+                Ok(Next::Again)
+            }
+            Phase::Role => {
+                self.leg = Leg::Again;
+                Ok(Next::Again)
+            }
+            Phase::Text => self.go_on(body, cached),
+            Phase::Finished => self.end(cached, BytesMut::new()),
+        }
+    }
+
+    fn go_on(&mut self, body: &Object, cached: Option<u64>) -> Result<Next, Reason> {
+        self.exact()?;
+        let Seen { prompt, generated, chars, .. } = &self.seen;
+        let tokens = generated.len() as u64;
+        let left = body::left(self.plan.api, body, tokens);
+        if left == Left::Tokens(0) {
+            let mut out = BytesMut::new();
+            out.extend_from_slice(&framed(&self.filled(b"\"\"", b"\"length\"").ok_or(Reason::Unreadable)?));
+            return self.end(cached, out);
+        }
+        let next = body::continuation(body, prompt, generated, left);
+        let prompt_tokens = prompt.len() as u64 + tokens;
+        self.leg = Leg::Continued { tokens, chars: *chars };
+        Ok(Next::Continue(next, prompt_tokens))
+    }
+
+    /// Whether the ids are those of what the client has.
+    fn exact(&self) -> Result<(), Reason> {
+        self.plan.exact?;
+        let seen = &self.seen;
+        match seen.inexact {
+            Some(reason) => Err(reason),
+            None if seen.prompt.is_empty() || seen.generated.is_empty() => Err(Reason::NoIds),
+            None if seen.open_text => Err(Reason::HeldText),
+            None if seen.reasoning || seen.template.is_none() => Err(Reason::Reasoning),
+            None => Ok(()),
+        }
+    }
+
+    /// The last event with text once more, with this text and end.
+    fn filled(&self, text: &[u8], finish: &[u8]) -> Option<Bytes> {
+        let template = Event::read(self.seen.template.clone()?)?;
+        let ids: &[u8] = if self.plan.wants_ids { b"[]" } else { b"null" };
+        let counts = (self.seen.prompt.len() as u64, self.seen.generated.len() as u64);
+        Some(rewrite::fill(
+            &template,
+            &Filling { text, ids, finish, stop: b"null", counts, fingerprint: None },
+        ))
+    }
+
+    /// What comes behind the last text: the usage event where the client wants it, and the mark of the end.
+    fn end(&self, cached: Option<u64>, mut out: BytesMut) -> Result<Next, Reason> {
+        if self.plan.include_usage && !self.seen.usage {
+            self.exact()?;
+            let template = self.seen.template.clone().and_then(Event::read).ok_or(Reason::Unreadable)?;
+            let counts = (self.seen.prompt.len() as u64, self.seen.generated.len() as u64);
+            out.extend_from_slice(&framed(&rewrite::usage_event(&template, counts, cached)));
+        }
+        out.extend_from_slice(DONE);
+        Ok(Next::End(out.freeze()))
+    }
+
+    fn frame(&mut self, frame: &sse::Frame<'_>, out: &mut BytesMut) {
+        if !frame.has_data() {
+            return out.extend_from_slice(frame.whole());
+        }
+        let data = frame.data();
+        if data.trim_ascii() == b"[DONE]" {
+            self.release(out);
+            return out.extend_from_slice(frame.whole());
+        }
+        let event = Event::read(Bytes::copy_from_slice(&data)).filter(|_| frame.is_complete());
+        let Some(event) = event else {
+            self.unknown();
+            self.release(out);
+            return out.extend_from_slice(frame.whole());
+        };
+        if event.failed() {
+            self.broke = Some(Break::Failed);
+        } else if event.recomputed() {
+            self.broke = Some(Break::Recomputed);
+        } else {
+            let rewritten = self.rewritten(&event);
+            let whole = placed(frame.whole(), &data, &rewritten);
+            self.event(&event, rewritten, whole, out);
+        }
+    }
+
+    /// Puts an event where it belongs: to the client, among those that are held, or nowhere.
+    fn event(&mut self, event: &Event, rewritten: Bytes, frame: Bytes, out: &mut BytesMut) {
+        let Some(choice) = &event.choice else {
+            self.release(out);
+            match event.top.given("usage") {
+                Some(_) => self.seen.usage = true,
+                // A refusal of the request, or something unknown: sent once.
+                None => self.unknown(),
+            }
+            return out.extend_from_slice(&frame);
+        };
+        let look = event.look();
+        if matches!(self.leg, Leg::Own | Leg::Again)
+            && let Some(ids) = event.prompt_ids().filter(|_| self.collects())
+        {
+            self.seen.prompt = ids;
+        }
+        let raw = |key| event.top.object.get(key).map(|v| v.to_bytes());
+        let mut entry = Entry {
+            frame,
+            ids: choice.numbers("token_ids"),
+            chars: event.chars().unwrap_or(0),
+            look,
+            identity: raw("id").zip(raw("created")),
+            template: None,
+        };
+        // Some engines repeat the role beside each token.
+        let tells_token = entry.ids.as_ref().is_some_and(|ids| !ids.is_empty());
+        if look.role && !look.visible() && !tells_token {
+            return self.role(&entry, out);
+        }
+        if self.seen.template.is_none() && (look.text || look.finish) {
+            entry.template = Some(rewritten);
+        }
+        if !look.visible() && self.held.len() < HELD_EVENTS {
+            return self.held.push(entry);
+        }
+        self.release(out);
+        self.send(entry, out);
+    }
+
+    /// Something goes out that can't be followed.
+    fn unknown(&mut self) {
+        self.forget(Reason::Unreadable);
+        self.seen.phase = self.seen.phase.max(Phase::Text);
+    }
+
+    /// A chat's first event: sent once.
+    fn role(&mut self, entry: &Entry, out: &mut BytesMut) {
+        if self.seen.phase == Phase::Nothing {
+            self.seen.phase = Phase::Role;
+            self.seen.identity.clone_from(&entry.identity);
+            out.extend_from_slice(&entry.frame);
+        }
+    }
+
+    /// Sends what is held.
+    fn release(&mut self, out: &mut BytesMut) {
+        for entry in std::mem::take(&mut self.held) {
+            self.send(entry, out);
+        }
+    }
+
+    fn send(&mut self, entry: Entry, out: &mut BytesMut) {
+        let Entry { frame, ids, chars, look, identity, template } = entry;
+        let collects = self.collects();
+        let seen = &mut self.seen;
+        seen.phase = seen.phase.max(if look.finish { Phase::Finished } else { Phase::Text });
+        seen.identity = seen.identity.take().or(identity);
+        seen.template = seen.template.take().or(template);
+        seen.chars += chars;
+        if look.text || look.reasoning {
+            seen.reasoning = look.reasoning && !look.text;
+        }
+        seen.open_text = !look.visible();
+        if look.other {
+            seen.inexact.get_or_insert(Reason::Tools);
+        }
+        match ids {
+            Some(ids) if collects => seen.generated.extend(ids),
+            None if look.visible() => {
+                seen.inexact.get_or_insert(Reason::NoIds);
+            }
+            _ => {}
+        }
+        // Engines write an event for a token without text only because token ids were asked for, here by us.
+        let ours = look.bare && !look.finish && !self.plan.wants_ids && self.plan.exact.is_ok();
+        if !ours {
+            out.extend_from_slice(&frame);
+        }
+    }
+
+    fn collects(&self) -> bool {
+        self.plan.exact.is_ok() && self.seen.inexact.is_none()
+    }
+
+    /// An event's data as the client is to read it.
+    fn rewritten(&self, event: &Event) -> Bytes {
+        let mut patch = Patch::default();
+        if let Leg::Continued { tokens, chars } = self.leg {
+            let counts = self.seen.prompt.len() as u64;
+            if self.plan.api == Api::Chat && event.choice.is_some() {
+                return self.as_chat(event, counts, tokens).unwrap_or_default();
+            }
+            rewrite::recount(event, counts, tokens, &mut patch);
+            rewrite::shift_offsets(event, chars, &mut patch);
+            rewrite::hide_prompt(event, &mut patch);
+            if self.plan.api == Api::Chat {
+                patch.set(event.top.span("object"), "\"chat.completion.chunk\"");
+            }
+        }
+        if !self.plan.wants_ids {
+            rewrite::hide_ids(event, &mut patch);
+        }
+        if let Some((id, created)) = self.seen.identity.as_ref().filter(|_| self.leg != Leg::Own) {
+            patch.set(event.top.span("id"), id);
+            patch.set(event.top.span("created"), created);
+        }
+        patch.apply(event.data())
+    }
+
+    /// A completion's event as one of the chat that it continues.
+    fn as_chat(&self, event: &Event, prompt: u64, carried: u64) -> Option<Bytes> {
+        let template = Event::read(self.seen.template.clone()?)?;
+        let choice = event.choice.as_ref()?;
+        let raw = |key| choice.object.get(key).map_or(b"null".as_slice(), |v| v.raw());
+        let ids = if self.plan.wants_ids { raw("token_ids") } else { b"null" };
+        let usage = event.top.part("usage");
+        let own = usage.and_then(|u| u.object.get("completion_tokens")?.as_u64()).unwrap_or(0);
+        let fingerprint = event.top.given("system_fingerprint");
+        Some(rewrite::fill(
+            &template,
+            &Filling {
+                text: raw("text"),
+                ids,
+                finish: raw("finish_reason"),
+                stop: raw("stop_reason"),
+                counts: (prompt, own + carried),
+                fingerprint: fingerprint.map(|v| v.raw()),
+            },
+        ))
+    }
+}
+
+/// A frame with its data replaced.
+fn placed(whole: &[u8], data: &[u8], rewritten: &Bytes) -> Bytes {
+    match memmem::find(whole, data).filter(|_| !data.contains(&b'\n')) {
+        Some(at) => [&whole[..at], rewritten, &whole[at + data.len()..]].concat().into(),
+        // Data on several lines, which engines don't write.
+        None => framed(rewritten),
+    }
+}
+
+/// An event with this data, each line of it as one.
+fn framed(data: &[u8]) -> Bytes {
+    let mut out = Vec::with_capacity(data.len() + 8);
+    for line in data.split(|byte| *byte == b'\n') {
+        out.extend_from_slice(b"data: ");
+        out.extend_from_slice(line);
+        out.push(b'\n');
+    }
+    out.push(b'\n');
+    out.into()
+}

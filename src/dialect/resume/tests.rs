@@ -1,0 +1,279 @@
+use bytes::Bytes;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::codec::json::{Object, ScanLimits};
+use crate::dialect::Api;
+
+const PROMPT: [u32; 3] = [7, 8, 9];
+
+fn scan(body: &Value) -> Object {
+    Object::scan(body.to_string().into(), ScanLimits::default()).unwrap()
+}
+
+fn plan(api: Api, body: &Value) -> Plan {
+    Plan::of(api, &scan(body), false).unwrap()
+}
+
+/// An engine whose answer to [`PROMPT`] is these texts, one per token, as vLLM 0.32 writes them.
+struct Engine<'a> {
+    texts: &'a [String],
+    /// Tells its streams apart.
+    created: u64,
+}
+
+impl Engine<'_> {
+    /// The events of the answer from token `from` on, to a request that is `chat` or not and has this `body`.
+    fn events(&self, chat: bool, from: usize, body: &Value) -> Vec<String> {
+        let asked = |key: &str| body.get(key) == Some(&json!(true));
+        let option = |key: &str| body["stream_options"].get(key) == Some(&json!(true));
+        let ids = asked("return_token_ids");
+        let (id, object) =
+            if chat { ("chatcmpl-x", "chat.completion.chunk") } else { ("cmpl-x", "text_completion") };
+        let prompt: Vec<u32> = PROMPT.into_iter().chain((0..from as u32).map(|i| 100 + i)).collect();
+        let created = self.created;
+        let event = |choices: String, tail: String| {
+            format!(
+                "data: {{\"id\":\"{id}\",\"object\":\"{object}\",\"created\":{created},\"model\":\"m\",\"choices\":[{choices}]{tail}}}\n\n"
+            )
+        };
+        let counts = |output: usize| {
+            let (p, total) = (prompt.len(), prompt.len() + output);
+            format!(
+                ",\"usage\":{{\"prompt_tokens\":{p},\"total_tokens\":{total},\"completion_tokens\":{output}}}"
+            )
+        };
+        let prompt_ids = if ids { json!(prompt) } else { Value::Null };
+        let mut out = Vec::new();
+        if chat {
+            let choice = "{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}";
+            out.push(event(
+                choice.into(),
+                format!(",\"prompt_token_ids\":{prompt_ids},\"prompt_text\":null"),
+            ));
+        }
+        let mut chars = 0;
+        for (i, text) in self.texts.iter().enumerate().skip(from) {
+            let last = i + 1 == self.texts.len();
+            let finish = if last { json!("length") } else { Value::Null };
+            let own = if ids { json!([100 + i]) } else { Value::Null };
+            let quoted = json!(text);
+            let choice = if chat {
+                let stop = if last { "\"stop_reason\":null," } else { "" };
+                format!(
+                    "{{\"index\":0,\"delta\":{{\"content\":{quoted}}},\"logprobs\":null,\"finish_reason\":{finish},{stop}\"token_ids\":{own}}}"
+                )
+            } else {
+                let logprobs =
+                    if body["logprobs"].is_u64() { json!({"text_offset": [chars]}) } else { Value::Null };
+                let first = if i == from { prompt_ids.clone() } else { Value::Null };
+                format!(
+                    "{{\"index\":0,\"text\":{quoted},\"logprobs\":{logprobs},\"finish_reason\":{finish},\"stop_reason\":null,\"prompt_token_ids\":{first},\"token_ids\":{own}}}"
+                )
+            };
+            chars += text.chars().count();
+            let tail = if option("continuous_usage_stats") { counts(i + 1 - from) } else { String::new() };
+            out.push(event(choice, tail));
+        }
+        if option("include_usage") {
+            out.push(event(String::new(), counts(self.texts.len() - from)));
+        }
+        out.push("data: [DONE]\n\n".into());
+        out
+    }
+}
+
+/// What a client gets of a stream that breaks after these numbers of events, each decoder's in turn.
+fn with_breaks(api: Api, body: &Value, texts: &[String], breaks: &[usize]) -> String {
+    let mut tape = Tape::new(plan(api, body));
+    let mut asked = body.clone();
+    if tape_asks(api, body) {
+        asked["return_token_ids"] = json!(true);
+    }
+    let mut out = String::new();
+    let mut next = Next::Again;
+    for leg in 0..=breaks.len() {
+        let engine = Engine { texts, created: 1_000 + leg as u64 };
+        let events = match &next {
+            Next::Again => engine.events(api == Api::Chat, 0, &asked),
+            Next::End(rest) => return out + std::str::from_utf8(rest).unwrap(),
+            Next::Continue(bytes, tokens) => {
+                let mut body: Value = serde_json::from_slice(bytes).unwrap();
+                let prompt = body["prompt"].as_array().unwrap();
+                assert_eq!(prompt.len() as u64, *tokens);
+                let from = prompt.len() - PROMPT.len();
+                assert_eq!(body["max_tokens"], texts.len() - from);
+                body["return_token_ids"] = json!(true);
+                engine.events(false, from, &body)
+            }
+        };
+        let upto = breaks.get(leg).copied().unwrap_or(usize::MAX).min(events.len());
+        let (before, rest) = events.split_at(upto);
+        // Several events at a time.
+        for piece in before.chunks(1 + leg % 3) {
+            out.push_str(std::str::from_utf8(&tape.pass(piece.concat().as_bytes())).unwrap());
+        }
+        if rest.is_empty() {
+            return out;
+        }
+        next = tape.next(&scan(body), None).unwrap();
+    }
+    unreachable!("the last decoder does not break")
+}
+
+fn tape_asks(api: Api, body: &Value) -> bool {
+    plan(api, body).exact.is_ok()
+}
+
+/// Without the time, of which all events of a stream have the same.
+fn timeless(text: &str) -> String {
+    let mut parts = text.split("\"created\":");
+    let mut out = parts.next().unwrap().to_owned();
+    let mut times = std::collections::BTreeSet::new();
+    for part in parts {
+        times.insert(&part[..4]);
+        out.push_str(&part[4..]);
+    }
+    assert!(times.len() <= 1, "{times:?}");
+    out
+}
+
+proptest! {
+    #[test]
+    fn breaks_leave_no_trace(
+        mut texts in prop::collection::vec(prop_oneof![2 => "[a-z\"\\\\ü中\u{1f600}]{1,3}", 1 => Just(String::new())], 1..12),
+        breaks in prop::collection::vec(0usize..16, 0..4),
+        chat: bool, ids: bool, usage: bool, continuous: bool, logprobs: bool,
+    ) {
+        let api = if chat { Api::Chat } else { Api::Completions };
+        texts.push("end".into());
+        let mut body = json!({"model": "m", "stream": true, "max_tokens": texts.len(), "return_token_ids": ids});
+        if usage {
+            body["stream_options"] = json!({"include_usage": true, "continuous_usage_stats": continuous});
+        }
+        if logprobs && !chat {
+            body["logprobs"] = json!(1);
+        }
+        let whole = Engine { texts: &texts, created: 1_000 }.events(chat, 0, &body).concat();
+        prop_assert_eq!(timeless(&with_breaks(api, &body, &texts, &breaks)), timeless(&whole));
+    }
+
+    #[test]
+    fn hostile_events_break_nothing(pieces in prop::collection::vec("[a-z\\[\\]{}:,\"\n 0-9]{0,40}", 0..6), chat: bool) {
+        let api = if chat { Api::Chat } else { Api::Completions };
+        let body = json!({"stream": true, "max_tokens": 5});
+        let mut tape = Tape::new(plan(api, &body));
+        for piece in pieces {
+            tape.pass(format!("data: {{\"choices\":[{{{piece}}}]}}\n\n").as_bytes());
+            tape.pass(piece.as_bytes());
+            let _ = tape.next(&scan(&body), Some(1));
+        }
+    }
+}
+
+fn event(choice: &str) -> String {
+    format!(
+        "data: {{\"id\":\"a\",\"created\":1,\"choices\":[{{\"index\":0,{choice}}}],\"prompt_token_ids\":[1]}}\n\n"
+    )
+}
+
+/// Why the stream of a chat with these events can't be continued.
+fn refusal(events: &[String]) -> Result<Next, Reason> {
+    let body = json!({"stream": true});
+    let mut tape = Tape::new(plan(Api::Chat, &body));
+    events.iter().for_each(|event| drop(tape.pass(event.as_bytes())));
+    tape.next(&scan(&body), None)
+}
+
+#[test]
+fn a_stream_is_refused_for_what_was_seen_of_it() {
+    let text = event(r#""delta":{"content":"x"},"finish_reason":null,"token_ids":[5]"#);
+    let reasoning = event(r#""delta":{"reasoning":"hm"},"finish_reason":null,"token_ids":[4]"#);
+    let of = |events: &[&String]| refusal(&events.iter().map(|e| (*e).clone()).collect::<Vec<_>>());
+    assert_eq!(of(&[&reasoning]), Err(Reason::Reasoning));
+    assert!(matches!(of(&[&reasoning, &text]), Ok(Next::Continue(_, 3))), "it has ended");
+    assert_eq!(of(&[&text, &reasoning]), Err(Reason::Reasoning));
+    assert_eq!(of(&[&event(r#""delta":{"content":"x"},"finish_reason":null"#)]), Err(Reason::NoIds));
+    let call = event(r#""delta":{"tool_calls":[{"index":0}]},"finish_reason":null,"token_ids":[5]"#);
+    assert_eq!(of(&[&text, &call]), Err(Reason::Tools));
+    assert_eq!(of(&[&text, &"data: nonsense\n\n".to_owned()]), Err(Reason::Unreadable));
+    let silent = event(r#""delta":{"content":""},"finish_reason":null,"token_ids":[6]"#);
+    let mut long = vec![text.clone()];
+    long.extend(std::iter::repeat_n(silent, 17));
+    assert_eq!(refusal(&long), Err(Reason::HeldText));
+    long.push(text);
+    assert!(matches!(refusal(&long), Ok(Next::Continue(_, 20))));
+}
+
+#[test]
+fn an_event_for_the_sake_of_ids_alone_is_not_passed_on() {
+    let body = json!({"stream": true});
+    let mut tape = Tape::new(plan(Api::Chat, &body));
+    assert!(tape.pass(event(r#""delta":{},"finish_reason":null,"token_ids":[5]"#).as_bytes()).is_empty());
+    let text = tape.pass(event(r#""delta":{"content":"x"},"finish_reason":null,"token_ids":[6]"#).as_bytes());
+    assert_eq!(text.windows(5).filter(|w| w == b"data:").count(), 1);
+    assert_eq!(tape.tokens(), 3, "one of the prompt, two of the answer");
+}
+
+#[test]
+fn a_role_beside_each_token_hides_none() {
+    let body = json!({"stream": true, "max_tokens": 9});
+    let mut tape = Tape::new(plan(Api::Chat, &body));
+    for (content, id) in [("", 5), ("x", 6), ("", 7), ("y", 8), ("", 9)] {
+        let delta = format!(
+            r#""delta":{{"role":"assistant","content":"{content}"}},"finish_reason":null,"token_ids":[{id}]"#
+        );
+        tape.pass(event(&delta).as_bytes());
+    }
+    let Ok(Next::Continue(next, 5)) = tape.next(&scan(&body), None) else { panic!("it goes on") };
+    assert!(next.starts_with(br#"{"prompt":[1,5,6,7,8]"#), "the last has no text yet");
+}
+
+#[test]
+fn what_can_not_be_followed_is_sent_once() {
+    let body = json!({"stream": true});
+    let mut tape = Tape::new(plan(Api::Chat, &body));
+    tape.pass(b"data: {\"error\":{\"code\":400}}\n\n");
+    assert_eq!(tape.next(&scan(&body), None), Err(Reason::Unreadable));
+}
+
+#[test]
+fn data_on_several_lines_stays_on_several_lines() {
+    let mut tape = Tape::new(plan(Api::Completions, &json!({"stream": true})));
+    let text = "data: {\"choices\":[{\"text\":\"x\",\ndata: \"token_ids\":[1]}]}\n\n";
+    assert_eq!(tape.pass(text.as_bytes()), text.replace("[1]", "null"));
+}
+
+#[test]
+fn what_an_engine_says_of_itself_breaks_the_stream_and_what_it_says_of_the_request_does_not() {
+    let body = json!({"stream": true});
+    let mut tape = Tape::new(plan(Api::Completions, &body));
+    let refusal = b"data: {\"error\":{\"code\":400}}\n\n";
+    assert_eq!((tape.pass(refusal), tape.broke()), (Bytes::from_static(refusal), None));
+    let failure = b"data: {\"error\":{\"code\":500}}\n\ndata: [DONE]\n\n";
+    assert_eq!((tape.pass(failure), tape.broke()), (Bytes::new(), Some(Break::Failed)));
+}
+
+#[test]
+fn what_is_left_of_an_answer() {
+    let left = |api, body: Value| body::left(api, &scan(&body), 5);
+    use body::Left::{Context, Tokens};
+    assert_eq!(left(Api::Completions, json!({})), Tokens(11), "vLLM's default is 16");
+    assert_eq!(left(Api::Completions, json!({"max_tokens": null})), Context);
+    assert_eq!(left(Api::Completions, json!({"max_tokens": 4})), Tokens(0));
+    assert_eq!(left(Api::Chat, json!({})), Context);
+    assert_eq!(left(Api::Chat, json!({"max_tokens": 9, "max_completion_tokens": 8})), Tokens(3));
+}
+
+#[test]
+fn when_all_tokens_are_there_the_end_is_written_here() {
+    let body = json!({"stream": true, "max_tokens": 1, "stream_options": {"include_usage": true}});
+    let mut tape = Tape::new(plan(Api::Chat, &body));
+    tape.pass(event(r#""delta":{"content":"x"},"finish_reason":null,"token_ids":[6]"#).as_bytes());
+    let Ok(Next::End(end)) = tape.next(&scan(&body), Some(8)) else { panic!("it is over") };
+    let end = std::str::from_utf8(&end).unwrap();
+    assert!(end.starts_with(r#"data: {"id":"a","created":1,"choices":[{"index":0,"delta":{"content":""},"finish_reason":"length","stop_reason":null,"#), "{end}");
+    assert!(end.contains(r#""choices":[],"usage":{"prompt_tokens":1,"total_tokens":2,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":8}}"#));
+    assert!(end.ends_with("data: [DONE]\n\n"));
+}

@@ -1,0 +1,144 @@
+//! A file that lists engines: JSON, TOML, or a line for each. Pure.
+
+use serde::Deserialize;
+
+use crate::endpoint::{Endpoint, HostError};
+
+/// Most engines of a role.
+const MOST: usize = 4_096;
+
+/// What a file says. A role that it says nothing of is left as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listed {
+    /// Prefillers.
+    pub prefill: Option<Vec<Endpoint>>,
+    /// Decoders.
+    pub decode: Option<Vec<Endpoint>>,
+}
+
+/// Why a file says nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ListError {
+    /// It is neither JSON nor TOML of the right shape, nor such lines.
+    #[error("{0}")]
+    Shape(String),
+    /// Something else where an engine belongs.
+    #[error("`{text}` {why}")]
+    Engine {
+        /// What stands there.
+        text: String,
+        /// What is wrong with it.
+        why: HostError,
+    },
+    /// No engine at all: it is being written, most likely.
+    #[error("lists no engine")]
+    Empty,
+    /// More engines than there can be.
+    #[error("lists {0} engines of one role, more than {MOST}")]
+    TooMany(usize),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Tables {
+    prefill: Option<Vec<String>>,
+    decode: Option<Vec<String>>,
+}
+
+/// Reads a list.
+///
+/// # Errors
+/// [`ListError`] when any of it can't be understood: half a list would drain the other half.
+pub fn read(text: &str) -> Result<Listed, ListError> {
+    let tables = tables(text)?;
+    let listed = Listed { prefill: endpoints(tables.prefill)?, decode: endpoints(tables.decode)? };
+    let count = |list: &Option<Vec<Endpoint>>| list.as_ref().map_or(0, Vec::len);
+    if count(&listed.prefill) + count(&listed.decode) == 0 { Err(ListError::Empty) } else { Ok(listed) }
+}
+
+fn tables(text: &str) -> Result<Tables, ListError> {
+    let shape = |why: String| ListError::Shape(why);
+    if text.trim_start().starts_with('{') {
+        return serde_json::from_str(text).map_err(|e| shape(format!("is no list in JSON: {e}")));
+    }
+    let mut lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
+    if lines.any(|line| line.contains('=')) {
+        return toml::from_str(text).map_err(|e| shape(format!("is no list in TOML: {}", e.message())));
+    }
+    plain(text)
+}
+
+/// `prefill host:port` or `decode host:port`, one each line; `#` begins a comment.
+fn plain(text: &str) -> Result<Tables, ListError> {
+    let mut tables = Tables { prefill: None, decode: None };
+    for (number, line) in (1..).zip(text.lines()) {
+        let line = line.split('#').next().unwrap_or_default().trim();
+        if line.is_empty() {
+            continue;
+        }
+        let list = match line.split_once(char::is_whitespace) {
+            Some(("prefill", _)) => &mut tables.prefill,
+            Some(("decode", _)) => &mut tables.decode,
+            _ => {
+                let why = format!("line {number}: expected `prefill host:port` or `decode host:port`");
+                return Err(ListError::Shape(why));
+            }
+        };
+        let engine = line.split_once(char::is_whitespace).map_or(line, |(_, engine)| engine);
+        list.get_or_insert_default().push(engine.trim().to_owned());
+    }
+    Ok(tables)
+}
+
+fn endpoints(texts: Option<Vec<String>>) -> Result<Option<Vec<Endpoint>>, ListError> {
+    let Some(texts) = texts else { return Ok(None) };
+    if texts.len() > MOST {
+        return Err(ListError::TooMany(texts.len()));
+    }
+    let one = |text: String| Endpoint::parse(&text).map_err(|why| ListError::Engine { text, why });
+    texts.into_iter().map(one).collect::<Result<_, _>>().map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(prefill: Option<&[&str]>, decode: Option<&[&str]>) -> Listed {
+        let all = |list: Option<&[&str]>| {
+            list.map(|list| list.iter().map(|text| Endpoint::parse(text).unwrap()).collect::<Vec<_>>())
+        };
+        Listed { prefill: all(prefill), decode: all(decode) }
+    }
+
+    #[test]
+    fn three_forms_say_the_same() {
+        let expected = listed(Some(&["a:1", "b:2"]), Some(&["c:3"]));
+        for text in [
+            r#"{"prefill": ["a:1", "http://b:2"], "decode": ["c:3"]}"#,
+            "# engines\nprefill = [\"a:1\", \"b:2\"] # two\ndecode = [\"c:3\"]\n",
+            "prefill a:1\nprefill   http://b:2/ # the second\n\n# decoders\ndecode c:3",
+        ] {
+            assert_eq!(read(text), Ok(expected.clone()), "{text}");
+        }
+        assert_eq!(read("decode c:3"), Ok(listed(None, Some(&["c:3"]))), "nothing is said of prefillers");
+    }
+
+    #[test]
+    fn half_a_list_is_none() {
+        for bad in [
+            "",
+            "\n# nobody\n",
+            "{}",
+            r#"{"prefill": [], "decode": []}"#,
+            r#"{"prefill": ["a:1"]"#,
+            r#"{"prefill": ["a"]}"#,
+            r#"{"prefil": ["a:1"]}"#,
+            "prefill = [\"a:1\"",
+            "prefill a:1\ndeco",
+            "prefill a:1\ndecode c",
+            "a:1",
+        ] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+    }
+}

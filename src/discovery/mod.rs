@@ -1,0 +1,123 @@
+//! Engines that come and go by themselves: listed in a file, or the addresses of a name. Both are looked at again and again.
+//!
+//! A look that fails changes nothing: a list that is being written, and a name server that is away, must not empty a fleet.
+
+pub mod list;
+pub mod names;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+
+use crate::config::{self, Config};
+use crate::endpoint::Endpoint;
+use crate::fleet::{Owner, Role};
+use crate::relay::Relay;
+use list::Listed;
+use names::{Names, System};
+
+/// The longest file that is read, bytes.
+const FILE_BYTES: u64 = 1 << 20;
+
+/// Looks for engines.
+pub struct Discoverer {
+    relay: Arc<Relay>,
+    file: Option<PathBuf>,
+    dns: [(Role, Names<System>); 2],
+    every: Duration,
+    /// What was wrong at the last look at the file, and at the names, so that it is said once.
+    wrong: [String; 2],
+}
+
+impl Discoverer {
+    /// As configured; `None` when nothing is to be looked at.
+    pub fn new(config: &Config, relay: Arc<Relay>) -> Option<Discoverer> {
+        let discovery = &config.discovery;
+        let names = |texts: &[String]| Names::new(config::endpoints(texts), System);
+        discovery.looks_for().contains(&true).then(|| Discoverer {
+            relay,
+            file: discovery.file.as_ref().map(PathBuf::from),
+            dns: [
+                (Role::Prefill, names(&discovery.prefill_dns)),
+                (Role::Decode, names(&discovery.decode_dns)),
+            ],
+            every: Duration::from_millis(discovery.interval_ms),
+            wrong: Default::default(),
+        })
+    }
+
+    /// Looks for ever.
+    pub async fn run(mut self) {
+        loop {
+            tokio::time::sleep(self.every).await;
+            self.look().await;
+        }
+    }
+
+    /// Looks once at everything.
+    pub async fn look(&mut self) {
+        if let Some(path) = self.file.clone() {
+            let outcome = match read(&path).await {
+                Ok(listed) => Ok(self.take(listed)),
+                Err(why) => Err(format!("{}: {why}", path.display())),
+            };
+            self.tell(0, "file", outcome);
+        }
+        let mut changes = Ok(0);
+        let mut looked = false;
+        for (role, names) in &mut self.dns {
+            if names.is_empty() {
+                continue;
+            }
+            looked = true;
+            let (engines, wrong) = names.look().await;
+            let (came, gone) = self.relay.fleet.want(Owner::Dns, *role, &engines);
+            changes = changes.map(|count| count + came + gone);
+            if !wrong.is_empty() {
+                changes = Err(wrong.join("; "));
+            }
+        }
+        if looked {
+            self.tell(1, "dns", changes);
+        }
+    }
+
+    fn take(&self, listed: Listed) -> usize {
+        let fleet = &self.relay.fleet;
+        let want = |role, list: Option<Vec<Endpoint>>| {
+            let (came, gone) = list.map_or((0, 0), |list| fleet.want(Owner::File, role, &list));
+            came + gone
+        };
+        want(Role::Prefill, listed.prefill) + want(Role::Decode, listed.decode)
+    }
+
+    fn tell(&mut self, at: usize, source: &'static str, outcome: Result<usize, String>) {
+        let (counted, wrong) = match outcome {
+            Ok(0) => ("same", String::new()),
+            Ok(changes) => {
+                let (prefill, decode) =
+                    (self.relay.fleet.serving(Role::Prefill), self.relay.fleet.serving(Role::Decode));
+                tracing::info!(source, changes, prefill, decode, "the fleet changed");
+                ("changed", String::new())
+            }
+            Err(why) => ("failed", why),
+        };
+        self.relay.meters.discovered(source, counted);
+        if !wrong.is_empty() && self.wrong[at] != wrong {
+            tracing::warn!(source, "nothing changes, since not all engines could be looked for: {wrong}");
+        }
+        self.wrong[at] = wrong;
+    }
+}
+
+async fn read(path: &Path) -> Result<Listed, String> {
+    let file = tokio::fs::File::open(path).await.map_err(|e| e.to_string())?;
+    let mut text = String::new();
+    file.take(FILE_BYTES + 1).read_to_string(&mut text).await.map_err(|e| e.to_string())?;
+    if text.len() as u64 > FILE_BYTES {
+        return Err(format!("is longer than {FILE_BYTES} bytes"));
+    }
+    list::read(&text).map_err(|e| e.to_string())
+}

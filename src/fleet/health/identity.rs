@@ -1,0 +1,128 @@
+//! Whether an engine is still the process that it was: one that restarted has an empty cache. Pure.
+//!
+//! Two things tell. The hand-offs name the engine that made them, by an id that is new with each start; behind one address
+//! there may be several, the data-parallel ranks of several nodes, so that an id which is merely new to us proves nothing.
+//! And the process says in its metrics when it started.
+
+/// Ids that are remembered: more nodes than stand behind one address.
+const MOST_IDS: usize = 64;
+/// So many answers by one id alone, and there is but one: another is another process.
+const STEADY: u32 = 8;
+/// Start times are seconds; two that differ by less are one, printed by different hands.
+const SAME_START_S: f64 = 0.5;
+
+/// Who answers at one address.
+#[derive(Debug, Default)]
+pub struct Identity {
+    /// Oldest first.
+    ids: Vec<u64>,
+    /// Answers of the only id.
+    answers: u32,
+    /// It was out of reach since the last answer.
+    away: bool,
+    started_s: Option<f64>,
+    /// It was asked when it started, and was not out of reach since.
+    start_asked: bool,
+}
+
+impl Identity {
+    /// It could not be reached.
+    pub fn away(&mut self) {
+        self.away = true;
+        self.start_asked = false;
+    }
+
+    /// Whether it is to be asked when it started.
+    pub fn start_wanted(&self) -> bool {
+        !self.start_asked
+    }
+
+    /// A hand-off names the engine `id`. True when that shows a restart.
+    pub fn answered(&mut self, id: u64) -> bool {
+        if self.ids.contains(&id) {
+            self.answers = self.answers.saturating_add(1);
+            self.away = false;
+            return false;
+        }
+        let alone = self.ids.len() == 1 && self.answers >= STEADY;
+        let restarted = !self.ids.is_empty() && (self.away || alone);
+        if restarted {
+            self.ids.clear();
+        } else if self.ids.len() == MOST_IDS {
+            self.ids.remove(0);
+        }
+        self.ids.push(id);
+        (self.answers, self.away) = (1, false);
+        restarted
+    }
+
+    /// Its process began at `started_s`, in Unix seconds; None = it does not say. True when that shows a restart.
+    pub fn began(&mut self, started_s: Option<f64>) -> bool {
+        self.start_asked = true;
+        let (Some(now_s), before_s) = (started_s, self.started_s) else { return false };
+        self.started_s = Some(now_s);
+        let restarted = before_s.is_some_and(|before_s| (now_s - before_s).abs() >= SAME_START_S);
+        if restarted {
+            // Its ids are new as well, and are not to be taken for another restart.
+            self.ids.clear();
+            self.answers = 0;
+        }
+        self.away = false;
+        restarted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_id_after_an_absence_is_a_restart() {
+        let mut it = Identity::default();
+        it.away();
+        assert!(!it.answered(1), "it was never seen before");
+        assert!(!it.answered(1));
+        it.away();
+        assert!(!it.answered(1), "it was only out of reach");
+        it.away();
+        assert!(it.answered(2) && !it.answered(2));
+    }
+
+    #[test]
+    fn ranks_behind_one_address_are_no_restarts() {
+        let mut it = Identity::default();
+        for n in 0..100 {
+            assert!(!it.answered(n % 4));
+        }
+    }
+
+    #[test]
+    fn another_id_after_many_of_one_is_a_restart_too() {
+        let mut it = Identity::default();
+        (0..STEADY).for_each(|_| assert!(!it.answered(1)));
+        assert!(it.answered(2));
+        assert!(!it.answered(3), "the second is young: these may be two");
+    }
+
+    #[test]
+    fn another_start_is_a_restart() {
+        let mut it = Identity::default();
+        assert!(!it.began(Some(1_700_000_000.25)));
+        assert!(!it.start_wanted() && !it.began(None));
+        it.away();
+        assert!(it.start_wanted());
+        assert!(!it.began(Some(1_700_000_000.3)));
+        (0..20).for_each(|_| assert!(!it.answered(1)));
+        assert!(it.began(Some(1_700_000_100.0)));
+        assert!(!it.answered(2), "the same restart");
+    }
+
+    #[test]
+    fn ids_are_bounded() {
+        let mut it = Identity::default();
+        for n in 0..10_000 {
+            it.answered(n);
+        }
+        assert!(it.ids.len() <= MOST_IDS);
+    }
+}

@@ -1,0 +1,157 @@
+//! What legs, probes and hand-offs tell of an instance, and what follows from it.
+
+use std::time::Duration;
+
+use crate::fleet::desk::Recovery;
+use crate::fleet::health::{Cause, Change, State};
+use crate::fleet::{Fleet, Instance, Role};
+
+/// How a leg ended, as far as the instance is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It answered, be it with a refusal of the client's request.
+    Served,
+    /// It answered that it has too much to do.
+    Busy,
+    /// It failed.
+    Failed,
+    /// It could not be connected to.
+    Unreachable,
+}
+
+/// What tells one process at an address from the next.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Sign {
+    /// The engine's id in a hand-off, as a hash.
+    Engine(u64),
+    /// When its process started, in Unix seconds; None = it does not say.
+    Start(Option<f64>),
+}
+
+impl Fleet {
+    /// Tells how a leg on `instance` ended.
+    pub fn report(&self, instance: &Instance, outcome: Outcome) {
+        let (now_ms, health) = (self.now_ms(), instance.health());
+        let change = match outcome {
+            Outcome::Served => health.succeeded(now_ms),
+            Outcome::Busy => {
+                health.busy(now_ms);
+                Change::None
+            }
+            Outcome::Failed => health.failed(now_ms, Cause::Failing),
+            Outcome::Unreachable => health.failed(now_ms, Cause::Unreachable),
+        };
+        self.changed(instance, change);
+        if outcome != Outcome::Served || change != Change::None {
+            self.tell_desk(instance);
+        }
+    }
+
+    /// Tells whether `instance` answered a probe.
+    pub fn probed(&self, instance: &Instance, alive: bool) {
+        let change = instance.health().probed(self.now_ms(), alive);
+        self.changed(instance, change);
+        if change != Change::None {
+            self.tell_desk(instance);
+        }
+    }
+
+    /// Tells who answered as `instance`. True when it is another process than before: what was believed of its cache is
+    /// forgotten. Events need no such word, since their sequence begins anew.
+    pub fn seen(&self, instance: &Instance, sign: Sign) -> bool {
+        let restarted = match sign {
+            Sign::Engine(id) => instance.health().identity().answered(id),
+            Sign::Start(started_s) => instance.health().identity().began(started_s),
+        };
+        if restarted {
+            if instance.role() == Role::Prefill {
+                self.desk.emptied(instance.id());
+            }
+            instance.meter().restarted();
+            tracing::warn!(leg = instance.role().name(), instance = %instance.endpoint(), "restarted");
+        }
+        restarted
+    }
+
+    fn changed(&self, instance: &Instance, change: Change) {
+        let (leg, at) = (instance.role().name(), instance.endpoint());
+        match change {
+            Change::Opened(rest_ms) => {
+                instance.meter().tripped();
+                tracing::warn!(leg, instance = %at, rest_ms, "rests: it is chosen last");
+            }
+            Change::MayTry => tracing::info!(leg, instance = %at, "answers again: it is tried"),
+            Change::Closed => tracing::info!(leg, instance = %at, "is back"),
+            Change::Calmed | Change::None => {}
+        }
+    }
+
+    fn tell_desk(&self, instance: &Instance) {
+        if instance.role() != Role::Prefill {
+            return;
+        }
+        let (now_ms, health) = (self.now_ms(), instance.health());
+        let how = Recovery {
+            rest: Duration::from_millis(health.rest_ms(now_ms)),
+            on_trial: health.state(now_ms) != State::Closed,
+            warm: Duration::from_millis(health.warm_ms(now_ms)),
+            share: health.share(now_ms),
+        };
+        self.desk.health(instance.id(), &how);
+    }
+
+    /// Shows the state of every breaker in the metrics.
+    pub fn show_health(&self) {
+        let now_ms = self.now_ms();
+        for role in [Role::Prefill, Role::Decode] {
+            for instance in self.members(role).iter() {
+                let state = match instance.health().state(now_ms) {
+                    State::Closed => 0.0,
+                    State::HalfOpen => 1.0,
+                    State::Open => 2.0,
+                };
+                instance.meter().breaker(state);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoint::Endpoint;
+    use crate::fleet::Need;
+    use crate::route::Policy;
+
+    fn both_roles() -> Fleet {
+        let fleet = Fleet::new(Policy::LeastWork);
+        for role in [Role::Prefill, Role::Decode] {
+            for port in [1, 2] {
+                fleet.add(role, Endpoint::new("e", port));
+            }
+        }
+        fleet
+    }
+
+    #[test]
+    fn a_decoder_that_fails_says_nothing_of_the_prefiller_at_its_address() {
+        let fleet = both_roles();
+        let [prefiller, decoder] = [Role::Prefill, Role::Decode].map(|role| fleet.members(role)[0].clone());
+        fleet.report(&decoder, Outcome::Unreachable);
+        let state = |it: &Instance| it.health().state(fleet.now_ms());
+        assert_eq!((state(&decoder), state(&prefiller)), (State::Open, State::Closed));
+        let taken = (0..8).filter_map(|_| fleet.pick(Role::Decode, Need::default()));
+        assert!(taken.into_iter().all(|seat| seat.instance().id() != decoder.id()));
+    }
+
+    #[test]
+    fn a_process_that_changed_is_noticed_by_either_sign() {
+        let fleet = both_roles();
+        let prefiller = fleet.members(Role::Prefill)[0].clone();
+        assert!(!fleet.seen(&prefiller, Sign::Engine(1)));
+        fleet.report(&prefiller, Outcome::Unreachable);
+        assert!(fleet.seen(&prefiller, Sign::Engine(2)) && !fleet.seen(&prefiller, Sign::Engine(2)));
+        assert!(!fleet.seen(&prefiller, Sign::Start(Some(100.0))));
+        assert!(fleet.seen(&prefiller, Sign::Start(Some(200.0))));
+    }
+}

@@ -1,0 +1,110 @@
+//! Who wants which members: the configuration, a file, the DNS, an operator. Pure.
+//!
+//! An instance is a member as long as anybody wants it, so no source takes away what another one brought. An operator's
+//! removal counts against all of them, until the source that wants it stops wanting it and begins anew.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::endpoint::Endpoint;
+use crate::fleet::Role;
+
+/// Where members come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Owner {
+    /// `fleet.prefill`, `fleet.decode`.
+    Configuration,
+    /// `discovery.file`.
+    File,
+    /// `discovery.prefill_dns`, `discovery.decode_dns`.
+    Dns,
+    /// `/instances/add`.
+    Operator,
+}
+
+/// What each source said last.
+#[derive(Debug, Default)]
+pub(super) struct Roster {
+    /// By role, prefill first.
+    wants: [BTreeMap<Owner, BTreeSet<Endpoint>>; 2],
+    /// What counts of it: an operator may have removed some.
+    held: [BTreeMap<Endpoint, BTreeSet<Owner>>; 2],
+}
+
+/// What follows from a source's word.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Change {
+    /// Newly wanted.
+    pub(super) came: Vec<Endpoint>,
+    /// Wanted by nobody any more.
+    pub(super) gone: Vec<Endpoint>,
+}
+
+impl Roster {
+    /// `owner` wants exactly these.
+    pub(super) fn want(&mut self, owner: Owner, role: Role, endpoints: &[Endpoint]) -> Change {
+        let now: BTreeSet<Endpoint> = endpoints.iter().cloned().collect();
+        let before = self.wants[at(role)].insert(owner, now.clone()).unwrap_or_default();
+        let mut change = Change::default();
+        for endpoint in before.difference(&now) {
+            if self.release(role, endpoint, owner) {
+                change.gone.push(endpoint.clone());
+            }
+        }
+        // In the order in which they are listed, which is that in which they are asked for models.
+        for endpoint in endpoints.iter().filter(|endpoint| !before.contains(endpoint)) {
+            if self.held[at(role)].entry(endpoint.clone()).or_default().insert(owner) {
+                change.came.push(endpoint.clone());
+            }
+        }
+        change
+    }
+
+    /// `owner` wants this one, too.
+    pub(super) fn claim(&mut self, role: Role, endpoint: &Endpoint, owner: Owner) {
+        self.wants[at(role)].entry(owner).or_default().insert(endpoint.clone());
+        self.held[at(role)].entry(endpoint.clone()).or_default().insert(owner);
+    }
+
+    /// Nobody's wish for it counts any more. An operator does not go on wanting what an operator removed.
+    pub(super) fn forget(&mut self, role: Role, endpoint: &Endpoint) {
+        self.held[at(role)].remove(endpoint);
+        if let Some(wanted) = self.wants[at(role)].get_mut(&Owner::Operator) {
+            wanted.remove(endpoint);
+        }
+    }
+
+    /// Whether nobody wants it any more.
+    fn release(&mut self, role: Role, endpoint: &Endpoint, owner: Owner) -> bool {
+        let held = &mut self.held[at(role)];
+        let Some(owners) = held.get_mut(endpoint) else { return false };
+        owners.remove(&owner);
+        let gone = owners.is_empty();
+        if gone {
+            held.remove(endpoint);
+        }
+        gone
+    }
+}
+
+fn at(role: Role) -> usize {
+    match role {
+        Role::Prefill => 0,
+        Role::Decode => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_comes_stays_in_order_and_comes_once() {
+        let all: Vec<Endpoint> = ["b:1", "a:1", "b:1"].map(|text| Endpoint::parse(text).unwrap()).into();
+        let mut roster = Roster::default();
+        let change = roster.want(Owner::File, Role::Decode, &all);
+        assert_eq!(change, Change { came: all[..2].to_vec(), gone: vec![] });
+        assert_eq!(roster.want(Owner::Dns, Role::Decode, &all[..1]).gone, []);
+        assert_eq!(roster.want(Owner::File, Role::Decode, &[]).gone, all[1..2]);
+        assert_eq!(roster.want(Owner::Dns, Role::Decode, &[]).gone, all[..1]);
+    }
+}

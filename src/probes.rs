@@ -1,0 +1,175 @@
+//! Asks engines whether they are there, so that no client's request has to find out: those that rest, to end the rest, and
+//! those to which nothing was sent for a while.
+//!
+//! Which process an engine is, it says in its metrics; that is asked once, and again whenever it was out of reach.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+use futures_util::StreamExt;
+use futures_util::stream;
+use http::{HeaderValue, StatusCode};
+
+use crate::dialect::engine_load;
+use crate::endpoint::Endpoint;
+use crate::fleet::{Fleet, Instance, Role, Sign};
+use crate::intake::exchange::{authorized, exchange, url};
+use crate::relay::{Relay, pause};
+
+/// Between looks at whose turn it is.
+const LOOK: Duration = Duration::from_millis(200);
+/// Those that rest are asked more often than others.
+const RESTING_EVERY: Duration = Duration::from_secs(1);
+/// Probes at once.
+const AT_ONCE: usize = 64;
+/// The largest answer to a probe.
+const ANSWER_BYTES: usize = 1 << 20;
+/// The largest answer to `GET /metrics`.
+const METRICS_BYTES: usize = 32 << 20;
+
+/// Who asks, and how.
+pub struct Prober {
+    /// The engines.
+    pub relay: Arc<Relay>,
+    /// The client for control calls.
+    pub client: reqwest::Client,
+    /// Towards engines.
+    pub authorization: Option<HeaderValue>,
+    /// What is asked.
+    pub path: String,
+    /// Between two probes of one engine.
+    pub every: Duration,
+    /// One probe.
+    pub time: Duration,
+}
+
+/// One engine, in all of its roles.
+struct Probed {
+    roles: Vec<Arc<Instance>>,
+}
+
+/// Whose turn it is when.
+#[derive(Debug, Default)]
+struct Turns(HashMap<Endpoint, Instant>);
+
+impl Prober {
+    /// Asks for ever.
+    pub async fn run(self) {
+        let mut turns = Turns::default();
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let engines = engines(&self.relay.fleet);
+            turns.0.retain(|endpoint, _| engines.contains_key(endpoint));
+            let now = Instant::now();
+            let due: Vec<Probed> = engines
+                .into_iter()
+                .filter(|(endpoint, engine)| {
+                    turns.is_due(endpoint, now, self.pause(engine)) && self.is_wanted(engine)
+                })
+                .map(|(_, engine)| engine)
+                .collect();
+            stream::iter(due)
+                .map(|engine| self.probe(engine))
+                .buffer_unordered(AT_ONCE)
+                .collect::<()>()
+                .await;
+        }
+    }
+
+    /// With some jitter, or several gateways would ask in step.
+    fn pause(&self, engine: &Probed) -> Duration {
+        let now_ms = self.relay.fleet.now_ms();
+        let rests = engine.roles.iter().any(|it| it.health().resting(now_ms));
+        let every = if rests { self.every.min(RESTING_EVERY) } else { self.every };
+        every.mul_f64(0.9 + 0.2 * (pause::random() as f64 / u64::MAX as f64))
+    }
+
+    /// What was served a moment ago need not be asked.
+    fn is_wanted(&self, engine: &Probed) -> bool {
+        let now_ms = self.relay.fleet.now_ms();
+        let every_ms = u64::try_from(self.every.as_millis()).unwrap_or(u64::MAX);
+        engine
+            .roles
+            .iter()
+            .any(|it| !it.health().served_within(now_ms, every_ms) || it.health().identity().start_wanted())
+    }
+
+    async fn probe(&self, engine: Probed) {
+        let Some(first) = engine.roles.first() else { return };
+        let call = self.call(first, &self.path);
+        let outcome = match exchange(call, self.time, ANSWER_BYTES).await {
+            Ok((status, _)) if status.is_server_error() => "dead",
+            Ok(_) => "alive",
+            Err(_) => "silent",
+        };
+        for role in &engine.roles {
+            role.meter().probed(outcome);
+            self.relay.fleet.probed(role, outcome == "alive");
+        }
+        if outcome == "alive" && engine.roles.iter().any(|it| it.health().identity().start_wanted()) {
+            self.ask_start(&engine).await;
+        }
+    }
+
+    async fn ask_start(&self, engine: &Probed) {
+        let Some(first) = engine.roles.first() else { return };
+        let asked = exchange(self.call(first, "/metrics"), self.time, METRICS_BYTES).await;
+        let Ok((status, body)) = asked else { return };
+        let text = String::from_utf8_lossy(&body);
+        let started_s =
+            Some(text).filter(|_| status == StatusCode::OK).and_then(|it| engine_load::start_s(&it));
+        for role in &engine.roles {
+            self.relay.fleet.seen(role, Sign::Start(started_s));
+        }
+    }
+
+    fn call(&self, engine: &Instance, path: &str) -> reqwest::RequestBuilder {
+        authorized(self.client.get(url(engine.endpoint(), path)), self.authorization.as_ref())
+    }
+}
+
+impl Turns {
+    /// Whether its time has come; if so, the next is after `pause`. A newcomer's first time is after a pause as well, and a
+    /// time further away than that is brought forward.
+    fn is_due(&mut self, endpoint: &Endpoint, now: Instant, pause: Duration) -> bool {
+        let next = now + pause;
+        let Some(turn) = self.0.get_mut(endpoint) else {
+            self.0.insert(endpoint.clone(), next);
+            return false;
+        };
+        let due = *turn <= now;
+        *turn = if due { next } else { (*turn).min(next) };
+        due
+    }
+}
+
+/// Everybody who may be sent something, once, in whatever roles.
+fn engines(fleet: &Fleet) -> HashMap<Endpoint, Probed> {
+    let mut engines: HashMap<Endpoint, Probed> = HashMap::new();
+    for role in [Role::Prefill, Role::Decode] {
+        for instance in fleet.members(role).iter().filter(|it| !it.draining()) {
+            let engine = engines.entry(instance.endpoint().clone()).or_insert(Probed { roles: Vec::new() });
+            engine.roles.push(instance.clone());
+        }
+    }
+    engines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_come_after_pauses_and_earlier_for_who_rests() {
+        let mut turns = Turns::default();
+        let (at, start) = (Endpoint::new("e", 1), Instant::now());
+        let mut due = |after_ms, pause_ms| {
+            turns.is_due(&at, start + Duration::from_millis(after_ms), Duration::from_millis(pause_ms))
+        };
+        assert!(!due(0, 5_000), "a newcomer");
+        assert!(!due(4_900, 5_000) && due(5_000, 5_000));
+        assert!(!due(5_100, 1_000) && !due(6_000, 1_000) && due(6_100, 1_000), "it rests now");
+    }
+}

@@ -1,0 +1,294 @@
+//! Letting requests in: so many at a time, so many waiting, in turn between keys.
+
+mod line;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use crate::auth::Caller;
+use crate::error::{Error, Kind};
+use crate::obs::Meters;
+use crate::route::estimate;
+use line::{Entered, Full, Line, Terms, Ticket};
+
+/// A request whose length is not announced is taken to have a prompt of so many tokens.
+const UNKNOWN_PROMPT_TOKENS: u64 = 1024;
+
+/// Nobody is charged for a longer prompt before it is here: a header can say anything.
+const PROMPT_TOKENS_MAX: u64 = 1 << 20;
+
+/// The gate.
+#[derive(Clone, Debug)]
+pub struct Gate(Arc<Inner>);
+
+/// How much the gate holds.
+#[derive(Clone, Copy, Debug)]
+pub struct GateLimits {
+    /// Requests inside.
+    pub inflight: usize,
+    /// Requests waiting.
+    pub queue: usize,
+    /// Of these, those of one key, where keys are asked for.
+    pub queue_per_key: usize,
+    /// How long one may wait.
+    pub patience: Duration,
+    /// Whether keys are asked for. If not, the line is one caller's.
+    pub keys: bool,
+}
+
+#[derive(Debug)]
+struct Inner {
+    line: Mutex<Line<oneshot::Sender<Pass>>>,
+    limits: GateLimits,
+    meters: Arc<Meters>,
+}
+
+/// The right to be served; given back when dropped, which is when the last byte of the answer is out.
+#[derive(Debug)]
+pub struct Pass {
+    gate: Arc<Inner>,
+    flow: Arc<str>,
+    /// What it was charged, tokens.
+    charged: u64,
+    /// What it took in the end.
+    took: Option<u64>,
+}
+
+/// One more in the line, until dropped.
+struct Waiting {
+    gate: Arc<Inner>,
+    flow: Arc<str>,
+    ticket: Ticket,
+}
+
+impl Gate {
+    /// A gate with nobody in it.
+    pub fn new(limits: GateLimits, meters: Arc<Meters>) -> Gate {
+        let line = Mutex::new(Line::new(limits.inflight.max(1), limits.queue));
+        Gate(Arc::new(Inner { line, limits, meters }))
+    }
+
+    /// Requests inside.
+    pub fn inside(&self) -> usize {
+        self.0.lock().inside()
+    }
+
+    /// Waits for a place. `body_bytes` is the announced size of the request, by which it is charged until more is known.
+    ///
+    /// # Errors
+    /// `Overloaded` when the queue is full or the wait too long, `RateLimited` when the caller has as many inside as it may.
+    pub async fn enter(&self, caller: &Caller, body_bytes: Option<u64>) -> Result<Pass, Error> {
+        let inner = &self.0;
+        let announced = |bytes| estimate::prompt_tokens(usize::try_from(bytes).unwrap_or(usize::MAX));
+        let prompt_tokens = body_bytes.map_or(UNKNOWN_PROMPT_TOKENS, announced).min(PROMPT_TOKENS_MAX);
+        let terms = Terms {
+            flow: caller.name.clone(),
+            weight: caller.grants.priority.weight(),
+            inside: caller.grants.requests_inflight,
+            waiting: if inner.limits.keys { inner.limits.queue_per_key } else { inner.limits.queue },
+            cost_tokens: prompt_tokens + estimate::output_tokens(None),
+        };
+        let mut told = None;
+        let entered = inner.lock().enter(&terms, || {
+            let (tell, hear) = oneshot::channel();
+            told = Some(hear);
+            tell
+        });
+        let (ticket, told) = match (entered, told) {
+            (Entered::In, _) => return Ok(Inner::pass(inner, terms.flow, terms.cost_tokens)),
+            (Entered::Refused(full), _) => return Err(inner.refuse(full)),
+            (Entered::Waits(ticket), Some(told)) => (ticket, told),
+            (Entered::Waits(_), None) => return Err(inner.refuse(Full::Line)),
+        };
+        inner.meters.queued.increment(1.0);
+        let _place = Waiting { gate: inner.clone(), flow: terms.flow.clone(), ticket };
+        // Whoever could tell is kept in the line, so the inner error stands for a wait without end as well.
+        match tokio::time::timeout(inner.limits.patience, told).await {
+            Ok(Ok(pass)) => Ok(pass),
+            _ => {
+                inner.meters.turned_away("queue_wait");
+                let message = "the gateway is at its limit of requests and the wait was too long";
+                Err(Error::new(Kind::Overloaded, message))
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn pass(gate: &Arc<Inner>, flow: Arc<str>, charged: u64) -> Pass {
+        gate.meters.inflight.increment(1.0);
+        Pass { gate: gate.clone(), flow, charged, took: None }
+    }
+
+    fn refuse(&self, full: Full) -> Error {
+        let (kind, reason, message) = match full {
+            Full::Line => (
+                Kind::Overloaded,
+                "queue_full",
+                "the gateway is at its limit of requests and its queue is full",
+            ),
+            Full::Share => (
+                Kind::Overloaded,
+                "queue_share",
+                "the gateway is at its limit of requests and this key's share of its queue is full",
+            ),
+            Full::Inside => {
+                (Kind::RateLimited, "key_inflight", "this key has as many requests under way as it may")
+            }
+        };
+        self.meters.turned_away(reason);
+        Error::new(kind, message)
+    }
+
+    /// Lets in whoever can be.
+    fn pump(self: &Arc<Inner>) {
+        loop {
+            let Some((flow, charged, tell)) = self.lock().next() else { return };
+            // Who left in this very moment gives its pass back right here, outside the lock.
+            if let Err(mut pass) = tell.send(Inner::pass(self, flow, charged)) {
+                pass.took(0);
+            }
+        }
+    }
+
+    /// A panic elsewhere leaves the line usable.
+    fn lock(&self) -> MutexGuard<'_, Line<oneshot::Sender<Pass>>> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pass {
+    /// The request took so many tokens, prompt and output.
+    pub fn took(&mut self, tokens: u64) {
+        self.took = Some(tokens);
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.gate.lock().cancel(&self.flow, self.ticket);
+        self.gate.meters.queued.decrement(1.0);
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        let took = self.took.unwrap_or(self.charged);
+        self.gate.lock().leave(&self.flow, self.charged, took);
+        self.gate.meters.inflight.decrement(1.0);
+        self.gate.pump();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::{ANYONE, Callers, Digest, Grants, file::Entry};
+
+    fn gate(inflight: usize, queue: usize, queue_per_key: usize) -> Gate {
+        let patience = Duration::from_millis(50);
+        let limits = GateLimits { inflight, queue, queue_per_key, patience, keys: queue_per_key < queue };
+        Gate::new(limits, Arc::default())
+    }
+
+    fn caller(name: &str, requests_inflight: Option<usize>) -> Arc<Caller> {
+        let grants = Grants { requests_inflight, ..Grants::default() };
+        let digest = Digest::of(name.as_bytes());
+        Callers::of(vec![Entry { name: name.into(), digest, grants }]).of_key(name.as_bytes()).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_full_gate_queues_and_the_full_queue_refuses() {
+        let (gate, anyone) = (gate(1, 1, 1), caller(ANYONE, None));
+        let first = gate.enter(&anyone, None).await.unwrap();
+        let (waiting, refused) = tokio::join!(gate.enter(&anyone, None), gate.enter(&anyone, None));
+        assert_eq!(refused.unwrap_err().kind(), Kind::Overloaded);
+        assert_eq!(waiting.unwrap_err().kind(), Kind::Overloaded, "its patience ended");
+        assert_eq!(gate.inside(), 1);
+        drop(first);
+        assert_eq!(gate.inside(), 0);
+        assert!(gate.enter(&anyone, None).await.is_ok());
+        assert_eq!(gate.0.lock().waiting(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_is_let_in_when_somebody_leaves() {
+        let (gate, anyone) = (gate(1, 1, 1), caller(ANYONE, None));
+        let first = gate.enter(&anyone, None).await.unwrap();
+        let leave = async {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            drop(first);
+        };
+        let (second, ()) = tokio::join!(gate.enter(&anyone, None), leave);
+        assert!(second.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_loud_key_keeps_nobody_out() {
+        let (gate, loud, quiet) = (gate(1, 8, 4), caller("loud", None), caller("quiet", None));
+        let first = gate.enter(&loud, None).await.unwrap();
+        let mut order = Vec::new();
+        let (told, mut hear) = tokio::sync::mpsc::channel(8);
+        let one = async |caller: &Caller| {
+            if let Ok(_pass) = gate.enter(caller, Some(400)).await {
+                told.send(caller.name.to_string()).await.unwrap();
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let louds = async { futures_util::future::join_all((0..6).map(|_| one(&loud))).await };
+        let later = async {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            tokio::join!(one(&quiet), async { drop(first) });
+        };
+        tokio::join!(louds, later);
+        while let Ok(name) = hear.try_recv() {
+            order.push(name);
+        }
+        assert_eq!(order.len(), 5, "two found their share of the line full");
+        assert!(order[..2].contains(&"quiet".to_owned()), "{order:?}");
+        assert_eq!((gate.inside(), gate.0.lock().waiting()), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_that_is_dropped_at_any_point_leaves_nothing() {
+        let (gate, anyone) = (gate(1, 4, 4), caller(ANYONE, None));
+        for moment in 0..20 {
+            let first = gate.enter(&anyone, None).await.unwrap();
+            let wait = tokio::time::timeout(Duration::from_millis(moment), gate.enter(&anyone, None));
+            let leave = async {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                drop(first);
+            };
+            let (waited, ()) = tokio::join!(wait, leave);
+            drop(waited);
+            assert_eq!((gate.inside(), gate.0.lock().waiting()), (0, 0), "left after {moment} ms");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_length_that_is_made_up_spoils_nobodys_turn() {
+        let (gate, liar, honest) = (gate(1, 8, 4), caller("liar", None), caller("honest", None));
+        for _ in 0..3 {
+            drop(gate.enter(&liar, Some(u64::MAX)).await.unwrap());
+        }
+        let first = gate.enter(&honest, Some(400)).await.unwrap();
+        let leave = async { drop(first) };
+        let (lied, honest, ()) = tokio::join!(
+            async { gate.enter(&liar, Some(u64::MAX)).await.map(drop) },
+            async { gate.enter(&honest, Some(400)).await.map(drop) },
+            leave
+        );
+        assert!(lied.is_ok() && honest.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_has_as_many_inside_as_it_may() {
+        let (gate, single) = (gate(9, 9, 4), caller("single", Some(1)));
+        let first = gate.enter(&single, None).await.unwrap();
+        assert_eq!(gate.enter(&single, None).await.unwrap_err().kind(), Kind::RateLimited);
+        drop(first);
+        assert!(gate.enter(&single, None).await.is_ok());
+    }
+}

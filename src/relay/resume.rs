@@ -1,0 +1,288 @@
+//! Streams that break and go on elsewhere: what has been sent is followed, and after a break both legs run once more for
+//! the rest of the answer. What can be continued exactly, and how events are rewritten, is in `dialect::resume`.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::time::Instant;
+
+use bytes::Bytes;
+use http::uri::PathAndQuery;
+use tokio::time::timeout_at;
+
+use crate::codec::json::{Object, ScanLimits};
+use crate::dialect::resume::{Break, Next, Reason, Tape};
+use crate::dialect::{Api, Shape};
+use crate::error::{Error, Kind};
+use crate::fleet::InstanceId;
+use crate::relay::account::Ledger;
+use crate::relay::ask::Ask;
+use crate::relay::legs::DecodeEnd;
+use crate::relay::stream::Source;
+use crate::relay::{Relay, Tries};
+
+/// Room for the token ids of all streams that could be continued.
+#[derive(Debug)]
+pub struct Room {
+    taken: AtomicUsize,
+    most: usize,
+}
+
+/// What one stream has of it, until dropped.
+#[derive(Debug)]
+struct Place {
+    room: Arc<Room>,
+    tokens: usize,
+}
+
+/// Follows one stream to its client.
+#[derive(Debug)]
+pub(super) struct Follower {
+    relay: Arc<Relay>,
+    ask: Arc<Ask>,
+    /// Of a stream with several answers nothing is kept.
+    tape: Result<Tape, Reason>,
+    place: Place,
+    left: u32,
+}
+
+/// Why a decoder's part of a stream is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// Its connection broke.
+    Broken,
+    /// Its body ended before the answer did.
+    Ended,
+    /// It was silent for too long.
+    Silent,
+    /// It wrote that it failed.
+    Failed,
+    /// It gave the request up for others.
+    Recomputed,
+}
+
+/// How a stream goes on.
+pub(super) enum Going {
+    /// These bytes are the rest.
+    End(Bytes),
+    /// Another pair is looked for.
+    Pair(Pair),
+}
+
+/// Both legs of a continuation; the ledger goes with them and comes back.
+pub(super) type Pair = Pin<Box<dyn Future<Output = (Ledger, Result<Box<Source>, Error>)> + Send>>;
+
+impl Room {
+    /// For so many ids, 4 bytes each.
+    pub fn new(most: usize) -> Room {
+        Room { taken: AtomicUsize::new(0), most }
+    }
+}
+
+impl Place {
+    /// Takes what is missing to `tokens`; false if there is no room.
+    fn grow(&mut self, tokens: usize) -> bool {
+        let more = tokens.saturating_sub(self.tokens);
+        if more == 0 {
+            return true;
+        }
+        let before = self.room.taken.fetch_add(more, Ordering::Relaxed);
+        if before + more > self.room.most {
+            self.room.taken.fetch_sub(more, Ordering::Relaxed);
+            return false;
+        }
+        self.tokens = tokens;
+        true
+    }
+
+    fn empty(&mut self) {
+        self.room.taken.fetch_sub(std::mem::take(&mut self.tokens), Ordering::Relaxed);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.empty();
+    }
+}
+
+impl Cause {
+    /// The value of the metric label `reason`.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Cause::Broken => "broken",
+            Cause::Ended => "ended",
+            Cause::Silent => "silent",
+            Cause::Failed => "failed",
+            Cause::Recomputed => "recomputed",
+        }
+    }
+}
+
+impl Cause {
+    /// How the decoder failed, as a failed leg is called; `None` if it did not.
+    pub(super) fn fault(self) -> Option<&'static str> {
+        match self {
+            Cause::Broken | Cause::Ended => Some("broken"),
+            Cause::Silent => Some("timeout"),
+            Cause::Failed => Some("status"),
+            Cause::Recomputed => None,
+        }
+    }
+}
+
+impl Follower {
+    /// Follows the stream that answers `ask`, if it is to be followed.
+    pub(super) fn new(relay: &Arc<Relay>, ask: &Arc<Ask>) -> Option<Box<Follower>> {
+        let plan = ask.resume.clone()?;
+        let tape = match plan.exact {
+            Err(reason) if !plan.one_answer() => Err(reason),
+            _ => Ok(Tape::new(plan)),
+        };
+        let place = Place { room: relay.room.clone(), tokens: 0 };
+        let left = relay.settings.now().attempts.saturating_sub(1);
+        Some(Box::new(Follower { relay: relay.clone(), ask: ask.clone(), tape, place, left }))
+    }
+
+    /// What of whole events may go to the client.
+    pub(super) fn pass(&mut self, frames: Bytes) -> Bytes {
+        let Ok(tape) = &mut self.tape else { return frames };
+        let out = tape.pass(&frames);
+        if !self.place.grow(tape.tokens()) {
+            tape.forget(Reason::Memory);
+            self.place.empty();
+        }
+        out
+    }
+
+    /// How the decoder's stream broke, as far as its events tell.
+    pub(super) fn broke(&self) -> Option<Cause> {
+        self.tape.as_ref().ok()?.broke().map(|broke| match broke {
+            Break::Failed => Cause::Failed,
+            Break::Recomputed => Cause::Recomputed,
+        })
+    }
+
+    /// How the stream goes on; `None` if it can't, which has been counted. Takes the ledger for as long as another pair is
+    /// looked for.
+    pub(super) fn go_on(
+        &mut self,
+        cause: Cause,
+        tried: InstanceId,
+        account: &mut Option<Ledger>,
+        end: Instant,
+    ) -> Option<Going> {
+        let cached = account.as_ref().and_then(Ledger::cached_of_prefill);
+        let relay = self.relay.clone();
+        let next = match self.next(cached, end) {
+            Ok(next) => next,
+            Err(reason) => {
+                relay.meters.continuation("refused", reason);
+                return None;
+            }
+        };
+        let ask = match next {
+            Next::End(rest) => {
+                relay.meters.continuation("resumed", cause.name());
+                return Some(Going::End(rest));
+            }
+            Next::Again => self.ask.clone(),
+            Next::Continue(body, prompt_tokens) => Arc::new(continued(&self.ask, body, prompt_tokens).ok()?),
+        };
+        self.left -= 1;
+        let mut ledger = account.take()?;
+        ledger.resumes();
+        Some(Going::Pair(Box::pin(async move {
+            let found = match timeout_at(end, relay.again(ask, tried, &mut ledger)).await {
+                Ok(found) => found,
+                Err(_) => Err(Error::new(Kind::DecodeTimeout, "the total time limit is over")),
+            };
+            let outcome = if found.is_ok() { "resumed" } else { "failed" };
+            relay.meters.continuation(outcome, cause.name());
+            (ledger, found)
+        })))
+    }
+
+    fn next(&mut self, cached: Option<u64>, end: Instant) -> Result<Next, &'static str> {
+        let tape = self.tape.as_mut().map_err(|reason| reason.name())?;
+        if Instant::now() >= end {
+            return Err("deadline");
+        }
+        let next = tape.next(&self.ask.body, cached).map_err(Reason::name)?;
+        if matches!(next, Next::End(_)) {
+            return Ok(next);
+        }
+        if self.left == 0 {
+            return Err("attempts");
+        }
+        if !self.relay.budget.allows() {
+            return Err("budget");
+        }
+        Ok(next)
+    }
+}
+
+/// The request for the rest of an answer.
+fn continued(ask: &Ask, body: Bytes, prompt_tokens: u64) -> Result<Ask, crate::codec::json::JsonError> {
+    let body = Object::scan(body, ScanLimits::default())?;
+    let shape = Shape { prompt_tokens, ..Shape::read(Api::Completions, &body) };
+    Ok(Ask {
+        api: Api::Completions,
+        id: ask.id.clone(),
+        target: PathAndQuery::from_static("/v1/completions"),
+        headers: ask.headers.clone(),
+        body,
+        shape,
+        job: Arc::default(),
+        resume: ask.resume.clone(),
+        http2: ask.http2,
+        arrived: ask.arrived,
+    })
+}
+
+impl Relay {
+    /// Both legs of a request whose stream broke on the decoder `tried`, up to the first event of the next stream.
+    async fn again(
+        self: &Arc<Self>,
+        ask: Arc<Ask>,
+        tried: InstanceId,
+        ledger: &mut Ledger,
+    ) -> Result<Box<Source>, Error> {
+        let ask = match Arc::try_unwrap(ask) {
+            // A continuation, which has a prompt of its own.
+            Ok(mut ask) => {
+                self.understand(&mut ask).await;
+                Arc::new(ask)
+            }
+            Err(ask) => ask,
+        };
+        let mut tries = Tries::new(self.settings.now().attempts);
+        tries.tried.push(tried);
+        match self.both_legs(&ask, tries, ledger).await? {
+            DecodeEnd::Stream { source, .. } => Ok(source),
+            DecodeEnd::Whole(answer) => {
+                Err(Error::new(Kind::DecodeFailed, "the rest of the answer was refused")
+                    .detail(format!("status {}", answer.status().as_u16())))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_shared_and_given_back() {
+        let room = Arc::new(Room::new(100));
+        let place = || Place { room: room.clone(), tokens: 0 };
+        let (mut one, mut two) = (place(), place());
+        assert!(one.grow(60) && one.grow(50), "it never shrinks");
+        assert!(two.grow(40) && !two.grow(41));
+        drop(one);
+        assert!(two.grow(100) && !two.grow(101));
+        two.empty();
+        assert_eq!(room.taken.load(Ordering::Relaxed), 0);
+    }
+}

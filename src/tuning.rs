@@ -1,0 +1,82 @@
+//! Limits and deadlines as the relay and the edge use them, from the configuration. What is here can change while the
+//! gateway runs.
+
+use std::time::Duration;
+
+use http::{HeaderValue, StatusCode};
+
+use crate::config::{Config, Secret};
+use crate::relay::settings::Settings;
+use crate::relay::skip::Skip;
+use crate::server::Edge;
+
+/// A secret that can't be sent in a header.
+#[derive(Debug, thiserror::Error)]
+#[error("engine.api_key can't be sent in a header: it has a character that is not visible ASCII")]
+pub struct KeyError;
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// The relay's.
+pub fn settings(config: &Config) -> Settings {
+    let (retry, timeout, limit) = (&config.retry, &config.timeout, &config.limit);
+    Settings {
+        skip: Skip {
+            tokens: u32::try_from(config.route.bypass_tokens).unwrap_or(u32::MAX),
+            wait: ms(config.route.bypass_wait_ms),
+            without_prefiller: config.route.bypass_without_prefiller,
+        },
+        ttft_objective: ms(config.route.ttft_slo_ms),
+        attempts: retry.attempts,
+        delay: Duration::from_secs_f64(retry.delay_ms / 1e3),
+        // A long first pause that somebody asks for is not cut by a shorter default.
+        delay_max: Duration::from_secs_f64(retry.delay_max_ms.max(retry.delay_ms) / 1e3),
+        resume: retry.resume,
+        lease: ms(config.engine.lease_ms),
+        abandon_grace: ms(config.engine.abandon_grace_ms),
+        prefill: ms(timeout.prefill_ms),
+        first_byte: ms(timeout.first_byte_ms),
+        answer: ms(timeout.answer_ms),
+        gap: ms(timeout.gap_ms),
+        total: ms(timeout.total_ms),
+        prefill_reply_bytes: limit.prefill_reply_bytes,
+        answer_bytes: limit.answer_bytes,
+        frame_bytes: limit.frame_bytes,
+    }
+}
+
+/// The edge's.
+///
+/// # Errors
+/// [`KeyError`].
+pub fn edge(config: &Config) -> Result<Edge, KeyError> {
+    let (limit, timeout, fleet) = (&config.limit, &config.timeout, &config.fleet);
+    let bearer = |key: &Secret| {
+        let mut value = HeaderValue::from_str(&format!("Bearer {}", key.expose())).map_err(|_| KeyError)?;
+        value.set_sensitive(true);
+        Ok::<_, KeyError>(value)
+    };
+    Ok(Edge {
+        body_bytes: limit.body_bytes,
+        header_bytes: limit.header_bytes,
+        headers: limit.headers,
+        connections: limit.connections,
+        body_time: ms(timeout.body_ms),
+        header_time: ms(timeout.header_ms),
+        handshake_time: ms(timeout.handshake_ms),
+        write_time: ms(timeout.write_ms),
+        models_time: ms(timeout.models_ms),
+        probe_time: ms(fleet.probe_timeout_ms),
+        probe_attempts: fleet.probe_attempts,
+        probe_interval: ms(fleet.probe_interval_ms),
+        json_depth: limit.json_depth,
+        json_members: limit.json_members,
+        model: fleet.model.clone(),
+        overload_status: StatusCode::from_u16(limit.overload_status)
+            .unwrap_or(StatusCode::SERVICE_UNAVAILABLE),
+        engine_authorization: config.engine.api_key.as_ref().map(bearer).transpose()?,
+        admin_key: config.server.admin_key.as_ref().map(|k| k.expose().to_owned()),
+    })
+}

@@ -1,0 +1,73 @@
+//! Engines that are looked for.
+
+use pd_proxy::app::App;
+use pd_proxy::config::Config;
+use pd_proxy::sim::Role;
+use serde_json::json;
+
+use super::{CHAT, Gateway, Load, anywhere, chat, engine, is_member};
+use crate::common::client::{self, post};
+use crate::surface::until;
+
+fn config() -> Config {
+    let mut config = Config::default();
+    config.server.host = "127.0.0.1".into();
+    config.server.port = 0;
+    config.discovery.interval_ms = 100;
+    config.retry.attempts = 4;
+    (config.fleet.prefill, config.fleet.decode) = (vec![], vec![]);
+    config
+}
+
+#[tokio::test]
+async fn a_file_adds_and_removes_and_half_a_file_does_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("engines");
+    let [p0, p1] = [engine(Role::Prefill, anywhere()).await, engine(Role::Prefill, anywhere()).await];
+    let [d0, d1] = [engine(Role::Decode, anywhere()).await, engine(Role::Decode, anywhere()).await];
+    let mut config = config();
+    config.discovery.file = Some(file.to_str().unwrap().to_owned());
+    config.fleet.decode = vec![d0.addr().to_string()];
+    std::fs::write(&file, json!({"prefill": [p0.addr().to_string()]}).to_string()).unwrap();
+    let gateway = Gateway::run(App::build(&config).await.unwrap());
+    assert_eq!(
+        client::send(gateway.at, &post(CHAT, &chat("x"))).await.status,
+        200,
+        "from the first request on"
+    );
+
+    let load = Load::on(gateway.at);
+    let lines = format!("# two\nprefill {}\ndecode {}\ndecode {}\n", p1.addr(), d0.addr(), d1.addr());
+    std::fs::write(&file, lines).unwrap();
+    until("the second decoder came", async || is_member(gateway.at, "decode", d1.addr()).await).await;
+    until("a prefiller went", async || !is_member(gateway.at, "prefill", p0.addr()).await).await;
+
+    for broken in ["", "prefill 10.0.0.1\n", "{\"prefill\": [", "decode"] {
+        std::fs::write(&file, broken).unwrap();
+        tokio::time::sleep(std::time::Duration::from_millis(250)).await;
+        assert!(is_member(gateway.at, "prefill", p1.addr()).await, "{broken:?}");
+        assert!(!is_member(gateway.at, "prefill", p0.addr()).await, "{broken:?}");
+    }
+    std::fs::remove_file(&file).unwrap();
+    let rest = format!("prefill {}\ndecode {}\n", p1.addr(), d1.addr());
+    std::fs::write(&file, rest).unwrap();
+    tokio::time::sleep(std::time::Duration::from_millis(250)).await;
+    assert!(is_member(gateway.at, "decode", d0.addr()).await, "the configuration wants it");
+    assert!(load.end().await > 10);
+    gateway.end().await;
+}
+
+#[tokio::test]
+async fn the_addresses_of_a_name_are_engines() {
+    let [prefiller, decoder] =
+        [engine(Role::Prefill, anywhere()).await, engine(Role::Decode, anywhere()).await];
+    let mut config = config();
+    config.discovery.prefill_dns = vec![format!("localhost:{}", prefiller.addr().port())];
+    config.discovery.decode_dns =
+        vec![format!("localhost:{}", decoder.addr().port()), "no-such-name.invalid:80".to_owned()];
+    let gateway = Gateway::run(App::build(&config).await.unwrap());
+    assert!(is_member(gateway.at, "prefill", prefiller.addr()).await);
+    assert!(is_member(gateway.at, "decode", decoder.addr()).await, "one name that is none costs no other");
+    assert_eq!(client::send(gateway.at, &post(CHAT, &chat("x"))).await.status, 200);
+    gateway.end().await;
+}

@@ -1,0 +1,153 @@
+//! Engines that die, hang, restart, leave.
+
+use std::time::Duration;
+
+use pd_proxy::sim::{Fault, Role, What};
+use serde_json::json;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use super::{CHAT, Load, chat, engine, is_member, member};
+use crate::common::client::{self, get, post};
+use crate::common::stage::{Script, Stage};
+use crate::surface::{samples, until};
+
+fn probing() -> Script {
+    let mut script = Script::default();
+    script.config.health.probe_ms = 50;
+    script.config.health.probe_timeout_ms = 500;
+    script.config.health.probe_failures = 2;
+    script.config.health.rest_max_ms = 1_000;
+    script.config.health.slow_start_ms = 300;
+    script
+}
+
+/// A series of this gateway's process.
+async fn series(stage: &Stage, name: &str) -> f64 {
+    samples(&stage.get("/metrics").await.text()).get(name).copied().unwrap_or_default()
+}
+
+#[tokio::test]
+async fn engines_that_are_killed_and_restarted_under_load_cost_no_request() {
+    let stage = Stage::set(probing()).await;
+    let load = Load::on(stage.gateway);
+    let mut again = Vec::new();
+    for (name, role, old) in
+        [("prefill", Role::Prefill, &stage.prefillers[0]), ("decode", Role::Decode, &stage.decoders[0])]
+    {
+        let at = old.addr();
+        let labels = format!(r#"{{leg="{name}",instance="{at}"}}"#);
+        // It says when it started, and two starts are told apart by more than half a second.
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        old.kill().await;
+        until("it rests", async || member(stage.gateway, name, at).await["breaker"] != "closed").await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let restarted = engine(role, at).await;
+        until("it is back", async || member(stage.gateway, name, at).await["breaker"] == "closed").await;
+        until("it serves", async || restarted.seen().iter().any(|seen| seen.path == CHAT)).await;
+        let restarts = format!("pd_proxy_engine_restarts_total{labels}");
+        until("the restart is noticed", async || series(&stage, &restarts).await >= 1.0).await;
+        assert!(series(&stage, &format!("pd_proxy_breaker_trips_total{labels}")).await >= 1.0);
+        until("it has its share", async || member(stage.gateway, name, at).await["share"] == 1.0).await;
+        again.push(restarted);
+    }
+    assert!(load.end().await > 20);
+    stage.end().await;
+    for engine in again {
+        engine.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_dead_engine_is_found_by_probes_and_not_by_requests() {
+    let stage = Stage::set(probing()).await;
+    let (dead, at) = (&stage.prefillers[0], stage.prefillers[0].addr());
+    dead.kill().await;
+    until("it rests", async || member(stage.gateway, "prefill", at).await["breaker"] == "open").await;
+    for n in 0..10 {
+        assert_eq!(stage.post(CHAT, &chat(&n.to_string())).await.status, 200);
+    }
+    let text = stage.get("/metrics").await.text();
+    let failures = format!(r#"pd_proxy_leg_failures_total{{leg="prefill",instance="{at}""#);
+    assert!(!text.contains(&failures), "no request was sent there");
+    let silent = format!(r#"pd_proxy_probes_total{{leg="prefill",instance="{at}",outcome="silent"}}"#);
+    assert!(samples(&text)[&silent] >= 2.0);
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn an_engine_that_says_that_it_is_dead_rests_and_comes_back() {
+    let stage = Stage::set(probing()).await;
+    let (sick, at) = (&stage.decoders[0], stage.decoders[0].addr());
+    assert!(sick.inject(Fault::always(What::Status(503, None)).on_path("/health")));
+    until("it rests", async || member(stage.gateway, "decode", at).await["breaker"] == "open").await;
+    sick.clear_faults();
+    until("it is back", async || member(stage.gateway, "decode", at).await["breaker"] == "closed").await;
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn when_all_rest_all_are_tried() {
+    let mut script = probing();
+    script.config.health.probe_ms = 0;
+    let stage = Stage::set(script).await;
+    stage.prefillers_fail(&Fault::always(What::Status(500, None)));
+    for _ in 0..4 {
+        assert_eq!(stage.post(CHAT, &chat("x")).await.status, 502);
+    }
+    stage.heal();
+    assert_eq!(stage.post(CHAT, &chat("x")).await.status, 200, "at once, rest or not");
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn a_dead_decoder_says_nothing_of_the_prefiller_on_its_host() {
+    let mut script = Script { prefillers: 1, decoders: 2, ..Script::default() };
+    script.config.health.probe_ms = 0;
+    let stage = Stage::set(script).await;
+    let (dead, prefiller) = (stage.decoders[0].addr(), stage.prefillers[0].addr());
+    stage.decoders[0].kill().await;
+    until("it rests", async || {
+        assert_eq!(stage.post(CHAT, &chat("x")).await.status, 200);
+        member(stage.gateway, "decode", dead).await["breaker"] != "closed"
+    })
+    .await;
+    let it = member(stage.gateway, "prefill", prefiller).await;
+    assert_eq!((&it["breaker"], &it["failures"], &it["rest_ms"]), (&json!("closed"), &json!(0), &json!(0)));
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn a_deleted_engine_finishes_its_own_work_and_the_caller_may_wait() {
+    let stage = Stage::new().await;
+    stage.prefillers_fail(&Fault::always(What::StallBeforeHead).on_path("/v1"));
+    let mut socket = TcpStream::connect(stage.gateway).await.unwrap();
+    socket.write_all(&post(CHAT, &chat("x"))).await.unwrap();
+    let mut busy = None;
+    until("one is busy", async || {
+        for engine in &stage.prefillers {
+            if member(stage.gateway, "prefill", engine.addr()).await["requests"] == 1 {
+                busy = Some(engine.addr());
+            }
+        }
+        busy.is_some()
+    })
+    .await;
+    let busy = busy.unwrap();
+    let body = json!({"type": "prefill", "instances": busy.to_string()}).to_string();
+    let delete =
+        |path: &str| String::from_utf8(post(path, &body)).unwrap().replacen("POST", "DELETE", 1).into_bytes();
+    let raw = stage.send(&delete("/instances?wait_ms=100")).await;
+    let message = format!("Instances ['{busy}'] are isolated and waiting to be removed.");
+    assert_eq!((raw.status, raw.json()["message"].as_str()), (200, Some(message.as_str())));
+    assert_eq!(stage.get("/status").await.json()["prefill_draining_nodes"], json!([busy.to_string()]));
+    assert_eq!(member(stage.gateway, "prefill", busy).await["draining"], true);
+    drop(socket);
+    let raw = stage.send(&delete("/instances?wait_ms=10000")).await;
+    let message = format!("remove prefill instances: ['{busy}'].");
+    assert_eq!(raw.json()["message"].as_str(), Some(message.as_str()));
+    assert!(!is_member(stage.gateway, "prefill", busy).await);
+    assert_eq!(stage.send(&delete("/instances?wait_ms=never")).await.status, 400);
+    assert_eq!(client::send(stage.gateway, &get("/readyz")).await.status, 200, "the other one serves");
+    stage.end().await;
+}

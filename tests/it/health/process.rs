@@ -1,0 +1,65 @@
+//! The program: SIGHUP, and the time between a stop signal and closed doors.
+
+use std::time::{Duration, Instant};
+
+use pd_proxy::sim::Role;
+
+use super::{CHAT, anywhere, chat, engine};
+use crate::command::Process;
+use crate::common::client::{self, get, post};
+use crate::surface::until;
+
+#[tokio::test]
+async fn a_hangup_reads_the_configuration_again_and_flags_still_win() {
+    let [prefill, decode] = [engine(Role::Prefill, anywhere()).await, engine(Role::Decode, anywhere()).await];
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("gateway.toml");
+    std::fs::write(&file, "[limit]\nbody_bytes = 100_000\nheaders = 50\n").unwrap();
+    let flags = ["--config", file.to_str().unwrap(), "--set", "limit.headers=60"];
+    let (mut process, address) = Process::gateway(&prefill, &decode, &flags, &[]);
+    let status = async || client::send(address, &post(CHAT, &chat(&"long ".repeat(40)))).await.status;
+    assert_eq!(status().await, 200);
+
+    std::fs::write(&file, "[limit]\nbody_bytes = 64\nheaders = 40\n[timeout]\nconnect_ms = 5\n").unwrap();
+    process.signal("HUP");
+    let line = process.wait_for("the configuration was read again");
+    assert!(line.contains("limit.body_bytes") && !line.contains("limit.headers"), "{line}");
+    let line = process.wait_for("after a restart");
+    assert!(line.contains("timeout.connect_ms"), "{line}");
+    assert_eq!(status().await, 413);
+
+    std::fs::write(&file, "[limit]\nbody_bytes = \"many\"\n").unwrap();
+    process.signal("HUP");
+    let line = process.wait_for("the configuration is refused");
+    assert!(line.contains("limit.body_bytes"), "{line}");
+    assert_eq!(status().await, 413);
+    process.signal("TERM");
+    assert_eq!(process.ended().code(), Some(0));
+}
+
+#[tokio::test]
+async fn between_a_stop_signal_and_closed_doors_requests_are_still_served() {
+    let [prefill, decode] = [engine(Role::Prefill, anywhere()).await, engine(Role::Decode, anywhere()).await];
+    let flags = ["--set", "server.lame_duck_ms=1500"];
+    let (mut process, address) = Process::gateway(&prefill, &decode, &flags, &[]);
+    assert_eq!(client::send(address, &get("/readyz")).await.status, 200);
+    let start = Instant::now();
+    process.signal("TERM");
+    until("it says that it leaves", async || client::send(address, &get("/readyz")).await.status == 503)
+        .await;
+    assert_eq!(client::send(address, &post(CHAT, &chat("x"))).await.status, 200);
+    assert_eq!(process.ended().code(), Some(0));
+    assert!(start.elapsed() >= Duration::from_millis(1_500), "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_that_time() {
+    let [prefill, decode] = [engine(Role::Prefill, anywhere()).await, engine(Role::Decode, anywhere()).await];
+    let flags = ["--set", "server.lame_duck_ms=600000"];
+    let (mut process, address) = Process::gateway(&prefill, &decode, &flags, &[]);
+    process.signal("TERM");
+    until("it says that it leaves", async || client::send(address, &get("/readyz")).await.status == 503)
+        .await;
+    process.signal("TERM");
+    assert_eq!(process.ended().code(), Some(0));
+}

@@ -1,0 +1,74 @@
+//! The configuration while the gateway runs.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pd_proxy::app::App;
+use pd_proxy::cli::{Command, parse_from};
+use pd_proxy::config::{Config, Env};
+use pd_proxy::reload::Source;
+use pd_proxy::sim::{Engine, Role};
+
+use super::{CHAT, Gateway, Load, anywhere, chat, engine, is_member};
+use crate::common::client::{self, post};
+use crate::surface::until;
+
+fn write(file: &Path, prefill: &Engine, decode: &Engine, more: &str) {
+    let (prefill, decode) = (prefill.addr(), decode.addr());
+    let text = format!(
+        "[server]\nhost = \"127.0.0.1\"\nport = 0\n[fleet]\nprefill = [\"{prefill}\"]\ndecode = [\"{decode}\"]\n{more}"
+    );
+    // As it should be done: a reader sees the one or the other.
+    let beside = file.with_extension("new");
+    std::fs::write(&beside, text).unwrap();
+    std::fs::rename(&beside, file).unwrap();
+}
+
+async fn gateway(file: &Path) -> Gateway {
+    let Ok(Command::Serve(args)) =
+        parse_from(["pd-proxy", "--config", file.to_str().unwrap(), "--set", "retry.attempts=4"])
+    else {
+        panic!("flags of serve");
+    };
+    let load = move || Config::load(&args, &Env::new()).map(|loaded| loaded.config);
+    let config = load().unwrap();
+    let mut app = App::build(&config).await.unwrap();
+    let every = Some(Duration::from_millis(20));
+    let source =
+        Source { load: Arc::new(load), files: vec![file.to_owned()], hangup: None, threshold: None, every };
+    app.follow(source, config);
+    Gateway::run(app)
+}
+
+#[tokio::test]
+async fn a_changed_file_changes_the_fleet_and_the_limits_and_loses_no_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("gateway.toml");
+    let prefiller = engine(Role::Prefill, anywhere()).await;
+    let [old, new] = [engine(Role::Decode, anywhere()).await, engine(Role::Decode, anywhere()).await];
+    write(&file, &prefiller, &old, "");
+    let gateway = gateway(&file).await;
+    let load = Load::on(gateway.at);
+    until("the first serves", async || !old.seen().is_empty()).await;
+
+    write(&file, &prefiller, &new, "");
+    until("the second serves", async || new.seen().iter().any(|seen| seen.path == CHAT)).await;
+    until("the first has left", async || super::member(gateway.at, "decode", old.addr()).await.is_null())
+        .await;
+
+    for broken in ["[limit]\nbody_bytes = 0\n", "[limits]\nbody_bytes = 1\n", "[limit"] {
+        write(&file, &prefiller, &old, broken);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(!is_member(gateway.at, "decode", old.addr()).await, "{broken}");
+        assert!(is_member(gateway.at, "decode", new.addr()).await, "{broken}");
+    }
+
+    assert!(load.end().await > 10);
+    write(&file, &prefiller, &new, "[limit]\nbody_bytes = 64\n");
+    until("the limit counts", async || {
+        client::send(gateway.at, &post(CHAT, &chat(&"long ".repeat(40)))).await.status == 413
+    })
+    .await;
+    gateway.end().await;
+}

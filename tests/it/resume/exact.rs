@@ -1,0 +1,193 @@
+//! Broken at every event, in every way, the stream is that of an undisturbed one.
+
+use std::time::Duration;
+
+use pd_proxy::sim::{Fault, How, Match, What};
+use serde_json::{Value, json};
+
+use super::{CHAT, COMPLETIONS, assert_same, bodies, events, metric, normal, request, resuming};
+use crate::common::client::Raw;
+use crate::common::stage::{Script, Stage};
+
+/// Hits each decoder's next request by a client, not those that continue one: these have a list as prompt.
+fn first_legs(what: What) -> Fault {
+    let contains = Some("x-mark".to_owned());
+    Fault { on: Match { contains, ..Match::default() }, times: 1, what }
+}
+
+/// Members that mark the client's own request; what is dropped from a continuation marks nothing there.
+fn marked(more: &Value) -> Value {
+    let mut more = more.clone();
+    more["metadata"] = json!({"x-mark": "1"});
+    more
+}
+
+/// So that all find the same in its cache.
+fn one_prefiller() -> Script {
+    Script { prefillers: 1, ..resuming() }
+}
+
+async fn undisturbed(stage: &Stage, asked: &[u8]) -> Raw {
+    let answer = stage.send(asked).await;
+    assert!(answer.done() && answer.complete, "{} {}", answer.head, answer.text());
+    // The second of its kind finds its prompt cached, as all that follow.
+    stage.send(asked).await
+}
+
+async fn broken_at_every_event(path: &str, more: Value) {
+    let stage = Stage::set(one_prefiller()).await;
+    let more = marked(&more);
+    let asked = request(path, 24, &more);
+    let whole = normal(&undisturbed(&stage, &asked).await);
+    for at in 1..=events(&whole) {
+        for what in [What::EndAfterEvents(at), What::RecomputeAfterEvents(at)] {
+            stage.heal();
+            stage.decoders_fail(&first_legs(what.clone()));
+            let answer = stage.send(&asked).await;
+            assert_same(&normal(&answer), &whole, &format!("{path} {more} {what:?}"));
+            assert!(answer.complete);
+        }
+    }
+    stage.heal();
+    stage.assert_nothing_left(path).await;
+    stage.assert_all_alive(path);
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn completions_plain() {
+    broken_at_every_event(COMPLETIONS, json!({})).await;
+}
+
+#[tokio::test]
+async fn completions_with_everything() {
+    let options = json!({"include_usage": true, "continuous_usage_stats": true});
+    let more = json!({"stream_options": options, "logprobs": 2, "return_token_ids": true, "min_tokens": 3,
+        "temperature": 0, "seed": 7, "user": "u"});
+    broken_at_every_event(COMPLETIONS, more).await;
+}
+
+#[tokio::test]
+async fn completions_with_usage() {
+    broken_at_every_event(COMPLETIONS, json!({"stream_options": {"include_usage": true}})).await;
+}
+
+#[tokio::test]
+async fn chats_plain() {
+    broken_at_every_event(CHAT, json!({})).await;
+}
+
+#[tokio::test]
+async fn chats_with_everything() {
+    let options = json!({"include_usage": true, "continuous_usage_stats": true});
+    broken_at_every_event(CHAT, json!({"stream_options": options, "return_token_ids": true})).await;
+}
+
+#[tokio::test]
+async fn chats_with_usage() {
+    broken_at_every_event(CHAT, json!({"stream_options": {"include_usage": true}, "temperature": 0.0})).await;
+}
+
+#[tokio::test]
+async fn cut_at_any_byte_nothing_is_lost() {
+    let stage = Stage::set(one_prefiller()).await;
+    for path in [CHAT, COMPLETIONS] {
+        let asked = request(path, 12, &marked(&json!({"stream_options": {"include_usage": true}})));
+        let whole = undisturbed(&stage, &asked).await;
+        for bytes in (400..whole.raw_bytes + 200).step_by(97) {
+            for how in [How::Reset, How::Close] {
+                stage.heal();
+                stage.decoders_fail(&first_legs(What::CutAfterBytes { bytes, how }));
+                let answer = stage.send(&asked).await;
+                assert_same(&normal(&answer), &normal(&whole), &format!("{path} {bytes} {how:?}"));
+            }
+        }
+    }
+    stage.heal();
+    stage.assert_nothing_left("after all cuts").await;
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn a_silent_decoder_and_one_that_says_that_it_failed_are_left() {
+    let mut script = resuming();
+    script.config.timeout.gap_ms = 200;
+    let stage = Stage::set(script).await;
+    for path in [CHAT, COMPLETIONS] {
+        let asked = request(path, 12, &marked(&json!({})));
+        let whole = normal(&undisturbed(&stage, &asked).await);
+        for what in [What::StallAfterBytes(1_800), What::ErrorEvent] {
+            stage.heal();
+            stage.decoders_fail(&first_legs(what.clone()));
+            assert_same(&normal(&stage.send(&asked).await), &whole, &format!("{path} {what:?}"));
+        }
+    }
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn two_breaks_in_one_stream() {
+    let stage = Stage::set(one_prefiller()).await;
+    for path in [CHAT, COMPLETIONS] {
+        let asked = request(path, 40, &json!({"stream_options": {"include_usage": true}}));
+        let whole = normal(&undisturbed(&stage, &asked).await);
+        for at in [1, 2, 5, 9, 14] {
+            stage.heal();
+            // Each decoder breaks once: the first leg and the continuation.
+            stage.decoders_fail(&Fault::once(What::EndAfterEvents(at)));
+            assert_same(&normal(&stage.send(&asked).await), &whole, &format!("{path} {at}"));
+        }
+    }
+    let text = stage.get("/metrics").await.text();
+    assert!(metric(&text, "pd_proxy_continuations_total", &["resumed", "ended"]) >= 20, "{text}");
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn a_decoder_that_is_killed_is_replaced() {
+    let mut script = resuming();
+    script.engine.tpot_ms = 4.0;
+    let stage = Stage::set(script).await;
+    let asked = request(CHAT, 80, &json!({}));
+    let whole = normal(&undisturbed(&stage, &asked).await);
+    let kill = async {
+        while stage.decoders.iter().all(|d| d.ledger().running == 0) {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let busy = stage.decoders.iter().find(|d| d.ledger().running > 0).unwrap();
+        busy.kill().await;
+    };
+    let (answer, ()) = tokio::join!(stage.send(&asked), kill);
+    assert_same(&normal(&answer), &whole, "killed");
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn what_the_next_pair_is_sent() {
+    let stage = Stage::set(resuming()).await;
+    let more = json!({"temperature": 0, "seed": 5, "min_tokens": 20, "top_p": 0.9, "cache_salt": "s",
+        "stream_options": {"include_usage": true}, "metadata": {"x-mark": 1}, "logprobs": false});
+    stage.decoders_fail(&first_legs(What::EndAfterEvents(8)));
+    let answer = stage.send(&request(CHAT, 30, &more)).await;
+    assert!(answer.done(), "{}", answer.text());
+    let sent = bodies(&stage, &stage.decoders);
+    let [own, rest] = ["messages", "prompt"].map(|key| sent.iter().find(|b| b.get(key).is_some()).unwrap());
+    assert_eq!(own["return_token_ids"], true);
+    let list = rest["prompt"].as_array().unwrap();
+    let generated = 30 - rest["max_tokens"].as_u64().unwrap();
+    assert!((5..=7).contains(&generated), "{generated} of seven tokens had text");
+    assert_eq!(rest["min_tokens"], 20 - generated);
+    let usage = answer.events().last().unwrap()["usage"].clone();
+    assert_eq!(list.len() as u64, usage["prompt_tokens"].as_u64().unwrap() + generated);
+    assert_eq!(usage["completion_tokens"], 30);
+    for (key, value) in more.as_object().unwrap() {
+        let kept = !["metadata", "min_tokens", "logprobs"].contains(&key.as_str());
+        assert_eq!(rest.get(key).filter(|_| kept), Some(value).filter(|_| kept), "{key}");
+    }
+    assert_eq!(rest["logprobs"], Value::Null);
+    // The prefiller computed both, the second as a completion.
+    let prompts = bodies(&stage, &stage.prefillers);
+    assert_eq!(prompts.iter().filter(|b| b["prompt"] == rest["prompt"] && b["max_tokens"] == 1).count(), 1);
+    stage.end().await;
+}
