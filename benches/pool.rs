@@ -88,7 +88,7 @@ fn asked(runtime: &Runtime) -> Result<Asked, Box<dyn std::error::Error>> {
     for number in 0..1024 {
         master.hold(&engine_key(number), held(number));
     }
-    let endpoint = |addr: SocketAddr| Endpoint { host: addr.ip().to_string(), port: addr.port() };
+    let endpoint = |addr: SocketAddr| Endpoint::new(addr.ip().to_string(), addr.port());
     let (rpc, admin) = (endpoint(master.addr()), endpoint(port.addr()));
     Ok(Asked { rpc, admin, _simulated: Some((master, port)) })
 }
@@ -104,7 +104,7 @@ async fn found(store: &dyn KeyStore, keys: &KeyBatch, indexes: &[u32]) -> usize 
 fn exchanges(c: &mut Criterion) {
     let Ok(runtime) = Builder::new_multi_thread().worker_threads(2).enable_all().build() else { return };
     let Ok(asked) = asked(&runtime) else { return };
-    let Ok(client) = reqwest::Client::builder().no_proxy().build() else { return };
+    let Ok(client) = pd_proxy::tls::http().build() else { return };
     let rpc = runtime.block_on(async {
         let client =
             Mooncake::new(MooncakeConfig { masters: vec![asked.rpc.clone()], ..MooncakeConfig::default() });

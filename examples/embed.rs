@@ -24,7 +24,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut serving = JoinSet::new();
     serving.spawn(app.serve());
 
-    let answer = reqwest::Client::new()
+    let answer = pd_proxy::tls::http()
+        .build()?
         .post(format!("http://{address}/v1/completions"))
         .json(&serde_json::json!({"model": "sim", "prompt": "Hello", "max_tokens": 8}))
         .send()

@@ -22,7 +22,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             engine.inject(Fault::once(what));
         }
         let url = format!("{}/v1/completions", engine.url());
-        let said = match reqwest::Client::new().post(url).json(&body).send().await {
+        let said = match pd_proxy::tls::http().build()?.post(url).json(&body).send().await {
             Ok(answer) => {
                 format!("{}, {} bytes", answer.status(), answer.text().await.map_or(0, |t| t.len()))
             }

@@ -41,8 +41,9 @@ use crate::reload::{Reloader, Source as ConfigSource};
 use crate::route::{Bind, BoardSettings, Policy};
 use crate::scrape::Scraper;
 use crate::server::{self, Bound, Gateway, ListenError};
+use crate::tls::{ClientError, EngineTls, ListenerTls, TlsError};
 use crate::tuning::{self, KeyError};
-use crate::upstream::{self, Upstream};
+use crate::upstream::{self, Connector, Dial, Upstream};
 
 /// Samples are folded into buckets, and drained instances dropped, this often.
 const HOUSEKEEPING: Duration = Duration::from_secs(2);
@@ -61,6 +62,9 @@ const RELEASE_GRACE: Duration = Duration::from_secs(5);
 pub struct App {
     gateway: Arc<Gateway>,
     bound: Bound,
+    /// Where operators have a listener of their own.
+    admin: Option<Bound>,
+    tls: Option<Arc<ListenerTls>>,
     lame_duck: Duration,
     drain: Duration,
     tasks: JoinSet<()>,
@@ -96,8 +100,11 @@ pub enum StartError {
     #[error(transparent)]
     Pool(#[from] PoolsError),
     /// The HTTP client for control calls.
-    #[error("cannot set up the HTTP client: {0}")]
-    Client(#[from] reqwest::Error),
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// Certificates and keys.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
 }
 
 impl App {
@@ -106,11 +113,21 @@ impl App {
     /// # Errors
     /// [`StartError`] names the setting at fault.
     pub async fn build(config: &Config) -> Result<App, StartError> {
+        App::build_over(config, None).await
+    }
+
+    /// The same, with legs that go over `dial` in place of sockets: for tests in virtual time. Control calls still use
+    /// sockets.
+    ///
+    /// # Errors
+    /// As [`App::build`].
+    pub async fn build_over(config: &Config, dial: Option<Arc<dyn Dial>>) -> Result<App, StartError> {
         let exposition = Exposition::install();
         let meters = Arc::new(Meters::new());
         let keys = admission::keys(&config.auth, &meters)?;
         let fleet = fleet(config).await;
-        let control = control(config)?;
+        let (engine_tls, tls) = secured(config)?;
+        let control = control(config, &engine_tls)?;
         let edge = tuning::edge(config)?;
         let asker = Asker {
             client: control.clone(),
@@ -128,7 +145,7 @@ impl App {
         }
         let relay = Arc::new(Relay {
             fleet,
-            upstream: Upstream::new(ms(config.timeout.connect_ms)),
+            upstream: Upstream::new(Connector::new(ms(config.timeout.connect_ms), engine_tls, dial)),
             settings: Live::new(tuning::settings(config)),
             sides: admission::sides(&config.limit),
             meters: meters.clone(),
@@ -162,6 +179,10 @@ impl App {
             stop: CancellationToken::new(),
         });
         let bound = server::bind(config.server.bind_host(), config.server.port).await?;
+        let admin = server::bind_admin(config.server.admin_bind_host(), config.server.admin_port).await?;
+        if let Some(tls) = &tls {
+            tasks.spawn(server::renew(tls.clone()));
+        }
         tasks.spawn(housekeeping(gateway.clone()));
         if let Some(keys) = keys {
             tasks.spawn(keys.run());
@@ -171,12 +192,22 @@ impl App {
         let mut releasing = JoinSet::new();
         releasing.spawn(relay.release_orphans(orphans));
         let (lame_duck, drain) = (ms(config.server.lame_duck_ms), ms(config.server.drain_ms));
-        Ok(App { gateway, bound, lame_duck, drain, tasks, releasing })
+        Ok(App { gateway, bound, admin, tls, lame_duck, drain, tasks, releasing })
     }
 
     /// Where clients may connect.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.bound.addresses()
+    }
+
+    /// Where operators may connect, if not at [`App::addresses`].
+    pub fn admin_addresses(&self) -> Vec<SocketAddr> {
+        self.admin.iter().flat_map(Bound::addresses).collect()
+    }
+
+    /// `http` or `https`, as clients have to say it.
+    pub fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
     }
 
     /// The gateway, for tests and for embedding.
@@ -197,9 +228,8 @@ impl App {
 
     /// Serves until [`App::stop`] is cancelled and open requests are finished; returns how many connections were cut.
     pub async fn serve(self) -> usize {
-        let App { gateway, bound, drain, tasks, mut releasing, .. } = self;
-        let router = server::router(gateway.clone());
-        let cut = server::serve(bound, router, gateway.clone(), drain).await;
+        let App { gateway, bound, admin, tls, drain, tasks, mut releasing, .. } = self;
+        let cut = server::serve(&gateway, (bound, admin), tls, drain).await;
         gateway.tasks.close();
         let _ = tokio::time::timeout(RELEASE_GRACE, gateway.tasks.wait()).await;
         drop(tasks);
@@ -302,14 +332,27 @@ async fn fleet(config: &Config) -> Fleet {
 
 /// The client for control calls. Engines are on the cluster's own network: `HTTP_PROXY` is for what leaves it, and the legs
 /// ignore it too.
-fn control(config: &Config) -> reqwest::Result<reqwest::Client> {
-    reqwest::Client::builder()
-        .no_proxy()
-        .redirect(reqwest::redirect::Policy::none())
+fn control(config: &Config, tls: &EngineTls) -> Result<reqwest::Client, ClientError> {
+    let client = tls
+        .http()
         .pool_idle_timeout(upstream::POOL_IDLE)
         .connect_timeout(ms(config.timeout.connect_ms))
         .timeout(CONTROL_TIME)
-        .build()
+        .build()?;
+    Ok(client)
+}
+
+/// TLS towards engines and for clients, as configured.
+///
+/// # Errors
+/// [`TlsError`] names the setting at fault.
+pub fn secured(config: &Config) -> Result<(EngineTls, Option<Arc<ListenerTls>>), TlsError> {
+    let engines = EngineTls::new(&config.engine_tls())?;
+    if config.prefill_endpoints().iter().chain(&config.decode_endpoints()).any(|engine| engine.tls) {
+        engines.check()?;
+    }
+    let listener = config.listener_tls().map(ListenerTls::load).transpose()?;
+    Ok((engines, listener.map(Arc::new)))
 }
 
 /// What reads prompts; None when nobody is to.
@@ -367,7 +410,7 @@ async fn host_names(config: &Config) -> HostNames {
     if config.pool.kind == config::PoolKind::Off {
         return names;
     }
-    for Endpoint { host, port } in config.prefill_endpoints() {
+    for Endpoint { host, port, .. } in config.prefill_endpoints() {
         let found = tokio::time::timeout(RESOLVE_TIME, tokio::net::lookup_host((host.as_str(), port))).await;
         for address in found.into_iter().flatten().flatten() {
             names.insert(address.ip().to_string(), host.clone());

@@ -16,6 +16,8 @@ pub struct Endpoint {
     pub host: String,
     /// TCP port, never 0 when it was parsed.
     pub port: u16,
+    /// It speaks TLS.
+    pub tls: bool,
 }
 
 /// Why a text is no host, port or endpoint; reads after the offending text and a colon.
@@ -41,11 +43,15 @@ pub enum HostError {
     /// Port 0 names nothing to connect to.
     #[error("port 0 cannot be connected to: expected 1 to 65535")]
     PortZero,
-    /// TLS is asked for.
-    #[error("https is not supported: there is no TLS towards engines yet, use http:// or a tunnel")]
+    /// TLS where it is not spoken: towards pools, or in a build without it.
+    #[error("{}", if cfg!(feature = "tls") {
+        "is https, which only engines are spoken to by: use http:// or a tunnel"
+    } else {
+        "is https, and this program was built without the feature `tls`: use http:// or a tunnel"
+    })]
     Https,
     /// A scheme that no engine speaks.
-    #[error("has an unknown scheme: use host:port or http://host:port")]
+    #[error("has an unknown scheme: use host:port, http://host:port or https://host:port")]
     Scheme,
     /// A URL with more than an authority.
     #[error("has a path or query: the gateway adds its own, write http://host:port alone")]
@@ -76,9 +82,14 @@ pub enum HostError {
 }
 
 impl Endpoint {
-    /// Reads `host:port`, `[v6]:port` or `http://host:port`, the latter with or without a closing `/`.
+    /// An endpoint without TLS.
+    pub fn new(host: impl Into<String>, port: u16) -> Self {
+        Self { host: host.into(), port, tls: false }
+    }
+
+    /// Reads `host:port`, `[v6]:port`, `http://host:port` or `https://host:port`, URLs with or without a closing `/`.
     pub fn parse(text: &str) -> Result<Self, HostError> {
-        let rest = without_scheme(text.trim())?;
+        let (tls, rest) = without_scheme(text.trim())?;
         let rest = rest.strip_suffix('/').unwrap_or(rest);
         if rest.contains(['/', '?', '#']) {
             return Err(HostError::Path);
@@ -87,22 +98,36 @@ impl Endpoint {
             return Err(HostError::Credentials);
         }
         let (host, port) = split_port(rest)?;
-        Ok(Self { host: engine_host(host)?, port: engine_port(port)? })
+        Ok(Self { host: engine_host(host)?, port: engine_port(port)?, tls })
     }
 
     /// `host:port` as it stands in a URL: brackets around an IPv6 address.
     pub fn authority(&self) -> String {
-        self.to_string()
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+
+    /// `path`, which begins with a slash or is empty, on it.
+    pub fn url(&self, path: &str) -> String {
+        format!("{}://{}{path}", if self.tls { "https" } else { "http" }, self.authority())
+    }
+
+    /// Itself, if it is spoken to without TLS.
+    ///
+    /// # Errors
+    /// [`HostError::Https`].
+    pub fn plain(self) -> Result<Self, HostError> {
+        if self.tls { Err(HostError::Https) } else { Ok(self) }
     }
 }
 
+/// As people write it: `host:port`, and `https://host:port` where that is meant.
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.host.contains(':') {
-            write!(f, "[{}]:{}", self.host, self.port)
-        } else {
-            write!(f, "{}:{}", self.host, self.port)
-        }
+        write!(f, "{}{}", if self.tls { "https://" } else { "" }, self.authority())
     }
 }
 
@@ -150,10 +175,12 @@ pub fn engine_port(text: &str) -> Result<u16, HostError> {
     if port == 0 { Err(HostError::PortZero) } else { Ok(port) }
 }
 
-fn without_scheme(text: &str) -> Result<&str, HostError> {
-    let Some((scheme, rest)) = text.split_once("://") else { return Ok(text) };
+/// Whether TLS is asked for, and what stands after the scheme.
+fn without_scheme(text: &str) -> Result<(bool, &str), HostError> {
+    let Some((scheme, rest)) = text.split_once("://") else { return Ok((false, text)) };
     match scheme.to_ascii_lowercase().as_str() {
-        "http" => Ok(rest),
+        "http" => Ok((false, rest)),
+        "https" if cfg!(feature = "tls") => Ok((true, rest)),
         "https" => Err(HostError::Https),
         _ => Err(HostError::Scheme),
     }
@@ -215,7 +242,17 @@ mod tests {
                 "{text}"
             );
         }
-        assert_eq!("[::1]:80".parse(), Ok(Endpoint { host: "::1".to_owned(), port: 80 }));
+        #[cfg(feature = "tls")]
+        {
+            let secure = Endpoint::parse("HTTPS://[::1]:443/").unwrap();
+            let said = (secure.to_string(), secure.authority(), secure.url("/v1"));
+            assert_eq!(said, ("https://[::1]:443".into(), "[::1]:443".into(), "https://[::1]:443/v1".into()));
+            assert_eq!(Endpoint::parse("https://h"), Err(HostError::NoPort));
+            assert_eq!(secure.plain(), Err(HostError::Https));
+        }
+        #[cfg(not(feature = "tls"))]
+        assert_eq!(Endpoint::parse("https://h:443"), Err(HostError::Https));
+        assert_eq!("[::1]:80".parse(), Ok(Endpoint::new("::1", 80)));
     }
 
     #[test]
@@ -232,7 +269,6 @@ mod tests {
             ("h:+80", HostError::BadPort),
             ("h:65536", HostError::BadPort),
             ("h:0", HostError::PortZero),
-            ("https://h:443", HostError::Https),
             ("grpc://h:1", HostError::Scheme),
             ("http://h:1/v1", HostError::Path),
             ("http://u:p@h:1", HostError::Credentials),

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use reqwest::Client;
 use serde_json::{Value, json};
 
 use crate::cli::{KeysArgs, KeysFormat};
@@ -23,6 +22,7 @@ use crate::kvhash::BlockHash;
 use crate::listing::{Hashed, Listing, ListingError, Spelling};
 use crate::profile::{self, FilesError, Published, Trouble};
 use crate::prompt::{Exactness, PrefixCache, Prompt, PromptSource, Prompter, Reason};
+use crate::tls::{ClientError, EngineTls};
 
 /// Longest text that is read from a file, bytes: a body of the default limit.
 const MAX_INPUT_BYTES: u64 = 64 << 20;
@@ -80,8 +80,8 @@ pub enum KeysError {
     #[error(transparent)]
     Listing(#[from] ListingError),
     /// The HTTP client.
-    #[error("cannot set up the HTTP client: {0}")]
-    Client(#[from] reqwest::Error),
+    #[error(transparent)]
+    Client(#[from] ClientError),
 }
 
 /// A request to compute for.
@@ -189,12 +189,9 @@ fn listing(
 }
 
 /// A client for the engines' control routes.
-pub(crate) fn asker(config: &Config) -> Result<Asker, reqwest::Error> {
-    let client = Client::builder()
-        .no_proxy()
-        .redirect(reqwest::redirect::Policy::none())
-        .connect_timeout(Duration::from_millis(config.timeout.connect_ms))
-        .build()?;
+pub(crate) fn asker(config: &Config) -> Result<Asker, ClientError> {
+    let limit = Duration::from_millis(config.timeout.connect_ms);
+    let client = EngineTls::new(&config.engine_tls())?.http().connect_timeout(limit).build()?;
     let bearer = config.engine.api_key.as_ref().map(|key| format!("Bearer {}", key.expose()));
     Ok(Asker {
         client,

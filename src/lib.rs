@@ -51,6 +51,8 @@ pub mod pool;
 #[cfg(feature = "gateway")]
 pub mod pools;
 #[cfg(feature = "gateway")]
+pub mod probe;
+#[cfg(feature = "gateway")]
 pub mod probes;
 #[cfg(feature = "gateway")]
 pub mod profile;
@@ -72,6 +74,8 @@ pub mod scrape;
 pub mod server;
 #[cfg(feature = "sim")]
 pub mod sim;
+#[cfg(feature = "gateway")]
+pub mod tls;
 #[cfg(feature = "gateway")]
 pub mod trial;
 #[cfg(feature = "gateway")]

@@ -198,7 +198,7 @@ impl Places {
             return Some(place.clone());
         }
         let at = |port: u16| -> Option<Address> {
-            format!("tcp://{}", Endpoint { host: instance.host.clone(), port }).parse().ok()
+            format!("tcp://{}", Endpoint::new(instance.host.clone(), port)).parse().ok()
         };
         let replay = (self.replay_port > 0).then(|| at(self.replay_port)).flatten();
         Some(Place { events: at(self.port)?, engine_connects: false, replay })

@@ -9,7 +9,7 @@ use pd_proxy::cli::{self, ApiKeyCommand, CheckArgs, Command, KeysArgs, ReplayArg
 use pd_proxy::config::{self, Config, Env, LogFormat, PoolKind, report};
 use pd_proxy::obs::log::{self, LogGuard, Threshold};
 use pd_proxy::reload::Source;
-use pd_proxy::{admission, inspect, keys};
+use pd_proxy::{admission, inspect, keys, probe};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -25,6 +25,7 @@ fn main() -> ExitCode {
     let outcome = match cli::parse_from(std::env::args_os()) {
         Ok(Command::Serve(args)) => serve(&args),
         Ok(Command::Check(args)) => check(&args),
+        Ok(Command::Health(args)) => health(&args),
         Ok(Command::Keys(args)) => keys(&args),
         Ok(Command::ApiKey(command)) => new_entry(&command).map_err(named),
         Ok(Command::Replay(args)) => replay(&args),
@@ -75,6 +76,7 @@ fn check(args: &CheckArgs) -> Result<(), Failure> {
     let loaded = Config::load(&args.serve, &config::process_env()).map_err(failure)?;
     print!("{}", report::render(&loaded));
     pd_proxy::profile::refuse_early(&loaded.config).map_err(named)?;
+    app::secured(&loaded.config).map_err(named)?;
     admission::check(&loaded.config.auth).map_err(named)?;
     if args.offline || loaded.config.pool.kind == PoolKind::Off {
         return Ok(());
@@ -83,6 +85,12 @@ fn check(args: &CheckArgs) -> Result<(), Failure> {
     print!("\n{found}");
     let differs = || Failure("pd-proxy: the pool is not as the configuration says".to_owned(), POOL_DIFFERS);
     if found.good() { Ok(()) } else { Err(differs()) }
+}
+
+/// Says nothing when all is well.
+fn health(args: &ServeArgs) -> Result<(), Failure> {
+    let loaded = Config::load(args, &config::process_env()).map_err(failure)?;
+    probe::run(&loaded.config).map_err(named)
 }
 
 /// An error as it is.
@@ -149,7 +157,10 @@ fn raise_open_files() {
 
 fn announce(app: &App, config: &Config) {
     for address in app.addresses() {
-        tracing::info!("listening on http://{address}");
+        tracing::info!("listening on {}://{address}", app.scheme());
+    }
+    for address in app.admin_addresses() {
+        tracing::info!("listening for operators on {}://{address}", app.scheme());
     }
     let (prefill, decode) = (config.fleet.prefill.join(" "), config.fleet.decode.join(" "));
     tracing::info!(prefill, decode, policy = config.route.policy.name(), "ready");

@@ -5,7 +5,8 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 use futures_util::StreamExt;
 use futures_util::stream;
@@ -163,7 +164,7 @@ mod tests {
     #[test]
     fn turns_come_after_pauses_and_earlier_for_who_rests() {
         let mut turns = Turns::default();
-        let (at, start) = (Endpoint { host: "e".into(), port: 1 }, Instant::now());
+        let (at, start) = (Endpoint::new("e", 1), Instant::now());
         let mut due = |after_ms, pause_ms| {
             turns.is_due(&at, start + Duration::from_millis(after_ms), Duration::from_millis(pause_ms))
         };

@@ -65,6 +65,7 @@ pub fn edge(config: &Config) -> Result<Edge, KeyError> {
         connections: limit.connections,
         body_time: ms(timeout.body_ms),
         header_time: ms(timeout.header_ms),
+        handshake_time: ms(timeout.handshake_ms),
         write_time: ms(timeout.write_ms),
         models_time: ms(timeout.models_ms),
         probe_time: ms(fleet.probe_timeout_ms),

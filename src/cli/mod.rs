@@ -30,6 +30,8 @@ pub enum Command {
         3 the configuration is good and the pool is away or has other keys."
     )]
     Check(CheckArgs),
+    /// Ask the gateway that runs here under the same configuration whether it serves, and exit with 0 if it does
+    Health(ServeArgs),
     /// Print a prompt's tokens, block hashes and pool keys, and exit
     Keys(Box<KeysArgs>),
     /// Make or hash a key for a client; its entry belongs into the file of auth.keys_file

@@ -116,7 +116,7 @@ impl Role<'_> {
         }
         let hosts = if host_count == 0 { vec![DEFAULT_HOST.to_owned()] } else { hosts };
         let ports = if port_count == 0 { vec![self.default_port] } else { ports };
-        hosts.into_iter().zip(ports).map(|(host, port)| Endpoint { host, port }.to_string()).collect()
+        hosts.into_iter().zip(ports).map(|(host, port)| Endpoint::new(host, port).to_string()).collect()
     }
 
     fn read<T>(

@@ -178,11 +178,6 @@ fn bad_flags_are_named_with_what_would_be_right() {
             "flag --prefill: `8998` after `http://h:1` looks like a bootstrap port, which this dialect does not support yet: \
              remove it",
         ),
-        (
-            "pd-proxy --prefill https://h:1",
-            "flag --prefill: fleet.prefill: `https://h:1` https is not supported: there is no TLS towards engines yet, \
-             use http:// or a tunnel",
-        ),
         ("pd-proxy --decode h", "flag --decode: fleet.decode: `h` has no port: write host:port"),
         ("pd-proxy --decode h:1 H:1", "flag --decode: fleet.decode: `h:1` is listed twice"),
         (

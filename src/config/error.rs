@@ -221,6 +221,12 @@ pub enum Problem {
         /// The key that is missing.
         needed: &'static str,
     },
+    /// A key that asks for what was left out of the program.
+    #[error("{key} needs TLS, and this program was built without the feature `tls`")]
+    NoTls {
+        /// The key.
+        key: &'static str,
+    },
     /// A secret that cannot stand in an HTTP header.
     #[error(
         "{key} holds a space, line end or other character that no key has: is there a newline at its end?"

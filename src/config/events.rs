@@ -143,7 +143,7 @@ mod tests {
         ]);
         assert_eq!(problems(events.clone()), Vec::<String>::new());
         let read: Vec<Publisher<'_>> = events.publishers().collect();
-        assert_eq!(read[0].instance, Endpoint { host: "a".into(), port: 8001 });
+        assert_eq!(read[0].instance, Endpoint::new("a", 8001));
         assert_eq!((read[0].events, read[0].replay), ("tcp://a:5600", Some("tcp://a:5700")));
         assert_eq!((read[2].events, read[2].replay), ("tcp://*:5601", None));
         assert_eq!(read.len(), 4);

@@ -15,6 +15,7 @@ pub mod report;
 pub mod route;
 mod schema;
 mod source;
+pub mod tls;
 mod validate;
 pub mod values;
 
@@ -28,12 +29,14 @@ pub use load::{Env, Loaded, Origin, Origins, process_env};
 pub use model::{Hash, Key, Prompt};
 pub use pool::Pool;
 pub use route::Route;
+pub use tls::Tls;
 pub use values::{
     Bind, ContentFormat, HashAlgo, HashScheme, KeyLayout, KeyStore, Level, LogFormat, Policy, PoolKind,
     Secret, Tokens, UnknownName,
 };
 
 use serde::{Deserialize, Serialize};
+use validate::Invalid;
 
 /// Keys whose value is a secret, each with the familiar environment variable that also sets it.
 pub(crate) const SECRETS: [(&str, &str); 2] =
@@ -45,6 +48,8 @@ pub(crate) const SECRETS: [(&str, &str); 2] =
 pub struct Config {
     /// Where the gateway listens and how it runs.
     pub server: Server,
+    /// HTTPS for clients.
+    pub tls: Tls,
     /// Who may ask.
     pub auth: Auth,
     /// The engines it serves from.
@@ -93,13 +98,17 @@ pub struct Server {
     pub drain_ms: u64,
     /// Guards `/instances/*` by the header `X-API-Key`; also `ADMIN_API_KEY`. None = open.
     pub admin_key: Option<Secret>,
+    /// Address to bind for the routes of operators, which are then served there alone; None = beside all others.
+    pub admin_host: Option<String>,
+    /// TCP port of that; 0 takes any free one.
+    pub admin_port: u16,
 }
 
 /// `[fleet]`: the engines, and how one is probed before it is used.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Fleet {
-    /// Prefillers, each `host:port` or `http://host:port`.
+    /// Prefillers, each `host:port`, `http://host:port` or `https://host:port`.
     pub prefill: Vec<String>,
     /// Decoders, written the same way.
     pub decode: Vec<String>,
@@ -129,6 +138,14 @@ pub struct Engine {
     /// How long a prefill goes on after its client left, ms, so that KV that is finished in this time can be released;
     /// longer ones are hung up on.
     pub abandon_grace_ms: u64,
+    /// A PEM file with the authorities whose engines at `https://` are believed; None = those of the system.
+    pub tls_ca: Option<String>,
+    /// A PEM file with the certificate that is shown to them; None = none is.
+    pub tls_cert: Option<String>,
+    /// A PEM file with its private key.
+    pub tls_key: Option<String>,
+    /// The name that their certificates must have, where it is not the host that is connected to.
+    pub tls_name: Option<String>,
 }
 
 /// `[retry]`: how often a failed leg is tried again, and after which pause.
@@ -171,6 +188,8 @@ pub struct Timeout {
     pub body_ms: u64,
     /// Reading the client's request head, and waiting for one on an idle connection: longer than load balancers keep theirs.
     pub header_ms: u64,
+    /// A client's TLS handshake.
+    pub handshake_ms: u64,
     /// `GET /v1/models`, per engine.
     pub models_ms: u64,
 }
@@ -277,8 +296,17 @@ pub(crate) fn endpoints(entries: &[String]) -> Vec<Endpoint> {
 impl Server {
     /// The host to bind or resolve, without the brackets that an IPv6 address may be written with.
     pub fn bind_host(&self) -> &str {
-        self.host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(&self.host)
+        without_brackets(&self.host)
     }
+
+    /// The same for the routes of operators, if they have a listener of their own.
+    pub fn admin_bind_host(&self) -> Option<&str> {
+        self.admin_host.as_deref().map(without_brackets)
+    }
+}
+
+fn without_brackets(host: &str) -> &str {
+    host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host)
 }
 
 impl Default for Server {
@@ -290,6 +318,8 @@ impl Default for Server {
             lame_duck_ms: 0,
             drain_ms: 30_000,
             admin_key: None,
+            admin_host: None,
+            admin_port: 8009,
         }
     }
 }
@@ -311,7 +341,15 @@ impl Default for Fleet {
 
 impl Default for Engine {
     fn default() -> Self {
-        Self { api_key: None, lease_ms: 30_000, abandon_grace_ms: 500 }
+        Self {
+            api_key: None,
+            lease_ms: 30_000,
+            abandon_grace_ms: 500,
+            tls_ca: None,
+            tls_cert: None,
+            tls_key: None,
+            tls_name: None,
+        }
     }
 }
 
@@ -340,6 +378,7 @@ impl Default for Timeout {
             write_ms: 300_000,
             body_ms: 60_000,
             header_ms: 75_000,
+            handshake_ms: 10_000,
             models_ms: 3_000,
         }
     }

@@ -69,6 +69,7 @@ impl Config {
         secret("engine.api_key", self.engine.api_key.as_ref(), &mut invalid);
         secret("server.admin_key", self.server.admin_key.as_ref(), &mut invalid);
         self.texts(&mut invalid);
+        super::tls::validate(self, &mut invalid);
         self.pool(&mut invalid);
         self.events.validate(self, &mut invalid);
         invalid.extend(
@@ -91,6 +92,7 @@ impl Config {
         let Self { server, auth, fleet, engine, retry, .. } = self;
         vec![
             ("server.port", u64::from(server.port), 0, u64::from(u16::MAX)),
+            ("server.admin_port", u64::from(server.admin_port), 0, u64::from(u16::MAX)),
             ("server.workers", wide(server.workers), 0, MAX_WORKERS),
             ("server.lame_duck_ms", server.lame_duck_ms, 0, MAX_MS),
             ("server.drain_ms", server.drain_ms, 0, MAX_MS),
@@ -135,6 +137,7 @@ impl Config {
             ("timeout.total_ms", time.total_ms),
             ("timeout.body_ms", time.body_ms),
             ("timeout.header_ms", time.header_ms),
+            ("timeout.handshake_ms", time.handshake_ms),
             ("timeout.models_ms", time.models_ms),
         ];
         keys.into_iter().map(|(key, value)| (key, value, 1, MAX_MS)).collect()
@@ -237,7 +240,8 @@ impl Config {
         invalid.extend((coordinator && key.model.is_none()).then(|| lacks("key.model")));
         for (key, texts) in [("pool.addresses", &pool.addresses), ("pool.admins", &pool.admins)] {
             for text in texts {
-                if let Err(why) = Endpoint::parse(text) {
+                let plain = Endpoint::parse(text).and_then(Endpoint::plain);
+                if let Err(why) = plain {
                     invalid.push((key, Problem::Host { key, text: text.clone(), why }));
                 }
             }

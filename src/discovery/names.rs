@@ -73,7 +73,7 @@ fn note(known: &mut BTreeMap<Endpoint, u32>, port: u16, found: &[IpAddr]) {
     known.values_mut().for_each(|absences| *absences += 1);
     for address in found.iter().take(MOST) {
         // An IPv4 address in IPv6's clothes is the same engine.
-        known.insert(Endpoint { host: address.to_canonical().to_string(), port }, 0);
+        known.insert(Endpoint::new(address.to_canonical().to_string(), port), 0);
     }
     known.retain(|_, absences| *absences < ABSENCES);
 }

@@ -110,7 +110,7 @@ impl Instance {
         Instance {
             id,
             role,
-            authority: label.parse().ok(),
+            authority: endpoint.authority().parse().ok(),
             meter: LegMeter::new(role.name(), &label),
             endpoint,
             load: Load::default(),

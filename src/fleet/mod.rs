@@ -12,11 +12,11 @@ pub mod seat;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 use std::sync::Mutex;
+use tokio::time::Instant;
 
 use crate::endpoint::Endpoint;
 use crate::route::learn::DecodeLearner;
@@ -303,7 +303,7 @@ mod tests {
     use super::*;
 
     fn endpoint(port: u16) -> Endpoint {
-        Endpoint { host: "p".into(), port }
+        Endpoint::new("p", port)
     }
 
     fn fleet(ports: &[u16]) -> Fleet {

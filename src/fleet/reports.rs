@@ -127,7 +127,7 @@ mod tests {
         let fleet = Fleet::new(Policy::LeastWork);
         for role in [Role::Prefill, Role::Decode] {
             for port in [1, 2] {
-                fleet.add(role, Endpoint { host: "e".into(), port });
+                fleet.add(role, Endpoint::new("e", port));
             }
         }
         fleet

@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn what_is_taken_is_given_back_in_every_phase() {
         let fleet = Fleet::new(Policy::LeastWork);
-        fleet.add(Role::Prefill, Endpoint { host: "p".into(), port: 1 });
+        fleet.add(Role::Prefill, Endpoint::new("p", 1));
         let load = |f: &Fleet| {
             let i = f.members(Role::Prefill)[0].clone();
             (i.load().work_tokens(), i.load().held_tokens(), i.load().requests())

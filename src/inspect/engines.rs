@@ -4,12 +4,13 @@ use super::{Grade, Report};
 use crate::config::{Loaded, Origin};
 use crate::keys::{asker, published};
 use crate::profile::Published;
+use crate::tls::ClientError;
 
 /// What the prefillers say that the configuration names; nobody is asked where it names none.
 ///
 /// # Errors
 /// When there is no HTTP client to be had.
-pub(super) async fn ask(loaded: &Loaded, report: &mut Report) -> Result<Vec<Published>, reqwest::Error> {
+pub(super) async fn ask(loaded: &Loaded, report: &mut Report) -> Result<Vec<Published>, ClientError> {
     if matches!(loaded.origins.of("fleet.prefill"), Origin::Default) {
         return Ok(Vec::new());
     }

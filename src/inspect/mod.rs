@@ -21,6 +21,7 @@ use crate::endpoint::Endpoint;
 use crate::kvhash::keys::sample::MAX_SAMPLE_KEYS;
 use crate::pool::PoolError;
 use crate::pool::mooncake::Admin;
+use crate::tls::{self, ClientError};
 
 /// As much of a list of keys is read: some ten thousand.
 const LIST_BYTES: usize = 4 << 20;
@@ -68,13 +69,12 @@ struct Inquiry<'a> {
 ///
 /// # Errors
 /// When there is no HTTP client to be had. A pool in trouble is not an error: the report says so.
-pub async fn run(loaded: &Loaded) -> Result<Report, reqwest::Error> {
+pub async fn run(loaded: &Loaded) -> Result<Report, ClientError> {
     let config = &loaded.config;
     let mut report = Report::default();
     let limit = Duration::from_millis(config.timeout.models_ms);
-    let client =
-        Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).connect_timeout(limit);
-    let inquiry = Inquiry { config, client: client.build()?, limit };
+    let client = tls::http().connect_timeout(limit).build()?;
+    let inquiry = Inquiry { config, client, limit };
     let found = match config.pool.kind {
         PoolKind::Off => return Ok(report),
         PoolKind::Mooncake => mooncake::by_rpc(&inquiry, &mut report).await,

@@ -209,8 +209,12 @@ mod tests {
     use super::*;
 
     fn tokenizer(seed: u64) -> EngineTokenizer {
-        let asker =
-            Asker { client: reqwest::Client::new(), authorization: None, time: BUDGET, answer_bytes: 1 };
+        let asker = Asker {
+            client: crate::tls::http().build().unwrap(),
+            authorization: None,
+            time: BUDGET,
+            answer_bytes: 1,
+        };
         EngineTokenizer::new(asker, EngineLimits::default(), seed)
     }
 
@@ -226,7 +230,7 @@ mod tests {
     fn handlers_on_any_thread_may_wait() {
         fn sendable<T: Send>(_: &T) {}
         let tokenizer = tokenizer(1);
-        let engine = Endpoint { host: "localhost".to_owned(), port: 1 };
+        let engine = Endpoint::new("localhost", 1);
         sendable(&tokenizer.answer(&engine, Question::Known(Arc::default()), 0));
         assert_eq!(tokenizer.stats(), EngineStats::default());
     }

@@ -67,7 +67,7 @@ impl Asker {
 
 /// `path` on `engine`.
 pub fn url(engine: &Endpoint, path: &str) -> String {
-    format!("http://{engine}{path}")
+    engine.url(path)
 }
 
 /// With the header that engines want, if they do.

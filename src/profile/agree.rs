@@ -115,7 +115,7 @@ pub(super) fn usual(config: &Config) -> Published {
     };
     let version = hash.version.is_none().then(|| "0.32.0".to_owned());
     let facts = Facts { version, models: vec![model], cache: Ok(Some(cache)), gaps: Vec::new() };
-    Published { engine: Endpoint { host: "any".to_owned(), port: 0 }, facts }
+    Published { engine: Endpoint::new("any", 0), facts }
 }
 
 impl Fact {

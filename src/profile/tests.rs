@@ -22,7 +22,7 @@ fn engine(port: u16, change: impl FnOnce(&mut Facts)) -> Published {
         gaps: Vec::new(),
     };
     change(&mut facts);
-    Published { engine: Endpoint { host: "p".to_owned(), port }, facts }
+    Published { engine: Endpoint::new("p", port), facts }
 }
 
 fn cache(facts: &mut Facts) -> &mut CacheFacts {

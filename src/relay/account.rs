@@ -1,9 +1,9 @@
 //! The account of one request: opened when it is let in, settled exactly once when it is over, however it ended.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use http::StatusCode;
+use tokio::time::Instant;
 
 use crate::auth::{ANYONE, Caller, Priority, Reservation};
 use crate::dialect::Api;
@@ -382,7 +382,7 @@ mod tests {
     #[test]
     fn who_leaves_during_the_prefill_pays_for_the_prompt() {
         let fleet = crate::fleet::Fleet::new(crate::route::Policy::LeastWork);
-        fleet.add(Role::Prefill, crate::endpoint::Endpoint { host: "p".into(), port: 1 });
+        fleet.add(Role::Prefill, crate::endpoint::Endpoint::new("p", 1));
         let seat = fleet.pick(Role::Prefill, crate::fleet::Need::default()).unwrap();
         let left = left(|ledger| ledger.leg(&seat));
         assert!((600..=601).contains(&left), "{left}");

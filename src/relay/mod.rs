@@ -30,9 +30,8 @@ pub mod stories;
 mod stream;
 
 use std::sync::Arc;
-use std::time::Instant;
 
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 
 use crate::dialect::resume::Plan;
 use crate::dialect::shape::Bypass;
@@ -127,7 +126,7 @@ impl Relay {
             ask.resume = Plan::of(ask.api, &ask.body, ask.shape.bypass.is_some());
         }
         ledger.counts(self.budget.asked());
-        let deadline = (ask.arrived + settings.total).into();
+        let deadline = ask.arrived + settings.total;
         let ended = match timeout_at(deadline, self.run(ask, &mut ledger)).await {
             Ok(ended) => ended,
             Err(_) => Err(Error::new(

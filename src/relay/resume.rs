@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use tokio::time::Instant;
 
 use bytes::Bytes;
 use http::uri::PathAndQuery;
@@ -194,7 +194,7 @@ impl Follower {
         let mut ledger = account.take()?;
         ledger.resumes();
         Some(Going::Pair(Box::pin(async move {
-            let found = match timeout_at(end.into(), relay.again(ask, tried, &mut ledger)).await {
+            let found = match timeout_at(end, relay.again(ask, tried, &mut ledger)).await {
                 Ok(found) => found,
                 Err(_) => Err(Error::new(Kind::DecodeTimeout, "the total time limit is over")),
             };

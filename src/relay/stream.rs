@@ -7,12 +7,12 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
 use crate::codec::sse::{self, Framer};
 use crate::dialect::{Api, usage};
@@ -105,7 +105,7 @@ impl Stream {
             over: false,
             events_before: 0,
             cached: ledger.cached_of_prefill(),
-            timer: Box::pin(tokio::time::sleep_until((now + settings.gap).min(end).into())),
+            timer: Box::pin(tokio::time::sleep_until((now + settings.gap).min(end))),
             gap: settings.gap,
             last: now,
             end,
@@ -237,7 +237,7 @@ impl Stream {
                 let Source { first, framer, rest, seat, .. } = *source;
                 self.live = Some(Live { rest, framer, seat });
                 self.last = Instant::now();
-                self.timer.as_mut().reset((self.last + self.gap).min(self.end).into());
+                self.timer.as_mut().reset((self.last + self.gap).min(self.end));
                 self.state = State::First(first);
                 None
             }
@@ -281,7 +281,7 @@ impl Stream {
                 return Poll::Ready(Error::new(Kind::DecodeTimeout, "the decoder fell silent"));
             }
             let next = (self.last + self.gap).min(self.end);
-            self.timer.as_mut().reset(next.into());
+            self.timer.as_mut().reset(next);
         }
     }
 

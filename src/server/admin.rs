@@ -74,7 +74,7 @@ pub async fn models(State(gateway): State<Arc<Gateway>>, request: Request) -> Re
     // Those that failed a moment ago are asked last: each may cost the whole time limit.
     engines.sort_by_key(|i| i.health().failures() > 0);
     for engine in engines {
-        let url = format!("http://{}/v1/models", engine.endpoint());
+        let url = engine.endpoint().url("/v1/models");
         let asked = gateway
             .control
             .get(url)
@@ -100,7 +100,7 @@ pub async fn reset_prefix_cache(State(gateway): State<Arc<Gateway>>, request: Re
     let query = request.uri().query().map(|q| format!("?{q}")).unwrap_or_default();
     let mut asked = JoinSet::new();
     for engine in gateway.everyone() {
-        let base = format!("http://{}", engine.endpoint());
+        let base = engine.endpoint().url("");
         let mut call = gateway.control.post(format!("{base}/reset_prefix_cache{query}"));
         if let Some(authorization) = &gateway.edge.now().engine_authorization {
             call = call.header(header::AUTHORIZATION, authorization.clone());

@@ -3,7 +3,8 @@
 //! Where keys are asked for, they end here: neither handlers nor engines see them.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 use axum::extract::Request;
 use bytes::Bytes;

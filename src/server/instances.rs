@@ -5,7 +5,8 @@
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -181,8 +182,7 @@ impl Gateway {
     }
 
     async fn answers(&self, endpoint: &Endpoint) -> bool {
-        let mut call =
-            self.control.get(format!("http://{endpoint}/v1/models")).timeout(self.edge.now().probe_time);
+        let mut call = self.control.get(endpoint.url("/v1/models")).timeout(self.edge.now().probe_time);
         if let Some(authorization) = &self.edge.now().engine_authorization {
             call = call.header(header::AUTHORIZATION, authorization.clone());
         }

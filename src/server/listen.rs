@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::Router;
 use http::Version;
@@ -12,17 +12,24 @@ use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use metrics::Gauge;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, lookup_host};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tower::util::MapRequest;
 
+use crate::server::routes::{admin_router, public_router, router};
 use crate::server::stall::Stalling;
 use crate::server::{Arrived, Gateway};
+use crate::tls::ListenerTls;
 
 /// Connections that the kernel keeps for us while we are busy.
 const BACKLOG: i32 = 4096;
+
+/// Connections to the listener of operators: scrapers, and people. Clients can't take these places from them.
+const ADMIN_CONNECTIONS: usize = 256;
 
 /// A pause after an accept that failed (out of descriptors): long enough for some to be closed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -45,12 +52,12 @@ pub struct Bound(Vec<TcpListener>);
 
 /// An address that can't be listened on.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "cannot listen on {host}:{port} (server.host, server.port): {source}; choose another --host or --port, or stop what uses it"
-)]
+#[error("cannot listen on {host}:{port} ({keys}): {source}; choose another {flags}, or stop what uses it")]
 pub struct ListenError {
     host: String,
     port: u16,
+    keys: &'static str,
+    flags: &'static str,
     source: io::Error,
 }
 
@@ -66,22 +73,48 @@ impl Bound {
 /// # Errors
 /// [`ListenError`] with the cause and the remedy.
 pub async fn bind(host: &str, port: u16) -> Result<Bound, ListenError> {
-    let error = |source| ListenError { host: host.to_owned(), port, source };
+    let (keys, flags) = ("server.host, server.port", "--host or --port");
+    bind_either(host, port).await.map_err(|source| ListenError {
+        host: host.to_owned(),
+        port,
+        keys,
+        flags,
+        source,
+    })
+}
+
+/// The same for the routes of operators; None = they have no listener of their own.
+///
+/// # Errors
+/// [`ListenError`] with the cause and the remedy.
+pub async fn bind_admin(host: Option<&str>, port: u16) -> Result<Option<Bound>, ListenError> {
+    let Some(host) = host else { return Ok(None) };
+    let (keys, flags) = ("server.admin_host, server.admin_port", "address or port");
+    bind_either(host, port).await.map(Some).map_err(|source| ListenError {
+        host: host.to_owned(),
+        port,
+        keys,
+        flags,
+        source,
+    })
+}
+
+async fn bind_either(host: &str, port: u16) -> io::Result<Bound> {
     if host == "localhost" {
-        let first = listen((IpAddr::from(Ipv4Addr::LOCALHOST), port).into()).map_err(error)?;
-        let port = first.local_addr().map_err(error)?.port();
+        let first = listen((IpAddr::from(Ipv4Addr::LOCALHOST), port).into())?;
+        let port = first.local_addr()?.port();
         let second = match listen((IpAddr::from(Ipv6Addr::LOCALHOST), port).into()) {
             Ok(second) => Some(second),
             // Clients that try IPv6 first would reach whoever has it.
-            Err(e) if e.kind() == io::ErrorKind::AddrInUse => return Err(error(e)),
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => return Err(e),
             // A machine without IPv6 has no such address, and needs none.
             Err(_) => None,
         };
         return Ok(Bound(std::iter::once(first).chain(second).collect()));
     }
-    let address = lookup_host((host, port)).await.map_err(error)?.next();
-    let address = address.ok_or_else(|| error(io::Error::other("the name has no address")))?;
-    Ok(Bound(vec![listen(address).map_err(error)?]))
+    let address = lookup_host((host, port)).await?.next();
+    let address = address.ok_or_else(|| io::Error::other("the name has no address"))?;
+    Ok(Bound(vec![listen(address)?]))
 }
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
@@ -100,13 +133,36 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// Serves until `gateway.stop` is cancelled, then lets open requests finish for at most `drain`. Returns how many
-/// connections were cut.
-pub async fn serve(bound: Bound, router: Router, gateway: Arc<Gateway>, drain: Duration) -> usize {
-    let places = Arc::new(Semaphore::new(gateway.edge.now().connections.min(Semaphore::MAX_PERMITS)));
+/// Serves clients, and operators if they have a listener of their own, until `gateway.stop` is cancelled; then lets open
+/// requests finish for at most `drain`. Returns how many connections were cut.
+pub async fn serve(
+    gateway: &Arc<Gateway>,
+    (bound, admin): (Bound, Option<Bound>),
+    tls: Option<Arc<ListenerTls>>,
+    drain: Duration,
+) -> usize {
+    let router = if admin.is_some() { public_router } else { router };
+    let places = gateway.edge.now().connections;
+    let clients = face(gateway, (bound, router(gateway.clone())), (places, tls.clone()), drain);
+    let Some(bound) = admin else { return clients.await };
+    let router = admin_router(gateway.clone());
+    let operators = face(gateway, (bound, router), (ADMIN_CONNECTIONS, tls), drain);
+    let (clients, operators) = tokio::join!(clients, operators);
+    clients + operators
+}
+
+/// One listener with its routes, for so many connections at once.
+async fn face(
+    gateway: &Arc<Gateway>,
+    (bound, router): (Bound, Router),
+    (places, tls): (usize, Option<Arc<ListenerTls>>),
+    drain: Duration,
+) -> usize {
+    let places = Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS)));
     let mut acceptors = JoinSet::new();
     for listener in bound.0 {
-        let door = Door { gateway: gateway.clone(), router: router.clone(), places: places.clone() };
+        let (router, tls) = (router.clone(), tls.clone());
+        let door = Door { gateway: gateway.clone(), router, tls, places: places.clone() };
         acceptors.spawn(door.accept(listener, drain));
     }
     acceptors.join_all().await.into_iter().sum()
@@ -115,6 +171,7 @@ pub async fn serve(bound: Bound, router: Router, gateway: Arc<Gateway>, drain: D
 struct Door {
     gateway: Arc<Gateway>,
     router: Router,
+    tls: Option<Arc<ListenerTls>>,
     places: Arc<Semaphore>,
 }
 
@@ -161,17 +218,52 @@ impl Door {
         _place: Option<OwnedSemaphorePermit>,
     ) {
         let _counted = Counted::new(self.gateway.relay.meters.connections.clone());
-        let edge = &self.gateway.edge.now();
         let _ = socket.set_nodelay(true);
-        let Ok(Some(version)) = tokio::time::timeout(edge.header_time, version(&socket)).await else {
-            return;
-        };
+        match &self.tls {
+            Some(tls) => self.secured(tls, socket, graceful).await,
+            None => {
+                let limit = self.gateway.edge.now().header_time;
+                if let Some(version) = self.before_stop(limit, version(&socket)).await {
+                    self.speak(socket, version, graceful).await;
+                }
+            }
+        }
+    }
+
+    #[cfg(feature = "tls")]
+    async fn secured(&self, tls: &ListenerTls, socket: TcpStream, graceful: Watcher) {
+        let limit = self.gateway.edge.now().handshake_time;
+        if let Some((stream, version)) = self.before_stop(limit, super::tls::open(tls, socket)).await {
+            self.speak(stream, version, graceful).await;
+        }
+    }
+
+    #[cfg(not(feature = "tls"))]
+    async fn secured(&self, tls: &ListenerTls, _socket: TcpStream, _graceful: Watcher) {
+        match *tls {}
+    }
+
+    /// What a client does before its first request, unless it takes too long or we shut down.
+    async fn before_stop<T>(&self, limit: Duration, opening: impl Future<Output = Option<T>>) -> Option<T> {
+        tokio::select! {
+            biased;
+            opened = tokio::time::timeout(limit, opening) => opened.ok().flatten(),
+            () = self.gateway.stop.cancelled() => None,
+        }
+    }
+
+    /// HTTP with one client, to its end.
+    async fn speak<S>(&self, socket: S, version: Version, graceful: Watcher)
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let write_time = self.gateway.edge.now().write_time;
         let stamped =
             MapRequest::new(self.router.clone(), |mut request: http::Request<hyper::body::Incoming>| {
                 request.extensions_mut().insert(Arrived(Instant::now()));
                 request
             });
-        let io = TokioIo::new(Stalling::new(socket, edge.write_time));
+        let io = TokioIo::new(Stalling::new(socket, write_time));
         let http = self.http(version);
         let connection = http.serve_connection(io, TowerToHyperService::new(stamped));
         // A connection that ends badly is the client's affair; its requests have been accounted for.

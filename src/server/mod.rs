@@ -13,10 +13,12 @@ mod passthrough;
 pub mod reply;
 mod routes;
 mod stall;
+mod tls;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -27,8 +29,9 @@ use crate::relay::Relay;
 use crate::relay::admit::Gate;
 
 pub use instances::Waiting;
-pub use listen::{Bound, ListenError, bind, serve};
-pub use routes::router;
+pub use listen::{Bound, ListenError, bind, bind_admin, serve};
+pub use routes::{admin_router, public_router, router};
+pub use tls::renew;
 
 /// What the handlers share.
 #[derive(Debug)]
@@ -70,6 +73,8 @@ pub struct Edge {
     pub body_time: Duration,
     /// Reading a head, and waiting for one on an idle connection.
     pub header_time: Duration,
+    /// A client's TLS handshake.
+    pub handshake_time: Duration,
     /// A client that takes nothing of its answer.
     pub write_time: Duration,
     /// `GET /v1/models` on one engine.

@@ -45,6 +45,44 @@ const ONE_DECODER: [&str; 4] =
 
 /// All routes, over `gateway`.
 pub fn router(gateway: Arc<Gateway>) -> Router {
+    closed(probes().merge(serving()).merge(operating()), gateway)
+}
+
+/// What clients may ask where operators have a listener of their own.
+pub fn public_router(gateway: Arc<Gateway>) -> Router {
+    closed(probes().merge(serving()), gateway)
+}
+
+/// What that listener answers.
+pub fn admin_router(gateway: Arc<Gateway>) -> Router {
+    closed(probes().merge(operating()), gateway)
+}
+
+/// What supervisors and load balancers ask, on either listener.
+fn probes() -> Router<Arc<Gateway>> {
+    Router::new()
+        .route("/health", get(admin::alive))
+        .route("/healthz", get(admin::alive))
+        .route("/ping", get(admin::alive).post(admin::alive))
+        .route("/readyz", get(admin::ready))
+        .route("/healthcheck", get(admin::healthcheck))
+}
+
+/// What changes the gateway or its engines, or tells about them.
+fn operating() -> Router<Arc<Gateway>> {
+    Router::new()
+        .route("/reset_prefix_cache", post(admin::reset_prefix_cache))
+        .route("/status", get(admin::status))
+        .route("/metrics", get(admin::metrics))
+        .route("/debug/route", post(explain::dry_run))
+        .route("/debug/route/{id}", get(explain::of_request))
+        .route("/instances", get(members::list).delete(instances::remove))
+        .route("/instances/add", post(instances::add))
+        .route("/instances/remove", post(instances::remove))
+}
+
+/// What engines answer.
+fn serving() -> Router<Arc<Gateway>> {
     let mut router = Router::new()
         .route("/v1/chat/completions", generating(Route::Of(Api::Chat)))
         .route("/v1/completions", generating(Route::Of(Api::Completions)))
@@ -52,26 +90,18 @@ pub fn router(gateway: Arc<Gateway>) -> Router {
         .route("/v1/messages", generating(Route::Of(Api::Messages)))
         .route("/inference/v1/generate", generating(Route::Of(Api::Generate)))
         .route("/invocations", generating(Route::ByBody))
-        .route("/v1/models", get(admin::models))
-        .route("/reset_prefix_cache", post(admin::reset_prefix_cache))
-        .route("/health", get(admin::alive))
-        .route("/healthz", get(admin::alive))
-        .route("/ping", get(admin::alive).post(admin::alive))
-        .route("/readyz", get(admin::ready))
-        .route("/healthcheck", get(admin::healthcheck))
-        .route("/status", get(admin::status))
-        .route("/metrics", get(admin::metrics))
-        .route("/debug/route", post(explain::dry_run))
-        .route("/debug/route/{id}", get(explain::of_request))
-        .route("/instances", get(members::list).delete(instances::remove))
-        .route("/instances/add", post(instances::add))
-        .route("/instances/remove", post(instances::remove));
+        .route("/v1/models", get(admin::models));
     for path in ONE_ENGINE {
         router = router.route(path, any(passthrough::to_one));
     }
     for path in ONE_DECODER {
         router = router.route(path, any(passthrough::to_decoder));
     }
+    router
+}
+
+/// Whatever else is asked is refused, and everybody passes the door.
+fn closed(router: Router<Arc<Gateway>>, gateway: Arc<Gateway>) -> Router {
     router
         .fallback(unknown_url)
         .method_not_allowed_fallback(wrong_method)

@@ -38,7 +38,7 @@ pub(super) fn run(
         }
     };
     let sender = Arc::new(Sender {
-        client: Client::builder().build()?,
+        client: crate::tls::http().build()?,
         url: format!("{}/v1/completions", url.trim_end_matches('/')),
         model: model.to_owned(),
         authorization,

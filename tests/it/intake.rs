@@ -29,7 +29,7 @@ async fn engine(spec: EngineSpec) -> (Engine, Endpoint) {
 }
 
 fn client() -> reqwest::Client {
-    reqwest::Client::builder().no_proxy().build().unwrap()
+    pd_proxy::tls::http().build().unwrap()
 }
 
 fn asker() -> Asker {

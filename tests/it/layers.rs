@@ -8,6 +8,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("codec", &[]),
     ("kvhash", &["codec"]),
     ("endpoint", &[]),
+    ("tls", &[]),
     ("live", &[]),
     ("flights", &[]),
     ("route", &[]),
@@ -17,23 +18,24 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("listing", &["kvhash", "prompt"]),
     ("obs", &["dialect"]),
     ("fleet", &["endpoint", "obs", "route"]),
-    ("upstream", &["codec", "fleet"]),
+    ("upstream", &["codec", "fleet", "tls"]),
     ("auth", &["obs"]),
     ("admission", &["auth", "config", "obs", "relay"]),
     ("intake", &["codec", "dialect", "endpoint", "flights", "kvhash", "prompt"]),
     ("pool", &["codec", "endpoint", "flights", "kvhash"]),
     ("pools", &["config", "endpoint", "kvhash", "pool", "profile"]),
     ("profile", &["codec", "config", "dialect", "endpoint", "intake", "kvhash", "prompt"]),
+    ("probe", &["config"]),
     ("proof", &["config", "endpoint", "fleet", "intake", "profile", "relay"]),
     ("listeners", &["config", "endpoint", "fleet", "obs", "pool", "relay"]),
     (
         "keys",
         &[
             "cli", "codec", "config", "dialect", "endpoint", "intake", "kvhash", "listing", "profile",
-            "prompt",
+            "prompt", "tls",
         ],
     ),
-    ("inspect", &["config", "endpoint", "keys", "kvhash", "pool", "profile"]),
+    ("inspect", &["config", "endpoint", "keys", "kvhash", "pool", "profile", "tls"]),
     (
         "relay",
         &[
@@ -44,7 +46,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "server",
         &[
-            "auth", "codec", "dialect", "endpoint", "error", "fleet", "live", "obs", "relay", "route",
+            "auth", "codec", "dialect", "endpoint", "error", "fleet", "live", "obs", "relay", "route", "tls",
             "upstream",
         ],
     ),
@@ -52,11 +54,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("probes", &["dialect", "endpoint", "fleet", "intake", "relay"]),
     ("discovery", &["config", "endpoint", "fleet", "relay"]),
     ("reload", &["config", "fleet", "obs", "server", "tuning"]),
-    ("config", &["cli", "endpoint"]),
+    ("config", &["cli", "endpoint", "tls"]),
     ("cli", &["config", "endpoint"]),
     ("sim", &["codec"]),
     ("replay", &["route"]),
-    ("trial", &["cli", "codec", "replay"]),
+    ("trial", &["cli", "codec", "replay", "tls"]),
     (
         "app",
         &[
@@ -80,6 +82,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "route",
             "scrape",
             "server",
+            "tls",
             "tuning",
             "upstream",
         ],

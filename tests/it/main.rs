@@ -33,6 +33,9 @@ mod resume;
 mod route;
 mod surface;
 mod tidy;
+#[cfg(feature = "tls")]
+mod tls;
 mod vectors;
 mod vectors_keys;
+mod virtual_time;
 mod wire;

@@ -217,7 +217,7 @@ async fn another_server_answers_for_a_shared_pool() {
 async fn servers_that_read_their_own_host_say_where_blocks_are() {
     let (mut listen, servers) = (Vec::new(), [server().await, server().await, server().await]);
     for (name, server) in ["127.0.0.1", "localhost", "127.0.0.1"].iter().zip(&servers) {
-        listen.push(Endpoint { host: (*name).to_owned(), port: server.addr().port() });
+        listen.push(Endpoint::new(*name, server.addr().port()));
     }
     let (question, hashes) = prompt(40);
     servers[0].hold(hashes[..2].to_vec());

@@ -70,7 +70,7 @@ impl Fake {
     }
 
     fn pool(&self, directory: Directory) -> Lmcache {
-        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        let http = pd_proxy::tls::http().build().unwrap();
         Lmcache::new(
             http,
             LmcacheSettings { endpoint: self.endpoint.clone(), directory, chunk_tokens: CHUNK },
@@ -223,7 +223,7 @@ async fn what_is_no_answer_is_an_error_and_never_a_hit() {
 fn real(name: &str, directory: Directory) -> Lmcache {
     let address = std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set"));
     let (endpoint, chunk_tokens) = (Endpoint::parse(&address).unwrap(), NonZeroUsize::new(256).unwrap());
-    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let http = pd_proxy::tls::http().build().unwrap();
     Lmcache::new(http, LmcacheSettings { endpoint, directory, chunk_tokens })
 }
 

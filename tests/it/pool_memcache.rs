@@ -39,7 +39,7 @@ fn hosts() -> RankHosts {
 }
 
 fn endpoint(addr: std::net::SocketAddr) -> Endpoint {
-    Endpoint { host: addr.ip().to_string(), port: addr.port() }
+    Endpoint::new(addr.ip().to_string(), addr.port())
 }
 
 fn client(service: &MetaService, hosts: RankHosts) -> MemCache {
@@ -250,7 +250,7 @@ async fn too_many_keys_are_refused_and_a_full_batch_is_not() {
 
 fn http(service: &MetaService) -> MemCacheHttp {
     let config = MemCacheHttpConfig { service: endpoint(service.http_addr()), hosts: hosts(), in_flight: 4 };
-    MemCacheHttp::new(reqwest::Client::new(), config)
+    MemCacheHttp::new(pd_proxy::tls::http().build().unwrap(), config)
 }
 
 #[tokio::test]
@@ -299,6 +299,6 @@ async fn http_that_is_not_there_is_unreachable() {
     let service = endpoint(listener.local_addr().unwrap());
     drop(listener);
     let config = MemCacheHttpConfig { service, hosts: hosts(), in_flight: 4 };
-    let memcache = MemCacheHttp::new(reqwest::Client::new(), config);
+    let memcache = MemCacheHttp::new(pd_proxy::tls::http().build().unwrap(), config);
     assert!(matches!(memcache.locate(&keys, &[0]).await, Err(PoolError::Unreachable(_))));
 }

@@ -56,7 +56,7 @@ async fn the_real_service_has_what_it_was_filled_with() {
     let memcache = MemCache::new(config);
     println!("places are asked for in the form {:?}", memcache.form().await.unwrap());
     let config = MemCacheHttpConfig { service: endpoint("MEMCACHE_HTTP"), hosts: hosts(), in_flight: 8 };
-    let http = MemCacheHttp::new(reqwest::Client::new(), config);
+    let http = MemCacheHttp::new(pd_proxy::tls::http().build().unwrap(), config);
     for count in [1, 64, 1_024, BLOCKS] {
         compare(&memcache, count).await;
         compare(&http, count).await;

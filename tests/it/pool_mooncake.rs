@@ -32,7 +32,7 @@ fn batch(keys: &[&str]) -> KeyBatch {
 }
 
 fn endpoint(addr: SocketAddr) -> Endpoint {
-    Endpoint { host: addr.ip().to_string(), port: addr.port() }
+    Endpoint::new(addr.ip().to_string(), addr.port())
 }
 
 async fn master(spec: MooncakeSpec) -> Master {
@@ -277,7 +277,7 @@ async fn admin_port(pages: Vec<(&'static str, String)>) -> (Admin, JoinSet<()>) 
 }
 
 fn admin(endpoint: Endpoint) -> Admin {
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let client = pd_proxy::tls::http().build().unwrap();
     Admin { client, endpoint, time: ADMIN_TIME }
 }
 

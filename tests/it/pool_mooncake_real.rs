@@ -28,7 +28,7 @@ async fn hosts_of_keys(hosts: &[String], minor: u32) -> Vec<String> {
     if minor != 8 {
         return hosts.iter().cycle().take(count).cloned().collect();
     }
-    let (client, admin) = (reqwest::Client::builder().no_proxy().build().unwrap(), env("MOONCAKE_ADMIN"));
+    let (client, admin) = (pd_proxy::tls::http().build().unwrap(), env("MOONCAKE_ADMIN"));
     let mut found = Vec::new();
     for number in 0..count {
         let url = format!("http://{admin}/query_key?key=k-{number}");
@@ -102,8 +102,7 @@ async fn a_real_master_is_read_as_it_was_filled() {
         }
     }
 
-    let admin =
-        Admin { client: reqwest::Client::builder().no_proxy().build().unwrap(), endpoint, time: ADMIN_TIME };
+    let admin = Admin { client: pd_proxy::tls::http().build().unwrap(), endpoint, time: ADMIN_TIME };
     println!("{version} {:?} leader {:?}", admin.health().await.unwrap(), admin.leader().await.unwrap());
     let segments = admin.segments().await.unwrap();
     assert_eq!(segments.is_some(), minor >= 12);

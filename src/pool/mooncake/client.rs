@@ -391,7 +391,7 @@ mod tests {
 
     #[test]
     fn a_master_that_fails_two_questions_at_once_is_passed_over_once() {
-        let masters = vec![Endpoint { host: "h".to_owned(), port: 1 }; 3];
+        let masters = vec![Endpoint::new("h", 1); 3];
         let shared = Shared {
             config: MooncakeConfig { masters, ..MooncakeConfig::default() },
             links: Box::default(),

@@ -1,4 +1,4 @@
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http::HeaderMap;
 use http::uri::PathAndQuery;
@@ -26,7 +26,7 @@ fn duty(handoff: Option<&'static str>) -> (Duty, mpsc::Receiver<Orphan>) {
         arrived: Instant::now(),
     };
     let fleet = Fleet::new(Policy::LeastWork);
-    fleet.add(Role::Prefill, Endpoint { host: "p".into(), port: 1 });
+    fleet.add(Role::Prefill, Endpoint::new("p", 1));
     let seat = fleet.pick(Role::Prefill, Need { tokens: 1, ..Need::default() }).unwrap();
     let (releases, orphans) = Releases::new(1, Arc::default());
     let reply = Prefilled { handoff: handoff.map(Bytes::from), usage: Usage::default() };

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -98,16 +98,16 @@ pub async fn send(to: SocketAddr, request: &[u8]) -> Raw {
 }
 
 /// Reads one answer to its end, as its framing tells it.
-pub async fn read(socket: &mut TcpStream) -> Raw {
+pub async fn read(socket: &mut (impl AsyncRead + Unpin)) -> Raw {
     read_on(socket, Vec::new()).await
 }
 
 /// The same, after its first bytes have been read already.
-pub async fn read_on(socket: &mut TcpStream, first: Vec<u8>) -> Raw {
+pub async fn read_on(socket: &mut (impl AsyncRead + Unpin), first: Vec<u8>) -> Raw {
     timeout(PATIENCE, read_all(socket, first)).await.expect("the answer never ended")
 }
 
-async fn read_all(socket: &mut TcpStream, mut bytes: Vec<u8>) -> Raw {
+async fn read_all(socket: &mut (impl AsyncRead + Unpin), mut bytes: Vec<u8>) -> Raw {
     let mut piece = vec![0; 64 << 10];
     loop {
         let may_be_over = !is_chunked(&bytes) || bytes.ends_with(b"0\r\n\r\n");

@@ -97,7 +97,7 @@ pub fn gate(kind: PoolKind, addresses: &[String], change: impl FnOnce(&mut Confi
     config.pool.deadline_ms = u64::try_from(DEADLINE.as_millis()).unwrap();
     config.pool.fresh_ms = 0;
     change(&mut config);
-    let control = reqwest::Client::builder().no_proxy().build().unwrap();
+    let control = pd_proxy::tls::http().build().unwrap();
     pools::gate(&config, &control).unwrap().unwrap()
 }
 

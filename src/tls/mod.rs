@@ -1,0 +1,112 @@
+//! TLS: what the listener shows to clients, and whom the gateway believes among engines.
+//!
+//! rustls with ring: no C library to be patched beside us, and one binary that can be linked statically. Without the
+//! feature `tls` the same names exist and refuse: a configuration that asks for TLS then does not start.
+
+#[cfg(not(feature = "tls"))]
+mod absent;
+#[cfg(feature = "tls")]
+mod engine;
+#[cfg(feature = "tls")]
+mod listener;
+#[cfg(feature = "tls")]
+mod pem;
+
+#[cfg(not(feature = "tls"))]
+pub use absent::{EngineTls, ListenerTls};
+#[cfg(feature = "tls")]
+pub use engine::{EngineStream, EngineTls};
+#[cfg(feature = "tls")]
+pub use listener::{ClientStream, ListenerTls};
+
+/// Files of the listener, PEM.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListenerFiles {
+    /// The certificate and what leads to its authority.
+    pub cert: String,
+    /// Its private key: PKCS #8, PKCS #1 or SEC 1.
+    pub key: String,
+    /// Clients must show a certificate that one of these signed.
+    pub client_ca: Option<String>,
+}
+
+/// Files and names for TLS towards engines; all may be left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EngineFiles {
+    /// Authorities that are believed; None = those of the system.
+    pub ca: Option<String>,
+    /// What we show to engines.
+    pub cert: Option<String>,
+    /// Its private key.
+    pub key: Option<String>,
+    /// The name that engines' certificates must have, in place of the host that is connected to.
+    pub name: Option<String>,
+}
+
+/// TLS that can't be set up; each names the setting at fault.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file that is not there, is too large or can't be read.
+    #[error("{key}: {path} can't be read: {source}")]
+    Unreadable {
+        /// The setting.
+        key: &'static str,
+        /// The file.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file without what is wanted of it.
+    #[error("{key}: {path} has no {wanted} in PEM")]
+    Empty {
+        /// The setting.
+        key: &'static str,
+        /// The file.
+        path: String,
+        /// A certificate, or a private key.
+        wanted: &'static str,
+    },
+    /// Contents that can't be used.
+    #[error("{key}: {why}")]
+    Unusable {
+        /// The setting.
+        key: &'static str,
+        /// Why, in the words of the TLS library; these hold no secret.
+        why: String,
+    },
+    /// The system has no authorities: an image without any files, for one.
+    #[error("engine.tls_ca is not set, and this system has no certificates of authorities: name a file")]
+    NoRoots,
+    /// The program was built without TLS.
+    #[error("{key} needs TLS, and this program was built without the feature `tls`")]
+    NotBuilt {
+        /// The setting.
+        key: &'static str,
+    },
+}
+
+/// Why there is no client for control calls.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// `engine.tls_*`.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The client.
+    #[error("cannot set up the HTTP client: {0}")]
+    Client(#[from] reqwest::Error),
+}
+
+/// A client for control calls that knows the system's authorities. Neither a proxy nor a redirect leads it elsewhere.
+///
+/// It is here, and not `reqwest`'s own, because that one panics without a TLS provider for the whole process.
+pub fn http() -> reqwest::ClientBuilder {
+    match EngineTls::new(&EngineFiles::default()) {
+        Ok(tls) => tls.http(),
+        // Without files there is nothing that could be wrong.
+        Err(_) => plain_http(),
+    }
+}
+
+fn plain_http() -> reqwest::ClientBuilder {
+    reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none())
+}
