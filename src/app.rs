@@ -37,7 +37,7 @@ use crate::relay::stories::Stories;
 use crate::route::{Bind, BoardSettings, Policy};
 use crate::scrape::Scraper;
 use crate::server::{self, Bound, Edge, Gateway, ListenError};
-use crate::upstream::{self, Upstream};
+use crate::upstream::{self, Connector, Dial, Upstream};
 
 /// Samples are folded into buckets, and drained instances dropped, this often.
 const HOUSEKEEPING: Duration = Duration::from_secs(2);
@@ -100,6 +100,15 @@ impl App {
     /// # Errors
     /// [`StartError`] names the setting at fault.
     pub async fn build(config: &Config) -> Result<App, StartError> {
+        App::build_over(config, None).await
+    }
+
+    /// The same, with legs that go over `dial` in place of sockets: for tests in virtual time. Control calls still use
+    /// sockets.
+    ///
+    /// # Errors
+    /// As [`App::build`].
+    pub async fn build_over(config: &Config, dial: Option<Arc<dyn Dial>>) -> Result<App, StartError> {
         let exposition = Exposition::install();
         let meters = Arc::new(Meters::new());
         let keys = admission::keys(&config.auth, &meters)?;
@@ -122,7 +131,7 @@ impl App {
         }
         let relay = Arc::new(Relay {
             fleet,
-            upstream: Upstream::new(ms(config.timeout.connect_ms)),
+            upstream: Upstream::new(Connector::new(ms(config.timeout.connect_ms), dial)),
             settings: settings(config),
             sides: admission::sides(&config.limit),
             meters: meters.clone(),

@@ -8,10 +8,11 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
 
 use crate::fleet::HostNames;
 use crate::fleet::instance::{Instance, InstanceId, Rank};

@@ -10,11 +10,12 @@ pub mod seat;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 use std::sync::Mutex;
+use tokio::time::Instant;
 
 use crate::endpoint::Endpoint;
 use crate::route::learn::DecodeLearner;

@@ -1,9 +1,9 @@
 //! The account of one request: opened when it is let in, settled exactly once when it is over, however it ended.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use http::StatusCode;
+use tokio::time::Instant;
 
 use crate::auth::{ANYONE, Caller, Priority, Reservation};
 use crate::dialect::Api;

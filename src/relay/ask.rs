@@ -1,10 +1,10 @@
 //! A request, ready to be driven.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use tokio::time::Instant;
 
 use crate::codec::json::{Edit, Object};
 use crate::dialect::{Api, Shape};

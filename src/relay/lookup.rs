@@ -6,10 +6,11 @@
 use std::borrow::Cow;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use crate::fleet::{self, Holding, InstanceId};
 use crate::intake::{Naming, Prompts};

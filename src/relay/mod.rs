@@ -28,9 +28,8 @@ pub mod stories;
 mod stream;
 
 use std::sync::Arc;
-use std::time::Instant;
 
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 
 use crate::dialect::shape::Bypass;
 use crate::dialect::usage::Usage;
@@ -112,7 +111,7 @@ impl Relay {
     /// # Errors
     /// Ours only: an engine's own refusal (any 4xx) is an answer.
     pub async fn drive(self: &Arc<Self>, ask: Ask, mut ledger: Ledger) -> Result<Answer, Box<Refusal>> {
-        let deadline = (ask.arrived + self.settings.total).into();
+        let deadline = ask.arrived + self.settings.total;
         let ended = match timeout_at(deadline, self.run(ask, &mut ledger)).await {
             Ok(ended) => ended,
             Err(_) => Err(Error::new(

@@ -11,12 +11,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::dialect::kv_transfer::{self, Prefilled};
 use crate::dialect::usage::Usage;
@@ -256,7 +257,7 @@ impl Relay {
         match left {
             Left::Prefill(leg, until) => {
                 // Its duty, if it comes to one, is dropped here and so queued as a hand-off of its own.
-                let _ = tokio::time::timeout_at(until.into(), leg).await;
+                let _ = tokio::time::timeout_at(until, leg).await;
             }
             Left::Handoff(lost) => {
                 let place = places.acquire().await;

@@ -5,12 +5,12 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
 use crate::codec::sse::{self, Framer};
 use crate::dialect::{Api, usage};
@@ -78,7 +78,7 @@ impl Stream {
             http2: source.http2,
             over: false,
             cached: ledger.cached_of_prefill(),
-            timer: Box::pin(tokio::time::sleep_until((now + settings.gap).min(end).into())),
+            timer: Box::pin(tokio::time::sleep_until((now + settings.gap).min(end))),
             gap: settings.gap,
             last: now,
             end,
@@ -173,7 +173,7 @@ impl Stream {
                 return Poll::Ready(Error::new(Kind::DecodeTimeout, "the decoder fell silent"));
             }
             let next = (self.last + self.gap).min(self.end);
-            self.timer.as_mut().reset(next.into());
+            self.timer.as_mut().reset(next);
         }
     }
 }

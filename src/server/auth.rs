@@ -3,12 +3,13 @@
 //! Where keys are asked for, they end here: neither handlers nor engines see them.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::extract::Request;
 use bytes::Bytes;
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header};
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::auth::{Caller, Reservation};
 use crate::dialect::Shape;

@@ -1,13 +1,13 @@
 //! The generating routes: from an HTTP request to an [`Ask`], and back.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use axum::body::Body;
 use axum::extract::State;
 use bytes::Bytes;
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Request, Response, Version, header};
+use tokio::time::Instant;
 
 use crate::codec::json::{Object, ScanLimits};
 use crate::dialect::{Api, Shape, guard};

@@ -3,7 +3,6 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -11,6 +10,7 @@ use bytes::Bytes;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
+use tokio::time::Instant;
 
 use crate::auth::{Caller, Reservation};
 use crate::codec::json::{Object, Parts};
@@ -102,7 +102,7 @@ async fn run(gateway: &Gateway, request: Request, roles: &[Role], id: &str) -> R
     for role in roles {
         match try_role(gateway, *role, &errand).await {
             Ok((response, seat)) => {
-                let deadline = Box::pin(tokio::time::sleep_until(until.into()));
+                let deadline = Box::pin(tokio::time::sleep_until(until));
                 // Nobody reads the usage of these answers: what was set aside is the price, of what is no answer nothing.
                 if let Some(reserved) = reserved.filter(|_| !response.status().is_success()) {
                     reserved.settle(0, Instant::now());
@@ -187,7 +187,7 @@ async fn once(gateway: &Gateway, errand: &Errand, seat: &Seat) -> Result<Answer,
     };
     let written = Written::default();
     let sent = gateway.relay.upstream.send(leg, &written);
-    let outcome = match tokio::time::timeout_at(errand.until.into(), sent).await {
+    let outcome = match tokio::time::timeout_at(errand.until, sent).await {
         Ok(Ok(response)) if response.status() < StatusCode::INTERNAL_SERVER_ERROR => Ok(response),
         // vLLM answers 501 for what a model can't do: the same everywhere, and for the client to read.
         Ok(Ok(response)) if response.status() == StatusCode::NOT_IMPLEMENTED => Ok(response),

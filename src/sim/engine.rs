@@ -13,6 +13,8 @@ use super::faults::Fault;
 use super::gate::Gate;
 use super::hub::{CHORES, Chore, Hub, Phase, Seen, lock};
 use super::ledger::Ledger;
+use super::net::{Dock, Net};
+use super::socket::Entry;
 use super::spec::EngineSpec;
 use super::{http, side};
 
@@ -33,13 +35,22 @@ pub struct Engine {
 impl Engine {
     /// Starts an engine that listens on `listen`; port 0 takes a free one.
     pub async fn start(spec: EngineSpec, listen: SocketAddr) -> io::Result<Engine> {
-        let gate = Gate::bind(listen).await?;
+        Ok(Engine::run(spec, Entry::Tcp(Gate::bind(listen).await?)))
+    }
+
+    /// Starts an engine that is reached at `at` in `net`, and finds its peers there. Everything about it then happens
+    /// in memory: under a paused clock in virtual time.
+    pub fn start_in(spec: EngineSpec, net: &Arc<Net>, at: SocketAddr) -> io::Result<Engine> {
+        Ok(Engine::run(spec, Entry::Dock(Dock::bind(net.clone(), at)?)))
+    }
+
+    fn run(spec: EngineSpec, gate: Entry) -> Engine {
         let (sender, receiver) = mpsc::channel(CHORES);
         let hub = Arc::new(Hub::new(spec, gate, sender));
         let mut tasks = JoinSet::new();
         tasks.spawn(http::serve(hub.clone()));
         tasks.spawn(do_chores(hub.clone(), receiver));
-        Ok(Engine { hub, tasks: Mutex::new(tasks) })
+        Engine { hub, tasks: Mutex::new(tasks) }
     }
 
     /// Where it listens.
@@ -119,7 +130,7 @@ async fn do_chores(hub: Arc<Hub>, mut chores: mpsc::Receiver<Chore>) {
 async fn do_chore(hub: Arc<Hub>, chore: Chore) {
     match chore {
         // An unreachable prefiller frees the blocks itself, when the lease ends.
-        Chore::Release(source, why) => drop(side::release(&source, why).await),
+        Chore::Release(source, why) => drop(side::release(hub.gate.net(), &source, why).await),
         Chore::Die => {
             tokio::time::sleep(DEATH_GRACE).await;
             hub.enter(Phase::Killed);

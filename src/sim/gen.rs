@@ -283,7 +283,7 @@ async fn pull(hub: &Arc<Hub>, debt: &mut Debt, blocks: usize) -> Result<Vec<u64>
         hub.die("assert num_decode_blocks <= len(prefill_group)");
         return Err(Fail::dead());
     };
-    let contents = side::pull(&source, ids).await;
+    let contents = side::pull(hub.gate.net(), &source, ids).await;
     if contents.is_ok() {
         debt.paid();
     }

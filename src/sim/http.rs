@@ -12,7 +12,6 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use super::fail::Fail;
@@ -20,6 +19,7 @@ use super::faults::{How, What};
 use super::r#gen::Debt;
 use super::handoff::Handoff;
 use super::hub::{Hub, Phase, Seen};
+use super::socket::Socket;
 use super::sse::{Body, Twist};
 use super::wire::{Control, Plan, Wire};
 use super::{api, control, extras};
@@ -62,7 +62,7 @@ pub async fn serve(hub: Arc<Hub>) {
             _ = status.changed() => {}
             Some(_) = connections.join_next() => {}
             accepted = hub.gate.accept(), if connections.len() < CONNECTIONS => match accepted {
-                Ok((tcp, closings)) => { connections.spawn(connection(hub.clone(), tcp, closings)); }
+                Ok((socket, closings)) => { connections.spawn(connection(hub.clone(), socket, closings)); }
                 // Out of descriptors, or a peer that was gone before it was accepted: let others finish first.
                 Err(_) => tokio::task::yield_now().await,
             },
@@ -72,18 +72,17 @@ pub async fn serve(hub: Arc<Hub>) {
     hub.enter(Phase::Killed);
 }
 
-async fn connection(hub: Arc<Hub>, tcp: TcpStream, closings: u64) {
+async fn connection(hub: Arc<Hub>, socket: Socket, closings: u64) {
     let control = Arc::new(Control::default());
     let mut status = hub.status.subscribe();
     if hub.faults.take_at_accept() {
         control.end(How::Reset);
-        drop(Wire::new(tcp, control));
+        drop(Wire::new(socket, control));
         return;
     }
-    // Without it a stream's events would wait for the client's acknowledgements.
-    let _ = tcp.set_nodelay(true);
+    socket.hurry();
     let service = service_fn(|request| answer(hub.clone(), control.clone(), request));
-    let wire = TokioIo::new(Wire::new(tcp, control.clone()));
+    let wire = TokioIo::new(Wire::new(socket, control.clone()));
     let mut serving = pin!(http1::Builder::new().serve_connection(wire, service));
     loop {
         let now = *status.borrow_and_update();

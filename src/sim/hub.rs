@@ -11,9 +11,9 @@ use tokio::time::Instant;
 
 use super::core::{Core, JobId, Progress, Prompt};
 use super::faults::{Fault, Script, What};
-use super::gate::Gate;
 use super::handoff::Source;
 use super::ledger::{Ledger, Release};
+use super::socket::Entry;
 use super::spec::EngineSpec;
 
 /// Requests [`super::Engine::seen`] remembers.
@@ -72,8 +72,8 @@ pub struct Hub {
     pub spec: EngineSpec,
     /// NIXL engine id, new on every start.
     pub engine_id: String,
-    /// Its listening socket.
-    pub gate: Gate,
+    /// Where it is reached.
+    pub gate: Entry,
     /// The scripted faults.
     pub faults: Script,
     /// Told to every connection.
@@ -100,7 +100,7 @@ struct SeenLog {
 impl Hub {
     /// A hub at time zero.
     #[must_use]
-    pub fn new(spec: EngineSpec, gate: Gate, chores: mpsc::Sender<Chore>) -> Hub {
+    pub fn new(spec: EngineSpec, gate: Entry, chores: mpsc::Sender<Chore>) -> Hub {
         let core = Core::new(&spec);
         Hub {
             spec,

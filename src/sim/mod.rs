@@ -5,7 +5,7 @@
 //! [`Ledger`] counts what it holds for others, [`Fault`] makes it fail by script.
 //!
 //! Pure: [`tokens`], [`text`], [`blocks`], [`pool`], [`ledger`], [`core`], [`chat`], [`ask`], [`handoff`].
-//! Sockets: [`gate`], [`wire`], [`http`], [`side`], [`sse`]. The answers: [`bodies`], [`chunks`], [`responses`],
+//! Sockets: [`gate`], [`net`], [`socket`], [`wire`], [`http`], [`side`], [`sse`]. The answers: [`bodies`], [`chunks`], [`responses`],
 //! [`messages`], [`fail`]. Servers of pools: [`mooncake`], [`memcache`], [`ems`].
 //!
 //! Not simulated: an end-of-sequence token (answers end at `max_tokens` or a stop string), preemption, lease
@@ -33,9 +33,11 @@ pub mod ledger;
 pub mod memcache;
 pub mod messages;
 pub mod mooncake;
+pub mod net;
 pub mod pool;
 pub mod responses;
 pub mod side;
+pub mod socket;
 pub mod spec;
 pub mod sse;
 pub mod text;
@@ -47,6 +49,7 @@ pub use engine::Engine;
 pub use faults::{Fault, How, Match, What};
 pub use hub::Seen;
 pub use ledger::Ledger;
+pub use net::Net;
 pub use pool::{Mirror, Pool};
 pub use spec::{Connector, EngineSpec, Role, Tokenizing};
 

@@ -4,16 +4,17 @@
 //! `{"engine_id":E,"request_id":R,"read":true}` gives a hand-off back.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::handoff::Source;
 use super::ledger::Release;
+use super::net::Net;
+use super::socket::Socket;
 
 /// Time for one exchange with another engine, connecting included. vLLM's handshake gives up after 5 s; a test
 /// should not wait that long.
@@ -25,9 +26,9 @@ const RELEASE_PATH: &str = "/sim/kv/release";
 const ANSWER_BYTES: usize = 16 << 20;
 
 /// Reads the contents of `blocks`, then gives the hand-off back.
-pub async fn pull(source: &Source, blocks: &[u32]) -> io::Result<Vec<u64>> {
+pub async fn pull(net: Option<&Arc<Net>>, source: &Source, blocks: &[u32]) -> io::Result<Vec<u64>> {
     timeout(EXCHANGE_TIMEOUT, async {
-        let mut peer = Peer::connect(source).await?;
+        let mut peer = Peer::connect(net, source).await?;
         let mut contents: Vec<u64> = Vec::with_capacity(blocks.len());
         // An empty list is asked for too: the peer says whether it is the engine that is meant.
         let first = blocks.get(..blocks.len().min(BLOCKS_PER_CALL)).unwrap_or_default();
@@ -47,10 +48,10 @@ pub async fn pull(source: &Source, blocks: &[u32]) -> io::Result<Vec<u64>> {
 }
 
 /// Gives a hand-off back.
-pub async fn release(source: &Source, why: Release) -> io::Result<()> {
+pub async fn release(net: Option<&Arc<Net>>, source: &Source, why: Release) -> io::Result<()> {
     timeout(EXCHANGE_TIMEOUT, async {
         let body = release_body(source, why);
-        Peer::connect(source).await?.call("POST", RELEASE_PATH, &body).await.map(|_| ())
+        Peer::connect(net, source).await?.call("POST", RELEASE_PATH, &body).await.map(|_| ())
     })
     .await?
 }
@@ -61,17 +62,17 @@ fn release_body(source: &Source, why: Release) -> String {
 }
 
 struct Peer {
-    tcp: TcpStream,
+    socket: Socket,
     host: String,
 }
 
 impl Peer {
-    async fn connect(source: &Source) -> io::Result<Peer> {
-        let tcp = TcpStream::connect((source.host.as_str(), source.port)).await?;
-        tcp.set_nodelay(true)?;
+    async fn connect(net: Option<&Arc<Net>>, source: &Source) -> io::Result<Peer> {
+        let socket = Socket::connect(net, &source.host, source.port).await?;
+        socket.hurry();
         // Resets instead of lingering: a bench makes more connections than there are ports to keep waiting.
-        SockRef::from(&tcp).set_linger(Some(Duration::ZERO))?;
-        Ok(Peer { tcp, host: format!("{}:{}", source.host, source.port) })
+        socket.reset();
+        Ok(Peer { socket, host: format!("{}:{}", source.host, source.port) })
     }
 
     /// One exchange; the answer's body if its status is 200.
@@ -79,7 +80,7 @@ impl Peer {
         let (host, length) = (&self.host, body.len());
         let ask =
             format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\ncontent-length: {length}\r\n\r\n{body}");
-        self.tcp.write_all(ask.as_bytes()).await?;
+        self.socket.write_all(ask.as_bytes()).await?;
         let mut answer = Vec::with_capacity(1024);
         loop {
             if let Some((status, start, length)) = parse_head(&answer)? {
@@ -99,7 +100,7 @@ impl Peer {
     }
 
     async fn read_some(&mut self, answer: &mut Vec<u8>) -> io::Result<()> {
-        if answer.len() > ANSWER_BYTES || self.tcp.read_buf(answer).await? == 0 {
+        if answer.len() > ANSWER_BYTES || self.socket.read_buf(answer).await? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         Ok(())

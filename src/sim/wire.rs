@@ -1,4 +1,4 @@
-//! The engine's end of a TCP connection, with socket faults: cut, stall, dribble, reset.
+//! The engine's end of a connection, with socket faults: cut, stall, dribble, reset.
 
 use std::io;
 use std::pin::Pin;
@@ -7,14 +7,13 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::Sleep;
 
 use super::faults::How;
 use super::hub::lock;
+use super::socket::Socket;
 
 /// Between two pieces of a dribbled response: long enough that the other side reads them one by one.
 const DRIBBLE_GAP: Duration = Duration::from_millis(1);
@@ -62,32 +61,31 @@ impl Control {
     }
 }
 
-/// A TCP stream that follows its [`Control`].
+/// A connection that follows its [`Control`].
 #[derive(Debug)]
 pub struct Wire {
-    tcp: TcpStream,
+    socket: Socket,
     control: Arc<Control>,
     gap: Option<Pin<Box<Sleep>>>,
 }
 
 impl Wire {
-    /// Wraps an accepted stream.
+    /// Wraps an accepted connection.
     #[must_use]
-    pub fn new(tcp: TcpStream, control: Arc<Control>) -> Wire {
-        Wire { tcp, control, gap: None }
+    pub fn new(socket: Socket, control: Arc<Control>) -> Wire {
+        Wire { socket, control, gap: None }
     }
 
     fn write_at_most(&mut self, cx: &mut Context<'_>, data: &[u8], most: usize) -> Poll<io::Result<usize>> {
         let part = data.get(..most.min(data.len())).unwrap_or_default();
-        Pin::new(&mut self.tcp).poll_write(cx, part)
+        Pin::new(&mut self.socket).poll_write(cx, part)
     }
 }
 
 impl Drop for Wire {
     fn drop(&mut self) {
         if self.control.reset.load(Ordering::Acquire) {
-            // Zero linger turns the close into a reset; if the socket is already gone there is nothing to reset.
-            let _ = SockRef::from(&self.tcp).set_linger(Some(Duration::ZERO));
+            self.socket.reset();
         }
     }
 }
@@ -98,7 +96,7 @@ impl AsyncRead for Wire {
         cx: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.tcp).poll_read(cx, into)
+        Pin::new(&mut self.socket).poll_read(cx, into)
     }
 }
 
@@ -135,10 +133,10 @@ impl AsyncWrite for Wire {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.tcp).poll_flush(cx)
+        Pin::new(&mut self.socket).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.tcp).poll_shutdown(cx)
+        Pin::new(&mut self.socket).poll_shutdown(cx)
     }
 }

@@ -12,27 +12,26 @@ use http::uri::{PathAndQuery, Scheme};
 use http::{HeaderMap, Method, Request, Response, Uri, Version};
 use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 use crate::codec::json::Parts;
 use crate::fleet::Instance;
 
 mod body;
+mod connect;
+mod wire;
 
 pub use body::LegBody;
+pub use connect::{ConnectError, Connector, Dial, Dialling};
+pub use wire::{Pipe, Wire};
 
 /// vLLM closes idle connections after 5 s (`VLLM_HTTP_TIMEOUT_KEEP_ALIVE`): we let go first.
 pub const POOL_IDLE: Duration = Duration::from_secs(4);
 
-/// A host that vanished (power, network) is noticed after this long a silence on the connection, times the probes.
-const KEEPALIVE: Duration = Duration::from_secs(10);
-const KEEPALIVE_PROBES: u32 = 3;
-
 /// The client for all legs.
 #[derive(Clone, Debug)]
 pub struct Upstream {
-    client: Client<HttpConnector, LegBody>,
+    client: Client<Connector, LegBody>,
 }
 
 /// One request to one engine.
@@ -89,14 +88,8 @@ impl SendError {
 }
 
 impl Upstream {
-    /// A client that gives up on a connection after `connect_timeout`.
-    pub fn new(connect_timeout: Duration) -> Upstream {
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        connector.set_connect_timeout(Some(connect_timeout));
-        connector.set_keepalive(Some(KEEPALIVE));
-        connector.set_keepalive_interval(Some(KEEPALIVE));
-        connector.set_keepalive_retries(Some(KEEPALIVE_PROBES));
+    /// A client whose connections are made by `connector`.
+    pub fn new(connector: Connector) -> Upstream {
         let client = Client::builder(TokioExecutor::new())
             .pool_idle_timeout(POOL_IDLE)
             .pool_timer(TokioTimer::new())

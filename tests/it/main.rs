@@ -33,4 +33,5 @@ mod surface;
 mod tidy;
 mod vectors;
 mod vectors_keys;
+mod virtual_time;
 mod wire;

@@ -1,4 +1,4 @@
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http::HeaderMap;
 use http::uri::PathAndQuery;

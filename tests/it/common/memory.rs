@@ -1,0 +1,55 @@
+//! A gateway and simulated engines without any socket between them: under a paused clock, in virtual time.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use http::Uri;
+use pd_proxy::app::App;
+use pd_proxy::config::Config;
+use pd_proxy::server;
+use pd_proxy::sim::{Engine, EngineSpec, Net, Role};
+use pd_proxy::upstream::{Dial, Dialling, Pipe};
+
+/// The way of a gateway's legs into a network in memory.
+#[derive(Debug)]
+pub struct Over(pub Arc<Net>);
+
+impl Dial for Over {
+    fn dial(&self, to: &Uri) -> Dialling<Box<dyn Pipe>, io::Error> {
+        let dialled = self.0.dial_host(to.host().unwrap_or(""), to.port_u16().unwrap_or(80));
+        Box::pin(async move { dialled.map(|pipe| Box::new(pipe) as Box<dyn Pipe>) })
+    }
+}
+
+/// Engines in memory, and a gateway that is asked through [`Memory::router`].
+pub struct Memory {
+    pub prefillers: Vec<Engine>,
+    pub decoders: Vec<Engine>,
+    pub net: Arc<Net>,
+    /// Holds the gateway's background work; dropping it ends it.
+    pub app: App,
+    pub router: Router,
+}
+
+impl Memory {
+    /// `count` prefillers at 10.0.0.x:8000 and as many decoders at 10.0.1.x:8000, all like `engine`.
+    pub async fn set(count: u8, engine: &EngineSpec, mut config: Config) -> Memory {
+        let net = Arc::new(Net::default());
+        let start = |role, third: u8| -> Vec<Engine> {
+            let at = |last| SocketAddr::from(([10, 0, third, last], 8000));
+            let one =
+                |last| Engine::start_in(EngineSpec { role, ..engine.clone() }, &net, at(last)).unwrap();
+            (1..=count).map(one).collect()
+        };
+        let (prefillers, decoders) = (start(Role::Prefill, 0), start(Role::Decode, 1));
+        let names = |engines: &[Engine]| engines.iter().map(|e| e.addr().to_string()).collect();
+        config.server.host = "127.0.0.1".into();
+        config.server.port = 0;
+        (config.fleet.prefill, config.fleet.decode) = (names(&prefillers), names(&decoders));
+        let app = App::build_over(&config, Some(Arc::new(Over(net.clone())))).await.unwrap();
+        let router = server::router(app.gateway());
+        Memory { prefillers, decoders, net, app, router }
+    }
+}

@@ -1,0 +1,56 @@
+//! Whole gateways in virtual time: minutes of an engine pass in no time, and no test depends on the machine's speed.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use http::Request;
+use http_body_util::BodyExt;
+use pd_proxy::config::Config;
+use pd_proxy::sim::{EngineSpec, Fault, What};
+use tokio::time::Instant;
+use tower::ServiceExt;
+
+use crate::common::memory::Memory;
+
+/// A second for a prompt of a hundred tokens, and a second per token.
+fn snail() -> EngineSpec {
+    EngineSpec { prefill_tokens_per_s: 100.0, tpot_ms: 1_000.0, slope_ms: 0.0, ..EngineSpec::default() }
+}
+
+async fn ask(memory: &Memory, tokens: u32) -> (u16, String) {
+    let body = format!(
+        r#"{{"model":"sim","prompt":"{}","max_tokens":{tokens},"stream":true}}"#,
+        "word ".repeat(80)
+    );
+    let request = Request::post("/v1/completions").body(Body::from(body)).unwrap();
+    let response = memory.router.clone().oneshot(request).await.unwrap();
+    let status = response.status().as_u16();
+    let body = response.into_body().collect().await.map(|b| b.to_bytes()).unwrap_or_default();
+    (status, String::from_utf8_lossy(&body).into_owned())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_of_minutes_is_served_in_no_time() {
+    let memory = Memory::set(1, &snail(), Config::default()).await;
+    let (start, wall) = (Instant::now(), std::time::Instant::now());
+    let (status, text) = ask(&memory, 120).await;
+    assert_eq!(status, 200, "{text}");
+    assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
+    assert!(start.elapsed() > Duration::from_secs(100), "only {:?} passed", start.elapsed());
+    assert!(wall.elapsed() < start.elapsed(), "virtual time is not the wall's");
+    assert_eq!(memory.prefillers[0].ledger().pinned_handoffs, 0, "the decoder fetched what was kept");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_decoder_that_falls_silent_is_noticed_after_the_configured_gap() {
+    let mut config = Config::default();
+    config.timeout.gap_ms = 60_000;
+    let memory = Memory::set(1, &snail(), config).await;
+    let stall = Fault::always(What::StallAfterBytes(1_000));
+    assert!(memory.decoders[0].inject(stall));
+    let start = Instant::now();
+    let (status, text) = ask(&memory, 20).await;
+    assert_eq!(status, 200, "{text}");
+    assert!(text.contains("\"error\""), "{text}");
+    assert!((60..90).contains(&start.elapsed().as_secs()), "{:?}", start.elapsed());
+}
