@@ -115,11 +115,7 @@ impl Entry {
 }
 
 impl AsyncRead for Socket {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        into: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Socket::Tcp(tcp) => Pin::new(tcp).poll_read(cx, into),
             Socket::Pipe(pipe) => Pin::new(pipe).poll_read(cx, into),

@@ -5,6 +5,7 @@
 
 mod common;
 
+mod attacks;
 mod bad_input;
 mod chat_golden;
 mod command;

@@ -18,10 +18,8 @@ fn snail() -> EngineSpec {
 }
 
 async fn ask(memory: &Memory, tokens: u32) -> (u16, String) {
-    let body = format!(
-        r#"{{"model":"sim","prompt":"{}","max_tokens":{tokens},"stream":true}}"#,
-        "word ".repeat(80)
-    );
+    let body =
+        format!(r#"{{"model":"sim","prompt":"{}","max_tokens":{tokens},"stream":true}}"#, "word ".repeat(80));
     let request = Request::post("/v1/completions").body(Body::from(body)).unwrap();
     let response = memory.router.clone().oneshot(request).await.unwrap();
     let status = response.status().as_u16();

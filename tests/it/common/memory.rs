@@ -39,8 +39,7 @@ impl Memory {
         let net = Arc::new(Net::default());
         let start = |role, third: u8| -> Vec<Engine> {
             let at = |last| SocketAddr::from(([10, 0, third, last], 8000));
-            let one =
-                |last| Engine::start_in(EngineSpec { role, ..engine.clone() }, &net, at(last)).unwrap();
+            let one = |last| Engine::start_in(EngineSpec { role, ..engine.clone() }, &net, at(last)).unwrap();
             (1..=count).map(one).collect()
         };
         let (prefillers, decoders) = (start(Role::Prefill, 0), start(Role::Decode, 1));
