@@ -9,6 +9,7 @@ mod instances;
 mod listen;
 mod openai;
 mod passthrough;
+mod patience;
 pub mod reply;
 mod routes;
 mod stall;
