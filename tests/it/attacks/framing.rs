@@ -94,7 +94,10 @@ async fn length_and_chunks_together() {
         ),
         probe(
             "within a body",
-            raw(&format!("connection: close\r\ncontent-length: {}", hidden.len()), &hidden.replace(SMUGGLED, "innocent")),
+            raw(
+                &format!("connection: close\r\ncontent-length: {}", hidden.len()),
+                &hidden.replace(SMUGGLED, "innocent"),
+            ),
             &[400],
         ),
     ])
