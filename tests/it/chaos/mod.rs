@@ -43,7 +43,7 @@ fn run(seed: u64, words: &mut Words) {
         assert_eq!(lines, plan.requests.len(), "one line in the access log for each request");
     }));
     if let Err(failed) = played {
-        eprintln!("again: CHAOS_SEED={seed} cargo test --test it chaos\n{plan:#?}");
+        eprintln!("again: CHAOS_SEED={seed} cargo test --test it chaos\n{plan:?}");
         std::panic::resume_unwind(failed);
     }
 }

@@ -155,7 +155,7 @@ pub async fn play(plan: &Plan, right: &[String]) {
     while let Some(client) = clients.join_next().await {
         let (at, answer) = client.unwrap_or_else(|e| std::panic::resume_unwind(e.into_panic()));
         if let Some(answer) = answer {
-            answer.assert_honest(&right[at]);
+            answer.assert_honest(plan.requests[at].api, &right[at]);
         }
     }
     sleep(AFTERWARDS).await;
