@@ -6,7 +6,8 @@ use axum::body::Body;
 use http::Request;
 use http_body_util::BodyExt;
 use pd_proxy::config::Config;
-use pd_proxy::sim::{EngineSpec, Fault, What};
+use pd_proxy::fleet;
+use pd_proxy::sim::{Engine, EngineSpec, Fault, Role, What};
 use tokio::time::Instant;
 use tower::ServiceExt;
 
@@ -23,8 +24,12 @@ async fn ask(memory: &Memory, tokens: u32) -> (u16, String) {
     let request = Request::post("/v1/completions").body(Body::from(body)).unwrap();
     let response = memory.router.clone().oneshot(request).await.unwrap();
     let status = response.status().as_u16();
-    let body = response.into_body().collect().await.map(|b| b.to_bytes()).unwrap_or_default();
-    (status, String::from_utf8_lossy(&body).into_owned())
+    let (mut body, mut text) = (response.into_body(), Vec::new());
+    // A stream that breaks ends with an error, after what was said.
+    while let Some(Ok(frame)) = body.frame().await {
+        text.extend_from_slice(&frame.into_data().unwrap_or_default());
+    }
+    (status, String::from_utf8_lossy(&text).into_owned())
 }
 
 #[tokio::test(start_paused = true)]
@@ -51,4 +56,19 @@ async fn a_decoder_that_falls_silent_is_noticed_after_the_configured_gap() {
     assert_eq!(status, 200, "{text}");
     assert!(text.contains("\"error\""), "{text}");
     assert!((60..90).contains(&start.elapsed().as_secs()), "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_can_not_be_reached_is_passed_over_and_one_that_comes_is_used() {
+    let memory = Memory::set(1, &snail(), Config::default()).await;
+    memory.decoders[0].kill().await;
+    let (status, text) = ask(&memory, 2).await;
+    assert!(status >= 500, "{status}: {text}");
+    let at = "10.0.1.9:8000";
+    let spec = EngineSpec { role: Role::Decode, ..snail() };
+    let _late = Engine::start_in(spec, &memory.net, at.parse().unwrap()).unwrap();
+    memory.app.gateway().relay.fleet.add(fleet::Role::Decode, at.parse().unwrap());
+    let (status, text) = ask(&memory, 2).await;
+    assert_eq!(status, 200, "{text}");
+    assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
 }

@@ -45,7 +45,7 @@ async fn the_log_has_neither_prompts_nor_keys() {
     }
     for bad in [
         format!("{{\"prompt\":\"{PROMPT}\""),
-        format!("{PROMPT}"),
+        PROMPT.to_owned(),
         format!(r#"{{"model":3,"prompt":["{PROMPT}"]}}"#),
     ] {
         client::send(gateway, &post(PATH, &bad)).await;

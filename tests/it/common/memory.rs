@@ -27,6 +27,8 @@ impl Dial for Over {
 pub struct Memory {
     pub prefillers: Vec<Engine>,
     pub decoders: Vec<Engine>,
+    /// For more engines.
+    pub net: Arc<Net>,
     /// Holds the gateway's background work; dropping it ends it.
     pub app: App,
     pub router: Router,
@@ -51,8 +53,8 @@ impl Memory {
         config.server.host = "127.0.0.1".into();
         config.server.port = 0;
         (config.fleet.prefill, config.fleet.decode) = (names(&prefillers), names(&decoders));
-        let app = App::build_over(&config, Some(Arc::new(Over(net)))).await.unwrap();
+        let app = App::build_over(&config, Some(Arc::new(Over(net.clone())))).await.unwrap();
         let router = server::router(app.gateway());
-        Memory { prefillers, decoders, app, router }
+        Memory { prefillers, decoders, net, app, router }
     }
 }
