@@ -4,6 +4,7 @@
 //! full. What it really took is settled when it is over, and may leave the bucket below empty: the debt is paid by waiting.
 
 use std::time::Duration;
+
 use tokio::time::Instant;
 
 use super::Level;

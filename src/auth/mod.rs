@@ -16,9 +16,9 @@ pub mod watch;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::time::Instant;
 
 use arc_swap::ArcSwap;
+use tokio::time::Instant;
 
 pub use budget::Budget;
 pub use digest::Digest;

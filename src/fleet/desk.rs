@@ -299,6 +299,14 @@ impl Desk {
         Some((wait_s + line_s, own_s))
     }
 
+    /// How many are with prefillers, as far as the board knows.
+    pub fn booked(&self) -> u32 {
+        let now = self.now();
+        let state = self.lock();
+        let lanes = (0u16..).map(LaneId).take(state.members.len());
+        lanes.filter_map(|lane| state.board.load(lane, now)).map(|(_, requests)| requests).sum()
+    }
+
     /// How many wait.
     pub fn waiting(&self) -> usize {
         self.lock().board.waiting()

@@ -35,12 +35,22 @@ const NOT_PASSED: [HeaderName; 9] = [
     header::UPGRADE,
 ];
 
-/// Takes out of an engine's headers what belongs to its connection alone.
+/// Takes out of an engine's headers what belongs to its connection alone, and what it says so of.
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    for name in named_by_connection(headers) {
+        headers.remove(name);
+    }
     for name in &NOT_PASSED {
         headers.remove(name);
     }
     headers.remove("keep-alive");
+    headers.remove("proxy-connection");
+}
+
+/// Headers that `Connection` lists (RFC 9110 §7.6.1): whoever passes a message on leaves them out.
+pub fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
+    let lines = headers.get_all(header::CONNECTION).iter().filter_map(|line| line.to_str().ok());
+    lines.flat_map(|line| line.split(',')).filter_map(|name| name.trim().parse().ok()).collect()
 }
 
 impl Body for AnswerBody {

@@ -1,5 +1,7 @@
 //! Pauses between attempts.
 
+use std::cell::Cell;
+use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 /// The pause after the `made`-th attempt: `base · 2^(made-1)`, at most `max`, times a factor between 0.5 and 1.5 drawn
@@ -9,13 +11,17 @@ pub fn jittered(base: Duration, max: Duration, made: u32, random: u64) -> Durati
     doubled.mul_f64(0.5 + (random >> 11) as f64 / (1u64 << 53) as f64)
 }
 
+thread_local! {
+    static STATE: Cell<u64> = Cell::new(RandomState::new().hash_one(0u8));
+}
+
+/// From here on the numbers of this thread are those that follow from `seed`: what was seen once can be seen again.
+pub fn seed(seed: u64) {
+    STATE.set(seed);
+}
+
 /// A random number, good enough for jitter and dice.
 pub fn random() -> u64 {
-    use std::cell::Cell;
-    use std::hash::{BuildHasher, RandomState};
-    thread_local! {
-        static STATE: Cell<u64> = Cell::new(RandomState::new().hash_one(0u8));
-    }
     // splitmix64
     STATE.with(|state| {
         let s = state.get().wrapping_add(0x9e37_79b9_7f4a_7c15);

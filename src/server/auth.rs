@@ -4,12 +4,12 @@
 
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
 
 use axum::extract::Request;
 use bytes::Bytes;
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header};
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::auth::{Caller, Reservation};
 use crate::dialect::Shape;

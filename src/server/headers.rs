@@ -2,9 +2,11 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
+use crate::relay::answer::named_by_connection;
+
 /// Headers that end here: they belong to the client's connection, would change what engines send (compression), or
 /// choose something that is ours to choose (the rank).
-const NOT_FORWARDED: [HeaderName; 14] = [
+const NOT_FORWARDED: [HeaderName; 17] = [
     header::ACCEPT_ENCODING,
     header::CONNECTION,
     header::CONTENT_LENGTH,
@@ -18,6 +20,9 @@ const NOT_FORWARDED: [HeaderName; 14] = [
     header::TRAILER,
     header::TRANSFER_ENCODING,
     header::UPGRADE,
+    HeaderName::from_static("http2-settings"),
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
     HeaderName::from_static("x-data-parallel-rank"),
 ];
 
@@ -43,18 +48,8 @@ pub fn request_id(headers: &HeaderMap) -> String {
 /// What an engine gets: the client's headers without those that end here, the shared id, and the configured
 /// `Authorization`, if there is one, in place of the client's.
 pub fn for_engine(client: &HeaderMap, id: &str, authorization: Option<&HeaderValue>) -> HeaderMap {
-    let named_by_connection: Vec<&str> = client
-        .get_all(header::CONNECTION)
-        .iter()
-        .filter_map(|v| v.to_str().ok())
-        .flat_map(|v| v.split(','))
-        .map(str::trim)
-        .collect();
-    let ends_here = |name: &HeaderName| {
-        NOT_FORWARDED.contains(name)
-            || name == "keep-alive"
-            || named_by_connection.iter().any(|n| n.eq_ignore_ascii_case(name.as_str()))
-    };
+    let named = named_by_connection(client);
+    let ends_here = |name: &HeaderName| NOT_FORWARDED.contains(name) || named.contains(name);
     let mut out = HeaderMap::with_capacity(client.len() + 2);
     for (name, value) in client.iter().filter(|(name, _)| !ends_here(name)) {
         out.append(name, value.clone());

@@ -18,11 +18,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
-use tower::util::MapRequest;
+use tower::util::{MapRequest, MapResponse};
 
 use crate::server::routes::{admin_router, public_router, router};
 use crate::server::stall::Stalling;
-use crate::server::{Arrived, Gateway};
+use crate::server::{Arrived, Gateway, patience};
 use crate::tls::ListenerTls;
 
 /// Connections that the kernel keeps for us while we are busy.
@@ -45,6 +45,26 @@ const PREFACE_PAUSE: Duration = Duration::from_millis(5);
 
 /// The HTTP/1 parser takes this many times the configured limits, so that it is we who answer what is over them.
 const PARSER_SLACK: usize = 4;
+
+// What HTTP/2 lets a client have or make us do, per connection: said here and not left to a library's defaults, since
+// `limit.connections` times these is what clients can hold.
+
+/// Requests at once; gateways in front of us open another connection for more.
+const H2_STREAMS: u32 = 200;
+/// Streams that were reset before we looked at them: more is a rapid reset (CVE-2023-44487), and the connection ends.
+const H2_PENDING_RESETS: usize = 20;
+/// Streams that we reset for a client's errors; more is a flood of them, and the connection ends.
+const H2_ERROR_RESETS: usize = 1_024;
+/// Bytes of one body that may be under way before we have taken them.
+const H2_STREAM_WINDOW_BYTES: u32 = 1 << 20;
+/// The same of all bodies of a connection.
+const H2_CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
+/// The least that the protocol allows; CONTINUATION frames are counted by it.
+const H2_FRAME_BYTES: u32 = 16 << 10;
+/// Bytes of one answer that wait for the client's window.
+const H2_SEND_BYTES: usize = 400 << 10;
+/// An idle connection whose client does not answer a PING for so long is closed.
+const H2_PING_TIME: Duration = Duration::from_secs(20);
 
 /// Listening sockets, bound and not served yet.
 #[derive(Debug)]
@@ -263,16 +283,17 @@ impl Door {
                 request.extensions_mut().insert(Arrived(Instant::now()));
                 request
             });
+        let watched = MapResponse::new(stamped, patience::watched);
         let io = TokioIo::new(Stalling::new(socket, write_time));
         let http = self.http(version);
-        let connection = http.serve_connection(io, TowerToHyperService::new(stamped));
+        let connection = http.serve_connection(io, TowerToHyperService::new(watched));
         // A connection that ends badly is the client's affair; its requests have been accounted for.
         let _ = graceful.watch(connection.into_owned()).await;
     }
 
     fn http(&self, version: Version) -> auto::Builder<Tasks> {
         let edge = &self.gateway.edge.now();
-        let mut http = auto::Builder::new(Tasks(self.gateway.tasks.clone()));
+        let mut http = auto::Builder::new(Tasks(self.gateway.tasks.clone(), edge.write_time));
         http.http1()
             .timer(TokioTimer::new())
             .header_read_timeout(edge.header_time)
@@ -282,6 +303,14 @@ impl Door {
         http.http2()
             .timer(TokioTimer::new())
             .keep_alive_interval(KEEPALIVE)
+            .keep_alive_timeout(H2_PING_TIME)
+            .max_concurrent_streams(H2_STREAMS)
+            .max_pending_accept_reset_streams(H2_PENDING_RESETS)
+            .max_local_error_reset_streams(H2_ERROR_RESETS)
+            .initial_stream_window_size(H2_STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(H2_CONNECTION_WINDOW_BYTES)
+            .max_frame_size(H2_FRAME_BYTES)
+            .max_send_buf_size(H2_SEND_BYTES)
             .max_header_list_size(u32::try_from(list_bytes).unwrap_or(u32::MAX));
         if version == Version::HTTP_2 { http.http2_only() } else { http.http1_only() }
     }
@@ -319,9 +348,10 @@ impl Drop for Counted {
     }
 }
 
-/// Where hyper runs the requests of an HTTP/2 connection: a shutdown waits for them.
+/// Where hyper runs the requests of an HTTP/2 connection, and how long a client may leave a piece of an answer lying: a
+/// shutdown waits for them.
 #[derive(Clone)]
-struct Tasks(TaskTracker);
+struct Tasks(TaskTracker, Duration);
 
 impl<F> hyper::rt::Executor<F> for Tasks
 where
@@ -329,6 +359,6 @@ where
     F::Output: Send + 'static,
 {
     fn execute(&self, task: F) {
-        self.0.spawn(task);
+        self.0.spawn(patience::served(task, self.1));
     }
 }

@@ -10,6 +10,7 @@ mod listen;
 mod members;
 mod openai;
 mod passthrough;
+mod patience;
 pub mod reply;
 mod routes;
 mod stall;

@@ -88,6 +88,11 @@ impl Process {
         rest[..end].parse().unwrap_or_else(|e| panic!("{e}: {line}"))
     }
 
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends a signal to this very process.
     pub fn signal(&self, name: &str) {
         let done = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status().unwrap();

@@ -5,7 +5,9 @@
 
 mod common;
 
+mod attacks;
 mod bad_input;
+mod chaos;
 mod chat_golden;
 mod command;
 mod demo;

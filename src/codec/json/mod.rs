@@ -103,6 +103,9 @@ pub enum JsonErrorKind {
     UnexpectedEnd,
 }
 
+/// The longest spelling of one byte of a key: a backslash, `u` and four digits.
+const ESCAPE_BYTES: usize = 6;
+
 impl Object {
     /// Reads `bytes` as one object with optional white space around it; `O(len)`, nothing is copied.
     ///
@@ -123,7 +126,7 @@ impl Object {
 
     /// The value of `key`: of its last occurrence, as in CPython and in most other readers.
     pub fn get(&self, key: &str) -> Option<Value<'_>> {
-        let member = self.members.iter().rev().find(|member| *self.key(member) == *key.as_bytes())?;
+        let member = self.members.iter().rev().find(|member| self.is(member, key))?;
         Some(self.value(member.value))
     }
 
@@ -141,6 +144,13 @@ impl Object {
     /// The text that was scanned, surrounding white space included.
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
+    }
+
+    /// Whether a member has this key. One that is too long to spell it is not decoded, since that costs as much as it is
+    /// long, once for each key that is looked for.
+    fn is(&self, member: &Member, key: &str) -> bool {
+        let fits = member.key.end - member.key.start - 2 <= ESCAPE_BYTES * key.len();
+        fits && *self.key(member) == *key.as_bytes()
     }
 
     /// A member's key with its escapes decoded, as WTF-8 (see [`text::unescape`]).

@@ -36,14 +36,19 @@ pub struct Memory {
 
 impl Memory {
     /// `count` prefillers at 10.0.0.x:8000 and as many decoders at 10.0.1.x:8000, all like `engine`.
-    pub async fn set(count: u8, engine: &EngineSpec, mut config: Config) -> Memory {
+    pub async fn set(count: u8, engine: &EngineSpec, config: Config) -> Memory {
+        Memory::uneven(count, count, engine, config).await
+    }
+
+    /// The same with other numbers of prefillers and decoders.
+    pub async fn uneven(prefillers: u8, decoders: u8, engine: &EngineSpec, mut config: Config) -> Memory {
         let net = Arc::new(Net::default());
-        let start = |role, third: u8| -> Vec<Engine> {
+        let start = |role, third: u8, count: u8| -> Vec<Engine> {
             let at = |last| SocketAddr::from(([10, 0, third, last], 8000));
             let one = |last| Engine::start_in(EngineSpec { role, ..engine.clone() }, &net, at(last)).unwrap();
             (1..=count).map(one).collect()
         };
-        let (prefillers, decoders) = (start(Role::Prefill, 0), start(Role::Decode, 1));
+        let (prefillers, decoders) = (start(Role::Prefill, 0, prefillers), start(Role::Decode, 1, decoders));
         let names = |engines: &[Engine]| engines.iter().map(|e| e.addr().to_string()).collect();
         config.server.host = "127.0.0.1".into();
         config.server.port = 0;

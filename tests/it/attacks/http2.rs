@@ -1,0 +1,172 @@
+//! HTTP/2 frame by frame: floods that cost the sender nothing, and a client that never opens its window.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use super::{GOOD, PATH, assert_serves, converse, reached, stage};
+use crate::common::stage::Stage;
+
+const QUIET: Duration = Duration::from_secs(2);
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+// Frame types and flags of RFC 9113 §6.
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const GOAWAY: u8 = 7;
+const CONTINUATION: u8 = 9;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+const CANCEL: [u8; 4] = [0, 0, 0, 8];
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// A string as HPACK has it, below 127 bytes and not compressed.
+fn text(text: &str) -> Vec<u8> {
+    [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat()
+}
+
+/// `POST` to the route of completions, as HPACK without the dynamic table.
+fn fields() -> Vec<u8> {
+    [&[0x83, 0x86, 0x04][..], &text(PATH), &[0x01], &text("gateway")].concat()
+}
+
+fn post(stream: u32, body: &str) -> Vec<u8> {
+    let headers = frame(HEADERS, END_HEADERS, stream, &fields());
+    [headers, frame(DATA, END_STREAM, stream, body.as_bytes())].concat()
+}
+
+fn opening(settings: &[u8]) -> Vec<u8> {
+    [PREFACE, &frame(SETTINGS, 0, 0, settings)].concat()
+}
+
+/// Frames of one type in what came back.
+fn count(mut bytes: &[u8], kind: u8) -> usize {
+    let mut found = 0;
+    while bytes.len() >= 9 {
+        let length = usize::from(bytes[0]) << 16 | usize::from(bytes[1]) << 8 | usize::from(bytes[2]);
+        found += usize::from(bytes[3] == kind);
+        bytes = bytes.get(9 + length..).unwrap_or_default();
+    }
+    found
+}
+
+async fn flood(stage: &Stage, name: &str, flood: Vec<u8>) -> super::Said {
+    let said = converse(stage.gateway, &[&opening(&[]), &flood], QUIET).await;
+    stage.assert_nothing_left(name).await;
+    stage.forget();
+    assert_serves(stage, name).await;
+    said
+}
+
+#[tokio::test]
+async fn an_honest_request_is_served() {
+    let stage = stage(|_| {}).await;
+    let said = converse(stage.gateway, &[&opening(&[]), &post(1, GOOD)], QUIET / 4).await;
+    assert_eq!((count(&said.bytes, GOAWAY), count(&said.bytes, HEADERS)), (0, 1));
+    assert_eq!(reached(&stage, "honest"), 1);
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn streams_opened_and_reset_at_once() {
+    let stage = stage(|_| {}).await;
+    let one = |n: u32| [post(2 * n + 1, GOOD), frame(RST_STREAM, 0, 2 * n + 1, &CANCEL)].concat();
+    let said = flood(&stage, "rapid reset", (0..5_000).flat_map(one).collect()).await;
+    assert!(
+        said.closed && count(&said.bytes, GOAWAY) == 1,
+        "{} bytes, closed: {}",
+        said.bytes.len(),
+        said.closed
+    );
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn more_streams_than_are_allowed() {
+    let stage = stage(|s| s.config.timeout.body_ms = 1_000).await;
+    let open = |n: u32| frame(HEADERS, END_HEADERS, 2 * n + 1, &fields());
+    let said = flood(&stage, "streams", (0..2_000).flat_map(open).collect()).await;
+    let refused = count(&said.bytes, RST_STREAM);
+    assert!(refused >= 1_000 || said.closed, "{refused} of 2000 streams were refused");
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn heads_that_go_on_and_on() {
+    let stage = stage(|_| {}).await;
+    let start = frame(HEADERS, END_STREAM, 1, &fields());
+    let empty: Vec<u8> = (0..100_000).flat_map(|_| frame(CONTINUATION, 0, 1, &[])).collect();
+    let said = flood(&stage, "empty", [start.clone(), empty].concat()).await;
+    assert!(said.closed, "100 000 empty CONTINUATION frames");
+
+    let line = [&[0x00][..], &text("x-a"), &text(&"y".repeat(100))].concat();
+    let lines: Vec<u8> = line.iter().copied().cycle().take(line.len() * 150).collect();
+    let full: Vec<u8> = (0..1_000).flat_map(|_| frame(CONTINUATION, 0, 1, &lines)).collect();
+    let said = flood(&stage, "full", [start, full].concat()).await;
+    assert!(said.closed, "16 MB of headers");
+    assert_eq!(reached(&stage, "heads"), 0);
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn frames_that_want_an_answer_each() {
+    let stage = stage(|_| {}).await;
+    let pings: Vec<u8> = (0..100_000).flat_map(|_| frame(PING, 0, 0, &[7; 8])).collect();
+    flood(&stage, "PING", pings).await;
+    let settings: Vec<u8> = (0..100_000).flat_map(|_| frame(SETTINGS, 0, 0, &[])).collect();
+    flood(&stage, "SETTINGS", settings).await;
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn bodies_of_empty_frames() {
+    let stage = stage(|s| s.config.timeout.body_ms = 500).await;
+    let start = frame(HEADERS, END_HEADERS, 1, &fields());
+    let empty: Vec<u8> = (0..50_000).flat_map(|_| frame(DATA, 0, 1, &[])).collect();
+    flood(&stage, "empty DATA", [start, empty].concat()).await;
+    stage.end().await;
+}
+
+/// Connects and asks for a long answer, whose flow-control window it never opens.
+async fn closed_window(to: SocketAddr) -> TcpStream {
+    let mut socket = TcpStream::connect(to).await.unwrap();
+    // SETTINGS_INITIAL_WINDOW_SIZE (4) = 0
+    let body = r#"{"model":"sim","prompt":"x","max_tokens":100000,"stream":true}"#;
+    socket.write_all(&[opening(&[0, 4, 0, 0, 0, 0]), post(1, body)].concat()).await.unwrap();
+    socket
+}
+
+#[tokio::test]
+async fn a_client_that_never_opens_its_window_is_given_up() {
+    let stage = stage(|s| {
+        s.config.timeout.write_ms = 300;
+        s.engine.tpot_ms = 1.0;
+    })
+    .await;
+    let socket = closed_window(stage.gateway).await;
+    let running = || stage.decoders[0].ledger().running;
+    let start = Instant::now();
+    while running() == 0 {
+        assert!(start.elapsed() < Duration::from_secs(10), "it never began");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    while running() > 0 {
+        assert!(
+            start.elapsed() < Duration::from_secs(10),
+            "the decoder still works for a client that takes nothing"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    drop(socket);
+    assert_serves(&stage, "afterwards").await;
+    stage.end().await;
+}

@@ -1,0 +1,59 @@
+//! Chaos in virtual time: whatever fails and whoever leaves, no client is lied to and nothing is left behind.
+//!
+//! Each seed draws a fleet, requests and troubles. `CHAOS_RUNS` says how many seeds are tried (from `CHAOS_SEED`, or 0, on); with
+//! `CHAOS_SEED` alone it is that one.
+
+mod answer;
+mod plan;
+mod world;
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use plan::{Api, Plan, Request};
+
+/// As many as a debug build does in some seconds.
+const RUNS: u64 = 300;
+
+/// Seeds that once found something.
+const REGRESSIONS: [u64; 0] = [];
+
+#[derive(Default)]
+struct Words(HashMap<(Api, u64, u64), String>);
+
+impl Words {
+    /// What a request is answered when nothing goes wrong.
+    fn of(&mut self, request: &Request) -> String {
+        let key = (request.api, request.words, request.tokens);
+        let calm = || world::in_virtual_time(world::undisturbed(request)).0;
+        self.0.entry(key).or_insert_with(calm).clone()
+    }
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|e| panic!("{name}={text}: {e}")))
+}
+
+fn run(seed: u64, words: &mut Words) {
+    let plan = Plan::draw(seed);
+    let right: Vec<String> = plan.requests.iter().map(|request| words.of(request)).collect();
+    pd_proxy::relay::pause::seed(seed);
+    let played = catch_unwind(AssertUnwindSafe(|| {
+        let ((), lines) = world::in_virtual_time(world::play(&plan, &right));
+        assert_eq!(lines, plan.requests.len(), "one line in the access log for each request");
+    }));
+    if let Err(failed) = played {
+        eprintln!("again: CHAOS_SEED={seed} cargo test --test it chaos\n{plan:?}");
+        std::panic::resume_unwind(failed);
+    }
+}
+
+#[test]
+fn nobody_is_lied_to_and_nothing_is_left() {
+    let (first, runs) = (number("CHAOS_SEED"), number("CHAOS_RUNS"));
+    let runs = runs.unwrap_or(if first.is_some() { 1 } else { RUNS });
+    let mut words = Words::default();
+    for seed in REGRESSIONS.into_iter().chain((0..runs).map(|n| first.unwrap_or(0) + n)) {
+        run(seed, &mut words);
+    }
+}

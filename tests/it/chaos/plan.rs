@@ -1,0 +1,160 @@
+//! What happens in one run, drawn from a seed.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use pd_proxy::sim::{How, What};
+
+/// splitmix64 (public domain, Sebastiano Vigna).
+pub struct Rng(pub u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number from `from` up to `to`, both included.
+    pub fn between(&mut self, from: u64, to: u64) -> u64 {
+        from + self.next() % (to - from + 1)
+    }
+
+    fn percent(&mut self, percent: u64) -> bool {
+        self.between(0, 99) < percent
+    }
+
+    fn pick<T: Clone>(&mut self, from: &[T]) -> T {
+        let at = self.between(0, from.len() as u64 - 1) as usize;
+        from[at].clone()
+    }
+}
+
+/// The shapes of requests that are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Api {
+    Chat,
+    Completions,
+    Messages,
+    Responses,
+}
+
+/// One request.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub api: Api,
+    pub stream: bool,
+    /// Words of the prompt.
+    pub words: u64,
+    pub tokens: u64,
+    /// When it is sent, ms.
+    pub at_ms: u64,
+    /// How long its client stays, ms; None = to the end.
+    pub stays_ms: Option<u64>,
+}
+
+/// Something that goes wrong on an engine.
+#[derive(Clone, Debug)]
+pub struct Trouble {
+    /// On a prefiller; else on a decoder.
+    pub prefiller: bool,
+    /// Which of them, counted from 0.
+    pub engine: usize,
+    pub at_ms: u64,
+    pub what: Wrong,
+}
+
+#[derive(Clone, Debug)]
+pub enum Wrong {
+    /// So many requests meet this.
+    Fault(What, u32),
+    /// It is killed, and does not come back.
+    Dies,
+    /// Whatever was wrong is over.
+    Heals,
+}
+
+/// One run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub prefillers: u8,
+    pub decoders: u8,
+    pub attempts: u32,
+    pub prefill_ms: u64,
+    pub first_byte_ms: u64,
+    pub gap_ms: u64,
+    pub total_ms: u64,
+    pub grace_ms: u64,
+    pub requests: Vec<Request>,
+    pub troubles: Vec<Trouble>,
+}
+
+impl Plan {
+    pub fn draw(seed: u64) -> Plan {
+        let rng = &mut Rng(seed);
+        let (prefillers, decoders) = (rng.between(1, 3) as u8, rng.between(1, 3) as u8);
+        let requests = (0..rng.between(1, 6)).map(|_| request(rng)).collect();
+        let troubles = (0..rng.between(0, 5)).map(|_| trouble(rng, prefillers, decoders)).collect();
+        Plan {
+            prefillers,
+            decoders,
+            attempts: rng.between(1, 4) as u32,
+            prefill_ms: rng.between(300, 2_000),
+            first_byte_ms: rng.between(300, 2_000),
+            gap_ms: rng.between(200, 2_000),
+            total_ms: rng.between(1_000, 10_000),
+            grace_ms: rng.pick(&[1, 100, 500]),
+            requests,
+            troubles,
+        }
+    }
+}
+
+fn request(rng: &mut Rng) -> Request {
+    Request {
+        api: rng.pick(&[Api::Chat, Api::Completions, Api::Messages, Api::Responses]),
+        stream: rng.percent(60),
+        words: rng.pick(&[1, 20, 200]),
+        tokens: rng.pick(&[1, 5, 30]),
+        at_ms: rng.between(0, 500),
+        stays_ms: rng.percent(30).then(|| rng.between(0, 1_000)),
+    }
+}
+
+fn trouble(rng: &mut Rng, prefillers: u8, decoders: u8) -> Trouble {
+    let prefiller = rng.percent(50);
+    let engines = if prefiller { prefillers } else { decoders };
+    let what = match rng.between(0, 9) {
+        0 => Wrong::Dies,
+        1 => Wrong::Heals,
+        _ => Wrong::Fault(fault(rng), rng.pick(&[1, 1, 2, u32::MAX])),
+    };
+    Trouble {
+        prefiller,
+        engine: rng.between(0, u64::from(engines) - 1) as usize,
+        at_ms: rng.between(0, 600),
+        what,
+    }
+}
+
+fn fault(rng: &mut Rng) -> What {
+    let how = rng.pick(&[How::Reset, How::Close]);
+    let bytes = rng.between(0, 3_000) as usize;
+    // Not one that lacks what its flags promise: decoders die of it, and only who knows the connector could tell.
+    let handoff = rng.pick(&["", "7", "null", "{}", "{\"odd\":true}", "[", "\"x\""]);
+    match rng.between(0, 12) {
+        0 => What::Refuse,
+        1 => What::ResetAtAccept,
+        2 => What::ResetBeforeHead,
+        3 => What::StallBeforeHead,
+        4 => What::Status(rng.pick(&[500, 502, 503, 503, 429, 400]), None),
+        5 => What::Status(200, Some(Bytes::from_static(b"<html>"))),
+        6 | 7 => What::CutAfterBytes { bytes, how },
+        8 => What::StallAfterBytes(bytes),
+        9 => What::DribbleBytes(rng.between(1, 50) as usize),
+        10 => rng.pick(&[What::CloseWithoutDone, What::ErrorEvent]),
+        11 => What::BadHandoff(handoff.into()),
+        _ => What::Delay(Duration::from_millis(rng.between(1, 2_500))),
+    }
+}
