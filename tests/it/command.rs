@@ -181,9 +181,8 @@ fn what_is_wrong_with_a_command_line_is_said_in_full() {
              space missing between them (before a line continuation)?",
         ),
         (
-            "--decode https://10.0.0.1:8100",
-            "flag --decode: fleet.decode: `https://10.0.0.1:8100` https is not supported: there is no TLS towards engines \
-             yet, use http:// or a tunnel",
+            "--decode grpc://10.0.0.1:8100",
+            "flag --decode: fleet.decode: `grpc://10.0.0.1:8100` has an unknown scheme: use host:port, http://host:port or https://host:port",
         ),
         (
             "--config /nowhere/pd-proxy.toml",
