@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use plan::{Api, Plan, Request};
 
 /// As many as a debug build does in some seconds.
-const RUNS: u64 = 300;
+const RUNS: u64 = 150;
 
 /// Seeds that once found something.
 const REGRESSIONS: [u64; 0] = [];
