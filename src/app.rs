@@ -14,11 +14,10 @@ use tokio_util::task::TaskTracker;
 use crate::admission;
 use crate::auth::Callers;
 use crate::auth::watch::{KeysError, Watch};
-use crate::config::{self, Config, Tokens};
+use crate::config::{Config, Tokens};
 use crate::discovery::Discoverer;
-use crate::endpoint::Endpoint;
-use crate::fleet::health::Rules;
-use crate::fleet::{Fleet, FleetSettings, HostNames, Owner, Role};
+use crate::fleet::Role;
+use crate::fleets;
 use crate::intake::{Asker, EngineLimits, EngineTokenizer, Prompts, Source, exchange};
 use crate::listeners::{self, Listeners};
 use crate::live::Live;
@@ -38,9 +37,8 @@ use crate::relay::release::Releases;
 use crate::relay::resume::Room;
 use crate::relay::stories::Stories;
 use crate::reload::{Reloader, Source as ConfigSource};
-use crate::route::{Bind, BoardSettings, Policy};
 use crate::scrape::Scraper;
-use crate::server::{self, Bound, Gateway, ListenError};
+use crate::server::{self, Bound, Edge, Gateway, ListenError};
 use crate::tls::{ClientError, EngineTls, ListenerTls, TlsError};
 use crate::tuning::{self, KeyError};
 use crate::upstream::{self, Connector, Dial, Upstream};
@@ -50,9 +48,6 @@ const HOUSEKEEPING: Duration = Duration::from_secs(2);
 
 /// The longest that an engine may take over a control call: resetting a cache, listing models.
 const CONTROL_TIME: Duration = Duration::from_secs(30);
-
-/// The longest that one prefiller's name may take to be resolved.
-const RESOLVE_TIME: Duration = Duration::from_secs(3);
 
 /// What a shutdown adds to `server.drain_ms` for hand-offs that are still to be released.
 const RELEASE_GRACE: Duration = Duration::from_secs(5);
@@ -125,16 +120,11 @@ impl App {
         let exposition = Exposition::install();
         let meters = Arc::new(Meters::new());
         let keys = admission::keys(&config.auth, &meters)?;
-        let fleet = fleet(config).await;
+        let fleet = fleets::fleet(config).await;
         let (engine_tls, tls) = secured(config)?;
         let control = control(config, &engine_tls)?;
         let edge = tuning::edge(config)?;
-        let asker = Asker {
-            client: control.clone(),
-            authorization: edge.engine_authorization.clone(),
-            time: exchange::ASK_TIME,
-            answer_bytes: exchange::ANSWER_BYTES,
-        };
+        let asker = asker(&control, &edge);
         let prompts = prompts(config, &asker)?;
         let finder = finder(config, prompts.as_ref(), &control, &meters)?;
         let told = finder.as_ref().and_then(|finder| finder.events.clone());
@@ -143,9 +133,10 @@ impl App {
         if let Some(told) = &told {
             fleet.desk().hear(told.clone());
         }
+        let connector = Connector::new(ms(config.timeout.connect_ms), engine_tls, dial);
         let relay = Arc::new(Relay {
             fleet,
-            upstream: Upstream::new(Connector::new(ms(config.timeout.connect_ms), engine_tls, dial)),
+            upstream: Upstream::new(connector),
             settings: Live::new(tuning::settings(config)),
             sides: admission::sides(&config.limit),
             meters: meters.clone(),
@@ -183,10 +174,10 @@ impl App {
         if let Some(tls) = &tls {
             tasks.spawn(server::renew(tls.clone()));
         }
-        tasks.spawn(housekeeping(gateway.clone()));
         if let Some(keys) = keys {
             tasks.spawn(keys.run());
         }
+        tasks.spawn(housekeeping(gateway.clone()));
         tasks.spawn(relay.fleet.desk().clone().tick());
         watch_engines(config, &gateway, &mut tasks).await;
         let mut releasing = JoinSet::new();
@@ -321,15 +312,6 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// The engines as configured.
-async fn fleet(config: &Config) -> Fleet {
-    let fleet = Fleet::with(fleet_settings(config));
-    fleet.want(Owner::Configuration, Role::Prefill, &config.prefill_endpoints());
-    fleet.want(Owner::Configuration, Role::Decode, &config.decode_endpoints());
-    fleet.desk().name_hosts(host_names(config).await);
-    fleet
-}
-
 /// The client for control calls. Engines are on the cluster's own network: `HTTP_PROXY` is for what leaves it, and the legs
 /// ignore it too.
 fn control(config: &Config, tls: &EngineTls) -> Result<reqwest::Client, ClientError> {
@@ -353,6 +335,16 @@ pub fn secured(config: &Config) -> Result<(EngineTls, Option<Arc<ListenerTls>>),
     }
     let listener = config.listener_tls().map(ListenerTls::load).transpose()?;
     Ok((engines, listener.map(Arc::new)))
+}
+
+/// Who asks engines' tokenizers, and what they are.
+fn asker(control: &reqwest::Client, edge: &Edge) -> Asker {
+    Asker {
+        client: control.clone(),
+        authorization: edge.engine_authorization.clone(),
+        time: exchange::ASK_TIME,
+        answer_bytes: exchange::ANSWER_BYTES,
+    }
 }
 
 /// What reads prompts; None when nobody is to.
@@ -404,54 +396,6 @@ fn prober(config: &Config, gateway: &Gateway) -> Option<Prober> {
     })
 }
 
-/// Names of hosts as a pool knows them: as configured, and the addresses of prefillers that are given by name.
-async fn host_names(config: &Config) -> HostNames {
-    let mut names = HostNames::new();
-    if config.pool.kind == config::PoolKind::Off {
-        return names;
-    }
-    for Endpoint { host, port, .. } in config.prefill_endpoints() {
-        let found = tokio::time::timeout(RESOLVE_TIME, tokio::net::lookup_host((host.as_str(), port))).await;
-        for address in found.into_iter().flatten().flatten() {
-            names.insert(address.ip().to_string(), host.clone());
-        }
-    }
-    names.extend(config.pool.host_names().map(|(name, host)| (name.to_owned(), host.to_owned())));
-    names
-}
-
-/// Where blocks are of a size that nobody said: the engines' default.
-const BLOCK_TOKENS: u64 = 16;
-
-fn fleet_settings(config: &Config) -> FleetSettings {
-    let route = &config.route;
-    let board = BoardSettings {
-        policy: policy(route.policy),
-        bind: match route.bind {
-            config::Bind::Late => Bind::Late,
-            config::Bind::Arrival => Bind::Arrival,
-        },
-        open_s: ms(route.open_ms).as_secs_f64(),
-        batch_tokens: route.batch_tokens,
-        ..BoardSettings::default()
-    };
-    let block_tokens = match config.hash.block_tokens {
-        0 => BLOCK_TOKENS,
-        tokens => u64::from(tokens),
-    };
-    let cache_blocks = usize::try_from(route.cache_tokens / block_tokens).unwrap_or(usize::MAX);
-    let ranks = |ranks: u32| u16::try_from(ranks).unwrap_or(u16::MAX);
-    FleetSettings {
-        board,
-        cache_blocks,
-        prefill_ranks: ranks(config.fleet.prefill_ranks),
-        decode_ranks: ranks(config.fleet.decode_ranks),
-        seed: pause::random(),
-        health: rules(config),
-        ..FleetSettings::default()
-    }
-}
-
 /// Who is asked about prompts' blocks; None when nobody can be.
 fn finder(
     config: &Config,
@@ -467,32 +411,4 @@ fn finder(
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let (prompts, meters, aside) = (prompts.clone(), meters.clone(), Arc::new(Semaphore::new(cores)));
     Ok(Some(lookup::Finder { prompts, pool, events, meters, aside }))
-}
-
-fn rules(config: &Config) -> Rules {
-    let health = &config.health;
-    Rules {
-        failures: health.failures,
-        failure_percent: health.failure_percent,
-        rest_ms: health.rest_ms,
-        rest_max_ms: health.rest_max_ms,
-        slow_start_ms: health.slow_start_ms,
-        probe_failures: health.probe_failures,
-        probe_successes: health.probe_successes,
-    }
-}
-
-fn policy(configured: config::Policy) -> Policy {
-    match configured {
-        config::Policy::Predicted => Policy::Predicted,
-        config::Policy::LeastWork => Policy::LeastWork,
-        config::Policy::LeastRequests => Policy::LeastRequests,
-        config::Policy::RoundRobin => Policy::RoundRobin,
-        config::Policy::Random => Policy::Random,
-        config::Policy::PowerOfTwo => Policy::PowerOfTwo,
-        config::Policy::Reference => Policy::Reference,
-        config::Policy::CacheAware => Policy::CacheAware,
-        config::Policy::Session => Policy::Session,
-        config::Policy::PrefixFirst => Policy::PrefixFirst,
-    }
 }

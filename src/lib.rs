@@ -31,6 +31,8 @@ pub mod error;
 #[cfg(feature = "gateway")]
 pub mod fleet;
 #[cfg(feature = "gateway")]
+pub mod fleets;
+#[cfg(feature = "gateway")]
 pub mod flights;
 #[cfg(feature = "gateway")]
 pub mod inspect;

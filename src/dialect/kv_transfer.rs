@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use crate::codec::json::{Edit, Object, ScanLimits};
+use crate::codec::json::{Edit, Object, ScanLimits, Value};
 use crate::dialect::usage::{self, Usage};
 use crate::dialect::{Api, guard};
 
@@ -34,6 +34,9 @@ pub enum BadReply {
     /// It is one, with something else than an object or null as hand-off.
     #[error("the prefiller's kv_transfer_params is neither an object nor null")]
     NotAnObject,
+    /// The hand-off tells a decoder to fetch, and names nothing: decoders die of it (vLLM 0.32).
+    #[error("the prefiller's kv_transfer_params says what to do and names nothing to fetch")]
+    Nothing,
     /// It is an error object under a 200.
     #[error("the prefiller's answer is an error object")]
     ErrorObject,
@@ -95,6 +98,7 @@ pub fn read_prefill(api: Api, reply: Bytes) -> Result<Prefilled, BadReply> {
         Some(v) if !v.is_object() => return Err(BadReply::NotAnObject),
         // An empty object hands nothing over, as in the reference.
         Some(v) if v.object().is_ok_and(|o| o.members().next().is_none()) => None,
+        Some(v) if v.object().is_ok_and(|o| names_nothing(&o)) => return Err(BadReply::Nothing),
         Some(v) => Some(reply.bytes().slice(v.range())),
     };
     // Responses carry `"error":null` where all is well.
@@ -102,6 +106,15 @@ pub fn read_prefill(api: Api, reply: Bytes) -> Result<Prefilled, BadReply> {
         return Err(BadReply::ErrorObject);
     }
     Ok(Prefilled { handoff, usage: usage::of_answer(api, &reply) })
+}
+
+/// Whether a hand-off says that there is something to fetch, but neither where nor what. All else in it is the engines' affair.
+fn names_nothing(handoff: &Object) -> bool {
+    let fetches = handoff.get("do_remote_prefill").is_some_and(|v| v.raw() == b"true");
+    let names = |(key, value): (std::borrow::Cow<'_, str>, Value<'_>)| {
+        !matches!(key.as_ref(), "do_remote_prefill" | "do_remote_decode") && !value.is_null()
+    };
+    fetches && !handoff.members().any(names)
 }
 
 /// A hash of the name of the engine that made a hand-off (`remote_engine_id`: a uuid, new with each start of the engine).

@@ -121,3 +121,19 @@ fn hand_offs_name_their_engine() {
         assert_eq!(id(none), None, "{none}");
     }
 }
+
+#[test]
+fn a_hand_off_that_names_nothing_is_none() {
+    let read = |params: &str| {
+        let reply = format!(r#"{{"id":"x","kv_transfer_params":{params}}}"#);
+        read_prefill(Api::Completions, reply.into()).map(|reply| reply.handoff.is_some())
+    };
+    for nothing in [
+        r#"{"do_remote_prefill":true}"#,
+        r#"{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":null}"#,
+    ] {
+        assert!(matches!(read(nothing), Err(BadReply::Nothing)), "{nothing}");
+    }
+    assert_eq!(read(r#"{"do_remote_prefill":true,"transfer_id":"t"}"#).ok(), Some(true));
+    assert_eq!(read(r#"{"do_remote_prefill":false}"#).ok(), Some(true), "it tells nobody to fetch");
+}

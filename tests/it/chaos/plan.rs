@@ -142,7 +142,8 @@ fn fault(rng: &mut Rng) -> What {
     let how = rng.pick(&[How::Reset, How::Close]);
     let bytes = rng.between(0, 3_000) as usize;
     // Not one that lacks what its flags promise: decoders die of it, and only who knows the connector could tell.
-    let handoff = rng.pick(&["", "7", "null", "{}", "{\"odd\":true}", "[", "\"x\""]);
+    let handoff =
+        rng.pick(&["", "7", "null", "{}", "{\"odd\":true}", "[", "{\"do_remote_prefill\":true}", "\"x\""]);
     match rng.between(0, 12) {
         0 => What::Refuse,
         1 => What::ResetAtAccept,

@@ -1,0 +1,103 @@
+//! From `[fleet]`, `[route]` and `[health]` to the engines and how they are chosen among.
+
+use std::time::Duration;
+
+use crate::config::{self, Config};
+use crate::endpoint::Endpoint;
+use crate::fleet::health::Rules;
+use crate::fleet::{Fleet, FleetSettings, HostNames, Owner, Role};
+use crate::relay::pause;
+use crate::route::{Bind, BoardSettings, Policy};
+
+/// The longest that one prefiller's name may take to be resolved.
+const RESOLVE_TIME: Duration = Duration::from_secs(3);
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// The engines as configured.
+pub async fn fleet(config: &Config) -> Fleet {
+    let fleet = Fleet::with(fleet_settings(config));
+    fleet.want(Owner::Configuration, Role::Prefill, &config.prefill_endpoints());
+    fleet.want(Owner::Configuration, Role::Decode, &config.decode_endpoints());
+    fleet.desk().name_hosts(host_names(config).await);
+    fleet
+}
+
+/// Names of hosts as a pool knows them: as configured, and the addresses of prefillers that are given by name.
+async fn host_names(config: &Config) -> HostNames {
+    let mut names = HostNames::new();
+    if config.pool.kind == config::PoolKind::Off {
+        return names;
+    }
+    for Endpoint { host, port, .. } in config.prefill_endpoints() {
+        let found = tokio::time::timeout(RESOLVE_TIME, tokio::net::lookup_host((host.as_str(), port))).await;
+        for address in found.into_iter().flatten().flatten() {
+            names.insert(address.ip().to_string(), host.clone());
+        }
+    }
+    names.extend(config.pool.host_names().map(|(name, host)| (name.to_owned(), host.to_owned())));
+    names
+}
+
+/// Where blocks are of a size that nobody said: the engines' default.
+const BLOCK_TOKENS: u64 = 16;
+
+fn fleet_settings(config: &Config) -> FleetSettings {
+    let route = &config.route;
+    let board = BoardSettings {
+        policy: policy(route.policy),
+        bind: match route.bind {
+            config::Bind::Late => Bind::Late,
+            config::Bind::Arrival => Bind::Arrival,
+        },
+        open_s: ms(route.open_ms).as_secs_f64(),
+        batch_tokens: route.batch_tokens,
+        ..BoardSettings::default()
+    };
+    let block_tokens = match config.hash.block_tokens {
+        0 => BLOCK_TOKENS,
+        tokens => u64::from(tokens),
+    };
+    let cache_blocks = usize::try_from(route.cache_tokens / block_tokens).unwrap_or(usize::MAX);
+    let ranks = |ranks: u32| u16::try_from(ranks).unwrap_or(u16::MAX);
+    FleetSettings {
+        board,
+        cache_blocks,
+        prefill_ranks: ranks(config.fleet.prefill_ranks),
+        decode_ranks: ranks(config.fleet.decode_ranks),
+        seed: pause::random(),
+        health: rules(config),
+        ..FleetSettings::default()
+    }
+}
+
+fn rules(config: &Config) -> Rules {
+    let health = &config.health;
+    Rules {
+        failures: health.failures,
+        failure_percent: health.failure_percent,
+        rest_ms: health.rest_ms,
+        rest_max_ms: health.rest_max_ms,
+        slow_start_ms: health.slow_start_ms,
+        probe_failures: health.probe_failures,
+        probe_successes: health.probe_successes,
+    }
+}
+
+/// The rule of that name.
+fn policy(configured: config::Policy) -> Policy {
+    match configured {
+        config::Policy::Predicted => Policy::Predicted,
+        config::Policy::LeastWork => Policy::LeastWork,
+        config::Policy::LeastRequests => Policy::LeastRequests,
+        config::Policy::RoundRobin => Policy::RoundRobin,
+        config::Policy::Random => Policy::Random,
+        config::Policy::PowerOfTwo => Policy::PowerOfTwo,
+        config::Policy::Reference => Policy::Reference,
+        config::Policy::CacheAware => Policy::CacheAware,
+        config::Policy::Session => Policy::Session,
+        config::Policy::PrefixFirst => Policy::PrefixFirst,
+    }
+}
