@@ -339,8 +339,8 @@ async fn changes_of_the_fleet_that_make_no_sense() {
         host("no port", r#"{"type":"decode","instances":"h"}"#, "`h` has no port: write host:port"),
         host(
             "one of two",
-            r#"{"type":"prefill","instances":["127.0.0.1:9","https://h:1"]}"#,
-            "`https://h:1` https is not supported: there is no TLS towards engines yet, use http:// or a tunnel",
+            r#"{"type":"prefill","instances":["127.0.0.1:9","ftp://h:1"]}"#,
+            "`ftp://h:1` has an unknown scheme: use host:port, http://host:port or https://host:port",
         ),
     ];
     refused_one_by_one(&stage, table).await;

@@ -143,15 +143,13 @@ impl Watch {
             let mut link = self.connect(&mut listener, newer.take(), ended).await;
             self.status.add(Count::Connections);
             self.cursor.connected();
-            let replay = self.cursor.resume();
-            if self.catch_up(replay).await {
-                self.cursor.caught_up();
-            } else if self.cursor.has_taken() {
+            let caught_up = self.resume().await;
+            if !caught_up && self.cursor.has_taken() {
                 // It may be another process by now, with nothing in its cache, and say nothing until it has work.
                 self.forget().await;
             }
             self.status.set(State::Live);
-            newer = self.follow(&mut link, listener.as_ref()).await;
+            newer = self.follow(&mut link, listener.as_ref(), caught_up).await;
             ended = Instant::now();
             self.status.set(State::Lost);
         }
@@ -177,16 +175,40 @@ impl Watch {
         opening.await
     }
 
-    /// Takes live batches until the connection ends; gives the stream of a newer one, if that is why.
+    /// Takes what came since the last batch that was taken. Whether all came that the engine still has.
+    async fn resume(&mut self) -> bool {
+        let replay = self.cursor.resume();
+        let caught_up = self.catch_up(replay).await;
+        if caught_up {
+            self.cursor.caught_up();
+        }
+        caught_up
+    }
+
+    /// Takes live batches until the connection ends; gives the stream of a newer one, if that is why. Where the replay
+    /// failed it is asked for again for a while: an engine that starts opens one port before the other, and what it says in
+    /// between reaches nobody.
     async fn follow(
         &mut self,
         link: &mut Connection,
         listener: Option<&Listener>,
+        caught_up: bool,
     ) -> Option<Box<dyn Stream>> {
+        let mut behind = self.source.replay.is_some() && !caught_up;
+        let mut pause = Duration::from_millis(self.times.retry_ms);
+        let mut again = Instant::now() + pause;
+        let until = Instant::now() + Duration::from_millis(self.times.lost_ms);
         loop {
             let message = tokio::select! {
                 message = link.receive() => message,
                 newer = accept_newer(listener, self.times) => return Some(newer),
+                () = sleep_until(again), if behind => {
+                    behind = !self.resume().await && again < until;
+                    self.status.set(State::Live);
+                    pause = (2 * pause).min(Duration::from_millis(self.times.retry_max_ms));
+                    again = Instant::now() + pause;
+                    continue;
+                }
             };
             match message {
                 Ok(frames) => self.live(&frames).await,

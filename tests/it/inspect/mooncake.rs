@@ -219,6 +219,15 @@ async fn a_master_of_ones_own_makes_trouble_when_it_is_told_to() {
     let mut standby = Process::start(&[&line[..], &["--standby-of", "10.0.0.1:50051"]].concat(), &[]);
     let said = standby.wait_for("simulated Mooncake master on ");
     let admin = said.split("http://").nth(1).unwrap().split(',').next().unwrap();
-    let health = reqwest::get(format!("http://{admin}/health")).await.unwrap().text().await.unwrap();
+    let health = pd_proxy::tls::http()
+        .build()
+        .unwrap()
+        .get(format!("http://{admin}/health"))
+        .send()
+        .await
+        .unwrap()
+        .text()
+        .await
+        .unwrap();
     assert!(health.contains("\"standby\"") && health.contains("10.0.0.1:50051"), "{health}");
 }
