@@ -70,6 +70,11 @@ fn tables(text: &str) -> Result<Tables, ListError> {
 
 /// `prefill host:port` or `decode host:port`, one each line; `#` begins a comment.
 fn plain(text: &str) -> Result<Tables, ListError> {
+    if !text.ends_with('\n') {
+        // Of a list in lines any beginning is a list, too.
+        let why = "the last line does not end with a line break: the file may be half written".to_owned();
+        return Err(ListError::Shape(why));
+    }
     let mut tables = Tables { prefill: None, decode: None };
     for (number, line) in (1..).zip(text.lines()) {
         let line = line.split('#').next().unwrap_or_default().trim();
@@ -116,11 +121,11 @@ mod tests {
         for text in [
             r#"{"prefill": ["a:1", "http://b:2"], "decode": ["c:3"]}"#,
             "# engines\nprefill = [\"a:1\", \"b:2\"] # two\ndecode = [\"c:3\"]\n",
-            "prefill a:1\nprefill   http://b:2/ # the second\n\n# decoders\ndecode c:3",
+            "prefill a:1\nprefill   http://b:2/ # the second\n\n# decoders\ndecode c:3\n",
         ] {
             assert_eq!(read(text), Ok(expected.clone()), "{text}");
         }
-        assert_eq!(read("decode c:3"), Ok(listed(None, Some(&["c:3"]))), "nothing is said of prefillers");
+        assert_eq!(read("decode c:3\n"), Ok(listed(None, Some(&["c:3"]))), "nothing is said of prefillers");
     }
 
     #[test]
@@ -135,7 +140,8 @@ mod tests {
             r#"{"prefil": ["a:1"]}"#,
             "prefill = [\"a:1\"",
             "prefill a:1\ndeco",
-            "prefill a:1\ndecode c",
+            "prefill a:1\ndecode c\n",
+            "prefill a:1\ndecode c:80",
             "a:1",
         ] {
             assert!(read(bad).is_err(), "{bad}");

@@ -59,7 +59,7 @@ impl<R: Resolve> Names<R> {
             let lookup = tokio::time::timeout(LOOKUP_TIME, self.resolver.addresses(name)).await;
             let found = lookup.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
             match found {
-                Ok(found) if !found.is_empty() => note(known, name.port, &found),
+                Ok(found) if !found.is_empty() => note(known, name, &found),
                 Ok(_) => wrong.push(format!("{name}: it has no address")),
                 Err(error) => wrong.push(format!("{name}: {error}")),
             }
@@ -69,11 +69,12 @@ impl<R: Resolve> Names<R> {
     }
 }
 
-fn note(known: &mut BTreeMap<Endpoint, u32>, port: u16, found: &[IpAddr]) {
+fn note(known: &mut BTreeMap<Endpoint, u32>, name: &Endpoint, found: &[IpAddr]) {
     known.values_mut().for_each(|absences| *absences += 1);
     for address in found.iter().take(MOST) {
         // An IPv4 address in IPv6's clothes is the same engine.
-        known.insert(Endpoint::new(address.to_canonical().to_string(), port), 0);
+        let engine = Endpoint::new(address.to_canonical().to_string(), name.port);
+        known.insert(Endpoint { tls: name.tls, ..engine }, 0);
     }
     known.retain(|_, absences| *absences < ABSENCES);
 }
@@ -96,8 +97,12 @@ mod tests {
     }
 
     async fn looks(answers: Vec<Option<Vec<&'static str>>>) -> Vec<(Vec<String>, usize)> {
+        looks_for("decoders:8000", answers).await
+    }
+
+    async fn looks_for(name: &str, answers: Vec<Option<Vec<&'static str>>>) -> Vec<(Vec<String>, usize)> {
         let count = answers.len();
-        let name = Endpoint::parse("decoders:8000").unwrap();
+        let name = Endpoint::parse(name).unwrap();
         let mut names = Names::new(vec![name], Written(Mutex::new(answers)));
         let mut seen = Vec::new();
         for _ in 0..count {
@@ -105,6 +110,12 @@ mod tests {
             seen.push((all.iter().map(Endpoint::to_string).collect(), wrong.len()));
         }
         seen
+    }
+
+    #[tokio::test]
+    async fn engines_of_a_name_are_spoken_to_as_the_name_says() {
+        let looks = looks_for("https://decoders:8443", vec![Some(vec!["10.0.0.1"])]).await;
+        assert_eq!(looks, [(vec!["https://10.0.0.1:8443".to_owned()], 0)], "never in the clear");
     }
 
     fn all(names: &[&str]) -> Vec<String> {

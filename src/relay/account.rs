@@ -210,6 +210,11 @@ impl Ledger {
         self.resumed += 1;
     }
 
+    /// Another pair goes on with its stream.
+    pub fn goes_on(&self) -> bool {
+        self.resumed > 0
+    }
+
     /// What was found of the prompt before it was routed.
     pub fn found(&mut self, found: &Found) {
         self.pooled = found.pooled();

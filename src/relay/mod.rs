@@ -189,7 +189,10 @@ impl Relay {
         mut decode: Tries,
         ledger: &mut Ledger,
     ) -> Result<DecodeEnd, Error> {
-        self.take_place(Role::Decode, ledger)?;
+        // A stream that goes on has its place.
+        if !ledger.goes_on() {
+            self.take_place(Role::Decode, ledger)?;
+        }
         loop {
             // KV that nobody can fetch would be stranded.
             if self.fleet.serving(Role::Decode) == 0 {
@@ -227,8 +230,8 @@ impl Relay {
         ask: &Arc<Ask>,
         ledger: &mut Ledger,
     ) -> Result<PrefillEnd, Error> {
-        // One that was let in before is never turned away for being tried again.
-        if ledger.choice().is_none() {
+        // One that was let in before is never turned away for being tried again, or for going on.
+        if ledger.choice().is_none() && !ledger.goes_on() {
             self.in_time(ask, ledger)?;
             self.take_place(Role::Prefill, ledger)?;
         }

@@ -43,6 +43,10 @@ pub(super) fn identify(gateway: &Gateway, request: &mut Request) -> Result<(), E
         let admin = instances::has_admin_key(gateway, request.headers());
         let identity = Identity { caller: callers.anyone().clone(), admin: admin.unwrap_or(true) };
         request.extensions_mut().insert(identity);
+        if admin == Some(true) {
+            // The gateway's own key: no engine is to see it.
+            request.headers_mut().remove(API_KEY);
+        }
         return Ok(());
     }
     let path = request.uri().path();

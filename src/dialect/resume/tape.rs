@@ -230,7 +230,8 @@ impl Tape {
         };
         if event.failed() {
             self.broke = Some(Break::Failed);
-        } else if event.recomputed() {
+        } else if event.recomputed() && self.plan.exact != Err(Reason::Stop) {
+            // Of a request with stop strings it may be one of them.
             self.broke = Some(Break::Recomputed);
         } else {
             let rewritten = self.rewritten(&event);
