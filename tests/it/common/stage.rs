@@ -39,6 +39,8 @@ impl Default for Script {
         config.timeout.connect_ms = 1_000;
         // Tests break everything at once; those of the budget set it.
         config.retry.budget_floor_per_s = 1_000;
+        // Scripted faults are for requests: a probe would use them up.
+        config.health.probe_ms = 0;
         Script { prefillers: 2, decoders: 2, engine: fast(), config }
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use pd_proxy::config::Bind;
+use pd_proxy::sim::EngineSpec;
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -52,7 +53,10 @@ async fn late_binding_leaves_the_queue_in_the_gateway() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_leaves_the_line_was_never_sent() {
-    let stage = Stage::set(narrow(Bind::Late)).await;
+    let mut script = narrow(Bind::Late);
+    // The first takes four seconds: by then all the others have come and gone.
+    script.engine = EngineSpec { prefill_tokens_per_s: 500.0, ..script.engine };
+    let stage = Stage::set(script).await;
     let mut sockets = Vec::new();
     for n in 0..4 {
         let mut socket = TcpStream::connect(stage.gateway).await.unwrap();
