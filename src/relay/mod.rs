@@ -333,8 +333,8 @@ impl Relay {
             return false;
         }
         self.meters.retry(role.name(), failure.reason());
-        let pause =
-            pause::jittered(self.settings.now().delay, self.settings.now().delay_max, made, pause::random());
+        let settings = self.settings.now();
+        let pause = pause::jittered(settings.delay, settings.delay_max, made, pause::random());
         tokio::time::sleep(pause).await;
         true
     }

@@ -100,7 +100,8 @@ async fn prepare(
 impl Gateway {
     /// A body that may be edited and sent on.
     pub(super) fn scan(&self, body: Bytes) -> Result<Object, Error> {
-        let limits = ScanLimits { depth: self.edge.now().json_depth, members: self.edge.now().json_members };
+        let edge = self.edge.now();
+        let limits = ScanLimits { depth: edge.json_depth, members: edge.json_members };
         let body = Object::scan(body, limits)
             .map_err(|e| Error::new(Kind::InvalidJson, format!("the request body can't be used: {e}")))?;
         guard::check_arguments(&body).map_err(|e| Error::new(Kind::InvalidField, e.to_string()))?;

@@ -120,8 +120,11 @@ async fn at_the_door(
     next: Next,
 ) -> Response<Body> {
     let (lines, bytes) = (request.headers().len(), headers::size_bytes(request.headers()));
-    if lines > gateway.edge.now().headers || bytes > gateway.edge.now().header_bytes {
-        let (max_lines, max_bytes) = (gateway.edge.now().headers, gateway.edge.now().header_bytes);
+    let (max_lines, max_bytes) = {
+        let edge = gateway.edge.now();
+        (edge.headers, edge.header_bytes)
+    };
+    if lines > max_lines || bytes > max_bytes {
         let message = format!(
             "the request has {lines} headers in {bytes} bytes; the limits are {max_lines} (limit.headers) and \
              {max_bytes} bytes (limit.header_bytes)"
