@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::codec::json::{Edit, Object, ScanLimits};
 use crate::codec::sse::{self, Framer};
-use crate::dialect::{Api, kv_transfer, usage};
+use crate::dialect::{self, Api, kv_transfer, usage};
 use crate::error::{Error, Kind};
 use crate::fleet::{Outcome, Role, Seat, Sign};
 use crate::relay::Relay;
@@ -72,6 +72,11 @@ impl Failure {
     /// The hand-off grew older than the prefiller's lease.
     pub(super) fn stale() -> Failure {
         Failure { why: Why::Stale, written: true, detail: String::from("the prefiller's lease is over") }
+    }
+
+    /// The prefiller can't be asked yet.
+    pub(super) fn unprepared(detail: impl Into<String>) -> Failure {
+        Failure::new(Why::Connect, false, detail)
     }
 
     fn new(why: Why, written: bool, detail: impl Into<String>) -> Failure {
@@ -148,14 +153,16 @@ impl Relay {
         written: Written,
     ) -> Result<PrefillEnd, Failure> {
         let sent = Instant::now();
-        let edit = kv_transfer::prefill_edit(ask.api, &ask.body);
+        let dialect = self.speech.now().dialect;
         let outcome = within(self.settings.now().prefill, &written, async {
+            let transfer = self.transfer(&seat).await?;
+            let edit = dialect.prefill_edit(ask.api, &ask.body, &transfer);
             let response = self.exchange(&ask, &seat, &edit, &written).await?;
             let response = whole(response, self.settings.now().prefill_reply_bytes).await?;
             if response.status().is_client_error() {
                 return Ok(Err(response));
             }
-            let reply = kv_transfer::read_prefill(ask.api, response.into_body());
+            let reply = dialect.read_prefill(ask.api, response.into_body(), &transfer);
             reply.map(Ok).map_err(|e| Failure::new(Why::BadReply, true, e.to_string()))
         })
         .await;
@@ -181,7 +188,7 @@ impl Relay {
     ) -> Result<DecodeEnd, Failure> {
         let sent = Instant::now();
         let written = Written::default();
-        let edit = kv_transfer::decode_edit(duty.as_mut().and_then(|d| d.give(&written)));
+        let edit = dialect::decode_edit(duty.as_mut().and_then(|d| d.give(&written)));
         let edit = match &ask.resume {
             Some(plan) if plan.exact.is_ok() => edit.set("return_token_ids", Bytes::from_static(b"true")),
             _ => edit,

@@ -26,6 +26,7 @@ pub mod resume;
 pub mod settings;
 pub mod shed;
 pub mod skip;
+pub mod speech;
 pub mod stories;
 mod stream;
 
@@ -55,6 +56,7 @@ use resume::Room;
 use settings::Settings;
 use shed::Sides;
 use smallvec::SmallVec;
+use speech::Speech;
 use stories::Stories;
 
 /// Everything a request needs on its way; shared by all of them.
@@ -64,6 +66,8 @@ pub struct Relay {
     pub fleet: Fleet,
     /// The client towards them.
     pub upstream: Upstream,
+    /// How they are spoken to.
+    pub speech: Live<Speech>,
     /// Limits and deadlines.
     pub settings: Live<Settings>,
     /// How many requests each side may have.
