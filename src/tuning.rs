@@ -57,6 +57,8 @@ pub fn speech(config: &Config) -> Speech {
             DialectName::KvTransfer => Dialect::KvTransfer,
             DialectName::Pool => Dialect::Pool,
             DialectName::Mooncake => Dialect::Mooncake,
+            DialectName::NixlPush => Dialect::NixlPush,
+            DialectName::Sglang => Dialect::Sglang,
         },
         bootstrap_port: dialect.bootstrap_port,
         bootstraps: dialect.bootstraps(),

@@ -136,6 +136,10 @@ named! {
         Pool = "pool",
         /// vLLM's MooncakeConnector.
         Mooncake = "mooncake",
+        /// vLLM's NixlPushConnector.
+        NixlPush = "nixl_push",
+        /// SGLang's prefill and decode servers.
+        Sglang = "sglang",
     }
 }
 

@@ -13,9 +13,11 @@ pub mod facts;
 pub mod guard;
 pub mod kv_transfer;
 pub mod mooncake;
+mod nixl_push;
 mod one_token;
 pub mod prefilled;
 pub mod resume;
+mod sglang;
 pub mod shape;
 pub mod transfer;
 pub mod usage;
@@ -40,18 +42,16 @@ pub enum Dialect {
     /// vLLM's MooncakeConnector: both legs are told a name for the transfer, the decoder also where the prefiller's
     /// bootstrap server is.
     Mooncake,
-}
-
-/// Which leg is sent first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LegOrder {
-    /// The decoder needs what the prefiller answers, or must not wait for a prefill that may fail.
-    PrefillFirst,
+    /// vLLM's NixlPushConnector: both legs at once, as soon as the prefiller is known.
+    NixlPush,
+    /// SGLang: both legs at once, with a bootstrap server and a room.
+    Sglang,
 }
 
 impl Dialect {
     /// All of them.
-    pub const ALL: [Dialect; 3] = [Dialect::KvTransfer, Dialect::Pool, Dialect::Mooncake];
+    pub const ALL: [Dialect; 5] =
+        [Dialect::KvTransfer, Dialect::Pool, Dialect::Mooncake, Dialect::NixlPush, Dialect::Sglang];
 
     /// As configured, logged and shown.
     pub fn name(self) -> &'static str {
@@ -59,14 +59,14 @@ impl Dialect {
             Dialect::KvTransfer => "kv_transfer",
             Dialect::Pool => "pool",
             Dialect::Mooncake => "mooncake",
+            Dialect::NixlPush => "nixl_push",
+            Dialect::Sglang => "sglang",
         }
     }
 
-    /// Which leg is sent first.
-    pub fn order(self) -> LegOrder {
-        match self {
-            Dialect::KvTransfer | Dialect::Pool | Dialect::Mooncake => LegOrder::PrefillFirst,
-        }
+    /// Whether a decoder can compute a prompt itself, and so serve a request alone.
+    pub fn decodes_alone(self) -> bool {
+        self != Dialect::Sglang
     }
 
     /// Whether a prefiller's bootstrap server must be asked who the prefiller is before anything is sent to it.
@@ -80,6 +80,25 @@ impl Dialect {
             Dialect::KvTransfer => kv_transfer::prefill_edit(api, body),
             Dialect::Pool => one_token::edit(api, body),
             Dialect::Mooncake => mooncake::prefill_edit(api, body, transfer),
+            Dialect::NixlPush => kv_transfer::prefill_edit(api, body),
+            Dialect::Sglang => sglang::prefill_edit(body, transfer),
+        }
+    }
+
+    /// The edit for a decode leg that is sent together with the prefill; `None` where it must wait for the prefiller's answer.
+    pub fn early_decode_edit(self, transfer: &Transfer) -> Option<Edit> {
+        match (self, transfer.peer.as_deref()) {
+            (Dialect::Sglang, _) => Some(sglang::decode_edit(transfer)),
+            (Dialect::NixlPush, Some(Peer::Standing(params))) => Some(decode_edit(Some(params))),
+            _ => None,
+        }
+    }
+
+    /// What a prefiller's hand-off tells about all of its hand-offs.
+    pub fn peer_of(self, handoff: &Bytes) -> Option<Peer> {
+        match self {
+            Dialect::NixlPush => nixl_push::standing(handoff).map(Peer::Standing),
+            _ => None,
         }
     }
 
@@ -89,8 +108,8 @@ impl Dialect {
     /// [`BadReply`] when it can't be understood; the leg is then tried elsewhere.
     pub fn read_prefill(self, api: Api, reply: Bytes, transfer: &Transfer) -> Result<Prefilled, BadReply> {
         match self {
-            Dialect::KvTransfer => kv_transfer::read_prefill(api, reply),
-            Dialect::Pool => {
+            Dialect::KvTransfer | Dialect::NixlPush => kv_transfer::read_prefill(api, reply),
+            Dialect::Pool | Dialect::Sglang => {
                 let reply = prefilled::answer(reply)?;
                 Ok(Prefilled { handoff: None, usage: usage::of_answer(api, &reply) })
             }

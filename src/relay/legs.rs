@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::codec::json::{Edit, Object, ScanLimits};
 use crate::codec::sse::{self, Framer};
-use crate::dialect::{self, Api, kv_transfer, usage};
+use crate::dialect::{self, Api, Transfer, kv_transfer, usage};
 use crate::error::{Error, Kind};
 use crate::fleet::{Outcome, Role, Seat, Sign};
 use crate::relay::Relay;
@@ -38,6 +38,8 @@ pub(super) enum PrefillEnd {
     Done(Box<Duty>),
     /// The engine refused the request; the client gets that.
     Refused(Response<Bytes>),
+    /// The decoder that it waited for has failed.
+    InVain,
 }
 
 /// How a decode leg ended well.
@@ -46,6 +48,13 @@ pub(super) enum DecodeEnd {
     Whole(Response<Bytes>),
     /// A stream whose first byte is here.
     Stream { head: http::response::Parts, source: Box<Source> },
+}
+
+/// A decoder's answer that has begun.
+pub(super) struct Opening {
+    head: http::response::Parts,
+    begun: Begun,
+    seat: Seat,
 }
 
 /// How a leg failed.
@@ -150,12 +159,12 @@ impl Relay {
         self: Arc<Self>,
         ask: Arc<Ask>,
         mut seat: Seat,
+        transfer: Transfer,
         written: Written,
     ) -> Result<PrefillEnd, Failure> {
         let sent = Instant::now();
         let dialect = self.speech.now().dialect;
         let outcome = within(self.settings.now().prefill, &written, async {
-            let transfer = self.transfer(&seat).await?;
             let edit = dialect.prefill_edit(ask.api, &ask.body, &transfer);
             let response = self.exchange(&ask, &seat, &edit, &written).await?;
             let response = whole(response, self.settings.now().prefill_reply_bytes).await?;
@@ -174,37 +183,42 @@ impl Relay {
         if let Some(id) = reply.handoff.as_deref().and_then(kv_transfer::engine_id) {
             self.fleet.seen(seat.instance(), Sign::Engine(id));
         }
+        if seat.rank().is_none()
+            && let Some(peer) = reply.handoff.as_ref().and_then(|handoff| dialect.peer_of(handoff))
+        {
+            seat.instance().know(Arc::new(peer));
+        }
         seat.hold();
         Ok(PrefillEnd::Done(Box::new(Duty::new(ask, reply, seat, self.releases.clone()))))
     }
 
     /// One decode on one decoder, up to the first event of a stream or the last byte of anything else.
     pub(super) async fn decode_once(
-        &self,
+        self: &Arc<Self>,
         ask: &Arc<Ask>,
         seat: Seat,
         mut duty: Option<&mut Duty>,
         ledger: &mut Ledger,
     ) -> Result<DecodeEnd, Failure> {
-        let sent = Instant::now();
         let written = Written::default();
         let edit = dialect::decode_edit(duty.as_mut().and_then(|d| d.give(&written)));
-        let edit = match &ask.resume {
-            Some(plan) if plan.exact.is_ok() => edit.set("return_token_ids", Bytes::from_static(b"true")),
-            _ => edit,
-        };
-        let settings = self.settings.now();
-        let limit = if ask.shape.stream { settings.first_byte } else { settings.answer };
-        let outcome = within(limit, &written, async {
-            let response = self.exchange(ask, &seat, &edit, &written).await?;
-            begin(response, ask, &settings).await
-        })
-        .await;
+        let leg = self.clone().decode_leg(ask.clone(), seat, (edit, Duration::ZERO), written);
+        let outcome = leg.await;
+        self.opened(ask, outcome, duty, ledger)
+    }
+
+    /// What comes of a decoder's answer that has begun, or failed to.
+    pub(super) fn opened(
+        &self,
+        ask: &Ask,
+        outcome: Result<Opening, Failure>,
+        duty: Option<&mut Duty>,
+        ledger: &mut Ledger,
+    ) -> Result<DecodeEnd, Failure> {
         if let Some(duty) = duty {
             settle(duty, &outcome);
         }
-        let (head, begun) = self.told(ask, &seat, outcome)?;
-        seat.instance().meter().done(sent.elapsed());
+        let Opening { head, begun, seat } = outcome?;
         match begun {
             Begun::Refusal(body) => Ok(DecodeEnd::Whole(Response::from_parts(head, body))),
             Begun::Answer(answer) => {
@@ -216,6 +230,31 @@ impl Relay {
                 Ok(DecodeEnd::Stream { head, source: Box::new(source) })
             }
         }
+    }
+
+    /// One decode leg with this edit, which has so much longer than others until its answer begins.
+    pub(super) async fn decode_leg(
+        self: Arc<Self>,
+        ask: Arc<Ask>,
+        seat: Seat,
+        (edit, longer): (Edit, Duration),
+        written: Written,
+    ) -> Result<Opening, Failure> {
+        let sent = Instant::now();
+        let edit = match &ask.resume {
+            Some(plan) if plan.exact.is_ok() => edit.set("return_token_ids", Bytes::from_static(b"true")),
+            _ => edit,
+        };
+        let settings = self.settings.now();
+        let limit = if ask.shape.stream { settings.first_byte } else { settings.answer };
+        let outcome = within(limit + longer, &written, async {
+            let response = self.exchange(&ask, &seat, &edit, &written).await?;
+            begin(response, &ask, &settings).await
+        })
+        .await;
+        let (head, begun) = self.told(&ask, &seat, outcome)?;
+        seat.instance().meter().done(sent.elapsed());
+        Ok(Opening { head, begun, seat })
     }
 
     /// Sends one leg; answers with a 5xx are failures.
@@ -243,13 +282,15 @@ impl Relay {
     }
 
     /// Books the outcome of a leg with the fleet, the metrics and the log.
-    fn told<T>(&self, ask: &Ask, seat: &Seat, outcome: Result<T, Failure>) -> Result<T, Failure> {
+    pub(super) fn told<T>(&self, ask: &Ask, seat: &Seat, outcome: Result<T, Failure>) -> Result<T, Failure> {
         let instance = seat.instance();
         let Err(failure) = &outcome else {
             self.fleet.report(instance, Outcome::Served);
             return outcome;
         };
         self.fleet.report(instance, failure.outcome());
+        // It may be another process by now.
+        instance.forget_peer();
         instance.meter().failed(failure.reason());
         tracing::warn!(
             id = %ask.id,
@@ -264,9 +305,9 @@ impl Relay {
 }
 
 /// What a decoder's outcome says about the hand-off that it was given.
-fn settle<T>(duty: &mut Duty, outcome: &Result<(http::response::Parts, T), Failure>) {
+fn settle(duty: &mut Duty, outcome: &Result<Opening, Failure>) {
     match outcome {
-        Ok((head, _)) if release::fetched_or_told(head.status) => duty.used(),
+        Ok(opening) if release::fetched_or_told(opening.head.status) => duty.used(),
         Ok(_) => duty.refused(),
         Err(failure) if failure.busy() => duty.refused(),
         Err(failure) if failure.written => duty.lost(),

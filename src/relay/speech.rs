@@ -36,16 +36,17 @@ impl Speech {
 impl Relay {
     /// What both legs of an attempt with this prefiller must know before either is sent.
     pub(super) async fn transfer(&self, seat: &Seat) -> Result<Transfer, Failure> {
-        let speech = self.speech.now();
+        let (speech, rank) = (self.speech.now(), seat.rank());
         let peer = match speech.dialect.asks_bootstrap() {
             true => Some(self.peer(seat.instance(), &speech).await?),
-            false => None,
+            // What one rank said is not true of another.
+            false => seat.instance().peer().filter(|_| rank.is_none()),
         };
-        let several = peer.as_ref().is_some_and(|peer| peer.engine_ids.len() > 1);
-        if several && seat.rank().is_none() {
+        if rank.is_none() && peer.as_ref().is_some_and(|peer| peer.ranks() > 1) {
             return Err(Failure::unprepared("it has several data-parallel ranks: set fleet.prefill_ranks"));
         }
-        Ok(Transfer { id: uuid::Uuid::new_v4().simple().to_string(), peer, rank: seat.rank() })
+        let Endpoint { host, port, .. } = speech.bootstrap(seat.instance().endpoint());
+        Ok(Transfer { id: uuid::Uuid::new_v4().as_u128(), peer, bootstrap: Some((host, port)), rank })
     }
 
     /// Who a prefiller is, from its bootstrap server: asked once, and again when it is another process.
