@@ -173,6 +173,9 @@ fn engine_spec(args: &SimArgs) -> Result<EngineSpec, DemoError> {
         lease_ms: args.lease_ms,
         connector: match args.connector {
             SimConnector::Handoff => Connector::Handoff,
+            SimConnector::Mooncake => Connector::Mooncake,
+            SimConnector::Push => Connector::Push,
+            SimConnector::Sglang => Connector::Sglang,
             SimConnector::Pool => Connector::Pool,
         },
         api_key: args.api_key_env.as_ref().map(key).transpose()?,

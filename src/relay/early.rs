@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use crate::dialect::Transfer;
-use crate::fleet::Instance;
+use crate::fleet::{Instance, InstanceId};
 use crate::relay::ask::Ask;
 use crate::relay::legs::{Failure, Opening, PrefillEnd};
 use crate::relay::{Relay, Tries};
@@ -28,13 +28,8 @@ pub(super) struct Early {
     awaited: bool,
 }
 
-/// What was over first.
-pub(super) enum First {
-    /// The prefill; or nothing else counts.
-    Prefill(Result<PrefillEnd, Failure>),
-    /// The decode leg, with which the prefill has come to nothing.
-    Decode,
-}
+/// How a prefill ended, and the decode leg that was sent together with it.
+pub(super) type Ended = (PrefillEnd, Option<Early>);
 
 impl Early {
     /// The decoder.
@@ -42,20 +37,20 @@ impl Early {
         &self.instance
     }
 
-    /// How far the decoder has the request.
-    pub(super) fn written(&self) -> &Written {
-        &self.written
+    /// The decoder, if its prefiller waits for it.
+    pub(super) fn waited_for(&self) -> Option<InstanceId> {
+        self.awaited.then(|| self.instance.id())
     }
 
-    /// Goes on while the prefill does.
-    pub(super) async fn beside(
+    /// Goes on until the prefill is over, or has come to nothing because of it.
+    async fn beside(
         &mut self,
         prefill: impl Future<Output = Result<PrefillEnd, Failure>>,
-    ) -> First {
+    ) -> Result<PrefillEnd, Failure> {
         let mut prefill = pin!(prefill);
         poll_fn(|cx| {
             if let Poll::Ready(end) = prefill.as_mut().poll(cx) {
-                return Poll::Ready(First::Prefill(end));
+                return Poll::Ready(end);
             }
             if self.ended.is_none()
                 && let Poll::Ready(end) = self.leg.as_mut().poll(cx)
@@ -63,7 +58,7 @@ impl Early {
                 self.ended = Some(end);
             }
             let in_vain = self.awaited && self.ended.as_ref().is_some_and(Result::is_err);
-            if in_vain { Poll::Ready(First::Decode) } else { Poll::Pending }
+            if in_vain { Poll::Ready(Ok(PrefillEnd::InVain)) } else { Poll::Pending }
         })
         .await
     }
@@ -75,6 +70,22 @@ impl Early {
             None => self.leg.await,
         }
     }
+}
+
+/// A prefill, and the decode leg beside it, if there is one. Dropped, both are hung up on.
+pub(super) async fn beside(
+    prefill: impl Future<Output = Result<PrefillEnd, Failure>>,
+    early: Option<Early>,
+) -> Result<Ended, Failure> {
+    let Some(mut early) = early else {
+        return prefill.await.map(|end| (end, None));
+    };
+    let mut end = early.beside(prefill).await?;
+    if let PrefillEnd::Done(duty) = &mut end {
+        // From here on a hang-up frees both sides, if the decoder has the request.
+        duty.give(&early.written);
+    }
+    Ok((end, Some(early)))
 }
 
 impl fmt::Debug for Early {

@@ -50,7 +50,7 @@ use affinity::Affinity;
 use answer::Answer;
 use ask::Ask;
 use budget::Retries;
-use early::{Early, First};
+use early::{Early, Ended};
 use legs::{DecodeEnd, Failure, PrefillEnd};
 use lookup::Found;
 use release::{Duty, Releases, Unfinished};
@@ -218,7 +218,7 @@ impl Relay {
                     self.meters.bypassed(reason);
                     Prefilled::default()
                 }
-                None => match self.prefill_in_time(ask, &decode, ledger).await? {
+                None => match self.prefill_in_time(ask, &mut decode, ledger).await? {
                     (PrefillEnd::Done(duty), early) => {
                         self.compare(ask, ledger, duty.usage());
                         ledger.prefilled(duty.usage());
@@ -251,9 +251,9 @@ impl Relay {
     async fn prefill_in_time(
         self: &Arc<Self>,
         ask: &Arc<Ask>,
-        decode: &Tries,
+        decode: &mut Tries,
         ledger: &mut Ledger,
-    ) -> Result<(PrefillEnd, Option<Early>), Error> {
+    ) -> Result<Ended, Error> {
         // One that was let in before is never turned away for being tried again, or for going on.
         if ledger.choice().is_none() && !ledger.goes_on() {
             self.in_time(ask, ledger)?;
@@ -268,9 +268,9 @@ impl Relay {
     async fn prefill(
         self: &Arc<Self>,
         ask: &Arc<Ask>,
-        decode: &Tries,
+        decode: &mut Tries,
         ledger: &mut Ledger,
-    ) -> Result<(PrefillEnd, Option<Early>), Error> {
+    ) -> Result<Ended, Error> {
         let mut tries = Tries::new(self.settings.now().attempts);
         loop {
             let Placed { seat, choice } = self.place(ask, &tries).await?;
@@ -293,24 +293,25 @@ impl Relay {
         self: &Arc<Self>,
         ask: &Arc<Ask>,
         seat: Seat,
-        decode: &Tries,
-    ) -> Result<(PrefillEnd, Option<Early>), Failure> {
+        decode: &mut Tries,
+    ) -> Result<Ended, Failure> {
         let transfer = match self.transfer(&seat).await {
             Ok(transfer) => transfer,
             Err(failure) => return self.told(ask, &seat, Err(failure)),
         };
         let early = self.early(ask, &transfer, decode);
+        let other = early.as_ref().and_then(Early::waited_for);
         let written = Written::default();
-        let leg = Box::pin(self.clone().prefill_once(ask.clone(), seat, transfer, written.clone()));
+        let prefill = self.clone().prefill_once(ask.clone(), seat, transfer, written.clone());
         let grace = self.settings.now().abandon_grace;
-        let leg = Unfinished::new(leg, written, grace, self.releases.clone());
-        let Some(mut early) = early else {
-            return leg.await.map(|end| (end, None));
-        };
-        match early.beside(leg).await {
-            First::Prefill(end) => end.map(|end| (end, Some(early))),
-            First::Decode => Ok((PrefillEnd::InVain, Some(early))),
+        let legs =
+            Unfinished::new(Box::pin(early::beside(prefill, early)), written, grace, self.releases.clone());
+        let ended = legs.await;
+        if ended.is_err() {
+            // Which of the two waited for the other in vain, nobody knows: another pair is to have no part of this one.
+            decode.tried.extend(other);
         }
+        ended
     }
 
     /// The decode leg, for as long as the hand-off is fresh: the inner error asks for a new one.
@@ -326,9 +327,6 @@ impl Relay {
                 Some(early) => {
                     tries.start(early.instance());
                     ledger.leg(early.instance());
-                    if let Some(duty) = &mut duty {
-                        duty.give(early.written());
-                    }
                     let outcome = early.end().await;
                     self.opened(ask, outcome, duty.as_mut(), ledger)
                 }

@@ -11,6 +11,7 @@ use super::chat;
 use super::fail::Fail;
 use super::http::{Asked, respond, respond_json, short_id, unix_s};
 use super::hub::Hub;
+use super::spec::Connector;
 use super::sse::Body;
 use super::text::string_print;
 use super::tokens;
@@ -22,7 +23,9 @@ const EMBEDDING_NUMBERS: u64 = 8;
 #[must_use]
 pub fn allowed(path: &str) -> Option<Method> {
     match path {
-        "/health" | "/ping" | "/version" | "/load" | "/metrics" | "/v1/models" => Some(Method::GET),
+        "/query" | "/health" | "/ping" | "/version" | "/load" | "/metrics" | "/v1/models" => {
+            Some(Method::GET)
+        }
         "/tokenize" | "/detokenize" | "/v1/embeddings" | "/reset_prefix_cache" => Some(Method::POST),
         _ => api::of_path(path).map(|_| Method::POST),
     }
@@ -33,6 +36,9 @@ pub fn allowed(path: &str) -> Option<Method> {
 pub fn get(hub: &Hub, path: &str) -> Response<Body> {
     match path {
         "/version" => respond_json(&json!({"version": hub.spec.version})),
+        // A bootstrap server of its own port in a real engine.
+        "/query" if hub.spec.connector == Connector::Mooncake => respond_json(&bootstrap(hub)),
+        "/query" => respond(404, "", Bytes::new()),
         "/load" => {
             let ledger = hub.ledger();
             respond_json(&json!({"server_load": ledger.running + ledger.waiting}))
@@ -56,6 +62,10 @@ pub fn post(hub: &Hub, path: &str, asked: &Asked) -> Result<Response<Body>, Fail
         _ => embeddings(hub, &body),
     }
     .map(|answer| respond_json(&answer))
+}
+
+fn bootstrap(hub: &Hub) -> Value {
+    json!({"0": {"engine_id": hub.engine_id, "worker_addr": {"0": {"0": format!("tcp://{}", hub.gate.addr())}}}})
 }
 
 fn models(hub: &Hub) -> Value {

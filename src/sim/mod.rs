@@ -30,6 +30,7 @@ pub mod handoff;
 pub mod http;
 pub mod hub;
 pub mod ledger;
+pub mod meet;
 pub mod memcache;
 pub mod messages;
 pub mod mooncake;

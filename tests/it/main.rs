@@ -11,6 +11,7 @@ mod chaos;
 mod chat_golden;
 mod command;
 mod demo;
+mod dialects;
 mod dropin;
 mod health;
 mod honest;

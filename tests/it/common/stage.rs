@@ -80,6 +80,8 @@ impl Stage {
         let mut config = script.config;
         config.fleet.prefill = prefillers.iter().map(|e| e.addr().to_string()).collect();
         config.fleet.decode = decoders.iter().map(|e| e.addr().to_string()).collect();
+        // A simulated bootstrap server listens where its engine does.
+        config.dialect.bootstraps = prefillers.iter().map(|e| format!("{0}={0}", e.addr())).collect();
         let app = App::build(&config).await.expect("the gateway starts");
         let (gateway, stop) = (app.addresses()[0], app.stop());
         #[expect(clippy::disallowed_methods, reason = "the stage owns it and waits for it in `end`")]
