@@ -54,12 +54,13 @@ pub fn speech(config: &Config) -> Speech {
     let dialect = &config.dialect;
     Speech {
         dialect: match dialect.name {
-            DialectName::KvTransfer => Dialect::KvTransfer,
+            DialectName::Auto | DialectName::KvTransfer => Dialect::KvTransfer,
             DialectName::Pool => Dialect::Pool,
             DialectName::Mooncake => Dialect::Mooncake,
             DialectName::NixlPush => Dialect::NixlPush,
             DialectName::Sglang => Dialect::Sglang,
         },
+        open: dialect.name == DialectName::Auto,
         bootstrap_port: dialect.bootstrap_port,
         bootstraps: dialect.bootstraps(),
     }

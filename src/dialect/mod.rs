@@ -19,6 +19,7 @@ pub mod prefilled;
 pub mod resume;
 mod sglang;
 pub mod shape;
+pub mod signs;
 pub mod transfer;
 pub mod usage;
 

@@ -183,6 +183,9 @@ impl Relay {
         if let Some(id) = reply.handoff.as_deref().and_then(kv_transfer::engine_id) {
             self.fleet.seen(seat.instance(), Sign::Engine(id));
         }
+        if let Some(handoff) = &reply.handoff {
+            self.heed(handoff);
+        }
         if seat.rank().is_none()
             && let Some(peer) = reply.handoff.as_ref().and_then(|handoff| dialect.peer_of(handoff))
         {

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::dialect::{Dialect, Peer, Transfer, mooncake};
+use bytes::Bytes;
+
+use crate::dialect::{Dialect, Peer, Transfer, mooncake, signs};
 use crate::endpoint::Endpoint;
 use crate::fleet::{Instance, Seat};
 use crate::relay::Relay;
@@ -17,8 +19,10 @@ const BOOTSTRAP_TIME: Duration = Duration::from_secs(2);
 /// Of `[dialect]` what requests need.
 #[derive(Clone, Debug, Default)]
 pub struct Speech {
-    /// What the engines speak.
+    /// What the engines speak, as far as is known.
     pub dialect: Dialect,
+    /// They may turn out to speak another.
+    pub open: bool,
     /// Where a prefiller's bootstrap server listens, on the prefiller's host.
     pub bootstrap_port: u16,
     /// Prefillers for which that is not so, and where it listens there.
@@ -34,6 +38,29 @@ impl Speech {
 }
 
 impl Relay {
+    /// The engines have turned out to speak this, if it was open.
+    pub fn turn_to(&self, dialect: Dialect, bootstrap_port: Option<u16>) {
+        let speech = self.speech.now();
+        if !speech.open {
+            return;
+        }
+        // A hand-off may still tell more of an engine whose dialect has several forms.
+        let open = dialect == Dialect::KvTransfer;
+        let bootstrap_port = bootstrap_port.unwrap_or(speech.bootstrap_port);
+        self.speech.set(Speech { dialect, open, bootstrap_port, ..(*speech).clone() });
+    }
+
+    /// Looks whether a prefiller's hand-off tells what it speaks.
+    pub(super) fn heed(&self, handoff: &Bytes) {
+        if !self.speech.now().open {
+            return;
+        }
+        if let Some(told) = signs::of_handoff(handoff) {
+            tracing::info!(dialect = told.dialect.name(), "dialect: {}", told.why);
+            self.turn_to(told.dialect, None);
+        }
+    }
+
     /// What both legs of an attempt with this prefiller must know before either is sent.
     pub(super) async fn transfer(&self, seat: &Seat) -> Result<Transfer, Failure> {
         let (speech, rank) = (self.speech.now(), seat.rank());

@@ -86,7 +86,7 @@ fn check((name, _): Spoken, sent: &str, stream: bool, prefill: &Seen, decode: &S
             whole["stream"] = json!(false);
             assert_eq!((p, d), (whole, client), "{when}");
         }
-        DialectName::Pool => panic!("nothing is handed over"),
+        DialectName::Auto | DialectName::Pool => panic!("nothing is handed over"),
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod bodies;
 mod faults;
+mod found_out;
 
 use std::time::Duration;
 
