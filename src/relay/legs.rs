@@ -23,7 +23,7 @@ use crate::relay::release::{self, Duty};
 use crate::relay::resume::Follower;
 use crate::relay::settings::Settings;
 use crate::relay::stream::{Source, Stream};
-use crate::upstream::{Written, collect};
+use crate::upstream::{CollectError, Written, collect};
 
 /// What is read of the body of a failure, and for how long, so that its connection can be used again.
 const FAILURE_BODY_BYTES: usize = 64 << 10;
@@ -66,6 +66,16 @@ enum Why {
     Status,
     BadReply,
     Stale,
+    /// Larger than we read: the limit is ours, and the engine did what it was asked.
+    TooLarge(Large),
+}
+
+/// What of an engine's can be too large to be read whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Large {
+    PrefillReply,
+    Answer,
+    Refusal,
 }
 
 impl Failure {
@@ -83,11 +93,22 @@ impl Failure {
         self.why == Why::Busy
     }
 
+    /// Every engine would end it like this.
+    pub(super) fn lasting(&self) -> bool {
+        matches!(self.why, Why::TooLarge(_))
+    }
+
+    /// A decoder answered: it has fetched what it was to fetch.
+    fn answered(&self) -> bool {
+        self.why == Why::TooLarge(Large::Answer)
+    }
+
     /// What it says about the instance.
     fn outcome(&self) -> Outcome {
         match self.why {
             Why::Busy => Outcome::Busy,
             Why::Connect => Outcome::Unreachable,
+            Why::TooLarge(_) => Outcome::Served,
             _ => Outcome::Failed,
         }
     }
@@ -102,12 +123,15 @@ impl Failure {
             Why::Status => "status",
             Why::BadReply => "bad_reply",
             Why::Stale => "stale",
+            Why::TooLarge(_) => "too_large",
         }
     }
 
     /// What the client reads when nothing else helped.
     pub(super) fn into_error(self, role: Role) -> Error {
         let (kind, public) = match (role, self.why) {
+            (Role::Prefill, Why::TooLarge(large)) => (Kind::BadPrefillReply, large.public()),
+            (Role::Decode, Why::TooLarge(large)) => (Kind::DecodeFailed, large.public()),
             (_, Why::Busy) => (Kind::Overloaded, "all engines that were asked are busy"),
             (Role::Prefill, Why::Timeout) => (Kind::PrefillTimeout, "the prefill did not finish in time"),
             (Role::Prefill, Why::BadReply) => (Kind::BadPrefillReply, "the prefill brought no usable answer"),
@@ -116,6 +140,17 @@ impl Failure {
             (Role::Decode, _) => (Kind::DecodeFailed, "the decode failed on every engine that was tried"),
         };
         Error::new(kind, public).detail(self.detail)
+    }
+}
+
+impl Large {
+    /// Which limit it ran into, for the client.
+    fn public(self) -> &'static str {
+        match self {
+            Large::PrefillReply => "the prefill's answer is larger than limit.prefill_reply_bytes",
+            Large::Answer => "the answer is larger than limit.answer_bytes; streamed, it could be passed on",
+            Large::Refusal => "an engine refused the request, in more words than can be passed on",
+        }
     }
 }
 
@@ -151,7 +186,8 @@ impl Relay {
         let edit = kv_transfer::prefill_edit(ask.api, &ask.body);
         let outcome = within(self.settings.now().prefill, &written, async {
             let response = self.exchange(&ask, &seat, &edit, &written).await?;
-            let response = whole(response, self.settings.now().prefill_reply_bytes).await?;
+            let limit = (self.settings.now().prefill_reply_bytes, Large::PrefillReply);
+            let response = whole(response, limit).await?;
             if response.status().is_client_error() {
                 return Ok(Err(response));
             }
@@ -262,6 +298,7 @@ fn settle<T>(duty: &mut Duty, outcome: &Result<(http::response::Parts, T), Failu
         Ok((head, _)) if release::fetched_or_told(head.status) => duty.used(),
         Ok(_) => duty.refused(),
         Err(failure) if failure.busy() => duty.refused(),
+        Err(failure) if failure.answered() => duty.used(),
         Err(failure) if failure.written => duty.lost(),
         Err(_) => {}
     }
@@ -288,10 +325,13 @@ async fn within<T>(
     }
 }
 
-async fn whole(response: Response<Incoming>, limit_bytes: usize) -> Result<Response<Bytes>, Failure> {
+async fn whole(response: Response<Incoming>, limit: (usize, Large)) -> Result<Response<Bytes>, Failure> {
     let (mut head, body) = response.into_parts();
-    let limit_bytes = if head.status.is_success() { limit_bytes } else { REFUSAL_BYTES };
-    let body = collect(body, limit_bytes).await.map_err(|e| Failure::new(Why::Broken, true, e))?;
+    let (limit_bytes, large) = if head.status.is_success() { limit } else { (REFUSAL_BYTES, Large::Refusal) };
+    let body = collect(body, limit_bytes).await.map_err(|e| {
+        let why = if e == CollectError::TooLarge(limit_bytes) { Why::TooLarge(large) } else { Why::Broken };
+        Failure::new(why, true, e.to_string())
+    })?;
     strip_hop_by_hop(&mut head.headers);
     Ok(Response::from_parts(head, body))
 }
@@ -308,7 +348,7 @@ async fn begin(
         let frame_bytes = ask.frame_bytes(settings.frame_bytes);
         return Ok((head, first_event(body, ask.api, frame_bytes).await?));
     }
-    let (head, body) = whole(response, settings.answer_bytes).await?.into_parts();
+    let (head, body) = whole(response, (settings.answer_bytes, Large::Answer)).await?.into_parts();
     if !head.status.is_success() {
         return Ok((head, Begun::Refusal(body)));
     }
@@ -416,5 +456,7 @@ mod tests {
         assert_eq!(kind(Role::Decode, Why::Stale), Kind::DecodeFailed);
         assert_eq!(kind(Role::Decode, Why::Timeout), Kind::DecodeTimeout);
         assert_eq!(kind(Role::Decode, Why::Busy), Kind::Overloaded);
+        assert_eq!(kind(Role::Prefill, Why::TooLarge(Large::PrefillReply)), Kind::BadPrefillReply);
+        assert_eq!(kind(Role::Decode, Why::TooLarge(Large::Answer)), Kind::DecodeFailed);
     }
 }
