@@ -17,7 +17,7 @@ use crate::error::{Error, Kind};
 use crate::fleet::{Outcome, Role, Seat, Sign};
 use crate::relay::Relay;
 use crate::relay::account::Ledger;
-use crate::relay::answer::{Answer, AnswerBody, strip_hop_by_hop};
+use crate::relay::answer::{Answer, AnswerBody, Pieces, strip_hop_by_hop};
 use crate::relay::ask::Ask;
 use crate::relay::release::{self, Duty};
 use crate::relay::resume::Follower;
@@ -160,7 +160,7 @@ impl DecodeEnd {
         match self {
             DecodeEnd::Whole(whole) => {
                 ledger.whole(whole.status());
-                whole.map(|body| AnswerBody::Whole(Some(body), Box::new(ledger)))
+                whole.map(|body| AnswerBody::Whole(Pieces::of(body), Box::new(ledger)))
             }
             DecodeEnd::Stream { head, source } => {
                 ledger.streams(head.status);
