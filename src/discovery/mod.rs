@@ -60,9 +60,10 @@ impl Discoverer {
     pub async fn look(&mut self) {
         if let Some(path) = self.file.clone() {
             let outcome = match read(&path).await {
-                Ok(listed) => Ok(self.take(listed)),
-                Err(why) => Err(format!("{}: {why}", path.display())),
+                Ok(listed) => self.take(listed),
+                Err(why) => Err(why),
             };
+            let outcome = outcome.map_err(|why| format!("{}: {why}", path.display()));
             self.tell(0, "file", outcome);
         }
         let mut changes = Ok(0);
@@ -72,7 +73,14 @@ impl Discoverer {
                 continue;
             }
             looked = true;
-            let (engines, wrong) = names.look().await;
+            let (mut engines, mut wrong) = names.look().await;
+            engines.retain(|engine| match self.relay.upstream.check(engine) {
+                Ok(()) => true,
+                Err(why) => {
+                    wrong.push(format!("{engine}: {why}"));
+                    false
+                }
+            });
             let (came, gone) = self.relay.fleet.want(Owner::Dns, *role, &engines);
             changes = changes.map(|count| count + came + gone);
             if !wrong.is_empty() {
@@ -84,13 +92,17 @@ impl Discoverer {
         }
     }
 
-    fn take(&self, listed: Listed) -> usize {
+    /// How many came or went; why nobody did, where somebody is listed who can't be spoken to.
+    fn take(&self, listed: Listed) -> Result<usize, String> {
         let fleet = &self.relay.fleet;
+        for engine in listed.prefill.iter().chain(&listed.decode).flatten() {
+            self.relay.upstream.check(engine).map_err(|why| format!("{engine}: {why}"))?;
+        }
         let want = |role, list: Option<Vec<Endpoint>>| {
             let (came, gone) = list.map_or((0, 0), |list| fleet.want(Owner::File, role, &list));
             came + gone
         };
-        want(Role::Prefill, listed.prefill) + want(Role::Decode, listed.decode)
+        Ok(want(Role::Prefill, listed.prefill) + want(Role::Decode, listed.decode))
     }
 
     fn tell(&mut self, at: usize, source: &'static str, outcome: Result<usize, String>) {

@@ -15,7 +15,9 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 use crate::codec::json::Parts;
+use crate::endpoint::Endpoint;
 use crate::fleet::Instance;
+use crate::tls::{EngineTls, TlsError};
 
 mod body;
 mod connect;
@@ -32,6 +34,7 @@ pub const POOL_IDLE: Duration = Duration::from_secs(4);
 #[derive(Clone, Debug)]
 pub struct Upstream {
     client: Client<Connector, LegBody>,
+    tls: EngineTls,
 }
 
 /// One request to one engine.
@@ -90,12 +93,21 @@ impl SendError {
 impl Upstream {
     /// A client whose connections are made by `connector`.
     pub fn new(connector: Connector) -> Upstream {
+        let tls = connector.tls().clone();
         let client = Client::builder(TokioExecutor::new())
             .pool_idle_timeout(POOL_IDLE)
             .pool_timer(TokioTimer::new())
             .retry_canceled_requests(true)
             .build(connector);
-        Upstream { client }
+        Upstream { client, tls }
+    }
+
+    /// Whether `engine` could be spoken to as its address says; to be asked before it becomes a member.
+    ///
+    /// # Errors
+    /// [`TlsError`] where it is at `https://` and nobody could be believed there.
+    pub fn check(&self, engine: &Endpoint) -> Result<(), TlsError> {
+        if engine.tls { self.tls.check() } else { Ok(()) }
     }
 
     /// Sends `leg` and waits for the head of the answer. Dropping the future hangs up on the engine.

@@ -18,7 +18,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("listing", &["kvhash", "prompt"]),
     ("obs", &["dialect"]),
     ("fleet", &["endpoint", "obs", "route"]),
-    ("upstream", &["codec", "fleet", "tls"]),
+    ("upstream", &["codec", "endpoint", "fleet", "tls"]),
     ("auth", &["obs"]),
     ("admission", &["auth", "config", "obs", "relay"]),
     ("intake", &["codec", "dialect", "endpoint", "flights", "kvhash", "prompt"]),
