@@ -41,6 +41,7 @@ pub fn settings(config: &Config) -> Settings {
         answer: ms(timeout.answer_ms),
         gap: ms(timeout.gap_ms),
         total: ms(timeout.total_ms),
+        control: ms(timeout.models_ms),
         prefill_reply_bytes: limit.prefill_reply_bytes,
         answer_bytes: limit.answer_bytes,
         frame_bytes: limit.frame_bytes,

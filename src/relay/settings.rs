@@ -33,6 +33,8 @@ pub struct Settings {
     pub gap: Duration,
     /// The whole request.
     pub total: Duration,
+    /// What an engine tells of itself beside requests.
+    pub control: Duration,
     /// A prefiller's answer.
     pub prefill_reply_bytes: usize,
     /// An answer that is not streamed; it is held back until it is complete.
