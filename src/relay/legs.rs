@@ -184,9 +184,11 @@ impl Relay {
     ) -> Result<PrefillEnd, Failure> {
         let sent = Instant::now();
         let edit = kv_transfer::prefill_edit(ask.api, &ask.body);
-        let outcome = within(self.settings.now().prefill, &written, async {
+        let settings = self.settings.now();
+        let time = settings.computing(settings.prefill, ask.shape.prompt_tokens);
+        let outcome = within(time, &written, async {
             let response = self.exchange(&ask, &seat, &edit, &written).await?;
-            let limit = (self.settings.now().prefill_reply_bytes, Large::PrefillReply);
+            let limit = (settings.prefill_reply_bytes, Large::PrefillReply);
             let response = whole(response, limit).await?;
             if response.status().is_client_error() {
                 return Ok(Err(response));
@@ -223,8 +225,10 @@ impl Relay {
             _ => edit,
         };
         let settings = self.settings.now();
-        let limit = if ask.shape.stream { settings.first_byte } else { settings.answer };
-        let outcome = within(limit, &written, async {
+        let time = if ask.shape.stream { settings.first_byte } else { settings.answer };
+        // Without a prefill leg it computes the prompt, too.
+        let prompt_tokens = if duty.is_none() { ask.shape.prompt_tokens } else { 0 };
+        let outcome = within(settings.computing(time, prompt_tokens), &written, async {
             let response = self.exchange(ask, &seat, &edit, &written).await?;
             begin(response, ask, &settings).await
         })
