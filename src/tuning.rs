@@ -92,7 +92,10 @@ mod tests {
         let mut config = Config::default();
         config.timeout.prefill_ms_per_1k_tokens = 500;
         let time = |config: &Config, tokens| settings(config).computing(ms(2_000), tokens).as_millis();
-        assert_eq!([0, 1, 3_000, u64::MAX].map(|tokens| time(&config, tokens)), [2_000, 2_000, 3_500, 3_600_000]);
+        assert_eq!(
+            [0, 1, 3_000, u64::MAX].map(|tokens| time(&config, tokens)),
+            [2_000, 2_000, 3_500, 3_600_000]
+        );
         config.timeout.prefill_ms_per_1k_tokens = 0;
         assert_eq!(time(&config, 1 << 20), 2_000);
     }

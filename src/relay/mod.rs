@@ -218,7 +218,10 @@ impl Relay {
                 Ok(end) => return Ok(end),
                 Err(failure) => failure,
             };
-            if decode.left == 0 || failure.lasting() || !self.back_off(Role::Decode, &failure, decode.made).await {
+            if decode.left == 0
+                || failure.lasting()
+                || !self.back_off(Role::Decode, &failure, decode.made).await
+            {
                 return Err(failure.into_error(Role::Decode));
             }
         }
@@ -256,7 +259,10 @@ impl Relay {
                 Ok(end) => return Ok(end),
                 Err(failure) => failure,
             };
-            if tries.left == 0 || failure.lasting() || !self.back_off(Role::Prefill, &failure, tries.made).await {
+            if tries.left == 0
+                || failure.lasting()
+                || !self.back_off(Role::Prefill, &failure, tries.made).await
+            {
                 return Err(failure.into_error(Role::Prefill));
             }
         }

@@ -205,7 +205,11 @@ async fn once(gateway: &Gateway, errand: &Errand, seat: &Seat) -> Result<Answer,
         } else {
             "no engine answered"
         };
-        Err(Failure { error: Error::new(kind, public).detail(format!("{name}: {detail}")), again, reason: Some(reason) })
+        Err(Failure {
+            error: Error::new(kind, public).detail(format!("{name}: {detail}")),
+            again,
+            reason: Some(reason),
+        })
     };
     let written = Written::default();
     let sent = gateway.relay.upstream.send(leg, &written);

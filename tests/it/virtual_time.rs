@@ -23,7 +23,8 @@ fn words() -> String {
 }
 
 async fn ask(memory: &Memory, tokens: u32) -> (u16, String) {
-    send(memory, format!(r#"{{"model":"sim","prompt":"{}","max_tokens":{tokens},"stream":true}}"#, words())).await
+    send(memory, format!(r#"{{"model":"sim","prompt":"{}","max_tokens":{tokens},"stream":true}}"#, words()))
+        .await
 }
 
 async fn send(memory: &Memory, body: String) -> (u16, String) {

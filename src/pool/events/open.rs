@@ -71,6 +71,9 @@ pub(super) async fn accept_newer(listener: Option<&Listener>, times: Times) -> B
 }
 
 /// With a time limit.
-pub(super) async fn within<T>(limit_ms: u64, work: impl Future<Output = Result<T, LinkError>>) -> Result<T, LinkError> {
+pub(super) async fn within<T>(
+    limit_ms: u64,
+    work: impl Future<Output = Result<T, LinkError>>,
+) -> Result<T, LinkError> {
     timeout(Duration::from_millis(limit_ms), work).await.unwrap_or(Err(LinkError::TimedOut))
 }

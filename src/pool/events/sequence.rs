@@ -97,9 +97,7 @@ impl Cursor {
     /// to see whether it is still the same engine.
     pub fn resume(&self) -> Replay {
         match self.last {
-            Some((last, digest)) if !self.owed => {
-                Replay { expected: Some(digest), ..Replay::from(last) }
-            }
+            Some((last, digest)) if !self.owed => Replay { expected: Some(digest), ..Replay::from(last) },
             _ => Replay { anew: self.owed, ..Replay::from(0) },
         }
     }
@@ -222,7 +220,11 @@ mod tests {
         let mut replay = cursor.resume();
         assert_eq!((replay.asked(), replay.ended_strange()), (0, false));
         let steps = [0, 1].map(|sequence| replay.came(sequence, 0));
-        assert_eq!(steps, [Replayed::TakeAfterLoss, Replayed::Take], "what was taken out of its order is forgotten");
+        assert_eq!(
+            steps,
+            [Replayed::TakeAfterLoss, Replayed::Take],
+            "what was taken out of its order is forgotten"
+        );
         cursor.caught_up();
         assert_eq!(cursor.resume().asked(), 7);
     }

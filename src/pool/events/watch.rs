@@ -16,9 +16,9 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::decode::{END_OF_REPLAY, Event, EventBatch, Frames};
 use super::index::{BlockIndex, HolderId};
+use super::open::{accept_newer, open, within};
 use super::sequence::{Cursor, Replay, Replayed, Step};
 use super::status::{Count, State, Status};
-use super::open::{accept_newer, open, within};
 use super::zmtp::{Address, Connection, LinkError, Listener, Role, Stream};
 
 /// Most data-parallel ranks that one publisher speaks for.

@@ -72,7 +72,8 @@ async fn a_name_that_fails_does_not_hide_what_another_changed() {
     let names = format!("[\"localhost:{}\", \"no-such-name.invalid:80\"]", decode.addr().port());
     std::fs::write(&file, format!("[discovery]\ndecode_dns = {names}\n")).unwrap();
     let prefill = prefill.addr().to_string();
-    let flags = ["--host", "127.0.0.1", "--port", "0", "--prefill", &prefill, "--config", file.to_str().unwrap()];
+    let flags =
+        ["--host", "127.0.0.1", "--port", "0", "--prefill", &prefill, "--config", file.to_str().unwrap()];
     let mut process = Process::start(&flags, &[]);
     process.wait_for("the fleet changed");
     let line = process.wait_for("no-such-name.invalid");
