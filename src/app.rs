@@ -137,6 +137,7 @@ impl App {
         let relay = Arc::new(Relay {
             fleet,
             upstream: Upstream::new(connector),
+            speech: Live::new(tuning::speech(config)),
             settings: Live::new(tuning::settings(config)),
             sides: admission::sides(&config.limit),
             meters: meters.clone(),

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use http::{HeaderValue, StatusCode};
 
-use crate::config::{Config, Secret};
+use crate::config::{Config, DialectName, Secret};
+use crate::dialect::Dialect;
 use crate::relay::settings::Settings;
 use crate::relay::skip::Skip;
+use crate::relay::speech::Speech;
 use crate::server::Edge;
 
 /// A secret that can't be sent in a header.
@@ -46,6 +48,22 @@ pub fn settings(config: &Config) -> Settings {
         prefill_reply_bytes: limit.prefill_reply_bytes,
         answer_bytes: limit.answer_bytes,
         frame_bytes: limit.frame_bytes,
+    }
+}
+
+/// How the engines are spoken to.
+pub fn speech(config: &Config) -> Speech {
+    let dialect = &config.dialect;
+    Speech {
+        dialect: match dialect.name {
+            DialectName::KvTransfer => Dialect::KvTransfer,
+            DialectName::Pool => Dialect::Pool,
+            DialectName::Mooncake => Dialect::Mooncake,
+            DialectName::NixlPush => Dialect::NixlPush,
+            DialectName::Sglang => Dialect::Sglang,
+        },
+        bootstrap_port: dialect.bootstrap_port,
+        bootstraps: dialect.bootstraps(),
     }
 }
 

@@ -193,6 +193,16 @@ pub enum Problem {
         /// The entry.
         text: String,
     },
+    /// Not two addresses.
+    #[error(
+        "{key}: `{text}` is no pair: write prefiller=host:port, as in 10.0.0.1:8100=10.0.0.1:8998, both without https"
+    )]
+    NotAPair {
+        /// The key.
+        key: &'static str,
+        /// What it is.
+        text: String,
+    },
     /// A path that is none.
     #[error("health.probe_path: `{text}` is no path: it begins with a slash, as in /health")]
     NotAPath {

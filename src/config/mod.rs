@@ -4,6 +4,7 @@
 //! operators in `config/pd-proxy.toml`; a test holds that file equal to these defaults.
 
 pub mod auth;
+pub mod dialect;
 pub mod discovery;
 pub mod error;
 pub mod events;
@@ -21,6 +22,7 @@ pub mod values;
 
 pub use crate::endpoint::{Endpoint, HostError};
 pub use auth::Auth;
+pub use dialect::Dialect;
 pub use discovery::Discovery;
 pub use error::{ConfigError, ConfigErrors, Problem};
 pub use events::Events;
@@ -31,8 +33,8 @@ pub use pool::Pool;
 pub use route::Route;
 pub use tls::Tls;
 pub use values::{
-    Bind, ContentFormat, HashAlgo, HashScheme, KeyLayout, KeyStore, Level, LogFormat, Policy, PoolKind,
-    Secret, Tokens, UnknownName,
+    Bind, ContentFormat, DialectName, HashAlgo, HashScheme, KeyLayout, KeyStore, Level, LogFormat, Policy,
+    PoolKind, Secret, Tokens, UnknownName,
 };
 
 use serde::{Deserialize, Serialize};
@@ -54,6 +56,8 @@ pub struct Config {
     pub auth: Auth,
     /// The engines it serves from.
     pub fleet: Fleet,
+    /// How they move KV.
+    pub dialect: Dialect,
     /// Where engines are looked for.
     pub discovery: Discovery,
     /// When an engine is left alone.

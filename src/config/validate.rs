@@ -60,6 +60,7 @@ impl Config {
         engines(("fleet.prefill", "--prefill"), prefill, &self.fleet.prefill, &mut invalid);
         engines(("fleet.decode", "--decode"), decode, &self.fleet.decode, &mut invalid);
         self.discovery.validate(&mut invalid);
+        self.dialect.validate(&mut invalid);
         if !self.health.probe_path.starts_with('/') {
             invalid.push(("health.probe_path", Problem::NotAPath { text: self.health.probe_path.clone() }));
         }
@@ -97,6 +98,7 @@ impl Config {
             ("server.lame_duck_ms", server.lame_duck_ms, 0, MAX_MS),
             ("server.drain_ms", server.drain_ms, 0, MAX_MS),
             ("auth.reload_ms", auth.reload_ms, MIN_RELOAD_MS, MAX_RELOAD_MS),
+            ("dialect.bootstrap_port", u64::from(self.dialect.bootstrap_port), 1, u64::from(u16::MAX)),
             ("fleet.prefill_ranks", u64::from(fleet.prefill_ranks), 1, MAX_RANKS),
             ("fleet.decode_ranks", u64::from(fleet.decode_ranks), 1, MAX_RANKS),
             ("fleet.probe_attempts", u64::from(fleet.probe_attempts), 1, MAX_ATTEMPTS),

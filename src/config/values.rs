@@ -127,6 +127,23 @@ named! {
 }
 
 named! {
+    /// What the engines speak about KV, by their connectors.
+    DialectName {
+        /// NixlConnector, MooncakeConnectorV1: the prefiller's answer says what the decoder is told; a pool where it says nothing.
+        #[default]
+        KvTransfer = "kv_transfer",
+        /// EmsStoreConnector, AscendStoreConnector alone, UCM, MooncakeStoreConnector: a pool carries all KV.
+        Pool = "pool",
+        /// vLLM's MooncakeConnector.
+        Mooncake = "mooncake",
+        /// vLLM's NixlPushConnector.
+        NixlPush = "nixl_push",
+        /// SGLang's prefill and decode servers.
+        Sglang = "sglang",
+    }
+}
+
+named! {
     /// When a request is bound to a prefiller.
     Bind {
         /// When its best one is about to be free.

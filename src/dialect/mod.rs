@@ -1,16 +1,132 @@
 //! How prefiller and decoder are told about each other. Pure: bytes and values in, bytes and values out.
 //!
-//! A dialect decides what both legs' bodies look like and what the prefiller's answer means. So far there is one,
-//! [`kv_transfer`]; the [`Api`] (which of OpenAI's, Anthropic's or vLLM's request shapes) is orthogonal to it.
+//! A [`Dialect`] decides what both legs' bodies look like, in which order they are sent, and what the prefiller's answer
+//! means; the [`Api`] (which of OpenAI's, Anthropic's or vLLM's request shapes) is orthogonal to it.
+
+use bytes::Bytes;
+
+use crate::codec::json::{Edit, Object};
 
 pub mod api;
 pub mod engine_load;
 pub mod facts;
 pub mod guard;
 pub mod kv_transfer;
+pub mod mooncake;
+mod nixl_push;
+mod one_token;
+pub mod prefilled;
 pub mod resume;
+mod sglang;
 pub mod shape;
+pub mod transfer;
 pub mod usage;
 
 pub use api::Api;
+pub use prefilled::{BadReply, Prefilled};
 pub use shape::{Bypass, Shape};
+pub use transfer::{Peer, Transfer};
+
+/// The member of a body by which engines are told about each other.
+const PARAMS: &str = "kv_transfer_params";
+
+/// How the engines of a fleet move KV from a prefiller to a decoder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Dialect {
+    /// The prefiller's answer says what the decoder is told (`kv_transfer_params`): vLLM's NIXL connectors, vllm-ascend's
+    /// MooncakeConnectorV1. An answer that says nothing leaves the KV to a pool.
+    #[default]
+    KvTransfer,
+    /// A pool alone carries the KV (EmsStoreConnector, AscendStore, UCM, MooncakeStoreConnector): nothing is handed over.
+    Pool,
+    /// vLLM's MooncakeConnector: both legs are told a name for the transfer, the decoder also where the prefiller's
+    /// bootstrap server is.
+    Mooncake,
+    /// vLLM's NixlPushConnector: both legs at once, as soon as the prefiller is known.
+    NixlPush,
+    /// SGLang: both legs at once, with a bootstrap server and a room.
+    Sglang,
+}
+
+impl Dialect {
+    /// All of them.
+    pub const ALL: [Dialect; 5] =
+        [Dialect::KvTransfer, Dialect::Pool, Dialect::Mooncake, Dialect::NixlPush, Dialect::Sglang];
+
+    /// As configured, logged and shown.
+    pub fn name(self) -> &'static str {
+        match self {
+            Dialect::KvTransfer => "kv_transfer",
+            Dialect::Pool => "pool",
+            Dialect::Mooncake => "mooncake",
+            Dialect::NixlPush => "nixl_push",
+            Dialect::Sglang => "sglang",
+        }
+    }
+
+    /// Whether a decoder can compute a prompt itself, and so serve a request alone.
+    pub fn decodes_alone(self) -> bool {
+        self != Dialect::Sglang
+    }
+
+    /// Whether a prefiller's bootstrap server must be asked who the prefiller is before anything is sent to it.
+    pub fn asks_bootstrap(self) -> bool {
+        self == Dialect::Mooncake
+    }
+
+    /// The edit for the prefill leg: one token, not streamed, and what makes the prefiller keep the KV.
+    pub fn prefill_edit(self, api: Api, body: &Object, transfer: &Transfer) -> Edit {
+        match self {
+            Dialect::KvTransfer => kv_transfer::prefill_edit(api, body),
+            Dialect::Pool => one_token::edit(api, body),
+            Dialect::Mooncake => mooncake::prefill_edit(api, body, transfer),
+            Dialect::NixlPush => kv_transfer::prefill_edit(api, body),
+            Dialect::Sglang => sglang::prefill_edit(body, transfer),
+        }
+    }
+
+    /// The edit for a decode leg that is sent together with the prefill; `None` where it must wait for the prefiller's answer.
+    pub fn early_decode_edit(self, transfer: &Transfer) -> Option<Edit> {
+        match (self, transfer.peer.as_deref()) {
+            (Dialect::Sglang, _) => Some(sglang::decode_edit(transfer)),
+            (Dialect::NixlPush, Some(Peer::Standing(params))) => Some(decode_edit(Some(params))),
+            _ => None,
+        }
+    }
+
+    /// What a prefiller's hand-off tells about all of its hand-offs.
+    pub fn peer_of(self, handoff: &Bytes) -> Option<Peer> {
+        match self {
+            Dialect::NixlPush => nixl_push::standing(handoff).map(Peer::Standing),
+            _ => None,
+        }
+    }
+
+    /// Reads a prefiller's 200.
+    ///
+    /// # Errors
+    /// [`BadReply`] when it can't be understood; the leg is then tried elsewhere.
+    pub fn read_prefill(self, api: Api, reply: Bytes, transfer: &Transfer) -> Result<Prefilled, BadReply> {
+        match self {
+            Dialect::KvTransfer | Dialect::NixlPush => kv_transfer::read_prefill(api, reply),
+            Dialect::Pool | Dialect::Sglang => {
+                let reply = prefilled::answer(reply)?;
+                Ok(Prefilled { handoff: None, usage: usage::of_answer(api, &reply) })
+            }
+            Dialect::Mooncake => mooncake::read_prefill(api, reply, transfer),
+        }
+    }
+}
+
+/// The edit for the decode leg: the client's body and the hand-off, which is left out when there is none.
+pub fn decode_edit(handoff: Option<&Bytes>) -> Edit {
+    match handoff {
+        Some(params) => guard::edit().set(PARAMS, params.clone()),
+        None => guard::edit(),
+    }
+}
+
+/// The edit for a decode leg whose only purpose is that the prefiller's KV is fetched, and so freed.
+pub fn release_edit(api: Api, body: &Object, handoff: &Bytes) -> Edit {
+    one_token::edit(api, body).set(PARAMS, handoff.clone())
+}

@@ -1,11 +1,14 @@
 //! One engine, as the gateway sees it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use http::uri::Authority;
 
+use crate::dialect::Peer;
 use crate::endpoint::Endpoint;
 use crate::fleet::health::{Health, Rules};
+use crate::live::Live;
 use crate::obs::LegMeter;
 use crate::route::{Candidate, DecodeCandidate, Standing};
 
@@ -36,6 +39,8 @@ pub struct Instance {
     health: Health,
     draining: AtomicBool,
     meter: LegMeter,
+    /// Who it is for decoders, where they must be told; learned.
+    peer: Live<Option<Arc<Peer>>>,
 }
 
 /// A data-parallel rank of an engine, from 0: a scheduler and a cache of its own behind the same port.
@@ -118,6 +123,7 @@ impl Instance {
             ranks: (0..ranks).map(|_| Default::default()).collect(),
             health: Health::new(rules),
             draining: AtomicBool::new(false),
+            peer: Live::new(None),
         }
     }
 
@@ -149,6 +155,21 @@ impl Instance {
     /// Whether it works, as far as is known.
     pub fn health(&self) -> &Health {
         &self.health
+    }
+
+    /// Who it is for decoders, as far as that is known.
+    pub fn peer(&self) -> Option<Arc<Peer>> {
+        (*self.peer.now()).clone()
+    }
+
+    /// Remembers who it is.
+    pub fn know(&self, peer: Arc<Peer>) {
+        self.peer.set(Some(peer));
+    }
+
+    /// It may be another process by now.
+    pub fn forget_peer(&self) {
+        self.peer.set(None);
     }
 
     /// Its metrics.

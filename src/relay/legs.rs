@@ -12,13 +12,13 @@ use tokio::time::{Instant, timeout};
 
 use crate::codec::json::{Edit, Object, ScanLimits};
 use crate::codec::sse::{self, Framer};
-use crate::dialect::{Api, kv_transfer, usage};
-use crate::error::{Error, Kind};
-use crate::fleet::{Outcome, Role, Seat, Sign};
+use crate::dialect::{self, Api, Transfer, kv_transfer, usage};
+use crate::fleet::{Outcome, Seat, Sign};
 use crate::relay::Relay;
 use crate::relay::account::Ledger;
 use crate::relay::answer::{Answer, AnswerBody, Pieces, strip_hop_by_hop};
 use crate::relay::ask::Ask;
+use crate::relay::failure::{Failure, Large, Why};
 use crate::relay::release::{self, Duty};
 use crate::relay::resume::Follower;
 use crate::relay::settings::Settings;
@@ -38,6 +38,8 @@ pub(super) enum PrefillEnd {
     Done(Box<Duty>),
     /// The engine refused the request; the client gets that.
     Refused(Response<Bytes>),
+    /// The decoder that it waited for has failed.
+    InVain,
 }
 
 /// How a decode leg ended well.
@@ -48,110 +50,11 @@ pub(super) enum DecodeEnd {
     Stream { head: http::response::Parts, source: Box<Source> },
 }
 
-/// How a leg failed.
-#[derive(Debug)]
-pub(super) struct Failure {
-    why: Why,
-    /// The engine may have the whole request, and with it the hand-off.
-    pub(super) written: bool,
-    detail: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Why {
-    Connect,
-    Broken,
-    Timeout,
-    Busy,
-    Status,
-    BadReply,
-    Stale,
-    /// Larger than we read: the limit is ours, and the engine did what it was asked.
-    TooLarge(Large),
-}
-
-/// What of an engine's can be too large to be read whole.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Large {
-    PrefillReply,
-    Answer,
-    Refusal,
-}
-
-impl Failure {
-    /// The hand-off grew older than the prefiller's lease.
-    pub(super) fn stale() -> Failure {
-        Failure { why: Why::Stale, written: true, detail: String::from("the prefiller's lease is over") }
-    }
-
-    fn new(why: Why, written: bool, detail: impl Into<String>) -> Failure {
-        Failure { why, written, detail: detail.into() }
-    }
-
-    /// The engine has too much to do.
-    pub(super) fn busy(&self) -> bool {
-        self.why == Why::Busy
-    }
-
-    /// Every engine would end it like this.
-    pub(super) fn lasting(&self) -> bool {
-        matches!(self.why, Why::TooLarge(_))
-    }
-
-    /// A decoder answered: it has fetched what it was to fetch.
-    fn answered(&self) -> bool {
-        self.why == Why::TooLarge(Large::Answer)
-    }
-
-    /// What it says about the instance.
-    fn outcome(&self) -> Outcome {
-        match self.why {
-            Why::Busy => Outcome::Busy,
-            Why::Connect => Outcome::Unreachable,
-            Why::TooLarge(_) => Outcome::Served,
-            _ => Outcome::Failed,
-        }
-    }
-
-    /// The metric label.
-    pub(super) fn reason(&self) -> &'static str {
-        match self.why {
-            Why::Connect => "connect",
-            Why::Broken => "broken",
-            Why::Timeout => "timeout",
-            Why::Busy => "busy",
-            Why::Status => "status",
-            Why::BadReply => "bad_reply",
-            Why::Stale => "stale",
-            Why::TooLarge(_) => "too_large",
-        }
-    }
-
-    /// What the client reads when nothing else helped.
-    pub(super) fn into_error(self, role: Role) -> Error {
-        let (kind, public) = match (role, self.why) {
-            (Role::Prefill, Why::TooLarge(large)) => (Kind::BadPrefillReply, large.public()),
-            (Role::Decode, Why::TooLarge(large)) => (Kind::DecodeFailed, large.public()),
-            (_, Why::Busy) => (Kind::Overloaded, "all engines that were asked are busy"),
-            (Role::Prefill, Why::Timeout) => (Kind::PrefillTimeout, "the prefill did not finish in time"),
-            (Role::Prefill, Why::BadReply) => (Kind::BadPrefillReply, "the prefill brought no usable answer"),
-            (Role::Prefill, _) => (Kind::PrefillFailed, "the prefill failed on every engine that was tried"),
-            (Role::Decode, Why::Timeout) => (Kind::DecodeTimeout, "no answer began in time"),
-            (Role::Decode, _) => (Kind::DecodeFailed, "the decode failed on every engine that was tried"),
-        };
-        Error::new(kind, public).detail(self.detail)
-    }
-}
-
-impl Large {
-    /// Which limit it ran into, for the client.
-    fn public(self) -> &'static str {
-        match self {
-            Large::PrefillReply => "the prefill's answer is larger than limit.prefill_reply_bytes",
-            Large::Answer => "the answer is larger than limit.answer_bytes; streamed, it could be passed on",
-            Large::Refusal => "an engine refused the request, in more words than can be passed on",
-        }
-    }
+/// A decoder's answer that has begun.
+pub(super) struct Opening {
+    head: http::response::Parts,
+    begun: Begun,
+    seat: Seat,
 }
 
 impl DecodeEnd {
@@ -180,20 +83,21 @@ impl Relay {
         self: Arc<Self>,
         ask: Arc<Ask>,
         mut seat: Seat,
+        transfer: Transfer,
         written: Written,
     ) -> Result<PrefillEnd, Failure> {
         let sent = Instant::now();
-        let edit = kv_transfer::prefill_edit(ask.api, &ask.body);
-        let settings = self.settings.now();
+        let (dialect, settings) = (self.speech.now().dialect, self.settings.now());
         let time = settings.computing(settings.prefill, ask.shape.prompt_tokens);
         let outcome = within(time, &written, async {
+            let edit = dialect.prefill_edit(ask.api, &ask.body, &transfer);
             let response = self.exchange(&ask, &seat, &edit, &written).await?;
             let limit = (settings.prefill_reply_bytes, Large::PrefillReply);
             let response = whole(response, limit).await?;
             if response.status().is_client_error() {
                 return Ok(Err(response));
             }
-            let reply = kv_transfer::read_prefill(ask.api, response.into_body());
+            let reply = dialect.read_prefill(ask.api, response.into_body(), &transfer);
             reply.map(Ok).map_err(|e| Failure::new(Why::BadReply, true, e.to_string()))
         })
         .await;
@@ -205,39 +109,45 @@ impl Relay {
         if let Some(id) = reply.handoff.as_deref().and_then(kv_transfer::engine_id) {
             self.fleet.seen(seat.instance(), Sign::Engine(id));
         }
+        if seat.rank().is_none()
+            && let Some(peer) = reply.handoff.as_ref().and_then(|handoff| dialect.peer_of(handoff))
+        {
+            seat.instance().know(Arc::new(peer));
+        }
         seat.hold();
         Ok(PrefillEnd::Done(Box::new(Duty::new(ask, reply, seat, self.releases.clone()))))
     }
 
     /// One decode on one decoder, up to the first event of a stream or the last byte of anything else.
     pub(super) async fn decode_once(
-        &self,
+        self: &Arc<Self>,
         ask: &Arc<Ask>,
         seat: Seat,
         mut duty: Option<&mut Duty>,
         ledger: &mut Ledger,
     ) -> Result<DecodeEnd, Failure> {
-        let sent = Instant::now();
         let written = Written::default();
-        let edit = kv_transfer::decode_edit(duty.as_mut().and_then(|d| d.give(&written)));
-        let edit = match &ask.resume {
-            Some(plan) if plan.exact.is_ok() => edit.set("return_token_ids", Bytes::from_static(b"true")),
-            _ => edit,
-        };
-        let settings = self.settings.now();
-        let time = if ask.shape.stream { settings.first_byte } else { settings.answer };
+        let edit = dialect::decode_edit(duty.as_mut().and_then(|d| d.give(&written)));
         // Without a prefill leg it computes the prompt, too.
         let prompt_tokens = if duty.is_none() { ask.shape.prompt_tokens } else { 0 };
-        let outcome = within(settings.computing(time, prompt_tokens), &written, async {
-            let response = self.exchange(ask, &seat, &edit, &written).await?;
-            begin(response, ask, &settings).await
-        })
-        .await;
+        let before = self.settings.now().computing(Duration::ZERO, prompt_tokens);
+        let leg = self.clone().decode_leg(ask.clone(), seat, (edit, before), written);
+        let outcome = leg.await;
+        self.opened(ask, outcome, duty, ledger)
+    }
+
+    /// What comes of a decoder's answer that has begun, or failed to.
+    pub(super) fn opened(
+        &self,
+        ask: &Ask,
+        outcome: Result<Opening, Failure>,
+        duty: Option<&mut Duty>,
+        ledger: &mut Ledger,
+    ) -> Result<DecodeEnd, Failure> {
         if let Some(duty) = duty {
             settle(duty, &outcome);
         }
-        let (head, begun) = self.told(ask, &seat, outcome)?;
-        seat.instance().meter().done(sent.elapsed());
+        let Opening { head, begun, seat } = outcome?;
         match begun {
             Begun::Refusal(body) => Ok(DecodeEnd::Whole(Response::from_parts(head, body))),
             Begun::Answer(answer) => {
@@ -249,6 +159,32 @@ impl Relay {
                 Ok(DecodeEnd::Stream { head, source: Box::new(source) })
             }
         }
+    }
+
+    /// One decode leg with this edit, which has so much longer than others until its answer begins.
+    pub(super) async fn decode_leg(
+        self: Arc<Self>,
+        ask: Arc<Ask>,
+        seat: Seat,
+        (edit, longer): (Edit, Duration),
+        written: Written,
+    ) -> Result<Opening, Failure> {
+        let sent = Instant::now();
+        let edit = match &ask.resume {
+            Some(plan) if plan.exact.is_ok() => edit.set("return_token_ids", Bytes::from_static(b"true")),
+            _ => edit,
+        };
+        let settings = self.settings.now();
+        let limit = if ask.shape.stream { settings.first_byte } else { settings.answer };
+        let time = limit.saturating_add(longer).min(settings.total);
+        let outcome = within(time, &written, async {
+            let response = self.exchange(&ask, &seat, &edit, &written).await?;
+            begin(response, &ask, &settings).await
+        })
+        .await;
+        let (head, begun) = self.told(&ask, &seat, outcome)?;
+        seat.instance().meter().done(sent.elapsed());
+        Ok(Opening { head, begun, seat })
     }
 
     /// Sends one leg; answers with a 5xx are failures.
@@ -276,13 +212,15 @@ impl Relay {
     }
 
     /// Books the outcome of a leg with the fleet, the metrics and the log.
-    fn told<T>(&self, ask: &Ask, seat: &Seat, outcome: Result<T, Failure>) -> Result<T, Failure> {
+    pub(super) fn told<T>(&self, ask: &Ask, seat: &Seat, outcome: Result<T, Failure>) -> Result<T, Failure> {
         let instance = seat.instance();
         let Err(failure) = &outcome else {
             self.fleet.report(instance, Outcome::Served);
             return outcome;
         };
         self.fleet.report(instance, failure.outcome());
+        // It may be another process by now.
+        instance.forget_peer();
         instance.meter().failed(failure.reason());
         tracing::warn!(
             id = %ask.id,
@@ -297,9 +235,9 @@ impl Relay {
 }
 
 /// What a decoder's outcome says about the hand-off that it was given.
-fn settle<T>(duty: &mut Duty, outcome: &Result<(http::response::Parts, T), Failure>) {
+fn settle(duty: &mut Duty, outcome: &Result<Opening, Failure>) {
     match outcome {
-        Ok((head, _)) if release::fetched_or_told(head.status) => duty.used(),
+        Ok(opening) if release::fetched_or_told(opening.head.status) => duty.used(),
         Ok(_) => duty.refused(),
         Err(failure) if failure.busy() => duty.refused(),
         Err(failure) if failure.answered() => duty.used(),
@@ -448,19 +386,5 @@ mod tests {
             assert_eq!(usable(bad).map_err(|f| f.reason()), Err("bad_reply"), "{bad}");
         }
         assert!(usable(r#"{"id":"x","error":null}"#).is_ok(), "as responses have it");
-    }
-
-    #[test]
-    fn the_client_learns_which_side_failed_and_how() {
-        let kind = |role, why| Failure::new(why, true, "").into_error(role).kind();
-        assert_eq!(kind(Role::Prefill, Why::Connect), Kind::PrefillFailed);
-        assert_eq!(kind(Role::Prefill, Why::Timeout), Kind::PrefillTimeout);
-        assert_eq!(kind(Role::Prefill, Why::BadReply), Kind::BadPrefillReply);
-        assert_eq!(kind(Role::Decode, Why::BadReply), Kind::DecodeFailed);
-        assert_eq!(kind(Role::Decode, Why::Stale), Kind::DecodeFailed);
-        assert_eq!(kind(Role::Decode, Why::Timeout), Kind::DecodeTimeout);
-        assert_eq!(kind(Role::Decode, Why::Busy), Kind::Overloaded);
-        assert_eq!(kind(Role::Prefill, Why::TooLarge(Large::PrefillReply)), Kind::BadPrefillReply);
-        assert_eq!(kind(Role::Decode, Why::TooLarge(Large::Answer)), Kind::DecodeFailed);
     }
 }

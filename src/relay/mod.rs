@@ -16,6 +16,8 @@ pub mod affinity;
 pub mod answer;
 pub mod ask;
 pub mod budget;
+mod early;
+mod failure;
 mod job;
 mod legs;
 pub mod lookup;
@@ -26,6 +28,7 @@ pub mod resume;
 pub mod settings;
 pub mod shed;
 pub mod skip;
+pub mod speech;
 pub mod stories;
 mod stream;
 
@@ -37,7 +40,7 @@ use crate::dialect::resume::Plan;
 use crate::dialect::shape::Bypass;
 use crate::dialect::usage::Usage;
 use crate::error::{Error, Kind};
-use crate::fleet::{Fleet, InstanceId, Need, Placed, Role, Seat};
+use crate::fleet::{Fleet, Instance, InstanceId, Need, Placed, Role, Seat};
 use crate::intake::Prompts;
 use crate::live::Live;
 use crate::obs::Meters;
@@ -48,13 +51,16 @@ use affinity::Affinity;
 use answer::Answer;
 use ask::Ask;
 use budget::Retries;
-use legs::{DecodeEnd, Failure, PrefillEnd};
+use early::{Early, First};
+use failure::Failure;
+use legs::{DecodeEnd, PrefillEnd};
 use lookup::Found;
 use release::{Duty, Releases, Unfinished};
 use resume::Room;
 use settings::Settings;
 use shed::Sides;
 use smallvec::SmallVec;
+use speech::Speech;
 use stories::Stories;
 
 /// Everything a request needs on its way; shared by all of them.
@@ -64,6 +70,8 @@ pub struct Relay {
     pub fleet: Fleet,
     /// The client towards them.
     pub upstream: Upstream,
+    /// How they are spoken to.
+    pub speech: Live<Speech>,
     /// Limits and deadlines.
     pub settings: Live<Settings>,
     /// How many requests each side may have.
@@ -102,15 +110,24 @@ struct Tries {
     tried: SmallVec<[InstanceId; 4]>,
 }
 
+/// What a prefill leaves for the decode leg.
+#[derive(Debug, Default)]
+struct Prefilled {
+    /// Its KV.
+    duty: Option<Duty>,
+    /// The first attempt at the decode leg, where it was sent together with the prefill.
+    early: Option<Early>,
+}
+
 impl Tries {
     fn new(attempts: u32) -> Tries {
         Tries { left: attempts.max(1), made: 0, tried: SmallVec::new() }
     }
 
-    fn start(&mut self, seat: &Seat) {
+    fn start(&mut self, instance: &Instance) {
         self.left -= 1;
         self.made += 1;
-        self.tried.push(seat.instance().id());
+        self.tried.push(instance.id());
     }
 }
 
@@ -198,23 +215,22 @@ impl Relay {
             if self.fleet.serving(Role::Decode) == 0 {
                 return Err(Error::new(Kind::NoDecoder, "no decoder is available"));
             }
-            let must = ask.shape.bypass.map(Bypass::name);
-            let had_better = || self.settings.now().skip.reason(ask, &self.fleet).map(skip::Reason::name);
-            let duty = match must.or_else(had_better) {
+            let prefilled = match self.bypass(ask) {
                 Some(reason) => {
                     self.meters.bypassed(reason);
-                    None
+                    Prefilled::default()
                 }
-                None => match self.prefill_in_time(ask, ledger).await? {
-                    PrefillEnd::Done(duty) => {
+                None => match self.prefill_in_time(ask, &decode, ledger).await? {
+                    (PrefillEnd::Done(duty), early) => {
                         self.compare(ask, ledger, duty.usage());
                         ledger.prefilled(duty.usage());
-                        Some(*duty)
+                        Prefilled { duty: Some(*duty), early }
                     }
-                    PrefillEnd::Refused(answer) => return Ok(DecodeEnd::Whole(answer)),
+                    (PrefillEnd::Refused(answer), _) => return Ok(DecodeEnd::Whole(answer)),
+                    (PrefillEnd::InVain, early) => Prefilled { duty: None, early },
                 },
             };
-            let failure = match self.decode(ask, duty, &mut decode, ledger).await? {
+            let failure = match self.decode(ask, prefilled, &mut decode, ledger).await? {
                 Ok(end) => return Ok(end),
                 Err(failure) => failure,
             };
@@ -227,36 +243,48 @@ impl Relay {
         }
     }
 
+    /// Why a request has no prefill leg, if so.
+    fn bypass(&self, ask: &Ask) -> Option<&'static str> {
+        if !self.speech.now().dialect.decodes_alone() {
+            return None;
+        }
+        let must = ask.shape.bypass.map(Bypass::name);
+        must.or_else(|| self.settings.now().skip.reason(ask, &self.fleet).map(skip::Reason::name))
+    }
+
     /// The prefill leg, if it will be served in time and there is room for it.
     async fn prefill_in_time(
         self: &Arc<Self>,
         ask: &Arc<Ask>,
+        decode: &Tries,
         ledger: &mut Ledger,
-    ) -> Result<PrefillEnd, Error> {
+    ) -> Result<(PrefillEnd, Option<Early>), Error> {
         // One that was let in before is never turned away for being tried again, or for going on.
         if ledger.choice().is_none() && !ledger.goes_on() {
             self.in_time(ask, ledger)?;
             self.take_place(Role::Prefill, ledger)?;
         }
-        let ended = self.prefill(ask, ledger).await;
+        let ended = self.prefill(ask, decode, ledger).await;
         ledger.takes(Role::Prefill, None);
         ended
     }
 
-    /// The prefill leg, on as many prefillers as it takes.
-    async fn prefill(self: &Arc<Self>, ask: &Arc<Ask>, ledger: &mut Ledger) -> Result<PrefillEnd, Error> {
+    /// The prefill leg, on as many prefillers as it takes; with it the decode leg, where both are sent at once.
+    async fn prefill(
+        self: &Arc<Self>,
+        ask: &Arc<Ask>,
+        decode: &Tries,
+        ledger: &mut Ledger,
+    ) -> Result<(PrefillEnd, Option<Early>), Error> {
         let mut tries = Tries::new(self.settings.now().attempts);
         loop {
             let Placed { seat, choice } = self.place(ask, &tries).await?;
-            tries.start(&seat);
-            ledger.leg(&seat);
+            tries.start(seat.instance());
+            ledger.leg(seat.instance());
             self.stories.placed(&ask.id, &ask.job, &seat, &choice);
             ledger.placed(choice);
-            let written = Written::default();
-            let leg = Box::pin(self.clone().prefill_once(ask.clone(), seat, written.clone()));
-            let grace = self.settings.now().abandon_grace;
-            let failure = match Unfinished::new(leg, written, grace, self.releases.clone()).await {
-                Ok(end) => return Ok(end),
+            let failure = match self.prefill_and_early(ask, seat, decode).await {
+                Ok(ended) => return Ok(ended),
                 Err(failure) => failure,
             };
             if tries.left == 0
@@ -268,24 +296,63 @@ impl Relay {
         }
     }
 
+    /// One prefill on one prefiller, and the decode leg beside it, if there is to be one.
+    async fn prefill_and_early(
+        self: &Arc<Self>,
+        ask: &Arc<Ask>,
+        seat: Seat,
+        decode: &Tries,
+    ) -> Result<(PrefillEnd, Option<Early>), Failure> {
+        let transfer = match self.transfer(&seat).await {
+            Ok(transfer) => transfer,
+            Err(failure) => return self.told(ask, &seat, Err(failure)),
+        };
+        let early = self.early(ask, &transfer, decode);
+        let written = Written::default();
+        let leg = Box::pin(self.clone().prefill_once(ask.clone(), seat, transfer, written.clone()));
+        let grace = self.settings.now().abandon_grace;
+        let leg = Unfinished::new(leg, written, grace, self.releases.clone());
+        let Some(mut early) = early else {
+            return leg.await.map(|end| (end, None));
+        };
+        match early.beside(leg).await {
+            First::Prefill(end) => end.map(|end| (end, Some(early))),
+            First::Decode => Ok((PrefillEnd::InVain, Some(early))),
+        }
+    }
+
     /// The decode leg, for as long as the hand-off is fresh: the inner error asks for a new one.
     async fn decode(
-        &self,
+        self: &Arc<Self>,
         ask: &Arc<Ask>,
-        mut duty: Option<Duty>,
+        Prefilled { mut duty, mut early }: Prefilled,
         tries: &mut Tries,
         ledger: &mut Ledger,
     ) -> Result<Result<DecodeEnd, Failure>, Error> {
         loop {
-            if duty.as_ref().is_some_and(|d| d.stale(self.settings.now().lease)) {
-                tries.left -= 1;
-                return Ok(Err(Failure::stale()));
-            }
-            let tokens = ask.shape.prompt_tokens + ask.shape.output_tokens;
-            let seat = self.decoder(tokens, tries)?;
-            tries.start(&seat);
-            ledger.leg(&seat);
-            let failure = match self.decode_once(ask, seat, duty.as_mut(), ledger).await {
+            let ended = match early.take() {
+                Some(early) => {
+                    tries.start(early.instance());
+                    ledger.leg(early.instance());
+                    if let Some(duty) = &mut duty {
+                        duty.give(early.written());
+                    }
+                    let outcome = early.end().await;
+                    self.opened(ask, outcome, duty.as_mut(), ledger)
+                }
+                None => {
+                    if duty.as_ref().is_some_and(|d| d.stale(self.settings.now().lease)) {
+                        tries.left -= 1;
+                        return Ok(Err(Failure::stale()));
+                    }
+                    let tokens = ask.shape.prompt_tokens + ask.shape.output_tokens;
+                    let seat = self.decoder(tokens, tries)?;
+                    tries.start(seat.instance());
+                    ledger.leg(seat.instance());
+                    self.decode_once(ask, seat, duty.as_mut(), ledger).await
+                }
+            };
+            let failure = match ended {
                 Ok(end) => return Ok(Ok(end)),
                 Err(failure) => failure,
             };
@@ -293,7 +360,7 @@ impl Relay {
                 // Every further try would cost the busy side a prefill as well.
                 tries.left = tries.left.min(1);
             }
-            if failure.written || tries.left == 0 {
+            if failure.written || tries.left == 0 || !self.speech.now().dialect.decodes_alone() {
                 return Ok(Err(failure));
             }
             if !self.back_off(Role::Decode, &failure, tries.made).await {

@@ -19,13 +19,14 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::dialect::kv_transfer::{self, Prefilled};
 use crate::dialect::usage::Usage;
+use crate::dialect::{self, Prefilled};
 use crate::fleet::{Need, Role, Seat};
 use crate::obs::{Handoff, Meters};
 use crate::relay::Relay;
 use crate::relay::ask::Ask;
-use crate::relay::legs::{Failure, PrefillEnd};
+use crate::relay::failure::Failure;
+use crate::relay::legs::PrefillEnd;
 use crate::relay::pause;
 use crate::upstream::Written;
 
@@ -48,7 +49,7 @@ pub struct Duty {
     handoff: Option<Bytes>,
     usage: Usage,
     /// Keeps the held tokens on the prefiller's account.
-    _seat: Seat,
+    seat: Seat,
     born: Instant,
     /// Of the decode request that has the hand-off.
     written: Option<Written>,
@@ -144,16 +145,7 @@ impl Duty {
     /// Takes over what a prefiller has just promised.
     pub fn new(ask: Arc<Ask>, reply: Prefilled, seat: Seat, releases: Releases) -> Duty {
         let Prefilled { handoff, usage } = reply;
-        Duty {
-            ask,
-            handoff,
-            usage,
-            _seat: seat,
-            born: Instant::now(),
-            written: None,
-            state: State::Open,
-            releases,
-        }
+        Duty { ask, handoff, usage, seat, born: Instant::now(), written: None, state: State::Open, releases }
     }
 
     /// The prefiller's token counts.
@@ -186,6 +178,8 @@ impl Duty {
     /// A decoder that had the whole request failed. It may have fetched the KV or not, and it may have died of this
     /// very hand-off: no other decoder gets it.
     pub fn lost(&mut self) {
+        // It may be that the prefiller is not who it was.
+        self.seat.instance().forget_peer();
         self.state = State::Lost;
     }
 }
@@ -293,7 +287,7 @@ impl Relay {
     /// One token on one decoder; the status of its answer, if there is one.
     async fn fetch_once(&self, lost: &Lost, seat: &Seat, written: &Written) -> Option<StatusCode> {
         let ask = &lost.ask;
-        let edit = kv_transfer::release_edit(ask.api, &ask.body, &lost.handoff);
+        let edit = dialect::release_edit(ask.api, &ask.body, &lost.handoff);
         Some(self.upstream.send(ask.leg(seat, &edit), written).await.ok()?.status())
     }
 }

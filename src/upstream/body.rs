@@ -19,6 +19,11 @@ pub struct LegBody {
 }
 
 impl LegBody {
+    /// Of a request that has none.
+    pub fn empty() -> LegBody {
+        LegBody { parts: Parts::default().into_iter(), left_bytes: 0, written: Written::default() }
+    }
+
     /// A body that marks `written` when its last piece is taken.
     pub fn new(parts: Parts, written: Written) -> LegBody {
         let left_bytes = parts.len_bytes() as u64;

@@ -115,7 +115,21 @@ impl Upstream {
     /// # Errors
     /// [`SendError`] when no head arrived; `written` tells whether the engine may have seen the request.
     pub async fn send(&self, leg: Leg<'_>, written: &Written) -> Result<Response<Incoming>, SendError> {
-        let request = request(leg, written.clone())?;
+        self.exchange(request(leg, written.clone())?).await
+    }
+
+    /// Asks something beside an engine, without TLS and without credentials, and waits for the head of the answer.
+    ///
+    /// # Errors
+    /// [`SendError`] when no head arrived.
+    pub async fn get(&self, at: &Endpoint, path: &'static str) -> Result<Response<Incoming>, SendError> {
+        let mut request = Request::new(LegBody::empty());
+        let uri = Uri::try_from(at.url(path));
+        *request.uri_mut() = uri.map_err(|e| SendError { connect: true, source: e.into() })?;
+        self.exchange(request).await
+    }
+
+    async fn exchange(&self, request: Request<LegBody>) -> Result<Response<Incoming>, SendError> {
         self.client
             .request(request)
             .await

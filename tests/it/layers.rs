@@ -17,7 +17,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("prompt", &["codec", "dialect"]),
     ("listing", &["kvhash", "prompt"]),
     ("obs", &["dialect"]),
-    ("fleet", &["endpoint", "obs", "route"]),
+    ("fleet", &["dialect", "endpoint", "live", "obs", "route"]),
     ("upstream", &["codec", "endpoint", "fleet", "tls"]),
     ("auth", &["obs"]),
     ("admission", &["auth", "config", "obs", "relay"]),
@@ -39,8 +39,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "relay",
         &[
-            "auth", "codec", "dialect", "error", "fleet", "intake", "kvhash", "live", "obs", "pool",
-            "prompt", "route", "upstream",
+            "auth", "codec", "dialect", "endpoint", "error", "fleet", "intake", "kvhash", "live", "obs",
+            "pool", "prompt", "route", "upstream",
         ],
     ),
     (
@@ -50,7 +50,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "upstream",
         ],
     ),
-    ("tuning", &["config", "relay", "server"]),
+    ("tuning", &["config", "dialect", "relay", "server"]),
     ("probes", &["dialect", "endpoint", "fleet", "intake", "relay"]),
     ("discovery", &["config", "endpoint", "fleet", "relay"]),
     ("reload", &["config", "fleet", "obs", "server", "tuning"]),

@@ -1,4 +1,5 @@
 use super::*;
+use crate::dialect::{decode_edit, release_edit};
 
 fn scan(text: &str) -> Object {
     Object::scan(text.to_owned().into(), ScanLimits::default()).unwrap()

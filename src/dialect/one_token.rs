@@ -1,0 +1,35 @@
+//! What a leg is sent that is to compute the prompt and one token, and to answer at once. The same in every dialect.
+
+use bytes::Bytes;
+
+use crate::codec::json::{Edit, Object};
+use crate::dialect::{Api, guard};
+
+const ONE: Bytes = Bytes::from_static(b"1");
+const FALSE: Bytes = Bytes::from_static(b"false");
+
+/// One token, not streamed, one choice; `min_tokens` too, since an engine drops the KV of an answer that ends by itself.
+pub(super) fn edit(api: Api, body: &Object) -> Edit {
+    let edit = guard::edit().drop("stream_options").set("stream", FALSE);
+    let edit = match api {
+        Api::Chat | Api::Completions => {
+            let edit = edit.set("max_tokens", ONE).set("min_tokens", ONE).drop("best_of");
+            if body.contains("max_completion_tokens") { edit.set("max_completion_tokens", ONE) } else { edit }
+        }
+        Api::Messages => edit.set("max_tokens", ONE),
+        // A response that is stored, or computed in the background, would outlive the leg.
+        Api::Responses => edit.set("max_output_tokens", ONE).set("store", FALSE).drop("background"),
+        Api::Generate => return generate(body, edit),
+    };
+    if body.contains("n") { edit.set("n", ONE) } else { edit }
+}
+
+/// `/inference/v1/generate` keeps its limits one level deeper.
+fn generate(body: &Object, edit: Edit) -> Edit {
+    let limits = Edit::new().set("max_tokens", ONE).set("min_tokens", ONE).set("n", ONE);
+    let spliced = match body.get("sampling_params").and_then(|v| v.object().ok()) {
+        Some(params) => params.splice(&limits).to_bytes(),
+        None => Bytes::from_static(br#"{"max_tokens":1,"min_tokens":1,"n":1}"#),
+    };
+    edit.set("sampling_params", spliced)
+}

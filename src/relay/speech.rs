@@ -1,0 +1,86 @@
+//! How this fleet's engines are spoken to, and who each of them is for the other side.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::dialect::{Dialect, Peer, Transfer, mooncake};
+use crate::endpoint::Endpoint;
+use crate::fleet::{Instance, Seat};
+use crate::relay::Relay;
+use crate::relay::failure::Failure;
+use crate::upstream::collect;
+
+/// What a bootstrap server may answer, and how long it may take: it does nothing else.
+const BOOTSTRAP_BYTES: usize = 1 << 20;
+const BOOTSTRAP_TIME: Duration = Duration::from_secs(2);
+
+/// Of `[dialect]` what requests need.
+#[derive(Clone, Debug, Default)]
+pub struct Speech {
+    /// What the engines speak.
+    pub dialect: Dialect,
+    /// Where a prefiller's bootstrap server listens, on the prefiller's host.
+    pub bootstrap_port: u16,
+    /// Prefillers for which that is not so, and where it listens there.
+    pub bootstraps: Vec<(Endpoint, Endpoint)>,
+}
+
+impl Speech {
+    /// Where the bootstrap server of a prefiller listens.
+    pub fn bootstrap(&self, prefiller: &Endpoint) -> Endpoint {
+        let own = self.bootstraps.iter().find(|(engine, _)| engine == prefiller).map(|(_, at)| at.clone());
+        own.unwrap_or_else(|| Endpoint::new(prefiller.host.clone(), self.bootstrap_port))
+    }
+}
+
+impl Relay {
+    /// What both legs of an attempt with this prefiller must know before either is sent.
+    pub(super) async fn transfer(&self, seat: &Seat) -> Result<Transfer, Failure> {
+        let (speech, rank) = (self.speech.now(), seat.rank());
+        let peer = match speech.dialect.asks_bootstrap() {
+            true => Some(self.peer(seat.instance(), &speech).await?),
+            // What one rank said is not true of another.
+            false => seat.instance().peer().filter(|_| rank.is_none()),
+        };
+        if rank.is_none() && peer.as_ref().is_some_and(|peer| peer.ranks() > 1) {
+            return Err(Failure::unprepared("it has several data-parallel ranks: set fleet.prefill_ranks"));
+        }
+        let Endpoint { host, port, .. } = speech.bootstrap(seat.instance().endpoint());
+        Ok(Transfer { id: uuid::Uuid::new_v4().as_u128(), peer, bootstrap: Some((host, port)), rank })
+    }
+
+    /// Who a prefiller is, from its bootstrap server: asked once, and again when it is another process.
+    async fn peer(&self, instance: &Instance, speech: &Speech) -> Result<Arc<Peer>, Failure> {
+        if let Some(known) = instance.peer() {
+            return Ok(known);
+        }
+        let bootstrap = speech.bootstrap(instance.endpoint());
+        let asked = tokio::time::timeout(BOOTSTRAP_TIME, self.ask_bootstrap(&bootstrap)).await;
+        let peer = asked.unwrap_or_else(|_| Err("it does not answer".to_owned()));
+        let peer = peer.map_err(|why| Failure::unprepared(format!("bootstrap server {bootstrap}: {why}")))?;
+        let peer = Arc::new(peer);
+        instance.know(peer.clone());
+        Ok(peer)
+    }
+
+    async fn ask_bootstrap(&self, bootstrap: &Endpoint) -> Result<Peer, String> {
+        let answer = self.upstream.get(bootstrap, mooncake::QUERY_PATH).await.map_err(|e| e.causes())?;
+        let status = answer.status();
+        let body = collect(answer.into_body(), BOOTSTRAP_BYTES).await.map_err(|e| e.to_string())?;
+        let read = status.is_success().then(|| mooncake::read_query(body, bootstrap.authority())).flatten();
+        read.ok_or_else(|| format!("status {}, and no list of engine ids", status.as_u16()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bootstrap_server_is_on_its_prefillers_host_unless_told_otherwise() {
+        let special = (Endpoint::new("a", 8100), Endpoint::new("10.0.0.9", 9001));
+        let speech = Speech { bootstrap_port: 8998, bootstraps: vec![special], ..Speech::default() };
+        assert_eq!(speech.bootstrap(&Endpoint::new("a", 8100)), Endpoint::new("10.0.0.9", 9001));
+        assert_eq!(speech.bootstrap(&Endpoint::new("a", 8101)), Endpoint::new("a", 8998));
+    }
+}
