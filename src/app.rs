@@ -391,7 +391,6 @@ fn scraper(config: &Config, gateway: &Gateway) -> Option<Scraper> {
         client: gateway.control.clone(),
         authorization: gateway.edge.now().engine_authorization.clone(),
         pause: ms(config.route.scrape_ms),
-        time: ms(config.timeout.models_ms),
     })
 }
 

@@ -12,7 +12,8 @@ use std::task::Poll;
 use crate::dialect::Transfer;
 use crate::fleet::{Instance, InstanceId};
 use crate::relay::ask::Ask;
-use crate::relay::legs::{Failure, Opening, PrefillEnd};
+use crate::relay::failure::Failure;
+use crate::relay::legs::{Opening, PrefillEnd};
 use crate::relay::{Relay, Tries};
 use crate::upstream::Written;
 
@@ -107,7 +108,8 @@ impl Relay {
         let seat = self.decoder(ask.shape.prompt_tokens + ask.shape.output_tokens, decode).ok()?;
         let (instance, written) = (seat.instance().clone(), Written::default());
         // Its first byte comes after the prefill.
-        let before = self.settings.now().prefill;
+        let settings = self.settings.now();
+        let before = settings.computing(settings.prefill, ask.shape.prompt_tokens);
         let leg = Box::pin(self.clone().decode_leg(ask.clone(), seat, (edit, before), written.clone()));
         Some(Early { leg, ended: None, instance, written, awaited: !dialect.decodes_alone() })
     }

@@ -13,17 +13,17 @@ use tokio::time::{Instant, timeout};
 use crate::codec::json::{Edit, Object, ScanLimits};
 use crate::codec::sse::{self, Framer};
 use crate::dialect::{self, Api, Transfer, kv_transfer, usage};
-use crate::error::{Error, Kind};
-use crate::fleet::{Outcome, Role, Seat, Sign};
+use crate::fleet::{Outcome, Seat, Sign};
 use crate::relay::Relay;
 use crate::relay::account::Ledger;
-use crate::relay::answer::{Answer, AnswerBody, strip_hop_by_hop};
+use crate::relay::answer::{Answer, AnswerBody, Pieces, strip_hop_by_hop};
 use crate::relay::ask::Ask;
+use crate::relay::failure::{Failure, Large, Why};
 use crate::relay::release::{self, Duty};
 use crate::relay::resume::Follower;
 use crate::relay::settings::Settings;
 use crate::relay::stream::{Source, Stream};
-use crate::upstream::{Written, collect};
+use crate::upstream::{CollectError, Written, collect};
 
 /// What is read of the body of a failure, and for how long, so that its connection can be used again.
 const FAILURE_BODY_BYTES: usize = 64 << 10;
@@ -57,89 +57,13 @@ pub(super) struct Opening {
     seat: Seat,
 }
 
-/// How a leg failed.
-#[derive(Debug)]
-pub(super) struct Failure {
-    why: Why,
-    /// The engine may have the whole request, and with it the hand-off.
-    pub(super) written: bool,
-    detail: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Why {
-    Connect,
-    Broken,
-    Timeout,
-    Busy,
-    Status,
-    BadReply,
-    Stale,
-}
-
-impl Failure {
-    /// The hand-off grew older than the prefiller's lease.
-    pub(super) fn stale() -> Failure {
-        Failure { why: Why::Stale, written: true, detail: String::from("the prefiller's lease is over") }
-    }
-
-    /// The prefiller can't be asked yet.
-    pub(super) fn unprepared(detail: impl Into<String>) -> Failure {
-        Failure::new(Why::Connect, false, detail)
-    }
-
-    fn new(why: Why, written: bool, detail: impl Into<String>) -> Failure {
-        Failure { why, written, detail: detail.into() }
-    }
-
-    /// The engine has too much to do.
-    pub(super) fn busy(&self) -> bool {
-        self.why == Why::Busy
-    }
-
-    /// What it says about the instance.
-    fn outcome(&self) -> Outcome {
-        match self.why {
-            Why::Busy => Outcome::Busy,
-            Why::Connect => Outcome::Unreachable,
-            _ => Outcome::Failed,
-        }
-    }
-
-    /// The metric label.
-    pub(super) fn reason(&self) -> &'static str {
-        match self.why {
-            Why::Connect => "connect",
-            Why::Broken => "broken",
-            Why::Timeout => "timeout",
-            Why::Busy => "busy",
-            Why::Status => "status",
-            Why::BadReply => "bad_reply",
-            Why::Stale => "stale",
-        }
-    }
-
-    /// What the client reads when nothing else helped.
-    pub(super) fn into_error(self, role: Role) -> Error {
-        let (kind, public) = match (role, self.why) {
-            (_, Why::Busy) => (Kind::Overloaded, "all engines that were asked are busy"),
-            (Role::Prefill, Why::Timeout) => (Kind::PrefillTimeout, "the prefill did not finish in time"),
-            (Role::Prefill, Why::BadReply) => (Kind::BadPrefillReply, "the prefill brought no usable answer"),
-            (Role::Prefill, _) => (Kind::PrefillFailed, "the prefill failed on every engine that was tried"),
-            (Role::Decode, Why::Timeout) => (Kind::DecodeTimeout, "no answer began in time"),
-            (Role::Decode, _) => (Kind::DecodeFailed, "the decode failed on every engine that was tried"),
-        };
-        Error::new(kind, public).detail(self.detail)
-    }
-}
-
 impl DecodeEnd {
     /// The answer for the client; from here on the ledger lives in its body.
     pub(super) fn into_answer(self, relay: &Arc<Relay>, ask: &Arc<Ask>, mut ledger: Ledger) -> Answer {
         match self {
             DecodeEnd::Whole(whole) => {
                 ledger.whole(whole.status());
-                whole.map(|body| AnswerBody::Whole(Some(body), Box::new(ledger)))
+                whole.map(|body| AnswerBody::Whole(Pieces::of(body), Box::new(ledger)))
             }
             DecodeEnd::Stream { head, source } => {
                 ledger.streams(head.status);
@@ -163,11 +87,13 @@ impl Relay {
         written: Written,
     ) -> Result<PrefillEnd, Failure> {
         let sent = Instant::now();
-        let dialect = self.speech.now().dialect;
-        let outcome = within(self.settings.now().prefill, &written, async {
+        let (dialect, settings) = (self.speech.now().dialect, self.settings.now());
+        let time = settings.computing(settings.prefill, ask.shape.prompt_tokens);
+        let outcome = within(time, &written, async {
             let edit = dialect.prefill_edit(ask.api, &ask.body, &transfer);
             let response = self.exchange(&ask, &seat, &edit, &written).await?;
-            let response = whole(response, self.settings.now().prefill_reply_bytes).await?;
+            let limit = (settings.prefill_reply_bytes, Large::PrefillReply);
+            let response = whole(response, limit).await?;
             if response.status().is_client_error() {
                 return Ok(Err(response));
             }
@@ -205,7 +131,10 @@ impl Relay {
     ) -> Result<DecodeEnd, Failure> {
         let written = Written::default();
         let edit = dialect::decode_edit(duty.as_mut().and_then(|d| d.give(&written)));
-        let leg = self.clone().decode_leg(ask.clone(), seat, (edit, Duration::ZERO), written);
+        // Without a prefill leg it computes the prompt, too.
+        let prompt_tokens = if duty.is_none() { ask.shape.prompt_tokens } else { 0 };
+        let before = self.settings.now().computing(Duration::ZERO, prompt_tokens);
+        let leg = self.clone().decode_leg(ask.clone(), seat, (edit, before), written);
         let outcome = leg.await;
         self.opened(ask, outcome, duty, ledger)
     }
@@ -250,7 +179,8 @@ impl Relay {
         };
         let settings = self.settings.now();
         let limit = if ask.shape.stream { settings.first_byte } else { settings.answer };
-        let outcome = within(limit + longer, &written, async {
+        let time = limit.saturating_add(longer).min(settings.total);
+        let outcome = within(time, &written, async {
             let response = self.exchange(&ask, &seat, &edit, &written).await?;
             begin(response, &ask, &settings).await
         })
@@ -313,6 +243,7 @@ fn settle(duty: &mut Duty, outcome: &Result<Opening, Failure>) {
         Ok(opening) if release::fetched_or_told(opening.head.status) => duty.used(),
         Ok(_) => duty.refused(),
         Err(failure) if failure.busy() => duty.refused(),
+        Err(failure) if failure.answered() => duty.used(),
         Err(failure) if failure.written => duty.lost(),
         Err(_) => {}
     }
@@ -339,10 +270,13 @@ async fn within<T>(
     }
 }
 
-async fn whole(response: Response<Incoming>, limit_bytes: usize) -> Result<Response<Bytes>, Failure> {
+async fn whole(response: Response<Incoming>, limit: (usize, Large)) -> Result<Response<Bytes>, Failure> {
     let (mut head, body) = response.into_parts();
-    let limit_bytes = if head.status.is_success() { limit_bytes } else { REFUSAL_BYTES };
-    let body = collect(body, limit_bytes).await.map_err(|e| Failure::new(Why::Broken, true, e))?;
+    let (limit_bytes, large) = if head.status.is_success() { limit } else { (REFUSAL_BYTES, Large::Refusal) };
+    let body = collect(body, limit_bytes).await.map_err(|e| {
+        let why = if e == CollectError::TooLarge(limit_bytes) { Why::TooLarge(large) } else { Why::Broken };
+        Failure::new(why, true, e.to_string())
+    })?;
     strip_hop_by_hop(&mut head.headers);
     Ok(Response::from_parts(head, body))
 }
@@ -359,7 +293,7 @@ async fn begin(
         let frame_bytes = ask.frame_bytes(settings.frame_bytes);
         return Ok((head, first_event(body, ask.api, frame_bytes).await?));
     }
-    let (head, body) = whole(response, settings.answer_bytes).await?.into_parts();
+    let (head, body) = whole(response, (settings.answer_bytes, Large::Answer)).await?.into_parts();
     if !head.status.is_success() {
         return Ok((head, Begun::Refusal(body)));
     }
@@ -455,17 +389,5 @@ mod tests {
             assert_eq!(usable(bad).map_err(|f| f.reason()), Err("bad_reply"), "{bad}");
         }
         assert!(usable(r#"{"id":"x","error":null}"#).is_ok(), "as responses have it");
-    }
-
-    #[test]
-    fn the_client_learns_which_side_failed_and_how() {
-        let kind = |role, why| Failure::new(why, true, "").into_error(role).kind();
-        assert_eq!(kind(Role::Prefill, Why::Connect), Kind::PrefillFailed);
-        assert_eq!(kind(Role::Prefill, Why::Timeout), Kind::PrefillTimeout);
-        assert_eq!(kind(Role::Prefill, Why::BadReply), Kind::BadPrefillReply);
-        assert_eq!(kind(Role::Decode, Why::BadReply), Kind::DecodeFailed);
-        assert_eq!(kind(Role::Decode, Why::Stale), Kind::DecodeFailed);
-        assert_eq!(kind(Role::Decode, Why::Timeout), Kind::DecodeTimeout);
-        assert_eq!(kind(Role::Decode, Why::Busy), Kind::Overloaded);
     }
 }

@@ -17,6 +17,7 @@ pub mod answer;
 pub mod ask;
 pub mod budget;
 mod early;
+mod failure;
 mod job;
 mod legs;
 pub mod lookup;
@@ -51,7 +52,8 @@ use answer::Answer;
 use ask::Ask;
 use budget::Retries;
 use early::{Early, Ended};
-use legs::{DecodeEnd, Failure, PrefillEnd};
+use failure::Failure;
+use legs::{DecodeEnd, PrefillEnd};
 use lookup::Found;
 use release::{Duty, Releases, Unfinished};
 use resume::Room;
@@ -232,7 +234,10 @@ impl Relay {
                 Ok(end) => return Ok(end),
                 Err(failure) => failure,
             };
-            if decode.left == 0 || !self.back_off(Role::Decode, &failure, decode.made).await {
+            if decode.left == 0
+                || failure.lasting()
+                || !self.back_off(Role::Decode, &failure, decode.made).await
+            {
                 return Err(failure.into_error(Role::Decode));
             }
         }
@@ -282,7 +287,10 @@ impl Relay {
                 Ok(ended) => return Ok(ended),
                 Err(failure) => failure,
             };
-            if tries.left == 0 || !self.back_off(Role::Prefill, &failure, tries.made).await {
+            if tries.left == 0
+                || failure.lasting()
+                || !self.back_off(Role::Prefill, &failure, tries.made).await
+            {
                 return Err(failure.into_error(Role::Prefill));
             }
         }

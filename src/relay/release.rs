@@ -26,7 +26,7 @@ use crate::obs::{Handoff, Meters};
 use crate::relay::Relay;
 use crate::relay::ask::Ask;
 use crate::relay::early::Ended;
-use crate::relay::legs::Failure;
+use crate::relay::failure::Failure;
 use crate::relay::pause;
 use crate::upstream::Written;
 

@@ -9,7 +9,7 @@ use crate::dialect::{Dialect, Peer, Transfer, mooncake, signs};
 use crate::endpoint::Endpoint;
 use crate::fleet::{Instance, Seat};
 use crate::relay::Relay;
-use crate::relay::legs::Failure;
+use crate::relay::failure::Failure;
 use crate::upstream::collect;
 
 /// What a bootstrap server may answer, and how long it may take: it does nothing else.
@@ -93,7 +93,7 @@ impl Relay {
     async fn ask_bootstrap(&self, bootstrap: &Endpoint) -> Result<Peer, String> {
         let answer = self.upstream.get(bootstrap, mooncake::QUERY_PATH).await.map_err(|e| e.causes())?;
         let status = answer.status();
-        let body = collect(answer.into_body(), BOOTSTRAP_BYTES).await?;
+        let body = collect(answer.into_body(), BOOTSTRAP_BYTES).await.map_err(|e| e.to_string())?;
         let read = status.is_success().then(|| mooncake::read_query(body, bootstrap.authority())).flatten();
         read.ok_or_else(|| format!("status {}, and no list of engine ids", status.as_u16()))
     }

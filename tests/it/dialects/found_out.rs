@@ -35,7 +35,8 @@ async fn engines_that_come_later_are_asked_later() {
     let spoken = SPOKEN[3];
     let mut script = untold(spoken);
     (script.prefillers, script.decoders) = (1, 1);
-    let stage = Stage::set_failing(script, &Fault::always(What::Status(503, None)).on_path("/get_server_info")).await;
+    let stage =
+        Stage::set_failing(script, &Fault::always(What::Status(503, None)).on_path("/get_server_info")).await;
     let (path, body) = completion(false);
     let answer = stage.post(path, &body).await;
     assert_eq!(answer.status, 400, "spoken to as if it were vLLM: {}", answer.text());
