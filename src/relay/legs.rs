@@ -347,7 +347,17 @@ async fn first_event(mut body: Incoming, api: Api, frame_bytes: usize) -> Result
     if api.ends_with_done() && failed_at_once(&first) {
         return Err(broken("the stream began with an error of the engine".into()));
     }
+    if !begins_with_an_answer(&first) {
+        return Err(Failure::new(Why::BadReply, true, "the stream's first event is no JSON object"));
+    }
     Ok(Begun::Stream { first: first.freeze(), framer, rest: body })
+}
+
+/// Whether a stream's first event can be one of an answer. An end without anything before it is none; events without
+/// anything in them say nothing.
+fn begins_with_an_answer(first: &[u8]) -> bool {
+    let event = sse::frames(first).find(|event| !event.data().trim_ascii().is_empty());
+    event.is_none_or(|event| event.data().trim_ascii_start().starts_with(b"{"))
 }
 
 /// Whether a stream's first event says that the engine itself failed; the client need not see that.
@@ -394,6 +404,18 @@ mod tests {
             !failed_at_once(b"data: {\"choices\":[{\"text\":\"{\\\"error\\\"\"}]}\n\n")
                 && !failed_at_once(b": only a comment\n\n")
         );
+    }
+
+    #[test]
+    fn a_stream_that_is_over_or_unreadable_at_once_is_no_answer() {
+        for bad in ["data: [DONE]\n\n", ": hi\n\ndata: <html>\n\n"] {
+            assert!(!begins_with_an_answer(bad.as_bytes()), "{bad}");
+        }
+        for good in
+            ["event: x\ndata: {\"a\":1}\n\n", ": hi\n\ndata:{}\n\n", "data: {\"unfinished", "data:\n\n"]
+        {
+            assert!(begins_with_an_answer(good.as_bytes()), "{good}");
+        }
     }
 
     #[test]
