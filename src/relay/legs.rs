@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::codec::json::{Edit, Object, ScanLimits};
 use crate::codec::sse::{self, Framer};
-use crate::dialect::{Api, kv_transfer, usage};
+use crate::dialect::{Api, kv_transfer, resume, usage};
 use crate::error::{Error, Kind};
 use crate::fleet::{Outcome, Role, Seat, Sign};
 use crate::relay::Relay;
@@ -66,6 +66,8 @@ enum Why {
     Status,
     BadReply,
     Stale,
+    /// The decoder gave the request up for others, as it says: it is to be prefilled again.
+    GivenUp,
 }
 
 impl Failure {
@@ -86,7 +88,8 @@ impl Failure {
     /// What it says about the instance.
     fn outcome(&self) -> Outcome {
         match self.why {
-            Why::Busy => Outcome::Busy,
+            // It had no room left.
+            Why::Busy | Why::GivenUp => Outcome::Busy,
             Why::Connect => Outcome::Unreachable,
             _ => Outcome::Failed,
         }
@@ -102,6 +105,7 @@ impl Failure {
             Why::Status => "status",
             Why::BadReply => "bad_reply",
             Why::Stale => "stale",
+            Why::GivenUp => "given_up",
         }
     }
 
@@ -205,7 +209,9 @@ impl Relay {
                 Ok(DecodeEnd::Whole(Response::from_parts(head, body)))
             }
             Begun::Stream { first, framer, rest } => {
-                let source = Source { first, framer, rest, seat, api: ask.api, http2: ask.http2 };
+                let gives_up = resume::may_be_given_up(ask.api, &ask.body);
+                let (api, http2) = (ask.api, ask.http2);
+                let source = Source { first, framer, rest, seat, api, http2, gives_up };
                 Ok(DecodeEnd::Stream { head, source: Box::new(source) })
             }
         }
@@ -262,6 +268,8 @@ fn settle<T>(duty: &mut Duty, outcome: &Result<(http::response::Parts, T), Failu
         Ok((head, _)) if release::fetched_or_told(head.status) => duty.used(),
         Ok(_) => duty.refused(),
         Err(failure) if failure.busy() => duty.refused(),
+        // It had the KV, and worked with it.
+        Err(failure) if failure.why == Why::GivenUp => duty.used(),
         Err(failure) if failure.written => duty.lost(),
         Err(_) => {}
     }
@@ -306,7 +314,7 @@ async fn begin(
         let (mut head, body) = response.into_parts();
         strip_hop_by_hop(&mut head.headers);
         let frame_bytes = ask.frame_bytes(settings.frame_bytes);
-        return Ok((head, first_event(body, ask.api, frame_bytes).await?));
+        return Ok((head, first_event(body, ask, frame_bytes).await?));
     }
     let (head, body) = whole(response, settings.answer_bytes).await?.into_parts();
     if !head.status.is_success() {
@@ -316,7 +324,11 @@ async fn begin(
     if ask.shape.stream && ask.api != Api::Responses {
         return Err(Failure::new(Why::BadReply, true, "a stream was asked for, and something else came"));
     }
-    Ok((head, Begun::Answer(Box::new(usable(body)?))))
+    let answer = usable(body)?;
+    if resume::may_be_given_up(ask.api, &ask.body) && resume::given_up(&answer) {
+        return Err(given_up());
+    }
+    Ok((head, Begun::Answer(Box::new(answer))))
 }
 
 /// An answer that may go out under a 200.
@@ -331,7 +343,7 @@ fn usable(body: Bytes) -> Result<Object, Failure> {
 }
 
 /// Comments that keep the connection alive are no event: a decoder that dies after them can still be replaced.
-async fn first_event(mut body: Incoming, api: Api, frame_bytes: usize) -> Result<Begun, Failure> {
+async fn first_event(mut body: Incoming, ask: &Ask, frame_bytes: usize) -> Result<Begun, Failure> {
     let broken = |detail: String| Failure::new(Why::Broken, true, detail);
     let mut framer = Framer::new(frame_bytes);
     let mut first = BytesMut::new();
@@ -344,13 +356,24 @@ async fn first_event(mut body: Incoming, api: Api, frame_bytes: usize) -> Result
             break;
         }
     }
-    if api.ends_with_done() && failed_at_once(&first) {
+    if ask.api.ends_with_done() && failed_at_once(&first) {
         return Err(broken("the stream began with an error of the engine".into()));
     }
     if !begins_with_an_answer(&first) {
         return Err(Failure::new(Why::BadReply, true, "the stream's first event is no JSON object"));
     }
+    if resume::may_be_given_up(ask.api, &ask.body) && given_up_at_once(&first) {
+        return Err(given_up());
+    }
     Ok(Begun::Stream { first: first.freeze(), framer, rest: body })
+}
+
+fn given_up_at_once(first: &[u8]) -> bool {
+    resume::given_up_at(first).is_some_and(|at| !sse::frames(&first[..at]).any(|frame| frame.has_data()))
+}
+
+fn given_up() -> Failure {
+    Failure::new(Why::GivenUp, true, "the decoder gave the request up, to be prefilled again")
 }
 
 /// Whether a stream's first event can be one of an answer. An end without anything before it is none; events without

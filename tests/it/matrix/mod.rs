@@ -34,7 +34,11 @@ async fn all(journal: &Journal) -> Vec<Outcome> {
     let mut outcomes: Vec<(usize, Outcome)> =
         futures_util::stream::iter(quick).map(run).buffer_unordered(AT_ONCE).collect().await;
     outcomes.extend(
-        futures_util::stream::iter(silent).map(run).buffer_unordered(WAITING_AT_ONCE).collect::<Vec<_>>().await,
+        futures_util::stream::iter(silent)
+            .map(run)
+            .buffer_unordered(WAITING_AT_ONCE)
+            .collect::<Vec<_>>()
+            .await,
     );
     outcomes.sort_by_key(|(nth, _)| *nth);
     model.0.stop().await;
@@ -46,8 +50,7 @@ fn no_cell_is_wrong() {
     let began = Instant::now();
     let journal = Journal::default();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let outcomes =
-        tracing::subscriber::with_default(journal.clone(), || runtime.block_on(all(&journal)));
+    let outcomes = tracing::subscriber::with_default(journal.clone(), || runtime.block_on(all(&journal)));
     let (full, condensed) = (table::full(&outcomes), table::condensed(&outcomes));
     println!("{full}\n{condensed}\n{} cells in {:?}", outcomes.len(), began.elapsed());
     if let Some(path) = std::env::var_os("MATRIX_OUT") {

@@ -142,7 +142,12 @@ fn decode(cell: &Cell) -> Expected {
         Had::No => of(seen, 1, decodes, u32::from(cell.who == Who::All)),
         Had::Maybe => {
             let least = u32::from(cell.who == Who::All);
-            Expected { seen, prefills: 1..=1 + followed, decodes: decodes..=decodes, pinned: least..=failures }
+            Expected {
+                seen,
+                prefills: 1..=1 + followed,
+                decodes: decodes..=decodes,
+                pinned: least..=failures,
+            }
         }
     }
 }
@@ -150,9 +155,12 @@ fn decode(cell: &Cell) -> Expected {
 /// The decoder fails, and the prefiller is to blame: the next prompt must not always be computed by that one.
 fn handed_to_nobody(who: Who) -> Expected {
     match who {
-        Who::One => {
-            Expected { seen: Seen::Whole, prefills: 2..=ATTEMPTS, decodes: 2..=ATTEMPTS, pinned: 1..=ATTEMPTS - 1 }
-        }
+        Who::One => Expected {
+            seen: Seen::Whole,
+            prefills: 2..=ATTEMPTS,
+            decodes: 2..=ATTEMPTS,
+            pinned: 1..=ATTEMPTS - 1,
+        },
         Who::All => of(error(Leg::Decode, Sign::Failed), ATTEMPTS, ATTEMPTS, ATTEMPTS),
     }
 }
@@ -171,7 +179,9 @@ fn after_the_first_byte(cell: &Cell) -> Expected {
         // The first had the answer, the others refuse, and nobody fetches what was prefilled for the rest.
         (true, Who::All) if cell.ill == Ill::Killed => of(event, 2, 1 + ATTEMPTS, 1),
         // Each continuation breaks in its turn.
-        (true, Who::All) if !matches!(cell.ill, Ill::Cut(..) | Ill::Stalls(_)) => of(event, ATTEMPTS, ATTEMPTS, 0),
+        (true, Who::All) if !matches!(cell.ill, Ill::Cut(..) | Ill::Stalls(_)) => {
+            of(event, ATTEMPTS, ATTEMPTS, 0)
+        }
         // Counted in bytes, it may strike before the first event of the rest, and be tried elsewhere for that.
         (true, Who::All) => {
             let most = 1 + (ATTEMPTS - 1) * ATTEMPTS;

@@ -103,7 +103,8 @@ pub enum Stage {
     BeforeEnd,
 }
 
-const ERROR_500: &str = r#"{"error":{"message":"boom","type":"InternalServerError","param":null,"code":500}}"#;
+const ERROR_500: &str =
+    r#"{"error":{"message":"boom","type":"InternalServerError","param":null,"code":500}}"#;
 /// What a decoder can't fetch, since nobody is there.
 const NOWHERE: &str = r#"{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31]],"remote_engine_id":"gone","remote_request_id":"gone","remote_host":"127.0.0.1","remote_port":1}"#;
 
@@ -203,7 +204,9 @@ impl Cell {
             Ill::Refused | Ill::ResetAtAccept | Ill::Reset | Ill::Hangs | Ill::Status(_) => Stage::BeforeHead,
             Ill::Cut(Spot::Head, _) | Ill::Stalls(Spot::Head) => Stage::InHead,
             Ill::Cut(Spot::LastEvent | Spot::End, _) => Stage::BeforeEnd,
-            Ill::Cut(Spot::Event, _) | Ill::Stalls(Spot::Event) | Ill::ClientLeaves(Spot::Event) => Stage::MidStream,
+            Ill::Cut(Spot::Event, _) | Ill::Stalls(Spot::Event) | Ill::ClientLeaves(Spot::Event) => {
+                Stage::MidStream
+            }
             Ill::Ends | Ill::SaysError | Ill::Recomputed | Ill::KilledAfter => Stage::MidStream,
             Ill::Killed if !whole => Stage::MidStream,
             _ => Stage::BeforeFirstByte,
@@ -251,7 +254,9 @@ const DECODE: [Ill; 18] = [
     Ill::Events(""),
     Ill::Events("<html>bad gateway</html>\n\n"),
     Ill::Events("data: <html>bad gateway</html>\n\ndata: [DONE]\n\n"),
-    Ill::Events("data: {\"error\":{\"message\":\"boom\",\"type\":\"InternalServerError\",\"param\":null,\"code\":500}}\n\ndata: [DONE]\n\n"),
+    Ill::Events(
+        "data: {\"error\":{\"message\":\"boom\",\"type\":\"InternalServerError\",\"param\":null,\"code\":500}}\n\ndata: [DONE]\n\n",
+    ),
     Ill::Events("data: [DONE]\n\n"),
     Ill::Cut(Spot::Event, How::Reset),
     Ill::Cut(Spot::Event, How::Close),
@@ -285,7 +290,8 @@ fn cells_of(leg: Leg, ill: Ill) -> Vec<Cell> {
         for stream in [true, false] {
             for (who, resume) in [(Who::One, false), (Who::All, false), (Who::One, true), (Who::All, true)] {
                 let cell = Cell { leg, ill, api, stream, who, resume };
-                let fits = ill.form().is_none_or(|form| form == stream) && (api.openai() || OTHERS.contains(&ill));
+                let fits =
+                    ill.form().is_none_or(|form| form == stream) && (api.openai() || OTHERS.contains(&ill));
                 // Before the first byte a continuation has no part in it; it is there for chats and completions.
                 let continued = cell.begun() && api.openai() && stream;
                 let alone = matches!(ill, Ill::ClientLeaves(_)) && who == Who::One;

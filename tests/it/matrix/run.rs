@@ -78,7 +78,9 @@ fn body(api: Api, prompt: &str, stream: bool) -> serde_json::Value {
             json!({"model": "sim", "messages": said, "max_tokens": TOKENS, "stream": stream})
         }
         Api::Completions => json!({"model": "sim", "prompt": prompt, "max_tokens": TOKENS, "stream": stream}),
-        Api::Responses => json!({"model": "sim", "input": prompt, "max_output_tokens": TOKENS, "stream": stream}),
+        Api::Responses => {
+            json!({"model": "sim", "input": prompt, "max_output_tokens": TOKENS, "stream": stream})
+        }
     }
 }
 
@@ -121,7 +123,9 @@ fn offset(raw: &str, spot: Spot, streamed: bool) -> usize {
     let head = raw.find("\r\n\r\n").unwrap() + 4;
     let events: Vec<usize> = raw.match_indices("data: ").map(|(at, _)| at).collect();
     // A chunk begins with its length in a line.
-    let chunk = |at: usize| raw[..at].rfind("\r\n").map(|cr| raw[..cr].rfind("\r\n").map_or(0, |line| line + 2)).unwrap();
+    let chunk = |at: usize| {
+        raw[..at].rfind("\r\n").map(|cr| raw[..cr].rfind("\r\n").map_or(0, |line| line + 2)).unwrap()
+    };
     match spot {
         Spot::Head => 30,
         Spot::HeadEnd => head,
@@ -212,7 +216,8 @@ pub async fn run(model: &Model, journal: &Journal, nth: usize, cell: Cell) -> Ou
         outcome.prefills = rig.read(Leg::Prefill, 2, &request.id) + unread(Leg::Prefill);
         outcome.decodes = rig.read(Leg::Decode, 2, &request.id) + unread(Leg::Decode);
         outcome.lines = journal.of(&request.id).lines;
-        let goes_on = seen == Seen::Whole && cell.begun() && cell.ill != Ill::Cut(Spot::End, pd_proxy::sim::How::Reset);
+        let goes_on =
+            seen == Seen::Whole && cell.begun() && cell.ill != Ill::Cut(Spot::End, pd_proxy::sim::How::Reset);
         outcome.seen = if goes_on { Seen::Continued } else { seen };
         break;
     }

@@ -123,7 +123,8 @@ fn stream(cell: &Cell, answer: &Raw, words: &str) -> Result<Seen, String> {
     let errors: Vec<Value> = events.iter().filter_map(|event| error_of(cell.api, event)).collect();
     let ends = events.iter().filter(|event| is_end(event)).count();
     let said: String = events.iter().map(text_of).collect();
-    let ids: std::collections::HashSet<&str> = events.iter().filter_map(|event| event["id"].as_str()).collect();
+    let ids: std::collections::HashSet<&str> =
+        events.iter().filter_map(|event| event["id"].as_str()).collect();
     check(ids.len() <= 1, "several ids", answer)?;
     check(!said.is_empty() || !errors.is_empty(), "200 and empty", answer)?;
     match errors.as_slice() {

@@ -14,7 +14,8 @@ pub fn full(outcomes: &[Outcome]) -> String {
     for outcome in outcomes {
         let Cell { leg, ill, api, stream, who, resume } = outcome.cell;
         let wrong = outcome.wrong();
-        let verdict = if wrong.is_empty() { "right".into() } else { format!("**WRONG**: {}", wrong.join("; ")) };
+        let verdict =
+            if wrong.is_empty() { "right".into() } else { format!("**WRONG**: {}", wrong.join("; ")) };
         let _ = writeln!(
             text,
             "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
@@ -80,7 +81,8 @@ pub fn condensed(outcomes: &[Outcome]) -> String {
         for (stream, who, resume) in columns {
             let fits = |o: &&Outcome| {
                 let cell = o.cell;
-                (cell.leg, cell.stream, cell.who, cell.resume) == (leg, stream, who, resume) && cell.ill.name() == fault
+                (cell.leg, cell.stream, cell.who, cell.resume) == (leg, stream, who, resume)
+                    && cell.ill.name() == fault
             };
             let mut cells: Vec<String> = Vec::new();
             for outcome in outcomes.iter().filter(fits) {
