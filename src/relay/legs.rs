@@ -85,6 +85,11 @@ impl Failure {
         self.why == Why::Busy
     }
 
+    /// The decoder may have failed for what is wrong with its hand-off.
+    pub(super) fn may_be_of_the_handoff(&self) -> bool {
+        self.written && !matches!(self.why, Why::Busy | Why::Stale | Why::GivenUp)
+    }
+
     /// What it says about the instance.
     fn outcome(&self) -> Outcome {
         match self.why {

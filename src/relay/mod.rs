@@ -114,6 +114,15 @@ impl Tries {
     }
 }
 
+/// Prefillers of one request.
+type Suspects = SmallVec<[InstanceId; 4]>;
+
+/// Who is to prefill again only if there is nobody else. As a rule the decoder is to blame, and a prefiller that has the
+/// prompt cached is the cheapest; but the last attempt must not depend on one whose hand-offs all decoders failed with.
+fn avoided<'a>(suspects: &'a Suspects, decode: &Tries) -> &'a [InstanceId] {
+    if decode.left == 1 { suspects } else { &[] }
+}
+
 impl Relay {
     /// Takes a request through both legs. The answer's body goes on by itself; dropping the future, or the body, at any
     /// point leaves nothing behind on the engines that could have been freed.
@@ -193,6 +202,8 @@ impl Relay {
         if !ledger.goes_on() {
             self.take_place(Role::Decode, ledger)?;
         }
+        // Whose hand-offs decoders failed with: it may be theirs that is wrong, as well as the decoders.
+        let mut suspects = Suspects::new();
         loop {
             // KV that nobody can fetch would be stranded.
             if self.fleet.serving(Role::Decode) == 0 {
@@ -205,7 +216,7 @@ impl Relay {
                     self.meters.bypassed(reason);
                     None
                 }
-                None => match self.prefill_in_time(ask, ledger).await? {
+                None => match self.prefill_in_time(ask, avoided(&suspects, &decode), ledger).await? {
                     PrefillEnd::Done(duty) => {
                         self.compare(ask, ledger, duty.usage());
                         ledger.prefilled(duty.usage());
@@ -221,6 +232,7 @@ impl Relay {
             if decode.left == 0 || !self.back_off(Role::Decode, &failure, decode.made).await {
                 return Err(failure.into_error(Role::Decode));
             }
+            suspects.extend(ledger.prefiller().filter(|_| failure.may_be_of_the_handoff()));
         }
     }
 
@@ -228,6 +240,7 @@ impl Relay {
     async fn prefill_in_time(
         self: &Arc<Self>,
         ask: &Arc<Ask>,
+        avoided: &[InstanceId],
         ledger: &mut Ledger,
     ) -> Result<PrefillEnd, Error> {
         // One that was let in before is never turned away for being tried again, or for going on.
@@ -235,14 +248,20 @@ impl Relay {
             self.in_time(ask, ledger)?;
             self.take_place(Role::Prefill, ledger)?;
         }
-        let ended = self.prefill(ask, ledger).await;
+        let ended = self.prefill(ask, avoided, ledger).await;
         ledger.takes(Role::Prefill, None);
         ended
     }
 
     /// The prefill leg, on as many prefillers as it takes.
-    async fn prefill(self: &Arc<Self>, ask: &Arc<Ask>, ledger: &mut Ledger) -> Result<PrefillEnd, Error> {
+    async fn prefill(
+        self: &Arc<Self>,
+        ask: &Arc<Ask>,
+        avoided: &[InstanceId],
+        ledger: &mut Ledger,
+    ) -> Result<PrefillEnd, Error> {
         let mut tries = Tries::new(self.settings.now().attempts);
+        tries.tried.extend_from_slice(avoided);
         loop {
             let Placed { seat, choice } = self.place(ask, &tries).await?;
             tries.start(&seat);

@@ -14,43 +14,51 @@ mod table;
 
 use std::time::Instant;
 
-use futures_util::StreamExt;
+use futures_util::{StreamExt, stream};
 use journal::Journal;
 use pd_proxy::sim::{Engine, EngineSpec};
 use run::{Model, Outcome};
 
-/// Cells at a time. Those that wait for a limit take no processor meanwhile.
+const THREADS: usize = 2;
+/// Cells at a time, on each thread. Those that wait for a limit take no processor meanwhile.
 const AT_ONCE: usize = 16;
 const WAITING_AT_ONCE: usize = 40;
 
-async fn all(journal: &Journal) -> Vec<Outcome> {
+/// The cells of one of `THREADS` threads.
+async fn some(journal: &Journal, thread: usize) -> Vec<(usize, Outcome)> {
     let listen = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
     let model = Model(Engine::start(EngineSpec::default(), listen).await.unwrap());
     let only = std::env::var("MATRIX_ONLY").unwrap_or_default();
-    let cells = plan::cells().into_iter().enumerate();
+    let cells = plan::cells().into_iter().enumerate().filter(|(nth, _)| nth / 4 % THREADS == thread);
     let chosen = cells.filter(|(_, cell)| format!("{cell:?} {}", cell.ill.name()).contains(&only));
     let (silent, quick): (Vec<_>, Vec<_>) = chosen.partition(|(_, cell)| cell.ill.silent());
     let run = async |(nth, cell)| (nth, run::run(&model, journal, nth, cell).await);
-    let mut outcomes: Vec<(usize, Outcome)> =
-        futures_util::stream::iter(quick).map(run).buffer_unordered(AT_ONCE).collect().await;
-    outcomes.extend(
-        futures_util::stream::iter(silent)
-            .map(run)
-            .buffer_unordered(WAITING_AT_ONCE)
-            .collect::<Vec<_>>()
-            .await,
-    );
-    outcomes.sort_by_key(|(nth, _)| *nth);
+    let mut outcomes: Vec<_> = stream::iter(quick).map(run).buffer_unordered(AT_ONCE).collect().await;
+    let waited: Vec<_> = stream::iter(silent).map(run).buffer_unordered(WAITING_AT_ONCE).collect().await;
+    outcomes.extend(waited);
     model.0.stop().await;
+    outcomes
+}
+
+/// All cells, in the order of the table. Each thread has a runtime of its own, since the log is told apart by threads.
+fn all() -> Vec<Outcome> {
+    let work = |thread| {
+        let journal = Journal::default();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        tracing::subscriber::with_default(journal.clone(), || runtime.block_on(some(&journal, thread)))
+    };
+    let mut outcomes = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || work(thread))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+    });
+    outcomes.sort_by_key(|(nth, _)| *nth);
     outcomes.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
 #[test]
 fn no_cell_is_wrong() {
     let began = Instant::now();
-    let journal = Journal::default();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let outcomes = tracing::subscriber::with_default(journal.clone(), || runtime.block_on(all(&journal)));
+    let outcomes = all();
     let (full, condensed) = (table::full(&outcomes), table::condensed(&outcomes));
     println!("{full}\n{condensed}\n{} cells in {:?}", outcomes.len(), began.elapsed());
     if let Some(path) = std::env::var_os("MATRIX_OUT") {
