@@ -10,6 +10,7 @@ mod plan;
 mod rig;
 mod run;
 mod seen;
+mod stalls;
 mod table;
 
 use std::time::Instant;
@@ -18,11 +19,12 @@ use futures_util::{StreamExt, stream};
 use journal::Journal;
 use pd_proxy::sim::{Engine, EngineSpec};
 use run::{Model, Outcome};
+use stalls::Stalls;
 
 const THREADS: usize = 2;
 /// Cells at a time, on each thread. Those that wait for a limit take no processor meanwhile.
-const AT_ONCE: usize = 16;
-const WAITING_AT_ONCE: usize = 40;
+const AT_ONCE: usize = 4;
+const WAITING_AT_ONCE: usize = 16;
 
 /// The cells of one of `THREADS` threads.
 async fn some(journal: &Journal, thread: usize) -> Vec<(usize, Outcome)> {
@@ -32,10 +34,18 @@ async fn some(journal: &Journal, thread: usize) -> Vec<(usize, Outcome)> {
     let cells = plan::cells().into_iter().enumerate().filter(|(nth, _)| nth / 4 % THREADS == thread);
     let chosen = cells.filter(|(_, cell)| format!("{cell:?} {}", cell.ill.name()).contains(&only));
     let (silent, quick): (Vec<_>, Vec<_>) = chosen.partition(|(_, cell)| cell.ill.silent());
-    let run = async |(nth, cell)| (nth, run::run(&model, journal, nth, cell).await);
-    let mut outcomes: Vec<_> = stream::iter(quick).map(run).buffer_unordered(AT_ONCE).collect().await;
-    let waited: Vec<_> = stream::iter(silent).map(run).buffer_unordered(WAITING_AT_ONCE).collect().await;
-    outcomes.extend(waited);
+    let stalls = Stalls::default();
+    let run = async |cell: (usize, plan::Cell)| (cell.0, run::run(&model, journal, &stalls, cell).await);
+    let work = async {
+        let mut outcomes: Vec<_> = stream::iter(quick).map(run).buffer_unordered(AT_ONCE).collect().await;
+        let waited: Vec<_> = stream::iter(silent).map(run).buffer_unordered(WAITING_AT_ONCE).collect().await;
+        outcomes.extend(waited);
+        outcomes
+    };
+    let outcomes = tokio::select! {
+        outcomes = work => outcomes,
+        () = stalls.watch() => Vec::new(),
+    };
     model.0.stop().await;
     outcomes
 }

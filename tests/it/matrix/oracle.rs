@@ -105,6 +105,7 @@ pub fn expected(cell: &Cell) -> Expected {
         (Ill::Status(status @ 400..=499), Leg::Decode) => of(Seen::Refused(status), 1, 1, 0),
         // As where KV travels through a pool; this prefiller pinned, and said nothing of it.
         (Ill::Handoff("null"), _) => of(Seen::Whole, 1, 1, 1),
+        (Ill::KilledUnread, _) => died_with_its_kv(cell.who),
         (Ill::KilledAfter, _) => of(Seen::Whole, 1, 1, 0),
         _ if cell.begun() => after_the_first_byte(cell),
         _ if cell.ill.goes_nowhere() => handed_to_nobody(cell.who),
@@ -162,6 +163,15 @@ fn handed_to_nobody(who: Who) -> Expected {
             pinned: 1..=ATTEMPTS - 1,
         },
         Who::All => of(error(Leg::Decode, Sign::Failed), ATTEMPTS, ATTEMPTS, ATTEMPTS),
+    }
+}
+
+/// The decoder fails, since nobody is where the hand-off says; then the prompt is computed by whoever is left, though the dead
+/// one may be asked first, as it has the prompt cached.
+fn died_with_its_kv(who: Who) -> Expected {
+    match who {
+        Who::One => Expected { seen: Seen::Whole, prefills: 2..=3, decodes: 2..=2, pinned: 0..=0 },
+        Who::All => of(error(Leg::Prefill, Sign::Failed), 1 + ATTEMPTS, 1, 0),
     }
 }
 

@@ -68,6 +68,8 @@ pub enum Ill {
     RecomputedWhole,
     /// The engine's process is killed while it works for the request.
     Killed,
+    /// The prefiller's process is killed when it has answered, before the decoder fetches.
+    KilledUnread,
     /// The prefiller's process is killed while the decoder, which has the KV, answers.
     KilledAfter,
     /// No fault of any engine: the client hangs up while the leg runs, before the first byte or after it.
@@ -105,6 +107,7 @@ pub enum Stage {
 
 const ERROR_500: &str =
     r#"{"error":{"message":"boom","type":"InternalServerError","param":null,"code":500}}"#;
+const GIVEN_UP: &str = "data: {\"id\":\"x\",\"choices\":[{\"index\":0,\"text\":\"\",\"finish_reason\":\"stop\",\"stop_reason\":\"recomputed\"}]}\n\ndata: [DONE]\n\n";
 /// What a decoder can't fetch, since nobody is there.
 const NOWHERE: &str = r#"{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31]],"remote_engine_id":"gone","remote_request_id":"gone","remote_host":"127.0.0.1","remote_port":1}"#;
 
@@ -158,6 +161,7 @@ impl Ill {
             Ill::Body(_) => "200, garbage".into(),
             Ill::Events("") => "200, empty stream".into(),
             Ill::Events("data: [DONE]\n\n") => "200, stream of `[DONE]` alone".into(),
+            Ill::Events(GIVEN_UP) => "200, stream begins with `recomputed`".into(),
             Ill::Events(text) if text.contains("error") => "200, stream begins with a 5xx event".into(),
             Ill::Events(text) if text.starts_with("data") => "200, stream of events that are no JSON".into(),
             Ill::Events(_) => "200, stream of garbage".into(),
@@ -169,6 +173,7 @@ impl Ill {
             Ill::SaysError => "engine's error event".into(),
             Ill::Recomputed | Ill::RecomputedWhole => "recomputed".into(),
             Ill::Killed => "killed at work".into(),
+            Ill::KilledUnread => "killed before its KV was fetched".into(),
             Ill::KilledAfter => "killed after its KV was fetched".into(),
             Ill::ClientLeaves(Spot::Event) => "client leaves mid-stream".into(),
             Ill::ClientLeaves(_) => "client leaves before the first byte".into(),
@@ -241,16 +246,17 @@ const EITHER: [Ill; 18] = [
     Ill::Killed,
 ];
 
-const PREFILL: [Ill; 6] = [
+const PREFILL: [Ill; 7] = [
     Ill::Handoff("null"),
     Ill::Handoff("[1]"),
     Ill::Handoff(r#"{"do_remote_prefill":true}"#),
     Ill::Handoff(NOWHERE),
+    Ill::KilledUnread,
     Ill::KilledAfter,
     Ill::ClientLeaves(Spot::Head),
 ];
 
-const DECODE: [Ill; 18] = [
+const DECODE: [Ill; 19] = [
     Ill::Events(""),
     Ill::Events("<html>bad gateway</html>\n\n"),
     Ill::Events("data: <html>bad gateway</html>\n\ndata: [DONE]\n\n"),
@@ -258,6 +264,7 @@ const DECODE: [Ill; 18] = [
         "data: {\"error\":{\"message\":\"boom\",\"type\":\"InternalServerError\",\"param\":null,\"code\":500}}\n\ndata: [DONE]\n\n",
     ),
     Ill::Events("data: [DONE]\n\n"),
+    Ill::Events(GIVEN_UP),
     Ill::Cut(Spot::Event, How::Reset),
     Ill::Cut(Spot::Event, How::Close),
     Ill::Stalls(Spot::Event),

@@ -17,7 +17,7 @@ use super::oracle::ATTEMPTS;
 use super::plan::{Cell, Ill, Leg, Spot};
 use crate::common::stage::fast;
 
-/// What hangs is given up after so long; all else has as long as it takes.
+/// What hangs is given up after so long, in the first round, and longer in others; all else has as long as it takes.
 const LIMIT_MS: u64 = 1_500;
 const FOREVER_MS: u64 = 60_000;
 /// Everything ends within this, unless it is left for ever.
@@ -49,7 +49,7 @@ fn spec(cell: &Cell, leg: Leg) -> EngineSpec {
     }
 }
 
-fn config(cell: &Cell) -> Config {
+fn config(cell: &Cell, round: u32) -> Config {
     let mut config = Config::default();
     config.server.host = "127.0.0.1".into();
     config.server.port = 0;
@@ -60,7 +60,7 @@ fn config(cell: &Cell) -> Config {
     config.retry.resume = cell.resume;
     config.retry.budget_floor_per_s = 1_000;
     config.health.probe_ms = 0;
-    let limit_ms = if cell.ill.silent() { LIMIT_MS } else { FOREVER_MS };
+    let limit_ms = if cell.ill.silent() { LIMIT_MS * u64::from(round + 1) } else { FOREVER_MS };
     config.timeout.prefill_ms = limit_ms;
     config.timeout.first_byte_ms = limit_ms;
     config.timeout.answer_ms = limit_ms;
@@ -79,10 +79,10 @@ pub async fn engines(role: Role, spec: &EngineSpec) -> Vec<Engine> {
 }
 
 impl Rig {
-    pub async fn set(cell: &Cell) -> Rig {
+    pub async fn set(cell: &Cell, round: u32) -> Rig {
         let prefillers = engines(Role::Prefill, &spec(cell, Leg::Prefill)).await;
         let decoders = engines(Role::Decode, &spec(cell, Leg::Decode)).await;
-        let mut config = config(cell);
+        let mut config = config(cell, round);
         config.fleet.prefill = prefillers.iter().map(|e| e.addr().to_string()).collect();
         config.fleet.decode = decoders.iter().map(|e| e.addr().to_string()).collect();
         let app = App::build(&config).await.unwrap();

@@ -1,17 +1,20 @@
 //! One cell: the fault is set, a client asks, and all that came of it is written down.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use pd_proxy::sim::{Engine, Fault, What};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
 
 use super::journal::Journal;
 use super::oracle::{self, Expected};
 use super::plan::{Api, Cell, Ill, Leg, Spot, Who};
 use super::rig::{Rig, until};
 use super::seen::{Seen, words_of};
+use super::stalls::Stalls;
 use crate::common::client;
 
 /// Tokens of the answer: more events than those before any fault.
@@ -20,6 +23,12 @@ const TOKENS: u32 = 24;
 const EVENTS: usize = 5;
 /// Requests until the engine at fault was asked: equals take turns, so the second is one too many already.
 const TRIES: usize = 8;
+/// What a decoder takes before it fetches, where the prefiller is killed meanwhile.
+const UNREAD: Duration = Duration::from_millis(1_500);
+/// No answer takes longer: the client's own patience in `common` is a little longer, and panics.
+const ENDLESS: Duration = Duration::from_secs(18);
+/// How often a cell is run at most.
+const ROUNDS: u32 = 3;
 const REFUSAL: &str = r#"{"error":{"message":"no","type":"BadRequestError","param":null,"code":400}}"#;
 
 /// What came of a cell.
@@ -168,18 +177,34 @@ async fn scripted(model: &Model, cell: &Cell, id: &str) -> Option<What> {
         Ill::ClientLeaves(Spot::Head) if cell.leg == Leg::Decode => {
             What::StallAfterBytes(model.bytes_to(cell, Spot::HeadEnd, id).await)
         }
-        Ill::Killed | Ill::KilledAfter | Ill::ClientLeaves(_) => return None,
+        Ill::Killed | Ill::KilledUnread | Ill::KilledAfter | Ill::ClientLeaves(_) => return None,
     })
 }
 
-/// Runs the cell with the number `nth`.
-pub async fn run(model: &Model, journal: &Journal, nth: usize, cell: Cell) -> Outcome {
-    let rig = Rig::set(&cell).await;
+/// Runs the cell with the number `nth`. What it finds wrong counts only if the machine did not stall meanwhile, or not again:
+/// limits are no measure of engines that get no time to answer.
+pub async fn run(model: &Model, journal: &Journal, stalls: &Stalls, (nth, cell): (usize, Cell)) -> Outcome {
+    let mut round = 0;
+    loop {
+        let began = Instant::now();
+        let outcome = run_once(model, journal, (round, nth), cell).await;
+        round += 1;
+        if outcome.wrong().is_empty() || round == ROUNDS || !stalls.since(began) {
+            return outcome;
+        }
+    }
+}
+
+async fn run_once(model: &Model, journal: &Journal, (round, nth): (u32, usize), cell: Cell) -> Outcome {
+    let rig = Rig::set(&cell, round).await;
     let count = if cell.who == Who::One { 1 } else { 2 };
     let expected = oracle::expected(&cell);
     // As long as the ids that follow.
-    if let Some(what) = scripted(model, &cell, &format!("m{nth:04}-0")).await {
+    if let Some(what) = scripted(model, &cell, &format!("m{nth:04}-{round}-0")).await {
         rig.inject(cell.leg, count, &Fault::always(what));
+    }
+    if cell.ill == Ill::KilledUnread {
+        rig.inject(Leg::Decode, 2, &Fault::once(What::Delay(UNREAD)));
     }
     let mut outcome = Outcome {
         cell,
@@ -192,9 +217,10 @@ pub async fn run(model: &Model, journal: &Journal, nth: usize, cell: Cell) -> Ou
         open: None,
     };
     for again in 0..TRIES {
-        let request = model.request(&cell, format!("m{nth:04}-{again}")).await;
+        let request = model.request(&cell, format!("m{nth:04}-{round}-{again}")).await;
         let mut killed = Vec::new();
-        let seen = exchange(&rig, &cell, &request, &mut killed).await;
+        let exchanged = timeout(ENDLESS, exchange(&rig, &cell, &request, &mut killed)).await;
+        let seen = exchanged.unwrap_or_else(|_| Seen::Lie("an answer that never ends".into()));
         let failed = |leg| match (leg, journal.of(&request.id)) {
             (Leg::Prefill, entry) => entry.prefills_failed,
             (Leg::Decode, entry) => entry.decodes_failed,
@@ -207,7 +233,8 @@ pub async fn run(model: &Model, journal: &Journal, nth: usize, cell: Cell) -> Ou
         let right = outcome.expected.pinned.clone();
         (outcome.pinned, outcome.open) = rig.settled(&killed, |pinned| right.contains(&pinned)).await;
         let unread = |leg| {
-            let unread = leg == cell.leg && matches!(cell.ill, Ill::Refused | Ill::ResetAtAccept);
+            let nobody = matches!(cell.ill, Ill::Refused | Ill::ResetAtAccept | Ill::KilledUnread);
+            let unread = leg == cell.leg && nobody;
             let refusing = leg == cell.leg && cell.ill == Ill::Killed && cell.who == Who::All;
             // Of a killed pair the first has read the request; in a stream that leg had not failed before.
             let had = u32::from(refusing && !cell.begun());
@@ -230,39 +257,50 @@ async fn exchange(rig: &Rig, cell: &Cell, request: &Request, killed: &mut Vec<So
     let mut socket = TcpStream::connect(rig.address).await.unwrap();
     socket.write_all(&request.bytes).await.unwrap();
     let mut first = Vec::new();
-    let busy = || until(|| rig.at_work(cell.leg).next().is_some() || rig.read(cell.leg, 2, &request.id) > 0);
-    match cell.ill {
-        Ill::ClientLeaves(Spot::Event) => {
-            read_some(&mut socket, &mut first).await;
-            return Seen::Left;
-        }
-        Ill::ClientLeaves(_) => {
-            return if busy().await { Seen::Left } else { Seen::Lie("nobody was asked".into()) };
-        }
-        Ill::Killed | Ill::KilledAfter => {
-            if cell.begun() {
-                read_some(&mut socket, &mut first).await;
-            } else {
-                // The decoder computes only when it has fetched.
-                let leg = if cell.ill == Ill::KilledAfter { Leg::Decode } else { cell.leg };
-                until(|| rig.at_work(leg).any(|engine| engine.ledger().running > 0)).await;
-            }
-            kill(rig, cell, &request.id, killed).await;
-        }
-        _ => {}
+    let by_hand =
+        matches!(cell.ill, Ill::ClientLeaves(_) | Ill::KilledUnread | Ill::Killed | Ill::KilledAfter);
+    if by_hand && !at_that_moment(rig, cell, &request.id, (&mut socket, &mut first)).await {
+        return Seen::Lie("the moment never came".into());
+    }
+    if matches!(cell.ill, Ill::ClientLeaves(_)) {
+        return Seen::Left;
+    }
+    if by_hand {
+        kill(rig, cell, &request.id, killed).await;
     }
     let answer = client::read_on(&mut socket, first).await;
     Seen::of(cell, &answer, &request.words, REFUSAL)
 }
 
-/// Reads until the first event is here.
-async fn read_some(socket: &mut TcpStream, into: &mut Vec<u8>) {
+/// Waits for the moment at which something is done by hand; false if it does not come.
+async fn at_that_moment(
+    rig: &Rig,
+    cell: &Cell,
+    id: &str,
+    (socket, first): (&mut TcpStream, &mut Vec<u8>),
+) -> bool {
+    let running = |leg| rig.at_work(leg).any(|engine| engine.ledger().running > 0);
+    match cell.ill {
+        _ if cell.begun() => read_some(socket, first).await,
+        Ill::ClientLeaves(_) => until(|| rig.read(cell.leg, 2, id) > 0).await,
+        Ill::KilledUnread => until(|| rig.read(Leg::Decode, 2, id) > 0).await,
+        // The decoder computes only when it has fetched.
+        Ill::KilledAfter => until(|| running(Leg::Decode)).await,
+        _ => until(|| running(cell.leg)).await,
+    }
+}
+
+/// Reads until the first event is here; false if there will be none.
+async fn read_some(socket: &mut TcpStream, into: &mut Vec<u8>) -> bool {
     while !into.windows(6).any(|bytes| bytes == b"data: ") {
         let mut piece = vec![0; 4 << 10];
-        let read = socket.read(&mut piece).await.unwrap();
-        assert!(read > 0, "{}", String::from_utf8_lossy(into));
+        let read = socket.read(&mut piece).await.unwrap_or(0);
         into.extend_from_slice(&piece[..read]);
+        if read == 0 || into.starts_with(b"HTTP/1.1 5") {
+            return false;
+        }
     }
+    true
 }
 
 /// Kills the engine that has the request, or both of its side.
