@@ -9,7 +9,7 @@ use crate::auth::{ANYONE, Caller, Priority, Reservation};
 use crate::dialect::Api;
 use crate::dialect::usage::Usage;
 use crate::error::{Error, Kind};
-use crate::fleet::{Choice, Instance, Role};
+use crate::fleet::{Choice, Instance, InstanceId, Role};
 use crate::obs::{Meters, Sample};
 use crate::relay::admit::Pass;
 use crate::relay::budget::Asked;
@@ -162,6 +162,11 @@ impl Ledger {
             Role::Decode => &mut self.decoder,
         };
         *place = Some(instance.clone());
+    }
+
+    /// Who was asked for its prefill last.
+    pub fn prefiller(&self) -> Option<InstanceId> {
+        self.prefiller.as_ref().map(|instance| instance.id())
     }
 
     /// Why its prefiller was chosen.

@@ -22,6 +22,8 @@ pub(super) enum Why {
     Status,
     BadReply,
     Stale,
+    /// The decoder gave the request up for others, as it says: it is to be prefilled again.
+    GivenUp,
     /// Larger than we read: the limit is ours, and the engine did what it was asked.
     TooLarge(Large),
 }
@@ -62,13 +64,19 @@ impl Failure {
 
     /// A decoder answered: it has fetched what it was to fetch.
     pub(super) fn answered(&self) -> bool {
-        self.why == Why::TooLarge(Large::Answer)
+        matches!(self.why, Why::TooLarge(Large::Answer) | Why::GivenUp)
+    }
+
+    /// The decoder may have failed for what is wrong with its hand-off.
+    pub(super) fn may_be_of_the_handoff(&self) -> bool {
+        self.written && !matches!(self.why, Why::Busy | Why::Stale | Why::GivenUp | Why::TooLarge(_))
     }
 
     /// What it says about the instance.
     pub(super) fn outcome(&self) -> Outcome {
         match self.why {
-            Why::Busy => Outcome::Busy,
+            // It had no room left.
+            Why::Busy | Why::GivenUp => Outcome::Busy,
             Why::Connect => Outcome::Unreachable,
             Why::TooLarge(_) => Outcome::Served,
             _ => Outcome::Failed,
@@ -85,6 +93,7 @@ impl Failure {
             Why::Status => "status",
             Why::BadReply => "bad_reply",
             Why::Stale => "stale",
+            Why::GivenUp => "given_up",
             Why::TooLarge(_) => "too_large",
         }
     }

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::codec::json::{Edit, Object, ScanLimits};
 use crate::codec::sse::{self, Framer};
-use crate::dialect::{self, Api, Transfer, kv_transfer, usage};
+use crate::dialect::{self, Api, Transfer, kv_transfer, resume, usage};
 use crate::fleet::{Outcome, Seat, Sign};
 use crate::relay::Relay;
 use crate::relay::account::Ledger;
@@ -158,7 +158,9 @@ impl Relay {
                 Ok(DecodeEnd::Whole(Response::from_parts(head, body)))
             }
             Begun::Stream { first, framer, rest } => {
-                let source = Source { first, framer, rest, seat, api: ask.api, http2: ask.http2 };
+                let gives_up = resume::may_be_given_up(ask.api, &ask.body);
+                let (api, http2) = (ask.api, ask.http2);
+                let source = Source { first, framer, rest, seat, api, http2, gives_up };
                 Ok(DecodeEnd::Stream { head, source: Box::new(source) })
             }
         }
@@ -291,7 +293,7 @@ async fn begin(
         let (mut head, body) = response.into_parts();
         strip_hop_by_hop(&mut head.headers);
         let frame_bytes = ask.frame_bytes(settings.frame_bytes);
-        return Ok((head, first_event(body, ask.api, frame_bytes).await?));
+        return Ok((head, first_event(body, ask, frame_bytes).await?));
     }
     let (head, body) = whole(response, (settings.answer_bytes, Large::Answer)).await?.into_parts();
     if !head.status.is_success() {
@@ -301,7 +303,11 @@ async fn begin(
     if ask.shape.stream && ask.api != Api::Responses {
         return Err(Failure::new(Why::BadReply, true, "a stream was asked for, and something else came"));
     }
-    Ok((head, Begun::Answer(Box::new(usable(body)?))))
+    let answer = usable(body)?;
+    if resume::may_be_given_up(ask.api, &ask.body) && resume::given_up(&answer) {
+        return Err(given_up());
+    }
+    Ok((head, Begun::Answer(Box::new(answer))))
 }
 
 /// An answer that may go out under a 200.
@@ -316,7 +322,7 @@ fn usable(body: Bytes) -> Result<Object, Failure> {
 }
 
 /// Comments that keep the connection alive are no event: a decoder that dies after them can still be replaced.
-async fn first_event(mut body: Incoming, api: Api, frame_bytes: usize) -> Result<Begun, Failure> {
+async fn first_event(mut body: Incoming, ask: &Ask, frame_bytes: usize) -> Result<Begun, Failure> {
     let broken = |detail: String| Failure::new(Why::Broken, true, detail);
     let mut framer = Framer::new(frame_bytes);
     let mut first = BytesMut::new();
@@ -329,10 +335,31 @@ async fn first_event(mut body: Incoming, api: Api, frame_bytes: usize) -> Result
             break;
         }
     }
-    if api.ends_with_done() && failed_at_once(&first) {
+    if ask.api.ends_with_done() && failed_at_once(&first) {
         return Err(broken("the stream began with an error of the engine".into()));
     }
+    if !begins_with_an_answer(&first) {
+        return Err(Failure::new(Why::BadReply, true, "the stream's first event is no JSON object"));
+    }
+    if resume::may_be_given_up(ask.api, &ask.body) && given_up_at_once(&first) {
+        return Err(given_up());
+    }
     Ok(Begun::Stream { first: first.freeze(), framer, rest: body })
+}
+
+fn given_up_at_once(first: &[u8]) -> bool {
+    resume::given_up_at(first).is_some_and(|at| !sse::frames(&first[..at]).any(|frame| frame.has_data()))
+}
+
+fn given_up() -> Failure {
+    Failure::new(Why::GivenUp, true, "the decoder gave the request up, to be prefilled again")
+}
+
+/// Whether a stream's first event can be one of an answer. An end without anything before it is none; events without
+/// anything in them say nothing.
+fn begins_with_an_answer(first: &[u8]) -> bool {
+    let event = sse::frames(first).find(|event| !event.data().trim_ascii().is_empty());
+    event.is_none_or(|event| event.data().trim_ascii_start().starts_with(b"{"))
 }
 
 /// Whether a stream's first event says that the engine itself failed; the client need not see that.
@@ -379,6 +406,18 @@ mod tests {
             !failed_at_once(b"data: {\"choices\":[{\"text\":\"{\\\"error\\\"\"}]}\n\n")
                 && !failed_at_once(b": only a comment\n\n")
         );
+    }
+
+    #[test]
+    fn a_stream_that_is_over_or_unreadable_at_once_is_no_answer() {
+        for bad in ["data: [DONE]\n\n", ": hi\n\ndata: <html>\n\n"] {
+            assert!(!begins_with_an_answer(bad.as_bytes()), "{bad}");
+        }
+        for good in
+            ["event: x\ndata: {\"a\":1}\n\n", ": hi\n\ndata:{}\n\n", "data: {\"unfinished", "data:\n\n"]
+        {
+            assert!(begins_with_an_answer(good.as_bytes()), "{good}");
+        }
     }
 
     #[test]

@@ -108,6 +108,8 @@ struct Tries {
     left: u32,
     made: u32,
     tried: SmallVec<[InstanceId; 4]>,
+    /// Of decode attempts: whose hand-offs they failed with. It may be those that are wrong.
+    suspects: SmallVec<[InstanceId; 4]>,
 }
 
 /// What a prefill leaves for the decode leg.
@@ -121,7 +123,13 @@ struct Prefilled {
 
 impl Tries {
     fn new(attempts: u32) -> Tries {
-        Tries { left: attempts.max(1), made: 0, tried: SmallVec::new() }
+        Tries { left: attempts.max(1), made: 0, tried: SmallVec::new(), suspects: SmallVec::new() }
+    }
+
+    /// Who is to prefill again only if there is nobody else. As a rule the decoder is to blame, and a prefiller that has the
+    /// prompt cached is the cheapest; but the last attempt must not depend on one whose hand-offs all decoders failed with.
+    fn avoided(&self) -> &[InstanceId] {
+        if self.left == 1 { &self.suspects } else { &[] }
     }
 
     fn start(&mut self, instance: &Instance) {
@@ -240,6 +248,7 @@ impl Relay {
             {
                 return Err(failure.into_error(Role::Decode));
             }
+            decode.suspects.extend(ledger.prefiller().filter(|_| failure.may_be_of_the_handoff()));
         }
     }
 
@@ -277,6 +286,7 @@ impl Relay {
         ledger: &mut Ledger,
     ) -> Result<Ended, Error> {
         let mut tries = Tries::new(self.settings.now().attempts);
+        tries.tried.extend_from_slice(decode.avoided());
         loop {
             let Placed { seat, choice } = self.place(ask, &tries).await?;
             tries.start(seat.instance());

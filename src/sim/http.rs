@@ -162,6 +162,7 @@ async fn strike(hub: &Arc<Hub>, control: &Control, asked: &mut Asked) -> Option<
                 give_back(hub, status, asked);
                 return Some(scripted(status, body));
             }
+            What::Events(body) => return Some(respond(200, "text/event-stream; charset=utf-8", body)),
             What::CutAfterBytes { bytes, how } => control.plan(Plan::Cut(bytes, how)),
             What::StallAfterBytes(bytes) => control.plan(Plan::Stall(bytes)),
             What::DribbleBytes(bytes) => control.plan(Plan::Dribble(bytes)),

@@ -21,6 +21,7 @@ mod keys;
 mod keys_api;
 mod layers;
 mod legs;
+mod matrix;
 mod pool_ems;
 mod pool_events;
 mod pool_faults;
