@@ -40,6 +40,8 @@ pub(super) enum PrefillEnd {
     Refused(Response<Bytes>),
     /// The decoder that it waited for has failed.
     InVain,
+    /// The engine is both prefiller and decoder, and takes the request as a whole: its seats in both roles.
+    Here(Box<(Seat, Seat)>),
 }
 
 /// How a decode leg ended well.

@@ -119,6 +119,8 @@ struct Prefilled {
     duty: Option<Duty>,
     /// The first attempt at the decode leg, where it was sent together with the prefill.
     early: Option<Early>,
+    /// Seats on an engine that does both, in its role as prefiller and in that as decoder.
+    here: Option<(Seat, Seat)>,
 }
 
 impl Tries {
@@ -232,10 +234,14 @@ impl Relay {
                     (PrefillEnd::Done(duty), early) => {
                         self.compare(ask, ledger, duty.usage());
                         ledger.prefilled(duty.usage());
-                        Prefilled { duty: Some(*duty), early }
+                        Prefilled { duty: Some(*duty), early, here: None }
                     }
                     (PrefillEnd::Refused(answer), _) => return Ok(DecodeEnd::Whole(answer)),
-                    (PrefillEnd::InVain, early) => Prefilled { duty: None, early },
+                    (PrefillEnd::InVain, early) => Prefilled { early, ..Prefilled::default() },
+                    (PrefillEnd::Here(seats), _) => {
+                        self.meters.bypassed("both_roles");
+                        Prefilled { here: Some(*seats), ..Prefilled::default() }
+                    }
                 },
             };
             let failure = match self.decode(ask, prefilled, &mut decode, ledger).await? {
@@ -293,6 +299,9 @@ impl Relay {
             ledger.leg(seat.instance());
             self.stories.placed(&ask.id, &ask.job, &seat, &choice);
             ledger.placed(choice);
+            if let Some(twin) = self.twin(ask, &seat) {
+                return Ok((PrefillEnd::Here(Box::new((seat, twin))), None));
+            }
             let failure = match self.prefill_and_early(ask, seat, decode).await {
                 Ok(ended) => return Ok(ended),
                 Err(failure) => failure,
@@ -304,6 +313,13 @@ impl Relay {
                 return Err(failure.into_error(Role::Prefill));
             }
         }
+    }
+
+    /// The same engine as decoder, if it is one: what it has computed need not travel.
+    fn twin(&self, ask: &Ask, seat: &Seat) -> Option<Seat> {
+        let alone = self.speech.now().dialect.decodes_alone() && seat.rank().is_none();
+        let tokens = ask.shape.prompt_tokens + ask.shape.output_tokens;
+        alone.then(|| self.fleet.twin(seat.instance(), tokens)).flatten()
     }
 
     /// One prefill on one prefiller, and the decode leg beside it, if there is to be one.
@@ -336,10 +352,13 @@ impl Relay {
     async fn decode(
         self: &Arc<Self>,
         ask: &Arc<Ask>,
-        Prefilled { mut duty, mut early }: Prefilled,
+        Prefilled { mut duty, mut early, here }: Prefilled,
         tries: &mut Tries,
         ledger: &mut Ledger,
     ) -> Result<Result<DecodeEnd, Failure>, Error> {
+        if let Some(seats) = here {
+            return Ok(self.decode_here(ask, seats, tries, ledger).await);
+        }
         loop {
             let ended = match early.take() {
                 Some(early) => {
@@ -376,6 +395,23 @@ impl Relay {
                 return Ok(Err(failure));
             }
         }
+    }
+
+    /// The decode leg on an engine that computes the prompt as well.
+    async fn decode_here(
+        self: &Arc<Self>,
+        ask: &Arc<Ask>,
+        (mut prefill, seat): (Seat, Seat),
+        tries: &mut Tries,
+        ledger: &mut Ledger,
+    ) -> Result<DecodeEnd, Failure> {
+        tries.start(seat.instance());
+        ledger.leg(seat.instance());
+        let ended = self.decode_once(ask, seat, None, ledger).await;
+        if ended.is_ok() {
+            prefill.hold();
+        }
+        ended
     }
 
     /// What the prefiller found in its caches, against what was predicted.
