@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::Router;
 use http::Uri;
 use pd_proxy::app::App;
-use pd_proxy::config::Config;
+use pd_proxy::config::{Config, DialectName};
 use pd_proxy::server;
 use pd_proxy::sim::{Engine, EngineSpec, Net, Role};
 use pd_proxy::upstream::{Dial, Dialling, Pipe};
@@ -53,6 +53,12 @@ impl Memory {
         config.server.host = "127.0.0.1".into();
         config.server.port = 0;
         (config.fleet.prefill, config.fleet.decode) = (names(&prefillers), names(&decoders));
+        // A simulated bootstrap server listens where its engine does.
+        config.dialect.bootstraps = prefillers.iter().map(|e| format!("{0}={0}", e.addr())).collect();
+        if config.dialect.name == DialectName::Auto {
+            // Questions go over sockets, and there is nobody there.
+            config.dialect.name = DialectName::KvTransfer;
+        }
         let app = App::build_over(&config, Some(Arc::new(Over(net.clone())))).await.unwrap();
         let router = server::router(app.gateway());
         Memory { prefillers, decoders, net, app, router }
