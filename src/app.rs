@@ -34,6 +34,7 @@ use crate::relay::budget::Retries;
 use crate::relay::lookup;
 use crate::relay::pause;
 use crate::relay::release::Releases;
+use crate::relay::rendezvous::Rendezvous;
 use crate::relay::resume::Room;
 use crate::relay::stories::Stories;
 use crate::reload::{Reloader, Source as ConfigSource};
@@ -148,6 +149,7 @@ impl App {
             stories: Stories::default(),
             budget: Retries::new(config.retry.budget, config.retry.budget_floor_per_s),
             room: Arc::new(Room::new(config.limit.resume_tokens)),
+            rendezvous: Rendezvous::default(),
         });
         let mut tasks = JoinSet::new();
         if let Some(prompts) = prompts {

@@ -57,9 +57,13 @@ pub fn speech(config: &Config) -> Speech {
             DialectName::KvTransfer => Dialect::KvTransfer,
             DialectName::Pool => Dialect::Pool,
             DialectName::Mooncake => Dialect::Mooncake,
+            DialectName::Layerwise => Dialect::Layerwise,
         },
         bootstrap_port: dialect.bootstrap_port,
         bootstraps: dialect.bootstraps(),
+        // Checked with the rest of the configuration.
+        callback_url: config.callback().unwrap_or_default(),
+        batch: dialect.batch,
     }
 }
 

@@ -136,6 +136,8 @@ named! {
         Pool = "pool",
         /// vLLM's MooncakeConnector.
         Mooncake = "mooncake",
+        /// vllm-ascend's MooncakeLayerwiseConnector: the decoder first, which calls back.
+        Layerwise = "layerwise",
     }
 }
 

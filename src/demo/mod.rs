@@ -174,6 +174,7 @@ fn engine_spec(args: &SimArgs) -> Result<EngineSpec, DemoError> {
         connector: match args.connector {
             SimConnector::Handoff => Connector::Handoff,
             SimConnector::Pool => Connector::Pool,
+            SimConnector::Layerwise => Connector::Layerwise,
         },
         api_key: args.api_key_env.as_ref().map(key).transpose()?,
         ..EngineSpec::default()

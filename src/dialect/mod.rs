@@ -12,6 +12,7 @@ pub mod engine_load;
 pub mod facts;
 pub mod guard;
 pub mod kv_transfer;
+pub mod layerwise;
 pub mod mooncake;
 mod one_token;
 pub mod prefilled;
@@ -40,6 +41,8 @@ pub enum Dialect {
     /// vLLM's MooncakeConnector: both legs are told a name for the transfer, the decoder also where the prefiller's
     /// bootstrap server is.
     Mooncake,
+    /// vllm-ascend's MooncakeLayerwiseConnector: the decoder is asked first, and calls back for a prefill into its blocks.
+    Layerwise,
 }
 
 /// Which leg is sent first.
@@ -47,11 +50,13 @@ pub enum Dialect {
 pub enum LegOrder {
     /// The decoder needs what the prefiller answers, or must not wait for a prefill that may fail.
     PrefillFirst,
+    /// The prefiller needs what the decoder says when it calls back.
+    DecodeFirst,
 }
 
 impl Dialect {
     /// All of them.
-    pub const ALL: [Dialect; 3] = [Dialect::KvTransfer, Dialect::Pool, Dialect::Mooncake];
+    pub const ALL: [Dialect; 4] = [Dialect::KvTransfer, Dialect::Pool, Dialect::Mooncake, Dialect::Layerwise];
 
     /// As configured, logged and shown.
     pub fn name(self) -> &'static str {
@@ -59,6 +64,7 @@ impl Dialect {
             Dialect::KvTransfer => "kv_transfer",
             Dialect::Pool => "pool",
             Dialect::Mooncake => "mooncake",
+            Dialect::Layerwise => "layerwise",
         }
     }
 
@@ -66,6 +72,7 @@ impl Dialect {
     pub fn order(self) -> LegOrder {
         match self {
             Dialect::KvTransfer | Dialect::Pool | Dialect::Mooncake => LegOrder::PrefillFirst,
+            Dialect::Layerwise => LegOrder::DecodeFirst,
         }
     }
 
@@ -80,6 +87,7 @@ impl Dialect {
             Dialect::KvTransfer => kv_transfer::prefill_edit(api, body),
             Dialect::Pool => one_token::edit(api, body),
             Dialect::Mooncake => mooncake::prefill_edit(api, body, transfer),
+            Dialect::Layerwise => layerwise::prefill_edit(api, body, transfer.called.as_ref()),
         }
     }
 
@@ -90,7 +98,7 @@ impl Dialect {
     pub fn read_prefill(self, api: Api, reply: Bytes, transfer: &Transfer) -> Result<Prefilled, BadReply> {
         match self {
             Dialect::KvTransfer => kv_transfer::read_prefill(api, reply),
-            Dialect::Pool => {
+            Dialect::Pool | Dialect::Layerwise => {
                 let reply = prefilled::answer(reply)?;
                 Ok(Prefilled { handoff: None, usage: usage::of_answer(api, &reply) })
             }

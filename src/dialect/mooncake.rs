@@ -67,7 +67,8 @@ mod tests {
 
     #[test]
     fn both_legs_are_told_the_same_name_and_the_decoder_where_to_ask() {
-        let transfer = Transfer { id: "t1".to_owned(), peer: Some(peer().into()), rank: Some(1) };
+        let transfer =
+            Transfer { id: "t1".to_owned(), peer: Some(peer().into()), rank: Some(1), called: None };
         let body = Object::scan(r#"{"prompt":"x","max_tokens":9}"#.into(), ScanLimits::default()).unwrap();
         let sent = body.splice(&prefill_edit(Api::Completions, &body, &transfer)).to_bytes();
         assert_eq!(
@@ -87,9 +88,9 @@ mod tests {
     #[test]
     fn an_engine_that_nobody_knows_is_handed_to_nobody() {
         let reply = || Bytes::from_static(b"{}");
-        let unknown = Transfer { id: "t".to_owned(), peer: None, rank: None };
+        let unknown = Transfer { id: "t".to_owned(), peer: None, ..Transfer::default() };
         assert_eq!(read_prefill(Api::Chat, reply(), &unknown), Err(BadReply::Nothing));
-        let beyond = Transfer { id: "t".to_owned(), peer: Some(peer().into()), rank: Some(2) };
+        let beyond = Transfer { id: "t".to_owned(), peer: Some(peer().into()), rank: Some(2), called: None };
         assert_eq!(read_prefill(Api::Chat, reply(), &beyond), Err(BadReply::Nothing));
     }
 

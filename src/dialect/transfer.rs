@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 /// One attempt to move a prompt's KV from a prefiller to a decoder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transfer {
@@ -11,6 +13,8 @@ pub struct Transfer {
     pub peer: Option<Arc<Peer>>,
     /// The data-parallel rank that is asked to prefill; `None` = the engine's own choice, or there is but one.
     pub rank: Option<u16>,
+    /// What a decoder that was asked first wants the prefiller to be told.
+    pub called: Option<Bytes>,
 }
 
 /// A prefiller as decoders know it, learned once for as long as its process lives.

@@ -156,12 +156,17 @@ impl Ledger {
 
     /// A leg starts on the instance of `seat`.
     pub fn leg(&mut self, seat: &Seat) {
-        self.stage = seat.instance().role();
+        self.leg_on(seat.instance());
+    }
+
+    /// A leg starts on this instance, or is waited for from now on.
+    pub fn leg_on(&mut self, instance: &Arc<Instance>) {
+        self.stage = instance.role();
         let place = match self.stage {
             Role::Prefill => &mut self.prefiller,
             Role::Decode => &mut self.decoder,
         };
-        *place = Some(seat.instance().clone());
+        *place = Some(instance.clone());
     }
 
     /// Why its prefiller was chosen.

@@ -83,6 +83,16 @@ impl Failure {
         Failure { why, written, detail: detail.into() }
     }
 
+    /// The decoder did not call back for a prefill.
+    pub(super) fn not_called(limit: Duration) -> Failure {
+        Failure::new(Why::Timeout, true, format!("it did not call back within {limit:?}"))
+    }
+
+    /// The decoder has its KV, or should have, and does not begin.
+    pub(super) fn late(limit: Duration) -> Failure {
+        Failure::new(Why::Timeout, true, format!("no answer within {limit:?} of the prefill"))
+    }
+
     /// The engine has too much to do.
     pub(super) fn busy(&self) -> bool {
         self.why == Why::Busy
@@ -155,7 +165,7 @@ impl Relay {
         let sent = Instant::now();
         let dialect = self.speech.now().dialect;
         let outcome = within(self.settings.now().prefill, &written, async {
-            let transfer = self.transfer(&seat).await?;
+            let transfer = self.transfer(&ask, &seat).await?;
             let edit = dialect.prefill_edit(ask.api, &ask.body, &transfer);
             let response = self.exchange(&ask, &seat, &edit, &written).await?;
             let response = whole(response, self.settings.now().prefill_reply_bytes).await?;
@@ -188,21 +198,42 @@ impl Relay {
     ) -> Result<DecodeEnd, Failure> {
         let sent = Instant::now();
         let written = Written::default();
-        let edit = dialect::decode_edit(duty.as_mut().and_then(|d| d.give(&written)));
+        let params = duty.as_mut().and_then(|duty| duty.give(&written).cloned());
+        let settings = self.settings.now();
+        let limit = if ask.shape.stream { settings.first_byte } else { settings.answer };
+        let leg = self.decode_leg(ask, &seat, params.as_ref(), &written);
+        let outcome = within(limit, &written, leg).await;
+        if let Some(duty) = duty {
+            settle(duty, &outcome);
+        }
+        self.decoded(ask, seat, (sent, outcome), ledger)
+    }
+
+    /// Sends a decode leg with these parameters and waits until its answer begins.
+    pub(super) async fn decode_leg(
+        &self,
+        ask: &Ask,
+        seat: &Seat,
+        params: Option<&Bytes>,
+        written: &Written,
+    ) -> Result<Begins, Failure> {
+        let edit = dialect::decode_edit(params);
         let edit = match &ask.resume {
             Some(plan) if plan.exact.is_ok() => edit.set("return_token_ids", Bytes::from_static(b"true")),
             _ => edit,
         };
-        let settings = self.settings.now();
-        let limit = if ask.shape.stream { settings.first_byte } else { settings.answer };
-        let outcome = within(limit, &written, async {
-            let response = self.exchange(ask, &seat, &edit, &written).await?;
-            begin(response, ask, &settings).await
-        })
-        .await;
-        if let Some(duty) = duty {
-            settle(duty, &outcome);
-        }
+        let response = self.exchange(ask, seat, &edit, written).await?;
+        begin(response, ask, &self.settings.now()).await
+    }
+
+    /// Books how a decode leg, sent then, went; what of its answer is here goes to the client.
+    pub(super) fn decoded(
+        &self,
+        ask: &Ask,
+        seat: Seat,
+        (sent, outcome): (Instant, Result<Begins, Failure>),
+        ledger: &mut Ledger,
+    ) -> Result<DecodeEnd, Failure> {
         let (head, begun) = self.told(ask, &seat, outcome)?;
         seat.instance().meter().done(sent.elapsed());
         match begun {
@@ -264,7 +295,7 @@ impl Relay {
 }
 
 /// What a decoder's outcome says about the hand-off that it was given.
-fn settle<T>(duty: &mut Duty, outcome: &Result<(http::response::Parts, T), Failure>) {
+fn settle(duty: &mut Duty, outcome: &Result<Begins, Failure>) {
     match outcome {
         Ok((head, _)) if release::fetched_or_told(head.status) => duty.used(),
         Ok(_) => duty.refused(),
@@ -274,8 +305,11 @@ fn settle<T>(duty: &mut Duty, outcome: &Result<(http::response::Parts, T), Failu
     }
 }
 
+/// The head of a decoder's answer, and what of it is here.
+pub(super) type Begins = (http::response::Parts, Begun);
+
 /// What of a decoder's answer is here.
-enum Begun {
+pub(super) enum Begun {
     /// A 4xx.
     Refusal(Bytes),
     /// A complete answer.
@@ -304,11 +338,7 @@ async fn whole(response: Response<Incoming>, limit_bytes: usize) -> Result<Respo
 }
 
 /// Waits for the first event of a stream, or for all of anything else. From here on the answer is this decoder's.
-async fn begin(
-    response: Response<Incoming>,
-    ask: &Ask,
-    settings: &Settings,
-) -> Result<(http::response::Parts, Begun), Failure> {
+async fn begin(response: Response<Incoming>, ask: &Ask, settings: &Settings) -> Result<Begins, Failure> {
     if response.status().is_success() && is_sse(response.headers()) {
         let (mut head, body) = response.into_parts();
         strip_hop_by_hop(&mut head.headers);

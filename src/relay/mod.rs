@@ -16,12 +16,14 @@ pub mod affinity;
 pub mod answer;
 pub mod ask;
 pub mod budget;
+mod decode_first;
 mod job;
 mod legs;
 pub mod lookup;
 pub mod pause;
 pub mod places;
 pub mod release;
+pub mod rendezvous;
 pub mod resume;
 pub mod settings;
 pub mod shed;
@@ -34,6 +36,7 @@ use std::sync::Arc;
 
 use tokio::time::{Instant, timeout_at};
 
+use crate::dialect::LegOrder;
 use crate::dialect::resume::Plan;
 use crate::dialect::shape::Bypass;
 use crate::dialect::usage::Usage;
@@ -52,6 +55,7 @@ use budget::Retries;
 use legs::{DecodeEnd, Failure, PrefillEnd};
 use lookup::Found;
 use release::{Duty, Releases, Unfinished};
+use rendezvous::Rendezvous;
 use resume::Room;
 use settings::Settings;
 use shed::Sides;
@@ -88,6 +92,8 @@ pub struct Relay {
     pub budget: Retries,
     /// Room for the token ids of streams that could be continued.
     pub room: Arc<Room>,
+    /// Where decoders that call back find their requests.
+    pub rendezvous: Rendezvous,
 }
 
 /// A request that no engine answered. Its account is still open: only who answers the client knows the status.
@@ -100,6 +106,7 @@ pub struct Refusal {
 }
 
 /// Attempts at one leg of one request.
+#[derive(Clone)]
 struct Tries {
     left: u32,
     made: u32,
@@ -202,9 +209,13 @@ impl Relay {
             if self.fleet.serving(Role::Decode) == 0 {
                 return Err(Error::new(Kind::NoDecoder, "no decoder is available"));
             }
-            let must = ask.shape.bypass.map(Bypass::name);
+            let must = self.bypass(ask).map(Bypass::name);
             let had_better = || self.settings.now().skip.reason(ask, &self.fleet).map(skip::Reason::name);
-            let duty = match must.or_else(had_better) {
+            let alone = must.or_else(had_better);
+            if alone.is_none() && self.speech.now().dialect.order() == LegOrder::DecodeFirst {
+                return self.decoder_first(ask, decode, ledger).await;
+            }
+            let duty = match alone {
                 Some(reason) => {
                     self.meters.bypassed(reason);
                     None

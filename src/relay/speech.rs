@@ -7,6 +7,7 @@ use crate::dialect::{Dialect, Peer, Transfer, mooncake};
 use crate::endpoint::Endpoint;
 use crate::fleet::{Instance, Seat};
 use crate::relay::Relay;
+use crate::relay::ask::Ask;
 use crate::relay::legs::Failure;
 use crate::upstream::collect;
 
@@ -23,6 +24,10 @@ pub struct Speech {
     pub bootstrap_port: u16,
     /// Prefillers for which that is not so, and where it listens there.
     pub bootstraps: Vec<(Endpoint, Endpoint)>,
+    /// Where decoders call back, a whole URL.
+    pub callback_url: String,
+    /// Prefillers understand lists of prompts.
+    pub batch: bool,
 }
 
 impl Speech {
@@ -35,7 +40,7 @@ impl Speech {
 
 impl Relay {
     /// What both legs of an attempt with this prefiller must know before either is sent.
-    pub(super) async fn transfer(&self, seat: &Seat) -> Result<Transfer, Failure> {
+    pub(super) async fn transfer(&self, ask: &Ask, seat: &Seat) -> Result<Transfer, Failure> {
         let speech = self.speech.now();
         let peer = match speech.dialect.asks_bootstrap() {
             true => Some(self.peer(seat.instance(), &speech).await?),
@@ -45,7 +50,12 @@ impl Relay {
         if several && seat.rank().is_none() {
             return Err(Failure::unprepared("it has several data-parallel ranks: set fleet.prefill_ranks"));
         }
-        Ok(Transfer { id: uuid::Uuid::new_v4().simple().to_string(), peer, rank: seat.rank() })
+        Ok(Transfer {
+            id: uuid::Uuid::new_v4().simple().to_string(),
+            peer,
+            rank: seat.rank(),
+            called: ask.called.clone(),
+        })
     }
 
     /// Who a prefiller is, from its bootstrap server: asked once, and again when it is another process.

@@ -36,7 +36,7 @@ pub fn of_path(path: &str) -> Option<Api> {
 /// Answers a generation request.
 pub async fn generate(hub: &Arc<Hub>, api: Api, asked: Asked) -> Result<Response<Body>, Fail> {
     let body = read_json(&asked)?;
-    let handoff = Handoff::parse(&body)?;
+    let handoff = Handoff::read(hub.spec.connector, &body)?;
     let debt = Debt::of(hub, &handoff);
     let rank = rank(hub, &asked)?;
     let mut ask = Ask::parse(api, &body, handoff, &hub.spec)?;
@@ -49,7 +49,7 @@ pub async fn generate(hub: &Arc<Hub>, api: Api, asked: Asked) -> Result<Response
         model: hub.spec.model.clone(),
         details: hub.spec.prompt_details,
     };
-    let beginning = Gen::begin(hub.clone(), ask.clone(), debt);
+    let beginning = Gen::begin(hub.clone(), ask.clone(), reply.id.clone(), debt);
     if ask.stream {
         let id = reply.id.clone();
         let sse = Sse::new(Box::pin(beginning), format_of(ask, reply), id, asked.twist);
