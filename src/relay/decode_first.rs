@@ -371,10 +371,12 @@ impl Drop for Pair {
                 _ = &mut prefill => return,
                 () = sleep(settings.abandon_grace) => return,
             }
-            let _ = timeout(settings.total, async {
+            let _ = timeout(settings.prefill, async {
                 tokio::select! {
                     _ = &mut prefill => {}
-                    _ = &mut decode => {}
+                    (_, outcome) = &mut decode => if outcome.is_ok() {
+                        let _ = timeout(TAIL, &mut prefill).await;
+                    },
                 }
             })
             .await;

@@ -19,6 +19,7 @@ mod intake;
 mod keys;
 mod keys_api;
 mod layers;
+mod layerwise;
 mod legs;
 mod pool_ems;
 mod pool_events;
