@@ -134,10 +134,9 @@ impl App {
         if let Some(told) = &told {
             fleet.desk().hear(told.clone());
         }
-        let connector = Connector::new(ms(config.timeout.connect_ms), engine_tls, dial);
         let relay = Arc::new(Relay {
             fleet,
-            upstream: Upstream::new(connector),
+            upstream: Upstream::new(Connector::new(ms(config.timeout.connect_ms), engine_tls, dial)),
             speech: Live::new(tuning::speech(config)),
             settings: Live::new(tuning::settings(config)),
             sides: admission::sides(&config.limit),

@@ -50,7 +50,7 @@ pub use engine::Engine;
 pub use faults::{Fault, How, Match, What};
 pub use hub::Seen;
 pub use ledger::Ledger;
-pub use net::Net;
+pub use net::{Dock, Net};
 pub use pool::{Mirror, Pool};
 pub use spec::{Connector, EngineSpec, Role, Tokenizing};
 

@@ -4,6 +4,7 @@ mod calls;
 mod failures;
 mod flow;
 mod leaving;
+mod minutes;
 
 use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
