@@ -141,3 +141,21 @@ async fn a_decoder_that_refuses_is_not_called_for() {
     stage.assert_nothing_left("after a refusal").await;
     stage.end().await;
 }
+
+#[tokio::test]
+async fn a_stream_that_breaks_goes_on_with_another_pair_under_the_id_that_the_client_knows() {
+    let mut script = script();
+    script.config.retry.resume = true;
+    let stage = Stage::set(script).await;
+    let whole = stage.post(COMPLETIONS, &body(true).to_string()).await.words();
+    assert!(stage.decoders[0].inject(Fault::once(What::EndAfterEvents(4))));
+    assert!(stage.decoders[1].inject(Fault::once(What::EndAfterEvents(4))));
+    let answer = stage.post(COMPLETIONS, &body(true).to_string()).await;
+    assert!(answer.done() && answer.complete, "{}", answer.text());
+    assert_eq!(answer.words(), whole);
+    let ids: std::collections::HashSet<String> =
+        answer.events().iter().map(|event| event["id"].to_string()).collect();
+    assert_eq!(ids.len(), 1, "{ids:?}");
+    stage.assert_nothing_left("after a stream in three parts").await;
+    stage.end().await;
+}
