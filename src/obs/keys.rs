@@ -58,11 +58,6 @@ impl Meters {
         counter!(names::KEY_READINGS, "outcome" => outcome).increment(1);
     }
 
-    /// A decoder that was asked first called back.
-    pub fn callback(&self, outcome: &'static str) {
-        counter!(names::CALLBACKS, "outcome" => outcome).increment(1);
-    }
-
     /// A request was turned away for want of room.
     pub fn turned_away(&self, reason: &'static str) {
         counter!(names::TURNED_AWAY, "reason" => reason).increment(1);
