@@ -40,6 +40,7 @@ use crate::relay::stories::Stories;
 use crate::reload::{Reloader, Source as ConfigSource};
 use crate::scrape::Scraper;
 use crate::server::{self, Bound, Edge, Gateway, ListenError};
+use crate::signs::{Detector, Questions};
 use crate::tls::{ClientError, EngineTls, ListenerTls, TlsError};
 use crate::tuning::{self, KeyError};
 use crate::upstream::{self, Connector, Dial, Upstream};
@@ -49,6 +50,9 @@ const HOUSEKEEPING: Duration = Duration::from_secs(2);
 
 /// The longest that an engine may take over a control call: resetting a cache, listing models.
 const CONTROL_TIME: Duration = Duration::from_secs(30);
+
+/// What engines speak is asked for no longer at once than this: the gateway is not to start late because of one that hangs.
+const DETECT_MS: u64 = 1_000;
 
 /// What a shutdown adds to `server.drain_ms` for hand-offs that are still to be released.
 const RELEASE_GRACE: Duration = Duration::from_secs(5);
@@ -131,9 +135,7 @@ impl App {
         let told = finder.as_ref().and_then(|finder| finder.events.clone());
         let (releases, orphans) = Releases::new(config.limit.releases, meters.clone());
         let affinity = Affinity::new(fleet.desk().clone(), meters.clone());
-        if let Some(told) = &told {
-            fleet.desk().hear(told.clone());
-        }
+        told.iter().for_each(|told| fleet.desk().hear(told.clone()));
         let relay = Arc::new(Relay {
             fleet,
             upstream: Upstream::new(Connector::new(ms(config.timeout.connect_ms), engine_tls, dial)),
@@ -182,6 +184,7 @@ impl App {
         tasks.spawn(housekeeping(gateway.clone()));
         tasks.spawn(relay.fleet.desk().clone().tick());
         watch_engines(config, &gateway, &mut tasks).await;
+        find_out_dialect(config, &gateway, &mut tasks).await;
         let mut releasing = JoinSet::new();
         releasing.spawn(relay.release_orphans(orphans));
         let (lame_duck, drain) = (ms(config.server.lame_duck_ms), ms(config.server.drain_ms));
@@ -298,6 +301,18 @@ async fn watch_engines(config: &Config, gateway: &Gateway, tasks: &mut JoinSet<(
     }
 }
 
+/// Looks what the engines speak, where nobody said it.
+async fn find_out_dialect(config: &Config, gateway: &Gateway, tasks: &mut JoinSet<()>) {
+    if !gateway.relay.speech.now().open {
+        return;
+    }
+    let detector = detector(config, gateway);
+    // Requests that come at once should be spoken to the engines in their own words.
+    if !detector.look().await {
+        tasks.spawn(detector.run());
+    }
+}
+
 async fn housekeeping(gateway: Arc<Gateway>) {
     let mut tick = tokio::time::interval(HOUSEKEEPING);
     loop {
@@ -381,8 +396,17 @@ fn scraper(config: &Config, gateway: &Gateway) -> Option<Scraper> {
         client: gateway.control.clone(),
         authorization: gateway.edge.now().engine_authorization.clone(),
         pause: ms(config.route.scrape_ms),
-        time: ms(config.timeout.models_ms),
     })
+}
+
+/// Who finds out what engines speak.
+fn detector(config: &Config, gateway: &Gateway) -> Detector {
+    let questions = Questions {
+        client: gateway.control.clone(),
+        authorization: gateway.edge.now().engine_authorization.clone(),
+        time: ms(config.timeout.models_ms.min(DETECT_MS)),
+    };
+    Detector { relay: gateway.relay.clone(), questions }
 }
 
 /// Who asks engines whether they are there; None when nobody is to.

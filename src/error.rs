@@ -44,11 +44,11 @@ pub enum Kind {
     NoDecoder,
     /// Every attempt at the prefill leg failed.
     PrefillFailed,
-    /// The prefiller's answer could not be understood.
+    /// The prefiller's answer could not be understood, or is larger than `limit.prefill_reply_bytes`.
     BadPrefillReply,
     /// The prefill leg ran into its deadline.
     PrefillTimeout,
-    /// Every attempt at the decode leg failed, or a stream broke.
+    /// Every attempt at the decode leg failed, a stream broke, or an answer is larger than `limit.answer_bytes`.
     DecodeFailed,
     /// The decode leg ran into one of its deadlines.
     DecodeTimeout,

@@ -74,6 +74,8 @@ pub mod route;
 pub mod scrape;
 #[cfg(feature = "gateway")]
 pub mod server;
+#[cfg(feature = "gateway")]
+pub mod signs;
 #[cfg(feature = "sim")]
 pub mod sim;
 #[cfg(feature = "gateway")]

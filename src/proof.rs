@@ -29,8 +29,6 @@ pub struct Prover {
     relay: Arc<Relay>,
     prompts: Arc<Prompts>,
     asker: Asker,
-    /// One answer of an engine to a question about itself.
-    time: Duration,
     seen: Seen,
 }
 
@@ -54,8 +52,7 @@ impl Prover {
         if !config.prompt.verify {
             prompts.set_trust(Trust::Proven);
         }
-        let time = Duration::from_millis(config.timeout.models_ms);
-        Self { config: config.clone(), relay, prompts, asker, time, seen: Seen::default() }
+        Self { config: config.clone(), relay, prompts, asker, seen: Seen::default() }
     }
 
     /// One look at all engines, before the gateway serves: some seconds at most. Engines that are not up yet are no
@@ -103,8 +100,9 @@ impl Prover {
         self.seen.doubts.retain(|engine, _| engines.contains(engine));
         self.seen.present.retain(|engine| engines.contains(engine));
         let authorization: Option<&HeaderValue> = self.asker.authorization.as_ref();
+        let time = self.relay.settings.now().control;
         let asked =
-            engines.iter().map(|engine| facts::fetch(&self.asker.client, engine, authorization, self.time));
+            engines.iter().map(|engine| facts::fetch(&self.asker.client, engine, authorization, time));
         for (engine, answer) in engines.iter().zip(join_all(asked).await) {
             match answer {
                 Ok(facts) => {

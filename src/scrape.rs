@@ -30,8 +30,6 @@ pub struct Scraper {
     pub authorization: Option<HeaderValue>,
     /// Between two rounds.
     pub pause: Duration,
-    /// One answer.
-    pub time: Duration,
 }
 
 impl Scraper {
@@ -54,7 +52,7 @@ impl Scraper {
     async fn ask(&self, engine: &Instance) -> Vec<EngineLoad> {
         let call =
             authorized(self.client.get(url(engine.endpoint(), "/metrics")), self.authorization.as_ref());
-        match exchange(call, self.time, METRICS_BYTES).await {
+        match exchange(call, self.relay.settings.now().control, METRICS_BYTES).await {
             Ok((status, body)) if status.is_success() => engine_load::read(&String::from_utf8_lossy(&body)),
             _ => Vec::new(),
         }

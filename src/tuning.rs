@@ -39,10 +39,12 @@ pub fn settings(config: &Config) -> Settings {
         lease: ms(config.engine.lease_ms),
         abandon_grace: ms(config.engine.abandon_grace_ms),
         prefill: ms(timeout.prefill_ms),
+        prefill_per_1k_tokens: ms(timeout.prefill_ms_per_1k_tokens),
         first_byte: ms(timeout.first_byte_ms),
         answer: ms(timeout.answer_ms),
         gap: ms(timeout.gap_ms),
         total: ms(timeout.total_ms),
+        control: ms(timeout.models_ms),
         prefill_reply_bytes: limit.prefill_reply_bytes,
         answer_bytes: limit.answer_bytes,
         frame_bytes: limit.frame_bytes,
@@ -54,11 +56,14 @@ pub fn speech(config: &Config) -> Speech {
     let dialect = &config.dialect;
     Speech {
         dialect: match dialect.name {
-            DialectName::KvTransfer => Dialect::KvTransfer,
+            DialectName::Auto | DialectName::KvTransfer => Dialect::KvTransfer,
             DialectName::Pool => Dialect::Pool,
             DialectName::Mooncake => Dialect::Mooncake,
+            DialectName::NixlPush => Dialect::NixlPush,
+            DialectName::Sglang => Dialect::Sglang,
             DialectName::Layerwise => Dialect::Layerwise,
         },
+        open: dialect.name == DialectName::Auto,
         bootstrap_port: dialect.bootstrap_port,
         bootstraps: dialect.bootstraps(),
         // Checked with the rest of the configuration.
@@ -99,4 +104,22 @@ pub fn edge(config: &Config) -> Result<Edge, KeyError> {
         engine_authorization: config.engine.api_key.as_ref().map(bearer).transpose()?,
         admin_key: config.server.admin_key.as_ref().map(|k| k.expose().to_owned()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_computes_a_long_prompt_has_longer_but_never_longer_than_the_request() {
+        let mut config = Config::default();
+        config.timeout.prefill_ms_per_1k_tokens = 500;
+        let time = |config: &Config, tokens| settings(config).computing(ms(2_000), tokens).as_millis();
+        assert_eq!(
+            [0, 1, 3_000, u64::MAX].map(|tokens| time(&config, tokens)),
+            [2_000, 2_000, 3_500, 3_600_000]
+        );
+        config.timeout.prefill_ms_per_1k_tokens = 0;
+        assert_eq!(time(&config, 1 << 20), 2_000);
+    }
 }

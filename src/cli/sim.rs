@@ -155,6 +155,12 @@ pub enum SimRole {
 pub enum SimConnector {
     /// The prefiller's answer names its blocks in kv_transfer_params
     Handoff,
+    /// By a transfer_id, as vLLM's MooncakeConnector; GET /query says who the engine is
+    Mooncake,
+    /// By the request's id, as vLLM's NixlPushConnector
+    Push,
+    /// By a bootstrap room, as SGLang
+    Sglang,
     /// Through a pool that both legs share; the answer carries no hand-off
     Pool,
     /// The decoder calls the gateway back, the prefiller writes into its blocks

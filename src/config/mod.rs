@@ -176,8 +176,11 @@ pub struct Retry {
 pub struct Timeout {
     /// Opening a connection to an engine.
     pub connect_ms: u64,
-    /// The whole prefill leg.
+    /// The whole prefill leg, of a prompt of no length.
     pub prefill_ms: u64,
+    /// What each 1 000 tokens of its prompt add to the time of whoever computes it: to the prefill leg, or to the decode leg
+    /// where there is none. No leg has longer than `total_ms`.
+    pub prefill_ms_per_1k_tokens: u64,
     /// From sending the decode leg of a streamed request to its first body byte.
     pub first_byte_ms: u64,
     /// From sending the decode leg of a request that is not streamed to the last byte of its answer.
@@ -375,6 +378,7 @@ impl Default for Timeout {
         Self {
             connect_ms: 3_000,
             prefill_ms: 600_000,
+            prefill_ms_per_1k_tokens: 100,
             first_byte_ms: 600_000,
             answer_ms: 1_800_000,
             gap_ms: 300_000,

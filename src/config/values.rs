@@ -129,13 +129,20 @@ named! {
 named! {
     /// What the engines speak about KV, by their connectors.
     DialectName {
-        /// NixlConnector, MooncakeConnectorV1: the prefiller's answer says what the decoder is told; a pool where it says nothing.
+        /// What the engines give away: SGLang and vLLM's MooncakeConnector when they are asked, push or pull or a pool by their
+        /// answers.
         #[default]
+        Auto = "auto",
+        /// NixlConnector, MooncakeConnectorV1: the prefiller's answer says what the decoder is told; a pool where it says nothing.
         KvTransfer = "kv_transfer",
         /// EmsStoreConnector, AscendStoreConnector alone, UCM, MooncakeStoreConnector: a pool carries all KV.
         Pool = "pool",
         /// vLLM's MooncakeConnector.
         Mooncake = "mooncake",
+        /// vLLM's NixlPushConnector.
+        NixlPush = "nixl_push",
+        /// SGLang's prefill and decode servers.
+        Sglang = "sglang",
         /// vllm-ascend's MooncakeLayerwiseConnector: the decoder first, which calls back.
         Layerwise = "layerwise",
     }

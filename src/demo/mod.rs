@@ -173,6 +173,9 @@ fn engine_spec(args: &SimArgs) -> Result<EngineSpec, DemoError> {
         lease_ms: args.lease_ms,
         connector: match args.connector {
             SimConnector::Handoff => Connector::Handoff,
+            SimConnector::Mooncake => Connector::Mooncake,
+            SimConnector::Push => Connector::Push,
+            SimConnector::Sglang => Connector::Sglang,
             SimConnector::Pool => Connector::Pool,
             SimConnector::Layerwise => Connector::Layerwise,
         },

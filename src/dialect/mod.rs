@@ -14,10 +14,13 @@ pub mod guard;
 pub mod kv_transfer;
 pub mod layerwise;
 pub mod mooncake;
+mod nixl_push;
 mod one_token;
 pub mod prefilled;
 pub mod resume;
+mod sglang;
 pub mod shape;
+pub mod signs;
 pub mod transfer;
 pub mod usage;
 
@@ -41,22 +44,24 @@ pub enum Dialect {
     /// vLLM's MooncakeConnector: both legs are told a name for the transfer, the decoder also where the prefiller's
     /// bootstrap server is.
     Mooncake,
+    /// vLLM's NixlPushConnector: both legs at once, as soon as the prefiller is known.
+    NixlPush,
+    /// SGLang: both legs at once, with a bootstrap server and a room.
+    Sglang,
     /// vllm-ascend's MooncakeLayerwiseConnector: the decoder is asked first, and calls back for a prefill into its blocks.
     Layerwise,
 }
 
-/// Which leg is sent first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LegOrder {
-    /// The decoder needs what the prefiller answers, or must not wait for a prefill that may fail.
-    PrefillFirst,
-    /// The prefiller needs what the decoder says when it calls back.
-    DecodeFirst,
-}
-
 impl Dialect {
     /// All of them.
-    pub const ALL: [Dialect; 4] = [Dialect::KvTransfer, Dialect::Pool, Dialect::Mooncake, Dialect::Layerwise];
+    pub const ALL: [Dialect; 6] = [
+        Dialect::KvTransfer,
+        Dialect::Pool,
+        Dialect::Mooncake,
+        Dialect::NixlPush,
+        Dialect::Sglang,
+        Dialect::Layerwise,
+    ];
 
     /// As configured, logged and shown.
     pub fn name(self) -> &'static str {
@@ -64,16 +69,20 @@ impl Dialect {
             Dialect::KvTransfer => "kv_transfer",
             Dialect::Pool => "pool",
             Dialect::Mooncake => "mooncake",
+            Dialect::NixlPush => "nixl_push",
+            Dialect::Sglang => "sglang",
             Dialect::Layerwise => "layerwise",
         }
     }
 
-    /// Which leg is sent first.
-    pub fn order(self) -> LegOrder {
-        match self {
-            Dialect::KvTransfer | Dialect::Pool | Dialect::Mooncake => LegOrder::PrefillFirst,
-            Dialect::Layerwise => LegOrder::DecodeFirst,
-        }
+    /// Whether the decoder is asked first, and calls back.
+    pub fn calls_back(self) -> bool {
+        self == Dialect::Layerwise
+    }
+
+    /// Whether a decoder can compute a prompt itself, and so serve a request alone.
+    pub fn decodes_alone(self) -> bool {
+        self != Dialect::Sglang
     }
 
     /// Whether a prefiller's bootstrap server must be asked who the prefiller is before anything is sent to it.
@@ -87,7 +96,26 @@ impl Dialect {
             Dialect::KvTransfer => kv_transfer::prefill_edit(api, body),
             Dialect::Pool => one_token::edit(api, body),
             Dialect::Mooncake => mooncake::prefill_edit(api, body, transfer),
+            Dialect::NixlPush => kv_transfer::prefill_edit(api, body),
+            Dialect::Sglang => sglang::prefill_edit(body, transfer),
             Dialect::Layerwise => layerwise::prefill_edit(api, body, transfer.called.as_ref()),
+        }
+    }
+
+    /// The edit for a decode leg that is sent together with the prefill; `None` where it must wait for the prefiller's answer.
+    pub fn early_decode_edit(self, transfer: &Transfer) -> Option<Edit> {
+        match (self, transfer.peer.as_deref()) {
+            (Dialect::Sglang, _) => Some(sglang::decode_edit(transfer)),
+            (Dialect::NixlPush, Some(Peer::Standing(params))) => Some(decode_edit(Some(params))),
+            _ => None,
+        }
+    }
+
+    /// What a prefiller's hand-off tells about all of its hand-offs.
+    pub fn peer_of(self, handoff: &Bytes) -> Option<Peer> {
+        match self {
+            Dialect::NixlPush => nixl_push::standing(handoff).map(Peer::Standing),
+            _ => None,
         }
     }
 
@@ -97,8 +125,8 @@ impl Dialect {
     /// [`BadReply`] when it can't be understood; the leg is then tried elsewhere.
     pub fn read_prefill(self, api: Api, reply: Bytes, transfer: &Transfer) -> Result<Prefilled, BadReply> {
         match self {
-            Dialect::KvTransfer => kv_transfer::read_prefill(api, reply),
-            Dialect::Pool | Dialect::Layerwise => {
+            Dialect::KvTransfer | Dialect::NixlPush => kv_transfer::read_prefill(api, reply),
+            Dialect::Pool | Dialect::Sglang | Dialect::Layerwise => {
                 let reply = prefilled::answer(reply)?;
                 Ok(Prefilled { handoff: None, usage: usage::of_answer(api, &reply) })
             }

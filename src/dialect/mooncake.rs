@@ -20,25 +20,27 @@ pub const QUERY_PATH: &str = "/query";
 
 /// The edit for the prefill leg.
 pub(super) fn prefill_edit(api: Api, body: &Object, transfer: &Transfer) -> Edit {
-    let ask = json!({"do_remote_decode": true, "do_remote_prefill": false, "transfer_id": transfer.id});
+    let ask = json!({"do_remote_decode": true, "do_remote_prefill": false, "transfer_id": transfer.name()});
     one_token::edit(api, body).set(PARAMS, ask.to_string().into())
 }
 
 /// A prefiller's answer says nothing of the transfer: the hand-off is made of what is known before.
 pub(super) fn read_prefill(api: Api, reply: Bytes, transfer: &Transfer) -> Result<Prefilled, BadReply> {
     let reply = prefilled::answer(reply)?;
-    let peer = transfer.peer.as_ref().ok_or(BadReply::Nothing)?;
-    let engine_id = peer.engine_ids.get(usize::from(transfer.rank.unwrap_or(0))).ok_or(BadReply::Nothing)?;
+    let Some(Peer::Bootstrapped { engine_ids, address }) = transfer.peer.as_deref() else {
+        return Err(BadReply::Nothing);
+    };
+    let engine_id = engine_ids.get(usize::from(transfer.rank.unwrap_or(0))).ok_or(BadReply::Nothing)?;
     let params = json!({
-        "do_remote_prefill": true, "do_remote_decode": false, "transfer_id": transfer.id,
-        "remote_engine_id": engine_id, "remote_bootstrap_addr": format!("http://{}", peer.bootstrap),
+        "do_remote_prefill": true, "do_remote_decode": false, "transfer_id": transfer.name(),
+        "remote_engine_id": engine_id, "remote_bootstrap_addr": format!("http://{address}"),
     });
     Ok(Prefilled { handoff: Some(params.to_string().into()), usage: usage::of_answer(api, &reply) })
 }
 
 /// Reads what a bootstrap server answers: `{"0":{"engine_id":"…",…},…}`, keyed by data-parallel rank. `None` when it is
 /// anything else, or a rank is missing.
-pub fn read_query(answer: Bytes, bootstrap: String) -> Option<Peer> {
+pub fn read_query(answer: Bytes, address: String) -> Option<Peer> {
     let answer = Object::scan(answer, ScanLimits::default()).ok()?;
     let count = answer.members().count();
     if count == 0 || count > MOST_RANKS {
@@ -49,7 +51,7 @@ pub fn read_query(answer: Bytes, bootstrap: String) -> Option<Peer> {
         entry.get("engine_id")?.as_str().map(|id| id.into_owned())
     };
     let engine_ids = (0..count).map(engine_id).collect::<Option<Vec<_>>>()?;
-    Some(Peer { engine_ids, bootstrap })
+    Some(Peer::Bootstrapped { engine_ids, address })
 }
 
 #[cfg(test)]
@@ -67,20 +69,19 @@ mod tests {
 
     #[test]
     fn both_legs_are_told_the_same_name_and_the_decoder_where_to_ask() {
-        let transfer =
-            Transfer { id: "t1".to_owned(), peer: Some(peer().into()), rank: Some(1), called: None };
+        let transfer = Transfer { id: 1, peer: Some(peer().into()), rank: Some(1), ..Transfer::default() };
         let body = Object::scan(r#"{"prompt":"x","max_tokens":9}"#.into(), ScanLimits::default()).unwrap();
         let sent = body.splice(&prefill_edit(Api::Completions, &body, &transfer)).to_bytes();
         assert_eq!(
             text(&sent),
-            r#"{"prompt":"x","stream":false,"max_tokens":1,"min_tokens":1,"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"t1"}}"#
+            r#"{"prompt":"x","stream":false,"max_tokens":1,"min_tokens":1,"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"00000000000000000000000000000001"}}"#
         );
         let reply = Bytes::from_static(br#"{"choices":[],"kv_transfer_params":null}"#);
         let handoff = read_prefill(Api::Completions, reply, &transfer).unwrap().handoff.unwrap();
         let said: serde_json::Value = serde_json::from_slice(&handoff).unwrap();
         assert_eq!(
             said,
-            json!({"do_remote_prefill": true, "do_remote_decode": false, "transfer_id": "t1",
+            json!({"do_remote_prefill": true, "do_remote_decode": false, "transfer_id": transfer.name(),
                 "remote_engine_id": "e-1", "remote_bootstrap_addr": "http://10.0.0.1:8998"})
         );
     }
@@ -88,9 +89,9 @@ mod tests {
     #[test]
     fn an_engine_that_nobody_knows_is_handed_to_nobody() {
         let reply = || Bytes::from_static(b"{}");
-        let unknown = Transfer { id: "t".to_owned(), peer: None, ..Transfer::default() };
+        let unknown = Transfer::default();
         assert_eq!(read_prefill(Api::Chat, reply(), &unknown), Err(BadReply::Nothing));
-        let beyond = Transfer { id: "t".to_owned(), peer: Some(peer().into()), rank: Some(2), called: None };
+        let beyond = Transfer { peer: Some(peer().into()), rank: Some(2), ..Transfer::default() };
         assert_eq!(read_prefill(Api::Chat, reply(), &beyond), Err(BadReply::Nothing));
     }
 

@@ -8,9 +8,11 @@ use bytes::Bytes;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transfer {
     /// Names the transfer where the gateway has to; new for each attempt, so that legs of two attempts never meet.
-    pub id: String,
-    /// Who the prefiller is for decoders; `None` where its answer says so.
+    pub id: u128,
+    /// Who the prefiller is for decoders, as far as it is known.
     pub peer: Option<Arc<Peer>>,
+    /// Where the prefiller's bootstrap server listens, for dialects that have one.
+    pub bootstrap: Option<(String, u16)>,
     /// The data-parallel rank that is asked to prefill; `None` = the engine's own choice, or there is but one.
     pub rank: Option<u16>,
     /// What a decoder that was asked first wants the prefiller to be told.
@@ -19,9 +21,36 @@ pub struct Transfer {
 
 /// A prefiller as decoders know it, learned once for as long as its process lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
-    /// The engine's own id, one for each data-parallel rank, in their order; new with each start.
-    pub engine_ids: Vec<String>,
-    /// The bootstrap server that decoders ask, as `host:port`.
-    pub bootstrap: String,
+pub enum Peer {
+    /// What a bootstrap server says.
+    Bootstrapped {
+        /// The engine's own id, one for each data-parallel rank, in their order; new with each start.
+        engine_ids: Vec<String>,
+        /// The server itself, as `host:port`.
+        address: String,
+    },
+    /// `kv_transfer_params` with all that is the same in each of the prefiller's answers.
+    Standing(Bytes),
+}
+
+impl Transfer {
+    /// The name as text: 32 hexadecimal digits.
+    pub fn name(&self) -> String {
+        format!("{:032x}", self.id)
+    }
+
+    /// The name as a number that any JSON reader takes for a signed integer.
+    pub fn room(&self) -> u64 {
+        (self.id as u64) >> 1
+    }
+}
+
+impl Peer {
+    /// Data-parallel ranks among which the gateway must choose, 1 where it need not.
+    pub fn ranks(&self) -> usize {
+        match self {
+            Peer::Bootstrapped { engine_ids, .. } => engine_ids.len(),
+            Peer::Standing(_) => 1,
+        }
+    }
 }

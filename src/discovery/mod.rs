@@ -60,54 +60,69 @@ impl Discoverer {
     pub async fn look(&mut self) {
         if let Some(path) = self.file.clone() {
             let outcome = match read(&path).await {
-                Ok(listed) => Ok(self.take(listed)),
-                Err(why) => Err(format!("{}: {why}", path.display())),
+                Ok(listed) => self.take(listed),
+                Err(why) => Err(why),
             };
-            self.tell(0, "file", outcome);
+            let (changes, wrong) = match outcome {
+                Ok(changes) => (changes, String::new()),
+                Err(why) => (0, format!("{}: {why}", path.display())),
+            };
+            self.tell(0, "file", changes, wrong);
         }
-        let mut changes = Ok(0);
+        let (mut changes, mut all_wrong) = (0, Vec::new());
         let mut looked = false;
         for (role, names) in &mut self.dns {
             if names.is_empty() {
                 continue;
             }
             looked = true;
-            let (engines, wrong) = names.look().await;
+            let (mut engines, mut wrong) = names.look().await;
+            engines.retain(|engine| match self.relay.upstream.check(engine) {
+                Ok(()) => true,
+                Err(why) => {
+                    wrong.push(format!("{engine}: {why}"));
+                    false
+                }
+            });
             let (came, gone) = self.relay.fleet.want(Owner::Dns, *role, &engines);
-            changes = changes.map(|count| count + came + gone);
-            if !wrong.is_empty() {
-                changes = Err(wrong.join("; "));
-            }
+            changes += came + gone;
+            all_wrong.append(&mut wrong);
         }
         if looked {
-            self.tell(1, "dns", changes);
+            self.tell(1, "dns", changes, all_wrong.join("; "));
         }
     }
 
-    fn take(&self, listed: Listed) -> usize {
+    /// How many came or went; why nobody did, where somebody is listed who can't be spoken to.
+    fn take(&self, listed: Listed) -> Result<usize, String> {
         let fleet = &self.relay.fleet;
+        for engine in listed.prefill.iter().chain(&listed.decode).flatten() {
+            self.relay.upstream.check(engine).map_err(|why| format!("{engine}: {why}"))?;
+        }
         let want = |role, list: Option<Vec<Endpoint>>| {
             let (came, gone) = list.map_or((0, 0), |list| fleet.want(Owner::File, role, &list));
             came + gone
         };
-        want(Role::Prefill, listed.prefill) + want(Role::Decode, listed.decode)
+        Ok(want(Role::Prefill, listed.prefill) + want(Role::Decode, listed.decode))
     }
 
-    fn tell(&mut self, at: usize, source: &'static str, outcome: Result<usize, String>) {
-        let (counted, wrong) = match outcome {
-            Ok(0) => ("same", String::new()),
-            Ok(changes) => {
-                let (prefill, decode) =
-                    (self.relay.fleet.serving(Role::Prefill), self.relay.fleet.serving(Role::Decode));
-                tracing::info!(source, changes, prefill, decode, "the fleet changed");
-                ("changed", String::new())
-            }
-            Err(why) => ("failed", why),
-        };
-        self.relay.meters.discovered(source, counted);
-        if !wrong.is_empty() && self.wrong[at] != wrong {
-            tracing::warn!(source, "nothing changes, since not all engines could be looked for: {wrong}");
+    /// One look: so many came or went, and what went wrong, empty for nothing. Names fail one by one, so it may be both.
+    fn tell(&mut self, at: usize, source: &'static str, changes: usize, wrong: String) {
+        let fleet = &self.relay.fleet;
+        if changes > 0 {
+            let (prefill, decode) = (fleet.serving(Role::Prefill), fleet.serving(Role::Decode));
+            tracing::info!(source, changes, prefill, decode, "the fleet changed");
         }
+        if !wrong.is_empty() && self.wrong[at] != wrong {
+            let follows = if changes > 0 { "the rest stays as it was" } else { "nothing changes" };
+            tracing::warn!(source, "{follows}, since not all engines could be looked for: {wrong}");
+        }
+        let outcome = match (wrong.is_empty(), changes) {
+            (false, _) => "failed",
+            (true, 0) => "same",
+            (true, _) => "changed",
+        };
+        self.relay.meters.discovered(source, outcome);
         self.wrong[at] = wrong;
     }
 }

@@ -88,7 +88,7 @@ impl Role {
 impl Load {
     /// Legs on this engine that have not ended, and hand-offs that it still holds for us.
     pub fn requests(&self) -> u32 {
-        self.requests.load(Ordering::Relaxed)
+        self.requests.load(Ordering::Acquire)
     }
 
     /// Tokens of work committed and not seen finished.

@@ -100,10 +100,12 @@ impl Fleet {
         self.desk.health(instance.id(), &how);
     }
 
-    /// Shows the state of every breaker in the metrics.
+    /// Shows the state of every breaker in the metrics. Who has left shows none, as [`Fleet::sweep`] has left it.
     pub fn show_health(&self) {
         let now_ms = self.now_ms();
         for role in [Role::Prefill, Role::Decode] {
+            // Nobody leaves meanwhile: what is shown of those who left would stay for ever.
+            let _turn = self.side(role).lock();
             for instance in self.members(role).iter() {
                 let state = match instance.health().state(now_ms) {
                     State::Closed => 0.0,
@@ -121,6 +123,7 @@ mod tests {
     use super::*;
     use crate::endpoint::Endpoint;
     use crate::fleet::Need;
+    use crate::obs::Exposition;
     use crate::route::Policy;
 
     fn both_roles() -> Fleet {
@@ -142,6 +145,25 @@ mod tests {
         assert_eq!((state(&decoder), state(&prefiller)), (State::Open, State::Closed));
         let taken = (0..8).filter_map(|_| fleet.pick(Role::Decode, Need::default()));
         assert!(taken.into_iter().all(|seat| seat.instance().id() != decoder.id()));
+    }
+
+    #[test]
+    fn nobody_rests_who_has_left() {
+        let metrics = Exposition::install();
+        let fleet = Fleet::new(Policy::LeastWork);
+        let endpoint = Endpoint::new("left", 1);
+        let shown = || {
+            fleet.show_health();
+            let text = metrics.render();
+            let of = "pd_proxy_breaker_state{leg=\"decode\",instance=\"left:1\"} ";
+            text.lines().find_map(|line| line.strip_prefix(of)).map(str::to_owned)
+        };
+        assert_eq!(shown(), None);
+        fleet.add(Role::Decode, endpoint.clone());
+        fleet.report(&fleet.members(Role::Decode)[0].clone(), Outcome::Unreachable);
+        assert_eq!(shown().as_deref(), Some("2"));
+        assert_eq!(fleet.remove(Role::Decode, &endpoint), Some(false));
+        assert_eq!(shown().as_deref(), Some("0"));
     }
 
     #[test]

@@ -120,27 +120,66 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
+        // The board's part first: an instance that drains leaves the board as soon as no request counts, and its lane may be
+        // another's by the time that something is given back there.
+        match (&self.booked, self.phase) {
+            (Some(booked), Phase::Working) => booked.failed(),
+            (Some(booked), Phase::Holding) => booked.let_go(),
+            (None, _) => {}
+        }
         for load in self.loads() {
             let counter = match self.phase {
                 Phase::Working => &load.work_tokens,
                 Phase::Holding => &load.held_tokens,
             };
             counter.fetch_sub(self.tokens, Ordering::Relaxed);
-            load.requests.fetch_sub(1, Ordering::Relaxed);
-        }
-        match (&self.booked, self.phase) {
-            (Some(booked), Phase::Working) => booked.failed(),
-            (Some(booked), Phase::Holding) => booked.let_go(),
-            (None, _) => {}
+            load.requests.fetch_sub(1, Ordering::Release);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::{Arc, OnceLock};
+
+    use tokio::time::Instant;
+
     use crate::endpoint::Endpoint;
-    use crate::fleet::{Fleet, Need, Role};
-    use crate::route::Policy;
+    use crate::fleet::{Fleet, Holding, Instance, Need, Role, Told};
+    use crate::route::{Job, Policy};
+
+    /// Looks at what counts on an instance each time that the board is pumped.
+    #[derive(Default)]
+    struct Witness {
+        instance: OnceLock<Arc<Instance>>,
+        requests: AtomicU32,
+    }
+
+    impl Told for Witness {
+        fn held(&self, _: &Job) -> Vec<Holding> {
+            if let Some(instance) = self.instance.get() {
+                self.requests.store(instance.load().requests(), Ordering::Relaxed);
+            }
+            Vec::new()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_board_has_its_part_back_before_the_instance_could_be_swept() {
+        let fleet = Fleet::new(Policy::Predicted);
+        fleet.add(Role::Prefill, Endpoint::new("p", 1));
+        let witness = Arc::new(Witness::default());
+        fleet.desk().hear(witness.clone());
+        let long = Arc::new(Job { prompt_tokens: 1 << 20, ..Job::default() });
+        let place = || fleet.desk().place(long.clone(), Instant::now(), &[]).unwrap();
+        let placed = place().await.unwrap();
+        let _next = place();
+        let _ = witness.instance.set(placed.seat.instance().clone());
+        assert_eq!((fleet.desk().waiting(), witness.requests.load(Ordering::Relaxed)), (1, 0));
+        drop(placed);
+        assert_eq!(witness.requests.load(Ordering::Relaxed), 1, "it counted while the board was told");
+    }
 
     #[test]
     fn what_is_taken_is_given_back_in_every_phase() {

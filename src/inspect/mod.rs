@@ -1,6 +1,7 @@
-//! `pd-proxy check` asks the configured pool: is it there, is it what the configuration takes it for, and are its keys
-//! those that the gateway will ask for. Only questions that leave no trace in the pool are put.
+//! `pd-proxy check` asks the prefillers what they speak, and the configured pool: is it there, is it what the configuration takes
+//! it for, and are its keys those that the gateway will ask for. Only questions that leave no trace are put.
 
+mod dialect;
 mod engines;
 mod files;
 mod keys;
@@ -72,6 +73,7 @@ struct Inquiry<'a> {
 pub async fn run(loaded: &Loaded) -> Result<Report, ClientError> {
     let config = &loaded.config;
     let mut report = Report::default();
+    dialect::ask(loaded, &mut report).await?;
     let limit = Duration::from_millis(config.timeout.models_ms);
     let client = tls::http().connect_timeout(limit).build()?;
     let inquiry = Inquiry { config, client, limit };

@@ -2,6 +2,9 @@
 //!
 //! Handles of histograms and gauges are made once, when an instance or an API is registered; counters with labels that
 //! only the end of a request knows are looked up once per request. Nothing is recorded per token.
+//!
+//! The recorder forgets a series only by its age, and would take those away that are still written to through a handle; so
+//! what an instance leaves behind stays, with gauges at 0.
 
 pub mod events;
 mod health;

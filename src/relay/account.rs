@@ -9,7 +9,7 @@ use crate::auth::{ANYONE, Caller, Priority, Reservation};
 use crate::dialect::Api;
 use crate::dialect::usage::Usage;
 use crate::error::{Error, Kind};
-use crate::fleet::{Choice, Instance, Role, Seat};
+use crate::fleet::{Choice, Instance, InstanceId, Role};
 use crate::obs::{Meters, Sample};
 use crate::relay::admit::Pass;
 use crate::relay::budget::Asked;
@@ -154,19 +154,19 @@ impl Ledger {
         self.api = api;
     }
 
-    /// A leg starts on the instance of `seat`.
-    pub fn leg(&mut self, seat: &Seat) {
-        self.leg_on(seat.instance());
-    }
-
-    /// A leg starts on this instance, or is waited for from now on.
-    pub fn leg_on(&mut self, instance: &Arc<Instance>) {
+    /// A leg starts on `instance`.
+    pub fn leg(&mut self, instance: &Arc<Instance>) {
         self.stage = instance.role();
         let place = match self.stage {
             Role::Prefill => &mut self.prefiller,
             Role::Decode => &mut self.decoder,
         };
         *place = Some(instance.clone());
+    }
+
+    /// Who was asked for its prefill last.
+    pub fn prefiller(&self) -> Option<InstanceId> {
+        self.prefiller.as_ref().map(|instance| instance.id())
     }
 
     /// Why its prefiller was chosen.
@@ -394,7 +394,7 @@ mod tests {
         let fleet = crate::fleet::Fleet::new(crate::route::Policy::LeastWork);
         fleet.add(Role::Prefill, crate::endpoint::Endpoint::new("p", 1));
         let seat = fleet.pick(Role::Prefill, crate::fleet::Need::default()).unwrap();
-        let left = left(|ledger| ledger.leg(&seat));
+        let left = left(|ledger| ledger.leg(seat.instance()));
         assert!((600..=601).contains(&left), "{left}");
     }
 }

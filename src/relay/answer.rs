@@ -10,17 +10,25 @@ use http_body::{Body, Frame, SizeHint};
 use crate::relay::account::Ledger;
 use crate::relay::stream::{Cut, Stream};
 
+/// As much of a complete answer is handed on at once: what the layer below takes it keeps, outside of every limit, until a
+/// client over HTTP/2 opens its window.
+const PIECE_BYTES: usize = 16 << 10;
+
 /// An answer to the client.
 pub type Answer = Response<AnswerBody>;
 
 /// The body of an answer.
 #[derive(Debug)]
 pub enum AnswerBody {
-    /// Complete; taken by the first poll. The account is settled when the connection is done with it.
-    Whole(Option<Bytes>, Box<Ledger>),
+    /// Complete. The account is settled when the connection has taken all of it.
+    Whole(Pieces, Box<Ledger>),
     /// Arrives piece by piece.
     Stream(Box<Stream>),
 }
+
+/// Bytes that are handed on piece by piece.
+#[derive(Debug)]
+pub struct Pieces(Bytes);
 
 /// Headers of an engine's answer that describe its connection or its framing, which ours replace.
 const NOT_PASSED: [HeaderName; 9] = [
@@ -53,25 +61,53 @@ pub fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
     lines.flat_map(|line| line.split(',')).filter_map(|name| name.trim().parse().ok()).collect()
 }
 
+impl Pieces {
+    /// All of them are `bytes`.
+    pub fn of(bytes: Bytes) -> Pieces {
+        Pieces(bytes)
+    }
+
+    fn next(&mut self) -> Option<Bytes> {
+        let piece = self.0.split_to(self.0.len().min(PIECE_BYTES));
+        (!piece.is_empty()).then_some(piece)
+    }
+}
+
 impl Body for AnswerBody {
     type Data = Bytes;
     type Error = Cut;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
         match &mut *self {
-            AnswerBody::Whole(bytes, _) => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
+            AnswerBody::Whole(pieces, _) => Poll::Ready(pieces.next().map(|piece| Ok(Frame::data(piece)))),
             AnswerBody::Stream(stream) => Pin::new(stream.as_mut()).poll_frame(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self, AnswerBody::Whole(None, _))
+        matches!(self, AnswerBody::Whole(pieces, _) if pieces.0.is_empty())
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            AnswerBody::Whole(bytes, _) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
+            AnswerBody::Whole(pieces, _) => SizeHint::with_exact(pieces.0.len() as u64),
             AnswerBody::Stream(_) => SizeHint::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_small_and_lose_nothing() {
+        for length in [0, 1, PIECE_BYTES, PIECE_BYTES + 1, 5 * PIECE_BYTES - 1] {
+            let all: Vec<u8> = (0..length).map(|at| (at % 251) as u8).collect();
+            let mut pieces = Pieces::of(all.clone().into());
+            let taken: Vec<Bytes> = std::iter::from_fn(|| pieces.next()).collect();
+            assert_eq!(taken.concat(), all);
+            assert_eq!(taken.len(), length.div_ceil(PIECE_BYTES));
         }
     }
 }

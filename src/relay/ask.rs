@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use tokio::time::Instant;
@@ -43,8 +42,6 @@ pub struct Ask {
     pub http2: bool,
     /// When its head was read.
     pub arrived: Instant,
-    /// What a decoder that was asked first wants the prefiller to be told.
-    pub called: Option<Bytes>,
 }
 
 impl Ask {

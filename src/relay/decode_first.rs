@@ -20,12 +20,13 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::dialect::shape::Bypass;
 use crate::dialect::usage::Usage;
-use crate::dialect::{LegOrder, layerwise};
+use crate::dialect::{self, Transfer, layerwise};
 use crate::error::{Error, Kind};
 use crate::fleet::{Choice, Instance, Placed, Role, Seat};
 use crate::relay::account::Ledger;
 use crate::relay::ask::Ask;
-use crate::relay::legs::{Begins, DecodeEnd, Failure, PrefillEnd};
+use crate::relay::failure::Failure;
+use crate::relay::legs::{DecodeEnd, Opening, PrefillEnd};
 use crate::relay::rendezvous::{Meeting, Watch};
 use crate::relay::{Relay, Tries};
 use crate::upstream::Written;
@@ -36,7 +37,7 @@ const TAIL: Duration = Duration::from_millis(100);
 /// Placements that the request has not been told of yet; one attempt has no more.
 const NOTES: usize = 64;
 
-type DecodeLeg = Pin<Box<dyn Future<Output = (Seat, Result<Begins, Failure>)> + Send>>;
+type DecodeLeg = Pin<Box<dyn Future<Output = Result<Opening, Failure>> + Send>>;
 type PrefillLeg = Pin<Box<dyn Future<Output = (Meeting, Prefilled)> + Send>>;
 
 /// Why there is no answer: the side at fault, and how it failed.
@@ -47,7 +48,6 @@ struct Pair {
     relay: Arc<Relay>,
     ask: Arc<Ask>,
     decoder: Arc<Instance>,
-    sent: Instant,
     /// Of the decode leg.
     written: Written,
     /// `None` when it has ended, as with the prefill.
@@ -87,17 +87,17 @@ enum Prefilled {
 enum Event {
     Chosen(Note),
     Prefilled(Meeting, Prefilled),
-    Decoded(Seat, Result<Begins, Failure>),
+    Decoded(Result<Opening, Failure>),
     Late,
 }
 
 impl Relay {
     /// Why a request has no prefill leg, whatever the loads.
-    pub(super) fn bypass(&self, ask: &Ask) -> Option<Bypass> {
+    pub(super) fn must_bypass(&self, ask: &Ask) -> Option<Bypass> {
         let speech = self.speech.now();
-        match speech.dialect.order() {
-            LegOrder::PrefillFirst => ask.shape.bypass,
-            LegOrder::DecodeFirst => layerwise::bypass(ask.api, &ask.body, speech.batch),
+        match speech.dialect.calls_back() {
+            true => layerwise::bypass(ask.api, &ask.body, speech.batch),
+            false => ask.shape.bypass,
         }
     }
 
@@ -131,8 +131,9 @@ impl Relay {
             }
             let tokens = ask.shape.prompt_tokens + ask.shape.output_tokens;
             let seat = self.decoder(tokens, &decode)?;
-            decode.start(&seat);
-            ledger.leg(&seat);
+            decode.start(seat.instance());
+            ledger.leg(seat.instance());
+            prefill.tried.extend_from_slice(decode.avoided());
             let mut pair = self.pair(ask, seat, prefill.clone())?;
             let (role, failure) = match pair.run(&mut prefill, ledger).await? {
                 Ok(end) => return Ok(end),
@@ -142,10 +143,12 @@ impl Relay {
             if failure.busy() {
                 decode.left = decode.left.min(1);
             }
-            let over = decode.left == 0 || prefill.left == 0;
+            let over = decode.left == 0 || prefill.left == 0 || failure.lasting();
             if over || !self.back_off(role, &failure, decode.made).await {
                 return Err(failure.into_error(role));
             }
+            let of_the_prefill = role == Role::Decode && failure.may_be_of_the_handoff();
+            decode.suspects.extend(ledger.prefiller().filter(|_| of_the_prefill));
         }
     }
 
@@ -165,7 +168,6 @@ impl Relay {
             relay: self.clone(),
             ask,
             decoder,
-            sent: Instant::now(),
             written,
             decode: Some(decode),
             prefill: Some(prefill),
@@ -184,14 +186,16 @@ impl Relay {
         seat: Seat,
         written: Written,
         given_up: oneshot::Receiver<Failure>,
-    ) -> (Seat, Result<Begins, Failure>) {
-        let params = layerwise::decode_params(&self.speech.now().callback_url);
-        let outcome = tokio::select! {
+    ) -> Result<Opening, Failure> {
+        let edit = dialect::decode_edit(Some(&layerwise::decode_params(&self.speech.now().callback_url)));
+        // How long it may take is known when the prefill has ended; a pair that lost its request may take longer than one that has it.
+        let longer = self.settings.now().total.saturating_mul(2);
+        let decoder = seat.instance().clone();
+        tokio::select! {
             biased;
-            Ok(failure) = given_up => Err(failure),
-            outcome = self.decode_leg(&ask, &seat, Some(&params), &written) => outcome,
-        };
-        (seat, outcome)
+            Ok(failure) = given_up => self.told_of(&ask, &decoder, Err(failure)),
+            outcome = self.clone().decode_leg(ask.clone(), seat, (edit, longer), written) => outcome,
+        }
     }
 
     /// Waits until the decoder calls, and has a prefiller do what it asks for.
@@ -206,8 +210,7 @@ impl Relay {
         let Ok(Some(params)) = timeout(limit, meeting.params()).await else {
             return (meeting, Prefilled::NotCalled(Failure::not_called(limit)));
         };
-        let ask = Arc::new(Ask { called: Some(params), ..Ask::clone(&ask) });
-        let ended = self.prefill_for(&ask, tries, &tell).await;
+        let ended = self.prefill_for(&ask, params, tries, &tell).await;
         meeting.tell(matches!(ended, Prefilled::Done(_)));
         (meeting, ended)
     }
@@ -217,6 +220,7 @@ impl Relay {
     async fn prefill_for(
         self: &Arc<Self>,
         ask: &Arc<Ask>,
+        params: Bytes,
         mut tries: Tries,
         tell: &mpsc::Sender<Note>,
     ) -> Prefilled {
@@ -225,18 +229,25 @@ impl Relay {
                 Ok(placed) => placed,
                 Err(nobody) => return Prefilled::Nobody(nobody),
             };
-            tries.start(&seat);
+            tries.start(seat.instance());
             self.stories.placed(&ask.id, &ask.job, &seat, &choice);
             // The request may be gone.
             let _ = tell.try_send(Note { instance: seat.instance().clone(), choice });
-            let failure = match self.clone().prefill_once(ask.clone(), seat, Written::default()).await {
+            let transfer = Transfer { called: Some(params.clone()), ..Transfer::default() };
+            let leg = self.clone().prefill_once(ask.clone(), seat, transfer, Written::default());
+            let failure = match leg.await {
                 // It wrote what it computed: its blocks are its own again.
                 Ok(PrefillEnd::Done(duty)) => return Prefilled::Done(duty.usage()),
                 Ok(PrefillEnd::Refused(answer)) => return Prefilled::Refused(answer),
+                Ok(PrefillEnd::InVain) => Failure::unprepared("it waited for no decoder"),
                 Err(failure) => failure,
             };
             let began = failure.written && !failure.busy();
-            if began || tries.left == 0 || !self.back_off(Role::Prefill, &failure, tries.made).await {
+            if began
+                || failure.lasting()
+                || tries.left == 0
+                || !self.back_off(Role::Prefill, &failure, tries.made).await
+            {
                 return Prefilled::Failed(failure);
             }
         }
@@ -268,10 +279,9 @@ impl Pair {
                     self.due = None;
                     self.give_up(Failure::late(self.patience()));
                 }
-                Event::Decoded(seat, outcome) => {
-                    let begun = (self.sent, outcome);
-                    self.wind_up(begun.1.is_ok(), tries, ledger).await;
-                    let ended = self.relay.decoded(&self.ask, seat, begun, ledger);
+                Event::Decoded(outcome) => {
+                    self.wind_up(outcome.is_ok(), tries, ledger).await;
+                    let ended = self.relay.opened(&self.ask, outcome, None, ledger);
                     return Ok(ended.map_err(|failure| (Role::Decode, failure)));
                 }
             }
@@ -287,9 +297,9 @@ impl Pair {
                 self.prefill = None;
                 Event::Prefilled(meeting, ended)
             }
-            (seat, outcome) = of(&mut self.decode) => {
+            outcome = of(&mut self.decode) => {
                 self.decode = None;
-                Event::Decoded(seat, outcome)
+                Event::Decoded(outcome)
             }
             () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => Event::Late,
         }
@@ -309,7 +319,7 @@ impl Pair {
     }
 
     fn prefilled(&mut self, usage: Usage, ledger: &mut Ledger) {
-        ledger.leg_on(&self.decoder);
+        ledger.leg(&self.decoder);
         ledger.takes(Role::Prefill, None);
         self.relay.compare(&self.ask, ledger, usage);
         ledger.prefilled(usage);
@@ -325,7 +335,7 @@ impl Pair {
         while let Ok(note) = self.notes.try_recv() {
             chosen(note, tries, ledger);
         }
-        ledger.leg_on(&self.decoder);
+        ledger.leg(&self.decoder);
         match ended {
             Ok((_, Prefilled::Done(usage))) => self.prefilled(usage, ledger),
             Ok(_) => {}
@@ -341,7 +351,7 @@ fn chosen(note: Note, tries: &mut Tries, ledger: &mut Ledger) {
     tries.left = tries.left.saturating_sub(1);
     tries.made += 1;
     tries.tried.push(note.instance.id());
-    ledger.leg_on(&note.instance);
+    ledger.leg(&note.instance);
     ledger.placed(note.choice);
 }
 
@@ -363,6 +373,7 @@ impl Drop for Pair {
             return;
         }
         let settings = self.relay.settings.now();
+        let prompt_tokens = self.ask.shape.prompt_tokens;
         let mut watch = self.watch.clone();
         self.relay.releases.finish(Box::pin(async move {
             tokio::select! {
@@ -371,10 +382,11 @@ impl Drop for Pair {
                 _ = &mut prefill => return,
                 () = sleep(settings.abandon_grace) => return,
             }
-            let _ = timeout(settings.prefill, async {
+            let time = settings.prefill.max(settings.computing(settings.prefill, prompt_tokens));
+            let _ = timeout(time, async {
                 tokio::select! {
                     _ = &mut prefill => {}
-                    (_, outcome) = &mut decode => if outcome.is_ok() {
+                    outcome = &mut decode => if outcome.is_ok() {
                         let _ = timeout(TAIL, &mut prefill).await;
                     },
                 }

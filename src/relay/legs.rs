@@ -12,18 +12,18 @@ use tokio::time::{Instant, timeout};
 
 use crate::codec::json::{Edit, Object, ScanLimits};
 use crate::codec::sse::{self, Framer};
-use crate::dialect::{self, Api, kv_transfer, usage};
-use crate::error::{Error, Kind};
-use crate::fleet::{Outcome, Role, Seat, Sign};
+use crate::dialect::{self, Api, Transfer, kv_transfer, resume, usage};
+use crate::fleet::{Instance, Outcome, Seat, Sign};
 use crate::relay::Relay;
 use crate::relay::account::Ledger;
-use crate::relay::answer::{Answer, AnswerBody, strip_hop_by_hop};
+use crate::relay::answer::{Answer, AnswerBody, Pieces, strip_hop_by_hop};
 use crate::relay::ask::Ask;
+use crate::relay::failure::{Failure, Large, Why};
 use crate::relay::release::{self, Duty};
 use crate::relay::resume::Follower;
 use crate::relay::settings::Settings;
 use crate::relay::stream::{Source, Stream};
-use crate::upstream::{Written, collect};
+use crate::upstream::{CollectError, Written, collect};
 
 /// What is read of the body of a failure, and for how long, so that its connection can be used again.
 const FAILURE_BODY_BYTES: usize = 64 << 10;
@@ -38,6 +38,8 @@ pub(super) enum PrefillEnd {
     Done(Box<Duty>),
     /// The engine refused the request; the client gets that.
     Refused(Response<Bytes>),
+    /// The decoder that it waited for has failed.
+    InVain,
 }
 
 /// How a decode leg ended well.
@@ -48,90 +50,11 @@ pub(super) enum DecodeEnd {
     Stream { head: http::response::Parts, source: Box<Source> },
 }
 
-/// How a leg failed.
-#[derive(Debug)]
-pub(super) struct Failure {
-    why: Why,
-    /// The engine may have the whole request, and with it the hand-off.
-    pub(super) written: bool,
-    detail: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Why {
-    Connect,
-    Broken,
-    Timeout,
-    Busy,
-    Status,
-    BadReply,
-    Stale,
-}
-
-impl Failure {
-    /// The hand-off grew older than the prefiller's lease.
-    pub(super) fn stale() -> Failure {
-        Failure { why: Why::Stale, written: true, detail: String::from("the prefiller's lease is over") }
-    }
-
-    /// The prefiller can't be asked yet.
-    pub(super) fn unprepared(detail: impl Into<String>) -> Failure {
-        Failure::new(Why::Connect, false, detail)
-    }
-
-    fn new(why: Why, written: bool, detail: impl Into<String>) -> Failure {
-        Failure { why, written, detail: detail.into() }
-    }
-
-    /// The decoder did not call back for a prefill.
-    pub(super) fn not_called(limit: Duration) -> Failure {
-        Failure::new(Why::Timeout, true, format!("it did not call back within {limit:?}"))
-    }
-
-    /// The decoder has its KV, or should have, and does not begin.
-    pub(super) fn late(limit: Duration) -> Failure {
-        Failure::new(Why::Timeout, true, format!("no answer within {limit:?} of the prefill"))
-    }
-
-    /// The engine has too much to do.
-    pub(super) fn busy(&self) -> bool {
-        self.why == Why::Busy
-    }
-
-    /// What it says about the instance.
-    fn outcome(&self) -> Outcome {
-        match self.why {
-            Why::Busy => Outcome::Busy,
-            Why::Connect => Outcome::Unreachable,
-            _ => Outcome::Failed,
-        }
-    }
-
-    /// The metric label.
-    pub(super) fn reason(&self) -> &'static str {
-        match self.why {
-            Why::Connect => "connect",
-            Why::Broken => "broken",
-            Why::Timeout => "timeout",
-            Why::Busy => "busy",
-            Why::Status => "status",
-            Why::BadReply => "bad_reply",
-            Why::Stale => "stale",
-        }
-    }
-
-    /// What the client reads when nothing else helped.
-    pub(super) fn into_error(self, role: Role) -> Error {
-        let (kind, public) = match (role, self.why) {
-            (_, Why::Busy) => (Kind::Overloaded, "all engines that were asked are busy"),
-            (Role::Prefill, Why::Timeout) => (Kind::PrefillTimeout, "the prefill did not finish in time"),
-            (Role::Prefill, Why::BadReply) => (Kind::BadPrefillReply, "the prefill brought no usable answer"),
-            (Role::Prefill, _) => (Kind::PrefillFailed, "the prefill failed on every engine that was tried"),
-            (Role::Decode, Why::Timeout) => (Kind::DecodeTimeout, "no answer began in time"),
-            (Role::Decode, _) => (Kind::DecodeFailed, "the decode failed on every engine that was tried"),
-        };
-        Error::new(kind, public).detail(self.detail)
-    }
+/// A decoder's answer that has begun.
+pub(super) struct Opening {
+    head: http::response::Parts,
+    begun: Begun,
+    seat: Seat,
 }
 
 impl DecodeEnd {
@@ -140,7 +63,7 @@ impl DecodeEnd {
         match self {
             DecodeEnd::Whole(whole) => {
                 ledger.whole(whole.status());
-                whole.map(|body| AnswerBody::Whole(Some(body), Box::new(ledger)))
+                whole.map(|body| AnswerBody::Whole(Pieces::of(body), Box::new(ledger)))
             }
             DecodeEnd::Stream { head, source } => {
                 ledger.streams(head.status);
@@ -160,15 +83,17 @@ impl Relay {
         self: Arc<Self>,
         ask: Arc<Ask>,
         mut seat: Seat,
+        transfer: Transfer,
         written: Written,
     ) -> Result<PrefillEnd, Failure> {
         let sent = Instant::now();
-        let dialect = self.speech.now().dialect;
-        let outcome = within(self.settings.now().prefill, &written, async {
-            let transfer = self.transfer(&ask, &seat).await?;
+        let (dialect, settings) = (self.speech.now().dialect, self.settings.now());
+        let time = settings.computing(settings.prefill, ask.shape.prompt_tokens);
+        let outcome = within(time, &written, async {
             let edit = dialect.prefill_edit(ask.api, &ask.body, &transfer);
             let response = self.exchange(&ask, &seat, &edit, &written).await?;
-            let response = whole(response, self.settings.now().prefill_reply_bytes).await?;
+            let limit = (settings.prefill_reply_bytes, Large::PrefillReply);
+            let response = whole(response, limit).await?;
             if response.status().is_client_error() {
                 return Ok(Err(response));
             }
@@ -184,58 +109,48 @@ impl Relay {
         if let Some(id) = reply.handoff.as_deref().and_then(kv_transfer::engine_id) {
             self.fleet.seen(seat.instance(), Sign::Engine(id));
         }
+        if let Some(handoff) = &reply.handoff {
+            self.heed(handoff);
+        }
+        if seat.rank().is_none()
+            && let Some(peer) = reply.handoff.as_ref().and_then(|handoff| dialect.peer_of(handoff))
+        {
+            seat.instance().know(Arc::new(peer));
+        }
         seat.hold();
         Ok(PrefillEnd::Done(Box::new(Duty::new(ask, reply, seat, self.releases.clone()))))
     }
 
     /// One decode on one decoder, up to the first event of a stream or the last byte of anything else.
     pub(super) async fn decode_once(
-        &self,
+        self: &Arc<Self>,
         ask: &Arc<Ask>,
         seat: Seat,
         mut duty: Option<&mut Duty>,
         ledger: &mut Ledger,
     ) -> Result<DecodeEnd, Failure> {
-        let sent = Instant::now();
         let written = Written::default();
-        let params = duty.as_mut().and_then(|duty| duty.give(&written).cloned());
-        let settings = self.settings.now();
-        let limit = if ask.shape.stream { settings.first_byte } else { settings.answer };
-        let leg = self.decode_leg(ask, &seat, params.as_ref(), &written);
-        let outcome = within(limit, &written, leg).await;
+        let edit = dialect::decode_edit(duty.as_mut().and_then(|d| d.give(&written)));
+        // Without a prefill leg it computes the prompt, too.
+        let prompt_tokens = if duty.is_none() { ask.shape.prompt_tokens } else { 0 };
+        let before = self.settings.now().computing(Duration::ZERO, prompt_tokens);
+        let leg = self.clone().decode_leg(ask.clone(), seat, (edit, before), written);
+        let outcome = leg.await;
+        self.opened(ask, outcome, duty, ledger)
+    }
+
+    /// What comes of a decoder's answer that has begun, or failed to.
+    pub(super) fn opened(
+        &self,
+        ask: &Ask,
+        outcome: Result<Opening, Failure>,
+        duty: Option<&mut Duty>,
+        ledger: &mut Ledger,
+    ) -> Result<DecodeEnd, Failure> {
         if let Some(duty) = duty {
             settle(duty, &outcome);
         }
-        self.decoded(ask, seat, (sent, outcome), ledger)
-    }
-
-    /// Sends a decode leg with these parameters and waits until its answer begins.
-    pub(super) async fn decode_leg(
-        &self,
-        ask: &Ask,
-        seat: &Seat,
-        params: Option<&Bytes>,
-        written: &Written,
-    ) -> Result<Begins, Failure> {
-        let edit = dialect::decode_edit(params);
-        let edit = match &ask.resume {
-            Some(plan) if plan.exact.is_ok() => edit.set("return_token_ids", Bytes::from_static(b"true")),
-            _ => edit,
-        };
-        let response = self.exchange(ask, seat, &edit, written).await?;
-        begin(response, ask, &self.settings.now()).await
-    }
-
-    /// Books how a decode leg, sent then, went; what of its answer is here goes to the client.
-    pub(super) fn decoded(
-        &self,
-        ask: &Ask,
-        seat: Seat,
-        (sent, outcome): (Instant, Result<Begins, Failure>),
-        ledger: &mut Ledger,
-    ) -> Result<DecodeEnd, Failure> {
-        let (head, begun) = self.told(ask, &seat, outcome)?;
-        seat.instance().meter().done(sent.elapsed());
+        let Opening { head, begun, seat } = outcome?;
         match begun {
             Begun::Refusal(body) => Ok(DecodeEnd::Whole(Response::from_parts(head, body))),
             Begun::Answer(answer) => {
@@ -243,10 +158,38 @@ impl Relay {
                 Ok(DecodeEnd::Whole(Response::from_parts(head, body)))
             }
             Begun::Stream { first, framer, rest } => {
-                let source = Source { first, framer, rest, seat, api: ask.api, http2: ask.http2 };
+                let gives_up = resume::may_be_given_up(ask.api, &ask.body);
+                let (api, http2) = (ask.api, ask.http2);
+                let source = Source { first, framer, rest, seat, api, http2, gives_up };
                 Ok(DecodeEnd::Stream { head, source: Box::new(source) })
             }
         }
+    }
+
+    /// One decode leg with this edit, which has so much longer than others until its answer begins.
+    pub(super) async fn decode_leg(
+        self: Arc<Self>,
+        ask: Arc<Ask>,
+        seat: Seat,
+        (edit, longer): (Edit, Duration),
+        written: Written,
+    ) -> Result<Opening, Failure> {
+        let sent = Instant::now();
+        let edit = match &ask.resume {
+            Some(plan) if plan.exact.is_ok() => edit.set("return_token_ids", Bytes::from_static(b"true")),
+            _ => edit,
+        };
+        let settings = self.settings.now();
+        let limit = if ask.shape.stream { settings.first_byte } else { settings.answer };
+        // The request's own limit runs beside it.
+        let outcome = within(limit.saturating_add(longer), &written, async {
+            let response = self.exchange(&ask, &seat, &edit, &written).await?;
+            begin(response, &ask, &settings).await
+        })
+        .await;
+        let (head, begun) = self.told(&ask, &seat, outcome)?;
+        seat.instance().meter().done(sent.elapsed());
+        Ok(Opening { head, begun, seat })
     }
 
     /// Sends one leg; answers with a 5xx are failures.
@@ -274,13 +217,24 @@ impl Relay {
     }
 
     /// Books the outcome of a leg with the fleet, the metrics and the log.
-    fn told<T>(&self, ask: &Ask, seat: &Seat, outcome: Result<T, Failure>) -> Result<T, Failure> {
-        let instance = seat.instance();
+    pub(super) fn told<T>(&self, ask: &Ask, seat: &Seat, outcome: Result<T, Failure>) -> Result<T, Failure> {
+        self.told_of(ask, seat.instance(), outcome)
+    }
+
+    /// The same, of an instance whose seat is gone.
+    pub(super) fn told_of<T>(
+        &self,
+        ask: &Ask,
+        instance: &Arc<Instance>,
+        outcome: Result<T, Failure>,
+    ) -> Result<T, Failure> {
         let Err(failure) = &outcome else {
             self.fleet.report(instance, Outcome::Served);
             return outcome;
         };
         self.fleet.report(instance, failure.outcome());
+        // It may be another process by now.
+        instance.forget_peer();
         instance.meter().failed(failure.reason());
         tracing::warn!(
             id = %ask.id,
@@ -295,21 +249,19 @@ impl Relay {
 }
 
 /// What a decoder's outcome says about the hand-off that it was given.
-fn settle(duty: &mut Duty, outcome: &Result<Begins, Failure>) {
+fn settle(duty: &mut Duty, outcome: &Result<Opening, Failure>) {
     match outcome {
-        Ok((head, _)) if release::fetched_or_told(head.status) => duty.used(),
+        Ok(opening) if release::fetched_or_told(opening.head.status) => duty.used(),
         Ok(_) => duty.refused(),
         Err(failure) if failure.busy() => duty.refused(),
+        Err(failure) if failure.answered() => duty.used(),
         Err(failure) if failure.written => duty.lost(),
         Err(_) => {}
     }
 }
 
-/// The head of a decoder's answer, and what of it is here.
-pub(super) type Begins = (http::response::Parts, Begun);
-
 /// What of a decoder's answer is here.
-pub(super) enum Begun {
+enum Begun {
     /// A 4xx.
     Refusal(Bytes),
     /// A complete answer.
@@ -329,23 +281,30 @@ async fn within<T>(
     }
 }
 
-async fn whole(response: Response<Incoming>, limit_bytes: usize) -> Result<Response<Bytes>, Failure> {
+async fn whole(response: Response<Incoming>, limit: (usize, Large)) -> Result<Response<Bytes>, Failure> {
     let (mut head, body) = response.into_parts();
-    let limit_bytes = if head.status.is_success() { limit_bytes } else { REFUSAL_BYTES };
-    let body = collect(body, limit_bytes).await.map_err(|e| Failure::new(Why::Broken, true, e))?;
+    let (limit_bytes, large) = if head.status.is_success() { limit } else { (REFUSAL_BYTES, Large::Refusal) };
+    let body = collect(body, limit_bytes).await.map_err(|e| {
+        let why = if e == CollectError::TooLarge(limit_bytes) { Why::TooLarge(large) } else { Why::Broken };
+        Failure::new(why, true, e.to_string())
+    })?;
     strip_hop_by_hop(&mut head.headers);
     Ok(Response::from_parts(head, body))
 }
 
 /// Waits for the first event of a stream, or for all of anything else. From here on the answer is this decoder's.
-async fn begin(response: Response<Incoming>, ask: &Ask, settings: &Settings) -> Result<Begins, Failure> {
+async fn begin(
+    response: Response<Incoming>,
+    ask: &Ask,
+    settings: &Settings,
+) -> Result<(http::response::Parts, Begun), Failure> {
     if response.status().is_success() && is_sse(response.headers()) {
         let (mut head, body) = response.into_parts();
         strip_hop_by_hop(&mut head.headers);
         let frame_bytes = ask.frame_bytes(settings.frame_bytes);
-        return Ok((head, first_event(body, ask.api, frame_bytes).await?));
+        return Ok((head, first_event(body, ask, frame_bytes).await?));
     }
-    let (head, body) = whole(response, settings.answer_bytes).await?.into_parts();
+    let (head, body) = whole(response, (settings.answer_bytes, Large::Answer)).await?.into_parts();
     if !head.status.is_success() {
         return Ok((head, Begun::Refusal(body)));
     }
@@ -353,7 +312,11 @@ async fn begin(response: Response<Incoming>, ask: &Ask, settings: &Settings) -> 
     if ask.shape.stream && ask.api != Api::Responses {
         return Err(Failure::new(Why::BadReply, true, "a stream was asked for, and something else came"));
     }
-    Ok((head, Begun::Answer(Box::new(usable(body)?))))
+    let answer = usable(body)?;
+    if resume::may_be_given_up(ask.api, &ask.body) && resume::given_up(&answer) {
+        return Err(given_up());
+    }
+    Ok((head, Begun::Answer(Box::new(answer))))
 }
 
 /// An answer that may go out under a 200.
@@ -368,7 +331,7 @@ fn usable(body: Bytes) -> Result<Object, Failure> {
 }
 
 /// Comments that keep the connection alive are no event: a decoder that dies after them can still be replaced.
-async fn first_event(mut body: Incoming, api: Api, frame_bytes: usize) -> Result<Begun, Failure> {
+async fn first_event(mut body: Incoming, ask: &Ask, frame_bytes: usize) -> Result<Begun, Failure> {
     let broken = |detail: String| Failure::new(Why::Broken, true, detail);
     let mut framer = Framer::new(frame_bytes);
     let mut first = BytesMut::new();
@@ -381,10 +344,31 @@ async fn first_event(mut body: Incoming, api: Api, frame_bytes: usize) -> Result
             break;
         }
     }
-    if api.ends_with_done() && failed_at_once(&first) {
+    if ask.api.ends_with_done() && failed_at_once(&first) {
         return Err(broken("the stream began with an error of the engine".into()));
     }
+    if !begins_with_an_answer(&first) {
+        return Err(Failure::new(Why::BadReply, true, "the stream's first event is no JSON object"));
+    }
+    if resume::may_be_given_up(ask.api, &ask.body) && given_up_at_once(&first) {
+        return Err(given_up());
+    }
     Ok(Begun::Stream { first: first.freeze(), framer, rest: body })
+}
+
+fn given_up_at_once(first: &[u8]) -> bool {
+    resume::given_up_at(first).is_some_and(|at| !sse::frames(&first[..at]).any(|frame| frame.has_data()))
+}
+
+fn given_up() -> Failure {
+    Failure::new(Why::GivenUp, true, "the decoder gave the request up, to be prefilled again")
+}
+
+/// Whether a stream's first event can be one of an answer. An end without anything before it is none; events without
+/// anything in them say nothing.
+fn begins_with_an_answer(first: &[u8]) -> bool {
+    let event = sse::frames(first).find(|event| !event.data().trim_ascii().is_empty());
+    event.is_none_or(|event| event.data().trim_ascii_start().starts_with(b"{"))
 }
 
 /// Whether a stream's first event says that the engine itself failed; the client need not see that.
@@ -434,6 +418,18 @@ mod tests {
     }
 
     #[test]
+    fn a_stream_that_is_over_or_unreadable_at_once_is_no_answer() {
+        for bad in ["data: [DONE]\n\n", ": hi\n\ndata: <html>\n\n"] {
+            assert!(!begins_with_an_answer(bad.as_bytes()), "{bad}");
+        }
+        for good in
+            ["event: x\ndata: {\"a\":1}\n\n", ": hi\n\ndata:{}\n\n", "data: {\"unfinished", "data:\n\n"]
+        {
+            assert!(begins_with_an_answer(good.as_bytes()), "{good}");
+        }
+    }
+
+    #[test]
     fn a_200_without_an_answer_is_none() {
         let usable =
             |text: &'static str| usable(Bytes::from_static(text.as_bytes())).map(|o| o.bytes().clone());
@@ -441,17 +437,5 @@ mod tests {
             assert_eq!(usable(bad).map_err(|f| f.reason()), Err("bad_reply"), "{bad}");
         }
         assert!(usable(r#"{"id":"x","error":null}"#).is_ok(), "as responses have it");
-    }
-
-    #[test]
-    fn the_client_learns_which_side_failed_and_how() {
-        let kind = |role, why| Failure::new(why, true, "").into_error(role).kind();
-        assert_eq!(kind(Role::Prefill, Why::Connect), Kind::PrefillFailed);
-        assert_eq!(kind(Role::Prefill, Why::Timeout), Kind::PrefillTimeout);
-        assert_eq!(kind(Role::Prefill, Why::BadReply), Kind::BadPrefillReply);
-        assert_eq!(kind(Role::Decode, Why::BadReply), Kind::DecodeFailed);
-        assert_eq!(kind(Role::Decode, Why::Stale), Kind::DecodeFailed);
-        assert_eq!(kind(Role::Decode, Why::Timeout), Kind::DecodeTimeout);
-        assert_eq!(kind(Role::Decode, Why::Busy), Kind::Overloaded);
     }
 }

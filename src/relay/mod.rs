@@ -17,6 +17,8 @@ pub mod answer;
 pub mod ask;
 pub mod budget;
 mod decode_first;
+mod early;
+mod failure;
 mod job;
 mod legs;
 pub mod lookup;
@@ -36,12 +38,11 @@ use std::sync::Arc;
 
 use tokio::time::{Instant, timeout_at};
 
-use crate::dialect::LegOrder;
 use crate::dialect::resume::Plan;
 use crate::dialect::shape::Bypass;
 use crate::dialect::usage::Usage;
 use crate::error::{Error, Kind};
-use crate::fleet::{Fleet, InstanceId, Need, Placed, Role, Seat};
+use crate::fleet::{Fleet, Instance, InstanceId, Need, Placed, Role, Seat};
 use crate::intake::Prompts;
 use crate::live::Live;
 use crate::obs::Meters;
@@ -52,7 +53,9 @@ use affinity::Affinity;
 use answer::Answer;
 use ask::Ask;
 use budget::Retries;
-use legs::{DecodeEnd, Failure, PrefillEnd};
+use early::{Early, Ended};
+use failure::Failure;
+use legs::{DecodeEnd, PrefillEnd};
 use lookup::Found;
 use release::{Duty, Releases, Unfinished};
 use rendezvous::Rendezvous;
@@ -111,17 +114,34 @@ struct Tries {
     left: u32,
     made: u32,
     tried: SmallVec<[InstanceId; 4]>,
+    /// Of decode attempts: whose hand-offs they failed with. It may be those that are wrong.
+    suspects: SmallVec<[InstanceId; 4]>,
+}
+
+/// What a prefill leaves for the decode leg.
+#[derive(Debug, Default)]
+struct Prefilled {
+    /// Its KV.
+    duty: Option<Duty>,
+    /// The first attempt at the decode leg, where it was sent together with the prefill.
+    early: Option<Early>,
 }
 
 impl Tries {
     fn new(attempts: u32) -> Tries {
-        Tries { left: attempts.max(1), made: 0, tried: SmallVec::new() }
+        Tries { left: attempts.max(1), made: 0, tried: SmallVec::new(), suspects: SmallVec::new() }
     }
 
-    fn start(&mut self, seat: &Seat) {
+    /// Who is to prefill again only if there is nobody else. As a rule the decoder is to blame, and a prefiller that has the
+    /// prompt cached is the cheapest; but the last attempt must not depend on one whose hand-offs all decoders failed with.
+    fn avoided(&self) -> &[InstanceId] {
+        if self.left == 1 { &self.suspects } else { &[] }
+    }
+
+    fn start(&mut self, instance: &Instance) {
         self.left -= 1;
         self.made += 1;
-        self.tried.push(seat.instance().id());
+        self.tried.push(instance.id());
     }
 }
 
@@ -209,92 +229,148 @@ impl Relay {
             if self.fleet.serving(Role::Decode) == 0 {
                 return Err(Error::new(Kind::NoDecoder, "no decoder is available"));
             }
-            let must = self.bypass(ask).map(Bypass::name);
-            let had_better = || self.settings.now().skip.reason(ask, &self.fleet).map(skip::Reason::name);
-            let alone = must.or_else(had_better);
-            if alone.is_none() && self.speech.now().dialect.order() == LegOrder::DecodeFirst {
+            let alone = self.bypass(ask);
+            if alone.is_none() && self.speech.now().dialect.calls_back() {
                 return self.decoder_first(ask, decode, ledger).await;
             }
-            let duty = match alone {
+            let prefilled = match alone {
                 Some(reason) => {
                     self.meters.bypassed(reason);
-                    None
+                    Prefilled::default()
                 }
-                None => match self.prefill_in_time(ask, ledger).await? {
-                    PrefillEnd::Done(duty) => {
+                None => match self.prefill_in_time(ask, &mut decode, ledger).await? {
+                    (PrefillEnd::Done(duty), early) => {
                         self.compare(ask, ledger, duty.usage());
                         ledger.prefilled(duty.usage());
-                        Some(*duty)
+                        Prefilled { duty: Some(*duty), early }
                     }
-                    PrefillEnd::Refused(answer) => return Ok(DecodeEnd::Whole(answer)),
+                    (PrefillEnd::Refused(answer), _) => return Ok(DecodeEnd::Whole(answer)),
+                    (PrefillEnd::InVain, early) => Prefilled { duty: None, early },
                 },
             };
-            let failure = match self.decode(ask, duty, &mut decode, ledger).await? {
+            let failure = match self.decode(ask, prefilled, &mut decode, ledger).await? {
                 Ok(end) => return Ok(end),
                 Err(failure) => failure,
             };
-            if decode.left == 0 || !self.back_off(Role::Decode, &failure, decode.made).await {
+            if decode.left == 0
+                || failure.lasting()
+                || !self.back_off(Role::Decode, &failure, decode.made).await
+            {
                 return Err(failure.into_error(Role::Decode));
             }
+            decode.suspects.extend(ledger.prefiller().filter(|_| failure.may_be_of_the_handoff()));
         }
+    }
+
+    /// Why a request has no prefill leg, if so.
+    fn bypass(&self, ask: &Ask) -> Option<&'static str> {
+        if !self.speech.now().dialect.decodes_alone() {
+            return None;
+        }
+        let must = self.must_bypass(ask).map(Bypass::name);
+        must.or_else(|| self.settings.now().skip.reason(ask, &self.fleet).map(skip::Reason::name))
     }
 
     /// The prefill leg, if it will be served in time and there is room for it.
     async fn prefill_in_time(
         self: &Arc<Self>,
         ask: &Arc<Ask>,
+        decode: &mut Tries,
         ledger: &mut Ledger,
-    ) -> Result<PrefillEnd, Error> {
+    ) -> Result<Ended, Error> {
         // One that was let in before is never turned away for being tried again, or for going on.
         if ledger.choice().is_none() && !ledger.goes_on() {
             self.in_time(ask, ledger)?;
             self.take_place(Role::Prefill, ledger)?;
         }
-        let ended = self.prefill(ask, ledger).await;
+        let ended = self.prefill(ask, decode, ledger).await;
         ledger.takes(Role::Prefill, None);
         ended
     }
 
-    /// The prefill leg, on as many prefillers as it takes.
-    async fn prefill(self: &Arc<Self>, ask: &Arc<Ask>, ledger: &mut Ledger) -> Result<PrefillEnd, Error> {
+    /// The prefill leg, on as many prefillers as it takes; with it the decode leg, where both are sent at once.
+    async fn prefill(
+        self: &Arc<Self>,
+        ask: &Arc<Ask>,
+        decode: &mut Tries,
+        ledger: &mut Ledger,
+    ) -> Result<Ended, Error> {
         let mut tries = Tries::new(self.settings.now().attempts);
+        tries.tried.extend_from_slice(decode.avoided());
         loop {
             let Placed { seat, choice } = self.place(ask, &tries).await?;
-            tries.start(&seat);
-            ledger.leg(&seat);
+            tries.start(seat.instance());
+            ledger.leg(seat.instance());
             self.stories.placed(&ask.id, &ask.job, &seat, &choice);
             ledger.placed(choice);
-            let written = Written::default();
-            let leg = Box::pin(self.clone().prefill_once(ask.clone(), seat, written.clone()));
-            let grace = self.settings.now().abandon_grace;
-            let failure = match Unfinished::new(leg, written, grace, self.releases.clone()).await {
-                Ok(end) => return Ok(end),
+            let failure = match self.prefill_and_early(ask, seat, decode).await {
+                Ok(ended) => return Ok(ended),
                 Err(failure) => failure,
             };
-            if tries.left == 0 || !self.back_off(Role::Prefill, &failure, tries.made).await {
+            if tries.left == 0
+                || failure.lasting()
+                || !self.back_off(Role::Prefill, &failure, tries.made).await
+            {
                 return Err(failure.into_error(Role::Prefill));
             }
         }
     }
 
+    /// One prefill on one prefiller, and the decode leg beside it, if there is to be one.
+    async fn prefill_and_early(
+        self: &Arc<Self>,
+        ask: &Arc<Ask>,
+        seat: Seat,
+        decode: &mut Tries,
+    ) -> Result<Ended, Failure> {
+        let transfer = match self.transfer(&seat).await {
+            Ok(transfer) => transfer,
+            Err(failure) => return self.told(ask, &seat, Err(failure)),
+        };
+        let early = self.early(ask, &transfer, decode);
+        let other = early.as_ref().and_then(Early::waited_for);
+        let written = Written::default();
+        let prefill = self.clone().prefill_once(ask.clone(), seat, transfer, written.clone());
+        let grace = self.settings.now().abandon_grace;
+        let legs =
+            Unfinished::new(Box::pin(early::beside(prefill, early)), written, grace, self.releases.clone());
+        let ended = legs.await;
+        if ended.is_err() {
+            // Which of the two waited for the other in vain, nobody knows: another pair is to have no part of this one.
+            decode.tried.extend(other);
+        }
+        ended
+    }
+
     /// The decode leg, for as long as the hand-off is fresh: the inner error asks for a new one.
     async fn decode(
-        &self,
+        self: &Arc<Self>,
         ask: &Arc<Ask>,
-        mut duty: Option<Duty>,
+        Prefilled { mut duty, mut early }: Prefilled,
         tries: &mut Tries,
         ledger: &mut Ledger,
     ) -> Result<Result<DecodeEnd, Failure>, Error> {
         loop {
-            if duty.as_ref().is_some_and(|d| d.stale(self.settings.now().lease)) {
-                tries.left -= 1;
-                return Ok(Err(Failure::stale()));
-            }
-            let tokens = ask.shape.prompt_tokens + ask.shape.output_tokens;
-            let seat = self.decoder(tokens, tries)?;
-            tries.start(&seat);
-            ledger.leg(&seat);
-            let failure = match self.decode_once(ask, seat, duty.as_mut(), ledger).await {
+            let ended = match early.take() {
+                Some(early) => {
+                    tries.start(early.instance());
+                    ledger.leg(early.instance());
+                    let outcome = early.end().await;
+                    self.opened(ask, outcome, duty.as_mut(), ledger)
+                }
+                None => {
+                    if duty.as_ref().is_some_and(|d| d.stale(self.settings.now().lease)) {
+                        tries.left -= 1;
+                        return Ok(Err(Failure::stale()));
+                    }
+                    let tokens = ask.shape.prompt_tokens + ask.shape.output_tokens;
+                    let seat = self.decoder(tokens, tries)?;
+                    tries.start(seat.instance());
+                    ledger.leg(seat.instance());
+                    self.decode_once(ask, seat, duty.as_mut(), ledger).await
+                }
+            };
+            let failure = match ended {
                 Ok(end) => return Ok(Ok(end)),
                 Err(failure) => failure,
             };
@@ -302,7 +378,7 @@ impl Relay {
                 // Every further try would cost the busy side a prefill as well.
                 tries.left = tries.left.min(1);
             }
-            if failure.written || tries.left == 0 {
+            if failure.written || tries.left == 0 || !self.speech.now().dialect.decodes_alone() {
                 return Ok(Err(failure));
             }
             if !self.back_off(Role::Decode, &failure, tries.made).await {

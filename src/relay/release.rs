@@ -25,7 +25,8 @@ use crate::fleet::{Need, Role, Seat};
 use crate::obs::{Handoff, Meters};
 use crate::relay::Relay;
 use crate::relay::ask::Ask;
-use crate::relay::legs::{Failure, PrefillEnd};
+use crate::relay::early::Ended;
+use crate::relay::failure::Failure;
 use crate::relay::pause;
 use crate::upstream::Written;
 
@@ -89,7 +90,7 @@ pub(super) struct Unfinished {
 /// Legs that go on without their request.
 pub(super) type Legs = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-type PrefillLeg = Pin<Box<dyn Future<Output = Result<PrefillEnd, Failure>> + Send>>;
+type PrefillLeg = Pin<Box<dyn Future<Output = Result<Ended, Failure>> + Send>>;
 
 /// What lost its request.
 pub struct Orphan {
@@ -220,7 +221,7 @@ impl Unfinished {
 }
 
 impl Future for Unfinished {
-    type Output = Result<PrefillEnd, Failure>;
+    type Output = Result<Ended, Failure>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         // Taken out while it runs: a leg that panics is not polled again.

@@ -238,7 +238,6 @@ fn continued(ask: &Ask, body: Bytes, prompt_tokens: u64) -> Result<Ask, crate::c
         resume: ask.resume.clone(),
         http2: ask.http2,
         arrived: ask.arrived,
-        called: None,
     })
 }
 

@@ -23,8 +23,10 @@ pub struct Settings {
     pub lease: Duration,
     /// How long a prefill whose client left may go on, so that its KV can be released properly.
     pub abandon_grace: Duration,
-    /// The whole prefill leg.
+    /// The whole prefill leg, of a prompt of no length.
     pub prefill: Duration,
+    /// What each 1 000 tokens of a prompt add to the time of the leg that computes it.
+    pub prefill_per_1k_tokens: Duration,
     /// The decode leg of a streamed request until the first byte of its body.
     pub first_byte: Duration,
     /// The decode leg of any other request until the last byte of its answer.
@@ -33,10 +35,23 @@ pub struct Settings {
     pub gap: Duration,
     /// The whole request.
     pub total: Duration,
+    /// What an engine tells of itself beside requests.
+    pub control: Duration,
     /// A prefiller's answer.
     pub prefill_reply_bytes: usize,
     /// An answer that is not streamed; it is held back until it is complete.
     pub answer_bytes: usize,
     /// One event of a stream; larger ones are passed on in pieces.
     pub frame_bytes: usize,
+}
+
+impl Settings {
+    /// The time of a leg that computes a prompt of so many tokens, and has `base` for all else. Never more than the whole
+    /// request has.
+    pub fn computing(&self, base: Duration, prompt_tokens: u64) -> Duration {
+        let per_1k_ns = self.prefill_per_1k_tokens.as_nanos();
+        let more_ns = per_1k_ns.saturating_mul(u128::from(prompt_tokens)) / 1_000;
+        let more = Duration::from_nanos(u64::try_from(more_ns).unwrap_or(u64::MAX));
+        base.saturating_add(more).min(self.total)
+    }
 }

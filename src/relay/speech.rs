@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::dialect::{Dialect, Peer, Transfer, mooncake};
+use bytes::Bytes;
+
+use crate::dialect::{Dialect, Peer, Transfer, mooncake, signs};
 use crate::endpoint::Endpoint;
 use crate::fleet::{Instance, Seat};
 use crate::relay::Relay;
-use crate::relay::ask::Ask;
-use crate::relay::legs::Failure;
+use crate::relay::failure::Failure;
 use crate::upstream::collect;
 
 /// What a bootstrap server may answer, and how long it may take: it does nothing else.
@@ -18,8 +19,10 @@ const BOOTSTRAP_TIME: Duration = Duration::from_secs(2);
 /// Of `[dialect]` what requests need.
 #[derive(Clone, Debug, Default)]
 pub struct Speech {
-    /// What the engines speak.
+    /// What the engines speak, as far as is known.
     pub dialect: Dialect,
+    /// They may turn out to speak another.
+    pub open: bool,
     /// Where a prefiller's bootstrap server listens, on the prefiller's host.
     pub bootstrap_port: u16,
     /// Prefillers for which that is not so, and where it listens there.
@@ -39,22 +42,47 @@ impl Speech {
 }
 
 impl Relay {
-    /// What both legs of an attempt with this prefiller must know before either is sent.
-    pub(super) async fn transfer(&self, ask: &Ask, seat: &Seat) -> Result<Transfer, Failure> {
+    /// The engines have turned out to speak this, if it was open.
+    pub fn turn_to(&self, dialect: Dialect, bootstrap_port: Option<u16>) {
         let speech = self.speech.now();
+        if !speech.open {
+            return;
+        }
+        // A hand-off may still tell more of an engine whose dialect has several forms.
+        let open = dialect == Dialect::KvTransfer;
+        let bootstrap_port = bootstrap_port.unwrap_or(speech.bootstrap_port);
+        self.speech.set(Speech { dialect, open, bootstrap_port, ..(*speech).clone() });
+    }
+
+    /// Looks whether a prefiller's hand-off tells what it speaks.
+    pub(super) fn heed(&self, handoff: &Bytes) {
+        if !self.speech.now().open {
+            return;
+        }
+        if let Some(told) = signs::of_handoff(handoff) {
+            tracing::info!(dialect = told.dialect.name(), "dialect: {}", told.why);
+            self.turn_to(told.dialect, None);
+        }
+    }
+
+    /// What both legs of an attempt with this prefiller must know before either is sent.
+    pub(super) async fn transfer(&self, seat: &Seat) -> Result<Transfer, Failure> {
+        let (speech, rank) = (self.speech.now(), seat.rank());
         let peer = match speech.dialect.asks_bootstrap() {
             true => Some(self.peer(seat.instance(), &speech).await?),
-            false => None,
+            // What one rank said is not true of another.
+            false => seat.instance().peer().filter(|_| rank.is_none()),
         };
-        let several = peer.as_ref().is_some_and(|peer| peer.engine_ids.len() > 1);
-        if several && seat.rank().is_none() {
+        if rank.is_none() && peer.as_ref().is_some_and(|peer| peer.ranks() > 1) {
             return Err(Failure::unprepared("it has several data-parallel ranks: set fleet.prefill_ranks"));
         }
+        let Endpoint { host, port, .. } = speech.bootstrap(seat.instance().endpoint());
         Ok(Transfer {
-            id: uuid::Uuid::new_v4().simple().to_string(),
+            id: uuid::Uuid::new_v4().as_u128(),
             peer,
-            rank: seat.rank(),
-            called: ask.called.clone(),
+            bootstrap: Some((host, port)),
+            rank,
+            called: None,
         })
     }
 
@@ -75,7 +103,7 @@ impl Relay {
     async fn ask_bootstrap(&self, bootstrap: &Endpoint) -> Result<Peer, String> {
         let answer = self.upstream.get(bootstrap, mooncake::QUERY_PATH).await.map_err(|e| e.causes())?;
         let status = answer.status();
-        let body = collect(answer.into_body(), BOOTSTRAP_BYTES).await?;
+        let body = collect(answer.into_body(), BOOTSTRAP_BYTES).await.map_err(|e| e.to_string())?;
         let read = status.is_success().then(|| mooncake::read_query(body, bootstrap.authority())).flatten();
         read.ok_or_else(|| format!("status {}, and no list of engine ids", status.as_u16()))
     }

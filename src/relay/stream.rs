@@ -15,7 +15,7 @@ use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep};
 
 use crate::codec::sse::{self, Framer};
-use crate::dialect::{Api, usage};
+use crate::dialect::{Api, resume, usage};
 use crate::error::{Error, Kind};
 use crate::fleet::{Outcome, Seat};
 use crate::relay::Relay;
@@ -31,6 +31,8 @@ pub(super) struct Source {
     pub(super) seat: Seat,
     pub(super) api: Api,
     pub(super) http2: bool,
+    /// Its events may say that the decoder gave it up ([`resume::may_be_given_up`]).
+    pub(super) gives_up: bool,
 }
 
 /// The body of a streamed answer.
@@ -43,6 +45,7 @@ pub struct Stream {
     follower: Option<Box<Follower>>,
     api: Api,
     http2: bool,
+    gives_up: bool,
     /// The last event has passed.
     over: bool,
     /// Events of decoders before this one.
@@ -102,6 +105,7 @@ impl Stream {
             follower,
             api: source.api,
             http2: source.http2,
+            gives_up: source.gives_up,
             over: false,
             events_before: 0,
             cached: ledger.cached_of_prefill(),
@@ -121,7 +125,12 @@ impl Stream {
             Some(follower) => follower.pass(events),
             None => events,
         };
-        match self.follower.as_ref().and_then(|follower| follower.broke()) {
+        let broke = self.follower.as_ref().and_then(|follower| follower.broke());
+        let (out, broke) = match broke {
+            None => self.without_what_was_given_up(out),
+            broke => (out, broke),
+        };
+        match broke {
             Some(cause) => {
                 let error = Error::new(Kind::DecodeFailed, "the decoder failed in the middle of its answer");
                 self.state = State::Interrupted(error, cause);
@@ -129,6 +138,14 @@ impl Stream {
             None => self.look_for_end(&out),
         }
         Some(self.account(out)).filter(|out| !out.is_empty())
+    }
+
+    /// What nobody follows can be given up all the same; passed on, that would look complete.
+    fn without_what_was_given_up(&self, out: Bytes) -> (Bytes, Option<Cause>) {
+        match self.gives_up.then(|| resume::given_up_at(&out)).flatten() {
+            Some(at) => (out.slice(..at), Some(Cause::Recomputed)),
+            None => (out, None),
+        }
     }
 
     fn look_for_end(&mut self, out: &[u8]) {

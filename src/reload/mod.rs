@@ -92,6 +92,11 @@ impl Reloader {
             Err(errors) => return refused(errors.to_string()),
         };
         let Adopted { config, applied, pending } = adopt(&self.running, &new);
+        let engines = [config.prefill_endpoints(), config.decode_endpoints()].concat();
+        let check = |engine| self.gateway.relay.upstream.check(engine);
+        if let Err(error) = engines.iter().try_for_each(check) {
+            return refused(error.to_string());
+        }
         match tuning::edge(&config) {
             Ok(edge) => self.gateway.edge.set(edge),
             Err(error) => return refused(error.to_string()),

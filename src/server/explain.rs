@@ -67,7 +67,6 @@ async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
         resume: None,
         http2: false,
         arrived,
-        called: None,
     };
     let found = gateway.relay.understand(&mut ask).await;
     let verdict = found.and_then(|found| found.pool).map(|lookup| lookup.verdict.name());

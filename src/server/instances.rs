@@ -54,6 +54,12 @@ pub(super) async fn add(State(gateway): State<Arc<Gateway>>, request: Request) -
         Ok(change) => change,
         Err(refused) => return *refused,
     };
+    for endpoint in &endpoints {
+        if let Err(why) = gateway.relay.upstream.check(endpoint) {
+            let wrong = Error::new(Kind::InvalidField, format!("`{endpoint}`: {why}")).param("instances");
+            return reply::error(&wrong);
+        }
+    }
     // In a task of its own: a caller that hangs up must not leave half of its list undone.
     let joining = gateway.tasks.spawn(join(gateway.clone(), role, endpoints));
     match joining.await {

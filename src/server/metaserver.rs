@@ -9,7 +9,7 @@ use axum::body::Body;
 use axum::extract::State;
 use http::{Request, Response, StatusCode};
 
-use crate::dialect::{LegOrder, layerwise};
+use crate::dialect::layerwise;
 use crate::error::{Error, Kind};
 use crate::relay::rendezvous::Called;
 use crate::server::{Gateway, body, reply};
@@ -24,7 +24,7 @@ pub(super) const PATH: &str = layerwise::PATH;
 /// the prefill failed; 400 where it can't be understood.
 pub(super) async fn called(State(gateway): State<Arc<Gateway>>, request: Request<Body>) -> Response<Body> {
     let relay = &gateway.relay;
-    if relay.speech.now().dialect.order() != LegOrder::DecodeFirst {
+    if !relay.speech.now().dialect.calls_back() {
         let message = "No decoder is asked to call back here: dialect.name is another.";
         return reply::error(&Error::new(Kind::UnknownUrl, message));
     }

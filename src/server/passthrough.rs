@@ -40,6 +40,15 @@ struct Failure {
     error: Error,
     /// Another engine may be asked.
     again: bool,
+    /// The metric label of a further attempt; None where nobody was asked.
+    reason: Option<&'static str>,
+}
+
+impl Failure {
+    /// Nobody was there to be asked.
+    fn nobody() -> Failure {
+        Failure { error: Error::new(Kind::EngineFailed, "no engine is available"), again: true, reason: None }
+    }
 }
 
 type Answer = http::Response<hyper::body::Incoming>;
@@ -98,16 +107,17 @@ async fn run(gateway: &Gateway, request: Request, roles: &[Role], id: &str) -> R
     // No engine sees addresses that a client made up, on these routes either.
     let body = body.map(|body| body.splice(&guard::edit())).unwrap_or_default();
     let errand = Errand { method: head.method, target, headers, body, tokens, until };
-    let mut last = Failure { error: Error::new(Kind::EngineFailed, "no engine is available"), again: true };
+    let asked = gateway.relay.budget.asked();
+    let mut last = Failure::nobody();
     for role in roles {
-        match try_role(gateway, *role, &errand).await {
+        match try_role(gateway, *role, &errand, last).await {
             Ok((response, seat)) => {
                 let deadline = Box::pin(tokio::time::sleep_until(until));
                 // Nobody reads the usage of these answers: what was set aside is the price, of what is no answer nothing.
                 if let Some(reserved) = reserved.filter(|_| !response.status().is_success()) {
                     reserved.settle(0, Instant::now());
                 }
-                let held = (seat, pass);
+                let held = (seat, pass, asked);
                 return Ok(response.map(|body| axum::body::Body::new(Held { body, deadline, _held: held })));
             }
             Err(failure) => {
@@ -147,14 +157,26 @@ fn allow(
     auth::reserve(gateway, caller, &shape)
 }
 
-async fn try_role(gateway: &Gateway, role: Role, errand: &Errand) -> Result<(Answer, Seat), Failure> {
+/// Asks the engines of one role. `last` is what came of those asked before: whoever is asked after them is a retry.
+async fn try_role(
+    gateway: &Gateway,
+    role: Role,
+    errand: &Errand,
+    mut last: Failure,
+) -> Result<(Answer, Seat), Failure> {
     let mut tried: Vec<InstanceId> = Vec::new();
-    let mut last = Failure { error: Error::new(Kind::EngineFailed, "no engine is available"), again: true };
     for _ in 0..gateway.relay.settings.now().attempts {
         let need = Need { tokens: errand.tokens, tried: &tried, random: pause::random(), session: None };
         let Some(seat) = gateway.relay.fleet.pick(role, need) else {
             break;
         };
+        if let Some(reason) = last.reason {
+            if !gateway.relay.budget.allows() {
+                gateway.relay.meters.retry_denied(role.name());
+                return Err(Failure { again: false, ..last });
+            }
+            gateway.relay.meters.retry(role.name(), reason);
+        }
         tried.push(seat.instance().id());
         match once(gateway, errand, &seat).await {
             Ok(mut response) => {
@@ -177,13 +199,17 @@ async fn once(gateway: &Gateway, errand: &Errand, seat: &Seat) -> Result<Answer,
         body: errand.body.clone(),
     };
     let name = seat.instance().endpoint();
-    let failed = |kind, again, detail: String| {
+    let failed = |kind, again, reason, detail: String| {
         let public = if kind == Kind::Overloaded {
             "all engines that were asked are busy"
         } else {
             "no engine answered"
         };
-        Err(Failure { error: Error::new(kind, public).detail(format!("{name}: {detail}")), again })
+        Err(Failure {
+            error: Error::new(kind, public).detail(format!("{name}: {detail}")),
+            again,
+            reason: Some(reason),
+        })
     };
     let written = Written::default();
     let sent = gateway.relay.upstream.send(leg, &written);
@@ -192,14 +218,17 @@ async fn once(gateway: &Gateway, errand: &Errand, seat: &Seat) -> Result<Answer,
         // vLLM answers 501 for what a model can't do: the same everywhere, and for the client to read.
         Ok(Ok(response)) if response.status() == StatusCode::NOT_IMPLEMENTED => Ok(response),
         Ok(Ok(response)) if response.status() == StatusCode::SERVICE_UNAVAILABLE => {
-            failed(Kind::Overloaded, true, "status 503".into())
+            failed(Kind::Overloaded, true, "busy", "status 503".into())
         }
         Ok(Ok(response)) => {
-            failed(Kind::EngineFailed, true, format!("status {}", response.status().as_u16()))
+            failed(Kind::EngineFailed, true, "status", format!("status {}", response.status().as_u16()))
         }
         // What an engine may have begun is not begun a second time, unless asking twice does no harm.
-        Ok(Err(e)) => failed(Kind::EngineFailed, !written.get() || errand.method.is_safe(), e.causes()),
-        Err(_) => failed(Kind::EngineFailed, false, "no answer in time".into()),
+        Ok(Err(e)) => {
+            let reason = if e.connect { "connect" } else { "broken" };
+            failed(Kind::EngineFailed, !written.get() || errand.method.is_safe(), reason, e.causes())
+        }
+        Err(_) => failed(Kind::EngineFailed, false, "timeout", "no answer in time".into()),
     };
     let told = match &outcome {
         Ok(_) => Outcome::Served,

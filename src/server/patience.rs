@@ -30,9 +30,10 @@ pub(super) fn served<F: Future>(task: F, limit: Duration) -> Served<F> {
     WAITING.scope(Cell::new(None), Patient { task, limit, timer: None })
 }
 
-/// Makes the pieces of an answer known to the task that [`served`] watches; elsewhere it stays as it is.
+/// Makes the pieces of an answer known to the task that [`served`] watches; elsewhere it stays as it is. Until the first is
+/// asked for, the answer as a whole waits for the client.
 pub(super) fn watched(response: Response<Body>) -> Response<Body> {
-    match WAITING.try_with(|_| ()) {
+    match WAITING.try_with(|waiting| waiting.set(Some(Instant::now()))) {
         Ok(()) => response.map(|body| Body::new(Watched(body))),
         Err(_) => response,
     }
@@ -113,6 +114,17 @@ mod tests {
         assert_eq!(start.elapsed().as_secs(), 40);
         let start = Instant::now();
         served(take(5, Duration::from_secs(3600)), limit).await;
+        assert_eq!(start.elapsed().as_secs(), 10);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_does_not_even_take_the_first_piece_is_not_served() {
+        let never_polled = async {
+            let _answer = watched(Response::new(Body::from("x")));
+            tokio::time::sleep(Duration::from_secs(3600)).await;
+        };
+        let start = Instant::now();
+        served(never_polled, Duration::from_secs(10)).await;
         assert_eq!(start.elapsed().as_secs(), 10);
     }
 

@@ -15,6 +15,8 @@ use super::r#gen::{Debt, Gen};
 use super::handoff::Handoff;
 use super::http::{Asked, respond, short_id, unix_s};
 use super::hub::Hub;
+use super::meet;
+use super::spec::Connector;
 use super::sse::{Body, Sse};
 use super::{messages, responses};
 
@@ -36,7 +38,10 @@ pub fn of_path(path: &str) -> Option<Api> {
 /// Answers a generation request.
 pub async fn generate(hub: &Arc<Hub>, api: Api, asked: Asked) -> Result<Response<Body>, Fail> {
     let body = read_json(&asked)?;
-    let handoff = Handoff::read(hub.spec.connector, &body)?;
+    let handoff = match hub.spec.connector {
+        Connector::Layerwise => Handoff::read(hub.spec.connector, &body)?,
+        _ => meet::read(hub, api, &asked, &body, Handoff::parse(&body)?)?,
+    };
     let debt = Debt::of(hub, &handoff);
     let rank = rank(hub, &asked)?;
     let mut ask = Ask::parse(api, &body, handoff, &hub.spec)?;
@@ -62,6 +67,9 @@ pub async fn generate(hub: &Arc<Hub>, api: Api, asked: Asked) -> Result<Response
     let mut answer = generation.settle(&reply.id);
     let counts = generation.counts;
     drop(generation);
+    if let (Connector::Sglang, Handoff::KeepAs(name)) = (hub.spec.connector, &ask.handoff) {
+        meet::Kept::new(hub, name).fetched().await?;
+    }
     if asked.bad_handoff.is_some() {
         answer = RAW_HANDOFF.into();
     }

@@ -10,6 +10,7 @@ use super::faults::Fault;
 use super::http::{Asked, respond_json};
 use super::hub::Hub;
 use super::ledger::Release;
+use super::spec::Connector;
 use super::sse::Body;
 
 /// Answers a request under `/sim/`.
@@ -19,6 +20,7 @@ pub fn answer(hub: &Arc<Hub>, asked: &Asked) -> Result<Response<Body>, Fail> {
         (&Method::GET, "/sim/ledger") => ledger(hub),
         (&Method::GET, "/sim/kv") => read(hub, &query)?,
         (&Method::POST, "/sim/kv/write") => write(hub, asked)?,
+        (&Method::GET, "/sim/kept") => kept(hub, &query)?,
         (&Method::POST, "/sim/kv/release") => release(hub, asked)?,
         (&Method::POST, "/sim/faults") => add_fault(hub, asked)?,
         (&Method::DELETE, "/sim/faults") => {
@@ -40,8 +42,18 @@ impl Query<'_> {
     }
 }
 
+/// Rooms have no engine ids.
+fn kept(hub: &Hub, query: &Query<'_>) -> Result<Value, Fail> {
+    if hub.spec.connector != Connector::Sglang {
+        own_engine(hub, query.get("engine_id"))?;
+    }
+    let name = query.get("name").unwrap_or_default();
+    let (blocks, expired) = hub.with(|core, now_us| core.kept(now_us, name));
+    if expired { Err(Fail::detail(404, "no longer kept")) } else { Ok(json!(blocks)) }
+}
+
 fn own_engine(hub: &Hub, engine_id: Option<&str>) -> Result<(), Fail> {
-    if engine_id == Some(hub.engine_id.as_str()) {
+    if hub.spec.connector == Connector::Sglang || engine_id == Some(hub.engine_id.as_str()) {
         Ok(())
     } else {
         Err(Fail::detail(404, "unknown engine id"))

@@ -309,6 +309,12 @@ impl Core {
         self.blocks.read(ids)
     }
 
+    /// The blocks that are kept under a name, and whether they were until their lease ended.
+    pub fn kept(&mut self, now_us: u64, name: &str) -> (Option<BlockIds>, bool) {
+        self.step(now_us);
+        (self.pins.blocks(name), self.pins.has_expired(name))
+    }
+
     /// Gives a hand-off back; false if it is not held (any more).
     pub fn release(&mut self, now_us: u64, request_id: &str, why: Release) -> bool {
         self.step(now_us);

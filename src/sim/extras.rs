@@ -11,6 +11,7 @@ use super::chat;
 use super::fail::Fail;
 use super::http::{Asked, respond, respond_json, short_id, unix_s};
 use super::hub::Hub;
+use super::spec::{Connector, Role};
 use super::sse::Body;
 use super::text::string_print;
 use super::tokens;
@@ -22,7 +23,8 @@ const EMBEDDING_NUMBERS: u64 = 8;
 #[must_use]
 pub fn allowed(path: &str) -> Option<Method> {
     match path {
-        "/health" | "/ping" | "/version" | "/load" | "/metrics" | "/v1/models" => Some(Method::GET),
+        "/get_server_info" | "/query" | "/health" | "/ping" | "/version" | "/load" | "/metrics"
+        | "/v1/models" => Some(Method::GET),
         "/tokenize" | "/detokenize" | "/v1/embeddings" | "/reset_prefix_cache" => Some(Method::POST),
         _ => api::of_path(path).map(|_| Method::POST),
     }
@@ -32,7 +34,13 @@ pub fn allowed(path: &str) -> Option<Method> {
 #[must_use]
 pub fn get(hub: &Hub, path: &str) -> Response<Body> {
     match path {
+        "/get_server_info" if hub.spec.connector == Connector::Sglang => respond_json(&server_info(hub)),
+        "/get_server_info" => respond(404, "", Bytes::new()),
+        "/version" if hub.spec.connector == Connector::Sglang => respond(404, "", Bytes::new()),
         "/version" => respond_json(&json!({"version": hub.spec.version})),
+        // A bootstrap server of its own port in a real engine.
+        "/query" if hub.spec.connector == Connector::Mooncake => respond_json(&bootstrap(hub)),
+        "/query" => respond(404, "", Bytes::new()),
         "/load" => {
             let ledger = hub.ledger();
             respond_json(&json!({"server_load": ledger.running + ledger.waiting}))
@@ -56,6 +64,20 @@ pub fn post(hub: &Hub, path: &str, asked: &Asked) -> Result<Response<Body>, Fail
         _ => embeddings(hub, &body),
     }
     .map(|answer| respond_json(&answer))
+}
+
+/// As much of SGLang's as says what the server is there for.
+fn server_info(hub: &Hub) -> Value {
+    let mode = match hub.spec.role {
+        Role::Prefill => "prefill",
+        Role::Decode => "decode",
+        Role::Both => "null",
+    };
+    json!({"disaggregation_mode": mode, "disaggregation_bootstrap_port": hub.gate.addr().port()})
+}
+
+fn bootstrap(hub: &Hub) -> Value {
+    json!({"0": {"engine_id": hub.engine_id, "worker_addr": {"0": {"0": format!("tcp://{}", hub.gate.addr())}}}})
 }
 
 fn models(hub: &Hub) -> Value {

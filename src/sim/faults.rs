@@ -104,6 +104,8 @@ pub enum What {
     StallBeforeHead,
     /// This status, with this body or one like vLLM's; a hand-off in the request is given back on 4xx and 503.
     Status(u16, Option<Bytes>),
+    /// 200 and a stream of exactly these bytes, cleanly ended.
+    Events(Bytes),
     /// Exactly this many bytes of the response, counted from its status line, then the end.
     CutAfterBytes {
         /// Response bytes written.
@@ -143,6 +145,7 @@ impl What {
             "reset_before_head" => What::ResetBeforeHead,
             "stall_before_head" => What::StallBeforeHead,
             "status" => What::Status(number("status").and_then(|s| u16::try_from(s).ok())?, raw("body")),
+            "events" => What::Events(raw("body")?),
             "cut_after_bytes" => What::CutAfterBytes { bytes: count("bytes")?, how },
             "stall_after_bytes" => What::StallAfterBytes(count("bytes")?),
             "dribble_bytes" => What::DribbleBytes(count("bytes")?),

@@ -12,6 +12,7 @@ use super::handoff::{Handoff, Source};
 use super::hub::{Chore, Hub};
 use super::layerwise;
 use super::ledger::Release;
+use super::meet;
 use super::side;
 use super::spec::Connector;
 use super::text::{Stops, Writer};
@@ -22,6 +23,8 @@ use super::tokens;
 pub struct Debt {
     hub: Arc<Hub>,
     source: Option<Source>,
+    /// What there is to fetch must be asked for first, by name.
+    named: bool,
 }
 
 impl Debt {
@@ -30,9 +33,10 @@ impl Debt {
     pub fn of(hub: &Arc<Hub>, handoff: &Handoff) -> Debt {
         let source = match handoff {
             Handoff::Pull(source) if hub.spec.connector == Connector::Handoff => Some(source.clone()),
+            Handoff::Meet(source) => Some(source.clone()),
             _ => None,
         };
-        Debt { hub: hub.clone(), source }
+        Debt { hub: hub.clone(), source, named: matches!(handoff, Handoff::Meet(_)) }
     }
 
     fn paid(&mut self) {
@@ -127,11 +131,13 @@ struct Choice {
 impl Gen {
     /// Gets the KV of every prompt, for the answer of this id; ready to write when it returns.
     pub async fn begin(hub: Arc<Hub>, ask: Arc<Ask>, answer_id: String, mut debt: Debt) -> Result<Gen, Fail> {
-        if hub.spec.connector != Connector::Pool
-            && let Handoff::Broken(reason) = &ask.handoff
-        {
-            hub.die(reason);
-            return Err(Fail::dead());
+        match &ask.handoff {
+            Handoff::Broken(reason) if hub.spec.connector != Connector::Pool => {
+                hub.die(reason);
+                return Err(Fail::dead());
+            }
+            Handoff::Never => std::future::pending().await,
+            _ => {}
         }
         let mut generation = Gen {
             ask: ask.clone(),
@@ -209,6 +215,9 @@ impl Gen {
     /// As in vLLM every choice pins its own, and only the last one is answered; a choice cut by a stop string pins
     /// nothing.
     pub fn settle(&mut self, id: &str) -> Value {
+        if let Handoff::KeepAs(name) = &self.ask.handoff {
+            return self.keep(name.clone(), id);
+        }
         if self.ask.handoff != Handoff::Keep
             || self.hub.spec.connector != Connector::Handoff
             || self.cut_by_stop
@@ -226,13 +235,33 @@ impl Gen {
         answer
     }
 
+    /// Keeps the KV of the only prompt under a name. An answer that ended by itself leaves nothing.
+    fn keep(&self, name: String, id: &str) -> Value {
+        let Some(live) = self.lives.first().filter(|_| !self.cut_by_stop) else { return Value::Null };
+        let block_ids = self.hub.with(|core, now_us| core.pin(now_us, live.id, &name));
+        if self.hub.spec.connector != Connector::Push {
+            return Value::Null;
+        }
+        let mut answer = self.source(block_ids, id.to_owned()).answer(self.counts.prompt, self.counts.cached);
+        answer["transfer_mode"] = "push".into();
+        if let Some(answer) = answer.as_object_mut() {
+            answer.remove("remote_blocks_expiry_time");
+        }
+        answer
+    }
+
     fn pin(&self, live: &Live, id: &str, prompt: usize, choice: usize) -> Source {
         let place = if self.ask.api == Api::Completions { format!("-{prompt}") } else { String::new() };
         let which = if self.ask.n > 1 { format!("{choice}_") } else { String::new() };
         let suffix = uuid::Uuid::new_v4().simple().to_string();
         let request_id = format!("{which}{id}{place}-{}", suffix.get(..8).unwrap_or(""));
+        let block_ids = self.hub.with(|core, now_us| core.pin(now_us, live.id, &request_id));
+        self.source(block_ids, request_id)
+    }
+
+    fn source(&self, block_ids: Vec<u32>, request_id: String) -> Source {
         Source {
-            block_ids: self.hub.with(|core, now_us| core.pin(now_us, live.id, &request_id)),
+            block_ids,
             engine_id: self.hub.engine_id.clone(),
             request_id,
             host: self.hub.gate.addr().ip().to_string(),
@@ -300,7 +329,10 @@ pub(super) async fn wait(hub: &Hub, bell: &Notify, until_us: Option<u64>) {
 
 /// Reads the last `blocks` blocks of the hand-off from its prefiller.
 async fn pull(hub: &Arc<Hub>, debt: &mut Debt, blocks: usize) -> Result<Vec<u64>, Fail> {
-    let Some(source) = debt.source.clone() else { return Err(Fail::internal()) };
+    let Some(mut source) = debt.source.clone() else { return Err(Fail::internal()) };
+    if debt.named {
+        source.block_ids = meet::find(hub, &source).await?;
+    }
     let first = source.block_ids.len().checked_sub(blocks);
     let Some(ids) = first.and_then(|first| source.block_ids.get(first..)) else {
         debt.paid();

@@ -17,6 +17,12 @@ pub enum Handoff {
     Keep,
     /// Read the KV from a prefiller.
     Pull(Source),
+    /// Keep the KV under this name.
+    KeepAs(String),
+    /// Read the KV that a prefiller keeps, or is going to keep, under the name that stands for its `request_id`.
+    Meet(Source),
+    /// Wait for KV that nobody can send.
+    Never,
     /// Read the KV from a prefiller, but the fields the scheduler needs are not there: fatal.
     Broken(&'static str),
     /// Ask this metaserver for the KV, and wait for it (layerwise).

@@ -19,6 +19,7 @@ use super::faults::{How, What};
 use super::r#gen::Debt;
 use super::handoff::Handoff;
 use super::hub::{Hub, Phase, Seen};
+use super::meet;
 use super::socket::Socket;
 use super::sse::{Body, EVENTS_BEFORE_FAULT, Twist};
 use super::wire::{Control, Plan, Wire};
@@ -158,9 +159,10 @@ async fn strike(hub: &Arc<Hub>, control: &Control, asked: &mut Asked) -> Option<
             }
             What::StallBeforeHead => std::future::pending::<()>().await,
             What::Status(status, body) => {
-                give_back(hub, status, &asked.body);
+                give_back(hub, status, asked);
                 return Some(scripted(status, body));
             }
+            What::Events(body) => return Some(respond(200, "text/event-stream; charset=utf-8", body)),
             What::CutAfterBytes { bytes, how } => control.plan(Plan::Cut(bytes, how)),
             What::StallAfterBytes(bytes) => control.plan(Plan::Stall(bytes)),
             What::DribbleBytes(bytes) => control.plan(Plan::Dribble(bytes)),
@@ -175,13 +177,12 @@ async fn strike(hub: &Arc<Hub>, control: &Control, asked: &mut Asked) -> Option<
 }
 
 /// vLLM's front end gives the hand-off of a request back that it does not let in.
-fn give_back(hub: &Arc<Hub>, status: u16, body: &[u8]) {
-    if !matches!(status, 400..=499 | 503) {
-        return;
-    }
-    if let Ok(handoff) =
-        serde_json::from_slice(body).map_err(|_| ()).and_then(|body| Handoff::parse(&body).map_err(|_| ()))
-    {
+fn give_back(hub: &Arc<Hub>, status: u16, asked: &Asked) {
+    let api = api::of_path(asked.parts.uri.path());
+    let body = serde_json::from_slice::<serde_json::Value>(&asked.body).ok();
+    let Some((api, body)) = api.zip(body).filter(|_| matches!(status, 400..=499 | 503)) else { return };
+    let handoff = Handoff::parse(&body).and_then(|handoff| meet::read(hub, api, asked, &body, handoff));
+    if let Ok(handoff) = handoff {
         drop(Debt::of(hub, &handoff));
     }
 }

@@ -1,6 +1,6 @@
 //! Hand-offs the engine still holds for a decoder, and what became of the others.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use super::blocks::BlockIds;
 
@@ -27,6 +27,9 @@ pub struct Ledger {
     pub dead: Option<String>,
 }
 
+/// Names that are remembered after their lease ended.
+const GONE: usize = 256;
+
 /// Why a hand-off was given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
@@ -41,6 +44,8 @@ pub enum Release {
 pub struct Pins {
     by_request: HashMap<String, Pin>,
     by_expiry: BTreeMap<(u64, u64), String>,
+    /// The last names whose lease ended, oldest first.
+    gone: VecDeque<String>,
     sequence: u64,
     released_by_decode: u64,
     released_by_reject: u64,
@@ -78,7 +83,24 @@ impl Pins {
         let (&expiry, _) = self.by_expiry.first_key_value().filter(|((at, _), _)| *at <= now_us)?;
         let request_id = self.by_expiry.remove(&expiry)?;
         self.expired += 1;
-        self.by_request.remove(&request_id).map(|pin| pin.blocks)
+        let blocks = self.by_request.remove(&request_id).map(|pin| pin.blocks);
+        self.gone.push_back(request_id);
+        if self.gone.len() > GONE {
+            self.gone.pop_front();
+        }
+        blocks
+    }
+
+    /// What is held for `request_id`.
+    #[must_use]
+    pub fn blocks(&self, request_id: &str) -> Option<BlockIds> {
+        self.by_request.get(request_id).map(|pin| pin.blocks.clone())
+    }
+
+    /// Whether it was held until its lease ended.
+    #[must_use]
+    pub fn has_expired(&self, request_id: &str) -> bool {
+        self.gone.iter().any(|gone| gone == request_id)
     }
 
     /// When the next lease ends.

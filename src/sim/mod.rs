@@ -31,6 +31,7 @@ pub mod http;
 pub mod hub;
 pub mod layerwise;
 pub mod ledger;
+pub mod meet;
 pub mod memcache;
 pub mod messages;
 pub mod mooncake;

@@ -47,6 +47,16 @@ pub async fn pull(net: Option<&Arc<Net>>, source: &Source, blocks: &[u32]) -> io
     .await?
 }
 
+/// The blocks that the prefiller keeps under the name of `source`; `None` if there are none yet.
+pub async fn kept(net: Option<&Arc<Net>>, source: &Source) -> io::Result<Option<Vec<u32>>> {
+    timeout(EXCHANGE_TIMEOUT, async {
+        let path = format!("/sim/kept?engine_id={}&name={}", source.engine_id, source.request_id);
+        let answer = Peer::connect(net, source).await?.call("GET", &path, "").await?;
+        Ok(serde_json::from_slice(&answer)?)
+    })
+    .await?
+}
+
 /// Gives a hand-off back.
 pub async fn release(net: Option<&Arc<Net>>, source: &Source, why: Release) -> io::Result<()> {
     timeout(EXCHANGE_TIMEOUT, async {

@@ -35,6 +35,12 @@ pub enum Role {
 pub enum Connector {
     /// NIXL pull: the prefiller's answer carries `kv_transfer_params`, the decoder reads the blocks it names.
     Handoff,
+    /// vLLM's MooncakeConnector: KV is kept under a `transfer_id`; `GET /query` says who the engine is.
+    Mooncake,
+    /// vLLM's NixlPushConnector: KV is sent to the request of the same id.
+    Push,
+    /// SGLang: KV is sent to the request in the same room; a prefill ends when it has been.
+    Sglang,
     /// A shared store: whole blocks are found by hash, `kv_transfer_params` are ignored and answered with null.
     Pool,
     /// vllm-ascend's layerwise connector: the decoder calls a metaserver, the prefiller writes into the decoder's blocks.

@@ -55,6 +55,11 @@ impl Connector {
         tcp.set_keepalive_retries(Some(KEEPALIVE_PROBES));
         Connector { tcp, tls, limit, other }
     }
+
+    /// Whom it believes at `https://`.
+    pub(super) fn tls(&self) -> &EngineTls {
+        &self.tls
+    }
 }
 
 impl Service<Uri> for Connector {

@@ -17,6 +17,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use crate::codec::json::Parts;
 use crate::endpoint::Endpoint;
 use crate::fleet::Instance;
+use crate::tls::{EngineTls, TlsError};
 
 mod body;
 mod connect;
@@ -33,6 +34,7 @@ pub const POOL_IDLE: Duration = Duration::from_secs(4);
 #[derive(Clone, Debug)]
 pub struct Upstream {
     client: Client<Connector, LegBody>,
+    tls: EngineTls,
 }
 
 /// One request to one engine.
@@ -91,12 +93,21 @@ impl SendError {
 impl Upstream {
     /// A client whose connections are made by `connector`.
     pub fn new(connector: Connector) -> Upstream {
+        let tls = connector.tls().clone();
         let client = Client::builder(TokioExecutor::new())
             .pool_idle_timeout(POOL_IDLE)
             .pool_timer(TokioTimer::new())
             .retry_canceled_requests(true)
             .build(connector);
-        Upstream { client }
+        Upstream { client, tls }
+    }
+
+    /// Whether `engine` could be spoken to as its address says; to be asked before it becomes a member.
+    ///
+    /// # Errors
+    /// [`TlsError`] where it is at `https://` and nobody could be believed there.
+    pub fn check(&self, engine: &Endpoint) -> Result<(), TlsError> {
+        if engine.tls { self.tls.check() } else { Ok(()) }
     }
 
     /// Sends `leg` and waits for the head of the answer. Dropping the future hangs up on the engine.
@@ -144,21 +155,36 @@ fn request(leg: Leg<'_>, written: Written) -> Result<Request<LegBody>, SendError
     Ok(request)
 }
 
+/// A body that was not read to its end.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CollectError {
+    /// It ended before its time.
+    #[error("{0}")]
+    Broken(String),
+    /// It is larger than the limit, by what was announced or by what came.
+    #[error("it is larger than {0} bytes")]
+    TooLarge(usize),
+}
+
 /// Reads a body of at most `limit_bytes`; one frame is passed on as it is.
 ///
 /// # Errors
-/// The cause, in words, when the body breaks or is larger.
-pub async fn collect(mut body: Incoming, limit_bytes: usize) -> Result<Bytes, String> {
+/// [`CollectError`] when the body breaks or is larger.
+pub async fn collect(mut body: Incoming, limit_bytes: usize) -> Result<Bytes, CollectError> {
+    use http_body::Body;
     use http_body_util::BodyExt;
+    if body.size_hint().lower() > limit_bytes as u64 {
+        return Err(CollectError::TooLarge(limit_bytes));
+    }
     let mut whole = bytes::BytesMut::new();
     let mut only: Option<Bytes> = None;
     while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.map_err(|e| e.to_string())?.into_data() else {
+        let Ok(data) = frame.map_err(|e| CollectError::Broken(e.to_string()))?.into_data() else {
             continue;
         };
         let so_far = whole.len() + only.as_ref().map_or(0, Bytes::len);
         if so_far + data.len() > limit_bytes {
-            return Err(format!("the answer is larger than {limit_bytes} bytes"));
+            return Err(CollectError::TooLarge(limit_bytes));
         }
         match only.take() {
             None if whole.is_empty() => only = Some(data),

@@ -46,6 +46,40 @@ async fn a_200_that_is_no_answer_is_tried_elsewhere() {
     stage.end().await;
 }
 
+/// Our limit, not the engine's fault: it is asked once and stays in good health, and the client reads which limit it was.
+#[tokio::test]
+async fn an_answer_that_is_too_large_is_nobody_s_failure() {
+    for (prefill, answer, code, limit, prefills, decodes) in [
+        (64 << 20, 100, "decode_failed", "limit.answer_bytes", 1, 1),
+        (100, 64 << 20, "bad_prefill_reply", "limit.prefill_reply_bytes", 1, 0),
+    ] {
+        let mut script = Script { prefillers: 1, decoders: 1, ..Script::default() };
+        (script.config.limit.prefill_reply_bytes, script.config.limit.answer_bytes) = (prefill, answer);
+        // One failure would open its breaker.
+        script.config.health.failures = 1;
+        script.config.health.rest_ms = 60_000;
+        script.config.health.rest_max_ms = 60_000;
+        let stage = Stage::set(script).await;
+        for _ in 0..2 {
+            stage.forget();
+            let said = stage.post(PATH, &body(false)).await;
+            assert_eq!((said.status, said.json()["error"]["code"].as_str()), (502, Some(code)));
+            assert!(said.text().contains(limit), "{}", said.text());
+            assert_eq!(stage.seen(&stage.prefillers).len(), prefills, "{limit}");
+            assert_eq!(stage.seen(&stage.decoders).len(), decodes, "{limit}");
+        }
+        let metrics = stage.get("/metrics").await.text();
+        for engine in stage.engines() {
+            let trips = format!("instance=\"{}\"}}", engine.addr());
+            let its = |line: &&str| line.starts_with("pd_proxy_breaker_trips_total") && line.contains(&trips);
+            let trips: Vec<&str> = metrics.lines().filter(its).collect();
+            assert!(trips.len() == 1 && trips[0].ends_with(" 0"), "{limit}: it rests: {trips:?}");
+        }
+        assert_eq!(stage.expired(), 0, "what was decoded was fetched");
+        stage.end().await;
+    }
+}
+
 #[tokio::test]
 async fn nothing_comes_after_the_last_event() {
     let stage = Stage::set(Script { prefillers: 1, decoders: 1, ..Script::default() }).await;

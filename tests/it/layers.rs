@@ -35,7 +35,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "prompt", "tls",
         ],
     ),
-    ("inspect", &["config", "endpoint", "keys", "kvhash", "pool", "profile", "tls"]),
+    (
+        "inspect",
+        &["config", "dialect", "endpoint", "keys", "kvhash", "pool", "profile", "signs", "tls", "tuning"],
+    ),
     (
         "relay",
         &[
@@ -52,6 +55,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("tuning", &["config", "dialect", "relay", "server"]),
     ("probes", &["dialect", "endpoint", "fleet", "intake", "relay"]),
+    ("signs", &["dialect", "endpoint", "fleet", "intake", "relay"]),
     ("discovery", &["config", "endpoint", "fleet", "relay"]),
     ("reload", &["config", "fleet", "obs", "server", "tuning"]),
     ("config", &["cli", "endpoint", "tls"]),
@@ -81,6 +85,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "reload",
             "scrape",
             "server",
+            "signs",
             "tls",
             "tuning",
             "upstream",

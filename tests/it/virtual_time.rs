@@ -18,9 +18,16 @@ fn snail() -> EngineSpec {
     EngineSpec { prefill_tokens_per_s: 100.0, tpot_ms: 1_000.0, slope_ms: 0.0, ..EngineSpec::default() }
 }
 
+fn words() -> String {
+    "word ".repeat(80)
+}
+
 async fn ask(memory: &Memory, tokens: u32) -> (u16, String) {
-    let body =
-        format!(r#"{{"model":"sim","prompt":"{}","max_tokens":{tokens},"stream":true}}"#, "word ".repeat(80));
+    send(memory, format!(r#"{{"model":"sim","prompt":"{}","max_tokens":{tokens},"stream":true}}"#, words()))
+        .await
+}
+
+async fn send(memory: &Memory, body: String) -> (u16, String) {
     let request = Request::post("/v1/completions").body(Body::from(body)).unwrap();
     let response = memory.router.clone().oneshot(request).await.unwrap();
     let status = response.status().as_u16();
@@ -42,6 +49,28 @@ async fn a_request_of_minutes_is_served_in_no_time() {
     assert!(start.elapsed() > Duration::from_secs(100), "only {:?} passed", start.elapsed());
     assert!(wall.elapsed() < start.elapsed(), "virtual time is not the wall's");
     assert_eq!(memory.prefillers[0].ledger().pinned_handoffs, 0, "the decoder fetched what was kept");
+}
+
+/// The time to compute a prompt is that of its length, on whichever side it is computed.
+#[tokio::test(start_paused = true)]
+async fn a_long_prompt_has_longer() {
+    let one = format!(r#"{{"prompt":"{}","max_tokens":2,"stream":true}}"#, words());
+    let alone = format!(r#"{{"prompt":["{0}","{0}"],"max_tokens":2,"stream":true}}"#, words());
+    for (body, late) in [(one, "prefill_timeout"), (alone, "decode_timeout")] {
+        for (ms_per_1k_tokens, served) in [(0, false), (100_000, true)] {
+            let mut config = Config::default();
+            // A prompt of no length has a tenth of the time that this one takes.
+            (config.timeout.prefill_ms, config.timeout.first_byte_ms) = (80, 80);
+            if late == "prefill_timeout" {
+                config.timeout.first_byte_ms = 10_000;
+            }
+            config.timeout.prefill_ms_per_1k_tokens = ms_per_1k_tokens;
+            let memory = Memory::set(1, &snail(), config).await;
+            let (status, text) = send(&memory, body.clone()).await;
+            assert_eq!(status == 200, served, "{ms_per_1k_tokens}: {text}");
+            assert!(served || text.contains(late), "{text}");
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

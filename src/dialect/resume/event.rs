@@ -4,11 +4,8 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
+use super::given_up::RECOMPUTED;
 use crate::codec::json::{Object, ScanLimits, Value};
-
-/// What vllm-ascend's recompute scheduler writes as `stop_reason` of a request that it gave up for others: it is to be
-/// prefilled again.
-const RECOMPUTED: &[u8] = b"\"recomputed\"";
 
 /// The lowest `code` of an error event that blames the engine; those below blame the request.
 const ENGINE_FAULT: u64 = 500;

@@ -11,10 +11,12 @@
 
 mod body;
 mod event;
+mod given_up;
 mod plan;
 mod rewrite;
 mod tape;
 
+pub use given_up::{given_up, given_up_at, may_be_given_up};
 pub use plan::{Plan, Reason};
 pub use tape::{Break, Next, Tape};
 

@@ -13,5 +13,6 @@ pub mod watch;
 pub mod zmtp;
 
 mod msgpack;
+mod open;
 
 pub use msgpack::Malformed;

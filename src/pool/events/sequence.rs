@@ -11,6 +11,8 @@ pub struct Cursor {
     last: Option<(u64, u64)>,
     /// What comes live has higher numbers.
     live: Option<u64>,
+    /// Batches before those that were taken are missing, and may still be had.
+    owed: bool,
 }
 
 /// What to do with a live batch.
@@ -30,6 +32,8 @@ pub enum Step {
 #[derive(Clone, Debug)]
 pub struct Replay {
     asked: u64,
+    /// What was taken so far is not to be gone on from.
+    anew: bool,
     /// Digest of the batch asked for, if it was seen before.
     expected: Option<u64>,
     /// The number that comes next, once one has come.
@@ -41,7 +45,7 @@ pub struct Replay {
 pub enum Replayed {
     /// It is the next one.
     Take,
-    /// It is the first, and those asked for before it are lost.
+    /// It is the first, and those asked for before it are lost, or what was taken so far begins behind it.
     TakeAfterLoss,
     /// It was taken before.
     Known,
@@ -60,11 +64,18 @@ impl Cursor {
     /// On this connection a replay came to its end: what comes live may repeat it.
     pub fn caught_up(&mut self) {
         self.live = None;
+        self.owed = false;
+    }
+
+    /// A batch was taken live while those before it could not be asked for: all are to be asked for, later.
+    pub fn owes(&mut self) {
+        self.owed = true;
     }
 
     /// Nothing was taken so far.
     pub fn forget(&mut self) {
         self.last = None;
+        self.owed = false;
     }
 
     /// A batch was taken. `digest` is of its payload.
@@ -82,12 +93,12 @@ impl Cursor {
         self.last.is_some()
     }
 
-    /// The replay to ask for after a connection was made: of all, or from the last batch on to see whether it is still
-    /// the same engine.
+    /// The replay to ask for after a connection was made: of all, as long as any of it is missing, or from the last batch on
+    /// to see whether it is still the same engine.
     pub fn resume(&self) -> Replay {
         match self.last {
-            Some((last, digest)) => Replay { asked: last, expected: Some(digest), next: None },
-            None => Replay::from(0),
+            Some((last, digest)) if !self.owed => Replay { expected: Some(digest), ..Replay::from(last) },
+            _ => Replay { anew: self.owed, ..Replay::from(0) },
         }
     }
 
@@ -112,7 +123,7 @@ impl Cursor {
 impl Replay {
     /// Of all batches from this number on.
     pub fn from(asked: u64) -> Self {
-        Self { asked, expected: None, next: None }
+        Self { asked, anew: false, expected: None, next: None }
     }
 
     /// The number to ask for.
@@ -141,7 +152,7 @@ impl Replay {
         match self.expected {
             Some(expected) if (sequence, digest) == (self.asked, expected) => Replayed::Known,
             Some(_) => Replayed::Stranger,
-            None if sequence == self.asked => Replayed::Take,
+            None if sequence == self.asked && !self.anew => Replayed::Take,
             None => Replayed::TakeAfterLoss,
         }
     }
@@ -200,6 +211,22 @@ mod tests {
         assert!(!same.ended_strange());
         assert_eq!(at(7).resume().came(7, 71), Replayed::Stranger);
         assert_eq!(at(7).resume().came(9, 70), Replayed::Stranger);
+    }
+
+    #[test]
+    fn what_is_owed_is_asked_for_from_the_beginning() {
+        let mut cursor = at(7);
+        cursor.owes();
+        let mut replay = cursor.resume();
+        assert_eq!((replay.asked(), replay.ended_strange()), (0, false));
+        let steps = [0, 1].map(|sequence| replay.came(sequence, 0));
+        assert_eq!(
+            steps,
+            [Replayed::TakeAfterLoss, Replayed::Take],
+            "what was taken out of its order is forgotten"
+        );
+        cursor.caught_up();
+        assert_eq!(cursor.resume().asked(), 7);
     }
 
     #[test]

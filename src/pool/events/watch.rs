@@ -10,12 +10,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use smallvec::SmallVec;
 use tokio::task::{JoinSet, yield_now};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::decode::{END_OF_REPLAY, Event, EventBatch, Frames};
 use super::index::{BlockIndex, HolderId};
+use super::open::{accept_newer, open, within};
 use super::sequence::{Cursor, Replay, Replayed, Step};
 use super::status::{Count, State, Status};
 use super::zmtp::{Address, Connection, LinkError, Listener, Role, Stream};
@@ -233,27 +234,31 @@ impl Watch {
                 if self.cursor.has_taken() {
                     self.status.add(Count::Gaps);
                 }
-                self.catch_up(Replay::from(from)).await;
-                self.take_after(&frames, digest).await;
+                let caught_up = self.catch_up(Replay::from(from)).await;
+                self.take_after(&frames, digest, caught_up).await;
             }
             Step::Restart => {
                 self.status.add(Count::Restarts);
                 self.forget().await;
-                self.catch_up(Replay::from(0)).await;
-                self.take_after(&frames, digest).await;
+                let caught_up = self.catch_up(Replay::from(0)).await;
+                self.take_after(&frames, digest, caught_up).await;
             }
         }
         self.status.set(State::Live);
     }
 
-    /// Takes the live batch that made a replay necessary, unless it was among those replayed.
-    async fn take_after(&mut self, frames: &Frames<'_>, digest: u64) {
+    /// Takes the live batch that made a replay necessary, unless it was among those replayed. What no replay brought may
+    /// still come with the next.
+    async fn take_after(&mut self, frames: &Frames<'_>, digest: u64, caught_up: bool) {
         match self.cursor.place(frames.sequence, digest) {
             Step::Known => {}
             Step::Take => self.take(frames, digest).await,
             Step::Gap(_) | Step::Restart => {
                 self.forget().await;
                 self.take(frames, digest).await;
+                if !caught_up {
+                    self.cursor.owes();
+                }
             }
         }
     }
@@ -427,71 +432,4 @@ impl Drop for Watch {
             while self.index.write().unwrap_or_else(PoisonError::into_inner).sweep(holder, SWEEP_ENTRIES) {}
         }
     }
-}
-
-/// Opens a connection and subscribes, again and again until it succeeds.
-async fn open(
-    source: &Source,
-    times: Times,
-    listener: &mut Option<Listener>,
-    mut newer: Option<Box<dyn Stream>>,
-) -> Connection {
-    let mut wait_ms = times.retry_ms;
-    loop {
-        match try_open(source, times, listener, newer.take()).await {
-            Ok(link) => return link,
-            Err(error) => {
-                tracing::debug!(instance = %source.name, address = %source.events, %error, "no KV events");
-            }
-        }
-        sleep(Duration::from_millis(wait_ms)).await;
-        wait_ms = (2 * wait_ms).min(times.retry_max_ms);
-    }
-}
-
-async fn try_open(
-    source: &Source,
-    times: Times,
-    listener: &mut Option<Listener>,
-    newer: Option<Box<dyn Stream>>,
-) -> Result<Connection, LinkError> {
-    let stream = match newer {
-        Some(stream) => stream,
-        None if source.engine_connects => {
-            if listener.is_none() {
-                *listener = Some(source.events.listen().await?);
-            }
-            // However long it takes: the engine may not be there yet.
-            accept(listener.as_ref()).await?
-        }
-        None => within(times.connect_ms, source.events.connect()).await?,
-    };
-    within(times.connect_ms, async {
-        let mut link = Connection::greet(stream, Role::Subscriber).await?;
-        link.subscribe(&source.topic).await?;
-        Ok(link)
-    })
-    .await
-}
-
-/// The next engine that connects; never, where none does.
-async fn accept(listener: Option<&Listener>) -> Result<Box<dyn Stream>, LinkError> {
-    match listener {
-        Some(listener) => listener.accept().await,
-        None => std::future::pending().await,
-    }
-}
-
-/// The same, while there is a connection to listen to.
-async fn accept_newer(listener: Option<&Listener>, times: Times) -> Box<dyn Stream> {
-    loop {
-        match accept(listener).await {
-            Ok(stream) => return stream,
-            Err(_) => sleep(Duration::from_millis(times.retry_max_ms)).await,
-        }
-    }
-}
-
-async fn within<T>(limit_ms: u64, work: impl Future<Output = Result<T, LinkError>>) -> Result<T, LinkError> {
-    timeout(Duration::from_millis(limit_ms), work).await.unwrap_or(Err(LinkError::TimedOut))
 }

@@ -24,7 +24,6 @@ fn duty(handoff: Option<&'static str>) -> (Duty, mpsc::Receiver<Orphan>) {
         resume: None,
         http2: false,
         arrived: Instant::now(),
-        called: None,
     };
     let fleet = Fleet::new(Policy::LeastWork);
     fleet.add(Role::Prefill, Endpoint::new("p", 1));

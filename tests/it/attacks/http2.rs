@@ -136,13 +136,46 @@ async fn bodies_of_empty_frames() {
     stage.end().await;
 }
 
-/// Connects and asks for a long answer, whose flow-control window it never opens.
-async fn closed_window(to: SocketAddr) -> TcpStream {
+/// Connects and asks for a long answer, whose flow-control window of so many bytes it never opens any further.
+async fn closed_window(to: SocketAddr, window: u8, body: &str) -> TcpStream {
     let mut socket = TcpStream::connect(to).await.unwrap();
-    // SETTINGS_INITIAL_WINDOW_SIZE (4) = 0
-    let body = r#"{"model":"sim","prompt":"x","max_tokens":100000,"stream":true}"#;
-    socket.write_all(&[opening(&[0, 4, 0, 0, 0, 0]), post(1, body)].concat()).await.unwrap();
+    // SETTINGS_INITIAL_WINDOW_SIZE (4)
+    socket.write_all(&[opening(&[0, 4, 0, 0, 0, window]), post(1, body)].concat()).await.unwrap();
     socket
+}
+
+/// What a client has asked for and does not take is still one of `limit.inflight`, streamed or not, until it is given up.
+#[tokio::test]
+async fn a_whole_answer_that_is_not_taken_keeps_its_place() {
+    let stage = stage(|s| {
+        s.config.timeout.write_ms = 3_000;
+        (s.config.limit.inflight, s.config.limit.queue) = (1, 0);
+    })
+    .await;
+    let body = r#"{"model":"sim","prompt":"x","max_tokens":50000}"#;
+    for window in [0, 1] {
+        let socket = closed_window(stage.gateway, window, body).await;
+        let start = Instant::now();
+        while stage.decoders[0].seen().is_empty() || stage.decoders[0].ledger().running > 0 {
+            assert!(start.elapsed() < Duration::from_secs(10), "it is not served");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        // The answer is complete here, and waits for the client.
+        let began = Instant::now();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let refused = stage.post(PATH, GOOD).await;
+        if began.elapsed() < Duration::from_secs(2) {
+            assert_eq!(refused.status, 503, "window {window}: {}", refused.text());
+        }
+        let start = Instant::now();
+        while stage.post(PATH, GOOD).await.status != 200 {
+            assert!(start.elapsed() < Duration::from_secs(10), "window {window}: it is never given up");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        drop(socket);
+        stage.forget();
+    }
+    stage.end().await;
 }
 
 #[tokio::test]
@@ -152,7 +185,8 @@ async fn a_client_that_never_opens_its_window_is_given_up() {
         s.engine.tpot_ms = 1.0;
     })
     .await;
-    let socket = closed_window(stage.gateway).await;
+    let body = r#"{"model":"sim","prompt":"x","max_tokens":100000,"stream":true}"#;
+    let socket = closed_window(stage.gateway, 0, body).await;
     let running = || stage.decoders[0].ledger().running;
     let start = Instant::now();
     while running() == 0 {

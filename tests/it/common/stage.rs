@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use pd_proxy::app::App;
-use pd_proxy::config::Config;
+use pd_proxy::config::{Config, DialectName};
 use pd_proxy::sim::{Engine, EngineSpec, Fault, Ledger, Role, Seen};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -41,6 +41,8 @@ impl Default for Script {
         config.retry.budget_floor_per_s = 1_000;
         // Scripted faults are for requests: a probe would use them up.
         config.health.probe_ms = 0;
+        // Nor are engines asked what they speak; tests of that say so.
+        config.dialect.name = DialectName::KvTransfer;
         Script { prefillers: 2, decoders: 2, engine: fast(), config }
     }
 }
@@ -63,6 +65,15 @@ impl Stage {
 
     /// As the script says.
     pub async fn set(script: Script) -> Stage {
+        Stage::set_with(script, None).await
+    }
+
+    /// The same, with engines that have a fault before the gateway comes.
+    pub async fn set_failing(script: Script, fault: &Fault) -> Stage {
+        Stage::set_with(script, Some(fault)).await
+    }
+
+    async fn set_with(script: Script, fault: Option<&Fault>) -> Stage {
         let start = async |role, count| {
             let mut engines = Vec::new();
             for _ in 0..count {
@@ -80,6 +91,11 @@ impl Stage {
         let mut config = script.config;
         config.fleet.prefill = prefillers.iter().map(|e| e.addr().to_string()).collect();
         config.fleet.decode = decoders.iter().map(|e| e.addr().to_string()).collect();
+        for engine in prefillers.iter().chain(&decoders) {
+            assert!(fault.is_none_or(|fault| engine.inject(fault.clone())));
+        }
+        // A simulated bootstrap server listens where its engine does.
+        config.dialect.bootstraps = prefillers.iter().map(|e| format!("{0}={0}", e.addr())).collect();
         let app = App::build(&config).await.expect("the gateway starts");
         let (gateway, stop) = (app.addresses()[0], app.stop());
         #[expect(clippy::disallowed_methods, reason = "the stage owns it and waits for it in `end`")]

@@ -63,3 +63,20 @@ async fn a_second_signal_ends_that_time() {
     process.signal("TERM");
     assert_eq!(process.ended().code(), Some(0));
 }
+
+#[tokio::test]
+async fn a_name_that_fails_does_not_hide_what_another_changed() {
+    let [prefill, decode] = [engine(Role::Prefill, anywhere()).await, engine(Role::Decode, anywhere()).await];
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("gateway.toml");
+    let names = format!("[\"localhost:{}\", \"no-such-name.invalid:80\"]", decode.addr().port());
+    std::fs::write(&file, format!("[discovery]\ndecode_dns = {names}\n")).unwrap();
+    let prefill = prefill.addr().to_string();
+    let flags =
+        ["--host", "127.0.0.1", "--port", "0", "--prefill", &prefill, "--config", file.to_str().unwrap()];
+    let mut process = Process::start(&flags, &[]);
+    process.wait_for("the fleet changed");
+    let line = process.wait_for("no-such-name.invalid");
+    assert!(line.contains("the rest stays as it was"), "{line}");
+    assert_eq!(process.said("nothing changes"), 0);
+}

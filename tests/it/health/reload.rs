@@ -8,7 +8,7 @@ use pd_proxy::app::App;
 use pd_proxy::cli::{Command, parse_from};
 use pd_proxy::config::{Config, Env};
 use pd_proxy::reload::Source;
-use pd_proxy::sim::{Engine, Role};
+use pd_proxy::sim::{Engine, Fault, Role, What};
 
 use super::{CHAT, Gateway, Load, anywhere, chat, engine, is_member};
 use crate::common::client::{self, post};
@@ -70,5 +70,32 @@ async fn a_changed_file_changes_the_fleet_and_the_limits_and_loses_no_request() 
         client::send(gateway.at, &post(CHAT, &chat(&"long ".repeat(40)))).await.status == 413
     })
     .await;
+    gateway.end().await;
+}
+
+#[tokio::test]
+async fn who_asks_engines_how_loaded_they_are_takes_the_new_limit_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("gateway.toml");
+    let [prefiller, decoder] =
+        [engine(Role::Prefill, anywhere()).await, engine(Role::Decode, anywhere()).await];
+    assert!(prefiller.inject(Fault::always(What::StallBeforeHead).on_path("/metrics")));
+    let more = |models_ms, body_bytes| {
+        format!(
+            "[route]\nscrape_ms = 10\n[timeout]\nmodels_ms = {models_ms}\n[limit]\nbody_bytes = {body_bytes}\n"
+        )
+    };
+    write(&file, &prefiller, &decoder, &more(50, 10_000));
+    let gateway = gateway(&file).await;
+    let asked = || prefiller.seen().iter().filter(|seen| seen.path == "/metrics").count();
+    until("each question is given up soon", async || asked() > 2).await;
+    write(&file, &prefiller, &decoder, &more(600_000, 64));
+    until("the limits count", async || {
+        client::send(gateway.at, &post(CHAT, &chat(&"long ".repeat(40)))).await.status == 413
+    })
+    .await;
+    let so_far = asked();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(asked() <= so_far + 1, "one question was under way, and the next is waited for");
     gateway.end().await;
 }

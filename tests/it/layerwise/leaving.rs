@@ -83,9 +83,11 @@ async fn who_leaves_during_the_answer_leaves_nothing() {
 
 #[tokio::test]
 async fn the_total_time_limit_ends_both_legs_as_a_client_that_leaves_does() {
-    let mut script = slow_prefills(900.0);
-    script.config.timeout.total_ms = 300;
+    let mut script = slow_prefills(700.0);
+    script.config.timeout.total_ms = 900;
     let stage = Stage::set(script).await;
+    // The call comes late: the limit is over in the middle of the prefill.
+    stage.decoders_fail(&Fault::always(What::Delay(Duration::from_millis(450))));
     let answer = stage.post(super::COMPLETIONS, &body(true).to_string()).await;
     assert_eq!(
         (answer.status, answer.header("x-pd-error")),

@@ -75,7 +75,7 @@ pub struct Publisher {
     buffer: Arc<Mutex<Buffer>>,
     keep: usize,
     next: u64,
-    _replays: JoinSet<()>,
+    replays: JoinSet<()>,
 }
 
 impl Ports {
@@ -98,21 +98,39 @@ impl Ports {
 impl Publisher {
     /// Listens there. A port that was just left may take a while.
     pub async fn start(ports: Ports, topics: bool) -> Self {
+        let mut it = Self::start_half(ports, topics).await;
+        it.open_replay(ports).await;
+        it
+    }
+
+    /// The same, without the port for replays.
+    pub async fn start_half(ports: Ports, topics: bool) -> Self {
         let mut socket = PubSocket::new();
         bind(&mut socket, ports.events).await;
+        let buffer = Arc::new(Mutex::new(Buffer { topics, ..Buffer::default() }));
+        Self { socket, buffer, keep: usize::MAX, next: 0, replays: JoinSet::new() }
+    }
+
+    /// Answers to questions for replays from now on.
+    pub async fn open_replay(&mut self, ports: Ports) {
         let mut router = RouterSocket::new();
         bind(&mut router, ports.replay).await;
-        let buffer = Arc::new(Mutex::new(Buffer { topics, ..Buffer::default() }));
-        let mut replays = JoinSet::new();
-        replays.spawn(replay(router, Arc::clone(&buffer)));
-        Self { socket, buffer, keep: usize::MAX, next: 0, _replays: replays }
+        self.replays.spawn(replay(router, Arc::clone(&self.buffer)));
     }
 
     /// Connects to one that listens, instead.
     pub async fn towards(port: u16) -> Self {
         let mut socket = PubSocket::new();
         socket.connect(&format!("tcp://127.0.0.1:{port}")).await.unwrap();
-        Self { socket, buffer: Arc::default(), keep: usize::MAX, next: 0, _replays: JoinSet::new() }
+        Self { socket, buffer: Arc::default(), keep: usize::MAX, next: 0, replays: JoinSet::new() }
+    }
+
+    /// Ends as a process does: nobody is accepted any more, and nobody is left connected. Merely dropped, a socket may still take
+    /// whoever comes at that moment, and never say anything to them.
+    pub async fn stop(mut self) {
+        self.replays.shutdown().await;
+        let errors = self.socket.close().await;
+        assert!(errors.is_empty(), "{errors:?}");
     }
 
     /// How many batches a replay can bring.

@@ -125,6 +125,27 @@ async fn one_that_comes_late_gets_all() {
 }
 
 #[tokio::test]
+async fn what_was_published_before_replays_could_be_asked_for_is_asked_for_later() {
+    let ports = Ports::free();
+    let mut engine = Publisher::start_half(ports, true).await;
+    engine.miss(stores(&[1, 2]));
+    engine.miss(removes(&[2]));
+    let listening = Listening::to(source(ports, true), TIMES);
+    // Live batches come first, and none of the older ones.
+    listening.hears(&mut engine).await;
+    engine.publish(stores(&[3])).await;
+    listening.until("heard", |it| it.has([3]) == 1).await;
+    assert_eq!((listening.held(), listening.status.is_complete()), (1, false));
+    engine.open_replay(ports).await;
+    listening.until("whole", |it| it.has([1, 3]) == 2 && it.has([2]) == 0).await;
+    listening.until("live", |it| it.status.state() == State::Live).await;
+    assert_eq!((engine.asked()[0], listening.status.is_complete()), (0, true));
+    engine.publish(stores(&[4])).await;
+    listening.until("up to date", |it| it.has([1, 3, 4]) == 3).await;
+    listening.ends().await;
+}
+
+#[tokio::test]
 async fn what_got_lost_is_replayed() {
     let ports = Ports::free();
     let mut engine = Publisher::start(ports, true).await;

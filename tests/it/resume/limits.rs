@@ -6,6 +6,7 @@ use pd_proxy::sim::{Fault, What};
 use serde_json::json;
 
 use super::{CHAT, COMPLETIONS, bodies, metric, normal, request, resuming};
+use crate::common::client;
 use crate::common::stage::{Script, Stage};
 
 #[tokio::test]
@@ -45,6 +46,25 @@ async fn retries_are_a_share_of_the_traffic() {
     let text = stage.get("/metrics").await.text();
     assert!(metric(&text, "pd_proxy_retries_denied_total", &["decode"]) >= 6);
     stage.end().await;
+}
+
+#[tokio::test]
+async fn so_are_further_engines_for_what_one_engine_answers() {
+    let asked = client::post("/tokenize", r#"{"prompt":"Hello"}"#);
+    for (budget, engines) in [(0.0, 1), (1.0, 2)] {
+        let mut script = Script::default();
+        script.config.retry.budget = budget;
+        script.config.retry.budget_floor_per_s = 0;
+        let stage = Stage::set(script).await;
+        let fault = Fault::always(What::Status(500, None));
+        stage.prefillers_fail(&fault);
+        stage.decoders_fail(&fault);
+        let answer = stage.send(&asked).await;
+        assert_eq!((answer.status, answer.json()["error"]["code"].as_str()), (502, Some("engine_failed")));
+        let seen = stage.seen(&stage.prefillers).len() + stage.seen(&stage.decoders).len();
+        assert_eq!(seen, engines, "with a budget of {budget}");
+        stage.end().await;
+    }
 }
 
 #[tokio::test]

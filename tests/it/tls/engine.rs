@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::authority::{Authority, Front, file};
 use super::{Running, engine, pair};
+use crate::command::Process;
 use crate::common::client;
 
 const STREAM: &str = r#"{"model":"sim","prompt":"one two three","max_tokens":8,"stream":true}"#;
@@ -101,4 +102,52 @@ async fn engines_may_want_a_certificate_of_us_and_have_another_name() {
     assert!(status(|config| config.engine.tls_name = None).await >= 500, "the name is another");
     let without = |config: &mut Config| (config.engine.tls_cert, config.engine.tls_key) = (None, None);
     assert!(status(without).await >= 500, "we show nothing");
+}
+
+/// A system without authorities and no file of them: such a fleet does not start, and can't be changed into one.
+#[tokio::test]
+async fn whoever_brings_an_engine_that_nobody_could_believe_is_refused_in_the_same_words() {
+    const WORDS: &str = "engine.tls_ca is not set";
+    let (engines, dir) = (pair().await.0, tempfile::tempdir().unwrap());
+    let [config, list, none] = ["gateway.toml", "engines", "none"].map(|name| dir.path().join(name));
+    std::fs::write(&none, "").unwrap();
+    let [prefill, decode] = [engines[0].addr(), engines[1].addr()];
+    let configured = |prefill: &str| {
+        let text = format!(
+            "[server]\nhost = \"127.0.0.1\"\nport = 0\n[fleet]\nprefill = [\"{prefill}\"]\ndecode = [\"{decode}\"]\n\
+             [discovery]\nfile = \"{}\"\ninterval_ms = 100\n",
+            list.display()
+        );
+        std::fs::write(&config, text).unwrap();
+    };
+    let env = [("SSL_CERT_FILE", none.to_str().unwrap())];
+    let start = || Process::start(&["--config", config.to_str().unwrap()], &env);
+    std::fs::write(&list, format!("decode {decode}\n")).unwrap();
+
+    configured("https://127.0.0.1:9");
+    let mut process = start();
+    process.wait_for(WORDS);
+    assert!(!process.ended().success());
+
+    configured(&prefill.to_string());
+    let mut process = start();
+    let at = process.address();
+    let change = json!({"type": "prefill", "instances": "https://127.0.0.1:9"}).to_string();
+    let said = client::send(at, &client::post("/instances/add", &change)).await;
+    assert_eq!((said.status, said.text().contains(WORDS)), (400, true), "{}", said.text());
+
+    std::fs::write(&list, format!("decode {decode}\nprefill https://127.0.0.1:9\n")).unwrap();
+    let line = process.wait_for(WORDS);
+    assert!(line.contains("nothing changes") && line.contains("127.0.0.1:9"), "{line}");
+    std::fs::write(&list, format!("decode {decode}\n")).unwrap();
+
+    configured("https://127.0.0.1:9");
+    process.signal("HUP");
+    let line = process.wait_for("the configuration is refused");
+    assert!(line.contains(WORDS), "{line}");
+
+    let status = client::send(at, &client::get("/status")).await.json();
+    assert_eq!(status["prefill_nodes"], json!([prefill.to_string()]));
+    let raw = client::send(at, &client::post("/v1/completions", WHOLE)).await;
+    assert_eq!(raw.status, 200, "{}", raw.text());
 }

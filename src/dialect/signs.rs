@@ -1,0 +1,110 @@
+//! What engines give away about their dialect. Pure.
+//!
+//! | asked | who answers | says |
+//! |---|---|---|
+//! | `GET /get_server_info` | SGLang | `disaggregation_mode`, `disaggregation_bootstrap_port` |
+//! | `GET /query` on the bootstrap port | vLLM's MooncakeConnector, as prefiller | ids of its ranks |
+//! | `GET /version` | vLLM | nothing about connectors: its answers to prefills do (a hand-off that pulls or pushes, or none: a pool) |
+//!
+//! A layerwise connector can't be told from others before it is spoken to.
+
+use bytes::Bytes;
+
+use crate::codec::json::{Object, ScanLimits};
+use crate::dialect::{Dialect, nixl_push};
+
+/// What SGLang's servers are asked.
+pub const SERVER_INFO_PATH: &str = "/get_server_info";
+
+/// What a prefiller said, asked about itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Signs {
+    /// The bootstrap port of an SGLang server that prefills for others.
+    pub sglang_port: Option<u16>,
+    /// Ranks that a Mooncake bootstrap server named.
+    pub mooncake_ranks: Option<usize>,
+    /// vLLM's version.
+    pub vllm: Option<String>,
+}
+
+/// What engines speak, and by which sign.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// Their dialect.
+    pub dialect: Dialect,
+    /// Why it must be that, for people.
+    pub why: String,
+}
+
+impl Signs {
+    /// What it must be; `None` when nothing was said.
+    pub fn verdict(&self) -> Option<Told> {
+        let told = |dialect, why: String| Some(Told { dialect, why });
+        if let Some(port) = self.sglang_port {
+            return told(
+                Dialect::Sglang,
+                format!("it is SGLang, prefilling for others, with bootstrap port {port}"),
+            );
+        }
+        if let Some(ranks) = self.mooncake_ranks {
+            return told(Dialect::Mooncake, format!("its bootstrap server names {ranks} engine ids"));
+        }
+        let version = self.vllm.as_ref()?;
+        told(
+            Dialect::KvTransfer,
+            format!("it is vLLM {version}, whose answers tell what else there is to know"),
+        )
+    }
+}
+
+/// The bootstrap port in the answer to [`SERVER_INFO_PATH`], if it is of a server that prefills for others.
+pub fn sglang_port(answer: Bytes) -> Option<u16> {
+    let answer = Object::scan(answer, ScanLimits::default()).ok()?;
+    if answer.get("disaggregation_mode")?.as_str()? != "prefill" {
+        return None;
+    }
+    u16::try_from(answer.get("disaggregation_bootstrap_port")?.as_u64()?).ok()
+}
+
+/// The dialect that a prefiller's hand-off belongs to, where it is not the one that was assumed.
+pub fn of_handoff(handoff: &Bytes) -> Option<Told> {
+    nixl_push::standing(handoff)?;
+    Some(Told { dialect: Dialect::NixlPush, why: "its hand-offs say that it pushes".to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_strongest_sign_decides() {
+        let vllm = Signs { vllm: Some("0.32.0".to_owned()), ..Signs::default() };
+        let dialect = |signs: &Signs| signs.verdict().map(|told| told.dialect);
+        assert_eq!(dialect(&Signs::default()), None);
+        assert_eq!(dialect(&vllm), Some(Dialect::KvTransfer));
+        let mooncake = Signs { mooncake_ranks: Some(2), ..vllm };
+        assert_eq!(dialect(&mooncake), Some(Dialect::Mooncake));
+        assert_eq!(dialect(&Signs { sglang_port: Some(8998), ..Signs::default() }), Some(Dialect::Sglang));
+    }
+
+    #[test]
+    fn a_server_that_serves_alone_or_decodes_has_no_port_for_us() {
+        let port = |mode: &str| {
+            sglang_port(
+                format!(
+                    r#"{{"tp_size":1,"disaggregation_mode":"{mode}","disaggregation_bootstrap_port":8998}}"#
+                )
+                .into(),
+            )
+        };
+        assert_eq!((port("prefill"), port("decode"), port("null")), (Some(8998), None, None));
+        for odd in [
+            "",
+            "{}",
+            r#"{"disaggregation_mode":"prefill"}"#,
+            r#"{"disaggregation_mode":"prefill","disaggregation_bootstrap_port":70000}"#,
+        ] {
+            assert_eq!(sglang_port(odd.into()), None, "{odd}");
+        }
+    }
+}

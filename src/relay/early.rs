@@ -1,0 +1,116 @@
+//! A decode leg that is sent together with its prefill: the engines meet by themselves.
+//!
+//! It is the first attempt of the decode leg, begun before its time. The prefiller's failure drops it, which the decoder
+//! notices; its own failure is looked at when the prefill is over, or at once where a prefiller waits for its decoder.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+
+use crate::dialect::Transfer;
+use crate::fleet::{Instance, InstanceId};
+use crate::relay::ask::Ask;
+use crate::relay::failure::Failure;
+use crate::relay::legs::{Opening, PrefillEnd};
+use crate::relay::{Relay, Tries};
+use crate::upstream::Written;
+
+type DecodeLeg = Pin<Box<dyn Future<Output = Result<Opening, Failure>> + Send>>;
+
+/// A decode leg under way, or its end.
+pub(super) struct Early {
+    leg: DecodeLeg,
+    ended: Option<Result<Opening, Failure>>,
+    instance: Arc<Instance>,
+    written: Written,
+    /// The prefiller waits for this decoder: without it the prefill comes to nothing.
+    awaited: bool,
+}
+
+/// How a prefill ended, and the decode leg that was sent together with it.
+pub(super) type Ended = (PrefillEnd, Option<Early>);
+
+impl Early {
+    /// The decoder.
+    pub(super) fn instance(&self) -> &Arc<Instance> {
+        &self.instance
+    }
+
+    /// The decoder, if its prefiller waits for it.
+    pub(super) fn waited_for(&self) -> Option<InstanceId> {
+        self.awaited.then(|| self.instance.id())
+    }
+
+    /// Goes on until the prefill is over, or has come to nothing because of it.
+    async fn beside(
+        &mut self,
+        prefill: impl Future<Output = Result<PrefillEnd, Failure>>,
+    ) -> Result<PrefillEnd, Failure> {
+        let mut prefill = pin!(prefill);
+        poll_fn(|cx| {
+            if let Poll::Ready(end) = prefill.as_mut().poll(cx) {
+                return Poll::Ready(end);
+            }
+            if self.ended.is_none()
+                && let Poll::Ready(end) = self.leg.as_mut().poll(cx)
+            {
+                self.ended = Some(end);
+            }
+            let in_vain = self.awaited && self.ended.as_ref().is_some_and(Result::is_err);
+            if in_vain { Poll::Ready(Ok(PrefillEnd::InVain)) } else { Poll::Pending }
+        })
+        .await
+    }
+
+    /// Its end.
+    pub(super) async fn end(self) -> Result<Opening, Failure> {
+        match self.ended {
+            Some(end) => end,
+            None => self.leg.await,
+        }
+    }
+}
+
+/// A prefill, and the decode leg beside it, if there is one. Dropped, both are hung up on.
+pub(super) async fn beside(
+    prefill: impl Future<Output = Result<PrefillEnd, Failure>>,
+    early: Option<Early>,
+) -> Result<Ended, Failure> {
+    let Some(mut early) = early else {
+        return prefill.await.map(|end| (end, None));
+    };
+    let mut end = early.beside(prefill).await?;
+    if let PrefillEnd::Done(duty) = &mut end {
+        // From here on a hang-up frees both sides, if the decoder has the request.
+        duty.give(&early.written);
+    }
+    Ok((end, Some(early)))
+}
+
+impl fmt::Debug for Early {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Early").field("decoder", self.instance.endpoint()).finish_non_exhaustive()
+    }
+}
+
+impl Relay {
+    /// Prepares the decode leg of an attempt that sends both at once; `None` where the decoder must wait, or there is none.
+    pub(super) fn early(
+        self: &Arc<Self>,
+        ask: &Arc<Ask>,
+        transfer: &Transfer,
+        decode: &Tries,
+    ) -> Option<Early> {
+        let dialect = self.speech.now().dialect;
+        let edit = dialect.early_decode_edit(transfer)?;
+        let seat = self.decoder(ask.shape.prompt_tokens + ask.shape.output_tokens, decode).ok()?;
+        let (instance, written) = (seat.instance().clone(), Written::default());
+        // Its first byte comes after the prefill.
+        let settings = self.settings.now();
+        let before = settings.computing(settings.prefill, ask.shape.prompt_tokens);
+        let leg = Box::pin(self.clone().decode_leg(ask.clone(), seat, (edit, before), written.clone()));
+        Some(Early { leg, ended: None, instance, written, awaited: !dialect.decodes_alone() })
+    }
+}

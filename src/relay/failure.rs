@@ -1,0 +1,157 @@
+//! How a leg fails, and what that means: for the engine, for further attempts, for the client.
+
+use std::time::Duration;
+
+use crate::error::{Error, Kind};
+use crate::fleet::{Outcome, Role};
+
+/// How a leg failed.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) why: Why,
+    /// The engine may have the whole request, and with it the hand-off.
+    pub(super) written: bool,
+    pub(super) detail: String,
+}
+
+/// In what way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    Connect,
+    Broken,
+    Timeout,
+    Busy,
+    Status,
+    BadReply,
+    Stale,
+    /// The decoder gave the request up for others, as it says: it is to be prefilled again.
+    GivenUp,
+    /// Larger than we read: the limit is ours, and the engine did what it was asked.
+    TooLarge(Large),
+}
+
+/// What of an engine's can be too large to be read whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Large {
+    PrefillReply,
+    Answer,
+    Refusal,
+}
+
+impl Failure {
+    /// The hand-off grew older than the prefiller's lease.
+    pub(super) fn stale() -> Failure {
+        Failure { why: Why::Stale, written: true, detail: String::from("the prefiller's lease is over") }
+    }
+
+    /// The prefiller can't be asked yet.
+    pub(super) fn unprepared(detail: impl Into<String>) -> Failure {
+        Failure::new(Why::Connect, false, detail)
+    }
+
+    /// The decoder did not call back for a prefill.
+    pub(super) fn not_called(limit: Duration) -> Failure {
+        Failure::new(Why::Timeout, true, format!("it did not call back within {limit:?}"))
+    }
+
+    /// The decoder has its KV, or should have, and does not begin.
+    pub(super) fn late(limit: Duration) -> Failure {
+        Failure::new(Why::Timeout, true, format!("no answer within {limit:?} of the prefill"))
+    }
+
+    /// It failed like this; `detail` is for the log.
+    pub(super) fn new(why: Why, written: bool, detail: impl Into<String>) -> Failure {
+        Failure { why, written, detail: detail.into() }
+    }
+
+    /// The engine has too much to do.
+    pub(super) fn busy(&self) -> bool {
+        self.why == Why::Busy
+    }
+
+    /// Every engine would end it like this.
+    pub(super) fn lasting(&self) -> bool {
+        matches!(self.why, Why::TooLarge(_))
+    }
+
+    /// A decoder answered: it has fetched what it was to fetch.
+    pub(super) fn answered(&self) -> bool {
+        matches!(self.why, Why::TooLarge(Large::Answer) | Why::GivenUp)
+    }
+
+    /// The decoder may have failed for what is wrong with its hand-off.
+    pub(super) fn may_be_of_the_handoff(&self) -> bool {
+        self.written && !matches!(self.why, Why::Busy | Why::Stale | Why::GivenUp | Why::TooLarge(_))
+    }
+
+    /// What it says about the instance.
+    pub(super) fn outcome(&self) -> Outcome {
+        match self.why {
+            // It had no room left.
+            Why::Busy | Why::GivenUp => Outcome::Busy,
+            Why::Connect => Outcome::Unreachable,
+            Why::TooLarge(_) => Outcome::Served,
+            _ => Outcome::Failed,
+        }
+    }
+
+    /// The metric label.
+    pub(super) fn reason(&self) -> &'static str {
+        match self.why {
+            Why::Connect => "connect",
+            Why::Broken => "broken",
+            Why::Timeout => "timeout",
+            Why::Busy => "busy",
+            Why::Status => "status",
+            Why::BadReply => "bad_reply",
+            Why::Stale => "stale",
+            Why::GivenUp => "given_up",
+            Why::TooLarge(_) => "too_large",
+        }
+    }
+
+    /// What the client reads when nothing else helped.
+    pub(super) fn into_error(self, role: Role) -> Error {
+        let (kind, public) = match (role, self.why) {
+            (Role::Prefill, Why::TooLarge(large)) => (Kind::BadPrefillReply, large.public()),
+            (Role::Decode, Why::TooLarge(large)) => (Kind::DecodeFailed, large.public()),
+            (_, Why::Busy) => (Kind::Overloaded, "all engines that were asked are busy"),
+            (Role::Prefill, Why::Timeout) => (Kind::PrefillTimeout, "the prefill did not finish in time"),
+            (Role::Prefill, Why::BadReply) => (Kind::BadPrefillReply, "the prefill brought no usable answer"),
+            (Role::Prefill, _) => (Kind::PrefillFailed, "the prefill failed on every engine that was tried"),
+            (Role::Decode, Why::Timeout) => (Kind::DecodeTimeout, "no answer began in time"),
+            (Role::Decode, _) => (Kind::DecodeFailed, "the decode failed on every engine that was tried"),
+        };
+        Error::new(kind, public).detail(self.detail)
+    }
+}
+
+impl Large {
+    /// Which limit it ran into, for the client.
+    fn public(self) -> &'static str {
+        match self {
+            Large::PrefillReply => "the prefill's answer is larger than limit.prefill_reply_bytes",
+            Large::Answer => "the answer is larger than limit.answer_bytes; streamed, it could be passed on",
+            Large::Refusal => "an engine refused the request, in more words than can be passed on",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_client_learns_which_side_failed_and_how() {
+        let kind = |role, why| Failure::new(why, true, "").into_error(role).kind();
+        assert_eq!(kind(Role::Prefill, Why::Connect), Kind::PrefillFailed);
+        assert_eq!(kind(Role::Prefill, Why::Timeout), Kind::PrefillTimeout);
+        assert_eq!(kind(Role::Prefill, Why::BadReply), Kind::BadPrefillReply);
+        assert_eq!(kind(Role::Decode, Why::BadReply), Kind::DecodeFailed);
+        assert_eq!(kind(Role::Decode, Why::Stale), Kind::DecodeFailed);
+        assert_eq!(kind(Role::Decode, Why::Timeout), Kind::DecodeTimeout);
+        assert_eq!(kind(Role::Decode, Why::Busy), Kind::Overloaded);
+        assert_eq!(kind(Role::Prefill, Why::TooLarge(Large::PrefillReply)), Kind::BadPrefillReply);
+        assert_eq!(kind(Role::Decode, Why::TooLarge(Large::Answer)), Kind::DecodeFailed);
+    }
+}

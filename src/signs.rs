@@ -1,0 +1,95 @@
+//! Finds out what the engines speak, where the configuration leaves it to them (`dialect.name = "auto"`).
+//!
+//! A prefiller is asked a few questions before the gateway serves, and again while none has answered. What only its answers to
+//! prefills can tell, the relay sees there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderValue, StatusCode};
+
+use crate::dialect::signs::{SERVER_INFO_PATH, Signs, Told, sglang_port};
+use crate::dialect::{facts, mooncake};
+use crate::endpoint::Endpoint;
+use crate::fleet::Role;
+use crate::intake::exchange::{authorized, exchange, url};
+use crate::relay::Relay;
+
+/// Between two rounds of questions, while nobody has answered.
+const PAUSE: Duration = Duration::from_secs(2);
+/// The largest answer that is read: SGLang tells its whole configuration.
+const ANSWER_BYTES: usize = 1 << 20;
+/// Prefillers that are asked in one round.
+const ASKED: usize = 4;
+
+/// Who asks, and how.
+#[derive(Clone, Debug)]
+pub struct Questions {
+    /// The client for control calls.
+    pub client: reqwest::Client,
+    /// Towards engines.
+    pub authorization: Option<HeaderValue>,
+    /// One question.
+    pub time: Duration,
+}
+
+impl Questions {
+    /// What a prefiller with this bootstrap server says of itself.
+    pub async fn ask(&self, prefiller: &Endpoint, bootstrap: &Endpoint) -> Signs {
+        let (info, query, version) = tokio::join!(
+            self.get(prefiller, SERVER_INFO_PATH, true),
+            self.get(bootstrap, mooncake::QUERY_PATH, false),
+            self.get(prefiller, "/version", true),
+        );
+        let peer = query.and_then(|body| mooncake::read_query(body, String::new()));
+        Signs {
+            sglang_port: info.and_then(sglang_port),
+            mooncake_ranks: peer.map(|peer| peer.ranks()),
+            vllm: version.and_then(|body| facts::version(&body)),
+        }
+    }
+
+    /// A bootstrap server is no engine, and gets no key.
+    async fn get(&self, at: &Endpoint, path: &str, is_engine: bool) -> Option<bytes::Bytes> {
+        let authorization = self.authorization.as_ref().filter(|_| is_engine);
+        let call = authorized(self.client.get(url(at, path)), authorization);
+        let (status, body) = exchange(call, self.time, ANSWER_BYTES).await.ok()?;
+        (status == StatusCode::OK).then_some(body)
+    }
+}
+
+/// Asks until somebody has answered.
+#[derive(Debug)]
+pub struct Detector {
+    /// Who is to know it.
+    pub relay: Arc<Relay>,
+    /// How to ask.
+    pub questions: Questions,
+}
+
+impl Detector {
+    /// One round; true when it is known.
+    pub async fn look(&self) -> bool {
+        let speech = self.relay.speech.now();
+        for prefiller in self.relay.fleet.members(Role::Prefill).iter().take(ASKED) {
+            let signs =
+                self.questions.ask(prefiller.endpoint(), &speech.bootstrap(prefiller.endpoint())).await;
+            let Some(told) = signs.verdict() else { continue };
+            self.settle(prefiller.endpoint(), &told, signs.sglang_port);
+            return true;
+        }
+        false
+    }
+
+    /// Asks until it is known.
+    pub async fn run(self) {
+        while !self.look().await {
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    fn settle(&self, prefiller: &Endpoint, told: &Told, bootstrap_port: Option<u16>) {
+        tracing::info!(dialect = told.dialect.name(), prefiller = %prefiller, "dialect: {}", told.why);
+        self.relay.turn_to(told.dialect, bootstrap_port);
+    }
+}

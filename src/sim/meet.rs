@@ -1,0 +1,153 @@
+//! Connectors whose two engines find each other by a name: the prefiller keeps KV under it, the decoder waits until it is there.
+//!
+//! As read in vLLM 0.32.0 (MooncakeConnector, NixlPushConnector) and SGLang (bootstrap rooms). NIXL's push is a pull here: what
+//! matters to a gateway is who may come first, what must be named, and what happens when one of the two never comes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::ask::Api;
+use super::fail::Fail;
+use super::handoff::{Handoff, Source};
+use super::http::Asked;
+use super::hub::Hub;
+use super::ledger::Release;
+use super::side;
+use super::spec::{Connector, Role};
+
+/// How often somebody looks whether the other one is there. Each look is a call over the side channel.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// What a request asks of the engine, where names are what engines find each other by; what `handoff` says of it otherwise.
+pub fn read(hub: &Hub, api: Api, asked: &Asked, body: &Value, handoff: Handoff) -> Result<Handoff, Fail> {
+    let params = body.get("kv_transfer_params").unwrap_or(&Value::Null);
+    match hub.spec.connector {
+        Connector::Handoff | Connector::Pool | Connector::Layerwise => Ok(handoff),
+        Connector::Mooncake => Ok(mooncake(hub, params)),
+        Connector::Push => Ok(push(params, base_id(api, asked))),
+        Connector::Sglang => sglang(hub, body),
+    }
+}
+
+fn text<'a>(params: &'a Value, name: &str) -> Option<&'a str> {
+    params.get(name).and_then(Value::as_str)
+}
+
+fn flag(params: &Value, name: &str) -> bool {
+    params.get(name).and_then(Value::as_bool).unwrap_or(false)
+}
+
+/// Without a name a prefiller keeps nothing, and its decoder computes the prompt itself; one that is told to fetch dies, and a
+/// decoder that is not told from where waits for ever.
+fn mooncake(hub: &Hub, params: &Value) -> Handoff {
+    let name = text(params, "transfer_id").map(str::to_owned);
+    if flag(params, "do_remote_prefill") {
+        if hub.spec.role == Role::Prefill {
+            return Handoff::Broken("assert not self.is_kv_producer");
+        }
+        let at = text(params, "remote_bootstrap_addr").and_then(address);
+        return match (name, text(params, "remote_engine_id"), at) {
+            (Some(name), Some(engine_id), Some(at)) => meet(Some(engine_id), at, name),
+            _ => Handoff::Never,
+        };
+    }
+    match name.filter(|_| flag(params, "do_remote_decode")) {
+        Some(name) => Handoff::KeepAs(name),
+        None => Handoff::None,
+    }
+}
+
+/// The name is the request's id, which must be the same on both sides.
+fn push(params: &Value, name: String) -> Handoff {
+    if flag(params, "do_remote_prefill") {
+        if params.get("remote_request_id").is_none() {
+            return Handoff::Broken("KeyError: 'remote_request_id'");
+        }
+        let port =
+            params.get("remote_port").and_then(Value::as_u64).and_then(|port| u16::try_from(port).ok());
+        return match (text(params, "remote_engine_id"), text(params, "remote_host"), port) {
+            (Some(engine_id), Some(host), Some(port)) => meet(Some(engine_id), (host.to_owned(), port), name),
+            _ => Handoff::Broken("KeyError: 'remote_host'"),
+        };
+    }
+    if flag(params, "do_remote_decode") { Handoff::KeepAs(name) } else { Handoff::None }
+}
+
+/// A server of either role takes no request without a room.
+fn sglang(hub: &Hub, body: &Value) -> Result<Handoff, Fail> {
+    let room = body.get("bootstrap_room").and_then(Value::as_i64);
+    let Some(room) = room else {
+        return Err(Fail::bad_request(
+            "Invalid request: Disaggregated request received without bootstrap room id.",
+        ));
+    };
+    let port = body.get("bootstrap_port").and_then(Value::as_u64).and_then(|port| u16::try_from(port).ok());
+    let at = text(body, "bootstrap_host").map(str::to_owned).zip(port);
+    match (hub.spec.role, at) {
+        (Role::Prefill, _) => Ok(Handoff::KeepAs(room.to_string())),
+        (_, Some(at)) => Ok(meet(None, at, room.to_string())),
+        (_, None) => Ok(Handoff::Never),
+    }
+}
+
+fn meet(engine_id: Option<&str>, (host, port): (String, u16), name: String) -> Handoff {
+    let engine_id = engine_id.unwrap_or_default().to_owned();
+    Handoff::Meet(Source { engine_id, request_id: name, host, port, block_ids: Vec::new() })
+}
+
+fn address(url: &str) -> Option<(String, u16)> {
+    let (host, port) = url.strip_prefix("http://")?.trim_end_matches('/').rsplit_once(':')?;
+    Some((host.to_owned(), port.parse().ok()?))
+}
+
+/// A request's id without what an engine adds to it at random.
+fn base_id(api: Api, asked: &Asked) -> String {
+    let given = asked.header("x-request-id").unwrap_or_default();
+    format!("{}{given}", if api == Api::Completions { "cmpl-" } else { "chatcmpl-" })
+}
+
+/// Waits until the prefiller keeps KV under the name; gives the blocks.
+pub async fn find(hub: &Hub, source: &Source) -> Result<Vec<u32>, Fail> {
+    loop {
+        match side::kept(hub.gate.net(), source).await {
+            Ok(Some(blocks)) => return Ok(blocks),
+            Ok(None) => tokio::time::sleep(LOOK).await,
+            Err(_) => return Err(Fail::internal()),
+        }
+    }
+}
+
+/// What a prefiller keeps under a name for as long as its own answer is not written.
+#[derive(Debug)]
+pub struct Kept {
+    hub: Arc<Hub>,
+    name: String,
+}
+
+impl Kept {
+    /// Under this name.
+    #[must_use]
+    pub fn new(hub: &Arc<Hub>, name: &str) -> Kept {
+        Kept { hub: hub.clone(), name: name.to_owned() }
+    }
+
+    /// Waits until a decoder has fetched it; an error when none came within the lease.
+    pub async fn fetched(&self) -> Result<(), Fail> {
+        loop {
+            let (there, expired) = self.hub.with(|core, now_us| core.kept(now_us, &self.name));
+            match (there.is_some(), expired) {
+                (true, _) => tokio::time::sleep(LOOK).await,
+                (false, false) => return Ok(()),
+                (false, true) => return Err(Fail::internal()),
+            }
+        }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.hub.with(|core, now_us| core.release(now_us, &self.name, Release::Unread));
+    }
+}

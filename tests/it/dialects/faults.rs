@@ -1,0 +1,120 @@
+//! Legs that fail, and clients that leave, in every dialect.
+
+use std::time::Duration;
+
+use pd_proxy::config::DialectName;
+use pd_proxy::sim::{EngineSpec, Fault, How, What};
+use tokio::io::AsyncWriteExt;
+
+use super::{SPOKEN, chat, completion, script};
+use crate::common::client;
+use crate::common::stage::{Stage, slow};
+
+fn early_faults() -> Vec<What> {
+    vec![
+        What::Refuse,
+        What::ResetAtAccept,
+        What::ResetBeforeHead,
+        What::StallBeforeHead,
+        What::Status(500, None),
+        What::Status(503, None),
+        What::CutAfterBytes { bytes: 30, how: How::Close },
+    ]
+}
+
+#[tokio::test]
+async fn one_bad_engine_of_either_side_is_invisible() {
+    for spoken in SPOKEN {
+        let stage = Stage::set(script(spoken)).await;
+        let (path, body) = completion(false);
+        let words = stage.post(path, &body).await.words();
+        assert!(!words.is_empty(), "{spoken:?}");
+        for what in early_faults() {
+            for (side, engines) in [("prefill", &stage.prefillers), ("decode", &stage.decoders)] {
+                let fault = Fault::always(what.clone()).on_path("/v1/");
+                assert!(engines[0].inject(fault));
+                for stream in [false, true] {
+                    let when = format!("{spoken:?} {side} {what:?} stream {stream}");
+                    let answer = stage.post(path, &completion(stream).1).await;
+                    assert_eq!((answer.status, answer.complete), (200, true), "{when}: {}", answer.text());
+                    assert_eq!(answer.words(), words, "{when}");
+                }
+                stage.heal();
+            }
+        }
+        stage.assert_nothing_left(&format!("{spoken:?} after all faults")).await;
+        stage.assert_all_alive(&format!("{spoken:?} after all faults"));
+        stage.end().await;
+    }
+}
+
+#[tokio::test]
+async fn when_nobody_can_serve_the_error_is_honest_and_nothing_is_left() {
+    for spoken in SPOKEN {
+        let stage = Stage::set(script(spoken)).await;
+        for what in [What::Refuse, What::ResetBeforeHead, What::Status(500, None), What::StallBeforeHead] {
+            for side in ["prefill", "decode"] {
+                let fault = Fault::always(what.clone()).on_path("/v1/");
+                if side == "prefill" {
+                    stage.prefillers_fail(&fault)
+                } else {
+                    stage.decoders_fail(&fault)
+                }
+                let answer = stage.post(completion(true).0, &completion(true).1).await;
+                let code = answer.json()["error"]["code"].as_str().unwrap_or_default().to_owned();
+                let when = format!("{spoken:?} {side} {what:?}: {} {code}", answer.status);
+                assert!(matches!(answer.status, 502 | 504), "{when}");
+                // Where each waits for the other, nobody knows who it was.
+                let mutual = spoken.0 == DialectName::Sglang && matches!(what, What::StallBeforeHead);
+                assert!(code.starts_with(side) || mutual, "{when}");
+                stage.heal();
+            }
+        }
+        stage.assert_nothing_left(&format!("{spoken:?}")).await;
+        stage.assert_all_alive(&format!("{spoken:?}"));
+        stage.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_is_the_clients_in_every_dialect() {
+    for spoken in SPOKEN {
+        let stage = Stage::set(script(spoken)).await;
+        let answer = stage.post("/v1/completions", r#"{"model":"sim","prompt":"x","temperature":-1}"#).await;
+        assert_eq!(answer.status, 400, "{spoken:?} {}", answer.text());
+        let refusal = r#"{"error":{"message":"no","type":"BadRequestError","param":null,"code":400}}"#;
+        stage.decoders_fail(&Fault::always(What::Status(400, Some(refusal.into()))));
+        let (path, body) = chat(true);
+        let answer = stage.post(path, &body).await;
+        assert_eq!((answer.status, answer.text().as_str()), (400, refusal), "{spoken:?}");
+        stage.assert_nothing_left(&format!("{spoken:?}")).await;
+        assert_eq!(stage.expired(), 0, "{spoken:?}");
+        stage.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_at_any_time_strands_nothing() {
+    for spoken in SPOKEN {
+        let mut script = script(spoken);
+        script.engine = EngineSpec { connector: spoken.1, lease_ms: 20_000, ..slow() };
+        script.config.timeout.first_byte_ms = 10_000;
+        script.config.timeout.prefill_ms = 10_000;
+        script.config.engine.lease_ms = 20_000;
+        let stage = Stage::set(script).await;
+        let (path, body) = completion(true);
+        for round in 0..2 {
+            for after_ms in (0..100).step_by(7) {
+                let mut socket = tokio::net::TcpStream::connect(stage.gateway).await.unwrap();
+                let body = body.replace("of a few", &format!("{round} {after_ms} of a few"));
+                socket.write_all(&client::post(path, &body)).await.unwrap();
+                tokio::time::sleep(Duration::from_millis(after_ms)).await;
+                drop(socket);
+            }
+        }
+        stage.assert_nothing_left(&format!("{spoken:?}")).await;
+        stage.assert_all_alive(&format!("{spoken:?}"));
+        assert_eq!(stage.expired(), 0, "{spoken:?}: blocks were left to their lease");
+        stage.end().await;
+    }
+}

@@ -1,0 +1,50 @@
+//! Engines that say what they speak, and a gateway that was not told.
+
+use pd_proxy::config::DialectName;
+use pd_proxy::sim::{Fault, What};
+
+use super::{SPOKEN, Spoken, chat, completion, script, sources};
+use crate::common::stage::Stage;
+
+fn untold(spoken: Spoken) -> crate::common::stage::Script {
+    let mut script = script(spoken);
+    script.config.dialect.name = DialectName::Auto;
+    script
+}
+
+#[tokio::test]
+async fn nobody_has_to_say_what_engines_speak() {
+    for spoken in SPOKEN {
+        let stage = Stage::set(untold(spoken)).await;
+        for stream in [false, true] {
+            for (path, body) in [completion(stream), chat(stream)] {
+                let answer = stage.post(path, &body).await;
+                assert_eq!((answer.status, answer.complete), (200, true), "{spoken:?}: {}", answer.text());
+            }
+        }
+        let (travelled, computed) = sources(&stage).await;
+        assert!(travelled > 0 && computed == 0, "{spoken:?}: {travelled} travelled, {computed} computed");
+        stage.assert_nothing_left(&format!("{spoken:?}")).await;
+        stage.assert_all_alive(&format!("{spoken:?}"));
+        stage.end().await;
+    }
+}
+
+#[tokio::test]
+async fn engines_that_come_later_are_asked_later() {
+    let spoken = SPOKEN[3];
+    let mut script = untold(spoken);
+    (script.prefillers, script.decoders) = (1, 1);
+    let stage =
+        Stage::set_failing(script, &Fault::always(What::Status(503, None)).on_path("/get_server_info")).await;
+    let (path, body) = completion(false);
+    let answer = stage.post(path, &body).await;
+    assert_eq!(answer.status, 400, "spoken to as if it were vLLM: {}", answer.text());
+    stage.heal();
+    let start = std::time::Instant::now();
+    while stage.post(path, &body).await.status != 200 {
+        assert!(start.elapsed().as_secs() < 30, "nobody asked again");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    stage.end().await;
+}

@@ -1,0 +1,84 @@
+//! What the gateway wrote into its log, by request.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use tracing::field::{Field, Visit};
+
+/// What the log has of one request.
+#[derive(Clone, Debug, Default)]
+pub struct Entry {
+    /// Lines of the access log.
+    pub lines: u32,
+    /// Failed prefill legs.
+    pub prefills_failed: u32,
+    /// Failed decode legs.
+    pub decodes_failed: u32,
+}
+
+/// Collects it, by the request's id.
+#[derive(Clone, Debug, Default)]
+pub struct Journal(Arc<Mutex<HashMap<String, Entry>>>);
+
+impl Journal {
+    pub fn of(&self, id: &str) -> Entry {
+        self.0.lock().unwrap().get(id).cloned().unwrap_or_default()
+    }
+}
+
+#[derive(Default)]
+struct Fields {
+    id: String,
+    leg: String,
+}
+
+impl Fields {
+    fn set(&mut self, name: &str, text: String) {
+        match name {
+            "id" => self.id = text,
+            "leg" => self.leg = text,
+            _ => {}
+        }
+    }
+}
+
+impl Visit for Fields {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.set(field.name(), value.to_owned());
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.set(field.name(), format!("{value:?}"));
+    }
+}
+
+impl tracing::Subscriber for Journal {
+    fn enabled(&self, of: &tracing::Metadata<'_>) -> bool {
+        of.is_event() && of.target().starts_with("pd_proxy::relay")
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let mut all = self.0.lock().unwrap();
+        let entry = all.entry(fields.id).or_default();
+        let target = event.metadata().target();
+        let access = target.ends_with("account") && *event.metadata().level() == tracing::Level::INFO;
+        entry.lines += u32::from(access);
+        entry.prefills_failed += u32::from(fields.leg == "prefill");
+        entry.decodes_failed += u32::from(fields.leg == "decode");
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
