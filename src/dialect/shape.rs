@@ -33,6 +33,10 @@ pub enum Bypass {
     PromptScores,
     /// It goes on from a stored response, which no prefiller knows.
     StoredResponse,
+    /// Several answers to one prompt, each of which the decoder would want a prefill for (decoder first).
+    SeveralChoices,
+    /// It is not known what the decoder will call the request when it calls back (decoder first).
+    UnknownNames,
 }
 
 impl Bypass {
@@ -43,6 +47,8 @@ impl Bypass {
             Bypass::Embeddings => "embeddings",
             Bypass::PromptScores => "prompt_scores",
             Bypass::StoredResponse => "stored_response",
+            Bypass::SeveralChoices => "several_choices",
+            Bypass::UnknownNames => "unknown_names",
         }
     }
 }
@@ -58,18 +64,19 @@ impl Shape {
             output_tokens: estimate::output_tokens(
                 max_tokens("max_completion_tokens").or_else(|| max_tokens(api.max_tokens_member())),
             ),
-            bypass: bypass(api, body),
+            bypass: bypass(api, body, true),
         }
     }
 }
 
-fn bypass(api: Api, body: &Object) -> Option<Bypass> {
+/// Why no prefiller can do the prompt; `lists`: lists of prompts are a reason.
+pub(super) fn bypass(api: Api, body: &Object, lists: bool) -> Option<Bypass> {
     let given = |key: &str| body.get(key).is_some_and(|v| !v.is_null());
     let echoed = || body.get("echo").and_then(|v| v.as_bool()) == Some(true);
     let generates_text = matches!(api, Api::Chat | Api::Completions);
     if api == Api::Completions && given("prompt_embeds") {
         Some(Bypass::Embeddings)
-    } else if several_prompts(api, body) {
+    } else if lists && several_prompts(api, body) {
         Some(Bypass::SeveralPrompts)
     } else if generates_text && (given("prompt_logprobs") || (given("logprobs") && echoed())) {
         Some(Bypass::PromptScores)
@@ -82,7 +89,7 @@ fn bypass(api: Api, body: &Object) -> Option<Bypass> {
 
 /// Whether a completions body holds more than one prompt: a list of texts or of token lists with at least two entries.
 /// A list of numbers is one prompt.
-fn several_prompts(api: Api, body: &Object) -> bool {
+pub(super) fn several_prompts(api: Api, body: &Object) -> bool {
     let Some(prompt) = body.get("prompt").filter(|_| api == Api::Completions) else {
         return false;
     };

@@ -16,6 +16,7 @@ pub mod affinity;
 pub mod answer;
 pub mod ask;
 pub mod budget;
+mod decode_first;
 mod early;
 mod failure;
 mod job;
@@ -24,6 +25,7 @@ pub mod lookup;
 pub mod pause;
 pub mod places;
 pub mod release;
+pub mod rendezvous;
 pub mod resume;
 pub mod settings;
 pub mod shed;
@@ -56,6 +58,7 @@ use failure::Failure;
 use legs::{DecodeEnd, PrefillEnd};
 use lookup::Found;
 use release::{Duty, Releases, Unfinished};
+use rendezvous::Rendezvous;
 use resume::Room;
 use settings::Settings;
 use shed::Sides;
@@ -92,6 +95,8 @@ pub struct Relay {
     pub budget: Retries,
     /// Room for the token ids of streams that could be continued.
     pub room: Arc<Room>,
+    /// Where decoders that call back find their requests.
+    pub rendezvous: Rendezvous,
 }
 
 /// A request that no engine answered. Its account is still open: only who answers the client knows the status.
@@ -104,6 +109,7 @@ pub struct Refusal {
 }
 
 /// Attempts at one leg of one request.
+#[derive(Clone)]
 struct Tries {
     left: u32,
     made: u32,
@@ -225,7 +231,11 @@ impl Relay {
             if self.fleet.serving(Role::Decode) == 0 {
                 return Err(Error::new(Kind::NoDecoder, "no decoder is available"));
             }
-            let prefilled = match self.bypass(ask) {
+            let alone = self.bypass(ask);
+            if alone.is_none() && self.speech.now().dialect.calls_back() {
+                return self.decoder_first(ask, decode, ledger).await;
+            }
+            let prefilled = match alone {
                 Some(reason) => {
                     self.meters.bypassed(reason);
                     Prefilled::default()
@@ -263,7 +273,7 @@ impl Relay {
         if !self.speech.now().dialect.decodes_alone() {
             return None;
         }
-        let must = ask.shape.bypass.map(Bypass::name);
+        let must = self.must_bypass(ask).map(Bypass::name);
         must.or_else(|| self.settings.now().skip.reason(ask, &self.fleet).map(skip::Reason::name))
     }
 
