@@ -13,7 +13,8 @@ use crate::upstream::Written;
 /// Slices of the client's body and the added members between them.
 #[derive(Debug)]
 pub struct LegBody {
-    parts: <Parts as IntoIterator>::IntoIter,
+    /// On the heap: a connection has room for 32 requests in its queue for as long as it lives, and uses one.
+    parts: Box<<Parts as IntoIterator>::IntoIter>,
     left_bytes: u64,
     written: Written,
 }
@@ -21,7 +22,7 @@ pub struct LegBody {
 impl LegBody {
     /// Of a request that has none.
     pub fn empty() -> LegBody {
-        LegBody { parts: Parts::default().into_iter(), left_bytes: 0, written: Written::default() }
+        LegBody { parts: Box::new(Parts::default().into_iter()), left_bytes: 0, written: Written::default() }
     }
 
     /// A body that marks `written` when its last piece is taken.
@@ -30,7 +31,7 @@ impl LegBody {
         if left_bytes == 0 {
             written.set();
         }
-        LegBody { parts: parts.into_iter(), left_bytes, written }
+        LegBody { parts: Box::new(parts.into_iter()), left_bytes, written }
     }
 }
 
@@ -58,5 +59,15 @@ impl Body for LegBody {
 
     fn size_hint(&self) -> SizeHint {
         SizeHint::with_exact(self.left_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_is_small_while_it_waits() {
+        assert!(size_of::<LegBody>() <= 32, "{} bytes, 32 times for each connection", size_of::<LegBody>());
     }
 }
