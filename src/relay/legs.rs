@@ -235,8 +235,10 @@ impl Relay {
             return outcome;
         };
         self.fleet.report(instance, failure.outcome());
-        // It may be another process by now.
-        instance.forget_peer();
+        if !failure.busy() {
+            // It may be another process by now.
+            instance.forget_peer();
+        }
         instance.meter().failed(failure.reason());
         tracing::warn!(
             id = %ask.id,

@@ -76,11 +76,12 @@ impl Relay {
         if rank.is_none() && peer.as_ref().is_some_and(|peer| peer.ranks() > 1) {
             return Err(Failure::unprepared("it has several data-parallel ranks: set fleet.prefill_ranks"));
         }
-        let Endpoint { host, port, .. } = speech.bootstrap(seat.instance().endpoint());
+        let room = !speech.dialect.decodes_alone();
+        let bootstrap = room.then(|| speech.bootstrap(seat.instance().endpoint()));
         Ok(Transfer {
             id: uuid::Uuid::new_v4().as_u128(),
             peer,
-            bootstrap: Some((host, port)),
+            bootstrap: bootstrap.map(|at| (at.host, at.port)),
             rank,
             called: None,
         })
