@@ -42,7 +42,8 @@ pub enum Release {
 /// Pinned hand-offs by `remote_request_id`, each under a lease.
 #[derive(Debug, Default)]
 pub struct Pins {
-    by_request: HashMap<String, Pin>,
+    /// A name may be given twice, where engines meet by the client's: oldest first.
+    by_request: HashMap<String, VecDeque<Pin>>,
     by_expiry: BTreeMap<(u64, u64), String>,
     /// The last names whose lease ended, oldest first.
     gone: VecDeque<String>,
@@ -64,12 +65,12 @@ impl Pins {
         self.sequence += 1;
         let expiry = (expiry_us, self.sequence);
         self.by_expiry.insert(expiry, request_id.clone());
-        self.by_request.insert(request_id, Pin { blocks, expiry });
+        self.by_request.entry(request_id).or_default().push_back(Pin { blocks, expiry });
     }
 
     /// Ends a hold before its time; gives the blocks to free, None if there is no such hold (any more).
     pub fn release(&mut self, request_id: &str, why: Release) -> Option<BlockIds> {
-        let pin = self.by_request.remove(request_id)?;
+        let pin = self.take(request_id, |_| true)?;
         self.by_expiry.remove(&pin.expiry);
         match why {
             Release::Read => self.released_by_decode += 1,
@@ -83,7 +84,7 @@ impl Pins {
         let (&expiry, _) = self.by_expiry.first_key_value().filter(|((at, _), _)| *at <= now_us)?;
         let request_id = self.by_expiry.remove(&expiry)?;
         self.expired += 1;
-        let blocks = self.by_request.remove(&request_id).map(|pin| pin.blocks);
+        let blocks = self.take(&request_id, |pin| pin.expiry == expiry).map(|pin| pin.blocks);
         self.gone.push_back(request_id);
         if self.gone.len() > GONE {
             self.gone.pop_front();
@@ -91,10 +92,21 @@ impl Pins {
         blocks
     }
 
+    /// Takes the oldest pin of that name which is meant.
+    fn take(&mut self, request_id: &str, meant: impl Fn(&Pin) -> bool) -> Option<Pin> {
+        let pins = self.by_request.get_mut(request_id)?;
+        let at = pins.iter().position(meant)?;
+        let pin = pins.remove(at);
+        if pins.is_empty() {
+            self.by_request.remove(request_id);
+        }
+        pin
+    }
+
     /// What is held for `request_id`.
     #[must_use]
     pub fn blocks(&self, request_id: &str) -> Option<BlockIds> {
-        self.by_request.get(request_id).map(|pin| pin.blocks.clone())
+        self.by_request.get(request_id)?.front().map(|pin| pin.blocks.clone())
     }
 
     /// Whether it was held until its lease ended.
@@ -111,8 +123,9 @@ impl Pins {
 
     /// Writes the counts of this book into `ledger`.
     pub fn report(&self, ledger: &mut Ledger) {
-        ledger.pinned_handoffs = self.by_request.len();
-        ledger.pinned_blocks = self.by_request.values().map(|pin| pin.blocks.len()).sum();
+        let pins = || self.by_request.values().flatten();
+        ledger.pinned_handoffs = pins().count();
+        ledger.pinned_blocks = pins().map(|pin| pin.blocks.len()).sum();
         ledger.released_by_decode = self.released_by_decode;
         ledger.released_by_reject = self.released_by_reject;
         ledger.expired = self.expired;
