@@ -59,8 +59,12 @@ impl Bypass {
                 "these engines can't answer several prompts at once, and the gateway can't ask them one by one: there are \
                  more than limit.prompts, or they are neither all texts nor all lists of tokens",
             ),
-            Bypass::Beam => ("use_beam_search", "these engines have no beam search across prefiller and decoder"),
-            Bypass::Embeddings => ("prompt_embeds", "these engines take no embeddings across prefiller and decoder"),
+            Bypass::Beam => {
+                ("use_beam_search", "these engines have no beam search across prefiller and decoder")
+            }
+            Bypass::Embeddings => {
+                ("prompt_embeds", "these engines take no embeddings across prefiller and decoder")
+            }
             Bypass::PromptScores => {
                 ("logprobs", "these engines can't score the prompt's own tokens across prefiller and decoder")
             }
@@ -83,7 +87,11 @@ impl Shape {
             output_tokens: estimate::output_tokens(
                 max_tokens("max_completion_tokens").or_else(|| max_tokens(api.max_tokens_member())),
             )
-            .saturating_mul(if bypass == Some(Bypass::SeveralPrompts) { prompts(body) } else { 1 }),
+            .saturating_mul(if bypass == Some(Bypass::SeveralPrompts) {
+                prompts(body)
+            } else {
+                1
+            }),
             bypass,
         }
     }

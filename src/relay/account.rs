@@ -326,7 +326,8 @@ impl Ledger {
     /// Takes over what its parts came to.
     fn gather(&mut self) -> Sum {
         let Some(sum) = self.kin.sum() else {
-            let alone = Part { prefiller: self.prefiller.clone(), decoder: self.decoder.clone(), ..Part::default() };
+            let alone =
+                Part { prefiller: self.prefiller.clone(), decoder: self.decoder.clone(), ..Part::default() };
             return Sum::of(alone);
         };
         (self.prompt, self.cached, self.output) = (sum.prompt, sum.cached, sum.output);

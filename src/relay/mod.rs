@@ -439,10 +439,7 @@ impl Relay {
 }
 
 /// What comes of `work`, which has until `end`; no error of its own stands for more time than it has.
-async fn in_time<T>(
-    end: Instant,
-    work: impl Future<Output = Result<T, Error>>,
-) -> Result<T, Option<Error>> {
+async fn in_time<T>(end: Instant, work: impl Future<Output = Result<T, Error>>) -> Result<T, Option<Error>> {
     timeout_at(end, work).await.map_or(Err(None), |ended| ended.map_err(Some))
 }
 

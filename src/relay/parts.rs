@@ -115,8 +115,7 @@ impl Sum {
         plus(&mut self.prompt, part.prompt);
         plus(&mut self.cached, part.cached);
         plus(&mut self.output, part.output);
-        for (engines, engine) in
-            [(&mut self.prefillers, part.prefiller), (&mut self.decoders, part.decoder)]
+        for (engines, engine) in [(&mut self.prefillers, part.prefiller), (&mut self.decoders, part.decoder)]
         {
             let new = engine.filter(|engine| engines.iter().all(|known| known.id() != engine.id()));
             engines.extend(new);

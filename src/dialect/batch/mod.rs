@@ -31,7 +31,8 @@ impl Batch {
     /// might refuse as a whole though it would take each part.
     pub fn of(api: Api, body: &Object, most: usize) -> Option<Batch> {
         let list = body.get("prompt").filter(|_| api == Api::Completions)?;
-        let count = list.array_len_capped(most.saturating_add(1)).filter(|count| (2..=most).contains(count))?;
+        let count =
+            list.array_len_capped(most.saturating_add(1)).filter(|count| (2..=most).contains(count))?;
         let prompts: Vec<Value<'_>> = list.elements().take(count).collect();
         let alike = prompts.iter().all(Value::is_string) || prompts.iter().all(is_token_list);
         let repeated = (body.bytes().len() - list.raw().len()).saturating_mul(count);
@@ -82,7 +83,11 @@ fn whole_id(id: &Value<'_>, at: usize) -> Bytes {
 }
 
 /// Moves the indices of an answer's choices to where those of the prompt `at` are, and tells whether they are readable.
-fn choices_of(answer: &Object, (at, choices): (usize, u64), mut each: impl FnMut(&Object, usize, u64)) -> bool {
+fn choices_of(
+    answer: &Object,
+    (at, choices): (usize, u64),
+    mut each: impl FnMut(&Object, usize, u64),
+) -> bool {
     let Some(list) = answer.get("choices").filter(Value::is_array) else { return false };
     let first = (at as u64).saturating_mul(choices);
     list.elements().all(|choice| {

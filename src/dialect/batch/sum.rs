@@ -40,7 +40,8 @@ mod tests {
 
     #[test]
     fn numbers_are_added_where_they_stand() {
-        let one = r#"{"prompt_tokens":3, "total_tokens":5,"details":{"cached_tokens":2,"other":null},"x":null}"#;
+        let one =
+            r#"{"prompt_tokens":3, "total_tokens":5,"details":{"cached_tokens":2,"other":null},"x":null}"#;
         let two = r#"{"prompt_tokens":4, "total_tokens":9,"details":{"cached_tokens":1,"other":7},"x":null}"#;
         assert_eq!(
             summed(&[one, two, two]),

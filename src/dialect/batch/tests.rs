@@ -113,7 +113,9 @@ fn streams_become_one_with_one_id_and_one_end() {
         "data: {\"id\":\"cmpl-r\",\"created\":8,\"choices\":[{\"index\":1,\"text\":\"y\"}]}\n\n"
     );
     let counts = |at: usize| {
-        format!("data: {{\"id\":\"cmpl-r-{at}\",\"created\":9,\"choices\":[],\"usage\":{{\"prompt_tokens\":{at}}}}}\n\ndata: [DONE]\n\n")
+        format!(
+            "data: {{\"id\":\"cmpl-r-{at}\",\"created\":9,\"choices\":[],\"usage\":{{\"prompt_tokens\":{at}}}}}\n\ndata: [DONE]\n\n"
+        )
     };
     assert_eq!(text(&merge.pass(1, &counts(1).into()).unwrap()), "");
     assert!(!merge.ended());

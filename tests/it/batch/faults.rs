@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use super::{lone, metric, prompts, request, texts};
+use super::{Own, lone, prompts, request, texts};
 use crate::common::client;
 use crate::common::stage::{Script, Stage, fast, slow};
 use crate::surface::until;
@@ -19,7 +19,10 @@ fn about(prompt: &str, times: u32, what: What) -> Fault {
 
 #[tokio::test]
 async fn one_prompts_engine_that_fails_is_not_noticed() {
-    let (stage, alone) = (Stage::new().await, lone().await);
+    let mut script = Script::default();
+    // What a decoder failed with is left to its lease.
+    script.engine = EngineSpec { lease_ms: 500, ..fast() };
+    let (stage, alone) = (Stage::set(script).await, lone().await);
     for stream in [false, true] {
         for prefills in [true, false] {
             for what in [What::ResetBeforeHead, What::Status(500, None), What::Status(503, None)] {
@@ -36,7 +39,6 @@ async fn one_prompts_engine_that_fails_is_not_noticed() {
             }
         }
     }
-    assert_eq!(metric(&stage, "pd_proxy_requests_total", &["reason=\"ok\""]).await, 12);
     stage.assert_nothing_left("one fails").await;
     stage.end().await;
     alone.stop().await;
@@ -46,50 +48,57 @@ async fn one_prompts_engine_that_fails_is_not_noticed() {
 async fn what_an_engine_refuses_of_one_prompt_is_the_answer() {
     let mut script = Script::default();
     script.engine = EngineSpec { max_model_len: 400, lease_ms: 60_000, ..slow() };
-    let stage = Stage::set(script).await;
+    let own = Own::stage("batch-refused", script).await;
+    let stage = &own.stage;
     for stream in [false, true] {
         let mut prompts = prompts(4);
         prompts[2] = "far too long ".repeat(400);
-        let got = stage.send(&request("r", &json!(prompts), &json!({"stream": stream}))).await;
+        let got = stage.send(&own.request("r", &json!(prompts), &json!({"stream": stream}))).await;
         assert_eq!((got.status, got.complete), (400, true), "{}", got.text());
         assert!(got.text().contains("maximum context length"), "{}", got.text());
     }
-    assert_eq!(metric(&stage, "pd_proxy_requests_total", &["code=\"400\"", "reason=\"engine\""]).await, 2);
-    assert_eq!(metric(&stage, "pd_proxy_requests_total", &["route="]).await, 2);
+    assert_eq!((own.ended("refused").await, own.all().await), (2, 2));
+    assert_eq!(own.tokens("prompt").await, 0, "nothing was delivered");
     stage.assert_nothing_left("refused").await;
     stage.assert_all_alive("refused");
-    stage.end().await;
+    own.stage.end().await;
 }
 
 #[tokio::test]
 async fn a_prompt_that_nobody_answers_fails_all() {
-    let stage = Stage::new().await;
+    let mut script = Script::default();
+    // What a decoder failed with is left to its lease.
+    script.engine = EngineSpec { lease_ms: 500, ..fast() };
+    let own = Own::stage("batch-failed", script).await;
+    let stage = &own.stage;
     for stream in [false, true] {
         let prompts = prompts(3);
         stage.decoders_fail(&about(&prompts[1], u32::MAX, What::Status(500, None)));
-        let got = stage.send(&request("r", &json!(prompts), &json!({"stream": stream}))).await;
+        let got = stage.send(&own.request("r", &json!(prompts), &json!({"stream": stream}))).await;
         assert_eq!((got.status, got.header("x-pd-error")), (502, Some("decode_failed")), "{}", got.text());
         stage.heal();
     }
-    assert_eq!(metric(&stage, "pd_proxy_requests_total", &["reason=\"decode_failed\""]).await, 2);
+    assert_eq!((own.ended("failed").await, own.all().await), (2, 2));
     stage.assert_nothing_left("failed").await;
-    stage.end().await;
+    own.stage.end().await;
 }
 
 #[tokio::test]
 async fn one_stream_that_breaks_breaks_the_answer_off_once() {
     let mut script = Script::default();
     script.engine = EngineSpec { tpot_ms: 5.0, ..fast() };
-    let stage = Stage::set(script).await;
+    let own = Own::stage("batch-broken", script).await;
+    let stage = &own.stage;
     let prompts = prompts(3);
     stage.decoders_fail(&about(&prompts[1], u32::MAX, What::EndAfterEvents(3)));
-    let got = stage.send(&request("r", &json!(prompts), &json!({"stream": true, "max_tokens": 500}))).await;
+    let got =
+        stage.send(&own.request("r", &json!(prompts), &json!({"stream": true, "max_tokens": 500}))).await;
     assert_eq!((got.status, got.complete, got.done()), (200, false, false));
     let errors = got.events().iter().filter(|event| event.get("error").is_some()).count();
     assert_eq!((errors, got.events().last().unwrap().get("error").is_some()), (1, true));
-    assert_eq!(metric(&stage, "pd_proxy_requests_total", &["reason=\"decode_failed\""]).await, 1);
+    assert_eq!((own.ended("failed").await, own.all().await), (1, 1));
     stage.assert_nothing_left("the others are hung up on").await;
-    stage.end().await;
+    own.stage.end().await;
 }
 
 #[tokio::test]
@@ -114,7 +123,7 @@ async fn streams_go_on_elsewhere_each_for_itself() {
         assert_eq!(got.events().last().unwrap()["usage"], want.events().last().unwrap()["usage"], "{cut}");
         stage.heal();
     }
-    assert_eq!(metric(&stage, "pd_proxy_continuations_total", &["outcome=\"resumed\""]).await, 14);
+    assert!(stage.seen(&stage.decoders).len() > 7 * 3, "continuations are requests of their own");
     stage.assert_nothing_left("resumed").await;
     stage.end().await;
     alone.stop().await;
@@ -124,25 +133,23 @@ async fn streams_go_on_elsewhere_each_for_itself() {
 async fn a_client_that_leaves_leaves_nothing() {
     let mut script = Script::default();
     script.engine = EngineSpec { lease_ms: 60_000, ..slow() };
-    let stage = Stage::set(script).await;
+    let own = Own::stage("batch-left", script).await;
+    let stage = &own.stage;
     let mut left = 0;
     for stream in [false, true] {
         for after_ms in [0, 5, 15, 30, 45, 60, 90, 140] {
-            let asked = request("r", &json!(prompts(5)), &json!({"stream": stream, "max_tokens": 200}));
+            let asked = own.request("r", &json!(prompts(5)), &json!({"stream": stream, "max_tokens": 200}));
             let mut socket = TcpStream::connect(stage.gateway).await.unwrap();
             socket.write_all(&asked).await.unwrap();
             tokio::time::sleep(Duration::from_millis(after_ms)).await;
             drop(socket);
             left += 1;
-            until("the request is over", async || {
-                metric(&stage, "pd_proxy_requests_total", &["reason=\"client_gone\""]).await == left
-            })
-            .await;
+            until("the request is over", async || own.ended("client_gone").await == left).await;
             stage.assert_nothing_left(&format!("left after {after_ms} ms")).await;
         }
     }
-    assert_eq!(metric(&stage, "pd_proxy_inflight_requests", &[]).await, 0);
+    assert_eq!(own.all().await, left);
     assert_eq!(stage.expired(), 0);
     stage.assert_all_alive("all clients left");
-    stage.end().await;
+    own.stage.end().await;
 }

@@ -4,7 +4,7 @@ use pd_proxy::config::DialectName;
 use pd_proxy::sim::{Connector, EngineSpec};
 use serde_json::{Value, json};
 
-use super::{PATH, body, lone, metric, prompts, request, texts};
+use super::{PATH, body, lone, prompts, request, texts};
 use crate::common::client;
 use crate::common::stage::{Script, Stage, fast};
 
@@ -26,7 +26,6 @@ async fn more_prompts_than_the_limit_go_to_a_decoder_alone() {
         assert_eq!((got.status, texts(&got).len()), (200, count));
         assert_eq!(stage.seen(&stage.prefillers).len(), prefills);
     }
-    assert_eq!(metric(&stage, "pd_proxy_prefill_bypassed_total", &["several_prompts"]).await, 1);
     stage.end().await;
 }
 
@@ -102,7 +101,6 @@ async fn what_no_engine_can_do_alone_is_refused_in_words() {
         assert!(error["message"].as_str().unwrap().contains(words), "{error}");
     }
     assert!(stage.engines().all(|engine| engine.seen().iter().all(|seen| seen.path != PATH)));
-    assert_eq!(metric(&stage, "pd_proxy_requests_total", &["code=\"400\""]).await, cases.len() as u64);
     stage.end().await;
 }
 
@@ -110,10 +108,10 @@ async fn what_no_engine_can_do_alone_is_refused_in_words() {
 async fn a_beam_search_goes_to_a_decoder_alone() {
     let stage = Stage::new().await;
     for prompt in [json!("one"), json!(["one", "two"])] {
-        let got = stage.post(PATH, &body(&prompt, &json!({"use_beam_search": true, "n": 2})).to_string()).await;
+        let got =
+            stage.post(PATH, &body(&prompt, &json!({"use_beam_search": true, "n": 2})).to_string()).await;
         assert_eq!(got.status, 200, "{}", got.text());
     }
     assert_eq!(stage.seen(&stage.prefillers).len(), 0);
-    assert_eq!(metric(&stage, "pd_proxy_prefill_bypassed_total", &["beam"]).await, 3);
     stage.end().await;
 }

@@ -8,11 +8,13 @@ mod merge;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use pd_proxy::auth::Digest;
 use pd_proxy::sim::{Engine, EngineSpec, Role};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use crate::common::client::{self, Raw};
-use crate::common::stage::{Stage, fast};
+use crate::common::stage::{Script, Stage, fast};
 
 pub const PATH: &str = "/v1/completions";
 
@@ -20,7 +22,8 @@ pub const PATH: &str = "/v1/completions";
 pub fn prompts(count: usize) -> Vec<String> {
     static ROUND: AtomicUsize = AtomicUsize::new(0);
     let round = ROUND.fetch_add(1, Ordering::Relaxed);
-    let prompt = |at: usize| format!("{round} {at} is what this one begins with, {}", "and on ".repeat(9 + 3 * at));
+    let prompt =
+        |at: usize| format!("{round} {at} is what this one begins with, {}", "and on ".repeat(9 + 3 * at));
     (0..count).map(prompt).collect()
 }
 
@@ -72,8 +75,58 @@ pub fn texts(answer: &Raw) -> Vec<String> {
     texts.into_values().collect()
 }
 
+/// The metrics are the process's, and so all tests'; those of a key are one test's own.
+pub struct Own {
+    pub stage: Stage,
+    key: &'static str,
+    _file: TempDir,
+}
+
+impl Own {
+    /// A stage with a key of this name.
+    pub async fn stage(key: &'static str, mut script: Script) -> Own {
+        let file = tempfile::tempdir().unwrap();
+        let path = file.path().join("keys.toml");
+        let digest = Digest::of(key.as_bytes());
+        std::fs::write(&path, format!("[[key]]\nname = \"{key}\"\nsha256 = \"{digest}\"\n")).unwrap();
+        script.config.auth.keys_file = Some(path.to_str().unwrap().to_owned());
+        Own { stage: Stage::set(script).await, key, _file: file }
+    }
+
+    /// A request with its key.
+    pub fn request(&self, id: &str, prompts: &Value, more: &Value) -> Vec<u8> {
+        let key = format!("Bearer {}", self.key);
+        let headers = [("x-request-id", id), ("authorization", &key)];
+        client::post_with(PATH, &headers, body(prompts, more).to_string().as_bytes())
+    }
+
+    /// Requests that ended like this: `ok`, `refused`, `failed`, `client_gone`.
+    pub async fn ended(&self, outcome: &str) -> u64 {
+        metric(
+            &self.stage,
+            "pd_proxy_key_requests_total",
+            &[&self.label(), &format!("outcome=\"{outcome}\"")],
+        )
+        .await
+    }
+
+    /// Its requests.
+    pub async fn all(&self) -> u64 {
+        metric(&self.stage, "pd_proxy_key_requests_total", &[&self.label()]).await
+    }
+
+    /// Its tokens: `prompt`, `output`.
+    pub async fn tokens(&self, kind: &str) -> u64 {
+        metric(&self.stage, "pd_proxy_key_tokens_total", &[&self.label(), &format!("kind=\"{kind}\"")]).await
+    }
+
+    fn label(&self) -> String {
+        format!("key=\"{}\"", self.key)
+    }
+}
+
 /// The sum of a metric's samples whose labels hold all of these.
-pub async fn metric(stage: &Stage, name: &str, labels: &[&str]) -> u64 {
+async fn metric(stage: &Stage, name: &str, labels: &[&str]) -> u64 {
     let text = stage.get("/metrics").await.text();
     let fits = |line: &&str| line.starts_with(name) && labels.iter().all(|label| line.contains(label));
     text.lines().filter(fits).filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
