@@ -34,6 +34,7 @@ use crate::relay::budget::Retries;
 use crate::relay::lookup;
 use crate::relay::pause;
 use crate::relay::release::Releases;
+use crate::relay::rendezvous::Rendezvous;
 use crate::relay::resume::Room;
 use crate::relay::stories::Stories;
 use crate::reload::{Reloader, Source as ConfigSource};
@@ -134,13 +135,10 @@ impl App {
         let told = finder.as_ref().and_then(|finder| finder.events.clone());
         let (releases, orphans) = Releases::new(config.limit.releases, meters.clone());
         let affinity = Affinity::new(fleet.desk().clone(), meters.clone());
-        if let Some(told) = &told {
-            fleet.desk().hear(told.clone());
-        }
-        let connector = Connector::new(ms(config.timeout.connect_ms), engine_tls, dial);
+        told.iter().for_each(|told| fleet.desk().hear(told.clone()));
         let relay = Arc::new(Relay {
             fleet,
-            upstream: Upstream::new(connector),
+            upstream: Upstream::new(Connector::new(ms(config.timeout.connect_ms), engine_tls, dial)),
             speech: Live::new(tuning::speech(config)),
             settings: Live::new(tuning::settings(config)),
             sides: admission::sides(&config.limit),
@@ -152,6 +150,7 @@ impl App {
             stories: Stories::default(),
             budget: Retries::new(config.retry.budget, config.retry.budget_floor_per_s),
             room: Arc::new(Room::new(config.limit.resume_tokens)),
+            rendezvous: Rendezvous::default(),
         });
         let mut tasks = JoinSet::new();
         if let Some(prompts) = prompts {
@@ -185,13 +184,7 @@ impl App {
         tasks.spawn(housekeeping(gateway.clone()));
         tasks.spawn(relay.fleet.desk().clone().tick());
         watch_engines(config, &gateway, &mut tasks).await;
-        if relay.speech.now().open {
-            let detector = detector(config, &gateway);
-            // Requests that come at once should be spoken to the engines in their own words.
-            if !detector.look().await {
-                tasks.spawn(detector.run());
-            }
-        }
+        find_out_dialect(config, &gateway, &mut tasks).await;
         let mut releasing = JoinSet::new();
         releasing.spawn(relay.release_orphans(orphans));
         let (lame_duck, drain) = (ms(config.server.lame_duck_ms), ms(config.server.drain_ms));
@@ -305,6 +298,18 @@ async fn watch_engines(config: &Config, gateway: &Gateway, tasks: &mut JoinSet<(
     }
     if let Some(scraper) = scraper(config, gateway) {
         tasks.spawn(scraper.run());
+    }
+}
+
+/// Looks what the engines speak, where nobody said it.
+async fn find_out_dialect(config: &Config, gateway: &Gateway, tasks: &mut JoinSet<()>) {
+    if !gateway.relay.speech.now().open {
+        return;
+    }
+    let detector = detector(config, gateway);
+    // Requests that come at once should be spoken to the engines in their own words.
+    if !detector.look().await {
+        tasks.spawn(detector.run());
     }
 }
 

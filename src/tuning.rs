@@ -62,10 +62,14 @@ pub fn speech(config: &Config) -> Speech {
             DialectName::Mooncake => Dialect::Mooncake,
             DialectName::NixlPush => Dialect::NixlPush,
             DialectName::Sglang => Dialect::Sglang,
+            DialectName::Layerwise => Dialect::Layerwise,
         },
         open: dialect.name == DialectName::Auto,
         bootstrap_port: dialect.bootstrap_port,
         bootstraps: dialect.bootstraps(),
+        // Checked with the rest of the configuration.
+        callback_url: config.callback().unwrap_or_default(),
+        batch: dialect.batch,
     }
 }
 

@@ -127,6 +127,13 @@ pub struct ServeArgs {
     #[arg(long, value_name = "NAME", help_heading = "Engines")]
     pub model: Option<String>,
 
+    /// The engines' connector is MooncakeLayerwiseConnector: sets dialect.name=layerwise
+    #[arg(long, help_heading = "Engines")]
+    pub layerwise: bool,
+    /// This gateway as decoders reach it, for connectors that call back [default: --host and --port]
+    #[arg(long, value_name = "URL", help_heading = "Engines")]
+    pub callback_url: Option<String>,
+
     /// least_work, round_robin, random or power_of_two [default: least_work]
     #[arg(long, value_name = "POLICY", help_heading = "Routing and retries")]
     pub policy: Option<String>,

@@ -28,6 +28,8 @@ impl ServeArgs {
             ("--port", "server.port", &self.port),
             ("--workers", "server.workers", &self.workers),
             ("--model", "fleet.model", &self.model),
+            ("--layerwise", "dialect.name", &self.layerwise.then(|| "layerwise".to_owned())),
+            ("--callback-url", "dialect.callback_url", &self.callback_url),
             ("--model-path", "prompt.model_path", &self.model_path),
             ("--block-size", "hash.block_tokens", &self.block_size),
             ("--policy", "route.policy", &self.policy),

@@ -163,4 +163,6 @@ pub enum SimConnector {
     Sglang,
     /// Through a pool that both legs share; the answer carries no hand-off
     Pool,
+    /// The decoder calls the gateway back, the prefiller writes into its blocks
+    Layerwise,
 }

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::Problem;
 use super::validate::Invalid;
 use super::values::DialectName;
-use crate::endpoint::Endpoint;
+use crate::config::{Config, Server};
+use crate::endpoint::{Endpoint, parse_host};
 
 /// `[dialect]`: what both legs are told about each other.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -17,11 +18,24 @@ pub struct Dialect {
     pub bootstrap_port: u16,
     /// Prefillers whose bootstrap server is elsewhere, each `prefiller=host:port`.
     pub bootstraps: Vec<String>,
+    /// The gateway as decoders reach it, for a dialect in which they call back; unset = `server.host` and `server.port`.
+    pub callback_url: Option<String>,
+    /// Whether prefillers read the parameters of lists of prompts (`batch_kv_transfer_params`).
+    pub batch: bool,
 }
+
+/// Where decoders call back.
+const CALLBACK_PATH: &str = "/v1/metaserver";
 
 impl Default for Dialect {
     fn default() -> Self {
-        Self { name: DialectName::default(), bootstrap_port: 8998, bootstraps: Vec::new() }
+        Self {
+            name: DialectName::default(),
+            bootstrap_port: 8998,
+            bootstraps: Vec::new(),
+            callback_url: None,
+            batch: false,
+        }
     }
 }
 
@@ -32,7 +46,10 @@ impl Dialect {
     }
 
     /// What is wrong beside the bounds of numbers.
-    pub(super) fn validate(&self, invalid: &mut Vec<Invalid>) {
+    pub(super) fn validate(&self, config: &Config, invalid: &mut Vec<Invalid>) {
+        if self.name == DialectName::Layerwise || self.callback_url.is_some() {
+            invalid.extend(config.callback().err().map(|problem| ("dialect.callback_url", problem)));
+        }
         for text in self.bootstraps.iter().filter(|text| pair(text).is_none()) {
             invalid.push((
                 "dialect.bootstraps",
@@ -40,6 +57,64 @@ impl Dialect {
             ));
         }
     }
+}
+
+impl Config {
+    /// The whole URL at which decoders call back.
+    ///
+    /// # Errors
+    /// What is wrong with it: above all a host that is every address of this machine, and none of another one.
+    pub fn callback(&self) -> Result<String, Problem> {
+        match &self.dialect.callback_url {
+            Some(given) => given_callback(given),
+            None => own_callback(&self.server, self.tls.cert.is_some()),
+        }
+    }
+}
+
+/// What the server's own address comes to, where other machines can use it.
+fn own_callback(server: &Server, tls: bool) -> Result<String, Problem> {
+    let host = parse_host(&server.host).unwrap_or_default();
+    if let Some(why) = unreachable(&host).or((server.port == 0).then_some("the port is not known yet")) {
+        return Err(Problem::Callback { text: format!("{}:{}", server.host, server.port), why });
+    }
+    let scheme = if tls { "https" } else { "http" };
+    Ok(format!("{scheme}://{}{CALLBACK_PATH}", Endpoint::new(host, server.port).authority()))
+}
+
+fn given_callback(text: &str) -> Result<String, Problem> {
+    let wrong = |why| Problem::Callback { text: text.to_owned(), why };
+    let not_a_url = "it is not http://host:port or https://host:port";
+    let (scheme, rest) = text.split_once("://").ok_or_else(|| wrong(not_a_url))?;
+    if !matches!(scheme, "http" | "https") {
+        return Err(wrong(not_a_url));
+    }
+    let authority = rest.strip_suffix(CALLBACK_PATH).unwrap_or(rest).trim_end_matches('/');
+    if authority.contains(['/', '?', '#', '@']) {
+        return Err(wrong("it has a path other than /v1/metaserver, which is where decoders call back"));
+    }
+    let host =
+        authority.rsplit_once(':').filter(|(_, port)| !port.contains(']')).map_or(authority, |(h, _)| h);
+    if host.is_empty() || unreachable(host) == Some(EVERY_ADDRESS) {
+        return Err(wrong(EVERY_ADDRESS));
+    }
+    let at = Endpoint::parse(&format!("{scheme}://{authority}")).map_err(|_| wrong(not_a_url))?;
+    Ok(format!("{scheme}://{}{CALLBACK_PATH}", at.authority()))
+}
+
+const EVERY_ADDRESS: &str =
+    "it stands for every address of this machine, which is none that a decoder could call";
+
+/// Why decoders on other machines can't call a host, if so.
+fn unreachable(host: &str) -> Option<&'static str> {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    let ip = bare.parse::<std::net::IpAddr>().ok();
+    if bare.is_empty() || bare == "0" || ip.is_some_and(|ip| ip.to_canonical().is_unspecified()) {
+        return Some(EVERY_ADDRESS);
+    }
+    let loopback =
+        bare.eq_ignore_ascii_case("localhost") || ip.is_some_and(|ip| ip.to_canonical().is_loopback());
+    loopback.then_some("decoders on other machines would call themselves")
 }
 
 fn pair(text: &str) -> Option<(Endpoint, Endpoint)> {
@@ -59,6 +134,51 @@ mod tests {
         );
         for bad in ["", "a:1", "a:1=", "=b:2", "a=b:2", "a:1=https://b:2"] {
             assert_eq!(pair(bad), None, "{bad}");
+        }
+    }
+    fn given(text: &str) -> Result<String, String> {
+        let config = Config {
+            dialect: Dialect { callback_url: Some(text.to_owned()), ..Dialect::default() },
+            ..Config::default()
+        };
+        config.callback().map_err(|problem| problem.to_string())
+    }
+
+    #[test]
+    fn decoders_call_back_where_they_are_told_to() {
+        let whole = |text: &str| given(text).unwrap();
+        assert_eq!(whole("http://10.0.0.9:8000"), "http://10.0.0.9:8000/v1/metaserver");
+        assert_eq!(whole("http://gateway:8000/"), "http://gateway:8000/v1/metaserver");
+        assert_eq!(whole("https://[fd00::1]:8000/v1/metaserver"), "https://[fd00::1]:8000/v1/metaserver");
+        assert_eq!(
+            whole("http://127.0.0.1:8000"),
+            "http://127.0.0.1:8000/v1/metaserver",
+            "said so, meant so"
+        );
+        for every in
+            ["http://0.0.0.0:8000", "http://[::]:8000", "http://:8000", "http://[0:0:0:0:0:0:0:0]:8000"]
+        {
+            let why = given(every).unwrap_err();
+            assert!(why.contains(every) && why.contains("every address"), "{why}");
+        }
+        for bad in ["10.0.0.9:8000", "ftp://a:1", "http://a:1/other", "http://a:1/?x", "http://a:port", ""] {
+            assert!(given(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_servers_own_address_is_enough_where_decoders_can_reach_it() {
+        let own = |host: &str, port| {
+            let mut config = Config::default();
+            (config.server.host, config.server.port) = (host.to_owned(), port);
+            config.callback().map_err(|problem| problem.to_string())
+        };
+        assert_eq!(own("10.0.0.9", 8000).unwrap(), "http://10.0.0.9:8000/v1/metaserver");
+        for (host, port) in
+            [("0.0.0.0", 8000), ("::", 8000), ("localhost", 8000), ("127.0.0.1", 8000), ("a", 0)]
+        {
+            let why = own(host, port).unwrap_err();
+            assert!(why.contains("--callback-url"), "{why}");
         }
     }
 }

@@ -203,6 +203,17 @@ pub enum Problem {
         /// What it is.
         text: String,
     },
+    /// An address that decoders can't call back at.
+    #[error(
+        "decoders can't call back at `{text}`: {why}. Say how they reach this gateway, as in --callback-url http://10.0.0.9:8000 \
+         (dialect.callback_url)"
+    )]
+    Callback {
+        /// The address.
+        text: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
     /// A path that is none.
     #[error("health.probe_path: `{text}` is no path: it begins with a slash, as in /health")]
     NotAPath {

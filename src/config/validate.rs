@@ -62,7 +62,7 @@ impl Config {
         engines(("fleet.prefill", "--prefill"), prefill, &self.fleet.prefill, &mut invalid);
         engines(("fleet.decode", "--decode"), decode, &self.fleet.decode, &mut invalid);
         self.discovery.validate(&mut invalid);
-        self.dialect.validate(&mut invalid);
+        self.dialect.validate(self, &mut invalid);
         if !self.health.probe_path.starts_with('/') {
             invalid.push(("health.probe_path", Problem::NotAPath { text: self.health.probe_path.clone() }));
         }

@@ -143,6 +143,8 @@ named! {
         NixlPush = "nixl_push",
         /// SGLang's prefill and decode servers.
         Sglang = "sglang",
+        /// vllm-ascend's MooncakeLayerwiseConnector: the decoder first, which calls back.
+        Layerwise = "layerwise",
     }
 }
 

@@ -177,6 +177,7 @@ fn engine_spec(args: &SimArgs) -> Result<EngineSpec, DemoError> {
             SimConnector::Push => Connector::Push,
             SimConnector::Sglang => Connector::Sglang,
             SimConnector::Pool => Connector::Pool,
+            SimConnector::Layerwise => Connector::Layerwise,
         },
         api_key: args.api_key_env.as_ref().map(key).transpose()?,
         ..EngineSpec::default()

@@ -13,6 +13,7 @@ pub mod engine_load;
 pub mod facts;
 pub mod guard;
 pub mod kv_transfer;
+pub mod layerwise;
 pub mod mooncake;
 mod nixl_push;
 mod one_token;
@@ -49,12 +50,20 @@ pub enum Dialect {
     NixlPush,
     /// SGLang: both legs at once, with a bootstrap server and a room.
     Sglang,
+    /// vllm-ascend's MooncakeLayerwiseConnector: the decoder is asked first, and calls back for a prefill into its blocks.
+    Layerwise,
 }
 
 impl Dialect {
     /// All of them.
-    pub const ALL: [Dialect; 5] =
-        [Dialect::KvTransfer, Dialect::Pool, Dialect::Mooncake, Dialect::NixlPush, Dialect::Sglang];
+    pub const ALL: [Dialect; 6] = [
+        Dialect::KvTransfer,
+        Dialect::Pool,
+        Dialect::Mooncake,
+        Dialect::NixlPush,
+        Dialect::Sglang,
+        Dialect::Layerwise,
+    ];
 
     /// As configured, logged and shown.
     pub fn name(self) -> &'static str {
@@ -64,7 +73,13 @@ impl Dialect {
             Dialect::Mooncake => "mooncake",
             Dialect::NixlPush => "nixl_push",
             Dialect::Sglang => "sglang",
+            Dialect::Layerwise => "layerwise",
         }
+    }
+
+    /// Whether the decoder is asked first, and calls back.
+    pub fn calls_back(self) -> bool {
+        self == Dialect::Layerwise
     }
 
     /// Whether a decoder can compute a prompt itself, and so serve a request alone.
@@ -85,6 +100,7 @@ impl Dialect {
             Dialect::Mooncake => mooncake::prefill_edit(api, body, transfer),
             Dialect::NixlPush => kv_transfer::prefill_edit(api, body),
             Dialect::Sglang => sglang::prefill_edit(body, transfer),
+            Dialect::Layerwise => layerwise::prefill_edit(api, body, transfer.called.as_ref()),
         }
     }
 
@@ -112,7 +128,7 @@ impl Dialect {
     pub fn read_prefill(self, api: Api, reply: Bytes, transfer: &Transfer) -> Result<Prefilled, BadReply> {
         match self {
             Dialect::KvTransfer | Dialect::NixlPush => kv_transfer::read_prefill(api, reply),
-            Dialect::Pool | Dialect::Sglang => {
+            Dialect::Pool | Dialect::Sglang | Dialect::Layerwise => {
                 let reply = prefilled::answer(reply)?;
                 Ok(Prefilled { handoff: None, usage: usage::of_answer(api, &reply) })
             }

@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn both_legs_are_told_the_same_name_and_the_decoder_where_to_ask() {
-        let transfer = Transfer { id: 1, peer: Some(peer().into()), rank: Some(1), bootstrap: None };
+        let transfer = Transfer { id: 1, peer: Some(peer().into()), rank: Some(1), ..Transfer::default() };
         let body = Object::scan(r#"{"prompt":"x","max_tokens":9}"#.into(), ScanLimits::default()).unwrap();
         let sent = body.splice(&prefill_edit(Api::Completions, &body, &transfer)).to_bytes();
         assert_eq!(

@@ -37,6 +37,10 @@ pub enum Bypass {
     PromptScores,
     /// It goes on from a stored response, which no prefiller knows.
     StoredResponse,
+    /// Several answers to one prompt, each of which the decoder would want a prefill for (decoder first).
+    SeveralChoices,
+    /// It is not known what the decoder will call the request when it calls back (decoder first).
+    UnknownNames,
 }
 
 impl Bypass {
@@ -48,6 +52,8 @@ impl Bypass {
             Bypass::Embeddings => "embeddings",
             Bypass::PromptScores => "prompt_scores",
             Bypass::StoredResponse => "stored_response",
+            Bypass::SeveralChoices => "several_choices",
+            Bypass::UnknownNames => "unknown_names",
         }
     }
 
@@ -71,6 +77,11 @@ impl Bypass {
             Bypass::StoredResponse => {
                 ("previous_response_id", "these engines keep no responses across prefiller and decoder")
             }
+            Bypass::SeveralChoices => ("n", "these engines give one answer across prefiller and decoder"),
+            Bypass::UnknownNames => (
+                "model",
+                "these engines can't tell each other of such a request across prefiller and decoder",
+            ),
         }
     }
 }
@@ -79,7 +90,7 @@ impl Shape {
     /// Reads the facts; wrong types are left to the engine, which answers them with its own 400.
     pub fn read(api: Api, body: &Object) -> Shape {
         let max_tokens = |key: &str| body.get(key).and_then(|v| v.as_u64());
-        let bypass = bypass(api, body);
+        let bypass = bypass(api, body, true);
         Shape {
             stream: body.get("stream").and_then(|v| v.as_bool()).unwrap_or(false),
             model: body.get("model").and_then(|v| v.as_str().map(Cow::into_owned)),
@@ -97,13 +108,14 @@ impl Shape {
     }
 }
 
-fn bypass(api: Api, body: &Object) -> Option<Bypass> {
+/// Why no prefiller can do the prompt; `lists`: lists of prompts are a reason.
+pub(super) fn bypass(api: Api, body: &Object, lists: bool) -> Option<Bypass> {
     let given = |key: &str| body.get(key).is_some_and(|v| !v.is_null());
     let asks_for = |key: &str| body.get(key).and_then(|v| v.as_bool()) == Some(true);
     let generates_text = matches!(api, Api::Chat | Api::Completions);
     if api == Api::Completions && given("prompt_embeds") {
         Some(Bypass::Embeddings)
-    } else if several_prompts(api, body) {
+    } else if lists && several_prompts(api, body) {
         Some(Bypass::SeveralPrompts)
     } else if generates_text && asks_for("use_beam_search") {
         Some(Bypass::Beam)
@@ -118,7 +130,7 @@ fn bypass(api: Api, body: &Object) -> Option<Bypass> {
 
 /// Whether a completions body holds more than one prompt: a list of texts or of token lists with at least two entries.
 /// A list of numbers is one prompt.
-fn several_prompts(api: Api, body: &Object) -> bool {
+pub(super) fn several_prompts(api: Api, body: &Object) -> bool {
     let Some(prompt) = body.get("prompt").filter(|_| api == Api::Completions) else {
         return false;
     };

@@ -270,6 +270,19 @@ impl Fleet {
         Some(seat)
     }
 
+    /// A decoder's seat on the engine that is also this prefiller; `None` where it is not.
+    pub fn twin(&self, prefiller: &Instance, tokens: u64) -> Option<Seat> {
+        let side = self.side(Role::Decode);
+        let members = side.members.load();
+        let same = |i: &&Arc<Instance>| i.endpoint() == prefiller.endpoint() && !i.draining();
+        let instance = members.iter().find(same)?;
+        // Its ranks are caches of their own: a rank of the one role need not be that of the other.
+        instance
+            .ranks()
+            .all(|rank| rank.is_none())
+            .then(|| Seat::paced(instance.clone(), None, tokens, self.decode_learner.clone()))
+    }
+
     /// What decode steps are known to cost.
     pub fn decode_costs(&self) -> DecodeCosts {
         self.learner().costs()

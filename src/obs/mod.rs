@@ -164,6 +164,9 @@ impl Meters {
             counter!(names::CONTINUATIONS, "outcome" => "resumed", "reason" => reason).increment(0);
             counter!(names::CONTINUATIONS, "outcome" => "failed", "reason" => reason).increment(0);
         }
+        for outcome in ["taken", "again", "unknown", "failed", "bad"] {
+            counter!(names::CALLBACKS, "outcome" => outcome).increment(0);
+        }
         Meters {
             inflight: gauge!(names::INFLIGHT),
             queued: gauge!(names::QUEUED),
@@ -216,6 +219,11 @@ impl Meters {
     /// A further attempt was not made: retries had taken their share of the traffic.
     pub fn retry_denied(&self, leg: &'static str) {
         counter!(names::RETRIES_DENIED, "leg" => leg).increment(1);
+    }
+
+    /// A decoder that was asked first called back.
+    pub fn callback(&self, outcome: &'static str) {
+        counter!(names::CALLBACKS, "outcome" => outcome).increment(1);
     }
 
     /// What became of a stream that broke. `reason` is one of a fixed set of words.

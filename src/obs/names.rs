@@ -104,11 +104,14 @@ pub const KEY_REFUSALS: &str = "pd_proxy_key_refusals_total";
 pub const KEY_READINGS: &str = "pd_proxy_key_file_readings_total";
 /// Requests that were turned away for want of room, by `reason`.
 pub const TURNED_AWAY: &str = "pd_proxy_turned_away_total";
+/// Calls of decoders that were asked first, by `outcome`.
+pub const CALLBACKS: &str = "pd_proxy_callbacks_total";
 /// Always 1, with the version as label.
 pub const BUILD_INFO: &str = "pd_proxy_build_info";
 
 /// Every name, for tests.
-pub const ALL: [&str; 52] = [
+pub const ALL: [&str; 53] = [
+    CALLBACKS,
     REQUESTS,
     INFLIGHT,
     QUEUED,
@@ -307,6 +310,10 @@ fn describe_keys() {
         "Requests without a key that is known, by reason: missing, unknown, grant"
     );
     describe_counter!(KEY_READINGS, "Readings of a changed file of keys, by outcome: loaded, broken");
+    describe_counter!(
+        CALLBACKS,
+        "Calls of decoders that were asked first, by outcome: taken, again, unknown, failed, bad"
+    );
     describe_counter!(
         TURNED_AWAY,
         "Requests turned away for want of room, by reason: queue_full, queue_share, queue_wait, key_inflight, \

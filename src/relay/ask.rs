@@ -16,8 +16,11 @@ use crate::upstream::Leg;
 /// Which of its data-parallel ranks an engine is to take (vLLM from 0.10 on).
 const RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
 
+/// What engines make their own ids of.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
 /// A generating request: its body scanned, its headers cleaned.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Ask {
     /// Which request shape.
     pub api: Api,
@@ -42,6 +45,15 @@ pub struct Ask {
 }
 
 impl Ask {
+    /// The same request under another id towards engines, one that nobody else knows.
+    pub fn under(&self, id: &str) -> Ask {
+        let mut ask = self.clone();
+        if let Ok(id) = HeaderValue::from_str(id) {
+            ask.headers.insert(REQUEST_ID, id);
+        }
+        ask
+    }
+
     /// Most bytes of an incomplete event of its stream that are held back.
     pub fn frame_bytes(&self, frame_bytes: usize) -> usize {
         let plan = self.resume.as_ref();

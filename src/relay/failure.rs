@@ -1,5 +1,7 @@
 //! How a leg fails, and what that means: for the engine, for further attempts, for the client.
 
+use std::time::Duration;
+
 use crate::error::{Error, Kind};
 use crate::fleet::{Outcome, Role};
 
@@ -45,6 +47,16 @@ impl Failure {
     /// The prefiller can't be asked yet.
     pub(super) fn unprepared(detail: impl Into<String>) -> Failure {
         Failure::new(Why::Connect, false, detail)
+    }
+
+    /// The decoder did not call back for a prefill.
+    pub(super) fn not_called(limit: Duration) -> Failure {
+        Failure::new(Why::Timeout, true, format!("it did not call back within {limit:?}"))
+    }
+
+    /// The decoder has its KV, or should have, and does not begin.
+    pub(super) fn late(limit: Duration) -> Failure {
+        Failure::new(Why::Timeout, true, format!("no answer within {limit:?} of the prefill"))
     }
 
     /// It failed like this; `detail` is for the log.

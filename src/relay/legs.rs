@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 use crate::codec::json::{Edit, Object, ScanLimits};
 use crate::codec::sse::{self, Framer};
 use crate::dialect::{self, Api, Transfer, kv_transfer, resume, usage};
-use crate::fleet::{Outcome, Seat, Sign};
+use crate::fleet::{Instance, Outcome, Seat, Sign};
 use crate::relay::Relay;
 use crate::relay::account::Ledger;
 use crate::relay::answer::{Answer, AnswerBody, Pieces, strip_hop_by_hop};
@@ -40,6 +40,8 @@ pub(super) enum PrefillEnd {
     Refused(Response<Bytes>),
     /// The decoder that it waited for has failed.
     InVain,
+    /// The engine is both prefiller and decoder, and takes the request as a whole: its seats in both roles.
+    Here(Box<(Seat, Seat)>),
 }
 
 /// How a decode leg ended well.
@@ -181,8 +183,8 @@ impl Relay {
         };
         let settings = self.settings.now();
         let limit = if ask.shape.stream { settings.first_byte } else { settings.answer };
-        let time = limit.saturating_add(longer).min(settings.total);
-        let outcome = within(time, &written, async {
+        // The request's own limit runs beside it.
+        let outcome = within(limit.saturating_add(longer), &written, async {
             let response = self.exchange(&ask, &seat, &edit, &written).await?;
             begin(response, &ask, &settings).await
         })
@@ -218,7 +220,16 @@ impl Relay {
 
     /// Books the outcome of a leg with the fleet, the metrics and the log.
     pub(super) fn told<T>(&self, ask: &Ask, seat: &Seat, outcome: Result<T, Failure>) -> Result<T, Failure> {
-        let instance = seat.instance();
+        self.told_of(ask, seat.instance(), outcome)
+    }
+
+    /// The same, of an instance whose seat is gone.
+    pub(super) fn told_of<T>(
+        &self,
+        ask: &Ask,
+        instance: &Arc<Instance>,
+        outcome: Result<T, Failure>,
+    ) -> Result<T, Failure> {
         let Err(failure) = &outcome else {
             self.fleet.report(instance, Outcome::Served);
             return outcome;

@@ -17,6 +17,7 @@ pub mod answer;
 pub mod ask;
 mod batch;
 pub mod budget;
+mod decode_first;
 mod early;
 mod failure;
 mod job;
@@ -27,6 +28,7 @@ mod parts;
 pub mod pause;
 pub mod places;
 pub mod release;
+pub mod rendezvous;
 pub mod resume;
 pub mod settings;
 pub mod shed;
@@ -61,6 +63,7 @@ use failure::Failure;
 use legs::{DecodeEnd, PrefillEnd};
 use lookup::Found;
 use release::{Duty, Releases, Unfinished};
+use rendezvous::Rendezvous;
 use resume::Room;
 use settings::Settings;
 use shed::Sides;
@@ -97,6 +100,8 @@ pub struct Relay {
     pub budget: Retries,
     /// Room for the token ids of streams that could be continued.
     pub room: Arc<Room>,
+    /// Where decoders that call back find their requests.
+    pub rendezvous: Rendezvous,
 }
 
 /// A request that no engine answered. Its account is still open: only who answers the client knows the status.
@@ -109,6 +114,7 @@ pub struct Refusal {
 }
 
 /// Attempts at one leg of one request.
+#[derive(Clone)]
 struct Tries {
     left: u32,
     made: u32,
@@ -124,6 +130,8 @@ struct Prefilled {
     duty: Option<Duty>,
     /// The first attempt at the decode leg, where it was sent together with the prefill.
     early: Option<Early>,
+    /// Seats on an engine that does both, in its role as prefiller and in that as decoder.
+    here: Option<(Seat, Seat)>,
 }
 
 impl Tries {
@@ -152,7 +160,10 @@ impl Relay {
     /// Ours only: an engine's own refusal (any 4xx) is an answer.
     pub async fn drive(self: &Arc<Self>, ask: Ask, mut ledger: Ledger) -> Result<Answer, Box<Refusal>> {
         let settings = self.settings.now();
-        if let Some(batch) = Batch::of(ask.api, &ask.body, settings.prompts) {
+        // Where the decoder is asked first, a prefiller may understand the list.
+        if self.must_bypass(&ask) == Some(Bypass::SeveralPrompts)
+            && let Some(batch) = Batch::of(ask.api, &ask.body, settings.prompts)
+        {
             return self.drive_all(ask, batch, ledger).await;
         }
         let end = ask.arrived + settings.total;
@@ -229,7 +240,11 @@ impl Relay {
             if self.fleet.serving(Role::Decode) == 0 {
                 return Err(Error::new(Kind::NoDecoder, "no decoder is available"));
             }
-            let prefilled = match self.bypass(ask) {
+            let alone = self.bypass(ask);
+            if alone.is_none() && self.speech.now().dialect.calls_back() {
+                return self.decoder_first(ask, decode, ledger).await;
+            }
+            let prefilled = match alone {
                 Some(reason) => {
                     self.meters.bypassed(reason);
                     Prefilled::default()
@@ -238,10 +253,14 @@ impl Relay {
                     (PrefillEnd::Done(duty), early) => {
                         self.compare(ask, ledger, duty.usage());
                         ledger.prefilled(duty.usage());
-                        Prefilled { duty: Some(*duty), early }
+                        Prefilled { duty: Some(*duty), early, here: None }
                     }
                     (PrefillEnd::Refused(answer), _) => return Ok(DecodeEnd::Whole(answer)),
-                    (PrefillEnd::InVain, early) => Prefilled { duty: None, early },
+                    (PrefillEnd::InVain, early) => Prefilled { early, ..Prefilled::default() },
+                    (PrefillEnd::Here(seats), _) => {
+                        self.meters.bypassed("both_roles");
+                        Prefilled { here: Some(*seats), ..Prefilled::default() }
+                    }
                 },
             };
             let failure = match self.decode(ask, prefilled, &mut decode, ledger).await? {
@@ -274,7 +293,7 @@ impl Relay {
         if !self.speech.now().dialect.decodes_alone() {
             return None;
         }
-        let must = ask.shape.bypass.map(Bypass::name);
+        let must = self.must_bypass(ask).map(Bypass::name);
         must.or_else(|| self.settings.now().skip.reason(ask, &self.fleet).map(skip::Reason::name))
     }
 
@@ -310,6 +329,9 @@ impl Relay {
             ledger.leg(seat.instance());
             self.stories.placed(&ask.id, &ask.job, &seat, &choice);
             ledger.placed(choice);
+            if let Some(twin) = self.twin(ask, &seat) {
+                return Ok((PrefillEnd::Here(Box::new((seat, twin))), None));
+            }
             let failure = match self.prefill_and_early(ask, seat, decode).await {
                 Ok(ended) => return Ok(ended),
                 Err(failure) => failure,
@@ -321,6 +343,13 @@ impl Relay {
                 return Err(failure.into_error(Role::Prefill));
             }
         }
+    }
+
+    /// The same engine as decoder, if it is one: what it has computed need not travel.
+    fn twin(&self, ask: &Ask, seat: &Seat) -> Option<Seat> {
+        let alone = self.speech.now().dialect.decodes_alone() && seat.rank().is_none();
+        let tokens = ask.shape.prompt_tokens + ask.shape.output_tokens;
+        alone.then(|| self.fleet.twin(seat.instance(), tokens)).flatten()
     }
 
     /// One prefill on one prefiller, and the decode leg beside it, if there is to be one.
@@ -353,10 +382,13 @@ impl Relay {
     async fn decode(
         self: &Arc<Self>,
         ask: &Arc<Ask>,
-        Prefilled { mut duty, mut early }: Prefilled,
+        Prefilled { mut duty, mut early, here }: Prefilled,
         tries: &mut Tries,
         ledger: &mut Ledger,
     ) -> Result<Result<DecodeEnd, Failure>, Error> {
+        if let Some(seats) = here {
+            return Ok(self.decode_here(ask, seats, tries, ledger).await);
+        }
         loop {
             let ended = match early.take() {
                 Some(early) => {
@@ -393,6 +425,23 @@ impl Relay {
                 return Ok(Err(failure));
             }
         }
+    }
+
+    /// The decode leg on an engine that computes the prompt as well.
+    async fn decode_here(
+        self: &Arc<Self>,
+        ask: &Arc<Ask>,
+        (mut prefill, seat): (Seat, Seat),
+        tries: &mut Tries,
+        ledger: &mut Ledger,
+    ) -> Result<DecodeEnd, Failure> {
+        tries.start(seat.instance());
+        ledger.leg(seat.instance());
+        let ended = self.decode_once(ask, seat, None, ledger).await;
+        if ended.is_ok() {
+            prefill.hold();
+        }
+        ended
     }
 
     /// What the prefiller found in its caches, against what was predicted.

@@ -87,6 +87,9 @@ pub(super) struct Unfinished {
     releases: Releases,
 }
 
+/// Legs that go on without their request.
+pub(super) type Legs = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 type PrefillLeg = Pin<Box<dyn Future<Output = Result<Ended, Failure>> + Send>>;
 
 /// What lost its request.
@@ -99,6 +102,8 @@ pub struct Orphan {
 enum Left {
     /// A prefill that may finish until then, and then leaves a hand-off.
     Prefill(PrefillLeg, Instant),
+    /// Legs that had better end; they know how long that may take.
+    Legs(Legs),
     /// A hand-off.
     Handoff(Lost),
 }
@@ -128,6 +133,11 @@ impl Releases {
     /// Whether anything waits to be released, or is being released.
     pub fn pending(&self) -> bool {
         self.open.load(Ordering::Relaxed) > 0
+    }
+
+    /// Lets legs go on that lost their request; hung up on at once where there is no room.
+    pub(super) fn finish(&self, legs: Legs) {
+        self.submit(Left::Legs(legs));
     }
 
     fn submit(&self, left: Left) {
@@ -253,6 +263,7 @@ impl Relay {
                 // Its duty, if it comes to one, is dropped here and so queued as a hand-off of its own.
                 let _ = tokio::time::timeout_at(until, leg).await;
             }
+            Left::Legs(legs) => legs.await,
             Left::Handoff(lost) => {
                 let place = places.acquire().await;
                 let outcome = self.fetch(&lost).await;

@@ -27,6 +27,10 @@ pub struct Speech {
     pub bootstrap_port: u16,
     /// Prefillers for which that is not so, and where it listens there.
     pub bootstraps: Vec<(Endpoint, Endpoint)>,
+    /// Where decoders call back, a whole URL.
+    pub callback_url: String,
+    /// Prefillers understand lists of prompts.
+    pub batch: bool,
 }
 
 impl Speech {
@@ -73,7 +77,13 @@ impl Relay {
             return Err(Failure::unprepared("it has several data-parallel ranks: set fleet.prefill_ranks"));
         }
         let Endpoint { host, port, .. } = speech.bootstrap(seat.instance().endpoint());
-        Ok(Transfer { id: uuid::Uuid::new_v4().as_u128(), peer, bootstrap: Some((host, port)), rank })
+        Ok(Transfer {
+            id: uuid::Uuid::new_v4().as_u128(),
+            peer,
+            bootstrap: Some((host, port)),
+            rank,
+            called: None,
+        })
     }
 
     /// Who a prefiller is, from its bootstrap server: asked once, and again when it is another process.

@@ -14,13 +14,14 @@ use tokio::time::Instant;
 use crate::auth::{Caller, Reservation};
 use crate::dialect::Shape;
 use crate::error::{Error, Kind};
-use crate::server::{Gateway, instances, printable};
+use crate::server::{Gateway, instances, metaserver, printable};
 
 /// Anthropic's clients send their key in it; vLLM's `disagg_proxy_demo.py` takes its admin key from it.
 pub(super) const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-/// Asked by probes and by Prometheus, which have no keys.
-const OPEN: [&str; 6] = ["/health", "/healthz", "/healthcheck", "/metrics", "/ping", "/readyz"];
+/// Asked by probes, by Prometheus, and by decoders that call back, which have no keys.
+const OPEN: [&str; 7] =
+    ["/health", "/healthz", "/healthcheck", "/metrics", "/ping", "/readyz", metaserver::PATH];
 
 /// Change the fleet, or show its inside.
 const ADMIN: [&str; 4] = ["/debug/", "/instances", "/reset_prefix_cache", "/status"];

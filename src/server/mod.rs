@@ -8,6 +8,7 @@ pub mod headers;
 mod instances;
 mod listen;
 mod members;
+mod metaserver;
 mod openai;
 mod passthrough;
 mod patience;

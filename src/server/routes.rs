@@ -15,7 +15,9 @@ use http::Response;
 use crate::dialect::Api;
 use crate::error::{Error, Kind};
 use crate::server::openai::Route;
-use crate::server::{Gateway, admin, auth, explain, headers, instances, members, openai, passthrough, reply};
+use crate::server::{
+    Gateway, admin, auth, explain, headers, instances, members, metaserver, openai, passthrough, reply,
+};
 
 /// Answered by one engine alone, a prefiller first.
 const ONE_ENGINE: [&str; 18] = [
@@ -90,6 +92,7 @@ fn serving() -> Router<Arc<Gateway>> {
         .route("/v1/messages", generating(Route::Of(Api::Messages)))
         .route("/inference/v1/generate", generating(Route::Of(Api::Generate)))
         .route("/invocations", generating(Route::ByBody))
+        .route(metaserver::PATH, post(metaserver::called))
         .route("/v1/models", get(admin::models));
     for path in ONE_ENGINE {
         router = router.route(path, any(passthrough::to_one));

@@ -38,7 +38,10 @@ pub fn of_path(path: &str) -> Option<Api> {
 /// Answers a generation request.
 pub async fn generate(hub: &Arc<Hub>, api: Api, asked: Asked) -> Result<Response<Body>, Fail> {
     let body = read_json(&asked)?;
-    let handoff = meet::read(hub, api, &asked, &body, Handoff::parse(&body)?)?;
+    let handoff = match hub.spec.connector {
+        Connector::Layerwise => Handoff::read(hub.spec.connector, &body)?,
+        _ => meet::read(hub, api, &asked, &body, Handoff::parse(&body)?)?,
+    };
     let debt = Debt::of(hub, &handoff);
     let rank = rank(hub, &asked)?;
     let mut ask = Ask::parse(api, &body, handoff, &hub.spec)?;
@@ -51,7 +54,7 @@ pub async fn generate(hub: &Arc<Hub>, api: Api, asked: Asked) -> Result<Response
         model: hub.spec.model.clone(),
         details: hub.spec.prompt_details,
     };
-    let beginning = Gen::begin(hub.clone(), ask.clone(), debt);
+    let beginning = Gen::begin(hub.clone(), ask.clone(), reply.id.clone(), debt);
     if ask.stream {
         let id = reply.id.clone();
         let sse = Sse::new(Box::pin(beginning), format_of(ask, reply), id, asked.twist);

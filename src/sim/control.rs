@@ -19,6 +19,7 @@ pub fn answer(hub: &Arc<Hub>, asked: &Asked) -> Result<Response<Body>, Fail> {
     let answer = match (&asked.parts.method, asked.parts.uri.path()) {
         (&Method::GET, "/sim/ledger") => ledger(hub),
         (&Method::GET, "/sim/kv") => read(hub, &query)?,
+        (&Method::POST, "/sim/kv/write") => write(hub, asked)?,
         (&Method::GET, "/sim/kept") => kept(hub, &query)?,
         (&Method::POST, "/sim/kv/release") => release(hub, asked)?,
         (&Method::POST, "/sim/faults") => add_fault(hub, asked)?,
@@ -67,6 +68,19 @@ fn read(hub: &Hub, query: &Query<'_>) -> Result<Value, Fail> {
         .map_or(Some(Vec::new()), |ids| ids.split(',').map(|id| id.parse().ok()).collect());
     let contents = ids.and_then(|ids| hub.with(|core, _| core.read(&ids)));
     contents.map(|contents| json!(contents)).ok_or_else(|| Fail::detail(404, "no such block"))
+}
+
+fn write(hub: &Hub, asked: &Asked) -> Result<Value, Fail> {
+    let body = super::api::read_json(asked)?;
+    own_engine(hub, body.get("engine_id").and_then(Value::as_str))?;
+    let list = |name: &str| body.get(name).cloned().unwrap_or_default();
+    let blocks: Vec<u32> =
+        serde_json::from_value(list("blocks")).map_err(|_| Fail::detail(400, "no list of blocks"))?;
+    let contents: Vec<u64> =
+        serde_json::from_value(list("contents")).map_err(|_| Fail::detail(400, "no list of contents"))?;
+    let name = body.get("request_id").and_then(Value::as_str).unwrap_or("");
+    let known = hub.with(|core, now_us| core.written(now_us, name, &blocks, &contents));
+    Ok(json!({"known": known}))
 }
 
 fn release(hub: &Hub, asked: &Asked) -> Result<Value, Fail> {

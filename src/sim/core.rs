@@ -12,6 +12,9 @@ use super::pool::Pool;
 use super::spec::{EngineSpec, Role};
 use super::text::{self, Print};
 
+/// A month: longer than any test.
+const FOREVER_US: u64 = 30 * 24 * 3_600 * 1_000_000;
+
 /// A job's number in the engine.
 pub type JobId = u64;
 
@@ -81,6 +84,8 @@ pub struct Core {
     woken: Vec<JobId>,
     next_id: JobId,
     dead: Option<String>,
+    /// Jobs whose blocks are to be written by another engine, by the name that it knows them by.
+    expected: HashMap<String, JobId>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -140,6 +145,7 @@ impl Core {
             woken: Vec::new(),
             next_id: 0,
             dead: None,
+            expected: HashMap::new(),
         }
     }
 
@@ -209,6 +215,48 @@ impl Core {
         self.begin_decode(id, now_us);
     }
 
+    /// The blocks of job `id` will be written by another engine, which knows it as `name`: they, and how many tokens of them
+    /// are there already.
+    pub fn expect(&mut self, id: JobId, name: &str) -> (BlockIds, usize) {
+        let Some(job) = self.jobs.get(&id) else { return (Vec::new(), 0) };
+        self.expected.insert(name.to_owned(), id);
+        (job.blocks.clone(), job.local_hits * self.block_tokens)
+    }
+
+    /// Another engine has written `contents` into these blocks, whoever they belong to, and is done with `name`; false if that
+    /// is nobody.
+    pub fn written(&mut self, now_us: u64, name: &str, ids: &[u32], contents: &[u64]) -> bool {
+        for (&id, &print) in ids.iter().zip(contents) {
+            self.blocks.fill(id, print, None);
+        }
+        let Some(id) = self.expected.remove(name) else {
+            return self.release(now_us, name, Release::Read);
+        };
+        let held = self.contents(id);
+        let missing = self.jobs.get(&id).map_or(0, |job| job.local_hits);
+        self.received(now_us, id, held.get(missing..).unwrap_or_default());
+        true
+    }
+
+    /// What the blocks of a job's prompt hold.
+    #[must_use]
+    pub fn contents(&self, id: JobId) -> Vec<u64> {
+        let Some(job) = self.jobs.get(&id) else { return Vec::new() };
+        let ids: BlockIds = job.blocks.iter().copied().take(job.prints.len()).collect();
+        self.blocks.read(&ids).unwrap_or_default()
+    }
+
+    /// Keeps the blocks of a job that ends while they are still to be written.
+    fn strand(&mut self, now_us: u64, id: JobId) {
+        let found = self.expected.iter().find(|(_, expected)| **expected == id);
+        let Some(name) = found.map(|(name, _)| name.clone()) else { return };
+        self.expected.remove(&name);
+        if let Some(job) = self.jobs.get(&id) {
+            self.blocks.hold(&job.blocks);
+            self.pins.add(name, job.blocks.clone(), now_us.saturating_add(FOREVER_US));
+        }
+    }
+
     /// Whether job `id` may write a token now; else when.
     pub fn token_due(&mut self, now_us: u64, id: JobId) -> Result<(), u64> {
         let interval_us = self.pace.tpot_us + self.pace.slope_us * self.decoding as f64;
@@ -231,6 +279,7 @@ impl Core {
 
     /// Ends a job, finished or not, and frees its blocks.
     pub fn end(&mut self, now_us: u64, id: JobId) {
+        self.strand(now_us, id);
         let Some(job) = self.jobs.remove(&id) else { return };
         match job.phase {
             Phase::Queued => self.queue.retain(|&queued| queued != id),

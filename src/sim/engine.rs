@@ -16,7 +16,7 @@ use super::ledger::Ledger;
 use super::net::{Dock, Net};
 use super::socket::Entry;
 use super::spec::EngineSpec;
-use super::{http, side};
+use super::{http, layerwise, side};
 
 /// Time a dead engine's last answer has to leave before the connections are reset.
 const DEATH_GRACE: Duration = Duration::from_millis(100);
@@ -77,6 +77,12 @@ impl Engine {
         self.hub.seen()
     }
 
+    /// What metaservers answered to its calls, newest last.
+    #[must_use]
+    pub fn heard(&self) -> Vec<u16> {
+        self.hub.heard()
+    }
+
     /// Forgets the requests seen.
     pub fn clear_seen(&self) {
         self.hub.clear_seen();
@@ -131,6 +137,7 @@ async fn do_chore(hub: Arc<Hub>, chore: Chore) {
     match chore {
         // An unreachable prefiller frees the blocks itself, when the lease ends.
         Chore::Release(source, why) => drop(side::release(hub.gate.net(), &source, why).await),
+        Chore::Call(url, said) => layerwise::make_call(&hub, &url, &said).await,
         Chore::Die => {
             tokio::time::sleep(DEATH_GRACE).await;
             hub.enter(Phase::Killed);

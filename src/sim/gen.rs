@@ -10,6 +10,7 @@ use super::core::{Computed, JobId, Progress, Prompt};
 use super::fail::Fail;
 use super::handoff::{Handoff, Source};
 use super::hub::{Chore, Hub};
+use super::layerwise;
 use super::ledger::Release;
 use super::meet;
 use super::side;
@@ -53,9 +54,16 @@ impl Drop for Debt {
 
 /// A job in the engine; dropping it frees what it holds.
 #[derive(Debug)]
-struct Live {
+pub struct Live {
     hub: Arc<Hub>,
     id: JobId,
+}
+
+impl Live {
+    /// Ends the job when it is dropped.
+    pub(super) fn new(hub: Arc<Hub>, id: JobId) -> Live {
+        Live { hub, id }
+    }
 }
 
 impl Drop for Live {
@@ -121,8 +129,8 @@ struct Choice {
 }
 
 impl Gen {
-    /// Gets the KV of every prompt; ready to write when it returns.
-    pub async fn begin(hub: Arc<Hub>, ask: Arc<Ask>, mut debt: Debt) -> Result<Gen, Fail> {
+    /// Gets the KV of every prompt, for the answer of this id; ready to write when it returns.
+    pub async fn begin(hub: Arc<Hub>, ask: Arc<Ask>, answer_id: String, mut debt: Debt) -> Result<Gen, Fail> {
         match &ask.handoff {
             Handoff::Broken(reason) if hub.spec.connector != Connector::Pool => {
                 hub.die(reason);
@@ -139,9 +147,25 @@ impl Gen {
             choices: Vec::new(),
             cut_by_stop: false,
         };
-        for tokens in &ask.prompts {
+        if let Handoff::Call(url) = &ask.handoff {
+            let received = layerwise::receive(&hub, &ask, &answer_id, url.as_deref()).await?;
+            for (tokens, (live, computed)) in ask.prompts.iter().zip(received) {
+                generation.add(live, tokens.len(), computed);
+            }
+            return Ok(generation);
+        }
+        for (place, tokens) in ask.prompts.iter().enumerate() {
             let prompt = Prompt { tokens: tokens.clone(), salt: ask.salt, remote: debt.source.is_some() };
             let (live, computed) = compute(&hub, prompt, &mut debt).await?;
+            if let Handoff::Write(targets) = &ask.handoff {
+                let name = layerwise::name(ask.api, &answer_id, place);
+                let Some(target) = targets.of(&name) else {
+                    hub.die("the batch does not contain the request");
+                    return Err(Fail::dead());
+                };
+                let contents = hub.with(|core, _| core.contents(live.id));
+                layerwise::write(&hub, target, &name, &contents).await;
+            }
             generation.add(live, tokens.len(), computed);
         }
         Ok(generation)
@@ -293,7 +317,7 @@ async fn compute(hub: &Arc<Hub>, prompt: Prompt, debt: &mut Debt) -> Result<(Liv
     }
 }
 
-async fn wait(hub: &Hub, bell: &Notify, until_us: Option<u64>) {
+pub(super) async fn wait(hub: &Hub, bell: &Notify, until_us: Option<u64>) {
     match until_us {
         None => bell.notified().await,
         Some(us) => tokio::select! {

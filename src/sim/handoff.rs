@@ -5,6 +5,8 @@ use serde_json::{Value, json};
 
 use super::chat;
 use super::fail::Fail;
+use super::layerwise::{self, Targets};
+use super::spec::Connector;
 
 /// What `kv_transfer_params` ask of the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +25,10 @@ pub enum Handoff {
     Never,
     /// Read the KV from a prefiller, but the fields the scheduler needs are not there: fatal.
     Broken(&'static str),
+    /// Ask this metaserver for the KV, and wait for it (layerwise).
+    Call(Option<String>),
+    /// Write the KV into a decoder's blocks (layerwise).
+    Write(Targets),
 }
 
 /// Where the KV is.
@@ -41,6 +47,16 @@ pub struct Source {
 }
 
 impl Handoff {
+    /// Reads the member of a request body as `connector` does.
+    pub fn read(connector: Connector, body: &Value) -> Result<Handoff, Fail> {
+        match body.get("kv_transfer_params") {
+            Some(params @ Value::Object(_)) if connector == Connector::Layerwise => {
+                Ok(layerwise::parse(params))
+            }
+            _ => Handoff::parse(body),
+        }
+    }
+
     /// Reads the member of a request body.
     pub fn parse(body: &Value) -> Result<Handoff, Fail> {
         let params = match body.get("kv_transfer_params") {

@@ -61,6 +61,8 @@ pub enum Phase {
 pub enum Chore {
     /// Give a hand-off back to its prefiller.
     Release(Source, Release),
+    /// Call a metaserver, and say this.
+    Call(String, serde_json::Value),
     /// The engine has died: close after the answer had time to leave.
     Die,
 }
@@ -83,6 +85,7 @@ pub struct Hub {
     turn: AtomicU16,
     state: Mutex<State>,
     seen: Mutex<SeenLog>,
+    heard: Mutex<VecDeque<u16>>,
 }
 
 #[derive(Debug)]
@@ -113,6 +116,7 @@ impl Hub {
             turn: AtomicU16::new(0),
             state: Mutex::new(State { core, bells: HashMap::new() }),
             seen: Mutex::default(),
+            heard: Mutex::default(),
         }
     }
 
@@ -218,6 +222,21 @@ impl Hub {
             let Some(old) = log.requests.pop_front() else { break };
             log.bytes -= old.body.len();
         }
+    }
+
+    /// Remembers the status of a metaserver's answer.
+    pub fn hear(&self, status: u16) {
+        let mut heard = lock(&self.heard);
+        heard.push_back(status);
+        if heard.len() > SEEN_REQUESTS {
+            heard.pop_front();
+        }
+    }
+
+    /// The statuses remembered, newest last.
+    #[must_use]
+    pub fn heard(&self) -> Vec<u16> {
+        lock(&self.heard).iter().copied().collect()
     }
 
     /// The requests remembered, newest last.

@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(5);
 pub fn read(hub: &Hub, api: Api, asked: &Asked, body: &Value, handoff: Handoff) -> Result<Handoff, Fail> {
     let params = body.get("kv_transfer_params").unwrap_or(&Value::Null);
     match hub.spec.connector {
-        Connector::Handoff | Connector::Pool => Ok(handoff),
+        Connector::Handoff | Connector::Pool | Connector::Layerwise => Ok(handoff),
         Connector::Mooncake => Ok(mooncake(hub, params)),
         Connector::Push => Ok(push(params, base_id(api, asked))),
         Connector::Sglang => sglang(hub, body),

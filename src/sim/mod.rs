@@ -5,7 +5,7 @@
 //! [`Ledger`] counts what it holds for others, [`Fault`] makes it fail by script.
 //!
 //! Pure: [`tokens`], [`text`], [`blocks`], [`pool`], [`ledger`], [`core`], [`chat`], [`ask`], [`handoff`].
-//! Sockets: [`gate`], [`net`], [`socket`], [`wire`], [`http`], [`side`], [`sse`]. The answers: [`bodies`], [`chunks`], [`responses`],
+//! Sockets: [`gate`], [`net`], [`socket`], [`wire`], [`http`], [`side`], [`layerwise`], [`sse`]. The answers: [`bodies`], [`chunks`], [`responses`],
 //! [`messages`], [`fail`]. Servers of pools: [`mooncake`], [`memcache`], [`ems`].
 //!
 //! Not simulated: an end-of-sequence token (answers end at `max_tokens` or a stop string), preemption, lease
@@ -29,6 +29,7 @@ pub mod r#gen;
 pub mod handoff;
 pub mod http;
 pub mod hub;
+pub mod layerwise;
 pub mod ledger;
 pub mod meet;
 pub mod memcache;
@@ -50,7 +51,7 @@ pub use engine::Engine;
 pub use faults::{Fault, How, Match, What};
 pub use hub::Seen;
 pub use ledger::Ledger;
-pub use net::Net;
+pub use net::{Dock, Net};
 pub use pool::{Mirror, Pool};
 pub use spec::{Connector, EngineSpec, Role, Tokenizing};
 

@@ -142,6 +142,11 @@ impl Dock {
         Ok(())
     }
 
+    /// The next connection; waits while it is closed.
+    pub async fn accept(&self) -> Pipe {
+        std::future::poll_fn(|cx| self.poll_accept(cx)).await.0
+    }
+
     /// The next connection, and how often it had been closed before; waits while it is closed.
     pub(super) fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<(Pipe, u64)> {
         let mut inner = lock(&self.inner);

@@ -66,6 +66,17 @@ pub async fn release(net: Option<&Arc<Net>>, source: &Source, why: Release) -> i
     .await?
 }
 
+/// Posts JSON; the status of the answer. It takes as long as it takes.
+pub async fn post(
+    net: Option<&Arc<Net>>,
+    (host, port): (&str, u16),
+    path: &str,
+    body: &str,
+) -> io::Result<u16> {
+    let mut peer = Peer::at(net, host, port).await?;
+    peer.exchange("POST", path, body).await.map(|(status, _)| status)
+}
+
 fn release_body(source: &Source, why: Release) -> String {
     let read = why == Release::Read;
     json!({"engine_id": source.engine_id, "request_id": source.request_id, "read": read}).to_string()
@@ -78,15 +89,26 @@ struct Peer {
 
 impl Peer {
     async fn connect(net: Option<&Arc<Net>>, source: &Source) -> io::Result<Peer> {
-        let socket = Socket::connect(net, &source.host, source.port).await?;
+        Peer::at(net, &source.host, source.port).await
+    }
+
+    async fn at(net: Option<&Arc<Net>>, host: &str, port: u16) -> io::Result<Peer> {
+        let socket = Socket::connect(net, host, port).await?;
         socket.hurry();
         // Resets instead of lingering: a bench makes more connections than there are ports to keep waiting.
         socket.reset();
-        Ok(Peer { socket, host: format!("{}:{}", source.host, source.port) })
+        Ok(Peer { socket, host: format!("{host}:{port}") })
     }
 
     /// One exchange; the answer's body if its status is 200.
     async fn call(&mut self, method: &str, path: &str, body: &str) -> io::Result<Vec<u8>> {
+        match self.exchange(method, path, body).await? {
+            (200, answer) => Ok(answer),
+            (status, _) => Err(io::Error::other(format!("status {status}"))),
+        }
+    }
+
+    async fn exchange(&mut self, method: &str, path: &str, body: &str) -> io::Result<(u16, Vec<u8>)> {
         let (host, length) = (&self.host, body.len());
         let ask =
             format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\ncontent-length: {length}\r\n\r\n{body}");
@@ -99,11 +121,7 @@ impl Peer {
                 }
                 answer.drain(..start);
                 answer.truncate(length);
-                return if status == 200 {
-                    Ok(answer)
-                } else {
-                    Err(io::Error::other(format!("status {status}")))
-                };
+                return Ok((status, answer));
             }
             self.read_some(&mut answer).await?;
         }

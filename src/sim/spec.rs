@@ -43,6 +43,8 @@ pub enum Connector {
     Sglang,
     /// A shared store: whole blocks are found by hash, `kv_transfer_params` are ignored and answered with null.
     Pool,
+    /// vllm-ascend's layerwise connector: the decoder calls a metaserver, the prefiller writes into the decoder's blocks.
+    Layerwise,
 }
 
 /// The shape of one simulated engine.

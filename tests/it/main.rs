@@ -21,6 +21,7 @@ mod intake;
 mod keys;
 mod keys_api;
 mod layers;
+mod layerwise;
 mod legs;
 mod matrix;
 mod pool_ems;

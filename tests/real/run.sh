@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Two real vLLM CPU engines with real KV transfer, the gateway in front, and a plain engine to compare with.
 #
-#   tests/real/run.sh [CONNECTOR…]      default: nixl mooncake-store
+#   tests/real/run.sh [CONNECTOR…]      default: nixl nixl-push mooncake mooncake-store multi
 #
-# Needs ../shared/rigs/vllm (its setup.sh installs 6.6 GB once), 8 GB of memory and about ten minutes. Not part of
+# Once with the dialect that the engines are found to speak, and once with it configured. PD_PROXY names a program that was built
+# before. Needs ../shared/rigs/vllm (its setup.sh installs 6.6 GB once), 8 GB of memory and about ten minutes. Not part of
 # .ci/run. Exit status 0: every answer equals the plain engine's, and the decoder's own metrics show that its KV came
 # by transfer.
 set -euo pipefail
@@ -12,7 +13,8 @@ root=$PWD
 rig=$root/../shared/rigs/vllm
 . "$rig/env.sh"
 [ -x "$VENV/bin/vllm" ] || "$rig/setup.sh"
-cargo build --release --locked
+[[ -n "${PD_PROXY:-}" ]] || cargo build --release --locked
+proxy=${PD_PROXY:-$root/target/release/pd-proxy}
 trap '"$rig/stop.sh" >/dev/null' EXIT
 gateway=http://127.0.0.1:9000 prefill=http://127.0.0.1:$P_PORT decode=http://127.0.0.1:$D_PORT ref=http://127.0.0.1:$REF_PORT
 cases=${CASES:-52}
@@ -23,23 +25,45 @@ by_source() {
 }
 
 "$rig/start_pair.sh" ref
-for connector in "${@:-nixl mooncake-store}"; do for connector in $connector; do
-  echo "== $connector"
-  "$rig/start_pair.sh" "$connector"
-  PD_PROXY=$root/target/release/pd-proxy "$rig/start_proxy.sh" pd-proxy 9000
-  out=$("$VENV/bin/python" "$rig/check_equal.py" --url "$gateway" --ref "$ref" --decode "$decode" --token-ids)
-  echo "$out"
-  grep -q "^equal $cases, different 0, failed 0$" <<<"$out"
-  moved=$(by_source external_kv_transfer) computed=$(by_source local_compute)
-  echo "decoder: $moved prompt tokens by transfer, $computed computed"
-  case $connector in
-    # Whole blocks travel through a store; the rest of each prompt, less than a block, is computed.
-    mooncake-store) [ "$moved" -gt "$((computed * 3))" ];;
-    *) [ "$moved" -gt 0 ] && [ "$computed" -eq 0 ];;
+# What a connector is called in dialect.name.
+dialect_of() {
+  case $1 in
+    nixl | multi) echo kv_transfer;;
+    nixl-push) echo nixl_push;;
+    mooncake) echo mooncake;;
+    mooncake-store) echo pool;;
   esac
-  if [ "$connector" = nixl ]; then
-    "$VENV/bin/python" tests/real/more.py "$gateway" "$prefill" "$decode" "$ref"
-  fi
-  "$rig/stop.sh" proxy prefill decode
+}
+
+# reset: nobody has anything in memory that a run before left there.
+reset() {
+  for engine in "$prefill" "$decode"; do curl -sf -X POST "$engine/reset_prefix_cache" >/dev/null; done
+}
+
+for connector in "${@:-nixl nixl-push mooncake mooncake-store multi}"; do for connector in $connector; do
+  DEV_MODE=1 "$rig/start_pair.sh" "$connector"
+  moved_before=0 computed_before=0
+  for name in auto "$(dialect_of "$connector")"; do
+    echo "== $connector, dialect.name = $name"
+    PROXY_EXTRA="--set dialect.name=$name" PD_PROXY=$proxy "$rig/start_proxy.sh" pd-proxy 9000
+    grep -h "dialect: " "$LOGS/proxy-pd-proxy.log" || true
+    out=$("$VENV/bin/python" "$rig/check_equal.py" --url "$gateway" --ref "$ref" --decode "$decode" --token-ids)
+    echo "$out"
+    grep -q "^equal $cases, different 0, failed 0$" <<<"$out"
+    moved=$(($(by_source external_kv_transfer) - moved_before)) computed=$(($(by_source local_compute) - computed_before))
+    echo "decoder: $moved prompt tokens by transfer, $computed computed"
+    case $connector in
+      # Whole blocks travel through a store; the rest of each prompt, less than a block, is computed.
+      mooncake-store) [ "$moved" -gt "$((computed * 3))" ];;
+      *) [ "$moved" -gt 0 ] && [ "$computed" -eq 0 ];;
+    esac
+    if [ "$connector $name" = "nixl auto" ]; then
+      "$VENV/bin/python" tests/real/more.py "$gateway" "$prefill" "$decode" "$ref"
+    fi
+    moved_before=$(by_source external_kv_transfer) computed_before=$(by_source local_compute)
+    reset
+    "$rig/stop.sh" proxy
+  done
+  "$rig/stop.sh" prefill decode
 done; done
 echo "all equal"

@@ -18,28 +18,35 @@ fn variants() -> Vec<Value> {
     ]
 }
 
+/// Every variant, with so many answers and each kind of counts.
+fn all_variants(stream: bool) -> Vec<Value> {
+    let options = |stream| match stream {
+        true => vec![json!(null), json!({"include_usage": true}), continuous()],
+        false => vec![json!(null)],
+    };
+    let mut all = Vec::new();
+    for (n, variant) in (1..=3).flat_map(|n| variants().into_iter().map(move |variant| (n, variant))) {
+        for options in options(stream) {
+            let mut more = variant.clone();
+            (more["n"], more["stream"], more["stream_options"]) = (n.into(), stream.into(), options);
+            all.push(more);
+        }
+    }
+    all
+}
+
 async fn is_equal(prompts_of: impl Fn() -> Value, stream: bool) {
     let (stage, alone) = (Stage::new().await, lone().await);
-    for n in 1..=3 {
-        for mut more in variants() {
-            more["n"] = n.into();
-            more["stream"] = stream.into();
-            for options in [json!(null), json!({"include_usage": true}), continuous()] {
-                if !options.is_null() && !stream {
-                    continue;
-                }
-                more["stream_options"] = options;
-                let asked = request("r", &prompts_of(), &more);
-                let want = client::send(alone.addr(), &asked).await;
-                let got = stage.send(&asked).await;
-                assert_eq!((got.status, got.complete), (200, true), "{more} {}", got.text());
-                if stream {
-                    assert!(got.done(), "{more}: {}", got.text());
-                    assert_eq!(by_choice(got.events()), by_choice(want.events()), "{more}");
-                } else {
-                    assert_eq!(timeless(got.json()), timeless(want.json()), "{more}");
-                }
-            }
+    for more in all_variants(stream) {
+        let asked = request("r", &prompts_of(), &more);
+        let want = client::send(alone.addr(), &asked).await;
+        let got = stage.send(&asked).await;
+        assert_eq!((got.status, got.complete), (200, true), "{more} {}", got.text());
+        if stream {
+            assert!(got.done(), "{more}: {}", got.text());
+            assert_eq!(by_choice(got.events()), by_choice(want.events()), "{more}");
+        } else {
+            assert_eq!(timeless(got.json()), timeless(want.json()), "{more}");
         }
     }
     // A prefill that ends with a stop string at once hands nothing over, as for one prompt.

@@ -19,9 +19,8 @@ fn about(prompt: &str, times: u32, what: What) -> Fault {
 
 #[tokio::test]
 async fn one_prompts_engine_that_fails_is_not_noticed() {
-    let mut script = Script::default();
     // What a decoder failed with is left to its lease.
-    script.engine = EngineSpec { lease_ms: 500, ..fast() };
+    let script = Script { engine: EngineSpec { lease_ms: 500, ..fast() }, ..Script::default() };
     let (stage, alone) = (Stage::set(script).await, lone().await);
     for stream in [false, true] {
         for prefills in [true, false] {
@@ -46,8 +45,8 @@ async fn one_prompts_engine_that_fails_is_not_noticed() {
 
 #[tokio::test]
 async fn what_an_engine_refuses_of_one_prompt_is_the_answer() {
-    let mut script = Script::default();
-    script.engine = EngineSpec { max_model_len: 400, lease_ms: 60_000, ..slow() };
+    let script =
+        Script { engine: EngineSpec { max_model_len: 400, lease_ms: 60_000, ..slow() }, ..Script::default() };
     let own = Own::stage("batch-refused", script).await;
     let stage = &own.stage;
     for stream in [false, true] {
@@ -66,9 +65,8 @@ async fn what_an_engine_refuses_of_one_prompt_is_the_answer() {
 
 #[tokio::test]
 async fn a_prompt_that_nobody_answers_fails_all() {
-    let mut script = Script::default();
     // What a decoder failed with is left to its lease.
-    script.engine = EngineSpec { lease_ms: 500, ..fast() };
+    let script = Script { engine: EngineSpec { lease_ms: 500, ..fast() }, ..Script::default() };
     let own = Own::stage("batch-failed", script).await;
     let stage = &own.stage;
     for stream in [false, true] {
@@ -85,8 +83,7 @@ async fn a_prompt_that_nobody_answers_fails_all() {
 
 #[tokio::test]
 async fn one_stream_that_breaks_breaks_the_answer_off_once() {
-    let mut script = Script::default();
-    script.engine = EngineSpec { tpot_ms: 5.0, ..fast() };
+    let script = Script { engine: EngineSpec { tpot_ms: 5.0, ..fast() }, ..Script::default() };
     let own = Own::stage("batch-broken", script).await;
     let stage = &own.stage;
     let prompts = prompts(3);
@@ -131,8 +128,7 @@ async fn streams_go_on_elsewhere_each_for_itself() {
 
 #[tokio::test]
 async fn a_client_that_leaves_leaves_nothing() {
-    let mut script = Script::default();
-    script.engine = EngineSpec { lease_ms: 60_000, ..slow() };
+    let script = Script { engine: EngineSpec { lease_ms: 60_000, ..slow() }, ..Script::default() };
     let own = Own::stage("batch-left", script).await;
     let stage = &own.stage;
     let mut left = 0;

@@ -5,6 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use pd_proxy::sim::{How, What};
 
+use crate::dialects::{SPOKEN, Spoken};
+
 /// splitmix64 (public domain, Sebastiano Vigna).
 pub struct Rng(pub u64);
 
@@ -78,6 +80,8 @@ pub enum Wrong {
 /// One run.
 #[derive(Clone, Debug)]
 pub struct Plan {
+    /// What engines speak.
+    pub spoken: Spoken,
     pub prefillers: u8,
     pub decoders: u8,
     pub attempts: u32,
@@ -97,6 +101,7 @@ impl Plan {
         let requests = (0..rng.between(1, 6)).map(|_| request(rng)).collect();
         let troubles = (0..rng.between(0, 5)).map(|_| trouble(rng, prefillers, decoders)).collect();
         Plan {
+            spoken: SPOKEN[seed as usize % SPOKEN.len()],
             prefillers,
             decoders,
             attempts: rng.between(1, 4) as u32,

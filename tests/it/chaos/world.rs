@@ -61,6 +61,7 @@ pub fn in_virtual_time<T>(work: impl Future<Output = T>) -> (T, usize) {
 
 fn config(plan: &Plan) -> Config {
     let mut config = Config::default();
+    config.dialect.name = plan.spoken.0;
     config.engine.lease_ms = LEASE_MS;
     config.engine.abandon_grace_ms = plan.grace_ms;
     config.retry.attempts = plan.attempts;
@@ -139,7 +140,8 @@ pub async fn undisturbed(request: &Request) -> String {
 
 /// Plays the plan; panics at the first thing that must not be. `right` has the words of each request.
 pub async fn play(plan: &Plan, right: &[String]) {
-    let memory = Memory::uneven(plan.prefillers, plan.decoders, &spec(), config(plan)).await;
+    let spec = EngineSpec { connector: plan.spoken.1, ..spec() };
+    let memory = Memory::uneven(plan.prefillers, plan.decoders, &spec, config(plan)).await;
     let start = Instant::now();
     let mut clients = JoinSet::new();
     for (at, request) in plan.requests.iter().cloned().enumerate() {

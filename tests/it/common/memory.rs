@@ -6,11 +6,15 @@ use std::sync::Arc;
 
 use axum::Router;
 use http::Uri;
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
 use pd_proxy::app::App;
-use pd_proxy::config::Config;
+use pd_proxy::config::{Config, DialectName};
 use pd_proxy::server;
-use pd_proxy::sim::{Engine, EngineSpec, Net, Role};
+use pd_proxy::sim::{Dock, Engine, EngineSpec, Net, Role};
 use pd_proxy::upstream::{Dial, Dialling, Pipe};
+use tokio::task::JoinSet;
 
 /// The way of a gateway's legs into a network in memory.
 #[derive(Debug)]
@@ -53,8 +57,33 @@ impl Memory {
         config.server.host = "127.0.0.1".into();
         config.server.port = 0;
         (config.fleet.prefill, config.fleet.decode) = (names(&prefillers), names(&decoders));
+        // A simulated bootstrap server listens where its engine does.
+        config.dialect.bootstraps = prefillers.iter().map(|e| format!("{0}={0}", e.addr())).collect();
+        if config.dialect.name == DialectName::Auto {
+            // Questions go over sockets, and there is nobody there.
+            config.dialect.name = DialectName::KvTransfer;
+        }
         let app = App::build_over(&config, Some(Arc::new(Over(net.clone())))).await.unwrap();
         let router = server::router(app.gateway());
         Memory { prefillers, decoders, net, app, router }
+    }
+
+    /// Lets engines call the gateway at `at`, until what is returned is dropped.
+    pub fn listen(&self, at: SocketAddr) -> JoinSet<()> {
+        let dock = Dock::bind(self.net.clone(), at).unwrap();
+        let router = self.router.clone();
+        let mut listening = JoinSet::new();
+        listening.spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                let io = TokioIo::new(dock.accept().await);
+                let service = TowerToHyperService::new(router.clone());
+                connections.spawn(async move {
+                    // An engine that hangs up is nobody's trouble here.
+                    let _ = http1::Builder::new().serve_connection(io, service).await;
+                });
+            }
+        });
+        listening
     }
 }

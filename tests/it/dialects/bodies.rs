@@ -30,6 +30,18 @@ fn params(value: &mut Value) -> Value {
     value.as_object_mut().unwrap().remove("kv_transfer_params").unwrap_or(Value::Null)
 }
 
+/// SGLang: the client's body, and the same room on both sides.
+fn rooms((mut p, mut d): (Value, Value), client: Value, when: &str) {
+    for key in ["bootstrap_host", "bootstrap_port", "bootstrap_room"] {
+        assert_eq!(p[key], d[key], "{when}");
+        p.as_object_mut().unwrap().remove(key).unwrap();
+        d.as_object_mut().unwrap().remove(key).unwrap();
+    }
+    let mut whole = client.clone();
+    whole["stream"] = json!(false);
+    assert_eq!((p, d), (whole, client), "{when}");
+}
+
 fn check((name, _): Spoken, sent: &str, stream: bool, prefill: &Seen, decode: &Seen) {
     let when = format!("{name} stream {stream}");
     let (mut p, mut d) = (body(prefill), body(decode));
@@ -77,16 +89,9 @@ fn check((name, _): Spoken, sent: &str, stream: bool, prefill: &Seen, decode: &S
         }
         DialectName::Sglang => {
             assert_eq!((&asked, &given), (&Value::Null, &Value::Null), "{when}");
-            for key in ["bootstrap_host", "bootstrap_port", "bootstrap_room"] {
-                assert_eq!(p[key], d[key], "{when}");
-                p.as_object_mut().unwrap().remove(key).unwrap();
-                d.as_object_mut().unwrap().remove(key).unwrap();
-            }
-            let mut whole = client.clone();
-            whole["stream"] = json!(false);
-            assert_eq!((p, d), (whole, client), "{when}");
+            rooms((p, d), client, &when);
         }
-        DialectName::Auto | DialectName::Pool => panic!("nothing is handed over"),
+        DialectName::Auto | DialectName::Pool | DialectName::Layerwise => panic!("nothing is handed over"),
     }
 }
 

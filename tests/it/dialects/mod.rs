@@ -1,6 +1,7 @@
 //! Every dialect that has two engines meet: what each is told, that KV really travels, and that no fault strands any.
 
 mod bodies;
+mod both;
 mod faults;
 mod found_out;
 

@@ -51,6 +51,7 @@ fn spec(cell: &Cell, leg: Leg) -> EngineSpec {
 
 fn config(cell: &Cell, round: u32) -> Config {
     let mut config = Config::default();
+    config.dialect.name = pd_proxy::config::DialectName::KvTransfer;
     config.server.host = "127.0.0.1".into();
     config.server.port = 0;
     config.server.drain_ms = 200;

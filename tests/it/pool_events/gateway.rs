@@ -180,7 +180,7 @@ async fn a_prefiller_that_restarts_or_joins_begins_anew() {
     setup.holds(0, 5.0).await;
     setup.logged(&["held_tokens=80 "]).await;
     assert_eq!(setup.sample(1, "pd_proxy_events_connected", "").await, 0.0);
-    drop(setup.publishers.remove(0));
+    setup.publishers.remove(0).stop().await;
     let mut restarted = Publisher::start(setup.ports[0], true).await;
     restarted.publish(stores(&blocks[..1])).await;
     setup.publishers.insert(0, restarted);

@@ -125,6 +125,14 @@ impl Publisher {
         Self { socket, buffer: Arc::default(), keep: usize::MAX, next: 0, replays: JoinSet::new() }
     }
 
+    /// Ends as a process does: nobody is accepted any more, and nobody is left connected. Merely dropped, a socket may still take
+    /// whoever comes at that moment, and never say anything to them.
+    pub async fn stop(mut self) {
+        self.replays.shutdown().await;
+        let errors = self.socket.close().await;
+        assert!(errors.is_empty(), "{errors:?}");
+    }
+
     /// How many batches a replay can bring.
     pub fn keep(&mut self, batches: usize) {
         self.keep = batches;

@@ -51,6 +51,7 @@ async fn engine(role: Role) -> Engine {
 async fn pair() -> ([Engine; 2], Config) {
     let engines = [engine(Role::Prefill).await, engine(Role::Decode).await];
     let mut config = Config::default();
+    config.dialect.name = pd_proxy::config::DialectName::KvTransfer;
     config.fleet.prefill = vec![engines[0].addr().to_string()];
     config.fleet.decode = vec![engines[1].addr().to_string()];
     (engines, config)

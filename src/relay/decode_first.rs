@@ -1,0 +1,400 @@
+//! Both legs where the decoder is asked first (`dialect::layerwise`): it calls back when it has room, and the prefiller that
+//! is then chosen writes into it.
+//!
+//! | state | client leaves | leg fails |
+//! |---|---|---|
+//! | decode sent, not called | kept for a grace time in which the call may come, then hung up on | another decoder |
+//! | called, prefiller looked for or at work | both go on until the prefill ends, then the decoder is hung up on: its blocks come back only when they have been written | a prefiller that never began: another one, the decoder waits; one that had: a fresh pair; the decoder: the prefiller is hung up on, a fresh pair |
+//! | prefilled, no byte yet | the leg is dropped, the decoder aborts | a fresh pair |
+//! | streaming | as in the other order | as in the other order |
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Response;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use crate::dialect::shape::Bypass;
+use crate::dialect::usage::Usage;
+use crate::dialect::{self, Transfer, layerwise};
+use crate::error::{Error, Kind};
+use crate::fleet::{Choice, Instance, Placed, Role, Seat};
+use crate::relay::account::Ledger;
+use crate::relay::ask::Ask;
+use crate::relay::failure::Failure;
+use crate::relay::legs::{DecodeEnd, Opening, PrefillEnd};
+use crate::relay::rendezvous::{Meeting, Watch};
+use crate::relay::{Relay, Tries};
+use crate::upstream::Written;
+
+/// A decoder that answers has its KV, and the prefiller is about to answer: so long it is waited for, for its counts.
+const TAIL: Duration = Duration::from_millis(100);
+
+/// Placements that the request has not been told of yet; one attempt has no more.
+const NOTES: usize = 64;
+
+type DecodeLeg = Pin<Box<dyn Future<Output = Result<Opening, Failure>> + Send>>;
+type PrefillLeg = Pin<Box<dyn Future<Output = (Meeting, Prefilled)> + Send>>;
+
+/// Why there is no answer: the side at fault, and how it failed.
+type Lost = (Role, Failure);
+
+/// One decoder, and the prefiller that it calls for. Dropped in the middle, both may go on.
+struct Pair {
+    relay: Arc<Relay>,
+    ask: Arc<Ask>,
+    decoder: Arc<Instance>,
+    /// Of the decode leg.
+    written: Written,
+    /// `None` when it has ended, as with the prefill.
+    decode: Option<DecodeLeg>,
+    prefill: Option<PrefillLeg>,
+    /// Ends the decode leg with a failure of its own.
+    give_up: Option<oneshot::Sender<Failure>>,
+    notes: mpsc::Receiver<Note>,
+    watch: Watch,
+    /// After the prefill, for calls that are repeated.
+    meeting: Option<Meeting>,
+    /// When the decoder must have begun; known once it could.
+    due: Option<Instant>,
+}
+
+/// A prefiller was chosen.
+struct Note {
+    instance: Arc<Instance>,
+    choice: Choice,
+}
+
+/// How the decoder's call ended.
+enum Prefilled {
+    /// The KV is where the decoder wants it.
+    Done(Usage),
+    /// The prefiller refused the request; the client gets that.
+    Refused(Response<Bytes>),
+    /// It failed, and may have written.
+    Failed(Failure),
+    /// There is no prefiller.
+    Nobody(Error),
+    /// The call did not come.
+    NotCalled(Failure),
+}
+
+/// What happens next to a pair.
+enum Event {
+    Chosen(Note),
+    Prefilled(Meeting, Prefilled),
+    Decoded(Result<Opening, Failure>),
+    Late,
+}
+
+impl Relay {
+    /// Why a request has no prefill leg, whatever the loads.
+    pub(super) fn must_bypass(&self, ask: &Ask) -> Option<Bypass> {
+        let speech = self.speech.now();
+        match speech.dialect.calls_back() {
+            true => layerwise::bypass(ask.api, &ask.body, speech.batch),
+            false => ask.shape.bypass,
+        }
+    }
+
+    /// Both legs, on as many pairs as it takes.
+    pub(super) async fn decoder_first(
+        self: &Arc<Self>,
+        ask: &Arc<Ask>,
+        decode: Tries,
+        ledger: &mut Ledger,
+    ) -> Result<DecodeEnd, Error> {
+        if ledger.choice().is_none() && !ledger.is_let_in() {
+            self.in_time(ask, ledger)?;
+            self.take_place(Role::Prefill, ledger)?;
+        }
+        let ended = self.pairs(ask, decode, ledger).await;
+        ledger.takes(Role::Prefill, None);
+        ended
+    }
+
+    async fn pairs(
+        self: &Arc<Self>,
+        ask: &Arc<Ask>,
+        mut decode: Tries,
+        ledger: &mut Ledger,
+    ) -> Result<DecodeEnd, Error> {
+        let mut prefill = Tries::new(self.settings.now().attempts);
+        loop {
+            // A decoder would wait for nothing.
+            if self.fleet.serving(Role::Prefill) == 0 {
+                return Err(Error::new(Kind::NoPrefiller, "no prefiller is available"));
+            }
+            let tokens = ask.shape.prompt_tokens + ask.shape.output_tokens;
+            let seat = self.decoder(tokens, &decode)?;
+            decode.start(seat.instance());
+            ledger.leg(seat.instance());
+            prefill.tried.extend_from_slice(decode.avoided());
+            let mut pair = self.pair(ask, seat, prefill.clone())?;
+            let (role, failure) = match pair.run(&mut prefill, ledger).await? {
+                Ok(end) => return Ok(end),
+                Err(lost) => lost,
+            };
+            drop(pair);
+            if failure.busy() {
+                decode.left = decode.left.min(1);
+            }
+            let over = decode.left == 0 || prefill.left == 0 || failure.lasting();
+            if over || !self.back_off(role, &failure, decode.made).await {
+                return Err(failure.into_error(role));
+            }
+            let of_the_prefill = role == Role::Decode && failure.may_be_of_the_handoff();
+            decode.suspects.extend(ledger.prefiller().filter(|_| of_the_prefill));
+        }
+    }
+
+    /// Begins with a decoder, under an id that is this pair's alone and that nobody can guess.
+    fn pair(self: &Arc<Self>, ask: &Arc<Ask>, seat: Seat, tries: Tries) -> Result<Pair, Error> {
+        let id = uuid::Uuid::new_v4().simple().to_string();
+        let ask = Arc::new(ask.under(&id));
+        let names = layerwise::engine_ids(ask.api, &id, layerwise::prompts(ask.api, &ask.body));
+        let full = || Error::new(Kind::Overloaded, "too many requests wait for a decoder's call");
+        let meeting = names.and_then(|names| self.rendezvous.open(names)).ok_or_else(full)?;
+        let (watch, decoder, written) = (meeting.watch(), seat.instance().clone(), Written::default());
+        let (give_up, given_up) = oneshot::channel();
+        let (tell, notes) = mpsc::channel(NOTES);
+        let decode = Box::pin(self.clone().decode_called(ask.clone(), seat, written.clone(), given_up));
+        let prefill = Box::pin(self.clone().prefill_called(ask.clone(), meeting, tries, tell));
+        Ok(Pair {
+            relay: self.clone(),
+            ask,
+            decoder,
+            written,
+            decode: Some(decode),
+            prefill: Some(prefill),
+            give_up: Some(give_up),
+            notes,
+            watch,
+            meeting: None,
+            due: None,
+        })
+    }
+
+    /// The decode leg, for as long as nobody gives it up.
+    async fn decode_called(
+        self: Arc<Self>,
+        ask: Arc<Ask>,
+        seat: Seat,
+        written: Written,
+        given_up: oneshot::Receiver<Failure>,
+    ) -> Result<Opening, Failure> {
+        let edit = dialect::decode_edit(Some(&layerwise::decode_params(&self.speech.now().callback_url)));
+        // How long it may take is known when the prefill has ended; a pair that lost its request may take longer than one that has it.
+        let longer = self.settings.now().total.saturating_mul(2);
+        let decoder = seat.instance().clone();
+        tokio::select! {
+            biased;
+            Ok(failure) = given_up => self.told_of(&ask, &decoder, Err(failure)),
+            outcome = self.clone().decode_leg(ask.clone(), seat, (edit, longer), written) => outcome,
+        }
+    }
+
+    /// Waits until the decoder calls, and has a prefiller do what it asks for.
+    async fn prefill_called(
+        self: Arc<Self>,
+        ask: Arc<Ask>,
+        meeting: Meeting,
+        tries: Tries,
+        tell: mpsc::Sender<Note>,
+    ) -> (Meeting, Prefilled) {
+        let limit = self.settings.now().first_byte;
+        let Ok(Some(params)) = timeout(limit, meeting.params()).await else {
+            return (meeting, Prefilled::NotCalled(Failure::not_called(limit)));
+        };
+        let ended = self.prefill_for(&ask, params, tries, &tell).await;
+        meeting.tell(matches!(ended, Prefilled::Done(_)));
+        (meeting, ended)
+    }
+
+    /// The prefill leg. One that never began is tried elsewhere; one that did may have written into the decoder's blocks, and
+    /// may have told it so.
+    async fn prefill_for(
+        self: &Arc<Self>,
+        ask: &Arc<Ask>,
+        params: Bytes,
+        mut tries: Tries,
+        tell: &mpsc::Sender<Note>,
+    ) -> Prefilled {
+        loop {
+            let Placed { seat, choice } = match self.place(ask, &tries).await {
+                Ok(placed) => placed,
+                Err(nobody) => return Prefilled::Nobody(nobody),
+            };
+            tries.start(seat.instance());
+            self.stories.placed(&ask.id, &ask.job, &seat, &choice);
+            // The request may be gone.
+            let _ = tell.try_send(Note { instance: seat.instance().clone(), choice });
+            let transfer = Transfer { called: Some(params.clone()), ..Transfer::default() };
+            let leg = self.clone().prefill_once(ask.clone(), seat, transfer, Written::default());
+            let failure = match leg.await {
+                // It wrote what it computed: its blocks are its own again.
+                Ok(PrefillEnd::Done(duty)) => return Prefilled::Done(duty.usage()),
+                Ok(PrefillEnd::Refused(answer)) => return Prefilled::Refused(answer),
+                // Of legs that are sent together, and of engines that do both: not here.
+                Ok(PrefillEnd::InVain | PrefillEnd::Here(_)) => {
+                    Failure::unprepared("it waited for no decoder")
+                }
+                Err(failure) => failure,
+            };
+            let began = failure.written && !failure.busy();
+            if began
+                || failure.lasting()
+                || tries.left == 0
+                || !self.back_off(Role::Prefill, &failure, tries.made).await
+            {
+                return Prefilled::Failed(failure);
+            }
+        }
+    }
+}
+
+impl Pair {
+    /// Until the answer begins, or the pair is lost.
+    async fn run(
+        &mut self,
+        tries: &mut Tries,
+        ledger: &mut Ledger,
+    ) -> Result<Result<DecodeEnd, Lost>, Error> {
+        loop {
+            match self.next().await {
+                Event::Chosen(note) => chosen(note, tries, ledger),
+                Event::Prefilled(meeting, ended) => {
+                    self.meeting = Some(meeting);
+                    match ended {
+                        Prefilled::Done(usage) => self.prefilled(usage, ledger),
+                        // The decoder's own failure: it comes out as the decode leg's.
+                        Prefilled::NotCalled(failure) => self.give_up(failure),
+                        Prefilled::Refused(answer) => return Ok(Ok(DecodeEnd::Whole(answer))),
+                        Prefilled::Failed(failure) => return Ok(Err((Role::Prefill, failure))),
+                        Prefilled::Nobody(nobody) => return Err(nobody),
+                    }
+                }
+                Event::Late => {
+                    self.due = None;
+                    self.give_up(Failure::late(self.patience()));
+                }
+                Event::Decoded(outcome) => {
+                    self.wind_up(outcome.is_ok(), tries, ledger).await;
+                    let ended = self.relay.opened(&self.ask, outcome, None, ledger);
+                    return Ok(ended.map_err(|failure| (Role::Decode, failure)));
+                }
+            }
+        }
+    }
+
+    async fn next(&mut self) -> Event {
+        let due = self.due;
+        tokio::select! {
+            biased;
+            Some(note) = self.notes.recv() => Event::Chosen(note),
+            (meeting, ended) = of(&mut self.prefill) => {
+                self.prefill = None;
+                Event::Prefilled(meeting, ended)
+            }
+            outcome = of(&mut self.decode) => {
+                self.decode = None;
+                Event::Decoded(outcome)
+            }
+            () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => Event::Late,
+        }
+    }
+
+    fn give_up(&mut self, failure: Failure) {
+        if let Some(give_up) = self.give_up.take() {
+            // The leg may have ended meanwhile.
+            let _ = give_up.send(failure);
+        }
+    }
+
+    /// What the decoder has from the end of the prefill on.
+    fn patience(&self) -> Duration {
+        let settings = self.relay.settings.now();
+        if self.ask.shape.stream { settings.first_byte } else { settings.answer }
+    }
+
+    fn prefilled(&mut self, usage: Usage, ledger: &mut Ledger) {
+        ledger.leg(&self.decoder);
+        ledger.takes(Role::Prefill, None);
+        self.relay.compare(&self.ask, ledger, usage);
+        ledger.prefilled(usage);
+        self.due = Some(Instant::now() + self.patience());
+    }
+
+    /// The decode leg has ended: a prefill that it called for is about to end, too, or is of no more use.
+    async fn wind_up(&mut self, begun: bool, tries: &mut Tries, ledger: &mut Ledger) {
+        let Some(mut prefill) = self.prefill.take().filter(|_| begun && self.watch.has_called()) else {
+            return;
+        };
+        let ended = timeout(TAIL, &mut prefill).await;
+        while let Ok(note) = self.notes.try_recv() {
+            chosen(note, tries, ledger);
+        }
+        ledger.leg(&self.decoder);
+        match ended {
+            Ok((_, Prefilled::Done(usage))) => self.prefilled(usage, ledger),
+            Ok(_) => {}
+            Err(_) => self.relay.releases.finish(Box::pin(async move {
+                let _ = prefill.await;
+            })),
+        }
+    }
+}
+
+/// A prefiller was chosen for the request.
+fn chosen(note: Note, tries: &mut Tries, ledger: &mut Ledger) {
+    tries.left = tries.left.saturating_sub(1);
+    tries.made += 1;
+    tries.tried.push(note.instance.id());
+    ledger.leg(&note.instance);
+    ledger.placed(note.choice);
+}
+
+/// A leg's end; never, where it has ended before.
+async fn of<T>(leg: &mut Option<Pin<Box<dyn Future<Output = T> + Send>>>) -> T {
+    match leg {
+        Some(leg) => leg.await,
+        None => std::future::pending().await,
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        // A pair of which one leg has ended has nothing to wait for.
+        let (Some(mut decode), Some(mut prefill)) = (self.decode.take(), self.prefill.take()) else {
+            return;
+        };
+        if !self.written.get() {
+            return;
+        }
+        let settings = self.relay.settings.now();
+        let prompt_tokens = self.ask.shape.prompt_tokens;
+        let mut watch = self.watch.clone();
+        self.relay.releases.finish(Box::pin(async move {
+            tokio::select! {
+                () = watch.called() => {}
+                _ = &mut decode => return,
+                _ = &mut prefill => return,
+                () = sleep(settings.abandon_grace) => return,
+            }
+            let time = settings.prefill.max(settings.computing(settings.prefill, prompt_tokens));
+            let _ = timeout(time, async {
+                tokio::select! {
+                    _ = &mut prefill => {}
+                    outcome = &mut decode => if outcome.is_ok() {
+                        let _ = timeout(TAIL, &mut prefill).await;
+                    },
+                }
+            })
+            .await;
+        }));
+    }
+}

@@ -1,0 +1,115 @@
+//! Engines that prefill and decode: a request stays on one where that is the best prefiller, in mixed fleets too.
+
+use std::net::SocketAddr;
+
+use pd_proxy::app::App;
+use pd_proxy::config::{Config, DialectName};
+use pd_proxy::sim::{Engine, EngineSpec, Fault, Role, What};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::{chat, completion};
+use crate::common::client::{self, Raw};
+use crate::common::stage::slow;
+
+struct Mixed {
+    /// A prefiller, a decoder, and one that is both; the first two may be missing.
+    pair: Vec<Engine>,
+    both: Engine,
+    gateway: SocketAddr,
+    stop: CancellationToken,
+    serving: JoinHandle<usize>,
+}
+
+impl Mixed {
+    async fn new(with_pair: bool) -> Mixed {
+        let start = async |role| {
+            let spec = EngineSpec { role, lease_ms: 2_000, ..slow() };
+            Engine::start(spec, SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap()
+        };
+        let both = start(Role::Both).await;
+        let mut pair = Vec::new();
+        if with_pair {
+            pair = vec![start(Role::Prefill).await, start(Role::Decode).await];
+        }
+        let mut config = Config::default();
+        (config.server.host, config.server.port) = ("127.0.0.1".into(), 0);
+        config.dialect.name = DialectName::KvTransfer;
+        config.health.probe_ms = 0;
+        let name = |engine: &Engine| engine.addr().to_string();
+        config.fleet.prefill = pair.first().into_iter().chain([&both]).map(name).collect();
+        config.fleet.decode = pair.get(1).into_iter().chain([&both]).map(name).collect();
+        let app = App::build(&config).await.unwrap();
+        let (gateway, stop) = (app.addresses()[0], app.stop());
+        #[expect(clippy::disallowed_methods, reason = "it is waited for in `end`")]
+        let serving = tokio::spawn(app.serve());
+        Mixed { pair, both, gateway, stop, serving }
+    }
+
+    async fn post(&self, (path, body): (&str, String)) -> Raw {
+        client::send(self.gateway, &client::post(path, &body)).await
+    }
+
+    /// Requests that an engine was sent: all, and those that name another engine.
+    fn seen(engine: &Engine) -> (usize, usize) {
+        let seen: Vec<_> = engine.seen().into_iter().filter(|seen| seen.method == "POST").collect();
+        let with =
+            |text: &str| seen.iter().filter(|s| String::from_utf8_lossy(&s.body).contains(text)).count();
+        (seen.len(), with("kv_transfer_params"))
+    }
+
+    async fn end(self) {
+        self.stop.cancel();
+        self.serving.await.unwrap();
+        for engine in self.pair.into_iter().chain([self.both]) {
+            let ledger = engine.ledger();
+            assert_eq!((ledger.dead, ledger.pinned_blocks, ledger.running), (None, 0, 0));
+            engine.stop().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_engine_that_does_both_is_asked_once() {
+    let mixed = Mixed::new(false).await;
+    for (round, ask) in [completion(false), completion(true), chat(false), chat(true)].into_iter().enumerate()
+    {
+        let answer = mixed.post(ask).await;
+        assert_eq!((answer.status, answer.complete), (200, true), "{}", answer.text());
+        assert_eq!(Mixed::seen(&mixed.both), (round + 1, 0), "one request each, which names nobody");
+    }
+    mixed.end().await;
+}
+
+#[tokio::test]
+async fn in_a_mixed_fleet_requests_go_whole_or_in_two_legs_and_read_the_same() {
+    let mixed = Mixed::new(true).await;
+    let alone = mixed.post(completion(false)).await.words();
+    let answers = futures_util::future::join_all((0..12).map(|_| mixed.post(completion(true)))).await;
+    for answer in &answers {
+        assert_eq!((answer.status, answer.complete), (200, true), "{}", answer.text());
+        assert_eq!(answer.words(), alone);
+    }
+    let ((prefills, asked), (decodes, given)) = (Mixed::seen(&mixed.pair[0]), Mixed::seen(&mixed.pair[1]));
+    let (both, named) = Mixed::seen(&mixed.both);
+    assert!(prefills > 0 && asked == prefills, "the prefiller had its share");
+    assert!(both > named, "some were served whole: {both} {named}");
+    assert_eq!(given + named, prefills, "what was handed over came to a decoder, of either kind");
+    assert_eq!(decodes, given, "the decoder computed no prompt itself");
+    mixed.end().await;
+}
+
+#[tokio::test]
+async fn when_the_one_that_does_both_fails_the_pair_serves() {
+    let mixed = Mixed::new(true).await;
+    let words = mixed.post(completion(false)).await.words();
+    for what in [What::Status(500, None), What::ResetBeforeHead, What::Refuse] {
+        assert!(mixed.both.inject(Fault::always(what.clone()).on_path("/v1/")));
+        for _ in 0..4 {
+            let answer = mixed.post(completion(true)).await;
+            assert_eq!((answer.status, answer.words()), (200, words.clone()), "{what:?}: {}", answer.text());
+        }
+        mixed.both.clear_faults();
+    }
+    mixed.end().await;
+}
