@@ -45,6 +45,7 @@ pub fn settings(config: &Config) -> Settings {
         gap: ms(timeout.gap_ms),
         total: ms(timeout.total_ms),
         control: ms(timeout.models_ms),
+        prompts: limit.prompts,
         prefill_reply_bytes: limit.prefill_reply_bytes,
         answer_bytes: limit.answer_bytes,
         frame_bytes: limit.frame_bytes,

@@ -227,6 +227,8 @@ pub struct Limit {
     pub prefill_inflight: usize,
     /// Requests that are being answered by decoders or are to be; 0 = no limit of its own.
     pub decode_inflight: usize,
+    /// Prompts of one completions request that are asked one by one; 1 = none are.
+    pub prompts: usize,
     /// A prefiller's answer.
     pub prefill_reply_bytes: usize,
     /// A decoder's answer that is not streamed.
@@ -406,6 +408,7 @@ impl Default for Limit {
             overload_status: 503,
             prefill_inflight: 0,
             decode_inflight: 0,
+            prompts: 128,
             prefill_reply_bytes: 64 << 20,
             answer_bytes: 64 << 20,
             frame_bytes: 1 << 20,

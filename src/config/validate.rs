@@ -29,6 +29,8 @@ const MAX_CACHE_TOKENS: u64 = 1 << 32;
 const MAX_POOL_MS: u64 = 10_000;
 /// Most connections to one address.
 const MAX_CONNECTIONS: u64 = 64;
+/// Most prompts of a request that are asked one by one.
+const MAX_PROMPTS: u64 = 4_096;
 /// Largest parallel size, and most heads or layers.
 const MAX_PARALLEL: u64 = 4_096;
 /// Most data-parallel ranks of an engine whose events are listened to.
@@ -166,6 +168,7 @@ impl Config {
             ("limit.overload_status", u64::from(limit.overload_status), 429, 503),
             ("limit.prefill_inflight", wide(limit.prefill_inflight), 0, MAX_COUNT),
             ("limit.decode_inflight", wide(limit.decode_inflight), 0, MAX_COUNT),
+            ("limit.prompts", wide(limit.prompts), 1, MAX_PROMPTS),
             ("limit.prefill_reply_bytes", wide(limit.prefill_reply_bytes), 1, MAX_BYTES),
             ("limit.answer_bytes", wide(limit.answer_bytes), 1, MAX_BYTES),
             ("limit.frame_bytes", wide(limit.frame_bytes), 1, MAX_BYTES),

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use crate::codec::json::{Edit, Object};
 
 pub mod api;
+pub mod batch;
 pub mod engine_load;
 pub mod facts;
 pub mod guard;
@@ -16,6 +17,7 @@ pub mod layerwise;
 pub mod mooncake;
 mod nixl_push;
 mod one_token;
+mod patch;
 pub mod prefilled;
 pub mod resume;
 mod sglang;

@@ -24,9 +24,13 @@ pub struct Shape {
 /// Why a request goes to a decoder alone, which then computes the prompt itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Bypass {
-    /// Several prompts in one body. A prefiller's answer carries the hand-off of the first one only (vLLM 0.32); with it the
-    /// decoder would read the wrong KV for the others, or die when one of them is longer.
+    /// Several prompts in one body that are not asked one by one ([`super::batch`]). A prefiller's answer carries the hand-off
+    /// of the first one only (vLLM 0.32); with it the decoder would read the wrong KV for the others, or die when one of them
+    /// is longer.
     SeveralPrompts,
+    /// A search over several answers (`use_beam_search`): engines ask themselves for each next token, without a hand-off
+    /// (vLLM 0.32), so that what a prefiller kept would be fetched by nobody.
+    Beam,
     /// The prompt, or one more, comes as embeddings (`prompt_embeds`).
     Embeddings,
     /// The client wants the scores of the prompt's own tokens, which only the engine that answers can compute.
@@ -44,11 +48,40 @@ impl Bypass {
     pub fn name(self) -> &'static str {
         match self {
             Bypass::SeveralPrompts => "several_prompts",
+            Bypass::Beam => "beam",
             Bypass::Embeddings => "embeddings",
             Bypass::PromptScores => "prompt_scores",
             Bypass::StoredResponse => "stored_response",
             Bypass::SeveralChoices => "several_choices",
             Bypass::UnknownNames => "unknown_names",
+        }
+    }
+
+    /// What a client is told where no decoder can answer alone, and the member that it is about.
+    pub fn refusal(self) -> (&'static str, &'static str) {
+        match self {
+            Bypass::SeveralPrompts => (
+                "prompt",
+                "these engines can't answer several prompts at once, and the gateway can't ask them one by one: there are \
+                 more than limit.prompts, or they are neither all texts nor all lists of tokens",
+            ),
+            Bypass::Beam => {
+                ("use_beam_search", "these engines have no beam search across prefiller and decoder")
+            }
+            Bypass::Embeddings => {
+                ("prompt_embeds", "these engines take no embeddings across prefiller and decoder")
+            }
+            Bypass::PromptScores => {
+                ("logprobs", "these engines can't score the prompt's own tokens across prefiller and decoder")
+            }
+            Bypass::StoredResponse => {
+                ("previous_response_id", "these engines keep no responses across prefiller and decoder")
+            }
+            Bypass::SeveralChoices => ("n", "these engines give one answer across prefiller and decoder"),
+            Bypass::UnknownNames => (
+                "model",
+                "these engines can't tell each other of such a request across prefiller and decoder",
+            ),
         }
     }
 }
@@ -57,14 +90,20 @@ impl Shape {
     /// Reads the facts; wrong types are left to the engine, which answers them with its own 400.
     pub fn read(api: Api, body: &Object) -> Shape {
         let max_tokens = |key: &str| body.get(key).and_then(|v| v.as_u64());
+        let bypass = bypass(api, body, true);
         Shape {
             stream: body.get("stream").and_then(|v| v.as_bool()).unwrap_or(false),
             model: body.get("model").and_then(|v| v.as_str().map(Cow::into_owned)),
             prompt_tokens: estimate::prompt_tokens(body.bytes().len()),
             output_tokens: estimate::output_tokens(
                 max_tokens("max_completion_tokens").or_else(|| max_tokens(api.max_tokens_member())),
-            ),
-            bypass: bypass(api, body, true),
+            )
+            .saturating_mul(if bypass == Some(Bypass::SeveralPrompts) {
+                prompts(body)
+            } else {
+                1
+            }),
+            bypass,
         }
     }
 }
@@ -72,13 +111,15 @@ impl Shape {
 /// Why no prefiller can do the prompt; `lists`: lists of prompts are a reason.
 pub(super) fn bypass(api: Api, body: &Object, lists: bool) -> Option<Bypass> {
     let given = |key: &str| body.get(key).is_some_and(|v| !v.is_null());
-    let echoed = || body.get("echo").and_then(|v| v.as_bool()) == Some(true);
+    let asks_for = |key: &str| body.get(key).and_then(|v| v.as_bool()) == Some(true);
     let generates_text = matches!(api, Api::Chat | Api::Completions);
     if api == Api::Completions && given("prompt_embeds") {
         Some(Bypass::Embeddings)
     } else if lists && several_prompts(api, body) {
         Some(Bypass::SeveralPrompts)
-    } else if generates_text && (given("prompt_logprobs") || (given("logprobs") && echoed())) {
+    } else if generates_text && asks_for("use_beam_search") {
+        Some(Bypass::Beam)
+    } else if generates_text && (given("prompt_logprobs") || (given("logprobs") && asks_for("echo"))) {
         Some(Bypass::PromptScores)
     } else if api == Api::Responses && given("previous_response_id") {
         Some(Bypass::StoredResponse)
@@ -95,6 +136,11 @@ pub(super) fn several_prompts(api: Api, body: &Object) -> bool {
     };
     let one_prompt_each = |first: Value<'_>| first.is_string() || first.is_array();
     prompt.first_element().is_some_and(one_prompt_each) && prompt.array_len_capped(2) == Some(2)
+}
+
+/// How many prompts a body with several holds.
+fn prompts(body: &Object) -> u64 {
+    body.get("prompt").map_or(1, |prompt| prompt.elements().count() as u64)
 }
 
 #[cfg(test)]
@@ -119,6 +165,10 @@ mod tests {
                 && !bypass("[]")
         );
         assert!(read(Api::Chat, r#"{"prompt":["a","b"]}"#).bypass.is_none());
+        let expected = |prompt: &str| {
+            read(Api::Completions, &format!(r#"{{"prompt":{prompt},"max_tokens":7}}"#)).output_tokens
+        };
+        assert_eq!((expected(r#"["a","b","c"]"#), expected(r#"["a"]"#), expected("[1,2]")), (21, 7, 7));
     }
 
     #[test]
@@ -129,6 +179,8 @@ mod tests {
             Some(Bypass::Embeddings)
         );
         assert_eq!(bypass(Api::Completions, r#"{"prompt":"a","prompt_embeds":null}"#), None);
+        assert_eq!(bypass(Api::Chat, r#"{"use_beam_search":true,"n":2}"#), Some(Bypass::Beam));
+        assert_eq!(bypass(Api::Completions, r#"{"use_beam_search":false}"#), None);
         assert_eq!(bypass(Api::Chat, r#"{"prompt_logprobs":0}"#), Some(Bypass::PromptScores));
         assert_eq!(bypass(Api::Completions, r#"{"echo":true,"logprobs":1}"#), Some(Bypass::PromptScores));
         assert_eq!(bypass(Api::Completions, r#"{"echo":true,"logprobs":null}"#), None);

@@ -330,17 +330,25 @@ impl Desk {
                     let _ = tokio::time::timeout(wait, self.news.notified()).await;
                 }
             }
-            self.pump();
+            // It knows who is left: told of it, it would do nothing else.
+            self.serve();
         }
     }
 
     fn pump(self: &Arc<Self>) {
+        if self.serve() {
+            self.news.notify_one();
+        }
+    }
+
+    /// Gives places to whom it can; whether anybody is left.
+    fn serve(self: &Arc<Self>) -> bool {
         let now = self.now();
         let mut told: SmallVec<[(oneshot::Sender<Placed>, Placed); 4]> = SmallVec::new();
         let mut left: Vec<oneshot::Sender<Placed>> = Vec::new();
         // A seat gives itself back under the lock: none may be dropped while it is held.
         let mut unclaimed: Vec<Placed> = Vec::new();
-        {
+        let waiting = {
             let mut state = self.lock();
             for commit in state.pump(now) {
                 let waiter = state.waiters.remove(&commit.ticket);
@@ -360,15 +368,14 @@ impl Desk {
                     left.extend(state.waiters.remove(&ticket));
                 }
             }
-            if state.board.waiting() > 0 {
-                self.news.notify_one();
-            }
-        }
+            state.board.waiting() > 0
+        };
         drop((left, unclaimed));
         for (waiter, placed) in told {
             // Whoever left in this moment leaves a seat, which is given back right here, outside the lock.
             let _ = waiter.send(placed);
         }
+        waiting
     }
 
     fn placed(self: &Arc<Self>, state: &State, commit: Commit) -> Option<Placed> {

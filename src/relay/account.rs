@@ -14,6 +14,7 @@ use crate::obs::{Meters, Sample};
 use crate::relay::admit::Pass;
 use crate::relay::budget::Asked;
 use crate::relay::lookup::{Found, Teller};
+use crate::relay::parts::{Kin, Part, Sum};
 use crate::relay::places::Place;
 
 /// What HTTP servers log for a client that left (nginx's 499): nobody receives it.
@@ -57,6 +58,8 @@ pub struct Ledger {
     /// When the first and the last piece of a stream arrived, and the longest pause between two.
     stream: Option<Pace>,
     end: End,
+    /// Whether it is a whole request's.
+    kin: Kin,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -101,7 +104,16 @@ impl Ledger {
             resumed: 0,
             stream: None,
             end: End { status: CLIENT_GONE, reason: "client_gone" },
+            kin: Kin::Alone,
         }
+    }
+
+    /// Opens the account of one part of the request, which is known as `id` to engines. It is not settled: what it comes to
+    /// is the whole's, and its last word is the whole's as well.
+    pub fn part(&mut self, id: String) -> Ledger {
+        let mut part = Ledger::open(self.meters.clone(), self.api, id, self.arrived);
+        part.kin = self.kin.part();
+        part
     }
 
     /// The request counts as open, for the budget of retries, until the account is settled.
@@ -145,7 +157,7 @@ impl Ledger {
         if output == 0 && !matches!(self.end.reason, "ok" | "client_gone") {
             return (0, 0);
         }
-        let begun = self.prefiller.is_some() || self.decoder.is_some();
+        let begun = self.prefiller.is_some() || self.decoder.is_some() || self.kin.began();
         (self.prompt.unwrap_or(if begun { self.prompt_estimate } else { 0 }), output)
     }
 
@@ -188,7 +200,8 @@ impl Ledger {
 
     /// Which time-out the total time limit amounts to right now.
     pub fn timeout_kind(&self) -> Kind {
-        match self.stage {
+        let decodes = self.kin.sum().is_some_and(|sum| !sum.decoders.is_empty());
+        match if decodes { Role::Decode } else { self.stage } {
             Role::Prefill => Kind::PrefillTimeout,
             Role::Decode => Kind::DecodeTimeout,
         }
@@ -215,9 +228,9 @@ impl Ledger {
         self.resumed += 1;
     }
 
-    /// Another pair goes on with its stream.
-    pub fn goes_on(&self) -> bool {
-        self.resumed > 0
+    /// Nobody turns it away any more: another pair goes on with its stream, or it is a part of a request that was let in.
+    pub fn is_let_in(&self) -> bool {
+        self.resumed > 0 || self.kin.is_part()
     }
 
     /// What was found of the prompt before it was routed.
@@ -301,15 +314,48 @@ impl Ledger {
         let after_first = u32::try_from(tokens.saturating_sub(1)).unwrap_or(u32::MAX);
         Sample {
             ttft: Some(pace.first - self.arrived),
-            tpot: (pace.last - pace.first).checked_div(after_first),
+            // Of several prompts the tokens come side by side.
+            tpot: (pace.last - pace.first).checked_div(after_first).filter(|_| !self.kin.is_whole()),
             gap_max: (pace.events > 1).then_some(pace.gap_max),
             total,
         }
     }
 }
 
+impl Ledger {
+    /// Takes over what its parts came to.
+    fn gather(&mut self) -> Sum {
+        let Some(sum) = self.kin.sum() else {
+            let alone =
+                Part { prefiller: self.prefiller.clone(), decoder: self.decoder.clone(), ..Part::default() };
+            return Sum::of(alone);
+        };
+        (self.prompt, self.cached, self.output) = (sum.prompt, sum.cached, sum.output);
+        self.resumed = sum.resumed;
+        sum
+    }
+
+    /// Its own counts, for the whole's account.
+    fn as_part(&mut self) -> Part {
+        Part {
+            prompt: self.prompt,
+            cached: self.cached,
+            output: self.tokens(),
+            resumed: self.resumed,
+            prefiller: self.prefiller.take(),
+            decoder: self.decoder.take(),
+        }
+    }
+}
+
 impl Drop for Ledger {
     fn drop(&mut self) {
+        if self.kin.is_part() {
+            let part = self.as_part();
+            self.kin.add(part);
+            return;
+        }
+        let sum = self.gather();
         if std::thread::panicking() {
             self.end = End { status: 500, reason: Kind::Internal.code() };
         }
@@ -328,15 +374,15 @@ impl Drop for Ledger {
         let key = self.caller.as_ref().map_or(ANYONE, |caller| &caller.name);
         let key_name = self.caller.as_ref().filter(|caller| &*caller.name != ANYONE).map(|it| &*it.name);
         self.meters.of_key(key, (self.end.status, self.end.reason), prompt_taken, output_taken);
-        let name = |i: &Option<Arc<Instance>>| i.as_ref().map(|i| i.endpoint().to_string());
         tracing::info!(
             id = %self.id,
             route = self.api.name(),
             key_name,
             status = self.end.status,
             reason = self.end.reason,
-            prefiller = name(&self.prefiller),
-            decoder = name(&self.decoder),
+            prompts = self.kin.is_whole().then_some(sum.parts),
+            prefiller = sum.prefiller_names(),
+            decoder = sum.decoder_names(),
             prompt_tokens = self.prompt,
             cached_tokens = self.cached,
             predicted_cached_tokens = self.choice().map(|choice| choice.terms.hit.any_tokens),

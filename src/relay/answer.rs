@@ -8,6 +8,7 @@ use http::{HeaderMap, HeaderName, Response, header};
 use http_body::{Body, Frame, SizeHint};
 
 use crate::relay::account::Ledger;
+use crate::relay::merged::Merged;
 use crate::relay::stream::{Cut, Stream};
 
 /// As much of a complete answer is handed on at once: what the layer below takes it keeps, outside of every limit, until a
@@ -24,6 +25,8 @@ pub enum AnswerBody {
     Whole(Pieces, Box<Ledger>),
     /// Arrives piece by piece.
     Stream(Box<Stream>),
+    /// The same, of several prompts.
+    Merged(Box<Merged>),
 }
 
 /// Bytes that are handed on piece by piece.
@@ -81,6 +84,7 @@ impl Body for AnswerBody {
         match &mut *self {
             AnswerBody::Whole(pieces, _) => Poll::Ready(pieces.next().map(|piece| Ok(Frame::data(piece)))),
             AnswerBody::Stream(stream) => Pin::new(stream.as_mut()).poll_frame(cx),
+            AnswerBody::Merged(merged) => Pin::new(merged.as_mut()).poll_frame(cx),
         }
     }
 
@@ -91,7 +95,7 @@ impl Body for AnswerBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             AnswerBody::Whole(pieces, _) => SizeHint::with_exact(pieces.0.len() as u64),
-            AnswerBody::Stream(_) => SizeHint::default(),
+            AnswerBody::Stream(_) | AnswerBody::Merged(_) => SizeHint::default(),
         }
     }
 }

@@ -108,7 +108,7 @@ impl Relay {
         decode: Tries,
         ledger: &mut Ledger,
     ) -> Result<DecodeEnd, Error> {
-        if ledger.choice().is_none() && !ledger.goes_on() {
+        if ledger.choice().is_none() && !ledger.is_let_in() {
             self.in_time(ask, ledger)?;
             self.take_place(Role::Prefill, ledger)?;
         }

@@ -15,6 +15,7 @@ pub mod admit;
 pub mod affinity;
 pub mod answer;
 pub mod ask;
+mod batch;
 pub mod budget;
 mod decode_first;
 mod early;
@@ -22,6 +23,8 @@ mod failure;
 mod job;
 mod legs;
 pub mod lookup;
+mod merged;
+mod parts;
 pub mod pause;
 pub mod places;
 pub mod release;
@@ -34,10 +37,12 @@ pub mod speech;
 pub mod stories;
 mod stream;
 
+use std::future::Future;
 use std::sync::Arc;
 
 use tokio::time::{Instant, timeout_at};
 
+use crate::dialect::batch::Batch;
 use crate::dialect::resume::Plan;
 use crate::dialect::shape::Bypass;
 use crate::dialect::usage::Usage;
@@ -153,31 +158,35 @@ impl Relay {
     ///
     /// # Errors
     /// Ours only: an engine's own refusal (any 4xx) is an answer.
-    pub async fn drive(self: &Arc<Self>, mut ask: Ask, mut ledger: Ledger) -> Result<Answer, Box<Refusal>> {
+    pub async fn drive(self: &Arc<Self>, ask: Ask, mut ledger: Ledger) -> Result<Answer, Box<Refusal>> {
         let settings = self.settings.now();
-        if settings.resume {
-            ask.resume = Plan::of(ask.api, &ask.body, ask.shape.bypass.is_some());
+        // Where the decoder is asked first, a prefiller may understand the list.
+        if self.must_bypass(&ask) == Some(Bypass::SeveralPrompts)
+            && let Some(batch) = Batch::of(ask.api, &ask.body, settings.prompts)
+        {
+            return self.drive_all(ask, batch, ledger).await;
         }
-        ledger.counts(self.budget.asked());
-        let deadline = ask.arrived + settings.total;
-        let ended = match timeout_at(deadline, self.run(ask, &mut ledger)).await {
-            Ok(ended) => ended,
-            Err(_) => Err(Error::new(
-                ledger.timeout_kind(),
-                "the request took longer than the gateway's total time limit",
-            )),
-        };
-        match ended {
+        let end = ask.arrived + settings.total;
+        match in_time(end, self.run(ask, &mut ledger)).await {
             Ok((end, ask)) => Ok(end.into_answer(self, &ask, ledger)),
-            Err(error) => Err(Box::new(Refusal { error, ledger })),
+            Err(error) => {
+                let error = error.unwrap_or_else(|| too_long(&ledger));
+                Err(Box::new(Refusal { error, ledger }))
+            }
         }
     }
 
+    /// Both legs of a request with one prompt, or of one of several.
     async fn run(
         self: &Arc<Self>,
         mut ask: Ask,
         ledger: &mut Ledger,
     ) -> Result<(DecodeEnd, Arc<Ask>), Error> {
+        self.can_be_served(&ask)?;
+        if self.settings.now().resume {
+            ask.resume = Plan::of(ask.api, &ask.body, ask.shape.bypass.is_some());
+        }
+        ledger.counts(self.budget.asked());
         if let Some(found) = self.understand(&mut ask).await {
             ledger.found(&found);
         }
@@ -222,8 +231,8 @@ impl Relay {
         mut decode: Tries,
         ledger: &mut Ledger,
     ) -> Result<DecodeEnd, Error> {
-        // A stream that goes on has its place.
-        if !ledger.goes_on() {
+        // A stream that goes on has its place, and so has a part of a request.
+        if !ledger.is_let_in() {
             self.take_place(Role::Decode, ledger)?;
         }
         loop {
@@ -268,6 +277,17 @@ impl Relay {
         }
     }
 
+    /// Refuses what one engine alone must answer where none can.
+    fn can_be_served(&self, ask: &Ask) -> Result<(), Error> {
+        match ask.shape.bypass.filter(|_| !self.speech.now().dialect.decodes_alone()) {
+            None => Ok(()),
+            Some(reason) => {
+                let (member, message) = reason.refusal();
+                Err(Error::new(Kind::InvalidField, message).param(member))
+            }
+        }
+    }
+
     /// Why a request has no prefill leg, if so.
     fn bypass(&self, ask: &Ask) -> Option<&'static str> {
         if !self.speech.now().dialect.decodes_alone() {
@@ -285,7 +305,7 @@ impl Relay {
         ledger: &mut Ledger,
     ) -> Result<Ended, Error> {
         // One that was let in before is never turned away for being tried again, or for going on.
-        if ledger.choice().is_none() && !ledger.goes_on() {
+        if ledger.choice().is_none() && !ledger.is_let_in() {
             self.in_time(ask, ledger)?;
             self.take_place(Role::Prefill, ledger)?;
         }
@@ -465,4 +485,13 @@ impl Relay {
         tokio::time::sleep(pause).await;
         true
     }
+}
+
+/// What comes of `work`, which has until `end`; no error of its own stands for more time than it has.
+async fn in_time<T>(end: Instant, work: impl Future<Output = Result<T, Error>>) -> Result<T, Option<Error>> {
+    timeout_at(end, work).await.map_or(Err(None), |ended| ended.map_err(Some))
+}
+
+fn too_long(ledger: &Ledger) -> Error {
+    Error::new(ledger.timeout_kind(), "the request took longer than the gateway's total time limit")
 }

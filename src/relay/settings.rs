@@ -37,6 +37,8 @@ pub struct Settings {
     pub total: Duration,
     /// What an engine tells of itself beside requests.
     pub control: Duration,
+    /// Prompts of one request that are asked one by one.
+    pub prompts: usize,
     /// A prefiller's answer.
     pub prefill_reply_bytes: usize,
     /// An answer that is not streamed; it is held back until it is complete.

@@ -59,7 +59,12 @@ pub struct Stream {
     /// Lent to whoever looks for another pair.
     ledger: Option<Ledger>,
     relay: Arc<Relay>,
+    /// Of a part of an answer: how it broke off, for who tells the client.
+    part: Option<Broke>,
 }
+
+#[derive(Debug, Default)]
+struct Broke(Option<Error>);
 
 #[derive(Debug)]
 struct Live {
@@ -115,7 +120,18 @@ impl Stream {
             end,
             ledger: Some(ledger),
             relay,
+            part: None,
         }
+    }
+
+    /// The same as a part of an answer: who puts that together tells the client how this broke off.
+    pub(super) fn part(self) -> Stream {
+        Stream { part: Some(Broke::default()), ..self }
+    }
+
+    /// How it broke off, once it is over.
+    pub(super) fn take_break(&mut self) -> Option<Error> {
+        self.part.as_mut()?.0.take()
     }
 
     /// Whole events of the decoder's: what of them may go out now.
@@ -270,6 +286,11 @@ impl Stream {
         }
         if let Some(ledger) = &mut self.ledger {
             ledger.broken(error);
+        }
+        if let Some(Broke(told)) = &mut self.part {
+            *told = Some(error.clone());
+            self.state = State::Done;
+            return Poll::Ready(None);
         }
         // Over HTTP/2 a reset would take the event along; the missing last event tells the client that the answer is cut.
         self.state = if self.http2 { State::Done } else { State::Telling };

@@ -37,6 +37,7 @@ pub fn adopt(running: &Config, new: &Config) -> Adopted {
     next.limit.body_bytes = limit.body_bytes;
     next.limit.header_bytes = limit.header_bytes;
     next.limit.headers = limit.headers;
+    next.limit.prompts = limit.prompts;
     next.limit.prefill_reply_bytes = limit.prefill_reply_bytes;
     next.limit.answer_bytes = limit.answer_bytes;
     next.limit.frame_bytes = limit.frame_bytes;

@@ -35,6 +35,8 @@ pub struct Chunks {
     begun: Vec<bool>,
     /// Code points of the text that each choice has had, where the offsets of log probabilities count on.
     chars: Vec<usize>,
+    /// Tokens that each choice has had.
+    tokens: Vec<usize>,
 }
 
 impl Chunks {
@@ -48,8 +50,8 @@ impl Chunks {
             r#"data: {{"id":{id},"object":"{object}","created":{created},"model":{model},"choices":["#
         );
         let begun = vec![false; ask.n * ask.prompts.len()];
-        let chars = vec![0; begun.len()];
-        Chunks { ask, reply, head, begun, chars }
+        let (chars, tokens) = (vec![0; begun.len()], vec![0; begun.len()]);
+        Chunks { ask, reply, head, begun, chars, tokens }
     }
 
     fn chat(&self) -> bool {
@@ -67,11 +69,13 @@ impl Chunks {
         event.into()
     }
 
-    fn running_usage(&self, counts: Counts) -> String {
+    /// What one choice has come to: vLLM counts its prompt and its tokens alone.
+    fn running_usage(&self, choice: usize) -> String {
         if !self.ask.continuous_usage {
             return String::new();
         }
-        let Counts { prompt, output, .. } = counts;
+        let prompt = self.ask.prompts.get(choice / self.ask.n).map_or(0, |prompt| prompt.len());
+        let output = self.tokens.get(choice).copied().unwrap_or(0);
         let details = if self.chat() { r#","completion_tokens_details":null"# } else { "" };
         let total = prompt + output;
         format!(
@@ -137,15 +141,15 @@ impl Chunks {
 }
 
 impl Format for Chunks {
-    fn begin(&mut self, counts: Counts, out: &mut Vec<Bytes>) {
+    fn begin(&mut self, _: Counts, out: &mut Vec<Bytes>) {
         if !self.chat() {
             return;
         }
         let prompt_ids =
             if self.ask.return_token_ids { bodies::prompt_ids(&self.ask, 0) } else { Value::Null };
-        let usage = self.running_usage(counts);
-        let tail = format!(r#"{usage},"prompt_token_ids":{prompt_ids},"prompt_text":null"#);
         for index in 0..self.begun.len() {
+            let usage = self.running_usage(index);
+            let tail = format!(r#"{usage},"prompt_token_ids":{prompt_ids},"prompt_text":null"#);
             let choice = format!(
                 r#""index":{index},"delta":{{"role":"assistant","content":""}},"logprobs":null,"finish_reason":null"#
             );
@@ -153,10 +157,13 @@ impl Format for Chunks {
         }
     }
 
-    fn piece(&mut self, piece: &Piece, counts: Counts, last: bool, out: &mut Vec<Bytes>) {
+    fn piece(&mut self, piece: &Piece, _: Counts, _: bool, out: &mut Vec<Bytes>) {
+        if let Some(tokens) = self.tokens.get_mut(piece.choice) {
+            *tokens += 1;
+        }
         let choice = if self.chat() { self.chat_choice(piece) } else { self.completion_choice(piece) };
-        let mut tail = self.running_usage(counts);
-        if last && !self.ask.include_usage {
+        let mut tail = self.running_usage(piece.choice);
+        if piece.finish.is_some() && !self.ask.include_usage {
             let _ = write!(tail, r#","system_fingerprint":"{FINGERPRINT}""#);
         }
         out.push(self.chunk(&choice, &tail));

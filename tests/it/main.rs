@@ -7,6 +7,7 @@ mod common;
 
 mod attacks;
 mod bad_input;
+mod batch;
 mod chaos;
 mod chat_golden;
 mod command;

@@ -141,6 +141,11 @@ impl Object {
         self.members.iter().map(|member| (text::lossy(self.key(member)), self.value(member.value)))
     }
 
+    /// The bounds that it was scanned under.
+    pub fn limits(&self) -> ScanLimits {
+        self.limits
+    }
+
     /// The text that was scanned, surrounding white space included.
     pub fn bytes(&self) -> &Bytes {
         &self.bytes

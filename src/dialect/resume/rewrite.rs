@@ -1,14 +1,9 @@
 //! Events of one stream as events of another: values are replaced where they stand, all other bytes stay.
 
-use std::ops::Range;
-
 use bytes::Bytes;
 
+use crate::dialect::patch::Patch;
 use crate::dialect::resume::event::{Event, Part};
-
-/// Replacements in one text, each of a span of it.
-#[derive(Default)]
-pub(super) struct Patch(Vec<(Range<usize>, Bytes)>);
 
 /// What a template's event is filled with, each as JSON.
 pub(super) struct Filling<'a> {
@@ -25,39 +20,6 @@ pub(super) struct Filling<'a> {
 }
 
 const NULL: &[u8] = b"null";
-
-impl Patch {
-    pub(super) fn set(&mut self, span: Option<Range<usize>>, value: impl AsRef<[u8]>) {
-        if let Some(span) = span {
-            self.0.push((span, Bytes::copy_from_slice(value.as_ref())));
-        }
-    }
-
-    /// Puts `text` behind the byte before `at`.
-    fn insert(&mut self, at: usize, text: &[u8]) {
-        self.set(Some(at..at), text);
-    }
-
-    /// The text with all replacements; spans that overlap one before them are left out.
-    pub(super) fn apply(mut self, text: &Bytes) -> Bytes {
-        if self.0.is_empty() {
-            return text.clone();
-        }
-        self.0.sort_by_key(|(span, _)| (span.start, span.end));
-        let mut out = Vec::with_capacity(text.len() + 64);
-        let mut at = 0;
-        for (span, value) in self.0.iter().filter(|(span, _)| span.end <= text.len()) {
-            if span.start < at {
-                continue;
-            }
-            out.extend_from_slice(&text[at..span.start]);
-            out.extend_from_slice(value);
-            at = span.end;
-        }
-        out.extend_from_slice(&text[at..]);
-        out.into()
-    }
-}
 
 /// Takes out of an event what the client did not ask for: as vLLM writes it when nobody asks, with nulls.
 pub(super) fn hide_ids(event: &Event, patch: &mut Patch) {

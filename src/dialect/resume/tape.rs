@@ -6,10 +6,11 @@ use memchr::memmem;
 use crate::codec::json::Object;
 use crate::codec::sse;
 use crate::dialect::Api;
+use crate::dialect::patch::Patch;
 use crate::dialect::resume::body::{self, Left};
 use crate::dialect::resume::event::{Event, Look};
 use crate::dialect::resume::plan::{Plan, Reason};
-use crate::dialect::resume::rewrite::{self, Filling, Patch};
+use crate::dialect::resume::rewrite::{self, Filling};
 
 /// Events without text that are held back. A character has at most four bytes and so comes in at most four tokens; with
 /// more the text is not about to be completed.

@@ -36,7 +36,7 @@ async fn every_reason_is_told() {
         ("seed", CHAT, json!({"seed": 1})),
         ("seed", CHAT, json!({"seed": 1, "temperature": 0.1})),
         ("echo", COMPLETIONS, json!({"echo": true})),
-        ("prompt", COMPLETIONS, json!({"prompt": ["a", "b"]})),
+        ("prompt", COMPLETIONS, json!({"prompt": ["a", [16_777_313]]})),
         ("prompt", CHAT, json!({"messages": image})),
         ("logprobs", CHAT, json!({"logprobs": true})),
         ("member", CHAT, json!({"something_new": 1})),

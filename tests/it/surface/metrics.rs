@@ -72,7 +72,11 @@ async fn one_of_each(gateway: SocketAddr, prefill: &Engine) -> BTreeMap<&'static
         *tokens.get_mut("cached").unwrap() += number("/prompt_tokens_details/cached_tokens");
     }
     assert!(tokens["cached"] > 0);
-    let raw = send("/v1/completions", json!({"model": "sim", "prompt": ["a", "b"], "max_tokens": 2})).await;
+    let raw = send(
+        "/v1/completions",
+        json!({"model": "sim", "prompt": "ab", "use_beam_search": true, "max_tokens": 2}),
+    )
+    .await;
     let usage = raw.json()["usage"].clone();
     *tokens.get_mut("prompt").unwrap() += usage["prompt_tokens"].as_u64().unwrap();
     *tokens.get_mut("output").unwrap() += usage["completion_tokens"].as_u64().unwrap();
@@ -145,7 +149,7 @@ async fn metrics_count_what_happened() {
         (r#"pd_proxy_tokens_total{kind="cached"}"#.to_owned(), tokens["cached"] as f64),
         (r#"pd_proxy_tokens_total{kind="output"}"#.to_owned(), tokens["output"] as f64),
         (r#"pd_proxy_handoffs_total{outcome="used"}"#.to_owned(), 4.0),
-        (r#"pd_proxy_prefill_bypassed_total{reason="several_prompts"}"#.to_owned(), 1.0),
+        (r#"pd_proxy_prefill_bypassed_total{reason="beam"}"#.to_owned(), 1.0),
         (r#"pd_proxy_instances{role="prefill"}"#.to_owned(), 1.0),
         (r#"pd_proxy_instances{role="decode"}"#.to_owned(), 1.0),
         ("pd_proxy_inflight_requests".to_owned(), 0.0),

@@ -185,7 +185,9 @@ async fn authorization_is_the_clients_or_the_configured_one() {
 
 #[tokio::test]
 async fn several_prompts_go_to_a_decoder_alone() {
-    let stage = Stage::new().await;
+    let mut script = Script::default();
+    script.config.limit.prompts = 1;
+    let stage = Stage::set(script).await;
     let alone = lone(fast(), "127.0.0.1:0").await;
     for prompt in [json!(["one two three", "four"]), json!([[1, 2, 3], [4]])] {
         let body = json!({"model": "sim", "prompt": prompt, "max_tokens": 5, "kv_transfer_params": {"x": 1}});

@@ -1,0 +1,210 @@
+//! A completions request with several prompts: each goes its own way through both legs, and the client gets one answer.
+//!
+//! A hand-off covers one prompt. So each prompt becomes a part: a request with a place among the engines, retries and, with
+//! `retry.resume`, continuations of its own, under one account, pass and deadline. Nothing goes out before all parts have an
+//! answer, or the first event of one: what an engine refuses of one part is the answer to all, as if one engine had had them.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use http::{HeaderName, HeaderValue, Response};
+
+use crate::codec::json::{Object, ScanLimits};
+use crate::dialect::batch::{self, Batch};
+use crate::dialect::{Api, Shape};
+use crate::error::{Error, Kind};
+use crate::fleet::Role;
+use crate::relay::account::Ledger;
+use crate::relay::answer::{Answer, AnswerBody, Pieces};
+use crate::relay::ask::Ask;
+use crate::relay::legs::DecodeEnd;
+use crate::relay::merged::Merged;
+use crate::relay::resume::Follower;
+use crate::relay::stream::{Source, Stream};
+use crate::relay::{Refusal, Relay, in_time, job, too_long};
+
+/// Parts of one request on their way to their first event at once, so that it does not take the whole line.
+const AT_ONCE: usize = 32;
+
+/// By this header engines, and their logs, know a part.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// A part whose answer is here, or has begun.
+struct Begun {
+    at: usize,
+    ask: Arc<Ask>,
+    end: DecodeEnd,
+    ledger: Ledger,
+}
+
+/// A part whose stream has begun.
+struct Streaming {
+    ask: Arc<Ask>,
+    source: Box<Source>,
+    ledger: Ledger,
+}
+
+/// What is to be answered.
+enum Together {
+    /// An engine's refusal of a part, or all of a complete answer.
+    Whole(Response<Bytes>),
+    /// Streams, in the order of the prompts.
+    Streams(http::response::Parts, Vec<Streaming>),
+}
+
+type Leaving = Pin<Box<dyn Future<Output = Result<Begun, Error>> + Send>>;
+
+impl Relay {
+    /// Takes a request with several prompts through both legs.
+    ///
+    /// # Errors
+    /// As of [`Relay::drive`].
+    pub(super) async fn drive_all(
+        self: &Arc<Self>,
+        ask: Ask,
+        batch: Batch,
+        mut ledger: Ledger,
+    ) -> Result<Answer, Box<Refusal>> {
+        let (end, http2, choices) = (ask.arrived + self.settings.now().total, ask.http2, batch.choices());
+        let together = match in_time(end, self.all_begin(ask, batch, &mut ledger)).await {
+            Ok(together) => together,
+            Err(error) => {
+                let error = error.unwrap_or_else(|| too_long(&ledger));
+                return Err(Box::new(Refusal { error, ledger }));
+            }
+        };
+        Ok(match together {
+            Together::Whole(whole) => {
+                ledger.whole(whole.status());
+                whole.map(|body| AnswerBody::Whole(Pieces::of(body), Box::new(ledger)))
+            }
+            Together::Streams(head, parts) => {
+                ledger.streams(head.status);
+                let stream = |part: Streaming| {
+                    let follower = Follower::new(self, &part.ask);
+                    Stream::part(Stream::new(self.clone(), *part.source, part.ledger, follower, end))
+                };
+                let parts: Vec<Stream> = parts.into_iter().map(stream).collect();
+                let merged = Merged::new(parts, choices, http2, ledger);
+                Response::from_parts(head, AnswerBody::Merged(Box::new(merged)))
+            }
+        })
+    }
+
+    /// Sends all parts on their way, and waits until each has an answer or the first event of one. The first that fails, or is
+    /// refused, ends the others.
+    async fn all_begin(
+        self: &Arc<Self>,
+        mut ask: Ask,
+        batch: Batch,
+        ledger: &mut Ledger,
+    ) -> Result<Together, Error> {
+        ask.job = Arc::new(job::of(&ask, None, None, &self.fleet));
+        self.let_all_in(&ask, &batch, ledger)?;
+        let (ask, batch) = (Arc::new(ask), Arc::new(batch));
+        let leave = |at| -> Leaving {
+            let ledger = ledger.part(batch::part_id(&ask.id, at));
+            Box::pin(self.clone().part_begins(ask.clone(), batch.clone(), at, ledger))
+        };
+        let leaving: Vec<Leaving> = (0..batch.prompts()).map(leave).collect();
+        let mut leaving = stream::iter(leaving).buffer_unordered(AT_ONCE);
+        let (mut parts, mut answer_bytes) = (Vec::with_capacity(batch.prompts()), 0);
+        while let Some(part) = leaving.next().await {
+            let part = part?;
+            if let DecodeEnd::Whole(answer) = &part.end {
+                answer_bytes += answer.body().len();
+                if !answer.status().is_success() {
+                    return Ok(Together::Whole(answer.clone()));
+                }
+            }
+            if answer_bytes > self.settings.now().answer_bytes {
+                let message =
+                    "the answers are larger than limit.answer_bytes; streamed, they could be passed on";
+                return Err(Error::new(Kind::DecodeFailed, message));
+            }
+            parts.push(part);
+        }
+        ledger.takes(Role::Prefill, None);
+        parts.sort_by_key(|part| part.at);
+        together(parts, batch.choices())
+    }
+
+    /// Lets the request in, or turns it away, as a whole: by its size, and where both sides have room for one more request.
+    fn let_all_in(&self, ask: &Ask, batch: &Batch, ledger: &mut Ledger) -> Result<(), Error> {
+        self.take_place(Role::Decode, ledger)?;
+        if self.bypass(&part_of(ask, batch, 0)?).is_none() {
+            self.in_time(ask, ledger)?;
+            self.take_place(Role::Prefill, ledger)?;
+        }
+        Ok(())
+    }
+
+    async fn part_begins(
+        self: Arc<Self>,
+        whole: Arc<Ask>,
+        batch: Arc<Batch>,
+        at: usize,
+        mut ledger: Ledger,
+    ) -> Result<Begun, Error> {
+        let ask = part_of(&whole, &batch, at)?;
+        let (end, ask) = self.run(ask, &mut ledger).await?;
+        Ok(Begun { at, ask, end, ledger })
+    }
+}
+
+/// The request for one of the prompts.
+fn part_of(whole: &Ask, batch: &Batch, at: usize) -> Result<Ask, Error> {
+    let unreadable = |e: crate::codec::json::JsonError| {
+        Error::new(Kind::InvalidJson, format!("a prompt can't be asked by itself: {e}"))
+    };
+    let body = batch.body(&whole.body, at).map_err(unreadable)?;
+    let id = batch::part_id(&whole.id, at);
+    let mut headers = whole.headers.clone();
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        headers.insert(REQUEST_ID, id);
+    }
+    Ok(Ask {
+        api: Api::Completions,
+        id,
+        target: whole.target.clone(),
+        headers,
+        shape: Shape::read(Api::Completions, &body),
+        body,
+        job: Arc::default(),
+        resume: None,
+        http2: whole.http2,
+        arrived: whole.arrived,
+    })
+}
+
+/// What the answers of all parts are together.
+fn together(parts: Vec<Begun>, choices: u64) -> Result<Together, Error> {
+    let (mut head, mut streams, mut answers) = (None, Vec::new(), Vec::new());
+    for Begun { ask, end, ledger, .. } in parts {
+        let (part_head, end) = match end {
+            DecodeEnd::Whole(answer) => {
+                let (head, body) = answer.into_parts();
+                (head, Err(body))
+            }
+            DecodeEnd::Stream { head, source } => (head, Ok(source)),
+        };
+        head.get_or_insert(part_head);
+        match end {
+            Ok(source) => streams.push(Streaming { ask, source, ledger }),
+            Err(body) => answers.extend(Object::scan(body, ScanLimits::default())),
+        }
+    }
+    let unlike = || Error::new(Kind::DecodeFailed, "the answers to the prompts can't be put together");
+    let head = head.ok_or_else(unlike)?;
+    match (streams.is_empty(), answers.is_empty()) {
+        (false, true) => Ok(Together::Streams(head, streams)),
+        (true, false) => {
+            let body = batch::merge(&answers, choices).ok_or_else(unlike)?;
+            Ok(Together::Whole(Response::from_parts(head, body)))
+        }
+        _ => Err(unlike()),
+    }
+}

@@ -1,0 +1,146 @@
+//! The streams of several parts as one stream to the client, without a task or a channel: whichever has an event is next.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use futures_util::stream::{SelectAll, StreamExt};
+use http_body::{Body, Frame};
+use tokio::time::Instant;
+
+use crate::dialect::Api;
+use crate::dialect::batch::Merge;
+use crate::error::{Error, Kind};
+use crate::relay::account::Ledger;
+use crate::relay::stream::{Cut, Stream};
+
+/// The body of a streamed answer to several prompts.
+#[derive(Debug)]
+pub struct Merged {
+    // Before the ledger, to which they tell what they came to when they are dropped.
+    parts: SelectAll<Part>,
+    merge: Merge,
+    state: State,
+    http2: bool,
+    ledger: Ledger,
+}
+
+/// One part's stream, and which prompt it answers.
+#[derive(Debug)]
+struct Part {
+    at: usize,
+    stream: Stream,
+    over: bool,
+}
+
+/// What comes of a part.
+enum Item {
+    /// Whole events.
+    Events(usize, Bytes),
+    /// It broke, and nobody goes on with it.
+    Broke(Error),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Running,
+    /// The error event has been handed to the connection, which gets one turn to write it.
+    Telling,
+    /// The connection is to be torn down.
+    Broken,
+    Done,
+}
+
+type Polled = Poll<Option<Result<Frame<Bytes>, Cut>>>;
+
+impl Merged {
+    /// Of these streams, in the order of the prompts, each with so many choices.
+    pub(super) fn new(parts: Vec<Stream>, choices: u64, http2: bool, ledger: Ledger) -> Merged {
+        let merge = Merge::new(parts.len(), choices);
+        let part = |(at, stream)| Part { at, stream, over: false };
+        let parts = parts.into_iter().enumerate().map(part).collect();
+        Merged { parts, merge, state: State::Running, http2, ledger }
+    }
+
+    fn run(&mut self, cx: &mut Context<'_>) -> Polled {
+        loop {
+            let out = match ready!(self.parts.poll_next_unpin(cx)) {
+                Some(Item::Events(at, events)) => match self.merge.pass(at, &events) {
+                    Ok(out) => out,
+                    Err(e) => return self.break_off(&Error::new(Kind::DecodeFailed, e.to_string())),
+                },
+                Some(Item::Broke(error)) if !self.merge.ended() => return self.break_off(&error),
+                Some(Item::Broke(_)) => continue,
+                None if self.merge.ended() => {
+                    self.state = State::Done;
+                    return Poll::Ready(None);
+                }
+                None => {
+                    let error = Error::new(Kind::DecodeFailed, "the answer ended before it was complete");
+                    return self.break_off(&error);
+                }
+            };
+            if out.is_empty() {
+                continue;
+            }
+            self.ledger.piece(Instant::now(), self.merge.events());
+            if self.merge.ended() {
+                self.ledger.complete();
+            }
+            return Poll::Ready(Some(Ok(Frame::data(out))));
+        }
+    }
+
+    /// One part's end is everybody's: the others are hung up on.
+    fn break_off(&mut self, error: &Error) -> Polled {
+        self.parts = SelectAll::new();
+        self.ledger.broken(error);
+        // Over HTTP/2 a reset would take the event along; the missing last event tells the client that the answer is cut.
+        self.state = if self.http2 { State::Done } else { State::Telling };
+        Poll::Ready(Some(Ok(Frame::data(Api::Completions.error_event(error).into()))))
+    }
+}
+
+impl Body for Merged {
+    type Data = Bytes;
+    type Error = Cut;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Polled {
+        match self.state {
+            State::Running => self.run(cx),
+            State::Telling => {
+                self.state = State::Broken;
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            State::Broken => {
+                self.state = State::Done;
+                Poll::Ready(Some(Err(Cut)))
+            }
+            State::Done => Poll::Ready(None),
+        }
+    }
+}
+
+impl futures_util::Stream for Part {
+    type Item = Item;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Item>> {
+        if self.over {
+            return Poll::Ready(None);
+        }
+        loop {
+            match ready!(Pin::new(&mut self.stream).poll_frame(cx)) {
+                Some(Ok(frame)) => {
+                    if let Ok(events) = frame.into_data() {
+                        return Poll::Ready(Some(Item::Events(self.at, events)));
+                    }
+                }
+                Some(Err(Cut)) | None => {
+                    self.over = true;
+                    return Poll::Ready(self.stream.take_break().map(Item::Broke));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! What the parts of one request come to: those of several prompts, each with an account of its own that is never settled.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::fleet::Instance;
+
+/// How an account stands to others.
+#[derive(Debug, Default)]
+pub(super) enum Kin {
+    /// It is all there is.
+    #[default]
+    Alone,
+    /// It has parts.
+    Whole(Arc<Parts>),
+    /// It is a part.
+    Part(Arc<Parts>),
+}
+
+/// The sum so far, shared by the whole and its parts.
+#[derive(Debug, Default)]
+pub(super) struct Parts(Mutex<Sum>);
+
+/// What one part came to.
+#[derive(Debug, Default)]
+pub(super) struct Part {
+    pub(super) prompt: Option<u64>,
+    pub(super) cached: Option<u64>,
+    pub(super) output: Option<u64>,
+    /// How often its stream was continued elsewhere.
+    pub(super) resumed: u32,
+    pub(super) prefiller: Option<Arc<Instance>>,
+    pub(super) decoder: Option<Arc<Instance>>,
+}
+
+/// What all parts that are over came to. A count that nobody told is none.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sum {
+    pub(super) parts: usize,
+    pub(super) prompt: Option<u64>,
+    pub(super) cached: Option<u64>,
+    pub(super) output: Option<u64>,
+    pub(super) resumed: u32,
+    /// Each engine once.
+    pub(super) prefillers: Vec<Arc<Instance>>,
+    pub(super) decoders: Vec<Arc<Instance>>,
+}
+
+impl Kin {
+    /// A part more.
+    pub(super) fn part(&mut self) -> Kin {
+        if matches!(self, Kin::Alone) {
+            *self = Kin::Whole(Arc::default());
+        }
+        match self {
+            Kin::Whole(parts) | Kin::Part(parts) => Kin::Part(parts.clone()),
+            Kin::Alone => Kin::Alone,
+        }
+    }
+
+    pub(super) fn is_part(&self) -> bool {
+        matches!(self, Kin::Part(_))
+    }
+
+    pub(super) fn is_whole(&self) -> bool {
+        matches!(self, Kin::Whole(_))
+    }
+
+    /// Any part was sent to an engine.
+    pub(super) fn began(&self) -> bool {
+        self.sum().is_some_and(|sum| !sum.prefillers.is_empty() || !sum.decoders.is_empty())
+    }
+
+    /// A part is over.
+    pub(super) fn add(&self, part: Part) {
+        if let Kin::Part(parts) = self {
+            parts.0.lock().unwrap_or_else(PoisonError::into_inner).add(part);
+        }
+    }
+
+    /// What the parts of a whole came to.
+    pub(super) fn sum(&self) -> Option<Sum> {
+        match self {
+            Kin::Whole(parts) => Some(parts.0.lock().unwrap_or_else(PoisonError::into_inner).clone()),
+            Kin::Alone | Kin::Part(_) => None,
+        }
+    }
+}
+
+impl Sum {
+    /// Of a request that is one part.
+    pub(super) fn of(part: Part) -> Sum {
+        let mut sum = Sum::default();
+        sum.add(part);
+        sum
+    }
+
+    /// Its prefillers, as logged.
+    pub(super) fn prefiller_names(&self) -> Option<String> {
+        names(&self.prefillers)
+    }
+
+    /// Its decoders, as logged.
+    pub(super) fn decoder_names(&self) -> Option<String> {
+        names(&self.decoders)
+    }
+
+    fn add(&mut self, part: Part) {
+        let plus = |sum: &mut Option<u64>, count: Option<u64>| {
+            if let Some(count) = count {
+                *sum = Some(sum.unwrap_or(0) + count);
+            }
+        };
+        self.parts += 1;
+        self.resumed += part.resumed;
+        plus(&mut self.prompt, part.prompt);
+        plus(&mut self.cached, part.cached);
+        plus(&mut self.output, part.output);
+        for (engines, engine) in [(&mut self.prefillers, part.prefiller), (&mut self.decoders, part.decoder)]
+        {
+            let new = engine.filter(|engine| engines.iter().all(|known| known.id() != engine.id()));
+            engines.extend(new);
+        }
+    }
+}
+
+fn names(engines: &[Arc<Instance>]) -> Option<String> {
+    let names: Vec<String> = engines.iter().map(|engine| engine.endpoint().to_string()).collect();
+    (!names.is_empty()).then(|| names.join(","))
+}
