@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -51,7 +52,7 @@ const HOUSEKEEPING: Duration = Duration::from_secs(2);
 /// The longest that an engine may take over a control call: resetting a cache, listing models.
 const CONTROL_TIME: Duration = Duration::from_secs(30);
 
-/// What engines speak is asked for no longer at once than this: the gateway is not to start late because of one that hangs.
+/// One prefiller is asked what it speaks for no longer than this: the gateway is not to start late because of one that hangs.
 const DETECT_MS: u64 = 1_000;
 
 /// What a shutdown adds to `server.drain_ms` for hand-offs that are still to be released.
@@ -308,7 +309,7 @@ async fn find_out_dialect(config: &Config, gateway: &Gateway, tasks: &mut JoinSe
     }
     let detector = detector(config, gateway);
     // Requests that come at once should be spoken to the engines in their own words.
-    if !detector.look().await {
+    if !detector.look(0).await {
         tasks.spawn(detector.run());
     }
 }
@@ -406,7 +407,7 @@ fn detector(config: &Config, gateway: &Gateway) -> Detector {
         authorization: gateway.edge.now().engine_authorization.clone(),
         time: ms(config.timeout.models_ms.min(DETECT_MS)),
     };
-    Detector { relay: gateway.relay.clone(), questions }
+    Detector { relay: gateway.relay.clone(), questions, told: AtomicBool::new(false) }
 }
 
 /// Who asks engines whether they are there; None when nobody is to.

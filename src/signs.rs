@@ -4,6 +4,7 @@
 //! prefills can tell, the relay sees there.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::{HeaderValue, StatusCode};
@@ -19,6 +20,8 @@ use crate::relay::Relay;
 const PAUSE: Duration = Duration::from_secs(2);
 /// The largest answer that is read: SGLang tells its whole configuration.
 const ANSWER_BYTES: usize = 1 << 20;
+/// Rounds after the first answer: a bootstrap server may come later than its engine.
+const PROVISIONAL: usize = 15;
 /// Prefillers that are asked in one round.
 const ASKED: usize = 4;
 
@@ -65,30 +68,43 @@ pub struct Detector {
     pub relay: Arc<Relay>,
     /// How to ask.
     pub questions: Questions,
+    /// Somebody has answered.
+    pub told: AtomicBool,
 }
 
 impl Detector {
-    /// One round; true when it is known.
-    pub async fn look(&self) -> bool {
+    /// One round, which begins with the `first` member; true when nothing more is to be found out by asking.
+    pub async fn look(&self, first: usize) -> bool {
         let speech = self.relay.speech.now();
-        for prefiller in self.relay.fleet.members(Role::Prefill).iter().take(ASKED) {
+        let members = self.relay.fleet.members(Role::Prefill);
+        let first = first % members.len().max(1);
+        for prefiller in members.iter().cycle().skip(first).take(ASKED.min(members.len())) {
             let signs =
                 self.questions.ask(prefiller.endpoint(), &speech.bootstrap(prefiller.endpoint())).await;
             let Some(told) = signs.verdict() else { continue };
             self.settle(prefiller.endpoint(), &told, signs.sglang_port);
-            return true;
+            return !self.relay.speech.now().open;
         }
         false
     }
 
-    /// Asks until it is known.
+    /// Asks until it is known; for a while also where somebody answered who may merely have started before its bootstrap server.
     pub async fn run(self) {
-        while !self.look().await {
+        let mut answered = 0;
+        for round in 1_usize.. {
             tokio::time::sleep(PAUSE).await;
+            if self.look(round).await || answered == PROVISIONAL {
+                return;
+            }
+            answered += usize::from(self.told.load(Ordering::Relaxed));
         }
     }
 
     fn settle(&self, prefiller: &Endpoint, told: &Told, bootstrap_port: Option<u16>) {
+        let before = self.relay.speech.now().dialect;
+        if self.told.swap(true, Ordering::Relaxed) && before == told.dialect {
+            return;
+        }
         tracing::info!(dialect = told.dialect.name(), prefiller = %prefiller, "dialect: {}", told.why);
         self.relay.turn_to(told.dialect, bootstrap_port);
     }

@@ -82,6 +82,11 @@ impl Dialect {
         self == Dialect::Layerwise
     }
 
+    /// Whether engines know each other's requests by nothing but their id.
+    pub fn meets_by_request_id(self) -> bool {
+        self == Dialect::NixlPush
+    }
+
     /// Whether a decoder can compute a prompt itself, and so serve a request alone.
     pub fn decodes_alone(self) -> bool {
         self != Dialect::Sglang

@@ -64,6 +64,7 @@ impl Fleet {
             Sign::Start(started_s) => instance.health().identity().began(started_s),
         };
         if restarted {
+            instance.forget_peer();
             if instance.role() == Role::Prefill {
                 self.desk.emptied(instance.id());
             }

@@ -8,14 +8,19 @@ use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
-use crate::dialect::Transfer;
+use crate::dialect::{Dialect, Peer, Transfer};
 use crate::fleet::{Instance, InstanceId};
 use crate::relay::ask::Ask;
 use crate::relay::failure::Failure;
 use crate::relay::legs::{Opening, PrefillEnd};
+use crate::relay::release::Duty;
 use crate::relay::{Relay, Tries};
 use crate::upstream::Written;
+
+/// A prefiller's answer may come so much after its decoder's; it has nothing to say but its token counts.
+const TAIL: Duration = Duration::from_millis(200);
 
 type DecodeLeg = Pin<Box<dyn Future<Output = Result<Opening, Failure>> + Send>>;
 
@@ -25,6 +30,9 @@ pub(super) struct Early {
     ended: Option<Result<Opening, Failure>>,
     instance: Arc<Instance>,
     written: Written,
+    dialect: Dialect,
+    /// Who the decoder was told that the prefiller is.
+    peer: Option<Arc<Peer>>,
     /// The prefiller waits for this decoder: without it the prefill comes to nothing.
     awaited: bool,
 }
@@ -43,23 +51,36 @@ impl Early {
         self.awaited.then(|| self.instance.id())
     }
 
+    /// The prefiller is not who the decoder was told that it is: another process by now, for which it would wait in vain.
+    fn is_misled(&self, duty: &Duty) -> bool {
+        let told = duty.handoff().and_then(|handoff| self.dialect.peer_of(handoff));
+        told.zip(self.peer.as_deref()).is_some_and(|(is, was)| is != *was)
+    }
+
     /// Goes on until the prefill is over, or has come to nothing because of it.
     async fn beside(
         &mut self,
         prefill: impl Future<Output = Result<PrefillEnd, Failure>>,
     ) -> Result<PrefillEnd, Failure> {
         let mut prefill = pin!(prefill);
+        let mut tail = None;
         poll_fn(|cx| {
-            if let Poll::Ready(end) = prefill.as_mut().poll(cx) {
-                return Poll::Ready(end);
-            }
             if self.ended.is_none()
                 && let Poll::Ready(end) = self.leg.as_mut().poll(cx)
             {
                 self.ended = Some(end);
             }
-            let in_vain = self.awaited && self.ended.as_ref().is_some_and(Result::is_err);
-            if in_vain { Poll::Ready(Ok(PrefillEnd::InVain)) } else { Poll::Pending }
+            match (&self.ended, prefill.as_mut().poll(cx)) {
+                // The decoder has what it needed, whatever its prefiller says, or if it says nothing.
+                (Some(Ok(_)), Poll::Ready(Err(_))) => Poll::Ready(Ok(PrefillEnd::InVain)),
+                (_, Poll::Ready(end)) => Poll::Ready(end),
+                (Some(Ok(_)), Poll::Pending) => {
+                    let tail = tail.get_or_insert_with(|| Box::pin(tokio::time::sleep(TAIL)));
+                    tail.as_mut().poll(cx).map(|()| Ok(PrefillEnd::InVain))
+                }
+                (Some(Err(_)), Poll::Pending) if self.awaited => Poll::Ready(Ok(PrefillEnd::InVain)),
+                _ => Poll::Pending,
+            }
         })
         .await
     }
@@ -83,6 +104,9 @@ pub(super) async fn beside(
     };
     let mut end = early.beside(prefill).await?;
     if let PrefillEnd::Done(duty) = &mut end {
+        if early.is_misled(duty) {
+            return Ok((end, None));
+        }
         // From here on a hang-up frees both sides, if the decoder has the request.
         duty.give(&early.written);
     }
@@ -111,6 +135,7 @@ impl Relay {
         let settings = self.settings.now();
         let before = settings.computing(settings.prefill, ask.shape.prompt_tokens);
         let leg = Box::pin(self.clone().decode_leg(ask.clone(), seat, (edit, before), written.clone()));
-        Some(Early { leg, ended: None, instance, written, awaited: !dialect.decodes_alone() })
+        let (peer, awaited) = (transfer.peer.clone(), !dialect.decodes_alone());
+        Some(Early { leg, ended: None, instance, written, dialect, peer, awaited })
     }
 }

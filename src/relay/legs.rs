@@ -38,7 +38,7 @@ pub(super) enum PrefillEnd {
     Done(Box<Duty>),
     /// The engine refused the request; the client gets that.
     Refused(Response<Bytes>),
-    /// The decoder that it waited for has failed.
+    /// It tells nothing: the decoder that it waited for has failed, or has answered before it.
     InVain,
     /// The engine is both prefiller and decoder, and takes the request as a whole: its seats in both roles.
     Here(Box<(Seat, Seat)>),

@@ -27,6 +27,7 @@ mod merged;
 mod parts;
 pub mod pause;
 pub mod places;
+mod prefill;
 pub mod release;
 pub mod rendezvous;
 pub mod resume;
@@ -36,6 +37,7 @@ pub mod skip;
 pub mod speech;
 pub mod stories;
 mod stream;
+mod whole;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -52,17 +54,17 @@ use crate::intake::Prompts;
 use crate::live::Live;
 use crate::obs::Meters;
 use crate::prompt::{Exactness, Prompt};
-use crate::upstream::{Upstream, Written};
+use crate::upstream::Upstream;
 use account::Ledger;
 use affinity::Affinity;
 use answer::Answer;
 use ask::Ask;
 use budget::Retries;
-use early::{Early, Ended};
+use early::Early;
 use failure::Failure;
 use legs::{DecodeEnd, PrefillEnd};
 use lookup::Found;
-use release::{Duty, Releases, Unfinished};
+use release::{Duty, Releases};
 use rendezvous::Rendezvous;
 use resume::Room;
 use settings::Settings;
@@ -114,13 +116,15 @@ pub struct Refusal {
 }
 
 /// Attempts at one leg of one request.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 struct Tries {
     left: u32,
     made: u32,
     tried: SmallVec<[InstanceId; 4]>,
     /// Of decode attempts: whose hand-offs they failed with. It may be those that are wrong.
     suspects: SmallVec<[InstanceId; 4]>,
+    /// Of decode attempts: prefillers that failed with the request as a whole.
+    shunned: SmallVec<[InstanceId; 4]>,
 }
 
 /// What a prefill leaves for the decode leg.
@@ -136,7 +140,7 @@ struct Prefilled {
 
 impl Tries {
     fn new(attempts: u32) -> Tries {
-        Tries { left: attempts.max(1), made: 0, tried: SmallVec::new(), suspects: SmallVec::new() }
+        Tries { left: attempts.max(1), ..Tries::default() }
     }
 
     /// Who is to prefill again only if there is nobody else. As a rule the decoder is to blame, and a prefiller that has the
@@ -297,87 +301,6 @@ impl Relay {
         must.or_else(|| self.settings.now().skip.reason(ask, &self.fleet).map(skip::Reason::name))
     }
 
-    /// The prefill leg, if it will be served in time and there is room for it.
-    async fn prefill_in_time(
-        self: &Arc<Self>,
-        ask: &Arc<Ask>,
-        decode: &mut Tries,
-        ledger: &mut Ledger,
-    ) -> Result<Ended, Error> {
-        // One that was let in before is never turned away for being tried again, or for going on.
-        if ledger.choice().is_none() && !ledger.is_let_in() {
-            self.in_time(ask, ledger)?;
-            self.take_place(Role::Prefill, ledger)?;
-        }
-        let ended = self.prefill(ask, decode, ledger).await;
-        ledger.takes(Role::Prefill, None);
-        ended
-    }
-
-    /// The prefill leg, on as many prefillers as it takes; with it the decode leg, where both are sent at once.
-    async fn prefill(
-        self: &Arc<Self>,
-        ask: &Arc<Ask>,
-        decode: &mut Tries,
-        ledger: &mut Ledger,
-    ) -> Result<Ended, Error> {
-        let mut tries = Tries::new(self.settings.now().attempts);
-        tries.tried.extend_from_slice(decode.avoided());
-        loop {
-            let Placed { seat, choice } = self.place(ask, &tries).await?;
-            tries.start(seat.instance());
-            ledger.leg(seat.instance());
-            self.stories.placed(&ask.id, &ask.job, &seat, &choice);
-            ledger.placed(choice);
-            if let Some(twin) = self.twin(ask, &seat) {
-                return Ok((PrefillEnd::Here(Box::new((seat, twin))), None));
-            }
-            let failure = match self.prefill_and_early(ask, seat, decode).await {
-                Ok(ended) => return Ok(ended),
-                Err(failure) => failure,
-            };
-            if tries.left == 0
-                || failure.lasting()
-                || !self.back_off(Role::Prefill, &failure, tries.made).await
-            {
-                return Err(failure.into_error(Role::Prefill));
-            }
-        }
-    }
-
-    /// The same engine as decoder, if it is one: what it has computed need not travel.
-    fn twin(&self, ask: &Ask, seat: &Seat) -> Option<Seat> {
-        let alone = self.speech.now().dialect.decodes_alone() && seat.rank().is_none();
-        let tokens = ask.shape.prompt_tokens + ask.shape.output_tokens;
-        alone.then(|| self.fleet.twin(seat.instance(), tokens)).flatten()
-    }
-
-    /// One prefill on one prefiller, and the decode leg beside it, if there is to be one.
-    async fn prefill_and_early(
-        self: &Arc<Self>,
-        ask: &Arc<Ask>,
-        seat: Seat,
-        decode: &mut Tries,
-    ) -> Result<Ended, Failure> {
-        let transfer = match self.transfer(&seat).await {
-            Ok(transfer) => transfer,
-            Err(failure) => return self.told(ask, &seat, Err(failure)),
-        };
-        let early = self.early(ask, &transfer, decode);
-        let other = early.as_ref().and_then(Early::waited_for);
-        let written = Written::default();
-        let prefill = self.clone().prefill_once(ask.clone(), seat, transfer, written.clone());
-        let grace = self.settings.now().abandon_grace;
-        let legs =
-            Unfinished::new(Box::pin(early::beside(prefill, early)), written, grace, self.releases.clone());
-        let ended = legs.await;
-        if ended.is_err() {
-            // Which of the two waited for the other in vain, nobody knows: another pair is to have no part of this one.
-            decode.tried.extend(other);
-        }
-        ended
-    }
-
     /// The decode leg, for as long as the hand-off is fresh: the inner error asks for a new one.
     async fn decode(
         self: &Arc<Self>,
@@ -387,8 +310,10 @@ impl Relay {
         ledger: &mut Ledger,
     ) -> Result<Result<DecodeEnd, Failure>, Error> {
         if let Some(seats) = here {
-            return Ok(self.decode_here(ask, seats, tries, ledger).await);
+            return Ok(self.whole(ask, seats, tries, ledger).await);
         }
+        // Where engines meet by the request's id, both know it by that of this attempt.
+        let ask = &duty.as_ref().map_or_else(|| ask.clone(), |duty| duty.ask().clone());
         loop {
             let ended = match early.take() {
                 Some(early) => {
@@ -401,6 +326,9 @@ impl Relay {
                     if duty.as_ref().is_some_and(|d| d.stale(self.settings.now().lease)) {
                         tries.left -= 1;
                         return Ok(Err(Failure::stale()));
+                    }
+                    if !self.speech.now().dialect.decodes_alone() {
+                        return Err(Error::new(Kind::NoDecoder, "no decoder is available"));
                     }
                     let tokens = ask.shape.prompt_tokens + ask.shape.output_tokens;
                     let seat = self.decoder(tokens, tries)?;
@@ -425,23 +353,6 @@ impl Relay {
                 return Ok(Err(failure));
             }
         }
-    }
-
-    /// The decode leg on an engine that computes the prompt as well.
-    async fn decode_here(
-        self: &Arc<Self>,
-        ask: &Arc<Ask>,
-        (mut prefill, seat): (Seat, Seat),
-        tries: &mut Tries,
-        ledger: &mut Ledger,
-    ) -> Result<DecodeEnd, Failure> {
-        tries.start(seat.instance());
-        ledger.leg(seat.instance());
-        let ended = self.decode_once(ask, seat, None, ledger).await;
-        if ended.is_ok() {
-            prefill.hold();
-        }
-        ended
     }
 
     /// What the prefiller found in its caches, against what was predicted.

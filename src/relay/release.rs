@@ -158,6 +158,16 @@ impl Duty {
         Duty { ask, handoff, usage, seat, born: Instant::now(), written: None, state: State::Open, releases }
     }
 
+    /// The request, as the prefiller knows it.
+    pub fn ask(&self) -> &Arc<Ask> {
+        &self.ask
+    }
+
+    /// What a decoder is told.
+    pub fn handoff(&self) -> Option<&Bytes> {
+        self.handoff.as_ref()
+    }
+
     /// The prefiller's token counts.
     pub fn usage(&self) -> Usage {
         self.usage

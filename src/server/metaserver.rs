@@ -47,6 +47,10 @@ pub(super) async fn called(State(gateway): State<Arc<Gateway>>, request: Request
 
 async fn take(gateway: &Gateway, request: Request<Body>) -> Result<Called, Error> {
     let (head, body) = request.into_parts();
+    if gateway.relay.rendezvous.open_names() == 0 {
+        // Nobody is waited for: what is said need not be read.
+        return Ok(Called::Unknown);
+    }
     let body = body::read(&head.headers, body, CALL_BYTES, gateway.edge.now().body_time).await?;
     let call = layerwise::read_call(body).map_err(|e| Error::new(Kind::InvalidField, e.to_string()))?;
     Ok(gateway.relay.rendezvous.called(call).await)

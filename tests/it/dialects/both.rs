@@ -23,22 +23,35 @@ struct Mixed {
 
 impl Mixed {
     async fn new(with_pair: bool) -> Mixed {
+        let roles: &[Role] = if with_pair { &[Role::Prefill, Role::Decode] } else { &[] };
+        Mixed::with(roles).await
+    }
+
+    /// Two that are both.
+    async fn twins() -> Mixed {
+        Mixed::with(&[Role::Both]).await
+    }
+
+    async fn with(roles: &[Role]) -> Mixed {
         let start = async |role| {
             let spec = EngineSpec { role, lease_ms: 2_000, ..slow() };
             Engine::start(spec, SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap()
         };
         let both = start(Role::Both).await;
         let mut pair = Vec::new();
-        if with_pair {
-            pair = vec![start(Role::Prefill).await, start(Role::Decode).await];
+        for role in roles {
+            pair.push(start(*role).await);
         }
         let mut config = Config::default();
         (config.server.host, config.server.port) = ("127.0.0.1".into(), 0);
         config.dialect.name = DialectName::KvTransfer;
         config.health.probe_ms = 0;
         let name = |engine: &Engine| engine.addr().to_string();
-        config.fleet.prefill = pair.first().into_iter().chain([&both]).map(name).collect();
-        config.fleet.decode = pair.get(1).into_iter().chain([&both]).map(name).collect();
+        let of = |role: Role| {
+            let mine = pair.iter().zip(roles).filter(|(_, it)| **it == role || **it == Role::Both);
+            mine.map(|(engine, _)| engine).chain([&both]).map(name).collect()
+        };
+        (config.fleet.prefill, config.fleet.decode) = (of(Role::Prefill), of(Role::Decode));
         let app = App::build(&config).await.unwrap();
         let (gateway, stop) = (app.addresses()[0], app.stop());
         #[expect(clippy::disallowed_methods, reason = "it is waited for in `end`")]
@@ -112,4 +125,22 @@ async fn when_the_one_that_does_both_fails_the_pair_serves() {
         mixed.both.clear_faults();
     }
     mixed.end().await;
+}
+
+/// Whoever failed with a request is not asked for it again while there is another, though it be the cheapest.
+#[tokio::test]
+async fn one_of_two_that_do_both_may_be_dead() {
+    for what in [What::Refuse, What::Status(500, None), What::Status(503, None), What::ResetBeforeHead] {
+        let mixed = Mixed::twins().await;
+        let words = mixed.post(completion(false)).await.words();
+        // The first one has the prompt in memory, or the other has.
+        let has_it = Mixed::seen(&mixed.both).0 == 1;
+        let dead = if has_it { &mixed.both } else { &mixed.pair[0] };
+        assert!(dead.inject(Fault::always(what.clone()).on_path("/v1/")));
+        for stream in [false, true, false, true] {
+            let answer = mixed.post(completion(stream)).await;
+            assert_eq!((answer.status, answer.words()), (200, words.clone()), "{what:?}: {}", answer.text());
+        }
+        mixed.end().await;
+    }
 }

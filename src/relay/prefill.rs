@@ -1,0 +1,108 @@
+//! The prefill leg: who gets it, how often it is tried, and the decode leg that may begin beside it.
+
+use std::sync::Arc;
+
+use crate::error::Error;
+use crate::fleet::{Placed, Role, Seat};
+use crate::relay::account::Ledger;
+use crate::relay::ask::Ask;
+use crate::relay::early::{self, Early, Ended};
+use crate::relay::failure::Failure;
+use crate::relay::legs::PrefillEnd;
+use crate::relay::release::Unfinished;
+use crate::relay::{Relay, Tries};
+use crate::upstream::Written;
+
+impl Relay {
+    /// The prefill leg, if it will be served in time and there is room for it.
+    pub(super) async fn prefill_in_time(
+        self: &Arc<Self>,
+        ask: &Arc<Ask>,
+        decode: &mut Tries,
+        ledger: &mut Ledger,
+    ) -> Result<Ended, Error> {
+        // One that was let in before is never turned away for being tried again, or for going on.
+        if ledger.choice().is_none() && !ledger.is_let_in() {
+            self.in_time(ask, ledger)?;
+            self.take_place(Role::Prefill, ledger)?;
+        }
+        let ended = self.prefill(ask, decode, ledger).await;
+        // Who is both has not begun.
+        if !matches!(&ended, Ok((PrefillEnd::Here(_), _))) {
+            ledger.takes(Role::Prefill, None);
+        }
+        ended
+    }
+
+    /// The prefill leg, on as many prefillers as it takes; with it the decode leg, where both are sent at once.
+    async fn prefill(
+        self: &Arc<Self>,
+        ask: &Arc<Ask>,
+        decode: &mut Tries,
+        ledger: &mut Ledger,
+    ) -> Result<Ended, Error> {
+        let mut tries = Tries::new(self.settings.now().attempts);
+        tries.tried.extend_from_slice(decode.avoided());
+        tries.tried.extend_from_slice(&decode.shunned);
+        loop {
+            let Placed { seat, choice } = self.place(ask, &tries).await?;
+            tries.start(seat.instance());
+            ledger.leg(seat.instance());
+            self.stories.placed(&ask.id, &ask.job, &seat, &choice);
+            ledger.placed(choice);
+            if let Some(twin) = self.twin(ask, &seat, decode) {
+                return Ok((PrefillEnd::Here(Box::new((seat, twin))), None));
+            }
+            let ask = self.known_as(ask);
+            let failure = match self.prefill_and_early(&ask, seat, decode).await {
+                Ok(ended) => return Ok(ended),
+                Err(failure) => failure,
+            };
+            if tries.left == 0
+                || failure.lasting()
+                || !self.back_off(Role::Prefill, &failure, tries.made).await
+            {
+                return Err(failure.into_error(Role::Prefill));
+            }
+        }
+    }
+
+    /// The request as the engines of one attempt know it. Where they meet by its id, two that have the same id, by a client's
+    /// will or as attempts at one, would be taken for each other.
+    fn known_as(&self, ask: &Arc<Ask>) -> Arc<Ask> {
+        match self.speech.now().dialect.meets_by_request_id() {
+            true => Arc::new(ask.under(&uuid::Uuid::new_v4().to_string())),
+            false => ask.clone(),
+        }
+    }
+
+    /// One prefill on one prefiller, and the decode leg beside it, if there is to be one.
+    async fn prefill_and_early(
+        self: &Arc<Self>,
+        ask: &Arc<Ask>,
+        seat: Seat,
+        decode: &mut Tries,
+    ) -> Result<Ended, Failure> {
+        let transfer = match self.transfer(&seat).await {
+            Ok(transfer) => transfer,
+            Err(failure) => return self.told(ask, &seat, Err(failure)),
+        };
+        let early = self.early(ask, &transfer, decode);
+        if early.is_none() && !self.speech.now().dialect.decodes_alone() {
+            // It would compute, and wait for nobody.
+            return Ok((PrefillEnd::InVain, None));
+        }
+        let other = early.as_ref().and_then(Early::waited_for);
+        let written = Written::default();
+        let prefill = self.clone().prefill_once(ask.clone(), seat, transfer, written.clone());
+        let grace = self.settings.now().abandon_grace;
+        let legs =
+            Unfinished::new(Box::pin(early::beside(prefill, early)), written, grace, self.releases.clone());
+        let ended = legs.await;
+        if ended.is_err() {
+            // Which of the two waited for the other in vain, nobody knows: another pair is to have no part of this one.
+            decode.tried.extend(other);
+        }
+        ended
+    }
+}
