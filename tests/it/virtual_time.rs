@@ -55,7 +55,7 @@ async fn a_request_of_minutes_is_served_in_no_time() {
 #[tokio::test(start_paused = true)]
 async fn a_long_prompt_has_longer() {
     let one = format!(r#"{{"prompt":"{}","max_tokens":2,"stream":true}}"#, words());
-    let alone = format!(r#"{{"prompt":["{0}","{0}"],"max_tokens":2,"stream":true}}"#, words());
+    let alone = format!(r#"{{"prompt":"{0}","max_tokens":2,"stream":true,"use_beam_search":true}}"#, words());
     for (body, late) in [(one, "prefill_timeout"), (alone, "decode_timeout")] {
         for (ms_per_1k_tokens, served) in [(0, false), (100_000, true)] {
             let mut config = Config::default();

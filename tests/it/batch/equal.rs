@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Own, by_choice, lone, prompts, request, timeless};
-use crate::common::client;
+use crate::common::client::{self, Raw};
 use crate::common::stage::{Script, Stage};
 
 /// What requests differ in.
@@ -35,19 +35,23 @@ fn all_variants(stream: bool) -> Vec<Value> {
     all
 }
 
+fn assert_equal(got: &Raw, want: &Raw, more: &Value) {
+    assert_eq!((got.status, got.complete), (200, true), "{more} {}", got.text());
+    if more["stream"] == json!(true) {
+        assert!(got.done(), "{more}: {}", got.text());
+        assert_eq!(by_choice(got.events()), by_choice(want.events()), "{more}");
+    } else {
+        assert_eq!(timeless(got.json()), timeless(want.json()), "{more}");
+    }
+}
+
 async fn is_equal(prompts_of: impl Fn() -> Value, stream: bool) {
     let (stage, alone) = (Stage::new().await, lone().await);
     for more in all_variants(stream) {
         let asked = request("r", &prompts_of(), &more);
         let want = client::send(alone.addr(), &asked).await;
         let got = stage.send(&asked).await;
-        assert_eq!((got.status, got.complete), (200, true), "{more} {}", got.text());
-        if stream {
-            assert!(got.done(), "{more}: {}", got.text());
-            assert_eq!(by_choice(got.events()), by_choice(want.events()), "{more}");
-        } else {
-            assert_eq!(timeless(got.json()), timeless(want.json()), "{more}");
-        }
+        assert_equal(&got, &want, &more);
     }
     // A prefill that ends with a stop string at once hands nothing over, as for one prompt.
     let handed_over = |body: &[u8]| ["kv_transfer_params", "\"stop\""].iter().any(|key| holds(body, key));
