@@ -51,7 +51,7 @@ class Process:
 class Stage:
     """Prefillers, decoders, and a gateway before them."""
 
-    def __init__(self, program, resume, lease_ms):
+    def __init__(self, program, resume, lease_ms, settings=()):
         self.prefillers = [self.engine(program, "prefill", lease_ms) for _ in range(2)]
         self.decoders = [self.engine(program, "decode", lease_ms) for _ in range(2)]
         command = [program, "--host", "127.0.0.1", "--port", "0", "--log-level", "warning"]
@@ -59,7 +59,9 @@ class Stage:
             for engine in engines:
                 command += [flag, f"http://{engine.address}"]
         command += ["--set", f"retry.resume={str(resume).lower()}", "--set", f"engine.lease_ms={lease_ms}"]
-        self.gateway = Process([*command, "--set", "log.level=info"])
+        for setting in ["log.level=info", *settings]:
+            command += ["--set", setting]
+        self.gateway = Process(command)
 
     @staticmethod
     def engine(program, role, lease_ms):

@@ -182,7 +182,9 @@ def main():
     parser.add_argument("--pause", type=float, default=0.3, help="mean pause of a client between requests, s")
     parser.add_argument("--kill-every", type=float, default=45)
     args = parser.parse_args()
-    with Stage(args.gateway, True, LEASE_MS) as stage:
+    # An engine that hangs is given up well before a client gives the gateway up.
+    limits = [f"timeout.{name}_ms=5000" for name in ("prefill", "first_byte", "answer", "gap")]
+    with Stage(args.gateway, True, LEASE_MS, limits) as stage:
         soak = Soak(args, stage)
         for number in range(PROMPTS):
             end, soak.right[number] = soak.ask(number, False)
