@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use pd_proxy::sim::{How, What};
+use pd_proxy::config::DialectName;
+use pd_proxy::sim::{Connector, How, What};
 
 use crate::dialects::{SPOKEN, Spoken};
 
@@ -32,6 +33,9 @@ impl Rng {
         from[at].clone()
     }
 }
+
+/// The dialect in which decoders call back.
+pub const DECODER_FIRST: Spoken = (DialectName::Layerwise, Connector::Layerwise);
 
 /// The shapes of requests that are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -101,7 +105,7 @@ impl Plan {
         let requests = (0..rng.between(1, 6)).map(|_| request(rng)).collect();
         let troubles = (0..rng.between(0, 5)).map(|_| trouble(rng, prefillers, decoders)).collect();
         Plan {
-            spoken: SPOKEN[seed as usize % SPOKEN.len()],
+            spoken: *SPOKEN.get(seed as usize % (SPOKEN.len() + 1)).unwrap_or(&DECODER_FIRST),
             prefillers,
             decoders,
             attempts: rng.between(1, 4) as u32,
