@@ -4,42 +4,18 @@ use std::hint::black_box;
 
 use bytes::Bytes;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use pd_proxy::codec::json::{Edit, Object, ScanLimits};
+use pd_proxy::codec::json::{Object, ScanLimits};
 use pd_proxy::codec::sse::Framer;
+
+#[path = "inputs/codec.rs"]
+mod inputs;
+
+use inputs::{chat, event, prefill_edit, token_ids};
 
 /// Body sizes: a chat, a long context, an attached document.
 const SIZES_BYTES: [usize; 3] = [8 << 10, 128 << 10, 1 << 20];
 /// Most bytes the framer holds back here.
 const FRAME_CAP_BYTES: usize = 1 << 20;
-
-/// A chat request of about `len_bytes`: turns of English prose with an escape every line.
-fn chat(len_bytes: usize) -> Bytes {
-    let turn = r#"{"role":"user","content":"#.to_owned()
-        + "\""
-        + &r#"Consider the following passage, and tell me what the \"author\" means by it.\n"#.repeat(12)
-        + "\"}";
-    let turns = vec![turn.as_str(); (len_bytes / turn.len()).max(1)].join(", ");
-    let head =
-        r#"{"model":"some/model","stream":true,"stream_options":{"include_usage":true},"max_tokens":512"#;
-    Bytes::from(format!("{head},\"messages\":[{turns}],\"temperature\":0.7,\"user\":\"someone\"}}"))
-}
-
-/// A completion request of about `len_bytes` of token ids.
-fn token_ids(len_bytes: usize) -> Bytes {
-    let ids = (0..len_bytes / 6).map(|id| (10_000 + id % 90_000).to_string()).collect::<Vec<_>>().join(",");
-    Bytes::from(format!("{{\"model\":\"some/model\",\"prompt\":[{ids}],\"max_tokens\":512}}"))
-}
-
-fn prefill_edit() -> Edit {
-    let one = || Bytes::from_static(b"1");
-    let edit = Edit::new().drop("stream_options").drop("max_completion_tokens").drop_prefix("bootstrap_");
-    let edit =
-        edit.set("stream", Bytes::from_static(b"false")).set("max_tokens", one()).set("min_tokens", one());
-    edit.set(
-        "kv_transfer_params",
-        Bytes::from_static(br#"{"do_remote_decode":true,"do_remote_prefill":false}"#),
-    )
-}
 
 fn json(c: &mut Criterion) {
     let mut group = c.benchmark_group("json");
@@ -75,10 +51,7 @@ fn tree_edit(body: &[u8]) -> Option<Vec<u8>> {
 
 fn sse(c: &mut Criterion) {
     let mut group = c.benchmark_group("sse");
-    let frame = format!(
-        "data: {{\"id\":\"cmpl-1\",\"choices\":[{{\"delta\":{{\"content\":\"{}\"}}}}]}}\n\n",
-        "x".repeat(150)
-    );
+    let frame = event();
     let one = Bytes::from(frame.clone());
     let many = Bytes::from(frame.repeat(64));
     for (name, chunk) in [("one_frame", &one), ("64_frames", &many)] {

@@ -4,30 +4,18 @@ use std::hint::black_box;
 use std::num::NonZeroUsize;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use pd_proxy::kvhash::keys::{Ask, KeyBatch, KeyConfig, KeyProfile, KvShape, Preset, PromptBlocks};
-use pd_proxy::kvhash::{Algo, BlockContext, BlockHasher, HashProfile, Seed, VllmVersion, ems};
+use pd_proxy::kvhash::keys::{Ask, KeyBatch, PromptBlocks};
+use pd_proxy::kvhash::{Algo, BlockContext, BlockHasher, ems};
 use sha2::{Digest as _, Sha256};
 use xxhash_rust::xxh3::xxh3_128;
 
-/// A long context.
-const PROMPT_TOKENS: usize = 32 << 10;
+#[path = "inputs/hash.rs"]
+mod inputs;
+
+use inputs::{KEYS, PROMPT_TOKENS, hasher, key_profile, prompt};
+
 /// Usual on GPUs and on Ascend.
 const BLOCK_TOKENS: [usize; 2] = [16, 128];
-/// Ids of a vocabulary of usual size, without order.
-const VOCABULARY: u64 = 151_936;
-
-fn prompt() -> Vec<u32> {
-    let ids = (1..=PROMPT_TOKENS as u64).map(|n| (n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20) % VOCABULARY);
-    ids.filter_map(|id| u32::try_from(id).ok()).collect()
-}
-
-fn hasher(algo: Algo, block_tokens: usize) -> Option<BlockHasher> {
-    let version = VllmVersion::new(0, 32, 0);
-    let profile =
-        HashProfile { version, algo, seed: Seed::Text("0".into()), block_tokens, lookahead_tokens: 0 };
-    BlockHasher::new(&profile).ok()
-}
-
 /// The bytes of each block.
 fn spelled(hasher: &BlockHasher, tokens: &[u32]) -> Vec<Vec<u8>> {
     let mut chain = hasher.chain(tokens, BlockContext::default());
@@ -67,27 +55,20 @@ fn chains(c: &mut Criterion) {
     }
 }
 
-/// Prompts of so many keys.
-const KEYS: u32 = 1_000;
-
 /// Names `KEYS` keys into a buffer that is used again: many blocks of one rank, few blocks of many.
 fn keys(c: &mut Criterion) {
     let mut group = c.benchmark_group("keys");
     group.throughput(Throughput::Elements(u64::from(KEYS)));
     for (preset, ranks) in [("mooncake-store-0.30", 1), ("ascend-0.30", 8)] {
-        let shape = KvShape { tp: ranks, kv_heads: ranks, ..KvShape::default() };
-        let Ok(preset) = Preset::named(preset) else { continue };
-        let Ok(profile) = KeyProfile::new(&KeyConfig::new(preset, "/models/Qwen3-32B", shape)) else {
-            continue;
-        };
+        let Some(profile) = key_profile(preset, ranks) else { continue };
         let blocks = KEYS / ranks;
         let hashes: Vec<[u8; 32]> =
             (0..blocks).map(|block| Sha256::digest(block.to_le_bytes()).into()).collect();
         let prompt = PromptBlocks::new(&hashes, blocks * profile.block_tokens());
         let mut batch = KeyBatch::default();
         let filled = profile.keys_of_prompt(&prompt, Ask::Every, &mut batch);
-        assert!(filled.is_ok() && batch.len() == KEYS as usize, "{}", preset.name);
-        group.bench_function(BenchmarkId::new(preset.name, format!("{blocks}x{ranks}")), |b| {
+        assert!(filled.is_ok() && batch.len() == KEYS as usize, "{preset}");
+        group.bench_function(BenchmarkId::new(preset, format!("{blocks}x{ranks}")), |b| {
             b.iter(|| {
                 batch.clear();
                 profile.keys_of_prompt(black_box(&prompt), Ask::Every, &mut batch).map(|()| batch.bytes())

@@ -1,62 +1,25 @@
 //! What a prompt costs: render, tokenise by the crate alone and through the cache, the second turn of a conversation.
 
 use std::hint::black_box;
-use std::path::Path;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use pd_proxy::codec::json::{Object, ScanLimits};
+use pd_proxy::codec::json::Object;
 use pd_proxy::dialect::Api;
-use pd_proxy::prompt::{
-    CacheLimits, ChatTemplate, Local, PrefixCache, PromptSource, Prompter, TemplateFiles, Today, Tokenize,
-};
-use serde_json::{Value, json};
+use pd_proxy::prompt::{CacheLimits, ChatTemplate, Local, PrefixCache, Prompter, Tokenize};
+use serde_json::json;
+
+#[path = "inputs/prompt.rs"]
+mod inputs;
+
+use inputs::{TODAY, messages, object, template as template_of_it, text, tokenizer};
 
 const SIZES_BYTES: [usize; 2] = [8 << 10, 128 << 10];
-const TODAY: Today = Today { year: 2026, month: 3, day: 7 };
 /// Distinct conversations: more than the caches of the tokenizer itself remember.
 const CONVERSATIONS: usize = 64;
 
-fn golden(name: &str) -> Option<String> {
-    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)).ok()
-}
-
-fn template() -> Option<ChatTemplate> {
-    let source = golden("templates/qwen3.jinja")?;
-    ChatTemplate::new(TemplateFiles { chat_template: Some(&source), ..Default::default() }).ok()
-}
-
-fn tokenizer() -> Option<Arc<Local>> {
-    Local::from_json(&golden("tokenizer.json")?).ok().map(Arc::new)
-}
-
-/// Turns of prose that differ by conversation, about `len_bytes` long.
-fn messages(len_bytes: usize, conversation: usize) -> Vec<Value> {
-    let turn = |at: usize| {
-        let words = (0..150)
-            .map(|w| format!("word{} of-{}, ", (w * 7919 + at * 104_729 + conversation) % 9973, at * w));
-        let role = if at.is_multiple_of(2) { "user" } else { "assistant" };
-        json!({"role": role, "content": words.collect::<String>()})
-    };
-    let one = turn(0).to_string().len();
-    (0..(len_bytes / one) | 1).map(turn).collect()
-}
-
-fn object(messages: &[Value]) -> Option<Object> {
-    let body = json!({"model": "m", "messages": messages}).to_string();
-    Object::scan(Bytes::from(body), ScanLimits::default()).ok()
-}
-
-fn text(template: &ChatTemplate, body: &Object) -> Option<String> {
-    match PromptSource::read(Api::Chat, body).ok()? {
-        PromptSource::Messages(chat) => template.render(*chat, TODAY).ok(),
-        _ => None,
-    }
-}
-
 fn prompts(c: &mut Criterion) {
-    let (Some(template), Some(tokenizer)) = (template(), tokenizer()) else { return };
+    let (Some(template), Some(tokenizer)) = (template_of_it(), tokenizer()) else { return };
     let mut group = c.benchmark_group("prompt");
     for len_bytes in SIZES_BYTES {
         let bodies: Vec<Object> =
@@ -111,7 +74,7 @@ fn second_turn(group: &mut Group<'_>, len_bytes: usize, (template, tokenizer): (
         });
     });
     let whole = Prompter::new(
-        self::template(),
+        template_of_it(),
         Some(tokenizer.clone()),
         PrefixCache::new(tokenizer.as_ref(), CacheLimits::default(), 1),
     );

@@ -2,44 +2,14 @@
 //! does to the board from its arrival to the end of its prefill.
 
 use std::hint::black_box;
-use std::sync::Arc;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
-use pd_proxy::route::{Board, BoardSettings, Done, Job, LaneSpec};
+use pd_proxy::route::Done;
 
-const BLOCKS: usize = 1_000;
-const BLOCK_TOKENS: u32 = 16;
+#[path = "inputs/route.rs"]
+mod inputs;
 
-/// A prompt whose first `shared` blocks are those of everybody.
-fn job(own: u64, shared: usize) -> Arc<Job> {
-    let block = |at: usize| if at < shared { at as u64 } else { (own + 1) << 20 | at as u64 };
-    Arc::new(Job {
-        prompt_tokens: BLOCK_TOKENS * u32::try_from(BLOCKS).unwrap_or(0) + 5,
-        output_tokens: 100,
-        blocks: (0..BLOCKS).map(block).collect(),
-        block_tokens: BLOCK_TOKENS,
-        named: true,
-        exact: true,
-        ..Job::default()
-    })
-}
-
-/// A board whose prefillers have had four prompts each, all with 200 blocks in common.
-fn board(lanes: u64) -> Board {
-    let mut board = Board::new(BoardSettings::default());
-    for identity in 0..lanes {
-        board.join(LaneSpec { class: 0, cache_blocks: 8_000, identity });
-    }
-    let mut now = 0.0;
-    for own in 0..4 * lanes {
-        now += 10.0;
-        board.arrive(now, job(own, 200));
-        for commit in board.pump(now, &(), &mut || own) {
-            board.done(now + 1.0, commit.booking, Done::Computed);
-        }
-    }
-    board
-}
+use inputs::{board, job};
 
 fn decide(c: &mut Criterion) {
     let mut group = c.benchmark_group("decide");

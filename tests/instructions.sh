@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Counts the instructions of the pure pieces of a request's way under valgrind, and compares them with benches/instructions.tsv:
+# more than 5 % above fails. `tests/instructions.sh --write` writes the file anew; what changed belongs into the commit's message.
+# Counts depend on the compiler (rust-toolchain.toml) and a little on what the processor can do; not on how busy it is.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+BASE=benches/instructions.tsv
+LIMIT_PERCENT=5
+FEW=4
+MANY=24
+
+if ! command -v valgrind >/dev/null; then
+    command -v apt-get >/dev/null && [[ $(id -u) == 0 ]] || { echo "valgrind is missing"; exit 77; }
+    timeout 120 apt-get update -qq || true
+    timeout 300 apt-get install -y -qq --no-install-recommends valgrind || { echo "valgrind can't be had"; exit 77; }
+fi
+
+exe="$(cargo bench --locked --no-run --bench instructions --message-format=json 2>/dev/null |
+    sed -n 's/.*"executable":"\([^"]*instructions[^"]*\)".*/\1/p' | tail -1)"
+[[ -x "$exe" ]] || { echo "benches/instructions.rs does not build"; exit 1; }
+
+# count PIECE TIMES: the instructions of the whole program.
+count() {
+    valgrind --tool=callgrind --callgrind-out-file=/dev/null "$exe" "$1" "$2" 2>&1 >/dev/null |
+        sed -n 's/.*Collected : \([0-9]*\).*/\1/p'
+}
+
+new="$(mktemp)"
+trap 'rm -f "$new"' EXIT
+while read -r piece; do
+    few="$(count "$piece" "$FEW")"
+    many="$(count "$piece" "$MANY")"
+    [[ -n "$few" && -n "$many" ]] || { echo "'$piece' can't be counted"; exit 1; }
+    # What is done once, before and after, cancels out.
+    printf '%s\t%d\n' "$piece" $(((many - few) / (MANY - FEW))) >>"$new"
+done < <("$exe")
+
+if [[ "${1:-}" == --write ]]; then
+    cp "$new" "$BASE"
+    cat "$BASE"
+    exit
+fi
+
+awk -F '\t' -v limit="$LIMIT_PERCENT" '
+    NR == FNR { base[$1] = $2; next }
+    !($1 in base) { printf "%-42s %12d  not in the file\n", $1, $2; bad = 1; next }
+    {
+        change = base[$1] ? ($2 - base[$1]) * 100 / base[$1] : 100
+        printf "%-42s %12d %12d %+7.1f %%%s\n", $1, base[$1], $2, change, change > limit ? "  MORE" : ""
+        if (change > limit) bad = 1
+        seen[$1] = 1
+    }
+    END {
+        for (piece in base) if (!(piece in seen)) { printf "%-42s is counted no more\n", piece; bad = 1 }
+        exit bad
+    }' "$BASE" "$new"
