@@ -319,7 +319,7 @@ async fn housekeeping(gateway: Arc<Gateway>) {
     loop {
         tick.tick().await;
         gateway.exposition.upkeep();
-        for role in [Role::Prefill, Role::Decode] {
+        for role in Role::ALL {
             gateway.relay.fleet.sweep(role);
         }
         gateway.count_instances();

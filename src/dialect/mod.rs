@@ -9,6 +9,7 @@ use crate::codec::json::{Edit, Object};
 
 pub mod api;
 pub mod batch;
+pub mod encode;
 pub mod engine_load;
 pub mod facts;
 pub mod guard;

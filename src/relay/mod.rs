@@ -19,6 +19,7 @@ mod batch;
 pub mod budget;
 mod decode_first;
 mod early;
+mod encode;
 mod failure;
 mod job;
 mod legs;
@@ -194,7 +195,11 @@ impl Relay {
         if let Some(found) = self.understand(&mut ask).await {
             ledger.found(&found);
         }
+        let refusal = self.encode(&mut ask).await?;
         let ask = Arc::new(ask);
+        if let Some(refusal) = refusal {
+            return Ok((DecodeEnd::Whole(refusal), ask));
+        }
         let tries = Tries::new(self.settings.now().attempts);
         self.both_legs(&ask, tries, ledger).await.map(|end| (end, ask))
     }

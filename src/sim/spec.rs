@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::encodings::{Encodings, Part};
 use super::pool::Pool;
 
 /// From the body of a `POST /tokenize` to its tokens; `None` refuses it. It must not block.
@@ -88,6 +89,8 @@ pub struct EngineSpec {
     /// Data-parallel ranks behind the one port, chosen by `X-data-parallel-rank` or in turn. They share the engine's speed and
     /// blocks; what each finds cached is its own. Engines with a pool have one.
     pub ranks: u16,
+    /// Where embeddings of items are kept, and what the engine does with them; decoders nothing.
+    pub encodings: Option<(Part, Arc<Encodings>)>,
     /// Answers `POST /tokenize` instead of the toy tokenizer.
     pub tokenize: Option<Tokenizing>,
 }
@@ -113,6 +116,7 @@ impl Default for EngineSpec {
             hash_algo: "sha256".to_owned(),
             prefix_caching: true,
             ranks: 1,
+            encodings: None,
             tokenize: None,
         }
     }
