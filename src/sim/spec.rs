@@ -46,6 +46,18 @@ pub enum Connector {
     Pool,
     /// vllm-ascend's layerwise connector: the decoder calls a metaserver, the prefiller writes into the decoder's blocks.
     Layerwise,
+    /// vLLM's P2pNcclConnector: KV is kept under the request's id, which has both addresses.
+    P2pNccl,
+    /// vLLM's MoRIIOConnector, READ: a hand-off under a `transfer_id`; a decoder never computes a prompt.
+    Moriio,
+}
+
+impl Connector {
+    /// Whether a prefiller's answer says where its blocks are.
+    #[must_use]
+    pub fn hands_over(self) -> bool {
+        matches!(self, Connector::Handoff | Connector::Moriio)
+    }
 }
 
 /// The shape of one simulated engine.

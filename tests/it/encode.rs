@@ -82,7 +82,7 @@ fn header<'a>(seen: &'a Seen, name: &str) -> Option<&'a str> {
 /// what they said.
 #[tokio::test]
 async fn items_are_encoded_one_by_one_before_anything_else() {
-    for spoken in dialects::SPOKEN {
+    for spoken in dialects::EVERY {
         let all = Encoders::set(2, fast(), dialects::script(spoken)).await;
         for stream in [false, true] {
             let sent = pictures(stream);

@@ -5,7 +5,7 @@ use pd_proxy::config::DialectName;
 use pd_proxy::sim::{EngineSpec, Seen};
 use serde_json::{Value, json};
 
-use super::{SPOKEN, Spoken, chat, completion, script};
+use super::{EVERY, SPOKEN, Spoken, chat, completion, script};
 use crate::common::stage::{Stage, slow};
 
 fn body(seen: &Seen) -> Value {
@@ -91,13 +91,34 @@ fn check((name, _): Spoken, sent: &str, stream: bool, prefill: &Seen, decode: &S
             assert_eq!((&asked, &given), (&Value::Null, &Value::Null), "{when}");
             rooms((p, d), client, &when);
         }
+        DialectName::P2pNccl => {
+            assert_eq!((&asked, &given), (&Value::Null, &Value::Null), "{when}");
+            assert_eq!((p, d), (one_token(sent, stream), client), "{when}");
+            let id = id.unwrap();
+            let rest = id.strip_prefix("___prefill_addr_127.0.0.1:").unwrap();
+            let (prefiller, rest) = rest.split_once("___decode_addr_127.0.0.1:").unwrap();
+            let (decoder, uuid) = rest.split_once('_').unwrap();
+            assert!(prefiller.parse::<u16>().is_ok() && decoder.parse::<u16>().is_ok(), "{id}");
+            assert!(uuid.len() == 32 && uuid.bytes().all(|b| b.is_ascii_hexdigit()), "{id}");
+        }
+        DialectName::Moriio => {
+            assert_eq!((p, d), (one_token(sent, stream), client), "{when}");
+            let id = asked["transfer_id"].as_str().unwrap();
+            assert!(id.starts_with("tx-") && id.len() == 35, "{id}");
+            assert_eq!(
+                asked,
+                json!({"do_remote_decode": true, "do_remote_prefill": false, "remote_engine_id": null,
+                    "remote_block_ids": null, "transfer_id": id})
+            );
+            assert!(given["do_remote_prefill"] == json!(true) && given["remote_host"].is_string(), "{given}");
+        }
         DialectName::Auto | DialectName::Pool | DialectName::Layerwise => panic!("nothing is handed over"),
     }
 }
 
 #[tokio::test]
 async fn each_engine_is_told_what_its_connector_wants() {
-    for spoken in SPOKEN {
+    for spoken in EVERY {
         let stage = Stage::set(script(spoken)).await;
         for stream in [false, true] {
             for (path, sent) in [completion(stream), chat(stream)] {
@@ -132,7 +153,7 @@ async fn names_and_rooms_are_never_used_twice() {
 
 #[tokio::test]
 async fn a_client_can_not_choose_where_engines_meet() {
-    for spoken in SPOKEN {
+    for spoken in EVERY {
         let stage = Stage::set(script(spoken)).await;
         let (path, sent) = completion(false);
         let evil = sent.replacen('{', r#"{"kv_transfer_params":{"transfer_id":"evil","remote_host":"evil"},"bootstrap_room":666,"bootstrap_host":"evil","#, 1);
