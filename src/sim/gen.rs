@@ -218,10 +218,7 @@ impl Gen {
         if let Handoff::KeepAs(name) = &self.ask.handoff {
             return self.keep(name.clone(), id);
         }
-        if self.ask.handoff != Handoff::Keep
-            || !self.hub.spec.connector.hands_over()
-            || self.cut_by_stop
-        {
+        if self.ask.handoff != Handoff::Keep || !self.hub.spec.connector.hands_over() || self.cut_by_stop {
             return Value::Null;
         }
         let mut answer = Value::Null;
