@@ -23,7 +23,7 @@ use crate::upstream::Written;
 const AT_ONCE: usize = 16;
 
 /// What an encoder said of an item, or its refusal, which is the client's answer.
-type End = Result<Encoded, Response<Bytes>>;
+type End = Result<Encoded, Box<Response<Bytes>>>;
 
 impl Relay {
     /// Has every item of the request encoded. Some = an encoder refused one, and that is the answer.
@@ -44,7 +44,7 @@ impl Relay {
             while let Some(end) = ends.next().await {
                 match end? {
                     Ok(encoded) => all.add(encoded),
-                    Err(refusal) => return Ok(Some(refusal)),
+                    Err(refusal) => return Ok(Some(*refusal)),
                 }
             }
         }
@@ -86,7 +86,7 @@ impl Relay {
             let response = self.exchange(item, seat, &Edit::new(), &written).await?;
             let response = whole(response, (settings.prefill_reply_bytes, Large::PrefillReply)).await?;
             if response.status().is_client_error() {
-                return Ok(Err(response));
+                return Ok(Err(Box::new(response)));
             }
             let mut encoded = Encoded::default();
             let read = encoded.read(response.into_body());
