@@ -319,6 +319,7 @@ async fn housekeeping(gateway: Arc<Gateway>) {
     loop {
         tick.tick().await;
         gateway.exposition.upkeep();
+        gateway.relay.upstream.sweep();
         for role in Role::ALL {
             gateway.relay.fleet.sweep(role);
         }
