@@ -320,7 +320,7 @@ async fn housekeeping(gateway: Arc<Gateway>) {
         tick.tick().await;
         gateway.exposition.upkeep();
         gateway.relay.upstream.sweep();
-        for role in [Role::Prefill, Role::Decode] {
+        for role in Role::ALL {
             gateway.relay.fleet.sweep(role);
         }
         gateway.count_instances();

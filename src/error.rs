@@ -42,6 +42,10 @@ pub enum Kind {
     NoPrefiller,
     /// No decoder is configured or left.
     NoDecoder,
+    /// Every attempt to have an image, a sound or a film encoded failed.
+    EncodeFailed,
+    /// An encoder ran into its deadline.
+    EncodeTimeout,
     /// Every attempt at the prefill leg failed.
     PrefillFailed,
     /// The prefiller's answer could not be understood, or is larger than `limit.prefill_reply_bytes`.
@@ -86,6 +90,8 @@ impl Kind {
             Kind::Overloaded => "overloaded",
             Kind::NoPrefiller => "no_prefiller",
             Kind::NoDecoder => "no_decoder",
+            Kind::EncodeFailed => "encode_failed",
+            Kind::EncodeTimeout => "encode_timeout",
             Kind::PrefillFailed => "prefill_failed",
             Kind::BadPrefillReply => "bad_prefill_reply",
             Kind::PrefillTimeout => "prefill_timeout",
@@ -113,6 +119,8 @@ impl Kind {
             Kind::Overloaded
             | Kind::NoPrefiller
             | Kind::NoDecoder
+            | Kind::EncodeFailed
+            | Kind::EncodeTimeout
             | Kind::PrefillFailed
             | Kind::BadPrefillReply
             | Kind::PrefillTimeout

@@ -148,7 +148,7 @@ impl Turns {
 /// Everybody who may be sent something, once, in whatever roles.
 fn engines(fleet: &Fleet) -> HashMap<Endpoint, Probed> {
     let mut engines: HashMap<Endpoint, Probed> = HashMap::new();
-    for role in [Role::Prefill, Role::Decode] {
+    for role in Role::ALL {
         for instance in fleet.members(role).iter().filter(|it| !it.draining()) {
             let engine = engines.entry(instance.endpoint().clone()).or_insert(Probed { roles: Vec::new() });
             engine.roles.push(instance.clone());

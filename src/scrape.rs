@@ -70,6 +70,8 @@ impl Scraper {
             let requests = (all - f64::from(ours.requests())).max(0.0);
             match engine.role() {
                 Role::Prefill => self.relay.fleet.desk().foreign(engine.id(), rank, requests),
+                // By its load here alone.
+                Role::Encode => {}
                 Role::Decode => {
                     let used: f64 = these.iter().map(EngineLoad::kv_tokens).sum();
                     let tokens = (used - ours.work_tokens() as f64).max(0.0);

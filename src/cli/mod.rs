@@ -117,6 +117,17 @@ pub struct ServeArgs {
     /// Decoders as host:port or URL, in place of or beside hosts and ports
     #[arg(long, value_name = "HOST:PORT", num_args = 1.., value_delimiter = ',', help_heading = "Engines")]
     pub decode: Vec<String>,
+    /// Hosts of encoders of images, sounds and films, for prompts with such [default: none; the prefillers encode]
+    #[arg(long, alias = "encoder-host", value_name = "HOST", num_args = 1.., value_delimiter = ',')]
+    #[arg(help_heading = "Engines")]
+    pub encoder_hosts: Vec<String>,
+    /// Their ports, one for each host
+    #[arg(long, alias = "encoder-port", value_name = "PORT", num_args = 1.., value_delimiter = ',')]
+    #[arg(help_heading = "Engines")]
+    pub encoder_ports: Vec<String>,
+    /// Encoders as host:port or URL, in place of or beside hosts and ports
+    #[arg(long, value_name = "HOST:PORT", num_args = 1.., value_delimiter = ',', help_heading = "Engines")]
+    pub encode: Vec<String>,
     /// The model's directory, for tokenising here: tokenizer.json, tokenizer_config.json
     #[arg(long, value_name = "DIR", help_heading = "Engines")]
     pub model_path: Option<String>,

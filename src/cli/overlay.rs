@@ -57,7 +57,7 @@ impl ServeArgs {
         }
     }
 
-    fn roles(&self) -> [Role<'_>; 2] {
+    fn roles(&self) -> [Role<'_>; 3] {
         [
             Role {
                 name: "prefiller",
@@ -74,6 +74,14 @@ impl ServeArgs {
                 hosts: &self.decoder_hosts,
                 ports: &self.decoder_ports,
                 direct: ("--decode", &self.decode),
+            },
+            Role {
+                name: "encoder",
+                key: "fleet.encode",
+                default_port: 8003,
+                hosts: &self.encoder_hosts,
+                ports: &self.encoder_ports,
+                direct: ("--encode", &self.encode),
             },
         ]
     }

@@ -18,6 +18,10 @@ pub struct Dialect {
     pub bootstrap_port: u16,
     /// Prefillers whose bootstrap server is elsewhere, each `prefiller=host:port`.
     pub bootstraps: Vec<String>,
+    /// Port of the KV connection on each engine's host (`kv_port` of its `--kv-transfer-config`).
+    pub kv_port: u16,
+    /// Engines whose KV connection is elsewhere, each `engine=host:port`.
+    pub kv_addresses: Vec<String>,
     /// The gateway as decoders reach it, for a dialect in which they call back; unset = `server.host` and `server.port`.
     pub callback_url: Option<String>,
     /// Whether prefillers read the parameters of lists of prompts (`batch_kv_transfer_params`).
@@ -33,6 +37,8 @@ impl Default for Dialect {
             name: DialectName::default(),
             bootstrap_port: 8998,
             bootstraps: Vec::new(),
+            kv_port: 14_579,
+            kv_addresses: Vec::new(),
             callback_url: None,
             batch: false,
         }
@@ -45,16 +51,21 @@ impl Dialect {
         self.bootstraps.iter().filter_map(|text| pair(text)).collect()
     }
 
+    /// Engines with the place of their KV connection, where that is given; entries that can't be read are left out.
+    pub fn kv_addresses(&self) -> Vec<(Endpoint, Endpoint)> {
+        self.kv_addresses.iter().filter_map(|text| pair(text)).collect()
+    }
+
     /// What is wrong beside the bounds of numbers.
     pub(super) fn validate(&self, config: &Config, invalid: &mut Vec<Invalid>) {
         if self.name == DialectName::Layerwise || self.callback_url.is_some() {
             invalid.extend(config.callback().err().map(|problem| ("dialect.callback_url", problem)));
         }
-        for text in self.bootstraps.iter().filter(|text| pair(text).is_none()) {
-            invalid.push((
-                "dialect.bootstraps",
-                Problem::NotAPair { key: "dialect.bootstraps", text: text.clone() },
-            ));
+        for (key, texts) in
+            [("dialect.bootstraps", &self.bootstraps), ("dialect.kv_addresses", &self.kv_addresses)]
+        {
+            let bad = texts.iter().filter(|text| pair(text).is_none());
+            invalid.extend(bad.map(|text| (key, Problem::NotAPair { key, text: text.clone() })));
         }
     }
 }

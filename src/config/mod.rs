@@ -116,6 +116,8 @@ pub struct Fleet {
     pub prefill: Vec<String>,
     /// Decoders, written the same way.
     pub decode: Vec<String>,
+    /// Encoders of images, sounds and films, written the same way; none = prefillers encode.
+    pub encode: Vec<String>,
     /// Data-parallel ranks inside each prefiller among which the gateway chooses (`X-data-parallel-rank`); 1 = the engine
     /// chooses, or has only one.
     pub prefill_ranks: u32,
@@ -181,6 +183,8 @@ pub struct Timeout {
     /// What each 1 000 tokens of its prompt add to the time of whoever computes it: to the prefill leg, or to the decode leg
     /// where there is none. No leg has longer than `total_ms`.
     pub prefill_ms_per_1k_tokens: u64,
+    /// One image, sound or film at an encoder.
+    pub encode_ms: u64,
     /// From sending the decode leg of a streamed request to its first body byte.
     pub first_byte_ms: u64,
     /// From sending the decode leg of a request that is not streamed to the last byte of its answer.
@@ -227,6 +231,8 @@ pub struct Limit {
     pub prefill_inflight: usize,
     /// Requests that are being answered by decoders or are to be; 0 = no limit of its own.
     pub decode_inflight: usize,
+    /// Images, sounds and films of one request that are encoded apart; a request with more is refused.
+    pub encode_items: usize,
     /// Prompts of one completions request that are asked one by one; 1 = none are.
     pub prompts: usize,
     /// A prefiller's answer.
@@ -295,6 +301,11 @@ impl Config {
     pub fn decode_endpoints(&self) -> Vec<Endpoint> {
         endpoints(&self.fleet.decode)
     }
+
+    /// The encoders.
+    pub fn encode_endpoints(&self) -> Vec<Endpoint> {
+        endpoints(&self.fleet.encode)
+    }
 }
 
 /// Entries that are no endpoint, which a loaded configuration cannot hold, are left out.
@@ -338,6 +349,7 @@ impl Default for Fleet {
         Self {
             prefill: vec!["localhost:8001".to_owned()],
             decode: vec!["localhost:8002".to_owned()],
+            encode: Vec::new(),
             prefill_ranks: 1,
             decode_ranks: 1,
             model: None,
@@ -381,6 +393,7 @@ impl Default for Timeout {
             connect_ms: 3_000,
             prefill_ms: 600_000,
             prefill_ms_per_1k_tokens: 100,
+            encode_ms: 120_000,
             first_byte_ms: 600_000,
             answer_ms: 1_800_000,
             gap_ms: 300_000,
@@ -408,6 +421,7 @@ impl Default for Limit {
             overload_status: 503,
             prefill_inflight: 0,
             decode_inflight: 0,
+            encode_items: 256,
             prompts: 128,
             prefill_reply_bytes: 64 << 20,
             answer_bytes: 64 << 20,

@@ -29,7 +29,7 @@ const MAX_CACHE_TOKENS: u64 = 1 << 32;
 const MAX_POOL_MS: u64 = 10_000;
 /// Most connections to one address.
 const MAX_CONNECTIONS: u64 = 64;
-/// Most prompts of a request that are asked one by one.
+/// Most prompts of a request that are asked one by one, and most items that are encoded apart.
 const MAX_PROMPTS: u64 = 4_096;
 /// Largest parallel size, and most heads or layers.
 const MAX_PARALLEL: u64 = 4_096;
@@ -61,6 +61,7 @@ impl Config {
         let [prefill, decode] = self.discovery.looks_for().map(|looked_for| usize::from(!looked_for));
         engines(("fleet.prefill", "--prefill"), prefill, &self.fleet.prefill, &mut invalid);
         engines(("fleet.decode", "--decode"), decode, &self.fleet.decode, &mut invalid);
+        engines(("fleet.encode", "--encode"), 0, &self.fleet.encode, &mut invalid);
         self.discovery.validate(&mut invalid);
         self.dialect.validate(self, &mut invalid);
         if !self.health.probe_path.starts_with('/') {
@@ -100,6 +101,7 @@ impl Config {
             ("server.lame_duck_ms", server.lame_duck_ms, 0, MAX_MS),
             ("server.drain_ms", server.drain_ms, 0, MAX_MS),
             ("auth.reload_ms", auth.reload_ms, MIN_RELOAD_MS, MAX_RELOAD_MS),
+            ("dialect.kv_port", u64::from(self.dialect.kv_port), 1, u64::from(u16::MAX)),
             ("dialect.bootstrap_port", u64::from(self.dialect.bootstrap_port), 1, u64::from(u16::MAX)),
             ("fleet.prefill_ranks", u64::from(fleet.prefill_ranks), 1, MAX_RANKS),
             ("fleet.decode_ranks", u64::from(fleet.decode_ranks), 1, MAX_RANKS),
@@ -134,6 +136,7 @@ impl Config {
         let keys = [
             ("timeout.connect_ms", time.connect_ms),
             ("timeout.prefill_ms", time.prefill_ms),
+            ("timeout.encode_ms", time.encode_ms),
             ("timeout.first_byte_ms", time.first_byte_ms),
             ("timeout.answer_ms", time.answer_ms),
             ("timeout.write_ms", time.write_ms),
@@ -168,6 +171,7 @@ impl Config {
             ("limit.overload_status", u64::from(limit.overload_status), 429, 503),
             ("limit.prefill_inflight", wide(limit.prefill_inflight), 0, MAX_COUNT),
             ("limit.decode_inflight", wide(limit.decode_inflight), 0, MAX_COUNT),
+            ("limit.encode_items", wide(limit.encode_items), 1, MAX_PROMPTS),
             ("limit.prompts", wide(limit.prompts), 1, MAX_PROMPTS),
             ("limit.prefill_reply_bytes", wide(limit.prefill_reply_bytes), 1, MAX_BYTES),
             ("limit.answer_bytes", wide(limit.answer_bytes), 1, MAX_BYTES),

@@ -9,14 +9,17 @@ use crate::codec::json::{Edit, Object};
 
 pub mod api;
 pub mod batch;
+pub mod encode;
 pub mod engine_load;
 pub mod facts;
 pub mod guard;
 pub mod kv_transfer;
 pub mod layerwise;
 pub mod mooncake;
+mod moriio;
 mod nixl_push;
 mod one_token;
+pub mod p2p_nccl;
 mod patch;
 pub mod prefilled;
 pub mod resume;
@@ -52,17 +55,23 @@ pub enum Dialect {
     Sglang,
     /// vllm-ascend's MooncakeLayerwiseConnector: the decoder is asked first, and calls back for a prefill into its blocks.
     Layerwise,
+    /// vLLM's P2pNcclConnector: addresses of both engines in the request's id, nothing is handed over.
+    P2pNccl,
+    /// vLLM's MoRIIOConnector, READ: as `kv_transfer`, with a name given here, and never without a hand-off.
+    Moriio,
 }
 
 impl Dialect {
     /// All of them.
-    pub const ALL: [Dialect; 6] = [
+    pub const ALL: [Dialect; 8] = [
         Dialect::KvTransfer,
         Dialect::Pool,
         Dialect::Mooncake,
         Dialect::NixlPush,
         Dialect::Sglang,
         Dialect::Layerwise,
+        Dialect::P2pNccl,
+        Dialect::Moriio,
     ];
 
     /// As configured, logged and shown.
@@ -74,6 +83,8 @@ impl Dialect {
             Dialect::NixlPush => "nixl_push",
             Dialect::Sglang => "sglang",
             Dialect::Layerwise => "layerwise",
+            Dialect::P2pNccl => "p2p_nccl",
+            Dialect::Moriio => "moriio",
         }
     }
 
@@ -89,7 +100,32 @@ impl Dialect {
 
     /// Whether a decoder can compute a prompt itself, and so serve a request alone.
     pub fn decodes_alone(self) -> bool {
-        self != Dialect::Sglang
+        !matches!(self, Dialect::Sglang | Dialect::P2pNccl | Dialect::Moriio)
+    }
+
+    /// Whether what a prefiller has computed is for the decoder of the same pair alone.
+    pub fn binds_pairs(self) -> bool {
+        matches!(self, Dialect::Sglang | Dialect::P2pNccl)
+    }
+
+    /// Whether engines learn each other's addresses from the request's id.
+    pub fn addresses_in_id(self) -> bool {
+        self == Dialect::P2pNccl
+    }
+
+    /// Whether both are sent to a room at the prefiller's bootstrap server.
+    pub fn has_rooms(self) -> bool {
+        self == Dialect::Sglang
+    }
+
+    /// Why a request can't be prefilled elsewhere. `lists`: prefillers read lists of prompts (decoder first).
+    pub fn bypass(self, api: Api, body: &Object, lists: bool) -> Option<Bypass> {
+        match self {
+            Dialect::Layerwise => layerwise::bypass(api, body, lists),
+            Dialect::P2pNccl => p2p_nccl::bypass(api, body),
+            Dialect::Moriio => moriio::bypass(api, body),
+            _ => shape::bypass(api, body, true),
+        }
     }
 
     /// Whether a prefiller's bootstrap server must be asked who the prefiller is before anything is sent to it.
@@ -101,7 +137,8 @@ impl Dialect {
     pub fn prefill_edit(self, api: Api, body: &Object, transfer: &Transfer) -> Edit {
         match self {
             Dialect::KvTransfer => kv_transfer::prefill_edit(api, body),
-            Dialect::Pool => one_token::edit(api, body),
+            Dialect::Pool | Dialect::P2pNccl => one_token::edit(api, body),
+            Dialect::Moriio => moriio::prefill_edit(api, body, transfer),
             Dialect::Mooncake => mooncake::prefill_edit(api, body, transfer),
             Dialect::NixlPush => kv_transfer::prefill_edit(api, body),
             Dialect::Sglang => sglang::prefill_edit(body, transfer),
@@ -133,11 +170,12 @@ impl Dialect {
     pub fn read_prefill(self, api: Api, reply: Bytes, transfer: &Transfer) -> Result<Prefilled, BadReply> {
         match self {
             Dialect::KvTransfer | Dialect::NixlPush => kv_transfer::read_prefill(api, reply),
-            Dialect::Pool | Dialect::Sglang | Dialect::Layerwise => {
+            Dialect::Pool | Dialect::Sglang | Dialect::Layerwise | Dialect::P2pNccl => {
                 let reply = prefilled::answer(reply)?;
                 Ok(Prefilled { handoff: None, usage: usage::of_answer(api, &reply) })
             }
             Dialect::Mooncake => mooncake::read_prefill(api, reply, transfer),
+            Dialect::Moriio => moriio::read_prefill(api, reply),
         }
     }
 }
@@ -153,4 +191,9 @@ pub fn decode_edit(handoff: Option<&Bytes>) -> Edit {
 /// The edit for a decode leg whose only purpose is that the prefiller's KV is fetched, and so freed.
 pub fn release_edit(api: Api, body: &Object, handoff: &Bytes) -> Edit {
     one_token::edit(api, body).set(PARAMS, handoff.clone())
+}
+
+/// The edit for a decode leg that is to end at once, where nothing but its id says what is to be fetched.
+pub fn parting_edit(api: Api, body: &Object) -> Edit {
+    one_token::edit(api, body)
 }

@@ -19,6 +19,8 @@ pub enum Role {
     Prefill,
     /// Generates answers.
     Decode,
+    /// Encodes the images, sounds and films of a prompt, before it is computed.
+    Encode,
 }
 
 /// Identity of an engine as long as it is a member; never reused.
@@ -76,11 +78,15 @@ pub struct Beyond {
 }
 
 impl Role {
-    /// `prefill` or `decode`, as in metrics and in the admin API.
+    /// All of them.
+    pub const ALL: [Role; 3] = [Role::Prefill, Role::Decode, Role::Encode];
+
+    /// `prefill`, `decode` or `encode`, as in metrics and in the admin API.
     pub fn name(self) -> &'static str {
         match self {
             Role::Prefill => "prefill",
             Role::Decode => "decode",
+            Role::Encode => "encode",
         }
     }
 }

@@ -31,7 +31,7 @@ pub use roster::Owner;
 use roster::Roster;
 pub use seat::Seat;
 
-/// All prefillers or all decoders, at one moment.
+/// Everybody in one role, at one moment.
 pub type Members = Arc<Vec<Arc<Instance>>>;
 
 /// How a fleet decides.
@@ -57,11 +57,12 @@ pub struct FleetSettings {
 /// What a pool calls a host, and what the prefillers on it are called.
 pub type HostNames = std::collections::HashMap<String, String>;
 
-/// Prefillers and decoders.
+/// Prefillers, decoders and encoders.
 #[derive(Debug)]
 pub struct Fleet {
     prefill: Side,
     decode: Side,
+    encode: Side,
     settings: FleetSettings,
     desk: Arc<Desk>,
     decode_learner: Arc<Mutex<DecodeLearner>>,
@@ -115,6 +116,7 @@ impl Fleet {
         Fleet {
             prefill: Side::new(),
             decode: Side::new(),
+            encode: Side::new(),
             settings,
             desk: Arc::new(Desk::new(settings.board, settings.seed)),
             decode_learner: Arc::new(Mutex::new(DecodeLearner::new(settings.decode))),
@@ -133,6 +135,7 @@ impl Fleet {
         match role {
             Role::Prefill => &self.prefill,
             Role::Decode => &self.decode,
+            Role::Encode => &self.encode,
         }
     }
 
@@ -180,6 +183,7 @@ impl Fleet {
         let ranks = match role {
             Role::Prefill => self.settings.prefill_ranks,
             Role::Decode => self.settings.decode_ranks,
+            Role::Encode => 1,
         };
         let instance = Arc::new(Instance::new(id, role, endpoint, (ranks, self.settings.health)));
         grown.push(instance.clone());

@@ -104,7 +104,7 @@ impl Fleet {
     /// Shows the state of every breaker in the metrics. Who has left shows none, as [`Fleet::sweep`] has left it.
     pub fn show_health(&self) {
         let now_ms = self.now_ms();
-        for role in [Role::Prefill, Role::Decode] {
+        for role in Role::ALL {
             // Nobody leaves meanwhile: what is shown of those who left would stay for ever.
             let _turn = self.side(role).lock();
             for instance in self.members(role).iter() {

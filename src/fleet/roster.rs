@@ -11,7 +11,7 @@ use crate::fleet::Role;
 /// Where members come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Owner {
-    /// `fleet.prefill`, `fleet.decode`.
+    /// `fleet.prefill`, `fleet.decode`, `fleet.encode`.
     Configuration,
     /// `discovery.file`.
     File,
@@ -25,9 +25,9 @@ pub enum Owner {
 #[derive(Debug, Default)]
 pub(super) struct Roster {
     /// By role, prefill first.
-    wants: [BTreeMap<Owner, BTreeSet<Endpoint>>; 2],
+    wants: [BTreeMap<Owner, BTreeSet<Endpoint>>; Role::ALL.len()],
     /// What counts of it: an operator may have removed some.
-    held: [BTreeMap<Endpoint, BTreeSet<Owner>>; 2],
+    held: [BTreeMap<Endpoint, BTreeSet<Owner>>; Role::ALL.len()],
 }
 
 /// What follows from a source's word.
@@ -90,6 +90,7 @@ fn at(role: Role) -> usize {
     match role {
         Role::Prefill => 0,
         Role::Decode => 1,
+        Role::Encode => 2,
     }
 }
 

@@ -157,7 +157,7 @@ impl Meters {
         }
         keys::start();
         health::begin_fleet();
-        for leg in ["prefill", "decode"] {
+        for leg in ["prefill", "decode", "encode"] {
             counter!(names::RETRIES_DENIED, "leg" => leg).increment(0);
         }
         for reason in ["broken", "ended", "silent", "failed", "recomputed"] {

@@ -147,6 +147,7 @@ impl Ledger {
         *match side {
             Role::Prefill => &mut self.prefill_place,
             Role::Decode => &mut self.decode_place,
+            Role::Encode => return,
         } = place;
     }
 
@@ -172,6 +173,7 @@ impl Ledger {
         let place = match self.stage {
             Role::Prefill => &mut self.prefiller,
             Role::Decode => &mut self.decoder,
+            Role::Encode => return,
         };
         *place = Some(instance.clone());
     }
@@ -204,6 +206,7 @@ impl Ledger {
         match if decodes { Role::Decode } else { self.stage } {
             Role::Prefill => Kind::PrefillTimeout,
             Role::Decode => Kind::DecodeTimeout,
+            Role::Encode => Kind::EncodeTimeout,
         }
     }
 

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use tokio::time::Instant;
 
 use crate::codec::json::{Edit, Object};
 use crate::dialect::resume::Plan;
-use crate::dialect::{Api, Shape};
+use crate::dialect::{Api, Shape, encode};
 use crate::fleet::Seat;
 use crate::route::Job;
 use crate::upstream::Leg;
@@ -38,6 +39,8 @@ pub struct Ask {
     pub job: Arc<Job>,
     /// How its stream may be continued if it breaks; `None` where it is not followed.
     pub resume: Option<Plan>,
+    /// What encoders say of its items, for both engines (`ec_transfer_params`).
+    pub encoded: Option<Bytes>,
     /// The client speaks HTTP/2, where a body that is cut takes what was sent before it along.
     pub http2: bool,
     /// When its head was read.
@@ -71,7 +74,10 @@ impl Ask {
             method: Method::POST,
             target: &self.target,
             headers,
-            body: self.body.splice(edit),
+            body: match &self.encoded {
+                Some(encoded) => self.body.splice(&edit.clone().set(encode::PARAMS, encoded.clone())),
+                None => self.body.splice(edit),
+            },
         }
     }
 }

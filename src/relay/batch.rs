@@ -175,6 +175,7 @@ fn part_of(whole: &Ask, batch: &Batch, at: usize) -> Result<Ask, Error> {
         body,
         job: Arc::default(),
         resume: None,
+        encoded: None,
         http2: whole.http2,
         arrived: whole.arrived,
     })

@@ -95,10 +95,7 @@ impl Relay {
     /// Why a request has no prefill leg, whatever the loads.
     pub(super) fn must_bypass(&self, ask: &Ask) -> Option<Bypass> {
         let speech = self.speech.now();
-        match speech.dialect.calls_back() {
-            true => layerwise::bypass(ask.api, &ask.body, speech.batch),
-            false => ask.shape.bypass,
-        }
+        speech.dialect.bypass(ask.api, &ask.body, speech.batch)
     }
 
     /// Both legs, on as many pairs as it takes.

@@ -2,6 +2,9 @@
 //!
 //! It is the first attempt of the decode leg, begun before its time. The prefiller's failure drops it, which the decoder
 //! notices; its own failure is looked at when the prefill is over, or at once where a prefiller waits for its decoder.
+//!
+//! Where engines are bound to each other by the request's id, the decoder is only chosen before the prefill, and asked after it.
+//! What it was sent by then is freed by nothing but a request of that id: if the client's is gone, one for a token is sent.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -10,8 +13,11 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::dialect::{Dialect, Peer, Transfer};
-use crate::fleet::{Instance, InstanceId};
+use tokio::time::timeout;
+
+use crate::dialect::{self, Dialect, Peer, Transfer, p2p_nccl};
+use crate::fleet::{Instance, InstanceId, Seat};
+use crate::obs::Handoff;
 use crate::relay::ask::Ask;
 use crate::relay::failure::Failure;
 use crate::relay::legs::{Opening, PrefillEnd};
@@ -24,9 +30,12 @@ const TAIL: Duration = Duration::from_millis(200);
 
 type DecodeLeg = Pin<Box<dyn Future<Output = Result<Opening, Failure>> + Send>>;
 
+/// What a request for one token may take, which is all that frees what a decoder was sent.
+const PARTING: Duration = Duration::from_secs(10);
+
 /// A decode leg under way, or its end.
 pub(super) struct Early {
-    leg: DecodeLeg,
+    leg: Leg,
     ended: Option<Result<Opening, Failure>>,
     instance: Arc<Instance>,
     written: Written,
@@ -35,6 +44,24 @@ pub(super) struct Early {
     peer: Option<Arc<Peer>>,
     /// The prefiller waits for this decoder: without it the prefill comes to nothing.
     awaited: bool,
+}
+
+/// A decode leg.
+enum Leg {
+    /// It was sent with the prefill.
+    Begun(DecodeLeg),
+    /// It is sent when the prefill has ended well.
+    Due(Due),
+}
+
+/// A decode leg that waits for its prefill.
+struct Due {
+    relay: Arc<Relay>,
+    ask: Arc<Ask>,
+    seat: Option<Seat>,
+    written: Written,
+    /// The decoder has what the prefiller computed.
+    filled: bool,
 }
 
 /// How a prefill ended, and the decode leg that was sent together with it.
@@ -62,11 +89,19 @@ impl Early {
         &mut self,
         prefill: impl Future<Output = Result<PrefillEnd, Failure>>,
     ) -> Result<PrefillEnd, Failure> {
+        let leg = match &mut self.leg {
+            Leg::Begun(leg) => leg,
+            Leg::Due(due) => {
+                let end = prefill.await?;
+                due.filled = matches!(end, PrefillEnd::Done(_));
+                return Ok(end);
+            }
+        };
         let mut prefill = pin!(prefill);
         let mut tail = None;
         poll_fn(|cx| {
             if self.ended.is_none()
-                && let Poll::Ready(end) = self.leg.as_mut().poll(cx)
+                && let Poll::Ready(end) = leg.as_mut().poll(cx)
             {
                 self.ended = Some(end);
             }
@@ -89,8 +124,36 @@ impl Early {
     pub(super) async fn end(self) -> Result<Opening, Failure> {
         match self.ended {
             Some(end) => end,
-            None => self.leg.await,
+            None => match self.leg {
+                Leg::Begun(leg) => leg.await,
+                Leg::Due(due) => match due.begin() {
+                    Some(leg) => leg.await,
+                    None => Err(Failure::unprepared("it has no seat")),
+                },
+            },
         }
+    }
+}
+
+impl Due {
+    fn begin(mut self) -> Option<DecodeLeg> {
+        let seat = self.seat.take()?;
+        let leg = (dialect::decode_edit(None), Duration::ZERO);
+        Some(Box::pin(self.relay.clone().decode_leg(self.ask.clone(), seat, leg, self.written.clone())))
+    }
+}
+
+impl Drop for Due {
+    fn drop(&mut self) {
+        let Some(seat) = self.seat.take().filter(|_| self.filled) else { return };
+        let (relay, ask) = (self.relay.clone(), self.ask.clone());
+        self.relay.releases.finish(Box::pin(async move {
+            let edit = dialect::parting_edit(ask.api, &ask.body);
+            let written = Written::default();
+            let sent = relay.upstream.send(ask.leg(&seat, &edit), &written);
+            let freed = timeout(PARTING, sent).await.is_ok_and(|answer| answer.is_ok());
+            relay.meters.handoff(if freed { Handoff::Released } else { Handoff::Expired });
+        }));
     }
 }
 
@@ -135,7 +198,28 @@ impl Relay {
         let settings = self.settings.now();
         let before = settings.computing(settings.prefill, ask.shape.prompt_tokens);
         let leg = Box::pin(self.clone().decode_leg(ask.clone(), seat, (edit, before), written.clone()));
-        let (peer, awaited) = (transfer.peer.clone(), !dialect.decodes_alone());
-        Some(Early { leg, ended: None, instance, written, dialect, peer, awaited })
+        let (peer, awaited) = (transfer.peer.clone(), dialect.binds_pairs());
+        Some(Early { leg: Leg::Begun(leg), ended: None, instance, written, dialect, peer, awaited })
+    }
+
+    /// Chooses the decoder of an attempt whose engines are bound to each other by its id, and gives it that id; no leg where there
+    /// is no decoder.
+    pub(super) fn bound(
+        self: &Arc<Self>,
+        ask: &Arc<Ask>,
+        prefill: &Seat,
+        decode: &Tries,
+    ) -> (Arc<Ask>, Option<Early>) {
+        let tokens = ask.shape.prompt_tokens + ask.shape.output_tokens;
+        let Ok(seat) = self.decoder(tokens, decode) else { return (ask.clone(), None) };
+        let speech = self.speech.now();
+        let at = |seat: &Seat| speech.kv_address(seat.instance().endpoint()).authority();
+        let id = p2p_nccl::request_id(&at(prefill), &at(&seat), uuid::Uuid::new_v4().as_u128());
+        let ask = Arc::new(ask.under(&id));
+        let (instance, written) = (seat.instance().clone(), Written::default());
+        let (relay, filled) = (self.clone(), false);
+        let due = Due { relay, ask: ask.clone(), seat: Some(seat), written: written.clone(), filled };
+        let (dialect, ended, peer) = (speech.dialect, None, None);
+        (ask, Some(Early { leg: Leg::Due(due), ended, instance, written, dialect, peer, awaited: true }))
     }
 }

@@ -115,7 +115,12 @@ impl Failure {
         let (kind, public) = match (role, self.why) {
             (Role::Prefill, Why::TooLarge(large)) => (Kind::BadPrefillReply, large.public()),
             (Role::Decode, Why::TooLarge(large)) => (Kind::DecodeFailed, large.public()),
+            (Role::Encode, Why::TooLarge(_)) => (Kind::EncodeFailed, "an encoder's answer is too large"),
             (_, Why::Busy) => (Kind::Overloaded, "all engines that were asked are busy"),
+            (Role::Encode, Why::Timeout) => (Kind::EncodeTimeout, "an item was not encoded in time"),
+            (Role::Encode, _) => {
+                (Kind::EncodeFailed, "an item could not be encoded by any encoder that was tried")
+            }
             (Role::Prefill, Why::Timeout) => (Kind::PrefillTimeout, "the prefill did not finish in time"),
             (Role::Prefill, Why::BadReply) => (Kind::BadPrefillReply, "the prefill brought no usable answer"),
             (Role::Prefill, _) => (Kind::PrefillFailed, "the prefill failed on every engine that was tried"),

@@ -194,7 +194,7 @@ impl Relay {
     }
 
     /// Sends one leg; answers with a 5xx are failures.
-    async fn exchange(
+    pub(super) async fn exchange(
         &self,
         ask: &Ask,
         seat: &Seat,
@@ -273,7 +273,8 @@ enum Begun {
     Stream { first: Bytes, framer: Framer, rest: Reply },
 }
 
-async fn within<T>(
+/// What comes of `work` within this time.
+pub(super) async fn within<T>(
     limit: Duration,
     written: &Written,
     work: impl Future<Output = Result<T, Failure>>,
@@ -284,7 +285,11 @@ async fn within<T>(
     }
 }
 
-async fn whole(response: Response<Reply>, limit: (usize, Large)) -> Result<Response<Bytes>, Failure> {
+/// An answer with its whole body.
+pub(super) async fn whole(
+    response: Response<Reply>,
+    limit: (usize, Large),
+) -> Result<Response<Bytes>, Failure> {
     let (mut head, body) = response.into_parts();
     let (limit_bytes, large) = if head.status.is_success() { limit } else { (REFUSAL_BYTES, Large::Refusal) };
     let body = collect(body, limit_bytes).await.map_err(|e| {

@@ -19,6 +19,7 @@ mod batch;
 pub mod budget;
 mod decode_first;
 mod early;
+mod encode;
 mod failure;
 mod job;
 mod legs;
@@ -194,7 +195,11 @@ impl Relay {
         if let Some(found) = self.understand(&mut ask).await {
             ledger.found(&found);
         }
+        let refusal = self.encode(&mut ask).await?;
         let ask = Arc::new(ask);
+        if let Some(refusal) = refusal {
+            return Ok((DecodeEnd::Whole(refusal), ask));
+        }
         let tries = Tries::new(self.settings.now().attempts);
         self.both_legs(&ask, tries, ledger).await.map(|end| (end, ask))
     }
@@ -283,7 +288,7 @@ impl Relay {
 
     /// Refuses what one engine alone must answer where none can.
     fn can_be_served(&self, ask: &Ask) -> Result<(), Error> {
-        match ask.shape.bypass.filter(|_| !self.speech.now().dialect.decodes_alone()) {
+        match self.must_bypass(ask).filter(|_| !self.speech.now().dialect.decodes_alone()) {
             None => Ok(()),
             Some(reason) => {
                 let (member, message) = reason.refusal();
@@ -327,7 +332,7 @@ impl Relay {
                         tries.left -= 1;
                         return Ok(Err(Failure::stale()));
                     }
-                    if !self.speech.now().dialect.decodes_alone() {
+                    if self.speech.now().dialect.binds_pairs() {
                         return Err(Error::new(Kind::NoDecoder, "no decoder is available"));
                     }
                     let tokens = ask.shape.prompt_tokens + ask.shape.output_tokens;
@@ -345,7 +350,7 @@ impl Relay {
                 // Every further try would cost the busy side a prefill as well.
                 tries.left = tries.left.min(1);
             }
-            if failure.written || tries.left == 0 || !self.speech.now().dialect.decodes_alone() {
+            if failure.written || tries.left == 0 || self.speech.now().dialect.binds_pairs() {
                 return Ok(Err(failure));
             }
             if !self.back_off(Role::Decode, &failure, tries.made).await {

@@ -87,14 +87,18 @@ impl Relay {
             Ok(transfer) => transfer,
             Err(failure) => return self.told(ask, &seat, Err(failure)),
         };
-        let early = self.early(ask, &transfer, decode);
-        if early.is_none() && !self.speech.now().dialect.decodes_alone() {
+        let dialect = self.speech.now().dialect;
+        let (ask, early) = match dialect.addresses_in_id() {
+            true => self.bound(ask, &seat, decode),
+            false => (ask.clone(), self.early(ask, &transfer, decode)),
+        };
+        if early.is_none() && dialect.binds_pairs() {
             // It would compute, and wait for nobody.
             return Ok((PrefillEnd::InVain, None));
         }
         let other = early.as_ref().and_then(Early::waited_for);
         let written = Written::default();
-        let prefill = self.clone().prefill_once(ask.clone(), seat, transfer, written.clone());
+        let prefill = self.clone().prefill_once(ask, seat, transfer, written.clone());
         let grace = self.settings.now().abandon_grace;
         let legs =
             Unfinished::new(Box::pin(early::beside(prefill, early)), written, grace, self.releases.clone());

@@ -236,6 +236,7 @@ fn continued(ask: &Ask, body: Bytes, prompt_tokens: u64) -> Result<Ask, crate::c
         shape,
         job: Arc::default(),
         resume: ask.resume.clone(),
+        encoded: ask.encoded.clone(),
         http2: ask.http2,
         arrived: ask.arrived,
     })

@@ -27,6 +27,8 @@ pub struct Settings {
     pub prefill: Duration,
     /// What each 1 000 tokens of a prompt add to the time of the leg that computes it.
     pub prefill_per_1k_tokens: Duration,
+    /// One item at an encoder.
+    pub encode: Duration,
     /// The decode leg of a streamed request until the first byte of its body.
     pub first_byte: Duration,
     /// The decode leg of any other request until the last byte of its answer.
@@ -37,6 +39,8 @@ pub struct Settings {
     pub total: Duration,
     /// What an engine tells of itself beside requests.
     pub control: Duration,
+    /// Items of one request that are encoded apart.
+    pub encode_items: usize,
     /// Prompts of one request that are asked one by one.
     pub prompts: usize,
     /// A prefiller's answer.

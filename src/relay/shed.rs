@@ -68,6 +68,8 @@ impl Relay {
             Role::Decode => {
                 (&self.sides.decode, "decode_inflight", "the decoders are at their limit of requests")
             }
+            // Their limit is that of all requests.
+            Role::Encode => return Ok(()),
         };
         let Some(place) = places.take() else {
             self.meters.turned_away(reason);

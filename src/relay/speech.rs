@@ -27,6 +27,10 @@ pub struct Speech {
     pub bootstrap_port: u16,
     /// Prefillers for which that is not so, and where it listens there.
     pub bootstraps: Vec<(Endpoint, Endpoint)>,
+    /// Where an engine's KV connection listens, on its host.
+    pub kv_port: u16,
+    /// Engines for which that is not so, and where it listens there.
+    pub kv_addresses: Vec<(Endpoint, Endpoint)>,
     /// Where decoders call back, a whole URL.
     pub callback_url: String,
     /// Prefillers understand lists of prompts.
@@ -36,9 +40,19 @@ pub struct Speech {
 impl Speech {
     /// Where the bootstrap server of a prefiller listens.
     pub fn bootstrap(&self, prefiller: &Endpoint) -> Endpoint {
-        let own = self.bootstraps.iter().find(|(engine, _)| engine == prefiller).map(|(_, at)| at.clone());
-        own.unwrap_or_else(|| Endpoint::new(prefiller.host.clone(), self.bootstrap_port))
+        beside(prefiller, &self.bootstraps, self.bootstrap_port)
     }
+
+    /// Where the KV connection of an engine listens.
+    pub fn kv_address(&self, engine: &Endpoint) -> Endpoint {
+        beside(engine, &self.kv_addresses, self.kv_port)
+    }
+}
+
+/// What listens beside an engine: where it is said to, or on this port of the engine's host.
+fn beside(engine: &Endpoint, said: &[(Endpoint, Endpoint)], port: u16) -> Endpoint {
+    let own = said.iter().find(|(of, _)| of == engine).map(|(_, at)| at.clone());
+    own.unwrap_or_else(|| Endpoint::new(engine.host.clone(), port))
 }
 
 impl Relay {
@@ -76,8 +90,7 @@ impl Relay {
         if rank.is_none() && peer.as_ref().is_some_and(|peer| peer.ranks() > 1) {
             return Err(Failure::unprepared("it has several data-parallel ranks: set fleet.prefill_ranks"));
         }
-        let room = !speech.dialect.decodes_alone();
-        let bootstrap = room.then(|| speech.bootstrap(seat.instance().endpoint()));
+        let bootstrap = speech.dialect.has_rooms().then(|| speech.bootstrap(seat.instance().endpoint()));
         Ok(Transfer {
             id: uuid::Uuid::new_v4().as_u128(),
             peer,

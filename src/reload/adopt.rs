@@ -38,6 +38,7 @@ pub fn adopt(running: &Config, new: &Config) -> Adopted {
     next.limit.header_bytes = limit.header_bytes;
     next.limit.headers = limit.headers;
     next.limit.prompts = limit.prompts;
+    next.limit.encode_items = limit.encode_items;
     next.limit.prefill_reply_bytes = limit.prefill_reply_bytes;
     next.limit.answer_bytes = limit.answer_bytes;
     next.limit.frame_bytes = limit.frame_bytes;

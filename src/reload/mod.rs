@@ -92,7 +92,8 @@ impl Reloader {
             Err(errors) => return refused(errors.to_string()),
         };
         let Adopted { config, applied, pending } = adopt(&self.running, &new);
-        let engines = [config.prefill_endpoints(), config.decode_endpoints()].concat();
+        let engines =
+            [config.prefill_endpoints(), config.decode_endpoints(), config.encode_endpoints()].concat();
         let check = |engine| self.gateway.relay.upstream.check(engine);
         if let Err(error) = engines.iter().try_for_each(check) {
             return refused(error.to_string());
@@ -105,6 +106,7 @@ impl Reloader {
         let fleet = &self.gateway.relay.fleet;
         fleet.want(Owner::Configuration, Role::Prefill, &config.prefill_endpoints());
         fleet.want(Owner::Configuration, Role::Decode, &config.decode_endpoints());
+        fleet.want(Owner::Configuration, Role::Encode, &config.encode_endpoints());
         if let Some(threshold) = &self.source.threshold {
             threshold.set(config.log.level.filter().parse().unwrap_or(tracing::Level::INFO));
         }

@@ -136,6 +136,7 @@ impl Gateway {
         self.relay.meters.waiting.set(self.relay.fleet.desk().waiting() as f64);
         self.relay.meters.instances(Role::Prefill.name(), prefill);
         self.relay.meters.instances(Role::Decode.name(), decode);
+        self.relay.meters.instances(Role::Encode.name(), self.relay.fleet.serving(Role::Encode));
     }
 
     /// `host:port` of those that serve in `role`.

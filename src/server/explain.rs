@@ -65,6 +65,7 @@ async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
         shape,
         job,
         resume: None,
+        encoded: None,
         http2: false,
         arrived,
     };

@@ -220,16 +220,19 @@ async fn read(gateway: &Gateway, request: Request) -> Result<(Role, Vec<Endpoint
         .await
         .map_err(|e| refuse(&e))?;
     let change: Change = serde_json::from_slice(&body).map_err(|e| {
-        let message =
-            format!("expected {{\"type\":\"prefill\"|\"decode\",\"instances\":[\"host:port\"]}}: {e}");
+        let message = format!(
+            "expected {{\"type\":\"prefill\"|\"decode\"|\"encode\",\"instances\":[\"host:port\"]}}: {e}"
+        );
         refuse(&Error::new(Kind::InvalidJson, message))
     })?;
     let role = match change.role.as_str() {
         "prefill" => Role::Prefill,
         "decode" => Role::Decode,
+        "encode" => Role::Encode,
         other => {
-            let text =
-                format!("Instance type '{other}' is not supported. Only 'prefill' and 'decode' are allowed.");
+            let text = format!(
+                "Instance type '{other}' is not supported. Only 'prefill', 'decode' and 'encode' are allowed."
+            );
             return Err(Box::new(reply::json(StatusCode::BAD_REQUEST, json!({"error": text}).to_string())));
         }
     };

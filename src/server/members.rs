@@ -17,7 +17,7 @@ pub(super) async fn list(State(gateway): State<Arc<Gateway>>, request: Request) 
     }
     let fleet = &gateway.relay.fleet;
     let now_ms = fleet.now_ms();
-    let members = [Role::Prefill, Role::Decode].map(|role| fleet.members(role));
+    let members = Role::ALL.map(|role| fleet.members(role));
     let all: Vec<Value> = members.iter().flat_map(|side| side.iter()).map(|it| member(it, now_ms)).collect();
     reply::json(StatusCode::OK, json!({ "instances": all }).to_string())
 }

@@ -17,10 +17,12 @@ pub fn status(kind: Kind) -> StatusCode {
         Kind::RateLimited => StatusCode::TOO_MANY_REQUESTS,
         Kind::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         Kind::Overloaded | Kind::NoPrefiller | Kind::NoDecoder => StatusCode::SERVICE_UNAVAILABLE,
-        Kind::PrefillFailed | Kind::BadPrefillReply | Kind::DecodeFailed | Kind::EngineFailed => {
-            StatusCode::BAD_GATEWAY
-        }
-        Kind::PrefillTimeout | Kind::DecodeTimeout => StatusCode::GATEWAY_TIMEOUT,
+        Kind::EncodeFailed
+        | Kind::PrefillFailed
+        | Kind::BadPrefillReply
+        | Kind::DecodeFailed
+        | Kind::EngineFailed => StatusCode::BAD_GATEWAY,
+        Kind::EncodeTimeout | Kind::PrefillTimeout | Kind::DecodeTimeout => StatusCode::GATEWAY_TIMEOUT,
         Kind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }

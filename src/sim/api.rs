@@ -10,13 +10,14 @@ use super::ask::{Api, Ask};
 use super::bodies::{self, Reply};
 use super::chat;
 use super::chunks::{Chunks, Format};
+use super::encodings::Part;
 use super::fail::Fail;
 use super::r#gen::{Debt, Gen};
 use super::handoff::Handoff;
 use super::http::{Asked, respond, short_id, unix_s};
 use super::hub::Hub;
 use super::meet;
-use super::spec::Connector;
+use super::spec::{Connector, Role};
 use super::sse::{Body, Sse};
 use super::{messages, responses};
 
@@ -48,6 +49,10 @@ pub async fn generate(hub: &Arc<Hub>, api: Api, asked: Asked) -> Result<Response
     // Prefixes of different ranks are kept apart as those of different salts.
     ask.salt ^= u64::from(rank) << 32;
     let ask = Arc::new(ask);
+    let encodings = hub.spec.encodings.as_ref().filter(|_| hub.spec.role != Role::Decode);
+    if let Some((part @ (Part::Fetches | Part::OnlyFetches), encodings)) = encodings {
+        encodings.fetch(*part, &body)?;
+    }
     let reply = Reply {
         id: response_id(api, &asked, &body),
         created: unix_s(),
@@ -73,12 +78,15 @@ pub async fn generate(hub: &Arc<Hub>, api: Api, asked: Asked) -> Result<Response
     if asked.bad_handoff.is_some() {
         answer = RAW_HANDOFF.into();
     }
-    let body = match api {
+    let mut answer = match api {
         Api::Completions | Api::Chat => bodies::whole(&reply, &ask, counts, &written, answer),
         Api::Responses => responses::whole(&reply, &ask, counts, &written, answer),
         Api::Messages => messages::whole(&reply, counts, &written, answer),
     };
-    Ok(respond(200, "application/json", with_raw(&body, asked.bad_handoff.as_ref())))
+    if let Some((Part::Encodes, encodings)) = encodings {
+        answer["ec_transfer_params"] = encodings.keep(&body);
+    }
+    Ok(respond(200, "application/json", with_raw(&answer, asked.bad_handoff.as_ref())))
 }
 
 /// The data-parallel rank that is to answer: the one that was asked for, or the next.

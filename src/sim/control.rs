@@ -42,18 +42,17 @@ impl Query<'_> {
     }
 }
 
-/// Rooms have no engine ids.
 fn kept(hub: &Hub, query: &Query<'_>) -> Result<Value, Fail> {
-    if hub.spec.connector != Connector::Sglang {
-        own_engine(hub, query.get("engine_id"))?;
-    }
+    own_engine(hub, query.get("engine_id"))?;
     let name = query.get("name").unwrap_or_default();
     let (blocks, expired) = hub.with(|core, now_us| core.kept(now_us, name));
     if expired { Err(Fail::detail(404, "no longer kept")) } else { Ok(json!(blocks)) }
 }
 
+/// Rooms and addresses have no engine ids.
 fn own_engine(hub: &Hub, engine_id: Option<&str>) -> Result<(), Fail> {
-    if hub.spec.connector == Connector::Sglang || engine_id == Some(hub.engine_id.as_str()) {
+    let nameless = matches!(hub.spec.connector, Connector::Sglang | Connector::P2pNccl);
+    if nameless || engine_id == Some(hub.engine_id.as_str()) {
         Ok(())
     } else {
         Err(Fail::detail(404, "unknown engine id"))

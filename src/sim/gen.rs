@@ -32,7 +32,7 @@ impl Debt {
     #[must_use]
     pub fn of(hub: &Arc<Hub>, handoff: &Handoff) -> Debt {
         let source = match handoff {
-            Handoff::Pull(source) if hub.spec.connector == Connector::Handoff => Some(source.clone()),
+            Handoff::Pull(source) if hub.spec.connector.hands_over() => Some(source.clone()),
             Handoff::Meet(source) => Some(source.clone()),
             _ => None,
         };
@@ -218,10 +218,7 @@ impl Gen {
         if let Handoff::KeepAs(name) = &self.ask.handoff {
             return self.keep(name.clone(), id);
         }
-        if self.ask.handoff != Handoff::Keep
-            || self.hub.spec.connector != Connector::Handoff
-            || self.cut_by_stop
-        {
+        if self.ask.handoff != Handoff::Keep || !self.hub.spec.connector.hands_over() || self.cut_by_stop {
             return Value::Null;
         }
         let mut answer = Value::Null;

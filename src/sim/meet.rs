@@ -28,6 +28,8 @@ pub fn read(hub: &Hub, api: Api, asked: &Asked, body: &Value, handoff: Handoff) 
         Connector::Mooncake => Ok(mooncake(hub, params)),
         Connector::Push => Ok(push(params, base_id(api, asked))),
         Connector::Sglang => sglang(hub, body),
+        Connector::P2pNccl => Ok(p2p_nccl(hub, body, base_id(api, asked))),
+        Connector::Moriio => Ok(moriio(hub, params, handoff)),
     }
 }
 
@@ -89,6 +91,39 @@ fn sglang(hub: &Hub, body: &Value) -> Result<Handoff, Fail> {
         (Role::Prefill, _) => Ok(Handoff::KeepAs(room.to_string())),
         (_, Some(at)) => Ok(meet(None, at, room.to_string())),
         (_, None) => Ok(Handoff::Never),
+    }
+}
+
+/// The addresses are in the name. A prefiller that finds none there dies; a decoder waits for ever, as for each further answer, which
+/// has a name of its own. KV is kept at the prefiller here, not in the decoder's buffer: in both it is for that decoder alone.
+fn p2p_nccl(hub: &Hub, body: &Value, name: String) -> Handoff {
+    let between = |begin: &str, end: &str| {
+        let rest = name.split_once(begin)?.1;
+        let (host, port) = rest.get(..rest.rfind(end)?)?.rsplit_once(':')?;
+        Some((host.to_owned(), port.parse::<u16>().ok()?))
+    };
+    let (prefiller, decoder) =
+        (between("___prefill_addr_", "___decode_addr_"), between("___decode_addr_", "_"));
+    match (hub.spec.role, prefiller, decoder) {
+        (Role::Prefill, _, None) => {
+            Handoff::Broken("ValueError: Request id does not contain hostname and port")
+        }
+        (Role::Prefill, _, Some(_)) => Handoff::KeepAs(name),
+        (_, Some(at), Some((_, own)))
+            if own == hub.gate.addr().port() && body.get("n").and_then(Value::as_u64).unwrap_or(1) == 1 =>
+        {
+            meet(None, at, name)
+        }
+        _ => Handoff::Never,
+    }
+}
+
+/// A prefiller needs the transfer's name; a decoder that is not told where to read from would answer from nothing.
+fn moriio(hub: &Hub, params: &Value, handoff: Handoff) -> Handoff {
+    match handoff {
+        Handoff::Keep if text(params, "transfer_id").is_none() => Handoff::Broken("KeyError: 'transfer_id'"),
+        Handoff::None if hub.spec.role == Role::Decode => Handoff::Broken("no KV was ever sent"),
+        other => other,
     }
 }
 

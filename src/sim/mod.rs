@@ -4,7 +4,7 @@
 //! a hand-off that went wrong shows as wrong text, exactly as with a real engine: HTTP 200 and plausible words.
 //! [`Ledger`] counts what it holds for others, [`Fault`] makes it fail by script.
 //!
-//! Pure: [`tokens`], [`text`], [`blocks`], [`pool`], [`ledger`], [`core`], [`chat`], [`ask`], [`handoff`].
+//! Pure: [`tokens`], [`text`], [`blocks`], [`pool`], [`ledger`], [`core`], [`chat`], [`ask`], [`handoff`], [`encodings`].
 //! Sockets: [`gate`], [`net`], [`socket`], [`wire`], [`http`], [`side`], [`layerwise`], [`sse`]. The answers: [`bodies`], [`chunks`], [`responses`],
 //! [`messages`], [`fail`]. Servers of pools: [`mooncake`], [`memcache`], [`ems`].
 //!
@@ -20,6 +20,7 @@ pub mod chunks;
 pub mod control;
 pub mod core;
 pub mod ems;
+pub mod encodings;
 pub mod engine;
 pub mod extras;
 pub mod fail;
@@ -47,6 +48,7 @@ pub mod tokens;
 pub mod wire;
 
 pub use ems::{EmsHow, EmsLookup};
+pub use encodings::{Encodings, Part};
 pub use engine::Engine;
 pub use faults::{Fault, How, Match, What};
 pub use hub::Seen;

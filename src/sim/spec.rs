@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::encodings::{Encodings, Part};
 use super::pool::Pool;
 
 /// From the body of a `POST /tokenize` to its tokens; `None` refuses it. It must not block.
@@ -45,6 +46,18 @@ pub enum Connector {
     Pool,
     /// vllm-ascend's layerwise connector: the decoder calls a metaserver, the prefiller writes into the decoder's blocks.
     Layerwise,
+    /// vLLM's P2pNcclConnector: KV is kept under the request's id, which has both addresses.
+    P2pNccl,
+    /// vLLM's MoRIIOConnector, READ: a hand-off under a `transfer_id`; a decoder never computes a prompt.
+    Moriio,
+}
+
+impl Connector {
+    /// Whether a prefiller's answer says where its blocks are.
+    #[must_use]
+    pub fn hands_over(self) -> bool {
+        matches!(self, Connector::Handoff | Connector::Moriio)
+    }
 }
 
 /// The shape of one simulated engine.
@@ -88,6 +101,8 @@ pub struct EngineSpec {
     /// Data-parallel ranks behind the one port, chosen by `X-data-parallel-rank` or in turn. They share the engine's speed and
     /// blocks; what each finds cached is its own. Engines with a pool have one.
     pub ranks: u16,
+    /// Where embeddings of items are kept, and what the engine does with them; decoders nothing.
+    pub encodings: Option<(Part, Arc<Encodings>)>,
     /// Answers `POST /tokenize` instead of the toy tokenizer.
     pub tokenize: Option<Tokenizing>,
 }
@@ -113,6 +128,7 @@ impl Default for EngineSpec {
             hash_algo: "sha256".to_owned(),
             prefix_caching: true,
             ranks: 1,
+            encodings: None,
             tokenize: None,
         }
     }

@@ -115,3 +115,18 @@ async fn a_beam_search_goes_to_a_decoder_alone() {
     assert_eq!(stage.seen(&stage.prefillers).len(), 0);
     stage.end().await;
 }
+
+/// Where each prompt of a list went is told under its own id.
+#[tokio::test]
+async fn the_placement_of_each_prompt_is_remembered() {
+    let stage = Stage::new().await;
+    assert_eq!(stage.send(&request("told", &json!(prompts(2)), &json!({}))).await.status, 200);
+    for (id, status) in [("told-0", 200), ("told-1", 200), ("told-2", 404)] {
+        let story = stage.get(&format!("/debug/route/{id}")).await;
+        assert_eq!(story.status, status, "{id}");
+        if status == 200 {
+            assert_eq!(story.json()["placements"].as_array().map(Vec::len), Some(1), "{id}");
+        }
+    }
+    stage.end().await;
+}

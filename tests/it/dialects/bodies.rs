@@ -5,7 +5,7 @@ use pd_proxy::config::DialectName;
 use pd_proxy::sim::{EngineSpec, Seen};
 use serde_json::{Value, json};
 
-use super::{SPOKEN, Spoken, chat, completion, script};
+use super::{EVERY, SPOKEN, Spoken, chat, completion, script};
 use crate::common::stage::{Stage, slow};
 
 fn body(seen: &Seen) -> Value {
@@ -91,6 +91,7 @@ fn check((name, _): Spoken, sent: &str, stream: bool, prefill: &Seen, decode: &S
             assert_eq!((&asked, &given), (&Value::Null, &Value::Null), "{when}");
             rooms((p, d), client, &when);
         }
+        DialectName::P2pNccl | DialectName::Moriio => panic!("those are in golden.rs"),
         DialectName::Auto | DialectName::Pool | DialectName::Layerwise => panic!("nothing is handed over"),
     }
 }
@@ -132,7 +133,7 @@ async fn names_and_rooms_are_never_used_twice() {
 
 #[tokio::test]
 async fn a_client_can_not_choose_where_engines_meet() {
-    for spoken in SPOKEN {
+    for spoken in EVERY {
         let stage = Stage::set(script(spoken)).await;
         let (path, sent) = completion(false);
         let evil = sent.replacen('{', r#"{"kv_transfer_params":{"transfer_id":"evil","remote_host":"evil"},"bootstrap_room":666,"bootstrap_host":"evil","#, 1);

@@ -6,7 +6,7 @@ use pd_proxy::config::DialectName;
 use pd_proxy::sim::{EngineSpec, Fault, How, What};
 use tokio::io::AsyncWriteExt;
 
-use super::{SPOKEN, chat, completion, script};
+use super::{EVERY, chat, completion, script};
 use crate::common::client;
 use crate::common::stage::{Stage, slow};
 
@@ -24,7 +24,7 @@ fn early_faults() -> Vec<What> {
 
 #[tokio::test]
 async fn one_bad_engine_of_either_side_is_invisible() {
-    for spoken in SPOKEN {
+    for spoken in EVERY {
         let stage = Stage::set(script(spoken)).await;
         let (path, body) = completion(false);
         let words = stage.post(path, &body).await.words();
@@ -50,7 +50,7 @@ async fn one_bad_engine_of_either_side_is_invisible() {
 
 #[tokio::test]
 async fn when_nobody_can_serve_the_error_is_honest_and_nothing_is_left() {
-    for spoken in SPOKEN {
+    for spoken in EVERY {
         let stage = Stage::set(script(spoken)).await;
         for what in [What::Refuse, What::ResetBeforeHead, What::Status(500, None), What::StallBeforeHead] {
             for side in ["prefill", "decode"] {
@@ -78,7 +78,7 @@ async fn when_nobody_can_serve_the_error_is_honest_and_nothing_is_left() {
 
 #[tokio::test]
 async fn a_refusal_is_the_clients_in_every_dialect() {
-    for spoken in SPOKEN {
+    for spoken in EVERY {
         let stage = Stage::set(script(spoken)).await;
         let answer = stage.post("/v1/completions", r#"{"model":"sim","prompt":"x","temperature":-1}"#).await;
         assert_eq!(answer.status, 400, "{spoken:?} {}", answer.text());
@@ -95,7 +95,7 @@ async fn a_refusal_is_the_clients_in_every_dialect() {
 
 #[tokio::test]
 async fn a_client_that_leaves_at_any_time_strands_nothing() {
-    for spoken in SPOKEN {
+    for spoken in EVERY {
         let mut script = script(spoken);
         script.engine = EngineSpec { connector: spoken.1, lease_ms: 20_000, ..slow() };
         script.config.timeout.first_byte_ms = 10_000;

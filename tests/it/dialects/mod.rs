@@ -4,6 +4,8 @@ mod bodies;
 mod both;
 mod faults;
 mod found_out;
+mod golden;
+mod refused;
 
 use std::time::Duration;
 
@@ -23,6 +25,13 @@ pub const SPOKEN: [Spoken; 4] = [
     (DialectName::NixlPush, Connector::Push),
     (DialectName::Sglang, Connector::Sglang),
 ];
+
+/// Those, and the ones of which less is known.
+pub const EVERY: [Spoken; 6] =
+    [SPOKEN[0], SPOKEN[1], SPOKEN[2], SPOKEN[3], P2P_NCCL, (DialectName::Moriio, Connector::Moriio)];
+
+/// Bound to each other by the request's id.
+pub const P2P_NCCL: Spoken = (DialectName::P2pNccl, Connector::P2pNccl);
 
 /// A stage whose deadlines are short enough to run into, and whose leases end within the test.
 pub fn script((name, connector): Spoken) -> Script {
@@ -72,7 +81,7 @@ pub async fn sources(stage: &Stage) -> (u64, u64) {
 
 #[tokio::test]
 async fn answers_are_those_of_one_engine_and_their_kv_has_travelled() {
-    for spoken in SPOKEN {
+    for spoken in EVERY {
         let alone = Stage::set(Script { prefillers: 1, decoders: 1, ..Script::default() }).await;
         let stage = Stage::set(script(spoken)).await;
         let mut prompt_tokens = 0;

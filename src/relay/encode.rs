@@ -1,0 +1,102 @@
+//! The encode stage (`dialect::encode`): every item of a request to an encoder, before anything else is asked for it.
+//!
+//! It leaves nothing behind that would have to be freed: what an encoder keeps is a cache. A client that leaves drops the
+//! exchanges, which the encoders notice. Without encoders, and for requests without items, there is no such stage.
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use http::Response;
+use tokio::time::Instant;
+
+use crate::codec::json::Edit;
+use crate::dialect::encode::{Encoded, Items};
+use crate::error::{Error, Kind};
+use crate::fleet::{Need, Role, Seat};
+use crate::relay::ask::Ask;
+use crate::relay::failure::{Failure, Large, Why};
+use crate::relay::legs::{whole, within};
+use crate::relay::{Relay, Tries, pause};
+use crate::route::estimate;
+use crate::upstream::Written;
+
+/// Items of one request that are at encoders at once.
+const AT_ONCE: usize = 16;
+
+/// What an encoder said of an item, or its refusal, which is the client's answer.
+type End = Result<Encoded, Box<Response<Bytes>>>;
+
+impl Relay {
+    /// Has every item of the request encoded. Some = an encoder refused one, and that is the answer.
+    pub(super) async fn encode(&self, ask: &mut Ask) -> Result<Option<Response<Bytes>>, Error> {
+        if self.fleet.serving(Role::Encode) == 0 || self.fleet.serving(Role::Decode) == 0 {
+            return Ok(None);
+        }
+        let found = Items::of(ask.api, &ask.body, self.settings.now().encode_items);
+        let items = found.map_err(|e| Error::new(Kind::InvalidField, e.to_string()))?;
+        if items.is_empty() {
+            return Ok(None);
+        }
+        let mut all = Encoded::default();
+        {
+            let (asked, items) = (&*ask, &items);
+            let each = stream::iter(0..items.len()).map(|at| self.encode_item(asked, items, at));
+            let mut ends = each.buffer_unordered(AT_ONCE);
+            while let Some(end) = ends.next().await {
+                match end? {
+                    Ok(encoded) => all.add(encoded),
+                    Err(refusal) => return Ok(Some(*refusal)),
+                }
+            }
+        }
+        ask.encoded = all.params();
+        Ok(None)
+    }
+
+    /// One item, on as many encoders as it takes.
+    async fn encode_item(&self, ask: &Ask, items: &Items, at: usize) -> Result<End, Error> {
+        let body = items.body(at).map_err(|e| Error::new(Kind::InvalidJson, e.to_string()))?;
+        let tokens = estimate::prompt_tokens(items.len_bytes(at));
+        let mut tries = Tries::new(self.settings.now().attempts);
+        loop {
+            let need = Need { tokens, tried: &tries.tried, random: pause::random(), session: None };
+            let nobody = || Error::new(Kind::EncodeFailed, "no encoder is available");
+            let seat = self.fleet.pick(Role::Encode, need).ok_or_else(nobody)?;
+            tries.start(seat.instance());
+            // Engines that meet an id again take it for the same request.
+            let id = format!("{}:{at}:{:06x}", ask.id, pause::random() & 0xff_ffff);
+            let item = Ask { body: body.clone(), ..ask.under(&id) };
+            let failure = match self.encode_once(&item, &seat).await {
+                Ok(end) => return Ok(end),
+                Err(failure) => failure,
+            };
+            drop(seat);
+            if tries.left == 0
+                || failure.lasting()
+                || !self.back_off(Role::Encode, &failure, tries.made).await
+            {
+                return Err(failure.into_error(Role::Encode));
+            }
+        }
+    }
+
+    /// One exchange with one encoder.
+    async fn encode_once(&self, item: &Ask, seat: &Seat) -> Result<End, Failure> {
+        let (settings, sent, written) = (self.settings.now(), Instant::now(), Written::default());
+        let outcome = within(settings.encode, &written, async {
+            let response = self.exchange(item, seat, &Edit::new(), &written).await?;
+            let response = whole(response, (settings.prefill_reply_bytes, Large::PrefillReply)).await?;
+            if response.status().is_client_error() {
+                return Ok(Err(Box::new(response)));
+            }
+            let mut encoded = Encoded::default();
+            let read = encoded.read(response.into_body());
+            read.map(|()| Ok(encoded)).map_err(|e| Failure::new(Why::BadReply, true, e.to_string()))
+        })
+        .await;
+        let end = self.told(item, seat, outcome)?;
+        if end.is_ok() {
+            seat.instance().meter().done(sent.elapsed());
+        }
+        Ok(end)
+    }
+}
