@@ -37,6 +37,7 @@ use crate::relay::pause;
 use crate::relay::release::Releases;
 use crate::relay::rendezvous::Rendezvous;
 use crate::relay::resume::Room;
+use crate::relay::stored::Stored;
 use crate::relay::stories::Stories;
 use crate::reload::{Reloader, Source as ConfigSource};
 use crate::scrape::Scraper;
@@ -434,6 +435,7 @@ fn finder(
     let Some(prompts) = prompts.filter(|_| pool.is_some() || events.is_some()) else { return Ok(None) };
     if let Some(gate) = &pool {
         meters.pool_starts(gate.name(), &Verdict::ALL.map(Verdict::name));
+        meters.pool_waits_start(&Stored::ALL.map(Stored::name));
     }
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let (prompts, meters, aside) = (prompts.clone(), meters.clone(), Arc::new(Semaphore::new(cores)));

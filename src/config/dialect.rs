@@ -22,6 +22,9 @@ pub struct Dialect {
     pub callback_url: Option<String>,
     /// Whether prefillers read the parameters of lists of prompts (`batch_kv_transfer_params`).
     pub batch: bool,
+    /// Where a pool alone carries the KV: the longest that a decoder is not asked because the pool lacks a part of the prompt,
+    /// ms; 0 = the pool is not asked.
+    pub pool_wait_ms: u64,
 }
 
 /// Where decoders call back.
@@ -35,6 +38,7 @@ impl Default for Dialect {
             bootstraps: Vec::new(),
             callback_url: None,
             batch: false,
+            pool_wait_ms: 0,
         }
     }
 }

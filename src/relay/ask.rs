@@ -10,6 +10,7 @@ use crate::codec::json::{Edit, Object};
 use crate::dialect::resume::Plan;
 use crate::dialect::{Api, Shape};
 use crate::fleet::Seat;
+use crate::relay::lookup::Asked;
 use crate::route::Job;
 use crate::upstream::Leg;
 
@@ -36,6 +37,8 @@ pub struct Ask {
     pub shape: Shape,
     /// What routing knows of it; what is missing is added once the prompt is read.
     pub job: Arc<Job>,
+    /// What the pool was asked about its prompt, if it is to be asked again.
+    pub asked: Option<Asked>,
     /// How its stream may be continued if it breaks; `None` where it is not followed.
     pub resume: Option<Plan>,
     /// The client speaks HTTP/2, where a body that is cut takes what was sent before it along.

@@ -174,6 +174,7 @@ fn part_of(whole: &Ask, batch: &Batch, at: usize) -> Result<Ask, Error> {
         shape: Shape::read(Api::Completions, &body),
         body,
         job: Arc::default(),
+        asked: None,
         resume: None,
         http2: whole.http2,
         arrived: whole.arrived,

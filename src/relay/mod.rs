@@ -35,6 +35,7 @@ pub mod settings;
 pub mod shed;
 pub mod skip;
 pub mod speech;
+pub mod stored;
 pub mod stories;
 mod stream;
 mod whole;
@@ -202,12 +203,14 @@ impl Relay {
     /// Reads the prompt and finds out what exists of it already: all that routing wants to know.
     pub async fn understand(&self, ask: &mut Ask) -> Option<Found> {
         let prompt = self.read_prompt(ask).await;
-        let found = match (&self.finder, &prompt) {
+        let mut found = match (&self.finder, &prompt) {
             (Some(finder), Some(prompt)) => finder.look_up(ask, prompt).await,
             _ => None,
         };
         let job = job::of(ask, prompt.as_ref().map(|prompt| &prompt.tokens), found.as_ref(), &self.fleet);
         ask.job = Arc::new(job);
+        let again = found.as_mut().and_then(|found| found.asked.take());
+        ask.asked = again.filter(|_| !self.settings.now().pool_wait.is_zero());
         found
     }
 
@@ -257,6 +260,9 @@ impl Relay {
                     (PrefillEnd::Done(duty), early) => {
                         self.compare(ask, ledger, duty.usage());
                         ledger.prefilled(duty.usage());
+                        if duty.handoff().is_none() && early.is_none() {
+                            self.wait_until_stored(ask).await;
+                        }
                         Prefilled { duty: Some(*duty), early, here: None }
                     }
                     (PrefillEnd::Refused(answer), _) => return Ok(DecodeEnd::Whole(answer)),

@@ -235,6 +235,7 @@ fn continued(ask: &Ask, body: Bytes, prompt_tokens: u64) -> Result<Ask, crate::c
         body,
         shape,
         job: Arc::default(),
+        asked: None,
         resume: ask.resume.clone(),
         http2: ask.http2,
         arrived: ask.arrived,

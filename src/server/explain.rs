@@ -64,6 +64,7 @@ async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
         body,
         shape,
         job,
+        asked: None,
         resume: None,
         http2: false,
         arrived,

@@ -86,6 +86,24 @@ pub struct Core {
     dead: Option<String>,
     /// Jobs whose blocks are to be written by another engine, by the name that it knows them by.
     expected: HashMap<String, JobId>,
+    /// Prompts that are computed and not in the store yet.
+    to_store: Vec<ToStore>,
+}
+
+/// A computed prompt on its way to the store.
+#[derive(Debug)]
+pub struct ToStore {
+    tokens: Arc<[u32]>,
+    salt: u64,
+    keys: Vec<u64>,
+    prints: Vec<u64>,
+}
+
+impl ToStore {
+    /// Puts it there.
+    pub fn store(&self, pool: &Pool) {
+        pool.store_prompt(&self.tokens, self.salt, &self.keys, &self.prints);
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -146,6 +164,7 @@ impl Core {
             next_id: 0,
             dead: None,
             expected: HashMap::new(),
+            to_store: Vec::new(),
         }
     }
 
@@ -345,6 +364,11 @@ impl Core {
         std::mem::take(&mut self.woken)
     }
 
+    /// What was computed since the last call and is to be stored.
+    pub fn take_to_store(&mut self) -> Vec<ToStore> {
+        std::mem::take(&mut self.to_store)
+    }
+
     /// The state in numbers.
     pub fn ledger(&mut self, now_us: u64) -> Ledger {
         self.step(now_us);
@@ -380,8 +404,9 @@ impl Core {
                 self.blocks.fill(block, print, job.keys.get(place).copied());
             }
         }
-        if let Some(pool) = self.pool.as_ref().filter(|_| self.fills_pool) {
-            pool.store_prompt(&job.prompt.tokens, job.prompt.salt, &job.keys, &job.prints);
+        if self.pool.is_some() && self.fills_pool {
+            let (tokens, salt) = (job.prompt.tokens.clone(), job.prompt.salt);
+            self.to_store.push(ToStore { tokens, salt, keys: job.keys.clone(), prints: job.prints.clone() });
         }
         let (local, external) = (job.local_hits * self.block_tokens, job.pool_hits * self.block_tokens);
         self.sources.local_cache_hit += local as u64;

@@ -75,6 +75,8 @@ pub struct EngineSpec {
     /// A store that engines share: the only way for KV with [`Connector::Pool`], a second cache behind the engine's own
     /// with [`Connector::Handoff`] (vLLM's MultiConnector of NIXL and a store).
     pub pool: Option<Arc<Pool>>,
+    /// What a prompt takes to get into the store after it is computed, in milliseconds; the answer does not wait for it.
+    pub store_delay_ms: u64,
     /// Whether `usage.prompt_tokens_details` is reported (vLLM: `--enable-prompt-tokens-details`).
     pub prompt_details: bool,
     /// What `GET /version` says.
@@ -107,6 +109,7 @@ impl Default for EngineSpec {
             connector: Connector::Handoff,
             api_key: None,
             pool: None,
+            store_delay_ms: 0,
             prompt_details: true,
             version: "0.32.0".to_owned(),
             root: None,

@@ -21,6 +21,7 @@ fn duty(handoff: Option<&'static str>) -> (Duty, mpsc::Receiver<Orphan>) {
         shape: Shape::read(Api::Chat, &body),
         body,
         job: Arc::default(),
+        asked: None,
         resume: None,
         http2: false,
         arrived: Instant::now(),
