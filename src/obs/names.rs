@@ -261,7 +261,11 @@ pub(super) fn describe() {
         POOL_WAITS,
         "Prompts asked for between the legs, where a pool carries the KV, by outcome: there, waited, gave_up, no_answer"
     );
-    describe_histogram!(POOL_WAIT_SECONDS, Unit::Seconds, "Time that decoders were kept waiting for the pool");
+    describe_histogram!(
+        POOL_WAIT_SECONDS,
+        Unit::Seconds,
+        "Time that decoders were kept waiting for the pool"
+    );
     describe_routing();
     describe_events();
     describe_keys();

@@ -4,6 +4,7 @@ mod bodies;
 mod both;
 mod faults;
 mod found_out;
+mod stored;
 
 use std::time::Duration;
 
