@@ -33,6 +33,7 @@ use crate::relay::admit::Gate;
 use crate::relay::affinity::Affinity;
 use crate::relay::budget::Retries;
 use crate::relay::lookup;
+use crate::relay::offers::Offers;
 use crate::relay::pause;
 use crate::relay::release::Releases;
 use crate::relay::rendezvous::Rendezvous;
@@ -152,6 +153,7 @@ impl App {
             stories: Stories::default(),
             budget: Retries::new(config.retry.budget, config.retry.budget_floor_per_s),
             room: Arc::new(Room::new(config.limit.resume_tokens)),
+            offers: Offers::new(meters.clone()),
             rendezvous: Rendezvous::default(),
         });
         let mut tasks = JoinSet::new();

@@ -300,6 +300,16 @@ impl Meters {
         }
     }
 
+    /// Offers of KV that ended like this.
+    pub fn kv_offers(&self, outcome: &'static str, count: u64) {
+        counter!(names::KV_OFFERS, "outcome" => outcome).increment(count);
+    }
+
+    /// A prefiller can read so many tokens of its prompt from a decoder.
+    pub fn kv_offered(&self, tokens: u64) {
+        counter!(names::KV_OFFERED_TOKENS).increment(tokens);
+    }
+
     /// A prompt's blocks have no names, so the pool was not asked.
     pub fn pool_unasked(&self, reason: &'static str) {
         counter!(names::POOL_UNASKED, "reason" => reason).increment(1);

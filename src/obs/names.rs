@@ -56,6 +56,10 @@ pub const POOL_UNASKED: &str = "pd_proxy_pool_unasked_total";
 pub const POOL_WAITS: &str = "pd_proxy_pool_waits_total";
 /// Time that a request waited until the pool had its prompt.
 pub const POOL_WAIT_SECONDS: &str = "pd_proxy_pool_wait_seconds";
+/// KV that decoders offered back, by `outcome`: kept, dropped, used, refused.
+pub const KV_OFFERS: &str = "pd_proxy_kv_offers_total";
+/// Prompt tokens that prefillers could read from decoders.
+pub const KV_OFFERED_TOKENS: &str = "pd_proxy_kv_offered_tokens_total";
 /// Requests that wait for a prefiller.
 pub const WAITING: &str = "pd_proxy_prefill_waiting_requests";
 /// Time that a request waited for its prefiller.
@@ -114,7 +118,7 @@ pub const CALLBACKS: &str = "pd_proxy_callbacks_total";
 pub const BUILD_INFO: &str = "pd_proxy_build_info";
 
 /// Every name, for tests.
-pub const ALL: [&str; 55] = [
+pub const ALL: [&str; 57] = [
     CALLBACKS,
     REQUESTS,
     INFLIGHT,
@@ -143,6 +147,8 @@ pub const ALL: [&str; 55] = [
     POOL_UNASKED,
     POOL_WAITS,
     POOL_WAIT_SECONDS,
+    KV_OFFERS,
+    KV_OFFERED_TOKENS,
     WAITING,
     WAIT_SECONDS,
     PREDICTIONS,
@@ -221,9 +227,16 @@ fn describe_failures() {
     );
 }
 
+/// Gives the metrics of what decoders offer back their help texts.
+fn describe_offers() {
+    describe_counter!(KV_OFFERS, "KV that decoders offered back, by outcome: kept, dropped, used, refused");
+    describe_counter!(KV_OFFERED_TOKENS, "Prompt tokens that prefillers could read from decoders");
+}
+
 /// Gives each metric its help text.
 pub(super) fn describe() {
     describe_failures();
+    describe_offers();
     describe_counter!(
         REQUESTS,
         "Finished requests by route, HTTP code and reason (ok, engine, or our error code)"

@@ -11,6 +11,7 @@ use crate::dialect::resume::Plan;
 use crate::dialect::{Api, Shape};
 use crate::fleet::Seat;
 use crate::relay::lookup::Asked;
+use crate::relay::offers::Turn;
 use crate::route::Job;
 use crate::upstream::Leg;
 
@@ -39,6 +40,8 @@ pub struct Ask {
     pub job: Arc<Job>,
     /// What the pool was asked about its prompt, if it is to be asked again.
     pub asked: Option<Asked>,
+    /// As a turn of a conversation, where decoders offer KV back.
+    pub turn: Option<Turn>,
     /// How its stream may be continued if it breaks; `None` where it is not followed.
     pub resume: Option<Plan>,
     /// The client speaks HTTP/2, where a body that is cut takes what was sent before it along.

@@ -175,6 +175,7 @@ fn part_of(whole: &Ask, batch: &Batch, at: usize) -> Result<Ask, Error> {
         body,
         job: Arc::default(),
         asked: None,
+        turn: None,
         resume: None,
         http2: whole.http2,
         arrived: whole.arrived,

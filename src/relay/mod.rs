@@ -24,6 +24,7 @@ mod job;
 mod legs;
 pub mod lookup;
 mod merged;
+pub mod offers;
 mod parts;
 pub mod pause;
 pub mod places;
@@ -65,6 +66,7 @@ use early::Early;
 use failure::Failure;
 use legs::{DecodeEnd, PrefillEnd};
 use lookup::Found;
+use offers::Offers;
 use release::{Duty, Releases};
 use rendezvous::Rendezvous;
 use resume::Room;
@@ -103,6 +105,8 @@ pub struct Relay {
     pub budget: Retries,
     /// Room for the token ids of streams that could be continued.
     pub room: Arc<Room>,
+    /// What decoders keep for the next turns of conversations.
+    pub offers: Offers,
     /// Where decoders that call back find their requests.
     pub rendezvous: Rendezvous,
 }
@@ -148,6 +152,13 @@ impl Tries {
     /// prompt cached is the cheapest; but the last attempt must not depend on one whose hand-offs all decoders failed with.
     fn avoided(&self) -> &[InstanceId] {
         if self.left == 1 { &self.suspects } else { &[] }
+    }
+
+    /// The last attempt does not count.
+    fn forgive(&mut self) {
+        self.left += 1;
+        self.made -= 1;
+        self.tried.pop();
     }
 
     fn start(&mut self, instance: &Instance) {
@@ -210,6 +221,7 @@ impl Relay {
         let job = job::of(ask, prompt.as_ref().map(|prompt| &prompt.tokens), found.as_ref(), &self.fleet);
         ask.job = Arc::new(job);
         let again = found.as_mut().and_then(|found| found.asked.take());
+        ask.turn = prompt.as_ref().and_then(|prompt| self.turn(ask, &prompt.tokens));
         ask.asked = again.filter(|_| !self.settings.now().pool_wait.is_zero());
         found
     }

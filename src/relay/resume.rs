@@ -236,6 +236,7 @@ fn continued(ask: &Ask, body: Bytes, prompt_tokens: u64) -> Result<Ask, crate::c
         shape,
         job: Arc::default(),
         asked: None,
+        turn: None,
         resume: ask.resume.clone(),
         http2: ask.http2,
         arrived: ask.arrived,

@@ -21,6 +21,8 @@ pub struct Settings {
     pub resume: bool,
     /// How long a pool that carries the KV may take to have a prompt before a decoder is asked; zero = it is not asked.
     pub pool_wait: Duration,
+    /// For how long KV that decoders offer back is given to prefillers; zero = it is not.
+    pub kept_back: Duration,
     /// How long a prefiller keeps KV for a decoder.
     pub lease: Duration,
     /// How long a prefill whose client left may go on, so that its KV can be released properly.

@@ -65,6 +65,7 @@ async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
         shape,
         job,
         asked: None,
+        turn: None,
         resume: None,
         http2: false,
         arrived,

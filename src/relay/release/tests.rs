@@ -22,6 +22,7 @@ fn duty(handoff: Option<&'static str>) -> (Duty, mpsc::Receiver<Orphan>) {
         body,
         job: Arc::default(),
         asked: None,
+        turn: None,
         resume: None,
         http2: false,
         arrived: Instant::now(),

@@ -7,7 +7,7 @@ fn spec() -> EngineSpec {
 }
 
 fn prompt(text: &str) -> Prompt {
-    Prompt { tokens: tokens::encode(text).into(), salt: 0, remote: false }
+    Prompt { tokens: tokens::encode(text).into(), salt: 0, remote: false, fetched: 0 }
 }
 
 fn remote(text: &str) -> Prompt {
