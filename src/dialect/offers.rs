@@ -82,8 +82,7 @@ impl<O> Offers<O> {
     /// The best offer for a prompt, which is on offer no more. Those that `good` says no to are dropped on the way.
     pub fn take(
         &mut self,
-        prompt: &[u32],
-        context: &Context,
+        (prompt, context): (&[u32], &Context),
         block_tokens: usize,
         now_ms: u64,
         good: impl Fn(&O) -> bool,

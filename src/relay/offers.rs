@@ -94,7 +94,7 @@ impl Offers {
         let before = all.len();
         let now_ms = millis(self.born.elapsed());
         let alive = |owner: &Arc<Instance>| !owner.draining() && !owner.health().resting(fleet_ms);
-        let taken = all.take(&turn.tokens, &turn.context, turn.block_tokens, now_ms, alive);
+        let taken = all.take((&turn.tokens, &turn.context), turn.block_tokens, now_ms, alive);
         self.count(Outcome::Dropped, before - all.len() - usize::from(taken.is_some()));
         taken
     }

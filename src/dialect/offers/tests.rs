@@ -29,7 +29,7 @@ fn next_turn(first: u32) -> Vec<u32> {
 }
 
 fn take(offers: &mut Offers<u8>, first: u32, now_ms: u64) -> Option<usize> {
-    offers.take(&next_turn(first), &nobody(), BLOCK, now_ms, |_| true).map(|offer| offer.tokens)
+    offers.take((&next_turn(first), &nobody()), BLOCK, now_ms, |_| true).map(|offer| offer.tokens)
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn the_longest_is_the_best_and_of_two_alike_the_newer() {
         owners.borrow_mut().push(*owner);
         true
     };
-    let offer = offers.take(&next_turn(0), &nobody(), BLOCK, 1, all).unwrap();
+    let offer = offers.take((&next_turn(0), &nobody()), BLOCK, 1, all).unwrap();
     assert_eq!((offer.tokens, offers.len()), (40, 2));
     let left: Vec<u8> = offers.entries.values().map(|entry| entry.owner).collect();
     assert_eq!(left, [1, 2]);
@@ -71,10 +71,10 @@ fn other_models_salts_and_block_sizes_have_nothing_in_common() {
     for other in
         [r#"{"model":"m"}"#, r#"{"model":"m","cache_salt":"b"}"#, r#"{"model":"l","cache_salt":"a"}"#]
     {
-        assert_eq!(offers.take(&next_turn(0), &body(other), BLOCK, 1, |_| true), None, "{other}");
+        assert_eq!(offers.take((&next_turn(0), &body(other)), BLOCK, 1, |_| true), None, "{other}");
     }
-    assert_eq!(offers.take(&next_turn(0), &mine, 5, 1, |_| true), None);
-    assert!(offers.take(&next_turn(0), &mine, BLOCK, 1, |_| true).is_some());
+    assert_eq!(offers.take((&next_turn(0), &mine), 5, 1, |_| true), None);
+    assert!(offers.take((&next_turn(0), &mine), BLOCK, 1, |_| true).is_some());
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn nothing_is_offered_too_late_or_for_one_who_is_gone() {
     assert_eq!(take(&mut offers, 0, 100), None);
     assert!(offers.is_empty(), "dropped on the way");
     keep(&mut offers, 0, 1, 0);
-    assert_eq!(offers.take(&next_turn(0), &nobody(), BLOCK, 1, |owner| *owner == 2), None);
+    assert_eq!(offers.take((&next_turn(0), &nobody()), BLOCK, 1, |owner| *owner == 2), None);
     assert!(offers.is_empty());
     keep(&mut offers, 0, 1, 0);
     keep(&mut offers, 1000, 2, 0);
