@@ -87,6 +87,9 @@ impl<O> Offers<O> {
         now_ms: u64,
         good: impl Fn(&O) -> bool,
     ) -> Option<Offer> {
+        if self.entries.is_empty() {
+            return None;
+        }
         let starts = starts(prompt, block_tokens);
         let ids: Vec<u64> =
             starts.iter().filter_map(|start| self.by_start.get(start)).flatten().copied().collect();

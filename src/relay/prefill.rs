@@ -47,7 +47,7 @@ impl Relay {
         let mut tries = Tries::new(self.settings.now().attempts);
         tries.tried.extend_from_slice(decode.avoided());
         tries.tried.extend_from_slice(&decode.shunned);
-        let mut offer = self.offer(ask);
+        let mut may_offer = true;
         loop {
             let Placed { seat, choice } = self.place(ask, &tries).await?;
             tries.start(seat.instance());
@@ -58,8 +58,9 @@ impl Relay {
                 return Ok((PrefillEnd::Here(Box::new((seat, twin))), None));
             }
             let ask = self.known_as(ask);
-            let offered = offer.take();
+            let offered = if may_offer { self.offer(&ask) } else { None };
             let takes = offered.is_some();
+            may_offer &= !takes;
             let ended = self.prefill_and_early(&ask, (seat, offered), decode).await;
             if takes && may_be_of_the_offer(&ended) {
                 self.meters.kv_offers(Outcome::Refused.name(), 1);
