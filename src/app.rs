@@ -322,6 +322,7 @@ async fn housekeeping(gateway: Arc<Gateway>) {
     loop {
         tick.tick().await;
         gateway.exposition.upkeep();
+        gateway.relay.upstream.sweep();
         for role in [Role::Prefill, Role::Decode] {
             gateway.relay.fleet.sweep(role);
         }

@@ -21,6 +21,9 @@ const FAILED: u8 = 1;
 /// `check`: the configuration is good, and the pool is away or not what it says.
 const POOL_DIFFERS: u8 = 3;
 
+/// Files besides clients' connections and the legs that serve them: listeners, logs, pools, probes, connections that wait.
+const OTHER_FILES: u64 = 500;
+
 fn main() -> ExitCode {
     let outcome = match cli::parse_from(std::env::args_os()) {
         Ok(Command::Serve(args)) => serve(&args),
@@ -52,7 +55,7 @@ fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let env = config::process_env();
     let config = Config::load(args, &env).map_err(failure)?.config;
     let log = log::init(level(config.log.level), config.log.format == LogFormat::Json);
-    raise_open_files();
+    say_if_too_few(raise_open_files(), config.limit.connections);
     runtime(config.server.workers).map_err(named)?.block_on(async {
         let mut app = App::build(&config).await.map_err(named)?;
         let signals = Signals::install().map_err(named)?;
@@ -133,7 +136,7 @@ fn new_entry(command: &ApiKeyCommand) -> Result<(), ApiKeyError> {
 }
 
 fn replay(args: &ReplayArgs) -> Result<(), Failure> {
-    raise_open_files();
+    let _ = raise_open_files();
     let report = pd_proxy::trial::run(args).map_err(named)?;
     print!("{report}");
     Ok(())
@@ -149,9 +152,24 @@ fn runtime(workers: usize) -> std::io::Result<Runtime> {
 }
 
 /// Every stream takes two descriptors; the usual soft limit of 1024 is a trap.
-fn raise_open_files() {
-    if let Err(e) = rlimit::increase_nofile_limit(u64::MAX) {
+fn raise_open_files() -> u64 {
+    rlimit::increase_nofile_limit(u64::MAX).unwrap_or_else(|e| {
         tracing::warn!("cannot raise the limit of open files: {e}");
+        u64::MAX
+    })
+}
+
+/// Beyond the system's limit clients are refused by nobody: their connections are not accepted, or engines not reached.
+fn say_if_too_few(open_files: u64, connections: usize) {
+    let needed = (connections as u64).saturating_mul(2).saturating_add(OTHER_FILES);
+    if open_files < needed {
+        tracing::warn!(
+            open_files,
+            needed,
+            "limit.connections = {connections} needs more open files than the hard limit allows: raise it (ulimit -Hn, \
+             LimitNOFILE), or serve at most {} streams",
+            open_files.saturating_sub(OTHER_FILES) / 2
+        );
     }
 }
 

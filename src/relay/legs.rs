@@ -7,7 +7,6 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderValue, Response, StatusCode, header};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use tokio::time::{Instant, timeout};
 
 use crate::codec::json::{Edit, Object, ScanLimits};
@@ -25,7 +24,7 @@ use crate::relay::release::{self, Duty};
 use crate::relay::resume::Follower;
 use crate::relay::settings::Settings;
 use crate::relay::stream::{Source, Stream};
-use crate::upstream::{CollectError, Written, collect};
+use crate::upstream::{CollectError, Reply, Written, collect};
 
 /// What is read of the body of a failure, and for how long, so that its connection can be used again.
 const FAILURE_BODY_BYTES: usize = 64 << 10;
@@ -207,7 +206,7 @@ impl Relay {
         seat: &Seat,
         edit: &Edit,
         written: &Written,
-    ) -> Result<Response<Incoming>, Failure> {
+    ) -> Result<Response<Reply>, Failure> {
         let leg = ask.leg(seat, edit);
         let response = self.upstream.send(leg, written).await.map_err(|e| {
             let why = if e.connect { Why::Connect } else { Why::Broken };
@@ -277,7 +276,7 @@ enum Begun {
     /// A complete answer.
     Answer(Box<Object>),
     /// A stream, up to and including its first event.
-    Stream { first: Bytes, framer: Framer, rest: Incoming },
+    Stream { first: Bytes, framer: Framer, rest: Reply },
 }
 
 async fn within<T>(
@@ -291,7 +290,7 @@ async fn within<T>(
     }
 }
 
-async fn whole(response: Response<Incoming>, limit: (usize, Large)) -> Result<Response<Bytes>, Failure> {
+async fn whole(response: Response<Reply>, limit: (usize, Large)) -> Result<Response<Bytes>, Failure> {
     let (mut head, body) = response.into_parts();
     let (limit_bytes, large) = if head.status.is_success() { limit } else { (REFUSAL_BYTES, Large::Refusal) };
     let body = collect(body, limit_bytes).await.map_err(|e| {
@@ -304,7 +303,7 @@ async fn whole(response: Response<Incoming>, limit: (usize, Large)) -> Result<Re
 
 /// Waits for the first event of a stream, or for all of anything else. From here on the answer is this decoder's.
 async fn begin(
-    response: Response<Incoming>,
+    response: Response<Reply>,
     ask: &Ask,
     settings: &Settings,
 ) -> Result<(http::response::Parts, Begun), Failure> {
@@ -341,7 +340,7 @@ fn usable(body: Bytes) -> Result<Object, Failure> {
 }
 
 /// Comments that keep the connection alive are no event: a decoder that dies after them can still be replaced.
-async fn first_event(mut body: Incoming, ask: &Ask, frame_bytes: usize) -> Result<Begun, Failure> {
+async fn first_event(mut body: Reply, ask: &Ask, frame_bytes: usize) -> Result<Begun, Failure> {
     let broken = |detail: String| Failure::new(Why::Broken, true, detail);
     let mut framer = Framer::new(frame_bytes);
     let mut first = BytesMut::new();

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
-use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep};
 
 use crate::codec::sse::{self, Framer};
@@ -21,13 +20,14 @@ use crate::fleet::{Outcome, Seat};
 use crate::relay::Relay;
 use crate::relay::account::Ledger;
 use crate::relay::resume::{Cause, Follower, Going, Pair};
+use crate::upstream::Reply;
 
 /// What a decode leg leaves to be streamed.
 pub(super) struct Source {
     /// Whole events, the first with data among them.
     pub(super) first: Bytes,
     pub(super) framer: Framer,
-    pub(super) rest: Incoming,
+    pub(super) rest: Reply,
     pub(super) seat: Seat,
     pub(super) api: Api,
     pub(super) http2: bool,
@@ -68,7 +68,7 @@ struct Broke(Option<Error>);
 
 #[derive(Debug)]
 struct Live {
-    rest: Incoming,
+    rest: Reply,
     framer: Framer,
     seat: Seat,
 }

@@ -20,7 +20,7 @@ use crate::fleet::{InstanceId, Need, Outcome, Role, Seat};
 use crate::relay::{answer, pause};
 use crate::route::estimate;
 use crate::server::{Gateway, auth, body, headers, openai, reply};
-use crate::upstream::{Leg, Written};
+use crate::upstream::{Leg, Reply, ReplyError, Written};
 
 /// The route label of all of these.
 const ROUTE: &str = "passthrough";
@@ -51,7 +51,7 @@ impl Failure {
     }
 }
 
-type Answer = http::Response<hyper::body::Incoming>;
+type Answer = http::Response<Reply>;
 
 /// Sends the request to a prefiller, or to a decoder when no prefiller answers.
 pub(super) async fn to_one(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {
@@ -241,7 +241,7 @@ async fn once(gateway: &Gateway, errand: &Errand, seat: &Seat) -> Result<Answer,
 
 /// An engine's answer on its way to the client, with what it holds: its seat and its pass. It is cut at the deadline.
 struct Held<K> {
-    body: hyper::body::Incoming,
+    body: Reply,
     deadline: Pin<Box<tokio::time::Sleep>>,
     _held: K,
 }
@@ -250,7 +250,7 @@ struct Held<K> {
 #[derive(Debug, thiserror::Error)]
 enum Cut {
     #[error(transparent)]
-    Engine(#[from] hyper::Error),
+    Engine(#[from] ReplyError),
     #[error("the answer did not end in time")]
     Late,
 }

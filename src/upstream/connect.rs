@@ -4,13 +4,11 @@ use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::Uri;
-use http::uri::Scheme;
+use http::uri::{Authority, Scheme};
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tower::Service;
 
@@ -62,37 +60,27 @@ impl Connector {
     }
 }
 
-impl Service<Uri> for Connector {
-    type Response = Wire;
-    type Error = ConnectError;
-    type Future = Dialling<Wire, ConnectError>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ConnectError>> {
-        self.tcp.poll_ready(cx).map_err(Into::into)
-    }
-
-    fn call(&mut self, to: Uri) -> Self::Future {
+impl Connector {
+    /// Opens a connection to `authority`.
+    pub(super) async fn connect(&self, authority: &Authority, secure: bool) -> Result<Wire, ConnectError> {
+        let scheme = if secure { Scheme::HTTPS } else { Scheme::HTTP };
+        let to = Uri::builder().scheme(scheme).authority(authority.clone()).path_and_query("/").build()?;
         if let Some(other) = &self.other {
-            let dialling = tokio::time::timeout(self.limit, other.dial(&to));
-            return Box::pin(async move { Ok(Wire::Other(TokioIo::new(dialling.await??))) });
+            return Ok(Wire::Other(tokio::time::timeout(self.limit, other.dial(&to)).await??));
         }
-        let secure = to.scheme() == Some(&Scheme::HTTPS);
         let host = to.host().unwrap_or_default().to_owned();
-        let connecting = self.tcp.call(to);
-        let (tls, limit) = (self.tls.clone(), self.limit);
-        Box::pin(async move {
-            let tcp = connecting.await?;
-            if !secure {
-                return Ok(Wire::Tcp(tcp));
-            }
-            tokio::time::timeout(limit, wrapped(&tls, tcp.into_inner(), &host)).await?
-        })
+        // It is always ready.
+        let tcp = self.tcp.clone().call(to).await?.into_inner();
+        if !secure {
+            return Ok(Wire::Tcp(tcp));
+        }
+        tokio::time::timeout(self.limit, wrapped(&self.tls, tcp, &host)).await?
     }
 }
 
 #[cfg(feature = "tls")]
 async fn wrapped(tls: &EngineTls, tcp: TcpStream, host: &str) -> Result<Wire, ConnectError> {
-    Ok(Wire::Tls(Box::new(TokioIo::new(tls.connect(tcp, host).await?))))
+    Ok(Wire::Tls(Box::new(tls.connect(tcp, host).await?)))
 }
 
 /// No configuration leads here, and nobody else may.

@@ -1,40 +1,47 @@
-//! HTTP to the engines: one pooled client for the legs of requests.
+//! HTTP to the engines: the client for the legs of requests.
+//!
+//! HTTP/1.1, as engines speak it. Reading and writing happen in the task of who asks: a stream wakes one task for each piece
+//! that comes, and holds no buffer while nothing does. Connections that are free wait in [`idle`] for the next leg.
 //!
 //! It answers one question besides the exchange itself: had the request been written when it failed? A hand-off whose
 //! request never left us may be given to another decoder; any other may have been used already.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use bytes::Bytes;
-use http::uri::{PathAndQuery, Scheme};
-use http::{HeaderMap, Method, Request, Response, Uri, Version};
-use hyper::body::Incoming;
-use hyper_util::client::legacy::Client;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use http::uri::{Authority, PathAndQuery};
+use http::{HeaderMap, Method, Response};
 
 use crate::codec::json::Parts;
 use crate::endpoint::Endpoint;
 use crate::fleet::Instance;
-use crate::tls::{EngineTls, TlsError};
+use crate::tls::TlsError;
 
-mod body;
+pub mod chunked;
 mod connect;
+mod exchange;
+pub mod head;
+mod idle;
+mod reply;
+#[cfg(test)]
+mod tests;
 mod wire;
 
-pub use body::LegBody;
-pub use connect::{ConnectError, Connector, Dial, Dialling};
-pub use wire::{Pipe, Wire};
+use exchange::{Begun, Exchange, Failed, Pieces};
+use idle::{Idle, Key};
 
-/// vLLM closes idle connections after 5 s (`VLLM_HTTP_TIMEOUT_KEEP_ALIVE`): we let go first.
-pub const POOL_IDLE: Duration = Duration::from_secs(4);
+pub use connect::{ConnectError, Connector, Dial, Dialling};
+pub use exchange::ExchangeError;
+pub use idle::POOL_IDLE;
+pub use reply::{Reply, ReplyError};
+pub use wire::{Pipe, Wire};
 
 /// The client for all legs.
 #[derive(Clone, Debug)]
 pub struct Upstream {
-    client: Client<Connector, LegBody>,
-    tls: EngineTls,
+    connector: Arc<Connector>,
+    idle: Idle,
 }
 
 /// One request to one engine.
@@ -93,13 +100,7 @@ impl SendError {
 impl Upstream {
     /// A client whose connections are made by `connector`.
     pub fn new(connector: Connector) -> Upstream {
-        let tls = connector.tls().clone();
-        let client = Client::builder(TokioExecutor::new())
-            .pool_idle_timeout(POOL_IDLE)
-            .pool_timer(TokioTimer::new())
-            .retry_canceled_requests(true)
-            .build(connector);
-        Upstream { client, tls }
+        Upstream { connector: Arc::new(connector), idle: Idle::default() }
     }
 
     /// Whether `engine` could be spoken to as its address says; to be asked before it becomes a member.
@@ -107,52 +108,75 @@ impl Upstream {
     /// # Errors
     /// [`TlsError`] where it is at `https://` and nobody could be believed there.
     pub fn check(&self, engine: &Endpoint) -> Result<(), TlsError> {
-        if engine.tls { self.tls.check() } else { Ok(()) }
+        if engine.tls { self.connector.tls().check() } else { Ok(()) }
+    }
+
+    /// Closes connections that nobody came for in time; to be called now and then.
+    pub fn sweep(&self) {
+        self.idle.sweep();
     }
 
     /// Sends `leg` and waits for the head of the answer. Dropping the future hangs up on the engine.
     ///
     /// # Errors
     /// [`SendError`] when no head arrived; `written` tells whether the engine may have seen the request.
-    pub async fn send(&self, leg: Leg<'_>, written: &Written) -> Result<Response<Incoming>, SendError> {
-        self.exchange(request(leg, written.clone())?).await
+    pub async fn send(&self, leg: Leg<'_>, written: &Written) -> Result<Response<Reply>, SendError> {
+        let authority = leg.instance.authority().cloned();
+        let authority = authority.ok_or_else(|| unusable("the host name is not valid in a URL".into()))?;
+        let host = authority.as_str();
+        let head = head::write(&leg.method, leg.target.as_str(), host, &leg.headers, leg.body.len_bytes());
+        let key = Key { tls: leg.instance.endpoint().tls, authority };
+        let mut pieces = Pieces::new();
+        pieces.push(head);
+        pieces.extend(leg.body.into_iter().filter(|piece| !piece.is_empty()));
+        self.exchange(key, pieces, (&leg.method, written)).await
     }
 
     /// Asks something beside an engine, without TLS and without credentials, and waits for the head of the answer.
     ///
     /// # Errors
     /// [`SendError`] when no head arrived.
-    pub async fn get(&self, at: &Endpoint, path: &'static str) -> Result<Response<Incoming>, SendError> {
-        let mut request = Request::new(LegBody::empty());
-        let uri = Uri::try_from(at.url(path));
-        *request.uri_mut() = uri.map_err(|e| SendError { connect: true, source: e.into() })?;
-        self.exchange(request).await
+    pub async fn get(&self, at: &Endpoint, path: &'static str) -> Result<Response<Reply>, SendError> {
+        let authority: Authority =
+            at.authority().parse().map_err(|e: http::uri::InvalidUri| unusable(e.into()))?;
+        let head = head::write(&Method::GET, path, authority.as_str(), &HeaderMap::new(), 0);
+        let key = Key { tls: false, authority };
+        self.exchange(key, Pieces::from_iter([head]), (&Method::GET, &Written::default())).await
     }
 
-    async fn exchange(&self, request: Request<LegBody>) -> Result<Response<Incoming>, SendError> {
-        self.client
-            .request(request)
-            .await
-            .map_err(|e| SendError { connect: e.is_connect(), source: Box::new(e) })
+    /// Over a connection that waits, if there is one that works, or over a new one.
+    async fn exchange(
+        &self,
+        key: Key,
+        mut pieces: Pieces,
+        (method, written): (&Method, &Written),
+    ) -> Result<Response<Reply>, SendError> {
+        while let Some(wire) = self.idle.take(&key) {
+            match Exchange::new(wire, pieces, method, written).run().await {
+                // It was closed just now.
+                Err(Failed { unsent: Some(again), .. }) => pieces = again,
+                outcome => return self.begun(key, outcome),
+            }
+        }
+        let wire = self.connector.connect(&key.authority, key.tls).await.map_err(unusable)?;
+        let outcome = Exchange::new(wire, pieces, method, written).run().await;
+        self.begun(key, outcome)
+    }
+
+    fn begun(&self, key: Key, outcome: Result<Begun, Failed>) -> Result<Response<Reply>, SendError> {
+        let Begun { wire, head, early, written } =
+            outcome.map_err(|failed| SendError { connect: false, source: Box::new(failed.why) })?;
+        let home = (head.keep && written).then(|| (self.idle.clone(), key));
+        let mut response = Response::new(Reply::new(wire, head.framing, early, home));
+        *response.status_mut() = head.status;
+        *response.version_mut() = head.version;
+        *response.headers_mut() = head.headers;
+        Ok(response)
     }
 }
 
-fn request(leg: Leg<'_>, written: Written) -> Result<Request<LegBody>, SendError> {
-    let unusable = |e: Box<dyn std::error::Error + Send + Sync>| SendError { connect: true, source: e };
-    let authority =
-        leg.instance.authority().ok_or_else(|| unusable("the host name is not valid in a URL".into()))?;
-    let uri = Uri::builder()
-        .scheme(if leg.instance.endpoint().tls { Scheme::HTTPS } else { Scheme::HTTP })
-        .authority(authority.clone())
-        .path_and_query(leg.target.clone())
-        .build()
-        .map_err(|e| unusable(e.into()))?;
-    let mut request = Request::new(LegBody::new(leg.body, written));
-    *request.method_mut() = leg.method;
-    *request.uri_mut() = uri;
-    *request.version_mut() = Version::HTTP_11;
-    *request.headers_mut() = leg.headers;
-    Ok(request)
+fn unusable(source: Box<dyn std::error::Error + Send + Sync>) -> SendError {
+    SendError { connect: true, source }
 }
 
 /// A body that was not read to its end.
@@ -170,7 +194,7 @@ pub enum CollectError {
 ///
 /// # Errors
 /// [`CollectError`] when the body breaks or is larger.
-pub async fn collect(mut body: Incoming, limit_bytes: usize) -> Result<Bytes, CollectError> {
+pub async fn collect(mut body: Reply, limit_bytes: usize) -> Result<Bytes, CollectError> {
     use http_body::Body;
     use http_body_util::BodyExt;
     if body.size_hint().lower() > limit_bytes as u64 {

@@ -1,18 +1,19 @@
 //! A connection to an engine, whatever carries it.
 
 use std::fmt;
-use std::io;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker, ready};
 
-use hyper::rt::{Read, ReadBufCursor, Write};
-use hyper_util::client::legacy::connect::{Connected, Connection};
-use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 #[cfg(feature = "tls")]
 use crate::tls::EngineStream;
+
+/// The most that is taken out of the kernel at a time. It lies on the stack: a connection that waits has no buffer.
+const READ_BYTES: usize = 16 << 10;
 
 /// What carries bytes to an engine where it is no socket: one end of a pipe in memory, in tests.
 pub trait Pipe: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin + 'static {}
@@ -23,12 +24,12 @@ impl<T: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin + 'static> Pipe for T
 #[derive(Debug)]
 pub enum Wire {
     /// Plain TCP.
-    Tcp(TokioIo<TcpStream>),
+    Tcp(TcpStream),
     /// TLS over TCP.
     #[cfg(feature = "tls")]
-    Tls(Box<TokioIo<EngineStream>>),
+    Tls(Box<EngineStream>),
     /// What a [`Dial`](super::Dial) brought.
-    Other(TokioIo<Box<dyn Pipe>>),
+    Other(Box<dyn Pipe>),
 }
 
 /// Does the same on whatever carries the connection.
@@ -43,49 +44,36 @@ macro_rules! on_carrier {
     };
 }
 
-impl Read for Wire {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
+impl Wire {
+    /// Gives what has come to `take`; nothing at the end of the stream.
+    pub(super) fn poll_take<T>(
+        &mut self,
         cx: &mut Context<'_>,
-        buf: ReadBufCursor<'_>,
-    ) -> Poll<io::Result<()>> {
-        on_carrier!(&mut *self, io => Pin::new(io).poll_read(cx, buf))
-    }
-}
-
-impl Write for Wire {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        on_carrier!(&mut *self, io => Pin::new(io).poll_write(cx, buf))
+        take: impl FnOnce(&[u8]) -> T,
+    ) -> Poll<io::Result<T>> {
+        let mut room = [MaybeUninit::uninit(); READ_BYTES];
+        let mut read = ReadBuf::uninit(&mut room);
+        ready!(on_carrier!(self, io => Pin::new(io).poll_read(cx, &mut read)))?;
+        Poll::Ready(Ok(take(read.filled())))
     }
 
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
+    /// Writes some of `pieces`.
+    pub(super) fn poll_put(
+        &mut self,
         cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
+        pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        on_carrier!(&mut *self, io => Pin::new(io).poll_write_vectored(cx, bufs))
+        on_carrier!(self, io => Pin::new(io).poll_write_vectored(cx, pieces))
     }
 
-    fn is_write_vectored(&self) -> bool {
-        on_carrier!(self, io => io.is_write_vectored())
+    /// Sees to it that what was written is under way.
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        on_carrier!(self, io => Pin::new(io).poll_flush(cx))
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        on_carrier!(&mut *self, io => Pin::new(io).poll_flush(cx))
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        on_carrier!(&mut *self, io => Pin::new(io).poll_shutdown(cx))
-    }
-}
-
-impl Connection for Wire {
-    fn connected(&self) -> Connected {
-        match self {
-            Wire::Tcp(io) => io.inner().connected(),
-            #[cfg(feature = "tls")]
-            Wire::Tls(io) => io.inner().get_ref().0.connected(),
-            Wire::Other(_) => Connected::new(),
-        }
+    /// Whether the engine has neither closed it nor sent what nobody asked for, as far as is known here.
+    pub(super) fn is_quiet(&mut self) -> bool {
+        let mut nobody = Context::from_waker(Waker::noop());
+        self.poll_take(&mut nobody, |_| ()).is_pending()
     }
 }

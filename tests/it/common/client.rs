@@ -107,7 +107,8 @@ pub async fn read_on(socket: &mut (impl AsyncRead + Unpin), first: Vec<u8>) -> R
     timeout(PATIENCE, read_all(socket, first)).await.expect("the answer never ended")
 }
 
-async fn read_all(socket: &mut (impl AsyncRead + Unpin), mut bytes: Vec<u8>) -> Raw {
+/// The same, for who has a limit of their own.
+pub async fn read_all(socket: &mut (impl AsyncRead + Unpin), mut bytes: Vec<u8>) -> Raw {
     let mut piece = vec![0; 64 << 10];
     loop {
         let may_be_over = !is_chunked(&bytes) || bytes.ends_with(b"0\r\n\r\n");

@@ -47,6 +47,14 @@ async fn a_call_that_is_repeated_starts_nothing_and_hears_the_same() {
 #[tokio::test]
 async fn calls_about_nothing_are_refused_and_broken_ones_are_told_why() {
     let stage = Stage::set(script()).await;
+    stage.decoders.iter().for_each(|decoder| assert!(decoder.inject(Fault::always(What::StallBeforeHead))));
+    // While nobody waits for a call, none is read.
+    for said in [&call("chatcmpl-0123456789abcdef0123456789abcdef"), "[]"] {
+        let unknown = stage.post(CALLBACK, said).await;
+        assert_eq!(unknown.status, 404, "{}", unknown.text());
+    }
+    let client = begin(stage.gateway, &body(false)).await;
+    name_of_the_request(&stage).await;
     let unknown = stage.post(CALLBACK, &call("chatcmpl-0123456789abcdef0123456789abcdef")).await;
     assert_eq!(unknown.status, 404, "{}", unknown.text());
     for (said, why) in [
@@ -63,6 +71,7 @@ async fn calls_about_nothing_are_refused_and_broken_ones_are_told_why() {
     assert_eq!(code(&stage.post(CALLBACK, &long).await), (413, Some("body_too_large")));
     let get = stage.get(CALLBACK).await;
     assert_eq!(get.status, 405);
+    drop(client);
     stage.end().await;
 }
 

@@ -268,7 +268,7 @@ async fn exchange(rig: &Rig, cell: &Cell, request: &Request, killed: &mut Vec<So
     if by_hand {
         kill(rig, cell, &request.id, killed).await;
     }
-    let answer = client::read_on(&mut socket, first).await;
+    let answer = client::read_all(&mut socket, first).await;
     Seen::of(cell, &answer, &request.words, REFUSAL)
 }
 

@@ -1,0 +1,157 @@
+//! The body of an engine's answer, read where it is used: no task and no channel between the socket and the client, and no
+//! buffer while nothing comes.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use http_body::{Body, Frame, SizeHint};
+
+use super::chunked::{BadChunk, Chunked};
+use super::head::Framing;
+use super::idle::{Idle, Key};
+use super::wire::Wire;
+
+/// The body of an engine's answer. Dropped before its end it hangs up; after it, the connection waits for its next request.
+#[derive(Debug)]
+pub struct Reply {
+    /// `None` once the body has ended or broken.
+    wire: Option<Wire>,
+    left: Left,
+    /// What came together with the head.
+    early: Bytes,
+    /// Where the connection may go afterwards.
+    home: Option<(Idle, Key)>,
+}
+
+#[derive(Debug)]
+enum Left {
+    Length(u64),
+    Chunked(Chunked),
+    Close,
+}
+
+/// A body that did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplyError {
+    /// The connection broke.
+    #[error("the connection broke: {0}")]
+    Broken(#[from] io::Error),
+    /// The engine closed it too early.
+    #[error("the connection was closed before the end of the answer")]
+    Early,
+    /// Nonsense on the wire.
+    #[error("{0}")]
+    Chunk(#[from] BadChunk),
+}
+
+/// What was read at once.
+struct Taken {
+    data: Bytes,
+    /// The body is complete.
+    ended: bool,
+    /// More came than the body.
+    excess: bool,
+}
+
+impl Reply {
+    /// A body that begins with `early`; afterwards the connection goes `home`.
+    pub(super) fn new(wire: Wire, framing: Framing, early: Bytes, home: Option<(Idle, Key)>) -> Reply {
+        let left = match framing {
+            Framing::Length(bytes) => Left::Length(bytes),
+            Framing::Chunked => Left::Chunked(Chunked::default()),
+            Framing::Close => Left::Close,
+        };
+        let mut reply = Reply { wire: Some(wire), left, early, home };
+        if reply.early.is_empty() && framing == Framing::Length(0) {
+            reply.end(false);
+        }
+        reply
+    }
+
+    /// What `bytes`, fresh from the wire, have of the body.
+    fn read(&mut self, bytes: &[u8]) -> Result<Taken, ReplyError> {
+        match &mut self.left {
+            Left::Close => {
+                Ok(Taken { data: Bytes::copy_from_slice(bytes), ended: bytes.is_empty(), excess: false })
+            }
+            _ if bytes.is_empty() => Err(ReplyError::Early),
+            Left::Length(left) => {
+                let here = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
+                *left -= here as u64;
+                let data = Bytes::copy_from_slice(&bytes[..here]);
+                Ok(Taken { data, ended: *left == 0, excess: here < bytes.len() })
+            }
+            Left::Chunked(coding) => {
+                let mut data = BytesMut::new();
+                let read = coding.read(bytes, |piece| {
+                    if data.is_empty() {
+                        // Most often there is one piece, or all of them are about what was read.
+                        data.reserve(if piece.len() + 16 > bytes.len() { piece.len() } else { bytes.len() });
+                    }
+                    data.extend_from_slice(piece);
+                })?;
+                Ok(Taken { data: data.freeze(), ended: coding.ended(), excess: read < bytes.len() })
+            }
+        }
+    }
+
+    fn end(&mut self, excess: bool) {
+        if let (Some(wire), Some((idle, key)), false) = (self.wire.take(), self.home.take(), excess) {
+            idle.keep(key, wire);
+        }
+    }
+
+    fn poll_taken(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Taken>, ReplyError>> {
+        if !self.early.is_empty() {
+            let early = std::mem::take(&mut self.early);
+            return Poll::Ready(self.read(&early).map(Some));
+        }
+        let Some(mut wire) = self.wire.take() else { return Poll::Ready(Ok(None)) };
+        let taken = wire.poll_take(cx, |bytes| self.read(bytes));
+        if !matches!(taken, Poll::Ready(Err(_) | Ok(Err(_)))) {
+            self.wire = Some(wire);
+        }
+        Poll::Ready(ready!(taken)?.map(Some))
+    }
+}
+
+impl Body for Reply {
+    type Data = Bytes;
+    type Error = ReplyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, ReplyError>>> {
+        loop {
+            let taken = match ready!(self.poll_taken(cx)) {
+                Ok(Some(taken)) => taken,
+                Ok(None) => return Poll::Ready(None),
+                Err(e) => {
+                    self.wire = None;
+                    return Poll::Ready(Some(Err(e)));
+                }
+            };
+            if taken.ended {
+                self.end(taken.excess);
+            }
+            if !taken.data.is_empty() {
+                return Poll::Ready(Some(Ok(Frame::data(taken.data))));
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.wire.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self.left {
+            Left::Length(left) => SizeHint::with_exact(left),
+            _ if self.wire.is_none() => SizeHint::with_exact(0),
+            _ => SizeHint::default(),
+        }
+    }
+}
