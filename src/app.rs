@@ -33,10 +33,12 @@ use crate::relay::admit::Gate;
 use crate::relay::affinity::Affinity;
 use crate::relay::budget::Retries;
 use crate::relay::lookup;
+use crate::relay::offers::Offers;
 use crate::relay::pause;
 use crate::relay::release::Releases;
 use crate::relay::rendezvous::Rendezvous;
 use crate::relay::resume::Room;
+use crate::relay::stored::Stored;
 use crate::relay::stories::Stories;
 use crate::reload::{Reloader, Source as ConfigSource};
 use crate::scrape::Scraper;
@@ -151,6 +153,7 @@ impl App {
             stories: Stories::default(),
             budget: Retries::new(config.retry.budget, config.retry.budget_floor_per_s),
             room: Arc::new(Room::new(config.limit.resume_tokens)),
+            offers: Offers::new(meters.clone()),
             rendezvous: Rendezvous::default(),
         });
         let mut tasks = JoinSet::new();
@@ -435,6 +438,7 @@ fn finder(
     let Some(prompts) = prompts.filter(|_| pool.is_some() || events.is_some()) else { return Ok(None) };
     if let Some(gate) = &pool {
         meters.pool_starts(gate.name(), &Verdict::ALL.map(Verdict::name));
+        meters.pool_waits_start(&Stored::ALL.map(Stored::name));
     }
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let (prompts, meters, aside) = (prompts.clone(), meters.clone(), Arc::new(Semaphore::new(cores)));

@@ -36,6 +36,8 @@ pub fn settings(config: &Config) -> Settings {
         // A long first pause that somebody asks for is not cut by a shorter default.
         delay_max: Duration::from_secs_f64(retry.delay_max_ms.max(retry.delay_ms) / 1e3),
         resume: retry.resume,
+        pool_wait: ms(config.dialect.pool_wait_ms),
+        kept_back: ms(if config.dialect.bidirectional { config.dialect.bidirectional_ttl_ms } else { 0 }),
         lease: ms(config.engine.lease_ms),
         abandon_grace: ms(config.engine.abandon_grace_ms),
         prefill: ms(timeout.prefill_ms),

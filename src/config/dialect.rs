@@ -26,6 +26,13 @@ pub struct Dialect {
     pub callback_url: Option<String>,
     /// Whether prefillers read the parameters of lists of prompts (`batch_kv_transfer_params`).
     pub batch: bool,
+    /// Where a pool alone carries the KV: the longest that a decoder is not asked because the pool lacks a part of the prompt,
+    /// ms; 0 = the pool is not asked.
+    pub pool_wait_ms: u64,
+    /// Whether decoders offer a conversation's KV back for its next turn (`bidirectional_kv_xfer`).
+    pub bidirectional: bool,
+    /// How long such an offer is good for, ms; less than the engines' `decoder_kv_blocks_ttl`.
+    pub bidirectional_ttl_ms: u64,
 }
 
 /// Where decoders call back.
@@ -41,6 +48,9 @@ impl Default for Dialect {
             kv_addresses: Vec::new(),
             callback_url: None,
             batch: false,
+            pool_wait_ms: 0,
+            bidirectional: false,
+            bidirectional_ttl_ms: 450_000,
         }
     }
 }

@@ -103,6 +103,8 @@ impl Config {
             ("auth.reload_ms", auth.reload_ms, MIN_RELOAD_MS, MAX_RELOAD_MS),
             ("dialect.kv_port", u64::from(self.dialect.kv_port), 1, u64::from(u16::MAX)),
             ("dialect.bootstrap_port", u64::from(self.dialect.bootstrap_port), 1, u64::from(u16::MAX)),
+            ("dialect.pool_wait_ms", self.dialect.pool_wait_ms, 0, MAX_MS),
+            ("dialect.bidirectional_ttl_ms", self.dialect.bidirectional_ttl_ms, 1, MAX_MS),
             ("fleet.prefill_ranks", u64::from(fleet.prefill_ranks), 1, MAX_RANKS),
             ("fleet.decode_ranks", u64::from(fleet.decode_ranks), 1, MAX_RANKS),
             ("fleet.probe_attempts", u64::from(fleet.probe_attempts), 1, MAX_ATTEMPTS),

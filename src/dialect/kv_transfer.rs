@@ -12,9 +12,11 @@ use crate::dialect::{Api, PARAMS, one_token, usage};
 /// What a prefiller is asked: keep the KV of this prompt for a decoder that is not known yet.
 const ASK: &[u8] = br#"{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}"#;
 
-/// The edit for the prefill leg: one token, not streamed, one choice, and the request to keep the KV.
-pub fn prefill_edit(api: Api, body: &Object) -> Edit {
-    one_token::edit(api, body).set(PARAMS, Bytes::from_static(ASK))
+/// The edit for the prefill leg: one token, not streamed, one choice, and the request to keep the KV; with an `offer`
+/// ([`super::returned`]), to read a part of it before.
+pub fn prefill_edit(api: Api, body: &Object, offer: Option<&Bytes>) -> Edit {
+    let ask = offer.cloned().unwrap_or(Bytes::from_static(ASK));
+    one_token::edit(api, body).set(PARAMS, ask)
 }
 
 /// Reads a prefiller's 200.

@@ -18,11 +18,13 @@ pub mod layerwise;
 pub mod mooncake;
 mod moriio;
 mod nixl_push;
+pub mod offers;
 mod one_token;
 pub mod p2p_nccl;
 mod patch;
 pub mod prefilled;
 pub mod resume;
+pub mod returned;
 mod sglang;
 pub mod shape;
 pub mod signs;
@@ -128,6 +130,11 @@ impl Dialect {
         }
     }
 
+    /// Whether a decoder may offer its KV back, and a prefiller take it.
+    pub fn takes_back(self) -> bool {
+        self == Dialect::KvTransfer
+    }
+
     /// Whether a prefiller's bootstrap server must be asked who the prefiller is before anything is sent to it.
     pub fn asks_bootstrap(self) -> bool {
         self == Dialect::Mooncake
@@ -136,11 +143,11 @@ impl Dialect {
     /// The edit for the prefill leg: one token, not streamed, and what makes the prefiller keep the KV.
     pub fn prefill_edit(self, api: Api, body: &Object, transfer: &Transfer) -> Edit {
         match self {
-            Dialect::KvTransfer => kv_transfer::prefill_edit(api, body),
+            Dialect::KvTransfer => kv_transfer::prefill_edit(api, body, transfer.offer.as_ref()),
             Dialect::Pool | Dialect::P2pNccl => one_token::edit(api, body),
             Dialect::Moriio => moriio::prefill_edit(api, body, transfer),
             Dialect::Mooncake => mooncake::prefill_edit(api, body, transfer),
-            Dialect::NixlPush => kv_transfer::prefill_edit(api, body),
+            Dialect::NixlPush => kv_transfer::prefill_edit(api, body, None),
             Dialect::Sglang => sglang::prefill_edit(body, transfer),
             Dialect::Layerwise => layerwise::prefill_edit(api, body, transfer.called.as_ref()),
         }

@@ -15,6 +15,8 @@ pub struct Transfer {
     pub bootstrap: Option<(String, u16)>,
     /// The data-parallel rank that is asked to prefill; `None` = the engine's own choice, or there is but one.
     pub rank: Option<u16>,
+    /// What a decoder offers of an earlier turn.
+    pub offer: Option<Bytes>,
     /// What a decoder that was asked first wants the prefiller to be told.
     pub called: Option<Bytes>,
 }

@@ -52,6 +52,7 @@ pub struct Meters {
     prompt_seconds: Histogram,
     prompts_exact: Counter,
     pool_seconds: Histogram,
+    pool_wait_seconds: Histogram,
     /// Requests that wait for a prefiller.
     pub waiting: Gauge,
     wait_seconds: Histogram,
@@ -178,6 +179,7 @@ impl Meters {
             prompt_seconds: histogram!(names::PROMPT_SECONDS),
             prompts_exact: counter!(names::PROMPTS, "tokens" => "exact", "reason" => "none"),
             pool_seconds: histogram!(names::POOL_SECONDS),
+            pool_wait_seconds: histogram!(names::POOL_WAIT_SECONDS),
             waiting: gauge!(names::WAITING),
             wait_seconds: histogram!(names::WAIT_SECONDS),
             prompt_cache: ["hit", "miss"].map(|outcome| counter!(names::PROMPT_CACHE, "outcome" => outcome)),
@@ -283,6 +285,29 @@ impl Meters {
     pub fn pool(&self, pool: &'static str, verdict: &'static str, took: Duration) {
         self.pool_seconds.record(took);
         counter!(names::POOL_LOOKUPS, "pool" => pool, "verdict" => verdict).increment(1);
+    }
+
+    /// A decoder was kept waiting until the pool had a prompt; it ended in `outcome` after `took`.
+    pub fn pool_waited(&self, outcome: &'static str, took: Duration) {
+        self.pool_wait_seconds.record(took);
+        counter!(names::POOL_WAITS, "outcome" => outcome).increment(1);
+    }
+
+    /// Begins the series of these outcomes.
+    pub fn pool_waits_start(&self, outcomes: &[&'static str]) {
+        for outcome in outcomes {
+            counter!(names::POOL_WAITS, "outcome" => *outcome).increment(0);
+        }
+    }
+
+    /// Offers of KV that ended like this.
+    pub fn kv_offers(&self, outcome: &'static str, count: u64) {
+        counter!(names::KV_OFFERS, "outcome" => outcome).increment(count);
+    }
+
+    /// A prefiller can read so many tokens of its prompt from a decoder.
+    pub fn kv_offered(&self, tokens: u64) {
+        counter!(names::KV_OFFERED_TOKENS).increment(tokens);
     }
 
     /// A prompt's blocks have no names, so the pool was not asked.

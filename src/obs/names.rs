@@ -52,6 +52,14 @@ pub const POOL_LOOKUPS: &str = "pd_proxy_pool_lookups_total";
 pub const POOL_SECONDS: &str = "pd_proxy_pool_lookup_seconds";
 /// Prompts that the pool was not asked about, by `reason`.
 pub const POOL_UNASKED: &str = "pd_proxy_pool_unasked_total";
+/// Prompts whose KV a pool is to carry, by `outcome`: there, waited, gave_up, no_answer.
+pub const POOL_WAITS: &str = "pd_proxy_pool_waits_total";
+/// Time that a request waited until the pool had its prompt.
+pub const POOL_WAIT_SECONDS: &str = "pd_proxy_pool_wait_seconds";
+/// KV that decoders offered back, by `outcome`: kept, dropped, used, refused.
+pub const KV_OFFERS: &str = "pd_proxy_kv_offers_total";
+/// Prompt tokens that prefillers could read from decoders.
+pub const KV_OFFERED_TOKENS: &str = "pd_proxy_kv_offered_tokens_total";
 /// Requests that wait for a prefiller.
 pub const WAITING: &str = "pd_proxy_prefill_waiting_requests";
 /// Time that a request waited for its prefiller.
@@ -110,7 +118,7 @@ pub const CALLBACKS: &str = "pd_proxy_callbacks_total";
 pub const BUILD_INFO: &str = "pd_proxy_build_info";
 
 /// Every name, for tests.
-pub const ALL: [&str; 53] = [
+pub const ALL: [&str; 57] = [
     CALLBACKS,
     REQUESTS,
     INFLIGHT,
@@ -137,6 +145,10 @@ pub const ALL: [&str; 53] = [
     POOL_LOOKUPS,
     POOL_SECONDS,
     POOL_UNASKED,
+    POOL_WAITS,
+    POOL_WAIT_SECONDS,
+    KV_OFFERS,
+    KV_OFFERED_TOKENS,
     WAITING,
     WAIT_SECONDS,
     PREDICTIONS,
@@ -187,6 +199,7 @@ pub(super) fn buckets() -> Vec<(&'static str, &'static [f64])> {
     vec![
         (PROMPT_SECONDS, &SHORT_S),
         (POOL_SECONDS, &SHORT_S),
+        (POOL_WAIT_SECONDS, &LONG_S),
         (WAIT_SECONDS, &LONG_S),
         (PREDICTION_ERROR, &TOKENS_WIDE),
         (PREFILL_RATIO, &RATIO),
@@ -214,9 +227,16 @@ fn describe_failures() {
     );
 }
 
+/// Gives the metrics of what decoders offer back their help texts.
+fn describe_offers() {
+    describe_counter!(KV_OFFERS, "KV that decoders offered back, by outcome: kept, dropped, used, refused");
+    describe_counter!(KV_OFFERED_TOKENS, "Prompt tokens that prefillers could read from decoders");
+}
+
 /// Gives each metric its help text.
 pub(super) fn describe() {
     describe_failures();
+    describe_offers();
     describe_counter!(
         REQUESTS,
         "Finished requests by route, HTTP code and reason (ok, engine, or our error code)"
@@ -250,6 +270,15 @@ pub(super) fn describe() {
     );
     describe_histogram!(POOL_SECONDS, Unit::Seconds, "Time that a request spent on the pool's answer");
     describe_counter!(POOL_UNASKED, "Prompts that the pool was not asked about, by reason");
+    describe_counter!(
+        POOL_WAITS,
+        "Prompts asked for between the legs, where a pool carries the KV, by outcome: there, waited, gave_up, no_answer"
+    );
+    describe_histogram!(
+        POOL_WAIT_SECONDS,
+        Unit::Seconds,
+        "Time that decoders were kept waiting for the pool"
+    );
     describe_routing();
     describe_events();
     describe_keys();

@@ -7,6 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -69,6 +70,8 @@ pub enum Verdict {
 pub struct Gate {
     shared: Arc<Shared>,
     flights: Flights<Outcome>,
+    /// Questions that must not be answered by what others brought.
+    asked_anew: AtomicU64,
 }
 
 /// What an exchange brings.
@@ -149,7 +152,8 @@ impl Gate {
             room: Arc::new(Semaphore::new(limits.bytes.div_ceil(UNIT_BYTES).clamp(1, MAX_UNITS))),
             forming: Arc::new(Semaphore::new(cores)),
         };
-        Self { shared: Arc::new(shared), flights: Flights::new(limits.in_flight) }
+        let flights = Flights::new(limits.in_flight);
+        Self { shared: Arc::new(shared), flights, asked_anew: AtomicU64::new(0) }
     }
 
     /// The pool's name.
@@ -159,18 +163,37 @@ impl Gate {
 
     /// Asks, within the deadline. Must run inside a tokio runtime.
     pub async fn ask(&self, inquiry: Inquiry) -> Lookup {
+        let id = inquiry.identity(self.shared.seed);
+        self.ask_as(id, inquiry, |room| self.shared.settle(id, room)).await
+    }
+
+    /// The same about what may have changed just now: neither an answer that is there counts, nor one to a question that
+    /// was asked before.
+    pub async fn ask_anew(&self, inquiry: Inquiry) -> Lookup {
+        let id = inquiry.identity(self.shared.seed);
+        // A name that no other exchange has.
+        let flight = id ^ u128::from(self.asked_anew.fetch_add(1, Ordering::Relaxed) + 1);
+        self.ask_as(flight, inquiry, |room| self.shared.admit(&mut lock(&self.shared.state), room)).await
+    }
+
+    /// Asks in an exchange of this name, unless `settle` has something to say at once.
+    async fn ask_as(
+        &self,
+        name: u128,
+        inquiry: Inquiry,
+        settle: impl FnOnce(bool) -> Option<Lookup>,
+    ) -> Lookup {
         let deadline = Instant::now() + self.shared.limits.deadline;
         if inquiry.tokens.is_empty() {
-            return Lookup { presence: Presence::default(), verdict: Verdict::Known };
+            return known(Presence { whole: true, ..Presence::default() });
         }
-        let id = inquiry.identity(self.shared.seed);
-        let coming = match self.flights.start(id, |room| self.shared.settle(id, room)) {
+        let coming = match self.flights.start(name, settle) {
             Start::Settled(lookup) => return lookup,
             // It does not answer this one either.
             Start::Join(_) if lock(&self.shared.state).breaker.is_open() => return nothing(Verdict::Off),
             Start::Join(coming) => coming,
             Start::Lead(flight, coming) => {
-                self.flights.run(self.shared.clone().exchange(id, inquiry, flight));
+                self.flights.run(self.shared.clone().exchange(inquiry, flight));
                 coming
             }
         };
@@ -196,13 +219,19 @@ impl Shared {
         if let Some((_, presence)) = state.answers.get(&id) {
             return Some(known(presence.clone()));
         }
+        self.admit(&mut state, room)
+    }
+
+    /// Whether there is room for a question and the pool may be asked; if not, that is the answer.
+    fn admit(&self, state: &mut State, room: bool) -> Option<Lookup> {
         if !room {
             return Some(nothing(Verdict::Busy));
         }
         (!state.breaker.admit(self.now_ms())).then(|| nothing(Verdict::Off))
     }
 
-    async fn exchange(self: Arc<Self>, id: u128, inquiry: Inquiry, flight: Flight<Outcome>) {
+    async fn exchange(self: Arc<Self>, inquiry: Inquiry, flight: Flight<Outcome>) {
+        let id = inquiry.identity(self.seed);
         let mut judge = Judge { shared: &self, judged: false };
         let outcome = match self.formed(inquiry).await {
             Ok((question, _room)) => self.answer(&question, &mut judge).await,

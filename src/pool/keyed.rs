@@ -38,7 +38,7 @@ impl<S: KeyStore> Keyed<S> {
 
     async fn ask(&self, keys: &KeyBatch) -> Result<Presence, PoolError> {
         if keys.is_empty() {
-            return Ok(Presence::default());
+            return Ok(Presence { whole: true, ..Presence::default() });
         }
         let most = self.store.batch_keys().max(1);
         if keys.len() <= most {
@@ -143,14 +143,15 @@ fn first_missing(keys: &KeyBatch, answered: &[(u32, Placement)]) -> Option<u32> 
 
 /// What the answers amount to; keys that were not asked for count as present.
 fn presence(keys: &KeyBatch, answered: &[(u32, Placement)], sampled: bool) -> Presence {
-    let hit_tokens = keys.hit_before(first_missing(keys, answered));
+    let missing = first_missing(keys, answered);
+    let hit_tokens = keys.hit_before(missing);
     let mut near: SmallVec<[Near; 4]> = hosts(answered)
         .into_iter()
         .map(|host| on_host(keys, answered, host, hit_tokens))
         .filter(|near| near.tokens > 0)
         .collect();
     near.sort_by(|a, b| b.tokens.cmp(&a.tokens).then_with(|| a.host.cmp(&b.host)));
-    Presence { hit_tokens, near, sampled }
+    Presence { hit_tokens, near, sampled, whole: missing.is_none() }
 }
 
 /// The first few hosts that have anything.

@@ -77,6 +77,8 @@ pub struct Presence {
     pub near: SmallVec<[Near; 4]>,
     /// The whole was told from samples: blocks in between were not asked for.
     pub sampled: bool,
+    /// Nothing that engines would put there of this prompt is missing, as far as was asked.
+    pub whole: bool,
 }
 
 /// Leading blocks on one host.

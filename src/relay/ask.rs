@@ -11,6 +11,8 @@ use crate::codec::json::{Edit, Object};
 use crate::dialect::resume::Plan;
 use crate::dialect::{Api, Shape, encode};
 use crate::fleet::Seat;
+use crate::relay::lookup::Asked;
+use crate::relay::offers::Turn;
 use crate::route::Job;
 use crate::upstream::Leg;
 
@@ -37,6 +39,10 @@ pub struct Ask {
     pub shape: Shape,
     /// What routing knows of it; what is missing is added once the prompt is read.
     pub job: Arc<Job>,
+    /// What the pool was asked about its prompt, if it is to be asked again.
+    pub asked: Option<Asked>,
+    /// As a turn of a conversation, where decoders offer KV back.
+    pub turn: Option<Turn>,
     /// How its stream may be continued if it breaks; `None` where it is not followed.
     pub resume: Option<Plan>,
     /// What encoders say of its items, for both engines (`ec_transfer_params`).

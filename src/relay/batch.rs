@@ -174,6 +174,8 @@ fn part_of(whole: &Ask, batch: &Batch, at: usize) -> Result<Ask, Error> {
         shape: Shape::read(Api::Completions, &body),
         body,
         job: Arc::default(),
+        asked: None,
+        turn: None,
         resume: None,
         encoded: None,
         http2: whole.http2,

@@ -11,6 +11,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::codec::json::{Edit, Object, ScanLimits};
 use crate::codec::sse::{self, Framer};
+use crate::dialect::returned::asking_for_ids;
 use crate::dialect::{self, Api, Transfer, kv_transfer, resume, usage};
 use crate::fleet::{Instance, Outcome, Seat, Sign};
 use crate::relay::Relay;
@@ -18,6 +19,7 @@ use crate::relay::account::Ledger;
 use crate::relay::answer::{Answer, AnswerBody, Pieces, strip_hop_by_hop};
 use crate::relay::ask::Ask;
 use crate::relay::failure::{Failure, Large, Why};
+use crate::relay::offers::asks_for_ids;
 use crate::relay::release::{self, Duty};
 use crate::relay::resume::Follower;
 use crate::relay::settings::Settings;
@@ -131,7 +133,11 @@ impl Relay {
         ledger: &mut Ledger,
     ) -> Result<DecodeEnd, Failure> {
         let written = Written::default();
-        let edit = dialect::decode_edit(duty.as_mut().and_then(|d| d.give(&written)));
+        let handoff = duty.as_mut().and_then(|d| d.give(&written));
+        let edit = match dialect::decode_edit(handoff) {
+            edit if handoff.is_some() && asks_for_ids(ask) => asking_for_ids(edit),
+            edit => edit,
+        };
         // Without a prefill leg it computes the prompt, too.
         let prompt_tokens = if duty.is_none() { ask.shape.prompt_tokens } else { 0 };
         let before = self.settings.now().computing(Duration::ZERO, prompt_tokens);
@@ -155,7 +161,7 @@ impl Relay {
         match begun {
             Begun::Refusal(body) => Ok(DecodeEnd::Whole(Response::from_parts(head, body))),
             Begun::Answer(answer) => {
-                let body = finish(ask.api, &answer, ledger);
+                let body = finish(ask.api, &self.take_back(ask, &seat, *answer), ledger);
                 Ok(DecodeEnd::Whole(Response::from_parts(head, body)))
             }
             Begun::Stream { first, framer, rest } => {

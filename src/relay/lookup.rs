@@ -70,6 +70,17 @@ pub struct Found {
     pub held: Option<SmallVec<[Held; 4]>>,
     /// Leading tokens that prefillers put into a pool by their own word, which does not say what was evicted since.
     pub told_tokens: u32,
+    /// What the pool was asked, to be asked again; `None` when it was not.
+    pub asked: Option<Asked>,
+}
+
+/// A prompt, as far as a pool is asked about it.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    naming: Arc<Naming>,
+    tokens: Arc<[u32]>,
+    hashes: Arc<[BlockHash]>,
+    salt: Option<String>,
 }
 
 /// The full blocks of a prompt.
@@ -144,7 +155,8 @@ impl Finder {
             });
             aside.await.map_err(|_| unasked(Reason::Limit)).ok()?
         };
-        let question = hashes.and_then(|hashes| inquiry(naming, (prompt.tokens.clone(), hashes), salt));
+        let asked = hashes.map(|hashes| Asked { naming, tokens: prompt.tokens.clone(), hashes, salt });
+        let question = asked.as_ref().map_err(|reason| *reason).and_then(Asked::inquiry);
         let pool = match (&self.pool, question) {
             (Some(gate), Ok(inquiry)) => {
                 let began = Instant::now();
@@ -160,7 +172,17 @@ impl Finder {
         };
         let told_tokens = heard.as_ref().map_or(0, |heard| heard.told_tokens);
         let held = heard.map(|heard| heard.held);
-        Some(Found { blocks, pool, held, told_tokens })
+        let asked = asked.ok().filter(|_| pool.is_some());
+        Some(Found { blocks, pool, held, told_tokens, asked })
+    }
+
+    /// Asks the pool about a prompt once more, as it is now; `None` when it can't be asked.
+    pub async fn ask_anew(&self, asked: &Asked) -> Option<Lookup> {
+        let gate = self.pool.as_ref()?;
+        let began = Instant::now();
+        let lookup = gate.ask_anew(asked.inquiry().ok()?).await;
+        self.meters.pool(gate.name(), lookup.verdict.name(), began.elapsed());
+        Some(lookup)
     }
 }
 
@@ -225,26 +247,25 @@ fn best(held: &[Held]) -> u32 {
     held.iter().map(|it| it.own_tokens).max().unwrap_or(0)
 }
 
-/// What the pool is to be asked. Its keys are not written yet: that takes time, and the gate knows whether it is worth it.
-fn inquiry(
-    naming: Arc<Naming>,
-    (tokens, hashes): (Arc<[u32]>, Arc<[BlockHash]>),
-    salt: Option<String>,
-) -> Result<Inquiry, Reason> {
-    let keys = naming.keys.as_ref().map_or(0, |profile| keys_of(profile, tokens.len()));
-    if keys > MAX_BATCH_KEYS {
-        return Err(Reason::TooLong);
+impl Asked {
+    /// What the pool is to be asked. Its keys are not written yet: that takes time, and the gate knows whether it is worth it.
+    fn inquiry(&self) -> Result<Inquiry, Reason> {
+        let Asked { naming, tokens, hashes, salt } = self.clone();
+        let keys = naming.keys.as_ref().map_or(0, |profile| keys_of(profile, tokens.len()));
+        if keys > MAX_BATCH_KEYS {
+            return Err(Reason::TooLong);
+        }
+        let aside = keys.saturating_mul(KEY_TOKENS) > ASIDE_TOKENS;
+        // The last hash stands for all that hashes depend on: the adapter, and the salt where they separate it.
+        let last = hashes.last().map(|hash| hash.to_string());
+        let context = [last, salt.clone()];
+        let named = tokens.clone();
+        let form = move || {
+            let keys = Arc::new(keys_with(&naming, &hashes, (named.len(), salt.as_deref()))?);
+            Ok(Question { tokens: named, hashes, keys })
+        };
+        Ok(Inquiry { tokens, context, aside, form: Box::new(form) })
     }
-    let aside = keys.saturating_mul(KEY_TOKENS) > ASIDE_TOKENS;
-    // The last hash stands for all that hashes depend on: the adapter, and the salt where they separate it.
-    let last = hashes.last().map(|hash| hash.to_string());
-    let context = [last, salt.clone()];
-    let named = tokens.clone();
-    let form = move || {
-        let keys = Arc::new(keys_with(&naming, &hashes, (named.len(), salt.as_deref()))?);
-        Ok(Question { tokens: named, hashes, keys })
-    };
-    Ok(Inquiry { tokens, context, aside, form: Box::new(form) })
 }
 
 /// The keys of a prompt of `tokens` tokens, whose blocks have these hashes; none for a pool without keys.

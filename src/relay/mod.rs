@@ -25,6 +25,7 @@ mod job;
 mod legs;
 pub mod lookup;
 mod merged;
+pub mod offers;
 mod parts;
 pub mod pause;
 pub mod places;
@@ -36,6 +37,7 @@ pub mod settings;
 pub mod shed;
 pub mod skip;
 pub mod speech;
+pub mod stored;
 pub mod stories;
 mod stream;
 mod whole;
@@ -65,6 +67,7 @@ use early::Early;
 use failure::Failure;
 use legs::{DecodeEnd, PrefillEnd};
 use lookup::Found;
+use offers::Offers;
 use release::{Duty, Releases};
 use rendezvous::Rendezvous;
 use resume::Room;
@@ -103,6 +106,8 @@ pub struct Relay {
     pub budget: Retries,
     /// Room for the token ids of streams that could be continued.
     pub room: Arc<Room>,
+    /// What decoders keep for the next turns of conversations.
+    pub offers: Offers,
     /// Where decoders that call back find their requests.
     pub rendezvous: Rendezvous,
 }
@@ -148,6 +153,13 @@ impl Tries {
     /// prompt cached is the cheapest; but the last attempt must not depend on one whose hand-offs all decoders failed with.
     fn avoided(&self) -> &[InstanceId] {
         if self.left == 1 { &self.suspects } else { &[] }
+    }
+
+    /// The last attempt does not count.
+    fn forgive(&mut self) {
+        self.left += 1;
+        self.made -= 1;
+        self.tried.pop();
     }
 
     fn start(&mut self, instance: &Instance) {
@@ -207,12 +219,15 @@ impl Relay {
     /// Reads the prompt and finds out what exists of it already: all that routing wants to know.
     pub async fn understand(&self, ask: &mut Ask) -> Option<Found> {
         let prompt = self.read_prompt(ask).await;
-        let found = match (&self.finder, &prompt) {
+        let mut found = match (&self.finder, &prompt) {
             (Some(finder), Some(prompt)) => finder.look_up(ask, prompt).await,
             _ => None,
         };
         let job = job::of(ask, prompt.as_ref().map(|prompt| &prompt.tokens), found.as_ref(), &self.fleet);
         ask.job = Arc::new(job);
+        let again = found.as_mut().and_then(|found| found.asked.take());
+        ask.turn = prompt.as_ref().and_then(|prompt| self.turn(ask, &prompt.tokens));
+        ask.asked = again.filter(|_| !self.settings.now().pool_wait.is_zero());
         found
     }
 
@@ -262,6 +277,9 @@ impl Relay {
                     (PrefillEnd::Done(duty), early) => {
                         self.compare(ask, ledger, duty.usage());
                         ledger.prefilled(duty.usage());
+                        if duty.handoff().is_none() && early.is_none() {
+                            self.wait_until_stored(ask).await;
+                        }
                         Prefilled { duty: Some(*duty), early, here: None }
                     }
                     (PrefillEnd::Refused(answer), _) => return Ok(DecodeEnd::Whole(answer)),

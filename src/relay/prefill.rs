@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::dialect::Transfer;
+use crate::dialect::offers::Offer;
 use crate::error::Error;
 use crate::fleet::{Placed, Role, Seat};
 use crate::relay::account::Ledger;
@@ -9,6 +11,7 @@ use crate::relay::ask::Ask;
 use crate::relay::early::{self, Early, Ended};
 use crate::relay::failure::Failure;
 use crate::relay::legs::PrefillEnd;
+use crate::relay::offers::Outcome;
 use crate::relay::release::Unfinished;
 use crate::relay::{Relay, Tries};
 use crate::upstream::Written;
@@ -44,6 +47,7 @@ impl Relay {
         let mut tries = Tries::new(self.settings.now().attempts);
         tries.tried.extend_from_slice(decode.avoided());
         tries.tried.extend_from_slice(&decode.shunned);
+        let mut may_offer = true;
         loop {
             let Placed { seat, choice } = self.place(ask, &tries).await?;
             tries.start(seat.instance());
@@ -54,8 +58,20 @@ impl Relay {
                 return Ok((PrefillEnd::Here(Box::new((seat, twin))), None));
             }
             let ask = self.known_as(ask);
-            let failure = match self.prefill_and_early(&ask, seat, decode).await {
-                Ok(ended) => return Ok(ended),
+            let offered = if may_offer { self.offer(&ask) } else { None };
+            let takes = offered.is_some();
+            may_offer &= !takes;
+            let ended = self.prefill_and_early(&ask, (seat, offered), decode).await;
+            if takes && may_be_of_the_offer(&ended) {
+                self.meters.kv_offers(Outcome::Refused.name(), 1);
+                tries.forgive();
+                continue;
+            }
+            let failure = match ended {
+                Ok(ended) => {
+                    self.meters.kv_offers(Outcome::Used.name(), u64::from(takes));
+                    return Ok(ended);
+                }
                 Err(failure) => failure,
             };
             if tries.left == 0
@@ -80,11 +96,11 @@ impl Relay {
     async fn prefill_and_early(
         self: &Arc<Self>,
         ask: &Arc<Ask>,
-        seat: Seat,
+        (seat, offer): (Seat, Option<Offer>),
         decode: &mut Tries,
     ) -> Result<Ended, Failure> {
         let transfer = match self.transfer(&seat).await {
-            Ok(transfer) => transfer,
+            Ok(transfer) => Transfer { offer: offer.map(|offer| offer.params), ..transfer },
             Err(failure) => return self.told(ask, &seat, Err(failure)),
         };
         let dialect = self.speech.now().dialect;
@@ -108,5 +124,15 @@ impl Relay {
             decode.tried.extend(other);
         }
         ended
+    }
+}
+
+/// Whether an attempt that came with an offer may have ended so because of it: the engine had it, and did not do what it was
+/// asked for.
+fn may_be_of_the_offer(ended: &Result<Ended, Failure>) -> bool {
+    match ended {
+        Ok((PrefillEnd::Refused(_), _)) => true,
+        Ok(_) => false,
+        Err(failure) => failure.written && !failure.busy(),
     }
 }

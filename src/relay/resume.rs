@@ -235,6 +235,8 @@ fn continued(ask: &Ask, body: Bytes, prompt_tokens: u64) -> Result<Ask, crate::c
         body,
         shape,
         job: Arc::default(),
+        asked: None,
+        turn: None,
         resume: ask.resume.clone(),
         encoded: ask.encoded.clone(),
         http2: ask.http2,

@@ -19,6 +19,10 @@ pub struct Settings {
     pub delay_max: Duration,
     /// Whether streams that break are continued.
     pub resume: bool,
+    /// How long a pool that carries the KV may take to have a prompt before a decoder is asked; zero = it is not asked.
+    pub pool_wait: Duration,
+    /// For how long KV that decoders offer back is given to prefillers; zero = it is not.
+    pub kept_back: Duration,
     /// How long a prefiller keeps KV for a decoder.
     pub lease: Duration,
     /// How long a prefill whose client left may go on, so that its KV can be released properly.

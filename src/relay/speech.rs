@@ -96,6 +96,7 @@ impl Relay {
             peer,
             bootstrap: bootstrap.map(|at| (at.host, at.port)),
             rank,
+            offer: None,
             called: None,
         })
     }

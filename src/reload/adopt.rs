@@ -25,6 +25,9 @@ pub fn adopt(running: &Config, new: &Config) -> Adopted {
     next.retry = crate::config::Retry { budget, budget_floor_per_s, ..new.retry.clone() };
     next.log.level = new.log.level;
     next.server.admin_key = new.server.admin_key.clone();
+    next.dialect.pool_wait_ms = new.dialect.pool_wait_ms;
+    next.dialect.bidirectional = new.dialect.bidirectional;
+    next.dialect.bidirectional_ttl_ms = new.dialect.bidirectional_ttl_ms;
     next.engine.lease_ms = new.engine.lease_ms;
     next.engine.abandon_grace_ms = new.engine.abandon_grace_ms;
     next.route.bypass_tokens = route.bypass_tokens;

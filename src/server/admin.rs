@@ -98,6 +98,7 @@ pub async fn models(State(gateway): State<Arc<Gateway>>, request: Request) -> Re
 /// Tells every engine to forget its prefix cache. 200 when all did, else 500 with the base URLs of those that did not.
 pub async fn reset_prefix_cache(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
     let query = request.uri().query().map(|q| format!("?{q}")).unwrap_or_default();
+    gateway.relay.offers.clear();
     let mut asked = JoinSet::new();
     for engine in gateway.everyone() {
         let base = engine.endpoint().url("");

@@ -64,6 +64,8 @@ async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
         body,
         shape,
         job,
+        asked: None,
+        turn: None,
         resume: None,
         encoded: None,
         http2: false,

@@ -94,7 +94,21 @@ async fn prepare(
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let http2 = head.version == Version::HTTP_2;
     let job = Arc::default();
-    Ok(Ask { api, id, target, headers, body, shape, job, resume: None, encoded: None, http2, arrived })
+    Ok(Ask {
+        api,
+        id,
+        target,
+        headers,
+        body,
+        shape,
+        job,
+        asked: None,
+        turn: None,
+        resume: None,
+        encoded: None,
+        http2,
+        arrived,
+    })
 }
 
 impl Gateway {

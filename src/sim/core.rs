@@ -27,6 +27,8 @@ pub struct Prompt {
     pub salt: u64,
     /// The KV is read from another engine instead of computed.
     pub remote: bool,
+    /// Tokens that were read from another engine before, and are found in the cache.
+    pub fetched: usize,
 }
 
 /// What a job waits for.
@@ -86,6 +88,24 @@ pub struct Core {
     dead: Option<String>,
     /// Jobs whose blocks are to be written by another engine, by the name that it knows them by.
     expected: HashMap<String, JobId>,
+    /// Prompts that are computed and not in the store yet.
+    to_store: Vec<ToStore>,
+}
+
+/// A computed prompt on its way to the store.
+#[derive(Debug)]
+pub struct ToStore {
+    tokens: Arc<[u32]>,
+    salt: u64,
+    keys: Vec<u64>,
+    prints: Vec<u64>,
+}
+
+impl ToStore {
+    /// Puts it there.
+    pub fn store(&self, pool: &Pool) {
+        pool.store_prompt(&self.tokens, self.salt, &self.keys, &self.prints);
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -146,6 +166,7 @@ impl Core {
             next_id: 0,
             dead: None,
             expected: HashMap::new(),
+            to_store: Vec::new(),
         }
     }
 
@@ -155,7 +176,8 @@ impl Core {
         let id = self.next_id;
         let prints = text::block_prints(&prompt.tokens, self.block_tokens);
         let whole = prompt.tokens.len() / self.block_tokens;
-        let keys = prints.iter().take(whole).map(|&print| Print(print).with(prompt.salt).0).collect();
+        let keys: Vec<u64> =
+            prints.iter().take(whole).map(|&print| Print(print).with(prompt.salt).0).collect();
         let job = Job {
             prompt,
             prints,
@@ -303,6 +325,53 @@ impl Core {
         ids
     }
 
+    /// Keeps all blocks of job `id`, whose prompt and answer so far are `tokens`, for the next turn, under `request_id`: their ids,
+    /// one more than are full perhaps, as the engine takes a block before it has a token for it.
+    pub fn keep_back(
+        &mut self,
+        now_us: u64,
+        id: JobId,
+        request_id: &str,
+        (tokens, lease_us): (&[u32], u64),
+    ) -> BlockIds {
+        let Some(job) = self.jobs.get(&id) else { return Vec::new() };
+        let prints = text::block_prints(tokens, self.block_tokens);
+        let whole = tokens.len() / self.block_tokens;
+        // Those of the prompt are there.
+        let first = job.prompt.tokens.len() / self.block_tokens;
+        for (place, (&block, &print)) in job.blocks.iter().zip(&prints).enumerate().skip(first) {
+            let key = (place < whole).then(|| Print(print).with(job.prompt.salt).0);
+            self.blocks.fill(block, print, key);
+        }
+        let ids = job.blocks.clone();
+        self.blocks.hold(&ids);
+        self.pins.add(request_id.to_owned(), ids.clone(), now_us.saturating_add(lease_us));
+        ids
+    }
+
+    /// How many leading whole blocks of a prompt the cache has.
+    #[must_use]
+    pub fn cached(&self, keys: &[u64]) -> usize {
+        self.blocks.hits(keys)
+    }
+
+    /// Puts what another engine's blocks hold into the cache, as these blocks of a prompt; false if there are none free.
+    pub fn adopt(&mut self, keys: &[u64], contents: &[u64]) -> bool {
+        let Some(ids) = self.blocks.take(&[], contents.len()) else { return false };
+        for ((&id, &print), &key) in ids.iter().zip(contents).zip(keys) {
+            self.blocks.fill(id, print, Some(key));
+        }
+        self.blocks.release(&ids);
+        true
+    }
+
+    /// The keys of a prompt's whole blocks.
+    #[must_use]
+    pub fn keys(&self, tokens: &[u32], salt: u64) -> Vec<u64> {
+        let prints = text::block_prints(tokens, self.block_tokens);
+        prints.iter().take(tokens.len() / self.block_tokens).map(|&print| Print(print).with(salt).0).collect()
+    }
+
     /// What the blocks hold at this moment: like a remote read, it does not ask whose they are.
     #[must_use]
     pub fn read(&self, ids: &[u32]) -> Option<Vec<u64>> {
@@ -345,6 +414,11 @@ impl Core {
         std::mem::take(&mut self.woken)
     }
 
+    /// What was computed since the last call and is to be stored.
+    pub fn take_to_store(&mut self) -> Vec<ToStore> {
+        std::mem::take(&mut self.to_store)
+    }
+
     /// The state in numbers.
     pub fn ledger(&mut self, now_us: u64) -> Ledger {
         self.step(now_us);
@@ -380,10 +454,13 @@ impl Core {
                 self.blocks.fill(block, print, job.keys.get(place).copied());
             }
         }
-        if let Some(pool) = self.pool.as_ref().filter(|_| self.fills_pool) {
-            pool.store_prompt(&job.prompt.tokens, job.prompt.salt, &job.keys, &job.prints);
+        if self.pool.is_some() && self.fills_pool {
+            let (tokens, salt) = (job.prompt.tokens.clone(), job.prompt.salt);
+            self.to_store.push(ToStore { tokens, salt, keys: job.keys.clone(), prints: job.prints.clone() });
         }
         let (local, external) = (job.local_hits * self.block_tokens, job.pool_hits * self.block_tokens);
+        let fetched = job.prompt.fetched.min(local);
+        let (local, external) = (local - fetched, external + fetched);
         self.sources.local_cache_hit += local as u64;
         self.sources.external_kv_transfer += external as u64;
         self.sources.local_compute += (job.prompt.tokens.len() - local - external) as u64;

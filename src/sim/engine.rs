@@ -138,6 +138,12 @@ async fn do_chore(hub: Arc<Hub>, chore: Chore) {
         // An unreachable prefiller frees the blocks itself, when the lease ends.
         Chore::Release(source, why) => drop(side::release(hub.gate.net(), &source, why).await),
         Chore::Call(url, said) => layerwise::make_call(&hub, &url, &said).await,
+        Chore::Store(prompt, delay) => {
+            tokio::time::sleep(delay).await;
+            if let Some(pool) = &hub.spec.pool {
+                prompt.store(pool);
+            }
+        }
         Chore::Die => {
             tokio::time::sleep(DEATH_GRACE).await;
             hub.enter(Phase::Killed);

@@ -13,6 +13,7 @@ use super::hub::{Chore, Hub};
 use super::layerwise;
 use super::ledger::Release;
 use super::meet;
+use super::readback;
 use super::side;
 use super::spec::Connector;
 use super::text::{Stops, Writer};
@@ -118,6 +119,8 @@ pub struct Gen {
     lives: Vec<Live>,
     choices: Vec<Choice>,
     cut_by_stop: bool,
+    /// Of the first choice.
+    tokens: Vec<u32>,
 }
 
 #[derive(Debug)]
@@ -146,6 +149,7 @@ impl Gen {
             lives: Vec::new(),
             choices: Vec::new(),
             cut_by_stop: false,
+            tokens: Vec::new(),
         };
         if let Handoff::Call(url) = &ask.handoff {
             let received = layerwise::receive(&hub, &ask, &answer_id, url.as_deref()).await?;
@@ -155,7 +159,14 @@ impl Gen {
             return Ok(generation);
         }
         for (place, tokens) in ask.prompts.iter().enumerate() {
-            let prompt = Prompt { tokens: tokens.clone(), salt: ask.salt, remote: debt.source.is_some() };
+            let fetched = match &ask.handoff {
+                Handoff::KeepFrom(source, offered) => {
+                    readback::fetch(&hub, (source, *offered), tokens, ask.salt).await?
+                }
+                _ => 0,
+            };
+            let remote = debt.source.is_some();
+            let prompt = Prompt { tokens: tokens.clone(), salt: ask.salt, remote, fetched };
             let (live, computed) = compute(&hub, prompt, &mut debt).await?;
             if let Handoff::Write(targets) = &ask.handoff {
                 let name = layerwise::name(ask.api, &answer_id, place);
@@ -184,6 +195,9 @@ impl Gen {
         for (index, choice) in self.choices.iter_mut().enumerate().filter(|(_, choice)| choice.open) {
             let piece = choice.write(index, most);
             self.cut_by_stop |= matches!(piece.finish, Some(Finish::Stop(_)));
+            if index == 0 {
+                self.tokens.push(piece.token);
+            }
             pieces.push(piece);
         }
         self.counts.output += pieces.len();
@@ -218,7 +232,13 @@ impl Gen {
         if let Handoff::KeepAs(name) = &self.ask.handoff {
             return self.keep(name.clone(), id);
         }
-        if self.ask.handoff != Handoff::Keep || !self.hub.spec.connector.hands_over() || self.cut_by_stop {
+        if matches!(self.ask.handoff, Handoff::Pull(_)) {
+            return self.keep_back(id);
+        }
+        if !matches!(self.ask.handoff, Handoff::Keep | Handoff::KeepFrom(..))
+            || !self.hub.spec.connector.hands_over()
+            || self.cut_by_stop
+        {
             return Value::Null;
         }
         let mut answer = Value::Null;
@@ -228,6 +248,31 @@ impl Gen {
                 let source = self.pin(live, id, i, choice);
                 answer = source.answer(prompt_tokens, self.counts.cached);
             }
+        }
+        answer
+    }
+
+    /// Keeps what a decoder wrote, as vLLM's NIXL pull connector does where it is told to.
+    fn keep_back(&self, id: &str) -> Value {
+        let spec = &self.hub.spec;
+        let (Some(live), Some(prompt)) = (self.lives.first(), self.ask.prompts.first()) else {
+            return Value::Null;
+        };
+        if !spec.bidirectional || spec.connector != Connector::Handoff || self.cut_by_stop {
+            return Value::Null;
+        }
+        // The last token was chosen, and never computed.
+        let mut tokens = [prompt.as_ref(), &self.tokens].concat();
+        tokens.pop();
+        let request_id = format!("{id}-back");
+        let lease_us = spec.kept_back_ms.saturating_mul(1000);
+        let block_ids =
+            self.hub.with(|core, now_us| core.keep_back(now_us, live.id, &request_id, (&tokens, lease_us)));
+        let mut answer = self.source(block_ids, request_id).answer(tokens.len(), 0);
+        (answer["do_remote_prefill"], answer["do_remote_decode"]) = (false.into(), true.into());
+        answer["remote_blocks_expiry_time"] = 1.0.into();
+        if let Some(answer) = answer.as_object_mut() {
+            answer.remove("remote_prefill_cached_tokens");
         }
         answer
     }

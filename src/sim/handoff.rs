@@ -17,6 +17,8 @@ pub enum Handoff {
     Keep,
     /// Read the KV from a prefiller.
     Pull(Source),
+    /// Read what a decoder keeps of so many tokens, compute the rest, and keep the KV for a decoder.
+    KeepFrom(Source, usize),
     /// Keep the KV under this name.
     KeepAs(String),
     /// Read the KV that a prefiller keeps, or is going to keep, under the name that stands for its `request_id`.
@@ -72,7 +74,16 @@ impl Handoff {
         if flag("do_remote_prefill") {
             return Ok(Source::parse(params).map_or_else(Handoff::Broken, Handoff::Pull));
         }
-        Ok(if flag("do_remote_decode") { Handoff::Keep } else { Handoff::None })
+        if !flag("do_remote_decode") {
+            return Ok(Handoff::None);
+        }
+        // Where something is missing nothing is read.
+        let offered = params.get("remote_num_tokens").and_then(Value::as_u64);
+        let offered = offered.and_then(|tokens| usize::try_from(tokens).ok());
+        Ok(match (Source::parse(params), offered) {
+            (Ok(source), Some(tokens)) if !source.block_ids.is_empty() => Handoff::KeepFrom(source, tokens),
+            _ => Handoff::Keep,
+        })
     }
 }
 

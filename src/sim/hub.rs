@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
-use super::core::{Core, JobId, Progress, Prompt};
+use super::core::{Core, JobId, Progress, Prompt, ToStore};
 use super::faults::{Fault, Script, What};
 use super::handoff::Source;
 use super::ledger::{Ledger, Release};
@@ -63,6 +63,8 @@ pub enum Chore {
     Release(Source, Release),
     /// Call a metaserver, and say this.
     Call(String, serde_json::Value),
+    /// Put a prompt into the store, after so long.
+    Store(ToStore, Duration),
     /// The engine has died: close after the answer had time to leave.
     Die,
 }
@@ -146,7 +148,19 @@ impl Hub {
                 bell.notify_one();
             }
         }
+        let computed = state.core.take_to_store();
+        self.store(computed);
         result
+    }
+
+    fn store(&self, computed: Vec<ToStore>) {
+        let delay = Duration::from_millis(self.spec.store_delay_ms);
+        for prompt in computed {
+            match &self.spec.pool {
+                Some(pool) if delay.is_zero() => prompt.store(pool),
+                _ => self.chore(Chore::Store(prompt, delay)),
+            }
+        }
     }
 
     /// Queues a prompt; the bell rings when [`Hub::poll`] has news.

@@ -103,7 +103,7 @@ pub async fn receive(
     url: Option<&str>,
 ) -> Result<Vec<(Live, Computed)>, Fail> {
     let each = ask.prompts.iter().enumerate().map(|(place, tokens)| {
-        let prompt = Prompt { tokens: tokens.clone(), salt: ask.salt, remote: true };
+        let prompt = Prompt { tokens: tokens.clone(), salt: ask.salt, remote: true, fetched: 0 };
         receive_one(hub, prompt, name(ask.api, id, place), url)
     });
     try_join_all(each).await

@@ -38,6 +38,7 @@ pub mod messages;
 pub mod mooncake;
 pub mod net;
 pub mod pool;
+mod readback;
 pub mod responses;
 pub mod side;
 pub mod socket;

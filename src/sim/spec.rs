@@ -88,6 +88,13 @@ pub struct EngineSpec {
     /// A store that engines share: the only way for KV with [`Connector::Pool`], a second cache behind the engine's own
     /// with [`Connector::Handoff`] (vLLM's MultiConnector of NIXL and a store).
     pub pool: Option<Arc<Pool>>,
+    /// Whether a decoder keeps what it wrote for the next turn's prefill (vLLM's NixlConnector, `bidirectional_kv_xfer`); only with
+    /// [`Connector::Handoff`].
+    pub bidirectional: bool,
+    /// For how long, in milliseconds (vLLM: `decoder_kv_blocks_ttl`).
+    pub kept_back_ms: u64,
+    /// What a prompt takes to get into the store after it is computed, in milliseconds; the answer does not wait for it.
+    pub store_delay_ms: u64,
     /// Whether `usage.prompt_tokens_details` is reported (vLLM: `--enable-prompt-tokens-details`).
     pub prompt_details: bool,
     /// What `GET /version` says.
@@ -122,6 +129,9 @@ impl Default for EngineSpec {
             connector: Connector::Handoff,
             api_key: None,
             pool: None,
+            bidirectional: false,
+            kept_back_ms: 480_000,
+            store_delay_ms: 0,
             prompt_details: true,
             version: "0.32.0".to_owned(),
             root: None,

@@ -45,7 +45,10 @@ fn prompt(tokens: u32) -> (Question, Vec<i64>) {
 }
 
 async fn ask(pool: &Ems, question: &Question) -> Result<Presence, PoolError> {
-    timeout(PATIENCE, pool.lookup(question)).await.expect("an answer in time")
+    let found = timeout(PATIENCE, pool.lookup(question)).await.expect("an answer in time")?;
+    let blocks = question.tokens.len().saturating_sub(1) / BLOCK;
+    assert_eq!(found.whole, found.hit_tokens as usize >= blocks * BLOCK.get(), "{found:?}");
+    Ok(Presence { whole: false, ..found })
 }
 
 fn hit(tokens: u32) -> Result<Presence, PoolError> {

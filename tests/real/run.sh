@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Two real vLLM CPU engines with real KV transfer, the gateway in front, and a plain engine to compare with.
 #
-#   tests/real/run.sh [CONNECTOR…]      default: nixl nixl-push mooncake mooncake-store multi
+#   tests/real/run.sh [CONNECTOR…]      default: nixl nixl-bidir nixl-push mooncake mooncake-store multi
 #
 # Once with the dialect that the engines are found to speak, and once with it configured. PD_PROXY names a program that was built
 # before. Needs ../shared/rigs/vllm (its setup.sh installs 6.6 GB once), 8 GB of memory and about ten minutes. Not part of
@@ -28,10 +28,21 @@ by_source() {
 # What a connector is called in dialect.name.
 dialect_of() {
   case $1 in
-    nixl | multi) echo kv_transfer;;
+    nixl | nixl-bidir | multi) echo kv_transfer;;
     nixl-push) echo nixl_push;;
     mooncake) echo mooncake;;
     mooncake-store) echo pool;;
+  esac
+}
+
+# flags_of CONNECTOR : what the gateway is told beside its dialect
+flags_of() {
+  local named="--set prompt.tokens=engine --set prompt.budget_ms=2000 --set hash.seed=${HASHSEED:-0}"
+  case $1 in
+    nixl-bidir) echo "$named --set dialect.bidirectional=true";;
+    # The pool is asked between the legs, so that no decoder looks before its prefiller has stored.
+    mooncake-store) echo "$named --set key.preset=mooncake-store-0.30 --set pool.kind=mooncake --set pool.deadline_ms=500" \
+      "--set pool.addresses=127.0.0.1:${MC_PORT:-50151} --set dialect.pool_wait_ms=${POOL_WAIT_MS-10000}";;
   esac
 }
 
@@ -40,12 +51,12 @@ reset() {
   for engine in "$prefill" "$decode"; do curl -sf -X POST "$engine/reset_prefix_cache" >/dev/null; done
 }
 
-for connector in "${@:-nixl nixl-push mooncake mooncake-store multi}"; do for connector in $connector; do
+for connector in "${@:-nixl nixl-bidir nixl-push mooncake mooncake-store multi}"; do for connector in $connector; do
   DEV_MODE=1 "$rig/start_pair.sh" "$connector"
   moved_before=0 computed_before=0
   for name in auto "$(dialect_of "$connector")"; do
     echo "== $connector, dialect.name = $name"
-    PROXY_EXTRA="--set dialect.name=$name" PD_PROXY=$proxy "$rig/start_proxy.sh" pd-proxy 9000
+    PROXY_EXTRA="--set dialect.name=$name $(flags_of "$connector")" PD_PROXY=$proxy "$rig/start_proxy.sh" pd-proxy 9000
     grep -h "dialect: " "$LOGS/proxy-pd-proxy.log" || true
     out=$("$VENV/bin/python" "$rig/check_equal.py" --url "$gateway" --ref "$ref" --decode "$decode" --token-ids)
     echo "$out"
@@ -59,6 +70,12 @@ for connector in "${@:-nixl nixl-push mooncake mooncake-store multi}"; do for co
     esac
     if [ "$connector $name" = "nixl auto" ]; then
       "$VENV/bin/python" tests/real/more.py "$gateway" "$prefill" "$decode" "$ref"
+    fi
+    if [ "$connector" = nixl-bidir ]; then
+      "$VENV/bin/python" tests/real/back.py "$gateway" "$prefill" "$ref"
+    fi
+    if [ "$connector" = mooncake-store ]; then
+      curl -sf "$gateway/metrics" | grep '^pd_proxy_pool_wait[s_].*\(total\|_sum\|_count\)'
     fi
     moved_before=$(by_source external_kv_transfer) computed_before=$(by_source local_compute)
     reset

@@ -7,7 +7,7 @@ fn scan(text: &str) -> Object {
 
 fn prefill(api: Api, text: &str) -> String {
     let body = scan(text);
-    let spliced = body.splice(&prefill_edit(api, &body)).to_bytes();
+    let spliced = body.splice(&prefill_edit(api, &body, None)).to_bytes();
     String::from_utf8(spliced.to_vec()).unwrap()
 }
 

@@ -61,7 +61,10 @@ impl Ems {
         let mut trouble = None;
         for server in from.iter().chain(before) {
             match server.ask(hashes).await {
-                Ok(blocks) => return Ok(Presence { hit_tokens: self.tokens(blocks), ..Presence::default() }),
+                Ok(blocks) => {
+                    let (hit_tokens, whole) = (self.tokens(blocks), blocks >= hashes.len());
+                    return Ok(Presence { hit_tokens, whole, ..Presence::default() });
+                }
                 Err(error) => trouble = worse(trouble, error),
             }
         }
@@ -70,9 +73,11 @@ impl Ems {
 
     /// What each server has; those that give no answer have nothing.
     async fn ask_all(&self, hashes: &[i64]) -> Result<Presence, PoolError> {
-        let (mut near, mut trouble, mut answered) = (SmallVec::<[Near; 4]>::new(), None, false);
+        let (mut near, mut trouble) = (SmallVec::<[Near; 4]>::new(), None);
+        let (mut answered, mut whole) = (false, false);
         let answers = join_all(self.servers.iter().map(|server| server.ask(hashes))).await;
         for (server, answer) in self.servers.iter().zip(answers) {
+            whole |= matches!(answer, Ok(blocks) if blocks >= hashes.len());
             match answer.map(|blocks| self.tokens(blocks)) {
                 Ok(0) => answered = true,
                 Ok(tokens) => near.push(Near { host: server.host.clone(), tier: Tier::Memory, tokens }),
@@ -84,7 +89,8 @@ impl Ems {
         match (near.first(), trouble) {
             (None, Some(error)) if !answered => Err(error),
             (longest, _) => {
-                Ok(Presence { hit_tokens: longest.map_or(0, |near| near.tokens), near, sampled: false })
+                let hit_tokens = longest.map_or(0, |near| near.tokens);
+                Ok(Presence { hit_tokens, near, sampled: false, whole })
             }
         }
     }
@@ -113,7 +119,7 @@ impl KvPool for Ems {
         Box::pin(async move {
             let hashes = self.hashes(question)?;
             if hashes.is_empty() {
-                return Ok(Presence::default());
+                return Ok(Presence { whole: true, ..Presence::default() });
             }
             if self.settings.reads_local { self.ask_all(&hashes).await } else { self.ask_one(&hashes).await }
         })

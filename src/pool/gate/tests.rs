@@ -109,6 +109,22 @@ async fn equal_questions_share_one_exchange_and_its_answer() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_asked_anew_is_told_by_nothing_older() {
+    let (gate, pool) = gate(How::After(3));
+    assert_eq!(timed(&gate, 7).await, (Verdict::Known, 3));
+    let (under_way, anew) = futures_util::future::join(timed(&gate, 8), gate.ask_anew(inquiry(8))).await;
+    assert_eq!((under_way.0, anew.verdict), (Verdict::Known, Verdict::Known));
+    assert_eq!(pool.asked.load(Ordering::Relaxed), 3, "an exchange of its own");
+    assert_eq!(gate.ask_anew(inquiry(7)).await.verdict, Verdict::Known);
+    assert_eq!(pool.asked.load(Ordering::Relaxed), 4, "in spite of the fresh answer");
+    assert_eq!(timed(&gate, 7).await, (Verdict::Known, 0), "which it replaces");
+    let crowd = (0..6).map(|n| gate.ask_anew(inquiry(n)));
+    let crowd = futures_util::future::join_all(crowd).await;
+    let busy = crowd.iter().filter(|lookup| lookup.verdict == Verdict::Busy).count();
+    assert_eq!(busy, 6 - LIMITS.in_flight, "within the bounds of all questions");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_late_answer_serves_the_next_who_asks() {
     let (gate, pool) = gate(How::After(20));
     assert_eq!(timed(&gate, 1).await, (Verdict::TimedOut, 5));
@@ -179,7 +195,8 @@ async fn a_probe_that_panics_does_not_keep_the_pool_off_for_ever() {
 async fn a_prompt_without_a_block_is_not_asked_for() {
     let (gate, pool) = gate(How::Never);
     let lookup = gate.ask(Inquiry::formed(Question::default())).await;
-    assert_eq!(lookup, Lookup { presence: Presence::default(), verdict: Verdict::Known });
+    let presence = Presence { whole: true, ..Presence::default() };
+    assert_eq!(lookup, Lookup { presence, verdict: Verdict::Known }, "nothing of it is missing");
     assert_eq!(pool.asked.load(Ordering::Relaxed), 0);
     let names: std::collections::HashSet<_> = Verdict::ALL.iter().map(|verdict| verdict.name()).collect();
     assert_eq!(names.len(), Verdict::ALL.len());

@@ -82,13 +82,14 @@ fn present(there: bool) -> Placement {
 fn a_block_counts_when_all_its_ranks_have_it() {
     let keys = keys(8, 4);
     let whole = shelf(&keys, 1024, |_, _| present(true));
-    assert_eq!(ask(&whole, keys.clone()).hit_tokens, 128);
+    let found = ask(&whole, keys.clone());
+    assert_eq!((found.hit_tokens, found.whole), (128, true));
     let gap = shelf(&keys, 1024, |block, rank| present((block, rank) != (5, 2)));
     let found = ask(&gap, keys.clone());
-    assert_eq!((found.hit_tokens, found.sampled), (5 * BLOCK_TOKENS, false));
+    assert_eq!((found.hit_tokens, found.sampled, found.whole), (5 * BLOCK_TOKENS, false, false));
     let nothing = shelf(&keys, 1024, |_, _| present(false));
     assert_eq!(ask(&nothing, keys), Presence::default());
-    assert_eq!(ask(&nothing, KeyBatch::default()), Presence::default());
+    assert!(ask(&nothing, KeyBatch::default()).whole, "nothing is to be there");
 }
 
 #[test]

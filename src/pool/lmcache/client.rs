@@ -118,7 +118,8 @@ impl Lmcache {
         });
     }
 
-    fn presence(&self, found: &Found) -> Presence {
+    /// What was found of a prompt of so many whole chunks.
+    fn presence(&self, found: &Found, chunks: usize) -> Presence {
         let tokens = |chunks: usize| {
             u32::try_from(chunks.saturating_mul(self.settings.chunk_tokens.get())).unwrap_or(u32::MAX)
         };
@@ -134,7 +135,8 @@ impl Lmcache {
                 }
             }
         }
-        Presence { hit_tokens: tokens(found.chunks), near, sampled: false }
+        let whole = found.chunks >= chunks;
+        Presence { hit_tokens: tokens(found.chunks), near, sampled: false, whole }
     }
 
     fn url(&self, path: &str) -> String {
@@ -154,11 +156,11 @@ impl KvPool for Lmcache {
         Box::pin(async move {
             let chunks = question.tokens.len().min(MAX_TOKENS) / self.settings.chunk_tokens;
             if chunks == 0 {
-                return Ok(Presence::default());
+                return Ok(Presence { whole: true, ..Presence::default() });
             }
             let found = self.ask(&question.tokens, chunks).await?;
             self.locate(&found);
-            Ok(self.presence(&found))
+            Ok(self.presence(&found, chunks))
         })
     }
 }

@@ -21,6 +21,8 @@ fn duty(handoff: Option<&'static str>) -> (Duty, mpsc::Receiver<Orphan>) {
         shape: Shape::read(Api::Chat, &body),
         body,
         job: Arc::default(),
+        asked: None,
+        turn: None,
         resume: None,
         encoded: None,
         http2: false,

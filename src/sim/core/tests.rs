@@ -7,7 +7,7 @@ fn spec() -> EngineSpec {
 }
 
 fn prompt(text: &str) -> Prompt {
-    Prompt { tokens: tokens::encode(text).into(), salt: 0, remote: false }
+    Prompt { tokens: tokens::encode(text).into(), salt: 0, remote: false, fetched: 0 }
 }
 
 fn remote(text: &str) -> Prompt {
@@ -144,6 +144,8 @@ fn engines_with_a_pool_find_each_others_blocks() {
     let text = "0123456789ab".repeat(3);
     let id = p.submit(0, prompt(&text));
     let right = ready(&mut p, 0, id).print;
+    assert!(pool.is_empty(), "an engine stores beside its work");
+    p.take_to_store().iter().for_each(|computed| computed.store(&pool));
     assert_eq!(pool.len(), 3);
     let id = d.submit(0, prompt(&text));
     let computed = ready(&mut d, 0, id);

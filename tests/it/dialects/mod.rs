@@ -1,11 +1,13 @@
 //! Every dialect that has two engines meet: what each is told, that KV really travels, and that no fault strands any.
 
+mod back;
 mod bodies;
 mod both;
 mod faults;
 mod found_out;
 mod golden;
 mod refused;
+mod stored;
 
 use std::time::Duration;
 

@@ -1,0 +1,174 @@
+//! What decoders keep for the next turns of conversations, as far as it was not used: found by the beginning of a prompt, handed
+//! out once, bounded in number, tokens and time. Time is an argument: milliseconds of any clock that does not go back.
+
+use std::collections::{BTreeMap, HashMap};
+
+use smallvec::SmallVec;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use bytes::Bytes;
+
+use crate::codec::json::Object;
+use crate::dialect::returned::Returned;
+
+/// Most that is remembered.
+const MOST: usize = 4096;
+/// And most tokens of all, 4 bytes each.
+const MOST_TOKENS: usize = 8 << 20;
+
+/// What else than tokens tells KV apart: the model or adapter, and the salt, as the client spells them.
+pub type Context = [Option<Bytes>; 2];
+
+/// All that is on offer; `O` is who keeps it.
+#[derive(Debug)]
+pub struct Offers<O> {
+    entries: BTreeMap<u64, Entry<O>>,
+    by_start: HashMap<u64, SmallVec<[u64; 1]>>,
+    tokens: usize,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Entry<O> {
+    returned: Returned,
+    context: Context,
+    block_tokens: usize,
+    owner: O,
+    start: u64,
+    until_ms: u64,
+}
+
+/// What a prefiller is told, and of how many tokens that spares it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// The value of `kv_transfer_params`.
+    pub params: Bytes,
+    /// Tokens that it can read instead of computing them.
+    pub tokens: usize,
+}
+
+/// The model and the salt of a body.
+pub fn context(body: &Object) -> Context {
+    ["model", "cache_salt"].map(|key| body.get(key).map(|value| value.to_bytes()))
+}
+
+impl<O> Default for Offers<O> {
+    fn default() -> Self {
+        Offers { entries: BTreeMap::new(), by_start: HashMap::new(), tokens: 0, next: 0 }
+    }
+}
+
+impl<O> Offers<O> {
+    /// Remembers what `owner` keeps until then; how many others had to go for it.
+    pub fn keep(
+        &mut self,
+        (returned, context): (Returned, Context),
+        block_tokens: usize,
+        owner: O,
+        (now_ms, until_ms): (u64, u64),
+    ) -> usize {
+        let starts = starts(returned.prompt(), block_tokens);
+        let Some(start) = starts.last().copied().filter(|_| returned.tokens().len() <= MOST_TOKENS) else {
+            return 1;
+        };
+        let id = self.next;
+        self.next += 1;
+        self.tokens += returned.tokens().len();
+        self.by_start.entry(start).or_default().push(id);
+        self.entries.insert(id, Entry { returned, context, block_tokens, owner, start, until_ms });
+        self.bound(now_ms)
+    }
+
+    /// The best offer for a prompt, which is on offer no more. Those that `good` says no to are dropped on the way.
+    pub fn take(
+        &mut self,
+        (prompt, context): (&[u32], &Context),
+        block_tokens: usize,
+        now_ms: u64,
+        good: impl Fn(&O) -> bool,
+    ) -> Option<Offer> {
+        if self.entries.is_empty() {
+            return None;
+        }
+        let starts = starts(prompt, block_tokens);
+        let ids: Vec<u64> =
+            starts.iter().filter_map(|start| self.by_start.get(start)).flatten().copied().collect();
+        let mut best: Option<(usize, u64)> = None;
+        for id in ids {
+            let Some(entry) = self.entries.get(&id) else { continue };
+            if entry.until_ms <= now_ms || !good(&entry.owner) {
+                self.remove(id);
+                continue;
+            }
+            let same = entry.context == *context && entry.block_tokens == block_tokens;
+            let blocks = if same { entry.returned.blocks_of(prompt, block_tokens) } else { 0 };
+            // Of two alike the newer, which is kept longer.
+            if blocks > 0 && best.is_none_or(|(most, _)| blocks >= most) {
+                best = Some((blocks, id));
+            }
+        }
+        let (blocks, id) = best?;
+        let entry = self.remove(id)?;
+        let params = entry.returned.offer(blocks, block_tokens)?;
+        Some(Offer { params, tokens: blocks * block_tokens })
+    }
+
+    /// Drops what `gone` keeps, or all.
+    pub fn forget(&mut self, gone: impl Fn(&O) -> bool) {
+        let ids: Vec<u64> =
+            self.entries.iter().filter(|(_, entry)| gone(&entry.owner)).map(|(id, _)| *id).collect();
+        ids.into_iter().for_each(|id| drop(self.remove(id)));
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    fn bound(&mut self, now_ms: u64) -> usize {
+        let before = self.entries.len();
+        // The oldest first; with one time for all they are the first to end.
+        while let Some((&id, entry)) = self.entries.first_key_value() {
+            let fits = self.entries.len() <= MOST && self.tokens <= MOST_TOKENS;
+            if fits && entry.until_ms > now_ms {
+                break;
+            }
+            self.remove(id);
+        }
+        before - self.entries.len()
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Entry<O>> {
+        let entry = self.entries.remove(&id)?;
+        self.tokens -= entry.returned.tokens().len();
+        if let Some(ids) = self.by_start.get_mut(&entry.start) {
+            ids.retain(|other| *other != id);
+            if ids.is_empty() {
+                self.by_start.remove(&entry.start);
+            }
+        }
+        Some(entry)
+    }
+}
+
+/// Names of the beginnings of a prompt, one for each whole block. They only find; tokens are compared in the end.
+fn starts(tokens: &[u32], block_tokens: usize) -> Vec<u64> {
+    let mut bytes = Vec::with_capacity(4 * block_tokens);
+    let mut last = 0;
+    let blocks = tokens.chunks_exact(block_tokens.max(1));
+    let name = |block: &[u32]| {
+        bytes.clear();
+        bytes.extend(block.iter().flat_map(|token| token.to_le_bytes()));
+        last = xxh3_64_with_seed(&bytes, last);
+        last
+    };
+    blocks.map(name).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+//! KV that decoders offer back: kept from whole answers, given to the prefill of the next turn.
+//!
+//! Nothing hangs on an offer: one that is forgotten, or not taken, is freed by the decoder's own clock. One that is taken and
+//! fails costs an attempt, which is made again without it and not counted.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::codec::json::Object;
+use crate::dialect::offers::{self, Context, Offer};
+use crate::dialect::returned::{self, Returned};
+use crate::fleet::{Instance, Seat, Sign};
+use crate::obs::Meters;
+use crate::relay::Relay;
+use crate::relay::ask::Ask;
+
+/// What decoders keep for the next turns of conversations.
+#[derive(Debug)]
+pub struct Offers {
+    all: Mutex<offers::Offers<Arc<Instance>>>,
+    born: Instant,
+    meters: Arc<Meters>,
+}
+
+/// A request as a turn of a conversation: its prompt is known, token by token.
+#[derive(Clone, Debug)]
+pub struct Turn {
+    tokens: Arc<[u32]>,
+    /// Of the engines' blocks.
+    block_tokens: usize,
+    context: Context,
+    /// Its answer is one that can be offered back.
+    returns: bool,
+}
+
+/// What became of an offer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// A decoder's answer had one, for which there was room.
+    Kept,
+    /// It went unused: too old, no room, or its decoder is gone.
+    Dropped,
+    /// A prefiller took it.
+    Used,
+    /// A prefill with it failed, and was made again without it.
+    Refused,
+}
+
+impl Outcome {
+    /// All of them.
+    pub const ALL: [Outcome; 4] = [Outcome::Kept, Outcome::Dropped, Outcome::Used, Outcome::Refused];
+
+    /// The value of the metric label `outcome`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Outcome::Kept => "kept",
+            Outcome::Dropped => "dropped",
+            Outcome::Used => "used",
+            Outcome::Refused => "refused",
+        }
+    }
+}
+
+impl Offers {
+    /// None yet.
+    pub fn new(meters: Arc<Meters>) -> Offers {
+        // A rate sees the first of each.
+        Outcome::ALL.iter().for_each(|outcome| meters.kv_offers(outcome.name(), 0));
+        meters.kv_offered(0);
+        Offers { all: Mutex::default(), born: Instant::now(), meters }
+    }
+
+    /// Drops all: what engines compute has changed.
+    pub fn clear(&self) {
+        let mut all = self.lock();
+        let dropped = all.len();
+        all.forget(|_| true);
+        self.count(Outcome::Dropped, dropped);
+    }
+
+    fn keep(&self, returned: Returned, turn: &Turn, owner: &Arc<Instance>, life: Duration) {
+        let now = self.born.elapsed();
+        let times = (millis(now), millis(now.saturating_add(life)));
+        let what = (returned, turn.context.clone());
+        let dropped = self.lock().keep(what, turn.block_tokens, owner.clone(), times);
+        self.count(Outcome::Kept, 1);
+        self.count(Outcome::Dropped, dropped);
+    }
+
+    fn take(&self, turn: &Turn, fleet_ms: u64) -> Option<Offer> {
+        let mut all = self.lock();
+        let before = all.len();
+        let now_ms = millis(self.born.elapsed());
+        let alive = |owner: &Arc<Instance>| !owner.draining() && !owner.health().resting(fleet_ms);
+        let taken = all.take((&turn.tokens, &turn.context), turn.block_tokens, now_ms, alive);
+        self.count(Outcome::Dropped, before - all.len() - usize::from(taken.is_some()));
+        taken
+    }
+
+    /// Another process is where this one was.
+    fn forget(&self, gone: &Instance) {
+        let mut all = self.lock();
+        let before = all.len();
+        all.forget(|owner| owner.id() == gone.id());
+        self.count(Outcome::Dropped, before - all.len());
+    }
+
+    fn count(&self, outcome: Outcome, count: usize) {
+        self.meters.kv_offers(outcome.name(), count as u64);
+    }
+
+    /// A panic elsewhere leaves them usable: at worst one entry is named that is gone.
+    fn lock(&self) -> MutexGuard<'_, offers::Offers<Arc<Instance>>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Relay {
+    /// The request as a turn, where decoders offer KV back and its tokens are these.
+    pub(super) fn turn(&self, ask: &Ask, tokens: &Arc<[u32]>) -> Option<Turn> {
+        if self.settings.now().kept_back.is_zero() || !self.speech.now().dialect.takes_back() {
+            return None;
+        }
+        let naming = self.prompts.as_ref()?.naming()?;
+        Some(Turn {
+            tokens: tokens.clone(),
+            block_tokens: naming.engine_hasher().block_tokens().get(),
+            context: offers::context(&ask.body),
+            returns: returned::may_return(ask.api, &ask.body),
+        })
+    }
+
+    /// What a decoder offers of this prompt; it is on offer no more.
+    pub(super) fn offer(&self, ask: &Ask) -> Option<Offer> {
+        let offer = self.offers.take(ask.turn.as_ref()?, self.fleet.now_ms())?;
+        self.meters.kv_offered(offer.tokens as u64);
+        Some(offer)
+    }
+
+    /// Takes what a decoder offers out of its answer, whose rest is the client's.
+    pub(super) fn take_back(&self, ask: &Ask, seat: &Seat, answer: Object) -> Object {
+        let life = self.settings.now().kept_back;
+        let turn = ask.turn.as_ref().filter(|turn| turn.returns && !life.is_zero());
+        if let Some((turn, returned)) = turn.and_then(|turn| Some((turn, Returned::read(&answer)?))) {
+            let instance = seat.instance();
+            let restarted =
+                returned::engine_id(&returned).is_some_and(|id| self.fleet.seen(instance, Sign::Engine(id)));
+            if restarted {
+                self.offers.forget(instance);
+            }
+            self.offers.keep(returned, turn, instance, life);
+        }
+        returned::hidden(&ask.body, &answer, asks_for_ids(ask)).unwrap_or(answer)
+    }
+}
+
+/// Whether a decoder is asked for token ids so that it can offer its KV back.
+pub(super) fn asks_for_ids(ask: &Ask) -> bool {
+    ask.turn.as_ref().is_some_and(|turn| turn.returns)
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

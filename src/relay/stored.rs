@@ -1,0 +1,95 @@
+//! Where a pool alone carries the KV: whether all of the prompt is there before a decoder is asked to load it.
+//!
+//! Engines store beside their work: a prefiller may have answered when its last blocks are still on their way to the pool,
+//! and a decoder that looks too early computes what it does not find. So the pool is asked, and asked again, for a while.
+//! Nothing hangs on the answer but time: the decoder is asked in any case.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+use crate::pool::{Lookup, Verdict};
+use crate::relay::Relay;
+use crate::relay::ask::Ask;
+use crate::relay::lookup::{Asked, Finder};
+
+/// The first pause between two questions; each is twice as long as the one before.
+const FIRST_PAUSE: Duration = Duration::from_millis(2);
+/// The longest.
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+/// Questions about one prompt: with these pauses, of half a minute.
+const QUESTIONS: u32 = 300;
+/// Questions in a row that may go unanswered by a pool that is slow, or has too many open.
+const UNANSWERED: u32 = 2;
+
+/// How it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// The whole prompt was there at once.
+    There,
+    /// It was there after a while.
+    Waited,
+    /// Something was missing when the time was over.
+    GaveUp,
+    /// The pool gave no answer.
+    NoAnswer,
+}
+
+impl Stored {
+    /// All of them.
+    pub const ALL: [Stored; 4] = [Stored::There, Stored::Waited, Stored::GaveUp, Stored::NoAnswer];
+
+    /// The value of the metric label `outcome`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Stored::There => "there",
+            Stored::Waited => "waited",
+            Stored::GaveUp => "gave_up",
+            Stored::NoAnswer => "no_answer",
+        }
+    }
+}
+
+impl Relay {
+    /// Waits until the pool has the prompt that a prefiller has just answered for, as long as is configured, and at most half
+    /// of what is left of the request's time.
+    pub(super) async fn wait_until_stored(&self, ask: &Ask) {
+        let settings = self.settings.now();
+        let (Some(finder), Some(asked)) = (&self.finder, &ask.asked) else { return };
+        let began = Instant::now();
+        let left = (ask.arrived + settings.total).saturating_duration_since(began);
+        let stored = stored(finder, asked, began + settings.pool_wait.min(left / 2)).await;
+        self.meters.pool_waited(stored.name(), began.elapsed());
+    }
+}
+
+/// Asks until the pool has all, or has no answer, or it is `end`.
+async fn stored(finder: &Finder, asked: &Asked, end: Instant) -> Stored {
+    let (mut pause, mut unanswered) = (FIRST_PAUSE, 0);
+    for question in 0..QUESTIONS {
+        let answer = tokio::time::timeout_at(end, finder.ask_anew(asked)).await;
+        match answer.ok().flatten() {
+            Some(Lookup { presence, verdict: Verdict::Known | Verdict::Partial }) => {
+                if presence.whole {
+                    return if question == 0 { Stored::There } else { Stored::Waited };
+                }
+                unanswered = 0;
+            }
+            Some(Lookup { verdict: Verdict::TimedOut | Verdict::Busy, .. }) if unanswered < UNANSWERED => {
+                unanswered += 1;
+            }
+            None if Instant::now() >= end => return Stored::GaveUp,
+            _ => return Stored::NoAnswer,
+        }
+        if Instant::now() + pause >= end {
+            // The last look is worth more at the end than before it.
+            pause = end.saturating_duration_since(Instant::now());
+            if pause.is_zero() {
+                break;
+            }
+        }
+        sleep_until(Instant::now() + pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+    Stored::GaveUp
+}
