@@ -55,13 +55,14 @@ fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let env = config::process_env();
     let config = Config::load(args, &env).map_err(failure)?.config;
     let log = log::init(level(config.log.level), config.log.format == LogFormat::Json);
-    say_if_too_few(raise_open_files(), config.limit.connections);
+    let open_files = raise_open_files();
     runtime(config.server.workers).map_err(named)?.block_on(async {
         let mut app = App::build(&config).await.map_err(named)?;
         let signals = Signals::install().map_err(named)?;
         let threshold = log.as_ref().map(LogGuard::threshold);
         app.follow(source(args.clone(), env, threshold).map_err(named)?, config.clone());
         announce(&app, &config);
+        say_if_too_few(open_files, config.limit.connections);
         app::serve_until_signal(app, signals).await;
         Ok(())
     })
