@@ -325,7 +325,7 @@ async fn changes_of_the_fleet_without_its_key() {
 #[tokio::test]
 async fn changes_of_the_fleet_that_make_no_sense() {
     let stage = stage(|_| {}).await;
-    let shape = r#"expected {"type":"prefill"|"decode","instances":["host:port"]}"#;
+    let shape = r#"expected {"type":"prefill"|"decode"|"encode","instances":["host:port"]}"#;
     let add = |name, body: &str, code, message: &str| {
         wrong(name, post("/instances/add", body), (400, code), message)
     };
