@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::codec::json::{Edit, Object};
 use crate::dialect::resume::Plan;
 use crate::dialect::{Api, Shape, encode};
-use crate::fleet::Seat;
+use crate::fleet::{Instance, Rank, Seat};
 use crate::relay::lookup::Asked;
 use crate::relay::offers::Turn;
 use crate::route::Job;
@@ -71,12 +71,17 @@ impl Ask {
 
     /// Its leg on the instance of `seat`, and on the rank, with `edit` applied to the body.
     pub fn leg<'a>(&'a self, seat: &'a Seat, edit: &Edit) -> Leg<'a> {
+        self.leg_on(seat.instance(), seat.rank(), edit)
+    }
+
+    /// The same where there is no seat.
+    pub fn leg_on<'a>(&'a self, instance: &'a Instance, rank: Option<Rank>, edit: &Edit) -> Leg<'a> {
         let mut headers = self.headers.clone();
-        if let Some(rank) = seat.rank() {
+        if let Some(rank) = rank {
             headers.insert(RANK, HeaderValue::from(rank));
         }
         Leg {
-            instance: seat.instance(),
+            instance,
             method: Method::POST,
             target: &self.target,
             headers,

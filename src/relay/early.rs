@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use crate::dialect::{self, Dialect, Peer, Transfer, p2p_nccl};
-use crate::fleet::{Instance, InstanceId, Seat};
+use crate::fleet::{Instance, InstanceId, Rank, Seat};
 use crate::obs::Handoff;
 use crate::relay::ask::Ask;
 use crate::relay::failure::Failure;
@@ -56,12 +56,21 @@ enum Leg {
 
 /// A decode leg that waits for its prefill.
 struct Due {
+    seat: Seat,
+    parting: Parting,
+}
+
+/// What a decoder was sent must be freed there: dropped, it is asked for one token, unless it had the request.
+struct Parting {
     relay: Arc<Relay>,
     ask: Arc<Ask>,
-    seat: Option<Seat>,
+    instance: Arc<Instance>,
+    rank: Option<Rank>,
     written: Written,
     /// The decoder has what the prefiller computed.
     filled: bool,
+    /// It turned the request away unread.
+    refused: bool,
 }
 
 /// How a prefill ended, and the decode leg that was sent together with it.
@@ -93,7 +102,7 @@ impl Early {
             Leg::Begun(leg) => leg,
             Leg::Due(due) => {
                 let end = prefill.await?;
-                due.filled = matches!(end, PrefillEnd::Done(_));
+                due.parting.filled = matches!(end, PrefillEnd::Done(_));
                 return Ok(end);
             }
         };
@@ -126,31 +135,34 @@ impl Early {
             Some(end) => end,
             None => match self.leg {
                 Leg::Begun(leg) => leg.await,
-                Leg::Due(due) => match due.begin() {
-                    Some(leg) => leg.await,
-                    None => Err(Failure::unprepared("it has no seat")),
-                },
+                Leg::Due(due) => due.end().await,
             },
         }
     }
 }
 
 impl Due {
-    fn begin(mut self) -> Option<DecodeLeg> {
-        let seat = self.seat.take()?;
-        let leg = (dialect::decode_edit(None), Duration::ZERO);
-        Some(Box::pin(self.relay.clone().decode_leg(self.ask.clone(), seat, leg, self.written.clone())))
+    async fn end(self) -> Result<Opening, Failure> {
+        let Due { seat, mut parting } = self;
+        let (relay, ask, written) = (parting.relay.clone(), parting.ask.clone(), parting.written.clone());
+        let edit = dialect::decode_edit(None);
+        let outcome = relay.decode_leg(ask, seat, (edit, Duration::ZERO), written).await;
+        parting.refused = outcome.as_ref().is_err_and(Failure::busy);
+        outcome
     }
 }
 
-impl Drop for Due {
+impl Drop for Parting {
     fn drop(&mut self) {
-        let Some(seat) = self.seat.take().filter(|_| self.filled) else { return };
+        if !self.filled || (self.written.get() && !self.refused) {
+            return;
+        }
         let (relay, ask) = (self.relay.clone(), self.ask.clone());
+        let (instance, rank) = (self.instance.clone(), self.rank);
         self.relay.releases.finish(Box::pin(async move {
             let edit = dialect::parting_edit(ask.api, &ask.body);
             let written = Written::default();
-            let sent = relay.upstream.send(ask.leg(&seat, &edit), &written);
+            let sent = relay.upstream.send(ask.leg_on(&instance, rank, &edit), &written);
             let freed = timeout(PARTING, sent).await.is_ok_and(|answer| answer.is_ok());
             relay.meters.handoff(if freed { Handoff::Released } else { Handoff::Expired });
         }));
@@ -217,8 +229,16 @@ impl Relay {
         let id = p2p_nccl::request_id(&at(prefill), &at(&seat), uuid::Uuid::new_v4().as_u128());
         let ask = Arc::new(ask.under(&id));
         let (instance, written) = (seat.instance().clone(), Written::default());
-        let (relay, filled) = (self.clone(), false);
-        let due = Due { relay, ask: ask.clone(), seat: Some(seat), written: written.clone(), filled };
+        let parting = Parting {
+            relay: self.clone(),
+            ask: ask.clone(),
+            instance: instance.clone(),
+            rank: seat.rank(),
+            written: written.clone(),
+            filled: false,
+            refused: false,
+        };
+        let due = Due { seat, parting };
         let (dialect, ended, peer) = (speech.dialect, None, None);
         (ask, Some(Early { leg: Leg::Due(due), ended, instance, written, dialect, peer, awaited: true }))
     }
