@@ -3,12 +3,14 @@
 //! Time is an argument, in microseconds since the engine's start. Callers poll their job; `step` brings everything up
 //! to date, and `take_woken` names the jobs whose answer to `poll` has changed.
 
+mod back;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::blocks::{BlockIds, Blocks};
 use super::ledger::{Ledger, Pins, Release};
-use super::pool::Pool;
+use super::pool::{Pool, ToStore};
 use super::spec::{EngineSpec, Role};
 use super::text::{self, Print};
 

@@ -9,10 +9,11 @@ use bytes::Bytes;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
-use super::core::{Core, JobId, Progress, Prompt, ToStore};
+use super::core::{Core, JobId, Progress, Prompt};
 use super::faults::{Fault, Script, What};
 use super::handoff::Source;
 use super::ledger::{Ledger, Release};
+use super::pool::ToStore;
 use super::socket::Entry;
 use super::spec::EngineSpec;
 

@@ -34,6 +34,26 @@ struct Entry {
     stamp: u64,
 }
 
+/// A computed prompt on its way to the store.
+#[derive(Debug)]
+pub struct ToStore {
+    /// The prompt.
+    pub tokens: Arc<[u32]>,
+    /// The hash of its salt.
+    pub salt: u64,
+    /// The keys of its whole blocks.
+    pub keys: Vec<u64>,
+    /// The content of its blocks.
+    pub prints: Vec<u64>,
+}
+
+impl ToStore {
+    /// Puts it there.
+    pub fn store(&self, pool: &Pool) {
+        pool.store_prompt(&self.tokens, self.salt, &self.keys, &self.prints);
+    }
+}
+
 impl Pool {
     /// A store of at most `capacity_blocks` blocks.
     #[must_use]

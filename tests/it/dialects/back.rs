@@ -170,7 +170,7 @@ async fn another_history_gets_what_it_has_in_common_and_no_more() {
         stage.forget();
         let said = ask(&stage, &next, &[]).await;
         let common = (prompt.len() + kept) / 16;
-        assert_eq!(offers(&stage), [Some(((common * 16) as u64, common))], "{name}");
+        assert_eq!(offers(&stage)[0], Some(((common * 16) as u64, common)), "{name}");
         assert_eq!(said["choices"][0]["text"].as_str().unwrap(), right(&next).await, "{name}");
     }
     // The beginning of what was said, in another order; and a prompt that is shorter.
@@ -179,7 +179,7 @@ async fn another_history_gets_what_it_has_in_common_and_no_more() {
     stage.forget();
     let said = ask(&stage, &next, &[]).await;
     let common = (prompt.len() + 30 - 1) / 16;
-    assert_eq!(offers(&stage), [Some(((common * 16) as u64, common))]);
+    assert_eq!(offers(&stage)[0], Some(((common * 16) as u64, common)));
     assert_eq!(said["choices"][0]["text"].as_str().unwrap(), right(&next).await);
     let (prompt, answer) = first_turn(&stage, "elsewhere").await;
     stage.forget();

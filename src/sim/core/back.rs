@@ -1,0 +1,52 @@
+//! Blocks that a decoder keeps for the next turn, and what a prefiller makes of those that it has read.
+
+use super::{BlockIds, Core, JobId, Print, text};
+
+impl Core {
+    /// Keeps all blocks of job `id`, whose prompt and answer so far are `tokens`, for the next turn, under `request_id`: their ids,
+    /// one more than are full perhaps, as the engine takes a block before it has a token for it.
+    pub fn keep_back(
+        &mut self,
+        now_us: u64,
+        id: JobId,
+        request_id: &str,
+        (tokens, lease_us): (&[u32], u64),
+    ) -> BlockIds {
+        let Some(job) = self.jobs.get(&id) else { return Vec::new() };
+        let prints = text::block_prints(tokens, self.block_tokens);
+        let whole = tokens.len() / self.block_tokens;
+        // Those of the prompt are there.
+        let first = job.prompt.tokens.len() / self.block_tokens;
+        for (place, (&block, &print)) in job.blocks.iter().zip(&prints).enumerate().skip(first) {
+            let key = (place < whole).then(|| Print(print).with(job.prompt.salt).0);
+            self.blocks.fill(block, print, key);
+        }
+        let ids = job.blocks.clone();
+        self.blocks.hold(&ids);
+        self.pins.add(request_id.to_owned(), ids.clone(), now_us.saturating_add(lease_us));
+        ids
+    }
+
+    /// How many leading whole blocks of a prompt the cache has.
+    #[must_use]
+    pub fn cached(&self, keys: &[u64]) -> usize {
+        self.blocks.hits(keys)
+    }
+
+    /// Puts what another engine's blocks hold into the cache, as these blocks of a prompt; false if there are none free.
+    pub fn adopt(&mut self, keys: &[u64], contents: &[u64]) -> bool {
+        let Some(ids) = self.blocks.take(&[], contents.len()) else { return false };
+        for ((&id, &print), &key) in ids.iter().zip(contents).zip(keys) {
+            self.blocks.fill(id, print, Some(key));
+        }
+        self.blocks.release(&ids);
+        true
+    }
+
+    /// The keys of a prompt's whole blocks.
+    #[must_use]
+    pub fn keys(&self, tokens: &[u32], salt: u64) -> Vec<u64> {
+        let prints = text::block_prints(tokens, self.block_tokens);
+        prints.iter().take(tokens.len() / self.block_tokens).map(|&print| Print(print).with(salt).0).collect()
+    }
+}
