@@ -14,11 +14,6 @@ use super::pool::{Pool, ToStore};
 use super::spec::{EngineSpec, Role};
 use super::text::{self, Print};
 
-mod next_turn;
-mod to_store;
-
-pub use to_store::ToStore;
-
 /// A month: longer than any test.
 const FOREVER_US: u64 = 30 * 24 * 3_600 * 1_000_000;
 
