@@ -1,7 +1,7 @@
 //! HTTP to the engines: the client for the legs of requests.
 //!
 //! HTTP/1.1, as engines speak it. Reading and writing happen in the task of who asks: a stream wakes one task for each piece
-//! that comes, and holds no buffer while nothing does. Connections that are free wait in [`idle`] for the next leg.
+//! that comes, and holds no buffer while nothing does. Connections that are free wait in `idle` for the next leg.
 //!
 //! It answers one question besides the exchange itself: had the request been written when it failed? A hand-off whose
 //! request never left us may be given to another decoder; any other may have been used already.
