@@ -10,7 +10,7 @@ mod world;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use plan::{Api, Plan, Request};
+use plan::{Api, LATER, Plan, Request};
 
 /// As many as a debug build does in some seconds.
 const RUNS: u64 = 150;
@@ -34,12 +34,11 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|e| panic!("{name}={text}: {e}")))
 }
 
-fn run(seed: u64, words: &mut Words) {
-    let plan = Plan::draw(seed);
+fn run(plan: &Plan, seed: u64, words: &mut Words) {
     let right: Vec<String> = plan.requests.iter().map(|request| words.of(request)).collect();
     pd_proxy::relay::pause::seed(seed);
     let played = catch_unwind(AssertUnwindSafe(|| {
-        let ((), lines) = world::in_virtual_time(world::play(&plan, &right));
+        let ((), lines) = world::in_virtual_time(world::play(plan, &right));
         assert_eq!(lines, plan.requests.len(), "one line in the access log for each request");
     }));
     if let Err(failed) = played {
@@ -48,12 +47,27 @@ fn run(seed: u64, words: &mut Words) {
     }
 }
 
+/// From `CHAOS_SEED` on, `CHAOS_RUNS` of them, or as many as usual.
+fn seeds(usual: u64) -> impl Iterator<Item = u64> {
+    let (first, runs) = (number("CHAOS_SEED"), number("CHAOS_RUNS"));
+    let runs = runs.unwrap_or(if first.is_some() { 1 } else { usual });
+    (0..runs).map(move |n| first.unwrap_or(0) + n)
+}
+
 #[test]
 fn nobody_is_lied_to_and_nothing_is_left() {
-    let (first, runs) = (number("CHAOS_SEED"), number("CHAOS_RUNS"));
-    let runs = runs.unwrap_or(if first.is_some() { 1 } else { RUNS });
     let mut words = Words::default();
-    for seed in REGRESSIONS.into_iter().chain((0..runs).map(|n| first.unwrap_or(0) + n)) {
-        run(seed, &mut words);
+    for seed in REGRESSIONS.into_iter().chain(seeds(RUNS)) {
+        run(&Plan::draw(seed), seed, &mut words);
+    }
+}
+
+#[test]
+fn nor_in_dialects_that_came_later() {
+    let mut words = Words::default();
+    for seed in seeds(RUNS / LATER.len() as u64 / 5) {
+        for spoken in LATER {
+            run(&Plan { spoken, ..Plan::draw(seed) }, seed, &mut words);
+        }
     }
 }

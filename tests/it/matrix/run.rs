@@ -25,7 +25,7 @@ const EVENTS: usize = 5;
 const TRIES: usize = 8;
 /// What a decoder takes before it fetches, where the prefiller is killed meanwhile.
 const UNREAD: Duration = Duration::from_millis(1_500);
-/// No answer takes longer: the client's own patience in `common` is a little longer, and panics.
+/// No answer takes longer, times the number of the round: limits grow with it, and four attempts may run into them.
 const ENDLESS: Duration = Duration::from_secs(18);
 /// How often a cell is run at most.
 const ROUNDS: u32 = 3;
@@ -219,7 +219,7 @@ async fn run_once(model: &Model, journal: &Journal, (round, nth): (u32, usize), 
     for again in 0..TRIES {
         let request = model.request(&cell, format!("m{nth:04}-{round}-{again}")).await;
         let mut killed = Vec::new();
-        let exchanged = timeout(ENDLESS, exchange(&rig, &cell, &request, &mut killed)).await;
+        let exchanged = timeout(ENDLESS * (round + 1), exchange(&rig, &cell, &request, &mut killed)).await;
         let seen = exchanged.unwrap_or_else(|_| Seen::Lie("an answer that never ends".into()));
         let failed = |leg| match (leg, journal.of(&request.id)) {
             (Leg::Prefill, entry) => entry.prefills_failed,
