@@ -16,7 +16,7 @@
 use bytes::Bytes;
 use serde_json::json;
 
-use crate::codec::json::{Edit, Object};
+use crate::codec::json::{Edit, Object, ScanLimits};
 use crate::dialect::prefilled::{BadReply, Prefilled};
 use crate::dialect::shape::{self, Bypass};
 use crate::dialect::transfer::Transfer;
@@ -34,7 +34,12 @@ pub(super) fn prefill_edit(api: Api, body: &Object, transfer: &Transfer) -> Edit
 /// Reads a prefiller's 200.
 pub(super) fn read_prefill(api: Api, reply: Bytes) -> Result<Prefilled, BadReply> {
     let prefilled = kv_transfer::read_prefill(api, reply)?;
-    if prefilled.handoff.is_none() { Err(BadReply::Nothing) } else { Ok(prefilled) }
+    // One that does not say that there is KV to fetch makes a decoder wait for ever, as none does.
+    let fetches = |handoff: &Bytes| {
+        let handoff = Object::scan(handoff.clone(), ScanLimits::default()).ok();
+        handoff.and_then(|h| h.get("do_remote_prefill")?.as_bool()) == Some(true)
+    };
+    if prefilled.handoff.as_ref().is_some_and(fetches) { Ok(prefilled) } else { Err(BadReply::Nothing) }
 }
 
 /// Why a request can't be answered across prefiller and decoder.
@@ -51,7 +56,6 @@ pub(super) fn bypass(api: Api, body: &Object) -> Option<Bypass> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codec::json::ScanLimits;
 
     fn scan(text: &str) -> Object {
         Object::scan(text.to_owned().into(), ScanLimits::default()).unwrap()
@@ -70,7 +74,8 @@ mod tests {
         let word = r#"{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[1,2]],"remote_engine_id":"10.0.0.1:6301","remote_host":"10.0.0.1","remote_handshake_port":6301,"remote_notify_port":61005,"remote_dp_rank":0,"remote_dp_rank_override":true,"remote_dp_size":1,"remote_dp_size_local":1,"tp_size":8,"transfer_id":"tx-a"}"#;
         let reply = format!(r#"{{"choices":[],"kv_transfer_params":{word}}}"#);
         assert_eq!(read_prefill(Api::Completions, reply.into()).unwrap().handoff.unwrap(), word);
-        for nothing in [r#"{"choices":[]}"#, r#"{"kv_transfer_params":null}"#] {
+        let odd = r#"{"kv_transfer_params":{"odd":true}}"#;
+        for nothing in [r#"{"choices":[]}"#, r#"{"kv_transfer_params":null}"#, odd] {
             assert_eq!(read_prefill(Api::Completions, nothing.into()), Err(BadReply::Nothing));
         }
     }
