@@ -39,7 +39,8 @@ pub const DECODER_FIRST: Spoken = (DialectName::Layerwise, Connector::Layerwise)
 
 /// Dialects that are not drawn, so that seeds mean what they always meant. P2pNccl is not among them: what its engines strand by
 /// themselves, which only their restart frees (see the README), would be found again and again.
-pub const LATER: [Spoken; 1] = [(DialectName::Moriio, Connector::Moriio)];
+pub const LATER: [Spoken; 2] =
+    [(DialectName::Moriio, Connector::Moriio), (DialectName::Pool, Connector::Pool)];
 
 /// The shapes of requests that are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
