@@ -54,7 +54,7 @@ impl Gateway {
 }
 
 /// What `GET /instances` says of one engine; null when it is no member.
-async fn member(gateway: SocketAddr, role: &str, engine: SocketAddr) -> Value {
+pub(crate) async fn member(gateway: SocketAddr, role: &str, engine: SocketAddr) -> Value {
     let listed = client::send(gateway, &get("/instances")).await.json();
     let all = listed["instances"].as_array().unwrap();
     let it = all.iter().find(|it| it["type"] == role && it["instance"] == engine.to_string());
