@@ -15,12 +15,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 MAX_TOKENS = 250
 TPOT_MS = 20
-# When the killing happens: all streams have begun, and are at a third.
-AFTER_SECONDS = 1.5
+# When the killing happens: the last of all streams has so many tokens. By a clock, a busy machine would have it too early.
+AFTER_TOKENS = 60
 WAIT_SECONDS = 60
 
 
@@ -76,8 +77,8 @@ class Stage:
             process.kill()
             process.process.wait()
 
-    def ask(self, number):
-        """One stream: its text, and how it ended."""
+    def ask(self, number, under_way=None):
+        """One stream: its text, and how it ended. It tells when it is well under way."""
         body = {"model": "sim", "stream": True, "max_tokens": MAX_TOKENS, "temperature": 0}
         body |= {"prompt": f"Client number {number}. " * 20, "stream_options": {"include_usage": True}}
         connection = http.client.HTTPConnection(self.gateway.address, timeout=WAIT_SECONDS)
@@ -99,6 +100,8 @@ class Stage:
                     ids.add(event["id"])
                     usage = event.get("usage") or usage
                     text += [choice["text"] for choice in event["choices"]]
+                    if under_way and len(text) == AFTER_TOKENS:
+                        under_way.release()
         except (OSError, http.client.HTTPException):
             end = "cut" if end == "done" else end
         if end == "done":
@@ -109,9 +112,11 @@ class Stage:
     def streams(self, count, disaster=None):
         """`count` clients at once, and what happens to them."""
         with concurrent.futures.ThreadPoolExecutor(count + 1) as pool:
-            running = [pool.submit(self.ask, number) for number in range(count)]
+            under_way = threading.Semaphore(0)
+            running = [pool.submit(self.ask, number, under_way) for number in range(count)]
             if disaster:
-                time.sleep(AFTER_SECONDS)
+                if not all(under_way.acquire(timeout=WAIT_SECONDS) for _ in range(count)):
+                    raise RuntimeError("not all streams got under way")
                 disaster(self)
             return [it.result() for it in running]
 
