@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use crate::codec::json::{Edit, Object, ScanLimits, Value};
+use crate::codec::json::{Edit, Object, Value};
 use crate::dialect::prefilled::{BadReply, Prefilled, answer};
 use crate::dialect::{Api, PARAMS, one_token, usage};
 
@@ -25,16 +25,22 @@ pub fn prefill_edit(api: Api, body: &Object, offer: Option<&Bytes>) -> Edit {
 /// [`BadReply`] when it can't be understood; the leg is then tried elsewhere.
 pub fn read_prefill(api: Api, reply: Bytes) -> Result<Prefilled, BadReply> {
     let reply = answer(reply)?;
-    let handoff = match reply.get(PARAMS) {
-        None => None,
-        Some(v) if v.is_null() => None,
-        Some(v) if !v.is_object() => return Err(BadReply::NotAnObject),
-        // An empty object hands nothing over, as in the reference.
-        Some(v) if v.object().is_ok_and(|o| o.members().next().is_none()) => None,
-        Some(v) if v.object().is_ok_and(|o| names_nothing(&o)) => return Err(BadReply::Nothing),
-        Some(v) => Some(reply.bytes().slice(v.range())),
+    let usage = usage::of_answer(api, &reply);
+    let Some(value) = reply.get(PARAMS).filter(|value| !value.is_null()) else {
+        return Ok(Prefilled { handoff: None, usage, engine_id: None });
     };
-    Ok(Prefilled { handoff, usage: usage::of_answer(api, &reply) })
+    if !value.is_object() {
+        return Err(BadReply::NotAnObject);
+    }
+    // One that can't be looked into is the engines' affair.
+    let params = value.object().ok();
+    if params.as_ref().is_some_and(names_nothing) {
+        return Err(BadReply::Nothing);
+    }
+    // An empty object hands nothing over, as in the reference.
+    let empty = params.as_ref().is_some_and(|params| params.members().next().is_none());
+    let engine_id = params.as_ref().and_then(engine_id);
+    Ok(Prefilled { handoff: (!empty).then(|| value.to_bytes()), usage, engine_id })
 }
 
 /// Whether a hand-off says that there is something to fetch, but neither where nor what. All else in it is the engines' affair.
@@ -48,11 +54,14 @@ fn names_nothing(handoff: &Object) -> bool {
 
 /// A hash of the name of the engine that made a hand-off (`remote_engine_id`: a uuid, new with each start of the engine).
 /// The ranks of one engine, which add `_dp0`, `_dp1`, …, have the same.
-pub fn engine_id(handoff: &[u8]) -> Option<u64> {
-    let handoff = Object::scan(Bytes::copy_from_slice(handoff), ScanLimits::default()).ok()?;
-    let id = handoff.get("remote_engine_id")?.as_str()?;
-    let whole = id.rsplit_once("_dp").filter(|(_, rank)| rank.bytes().all(|digit| digit.is_ascii_digit()));
-    Some(xxhash_rust::xxh3::xxh3_64(whole.map_or(&*id, |(whole, _)| whole).as_bytes()))
+pub fn engine_id(handoff: &Object) -> Option<u64> {
+    Some(engine_hash(&handoff.get("remote_engine_id")?.as_str()?))
+}
+
+/// The same of the name itself.
+pub(super) fn engine_hash(name: &str) -> u64 {
+    let whole = name.rsplit_once("_dp").filter(|(_, rank)| rank.bytes().all(|digit| digit.is_ascii_digit()));
+    xxhash_rust::xxh3::xxh3_64(whole.map_or(name, |(whole, _)| whole).as_bytes())
 }
 
 #[cfg(test)]

@@ -179,7 +179,7 @@ impl Dialect {
             Dialect::KvTransfer | Dialect::NixlPush => kv_transfer::read_prefill(api, reply),
             Dialect::Pool | Dialect::Sglang | Dialect::Layerwise | Dialect::P2pNccl => {
                 let reply = prefilled::answer(reply)?;
-                Ok(Prefilled { handoff: None, usage: usage::of_answer(api, &reply) })
+                Ok(Prefilled { handoff: None, usage: usage::of_answer(api, &reply), engine_id: None })
             }
             Dialect::Mooncake => mooncake::read_prefill(api, reply, transfer),
             Dialect::Moriio => moriio::read_prefill(api, reply),

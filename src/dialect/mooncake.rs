@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::codec::json::{Edit, Object, ScanLimits};
 use crate::dialect::transfer::{Peer, Transfer};
-use crate::dialect::{Api, BadReply, PARAMS, Prefilled, one_token, prefilled, usage};
+use crate::dialect::{Api, BadReply, PARAMS, Prefilled, kv_transfer, one_token, prefilled, usage};
 
 /// Most data-parallel ranks behind one bootstrap server.
 const MOST_RANKS: usize = 1024;
@@ -35,7 +35,11 @@ pub(super) fn read_prefill(api: Api, reply: Bytes, transfer: &Transfer) -> Resul
         "do_remote_prefill": true, "do_remote_decode": false, "transfer_id": transfer.name(),
         "remote_engine_id": engine_id, "remote_bootstrap_addr": format!("http://{address}"),
     });
-    Ok(Prefilled { handoff: Some(params.to_string().into()), usage: usage::of_answer(api, &reply) })
+    Ok(Prefilled {
+        handoff: Some(params.to_string().into()),
+        usage: usage::of_answer(api, &reply),
+        engine_id: Some(kv_transfer::engine_hash(engine_id)),
+    })
 }
 
 /// Reads what a bootstrap server answers: `{"0":{"engine_id":"…",…},…}`, keyed by data-parallel rank. `None` when it is

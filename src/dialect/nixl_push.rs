@@ -11,6 +11,8 @@ use crate::codec::json::{Edit, Object, ScanLimits};
 
 /// A standing hand-off made of one prefiller's answer; `None` when the answer is not of this connector.
 pub(super) fn standing(handoff: &Bytes) -> Option<Bytes> {
+    // Most hand-offs are of others, and looked at once for each request.
+    memchr::memmem::find(handoff, b"\"push\"")?;
     let handoff = Object::scan(handoff.clone(), ScanLimits::default()).ok()?;
     let text = |key: &str| handoff.get(key).is_some_and(|value| value.is_string());
     let pushes = handoff.get("transfer_mode")?.as_str()? == "push";

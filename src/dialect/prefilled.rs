@@ -13,6 +13,8 @@ pub struct Prefilled {
     pub handoff: Option<Bytes>,
     /// Its token counts.
     pub usage: Usage,
+    /// Who made the hand-off, where it says so ([`super::kv_transfer::engine_id`]).
+    pub engine_id: Option<u64>,
 }
 
 /// Why a prefiller's answer is of no use.

@@ -157,7 +157,8 @@ fn list<T: serde::de::DeserializeOwned>(value: Value<'_>) -> Option<Vec<T>> {
 
 /// A hash of who keeps it.
 pub fn engine_id(returned: &Returned) -> Option<u64> {
-    super::kv_transfer::engine_id(&returned.params)
+    let params = Object::scan(returned.params.clone(), ScanLimits::default()).ok()?;
+    super::kv_transfer::engine_id(&params)
 }
 
 #[cfg(test)]

@@ -34,6 +34,8 @@ pub struct Instance {
     role: Role,
     endpoint: Endpoint,
     authority: Option<Authority>,
+    /// Hashes of its name, and of those of its ranks.
+    identities: Box<[u64]>,
     load: Load,
     foreign: Foreign,
     /// Its data-parallel ranks, where the gateway chooses among them; else none, and the engine chooses.
@@ -118,12 +120,15 @@ impl Instance {
     ) -> Instance {
         let ranks = if ranks > 1 { ranks } else { 0 };
         let label = endpoint.to_string();
+        let identities = (0..ranks).map(|rank| identity(&place_name(&endpoint, Some(rank))));
+        let identities = std::iter::once(identity(&label)).chain(identities).collect();
         Instance {
             id,
             role,
             authority: endpoint.authority().parse().ok(),
             meter: LegMeter::new(role.name(), &label),
             endpoint,
+            identities,
             load: Load::default(),
             foreign: Foreign::default(),
             ranks: (0..ranks).map(|_| Default::default()).collect(),
@@ -254,14 +259,23 @@ impl Instance {
 
     /// How it, or one of its ranks, is called in explanations: `host:port`, with `@rank` where there are several.
     pub fn place_name(&self, rank: Option<Rank>) -> String {
-        match rank {
-            None => self.endpoint.to_string(),
-            Some(rank) => format!("{}@{rank}", self.endpoint),
-        }
+        place_name(&self.endpoint, rank)
     }
 
-    /// The same in every gateway in front of it.
+    /// The same in every gateway in front of it. A rank that it does not have is none.
     pub(super) fn identity(&self, rank: Option<Rank>) -> u64 {
-        xxhash_rust::xxh3::xxh3_64(self.place_name(rank).as_bytes())
+        let at = rank.map_or(0, |rank| 1 + usize::from(rank));
+        self.identities.get(at).or(self.identities.first()).copied().unwrap_or_default()
     }
+}
+
+fn place_name(endpoint: &Endpoint, rank: Option<Rank>) -> String {
+    match rank {
+        None => endpoint.to_string(),
+        Some(rank) => format!("{endpoint}@{rank}"),
+    }
+}
+
+fn identity(name: &str) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(name.as_bytes())
 }

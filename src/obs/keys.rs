@@ -1,7 +1,9 @@
 //! What is counted by key, and who is turned away. The label `key` is the name of an entry in the file of keys, never a
 //! key, or `anyone`: there are no more of them than the file may have entries.
 
-use metrics::counter;
+use std::sync::Arc;
+
+use metrics::{Counter, counter};
 
 use super::{Meters, names};
 
@@ -33,19 +35,46 @@ pub(super) fn start() {
     }
 }
 
+/// Handles for one key.
+#[derive(Debug)]
+pub(super) struct KeyMeter {
+    gone: Counter,
+    ok: Counter,
+    refused: Counter,
+    failed: Counter,
+    prompt_tokens: Counter,
+    output_tokens: Counter,
+}
+
+impl KeyMeter {
+    fn new(name: &str) -> KeyMeter {
+        let requests = |outcome: &'static str| counter!(names::KEY_REQUESTS, "key" => name.to_owned(), "outcome" => outcome);
+        let tokens =
+            |kind: &'static str| counter!(names::KEY_TOKENS, "key" => name.to_owned(), "kind" => kind);
+        KeyMeter {
+            gone: requests("client_gone"),
+            ok: requests("ok"),
+            refused: requests("refused"),
+            failed: requests("failed"),
+            prompt_tokens: tokens("prompt"),
+            output_tokens: tokens("output"),
+        }
+    }
+}
+
 impl Meters {
     /// A request that came with the key of `name` ended with `status`, after so many tokens.
     pub fn of_key(&self, name: &str, (status, reason): (u16, &'static str), prompt: u64, output: u64) {
+        let meter = self.keys.get(name, || (name.to_owned(), Arc::new(KeyMeter::new(name))));
         let outcome = match (status, reason) {
-            (_, "client_gone") => "client_gone",
-            (_, "ok") => "ok",
-            (400..=499, _) | (_, "overloaded") => "refused",
-            _ => "failed",
+            (_, "client_gone") => &meter.gone,
+            (_, "ok") => &meter.ok,
+            (400..=499, _) | (_, "overloaded") => &meter.refused,
+            _ => &meter.failed,
         };
-        counter!(names::KEY_REQUESTS, "key" => name.to_owned(), "outcome" => outcome).increment(1);
-        for (kind, tokens) in [("prompt", prompt), ("output", output)] {
-            counter!(names::KEY_TOKENS, "key" => name.to_owned(), "kind" => kind).increment(tokens);
-        }
+        outcome.increment(1);
+        meter.prompt_tokens.increment(prompt);
+        meter.output_tokens.increment(output);
     }
 
     /// A request had no key that is known, or one that may not do this.

@@ -1,24 +1,27 @@
 //! Observability: the metrics (names in [`names`], and nowhere else) and the log.
 //!
 //! Handles of histograms and gauges are made once, when an instance or an API is registered; counters with labels that
-//! only the end of a request knows are looked up once per request. Nothing is recorded per token.
+//! only the end of a request knows are made the first time and kept. Nothing is recorded per token.
 //!
 //! The recorder forgets a series only by its age, and would take those away that are still written to through a handle; so
 //! what an instance leaves behind stays, with gauges at 0.
 
 pub mod events;
 mod health;
+mod kept;
 pub mod keys;
 pub mod log;
 pub mod names;
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 use crate::dialect::Api;
+use kept::Kept;
+use keys::KeyMeter;
 
 /// The process-wide recorder. Prometheus metrics belong to a process, so this is the one global.
 static RECORDER: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
@@ -46,6 +49,14 @@ pub struct Meters {
     /// Open client connections.
     pub connections: Gauge,
     routes: [RouteMeter; Api::ALL.len()],
+    /// By route, status and reason.
+    requests: Kept<(&'static str, u16, &'static str), Counter>,
+    /// By the name of a key.
+    keys: Kept<String, Arc<KeyMeter>>,
+    /// Used, released, expired.
+    handoffs: [Counter; 3],
+    /// By pool and verdict.
+    pool_lookups: Kept<(&'static str, &'static str), Counter>,
     prompt_tokens: Counter,
     cached_tokens: Counter,
     output_tokens: Counter,
@@ -173,6 +184,11 @@ impl Meters {
             queued: gauge!(names::QUEUED),
             connections: gauge!(names::CONNECTIONS),
             routes: Api::ALL.map(RouteMeter::new),
+            requests: Kept::default(),
+            keys: Kept::default(),
+            handoffs: ["used", "released", "expired"]
+                .map(|outcome| counter!(names::HANDOFFS, "outcome" => outcome)),
+            pool_lookups: Kept::default(),
             prompt_tokens: tokens("prompt"),
             cached_tokens: tokens("cached"),
             output_tokens: tokens("output"),
@@ -190,8 +206,10 @@ impl Meters {
 
     /// A request ended with `status`; `reason` is `ok`, `engine` (the engine's own answer) or the code of our error.
     pub fn request(&self, route: &'static str, status: u16, reason: &'static str) {
-        counter!(names::REQUESTS, "route" => route, "code" => status.to_string(), "reason" => reason)
-            .increment(1);
+        let labels = (route, status, reason);
+        let begin =
+            || counter!(names::REQUESTS, "route" => route, "code" => status.to_string(), "reason" => reason);
+        self.requests.get(&labels, || (labels, begin())).increment(1);
     }
 
     /// The times of a generating request.
@@ -235,12 +253,12 @@ impl Meters {
 
     /// What became of a hand-off.
     pub fn handoff(&self, outcome: Handoff) {
-        let outcome = match outcome {
-            Handoff::Used => "used",
-            Handoff::Released => "released",
-            Handoff::Expired => "expired",
-        };
-        counter!(names::HANDOFFS, "outcome" => outcome).increment(1);
+        let [used, released, expired] = &self.handoffs;
+        match outcome {
+            Handoff::Used => used.increment(1),
+            Handoff::Released => released.increment(1),
+            Handoff::Expired => expired.increment(1),
+        }
     }
 
     /// A request went to a decoder alone.
@@ -284,7 +302,9 @@ impl Meters {
     /// The pool was asked and gave `verdict` after `took`.
     pub fn pool(&self, pool: &'static str, verdict: &'static str, took: Duration) {
         self.pool_seconds.record(took);
-        counter!(names::POOL_LOOKUPS, "pool" => pool, "verdict" => verdict).increment(1);
+        let labels = (pool, verdict);
+        let begin = || counter!(names::POOL_LOOKUPS, "pool" => pool, "verdict" => verdict);
+        self.pool_lookups.get(&labels, || (labels, begin())).increment(1);
     }
 
     /// A decoder was kept waiting until the pool had a prompt; it ended in `outcome` after `took`.

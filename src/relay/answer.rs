@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, Response, header};
 use http_body::{Body, Frame, SizeHint};
+use smallvec::SmallVec;
 
 use crate::relay::account::Ledger;
 use crate::relay::merged::Merged;
@@ -34,11 +35,13 @@ pub enum AnswerBody {
 pub struct Pieces(Bytes);
 
 /// Headers of an engine's answer that describe its connection or its framing, which ours replace.
-const NOT_PASSED: [HeaderName; 9] = [
+const NOT_PASSED: [HeaderName; 11] = [
     header::CONNECTION,
     header::CONTENT_LENGTH,
     header::DATE,
+    HeaderName::from_static("keep-alive"),
     header::PROXY_AUTHENTICATE,
+    HeaderName::from_static("proxy-connection"),
     header::SERVER,
     header::TE,
     header::TRAILER,
@@ -51,11 +54,12 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     for name in named_by_connection(headers) {
         headers.remove(name);
     }
-    for name in &NOT_PASSED {
+    // Comparing the few that are there is cheaper than looking up the many that could be.
+    let there: SmallVec<[HeaderName; 8]> =
+        headers.keys().filter(|name| NOT_PASSED.contains(name)).cloned().collect();
+    for name in there {
         headers.remove(name);
     }
-    headers.remove("keep-alive");
-    headers.remove("proxy-connection");
 }
 
 /// Headers that `Connection` lists (RFC 9110 §7.6.1): whoever passes a message on leaves them out.

@@ -5,7 +5,7 @@
 //! answer, or the first event of one: what an engine refuses of one part is the answer to all, as if one engine had had them.
 
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -69,7 +69,8 @@ impl Relay {
         mut ledger: Ledger,
     ) -> Result<Answer, Box<Refusal>> {
         let (end, http2, choices) = (ask.arrived + self.settings.now().total, ask.http2, batch.choices());
-        let together = match in_time(end, self.all_begin(ask, batch, &mut ledger)).await {
+        let begun = in_time(end, pin!(self.all_begin(ask, batch, &mut ledger))).await;
+        let together = match begun {
             Ok(together) => together,
             Err(error) => {
                 let error = error.unwrap_or_else(|| too_long(&ledger));

@@ -8,7 +8,7 @@
 
 use std::fmt;
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -27,6 +27,9 @@ use crate::upstream::Written;
 
 /// A prefiller's answer may come so much after its decoder's; it has nothing to say but its token counts.
 const TAIL: Duration = Duration::from_millis(200);
+
+/// The leg that a decode leg runs beside. Such futures are large: boxed, they are moved once.
+type PrefillLeg = Pin<Box<dyn Future<Output = Result<PrefillEnd, Failure>> + Send>>;
 
 type DecodeLeg = Pin<Box<dyn Future<Output = Result<Opening, Failure>> + Send>>;
 
@@ -94,10 +97,7 @@ impl Early {
     }
 
     /// Goes on until the prefill is over, or has come to nothing because of it.
-    async fn beside(
-        &mut self,
-        prefill: impl Future<Output = Result<PrefillEnd, Failure>>,
-    ) -> Result<PrefillEnd, Failure> {
+    async fn beside(&mut self, mut prefill: PrefillLeg) -> Result<PrefillEnd, Failure> {
         let leg = match &mut self.leg {
             Leg::Begun(leg) => leg,
             Leg::Due(due) => {
@@ -106,7 +106,6 @@ impl Early {
                 return Ok(end);
             }
         };
-        let mut prefill = pin!(prefill);
         let mut tail = None;
         poll_fn(|cx| {
             if self.ended.is_none()
@@ -170,10 +169,7 @@ impl Drop for Parting {
 }
 
 /// A prefill, and the decode leg beside it, if there is one. Dropped, both are hung up on.
-pub(super) async fn beside(
-    prefill: impl Future<Output = Result<PrefillEnd, Failure>>,
-    early: Option<Early>,
-) -> Result<Ended, Failure> {
+pub(super) async fn beside(prefill: PrefillLeg, early: Option<Early>) -> Result<Ended, Failure> {
     let Some(mut early) = early else {
         return prefill.await.map(|end| (end, None));
     };

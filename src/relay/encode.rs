@@ -3,6 +3,8 @@
 //! It leaves nothing behind that would have to be freed: what an encoder keeps is a cache. A client that leaves drops the
 //! exchanges, which the encoders notice. Without encoders, and for requests without items, there is no such stage.
 
+use std::pin::pin;
+
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use http::Response;
@@ -26,11 +28,13 @@ const AT_ONCE: usize = 16;
 type End = Result<Encoded, Box<Response<Bytes>>>;
 
 impl Relay {
+    /// Whether there is an encoder, and somebody to decode what it would encode.
+    pub(super) fn encodes(&self) -> bool {
+        self.fleet.serving(Role::Encode) > 0 && self.fleet.serving(Role::Decode) > 0
+    }
+
     /// Has every item of the request encoded. Some = an encoder refused one, and that is the answer.
     pub(super) async fn encode(&self, ask: &mut Ask) -> Result<Option<Response<Bytes>>, Error> {
-        if self.fleet.serving(Role::Encode) == 0 || self.fleet.serving(Role::Decode) == 0 {
-            return Ok(None);
-        }
         let found = Items::of(ask.api, &ask.body, self.settings.now().encode_items);
         let items = found.map_err(|e| Error::new(Kind::InvalidField, e.to_string()))?;
         if items.is_empty() {
@@ -82,7 +86,7 @@ impl Relay {
     /// One exchange with one encoder.
     async fn encode_once(&self, item: &Ask, seat: &Seat) -> Result<End, Failure> {
         let (settings, sent, written) = (self.settings.now(), Instant::now(), Written::default());
-        let outcome = within(settings.encode, &written, async {
+        let leg = pin!(async {
             let response = self.exchange(item, seat, &Edit::new(), &written).await?;
             let response = whole(response, (settings.prefill_reply_bytes, Large::PrefillReply)).await?;
             if response.status().is_client_error() {
@@ -91,8 +95,8 @@ impl Relay {
             let mut encoded = Encoded::default();
             let read = encoded.read(response.into_body());
             read.map(|()| Ok(encoded)).map_err(|e| Failure::new(Why::BadReply, true, e.to_string()))
-        })
-        .await;
+        });
+        let outcome = within(settings.encode, &written, leg).await;
         let end = self.told(item, seat, outcome)?;
         if end.is_ok() {
             seat.instance().meter().done(sent.elapsed());

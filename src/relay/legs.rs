@@ -1,6 +1,7 @@
 //! One exchange with one engine, and what its outcome means.
 
 use std::future::Future;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use tokio::time::{Instant, timeout};
 use crate::codec::json::{Edit, Object, ScanLimits};
 use crate::codec::sse::{self, Framer};
 use crate::dialect::returned::asking_for_ids;
-use crate::dialect::{self, Api, Transfer, kv_transfer, resume, usage};
+use crate::dialect::{self, Api, Transfer, resume, usage};
 use crate::fleet::{Instance, Outcome, Seat, Sign};
 use crate::relay::Relay;
 use crate::relay::account::Ledger;
@@ -92,24 +93,26 @@ impl Relay {
         let sent = Instant::now();
         let (dialect, settings) = (self.speech.now().dialect, self.settings.now());
         let time = settings.computing(settings.prefill, ask.shape.prompt_tokens);
-        let outcome = within(time, &written, async {
-            let edit = dialect.prefill_edit(ask.api, &ask.body, &transfer);
-            let response = self.exchange(&ask, &seat, &edit, &written).await?;
-            let limit = (settings.prefill_reply_bytes, Large::PrefillReply);
-            let response = whole(response, limit).await?;
-            if response.status().is_client_error() {
-                return Ok(Err(response));
-            }
-            let reply = dialect.read_prefill(ask.api, response.into_body(), &transfer);
-            reply.map(Ok).map_err(|e| Failure::new(Why::BadReply, true, e.to_string()))
-        })
-        .await;
+        let outcome = {
+            let leg = pin!(async {
+                let edit = dialect.prefill_edit(ask.api, &ask.body, &transfer);
+                let response = self.exchange(&ask, &seat, &edit, &written).await?;
+                let limit = (settings.prefill_reply_bytes, Large::PrefillReply);
+                let response = whole(response, limit).await?;
+                if response.status().is_client_error() {
+                    return Ok(Err(response));
+                }
+                let reply = dialect.read_prefill(ask.api, response.into_body(), &transfer);
+                reply.map(Ok).map_err(|e| Failure::new(Why::BadReply, true, e.to_string()))
+            });
+            within(time, &written, leg).await
+        };
         let reply = match self.told(&ask, &seat, outcome)? {
             Ok(reply) => reply,
             Err(refusal) => return Ok(PrefillEnd::Refused(refusal)),
         };
         seat.instance().meter().done(sent.elapsed());
-        if let Some(id) = reply.handoff.as_deref().and_then(kv_transfer::engine_id) {
+        if let Some(id) = reply.engine_id {
             self.fleet.seen(seat.instance(), Sign::Engine(id));
         }
         if let Some(handoff) = &reply.handoff {
@@ -141,8 +144,7 @@ impl Relay {
         // Without a prefill leg it computes the prompt, too.
         let prompt_tokens = if duty.is_none() { ask.shape.prompt_tokens } else { 0 };
         let before = self.settings.now().computing(Duration::ZERO, prompt_tokens);
-        let leg = self.clone().decode_leg(ask.clone(), seat, (edit, before), written);
-        let outcome = leg.await;
+        let outcome = Box::pin(self.clone().decode_leg(ask.clone(), seat, (edit, before), written)).await;
         self.opened(ask, outcome, duty, ledger)
     }
 
@@ -188,12 +190,14 @@ impl Relay {
         };
         let settings = self.settings.now();
         let limit = if ask.shape.stream { settings.first_byte } else { settings.answer };
-        // The request's own limit runs beside it.
-        let outcome = within(limit.saturating_add(longer), &written, async {
-            let response = self.exchange(&ask, &seat, &edit, &written).await?;
-            begin(response, &ask, &settings).await
-        })
-        .await;
+        let outcome = {
+            let leg = pin!(async {
+                let response = self.exchange(&ask, &seat, &edit, &written).await?;
+                begin(response, &ask, &settings).await
+            });
+            // The request's own limit runs beside it.
+            within(limit.saturating_add(longer), &written, leg).await
+        };
         let (head, begun) = self.told(&ask, &seat, outcome)?;
         seat.instance().meter().done(sent.elapsed());
         Ok(Opening { head, begun, seat })
@@ -283,7 +287,7 @@ enum Begun {
 pub(super) async fn within<T>(
     limit: Duration,
     written: &Written,
-    work: impl Future<Output = Result<T, Failure>>,
+    work: Pin<&mut impl Future<Output = Result<T, Failure>>>,
 ) -> Result<T, Failure> {
     match timeout(limit, work).await {
         Ok(outcome) => outcome,

@@ -43,6 +43,7 @@ mod stream;
 mod whole;
 
 use std::future::Future;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 
 use tokio::time::{Instant, timeout_at};
@@ -181,10 +182,11 @@ impl Relay {
         if self.must_bypass(&ask) == Some(Bypass::SeveralPrompts)
             && let Some(batch) = Batch::of(ask.api, &ask.body, settings.prompts)
         {
-            return self.drive_all(ask, batch, ledger).await;
+            return Box::pin(self.drive_all(ask, batch, ledger)).await;
         }
         let end = ask.arrived + settings.total;
-        match in_time(end, self.run(ask, &mut ledger)).await {
+        let ended = in_time(end, pin!(self.run(ask, &mut ledger))).await;
+        match ended {
             Ok((end, ask)) => Ok(end.into_answer(self, &ask, ledger)),
             Err(error) => {
                 let error = error.unwrap_or_else(|| too_long(&ledger));
@@ -207,7 +209,7 @@ impl Relay {
         if let Some(found) = self.understand(&mut ask).await {
             ledger.found(&found);
         }
-        let refusal = self.encode(&mut ask).await?;
+        let refusal = if self.encodes() { Box::pin(self.encode(&mut ask)).await? } else { None };
         let ask = Arc::new(ask);
         if let Some(refusal) = refusal {
             return Ok((DecodeEnd::Whole(refusal), ask));
@@ -266,7 +268,7 @@ impl Relay {
             }
             let alone = self.bypass(ask);
             if alone.is_none() && self.speech.now().dialect.calls_back() {
-                return self.decoder_first(ask, decode, ledger).await;
+                return Box::pin(self.decoder_first(ask, decode, ledger)).await;
             }
             let prefilled = match alone {
                 Some(reason) => {
@@ -333,7 +335,7 @@ impl Relay {
         ledger: &mut Ledger,
     ) -> Result<Result<DecodeEnd, Failure>, Error> {
         if let Some(seats) = here {
-            return Ok(self.whole(ask, seats, tries, ledger).await);
+            return Ok(Box::pin(self.whole(ask, seats, tries, ledger)).await);
         }
         // Where engines meet by the request's id, both know it by that of this attempt.
         let ask = &duty.as_ref().map_or_else(|| ask.clone(), |duty| duty.ask().clone());
@@ -342,7 +344,7 @@ impl Relay {
                 Some(early) => {
                     tries.start(early.instance());
                     ledger.leg(early.instance());
-                    let outcome = early.end().await;
+                    let outcome = Box::pin(early.end()).await;
                     self.opened(ask, outcome, duty.as_mut(), ledger)
                 }
                 None => {
@@ -422,7 +424,10 @@ impl Relay {
 }
 
 /// What comes of `work`, which has until `end`; no error of its own stands for more time than it has.
-async fn in_time<T>(end: Instant, work: impl Future<Output = Result<T, Error>>) -> Result<T, Option<Error>> {
+async fn in_time<T>(
+    end: Instant,
+    work: Pin<&mut impl Future<Output = Result<T, Error>>>,
+) -> Result<T, Option<Error>> {
     timeout_at(end, work).await.map_or(Err(None), |ended| ended.map_err(Some))
 }
 

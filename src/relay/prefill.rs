@@ -69,7 +69,9 @@ impl Relay {
             }
             let failure = match ended {
                 Ok(ended) => {
-                    self.meters.kv_offers(Outcome::Used.name(), u64::from(takes));
+                    if takes {
+                        self.meters.kv_offers(Outcome::Used.name(), 1);
+                    }
                     return Ok(ended);
                 }
                 Err(failure) => failure,
@@ -114,11 +116,10 @@ impl Relay {
         }
         let other = early.as_ref().and_then(Early::waited_for);
         let written = Written::default();
-        let prefill = self.clone().prefill_once(ask, seat, transfer, written.clone());
+        let prefill = Box::pin(self.clone().prefill_once(ask, seat, transfer, written.clone()));
         let grace = self.settings.now().abandon_grace;
-        let legs =
-            Unfinished::new(Box::pin(early::beside(prefill, early)), written, grace, self.releases.clone());
-        let ended = legs.await;
+        let legs = Box::pin(early::beside(prefill, early));
+        let ended = Unfinished::new(legs, written, grace, self.releases.clone()).await;
         if ended.is_err() {
             // Which of the two waited for the other in vain, nobody knows: another pair is to have no part of this one.
             decode.tried.extend(other);

@@ -154,7 +154,7 @@ impl Releases {
 impl Duty {
     /// Takes over what a prefiller has just promised.
     pub fn new(ask: Arc<Ask>, reply: Prefilled, seat: Seat, releases: Releases) -> Duty {
-        let Prefilled { handoff, usage } = reply;
+        let Prefilled { handoff, usage, .. } = reply;
         Duty { ask, handoff, usage, seat, born: Instant::now(), written: None, state: State::Open, releases }
     }
 

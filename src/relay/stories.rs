@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::fleet::{Choice, Seat};
+use crate::fleet::{Choice, Instance, Rank, Seat};
 use crate::route::Job;
 
 /// Requests that are remembered.
@@ -18,8 +18,10 @@ pub struct Story {
     pub job: Job,
     /// How many blocks it has.
     pub blocks: usize,
-    /// `host:port` of the prefiller.
-    pub prefiller: String,
+    /// The prefiller.
+    pub prefiller: Arc<Instance>,
+    /// Its rank, where the gateway chooses among several.
+    pub rank: Option<Rank>,
     /// Why this one.
     pub choice: Choice,
     /// Tokens that it found in its caches, once it has said.
@@ -37,7 +39,8 @@ impl Stories {
             id: id.to_owned(),
             job: Job { blocks: Arc::default(), ..job.as_ref().clone() },
             blocks: job.blocks.len(),
-            prefiller: seat.instance().place_name(seat.rank()),
+            prefiller: seat.instance().clone(),
+            rank: seat.rank(),
             choice: choice.clone(),
             cached_tokens: None,
         };

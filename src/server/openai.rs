@@ -43,7 +43,8 @@ pub(super) async fn generate(
     ledger.called_by(caller.clone());
     let explains = request.headers().contains_key(explain::ROUTE) && auth::administers(request.extensions());
     let ended = match prepare(&gateway, route, request, &mut ledger).await {
-        Ok(ask) => gateway.relay.drive(ask, ledger).await,
+        // A large future, which would else be moved with each of the router's layers.
+        Ok(ask) => Box::pin(gateway.relay.drive(ask, ledger)).await,
         Err(error) => Err(Box::new(Refusal { error, ledger })),
     };
     let mut response = match ended {

@@ -101,7 +101,12 @@ impl<'a> Exchange<'a> {
 
     /// Drives it to the answer's head. Dropped meanwhile, it hangs up.
     pub(super) async fn run(mut self) -> Result<Begun, Failed> {
-        match poll_fn(|cx| self.poll(cx)).await {
+        let end = poll_fn(|cx| self.poll(cx)).await;
+        self.ended(end)
+    }
+
+    fn ended(self, end: Result<(Head, usize), ExchangeError>) -> Result<Begun, Failed> {
+        match end {
             Ok((head, at)) => {
                 let early = self.inbox.slice(at..);
                 Ok(Begun { wire: self.wire, head, early, written: self.out.flushed })

@@ -1,6 +1,7 @@
 //! Connections that wait for their next request.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,10 +17,26 @@ pub const POOL_IDLE: Duration = Duration::from_secs(4);
 const KEPT_PER_ENGINE: usize = 1_024;
 
 /// Whose connection it is.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug)]
 pub(super) struct Key {
     pub(super) tls: bool,
     pub(super) authority: Authority,
+}
+
+/// By the very letters, as an instance has them: an [`Authority`] of its own compares and hashes each in lower case.
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.tls == other.tls && self.authority.as_str() == other.authority.as_str()
+    }
+}
+
+impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.tls.hash(state);
+        self.authority.as_str().hash(state);
+    }
 }
 
 /// All connections that wait. The youngest is used first, so that the rest can grow old.

@@ -120,16 +120,17 @@ impl Upstream {
     ///
     /// # Errors
     /// [`SendError`] when no head arrived; `written` tells whether the engine may have seen the request.
-    pub async fn send(&self, leg: Leg<'_>, written: &Written) -> Result<Response<Reply>, SendError> {
-        let authority = leg.instance.authority().cloned();
-        let authority = authority.ok_or_else(|| unusable("the host name is not valid in a URL".into()))?;
-        let host = authority.as_str();
-        let head = head::write(&leg.method, leg.target.as_str(), host, &leg.headers, leg.body.len_bytes());
-        let key = Key { tls: leg.instance.endpoint().tls, authority };
-        let mut pieces = Pieces::new();
-        pieces.push(head);
-        pieces.extend(leg.body.into_iter().filter(|piece| !piece.is_empty()));
-        self.exchange(key, pieces, (&leg.method, written)).await
+    pub fn send<'a>(
+        &'a self,
+        leg: Leg<'_>,
+        written: &'a Written,
+    ) -> impl Future<Output = Result<Response<Reply>, SendError>> + Send + 'a {
+        // What only the head is made of is gone before the exchange begins: its future is as small as can be.
+        let (method, wanted) = (leg.method.clone(), wanted(leg));
+        async move {
+            let (key, pieces) = wanted?;
+            self.exchange(key, pieces, (&method, written)).await
+        }
     }
 
     /// Asks something beside an engine, without TLS and without credentials, and waits for the head of the answer.
@@ -151,16 +152,22 @@ impl Upstream {
         mut pieces: Pieces,
         (method, written): (&Method, &Written),
     ) -> Result<Response<Reply>, SendError> {
-        while let Some(wire) = self.idle.take(&key) {
+        loop {
+            let waiting = self.idle.take(&key);
+            let used_before = waiting.is_some();
+            let wire = match waiting {
+                Some(wire) => wire,
+                None => {
+                    let connecting = Box::pin(self.connector.connect(&key.authority, key.tls));
+                    connecting.await.map_err(unusable)?
+                }
+            };
             match Exchange::new(wire, pieces, method, written).run().await {
                 // It was closed just now.
-                Err(Failed { unsent: Some(again), .. }) => pieces = again,
+                Err(Failed { unsent: Some(again), .. }) if used_before => pieces = again,
                 outcome => return self.begun(key, outcome),
             }
         }
-        let wire = self.connector.connect(&key.authority, key.tls).await.map_err(unusable)?;
-        let outcome = Exchange::new(wire, pieces, method, written).run().await;
-        self.begun(key, outcome)
     }
 
     fn begun(&self, key: Key, outcome: Result<Begun, Failed>) -> Result<Response<Reply>, SendError> {
@@ -173,6 +180,18 @@ impl Upstream {
         *response.headers_mut() = head.headers;
         Ok(response)
     }
+}
+
+/// Which connection a leg needs, and what is to be written to it.
+fn wanted(leg: Leg<'_>) -> Result<(Key, Pieces), SendError> {
+    let authority = leg.instance.authority().cloned();
+    let authority = authority.ok_or_else(|| unusable("the host name is not valid in a URL".into()))?;
+    let host = authority.as_str();
+    let head = head::write(&leg.method, leg.target.as_str(), host, &leg.headers, leg.body.len_bytes());
+    let mut pieces = Pieces::new();
+    pieces.push(head);
+    pieces.extend(leg.body.into_iter().filter(|piece| !piece.is_empty()));
+    Ok((Key { tls: leg.instance.endpoint().tls, authority }, pieces))
 }
 
 fn unusable(source: Box<dyn std::error::Error + Send + Sync>) -> SendError {

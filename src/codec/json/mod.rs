@@ -154,8 +154,11 @@ impl Object {
     /// Whether a member has this key. One that is too long to spell it is not decoded, since that costs as much as it is
     /// long, once for each key that is looked for.
     fn is(&self, member: &Member, key: &str) -> bool {
-        let fits = member.key.end - member.key.start - 2 <= ESCAPE_BYTES * key.len();
-        fits && *self.key(member) == *key.as_bytes()
+        let spelled_bytes = member.key.end - member.key.start - 2;
+        match member.escaped {
+            false => spelled_bytes == key.len() && *self.key(member) == *key.as_bytes(),
+            true => spelled_bytes <= ESCAPE_BYTES * key.len() && *self.key(member) == *key.as_bytes(),
+        }
     }
 
     /// A member's key with its escapes decoded, as WTF-8 (see [`text::unescape`]).

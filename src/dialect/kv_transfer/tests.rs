@@ -1,4 +1,5 @@
 use super::*;
+use crate::codec::json::ScanLimits;
 use crate::dialect::{decode_edit, release_edit};
 
 fn scan(text: &str) -> Object {
@@ -112,7 +113,8 @@ fn bad_answers_are_told_apart() {
 
 #[test]
 fn hand_offs_name_their_engine() {
-    let id = |handoff: &str| engine_id(handoff.as_bytes());
+    let scan = |handoff: &str| Object::scan(handoff.to_owned().into(), ScanLimits::default()).ok();
+    let id = |handoff: &str| scan(handoff).as_ref().and_then(engine_id);
     let one = id(r#"{"remote_block_ids":[[1,2]],"remote_engine_id":"3f2c-a","remote_port":5600}"#);
     assert!(one.is_some());
     assert_eq!(id(r#"{"remote_engine_id":"3f2c-a_dp1"}"#), one, "a rank of it");

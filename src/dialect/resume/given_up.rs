@@ -19,6 +19,9 @@ pub fn may_be_given_up(api: Api, body: &Object) -> bool {
 
 /// Whether an answer, or one event of it, says so of any of its choices.
 pub fn given_up(answer: &Object) -> bool {
+    if memchr::memmem::find(answer.bytes(), RECOMPUTED).is_none() {
+        return false;
+    }
     let choices = answer.get("choices").into_iter().flat_map(|choices| choices.elements());
     choices
         .filter_map(|choice| choice.object().ok())

@@ -32,7 +32,7 @@ fn duty(handoff: Option<&'static str>) -> (Duty, mpsc::Receiver<Orphan>) {
     fleet.add(Role::Prefill, Endpoint::new("p", 1));
     let seat = fleet.pick(Role::Prefill, Need { tokens: 1, ..Need::default() }).unwrap();
     let (releases, orphans) = Releases::new(1, Arc::default());
-    let reply = Prefilled { handoff: handoff.map(Bytes::from), usage: Usage::default() };
+    let reply = Prefilled { handoff: handoff.map(Bytes::from), usage: Usage::default(), engine_id: None };
     (Duty::new(Arc::new(ask), reply, seat, releases), orphans)
 }
 
