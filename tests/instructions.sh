@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Counts the instructions of the pure pieces of a request's way under valgrind, and compares them with benches/instructions.tsv:
-# more than 5 % above fails. `tests/instructions.sh --write` writes the file anew; what changed belongs into the commit's message.
+# Counts the instructions of the pure pieces of a request's way, and those of a whole request through a gateway, under valgrind,
+# and compares them with benches/instructions.tsv: more than 5 % above fails. `tests/instructions.sh --write` writes the file anew; what changed belongs into the commit's message.
 # Counts depend on the compiler (rust-toolchain.toml) and a little on what the processor can do; not on how busy it is.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -9,6 +9,8 @@ BASE=benches/instructions.tsv
 LIMIT_PERCENT=5
 FEW=4
 MANY=24
+FEW_REQUESTS=50
+MANY_REQUESTS=550
 
 if ! command -v valgrind >/dev/null; then
     command -v apt-get >/dev/null && [[ $(id -u) == 0 ]] || { echo "valgrind is missing"; exit 77; }
@@ -35,6 +37,12 @@ while read -r piece; do
     # What is done once, before and after, cancels out.
     printf '%s\t%d\n' "$piece" $(((many - few) / (MANY - FEW))) >>"$new"
 done < <("$exe")
+
+program="${PD_PROXY:-target/release/pd-proxy}"
+[[ -n "${PD_PROXY:-}" ]] || cargo build --release --locked --quiet
+few="$(python3 tests/instructions.py "$program" "$FEW_REQUESTS")"
+many="$(python3 tests/instructions.py "$program" "$MANY_REQUESTS")"
+printf '%s\t%d\n' "a whole request, 200 B, logged" $(((many - few) / (MANY_REQUESTS - FEW_REQUESTS))) >>"$new"
 
 if [[ "${1:-}" == --write ]]; then
     cp "$new" "$BASE"

@@ -1,5 +1,6 @@
 //! A request, ready to be driven.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -76,9 +77,9 @@ impl Ask {
 
     /// The same where there is no seat.
     pub fn leg_on<'a>(&'a self, instance: &'a Instance, rank: Option<Rank>, edit: &Edit) -> Leg<'a> {
-        let mut headers = self.headers.clone();
+        let mut headers = Cow::Borrowed(&self.headers);
         if let Some(rank) = rank {
-            headers.insert(RANK, HeaderValue::from(rank));
+            headers.to_mut().insert(RANK, HeaderValue::from(rank));
         }
         Leg {
             instance,

@@ -1,4 +1,4 @@
-//! Reading a client's body: bounded in size and in time, and not copied when it came in one piece.
+//! Reading a client's body: bounded in size and in time, and not copied when it came in one piece and is not small.
 
 use std::time::Duration;
 
@@ -12,6 +12,10 @@ use crate::error::{Error, Kind};
 
 /// Memory is set aside for a body up to this size before it has arrived; a lying Content-Length costs no more.
 const TRUSTED_BYTES: usize = 1 << 20;
+
+/// A body up to this size is copied: it is a part of the connection's read buffer (8 KiB), which could not be used again for as
+/// long as the request lives.
+const SMALL_BYTES: usize = 4 << 10;
 
 /// Reads a whole body.
 ///
@@ -50,7 +54,7 @@ async fn gather(mut body: Body, announced: usize, limit_bytes: usize) -> Result<
         }
         if whole.is_empty() {
             if data.len() == announced {
-                return Ok(data);
+                return Ok(if announced <= SMALL_BYTES { Bytes::copy_from_slice(&data) } else { data });
             }
             whole.reserve(announced.min(TRUSTED_BYTES).max(data.len()));
         }

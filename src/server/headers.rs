@@ -52,7 +52,7 @@ pub fn for_engine(client: &HeaderMap, id: &str, authorization: Option<&HeaderVal
     let ends_here = |name: &HeaderName| NOT_FORWARDED.contains(name) || named.contains(name);
     let mut out = HeaderMap::with_capacity(client.len() + 2);
     for (name, value) in client.iter().filter(|(name, _)| !ends_here(name)) {
-        out.append(name, value.clone());
+        out.append(name, detached(value));
     }
     if let Ok(id) = HeaderValue::from_str(id) {
         out.insert(REQUEST_ID, id);
@@ -61,6 +61,11 @@ pub fn for_engine(client: &HeaderMap, id: &str, authorization: Option<&HeaderVal
         out.insert(header::AUTHORIZATION, authorization.clone());
     }
     out
+}
+
+/// The same value in memory of its own. As it came, it holds on to the connection's read buffer for as long as the request lives.
+fn detached(value: &HeaderValue) -> HeaderValue {
+    HeaderValue::from_bytes(value.as_bytes()).unwrap_or_else(|_| value.clone())
 }
 
 /// The size of a head's lines, roughly as sent.

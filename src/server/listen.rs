@@ -43,8 +43,12 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Pause between looks at an incomplete preface.
 const PREFACE_PAUSE: Duration = Duration::from_millis(5);
 
-/// The HTTP/1 parser takes this many times the configured limits, so that it is we who answer what is over them.
+/// The parsers take this many times the configured sizes, so that it is we who answer what is over them.
 const PARSER_SLACK: usize = 4;
+
+/// And so many lines more than configured. The HTTP/1 parser sets memory aside for all it may take, for each request anew: a clear
+/// answer to some more lines is worth that, not one to any number.
+const LINES_SLACK: usize = 28;
 
 // What HTTP/2 lets a client have or make us do, per connection: said here and not left to a library's defaults, since
 // `limit.connections` times these is what clients can hold.
@@ -297,7 +301,7 @@ impl Door {
         http.http1()
             .timer(TokioTimer::new())
             .header_read_timeout(edge.header_time)
-            .max_headers(edge.headers.saturating_mul(PARSER_SLACK))
+            .max_headers(edge.headers.saturating_add(LINES_SLACK))
             .max_buf_size(edge.header_bytes.saturating_mul(PARSER_SLACK).max(64 << 10));
         let list_bytes = edge.header_bytes.saturating_mul(PARSER_SLACK);
         http.http2()

@@ -139,6 +139,8 @@ pub(super) fn arrived(request: &Request<Body>) -> Instant {
     request.extensions().get::<Arrived>().map_or_else(Instant::now, |a| a.0)
 }
 
+/// Path and query, in memory of their own: as they came, they hold on to the connection's read buffer.
 pub(super) fn target(request: &Request<Body>) -> PathAndQuery {
-    request.uri().path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"))
+    let target = request.uri().path_and_query().map(|target| target.as_str().to_owned());
+    target.and_then(|target| target.try_into().ok()).unwrap_or_else(|| PathAndQuery::from_static("/"))
 }

@@ -1,5 +1,6 @@
 //! Requests that one engine alone answers: embeddings, tokenising, versions.
 
+use std::borrow::Cow;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -195,7 +196,7 @@ async fn once(gateway: &Gateway, errand: &Errand, seat: &Seat) -> Result<Answer,
         instance: seat.instance(),
         method: errand.method.clone(),
         target: &errand.target,
-        headers: errand.headers.clone(),
+        headers: Cow::Borrowed(&errand.headers),
         body: errand.body.clone(),
     };
     let name = seat.instance().endpoint();

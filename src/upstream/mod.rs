@@ -6,6 +6,7 @@
 //! It answers one question besides the exchange itself: had the request been written when it failed? A hand-off whose
 //! request never left us may be given to another decoder; any other may have been used already.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -54,7 +55,7 @@ pub struct Leg<'a> {
     /// Path and query, as the client sent them.
     pub target: &'a PathAndQuery,
     /// Headers for the engine.
-    pub headers: HeaderMap,
+    pub headers: Cow<'a, HeaderMap>,
     /// The body, in pieces.
     pub body: Parts,
 }

@@ -23,9 +23,8 @@ use std::borrow::Cow;
 use std::fmt;
 
 use bytes::Bytes;
-use smallvec::SmallVec;
 
-use scan::{Member, Scanner, Span};
+use scan::{Member, Members, Scanner, Span};
 pub use splice::{Edit, Parts};
 pub use text::quote;
 pub use value::Value;
@@ -54,7 +53,7 @@ impl Default for ScanLimits {
 #[derive(Clone)]
 pub struct Object {
     bytes: Bytes,
-    members: SmallVec<[Member; 24]>,
+    members: Members,
     /// Offset just behind the opening brace.
     inside: usize,
     limits: ScanLimits,
@@ -95,6 +94,12 @@ pub enum JsonErrorKind {
     /// A byte that the grammar does not allow here.
     #[error("{0}")]
     Syntax(&'static str),
+    /// The text is longer than can be pointed into.
+    #[error("longer than {limit_bytes} bytes")]
+    TooLong {
+        /// The bound that was hit.
+        limit_bytes: usize,
+    },
     /// Something other than white space follows the object.
     #[error("unexpected text after the object")]
     Trailing,
@@ -154,7 +159,7 @@ impl Object {
     /// Whether a member has this key. One that is too long to spell it is not decoded, since that costs as much as it is
     /// long, once for each key that is looked for.
     fn is(&self, member: &Member, key: &str) -> bool {
-        let spelled_bytes = member.key.end - member.key.start - 2;
+        let spelled_bytes = member.key.end() - member.key.start() - 2;
         match member.escaped {
             false => spelled_bytes == key.len() && *self.key(member) == *key.as_bytes(),
             true => spelled_bytes <= ESCAPE_BYTES * key.len() && *self.key(member) == *key.as_bytes(),
@@ -163,7 +168,7 @@ impl Object {
 
     /// A member's key with its escapes decoded, as WTF-8 (see [`text::unescape`]).
     fn key(&self, member: &Member) -> Cow<'_, [u8]> {
-        let raw = &self.bytes[member.key.start + 1..member.key.end - 1];
+        let raw = &self.bytes[member.key.start() + 1..member.key.end() - 1];
         if !member.escaped {
             return Cow::Borrowed(raw);
         }

@@ -127,7 +127,7 @@ proptest! {
 
         // What stays, stays to the byte and in order; what is set comes last, once.
         let found = scan(&after).unwrap();
-        let found: Vec<_> = found.members.iter().map(|at| &after[at.key.start..at.value.end]).collect();
+        let found: Vec<_> = found.members.iter().map(|at| &after[at.key.start()..at.value.end()]).collect();
         let kept = members.iter().filter(|member| !removed(member.key)).map(|member| member.text.as_bytes());
         let set: [&[u8]; 2] = [b"\"max_tokens\":1", b"\"kv\":{\"x\": [\"]\"]}"];
         prop_assert_eq!(found, kept.chain(set).collect::<Vec<_>>());

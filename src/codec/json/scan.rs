@@ -5,16 +5,38 @@ use smallvec::SmallVec;
 
 use super::{JsonError, JsonErrorKind, ScanLimits, text};
 
+/// The longest text: what a [`Span`] can point into. Bodies are bounded far below.
+pub(super) const MOST_BYTES: usize = u32::MAX as usize;
 /// Words of eight bytes looked at before a vectorised search pays for its set-up.
 const NEAR_WORDS: usize = 4;
 /// Bytes tested at once for brackets and quotes; a multiple of the vector width of every target.
 const LANE_BYTES: usize = 32;
 
-/// Half-open byte range in the scanned text.
+/// Half-open byte range in the scanned text. Half as large as a [`std::ops::Range`]: an object, which a request moves often, has
+/// two for each of its members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Span {
-    pub(super) start: usize,
-    pub(super) end: usize,
+    start: u32,
+    end: u32,
+}
+
+impl Span {
+    /// Of a text that is no longer than [`MOST_BYTES`].
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "longer texts are refused before anything is looked for"
+    )]
+    fn new(start: usize, end: usize) -> Span {
+        Span { start: start as u32, end: end as u32 }
+    }
+
+    pub(super) fn start(self) -> usize {
+        self.start as usize
+    }
+
+    pub(super) fn end(self) -> usize {
+        self.end as usize
+    }
 }
 
 /// One `"key": value`.
@@ -28,9 +50,12 @@ pub(super) struct Member {
     pub(super) escaped: bool,
 }
 
+/// Most requests and answers have no more.
+pub(super) type Members = SmallVec<[Member; 16]>;
+
 /// What a pass over a whole text finds.
 pub(super) struct Found {
-    pub(super) members: SmallVec<[Member; 24]>,
+    pub(super) members: Members,
     pub(super) inside: usize,
 }
 
@@ -55,6 +80,12 @@ impl<'a> Scanner<'a> {
 
     /// One object and white space, up to the end of the text.
     pub(super) fn document(mut self) -> Result<Found, JsonError> {
+        if self.text.len() > MOST_BYTES {
+            return Err(JsonError {
+                kind: JsonErrorKind::TooLong { limit_bytes: MOST_BYTES },
+                at: MOST_BYTES,
+            });
+        }
         if self.text.starts_with("\u{feff}".as_bytes()) {
             return Err(self.syntax("a byte order mark is not allowed"));
         }
@@ -76,8 +107,8 @@ impl<'a> Scanner<'a> {
     }
 
     /// From behind `{` to behind its `}`.
-    fn members(&mut self) -> Result<SmallVec<[Member; 24]>, JsonError> {
-        let mut members = SmallVec::new();
+    fn members(&mut self) -> Result<Members, JsonError> {
+        let mut members = Members::new();
         self.skip_space();
         if self.eat(b'}') {
             return Ok(members);
@@ -102,8 +133,8 @@ impl<'a> Scanner<'a> {
             return Err(self.syntax("expected a key in double quotes"));
         }
         let escaped = self.string()?;
-        let key = Span { start, end: self.at };
-        if escaped && text::unescape(&self.text[key.start + 1..key.end - 1]).is_none() {
+        let key = Span::new(start, self.at);
+        if escaped && text::unescape(&self.text[key.start() + 1..key.end() - 1]).is_none() {
             return Err(JsonError { kind: JsonErrorKind::Syntax("invalid escape in the key"), at: start });
         }
         self.skip_space();
@@ -120,7 +151,7 @@ impl<'a> Scanner<'a> {
             b'{' | b'[' => self.nested()?,
             _ => self.scalar()?,
         }
-        Ok(Span { start, end: self.at })
+        Ok(Span::new(start, self.at))
     }
 
     /// The next element of the array whose `[` or whose last element lies just behind; `None` at its `]`.

@@ -68,19 +68,19 @@ impl Object {
     /// The text after `edit`: dropped and set keys are gone wherever and however they were spelled, set ones follow
     /// the last member, in the order they were set, and all other bytes stay as they are.
     pub fn splice(&self, edit: &Edit) -> Parts {
-        let head_end = self.members.first().map_or(self.inside, |first| first.key.start);
-        let tail = self.members.last().map_or(self.inside, |last| last.value.end);
+        let head_end = self.members.first().map_or(self.inside, |first| first.key.start());
+        let tail = self.members.last().map_or(self.inside, |last| last.value.end());
         let mut cut = Cut { source: self.bytes(), pending: 0..head_end, parts: SmallVec::new() };
         let mut kept_any = false;
         let mut previous_end = head_end;
         for member in &self.members {
             if !edit.removes(&self.key(member)) {
                 // With a member before it, a member brings along the comma (and white space) that led to it.
-                let start = if kept_any { previous_end } else { member.key.start };
-                cut.keep(start..member.value.end);
+                let start = if kept_any { previous_end } else { member.key.start() };
+                cut.keep(start..member.value.end());
                 kept_any = true;
             }
-            previous_end = member.value.end;
+            previous_end = member.value.end();
         }
         cut.add(&edit.set, kept_any);
         cut.keep(tail..self.bytes().len());

@@ -34,7 +34,7 @@ impl<'a> Value<'a> {
 
     /// Where it lies in [`Object::bytes`].
     pub fn range(&self) -> Range<usize> {
-        self.span.start..self.span.end
+        self.span.start()..self.span.end()
     }
 
     /// Whether it is `null`.
@@ -121,7 +121,8 @@ impl<'a> Value<'a> {
     }
 
     fn inside_array(&self) -> Option<Scanner<'a>> {
-        self.is_array().then(|| Scanner::new(&self.bytes[..self.span.end], self.span.start + 1, self.limits))
+        self.is_array()
+            .then(|| Scanner::new(&self.bytes[..self.span.end()], self.span.start() + 1, self.limits))
     }
 }
 

@@ -1,7 +1,10 @@
 //! Answers that an engine gave up for others: vllm-ascend's recompute scheduler ends such a request as if it were complete,
 //! with `stop_reason: "recomputed"`, and expects whoever is in front to send it again.
 
+use std::sync::LazyLock;
+
 use bytes::Bytes;
+use memchr::memmem::Finder;
 
 use crate::codec::json::{Object, ScanLimits};
 use crate::codec::sse;
@@ -9,6 +12,9 @@ use crate::dialect::Api;
 
 /// The value of `stop_reason`.
 pub(super) const RECOMPUTED: &[u8] = b"\"recomputed\"";
+
+/// Looks for it. Made once: making one costs more than looking through an event.
+static WORD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(RECOMPUTED));
 
 /// Whether these words would mean that in an answer to `body`: with stop strings they may be one of those.
 pub fn may_be_given_up(api: Api, body: &Object) -> bool {
@@ -19,7 +25,7 @@ pub fn may_be_given_up(api: Api, body: &Object) -> bool {
 
 /// Whether an answer, or one event of it, says so of any of its choices.
 pub fn given_up(answer: &Object) -> bool {
-    if memchr::memmem::find(answer.bytes(), RECOMPUTED).is_none() {
+    if WORD.find(answer.bytes()).is_none() {
         return false;
     }
     let choices = answer.get("choices").into_iter().flat_map(|choices| choices.elements());
@@ -30,7 +36,7 @@ pub fn given_up(answer: &Object) -> bool {
 
 /// Where the first event begins, of whole ones, that says so. Events without the word are not read.
 pub fn given_up_at(events: &[u8]) -> Option<usize> {
-    memchr::memmem::find(events, RECOMPUTED)?;
+    WORD.find(events)?;
     let says_so = |frame: &sse::Frame<'_>| {
         let data = Bytes::copy_from_slice(&frame.data());
         Object::scan(data, ScanLimits::default()).is_ok_and(|event| given_up(&event))

@@ -1,0 +1,51 @@
+//! Counters whose labels only the end of a request knows: made once for each set of labels, and found again without the strings,
+//! the hash and the allocations that asking the recorder costs (`benches/RESULTS.md`).
+
+use std::borrow::Borrow;
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{PoisonError, RwLock};
+
+/// Handles by label. It grows by one for each set of labels that occurs, as the recorder itself does.
+#[derive(Debug)]
+pub(super) struct Kept<K, V>(RwLock<HashMap<K, V>>);
+
+impl<K, V> Default for Kept<K, V> {
+    fn default() -> Self {
+        Kept(RwLock::default())
+    }
+}
+
+impl<K: Eq + Hash, V: Clone> Kept<K, V> {
+    /// The handle of these labels, made by `make` when it is the first time.
+    pub(super) fn get<Q>(&self, labels: &Q, make: impl FnOnce() -> (K, V)) -> V
+    where
+        K: Borrow<Q>,
+        Q: Eq + Hash + ?Sized,
+    {
+        if let Some(found) = self.0.read().unwrap_or_else(PoisonError::into_inner).get(labels) {
+            return found.clone();
+        }
+        let (key, handle) = make();
+        self.0.write().unwrap_or_else(PoisonError::into_inner).entry(key).or_insert(handle).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_is_made_once() {
+        let kept: Kept<String, u32> = Kept::default();
+        let mut made = 0;
+        for (label, handle) in [("a", 1), ("a", 1), ("b", 2)] {
+            let got = kept.get(label, || {
+                made += 1;
+                (label.to_owned(), made)
+            });
+            assert_eq!(got, handle, "{label}");
+        }
+        assert_eq!(made, 2);
+    }
+}
