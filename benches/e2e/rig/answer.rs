@@ -23,8 +23,8 @@ pub(crate) struct Events {
     partial: Vec<u8>,
     /// Events with data, `[DONE]` aside.
     pub(crate) count: u64,
-    /// Whether one of them had text.
-    pub(crate) text: bool,
+    /// Whether one of them had text: the first token alone may have none.
+    text: bool,
     done: bool,
 }
 

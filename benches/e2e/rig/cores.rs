@@ -23,15 +23,24 @@ impl Cores {
         let others: Vec<usize> = allowed.iter().copied().filter(|core| !proxy.contains(core)).collect();
         let load = if others.is_empty() { allowed } else { others };
         let pid = std::process::id().to_string();
-        let pinned = taskset(&["-a", "-c", "-p", &list(&load), &pid]);
-        Cores { proxy, load, pinned }
+        if taskset(&["-a", "-c", "-p", &list(&load), &pid]) {
+            return Cores { proxy, load, pinned: true };
+        }
+        Cores::undivided()
+    }
+
+    /// Nobody is bound to any.
+    pub(crate) fn undivided() -> Cores {
+        let allowed = allowed();
+        Cores { proxy: allowed.clone(), load: allowed, pinned: false }
     }
 
     /// The proxy's cores, or `count` of them in all, if a number of its own is asked for. Those beyond its own are taken
     /// from the load's, who then share them.
     pub(crate) fn of_proxy(&self, count: Option<usize>) -> Vec<usize> {
-        let all = self.proxy.iter().chain(&self.load).copied();
-        count.map_or_else(|| self.proxy.clone(), |count| all.take(count).collect())
+        let mut all = self.proxy.clone();
+        all.extend(self.load.iter().copied().filter(|core| !self.proxy.contains(core)));
+        count.map_or_else(|| self.proxy.clone(), |count| all.iter().copied().take(count).collect())
     }
 
     /// Whether `cores` are also the load's.
@@ -54,7 +63,7 @@ impl fmt::Display for Cores {
         if self.pinned {
             write!(f, "proxy on core {proxy}, engines and load on core {load}")
         } else {
-            f.write_str("nobody is bound to a core: there is no taskset")
+            f.write_str("nobody is bound to a core: taskset is not there, or does not give these")
         }
     }
 }

@@ -170,10 +170,12 @@ impl Bench<'_> {
 async fn ready(aim: &Aim, process: &mut Started) -> io::Result<()> {
     let until = Instant::now() + READY;
     loop {
-        let Err(trouble) = load::probe(aim).await else { return Ok(()) };
+        let probed = load::probe(aim).await;
+        // Somebody else may answer at its port, and it has ended for that.
         if process.is_over() {
             return Err(io::Error::other(format!("the proxy ended at once: {}", process.said())));
         }
+        let Err(trouble) = probed else { return Ok(()) };
         if Instant::now() > until {
             return Err(io::Error::other(format!("the proxy is not ready ({trouble}): {}", process.said())));
         }

@@ -23,11 +23,11 @@ use std::io;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 
-use cores::Cores;
 use measure::{Bench, Outcome};
 use plan::{Cell, Scenario};
 use table::Row;
 
+pub(crate) use cores::Cores;
 pub(crate) use options::{Options, Usage};
 
 /// Measures all that `options` name and prints it; false if anything was wrong.
@@ -35,11 +35,18 @@ pub(crate) use options::{Options, Usage};
 /// # Errors
 /// The system's; or somebody has interrupted it.
 pub(crate) fn run(options: &Options) -> io::Result<bool> {
+    run_on(options, &Cores::divide(&options.cores))
+}
+
+/// The same on cores that are divided already.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn run_on(options: &Options, cores: &Cores) -> io::Result<bool> {
     let open_files = rlimit::increase_nofile_limit(u64::MAX)?;
-    let cores = Cores::divide(&options.cores);
     let work = tempfile::tempdir()?;
     let exe = env!("CARGO_BIN_EXE_pd-proxy");
-    let bench = Bench { options, cores: &cores, work: work.path(), open_files, exe };
+    let bench = Bench { options, cores, work: work.path(), open_files, exe };
     println!("{cores}; {} s each, median of {}", options.window.as_secs_f64(), options.reps);
     if cfg!(debug_assertions) {
         println!("**not a release build**: the numbers mean nothing");

@@ -89,7 +89,7 @@ fn counts(reps: &[Outcome]) -> [String; 2] {
         (0, ..) => "0".to_owned(),
         (bad, ..) => format!("**{bad}**"),
     };
-    [number(Some(asked as f64).filter(|asked| *asked > 0.0)), errors]
+    [if asked == 0 { "–".to_owned() } else { grouped(&asked.to_string()) }, errors]
 }
 
 /// What to say about a cell below the table.
@@ -141,22 +141,24 @@ fn median_of(reps: &[Outcome], of: fn(&Sample) -> Option<f64>) -> Option<f64> {
     Some(f64::midpoint(*low, *high))
 }
 
-/// Three digits, or all of those before the point, in groups of three.
+/// Three digits, or all of those before the point.
 fn number(value: Option<f64>) -> String {
     let Some(value) = value else { return "–".to_owned() };
     match value.abs() {
         ..10.0 => format!("{value:.2}"),
         ..100.0 => format!("{value:.1}"),
-        _ => {
-            let digits = format!("{value:.0}");
-            let mut out = String::new();
-            for (place, digit) in digits.chars().enumerate() {
-                if place > 0 && (digits.len() - place).is_multiple_of(3) {
-                    out.push(' ');
-                }
-                out.push(digit);
-            }
-            out
-        }
+        _ => grouped(&format!("{value:.0}")),
     }
+}
+
+/// Digits in groups of three.
+fn grouped(digits: &str) -> String {
+    let mut out = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            out.push(' ');
+        }
+        out.push(digit);
+    }
+    out
 }

@@ -2,15 +2,18 @@
 
 use std::fs::File;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, TcpListener};
+use std::ops::Range;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long a process may take to end when it is asked to.
 const END: Duration = Duration::from_secs(3);
+/// Ports for proxies: below those that systems give to whoever asks for any.
+const PORTS: Range<u16> = 12_000..32_000;
 /// Between looks whether it has.
 const LOOK: Duration = Duration::from_millis(20);
 /// Of what a process has printed, what is shown when it does not work.
@@ -63,7 +66,7 @@ impl Started {
     /// Signals the whole group.
     fn signal(&self, name: &str) {
         // The shell's own: not everywhere is there a program of this name.
-        let command = format!("kill -{name} -- -{}", self.pid());
+        let command = format!("kill -s {name} -- -{}", self.pid());
         drop(Command::new("sh").args(["-c", &command]).stdout(Stdio::null()).stderr(Stdio::null()).status());
     }
 }
@@ -77,16 +80,22 @@ impl Drop for Started {
         }
         // What else is in the group; and if it has not ended, it too.
         self.signal("KILL");
+        drop(self.child.kill());
         drop(self.child.wait());
     }
 }
 
-/// So many ports of this host that are free.
+/// So many ports of this host that are free, and that nobody gets who asks the system for any.
 ///
 /// # Errors
 /// There are not so many.
 pub(crate) fn free_ports(count: usize) -> io::Result<Vec<u16>> {
-    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let taken = (0..count).map(|_| TcpListener::bind(any)).collect::<io::Result<Vec<_>>>()?;
-    taken.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let all = PORTS.end - PORTS.start;
+    // Somewhere else each time: others may look for some, too.
+    let from = u16::try_from(since.subsec_micros() % u32::from(all)).unwrap_or_default();
+    let each = (0..all).map(|step| PORTS.start + (from + step) % all);
+    let free = each.filter(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok());
+    let found: Vec<u16> = free.take(count).collect();
+    if found.len() == count { Ok(found) } else { Err(io::ErrorKind::AddrNotAvailable.into()) }
 }

@@ -164,7 +164,7 @@ async fn read(aim: &Aim, tally: &Tally, tokens: u64, begun: &mut bool) -> Result
     while let Some(piece) = answer.piece().await? {
         let came = events.feed(piece)?;
         tally.chunks.fetch_add(came, Ordering::Relaxed);
-        if events.text && !*begun {
+        if events.count > 0 && !*begun {
             *begun = true;
             tally.begun.fetch_add(1, Ordering::Relaxed);
             drop(door.take());
