@@ -16,8 +16,8 @@ const FAILED: u8 = 1;
 const BAD_OPTIONS: u8 = 2;
 
 fn main() -> ExitCode {
-    // `cargo test --benches` runs benches too, and wants to know no more than that they start.
-    if std::env::args().any(|word| word == "--test") {
+    // `cargo test --benches` runs benches too, and wants to know no more than that they start; only `cargo bench` says this.
+    if std::env::args().all(|word| word != "--bench") {
         return ExitCode::SUCCESS;
     }
     let options = match Usage::try_parse().map(Options::try_from) {

@@ -58,6 +58,7 @@ pub(crate) async fn run(aim: &Arc<Aim>, shape: Shape, window: Duration, meter: &
     tally.ended.store(true, Ordering::Relaxed);
     // Each of them gives up by itself.
     while workers.join_next().await.is_some() {}
+    sample.answered = tally.answered.load(Ordering::Relaxed);
     sample.troubles = tally.troubles.lock().unwrap_or_else(PoisonError::into_inner).clone();
     sample
 }

@@ -13,8 +13,8 @@ const WAVE_CHUNKS: u64 = 100_000;
 const LEAST_TOKENS: u64 = 10;
 /// Tokens of a stream that is to be silent.
 const IDLE_TOKENS: u64 = 10;
-/// The longest prompt, 16 MiB.
-const MOST_BYTES: u64 = 16 << 20;
+/// The longest prompt, 4 MiB: engines have blocks for one or two of them at a time.
+const MOST_BYTES: u64 = 4 << 20;
 
 /// A question to the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

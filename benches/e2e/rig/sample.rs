@@ -13,6 +13,8 @@ pub(crate) struct Sample {
     pub(crate) wall: Duration,
     /// Whole answers in the window, or streams in all.
     pub(crate) requests: u64,
+    /// The same, those before and after the window included: if there is one, the proxy works, however slow it is.
+    pub(crate) answered: u64,
     /// Events in the window.
     pub(crate) chunks: u64,
     /// What each open stream adds to the proxy's memory, in bytes.

@@ -115,7 +115,7 @@ fn remarks(into: &mut String, name: &str, reps: &[Outcome]) {
 /// Whether anything is wrong with them.
 pub(crate) fn is_bad(outcome: &Outcome) -> bool {
     match outcome {
-        Outcome::Done(sample) => sample.troubles.count() > 0 || sample.requests == 0,
+        Outcome::Done(sample) => sample.troubles.count() > 0 || sample.answered == 0,
         Outcome::Skipped(_) => false,
         Outcome::Failed(_) => true,
     }

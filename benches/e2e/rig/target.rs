@@ -56,11 +56,13 @@ impl Started {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// The end of what it has printed.
-    pub(crate) fn said(&self) -> String {
+    /// How it ended, if it has, and the end of what it has printed.
+    pub(crate) fn said(&mut self) -> String {
+        let ended = self.child.try_wait().ok().flatten().map(|status| format!("{status}. "));
         let text = std::fs::read(&self.log).unwrap_or_default();
         let from = text.len().saturating_sub(SHOWN_BYTES);
-        String::from_utf8_lossy(text.get(from..).unwrap_or_default()).trim().to_owned()
+        let printed = String::from_utf8_lossy(text.get(from..).unwrap_or_default());
+        format!("{}{}", ended.unwrap_or_default(), printed.trim())
     }
 
     /// Signals the whole group.

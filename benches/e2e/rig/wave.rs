@@ -91,7 +91,7 @@ async fn wave(aim: &Arc<Aim>, shape: Shape, engines: Option<&Engines>, meter: &m
     for _ in 0..shape.streams {
         streams.spawn(stream(aim.clone(), tally.clone(), shape.tokens));
     }
-    let mut sample = Sample { requests: shape.streams, ..Sample::default() };
+    let mut sample = Sample { requests: shape.streams, answered: shape.streams, ..Sample::default() };
     if !tally.wait_until(&tally.begun, shape.streams, BEGIN).await {
         tally.note(Trouble::Late, shape.streams - tally.begun.load(Ordering::Relaxed));
         sample.troubles = tally.troubles();
