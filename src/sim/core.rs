@@ -4,6 +4,7 @@
 //! to date, and `take_woken` names the jobs whose answer to `poll` has changed.
 
 mod back;
+mod pace;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -88,6 +89,8 @@ pub struct Core {
     woken: Vec<JobId>,
     next_id: JobId,
     dead: Option<String>,
+    /// Who has written a token writes no other.
+    held: bool,
     /// Jobs whose blocks are to be written by another engine, by the name that it knows them by.
     expected: HashMap<String, JobId>,
     /// Prompts that are computed and not in the store yet.
@@ -151,6 +154,7 @@ impl Core {
             woken: Vec::new(),
             next_id: 0,
             dead: None,
+            held: false,
             expected: HashMap::new(),
             to_store: Vec::new(),
         }
@@ -263,26 +267,6 @@ impl Core {
             self.blocks.hold(&job.blocks);
             self.pins.add(name, job.blocks.clone(), now_us.saturating_add(FOREVER_US));
         }
-    }
-
-    /// Whether job `id` may write a token now; else when.
-    pub fn token_due(&mut self, now_us: u64, id: JobId) -> Result<(), u64> {
-        let interval_us = self.pace.tpot_us + self.pace.slope_us * self.decoding as f64;
-        let Some(job) = self.jobs.get_mut(&id) else { return Ok(()) };
-        let Phase::Decoding { next_us } = job.phase else { return Ok(()) };
-        if next_us > now_us as f64 {
-            return Err(next_us.ceil() as u64);
-        }
-        job.phase = Phase::Decoding { next_us: next_us + interval_us };
-        job.written += 1;
-        let needed = (job.prompt.tokens.len() + job.written).div_ceil(self.block_tokens);
-        // When no block is free the stream goes on without: this engine does not preempt.
-        if needed > job.blocks.len()
-            && let Some(more) = self.blocks.take(&[], 1)
-        {
-            job.blocks.extend(more);
-        }
-        Ok(())
     }
 
     /// Ends a job, finished or not, and frees its blocks.

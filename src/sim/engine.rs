@@ -98,6 +98,16 @@ impl Engine {
         self.hub.clear_faults();
     }
 
+    /// Streams that have their first token write nothing more until [`Engine::go_on`]: many can be open and silent.
+    pub fn hold(&self) {
+        self.hub.with(|core, _| core.hold(true));
+    }
+
+    /// Streams that were held go on at their pace, each within a second: they look no more often.
+    pub fn go_on(&self) {
+        self.hub.with(|core, _| core.hold(false));
+    }
+
     /// As if the process were killed: the port refuses, every connection is reset, nothing is given back. The handle
     /// still answers questions.
     pub async fn kill(&self) {

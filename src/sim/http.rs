@@ -133,7 +133,7 @@ async fn answer(
 
 fn remember(hub: &Hub, asked: &Asked) {
     let path = asked.parts.uri.path_and_query().map_or("/", |path| path.as_str());
-    if path.starts_with("/sim/") {
+    if path.starts_with("/sim/") || hub.spec.seen_requests == 0 {
         return;
     }
     let text = |value: &HeaderValue| value.to_str().ok().map(str::to_owned);

@@ -17,9 +17,9 @@ use super::pool::ToStore;
 use super::socket::Entry;
 use super::spec::EngineSpec;
 
-/// Requests [`super::Engine::seen`] remembers.
-const SEEN_REQUESTS: usize = 4096;
-/// Bytes of their bodies.
+/// Statuses [`super::Engine::heard`] remembers.
+const HEARD_STATUSES: usize = 4096;
+/// Bytes of the bodies that [`super::Engine::seen`] remembers.
 const SEEN_BYTES: usize = 64 << 20;
 /// Chores that may wait; beyond it a release is left to the lease.
 pub const CHORES: usize = 8192;
@@ -233,7 +233,7 @@ impl Hub {
         let mut log = lock(&self.seen);
         log.bytes += request.body.len();
         log.requests.push_back(request);
-        while log.requests.len() > SEEN_REQUESTS || log.bytes > SEEN_BYTES {
+        while log.requests.len() > self.spec.seen_requests || log.bytes > SEEN_BYTES {
             let Some(old) = log.requests.pop_front() else { break };
             log.bytes -= old.body.len();
         }
@@ -243,7 +243,7 @@ impl Hub {
     pub fn hear(&self, status: u16) {
         let mut heard = lock(&self.heard);
         heard.push_back(status);
-        if heard.len() > SEEN_REQUESTS {
+        if heard.len() > HEARD_STATUSES {
             heard.pop_front();
         }
     }

@@ -112,6 +112,8 @@ pub struct EngineSpec {
     pub encodings: Option<(Part, Arc<Encodings>)>,
     /// Answers `POST /tokenize` instead of the toy tokenizer.
     pub tokenize: Option<Tokenizing>,
+    /// How many of the last requests [`super::Engine::seen`] remembers; 0 = none, for load that nobody looks at afterwards.
+    pub seen_requests: usize,
 }
 
 impl Default for EngineSpec {
@@ -140,6 +142,7 @@ impl Default for EngineSpec {
             ranks: 1,
             encodings: None,
             tokenize: None,
+            seen_requests: 4096,
         }
     }
 }

@@ -14,6 +14,7 @@ mod command;
 mod demo;
 mod dialects;
 mod dropin;
+mod e2e;
 mod encode;
 mod health;
 mod honest;

@@ -136,6 +136,21 @@ fn streams_keep_the_pace_and_slow_each_other() {
 }
 
 #[test]
+fn who_is_held_writes_one_token_and_makes_up_for_nothing_later() {
+    let mut d = Core::new(&EngineSpec { tpot_ms: 10.0, ..spec() });
+    d.hold(true);
+    let id = d.submit(0, prompt("abc"));
+    ready(&mut d, 0, id);
+    assert_eq!(d.token_due(0, id), Ok(()));
+    assert_eq!(d.token_due(0, id), Err(10_000));
+    assert_eq!(d.token_due(10_000, id), Err(1_010_000));
+    d.hold(false);
+    assert_eq!(d.token_due(500_000, id), Err(1_010_000));
+    assert_eq!(d.token_due(1_010_000, id), Ok(()));
+    assert_eq!(d.token_due(1_010_000, id), Err(1_020_000));
+}
+
+#[test]
 fn engines_with_a_pool_find_each_others_blocks() {
     let pool = Arc::new(Pool::new(100));
     let pooled = EngineSpec { connector: Connector::Pool, pool: Some(pool.clone()), ..spec() };

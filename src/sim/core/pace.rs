@@ -1,0 +1,39 @@
+//! When a job writes its tokens.
+
+use super::{Core, JobId, Phase};
+
+/// How often a held stream looks whether it may go on.
+const HELD_LOOK_US: u64 = 1_000_000;
+
+impl Core {
+    /// Whether jobs stop after their first token, from now on.
+    pub fn hold(&mut self, held: bool) {
+        self.held = held;
+    }
+
+    /// Whether job `id` may write a token now; else when.
+    pub fn token_due(&mut self, now_us: u64, id: JobId) -> Result<(), u64> {
+        let interval_us = self.pace.tpot_us + self.pace.slope_us * self.decoding as f64;
+        let Some(job) = self.jobs.get_mut(&id) else { return Ok(()) };
+        let Phase::Decoding { next_us } = job.phase else { return Ok(()) };
+        if next_us > now_us as f64 {
+            return Err(next_us.ceil() as u64);
+        }
+        if self.held && job.written > 0 {
+            let look_us = now_us.saturating_add(HELD_LOOK_US);
+            // What was not written meanwhile is not made up for.
+            job.phase = Phase::Decoding { next_us: look_us as f64 };
+            return Err(look_us);
+        }
+        job.phase = Phase::Decoding { next_us: next_us + interval_us };
+        job.written += 1;
+        let needed = (job.prompt.tokens.len() + job.written).div_ceil(self.block_tokens);
+        // When no block is free the stream goes on without: this engine does not preempt.
+        if needed > job.blocks.len()
+            && let Some(more) = self.blocks.take(&[], 1)
+        {
+            job.blocks.extend(more);
+        }
+        Ok(())
+    }
+}
