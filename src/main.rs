@@ -13,6 +13,11 @@ use pd_proxy::{admission, inspect, keys, probe};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 
+/// Requests allocate some two hundred times, and streams wait with what they hold: this one is quicker, and packs closer.
+#[cfg(feature = "mimalloc")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// A command that was not carried out, or found something wrong: what to print and the exit code.
 struct Failure(String, u8);
 

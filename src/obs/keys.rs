@@ -48,9 +48,16 @@ pub(super) struct KeyMeter {
 
 impl KeyMeter {
     fn new(name: &str) -> KeyMeter {
-        let requests = |outcome: &'static str| counter!(names::KEY_REQUESTS, "key" => name.to_owned(), "outcome" => outcome);
+        // There from its first request on, so that a rate sees the first of each.
+        let begun = |counter: Counter| {
+            counter.increment(0);
+            counter
+        };
+        let requests = |outcome: &'static str| {
+            begun(counter!(names::KEY_REQUESTS, "key" => name.to_owned(), "outcome" => outcome))
+        };
         let tokens =
-            |kind: &'static str| counter!(names::KEY_TOKENS, "key" => name.to_owned(), "kind" => kind);
+            |kind: &'static str| begun(counter!(names::KEY_TOKENS, "key" => name.to_owned(), "kind" => kind));
         KeyMeter {
             gone: requests("client_gone"),
             ok: requests("ok"),

@@ -186,8 +186,11 @@ impl Meters {
             routes: Api::ALL.map(RouteMeter::new),
             requests: Kept::default(),
             keys: Kept::default(),
-            handoffs: ["used", "released", "expired"]
-                .map(|outcome| counter!(names::HANDOFFS, "outcome" => outcome)),
+            handoffs: ["used", "released", "expired"].map(|outcome| {
+                let handoffs = counter!(names::HANDOFFS, "outcome" => outcome);
+                handoffs.increment(0);
+                handoffs
+            }),
             pool_lookups: Kept::default(),
             prompt_tokens: tokens("prompt"),
             cached_tokens: tokens("cached"),
