@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use crate::fleet::HostNames;
 use crate::fleet::instance::{Instance, InstanceId, Rank};
+use crate::fleet::member::Member;
 use crate::fleet::seat::Seat;
 use crate::route::{
     Beliefs, Board, BoardSettings, Booking, Commit, Done, Job, LaneHealth, LaneId, LaneSpec, Seconds, Sight,
@@ -44,13 +45,6 @@ struct State {
     hosts: HostNames,
     /// Of the random numbers.
     seed: u64,
-}
-
-/// A lane's prefiller, or the rank of one that the lane stands for.
-#[derive(Clone, Debug)]
-struct Member {
-    instance: Arc<Instance>,
-    rank: Option<Rank>,
 }
 
 /// Who tells what prefillers hold in memory of their own.
@@ -104,7 +98,7 @@ pub struct Choice {
     /// The winner's terms.
     pub terms: Terms,
     /// The next best, best first, and who they are.
-    pub others: SmallVec<[(String, Terms); 3]>,
+    pub others: SmallVec<[(Member, Terms); 3]>,
     /// How long the request waited for it.
     pub waited: Duration,
     /// How many others waited then.
@@ -383,7 +377,8 @@ impl Desk {
         let Member { instance, rank } = state.members.get(usize::from(terms.lane.0))?.clone()?;
         let booked = Booked { desk: self.clone(), booking, lane: terms.lane, tokens: i64::from(tokens) };
         let seat = Seat::booked(instance, rank, u64::from(tokens), booked);
-        let others = others.into_iter().map(|terms| (state.name(terms.lane), terms)).collect();
+        let others = others.into_iter().filter_map(|terms| Some((state.member(terms.lane)?.clone(), terms)));
+        let others = others.collect();
         let waited = Duration::try_from_secs_f64(waited_s).unwrap_or_default();
         Some(Placed { seat, choice: Choice { terms, others, waited, waiting } })
     }
@@ -423,7 +418,7 @@ impl State {
     }
 
     fn name(&self, lane: LaneId) -> String {
-        self.member(lane).map_or_else(String::new, |it| it.instance.place_name(it.rank))
+        self.member(lane).map_or_else(String::new, Member::name)
     }
 
     fn serves(&self) -> bool {

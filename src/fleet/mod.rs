@@ -6,6 +6,7 @@
 pub mod desk;
 pub mod health;
 pub mod instance;
+mod member;
 mod reports;
 pub mod roster;
 pub mod seat;
@@ -26,6 +27,7 @@ use crate::route::{
 };
 pub use desk::{Choice, Desk, Holding, Placed, Told, Waiting};
 pub use instance::{Beyond, Instance, InstanceId, Rank, Role};
+pub use member::Member;
 pub use reports::{Outcome, Sign};
 pub use roster::Owner;
 use roster::Roster;

@@ -112,7 +112,7 @@ pub(super) fn header(gateway: &Gateway, id: &str) -> Option<HeaderValue> {
 
 fn story(story: &Story) -> Value {
     let choice = &story.choice;
-    let others: Vec<Value> = choice.others.iter().map(|(name, terms)| candidate(name, terms)).collect();
+    let others: Vec<Value> = choice.others.iter().map(|(at, terms)| candidate(&at.name(), terms)).collect();
     json!({
         "request": job_facts(&story.job, story.blocks),
         "waited_ms": choice.waited.as_secs_f64() * 1e3,

@@ -54,7 +54,7 @@ pub(super) struct Begun {
 pub(super) struct Failed {
     pub(super) why: ExchangeError,
     /// The request, if not a byte of it was taken: it may be sent over another connection as if nothing had been.
-    pub(super) unsent: Option<Pieces>,
+    pub(super) unsent: Option<Box<Pieces>>,
 }
 
 /// Why no head came.
@@ -113,7 +113,7 @@ impl<'a> Exchange<'a> {
             }
             Err(why) => Err(Failed {
                 why: self.stopped.map_or(why, ExchangeError::Broken),
-                unsent: (!self.out.begun).then_some(self.out.pieces),
+                unsent: (!self.out.begun).then(|| Box::new(self.out.pieces)),
             }),
         }
     }

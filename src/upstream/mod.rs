@@ -165,7 +165,7 @@ impl Upstream {
             };
             match Exchange::new(wire, pieces, method, written).run().await {
                 // It was closed just now.
-                Err(Failed { unsent: Some(again), .. }) if used_before => pieces = again,
+                Err(Failed { unsent: Some(again), .. }) if used_before => pieces = *again,
                 outcome => return self.begun(key, outcome),
             }
         }
