@@ -19,8 +19,9 @@ const PROMPT_MEMBERS: [&str; 6] = ["tools", "system", "instructions", "messages"
 
 /// Blocks that nobody but the gateway names, of token ids: the size that engines have by default.
 const OWN_BLOCK_TOKENS: usize = 16;
-/// And of text, as many tokens as these bytes are estimated to be.
-const TEXT_BLOCK_BYTES: usize = 256;
+/// And of text, as many tokens as these bytes are estimated to be. Each block is written down for the prefiller that gets the prompt,
+/// which costs more than all else of a long text (benches/RESULTS.md); what is known to a quarter of a kilotoken is known well enough.
+const TEXT_BLOCK_BYTES: usize = 1024;
 
 /// All that is known of a request whose prompt has these `tokens`, if they are known.
 pub(super) fn of(ask: &Ask, tokens: Option<&Arc<[u32]>>, found: Option<&Found>, fleet: &Fleet) -> Job {
