@@ -166,6 +166,8 @@ def exchanged(wheel, bad):
     ]:
         build_wheel.pack(bad, changed)
         check_says(bad, what)
+    build_wheel.pack(bad, whole)
+    check_says(bad.rename(bad.with_name(bad.name.replace("manylinux_2_", "manylinux_1_"))), "WHEEL differ")
 
 
 def main():

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 
 import elf
 
@@ -144,26 +145,32 @@ def check(path):
     Raises `Refused`."""
     try:
         with zipfile.ZipFile(path) as wheel:
-            names, infos = wheel.namelist(), {info.filename: info for info in wheel.infolist()}
-            data = {name: wheel.read(name) for name in names}
-    except (zipfile.BadZipFile, OSError, EOFError, RuntimeError, ValueError, zipfile.zlib.error) as error:
-        raise Refused(f"{path.name}: {error}") from error
-    own = next((name for name in names if name.endswith(".dist-info/RECORD")), None)
-    if own is None or len(names) != len(infos):
-        raise Refused(f"{path.name}: no RECORD, or a name that stands twice")
+            modes = [(info.filename, info.external_attr >> 16) for info in wheel.infolist()]
+            data = {name: wheel.read(name) for name, _ in modes}
+        wrong = differs(path.stem, modes, data)
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, ValueError, KeyError) as error:
+        wrong = f"{type(error).__name__}: {error}"
+    if wrong:
+        raise Refused(f"{path.name}: {wrong}")
+
+
+def differs(stem, modes, data):
+    """What of a wheel's members is not as its name, RECORD and WHEEL say; None for nothing."""
+    own = next((name for name in data if name.endswith(".dist-info/RECORD")), None)
+    if own is None or len(modes) != len(data):
+        return "no RECORD, or a name that stands twice"
     rows = {row[0]: row[1:] for row in csv.reader(io.StringIO(data[own].decode()))}
     if rows.pop(own, None) != ["", ""] or rows.keys() != data.keys() - {own}:
-        raise Refused(f"{path.name}: RECORD lists {sorted(rows)}, there is {sorted(data)}")
-    for name, (hashed, size) in rows.items():
-        if (hashed, size) != (digest(data[name]), str(len(data[name]))):
-            raise Refused(f"{path.name}: {name} is not what RECORD says")
+        return f"RECORD lists {sorted(rows)}, there is {sorted(data)}"
+    for name, row in rows.items():
+        if row != [digest(data[name]), str(len(data[name]))]:
+            return f"{name} is not what RECORD says"
     said = email.parser.Parser().parsestr(data[own.replace("RECORD", "WHEEL")].decode())
-    _, _, python, abi, tags = path.stem.split("-")
+    _, _, python, abi, tags = stem.split("-")
     if said.get_all("Tag") != [f"{python}-{abi}-{tag}" for tag in tags.split(".")]:
-        raise Refused(f"{path.name}: its name and its WHEEL differ")
-    scripts = [name for name in names if ".data/scripts/" in name]
-    if len(scripts) != 1 or infos[scripts[0]].external_attr >> 16 != PROGRAM_MODE:
-        raise Refused(f"{path.name}: not one program that can be executed")
+        return "its name and its WHEEL differ"
+    scripts = [mode for name, mode in modes if ".data/scripts/" in name]
+    return None if scripts == [PROGRAM_MODE] else "not one program that can be executed"
 
 
 def main():
