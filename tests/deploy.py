@@ -3,8 +3,8 @@
 
 * Every manifest is what Kubernetes' own schemas allow, of the oldest and the newest release that are known here; no field is unknown.
 * Names, labels, ports, paths and times that stand in several of them, in the configuration and in the unit are the same.
-* The program accepts the ConfigMap's configuration and the Secret's keys, and run by them it finds its engines by name, answers the
-  probes, asks for keys, and drains at SIGTERM.
+* The program accepts the ConfigMap's configuration and the Secret's keys, and run by them it finds its engines by [discovery], answers the
+  probes, asks for keys, follows changes of both, and drains at SIGTERM.
 * The unit is one that systemd can read, where its tool is installed.
 
 At the end the checks are given faults, which they must find. Started by deploy.sh. Exit status 0: all as it should be.

@@ -10,9 +10,10 @@ import subprocess
 import tempfile
 import time
 
-from board_rig import Process, wait
+from board_rig import Process, get, wait
 
-KEY = "sk-of-a-client-in-a-test"
+KEY, LATER_KEY = "sk-of-a-client-in-a-test", "sk-of-a-client-that-comes-later"
+APPLIED = 'pd_proxy_config_reloads_total{outcome="applied"} 1'
 LAME_DUCK_MS = 5_000
 RELEASE_SECONDS = 10
 ASK_SECONDS = 10
@@ -36,6 +37,31 @@ def status(address, path, body=None, key=None):
         connection.close()
 
 
+class Volume:
+    """A file as the kubelet mounts it: behind two links, of which one is replaced to change all files of a volume at once."""
+
+    def __init__(self, folder, name, text):
+        self.folder, self.name, self.text, self.versions = pathlib.Path(folder, name.replace(".", "-")), name, "", 0
+        self.folder.mkdir()
+        self.add(text)
+        self.path = self.folder / name
+        self.path.symlink_to(f"..data/{name}")
+
+    def add(self, text):
+        self.text += text
+        self.versions += 1
+        version = self.folder / f"..version-{self.versions}"
+        version.mkdir()
+        (version / self.name).write_text(self.text)
+        link = self.folder / "..data_tmp"
+        link.symlink_to(version.name)
+        link.rename(self.folder / "..data")
+
+
+def entry(name, key):
+    return f'\n[[key]]\nname = "{name}"\nsha256 = "{hashlib.sha256(key.encode()).hexdigest()}"\n'
+
+
 class Cluster:
     """What the manifests describe, as processes. Set anew is only what a pod has of its own: addresses, free ports, where files
     are, whom the engines' names mean, and a shorter time before the drain."""
@@ -50,13 +76,11 @@ class Cluster:
 
         sims = [start(role, "sim", "--role", role, "--port", "0") for role in ["prefill", "decode"]]
         prefiller, decoder = (sim.wait_for(r"http://(127\.0\.0\.1:\d+)")[0] for sim in sims)
-        config, keys = pathlib.Path(folder, "pd-proxy.toml"), pathlib.Path(folder, "keys.toml")
-        config.write_text(files.toml)
-        keys.write_text(f'{files.keys}\n[[key]]\nname = "test"\nsha256 = "{hashlib.sha256(KEY.encode()).hexdigest()}"\n')
-        sets = [f'auth.keys_file="{keys}"', f'discovery.prefill_dns=["{prefiller}"]', f'discovery.decode_dns=["{decoder}"]',
+        self.config, self.keys = Volume(folder, "pd-proxy.toml", files.toml), Volume(folder, "keys.toml", files.keys + entry("test", KEY))
+        sets = [f'auth.keys_file="{self.keys.path}"', f'discovery.prefill_dns=["{prefiller}"]', f'discovery.decode_dns=["{decoder}"]',
                 f"server.lame_duck_ms={LAME_DUCK_MS}", "server.host=127.0.0.1", "server.port=0", "server.admin_host=127.0.0.1",
                 "server.admin_port=0"]
-        self.gateway = start("gateway", "--config", config, *(word for one in sets for word in ["--set", one]))
+        self.gateway = start("gateway", "--config", self.config.path, *(word for one in sets for word in ["--set", one]))
         self.addresses = {"http": self.gateway.wait_for(LISTENING)[0], "admin": self.gateway.wait_for(OPERATORS)[0]}
 
     def probes(self, container, expected):
@@ -79,6 +103,16 @@ class Cluster:
         ]:
             if got != wanted:
                 yield f"{what}: {got}, expected {wanted}"
+
+    def following(self):
+        """A ConfigMap and a Secret that are changed while the gateway runs. `wait` ends the rig where they are not followed."""
+        before = status(self.addresses["http"], "/v1/completions", COMPLETION, LATER_KEY)
+        self.config.add("\n[retry]\nattempts = 2\n")
+        self.keys.add(entry("later", LATER_KEY))
+        wait("a new key", lambda: status(self.addresses["http"], "/v1/completions", COMPLETION, LATER_KEY) == 200)
+        wait("the new configuration", lambda: APPLIED in get(self.addresses["admin"], "/metrics"))
+        if before != 401:
+            yield f"a key that is not there yet: {before}, expected 401"
 
     def leaving(self, drain_ms):
         """SIGTERM: not ready at once, but serving, and gone in time."""
@@ -105,7 +139,7 @@ def problems(program, files, config):
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         cluster = Cluster(program, files, folder, stack)
         wait("the gateway to be ready", lambda: status(cluster.addresses["admin"], "/readyz") == 200)
-        found = list(cluster.probes(cluster.container, {})) + list(cluster.serving())
+        found = list(cluster.probes(cluster.container, {})) + list(cluster.serving()) + list(cluster.following())
         broken = copy.deepcopy(cluster.container)
         broken["livenessProbe"]["httpGet"]["path"] = "/helthz"
         if not any("helthz" in problem for problem in cluster.probes(broken, {})):
