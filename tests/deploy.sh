@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# The Kubernetes manifests and the systemd unit: by Kubernetes' schemas, against each other, and by a gateway that runs as they say.
+# More in deploy.py; half a minute.
+# PD_PROXY names the program (default: target/release/pd-proxy). The schemas are a Python package, kept in $DEPLOY_SITE. Exit status 77:
+# it can't be had, nothing was tried.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. tests/real/fetch.sh
+bounded 300 "$0" "$@"
+program=${PD_PROXY:-target/release/pd-proxy}
+[[ -x $program ]] || { echo "deploy: $program is not there: build it, or set PD_PROXY" >&2; exit 1; }
+
+venv "${DEPLOY_SITE:-${TMPDIR:-/tmp}/pd-proxy-deploy-1.37.0}"
+if ! "$python" -c "import kubernetes_validate as k, yaml; assert k.__version__ == '1.37.0'" 2>/dev/null; then
+    fetch reaches_python "Kubernetes' schemas" "$pip" install --quiet --disable-pip-version-check \
+        kubernetes-validate==1.37.0 PyYAML==6.0.3 'tomli; python_version < "3.11"'
+fi
+# Not with exec: the trap stays.
+env -u HTTP_PROXY -u http_proxy "$python" tests/deploy.py --program "$program"
+echo "deploy: ok"

@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""Proves config/python: the wheel of the program, as who installs it meets it.
+
+* The same binary makes the same wheel twice. pip installs it into a new environment, where `pd-proxy` says its version and the demo
+  answers a request; pip finds nothing to complain of, and nothing remains when it is uninstalled.
+* A wheel that was damaged on its way is refused by pip: before it writes anything where it is told the wheel's hash, else in the middle,
+  and what it has written then is replaced by the next installation. One whose content was exchanged is refused by `--check`, since pip
+  does not compare it with RECORD.
+* The tags are read from the binary, and what can't be told is refused. For another machine, static linking and faults the binaries
+  are made by hand (wheel_elf.py).
+
+Started by wheel.sh. Exit status 0: all as it should be.
+"""
+import argparse
+import hashlib
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+
+from board_rig import Process, ask
+from wheel_elf import ARM, LOADERS, X86, binary
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BUILDER = ROOT / "config/python"
+sys.path.insert(0, str(BUILDER))
+
+import build_wheel  # noqa: E402
+import elf  # noqa: E402
+
+# What may be asked of libraries, and the tags that follow.
+TAGS = [
+    (binary(), ["manylinux_2_17_x86_64"]),
+    (binary(libraries={"libc.so.6": ["GLIBC_2.2.5", "GLIBC_2.34", "GLIBC_2.9"]}), ["manylinux_2_34_x86_64"]),
+    (binary(libraries={"libm.so.6": ["GLIBC_2.29"], "libc.so.6": ["GLIBC_2.28"]}), ["manylinux_2_29_x86_64"]),
+    (binary(libraries={"libgcc_s.so.1": ["GCC_3.0", "GCC_4.2.0"], "libc.so.6": ["GLIBC_2.5"]}), ["manylinux_2_17_x86_64"]),
+    (binary(libraries={"libc.so.6": ["GLIBC_2.30", "GLIBC_ABI_DT_RELR"]}), ["manylinux_2_36_x86_64"]),
+    (binary(ARM, libraries={"libc.so.6": ["GLIBC_2.17", "GLIBC_2.39"]}), ["manylinux_2_39_aarch64"]),
+    (binary(loader="", libraries={}), ["manylinux_2_17_x86_64", "musllinux_1_1_x86_64"]),
+]
+# What is refused, and a word of why.
+UNKNOWN = [
+    (b"#!/bin/sh\n", "no ELF"),
+    (binary()[:100], "cut short"),
+    (binary(8, LOADERS[X86]), "no program for"),
+    (binary(X86, LOADERS[ARM]), "not by glibc's"),
+    (binary(loader="/lib/ld-musl-x86_64.so.1"), "not by glibc's"),
+    (binary(libraries={"libc.so.6": ["GLIBC_2.17"], "libssl.so.3": ["OPENSSL_3.0.0"]}), "libssl.so.3"),
+    (binary(libraries={"libc.so.6": ["GLIBC_PRIVATE"]}), "GLIBC_PRIVATE"),
+    (binary(libraries={"libc.so.6": ["GLIBC_ABI_NEW"]}), "GLIBC_ABI_NEW"),
+    (binary(libraries={"libgcc_s.so.1": ["GCC_12.0.0"], "libc.so.6": ["GLIBC_2.17"]}), "GCC_12.0.0"),
+    (binary(libraries={"libc.so.6": []}), "of no symbol"),
+]
+
+
+def run(*command, fails=False):
+    """What a command says, which must end well, or not."""
+    words = [str(word) for word in command]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    expect(f"{' '.join(words)} ended with {done.returncode}:\n{done.stdout}{done.stderr}", (done.returncode != 0) == fails)
+    return done.stdout + done.stderr
+
+
+def expect(what, good):
+    if not good:
+        raise SystemExit(f"wheel: {what}")
+
+
+def tags(folder):
+    path = pathlib.Path(folder, "binary")
+    for data, expected in TAGS:
+        path.write_bytes(data)
+        expect(f"tags are {elf.read(path).tags()}, expected {expected}", elf.read(path).tags() == expected)
+    for data, word in UNKNOWN:
+        path.write_bytes(data)
+        said = run(sys.executable, BUILDER / "build_wheel.py", path, "--out", folder, fails=True)
+        expect(f"{word!r} is not said of what is refused: {said}", word in said and "Traceback" not in said)
+    # One of another machine can't be asked for its version, nor stripped here: it is packed as it is.
+    path.write_bytes(TAGS[5][0])
+    built = pathlib.Path(run(sys.executable, BUILDER / "build_wheel.py", path, "--out", folder).splitlines()[0])
+    expect(f"{built} has another name", built.name.endswith("-py3-none-manylinux_2_39_aarch64.whl"))
+
+
+def read_by_others(program):
+    """Our reading of the real program against binutils', where they are."""
+    try:
+        said = subprocess.run(["objdump", "-p", program], capture_output=True, text=True, timeout=60, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        print("wheel: there is no objdump to compare with")
+        return
+    highest = max(tuple(map(int, version)) for version in re.findall(r"\bGLIBC_(\d+)\.(\d+)", said))
+    expect(f"objdump has glibc {highest}, we have {elf.read(program)}", elf.read(program).glibc == highest)
+
+
+def left_in(venv):
+    """All files of an environment but those that Python makes by itself."""
+    return {path.relative_to(venv) for path in venv.rglob("*") if "__pycache__" not in path.parts}
+
+
+def installed(wheel, folder, version):
+    """Install, use, remove."""
+    venv = pathlib.Path(folder, "venv")
+    run(sys.executable, "-m", "venv", venv)
+    python, program = venv / "bin/python", venv / "bin/pd-proxy"
+    pip = [python, "-m", "pip", "--disable-pip-version-check", "--no-cache-dir"]
+    before = left_in(venv)
+    bad = damaged(wheel, folder)
+    wanted = pathlib.Path(folder, "requirements.txt")
+    wanted.write_text(f"pd-proxy @ {bad.as_uri()} --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n")
+    said = run(*pip, "install", "--no-index", "--require-hashes", "-r", wanted, fails=True)
+    expect(f"pip says {said}", "HASH" in said.upper())
+    expect(f"a refused wheel leaves {left_in(venv) - before}", left_in(venv) == before)
+    run(*pip, "install", "--no-index", bad, fails=True)
+    exchanged(wheel, bad)
+    run(*pip, "install", "--no-index", "--force-reinstall", wheel)
+    expect("another version", run(program, "--version").split() == ["pd-proxy", version])
+    run(*pip, "check")
+    shown = run(*pip, "show", "pd-proxy")
+    expect(f"pip shows {shown}", f"Version: {version}\n" in shown and "gateway" in shown)
+    demo = Process(folder, "demo", [program, "demo", "--port", "0", "--tokens-per-s", "2000"])
+    try:
+        address, = demo.wait_for(r"http://(127\.0\.0\.1:\d+)")
+        body = {"model": "sim", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
+        status = ask(address, body, path="/v1/chat/completions")
+        expect(f"the demo answers {status}", status == 200)
+    finally:
+        demo.end()
+    run(*pip, "uninstall", "--yes", "pd-proxy")
+    expect(f"uninstalled, {left_in(venv) - before} remains", left_in(venv) == before)
+
+
+def check_says(bad, what):
+    said = run(sys.executable, BUILDER / "build_wheel.py", "--check", bad, fails=True)
+    expect(f"--check says {said!r}, not {what!r}", what in said and "Traceback" not in said)
+
+
+def damaged(wheel, folder):
+    """The wheel with a bit of the program that fell over."""
+    data = bytearray(wheel.read_bytes())
+    with zipfile.ZipFile(wheel) as whole:
+        program = whole.infolist()[0]
+    data[program.header_offset + program.compress_size // 2] ^= 1
+    bad = pathlib.Path(folder, "bad", wheel.name)
+    bad.parent.mkdir()
+    bad.write_bytes(data)
+    check_says(bad, wheel.name)
+    return bad
+
+
+def exchanged(wheel, bad):
+    """Wheels that are whole as zip files, and not what RECORD says. A word in the program's place: compressing takes a second."""
+    with zipfile.ZipFile(wheel) as whole:
+        members = [(info.filename, whole.read(info), info.external_attr >> 16) for info in whole.infolist()]
+    (name, _, mode), (own, _, _) = members[0], members[-1]
+    members = [(name, b"program", mode)] + members[1:-1]
+    whole = members + [(own, build_wheel.record(members, own), 0o100644)]
+    build_wheel.pack(bad, whole)
+    build_wheel.check(bad)
+    for what, changed in [
+        ("not what RECORD says", [(name, b"another", mode)] + whole[1:]),
+        ("RECORD lists", whole + [("more.py", b"", 0o100644)]),
+        ("can be executed", [(name, b"program", 0o100644)] + whole[1:]),
+        ("no RECORD", whole[:-1]),
+    ]:
+        build_wheel.pack(bad, changed)
+        check_says(bad, what)
+    build_wheel.pack(bad, whole)
+    check_says(bad.rename(bad.with_name(bad.name.replace("manylinux_2_", "manylinux_1_"))), "WHEEL differ")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--program", required=True, type=pathlib.Path)
+    program = parser.parse_args().program.resolve()
+    version = build_wheel.package()["version"]
+    with tempfile.TemporaryDirectory() as folder:
+        tags(folder)
+        read_by_others(program)
+        wheel = build_wheel.build(program, pathlib.Path(folder, "one"))
+        again = build_wheel.build(program, pathlib.Path(folder, "two"))
+        expect("the same binary makes two wheels", wheel.read_bytes() == again.read_bytes())
+        run(sys.executable, BUILDER / "build_wheel.py", "--check", wheel)
+        installed(wheel, folder, version)
+        size = wheel.stat().st_size / 1e6
+    print(f"wheel: {wheel.name}, {size:.1f} MB: installed, run, removed; {len(TAGS)} tags told, {len(UNKNOWN)} binaries refused")
+
+
+if __name__ == "__main__":
+    main()
