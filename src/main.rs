@@ -13,7 +13,7 @@ use pd_proxy::{admission, inspect, keys, probe};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Requests allocate some two hundred times, and streams wait with what they hold: this one is quicker, and packs closer.
+/// A small request allocates some two hundred times: this one is quicker at it.
 #[cfg(feature = "mimalloc")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -59,7 +59,7 @@ fn assert_buckets(samples: &BTreeMap<String, f64>, text: &str) {
 /// One request of each kind; the tokens that the engines reported for them.
 async fn one_of_each(gateway: SocketAddr, prefill: &Engine) -> BTreeMap<&'static str, u64> {
     let send = async |path: &str, body: Value| client::send(gateway, &post(path, &body.to_string())).await;
-    let mut streamed = chat(&long_text());
+    let mut streamed = chat(&long_text().repeat(4));
     streamed["stream"] = true.into();
     streamed["stream_options"] = json!({"include_usage": true});
     let mut tokens = BTreeMap::from([("prompt", 0), ("cached", 0), ("output", 0)]);
