@@ -22,6 +22,7 @@ import sys
 import tempfile
 
 import board_rig
+from processes import get, wait
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ROWS = ["At a glance", "Latency", "Routing and cache", "Trouble", "Tokens and keys"]
@@ -309,12 +310,12 @@ def all_of(board, rig, facts):
 def check(rig, promtool):
     """Everything; a list of complaints."""
     rig.traffic()
-    facts = Facts(board_rig.get(address, "/metrics") for address in (rig.healthy, rig.troubled))
+    facts = Facts(get(address, "/metrics") for address in (rig.healthy, rig.troubled))
     scraped = rig.value("max(timestamp(up))")
     # Two looks at least at what the last of the trouble began.
-    board_rig.wait("two more scrapes", lambda: rig.value("min(timestamp(up))") >= scraped + 3)
+    wait("two more scrapes", lambda: rig.value("min(timestamp(up))") >= scraped + 3)
     board = json.loads((ROOT / "config/grafana/pd-proxy.json").read_text())
-    rules = [rule for group in json.loads(board_rig.get(rig.prometheus, "/api/v1/rules"))["data"]["groups"] for rule in group["rules"]]
+    rules = [rule for group in json.loads(get(rig.prometheus, "/api/v1/rules"))["data"]["groups"] for rule in group["rules"]]
     wrong = [*facts.complaints(), *all_of(board, rig, facts), *alerts(rules, rig, facts)]
     found = 0
     for broken, word in faults(board):

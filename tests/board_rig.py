@@ -1,6 +1,5 @@
 """What board.py looks at: a gateway that is well (the demo), one that is in every trouble that can be had without engines, and a
 real Prometheus that scrapes both by the example configuration. Everything listens on the loopback."""
-import http.client
 import json
 import os
 import pathlib
@@ -8,10 +7,9 @@ import re
 import signal
 import socket
 import subprocess
-import time
-import urllib.parse
 
-WAIT_SECONDS = 60
+from processes import Process, ask, get, wait
+
 # Nobody listens here: ports below 1024 are not handed out.
 CLOSED = "127.0.0.1:1"
 FAILED = 'pd_proxy_requests_total{code="502"}'
@@ -57,83 +55,10 @@ resume = true
 """
 
 
-class Process:
-    """A process whose output goes to a file, ended with the rig."""
-
-    def __init__(self, directory, name, command):
-        self.log = pathlib.Path(directory, f"{name}.log")
-        self.name = name
-        with self.log.open("w") as out:
-            self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=directory)
-
-    def said(self):
-        return self.log.read_text(errors="replace")
-
-    def wait_for(self, pattern):
-        """The groups of `pattern` in what it says."""
-        def found():
-            if match := re.search(pattern, self.said()):
-                return match.groups()
-            if self.process.poll() is not None:
-                raise SystemExit(f"{self.name} ended with {self.process.returncode}:\n{self.said()}")
-            return None
-        return wait(f"{self.name} to say {pattern!r}", found)
-
-    def end(self, how=signal.SIGTERM):
-        if self.process.poll() is None:
-            self.process.send_signal(how)
-            try:
-                self.process.wait(20)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-
-
-def wait(what, probe):
-    """What `probe` returns once that is true."""
-    end = time.monotonic() + WAIT_SECONDS
-    while time.monotonic() < end:
-        if result := probe():
-            return result
-        time.sleep(0.1)
-    raise SystemExit(f"waited {WAIT_SECONDS} s in vain for {what}")
-
-
 def free_port():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
-
-
-def get(address, path, **query):
-    """The text of a GET with status 200 or 400, as Prometheus answers."""
-    connection = http.client.HTTPConnection(address, timeout=WAIT_SECONDS)
-    connection.request("GET", path + ("?" + urllib.parse.urlencode(query) if query else ""))
-    answer = connection.getresponse()
-    text = answer.read().decode()
-    connection.close()
-    return text
-
-
-def ask(address, body, key=None, path="/v1/completions", after_events=None):
-    """Asks a gateway; the status, or 0 where the answer broke off. `after_events`: called once a stream has so many."""
-    headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {key}"} if key else {})
-    connection = http.client.HTTPConnection(address, timeout=WAIT_SECONDS)
-    try:
-        text = body if isinstance(body, str) else json.dumps(body)
-        connection.request("POST" if body else "GET", path, text or None, headers)
-        answer = connection.getresponse()
-        if after_events:
-            events, act = after_events
-            for _ in range(2 * events):
-                answer.readline()
-            act()
-        answer.read()
-        return answer.status
-    except (OSError, http.client.HTTPException):
-        return 0
-    finally:
-        connection.close()
 
 
 def prompt(text, **more):

@@ -2,7 +2,6 @@
 import contextlib
 import copy
 import hashlib
-import http.client
 import json
 import pathlib
 import signal
@@ -10,7 +9,7 @@ import subprocess
 import tempfile
 import time
 
-from board_rig import Process, get, wait
+from processes import Process, ask, get, wait
 
 KEY, LATER_KEY = "sk-of-a-client-in-a-test", "sk-of-a-client-that-comes-later"
 APPLIED = 'pd_proxy_config_reloads_total{outcome="applied"} 1'
@@ -24,17 +23,7 @@ COMPLETION = json.dumps({"model": "sim", "prompt": "Where is the capital of Fran
 
 def status(address, path, body=None, key=None):
     """The status of an answer; 0 without one."""
-    connection = http.client.HTTPConnection(address, timeout=ASK_SECONDS)
-    headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {key}"} if key else {})
-    try:
-        connection.request("POST" if body else "GET", path, body, headers)
-        answer = connection.getresponse()
-        answer.read()
-        return answer.status
-    except (OSError, http.client.HTTPException):
-        return 0
-    finally:
-        connection.close()
+    return ask(address, body, key, path, seconds=ASK_SECONDS)
 
 
 class Volume:

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Counts the instructions of the pure pieces of a request's way, and those of a whole request through a gateway, under valgrind,
-# and compares them with benches/instructions.tsv: more than 5 % above fails. `tests/instructions.sh --write` writes the file anew; what changed belongs into the commit's message.
+# and compares them with benches/instructions.tsv: more than 5 % above fails. `tests/instructions.sh --write` writes the file anew;
+# what changed belongs into the commit's message.
 # Counts depend on the compiler (rust-toolchain.toml) and a little on what the processor can do; not on how busy it is.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import zipfile
 
-from board_rig import Process, ask
+from processes import Process, ask
 from wheel_elf import ARM, LOADERS, X86, binary
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

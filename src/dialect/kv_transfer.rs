@@ -24,23 +24,31 @@ pub fn prefill_edit(api: Api, body: &Object, offer: Option<&Bytes>) -> Edit {
 /// # Errors
 /// [`BadReply`] when it can't be understood; the leg is then tried elsewhere.
 pub fn read_prefill(api: Api, reply: Bytes) -> Result<Prefilled, BadReply> {
+    read(api, reply).map(|(prefilled, _)| prefilled)
+}
+
+/// The same, and the hand-off's members for who asks more of them; `None` where there are none, or they can't be looked into.
+pub(super) fn read(api: Api, reply: Bytes) -> Result<(Prefilled, Option<Object>), BadReply> {
     let reply = answer(reply)?;
-    let usage = usage::of_answer(api, &reply);
+    let mut prefilled = Prefilled { handoff: None, usage: usage::of_answer(api, &reply), engine_id: None };
     let Some(value) = reply.get(PARAMS).filter(|value| !value.is_null()) else {
-        return Ok(Prefilled { handoff: None, usage, engine_id: None });
+        return Ok((prefilled, None));
     };
     if !value.is_object() {
         return Err(BadReply::NotAnObject);
     }
-    // One that can't be looked into is the engines' affair.
+    // An empty object hands nothing over, as in the reference; one that can't be looked into is the engines' affair.
     let params = value.object().ok();
-    if params.as_ref().is_some_and(names_nothing) {
-        return Err(BadReply::Nothing);
+    if params.as_ref().is_none_or(|params| params.members().next().is_some()) {
+        prefilled.handoff = Some(value.to_bytes());
     }
-    // An empty object hands nothing over, as in the reference.
-    let empty = params.as_ref().is_some_and(|params| params.members().next().is_none());
-    let engine_id = params.as_ref().and_then(engine_id);
-    Ok(Prefilled { handoff: (!empty).then(|| value.to_bytes()), usage, engine_id })
+    if let Some(params) = &params {
+        if names_nothing(params) {
+            return Err(BadReply::Nothing);
+        }
+        prefilled.engine_id = engine_id(params);
+    }
+    Ok((prefilled, params))
 }
 
 /// Whether a hand-off says that there is something to fetch, but neither where nor what. All else in it is the engines' affair.

@@ -16,7 +16,7 @@
 use bytes::Bytes;
 use serde_json::json;
 
-use crate::codec::json::{Edit, Object, ScanLimits};
+use crate::codec::json::{Edit, Object};
 use crate::dialect::prefilled::{BadReply, Prefilled};
 use crate::dialect::shape::{self, Bypass};
 use crate::dialect::transfer::Transfer;
@@ -33,13 +33,12 @@ pub(super) fn prefill_edit(api: Api, body: &Object, transfer: &Transfer) -> Edit
 
 /// Reads a prefiller's 200.
 pub(super) fn read_prefill(api: Api, reply: Bytes) -> Result<Prefilled, BadReply> {
-    let prefilled = kv_transfer::read_prefill(api, reply)?;
+    let (prefilled, params) = kv_transfer::read(api, reply)?;
     // One that does not say that there is KV to fetch makes a decoder wait for ever, as none does.
-    let fetches = |handoff: &Bytes| {
-        let handoff = Object::scan(handoff.clone(), ScanLimits::default()).ok();
-        handoff.and_then(|h| h.get("do_remote_prefill")?.as_bool()) == Some(true)
-    };
-    if prefilled.handoff.as_ref().is_some_and(fetches) { Ok(prefilled) } else { Err(BadReply::Nothing) }
+    match params.and_then(|params| params.get("do_remote_prefill")?.as_bool()) {
+        Some(true) => Ok(prefilled),
+        _ => Err(BadReply::Nothing),
+    }
 }
 
 /// Why a request can't be answered across prefiller and decoder.
@@ -56,6 +55,7 @@ pub(super) fn bypass(api: Api, body: &Object) -> Option<Bypass> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::json::ScanLimits;
 
     fn scan(text: &str) -> Object {
         Object::scan(text.to_owned().into(), ScanLimits::default()).unwrap()

@@ -374,7 +374,7 @@ impl Desk {
 
     fn placed(self: &Arc<Self>, state: &State, commit: Commit) -> Option<Placed> {
         let Commit { booking, terms, others, waited_s, waiting, tokens, .. } = commit;
-        let Member { instance, rank } = state.members.get(usize::from(terms.lane.0))?.clone()?;
+        let Member { instance, rank } = state.member(terms.lane)?.clone();
         let booked = Booked { desk: self.clone(), booking, lane: terms.lane, tokens: i64::from(tokens) };
         let seat = Seat::booked(instance, rank, u64::from(tokens), booked);
         let others = others.into_iter().filter_map(|terms| Some((state.member(terms.lane)?.clone(), terms)));

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::fleet::desk::Booked;
 use crate::fleet::instance::{Instance, Load, Rank};
+use crate::fleet::member::Member;
 use crate::route::learn::DecodeLearner;
 
 /// Room on one instance for one leg.
@@ -101,6 +102,11 @@ impl Seat {
     /// Which of the instance's ranks it is on, where the gateway chooses.
     pub fn rank(&self) -> Option<Rank> {
         self.rank
+    }
+
+    /// Both, for who tells of it later.
+    pub fn member(&self) -> Member {
+        Member { instance: self.instance.clone(), rank: self.rank }
     }
 
     /// The prefiller has answered: its compute is free, its KV is still ours.

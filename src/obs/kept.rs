@@ -18,16 +18,21 @@ impl<K, V> Default for Kept<K, V> {
 
 impl<K: Eq + Hash, V: Clone> Kept<K, V> {
     /// The handle of these labels, made by `make` when it is the first time.
-    pub(super) fn get<Q>(&self, labels: &Q, make: impl FnOnce() -> (K, V)) -> V
+    pub(super) fn get<Q>(&self, labels: &Q, make: impl FnOnce() -> V) -> V
     where
         K: Borrow<Q>,
-        Q: Eq + Hash + ?Sized,
+        Q: ToOwned<Owned = K> + Eq + Hash + ?Sized,
     {
         if let Some(found) = self.0.read().unwrap_or_else(PoisonError::into_inner).get(labels) {
             return found.clone();
         }
-        let (key, handle) = make();
-        self.0.write().unwrap_or_else(PoisonError::into_inner).entry(key).or_insert(handle).clone()
+        let handle = make();
+        self.0
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(labels.to_owned())
+            .or_insert(handle)
+            .clone()
     }
 }
 
@@ -42,7 +47,7 @@ mod tests {
         for (label, handle) in [("a", 1), ("a", 1), ("b", 2)] {
             let got = kept.get(label, || {
                 made += 1;
-                (label.to_owned(), made)
+                made
             });
             assert_eq!(got, handle, "{label}");
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use metrics::{Counter, counter};
 
-use super::{Meters, names};
+use super::{Meters, begun, names};
 
 /// Why a request may be turned away for want of room.
 pub const TURNED_AWAY: [&str; 8] = [
@@ -48,11 +48,6 @@ pub(super) struct KeyMeter {
 
 impl KeyMeter {
     fn new(name: &str) -> KeyMeter {
-        // There from its first request on, so that a rate sees the first of each.
-        let begun = |counter: Counter| {
-            counter.increment(0);
-            counter
-        };
         let requests = |outcome: &'static str| {
             begun(counter!(names::KEY_REQUESTS, "key" => name.to_owned(), "outcome" => outcome))
         };
@@ -72,7 +67,7 @@ impl KeyMeter {
 impl Meters {
     /// A request that came with the key of `name` ended with `status`, after so many tokens.
     pub fn of_key(&self, name: &str, (status, reason): (u16, &'static str), prompt: u64, output: u64) {
-        let meter = self.keys.get(name, || (name.to_owned(), Arc::new(KeyMeter::new(name))));
+        let meter = self.keys.get(name, || Arc::new(KeyMeter::new(name)));
         let outcome = match (status, reason) {
             (_, "client_gone") => &meter.gone,
             (_, "ok") => &meter.ok,

@@ -138,6 +138,12 @@ fn start() -> Option<PrometheusHandle> {
     Some(handle)
 }
 
+/// A counter that is there from now on, so that a rate sees the first.
+fn begun(counter: Counter) -> Counter {
+    counter.increment(0);
+    counter
+}
+
 impl LegMeter {
     /// Handles for an instance that serves `leg`.
     pub fn new(leg: &'static str, instance: &str) -> LegMeter {
@@ -186,11 +192,8 @@ impl Meters {
             routes: Api::ALL.map(RouteMeter::new),
             requests: Kept::default(),
             keys: Kept::default(),
-            handoffs: ["used", "released", "expired"].map(|outcome| {
-                let handoffs = counter!(names::HANDOFFS, "outcome" => outcome);
-                handoffs.increment(0);
-                handoffs
-            }),
+            handoffs: ["used", "released", "expired"]
+                .map(|outcome| begun(counter!(names::HANDOFFS, "outcome" => outcome))),
             pool_lookups: Kept::default(),
             prompt_tokens: tokens("prompt"),
             cached_tokens: tokens("cached"),
@@ -209,10 +212,9 @@ impl Meters {
 
     /// A request ended with `status`; `reason` is `ok`, `engine` (the engine's own answer) or the code of our error.
     pub fn request(&self, route: &'static str, status: u16, reason: &'static str) {
-        let labels = (route, status, reason);
         let begin =
             || counter!(names::REQUESTS, "route" => route, "code" => status.to_string(), "reason" => reason);
-        self.requests.get(&labels, || (labels, begin())).increment(1);
+        self.requests.get(&(route, status, reason), begin).increment(1);
     }
 
     /// The times of a generating request.
@@ -305,9 +307,8 @@ impl Meters {
     /// The pool was asked and gave `verdict` after `took`.
     pub fn pool(&self, pool: &'static str, verdict: &'static str, took: Duration) {
         self.pool_seconds.record(took);
-        let labels = (pool, verdict);
         let begin = || counter!(names::POOL_LOOKUPS, "pool" => pool, "verdict" => verdict);
-        self.pool_lookups.get(&labels, || (labels, begin())).increment(1);
+        self.pool_lookups.get(&(pool, verdict), begin).increment(1);
     }
 
     /// A decoder was kept waiting until the pool had a prompt; it ended in `outcome` after `took`.

@@ -35,7 +35,7 @@ pub enum AnswerBody {
 pub struct Pieces(Bytes);
 
 /// Headers of an engine's answer that describe its connection or its framing, which ours replace.
-const NOT_PASSED: [HeaderName; 11] = [
+static NOT_PASSED: [HeaderName; 11] = [
     header::CONNECTION,
     header::CONTENT_LENGTH,
     header::DATE,

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::fleet::{Choice, Instance, Rank, Seat};
+use crate::fleet::{Choice, Member, Seat};
 use crate::route::Job;
 
 /// Requests that are remembered.
@@ -19,9 +19,7 @@ pub struct Story {
     /// How many blocks it has.
     pub blocks: usize,
     /// The prefiller.
-    pub prefiller: Arc<Instance>,
-    /// Its rank, where the gateway chooses among several.
-    pub rank: Option<Rank>,
+    pub prefiller: Member,
     /// Why this one.
     pub choice: Choice,
     /// Tokens that it found in its caches, once it has said.
@@ -39,8 +37,7 @@ impl Stories {
             id: id.to_owned(),
             job: Job { blocks: Arc::default(), ..job.as_ref().clone() },
             blocks: job.blocks.len(),
-            prefiller: seat.instance().clone(),
-            rank: seat.rank(),
+            prefiller: seat.member(),
             choice: choice.clone(),
             cached_tokens: None,
         };

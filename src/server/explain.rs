@@ -87,8 +87,8 @@ async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
 /// The value of `x-pd-route` for a request that asked for it and may.
 pub(super) fn header(gateway: &Gateway, id: &str) -> Option<HeaderValue> {
     let stories = gateway.relay.stories.of(id);
-    let Story { prefiller, rank, choice, cached_tokens, job, .. } = stories.last()?;
-    let prefiller = prefiller.place_name(*rank);
+    let Story { prefiller, choice, cached_tokens, job, .. } = stories.last()?;
+    let prefiller = prefiller.name();
     let terms = &choice.terms;
     let mut text = format!(
         "prefiller={prefiller}; prompt_tokens={}; hbm_tokens={}; near_tokens={}; any_tokens={}; waited_ms={:.1}; \
@@ -117,7 +117,7 @@ fn story(story: &Story) -> Value {
         "request": job_facts(&story.job, story.blocks),
         "waited_ms": choice.waited.as_secs_f64() * 1e3,
         "waiting": choice.waiting,
-        "winner": candidate(&story.prefiller.place_name(story.rank), &choice.terms),
+        "winner": candidate(&story.prefiller.name(), &choice.terms),
         "next_best": others,
         "cached_tokens": story.cached_tokens,
     })

@@ -6,7 +6,7 @@ use crate::relay::answer::named_by_connection;
 
 /// Headers that end here: they belong to the client's connection, would change what engines send (compression), or
 /// choose something that is ours to choose (the rank).
-const NOT_FORWARDED: [HeaderName; 17] = [
+static NOT_FORWARDED: [HeaderName; 17] = [
     header::ACCEPT_ENCODING,
     header::CONNECTION,
     header::CONTENT_LENGTH,

@@ -160,10 +160,8 @@ impl Object {
     /// long, once for each key that is looked for.
     fn is(&self, member: &Member, key: &str) -> bool {
         let spelled_bytes = member.key.end() - member.key.start() - 2;
-        match member.escaped {
-            false => spelled_bytes == key.len() && *self.key(member) == *key.as_bytes(),
-            true => spelled_bytes <= ESCAPE_BYTES * key.len() && *self.key(member) == *key.as_bytes(),
-        }
+        let longest_bytes = if member.escaped { ESCAPE_BYTES * key.len() } else { key.len() };
+        spelled_bytes <= longest_bytes && *self.key(member) == *key.as_bytes()
     }
 
     /// A member's key with its escapes decoded, as WTF-8 (see [`text::unescape`]).
