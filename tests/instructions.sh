@@ -2,7 +2,8 @@
 # Counts the instructions of the pure pieces of a request's way, and those of a whole request through a gateway, under valgrind,
 # and compares them with benches/instructions.tsv: more than 5 % above fails. `tests/instructions.sh --write` writes the file anew;
 # what changed belongs into the commit's message.
-# Counts depend on the compiler (rust-toolchain.toml) and a little on what the processor can do; not on how busy it is.
+# Counts depend on the compiler, the C library and what the processor can do; not on how busy it is. The file's first line says with
+# what it was counted: where that differs nothing is compared, and the exit status is 77.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,6 +18,14 @@ if ! command -v valgrind >/dev/null; then
     command -v apt-get >/dev/null && [[ $(id -u) == 0 ]] || { echo "valgrind is missing"; exit 77; }
     timeout 120 apt-get update -qq || true
     timeout 300 apt-get install -y -qq --no-install-recommends valgrind || { echo "valgrind can't be had"; exit 77; }
+fi
+
+# Of the processor valgrind shows programs one of three.
+for can in avx2 avx sse4_2 none; do grep -qw "$can" /proc/cpuinfo && break; done
+here="# $(rustc --version), $(valgrind --version), $(getconf GNU_LIBC_VERSION), $(uname -m) $can"
+if [[ "${1:-}" != --write && "$(head -1 "$BASE")" != "$here" ]]; then
+    printf 'not comparable: counted with\n%s\nhere is\n%s\n' "$(head -1 "$BASE")" "$here"
+    exit 77
 fi
 
 exe="$(cargo bench --locked --no-run --bench instructions --message-format=json 2>/dev/null |
@@ -46,12 +55,13 @@ many="$(python3 tests/instructions.py "$program" "$MANY_REQUESTS")"
 printf '%s\t%d\n' "a whole request, 200 B, logged" $(((many - few) / (MANY_REQUESTS - FEW_REQUESTS))) >>"$new"
 
 if [[ "${1:-}" == --write ]]; then
-    cp "$new" "$BASE"
+    { echo "$here" && cat "$new"; } >"$BASE"
     cat "$BASE"
     exit
 fi
 
 awk -F '\t' -v limit="$LIMIT_PERCENT" '
+    /^#/ { next }
     NR == FNR { base[$1] = $2; next }
     !($1 in base) { printf "%-42s %12d  not in the file\n", $1, $2; bad = 1; next }
     {

@@ -5,6 +5,9 @@
 //! A source whose predictions don't come true does not steer until they do again ([`Trust`]).
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::dialect::usage::Usage;
 use crate::fleet::{Choice, Desk};
@@ -17,6 +20,8 @@ use crate::route::{Beliefs, Job};
 pub struct Affinity {
     desk: Arc<Desk>,
     meters: Arc<Meters>,
+    /// How old a pool's answer may be.
+    fresh: Duration,
     state: Mutex<State>,
 }
 
@@ -26,6 +31,8 @@ struct State {
     history: Trust,
     /// The names have predicted a hit that came true.
     names_ever_hit: bool,
+    /// When it was last held against a pool that it lacked what an engine has.
+    lacked: Option<Instant>,
     /// A prefiller has reported cached tokens: from then on one that reports none found none, as vLLM leaves out a zero.
     reported_ever: bool,
 }
@@ -35,10 +42,10 @@ struct State {
 const JUDGED_TOKENS: u64 = 512;
 
 impl Affinity {
-    /// Nothing is known yet, and everything is believed.
-    pub fn new(desk: Arc<Desk>, meters: Arc<Meters>) -> Self {
+    /// Nothing is known yet, and everything is believed. A pool's answers may be as old as `fresh`.
+    pub fn new(desk: Arc<Desk>, meters: Arc<Meters>, fresh: Duration) -> Self {
         meters.beliefs(true, true);
-        Self { desk, meters, state: Mutex::default() }
+        Self { desk, meters, fresh, state: Mutex::default() }
     }
 
     /// A prefill of `job`, placed by `choice`, was answered with this `usage`.
@@ -81,10 +88,8 @@ impl Affinity {
             state.names_ever_hit |= verdict == Verdict::Hit;
             state.names.learn(verdict)
         } else if reported.is_some_and(|tokens| tokens >= 2 * block_tokens)
-            && ((told.is_some() && !choice.terms.in_flight) || (job.pool.asked && !state.names_ever_hit))
+            && state.unheard_of(choice, job, self.fresh)
         {
-            // The engine has blocks of which the names know nothing. Events tell of all that an engine holds; a pool may
-            // well lack what an engine has, but not always.
             state.names.learn(Verdict::Miss)
         } else {
             None
@@ -132,6 +137,23 @@ impl Affinity {
             Some(Change::Regained) => tracing::info!("prefillers find again what was sent to them before"),
             None => {}
         }
+    }
+}
+
+impl State {
+    /// Whether it speaks against the names that they know nothing of what an engine has. Events tell of all that an engine holds; a
+    /// pool may well lack what an engine has, but not always: it counts once for each time in which the pool's answers grow old,
+    /// or a burst of equal prompts, all compared with one answer, would be believed twenty times.
+    fn unheard_of(&mut self, choice: &Choice, job: &Job, fresh: Duration) -> bool {
+        if choice.terms.told_tokens.is_some() {
+            return !choice.terms.in_flight;
+        }
+        let due = self.lacked.is_none_or(|last| last.elapsed() >= fresh);
+        let counts = job.pool.asked && !self.names_ever_hit && due;
+        if counts {
+            self.lacked = Some(Instant::now());
+        }
+        counts
     }
 }
 

@@ -5,6 +5,7 @@
 //! learned in [`learn`]); [`decode`] does the same for decoders; [`mod@choose`] has the policies of others.
 
 pub mod board;
+pub mod chains;
 pub mod choose;
 pub mod cost;
 pub mod decode;

@@ -3,16 +3,13 @@
 //! The popularity of a block is the number of prompts that branched off at it or behind it, of which each counts less the
 //! longer ago it was. A conversation that grows at its end branches off nowhere: its blocks are its own.
 
-use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
-
+use super::chains::{Chains, Step};
 use super::job::{Job, Seconds};
-use super::resident::Spread;
 use smallvec::SmallVec;
 
 /// After this time a branch counts half.
 const HALF_LIFE_S: Seconds = 300.0;
-/// Most blocks that are remembered; beyond it all are forgotten and the count begins anew: sixteen bytes and a bit each.
+/// Most blocks that are remembered; beyond it all are forgotten and the count begins anew: eight bytes each, and a node for each branch.
 const MAX_BLOCKS: usize = 1 << 20;
 /// Stretches of equal popularity that are told apart in one prompt; the rest of it counts as private.
 const MAX_STRETCHES: usize = 8;
@@ -22,15 +19,14 @@ const MAX_DEPTH: usize = 1024;
 /// Branches of all blocks.
 #[derive(Debug, Default)]
 pub struct Popularity {
-    blocks: HashMap<u64, Count, BuildHasherDefault<Spread>>,
+    chains: Chains<Count>,
 }
 
-#[derive(Clone, Copy, Debug)]
+/// Of all blocks of a node: what branches off at one of them branches off behind the others.
+#[derive(Clone, Copy, Debug, Default)]
 struct Count {
     branches: f32,
     as_of_s: f32,
-    /// Some prompt goes on behind it.
-    parent: bool,
 }
 
 /// The leading part of one prompt that others share: up to which token, and how popular it is.
@@ -52,25 +48,18 @@ impl Count {
 impl Popularity {
     /// Takes note of a prompt and tells how popular its beginning is.
     pub fn note(&mut self, job: &Job, now: Seconds) -> Stretches {
-        if self.blocks.len() > MAX_BLOCKS {
-            self.blocks.clear();
+        if self.chains.blocks() > MAX_BLOCKS {
+            self.chains = Chains::default();
         }
-        let blocks = job.blocks.get(..MAX_DEPTH).unwrap_or(&job.blocks);
-        let known = blocks.iter().take_while(|block| self.blocks.contains_key(block)).count();
-        let goes_on = known < blocks.len();
-        let last = known.checked_sub(1).and_then(|at| self.blocks.get_mut(&blocks[at])).filter(|_| goes_on);
-        let branches = last.is_some_and(|last| std::mem::replace(&mut last.parent, true));
-        for (at, block) in blocks.iter().enumerate().skip(known) {
-            #[expect(clippy::cast_possible_truncation, reason = "seconds need no more")]
-            let fresh = Count { branches: 0.0, as_of_s: now as f32, parent: at + 1 < blocks.len() };
-            self.blocks.insert(*block, fresh);
-        }
-        self.stretches(
-            blocks.get(..known).unwrap_or_default(),
-            job.block_tokens,
-            branches.then_some(now),
-            now,
-        )
+        let depth = job.blocks.len().min(MAX_DEPTH);
+        let known: SmallVec<[Step; 8]> = self.chains.along(&job.blocks[..depth]).collect();
+        let known_blocks: usize = known.iter().map(|step| step.blocks).sum();
+        let branches = known_blocks < depth
+            && known.last().is_some_and(|last| {
+                self.chains.get(last.node).is_some_and(|node| node.goes_on() || last.blocks < node.blocks())
+            });
+        self.chains.reach(&job.blocks, depth);
+        self.stretches(&job.blocks[..known_blocks], job.block_tokens, branches.then_some(now), now)
     }
 
     /// The popularity of known blocks, after one more branch behind all of them where there is one.
@@ -83,13 +72,16 @@ impl Popularity {
     ) -> Stretches {
         let mut stretches = Stretches::new();
         let mut shared = true;
-        for (at, block) in known.iter().enumerate() {
-            let Some(count) = self.blocks.get_mut(block) else { break };
+        let mut upto = 0usize;
+        let way: SmallVec<[Step; 8]> = self.chains.along(known).collect();
+        for step in way {
+            let Some(node) = self.chains.get_mut(step.node) else { break };
             if let Some(now) = branch {
-                count.branch(now);
+                node.value.branch(now);
             }
-            let popular = count.at(now).round();
-            let end = u32::try_from(at + 1).unwrap_or(u32::MAX).saturating_mul(block_tokens);
+            upto += step.blocks;
+            let popular = node.value.at(now).round();
+            let end = u32::try_from(upto).unwrap_or(u32::MAX).saturating_mul(block_tokens);
             let same = stretches.last().is_some_and(|(_, before)| (before - popular).abs() < 0.5);
             let room = stretches.len() < MAX_STRETCHES;
             shared = shared && popular >= 1.0 && (same || room);
@@ -106,6 +98,10 @@ impl Popularity {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
     use super::*;
 
     fn note(popularity: &mut Popularity, blocks: &[u64], now: Seconds) -> Vec<(u32, f64)> {
@@ -141,5 +137,46 @@ mod tests {
         assert_eq!(note(&mut popularity, &[1], 0.0), [(10, 7.0)]);
         assert_eq!(note(&mut popularity, &[1], HALF_LIFE_S), [(10, 4.0)]);
         assert_eq!(note(&mut popularity, &[1], 10.0 * HALF_LIFE_S), []);
+    }
+
+    /// The same, block by block: when it branched off, and whether some prompt goes on behind it.
+    #[derive(Default)]
+    struct Naive(HashMap<u64, (Vec<Seconds>, bool)>);
+
+    impl Naive {
+        fn note(&mut self, blocks: &[u64], now: Seconds) -> Vec<f64> {
+            let known = blocks.iter().take_while(|block| self.0.contains_key(block)).count();
+            let branches = known < blocks.len() && known > 0 && self.0[&blocks[known - 1]].1;
+            for (at, block) in blocks.iter().enumerate() {
+                let entry = self.0.entry(*block).or_default();
+                entry.1 |= at + 1 < blocks.len();
+                if branches && at < known {
+                    entry.0.push(now);
+                }
+            }
+            let weight = |at: &Seconds| (-(now - at) / HALF_LIFE_S).exp2();
+            blocks[..known].iter().map(|block| self.0[block].0.iter().map(weight).sum()).collect()
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn equals_a_naive_count(
+            prompts in proptest::collection::vec((proptest::collection::vec(0u64..3, 1..7), 0.0..50.0f64), 1..40),
+        ) {
+            let (mut popularity, mut naive, mut now) = (Popularity::default(), Naive::default(), 0.0);
+            for (prompt, pause_s) in prompts {
+                now += pause_s;
+                let blocks: Vec<u64> = (1..=prompt.len()).map(|n| prompt[..n].iter().fold(7, |hash, it| hash * 31 + it)).collect();
+                let expected = naive.note(&blocks, now);
+                let told = note(&mut popularity, &blocks, now);
+                // Far from where rounding turns.
+                prop_assume!(expected.iter().all(|it| (it.fract() - 0.5).abs() > 1e-3));
+                let told_of = |at: usize| told.iter().find(|(end, _)| (at as u32) < end / 10).map_or(0.0, |(_, popular)| *popular);
+                for (at, popular) in expected.iter().enumerate() {
+                    prop_assert_eq!(told_of(at), popular.round(), "block {}", at);
+                }
+            }
+        }
     }
 }

@@ -1,27 +1,27 @@
 //! What each prefiller is believed to hold in its own memory: the blocks of the prompts that were sent to it, as far as
 //! they fit. Engines that publish KV events make this unnecessary but for the blocks that are on their way.
 //!
-//! Engines forget what was used longest ago, the end of a prompt before its beginning. So does this: a prompt is entered
-//! from its last block to its first, and what an instance is believed to hold of a prompt is always a beginning of it.
-//! That allows to search for its end instead of walking along all blocks.
+//! Engines forget what was used longest ago, the end of a prompt before its beginning. So does this: what an instance is
+//! believed to hold of a prompt is always a beginning of it. Believed is of whole nodes of [`Chains`]: where an instance
+//! forgets a part of one, the node is cut there.
 
-use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::VecDeque;
+use std::sync::Arc;
 
+use smallvec::SmallVec;
+
+use super::chains::{Chains, NodeId, ROOT};
 use super::job::LaneId;
 
 /// Lanes that are remembered; those beyond are believed to hold nothing.
 pub const MAX_LANES: usize = 256;
-const WORDS: usize = MAX_LANES / 64;
-
-/// A set of lanes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Lanes([u64; WORDS]);
+/// Entries of a lane's queue that may be stale whatever it holds.
+const STALE_ENTRIES: usize = 1024;
 
 /// Who is believed to hold what.
 #[derive(Debug, Default)]
 pub struct Residents {
-    blocks: HashMap<u64, Lanes, BuildHasherDefault<Spread>>,
+    chains: Chains<Holders>,
     lanes: Vec<Lane>,
     /// Counts the changes, so that others know when what they computed is old.
     version: u64,
@@ -33,39 +33,42 @@ pub struct Residents {
 struct Lane {
     /// Most blocks.
     capacity: usize,
-    /// When each block was last used, by [`Residents::clock`].
-    used: HashMap<u64, u32, BuildHasherDefault<Spread>>,
-    /// The same by time; entries whose stamp is not the block's are stale.
-    order: VecDeque<(u64, u32)>,
+    /// Blocks of the nodes that it holds.
+    held: usize,
+    /// Prompts by time: where each ends, or what is left of it. Those whose last node was used since, or forgotten, are stale.
+    order: VecDeque<(NodeId, u32)>,
+    /// The length of `order` at which stale entries are dropped.
+    tidy_at: usize,
 }
 
-impl Lanes {
-    fn set(&mut self, lane: usize, on: bool) {
-        if let Some(word) = self.0.get_mut(lane / 64) {
-            let bit = 1 << (lane % 64);
-            *word = if on { *word | bit } else { *word & !bit };
+/// Which lanes hold a node, and by [`Residents::clock`] when each last used it.
+#[derive(Clone, Debug, Default)]
+struct Holders(SmallVec<[(u16, u32); 2]>);
+
+impl Holders {
+    fn of(&self, lane: u16) -> Option<u32> {
+        self.0.iter().find(|(whose, _)| *whose == lane).map(|(_, stamp)| *stamp)
+    }
+
+    /// Whether it is new there.
+    fn use_by(&mut self, lane: u16, stamp: u32) -> bool {
+        let held = self.0.iter_mut().find(|(whose, _)| *whose == lane);
+        let new = held.is_none();
+        match held {
+            Some((_, used)) => *used = stamp,
+            None => self.0.push((lane, stamp)),
         }
+        new
     }
 
-    fn and(&self, other: &Lanes) -> Lanes {
-        Lanes(std::array::from_fn(|at| self.0[at] & other.0[at]))
-    }
-
-    fn without(&self, other: &Lanes) -> Lanes {
-        Lanes(std::array::from_fn(|at| self.0[at] & !other.0[at]))
+    /// Whether it was there.
+    fn drop_by(&mut self, lane: u16) -> bool {
+        let at = self.0.iter().position(|(whose, _)| *whose == lane);
+        at.map(|at| self.0.swap_remove(at)).is_some()
     }
 
     fn is_empty(&self) -> bool {
-        self.0 == [0; WORDS]
-    }
-
-    fn each(&self, mut visit: impl FnMut(usize)) {
-        for (at, mut word) in self.0.into_iter().enumerate() {
-            while word != 0 {
-                visit(at * 64 + word.trailing_zeros() as usize);
-                word &= word - 1;
-            }
-        }
+        self.0.is_empty()
     }
 }
 
@@ -80,54 +83,56 @@ impl Residents {
         if self.lanes.len() <= at {
             self.lanes.resize_with(at + 1, Lane::default);
         }
-        self.lanes[at].capacity = capacity_blocks;
+        self.lanes[at] = Lane { capacity: capacity_blocks, tidy_at: STALE_ENTRIES, ..Lane::default() };
     }
 
     /// A lane's memory is gone.
     pub fn close(&mut self, lane: LaneId) {
-        let at = usize::from(lane.0);
-        let Some(gone) = self.lanes.get_mut(at).map(std::mem::take) else { return };
-        for block in gone.used.keys() {
-            drop_lane(&mut self.blocks, *block, at);
+        let Some(gone) = self.lanes.get_mut(usize::from(lane.0)) else { return };
+        *gone = Lane::default();
+        for node in self.chains.places() {
+            if self.chains.get_mut(node).is_some_and(|node| node.value.drop_by(lane.0)) {
+                self.chains.drop_unused(node, Holders::is_empty);
+            }
         }
         self.version += 1;
     }
 
     /// A prompt goes to a lane: its blocks are used from now on. Returns its stamp, for [`forget`](Self::forget).
-    pub fn enter(&mut self, lane: LaneId, blocks: &[u64]) -> u32 {
-        let at = usize::from(lane.0);
-        let Some(here) = self.lanes.get_mut(at) else { return 0 };
+    pub fn enter(&mut self, lane: LaneId, blocks: &Arc<[u64]>) -> u32 {
+        let Some(here) = self.lanes.get_mut(usize::from(lane.0)) else { return 0 };
         self.version += 1;
         self.clock = self.clock.wrapping_add(1);
-        let stamp = self.clock;
         // What does not fit is not entered at all, rather than entered and pushed out again.
-        for &block in blocks.iter().take(here.capacity).rev() {
-            here.order.push_back((block, stamp));
-            if here.used.insert(block, stamp).is_none() {
-                self.blocks.entry(block).or_default().set(at, true);
+        let last = self.chains.reach(blocks, here.capacity);
+        let mut at = last;
+        while let Some(node) = self.chains.get_mut(at) {
+            if node.value.use_by(lane.0, self.clock) {
+                here.held += node.blocks();
             }
+            at = node.above();
         }
-        while here.used.len() > here.capacity {
-            let Some((block, stamp)) = here.order.pop_front() else { break };
-            if here.used.get(&block) == Some(&stamp) {
-                here.used.remove(&block);
-                drop_lane(&mut self.blocks, block, at);
-            }
+        if last != ROOT {
+            here.order.push_back((last, self.clock));
         }
-        here.tidy();
-        stamp
+        while here.held > here.capacity && here.give_way(&mut self.chains, lane.0) {}
+        here.tidy(&self.chains, lane.0);
+        self.clock
     }
 
     /// Takes back what [`enter`](Self::enter) entered, unless another prompt has used it since.
     pub fn forget(&mut self, lane: LaneId, blocks: &[u64], stamp: u32) {
-        let at = usize::from(lane.0);
-        let Some(here) = self.lanes.get_mut(at) else { return };
+        let Some(here) = self.lanes.get_mut(usize::from(lane.0)) else { return };
         self.version += 1;
-        for block in blocks {
-            if here.used.get(block) == Some(&stamp) {
-                here.used.remove(block);
-                drop_lane(&mut self.blocks, *block, at);
-            }
+        let way: SmallVec<[NodeId; 8]> = self.chains.along(blocks).map(|step| step.node).collect();
+        // From its end: nothing goes on behind what is dropped.
+        for node in way.into_iter().rev() {
+            let Some(at) = self.chains.get_mut(node).filter(|at| at.value.of(lane.0) == Some(stamp)) else {
+                continue;
+            };
+            at.value.drop_by(lane.0);
+            here.held -= at.blocks();
+            self.chains.drop_unused(node, Holders::is_empty);
         }
     }
 
@@ -135,89 +140,70 @@ impl Residents {
     /// lanes to be asked about, at most [`MAX_LANES`] of them are.
     pub fn leading(&self, blocks: &[u64], out: &mut [u32]) {
         out.fill(0);
-        let mut all = Lanes::default();
-        (0..out.len().min(self.lanes.len())).for_each(|lane| all.set(lane, true));
-        self.search(blocks, (0, blocks.len()), all, out);
+        let mut before = 0;
+        for step in self.chains.along(blocks) {
+            let Some(node) = self.chains.get(step.node) else { return };
+            let upto = before + u32::try_from(step.blocks).unwrap_or(u32::MAX);
+            let mut any = false;
+            for (lane, _) in &node.value.0 {
+                if let Some(count) = out.get_mut(usize::from(*lane)).filter(|count| **count == before) {
+                    *count = upto;
+                    any = true;
+                }
+            }
+            if !any {
+                return;
+            }
+            before = upto;
+        }
     }
 
     /// Blocks that a lane is believed to hold.
     pub fn held_blocks(&self, lane: LaneId) -> usize {
-        self.lanes.get(usize::from(lane.0)).map_or(0, |lane| lane.used.len())
+        self.lanes.get(usize::from(lane.0)).map_or(0, |lane| lane.held)
     }
 
     /// Changes with every change.
     pub fn version(&self) -> u64 {
         self.version
     }
-
-    /// `lanes` hold the blocks before `low`; none of them holds the block at `high`.
-    fn search(&self, blocks: &[u64], (low, high): (usize, usize), lanes: Lanes, out: &mut [u32]) {
-        let (mut low, mut high, mut lanes) = (low, high, lanes);
-        // Prompts that nobody knows end here, after one look; others are worth to be halved.
-        let mut middle = low;
-        while low < high && !lanes.is_empty() {
-            let holders = blocks.get(middle).and_then(|block| self.blocks.get(block));
-            let have = holders.map_or(Lanes::default(), |holders| holders.and(&lanes));
-            let lack = lanes.without(&have);
-            if have.is_empty() {
-                high = middle;
-            } else {
-                if !lack.is_empty() {
-                    self.search(blocks, (low, middle), lack, out);
-                }
-                low = middle + 1;
-                lanes = have;
-            }
-            middle = low + (high - low) / 2;
-        }
-        let count = u32::try_from(low).unwrap_or(u32::MAX);
-        lanes.each(|lane| {
-            if let Some(place) = out.get_mut(lane) {
-                *place = count;
-            }
-        });
-    }
 }
 
 impl Lane {
+    /// Forgets some of what was used longest ago, at most what is too much. False when there is nothing to forget.
+    fn give_way(&mut self, chains: &mut Chains<Holders>, lane: u16) -> bool {
+        let Some((last, stamp)) = self.order.front_mut() else { return false };
+        let (node, surplus) = (*last, self.held - self.capacity);
+        let Some(oldest) =
+            chains.get(node).filter(|node| node.value.of(lane).is_none_or(|used| used == *stamp))
+        else {
+            // What is above was used at the same time or later.
+            self.order.pop_front();
+            return true;
+        };
+        // The end goes, and the entry is of what is left.
+        let (length, held) = (oldest.blocks(), oldest.value.of(lane).is_some());
+        *last = match length.checked_sub(surplus) {
+            Some(left) if held && left > 0 => chains.cut(node, left),
+            _ => oldest.above(),
+        };
+        if held && let Some(gone) = chains.get_mut(node) {
+            gone.value.drop_by(lane);
+            self.held -= gone.blocks();
+            chains.drop_unused(node, Holders::is_empty);
+        }
+        true
+    }
+
     /// Drops stale entries once they outnumber the others.
-    fn tidy(&mut self) {
-        if self.order.len() > 2 * self.used.len() + 1024 {
-            let used = &self.used;
-            self.order.retain(|(block, stamp)| used.get(block) == Some(stamp));
+    fn tidy(&mut self, chains: &Chains<Holders>, lane: u16) {
+        if self.order.len() > self.tidy_at {
+            let fresh = |&(last, stamp): &(NodeId, u32)| {
+                chains.get(last).and_then(|node| node.value.of(lane)) == Some(stamp)
+            };
+            self.order.retain(fresh);
+            self.tidy_at = 2 * self.order.len() + STALE_ENTRIES;
         }
-    }
-}
-
-fn drop_lane(blocks: &mut HashMap<u64, Lanes, BuildHasherDefault<Spread>>, block: u64, lane: usize) {
-    if let Some(holders) = blocks.get_mut(&block) {
-        holders.set(lane, false);
-        if holders.is_empty() {
-            blocks.remove(&block);
-        }
-    }
-}
-
-/// Block hashes are uniform where they are digests; a multiplication helps those that are not.
-#[derive(Default)]
-pub(super) struct Spread(u64);
-
-impl Hasher for Spread {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(self.0.rotate_left(8) ^ u64::from(byte));
-        }
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        /// 2^64 divided by the golden ratio, odd.
-        const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-        let product = value.wrapping_mul(FACTOR);
-        self.0 = product ^ (product >> 32);
     }
 }
 
@@ -225,9 +211,10 @@ impl Hasher for Spread {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::chains::Node;
     use super::*;
 
-    fn chain(seed: u64, length: usize) -> Vec<u64> {
+    fn chain(seed: u64, length: usize) -> Arc<[u64]> {
         (0..length as u64).map(|n| (seed + 1) * 1_000_003 + n).collect()
     }
 
@@ -242,9 +229,9 @@ mod tests {
         let mut residents = Residents::default();
         (0..4).for_each(|lane| residents.open(LaneId(lane), 100));
         let prompt = chain(1, 50);
-        residents.enter(LaneId(0), &prompt[..7]);
+        residents.enter(LaneId(0), &prompt[..7].into());
         residents.enter(LaneId(2), &prompt);
-        residents.enter(LaneId(3), &prompt[..8]);
+        residents.enter(LaneId(3), &prompt[..8].into());
         assert_eq!(leading(&residents, 4, &prompt), [7, 0, 50, 8]);
         assert_eq!(leading(&residents, 4, &chain(2, 9)), [0; 4]);
         residents.close(LaneId(2));
@@ -271,42 +258,84 @@ mod tests {
         residents.open(LaneId(0), 100);
         let prompt = chain(1, 10);
         let first = residents.enter(LaneId(0), &prompt);
-        residents.enter(LaneId(0), &prompt[..4]);
+        residents.enter(LaneId(0), &prompt[..4].into());
         residents.forget(LaneId(0), &prompt, first);
         assert_eq!(leading(&residents, 1, &prompt), [4]);
+    }
+
+    /// Prompts of eight that go on from four, and these from two: a block's hash tells all that is before it.
+    fn branching(seed: u64, length: usize) -> Arc<[u64]> {
+        let branch = |n| {
+            if n < 7 {
+                seed % 2
+            } else if n < 15 {
+                10 + seed % 4
+            } else {
+                100 + seed
+            }
+        };
+        (0..length as u64).map(|n| branch(n) * 1_000_003 + n).collect()
     }
 
     proptest! {
         /// Against a list of (block, last use) that is searched from the front.
         #[test]
         fn equals_a_naive_model(
-            turns in proptest::collection::vec((0u16..5, 0u64..6, 1usize..30), 1..60),
+            turns in proptest::collection::vec((0u16..5, 0u64..8, 1usize..30, 0u8..6), 1..60),
             capacity in 5usize..60,
         ) {
             let mut residents = Residents::default();
-            let mut naive: Vec<Vec<u64>> = vec![Vec::new(); 5];
+            let mut naive: Vec<Vec<(u64, u32)>> = vec![Vec::new(); 5];
             (0..5).for_each(|lane| residents.open(LaneId(lane), capacity));
-            for (lane, seed, length) in turns {
-                let prompt = chain(seed, length);
-                residents.enter(LaneId(lane), &prompt);
+            for (lane, seed, length, mishap) in turns {
+                let prompt = branching(seed, length);
+                let stamp = residents.enter(LaneId(lane), &prompt);
                 let held = &mut naive[usize::from(lane)];
                 for block in prompt.iter().take(capacity).rev() {
-                    held.retain(|it| it != block);
-                    held.push(*block);
+                    held.retain(|(it, _)| it != block);
+                    held.push((*block, stamp));
                 }
                 let surplus = held.len().saturating_sub(capacity);
                 held.drain(..surplus);
+                match mishap {
+                    0 => {
+                        residents.forget(LaneId(lane), &prompt, stamp);
+                        held.retain(|(_, used)| *used != stamp);
+                    }
+                    1 if length == 1 => {
+                        residents.open(LaneId(lane), capacity);
+                        held.clear();
+                    }
+                    _ => {}
+                }
+                prop_assert_eq!(residents.held_blocks(LaneId(lane)), held.len());
             }
-            for seed in 0..6 {
-                let prompt = chain(seed, 30);
+            for seed in 0..8 {
+                let prompt = branching(seed, 30);
                 let expected: Vec<u32> = naive
                     .iter()
-                    .map(|held| prompt.iter().take_while(|block| held.contains(block)).count() as u32)
+                    .map(|held| prompt.iter().take_while(|block| held.iter().any(|(it, _)| it == *block)).count() as u32)
                     .collect();
                 prop_assert_eq!(leading(&residents, 5, &prompt), expected);
             }
-            let blocks = residents.blocks.values().map(|lanes| { let mut n = 0; lanes.each(|_| n += 1); n }).sum::<usize>();
+            let held = |node: &Node<Holders>| node.blocks() * node.value.0.len();
+            let places = residents.chains.places();
+            let blocks = places.filter_map(|node| residents.chains.get(node)).map(held).sum::<usize>();
             prop_assert_eq!(blocks, naive.iter().map(Vec::len).sum::<usize>());
+            (0..5).for_each(|lane| residents.close(LaneId(lane)));
+            prop_assert_eq!(residents.chains.blocks(), 0, "nothing is kept for nobody");
         }
+    }
+
+    #[test]
+    fn the_queue_stays_short_when_prompts_repeat() {
+        let mut residents = Residents::default();
+        residents.open(LaneId(0), 100);
+        let prompts: Vec<Arc<[u64]>> = (0..3).map(|seed| branching(seed, 20)).collect();
+        (0..10_000).for_each(|turn| {
+            residents.enter(LaneId(0), &prompts[turn % 3]);
+        });
+        assert!(residents.lanes[0].order.len() <= 2 * 3 + STALE_ENTRIES + 1);
+        assert_eq!(leading(&residents, 1, &prompts[0]), [20]);
     }
 }

@@ -77,13 +77,13 @@ async fn turns_go_back_to_where_they_were() {
 }
 
 /// Engines with a pool, and a gateway that asks it with this seed.
-async fn pooled(seed: &str) -> Stage {
+async fn pooled(seed: &str, fresh_ms: u64) -> Stage {
     let mut script = script(2, 50_000.0);
     let embedded = Embedded::start(&EngineSpec::default()).await.unwrap();
     let mut config = Config { fleet: script.config.fleet.clone(), ..script.config };
     embedded.configure(&mut config);
     config.hash.seed = Some(seed.into());
-    config.prompt.budget_ms = 10_000;
+    (config.prompt.budget_ms, config.pool.fresh_ms) = (10_000, fresh_ms);
     script.config = config;
     script.engine.pool = Some(Arc::new(Pool::new(4096).mirrored(embedded)));
     Stage::set(script).await
@@ -97,7 +97,7 @@ async fn steers(stage: &Stage) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_pools_word_counts_while_it_comes_true() {
-    let stage = pooled("0").await;
+    let stage = pooled("0", 0).await;
     explained(stage.gateway, &chat(0, 1, 160)).await;
     let told = async || number(&explained(stage.gateway, &chat(0, 1, 160)).await, "any_tokens") > 100.0;
     until("the pool has the prompt", told).await;
@@ -105,15 +105,28 @@ async fn the_pools_word_counts_while_it_comes_true() {
     stage.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wrong_seed_is_found_out() {
-    let stage = pooled("1").await;
+/// Two dozen conversations of two turns with a pool that is asked for the wrong names.
+async fn misnamed(fresh_ms: u64) -> Stage {
+    let stage = pooled("1", fresh_ms).await;
     assert!(steers(&stage).await);
     for conversation in 0..24 {
         for turn in 0..2 {
             ask(stage.gateway, &chat(conversation, 2 * turn + 1, 64)).await;
         }
     }
+    stage
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_seed_is_found_out() {
+    let stage = misnamed(0).await;
     assert!(!steers(&stage).await, "engines find what the pool never knows of");
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_burst_before_the_pool_knows_it_is_one_doubt() {
+    let stage = misnamed(60_000).await;
+    assert!(steers(&stage).await, "the pool's answers may all be as old as the first");
     stage.end().await;
 }

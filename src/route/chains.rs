@@ -1,0 +1,341 @@
+//! Prompts as a tree: each node is a run of blocks that no prompt branches off within. What is known of prompts is known of
+//! whole nodes, so that a long prompt costs a node or two and not a thousand entries.
+//!
+//! Block hashes are chained: two prompts that agree in a block agree in all before it.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A node's place; those of dropped nodes are given again.
+pub type NodeId = u32;
+/// Above the first nodes.
+pub const ROOT: NodeId = NodeId::MAX;
+
+/// The tree, with a value for each node. Both parts of a node that is cut in two have its value.
+#[derive(Debug)]
+pub struct Chains<T> {
+    nodes: Vec<Node<T>>,
+    free: Vec<NodeId>,
+    /// Whose first block this is, behind that node.
+    next: HashMap<(NodeId, u64), NodeId, BuildHasherDefault<Spread>>,
+    blocks: usize,
+}
+
+/// A run of blocks.
+#[derive(Debug)]
+pub struct Node<T> {
+    run: Run,
+    above: NodeId,
+    /// Nodes that go on behind it.
+    below: u32,
+    /// What is known of it.
+    pub value: T,
+}
+
+/// A node on a prompt's way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Which.
+    pub node: NodeId,
+    /// Blocks of it that the prompt has; fewer than it has only at the way's end.
+    pub blocks: usize,
+}
+
+/// A part of a prompt's blocks, shared with the prompt as long as that is not twice as long.
+#[derive(Clone, Debug)]
+struct Run {
+    all: Arc<[u64]>,
+    part: Range<usize>,
+}
+
+impl Run {
+    fn of(all: &Arc<[u64]>, part: Range<usize>) -> Run {
+        if part.len() * 2 >= all.len() {
+            return Run { all: Arc::clone(all), part };
+        }
+        let all: Arc<[u64]> = all.get(part).unwrap_or_default().into();
+        Run { part: 0..all.len(), all }
+    }
+
+    fn get(&self) -> &[u64] {
+        self.all.get(self.part.clone()).unwrap_or_default()
+    }
+
+    /// The first `at` blocks, and the others.
+    fn cut(&self, at: usize) -> (Run, Run) {
+        let middle = self.part.start + at;
+        (Run::of(&self.all, self.part.start..middle), Run::of(&self.all, middle..self.part.end))
+    }
+
+    /// Leading blocks that `blocks` has, too.
+    fn common(&self, blocks: &[u64]) -> usize {
+        let mine = self.get();
+        let length = mine.len().min(blocks.len());
+        let (mine, theirs) = (&mine[..length], &blocks[..length]);
+        // Mostly all; else as far as the chains agree.
+        let (mut low, mut high) = (0, length);
+        let mut middle = length.saturating_sub(1);
+        while low < high {
+            if mine[middle] == theirs[middle] {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+            middle = low + (high - low) / 2;
+        }
+        low
+    }
+}
+
+impl<T> Default for Chains<T> {
+    fn default() -> Chains<T> {
+        Chains { nodes: Vec::new(), free: Vec::new(), next: HashMap::default(), blocks: 0 }
+    }
+}
+
+impl<T> Node<T> {
+    /// Blocks in it.
+    pub fn blocks(&self) -> usize {
+        self.run.part.len()
+    }
+
+    /// The node before it, or [`ROOT`].
+    pub fn above(&self) -> NodeId {
+        self.above
+    }
+
+    /// Some prompt goes on behind it.
+    pub fn goes_on(&self) -> bool {
+        self.below > 0
+    }
+}
+
+impl<T: Clone + Default> Chains<T> {
+    /// Blocks in all nodes.
+    pub fn blocks(&self) -> usize {
+        self.blocks
+    }
+
+    /// A node, unless this is [`ROOT`].
+    pub fn get(&self, node: NodeId) -> Option<&Node<T>> {
+        self.nodes.get(node as usize)
+    }
+
+    /// The same, to change it.
+    pub fn get_mut(&mut self, node: NodeId) -> Option<&mut Node<T>> {
+        self.nodes.get_mut(node as usize)
+    }
+
+    /// Places of nodes, also of dropped ones, whose values are as new.
+    pub fn places(&self) -> Range<NodeId> {
+        0..NodeId::try_from(self.nodes.len()).unwrap_or(ROOT)
+    }
+
+    /// The nodes along a prompt, as far as they are known.
+    pub fn along<'a>(&'a self, blocks: &'a [u64]) -> impl Iterator<Item = Step> + 'a {
+        let (mut node, mut rest) = (ROOT, blocks);
+        std::iter::from_fn(move || {
+            node = *self.next.get(&(node, *rest.first()?))?;
+            let run = &self.get(node)?.run;
+            let blocks = run.common(rest);
+            // Behind a part of a run goes on nothing that is known.
+            rest = if blocks == run.part.len() { &rest[blocks..] } else { &[] };
+            Some(Step { node, blocks })
+        })
+    }
+
+    /// Makes the first `upto` blocks of a prompt end at a node's end, and says at which. New nodes have new values.
+    pub fn reach(&mut self, blocks: &Arc<[u64]>, upto: usize) -> NodeId {
+        let upto = upto.min(blocks.len());
+        let (mut above, mut known) = (ROOT, 0);
+        let mut last = None;
+        for step in self.along(&blocks[..upto]) {
+            known += step.blocks;
+            last = Some(step);
+        }
+        if let Some(step) = last {
+            above = self.cut(step.node, step.blocks);
+        }
+        if known == upto {
+            return above;
+        }
+        self.blocks += upto - known;
+        self.put(Node { run: Run::of(blocks, known..upto), above, below: 0, value: T::default() })
+    }
+
+    /// Cuts a node behind so many of its blocks: it keeps the others, and what stands before is a new one, which is returned. A node
+    /// that is not longer is left whole.
+    pub fn cut(&mut self, node: NodeId, at_blocks: usize) -> NodeId {
+        let Some(whole) = self.get_mut(node).filter(|whole| (1..whole.blocks()).contains(&at_blocks)) else {
+            return node;
+        };
+        let (head, tail) = whole.run.cut(at_blocks);
+        let first = tail.get().first().copied();
+        whole.run = tail;
+        let (above, value) = (whole.above, whole.value.clone());
+        let head = self.put(Node { run: head, above, below: 1, value });
+        // It counts as one that came to the node above, where it has another's place.
+        if let Some(above) = self.get_mut(above) {
+            above.below -= 1;
+        }
+        if let Some(whole) = self.get_mut(node) {
+            whole.above = head;
+        }
+        self.next.extend(first.map(|first| ((head, first), node)));
+        head
+    }
+
+    /// Drops a node behind which nothing goes on, and those above it, as long as `unused` says so.
+    pub fn drop_unused(&mut self, mut node: NodeId, unused: impl Fn(&T) -> bool) {
+        while let Some(gone) = self.nodes.get_mut(node as usize) {
+            // Dropped ones are empty.
+            if gone.goes_on() || gone.blocks() == 0 || !unused(&gone.value) {
+                return;
+            }
+            let above = std::mem::replace(&mut gone.above, ROOT);
+            let run = std::mem::replace(&mut gone.run, Run { all: Arc::default(), part: 0..0 });
+            gone.value = T::default();
+            self.blocks -= run.part.len();
+            if let Some(first) = run.get().first() {
+                self.next.remove(&(above, *first));
+            }
+            self.free.push(node);
+            if let Some(above) = self.get_mut(above) {
+                above.below -= 1;
+            }
+            node = above;
+        }
+    }
+
+    /// Finds a place for a node behind another one, and makes it known there.
+    fn put(&mut self, node: Node<T>) -> NodeId {
+        let (above, first) = (node.above, node.run.get().first().copied());
+        let id = match self.free.pop() {
+            Some(id) => id,
+            None => self.places().end,
+        };
+        match self.get_mut(id) {
+            Some(place) => *place = node,
+            None => self.nodes.push(node),
+        }
+        if let Some(above) = self.get_mut(above) {
+            above.below += 1;
+        }
+        self.next.extend(first.map(|first| ((above, first), id)));
+        id
+    }
+}
+
+/// Block hashes are uniform where they are digests; a multiplication helps those that are not.
+#[derive(Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(u64::from(byte)));
+    }
+
+    fn write_u32(&mut self, value: u32) {
+        self.write_u64(u64::from(value));
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        /// 2^64 divided by the golden ratio, odd.
+        const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+        let product = (self.0.rotate_left(8) ^ value).wrapping_mul(FACTOR);
+        self.0 = product ^ (product >> 32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn prompt(blocks: &[u64]) -> Arc<[u64]> {
+        blocks.into()
+    }
+
+    /// The blocks along a way, node by node.
+    fn way(chains: &Chains<u8>, blocks: &[u64]) -> Vec<Vec<u64>> {
+        chains
+            .along(blocks)
+            .map(|step| chains.get(step.node).unwrap().run.get()[..step.blocks].to_vec())
+            .collect()
+    }
+
+    #[test]
+    fn prompts_part_where_they_differ_and_end() {
+        let mut chains = Chains::<u8>::default();
+        let first = chains.reach(&prompt(&[1, 2, 3, 4]), 9);
+        chains.get_mut(first).unwrap().value = 7;
+        assert_eq!(way(&chains, &[1, 2, 5]), [vec![1, 2]]);
+        let second = chains.reach(&prompt(&[1, 2, 5]), 3);
+        assert_eq!(chains.reach(&prompt(&[1, 2, 3, 4]), 4), first, "it is where it was");
+        assert_eq!(way(&chains, &[1, 2, 3, 4, 9]), [vec![1, 2], vec![3, 4]]);
+        let values = chains.along(&[1, 2, 5]).map(|step| chains.get(step.node).unwrap().value);
+        assert_eq!(values.collect::<Vec<_>>(), [7, 0], "the part before has the value of the whole");
+        let shared = chains.reach(&prompt(&[1, 2, 3]), 2);
+        assert_eq!(chains.get(second).unwrap().above(), shared);
+        assert!(chains.get(shared).unwrap().goes_on() && !chains.get(second).unwrap().goes_on());
+        assert_eq!(chains.reach(&prompt(&[]), 5), ROOT);
+        assert_eq!(chains.blocks(), 5);
+    }
+
+    #[test]
+    fn what_is_unused_goes_up_to_where_others_go_on() {
+        let mut chains = Chains::<u8>::default();
+        let first = chains.reach(&prompt(&[1, 2, 3]), 3);
+        let second = chains.reach(&prompt(&[1, 2, 4]), 3);
+        chains.drop_unused(first, |_| true);
+        chains.drop_unused(first, |_| true);
+        assert_eq!((chains.blocks(), way(&chains, &[1, 2, 3])), (3, vec![vec![1, 2]]));
+        chains.drop_unused(second, |_| true);
+        assert_eq!((chains.blocks(), chains.next.len(), chains.free.len()), (0, 0, 3));
+    }
+
+    #[test]
+    fn a_small_part_does_not_keep_the_whole_prompt() {
+        let long: Arc<[u64]> = (0..1000).collect();
+        let mut chains = Chains::<u8>::default();
+        chains.reach(&long, 10);
+        assert_eq!(Arc::strong_count(&long), 1);
+        let node = chains.reach(&long, 1000);
+        assert_eq!(Arc::strong_count(&long), 2);
+        chains.cut(node, 100);
+        assert_eq!(Arc::strong_count(&long), 2, "shared by the longer part alone");
+    }
+
+    proptest! {
+        /// Against the set of all beginnings.
+        #[test]
+        fn knows_what_was_entered(prompts in proptest::collection::vec(proptest::collection::vec(0u64..3, 0..8), 1..20)) {
+            let mut chains = Chains::<u8>::default();
+            let mut known = std::collections::BTreeSet::new();
+            // A block's hash tells all that is before it.
+            let chained = |prompt: &[u64]| (1..=prompt.len()).map(|n| prompt[..n].iter().fold(7, |h, &it| h * 31 + it)).collect::<Vec<u64>>();
+            for blocks in &prompts {
+                let blocks = chained(blocks);
+                let leaf = chains.reach(&prompt(&blocks), blocks.len());
+                prop_assert_eq!(chains.along(&blocks).last().map_or(ROOT, |step| step.node), leaf);
+                known.extend(blocks);
+                prop_assert_eq!(chains.blocks(), known.len());
+            }
+            for blocks in &prompts {
+                let blocks = chained(blocks);
+                prop_assert_eq!(way(&chains, &blocks).concat(), blocks);
+            }
+            for node in chains.places() {
+                chains.drop_unused(node, |_| true);
+            }
+            prop_assert_eq!((chains.blocks(), chains.next.len(), chains.free.len()), (0, 0, chains.nodes.len()));
+        }
+    }
+}
