@@ -1,14 +1,15 @@
 //! The `pd-proxy` command: parse, load, build, serve until a signal.
 
+use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use pd_proxy::app::{self, App, Signals};
 use pd_proxy::auth::entry::{self as api_key, ApiKeyError};
-use pd_proxy::cli::{self, ApiKeyCommand, CheckArgs, Command, KeysArgs, ReplayArgs, ServeArgs};
+use pd_proxy::cli::{self, ApiKeyCommand, CheckArgs, Command, GenerateArgs, KeysArgs, ReplayArgs, ServeArgs};
 use pd_proxy::config::{self, Config, Env, LogFormat, PoolKind, report};
 use pd_proxy::obs::log::{self, LogGuard, Threshold};
-use pd_proxy::reload::Source;
+use pd_proxy::reload::{Source, reference};
 use pd_proxy::{admission, inspect, keys, probe};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         Ok(Command::Keys(args)) => keys(&args),
         Ok(Command::ApiKey(command)) => new_entry(&command).map_err(named),
         Ok(Command::Replay(args)) => replay(&args),
+        Ok(Command::Generate(args)) => generate(&args),
         #[cfg(feature = "sim")]
         Ok(Command::Demo(args)) => pd_proxy::demo::run(&args).map_err(failure),
         #[cfg(feature = "sim")]
@@ -139,6 +141,11 @@ fn new_entry(command: &ApiKeyCommand) -> Result<(), ApiKeyError> {
         eprintln!("the key, which is not kept anywhere: {key}");
     }
     Ok(())
+}
+
+fn generate(args: &GenerateArgs) -> Result<(), Failure> {
+    let text = args.text().map_err(named)?.unwrap_or_else(|| reference::markdown().into_bytes());
+    std::io::stdout().write_all(&text).map_err(named)
 }
 
 fn replay(args: &ReplayArgs) -> Result<(), Failure> {

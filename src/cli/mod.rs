@@ -2,6 +2,7 @@
 //! configuration file (the demo, the simulator, the replay of traces) reads its values here.
 
 mod api_key;
+mod generate;
 mod keys;
 mod number;
 mod overlay;
@@ -10,6 +11,7 @@ mod replay;
 mod sim;
 
 pub use api_key::{ApiKeyArgs, ApiKeyCommand};
+pub use generate::{GenerateArgs, Generated};
 pub use keys::{KeysArgs, KeysFormat};
 pub use replay::{RealArgs, ReplayArgs, ReplayPool, SimulatedArgs};
 #[cfg(feature = "sim")]
@@ -39,6 +41,8 @@ pub enum Command {
     ApiKey(ApiKeyCommand),
     /// Replay a trace: policies compared in virtual time, or real load for a gateway
     Replay(Box<ReplayArgs>),
+    /// Print completions for a shell, a manual page, or a reference of the configuration
+    Generate(GenerateArgs),
     /// Run the gateway in front of simulated engines, to try it out
     #[cfg(feature = "sim")]
     Demo(DemoArgs),

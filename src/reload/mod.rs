@@ -4,6 +4,7 @@
 //! with anything wrong in it changes nothing. Requests that are inside keep what they began with, as far as it matters.
 
 pub mod adopt;
+pub mod reference;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
