@@ -46,6 +46,7 @@ pub fn settings(config: &Config) -> Settings {
         first_byte: ms(timeout.first_byte_ms),
         answer: ms(timeout.answer_ms),
         gap: ms(timeout.gap_ms),
+        tell: ms(timeout.tell_ms),
         total: ms(timeout.total_ms),
         control: ms(timeout.models_ms),
         encode_items: limit.encode_items,

@@ -195,6 +195,8 @@ pub struct Timeout {
     pub total_ms: u64,
     /// A client that takes nothing of its answer.
     pub write_ms: u64,
+    /// What a client has to read the error event of a stream that broke, before its connection is cut.
+    pub tell_ms: u64,
     /// Reading the client's body.
     pub body_ms: u64,
     /// Reading the client's request head, and waiting for one on an idle connection: longer than load balancers keep theirs.
@@ -399,6 +401,7 @@ impl Default for Timeout {
             gap_ms: 300_000,
             total_ms: 3_600_000,
             write_ms: 300_000,
+            tell_ms: 2_000,
             body_ms: 60_000,
             header_ms: 75_000,
             handshake_ms: 10_000,

@@ -149,8 +149,9 @@ impl Config {
             ("timeout.handshake_ms", time.handshake_ms),
             ("timeout.models_ms", time.models_ms),
         ];
+        let told = ("timeout.tell_ms", time.tell_ms, 0, MAX_MS);
         let by_size = ("timeout.prefill_ms_per_1k_tokens", time.prefill_ms_per_1k_tokens, 0, MAX_MS);
-        keys.into_iter().map(|(key, value)| (key, value, 1, MAX_MS)).chain([by_size]).collect()
+        keys.into_iter().map(|(key, value)| (key, value, 1, MAX_MS)).chain([by_size, told]).collect()
     }
 
     fn limit_bounds(&self) -> Vec<Bound> {

@@ -2,11 +2,12 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::{SelectAll, StreamExt};
 use http_body::{Body, Frame};
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep, sleep};
 
 use crate::dialect::Api;
 use crate::dialect::batch::Merge;
@@ -22,7 +23,9 @@ pub struct Merged {
     merge: Merge,
     state: State,
     http2: bool,
-    ledger: Ledger,
+    /// `None` once it has broken off.
+    ledger: Option<Ledger>,
+    tell: Duration,
 }
 
 /// One part's stream, and which prompt it answers.
@@ -41,13 +44,11 @@ enum Item {
     Broke(Error),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum State {
     Running,
-    /// The error event has been handed to the connection, which gets one turn to write it.
-    Telling,
-    /// The connection is to be torn down.
-    Broken,
+    /// The error event has been handed to the connection, and the client gets time to read it.
+    Telling(Pin<Box<Sleep>>),
     Done,
 }
 
@@ -56,10 +57,11 @@ type Polled = Poll<Option<Result<Frame<Bytes>, Cut>>>;
 impl Merged {
     /// Of these streams, in the order of the prompts, each with so many choices.
     pub(super) fn new(parts: Vec<Stream>, choices: u64, http2: bool, ledger: Ledger) -> Merged {
+        let tell = parts.first().map(Stream::tell).unwrap_or_default();
         let merge = Merge::new(parts.len(), choices);
         let part = |(at, stream)| Part { at, stream, over: false };
         let parts = parts.into_iter().enumerate().map(part).collect();
-        Merged { parts, merge, state: State::Running, http2, ledger }
+        Merged { parts, merge, state: State::Running, http2, ledger: Some(ledger), tell }
     }
 
     fn run(&mut self, cx: &mut Context<'_>) -> Polled {
@@ -83,9 +85,11 @@ impl Merged {
             if out.is_empty() {
                 continue;
             }
-            self.ledger.piece(Instant::now(), self.merge.events());
-            if self.merge.ended() {
-                self.ledger.complete();
+            if let Some(ledger) = &mut self.ledger {
+                ledger.piece(Instant::now(), self.merge.events());
+                if self.merge.ended() {
+                    ledger.complete();
+                }
             }
             return Poll::Ready(Some(Ok(Frame::data(out))));
         }
@@ -94,9 +98,11 @@ impl Merged {
     /// One part's end is everybody's: the others are hung up on.
     fn break_off(&mut self, error: &Error) -> Polled {
         self.parts = SelectAll::new();
-        self.ledger.broken(error);
+        if let Some(mut ledger) = self.ledger.take() {
+            ledger.broken(error);
+        }
         // Over HTTP/2 a reset would take the event along; the missing last event tells the client that the answer is cut.
-        self.state = if self.http2 { State::Done } else { State::Telling };
+        self.state = if self.http2 { State::Done } else { State::Telling(Box::pin(sleep(self.tell))) };
         Poll::Ready(Some(Ok(Frame::data(Api::Completions.error_event(error).into()))))
     }
 }
@@ -106,14 +112,10 @@ impl Body for Merged {
     type Error = Cut;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Polled {
-        match self.state {
+        match &mut self.state {
             State::Running => self.run(cx),
-            State::Telling => {
-                self.state = State::Broken;
-                cx.waker().wake_by_ref();
-                Poll::Pending
-            }
-            State::Broken => {
+            State::Telling(time) => {
+                ready!(time.as_mut().poll(cx));
                 self.state = State::Done;
                 Poll::Ready(Some(Err(Cut)))
             }

@@ -39,6 +39,8 @@ pub struct Settings {
     pub answer: Duration,
     /// Between two pieces of a body.
     pub gap: Duration,
+    /// From the error event of a stream that broke until its connection is cut.
+    pub tell: Duration,
     /// The whole request.
     pub total: Duration,
     /// What an engine tells of itself beside requests.

@@ -22,6 +22,9 @@ use crate::relay::account::Ledger;
 use crate::relay::resume::{Cause, Follower, Going, Pair};
 use crate::upstream::Reply;
 
+/// So long the connection has to write the error event, whatever is configured.
+const LEAST_TELL: Duration = Duration::from_millis(1);
+
 /// What a decode leg leaves to be streamed.
 pub(super) struct Source {
     /// Whole events, the first with data among them.
@@ -86,10 +89,9 @@ enum State {
     Interrupted(Error, Cause),
     /// Another pair is looked for; the error is for the client if there is none.
     Resuming(Pair, Error),
-    /// The error event has been handed to the connection, which gets one turn to write it.
+    /// The error event has been handed to the connection. The client gets time to read it, and mostly hangs up then; with the connection
+    /// cut at once, clients such as Node's `fetch` drop what they have received and not read yet.
     Telling,
-    /// The connection is to be torn down.
-    Broken,
     Done,
 }
 
@@ -132,6 +134,11 @@ impl Stream {
     /// How it broke off, once it is over.
     pub(super) fn take_break(&mut self) -> Option<Error> {
         self.part.as_mut()?.0.take()
+    }
+
+    /// From its error event until its connection is cut.
+    pub(super) fn tell(&self) -> Duration {
+        self.relay.settings.now().tell.max(LEAST_TELL)
     }
 
     /// Whole events of the decoder's: what of them may go out now.
@@ -284,7 +291,8 @@ impl Stream {
             self.state = State::Done;
             return Poll::Ready(None);
         }
-        if let Some(ledger) = &mut self.ledger {
+        if let Some(mut ledger) = self.ledger.take() {
+            // Its account is closed now: what follows is for the client's sake alone.
             ledger.broken(error);
         }
         if let Some(Broke(told)) = &mut self.part {
@@ -294,6 +302,8 @@ impl Stream {
         }
         // Over HTTP/2 a reset would take the event along; the missing last event tells the client that the answer is cut.
         self.state = if self.http2 { State::Done } else { State::Telling };
+        let told = Instant::now() + self.tell();
+        self.timer.as_mut().reset(told);
         let mut event = self.api.error_event(error);
         if mid_frame {
             event.insert_str(0, "\n\n");
@@ -384,11 +394,10 @@ impl Body for Stream {
                     }
                 },
                 State::Telling => {
-                    this.state = State::Broken;
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
-                State::Broken => {
+                    if this.timer.as_mut().poll(cx).is_pending() {
+                        this.state = State::Telling;
+                        return Poll::Pending;
+                    }
                     this.state = State::Done;
                     Some(Poll::Ready(Some(Err(Cut))))
                 }
@@ -412,7 +421,6 @@ impl fmt::Debug for State {
             State::Interrupted(..) => "Interrupted",
             State::Resuming(..) => "Resuming",
             State::Telling => "Telling",
-            State::Broken => "Broken",
             State::Done => "Done",
         })
     }

@@ -103,6 +103,38 @@ async fn nothing_comes_after_the_last_event() {
     stage.end().await;
 }
 
+/// Reads until the connection ends or a second has passed; whether it ended, and what came.
+async fn read_for_a_second(socket: &mut TcpStream) -> (bool, String) {
+    let mut all = Vec::new();
+    let ended = timeout(Duration::from_secs(1), socket.read_to_end(&mut all)).await.is_ok();
+    (ended, String::from_utf8_lossy(&all).into_owned())
+}
+
+#[tokio::test]
+async fn a_client_has_time_to_read_that_its_stream_broke() {
+    for (tell_ms, cut) in [(0, true), (60_000, false)] {
+        let mut script = Script::default();
+        script.config.timeout.tell_ms = tell_ms;
+        let stage = Stage::set(script).await;
+        // One prompt, and two that are merged.
+        let two = r#"{"model":"sim","prompt":["one","two"],"max_tokens":16,"stream":true}"#;
+        for body in [body(true), two.to_owned()] {
+            stage.decoders_fail(&Fault::always(What::CutAfterBytes { bytes: 900, how: How::Reset }));
+            let mut socket = TcpStream::connect(stage.gateway).await.unwrap();
+            socket.write_all(&client::post_with(PATH, &[], body.as_bytes())).await.unwrap();
+            let (ended, text) = read_for_a_second(&mut socket).await;
+            assert!(text.contains("\"decode_failed\"") && !text.contains("[DONE]"), "{tell_ms} ms: {text}");
+            assert!(!text.ends_with("0\r\n\r\n"), "it does not end cleanly");
+            assert_eq!(ended, cut, "{tell_ms} ms: {text}");
+            // Nothing waits for the client, and it is not waited for.
+            stage.assert_nothing_left("while the client reads").await;
+            drop(socket);
+            stage.heal();
+        }
+        stage.end().await;
+    }
+}
+
 #[tokio::test]
 async fn a_client_over_http2_learns_that_its_stream_broke() {
     let stage = Stage::new().await;

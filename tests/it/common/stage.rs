@@ -37,6 +37,7 @@ impl Default for Script {
         config.server.port = 0;
         config.server.drain_ms = 500;
         config.timeout.connect_ms = 1_000;
+        config.timeout.tell_ms = 20;
         // Tests break everything at once; those of the budget set it.
         config.retry.budget_floor_per_s = 1_000;
         // Scripted faults are for requests: a probe would use them up.
