@@ -63,7 +63,7 @@ def raised(name, kind, work):
 
 
 def ask(url, body=None):
-    headers = {"authorization": f"Bearer {KEY}"}
+    headers = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
     request = urllib.request.Request(url, json.dumps(body).encode() if body else None, headers)
     with urllib.request.urlopen(request, timeout=10) as answer:
         return json.load(answer)

@@ -29,6 +29,7 @@ TOKENS = 24
 
 # Name: the file, and the pins that it is installed from.
 CLIENTS = {
+    "curl": ("with_curl.py", None),
     "openai-python": ("with_openai.py", "openai"),
     "openai-node": ("with_openai.mjs", "node"),
     "anthropic-python": ("with_anthropic.py", "anthropic"),
@@ -51,7 +52,9 @@ def run(*command, **more):
 
 
 def installed(pins):
-    """The interpreter with everything that `pins` names, from the cache where it is there."""
+    """The interpreter with everything that `pins` names, and its folder; from the cache where they are there."""
+    if pins is None:
+        return sys.executable, HERE
     node = pins == "node"
     lists = [HERE / "package.json", HERE / "package-lock.json"] if node else [HERE / "pins" / f"{pins}.txt"]
     version = hashlib.sha256(b"".join(file.read_bytes() for file in lists)).hexdigest()[:12]
@@ -117,6 +120,9 @@ def fleet(stack, folder):
         stack.callback(process.end)
         return process.wait_for(LISTENS)[0]
 
+    demo = Process(folder, "demo", [PROGRAM, "demo", "--port", "0", "--tokens-per-s", "500", "--log-level", "warning"])
+    stack.callback(demo.end)
+    lines = demo.wait_for(r"(?ms)^(curl .*?)\n.*^(curl .*?)\n")
     prefiller, decoder, alone = (start(role, "sim", "--port", "0", "--role", role) for role in ("prefill", "decode", "both"))
     keys = pathlib.Path(folder, "keys.toml")
     entry = '[[key]]\nname = "{}"\nsha256 = "{}"\n{}\n'
@@ -130,6 +136,7 @@ def fleet(stack, folder):
             if not re.match(r"(?i)(openai|anthropic|litellm|langchain|langsmith)_|(http|https|all)_proxy$", name)}
     return kept | {
         "GATEWAY": address, "DESERTED": deserted, "ENGINES": f"{prefiller} {decoder}", "KEY": KEY, "POOR_KEY": POOR_KEY,
+        "ALONE": alone, "DEMO_LINES": "\n".join(lines),
         "EXPECTED": json.dumps(expected(alone)), "LITELLM_LOCAL_MODEL_COST_MAP": "True", "PYTHONDONTWRITEBYTECODE": "1",
     }
 

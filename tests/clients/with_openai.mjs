@@ -75,6 +75,19 @@ async function breaks() {
   check("broken stream: what came before", read.length > 1, read);
 }
 
+// fetch() forgets what was not read yet when a connection breaks, and with it our error: but an error it is.
+async function breaksUnread() {
+  const content = "break for openai-node, which reads slowly";
+  await willBreak("/v1/chat/completions", content);
+  const error = await raised("broken stream, read slowly", Error, async () => {
+    for await (const chunk of await client.chat.completions.create({ ...ask, messages: [{ role: "user", content }], max_tokens: 60, stream: true })) {
+      check("broken stream, read slowly: a chunk", chunk.id);
+      await new Promise((done) => setTimeout(done, 100));
+    }
+  });
+  if (error) check("broken stream, read slowly: message", /terminated|before it was complete/.test(error.message), error);
+}
+
 async function leaves() {
   const stream = await client.chat.completions.create({ ...ask, max_tokens: LONG, stream: true });
   const chunks = stream[Symbol.asyncIterator]();
@@ -88,4 +101,4 @@ async function leaves() {
   await ended;
 }
 
-await finish("openai-node", VERSION, [whole, streamed, responses, tools, errors, breaks, leaves]);
+await finish("openai-node", VERSION, [whole, streamed, responses, tools, errors, breaks, breaksUnread, leaves]);
