@@ -81,7 +81,7 @@ def installed(pins):
         reach = (*pip, "download", "--quiet", "--no-deps", "--dest", str(folder), "idna")
     if status != 0:
         if run(*reach)[0] != 0:
-            raise NoIndex(said.strip()[-300:])
+            raise NoIndex(said.strip().splitlines()[-1][-300:])
         sys.exit(f"clients: {pins} can't be installed:\n{said[-3000:]}")
     (folder / "complete").touch()
     print(f"installed {pins} in {time.monotonic() - begun:.0f} s", flush=True)
@@ -89,7 +89,7 @@ def installed(pins):
 
 
 def readme_line(name):
-    """The line of README.md's table for a client, as it stands there."""
+    """What README.md has for a client, as it stands there."""
     text = (HERE.parent.parent / "README.md").read_text()
     found = re.search(rf"<!-- client {re.escape(name)} -->\n```[a-z]*\n(.*?)```", text, re.S)
     return found.group(1) if found else ""
