@@ -81,7 +81,7 @@ def installed(pins):
         reach = (*pip, "download", "--quiet", "--no-deps", "--dest", str(folder), "idna")
     if status != 0:
         if run(*reach)[0] != 0:
-            raise NoIndex(said.strip().splitlines()[-1][-300:])
+            raise NoIndex((said.strip().splitlines() or ["no package index"])[-1][-300:])
         sys.exit(f"clients: {pins} can't be installed:\n{said[-3000:]}")
     (folder / "complete").touch()
     print(f"installed {pins} in {time.monotonic() - begun:.0f} s", flush=True)
@@ -103,7 +103,6 @@ def expected(engine):
         "chat": ("/v1/chat/completions", {"messages": message, "max_tokens": TOKENS}),
         "completion": ("/v1/completions", {"prompt": QUESTION, "max_tokens": TOKENS}),
         "messages": ("/v1/messages", {"messages": message, "max_tokens": TOKENS}),
-        "system": ("/v1/messages", {"messages": message, "max_tokens": TOKENS, "system": "Be brief."}),
         "responses": ("/v1/responses", {"input": QUESTION, "max_output_tokens": TOKENS}),
         "tool": ("/v1/chat/completions", {"messages": message, "max_tokens": TOKENS, "tools": [tool],
                                           "tool_choice": {"type": "function", "function": {"name": "note"}}}),

@@ -1,7 +1,10 @@
 // Anthropic's client for Node, on /v1/messages.
 import Anthropic from "@anthropic-ai/sdk";
 import { readFileSync } from "node:fs";
-import { BROKEN_MESSAGE, DESERTED, EXPECTED, LINE, LONG, POOR_KEY, QUESTION, TOKENS, abandoned, check, equal, finish, raised, willBreak } from "./checks.mjs";
+import {
+  BROKEN_MESSAGE, DESERTED, EXPECTED, LINE, LONG, POOR_KEY, QUESTION,
+  TOKENS, abandoned, check, equal, finish, raised, willBreak,
+} from "./checks.mjs";
 
 const named = new Function("Anthropic", `${LINE}; return client;`)(Anthropic);
 const client = named.withOptions({ maxRetries: 0 });

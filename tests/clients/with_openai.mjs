@@ -1,7 +1,10 @@
 // openai for Node.
 import OpenAI from "openai";
 import { VERSION } from "openai/version";
-import { BROKEN_MESSAGE, DESERTED, EXPECTED, LINE, LONG, POOR_KEY, QUESTION, TOKENS, abandoned, check, equal, finish, raised, willBreak } from "./checks.mjs";
+import {
+  BROKEN_MESSAGE, DESERTED, EXPECTED, LINE, LONG, POOR_KEY, QUESTION,
+  TOKENS, abandoned, check, equal, finish, raised, willBreak,
+} from "./checks.mjs";
 
 const named = new Function("OpenAI", `${LINE}; return client;`)(OpenAI);
 const client = named.withOptions({ maxRetries: 0 });
@@ -25,7 +28,8 @@ async function whole() {
 
 async function streamed() {
   const chunks = [];
-  for await (const chunk of await client.chat.completions.create({ ...ask, stream: true, stream_options: { include_usage: true } })) chunks.push(chunk);
+  const stream = await client.chat.completions.create({ ...ask, stream: true, stream_options: { include_usage: true } });
+  for await (const chunk of stream) chunks.push(chunk);
   equal("stream: text", chunks.map((chunk) => chunk.choices[0]?.delta.content ?? "").join(""), text);
   equal("stream: usage", counts(chunks.at(-1).usage), counts(chat.usage));
   equal("stream: one id", new Set(chunks.map((chunk) => chunk.id)).size, 1);
@@ -38,7 +42,9 @@ async function responses() {
   const body = { model: "sim", input: QUESTION, max_output_tokens: TOKENS };
   equal("responses: text", (await client.responses.create(body)).output_text, expected);
   let read = "";
-  for await (const event of await client.responses.create({ ...body, stream: true })) read += event.type === "response.output_text.delta" ? event.delta : "";
+  for await (const event of await client.responses.create({ ...body, stream: true })) {
+    read += event.type === "response.output_text.delta" ? event.delta : "";
+  }
   equal("responses, streamed: text", read, expected);
 }
 
