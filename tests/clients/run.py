@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -178,6 +179,8 @@ def main():
         sys.exit(f"clients: no such client: {' '.join(unknown)}; there are {' '.join(CLIENTS)}")
     if not os.access(PROGRAM, os.X_OK):
         sys.exit(f"clients: {PROGRAM} is not there: build it, or set PD_PROXY")
+    # So that what was started ends with us.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     wrong, missing, ran = [], [], []
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         environment = fleet(stack, folder)
