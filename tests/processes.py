@@ -82,3 +82,16 @@ def ask(address, body=None, key=None, path="/v1/completions", after_events=None,
         return 0
     finally:
         connection.close()
+
+
+def ask_json(url, path, body):
+    """The JSON that a server answers to a POST with status 200."""
+    address = urllib.parse.urlsplit(url).netloc
+    connection = http.client.HTTPConnection(address, timeout=WAIT_SECONDS)
+    connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    if answer.status != 200:
+        raise SystemExit(f"{path}: {answer.status} {text}")
+    return json.loads(text)

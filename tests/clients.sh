@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# Clients that people use against simulated engines behind the gateway: OpenAI, Anthropic, LangChain, LiteLLM, AI SDK.
+# PD_PROXY names the program (default: target/release/pd-proxy). Arguments: which clients; all, when left out.
+# Exit code 0: all is well, 1: a fault, 77: no package index is in reach for one of them (the others were tried).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+exec python3 tests/clients/run.py "$@"
