@@ -24,7 +24,7 @@ LANGUAGES = {"sh", "console", "toml", "text", "json", "yaml"}
 NEEDS = re.compile(r"\*Needs [^*]+\*$")
 # Flags of engines and other tools, which the program does not have.
 FOREIGN = set("""--bench --block-size --chat-template --compare --data-parallel-size --default-chat-template-kwargs
-    --disaggregation-bootstrap-port --disaggregation-mode --example --features --kv-events-config --kv-transfer-config
+    --disaggregation-bootstrap-port --disaggregation-mode --enable-prompt-tokens-details --example --features --kv-events-config --kv-transfer-config
     --max-num-queued-reqs --metrics_port --no-default-features --pd-hosts --pd-ports --prefix-caching-hash-algo --require-hashes
     --rpc_port --served-model-name --tensor-parallel-size --ulimit
     """.split())

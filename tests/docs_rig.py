@@ -70,7 +70,7 @@ class Rig:
         text = re.sub(r"\b10\.0\.0\.(\d+)\b", rf"{self.net}.\1", text)
         text = re.sub(r"\b0\.0\.0\.0\b|\blocalhost(?=[:\"])", f"{self.net}.9", text)
         text = text.replace("/etc/pd-proxy", str(self.folder))
-        return re.sub(r'\btokens = "local"', 'tokens = "engine"', text)
+        return re.sub(r"(\btokens ?= ?\"?)local\b", r"\1engine", text)
 
     def file(self, named, block):
         """Writes a document's file; a part of one is laid over it by being read behind it."""
@@ -117,7 +117,7 @@ class Rig:
         """Runs a block; yields what went wrong."""
         for command, expected in commands(block):
             command = self.here(command)
-            words = shlex.split(command) if command.startswith("pd-proxy ") else []
+            words = shlex.split(command.replace("\\\n", " ")) if command.startswith("pd-proxy ") else []
             if words and (words[1].startswith("--") or words[1] in BACKGROUND) and "--help" not in words and "--version" not in words:
                 problem = self.serve(words[1:], expected)
             else:
