@@ -23,18 +23,19 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 LANGUAGES = {"sh", "console", "toml", "text", "json", "yaml"}
 NEEDS = re.compile(r"\*Needs [^*]+\*$")
 # Flags of engines and other tools, which the program does not have.
-FOREIGN = set("""--bench --block-size --chat-template --compare --data-parallel-size --default-chat-template-kwargs
-    --disaggregation-bootstrap-port --disaggregation-mode --enable-prompt-tokens-details --example --features --kv-events-config --kv-transfer-config
-    --max-num-queued-reqs --metrics_port --no-default-features --pd-hosts --pd-ports --prefix-caching-hash-algo --require-hashes
-    --rpc_port --served-model-name --tensor-parallel-size --ulimit
-    """.split())
+FOREIGN = set("""--api-key --bench --block-size --chat-template --compare --data-parallel-size --default-chat-template-kwargs
+    --disaggregation-bootstrap-port --disaggregation-mode --enable-prompt-tokens-details --example --features --foreground
+    --intra-node-data-parallel-size --kv-connector --kv-events-config --kv-transfer-config --max-num-queued-reqs --metrics_port
+    --no-default-features --pd-disaggregation --pd-hosts --pd-kv-events --pd-ports --prefix-caching-hash-algo --prometheus-port
+    --read-only --require-hashes --rpc_port --served-model-name --stop-timeout --tensor-parallel-size --ulimit --vllm-pd-disaggregation""".split())
 
 
 class Block:
     """A fenced block: its language, its lines, the line where it begins, and the last line before it that is not empty."""
 
-    def __init__(self, language, line, before):
-        self.language, self.line, self.before, self.lines = language, line, before, []
+    def __init__(self, fence, line, before):
+        self.indent, self.language = fence.groups()
+        self.line, self.before, self.lines = line, before, []
 
     @property
     def text(self):
@@ -45,14 +46,14 @@ def split(text):
     """The blocks of a document, and its other lines, of which those of blocks are empty."""
     blocks, prose, current, before = [], [], None, ""
     for number, line in enumerate(text.splitlines(), 1):
-        fence = re.match(r"\s*```(\S*)", line)
+        fence = re.match(r"(\s*)```(\S*)", line)
         if fence and current is None:
-            current = Block(fence[1], number, before)
+            current = Block(fence, number, before)
         elif fence:
             blocks.append(current)
             current = None
         elif current:
-            current.lines.append(line.removeprefix("   ") if line.startswith("   ") and current.language == "" else line)
+            current.lines.append(line.removeprefix(current.indent))
         else:
             prose.append(line)
             before = line.strip() or before

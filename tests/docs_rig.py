@@ -131,7 +131,9 @@ class Rig:
             self.gateway.end()
         if flags[0].startswith("--") and (problem := self.engines(flags)):
             return problem
-        self.gateway = Process(self.folder, "gateway", [self.program, *flags], env=self.env)
+        # The demo has its own loopback.
+        address = ["--host", f"{self.net}.9"] if flags[0] == "demo" else []
+        self.gateway = Process(self.folder, "gateway", [self.program, *flags, *address], env=self.env)
         self.gateway.wait_for("(INFO ready|Metrics: http)")
         end = time.monotonic() + SECONDS
         while expected and not matches(self.here(expected), self.gateway.said(), search=True):
