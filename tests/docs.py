@@ -172,6 +172,14 @@ def said(known, name, block):
                 yield f"{name}:{block.line + offset}: the program does not say {piece.strip()!r}"
 
 
+def unrun(known, name, block):
+    """In commands that need what is not here: subcommands and flags of the program, at least."""
+    for line in block.text.replace("\\\n", " ").splitlines():
+        if command := re.match(r"(?:\$ )?(pd-proxy [^|>;]*)", line):
+            for what in named(known, f"`{command[1].strip()}`"):
+                yield f"{name}:{block.line}: there is no {what}"
+
+
 def marks(name, blocks):
     for block in blocks:
         if block.language in LANGUAGES:
@@ -231,6 +239,8 @@ def problems(program, known, texts):
         for block in blocks:
             if block.language == "text":
                 found += said(known, name, block)
+            elif NEEDS.match(block.before):
+                found += unrun(known, name, block)
         if not found:
             with tempfile.TemporaryDirectory() as folder:
                 found += tomls(program, pathlib.Path(folder), name, blocks)
@@ -278,6 +288,7 @@ FAULTS = {
     "a command that fails": (GATEWAY + "```sh\ncurl -sf localhost:8000/nowhere\n```", "ended with 22"),
     "another output": (GATEWAY + "```console\n$ curl -s localhost:8000/readyz\n{\"ready\":false,…}\n```", "printed"),
     "a gateway that does not start": (GATEWAY.replace("--config", "--confog"), "ended with 2"),
+    "a flag in what is not run": ("*Needs NPUs.*\n\n```sh\npd-proxy check \\\n  --polizei\n```", "flag --polizei"),
     "a command without its mark": ("*This has no needs.*\n\n```sh\nvllm serve\n```", "ended with 127"),
 }
 
