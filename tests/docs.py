@@ -22,6 +22,8 @@ from docs_rig import Rig, matches
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Documents of which only links and names are looked at.
 OTHERS = ["ARCHITECTURE.md", "config/kubernetes/README.md"]
+GUIDE = ["What you need", "On the engines", "The gateway", "Check it", "First request", "What to watch", "What goes wrong", "What was tried"]
+GUIDE_LINES = 120
 LANGUAGES = {"sh", "console", "toml", "text", "json", "yaml"}
 NEEDS = re.compile(r".*\*[Nn]eeds [^*]+\*")
 # In the README blocks without a kind are for reading, or have a comment before them that says who runs them.
@@ -172,6 +174,21 @@ def said(known, name, block):
                 yield f"{name}:{block.line + offset}: the program does not say {piece.strip()!r}"
 
 
+def shape(texts):
+    """Guides are alike and short; no document is one that nobody finds."""
+    linked = {pathlib.PurePath(name).parent / target.partition("#")[0] for name, text in texts.items()
+              for line in split(text)[1] for target in re.findall(r"\]\(([^)\s]+)\)", line)}
+    linked = {str((ROOT / path).resolve().relative_to(ROOT)) for path in linked if (ROOT / path).resolve().is_relative_to(ROOT)}
+    for name, text in texts.items():
+        headings = [line[3:] for line in split(text)[1] if line.startswith("## ")]
+        if "/guides/" in name and headings != GUIDE:
+            yield f"{name}: its headings are {headings}"
+        if "/guides/" in name and text.count("\n") > GUIDE_LINES:
+            yield f"{name}: more than {GUIDE_LINES} lines"
+        if "README.md" in texts and name not in linked | {"README.md"}:
+            yield f"{name}: no document links to it"
+
+
 def unrun(known, name, block):
     """In commands that need what is not here: subcommands and flags of the program, at least."""
     for line in block.text.replace("\\\n", " ").splitlines():
@@ -229,6 +246,7 @@ def shells(program, name, blocks):
 
 
 def problems(program, known, texts):
+    yield from shape(texts)
     for name, text in texts.items():
         blocks, prose = split(text)
         lines = [line for line in text.splitlines()] if name != "README.md" else prose
@@ -300,8 +318,12 @@ def self_test(program, known):
         found = list(problems(program, known, {"docs/planted.md": text}))
         if bool(found) != bool(word) or (word and not any(word in problem for problem in found)):
             raise SystemExit(f"docs: planted: {what}; found: {found}")
+    guide = "".join(f"## {heading}\n" for heading in GUIDE)
+    for text, count in [(guide, 0), (guide + "\n" * GUIDE_LINES, 1), (guide.replace("Check it", "Check"), 1)]:
+        assert len(list(shape({"docs/guides/planted.md": text}))) == count
+    assert len(list(shape({"README.md": "", "docs/planted.md": ""}))) == 1
     assert matches("a … c\n…\nd", "a b c\nx\ny\nd") and not matches("a … c", "a b d")
-    return len(FAULTS)
+    return len(FAULTS) + 3
 
 
 def main():
