@@ -58,7 +58,7 @@ def split(text):
             current = Block(fence, number, before)
         elif fence:
             blocks.append(current)
-            current = None
+            current, before = None, ""
         elif current:
             current.lines.append(line.removeprefix(current.indent))
         else:
@@ -66,6 +66,9 @@ def split(text):
             before = line.strip() or before
             continue
         prose.append("")
+    if current:
+        current.language = "unclosed"
+        blocks.append(current)
     return blocks, prose
 
 
@@ -201,7 +204,7 @@ def marks(name, blocks):
     for block in blocks:
         if block.language in LANGUAGES:
             pass
-        elif name != "README.md":
+        elif name != "README.md" or block.language:
             yield f"{name}:{block.line}: a block of no known kind, {block.language!r}"
         elif COMMAND.match(block.text) and not block.before.startswith("<!-- "):
             yield f"{name}:{block.line}: a command that nobody runs"
@@ -307,6 +310,8 @@ FAULTS = {
     "another output": (GATEWAY + "```console\n$ curl -s localhost:8000/readyz\n{\"ready\":false,…}\n```", "printed"),
     "a gateway that does not start": (GATEWAY.replace("--config", "--confog"), "ended with 2"),
     "a flag in what is not run": ("*Needs NPUs.*\n\n```sh\npd-proxy check \\\n  --polizei\n```", "flag --polizei"),
+    "a command behind one with a mark": ("*Needs NPUs.*\n\n```sh\nfalse\n```\n\n```sh\nfalse\n```", "ended with 1"),
+    "a block without an end": ("```sh\ntrue\n", "unclosed"),
     "a command without its mark": ("*This has no needs.*\n\n```sh\nvllm serve\n```", "ended with 127"),
 }
 
