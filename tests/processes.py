@@ -14,11 +14,11 @@ WAIT_SECONDS = 60
 class Process:
     """A process whose output goes to a file, ended with the rig."""
 
-    def __init__(self, directory, name, command):
+    def __init__(self, directory, name, command, env=None):
         self.log = pathlib.Path(directory, f"{name}.log")
         self.name = name
         with self.log.open("w") as out:
-            self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=directory)
+            self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=directory, env=env)
 
     def said(self):
         return self.log.read_text(errors="replace")

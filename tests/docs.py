@@ -1,0 +1,358 @@
+#!/usr/bin/env python3
+"""Proves what README.md and docs/ say: what can be run is run, and what is named exists.
+
+* Every block of commands (`sh`, `console`) is run in front of simulated engines, in the order of its document, or the line before it
+  says in italics what it needs ("*Needs NPUs.*"). What a `console` block shows is compared with what is printed; … stands for anything.
+* Every block of TOML is a whole file, named by its first line (`# ascend.toml`), or a part of one (`# part of ascend.toml`); the program
+  accepts it.
+* Every `text` block, a message of the program, stands in its sources, but for what … stands for.
+* Links and anchors lead somewhere. Metrics with their labels, keys, sections, flags, variables, subcommands and error codes exist.
+
+Standard library only; Linux, since every address of 127.0.0.0/8 must be one of this machine. At the end the checks are given faults,
+which they must find. Started by docs.sh. Exit status 0: all as it should be.
+"""
+import argparse
+import pathlib
+import re
+import subprocess
+import tempfile
+
+from docs_rig import Rig, matches
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+# Documents of which only links and names are looked at.
+OTHERS = ["ARCHITECTURE.md", "config/kubernetes/README.md"]
+GUIDE = ["What you need", "On the engines", "The gateway", "Check it", "First request", "What to watch", "What goes wrong", "What was tried"]
+GUIDE_LINES = 120
+LANGUAGES = {"sh", "console", "toml", "text", "json", "yaml"}
+NEEDS = re.compile(r".*\*[Nn]eeds [^*]+\*")
+# In the README blocks without a kind are for reading, or have a comment before them that says who runs them.
+COMMAND = re.compile(r"(\$ )?(pd-proxy|cargo|docker|kubectl|python3?|pip) ")
+# Flags of engines and other tools, which the program does not have.
+FOREIGN = set("""--api-key --bench --block-size --chat-template --compare --data-parallel-size --default-chat-template-kwargs
+    --disaggregation-bootstrap-port --disaggregation-mode --enable-prompt-tokens-details --example --features --foreground --fuzz-dir
+    --intra-node-data-parallel-size --kv-connector --kv-events-config --kv-transfer-config --max-num-queued-reqs --metrics_port
+    --no-default-features --nocapture --pd-disaggregation --pd-hosts --pd-kv-events --pd-ports --prefix-caching-hash-algo
+    --prometheus-port --read-only --require-hashes --rpc_port --served-model-name --show-labels --stop-timeout --tensor-parallel-size
+    --test --ulimit --vllm-pd-disaggregation""".split())
+
+
+class Block:
+    """A fenced block: its language, its lines, the line where it begins, and the last line before it that is not empty."""
+
+    def __init__(self, fence, line, before):
+        self.indent, self.language = fence.groups()
+        self.line, self.before, self.lines = line, before, []
+
+    @property
+    def text(self):
+        return "".join(line + "\n" for line in self.lines)
+
+
+def split(text):
+    """The blocks of a document, and its other lines, of which those of blocks are empty."""
+    blocks, prose, current, before = [], [], None, ""
+    for number, line in enumerate(text.splitlines(), 1):
+        fence = re.match(r"(\s*)```(\S*)", line)
+        if fence and current is None:
+            current = Block(fence, number, before)
+        elif fence:
+            blocks.append(current)
+            current, before = None, ""
+        elif current:
+            current.lines.append(line.removeprefix(current.indent))
+        else:
+            prose.append(line)
+            before = line.strip() or before
+            continue
+        prose.append("")
+    if current:
+        current.language = "unclosed"
+        blocks.append(current)
+    return blocks, prose
+
+
+def slugs(text):
+    """The anchors of a document's headings, as GitHub makes them."""
+    found = {}
+    for line in split(text)[1]:
+        if heading := re.match(r"#+ (.*)", line):
+            words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading[1]).strip().lower()
+            slug = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+            found[slug] = found.get(slug, -1) + 1
+    return {f"{slug}-{n}" if n else slug for slug, last in found.items() for n in range(last + 1)}
+
+
+class Known:
+    """What exists, by the README's tables, which other tests compare with the code, by config/pd-proxy.toml and by the program."""
+
+    def __init__(self, program):
+        readme = (ROOT / "README.md").read_text()
+        rows = re.findall(r"^\| `(pd_proxy_\w+)` \| \w+ \|([^|]*)\|", readme, re.M)
+        self.metrics = {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in rows}
+        table = readme.split("| Status | `code` |")[1].split("\n\n")[0]
+        self.codes = {(row[0], code) for row in re.findall(r"^\| (\d+) \| ([^|]*) \|", table, re.M) for code in re.findall(r"\w+", row[1])}
+        self.codes |= {("429", code) for status, code in self.codes if code == "overloaded"}
+        self.words = set(re.findall(r"`([\w.-]+)`", readme)) | {code for _, code in self.codes}
+        self.keys, section = {}, None
+        for line in (ROOT / "config/pd-proxy.toml").read_text().splitlines():
+            if head := re.match(r"\[(\w+)\]$", line):
+                section = self.keys.setdefault(head[1], set())
+            elif key := re.match(r"(?:# )?(\w+) = ", line):
+                section.add(key[1])
+        self.subcommands, self.flags = set(), set()
+        for command in [[], ["check"], ["keys"], ["replay"], ["demo"], ["sim"], ["sim", "mooncake"], ["api-key", "new"], ["health"]]:
+            told = subprocess.run([program, *command, "--help"], capture_output=True, text=True, check=True, timeout=20).stdout
+            self.flags |= set(re.findall(r"--[a-z][a-z0-9-]*", told))
+            if not command:
+                self.subcommands = set(re.findall(r"^  ([a-z-]+)  +\w", told, re.M))
+        strings = [(path.read_text()) for path in sorted((ROOT / "src").rglob("*.rs"))]
+        self.source = re.sub(r"\\\n\s*", "", "\n".join(strings)).replace('\\"', '"')
+
+    def has_key(self, section, key):
+        return any(name.startswith(key[:-1]) if key.endswith("*") else name == key for name in self.keys[section])
+
+
+def links(texts, name, prose):
+    for number, line in enumerate(prose, 1):
+        for target in re.findall(r"\]\(([^)\s]+)\)", line):
+            if re.match(r"\w+:", target):
+                continue
+            path, _, anchor = target.partition("#")
+            file = (ROOT / name).parent / path if path else ROOT / name
+            try:
+                inside = str(file.resolve().relative_to(ROOT))
+            except ValueError:
+                inside = None
+            if inside not in texts and not (inside and file.exists()):
+                yield f"{name}:{number}: a dead link, {target}"
+            elif anchor and file.suffix in (".md", "") and anchor not in slugs(texts.get(inside) or file.read_text()):
+                yield f"{name}:{number}: a link without its anchor, {target}"
+
+
+def names(known, name, lines):
+    """What is named in backticks exists."""
+    for number, line in enumerate(lines, 1):
+        for what in named(known, line):
+            yield f"{name}:{number}: there is no {what}"
+
+
+def named(known, line):
+    for metric, star, labels in re.findall(r"\b(pd_proxy_\w+)(\*?)(?:\{([^}]*)\})?", line):
+        if not any(one.startswith(metric) if star or metric.endswith("_") else one == metric for one in known.metrics):
+            yield f"metric {metric}"
+            continue
+        for label, value in re.findall(r"(\w+)=~?\"([^\"]*)\"", labels):
+            if label not in known.metrics.get(metric, set()):
+                yield f"label {label} of {metric}"
+            elif label not in ("instance", "exported_instance") and value not in known.words:
+                yield f"value {value} of {label}"
+    for status, code in re.findall(r"\b([45]\d\d) `([a-z_]+)`", line):
+        if (status, code) not in known.codes:
+            yield f"error {status} {code}"
+    for section, key in re.findall(r"\bPD_PROXY__([A-Z]+)__([A-Z_]+)", line):
+        if section != "SECTION" and key.lower() not in known.keys.get(section.lower(), ()):
+            yield f"variable PD_PROXY__{section}__{key}"
+    for span in re.findall(r"`([^`]+)`", line):
+        key = re.match(r"(\w+)\.(?!rs$)(\w+\*?)(?: *= *.*)?$", span)
+        if key and key[1] in known.keys and not known.has_key(*key.groups()):
+            yield f"key {key[1]}.{key[2]}"
+        section = re.match(r"\[([a-z]+)\]$", span)
+        if section and section[1] not in known.keys:
+            yield f"section {section[1]}"
+        ours = re.match(r"pd-proxy( +[a-z][a-z-]*)?", span)
+        if ours and ours[1] and ours[1].strip() not in known.subcommands:
+            yield f"subcommand{ours[1]}"
+        foreign = set() if ours else FOREIGN
+        for flag in re.findall(r"(?:^|\s)(--[a-z][a-z0-9_-]*)", span):
+            if flag not in known.flags and flag not in foreign:
+                yield f"flag {flag}"
+
+
+def said(known, name, block):
+    """Whether a message is one of the program's."""
+    for offset, line in enumerate(block.lines, 1):
+        for piece in line.split("…"):
+            if len(piece.strip()) > 3 and piece.strip() not in known.source:
+                yield f"{name}:{block.line + offset}: the program does not say {piece.strip()!r}"
+
+
+def shape(texts):
+    """Guides are alike and short; no document is one that nobody finds."""
+    linked = {pathlib.PurePath(name).parent / target.partition("#")[0] for name, text in texts.items()
+              for line in split(text)[1] for target in re.findall(r"\]\(([^)\s]+)\)", line)}
+    linked = {str((ROOT / path).resolve().relative_to(ROOT)) for path in linked if (ROOT / path).resolve().is_relative_to(ROOT)}
+    for name, text in texts.items():
+        headings = [line[3:] for line in split(text)[1] if line.startswith("## ")]
+        if "/guides/" in name and headings != GUIDE:
+            yield f"{name}: its headings are {headings}"
+        if "/guides/" in name and text.count("\n") > GUIDE_LINES:
+            yield f"{name}: more than {GUIDE_LINES} lines"
+        if "README.md" in texts and name not in linked | {"README.md"}:
+            yield f"{name}: no document links to it"
+
+
+def unrun(known, name, block):
+    """In commands that need what is not here: subcommands and flags of the program, at least."""
+    for line in block.text.replace("\\\n", " ").splitlines():
+        if command := re.match(r"(?:\$ )?(pd-proxy [^|>;]*)", line):
+            for what in named(known, f"`{command[1].strip()}`"):
+                yield f"{name}:{block.line}: there is no {what}"
+
+
+def marks(name, blocks):
+    for block in blocks:
+        if block.language in LANGUAGES:
+            pass
+        elif name != "README.md" or block.language:
+            yield f"{name}:{block.line}: a block of no known kind, {block.language!r}"
+        elif COMMAND.match(block.text) and not block.before.startswith("<!-- "):
+            yield f"{name}:{block.line}: a command that nobody runs"
+        if block.language == "toml" and name != "README.md" and not re.match(r"# (part of )?[\w-]+\.toml$", block.lines[0]):
+            yield f"{name}:{block.line}: TOML that does not say whose it is"
+
+
+def tomls(program, folder, name, blocks):
+    """Files, and parts laid over them, as they stand; the program accepts them."""
+    files = {}
+    for block in (block for block in blocks if block.language == "toml"):
+        part, file = re.match(r"# (part of )?([\w-]+\.toml)$", block.lines[0]).groups() if block.lines[0][0] == "#" else ("", "README.toml")
+        path = folder / (file if not part else f"part-{block.line}.toml")
+        path.write_text(block.text)
+        if part and file not in files:
+            yield f"{name}:{block.line}: there is no {file}"
+            continue
+        if not part:
+            files[file] = path
+        if "[[key]]" in block.lines:
+            flags = ["--set", f"auth.keys_file={path}"]
+        else:
+            flags = ["--config", files[file]] + (["--config", path] if part else [])
+        run = subprocess.run([program, "check", "--offline", *flags], capture_output=True, text=True, timeout=20)
+        # What it names may be missing here: files of models, certificates.
+        if run.returncode and not re.search(r"/\S+: No such file|/\S+ can't be read", run.stderr):
+            yield f"{name}:{block.line}: {run.stderr.strip()}"
+
+
+def shells(program, name, blocks):
+    """Runs what can be run, in the order of the document."""
+    runnable = [block for block in blocks if block.language in ("sh", "console") and not NEEDS.match(block.before)]
+    if not runnable:
+        return
+    with tempfile.TemporaryDirectory() as folder, Rig(program, pathlib.Path(folder), "".join(block.text for block in blocks)) as rig:
+        for block in blocks:
+            if block.language == "toml":
+                rig.file(re.match(r"# (?:part of )?([\w-]+\.toml)$", block.lines[0]), block)
+            elif block in runnable:
+                for problem in rig.run(block):
+                    yield f"{name}:{block.line}: {problem}"
+
+
+def problems(program, known, texts):
+    yield from shape(texts)
+    for name, text in texts.items():
+        blocks, prose = split(text)
+        lines = [line for line in text.splitlines()] if name != "README.md" else prose
+        if name in OTHERS:
+            yield from [*links(texts, name, prose), *names(known, name, prose)]
+            continue
+        found = [*marks(name, blocks), *links(texts, name, prose), *names(known, name, lines)]
+        for block in blocks:
+            if block.language == "text":
+                found += said(known, name, block)
+            elif NEEDS.match(block.before):
+                found += unrun(known, name, block)
+        if not found:
+            with tempfile.TemporaryDirectory() as folder:
+                found += tomls(program, pathlib.Path(folder), name, blocks)
+        if not found:
+            found += shells(program, name, blocks)
+        yield from found
+
+
+TOML = """```toml
+# a.toml
+[server]
+host = "0.0.0.0"
+port = 8000
+
+[fleet]
+prefill = ["10.0.0.1:8100"]
+decode = ["10.0.0.2:8200"]
+```
+
+"""
+GATEWAY = TOML + "```sh\npd-proxy --config a.toml\n```\n\n"
+# A document, and a word of what must be said of it; none where there is nothing to say.
+FAULTS = {
+    "nothing": (GATEWAY + "`pd_proxy_requests_total{route=\"completions\"}` [a](#a) `route.policy` `--policy` 503 `overloaded`\n\n# A\n\n"
+                "```text\nthe gateway is at its limit of requests and its queue is …\n```\n\n"
+                "```console\n$ curl -s localhost:8000/readyz\n{\"ready\":true,…}\n```\n", None),
+    "an unknown key in a file": (TOML.replace("port", "prot"), "prot"),
+    "an unknown key": ("`route.polizei`", "key route.polizei"),
+    "an unknown section": ("`[rute]`", "section rute"),
+    "an unknown metric": ("`pd_proxy_requests`", "metric pd_proxy_requests"),
+    "an unknown label": ("`pd_proxy_requests_total{leg=\"prefill\"}`", "label leg"),
+    "an unknown value": ("`pd_proxy_requests_total{route=\"chatt\"}`", "value chatt"),
+    "an unknown flag": ("`--polizei`", "flag --polizei"),
+    "an engine's flag given to us": ("`pd-proxy --served-model-name`", "flag --served"),
+    "an unknown subcommand": ("`pd-proxy inspect`", "subcommand inspect"),
+    "an unknown variable": ("`PD_PROXY__SERVER__PROT`", "PD_PROXY__SERVER__PROT"),
+    "an unknown code": ("503 `overload`", "error 503 overload"),
+    "a code under another status": ("502 `overloaded`", "error 502 overloaded"),
+    "a dead link": ("[a](b.md)", "dead link"),
+    "a dead anchor": ("[a](#b)", "without its anchor"),
+    "a message that nobody says": ("```text\nthe gateway is tired\n```", "is tired"),
+    "a block without a kind": ("```\nrm -rf /\n```", "no known kind"),
+    "TOML without a name": ("```toml\n[server]\n```", "whose it is"),
+    "a part of nothing": ("```toml\n# part of b.toml\n[server]\nport = 1\n```", "no b.toml"),
+    "a command that fails": (GATEWAY + "```sh\ncurl -sf localhost:8000/nowhere\n```", "ended with 22"),
+    "another output": (GATEWAY + "```console\n$ curl -s localhost:8000/readyz\n{\"ready\":false,…}\n```", "printed"),
+    "a gateway that does not start": (GATEWAY.replace("--config", "--confog"), "ended with 2"),
+    "a flag in what is not run": ("*Needs NPUs.*\n\n```sh\npd-proxy check \\\n  --polizei\n```", "flag --polizei"),
+    "a command behind one with a mark": ("*Needs NPUs.*\n\n```sh\nfalse\n```\n\n```sh\nfalse\n```", "ended with 1"),
+    "a block without an end": ("```sh\ntrue\n", "unclosed"),
+    "a command without its mark": ("*This has no needs.*\n\n```sh\nvllm serve\n```", "ended with 127"),
+}
+
+
+def self_test(program, known):
+    readme = "<!-- run by others -->\n```\ncargo test\n```\n\nOr:\n\n```\ncargo test\n```\n"
+    assert len(list(problems(program, known, {"README.md": readme}))) == 1
+    for what, (text, word) in FAULTS.items():
+        found = list(problems(program, known, {"docs/planted.md": text}))
+        if bool(found) != bool(word) or (word and not any(word in problem for problem in found)):
+            raise SystemExit(f"docs: planted: {what}; found: {found}")
+    guide = "".join(f"## {heading}\n" for heading in GUIDE)
+    for text, count in [(guide, 0), (guide + "\n" * GUIDE_LINES, 1), (guide.replace("Check it", "Check"), 1)]:
+        assert len(list(shape({"docs/guides/planted.md": text}))) == count
+    assert len(list(shape({"README.md": "", "docs/planted.md": ""}))) == 1
+    assert matches("a … c\n…\nd", "a b c\nx\ny\nd") and not matches("a … c", "a b d")
+    return len(FAULTS) + 3
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--program", required=True)
+    parser.add_argument("--only", help="look at documents whose path has this in it, without the planted faults")
+    arguments = parser.parse_args()
+    program = str(pathlib.Path(arguments.program).resolve())
+    known = Known(program)
+    files = [ROOT / "README.md", *(ROOT / name for name in OTHERS), *sorted((ROOT / "docs").rglob("*.md"))]
+    texts = {str(file.relative_to(ROOT)): file.read_text() for file in files}
+    if arguments.only:
+        texts = {name: text for name, text in texts.items() if arguments.only in name}
+    found = list(problems(program, known, texts))
+    for problem in found:
+        print(f"docs: {problem}")
+    if found:
+        raise SystemExit(1)
+    blocks = [block for name, text in texts.items() if name not in OTHERS for block in split(text)[0] if block.language in ("sh", "console")]
+    needy = sum(bool(NEEDS.match(block.before)) for block in blocks)
+    print(f"docs: {len(texts)} documents: {len(blocks) - needy} blocks of commands were run, {needy} need what is not here")
+    if not arguments.only:
+        print(f"docs: {self_test(program, known)} planted faults were found")
+
+
+if __name__ == "__main__":
+    main()
