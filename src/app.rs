@@ -45,6 +45,7 @@ use crate::scrape::Scraper;
 use crate::server::{self, Bound, Edge, Gateway, ListenError};
 use crate::signs::{Detector, Questions};
 use crate::tls::{ClientError, EngineTls, ListenerTls, TlsError};
+use crate::traces::Traces;
 use crate::tuning::{self, KeyError};
 use crate::upstream::{self, Connector, Dial, Upstream};
 
@@ -72,6 +73,7 @@ pub struct App {
     drain: Duration,
     tasks: JoinSet<()>,
     releasing: JoinSet<()>,
+    traces: Traces,
 }
 
 /// SIGINT and SIGTERM.
@@ -156,6 +158,7 @@ impl App {
             offers: Offers::new(meters.clone()),
             rendezvous: Rendezvous::default(),
         });
+        let traces = Traces::start(config)?;
         let mut tasks = JoinSet::new();
         if let Some(prompts) = prompts {
             let mut prover = Prover::new(config, relay.clone(), prompts, asker);
@@ -173,6 +176,7 @@ impl App {
             control,
             edge: Live::new(edge),
             waiting: server::Waiting::default(),
+            tracer: traces.tracer(),
             tasks: TaskTracker::new(),
             ending: CancellationToken::new(),
             stop: CancellationToken::new(),
@@ -192,7 +196,7 @@ impl App {
         let mut releasing = JoinSet::new();
         releasing.spawn(relay.release_orphans(orphans));
         let (lame_duck, drain) = (ms(config.server.lame_duck_ms), ms(config.server.drain_ms));
-        Ok(App { gateway, bound, admin, tls, lame_duck, drain, tasks, releasing })
+        Ok(App { gateway, bound, admin, tls, lame_duck, drain, tasks, releasing, traces })
     }
 
     /// Where clients may connect.
@@ -228,7 +232,7 @@ impl App {
 
     /// Serves until [`App::stop`] is cancelled and open requests are finished; returns how many connections were cut.
     pub async fn serve(self) -> usize {
-        let App { gateway, bound, admin, tls, drain, tasks, mut releasing, .. } = self;
+        let App { gateway, bound, admin, tls, drain, tasks, mut releasing, traces, .. } = self;
         let cut = server::serve(&gateway, (bound, admin), tls, drain).await;
         gateway.tasks.close();
         let _ = tokio::time::timeout(RELEASE_GRACE, gateway.tasks.wait()).await;
@@ -241,6 +245,8 @@ impl App {
         })
         .await;
         releasing.shutdown().await;
+        // Last: until here requests were ending.
+        traces.flush().await;
         cut
     }
 }

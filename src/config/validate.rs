@@ -74,6 +74,7 @@ impl Config {
         secret("server.admin_key", self.server.admin_key.as_ref(), &mut invalid);
         self.texts(&mut invalid);
         super::tls::validate(self, &mut invalid);
+        super::trace::validate(self, &mut invalid);
         self.pool(&mut invalid);
         self.events.validate(self, &mut invalid);
         invalid.extend(

@@ -17,7 +17,7 @@ use crate::fleet::{Need, Role, Seat};
 use crate::relay::ask::Ask;
 use crate::relay::failure::{Failure, Large, Why};
 use crate::relay::legs::{whole, within};
-use crate::relay::{Relay, Tries, pause};
+use crate::relay::{Relay, Tries, pause, traced};
 use crate::route::estimate;
 use crate::upstream::Written;
 
@@ -86,8 +86,9 @@ impl Relay {
     /// One exchange with one encoder.
     async fn encode_once(&self, item: &Ask, seat: &Seat) -> Result<End, Failure> {
         let (settings, sent, written) = (self.settings.now(), Instant::now(), Written::default());
+        let mut span = traced::leg(item, seat.instance(), "encode");
         let leg = pin!(async {
-            let response = self.exchange(item, seat, &Edit::new(), &written).await?;
+            let response = self.exchange(item, (seat, &mut span), &Edit::new(), &written).await?;
             let response = whole(response, (settings.prefill_reply_bytes, Large::PrefillReply)).await?;
             if response.status().is_client_error() {
                 return Ok(Err(Box::new(response)));
