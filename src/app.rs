@@ -183,14 +183,7 @@ impl App {
         });
         let bound = server::bind(config.server.bind_host(), config.server.port).await?;
         let admin = server::bind_admin(config.server.admin_bind_host(), config.server.admin_port).await?;
-        if let Some(tls) = &tls {
-            tasks.spawn(server::renew(tls.clone()));
-        }
-        if let Some(keys) = keys {
-            tasks.spawn(keys.run());
-        }
-        tasks.spawn(housekeeping(gateway.clone()));
-        tasks.spawn(relay.fleet.desk().clone().tick());
+        keep_going(&gateway, tls.as_ref(), keys, &mut tasks);
         watch_engines(config, &gateway, &mut tasks).await;
         find_out_dialect(config, &gateway, &mut tasks).await;
         let mut releasing = JoinSet::new();
@@ -294,6 +287,23 @@ pub async fn serve_until_signal(app: App, mut signals: Signals) {
         cut = &mut serving => tracing::info!(connections_cut = cut, "stopped"),
         () = signals.next() => tracing::warn!("cut by a second signal"),
     }
+}
+
+/// Starts what goes on by itself beside requests.
+fn keep_going(
+    gateway: &Arc<Gateway>,
+    tls: Option<&Arc<ListenerTls>>,
+    keys: Option<Watch>,
+    tasks: &mut JoinSet<()>,
+) {
+    if let Some(tls) = tls {
+        tasks.spawn(server::renew(tls.clone()));
+    }
+    if let Some(keys) = keys {
+        tasks.spawn(keys.run());
+    }
+    tasks.spawn(housekeeping(gateway.clone()));
+    tasks.spawn(gateway.relay.fleet.desk().clone().tick());
 }
 
 /// Starts what finds engines and looks after them.

@@ -73,10 +73,6 @@ pub(super) fn validate(config: &Config, invalid: &mut Vec<Invalid>) {
     if trace.endpoint.starts_with("https:") && !cfg!(feature = "tls") {
         invalid.push(("trace.endpoint", Problem::NoTls { key: "trace.endpoint" }));
     }
-    if !(0.0..=1.0).contains(&trace.sample_ratio) {
-        let (key, value) = ("trace.sample_ratio", trace.sample_ratio.to_string());
-        invalid.push((key, Problem::OutOfRange { key, value, min: 0, max: 1 }));
-    }
     if trace.headers.as_ref().is_some_and(|headers| headers.expose().is_empty()) {
         invalid.push(("trace.headers", Problem::EmptyText { key: "trace.headers" }));
     }

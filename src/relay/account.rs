@@ -179,8 +179,7 @@ impl Ledger {
 
     /// It asks for this model.
     pub fn asks(&mut self, model: Option<&str>) {
-        let operation = if self.api == Api::Chat { "chat" } else { "text_completion" };
-        traced::asks(&mut self.span, operation, model);
+        traced::asks(&mut self.span, self.api, model);
     }
 
     /// Which API it is, where the path alone did not say.

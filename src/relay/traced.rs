@@ -4,6 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::{Method, StatusCode};
+use tokio::time::Instant;
+
+use crate::dialect::Api;
 use crate::error::Error;
 use crate::fleet::{Instance, Placed};
 use crate::relay::ask::Ask;
@@ -11,8 +15,8 @@ use crate::relay::failure::Failure;
 use crate::relay::lookup::Found;
 use crate::trace::{Kind, Scope, Span};
 
-/// A name that a client made up is repeated up to this length.
-const NAME_CHARS: usize = 100;
+/// Names and paths that a client made up are repeated up to this length: what waits to be posted is bounded by its number.
+const CLIENTS_CHARS: usize = 100;
 
 /// How a request ended.
 pub(super) struct Settled<'a> {
@@ -26,7 +30,7 @@ pub(super) struct Settled<'a> {
     pub(super) prefiller: Option<&'a str>,
     pub(super) decoder: Option<&'a str>,
     /// When the first piece of a stream came, how many events it had, and the longest pause in it.
-    pub(super) stream: Option<(tokio::time::Instant, u64, Option<Duration>)>,
+    pub(super) stream: Option<(Instant, u64, Option<Duration>)>,
 }
 
 /// A step that the gateway takes by itself.
@@ -47,26 +51,45 @@ pub(super) fn decode(ask: &Ask, instance: &Instance) -> Span {
 
 /// A leg to an engine.
 pub(super) fn leg(ask: &Ask, instance: &Instance, name: &'static str) -> Span {
-    client(ask.trace.as_ref(), instance, (name, "POST", ask.target.path()))
+    client(ask.trace.as_ref(), instance, (name, &Method::POST, ask.target.path()))
 }
 
 /// A request to an engine: its name, method and path.
 pub fn client(
     scope: Option<&Arc<Scope>>,
     instance: &Instance,
-    (name, method, path): (&'static str, &str, &str),
+    (name, asked, path): (&'static str, &Method, &str),
 ) -> Span {
     let mut span = Span::begin(scope, name, Kind::Client);
     if span.is_kept() {
         let endpoint = instance.endpoint();
-        span.set("http.request.method", method.to_owned());
+        span.set("http.request.method", method(asked));
         span.set("server.address", endpoint.host.clone());
         span.set("server.port", endpoint.port);
         // A query may hold what is nobody else's business.
-        span.set("url.full", endpoint.url(path));
+        span.set("url.full", endpoint.url(&short(path)));
         span.set("pd_proxy.role", instance.role().name());
     }
     span
+}
+
+/// A method as spans have it: what a client made up is none.
+pub fn method(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::PATCH => "PATCH",
+        Method::DELETE => "DELETE",
+        Method::OPTIONS => "OPTIONS",
+        _ => "_OTHER",
+    }
+}
+
+/// The beginning of what a client made up.
+pub fn short(text: &str) -> String {
+    text.chars().take(CLIENTS_CHARS).collect()
 }
 
 fn attempt(mut span: Span, next: fn(&Scope) -> u32) -> Span {
@@ -79,7 +102,7 @@ fn attempt(mut span: Span, next: fn(&Scope) -> u32) -> Span {
 }
 
 /// An engine has answered with this status.
-pub fn answered(span: &mut Span, status: http::StatusCode) {
+pub fn answered(span: &mut Span, status: StatusCode) {
     span.set("http.response.status_code", status.as_u16());
     if !status.is_success() {
         span.fail(status.as_str().to_owned());
@@ -122,11 +145,12 @@ pub(super) fn found(mut span: Span, found: Option<&Found>) {
 }
 
 /// What a request asks for.
-pub(super) fn asks(root: &mut Span, operation: &'static str, model: Option<&str>) {
+pub(super) fn asks(root: &mut Span, api: Api, model: Option<&str>) {
     if root.is_kept() {
+        let completes = matches!(api, Api::Completions | Api::Generate);
+        let operation = if completes { "text_completion" } else { "chat" };
         root.set("gen_ai.operation.name", operation);
-        let name = |model: &str| model.chars().take(NAME_CHARS).collect::<String>();
-        root.set_if("gen_ai.request.model", model.map(name));
+        root.set_if("gen_ai.request.model", model.map(short));
     }
 }
 

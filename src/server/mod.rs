@@ -20,7 +20,7 @@ mod tls;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::MatchedPath;
+use axum::extract::{MatchedPath, Request};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -30,6 +30,7 @@ use crate::live::Live;
 use crate::obs::Exposition;
 use crate::relay::Relay;
 use crate::relay::admit::Gate;
+use crate::relay::traced;
 use crate::trace::{Span, Tracer};
 
 pub use instances::Waiting;
@@ -111,16 +112,16 @@ pub(crate) struct Arrived(pub(crate) Instant);
 
 impl Gateway {
     /// The span of a request that is known as `id`; empty where requests are not traced.
-    fn span(&self, request: &axum::extract::Request, id: &str, arrived: Instant) -> Span {
+    fn span(&self, request: &Request, id: &str, arrived: Instant) -> Span {
         let Some(tracer) = &self.tracer else { return Span::default() };
         let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
-        let (method, path) = (request.method().as_str(), request.uri().path());
-        let name = route.map_or_else(|| method.to_owned(), |route| format!("{method} {route}"));
+        let (method, path) = (traced::method(request.method()), request.uri().path());
+        let name = format!("{method} {}", route.unwrap_or_default()).trim_end().to_owned();
         let mut span = tracer.begin(request.headers(), name, arrived);
         if span.is_kept() {
-            span.set("http.request.method", method.to_owned());
+            span.set("http.request.method", method);
             span.set_if("http.route", route.map(str::to_owned));
-            span.set("url.path", path.to_owned());
+            span.set("url.path", traced::short(path));
             span.set("pd_proxy.request_id", id.to_owned());
         }
         span

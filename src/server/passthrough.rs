@@ -219,7 +219,7 @@ async fn once(gateway: &Gateway, errand: &Errand, seat: &Seat) -> Result<Answer,
     let mut span = traced::client(
         errand.trace.as_ref(),
         seat.instance(),
-        ("errand", errand.method.as_str(), errand.target.path()),
+        ("errand", &errand.method, errand.target.path()),
     );
     let mut leg = Leg {
         instance: seat.instance(),

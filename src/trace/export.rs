@@ -160,7 +160,8 @@ impl Exporter {
         }
     }
 
-    fn batch(&mut self) -> Option<Vec<Record>> {
+    /// What is to be posted next; `None` when the outbox is empty.
+    pub(super) fn batch(&mut self) -> Option<Vec<Record>> {
         let mut batch = Vec::new();
         while batch.len() < BATCH_SPANS
             && let Ok(record) = self.outbox.try_recv()
