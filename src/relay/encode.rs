@@ -87,17 +87,20 @@ impl Relay {
     async fn encode_once(&self, item: &Ask, seat: &Seat) -> Result<End, Failure> {
         let (settings, sent, written) = (self.settings.now(), Instant::now(), Written::default());
         let mut span = traced::leg(item, seat.instance(), "encode");
-        let leg = pin!(async {
-            let response = self.exchange(item, (seat, &mut span), &Edit::new(), &written).await?;
-            let response = whole(response, (settings.prefill_reply_bytes, Large::PrefillReply)).await?;
-            if response.status().is_client_error() {
-                return Ok(Err(Box::new(response)));
-            }
-            let mut encoded = Encoded::default();
-            let read = encoded.read(response.into_body());
-            read.map(|()| Ok(encoded)).map_err(|e| Failure::new(Why::BadReply, true, e.to_string()))
-        });
-        let outcome = within(settings.encode, &written, leg).await;
+        let outcome = {
+            let leg = pin!(async {
+                let response = self.exchange(item, (seat, &mut span), &Edit::new(), &written).await?;
+                let response = whole(response, (settings.prefill_reply_bytes, Large::PrefillReply)).await?;
+                if response.status().is_client_error() {
+                    return Ok(Err(Box::new(response)));
+                }
+                let mut encoded = Encoded::default();
+                let read = encoded.read(response.into_body());
+                read.map(|()| Ok(encoded)).map_err(|e| Failure::new(Why::BadReply, true, e.to_string()))
+            });
+            within(settings.encode, &written, leg).await
+        };
+        traced::ended(&mut span, &outcome);
         let end = self.told(item, seat, outcome)?;
         if end.is_ok() {
             seat.instance().meter().done(sent.elapsed());

@@ -55,9 +55,14 @@ impl Collector {
         Collector { url, shared, _serving: serving }
     }
 
-    /// Answers with this status from now on.
-    pub fn answer(&self, status: u16) {
+    /// Refuses the next post with this status.
+    pub fn refuse(&self, status: u16) {
         self.shared.status.store(status, Ordering::Relaxed);
+    }
+
+    /// That has happened.
+    pub fn refused(&self) -> bool {
+        self.shared.status.load(Ordering::Relaxed) == 200
     }
 
     /// The posts that it took.
@@ -96,7 +101,7 @@ impl Seen {
 }
 
 async fn take(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Bytes) -> StatusCode {
-    let status = StatusCode::from_u16(shared.status.load(Ordering::Relaxed)).unwrap();
+    let status = StatusCode::from_u16(shared.status.swap(200, Ordering::Relaxed)).unwrap();
     if status.is_success() {
         shared.posts.lock().unwrap().push((headers, ExportRequest::decode(body).unwrap()));
     }

@@ -3,12 +3,15 @@
 mod collector;
 mod trouble;
 
+use std::sync::Arc;
+
 use pd_proxy::config::{Config, Secret, Tokens};
-use pd_proxy::sim::Engine;
+use pd_proxy::sim::{Encodings, Engine, EngineSpec, Part, Role};
 use serde_json::{Value, json};
 
 use crate::common::client::{Raw, post_with};
-use crate::common::stage::{Script, Stage};
+use crate::common::stage::{Script, Stage, fast};
+use crate::dialects;
 
 use collector::{Collector, Seen, texts};
 
@@ -67,6 +70,7 @@ async fn a_streamed_request_is_a_tree_of_spans() {
     let collector = Collector::start().await;
     let stage = Stage::set(script(&collector, |config| {
         config.prompt.tokens = Tokens::Engine;
+        config.prompt.budget_ms = 10_000;
         config.events.listen = true;
         config.trace.headers = Some(Secret::new("x-collector-key=hidden"));
         config.trace.service_name = "edge".to_owned();
@@ -207,4 +211,56 @@ async fn every_prompt_of_several_has_spans_of_its_own() {
         assert_eq!(names, ["decide", "decode", "prefill"]);
         assert!(own.iter().all(|span| span.get("pd_proxy.attempt").is_none_or(|attempt| attempt == "1")));
     }
+}
+
+#[tokio::test]
+async fn both_legs_of_every_dialect_are_parts_and_their_engines_know_it() {
+    for spoken in dialects::EVERY {
+        let collector = Collector::start().await;
+        let mut script = dialects::script(spoken);
+        script.config.trace.endpoint = collector.url.clone();
+        let stage = Stage::set(script).await;
+        assert!(ask(&stage, &chat(true), None).await.done(), "{spoken:?}");
+        let told: Vec<String> = stage.engines().flat_map(|engine| header_of(engine, "traceparent")).collect();
+        stage.end().await;
+        let spans = collector.spans();
+        let root = spans.iter().find(|span| span.kind == 2).unwrap();
+        let legs: Vec<&Seen> = spans.iter().filter(|span| span.kind == 3).collect();
+        assert!(legs.iter().all(|leg| (&leg.trace, &leg.parent) == (&root.trace, &root.id)), "{spoken:?}");
+        for name in ["prefill", "decode first byte"] {
+            let well = legs.iter().filter(|leg| leg.name == name && !leg.failed).count();
+            assert_eq!(well, 1, "{spoken:?}: {name} in {legs:#?}");
+        }
+        assert!(!told.is_empty());
+        for parent in told {
+            assert!(legs.iter().any(|leg| parent.contains(&leg.id)), "{spoken:?}: {parent} in {legs:#?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn items_at_encoders_are_spans() {
+    let collector = Collector::start().await;
+    let kept = Arc::new(Encodings::default());
+    let spec = EngineSpec { role: Role::Both, encodings: Some((Part::Encodes, kept.clone())), ..fast() };
+    let encoder = Engine::start(spec, "127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let mut script = script(&collector, |config| config.fleet.encode = vec![encoder.addr().to_string()]);
+    script.engine.encodings = Some((Part::OnlyFetches, kept));
+    let stage = Stage::set(script).await;
+    let image = |data: &str| json!({"type": "image_url", "image_url": {"url": format!("data:image/png;base64,{data}")}});
+    let content = json!([{"type": "text", "text": "what is this?"}, image("AAAA"), image("BBBB")]);
+    let body = json!({"model": "sim", "max_tokens": 4, "messages": [{"role": "user", "content": content}]});
+    assert_eq!(stage.post(CHAT, &body.to_string()).await.status, 200);
+    let mut told = header_of(&encoder, "traceparent");
+    told.sort_unstable();
+    stage.end().await;
+    encoder.stop().await;
+    let (_, parts) = tree(&collector.spans());
+    let mut items: Vec<String> = parts
+        .iter()
+        .filter(|s| s.name == "encode" && !s.failed)
+        .map(|s| format!("00-{}-{}-01", s.trace, s.id))
+        .collect();
+    items.sort_unstable();
+    assert_eq!((items.len(), items), (2, told));
 }
