@@ -45,6 +45,7 @@ use crate::scrape::Scraper;
 use crate::server::{self, Bound, Edge, Gateway, ListenError};
 use crate::signs::{Detector, Questions};
 use crate::tls::{ClientError, EngineTls, ListenerTls, TlsError};
+use crate::traces::Traces;
 use crate::tuning::{self, KeyError};
 use crate::upstream::{self, Connector, Dial, Upstream};
 
@@ -72,6 +73,7 @@ pub struct App {
     drain: Duration,
     tasks: JoinSet<()>,
     releasing: JoinSet<()>,
+    traces: Traces,
 }
 
 /// SIGINT and SIGTERM.
@@ -156,6 +158,7 @@ impl App {
             offers: Offers::new(meters.clone()),
             rendezvous: Rendezvous::default(),
         });
+        let traces = Traces::start(config)?;
         let mut tasks = JoinSet::new();
         if let Some(prompts) = prompts {
             let mut prover = Prover::new(config, relay.clone(), prompts, asker);
@@ -173,26 +176,20 @@ impl App {
             control,
             edge: Live::new(edge),
             waiting: server::Waiting::default(),
+            tracer: traces.tracer(),
             tasks: TaskTracker::new(),
             ending: CancellationToken::new(),
             stop: CancellationToken::new(),
         });
         let bound = server::bind(config.server.bind_host(), config.server.port).await?;
         let admin = server::bind_admin(config.server.admin_bind_host(), config.server.admin_port).await?;
-        if let Some(tls) = &tls {
-            tasks.spawn(server::renew(tls.clone()));
-        }
-        if let Some(keys) = keys {
-            tasks.spawn(keys.run());
-        }
-        tasks.spawn(housekeeping(gateway.clone()));
-        tasks.spawn(relay.fleet.desk().clone().tick());
+        keep_going(&gateway, tls.as_ref(), keys, &mut tasks);
         watch_engines(config, &gateway, &mut tasks).await;
         find_out_dialect(config, &gateway, &mut tasks).await;
         let mut releasing = JoinSet::new();
         releasing.spawn(relay.release_orphans(orphans));
         let (lame_duck, drain) = (ms(config.server.lame_duck_ms), ms(config.server.drain_ms));
-        Ok(App { gateway, bound, admin, tls, lame_duck, drain, tasks, releasing })
+        Ok(App { gateway, bound, admin, tls, lame_duck, drain, tasks, releasing, traces })
     }
 
     /// Where clients may connect.
@@ -228,7 +225,7 @@ impl App {
 
     /// Serves until [`App::stop`] is cancelled and open requests are finished; returns how many connections were cut.
     pub async fn serve(self) -> usize {
-        let App { gateway, bound, admin, tls, drain, tasks, mut releasing, .. } = self;
+        let App { gateway, bound, admin, tls, drain, tasks, mut releasing, traces, .. } = self;
         let cut = server::serve(&gateway, (bound, admin), tls, drain).await;
         gateway.tasks.close();
         let _ = tokio::time::timeout(RELEASE_GRACE, gateway.tasks.wait()).await;
@@ -241,6 +238,8 @@ impl App {
         })
         .await;
         releasing.shutdown().await;
+        // Last: until here requests were ending.
+        traces.flush().await;
         cut
     }
 }
@@ -288,6 +287,23 @@ pub async fn serve_until_signal(app: App, mut signals: Signals) {
         cut = &mut serving => tracing::info!(connections_cut = cut, "stopped"),
         () = signals.next() => tracing::warn!("cut by a second signal"),
     }
+}
+
+/// Starts what goes on by itself beside requests.
+fn keep_going(
+    gateway: &Arc<Gateway>,
+    tls: Option<&Arc<ListenerTls>>,
+    keys: Option<Watch>,
+    tasks: &mut JoinSet<()>,
+) {
+    if let Some(tls) = tls {
+        tasks.spawn(server::renew(tls.clone()));
+    }
+    if let Some(keys) = keys {
+        tasks.spawn(keys.run());
+    }
+    tasks.spawn(housekeeping(gateway.clone()));
+    tasks.spawn(gateway.relay.fleet.desk().clone().tick());
 }
 
 /// Starts what finds engines and looks after them.

@@ -81,6 +81,10 @@ pub mod sim;
 #[cfg(feature = "gateway")]
 pub mod tls;
 #[cfg(feature = "gateway")]
+pub mod trace;
+#[cfg(feature = "gateway")]
+pub mod traces;
+#[cfg(feature = "gateway")]
 pub mod trial;
 #[cfg(feature = "gateway")]
 pub mod tuning;

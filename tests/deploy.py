@@ -33,8 +33,8 @@ UNIT = ROOT / "config/systemd/pd-proxy.service"
 RELEASES = ["1.25", "1.37"]
 APPLIED = {"configmap.yaml", "deployment.yaml", "engines.yaml", "networkpolicy.yaml", "pdb.yaml", "service.yaml"}
 OTHERS = {"kthena/engines.yaml", "example/secret.yaml"}
-# What a shutdown takes beside server.lame_duck_ms and server.drain_ms, as ARCHITECTURE.md says: two waits for hand-offs.
-RELEASE_MS = 10_000
+# What a shutdown takes beside server.lame_duck_ms and server.drain_ms, as ARCHITECTURE.md says: two waits for hand-offs, one for spans.
+RELEASE_MS = 13_000
 # What the program opens beside two descriptors for each stream.
 OTHER_FILES = 100
 

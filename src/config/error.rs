@@ -248,6 +248,24 @@ pub enum Problem {
         /// The key.
         key: &'static str,
     },
+    /// An address that spans can't be posted to.
+    #[error(
+        "trace.endpoint: `{text}` {why}: write where the collector takes OTLP over HTTP, as in http://collector:4318"
+    )]
+    Collector {
+        /// The address.
+        text: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// A header for the collector that can't be sent.
+    #[error("trace.headers: entry {number} {why}: write name=value, with commas between several")]
+    CollectorHeader {
+        /// Which one, from 1 on.
+        number: usize,
+        /// What is wrong with it.
+        why: &'static str,
+    },
     /// A secret that cannot stand in an HTTP header.
     #[error(
         "{key} holds a space, line end or other character that no key has: is there a newline at its end?"

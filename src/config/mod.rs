@@ -17,6 +17,7 @@ pub mod route;
 mod schema;
 mod source;
 pub mod tls;
+pub mod trace;
 mod validate;
 pub mod values;
 
@@ -32,6 +33,7 @@ pub use model::{Hash, Key, Prompt};
 pub use pool::Pool;
 pub use route::Route;
 pub use tls::Tls;
+pub use trace::Trace;
 pub use values::{
     Bind, ContentFormat, DialectName, HashAlgo, HashScheme, KeyLayout, KeyStore, Level, LogFormat, Policy,
     PoolKind, Secret, Tokens, UnknownName,
@@ -40,9 +42,12 @@ pub use values::{
 use serde::{Deserialize, Serialize};
 use validate::Invalid;
 
-/// Keys whose value is a secret, each with the familiar environment variable that also sets it.
-pub(crate) const SECRETS: [(&str, &str); 2] =
-    [("engine.api_key", "OPENAI_API_KEY"), ("server.admin_key", "ADMIN_API_KEY")];
+/// Keys whose value is a secret, each with the familiar environment variable that also sets it; the last has none but its own.
+pub(crate) const SECRETS: [(&str, &str); 3] = [
+    ("engine.api_key", "OPENAI_API_KEY"),
+    ("server.admin_key", "ADMIN_API_KEY"),
+    ("trace.headers", "PD_PROXY__TRACE__HEADERS"),
+];
 
 /// Everything an operator can set; `[section]` then `key` in TOML.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -84,6 +89,8 @@ pub struct Config {
     pub limit: Limit,
     /// What is logged.
     pub log: Log,
+    /// What is traced.
+    pub trace: Trace,
 }
 
 /// `[server]`: where the gateway listens and how it runs.
@@ -281,7 +288,7 @@ impl Config {
     pub fn differs(&self, other: &Config) -> Vec<String> {
         // Their values are masked where others are compared. One for each, in their order.
         let secrets = |config: &Config| -> [Option<Secret>; SECRETS.len()] {
-            [config.engine.api_key.clone(), config.server.admin_key.clone()]
+            [config.engine.api_key.clone(), config.server.admin_key.clone(), config.trace.headers.clone()]
         };
         let changed: Vec<&str> = SECRETS
             .iter()

@@ -74,6 +74,7 @@ impl Config {
         secret("server.admin_key", self.server.admin_key.as_ref(), &mut invalid);
         self.texts(&mut invalid);
         super::tls::validate(self, &mut invalid);
+        super::trace::validate(self, &mut invalid);
         self.pool(&mut invalid);
         self.events.validate(self, &mut invalid);
         invalid.extend(
@@ -320,7 +321,8 @@ impl Config {
         let keys = [("retry.delay_ms", self.retry.delay_ms), ("retry.delay_max_ms", self.retry.delay_max_ms)];
         let keys = keys.map(|(key, value)| (key, value, MAX_MS));
         let budget = ("retry.budget", self.retry.budget, MAX_ATTEMPTS);
-        for (key, value, max) in keys.into_iter().chain([budget]) {
+        let share = ("trace.sample_ratio", self.trace.sample_ratio, 1);
+        for (key, value, max) in keys.into_iter().chain([budget, share]) {
             // exact: a week in ms is far below 2^53
             if !(0.0..=max as f64).contains(&value) {
                 invalid.push((key, Problem::OutOfRange { key, value: value.to_string(), min: 0, max }));
@@ -392,7 +394,7 @@ mod tests {
         let config = Config::default();
         let bounds = config.all_bounds();
         let mut bounded: BTreeSet<&str> = bounds.iter().map(|(key, ..)| *key).collect();
-        bounded.extend(["retry.delay_ms", "retry.delay_max_ms", "retry.budget"]);
+        bounded.extend(["retry.delay_ms", "retry.delay_max_ms", "retry.budget", "trace.sample_ratio"]);
         let leaves = leaves(&config);
         let numbers: BTreeSet<&str> =
             leaves.iter().filter(|(_, value)| value.is_number()).map(|(key, _)| key.as_str()).collect();

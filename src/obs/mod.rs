@@ -12,6 +12,7 @@ mod kept;
 pub mod keys;
 pub mod log;
 pub mod names;
+pub mod traces;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -174,6 +175,8 @@ impl Meters {
             counter!(names::PARITY, "verdict" => verdict).increment(0);
         }
         keys::start();
+        // There without tracing, too.
+        let _ = traces::SpanMeter::new();
         health::begin_fleet();
         for leg in ["prefill", "decode", "encode"] {
             counter!(names::RETRIES_DENIED, "leg" => leg).increment(0);

@@ -114,11 +114,13 @@ pub const KEY_READINGS: &str = "pd_proxy_key_file_readings_total";
 pub const TURNED_AWAY: &str = "pd_proxy_turned_away_total";
 /// Calls of decoders that were asked first, by `outcome`.
 pub const CALLBACKS: &str = "pd_proxy_callbacks_total";
+/// Spans of traced requests, by `outcome`: sent, dropped, failed, rejected.
+pub const TRACE_SPANS: &str = "pd_proxy_trace_spans_total";
 /// Always 1, with the version as label.
 pub const BUILD_INFO: &str = "pd_proxy_build_info";
 
 /// Every name, for tests.
-pub const ALL: [&str; 57] = [
+pub const ALL: [&str; 58] = [
     CALLBACKS,
     REQUESTS,
     INFLIGHT,
@@ -175,6 +177,7 @@ pub const ALL: [&str; 57] = [
     KEY_REFUSALS,
     KEY_READINGS,
     TURNED_AWAY,
+    TRACE_SPANS,
     BUILD_INFO,
 ];
 
@@ -284,6 +287,10 @@ pub(super) fn describe() {
     describe_keys();
     describe_health();
     describe_gauge!(INSTANCES, "Engines that may be chosen, by role");
+    describe_counter!(
+        TRACE_SPANS,
+        "Spans of traced requests, by outcome: sent, dropped (no room), failed, rejected"
+    );
     describe_gauge!(BUILD_INFO, "Always 1; the version is a label");
 }
 

@@ -16,6 +16,8 @@ use crate::relay::budget::Asked;
 use crate::relay::lookup::{Found, Teller};
 use crate::relay::parts::{Kin, Part, Sum};
 use crate::relay::places::Place;
+use crate::relay::traced::{self, Settled};
+use crate::trace::{Scope, Span};
 
 /// What HTTP servers log for a client that left (nginx's 499): nobody receives it.
 const CLIENT_GONE: u16 = 499;
@@ -60,6 +62,8 @@ pub struct Ledger {
     end: End,
     /// Whether it is a whole request's.
     kin: Kin,
+    /// The request's span, where requests are traced.
+    span: Span,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -105,6 +109,7 @@ impl Ledger {
             stream: None,
             end: End { status: CLIENT_GONE, reason: "client_gone" },
             kin: Kin::Alone,
+            span: Span::default(),
         }
     }
 
@@ -160,6 +165,21 @@ impl Ledger {
         }
         let begun = self.prefiller.is_some() || self.decoder.is_some() || self.kin.began();
         (self.prompt.unwrap_or(if begun { self.prompt_estimate } else { 0 }), output)
+    }
+
+    /// The request has this span, which ends with the account.
+    pub fn traced(&mut self, span: Span) {
+        self.span = span;
+    }
+
+    /// What its steps are spans of, where it is traced.
+    pub fn scope(&self) -> Option<&Arc<Scope>> {
+        self.span.scope()
+    }
+
+    /// It asks for this model.
+    pub fn asks(&mut self, model: Option<&str>) {
+        traced::asks(&mut self.span, self.api, model);
     }
 
     /// Which API it is, where the path alone did not say.
@@ -226,9 +246,10 @@ impl Ledger {
         self.prefilled.then_some(self.cached).flatten()
     }
 
-    /// Its stream broke and is continued elsewhere.
-    pub fn resumes(&mut self) {
+    /// Its stream broke in this way and is continued elsewhere.
+    pub fn resumes(&mut self, cause: &'static str) {
         self.resumed += 1;
+        self.span.mark("stream continued elsewhere", vec![("pd_proxy.cause", cause.into())]);
     }
 
     /// Nobody turns it away any more: another pair goes on with its stream, or it is a part of a request that was let in.
@@ -377,6 +398,7 @@ impl Drop for Ledger {
         let key = self.caller.as_ref().map_or(ANYONE, |caller| &caller.name);
         let key_name = self.caller.as_ref().filter(|caller| &*caller.name != ANYONE).map(|it| &*it.name);
         self.meters.of_key(key, (self.end.status, self.end.reason), prompt_taken, output_taken);
+        let (prefiller, decoder) = (sum.prefiller_names(), sum.decoder_names());
         tracing::info!(
             id = %self.id,
             route = self.api.name(),
@@ -384,8 +406,8 @@ impl Drop for Ledger {
             status = self.end.status,
             reason = self.end.reason,
             prompts = self.kin.is_whole().then_some(sum.parts),
-            prefiller = sum.prefiller_names(),
-            decoder = sum.decoder_names(),
+            prefiller,
+            decoder,
             prompt_tokens = self.prompt,
             cached_tokens = self.cached,
             predicted_cached_tokens = self.choice().map(|choice| choice.terms.hit.any_tokens),
@@ -397,8 +419,21 @@ impl Drop for Ledger {
             waited_ms = self.choice().map(|choice| choice.waited.as_secs_f64() * 1e3),
             ttft_ms = sample.ttft.map(|d| d.as_secs_f64() * 1e3),
             total_ms = sample.total.as_secs_f64() * 1e3,
+            trace_id = self.span.scope().map(|scope| scope.trace().to_string()),
             "request"
         );
+        let status = Some(self.end.status).filter(|status| *status != CLIENT_GONE);
+        let end = Settled {
+            status,
+            reason: self.end.reason,
+            prompt: self.prompt,
+            cached: self.cached,
+            output,
+            prefiller: prefiller.as_deref(),
+            decoder: decoder.as_deref(),
+            stream: self.stream.map(|pace| (pace.first, pace.events, sample.gap_max)),
+        };
+        traced::settled(&mut self.span, &end);
     }
 }
 

@@ -15,6 +15,7 @@ use crate::fleet::{Instance, Rank, Seat};
 use crate::relay::lookup::Asked;
 use crate::relay::offers::Turn;
 use crate::route::Job;
+use crate::trace::Scope;
 use crate::upstream::Leg;
 
 /// Which of its data-parallel ranks an engine is to take (vLLM from 0.10 on).
@@ -52,6 +53,8 @@ pub struct Ask {
     pub http2: bool,
     /// When its head was read.
     pub arrived: Instant,
+    /// What its spans are parts of, where requests are traced.
+    pub trace: Option<Arc<Scope>>,
 }
 
 impl Ask {

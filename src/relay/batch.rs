@@ -181,6 +181,7 @@ fn part_of(whole: &Ask, batch: &Batch, at: usize) -> Result<Ask, Error> {
         encoded: None,
         http2: whole.http2,
         arrived: whole.arrived,
+        trace: whole.trace.as_ref().map(|scope| scope.part(at)),
     })
 }
 

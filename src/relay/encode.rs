@@ -17,7 +17,7 @@ use crate::fleet::{Need, Role, Seat};
 use crate::relay::ask::Ask;
 use crate::relay::failure::{Failure, Large, Why};
 use crate::relay::legs::{whole, within};
-use crate::relay::{Relay, Tries, pause};
+use crate::relay::{Relay, Tries, pause, traced};
 use crate::route::estimate;
 use crate::upstream::Written;
 
@@ -86,17 +86,21 @@ impl Relay {
     /// One exchange with one encoder.
     async fn encode_once(&self, item: &Ask, seat: &Seat) -> Result<End, Failure> {
         let (settings, sent, written) = (self.settings.now(), Instant::now(), Written::default());
-        let leg = pin!(async {
-            let response = self.exchange(item, seat, &Edit::new(), &written).await?;
-            let response = whole(response, (settings.prefill_reply_bytes, Large::PrefillReply)).await?;
-            if response.status().is_client_error() {
-                return Ok(Err(Box::new(response)));
-            }
-            let mut encoded = Encoded::default();
-            let read = encoded.read(response.into_body());
-            read.map(|()| Ok(encoded)).map_err(|e| Failure::new(Why::BadReply, true, e.to_string()))
-        });
-        let outcome = within(settings.encode, &written, leg).await;
+        let mut span = traced::leg(item, seat.instance(), "encode");
+        let outcome = {
+            let leg = pin!(async {
+                let response = self.exchange(item, (seat, &mut span), &Edit::new(), &written).await?;
+                let response = whole(response, (settings.prefill_reply_bytes, Large::PrefillReply)).await?;
+                if response.status().is_client_error() {
+                    return Ok(Err(Box::new(response)));
+                }
+                let mut encoded = Encoded::default();
+                let read = encoded.read(response.into_body());
+                read.map(|()| Ok(encoded)).map_err(|e| Failure::new(Why::BadReply, true, e.to_string()))
+            });
+            within(settings.encode, &written, leg).await
+        };
+        traced::ended(&mut span, &outcome);
         let end = self.told(item, seat, outcome)?;
         if end.is_ok() {
             seat.instance().meter().done(sent.elapsed());

@@ -25,6 +25,8 @@ use crate::relay::release::{self, Duty};
 use crate::relay::resume::Follower;
 use crate::relay::settings::Settings;
 use crate::relay::stream::{Source, Stream};
+use crate::relay::traced;
+use crate::trace::Span;
 use crate::upstream::{CollectError, Reply, Written, collect};
 
 /// What is read of the body of a failure, and for how long, so that its connection can be used again.
@@ -90,13 +92,13 @@ impl Relay {
         transfer: Transfer,
         written: Written,
     ) -> Result<PrefillEnd, Failure> {
-        let sent = Instant::now();
+        let (sent, mut span) = (Instant::now(), traced::prefill(&ask, seat.instance()));
         let (dialect, settings) = (self.speech.now().dialect, self.settings.now());
         let time = settings.computing(settings.prefill, ask.shape.prompt_tokens);
         let outcome = {
             let leg = pin!(async {
                 let edit = dialect.prefill_edit(ask.api, &ask.body, &transfer);
-                let response = self.exchange(&ask, &seat, &edit, &written).await?;
+                let response = self.exchange(&ask, (&seat, &mut span), &edit, &written).await?;
                 let limit = (settings.prefill_reply_bytes, Large::PrefillReply);
                 let response = whole(response, limit).await?;
                 if response.status().is_client_error() {
@@ -107,11 +109,14 @@ impl Relay {
             });
             within(time, &written, leg).await
         };
+        traced::ended(&mut span, &outcome);
         let reply = match self.told(&ask, &seat, outcome)? {
             Ok(reply) => reply,
             Err(refusal) => return Ok(PrefillEnd::Refused(refusal)),
         };
         seat.instance().meter().done(sent.elapsed());
+        span.set_if("gen_ai.usage.input_tokens", reply.usage.prompt);
+        span.set_if("pd_proxy.cached_tokens", reply.usage.cached);
         if let Some(id) = reply.engine_id {
             self.fleet.seen(seat.instance(), Sign::Engine(id));
         }
@@ -183,7 +188,7 @@ impl Relay {
         (edit, longer): (Edit, Duration),
         written: Written,
     ) -> Result<Opening, Failure> {
-        let sent = Instant::now();
+        let (sent, mut span) = (Instant::now(), traced::decode(&ask, seat.instance()));
         let edit = match &ask.resume {
             Some(plan) if plan.exact.is_ok() => edit.set("return_token_ids", Bytes::from_static(b"true")),
             _ => edit,
@@ -192,31 +197,34 @@ impl Relay {
         let limit = if ask.shape.stream { settings.first_byte } else { settings.answer };
         let outcome = {
             let leg = pin!(async {
-                let response = self.exchange(&ask, &seat, &edit, &written).await?;
+                let response = self.exchange(&ask, (&seat, &mut span), &edit, &written).await?;
                 begin(response, &ask, &settings).await
             });
             // The request's own limit runs beside it.
             within(limit.saturating_add(longer), &written, leg).await
         };
+        traced::ended(&mut span, &outcome);
         let (head, begun) = self.told(&ask, &seat, outcome)?;
         seat.instance().meter().done(sent.elapsed());
         Ok(Opening { head, begun, seat })
     }
 
-    /// Sends one leg; answers with a 5xx are failures.
+    /// Sends one leg, whose span its engine is told; answers with a 5xx are failures.
     pub(super) async fn exchange(
         &self,
         ask: &Ask,
-        seat: &Seat,
+        (seat, span): (&Seat, &mut Span),
         edit: &Edit,
         written: &Written,
     ) -> Result<Response<Reply>, Failure> {
-        let leg = ask.leg(seat, edit);
+        let mut leg = ask.leg(seat, edit);
+        span.onto(&mut leg.headers);
         let response = self.upstream.send(leg, written).await.map_err(|e| {
             let why = if e.connect { Why::Connect } else { Why::Broken };
             Failure::new(why, written.get(), e.causes())
         })?;
         let status = response.status();
+        traced::answered(span, status);
         if status.is_success() || status.is_client_error() {
             return Ok(response);
         }

@@ -40,6 +40,7 @@ pub mod speech;
 pub mod stored;
 pub mod stories;
 mod stream;
+pub mod traced;
 mod whole;
 
 use std::future::Future;
@@ -222,7 +223,12 @@ impl Relay {
     pub async fn understand(&self, ask: &mut Ask) -> Option<Found> {
         let prompt = self.read_prompt(ask).await;
         let mut found = match (&self.finder, &prompt) {
-            (Some(finder), Some(prompt)) => finder.look_up(ask, prompt).await,
+            (Some(finder), Some(prompt)) => {
+                let span = traced::step(ask, "lookup");
+                let found = finder.look_up(ask, prompt).await;
+                traced::found(span, found.as_ref());
+                found
+            }
             _ => None,
         };
         let job = job::of(ask, prompt.as_ref().map(|prompt| &prompt.tokens), found.as_ref(), &self.fleet);
@@ -237,7 +243,7 @@ impl Relay {
     /// text, or `prompt.budget_ms` where an engine is asked.
     async fn read_prompt(&self, ask: &mut Ask) -> Option<Prompt> {
         let prompts = self.prompts.as_ref().filter(|_| ask.shape.bypass.is_none())?;
-        let began = Instant::now();
+        let (began, mut span) = (Instant::now(), traced::step(ask, "tokenise"));
         let engine = self.fleet.any(Role::Prefill, pause::random()).map(|engine| engine.endpoint().clone());
         let prompt = prompts.prompt(ask.api, &ask.body, engine).await;
         let unknown = match prompt.exactness {
@@ -247,6 +253,8 @@ impl Relay {
             }
             Exactness::Inexact(reason) => Some(reason.name()),
         };
+        span.set("pd_proxy.tokens_unknown", unknown.unwrap_or("no"));
+        span.close();
         self.meters.prompt(unknown, began.elapsed());
         unknown.is_none().then_some(prompt)
     }
@@ -393,6 +401,13 @@ impl Relay {
 
     /// Waits until the place that is best for the request is about to be free.
     async fn place(&self, ask: &Ask, tries: &Tries) -> Result<Placed, Error> {
+        let span = traced::step(ask, "decide");
+        let placed = self.wait_for_place(ask, tries).await;
+        traced::decided(span, &placed);
+        placed
+    }
+
+    async fn wait_for_place(&self, ask: &Ask, tries: &Tries) -> Result<Placed, Error> {
         let nobody = || Error::new(Kind::NoPrefiller, "no prefiller is available");
         let job = ask.job.clone();
         let began = Instant::now();

@@ -192,7 +192,7 @@ impl Follower {
         };
         self.left -= 1;
         let mut ledger = account.take()?;
-        ledger.resumes();
+        ledger.resumes(cause.name());
         Some(Going::Pair(Box::pin(async move {
             let found = match timeout_at(end, relay.again(ask, tried, &mut ledger)).await {
                 Ok(found) => found,
@@ -241,6 +241,7 @@ fn continued(ask: &Ask, body: Bytes, prompt_tokens: u64) -> Result<Ask, crate::c
         encoded: ask.encoded.clone(),
         http2: ask.http2,
         arrived: ask.arrived,
+        trace: ask.trace.clone(),
     })
 }
 

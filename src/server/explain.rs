@@ -70,6 +70,7 @@ async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
         encoded: None,
         http2: false,
         arrived,
+        trace: None,
     };
     let found = gateway.relay.understand(&mut ask).await;
     let verdict = found.and_then(|found| found.pool).map(|lookup| lookup.verdict.name());

@@ -20,6 +20,7 @@ mod tls;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::extract::{MatchedPath, Request};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -29,6 +30,8 @@ use crate::live::Live;
 use crate::obs::Exposition;
 use crate::relay::Relay;
 use crate::relay::admit::Gate;
+use crate::relay::traced;
+use crate::trace::{Span, Tracer};
 
 pub use instances::Waiting;
 pub use listen::{Bound, ListenError, bind, bind_admin, serve};
@@ -52,6 +55,8 @@ pub struct Gateway {
     pub edge: Live<Edge>,
     /// Engines that are to be added once they answer.
     pub waiting: Waiting,
+    /// Begins requests' spans; None = they are not traced.
+    pub tracer: Option<Arc<Tracer>>,
     /// Background work that handlers start: probes of new instances.
     pub tasks: TaskTracker,
     /// Cancelled when the gateway is to shut down soon: it still takes requests, and says that it should get none.
@@ -104,6 +109,24 @@ pub struct Edge {
 /// When a request's head was read; put into its extensions at the edge.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrived(pub(crate) Instant);
+
+impl Gateway {
+    /// The span of a request that is known as `id`; empty where requests are not traced.
+    fn span(&self, request: &Request, id: &str, arrived: Instant) -> Span {
+        let Some(tracer) = &self.tracer else { return Span::default() };
+        let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
+        let (method, path) = (traced::method(request.method()), request.uri().path());
+        let name = format!("{method} {}", route.unwrap_or_default()).trim_end().to_owned();
+        let mut span = tracer.begin(request.headers(), name, arrived);
+        if span.is_kept() {
+            span.set("http.request.method", method);
+            span.set_if("http.route", route.map(str::to_owned));
+            span.set("url.path", traced::short(path));
+            span.set("pd_proxy.request_id", id.to_owned());
+        }
+        span
+    }
+}
 
 /// A name that a client made up is repeated up to this length.
 const NAME_CHARS: usize = 100;

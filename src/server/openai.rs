@@ -6,16 +6,19 @@ use axum::body::Body;
 use axum::extract::State;
 use bytes::Bytes;
 use http::uri::PathAndQuery;
-use http::{HeaderValue, Request, Response, Version, header};
+use http::{HeaderMap, HeaderValue, Request, Response, Version, header};
 use tokio::time::Instant;
 
+use crate::auth::Caller;
 use crate::codec::json::{Object, ScanLimits};
 use crate::dialect::{Api, Shape, guard};
 use crate::error::{Error, Kind};
 use crate::relay::Refusal;
 use crate::relay::account::Ledger;
+use crate::relay::admit::Pass;
 use crate::relay::ask::Ask;
 use crate::server::{Arrived, Gateway, auth, body, explain, headers, printable, reply};
+use crate::trace::{self, Span};
 
 /// Which API a generating route speaks.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +42,7 @@ pub(super) async fn generate(
         Route::ByBody => Api::Completions,
     };
     let mut ledger = Ledger::open(gateway.relay.meters.clone(), api, id.clone(), arrived);
+    ledger.traced(gateway.span(&request, &id, arrived));
     let caller = auth::caller(&gateway, request.extensions());
     ledger.called_by(caller.clone());
     let explains = request.headers().contains_key(explain::ROUTE) && auth::administers(request.extensions());
@@ -76,9 +80,11 @@ async fn prepare(
     let (arrived, target) = (arrived(&request), target(&request));
     let (head, body) = request.into_parts();
     let caller = auth::caller(gateway, &head.extensions);
-    auth::check_budget(gateway, &caller)?;
-    ledger.admitted(gateway.gate.enter(&caller, auth::announced(&head.headers)).await?);
-    let body = body::read(&head.headers, body, edge.body_bytes, edge.body_time).await?;
+    let span = Span::since(ledger.scope(), "admission", arrived);
+    ledger.admitted(span.of(admit(gateway, &caller, &head.headers).await, |e| e.kind().code())?);
+    let span = Span::begin(ledger.scope(), "receive", trace::Kind::Internal);
+    let body = body::read(&head.headers, body, edge.body_bytes, edge.body_time).await;
+    let body = span.of(body, |e| e.kind().code())?;
     let body = gateway.scan(body)?;
     let api = match route {
         Route::Of(api) => api,
@@ -87,12 +93,17 @@ async fn prepare(
     };
     ledger.is_about(api);
     let shape = Shape::read(api, &body);
+    ledger.asks(shape.model.as_deref());
     gateway.check_model(&shape)?;
     auth::check_model(&caller, shape.model.as_deref())?;
     ledger.reserved(auth::reserve(gateway, &caller, &shape)?, shape.prompt_tokens);
     let id = ledger.id().to_owned();
     let mut headers = headers::for_engine(&head.headers, &id, edge.engine_authorization.as_ref());
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let trace = ledger.scope().cloned();
+    if let Some(scope) = &trace {
+        scope.onto(&mut headers);
+    }
     let http2 = head.version == Version::HTTP_2;
     let job = Arc::default();
     Ok(Ask {
@@ -109,7 +120,14 @@ async fn prepare(
         encoded: None,
         http2,
         arrived,
+        trace,
     })
+}
+
+/// Lets the request in, or turns it away.
+async fn admit(gateway: &Gateway, caller: &Caller, headers: &HeaderMap) -> Result<Pass, Error> {
+    auth::check_budget(gateway, caller)?;
+    gateway.gate.enter(caller, auth::announced(headers)).await
 }
 
 impl Gateway {

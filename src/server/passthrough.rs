@@ -18,9 +18,10 @@ use crate::codec::json::{Object, Parts};
 use crate::dialect::{Api, Shape, guard};
 use crate::error::{Error, Kind};
 use crate::fleet::{InstanceId, Need, Outcome, Role, Seat};
-use crate::relay::{answer, pause};
+use crate::relay::{answer, pause, traced};
 use crate::route::estimate;
 use crate::server::{Gateway, auth, body, headers, openai, reply};
+use crate::trace::{Scope, Span};
 use crate::upstream::{Leg, Reply, ReplyError, Written};
 
 /// The route label of all of these.
@@ -34,6 +35,7 @@ struct Errand {
     body: Parts,
     tokens: u64,
     until: Instant,
+    trace: Option<Arc<Scope>>,
 }
 
 /// Why one engine did not answer.
@@ -67,7 +69,9 @@ pub(super) async fn to_decoder(State(gateway): State<Arc<Gateway>>, request: Req
 async fn serve(gateway: &Gateway, request: Request, roles: &[Role]) -> Response {
     let id = headers::request_id(request.headers());
     let caller = auth::caller(gateway, request.extensions());
-    let (mut response, reason) = match run(gateway, request, roles, &id).await {
+    let mut span = gateway.span(&request, &id, openai::arrived(&request));
+    let scope = span.scope().cloned();
+    let (mut response, reason) = match run(gateway, request, roles, (&id, &mut span)).await {
         Ok(response) => {
             let reason = if response.status().is_success() { "ok" } else { "engine" };
             (response, reason)
@@ -81,7 +85,9 @@ async fn serve(gateway: &Gateway, request: Request, roles: &[Role]) -> Response 
     gateway.relay.meters.request(ROUTE, status, reason);
     let key_name = Some(&*caller.name).filter(|_| gateway.callers.checks());
     gateway.relay.meters.of_key(&caller.name, (status, reason), 0, 0);
-    tracing::info!(id, route = ROUTE, key_name, status, reason, "request");
+    let trace_id = scope.map(|scope| scope.trace().to_string());
+    tracing::info!(id, route = ROUTE, key_name, status, reason, trace_id, "request");
+    ends(&mut span, status, reason);
     auth::tell_limits(&caller, response.headers_mut());
     if let Ok(id) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(headers::REQUEST_ID, id);
@@ -89,7 +95,19 @@ async fn serve(gateway: &Gateway, request: Request, roles: &[Role]) -> Response 
     response
 }
 
-async fn run(gateway: &Gateway, request: Request, roles: &[Role], id: &str) -> Result<Response, Error> {
+/// What is known of a request's span when its answer is: it ends with the answer's body, which has taken it, if there is one.
+fn ends(span: &mut Span, status: u16, reason: &'static str) {
+    span.set("http.response.status_code", status);
+    span.set("pd_proxy.reason", reason);
+    if status >= 500 { span.fail(reason) } else { span.close() }
+}
+
+async fn run(
+    gateway: &Gateway,
+    request: Request,
+    roles: &[Role],
+    (id, span): (&str, &mut Span),
+) -> Result<Response, Error> {
     let edge = &gateway.edge.now();
     let target = openai::target(&request);
     let until = openai::arrived(&request) + gateway.relay.settings.now().total;
@@ -102,12 +120,16 @@ async fn run(gateway: &Gateway, request: Request, roles: &[Role], id: &str) -> R
     if let Some(kind) = head.headers.get(header::CONTENT_TYPE) {
         headers.insert(header::CONTENT_TYPE, kind.clone());
     }
+    let trace = span.scope().cloned();
+    if let Some(scope) = &trace {
+        scope.onto(&mut headers);
+    }
     let tokens = estimate::prompt_tokens(body.len());
     let body = if body.is_empty() { None } else { Some(gateway.scan(body)?) };
     let reserved = allow(gateway, &caller, (&target, body.as_ref()), roles)?;
     // No engine sees addresses that a client made up, on these routes either.
     let body = body.map(|body| body.splice(&guard::edit())).unwrap_or_default();
-    let errand = Errand { method: head.method, target, headers, body, tokens, until };
+    let errand = Errand { method: head.method, target, headers, body, tokens, until, trace };
     let asked = gateway.relay.budget.asked();
     let mut last = Failure::nobody();
     for role in roles {
@@ -118,7 +140,9 @@ async fn run(gateway: &Gateway, request: Request, roles: &[Role], id: &str) -> R
                 if let Some(reserved) = reserved.filter(|_| !response.status().is_success()) {
                     reserved.settle(0, Instant::now());
                 }
-                let held = (seat, pass, asked);
+                let (status, ok) = (response.status(), response.status().is_success());
+                ends(span, status.as_u16(), if ok { "ok" } else { "engine" });
+                let held = (seat, pass, asked, std::mem::take(span));
                 return Ok(response.map(|body| axum::body::Body::new(Held { body, deadline, _held: held })));
             }
             Err(failure) => {
@@ -192,13 +216,19 @@ async fn try_role(
 }
 
 async fn once(gateway: &Gateway, errand: &Errand, seat: &Seat) -> Result<Answer, Failure> {
-    let leg = Leg {
+    let mut span = traced::client(
+        errand.trace.as_ref(),
+        seat.instance(),
+        ("errand", &errand.method, errand.target.path()),
+    );
+    let mut leg = Leg {
         instance: seat.instance(),
         method: errand.method.clone(),
         target: &errand.target,
         headers: Cow::Borrowed(&errand.headers),
         body: errand.body.clone(),
     };
+    span.onto(&mut leg.headers);
     let name = seat.instance().endpoint();
     let failed = |kind, again, reason, detail: String| {
         let public = if kind == Kind::Overloaded {
@@ -231,6 +261,11 @@ async fn once(gateway: &Gateway, errand: &Errand, seat: &Seat) -> Result<Answer,
         }
         Err(_) => failed(Kind::EngineFailed, false, "timeout", "no answer in time".into()),
     };
+    match &outcome {
+        Ok(response) => traced::answered(&mut span, response.status()),
+        Err(failure) => span.fail(failure.reason.unwrap_or("failed")),
+    }
+    span.close();
     let told = match &outcome {
         Ok(_) => Outcome::Served,
         Err(f) if f.error.kind() == Kind::Overloaded => Outcome::Busy,

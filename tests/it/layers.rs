@@ -43,16 +43,18 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "relay",
         &[
             "auth", "codec", "dialect", "endpoint", "error", "fleet", "intake", "kvhash", "live", "obs",
-            "pool", "prompt", "route", "upstream",
+            "pool", "prompt", "route", "trace", "upstream",
         ],
     ),
     (
         "server",
         &[
             "auth", "codec", "dialect", "endpoint", "error", "fleet", "live", "obs", "relay", "route", "tls",
-            "upstream",
+            "trace", "upstream",
         ],
     ),
+    ("trace", &["obs"]),
+    ("traces", &["config", "relay", "tls", "trace"]),
     ("tuning", &["config", "dialect", "relay", "server"]),
     ("probes", &["dialect", "endpoint", "fleet", "intake", "relay"]),
     ("signs", &["dialect", "endpoint", "fleet", "intake", "relay"]),
@@ -87,6 +89,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "server",
             "signs",
             "tls",
+            "traces",
             "tuning",
             "upstream",
         ],

@@ -43,6 +43,7 @@ mod surface;
 mod tidy;
 #[cfg(feature = "tls")]
 mod tls;
+mod trace;
 mod vectors;
 mod vectors_keys;
 mod virtual_time;

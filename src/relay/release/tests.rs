@@ -27,6 +27,7 @@ fn duty(handoff: Option<&'static str>) -> (Duty, mpsc::Receiver<Orphan>) {
         encoded: None,
         http2: false,
         arrived: Instant::now(),
+        trace: None,
     };
     let fleet = Fleet::new(Policy::LeastWork);
     fleet.add(Role::Prefill, Endpoint::new("p", 1));

@@ -1,0 +1,252 @@
+//! Where spans go: into a bounded outbox, and from there, in batches, to a collector (OTLP over HTTP, protobuf).
+//!
+//! A collector that is slow or gone costs requests nothing: the outbox fills up, and what has no room is dropped and counted.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::context::{Context, SpanId, TraceId, state_of};
+use super::otlp::{self, Resource};
+use super::record::Record;
+use super::span::{Scope, Span};
+use crate::obs::traces::{Outcome, SpanMeter};
+
+/// Spans that wait to be posted, about 1 KB each. A request has some eight.
+pub const OUTBOX_SPANS: usize = 8_192;
+
+/// Most spans in one post.
+const BATCH_SPANS: usize = 512;
+
+/// Spans are posted this often, or when the outbox is half full.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// The longest that one post may take.
+pub const POST_TIME: Duration = Duration::from_secs(5);
+
+/// How often a batch is posted while the collector can't be reached, or has no room, and the pause after the first of these; the
+/// next is twice that.
+const ATTEMPTS: u32 = 3;
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// What is read of a collector's answer.
+const ANSWER_BYTES: usize = 64 << 10;
+
+/// Where new ids come from.
+#[derive(Clone, Copy, Debug)]
+pub struct Ids {
+    /// Random bytes, of which the last seven are equally distributed.
+    pub trace: fn() -> [u8; 16],
+    /// Random numbers.
+    pub span: fn() -> u64,
+}
+
+/// What begins traces, and takes their spans.
+pub struct Tracer {
+    /// Of 2^56 traces that begin here so many are kept.
+    share: u64,
+    ids: Ids,
+    outbox: mpsc::Sender<Record>,
+    filling: Arc<Notify>,
+    meter: SpanMeter,
+}
+
+/// Where a collector is.
+#[derive(Clone, Debug)]
+pub struct Collector {
+    /// The URL that is posted to.
+    pub url: String,
+    /// What is sent along, keys among it.
+    pub headers: HeaderMap,
+    /// What posts.
+    pub client: reqwest::Client,
+}
+
+/// The task that posts.
+pub struct Exporter {
+    collector: Collector,
+    resource: Resource,
+    outbox: mpsc::Receiver<Record>,
+    filling: Arc<Notify>,
+    meter: SpanMeter,
+    stop: CancellationToken,
+    /// The last post failed, which has been logged.
+    failing: bool,
+}
+
+/// Why a post failed.
+#[derive(Debug, thiserror::Error)]
+enum PostError {
+    #[error("status {0}")]
+    Status(StatusCode),
+    #[error("{0}")]
+    Http(#[source] reqwest::Error),
+}
+
+impl Tracer {
+    /// One that keeps this share, from 0 to 1, of the traces that begin here; and the task that posts them as `resource` until
+    /// `stop` is cancelled, and then what is left.
+    pub fn new(
+        sample_ratio: f64,
+        ids: Ids,
+        collector: Collector,
+        resource: &[(&'static str, String)],
+        stop: CancellationToken,
+    ) -> (Arc<Tracer>, Exporter) {
+        let (sender, outbox) = mpsc::channel(OUTBOX_SPANS);
+        let (filling, meter) = (Arc::new(Notify::new()), SpanMeter::new());
+        let share = (sample_ratio.clamp(0.0, 1.0) * (1u64 << 56) as f64) as u64;
+        let tracer = Tracer { share, ids, outbox: sender, filling: filling.clone(), meter: meter.clone() };
+        let resource = otlp::resource(resource);
+        let exporter = Exporter { collector, resource, outbox, filling, meter, stop, failing: false };
+        (Arc::new(tracer), exporter)
+    }
+
+    /// The span of a request that came with these headers. It goes on with its client's trace, where there is one, and is kept
+    /// if that is; else a trace begins.
+    pub fn begin(self: &Arc<Self>, headers: &HeaderMap, name: String, arrived: Instant) -> Span {
+        let parent = Context::of(headers);
+        let state = parent.and_then(|_| state_of(headers));
+        let (trace, kept) = match &parent {
+            Some(parent) => (parent.trace, parent.sampled),
+            None => {
+                let trace = TraceId::of((self.ids.trace)());
+                (trace, trace.random() < self.share)
+            }
+        };
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let arrived_ns = since_1970.saturating_sub(arrived.elapsed()).as_nanos();
+        let clock = (arrived, u64::try_from(arrived_ns).unwrap_or(u64::MAX));
+        let scope = Scope::new(self.clone(), (trace, self.span_id(), kept), state, clock);
+        Span::root(scope, parent.map(|parent| parent.span), name)
+    }
+
+    pub(super) fn span_id(&self) -> SpanId {
+        SpanId::of((self.ids.span)())
+    }
+
+    /// A span is over.
+    pub(super) fn put(&self, record: Record) {
+        if self.outbox.try_send(record).is_err() {
+            self.meter.count(Outcome::Dropped, 1);
+        }
+        if self.outbox.capacity() < OUTBOX_SPANS / 2 {
+            self.filling.notify_one();
+        }
+    }
+}
+
+impl Exporter {
+    /// Posts until it is to stop, and then what is left.
+    pub async fn run(mut self) {
+        loop {
+            let last = tokio::select! {
+                biased;
+                () = self.stop.cancelled() => true,
+                () = self.filling.notified() => false,
+                () = sleep(EVERY) => false,
+            };
+            while let Some(batch) = self.batch() {
+                self.post(batch).await;
+            }
+            if last {
+                return;
+            }
+        }
+    }
+
+    /// What is to be posted next; `None` when the outbox is empty.
+    pub(super) fn batch(&mut self) -> Option<Vec<Record>> {
+        let mut batch = Vec::new();
+        while batch.len() < BATCH_SPANS
+            && let Ok(record) = self.outbox.try_recv()
+        {
+            batch.push(record);
+        }
+        (!batch.is_empty()).then_some(batch)
+    }
+
+    /// Posts a batch, more than once if that may help.
+    async fn post(&mut self, batch: Vec<Record>) {
+        let spans = batch.len() as u64;
+        let body = bytes::Bytes::from(otlp::encode(&self.resource, batch));
+        let mut pause = PAUSE;
+        for attempt in 1..=ATTEMPTS {
+            let error = match self.once(body.clone()).await {
+                Ok(rejected) => {
+                    let rejected = rejected.min(spans);
+                    self.meter.count(Outcome::Sent, spans - rejected);
+                    self.meter.count(Outcome::Rejected, rejected);
+                    if std::mem::take(&mut self.failing) {
+                        tracing::info!("traces: the collector takes spans again");
+                    }
+                    return;
+                }
+                Err(error) => error,
+            };
+            if attempt == ATTEMPTS || !error.may_pass() || self.stop.is_cancelled() {
+                self.meter.count(Outcome::Failed, spans);
+                if !std::mem::replace(&mut self.failing, true) {
+                    tracing::warn!(
+                        url = self.collector.url,
+                        "traces: spans are lost until the collector takes them again: {error}"
+                    );
+                }
+                return;
+            }
+            tokio::select! {
+                () = self.stop.cancelled() => {}
+                () = sleep(pause) => {}
+            }
+            pause *= 2;
+        }
+    }
+
+    /// One post; how many of its spans the collector did not want.
+    async fn once(&self, body: bytes::Bytes) -> Result<u64, PostError> {
+        // The URL may be a secret's neighbour: it is in the configuration, not in the error.
+        let http = |e: reqwest::Error| PostError::Http(e.without_url());
+        let request = self.collector.client.post(&self.collector.url).timeout(POST_TIME);
+        let request = request.headers(self.collector.headers.clone());
+        let request =
+            request.header(header::CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
+        let mut response = request.body(body).send().await.map_err(http)?;
+        if !response.status().is_success() {
+            return Err(PostError::Status(response.status()));
+        }
+        let mut answer = Vec::new();
+        while answer.len() < ANSWER_BYTES
+            && let Some(piece) = response.chunk().await.map_err(http)?
+        {
+            answer.extend_from_slice(&piece);
+        }
+        Ok(otlp::rejected(&answer))
+    }
+}
+
+impl PostError {
+    /// The same post may go through in a moment, as OTLP has it.
+    fn may_pass(&self) -> bool {
+        match self {
+            PostError::Status(status) => matches!(status.as_u16(), 429 | 502 | 503 | 504),
+            PostError::Http(_) => true,
+        }
+    }
+}
+
+impl fmt::Debug for Tracer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tracer").field("share", &self.share).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Exporter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exporter").field("collector", &self.collector.url).finish_non_exhaustive()
+    }
+}

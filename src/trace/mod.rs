@@ -1,0 +1,15 @@
+//! Tracing: a request's steps as spans, which go to an OpenTelemetry collector.
+//!
+//! Without `trace.endpoint` there is no [`Tracer`], and a request's [`Span`]s are empty: two words that nobody looks at.
+
+pub mod context;
+mod export;
+pub mod otlp;
+pub mod record;
+mod span;
+#[cfg(test)]
+mod tests;
+
+pub use export::{Collector, Exporter, Ids, OUTBOX_SPANS, POST_TIME, Tracer};
+pub use record::{Kind, Value};
+pub use span::{Scope, Span};

@@ -1,0 +1,63 @@
+//! From `[trace]` to spans on their way to a collector.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Config;
+use crate::relay::pause;
+use crate::tls::{self, ClientError};
+use crate::trace::{Collector, Ids, Tracer};
+
+/// Connecting to the collector may take so long.
+const CONNECT_TIME: Duration = Duration::from_secs(3);
+
+/// What a shutdown waits for spans that have not been posted yet.
+const FLUSH_TIME: Duration = Duration::from_secs(3);
+
+/// What traces requests, if they are traced, and the task that posts the spans.
+#[derive(Debug)]
+pub struct Traces {
+    tracer: Option<Arc<Tracer>>,
+    posting: JoinSet<()>,
+    stop: CancellationToken,
+}
+
+impl Traces {
+    /// As configured.
+    ///
+    /// # Errors
+    /// When there can be no HTTP client.
+    pub fn start(config: &Config) -> Result<Traces, ClientError> {
+        let (mut posting, stop) = (JoinSet::new(), CancellationToken::new());
+        let Some(url) = config.trace.url() else {
+            return Ok(Traces { tracer: None, posting, stop });
+        };
+        let client = tls::http().connect_timeout(CONNECT_TIME).build()?;
+        let collector = Collector { url, headers: config.trace.header_map(), client };
+        let resource = [
+            ("service.name", config.trace.service_name.clone()),
+            ("service.version", env!("CARGO_PKG_VERSION").to_owned()),
+            ("service.instance.id", uuid::Uuid::new_v4().to_string()),
+        ];
+        let ids = Ids { trace: || uuid::Uuid::new_v4().into_bytes(), span: pause::random };
+        let ratio = config.trace.sample_ratio;
+        let (tracer, exporter) = Tracer::new(ratio, ids, collector, &resource, stop.clone());
+        posting.spawn(exporter.run());
+        Ok(Traces { tracer: Some(tracer), posting, stop })
+    }
+
+    /// What begins a request's trace; `None` where nothing is traced.
+    pub fn tracer(&self) -> Option<Arc<Tracer>> {
+        self.tracer.clone()
+    }
+
+    /// Posts what is left, within 3 s.
+    pub async fn flush(mut self) {
+        self.stop.cancel();
+        // Dropped, the task ends, wherever it is.
+        let _ = tokio::time::timeout(FLUSH_TIME, self.posting.join_next()).await;
+    }
+}
