@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -173,6 +173,8 @@ impl App {
             control,
             edge: Live::new(edge),
             waiting: server::Waiting::default(),
+            served: server::Served::default(),
+            files: OnceLock::new(),
             tasks: TaskTracker::new(),
             ending: CancellationToken::new(),
             stop: CancellationToken::new(),
@@ -217,6 +219,9 @@ impl App {
 
     /// Follows a configuration that changes while the gateway runs. `running` is the one that it was built from.
     pub fn follow(&mut self, source: ConfigSource, running: Config) {
+        let files = source.files.iter().map(|file| file.display().to_string()).collect();
+        // Followed twice, it is the first one's.
+        let _ = self.gateway.files.set(files);
         let reloader = Reloader::new(source, running, self.gateway.clone());
         self.tasks.spawn(reloader.run());
     }

@@ -5,6 +5,7 @@
 
 pub mod desk;
 pub mod health;
+mod hits;
 pub mod instance;
 mod member;
 mod reports;
@@ -25,6 +26,7 @@ use crate::route::{
     self, Asked, BoardSettings, Candidate, DecodeCandidate, DecodeCosts, Dice, Job, LaneSpec, Policy,
     Standing,
 };
+pub use hits::{Hits, HitTokens};
 pub use desk::{Choice, Desk, Holding, Placed, Told, Waiting};
 pub use instance::{Beyond, Instance, InstanceId, Rank, Role};
 pub use member::Member;
