@@ -26,8 +26,8 @@ use crate::route::{
     self, Asked, BoardSettings, Candidate, DecodeCandidate, DecodeCosts, Dice, Job, LaneSpec, Policy,
     Standing,
 };
-pub use hits::{Hits, HitTokens};
 pub use desk::{Choice, Desk, Holding, Placed, Told, Waiting};
+pub use hits::{HitTokens, Hits};
 pub use instance::{Beyond, Instance, InstanceId, Rank, Role};
 pub use member::Member;
 pub use reports::{Outcome, Sign};

@@ -76,7 +76,7 @@ pub struct Meters {
     prompt_cache: [Counter; 2],
     tokens_proven: Gauge,
     block_names_known: Gauge,
-    /// All requests, and those that ended with a 5xx.
+    /// All requests, and those that failed.
     ended: [AtomicU64; 2],
     /// How the pool answered, and how long that took.
     lookup: Last<(&'static str, Duration)>,
@@ -234,12 +234,13 @@ impl Meters {
         self.requests.get(&(route, status, reason), begin).increment(1);
         let [ended, failed] = &self.ended;
         ended.fetch_add(1, Ordering::Relaxed);
-        if status >= 500 {
+        let broke = status < 400 && !matches!(reason, "ok" | "engine" | "client_gone");
+        if status >= 500 || broke {
             failed.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Requests that ended since the start, and those of them that ended with a 5xx.
+    /// Requests that ended since the start, and those of them that failed: with a 5xx, or as a stream that broke.
     pub fn ended(&self) -> (u64, u64) {
         let [ended, failed] = &self.ended;
         (ended.load(Ordering::Relaxed), failed.load(Ordering::Relaxed))

@@ -32,8 +32,8 @@ use crate::relay::Relay;
 use crate::relay::admit::Gate;
 
 pub use instances::Waiting;
-pub use page::Served;
 pub use listen::{Bound, ListenError, bind, bind_admin, serve};
+pub use page::Served;
 pub use routes::{admin_router, public_router, router};
 pub use tls::renew;
 

@@ -19,6 +19,7 @@ const GATEWAY = {ready: ['ready', 'good'], not_ready: ['not ready', 'bad'], drai
 const WHY = {
   only: 'the only one', cached: 'less to compute', sooner: 'free sooner', alike: 'as good as the next', policy: 'policy or sharing',
 };
+const OUTCOMES = {ok: 'good', client_gone: 'quiet', retried: 'quiet', part: 'quiet', engine: 'warn'};
 const VERDICTS = {known: 'good', partial: 'good', off: 'quiet', busy: 'warn', timed_out: 'warn', refused: 'bad', unreachable: 'bad'};
 
 // In memory, and nowhere else.
@@ -31,6 +32,7 @@ let lastRead = null;
 let samples = [];
 let statesBefore = null;
 let newsAt = 0;
+let lastShown = null;
 let filter = '';
 
 const $ = id => document.getElementById(id);
@@ -42,6 +44,7 @@ const count = n => n < 100000 ? whole.format(n) : short.format(n);
 const time = ms => clock.format(new Date(ms));
 
 function duration(ms) {
+  if (ms < 0.05) return '0 ms';
   if (ms < 10) return `${ms.toFixed(1)} ms`;
   if (ms < 1000) return `${Math.round(ms)} ms`;
   if (ms < 60000) return `${(ms / 1000).toFixed(1)} s`;
@@ -201,11 +204,13 @@ function why(cell, decision) {
   let details = cell.firstChild;
   if (!details) {
     details = el('details');
-    details.append(el('summary'), el('ul'));
+    details.append(el('summary'), el('span', 'id sub'), el('ul'));
     cell.append(details);
     cell.classList.add('wide');
   }
-  text(details.firstChild, WHY[decision.why] || decision.why);
+  const waited = decision.waited_ms >= 1 ? `, waited ${duration(decision.waited_ms)}` : '';
+  text(details.firstChild, `${WHY[decision.why] || decision.why}${waited}`);
+  text(details.children[1], decision.id);
   const list = details.lastChild;
   const all = [decision.winner, ...decision.next_best];
   while (list.children.length > all.length) list.lastChild.remove();
@@ -213,27 +218,47 @@ function why(cell, decision) {
 }
 
 function outcome(cell, decision) {
-  if (!cell.firstChild) cell.append(el('span', 'pill'), el('span', 'sub'));
+  if (!cell.firstChild) {
+    cell.append(el('span', 'pill'), el('span', 'sub'));
+    cell.classList.add('line');
+  }
   const end = decision.outcome;
   if (!end) {
     pill(cell.firstChild, ['under way', 'quiet']);
     return;
   }
-  const kind = end.reason === 'ok' ? 'good' : end.status >= 500 ? 'bad' : end.status >= 400 ? 'warn' : 'quiet';
+  // A stream that broke has the status that it began with.
+  const ours = OUTCOMES[end.reason] === undefined && !(end.status >= 400 && end.status < 500);
+  const kind = OUTCOMES[end.reason] || (ours ? 'bad' : 'warn');
   pill(cell.firstChild, [end.reason === 'ok' ? 'ok' : end.reason.replaceAll('_', ' '), kind]);
   const tokens = end.output_tokens ? `, ${count(end.output_tokens)} tokens` : '';
   text(cell.lastChild, `${end.status ? `${end.status}, ` : ''}${duration(end.total_ms)}${tokens}`);
 }
 
+function pair(cell, decision) {
+  if (!cell.firstChild) {
+    const arrow = el('span', 'arrow');
+    arrow.setAttribute('aria-hidden', 'true');
+    text(arrow, ' → ');
+    const then = el('span', 'hidden');
+    text(then, ', then ');
+    cell.append(el('span'), arrow, then, el('span'));
+    cell.classList.add('wide', 'line');
+  }
+  text(cell.firstChild, decision.winner.instance);
+  text(cell.lastChild, decision.decoder || 'no decoder yet');
+}
+
 function fillDecision(row, decision) {
   const [when, request, where, reason, prompt, predicted, reported, end] = row.cells;
-  two(when, time(decision.at_unix_ms), decision.waited_ms >= 1 ? `waited ${duration(decision.waited_ms)}` : '');
-  two(request, decision.id, '', 'id');
+  text(when, time(decision.at_unix_ms));
+  when.classList.add('line');
+  if (!request.firstChild) request.append(el('span', 'id cut'));
+  text(request.firstChild, decision.id);
   request.classList.add('wide');
-  two(where, decision.winner.instance, decision.decoder ? `then ${decision.decoder}` : 'no decoder yet');
-  where.classList.add('wide');
+  pair(where, decision);
   why(reason, decision);
-  two(prompt, `${decision.exact ? '' : '≈ '}${count(decision.prompt_tokens)}`, '');
+  text(prompt, `${decision.exact ? '' : '≈ '}${count(decision.prompt_tokens)}`);
   text(predicted, count(decision.winner.predicted_tokens));
   text(reported, decision.cached_tokens === null ? '–' : count(decision.cached_tokens));
   outcome(end, decision);
@@ -243,7 +268,8 @@ function fillDecision(row, decision) {
 
 function spark(id, values) {
   const most = Math.max(...values, 1e-9);
-  const points = values.map((value, at) => `${(100 * at / (SAMPLES - 1)).toFixed(1)},${(23 - 22 * value / most).toFixed(1)}`);
+  const first = SAMPLES - values.length;
+  const points = values.map((value, at) => `${(100 * (first + at) / (SAMPLES - 1)).toFixed(1)},${(23 - 22 * value / most).toFixed(1)}`);
   $(id).firstElementChild.setAttribute('points', points.join(' '));
 }
 
@@ -341,6 +367,8 @@ function wantKey() {
   $('main').hidden = true;
   $('forget').hidden = true;
   $('stale').hidden = true;
+  $('tools').hidden = true;
+  $('skip').hidden = true;
   pill($('state'), ['locked', 'quiet']);
   if ($('ask').hidden) {
     $('ask').hidden = false;
@@ -365,6 +393,8 @@ async function look() {
     lastRead = Date.now();
     $('ask').hidden = true;
     $('main').hidden = false;
+    $('tools').hidden = false;
+    $('skip').hidden = false;
     $('forget').hidden = key === null;
     fresh(lastRead);
     lastShown = now;
@@ -379,8 +409,6 @@ async function look() {
     }
   }
 }
-
-let lastShown = null;
 
 // One look at a time. None while nobody can see it, while it is paused, or while a key is wanted.
 function plan(inMs) {
