@@ -16,7 +16,7 @@ use crate::relay::budget::Asked;
 use crate::relay::lookup::{Found, Teller};
 use crate::relay::parts::{Kin, Part, Sum};
 use crate::relay::places::Place;
-use crate::relay::stories::{End as Ended, Fate};
+use crate::relay::stories::{End as Ended, Herald};
 
 /// What HTTP servers log for a client that left (nginx's 499): nobody receives it.
 const CLIENT_GONE: u16 = 499;
@@ -50,8 +50,8 @@ pub struct Ledger {
     output: Option<u64>,
     /// Why the prefiller was chosen, and when.
     choice: Option<(Choice, Instant)>,
-    /// Who wants to know what becomes of that.
-    fate: Option<Arc<Fate>>,
+    /// To be told what becomes of that.
+    herald: Option<Herald>,
     /// Tokens that the pool had when the request came, and who said so.
     pooled: Option<(u32, Teller)>,
     /// Tokens that the best prefiller had in memory of its own, by its events.
@@ -103,7 +103,7 @@ impl Ledger {
             output: None,
             pooled: None,
             choice: None,
-            fate: None,
+            herald: None,
             held: None,
             resumed: 0,
             stream: None,
@@ -180,8 +180,8 @@ impl Ledger {
             Role::Encode => return,
         };
         *place = Some(instance.clone());
-        if let (Role::Decode, Some(fate)) = (self.stage, &self.fate) {
-            fate.decodes(instance);
+        if let (Role::Decode, Some(herald)) = (self.stage, &self.herald) {
+            herald.decodes(instance);
         }
     }
 
@@ -208,9 +208,9 @@ impl Ledger {
     }
 
     /// It waited for its prefiller, which was chosen for these reasons.
-    pub fn placed(&mut self, choice: Choice, fate: Arc<Fate>) {
+    pub fn placed(&mut self, choice: Choice, herald: Herald) {
         self.choice = Some((choice, Instant::now()));
-        if let Some(before) = self.fate.replace(fate) {
+        if let Some(before) = self.herald.replace(herald) {
             before.ends(self.ended(0, Ended::RETRIED));
         }
     }
@@ -222,8 +222,8 @@ impl Ledger {
 
     /// Tells who wants to know how the request ended.
     fn tell(&self) {
-        let Some(fate) = &self.fate else { return };
-        fate.ends(match self.kin.is_part() {
+        let Some(herald) = &self.herald else { return };
+        herald.ends(match self.kin.is_part() {
             true => self.ended(0, Ended::PART),
             false => self.ended(self.end.status, self.end.reason),
         });

@@ -38,12 +38,16 @@ pub struct Fate {
     end: OnceLock<End>,
 }
 
+/// Who writes it. Dropped without a word, the request went away before anybody could tell more.
+#[derive(Debug)]
+pub struct Herald(Arc<Fate>);
+
 /// How a request ended, or the attempt at it that a placement was for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
     /// The client's, or 0 where that is another's to say.
     pub status: u16,
-    /// As in the metrics of requests; or [`End::RETRIED`], or [`End::PART`].
+    /// As in the metrics of requests; or [`End::RETRIED`], [`End::GONE`] or [`End::PART`].
     pub reason: &'static str,
     /// Since the request came.
     pub took: Duration,
@@ -54,21 +58,31 @@ pub struct End {
 impl End {
     /// The request was placed once more.
     pub const RETRIED: &'static str = "retried";
+    /// It went away while a prefiller was looked for, beside its decoder.
+    pub const GONE: &'static str = "gone";
     /// It was one prompt of several: how their request ended, its log line says.
     pub const PART: &'static str = "part";
 }
 
-impl Fate {
+impl Herald {
     /// A decode leg starts.
     pub fn decodes(&self, decoder: &Arc<Instance>) {
-        *self.decoder.lock().unwrap_or_else(PoisonError::into_inner) = Some(decoder.clone());
+        *self.0.decoder.lock().unwrap_or_else(PoisonError::into_inner) = Some(decoder.clone());
     }
 
     /// It is over. Only the first word counts.
     pub fn ends(&self, end: End) {
-        let _ = self.end.set(end);
+        let _ = self.0.end.set(end);
     }
+}
 
+impl Drop for Herald {
+    fn drop(&mut self) {
+        self.ends(End { status: 0, reason: End::GONE, took: Duration::ZERO, output_tokens: 0 });
+    }
+}
+
+impl Fate {
     /// The decoder, once there is one.
     pub fn decoder(&self) -> Option<Arc<Instance>> {
         self.decoder.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -85,8 +99,8 @@ impl Fate {
 pub struct Stories(Mutex<VecDeque<Story>>);
 
 impl Stories {
-    /// A request was placed; what is to be told of what becomes of it.
-    pub fn placed(&self, id: &str, job: &Arc<Job>, seat: &Seat, choice: &Choice) -> Arc<Fate> {
+    /// A request was placed. What becomes of it is to be told to who is returned.
+    pub fn placed(&self, id: &str, job: &Arc<Job>, seat: &Seat, choice: &Choice) -> Herald {
         let fate = Arc::<Fate>::default();
         let story = Story {
             id: id.to_owned(),
@@ -103,7 +117,7 @@ impl Stories {
             all.pop_front();
         }
         all.push_back(story);
-        fate
+        Herald(fate)
     }
 
     /// Its prefiller has answered.
@@ -124,5 +138,33 @@ impl Stories {
     pub fn of(&self, id: &str) -> Vec<Story> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().filter(|story| story.id == id).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoint::Endpoint;
+    use crate::fleet::{Fleet, Role};
+    use crate::route::Policy;
+    use tokio::time::Instant;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_word_counts_and_silence_is_one() {
+        let (fleet, stories, job) =
+            (Fleet::new(Policy::Predicted), Stories::default(), Arc::<Job>::default());
+        fleet.add(Role::Prefill, Endpoint::new("p", 1));
+        let placed = fleet.desk().place(job.clone(), Instant::now(), &[]).unwrap().await.unwrap();
+        let heralds = ["a", "b"].map(|id| stories.placed(id, &job, &placed.seat, &placed.choice));
+        let end = |id: &str| stories.of(id)[0].fate.end().map(|end| end.reason);
+        assert_eq!((end("a"), end("b")), (None, None));
+        heralds[0].decodes(placed.seat.instance());
+        heralds[0].ends(End { status: 200, reason: "ok", took: Duration::ZERO, output_tokens: 1 });
+        heralds[0].ends(End { status: 500, reason: "internal", took: Duration::ZERO, output_tokens: 1 });
+        drop(heralds);
+        assert_eq!((end("a"), end("b")), (Some("ok"), Some(End::GONE)));
+        assert!(stories.of("a")[0].fate.decoder().is_some());
+        let newest: Vec<String> = stories.last(9).into_iter().map(|story| story.id).collect();
+        assert_eq!((newest, stories.last(1).len()), (vec!["b".to_owned(), "a".to_owned()], 1));
     }
 }
