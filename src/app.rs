@@ -187,8 +187,6 @@ impl App {
         if let Some(keys) = keys {
             tasks.spawn(keys.run());
         }
-        tasks.spawn(housekeeping(gateway.clone()));
-        tasks.spawn(relay.fleet.desk().clone().tick());
         watch_engines(config, &gateway, &mut tasks).await;
         find_out_dialect(config, &gateway, &mut tasks).await;
         let mut releasing = JoinSet::new();
@@ -296,7 +294,9 @@ pub async fn serve_until_signal(app: App, mut signals: Signals) {
 }
 
 /// Starts what finds engines and looks after them.
-async fn watch_engines(config: &Config, gateway: &Gateway, tasks: &mut JoinSet<()>) {
+async fn watch_engines(config: &Config, gateway: &Arc<Gateway>, tasks: &mut JoinSet<()>) {
+    tasks.spawn(housekeeping(gateway.clone()));
+    tasks.spawn(gateway.relay.fleet.desk().clone().tick());
     if let Some(mut discoverer) = Discoverer::new(config, gateway.relay.clone()) {
         // Requests that come at once should find somebody.
         discoverer.look().await;

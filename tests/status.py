@@ -253,18 +253,18 @@ def wants_the_key(browser, rig):
 
 def pictures(page, rig, images):
     """Of what there is to see: an engine that rests, requests under way, one decision opened."""
-    page.js("document.activeElement.blur(), scrollTo(0, 0), document.querySelectorAll('#decisions details')[1].open = true")
+    opened = "document.querySelector('#decisions details').open"
     for name, scheme, width, height in (("light", "light", 1320, 860), ("dark", "dark", 1320, 860), ("narrow", "light", 400, 1400)):
         page.media(scheme=scheme)
         page.size(width, height)
         page.settle(0.6)
-        page.js("scrollTo(0, 0)")
+        page.js(f"document.activeElement.blur(), scrollTo(0, 0), {opened} = true")
         path = images / f"status-{name}.png"
         page.screenshot(path)
         assert 20_000 < path.stat().st_size <= IMAGE_BYTES, f"{path} has {path.stat().st_size} bytes"
         none(f"contrast, {name}", checks.contrast(page))
         none(f"width, {name}", checks.width(page))
-    page.js("document.querySelectorAll('#decisions details')[1].open = false")
+        page.js(f"{opened} = false")
     page.media(still=True)
     none("motion, where none is wanted", checks.motion(page))
     page.media()
@@ -274,6 +274,8 @@ def pictures(page, rig, images):
 def finds_faults(page, origin):
     """Each check sees the fault that it is there for. The page is paused, and what was planted goes with it."""
     style = "(css => { const s = new CSSStyleSheet(); s.replaceSync(css); document.adoptedStyleSheets = [s]; })"
+    # Another tab is in front, and what nobody sees does not look.
+    page.call("Page.bringToFront")
     faults = [
         ("contrast", checks.contrast, f"{style}(':root {{ --soft: #9aa3ad; }}')"),
         ("width", checks.width, f"{style}('.tiles {{ min-width: 3000px; }}')"),
@@ -326,7 +328,8 @@ def run(arguments, directory):
         none("keyboard", checks.keyboard(page))
         none("semantics", checks.semantics(page))
         loses_an_engine(page, rig)
-        rig.load(rounds=2)
+        rig.load(rounds=2, long=5)
+        page.settle(3)
         pictures(page, rig, arguments.images or pathlib.Path(directory))
         keys_work(page)
         hides(page)
