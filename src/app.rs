@@ -2,8 +2,8 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -177,6 +177,8 @@ impl App {
             edge: Live::new(edge),
             waiting: server::Waiting::default(),
             tracer: traces.tracer(),
+            served: server::Served::default(),
+            files: OnceLock::new(),
             tasks: TaskTracker::new(),
             ending: CancellationToken::new(),
             stop: CancellationToken::new(),
@@ -214,6 +216,9 @@ impl App {
 
     /// Follows a configuration that changes while the gateway runs. `running` is the one that it was built from.
     pub fn follow(&mut self, source: ConfigSource, running: Config) {
+        let files = source.files.iter().map(|file| file.display().to_string()).collect();
+        // Followed twice, it is the first one's.
+        let _ = self.gateway.files.set(files);
         let reloader = Reloader::new(source, running, self.gateway.clone());
         self.tasks.spawn(reloader.run());
     }

@@ -293,6 +293,16 @@ impl Desk {
         Some((wait_s + line_s, own_s))
     }
 
+    /// Predicted seconds until each prefiller, or each rank of one, could begin with something new.
+    pub fn backlogs(&self) -> Vec<(InstanceId, Seconds)> {
+        let (now, state) = (self.now(), self.lock());
+        let lanes = (0u16..).zip(state.members.iter().map(Option::as_ref));
+        let ends_in = |(lane, it): (u16, Option<&Member>)| {
+            Some((it?.instance.id(), state.board.load(LaneId(lane), now)?.0))
+        };
+        lanes.filter_map(ends_in).collect()
+    }
+
     /// How many are with prefillers, as far as the board knows.
     pub fn booked(&self) -> u32 {
         let now = self.now();

@@ -8,6 +8,7 @@ use http::uri::Authority;
 use crate::dialect::Peer;
 use crate::endpoint::Endpoint;
 use crate::fleet::health::{Health, Rules};
+use crate::fleet::hits::Hits;
 use crate::live::Live;
 use crate::obs::LegMeter;
 use crate::route::{Candidate, DecodeCandidate, Standing};
@@ -41,6 +42,7 @@ pub struct Instance {
     /// Its data-parallel ranks, where the gateway chooses among them; else none, and the engine chooses.
     ranks: Box<[(Load, Foreign)]>,
     health: Health,
+    hits: Hits,
     draining: AtomicBool,
     meter: LegMeter,
     /// Who it is for decoders, where they must be told; learned.
@@ -56,6 +58,7 @@ pub struct Load {
     pub(super) work_tokens: AtomicU64,
     pub(super) held_tokens: AtomicU64,
     pub(super) requests: AtomicU32,
+    pub(super) leases: AtomicU32,
 }
 
 /// What an engine, or one rank of it, says of itself.
@@ -99,6 +102,11 @@ impl Load {
         self.requests.load(Ordering::Acquire)
     }
 
+    /// Of these, hand-offs that it still holds for us.
+    pub fn leases(&self) -> u32 {
+        self.leases.load(Ordering::Relaxed)
+    }
+
     /// Tokens of work committed and not seen finished.
     pub fn work_tokens(&self) -> u64 {
         self.work_tokens.load(Ordering::Relaxed)
@@ -133,6 +141,7 @@ impl Instance {
             foreign: Foreign::default(),
             ranks: (0..ranks).map(|_| Default::default()).collect(),
             health: Health::new(rules),
+            hits: Hits::default(),
             draining: AtomicBool::new(false),
             peer: Live::new(None),
         }
@@ -166,6 +175,16 @@ impl Instance {
     /// Whether it works, as far as is known.
     pub fn health(&self) -> &Health {
         &self.health
+    }
+
+    /// What it found of prompts in its caches, against what was predicted.
+    pub fn hits(&self) -> &Hits {
+        &self.hits
+    }
+
+    /// Requests and tokens of context that others gave it, as it says.
+    pub fn beyond(&self) -> (u32, u64) {
+        (self.foreign.requests.load(Ordering::Relaxed), self.foreign.tokens.load(Ordering::Relaxed))
     }
 
     /// Who it is for decoders, as far as that is known.

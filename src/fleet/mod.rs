@@ -5,6 +5,7 @@
 
 pub mod desk;
 pub mod health;
+mod hits;
 pub mod instance;
 mod member;
 mod reports;
@@ -26,6 +27,7 @@ use crate::route::{
     Standing,
 };
 pub use desk::{Choice, Desk, Holding, Placed, Told, Waiting};
+pub use hits::{HitTokens, Hits};
 pub use instance::{Beyond, Instance, InstanceId, Rank, Role};
 pub use member::Member;
 pub use reports::{Outcome, Sign};

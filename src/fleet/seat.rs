@@ -116,6 +116,7 @@ impl Seat {
             for load in self.loads() {
                 load.held_tokens.fetch_add(self.tokens, Ordering::Relaxed);
                 load.work_tokens.fetch_sub(self.tokens, Ordering::Relaxed);
+                load.leases.fetch_add(1, Ordering::Relaxed);
             }
             if let Some(booked) = &self.booked {
                 booked.computed();
@@ -139,6 +140,9 @@ impl Drop for Seat {
                 Phase::Holding => &load.held_tokens,
             };
             counter.fetch_sub(self.tokens, Ordering::Relaxed);
+            if self.phase == Phase::Holding {
+                load.leases.fetch_sub(1, Ordering::Relaxed);
+            }
             load.requests.fetch_sub(1, Ordering::Release);
         }
     }
@@ -193,14 +197,14 @@ mod tests {
         fleet.add(Role::Prefill, Endpoint::new("p", 1));
         let load = |f: &Fleet| {
             let i = f.members(Role::Prefill)[0].clone();
-            (i.load().work_tokens(), i.load().held_tokens(), i.load().requests())
+            (i.load().work_tokens(), i.load().held_tokens(), i.load().requests(), i.load().leases())
         };
         let mut seat = fleet.pick(Role::Prefill, Need { tokens: 7, ..Need::default() }).unwrap();
-        assert_eq!(load(&fleet), (7, 0, 1));
+        assert_eq!(load(&fleet), (7, 0, 1, 0));
         seat.hold();
         seat.hold();
-        assert_eq!(load(&fleet), (0, 7, 1));
+        assert_eq!(load(&fleet), (0, 7, 1, 1));
         drop(seat);
-        assert_eq!(load(&fleet), (0, 0, 0));
+        assert_eq!(load(&fleet), (0, 0, 0, 0));
     }
 }

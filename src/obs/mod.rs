@@ -10,10 +10,12 @@ pub mod events;
 mod health;
 mod kept;
 pub mod keys;
+mod last;
 pub mod log;
 pub mod names;
 pub mod traces;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -23,6 +25,7 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use crate::dialect::Api;
 use kept::Kept;
 use keys::KeyMeter;
+pub use last::{Last, Moment};
 
 /// The process-wide recorder. Prometheus metrics belong to a process, so this is the one global.
 static RECORDER: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
@@ -38,6 +41,8 @@ pub struct LegMeter {
     instance: String,
     seconds: Histogram,
     breaker: Gauge,
+    /// Why a leg on it failed.
+    failure: Last<&'static str>,
 }
 
 /// Handles for the gateway as a whole.
@@ -72,6 +77,10 @@ pub struct Meters {
     prompt_cache: [Counter; 2],
     tokens_proven: Gauge,
     block_names_known: Gauge,
+    /// All requests, and those that failed.
+    ended: [AtomicU64; 2],
+    /// How the pool answered, and how long that took.
+    lookup: Last<(&'static str, Duration)>,
 }
 
 /// Handles for one API.
@@ -151,7 +160,7 @@ impl LegMeter {
         let seconds = histogram!(names::LEG_SECONDS, "leg" => leg, "instance" => instance.to_owned());
         health::begin(leg, instance);
         let breaker = gauge!(names::BREAKER, "leg" => leg, "instance" => instance.to_owned());
-        LegMeter { leg, instance: instance.to_owned(), seconds, breaker }
+        LegMeter { leg, instance: instance.to_owned(), seconds, breaker, failure: Last::default() }
     }
 
     /// A leg ended well after `took`.
@@ -161,8 +170,14 @@ impl LegMeter {
 
     /// A leg failed. `reason` is one of a fixed set of words.
     pub fn failed(&self, reason: &'static str) {
+        self.failure.set(reason);
         counter!(names::LEG_FAILURES, "leg" => self.leg, "instance" => self.instance.clone(), "reason" => reason)
             .increment(1);
+    }
+
+    /// Why a leg on it failed last, and when.
+    pub fn last_failure(&self) -> Option<Moment<&'static str>> {
+        self.failure.get()
     }
 }
 
@@ -210,6 +225,8 @@ impl Meters {
             prompt_cache: ["hit", "miss"].map(|outcome| counter!(names::PROMPT_CACHE, "outcome" => outcome)),
             tokens_proven: gauge!(names::PROVEN),
             block_names_known: gauge!(names::NAMING),
+            ended: Default::default(),
+            lookup: Last::default(),
         }
     }
 
@@ -218,6 +235,18 @@ impl Meters {
         let begin =
             || counter!(names::REQUESTS, "route" => route, "code" => status.to_string(), "reason" => reason);
         self.requests.get(&(route, status, reason), begin).increment(1);
+        let [ended, failed] = &self.ended;
+        ended.fetch_add(1, Ordering::Relaxed);
+        let broke = status < 400 && !matches!(reason, "ok" | "engine" | "client_gone");
+        if status >= 500 || broke {
+            failed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Requests that ended since the start, and those of them that failed: with a 5xx, or as a stream that broke.
+    pub fn ended(&self) -> (u64, u64) {
+        let [ended, failed] = &self.ended;
+        (ended.load(Ordering::Relaxed), failed.load(Ordering::Relaxed))
     }
 
     /// The times of a generating request.
@@ -310,8 +339,14 @@ impl Meters {
     /// The pool was asked and gave `verdict` after `took`.
     pub fn pool(&self, pool: &'static str, verdict: &'static str, took: Duration) {
         self.pool_seconds.record(took);
+        self.lookup.set((verdict, took));
         let begin = || counter!(names::POOL_LOOKUPS, "pool" => pool, "verdict" => verdict);
         self.pool_lookups.get(&(pool, verdict), begin).increment(1);
+    }
+
+    /// How the pool answered last, and how long that took.
+    pub fn last_lookup(&self) -> Option<Moment<(&'static str, Duration)>> {
+        self.lookup.get()
     }
 
     /// A decoder was kept waiting until the pool had a prompt; it ended in `outcome` after `took`.

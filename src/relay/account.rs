@@ -9,13 +9,14 @@ use crate::auth::{ANYONE, Caller, Priority, Reservation};
 use crate::dialect::Api;
 use crate::dialect::usage::Usage;
 use crate::error::{Error, Kind};
-use crate::fleet::{Choice, Instance, InstanceId, Role};
+use crate::fleet::{Choice, Hits, Instance, InstanceId, Role};
 use crate::obs::{Meters, Sample};
 use crate::relay::admit::Pass;
 use crate::relay::budget::Asked;
 use crate::relay::lookup::{Found, Teller};
 use crate::relay::parts::{Kin, Part, Sum};
 use crate::relay::places::Place;
+use crate::relay::stories::{End as Ended, Herald};
 use crate::relay::traced::{self, Settled};
 use crate::trace::{Scope, Span};
 
@@ -51,6 +52,8 @@ pub struct Ledger {
     output: Option<u64>,
     /// Why the prefiller was chosen, and when.
     choice: Option<(Choice, Instant)>,
+    /// To be told what becomes of that.
+    herald: Option<Herald>,
     /// Tokens that the pool had when the request came, and who said so.
     pooled: Option<(u32, Teller)>,
     /// Tokens that the best prefiller had in memory of its own, by its events.
@@ -104,6 +107,7 @@ impl Ledger {
             output: None,
             pooled: None,
             choice: None,
+            herald: None,
             held: None,
             resumed: 0,
             stream: None,
@@ -196,11 +200,19 @@ impl Ledger {
             Role::Encode => return,
         };
         *place = Some(instance.clone());
+        if let (Role::Decode, Some(herald)) = (self.stage, &self.herald) {
+            herald.decodes(instance);
+        }
     }
 
     /// Who was asked for its prefill last.
     pub fn prefiller(&self) -> Option<InstanceId> {
         self.prefiller.as_ref().map(|instance| instance.id())
+    }
+
+    /// What its prefiller found of prompts.
+    pub fn hits(&self) -> Option<&Hits> {
+        self.prefiller.as_ref().map(|instance| instance.hits())
     }
 
     /// Why its prefiller was chosen.
@@ -216,8 +228,25 @@ impl Ledger {
     }
 
     /// It waited for its prefiller, which was chosen for these reasons.
-    pub fn placed(&mut self, choice: Choice) {
+    pub fn placed(&mut self, choice: Choice, herald: Herald) {
         self.choice = Some((choice, Instant::now()));
+        if let Some(before) = self.herald.replace(herald) {
+            before.ends(self.ended(0, Ended::RETRIED));
+        }
+    }
+
+    fn ended(&self, status: u16, reason: &'static str) -> Ended {
+        let output_tokens = self.tokens().unwrap_or(0);
+        Ended { status, reason, took: self.arrived.elapsed(), output_tokens }
+    }
+
+    /// Tells who wants to know how the request ended.
+    fn tell(&self) {
+        let Some(herald) = &self.herald else { return };
+        herald.ends(match self.kin.is_part() {
+            true => self.ended(0, Ended::PART),
+            false => self.ended(self.end.status, self.end.reason),
+        });
     }
 
     /// Which time-out the total time limit amounts to right now.
@@ -374,15 +403,16 @@ impl Ledger {
 
 impl Drop for Ledger {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.end = End { status: 500, reason: Kind::Internal.code() };
+        }
+        self.tell();
         if self.kin.is_part() {
             let part = self.as_part();
             self.kin.add(part);
             return;
         }
         let sum = self.gather();
-        if std::thread::panicking() {
-            self.end = End { status: 500, reason: Kind::Internal.code() };
-        }
         let sample = self.sample();
         let output = self.tokens().unwrap_or(0);
         self.meters.request(self.api.name(), self.end.status, self.end.reason);

@@ -48,10 +48,11 @@ impl Affinity {
         Self { desk, meters, fresh, state: Mutex::default() }
     }
 
-    /// A prefill of `job`, placed by `choice`, was answered with this `usage`.
-    pub fn prefilled(&self, job: &Job, choice: &Choice, usage: Usage) {
+    /// A prefill of `job`, placed by `choice`, was answered with this `usage`. Returns the cached tokens that were predicted, in
+    /// the engine's measure.
+    pub fn prefilled(&self, job: &Job, choice: &Choice, usage: Usage) -> u64 {
         if job.blocks.is_empty() {
-            return;
+            return 0;
         }
         let block_tokens = u64::from(job.block_tokens);
         let predicted = estimated(job, u64::from(choice.terms.hit.any_tokens), usage.prompt);
@@ -63,6 +64,7 @@ impl Affinity {
         if changes.iter().any(Option::is_some) {
             self.act(changes);
         }
+        predicted
     }
 
     /// Nothing is none, once it is known that they report.

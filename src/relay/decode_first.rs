@@ -28,6 +28,7 @@ use crate::relay::ask::Ask;
 use crate::relay::failure::Failure;
 use crate::relay::legs::{DecodeEnd, Opening, PrefillEnd};
 use crate::relay::rendezvous::{Meeting, Watch};
+use crate::relay::stories::Herald;
 use crate::relay::{Relay, Tries};
 use crate::upstream::Written;
 
@@ -67,6 +68,7 @@ struct Pair {
 struct Note {
     instance: Arc<Instance>,
     choice: Choice,
+    herald: Herald,
 }
 
 /// How the decoder's call ended.
@@ -227,9 +229,9 @@ impl Relay {
                 Err(nobody) => return Prefilled::Nobody(nobody),
             };
             tries.start(seat.instance());
-            self.stories.placed(&ask.id, &ask.job, &seat, &choice);
+            let herald = self.stories.placed(&ask.id, &ask.job, &seat, &choice);
             // The request may be gone.
-            let _ = tell.try_send(Note { instance: seat.instance().clone(), choice });
+            let _ = tell.try_send(Note { instance: seat.instance().clone(), choice, herald });
             let transfer = Transfer { called: Some(params.clone()), ..Transfer::default() };
             let leg = self.clone().prefill_once(ask.clone(), seat, transfer, Written::default());
             let failure = match leg.await {
@@ -352,7 +354,7 @@ fn chosen(note: Note, tries: &mut Tries, ledger: &mut Ledger) {
     tries.made += 1;
     tries.tried.push(note.instance.id());
     ledger.leg(&note.instance);
-    ledger.placed(note.choice);
+    ledger.placed(note.choice, note.herald);
 }
 
 /// A leg's end; never, where it has ended before.

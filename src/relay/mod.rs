@@ -54,7 +54,7 @@ use crate::dialect::resume::Plan;
 use crate::dialect::shape::Bypass;
 use crate::dialect::usage::Usage;
 use crate::error::{Error, Kind};
-use crate::fleet::{Fleet, Instance, InstanceId, Need, Placed, Role, Seat};
+use crate::fleet::{Fleet, HitTokens, Instance, InstanceId, Need, Placed, Role, Seat};
 use crate::intake::Prompts;
 use crate::live::Live;
 use crate::obs::Meters;
@@ -391,8 +391,13 @@ impl Relay {
     /// What the prefiller found in its caches, against what was predicted.
     fn compare(&self, ask: &Ask, ledger: &Ledger, usage: Usage) {
         self.stories.prefilled(&ask.id, usage.cached);
-        if let Some(choice) = ledger.choice() {
-            self.affinity.prefilled(&ask.job, choice, usage);
+        let predicted = ledger.choice().map(|choice| self.affinity.prefilled(&ask.job, choice, usage));
+        if let Some(hits) = ledger.hits() {
+            hits.add(HitTokens {
+                prompt: usage.prompt.unwrap_or(u64::from(ask.job.prompt_tokens)),
+                predicted: predicted.unwrap_or(0),
+                cached: usage.cached.unwrap_or(0),
+            });
         }
         if let Some(ratio) = ledger.prefill_ratio() {
             self.meters.prefill_ratio(ratio);

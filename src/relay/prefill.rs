@@ -52,8 +52,8 @@ impl Relay {
             let Placed { seat, choice } = self.place(ask, &tries).await?;
             tries.start(seat.instance());
             ledger.leg(seat.instance());
-            self.stories.placed(&ask.id, &ask.job, &seat, &choice);
-            ledger.placed(choice);
+            let herald = self.stories.placed(&ask.id, &ask.job, &seat, &choice);
+            ledger.placed(choice, herald);
             if let Some(twin) = self.twin(ask, &seat, decode) {
                 return Ok((PrefillEnd::Here(Box::new((seat, twin))), None));
             }

@@ -1,9 +1,10 @@
 //! Why the last requests went where they went, for who asks.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, SystemTime};
 
-use crate::fleet::{Choice, Member, Seat};
+use crate::fleet::{Choice, Instance, Member, Seat};
 use crate::route::Job;
 
 /// Requests that are remembered.
@@ -24,6 +25,73 @@ pub struct Story {
     pub choice: Choice,
     /// Tokens that it found in its caches, once it has said.
     pub cached_tokens: Option<u64>,
+    /// When, by the clock on the wall.
+    pub at: SystemTime,
+    /// What became of it.
+    pub fate: Arc<Fate>,
+}
+
+/// What became of a placement. The account of its request writes it, so that nobody has to look for the story again.
+#[derive(Debug, Default)]
+pub struct Fate {
+    decoder: Mutex<Option<Arc<Instance>>>,
+    end: OnceLock<End>,
+}
+
+/// Who writes it. Dropped without a word, the request went away before anybody could tell more.
+#[derive(Debug)]
+pub struct Herald(Arc<Fate>);
+
+/// How a request ended, or the attempt at it that a placement was for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    /// The client's, or 0 where that is another's to say.
+    pub status: u16,
+    /// As in the metrics of requests; or [`End::RETRIED`], [`End::GONE`] or [`End::PART`].
+    pub reason: &'static str,
+    /// Since the request came.
+    pub took: Duration,
+    /// Tokens of the answer.
+    pub output_tokens: u64,
+}
+
+impl End {
+    /// The request was placed once more.
+    pub const RETRIED: &'static str = "retried";
+    /// It went away while a prefiller was looked for, beside its decoder.
+    pub const GONE: &'static str = "gone";
+    /// It was one prompt of several: how their request ended, its log line says.
+    pub const PART: &'static str = "part";
+}
+
+impl Herald {
+    /// A decode leg starts.
+    pub fn decodes(&self, decoder: &Arc<Instance>) {
+        *self.0.decoder.lock().unwrap_or_else(PoisonError::into_inner) = Some(decoder.clone());
+    }
+
+    /// It is over. Only the first word counts.
+    pub fn ends(&self, end: End) {
+        let _ = self.0.end.set(end);
+    }
+}
+
+impl Drop for Herald {
+    fn drop(&mut self) {
+        self.ends(End { status: 0, reason: End::GONE, took: Duration::ZERO, output_tokens: 0 });
+    }
+}
+
+impl Fate {
+    /// The decoder, once there is one.
+    pub fn decoder(&self) -> Option<Arc<Instance>> {
+        self.decoder.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How it ended; None while it lasts.
+    pub fn end(&self) -> Option<End> {
+        self.end.get().copied()
+    }
 }
 
 /// The last placements, a request's retries among them.
@@ -31,8 +99,9 @@ pub struct Story {
 pub struct Stories(Mutex<VecDeque<Story>>);
 
 impl Stories {
-    /// A request was placed.
-    pub fn placed(&self, id: &str, job: &Arc<Job>, seat: &Seat, choice: &Choice) {
+    /// A request was placed. What becomes of it is to be told to who is returned.
+    pub fn placed(&self, id: &str, job: &Arc<Job>, seat: &Seat, choice: &Choice) -> Herald {
+        let fate = Arc::<Fate>::default();
         let story = Story {
             id: id.to_owned(),
             job: Job { blocks: Arc::default(), ..job.as_ref().clone() },
@@ -40,12 +109,15 @@ impl Stories {
             prefiller: seat.member(),
             choice: choice.clone(),
             cached_tokens: None,
+            at: SystemTime::now(),
+            fate: fate.clone(),
         };
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= MOST {
             all.pop_front();
         }
         all.push_back(story);
+        Herald(fate)
     }
 
     /// Its prefiller has answered.
@@ -56,9 +128,43 @@ impl Stories {
         }
     }
 
+    /// The last placements, newest first, `most` at most.
+    pub fn last(&self, most: usize) -> Vec<Story> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().rev().take(most).cloned().collect()
+    }
+
     /// All placements of a request that are still remembered, oldest first.
     pub fn of(&self, id: &str) -> Vec<Story> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().filter(|story| story.id == id).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoint::Endpoint;
+    use crate::fleet::{Fleet, Role};
+    use crate::route::Policy;
+    use tokio::time::Instant;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_word_counts_and_silence_is_one() {
+        let (fleet, stories, job) =
+            (Fleet::new(Policy::Predicted), Stories::default(), Arc::<Job>::default());
+        fleet.add(Role::Prefill, Endpoint::new("p", 1));
+        let placed = fleet.desk().place(job.clone(), Instant::now(), &[]).unwrap().await.unwrap();
+        let heralds = ["a", "b"].map(|id| stories.placed(id, &job, &placed.seat, &placed.choice));
+        let end = |id: &str| stories.of(id)[0].fate.end().map(|end| end.reason);
+        assert_eq!((end("a"), end("b")), (None, None));
+        heralds[0].decodes(placed.seat.instance());
+        heralds[0].ends(End { status: 200, reason: "ok", took: Duration::ZERO, output_tokens: 1 });
+        heralds[0].ends(End { status: 500, reason: "internal", took: Duration::ZERO, output_tokens: 1 });
+        drop(heralds);
+        assert_eq!((end("a"), end("b")), (Some("ok"), Some(End::GONE)));
+        assert!(stories.of("a")[0].fate.decoder().is_some());
+        let newest: Vec<String> = stories.last(9).into_iter().map(|story| story.id).collect();
+        assert_eq!((newest, stories.last(1).len()), (vec!["b".to_owned(), "a".to_owned()], 1));
     }
 }

@@ -14,14 +14,25 @@ use tokio::time::Instant;
 use crate::auth::{Caller, Reservation};
 use crate::dialect::Shape;
 use crate::error::{Error, Kind};
-use crate::server::{Gateway, instances, metaserver, printable};
+use crate::server::{Gateway, instances, metaserver, page, printable};
 
 /// Anthropic's clients send their key in it; vLLM's `disagg_proxy_demo.py` takes its admin key from it.
 pub(super) const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-/// Asked by probes, by Prometheus, and by decoders that call back, which have no keys.
-const OPEN: [&str; 7] =
-    ["/health", "/healthz", "/healthcheck", "/metrics", "/ping", "/readyz", metaserver::PATH];
+/// Asked by probes, by Prometheus, by decoders that call back, and by browsers that load the page and have no key yet: it says
+/// nothing until its JSON is asked, which takes one.
+const OPEN: [&str; 10] = [
+    "/health",
+    "/healthz",
+    "/healthcheck",
+    "/metrics",
+    "/ping",
+    "/readyz",
+    metaserver::PATH,
+    page::HTML,
+    page::STYLE,
+    page::SCRIPT,
+];
 
 /// Change the fleet, or show its inside.
 const ADMIN: [&str; 4] = ["/debug/", "/instances", "/reset_prefix_cache", "/status"];

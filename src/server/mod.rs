@@ -10,6 +10,7 @@ mod listen;
 mod members;
 mod metaserver;
 mod openai;
+mod page;
 mod passthrough;
 mod patience;
 pub mod reply;
@@ -17,7 +18,7 @@ mod routes;
 mod stall;
 mod tls;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::extract::{MatchedPath, Request};
@@ -35,6 +36,7 @@ use crate::trace::{Span, Tracer};
 
 pub use instances::Waiting;
 pub use listen::{Bound, ListenError, bind, bind_admin, serve};
+pub use page::Served;
 pub use routes::{admin_router, public_router, router};
 pub use tls::renew;
 
@@ -57,6 +59,10 @@ pub struct Gateway {
     pub waiting: Waiting,
     /// Begins requests' spans; None = they are not traced.
     pub tracer: Option<Arc<Tracer>>,
+    /// What engines serve, for people who look.
+    pub served: Served,
+    /// The files that the configuration was read from, once it is followed.
+    pub files: OnceLock<Vec<String>>,
     /// Background work that handlers start: probes of new instances.
     pub tasks: TaskTracker,
     /// Cancelled when the gateway is to shut down soon: it still takes requests, and says that it should get none.

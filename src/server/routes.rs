@@ -16,7 +16,7 @@ use crate::dialect::Api;
 use crate::error::{Error, Kind};
 use crate::server::openai::Route;
 use crate::server::{
-    Gateway, admin, auth, explain, headers, instances, members, metaserver, openai, passthrough, reply,
+    Gateway, admin, auth, explain, headers, instances, members, metaserver, openai, page, passthrough, reply,
 };
 
 /// Answered by one engine alone, a prefiller first.
@@ -57,7 +57,16 @@ pub fn public_router(gateway: Arc<Gateway>) -> Router {
 
 /// What that listener answers.
 pub fn admin_router(gateway: Arc<Gateway>) -> Router {
-    closed(probes().merge(operating()), gateway)
+    closed(probes().merge(operating()).merge(looking()), gateway)
+}
+
+/// What people look at, in a browser. Not on a listener that clients reach: there is no reason to show them where to try keys.
+fn looking() -> Router<Arc<Gateway>> {
+    Router::new()
+        .route(page::HTML, get(page::html))
+        .route(page::STYLE, get(page::style))
+        .route(page::SCRIPT, get(page::script))
+        .route(page::JSON, get(page::json))
 }
 
 /// What supervisors and load balancers ask, on either listener.

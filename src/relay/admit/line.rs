@@ -94,7 +94,6 @@ impl<T> Line<T> {
         self.inside
     }
 
-    #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
         self.waiting
     }

@@ -75,6 +75,11 @@ impl Gate {
         self.0.lock().inside()
     }
 
+    /// Requests that wait to be let in.
+    pub fn waiting(&self) -> usize {
+        self.0.lock().waiting()
+    }
+
     /// Waits for a place. `body_bytes` is the announced size of the request, by which it is charged until more is known.
     ///
     /// # Errors

@@ -4,6 +4,7 @@ mod admin;
 mod authority;
 mod engine;
 mod listener;
+mod page;
 
 use std::net::SocketAddr;
 

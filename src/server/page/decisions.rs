@@ -1,0 +1,137 @@
+//! The last placements: who was chosen, why, and what came of it.
+
+use serde_json::{Value, json};
+
+use crate::fleet::Choice;
+use crate::relay::stories::Story;
+use crate::route::Terms;
+use crate::server::page::json::unix_ms;
+use crate::server::printable;
+
+/// Seconds that two candidates may differ in and count as alike.
+const ALIKE_S: f64 = 0.000_5;
+
+/// Why the winner won, as far as the next best tells. What each would have cost stands beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    /// There was no other.
+    Only,
+    /// It had less to compute and to fetch, since it has more of the prompt.
+    Cached,
+    /// It could begin sooner.
+    Sooner,
+    /// The next best was as good.
+    Alike,
+    /// Predicted times did not decide: another policy, or room and sharing.
+    Policy,
+}
+
+impl Why {
+    fn name(self) -> &'static str {
+        match self {
+            Why::Only => "only",
+            Why::Cached => "cached",
+            Why::Sooner => "sooner",
+            Why::Alike => "alike",
+            Why::Policy => "policy",
+        }
+    }
+}
+
+/// One placement.
+pub(super) fn decision(story: &Story) -> Value {
+    let (choice, job) = (&story.choice, &story.job);
+    let others = choice.others.iter().map(|(who, terms)| candidate(&who.name(), terms));
+    let outcome = story.fate.end().map(|end| {
+        json!({
+            "status": end.status,
+            "reason": end.reason,
+            "total_ms": end.took.as_secs_f64() * 1e3,
+            "output_tokens": end.output_tokens,
+        })
+    });
+    json!({
+        "id": printable(&story.id),
+        "at_unix_ms": unix_ms(story.at),
+        "prompt_tokens": job.prompt_tokens,
+        "exact": job.exact,
+        "waited_ms": choice.waited.as_secs_f64() * 1e3,
+        "waiting": choice.waiting,
+        "why": why(choice).name(),
+        "winner": candidate(&story.prefiller.name(), &choice.terms),
+        "next_best": others.collect::<Vec<_>>(),
+        "cached_tokens": story.cached_tokens,
+        "decoder": story.fate.decoder().map(|decoder| decoder.endpoint().to_string()),
+        "outcome": outcome,
+    })
+}
+
+fn candidate(instance: &str, terms: &Terms) -> Value {
+    json!({
+        "instance": instance,
+        "predicted_tokens": terms.hit.any_tokens,
+        "hbm_tokens": terms.hit.hbm_tokens,
+        "backlog_ms": terms.wait_s * 1e3,
+        "prefill_ms": terms.prefill_s * 1e3,
+        "restore_ms": terms.restore_s * 1e3,
+    })
+}
+
+fn why(choice: &Choice) -> Why {
+    let Some((_, next)) = choice.others.first() else { return Why::Only };
+    let winner = &choice.terms;
+    let own_s = |terms: &Terms| terms.prefill_s + terms.restore_s;
+    let (less_work_s, sooner_s) = (own_s(next) - own_s(winner), next.wait_s - winner.wait_s);
+    let gain_s = less_work_s + sooner_s;
+    if gain_s < -ALIKE_S {
+        Why::Policy
+    } else if gain_s <= ALIKE_S {
+        Why::Alike
+    } else if less_work_s > sooner_s {
+        Why::Cached
+    } else {
+        Why::Sooner
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::fleet::{Fleet, Member, Need, Role};
+    use crate::route::{Hit, LaneId, Policy};
+
+    fn terms(wait_s: f64, prefill_s: f64) -> Terms {
+        Terms {
+            lane: LaneId(0),
+            hit: Hit::default(),
+            told_tokens: None,
+            in_flight: false,
+            wait_s,
+            prefill_s,
+            restore_s: 0.0,
+            shared_s: 0.0,
+            score_s: 0.0,
+        }
+    }
+
+    fn somebody() -> Member {
+        let fleet = Fleet::new(Policy::LeastWork);
+        fleet.add(Role::Encode, crate::endpoint::Endpoint::new("p", 1));
+        fleet.pick(Role::Encode, Need::default()).unwrap().member()
+    }
+
+    #[test]
+    fn the_reason_is_what_the_next_best_lacked() {
+        let why = |winner: Terms, next: Option<Terms>| {
+            let others = next.into_iter().map(|terms| (somebody(), terms)).collect();
+            why(&Choice { terms: winner, others, waited: Duration::ZERO, waiting: 0 })
+        };
+        assert_eq!(why(terms(1.0, 1.0), None), Why::Only);
+        assert_eq!(why(terms(0.2, 0.1), Some(terms(0.0, 1.0))), Why::Cached);
+        assert_eq!(why(terms(0.0, 1.0), Some(terms(3.0, 0.5))), Why::Sooner);
+        assert_eq!(why(terms(0.0, 1.0), Some(terms(0.0, 1.0))), Why::Alike);
+        assert_eq!(why(terms(2.0, 1.0), Some(terms(0.0, 1.0))), Why::Policy);
+    }
+}

@@ -1,0 +1,363 @@
+#!/usr/bin/env python3
+"""Proves the status page in a real browser: a gateway with an operators' listener, simulated engines, headless Chromium.
+
+* Engines, the pool and requests appear as they are; a killed engine changes its row, and screen readers are told once.
+* A model whose name is markup is text. There is no error on the console, and nobody but the gateway is asked.
+* Everything is reached by Tab, in order, and it can be seen where the focus is; the buttons work by keyboard. Tables have captions
+  and headers, controls have names, states are words.
+* Contrast of all texts is 4.5 and more, in the light and in the dark; nothing is cut off at 400 pixels; nothing moves for who wants that.
+* It pauses, is quiet while it can't be seen, says since when it is stale, and goes on afterwards.
+* Where there is an admin key it asks for one, and keeps it out of storage and of the address.
+
+At the end the checks are given faults, which they must find. Started by status.sh. Exit status 0: all as it should be.
+"""
+import argparse
+import json
+import os
+import pathlib
+import signal
+import tempfile
+import threading
+import time
+
+import status_checks as checks
+from cdp import Browser
+from processes import Process, ask
+
+HOSTILE = "<img src=x onerror=owned=1><script>owned=1</script>"
+KEY = "of-the-operators"
+GATEWAY = """[server]
+host = "127.0.0.1"
+port = 0
+admin_host = "127.0.0.1"
+admin_port = 0
+[fleet]
+prefill = {prefill}
+decode = {decode}
+[dialect]
+name = "kv-transfer"
+[prompt]
+tokens = "engine"
+budget_ms = 1000
+[hash]
+seed = "0"
+[key]
+preset = "mooncake-store-0.30"
+[pool]
+kind = "mooncake"
+addresses = ["{pool}"]
+deadline_ms = 200
+[health]
+probe_ms = 300
+probe_timeout_ms = 1000
+"""
+# Documentation shows no more than it needs.
+IMAGE_BYTES = 200 << 10
+
+
+class Rig:
+    """Engines, a pool and gateways."""
+
+    def __init__(self, program, directory):
+        self.program, self.directory, self.processes = program, pathlib.Path(directory), []
+
+    def run(self, name, *command):
+        self.processes.append(Process(self.directory, name, [str(self.program), *map(str, command)]))
+        return self.processes[-1]
+
+    def start(self):
+        self.engines = {}
+        for name, role, more in (("p1", "prefill", ()), ("p2", "prefill", ()),
+                                 ("d1", "decode", ("--tpot-ms", 25)), ("d2", "decode", ("--tpot-ms", 25))):
+            process = self.run(name, "sim", "--role", role, "--port", 0, "--prefill-tokens-per-s", 8000, *more)
+            self.engines[name] = (process, process.wait_for(r"engine on http://([0-9.:]+)")[0])
+        master = self.run("pool", "sim", "mooncake", "--port", 0, "--admin-port", 0)
+        (self.pool,) = master.wait_for(r"([0-9.]+:[0-9]+)")
+        self.gateway, self.at, self.admin = self.serve("gateway")
+
+    def serve(self, name, more=""):
+        config = self.directory / f"{name}.toml"
+        of = lambda kind: json.dumps([address for name, (_, address) in self.engines.items() if name[0] == kind])
+        text = GATEWAY.format(prefill=of("p"), decode=of("d"), pool=self.pool)
+        config.write_text(text.replace("[fleet]", more + "[fleet]"))
+        gateway = self.run(name, "--config", config.name)
+        (at,) = gateway.wait_for(r"listening on http://([0-9.:]+)")
+        (admin,) = gateway.wait_for(r"for operators on http://([0-9.:]+)")
+        return gateway, at, admin
+
+    def ask(self, text, tokens=12, at=None):
+        return ask(at or self.at, {"model": "sim", "prompt": text, "max_tokens": tokens, "stream": True})
+
+    def load(self, rounds=6, long=0):
+        """Conversations whose prompts grow, so that there are hits; and requests that last."""
+        talks = [threading.Thread(target=self.talk, args=(n, rounds)) for n in range(4)]
+        talks += [threading.Thread(target=self.ask, args=(f"a long story {n} " * 30, 4000)) for n in range(long)]
+        for talk in talks:
+            talk.daemon = True
+            talk.start()
+        for talk in talks[:4]:
+            talk.join()
+
+    def talk(self, number, rounds):
+        text = f"conversation {number} has its own beginning. " * 40
+        for turn in range(rounds):
+            text += f"turn {turn} of {number} says something more. " * 12
+            status = self.ask(text)
+            assert status == 200, f"a request was answered with {status}"
+
+    def stop(self):
+        for process in reversed(self.processes):
+            process.end(signal.SIGKILL)
+
+
+def none(what, found):
+    if found:
+        raise SystemExit(f"status: {what}:\n  " + "\n  ".join(map(str, found)))
+    print(f"  {what}: fine")
+
+
+def state_of(instance):
+    row = f"Array.from(document.querySelectorAll('tbody tr')).find(r => r.cells[0].textContent.startsWith({json.dumps(instance)}))"
+    return f"({row})?.cells[1].textContent"
+
+
+def shows(page, rig):
+    """Everybody is there, and what they do."""
+    for name, (_, address) in rig.engines.items():
+        page.until(f"({state_of(address)} || '').startsWith('serving')")
+        table = page.js(f"Array.from(document.querySelectorAll('tr')).find(r => r.textContent.includes({json.dumps(address)})).closest('table').id")
+        assert table == {"p": "prefill", "d": "decode"}[name[0]], (name, table)
+    page.until("document.querySelector('#state').textContent === 'ready'")
+    rig.load(long=3)
+    page.until("document.querySelectorAll('#decisions tbody tr').length >= 20")
+    page.until("Number(document.querySelector('#inflight').textContent) === 3")
+    page.until("Number(document.querySelector('#rate').textContent) > 0")
+    page.until("Array.from(document.querySelectorAll('#decisions .pill')).some(p => p.textContent === 'under way')")
+    rows = page.js("Array.from(document.querySelectorAll('#decisions tbody tr'), r => Array.from(r.cells, c => c.textContent))")
+    addresses = [address for _, address in rig.engines.values()]
+    done = [row for row in rows if row[7].startswith("ok")]
+    assert len(done) >= 15, rows
+    for row in done:
+        assert sum(address in row[2] for address in addresses) == 2, row
+        assert "begins in" in row[3] and "computes" in row[3], row
+    assert any(int(row[6].replace(",", "")) > 0 for row in done), "nothing was cached"
+    assert page.js("document.querySelector('#pools tbody').textContent").startswith("mooncakeknown"), "the pool does not show"
+    print("  engines, load, hits, decisions and the pool: fine")
+
+
+def takes_names_for_text(page, rig):
+    """An engine joins whose model is called like markup, and leaves."""
+    process = rig.run("hostile", "sim", "--port", 0, "--model", HOSTILE)
+    (address,) = process.wait_for(r"engine on http://([0-9.:]+)")
+    change = {"type": "encode", "instances": [address]}
+    assert ask(rig.admin, change, path="/instances/add") == 200
+    page.until(f"document.querySelector('#encode tbody').textContent.includes({json.dumps(HOSTILE)})")
+    none("names that are markup", checks.markup(page))
+    assert page.js("typeof owned") == "undefined", "a name was run"
+    assert ask(rig.admin, change, path="/instances/remove") == 200
+    page.until("document.querySelector('#encoders').hidden")
+
+
+def loses_an_engine(page, rig):
+    process, address = rig.engines["d2"]
+    page.settle(7)
+    process.end(signal.SIGKILL)
+    page.until(f"({state_of(address)} || '').startsWith('resting')")
+    row = page.js(f"Array.from(document.querySelectorAll('#decode tr')).find(r => r.textContent.includes({json.dumps(address)})).textContent")
+    page.until(f"document.querySelector('#news').textContent.includes({json.dumps(f'decode {address} is ')})")
+    page.until("document.title.startsWith('1 resting')")
+    assert page.js("document.querySelector('#decode .count').textContent") == "1 serving, 1 resting", row
+    print("  an engine that dies: fine")
+
+
+def keys_work(page):
+    """By keyboard alone: pause and go on, filter, open a decision."""
+    page.js("document.querySelector('#pause').focus()")
+    page.press(" ")
+    assert page.js("document.querySelector('#pause').getAttribute('aria-pressed')") == "true"
+    page.settle(0.5)
+    before = len(checks.asked(page.events))
+    page.settle(3)
+    assert len(checks.asked(page.events)) == before, "it asks while it is paused"
+    page.press("Enter")
+    page.settle(2.5)
+    assert len(checks.asked(page.events)) > before, "it does not go on"
+    page.js("document.querySelector('#filter').focus()")
+    page.write("retried by nobody")
+    assert page.js("document.querySelector('#decisions tbody').innerText.trim()") == "No row contains that."
+    page.js("document.querySelector('#filter').select()")
+    page.write(" ")
+    page.until("document.querySelectorAll('#decisions tbody tr summary').length > 0")
+    page.js("document.querySelector('#decisions summary').focus()")
+    page.press("Enter")
+    opened = "document.activeElement.parentElement.open"
+    assert page.js(opened)
+    page.settle(4.5)
+    assert page.js(opened) and page.js("document.activeElement.localName") == "summary", "a look takes the focus away"
+    page.press("Enter")
+    print("  pause, filter and details by keyboard: fine")
+
+
+def hides(page):
+    page.js("Object.defineProperty(document, 'hidden', {get: () => true, configurable: true}), document.dispatchEvent(new Event('visibilitychange'))")
+    page.settle(0.5)
+    before = len(checks.asked(page.events))
+    page.settle(3)
+    assert len(checks.asked(page.events)) == before, "it asks while nobody sees it"
+    page.js("delete document.hidden, document.dispatchEvent(new Event('visibilitychange'))")
+    page.settle(1)
+    assert len(checks.asked(page.events)) > before, "it does not go on when it is seen again"
+    print("  quiet while nobody sees it: fine")
+
+
+def goes_stale(page, rig):
+    rig.gateway.process.send_signal(signal.SIGSTOP)
+    try:
+        page.until("!document.querySelector('#stale').hidden && document.querySelector('#stale').textContent.startsWith('Stale since ')")
+        assert page.js("document.querySelectorAll('#decisions tbody tr').length") >= 20, "what was there is gone"
+        none("contrast while it is stale", checks.contrast(page))
+    finally:
+        rig.gateway.process.send_signal(signal.SIGCONT)
+    page.until("document.querySelector('#stale').hidden")
+    print("  a gateway that hangs: fine")
+
+
+def wants_the_key(browser, rig):
+    gateway, at, admin = rig.serve("locked", f'admin_key = "{KEY}"\n')
+    page = browser.page()
+    page.size(1280, 800)
+    page.open(f"http://{admin}/")
+    page.until("!document.querySelector('#ask').hidden && document.activeElement.id === 'key'")
+    assert page.js("document.querySelector('#main').hidden")
+    # The scheme's contrast, the order of Tab: of this form, too.
+    told = page.js(checks.CONTRAST)
+    none("contrast of the question for the key", told["found"])
+    none("keyboard on the question for the key", checks.keyboard(page))
+    for key, then in (("wrong", "document.querySelector('#key-wrong').textContent"), (KEY, "!document.querySelector('#main').hidden")):
+        page.js("document.querySelector('#key').focus()")
+        page.write(key)
+        page.press("Enter")
+        page.until(then)
+    assert page.js("document.activeElement.id") == "main"
+    page.until(f"({state_of(rig.engines['p1'][1])} || '').startsWith('serving')")
+    kept = page.js("[location.href, document.cookie, JSON.stringify({...localStorage, ...sessionStorage}), document.querySelector('#key').value]")
+    assert kept == [f"http://{admin}/", "", "{}", ""], kept
+    none("requests with the key", checks.hosts(page.events, admin))
+    page.js("document.querySelector('#forget').click()")
+    page.until("document.querySelector('#main').hidden && !document.querySelector('#ask').hidden")
+    print("  the admin key: fine")
+    gateway.end()
+    refused = [event for event in checks.console(page.events) if "401" not in event]
+    none("the console where a key is wanted", refused)
+
+
+def pictures(page, rig, images):
+    """Of what there is to see: an engine that rests, requests under way, one decision opened."""
+    opened = "document.querySelector('#decisions details').open"
+    for name, scheme, width, height in (("light", "light", 1320, 860), ("dark", "dark", 1320, 860), ("narrow", "light", 400, 1400)):
+        page.media(scheme=scheme)
+        page.size(width, height)
+        page.settle(0.6)
+        page.js(f"document.activeElement.blur(), scrollTo(0, 0), {opened} = true")
+        path = images / f"status-{name}.png"
+        page.screenshot(path)
+        assert 20_000 < path.stat().st_size <= IMAGE_BYTES, f"{path} has {path.stat().st_size} bytes"
+        none(f"contrast, {name}", checks.contrast(page))
+        none(f"width, {name}", checks.width(page))
+        page.js(f"{opened} = false")
+    page.media(still=True)
+    none("motion, where none is wanted", checks.motion(page))
+    page.media()
+    page.size(1360, 900)
+
+
+def finds_faults(page, origin):
+    """Each check sees the fault that it is there for. The page is paused, and what was planted goes with it."""
+    style = "(css => { const s = new CSSStyleSheet(); s.replaceSync(css); document.adoptedStyleSheets = [s]; })"
+    # Another tab is in front, and what nobody sees does not look.
+    page.call("Page.bringToFront")
+    faults = [
+        ("contrast", checks.contrast, f"{style}(':root {{ --soft: #9aa3ad; }}')"),
+        ("width", checks.width, f"{style}('.tiles {{ min-width: 3000px; }}')"),
+        ("Tab", checks.keyboard, "document.querySelector('#pause').tabIndex = -1"),
+        ("focus", checks.keyboard, f"{style}('* {{ outline: none !important; }}')"),
+        ("caption", checks.semantics, "document.querySelector('#decode').caption.remove()"),
+        ("scope", checks.semantics, "document.querySelector('#decode th').removeAttribute('scope')"),
+        ("name", checks.semantics, "document.querySelector('#pause').textContent = ''"),
+        ("colour alone", checks.semantics, "document.querySelector('.pill').textContent = ''"),
+        ("chatter", checks.semantics, "document.querySelector('#main').setAttribute('aria-live', 'polite')"),
+        ("markup", checks.markup, "document.querySelector('#prefill td').append(document.createElement('img'))"),
+        ("motion", checks.motion, f"{style}('.pill {{ transition: color 1s; }}')"),
+    ]
+    for name, check, plant in faults:
+        page.open("about:blank")
+        page.open(f"http://{origin}/")
+        page.until("document.querySelectorAll('#decisions tbody tr summary').length > 0")
+        page.js("document.querySelector('#pause').click()")
+        page.settle(0.3)
+        before = check(page) if name != "motion" else []
+        assert not before, f"before the fault: {before}"
+        page.js(plant)
+        if not check(page):
+            raise SystemExit(f"status: the planted fault is not found: {name}")
+    page.events.clear()
+    page.js("setTimeout(() => { null.x; }), console.error('x'), fetch('http://127.0.0.1:1/').catch(() => 0)")
+    page.settle(1)
+    found = checks.console(page.events)
+    assert len(found) >= 3 and any("Content Security Policy" in it for it in found), found
+    elsewhere = {"method": "Network.requestWillBeSent", "params": {"request": {"url": "http://127.0.0.2:1/"}}}
+    assert checks.hosts([elsewhere], origin) and not checks.hosts([], origin)
+    made = page.js("try { document.body.innerHTML = '<b>x</b>'; 'done' } catch (error) { error.name }")
+    assert made == "TypeError", "strings can become markup"
+    print(f"  {len(faults) + 3} planted faults: found")
+
+
+def run(arguments, directory):
+    rig = Rig(arguments.program.resolve(), directory)
+    browser = None
+    try:
+        rig.start()
+        browser = Browser(arguments.chromium, directory)
+        page = browser.page()
+        page.size(1360, 900)
+        page.media()
+        assert ask(rig.at, path="/") == 404, "the page is on the clients' listener"
+        page.open(f"http://{rig.admin}/")
+        shows(page, rig)
+        takes_names_for_text(page, rig)
+        none("keyboard", checks.keyboard(page))
+        none("semantics", checks.semantics(page))
+        loses_an_engine(page, rig)
+        rig.load(rounds=2, long=5)
+        page.settle(3)
+        pictures(page, rig, arguments.images or pathlib.Path(directory))
+        keys_work(page)
+        hides(page)
+        none("the console", checks.console(page.events))
+        none("requests", checks.hosts(page.events, rig.admin))
+        goes_stale(page, rig)
+        wants_the_key(browser, rig)
+        finds_faults(page, rig.admin)
+    finally:
+        if browser:
+            browser.end()
+        rig.stop()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--program", type=pathlib.Path, required=True)
+    parser.add_argument("--chromium", required=True)
+    parser.add_argument("--images", type=pathlib.Path, help="where screenshots go; left out, they are thrown away")
+    arguments = parser.parse_args()
+    if arguments.images:
+        arguments.images.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
+        run(arguments, directory)
+    print(f"status: ok, {time.monotonic() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
