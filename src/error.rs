@@ -102,6 +102,19 @@ impl Kind {
         }
     }
 
+    /// Anthropic's `error.type`, by the status that the error has.
+    pub fn anthropic_type(self) -> &'static str {
+        match self {
+            Kind::ModelNotFound | Kind::UnknownUrl => "not_found_error",
+            Kind::BodyTooLarge | Kind::HeadersTooLarge => "request_too_large",
+            Kind::Overloaded | Kind::NoPrefiller | Kind::NoDecoder => "overloaded_error",
+            kind => match kind.openai_type() {
+                "server_error" => "api_error",
+                same => same,
+            },
+        }
+    }
+
     /// OpenAI's `error.type`: whose fault it was, as far as a client needs to know.
     pub fn openai_type(self) -> &'static str {
         match self {
@@ -186,18 +199,17 @@ impl Error {
 
     /// OpenAI's `{"error":{"message","type","param","code"}}`, as JSON text.
     pub fn to_json(&self) -> String {
-        format!("{{\"error\":{}}}", self.inner_json())
+        serde_json::json!({ "error": self.inner() }).to_string()
     }
 
     /// The object inside `error` alone, for APIs that wrap it differently.
-    pub fn inner_json(&self) -> String {
+    pub fn inner(&self) -> serde_json::Value {
         serde_json::json!({
             "message": self.public,
             "type": self.kind.openai_type(),
             "param": self.param,
             "code": self.kind.code(),
         })
-        .to_string()
     }
 }
 

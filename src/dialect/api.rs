@@ -106,11 +106,24 @@ impl Api {
         }
     }
 
+    /// An error as a whole answer.
+    pub fn error_json(self, error: &Error) -> String {
+        match self {
+            // Anthropic's shape and types, by which its clients choose what to raise; the other members are ours.
+            Api::Messages => {
+                let mut inner = error.inner();
+                inner["type"] = error.kind().anthropic_type().into();
+                serde_json::json!({ "type": "error", "error": inner }).to_string()
+            }
+            _ => error.to_json(),
+        }
+    }
+
     /// The server-sent event that tells a client in the middle of a stream that no more will come.
     pub fn error_event(self, error: &Error) -> String {
         let data: Cow<'_, str> = match self {
             Api::Chat | Api::Completions | Api::Generate => return format!("data: {}\n\n", error.to_json()),
-            Api::Messages => format!("{{\"type\":\"error\",\"error\":{}}}", error.inner_json()).into(),
+            Api::Messages => self.error_json(error).into(),
             Api::Responses => serde_json::json!({
                 "type": "error",
                 "code": error.kind().code(),

@@ -54,7 +54,7 @@ pub(super) async fn generate(
     let mut response = match ended {
         Ok(answer) => answer.map(Body::new),
         Err(mut refusal) => {
-            let response = reply::error_under(gateway.edge.now().overload_status, &refusal.error);
+            let response = reply::error_under(gateway.edge.now().overload_status, Some(api), &refusal.error);
             refusal.ledger.refused(&refusal.error, response.status());
             response
         }
@@ -64,6 +64,10 @@ pub(super) async fn generate(
         response.headers_mut().insert(explain::ROUTE, value);
     }
     if let Ok(id) = HeaderValue::from_str(&id) {
+        if api == Api::Messages {
+            // Anthropic's name for it.
+            response.headers_mut().insert("request-id", id.clone());
+        }
         response.headers_mut().insert(headers::REQUEST_ID, id);
     }
     response

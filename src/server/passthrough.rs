@@ -78,7 +78,7 @@ async fn serve(gateway: &Gateway, request: Request, roles: &[Role]) -> Response 
         }
         Err(e) => {
             tracing::warn!(id, route = ROUTE, reason = e.kind().code(), "{}", e.log_line());
-            (reply::error_under(gateway.edge.now().overload_status, &e), e.kind().code())
+            (reply::error_under(gateway.edge.now().overload_status, None, &e), e.kind().code())
         }
     };
     let status = response.status().as_u16();

@@ -3,6 +3,7 @@
 use axum::body::Body;
 use http::{HeaderValue, Response, StatusCode, header};
 
+use crate::dialect::Api;
 use crate::error::{Error, Kind};
 
 /// The status of an error.
@@ -29,7 +30,11 @@ pub fn status(kind: Kind) -> StatusCode {
 
 /// An error as OpenAI's JSON.
 pub fn error(error: &Error) -> Response<Body> {
-    let mut response = json(status(error.kind()), error.to_json());
+    error_as(error, error.to_json())
+}
+
+fn error_as(error: &Error, text: String) -> Response<Body> {
+    let mut response = json(status(error.kind()), text);
     let headers = response.headers_mut();
     headers.insert("x-pd-error", HeaderValue::from_static(error.kind().code()));
     if matches!(error.kind(), Kind::Overloaded | Kind::NoPrefiller | Kind::NoDecoder | Kind::RateLimited) {
@@ -45,9 +50,10 @@ pub fn error(error: &Error) -> Response<Body> {
     response
 }
 
-/// The same where `overloaded` has the status that `limit.overload_status` gives it.
-pub fn error_under(overloaded: StatusCode, refused: &Error) -> Response<Body> {
-    let mut response = error(refused);
+/// The same where `overloaded` has the status that `limit.overload_status` gives it, in an API's own shape.
+pub fn error_under(overloaded: StatusCode, api: Option<Api>, refused: &Error) -> Response<Body> {
+    let mut response =
+        error_as(refused, api.map_or_else(|| refused.to_json(), |api| api.error_json(refused)));
     if refused.kind() == Kind::Overloaded {
         *response.status_mut() = overloaded;
     }
@@ -83,7 +89,7 @@ mod tests {
         let late = Error::new(Kind::RateLimited, "used up").retry_after(Duration::from_millis(2_001));
         let r = error(&late);
         assert_eq!((r.status().as_u16(), r.headers()["retry-after"].to_str().unwrap()), (429, "3"));
-        let r = error_under(StatusCode::TOO_MANY_REQUESTS, &Error::new(Kind::Overloaded, "full"));
+        let r = error_under(StatusCode::TOO_MANY_REQUESTS, None, &Error::new(Kind::Overloaded, "full"));
         assert_eq!((r.status().as_u16(), r.headers()["retry-after"].to_str().unwrap()), (429, "1"));
         let r = error(&Error::new(Kind::InvalidJson, "no"));
         assert_eq!((r.status().as_u16(), r.headers().get("retry-after")), (400, None));

@@ -10,7 +10,7 @@ use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::routing::{MethodRouter, any, get, post};
 use futures_util::FutureExt;
-use http::Response;
+use http::{HeaderMap, HeaderValue, Response};
 
 use crate::dialect::Api;
 use crate::error::{Error, Kind};
@@ -125,12 +125,22 @@ fn generating(route: Route) -> MethodRouter<Arc<Gateway>, Infallible> {
     post(move |state: State<Arc<Gateway>>, request: Request| openai::generate(state, route, request))
 }
 
-/// What every request passes: the limit on its head, the question who asks, and the net under our own bugs.
-async fn at_the_door(
-    State(gateway): State<Arc<Gateway>>,
-    mut request: Request,
-    next: Next,
-) -> Response<Body> {
+/// What every request passes. Whoever is refused anywhere learns by which id to ask about it.
+async fn at_the_door(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Response<Body> {
+    let asked = request.headers().get(headers::REQUEST_ID).cloned();
+    let mut response = let_in(&gateway, request, next).await;
+    let refused = response.status().is_client_error() || response.status().is_server_error();
+    if refused && !response.headers().contains_key(headers::REQUEST_ID) {
+        let asked = HeaderMap::from_iter(asked.map(|id| (headers::REQUEST_ID, id)));
+        if let Ok(id) = HeaderValue::from_str(&headers::request_id(&asked)) {
+            response.headers_mut().insert(headers::REQUEST_ID, id);
+        }
+    }
+    response
+}
+
+/// The limit on its head, the question who asks, and the net under our own bugs.
+async fn let_in(gateway: &Gateway, mut request: Request, next: Next) -> Response<Body> {
     let (lines, bytes) = (request.headers().len(), headers::size_bytes(request.headers()));
     let (max_lines, max_bytes) = {
         let edge = gateway.edge.now();
@@ -143,7 +153,7 @@ async fn at_the_door(
         );
         return reply::error(&Error::new(Kind::HeadersTooLarge, message));
     }
-    if let Err(unknown) = auth::identify(&gateway, &mut request) {
+    if let Err(unknown) = auth::identify(gateway, &mut request) {
         return reply::error(&unknown);
     }
     match AssertUnwindSafe(next.run(request)).catch_unwind().await {

@@ -26,18 +26,16 @@ struct Wrong {
     code: &'static str,
     message: String,
     param: Value,
-    /// The route gives its answers an id.
-    has_id: bool,
 }
 
 fn wrong(name: &'static str, request: Vec<u8>, (status, code): (u16, &'static str), message: &str) -> Wrong {
-    Wrong { name, request, status, code, message: message.to_owned(), param: Value::Null, has_id: false }
+    Wrong { name, request, status, code, message: message.to_owned(), param: Value::Null }
 }
 
 /// A body that is no JSON object that we may edit, on a generating route.
 fn not_json(name: &'static str, body: &[u8], why: &str) -> Wrong {
     let message = format!("the request body can't be used: {why}");
-    Wrong { has_id: true, ..wrong(name, post_with(CHAT, &[], body), (400, "invalid_json"), &message) }
+    wrong(name, post_with(CHAT, &[], body), (400, "invalid_json"), &message)
 }
 
 fn assert_refused(raw: &Raw, wrong: &Wrong) {
@@ -54,7 +52,7 @@ fn assert_refused(raw: &Raw, wrong: &Wrong) {
     assert_eq!(raw.json(), expected, "{name}");
     assert_eq!(raw.header("content-type"), Some("application/json"), "{name}");
     assert_eq!(raw.header("x-pd-error"), Some(wrong.code), "{name}");
-    assert_eq!(raw.header("x-request-id").is_some(), wrong.has_id, "{name}");
+    assert!(raw.header("x-request-id").is_some(), "{name}");
     assert_eq!(raw.header("retry-after"), (wrong.status == 503).then_some("1"), "{name}");
     assert!(raw.complete, "{name}");
 }
@@ -119,7 +117,7 @@ async fn engine_addresses_from_clients() {
     let refused = |path: &'static str, name, body: &str, at: &str| {
         let message =
             format!("`{at}` names engines to each other and can't be set by a client; leave it out");
-        Wrong { has_id: true, ..wrong(name, post(path, body), (400, "invalid_value"), &message) }
+        wrong(name, post(path, body), (400, "invalid_value"), &message)
     };
     let table = vec![
         refused(
@@ -220,8 +218,7 @@ async fn bodies_over_the_limit() {
     let chunk = [format!("{:x}\r\n", 60_000).as_bytes(), &b" ".repeat(60_000), b"\r\n"].concat();
     let chunked = [head(CHAT, "transfer-encoding: chunked\r\n"), chunk.clone(), chunk].concat();
     let message = "the request body is larger than 100000 bytes (limit.body_bytes)";
-    let large =
-        |name, request| Wrong { has_id: true, ..wrong(name, request, (413, "body_too_large"), message) };
+    let large = |name, request| wrong(name, request, (413, "body_too_large"), message);
     let table = vec![
         // Not a byte of the body is sent: it is refused for what it announces.
         large("announced", head(CHAT, "content-length: 100001\r\n")),
@@ -249,7 +246,7 @@ async fn bodies_that_stall() {
     let stage = stage(|s| s.config.timeout.body_ms = 150).await;
     let request = [head(CHAT, "content-length: 90\r\n"), b"{\"messages\"".to_vec()].concat();
     let message = "the request body did not arrive within 150ms";
-    let late = Wrong { has_id: true, ..wrong("stalled", request, (408, "body_timeout"), message) };
+    let late = wrong("stalled", request, (408, "body_timeout"), message);
     let raw = stage.send(&late.request).await;
     assert_refused(&raw, &late);
     assert_eq!(raw.header("connection"), Some("close"));
@@ -270,11 +267,32 @@ async fn bodies_that_are_shorter_than_announced() {
         if raw.status != 0 {
             let message = "the request body could not be read to its end";
             let broken = wrong("cut", Vec::new(), (400, "body_broken"), message);
-            assert_refused(&raw, &Wrong { has_id: raw.header("x-request-id").is_some(), ..broken });
+            assert_refused(&raw, &broken);
         }
         idle(stage.gateway).await;
         assert_unharmed(&stage, path).await;
     }
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn who_speaks_anthropics_api_reads_anthropics_errors() {
+    let stage = stage(|_| {}).await;
+    let ask = |body: &str| post_with("/v1/messages", &[("x-request-id", "mine-1")], body.as_bytes());
+    let long = format!("{{\"messages\":\"{}\"}}", "x".repeat(BODY_BYTES));
+    for (body, status, kind, code) in [
+        ("{", 400, "invalid_request_error", "invalid_json"),
+        (long.as_str(), 413, "request_too_large", "body_too_large"),
+    ] {
+        let raw = stage.send(&ask(body)).await;
+        let said = raw.json();
+        assert_eq!((raw.status, &said["type"]), (status, &json!("error")), "{said}");
+        assert_eq!((&said["error"]["type"], &said["error"]["code"]), (&json!(kind), &json!(code)), "{said}");
+        assert!(said["error"]["message"].is_string());
+        assert_eq!((raw.header("request-id"), raw.header("x-request-id")), (Some("mine-1"), Some("mine-1")));
+    }
+    let good = r#"{"model":"sim","max_tokens":2,"messages":[{"role":"user","content":"x"}]}"#;
+    assert_eq!(stage.send(&ask(good)).await.header("request-id"), Some("mine-1"));
     stage.end().await;
 }
 
@@ -284,7 +302,6 @@ async fn models_that_are_not_served() {
     let strict = stage(|s| s.config.fleet.model = Some("sim".into())).await;
     let message = "The model `nope` does not exist. This gateway serves `sim`.";
     let unknown = Wrong {
-        has_id: true,
         param: "model".into(),
         ..wrong("unknown model", post(CHAT, body), (404, "model_not_found"), message)
     };
@@ -386,7 +403,7 @@ async fn one_request_too_many() {
         for raw in [second, third] {
             let message = raw.json()["error"]["message"].as_str().unwrap().to_owned();
             let refused = wrong("one too many", Vec::new(), (503, "overloaded"), &message);
-            assert_refused(&raw, &Wrong { has_id: true, ..refused });
+            assert_refused(&raw, &refused);
             said.push(message);
         }
         said.sort();

@@ -89,6 +89,7 @@ async fn who_has_no_key_gets_nothing_and_keys_end_here() {
                 (&json!("authentication_error"), &json!("invalid_api_key"))
             );
             assert_eq!(raw.header("www-authenticate"), Some("Bearer"));
+            assert_eq!(raw.header("x-request-id").map(str::len), Some(36), "to ask about it");
             assert!(!raw.text().contains("sk-"), "{}", raw.text());
         }
         assert!(stage.engines().all(|engine| engine.seen().is_empty()), "no engine heard of it");

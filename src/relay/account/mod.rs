@@ -1,11 +1,13 @@
 //! The account of one request: opened when it is let in, settled exactly once when it is over, however it ended.
 
+mod settle;
+
 use std::sync::Arc;
 
 use http::StatusCode;
 use tokio::time::Instant;
 
-use crate::auth::{ANYONE, Caller, Priority, Reservation};
+use crate::auth::{Caller, Priority, Reservation};
 use crate::dialect::Api;
 use crate::dialect::usage::Usage;
 use crate::error::{Error, Kind};
@@ -14,10 +16,10 @@ use crate::obs::{Meters, Sample};
 use crate::relay::admit::Pass;
 use crate::relay::budget::Asked;
 use crate::relay::lookup::{Found, Teller};
-use crate::relay::parts::{Kin, Part, Sum};
+use crate::relay::parts::Kin;
 use crate::relay::places::Place;
 use crate::relay::stories::{End as Ended, Herald};
-use crate::relay::traced::{self, Settled};
+use crate::relay::traced;
 use crate::trace::{Scope, Span};
 
 /// What HTTP servers log for a client that left (nginx's 499): nobody receives it.
@@ -235,20 +237,6 @@ impl Ledger {
         }
     }
 
-    fn ended(&self, status: u16, reason: &'static str) -> Ended {
-        let output_tokens = self.tokens().unwrap_or(0);
-        Ended { status, reason, took: self.arrived.elapsed(), output_tokens }
-    }
-
-    /// Tells who wants to know how the request ended.
-    fn tell(&self) {
-        let Some(herald) = &self.herald else { return };
-        herald.ends(match self.kin.is_part() {
-            true => self.ended(0, Ended::PART),
-            false => self.ended(self.end.status, self.end.reason),
-        });
-    }
-
     /// Which time-out the total time limit amounts to right now.
     pub fn timeout_kind(&self) -> Kind {
         let decodes = self.kin.sum().is_some_and(|sum| !sum.decoders.is_empty());
@@ -372,98 +360,6 @@ impl Ledger {
             gap_max: (pace.events > 1).then_some(pace.gap_max),
             total,
         }
-    }
-}
-
-impl Ledger {
-    /// Takes over what its parts came to.
-    fn gather(&mut self) -> Sum {
-        let Some(sum) = self.kin.sum() else {
-            let alone =
-                Part { prefiller: self.prefiller.clone(), decoder: self.decoder.clone(), ..Part::default() };
-            return Sum::of(alone);
-        };
-        (self.prompt, self.cached, self.output) = (sum.prompt, sum.cached, sum.output);
-        self.resumed = sum.resumed;
-        sum
-    }
-
-    /// Its own counts, for the whole's account.
-    fn as_part(&mut self) -> Part {
-        Part {
-            prompt: self.prompt,
-            cached: self.cached,
-            output: self.tokens(),
-            resumed: self.resumed,
-            prefiller: self.prefiller.take(),
-            decoder: self.decoder.take(),
-        }
-    }
-}
-
-impl Drop for Ledger {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.end = End { status: 500, reason: Kind::Internal.code() };
-        }
-        self.tell();
-        if self.kin.is_part() {
-            let part = self.as_part();
-            self.kin.add(part);
-            return;
-        }
-        let sum = self.gather();
-        let sample = self.sample();
-        let output = self.tokens().unwrap_or(0);
-        self.meters.request(self.api.name(), self.end.status, self.end.reason);
-        self.meters.sample(self.api, sample);
-        self.meters.tokens(self.prompt.unwrap_or(0), self.cached.unwrap_or(0), output);
-        let (prompt_taken, output_taken) = self.took();
-        if let Some(pass) = &mut self.pass {
-            pass.took(prompt_taken + output_taken);
-        }
-        if let Some(reserved) = self.reserved.take() {
-            reserved.settle(prompt_taken + output_taken, Instant::now());
-        }
-        let key = self.caller.as_ref().map_or(ANYONE, |caller| &caller.name);
-        let key_name = self.caller.as_ref().filter(|caller| &*caller.name != ANYONE).map(|it| &*it.name);
-        self.meters.of_key(key, (self.end.status, self.end.reason), prompt_taken, output_taken);
-        let (prefiller, decoder) = (sum.prefiller_names(), sum.decoder_names());
-        tracing::info!(
-            id = %self.id,
-            route = self.api.name(),
-            key_name,
-            status = self.end.status,
-            reason = self.end.reason,
-            prompts = self.kin.is_whole().then_some(sum.parts),
-            prefiller,
-            decoder,
-            prompt_tokens = self.prompt,
-            cached_tokens = self.cached,
-            predicted_cached_tokens = self.choice().map(|choice| choice.terms.hit.any_tokens),
-            pooled_tokens = self.pooled.map(|(tokens, _)| tokens),
-            pooled_by = self.pooled.map(|(_, teller)| teller.name()),
-            held_tokens = self.held,
-            output_tokens = output,
-            resumed = self.resumed,
-            waited_ms = self.choice().map(|choice| choice.waited.as_secs_f64() * 1e3),
-            ttft_ms = sample.ttft.map(|d| d.as_secs_f64() * 1e3),
-            total_ms = sample.total.as_secs_f64() * 1e3,
-            trace_id = self.span.scope().map(|scope| scope.trace().to_string()),
-            "request"
-        );
-        let status = Some(self.end.status).filter(|status| *status != CLIENT_GONE);
-        let end = Settled {
-            status,
-            reason: self.end.reason,
-            prompt: self.prompt,
-            cached: self.cached,
-            output,
-            prefiller: prefiller.as_deref(),
-            decoder: decoder.as_deref(),
-            stream: self.stream.map(|pace| (pace.first, pace.events, sample.gap_max)),
-        };
-        traced::settled(&mut self.span, &end);
     }
 }
 
