@@ -24,6 +24,7 @@ def whole():
     compare("create, beta", client.beta.messages.create(**ASK))
     raw = client.messages.with_raw_response.create(**ASK, extra_headers={"X-Request-Id": "client-9"})
     equal("raw answer: request id", raw.headers["x-request-id"], "client-9")
+    equal("raw answer: request id as Anthropic calls it", raw.headers["request-id"], "client-9")
     bearer = client.with_options(api_key=None, auth_token=client.api_key)
     compare("by auth token", bearer.messages.create(**ASK))
 
