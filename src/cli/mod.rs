@@ -149,7 +149,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "URL", help_heading = "Engines")]
     pub callback_url: Option<String>,
 
-    /// least_work, round_robin, random or power_of_two [default: least_work]
+    /// predicted, least_work, least_requests, round_robin, random, power_of_two, reference, cache_aware, session or prefix_first [default: predicted]
     #[arg(long, value_name = "POLICY", help_heading = "Routing and retries")]
     pub policy: Option<String>,
     /// Attempts per leg [default: 3]

@@ -277,6 +277,17 @@ fn demo_and_sim_have_their_defaults() {
 }
 
 #[test]
+fn help_names_all_policies_and_the_one_that_is_taken() {
+    let text = parse_from(["pd-proxy", "--help"]).unwrap_err().to_string();
+    let at = text.find("--policy").unwrap();
+    let about = text[at..].split("--max-retries").next().unwrap();
+    for name in "none".parse::<Policy>().unwrap_err().allowed {
+        assert!(about.contains(name), "{name}: {about}");
+    }
+    assert!(about.contains(&format!("[default: {}]", Policy::default().name())), "{about}");
+}
+
+#[test]
 fn help_and_version_answer() {
     use clap::error::ErrorKind;
     let help = parse_from(["pd-proxy", "--help"]).unwrap_err();
