@@ -7,7 +7,8 @@ use std::sync::Arc;
 use pd_proxy::app::{self, App, Signals};
 use pd_proxy::auth::entry::{self as api_key, ApiKeyError};
 use pd_proxy::cli::{self, ApiKeyCommand, CheckArgs, Command, GenerateArgs, KeysArgs, ReplayArgs, ServeArgs};
-use pd_proxy::config::{self, Config, Env, LogFormat, PoolKind, report};
+use pd_proxy::config::{self, Config, Env, LogFormat, report};
+use pd_proxy::inspect::here;
 use pd_proxy::obs::log::{self, LogGuard, Threshold};
 use pd_proxy::reload::{Source, reference};
 use pd_proxy::{admission, inspect, keys, probe};
@@ -24,11 +25,8 @@ struct Failure(String, u8);
 
 /// The gateway would not start, or a command has nothing to print.
 const FAILED: u8 = 1;
-/// `check`: the configuration is good, and the pool is away or not what it says.
-const POOL_DIFFERS: u8 = 3;
-
-/// Files besides clients' connections and the legs that serve them: listeners, logs, pools, probes, connections that wait.
-const OTHER_FILES: u64 = 500;
+/// `check`: the configuration is good, and an engine or the pool is away or not what it says.
+const DIFFERS: u8 = 3;
 
 fn main() -> ExitCode {
     let outcome = match cli::parse_from(std::env::args_os()) {
@@ -82,19 +80,20 @@ fn source(args: ServeArgs, env: Env, threshold: Option<Threshold>) -> std::io::R
     Ok(Source { load, files, hangup: Some(hangup), threshold, every: None })
 }
 
-/// Prints the configuration, then what the pool says to it.
+/// Prints the configuration, then what engines and the pool say to it.
 fn check(args: &CheckArgs) -> Result<(), Failure> {
     let loaded = Config::load(&args.serve, &config::process_env()).map_err(failure)?;
     print!("{}", report::render(&loaded));
     pd_proxy::profile::refuse_early(&loaded.config).map_err(named)?;
     app::secured(&loaded.config).map_err(named)?;
     admission::check(&loaded.config.auth).map_err(named)?;
-    if args.offline || loaded.config.pool.kind == PoolKind::Off {
+    if args.offline {
         return Ok(());
     }
     let found = runtime(1).map_err(named)?.block_on(inspect::run(&loaded)).map_err(named)?;
     print!("\n{found}");
-    let differs = || Failure("pd-proxy: the pool is not as the configuration says".to_owned(), POOL_DIFFERS);
+    let words = "pd-proxy: engines or the pool are not as the configuration says: see the lines with BAD";
+    let differs = || Failure(words.to_owned(), DIFFERS);
     if found.good() { Ok(()) } else { Err(differs()) }
 }
 
@@ -174,14 +173,14 @@ fn raise_open_files() -> u64 {
 
 /// Beyond the system's limit clients are refused by nobody: their connections are not accepted, or engines not reached.
 fn say_if_too_few(open_files: u64, connections: usize) {
-    let needed = (connections as u64).saturating_mul(2).saturating_add(OTHER_FILES);
+    let needed = here::files_needed(connections);
     if open_files < needed {
         tracing::warn!(
             open_files,
             needed,
             "limit.connections = {connections} needs more open files than the hard limit allows: raise it (ulimit -Hn, \
              LimitNOFILE), or serve at most {} streams",
-            open_files.saturating_sub(OTHER_FILES) / 2
+            here::streams_of(open_files)
         );
     }
 }

@@ -26,10 +26,10 @@ use std::path::PathBuf;
 pub enum Command {
     /// Run the gateway; the default when no command is given
     Serve(ServeArgs),
-    /// Print the merged configuration with the origin of each value, ask the configured pool, and exit
+    /// Print the merged configuration with the origin of each value, ask the engines and the pool, and exit
     #[command(
         after_help = "Exit codes: 0 good, 1 the gateway would not start, 2 a flag that does not exist, \
-        3 the configuration is good and the pool is away or has other keys."
+        3 the configuration is good, and an engine or the pool is away or not what it says."
     )]
     Check(CheckArgs),
     /// Ask the gateway that runs here under the same configuration whether it serves, and exit with 0 if it does
@@ -55,7 +55,7 @@ pub enum Command {
 #[derive(Args, Clone, Debug, Default)]
 #[command(args_override_self = true)]
 pub struct CheckArgs {
-    /// Ask nobody: neither the pool nor prefillers
+    /// Ask nobody, neither engines nor the pool, and open no files of the model
     #[arg(long, help_heading = "Configuration")]
     pub offline: bool,
     /// What a gateway is started with

@@ -50,6 +50,8 @@ pub struct CacheFacts {
     pub prefix_caching: Option<bool>,
     /// Tokens per hash, where it is not one per block (`hash_block_size`).
     pub hash_block_tokens: Option<u32>,
+    /// Data-parallel ranks that said so; at least 1 where anything was said.
+    pub ranks: usize,
 }
 
 /// The ranks of one engine differ in a setting; no block hash can be right for both.
@@ -104,7 +106,9 @@ pub fn models(body: &[u8]) -> Vec<ModelFact> {
 pub fn cache_config(text: &str) -> Result<Option<CacheFacts>, Contradiction> {
     let mut lines = text.lines().filter_map(settings).take(MAX_RANKS);
     let Some(first) = lines.next() else { return Ok(None) };
+    let mut ranks = 1;
     for other in lines {
+        ranks += 1;
         let differs = LABELS.iter().zip(first.iter().zip(other)).find(|(_, (a, b))| *a != b);
         if let Some((label, (a, b))) = differs {
             return Err(Contradiction { label, values: [a.clone(), b] });
@@ -116,6 +120,7 @@ pub fn cache_config(text: &str) -> Result<Option<CacheFacts>, Contradiction> {
         hash_algo: algo,
         prefix_caching: caching.and_then(|flag| flag.to_ascii_lowercase().parse().ok()),
         hash_block_tokens: hash_block.and_then(|tokens| tokens.parse().ok()),
+        ranks,
     }))
 }
 
@@ -189,6 +194,7 @@ mod tests {
             hash_algo: Some("sha256".to_owned()),
             prefix_caching: Some(true),
             hash_block_tokens: None,
+            ranks: 1,
         };
         assert_eq!(facts(LINE), expect);
         let before = "vllm:num_requests_running{engine=\"0\",model_name=\"block_size=\\\"1\\\"\"} 0.0\n";
@@ -203,7 +209,7 @@ mod tests {
         let off = facts(&LINE.replace("enable_prefix_caching=\"True\"", "enable_prefix_caching=\"False\""));
         assert_eq!(off.prefix_caching, Some(false));
         let none = facts("vllm:cache_config_info{ block_size = \"None\", hash_block_size=\"16\" , } 1");
-        assert_eq!(none, CacheFacts { hash_block_tokens: Some(16), ..CacheFacts::default() });
+        assert_eq!(none, CacheFacts { hash_block_tokens: Some(16), ranks: 1, ..CacheFacts::default() });
         assert_eq!(facts("vllm:cache_config_info{block_size=\"-1\"} 1").block_tokens, None);
     }
 

@@ -127,7 +127,11 @@ impl Discoverer {
     }
 }
 
-async fn read(path: &Path) -> Result<Listed, String> {
+/// What a file lists.
+///
+/// # Errors
+/// What is wrong with it, in words that do not name it.
+pub async fn read(path: &Path) -> Result<Listed, String> {
     let file = tokio::fs::File::open(path).await.map_err(|e| e.to_string())?;
     let mut text = String::new();
     file.take(FILE_BYTES + 1).read_to_string(&mut text).await.map_err(|e| e.to_string())?;

@@ -1,34 +1,20 @@
 //! The dialect's part: what the prefillers speak, and whether that is what the configuration says.
 
-use std::time::Duration;
-
+use super::visit::Visit;
 use super::{Grade, Report};
-use crate::config::{DialectName, Loaded, Origin};
+use crate::config::{Config, DialectName};
 use crate::dialect::Dialect;
 use crate::dialect::signs::Told;
-use crate::keys::asker;
-use crate::signs::Questions;
-use crate::tls::ClientError;
 use crate::tuning;
 
-/// Asks the prefillers that are named; nobody is asked where none is.
-///
-/// # Errors
-/// When there is no HTTP client to be had.
-pub(super) async fn ask(loaded: &Loaded, report: &mut Report) -> Result<(), ClientError> {
-    if matches!(loaded.origins.of("fleet.prefill"), Origin::Default) {
-        return Ok(());
+/// What the prefillers that answered speak.
+pub(super) fn tell(config: &Config, visits: &[Visit], report: &mut Report) {
+    let configured = tuning::speech(config).dialect;
+    for visit in visits {
+        let Some(signs) = visit.told.as_ref().ok().and_then(|told| told.signs.as_ref()) else { continue };
+        let (grade, text) = judge(config.dialect.name, configured, signs.verdict().as_ref());
+        report.say(grade, format!("prefiller {}: {text}", visit.member.engine));
     }
-    let config = &loaded.config;
-    let (asker, speech) = (asker(config)?, tuning::speech(config));
-    let time = Duration::from_millis(config.timeout.models_ms);
-    let questions = Questions { client: asker.client, authorization: asker.authorization, time };
-    for prefiller in config.prefill_endpoints() {
-        let signs = questions.ask(&prefiller, &speech.bootstrap(&prefiller)).await;
-        let (grade, text) = judge(config.dialect.name, speech.dialect, signs.verdict().as_ref());
-        report.say(grade, format!("prefiller {prefiller}: {text}"));
-    }
-    Ok(())
 }
 
 fn judge(name: DialectName, configured: Dialect, told: Option<&Told>) -> (Grade, String) {

@@ -1,40 +1,237 @@
-//! The prefillers' part: what names the keys, where the configuration leaves it out.
+//! What is to be said of the engines: each by itself, and beside each other.
 
-use super::{Grade, Report};
-use crate::config::{Loaded, Origin};
-use crate::keys::{asker, published};
-use crate::profile::Published;
-use crate::tls::ClientError;
+use std::collections::BTreeSet;
 
-/// What the prefillers say that the configuration names; nobody is asked where it names none.
-///
-/// # Errors
-/// When there is no HTTP client to be had.
-pub(super) async fn ask(loaded: &Loaded, report: &mut Report) -> Result<Vec<Published>, ClientError> {
-    if matches!(loaded.origins.of("fleet.prefill"), Origin::Default) {
-        return Ok(Vec::new());
+use http::StatusCode;
+
+use super::members::Part;
+use super::visit::{Told, Visit};
+use super::{Grade, Report, counted, words};
+use crate::config::{Config, PoolKind, Tokens};
+use crate::dialect::facts::{CacheFacts, ModelFact};
+use crate::intake::Facts;
+use crate::profile::{self, Published};
+
+/// Clocks that differ by no more do no harm.
+const CLOCK_S: i64 = 5;
+/// Names of models that are told.
+const NAMES: usize = 8;
+
+/// Everything about the engines but their dialect and tokens.
+pub(super) fn judge(config: &Config, visits: &[Visit], report: &mut Report) {
+    for visit in visits {
+        match &visit.told {
+            Ok(told) => answered(config, visit, told, report),
+            Err(why) => away(visit, why, report),
+        }
     }
-    let mut asker = asker(&loaded.config)?;
-    asker.time = std::time::Duration::from_millis(loaded.config.timeout.models_ms);
-    let (told, away) = published(&asker, &loaded.config.prefill_endpoints()).await;
-    for one in &told {
-        report.say(Grade::Good, format!("prefiller {}: {}", one.engine, described(one)));
-    }
-    for why in away {
-        report.say(Grade::Note, format!("a prefiller (fleet.prefill) can't be asked: {why}"));
-    }
-    Ok(told)
+    together(config, visits, report);
 }
 
-fn described(one: &Published) -> String {
-    let facts = &one.facts;
-    let version = facts.version.as_deref().unwrap_or("of an unknown release");
-    let model = facts.models.first().map(|model| model.root.as_deref().unwrap_or(&model.id));
-    let cache = facts.cache.as_ref().ok().and_then(Option::as_ref);
+/// What the prefillers publish of how they name blocks.
+pub(super) fn published(visits: &[Visit]) -> Vec<Published> {
+    let prefillers = visits.iter().filter(|visit| visit.member.part == Part::Prefiller);
+    prefillers
+        .filter_map(|visit| {
+            let facts = visit.told.as_ref().ok()?.facts.clone();
+            Some(Published { engine: visit.member.engine.clone(), facts })
+        })
+        .collect()
+}
+
+/// Whether blocks can be named as `[hash]` and the prefillers say, where somebody is to be asked for them.
+pub(super) fn naming(config: &Config, published: &[Published], report: &mut Report) {
+    if config.prompt.tokens == Tokens::Off || published.is_empty() {
+        return;
+    }
+    let used = config.pool.kind != PoolKind::Off || config.events.listen;
+    match profile::naming(config, published) {
+        Ok(naming) => {
+            let tokens = naming.hasher.block_tokens();
+            report.say(Grade::Good, format!("blocks can be named: {tokens} tokens each"));
+        }
+        Err(trouble) if trouble.is_configured() => {
+            report.say(Grade::Bad, format!("{trouble}; a gateway does not start beside this engine"));
+        }
+        Err(trouble) => {
+            let grade = if used && !trouble.may_pass() { Grade::Bad } else { Grade::Warn };
+            report.say(grade, format!("blocks can't be named, so prompts are routed by load: {trouble}"));
+        }
+    }
+}
+
+fn away(visit: &Visit, why: &str, report: &mut Report) {
+    let (member, took) = (&visit.member, visit.took.as_millis());
+    let (part, engine, key) = (member.part.name(), &member.engine, member.part.key());
+    let advice = words::advice(engine, why);
+    if member.named {
+        return report
+            .say(Grade::Bad, format!("{part} {engine} can't be asked: {why} (after {took} ms); {advice}"));
+    }
+    let text = format!("{part} {engine} is the default, since {key} names none, and can't be asked: {why}");
+    report.say(Grade::Warn, text);
+}
+
+fn answered(config: &Config, visit: &Visit, told: &Told, report: &mut Report) {
+    let who = format!("{} {}", visit.member.part.name(), visit.member.engine);
+    let facts = &told.facts;
+    report.say(Grade::Good, format!("{who}: {} ({} ms)", described(facts), visit.took.as_millis()));
+    if told.health.is_server_error() {
+        let (path, status) = (&config.health.probe_path, told.health.as_u16());
+        let why = "the gateway lets such an engine rest; look into the engine's log";
+        report.say(Grade::Bad, format!("{who}: GET {path} is answered with status {status}: {why}"));
+    }
+    if let Some(ahead_s) = told.ahead_s.filter(|ahead_s| ahead_s.abs() > CLOCK_S) {
+        let way = if ahead_s > 0 { "ahead of" } else { "behind" };
+        let why = "certificates, leases and logs go by it: set both by NTP";
+        report.say(Grade::Warn, format!("{who}: its clock is {} s {way} ours; {why}", ahead_s.abs()));
+    }
+    served(config, &who, facts, report);
+    cached(config, visit, &who, facts, report);
+}
+
+/// The model, and whether we may ask for it.
+fn served(config: &Config, who: &str, facts: &Facts, report: &mut Report) {
+    let gap = facts.gaps.iter().find(|gap| gap.path == "/v1/models");
+    if let Some(gap) = gap {
+        let refused = [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN];
+        let refused = refused.iter().any(|status| gap.why.contains(status.as_str()));
+        let (grade, advice) = match (refused, config.engine.api_key.is_some()) {
+            (true, true) => (Grade::Bad, "it does not take engine.api_key: is that its --api-key?"),
+            (true, false) => {
+                (Grade::Warn, "it wants a key: set engine.api_key, or clients must send the engine's own")
+            }
+            (false, _) => (Grade::Warn, "which models it serves is not known"),
+        };
+        return report.say(grade, format!("{who}: {gap}; {advice}"));
+    }
+    if let Some(model) = &config.fleet.model
+        && facts.models.iter().all(|one| one.id != *model)
+    {
+        let served = names(facts.models.iter().map(|one| one.id.as_str()));
+        let advice = "set fleet.model to a name that all engines serve, or the engine's --served-model-name";
+        report.say(Grade::Bad, format!("{who}: fleet.model = {model:?}, but it serves {served}: {advice}"));
+    }
+}
+
+/// Prefix caching and ranks.
+fn cached(config: &Config, visit: &Visit, who: &str, facts: &Facts, report: &mut Report) {
+    let cache = match &facts.cache {
+        Ok(Some(cache)) => cache,
+        Ok(None) => return,
+        Err(ranks) => return report.say(Grade::Bad, format!("{who}: {ranks}: start all its ranks alike")),
+    };
+    let prefiller = visit.member.part == Part::Prefiller;
+    if prefiller && cache.prefix_caching == Some(false) {
+        let what = "it has prefix caching off";
+        let (grade, text) = if config.events.listen {
+            (
+                Grade::Bad,
+                "and publishes no KV events, which events.listen waits for: start it without --no-enable-prefix-caching",
+            )
+        } else {
+            (
+                Grade::Warn,
+                "and computes a prompt again that it had: start it without --no-enable-prefix-caching",
+            )
+        };
+        report.say(grade, format!("{who}: {what}, {text}"));
+    }
+    let (key, ranks) = match visit.member.part {
+        Part::Prefiller => ("fleet.prefill_ranks", config.fleet.prefill_ranks),
+        Part::Decoder => ("fleet.decode_ranks", config.fleet.decode_ranks),
+        Part::Encoder => return,
+    };
+    if usize::try_from(ranks).is_ok_and(|ranks| ranks > cache.ranks) && ranks > 1 {
+        let told = counted(cache.ranks, "data-parallel rank");
+        let why = "requests for ranks that it has not are refused";
+        report.say(Grade::Warn, format!("{who}: {key} = {ranks}, but it tells of {told}: {why}"));
+    } else if cache.ranks > 1 && ranks == 1 {
+        let (told, is) = (counted(cache.ranks, "data-parallel rank"), cache.ranks);
+        let why = "it chooses among them by itself";
+        report.say(Grade::Note, format!("{who}: {told}, and {why} while {key} is not {is}"));
+    }
+}
+
+/// What engines must have in common.
+fn together(config: &Config, visits: &[Visit], report: &mut Report) {
+    let all: Vec<(String, &Facts)> = visits
+        .iter()
+        .filter_map(|visit| {
+            let who = format!("{} {}", visit.member.part.name(), visit.member.engine);
+            Some((who, &visit.told.as_ref().ok()?.facts))
+        })
+        .collect();
+    // With fleet.model each was compared with that.
+    if config.fleet.model.is_none() {
+        same_model(&all, report);
+    }
+    let said = |read: fn(&Facts) -> Option<String>| {
+        all.iter().filter_map(move |(who, facts)| Some((who.as_str(), read(facts)?)))
+    };
+    let version = said(|facts| facts.version.clone());
+    if let Some(text) = differing(version, "is of release") {
+        report.say(Grade::Warn, format!("{text}: KV of one release may not be readable by another"));
+    }
+    let block = said(|facts| cache(facts)?.block_tokens.map(|tokens| tokens.to_string()));
+    if let Some(text) = differing(block, "has blocks of tokens:") {
+        report.say(Grade::Warn, format!("{text}: most connectors want one --block-size on both sides"));
+    }
+}
+
+/// A request names one model, to both its engines.
+fn same_model(all: &[(String, &Facts)], report: &mut Report) {
+    let base = |facts: &Facts| -> BTreeSet<String> {
+        facts.models.iter().filter(|one| one.parent.is_none()).map(|one| one.id.clone()).collect()
+    };
+    let mut served = all.iter().map(|(who, facts)| (who, base(facts))).filter(|(_, names)| !names.is_empty());
+    let Some((first, ours)) = served.next() else { return };
+    for (who, theirs) in served {
+        if ours.is_disjoint(&theirs) {
+            let (ours, theirs) = (listed(&ours), listed(&theirs));
+            let advice =
+                "a request names one model for both its engines: start all with the same --served-model-name";
+            report.say(Grade::Bad, format!("{who} serves {theirs}, but {first} serves {ours}: {advice}"));
+        }
+    }
+}
+
+fn listed(models: &BTreeSet<String>) -> String {
+    names(models.iter().map(String::as_str))
+}
+
+/// The first two that say different things, in words.
+fn differing<'a>(said: impl Iterator<Item = (&'a str, String)>, verb: &str) -> Option<String> {
+    let mut said = said;
+    let (first, one) = said.next()?;
+    let (who, other) = said.find(|(_, other)| *other != one)?;
+    Some(format!("{who} {verb} {other}, and {first} {verb} {one}"))
+}
+
+fn cache(facts: &Facts) -> Option<&CacheFacts> {
+    facts.cache.as_ref().ok().and_then(Option::as_ref)
+}
+
+fn described(facts: &Facts) -> String {
+    let version = facts.version.as_deref();
+    let version =
+        version.map_or("an engine that does not tell its release".to_owned(), |it| format!("vLLM {it}"));
+    let base: Vec<&ModelFact> = facts.models.iter().filter(|model| model.parent.is_none()).collect();
+    let root = base.first().and_then(|model| model.root.as_deref());
+    let model = base.first().map(|first| format!(", model {}", root.unwrap_or(&first.id)));
+    let names = (!base.is_empty()).then(|| names(base.iter().map(|model| model.id.as_str())));
+    let names = names.map(|names| format!(", served as {names}"));
+    let cache = cache(facts);
     let block =
         cache.and_then(|cache| cache.block_tokens).map(|tokens| format!(", blocks of {tokens} tokens"));
     let algo = cache.and_then(|cache| cache.hash_algo.as_deref()).map(|algo| format!(", hash {algo}"));
-    let model = model.map(|model| format!(", model {model}"));
-    let parts = [model, block, algo].into_iter().flatten().collect::<String>();
-    format!("vLLM {version}{parts}")
+    let ranks = cache.map(|cache| cache.ranks).filter(|ranks| *ranks > 1);
+    let ranks = ranks.map(|ranks| format!(", {ranks} data-parallel ranks"));
+    let parts = [model, names, block, algo, ranks].into_iter().flatten().collect::<String>();
+    format!("{version}{parts}")
+}
+
+fn names<'a>(all: impl Iterator<Item = &'a str>) -> String {
+    let some: Vec<&str> = all.take(NAMES).collect();
+    if some.is_empty() { "nothing".to_owned() } else { some.join(" and ") }
 }

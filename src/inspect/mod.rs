@@ -1,14 +1,20 @@
-//! `pd-proxy check` asks the prefillers what they speak, and the configured pool: is it there, is it what the configuration takes
-//! it for, and are its keys those that the gateway will ask for. Only questions that leave no trace are put.
+//! `pd-proxy check` asks the engines and the configured pool: are they there, are they what the configuration takes them for,
+//! are our tokens the engines', and are the pool's keys those that the gateway will ask for. Only questions that leave no
+//! trace are put.
 
 mod dialect;
 mod engines;
 mod files;
+pub mod here;
 mod keys;
 mod lmcache;
 mod lookup;
+mod members;
 mod memcache;
 mod mooncake;
+mod parity;
+mod visit;
+mod words;
 
 use std::fmt;
 use std::time::Duration;
@@ -17,11 +23,13 @@ use futures_util::future::join_all;
 use reqwest::Client;
 use tokio::time::timeout;
 
-use crate::config::{Config, Loaded, PoolKind};
+use crate::config::{Config, Loaded, PoolKind, Tokens};
 use crate::endpoint::Endpoint;
 use crate::kvhash::keys::sample::MAX_SAMPLE_KEYS;
 use crate::pool::PoolError;
 use crate::pool::mooncake::Admin;
+use crate::profile::{self, FilesError, Published};
+use crate::prompt::{Prompter, TemplateError};
 use crate::tls::{self, ClientError};
 
 /// As much of a list of keys is read: some ten thousand.
@@ -46,7 +54,9 @@ enum Grade {
     Good,
     /// Worth knowing.
     Note,
-    /// The pool will be of no use.
+    /// It may do harm, or may not.
+    Warn,
+    /// Not as the configuration says.
     Bad,
 }
 
@@ -57,6 +67,9 @@ struct Keys {
     whole: bool,
 }
 
+/// What renders and tokenises prompts, and why chats are not among them.
+type Local = (Prompter, Option<TemplateError>);
+
 /// What every question needs.
 struct Inquiry<'a> {
     config: &'a Config,
@@ -65,39 +78,83 @@ struct Inquiry<'a> {
     limit: Duration,
 }
 
-/// Asks the configured pool, and for what names its keys the prefillers that are named. Every question takes
-/// `timeout.models_ms` at most.
+/// Why nobody was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckError {
+    /// The HTTP client.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// The model's files.
+    #[error(transparent)]
+    Files(#[from] FilesError),
+}
+
+/// Looks at this machine, opens the model's files, and asks all engines and the configured pool. Every question takes
+/// `timeout.models_ms` at most; all engines are asked at once.
 ///
 /// # Errors
-/// When there is no HTTP client to be had. A pool in trouble is not an error: the report says so.
-pub async fn run(loaded: &Loaded) -> Result<Report, ClientError> {
+/// What keeps a gateway from starting. Engines and a pool in trouble are not errors: the report says so.
+pub async fn run(loaded: &Loaded) -> Result<Report, CheckError> {
     let config = &loaded.config;
-    let mut report = Report::default();
-    dialect::ask(loaded, &mut report).await?;
-    let limit = Duration::from_millis(config.timeout.models_ms);
-    let client = tls::http().connect_timeout(limit).build()?;
-    let inquiry = Inquiry { config, client, limit };
-    let found = match config.pool.kind {
-        PoolKind::Off => return Ok(report),
-        PoolKind::Mooncake => mooncake::by_rpc(&inquiry, &mut report).await,
-        PoolKind::MooncakeHttp => mooncake::by_http(&inquiry, &mut report).await,
-        PoolKind::Memcache => memcache::binary(&inquiry, &mut report).await,
-        PoolKind::MemcacheHttp => memcache::by_http(&inquiry, &mut report).await,
-        PoolKind::Ucm => files::look(&inquiry, &mut report).await,
-        PoolKind::Ems => lookup::ems(&inquiry, &mut report).await,
-        PoolKind::LmcacheController | PoolKind::LmcacheCoordinator => {
-            lmcache::ask(&inquiry, &mut report).await
-        }
+    let local = match config.prompt.tokens {
+        Tokens::Local => Some(profile::prompter(config, 0)?),
+        Tokens::Off | Tokens::Engine => None,
     };
-    if config.key.preset.is_some() {
-        let published = engines::ask(loaded, &mut report).await?;
+    let limit = Duration::from_millis(config.timeout.models_ms);
+    let client = tls::http().connect_timeout(limit).build().map_err(ClientError::from)?;
+    let inquiry = Inquiry { config, client, limit };
+    let mut report = Report::default();
+    here::look(config, &mut report);
+    let mut of_pool = Report::default();
+    let (published, found) =
+        tokio::join!(ask_engines(loaded, local, &mut report), ask_pool(&inquiry, &mut of_pool));
+    let published = published?;
+    report.lines.append(&mut of_pool.lines);
+    if config.pool.kind == PoolKind::Off || config.key.preset.is_none() {
+        engines::naming(config, &published, &mut report);
+    } else {
         keys::compare(config, &published, found.as_ref(), &mut report);
     }
     Ok(report)
 }
 
+/// What the prefillers publish.
+async fn ask_engines(
+    loaded: &Loaded,
+    local: Option<Local>,
+    report: &mut Report,
+) -> Result<Vec<Published>, ClientError> {
+    let config = &loaded.config;
+    let mut asker = crate::keys::asker(config)?;
+    asker.time = Duration::from_millis(config.timeout.models_ms);
+    let members = members::all(loaded, report).await;
+    let visits = visit::all(config, &asker, members).await;
+    engines::judge(config, &visits, report);
+    dialect::tell(config, &visits, report);
+    if let Some((prompter, without)) = local {
+        if let Some(why) = without {
+            report.say(Grade::Warn, format!("chats are routed by load: {why}"));
+        }
+        parity::ask(config, &asker, prompter, &visits, report).await;
+    }
+    Ok(engines::published(&visits))
+}
+
+async fn ask_pool(inquiry: &Inquiry<'_>, report: &mut Report) -> Option<Keys> {
+    match inquiry.config.pool.kind {
+        PoolKind::Off => None,
+        PoolKind::Mooncake => mooncake::by_rpc(inquiry, report).await,
+        PoolKind::MooncakeHttp => mooncake::by_http(inquiry, report).await,
+        PoolKind::Memcache => memcache::binary(inquiry, report).await,
+        PoolKind::MemcacheHttp => memcache::by_http(inquiry, report).await,
+        PoolKind::Ucm => files::look(inquiry, report).await,
+        PoolKind::Ems => lookup::ems(inquiry, report).await,
+        PoolKind::LmcacheController | PoolKind::LmcacheCoordinator => lmcache::ask(inquiry, report).await,
+    }
+}
+
 impl Report {
-    /// Whether the pool is there and as the configuration says.
+    /// Whether engines and pool are there and as the configuration says.
     pub fn good(&self) -> bool {
         self.lines.iter().all(|line| line.grade != Grade::Bad)
     }
@@ -114,6 +171,7 @@ impl fmt::Display for Report {
             let grade = match line.grade {
                 Grade::Good => "ok  ",
                 Grade::Note => "note",
+                Grade::Warn => "warn",
                 Grade::Bad => "BAD ",
             };
             // What a pool says is shown in one line, whatever it says.

@@ -10,7 +10,7 @@ mod scheme;
 #[cfg(test)]
 mod tests;
 
-use crate::config::Config;
+use crate::config::{Config, KeyStore};
 use crate::endpoint::Endpoint;
 use crate::intake::{Facts, Naming};
 use crate::kvhash;
@@ -96,7 +96,10 @@ pub fn naming(config: &Config, published: &[Published]) -> Result<Naming, Troubl
     let known = agree::known(config, published)?;
     let keys = keys::config(config, &known)?;
     let hasher = Hasher::new(&scheme::of(config, &known)?)?;
-    let refuse = |refusal| Trouble::Keys { preset: config.key.preset.clone().unwrap_or_default(), refusal };
+    let refuse = |refusal| match refusal {
+        Refusal::NoRoot => no_root(config),
+        refusal => Trouble::Keys { preset: config.key.preset.clone().unwrap_or_default(), refusal },
+    };
     let keys = keys.map(|mut keys| {
         keys.hash_bytes = Some(hasher.hash_bytes());
         KeyProfile::new(&keys)
@@ -107,6 +110,21 @@ pub fn naming(config: &Config, published: &[Published]) -> Result<Naming, Troubl
     }
     let engine_hasher = scheme::of_engine(config, &known)?.map(|scheme| Hasher::new(&scheme)).transpose()?;
     Ok(Naming { hasher, engine_hasher, keys, version: known.version, models: known.models })
+}
+
+/// Keys that begin with a directory, and none is known: which of the two settings it is.
+fn no_root(config: &Config) -> Trouble {
+    let preset = config.key.preset.as_deref().unwrap_or_default();
+    let files = config.key.store == KeyStore::Files;
+    let (key, value) = if files { ("key.roots", "") } else { ("key.store", config.key.store.name()) };
+    let why = if files {
+        format!("the keys of key.preset = {preset:?} begin with a directory of the store: name it")
+    } else {
+        format!(
+            "the keys of key.preset = {preset:?} begin with a directory: set key.store = \"files\" and key.roots, which is not read otherwise"
+        )
+    };
+    Trouble::Value { key, value: value.to_owned(), why }
 }
 
 /// What is known of the pool's keys, to compare them with those that are there; None when no `key.preset` is set.

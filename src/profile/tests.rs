@@ -8,6 +8,7 @@ fn engine(port: u16, change: impl FnOnce(&mut Facts)) -> Published {
         hash_algo: Some("sha256_cbor".to_owned()),
         prefix_caching: Some(true),
         hash_block_tokens: None,
+        ranks: 1,
     };
     let card = |id: &str, root: &str, parent: Option<&str>| ModelFact {
         id: id.to_owned(),

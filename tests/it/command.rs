@@ -258,8 +258,7 @@ fn localhost_is_taken_when_one_of_its_addresses_is() {
 fn check_prints_values_origins_and_no_secret() {
     let env =
         [("OPENAI_API_KEY", "sk-engine"), ("ADMIN_API_KEY", "sk-admin"), ("PD_PROXY__RETRY__ATTEMPTS", "7")];
-    let line =
-        "check --port 9000 --prefiller-hosts 10.0.0.1 --prefiller-ports 8100 --set route.policy=random";
+    let line = "check --offline --port 9000 --prefiller-hosts 10.0.0.1 --prefiller-ports 8100 --set route.policy=random";
     let (code, out, err) = run(&words(line), &env);
     assert_eq!((code, err.as_str()), (0, ""));
     let lines: Vec<String> =

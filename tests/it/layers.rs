@@ -37,7 +37,21 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     (
         "inspect",
-        &["config", "dialect", "endpoint", "keys", "kvhash", "pool", "profile", "signs", "tls", "tuning"],
+        &[
+            "config",
+            "dialect",
+            "discovery",
+            "endpoint",
+            "intake",
+            "keys",
+            "kvhash",
+            "pool",
+            "profile",
+            "prompt",
+            "signs",
+            "tls",
+            "tuning",
+        ],
     ),
     (
         "relay",

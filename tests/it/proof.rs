@@ -382,6 +382,15 @@ fn what_no_engine_can_mend_is_refused_by_start_and_check() {
             "key.preset = \"ascend-0.26\": keys of 398 bytes: MemCache takes at most 256",
         ),
         (
+            vec!["key.preset=ucm-posix", "hash.release=0.4", "key.roots=/kv"],
+            "key.store = \"mooncake\": the keys of key.preset = \"ucm-posix\" begin with a directory: set key.store = \"files\" and \
+             key.roots, which is not read otherwise",
+        ),
+        (
+            vec!["key.preset=ucm-posix", "hash.release=0.4", "key.store=files"],
+            "key.roots = \"\": the keys of key.preset = \"ucm-posix\" begin with a directory of the store: name it",
+        ),
+        (
             vec!["key.preset=ascend-0.26", "key.groups=64:windowed"],
             "key.groups = \"64:windowed\": the kind is one of full, mla, window, mamba",
         ),

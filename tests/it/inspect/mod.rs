@@ -1,5 +1,6 @@
-//! `pd-proxy check` before pools that are as the configuration says, differ, are away, or are something else.
+//! `pd-proxy check` before engines and pools that are as the configuration says, differ, are away, or are something else.
 
+mod engines;
 mod mooncake;
 mod others;
 
@@ -24,16 +25,21 @@ const BASE: [&str; 7] = [
     "timeout.models_ms=1000",
 ];
 
-/// Exit code, and what was said of the pool.
+/// Exit code, and what was said of engines and the pool.
 pub fn check(sets: &[String]) -> (i32, String) {
+    check_with(sets, &[])
+}
+
+/// The same, with variables of the environment.
+pub fn check_with(sets: &[String], env: &[(&str, &str)]) -> (i32, String) {
     let sets = BASE.iter().map(|set| (*set).to_owned()).chain(sets.iter().cloned());
     let line: Vec<String> =
         std::iter::once("check".to_owned()).chain(sets.flat_map(|set| ["--set".to_owned(), set])).collect();
     let line: Vec<&str> = line.iter().map(String::as_str).collect();
-    let (code, out, err) = run(&line, &[]);
+    let (code, out, err) = run(&line, env);
     let said: Vec<&str> = out
         .lines()
-        .filter(|line| ["# ok", "# note", "# BAD"].iter().any(|word| line.starts_with(word)))
+        .filter(|line| ["# ok", "# note", "# warn", "# BAD"].iter().any(|word| line.starts_with(word)))
         .collect();
     assert!(out.parse::<toml::Table>().is_ok(), "what is printed is a configuration:\n{out}");
     (code, format!("{}\n{err}", said.join("\n")))

@@ -1,0 +1,77 @@
+//! Our tokens beside those of the prefillers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::members::Part;
+use super::visit::Visit;
+use super::{Grade, Report};
+use crate::config::Config;
+use crate::intake::{Asker, Parity, Prompts, Source, Verdict, compare};
+use crate::prompt::Prompter;
+
+/// The longest that comparing goes on.
+const COMPARE_TIME: Duration = Duration::from_secs(5);
+/// Prefillers that are compared; more of them say no more.
+const COMPARED: usize = 16;
+
+/// Compares our tokens with those of the first prefillers that answered.
+pub(super) async fn ask(
+    config: &Config,
+    asker: &Asker,
+    prompter: Prompter,
+    visits: &[Visit],
+    report: &mut Report,
+) {
+    let prompts = Prompts::new(Source::Local(Arc::new(prompter)), config.prompt.utc_offset_s());
+    let Some(prompter) = prompts.local() else { return };
+    let today = prompts.today();
+    let prefillers = visits.iter().filter(|visit| visit.member.part == Part::Prefiller);
+    let asked = prefillers.filter_map(|visit| Some((visit, visit.told.as_ref().ok()?))).take(COMPARED);
+    let all = asked.map(|(visit, told)| async move {
+        let model = told.facts.models.first().map(|model| model.id.as_str());
+        let comparing = compare(asker, &visit.member.engine, model, prompter, today);
+        (&visit.member.engine, tokio::time::timeout(COMPARE_TIME, comparing).await.ok())
+    });
+    for (engine, parity) in join_all(all).await {
+        let (grade, text) = judge(parity.as_ref());
+        report.say(grade, format!("prefiller {engine}: {text}"));
+    }
+}
+
+fn judge(parity: Option<&Parity>) -> (Grade, String) {
+    let late = || {
+        let seconds = COMPARE_TIME.as_secs();
+        (Grade::Note, format!("our tokens were not compared with its own within {seconds} s"))
+    };
+    let Some(parity) = parity else { return late() };
+    match &parity.verdict {
+        Verdict::Same => {
+            (Grade::Good, format!("our tokens are its own ({} requests compared)", parity.compared))
+        }
+        Verdict::Different(difference) => (Grade::Bad, difference.to_string()),
+        Verdict::Untested => (
+            Grade::Note,
+            "our tokens can't be compared with its own: none of the requests is known here".to_owned(),
+        ),
+        Verdict::Unknown(why) => (Grade::Warn, format!("our tokens were not compared with its own: {why}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn only_a_difference_is_bad() {
+        let grade = |verdict| judge(Some(&Parity { verdict, compared: 3, skipped: BTreeMap::new() })).0;
+        assert_eq!(grade(Verdict::Same), Grade::Good);
+        assert_eq!(grade(Verdict::Untested), Grade::Note);
+        assert_eq!(grade(Verdict::Unknown("away".to_owned())), Grade::Warn);
+        assert_eq!(judge(None).0, Grade::Note);
+    }
+}

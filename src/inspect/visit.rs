@@ -1,0 +1,101 @@
+//! One engine is asked everything at once, within the time of one question.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use futures_util::{StreamExt, stream};
+use http::{StatusCode, header};
+
+use super::members::{Member, Part};
+use super::words;
+use crate::config::Config;
+use crate::dialect::signs::Signs;
+use crate::intake::exchange::{Asker, authorized};
+use crate::intake::{Facts, facts};
+use crate::signs::Questions;
+use crate::tuning;
+
+/// Engines that are asked at once.
+const AT_ONCE: usize = 128;
+
+/// What came of asking one engine.
+#[derive(Debug)]
+pub(super) struct Visit {
+    pub(super) member: Member,
+    /// What it told, or why it could not be asked.
+    pub(super) told: Result<Told, String>,
+    /// Until the answer to the probe, or until it was given up.
+    pub(super) took: Duration,
+}
+
+/// What an engine told.
+#[derive(Debug)]
+pub(super) struct Told {
+    /// Of its answer to `health.probe_path`.
+    pub(super) health: StatusCode,
+    /// By how much its clock is ahead of ours, in seconds; None = it sends no date.
+    pub(super) ahead_s: Option<i64>,
+    pub(super) facts: Facts,
+    /// Prefillers alone are asked what they speak.
+    pub(super) signs: Option<Signs>,
+}
+
+/// Asks all members, each question for `asker.time` at most; answers in the order of the members.
+pub(super) async fn all(config: &Config, asker: &Asker, members: Vec<Member>) -> Vec<Visit> {
+    let visits = members.into_iter().map(|member| one(config, asker, member));
+    stream::iter(visits).buffered(AT_ONCE).collect().await
+}
+
+async fn one(config: &Config, asker: &Asker, member: Member) -> Visit {
+    let begun = Instant::now();
+    let engine = member.engine.clone();
+    let greet = async {
+        let greeted = greet(asker, &engine.url(&config.health.probe_path)).await;
+        (greeted, begun.elapsed())
+    };
+    let told = facts::fetch(&asker.client, &engine, asker.authorization.as_ref(), asker.time);
+    let ((greeted, took), facts, signs) = tokio::join!(greet, told, signs(config, asker, &member));
+    let told = match (greeted, facts) {
+        (Ok((health, ahead_s)), Ok(facts)) => Ok(Told { health, ahead_s, facts, signs }),
+        (Err(why), _) => Err(why),
+        (_, Err(error)) => Err(error.why),
+    };
+    Visit { member, told, took }
+}
+
+async fn signs(config: &Config, asker: &Asker, member: &Member) -> Option<Signs> {
+    if member.part != Part::Prefiller {
+        return None;
+    }
+    let Asker { client, authorization, time, .. } = asker.clone();
+    let bootstrap = tuning::speech(config).bootstrap(&member.engine);
+    Some(Questions { client, authorization, time }.ask(&member.engine, &bootstrap).await)
+}
+
+/// Status, and how far the clock there is ahead; the body is not read.
+async fn greet(asker: &Asker, url: &str) -> Result<(StatusCode, Option<i64>), String> {
+    let call = authorized(asker.client.get(url), asker.authorization.as_ref());
+    let late = || format!("no answer within {} ms", asker.time.as_millis());
+    let answer = tokio::time::timeout(asker.time, call.send()).await.map_err(|_| late())?;
+    let answer = answer.map_err(|error| words::causes(&error))?;
+    let date = answer.headers().get(header::DATE).and_then(|date| date.to_str().ok());
+    let ahead_s = date.and_then(|date| httpdate::parse_http_date(date).ok());
+    Ok((answer.status(), ahead_s.map(|theirs| ahead_s_of(theirs, SystemTime::now()))))
+}
+
+/// Seconds by which `theirs` is ahead of `ours`; less than none if it is behind.
+fn ahead_s_of(theirs: SystemTime, ours: SystemTime) -> i64 {
+    let whole = |span: Duration| i64::try_from(span.as_secs()).unwrap_or(i64::MAX);
+    theirs.duration_since(ours).map_or_else(|behind| -whole(behind.duration()), whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_is_ahead_or_behind() {
+        let noon = httpdate::parse_http_date("Sun, 06 Nov 1994 12:00:00 GMT").unwrap();
+        let later = httpdate::parse_http_date("Sun, 06 Nov 1994 12:01:05 GMT").unwrap();
+        assert_eq!((ahead_s_of(later, noon), ahead_s_of(noon, later), ahead_s_of(noon, noon)), (65, -65, 0));
+    }
+}

@@ -1,0 +1,187 @@
+//! Engines that are as the configuration says, differ, or are away; whether there is a pool or not.
+
+use axum::Router;
+use axum::routing::get;
+use pd_proxy::prompt::Today;
+use pd_proxy::sim::{Connector, Engine, EngineSpec, Fault, Role, What};
+use tokio::task::JoinSet;
+
+use super::{anywhere, check, check_with, expect, set};
+use crate::common::model;
+use crate::common::stage::fast;
+
+async fn engine(role: Role, change: impl FnOnce(&mut EngineSpec)) -> Engine {
+    let mut spec = EngineSpec { role, ..fast() };
+    change(&mut spec);
+    Engine::start(spec, anywhere()).await.unwrap()
+}
+
+/// A prefiller as changed, and a decoder.
+async fn pair(change: impl FnOnce(&mut EngineSpec)) -> [Engine; 2] {
+    [engine(Role::Prefill, change).await, engine(Role::Decode, |_| ()).await]
+}
+
+fn named([prefill, decode]: &[Engine; 2], more: &[&str]) -> Vec<String> {
+    let mut sets = vec![set("fleet.prefill", prefill.addr()), set("fleet.decode", decode.addr())];
+    sets.extend(more.iter().map(|one| (*one).to_owned()));
+    sets
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn engines_as_configured_are_described() {
+    let both = pair(|_| ()).await;
+    let (prefill, decode) = (both[0].addr(), both[1].addr());
+    let found = check(&named(&both, &["fleet.model=sim"]));
+    expect(
+        &found,
+        0,
+        &[
+            &format!(
+                "ok   prefiller {prefill}: vLLM 0.32.0, model /models/sim, served as sim, blocks of 16 tokens, hash sha256"
+            ),
+            &format!("ok   decoder {decode}: vLLM 0.32.0"),
+            &format!("ok   prefiller {prefill}: dialect kv_transfer"),
+            "ok   blocks can be named: 16 tokens each",
+            "open files: at most ",
+            "localhost:8000 (server.port)",
+        ],
+    );
+    assert!(!found.1.contains("BAD") && !found.1.contains("clock"), "{}", found.1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_that_is_away_is_bad_and_a_default_that_nobody_named_is_not() {
+    let both = pair(|_| ()).await;
+    let sets = named(&both, &[]);
+    let (dead, decode) = (both[0].addr(), both[1].addr());
+    let [prefill, _decode] = both;
+    prefill.stop().await;
+    let words = format!("BAD  prefiller {dead} can't be asked: Connection refused");
+    expect(
+        &check(&sets),
+        3,
+        &[&words, "is it up, and is this its port?", "ok   decoder", "pd-proxy: engines or the pool are not"],
+    );
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), format!("prefill {dead}\ndecode {decode}\n")).unwrap();
+    expect(&check(&[set("discovery.file", file.path().display())]), 3, &[&words, "ok   decoder"]);
+    std::fs::write(file.path(), "half a").unwrap();
+    expect(
+        &check(&[set("discovery.file", file.path().display())]),
+        3,
+        &["(discovery.file): ", "no prefiller"],
+    );
+    let found = check(&[set("fleet.decode", decode)]);
+    expect(&found, 0, &["warn prefiller localhost:8001 is the default, since fleet.prefill names none"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_models_are_named() {
+    let both = pair(|spec| spec.model = "blue".to_owned()).await;
+    let (prefill, decode) = (both[0].addr(), both[1].addr());
+    let words =
+        format!("BAD  decoder {decode} serves sim, but prefiller {prefill} serves blue: a request names");
+    expect(&check(&named(&both, &[])), 3, &[&words]);
+    let words = format!("BAD  decoder {decode}: fleet.model = \"blue\", but it serves sim: set fleet.model");
+    let found = check(&named(&both, &["fleet.model=blue"]));
+    expect(&found, 3, &[&words]);
+    assert_eq!(found.1.matches("BAD").count(), 2, "the line, and the last word: {}", found.1);
+}
+
+/// With a pool whose keys have no preset, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn blocks_of_another_size_are_bad() {
+    let both = pair(|spec| spec.block_tokens = 32).await;
+    let words = [
+        "BAD  the block size: the configuration (hash.block_tokens) says 16, but engine ",
+        "a gateway does not start beside this engine",
+        "has blocks of tokens: 16, and prefiller",
+    ];
+    expect(&check(&named(&both, &[])), 3, &words);
+    let pool = ["pool.kind=ems", "hash.scheme=ems", "pool.addresses=127.0.0.1:1"];
+    expect(&check(&named(&both, &pool)), 3, &words);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_dialect_is_told_with_the_right_one() {
+    let both = pair(|_| ()).await;
+    expect(
+        &check(&named(&both, &["dialect.name=sglang"])),
+        3,
+        &["BAD ", "set dialect.name = \"kv_transfer\""],
+    );
+    expect(&check(&named(&both, &["dialect.name=pool"])), 0, &["dialect pool, as configured"]);
+    let both = pair(|spec| spec.connector = Connector::Sglang).await;
+    expect(&check(&named(&both, &["dialect.name=mooncake"])), 3, &["set dialect.name = \"sglang\""]);
+    expect(&check(&named(&both, &["dialect.name=auto"])), 0, &["dialect sglang: it is SGLang"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_is_off_is_told_and_names_the_engine() {
+    let routes = Router::new().route("/health", get(async || [("date", "Sun, 06 Nov 1994 08:49:37 GMT")]));
+    let listener = tokio::net::TcpListener::bind(anywhere()).await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move { axum::serve(listener, routes).await.unwrap() });
+    let words = format!("warn decoder {at}: its clock is ");
+    expect(&check(&[set("fleet.decode", at)]), 0, &[&words, " s behind ours; certificates, leases and logs"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn prefix_caching_that_is_off_is_bad_where_events_are_listened_to() {
+    let both = pair(|spec| spec.prefix_caching = false).await;
+    let words = format!("prefiller {}: it has prefix caching off", both[0].addr());
+    expect(&check(&named(&both, &[])), 0, &[&format!("warn {words}")]);
+    expect(
+        &check(&named(&both, &["events.listen=true"])),
+        3,
+        &[&format!("BAD  {words}, and publishes no KV")],
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_keys_ranks_and_tls_are_told_in_words() {
+    let both = pair(|spec| spec.ranks = 2).await;
+    let (prefill, decode) = (both[0].addr(), both[1].addr());
+    assert!(both[1].inject(Fault::always(What::Status(503, None)).on_path("/health")));
+    let found = check(&named(&both, &["fleet.decode_ranks=4"]));
+    let words = format!("BAD  decoder {decode}: GET /health is answered with status 503");
+    expect(&found, 3, &[&words, "fleet.decode_ranks = 4, but it tells of 1 data-parallel rank:"]);
+    let secure = [format!("fleet.prefill=https://{prefill}"), set("fleet.decode", prefill)];
+    expect(
+        &check(&secure),
+        3,
+        &["BAD  prefiller https://", "it does not speak TLS: write http:// before it"],
+    );
+    let guarded = pair(|spec| spec.api_key = Some("sk-right".to_owned())).await;
+    let sets = named(&guarded, &[]);
+    expect(&check(&sets), 0, &["warn prefiller", "it wants a key: set engine.api_key"]);
+    for (key, code, words) in
+        [("sk-wrong", 3, "it does not take engine.api_key"), ("sk-right", 0, "served as sim")]
+    {
+        let found = check_with(&sets, &[("OPENAI_API_KEY", key)]);
+        expect(&found, code, &[words]);
+        assert!(!found.1.contains(key), "{}", found.1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn our_tokens_are_compared_and_the_models_files_opened() {
+    const TODAY: Today = Today { year: 2026, month: 3, day: 7 };
+    fn same(_: &mut [u32]) {}
+    fn changed(tokens: &mut [u32]) {
+        tokens.iter_mut().skip(3).take(1).for_each(|token| *token += 1);
+    }
+    let dir = model::directory("qwen3");
+    let path = set("prompt.model_path", dir.path().display());
+    for (change, code, words) in [
+        (same as fn(&mut [u32]), 0, "our tokens are its own ("),
+        (changed as fn(&mut [u32]), 3, "are tokenizer.json, the chat template and prompt.template_kwargs"),
+    ] {
+        let both = pair(|spec| spec.tokenize = Some(model::tokenizing("qwen3", TODAY, change))).await;
+        expect(&check(&named(&both, &["prompt.tokens=local", &path])), code, &[words]);
+    }
+    let nowhere = ["prompt.tokens=local", "prompt.model_path=/nowhere"].map(str::to_owned);
+    let found = check(&nowhere);
+    expect(&found, 1, &["pd-proxy: prompt.model_path: /nowhere/tokenizer.json: No such file"]);
+}
