@@ -9,6 +9,9 @@ use crate::relay::parts::{Part, Sum};
 use crate::relay::stories::End as Ended;
 use crate::relay::traced::{self, Settled};
 
+/// What the access line is filtered by, wherever the code stands.
+const ACCESS_LOG: &str = "pd_proxy::relay::account";
+
 impl Ledger {
     pub(super) fn ended(&self, status: u16, reason: &'static str) -> Ended {
         let output_tokens = self.tokens().unwrap_or(0);
@@ -78,6 +81,7 @@ impl Drop for Ledger {
         self.meters.of_key(key, (self.end.status, self.end.reason), prompt_taken, output_taken);
         let (prefiller, decoder) = (sum.prefiller_names(), sum.decoder_names());
         tracing::info!(
+            target: ACCESS_LOG,
             id = %self.id,
             route = self.api.name(),
             key_name,
