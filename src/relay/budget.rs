@@ -27,6 +27,8 @@ pub struct Window {
 struct Slot {
     asked: u64,
     retried: u64,
+    /// Most requests that were open when somebody wanted to try again.
+    open: u64,
 }
 
 /// The window of a running gateway.
@@ -61,9 +63,12 @@ impl Window {
 
     /// Whether one retry more is within the budget while `open` requests are under way; if so, it counts as made.
     pub fn allows(&mut self, at: Duration, open: u64) -> bool {
-        self.slot(at);
+        let slot = self.slot(at);
+        slot.open = slot.open.max(open);
         let sum = |of: fn(&Slot) -> u64| self.slots.iter().map(of).sum::<u64>();
-        // A loss fails what is open at once: long streams count though they came before the window.
+        // A loss fails what is open at once: long streams count though they came before the window, and for as long as their retries do.
+        // Else a request that comes right after them would have to pay for theirs.
+        let open = self.slots.iter().map(|slot| slot.open).max().unwrap_or(open);
         let traffic = sum(|slot| slot.asked).max(open) as f64;
         let allowed = sum(|slot| slot.retried) as f64 + 1.0 <= self.floor.max(self.share * traffic);
         if allowed {
@@ -136,6 +141,24 @@ mod tests {
         assert!(retries.allows() && retries.allows() && !retries.allows());
         drop(open);
         assert_eq!(retries.open.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn who_comes_after_a_loss_does_not_pay_for_it() {
+        let mut window = Window::new(1.0, 3);
+        assert_eq!(
+            (0..100).filter(|_| window.allows(S(60), 200)).count(),
+            100,
+            "half of the streams were there"
+        );
+        assert!(window.allows(S(69), 1), "they are over, and one request meets the dead engine");
+        assert_eq!((0..500).filter(|_| window.allows(S(69), 1)).count(), 99, "no more than for them");
+        assert_eq!(
+            (0..500).filter(|_| window.allows(S(70), 1)).count(),
+            0,
+            "the hundred of the ninth second are in the window"
+        );
+        assert_eq!((0..500).filter(|_| window.allows(S(80), 1)).count(), 30, "all is forgotten");
     }
 
     #[test]
