@@ -94,8 +94,7 @@ fn answered(config: &Config, visit: &Visit, told: &Told, report: &mut Report) {
 fn served(config: &Config, who: &str, facts: &Facts, report: &mut Report) {
     let gap = facts.gaps.iter().find(|gap| gap.path == "/v1/models");
     if let Some(gap) = gap {
-        let refused = [StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN];
-        let refused = refused.iter().any(|status| gap.why.contains(status.as_str()));
+        let refused = matches!(gap.status, Some(StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN));
         let (grade, advice) = match (refused, config.engine.api_key.is_some()) {
             (true, true) => (Grade::Bad, "it does not take engine.api_key: is that its --api-key?"),
             (true, false) => {

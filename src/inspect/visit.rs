@@ -6,10 +6,9 @@ use futures_util::{StreamExt, stream};
 use http::{StatusCode, header};
 
 use super::members::{Member, Part};
-use super::words;
 use crate::config::Config;
 use crate::dialect::signs::Signs;
-use crate::intake::exchange::{Asker, authorized};
+use crate::intake::exchange::{Asker, authorized, causes};
 use crate::intake::{Facts, facts};
 use crate::signs::Questions;
 use crate::tuning;
@@ -76,7 +75,7 @@ async fn greet(asker: &Asker, url: &str) -> Result<(StatusCode, Option<i64>), St
     let call = authorized(asker.client.get(url), asker.authorization.as_ref());
     let late = || format!("no answer within {} ms", asker.time.as_millis());
     let answer = tokio::time::timeout(asker.time, call.send()).await.map_err(|_| late())?;
-    let answer = answer.map_err(|error| words::causes(&error))?;
+    let answer = answer.map_err(|error| causes(&error))?;
     let date = answer.headers().get(header::DATE).and_then(|date| date.to_str().ok());
     let ahead_s = date.and_then(|date| httpdate::parse_http_date(date).ok());
     Ok((answer.status(), ahead_s.map(|theirs| ahead_s_of(theirs, SystemTime::now()))))

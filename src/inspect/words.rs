@@ -1,17 +1,6 @@
 //! Why a connection failed, and what to do about it.
 
-use std::error::Error;
-
 use crate::endpoint::Endpoint;
-
-/// The innermost cause: the outer ones repeat the URL.
-pub(super) fn causes(error: &dyn Error) -> String {
-    let mut cause = error;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
-    cause.to_string()
-}
 
 /// What to do about an engine that can't be asked for this reason.
 pub(super) fn advice(engine: &Endpoint, why: &str) -> &'static str {

@@ -106,7 +106,7 @@ pub async fn exchange(
 }
 
 /// The innermost cause: the outer ones repeat the URL.
-fn causes(error: &dyn std::error::Error) -> String {
+pub fn causes(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(inner) = cause.source() {
         cause = inner;

@@ -60,6 +60,8 @@ pub struct Gap {
     pub path: &'static str,
     /// What went wrong, in words.
     pub why: String,
+    /// The status of the answer, where there was one that is no 200.
+    pub status: Option<StatusCode>,
 }
 
 /// No route of the engine answered at all.
@@ -114,10 +116,14 @@ fn read<T>(
     gaps: &mut Vec<Gap>,
     reader: impl FnOnce(&[u8]) -> Option<T>,
 ) -> Option<T> {
-    let found = match outcome {
-        Err(why) => Err(why),
-        Ok((StatusCode::OK, body)) => reader(&body).ok_or_else(|| "nothing of ours in its answer".to_owned()),
-        Ok((status, _)) => Err(format!("it answered with status {}", status.as_u16())),
+    let (why, status) = match outcome {
+        Err(why) => (why, None),
+        Ok((StatusCode::OK, body)) => match reader(&body) {
+            Some(found) => return Some(found),
+            None => ("nothing of ours in its answer".to_owned(), None),
+        },
+        Ok((status, _)) => (format!("it answered with status {}", status.as_u16()), Some(status)),
     };
-    found.map_err(|why| gaps.push(Gap { path, why })).ok()
+    gaps.push(Gap { path, why, status });
+    None
 }

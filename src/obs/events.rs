@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
-use super::names;
+use super::{begun, names};
 
 /// Handles for the events of one data-parallel rank of one instance.
 #[derive(Debug)]
@@ -49,11 +49,7 @@ impl RankMeter {
         };
         let count = |what: &&'static str| {
             let [instance, rank] = labels();
-            let counter =
-                counter!(names::EVENTS, "instance" => instance.1, "rank" => rank.1, "what" => *what);
-            // There from the start, so that a rate sees the first one.
-            counter.increment(0);
-            counter
+            begun(counter!(names::EVENTS, "instance" => instance.1, "rank" => rank.1, "what" => *what))
         };
         RankMeter {
             connected: gauge!(names::EVENTS_CONNECTED, &labels()),
@@ -83,11 +79,7 @@ impl RankMeter {
 impl HeldMeter {
     /// All handles.
     pub fn new() -> HeldMeter {
-        let outcome = |outcome: &'static str| {
-            let counter = counter!(names::EVENTS_LOOKUPS, "outcome" => outcome);
-            counter.increment(0);
-            counter
-        };
+        let outcome = |outcome: &'static str| begun(counter!(names::EVENTS_LOOKUPS, "outcome" => outcome));
         HeldMeter {
             seconds: histogram!(names::EVENTS_SECONDS),
             held_tokens: counter!(names::EVENTS_HELD_TOKENS),

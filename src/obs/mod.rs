@@ -148,6 +148,15 @@ fn start() -> Option<PrometheusHandle> {
     Some(handle)
 }
 
+/// Whether a request failed that ended with `status` (None = there was nobody to answer) and `reason`: with a 5xx, or as a
+/// stream that broke, whatever its status. A client's mistake is no failure.
+pub fn failed_request(status: Option<u16>, reason: &str) -> bool {
+    match status {
+        Some(status @ 400..) => status >= 500,
+        _ => !matches!(reason, "ok" | "engine" | "client_gone"),
+    }
+}
+
 /// A counter that is there from now on, so that a rate sees the first.
 fn begun(counter: Counter) -> Counter {
     counter.increment(0);
@@ -237,13 +246,12 @@ impl Meters {
         self.requests.get(&(route, status, reason), begin).increment(1);
         let [ended, failed] = &self.ended;
         ended.fetch_add(1, Ordering::Relaxed);
-        let broke = status < 400 && !matches!(reason, "ok" | "engine" | "client_gone");
-        if status >= 500 || broke {
+        if failed_request(Some(status), reason) {
             failed.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Requests that ended since the start, and those of them that failed: with a 5xx, or as a stream that broke.
+    /// Requests that ended since the start, and those of them that failed, as [`failed_request`] has it.
     pub fn ended(&self) -> (u64, u64) {
         let [ended, failed] = &self.ended;
         (ended.load(Ordering::Relaxed), failed.load(Ordering::Relaxed))

@@ -2,7 +2,7 @@
 
 use metrics::{Counter, counter};
 
-use super::names;
+use super::{begun, names};
 
 /// What became of a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,13 +37,11 @@ impl Outcome {
 }
 
 impl SpanMeter {
-    /// All handles; the series begin, so that a rate sees the first.
+    /// All handles.
     pub fn new() -> SpanMeter {
-        SpanMeter(Outcome::ALL.map(|outcome| {
-            let counter = counter!(names::TRACE_SPANS, "outcome" => outcome.name());
-            counter.increment(0);
-            counter
-        }))
+        SpanMeter(
+            Outcome::ALL.map(|outcome| begun(counter!(names::TRACE_SPANS, "outcome" => outcome.name()))),
+        )
     }
 
     /// This became of `spans` of them.

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use crate::dialect::Api;
 use crate::error::Error;
 use crate::fleet::{Instance, Placed};
+use crate::obs::failed_request;
 use crate::relay::ask::Ask;
 use crate::relay::failure::Failure;
 use crate::relay::lookup::Found;
@@ -159,11 +160,7 @@ pub(super) fn settled(root: &mut Span, end: &Settled<'_>) {
     if !root.is_kept() {
         return;
     }
-    let broke = match end.reason {
-        "ok" | "client_gone" => false,
-        // A client's mistake is no failure of ours; a stream that breaks is one, whatever its status.
-        _ => end.status.is_none_or(|status| !(400..500).contains(&status)),
-    };
+    let broke = failed_request(end.status, end.reason);
     if let Some((first, events, gap_max)) = end.stream {
         let mut stream = Span::since(root.scope(), "stream", first);
         stream.set("pd_proxy.events", events);

@@ -4,9 +4,10 @@
 //! Block hashes are chained: two prompts that agree in a block agree in all before it.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
+
+use crate::spread::BuildSpread;
 
 /// A node's place; those of dropped nodes are given again.
 pub type NodeId = u32;
@@ -19,7 +20,7 @@ pub struct Chains<T> {
     nodes: Vec<Node<T>>,
     free: Vec<NodeId>,
     /// Whose first block this is, behind that node.
-    next: HashMap<(NodeId, u64), NodeId, BuildHasherDefault<Spread>>,
+    next: HashMap<(NodeId, u64), NodeId, BuildSpread>,
     blocks: usize,
 }
 
@@ -225,31 +226,6 @@ impl<T: Clone + Default> Chains<T> {
         }
         self.next.extend(first.map(|first| ((above, first), id)));
         id
-    }
-}
-
-/// Block hashes are uniform where they are digests; a multiplication helps those that are not.
-#[derive(Default)]
-struct Spread(u64);
-
-impl Hasher for Spread {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|&byte| self.write_u64(u64::from(byte)));
-    }
-
-    fn write_u32(&mut self, value: u32) {
-        self.write_u64(u64::from(value));
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        /// 2^64 divided by the golden ratio, odd.
-        const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-        let product = (self.0.rotate_left(8) ^ value).wrapping_mul(FACTOR);
-        self.0 = product ^ (product >> 32);
     }
 }
 

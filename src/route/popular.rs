@@ -3,7 +3,7 @@
 //! The popularity of a block is the number of prompts that branched off at it or behind it, of which each counts less the
 //! longer ago it was. A conversation that grows at its end branches off nowhere: its blocks are its own.
 
-use super::chains::{Chains, Step};
+use super::chains::{Chains, Node, Step};
 use super::job::{Job, Seconds};
 use smallvec::SmallVec;
 
@@ -52,20 +52,21 @@ impl Popularity {
             self.chains = Chains::default();
         }
         let depth = job.blocks.len().min(MAX_DEPTH);
-        let known: SmallVec<[Step; 8]> = self.chains.along(&job.blocks[..depth]).collect();
+        let mut known: SmallVec<[Step; 8]> = self.chains.along(&job.blocks[..depth]).collect();
+        if let Some(last) = known.last_mut() {
+            last.node = self.chains.cut(last.node, last.blocks);
+        }
         let known_blocks: usize = known.iter().map(|step| step.blocks).sum();
-        let branches = known_blocks < depth
-            && known.last().is_some_and(|last| {
-                self.chains.get(last.node).is_some_and(|node| node.goes_on() || last.blocks < node.blocks())
-            });
+        let goes_on = |last: &Step| self.chains.get(last.node).is_some_and(Node::goes_on);
+        let branches = known_blocks < depth && known.last().is_some_and(goes_on);
         self.chains.reach(&job.blocks, depth);
-        self.stretches(&job.blocks[..known_blocks], job.block_tokens, branches.then_some(now), now)
+        self.stretches(&known, job.block_tokens, branches.then_some(now), now)
     }
 
     /// The popularity of known blocks, after one more branch behind all of them where there is one.
     fn stretches(
         &mut self,
-        known: &[u64],
+        known: &[Step],
         block_tokens: u32,
         branch: Option<Seconds>,
         now: Seconds,
@@ -73,8 +74,7 @@ impl Popularity {
         let mut stretches = Stretches::new();
         let mut shared = true;
         let mut upto = 0usize;
-        let way: SmallVec<[Step; 8]> = self.chains.along(known).collect();
-        for step in way {
+        for step in known {
             let Some(node) = self.chains.get_mut(step.node) else { break };
             if let Some(now) = branch {
                 node.value.branch(now);

@@ -36,7 +36,7 @@ pub(super) async fn generate(
     request: Request<Body>,
 ) -> Response<Body> {
     let arrived = arrived(&request);
-    let id = headers::request_id(request.headers());
+    let id = headers::request_id(request.headers().get(headers::REQUEST_ID));
     let api = match route {
         Route::Of(api) => api,
         Route::ByBody => Api::Completions,

@@ -67,7 +67,7 @@ pub(super) async fn to_decoder(State(gateway): State<Arc<Gateway>>, request: Req
 }
 
 async fn serve(gateway: &Gateway, request: Request, roles: &[Role]) -> Response {
-    let id = headers::request_id(request.headers());
+    let id = headers::request_id(request.headers().get(headers::REQUEST_ID));
     let caller = auth::caller(gateway, request.extensions());
     let mut span = gateway.span(&request, &id, openai::arrived(&request));
     let scope = span.scope().cloned();

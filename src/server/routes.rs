@@ -10,7 +10,7 @@ use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::routing::{MethodRouter, any, get, post};
 use futures_util::FutureExt;
-use http::{HeaderMap, HeaderValue, Response};
+use http::{HeaderValue, Response};
 
 use crate::dialect::Api;
 use crate::error::{Error, Kind};
@@ -130,11 +130,11 @@ async fn at_the_door(State(gateway): State<Arc<Gateway>>, request: Request, next
     let asked = request.headers().get(headers::REQUEST_ID).cloned();
     let mut response = let_in(&gateway, request, next).await;
     let refused = response.status().is_client_error() || response.status().is_server_error();
-    if refused && !response.headers().contains_key(headers::REQUEST_ID) {
-        let asked = HeaderMap::from_iter(asked.map(|id| (headers::REQUEST_ID, id)));
-        if let Ok(id) = HeaderValue::from_str(&headers::request_id(&asked)) {
-            response.headers_mut().insert(headers::REQUEST_ID, id);
-        }
+    if refused
+        && !response.headers().contains_key(headers::REQUEST_ID)
+        && let Ok(id) = HeaderValue::from_str(&headers::request_id(asked.as_ref()))
+    {
+        response.headers_mut().insert(headers::REQUEST_ID, id);
     }
     response
 }

@@ -11,7 +11,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("tls", &[]),
     ("live", &[]),
     ("flights", &[]),
-    ("route", &[]),
+    ("spread", &[]),
+    ("route", &["spread"]),
     ("error", &[]),
     ("dialect", &["codec", "error", "route"]),
     ("prompt", &["codec", "dialect"]),
@@ -22,7 +23,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("auth", &["obs"]),
     ("admission", &["auth", "config", "obs", "relay"]),
     ("intake", &["codec", "dialect", "endpoint", "flights", "kvhash", "prompt"]),
-    ("pool", &["codec", "endpoint", "flights", "kvhash"]),
+    ("pool", &["codec", "endpoint", "flights", "kvhash", "spread"]),
     ("pools", &["config", "endpoint", "kvhash", "pool", "profile"]),
     ("profile", &["codec", "config", "dialect", "endpoint", "intake", "kvhash", "prompt"]),
     ("probe", &["config"]),
@@ -63,8 +64,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "server",
         &[
-            "auth", "codec", "dialect", "endpoint", "error", "fleet", "live", "obs", "relay", "route", "tls",
-            "trace", "upstream",
+            "auth", "codec", "dialect", "endpoint", "error", "fleet", "intake", "live", "obs", "relay",
+            "route", "tls", "trace", "upstream",
         ],
     ),
     ("trace", &["obs"]),
@@ -115,7 +116,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 
 /// What pure modules may not name: sockets, clocks, randomness.
 const IMPURE: [&str; 7] = ["tokio", "hyper", "axum", "reqwest", "Instant::now", "SystemTime", "rand"];
-const PURE: [&str; 7] = ["codec", "dialect", "kvhash", "listing", "prompt", "replay", "route"];
+const PURE: [&str; 8] = ["codec", "dialect", "kvhash", "listing", "prompt", "replay", "route", "spread"];
 
 fn sources() -> Vec<(String, PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

@@ -10,12 +10,12 @@ mod slot;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::Range;
 
 use smallvec::SmallVec;
 
 use super::decode::{Event, Medium, Removed, Stored};
+use crate::spread::BuildSpread;
 use slot::Slot;
 
 pub use query::{Leading, Prefixes};
@@ -46,7 +46,7 @@ pub struct HolderId(u16);
 #[derive(Debug)]
 pub struct BlockIndex {
     limits: IndexLimits,
-    blocks: HashMap<u64, Cells, BuildHasherDefault<Spread>>,
+    blocks: HashMap<u64, Cells, BuildSpread>,
     holders: Vec<Holder>,
     /// Two for each holder: of its own memory, and of what it put into a pool.
     slots: Vec<Slot>,
@@ -325,7 +325,7 @@ impl BlockIndex {
 
 /// Drops the first cell of a block for which this holds. Whether there was one.
 fn drop_cell(
-    blocks: &mut HashMap<u64, Cells, BuildHasherDefault<Spread>>,
+    blocks: &mut HashMap<u64, Cells, BuildSpread>,
     hash: u64,
     mut is_it: impl FnMut(&mut Cell) -> bool,
 ) -> bool {
@@ -338,12 +338,7 @@ fn drop_cell(
     true
 }
 
-fn has_cell(
-    blocks: &HashMap<u64, Cells, BuildHasherDefault<Spread>>,
-    hash: u64,
-    slot: u16,
-    stamp: u32,
-) -> bool {
+fn has_cell(blocks: &HashMap<u64, Cells, BuildSpread>, hash: u64, slot: u16, stamp: u32) -> bool {
     blocks.get(&hash).is_some_and(|cells| cells.iter().any(|it| it.slot == slot && it.stamp == stamp))
 }
 
@@ -367,31 +362,6 @@ fn place(holder: HolderId, medium: Medium) -> (u16, usize) {
         Medium::Cpu => (holder.own(), MEMORY),
         Medium::Storage => (holder.own(), DISK),
         Medium::Pool => (holder.pool(), MEMORY),
-    }
-}
-
-/// Block hashes are uniform already where they are digests; a multiplication helps those that are not.
-#[derive(Default)]
-struct Spread(u64);
-
-impl Hasher for Spread {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(self.0.rotate_left(8) ^ u64::from(byte));
-        }
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        /// 2^64 divided by the golden ratio, odd.
-        const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-        let product = u128::from(value) * u128::from(FACTOR);
-        #[expect(clippy::cast_possible_truncation, reason = "both halves are folded into one")]
-        let folded = (product >> 64) as u64 ^ product as u64;
-        self.0 = folded;
     }
 }
 

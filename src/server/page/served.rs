@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream;
-use http::header;
 use tokio::time::Instant;
 
 use crate::dialect::facts;
 use crate::endpoint::Endpoint;
 use crate::fleet::Instance;
+use crate::intake::exchange::{authorized, exchange};
 use crate::server::{Gateway, printable};
 
 /// Models change seldom: an engine is asked again after this time.
@@ -97,19 +97,10 @@ pub(super) fn look(gateway: &Arc<Gateway>, members: &[Arc<Instance>]) {
 /// The names of an engine's models; None when it does not say.
 async fn ask(gateway: &Gateway, engine: &Endpoint) -> Option<Vec<String>> {
     let edge = gateway.edge.now();
-    let mut call = gateway.control.get(engine.url("/v1/models")).timeout(edge.models_time);
-    if let Some(authorization) = &edge.engine_authorization {
-        call = call.header(header::AUTHORIZATION, authorization.clone());
-    }
-    let mut answer = call.send().await.ok().filter(|answer| answer.status().is_success())?;
-    let mut body = Vec::new();
-    while let Some(piece) = answer.chunk().await.ok()? {
-        if body.len() + piece.len() > LIST_BYTES {
-            return None;
-        }
-        body.extend_from_slice(&piece);
-    }
-    Some(facts::models(&body).into_iter().map(|model| model.id).collect())
+    let call = gateway.control.get(engine.url("/v1/models"));
+    let call = authorized(call, edge.engine_authorization.as_ref());
+    let (status, body) = exchange(call, edge.models_time, LIST_BYTES).await.ok()?;
+    status.is_success().then(|| facts::models(&body).into_iter().map(|model| model.id).collect())
 }
 
 #[cfg(test)]
