@@ -17,10 +17,10 @@ const CONNECT_TIME: Duration = Duration::from_secs(3);
 /// What a shutdown waits for spans that have not been posted yet.
 const FLUSH_TIME: Duration = Duration::from_secs(3);
 
-/// What traces requests, if they are traced, and the task that posts the spans.
+/// What traces requests, where somebody wants that, and the task that posts the spans.
 #[derive(Debug)]
 pub struct Traces {
-    tracer: Option<Arc<Tracer>>,
+    tracer: Arc<Tracer>,
     posting: JoinSet<()>,
     stop: CancellationToken,
 }
@@ -32,8 +32,9 @@ impl Traces {
     /// When there can be no HTTP client.
     pub fn start(config: &Config) -> Result<Traces, ClientError> {
         let (mut posting, stop) = (JoinSet::new(), CancellationToken::new());
+        let ids = Ids { trace: || uuid::Uuid::new_v4().into_bytes(), span: pause::random };
         let Some(url) = config.trace.url() else {
-            return Ok(Traces { tracer: None, posting, stop });
+            return Ok(Traces { tracer: Tracer::without_collector(ids), posting, stop });
         };
         let client = tls::http().connect_timeout(CONNECT_TIME).build()?;
         let collector = Collector { url, headers: config.trace.header_map(), client };
@@ -42,15 +43,14 @@ impl Traces {
             ("service.version", env!("CARGO_PKG_VERSION").to_owned()),
             ("service.instance.id", uuid::Uuid::new_v4().to_string()),
         ];
-        let ids = Ids { trace: || uuid::Uuid::new_v4().into_bytes(), span: pause::random };
         let ratio = config.trace.sample_ratio;
         let (tracer, exporter) = Tracer::new(ratio, ids, collector, &resource, stop.clone());
         posting.spawn(exporter.run());
-        Ok(Traces { tracer: Some(tracer), posting, stop })
+        Ok(Traces { tracer, posting, stop })
     }
 
-    /// What begins a request's trace; `None` where nothing is traced.
-    pub fn tracer(&self) -> Option<Arc<Tracer>> {
+    /// What begins a request's trace.
+    pub fn tracer(&self) -> Arc<Tracer> {
         self.tracer.clone()
     }
 

@@ -97,6 +97,7 @@ pub fn edge(config: &Config) -> Result<Edge, KeyError> {
         body_bytes: limit.body_bytes,
         header_bytes: limit.header_bytes,
         headers: limit.headers,
+        steps_ratio: config.log.sample_ratio,
         connections: limit.connections,
         body_time: ms(timeout.body_ms),
         header_time: ms(timeout.header_ms),

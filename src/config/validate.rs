@@ -322,7 +322,8 @@ impl Config {
         let keys = keys.map(|(key, value)| (key, value, MAX_MS));
         let budget = ("retry.budget", self.retry.budget, MAX_ATTEMPTS);
         let share = ("trace.sample_ratio", self.trace.sample_ratio, 1);
-        for (key, value, max) in keys.into_iter().chain([budget, share]) {
+        let steps = ("log.sample_ratio", self.log.sample_ratio, 1);
+        for (key, value, max) in keys.into_iter().chain([budget, share, steps]) {
             // exact: a week in ms is far below 2^53
             if !(0.0..=max as f64).contains(&value) {
                 invalid.push((key, Problem::OutOfRange { key, value: value.to_string(), min: 0, max }));
@@ -394,7 +395,8 @@ mod tests {
         let config = Config::default();
         let bounds = config.all_bounds();
         let mut bounded: BTreeSet<&str> = bounds.iter().map(|(key, ..)| *key).collect();
-        bounded.extend(["retry.delay_ms", "retry.delay_max_ms", "retry.budget", "trace.sample_ratio"]);
+        bounded.extend(["retry.delay_ms", "retry.delay_max_ms", "retry.budget"]);
+        bounded.extend(["trace.sample_ratio", "log.sample_ratio"]);
         let leaves = leaves(&config);
         let numbers: BTreeSet<&str> =
             leaves.iter().filter(|(_, value)| value.is_number()).map(|(key, _)| key.as_str()).collect();

@@ -24,6 +24,7 @@ pub fn adopt(running: &Config, new: &Config) -> Adopted {
     let (budget, budget_floor_per_s) = (running.retry.budget, running.retry.budget_floor_per_s);
     next.retry = crate::config::Retry { budget, budget_floor_per_s, ..new.retry.clone() };
     next.log.level = new.log.level;
+    next.log.sample_ratio = new.log.sample_ratio;
     next.server.admin_key = new.server.admin_key.clone();
     next.dialect.pool_wait_ms = new.dialect.pool_wait_ms;
     next.dialect.bidirectional = new.dialect.bidirectional;

@@ -31,8 +31,8 @@ use crate::live::Live;
 use crate::obs::Exposition;
 use crate::relay::Relay;
 use crate::relay::admit::Gate;
-use crate::relay::traced;
-use crate::trace::{Span, Tracer};
+use crate::relay::{pause, traced};
+use crate::trace::{Span, Tracer, lines};
 
 pub use instances::Waiting;
 pub use listen::{Bound, ListenError, bind, bind_admin, serve};
@@ -57,8 +57,8 @@ pub struct Gateway {
     pub edge: Live<Edge>,
     /// Engines that are to be added once they answer.
     pub waiting: Waiting,
-    /// Begins requests' spans; None = they are not traced.
-    pub tracer: Option<Arc<Tracer>>,
+    /// Begins requests' spans.
+    pub tracer: Arc<Tracer>,
     /// What engines serve, for people who look.
     pub served: Served,
     /// The files that the configuration was read from, once it is followed.
@@ -108,6 +108,8 @@ pub struct Edge {
     pub engine_authorization: Option<http::HeaderValue>,
     /// What is refused for want of room has this status.
     pub overload_status: http::StatusCode,
+    /// Of this share of the requests each step is logged, at level debug.
+    pub steps_ratio: f64,
     /// Guards changes of the fleet.
     pub admin_key: Option<String>,
 }
@@ -119,11 +121,14 @@ pub(crate) struct Arrived(pub(crate) Instant);
 impl Gateway {
     /// The span of a request that is known as `id`; empty where requests are not traced.
     fn span(&self, request: &Request, id: &str, arrived: Instant) -> Span {
-        let Some(tracer) = &self.tracer else { return Span::default() };
+        let logged = lines::wanted(self.edge.now().steps_ratio, pause::random);
+        if !logged && !self.tracer.collects() {
+            return Span::default();
+        }
         let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
         let (method, path) = (traced::method(request.method()), request.uri().path());
         let name = format!("{method} {}", route.unwrap_or_default()).trim_end().to_owned();
-        let mut span = tracer.begin(request.headers(), name, arrived);
+        let mut span = self.tracer.begin(request.headers(), name, arrived, logged.then_some(id));
         if span.is_kept() {
             span.set("http.request.method", method);
             span.set_if("http.route", route.map(str::to_owned));

@@ -85,7 +85,7 @@ async fn serve(gateway: &Gateway, request: Request, roles: &[Role]) -> Response 
     gateway.relay.meters.request(ROUTE, status, reason);
     let key_name = Some(&*caller.name).filter(|_| gateway.callers.checks());
     gateway.relay.meters.of_key(&caller.name, (status, reason), 0, 0);
-    let trace_id = scope.map(|scope| scope.trace().to_string());
+    let trace_id = scope.and_then(|scope| scope.trace()).map(|trace| trace.to_string());
     tracing::info!(id, route = ROUTE, key_name, status, reason, trace_id, "request");
     ends(&mut span, status, reason);
     auth::tell_limits(&caller, response.headers_mut());

@@ -51,7 +51,13 @@ pub struct Tracer {
     /// Of 2^56 traces that begin here so many are kept.
     share: u64,
     ids: Ids,
-    outbox: mpsc::Sender<Record>,
+    /// None = there is no collector.
+    outbox: Option<Outbox>,
+}
+
+/// Spans on their way to the exporter.
+struct Outbox {
+    sender: mpsc::Sender<Record>,
     filling: Arc<Notify>,
     meter: SpanMeter,
 }
@@ -101,16 +107,36 @@ impl Tracer {
         let (sender, outbox) = mpsc::channel(OUTBOX_SPANS);
         let (filling, meter) = (Arc::new(Notify::new()), SpanMeter::new());
         let share = (sample_ratio.clamp(0.0, 1.0) * (1u64 << 56) as f64) as u64;
-        let tracer = Tracer { share, ids, outbox: sender, filling: filling.clone(), meter: meter.clone() };
+        let kept = Outbox { sender, filling: filling.clone(), meter: meter.clone() };
+        let tracer = Tracer { share, ids, outbox: Some(kept) };
         let resource = otlp::resource(resource);
         let exporter = Exporter { collector, resource, outbox, filling, meter, stop, failing: false };
         (Arc::new(tracer), exporter)
     }
 
+    /// One without a collector, for the log alone.
+    pub fn without_collector(ids: Ids) -> Arc<Tracer> {
+        Arc::new(Tracer { share: 0, ids, outbox: None })
+    }
+
+    /// Whether spans go to a collector, and engines are told of traces.
+    pub fn collects(&self) -> bool {
+        self.outbox.is_some()
+    }
+
     /// The span of a request that came with these headers. It goes on with its client's trace, where there is one, and is kept
-    /// if that is; else a trace begins.
-    pub fn begin(self: &Arc<Self>, headers: &HeaderMap, name: String, arrived: Instant) -> Span {
-        let parent = Context::of(headers);
+    /// if that is; else a trace begins. `logged` is what the request is called where its steps are logged, too.
+    pub fn begin(
+        self: &Arc<Self>,
+        headers: &HeaderMap,
+        name: String,
+        arrived: Instant,
+        logged: Option<&str>,
+    ) -> Span {
+        if !self.collects() && logged.is_none() {
+            return Span::default();
+        }
+        let parent = Context::of(headers).filter(|_| self.collects());
         let state = parent.and_then(|_| state_of(headers));
         let (trace, kept) = match &parent {
             Some(parent) => (parent.trace, parent.sampled),
@@ -123,7 +149,7 @@ impl Tracer {
         let arrived_ns = since_1970.saturating_sub(arrived.elapsed()).as_nanos();
         let clock = (arrived, u64::try_from(arrived_ns).unwrap_or(u64::MAX));
         let scope = Scope::new(self.clone(), (trace, self.span_id(), kept), state, clock);
-        Span::root(scope, parent.map(|parent| parent.span), name)
+        Span::root(scope.logged(logged), parent.map(|parent| parent.span), name)
     }
 
     pub(super) fn span_id(&self) -> SpanId {
@@ -132,11 +158,12 @@ impl Tracer {
 
     /// A span is over.
     pub(super) fn put(&self, record: Record) {
-        if self.outbox.try_send(record).is_err() {
-            self.meter.count(Outcome::Dropped, 1);
+        let Some(outbox) = &self.outbox else { return };
+        if outbox.sender.try_send(record).is_err() {
+            outbox.meter.count(Outcome::Dropped, 1);
         }
-        if self.outbox.capacity() < OUTBOX_SPANS / 2 {
-            self.filling.notify_one();
+        if outbox.sender.capacity() < OUTBOX_SPANS / 2 {
+            outbox.filling.notify_one();
         }
     }
 }

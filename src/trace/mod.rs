@@ -1,9 +1,10 @@
-//! Tracing: a request's steps as spans, which go to an OpenTelemetry collector.
+//! Tracing: a request's steps as spans, which go to an OpenTelemetry collector, and, at level debug, to the log.
 //!
-//! Without `trace.endpoint` there is no [`Tracer`], and a request's [`Span`]s are empty: two words that nobody looks at.
+//! Where neither wants a request, its [`Span`]s are empty: two words that nobody looks at.
 
 pub mod context;
 mod export;
+pub mod lines;
 pub mod otlp;
 pub mod record;
 mod span;

@@ -1,7 +1,8 @@
 //! A request's spans while they are open. One that is dropped is over, however that came about.
 //!
-//! A request that is not kept has a scope all the same, since engines are told its trace; it records nothing. There is no lock
-//! and no task in here: a span that is over goes into the outbox, which never waits.
+//! A request that nobody wants has a scope all the same where traces are collected, since engines are told its trace; it records nothing.
+//! There is no lock and no task in here: a span that is over goes into the outbox, which never waits, and into the log, which drops
+//! what it has no room for.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,6 +14,7 @@ use tokio::time::Instant;
 
 use super::context::{Context, SpanId, TRACEPARENT, TRACESTATE, TraceId};
 use super::export::Tracer;
+use super::lines;
 use super::record::{Kind, Mark, Record, Value};
 
 /// Most events of one span; a stream that is continued more often than this says no more about it.
@@ -27,7 +29,10 @@ pub struct Scope {
     trace: TraceId,
     /// The span that all others are parts of.
     root: SpanId,
+    /// Its spans go to the collector.
     kept: bool,
+    /// What the request is called in the log, if its steps are logged.
+    logged: Option<Arc<str>>,
     state: Option<HeaderValue>,
     /// One moment by two clocks: the second is ns since 1970. So all times of a request differ by the same.
     clock: (Instant, u64),
@@ -66,19 +71,24 @@ impl Scope {
         clock: (Instant, u64),
     ) -> Scope {
         let (prefills, decodes) = Default::default();
-        Scope { tracer, trace, root, kept, state, clock, prompt: None, prefills, decodes }
+        Scope { tracer, trace, root, kept, logged: None, state, clock, prompt: None, prefills, decodes }
+    }
+
+    /// The same, with its steps logged under this name.
+    pub(super) fn logged(self, name: Option<&str>) -> Scope {
+        Scope { logged: name.map(Arc::from), ..self }
     }
 
     /// The same for one of several prompts, which counts its own attempts.
     pub fn part(&self, prompt: usize) -> Arc<Scope> {
         let (tracer, state) = (self.tracer.clone(), self.state.clone());
         let scope = Scope::new(tracer, (self.trace, self.root, self.kept), state, self.clock);
-        Arc::new(Scope { prompt: Some(prompt as u64), ..scope })
+        Arc::new(Scope { prompt: Some(prompt as u64), logged: self.logged.clone(), ..scope })
     }
 
-    /// The trace, as people look it up.
-    pub fn trace(&self) -> TraceId {
-        self.trace
+    /// The trace, as people look it up; `None` where there is no collector to look in.
+    pub fn trace(&self) -> Option<TraceId> {
+        self.tracer.collects().then_some(self.trace)
     }
 
     /// One prefill more is tried: which one it is, from 1 on.
@@ -94,6 +104,9 @@ impl Scope {
     /// Says in `headers` that what they are sent with is a part of this request: in place of what the client said, which is
     /// where the request itself belongs.
     pub fn onto(&self, headers: &mut HeaderMap) {
+        if !self.tracer.collects() {
+            return;
+        }
         headers.remove(TRACESTATE);
         if let Some(state) = &self.state {
             headers.insert(TRACESTATE, state.clone());
@@ -105,6 +118,11 @@ impl Scope {
 
     fn context(&self, span: SpanId) -> Context {
         Context { trace: self.trace, span, sampled: self.kept }
+    }
+
+    /// Somebody wants its spans.
+    fn recorded(&self) -> bool {
+        self.kept || self.logged.is_some()
     }
 
     fn ns(&self, at: Instant) -> u64 {
@@ -148,14 +166,15 @@ impl Span {
 
     /// Names it as the parent of whatever is sent with these headers.
     pub fn onto(&self, headers: &mut Cow<'_, HeaderMap>) {
-        if let Some(parent) = self.0.as_ref().and_then(|open| open.scope.context(open.id).header()) {
+        let collected = self.0.as_ref().filter(|open| open.scope.tracer.collects());
+        if let Some(parent) = collected.and_then(|open| open.scope.context(open.id).header()) {
             headers.to_mut().insert(TRACEPARENT, parent);
         }
     }
 
-    /// It will be exported: what is known of it is worth being put together.
+    /// It will be exported or logged: what is known of it is worth being put together.
     pub fn is_kept(&self) -> bool {
-        self.0.as_ref().is_some_and(|open| open.scope.kept)
+        self.0.as_ref().is_some_and(|open| open.scope.recorded())
     }
 
     /// Notes what is known of it.
@@ -214,14 +233,14 @@ impl Span {
     }
 
     fn kept(&mut self) -> Option<&mut Open> {
-        self.0.as_deref_mut().filter(|open| open.scope.kept)
+        self.0.as_deref_mut().filter(|open| open.scope.recorded())
     }
 }
 
 impl Open {
     fn new(scope: Arc<Scope>, name: Cow<'static, str>, kind: Kind) -> Open {
         let mut attributes = Vec::new();
-        if let Some(prompt) = scope.prompt.filter(|_| scope.kept) {
+        if let Some(prompt) = scope.prompt.filter(|_| scope.recorded()) {
             attributes.push(("pd_proxy.prompt", Value::from(prompt)));
         }
         Open {
@@ -265,9 +284,15 @@ impl Open {
 
 impl Drop for Span {
     fn drop(&mut self) {
-        if let Some(open) = self.0.take().filter(|open| open.scope.kept) {
-            let tracer = open.scope.tracer.clone();
-            tracer.put(open.record());
+        if let Some(open) = self.0.take().filter(|open| open.scope.recorded()) {
+            let scope = open.scope.clone();
+            let record = open.record();
+            if let Some(name) = &scope.logged {
+                lines::write(name, scope.clock.1, &record);
+            }
+            if scope.kept {
+                scope.tracer.put(record);
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
@@ -42,7 +43,7 @@ fn headers(parent: &str) -> HeaderMap {
 }
 
 fn begin(tracer: &Arc<Tracer>, headers: &HeaderMap) -> Span {
-    tracer.begin(headers, "POST /x".to_owned(), Instant::now())
+    tracer.begin(headers, "POST /x".to_owned(), Instant::now(), None)
 }
 
 fn records(exporter: &mut Exporter) -> Vec<Record> {
@@ -70,11 +71,11 @@ async fn parents_decide_and_else_the_share() {
         let came = parent.map_or_else(HeaderMap::new, |flags| headers(&format!("{PARENT}-{flags}")));
         let root = begin(&tracer, &came);
         assert_eq!(root.is_kept(), kept, "{ratio} {parent:?}");
-        let of_parent = root.scope().unwrap().trace().to_string() == PARENT[3..35];
+        let of_parent = root.scope().unwrap().trace().unwrap().to_string() == PARENT[3..35];
         assert_eq!(of_parent, parent.is_some());
         let leg = Span::begin(root.scope(), "leg", Kind::Client);
         assert!(told(&leg).ends_with(if kept { "-01" } else { "-00" }), "engines are told all the same");
-        assert!(told(&leg).starts_with(&format!("00-{}-", root.scope().unwrap().trace())));
+        assert!(told(&leg).starts_with(&format!("00-{}-", root.scope().unwrap().trace().unwrap())));
         drop((leg, root));
         assert_eq!(records(&mut exporter).len(), if kept { 2 } else { 0 });
     }
@@ -155,10 +156,80 @@ async fn what_has_no_room_is_dropped_and_counted() {
 async fn a_request_that_waited_to_be_read_began_when_it_came() {
     let (tracer, mut exporter) = tracer(1.0, low);
     let arrived = Instant::now().checked_sub(Duration::from_secs(3)).unwrap();
-    let root = tracer.begin(&HeaderMap::new(), String::new(), arrived);
+    let root = tracer.begin(&HeaderMap::new(), String::new(), arrived, None);
     drop(Span::since(root.scope(), "admission", arrived));
     drop(root);
     let [admission, root] = records(&mut exporter).try_into().unwrap();
     assert_eq!(admission.start_ns, root.start_ns);
     assert!(root.end_ns - root.start_ns >= 3_000_000_000);
+}
+
+/// What is logged, at `level` and above, while `work` is done.
+fn logged(level: tracing::Level, work: impl FnOnce()) -> String {
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let lines = Lines::default();
+    let to = lines.clone();
+    let log =
+        tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_writer(move || to.clone());
+    tracing::subscriber::with_default(log.finish(), work);
+    let bytes = lines.0.lock().unwrap().clone();
+    String::from_utf8(bytes).unwrap()
+}
+
+#[tokio::test]
+async fn steps_are_logged_where_nothing_is_collected_and_engines_are_told_nothing() {
+    let said = logged(tracing::Level::DEBUG, || {
+        let tracer = Tracer::without_collector(Ids { trace: low, span: || 7 });
+        assert!(begin(&tracer, &headers(PARENT)).scope().is_none(), "nobody wants it");
+        let now = Instant::now();
+        let mut root = tracer.begin(&headers(PARENT), "POST /x".to_owned(), now, Some("r-1"));
+        assert!(root.is_kept());
+        let mut part = Span::begin(root.scope(), "decode", Kind::Client);
+        part.set("pd_proxy.attempt", 2u32);
+        part.set("url.full", "http://e:1/\n".to_owned());
+        part.fail("status 500");
+        assert_eq!(told(&part), "");
+        let mut sent = headers(PARENT);
+        root.scope().unwrap().onto(&mut sent);
+        assert_eq!(sent, headers(PARENT), "what the client says goes on as it is");
+        drop(part);
+        root.close();
+    });
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines.len(), 2, "{said}");
+    for word in [
+        "request_id=\"r-1\"",
+        "step=\"decode\"",
+        "error=\"status 500\"",
+        "facts=attempt=2 url.full=\"http://e:1/\\n\"",
+    ] {
+        assert!(lines[0].contains(word) && lines[0].contains("DEBUG"), "{word}: {said}");
+    }
+    assert!(lines[1].contains("step=\"POST /x\"") && !lines[1].contains("error="), "{said}");
+}
+
+#[test]
+fn a_share_of_the_requests_is_logged_at_level_debug_alone() {
+    let wanted = |ratio| {
+        [lines::wanted(ratio, || 0), lines::wanted(ratio, || 1 << 63), lines::wanted(ratio, || u64::MAX)]
+    };
+    logged(tracing::Level::DEBUG, || {
+        assert_eq!(
+            [0.0, 0.25, 0.75, 1.0].map(wanted).map(|of| of.map(u8::from)),
+            [[0; 3], [1, 0, 0], [1, 1, 0], [1; 3]]
+        );
+    });
+    logged(tracing::Level::INFO, || assert_eq!(wanted(1.0), [false; 3]));
 }

@@ -101,7 +101,7 @@ impl Drop for Ledger {
             waited_ms = self.choice().map(|choice| choice.waited.as_secs_f64() * 1e3),
             ttft_ms = sample.ttft.map(|d| d.as_secs_f64() * 1e3),
             total_ms = sample.total.as_secs_f64() * 1e3,
-            trace_id = self.span.scope().map(|scope| scope.trace().to_string()),
+            trace_id = self.span.scope().and_then(|scope| scope.trace()).map(|trace| trace.to_string()),
             "request"
         );
         let status = Some(self.end.status).filter(|status| *status != CLIENT_GONE);
