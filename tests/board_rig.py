@@ -5,10 +5,9 @@ import os
 import pathlib
 import re
 import signal
-import socket
 import subprocess
 
-from processes import Process, ask, get, wait
+from processes import Process, ask, free_port, get, wait
 
 # Nobody listens here: ports below 1024 are not handed out.
 CLOSED = "127.0.0.1:1"
@@ -53,12 +52,6 @@ budget = 0.1
 budget_floor_per_s = 1
 resume = true
 """
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def prompt(text, **more):

@@ -4,6 +4,7 @@ import json
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import time
 import urllib.parse
@@ -51,6 +52,12 @@ def wait(what, probe):
             return result
         time.sleep(0.1)
     raise SystemExit(f"waited {WAIT_SECONDS} s in vain for {what}")
+
+
+def free_port():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
 
 
 def get(address, path, **query):

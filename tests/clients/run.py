@@ -39,6 +39,7 @@ CLIENTS = {
     "ai-sdk": ("with_ai_sdk.mjs", "node"),
     "litellm": ("with_litellm.py", "litellm"),
     "litellm-proxy": ("with_litellm_proxy.py", "litellm"),
+    "chat-page": ("with_chat_page.py", "gradio"),
 }
 
 
@@ -137,7 +138,7 @@ def fleet(stack, folder):
     return kept | {
         "GATEWAY": address, "DESERTED": deserted, "ENGINES": f"{prefiller} {decoder}", "KEY": KEY, "POOR_KEY": POOR_KEY,
         "ALONE": alone, "DEMO_LINES": "\n".join(lines),
-        "EXPECTED": json.dumps(expected(alone)), "LITELLM_LOCAL_MODEL_COST_MAP": "True", "PYTHONDONTWRITEBYTECODE": "1",
+        "EXPECTED": json.dumps(expected(alone)), "LITELLM_LOCAL_MODEL_COST_MAP": "True", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(HERE.parent),
     }
 
 

@@ -2,7 +2,6 @@
 import importlib.metadata
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import tempfile
@@ -11,17 +10,12 @@ import urllib.request
 
 import openai
 from checks import EXPECTED, LINE, LONG, QUESTION, TOKENS, abandoned, check, done, equal, guarded, raised
+from processes import free_port
 
 START_SECONDS = 90
 ASK = {"model": "sim", "messages": [{"role": "user", "content": QUESTION}], "max_tokens": TOKENS}
 TEXT = EXPECTED["chat"]["choices"][0]["message"]["content"]
 USAGE = EXPECTED["chat"]["usage"]
-
-
-def free_port():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
 
 
 def started(folder, address):
