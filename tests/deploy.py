@@ -186,7 +186,7 @@ FAULTS = {
     "no right to watch": (lambda f: f.of("Role")["rules"][0]["verbs"].remove("watch"), "rights"),
     "a right too many": (lambda f: f.of("Role")["rules"][0]["resources"].append("secrets"), "rights"),
     "rights for another": (lambda f: f.of("RoleBinding")["subjects"][0].update(name="default"), "RoleBinding"),
-    "another account": (lambda f: f.pod["spec"].update(serviceAccountName="default"), "account"),
+    "another account": (lambda f: f.pod["spec"].update(serviceAccountName="default"), "accounts are"),
     "no token": (lambda f: f.pod["spec"].update(automountServiceAccountToken=False), "token"),
     "no way to the API server": (lambda f: f.of("NetworkPolicy")["spec"]["egress"].pop(1), "egress"),
     "engines elsewhere": (config_fault("decode_ports = [\"8000\"]", "decode_ports = [\"7100\"]"), "egress"),

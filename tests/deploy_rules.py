@@ -1,6 +1,8 @@
 """What is true of manifests by which the gateway runs, wherever they come from: for deploy.py, which has those of config/kubernetes, and
 for helm.py, which renders them.
 """
+import functools
+import os
 import pathlib
 import re
 import subprocess
@@ -18,6 +20,8 @@ RELEASES = ["1.25", "1.37"]
 # Where API servers listen: by their Service, and behind it.
 API_PORTS = {("TCP", 443), ("TCP", 6443)}
 VERBS = ["get", "list", "watch"]
+# Where certificates are mounted.
+TLS = "/etc/pd-proxy-tls"
 # How the engines' Services are called.
 ROLES = ("-prefillers", "-decoders")
 # What a shutdown takes beside server.lame_duck_ms and server.drain_ms, as ARCHITECTURE.md says: two waits for hand-offs, one for spans.
@@ -25,7 +29,11 @@ RELEASE_MS = 13_000
 
 
 class Manifests:
-    """Manifests that belong together, in a form in which faults can be planted."""
+    """Manifests that belong together, in a form in which faults can be planted. `more_out`: what else the NetworkPolicy lets out.
+    `rights_elsewhere`: that somebody else gives the rights, `account_elsewhere`: that somebody else makes the account."""
+
+    more_out = frozenset()
+    rights_elsewhere = account_elsewhere = False
 
     def __init__(self, docs, keys):
         self.docs, self.keys = docs, keys
@@ -66,6 +74,7 @@ class Manifests:
         return self.said.get("discovery", {}).get("kubernetes", {})
 
 
+@functools.lru_cache
 def knows_kubernetes(program):
     """Whether the program has [discovery.kubernetes] at all."""
     command = [program, "check", "--offline", "--set", 'discovery.kubernetes.prefill_selector="a=b"', "--set",
@@ -83,11 +92,29 @@ def merged(program, files):
         text = re.sub(r"^\[discovery\.kubernetes\]\n(?:(?!\[).*\n?)*", "", text, flags=re.M)
     with tempfile.TemporaryDirectory() as folder:
         config, keys = pathlib.Path(folder, "pd-proxy.toml"), pathlib.Path(folder, "keys.toml")
-        config.write_text(text)
+        config.write_text(text.replace(TLS, folder))
         keys.write_text(files.keys)
-        asked = ["--set", f"auth.keys_file={keys}"] if "auth" in files.said else []
-        run = subprocess.run([program, "check", "--offline", "--config", config, *asked], capture_output=True, text=True, timeout=60)
+        if "tls" in files.said:
+            certificate(folder)
+        command = [program, "check", "--offline", "--config", config]
+        command += ["--set", f"auth.keys_file={keys}"] if "auth" in files.said else []
+        run = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ | environment(files))
     return (tomllib.loads(run.stdout), "") if run.returncode == 0 else (None, run.stderr.strip())
+
+
+def environment(files):
+    """The variables that a container has by its manifest, with a pod's address in them."""
+    given = {one["name"]: one["value"] for one in files.container.get("env", []) if "value" in one}
+    address = "fd00::7" if files.said["server"]["host"] == "::" else "10.1.2.3"
+    return {name: value.replace("$(POD_IP)", address) for name, value in given.items()}
+
+
+def certificate(folder):
+    """What a Secret for TLS has, as files."""
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=pd-proxy",
+               "-keyout", f"{folder}/tls.key", "-out", f"{folder}/tls.crt"]
+    subprocess.run(command, capture_output=True, timeout=60, check=True)
+    pathlib.Path(folder, "ca.crt").write_bytes(pathlib.Path(folder, "tls.crt").read_bytes())
 
 
 def fits(name, doc):
@@ -120,7 +147,7 @@ def labels(files):
         if spec["replicas"] <= budget["spec"]["maxUnavailable"]:
             yield "the PodDisruptionBudget lets all replicas go at once"
     asked = [files.kubernetes.get(f"{role}_selector") for role in ["prefill", "decode"]]
-    if all(asked):
+    if all(asked) and "(" not in "".join(asked):
         yield from apart("[discovery.kubernetes]", [dict(part.split("=") for part in text.split(",")) for text in asked], own)
 
 
@@ -136,12 +163,13 @@ def ports(files, config):
     for host in ["host", "admin_host"]:
         if server[host] not in ("0.0.0.0", "::"):
             yield f"server.{host} is {server[host]}: nobody outside the pod could connect"
-    for service in files.all("Service"):
-        port, = service["spec"]["ports"]
-        if not service["metadata"]["name"].endswith(ROLES) and port["targetPort"] not in told:
+    own = [doc for doc in files.all("Service") if not doc["metadata"]["name"].endswith(ROLES)]
+    for port in [port for service in own for port in service["spec"]["ports"]]:
+        if port["targetPort"] not in told:
             yield f"the Service's port is {port}"
     for probe in ["startupProbe", "livenessProbe", "readinessProbe"]:
-        if files.container[probe]["httpGet"]["port"] != "admin":
+        asks = files.container[probe]
+        if (asks.get("httpGet") or asks["tcpSocket"])["port"] != "admin":
             yield f"{probe} is not at the port for operators"
     if files.pod["metadata"].get("annotations", {}).get("prometheus.io/port", str(told["admin"])) != str(told["admin"]):
         yield "Prometheus is sent to another port"
@@ -151,17 +179,18 @@ def ports(files, config):
 
 def ways(spec, files, config, told):
     """What the NetworkPolicy lets in and out is what there is."""
-    for rule in spec["ingress"]:
-        wanted = told["admin" if "from" in rule else "http"]
-        if [(port["port"], port["protocol"]) for port in rule["ports"]] != [(wanted, "TCP")]:
-            yield f"ingress of the NetworkPolicy has {rule}, expected {wanted}"
+    opened = [[(port["port"], port["protocol"]) for port in rule["ports"]] for rule in spec["ingress"]]
+    if opened != [[(told["http"], "TCP")], [(told["admin"], "TCP")]] or not spec["ingress"][1].get("from"):
+        yield f"ingress of the NetworkPolicy is {spec['ingress']}, expected {told}, the second for some"
     out = {(port["protocol"], port["port"]) for rule in spec["egress"] for port in rule["ports"]}
     asks = files.kubernetes
     wanted = {("UDP", 53), ("TCP", 53), ("TCP", config["dialect"]["bootstrap_port"])} | (API_PORTS if asks else set())
-    wanted |= {("TCP", int(name.rsplit(":", 1)[1])) for name in dns(files) + files.said.get("fleet", {}).get("prefill", [])}
-    wanted |= {("TCP", int(port)) for role in ["prefill", "decode"] for port in asks.get(f"{role}_ports", [])}
-    if out != wanted or len(spec["ingress"]) != 2:
-        yield f"egress of the NetworkPolicy is {sorted(out)}, expected {sorted(wanted)}"
+    listed = [name.rsplit(":", 1)[1] for names in files.said.get("fleet", {}).values() for name in names]
+    listed += [name.rsplit(":", 1)[1] for name in dns(files)]
+    listed += [port for role in ["prefill", "decode"] for port in asks.get(f"{role}_ports", [])]
+    wanted |= {("TCP", int(port) if port.isdigit() else port) for port in listed} | files.more_out
+    if out != wanted:
+        yield f"egress of the NetworkPolicy is {sorted(out, key=str)}, expected {sorted(wanted, key=str)}"
 
 
 def dns(files):
@@ -174,7 +203,7 @@ def rights(files):
     asks = files.kubernetes
     wanted = {"pods": ""} if any("_selector" in key for key in asks) else {}
     wanted |= {"endpointslices": "discovery.k8s.io"} if any("_service" in key for key in asks) else {}
-    wanted = [{"apiGroups": [group], "resources": [name], "verbs": VERBS} for name, group in wanted.items()]
+    wanted = [{"apiGroups": [group], "resources": [name], "verbs": VERBS} for name, group in wanted.items() if not files.rights_elsewhere]
     given = [rule for kind in ["Role", "ClusterRole"] for role in files.all(kind) for rule in role["rules"]]
     if given != wanted:
         yield f"rights are {given}, the configuration needs {wanted}"
@@ -188,8 +217,10 @@ def rights(files):
             yield f"the RoleBinding is for {accounts}, the pods are {account}"
         if any(doc["metadata"].get("namespace", "") != asks.get("namespace", "") for doc in [role, binding]):
             yield "the rights are for another namespace than that of the engines"
-    if bool(files.all("RoleBinding")) != bool(asks) or account and not any(doc["metadata"]["name"] == account for doc in files.all("ServiceAccount")):
-        yield f"nobody is given the rights: the pods are {account}"
+    accounts = [] if files.account_elsewhere else [account] if asks else []
+    bindings, made = len(files.all("RoleBinding")), [doc["metadata"]["name"] for doc in files.all("ServiceAccount")]
+    if bindings != len(wanted) or made != accounts or asks and not account:
+        yield f"nobody is given the rights, or somebody too many: the pods are {account}, accounts are {made}, bindings {bindings}"
 
 
 def headless(where, docs, names):
@@ -211,6 +242,8 @@ def paths(files, config):
     volumes = {volume["name"]: volume for volume in files.pod["spec"]["volumes"]}
     for mount in files.container["volumeMounts"]:
         volume = volumes.pop(mount["name"])
+        if not volume.keys() & {"configMap", "secret"}:
+            continue
         if not mount.get("readOnly") or "subPath" in mount:
             yield f"{mount['name']} is not read-only, or a single file"
         if "configMap" in volume:
@@ -220,7 +253,7 @@ def paths(files, config):
         mounted |= {f"{mount['mountPath']}/{name}": mount["name"] for name in keep}
     if volumes:
         yield f"not mounted: {list(volumes)}"
-    if files.container["args"] != ["--config", next((path for path, name in mounted.items() if name == "config"), None)]:
+    if files.container["args"][:2] != ["--config", next((path for path, name in mounted.items() if name == "config"), None)]:
         yield f"the arguments are {files.container['args']}, mounted is {mounted}"
     files_said = [("auth.keys_file", files.said.get("auth", {}).get("keys_file"))]
     files_said += [(f"tls.{key}", path) for key, path in files.said.get("tls", {}).items()]
