@@ -21,7 +21,7 @@ from docs_rig import Rig, matches
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Documents of which only links and names are looked at.
-OTHERS = ["ARCHITECTURE.md", "config/kubernetes/README.md"]
+OTHERS = ["ARCHITECTURE.md", "config/kubernetes/README.md", "config/helm/README.md"]
 GUIDE = ["What you need", "On the engines", "The gateway", "Check it", "First request", "What to watch", "What goes wrong", "What was tried"]
 GUIDE_LINES = 120
 LANGUAGES = {"sh", "console", "toml", "text", "json", "yaml"}

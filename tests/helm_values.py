@@ -45,7 +45,7 @@ CASES = {
         {"discovery": {"prefill": {"selector": "app=vllm,role=p"}, "decode": {"selector": "role in (decode, both),!spare"}}},
         lambda m: m.kubernetes["prefill_selector"] == "app=vllm,role=p" and m.kubernetes["decode_selector"] == "role in (decode, both),!spare"),
     "headless services": (
-        {"discovery": {"mode": "dns", "prefill": {"ports": [7100, 7101], "labels": {"app": "sglang"}}, "decode": {"labels": {"app": "vllm-2", "role": "d"}}}},
+        {"discovery": {"mode": "dns", "prefill": {"ports": [7100, 7101], "labels": {"app": "sglang", "role": "p"}}, "decode": {"labels": {"app": "vllm-2", "role": "d"}}}},
         lambda m: m.said["discovery"]["prefill_dns"] == ["pd-proxy-prefillers:7100", "pd-proxy-prefillers:7101"]
         and not m.all("Role") + m.all("ServiceAccount") and len(m.all("Service")) == 3),
     "services of others by DNS": (
@@ -167,7 +167,7 @@ REFUSED = {
 # What is planted: the file, what stands there, what shall, and a word of what must be said of it.
 FAULTS = {
     "a number as helm happens to have it": ("templates/service.yaml", 'include "pd-proxy.number" .Values.service.port', 'printf "%d" .Values.service.port',
-                                            "pd-proxy > spec > ports"),
+                                            "YAML"),
     "a number of one type": ("templates/_toml.tpl", 'printf "%.0f" .', 'printf "%d" .', "config"),
     "a function that is not there": ("templates/service.yaml", "toYaml", "toYml", "toYml"),
     "a line that is not indented": ("templates/deployment.yaml", "nindent 12 }}\n            periodSeconds: 10", "nindent 8 }}\n            periodSeconds: 10",
