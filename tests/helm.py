@@ -192,24 +192,31 @@ def rendered(chart, program, name, values):
 def cases(chart, program):
     for path in chart.presets:
         yield from rendered(chart, program, path.name, path)
+    yield from rendered(chart, program, "defaults", {})
     unset = set(leaves(yaml.safe_load((chart.folder / "values.yaml").read_text())))
-    for name, (values, expected) in {"defaults": ({}, None), **CASES}.items():
-        try:
-            yield from rendered(chart, program, name, values)
-            if expected and not expected(chart.manifests(values)):
-                yield f"{name}: it does not show in what is rendered"
-        except Refused as error:
-            yield f"{name}: refused: {error}"
-            continue
-        for path in leaves(values) if values else []:
+    for name, (values, expected) in CASES.items():
+        yield from case(chart, program, name, values, expected)
+        for path in leaves(values):
             unset -= {known for known in unset if known[:len(path)] == path or path[:len(known)] == known}
-            if outcome(chart, without(values, path)) == outcome(chart, values):
-                yield f"{name}: {'.'.join(path)} changes nothing"
     for path in sorted(unset):
         yield f"no case sets {'.'.join(path)}"
     other = chart.manifests({}, release="llm")
     if {doc["metadata"]["name"] for doc in other.docs} != {"llm-pd-proxy"} or other.pod["metadata"]["labels"]["app.kubernetes.io/instance"] != "llm":
         yield "another release has the names of this one"
+
+
+def case(chart, program, name, values, expected):
+    """What is wrong by some values: all of them must show, and what is expected."""
+    try:
+        yield from rendered(chart, program, name, values)
+        if not expected(chart.manifests(values)):
+            yield f"{name}: it does not show in what is rendered"
+    except Refused as error:
+        yield f"{name}: refused: {error}"
+        return
+    for path in leaves(values):
+        if outcome(chart, without(values, path)) == outcome(chart, values):
+            yield f"{name}: {'.'.join(path)} changes nothing"
 
 
 def refusals(chart):
@@ -238,8 +245,11 @@ def known(chart):
         yield f"Chart.yaml has {about['version']} and {about['appVersion']}, the program is {version}"
 
 
-def problems(chart, program):
-    """All that is wrong, the soonest first."""
+def problems(chart, program, only=None):
+    """All that is wrong, the soonest first; or by one of CASES alone."""
+    if only:
+        yield from case(chart, program, only, *CASES[only])
+        return
     try:
         yield from known(chart)
         yield from defaults(chart)
@@ -248,17 +258,19 @@ def problems(chart, program):
         yield from cases(chart, program)
     except Refused as error:
         yield f"refused: {error}"
+    except deploy.tomllib.TOMLDecodeError as error:
+        yield f"the configuration is no TOML: {error}"
 
 
 def self_test(renderer, program):
-    for name, (file, old, new, word) in FAULTS.items():
+    for name, (file, old, new, word, *only) in FAULTS.items():
         with tempfile.TemporaryDirectory() as folder:
             broken = pathlib.Path(folder, "pd-proxy")
             shutil.copytree(CHART, broken)
             text = (broken / file).read_text()
             (broken / file).write_text(deploy.edit(text, old, new))
             found = []
-            for problem in problems(Chart(renderer, broken), program):
+            for problem in problems(Chart(renderer, broken), program, *only):
                 found.append(problem)
                 if word in problem:
                     break

@@ -164,27 +164,29 @@ REFUSED = {
     "a namespace for DNS": ({"discovery": {"mode": "dns", "namespace": "engines"}}, ["discovery.namespace", "leave them out"]),
 }
 
-# What is planted: the file, what stands there, what shall, and a word of what must be said of it.
+# What is planted: the file, what stands there, what shall, a word of what must be said of it, and the one of CASES that shows it, where it is
+# not seen before.
 FAULTS = {
     "a number as helm happens to have it": ("templates/service.yaml", 'include "pd-proxy.number" .Values.service.port', 'printf "%d" .Values.service.port',
                                             "YAML"),
-    "a number of one type": ("templates/_toml.tpl", 'printf "%.0f" .', 'printf "%d" .', "config"),
+    "a number of one type": ("templates/_toml.tpl", 'printf "%.0f" .', 'printf "%d" .', "%!d"),
     "a function that is not there": ("templates/service.yaml", "toYaml", "toYml", "toYml"),
     "a line that is not indented": ("templates/deployment.yaml", "nindent 12 }}\n            periodSeconds: 10", "nindent 8 }}\n            periodSeconds: 10",
                                     "YAML"),
     "a field that does not exist": ("templates/pdb.yaml", "maxUnavailable:", "maxUnavailble:", "maxUnavail"),
     "another default": ("values.yaml", "lease_ms: 30000", "lease_ms: 60000", "lease_ms"),
     "a difference that is gone": ("templates/rbac.yaml", "    namespace: {{ .Release.Namespace }}\n", "", "differs no longer"),
-    "a value that does nothing": ("templates/deployment.yaml", ".Values.nodeSelector", ".Values.global", "nodeSelector"),
+    "a value that does nothing": ("templates/deployment.yaml", ".Values.nodeSelector", ".Values.global", "nodeSelector.disk changes nothing", "a pod's extras"),
     "a value that nobody knows": ("values.yaml", "nodeSelector: {}", "nodeSelector: {}\nnodes: 1", "nodes"),
     "a value without a schema": ("values.schema.json", '"podLabels": {"$ref": "#/definitions/texts"},', "", "podLabels"),
     "a patience that is too short": ("templates/deployment.yaml", "20999", "12999", "terminationGracePeriodSeconds"),
-    "a check that lets pass": ("templates/_checks.tpl", "4000) -}}", "3999) -}}", "no time to notice"),
+    "a check that lets pass": ("templates/_checks.tpl", "4000 -}}", "3999 -}}", "no time to notice"),
     "a check that names nothing": ("templates/_checks.tpl", "service.nodePort is set, but", "this is set, but", "a port of nodes"),
     "rights without watching": ("templates/rbac.yaml", ', "watch"]', "]", "watch"),
-    "rights of the other mode": ("templates/rbac.yaml", 'eq .Values.discovery.mode "labels"', 'has .Values.discovery.mode (list "labels" "services")', "rights"),
+    "rights of the other mode": ("templates/rbac.yaml", 'eq .Values.discovery.mode "labels"', 'has .Values.discovery.mode (list "labels" "services")', "rights",
+                                 "services in another namespace"),
     "no way to the API server": ("templates/networkpolicy.yaml", '{{- if include "pd-proxy.asksApi" . }}', "{{- if false }}", "NetworkPolicy"),
-    "a Secret that is not mounted": ("templates/deployment.yaml", "(list \"tls.crt\" \"tls.key\")", '(list "tls.crt")', "tls.key"),
+    "a Secret that is not mounted": ("templates/deployment.yaml", "(list \"tls.crt\" \"tls.key\")", '(list "tls.crt")', "tls.key", "HTTPS"),
     "another version": ("Chart.yaml", 'appVersion: "0.1.0"', 'appVersion: "0.2.0"', "Chart.yaml"),
     "Kthena's other role": ("values-kthena.yaml", "role=decode", "role=prefill", "labels"),
     "EMS's other port": ("values-ems-cce.yaml", "http: 8181", "http: 8000", "clients ask"),
