@@ -33,7 +33,7 @@ FOREIGN = set("""--api-key --bench --otlp-traces-endpoint --block-size --chat-te
     --disaggregation-bootstrap-port --disaggregation-mode --enable-prompt-tokens-details --example --features --foreground --fuzz-dir
     --intra-node-data-parallel-size --kv-connector --kv-events-config --kv-transfer-config --max-num-queued-reqs --metrics_port
     --no-default-features --nocapture --pd-disaggregation --pd-hosts --pd-kv-events --pd-ports --prefix-caching-hash-algo
-    --prometheus-port --read-only --require-hashes --rpc_port --served-model-name --show-labels --stop-timeout --tensor-parallel-size
+    --prometheus-port --read-only --require-hashes --rpc_port --runnable --served-model-name --show-labels --stop-timeout --tensor-parallel-size
     --test --ulimit --vllm-pd-disaggregation""".split())
 
 
