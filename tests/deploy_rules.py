@@ -2,6 +2,7 @@
 for helm.py, which renders them.
 """
 import functools
+import json
 import os
 import pathlib
 import re
@@ -91,16 +92,23 @@ def merged(program, files):
     text = files.toml
     if not knows_kubernetes(program):
         text = re.sub(r"^\[discovery\.kubernetes\]\n(?:(?!\[).*\n?)*", "", text, flags=re.M)
+    code, out, said = checked(program, text, files.keys, tuple(environment(files).items()), tuple(files.said.keys() & {"auth", "tls"}))
+    return (tomllib.loads(out), "") if code == 0 else (None, said.strip())
+
+
+@functools.lru_cache(maxsize=None)
+def checked(program, text, keys, variables, sections):
+    """How `pd-proxy check` ends, and what it says: of the same only once."""
     with tempfile.TemporaryDirectory() as folder:
-        config, keys = pathlib.Path(folder, "pd-proxy.toml"), pathlib.Path(folder, "keys.toml")
+        config, keys_file = pathlib.Path(folder, "pd-proxy.toml"), pathlib.Path(folder, "keys.toml")
         config.write_text(text.replace(TLS, folder))
-        keys.write_text(files.keys)
-        if "tls" in files.said:
+        keys_file.write_text(keys)
+        if "tls" in sections:
             certificate(folder)
         command = [program, "check", "--offline", "--config", config]
-        command += ["--set", f"auth.keys_file={keys}"] if "auth" in files.said else []
-        run = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ | environment(files))
-    return (tomllib.loads(run.stdout), "") if run.returncode == 0 else (None, run.stderr.strip())
+        command += ["--set", f"auth.keys_file={keys_file}"] if "auth" in sections else []
+        run = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ | dict(variables))
+    return run.returncode, run.stdout, run.stderr
 
 
 def environment(files):
@@ -120,13 +128,21 @@ def certificate(folder):
 
 def fits(name, doc):
     """What Kubernetes' schemas have against a manifest."""
+    return [f"{name}{problem}" for problem in refused(json.dumps(doc))]
+
+
+@functools.lru_cache(maxsize=None)
+def refused(text):
+    """The same of a manifest as JSON: a schema is read anew each time."""
+    found = []
     for release in RELEASES:
         try:
-            kubernetes_validate.validate(doc, release, strict=True)
+            kubernetes_validate.validate(json.loads(text), release, strict=True)
         except kubernetes_validate.ValidationError as error:
-            yield f"{name}, Kubernetes {release}: {error.message} at {'/'.join(map(str, error.absolute_path))}"
+            found.append(f", Kubernetes {release}: {error.message} at {'/'.join(map(str, error.absolute_path))}")
         except kubernetes_validate.SchemaNotFoundError as error:
-            yield f"{name}: {error.message}"
+            found.append(f": {error.message}")
+    return found
 
 
 def selects(selector, labels):

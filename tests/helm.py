@@ -12,7 +12,6 @@ At the end faults are planted in the chart, which must be found. Started by helm
 """
 import argparse
 import copy
-import functools
 import json
 import pathlib
 import re
@@ -73,11 +72,10 @@ class Chart:
         return Manifests(docs, deploy.Files().keys)
 
 
-@functools.lru_cache(maxsize=None)
-def fits_text(text):
-    doc = json.loads(text)
+def fitting(doc):
+    """What schemas have against a manifest."""
     if doc["kind"] != "ServiceMonitor":
-        return list(fits(f"{doc['kind']} {doc['metadata']['name']}", doc))
+        return fits(f"{doc['kind']} {doc['metadata']['name']}", doc)
     spec = doc["spec"]
     good = spec.keys() == {"selector", "endpoints"} and all(one.keys() <= ENDPOINT for one in spec["endpoints"])
     return [] if good and doc["apiVersion"] == "monitoring.coreos.com/v1" else [f"ServiceMonitor has {spec}"]
@@ -178,7 +176,7 @@ def rendered(chart, program, name, values):
     if "<" in re.sub(r">>", "", texts["NOTES.txt"]) or "%!" in "".join(texts.values()):
         yield f"{name}: NOTES.txt or a template prints what is no value: {texts['NOTES.txt']}"
     for doc in files.docs:
-        yield from (f"{name}: {problem}" for problem in fits_text(json.dumps(doc)))
+        yield from (f"{name}: {problem}" for problem in fitting(doc))
     names = [(doc["kind"], doc["metadata"]["name"]) for doc in files.docs]
     if len(names) != len(set(names)):
         yield f"{name}: of {names} some are twice"
