@@ -2,9 +2,10 @@
 """Proves the files by which users deploy the gateway: config/kubernetes and config/systemd.
 
 * Every manifest is what Kubernetes' own schemas allow, of the oldest and the newest release that are known here; no field is unknown.
-* Names, labels, ports, paths and times that stand in several of them, in the configuration and in the unit are the same.
-* The program accepts the ConfigMap's configuration and the Secret's keys, and run by them it finds its engines by [discovery], answers the
-  probes, asks for keys, follows changes of both, and drains at SIGTERM.
+* Names, labels, ports, paths, times and rights that stand in several of them, in the configuration and in the unit are the same.
+* The program accepts the ConfigMaps' configurations and the Secret's keys, and run by that of `dns` it finds its engines by [discovery],
+  answers the probes, asks for keys, follows changes of both, and drains at SIGTERM. There is no API server here: discovery through it is
+  proven by the program's own tests.
 * The unit is one that systemd can read, where its tool is installed.
 
 At the end the checks are given faults, which they must find. Started by deploy.sh. Exit status 0: all as it should be.
@@ -17,24 +18,21 @@ import shutil
 import subprocess
 import tempfile
 
-import kubernetes_validate
 import yaml
 
 import deploy_live
+from deploy_rules import RELEASE_MS, RELEASES, ROOT, Manifests, agreement, apart, dns, fits, headless, knows_kubernetes, merged
 
 try:
     import tomllib
 except ImportError:
     import tomli as tomllib
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "config/kubernetes"
 UNIT = ROOT / "config/systemd/pd-proxy.service"
-RELEASES = ["1.25", "1.37"]
-APPLIED = {"configmap.yaml", "deployment.yaml", "engines.yaml", "networkpolicy.yaml", "pdb.yaml", "service.yaml"}
-OTHERS = {"kthena/engines.yaml", "example/secret.yaml"}
-# What a shutdown takes beside server.lame_duck_ms and server.drain_ms, as ARCHITECTURE.md says: two waits for hand-offs, one for spans.
-RELEASE_MS = 13_000
+APPLIED = {"configmap.yaml", "deployment.yaml", "networkpolicy.yaml", "pdb.yaml", "rbac.yaml", "service.yaml"}
+SERVICES = ["dns/engines.yaml", "dns/kthena.yaml"]
+OTHERS = {"dns/configmap.yaml", *SERVICES, "example/secret.yaml"}
 # What the program opens beside two descriptors for each stream.
 OTHER_FILES = 100
 
@@ -49,47 +47,31 @@ class Strict(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-class Files:
-    """All that is judged, in a form in which faults can be planted."""
+class Files(Manifests):
+    """All that is judged: what is applied, what may be applied in its place, an example, a unit."""
 
     def __init__(self):
         self.found = {str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.y*ml")}
         self.manifests = {name: list(yaml.load_all((FOLDER / name).read_text(), Strict)) for name in sorted(self.found)}
         self.unit = UNIT.read_text()
 
-    def of(self, kind, name="pd-proxy", file=None):
-        files = [file] if file else sorted(APPLIED | {"example/secret.yaml"})
-        one, = (doc for part in files for doc in self.manifests[part] if (doc["kind"], doc["metadata"]["name"]) == (kind, name))
-        return one
+    @property
+    def docs(self):
+        return [doc for name in sorted(APPLIED) for doc in self.manifests[name]]
 
     @property
-    def pod(self):
-        return self.of("Deployment")["spec"]["template"]
-
-    @property
-    def container(self):
-        one, = self.pod["spec"]["containers"]
-        return one
-
-    @property
-    def toml(self):
-        text, = self.of("ConfigMap")["data"].values()
-        return text
+    def secret(self):
+        one, = self.manifests["example/secret.yaml"]
+        return one["stringData"]
 
     @property
     def keys(self):
-        return self.of("Secret")["stringData"]["keys.toml"]
+        return self.secret["keys.toml"]
 
-
-def merged(program, files):
-    """The whole configuration that the program makes of the ConfigMap's; what it says where it refuses it."""
-    with tempfile.TemporaryDirectory() as folder:
-        config, keys = pathlib.Path(folder, "pd-proxy.toml"), pathlib.Path(folder, "keys.toml")
-        config.write_text(files.toml)
-        keys.write_text(files.keys)
-        command = [program, "check", "--offline", "--config", config, "--set", f"auth.keys_file={keys}"]
-        run = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    return (tomllib.loads(run.stdout), "") if run.returncode == 0 else (None, run.stderr.strip())
+    @property
+    def by_dns(self):
+        """As they are applied where engines are found by DNS."""
+        return Manifests([doc for doc in self.docs if doc["kind"] != "ConfigMap"] + self.manifests["dns/configmap.yaml"], self.keys)
 
 
 def schema(files):
@@ -97,138 +79,28 @@ def schema(files):
         yield f"files are {sorted(files.found)}"
     for name, docs in files.manifests.items():
         for doc in docs:
-            for release in RELEASES:
-                try:
-                    kubernetes_validate.validate(doc, release, strict=True)
-                except kubernetes_validate.ValidationError as error:
-                    yield f"{name}, Kubernetes {release}: {error.message} at {'/'.join(map(str, error.absolute_path))}"
-                except kubernetes_validate.SchemaNotFoundError as error:
-                    yield f"{name}: {error.message}"
+            yield from fits(name, doc)
             if "namespace" in doc["metadata"]:
                 yield f"{name}: {doc['kind']} names a namespace"
 
 
-def selects(selector, labels):
-    return bool(selector) and selector.items() <= labels.items()
+def engines(files):
+    """What is applied for DNS: the names that the gateway asks for are Services whose addresses are pods."""
+    by_dns = files.by_dns
+    if {key: value for key, value in by_dns.said.items() if key != "discovery"} != {key: value for key, value in files.said.items() if key != "discovery"}:
+        yield "dns/configmap.yaml differs from configmap.yaml in more than [discovery]"
+    for file in SERVICES:
+        yield from headless(file, files.manifests[file], dns(by_dns))
+        yield from apart(file, [doc["spec"]["selector"] for doc in files.manifests[file]], files.pod["metadata"]["labels"])
 
 
-def labels(files):
-    """Whatever means the gateway's pods finds them, and the engines' Services don't."""
-    own, spec = files.pod["metadata"]["labels"], files.of("Deployment")["spec"]
-    for what, selector in [
-        ("Deployment", spec["selector"]["matchLabels"]),
-        ("topologySpreadConstraints", files.pod["spec"]["topologySpreadConstraints"][0]["labelSelector"]["matchLabels"]),
-        ("Service", files.of("Service")["spec"]["selector"]),
-        ("PodDisruptionBudget", files.of("PodDisruptionBudget")["spec"]["selector"]["matchLabels"]),
-        ("NetworkPolicy", files.of("NetworkPolicy")["spec"]["podSelector"]["matchLabels"]),
-    ]:
-        if not selects(selector, own):
-            yield f"{what} selects {selector}, the pods have {own}"
-    for file in ["engines.yaml", "kthena/engines.yaml"]:
-        roles = [doc["spec"]["selector"] for doc in files.manifests[file]]
-        if roles[0] == roles[1] or any(selects(role, own) for role in roles):
-            yield f"{file}: {roles} don't tell prefillers, decoders and the gateway apart"
-    if spec["replicas"] <= files.of("PodDisruptionBudget")["spec"]["maxUnavailable"]:
-        yield "the PodDisruptionBudget lets all replicas go at once"
-
-
-def ports(files, config):
-    server, told = config["server"], {port["name"]: port["containerPort"] for port in files.container["ports"]}
-    if told != {"http": server["port"], "admin": server["admin_port"]}:
-        yield f"the container's ports are {told}, the configuration has {server['port']} and {server['admin_port']}"
-    for host in ["host", "admin_host"]:
-        if server[host] not in ("0.0.0.0", "::"):
-            yield f"server.{host} is {server[host]}: nobody outside the pod could connect"
-    port, = files.of("Service")["spec"]["ports"]
-    if (port["targetPort"], port["port"]) != ("http", told["http"]):
-        yield f"the Service's port is {port}"
-    for probe in ["startupProbe", "livenessProbe", "readinessProbe"]:
-        if files.container[probe]["httpGet"]["port"] != "admin":
-            yield f"{probe} is not at the port for operators"
-    if files.pod["metadata"]["annotations"]["prometheus.io/port"] != str(told["admin"]):
-        yield "Prometheus is sent to another port"
-    spec = files.of("NetworkPolicy")["spec"]
-    for rule in spec["ingress"]:
-        wanted = told["admin" if "from" in rule else "http"]
-        if [(port["port"], port["protocol"]) for port in rule["ports"]] != [(wanted, "TCP")]:
-            yield f"ingress of the NetworkPolicy has {rule}, expected {wanted}"
-    out = {(port["protocol"], port["port"]) for rule in spec["egress"] for port in rule["ports"]}
-    wanted = {("UDP", 53), ("TCP", 53), ("TCP", config["dialect"]["bootstrap_port"])}
-    wanted |= {("TCP", int(name.rsplit(":", 1)[1])) for name in dns(config)}
-    if out != wanted or len(spec["ingress"]) != 2:
-        yield f"egress of the NetworkPolicy is {sorted(out)}, expected {sorted(wanted)}"
-
-
-def dns(config):
-    return config["discovery"]["prefill_dns"] + config["discovery"]["decode_dns"]
-
-
-def engines(files, config):
-    """The names that the gateway asks for are Services whose addresses are pods."""
-    for file in ["engines.yaml", "kthena/engines.yaml"]:
-        found = {}
-        for doc in files.manifests[file]:
-            spec, (port,) = doc["spec"], doc["spec"]["ports"]
-            found[f"{doc['metadata']['name']}:{port['targetPort']}"] = spec
-            if (spec.get("clusterIP"), spec.get("ipFamilyPolicy"), port["port"]) != ("None", "SingleStack", port["targetPort"]):
-                yield f"{file}: {doc['metadata']['name']} is not headless, or of two families, or its ports differ"
-            if spec.get("publishNotReadyAddresses"):
-                yield f"{file}: engines would be found before they are ready"
-        if list(found) != dns(config):
-            yield f"{file} has {list(found)}, the configuration asks for {dns(config)}"
-
-
-def paths(files, config):
-    """What is mounted is what is read."""
-    mounted = {}
-    volumes = {volume["name"]: volume for volume in files.pod["spec"]["volumes"]}
-    for mount in files.container["volumeMounts"]:
-        volume = volumes.pop(mount["name"])
-        if not mount.get("readOnly") or "subPath" in mount:
-            yield f"{mount['name']} is not read-only, or a single file"
-        if "configMap" in volume:
-            source = files.of("ConfigMap", volume["configMap"]["name"])["data"]
-            keep = list(source)
-        else:
-            source = files.of("Secret", volume["secret"]["secretName"])["stringData"]
-            keep = [item["path"] for item in volume["secret"]["items"] if item["key"] in source]
-        mounted |= {f"{mount['mountPath']}/{name}": mount["name"] for name in keep}
-    if volumes:
-        yield f"not mounted: {list(volumes)}"
-    if files.container["args"] != ["--config", next((path for path, name in mounted.items() if name == "config"), None)]:
-        yield f"the arguments are {files.container['args']}, mounted is {mounted}"
-    keys_file = tomllib.loads(files.toml)["auth"]["keys_file"]
-    if mounted.get(keys_file) != "keys":
-        yield f"auth.keys_file is {keys_file}, mounted is {mounted}"
-    if config["auth"]["keys_file"] == keys_file:
-        yield "the keys were not read"
-
-
-def times(files, config):
-    server = config["server"]
-    needed = server["lame_duck_ms"] + server["drain_ms"] + RELEASE_MS
-    given = files.pod["spec"]["terminationGracePeriodSeconds"] * 1_000
-    if given <= needed:
-        yield f"terminationGracePeriodSeconds gives {given} ms, a shutdown may take {needed} ms"
-    probe = files.container["readinessProbe"]
-    notice = probe["periodSeconds"] * probe["failureThreshold"] * 1_000
-    if server["lame_duck_ms"] <= notice:
-        yield f"lame_duck_ms is over before readiness has failed, {notice} ms"
-
-
-def safety(files, _):
-    pod, own = files.pod["spec"], files.container["securityContext"]
-    context = pod["securityContext"]
-    if not (context["runAsNonRoot"] and context["runAsUser"] and context["seccompProfile"] == {"type": "RuntimeDefault"}):
-        yield "the pod may run as root, or without seccomp"
-    wanted = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
-    if own != wanted:
-        yield f"the container's securityContext is {own}"
-    if pod["automountServiceAccountToken"] or pod["enableServiceLinks"]:
-        yield "the pod is given what it does not need"
-    user = re.search(r"^USER (\d+):(\d+)$", (ROOT / "Dockerfile").read_text(), re.M)
-    if user.groups() != (str(context["runAsUser"]), str(context["runAsGroup"])):
-        yield "the image's user is another"
+def secrets(files):
+    """What the example has is what the pods read."""
+    there = {(files.manifests["example/secret.yaml"][0]["metadata"]["name"], key) for key in files.secret}
+    volumes = [volume["secret"] for volume in files.pod["spec"]["volumes"] if "secret" in volume]
+    read = {(volume["secretName"], item["key"]) for volume in volumes for item in volume["items"]}
+    if there != read:
+        yield f"the example of a Secret has {there}, mounted is {read}"
 
 
 def unit(files, defaults):
@@ -264,10 +136,11 @@ def problems(program, files, defaults):
     config, refused = merged(program, files)
     if refused:
         return [refused]
-    found += labels(files)
-    for check in [ports, engines, paths, times, safety]:
-        found += check(files, config)
-    return found + list(unit(files, defaults))
+    found += engines(files)
+    found += secrets(files)
+    if refused := merged(program, files.by_dns)[1]:
+        found.append(f"dns: {refused}")
+    return found + agreement(files, config) + list(unit(files, defaults))
 
 
 def edit(text, old, new):
@@ -278,6 +151,13 @@ def edit(text, old, new):
 def config_fault(old, new):
     def plant(files):
         files.of("ConfigMap")["data"]["pd-proxy.toml"] = edit(files.toml, old, new)
+    return plant
+
+
+def dns_fault(old, new):
+    def plant(files):
+        data = files.by_dns.of("ConfigMap")["data"]
+        data["pd-proxy.toml"] = edit(data["pd-proxy.toml"], old, new)
     return plant
 
 
@@ -298,14 +178,26 @@ FAULTS = {
     "no time to notice": (config_fault("lame_duck_ms = 10_000", "lame_duck_ms = 1_000"), "lame_duck_ms"),
     "another port": (config_fault("port = 8000", "port = 8001"), "container's ports"),
     "the loopback": (config_fault('host = "0.0.0.0"\nport', 'host = "localhost"\nport'), "server.host"),
-    "another name": (config_fault("pd-proxy-decoders", "decoders"), "asks for"),
+    "another name": (dns_fault("pd-proxy-decoders", "decoders"), "asks for"),
+    "another configuration for DNS": (dns_fault("120_000", "110_000"), "more than [discovery]"),
+    "one selector": (config_fault("role=decode", "role=prefill"), "apart"),
+    "the gateway as an engine": (config_fault("app=vllm,role=decode", "app.kubernetes.io/name=pd-proxy"), "apart"),
+    "discovery by Services": (config_fault("prefill_selector = \"app=vllm,role=prefill\"", "prefill_service = \"engines\""), "rights"),
+    "no right to watch": (lambda f: f.of("Role")["rules"][0]["verbs"].remove("watch"), "rights"),
+    "a right too many": (lambda f: f.of("Role")["rules"][0]["resources"].append("secrets"), "rights"),
+    "rights for another": (lambda f: f.of("RoleBinding")["subjects"][0].update(name="default"), "RoleBinding"),
+    "another account": (lambda f: f.pod["spec"].update(serviceAccountName="default"), "accounts are"),
+    "no token": (lambda f: f.pod["spec"].update(automountServiceAccountToken=False), "token"),
+    "no way to the API server": (lambda f: f.of("NetworkPolicy")["spec"]["egress"].pop(1), "egress"),
+    "engines elsewhere": (config_fault("decode_ports = [\"8000\"]", "decode_ports = [\"7100\"]"), "egress"),
+    "another Secret": (lambda f: f.pod["spec"]["volumes"][1]["secret"].update(secretName="keys"), "example of a Secret"),
     "keys elsewhere": (config_fault("pd-proxy-keys/", "pd-proxy/"), "auth.keys_file"),
-    "a key in the clear": (lambda f: f.of("Secret")["stringData"].update({"keys.toml": '[[key]]\nname = "a"\nkey = "sk-1"\n'}), "key"),
+    "a key in the clear": (lambda f: f.secret.update({"keys.toml": '[[key]]\nname = "a"\nkey = "sk-1"\n'}), "key"),
     "a closed port": (lambda f: f.of("NetworkPolicy")["spec"]["ingress"][0]["ports"][0].update(port=80), "ingress"),
     "no way to engines": (lambda f: f.of("NetworkPolicy")["spec"]["egress"].pop(), "egress"),
     "other pods": (lambda f: f.of("Service")["spec"].update(selector={"app": "vllm"}), "selects"),
-    "a Service with an address": (lambda f: f.of("Service", "pd-proxy-decoders")["spec"].pop("clusterIP"), "headless"),
-    "one role": (lambda f: f.manifests["kthena/engines.yaml"][1]["spec"]["selector"].update(
+    "a Service with an address": (lambda f: f.manifests["dns/engines.yaml"][1]["spec"].pop("clusterIP"), "headless"),
+    "one role": (lambda f: f.manifests["dns/kthena.yaml"][1]["spec"]["selector"].update(
         {"modelserving.volcano.sh/role": "prefill"}), "apart"),
     "a probe elsewhere": (lambda f: f.container["livenessProbe"]["httpGet"].update(port="http"), "livenessProbe"),
     "root": (lambda f: f.pod["spec"]["securityContext"].update(runAsUser=0), "root"),
@@ -342,13 +234,15 @@ def main():
     defaults = tomllib.loads(run.stdout)
     found = problems(program, files, defaults)
     if not found:
-        found = deploy_live.problems(program, files, merged(program, files)[0])
+        found = deploy_live.problems(program, files.by_dns, merged(program, files.by_dns)[0])
     for problem in found:
         print(f"deploy: {problem}")
     if found:
         raise SystemExit(1)
     count = sum(map(len, files.manifests.values()))
-    print(f"deploy: {count} manifests fit Kubernetes {' and '.join(RELEASES)}; names, ports, paths and times agree; a gateway runs by them")
+    print(f"deploy: {count} manifests fit Kubernetes {' and '.join(RELEASES)}; names, ports, paths, times and rights agree; a gateway runs by them")
+    if not knows_kubernetes(program):
+        print("deploy: this program has no [discovery.kubernetes]: whether it accepts that was not tried")
     if not shutil.which("systemd-analyze"):
         print("deploy: there is no systemd-analyze: the unit was looked at by our own rules alone")
     planted = self_test(program, files, defaults)

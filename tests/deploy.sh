@@ -10,11 +10,7 @@ bounded 300 "$0" "$@"
 program=${PD_PROXY:-target/release/pd-proxy}
 [[ -x $program ]] || { echo "deploy: $program is not there: build it, or set PD_PROXY" >&2; exit 1; }
 
-venv "${DEPLOY_SITE:-${TMPDIR:-/tmp}/pd-proxy-deploy-1.37.0}"
-if ! "$python" -c "import kubernetes_validate as k, yaml; assert k.__version__ == '1.37.0'" 2>/dev/null; then
-    fetch reaches_python "Kubernetes' schemas" "$pip" install --quiet --disable-pip-version-check \
-        kubernetes-validate==1.37.0 PyYAML==6.0.3 'tomli; python_version < "3.11"'
-fi
+. tests/kubernetes_site.sh
 # Not with exec: the trap stays.
 env -u HTTP_PROXY -u http_proxy "$python" tests/deploy.py --program "$program"
 echo "deploy: ok"

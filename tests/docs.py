@@ -21,7 +21,7 @@ from docs_rig import Rig, matches
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Documents of which only links and names are looked at.
-OTHERS = ["ARCHITECTURE.md", "config/kubernetes/README.md"]
+OTHERS = ["ARCHITECTURE.md", "config/kubernetes/README.md", "config/helm/README.md"]
 GUIDE = ["What you need", "On the engines", "The gateway", "Check it", "First request", "What to watch", "What goes wrong", "What was tried"]
 GUIDE_LINES = 120
 LANGUAGES = {"sh", "console", "toml", "text", "json", "yaml"}
@@ -33,7 +33,7 @@ FOREIGN = set("""--api-key --bench --otlp-traces-endpoint --block-size --chat-te
     --disaggregation-bootstrap-port --disaggregation-mode --enable-prompt-tokens-details --example --features --foreground --fuzz-dir
     --intra-node-data-parallel-size --kv-connector --kv-events-config --kv-transfer-config --max-num-queued-reqs --metrics_port
     --no-default-features --nocapture --pd-disaggregation --pd-hosts --pd-kv-events --pd-ports --prefix-caching-hash-algo
-    --prometheus-port --read-only --require-hashes --rpc_port --served-model-name --show-labels --stop-timeout --tensor-parallel-size
+    --prometheus-port --read-only --require-hashes --rpc_port --runnable --served-model-name --show-labels --stop-timeout --tensor-parallel-size
     --test --ulimit --vllm-pd-disaggregation""".split())
 
 

@@ -2,7 +2,8 @@
 """Proves config/python: the wheel of the program, as who installs it meets it.
 
 * The same binary makes the same wheel twice. pip installs it into a new environment, where `pd-proxy` says its version and the demo
-  answers a request; pip finds nothing to complain of, and nothing remains when it is uninstalled.
+  answers a request; its manual page and completions are where they are looked for, as the program prints them, and a shell takes them;
+  pip finds nothing to complain of, and no file remains when it is uninstalled.
 * A wheel that was damaged on its way is refused by pip: before it writes anything where it is told the wheel's hash, else in the middle,
   and what it has written then is replaced by the next installation. One whose content was exchanged is refused by `--check`, since pip
   does not compare it with RECORD.
@@ -68,7 +69,7 @@ def expect(what, good):
         raise SystemExit(f"wheel: {what}")
 
 
-def tags(folder):
+def tags(folder, program):
     path = pathlib.Path(folder, "binary")
     for data, expected in TAGS:
         path.write_bytes(data)
@@ -77,9 +78,12 @@ def tags(folder):
         path.write_bytes(data)
         said = run(sys.executable, BUILDER / "build_wheel.py", path, "--out", folder, fails=True)
         expect(f"{word!r} is not said of what is refused: {said}", word in said and "Traceback" not in said)
-    # One of another machine can't be asked for its version, nor stripped here: it is packed as it is.
+    # One of another machine can't be asked for its version, nor stripped here: it is packed as it is, and another one is asked.
     path.write_bytes(TAGS[5][0])
-    built = pathlib.Path(run(sys.executable, BUILDER / "build_wheel.py", path, "--out", folder).splitlines()[0])
+    command = [sys.executable, BUILDER / "build_wheel.py", path, "--out", folder]
+    expect("a binary that can't be run is asked", "--runnable" in run(*command, fails=True))
+    expect("one that is no program is asked", "no-such" in run(*command, "--runnable", "/no-such", fails=True))
+    built = pathlib.Path(run(*command, "--runnable", program).splitlines()[0])
     expect(f"{built} has another name", built.name.endswith("-py3-none-manylinux_2_39_aarch64.whl"))
 
 
@@ -99,6 +103,19 @@ def left_in(venv):
     return {path.relative_to(venv) for path in venv.rglob("*") if "__pycache__" not in path.parts}
 
 
+def completes(program, venv):
+    """The manual page and the completions are what the program prints, and good."""
+    for what, path in build_wheel.SHARED.items():
+        printed = subprocess.run([program, "generate", what], capture_output=True, timeout=60, check=True).stdout
+        expect(f"{path} is not what the program prints", (venv / path).read_bytes() == printed and printed)
+    source = f"source {venv / build_wheel.SHARED['bash']}"
+    function = re.search(r" -F (\S+) ", run("bash", "--norc", "-c", f"{source} && complete -p pd-proxy"))[1]
+    asked = f"COMP_WORDS=(pd-proxy che) COMP_CWORD=1 && {function} pd-proxy che pd-proxy && echo ${{COMPREPLY[@]}}"
+    said = run("bash", "--norc", "-c", f"{source} && {asked}").split()
+    expect(f"bash completes `pd-proxy che` with {said}", said == ["check"])
+    expect("the manual page has no title", b"\n.TH pd-proxy 1" in (venv / build_wheel.SHARED["man"]).read_bytes())
+
+
 def installed(wheel, folder, version):
     """Install, use, remove."""
     venv = pathlib.Path(folder, "venv")
@@ -116,6 +133,7 @@ def installed(wheel, folder, version):
     exchanged(wheel, bad)
     run(*pip, "install", "--no-index", "--force-reinstall", wheel)
     expect("another version", run(program, "--version").split() == ["pd-proxy", version])
+    completes(program, venv)
     run(*pip, "check")
     shown = run(*pip, "show", "pd-proxy")
     expect(f"pip shows {shown}", f"Version: {version}\n" in shown and "gateway" in shown)
@@ -128,7 +146,9 @@ def installed(wheel, folder, version):
     finally:
         demo.end()
     run(*pip, "uninstall", "--yes", "pd-proxy")
-    expect(f"uninstalled, {left_in(venv) - before} remains", left_in(venv) == before)
+    # pip leaves the folders, empty.
+    remains = {path for path in left_in(venv) - before if not (venv / path).is_dir()}
+    expect(f"uninstalled, {remains} remains", not remains and before <= left_in(venv))
 
 
 def check_says(bad, what):
@@ -163,11 +183,18 @@ def exchanged(wheel, bad):
         ("RECORD lists", whole + [("more.py", b"", 0o100644)]),
         ("can be executed", [(name, b"program", 0o100644)] + whole[1:]),
         ("no RECORD", whole[:-1]),
+        *((f"without {path}", lacking(members, path, own)) for path in build_wheel.SHARED.values()),
     ]:
         build_wheel.pack(bad, changed)
         check_says(bad, what)
     build_wheel.pack(bad, whole)
     check_says(bad.rename(bad.with_name(bad.name.replace("manylinux_2_", "manylinux_1_"))), "WHEEL differ")
+
+
+def lacking(members, path, own):
+    """A wheel in which nobody misses a file but who knows what should be there."""
+    left = [member for member in members if not member[0].endswith(path)]
+    return left + [(own, build_wheel.record(left, own), 0o100644)]
 
 
 def main():
@@ -176,7 +203,7 @@ def main():
     program = parser.parse_args().program.resolve()
     version = build_wheel.package()["version"]
     with tempfile.TemporaryDirectory() as folder:
-        tags(folder)
+        tags(folder, program)
         read_by_others(program)
         wheel = build_wheel.build(program, pathlib.Path(folder, "one"))
         again = build_wheel.build(program, pathlib.Path(folder, "two"))

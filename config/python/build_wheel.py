@@ -2,9 +2,11 @@
 """Makes a Python wheel of a pd-proxy binary, so that `pip install` puts the program beside an engine that came the same way.
 
     python3 config/python/build_wheel.py target/release/pd-proxy --out dist
+    python3 config/python/build_wheel.py target/aarch64-unknown-linux-gnu/release/pd-proxy --runnable target/release/pd-proxy
     python3 config/python/build_wheel.py --check dist/pd_proxy-….whl
 
-The wheel has no Python in it: the binary is a script of it, and pip puts it into bin/. For which systems it is good is read from the
+The wheel has no Python in it: the binary is a script of it, and pip puts it into bin/, and into share/ its manual page and completions for
+shells, which the program prints itself: a binary of another machine has them from one that can be run here. For which systems it is good is read from the
 binary (elf.py) and said by the wheel's tags. The same binary makes the same wheel, byte for byte. Python 3.9 or newer, its own
 library alone.
 """
@@ -30,6 +32,13 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 # The earliest time that a zip file can say.
 EPOCH = (1980, 1, 1, 0, 0, 0)
 PROGRAM_MODE, FILE_MODE = 0o100755, 0o100644
+# What `pd-proxy generate` prints, and where manual pages and completions are looked for below a prefix.
+SHARED = {
+    "man": "share/man/man1/pd-proxy.1",
+    "bash": "share/bash-completion/completions/pd-proxy",
+    "zsh": "share/zsh/site-functions/_pd-proxy",
+    "fish": "share/fish/vendor_completions.d/pd-proxy.fish",
+}
 
 
 class Refused(Exception):
@@ -46,13 +55,28 @@ def package():
     return found
 
 
-def check_version(binary, version):
-    """A binary of another version is not packed; one of another machine can't be asked."""
-    if elf.read(binary).machine != platform.machine():
-        return
-    run = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=60, check=False)
-    if run.stdout.split() != ["pd-proxy", version]:
-        raise Refused(f"{binary} says {run.stdout.strip()!r}, Cargo.toml has {version}")
+def runnable(binary, other):
+    """Who is asked for what the program says of itself: the binary, or for one of another machine `other`."""
+    if other is None and elf.read(binary).machine != platform.machine():
+        raise Refused(f"{binary} can't be run here: name a binary of the same version that can, by --runnable")
+    return other or binary
+
+
+def said_by(program, *arguments):
+    """What the program prints."""
+    try:
+        run = subprocess.run([program, *arguments], capture_output=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise Refused(f"{program} {' '.join(arguments)}: {error}") from error
+    return run.stdout
+
+
+def shared(program, version):
+    """The files for share/, by their paths. A program of another version is not asked."""
+    says = said_by(program, "--version").decode().split()
+    if says != ["pd-proxy", version]:
+        raise Refused(f"{program} says {' '.join(says)!r}, Cargo.toml has {version}")
+    return {path: said_by(program, "generate", what) for what, path in SHARED.items()}
 
 
 def stripped(binary, folder):
@@ -113,13 +137,13 @@ def pack(path, members):
             wheel.writestr(info, data)
 
 
-def build(binary, out):
-    """Packs `binary` into a wheel in the folder `out`; returns its path."""
+def build(binary, out, other=None):
+    """Packs `binary` into a wheel in the folder `out`; returns its path. `other` can be run where it can't."""
     about = package()
     # A dash in a wheel's name separates its parts.
     stem = f"{about['name'].replace('-', '_')}-{about['version']}"
     tags = elf.read(binary).tags()
-    check_version(binary, about["version"])
+    files = shared(runnable(binary, other), about["version"])
     info = f"{stem}.dist-info"
     with tempfile.TemporaryDirectory() as folder:
         small = stripped(binary, folder)
@@ -127,6 +151,7 @@ def build(binary, out):
             raise Refused("strip has changed what the binary needs")
         members = [
             (f"{stem}.data/scripts/pd-proxy", small.read_bytes(), PROGRAM_MODE),
+            *((f"{stem}.data/data/{path}", data, FILE_MODE) for path, data in files.items()),
             (f"{info}/METADATA", metadata(about).encode(), FILE_MODE),
             (f"{info}/WHEEL", wheel_file(tags).encode(), FILE_MODE),
             (f"{info}/licenses/LICENSE", (ROOT / "LICENSE").read_bytes(), FILE_MODE),
@@ -170,13 +195,18 @@ def differs(stem, modes, data):
     if said.get_all("Tag") != [f"{python}-{abi}-{tag}" for tag in tags.split(".")]:
         return "its name and its WHEEL differ"
     scripts = [mode for name, mode in modes if ".data/scripts/" in name]
-    return None if scripts == [PROGRAM_MODE] else "not one program that can be executed"
+    if scripts != [PROGRAM_MODE]:
+        return "not one program that can be executed"
+    there = {name.partition(".data/data/")[2] for name in data}
+    missing = sorted(path for path in SHARED.values() if path not in there)
+    return f"without {', '.join(missing)}" if missing else None
 
 
 def main():
     parser = argparse.ArgumentParser(description="Makes a wheel of a pd-proxy binary.")
     parser.add_argument("binary", nargs="?", type=pathlib.Path)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("dist"), help="folder for the wheel [default: dist]")
+    parser.add_argument("--runnable", type=pathlib.Path, metavar="BINARY", help="asked in place of a binary of another machine")
     parser.add_argument("--check", type=pathlib.Path, metavar="WHEEL", help="compare a wheel with its RECORD instead")
     given = parser.parse_args()
     if (given.binary is None) == (given.check is None):
@@ -186,7 +216,7 @@ def main():
             check(given.check)
             print(f"{given.check.name}: as its RECORD says")
         else:
-            print(build(given.binary, given.out))
+            print(build(given.binary, given.out, given.runnable))
     except (Refused, elf.Unknown) as error:
         raise SystemExit(f"build_wheel: {error}") from error
 

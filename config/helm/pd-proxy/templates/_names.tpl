@@ -1,0 +1,44 @@
+{{/* What things are called, and the labels that they have. */}}
+
+{{- define "pd-proxy.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* The longest name made of this one adds `-prefillers`, and 63 letters are the most that a Service may have. */}}
+{{- define "pd-proxy.fullname" -}}
+{{- $name := include "pd-proxy.name" . -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" -}}
+{{- else if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Those by which pods are found: they never change. */}}
+{{- define "pd-proxy.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "pd-proxy.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "pd-proxy.labels" -}}
+{{ include "pd-proxy.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{/* "true" where engines are found through the API server, else nothing. */}}
+{{- define "pd-proxy.asksApi" -}}
+{{- if has .Values.discovery.mode (list "labels" "services") }}true{{ end -}}
+{{- end -}}
+
+{{/* The pods' account: nothing where they need none. */}}
+{{- define "pd-proxy.serviceAccount" -}}
+{{- if .Values.serviceAccount.name -}}
+{{- .Values.serviceAccount.name -}}
+{{- else if and .Values.serviceAccount.create (include "pd-proxy.asksApi" .) -}}
+{{- include "pd-proxy.fullname" . -}}
+{{- end -}}
+{{- end -}}
