@@ -1,0 +1,240 @@
+//! Follows the pods of one role for as long as the gateway runs.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::ResourceExt;
+use kube::runtime::utils::Backoff;
+use kube::runtime::watcher::{self, DefaultBackoff, Event};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::Kind;
+use super::access::{Access, WATCH_S, labels};
+use super::known::Known;
+use super::words;
+use crate::config::kubernetes::{By, Kubernetes, Wanted};
+use crate::discovery::changed;
+use crate::fleet::{Owner, Role};
+use crate::relay::Relay;
+
+/// Changes are gathered for so long: a rollout of a hundred pods is not a hundred changes of the fleet.
+const GATHER: Duration = Duration::from_millis(100);
+
+/// Objects in one answer: a page of pods is some megabytes of JSON while it is read.
+const PAGE: u32 = 200;
+
+/// The longest pause between attempts: rights that are granted, and a server that is back, count soon.
+const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+
+/// After so many failures in a row the connection and the list begin anew: a server that came back without its past can't go on
+/// from a version that it never had.
+const FAILURES: u32 = 4;
+
+/// A failure that is older has nothing to do with the next one.
+const CALM: Duration = Duration::from_secs(60);
+
+/// The source's name in logs and metrics.
+const SOURCE: &str = "kubernetes";
+
+/// Keeps one role of the fleet as the cluster says.
+pub(super) struct Follower {
+    relay: Arc<Relay>,
+    role: Role,
+    settings: Kubernetes,
+    wanted: Wanted,
+    known: Known,
+    /// Told when there is no more to be waited for at the start.
+    first: Option<oneshot::Sender<()>>,
+    pause: DefaultBackoff,
+    /// Failures in a row, and when the last of them was.
+    failures: u32,
+    failed: Option<Instant>,
+    /// What was said last of the server and of the pods, so that it is said once.
+    wrong: String,
+    lacks: String,
+}
+
+impl Follower {
+    /// Of one role, whose pods are those that are wanted; `first` hears when the first list is there, or fails.
+    pub(super) fn new(
+        relay: Arc<Relay>,
+        role: Role,
+        (settings, wanted): (Kubernetes, Wanted),
+        first: oneshot::Sender<()>,
+    ) -> Follower {
+        Follower {
+            relay,
+            role,
+            settings,
+            wanted,
+            known: Known::default(),
+            first: Some(first),
+            pause: DefaultBackoff::default(),
+            failures: 0,
+            failed: None,
+            wrong: String::new(),
+            lacks: String::new(),
+        }
+    }
+
+    /// Follows for ever.
+    pub(super) async fn run(mut self) {
+        loop {
+            match Access::find(&self.settings).await {
+                Ok(access) => match self.wanted.by {
+                    By::Selector(_) => self.follow::<Pod>(&access).await,
+                    By::Service(_) => self.follow::<EndpointSlice>(&access).await,
+                },
+                Err(why) => {
+                    self.fail(Some(why));
+                    self.rest().await;
+                }
+            }
+        }
+    }
+
+    /// Lists and watches until it fails again and again.
+    async fn follow<K: Kind>(&mut self, access: &Access) {
+        let settings = watcher::Config::default().labels(&labels(&self.wanted.by)).timeout(WATCH_S).page_size(PAGE);
+        let mut events = pin!(watcher::watcher(access.api::<K>(), settings));
+        // When what has changed is told to the fleet.
+        let mut due: Option<Instant> = None;
+        loop {
+            let event = tokio::select! {
+                event = events.next() => event,
+                () = reached(due) => {
+                    due = None;
+                    self.apply();
+                    continue;
+                }
+            };
+            match event {
+                None => return,
+                Some(Ok(event)) => {
+                    let listed = matches!(event, Event::InitDone);
+                    if self.take(event) {
+                        due.get_or_insert(Instant::now() + GATHER);
+                    }
+                    if listed {
+                        due = None;
+                        self.apply();
+                    }
+                }
+                Some(Err(error)) => {
+                    // What came before it is not held up by it.
+                    if due.take().is_some() {
+                        self.apply();
+                    }
+                    self.fail(words::of_watch::<K>(&error, access));
+                    self.rest().await;
+                    if self.failures >= FAILURES {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether the event changes anything by itself.
+    fn take<K: Kind>(&mut self, event: Event<K>) -> bool {
+        match event {
+            Event::Init => {
+                self.known.begin();
+                return false;
+            }
+            Event::InitApply(object) => {
+                self.known.listed(object.name_any(), object.found(&self.wanted));
+                return false;
+            }
+            _ => {}
+        }
+        self.recover();
+        match event {
+            Event::Apply(object) => self.known.put(object.name_any(), object.found(&self.wanted)),
+            Event::Delete(object) => self.known.remove(&object.name_any()),
+            _ => {
+                self.known.complete();
+                false
+            }
+        }
+    }
+
+    /// Tells the fleet who is there.
+    fn apply(&mut self) {
+        let mut engines = self.known.engines();
+        engines.all.retain(|engine| match self.relay.upstream.check(engine) {
+            Ok(()) => true,
+            Err(why) => {
+                engines.lacks.push(format!("{engine}: {why}"));
+                false
+            }
+        });
+        let (came, gone) = self.relay.fleet.want(Owner::Kubernetes, self.role, &engines.all);
+        changed(&self.relay.fleet, SOURCE, came + gone);
+        let lacks = engines.lacks.join("; ");
+        if !lacks.is_empty() && lacks != self.lacks {
+            tracing::warn!(source = SOURCE, "not all engines can be used: {lacks}");
+        }
+        let outcome = match (lacks.is_empty(), came + gone) {
+            (false, _) => "failed",
+            (true, 0) => "same",
+            (true, _) => "changed",
+        };
+        self.relay.meters.discovered(SOURCE, outcome);
+        self.lacks = lacks;
+        self.told();
+    }
+
+    /// The server answers.
+    fn recover(&mut self) {
+        if !std::mem::take(&mut self.wrong).is_empty() {
+            tracing::info!(source = SOURCE, role = self.role.name(), "the API server answers again");
+        }
+        self.failures = 0;
+        self.failed = None;
+        self.pause.reset();
+    }
+
+    /// Something went wrong; `None` for what is part of a watch's life and is told only if it goes on.
+    fn fail(&mut self, why: Option<String>) {
+        if self.failed.is_none_or(|at| at.elapsed() > CALM) {
+            self.failures = 0;
+            self.wrong.clear();
+        }
+        self.failures += 1;
+        self.failed = Some(Instant::now());
+        let lasting = || (self.failures >= FAILURES).then(|| "watches break again and again".to_owned());
+        let Some(why) = why.or_else(lasting) else { return };
+        if why != self.wrong {
+            tracing::warn!(source = SOURCE, role = self.role.name(), "the fleet stays as it was: {why}");
+        }
+        self.relay.meters.discovered(SOURCE, "failed");
+        self.wrong = why;
+        self.told();
+    }
+
+    async fn rest(&mut self) {
+        let pause = self.pause.next().map_or(LONGEST_PAUSE, |pause| pause.min(LONGEST_PAUSE));
+        tokio::time::sleep(pause).await;
+    }
+
+    fn told(&mut self) {
+        if let Some(first) = self.first.take() {
+            // Who waited may have left.
+            let _ = first.send(());
+        }
+    }
+}
+
+/// Waits until then; for ever when there is no such time.
+async fn reached(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
