@@ -1,7 +1,5 @@
 //! `[discovery.kubernetes]`: engines found through the API server of Kubernetes.
 
-use std::path::PathBuf;
-
 use serde::{Deserialize, Serialize};
 
 use super::Problem;
@@ -35,9 +33,6 @@ pub struct Kubernetes {
     pub decode_ports: Vec<String>,
     /// How engines are spoken to.
     pub scheme: Scheme,
-    /// A kubeconfig in place of the one that would be found. No key: for programs that embed the gateway, and for tests.
-    #[serde(skip)]
-    pub kubeconfig: Option<PathBuf>,
 }
 
 /// The pods of one role.
@@ -89,7 +84,6 @@ impl Default for Kubernetes {
             prefill_ports: vec!["8000".to_owned()],
             decode_ports: vec!["8000".to_owned()],
             scheme: Scheme::default(),
-            kubeconfig: None,
         }
     }
 }

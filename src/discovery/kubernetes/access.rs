@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client};
 
 use super::Kind;
@@ -38,15 +37,7 @@ impl Access {
     /// Why there is no way, in words.
     pub(super) async fn find(settings: &Kubernetes) -> Result<Access, String> {
         tls::install_provider();
-        let mut config = match &settings.kubeconfig {
-            None => kube::Config::infer().await.map_err(|e| nowhere(&chain(&e)))?,
-            Some(path) => {
-                let kubeconfig = Kubeconfig::read_from(path).map_err(|e| nowhere(&chain(&e)))?;
-                let options = KubeConfigOptions::default();
-                let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await;
-                config.map_err(|e| nowhere(&chain(&e)))?
-            }
-        };
+        let mut config = kube::Config::infer().await.map_err(|e| nowhere(&chain(&e)))?;
         config.connect_timeout = Some(CONNECT);
         config.read_timeout = Some(SILENCE);
         config.reset_reader_on_write = true;

@@ -35,8 +35,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 /// from a version that it never had.
 const FAILURES: u32 = 4;
 
-/// A failure that is older has nothing to do with the next one.
-const CALM: Duration = Duration::from_secs(60);
+/// A watch that has not failed for so long stands: longer than a connection takes to be opened, or refused.
+const STANDS: Duration = Duration::from_secs(6);
 
 /// The source's name in logs and metrics.
 const SOURCE: &str = "kubernetes";
@@ -51,9 +51,10 @@ pub(super) struct Follower {
     /// Told when there is no more to be waited for at the start.
     first: Option<oneshot::Sender<()>>,
     pause: DefaultBackoff,
-    /// Failures in a row, and when the last of them was.
+    /// Failures in a row.
     failures: u32,
-    failed: Option<Instant>,
+    /// When the watch stands, if nothing comes between: a list that succeeds is no proof, as its watch may be refused.
+    stands: Option<Instant>,
     /// What was said last of the server and of the pods, so that it is said once.
     wrong: String,
     lacks: String,
@@ -76,7 +77,7 @@ impl Follower {
             first: Some(first),
             pause: DefaultBackoff::default(),
             failures: 0,
-            failed: None,
+            stands: None,
             wrong: String::new(),
             lacks: String::new(),
         }
@@ -104,6 +105,7 @@ impl Follower {
         let mut events = pin!(watcher::watcher(access.api::<K>(), settings));
         // When what has changed is told to the fleet.
         let mut due: Option<Instant> = None;
+        let mut listed = false;
         loop {
             let event = tokio::select! {
                 event = events.next() => event,
@@ -112,16 +114,21 @@ impl Follower {
                     self.apply();
                     continue;
                 }
+                () = reached(self.stands) => {
+                    self.recover();
+                    continue;
+                }
             };
             match event {
                 None => return,
                 Some(Ok(event)) => {
-                    let listed = matches!(event, Event::InitDone);
+                    let complete = matches!(event, Event::InitDone);
                     if self.take(event) {
                         due.get_or_insert(Instant::now() + GATHER);
                     }
-                    if listed {
-                        due = None;
+                    if complete {
+                        (listed, due) = (true, None);
+                        self.stands = Some(Instant::now() + STANDS);
                         self.apply();
                     }
                 }
@@ -135,6 +142,7 @@ impl Follower {
                     if self.failures >= FAILURES {
                         return;
                     }
+                    self.stands = listed.then(|| Instant::now() + STANDS);
                 }
             }
         }
@@ -143,25 +151,19 @@ impl Follower {
     /// Whether the event changes anything by itself.
     fn take<K: Kind>(&mut self, event: Event<K>) -> bool {
         match event {
-            Event::Init => {
-                self.known.begin();
-                return false;
+            Event::Init => self.known.begin(),
+            Event::InitApply(object) => self.known.listed(object.name_any(), object.found(&self.wanted)),
+            Event::InitDone => self.known.complete(),
+            Event::Apply(object) => {
+                self.recover();
+                return self.known.put(object.name_any(), object.found(&self.wanted));
             }
-            Event::InitApply(object) => {
-                self.known.listed(object.name_any(), object.found(&self.wanted));
-                return false;
-            }
-            _ => {}
-        }
-        self.recover();
-        match event {
-            Event::Apply(object) => self.known.put(object.name_any(), object.found(&self.wanted)),
-            Event::Delete(object) => self.known.remove(&object.name_any()),
-            _ => {
-                self.known.complete();
-                false
+            Event::Delete(object) => {
+                self.recover();
+                return self.known.remove(&object.name_any());
             }
         }
+        false
     }
 
     /// Tells the fleet who is there.
@@ -196,18 +198,14 @@ impl Follower {
             tracing::info!(source = SOURCE, role = self.role.name(), "the API server answers again");
         }
         self.failures = 0;
-        self.failed = None;
+        self.stands = None;
         self.pause.reset();
     }
 
     /// Something went wrong; `None` for what is part of a watch's life and is told only if it goes on.
     fn fail(&mut self, why: Option<String>) {
-        if self.failed.is_none_or(|at| at.elapsed() > CALM) {
-            self.failures = 0;
-            self.wrong.clear();
-        }
         self.failures += 1;
-        self.failed = Some(Instant::now());
+        self.stands = None;
         let lasting = || (self.failures >= FAILURES).then(|| "watches break again and again".to_owned());
         let Some(why) = why.or_else(lasting) else { return };
         if why != self.wrong {
