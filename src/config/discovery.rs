@@ -40,10 +40,7 @@ impl Discovery {
     pub fn looks_for(&self) -> [bool; 2] {
         let file = self.file.is_some();
         let (prefill, decode) = (self.kubernetes.prefill().is_some(), self.kubernetes.decode().is_some());
-        [
-            file || prefill || !self.prefill_dns.is_empty(),
-            file || decode || !self.decode_dns.is_empty(),
-        ]
+        [file || prefill || !self.prefill_dns.is_empty(), file || decode || !self.decode_dns.is_empty()]
     }
 
     /// Whether there is a file or a name to look at again and again.

@@ -249,7 +249,9 @@ pub enum Problem {
         key: &'static str,
     },
     /// A key that asks for what was left out of the program.
-    #[error("{key} needs the Kubernetes API, and this program was built without the feature `kubernetes`: use discovery.prefill_dns and discovery.decode_dns")]
+    #[error(
+        "{key} needs the Kubernetes API, and this program was built without the feature `kubernetes`: use discovery.prefill_dns and discovery.decode_dns"
+    )]
     NoKubernetes {
         /// The key.
         key: &'static str,

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::{Grade, Report};
-use crate::config::{self, Loaded, Origin};
 use crate::config::kubernetes::{Kubernetes, Wanted};
+use crate::config::{self, Loaded, Origin};
 use crate::discovery;
 use crate::discovery::kubernetes;
 use crate::discovery::names::{Names, System};
@@ -79,10 +79,9 @@ pub(super) async fn all(loaded: &Loaded, report: &mut Report) -> Vec<Member> {
         }
         add(&mut members, part, engines, true);
     }
-    for (part, wanted) in [
-        (Part::Prefiller, discovery.kubernetes.prefill()),
-        (Part::Decoder, discovery.kubernetes.decode()),
-    ] {
+    for (part, wanted) in
+        [(Part::Prefiller, discovery.kubernetes.prefill()), (Part::Decoder, discovery.kubernetes.decode())]
+    {
         if let Some(wanted) = wanted {
             add(&mut members, part, pods(part, &discovery.kubernetes, &wanted, report).await, true);
         }

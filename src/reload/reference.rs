@@ -163,7 +163,9 @@ mod tests {
             let (inner, own): (Vec<_>, Vec<_>) =
                 keys.as_object().unwrap().iter().partition(|(_, value)| value.is_object());
             todo.extend(
-                inner.into_iter().map(|(key, value)| (format!("{name}.{key}").trim_start_matches('.').to_owned(), value)),
+                inner
+                    .into_iter()
+                    .map(|(key, value)| (format!("{name}.{key}").trim_start_matches('.').to_owned(), value)),
             );
             if name.is_empty() {
                 assert_eq!(own.len(), 0);
@@ -188,12 +190,8 @@ mod tests {
         assert!(names(&tree, "/dialect/name").unwrap().contains("`kv_transfer`, "));
         assert_eq!(names(&tree, "/server/port"), None);
         assert!(
-            live(&tree, "/log/level")
-                && live(&tree, "/timeout/total_ms")
-                && live(&tree, "/server/admin_key")
+            live(&tree, "/log/level") && live(&tree, "/timeout/total_ms") && live(&tree, "/server/admin_key")
         );
-        assert!(
-            !live(&tree, "/log/format") && !live(&tree, "/server/port") && !live(&tree, "/pool/kind")
-        );
+        assert!(!live(&tree, "/log/format") && !live(&tree, "/server/port") && !live(&tree, "/pool/kind"));
     }
 }

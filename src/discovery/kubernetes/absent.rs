@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tokio::task::JoinSet;
 
-use crate::config::kubernetes::{Kubernetes, Wanted};
 use crate::config::Config;
+use crate::config::kubernetes::{Kubernetes, Wanted};
 use crate::endpoint::Endpoint;
 use crate::relay::Relay;
 

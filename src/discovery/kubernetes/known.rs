@@ -84,9 +84,8 @@ impl Known {
         let v4 = |place: &Place| !place.engine.host.contains(':');
         let with_v4: BTreeSet<&str> =
             places().filter(|place| v4(place)).filter_map(|place| place.pod.as_deref()).collect();
-        let doubled = |place: &&Place| {
-            !v4(place) && place.pod.as_deref().is_some_and(|pod| with_v4.contains(pod))
-        };
+        let doubled =
+            |place: &&Place| !v4(place) && place.pod.as_deref().is_some_and(|pod| with_v4.contains(pod));
         let mut seen = BTreeSet::new();
         let mut all: Vec<Endpoint> = places()
             .filter(|place| !doubled(place))

@@ -60,7 +60,8 @@ fn number<'a>(slice: &EndpointSlice, port: &'a Port) -> Result<u16, &'a str> {
         Port::Name(name) => name,
     };
     let tcp = |protocol: &Option<String>| protocol.as_deref().is_none_or(|it| it == "TCP");
-    let mut named = slice.ports.iter().flatten().filter(|it| it.name.as_ref() == Some(name) && tcp(&it.protocol));
+    let mut named =
+        slice.ports.iter().flatten().filter(|it| it.name.as_ref() == Some(name) && tcp(&it.protocol));
     named
         .find_map(|it| it.port.and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0))
         .ok_or(name)

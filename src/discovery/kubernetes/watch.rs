@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::Kind;
 use super::access::{Access, WATCH_S, labels};
 use super::known::Known;
-use super::words;
+use super::words::{self, Break};
 use crate::config::kubernetes::{By, Kubernetes, Wanted};
 use crate::discovery::changed;
 use crate::fleet::{Owner, Role};
@@ -92,7 +92,7 @@ impl Follower {
                     By::Service(_) => self.follow::<EndpointSlice>(&access).await,
                 },
                 Err(why) => {
-                    self.fail(Some(why));
+                    self.fail(Break::Wrong(why));
                     self.rest().await;
                 }
             }
@@ -101,7 +101,8 @@ impl Follower {
 
     /// Lists and watches until it fails again and again.
     async fn follow<K: Kind>(&mut self, access: &Access) {
-        let settings = watcher::Config::default().labels(&labels(&self.wanted.by)).timeout(WATCH_S).page_size(PAGE);
+        let settings =
+            watcher::Config::default().labels(&labels(&self.wanted.by)).timeout(WATCH_S).page_size(PAGE);
         let mut events = pin!(watcher::watcher(access.api::<K>(), settings));
         // When what has changed is told to the fleet.
         let mut due: Option<Instant> = None;
@@ -202,13 +203,18 @@ impl Follower {
         self.pause.reset();
     }
 
-    /// Something went wrong; `None` for what is part of a watch's life and is told only if it goes on.
-    fn fail(&mut self, why: Option<String>) {
-        self.failures += 1;
+    /// The watch was interrupted. What is part of its life is told only if it goes on.
+    fn fail(&mut self, why: Break) {
         self.stands = None;
-        let lasting = || (self.failures >= FAILURES).then(|| "watches break again and again".to_owned());
-        let Some(why) = why.or_else(lasting) else { return };
-        if why != self.wrong {
+        self.failures += 1;
+        let why = match why {
+            Break::Forgotten => return,
+            Break::Ended if self.failures < FAILURES => return,
+            Break::Ended => "watches break again and again".to_owned(),
+            Break::Wrong(why) => why,
+        };
+        let what = |text: &str| text.split(": ").next().map(str::to_owned);
+        if what(&why) != what(&self.wrong) {
             tracing::warn!(source = SOURCE, role = self.role.name(), "the fleet stays as it was: {why}");
         }
         self.relay.meters.discovered(SOURCE, "failed");

@@ -24,16 +24,27 @@ impl Verb {
     }
 }
 
-/// Why a watch goes wrong; `None` for what is part of its life: a connection that ends, and a version too old to go on from.
-pub(super) fn of_watch<K: Kind>(error: &watcher::Error, access: &Access) -> Option<String> {
+/// What an interruption of a watch means.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Break {
+    /// The server answers, and does not remember the version to go on from: a new list follows.
+    Forgotten,
+    /// The connection ended; whether that is more shows when it is opened again.
+    Ended,
+    /// Something to be mended, in words: what it is stands before the first colon, the rest may differ from time to time.
+    Wrong(String),
+}
+
+/// Why a watch was interrupted.
+pub(super) fn of_watch<K: Kind>(error: &watcher::Error, access: &Access) -> Break {
     match error {
-        watcher::Error::InitialListFailed(error) => Some(of::<K>(Verb::List, error, access)),
-        watcher::Error::WatchStartFailed(error) => Some(of::<K>(Verb::Watch, error, access)),
-        watcher::Error::WatchError(status) if status.code == GONE => None,
-        watcher::Error::WatchError(status) => Some(refused::<K>(Verb::Watch, status, access)),
-        watcher::Error::WatchFailed(_) => None,
+        watcher::Error::InitialListFailed(error) => Break::Wrong(of::<K>(Verb::List, error, access)),
+        watcher::Error::WatchStartFailed(error) => Break::Wrong(of::<K>(Verb::Watch, error, access)),
+        watcher::Error::WatchError(status) if status.code == GONE => Break::Forgotten,
+        watcher::Error::WatchError(status) => Break::Wrong(refused::<K>(Verb::Watch, status, access)),
+        watcher::Error::WatchFailed(_) => Break::Ended,
         watcher::Error::NoResourceVersion => {
-            Some(format!("{} does not answer as an API server does: {error}", access.server))
+            Break::Wrong(format!("{} does not answer as an API server does: {error}", access.server))
         }
     }
 }

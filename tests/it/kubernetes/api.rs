@@ -207,7 +207,8 @@ impl State {
 
     /// Events from a version on, as lines, and the version that they lead to.
     fn events(&self, from: u64, wanted: &str) -> (String, u64) {
-        let since = self.log.iter().filter(|(version, event)| *version > from && matches(&event["object"], wanted));
+        let since =
+            self.log.iter().filter(|(version, event)| *version > from && matches(&event["object"], wanted));
         (since.map(|(_, event)| format!("{event}\n")).collect(), self.version)
     }
 }
@@ -228,8 +229,11 @@ async fn serve(mut socket: TcpStream, world: Arc<World>) {
     let target = head.split(' ').nth(1).unwrap().to_owned();
     let (path, query) = target.split_once('?').unwrap_or((&target, ""));
     let decoded = |text: &str| text.replace("%3D", "=").replace("%2C", ",").replace("%2F", "/");
-    let query: BTreeMap<String, String> =
-        query.split('&').filter_map(|pair| pair.split_once('=')).map(|(k, v)| (k.to_owned(), decoded(v))).collect();
+    let query: BTreeMap<String, String> = query
+        .split('&')
+        .filter_map(|pair| pair.split_once('='))
+        .map(|(k, v)| (k.to_owned(), decoded(v)))
+        .collect();
     let watching = query.get("watch").is_some_and(|it| it == "true");
     let (status, body) = {
         let mut state = world.state.lock().unwrap();
@@ -243,7 +247,9 @@ async fn serve(mut socket: TcpStream, world: Arc<World>) {
     };
     if status > 0 {
         let length = body.len();
-        let head = format!("HTTP/1.1 {status} -\r\ncontent-type: application/json\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
+        let head = format!(
+            "HTTP/1.1 {status} -\r\ncontent-type: application/json\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n"
+        );
         // Who asked may have left.
         let _ = socket.write_all(format!("{head}{body}").as_bytes()).await;
         return;

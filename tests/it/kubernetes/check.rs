@@ -22,7 +22,10 @@ async fn check_tells_who_is_there() {
     let api = Api::start().await;
     let kubeconfig = api.kubeconfig();
     let check = || check_with(&sets(), &[("KUBECONFIG", &kubeconfig)]);
-    let words = ["BAD  discovery.kubernetes.prefill_selector: no pods match in namespace llm", "BAD  there is no decoder"];
+    let words = [
+        "BAD  discovery.kubernetes.prefill_selector: no pods match in namespace llm",
+        "BAD  there is no decoder",
+    ];
     expect(&check(), 3, &words);
 
     api.put([
@@ -31,7 +34,8 @@ async fn check_tells_who_is_there() {
         pod("p-2", "prefill", p2.addr(), Step::NotReady),
         pod("d-0", "decode", d0.addr(), Step::Terminating),
     ]);
-    let prefill = "ok   discovery.kubernetes.prefill_selector: 2 prefillers ready, of 3 pods in namespace llm";
+    let prefill =
+        "ok   discovery.kubernetes.prefill_selector: 2 prefillers ready, of 3 pods in namespace llm";
     let decode = "BAD  discovery.kubernetes.decode_selector: no decoder is ready, of 1 pods in namespace llm";
     expect(&check(), 3, &[prefill, decode]);
     assert!(api.asked("watch") > 0, "the right to watch was tried");
@@ -45,5 +49,9 @@ async fn check_tells_who_is_there() {
         expect(&check(), 3, &[words]);
     }
     let nowhere = check_with(&sets(), &[("KUBECONFIG", "/nonexistent/kubeconfig")]);
-    expect(&nowhere, 3, &["no API server is known: run in a pod with a service account's token, or set KUBECONFIG"]);
+    expect(
+        &nowhere,
+        3,
+        &["no API server is known: run in a pod with a service account's token, or set KUBECONFIG"],
+    );
 }

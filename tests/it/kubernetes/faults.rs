@@ -73,10 +73,17 @@ async fn rights_that_are_missing_are_said_once_and_count_when_they_come() {
     for (refusal, verb) in [("forbidden-list.403", "list"), ("forbidden-watch.403", "watch")] {
         let api = Api::start().await;
         api.refuse(Some(refusal));
-        let flags = ["--decode", &d0.addr().to_string(), "--set", "discovery.kubernetes.prefill_selector=role=prefill"];
+        let flags = [
+            "--decode",
+            &d0.addr().to_string(),
+            "--set",
+            "discovery.kubernetes.prefill_selector=role=prefill",
+        ];
         let mut gateway = Gateway::start(&api, &flags);
         let line = gateway.process.wait_for("the fleet stays as it was");
-        for word in [&format!("no right to {verb} pods in namespace llm (403)"), "config/kubernetes/rbac.yaml"] {
+        for word in
+            [&format!("no right to {verb} pods in namespace llm (403)"), "config/kubernetes/rbac.yaml"]
+        {
             assert!(line.contains(word), "{word}: {line}");
         }
         until("it asks again and again", async || api.asked(verb) >= 3).await;

@@ -50,7 +50,8 @@ impl Gateway {
     fn start(api: &Api, more: &[&str]) -> Gateway {
         let mut process = Process::start(&[&BASE, more].concat(), &[("KUBECONFIG", &api.kubeconfig())]);
         let line = process.wait_for("listening on http://");
-        let at = line.rsplit("http://").next().unwrap().trim().parse().unwrap_or_else(|e| panic!("{e}: {line}"));
+        let at =
+            line.rsplit("http://").next().unwrap().trim().parse().unwrap_or_else(|e| panic!("{e}: {line}"));
         Gateway { process, at }
     }
 
@@ -79,7 +80,9 @@ impl Gateway {
     async fn counted(&self, outcome: &str) -> u64 {
         let text = client::send(self.at, &get("/metrics")).await.text();
         let labels = [format!("outcome=\"{outcome}\""), "source=\"kubernetes\"".to_owned()];
-        let of = |line: &&str| line.starts_with("pd_proxy_discovery_total") && labels.iter().all(|it| line.contains(it));
+        let of = |line: &&str| {
+            line.starts_with("pd_proxy_discovery_total") && labels.iter().all(|it| line.contains(it))
+        };
         text.lines().find(of).unwrap().rsplit(' ').next().unwrap().parse().unwrap()
     }
 }

@@ -20,7 +20,9 @@ async fn a_pod_serves_from_ready_until_it_is_told_to_stop() {
     gateway.comes_to("decode", &[&d0]).await;
     assert_eq!(gateway.ready().await, 503);
 
-    for (step, there) in [(Step::NotReady, false), (Step::Ready, true), (Step::NotReady, false), (Step::Ready, true)] {
+    for (step, there) in
+        [(Step::NotReady, false), (Step::Ready, true), (Step::NotReady, false), (Step::Ready, true)]
+    {
         // What comes with another pod's change has been seen when that is.
         api.put([pod("p-0", "prefill", p0.addr(), step), pod("mark", "prefill", p1.addr(), Step::Ready)]);
         gateway.comes_to("prefill", if there { &[&p0, &p1] } else { &[&p1] }).await;
