@@ -19,10 +19,10 @@ mkdir -p "$CACHE"
 # The newest source package of Kubernetes in the first of apt's indexes that has one.
 source_package() {
   local mirror suite
-  mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -m1 debian || true)
+  mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -m1 -E '/debian/?$' || true)
   suite=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
   [ -n "$mirror" ] && [ -n "$suite" ] || not_run "no Debian mirror is configured"
-  echo "deb-src [trusted=yes] $mirror $suite main" > "$CACHE/sources.list"
+  echo "deb-src $mirror $suite main" > "$CACHE/sources.list"
   options=(-o "Dir::Etc::sourcelist=$CACHE/sources.list" -o "Dir::Etc::sourceparts=-" -o "Dir::State::lists=$CACHE/lists")
   mkdir -p "$CACHE/lists/partial"
   timeout 300 apt-get "${options[@]}" update -qq || not_run "the Debian mirror's index of sources can't be had"
@@ -46,7 +46,7 @@ build() {
   version=${version%.orig.tar.*}
   printf "KUBE_GIT_COMMIT=''\nKUBE_GIT_TREE_STATE='archive'\nKUBE_GIT_VERSION='%s'\nKUBE_GIT_MAJOR='1'\nKUBE_GIT_MINOR='%s'\n" \
     "$version" "$(echo "$version" | cut -d. -f2)" > "$CACHE/version"
-  (cd "$tree" && KUBE_GIT_VERSION_FILE=$CACHE/version GOFLAGS=-mod=vendor GO111MODULE=off nice make WHAT=cmd/kube-apiserver) \
+  (cd "$tree" && KUBE_GIT_VERSION_FILE=$CACHE/version nice make WHAT=cmd/kube-apiserver) \
     || { echo "kube-apiserver does not build" >&2; exit 1; }
   cp "$tree/_output/bin/kube-apiserver" "$apiserver"
   rm -rf "$tree"

@@ -25,9 +25,10 @@ async fn a_pod_serves_from_ready_until_it_is_told_to_stop() {
     {
         // What comes with another pod's change has been seen when that is.
         api.put([pod("p-0", "prefill", p0.addr(), step), pod("mark", "prefill", p1.addr(), Step::Ready)]);
-        gateway.comes_to("prefill", if there { &[&p0, &p1] } else { &[&p1] }).await;
+        let (marked, unmarked) = if there { (vec![&p0, &p1], vec![&p0]) } else { (vec![&p1], vec![]) };
+        gateway.comes_to("prefill", &marked).await;
         api.delete("mark");
-        gateway.comes_to("prefill", if there { &[&p0] } else { &[] }).await;
+        gateway.comes_to("prefill", &unmarked).await;
         assert_eq!(gateway.ready().await, if there { 200 } else { 503 }, "{step:?}");
     }
     assert_eq!(client::send(gateway.at, &post(CHAT, &chat("x").to_string())).await.status, 200);
