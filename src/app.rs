@@ -16,7 +16,7 @@ use crate::admission;
 use crate::auth::Callers;
 use crate::auth::watch::{KeysError, Watch};
 use crate::config::{Config, Tokens};
-use crate::discovery::Discoverer;
+use crate::discovery::{Discoverer, kubernetes};
 use crate::fleet::Role;
 use crate::fleets;
 use crate::intake::{Asker, EngineLimits, EngineTokenizer, Prompts, Source, exchange};
@@ -318,6 +318,7 @@ async fn watch_engines(config: &Config, gateway: &Gateway, tasks: &mut JoinSet<(
         discoverer.look().await;
         tasks.spawn(discoverer.run());
     }
+    kubernetes::start(config, &gateway.relay, tasks).await;
     if let Some(prober) = prober(config, gateway) {
         tasks.spawn(prober.run());
     }

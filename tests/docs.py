@@ -29,7 +29,7 @@ NEEDS = re.compile(r".*\*[Nn]eeds [^*]+\*")
 # In the README blocks without a kind are for reading, or have a comment before them that says who runs them.
 COMMAND = re.compile(r"(\$ )?(pd-proxy|cargo|docker|kubectl|python3?|pip) ")
 # Flags of engines and other tools, which the program does not have.
-FOREIGN = set("""--api-key --bench --otlp-traces-endpoint --block-size --chat-template --compare --data-parallel-size --default-chat-template-kwargs
+FOREIGN = set("""--api-key --as --bench --otlp-traces-endpoint --block-size --chat-template --compare --data-parallel-size --default-chat-template-kwargs
     --disaggregation-bootstrap-port --disaggregation-mode --enable-prompt-tokens-details --example --features --foreground --fuzz-dir
     --intra-node-data-parallel-size --kv-connector --kv-events-config --kv-transfer-config --max-num-queued-reqs --metrics_port
     --no-default-features --nocapture --pd-disaggregation --pd-hosts --pd-kv-events --pd-ports --prefix-caching-hash-algo
@@ -96,7 +96,7 @@ class Known:
         self.words = set(re.findall(r"`([\w.-]+)`", readme)) | {code for _, code in self.codes}
         self.keys, section = {}, None
         for line in (ROOT / "config/pd-proxy.toml").read_text().splitlines():
-            if head := re.match(r"\[(\w+)\]$", line):
+            if head := re.match(r"\[([\w.]+)\]$", line):
                 section = self.keys.setdefault(head[1], set())
             elif key := re.match(r"(?:# )?(\w+) = ", line):
                 section.add(key[1])
@@ -154,10 +154,10 @@ def named(known, line):
         if section != "SECTION" and key.lower() not in known.keys.get(section.lower(), ()):
             yield f"variable PD_PROXY__{section}__{key}"
     for span in re.findall(r"`([^`]+)`", line):
-        key = re.match(r"(\w+)\.(?!rs$)(\w+\*?)(?: *= *.*)?$", span)
+        key = re.match(r"(\w+(?:\.kubernetes)?)\.(?!rs$)(\w+\*?)(?: *= *.*)?$", span)
         if key and key[1] in known.keys and not known.has_key(*key.groups()):
             yield f"key {key[1]}.{key[2]}"
-        section = re.match(r"\[([a-z]+)\]$", span)
+        section = re.match(r"\[([a-z.]+)\]$", span)
         if section and section[1] not in known.keys:
             yield f"section {section[1]}"
         ours = re.match(r"pd-proxy( +[a-z][a-z-]*)?", span)
@@ -292,6 +292,7 @@ FAULTS = {
     "an unknown key in a file": (TOML.replace("port", "prot"), "prot"),
     "an unknown key": ("`route.polizei`", "key route.polizei"),
     "an unknown section": ("`[rute]`", "section rute"),
+    "an unknown key of a section in another": ("`discovery.kubernetes.prefil_ports`", "key discovery.kubernetes.prefil_ports"),
     "an unknown metric": ("`pd_proxy_requests`", "metric pd_proxy_requests"),
     "an unknown label": ("`pd_proxy_requests_total{leg=\"prefill\"}`", "label leg"),
     "an unknown value": ("`pd_proxy_requests_total{route=\"chatt\"}`", "value chatt"),

@@ -89,7 +89,7 @@ class Rig:
             return f"ended with {run.returncode}: {run.stderr.strip()}"
         told = {}
         for line in run.stdout.splitlines():
-            if head := re.match(r"\[(\w+)\]", line):
+            if head := re.match(r"\[([\w.]+)\]", line):
                 section = head[1]
             elif key := re.match(r"(\w+) += (.*?) +# \S", line):
                 told[f"{section}.{key[1]}"] = re.findall(r'"([^"]*)"', key[2]) if key[2][0] == "[" else key[2].strip('"')

@@ -44,14 +44,14 @@ class Process:
                 self.process.wait()
 
 
-def wait(what, probe):
+def wait(what, probe, seconds=WAIT_SECONDS):
     """What `probe` returns once that is true."""
-    end = time.monotonic() + WAIT_SECONDS
+    end = time.monotonic() + seconds
     while time.monotonic() < end:
         if result := probe():
             return result
         time.sleep(0.1)
-    raise SystemExit(f"waited {WAIT_SECONDS} s in vain for {what}")
+    raise SystemExit(f"waited {seconds} s in vain for {what}")
 
 
 def free_port():

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Problem;
+use super::kubernetes::Kubernetes;
 use super::validate::Invalid;
 use crate::endpoint::Endpoint;
 
@@ -18,11 +19,19 @@ pub struct Discovery {
     pub decode_dns: Vec<String>,
     /// Between looks, ms.
     pub interval_ms: u64,
+    /// Engines found through the API server.
+    pub kubernetes: Kubernetes,
 }
 
 impl Default for Discovery {
     fn default() -> Self {
-        Self { file: None, prefill_dns: Vec::new(), decode_dns: Vec::new(), interval_ms: 5_000 }
+        Self {
+            file: None,
+            prefill_dns: Vec::new(),
+            decode_dns: Vec::new(),
+            interval_ms: 5_000,
+            kubernetes: Kubernetes::default(),
+        }
     }
 }
 
@@ -30,7 +39,13 @@ impl Discovery {
     /// Whether engines of both roles are looked for, or of neither: `[prefill, decode]`.
     pub fn looks_for(&self) -> [bool; 2] {
         let file = self.file.is_some();
-        [file || !self.prefill_dns.is_empty(), file || !self.decode_dns.is_empty()]
+        let (prefill, decode) = (self.kubernetes.prefill().is_some(), self.kubernetes.decode().is_some());
+        [file || prefill || !self.prefill_dns.is_empty(), file || decode || !self.decode_dns.is_empty()]
+    }
+
+    /// Whether there is a file or a name to look at again and again.
+    pub fn looks_again(&self) -> bool {
+        self.file.is_some() || !self.prefill_dns.is_empty() || !self.decode_dns.is_empty()
     }
 
     /// What is wrong beside the bounds of numbers.
@@ -47,5 +62,6 @@ impl Discovery {
                 }
             }
         }
+        self.kubernetes.validate(invalid);
     }
 }

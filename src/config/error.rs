@@ -248,6 +248,32 @@ pub enum Problem {
         /// The key.
         key: &'static str,
     },
+    /// A key that asks for what was left out of the program.
+    #[error(
+        "{key} needs the Kubernetes API, and this program was built without the feature `kubernetes`: use discovery.prefill_dns and discovery.decode_dns"
+    )]
+    NoKubernetes {
+        /// The key.
+        key: &'static str,
+    },
+    /// Two ways to find the same engines.
+    #[error("{one} and {other} are both set: pods are found by one of them, leave out the other")]
+    OneOf {
+        /// The one.
+        one: &'static str,
+        /// The other.
+        other: &'static str,
+    },
+    /// No ports, or more than a pod has.
+    #[error("{key} lists {count} ports: expected 1 to {max}, as in [\"8000\"]")]
+    Ports {
+        /// The key.
+        key: &'static str,
+        /// How many are listed.
+        count: usize,
+        /// How many may be.
+        max: usize,
+    },
     /// An address that spans can't be posted to.
     #[error(
         "trace.endpoint: `{text}` {why}: write where the collector takes OTLP over HTTP, as in http://collector:4318"

@@ -106,7 +106,7 @@ impl Merge {
     /// Puts one entry in its place, or says why it has none.
     fn put(&mut self, entry: Entry) {
         let Entry { key, given, origin } = entry;
-        let (Some(kind), Some((section, name))) = (self.schema.kind(&key), key.split_once('.')) else {
+        let (Some(kind), Some((section, name))) = (self.schema.kind(&key), key.rsplit_once('.')) else {
             let problem = if self.schema.is_section(&key) {
                 Problem::NotASection { section: key }
             } else {
@@ -124,8 +124,12 @@ impl Merge {
             let problem = Problem::WrongType { key, value: shown, expected };
             return self.errors.push(ConfigError { origin, problem });
         }
-        let table = self.table.entry(section).or_insert_with(|| toml::Table::new().into());
-        if let Some(table) = table.as_table_mut() {
+        let mut table = Some(&mut self.table);
+        for part in section.split('.') {
+            let inner = table.map(|table| table.entry(part).or_insert_with(|| toml::Table::new().into()));
+            table = inner.and_then(toml::Value::as_table_mut);
+        }
+        if let Some(table) = table {
             table.insert(name.to_owned(), value);
         }
         self.origins.0.insert(key, origin);
@@ -164,8 +168,10 @@ impl Merge {
 
 /// Whether a tree can hold this value; else what it expects there.
 fn try_leaf(section: &str, name: &str, value: &toml::Value) -> Result<(), String> {
-    let keys = toml::Table::from_iter([(name.to_owned(), value.clone())]);
-    let tree = toml::Table::from_iter([(section.to_owned(), toml::Value::Table(keys))]);
+    let mut tree = toml::Table::from_iter([(name.to_owned(), value.clone())]);
+    for part in section.rsplit('.') {
+        tree = toml::Table::from_iter([(part.to_owned(), toml::Value::Table(tree))]);
+    }
     Config::deserialize(toml::Value::Table(tree)).map(drop).map_err(|error| {
         let message = error.message();
         let expected = message.rsplit_once("expected ").map_or(message, |(_, expected)| expected);

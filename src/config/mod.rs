@@ -9,12 +9,14 @@ pub mod discovery;
 pub mod error;
 pub mod events;
 pub mod health;
+pub mod kubernetes;
 pub mod load;
 pub mod model;
 pub mod pool;
 pub mod report;
 pub mod route;
 mod schema;
+mod selector;
 mod source;
 pub mod tls;
 pub mod trace;
@@ -28,6 +30,7 @@ pub use discovery::Discovery;
 pub use error::{ConfigError, ConfigErrors, Problem};
 pub use events::Events;
 pub use health::Health;
+pub use kubernetes::Kubernetes;
 pub use load::{Env, Loaded, Origin, Origins, process_env};
 pub use model::{Hash, Key, Prompt};
 pub use pool::Pool;
@@ -36,7 +39,7 @@ pub use tls::Tls;
 pub use trace::Trace;
 pub use values::{
     Bind, ContentFormat, DialectName, HashAlgo, HashScheme, KeyLayout, KeyStore, Level, LogFormat, Policy,
-    PoolKind, Secret, Tokens, UnknownName,
+    PoolKind, Scheme, Secret, Tokens, UnknownName,
 };
 
 use serde::{Deserialize, Serialize};

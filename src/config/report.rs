@@ -12,7 +12,7 @@ pub fn render(loaded: &Loaded) -> String {
     let lines: Vec<(&str, String, String)> = leaves
         .iter()
         .filter_map(|(key, value)| {
-            let (section, name) = key.split_once('.')?;
+            let (section, name) = key.rsplit_once('.')?;
             let shown = if value.is_null() {
                 format!("# {name} is not set")
             } else {
@@ -42,7 +42,7 @@ pub fn render(loaded: &Loaded) -> String {
 const MAX_ALIGNED: usize = 60;
 
 fn value_line(name: &str, value: &Json, leaves: &[(String, Json)]) -> String {
-    let names = leaves.iter().filter_map(|(key, _)| key.split_once('.'));
+    let names = leaves.iter().filter_map(|(key, _)| key.rsplit_once('.'));
     let width = names.map(|(_, name)| name.len()).max().unwrap_or(0);
     format!("{name:width$} = {}", in_toml(value))
 }
@@ -103,8 +103,9 @@ mod tests {
         let text = render(&loaded);
         let table: toml::Table = text.parse().unwrap();
         for (key, value) in leaves(&loaded.config) {
-            let (section, name) = key.split_once('.').unwrap();
-            assert_eq!(table[section].get(name).is_none(), value.is_null(), "{key}");
+            let (section, name) = key.rsplit_once('.').unwrap();
+            let section = section.split('.').fold(&table, |table, part| table[part].as_table().unwrap());
+            assert_eq!(section.get(name).is_none(), value.is_null(), "{key}");
             assert!(!value.is_null() || text.contains(&format!("# {name} is not set")), "{key}");
         }
     }

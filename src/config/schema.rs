@@ -24,17 +24,24 @@ pub(crate) struct Schema {
     keys: Vec<(String, Kind)>,
 }
 
-/// Every leaf of the tree as `section.key` and value, in the order of the tree; an unset option is `Null`.
+/// Every leaf of the tree as `section.key` and value, where a section may be in another one (`discovery.kubernetes`), in the order of the tree; an unset option is `Null`.
 pub(crate) fn leaves(config: &Config) -> Vec<(String, Json)> {
     // The tree holds strings, numbers and lists only, and so always serialises.
     let Ok(Json::Object(sections)) = serde_json::to_value(config) else { return Vec::new() };
     let mut leaves = Vec::new();
     for (section, keys) in sections {
-        if let Json::Object(keys) = keys {
-            leaves.extend(keys.into_iter().map(|(key, value)| (format!("{section}.{key}"), value)));
-        }
+        gather(section, keys, &mut leaves);
     }
     leaves
+}
+
+/// The keys of a section, and those of sections in it behind them.
+fn gather(section: String, keys: Json, leaves: &mut Vec<(String, Json)>) {
+    let Json::Object(keys) = keys else { return leaves.push((section, keys)) };
+    let (inner, own): (Vec<_>, Vec<_>) = keys.into_iter().partition(|(_, value)| value.is_object());
+    for (key, value) in own.into_iter().chain(inner) {
+        gather(format!("{section}.{key}"), value, leaves);
+    }
 }
 
 /// The environment variable of a secret key, `None` for any other key.
@@ -63,7 +70,7 @@ impl Schema {
 
     /// Whether a section has this name.
     pub(crate) fn is_section(&self, name: &str) -> bool {
-        self.keys.iter().any(|(key, _)| key.split_once('.').is_some_and(|(section, _)| section == name))
+        self.keys.iter().any(|(key, _)| key.rsplit_once('.').is_some_and(|(section, _)| section == name))
     }
 
     /// The known key that an unknown one most likely means: the same name in another section, else the least edit.
@@ -101,8 +108,8 @@ fn key_distance(unknown: &str, key: &str) -> Option<usize> {
         let far = (unknown.len() / 3).clamp(1, MAX_DISTANCE);
         Some(distance(unknown, known)).filter(|distance| *distance <= far)
     };
-    let (section, name) = key.split_once('.')?;
-    match unknown.split_once('.') {
+    let (section, name) = key.rsplit_once('.')?;
+    match unknown.rsplit_once('.') {
         Some((unknown_section, unknown_name)) => {
             Some(close(unknown_section, section)? + close(unknown_name, name)?)
         }

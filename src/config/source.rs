@@ -52,11 +52,16 @@ pub(crate) fn is_ours(name: &str) -> bool {
 
 fn in_section(section: String, value: toml::Value, (schema, origin): (&Schema, &Origin), found: &mut Found) {
     match value {
-        toml::Value::Table(keys) => found.entries.extend(keys.into_iter().map(|(key, value)| Entry {
-            key: format!("{section}.{key}"),
-            given: Given::Value(value),
-            origin: origin.clone(),
-        })),
+        toml::Value::Table(keys) => {
+            for (key, value) in keys {
+                let key = format!("{section}.{key}");
+                if value.is_table() && schema.is_section(&key) {
+                    in_section(key, value, (schema, origin), found);
+                } else {
+                    found.entries.push(Entry { key, given: Given::Value(value), origin: origin.clone() });
+                }
+            }
+        }
         _ => {
             let problem = if schema.is_section(&section) {
                 Problem::NotASection { section }

@@ -153,6 +153,17 @@ named! {
 }
 
 named! {
+    /// How engines are spoken to, where their addresses alone are found.
+    Scheme {
+        /// In the clear.
+        #[default]
+        Http = "http",
+        /// Over TLS.
+        Https = "https",
+    }
+}
+
+named! {
     /// When a request is bound to a prefiller.
     Bind {
         /// When its best one is about to be free.

@@ -1,7 +1,13 @@
-//! Engines that come and go by themselves: listed in a file, or the addresses of a name. Both are looked at again and again.
+//! Engines that come and go by themselves: listed in a file, the addresses of a name, or pods. Files and names are looked at
+//! again and again, the API server of a cluster tells by itself.
 //!
 //! A look that fails changes nothing: a list that is being written, and a name server that is away, must not empty a fleet.
 
+#[cfg(not(feature = "kubernetes"))]
+#[path = "kubernetes/absent.rs"]
+pub mod kubernetes;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 pub mod list;
 pub mod names;
 
@@ -13,7 +19,7 @@ use tokio::io::AsyncReadExt;
 
 use crate::config::{self, Config};
 use crate::endpoint::Endpoint;
-use crate::fleet::{Owner, Role};
+use crate::fleet::{Fleet, Owner, Role};
 use crate::relay::Relay;
 use list::Listed;
 use names::{Names, System};
@@ -36,7 +42,7 @@ impl Discoverer {
     pub fn new(config: &Config, relay: Arc<Relay>) -> Option<Discoverer> {
         let discovery = &config.discovery;
         let names = |texts: &[String]| Names::new(config::endpoints(texts), System);
-        discovery.looks_for().contains(&true).then(|| Discoverer {
+        discovery.looks_again().then(|| Discoverer {
             relay,
             file: discovery.file.as_ref().map(PathBuf::from),
             dns: [
@@ -108,11 +114,7 @@ impl Discoverer {
 
     /// One look: so many came or went, and what went wrong, empty for nothing. Names fail one by one, so it may be both.
     fn tell(&mut self, at: usize, source: &'static str, changes: usize, wrong: String) {
-        let fleet = &self.relay.fleet;
-        if changes > 0 {
-            let (prefill, decode) = (fleet.serving(Role::Prefill), fleet.serving(Role::Decode));
-            tracing::info!(source, changes, prefill, decode, "the fleet changed");
-        }
+        changed(&self.relay.fleet, source, changes);
         if !wrong.is_empty() && self.wrong[at] != wrong {
             let follows = if changes > 0 { "the rest stays as it was" } else { "nothing changes" };
             tracing::warn!(source, "{follows}, since not all engines could be looked for: {wrong}");
@@ -124,6 +126,14 @@ impl Discoverer {
         };
         self.relay.meters.discovered(source, outcome);
         self.wrong[at] = wrong;
+    }
+}
+
+/// Says that so many came or went, if any did.
+fn changed(fleet: &Fleet, source: &'static str, changes: usize) {
+    if changes > 0 {
+        let (prefill, decode) = (fleet.serving(Role::Prefill), fleet.serving(Role::Decode));
+        tracing::info!(source, changes, prefill, decode, "the fleet changed");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Who wants which members: the configuration, a file, the DNS, an operator. Pure.
+//! Who wants which members: the configuration, a file, the DNS, a cluster, an operator. Pure.
 //!
 //! An instance is a member as long as anybody wants it, so no source takes away what another one brought. An operator's
 //! removal counts against all of them, until the source that wants it stops wanting it and begins anew.
@@ -17,6 +17,8 @@ pub enum Owner {
     File,
     /// `discovery.prefill_dns`, `discovery.decode_dns`.
     Dns,
+    /// `[discovery.kubernetes]`.
+    Kubernetes,
     /// `/instances/add`.
     Operator,
 }

@@ -3,8 +3,10 @@
 use std::path::Path;
 
 use super::{Grade, Report};
+use crate::config::kubernetes::{Kubernetes, Wanted};
 use crate::config::{self, Loaded, Origin};
 use crate::discovery;
+use crate::discovery::kubernetes;
 use crate::discovery::names::{Names, System};
 use crate::endpoint::Endpoint;
 
@@ -77,6 +79,13 @@ pub(super) async fn all(loaded: &Loaded, report: &mut Report) -> Vec<Member> {
         }
         add(&mut members, part, engines, true);
     }
+    for (part, wanted) in
+        [(Part::Prefiller, discovery.kubernetes.prefill()), (Part::Decoder, discovery.kubernetes.decode())]
+    {
+        if let Some(wanted) = wanted {
+            add(&mut members, part, pods(part, &discovery.kubernetes, &wanted, report).await, true);
+        }
+    }
     for part in [Part::Prefiller, Part::Decoder] {
         if members.iter().all(|one| one.part != part) {
             let (name, key) = (part.name(), part.key());
@@ -84,6 +93,32 @@ pub(super) async fn all(loaded: &Loaded, report: &mut Report) -> Vec<Member> {
         }
     }
     members
+}
+
+/// The engines of a role that the API server knows.
+async fn pods(part: Part, settings: &Kubernetes, wanted: &Wanted, report: &mut Report) -> Vec<Endpoint> {
+    let (key, name) = (wanted.key, part.name());
+    let asked = match kubernetes::ask(settings, wanted).await {
+        Ok(asked) => asked,
+        Err(why) => {
+            report.say(Grade::Bad, format!("{key}: {why}"));
+            return Vec::new();
+        }
+    };
+    let (engines, objects) = (asked.engines.len(), asked.objects);
+    let place = format!("{objects} {} in namespace {}", asked.resource, asked.namespace);
+    for lack in asked.lacks {
+        report.say(Grade::Bad, format!("{key}: {lack}"));
+    }
+    match (engines, objects) {
+        (0, 0) => report.say(
+            Grade::Bad,
+            format!("{key}: no {} match in namespace {}: is it right?", asked.resource, asked.namespace),
+        ),
+        (0, _) => report.say(Grade::Bad, format!("{key}: no {name} is ready, of {place}")),
+        _ => report.say(Grade::Good, format!("{key}: {engines} {name}s ready, of {place}")),
+    }
+    asked.engines
 }
 
 fn add(members: &mut Vec<Member>, part: Part, engines: Vec<Endpoint>, named: bool) {

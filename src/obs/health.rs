@@ -25,7 +25,7 @@ pub(super) fn begin_fleet() {
     for outcome in RELOADED {
         counter!(names::RELOADS, "outcome" => outcome).increment(0);
     }
-    for source in ["file", "dns"] {
+    for source in ["file", "dns", "kubernetes"] {
         for outcome in ["same", "changed", "failed"] {
             counter!(names::DISCOVERIES, "source" => source, "outcome" => outcome).increment(0);
         }

@@ -4,7 +4,7 @@
 
 use tracing::Level;
 use tracing_appender::non_blocking::WorkerGuard;
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{LevelFilter, filter_fn};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Registry, fmt, reload};
@@ -21,13 +21,17 @@ pub struct LogGuard {
 #[derive(Clone, Debug)]
 pub struct Threshold(reload::Handle<LevelFilter, Registry>);
 
+/// Crates that tell of each failed attempt by themselves: `discovery` says it once, with what mends it.
+const THEIRS: &str = "kube_";
+
 /// Starts the log. A second call in one process keeps the first log and returns `None`.
 pub fn init(level: Level, json: bool) -> Option<LogGuard> {
     let (to, writer) = tracing_appender::non_blocking(std::io::stderr());
     let lines = fmt::layer().with_target(false).with_ansi(false).with_writer(to);
     let lines = if json { lines.json().flatten_event(true).boxed() } else { lines.boxed() };
     let (filter, handle) = reload::Layer::new(LevelFilter::from_level(level));
-    let started = tracing_subscriber::registry().with(filter).with(lines).try_init();
+    let ours = filter_fn(|event| !event.target().starts_with(THEIRS));
+    let started = tracing_subscriber::registry().with(filter).with(lines.with_filter(ours)).try_init();
     started.is_ok().then_some(LogGuard { writer, threshold: Threshold(handle) })
 }
 

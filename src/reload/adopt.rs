@@ -73,12 +73,22 @@ mod tests {
             config.fleet.decode_ranks = 2;
             config.timeout.total_ms = 1;
             config.timeout.connect_ms = 1;
+            config.discovery.kubernetes.namespace = "llm".to_owned();
             config.server.port = 1;
             config.server.admin_key = Some(Secret::new("a"));
             config.engine.api_key = Some(Secret::new("b"));
         });
         assert_eq!(applied, ["server.admin_key", "fleet.decode", "timeout.total_ms"]);
-        assert_eq!(pending, ["server.port", "fleet.decode_ranks", "engine.api_key", "timeout.connect_ms"]);
+        assert_eq!(
+            pending,
+            [
+                "server.port",
+                "fleet.decode_ranks",
+                "discovery.kubernetes.namespace",
+                "engine.api_key",
+                "timeout.connect_ms"
+            ]
+        );
     }
 
     #[test]

@@ -45,8 +45,9 @@ pub fn markdown() -> String {
         let _ = write!(text, "\n## {}\n\n{}\n\n", section.name, section.about.join("\n"));
         text.push_str("| key | default | takes effect | what |\n|---|---|---|---|\n");
         for key in &section.keys {
-            let default = &tree[section.name][key.name];
-            let (names, live) = (names(&tree, section.name, key.name), live(&tree, section.name, key.name));
+            let at = pointer(section.name, key.name);
+            let default = tree.pointer(&at).unwrap_or(&Value::Null);
+            let (names, live) = (names(&tree, &at), live(&tree, &at));
             let effect = if live { "at once" } else { "after a restart" };
             let about = format!(
                 "{}{}",
@@ -99,29 +100,35 @@ fn shown(value: &Value) -> String {
     }
 }
 
+/// Where a key stands in the tree; sections may be in each other.
+fn pointer(section: &str, key: &str) -> String {
+    format!("/{}/{key}", section.replace('.', "/"))
+}
+
 /// The names that a value may have, as the refusal of another one tells them.
-fn names(tree: &Value, section: &str, key: &str) -> Option<String> {
-    let refused = serde_json::from_value::<Config>(changed(tree, section, key)).err()?.to_string();
+fn names(tree: &Value, at: &str) -> Option<String> {
+    let refused = serde_json::from_value::<Config>(changed(tree, at)).err()?.to_string();
     let names = refused.split_once("expected one of ")?.1;
     Some(names.split(", ").map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "))
 }
 
 /// Whether a running gateway takes another value.
-fn live(tree: &Value, section: &str, key: &str) -> bool {
-    let names = names(tree, section, key).unwrap_or_default();
-    let mut other = changed(tree, section, key);
-    let own = shown(&tree[section][key]).replace('"', "");
-    if let Some(name) = names.split(", ").find(|name| !name.is_empty() && **name != own) {
-        other[section][key] = Value::from(name.trim_matches('`'));
+fn live(tree: &Value, at: &str) -> bool {
+    let names = names(tree, at).unwrap_or_default();
+    let mut other = changed(tree, at);
+    let own = shown(tree.pointer(at).unwrap_or(&Value::Null)).replace('"', "");
+    let name = names.split(", ").find(|name| !name.is_empty() && **name != own);
+    if let (Some(name), Some(value)) = (name, other.pointer_mut(at)) {
+        *value = Value::from(name.trim_matches('`'));
     }
     let adopted = serde_json::from_value::<Config>(other).map(|new| adopt(&Config::default(), &new));
     adopted.is_ok_and(|adopted| !adopted.applied.is_empty())
 }
 
 /// The tree with another value for one key.
-fn changed(tree: &Value, section: &str, key: &str) -> Value {
+fn changed(tree: &Value, at: &str) -> Value {
     let mut tree = tree.clone();
-    let value = &mut tree[section][key];
+    let Some(value) = tree.pointer_mut(at) else { return tree };
     *value = match &*value {
         Value::Bool(on) => Value::from(!on),
         Value::Number(number) if number.is_f64() => {
@@ -149,31 +156,42 @@ mod tests {
     fn all_keys_are_there_and_have_words() {
         let tree = serde_json::to_value(Config::default()).unwrap();
         let sections = sections(COMMENTED);
-        for (name, keys) in tree.as_object().unwrap() {
+        // With those that are in another one.
+        let mut todo: Vec<(String, &Value)> = vec![(String::new(), &tree)];
+        let mut seen = 0;
+        while let Some((name, keys)) = todo.pop() {
+            let (inner, own): (Vec<_>, Vec<_>) =
+                keys.as_object().unwrap().iter().partition(|(_, value)| value.is_object());
+            todo.extend(
+                inner
+                    .into_iter()
+                    .map(|(key, value)| (format!("{name}.{key}").trim_start_matches('.').to_owned(), value)),
+            );
+            if name.is_empty() {
+                assert_eq!(own.len(), 0);
+                continue;
+            }
+            seen += 1;
             let section =
                 sections.iter().find(|section| section.name == name).unwrap_or_else(|| panic!("[{name}]"));
             assert!(!section.about.is_empty(), "[{name}]");
-            for key in keys.as_object().unwrap().keys() {
-                let found = section.keys.iter().find(|found| found.name == key);
+            for (key, _) in &own {
+                let found = section.keys.iter().find(|found| found.name == key.as_str());
                 assert!(found.is_some_and(|found| !found.about.is_empty()), "{name}.{key}");
             }
-            assert_eq!(section.keys.len(), keys.as_object().unwrap().len(), "[{name}]");
+            assert_eq!(section.keys.len(), own.len(), "[{name}]");
         }
-        assert_eq!(sections.len(), tree.as_object().unwrap().len());
+        assert_eq!(sections.len(), seen);
     }
 
     #[test]
     fn names_and_effects_are_asked_from_the_program() {
         let tree = serde_json::to_value(Config::default()).unwrap();
-        assert!(names(&tree, "dialect", "name").unwrap().contains("`kv_transfer`, "));
-        assert_eq!(names(&tree, "server", "port"), None);
+        assert!(names(&tree, "/dialect/name").unwrap().contains("`kv_transfer`, "));
+        assert_eq!(names(&tree, "/server/port"), None);
         assert!(
-            live(&tree, "log", "level")
-                && live(&tree, "timeout", "total_ms")
-                && live(&tree, "server", "admin_key")
+            live(&tree, "/log/level") && live(&tree, "/timeout/total_ms") && live(&tree, "/server/admin_key")
         );
-        assert!(
-            !live(&tree, "log", "format") && !live(&tree, "server", "port") && !live(&tree, "pool", "kind")
-        );
+        assert!(!live(&tree, "/log/format") && !live(&tree, "/server/port") && !live(&tree, "/pool/kind"));
     }
 }

@@ -107,6 +107,16 @@ pub fn http() -> reqwest::ClientBuilder {
     }
 }
 
+/// Gives the process ring as its TLS provider, unless it has one: for a library that asks for the process's and can't be given
+/// another one.
+#[cfg(feature = "tls")]
+pub fn install_provider() {
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        // Somebody else's, if they came between: either will do.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    }
+}
+
 fn plain_http() -> reqwest::ClientBuilder {
     reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none())
 }

@@ -73,7 +73,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("tuning", &["config", "dialect", "relay", "server"]),
     ("probes", &["dialect", "endpoint", "fleet", "intake", "relay"]),
     ("signs", &["dialect", "endpoint", "fleet", "intake", "relay"]),
-    ("discovery", &["config", "endpoint", "fleet", "relay"]),
+    ("discovery", &["config", "endpoint", "fleet", "relay", "tls"]),
     ("reload", &["config", "fleet", "obs", "server", "tuning"]),
     ("config", &["cli", "endpoint", "tls"]),
     ("cli", &["config", "endpoint"]),

@@ -22,6 +22,8 @@ mod inspect;
 mod intake;
 mod keys;
 mod keys_api;
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
 mod layers;
 mod layerwise;
 mod legs;

@@ -194,7 +194,7 @@ fn the_documented_file_holds_every_key_with_its_default() {
     let text = std::fs::read_to_string(&path).unwrap();
     let lines: Vec<&str> = text.lines().collect();
     for (key, value) in crate::config::schema::leaves(&Config::default()) {
-        let (section, name) = key.split_once('.').unwrap();
+        let (section, name) = key.rsplit_once('.').unwrap();
         let start = if value.is_null() { format!("# {name} = ") } else { format!("{name} = ") };
         let opens = lines.iter().position(|line| *line == format!("[{section}]")).expect(section);
         let in_section = lines[opens + 1..].iter().take_while(|line| !line.starts_with('['));

@@ -1,0 +1,264 @@
+//! `[discovery.kubernetes]`: engines found through the API server of Kubernetes.
+
+use serde::{Deserialize, Serialize};
+
+use super::Problem;
+use super::selector::{self, is_label};
+use super::validate::Invalid;
+use super::values::Scheme;
+use crate::endpoint::engine_port;
+
+/// Longest name of a namespace, a Service or one of its ports, bytes (RFC 1123).
+const MAX_NAME_BYTES: usize = 63;
+/// Most ports of a role: as many as there may be ranks in one pod.
+const MAX_PORTS: usize = 64;
+
+/// `[discovery.kubernetes]`: which pods are engines. A role of which neither selector nor service is set is not looked for.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Kubernetes {
+    /// Where they are; empty = where the gateway is, or as the kubeconfig says.
+    pub namespace: String,
+    /// Labels of the prefillers' pods, as for `kubectl get pods -l`.
+    pub prefill_selector: String,
+    /// The same of the decoders' pods.
+    pub decode_selector: String,
+    /// The Service in front of the prefillers, in place of their labels.
+    pub prefill_service: String,
+    /// The same for decoders.
+    pub decode_service: String,
+    /// Ports of a prefiller's pod, each with an engine behind it: numbers, or names of ports.
+    pub prefill_ports: Vec<String>,
+    /// The same of a decoder's pod.
+    pub decode_ports: Vec<String>,
+    /// How engines are spoken to.
+    pub scheme: Scheme,
+}
+
+/// The pods of one role.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// How they are found.
+    pub by: By,
+    /// Where engines listen in each of them.
+    pub ports: Vec<Port>,
+    /// Engines speak TLS.
+    pub tls: bool,
+    /// The key that says how they are found.
+    pub key: &'static str,
+}
+
+/// How pods are found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum By {
+    /// By their labels.
+    Selector(String),
+    /// By the Service in front of them.
+    Service(String),
+}
+
+/// A port of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Port {
+    /// Its number.
+    Number(u16),
+    /// Its name: in a container, or in the Service.
+    Name(String),
+}
+
+/// One role's keys, each with its name.
+struct Side<'a> {
+    selector: (&'static str, &'a str),
+    service: (&'static str, &'a str),
+    ports: (&'static str, &'a [String]),
+}
+
+impl Default for Kubernetes {
+    fn default() -> Self {
+        Self {
+            namespace: String::new(),
+            prefill_selector: String::new(),
+            decode_selector: String::new(),
+            prefill_service: String::new(),
+            decode_service: String::new(),
+            prefill_ports: vec!["8000".to_owned()],
+            decode_ports: vec!["8000".to_owned()],
+            scheme: Scheme::default(),
+        }
+    }
+}
+
+impl Port {
+    /// Reads a number from 1 to 65535, or a name: lower-case letters, digits and `-`, with a letter among them.
+    pub fn parse(text: &str) -> Option<Port> {
+        let text = text.trim();
+        if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+            return engine_port(text).ok().map(Port::Number);
+        }
+        let lower = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        let named = text.len() <= MAX_NAME_BYTES && text.bytes().all(lower);
+        let good = named && is_label(text) && text.bytes().any(|byte| byte.is_ascii_lowercase());
+        good.then(|| Port::Name(text.to_owned()))
+    }
+}
+
+impl Kubernetes {
+    /// The prefillers' pods; `None` = they are not looked for.
+    pub fn prefill(&self) -> Option<Wanted> {
+        self.wanted(&self.sides()[0])
+    }
+
+    /// The decoders' pods; `None` = they are not looked for.
+    pub fn decode(&self) -> Option<Wanted> {
+        self.wanted(&self.sides()[1])
+    }
+
+    fn sides(&self) -> [Side<'_>; 2] {
+        [
+            Side {
+                selector: ("discovery.kubernetes.prefill_selector", self.prefill_selector.trim()),
+                service: ("discovery.kubernetes.prefill_service", self.prefill_service.trim()),
+                ports: ("discovery.kubernetes.prefill_ports", &self.prefill_ports),
+            },
+            Side {
+                selector: ("discovery.kubernetes.decode_selector", self.decode_selector.trim()),
+                service: ("discovery.kubernetes.decode_service", self.decode_service.trim()),
+                ports: ("discovery.kubernetes.decode_ports", &self.decode_ports),
+            },
+        ]
+    }
+
+    fn wanted(&self, side: &Side<'_>) -> Option<Wanted> {
+        let (key, by) = match (side.selector, side.service) {
+            ((_, ""), (_, "")) => return None,
+            ((key, selector), (_, "")) => (key, By::Selector(selector.to_owned())),
+            (_, (key, service)) => (key, By::Service(service.to_owned())),
+        };
+        let ports = side.ports.1.iter().filter_map(|text| Port::parse(text)).collect();
+        Some(Wanted { by, ports, tls: self.scheme == Scheme::Https, key })
+    }
+
+    /// What is wrong with the keys.
+    pub(super) fn validate(&self, invalid: &mut Vec<Invalid>) {
+        let wrong = |key: &'static str, text: &str, expected: &str| {
+            let (name, value, expected) = (String::from(key), format!("\"{text}\""), expected.to_owned());
+            (key, Problem::WrongType { key: name, value, expected })
+        };
+        let named = |text: &str| is_label(text) && text.len() <= MAX_NAME_BYTES && !text.contains(['.', '_']);
+        let namespace = self.namespace.trim();
+        if !namespace.is_empty() && !named(namespace) {
+            invalid.push(wrong("discovery.kubernetes.namespace", namespace, "the name of a namespace"));
+        }
+        for Side { selector, service, ports } in self.sides() {
+            if let Some(why) = selector::wrong(selector.1).filter(|_| !selector.1.is_empty()) {
+                let expected = format!("a label selector, as in app=engine,role in (a,b): {why}");
+                invalid.push(wrong(selector.0, selector.1, &expected));
+            }
+            if !service.1.is_empty() && !named(service.1) {
+                invalid.push(wrong(service.0, service.1, "the name of a Service in that namespace"));
+            }
+            let bad = ports.1.iter().find(|text| Port::parse(text).is_none());
+            if let Some(text) = bad {
+                let expected = "a port from 1 to 65535, or the name of a port, as in \"8000\" or \"http\"";
+                invalid.push(wrong(ports.0, text, expected));
+            }
+            if ports.1.is_empty() || ports.1.len() > MAX_PORTS {
+                let problem = Problem::Ports { key: ports.0, count: ports.1.len(), max: MAX_PORTS };
+                invalid.push((ports.0, problem));
+            }
+        }
+        for Side { selector, service, .. } in self.sides() {
+            if !selector.1.is_empty() && !service.1.is_empty() {
+                invalid.push((selector.0, Problem::OneOf { one: selector.0, other: service.0 }));
+            }
+        }
+        if cfg!(not(feature = "kubernetes"))
+            && let Some(wanted) = self.prefill().or_else(|| self.decode())
+        {
+            invalid.push((wanted.key, Problem::NoKubernetes { key: wanted.key }));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn messages(change: impl FnOnce(&mut Kubernetes)) -> Vec<String> {
+        let mut config = Config::default();
+        change(&mut config.discovery.kubernetes);
+        config.validate().into_iter().map(|(_, problem)| problem.to_string()).collect()
+    }
+
+    #[test]
+    fn a_role_is_found_by_labels_or_by_a_service() {
+        let wanted = |change: fn(&mut Kubernetes)| {
+            let mut kubernetes = Kubernetes::default();
+            change(&mut kubernetes);
+            (kubernetes.prefill().map(|it| (it.by, it.key)), kubernetes.decode().map(|it| (it.by, it.tls)))
+        };
+        assert_eq!(wanted(|_| {}), (None, None));
+        let (prefill, decode) = wanted(|it| {
+            it.prefill_selector = " role=prefill ".to_owned();
+            it.decode_service = "decoders".to_owned();
+            it.scheme = Scheme::Https;
+        });
+        let by = By::Selector("role=prefill".to_owned());
+        assert_eq!(prefill, Some((by, "discovery.kubernetes.prefill_selector")));
+        assert_eq!(decode, Some((By::Service("decoders".to_owned()), true)));
+    }
+
+    #[test]
+    fn who_is_looked_for_need_not_be_listed() {
+        let mut config = Config::default();
+        config.fleet.prefill = vec![];
+        assert_eq!(config.validate().len(), 1);
+        config.discovery.kubernetes.prefill_selector = "a=b".to_owned();
+        assert_eq!(config.discovery.looks_for(), [true, false]);
+        assert_eq!(config.validate().len(), usize::from(cfg!(not(feature = "kubernetes"))));
+    }
+
+    #[test]
+    fn ports_are_numbers_or_names() {
+        assert_eq!(Port::parse(" 8000 "), Some(Port::Number(8000)));
+        assert_eq!(Port::parse("http"), Some(Port::Name("http".to_owned())));
+        for bad in ["", "0", "65536", "-1", "Http", "a_b", "-a", "a-", "a.b", &"a".repeat(64)] {
+            assert_eq!(Port::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[cfg(feature = "kubernetes")]
+    #[test]
+    fn what_is_wrong_is_named_with_its_fix() {
+        let found = messages(|it| {
+            it.namespace = "No.Such".to_owned();
+            it.prefill_selector = "role in prefill".to_owned();
+            it.decode_selector = "role=decode".to_owned();
+            it.decode_service = "decoders".to_owned();
+            it.prefill_ports = vec!["99999".to_owned()];
+            it.decode_ports = vec![];
+        });
+        assert_eq!(
+            found,
+            [
+                "discovery.kubernetes.namespace = \"No.Such\": expected the name of a namespace",
+                "discovery.kubernetes.prefill_selector = \"role in prefill\": expected a label selector, as in app=engine,role in (a,b): \
+                 `in` and `notin` are followed by values in parentheses",
+                "discovery.kubernetes.prefill_ports = \"99999\": expected a port from 1 to 65535, or the name of a port, as in \"8000\" or \
+                 \"http\"",
+                "discovery.kubernetes.decode_ports lists 0 ports: expected 1 to 64, as in [\"8000\"]",
+                "discovery.kubernetes.decode_selector and discovery.kubernetes.decode_service are both set: pods are found by one of \
+                 them, leave out the other",
+            ]
+        );
+    }
+
+    #[cfg(not(feature = "kubernetes"))]
+    #[test]
+    fn a_build_without_it_says_so() {
+        let found = messages(|it| it.decode_selector = "role=decode".to_owned());
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].contains("built without the feature `kubernetes`"), "{found:?}");
+    }
+}

@@ -1,0 +1,80 @@
+//! Engines found through the API server of Kubernetes: pods by their labels, or the endpoint slices of a Service. Both are listed
+//! once and watched from then on, so that the fleet changes as the cluster says, and a pod that is told to stop is drained at once.
+//!
+//! What the API server says counts as it is: a role whose pods are all gone is empty. An API server that is away, or refuses, says
+//! nothing, and the fleet stays as it was.
+
+mod access;
+mod ask;
+mod known;
+mod pods;
+mod slices;
+mod watch;
+mod words;
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use kube::core::NamespaceResourceScope;
+use serde::de::DeserializeOwned;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+use crate::config::Config;
+use crate::config::kubernetes::Wanted;
+use crate::fleet::Role;
+use crate::relay::Relay;
+pub use ask::{Asked, ask};
+use known::Found;
+use watch::Follower;
+
+/// Most engines of a role, as in a file.
+const MOST: usize = 4_096;
+
+/// The longest that the start waits for the first lists: an API server answers in milliseconds, and one that does not must not
+/// keep the gateway from what it knows otherwise.
+const FIRST_LIST: Duration = Duration::from_secs(3);
+
+/// What pods are found by.
+trait Kind:
+    kube::Resource<DynamicType = (), Scope = NamespaceResourceScope>
+    + Clone
+    + Debug
+    + DeserializeOwned
+    + Send
+    + Sync
+    + 'static
+{
+    /// As rights name it.
+    const RESOURCE: &'static str;
+    /// The API group that rights name, in words.
+    const GROUP: &'static str;
+
+    /// The engines of one object, and what is lacking in it.
+    fn found(&self, wanted: &Wanted) -> Found;
+}
+
+/// Watches as configured, in tasks of `tasks`; returns when the first lists are there, or are not to be waited for.
+pub async fn start(config: &Config, relay: &Arc<Relay>, tasks: &mut JoinSet<()>) {
+    let settings = &config.discovery.kubernetes;
+    let mut first = Vec::new();
+    for (role, wanted) in [(Role::Prefill, settings.prefill()), (Role::Decode, settings.decode())] {
+        let Some(wanted) = wanted else { continue };
+        let (tell, told) = oneshot::channel();
+        first.push(told);
+        tasks.spawn(Follower::new(relay.clone(), role, (settings.clone(), wanted), tell).run());
+    }
+    let all = async {
+        for told in first {
+            // Who ends without a word has nothing to be waited for.
+            let _ = told.await;
+        }
+    };
+    if tokio::time::timeout(FIRST_LIST, all).await.is_err() {
+        tracing::warn!(
+            source = "kubernetes",
+            "the API server has not answered yet: the gateway starts without its engines"
+        );
+    }
+}

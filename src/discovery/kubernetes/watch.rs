@@ -1,0 +1,244 @@
+//! Follows the pods of one role for as long as the gateway runs.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::ResourceExt;
+use kube::runtime::utils::Backoff;
+use kube::runtime::watcher::{self, DefaultBackoff, Event};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::Kind;
+use super::access::{Access, WATCH_S, labels};
+use super::known::Known;
+use super::words::{self, Break};
+use crate::config::kubernetes::{By, Kubernetes, Wanted};
+use crate::discovery::changed;
+use crate::fleet::{Owner, Role};
+use crate::relay::Relay;
+
+/// Changes are gathered for so long: a rollout of a hundred pods is not a hundred changes of the fleet.
+const GATHER: Duration = Duration::from_millis(100);
+
+/// Objects in one answer: a page of pods is some megabytes of JSON while it is read.
+const PAGE: u32 = 200;
+
+/// The longest pause between attempts: rights that are granted, and a server that is back, count soon.
+const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+
+/// After so many failures in a row the connection and the list begin anew: a server that came back without its past can't go on
+/// from a version that it never had.
+const FAILURES: u32 = 4;
+
+/// A watch that has not failed for so long stands: longer than a connection takes to be opened, or refused.
+const STANDS: Duration = Duration::from_secs(6);
+
+/// The source's name in logs and metrics.
+const SOURCE: &str = "kubernetes";
+
+/// Keeps one role of the fleet as the cluster says.
+pub(super) struct Follower {
+    relay: Arc<Relay>,
+    role: Role,
+    settings: Kubernetes,
+    wanted: Wanted,
+    known: Known,
+    /// Told when there is no more to be waited for at the start.
+    first: Option<oneshot::Sender<()>>,
+    pause: DefaultBackoff,
+    /// Failures in a row.
+    failures: u32,
+    /// When the watch stands, if nothing comes between: a list that succeeds is no proof, as its watch may be refused.
+    stands: Option<Instant>,
+    /// What was said last of the server and of the pods, so that it is said once.
+    wrong: String,
+    lacks: String,
+}
+
+impl Follower {
+    /// Of one role, whose pods are those that are wanted; `first` hears when the first list is there, or fails.
+    pub(super) fn new(
+        relay: Arc<Relay>,
+        role: Role,
+        (settings, wanted): (Kubernetes, Wanted),
+        first: oneshot::Sender<()>,
+    ) -> Follower {
+        Follower {
+            relay,
+            role,
+            settings,
+            wanted,
+            known: Known::default(),
+            first: Some(first),
+            pause: DefaultBackoff::default(),
+            failures: 0,
+            stands: None,
+            wrong: String::new(),
+            lacks: String::new(),
+        }
+    }
+
+    /// Follows for ever.
+    pub(super) async fn run(mut self) {
+        loop {
+            match Access::find(&self.settings).await {
+                Ok(access) => match self.wanted.by {
+                    By::Selector(_) => self.follow::<Pod>(&access).await,
+                    By::Service(_) => self.follow::<EndpointSlice>(&access).await,
+                },
+                Err(why) => {
+                    self.fail(Break::Wrong(why));
+                    self.rest().await;
+                }
+            }
+        }
+    }
+
+    /// Lists and watches until it fails again and again.
+    async fn follow<K: Kind>(&mut self, access: &Access) {
+        let settings =
+            watcher::Config::default().labels(&labels(&self.wanted.by)).timeout(WATCH_S).page_size(PAGE);
+        let mut events = pin!(watcher::watcher(access.api::<K>(), settings));
+        // When what has changed is told to the fleet.
+        let mut due: Option<Instant> = None;
+        let mut listed = false;
+        loop {
+            let event = tokio::select! {
+                event = events.next() => event,
+                () = reached(due) => {
+                    due = None;
+                    self.apply();
+                    continue;
+                }
+                () = reached(self.stands) => {
+                    self.recover();
+                    continue;
+                }
+            };
+            match event {
+                None => return,
+                Some(Ok(event)) => {
+                    let complete = matches!(event, Event::InitDone);
+                    if self.take(event) {
+                        due.get_or_insert(Instant::now() + GATHER);
+                    }
+                    if complete {
+                        (listed, due) = (true, None);
+                        self.stands = Some(Instant::now() + STANDS);
+                        self.apply();
+                    }
+                }
+                Some(Err(error)) => {
+                    // What came before it is not held up by it.
+                    if due.take().is_some() {
+                        self.apply();
+                    }
+                    self.fail(words::of_watch::<K>(&error, access));
+                    self.rest().await;
+                    if self.failures >= FAILURES {
+                        return;
+                    }
+                    self.stands = listed.then(|| Instant::now() + STANDS);
+                }
+            }
+        }
+    }
+
+    /// Whether the event changes anything by itself.
+    fn take<K: Kind>(&mut self, event: Event<K>) -> bool {
+        match event {
+            Event::Init => self.known.begin(),
+            Event::InitApply(object) => self.known.listed(object.name_any(), object.found(&self.wanted)),
+            Event::InitDone => self.known.complete(),
+            Event::Apply(object) => {
+                self.recover();
+                return self.known.put(object.name_any(), object.found(&self.wanted));
+            }
+            Event::Delete(object) => {
+                self.recover();
+                return self.known.remove(&object.name_any());
+            }
+        }
+        false
+    }
+
+    /// Tells the fleet who is there.
+    fn apply(&mut self) {
+        let mut engines = self.known.engines();
+        engines.all.retain(|engine| match self.relay.upstream.check(engine) {
+            Ok(()) => true,
+            Err(why) => {
+                engines.lacks.push(format!("{engine}: {why}"));
+                false
+            }
+        });
+        let (came, gone) = self.relay.fleet.want(Owner::Kubernetes, self.role, &engines.all);
+        changed(&self.relay.fleet, SOURCE, came + gone);
+        let lacks = engines.lacks.join("; ");
+        if !lacks.is_empty() && lacks != self.lacks {
+            tracing::warn!(source = SOURCE, "not all engines can be used: {lacks}");
+        }
+        let outcome = match (lacks.is_empty(), came + gone) {
+            (false, _) => "failed",
+            (true, 0) => "same",
+            (true, _) => "changed",
+        };
+        self.relay.meters.discovered(SOURCE, outcome);
+        self.lacks = lacks;
+        self.told();
+    }
+
+    /// The server answers.
+    fn recover(&mut self) {
+        if !std::mem::take(&mut self.wrong).is_empty() {
+            tracing::info!(source = SOURCE, role = self.role.name(), "the API server answers again");
+        }
+        self.failures = 0;
+        self.stands = None;
+        self.pause.reset();
+    }
+
+    /// The watch was interrupted. What is part of its life is told only if it goes on.
+    fn fail(&mut self, why: Break) {
+        self.stands = None;
+        self.failures += 1;
+        let why = match why {
+            Break::Forgotten => return,
+            Break::Ended if self.failures < FAILURES => return,
+            Break::Ended => "watches break again and again".to_owned(),
+            Break::Wrong(why) => why,
+        };
+        let what = |text: &str| text.split(": ").next().map(str::to_owned);
+        if what(&why) != what(&self.wrong) {
+            tracing::warn!(source = SOURCE, role = self.role.name(), "the fleet stays as it was: {why}");
+        }
+        self.relay.meters.discovered(SOURCE, "failed");
+        self.wrong = why;
+        self.told();
+    }
+
+    async fn rest(&mut self) {
+        let pause = self.pause.next().map_or(LONGEST_PAUSE, |pause| pause.min(LONGEST_PAUSE));
+        tokio::time::sleep(pause).await;
+    }
+
+    fn told(&mut self) {
+        if let Some(first) = self.first.take() {
+            // Who waited may have left.
+            let _ = first.send(());
+        }
+    }
+}
+
+/// Waits until then; for ever when there is no such time.
+async fn reached(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}

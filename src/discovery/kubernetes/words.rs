@@ -1,0 +1,97 @@
+//! What an API server's refusals mean, and what mends them.
+
+use std::error::Error;
+
+use kube::core::Status;
+use kube::runtime::watcher;
+
+use super::Kind;
+use super::access::Access;
+
+/// What was being done, as rights name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verb {
+    List,
+    Watch,
+}
+
+impl Verb {
+    fn name(self) -> &'static str {
+        match self {
+            Verb::List => "list",
+            Verb::Watch => "watch",
+        }
+    }
+}
+
+/// What an interruption of a watch means.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Break {
+    /// The server answers, and does not remember the version to go on from: a new list follows.
+    Forgotten,
+    /// The connection ended; whether that is more shows when it is opened again.
+    Ended,
+    /// Something to be mended, in words: what it is stands before the first colon, the rest may differ from time to time.
+    Wrong(String),
+}
+
+/// Why a watch was interrupted.
+pub(super) fn of_watch<K: Kind>(error: &watcher::Error, access: &Access) -> Break {
+    match error {
+        watcher::Error::InitialListFailed(error) => Break::Wrong(of::<K>(Verb::List, error, access)),
+        watcher::Error::WatchStartFailed(error) => Break::Wrong(of::<K>(Verb::Watch, error, access)),
+        watcher::Error::WatchError(status) if status.code == GONE => Break::Forgotten,
+        watcher::Error::WatchError(status) => Break::Wrong(refused::<K>(Verb::Watch, status, access)),
+        watcher::Error::WatchFailed(_) => Break::Ended,
+        watcher::Error::NoResourceVersion => {
+            Break::Wrong(format!("{} does not answer as an API server does: {error}", access.server))
+        }
+    }
+}
+
+/// Why one exchange went wrong.
+pub(super) fn of<K: Kind>(verb: Verb, error: &kube::Error, access: &Access) -> String {
+    match error {
+        kube::Error::Api(status) => refused::<K>(verb, status, access),
+        error => format!("the API server at {} can't be asked: {}", access.server, chain(error)),
+    }
+}
+
+/// HTTP 410: the version from which to go on is forgotten.
+const GONE: u16 = 410;
+
+fn refused<K: Kind>(verb: Verb, status: &Status, access: &Access) -> String {
+    let (resource, group, namespace) = (K::RESOURCE, K::GROUP, &access.namespace);
+    let said = if status.message.is_empty() { &status.reason } else { &status.message };
+    match status.code {
+        401 => format!(
+            "{} does not know this token (401): is the service account's token mounted, or the kubeconfig up to date?",
+            access.server
+        ),
+        403 => format!(
+            "no right to {} {resource} in namespace {namespace} (403): give the gateway's service account get, list and watch on \
+             {resource} ({group}) there, see the Role in config/kubernetes/rbac.yaml",
+            verb.name()
+        ),
+        404 => format!(
+            "{} knows no {resource} of {group} (404): Kubernetes 1.21 and newer have endpoint slices, and pods are found by \
+             prefill_selector and decode_selector everywhere",
+            access.server
+        ),
+        code => format!("{} answers {code} when asked to {} {resource}: {said}", access.server, verb.name()),
+    }
+}
+
+/// An error and what led to it. What says nothing new is left out.
+pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        source = error.source();
+    }
+    text
+}
