@@ -21,7 +21,7 @@ import tempfile
 import yaml
 
 import deploy_live
-from deploy_rules import RELEASE_MS, RELEASES, ROOT, Manifests, agreement, apart, dns, fits, headless, knows_kubernetes, merged
+from deploy_rules import RELEASE_MS, RELEASES, ROOT, Manifests, agreement, apart, dns, fits, headless, merged
 
 try:
     import tomllib
@@ -241,8 +241,6 @@ def main():
         raise SystemExit(1)
     count = sum(map(len, files.manifests.values()))
     print(f"deploy: {count} manifests fit Kubernetes {' and '.join(RELEASES)}; names, ports, paths, times and rights agree; a gateway runs by them")
-    if not knows_kubernetes(program):
-        print("deploy: this program has no [discovery.kubernetes]: whether it accepts that was not tried")
     if not shutil.which("systemd-analyze"):
         print("deploy: there is no systemd-analyze: the unit was looked at by our own rules alone")
     planted = self_test(program, files, defaults)

@@ -76,23 +76,9 @@ class Manifests:
 
 
 @functools.lru_cache
-def knows_kubernetes(program):
-    """Whether the program has [discovery.kubernetes] at all: it must where config/pd-proxy.toml lists it."""
-    command = [program, "check", "--offline", "--set", 'discovery.kubernetes.prefill_selector="a=b"', "--set",
-               'discovery.kubernetes.decode_selector="a=c"']
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    listed = "\n[discovery.kubernetes]\n" in (ROOT / "config/pd-proxy.toml").read_text()
-    if run.returncode and (listed or "discovery.kubernetes" not in run.stderr):
-        raise SystemExit(f"deploy: {run.stderr}")
-    return run.returncode == 0
-
-
 def merged(program, files):
     """The whole configuration that the program makes of the ConfigMap's; what it says where it refuses it."""
-    text = files.toml
-    if not knows_kubernetes(program):
-        text = re.sub(r"^\[discovery\.kubernetes\]\n(?:(?!\[).*\n?)*", "", text, flags=re.M)
-    code, out, said = checked(program, text, files.keys, tuple(environment(files).items()), tuple(files.said.keys() & {"auth", "tls"}))
+    code, out, said = checked(program, files.toml, files.keys, tuple(environment(files).items()), tuple(files.said.keys() & {"auth", "tls"}))
     return (tomllib.loads(out), "") if code == 0 else (None, said.strip())
 
 

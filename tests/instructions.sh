@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Counts the instructions of the pure pieces of a request's way, and those of a whole request through a gateway, under valgrind,
+# Counts the instructions of the pure pieces of a request's way, and those of whole requests through a gateway, under valgrind,
 # and compares them with benches/instructions.tsv: more than 5 % and 1 000 instructions above fails. `tests/instructions.sh --write` writes the file anew;
-# what changed belongs into the commit's message.
+# what changed belongs into the commit's message. `tests/instructions.sh requests` leaves the pieces out, whose program takes minutes to be built.
 # Counts depend on the compiler, the C library and what the processor can do; not on how busy it is. The file's first line says with
 # what it was counted: where that differs nothing is compared, and the exit status is 77.
 set -euo pipefail
@@ -13,8 +13,6 @@ LIMIT_PERCENT=5
 LIMIT_ALSO=1000
 FEW=4
 MANY=24
-FEW_REQUESTS=50
-MANY_REQUESTS=550
 
 if ! command -v valgrind >/dev/null; then
     command -v apt-get >/dev/null && [[ $(id -u) == 0 ]] || { echo "valgrind is missing"; exit 77; }
@@ -30,9 +28,8 @@ if [[ "${1:-}" != --write && "$(head -1 "$BASE")" != "$here" ]]; then
     exit 77
 fi
 
-exe="$(cargo bench --locked --no-run --bench instructions --message-format=json 2>/dev/null |
-    sed -n 's/.*"executable":"\([^"]*instructions[^"]*\)".*/\1/p' | tail -1)"
-[[ -x "$exe" ]] || { echo "benches/instructions.rs does not build"; exit 1; }
+new="$(mktemp)"
+trap 'rm -f "$new"' EXIT
 
 # count PIECE TIMES: the instructions of the whole program.
 count() {
@@ -40,21 +37,32 @@ count() {
         sed -n 's/.*Collected : \([0-9]*\).*/\1/p'
 }
 
-new="$(mktemp)"
-trap 'rm -f "$new"' EXIT
-while read -r piece; do
-    few="$(count "$piece" "$FEW")"
-    many="$(count "$piece" "$MANY")"
-    [[ -n "$few" && -n "$many" ]] || { echo "'$piece' can't be counted"; exit 1; }
-    # What is done once, before and after, cancels out.
-    printf '%s\t%d\n' "$piece" $(((many - few) / (MANY - FEW))) >>"$new"
-done < <("$exe")
+pieces() {
+    local piece few many
+    exe="$(cargo bench --locked --no-run --bench instructions --message-format=json 2>/dev/null |
+        sed -n 's/.*"executable":"\([^"]*instructions[^"]*\)".*/\1/p' | tail -1)"
+    [[ -x "$exe" ]] || { echo "benches/instructions.rs does not build"; exit 1; }
+    while read -r piece; do
+        few="$(count "$piece" "$FEW")"
+        many="$(count "$piece" "$MANY")"
+        [[ -n "$few" && -n "$many" ]] || { echo "'$piece' can't be counted"; exit 1; }
+        # What is done once, before and after, cancels out.
+        printf '%s\t%d\n' "$piece" $(((many - few) / (MANY - FEW))) >>"$new"
+    done < <("$exe")
+}
 
-program="${PD_PROXY:-target/release/pd-proxy}"
-[[ -n "${PD_PROXY:-}" ]] || cargo build --release --locked --quiet
-few="$(python3 tests/instructions.py "$program" "$FEW_REQUESTS")"
-many="$(python3 tests/instructions.py "$program" "$MANY_REQUESTS")"
-printf '%s\t%d\n' "a whole request, 200 B, logged" $(((many - few) / (MANY_REQUESTS - FEW_REQUESTS))) >>"$new"
+requests() {
+    local scenes scene counted
+    [[ -n "${PD_PROXY:-}" ]] || cargo build --release --locked --quiet
+    scenes="$(python3 tests/instructions.py)"
+    while read -r scene; do
+        counted="$(python3 tests/instructions.py "${PD_PROXY:-target/release/pd-proxy}" "$scene")"
+        printf '%s\t%d\n' "$scene" "$counted" >>"$new"
+    done <<<"$scenes"
+}
+
+[[ "${1:-}" == requests ]] || pieces
+requests
 
 if [[ "${1:-}" == --write ]]; then
     { echo "$here" && cat "$new"; } >"$BASE"
@@ -62,7 +70,7 @@ if [[ "${1:-}" == --write ]]; then
     exit
 fi
 
-awk -F '\t' -v limit="$LIMIT_PERCENT" -v also="$LIMIT_ALSO" '
+awk -F '\t' -v limit="$LIMIT_PERCENT" -v also="$LIMIT_ALSO" -v all="$([[ "${1:-}" == requests ]] || echo 1)" '
     /^#/ { next }
     NR == FNR { base[$1] = $2; next }
     !($1 in base) { printf "%-42s %12d  not in the file\n", $1, $2; bad = 1; next }
@@ -74,6 +82,6 @@ awk -F '\t' -v limit="$LIMIT_PERCENT" -v also="$LIMIT_ALSO" '
         seen[$1] = 1
     }
     END {
-        for (piece in base) if (!(piece in seen)) { printf "%-42s is counted no more\n", piece; bad = 1 }
+        for (piece in base) if (all && !(piece in seen)) { printf "%-42s is counted no more\n", piece; bad = 1 }
         exit bad
     }' "$BASE" "$new"

@@ -94,6 +94,15 @@ impl Role {
             Role::Encode => "encode",
         }
     }
+
+    /// One engine of it, in words: `prefiller`, `decoder` or `encoder`.
+    pub fn who(self) -> &'static str {
+        match self {
+            Role::Prefill => "prefiller",
+            Role::Decode => "decoder",
+            Role::Encode => "encoder",
+        }
+    }
 }
 
 impl Load {

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use http::StatusCode;
 
-use super::members::Part;
 use super::visit::{Told, Visit};
-use super::{Grade, Report, counted, words};
+use super::{Grade, Report, counted, members, words};
 use crate::config::{Config, PoolKind, Tokens};
 use crate::dialect::facts::{CacheFacts, ModelFact};
+use crate::fleet::Role;
 use crate::intake::Facts;
 use crate::profile::{self, Published};
 
@@ -30,7 +30,7 @@ pub(super) fn judge(config: &Config, visits: &[Visit], report: &mut Report) {
 
 /// What the prefillers publish of how they name blocks.
 pub(super) fn published(visits: &[Visit]) -> Vec<Published> {
-    let prefillers = visits.iter().filter(|visit| visit.member.part == Part::Prefiller);
+    let prefillers = visits.iter().filter(|visit| visit.member.role == Role::Prefill);
     prefillers
         .filter_map(|visit| {
             let facts = visit.told.as_ref().ok()?.facts.clone();
@@ -62,18 +62,17 @@ pub(super) fn naming(config: &Config, published: &[Published], report: &mut Repo
 
 fn away(visit: &Visit, why: &str, report: &mut Report) {
     let (member, took) = (&visit.member, visit.took.as_millis());
-    let (part, engine, key) = (member.part.name(), &member.engine, member.part.key());
-    let advice = words::advice(engine, why);
+    let (who, key) = (member.who(), members::key(member.role));
+    let advice = words::advice(&member.engine, why);
     if member.named {
-        return report
-            .say(Grade::Bad, format!("{part} {engine} can't be asked: {why} (after {took} ms); {advice}"));
+        return report.say(Grade::Bad, format!("{who} can't be asked: {why} (after {took} ms); {advice}"));
     }
-    let text = format!("{part} {engine} is the default, since {key} names none, and can't be asked: {why}");
+    let text = format!("{who} is the default, since {key} names none, and can't be asked: {why}");
     report.say(Grade::Warn, text);
 }
 
 fn answered(config: &Config, visit: &Visit, told: &Told, report: &mut Report) {
-    let who = format!("{} {}", visit.member.part.name(), visit.member.engine);
+    let who = visit.member.who();
     let facts = &told.facts;
     report.say(Grade::Good, format!("{who}: {} ({} ms)", described(facts), visit.took.as_millis()));
     if told.health.is_server_error() {
@@ -120,7 +119,7 @@ fn cached(config: &Config, visit: &Visit, who: &str, facts: &Facts, report: &mut
         Ok(None) => return,
         Err(ranks) => return report.say(Grade::Bad, format!("{who}: {ranks}: start all its ranks alike")),
     };
-    let prefiller = visit.member.part == Part::Prefiller;
+    let prefiller = visit.member.role == Role::Prefill;
     if prefiller && cache.prefix_caching == Some(false) {
         let what = "it has prefix caching off";
         let (grade, text) = if config.events.listen {
@@ -136,10 +135,10 @@ fn cached(config: &Config, visit: &Visit, who: &str, facts: &Facts, report: &mut
         };
         report.say(grade, format!("{who}: {what}, {text}"));
     }
-    let (key, ranks) = match visit.member.part {
-        Part::Prefiller => ("fleet.prefill_ranks", config.fleet.prefill_ranks),
-        Part::Decoder => ("fleet.decode_ranks", config.fleet.decode_ranks),
-        Part::Encoder => return,
+    let (key, ranks) = match visit.member.role {
+        Role::Prefill => ("fleet.prefill_ranks", config.fleet.prefill_ranks),
+        Role::Decode => ("fleet.decode_ranks", config.fleet.decode_ranks),
+        Role::Encode => return,
     };
     if usize::try_from(ranks).is_ok_and(|ranks| ranks > cache.ranks) && ranks > 1 {
         let told = counted(cache.ranks, "data-parallel rank");
@@ -157,7 +156,7 @@ fn together(config: &Config, visits: &[Visit], report: &mut Report) {
     let all: Vec<(String, &Facts)> = visits
         .iter()
         .filter_map(|visit| {
-            let who = format!("{} {}", visit.member.part.name(), visit.member.engine);
+            let who = visit.member.who();
             Some((who, &visit.told.as_ref().ok()?.facts))
         })
         .collect();

@@ -9,95 +9,85 @@ use crate::discovery;
 use crate::discovery::kubernetes;
 use crate::discovery::names::{Names, System};
 use crate::endpoint::Endpoint;
+use crate::fleet::Role;
 
-/// What an engine is there for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
-    Prefiller,
-    Decoder,
-    Encoder,
-}
-
-/// One engine in one part.
+/// One engine in one role.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Member {
-    pub(super) part: Part,
+    pub(super) role: Role,
     pub(super) engine: Endpoint,
     /// Somebody named it; else it is the default.
     pub(super) named: bool,
 }
 
-impl Part {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Part::Prefiller => "prefiller",
-            Part::Decoder => "decoder",
-            Part::Encoder => "encoder",
-        }
-    }
-
-    /// The key that names engines of this part.
-    pub(super) fn key(self) -> &'static str {
-        match self {
-            Part::Prefiller => "fleet.prefill",
-            Part::Decoder => "fleet.decode",
-            Part::Encoder => "fleet.encode",
-        }
+impl Member {
+    /// As in `prefiller 10.0.0.1:8100`.
+    pub(super) fn who(&self) -> String {
+        format!("{} {}", self.role.who(), self.engine)
     }
 }
 
-/// All engines, each once in each part; what can't be looked up is reported.
+/// The key that lists engines of this role.
+pub(super) fn key(role: Role) -> &'static str {
+    match role {
+        Role::Prefill => "fleet.prefill",
+        Role::Decode => "fleet.decode",
+        Role::Encode => "fleet.encode",
+    }
+}
+
+/// All engines, each once in each role; what can't be looked up is reported.
 pub(super) async fn all(loaded: &Loaded, report: &mut Report) -> Vec<Member> {
     let config = &loaded.config;
     let mut members: Vec<Member> = Vec::new();
-    for (part, engines) in [
-        (Part::Prefiller, config.prefill_endpoints()),
-        (Part::Decoder, config.decode_endpoints()),
-        (Part::Encoder, config.encode_endpoints()),
+    for (role, engines) in [
+        (Role::Prefill, config.prefill_endpoints()),
+        (Role::Decode, config.decode_endpoints()),
+        (Role::Encode, config.encode_endpoints()),
     ] {
-        let named = !matches!(loaded.origins.of(part.key()), Origin::Default);
-        add(&mut members, part, engines, named);
+        let named = !matches!(loaded.origins.of(key(role)), Origin::Default);
+        add(&mut members, role, engines, named);
     }
     if let Some(file) = &config.discovery.file {
         match discovery::read(Path::new(file)).await {
             Ok(listed) => {
-                add(&mut members, Part::Prefiller, listed.prefill.unwrap_or_default(), true);
-                add(&mut members, Part::Decoder, listed.decode.unwrap_or_default(), true);
+                add(&mut members, Role::Prefill, listed.prefill.unwrap_or_default(), true);
+                add(&mut members, Role::Decode, listed.decode.unwrap_or_default(), true);
             }
             Err(why) => report.say(Grade::Bad, format!("{file} (discovery.file): {why}")),
         }
     }
     let discovery = &config.discovery;
-    for (part, key, names) in [
-        (Part::Prefiller, "discovery.prefill_dns", &discovery.prefill_dns),
-        (Part::Decoder, "discovery.decode_dns", &discovery.decode_dns),
+    for (role, key, names) in [
+        (Role::Prefill, "discovery.prefill_dns", &discovery.prefill_dns),
+        (Role::Decode, "discovery.decode_dns", &discovery.decode_dns),
     ] {
         let (engines, wrong) = Names::new(config::endpoints(names), System).look().await;
         for why in wrong {
             report
                 .say(Grade::Bad, format!("{key}: {why}; is the name right, and has it pods that are ready?"));
         }
-        add(&mut members, part, engines, true);
+        add(&mut members, role, engines, true);
     }
-    for (part, wanted) in
-        [(Part::Prefiller, discovery.kubernetes.prefill()), (Part::Decoder, discovery.kubernetes.decode())]
+    for (role, wanted) in
+        [(Role::Prefill, discovery.kubernetes.prefill()), (Role::Decode, discovery.kubernetes.decode())]
     {
         if let Some(wanted) = wanted {
-            add(&mut members, part, pods(part, &discovery.kubernetes, &wanted, report).await, true);
+            add(&mut members, role, pods(role, &discovery.kubernetes, &wanted, report).await, true);
         }
     }
-    for part in [Part::Prefiller, Part::Decoder] {
-        if members.iter().all(|one| one.part != part) {
-            let (name, key) = (part.name(), part.key());
-            report.say(Grade::Bad, format!("there is no {name}: neither {key} nor [discovery] has one"));
+    for role in [Role::Prefill, Role::Decode] {
+        if members.iter().all(|one| one.role != role) {
+            let (name, listed) = (role.who(), key(role));
+            report.say(Grade::Bad, format!("there is no {name}: neither {listed} nor [discovery] has one"));
         }
     }
     members
 }
 
 /// The engines of a role that the API server knows.
-async fn pods(part: Part, settings: &Kubernetes, wanted: &Wanted, report: &mut Report) -> Vec<Endpoint> {
-    let (key, name) = (wanted.key, part.name());
+async fn pods(role: Role, settings: &Kubernetes, wanted: &Wanted, report: &mut Report) -> Vec<Endpoint> {
+    let (key, name) = (wanted.key, role.who());
     let asked = match kubernetes::ask(settings, wanted).await {
         Ok(asked) => asked,
         Err(why) => {
@@ -121,10 +111,10 @@ async fn pods(part: Part, settings: &Kubernetes, wanted: &Wanted, report: &mut R
     asked.engines
 }
 
-fn add(members: &mut Vec<Member>, part: Part, engines: Vec<Endpoint>, named: bool) {
+fn add(members: &mut Vec<Member>, role: Role, engines: Vec<Endpoint>, named: bool) {
     for engine in engines {
-        if members.iter().all(|one| one.part != part || one.engine != engine) {
-            members.push(Member { part, engine, named });
+        if members.iter().all(|one| one.role != role || one.engine != engine) {
+            members.push(Member { role, engine, named });
         }
     }
 }

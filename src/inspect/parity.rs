@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::members::Part;
 use super::visit::Visit;
 use super::{Grade, Report};
 use crate::config::Config;
+use crate::fleet::Role;
 use crate::intake::{Asker, Parity, Prompts, Source, Verdict, compare};
 use crate::prompt::Prompter;
 
@@ -28,7 +28,7 @@ pub(super) async fn ask(
     let prompts = Prompts::new(Source::Local(Arc::new(prompter)), config.prompt.utc_offset_s());
     let Some(prompter) = prompts.local() else { return };
     let today = prompts.today();
-    let prefillers = visits.iter().filter(|visit| visit.member.part == Part::Prefiller);
+    let prefillers = visits.iter().filter(|visit| visit.member.role == Role::Prefill);
     let asked = prefillers.filter_map(|visit| Some((visit, visit.told.as_ref().ok()?))).take(COMPARED);
     let all = asked.map(|(visit, told)| async move {
         let model = told.facts.models.first().map(|model| model.id.as_str());

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant, SystemTime};
 use futures_util::{StreamExt, stream};
 use http::{StatusCode, header};
 
-use super::members::{Member, Part};
+use super::members::Member;
 use crate::config::Config;
 use crate::dialect::signs::Signs;
+use crate::fleet::Role;
 use crate::intake::exchange::{Asker, authorized, causes};
 use crate::intake::{Facts, facts};
 use crate::signs::Questions;
@@ -62,7 +63,7 @@ async fn one(config: &Config, asker: &Asker, member: Member) -> Visit {
 }
 
 async fn signs(config: &Config, asker: &Asker, member: &Member) -> Option<Signs> {
-    if member.part != Part::Prefiller {
+    if member.role != Role::Prefill {
         return None;
     }
     let Asker { client, authorization, time, .. } = asker.clone();

@@ -10,10 +10,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::dialect::usage::Usage;
-use crate::fleet::{Choice, Desk};
+use crate::fleet::Desk;
 use crate::obs::Meters;
 use crate::route::trust::{Change, Trust, Verdict, Why};
-use crate::route::{Beliefs, Job};
+use crate::route::{Beliefs, Job, Terms};
 
 /// Compares predictions with what prefillers report.
 #[derive(Debug)]
@@ -48,18 +48,18 @@ impl Affinity {
         Self { desk, meters, fresh, state: Mutex::default() }
     }
 
-    /// A prefill of `job`, placed by `choice`, was answered with this `usage`. Returns the cached tokens that were predicted, in
+    /// A prefill of `job`, placed for these `terms`, was answered with this `usage`. Returns the cached tokens that were predicted, in
     /// the engine's measure.
-    pub fn prefilled(&self, job: &Job, choice: &Choice, usage: Usage) -> u64 {
+    pub fn prefilled(&self, job: &Job, terms: &Terms, usage: Usage) -> u64 {
         if job.blocks.is_empty() {
             return 0;
         }
         let block_tokens = u64::from(job.block_tokens);
-        let predicted = estimated(job, u64::from(choice.terms.hit.any_tokens), usage.prompt);
+        let predicted = estimated(job, u64::from(terms.hit.any_tokens), usage.prompt);
         let reported = self.reported(usage.cached);
         let verdict = Verdict::of(predicted, reported, block_tokens);
-        let changes = self.judge(job, choice, reported, verdict);
-        let why = if verdict == Verdict::Miss { self.why(choice).name() } else { "" };
+        let changes = self.judge(job, terms, reported, verdict);
+        let why = if verdict == Verdict::Miss { self.why(terms).name() } else { "" };
         self.meters.predicted(verdict.name(), why, predicted, reported);
         if changes.iter().any(Option::is_some) {
             self.act(changes);
@@ -77,12 +77,12 @@ impl Affinity {
     fn judge(
         &self,
         job: &Job,
-        choice: &Choice,
+        terms: &Terms,
         reported: Option<u64>,
         verdict: Verdict,
     ) -> [Option<Change>; 2] {
         let block_tokens = u64::from(job.block_tokens);
-        let told = choice.terms.told_tokens;
+        let told = terms.told_tokens;
         let named = u64::from(told.unwrap_or(0).max(job.pool.anywhere_tokens));
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let names = if named >= block_tokens {
@@ -90,26 +90,26 @@ impl Affinity {
             state.names_ever_hit |= verdict == Verdict::Hit;
             state.names.learn(verdict)
         } else if reported.is_some_and(|tokens| tokens >= 2 * block_tokens)
-            && state.unheard_of(choice, job, self.fresh)
+            && state.unheard_of(terms, job, self.fresh)
         {
             state.names.learn(Verdict::Miss)
         } else {
             None
         };
-        let believed = u64::from(choice.terms.hit.hbm_tokens) > u64::from(told.unwrap_or(0));
-        let long = job.named || u64::from(choice.terms.hit.hbm_tokens) >= JUDGED_TOKENS;
+        let believed = u64::from(terms.hit.hbm_tokens) > u64::from(told.unwrap_or(0));
+        let long = job.named || u64::from(terms.hit.hbm_tokens) >= JUDGED_TOKENS;
         let history =
             if believed && long && named < block_tokens { state.history.learn(verdict) } else { None };
         [names, history]
     }
 
-    fn why(&self, choice: &Choice) -> Why {
+    fn why(&self, terms: &Terms) -> Why {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if !state.names.holds() || !state.history.holds() {
             Why::Profile
-        } else if choice.terms.hit.any_tokens > choice.terms.hit.hbm_tokens {
+        } else if terms.hit.any_tokens > terms.hit.hbm_tokens {
             Why::Pool
-        } else if choice.terms.in_flight {
+        } else if terms.in_flight {
             Why::InFlight
         } else {
             Why::Evicted
@@ -146,9 +146,9 @@ impl State {
     /// Whether it speaks against the names that they know nothing of what an engine has. Events tell of all that an engine holds; a
     /// pool may well lack what an engine has, but not always: it counts once for each time in which the pool's answers grow old,
     /// or a burst of equal prompts, all compared with one answer, would be believed twenty times.
-    fn unheard_of(&mut self, choice: &Choice, job: &Job, fresh: Duration) -> bool {
-        if choice.terms.told_tokens.is_some() {
-            return !choice.terms.in_flight;
+    fn unheard_of(&mut self, terms: &Terms, job: &Job, fresh: Duration) -> bool {
+        if terms.told_tokens.is_some() {
+            return !terms.in_flight;
         }
         let due = self.lacked.is_none_or(|last| last.elapsed() >= fresh);
         let counts = job.pool.asked && !self.names_ever_hit && due;

@@ -107,7 +107,7 @@ impl Relay {
         decode: Tries,
         ledger: &mut Ledger,
     ) -> Result<DecodeEnd, Error> {
-        if ledger.choice().is_none() && !ledger.is_let_in() {
+        if ledger.chosen().is_none() && !ledger.is_let_in() {
             self.in_time(ask, ledger)?;
             self.take_place(Role::Prefill, ledger)?;
         }
@@ -354,7 +354,7 @@ fn chosen(note: Note, tries: &mut Tries, ledger: &mut Ledger) {
     tries.made += 1;
     tries.tried.push(note.instance.id());
     ledger.leg(&note.instance);
-    ledger.placed(note.choice, note.herald);
+    ledger.placed(&note.choice, note.herald);
 }
 
 /// A leg's end; never, where it has ended before.

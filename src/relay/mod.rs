@@ -391,7 +391,7 @@ impl Relay {
     /// What the prefiller found in its caches, against what was predicted.
     fn compare(&self, ask: &Ask, ledger: &Ledger, usage: Usage) {
         self.stories.prefilled(&ask.id, usage.cached);
-        let predicted = ledger.choice().map(|choice| self.affinity.prefilled(&ask.job, choice, usage));
+        let predicted = ledger.chosen().map(|chosen| self.affinity.prefilled(&ask.job, &chosen.terms, usage));
         if let Some(hits) = ledger.hits() {
             hits.add(HitTokens {
                 prompt: usage.prompt.unwrap_or(u64::from(ask.job.prompt_tokens)),

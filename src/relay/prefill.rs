@@ -25,7 +25,7 @@ impl Relay {
         ledger: &mut Ledger,
     ) -> Result<Ended, Error> {
         // One that was let in before is never turned away for being tried again, or for going on.
-        if ledger.choice().is_none() && !ledger.is_let_in() {
+        if ledger.chosen().is_none() && !ledger.is_let_in() {
             self.in_time(ask, ledger)?;
             self.take_place(Role::Prefill, ledger)?;
         }
@@ -53,7 +53,7 @@ impl Relay {
             tries.start(seat.instance());
             ledger.leg(seat.instance());
             let herald = self.stories.placed(&ask.id, &ask.job, &seat, &choice);
-            ledger.placed(choice, herald);
+            ledger.placed(&choice, herald);
             if let Some(twin) = self.twin(ask, &seat, decode) {
                 return Ok((PrefillEnd::Here(Box::new((seat, twin))), None));
             }

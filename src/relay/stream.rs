@@ -63,7 +63,7 @@ pub struct Stream {
     ledger: Option<Ledger>,
     relay: Arc<Relay>,
     /// Of a part of an answer: how it broke off, for who tells the client.
-    part: Option<Broke>,
+    part: Option<Box<Broke>>,
 }
 
 #[derive(Debug, Default)]
@@ -86,9 +86,9 @@ enum State {
     First(Bytes),
     Running,
     /// The decoder's part is over before the answer is.
-    Interrupted(Error, Cause),
+    Interrupted(Box<Error>, Cause),
     /// Another pair is looked for; the error is for the client if there is none.
-    Resuming(Pair, Error),
+    Resuming(Pair, Box<Error>),
     /// The error event has been handed to the connection. The client gets time to read it, and mostly hangs up then; with the connection
     /// cut at once, clients such as Node's `fetch` drop what they have received and not read yet.
     Telling,
@@ -128,7 +128,7 @@ impl Stream {
 
     /// The same as a part of an answer: who puts that together tells the client how this broke off.
     pub(super) fn part(self) -> Stream {
-        Stream { part: Some(Broke::default()), ..self }
+        Stream { part: Some(Box::default()), ..self }
     }
 
     /// How it broke off, once it is over.
@@ -156,7 +156,7 @@ impl Stream {
         match broke {
             Some(cause) => {
                 let error = Error::new(Kind::DecodeFailed, "the decoder failed in the middle of its answer");
-                self.state = State::Interrupted(error, cause);
+                self.state = State::Interrupted(Box::new(error), cause);
             }
             None => self.look_for_end(&out),
         }
@@ -225,12 +225,12 @@ impl Stream {
             return Poll::Ready(tail.filter(|t| !t.is_empty()).map(|t| Ok(Frame::data(t))));
         }
         let error = Error::new(Kind::DecodeFailed, "the answer ended before it was complete");
-        self.interrupted(error, Cause::Ended)
+        self.interrupted(Box::new(error), Cause::Ended)
     }
 
     /// The decoder's part is over before the answer is: somebody goes on, or the client is told. Pending means that the state
     /// says how to go on, not that there is anything to wait for.
-    fn interrupted(&mut self, error: Error, cause: Cause) -> Polled {
+    fn interrupted(&mut self, error: Box<Error>, cause: Cause) -> Polled {
         let live = self.live.take();
         if let Some(live) = live.as_ref().filter(|_| !self.over) {
             self.blame(live, cause);
@@ -295,7 +295,7 @@ impl Stream {
             // Its account is closed now: what follows is for the client's sake alone.
             ledger.broken(error);
         }
-        if let Some(Broke(told)) = &mut self.part {
+        if let Some(Broke(told)) = self.part.as_deref_mut() {
             *told = Some(error.clone());
             self.state = State::Done;
             return Poll::Ready(None);
@@ -344,7 +344,7 @@ impl Stream {
             Poll::Ready(Some(Err(e))) => {
                 let error =
                     Error::new(Kind::DecodeFailed, "the decoder broke off in the middle of its answer");
-                self.state = State::Interrupted(error.detail(e.to_string()), Cause::Broken);
+                self.state = State::Interrupted(Box::new(error.detail(e.to_string())), Cause::Broken);
                 return Poll::Ready(None);
             }
             Poll::Ready(None) => {
@@ -353,7 +353,7 @@ impl Stream {
             }
             Poll::Pending => {
                 if let Poll::Ready(error) = self.poll_silence(cx) {
-                    self.state = State::Interrupted(error, Cause::Silent);
+                    self.state = State::Interrupted(Box::new(error), Cause::Silent);
                     return Poll::Ready(None);
                 }
                 return Poll::Pending;
@@ -387,7 +387,7 @@ impl Body for Stream {
                 },
                 State::Interrupted(error, cause) => out(this.interrupted(error, cause)),
                 State::Resuming(mut pair, error) => match pair.as_mut().poll(cx) {
-                    Poll::Ready((ledger, found)) => this.resumed(ledger, found, error),
+                    Poll::Ready((ledger, found)) => this.resumed(ledger, found, *error),
                     Poll::Pending => {
                         this.state = State::Resuming(pair, error);
                         return Poll::Pending;

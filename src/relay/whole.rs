@@ -38,7 +38,7 @@ impl Relay {
         let engine = prefill.instance().clone();
         tries.start(seat.instance());
         ledger.leg(seat.instance());
-        let computing_s = ledger.choice().map_or(0.0, |choice| choice.terms.prefill_s);
+        let computing_s = ledger.chosen().map_or(0.0, |chosen| chosen.terms.prefill_s);
         let computing = Duration::try_from_secs_f64(computing_s).unwrap_or_default();
         let mut prefill = Some(prefill);
         let ended = {

@@ -3,6 +3,7 @@
 mod settle;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::StatusCode;
 use tokio::time::Instant;
@@ -20,6 +21,7 @@ use crate::relay::parts::Kin;
 use crate::relay::places::Place;
 use crate::relay::stories::{End as Ended, Herald};
 use crate::relay::traced;
+use crate::route::Terms;
 use crate::trace::{Scope, Span};
 
 /// What HTTP servers log for a client that left (nginx's 499): nobody receives it.
@@ -52,8 +54,8 @@ pub struct Ledger {
     prompt: Option<u64>,
     cached: Option<u64>,
     output: Option<u64>,
-    /// Why the prefiller was chosen, and when.
-    choice: Option<(Choice, Instant)>,
+    /// Why the prefiller was chosen.
+    chosen: Option<Chosen>,
     /// To be told what becomes of that.
     herald: Option<Herald>,
     /// Tokens that the pool had when the request came, and who said so.
@@ -71,11 +73,22 @@ pub struct Ledger {
     span: Span,
 }
 
+/// What of a choice counts until the request ends: who else was considered is told by its story.
+#[derive(Clone, Copy, Debug)]
+pub struct Chosen {
+    /// The prefiller's terms.
+    pub terms: Terms,
+    /// How long the request waited for it.
+    pub waited: Duration,
+    /// When it was chosen.
+    at: Instant,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Pace {
     first: Instant,
     last: Instant,
-    gap_max: std::time::Duration,
+    gap_max: Duration,
     events: u64,
 }
 
@@ -108,7 +121,7 @@ impl Ledger {
             cached: None,
             output: None,
             pooled: None,
-            choice: None,
+            chosen: None,
             herald: None,
             held: None,
             resumed: 0,
@@ -218,20 +231,20 @@ impl Ledger {
     }
 
     /// Why its prefiller was chosen.
-    pub fn choice(&self) -> Option<&Choice> {
-        self.choice.as_ref().map(|(choice, _)| choice)
+    pub fn chosen(&self) -> Option<&Chosen> {
+        self.chosen.as_ref()
     }
 
     /// Seconds since its prefiller was chosen, divided by those predicted until that answers.
     pub fn prefill_ratio(&self) -> Option<f64> {
-        let (choice, placed) = self.choice.as_ref()?;
-        let predicted_s = choice.terms.wait_s + choice.terms.prefill_s;
-        (predicted_s > 0.0).then(|| placed.elapsed().as_secs_f64() / predicted_s)
+        let Chosen { terms, at, .. } = self.chosen.as_ref()?;
+        let predicted_s = terms.wait_s + terms.prefill_s;
+        (predicted_s > 0.0).then(|| at.elapsed().as_secs_f64() / predicted_s)
     }
 
     /// It waited for its prefiller, which was chosen for these reasons.
-    pub fn placed(&mut self, choice: Choice, herald: Herald) {
-        self.choice = Some((choice, Instant::now()));
+    pub fn placed(&mut self, choice: &Choice, herald: Herald) {
+        self.chosen = Some(Chosen { terms: choice.terms, waited: choice.waited, at: Instant::now() });
         if let Some(before) = self.herald.replace(herald) {
             before.ends(self.ended(0, Ended::RETRIED));
         }
