@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use futures_util::FutureExt;
 use http::Version;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -234,24 +235,28 @@ impl Door {
         }
     }
 
-    /// One connection, from its first byte to its end.
-    async fn connection(
+    /// One connection, from its first byte to its end. Not an async function, as `speak` is none: those keep what they are given twice, for
+    /// as long as they run.
+    fn connection(
         self: Arc<Self>,
         socket: TcpStream,
         graceful: Watcher,
-        _place: Option<OwnedSemaphorePermit>,
-    ) {
-        let _counted = Counted::new(self.gateway.relay.meters.connections.clone());
+        place: Option<OwnedSemaphorePermit>,
+    ) -> impl Future<Output = ()> + Send {
+        let counted = Counted::new(self.gateway.relay.meters.connections.clone());
         let _ = socket.set_nodelay(true);
-        match &self.tls {
-            // On the side: it is three times as large as what a plain connection needs, and would be set aside for each of those, too.
-            Some(tls) => Box::pin(self.secured(tls, socket, graceful)).await,
-            None => {
-                let limit = self.gateway.edge.now().header_time;
-                if let Some(version) = self.before_stop(limit, version(&socket)).await {
-                    self.speak(socket, version, graceful).await;
+        async move {
+            match &self.tls {
+                // On the side: it is three times as large as what a plain connection needs, and would be set aside for each of those, too.
+                Some(tls) => Box::pin(self.secured(tls, socket, graceful)).await,
+                None => {
+                    let limit = self.gateway.edge.now().header_time;
+                    if let Some(version) = self.before_stop(limit, version(&socket)).await {
+                        self.speak(socket, version, graceful).await;
+                    }
                 }
             }
+            drop((counted, place));
         }
     }
 
@@ -278,7 +283,12 @@ impl Door {
     }
 
     /// HTTP with one client, to its end.
-    async fn speak<S>(&self, socket: S, version: Version, graceful: Watcher)
+    fn speak<S>(
+        &self,
+        socket: S,
+        version: Version,
+        graceful: Watcher,
+    ) -> impl Future<Output = ()> + Send + use<S>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
@@ -293,7 +303,7 @@ impl Door {
         let service = TowerToHyperService::new(watched);
         let connection = self.http(version).serve_connection(io, service).into_owned();
         // A connection that ends badly is the client's affair; its requests have been accounted for.
-        let _ = graceful.watch(connection).await;
+        graceful.watch(connection).map(drop)
     }
 
     fn http(&self, version: Version) -> auto::Builder<Tasks> {
