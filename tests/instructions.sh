@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Counts the instructions of the pure pieces of a request's way, and those of whole requests through a gateway, under valgrind,
-# and compares them with benches/instructions.tsv: more than 5 % and 1 000 instructions above fails. `tests/instructions.sh --write` writes the file anew;
-# what changed belongs into the commit's message. `tests/instructions.sh requests` leaves the pieces out, whose program takes minutes to be built.
+# and compares them with benches/instructions.tsv: more than 5 % and 1 000 instructions above fails. With `--write` the file is written anew;
+# what changed belongs into the commit's message. With `requests` the pieces are left out, whose program takes minutes to be built.
 # Counts depend on the compiler, the C library and what the processor can do; not on how busy it is. The file's first line says with
 # what it was counted: where that differs nothing is compared, and the exit status is 77.
 set -euo pipefail
@@ -14,6 +14,15 @@ LIMIT_ALSO=1000
 FEW=4
 MANY=24
 
+requests_alone="" write=""
+for argument; do
+    case "$argument" in
+        requests) requests_alone=1 ;;
+        --write) write=1 ;;
+        *) echo "usage: $0 [requests] [--write]" >&2; exit 2 ;;
+    esac
+done
+
 if ! command -v valgrind >/dev/null; then
     command -v apt-get >/dev/null && [[ $(id -u) == 0 ]] || { echo "valgrind is missing"; exit 77; }
     timeout 120 apt-get update -qq || true
@@ -23,13 +32,13 @@ fi
 # Of the processor valgrind shows programs one of three.
 for can in avx2 avx sse4_2 none; do grep -qw "$can" /proc/cpuinfo && break; done
 here="# $(rustc --version), $(valgrind --version), $(getconf GNU_LIBC_VERSION), $(uname -m) $can"
-if [[ "${1:-}" != --write && "$(head -1 "$BASE")" != "$here" ]]; then
+if [[ -z "$write" || -n "$requests_alone" ]] && [[ "$(head -1 "$BASE")" != "$here" ]]; then
     printf 'not comparable: counted with\n%s\nhere is\n%s\n' "$(head -1 "$BASE")" "$here"
     exit 77
 fi
 
 new="$(mktemp)"
-trap 'rm -f "$new"' EXIT
+trap 'rm -f "$new" "$new.all"' EXIT
 
 # count PIECE TIMES: the instructions of the whole program.
 count() {
@@ -61,16 +70,22 @@ requests() {
     done <<<"$scenes"
 }
 
-[[ "${1:-}" == requests ]] || pieces
+[[ -n "$requests_alone" ]] || pieces
 requests
 
-if [[ "${1:-}" == --write ]]; then
-    { echo "$here" && cat "$new"; } >"$BASE"
+if [[ -n "$write" ]]; then
+    {
+        echo "$here"
+        # What was not counted stays as it was.
+        [[ -z "$requests_alone" ]] || awk -F '\t' 'NR == FNR { counted[$1]; next } !/^#/ && !($1 in counted)' "$new" "$BASE"
+        cat "$new"
+    } >"$new.all"
+    cp "$new.all" "$BASE"
     cat "$BASE"
     exit
 fi
 
-awk -F '\t' -v limit="$LIMIT_PERCENT" -v also="$LIMIT_ALSO" -v all="$([[ "${1:-}" == requests ]] || echo 1)" '
+awk -F '\t' -v limit="$LIMIT_PERCENT" -v also="$LIMIT_ALSO" -v all="$((!${requests_alone:-0}))" '
     /^#/ { next }
     NR == FNR { base[$1] = $2; next }
     !($1 in base) { printf "%-42s %12d  not in the file\n", $1, $2; bad = 1; next }

@@ -7,33 +7,18 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::ResourceExt;
 use kube::api::{ListParams, WatchParams};
 
+use super::Asked;
 use super::access::{Access, labels};
 use super::known::Known;
 use super::words::{Verb, of};
 use super::{Kind, MOST};
 use crate::config::kubernetes::{By, Kubernetes, Wanted};
-use crate::endpoint::Endpoint;
 
 /// The longest that it may take, connections included.
 const TIME: Duration = Duration::from_secs(5);
 
 /// Objects in one answer.
 const PAGE: u32 = 500;
-
-/// What one question brought.
-#[derive(Debug)]
-pub struct Asked {
-    /// The engines.
-    pub engines: Vec<Endpoint>,
-    /// Pods or endpoint slices that match.
-    pub objects: usize,
-    /// What they are called.
-    pub resource: &'static str,
-    /// Where they were looked for.
-    pub namespace: String,
-    /// What is lacking in some of them.
-    pub lacks: Vec<String>,
-}
 
 /// Asks once.
 ///

@@ -6,6 +6,7 @@
 
 mod access;
 mod ask;
+mod asked;
 mod known;
 mod pods;
 mod slices;
@@ -25,7 +26,8 @@ use crate::config::Config;
 use crate::config::kubernetes::Wanted;
 use crate::fleet::Role;
 use crate::relay::Relay;
-pub use ask::{Asked, ask};
+pub use ask::ask;
+pub use asked::Asked;
 use known::Found;
 use watch::Follower;
 
