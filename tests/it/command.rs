@@ -59,7 +59,13 @@ impl Process {
         (process, address)
     }
 
-    /// The first line that contains `text`.
+    /// The first line that contains `text`, also if another one was waited for since.
+    pub fn hear(&mut self, text: &str) -> String {
+        let before = self.said.iter().find(|line| line.contains(text)).cloned();
+        before.unwrap_or_else(|| self.wait_for(text))
+    }
+
+    /// The next line that contains `text`.
     pub fn wait_for(&mut self, text: &str) -> String {
         let deadline = Instant::now() + PATIENCE;
         loop {

@@ -7,7 +7,7 @@ use super::{BY_LABELS, CHAT, Gateway, chat, engines};
 use crate::common::client::{self, post};
 use crate::surface::until;
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn half_a_list_is_not_taken() {
     let all: [_; 3] = engines(Role::Prefill).await;
     let api = Api::start().await;
@@ -33,7 +33,7 @@ async fn half_a_list_is_not_taken() {
     gateway.comes_to("prefill", &[&all[0], &all[1]]).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_watch_that_breaks_goes_on_where_it_was() {
     let [p0, p1] = engines(Role::Prefill).await;
     let api = Api::start().await;
@@ -46,10 +46,10 @@ async fn a_watch_that_breaks_goes_on_where_it_was() {
     api.delete("p-0");
     gateway.comes_to("prefill", &[&p1]).await;
     assert_eq!(api.asked("list"), 2, "nothing was listed again");
-    assert_eq!(gateway.process.said("WARN"), 0, "and nobody need know");
+    assert_eq!(gateway.process.said("the fleet stays as it was"), 0, "and nobody need know");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_forgotten_version_is_a_new_list() {
     let [p0, p1] = engines(Role::Prefill).await;
     let api = Api::start().await;
@@ -63,10 +63,10 @@ async fn a_forgotten_version_is_a_new_list() {
     api.forget();
     gateway.comes_to("prefill", &[&p1]).await;
     assert!(api.asked("list") > 2);
-    assert_eq!(gateway.process.said("WARN"), 0, "it is part of a watch's life");
+    assert_eq!(gateway.process.said("the fleet stays as it was"), 0, "it is part of a watch's life");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn rights_that_are_missing_are_said_once_and_count_when_they_come() {
     let [p0] = engines(Role::Prefill).await;
     let [d0] = engines(Role::Decode).await;
@@ -80,7 +80,7 @@ async fn rights_that_are_missing_are_said_once_and_count_when_they_come() {
             "discovery.kubernetes.prefill_selector=role=prefill",
         ];
         let mut gateway = Gateway::start(&api, &flags);
-        let line = gateway.process.wait_for("the fleet stays as it was");
+        let line = gateway.process.hear("the fleet stays as it was");
         for word in
             [&format!("no right to {verb} pods in namespace llm (403)"), "config/kubernetes/rbac.yaml"]
         {
@@ -97,7 +97,7 @@ async fn rights_that_are_missing_are_said_once_and_count_when_they_come() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_server_that_is_away_changes_nothing() {
     let [p0, p1] = engines(Role::Prefill).await;
     let [d0] = engines(Role::Decode).await;
@@ -106,7 +106,7 @@ async fn a_server_that_is_away_changes_nothing() {
     let mut gateway = Gateway::start(&api, &BY_LABELS);
     gateway.comes_to("prefill", &[&p0]).await;
     api.away();
-    let line = gateway.process.wait_for("the fleet stays as it was");
+    let line = gateway.process.hear("the fleet stays as it was");
     assert!(line.contains("refused"), "{line}");
     gateway.comes_to("prefill", &[&p0]).await;
     assert_eq!(client::send(gateway.at, &post(CHAT, &chat("x").to_string())).await.status, 200);
@@ -116,7 +116,7 @@ async fn a_server_that_is_away_changes_nothing() {
     gateway.comes_to("prefill", &[&p1]).await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_gateway_starts_without_its_server() {
     let [p0] = engines(Role::Prefill).await;
     let mut api = Api::start().await;

@@ -9,7 +9,7 @@ use crate::common::client::{self, post};
 use crate::common::stage::slow;
 use crate::surface::until;
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_pod_serves_from_ready_until_it_is_told_to_stop() {
     let [p0, p1] = engines(Role::Prefill).await;
     let spec = EngineSpec { role: Role::Decode, tpot_ms: 20.0, ..slow() };
@@ -55,7 +55,7 @@ async fn a_pod_serves_from_ready_until_it_is_told_to_stop() {
     assert!(answer.status == 200 && answer.done(), "{}", answer.text());
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn pods_that_come_together_are_one_change() {
     let all: [Engine; 12] = engines(Role::Both).await;
     let api = Api::start().await;
@@ -69,7 +69,7 @@ async fn pods_that_come_together_are_one_change() {
     assert_eq!(api.asked("list"), 2, "one list for each role, and no more questions");
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_port_that_a_pod_lacks_is_named() {
     let [p0, p1] = engines(Role::Prefill).await;
     let api = Api::start().await;
@@ -78,5 +78,5 @@ async fn a_port_that_a_pod_lacks_is_named() {
     api.put([pod("p-0", "prefill", p0.addr(), Step::Ready), without]);
     let mut gateway = Gateway::start(&api, &BY_LABELS);
     gateway.comes_to("prefill", &[&p0]).await;
-    gateway.process.wait_for("pod p-1 has no container port named http");
+    gateway.process.hear("pod p-1 has no container port named http");
 }

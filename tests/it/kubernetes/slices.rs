@@ -31,7 +31,7 @@ fn endpoint(engine: SocketAddr, ready: bool, terminating: bool) -> Value {
     })
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn the_endpoints_of_a_service_are_engines() {
     let [p0, p1] = engines(Role::Prefill).await;
     let api = Api::start().await;
@@ -56,21 +56,21 @@ async fn the_endpoints_of_a_service_are_engines() {
     let mut named = slice("prefill-d", "prefill", 1, &json!([{"addresses": ["engine.example"]}]));
     named["addressType"] = "FQDN".into();
     api.put([named]);
-    gateway.process.wait_for("endpoint slice prefill-d has addresses of type FQDN");
+    gateway.process.hear("endpoint slice prefill-d has addresses of type FQDN");
     gateway.comes_to("prefill", &[&p0]).await;
     api.delete("prefill-b");
     gateway.comes_to("prefill", &[]).await;
     assert_eq!(gateway.ready().await, 503);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn an_api_server_without_slices_is_told_from_one_without_rights() {
     let [p0] = engines(Role::Prefill).await;
     let api = Api::start().await;
     api.refuse(Some("no-such-resource.404"));
     let flags = ["--decode", &p0.addr().to_string(), "--set", "discovery.kubernetes.prefill_service=prefill"];
     let mut gateway = Gateway::start(&api, &flags);
-    let line = gateway.process.wait_for("the fleet stays as it was");
+    let line = gateway.process.hear("the fleet stays as it was");
     assert!(line.contains("Kubernetes 1.21"), "{line}");
     until("it asks again", async || api.asked("list") >= 2).await;
 }
