@@ -169,9 +169,18 @@ async fn a_key_may_be_for_certain_models() {
         list["data"].as_array().unwrap().len()
     };
     assert_eq!((listed("sim-only").await, listed("other-only").await), (1, 0));
-    let slash = |name: &str| get(&format!("/v1/models/{name}"), "sk-of-slash");
-    assert_eq!(stage.send(&slash("org%2Fother")).await.header("x-pd-error"), Some("model_not_found"));
-    assert_eq!(stage.send(&slash("org%2Fsim")).await.header("x-pd-error"), None, "passed to an engine");
+    let one = async |key: &str, model: &str| {
+        stage.send(&get(&format!("/v1/models/{model}"), &format!("sk-of-{key}"))).await
+    };
+    let known = one("sim-only", "sim").await;
+    assert_eq!((known.status, known.json()["id"].as_str()), (200, Some("sim")));
+    assert_eq!(code(&one("other-only", "sim").await), (404, Some("model_not_found")));
+    let asked = |stage: &Stage| stage.engines().map(|engine| engine.seen().len()).sum::<usize>();
+    let before = asked(&stage);
+    assert_eq!(code(&one("slash", "org%2Fother").await), (404, Some("model_not_found")));
+    assert_eq!(asked(&stage), before, "no engine is asked for what the key is not for");
+    assert_eq!(code(&one("slash", "org%2Fsim").await), (404, Some("model_not_found")));
+    assert_eq!(asked(&stage), before + 1, "one is, for what it is for");
     stage.end().await;
 }
 
