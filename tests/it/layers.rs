@@ -43,6 +43,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "dialect",
             "discovery",
             "endpoint",
+            "fleet",
             "intake",
             "keys",
             "kvhash",
