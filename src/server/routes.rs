@@ -167,8 +167,20 @@ async fn let_in(gateway: &Gateway, mut request: Request, next: Next) -> Response
     }
 }
 
+/// What a client is told of a path that its base URL made wrong.
+fn advice(path: &str) -> Option<String> {
+    const ASKED: [&str; 6] =
+        ["/chat/completions", "/completions", "/embeddings", "/messages", "/models", "/responses"];
+    if let Some(rest) = path.strip_prefix("/v1/v1/") {
+        return Some(format!("The client's base URL has /v1 once too often: /v1/{rest} was meant?"));
+    }
+    ASKED.contains(&path).then(|| format!("The client's base URL lacks /v1: /v1{path} was meant?"))
+}
+
 async fn unknown_url(request: Request) -> Response<Body> {
-    let message = format!("Unknown request URL: {} {}.", request.method(), request.uri().path());
+    let path = request.uri().path();
+    let advice = advice(path).map(|advice| format!(" {advice}")).unwrap_or_default();
+    let message = format!("Unknown request URL: {} {path}.{advice}", request.method());
     reply::error(&Error::new(Kind::UnknownUrl, message))
 }
 
