@@ -164,10 +164,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("keys.toml");
         let pause = Duration::from_secs(1);
-        assert!(matches!(
-            Watch::first(path.clone(), pause, Arc::default()),
-            Err(KeysError::Unreadable { .. })
-        ));
+        assert!(matches!(Watch::first(path.clone(), pause, Arc::default()), Err(KeysError::Missing { .. })));
         write(&path, "nonsense");
         assert!(matches!(Watch::first(path.clone(), pause, Arc::default()), Err(KeysError::Wrong { .. })));
         let good = |name: &str| format!("[[key]]\nname = \"{name}\"\nsha256 = \"{SHA}\"\n");
