@@ -335,6 +335,7 @@ async fn find_out_dialect(config: &Config, gateway: &Gateway, tasks: &mut JoinSe
     let detector = detector(config, gateway);
     // Requests that come at once should be spoken to the engines in their own words.
     if !detector.look(0).await {
+        detector.warn_of_silence();
         tasks.spawn(detector.run());
     }
 }

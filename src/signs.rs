@@ -88,6 +88,20 @@ impl Detector {
         false
     }
 
+    /// Says that nobody has answered, where that is so: the gateway is ready for requests that would fail.
+    pub fn warn_of_silence(&self) {
+        let members = self.relay.fleet.members(Role::Prefill);
+        if self.told.load(Ordering::Relaxed) || members.is_empty() {
+            return;
+        }
+        let asked: Vec<String> =
+            members.iter().take(ASKED).map(|member| member.endpoint().to_string()).collect();
+        tracing::warn!(
+            asked = asked.join(" "),
+            "no prefiller says yet what it is: are they up, and are these their ports? `pd-proxy check` asks every engine"
+        );
+    }
+
     /// Asks until it is known; for a while also where somebody answered who may merely have started before its bootstrap server.
     pub async fn run(self) {
         let mut answered = 0;

@@ -27,6 +27,12 @@ pub struct Watch {
 /// Why there are no keys.
 #[derive(Debug, thiserror::Error)]
 pub enum KeysError {
+    /// There is no such file.
+    #[error("auth.keys_file {}: No such file here; `pd-proxy api-key new` prints an entry for one", path.display())]
+    Missing {
+        /// Which file.
+        path: PathBuf,
+    },
     /// It can't be read.
     #[error("auth.keys_file {}: {source}", path.display())]
     Unreadable {
@@ -114,7 +120,10 @@ impl Watch {
 /// # Errors
 /// When it can't be read or makes no sense.
 pub fn load(path: &Path) -> Result<(Digest, Vec<Entry>), KeysError> {
-    let text = read(path).map_err(|source| KeysError::Unreadable { path: path.into(), source })?;
+    let text = read(path).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => KeysError::Missing { path: path.into() },
+        _ => KeysError::Unreadable { path: path.into(), source },
+    })?;
     let entries = file::parse(&text).map_err(|source| KeysError::Wrong { path: path.into(), source })?;
     Ok((Digest::of(text.as_bytes()), entries))
 }
@@ -155,10 +164,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("keys.toml");
         let pause = Duration::from_secs(1);
-        assert!(matches!(
-            Watch::first(path.clone(), pause, Arc::default()),
-            Err(KeysError::Unreadable { .. })
-        ));
+        assert!(matches!(Watch::first(path.clone(), pause, Arc::default()), Err(KeysError::Missing { .. })));
         write(&path, "nonsense");
         assert!(matches!(Watch::first(path.clone(), pause, Arc::default()), Err(KeysError::Wrong { .. })));
         let good = |name: &str| format!("[[key]]\nname = \"{name}\"\nsha256 = \"{SHA}\"\n");

@@ -150,6 +150,17 @@ pub enum SimRole {
     Both,
 }
 
+impl SimRole {
+    /// As `--role` spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            SimRole::Prefill => "prefill",
+            SimRole::Decode => "decode",
+            SimRole::Both => "both",
+        }
+    }
+}
+
 /// How KV reaches the decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SimConnector {

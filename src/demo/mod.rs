@@ -115,7 +115,7 @@ pub fn run_simulator(args: &SimArgs) -> Result<(), DemoError> {
         let address = resolve(&args.host, args.port).await?;
         let engine = start(spec, address).await?;
         let mut signals = Signals::install()?;
-        println!("simulated {:?} engine on {}, model {}", args.role, engine.url(), args.model);
+        println!("simulated engine on {}, role {}, model {}", engine.url(), args.role.name(), args.model);
         signals.next().await;
         engine.stop().await;
         Ok(())

@@ -41,7 +41,8 @@ impl Fleet {
             Outcome::Failed => health.failed(now_ms, Cause::Failing),
             Outcome::Unreachable => health.failed(now_ms, Cause::Unreachable),
         };
-        self.changed(instance, change);
+        let why = if outcome == Outcome::Unreachable { "it can't be connected to" } else { "its legs fail" };
+        self.changed(instance, change, why);
         if outcome != Outcome::Served || change != Change::None {
             self.tell_desk(instance);
         }
@@ -50,7 +51,7 @@ impl Fleet {
     /// Tells whether `instance` answered a probe.
     pub fn probed(&self, instance: &Instance, alive: bool) {
         let change = instance.health().probed(self.now_ms(), alive);
-        self.changed(instance, change);
+        self.changed(instance, change, "it does not answer probes");
         if change != Change::None {
             self.tell_desk(instance);
         }
@@ -74,12 +75,13 @@ impl Fleet {
         restarted
     }
 
-    fn changed(&self, instance: &Instance, change: Change) {
+    /// Says what an instance's breaker did; `why`, of a rest that begins.
+    fn changed(&self, instance: &Instance, change: Change, why: &'static str) {
         let (leg, at) = (instance.role().name(), instance.endpoint());
         match change {
             Change::Opened(rest_ms) => {
                 instance.meter().tripped();
-                tracing::warn!(leg, instance = %at, rest_ms, "rests: it is chosen last");
+                tracing::warn!(leg, instance = %at, why, rest_ms, "rests: it is chosen last");
             }
             Change::MayTry => tracing::info!(leg, instance = %at, "answers again: it is tried"),
             Change::Closed => tracing::info!(leg, instance = %at, "is back"),

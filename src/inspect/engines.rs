@@ -74,6 +74,12 @@ fn away(visit: &Visit, why: &str, report: &mut Report) {
 fn answered(config: &Config, visit: &Visit, told: &Told, report: &mut Report) {
     let who = visit.member.who();
     let facts = &told.facts;
+    if stranger(facts) {
+        let paths = "/version, /v1/models and /metrics";
+        let advice = "is an engine behind this port?";
+        return report
+            .say(Grade::Bad, format!("{who} answers, but has none of an engine's {paths}: {advice}"));
+    }
     report.say(Grade::Good, format!("{who}: {} ({} ms)", described(facts), visit.took.as_millis()));
     if told.health.is_server_error() {
         let (path, status) = (&config.health.probe_path, told.health.as_u16());
@@ -87,6 +93,13 @@ fn answered(config: &Config, visit: &Visit, told: &Told, report: &mut Report) {
     }
     served(config, &who, facts, report);
     cached(config, visit, &who, facts, report);
+}
+
+/// Whether nothing that it was asked for exists there, whoever it is: every engine that is known lists its models.
+fn stranger(facts: &Facts) -> bool {
+    const ASKED: usize = 3;
+    let missing = facts.gaps.iter().filter(|gap| gap.status == Some(StatusCode::NOT_FOUND));
+    missing.count() == ASKED
 }
 
 /// The model, and whether we may ask for it.

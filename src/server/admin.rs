@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::fleet::{Instance, Role};
-use crate::server::{Gateway, auth, reply};
+use crate::server::{Gateway, reply};
 
 /// The process serves. Says nothing about engines: a supervisor that restarts us for a dead engine would make it worse.
 pub async fn alive() -> Response<Body> {
@@ -59,40 +59,6 @@ pub async fn metrics(State(gateway): State<Arc<Gateway>>) -> Response<Body> {
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     response
-}
-
-/// The models, as the first engine that answers lists them: prefillers first, as in the reference.
-pub async fn models(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
-    let caller = auth::caller(&gateway, request.extensions());
-    let edge = gateway.edge.now();
-    let authorization = edge.engine_authorization.as_ref().or(request.headers().get(header::AUTHORIZATION));
-    let mut headers = HeaderMap::new();
-    if let Some(authorization) = authorization {
-        headers.insert(header::AUTHORIZATION, authorization.clone());
-    }
-    let mut engines = gateway.everyone();
-    // Those that failed a moment ago are asked last: each may cost the whole time limit.
-    engines.sort_by_key(|i| i.health().failures() > 0);
-    for engine in engines {
-        let url = engine.endpoint().url("/v1/models");
-        let asked = gateway
-            .control
-            .get(url)
-            .headers(headers.clone())
-            .timeout(gateway.edge.now().models_time)
-            .send()
-            .await;
-        let Ok(answer) = asked else {
-            continue;
-        };
-        if answer.status() == StatusCode::OK
-            && let Ok(body) = answer.bytes().await
-        {
-            return reply::json(StatusCode::OK, auth::only_allowed(&caller, body));
-        }
-    }
-    let error = crate::error::Error::new(crate::error::Kind::NoPrefiller, "no engine answers /v1/models");
-    reply::error(&error)
 }
 
 /// Tells every engine to forget its prefix cache. 200 when all did, else 500 with the base URLs of those that did not.
@@ -153,7 +119,7 @@ impl Gateway {
     }
 
     /// Every member, prefillers first; an engine that is both is listed once.
-    fn everyone(&self) -> Vec<Arc<Instance>> {
+    pub(super) fn everyone(&self) -> Vec<Arc<Instance>> {
         let mut all: Vec<Arc<Instance>> = Vec::new();
         for role in [Role::Prefill, Role::Decode] {
             for member in self.relay.fleet.members(role).iter() {

@@ -131,13 +131,19 @@ pub(super) fn check_model(caller: &Caller, model: Option<&str>) -> Result<(), Er
     if caller.may_use(model) {
         return Ok(());
     }
-    let message = match model {
-        Some(model) => {
-            format!("The model `{}` does not exist or you do not have access to it.", printable(model))
+    Err(match model {
+        Some(model) => no_such_model(model),
+        None => {
+            let message = "This API key is for certain models: name one of them as `model`.";
+            Error::new(Kind::ModelNotFound, message).param("model")
         }
-        None => "This API key is for certain models: name one of them as `model`.".to_owned(),
-    };
-    Err(Error::new(Kind::ModelNotFound, message).param("model"))
+    })
+}
+
+/// That there is no such model, or none for this caller.
+pub(super) fn no_such_model(name: &str) -> Error {
+    let message = format!("The model `{}` does not exist or you do not have access to it.", printable(name));
+    Error::new(Kind::ModelNotFound, message).param("model")
 }
 
 /// Sets aside what a request is expected to take of its caller's tokens per minute.

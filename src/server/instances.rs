@@ -31,7 +31,6 @@ const CHANGE_BYTES: usize = 64 << 10;
 struct Change {
     #[serde(rename = "type", default)]
     role: String,
-    #[serde(default)]
     instances: OneOrMany,
 }
 
@@ -40,12 +39,6 @@ struct Change {
 enum OneOrMany {
     One(String),
     Many(Vec<String>),
-}
-
-impl Default for OneOrMany {
-    fn default() -> OneOrMany {
-        OneOrMany::Many(Vec::new())
-    }
 }
 
 /// Adds engines.

@@ -9,6 +9,7 @@ mod instances;
 mod listen;
 mod members;
 mod metaserver;
+mod models;
 mod openai;
 mod page;
 mod passthrough;

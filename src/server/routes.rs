@@ -16,11 +16,12 @@ use crate::dialect::Api;
 use crate::error::{Error, Kind};
 use crate::server::openai::Route;
 use crate::server::{
-    Gateway, admin, auth, explain, headers, instances, members, metaserver, openai, page, passthrough, reply,
+    Gateway, admin, auth, explain, headers, instances, members, metaserver, models, openai, page,
+    passthrough, reply,
 };
 
 /// Answered by one engine alone, a prefiller first.
-const ONE_ENGINE: [&str; 18] = [
+const ONE_ENGINE: [&str; 17] = [
     "/classify",
     "/detokenize",
     "/load",
@@ -34,7 +35,6 @@ const ONE_ENGINE: [&str; 18] = [
     "/v1/completions/render",
     "/v1/embeddings",
     "/v1/messages/count_tokens",
-    "/v1/models/{model}",
     "/v1/rerank",
     "/v1/score",
     "/v2/rerank",
@@ -102,7 +102,9 @@ fn serving() -> Router<Arc<Gateway>> {
         .route("/inference/v1/generate", generating(Route::Of(Api::Generate)))
         .route("/invocations", generating(Route::ByBody))
         .route(metaserver::PATH, post(metaserver::called))
-        .route("/v1/models", get(admin::models));
+        .route("/v1/models", get(models::list))
+        // Names often have a slash, which not every client writes as %2F.
+        .route("/v1/models/{*name}", get(models::one));
     for path in ONE_ENGINE {
         router = router.route(path, any(passthrough::to_one));
     }
@@ -165,8 +167,20 @@ async fn let_in(gateway: &Gateway, mut request: Request, next: Next) -> Response
     }
 }
 
+/// What a client is told of a path that its base URL made wrong.
+fn advice(path: &str) -> Option<String> {
+    const ASKED: [&str; 6] =
+        ["/chat/completions", "/completions", "/embeddings", "/messages", "/models", "/responses"];
+    if let Some(rest) = path.strip_prefix("/v1/v1/") {
+        return Some(format!("The client's base URL has /v1 once too often: /v1/{rest} was meant?"));
+    }
+    ASKED.contains(&path).then(|| format!("The client's base URL lacks /v1: /v1{path} was meant?"))
+}
+
 async fn unknown_url(request: Request) -> Response<Body> {
-    let message = format!("Unknown request URL: {} {}.", request.method(), request.uri().path());
+    let path = request.uri().path();
+    let advice = advice(path).map(|advice| format!(" {advice}")).unwrap_or_default();
+    let message = format!("Unknown request URL: {} {path}.{advice}", request.method());
     reply::error(&Error::new(Kind::UnknownUrl, message))
 }
 

@@ -159,6 +159,16 @@ async fn wrong_paths_and_methods() {
             post("/v1/chat/completions/", GOOD),
             "Unknown request URL: POST /v1/chat/completions/.",
         ),
+        path(
+            "a base URL without /v1",
+            post("/chat/completions", GOOD),
+            "Unknown request URL: POST /chat/completions. The client's base URL lacks /v1: /v1/chat/completions was meant?",
+        ),
+        path(
+            "a base URL for clients that add /v1",
+            post("/v1/v1/messages", GOOD),
+            "Unknown request URL: POST /v1/v1/messages. The client's base URL has /v1 once too often: /v1/messages was meant?",
+        ),
         path("the engines' back door", get("/sim/ledger"), "Unknown request URL: GET /sim/ledger."),
     ];
     refused_one_by_one(&stage, table).await;
@@ -353,6 +363,12 @@ async fn changes_of_the_fleet_that_make_no_sense() {
     let table = vec![
         add("not JSON", "x", "invalid_json", &format!("{shape}: expected value at line 1 column 1")),
         add("empty", "", "invalid_json", &format!("{shape}: EOF while parsing a value at line 1 column 0")),
+        add(
+            "nobody named",
+            r#"{"type":"prefill","instance":"h:1"}"#,
+            "invalid_json",
+            &format!("{shape}: missing field `instances` at line 1 column 35"),
+        ),
         host("no port", r#"{"type":"decode","instances":"h"}"#, "`h` has no port: write host:port"),
         host(
             "one of two",

@@ -1,5 +1,7 @@
 //! What an account comes to, when it is dropped: metrics, one line in the log, the request's span; a part's goes to the whole.
 
+use std::time::Duration;
+
 use tokio::time::Instant;
 
 use super::{CLIENT_GONE, End, Ledger};
@@ -98,9 +100,9 @@ impl Drop for Ledger {
             held_tokens = self.held,
             output_tokens = output,
             resumed = self.resumed,
-            waited_ms = self.chosen().map(|chosen| chosen.waited.as_secs_f64() * 1e3),
-            ttft_ms = sample.ttft.map(|d| d.as_secs_f64() * 1e3),
-            total_ms = sample.total.as_secs_f64() * 1e3,
+            waited_ms = self.chosen().map(|chosen| rounded_ms(chosen.waited)),
+            ttft_ms = sample.ttft.map(rounded_ms),
+            total_ms = rounded_ms(sample.total),
             trace_id = self.span.scope().and_then(|scope| scope.trace()).map(|trace| trace.to_string()),
             "request"
         );
@@ -116,5 +118,24 @@ impl Drop for Ledger {
             stream: self.stream.map(|pace| (pace.first, pace.events, sample.gap_max)),
         };
         traced::settled(&mut self.span, &end);
+    }
+}
+
+/// In ms, to the microsecond: more digits would be noise in a line that people read.
+fn rounded_ms(time: Duration) -> f64 {
+    time.as_micros() as f64 / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_three_places_at_most() {
+        let said = |ns| rounded_ms(Duration::from_nanos(ns)).to_string();
+        assert_eq!(
+            (said(22_473_999), said(156_033_982), said(999)),
+            ("22.473".into(), "156.033".into(), "0".into())
+        );
     }
 }

@@ -80,3 +80,28 @@ async fn a_name_that_fails_does_not_hide_what_another_changed() {
     assert!(line.contains("the rest stays as it was"), "{line}");
     assert_eq!(process.said("nothing changes"), 0);
 }
+
+/// Ports where nobody listens: an operator reads it before the first request fails of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn engines_that_are_not_there_are_told_of_before_anybody_asks() {
+    let [p, d] = [engine(Role::Prefill, anywhere()).await, engine(Role::Decode, anywhere()).await];
+    let (prefill, decode) = (p.addr().to_string(), d.addr().to_string());
+    p.stop().await;
+    d.stop().await;
+    let flags = ["--host", "127.0.0.1", "--port", "0", "--prefill", &prefill, "--decode", &decode];
+    let probes = ["--set", "health.probe_ms=50", "--set", "health.probe_timeout_ms=50"];
+    let mut process = Process::start(&[&flags[..], &probes].concat(), &[]);
+    let line = process.wait_for("no prefiller says yet what it is");
+    assert!(line.contains("WARN") && line.contains(&prefill), "{line}");
+    let line = process.wait_for("rests: it is chosen last");
+    assert!(line.contains("it does not answer probes"), "{line}");
+    process.signal("TERM");
+    assert_eq!(process.ended().code(), Some(0));
+
+    let [p, d] = [engine(Role::Prefill, anywhere()).await, engine(Role::Decode, anywhere()).await];
+    let (mut process, _) = Process::gateway(&p, &d, &[], &[]);
+    process.wait_for("ready");
+    process.signal("TERM");
+    assert_eq!(process.ended().code(), Some(0));
+    assert_eq!(process.said("no prefiller says yet"), 0);
+}

@@ -88,6 +88,22 @@ async fn other_models_are_named() {
     assert_eq!(found.1.matches("BAD").count(), 2, "the line, and the last word: {}", found.1);
 }
 
+/// Any web server answers; an engine has at least one of the paths.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_no_engine_is_bad() {
+    let both = pair(|_| ()).await;
+    let prefill = both[0].addr();
+    let lacks = |path: &str| {
+        assert!(both[0].inject(Fault::always(What::Status(404, None)).on_path(path)));
+    };
+    lacks("/version");
+    lacks("/metrics");
+    expect(&check(&named(&both, &[])), 0, &["an engine that does not tell its release, model /models/sim"]);
+    lacks("/v1/models");
+    let words = format!("BAD  prefiller {prefill} answers, but has none of an engine's /version");
+    expect(&check(&named(&both, &[])), 3, &[&words, "is an engine behind this port?"]);
+}
+
 /// With a pool whose keys have no preset, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn blocks_of_another_size_are_bad() {
@@ -118,7 +134,9 @@ async fn a_wrong_dialect_is_told_with_the_right_one() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_that_is_off_is_told_and_names_the_engine() {
-    let routes = Router::new().route("/health", get(async || [("date", "Sun, 06 Nov 1994 08:49:37 GMT")]));
+    let routes = Router::new()
+        .route("/health", get(async || [("date", "Sun, 06 Nov 1994 08:49:37 GMT")]))
+        .route("/version", get(async || r#"{"version":"0.32.0"}"#));
     let listener = tokio::net::TcpListener::bind(anywhere()).await.unwrap();
     let at = listener.local_addr().unwrap();
     let mut tasks = JoinSet::new();

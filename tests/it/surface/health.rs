@@ -110,6 +110,42 @@ async fn models_are_the_first_good_answer_verbatim() {
     stage.end().await;
 }
 
+/// As OpenAI answers `GET /v1/models/{model}`, where engines have no such route.
+#[tokio::test]
+async fn one_model_is_its_entry_of_the_list() {
+    let stage = Stage::new().await;
+    let list = r#"{"object":"list","data":[{"id":"a","object":"model"},{"id":"org/b","object":"model","owned_by":"me"}]}"#;
+    let answer = What::Status(200, Some(Bytes::from_static(list.as_bytes())));
+    stage.prefillers_fail(&Fault::always(answer).on_path("/v1/models"));
+    for (path, id) in [("a", "a"), ("org/b", "org/b"), ("org%2Fb", "org/b"), ("org%2fb?x=1", "org/b")] {
+        let raw = stage.get(&format!("/v1/models/{path}")).await;
+        let model = raw.json();
+        assert_eq!(
+            (raw.status, &model["id"], &model["object"]),
+            (200, &json!(id), &json!("model")),
+            "{path}"
+        );
+        assert_eq!(raw.header("content-type"), Some("application/json"));
+    }
+    for unknown in ["b", "org", "A", "org%2Fb%2F"] {
+        let raw = stage.get(&format!("/v1/models/{unknown}")).await;
+        let name = unknown.replace("%2F", "/");
+        let expected = json!({"error": {
+            "message": format!("The model `{name}` does not exist or you do not have access to it."),
+            "type": "invalid_request_error", "param": "model", "code": "model_not_found",
+        }});
+        assert_eq!((raw.status, raw.json()), (404, expected), "{unknown}");
+    }
+    let raw = stage.post("/v1/models/a", "{}").await;
+    assert_eq!((raw.status, raw.header("x-pd-error")), (405, Some("method_not_allowed")));
+    stage.heal();
+    stage.prefillers_fail(&Fault::always(What::Refuse));
+    stage.decoders_fail(&Fault::always(What::Refuse));
+    let raw = stage.get("/v1/models/a").await;
+    assert_eq!((raw.status, raw.header("x-pd-error")), (503, Some("no_prefiller")), "nobody knows");
+    stage.end().await;
+}
+
 #[tokio::test]
 async fn every_engine_resets_its_cache() {
     let stage = Stage::new().await;

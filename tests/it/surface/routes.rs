@@ -19,7 +19,6 @@ async fn what_one_engine_answers_is_asked_of_one_prefiller() {
         get("/version"),
         get("/load"),
         get("/tokenize"),
-        get("/v1/models/sim"),
         post("/v1/score", r#"{"text_1":"a","text_2":"b"}"#),
     ];
     for request in &cases {

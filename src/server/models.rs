@@ -1,0 +1,99 @@
+//! The models that are served: `/v1/models`, and one of them by its name.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use bytes::Bytes;
+use http::{HeaderMap, Response, StatusCode, header};
+use serde_json::Value;
+
+use crate::auth::Caller;
+use crate::error::{Error, Kind};
+use crate::server::{Gateway, auth, reply};
+
+/// `GET /v1/models`: those that the caller may use, as the first engine that answers lists them.
+pub(super) async fn list(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
+    let caller = auth::caller(&gateway, request.extensions());
+    match first_list(&gateway, request.headers()).await {
+        Ok(list) => reply::json(StatusCode::OK, auth::only_allowed(&caller, list)),
+        Err(error) => reply::error(&error),
+    }
+}
+
+/// `GET /v1/models/{name}`: the entry of that list. Engines have no such route; OpenAI's clients ask it before they ask more.
+pub(super) async fn one(
+    State(gateway): State<Arc<Gateway>>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Response<Body> {
+    let caller = auth::caller(&gateway, request.extensions());
+    match entry(&gateway, &caller, (&name, request.headers())).await {
+        Ok(model) => reply::json(StatusCode::OK, model.to_string()),
+        Err(error) => reply::error(&error),
+    }
+}
+
+async fn entry(
+    gateway: &Gateway,
+    caller: &Caller,
+    (name, headers): (&str, &HeaderMap),
+) -> Result<Value, Error> {
+    // Engines are not asked for what the caller may not use: the time of an answer would tell that it exists.
+    auth::check_model(caller, Some(name))?;
+    let list = first_list(gateway, headers).await?;
+    named(&list, name).ok_or_else(|| auth::no_such_model(name))
+}
+
+/// The entry called `name` of a list of models; None where there is none.
+fn named(list: &[u8], name: &str) -> Option<Value> {
+    let mut list: Value = serde_json::from_slice(list).ok()?;
+    let models = list.get_mut("data")?.as_array_mut()?;
+    let place = models.iter().position(|model| model.get("id").and_then(Value::as_str) == Some(name))?;
+    Some(models.swap_remove(place))
+}
+
+/// The list of the first engine that answers: prefillers first, as in the reference.
+///
+/// # Errors
+/// `NoPrefiller` when none does.
+async fn first_list(gateway: &Gateway, client: &HeaderMap) -> Result<Bytes, Error> {
+    let edge = gateway.edge.now();
+    let mut headers = HeaderMap::new();
+    if let Some(value) = edge.engine_authorization.as_ref().or(client.get(header::AUTHORIZATION)) {
+        headers.insert(header::AUTHORIZATION, value.clone());
+    }
+    let mut engines = gateway.everyone();
+    // Those that failed a moment ago are asked last: each may cost the whole time limit.
+    engines.sort_by_key(|i| i.health().failures() > 0);
+    for engine in engines {
+        let url = engine.endpoint().url("/v1/models");
+        let asked = gateway.control.get(url).headers(headers.clone()).timeout(edge.models_time).send().await;
+        let Ok(answer) = asked else {
+            continue;
+        };
+        if answer.status() == StatusCode::OK
+            && let Ok(body) = answer.bytes().await
+        {
+            return Ok(body);
+        }
+    }
+    Err(Error::new(Kind::NoPrefiller, "no engine answers /v1/models"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_is_found_by_its_whole_name() {
+        let list =
+            br#"{"object":"list","data":[{"object":"model"},{"id":"a/b","owned_by":"vllm"},{"id":"a"}]}"#;
+        let owner = |name| named(list, name).map(|model| model["owned_by"].clone());
+        assert_eq!((owner("a/b"), owner("a")), (Some("vllm".into()), Some(Value::Null)));
+        assert_eq!((owner("b"), owner(""), owner("A")), (None, None, None));
+        for odd in ["", "[]", r#"{"data":{}}"#, r#"{"data":["a"]}"#] {
+            assert_eq!(named(odd.as_bytes(), "a"), None, "{odd}");
+        }
+    }
+}
