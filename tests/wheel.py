@@ -105,7 +105,7 @@ def tags(folder, program):
         path.write_bytes(data)
         said = run(sys.executable, BUILDER / "build_wheel.py", path, "--out", folder, fails=True)
         expect(f"{word!r} is not said of what is refused: {said}", word in said and "Traceback" not in said)
-    # One of another machine can't be asked for its version, nor stripped here: it is packed as it is, and another one is asked.
+    # One of another machine can't be asked for its version, and one without sections can't be stripped: it is packed as it is, and another one is asked.
     path.write_bytes(TAGS[5][0])
     command = [sys.executable, BUILDER / "build_wheel.py", path, "--out", folder]
     expect("a binary that can't be run is asked", "--runnable" in run(*command, fails=True))

@@ -80,9 +80,11 @@ def shared(program, version):
 
 
 def stripped(binary, folder):
-    """The binary without what debuggers want, as far as there is a `strip` that knows it."""
-    if not (tool := shutil.which("strip")):
-        print("build_wheel: there is no strip: the wheel will be large", file=sys.stderr)
+    """The binary without what debuggers want, as far as there is a `strip` that knows it; for other machines cross compilers have one."""
+    machine = elf.read(binary).machine
+    name = "strip" if machine == platform.machine() else f"{machine}-linux-gnu-strip"
+    if not (tool := shutil.which(name)):
+        print(f"build_wheel: there is no {name}: the wheel may be large", file=sys.stderr)
         return binary
     small = pathlib.Path(folder, "pd-proxy")
     run = subprocess.run([tool, "-o", small, binary], capture_output=True, text=True, check=False)
