@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The Python wheel of an aarch64 program: compiled by Debian's Rust, linked by zig against an old glibc, packed, and put through wheel.py on
 # an aarch64 Debian under qemu, whose own pip takes it. No toolchain for that machine has to be installed here, and no kernel has to know it.
-# By hand: needs root, Debian, 4 GB below the temporary directory and a quarter of an hour, of which most is the build. Fetches 0.5 GB: two
+# By hand: needs root, Debian, 4 GB below the temporary directory and half an hour, of which most is the build. Fetches 0.5 GB: two
 # Debian systems, and zig from PyPI; of crates what cargo has not fetched yet. WHEEL_DIR keeps what was made, for the next time, and the wheel
 # in its dist/. PD_PROXY names a program of the same sources for this machine: then what both say of themselves is compared. Exit status
 # 77: it can't be tried here.
@@ -52,12 +52,12 @@ compiling() {
         apt-get -qq download "libstd-rust-dev:arm64=$(dpkg-query -W -f "\${Version}" libstd-rust-dev:amd64)"
         dpkg-deb -x libstd-rust-dev_*.deb /'
     mkdir "$1/zig" "$1/src" "$1/target" "$1/cargo"
-    # The crate `cc` names the target as Rust does, which zig does not know.
+    # The crate `cc` names the target as Rust does, which zig does not know; of rustc's -O1 for the linker it says that it is ignored.
     cat >"$1/usr/local/bin/zig-aarch64" <<WORDS
 #!/bin/sh
 for word; do
     shift
-    case \$word in --target=*) ;; *) set -- "\$@" "\$word" ;; esac
+    case \$word in --target=* | -Wl,-O1) ;; *) set -- "\$@" "\$word" ;; esac
 done
 exec /zig/zig cc -target aarch64-linux-gnu.$GLIBC "\$@"
 WORDS
