@@ -9,10 +9,13 @@
   does not compare it with RECORD.
 * The tags are read from the binary, and what can't be told is refused. For another machine, static linking and faults the binaries
   are made by hand (wheel_elf.py).
+* With `--emulator`, all of this on another machine, whose own pip takes the wheel; this machine's refuses it, unless it is told to fetch
+  for that one.
 
-Started by wheel.sh. Exit status 0: all as it should be.
+Started by wheel.sh, and for another machine by wheel_aarch64.sh. Exit status 0: all as it should be.
 """
 import argparse
+import dataclasses
 import hashlib
 import pathlib
 import re
@@ -56,10 +59,33 @@ UNKNOWN = [
 ]
 
 
+PIP = ["-m", "pip", "--disable-pip-version-check", "--no-cache-dir"]
+# An emulated machine takes its time.
+LONGEST_SECONDS = 300
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """Where the wheel is installed and run."""
+
+    # What stands before a command that is to run there: nothing, or who emulates it.
+    under: list
+    # Makes an environment with pip.
+    venv: list
+
+
+HERE = Machine([], [sys.executable, "-m", "venv"])
+
+
+def emulated(emulator):
+    """Its processes can't start others, so that pip must be there already."""
+    return Machine([emulator], [emulator, "/usr/bin/python3", "-m", "venv", "--without-pip", "--system-site-packages"])
+
+
 def run(*command, fails=False):
     """What a command says, which must end well, or not."""
     words = [str(word) for word in command]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=LONGEST_SECONDS, check=False)
     expect(f"{' '.join(words)} ended with {done.returncode}:\n{done.stdout}{done.stderr}", (done.returncode != 0) == fails)
     return done.stdout + done.stderr
 
@@ -70,6 +96,7 @@ def expect(what, good):
 
 
 def tags(folder, program):
+    """Returns the wheel of a binary for aarch64 that was made by hand."""
     path = pathlib.Path(folder, "binary")
     for data, expected in TAGS:
         path.write_bytes(data)
@@ -78,13 +105,14 @@ def tags(folder, program):
         path.write_bytes(data)
         said = run(sys.executable, BUILDER / "build_wheel.py", path, "--out", folder, fails=True)
         expect(f"{word!r} is not said of what is refused: {said}", word in said and "Traceback" not in said)
-    # One of another machine can't be asked for its version, nor stripped here: it is packed as it is, and another one is asked.
+    # One of another machine can't be asked for its version, and one without sections can't be stripped: it is packed as it is, and another one is asked.
     path.write_bytes(TAGS[5][0])
     command = [sys.executable, BUILDER / "build_wheel.py", path, "--out", folder]
     expect("a binary that can't be run is asked", "--runnable" in run(*command, fails=True))
     expect("one that is no program is asked", "no-such" in run(*command, "--runnable", "/no-such", fails=True))
     built = pathlib.Path(run(*command, "--runnable", program).splitlines()[0])
     expect(f"{built} has another name", built.name.endswith("-py3-none-manylinux_2_39_aarch64.whl"))
+    return built
 
 
 def read_by_others(program):
@@ -104,9 +132,9 @@ def left_in(venv):
 
 
 def completes(program, venv):
-    """The manual page and the completions are what the program prints, and good."""
+    """The manual page and the completions are what the program prints, and good. `program`: the words that start it."""
     for what, path in build_wheel.SHARED.items():
-        printed = subprocess.run([program, "generate", what], capture_output=True, timeout=60, check=True).stdout
+        printed = subprocess.run([*program, "generate", what], capture_output=True, timeout=LONGEST_SECONDS, check=True).stdout
         expect(f"{path} is not what the program prints", (venv / path).read_bytes() == printed and printed)
     source = f"source {venv / build_wheel.SHARED['bash']}"
     function = re.search(r" -F (\S+) ", run("bash", "--norc", "-c", f"{source} && complete -p pd-proxy"))[1]
@@ -116,12 +144,12 @@ def completes(program, venv):
     expect("the manual page has no title", b"\n.TH pd-proxy 1" in (venv / build_wheel.SHARED["man"]).read_bytes())
 
 
-def installed(wheel, folder, version):
+def installed(machine, wheel, folder, version):
     """Install, use, remove."""
     venv = pathlib.Path(folder, "venv")
-    run(sys.executable, "-m", "venv", venv)
-    python, program = venv / "bin/python", venv / "bin/pd-proxy"
-    pip = [python, "-m", "pip", "--disable-pip-version-check", "--no-cache-dir"]
+    run(*machine.venv, venv)
+    program = [*machine.under, venv / "bin/pd-proxy"]
+    pip = [*machine.under, venv / "bin/python", *PIP]
     before = left_in(venv)
     bad = damaged(wheel, folder)
     wanted = pathlib.Path(folder, "requirements.txt")
@@ -132,12 +160,13 @@ def installed(wheel, folder, version):
     run(*pip, "install", "--no-index", bad, fails=True)
     exchanged(wheel, bad)
     run(*pip, "install", "--no-index", "--force-reinstall", wheel)
-    expect("another version", run(program, "--version").split() == ["pd-proxy", version])
+    expect("another version", run(*program, "--version").split() == ["pd-proxy", version])
     completes(program, venv)
+    configured(program, folder)
     run(*pip, "check")
     shown = run(*pip, "show", "pd-proxy")
     expect(f"pip shows {shown}", f"Version: {version}\n" in shown and "gateway" in shown)
-    demo = Process(folder, "demo", [program, "demo", "--port", "0", "--tokens-per-s", "2000"])
+    demo = Process(folder, "demo", [*program, "demo", "--port", "0", "--tokens-per-s", "2000"])
     try:
         address, = demo.wait_for(r"http://(127\.0\.0\.1:\d+)")
         body = {"model": "sim", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
@@ -149,6 +178,28 @@ def installed(wheel, folder, version):
     # pip leaves the folders, empty.
     remains = {path for path in left_in(venv) - before if not (venv / path).is_dir()}
     expect(f"uninstalled, {remains} remains", not remains and before <= left_in(venv))
+
+
+def configured(program, folder):
+    """The program reads its configuration."""
+    file = pathlib.Path(folder, "pd-proxy.toml")
+    file.write_text('[fleet]\nprefill = ["10.0.0.1:8100"]\n')
+    expect("a file is not read", '["10.0.0.1:8100"]' in run(*program, "check", "--offline", "--config", file))
+    file.write_text("[fleet]\nprefil = []\n")
+    expect("an unknown key is taken", "prefil" in run(*program, "check", "--offline", "--config", file, fails=True))
+
+
+def elsewhere(machine, wheel, newer, folder):
+    """pip takes a wheel for its own machine alone, and a glibc that it has; or for the machine that it is told of."""
+    there = [*machine.under, "/usr/bin/python3", *PIP, "install", "--no-index", "--target", pathlib.Path(folder, "there")]
+    here = [sys.executable, *PIP, "install", "--no-index", "--target", pathlib.Path(folder, "here")]
+    for command, bad in ((here, wheel), (there, newer)):
+        said = run(*command, bad, fails=True)
+        expect(f"{bad.name} is refused with {said}", "not a supported wheel on this platform" in said)
+    tag = wheel.stem.split("-")[-1]
+    run(*here, "--platform", tag, "--only-binary=:all:", wheel)
+    fetched = elf.read(pathlib.Path(folder, "here/bin/pd-proxy"))
+    expect(f"for {tag} pip fetches a program for {fetched}", fetched.tags() == [tag])
 
 
 def check_says(bad, what):
@@ -200,16 +251,21 @@ def lacking(members, path, own):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--program", required=True, type=pathlib.Path)
-    program = parser.parse_args().program.resolve()
+    parser.add_argument("--runnable", type=pathlib.Path, help="asked here in the program's place, where that is of another machine")
+    parser.add_argument("--emulator", type=pathlib.Path, help="starts a command on that machine; sees the temporary directory")
+    given = parser.parse_args()
+    program, other = given.program.resolve(), given.runnable
     version = build_wheel.package()["version"]
     with tempfile.TemporaryDirectory() as folder:
-        tags(folder, program)
+        newer = tags(folder, other or program)
         read_by_others(program)
-        wheel = build_wheel.build(program, pathlib.Path(folder, "one"))
-        again = build_wheel.build(program, pathlib.Path(folder, "two"))
+        wheel = build_wheel.build(program, pathlib.Path(folder, "one"), other)
+        again = build_wheel.build(program, pathlib.Path(folder, "two"), other)
         expect("the same binary makes two wheels", wheel.read_bytes() == again.read_bytes())
         run(sys.executable, BUILDER / "build_wheel.py", "--check", wheel)
-        installed(wheel, folder, version)
+        if given.emulator:
+            elsewhere(emulated(given.emulator), wheel, newer, folder)
+        installed(emulated(given.emulator) if given.emulator else HERE, wheel, folder, version)
         size = wheel.stat().st_size / 1e6
     print(f"wheel: {wheel.name}, {size:.1f} MB: installed, run, removed; {len(TAGS)} tags told, {len(UNKNOWN)} binaries refused")
 

@@ -7,8 +7,8 @@
 
 The wheel has no Python in it: the binary is a script of it, and pip puts it into bin/, and into share/ its manual page and completions for
 shells, which the program prints itself: a binary of another machine has them from one that can be run here. For which systems it is good is read from the
-binary (elf.py) and said by the wheel's tags. The same binary makes the same wheel, byte for byte. Python 3.9 or newer, its own
-library alone.
+binary (elf.py) and said by the wheel's tags. tests/wheel_aarch64.sh shows how one for aarch64 is compiled, linked for an old glibc, and tried.
+The same binary makes the same wheel, byte for byte. Python 3.9 or newer, its own library alone.
 """
 import argparse
 import base64
@@ -80,9 +80,11 @@ def shared(program, version):
 
 
 def stripped(binary, folder):
-    """The binary without what debuggers want, as far as there is a `strip` that knows it."""
-    if not (tool := shutil.which("strip")):
-        print("build_wheel: there is no strip: the wheel will be large", file=sys.stderr)
+    """The binary without what debuggers want, as far as there is a `strip` that knows it; for other machines cross compilers have one."""
+    machine = elf.read(binary).machine
+    name = "strip" if machine == platform.machine() else f"{machine}-linux-gnu-strip"
+    if not (tool := shutil.which(name)):
+        print(f"build_wheel: there is no {name}: the wheel may be large", file=sys.stderr)
         return binary
     small = pathlib.Path(folder, "pd-proxy")
     run = subprocess.run([tool, "-o", small, binary], capture_output=True, text=True, check=False)
