@@ -10,7 +10,11 @@ use serde_json::Value;
 
 use crate::auth::Caller;
 use crate::error::{Error, Kind};
+use crate::intake::exchange::{authorized, exchange};
 use crate::server::{Gateway, auth, reply};
+
+/// The longest list that is read, bytes: some ten thousand models.
+const LIST_BYTES: usize = 4 << 20;
 
 /// `GET /v1/models`: those that the caller may use, as the first engine that answers lists them.
 pub(super) async fn list(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
@@ -59,23 +63,15 @@ fn named(list: &[u8], name: &str) -> Option<Value> {
 /// `NoPrefiller` when none does.
 async fn first_list(gateway: &Gateway, client: &HeaderMap) -> Result<Bytes, Error> {
     let edge = gateway.edge.now();
-    let mut headers = HeaderMap::new();
-    if let Some(value) = edge.engine_authorization.as_ref().or(client.get(header::AUTHORIZATION)) {
-        headers.insert(header::AUTHORIZATION, value.clone());
-    }
+    let authorization = edge.engine_authorization.as_ref().or(client.get(header::AUTHORIZATION));
     let mut engines = gateway.everyone();
     // Those that failed a moment ago are asked last: each may cost the whole time limit.
     engines.sort_by_key(|i| i.health().failures() > 0);
     for engine in engines {
-        let url = engine.endpoint().url("/v1/models");
-        let asked = gateway.control.get(url).headers(headers.clone()).timeout(edge.models_time).send().await;
-        let Ok(answer) = asked else {
-            continue;
-        };
-        if answer.status() == StatusCode::OK
-            && let Ok(body) = answer.bytes().await
-        {
-            return Ok(body);
+        let request = gateway.control.get(engine.endpoint().url("/v1/models"));
+        let asked = exchange(authorized(request, authorization), edge.models_time, LIST_BYTES).await;
+        if let Ok((StatusCode::OK, list)) = asked {
+            return Ok(list);
         }
     }
     Err(Error::new(Kind::NoPrefiller, "no engine answers /v1/models"))

@@ -5,10 +5,13 @@ use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::task::{Poll, Waker};
 
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::Handle;
 
 use super::hub::lock;
+
+/// Connections that wait to be accepted, as std has it.
+const BACKLOG: u32 = 128;
 
 /// A listener that may be away.
 #[derive(Debug)]
@@ -21,6 +24,8 @@ pub struct Gate {
 #[derive(Debug)]
 struct Inner {
     listener: Option<TcpListener>,
+    /// Has the port while nobody listens: connections are refused all the same, and nobody who asks for any free port is given it.
+    kept: Option<TcpSocket>,
     waker: Option<Waker>,
     closings: u64,
 }
@@ -30,7 +35,7 @@ impl Gate {
     pub async fn bind(addr: SocketAddr) -> io::Result<Gate> {
         let listener = TcpListener::bind(addr).await?;
         let addr = listener.local_addr()?;
-        let inner = Inner { listener: Some(listener), waker: None, closings: 0 };
+        let inner = Inner { listener: Some(listener), kept: None, waker: None, closings: 0 };
         Ok(Gate { addr, runtime: Handle::current(), inner: Mutex::new(inner) })
     }
 
@@ -43,7 +48,9 @@ impl Gate {
     /// Refuses from now on; connections not yet accepted are reset. Gives how often the gate has been closed.
     pub fn close(&self) -> u64 {
         let mut inner = lock(&self.inner);
-        inner.listener = None;
+        if inner.listener.take().is_some() {
+            inner.kept = bound(self.addr).ok();
+        }
         inner.closings += 1;
         inner.closings
     }
@@ -52,10 +59,9 @@ impl Gate {
     pub fn open(&self) -> io::Result<()> {
         let mut inner = lock(&self.inner);
         if inner.listener.is_none() {
-            let listener = std::net::TcpListener::bind(self.addr)?;
-            listener.set_nonblocking(true)?;
+            let socket = inner.kept.take().map_or_else(|| bound(self.addr), Ok)?;
             let _inside = self.runtime.enter();
-            inner.listener = Some(TcpListener::from_std(listener)?);
+            inner.listener = Some(socket.listen(BACKLOG)?);
             if let Some(waker) = inner.waker.take() {
                 waker.wake();
             }
@@ -74,5 +80,35 @@ impl Gate {
             }
         })
         .await
+    }
+}
+
+/// A socket that has an address and does not listen.
+fn bound(addr: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // What connections leave behind does not keep it from its port.
+    socket.set_reuseaddr(true)?;
+    socket.bind(addr)?;
+    Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_closed_gate_refuses_until_it_is_opened() {
+        let gate = Gate::bind((Ipv4Addr::LOCALHOST, 0).into()).await.unwrap();
+        for closings in 1..=2 {
+            assert_eq!(gate.close(), closings);
+            let refused = TcpStream::connect(gate.addr()).await.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+            gate.open().unwrap();
+            TcpStream::connect(gate.addr()).await.unwrap();
+            assert_eq!(gate.accept().await.unwrap().1, closings);
+        }
     }
 }
