@@ -31,9 +31,9 @@ COMMAND = re.compile(r"(\$ )?(pd-proxy|cargo|docker|kubectl|python3?|pip) ")
 # Flags of engines and other tools, which the program does not have.
 FOREIGN = set("""--api-key --as --bench --otlp-traces-endpoint --block-size --chat-template --compare --data-parallel-size --default-chat-template-kwargs
     --disaggregation-bootstrap-port --disaggregation-mode --enable-prompt-tokens-details --example --features --foreground --fuzz-dir
-    --intra-node-data-parallel-size --kv-connector --kv-events-config --kv-transfer-config --max-num-queued-reqs --metrics_port
-    --no-default-features --nocapture --pd-disaggregation --pd-hosts --pd-kv-events --pd-ports --prefix-caching-hash-algo
-    --prometheus-port --read-only --require-hashes --rpc_port --runnable --served-model-name --show-labels --stop-timeout --tensor-parallel-size
+    --intra-node-data-parallel-size --locked --kv-connector --kv-events-config --kv-transfer-config --max-num-queued-reqs --metrics_port
+    --no-default-features --nocapture --pd-disaggregation --path --pd-hosts --pd-kv-events --pd-ports --prefix-caching-hash-algo
+    --prometheus-port --read-only --reps --require-hashes --rpc_port --runnable --served-model-name --show-labels --stop-timeout --tensor-parallel-size
     --test --ulimit --vllm-pd-disaggregation""".split())
 
 
