@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::common::client;
+use crate::common::place;
 use crate::common::stage::{Script, Stage};
 use crate::health::member;
 
@@ -209,9 +210,7 @@ async fn an_engine_that_is_removed_while_it_is_waited_for_does_not_join() {
     script.config.fleet.probe_interval_ms = 100;
     script.config.fleet.probe_attempts = 1_000;
     let stage = Stage::set(script).await;
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    drop(listener);
+    let address = place::own();
     let change = json!({"type": "prefill", "instances": address.to_string()}).to_string();
     let said = stage.post("/instances/add", &change).await.text();
     assert!(said.contains("waiting to be added"), "{said}");

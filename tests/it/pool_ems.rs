@@ -1,5 +1,6 @@
 //! The EMS client against a simulated lookup server: faithful on the wire, and as fragile as the real one.
 
+use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +13,8 @@ use pd_proxy::pool::{Gate, GateLimits, Inquiry, KvPool, PoolError, Presence, Que
 use pd_proxy::sim::{EmsHow, EmsLookup};
 use tokio::time::timeout;
 
+use crate::common::place;
+
 const BLOCK: NonZeroUsize = NonZeroUsize::new(4).unwrap();
 /// Longer than any exchange over loopback that is to succeed.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -19,7 +22,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const IMPATIENCE: Duration = Duration::from_millis(50);
 
 async fn server() -> EmsLookup {
-    EmsLookup::start("127.0.0.1:0".parse().unwrap()).await.unwrap()
+    server_at(place::own_host()).await
+}
+
+async fn server_at(at: SocketAddr) -> EmsLookup {
+    EmsLookup::start(at).await.unwrap()
 }
 
 fn settings<'a>(servers: impl IntoIterator<Item = &'a EmsLookup>) -> EmsSettings {
@@ -175,9 +182,7 @@ async fn what_is_no_answer_is_an_error_and_never_a_hit() {
             _ => panic!("{how:?}: {error}"),
         }
     }
-    let other = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let endpoint = Endpoint::parse(&other.local_addr().unwrap().to_string()).unwrap();
-    drop(other);
+    let endpoint = Endpoint::parse(&place::own().to_string()).unwrap();
     let pool = Ems::new(EmsSettings { servers: vec![endpoint], ..settings([]) });
     assert!(matches!(ask(&pool, &prompt(20).0).await, Err(PoolError::Unreachable(_))));
     assert!(matches!(ask(&Ems::new(settings([])), &prompt(20).0).await, Err(PoolError::Refused(_))));
@@ -218,7 +223,9 @@ async fn another_server_answers_for_a_shared_pool() {
 
 #[tokio::test]
 async fn servers_that_read_their_own_host_say_where_blocks_are() {
-    let (mut listen, servers) = (Vec::new(), [server().await, server().await, server().await]);
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let (mut listen, servers) =
+        (Vec::new(), [server_at(any).await, server_at(any).await, server_at(any).await]);
     for (name, server) in ["127.0.0.1", "localhost", "127.0.0.1"].iter().zip(&servers) {
         listen.push(Endpoint::new(*name, server.addr().port()));
     }

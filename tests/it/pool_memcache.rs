@@ -10,6 +10,8 @@ use pd_proxy::pool::memcache::{MemCache, MemCacheConfig, MemCacheHttp, MemCacheH
 use pd_proxy::pool::{KeyStore, Place, Placement, PoolError, Tier};
 use pd_proxy::sim::memcache::{MetaFault, MetaObject, MetaService, MetaVersion};
 
+use crate::common::place;
+
 const VERSIONS: [(MetaVersion, Form); 3] = [
     (MetaVersion::V1_1, Form::Plain),
     (MetaVersion::V1_2, Form::Flagged),
@@ -295,9 +297,7 @@ async fn http_cuts_questions_to_what_the_version_reads() {
 #[tokio::test]
 async fn http_that_is_not_there_is_unreachable() {
     let keys = keys(1);
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let service = endpoint(listener.local_addr().unwrap());
-    drop(listener);
+    let service = endpoint(place::own());
     let config = MemCacheHttpConfig { service, hosts: hosts(), in_flight: 4 };
     let memcache = MemCacheHttp::new(pd_proxy::tls::http().build().unwrap(), config);
     assert!(matches!(memcache.locate(&keys, &[0]).await, Err(PoolError::Unreachable(_))));

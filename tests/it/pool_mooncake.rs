@@ -18,6 +18,8 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use crate::common::place;
+
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 /// Nothing here takes as long unless it hangs.
 const AT_MOST: Duration = Duration::from_secs(20);
@@ -308,7 +310,7 @@ async fn over_http_nothing_is_touched_or_nothing_is_asked() {
 #[tokio::test]
 async fn over_http_a_master_that_vanished_is_left_when_its_question_is_given_up() {
     // One that refuses, one that is silent, one that answers.
-    let refusing = TcpListener::bind(LOOPBACK).await.unwrap().local_addr().unwrap();
+    let refusing = place::own();
     let gone = TcpListener::bind(LOOPBACK).await.unwrap();
     let there = master(MooncakeSpec::default()).await;
     let port = there.admin(LOOPBACK).await.unwrap();

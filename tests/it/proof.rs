@@ -14,6 +14,7 @@ use tempfile::TempDir;
 use crate::command::{Process, run};
 use crate::common::client::{self, Raw, get, post};
 use crate::common::model;
+use crate::common::place;
 use crate::common::stage::fast;
 use crate::surface::{samples, until};
 
@@ -50,11 +51,6 @@ async fn start(spec: EngineSpec, role: Role, at: SocketAddr) -> Engine {
 
 fn anywhere() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
-}
-
-/// An address that stays free, since nobody else uses this loopback host.
-fn free(host: &str) -> SocketAddr {
-    std::net::TcpListener::bind(host).unwrap().local_addr().unwrap()
 }
 
 async fn prefiller(spec: EngineSpec) -> Engine {
@@ -217,7 +213,7 @@ async fn engines_that_can_not_be_compared_yet_serve_meanwhile() {
 async fn engines_may_come_up_after_the_gateway() {
     let dir = model::directory(TEMPLATE);
     let decode = decoder().await;
-    let at = free("127.77.0.1:0");
+    let at = place::own();
     let (prefill_at, decode_at) = (at.to_string(), decode.addr().to_string());
     let base = ["--host", "127.0.0.1", "--port", "0", "--prefill", &prefill_at, "--decode", &decode_at];
     let flags = local(&dir);
@@ -263,7 +259,7 @@ async fn an_engine_that_joins_and_differs_turns_it_off() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn an_engine_that_comes_back_is_compared_again() {
     let dir = model::directory(TEMPLATE);
-    let at = free("127.77.0.2:0");
+    let at = place::own();
     let (prefill, decode) = (start(spec(same), Role::Prefill, at).await, decoder().await);
     let (mut process, gateway) = gateway(&prefill, &decode, &local(&dir));
     assert_eq!(metrics(gateway).await.get(PROVEN), Some(&1.0));

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::command::run;
+use crate::common::place;
 use crate::common::stage::Stage;
 
 /// Conversations of several turns: turn t of conversation c has the blocks of the turns before, and more.
@@ -133,9 +134,7 @@ async fn a_trace_is_sent_to_a_gateway() {
 async fn a_gateway_that_is_not_there_fails_requests_not_the_replay() {
     let dir = tempfile::tempdir().unwrap();
     let path = trace(dir.path(), 5, 7);
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("--url http://{} --model sim --speed 100", listener.local_addr().unwrap());
-    drop(listener);
+    let url = format!("--url http://{} --model sim --speed 100", place::own());
     let result = tokio::task::spawn_blocking(move || json(&path, &url)).await.unwrap();
     assert_eq!(
         (result["complete"].as_u64(), result["failures"]["no connection"].as_u64()),

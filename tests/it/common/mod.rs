@@ -3,4 +3,5 @@
 pub mod client;
 pub mod memory;
 pub mod model;
+pub mod place;
 pub mod stage;

@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::client::{self, Raw};
+use super::place;
 
 /// Engines and a gateway.
 pub struct Stage {
@@ -75,15 +76,13 @@ impl Stage {
     }
 
     async fn set_with(script: Script, fault: Option<&Fault>) -> Stage {
+        // Whether they are up or not: nobody else answers in their place.
+        let host = place::own_host();
         let start = async |role, count| {
             let mut engines = Vec::new();
             for _ in 0..count {
                 let spec = EngineSpec { role, ..script.engine.clone() };
-                engines.push(
-                    Engine::start(spec, SocketAddr::from(([127, 0, 0, 1], 0)))
-                        .await
-                        .expect("an engine starts"),
-                );
+                engines.push(Engine::start(spec, host).await.expect("an engine starts"));
             }
             engines
         };

@@ -80,7 +80,7 @@ fn check((name, _): Spoken, sent: &str, stream: bool, prefill: &Seen, decode: &S
                 json!({"do_remote_decode": true, "do_remote_prefill": false, "transfer_id": id})
             );
             let at = given["remote_bootstrap_addr"].as_str().unwrap();
-            assert!(at.starts_with("http://127.0.0.1:"), "{when}: {at}");
+            assert!(at.starts_with("http://127.78."), "{when}: {at}");
             assert_eq!((&given["transfer_id"], given.as_object().unwrap().len()), (&json!(id), 5), "{when}");
             assert!(
                 given["remote_engine_id"].is_string() && given["do_remote_prefill"] == json!(true),

@@ -2,7 +2,6 @@
 //! file is made by `make_legs.py` from the rules of the reference proxies, which it names.
 
 use std::collections::HashMap;
-use std::net::TcpListener;
 use std::time::Duration;
 
 use pd_proxy::config::DialectName;
@@ -11,6 +10,7 @@ use serde_json::Value;
 
 use super::script;
 use crate::common::client;
+use crate::common::place;
 use crate::common::stage::{Script, Stage};
 
 /// What stood for a name.
@@ -127,18 +127,26 @@ async fn stage(dialect: &str) -> Stage {
         other => panic!("no such dialect: {other}"),
     };
     let mut script = Script { prefillers: 1, decoders: 1, ..script(spoken) };
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     if dialect == "layerwise" {
-        script.config.server.port = free.port();
-        script.config.dialect.callback_url = Some(format!("http://{free}"));
+        let place = place::own();
+        (script.config.server.host, script.config.server.port) = (place.ip().to_string(), place.port());
+        script.config.dialect.callback_url = Some(format!("http://{place}"));
     }
     Stage::set(script).await
 }
 
+/// The case with the hosts of this stage in the place of 127.0.0.1.
+fn at_home(case: &Value, stage: &Stage) -> Value {
+    let [gateway, engines] = [stage.gateway, stage.prefillers[0].addr()].map(|at| at.ip().to_string());
+    let text = case.to_string().replace("127.0.0.1:{gateway", &format!("{gateway}:{{gateway"));
+    serde_json::from_str(&text.replace("127.0.0.1", &engines)).unwrap()
+}
+
 async fn run(case: &Value) {
+    let stage = stage(case["dialect"].as_str().unwrap()).await;
+    let case = &at_home(case, &stage);
     let text = |name: &str| case[name].as_str().unwrap();
     let (dialect, path) = (text("dialect"), text("path"));
-    let stage = stage(dialect).await;
     let (prefiller, decoder) = (&stage.prefillers[0], &stage.decoders[0]);
     if dialect != "layerwise" {
         // As an engine would say it: what either computes is not looked at here.

@@ -12,6 +12,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::common::place;
+
 /// Objects in one answer, whatever is asked for.
 const PAGE: usize = 2;
 
@@ -83,7 +85,7 @@ impl Api {
     /// Listens, and knows nothing.
     pub async fn start() -> Api {
         let world = World { state: Mutex::default(), changed: watch::channel(()).0 };
-        let at = SocketAddr::from(([127, 0, 0, 1], 0));
+        let at = place::own_host();
         let dir = tempfile::tempdir().unwrap();
         let mut api = Api { at, world: Arc::new(world), listening: None, dir };
         api.state(|state| state.version = 100);

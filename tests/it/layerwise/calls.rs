@@ -8,6 +8,7 @@ use serde_json::json;
 use super::{CALLBACK, COMPLETIONS, begin, body, name_of_the_request, script, slow_prefills, until};
 use crate::command::run;
 use crate::common::client::{Raw, post_with, read, send};
+use crate::common::place;
 use crate::common::stage::Stage;
 use crate::surface::samples;
 
@@ -99,9 +100,9 @@ async fn decoders_need_no_key_and_operators_listener_is_not_for_them() {
     std::fs::write(&keys, format!("[[key]]\nname = \"a\"\nsha256 = \"{digest}\"\n")).unwrap();
     let mut script = script();
     script.config.auth.keys_file = Some(keys.to_str().unwrap().to_owned());
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    script.config.server.admin_host = Some("127.0.0.1".into());
-    script.config.server.admin_port = free.port();
+    let operators = place::own();
+    script.config.server.admin_host = Some(operators.ip().to_string());
+    script.config.server.admin_port = operators.port();
     let stage = Stage::set(script).await;
     let request =
         post_with(COMPLETIONS, &[("Authorization", "Bearer sk-a")], body(false).to_string().as_bytes());
@@ -109,7 +110,8 @@ async fn decoders_need_no_key_and_operators_listener_is_not_for_them() {
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(stage.seen(&stage.prefillers).len(), 1);
     let elsewhere =
-        send(free, &post_with(CALLBACK, &[("Authorization", "Bearer sk-a")], call("x").as_bytes())).await;
+        send(operators, &post_with(CALLBACK, &[("Authorization", "Bearer sk-a")], call("x").as_bytes()))
+            .await;
     assert!(matches!(elsewhere.status, 401 | 404), "{}", elsewhere.text());
     assert!(!elsewhere.text().contains("of this name"), "it is no metaserver: {}", elsewhere.text());
     stage.end().await;

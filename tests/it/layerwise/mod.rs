@@ -6,7 +6,7 @@ mod flow;
 mod leaving;
 mod minutes;
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use pd_proxy::config::DialectName;
@@ -16,6 +16,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::common::client::post_with;
+use crate::common::place;
 use crate::common::stage::{Script, Stage, fast};
 
 const COMPLETIONS: &str = "/v1/completions";
@@ -25,10 +26,10 @@ const CALLBACK: &str = "/v1/metaserver";
 fn script() -> Script {
     let engine = EngineSpec { connector: Connector::Layerwise, ..fast() };
     let mut script = Script { engine, ..Script::default() };
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    script.config.server.port = free.port();
+    let place = place::own();
+    (script.config.server.host, script.config.server.port) = (place.ip().to_string(), place.port());
     script.config.dialect.name = DialectName::Layerwise;
-    script.config.dialect.callback_url = Some(format!("http://{free}"));
+    script.config.dialect.callback_url = Some(format!("http://{place}"));
     script
 }
 

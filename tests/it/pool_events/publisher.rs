@@ -1,7 +1,7 @@
 //! An engine's publisher: a PUB and a ROUTER socket of another implementation of ZMTP, and a buffer for replays.
 
 use std::collections::VecDeque;
-use std::net::TcpListener;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,6 +9,8 @@ use bytes::Bytes;
 use pd_proxy::pool::events::zmtp::Address;
 use tokio::task::JoinSet;
 use zeromq::{PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
+
+use crate::common::place;
 
 /// One event that stores these blocks in HBM, as a batch of an old release: `[1.5, [["BlockStored", …, 16]], 0]`.
 pub fn stores(hashes: &[u64]) -> Vec<u8> {
@@ -56,8 +58,8 @@ fn list(hashes: &[u64]) -> Vec<u8> {
 /// Where an engine publishes and replays.
 #[derive(Clone, Copy, Debug)]
 pub struct Ports {
-    pub events: u16,
-    pub replay: u16,
+    pub events: SocketAddr,
+    pub replay: SocketAddr,
 }
 
 #[derive(Debug, Default)]
@@ -81,17 +83,15 @@ pub struct Publisher {
 impl Ports {
     /// Two that nobody uses.
     pub fn free() -> Self {
-        let [a, b] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-        let port = |it: &TcpListener| it.local_addr().unwrap().port();
-        Self { events: port(&a), replay: port(&b) }
+        Self { events: place::own(), replay: place::own() }
     }
 
     pub fn events(self) -> Address {
-        format!("tcp://127.0.0.1:{}", self.events).parse().unwrap()
+        format!("tcp://{}", self.events).parse().unwrap()
     }
 
     pub fn replay(self) -> Address {
-        format!("tcp://127.0.0.1:{}", self.replay).parse().unwrap()
+        format!("tcp://{}", self.replay).parse().unwrap()
     }
 }
 
@@ -119,9 +119,9 @@ impl Publisher {
     }
 
     /// Connects to one that listens, instead.
-    pub async fn towards(port: u16) -> Self {
+    pub async fn towards(at: SocketAddr) -> Self {
         let mut socket = PubSocket::new();
-        socket.connect(&format!("tcp://127.0.0.1:{port}")).await.unwrap();
+        socket.connect(&format!("tcp://{at}")).await.unwrap();
         Self { socket, buffer: Arc::default(), keep: usize::MAX, next: 0, replays: JoinSet::new() }
     }
 
@@ -177,14 +177,14 @@ impl Publisher {
     }
 }
 
-async fn bind(socket: &mut impl Socket, port: u16) {
+async fn bind(socket: &mut impl Socket, at: SocketAddr) {
     for _ in 0..200 {
-        if socket.bind(&format!("tcp://127.0.0.1:{port}")).await.is_ok() {
+        if socket.bind(&format!("tcp://{at}")).await.is_ok() {
             return;
         }
         tokio::time::sleep(Duration::from_millis(25)).await;
     }
-    panic!("port {port} stays taken");
+    panic!("{at} stays taken");
 }
 
 async fn replay(mut router: RouterSocket, buffer: Arc<Mutex<Buffer>>) {

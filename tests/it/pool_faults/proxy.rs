@@ -10,6 +10,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::common::place;
+
 /// What becomes of the service's answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wire {
@@ -36,7 +38,7 @@ pub struct Proxy {
 
 impl Proxy {
     pub async fn start(backend: SocketAddr) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = TcpListener::bind(place::own_host()).await.unwrap();
         let addr = listener.local_addr().unwrap();
         let (wire, tasks) = (watch::Sender::new(Wire::Whole), Mutex::new(JoinSet::new()));
         let proxy = Self { addr, backend, wire, tasks };

@@ -5,6 +5,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::common::client::{self, post};
+use crate::common::place;
 use crate::common::stage::{Script, Stage, fast, slow};
 
 use super::{CHAT, change, chat, count, lone, name, remove_all, until};
@@ -85,10 +86,7 @@ async fn an_instance_that_is_not_up_yet_joins_when_it_is() {
     script.config.fleet.probe_interval_ms = 20;
     script.config.fleet.probe_attempts = 1_000;
     let stage = Stage::set(script).await;
-    let late = {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        free.local_addr().unwrap().to_string()
-    };
+    let late = place::own().to_string();
     let here = name(&stage.decoders[0]);
     let raw = stage.post("/instances/add", &change("prefill", json!([late]))).await;
     assert_eq!(raw.json()["message"], format!("Instances ['{late}'] are waiting to be added."));
