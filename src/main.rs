@@ -193,7 +193,18 @@ fn announce(app: &App, config: &Config) {
         tracing::info!("listening for operators on {}://{address}", app.scheme());
     }
     let (prefill, decode) = (config.fleet.prefill.join(" "), config.fleet.decode.join(" "));
-    tracing::info!(prefill, decode, policy = config.route.policy.name(), "ready");
+    let policy = config.route.policy.name();
+    if prefill.is_empty() || decode.is_empty() {
+        // Discovery, or an operator, brings the others.
+        tracing::info!(
+            prefill,
+            decode,
+            policy,
+            "started, and not ready before there are engines of both sides"
+        );
+    } else {
+        tracing::info!(prefill, decode, policy, "ready");
+    }
 }
 
 fn level(level: config::Level) -> tracing::Level {

@@ -48,6 +48,8 @@ pub struct Prober {
 /// One engine, in all of its roles.
 struct Probed {
     roles: Vec<Arc<Instance>>,
+    /// It was never asked before.
+    newcomer: bool,
 }
 
 /// Whose turn it is when.
@@ -65,10 +67,11 @@ impl Prober {
             let now = Instant::now();
             let due: Vec<Probed> = engines
                 .into_iter()
-                .filter(|(endpoint, engine)| {
-                    turns.is_due(endpoint, now, self.pause(engine)) && self.is_wanted(engine)
+                .filter_map(|(endpoint, mut engine)| {
+                    engine.newcomer = !turns.0.contains_key(&endpoint);
+                    let asked = turns.is_due(&endpoint, now, self.pause(&engine)) && self.is_wanted(&engine);
+                    asked.then_some(engine)
                 })
-                .map(|(_, engine)| engine)
                 .collect();
             stream::iter(due)
                 .map(|engine| self.probe(engine))
@@ -107,6 +110,10 @@ impl Prober {
         for role in &engine.roles {
             role.meter().probed(outcome);
             self.relay.fleet.probed(role, outcome == "alive");
+            if engine.newcomer && outcome != "alive" {
+                let (leg, instance) = (role.role().name(), first.endpoint());
+                tracing::warn!(leg, %instance, outcome, "the first probe of it failed: is it up, and is this its port?");
+            }
         }
         if outcome == "alive" && engine.roles.iter().any(|it| it.health().identity().start_wanted()) {
             self.ask_start(&engine).await;
@@ -131,13 +138,13 @@ impl Prober {
 }
 
 impl Turns {
-    /// Whether its time has come; if so, the next is after `pause`. A newcomer's first time is after a pause as well, and a
-    /// time further away than that is brought forward.
+    /// Whether its time has come; if so, the next is after `pause`. A newcomer's is now, as an operator who mistyped it looks at the
+    /// log now; a time further away than a pause is brought forward.
     fn is_due(&mut self, endpoint: &Endpoint, now: Instant, pause: Duration) -> bool {
         let next = now + pause;
         let Some(turn) = self.0.get_mut(endpoint) else {
             self.0.insert(endpoint.clone(), next);
-            return false;
+            return true;
         };
         let due = *turn <= now;
         *turn = if due { next } else { (*turn).min(next) };
@@ -150,7 +157,9 @@ fn engines(fleet: &Fleet) -> HashMap<Endpoint, Probed> {
     let mut engines: HashMap<Endpoint, Probed> = HashMap::new();
     for role in Role::ALL {
         for instance in fleet.members(role).iter().filter(|it| !it.draining()) {
-            let engine = engines.entry(instance.endpoint().clone()).or_insert(Probed { roles: Vec::new() });
+            let engine = engines
+                .entry(instance.endpoint().clone())
+                .or_insert(Probed { roles: Vec::new(), newcomer: false });
             engine.roles.push(instance.clone());
         }
     }
@@ -168,7 +177,7 @@ mod tests {
         let mut due = |after_ms, pause_ms| {
             turns.is_due(&at, start + Duration::from_millis(after_ms), Duration::from_millis(pause_ms))
         };
-        assert!(!due(0, 5_000), "a newcomer");
+        assert!(due(0, 5_000), "a newcomer");
         assert!(!due(4_900, 5_000) && due(5_000, 5_000));
         assert!(!due(5_100, 1_000) && !due(6_000, 1_000) && due(6_100, 1_000), "it rests now");
     }

@@ -204,7 +204,7 @@ fn introduce(app: &App, config: &Config) {
     println!(
         "one pool shared by all four, a simulated Mooncake master on {rpc} (admin http://{admin}). Stop with Ctrl-C."
     );
-    println!("Metrics: http://{address}/metrics. Try:\n");
+    println!("In a browser: http://{address}/. Metrics: http://{address}/metrics. Try:\n");
     println!("{}\n", curl(address, &[("user", QUESTION)]));
     let [answer, next] = TURN;
     println!(

@@ -45,6 +45,11 @@ struct Identity {
     admin: bool,
 }
 
+/// Whether anything takes a key.
+pub(super) fn asks(gateway: &Gateway) -> bool {
+    gateway.callers.checks() || gateway.edge.now().admin_key.is_some()
+}
+
 /// Finds out who asks.
 ///
 /// # Errors

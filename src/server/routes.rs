@@ -47,7 +47,8 @@ const ONE_DECODER: [&str; 4] =
 
 /// All routes, over `gateway`.
 pub fn router(gateway: Arc<Gateway>) -> Router {
-    closed(probes().merge(serving()).merge(operating()), gateway)
+    let looking = looking().route_layer(from_fn_with_state(gateway.clone(), where_no_key_is_asked_for));
+    closed(probes().merge(serving()).merge(operating()).merge(looking), gateway)
 }
 
 /// What clients may ask where operators have a listener of their own.
@@ -60,13 +61,23 @@ pub fn admin_router(gateway: Arc<Gateway>) -> Router {
     closed(probes().merge(operating()).merge(looking()), gateway)
 }
 
-/// What people look at, in a browser. Not on a listener that clients reach: there is no reason to show them where to try keys.
+/// What people look at, in a browser.
 fn looking() -> Router<Arc<Gateway>> {
     Router::new()
         .route(page::HTML, get(page::html))
         .route(page::STYLE, get(page::style))
         .route(page::SCRIPT, get(page::script))
         .route(page::JSON, get(page::json))
+}
+
+/// On a listener that clients reach: where keys are asked for, there is no reason to show them where to try some. Where none are, the
+/// page tells no more than `/instances` beside it.
+async fn where_no_key_is_asked_for(
+    State(gateway): State<Arc<Gateway>>,
+    request: Request,
+    next: Next,
+) -> Response<Body> {
+    if auth::asks(&gateway) { unknown_url(request).await } else { next.run(request).await }
 }
 
 /// What supervisors and load balancers ask, on either listener.

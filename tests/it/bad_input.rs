@@ -153,7 +153,6 @@ async fn wrong_paths_and_methods() {
         method("POST models", post("/v1/models", "{}"), "POST is not allowed on /v1/models."),
         method("GET add", get("/instances/add"), "GET is not allowed on /instances/add."),
         path("no such route", get("/v2/none?x=1"), "Unknown request URL: GET /v2/none."),
-        path("the root", get("/"), "Unknown request URL: GET /."),
         path(
             "a slash too many",
             post("/v1/chat/completions/", GOOD),

@@ -1,7 +1,7 @@
 //! The demo: what it prints works, and its pool has the beginning of a second turn.
 
 use crate::command::{Process, run};
-use crate::common::client::{self, post};
+use crate::common::client::{self, get, post};
 
 /// The body that a printed line sends.
 fn body(line: &str) -> &str {
@@ -15,9 +15,13 @@ async fn the_second_turn_finds_the_first_in_the_pool() {
     let mut words = pool.split(" master on ").nth(1).unwrap().split(' ');
     let rpc = words.next().unwrap();
     let admin = pool.split("http://").nth(1).unwrap().split(')').next().unwrap();
+    let told = demo.wait_for("In a browser: http://");
     let first = demo.wait_for("curl ");
     let second = demo.wait_for("curl ");
     let gateway = first.split("http://").nth(1).unwrap().split('/').next().unwrap().parse().unwrap();
+    assert!(told.contains(&format!("In a browser: http://{gateway}/. ")), "{told}");
+    let page = client::send(gateway, &get("/")).await;
+    assert_eq!((page.status, page.header("content-type")), (200, Some("text/html; charset=utf-8")));
     for (line, pooled) in [(&first, "pooled_tokens=0"), (&second, "pooled_tokens=32")] {
         let raw = client::send(gateway, &post("/v1/chat/completions", body(line))).await;
         assert!(raw.status == 200 && raw.done(), "{}", raw.text());

@@ -1,5 +1,5 @@
-//! The page at `/` of the operators' listener: what people look at, in a browser. The files beside this one, and the JSON that
-//! they show.
+//! The page at `/` of the operators' listener, or of the only one where no key is asked for: what people look at, in a browser. The
+//! files beside this one, and the JSON that they show.
 //!
 //! Names of engines and models and the ids of requests are others' words. The script puts them in as text alone; the policy
 //! that goes with every file keeps a mistake there from running anything, and the page from asking anybody else.

@@ -93,6 +93,11 @@ async fn engines_that_are_not_there_are_told_of_before_anybody_asks() {
     let mut process = Process::start(&[&flags[..], &probes].concat(), &[]);
     let line = process.wait_for("no prefiller says yet what it is");
     assert!(line.contains("WARN") && line.contains(&prefill), "{line}");
+    let mut probed = [(); 2].map(|()| process.wait_for("the first probe of it failed"));
+    probed.sort_by_key(|line| line.contains("prefill"));
+    for (line, leg, at) in [(&probed[0], "decode", &decode), (&probed[1], "prefill", &prefill)] {
+        assert!(line.contains("WARN") && line.contains(leg) && line.contains(at), "{line}");
+    }
     let line = process.wait_for("rests: it is chosen last");
     assert!(line.contains("it does not answer probes"), "{line}");
     process.signal("TERM");

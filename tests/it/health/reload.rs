@@ -82,7 +82,7 @@ async fn who_asks_engines_how_loaded_they_are_takes_the_new_limit_too() {
     assert!(prefiller.inject(Fault::always(What::StallBeforeHead).on_path("/metrics")));
     let more = |models_ms, body_bytes| {
         format!(
-            "[route]\nscrape_ms = 10\n[timeout]\nmodels_ms = {models_ms}\n[limit]\nbody_bytes = {body_bytes}\n"
+            "[route]\nscrape_ms = 10\n[health]\nprobe_ms = 0\n[timeout]\nmodels_ms = {models_ms}\n[limit]\nbody_bytes = {body_bytes}\n"
         )
     };
     write(&file, &prefiller, &decoder, &more(50, 10_000));

@@ -1,4 +1,4 @@
-//! The page at `/` of the operators' listener, and the JSON that it shows.
+//! The page at `/`, and the JSON that it shows.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -43,29 +43,58 @@ async fn ask(at: std::net::SocketAddr, id: &str) -> u16 {
 }
 
 #[tokio::test]
-async fn the_page_is_on_the_operators_listener_alone_and_comes_with_its_policy() {
+async fn the_page_is_where_operators_are_and_comes_with_its_policy() {
     let (_engines, mut config) = pair().await;
     let alone = Running::start(config.clone()).await.unwrap();
     with_admin(&mut config);
     let gateway = Running::start(config).await.unwrap();
-    let admin = gateway.admin.unwrap();
     for (path, kind) in FILES.into_iter().chain([(JSON, "application/json")]) {
-        for to in [gateway.at, alone.at] {
-            let hidden = get(to, path).await;
-            assert_eq!((hidden.status, hidden.header("x-pd-error")), (404, Some("unknown_url")), "{path}");
+        let hidden = get(gateway.at, path).await;
+        assert_eq!((hidden.status, hidden.header("x-pd-error")), (404, Some("unknown_url")), "{path}");
+        for at in [gateway.admin.unwrap(), alone.at] {
+            comes_with_its_policy(at, path, kind).await;
         }
-        let raw = get(admin, path).await;
-        assert_eq!((raw.status, raw.header("content-type")), (200, Some(kind)), "{path}");
-        let header = |name| raw.header(name);
-        assert_eq!(header("content-security-policy"), Some(POLICY), "{path}");
-        assert_eq!(header("x-content-type-options"), Some("nosniff"), "{path}");
-        assert_eq!(header("referrer-policy"), Some("no-referrer"), "{path}");
-        assert_eq!(header("cache-control"), Some("no-store"), "{path}");
-        assert_eq!(header("cross-origin-resource-policy"), Some("same-origin"), "{path}");
-        assert_eq!(client::send(admin, &client::post(path, "{}")).await.status, 405, "{path}");
     }
     gateway.end().await;
     alone.end().await;
+}
+
+async fn comes_with_its_policy(at: std::net::SocketAddr, path: &str, kind: &str) {
+    let raw = get(at, path).await;
+    assert_eq!((raw.status, raw.header("content-type")), (200, Some(kind)), "{path}");
+    let header = |name| raw.header(name);
+    assert_eq!(header("content-security-policy"), Some(POLICY), "{path}");
+    assert_eq!(header("x-content-type-options"), Some("nosniff"), "{path}");
+    assert_eq!(header("referrer-policy"), Some("no-referrer"), "{path}");
+    assert_eq!(header("cache-control"), Some("no-store"), "{path}");
+    assert_eq!(header("cross-origin-resource-policy"), Some("same-origin"), "{path}");
+    assert_eq!(client::send(at, &client::post(path, "{}")).await.status, 405, "{path}");
+}
+
+/// Where clients are told that there is a key, they are not shown where to try some.
+#[tokio::test]
+async fn where_a_key_is_asked_for_there_is_no_page_for_clients() {
+    let (_engines, config) = pair().await;
+    let dir = tempfile::tempdir().unwrap();
+    let keys = dir.path().join("keys.toml");
+    std::fs::write(
+        &keys,
+        format!("[[key]]\nname = \"a\"\nadmin = true\nsha256 = \"{}\"\n", Digest::of(b"sk-a")),
+    )
+    .unwrap();
+    let (mut admin_key, mut keys_file) = (config.clone(), config);
+    admin_key.server.admin_key = Some(Secret::new("sk-a"));
+    keys_file.auth.keys_file = Some(keys.to_str().unwrap().to_owned());
+    for config in [admin_key, keys_file] {
+        let gateway = Running::start(config).await.unwrap();
+        for path in FILES.map(|(path, _)| path).into_iter().chain([JSON]) {
+            let hidden = get_with(gateway.at, path, ("x-api-key", "sk-a")).await;
+            assert_eq!((hidden.status, hidden.header("x-pd-error")), (404, Some("unknown_url")), "{path}");
+        }
+        let beside = get_with(gateway.at, "/instances", ("x-api-key", "sk-a")).await;
+        assert_eq!(beside.status, 200);
+        gateway.end().await;
+    }
 }
 
 /// Its policy would stop most of it, in browsers that have one.
