@@ -7,7 +7,7 @@ use std::sync::Arc;
 use pd_proxy::app::{self, App, Signals};
 use pd_proxy::auth::entry::{self as api_key, ApiKeyError};
 use pd_proxy::cli::{self, ApiKeyCommand, CheckArgs, Command, GenerateArgs, KeysArgs, ReplayArgs, ServeArgs};
-use pd_proxy::config::{self, Config, Env, LogFormat, report};
+use pd_proxy::config::{self, Config, Env, Loaded, LogFormat, report};
 use pd_proxy::inspect::here;
 use pd_proxy::obs::log::{self, LogGuard, Threshold};
 use pd_proxy::reload::{Source, reference};
@@ -58,15 +58,16 @@ fn main() -> ExitCode {
 
 fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let env = config::process_env();
-    let config = Config::load(args, &env).map_err(failure)?.config;
+    let loaded = Config::load(args, &env).map_err(failure)?;
+    let config = &loaded.config;
     let log = log::init(level(config.log.level), config.log.format == LogFormat::Json);
     let open_files = raise_open_files();
     runtime(config.server.workers).map_err(named)?.block_on(async {
-        let mut app = App::build(&config).await.map_err(named)?;
+        let mut app = App::build(config).await.map_err(named)?;
         let signals = Signals::install().map_err(named)?;
         let threshold = log.as_ref().map(LogGuard::threshold);
         app.follow(source(args.clone(), env, threshold).map_err(named)?, config.clone());
-        announce(&app, &config);
+        announce(&app, &loaded);
         say_if_too_few(open_files, config.limit.connections);
         app::serve_until_signal(app, signals).await;
         Ok(())
@@ -185,7 +186,8 @@ fn say_if_too_few(open_files: u64, connections: usize) {
     }
 }
 
-fn announce(app: &App, config: &Config) {
+fn announce(app: &App, loaded: &Loaded) {
+    let config = &loaded.config;
     for address in app.addresses() {
         tracing::info!("listening on {}://{address}", app.scheme());
     }
@@ -193,6 +195,12 @@ fn announce(app: &App, config: &Config) {
         tracing::info!("listening for operators on {}://{address}", app.scheme());
     }
     let (prefill, decode) = (config.fleet.prefill.join(" "), config.fleet.decode.join(" "));
+    if config.engine.api_key.is_some() && config.auth.keys_file.is_none() {
+        let from = loaded.origins.of("engine.api_key");
+        tracing::info!(
+            "engines are sent engine.api_key ({from}) in place of what clients bring as Authorization"
+        );
+    }
     let policy = config.route.policy.name();
     if prefill.is_empty() || decode.is_empty() {
         // Discovery, or an operator, brings the others.

@@ -21,7 +21,9 @@ pub struct LogGuard {
 #[derive(Clone, Debug)]
 pub struct Threshold(reload::Handle<LevelFilter, Registry>);
 
-/// Crates that tell of each failed attempt by themselves: `discovery` says it once, with what mends it.
+/// What we say. Libraries are heard where they warn: what else they tell is of their own affairs, and at `debug` some show what is sent.
+const OURS: &str = "pd_proxy";
+/// Of these not even warnings: they tell of each failed attempt, which `discovery` says once, with what mends it.
 const THEIRS: &str = "kube_";
 
 /// Starts the log. A second call in one process keeps the first log and returns `None`.
@@ -30,8 +32,11 @@ pub fn init(level: Level, json: bool) -> Option<LogGuard> {
     let lines = fmt::layer().with_target(false).with_ansi(false).with_writer(to);
     let lines = if json { lines.json().flatten_event(true).boxed() } else { lines.boxed() };
     let (filter, handle) = reload::Layer::new(LevelFilter::from_level(level));
-    let ours = filter_fn(|event| !event.target().starts_with(THEIRS));
-    let started = tracing_subscriber::registry().with(filter).with(lines.with_filter(ours)).try_init();
+    let heard = filter_fn(|event| {
+        let (target, warns) = (event.target(), *event.level() <= Level::WARN);
+        target.starts_with(OURS) || warns && !target.starts_with(THEIRS)
+    });
+    let started = tracing_subscriber::registry().with(filter).with(lines.with_filter(heard)).try_init();
     started.is_ok().then_some(LogGuard { writer, threshold: Threshold(handle) })
 }
 

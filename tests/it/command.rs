@@ -438,7 +438,8 @@ async fn a_second_signal_ends_it_at_once() {
 async fn keys_from_the_environment_take_effect() {
     let (prefill, decode) = pair(EngineSpec { api_key: Some("sk-engine".into()), ..fast() }).await;
     let env = [("OPENAI_API_KEY", "sk-engine"), ("ADMIN_API_KEY", "sk-admin")];
-    let (_process, address) = Process::gateway(&prefill, &decode, &[], &env);
+    let (mut process, address) = Process::gateway(&prefill, &decode, &[], &env);
+    process.wait_for("engines are sent engine.api_key (env OPENAI_API_KEY)");
     let raw = client::send(address, &post("/v1/chat/completions", STREAM)).await;
     assert!(raw.status == 200 && raw.done(), "{}", raw.text());
     assert_eq!(client::send(address, &get("/v1/models")).await.status, 200);

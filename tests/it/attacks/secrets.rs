@@ -55,6 +55,11 @@ async fn the_log_has_neither_prompts_nor_keys() {
     process.signal("TERM");
     process.ended();
     assert!(process.said("request") > 0, "it logs");
+    assert!(process.said("DEBUG") > 0, "it logs steps");
+    // Libraries tell of sockets and frames, with whatever is in them.
+    for theirs in ["connecting to", "pooling idle", "TRACE"] {
+        assert_eq!(process.said(theirs), 0, "{theirs}: {}", process.wait_for(theirs));
+    }
     for word in [&KEYS[..], &[PROMPT]].concat() {
         assert_eq!(process.said(word), 0, "{word} is in the log: {}", process.wait_for(word));
     }
