@@ -110,6 +110,12 @@ pub fn edge(config: &Config) -> Result<Edge, KeyError> {
         json_depth: limit.json_depth,
         json_members: limit.json_members,
         model: fleet.model.clone(),
+        cors_origins: config
+            .server
+            .cors_origins
+            .iter()
+            .filter_map(|it| HeaderValue::from_str(it).ok())
+            .collect(),
         overload_status: StatusCode::from_u16(limit.overload_status)
             .unwrap_or(StatusCode::SERVICE_UNAVAILABLE),
         engine_authorization: config.engine.api_key.as_ref().map(bearer).transpose()?,

@@ -8,10 +8,12 @@
 * Contrast of all texts is 4.5 and more, in the light and in the dark; nothing is cut off at 400 pixels; nothing moves for who wants that.
 * It pauses, is quiet while it can't be seen, says since when it is stale, and goes on afterwards.
 * Where there is an admin key it asks for one, and keeps it out of storage and of the address.
+* A page of another origin streams an answer where `server.cors_origins` names it, and reads neither that elsewhere nor the fleet.
 
 At the end the checks are given faults, which they must find. Started by status.sh. Exit status 0: all as it should be.
 """
 import argparse
+import http.server
 import json
 import os
 import pathlib
@@ -29,8 +31,6 @@ KEY = "of-the-operators"
 GATEWAY = """[server]
 host = "127.0.0.1"
 port = 0
-admin_host = "127.0.0.1"
-admin_port = 0
 [fleet]
 prefill = {prefill}
 decode = {decode}
@@ -75,14 +75,15 @@ class Rig:
         (self.pool,) = master.wait_for(r"([0-9.]+:[0-9]+)")
         self.gateway, self.at, self.admin = self.serve("gateway")
 
-    def serve(self, name, more=""):
+    def serve(self, name, more="", operators='admin_host = "127.0.0.1"\nadmin_port = 0\n'):
+        """A gateway, the address for clients, and that for operators: the same one where they have none of their own."""
         config = self.directory / f"{name}.toml"
         of = lambda kind: json.dumps([address for name, (_, address) in self.engines.items() if name[0] == kind])
         text = GATEWAY.format(prefill=of("p"), decode=of("d"), pool=self.pool)
-        config.write_text(text.replace("[fleet]", more + "[fleet]"))
+        config.write_text(text.replace("[fleet]", operators + more + "[fleet]"))
         gateway = self.run(name, "--config", config.name)
         (at,) = gateway.wait_for(r"listening on http://([0-9.:]+)")
-        (admin,) = gateway.wait_for(r"for operators on http://([0-9.:]+)")
+        (admin,) = gateway.wait_for(r"for operators on http://([0-9.:]+)") if operators else (at,)
         return gateway, at, admin
 
     def ask(self, text, tokens=12, at=None):
@@ -251,6 +252,48 @@ def wants_the_key(browser, rig):
     none("the console where a key is wanted", refused)
 
 
+class Elsewhere(http.server.BaseHTTPRequestHandler):
+    """A site with one empty page."""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"<!doctype html><title>elsewhere</title>")
+
+    def log_message(self, *_):
+        pass
+
+
+# The pieces in which an answer came, or the name of the error that a page gets where the browser does not let it ask or read.
+STREAM = """(async () => {{ try {{
+  const answer = await fetch('http://{at}/v1/completions', {{method: 'POST', headers: {{'content-type': 'application/json', authorization: 'Bearer x'}},
+    body: JSON.stringify({{model: 'sim', prompt: 'from elsewhere', max_tokens: 12, stream: true}})}});
+  let pieces = 0, text = '';
+  for (const reader = answer.body.getReader(), words = new TextDecoder();;) {{
+    const {{done, value}} = await reader.read();
+    if (done) break;
+    pieces += 1; text += words.decode(value);
+  }}
+  return [answer.status, pieces > 3, text.trim().endsWith('[DONE]'), !!answer.headers.get('x-request-id')];
+}} catch (error) {{ return error.name }} }})()"""
+FLEET = "fetch('http://{at}/instances').then(() => 'read', error => error.name)"
+
+
+def asks_from_elsewhere(browser, rig):
+    site = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere)
+    threading.Thread(target=site.serve_forever, daemon=True).start()
+    origin = f"http://127.0.0.1:{site.server_port}"
+    closed, open_to = [rig.serve(name, f"cors_origins = {json.dumps(origins)}\n", "") for name, origins in (("closed", ["http://other"]), ("open", [origin]))]
+    page = browser.page()
+    page.open(f"{origin}/")
+    found = [page.js(script.format(at=gateway[1])) for gateway in (closed, open_to) for script in (STREAM, FLEET)]
+    assert found == ["TypeError", "TypeError", [200, True, True, True], "TypeError"], found
+    print("  pages of other origins: fine")
+    for gateway in (closed, open_to):
+        gateway[0].end()
+    site.shutdown()
+
+
 def pictures(page, rig, images):
     """Of what there is to see: an engine that rests, requests under way, one decision opened."""
     opened = "document.querySelector('#decisions details').open"
@@ -337,6 +380,7 @@ def run(arguments, directory):
         none("requests", checks.hosts(page.events, rig.admin))
         goes_stale(page, rig)
         wants_the_key(browser, rig)
+        asks_from_elsewhere(browser, rig)
         finds_faults(page, rig.admin)
     finally:
         if browser:

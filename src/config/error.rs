@@ -220,6 +220,15 @@ pub enum Problem {
         /// What it is.
         text: String,
     },
+    /// A page's origin that no browser would send.
+    #[error(
+        "server.cors_origins: `{text}` is no origin: scheme://host or scheme://host:port in small letters, with nothing behind, as in \
+         https://chat.example; or * for all"
+    )]
+    NotAnOrigin {
+        /// What it is.
+        text: String,
+    },
     /// Ranks whose ports are each other's.
     #[error(
         "events.ranks = {ranks}: rank r uses events.port + r ({port} and on) and events.replay_port + r ({replay_port} and on), which overlap: set them further apart, as the engines have them"

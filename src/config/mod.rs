@@ -4,6 +4,7 @@
 //! operators in `config/pd-proxy.toml`; a test holds that file equal to these defaults.
 
 pub mod auth;
+mod cors;
 pub mod dialect;
 pub mod discovery;
 pub mod error;
@@ -116,6 +117,8 @@ pub struct Server {
     pub admin_host: Option<String>,
     /// TCP port of that; 0 takes any free one.
     pub admin_port: u16,
+    /// Origins whose pages may ask what clients ask, each `scheme://host` or `scheme://host:port`; `*` = all, none = no page.
+    pub cors_origins: Vec<String>,
 }
 
 /// `[fleet]`: the engines, and how one is probed before it is used.
@@ -360,6 +363,7 @@ impl Default for Server {
             admin_key: None,
             admin_host: None,
             admin_port: 8009,
+            cors_origins: Vec::new(),
         }
     }
 }

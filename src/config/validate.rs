@@ -62,6 +62,7 @@ impl Config {
         engines(("fleet.prefill", "--prefill"), prefill, &self.fleet.prefill, &mut invalid);
         engines(("fleet.decode", "--decode"), decode, &self.fleet.decode, &mut invalid);
         engines(("fleet.encode", "--encode"), 0, &self.fleet.encode, &mut invalid);
+        super::cors::validate(&self.server.cors_origins, &mut invalid);
         self.discovery.validate(&mut invalid);
         self.dialect.validate(self, &mut invalid);
         if !self.health.probe_path.starts_with('/') {

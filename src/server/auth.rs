@@ -19,13 +19,16 @@ use crate::server::{Gateway, instances, metaserver, page, printable};
 /// Anthropic's clients send their key in it; vLLM's `disagg_proxy_demo.py` takes its admin key from it.
 pub(super) const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
+/// What Prometheus asks.
+const METRICS: &str = "/metrics";
+
 /// Asked by probes, by Prometheus, by decoders that call back, and by browsers that load the page and have no key yet: it says
 /// nothing until its JSON is asked, which takes one.
 const OPEN: [&str; 10] = [
     "/health",
     "/healthz",
     "/healthcheck",
-    "/metrics",
+    METRICS,
     "/ping",
     "/readyz",
     metaserver::PATH,
@@ -36,6 +39,12 @@ const OPEN: [&str; 10] = [
 
 /// Change the fleet, or show its inside.
 const ADMIN: [&str; 4] = ["/debug/", "/instances", "/reset_prefix_cache", "/status"];
+
+/// Whether this is one of the routes that clients have no use for.
+pub(super) fn is_for_operators(path: &str) -> bool {
+    ADMIN.iter().any(|start| path.starts_with(start))
+        || [METRICS, page::HTML, page::STYLE, page::SCRIPT].contains(&path)
+}
 
 /// Who asks; in the extensions of every request that may go on.
 #[derive(Clone, Debug)]

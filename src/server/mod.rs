@@ -3,6 +3,7 @@
 pub mod admin;
 mod auth;
 mod body;
+mod cors;
 mod explain;
 pub mod headers;
 mod instances;
@@ -105,6 +106,8 @@ pub struct Edge {
     pub json_members: usize,
     /// The one model that is served, if it is to be checked.
     pub model: Option<String>,
+    /// Whose pages may ask; `*` = all.
+    pub cors_origins: Vec<http::HeaderValue>,
     /// `Authorization` towards the engines, in place of the client's.
     pub engine_authorization: Option<http::HeaderValue>,
     /// What is refused for want of room has this status.

@@ -16,7 +16,7 @@ use crate::dialect::Api;
 use crate::error::{Error, Kind};
 use crate::server::openai::Route;
 use crate::server::{
-    Gateway, admin, auth, explain, headers, instances, members, metaserver, models, openai, page,
+    Gateway, admin, auth, cors, explain, headers, instances, members, metaserver, models, openai, page,
     passthrough, reply,
 };
 
@@ -125,13 +125,19 @@ fn serving() -> Router<Arc<Gateway>> {
     router
 }
 
-/// Whatever else is asked is refused, and everybody passes the door.
+/// Whatever else is asked is refused, and everybody passes the door; but before it a browser is told whose pages may ask, since it
+/// asks that without their key, and refusals are for those pages to read, too.
 fn closed(router: Router<Arc<Gateway>>, gateway: Arc<Gateway>) -> Router {
-    router
+    let cors = cors::layer(&gateway.edge.now().cors_origins);
+    let router = router
         .fallback(unknown_url)
         .method_not_allowed_fallback(wrong_method)
         .layer(from_fn_with_state(gateway.clone(), at_the_door))
-        .with_state(gateway)
+        .with_state(gateway);
+    match cors {
+        Some(cors) => router.layer(cors),
+        None => router,
+    }
 }
 
 fn generating(route: Route) -> MethodRouter<Arc<Gateway>, Infallible> {

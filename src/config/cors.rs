@@ -1,0 +1,69 @@
+//! `server.cors_origins`: whose pages may ask, as browsers write an origin.
+
+use super::{Invalid, Problem};
+
+/// Every origin.
+const ANY: &str = "*";
+
+const KEY: &str = "server.cors_origins";
+
+pub(super) fn validate(origins: &[String], invalid: &mut Vec<Invalid>) {
+    let wrong = origins.iter().filter(|text| *text != ANY && !is_origin(text));
+    invalid.extend(wrong.map(|text| (KEY, Problem::NotAnOrigin { text: text.clone() })));
+}
+
+/// `scheme://host` or `scheme://host:port`, as in the header `Origin` (RFC 6454 §6.2): compared byte by byte, so that a slash at the
+/// end or a capital letter would never match.
+fn is_origin(text: &str) -> bool {
+    let Some((scheme, rest)) = text.split_once("://") else { return false };
+    let plain = |c: char| c.is_ascii_graphic() && !c.is_ascii_uppercase() && !"/?#@,*\"".contains(c);
+    !scheme.is_empty() && !rest.is_empty() && rest.chars().all(plain) && scheme.chars().all(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn origins_are_as_browsers_write_them() {
+        for good in [
+            "https://chat.example",
+            "http://localhost:3000",
+            "http://[::1]:8080",
+            "app://obsidian.md",
+            "tauri://localhost",
+        ] {
+            assert!(is_origin(good), "{good}");
+        }
+        for bad in [
+            "",
+            "chat.example",
+            "https://",
+            "://x",
+            "https://chat.example/",
+            "https://chat.example/a",
+            "https://Chat.example",
+            "https://*.example",
+            "https://a b",
+            "https://a, https://b",
+            "https://user@a",
+            "null",
+        ] {
+            assert!(!is_origin(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_origin_is_named_with_what_it_should_be() {
+        let mut invalid = Vec::new();
+        validate(&[ANY, "https://chat.example", "https://chat.example/"].map(str::to_owned), &mut invalid);
+        let found: Vec<String> = invalid.iter().map(|(key, what)| format!("{key}: {what}")).collect();
+        assert_eq!(
+            found,
+            [
+                "server.cors_origins: server.cors_origins: `https://chat.example/` is no origin: scheme://host or scheme://host:port \
+              in small letters, with nothing behind, as in https://chat.example; or * for all"
+            ]
+        );
+    }
+}

@@ -1,0 +1,45 @@
+//! Pages of other origins (`server.cors_origins`): what browsers let them ask, and read of the answers.
+//!
+//! Only what clients ask. The routes of operators stay closed to pages, whoever's they are: without a key, any page that an operator opens
+//! could use them from inside the operator's network.
+
+use std::time::Duration;
+
+use http::request::Parts;
+use http::{HeaderName, HeaderValue, header};
+use tower_http::cors::{AllowHeaders, AllowMethods, AllowOrigin, CorsLayer};
+
+use crate::server::{auth, headers};
+
+/// Every origin.
+const ANY: &str = "*";
+
+/// How long a browser need not ask again.
+const PREFLIGHT_TIME: Duration = Duration::from_secs(600);
+
+/// What a page may read beside the body: by which id to ask about the request, why it was refused, when to come again.
+const READABLE: [HeaderName; 4] = [
+    headers::REQUEST_ID,
+    HeaderName::from_static("x-pd-error"),
+    HeaderName::from_static("x-pd-route"),
+    header::RETRY_AFTER,
+];
+
+/// None = pages are told nothing, and browsers let them ask nothing.
+pub(super) fn layer(origins: &[HeaderValue]) -> Option<CorsLayer> {
+    if origins.is_empty() {
+        return None;
+    }
+    let any = origins.iter().any(|origin| origin == ANY);
+    let origins = origins.to_vec();
+    let may = move |origin: &HeaderValue, asked: &Parts| {
+        !auth::is_for_operators(asked.uri.path()) && (any || origins.contains(origin))
+    };
+    let layer = CorsLayer::new()
+        .allow_origin(AllowOrigin::predicate(may))
+        .allow_methods(AllowMethods::mirror_request())
+        .allow_headers(AllowHeaders::mirror_request())
+        .expose_headers(READABLE)
+        .max_age(PREFLIGHT_TIME);
+    Some(layer)
+}
