@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Clients that people use against simulated engines behind the gateway: OpenAI, Anthropic, LangChain, LiteLLM, AI SDK.
+# Clients that people use against simulated engines behind the gateway: OpenAI, Anthropic, LangChain, LiteLLM, AI SDK, Gradio's chat page, Claude Code.
 # PD_PROXY names the program (default: target/release/pd-proxy). Arguments: which clients; all, when left out.
 # Exit code 0: all is well, 1: a fault, 77: no package index is in reach for one of them (the others were tried).
 set -euo pipefail

@@ -59,6 +59,9 @@ pub struct SimArgs {
     /// What each further running request adds to that, ms
     #[arg(long, value_name = "MS", default_value_t = 0.05, value_parser = not_negative)]
     pub slope_ms: f64,
+    /// Mean length of answers that end by themselves, tokens; 0 = at max_tokens or a stop string alone
+    #[arg(long, value_name = "TOKENS", default_value_t = 0)]
+    pub answer_tokens: u32,
     /// How long it keeps KV for a decoder, ms
     #[arg(long, value_name = "MS", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub lease_ms: u64,

@@ -171,6 +171,7 @@ fn engine_spec(args: &SimArgs) -> Result<EngineSpec, DemoError> {
         tpot_ms: args.tpot_ms,
         slope_ms: args.slope_ms,
         lease_ms: args.lease_ms,
+        answer_tokens: args.answer_tokens,
         connector: match args.connector {
             SimConnector::Handoff => Connector::Handoff,
             SimConnector::Mooncake => Connector::Mooncake,

@@ -34,6 +34,8 @@ pub struct Ask {
     pub salt: u64,
     /// Output tokens per choice, at least 1.
     pub max_tokens: usize,
+    /// An answer does not end by itself before it has more than so many (vLLM: `min_tokens`; `ignore_eos` = all there may be).
+    pub min_tokens: usize,
     /// Choices per prompt, at least 1.
     pub n: usize,
     /// Answer as server-sent events.
@@ -92,6 +94,7 @@ impl Ask {
             prompts,
             salt: body.get("cache_salt").and_then(Value::as_str).map_or(0, text::string_print),
             max_tokens: max_tokens.min(longest.saturating_sub(prompt_tokens).max(1)),
+            min_tokens: min_tokens(body),
             n: choices(body)?,
             stream,
             include_usage: option("include_usage"),
@@ -105,6 +108,13 @@ impl Ask {
             handoff,
         })
     }
+}
+
+fn min_tokens(body: &Value) -> usize {
+    if flag(body, "ignore_eos") {
+        return usize::MAX;
+    }
+    body.get("min_tokens").and_then(Value::as_u64).and_then(|least| usize::try_from(least).ok()).unwrap_or(0)
 }
 
 fn flag(body: &Value, name: &str) -> bool {

@@ -149,6 +149,7 @@ pub fn finish_members(finish: Option<&Finish>) -> (Value, Value) {
         None => (Value::Null, Value::Null),
         Some(Finish::Length) => ("length".into(), Value::Null),
         Some(Finish::Stop(stop)) => ("stop".into(), stop.clone().into()),
+        Some(Finish::End) => ("stop".into(), Value::Null),
     }
 }
 

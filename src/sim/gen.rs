@@ -1,5 +1,6 @@
 //! One request on its way through the engine: prompt computed or pulled, then written token by token.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -80,6 +81,8 @@ pub enum Finish {
     Length,
     /// This stop string came.
     Stop(String),
+    /// By itself, as at an end-of-sequence token.
+    End,
 }
 
 /// One output token of one choice.
@@ -190,11 +193,11 @@ impl Gen {
         if let Some(live) = self.lives.first() {
             self.hub.with(|core, now_us| core.token_due(now_us, live.id))?;
         }
-        let most = self.ask.max_tokens;
+        let (least, most, mean) = (self.ask.min_tokens, self.ask.max_tokens, self.hub.spec.answer_tokens);
         let mut pieces = Vec::with_capacity(self.choices.len());
         for (index, choice) in self.choices.iter_mut().enumerate().filter(|(_, choice)| choice.open) {
-            let piece = choice.write(index, most);
-            self.cut_by_stop |= matches!(piece.finish, Some(Finish::Stop(_)));
+            let piece = choice.write(index, least..most, mean);
+            self.cut_by_stop |= matches!(piece.finish, Some(Finish::Stop(_) | Finish::End));
             if index == 0 {
                 self.tokens.push(piece.token);
             }
@@ -328,15 +331,17 @@ impl Gen {
 }
 
 impl Choice {
-    fn write(&mut self, index: usize, most: usize) -> Piece {
+    /// Answers of `mean` tokens end by themselves, once there are more than the first of `lengths`; all end at the last.
+    fn write(&mut self, index: usize, lengths: Range<usize>, mean: u32) -> Piece {
         let token = self.writer.next_token();
         self.written += 1;
         let (mut text, stop) = self.stops.push(&tokens::decode(&[token]));
         let finish = match stop {
             Some(stop) => Some(Finish::Stop(stop)),
-            None => (self.written >= most).then_some(Finish::Length),
+            None if self.written > lengths.start && self.writer.ends(mean) => Some(Finish::End),
+            None => (self.written >= lengths.end).then_some(Finish::Length),
         };
-        if finish == Some(Finish::Length) {
+        if matches!(finish, Some(Finish::Length | Finish::End)) {
             text.push_str(&self.stops.flush());
         }
         self.open = finish.is_none();

@@ -27,6 +27,7 @@ pub fn whole(reply: &Reply, counts: Counts, written: &[Written], handoff: Value)
 fn stop_reason(finish: Option<&Finish>) -> &'static str {
     match finish {
         Some(Finish::Stop(_)) => "stop_sequence",
+        Some(Finish::End) => "end_turn",
         _ => "max_tokens",
     }
 }

@@ -8,8 +8,7 @@
 //! Sockets: [`gate`], [`net`], [`socket`], [`wire`], [`http`], [`side`], [`layerwise`], [`sse`]. The answers: [`bodies`], [`chunks`], [`responses`],
 //! [`messages`], [`fail`]. Servers of pools: [`mooncake`], [`memcache`], [`ems`].
 //!
-//! Not simulated: an end-of-sequence token (answers end at `max_tokens` or a stop string), preemption, lease
-//! heartbeats, HTTP/2.
+//! Not simulated: a token of its own for the end of a sequence, preemption, lease heartbeats, HTTP/2.
 
 pub mod api;
 pub mod ask;

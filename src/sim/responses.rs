@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::ask::Ask;
 use super::bodies::{Reply, Written};
 use super::chunks::Format;
-use super::r#gen::{Counts, Piece};
+use super::r#gen::{Counts, Finish, Piece};
 use super::http::short_id;
 
 /// The whole body.
@@ -14,7 +14,13 @@ use super::http::short_id;
 pub fn whole(reply: &Reply, ask: &Ask, counts: Counts, written: &[Written], handoff: Value) -> Value {
     let text = written.first().map_or("", |choice| choice.text.as_str());
     let item = message(&format!("msg_{}", short_id()), Some(text));
-    response(reply, ask.max_tokens, Some((counts, item)), handoff)
+    let cut = is_cut(written.first().and_then(|choice| choice.finish.as_ref()));
+    response(reply, ask.max_tokens, Some((counts, item, cut)), handoff)
+}
+
+/// Whether the answer is not all that there was to say.
+fn is_cut(finish: Option<&Finish>) -> bool {
+    matches!(finish, None | Some(Finish::Length))
 }
 
 /// The output item; without text it has just begun.
@@ -28,11 +34,19 @@ fn part(text: &str, logprobs: Value) -> Value {
     json!({"annotations": [], "text": text, "type": "output_text", "logprobs": logprobs})
 }
 
-/// The response object; `finished` are its counts and its output.
-fn response(reply: &Reply, max_tokens: usize, finished: Option<(Counts, Value)>, handoff: Value) -> Value {
-    let done = finished.is_some();
-    let reason = done.then(|| json!({"reason": "max_output_tokens"}));
-    let usage = finished.as_ref().map(|(counts, _)| {
+/// The response object; `finished` are its counts, its output, and whether that was cut.
+fn response(
+    reply: &Reply,
+    max_tokens: usize,
+    finished: Option<(Counts, Value, bool)>,
+    handoff: Value,
+) -> Value {
+    let (status, reason) = match &finished {
+        None => ("in_progress", Value::Null),
+        Some((.., true)) => ("incomplete", json!({"reason": "max_output_tokens"})),
+        Some((.., false)) => ("completed", Value::Null),
+    };
+    let usage = finished.as_ref().map(|(counts, ..)| {
         json!({
             "input_tokens": counts.prompt,
             "input_tokens_details": {"cached_tokens": counts.cached, "cache_write_tokens": 0,
@@ -43,14 +57,14 @@ fn response(reply: &Reply, max_tokens: usize, finished: Option<(Counts, Value)>,
             "total_tokens": counts.prompt + counts.output,
         })
     });
-    let output: Vec<Value> = finished.into_iter().map(|(_, item)| item).collect();
+    let output: Vec<Value> = finished.into_iter().map(|(_, item, _)| item).collect();
     json!({
         "id": reply.id, "created_at": reply.created, "incomplete_details": reason, "instructions": null,
         "metadata": null, "model": reply.model, "object": "response", "output": output,
         "parallel_tool_calls": true, "temperature": 0.0, "tool_choice": "none", "tools": [], "top_p": 1.0,
         "background": false, "max_output_tokens": max_tokens, "max_tool_calls": null,
         "previous_response_id": null, "prompt": null, "reasoning": null, "service_tier": "auto",
-        "status": if done { "incomplete" } else { "in_progress" }, "text": null, "top_logprobs": null,
+        "status": status, "text": null, "top_logprobs": null,
         "truncation": "disabled", "usage": usage, "user": null, "presence_penalty": 0.0, "frequency_penalty": 0.0,
         "kv_transfer_params": handoff, "ec_transfer_params": null, "input_messages": null, "output_messages": null,
     })
@@ -63,6 +77,7 @@ pub struct Events {
     max_tokens: usize,
     item_id: String,
     text: String,
+    cut: bool,
     sequence: u64,
 }
 
@@ -71,7 +86,7 @@ impl Events {
     #[must_use]
     pub fn new(ask: &Ask, reply: Reply) -> Events {
         let item_id = format!("msg_{}", short_id());
-        Events { reply, max_tokens: ask.max_tokens, item_id, text: String::new(), sequence: 0 }
+        Events { reply, max_tokens: ask.max_tokens, item_id, text: String::new(), cut: true, sequence: 0 }
     }
 
     /// One event. The members stand in alphabetical order, as the engine sorts them.
@@ -100,6 +115,7 @@ impl Format for Events {
 
     fn piece(&mut self, piece: &Piece, _: Counts, _: bool, out: &mut Vec<Bytes>) {
         self.text.push_str(&piece.text);
+        self.cut = is_cut(piece.finish.as_ref());
         let delta = json!({"content_index": 0, "delta": piece.text, "item_id": self.item_id, "logprobs": [],
             "output_index": 0});
         out.push(self.event("response.output_text.delta", delta));
@@ -114,7 +130,7 @@ impl Format for Events {
         out.push(self.event("response.content_part.done", done));
         let item = message(&self.item_id, Some(&self.text));
         out.push(self.event("response.output_item.done", json!({"item": item, "output_index": 0})));
-        let whole = response(&self.reply, self.max_tokens, Some((counts, item)), Value::Null);
+        let whole = response(&self.reply, self.max_tokens, Some((counts, item, self.cut)), Value::Null);
         out.push(self.event("response.completed", json!({ "response": whole })));
     }
 }

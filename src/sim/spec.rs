@@ -112,6 +112,9 @@ pub struct EngineSpec {
     pub encodings: Option<(Part, Arc<Encodings>)>,
     /// Answers `POST /tokenize` instead of the toy tokenizer.
     pub tokenize: Option<Tokenizing>,
+    /// Mean length of answers, which then end by themselves as at an end-of-sequence token: where, follows from what was written, on
+    /// whichever engine. 0 = only `max_tokens` or a stop string ends one.
+    pub answer_tokens: u32,
     /// How many of the last requests [`super::Engine::seen`] remembers; 0 = none, for load that nobody looks at afterwards.
     pub seen_requests: usize,
 }
@@ -142,6 +145,7 @@ impl Default for EngineSpec {
             ranks: 1,
             encodings: None,
             tokenize: None,
+            answer_tokens: 0,
             seen_requests: 4096,
         }
     }

@@ -121,6 +121,9 @@ const PIECES: [&str; 40] = [
 /// A code point above this arrives as two tokens, the first without text.
 const SPLIT_ABOVE: char = '\u{ffff}';
 
+/// Tells the end of an answer from the choice of its next token.
+const END: u64 = 1 << 43;
+
 /// Writes one choice, token by token.
 #[derive(Clone, Debug)]
 pub struct Writer {
@@ -144,6 +147,12 @@ impl Writer {
         };
         self.print = self.print.token(token);
         token
+    }
+
+    /// Whether the answer ends with what was written, if answers have `mean` tokens on average; never within a character.
+    #[must_use]
+    pub fn ends(&self, mean: u32) -> bool {
+        mean > 0 && self.queued.is_none() && scramble(self.print.0 ^ END).is_multiple_of(u64::from(mean))
     }
 
     fn choose(&mut self) -> u32 {

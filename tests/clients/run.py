@@ -40,7 +40,10 @@ CLIENTS = {
     "litellm": ("with_litellm.py", "litellm"),
     "litellm-proxy": ("with_litellm_proxy.py", "litellm"),
     "chat-page": ("with_chat_page.py", "gradio"),
+    "claude-code": ("with_claude_code.py", "claude-code"),
 }
+# Pins that are packages of Node, and where they are listed; the others are lists of pip's.
+NODE = {"node": HERE, "claude-code": HERE / "claude-code"}
 
 
 class NoIndex(Exception):
@@ -57,8 +60,8 @@ def installed(pins):
     """The interpreter with everything that `pins` names, and its folder; from the cache where they are there."""
     if pins is None:
         return sys.executable, HERE
-    node = pins == "node"
-    lists = [HERE / "package.json", HERE / "package-lock.json"] if node else [HERE / "pins" / f"{pins}.txt"]
+    node = NODE.get(pins)
+    lists = [node / "package.json", node / "package-lock.json"] if node else [HERE / "pins" / f"{pins}.txt"]
     version = hashlib.sha256(b"".join(file.read_bytes() for file in lists)).hexdigest()[:12]
     folder = CACHE / f"{pins}-{version}"
     program = shutil.which("node") if node else str(folder / "bin" / "python")
@@ -136,7 +139,7 @@ def fleet(stack, folder):
     kept = {name: value for name, value in os.environ.items()
             if not re.match(r"(?i)(openai|anthropic|litellm|langchain|langsmith)_|(http|https|all)_proxy$", name)}
     return kept | {
-        "GATEWAY": address, "DESERTED": deserted, "ENGINES": f"{prefiller} {decoder}", "KEY": KEY, "POOR_KEY": POOR_KEY,
+        "PROGRAM": str(PROGRAM), "KEYS": str(keys), "GATEWAY": address, "DESERTED": deserted, "ENGINES": f"{prefiller} {decoder}", "KEY": KEY, "POOR_KEY": POOR_KEY,
         "ALONE": alone, "DEMO_LINES": "\n".join(lines),
         "EXPECTED": json.dumps(expected(alone)), "LITELLM_LOCAL_MODEL_COST_MAP": "True", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(HERE.parent),
     }
@@ -152,10 +155,12 @@ def run_client(name, environment):
         for script in HERE.glob("*.mjs"):
             shutil.copy(script, folder)
         source = folder / file
+    if pins in NODE and file.endswith(".py"):
+        program = sys.executable
     line = readme_line(name)
     for written, real in (("http://127.0.0.1:8000", environment["GATEWAY"]), ("sk-…", KEY)):
         line = line.replace(written, real)
-    ended = subprocess.run([program, str(source)], env=environment | {"LINE": line}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    ended = subprocess.run([program, str(source)], env=environment | {"LINE": line, "PACKAGES": str(folder)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                            text=True, timeout=CLIENT_SECONDS)
     return ended.returncode, ended.stdout
 

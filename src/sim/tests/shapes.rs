@@ -225,6 +225,46 @@ async fn the_key_guards_only_v1_and_metrics_tell_the_load() {
 }
 
 #[tokio::test]
+async fn answers_end_by_themselves_and_say_so_in_every_api() {
+    let spec = EngineSpec { answer_tokens: 8, ..EngineSpec::default() };
+    let engine = Engine::start(spec, ANY).await.unwrap();
+    let ask = async |path: &str, body: Value| {
+        let whole = post(&engine, path, &with(&json!({"model": "sim"}), body)).await;
+        assert_eq!(whole.status(), 200, "{}", whole.body());
+        whole.json()
+    };
+    let mut lengths = Vec::new();
+    for n in 0..64 {
+        let body = with(&completion(&format!("prompt {n}")), json!({"max_tokens": 500}));
+        let whole = ask("/v1/completions", body.clone()).await;
+        assert_eq!(whole["choices"][0]["finish_reason"], "stop");
+        assert_eq!(whole["choices"][0]["stop_reason"], Value::Null);
+        lengths.push(whole["usage"]["completion_tokens"].as_u64().unwrap());
+        let ignoring =
+            ask("/v1/completions", with(&body, json!({"max_tokens": 60, "ignore_eos": true}))).await;
+        assert_eq!(ignoring["choices"][0]["finish_reason"], "length");
+        assert_eq!(ignoring["usage"]["completion_tokens"], 60);
+        let not_first = ask("/v1/completions", with(&body, json!({"max_tokens": 1, "min_tokens": 1}))).await;
+        assert_eq!(
+            not_first["choices"][0]["finish_reason"], "length",
+            "min_tokens keeps a prefill from ending by itself"
+        );
+    }
+    let mean = lengths.iter().sum::<u64>() as f64 / lengths.len() as f64;
+    assert!((5.0..12.0).contains(&mean) && lengths.iter().max() > lengths.iter().min(), "{lengths:?}");
+
+    let messages = json!([{"role": "user", "content": "x"}]);
+    let chat = ask("/v1/chat/completions", json!({"messages": messages, "max_tokens": 500})).await;
+    assert_eq!(chat["choices"][0]["finish_reason"], "stop");
+    let body = json!({"messages": messages, "max_tokens": 500});
+    assert_eq!(ask("/v1/messages", body.clone()).await["stop_reason"], "end_turn");
+    let body = with(&body, json!({"model": "sim", "stream": true}));
+    assert!(post(&engine, "/v1/messages", &body).await.body().contains(r#""stop_reason":"end_turn""#));
+    let said = ask("/v1/responses", json!({"input": "x", "max_output_tokens": 500})).await;
+    assert_eq!((&said["status"], &said["incomplete_details"]), (&json!("completed"), &Value::Null));
+}
+
+#[tokio::test]
 async fn choices_differ_and_streams_say_the_same_as_whole_answers() {
     let engine = engine().await;
     let body = with(&completion("x"), json!({"n": 3, "max_tokens": 40, "stop": ["."]}));

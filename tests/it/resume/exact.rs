@@ -35,9 +35,15 @@ async fn undisturbed(stage: &Stage, asked: &[u8]) -> Raw {
 }
 
 async fn broken_at_every_event(path: &str, more: Value) {
-    let stage = Stage::set(one_prefiller()).await;
+    let whole = broken(one_prefiller(), (path, 24), more).await;
+    assert!(whole.contains(r#""finish_reason":"length""#), "{whole}");
+}
+
+/// The undisturbed stream, to which all that were broken are equal.
+async fn broken(script: Script, (path, tokens): (&str, usize), more: Value) -> String {
+    let stage = Stage::set(script).await;
     let more = marked(&more);
-    let asked = request(path, 24, &more);
+    let asked = request(path, tokens, &more);
     let whole = normal(&undisturbed(&stage, &asked).await);
     for at in 1..=events(&whole) {
         for what in [What::EndAfterEvents(at), What::RecomputeAfterEvents(at)] {
@@ -52,6 +58,23 @@ async fn broken_at_every_event(path: &str, more: Value) {
     stage.assert_nothing_left(path).await;
     stage.assert_all_alive(path);
     stage.end().await;
+    whole
+}
+
+/// The engine decides, long before there are as many tokens as there may be: never before `min_tokens` of the whole answer.
+#[tokio::test]
+async fn answers_that_end_by_themselves() {
+    let usage = json!({"include_usage": true});
+    for (path, mean, min_tokens) in [(CHAT, 6, 0), (COMPLETIONS, 12, 0), (CHAT, 2, 9), (COMPLETIONS, 3, 14)] {
+        let mut script = one_prefiller();
+        script.engine.answer_tokens = mean;
+        let more = json!({"stream_options": usage, "min_tokens": min_tokens});
+        let whole = broken(script, (path, 300), more).await;
+        assert!(whole.contains(r#""finish_reason":"stop""#), "{whole}");
+        let counted = whole.rsplit("\"completion_tokens\":").next().unwrap();
+        let tokens: u64 = counted[..counted.find(|c: char| !c.is_ascii_digit()).unwrap()].parse().unwrap();
+        assert!((min_tokens + 1..300).contains(&tokens), "{path} {mean} {min_tokens}: {tokens}");
+    }
 }
 
 #[tokio::test]
