@@ -237,7 +237,8 @@ def tomls(program, folder, name, blocks):
 
 def shells(program, name, blocks):
     """Runs what can be run, in the order of the document."""
-    runnable = [block for block in blocks if block.language in ("sh", "console") and not NEEDS.match(block.before)]
+    runnable = [block for block in blocks
+                if block.language in ("sh", "console") and not NEEDS.match(block.before) and not block.before.startswith("<!-- client ")]
     if not runnable:
         return
     with tempfile.TemporaryDirectory() as folder, Rig(program, pathlib.Path(folder), "".join(block.text for block in blocks)) as rig:
