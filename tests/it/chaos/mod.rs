@@ -19,13 +19,13 @@ const RUNS: u64 = 150;
 const REGRESSIONS: [u64; 1] = [1106];
 
 #[derive(Default)]
-struct Words(HashMap<(Api, u64, u64), String>);
+struct Words(HashMap<(Api, u64, u64, u32), String>);
 
 impl Words {
     /// What a request is answered when nothing goes wrong.
-    fn of(&mut self, request: &Request) -> String {
-        let key = (request.api, request.words, request.tokens);
-        let calm = || world::in_virtual_time(world::undisturbed(request)).0;
+    fn of(&mut self, request: &Request, answer_tokens: u32) -> String {
+        let key = (request.api, request.words, request.tokens, answer_tokens);
+        let calm = || world::in_virtual_time(world::undisturbed(request, answer_tokens)).0;
         self.0.entry(key).or_insert_with(calm).clone()
     }
 }
@@ -35,7 +35,8 @@ fn number(name: &str) -> Option<u64> {
 }
 
 fn run(plan: &Plan, seed: u64, words: &mut Words) {
-    let right: Vec<String> = plan.requests.iter().map(|request| words.of(request)).collect();
+    let right: Vec<String> =
+        plan.requests.iter().map(|request| words.of(request, plan.answer_tokens)).collect();
     pd_proxy::relay::pause::seed(seed);
     let played = catch_unwind(AssertUnwindSafe(|| {
         let ((), lines) = world::in_virtual_time(world::play(plan, &right));
@@ -68,6 +69,16 @@ fn nor_in_dialects_that_came_later() {
     for seed in seeds(RUNS / LATER.len() as u64 / 5) {
         for spoken in LATER {
             run(&Plan { spoken, ..Plan::draw(seed) }, seed, &mut words);
+        }
+    }
+}
+
+#[test]
+fn nor_where_answers_end_by_themselves() {
+    let mut words = Words::default();
+    for seed in seeds(RUNS / 3) {
+        for answer_tokens in [3, 12] {
+            run(&Plan { answer_tokens, ..Plan::draw(seed) }, seed, &mut words);
         }
     }
 }

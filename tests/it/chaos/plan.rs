@@ -91,6 +91,8 @@ pub enum Wrong {
 pub struct Plan {
     /// What engines speak.
     pub spoken: Spoken,
+    /// Mean length of answers that end by themselves; 0 = none does.
+    pub answer_tokens: u32,
     pub prefillers: u8,
     pub decoders: u8,
     pub attempts: u32,
@@ -111,6 +113,7 @@ impl Plan {
         let troubles = (0..rng.between(0, 5)).map(|_| trouble(rng, prefillers, decoders)).collect();
         Plan {
             spoken: *SPOKEN.get(seed as usize % (SPOKEN.len() + 1)).unwrap_or(&DECODER_FIRST),
+            answer_tokens: 0,
             prefillers,
             decoders,
             attempts: rng.between(1, 4) as u32,

@@ -77,8 +77,9 @@ fn config(plan: &Plan) -> Config {
     config
 }
 
-fn spec() -> EngineSpec {
+fn spec(answer_tokens: u32) -> EngineSpec {
     EngineSpec {
+        answer_tokens,
         prefill_tokens_per_s: 2_000.0,
         tpot_ms: 10.0,
         slope_ms: 1.0,
@@ -131,9 +132,9 @@ async fn cause(memory: &Memory, trouble: &Trouble, start: Instant) {
     }
 }
 
-/// The words of an undisturbed answer.
-pub async fn undisturbed(request: &Request) -> String {
-    let memory = Memory::set(1, &spec(), Config::default()).await;
+/// The words of an undisturbed answer, by engines whose answers have a mean length of their own, or 0.
+pub async fn undisturbed(request: &Request, answer_tokens: u32) -> String {
+    let memory = Memory::set(1, &spec(answer_tokens), Config::default()).await;
     let answer =
         exchange(memory.router.clone(), &Request { stays_ms: None, ..request.clone() }, "calm".into()).await;
     let answer = answer.unwrap();
@@ -143,7 +144,7 @@ pub async fn undisturbed(request: &Request) -> String {
 
 /// Plays the plan; panics at the first thing that must not be. `right` has the words of each request.
 pub async fn play(plan: &Plan, right: &[String]) {
-    let spec = EngineSpec { connector: plan.spoken.1, ..spec() };
+    let spec = EngineSpec { connector: plan.spoken.1, ..spec(plan.answer_tokens) };
     let memory = Memory::uneven(plan.prefillers, plan.decoders, &spec, config(plan)).await;
     let listening = (plan.spoken == DECODER_FIRST).then(|| memory.listen(GATEWAY.parse().unwrap()));
     let start = Instant::now();
