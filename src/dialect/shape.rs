@@ -42,7 +42,7 @@ pub enum Bypass {
     Truncation,
     /// Several answers to one prompt, each of which the decoder would want a prefill for (decoder first).
     SeveralChoices,
-    /// It is not known what the decoder will call the request when it calls back (decoder first).
+    /// It is not known what engines will call the request, by which they are to find each other (decoder first, and NIXL's push).
     UnknownNames,
 }
 

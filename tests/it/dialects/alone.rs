@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use pd_proxy::sim::{Engine, EngineSpec, Role};
 use serde_json::{Value, json};
 
-use super::{SPOKEN, script};
+use super::{EVERY, SPOKEN, script};
 use crate::common::client;
 use crate::common::stage::{Stage, fast};
 
@@ -51,4 +51,20 @@ async fn a_prompt_that_is_cut_to_fit_is_cut_by_one_engine() {
         stage.end().await;
     }
     alone.stop().await;
+}
+
+/// Engines name responses themselves, so two of them never find each other by that name.
+#[tokio::test]
+async fn responses_are_answered_whoever_names_them() {
+    let body = json!({"input": "a question of a few blocks ".repeat(8), "max_output_tokens": 12}).to_string();
+    for spoken in EVERY.into_iter().take(4) {
+        let stage = Stage::set(script(spoken)).await;
+        // What is learned of a prefiller with the first one changes how the second is asked.
+        for _ in 0..2 {
+            let answer = stage.post(RESPONSES, &body).await;
+            assert_eq!(answer.status, 200, "{spoken:?}: {}", answer.text());
+        }
+        stage.assert_nothing_left(&format!("{spoken:?}")).await;
+        stage.end().await;
+    }
 }
