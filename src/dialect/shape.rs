@@ -119,7 +119,8 @@ impl Shape {
 /// Why no prefiller can do the prompt; `lists`: lists of prompts are a reason.
 pub(super) fn bypass(api: Api, body: &Object, lists: bool) -> Option<Bypass> {
     let given = |key: &str| body.get(key).is_some_and(|v| !v.is_null());
-    let asks_for = |key: &str| body.get(key).and_then(|v| v.as_bool()) == Some(true);
+    // Engines take 1 or "yes" for true.
+    let asks_for = |key: &str| given(key) && body.get(key).and_then(|v| v.as_bool()) != Some(false);
     let generates_text = matches!(api, Api::Chat | Api::Completions);
     if api == Api::Completions && given("prompt_embeds") {
         Some(Bypass::Embeddings)
@@ -210,6 +211,10 @@ mod tests {
         assert_eq!(bypass(Api::Completions, r#"{"echo":true,"logprobs":null}"#), None);
         assert_eq!(bypass(Api::Responses, r#"{"previous_response_id":"r"}"#), Some(Bypass::StoredResponse));
         assert_eq!(bypass(Api::Chat, r#"{"previous_response_id":"r"}"#), None);
+        // Engines take these for true (pydantic's lax mode).
+        assert_eq!(bypass(Api::Chat, r#"{"use_beam_search":1}"#), Some(Bypass::Beam));
+        assert_eq!(bypass(Api::Completions, r#"{"echo":"yes","logprobs":1}"#), Some(Bypass::PromptScores));
+        assert_eq!(bypass(Api::Completions, r#"{"echo":null,"logprobs":1}"#), None);
     }
 
     #[test]
