@@ -105,7 +105,7 @@ pub enum Reason {
     NoIds,
     /// Too many ids are kept already.
     Memory,
-    /// Text was incomplete for too long.
+    /// Text was incomplete for too long, or may be so behind several tokens at once.
     HeldText,
     /// An event could not be read.
     Unreadable,

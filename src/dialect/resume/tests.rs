@@ -207,6 +207,17 @@ fn a_stream_is_refused_for_what_was_seen_of_it() {
 }
 
 #[test]
+fn after_several_tokens_at_once_the_text_may_not_be_complete() {
+    // Of the last one there may be the first byte of a character only, which no decoder's text can go on from.
+    let two = event(r#""delta":{"content":"x"},"finish_reason":null,"token_ids":[5,6]"#);
+    let one = event(r#""delta":{"content":"y"},"finish_reason":null,"token_ids":[7]"#);
+    assert_eq!(refusal(&[one.clone(), two.clone()]), Err(Reason::HeldText));
+    assert!(matches!(refusal(&[two.clone(), one]), Ok(Next::Continue(_, 4))), "it is complete by now");
+    let last = event(r#""delta":{"content":"z"},"finish_reason":"stop","token_ids":[8,9]"#);
+    assert!(matches!(refusal(&[two, last]), Ok(Next::End(_))), "nothing is to come");
+}
+
+#[test]
 fn an_event_for_the_sake_of_ids_alone_is_not_passed_on() {
     let body = json!({"stream": true});
     let mut tape = Tape::new(plan(Api::Chat, &body));
