@@ -97,7 +97,7 @@ pub enum Reason {
     Prompt,
     /// A chat's log probabilities, which completions write otherwise.
     Logprobs,
-    /// A member of the request that is not known here.
+    /// A member of the request that is not known here, or a number of tokens that is not spelled as one.
     Member,
     /// The request is very large.
     Size,
@@ -210,6 +210,10 @@ fn member(key: &str, value: &Value<'_>) -> Result<(), Reason> {
         }
         "stop" => deny(!value.is_array() || value.first_element().is_some(), Reason::Stop),
         "presence_penalty" | "frequency_penalty" => deny(!is_zero(value), Reason::Penalty),
+        // What is left of it must be known; engines take more for a number, as "9" and 9.0.
+        "max_tokens" | "max_completion_tokens" | "min_tokens" => {
+            deny(value.as_u64().is_none(), Reason::Member)
+        }
         "include_reasoning" => deny(value.as_bool() != Some(true), Reason::Reasoning),
         _ if guard::drops(key) => Ok(()),
         _ => deny(!KEPT.contains(&key) && !DONE_WITH.contains(&key), Reason::Member),

@@ -267,6 +267,19 @@ fn what_an_engine_says_of_itself_breaks_the_stream_and_what_it_says_of_the_reque
 }
 
 #[test]
+fn what_is_left_is_known_or_nobody_goes_on() {
+    // Engines take all of these for numbers (pydantic's lax mode).
+    for odd in [json!("4"), json!(4.0), json!(true)] {
+        for key in ["max_tokens", "max_completion_tokens", "min_tokens"] {
+            let body = json!({"stream": true, key: odd});
+            assert_eq!(plan(Api::Chat, &body).exact, Err(Reason::Member), "{body}");
+        }
+    }
+    let null = json!({"stream": true, "max_tokens": null, "max_completion_tokens": 4, "min_tokens": 0});
+    assert_eq!(plan(Api::Chat, &null).exact, Ok(()));
+}
+
+#[test]
 fn what_is_left_of_an_answer() {
     let left = |api, body: Value| body::left(api, &scan(&body), 5);
     use body::Left::{Context, Tokens};
