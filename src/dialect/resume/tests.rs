@@ -280,6 +280,29 @@ fn what_is_left_is_known_or_nobody_goes_on() {
 }
 
 #[test]
+fn a_continuation_finds_no_more_of_the_prompt_than_there_is() {
+    let body = json!({"stream": true, "max_tokens": 9});
+    for api in [Api::Chat, Api::Completions] {
+        let text = if api == Api::Chat { r#""delta":{"content":"x"}"# } else { r#""text":"x""# };
+        let mut tape = Tape::new(plan(api, &body));
+        tape.pass(event(&format!(r#"{text},"finish_reason":null,"token_ids":[5]"#)).as_bytes());
+        assert!(matches!(tape.next(&scan(&body), None), Ok(Next::Continue(_, 2))));
+        let usage = |cached: u64| {
+            let details = format!(r#"{{"cached_tokens":{cached}}}"#);
+            let counts = format!(
+                r#""prompt_tokens":2,"total_tokens":3,"completion_tokens":1,"prompt_tokens_details":{details}"#
+            );
+            format!("data: {{\"id\":\"a\",\"created\":1,\"choices\":[],\"usage\":{{{counts}}}}}\n\n")
+        };
+        for (found, told) in [(2, 1), (1, 1), (0, 0)] {
+            let out = tape.pass(usage(found).as_bytes());
+            let out = std::str::from_utf8(&out).unwrap();
+            assert!(out.contains(&format!(r#"{{"cached_tokens":{told}}}"#)), "{out}");
+        }
+    }
+}
+
+#[test]
 fn what_is_left_of_an_answer() {
     let left = |api, body: Value| body::left(api, &scan(&body), 5);
     use body::Left::{Context, Tokens};
