@@ -119,8 +119,7 @@ impl Shape {
 /// Why no prefiller can do the prompt; `lists`: lists of prompts are a reason.
 pub(super) fn bypass(api: Api, body: &Object, lists: bool) -> Option<Bypass> {
     let given = |key: &str| body.get(key).is_some_and(|v| !v.is_null());
-    // Engines take 1 or "yes" for true.
-    let asks_for = |key: &str| given(key) && body.get(key).and_then(|v| v.as_bool()) != Some(false);
+    let asks_for = |key: &str| asks_for(body, key);
     let generates_text = matches!(api, Api::Chat | Api::Completions);
     if api == Api::Completions && given("prompt_embeds") {
         Some(Bypass::Embeddings)
@@ -137,6 +136,11 @@ pub(super) fn bypass(api: Api, body: &Object, lists: bool) -> Option<Bypass> {
     } else {
         None
     }
+}
+
+/// Whether a body asks for what this member switches on: engines take 1 or "yes" for true, too.
+pub(super) fn asks_for(body: &Object, key: &str) -> bool {
+    body.get(key).is_some_and(|value| !value.is_null() && value.as_bool() != Some(false))
 }
 
 /// Whether the engine is to cut the prompt by limits of its own, and not to a number of tokens that the client names.

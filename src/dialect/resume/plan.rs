@@ -1,6 +1,7 @@
 //! Whether a stream could be continued exactly, told from the request.
 
 use crate::codec::json::{Object, Value};
+use crate::dialect::shape::asks_for;
 use crate::dialect::{Api, guard};
 
 /// Requests with larger bodies are not continued: the first event repeats the prompt, and it is held until it is complete.
@@ -161,8 +162,8 @@ impl Plan {
         Some(Plan {
             api,
             exact: exact(api, body, bypass),
-            wants_ids: is_true(body, "return_token_ids"),
-            include_usage: options.is_some_and(|o| is_true(&o, "include_usage")),
+            wants_ids: asks_for(body, "return_token_ids"),
+            include_usage: options.is_some_and(|o| asks_for(&o, "include_usage")),
         })
     }
 
@@ -226,10 +227,6 @@ fn deny(denied: bool, reason: Reason) -> Result<(), Reason> {
 
 fn given<'a>(body: &'a Object, key: &str) -> Option<Value<'a>> {
     body.get(key).filter(|value| !value.is_null())
-}
-
-fn is_true(body: &Object, key: &str) -> bool {
-    body.get(key).and_then(|v| v.as_bool()) == Some(true)
 }
 
 fn is_zero(value: &Value<'_>) -> bool {

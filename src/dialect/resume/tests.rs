@@ -280,6 +280,15 @@ fn what_is_left_is_known_or_nobody_goes_on() {
 }
 
 #[test]
+fn what_engines_take_for_true_the_client_asked_for() {
+    let body = json!({"stream": true, "return_token_ids": 1, "stream_options": {"include_usage": "yes"}});
+    let lax = plan(Api::Chat, &body);
+    assert!(lax.wants_ids && lax.include_usage);
+    let no = json!({"stream": true, "return_token_ids": false, "stream_options": {"include_usage": null}});
+    assert!(!plan(Api::Chat, &no).wants_ids && !plan(Api::Chat, &no).include_usage);
+}
+
+#[test]
 fn a_continuation_finds_no_more_of_the_prompt_than_there_is() {
     let body = json!({"stream": true, "max_tokens": 9});
     for api in [Api::Chat, Api::Completions] {
