@@ -126,6 +126,11 @@ impl Dialect {
             Dialect::Layerwise => layerwise::bypass(api, body, lists),
             Dialect::P2pNccl => p2p_nccl::bypass(api, body),
             Dialect::Moriio => moriio::bypass(api, body),
+            Dialect::NixlPush => nixl_push::bypass(api, body),
+            // A pool's blocks are found by their tokens; SGLang's two servers have the same limits.
+            Dialect::Pool | Dialect::Sglang => {
+                shape::bypass(api, body, true).filter(|why| *why != Bypass::Truncation)
+            }
             _ => shape::bypass(api, body, true),
         }
     }

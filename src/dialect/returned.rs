@@ -22,6 +22,7 @@
 use bytes::Bytes;
 
 use crate::codec::json::{Edit, Object, ScanLimits, Value};
+use crate::dialect::shape::asks_for;
 use crate::dialect::{Api, PARAMS};
 
 /// Less is not worth a transfer; also what makes sure that blocks have the size that they are taken to have.
@@ -42,7 +43,7 @@ pub struct Returned {
 
 /// Whether a decoder can be asked for the token ids that an offer needs: of one whole answer to one prompt.
 pub fn may_return(api: Api, body: &Object) -> bool {
-    let is = |key: &str| body.get(key).and_then(|value| value.as_bool()) == Some(true);
+    let is = |key: &str| asks_for(body, key);
     let one = |key: &str| body.get(key).is_none_or(|value| value.is_null() || value.as_u64() == Some(1));
     matches!(api, Api::Chat | Api::Completions) && !is("stream") && !is("echo") && one("n") && one("best_of")
 }
@@ -59,7 +60,7 @@ const IDS: &str = "return_token_ids";
 /// is hidden is null, as engines write it that have nothing to say.
 /// `None` = as it is. `asked`: the decoder was asked for ids.
 pub fn hidden(body: &Object, answer: &Object, asked: bool) -> Option<Object> {
-    let wants_ids = body.get(IDS).and_then(|value| value.as_bool()) == Some(true);
+    let wants_ids = asks_for(body, IDS);
     let mut spans: Vec<std::ops::Range<usize>> = Vec::new();
     let mut hide = |object: &Object, at: usize, key: &str| {
         let value = object.get(key).filter(|value| !value.is_null());

@@ -37,9 +37,12 @@ pub enum Bypass {
     PromptScores,
     /// It goes on from a stored response, which no prefiller knows.
     StoredResponse,
+    /// The engine is to cut the prompt to the room that the answer leaves in the context (`truncate_prompt_tokens` -1, `truncation` of
+    /// responses). A prefiller, whose answer is one token, has more room: its KV would be that of other tokens.
+    Truncation,
     /// Several answers to one prompt, each of which the decoder would want a prefill for (decoder first).
     SeveralChoices,
-    /// It is not known what the decoder will call the request when it calls back (decoder first).
+    /// It is not known what engines will call the request, by which they are to find each other (decoder first, and NIXL's push).
     UnknownNames,
 }
 
@@ -52,6 +55,7 @@ impl Bypass {
             Bypass::Embeddings => "embeddings",
             Bypass::PromptScores => "prompt_scores",
             Bypass::StoredResponse => "stored_response",
+            Bypass::Truncation => "truncation",
             Bypass::SeveralChoices => "several_choices",
             Bypass::UnknownNames => "unknown_names",
         }
@@ -77,6 +81,10 @@ impl Bypass {
             Bypass::StoredResponse => {
                 ("previous_response_id", "these engines keep no responses across prefiller and decoder")
             }
+            Bypass::Truncation => (
+                "truncate_prompt_tokens",
+                "these engines can't cut a prompt to what fits across prefiller and decoder; a number of tokens they can",
+            ),
             Bypass::SeveralChoices => ("n", "these engines give one answer across prefiller and decoder"),
             Bypass::UnknownNames => (
                 "model",
@@ -111,7 +119,7 @@ impl Shape {
 /// Why no prefiller can do the prompt; `lists`: lists of prompts are a reason.
 pub(super) fn bypass(api: Api, body: &Object, lists: bool) -> Option<Bypass> {
     let given = |key: &str| body.get(key).is_some_and(|v| !v.is_null());
-    let asks_for = |key: &str| body.get(key).and_then(|v| v.as_bool()) == Some(true);
+    let asks_for = |key: &str| asks_for(body, key);
     let generates_text = matches!(api, Api::Chat | Api::Completions);
     if api == Api::Completions && given("prompt_embeds") {
         Some(Bypass::Embeddings)
@@ -123,8 +131,29 @@ pub(super) fn bypass(api: Api, body: &Object, lists: bool) -> Option<Bypass> {
         Some(Bypass::PromptScores)
     } else if api == Api::Responses && given("previous_response_id") {
         Some(Bypass::StoredResponse)
+    } else if cuts_to_fit(api, body) {
+        Some(Bypass::Truncation)
     } else {
         None
+    }
+}
+
+/// Whether a body asks for what this member switches on: engines take 1 or "yes" for true, too.
+pub(super) fn asks_for(body: &Object, key: &str) -> bool {
+    body.get(key).is_some_and(|value| !value.is_null() && value.as_bool() != Some(false))
+}
+
+/// Whether the engine is to cut the prompt by limits of its own, and not to a number of tokens that the client names.
+fn cuts_to_fit(api: Api, body: &Object) -> bool {
+    match api {
+        Api::Chat | Api::Completions => {
+            body.get("truncate_prompt_tokens").is_some_and(|most| !most.is_null() && most.as_u64().is_none())
+        }
+        // vLLM asks whether it is "disabled", which null is not.
+        Api::Responses => {
+            body.get("truncation").is_some_and(|how| how.as_str().as_deref() != Some("disabled"))
+        }
+        Api::Messages | Api::Generate => false,
     }
 }
 
@@ -186,6 +215,28 @@ mod tests {
         assert_eq!(bypass(Api::Completions, r#"{"echo":true,"logprobs":null}"#), None);
         assert_eq!(bypass(Api::Responses, r#"{"previous_response_id":"r"}"#), Some(Bypass::StoredResponse));
         assert_eq!(bypass(Api::Chat, r#"{"previous_response_id":"r"}"#), None);
+        // Engines take these for true (pydantic's lax mode).
+        assert_eq!(bypass(Api::Chat, r#"{"use_beam_search":1}"#), Some(Bypass::Beam));
+        assert_eq!(bypass(Api::Completions, r#"{"echo":"yes","logprobs":1}"#), Some(Bypass::PromptScores));
+        assert_eq!(bypass(Api::Completions, r#"{"echo":null,"logprobs":1}"#), None);
+    }
+
+    #[test]
+    fn what_leaves_the_cut_to_the_engine_is_seen() {
+        let cut = |api, text: &str| read(api, text).bypass.map(Bypass::name) == Some("truncation");
+        for api in [Api::Chat, Api::Completions] {
+            assert!(cut(api, r#"{"prompt":"a","truncate_prompt_tokens":-1}"#));
+            assert!(cut(api, r#"{"prompt":"a","truncate_prompt_tokens":"-1"}"#));
+            for same in ["9", "null"] {
+                let text = format!(r#"{{"prompt":"a","truncate_prompt_tokens":{same},"truncation":"auto"}}"#);
+                assert!(!cut(api, &text), "{text}");
+            }
+        }
+        // vLLM looks whether it is "disabled", which is what it takes where the member is absent.
+        assert!(
+            cut(Api::Responses, r#"{"truncation":"auto"}"#) && cut(Api::Responses, r#"{"truncation":null}"#)
+        );
+        assert!(!cut(Api::Responses, r#"{"truncation":"disabled"}"#) && !cut(Api::Responses, "{}"));
     }
 
     #[test]

@@ -85,6 +85,10 @@ impl Merged {
             if out.is_empty() {
                 continue;
             }
+            if self.merge.failed() {
+                // Hung up on, the other engines stop.
+                self.parts = SelectAll::new();
+            }
             if let Some(ledger) = &mut self.ledger {
                 ledger.piece(Instant::now(), self.merge.events());
                 if self.merge.ended() {

@@ -75,7 +75,7 @@ impl Ask {
         if let Some(asked) = body.get("model").and_then(Value::as_str).filter(|&asked| asked != spec.model) {
             return Err(Fail::unknown_model(asked, &spec.model));
         }
-        let prompts = prompts(api, body)?;
+        let mut prompts = prompts(api, body)?;
         let stream = flag(body, "stream");
         let options = body.get("stream_options").filter(|options| !options.is_null());
         if options.is_some() && !stream {
@@ -85,8 +85,11 @@ impl Ask {
         check_seed(body)?;
         check_temperature(body)?;
         let longest = spec.context_tokens();
-        let prompt_tokens = prompts.iter().map(|prompt| prompt.len()).max().unwrap_or(0);
         let max_tokens = max_tokens(api, body, spec)?;
+        if cuts_to_fit(api, body) {
+            prompts.iter_mut().for_each(|prompt| cut(prompt, longest.saturating_sub(max_tokens)));
+        }
+        let prompt_tokens = prompts.iter().map(|prompt| prompt.len()).max().unwrap_or(0);
         check_context(prompt_tokens, longest)?;
         let option = |name| options.is_some_and(|options| flag(options, name));
         Ok(Ask {
@@ -190,6 +193,21 @@ fn token_list(list: &Value) -> Result<Vec<u32>, Fail> {
             .ok_or_else(|| Fail::bad_request(&format!("Token id {item} is out of vocabulary")))
     };
     items.iter().map(known).collect()
+}
+
+/// Whether a prompt is to be cut to what the context has beside the answer.
+fn cuts_to_fit(api: Api, body: &Value) -> bool {
+    match api {
+        Api::Responses => body.get("truncation").is_some_and(|how| how != "disabled"),
+        _ => body.get("truncate_prompt_tokens").and_then(Value::as_i64) == Some(-1),
+    }
+}
+
+/// Its end stays, as with most tokenizers.
+fn cut(prompt: &mut Arc<[u32]>, most_tokens: usize) {
+    if let Some(excess) = prompt.len().checked_sub(most_tokens).filter(|excess| *excess > 0) {
+        *prompt = prompt[excess..].into();
+    }
 }
 
 fn check_seed(body: &Value) -> Result<(), Fail> {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::ask::Api;
 use super::fail::Fail;
 use super::handoff::{Handoff, Source};
-use super::http::Asked;
+use super::http::{Asked, short_id};
 use super::hub::Hub;
 use super::ledger::Release;
 use super::side;
@@ -26,9 +26,9 @@ pub fn read(hub: &Hub, api: Api, asked: &Asked, body: &Value, handoff: Handoff) 
     match hub.spec.connector {
         Connector::Handoff | Connector::Pool | Connector::Layerwise => Ok(handoff),
         Connector::Mooncake => Ok(mooncake(hub, params)),
-        Connector::Push => Ok(push(params, base_id(api, asked))),
+        Connector::Push => Ok(push(params, base_id(api, asked, body))),
         Connector::Sglang => sglang(hub, body),
-        Connector::P2pNccl => Ok(p2p_nccl(hub, body, base_id(api, asked))),
+        Connector::P2pNccl => Ok(p2p_nccl(hub, body, base_id(api, asked, body))),
         Connector::Moriio => Ok(moriio(hub, params, handoff)),
     }
 }
@@ -137,8 +137,11 @@ fn address(url: &str) -> Option<(String, u16)> {
     Some((host.to_owned(), port.parse().ok()?))
 }
 
-/// A request's id without what an engine adds to it at random.
-fn base_id(api: Api, asked: &Asked) -> String {
+/// A request's id without what an engine adds to it at random. A response has one of its own, whatever the header says.
+fn base_id(api: Api, asked: &Asked, body: &Value) -> String {
+    if api == Api::Responses {
+        return text(body, "request_id").map_or_else(|| format!("resp_{}", short_id()), str::to_owned);
+    }
     let given = asked.header("x-request-id").unwrap_or_default();
     format!("{}{given}", if api == Api::Completions { "cmpl-" } else { "chatcmpl-" })
 }

@@ -93,13 +93,18 @@ def mooncake(api, body):
 
 
 def nixl_push(api, body):
-    """The first request to a prefiller: vLLM's disagg_proxy_pushconnector_demo.py, one leg after the other."""
+    """The first request to a prefiller: vLLM's disagg_proxy_pushconnector_demo.py, one leg after the other. APIs whose engine ids are
+    not made of the header go to a decoder alone."""
+    if api in ("responses", "generate"):
+        return {"prefill": None, "decode": cleaned(body), "id": "golden"}
     return {"prefill": with_params(one_token(api, body), NIXL_ASK), "decode": with_params(cleaned(body), PUSH_WORD), "word": PUSH_WORD,
             "id": "{id:uuid}"}
 
 
 def nixl_push_again(api, body):
     """Both legs at once, as that proxy does: the decoder is told only what is the same for all of a prefiller's requests."""
+    if api in ("responses", "generate"):
+        return nixl_push(api, body)
     known = {key: value for key, value in PUSH_WORD.items() if key not in ("remote_num_tokens", "remote_prefill_cached_tokens")}
     known.update(remote_request_id="", remote_block_ids=[])
     return {"prefill": with_params(one_token(api, body), NIXL_ASK), "decode": with_params(cleaned(body), known), "word": PUSH_WORD,

@@ -39,7 +39,11 @@ impl Batch {
         if !alike || prompts.len() != count || repeated > REPEATED_BYTES {
             return None;
         }
-        let choices = body.get("n").and_then(|n| n.as_u64()).unwrap_or(1).max(1);
+        let choices = match body.get("n").filter(|n| !n.is_null()) {
+            // Of "2" or 2.0, which engines take for a number, nobody here knows how many answers each prompt gets.
+            Some(n) => n.as_u64()?.max(1),
+            None => 1,
+        };
         Some(Batch { prompts: prompts.iter().map(Value::to_bytes).collect(), choices })
     }
 

@@ -38,6 +38,11 @@ fn what_an_engine_had_better_see_as_a_whole_is_not_split() {
     ] {
         assert!(split(&format!(r#"{{"prompt":{prompt}}}"#), 3).is_none(), "{prompt}");
     }
+    // How many answers each prompt gets must be known; engines take these for numbers (pydantic's lax mode).
+    for n in [r#""2""#, "2.0", "true", "-1"] {
+        assert!(split(&format!(r#"{{"prompt":["a","b"],"n":{n}}}"#), 9).is_none(), "{n}");
+    }
+    assert_eq!(split(r#"{"prompt":["a","b"],"n":null}"#, 9).unwrap().choices(), 1);
     let two = r#"{"prompt":["a","b"]}"#;
     assert!(split(two, 2).is_some() && split(two, 1).is_none());
     assert!(Batch::of(Api::Chat, &scan(two), 9).is_none());

@@ -1,6 +1,7 @@
 //! Whether a stream could be continued exactly, told from the request.
 
 use crate::codec::json::{Object, Value};
+use crate::dialect::shape::asks_for;
 use crate::dialect::{Api, guard};
 
 /// Requests with larger bodies are not continued: the first event repeats the prompt, and it is held until it is complete.
@@ -97,7 +98,7 @@ pub enum Reason {
     Prompt,
     /// A chat's log probabilities, which completions write otherwise.
     Logprobs,
-    /// A member of the request that is not known here.
+    /// A member of the request that is not known here, or a number of tokens that is not spelled as one.
     Member,
     /// The request is very large.
     Size,
@@ -105,7 +106,7 @@ pub enum Reason {
     NoIds,
     /// Too many ids are kept already.
     Memory,
-    /// Text was incomplete for too long.
+    /// Text was incomplete for too long, or may be so behind several tokens at once.
     HeldText,
     /// An event could not be read.
     Unreadable,
@@ -161,8 +162,8 @@ impl Plan {
         Some(Plan {
             api,
             exact: exact(api, body, bypass),
-            wants_ids: is_true(body, "return_token_ids"),
-            include_usage: options.is_some_and(|o| is_true(&o, "include_usage")),
+            wants_ids: asks_for(body, "return_token_ids"),
+            include_usage: options.is_some_and(|o| asks_for(&o, "include_usage")),
         })
     }
 
@@ -210,6 +211,10 @@ fn member(key: &str, value: &Value<'_>) -> Result<(), Reason> {
         }
         "stop" => deny(!value.is_array() || value.first_element().is_some(), Reason::Stop),
         "presence_penalty" | "frequency_penalty" => deny(!is_zero(value), Reason::Penalty),
+        // What is left of it must be known; engines take more for a number, as "9" and 9.0.
+        "max_tokens" | "max_completion_tokens" | "min_tokens" => {
+            deny(value.as_u64().is_none(), Reason::Member)
+        }
         "include_reasoning" => deny(value.as_bool() != Some(true), Reason::Reasoning),
         _ if guard::drops(key) => Ok(()),
         _ => deny(!KEPT.contains(&key) && !DONE_WITH.contains(&key), Reason::Member),
@@ -222,10 +227,6 @@ fn deny(denied: bool, reason: Reason) -> Result<(), Reason> {
 
 fn given<'a>(body: &'a Object, key: &str) -> Option<Value<'a>> {
     body.get(key).filter(|value| !value.is_null())
-}
-
-fn is_true(body: &Object, key: &str) -> bool {
-    body.get(key).and_then(|v| v.as_bool()) == Some(true)
 }
 
 fn is_zero(value: &Value<'_>) -> bool {

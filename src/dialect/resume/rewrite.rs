@@ -42,6 +42,12 @@ pub(super) fn recount(event: &Event, prompt: u64, carried: u64, patch: &mut Patc
     if let Some(usage) = event.top.part("usage") {
         let own = usage.object.get("completion_tokens").and_then(|count| count.as_u64());
         count(&usage, prompt, own.unwrap_or(0) + carried, patch);
+        // Its prompt had what was generated before, too.
+        let details = usage.part("prompt_tokens_details");
+        let cached = details.as_ref().and_then(|details| details.object.get("cached_tokens")?.as_u64());
+        if let Some(details) = details.filter(|_| cached > Some(prompt)) {
+            patch.set(details.span("cached_tokens"), prompt.to_string());
+        }
     }
 }
 

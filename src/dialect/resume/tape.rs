@@ -315,7 +315,10 @@ impl Tape {
         if look.text || look.reasoning {
             seen.reasoning = look.reasoning && !look.text;
         }
-        seen.open_text = !look.visible();
+        // Of several tokens at once the last may be a character's first bytes, which the text does not show: engines that go on from
+        // there repeat the prompt, or lose the character (vLLM's detokenizers).
+        let several = ids.as_ref().is_some_and(|ids| ids.len() > 1);
+        seen.open_text = !look.finish && (several || !look.visible());
         if look.other {
             seen.inexact.get_or_insert(Reason::Tools);
         }

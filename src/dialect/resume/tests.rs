@@ -207,6 +207,17 @@ fn a_stream_is_refused_for_what_was_seen_of_it() {
 }
 
 #[test]
+fn after_several_tokens_at_once_the_text_may_not_be_complete() {
+    // Of the last one there may be the first byte of a character only, which no decoder's text can go on from.
+    let two = event(r#""delta":{"content":"x"},"finish_reason":null,"token_ids":[5,6]"#);
+    let one = event(r#""delta":{"content":"y"},"finish_reason":null,"token_ids":[7]"#);
+    assert_eq!(refusal(&[one.clone(), two.clone()]), Err(Reason::HeldText));
+    assert!(matches!(refusal(&[two.clone(), one]), Ok(Next::Continue(_, 4))), "it is complete by now");
+    let last = event(r#""delta":{"content":"z"},"finish_reason":"stop","token_ids":[8,9]"#);
+    assert!(matches!(refusal(&[two, last]), Ok(Next::End(_))), "nothing is to come");
+}
+
+#[test]
 fn an_event_for_the_sake_of_ids_alone_is_not_passed_on() {
     let body = json!({"stream": true});
     let mut tape = Tape::new(plan(Api::Chat, &body));
@@ -253,6 +264,51 @@ fn what_an_engine_says_of_itself_breaks_the_stream_and_what_it_says_of_the_reque
     assert_eq!((tape.pass(refusal), tape.broke()), (Bytes::from_static(refusal), None));
     let failure = b"data: {\"error\":{\"code\":500}}\n\ndata: [DONE]\n\n";
     assert_eq!((tape.pass(failure), tape.broke()), (Bytes::new(), Some(Break::Failed)));
+}
+
+#[test]
+fn what_is_left_is_known_or_nobody_goes_on() {
+    // Engines take all of these for numbers (pydantic's lax mode).
+    for odd in [json!("4"), json!(4.0), json!(true)] {
+        for key in ["max_tokens", "max_completion_tokens", "min_tokens"] {
+            let body = json!({"stream": true, key: odd});
+            assert_eq!(plan(Api::Chat, &body).exact, Err(Reason::Member), "{body}");
+        }
+    }
+    let null = json!({"stream": true, "max_tokens": null, "max_completion_tokens": 4, "min_tokens": 0});
+    assert_eq!(plan(Api::Chat, &null).exact, Ok(()));
+}
+
+#[test]
+fn what_engines_take_for_true_the_client_asked_for() {
+    let body = json!({"stream": true, "return_token_ids": 1, "stream_options": {"include_usage": "yes"}});
+    let lax = plan(Api::Chat, &body);
+    assert!(lax.wants_ids && lax.include_usage);
+    let no = json!({"stream": true, "return_token_ids": false, "stream_options": {"include_usage": null}});
+    assert!(!plan(Api::Chat, &no).wants_ids && !plan(Api::Chat, &no).include_usage);
+}
+
+#[test]
+fn a_continuation_finds_no_more_of_the_prompt_than_there_is() {
+    let body = json!({"stream": true, "max_tokens": 9});
+    for api in [Api::Chat, Api::Completions] {
+        let text = if api == Api::Chat { r#""delta":{"content":"x"}"# } else { r#""text":"x""# };
+        let mut tape = Tape::new(plan(api, &body));
+        tape.pass(event(&format!(r#"{text},"finish_reason":null,"token_ids":[5]"#)).as_bytes());
+        assert!(matches!(tape.next(&scan(&body), None), Ok(Next::Continue(_, 2))));
+        let usage = |cached: u64| {
+            let details = format!(r#"{{"cached_tokens":{cached}}}"#);
+            let counts = format!(
+                r#""prompt_tokens":2,"total_tokens":3,"completion_tokens":1,"prompt_tokens_details":{details}"#
+            );
+            format!("data: {{\"id\":\"a\",\"created\":1,\"choices\":[],\"usage\":{{{counts}}}}}\n\n")
+        };
+        for (found, told) in [(2, 1), (1, 1), (0, 0)] {
+            let out = tape.pass(usage(found).as_bytes());
+            let out = std::str::from_utf8(&out).unwrap();
+            assert!(out.contains(&format!(r#"{{"cached_tokens":{told}}}"#)), "{out}");
+        }
+    }
 }
 
 #[test]

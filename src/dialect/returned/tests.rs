@@ -118,3 +118,14 @@ fn ids_are_asked_for_where_there_is_one_whole_answer() {
         assert!(!may(Api::Completions, text), "{text}");
     }
 }
+
+#[test]
+fn what_engines_take_for_true_is_true() {
+    let body = |text: &'static str| Object::scan(text.into(), ScanLimits::default()).unwrap();
+    assert!(may_return(Api::Chat, &body(r#"{"stream":false,"echo":null}"#)));
+    for streamed in [r#"{"stream":1}"#, r#"{"stream":"true"}"#, r#"{"echo":"on"}"#] {
+        assert!(!may_return(Api::Chat, &body(streamed)), "{streamed}");
+    }
+    let answer = body(r#"{"prompt_token_ids":[1],"choices":[]}"#);
+    assert!(hidden(&body(r#"{"return_token_ids":1}"#), &answer, true).is_none(), "the client asked for them");
+}

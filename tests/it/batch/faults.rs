@@ -99,6 +99,22 @@ async fn one_stream_that_breaks_breaks_the_answer_off_once() {
 }
 
 #[tokio::test]
+async fn an_engines_own_error_ends_the_answer_at_once() {
+    let script = Script { engine: EngineSpec { tpot_ms: 20.0, ..fast() }, ..Script::default() };
+    let stage = Stage::set(script).await;
+    let prompts = prompts(3);
+    stage.decoders_fail(&about(&prompts[1], u32::MAX, What::ErrorEvent));
+    let asked = request("r", &json!(prompts), &json!({"stream": true, "max_tokens": 500}));
+    // The others would go on for ten seconds.
+    let got = tokio::time::timeout(Duration::from_secs(4), stage.send(&asked)).await;
+    let got = got.expect("nobody waits for what is not read any more");
+    assert_eq!((got.status, got.complete, got.done()), (200, true, true), "{}", got.text());
+    assert!(got.events().last().unwrap().get("error").is_some(), "{}", got.text());
+    stage.assert_nothing_left("the others are hung up on").await;
+    stage.end().await;
+}
+
+#[tokio::test]
 async fn streams_go_on_elsewhere_each_for_itself() {
     let mut script = Script::default();
     script.config.retry.resume = true;

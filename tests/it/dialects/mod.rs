@@ -1,5 +1,6 @@
 //! Every dialect that has two engines meet: what each is told, that KV really travels, and that no fault strands any.
 
+mod alone;
 mod back;
 mod bodies;
 mod both;
