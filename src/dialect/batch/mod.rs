@@ -39,7 +39,11 @@ impl Batch {
         if !alike || prompts.len() != count || repeated > REPEATED_BYTES {
             return None;
         }
-        let choices = body.get("n").and_then(|n| n.as_u64()).unwrap_or(1).max(1);
+        // An engine reads a number in other spellings, too (`"2"`, `2.0`), and each prompt's indices begin behind the last one's.
+        let choices = match body.get("n").filter(|n| !n.is_null()) {
+            Some(n) => n.as_u64()?.max(1),
+            None => 1,
+        };
         Some(Batch { prompts: prompts.iter().map(Value::to_bytes).collect(), choices })
     }
 

@@ -40,6 +40,12 @@ fn what_an_engine_had_better_see_as_a_whole_is_not_split() {
     }
     let two = r#"{"prompt":["a","b"]}"#;
     assert!(split(two, 2).is_some() && split(two, 1).is_none());
+    // vLLM reads a 2 in each of them: counted as 1 here, two prompts would share an index.
+    for several in [r#""2""#, "2.0", "2e0", r#"" 2 ""#] {
+        assert!(split(&format!(r#"{{"prompt":["a","b"],"n":{several}}}"#), 3).is_none(), "{several}");
+    }
+    let choices = |n: &str| split(&format!(r#"{{"prompt":["a","b"],"n":{n}}}"#), 3).map(|it| it.choices());
+    assert_eq!((choices("null"), choices("1"), choices("3")), (Some(1), Some(1), Some(3)));
     assert!(Batch::of(Api::Chat, &scan(two), 9).is_none());
 }
 
