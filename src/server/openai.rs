@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Request, Response, Version, header};
 use tokio::time::Instant;
@@ -19,6 +19,9 @@ use crate::relay::admit::Pass;
 use crate::relay::ask::Ask;
 use crate::server::{Arrived, Gateway, auth, body, explain, headers, printable, reply};
 use crate::trace::{self, Span};
+
+/// U+FEFF in UTF-8, which is no JSON.
+const MARK: &[u8] = "\u{feff}".as_bytes();
 
 /// Which API a generating route speaks.
 #[derive(Clone, Copy, Debug)]
@@ -135,8 +138,11 @@ async fn admit(gateway: &Gateway, caller: &Caller, headers: &HeaderMap) -> Resul
 }
 
 impl Gateway {
-    /// A body that may be edited and sent on.
-    pub(super) fn scan(&self, body: Bytes) -> Result<Object, Error> {
+    /// A body that may be edited and sent on. The mark that some editors and shells write before UTF-8 is left out, as engines do.
+    pub(super) fn scan(&self, mut body: Bytes) -> Result<Object, Error> {
+        if body.starts_with(MARK) {
+            body.advance(MARK.len());
+        }
         let edge = self.edge.now();
         let limits = ScanLimits { depth: edge.json_depth, members: edge.json_members };
         let body = Object::scan(body, limits)
