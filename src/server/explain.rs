@@ -62,6 +62,7 @@ async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
     let mut ask = Ask {
         api,
         id: String::new(),
+        name: None,
         target,
         headers,
         body,

@@ -105,7 +105,11 @@ async fn prepare(
     auth::check_model(&caller, shape.model.as_deref())?;
     ledger.reserved(auth::reserve(gateway, &caller, &shape)?, shape.prompt_tokens);
     let id = ledger.id().to_owned();
-    let mut headers = headers::for_engine(&head.headers, &id, edge.engine_authorization.as_ref());
+    let name =
+        head.headers.contains_key(headers::REQUEST_ID).then(|| Arc::new(gateway.relay.names.take(&id)));
+    ledger.is_called(name.clone());
+    let known_as = name.as_ref().map_or(&*id, |name| name.id());
+    let mut headers = headers::for_engine(&head.headers, known_as, edge.engine_authorization.as_ref());
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let trace = ledger.scope().cloned();
     if let Some(scope) = &trace {
@@ -116,6 +120,7 @@ async fn prepare(
     Ok(Ask {
         api,
         id,
+        name,
         target,
         headers,
         body,

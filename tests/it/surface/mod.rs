@@ -1,6 +1,7 @@
 //! Every route beside the two legs' own contract: what operators and their tools ask, what clients rarely ask.
 
 mod health;
+mod ids;
 mod instances;
 mod metrics;
 mod policies;
