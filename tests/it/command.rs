@@ -195,6 +195,11 @@ fn what_is_wrong_with_a_command_line_is_said_in_full() {
             "file /nowhere/pd-proxy.toml: cannot be read: No such file or directory (os error 2)",
         ),
         ("--config /", "file /: cannot be read: Is a directory (os error 21)"),
+        (
+            "--prefill localhost:8000",
+            "flag --prefill: fleet.prefill: `localhost:8000` is this gateway itself (server.host, server.port): give the engine's \
+             port, or another --port",
+        ),
         ("--set limit.inflght=3", "flag --set: unknown key limit.inflght: did you mean limit.inflight?"),
         ("--port 65536", "flag --port: server.port = 65536: expected a whole number from 0 to 65535"),
         (
@@ -282,6 +287,24 @@ fn check_prints_values_origins_and_no_secret() {
         assert!(lines.iter().any(|l| l == expected), "{expected} in\n{out}");
     }
     assert!(!out.contains("sk-"), "{out}");
+}
+
+/// `pd-proxy check | head -1`: a pipe that nobody reads any more is no reason to panic.
+#[test]
+fn who_reads_the_output_may_stop_in_the_middle() {
+    for line in ["check --offline", "generate reference"] {
+        let mut child = Command::new(PROGRAM)
+            .args(words(line))
+            .env_clear()
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let ended = child.wait_with_output().unwrap();
+        let err = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!((ended.status.code(), err.as_str()), (Some(0), ""), "{line}");
+    }
 }
 
 #[test]
