@@ -17,6 +17,9 @@ fn a_body_is_split_and_nothing_else_of_it_changes() {
     let body = |at| String::from_utf8(batch.body(&whole, at).unwrap().bytes().to_vec()).unwrap();
     assert_eq!(body(0), r#"{"seed":1e3 ,"n":2,"x":[1,2],"prompt":"c"}"#);
     assert_eq!(body(2), r#"{"seed":1e3 ,"n":2,"x":[1,2],"prompt":"e"}"#);
+    let empty = r#"{"prompt":["a",""]}"#;
+    let part = split(empty, 9).unwrap().body(&scan(empty), 1).unwrap();
+    assert_eq!(&part.bytes()[..], br#"{"prompt":[""]}"#);
     let lists = r#"{"prompt":[[1, 2],[3],[]]}"#;
     let part = split(lists, 9).unwrap().body(&scan(lists), 0).unwrap();
     assert_eq!(&part.bytes()[..], br#"{"prompt":[1, 2]}"#);
