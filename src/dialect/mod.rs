@@ -126,6 +126,8 @@ impl Dialect {
             Dialect::Layerwise => layerwise::bypass(api, body, lists),
             Dialect::P2pNccl => p2p_nccl::bypass(api, body),
             Dialect::Moriio => moriio::bypass(api, body),
+            // SGLang cuts no prompts.
+            Dialect::Sglang => shape::bypass(api, body, true).filter(|why| *why != Bypass::Truncation),
             _ => shape::bypass(api, body, true),
         }
     }

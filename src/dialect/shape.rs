@@ -37,6 +37,9 @@ pub enum Bypass {
     PromptScores,
     /// It goes on from a stored response, which no prefiller knows.
     StoredResponse,
+    /// The engine is to cut the prompt to what fits beside the answer (`truncate_prompt_tokens` -1, a response's `truncation`). That is
+    /// the model's length less `max_tokens` (vLLM since 0.14), which is 1 for a prefiller: it would keep KV of another prompt.
+    Truncation,
     /// Several answers to one prompt, each of which the decoder would want a prefill for (decoder first).
     SeveralChoices,
     /// It is not known what the decoder will call the request when it calls back (decoder first).
@@ -52,6 +55,7 @@ impl Bypass {
             Bypass::Embeddings => "embeddings",
             Bypass::PromptScores => "prompt_scores",
             Bypass::StoredResponse => "stored_response",
+            Bypass::Truncation => "truncation",
             Bypass::SeveralChoices => "several_choices",
             Bypass::UnknownNames => "unknown_names",
         }
@@ -77,6 +81,10 @@ impl Bypass {
             Bypass::StoredResponse => {
                 ("previous_response_id", "these engines keep no responses across prefiller and decoder")
             }
+            Bypass::Truncation => (
+                "truncation",
+                "these engines can't cut a prompt to what fits beside its answer across prefiller and decoder",
+            ),
             Bypass::SeveralChoices => ("n", "these engines give one answer across prefiller and decoder"),
             Bypass::UnknownNames => (
                 "model",
@@ -123,8 +131,25 @@ pub(super) fn bypass(api: Api, body: &Object, lists: bool) -> Option<Bypass> {
         Some(Bypass::PromptScores)
     } else if api == Api::Responses && given("previous_response_id") {
         Some(Bypass::StoredResponse)
+    } else if is_cut_to_fit(api, body) {
+        Some(Bypass::Truncation)
     } else {
         None
+    }
+}
+
+/// Whether the engine cuts the prompt by the length of the answer; a number of tokens to keep is the same in both legs.
+fn is_cut_to_fit(api: Api, body: &Object) -> bool {
+    match api {
+        Api::Chat | Api::Completions => {
+            let kept = body.get("truncate_prompt_tokens").filter(|kept| !kept.is_null());
+            kept.is_some_and(|kept| kept.as_u64().is_none())
+        }
+        // To vLLM null is not "disabled".
+        Api::Responses => {
+            body.get("truncation").is_some_and(|cut| cut.as_str().as_deref() != Some("disabled"))
+        }
+        Api::Messages | Api::Generate => false,
     }
 }
 
@@ -147,6 +172,7 @@ fn prompts(body: &Object) -> u64 {
 mod tests {
     use super::*;
     use crate::codec::json::ScanLimits;
+    use crate::dialect::Dialect;
 
     fn read(api: Api, text: &str) -> Shape {
         Shape::read(api, &Object::scan(text.to_owned().into(), ScanLimits::default()).unwrap())
@@ -186,6 +212,19 @@ mod tests {
         assert_eq!(bypass(Api::Completions, r#"{"echo":true,"logprobs":null}"#), None);
         assert_eq!(bypass(Api::Responses, r#"{"previous_response_id":"r"}"#), Some(Bypass::StoredResponse));
         assert_eq!(bypass(Api::Chat, r#"{"previous_response_id":"r"}"#), None);
+        for cut in ["-1", r#""-1""#, "-1.0"] {
+            let body = format!(r#"{{"truncate_prompt_tokens":{cut}}}"#);
+            assert_eq!(read(Api::Completions, &body).bypass, Some(Bypass::Truncation), "{cut}");
+        }
+        for body in ["{}", r#"{"truncate_prompt_tokens":null}"#, r#"{"truncate_prompt_tokens":512}"#] {
+            assert_eq!(bypass(Api::Chat, body), None, "{body}");
+        }
+        assert_eq!(bypass(Api::Responses, r#"{"truncation":"auto"}"#), Some(Bypass::Truncation));
+        assert_eq!(bypass(Api::Responses, r#"{"truncation":null}"#), Some(Bypass::Truncation));
+        assert_eq!(bypass(Api::Responses, r#"{"truncation":"disabled"}"#), None);
+        let cut = Object::scan(r#"{"truncate_prompt_tokens":-1}"#.into(), ScanLimits::default()).unwrap();
+        let of = |dialect: Dialect| dialect.bypass(Api::Chat, &cut, false);
+        assert_eq!((of(Dialect::Moriio), of(Dialect::Sglang)), (Some(Bypass::Truncation), None));
     }
 
     #[test]

@@ -239,3 +239,24 @@ async fn a_body_may_begin_with_a_byte_order_mark() {
     }
     stage.end().await;
 }
+
+/// vLLM cuts such a prompt to the model's length less `max_tokens`: with 1 the prefiller would keep KV of another prompt.
+#[tokio::test]
+async fn prompts_that_are_cut_to_fit_are_prefilled_where_they_are_decoded() {
+    let stage = Stage::new().await;
+    for (path, body, alone) in [
+        (CHAT, json!({"truncate_prompt_tokens": -1, "messages": [{"role": "user", "content": "Hi"}]}), true),
+        (CHAT, json!({"truncate_prompt_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}), false),
+        ("/v1/completions", json!({"truncate_prompt_tokens": -1, "prompt": "Hi"}), true),
+        ("/v1/responses", json!({"truncation": "auto", "input": "Hi", "max_output_tokens": 4}), true),
+        ("/v1/responses", json!({"truncation": "disabled", "input": "Hi", "max_output_tokens": 4}), false),
+    ] {
+        stage.forget();
+        let raw = stage.post(path, &body.to_string()).await;
+        assert_eq!(raw.status, 200, "{body}: {}", raw.text());
+        let (prefills, decodes) = (stage.seen(&stage.prefillers), stage.seen(&stage.decoders));
+        assert_eq!((prefills.len(), decodes.len()), (usize::from(!alone), 1), "{body}");
+        assert!(!alone || body_of(&decodes[0]) == body, "{body}");
+    }
+    stage.end().await;
+}
