@@ -33,6 +33,7 @@ use crate::relay::admit::Gate;
 use crate::relay::affinity::Affinity;
 use crate::relay::budget::Retries;
 use crate::relay::lookup;
+use crate::relay::names::Names;
 use crate::relay::offers::Offers;
 use crate::relay::pause;
 use crate::relay::release::Releases;
@@ -157,6 +158,7 @@ impl App {
             room: Arc::new(Room::new(config.limit.resume_tokens)),
             offers: Offers::new(meters.clone()),
             rendezvous: Rendezvous::default(),
+            names: Names::default(),
         });
         let traces = Traces::start(config)?;
         let mut tasks = JoinSet::new();

@@ -84,7 +84,7 @@ fn source(args: ServeArgs, env: Env, threshold: Option<Threshold>) -> std::io::R
 /// Prints the configuration, then what engines and the pool say to it.
 fn check(args: &CheckArgs) -> Result<(), Failure> {
     let loaded = Config::load(&args.serve, &config::process_env()).map_err(failure)?;
-    print!("{}", report::render(&loaded));
+    say(&report::render(&loaded)).map_err(named)?;
     pd_proxy::profile::refuse_early(&loaded.config).map_err(named)?;
     app::secured(&loaded.config).map_err(named)?;
     admission::check(&loaded.config.auth).map_err(named)?;
@@ -92,7 +92,7 @@ fn check(args: &CheckArgs) -> Result<(), Failure> {
         return Ok(());
     }
     let found = runtime(1).map_err(named)?.block_on(inspect::run(&loaded)).map_err(named)?;
-    print!("\n{found}");
+    say(&format!("\n{found}")).map_err(named)?;
     let words = "pd-proxy: engines or the pool are not as the configuration says: see the lines with BAD";
     let differs = || Failure(words.to_owned(), DIFFERS);
     if found.good() { Ok(()) } else { Err(differs()) }
@@ -114,13 +114,26 @@ fn named(error: impl std::fmt::Display) -> Failure {
     Failure(format!("pd-proxy: {error}"), FAILED)
 }
 
+/// Prints a text; whoever reads it may stop in the middle, as `head` does.
+fn say(text: &str) -> std::io::Result<()> {
+    say_bytes(text.as_bytes())
+}
+
+fn say_bytes(text: &[u8]) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text).and_then(|()| out.flush()) {
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        said => said,
+    }
+}
+
 /// Prints the report in any case; a prompt that can't be known is a failure to scripts.
 fn keys(args: &KeysArgs) -> Result<(), Failure> {
     let loaded = Config::load(&args.configuration(), &config::process_env());
     let loaded = loaded.map_err(failure)?;
     let report = runtime(1).map_err(named)?.block_on(keys::run(args, &loaded));
     let report = report.map_err(named)?;
-    print!("{report}");
+    say(&report.to_string()).map_err(named)?;
     if report.exact() { Ok(()) } else { Err(failure("the prompt's tokens can't be known here")) }
 }
 
@@ -145,13 +158,13 @@ fn new_entry(command: &ApiKeyCommand) -> Result<(), ApiKeyError> {
 
 fn generate(args: &GenerateArgs) -> Result<(), Failure> {
     let text = args.text().map_err(named)?.unwrap_or_else(|| reference::markdown().into_bytes());
-    std::io::stdout().write_all(&text).map_err(named)
+    say_bytes(&text).map_err(named)
 }
 
 fn replay(args: &ReplayArgs) -> Result<(), Failure> {
     let _ = raise_open_files();
     let report = pd_proxy::trial::run(args).map_err(named)?;
-    print!("{report}");
+    say(&report.to_string()).map_err(named)?;
     Ok(())
 }
 

@@ -143,6 +143,16 @@ pub enum Problem {
         /// The endpoint.
         endpoint: String,
     },
+    /// An engine where the gateway itself is to listen.
+    #[error(
+        "{key}: `{endpoint}` is this gateway itself (server.host, server.port): give the engine's port, or another --port"
+    )]
+    Itself {
+        /// The key.
+        key: &'static str,
+        /// The endpoint.
+        endpoint: String,
+    },
     /// Fewer or more engines in a role than can be served.
     #[error("{key} lists {count} engines: expected 1 to {max}, as in {flag} host:port")]
     Engines {

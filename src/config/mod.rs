@@ -10,6 +10,7 @@ pub mod discovery;
 pub mod error;
 pub mod events;
 pub mod health;
+mod itself;
 pub mod kubernetes;
 pub mod load;
 pub mod model;

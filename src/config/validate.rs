@@ -63,6 +63,9 @@ impl Config {
         engines(("fleet.decode", "--decode"), decode, &self.fleet.decode, &mut invalid);
         engines(("fleet.encode", "--encode"), 0, &self.fleet.encode, &mut invalid);
         super::cors::validate(&self.server.cors_origins, &mut invalid);
+        invalid.extend(self.itself("fleet.prefill", &self.fleet.prefill));
+        invalid.extend(self.itself("fleet.decode", &self.fleet.decode));
+        invalid.extend(self.itself("fleet.encode", &self.fleet.encode));
         self.discovery.validate(&mut invalid);
         self.dialect.validate(self, &mut invalid);
         if !self.health.probe_path.starts_with('/') {

@@ -176,6 +176,7 @@ fn prompts(body: &Object) -> u64 {
 mod tests {
     use super::*;
     use crate::codec::json::ScanLimits;
+    use crate::dialect::Dialect;
 
     fn read(api: Api, text: &str) -> Shape {
         Shape::read(api, &Object::scan(text.to_owned().into(), ScanLimits::default()).unwrap())
@@ -237,6 +238,9 @@ mod tests {
             cut(Api::Responses, r#"{"truncation":"auto"}"#) && cut(Api::Responses, r#"{"truncation":null}"#)
         );
         assert!(!cut(Api::Responses, r#"{"truncation":"disabled"}"#) && !cut(Api::Responses, "{}"));
+        let body = Object::scan(r#"{"truncate_prompt_tokens":-1}"#.into(), ScanLimits::default()).unwrap();
+        let of = |dialect: Dialect| dialect.bypass(Api::Chat, &body, false);
+        assert_eq!((of(Dialect::Moriio), of(Dialect::Sglang)), (Some(Bypass::Truncation), None));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::dialect::resume::Plan;
 use crate::dialect::{Api, Shape, encode};
 use crate::fleet::{Instance, Rank, Seat};
 use crate::relay::lookup::Asked;
+use crate::relay::names::Name;
 use crate::relay::offers::Turn;
 use crate::route::Job;
 use crate::trace::Scope;
@@ -31,6 +32,8 @@ pub struct Ask {
     pub api: Api,
     /// The id that the client, both engines and the log share.
     pub id: String,
+    /// What engines call it, where the client named it: the same, unless another request has that id.
+    pub name: Option<Arc<Name>>,
     /// Path and query, as the client sent them.
     pub target: PathAndQuery,
     /// Headers for both engines, `x-request-id` among them.

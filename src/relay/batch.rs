@@ -163,13 +163,15 @@ fn part_of(whole: &Ask, batch: &Batch, at: usize) -> Result<Ask, Error> {
     };
     let body = batch.body(&whole.body, at).map_err(unreadable)?;
     let id = batch::part_id(&whole.id, at);
+    let name = whole.name.as_ref().map_or(&*whole.id, |name| name.id());
     let mut headers = whole.headers.clone();
-    if let Ok(id) = HeaderValue::from_str(&id) {
+    if let Ok(id) = HeaderValue::from_str(&batch::part_id(name, at)) {
         headers.insert(REQUEST_ID, id);
     }
     Ok(Ask {
         api: Api::Completions,
         id,
+        name: whole.name.clone(),
         target: whole.target.clone(),
         headers,
         shape: Shape::read(Api::Completions, &body),

@@ -25,6 +25,7 @@ mod job;
 mod legs;
 pub mod lookup;
 mod merged;
+pub mod names;
 pub mod offers;
 mod parts;
 pub mod pause;
@@ -69,6 +70,7 @@ use early::Early;
 use failure::Failure;
 use legs::{DecodeEnd, PrefillEnd};
 use lookup::Found;
+use names::Names;
 use offers::Offers;
 use release::{Duty, Releases};
 use rendezvous::Rendezvous;
@@ -112,6 +114,8 @@ pub struct Relay {
     pub offers: Offers,
     /// Where decoders that call back find their requests.
     pub rendezvous: Rendezvous,
+    /// By which ids engines know the requests of clients that named them.
+    pub names: Names,
 }
 
 /// A request that no engine answered. Its account is still open: only who answers the client knows the status.

@@ -230,6 +230,7 @@ fn continued(ask: &Ask, body: Bytes, prompt_tokens: u64) -> Result<Ask, crate::c
     Ok(Ask {
         api: Api::Completions,
         id: ask.id.clone(),
+        name: ask.name.clone(),
         target: PathAndQuery::from_static("/v1/completions"),
         headers: ask.headers.clone(),
         body,

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use axum::body::Body;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 use serde_json::{Value, json};
@@ -21,12 +22,14 @@ pub(super) const ROUTE: HeaderName = HeaderName::from_static("x-pd-route");
 /// `GET /debug/route/{id}`: the placements of a request that is not long ago.
 pub(super) async fn of_request(
     State(gateway): State<Arc<Gateway>>,
-    Path(id): Path<String>,
+    id: Result<Path<String>, PathRejection>,
     request: Request,
 ) -> Response<Body> {
     if let Some(refusal) = instances::refusal(request.extensions()) {
         return refusal;
     }
+    // What is no UTF-8 is nobody's id.
+    let id = id.map(|Path(id)| id).unwrap_or_default();
     let stories = gateway.relay.stories.of(&id);
     if stories.is_empty() {
         let message = "no placement of a request with this id is remembered; the last 1024 are";
@@ -59,6 +62,7 @@ async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
     let mut ask = Ask {
         api,
         id: String::new(),
+        name: None,
         target,
         headers,
         body,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::Body;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode, header};
@@ -28,9 +29,13 @@ pub(super) async fn list(State(gateway): State<Arc<Gateway>>, request: Request) 
 /// `GET /v1/models/{name}`: the entry of that list. Engines have no such route; OpenAI's clients ask it before they ask more.
 pub(super) async fn one(
     State(gateway): State<Arc<Gateway>>,
-    Path(name): Path<String>,
+    name: Result<Path<String>, PathRejection>,
     request: Request,
 ) -> Response<Body> {
+    let Ok(Path(name)) = name else {
+        // No UTF-8, which no model is called.
+        return reply::error(&auth::no_such_model(request.uri().path().trim_start_matches("/v1/models/")));
+    };
     let caller = auth::caller(&gateway, request.extensions());
     match entry(&gateway, &caller, (&name, request.headers())).await {
         Ok(model) => reply::json(StatusCode::OK, model.to_string()),

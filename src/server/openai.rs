@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Request, Response, Version, header};
 use tokio::time::Instant;
@@ -19,6 +19,9 @@ use crate::relay::admit::Pass;
 use crate::relay::ask::Ask;
 use crate::server::{Arrived, Gateway, auth, body, explain, headers, printable, reply};
 use crate::trace::{self, Span};
+
+/// U+FEFF in UTF-8, which is no JSON.
+const MARK: &[u8] = "\u{feff}".as_bytes();
 
 /// Which API a generating route speaks.
 #[derive(Clone, Copy, Debug)]
@@ -102,7 +105,11 @@ async fn prepare(
     auth::check_model(&caller, shape.model.as_deref())?;
     ledger.reserved(auth::reserve(gateway, &caller, &shape)?, shape.prompt_tokens);
     let id = ledger.id().to_owned();
-    let mut headers = headers::for_engine(&head.headers, &id, edge.engine_authorization.as_ref());
+    let name =
+        head.headers.contains_key(headers::REQUEST_ID).then(|| Arc::new(gateway.relay.names.take(&id)));
+    ledger.is_called(name.clone());
+    let known_as = name.as_ref().map_or(&*id, |name| name.id());
+    let mut headers = headers::for_engine(&head.headers, known_as, edge.engine_authorization.as_ref());
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let trace = ledger.scope().cloned();
     if let Some(scope) = &trace {
@@ -113,6 +120,7 @@ async fn prepare(
     Ok(Ask {
         api,
         id,
+        name,
         target,
         headers,
         body,
@@ -135,8 +143,11 @@ async fn admit(gateway: &Gateway, caller: &Caller, headers: &HeaderMap) -> Resul
 }
 
 impl Gateway {
-    /// A body that may be edited and sent on.
-    pub(super) fn scan(&self, body: Bytes) -> Result<Object, Error> {
+    /// A body that may be edited and sent on. The mark that some editors and shells write before UTF-8 is left out, as engines do.
+    pub(super) fn scan(&self, mut body: Bytes) -> Result<Object, Error> {
+        if body.starts_with(MARK) {
+            body.advance(MARK.len());
+        }
         let edge = self.edge.now();
         let limits = ScanLimits { depth: edge.json_depth, members: edge.json_members };
         let body = Object::scan(body, limits)

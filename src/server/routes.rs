@@ -10,7 +10,7 @@ use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::routing::{MethodRouter, any, get, post};
 use futures_util::FutureExt;
-use http::{HeaderValue, Response};
+use http::{HeaderValue, Response, StatusCode, Uri, header};
 
 use crate::dialect::Api;
 use crate::error::{Error, Kind};
@@ -184,10 +184,24 @@ async fn let_in(gateway: &Gateway, mut request: Request, next: Next) -> Response
     }
 }
 
+/// What clients add to a base URL that ends with `/v1`.
+const ASKED: [&str; 6] =
+    ["/chat/completions", "/completions", "/embeddings", "/messages", "/models", "/responses"];
+
+/// Where a path with a slash too many at its end was meant to go, with its query: engines redirect there, and clients follow.
+fn without_slash(uri: &Uri) -> Option<HeaderValue> {
+    const OTHERS: [&str; 3] = ["/health", "/metrics", "/ping"];
+    let path = uri.path().strip_suffix('/')?;
+    let asked = path.strip_prefix("/v1").is_some_and(|rest| ASKED.contains(&rest));
+    if !asked && !ONE_ENGINE.contains(&path) && !OTHERS.contains(&path) {
+        return None;
+    }
+    let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
+    HeaderValue::from_str(&format!("{path}{query}")).ok()
+}
+
 /// What a client is told of a path that its base URL made wrong.
 fn advice(path: &str) -> Option<String> {
-    const ASKED: [&str; 6] =
-        ["/chat/completions", "/completions", "/embeddings", "/messages", "/models", "/responses"];
     if let Some(rest) = path.strip_prefix("/v1/v1/") {
         return Some(format!("The client's base URL has /v1 once too often: /v1/{rest} was meant?"));
     }
@@ -195,6 +209,11 @@ fn advice(path: &str) -> Option<String> {
 }
 
 async fn unknown_url(request: Request) -> Response<Body> {
+    if let Some(meant) = without_slash(request.uri()) {
+        let mut response = reply::empty(StatusCode::TEMPORARY_REDIRECT);
+        response.headers_mut().insert(header::LOCATION, meant);
+        return response;
+    }
     let path = request.uri().path();
     let advice = advice(path).map(|advice| format!(" {advice}")).unwrap_or_default();
     let message = format!("Unknown request URL: {} {path}.{advice}", request.method());

@@ -100,7 +100,11 @@ async fn bodies_that_are_no_object() {
         not_json("null", b"null", "expected a JSON object at byte 0"),
         not_json("10 000 levels", &deep(), "nested deeper than 512 levels at byte 516"),
         not_json("bad UTF-8", b"{\"a\":\"\xff\"}", "invalid UTF-8 at byte 6"),
-        not_json("a byte order mark", b"\xef\xbb\xbf{}", "a byte order mark is not allowed at byte 0"),
+        not_json(
+            "two byte order marks",
+            b"\xef\xbb\xbf\xef\xbb\xbf{}",
+            "a byte order mark is not allowed at byte 0",
+        ),
         not_json("UTF-16", b"\xff\xfe{\0}\0", "invalid UTF-8 at byte 0"),
         not_json("garbage behind it", b"{} x", "unexpected text after the object at byte 3"),
         not_json("a second object", b"{}{}", "unexpected text after the object at byte 2"),
@@ -153,10 +157,11 @@ async fn wrong_paths_and_methods() {
         method("POST models", post("/v1/models", "{}"), "POST is not allowed on /v1/models."),
         method("GET add", get("/instances/add"), "GET is not allowed on /instances/add."),
         path("no such route", get("/v2/none?x=1"), "Unknown request URL: GET /v2/none."),
+        path("an unknown one with a slash", get("/v2/none/"), "Unknown request URL: GET /v2/none/."),
         path(
-            "a slash too many",
-            post("/v1/chat/completions/", GOOD),
-            "Unknown request URL: POST /v1/chat/completions/.",
+            "another host",
+            post("//v1/chat/completions/", GOOD),
+            "Unknown request URL: POST //v1/chat/completions/.",
         ),
         path(
             "a base URL without /v1",
@@ -171,6 +176,10 @@ async fn wrong_paths_and_methods() {
         path("the engines' back door", get("/sim/ledger"), "Unknown request URL: GET /sim/ledger."),
     ];
     refused_one_by_one(&stage, table).await;
+    for (path, code) in [("/v1/models/%ff", "model_not_found"), ("/debug/route/%ff", "unknown_url")] {
+        let raw = stage.get(path).await;
+        assert_eq!((raw.status, raw.header("x-pd-error")), (404, Some(code)), "{path}: {}", raw.text());
+    }
     let raw = stage.get(CHAT).await;
     assert_eq!(raw.header("allow"), Some("POST"), "RFC 9110, 15.5.6: {}", raw.head);
     stage.end().await;

@@ -28,6 +28,7 @@ mod layers;
 mod layerwise;
 mod legs;
 mod matrix;
+mod output;
 mod pool_ems;
 mod pool_events;
 mod pool_faults;

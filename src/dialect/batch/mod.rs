@@ -62,7 +62,12 @@ impl Batch {
     /// # Errors
     /// None for a body that [`Batch::of`] has split.
     pub fn body(&self, whole: &Object, at: usize) -> Result<Object, JsonError> {
-        let prompt = self.prompts.get(at).cloned().unwrap_or_else(|| Bytes::from_static(b"null"));
+        let prompt = match self.prompts.get(at) {
+            // vLLM takes an empty text in a list, of which a tokenizer may make its first token, and refuses it by itself.
+            Some(text) if &text[..] == br#""""# => Bytes::from_static(br#"[""]"#),
+            Some(prompt) => prompt.clone(),
+            None => Bytes::from_static(b"null"),
+        };
         let body = whole.splice(&Edit::new().set("prompt", prompt)).to_bytes();
         Object::scan(body, whole.limits())
     }

@@ -17,6 +17,9 @@ fn a_body_is_split_and_nothing_else_of_it_changes() {
     let body = |at| String::from_utf8(batch.body(&whole, at).unwrap().bytes().to_vec()).unwrap();
     assert_eq!(body(0), r#"{"seed":1e3 ,"n":2,"x":[1,2],"prompt":"c"}"#);
     assert_eq!(body(2), r#"{"seed":1e3 ,"n":2,"x":[1,2],"prompt":"e"}"#);
+    let empty = r#"{"prompt":["a",""]}"#;
+    let part = split(empty, 9).unwrap().body(&scan(empty), 1).unwrap();
+    assert_eq!(&part.bytes()[..], br#"{"prompt":[""]}"#);
     let lists = r#"{"prompt":[[1, 2],[3],[]]}"#;
     let part = split(lists, 9).unwrap().body(&scan(lists), 0).unwrap();
     assert_eq!(&part.bytes()[..], br#"{"prompt":[1, 2]}"#);
@@ -45,6 +48,12 @@ fn what_an_engine_had_better_see_as_a_whole_is_not_split() {
     assert_eq!(split(r#"{"prompt":["a","b"],"n":null}"#, 9).unwrap().choices(), 1);
     let two = r#"{"prompt":["a","b"]}"#;
     assert!(split(two, 2).is_some() && split(two, 1).is_none());
+    // vLLM reads a 2 in each of them: counted as 1 here, two prompts would share an index.
+    for several in [r#""2""#, "2.0", "2e0", r#"" 2 ""#] {
+        assert!(split(&format!(r#"{{"prompt":["a","b"],"n":{several}}}"#), 3).is_none(), "{several}");
+    }
+    let choices = |n: &str| split(&format!(r#"{{"prompt":["a","b"],"n":{n}}}"#), 3).map(|it| it.choices());
+    assert_eq!((choices("null"), choices("1"), choices("3")), (Some(1), Some(1), Some(3)));
     assert!(Batch::of(Api::Chat, &scan(two), 9).is_none());
 }
 

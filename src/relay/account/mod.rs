@@ -17,6 +17,7 @@ use crate::obs::{Meters, Sample};
 use crate::relay::admit::Pass;
 use crate::relay::budget::Asked;
 use crate::relay::lookup::{Found, Teller};
+use crate::relay::names::Name;
 use crate::relay::parts::Kin;
 use crate::relay::places::Place;
 use crate::relay::stories::{End as Ended, Herald};
@@ -45,6 +46,8 @@ pub struct Ledger {
     decode_place: Option<Place>,
     api: Api,
     id: String,
+    /// Engines know no other request by its name.
+    name: Option<Arc<Name>>,
     arrived: Instant,
     stage: Role,
     prefiller: Option<Arc<Instance>>,
@@ -112,6 +115,7 @@ impl Ledger {
             decode_place: None,
             api,
             id,
+            name: None,
             arrived,
             stage: Role::Prefill,
             prefiller: None,
@@ -143,6 +147,11 @@ impl Ledger {
     /// The request counts as open, for the budget of retries, until the account is settled.
     pub fn counts(&mut self, asked: Asked) {
         self.asked = Some(asked);
+    }
+
+    /// Engines call it so until the account is settled, and perhaps for longer.
+    pub fn is_called(&mut self, name: Option<Arc<Name>>) {
+        self.name = name;
     }
 
     /// The request was let in; its pass is given back when the account is settled.

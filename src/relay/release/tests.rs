@@ -16,6 +16,7 @@ fn duty(handoff: Option<&'static str>) -> (Duty, mpsc::Receiver<Orphan>) {
     let ask = Ask {
         api: Api::Chat,
         id: "x".into(),
+        name: None,
         target: PathAndQuery::from_static("/v1/chat/completions"),
         headers: HeaderMap::new(),
         shape: Shape::read(Api::Chat, &body),

@@ -2,6 +2,7 @@
 
 mod cors;
 mod health;
+mod ids;
 mod instances;
 mod metrics;
 mod policies;

@@ -207,3 +207,56 @@ async fn several_prompts_go_to_a_decoder_alone() {
     }
     stage.end().await;
 }
+
+/// vLLM's server (Starlette) redirects with 307, so that its clients are served: OpenAI's and `requests` follow.
+#[tokio::test]
+async fn a_slash_too_many_is_redirected() {
+    let stage = Stage::new().await;
+    let location = |raw: &Raw| (raw.status, raw.header("location").map(str::to_owned), raw.complete);
+    let to = |path: &str| (307, Some(path.to_owned()), true);
+    let good = r#"{"model":"sim","messages":[{"role":"user","content":"Good?"}],"max_tokens":4}"#;
+    assert_eq!(location(&stage.post("/v1/chat/completions/", good).await), to("/v1/chat/completions"));
+    assert_eq!(location(&stage.get("/v1/models/").await), to("/v1/models"));
+    assert_eq!(location(&stage.get("/health/").await), to("/health"));
+    assert_eq!(location(&stage.post("/tokenize/?a=b/&c", "{}").await), to("/tokenize?a=b/&c"));
+    assert_eq!(location(&stage.post("/v1/chat/completions//", good).await), (404, None, true));
+    assert!(stage.engines().all(|engine| engine.seen().is_empty()));
+    stage.end().await;
+}
+
+/// Python's `json.loads` takes bytes with a mark before them, so engines do: files of Windows' editors and shells begin so.
+#[tokio::test]
+async fn a_body_may_begin_with_a_byte_order_mark() {
+    let stage = Stage::new().await;
+    let body = r#"{"model":"sim","prompt":"Good?","max_tokens":4}"#;
+    for path in ["/v1/completions", "/tokenize"] {
+        stage.forget();
+        let raw = stage.post(path, &format!("\u{feff}{body}")).await;
+        assert_eq!(raw.status, 200, "{path}: {}", raw.text());
+        for seen in stage.engines().flat_map(|engine| engine.seen()) {
+            assert!(seen.body.starts_with(b"{"), "{path}: engines need not know of it");
+        }
+    }
+    stage.end().await;
+}
+
+/// vLLM cuts such a prompt to the model's length less `max_tokens`: with 1 the prefiller would keep KV of another prompt.
+#[tokio::test]
+async fn prompts_that_are_cut_to_fit_are_prefilled_where_they_are_decoded() {
+    let stage = Stage::new().await;
+    for (path, body, alone) in [
+        (CHAT, json!({"truncate_prompt_tokens": -1, "messages": [{"role": "user", "content": "Hi"}]}), true),
+        (CHAT, json!({"truncate_prompt_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}), false),
+        ("/v1/completions", json!({"truncate_prompt_tokens": -1, "prompt": "Hi"}), true),
+        ("/v1/responses", json!({"truncation": "auto", "input": "Hi", "max_output_tokens": 4}), true),
+        ("/v1/responses", json!({"truncation": "disabled", "input": "Hi", "max_output_tokens": 4}), false),
+    ] {
+        stage.forget();
+        let raw = stage.post(path, &body.to_string()).await;
+        assert_eq!(raw.status, 200, "{body}: {}", raw.text());
+        let (prefills, decodes) = (stage.seen(&stage.prefillers), stage.seen(&stage.decoders));
+        assert_eq!((prefills.len(), decodes.len()), (usize::from(!alone), 1), "{body}");
+        assert!(!alone || body_of(&decodes[0]) == body, "{body}");
+    }
+    stage.end().await;
+}

@@ -1,0 +1,58 @@
+//! What the program prints, and where.
+
+use std::process::{Command, Stdio};
+
+use crate::command::run;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_pd-proxy");
+
+/// `pd-proxy check | head -1`: a pipe that nobody reads any more is no reason to panic.
+#[test]
+fn who_reads_the_output_may_stop_in_the_middle() {
+    for line in ["check --offline", "generate reference"] {
+        let mut child = Command::new(PROGRAM)
+            .args(line.split_whitespace())
+            .env_clear()
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let ended = child.wait_with_output().unwrap();
+        let err = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!((ended.status.code(), err.as_str()), (Some(0), ""), "{line}");
+    }
+}
+
+#[test]
+fn help_and_version_answer_on_standard_output() {
+    let (code, out, err) = run(&["--version"], &[]);
+    assert_eq!((code, out, err), (0, format!("pd-proxy {}\n", env!("CARGO_PKG_VERSION")), String::new()));
+    let (code, out, err) = run(&["--help"], &[]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    for flag in [
+        "--host",
+        "--port",
+        "--prefiller-hosts",
+        "--prefiller-ports",
+        "--decoder-hosts",
+        "--decoder-ports",
+        "--max-retries",
+        "--retry-delay",
+        "--max-waiting-retries",
+        "--waiting-retry-interval",
+        "--workers",
+        "--log-level",
+        "--prefill",
+        "--decode",
+        "--model",
+        "check",
+        "demo",
+        "sim",
+    ] {
+        assert!(out.contains(flag), "{flag} in\n{out}");
+    }
+    let (code, out, err) = run(&["--prefiler-hosts", "a"], &[]);
+    assert_eq!((code, out.as_str()), (2, ""));
+    assert!(err.contains("a similar argument exists: '--prefiller-hosts'"), "{err}");
+}
