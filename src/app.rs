@@ -32,6 +32,7 @@ use crate::relay::Relay;
 use crate::relay::admit::Gate;
 use crate::relay::affinity::Affinity;
 use crate::relay::budget::Retries;
+use crate::relay::forced::Forced;
 use crate::relay::lookup;
 use crate::relay::names::Names;
 use crate::relay::offers::Offers;
@@ -159,6 +160,7 @@ impl App {
             offers: Offers::new(meters.clone()),
             rendezvous: Rendezvous::default(),
             names: Names::default(),
+            forced: Forced::default(),
         });
         let traces = Traces::start(config)?;
         let mut tasks = JoinSet::new();

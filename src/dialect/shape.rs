@@ -138,6 +138,17 @@ pub(super) fn bypass(api: Api, body: &Object, lists: bool) -> Option<Bypass> {
     }
 }
 
+/// Whether the answer must be a call of a tool: of any (`required`, Anthropic's `any`), or of one that is named.
+pub fn forces_a_call(api: Api, body: &Object) -> bool {
+    let Some(choice) = body.get("tool_choice") else { return false };
+    let kind = || choice.object().ok()?.get("type")?.as_str().map(Cow::into_owned);
+    match api {
+        Api::Chat | Api::Responses => choice.is_object() || choice.as_str().as_deref() == Some("required"),
+        Api::Messages => matches!(kind().as_deref(), Some("any" | "tool")),
+        Api::Completions | Api::Generate => false,
+    }
+}
+
 /// Whether a body asks for what this member switches on: engines take 1 or "yes" for true, too.
 pub(super) fn asks_for(body: &Object, key: &str) -> bool {
     body.get(key).is_some_and(|value| !value.is_null() && value.as_bool() != Some(false))
@@ -220,6 +231,29 @@ mod tests {
         assert_eq!(bypass(Api::Chat, r#"{"use_beam_search":1}"#), Some(Bypass::Beam));
         assert_eq!(bypass(Api::Completions, r#"{"echo":"yes","logprobs":1}"#), Some(Bypass::PromptScores));
         assert_eq!(bypass(Api::Completions, r#"{"echo":null,"logprobs":1}"#), None);
+    }
+
+    #[test]
+    fn answers_that_must_be_calls_are_known() {
+        let forces = |api, text: &'static str| {
+            forces_a_call(api, &Object::scan(text.into(), ScanLimits::default()).unwrap())
+        };
+        let named = r#"{"tool_choice":{"type":"function","function":{"name":"f"}}}"#;
+        let required = r#"{"tool_choice":"required"}"#;
+        for api in [Api::Chat, Api::Responses] {
+            assert!(forces(api, named) && forces(api, required));
+            for free in
+                [r#"{"tool_choice":"auto"}"#, r#"{"tool_choice":"none"}"#, r#"{"tool_choice":null}"#, "{}"]
+            {
+                assert!(!forces(api, free), "{free}");
+            }
+        }
+        for (choice, is) in [("any", true), ("tool", true), ("auto", false), ("none", false)] {
+            let text = format!(r#"{{"tool_choice":{{"type":"{choice}"}}}}"#);
+            let body = Object::scan(text.into(), ScanLimits::default()).unwrap();
+            assert_eq!(forces_a_call(Api::Messages, &body), is, "{choice}");
+        }
+        assert!(!forces(Api::Completions, required));
     }
 
     #[test]

@@ -239,7 +239,7 @@ impl Relay {
                 Ok(PrefillEnd::Done(duty)) => return Prefilled::Done(duty.usage()),
                 Ok(PrefillEnd::Refused(answer)) => return Prefilled::Refused(answer),
                 // Of legs that are sent together, and of engines that do both: not here.
-                Ok(PrefillEnd::InVain | PrefillEnd::Here(_)) => {
+                Ok(PrefillEnd::InVain | PrefillEnd::Cut | PrefillEnd::Here(_)) => {
                     Failure::unprepared("it waited for no decoder")
                 }
                 Err(failure) => failure,

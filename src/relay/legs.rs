@@ -44,6 +44,8 @@ pub(super) enum PrefillEnd {
     Refused(Response<Bytes>),
     /// It tells nothing: the decoder that it waited for has failed, or has answered before it.
     InVain,
+    /// The engine failed, or refused, perhaps only because one token is no whole call of a tool.
+    Cut,
     /// The engine is both prefiller and decoder, and takes the request as a whole: its seats in both roles.
     Here(Box<(Seat, Seat)>),
 }

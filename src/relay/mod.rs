@@ -21,6 +21,7 @@ mod decode_first;
 mod early;
 mod encode;
 mod failure;
+pub mod forced;
 mod job;
 mod legs;
 pub mod lookup;
@@ -68,6 +69,7 @@ use ask::Ask;
 use budget::Retries;
 use early::Early;
 use failure::Failure;
+use forced::Forced;
 use legs::{DecodeEnd, PrefillEnd};
 use lookup::Found;
 use names::Names;
@@ -116,6 +118,8 @@ pub struct Relay {
     pub rendezvous: Rendezvous,
     /// By which ids engines know the requests of clients that named them.
     pub names: Names,
+    /// Whether prefillers fail with answers that must call a tool.
+    pub forced: Forced,
 }
 
 /// A request that no engine answered. Its account is still open: only who answers the client knows the status.
@@ -273,12 +277,13 @@ impl Relay {
         if !ledger.is_let_in() {
             self.take_place(Role::Decode, ledger)?;
         }
+        let mut cut = false;
         loop {
             // KV that nobody can fetch would be stranded.
             if self.fleet.serving(Role::Decode) == 0 {
                 return Err(Error::new(Kind::NoDecoder, "no decoder is available"));
             }
-            let alone = self.bypass(ask);
+            let alone = if cut { Some(forced::NAME) } else { self.bypass(ask) };
             if alone.is_none() && self.speech.now().dialect.calls_back() {
                 return Box::pin(self.decoder_first(ask, decode, ledger)).await;
             }
@@ -298,6 +303,11 @@ impl Relay {
                     }
                     (PrefillEnd::Refused(answer), _) => return Ok(DecodeEnd::Whole(answer)),
                     (PrefillEnd::InVain, early) => Prefilled { early, ..Prefilled::default() },
+                    (PrefillEnd::Cut, _) => {
+                        cut = true;
+                        self.meters.bypassed(forced::NAME);
+                        Prefilled::default()
+                    }
                     (PrefillEnd::Here(seats), _) => {
                         self.meters.bypassed("both_roles");
                         Prefilled { here: Some(*seats), ..Prefilled::default() }
@@ -305,7 +315,12 @@ impl Relay {
                 },
             };
             let failure = match self.decode(ask, prefilled, &mut decode, ledger).await? {
-                Ok(end) => return Ok(end),
+                Ok(end) => {
+                    if cut {
+                        self.learn_forced(&end);
+                    }
+                    return Ok(end);
+                }
                 Err(failure) => failure,
             };
             if decode.left == 0
@@ -335,6 +350,7 @@ impl Relay {
             return None;
         }
         let must = self.must_bypass(ask).map(Bypass::name);
+        let must = must.or_else(|| self.fails_forced(ask).then_some(forced::NAME));
         must.or_else(|| self.settings.now().skip.reason(ask, &self.fleet).map(skip::Reason::name))
     }
 

@@ -67,6 +67,9 @@ impl Relay {
                 tries.forgive();
                 continue;
             }
+            if self.may_be_of_the_call(&ask, &ended) {
+                return Ok((PrefillEnd::Cut, None));
+            }
             let failure = match ended {
                 Ok(ended) => {
                     if takes {

@@ -16,6 +16,7 @@ mod dialects;
 mod dropin;
 mod e2e;
 mod encode;
+mod forced;
 mod health;
 mod honest;
 mod inspect;
