@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use super::{Config, Problem};
+use super::{Config, Problem, without_brackets};
 use crate::endpoint::Endpoint;
 
 const LOCALHOST: &str = "localhost";
@@ -20,7 +20,7 @@ impl Config {
 
 /// Whether who connects to `host` finds who listens at `listens`.
 fn reaches(host: &str, listens: &str) -> bool {
-    let address = |text: &str| text.trim_matches(['[', ']']).parse::<IpAddr>();
+    let address = |text: &str| without_brackets(text).parse::<IpAddr>();
     let host_is_loopback = host == LOCALHOST || address(host).is_ok_and(|ip| ip.is_loopback());
     match address(listens) {
         Ok(ip) if ip.is_unspecified() => host_is_loopback,

@@ -305,8 +305,7 @@ impl Relay {
                     (PrefillEnd::InVain, early) => Prefilled { early, ..Prefilled::default() },
                     (PrefillEnd::Cut, _) => {
                         cut = true;
-                        self.meters.bypassed(forced::NAME);
-                        Prefilled::default()
+                        continue;
                     }
                     (PrefillEnd::Here(seats), _) => {
                         self.meters.bypassed("both_roles");
