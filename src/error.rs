@@ -24,6 +24,8 @@ pub enum Kind {
     BodyTimeout,
     /// The client went away or broke its own request while sending it.
     BodyBroken,
+    /// The client sent its body compressed.
+    BodyCoded,
     /// More header bytes or header lines than `limit.header_bytes` / `limit.headers`.
     HeadersTooLarge,
     /// Keys are asked for and the request carries none that is known, or one that may not do this.
@@ -81,6 +83,7 @@ impl Kind {
             Kind::BodyTooLarge => "body_too_large",
             Kind::BodyTimeout => "body_timeout",
             Kind::BodyBroken => "body_broken",
+            Kind::BodyCoded => "body_coded",
             Kind::HeadersTooLarge => "headers_too_large",
             Kind::InvalidApiKey => "invalid_api_key",
             Kind::ModelNotFound => "model_not_found",
@@ -125,6 +128,7 @@ impl Kind {
             | Kind::BodyTooLarge
             | Kind::BodyTimeout
             | Kind::BodyBroken
+            | Kind::BodyCoded
             | Kind::HeadersTooLarge
             | Kind::ModelNotFound
             | Kind::UnknownUrl

@@ -34,7 +34,7 @@ fn main() -> ExitCode {
         Ok(Command::Check(args)) => check(&args),
         Ok(Command::Health(args)) => health(&args),
         Ok(Command::Keys(args)) => keys(&args),
-        Ok(Command::ApiKey(command)) => new_entry(&command).map_err(named),
+        Ok(Command::ApiKey(command)) => new_entry(&command),
         Ok(Command::Replay(args)) => replay(&args),
         Ok(Command::Generate(args)) => generate(&args),
         #[cfg(feature = "sim")]
@@ -138,8 +138,18 @@ fn keys(args: &KeysArgs) -> Result<(), Failure> {
 }
 
 /// The entry goes to standard output, to be appended to the file; a new key to standard error, to be seen once.
-fn new_entry(command: &ApiKeyCommand) -> Result<(), ApiKeyError> {
-    let (entry, key) = match command {
+fn new_entry(command: &ApiKeyCommand) -> Result<(), Failure> {
+    let (entry, key) = made(command).map_err(named)?;
+    say(&entry).map_err(named)?;
+    if let Some(key) = key {
+        eprintln!("the key, which is not kept anywhere: {key}");
+    }
+    Ok(())
+}
+
+/// The entry, and the key if it is a new one.
+fn made(command: &ApiKeyCommand) -> Result<(String, Option<String>), ApiKeyError> {
+    Ok(match command {
         ApiKeyCommand::New(args) => {
             let key = api_key::random();
             (api_key::entry(&args.name, &key)?, Some(key))
@@ -148,12 +158,7 @@ fn new_entry(command: &ApiKeyCommand) -> Result<(), ApiKeyError> {
             let key = api_key::read(std::io::stdin().lock())?;
             (api_key::entry(&args.name, &key)?, None)
         }
-    };
-    print!("{entry}");
-    if let Some(key) = key {
-        eprintln!("the key, which is not kept anywhere: {key}");
-    }
-    Ok(())
+    })
 }
 
 fn generate(args: &GenerateArgs) -> Result<(), Failure> {

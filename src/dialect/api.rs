@@ -72,6 +72,12 @@ impl Api {
         }
     }
 
+    /// Whether an event of this name says only that an answer will come: vLLM sends these before it has any of it (0.10 to 0.32).
+    pub fn announces_with_event(self, name: &[u8]) -> bool {
+        let announces = matches!(name, b"response.created" | b"response.queued" | b"response.in_progress");
+        self == Api::Responses && announces
+    }
+
     /// Tokens in a complete stream of `events`, when it does not report them: engines send one event per token, and
     /// beside those `[DONE]` and, in chats, the role. `None` where events say nothing about tokens.
     pub fn tokens_in(self, events: u64) -> Option<u64> {

@@ -120,18 +120,17 @@ impl Dialect {
         self == Dialect::Sglang
     }
 
-    /// Why a request can't be prefilled elsewhere. `lists`: prefillers read lists of prompts (decoder first).
-    pub fn bypass(self, api: Api, body: &Object, lists: bool) -> Option<Bypass> {
+    /// Why a request can't be prefilled elsewhere, `shape` being what was read from its body. `lists`: prefillers read lists of
+    /// prompts (decoder first).
+    pub fn bypass(self, api: Api, body: &Object, shape: &Shape, lists: bool) -> Option<Bypass> {
         match self {
             Dialect::Layerwise => layerwise::bypass(api, body, lists),
             Dialect::P2pNccl => p2p_nccl::bypass(api, body),
-            Dialect::Moriio => moriio::bypass(api, body),
-            Dialect::NixlPush => nixl_push::bypass(api, body),
+            Dialect::Moriio => shape.bypass.or_else(|| moriio::bypass(api, body)),
+            Dialect::NixlPush => shape.bypass.or_else(|| nixl_push::bypass(api)),
             // A pool's blocks are found by their tokens; SGLang's two servers have the same limits.
-            Dialect::Pool | Dialect::Sglang => {
-                shape::bypass(api, body, true).filter(|why| *why != Bypass::Truncation)
-            }
-            _ => shape::bypass(api, body, true),
+            Dialect::Pool | Dialect::Sglang => shape.bypass.filter(|why| *why != Bypass::Truncation),
+            _ => shape.bypass,
         }
     }
 

@@ -18,7 +18,7 @@ use serde_json::json;
 
 use crate::codec::json::{Edit, Object};
 use crate::dialect::prefilled::{BadReply, Prefilled};
-use crate::dialect::shape::{self, Bypass};
+use crate::dialect::shape::Bypass;
 use crate::dialect::transfer::Transfer;
 use crate::dialect::{Api, PARAMS, kv_transfer, one_token};
 
@@ -41,7 +41,7 @@ pub(super) fn read_prefill(api: Api, reply: Bytes) -> Result<Prefilled, BadReply
     }
 }
 
-/// Why a request can't be answered across prefiller and decoder.
+/// Why a request can't be answered across prefiller and decoder with these engines alone.
 pub(super) fn bypass(api: Api, body: &Object) -> Option<Bypass> {
     let several = |key: &str| body.get(key).is_some_and(|n| !n.is_null() && n.as_u64() != Some(1));
     let in_sampling = || {
@@ -49,13 +49,14 @@ pub(super) fn bypass(api: Api, body: &Object) -> Option<Bypass> {
         params.is_some_and(|params| params.get("n").is_some_and(|n| !n.is_null() && n.as_u64() != Some(1)))
     };
     let answers = several("n") || several("best_of") || (api == Api::Generate && in_sampling());
-    shape::bypass(api, body, true).or(answers.then_some(Bypass::SeveralChoices))
+    answers.then_some(Bypass::SeveralChoices)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::codec::json::ScanLimits;
+    use crate::dialect::{Dialect, Shape};
 
     fn scan(text: &str) -> Object {
         Object::scan(text.to_owned().into(), ScanLimits::default()).unwrap()
@@ -82,7 +83,10 @@ mod tests {
 
     #[test]
     fn one_answer_is_all_there_is() {
-        let why = |api, text| bypass(api, &scan(text));
+        let why = |api, text| {
+            let body = scan(text);
+            Dialect::Moriio.bypass(api, &body, &Shape::read(api, &body), false)
+        };
         assert_eq!(why(Api::Completions, r#"{"prompt":"a","n":1,"best_of":null}"#), None);
         assert_eq!(why(Api::Responses, "{}"), None);
         assert_eq!(why(Api::Chat, r#"{"n":2}"#), Some(Bypass::SeveralChoices));

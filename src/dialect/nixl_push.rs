@@ -8,7 +8,7 @@
 use bytes::Bytes;
 
 use crate::codec::json::{Edit, Object, ScanLimits};
-use crate::dialect::shape::{self, Bypass};
+use crate::dialect::shape::Bypass;
 use crate::dialect::{Api, layerwise};
 
 /// A standing hand-off made of one prefiller's answer; `None` when the answer is not of this connector.
@@ -30,11 +30,10 @@ pub(super) fn standing(handoff: &Bytes) -> Option<Bytes> {
     Some(handoff.splice(&edit).to_bytes())
 }
 
-/// Why a request can't be prefilled elsewhere. Engines name responses themselves (`resp_`, and something random), whatever the header
-/// says: two of them would never find each other.
-pub(super) fn bypass(api: Api, body: &Object) -> Option<Bypass> {
-    shape::bypass(api, body, true)
-        .or(layerwise::engine_ids(api, "", 1).is_none().then_some(Bypass::UnknownNames))
+/// Why a request can't be prefilled elsewhere with these engines alone. They name responses themselves (`resp_`, and something random),
+/// whatever the header says: two of them would never find each other.
+pub(super) fn bypass(api: Api) -> Option<Bypass> {
+    layerwise::engine_ids(api, "", 1).is_none().then_some(Bypass::UnknownNames)
 }
 
 #[cfg(test)]

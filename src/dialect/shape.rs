@@ -273,7 +273,8 @@ mod tests {
         );
         assert!(!cut(Api::Responses, r#"{"truncation":"disabled"}"#) && !cut(Api::Responses, "{}"));
         let body = Object::scan(r#"{"truncate_prompt_tokens":-1}"#.into(), ScanLimits::default()).unwrap();
-        let of = |dialect: Dialect| dialect.bypass(Api::Chat, &body, false);
+        let shape = Shape::read(Api::Chat, &body);
+        let of = |dialect: Dialect| dialect.bypass(Api::Chat, &body, &shape, false);
         assert_eq!((of(Dialect::Moriio), of(Dialect::Sglang)), (Some(Bypass::Truncation), None));
     }
 

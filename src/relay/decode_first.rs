@@ -97,7 +97,7 @@ impl Relay {
     /// Why a request has no prefill leg, whatever the loads.
     pub(super) fn must_bypass(&self, ask: &Ask) -> Option<Bypass> {
         let speech = self.speech.now();
-        speech.dialect.bypass(ask.api, &ask.body, speech.batch)
+        speech.dialect.bypass(ask.api, &ask.body, &ask.shape, speech.batch)
     }
 
     /// Both legs, on as many pairs as it takes.

@@ -44,6 +44,11 @@ impl Failure {
         Failure { why: Why::Stale, written: true, detail: String::from("the prefiller's lease is over") }
     }
 
+    /// The decoder put the request off, as engines do whose blocks are used up.
+    pub(super) fn given_up() -> Failure {
+        Failure::new(Why::GivenUp, true, "the decoder gave the request up, to be prefilled again")
+    }
+
     /// The prefiller can't be asked yet.
     pub(super) fn unprepared(detail: impl Into<String>) -> Failure {
         Failure::new(Why::Connect, false, detail)

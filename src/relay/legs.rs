@@ -5,13 +5,11 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
-use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout};
 
 use crate::codec::json::{Edit, Object, ScanLimits};
-use crate::codec::sse::{self, Framer};
 use crate::dialect::returned::asking_for_ids;
 use crate::dialect::{self, Api, Transfer, resume, usage};
 use crate::fleet::{Instance, Outcome, Seat, Sign};
@@ -20,6 +18,7 @@ use crate::relay::account::Ledger;
 use crate::relay::answer::{Answer, AnswerBody, Pieces, strip_hop_by_hop};
 use crate::relay::ask::Ask;
 use crate::relay::failure::{Failure, Large, Why};
+use crate::relay::first::{self, Opened};
 use crate::relay::offers::asks_for_ids;
 use crate::relay::release::{self, Duty};
 use crate::relay::resume::Follower;
@@ -173,7 +172,7 @@ impl Relay {
                 let body = finish(ask.api, &self.take_back(ask, &seat, *answer), ledger);
                 Ok(DecodeEnd::Whole(Response::from_parts(head, body)))
             }
-            Begun::Stream { first, framer, rest } => {
+            Begun::Stream(Opened { first, framer, rest }) => {
                 let gives_up = resume::may_be_given_up(ask.api, &ask.body);
                 let (api, http2) = (ask.api, ask.http2);
                 let source = Source { first, framer, rest, seat, api, http2, gives_up };
@@ -290,7 +289,7 @@ enum Begun {
     /// A complete answer.
     Answer(Box<Object>),
     /// A stream, up to and including its first event.
-    Stream { first: Bytes, framer: Framer, rest: Reply },
+    Stream(Opened),
 }
 
 /// What comes of `work` within this time.
@@ -330,7 +329,7 @@ async fn begin(
         let (mut head, body) = response.into_parts();
         strip_hop_by_hop(&mut head.headers);
         let frame_bytes = ask.frame_bytes(settings.frame_bytes);
-        return Ok((head, first_event(body, ask, frame_bytes).await?));
+        return Ok((head, Begun::Stream(first::event(body, ask, frame_bytes).await?)));
     }
     let (head, body) = whole(response, (settings.answer_bytes, Large::Answer)).await?.into_parts();
     if !head.status.is_success() {
@@ -342,7 +341,7 @@ async fn begin(
     }
     let answer = usable(body)?;
     if resume::may_be_given_up(ask.api, &ask.body) && resume::given_up(&answer) {
-        return Err(given_up());
+        return Err(Failure::given_up());
     }
     Ok((head, Begun::Answer(Box::new(answer))))
 }
@@ -356,62 +355,6 @@ fn usable(body: Bytes) -> Result<Object, Failure> {
         return Err(bad("an error object under a 200".into()));
     }
     Ok(answer)
-}
-
-/// Comments that keep the connection alive are no event: a decoder that dies after them can still be replaced.
-async fn first_event(mut body: Reply, ask: &Ask, frame_bytes: usize) -> Result<Begun, Failure> {
-    let broken = |detail: String| Failure::new(Why::Broken, true, detail);
-    let mut framer = Framer::new(frame_bytes);
-    let mut first = BytesMut::new();
-    while framer.frames() == 0 && !framer.mid_frame() {
-        let frame =
-            body.frame().await.ok_or_else(|| broken("the stream ended before its first event".into()))?;
-        let data = frame.map_err(|e| broken(e.to_string()))?.into_data().unwrap_or_default();
-        first.extend_from_slice(&framer.push(data).unwrap_or_default());
-        if first.len() > frame_bytes {
-            break;
-        }
-    }
-    if ask.api.ends_with_done() && failed_at_once(&first) {
-        return Err(broken("the stream began with an error of the engine".into()));
-    }
-    if !begins_with_an_answer(&first) {
-        return Err(Failure::new(Why::BadReply, true, "the stream's first event is no JSON object"));
-    }
-    if resume::may_be_given_up(ask.api, &ask.body) && given_up_at_once(&first) {
-        return Err(given_up());
-    }
-    Ok(Begun::Stream { first: first.freeze(), framer, rest: body })
-}
-
-fn given_up_at_once(first: &[u8]) -> bool {
-    resume::given_up_at(first).is_some_and(|at| !sse::frames(&first[..at]).any(|frame| frame.has_data()))
-}
-
-fn given_up() -> Failure {
-    Failure::new(Why::GivenUp, true, "the decoder gave the request up, to be prefilled again")
-}
-
-/// Whether a stream's first event can be one of an answer. An end without anything before it is none; events without
-/// anything in them say nothing.
-fn begins_with_an_answer(first: &[u8]) -> bool {
-    let event = sse::frames(first).find(|event| !event.data().trim_ascii().is_empty());
-    event.is_none_or(|event| event.data().trim_ascii_start().starts_with(b"{"))
-}
-
-/// Whether a stream's first event says that the engine itself failed; the client need not see that.
-fn failed_at_once(first: &[u8]) -> bool {
-    let Some(event) = sse::frames(first).find(sse::Frame::has_data) else {
-        return false;
-    };
-    let data = event.data();
-    if !data.starts_with(b"{\"error\"") {
-        return false;
-    }
-    let code = Object::scan(Bytes::copy_from_slice(&data), ScanLimits::default())
-        .ok()
-        .and_then(|o| o.get("error")?.object().ok()?.get("code")?.as_u64());
-    code.is_some_and(|c| c >= 500)
 }
 
 /// The client's text of a complete answer.
@@ -431,31 +374,6 @@ fn is_sse(headers: &http::HeaderMap) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_a_failed_engine_is_kept_from_the_client() {
-        let first = |code: &str| {
-            failed_at_once(format!(": hi\n\ndata: {{\"error\":{{\"code\":{code}}}}}\n\n").as_bytes())
-        };
-        assert!(first("500") && first("503"));
-        assert!(!first("400") && !first("null") && !first("\"x\""));
-        assert!(
-            !failed_at_once(b"data: {\"choices\":[{\"text\":\"{\\\"error\\\"\"}]}\n\n")
-                && !failed_at_once(b": only a comment\n\n")
-        );
-    }
-
-    #[test]
-    fn a_stream_that_is_over_or_unreadable_at_once_is_no_answer() {
-        for bad in ["data: [DONE]\n\n", ": hi\n\ndata: <html>\n\n"] {
-            assert!(!begins_with_an_answer(bad.as_bytes()), "{bad}");
-        }
-        for good in
-            ["event: x\ndata: {\"a\":1}\n\n", ": hi\n\ndata:{}\n\n", "data: {\"unfinished", "data:\n\n"]
-        {
-            assert!(begins_with_an_answer(good.as_bytes()), "{good}");
-        }
-    }
 
     #[test]
     fn a_200_without_an_answer_is_none() {

@@ -21,6 +21,7 @@ mod decode_first;
 mod early;
 mod encode;
 mod failure;
+mod first;
 pub mod forced;
 mod job;
 mod legs;

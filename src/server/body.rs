@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, header};
+use http::{HeaderMap, HeaderValue, header};
 use http_body_util::BodyExt;
 use tokio::time::timeout;
 
 use crate::error::{Error, Kind};
+use crate::server::printable;
 
 /// Memory is set aside for a body up to this size before it has arrived; a lying Content-Length costs no more.
 const TRUSTED_BYTES: usize = 1 << 20;
@@ -17,16 +18,22 @@ const TRUSTED_BYTES: usize = 1 << 20;
 /// long as the request lives.
 const SMALL_BYTES: usize = 4 << 10;
 
+/// The name of no coding.
+const PLAIN: &str = "identity";
+
 /// Reads a whole body.
 ///
 /// # Errors
-/// `BodyTooLarge`, `BodyTimeout`, or `BodyBroken` when the client stopped in the middle.
+/// `BodyCoded`, `BodyTooLarge`, `BodyTimeout`, or `BodyBroken` when the client stopped in the middle.
 pub(super) async fn read(
     headers: &HeaderMap,
     body: Body,
     limit_bytes: usize,
     limit: Duration,
 ) -> Result<Bytes, Error> {
+    if let Some(coding) = headers.get(header::CONTENT_ENCODING).filter(|coding| *coding != PLAIN) {
+        return Err(coded(coding));
+    }
     let announced = headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<usize>().ok());
     if announced.is_some_and(|n| n > limit_bytes) {
         return Err(too_large(limit_bytes));
@@ -61,6 +68,14 @@ async fn gather(mut body: Body, announced: usize, limit_bytes: usize) -> Result<
         whole.extend_from_slice(&data);
     }
     Ok(whole.freeze())
+}
+
+fn coded(coding: &HeaderValue) -> Error {
+    let coding = printable(&String::from_utf8_lossy(coding.as_bytes()));
+    let message = format!(
+        "the request body is sent with `Content-Encoding: {coding}`, which is not read here: send it as it is"
+    );
+    Error::new(Kind::BodyCoded, message)
 }
 
 fn too_large(limit_bytes: usize) -> Error {

@@ -11,6 +11,7 @@ pub fn status(kind: Kind) -> StatusCode {
     match kind {
         Kind::InvalidJson | Kind::InvalidField | Kind::BodyBroken => StatusCode::BAD_REQUEST,
         Kind::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        Kind::BodyCoded => StatusCode::UNSUPPORTED_MEDIA_TYPE,
         Kind::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
         Kind::HeadersTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
         Kind::InvalidApiKey => StatusCode::UNAUTHORIZED,

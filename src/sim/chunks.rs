@@ -13,6 +13,8 @@ use super::tokens;
 
 /// How one endpoint writes its events. Every `Bytes` is one event and becomes one HTTP chunk.
 pub trait Format: Send {
+    /// Events before any work is done: that an answer will come.
+    fn announce(&mut self, _out: &mut Vec<Bytes>) {}
     /// Events before the first token.
     fn begin(&mut self, counts: Counts, out: &mut Vec<Bytes>);
     /// Events of one token; `last` on the last one of the whole answer.

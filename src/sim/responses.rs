@@ -103,10 +103,13 @@ impl Events {
 }
 
 impl Format for Events {
-    fn begin(&mut self, _: Counts, out: &mut Vec<Bytes>) {
+    fn announce(&mut self, out: &mut Vec<Bytes>) {
         let begun = response(&self.reply, self.max_tokens, None, Value::Null);
         out.push(self.event("response.created", json!({ "response": begun })));
         out.push(self.event("response.in_progress", json!({ "response": begun })));
+    }
+
+    fn begin(&mut self, _: Counts, out: &mut Vec<Bytes>) {
         let item = message(&self.item_id, None);
         out.push(self.event("response.output_item.added", json!({"item": item, "output_index": 0})));
         let added = json!({"content_index": 0, "item_id": self.item_id, "output_index": 0, "part": part("", json!([]))});

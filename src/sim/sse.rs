@@ -51,11 +51,13 @@ impl Sse {
     #[must_use]
     pub fn new(
         beginning: Beginning,
-        format: Box<dyn Format>,
+        mut format: Box<dyn Format>,
         id: String,
         twist: Option<(Twist, usize)>,
     ) -> Sse {
-        Sse { phase: Phase::Beginning(beginning), format, out: Default::default(), twist, events: 0, id }
+        let mut out = Vec::new();
+        format.announce(&mut out);
+        Sse { phase: Phase::Beginning(beginning), format, out: out.into(), twist, events: 0, id }
     }
 
     /// The next event; None at the end.

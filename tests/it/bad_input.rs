@@ -116,6 +116,22 @@ async fn bodies_that_are_no_object() {
 }
 
 #[tokio::test]
+async fn bodies_that_are_compressed() {
+    let stage = stage(|_| {}).await;
+    let coded = |coding: &str| {
+        let message = format!(
+            "the request body is sent with `Content-Encoding: {coding}`, which is not read here: send it as it is"
+        );
+        let request = post_with(CHAT, &[("Content-Encoding", coding)], b"\x1f\x8b\x08\0");
+        wrong("compressed", request, (415, "body_coded"), &message)
+    };
+    refused_one_by_one(&stage, vec![coded("gzip"), coded("zstd"), coded("deflate, br")]).await;
+    let plain = stage.send(&post_with(CHAT, &[("content-encoding", "identity")], GOOD.as_bytes())).await;
+    assert_eq!(plain.status, 200, "{}", plain.text());
+    stage.end().await;
+}
+
+#[tokio::test]
 async fn engine_addresses_from_clients() {
     let stage = stage(|_| {}).await;
     let refused = |path: &'static str, name, body: &str, at: &str| {

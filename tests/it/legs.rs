@@ -66,6 +66,42 @@ async fn one_bad_prefiller_or_decoder_is_invisible() {
     stage.end().await;
 }
 
+/// The text of a streamed response.
+fn spoken(answer: &Raw) -> String {
+    answer.events().iter().filter_map(|event| event["delta"].as_str()).collect()
+}
+
+/// vLLM says that a response has begun before it has fetched the KV: that is no answer yet.
+#[tokio::test]
+async fn a_decoder_that_fails_behind_its_announcements_is_replaced() {
+    let stage = Stage::set(hasty()).await;
+    let body =
+        json!({"model": "sim", "input": "Begin.", "max_output_tokens": 12, "stream": true}).to_string();
+    let ask = || stage.post("/v1/responses", &body);
+    let whole = ask().await;
+    let names = |answer: &Raw| -> Vec<String> {
+        answer.events().iter().map(|event| event["type"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(names(&whole)[..2], ["response.created", "response.in_progress"], "{}", whole.text());
+    let announced: String = whole.text().split_inclusive("\n\n").take(2).collect();
+    for what in [
+        What::EndAfterEvents(1),
+        What::EndAfterEvents(2),
+        What::Events(announced.into()),
+        What::CutAfterBytes { bytes: 900, how: How::Reset },
+        What::StallAfterBytes(900),
+    ] {
+        stage.decoders_fail(&Fault::once(what.clone()));
+        stage.forget();
+        let answer = ask().await;
+        assert_eq!((answer.status, answer.complete), (200, true), "{what:?}: {}", answer.text());
+        assert_eq!((names(&answer), spoken(&answer)), (names(&whole), spoken(&whole)), "{what:?}");
+        assert_eq!(stage.seen(&stage.decoders).len(), 3, "{what:?}: both failed once");
+    }
+    stage.assert_nothing_left("after all faults").await;
+    stage.end().await;
+}
+
 #[tokio::test]
 async fn a_decoder_that_may_have_used_the_handoff_costs_a_fresh_prefill_and_one_that_can_not_have_does_not() {
     let stage = Stage::set(hasty()).await;

@@ -41,9 +41,9 @@ impl Raw {
     pub fn events(&self) -> Vec<serde_json::Value> {
         self.text()
             .split("\n\n")
-            .filter_map(|frame| frame.trim().strip_prefix("data: ").map(str::to_owned))
-            .filter(|data| data != "[DONE]")
-            .map(|data| serde_json::from_str(&data).unwrap_or_else(|e| panic!("{e}: {data}")))
+            .filter_map(|frame| frame.lines().find_map(|line| line.strip_prefix("data: ")))
+            .filter(|data| *data != "[DONE]")
+            .map(|data| serde_json::from_str(data).unwrap_or_else(|e| panic!("{e}: {data}")))
             .collect()
     }
 
