@@ -120,11 +120,15 @@ fn say(text: &str) -> std::io::Result<()> {
 }
 
 fn say_bytes(text: &[u8]) -> std::io::Result<()> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text).and_then(|()| out.flush()) {
+    match write_out(text) {
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         said => said,
     }
+}
+
+fn write_out(text: &[u8]) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text).and_then(|()| out.flush())
 }
 
 /// Prints the report in any case; a prompt that can't be known is a failure to scripts.
@@ -140,7 +144,8 @@ fn keys(args: &KeysArgs) -> Result<(), Failure> {
 /// The entry goes to standard output, to be appended to the file; a new key to standard error, to be seen once.
 fn new_entry(command: &ApiKeyCommand) -> Result<(), Failure> {
     let (entry, key) = made(command).map_err(named)?;
-    say(&entry).map_err(named)?;
+    // Unlike a report it is of no use to anybody when it was not taken, and neither is the key.
+    write_out(entry.as_bytes()).map_err(|e| named(format!("the entry can't be written: {e}")))?;
     if let Some(key) = key {
         eprintln!("the key, which is not kept anywhere: {key}");
     }

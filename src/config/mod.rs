@@ -199,7 +199,7 @@ pub struct Timeout {
     pub prefill_ms_per_1k_tokens: u64,
     /// One image, sound or film at an encoder.
     pub encode_ms: u64,
-    /// From sending the decode leg of a streamed request to its first body byte.
+    /// From sending the decode leg of a streamed request to the first event with anything of the answer.
     pub first_byte_ms: u64,
     /// From sending the decode leg of a request that is not streamed to the last byte of its answer.
     pub answer_ms: u64,

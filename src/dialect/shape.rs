@@ -19,6 +19,8 @@ pub struct Shape {
     pub output_tokens: u64,
     /// Why this request must not be prefilled elsewhere, if so.
     pub bypass: Option<Bypass>,
+    /// The response goes on when its client is gone, who asks for it again by its id.
+    pub background: bool,
 }
 
 /// Why a request goes to a decoder alone, which then computes the prompt itself.
@@ -112,6 +114,7 @@ impl Shape {
                 1
             }),
             bypass,
+            background: api == Api::Responses && asks_for(body, "background"),
         }
     }
 }

@@ -10,6 +10,10 @@ use crate::relay::ask::Ask;
 use crate::relay::failure::{Failure, Why};
 use crate::upstream::Reply;
 
+/// Most events that announce an answer (`response.created`, `queued`, `in_progress`). Each may repeat the request's tools, and be as large
+/// as an event may be.
+const ANNOUNCEMENTS: usize = 3;
+
 /// A stream, up to and including its first event.
 pub(super) struct Opened {
     /// Whole events.
@@ -19,21 +23,24 @@ pub(super) struct Opened {
 }
 
 /// Waits for the first event that says anything. Comments that keep the connection alive are none, and neither is the word that the
-/// answer has begun, which engines give before they have computed anything.
+/// answer has begun, which engines give before they have computed anything. To a client whose response goes on in the background
+/// that word is all it needs.
 pub(super) async fn event(mut body: Reply, ask: &Ask, frame_bytes: usize) -> Result<Opened, Failure> {
     let broken = |detail: String| Failure::new(Why::Broken, true, detail);
     let mut framer = Framer::new(frame_bytes);
     let mut first = BytesMut::new();
-    while !framer.mid_frame() && (framer.frames() == 0 || only_announced(ask.api, &first)) {
-        let frame =
-            body.frame().await.ok_or_else(|| broken("the stream ended before its first event".into()))?;
+    let waits = !ask.shape.background;
+    let most_bytes = if waits { frame_bytes.saturating_mul(1 + ANNOUNCEMENTS) } else { frame_bytes };
+    while !framer.mid_frame() && (framer.frames() == 0 || waits && only_announced(ask.api, &first)) {
+        let ended = || broken("the stream ended before anything of the answer".into());
+        let frame = body.frame().await.ok_or_else(ended)?;
         let data = frame.map_err(|e| broken(e.to_string()))?.into_data().unwrap_or_default();
         first.extend_from_slice(&framer.push(data).unwrap_or_default());
-        if first.len() > frame_bytes {
+        if first.len() > most_bytes {
             break;
         }
     }
-    if ask.api.ends_with_done() && failed_at_once(&first) {
+    if failed_at_once(ask.api, &first) {
         return Err(broken("the stream began with an error of the engine".into()));
     }
     if !begins_with_an_answer(&first) {
@@ -47,9 +54,12 @@ pub(super) async fn event(mut body: Reply, ask: &Ask, frame_bytes: usize) -> Res
 
 /// Whether all there is says no more than that the answer will come.
 fn only_announced(api: Api, first: &[u8]) -> bool {
-    let announces = |frame: sse::Frame<'_>| frame.event().is_some_and(|name| api.announces_with_event(name));
     let mut events = sse::frames(first).filter(sse::Frame::has_data).peekable();
-    events.peek().is_some() && events.all(announces)
+    events.peek().is_some() && events.all(|event| announces(api, &event))
+}
+
+fn announces(api: Api, event: &sse::Frame<'_>) -> bool {
+    event.event().is_some_and(|name| api.announces_with_event(name))
 }
 
 fn given_up_at_once(first: &[u8]) -> bool {
@@ -63,19 +73,22 @@ fn begins_with_an_answer(first: &[u8]) -> bool {
     event.is_none_or(|event| event.data().trim_ascii_start().starts_with(b"{"))
 }
 
-/// Whether a stream's first event says that the engine itself failed; the client need not see that.
-fn failed_at_once(first: &[u8]) -> bool {
-    let Some(event) = sse::frames(first).find(sse::Frame::has_data) else {
-        return false;
-    };
+/// Whether a stream's first event of an answer says that the engine itself failed; the client need not see that.
+fn failed_at_once(api: Api, first: &[u8]) -> bool {
+    let mut events = sse::frames(first).filter(sse::Frame::has_data);
+    let Some(event) = events.find(|event| !announces(api, event)) else { return false };
     let data = event.data();
-    if !data.starts_with(b"{\"error\"") {
+    let whole_event = api == Api::Responses && event.event().is_some_and(|name| api.ends_with_event(name));
+    if !whole_event && !data.starts_with(b"{\"error\"") {
         return false;
     }
-    let code = Object::scan(Bytes::copy_from_slice(&data), ScanLimits::default())
-        .ok()
-        .and_then(|o| o.get("error")?.object().ok()?.get("code")?.as_u64());
-    code.is_some_and(|c| c >= 500)
+    let Ok(data) = Object::scan(Bytes::copy_from_slice(&data), ScanLimits::default()) else { return false };
+    // vLLM's own errors; OpenAI's `error` event; what is said of a response that failed.
+    let inside = |outer: &Object, key: &str| outer.get(key)?.object().ok();
+    let of_response = || inside(&data, "response").and_then(|response| inside(&response, "error"));
+    let error = inside(&data, "error").or_else(of_response);
+    let code = error.as_ref().unwrap_or(&data).get("code");
+    code.is_some_and(|code| code.as_u64() >= Some(500) || code.as_str().as_deref() == Some("server_error"))
 }
 
 #[cfg(test)]
@@ -85,14 +98,37 @@ mod tests {
     #[test]
     fn only_a_failed_engine_is_kept_from_the_client() {
         let first = |code: &str| {
-            failed_at_once(format!(": hi\n\ndata: {{\"error\":{{\"code\":{code}}}}}\n\n").as_bytes())
+            failed_at_once(
+                Api::Chat,
+                format!(": hi\n\ndata: {{\"error\":{{\"code\":{code}}}}}\n\n").as_bytes(),
+            )
         };
         assert!(first("500") && first("503"));
         assert!(!first("400") && !first("null") && !first("\"x\""));
         assert!(
-            !failed_at_once(b"data: {\"choices\":[{\"text\":\"{\\\"error\\\"\"}]}\n\n")
-                && !failed_at_once(b": only a comment\n\n")
+            !failed_at_once(Api::Chat, b"data: {\"choices\":[{\"text\":\"{\\\"error\\\"\"}]}\n\n")
+                && !failed_at_once(Api::Chat, b": only a comment\n\n")
         );
+        let behind = |event: &str| {
+            let announced = "event: response.created\ndata: {\"response\":{\"error\":null}}\n\n";
+            failed_at_once(Api::Responses, format!("{announced}{event}\n\n").as_bytes())
+        };
+        for failed in [
+            r#"data: {"error":{"code":500}}"#,
+            "event: error\ndata: {\"type\":\"error\",\"code\":\"server_error\"}",
+            "event: response.failed\ndata: {\"response\":{\"error\":{\"code\":\"server_error\"}}}",
+        ] {
+            assert!(behind(failed), "{failed}");
+        }
+        for told in [
+            r#"data: {"error":{"code":400}}"#,
+            "event: error\ndata: {\"type\":\"error\",\"code\":\"invalid_prompt\"}",
+            "event: response.failed\ndata: {\"response\":{\"error\":{\"code\":\"invalid_prompt\"}}}",
+            "event: response.completed\ndata: {\"response\":{\"error\":null}}",
+            "event: response.output_text.delta\ndata: {\"delta\":\"x\",\"code\":\"server_error\"}",
+        ] {
+            assert!(!behind(told), "{told}");
+        }
     }
 
     #[test]

@@ -335,7 +335,7 @@ async fn begin(
     if !head.status.is_success() {
         return Ok((head, Begun::Refusal(body)));
     }
-    // A response in the background is answered at once and whole, streamed or not.
+    // A response in the background may be answered at once and whole, streamed or not.
     if ask.shape.stream && ask.api != Api::Responses {
         return Err(Failure::new(Why::BadReply, true, "a stream was asked for, and something else came"));
     }

@@ -19,7 +19,7 @@ const TRUSTED_BYTES: usize = 1 << 20;
 const SMALL_BYTES: usize = 4 << 10;
 
 /// The name of no coding.
-const PLAIN: &str = "identity";
+const PLAIN: &[u8] = b"identity";
 
 /// Reads a whole body.
 ///
@@ -31,7 +31,8 @@ pub(super) async fn read(
     limit_bytes: usize,
     limit: Duration,
 ) -> Result<Bytes, Error> {
-    if let Some(coding) = headers.get(header::CONTENT_ENCODING).filter(|coding| *coding != PLAIN) {
+    let plain = |coding: &HeaderValue| coding.is_empty() || coding.as_bytes().eq_ignore_ascii_case(PLAIN);
+    if let Some(coding) = headers.get_all(header::CONTENT_ENCODING).iter().find(|coding| !plain(coding)) {
         return Err(coded(coding));
     }
     let announced = headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<usize>().ok());

@@ -126,8 +126,12 @@ async fn bodies_that_are_compressed() {
         wrong("compressed", request, (415, "body_coded"), &message)
     };
     refused_one_by_one(&stage, vec![coded("gzip"), coded("zstd"), coded("deflate, br")]).await;
-    let plain = stage.send(&post_with(CHAT, &[("content-encoding", "identity")], GOOD.as_bytes())).await;
-    assert_eq!(plain.status, 200, "{}", plain.text());
+    for plain in ["identity", "Identity", ""] {
+        let answer = stage.send(&post_with(CHAT, &[("content-encoding", plain)], GOOD.as_bytes())).await;
+        assert_eq!(answer.status, 200, "{plain}: {}", answer.text());
+    }
+    let second = [("content-encoding", "identity"), ("content-encoding", "gzip")];
+    assert_eq!(stage.send(&post_with(CHAT, &second, GOOD.as_bytes())).await.status, 415);
     stage.end().await;
 }
 

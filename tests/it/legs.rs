@@ -83,13 +83,19 @@ async fn a_decoder_that_fails_behind_its_announcements_is_replaced() {
         answer.events().iter().map(|event| event["type"].as_str().unwrap().to_owned()).collect()
     };
     assert_eq!(names(&whole)[..2], ["response.created", "response.in_progress"], "{}", whole.text());
-    let announced: String = whole.text().split_inclusive("\n\n").take(2).collect();
+    let text = whole.text();
+    let [created, begun] = [0, 1].map(|at| text.split_inclusive("\n\n").nth(at).unwrap());
+    let with = |event: &str| What::Events(format!("{created}{begun}{event}\n\n").into());
+    // In the second event: the first begins behind a head that is shorter than the second.
+    let bytes = created.len() + begun.len() / 2;
     for what in [
         What::EndAfterEvents(1),
         What::EndAfterEvents(2),
-        What::Events(announced.into()),
-        What::CutAfterBytes { bytes: 900, how: How::Reset },
-        What::StallAfterBytes(900),
+        with(": that is all"),
+        with(r#"data: {"error":{"code":500}}"#),
+        with("event: response.failed\ndata: {\"response\":{\"error\":{\"code\":\"server_error\"}}}"),
+        What::CutAfterBytes { bytes, how: How::Reset },
+        What::StallAfterBytes(bytes),
     ] {
         stage.decoders_fail(&Fault::once(what.clone()));
         stage.forget();
@@ -99,6 +105,20 @@ async fn a_decoder_that_fails_behind_its_announcements_is_replaced() {
         assert_eq!(stage.seen(&stage.decoders).len(), 3, "{what:?}: both failed once");
     }
     stage.assert_nothing_left("after all faults").await;
+    stage.end().await;
+}
+
+/// What its client needs is the id in the announcement, and what it would repeat goes on elsewhere.
+#[tokio::test]
+async fn a_response_in_the_background_is_announced_at_once_and_not_begun_twice() {
+    let stage = Stage::set(hasty()).await;
+    let body = json!({"model": "sim", "input": "Go on.", "max_output_tokens": 12, "stream": true, "background": true});
+    stage.decoders_fail(&Fault::always(What::EndAfterEvents(2)));
+    let answer = stage.post("/v1/responses", &body.to_string()).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let types: Vec<_> = answer.events().iter().map(|event| event["type"].clone()).collect();
+    assert_eq!(types, ["response.created", "response.in_progress", "error"]);
+    assert_eq!(stage.seen(&stage.decoders).len(), 1);
     stage.end().await;
 }
 
