@@ -43,6 +43,10 @@ def main():
                     list(pool.map(lambda number: stream(address, number), range(STREAMS)))
             get(address, "/metrics")
         print(f"trained: {name}", flush=True)
+    # Who is killed leaves none.
+    learnt = [file for file in folder.glob("*.profraw") if file.stat().st_size]
+    if len(learnt) != len(SCENES):
+        sys.exit(f"{len(learnt)} of {len(SCENES)} gateways have left what they ran")
 
 
 main()

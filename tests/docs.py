@@ -32,7 +32,7 @@ COMMAND = re.compile(r"(\$ )?(pd-proxy|cargo|docker|kubectl|python3?|pip) ")
 FOREIGN = set("""--api-key --as --bench --otlp-traces-endpoint --block-size --chat-template --compare --data-parallel-size --cors-allowed-origins --default-chat-template-kwargs
     --disaggregation-bootstrap-port --disaggregation-mode --enable-prompt-tokens-details --example --features --foreground --fuzz-dir
     --intra-node-data-parallel-size --locked --kv-connector --kv-events-config --kv-transfer-config --max-num-queued-reqs --metrics_port
-    --no-default-features --nocapture --pd-disaggregation --path --pd-hosts --pd-kv-events --pd-ports --prefix-caching-hash-algo
+    --no-default-features --nocapture --override-generation-config --pd-disaggregation --path --pd-hosts --pd-kv-events --pd-ports --prefix-caching-hash-algo
     --prometheus-port --read-only --reps --require-hashes --rpc_port --runnable --served-model-name --show-labels --stop-timeout --tensor-parallel-size
     --test --ulimit --vllm-pd-disaggregation""".split())
 
