@@ -105,6 +105,8 @@ async fn a_server_that_is_away_changes_nothing() {
     api.put([pod("p-0", "prefill", p0.addr(), Step::Ready), pod("d-0", "decode", d0.addr(), Step::Ready)]);
     let mut gateway = Gateway::start(&api, &BY_LABELS);
     gateway.comes_to("prefill", &[&p0]).await;
+    // A question that is cut off is another fault, and is told as one.
+    until("both watches", async || api.asked("watch") == 2).await;
     api.away();
     let line = gateway.process.hear("the fleet stays as it was");
     assert!(line.contains("refused"), "{line}");
