@@ -123,16 +123,14 @@ pub fn prompts(api: Api, body: &Object) -> usize {
     list.and_then(|list| list.array_len_capped(MOST_PROMPTS + 1)).unwrap_or(1)
 }
 
-/// Why a decoder must compute this request's prompt itself. `batch`: prefillers understand lists of prompts.
-pub fn bypass(api: Api, body: &Object, batch: bool) -> Option<Bypass> {
-    let read_as_list = batch && prompts(api, body) <= MOST_PROMPTS;
-    let general = shape::bypass(api, body, !read_as_list);
-    let several = || body.get("n").is_some_and(|n| !n.is_null() && n.as_u64() != Some(1));
-    let best_of = || body.get("best_of").is_some_and(|n| !n.is_null() && n.as_u64() != Some(1));
+/// Why a decoder must compute this request's prompt itself, `general` being why with any engines. `batch`: prefillers understand
+/// lists of prompts.
+pub fn bypass(api: Api, body: &Object, general: Option<Bypass>, batch: bool) -> Option<Bypass> {
+    let read_as_list = batch && general == Some(Bypass::SeveralPrompts) && prompts(api, body) <= MOST_PROMPTS;
+    let general = if read_as_list { shape::bypass(api, body, false) } else { general };
     general.or_else(|| match engine_ids(api, "", 1) {
         None => Some(Bypass::UnknownNames),
-        Some(_) if several() || best_of() => Some(Bypass::SeveralChoices),
-        Some(_) => None,
+        Some(_) => shape::several_answers(body).then_some(Bypass::SeveralChoices),
     })
 }
 
@@ -216,7 +214,10 @@ mod tests {
 
     #[test]
     fn what_a_prefiller_can_not_do_for_a_decoder_the_decoder_does() {
-        let bypass = |api, text: &str, batch| bypass(api, &scan(text), batch);
+        let bypass = |api, text: &str, batch| {
+            let body = scan(text);
+            bypass(api, &body, shape::bypass(api, &body, true), batch)
+        };
         let list = r#"{"prompt":["a","b"]}"#;
         assert_eq!(bypass(Api::Completions, list, false), Some(Bypass::SeveralPrompts));
         assert_eq!(bypass(Api::Completions, list, true), None);

@@ -124,8 +124,8 @@ impl Dialect {
     /// prompts (decoder first).
     pub fn bypass(self, api: Api, body: &Object, shape: &Shape, lists: bool) -> Option<Bypass> {
         match self {
-            Dialect::Layerwise => layerwise::bypass(api, body, lists),
-            Dialect::P2pNccl => p2p_nccl::bypass(api, body),
+            Dialect::Layerwise => layerwise::bypass(api, body, shape.bypass, lists),
+            Dialect::P2pNccl => p2p_nccl::bypass(api, body, shape.bypass),
             Dialect::Moriio => shape.bypass.or_else(|| moriio::bypass(api, body)),
             Dialect::NixlPush => shape.bypass.or_else(|| nixl_push::bypass(api)),
             // A pool's blocks are found by their tokens; SGLang's two servers have the same limits.

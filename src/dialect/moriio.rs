@@ -18,7 +18,7 @@ use serde_json::json;
 
 use crate::codec::json::{Edit, Object};
 use crate::dialect::prefilled::{BadReply, Prefilled};
-use crate::dialect::shape::Bypass;
+use crate::dialect::shape::{Bypass, several_answers};
 use crate::dialect::transfer::Transfer;
 use crate::dialect::{Api, PARAMS, kv_transfer, one_token};
 
@@ -43,13 +43,10 @@ pub(super) fn read_prefill(api: Api, reply: Bytes) -> Result<Prefilled, BadReply
 
 /// Why a request can't be answered across prefiller and decoder with these engines alone.
 pub(super) fn bypass(api: Api, body: &Object) -> Option<Bypass> {
-    let several = |key: &str| body.get(key).is_some_and(|n| !n.is_null() && n.as_u64() != Some(1));
-    let in_sampling = || {
-        let params = body.get("sampling_params").and_then(|params| params.object().ok());
-        params.is_some_and(|params| params.get("n").is_some_and(|n| !n.is_null() && n.as_u64() != Some(1)))
-    };
-    let answers = several("n") || several("best_of") || (api == Api::Generate && in_sampling());
-    answers.then_some(Bypass::SeveralChoices)
+    let sampling = || body.get("sampling_params")?.object().ok();
+    let several = several_answers(body)
+        || (api == Api::Generate && sampling().is_some_and(|params| several_answers(&params)));
+    several.then_some(Bypass::SeveralChoices)
 }
 
 #[cfg(test)]

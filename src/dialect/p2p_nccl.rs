@@ -31,14 +31,15 @@ pub fn request_id(prefiller: &str, decoder: &str, id: u128) -> String {
 
 /// Why a request can't be answered across prefiller and decoder: it makes more than one request on an engine, or one whose
 /// name is not made of the id.
-pub(super) fn bypass(api: Api, body: &Object) -> Option<Bypass> {
-    layerwise::bypass(api, body, false)
+pub(super) fn bypass(api: Api, body: &Object, general: Option<Bypass>) -> Option<Bypass> {
+    layerwise::bypass(api, body, general, false)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::codec::json::ScanLimits;
+    use crate::dialect::shape;
 
     /// vLLM's `parse_request_id`: `___decode_addr_(.*):(\d+)` and `___prefill_addr_(.*):(\d+)___`, both greedy.
     fn read(id: &str, is_prefill: bool) -> Option<(&str, u16)> {
@@ -65,7 +66,8 @@ mod tests {
     #[test]
     fn what_would_stop_a_decoder_is_seen() {
         let why = |api, text: &str| {
-            bypass(api, &Object::scan(text.to_owned().into(), ScanLimits::default()).unwrap())
+            let body = Object::scan(text.to_owned().into(), ScanLimits::default()).unwrap();
+            bypass(api, &body, shape::bypass(api, &body, true))
         };
         assert_eq!(why(Api::Completions, r#"{"prompt":"a","n":1}"#), None);
         assert_eq!(why(Api::Messages, r#"{"messages":[]}"#), None);

@@ -141,6 +141,11 @@ pub(super) fn bypass(api: Api, body: &Object, lists: bool) -> Option<Bypass> {
     }
 }
 
+/// Whether more than one answer is asked for. What is no number is the engine's to refuse.
+pub(super) fn several_answers(body: &Object) -> bool {
+    ["n", "best_of"].iter().any(|key| body.get(key).is_some_and(|n| !n.is_null() && n.as_u64() != Some(1)))
+}
+
 /// Whether the answer must be a call of a tool: of any (`required`, Anthropic's `any`), or of one that is named.
 pub fn forces_a_call(api: Api, body: &Object) -> bool {
     let Some(choice) = body.get("tool_choice") else { return false };

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
-use tokio::time::{Instant, Sleep};
+use tokio::time::Instant;
 
 use crate::codec::sse::{self, Framer};
 use crate::dialect::{Api, resume, usage};
@@ -20,6 +20,7 @@ use crate::fleet::{Outcome, Seat};
 use crate::relay::Relay;
 use crate::relay::account::Ledger;
 use crate::relay::resume::{Cause, Follower, Going, Pair};
+use crate::relay::silence::Silence;
 use crate::upstream::Reply;
 
 /// So long the connection has to write the error event, whatever is configured.
@@ -55,10 +56,7 @@ pub struct Stream {
     events_before: u64,
     /// What the prefiller found in its caches, for the usage event.
     cached: Option<u64>,
-    timer: Pin<Box<Sleep>>,
-    gap: Duration,
-    last: Instant,
-    end: Instant,
+    silence: Silence,
     /// Lent to whoever looks for another pair.
     ledger: Option<Ledger>,
     relay: Arc<Relay>,
@@ -105,7 +103,6 @@ impl Stream {
         follower: Option<Box<Follower>>,
         end: Instant,
     ) -> Stream {
-        let (now, settings) = (Instant::now(), relay.settings.now());
         Stream {
             state: State::First(source.first),
             live: Some(Live { rest: source.rest, framer: source.framer, seat: source.seat }),
@@ -116,10 +113,7 @@ impl Stream {
             over: false,
             events_before: 0,
             cached: ledger.cached_of_prefill(),
-            timer: Box::pin(tokio::time::sleep_until((now + settings.gap).min(end))),
-            gap: settings.gap,
-            last: now,
-            end,
+            silence: Silence::new(relay.settings.now().gap, end),
             ledger: Some(ledger),
             relay,
             part: None,
@@ -143,7 +137,7 @@ impl Stream {
 
     /// Whole events of the decoder's: what of them may go out now.
     fn whole_events(&mut self, events: Bytes) -> Option<Bytes> {
-        self.last = Instant::now();
+        self.silence.heard();
         let out = match &mut self.follower {
             Some(follower) => follower.pass(events),
             None => events,
@@ -191,7 +185,7 @@ impl Stream {
         let events = self.events_before + self.live.as_ref().map_or(0, |live| live.framer.frames());
         let carries_usage = usage::may_carry_usage(&out);
         if let Some(ledger) = &mut self.ledger {
-            ledger.piece(self.last, events);
+            ledger.piece(self.silence.last(), events);
             if let Some(found) = carries_usage.then(|| usage::of_frames(api, &out)).flatten() {
                 ledger.decoded(found);
             }
@@ -238,7 +232,7 @@ impl Stream {
         let mid_frame = live.as_ref().is_some_and(|live| live.framer.mid_frame());
         let going = match (&mut self.follower, &live) {
             (Some(follower), Some(live)) if !self.over && !mid_frame => {
-                follower.go_on(cause, live.seat.instance().id(), &mut self.ledger, self.end)
+                follower.go_on(cause, live.seat.instance().id(), &mut self.ledger, self.silence.end())
             }
             _ => None,
         };
@@ -263,7 +257,7 @@ impl Stream {
     /// limit, or that gave the request up to others, did nothing wrong.
     fn blame(&self, live: &Live, cause: Cause) {
         let instance = live.seat.instance();
-        if let Some(reason) = cause.fault().filter(|_| Instant::now() < self.end) {
+        if let Some(reason) = cause.fault().filter(|_| Instant::now() < self.silence.end()) {
             self.relay.fleet.report(instance, Outcome::Failed);
             instance.meter().failed(reason);
         }
@@ -276,8 +270,7 @@ impl Stream {
             Ok(source) => {
                 let Source { first, framer, rest, seat, .. } = *source;
                 self.live = Some(Live { rest, framer, seat });
-                self.last = Instant::now();
-                self.timer.as_mut().reset((self.last + self.gap).min(self.end));
+                self.silence.begins();
                 self.state = State::First(first);
                 None
             }
@@ -302,35 +295,12 @@ impl Stream {
         }
         // Over HTTP/2 a reset would take the event along; the missing last event tells the client that the answer is cut.
         self.state = if self.http2 { State::Done } else { State::Telling };
-        let told = Instant::now() + self.tell();
-        self.timer.as_mut().reset(told);
+        self.silence.pause(self.tell());
         let mut event = self.api.error_event(error);
         if mid_frame {
             event.insert_str(0, "\n\n");
         }
         Poll::Ready(Some(Ok(Frame::data(event.into()))))
-    }
-
-    /// Looks whether the decoder has been silent for too long. One timer serves the whole stream: it is set again when it
-    /// fires, not at every piece.
-    fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<Error> {
-        loop {
-            if self.timer.as_mut().poll(cx).is_pending() {
-                return Poll::Pending;
-            }
-            let now = Instant::now();
-            if now >= self.end {
-                return Poll::Ready(Error::new(
-                    Kind::DecodeTimeout,
-                    "the answer took longer than the total time limit",
-                ));
-            }
-            if now >= self.last + self.gap {
-                return Poll::Ready(Error::new(Kind::DecodeTimeout, "the decoder fell silent"));
-            }
-            let next = (self.last + self.gap).min(self.end);
-            self.timer.as_mut().reset(next);
-        }
     }
 
     /// The decoder's next piece; Ready with what goes out or ends the stream, `None` if there is nothing to show yet.
@@ -352,7 +322,7 @@ impl Stream {
                 return Poll::Ready(out(self.finish(tail)));
             }
             Poll::Pending => {
-                if let Poll::Ready(error) = self.poll_silence(cx) {
+                if let Poll::Ready(error) = self.silence.poll_too_long(cx) {
                     self.state = State::Interrupted(Box::new(error), Cause::Silent);
                     return Poll::Ready(None);
                 }
@@ -394,7 +364,7 @@ impl Body for Stream {
                     }
                 },
                 State::Telling => {
-                    if this.timer.as_mut().poll(cx).is_pending() {
+                    if this.silence.poll_timer(cx).is_pending() {
                         this.state = State::Telling;
                         return Poll::Pending;
                     }

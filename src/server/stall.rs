@@ -12,6 +12,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
+use super::gather;
+
 /// A socket, or what stands for one.
 #[derive(Debug)]
 pub(super) struct Stalling<S> {
@@ -66,7 +68,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Stalling<S> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let outcome = Pin::new(&mut self.socket).poll_write_vectored(cx, bufs);
+        let outcome = gather::poll_write(Pin::new(&mut self.socket), cx, bufs);
         self.watch(outcome, cx)
     }
 

@@ -66,9 +66,11 @@ async fn one_bad_prefiller_or_decoder_is_invisible() {
     stage.end().await;
 }
 
-/// The text of a streamed response.
-fn spoken(answer: &Raw) -> String {
-    answer.events().iter().filter_map(|event| event["delta"].as_str()).collect()
+/// What a streamed response was made of: the names of its events and its text.
+fn told(answer: &Raw) -> (Vec<String>, String) {
+    let events = answer.events();
+    let names = events.iter().map(|event| event["type"].as_str().unwrap().to_owned()).collect();
+    (names, events.iter().filter_map(|event| event["delta"].as_str()).collect())
 }
 
 /// vLLM says that a response has begun before it has fetched the KV: that is no answer yet.
@@ -79,11 +81,8 @@ async fn a_decoder_that_fails_behind_its_announcements_is_replaced() {
         json!({"model": "sim", "input": "Begin.", "max_output_tokens": 12, "stream": true}).to_string();
     let ask = || stage.post("/v1/responses", &body);
     let whole = ask().await;
-    let names = |answer: &Raw| -> Vec<String> {
-        answer.events().iter().map(|event| event["type"].as_str().unwrap().to_owned()).collect()
-    };
-    assert_eq!(names(&whole)[..2], ["response.created", "response.in_progress"], "{}", whole.text());
     let text = whole.text();
+    assert_eq!(told(&whole).0[..2], ["response.created", "response.in_progress"], "{text}");
     let [created, begun] = [0, 1].map(|at| text.split_inclusive("\n\n").nth(at).unwrap());
     let with = |event: &str| What::Events(format!("{created}{begun}{event}\n\n").into());
     // In the second event: the first begins behind a head that is shorter than the second.
@@ -101,7 +100,7 @@ async fn a_decoder_that_fails_behind_its_announcements_is_replaced() {
         stage.forget();
         let answer = ask().await;
         assert_eq!((answer.status, answer.complete), (200, true), "{what:?}: {}", answer.text());
-        assert_eq!((names(&answer), spoken(&answer)), (names(&whole), spoken(&whole)), "{what:?}");
+        assert_eq!(told(&answer), told(&whole), "{what:?}");
         assert_eq!(stage.seen(&stage.decoders).len(), 3, "{what:?}: both failed once");
     }
     stage.assert_nothing_left("after all faults").await;
@@ -116,8 +115,7 @@ async fn a_response_in_the_background_is_announced_at_once_and_not_begun_twice()
     stage.decoders_fail(&Fault::always(What::EndAfterEvents(2)));
     let answer = stage.post("/v1/responses", &body.to_string()).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
-    let types: Vec<_> = answer.events().iter().map(|event| event["type"].clone()).collect();
-    assert_eq!(types, ["response.created", "response.in_progress", "error"]);
+    assert_eq!(told(&answer).0, ["response.created", "response.in_progress", "error"]);
     assert_eq!(stage.seen(&stage.decoders).len(), 1);
     stage.end().await;
 }

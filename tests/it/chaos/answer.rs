@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::plan::{Api, Request};
+use crate::common::client::data_of_events;
 
 /// What came back to a client that stayed to the end.
 #[derive(Debug)]
@@ -58,16 +59,11 @@ fn text_of(value: &Value) -> &str {
 
 /// Events as data, `[DONE]` as a string.
 fn events(body: &str) -> Vec<Value> {
-    let data = |frame: &str| {
-        let line = frame.lines().find_map(|line| line.strip_prefix("data: ").map(str::to_owned))?;
-        let value = if line == "[DONE]" {
-            json!("[DONE]")
-        } else {
-            serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line}"))
-        };
-        Some(value)
+    let value = |data: &str| match data {
+        "[DONE]" => json!("[DONE]"),
+        data => serde_json::from_str(data).unwrap_or_else(|e| panic!("{e}: {data}")),
     };
-    body.split("\n\n").filter_map(data).collect()
+    data_of_events(body).map(value).collect()
 }
 
 /// An error as the API has it. What an engine writes in the way of another API is none: clients do not look for it.

@@ -10,6 +10,11 @@ use tokio::time::timeout;
 /// No exchange in a test takes longer, unless something hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// The data of each event of a stream; those without are left out.
+pub fn data_of_events(stream: &str) -> impl Iterator<Item = &str> {
+    stream.split("\n\n").filter_map(|frame| frame.lines().find_map(|line| line.strip_prefix("data: ")))
+}
+
 /// An answer as it came, and how it ended.
 #[derive(Debug, Clone)]
 pub struct Raw {
@@ -39,9 +44,7 @@ impl Raw {
 
     /// The JSON of each event, `[DONE]` left out.
     pub fn events(&self) -> Vec<serde_json::Value> {
-        self.text()
-            .split("\n\n")
-            .filter_map(|frame| frame.lines().find_map(|line| line.strip_prefix("data: ")))
+        data_of_events(&self.text())
             .filter(|data| *data != "[DONE]")
             .map(|data| serde_json::from_str(data).unwrap_or_else(|e| panic!("{e}: {data}")))
             .collect()

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::plan::{Api, Cell};
-use crate::common::client::Raw;
+use crate::common::client::{Raw, data_of_events};
 
 /// What a client saw.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,11 +114,8 @@ fn error_of(api: Api, event: &Value) -> Option<Value> {
 fn stream(cell: &Cell, answer: &Raw, words: &str) -> Result<Seen, String> {
     let text = answer.text();
     check(text.ends_with("\n\n"), "a part of an event", answer)?;
-    let data = |frame: &str| frame.lines().find_map(|line| line.strip_prefix("data: ").map(str::to_owned));
-    let events: Vec<Value> = text
-        .split("\n\n")
-        .filter_map(data)
-        .map(|data| if data == "[DONE]" { Ok(json!("[DONE]")) } else { json_of(&data) })
+    let events: Vec<Value> = data_of_events(&text)
+        .map(|data| if data == "[DONE]" { Ok(json!("[DONE]")) } else { json_of(data) })
         .collect::<Result<_, _>>()?;
     let errors: Vec<Value> = events.iter().filter_map(|event| error_of(cell.api, event)).collect();
     let ends = events.iter().filter(|event| is_end(event)).count();

@@ -1,0 +1,139 @@
+//! How long a decoder may be silent, and a stream last.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::error::{Error, Kind};
+
+/// One timer serves the whole stream: it is set again when it fires, not at every piece.
+#[derive(Debug)]
+pub(super) struct Silence {
+    timer: Pin<Box<Sleep>>,
+    /// Whom the timer wakes. It is asked again only by others, and when it has fired: a stream is polled three times for a piece.
+    waiter: Option<Waker>,
+    gap: Duration,
+    last: Instant,
+    end: Instant,
+}
+
+impl Silence {
+    /// From now on, `gap` between two pieces at most, and until `end`.
+    pub(super) fn new(gap: Duration, end: Instant) -> Silence {
+        let last = Instant::now();
+        Silence { timer: Box::pin(sleep_until((last + gap).min(end))), waiter: None, gap, last, end }
+    }
+
+    /// A piece has come.
+    pub(super) fn heard(&mut self) {
+        self.last = Instant::now();
+    }
+
+    /// When the last piece came.
+    pub(super) fn last(&self) -> Instant {
+        self.last
+    }
+
+    /// Another decoder begins.
+    pub(super) fn begins(&mut self) {
+        self.heard();
+        self.set((self.last + self.gap).min(self.end));
+    }
+
+    /// When the stream must be over.
+    pub(super) fn end(&self) -> Instant {
+        self.end
+    }
+
+    /// Ready when the decoder has been silent for too long, or the stream has lasted too long.
+    pub(super) fn poll_too_long(&mut self, cx: &mut Context<'_>) -> Poll<Error> {
+        while self.poll_timer(cx).is_ready() {
+            let now = Instant::now();
+            if now >= self.end {
+                let late = "the answer took longer than the total time limit";
+                return Poll::Ready(Error::new(Kind::DecodeTimeout, late));
+            }
+            let until = self.last + self.gap;
+            if now >= until {
+                return Poll::Ready(Error::new(Kind::DecodeTimeout, "the decoder fell silent"));
+            }
+            self.set(until.min(self.end));
+        }
+        Poll::Pending
+    }
+
+    /// The stream is over but for a pause.
+    pub(super) fn pause(&mut self, pause: Duration) {
+        self.set(Instant::now() + pause);
+    }
+
+    /// Ready at the pause's end.
+    pub(super) fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let waits = self.waiter.as_ref().is_some_and(|waiter| waiter.will_wake(cx.waker()));
+        if waits && !self.timer.is_elapsed() {
+            return Poll::Pending;
+        }
+        let fired = self.timer.as_mut().poll(cx);
+        self.waiter = fired.is_pending().then(|| cx.waker().clone());
+        fired
+    }
+
+    fn set(&mut self, at: Instant) {
+        self.timer.as_mut().reset(at);
+        self.waiter = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+
+    const GAP: Duration = Duration::from_secs(10);
+
+    async fn too_long(silence: &mut Silence) -> Error {
+        poll_fn(|cx| silence.poll_too_long(cx)).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_piece_gives_the_next_one_all_the_time_until_the_end() {
+        let start = Instant::now();
+        let mut silence = Silence::new(GAP, start + Duration::from_secs(35));
+        for _ in 0..3 {
+            let early = timeout(Duration::from_secs(9), too_long(&mut silence)).await;
+            assert!(early.is_err(), "{early:?}");
+            silence.heard();
+        }
+        assert!(too_long(&mut silence).await.to_string().contains("total"), "27 s and 10 are more than 35");
+        assert_eq!(start.elapsed().as_secs(), 35);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_is_noticed_when_it_is_there_and_a_pause_ends() {
+        let start = Instant::now();
+        let mut silence = Silence::new(GAP, start + 9 * GAP);
+        assert!(too_long(&mut silence).await.to_string().contains("silent"));
+        assert_eq!(start.elapsed(), GAP);
+        sleep(GAP).await;
+        silence.begins();
+        assert!(too_long(&mut silence).await.to_string().contains("silent"));
+        assert_eq!(start.elapsed(), 3 * GAP);
+        silence.pause(GAP / 2);
+        poll_fn(|cx| silence.poll_timer(cx)).await;
+        assert_eq!(start.elapsed(), 3 * GAP + GAP / 2);
+    }
+
+    /// Who is asked first by one task and then by another wakes the other.
+    #[tokio::test(start_paused = true)]
+    async fn another_task_is_woken_too() {
+        let mut silence = Silence::new(GAP, Instant::now() + 9 * GAP);
+        assert!(silence.poll_too_long(&mut Context::from_waker(Waker::noop())).is_pending());
+        let woken = tokio::spawn(async move { too_long(&mut silence).await });
+        assert!(timeout(2 * GAP, woken).await.unwrap().unwrap().to_string().contains("silent"));
+    }
+}
