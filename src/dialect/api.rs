@@ -72,10 +72,16 @@ impl Api {
         }
     }
 
-    /// Whether an event of this name says only that an answer will come: vLLM sends these before it has any of it (0.10 to 0.32).
+    /// Whether an event of this name says only that an answer will come: vLLM sends those of responses before it has any of it
+    /// (0.10 to 0.32).
     pub fn announces_with_event(self, name: &[u8]) -> bool {
-        let announces = matches!(name, b"response.created" | b"response.queued" | b"response.in_progress");
-        self == Api::Responses && announces
+        match self {
+            Api::Responses => {
+                matches!(name, b"response.created" | b"response.queued" | b"response.in_progress")
+            }
+            Api::Messages => matches!(name, b"message_start" | b"ping"),
+            Api::Chat | Api::Completions | Api::Generate => false,
+        }
     }
 
     /// Tokens in a complete stream of `events`, when it does not report them: engines send one event per token, and

@@ -130,7 +130,7 @@ pub fn bypass(api: Api, body: &Object, general: Option<Bypass>, batch: bool) -> 
     let general = if read_as_list { shape::bypass(api, body, false) } else { general };
     general.or_else(|| match engine_ids(api, "", 1) {
         None => Some(Bypass::UnknownNames),
-        Some(_) => shape::several_answers(body).then_some(Bypass::SeveralChoices),
+        Some(_) => shape::several_answers(api, body).then_some(Bypass::SeveralChoices),
     })
 }
 

@@ -127,11 +127,18 @@ impl Dialect {
             Dialect::Layerwise => layerwise::bypass(api, body, shape.bypass, lists),
             Dialect::P2pNccl => p2p_nccl::bypass(api, body, shape.bypass),
             Dialect::Moriio => shape.bypass.or_else(|| moriio::bypass(api, body)),
-            Dialect::NixlPush => shape.bypass.or_else(|| nixl_push::bypass(api)),
-            // A pool's blocks are found by their tokens; SGLang's two servers have the same limits.
-            Dialect::Pool | Dialect::Sglang => shape.bypass.filter(|why| *why != Bypass::Truncation),
+            Dialect::NixlPush => shape.bypass.or_else(|| nixl_push::bypass(api, body)),
+            Dialect::Mooncake => shape.bypass.or_else(|| mooncake::bypass(api, body)),
+            Dialect::Sglang => shape.bypass.filter(same_limits).or_else(|| sglang::bypass(api, body)),
+            Dialect::Pool => shape.bypass.filter(same_limits),
             _ => shape.bypass,
         }
+    }
+
+    /// Whether a hand-off may still be fetched when its prefiller may have let go of it: blocks are read by their numbers, and nobody
+    /// waits for anything. With other connectors a decoder waits for minutes then.
+    pub fn fetches_late(self) -> bool {
+        self == Dialect::KvTransfer
     }
 
     /// Whether a decoder may offer its KV back, and a prefiller take it.
@@ -199,9 +206,20 @@ pub fn decode_edit(handoff: Option<&Bytes>) -> Edit {
     }
 }
 
-/// The edit for a decode leg whose only purpose is that the prefiller's KV is fetched, and so freed.
-pub fn release_edit(api: Api, body: &Object, handoff: &Bytes) -> Edit {
-    one_token::edit(api, body).set(PARAMS, handoff.clone())
+/// The edit for a decode leg whose only purpose is that the prefiller's KV is fetched, and so freed. `salt`: of what may have been freed
+/// before, so that it is another's by now; the decoder keeps what it fetches in its cache, and is to find it for nobody (`cache_salt`,
+/// vLLM since 0.9).
+pub fn release_edit(api: Api, body: &Object, handoff: &Bytes, salt: Option<u64>) -> Edit {
+    let edit = one_token::edit(api, body).set(PARAMS, handoff.clone());
+    match salt {
+        Some(salt) => edit.set("cache_salt", format!("\"{salt:016x}\"").into()),
+        None => edit,
+    }
+}
+
+/// Whether that rules a request out where both engines have the same limits, or find a prompt's blocks by its tokens.
+fn same_limits(why: &Bypass) -> bool {
+    *why != Bypass::Truncation
 }
 
 /// The edit for a decode leg that is to end at once, where nothing but its id says what is to be fetched.

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use serde_json::json;
 
 use crate::codec::json::{Edit, Object, ScanLimits};
+use crate::dialect::shape::{Bypass, several_answers};
 use crate::dialect::transfer::{Peer, Transfer};
 use crate::dialect::{Api, BadReply, PARAMS, Prefilled, kv_transfer, one_token, prefilled, usage};
 
@@ -35,11 +36,19 @@ pub(super) fn read_prefill(api: Api, reply: Bytes, transfer: &Transfer) -> Resul
         "do_remote_prefill": true, "do_remote_decode": false, "transfer_id": transfer.name(),
         "remote_engine_id": engine_id, "remote_bootstrap_addr": format!("http://{address}"),
     });
+    // Of an answer that ended by itself it keeps nothing.
+    let kept = !prefilled::ended_by_itself(api, &reply);
     Ok(Prefilled {
-        handoff: Some(params.to_string().into()),
+        handoff: kept.then(|| params.to_string().into()),
         usage: usage::of_answer(api, &reply),
         engine_id: Some(kv_transfer::engine_hash(engine_id)),
     })
+}
+
+/// Why a request can't be answered across prefiller and decoder: each of several answers would ask for the transfer, which is over with
+/// the first.
+pub(super) fn bypass(api: Api, body: &Object) -> Option<Bypass> {
+    several_answers(api, body).then_some(Bypass::SeveralChoices)
 }
 
 /// Reads what a bootstrap server answers: `{"0":{"engine_id":"…",…},…}`, keyed by data-parallel rank. `None` when it is
@@ -88,6 +97,21 @@ mod tests {
             json!({"do_remote_prefill": true, "do_remote_decode": false, "transfer_id": transfer.name(),
                 "remote_engine_id": "e-1", "remote_bootstrap_addr": "http://10.0.0.1:8998"})
         );
+    }
+
+    #[test]
+    fn of_an_answer_that_ended_by_itself_nothing_is_kept() {
+        let transfer = Transfer { id: 1, peer: Some(peer().into()), ..Transfer::default() };
+        let kept = |api, reply: &'static str| {
+            read_prefill(api, Bytes::from_static(reply.as_bytes()), &transfer).unwrap().handoff.is_some()
+        };
+        assert!(kept(Api::Completions, r#"{"choices":[{"finish_reason":"length","stop_reason":null}]}"#));
+        assert!(kept(Api::Chat, r#"{"choices":[{"finish_reason":"stop"}]}"#), "a forced call");
+        assert!(kept(Api::Messages, r#"{"stop_reason":"max_tokens"}"#));
+        assert!(kept(Api::Messages, r#"{"stop_reason":"tool_use"}"#));
+        assert!(!kept(Api::Completions, r#"{"choices":[{"finish_reason":"abort"}]}"#));
+        assert!(!kept(Api::Chat, r#"{"choices":[{"finish_reason":"stop","stop_reason":"."}]}"#));
+        assert!(!kept(Api::Messages, r#"{"stop_reason":"end_turn"}"#));
     }
 
     #[test]

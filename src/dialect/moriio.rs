@@ -43,10 +43,7 @@ pub(super) fn read_prefill(api: Api, reply: Bytes) -> Result<Prefilled, BadReply
 
 /// Why a request can't be answered across prefiller and decoder with these engines alone.
 pub(super) fn bypass(api: Api, body: &Object) -> Option<Bypass> {
-    let sampling = || body.get("sampling_params")?.object().ok();
-    let several = several_answers(body)
-        || (api == Api::Generate && sampling().is_some_and(|params| several_answers(&params)));
-    several.then_some(Bypass::SeveralChoices)
+    several_answers(api, body).then_some(Bypass::SeveralChoices)
 }
 
 #[cfg(test)]

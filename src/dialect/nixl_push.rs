@@ -31,9 +31,10 @@ pub(super) fn standing(handoff: &Bytes) -> Option<Bytes> {
 }
 
 /// Why a request can't be prefilled elsewhere with these engines alone. They name responses themselves (`resp_`, and something random),
-/// whatever the header says: two of them would never find each other.
-pub(super) fn bypass(api: Api) -> Option<Bypass> {
-    layerwise::engine_ids(api, "", 1).is_none().then_some(Bypass::UnknownNames)
+/// whatever the header says: two of them would never find each other. Nor would several answers, each of which the decoder has another
+/// name for (`0_cmpl-…`).
+pub(super) fn bypass(api: Api, body: &Object) -> Option<Bypass> {
+    layerwise::bypass(api, body, None, false)
 }
 
 #[cfg(test)]

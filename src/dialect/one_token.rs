@@ -16,12 +16,20 @@ pub(super) fn edit(api: Api, body: &Object) -> Edit {
             let edit = edit.set("max_tokens", ONE).set("min_tokens", ONE).drop("best_of");
             if body.contains("max_completion_tokens") { edit.set("max_completion_tokens", ONE) } else { edit }
         }
+        Api::Messages if thinks(body) => edit.set("max_tokens", ONE).drop("thinking"),
         Api::Messages => edit.set("max_tokens", ONE),
         // A response that is stored, or computed in the background, would outlive the leg.
         Api::Responses => edit.set("max_output_tokens", ONE).set("store", FALSE).drop("background"),
         Api::Generate => return generate(body, edit),
     };
     if body.contains("n") { edit.set("n", ONE) } else { edit }
+}
+
+/// Whether it has a budget of tokens to think, which must be smaller than `max_tokens` (vLLM 0.32, unless `kv_transfer_params` tell that
+/// this is a prefill). It changes nothing in the prompt, as `disabled` does.
+fn thinks(body: &Object) -> bool {
+    let kind = || body.get("thinking")?.object().ok()?.get("type")?.as_str().map(|kind| kind == "enabled");
+    kind() == Some(true)
 }
 
 /// `/inference/v1/generate` keeps its limits one level deeper.

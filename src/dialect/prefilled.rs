@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use crate::codec::json::{Object, ScanLimits};
+use crate::dialect::Api;
 use crate::dialect::usage::Usage;
 
 /// What a prefiller's answer says.
@@ -42,4 +43,23 @@ pub(super) fn answer(reply: Bytes) -> Result<Object, BadReply> {
         return Err(BadReply::ErrorObject);
     }
     Ok(reply)
+}
+
+/// Whether a prefiller's answer shows that it ended before its one token's length did, by a stop string or because the engine gave it up:
+/// vLLM keeps no KV of those. A forced call says `stop` or `tool_calls` where it was the length; responses say nothing of use.
+pub(super) fn ended_by_itself(api: Api, reply: &Object) -> bool {
+    let is = |holder: &Object, key: &str, words: &[&[u8]]| {
+        holder.get(key).is_some_and(|value| words.contains(&value.raw()))
+    };
+    match api {
+        Api::Messages => is(reply, "stop_reason", &[b"\"end_turn\"", b"\"stop_sequence\"", b"null"]),
+        Api::Responses => false,
+        Api::Chat | Api::Completions | Api::Generate => {
+            let choice = reply.get("choices").and_then(|choices| choices.first_element()?.object().ok());
+            choice.is_some_and(|choice| {
+                let stopped = choice.get("stop_reason").is_some_and(|reason| !reason.is_null());
+                stopped || is(&choice, "finish_reason", &[b"\"abort\""])
+            })
+        }
+    }
 }

@@ -8,7 +8,8 @@
 use serde_json::json;
 
 use crate::codec::json::{Edit, Object};
-use crate::dialect::{Transfer, guard};
+use crate::dialect::shape::{Bypass, several_answers};
+use crate::dialect::{Api, Transfer, guard};
 
 /// What both bodies have in common.
 fn meet(transfer: &Transfer) -> Edit {
@@ -32,6 +33,12 @@ pub(super) fn prefill_edit(body: &Object, transfer: &Transfer) -> Edit {
 /// The edit for the decode leg.
 pub(super) fn decode_edit(transfer: &Transfer) -> Edit {
     meet(transfer)
+}
+
+/// Why these engines can't answer a request: of several answers each would go to the same room, and all but the first wait there (SGLang
+/// 0.5.18).
+pub(super) fn bypass(api: Api, body: &Object) -> Option<Bypass> {
+    several_answers(api, body).then_some(Bypass::SeveralChoices)
 }
 
 #[cfg(test)]

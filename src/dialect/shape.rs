@@ -39,6 +39,9 @@ pub enum Bypass {
     PromptScores,
     /// It goes on from a stored response, which no prefiller knows.
     StoredResponse,
+    /// The engine calls tools by itself (code interpreter, search, MCP) and goes on with what they say. Each of its turns would fetch the
+    /// first one's KV again, which is another's by then (vLLM 0.32: the parameters stay for all turns).
+    EngineTools,
     /// The engine is to cut the prompt to the room that the answer leaves in the context (`truncate_prompt_tokens` -1, `truncation` of
     /// responses). A prefiller, whose answer is one token, has more room: its KV would be that of other tokens.
     Truncation,
@@ -57,6 +60,7 @@ impl Bypass {
             Bypass::Embeddings => "embeddings",
             Bypass::PromptScores => "prompt_scores",
             Bypass::StoredResponse => "stored_response",
+            Bypass::EngineTools => "engine_tools",
             Bypass::Truncation => "truncation",
             Bypass::SeveralChoices => "several_choices",
             Bypass::UnknownNames => "unknown_names",
@@ -82,6 +86,9 @@ impl Bypass {
             }
             Bypass::StoredResponse => {
                 ("previous_response_id", "these engines keep no responses across prefiller and decoder")
+            }
+            Bypass::EngineTools => {
+                ("tools", "these engines can't call tools by themselves across prefiller and decoder")
             }
             Bypass::Truncation => (
                 "truncate_prompt_tokens",
@@ -132,8 +139,12 @@ pub(super) fn bypass(api: Api, body: &Object, lists: bool) -> Option<Bypass> {
         Some(Bypass::Beam)
     } else if generates_text && (given("prompt_logprobs") || (given("logprobs") && asks_for("echo"))) {
         Some(Bypass::PromptScores)
+    } else if api == Api::Generate && scores_prompt(body) {
+        Some(Bypass::PromptScores)
     } else if api == Api::Responses && given("previous_response_id") {
         Some(Bypass::StoredResponse)
+    } else if api == Api::Responses && has_engine_tools(body) {
+        Some(Bypass::EngineTools)
     } else if cuts_to_fit(api, body) {
         Some(Bypass::Truncation)
     } else {
@@ -141,9 +152,26 @@ pub(super) fn bypass(api: Api, body: &Object, lists: bool) -> Option<Bypass> {
     }
 }
 
+/// Whether `/inference/v1/generate` is to score the prompt's own tokens.
+fn scores_prompt(body: &Object) -> bool {
+    let scores = || body.get("sampling_params")?.object().ok()?.get("prompt_logprobs").map(|v| !v.is_null());
+    scores() == Some(true)
+}
+
+/// Whether a response may use tools that are not its client's.
+fn has_engine_tools(body: &Object) -> bool {
+    let kind = |tool: Value<'_>| tool.object().ok()?.get("type")?.as_str().map(Cow::into_owned);
+    let mut tools = body.get("tools").into_iter().flat_map(|tools| tools.elements());
+    tools.any(|tool| kind(tool).is_some_and(|kind| kind != "function" && kind != "custom"))
+}
+
 /// Whether more than one answer is asked for. What is no number is the engine's to refuse.
-pub(super) fn several_answers(body: &Object) -> bool {
-    ["n", "best_of"].iter().any(|key| body.get(key).is_some_and(|n| !n.is_null() && n.as_u64() != Some(1)))
+pub(super) fn several_answers(api: Api, body: &Object) -> bool {
+    let several =
+        |holder: &Object, key| holder.get(key).is_some_and(|n| !n.is_null() && n.as_u64() != Some(1));
+    let sampling = || body.get("sampling_params").filter(|_| api == Api::Generate)?.object().ok();
+    ["n", "best_of"].iter().any(|key| several(body, key))
+        || sampling().is_some_and(|params| several(&params, "n"))
 }
 
 /// Whether the answer must be a call of a tool: of any (`required`, Anthropic's `any`), or of one that is named.
@@ -235,6 +263,13 @@ mod tests {
         assert_eq!(bypass(Api::Completions, r#"{"echo":true,"logprobs":null}"#), None);
         assert_eq!(bypass(Api::Responses, r#"{"previous_response_id":"r"}"#), Some(Bypass::StoredResponse));
         assert_eq!(bypass(Api::Chat, r#"{"previous_response_id":"r"}"#), None);
+        let tools = r#"{"tools":[{"type":"function"},{"type":"code_interpreter"}]}"#;
+        assert_eq!(bypass(Api::Responses, tools), Some(Bypass::EngineTools));
+        assert_eq!(bypass(Api::Chat, tools), None);
+        assert_eq!(bypass(Api::Responses, r#"{"tools":[{"type":"custom"}]}"#), None);
+        let scores = r#"{"sampling_params":{"prompt_logprobs":0}}"#;
+        assert_eq!(bypass(Api::Generate, scores), Some(Bypass::PromptScores));
+        assert_eq!(bypass(Api::Generate, r#"{"sampling_params":{"prompt_logprobs":null}}"#), None);
         // Engines take these for true (pydantic's lax mode).
         assert_eq!(bypass(Api::Chat, r#"{"use_beam_search":1}"#), Some(Bypass::Beam));
         assert_eq!(bypass(Api::Completions, r#"{"echo":"yes","logprobs":1}"#), Some(Bypass::PromptScores));

@@ -13,6 +13,8 @@ use memchr::memmem;
 use crate::codec::json::{Object, ScanLimits, Value};
 use crate::codec::sse;
 use crate::dialect::Api;
+use crate::dialect::api::UsageNames;
+use crate::dialect::patch::Patch;
 
 /// Token counts of one answer; `None` where the engine did not say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,12 +27,10 @@ pub struct Usage {
     pub output: Option<u64>,
 }
 
-/// Where the cached count stands in an object, or where one could be put.
-enum Place {
-    /// The number itself.
-    Number(Range<usize>),
-    /// A `null` where the object with the number would be.
-    NullDetails(Range<usize>),
+/// Where in an answer's text its `usage` is.
+struct Located {
+    usage: Object,
+    at: usize,
 }
 
 /// The counts in a whole answer, or in one event of a stream.
@@ -46,26 +46,60 @@ pub fn of_answer(api: Api, answer: &Object) -> Usage {
             usage.get(details).and_then(|v| v.object().ok()).and_then(|d| number(&d, names.cached))
         }
     };
-    Usage { prompt: number(&usage, names.prompt), cached, output: number(&usage, names.output) }
+    let prompt = number(&usage, names.prompt).map(|prompt| prompt + counted_apart(api, &usage));
+    Usage { prompt, cached, output: number(&usage, names.output) }
+}
+
+/// Tokens of the prompt that are not in its count: Anthropic's is of those that were neither read from a cache nor put into one.
+fn counted_apart(api: Api, usage: &Object) -> u64 {
+    let number = |key: &str| usage.get(key).and_then(|v| v.as_u64()).unwrap_or(0);
+    match api {
+        Api::Messages => number("cache_read_input_tokens") + number("cache_creation_input_tokens"),
+        _ => 0,
+    }
 }
 
 /// The text of `answer` with its cached count replaced; the same bytes when it has none to replace.
 pub fn with_cached(api: Api, answer: &Object, cached: u64) -> Bytes {
     let names = api.usage();
-    let Some((place, base)) = cached_place(api, answer) else {
-        return answer.bytes().clone();
-    };
-    let answer = answer.bytes();
-    let (range, text) = match place {
-        Place::Number(r) => (r, cached.to_string()),
-        Place::NullDetails(r) => (r, format!("{{\"{}\":{cached}}}", names.cached)),
-    };
-    let (start, end) = (base + range.start, base + range.end);
-    let mut out = BytesMut::with_capacity(answer.len() + text.len());
-    out.extend_from_slice(&answer[..start]);
-    out.extend_from_slice(text.as_bytes());
-    out.extend_from_slice(&answer[end..]);
-    out.freeze()
+    let mut patch = Patch::default();
+    if let Some(located) = located(answer) {
+        match names.details {
+            None => located.replace_beside(&names, cached, &mut patch),
+            Some(details) => located.replace_inside(details, names.cached, cached, &mut patch),
+        }
+    }
+    patch.apply(answer.bytes())
+}
+
+impl Located {
+    /// The count in an object of its own, which may be null.
+    fn replace_inside(&self, details: &str, name: &str, cached: u64, patch: &mut Patch) {
+        let Some(value) = self.usage.get(details) else { return };
+        let at = self.at + value.range().start;
+        if value.is_null() {
+            patch.set(Some(at..at + value.range().len()), format!("{{\"{name}\":{cached}}}"));
+        } else if let Some(range) = value.object().ok().and_then(|inner| number_range(inner.get(name)?)) {
+            patch.set(Some(at + range.start..at + range.end), cached.to_string());
+        }
+    }
+
+    /// The count beside that of the prompt's other tokens, which is to make up the same sum with it.
+    fn replace_beside(&self, names: &UsageNames, cached: u64, patch: &mut Patch) {
+        let count = |key: &str| self.usage.get(key).and_then(|v| v.as_u64());
+        let mut replace = |key: &str, by: u64| {
+            let range = self.usage.get(key).and_then(number_range);
+            patch.set(range.map(|range| self.at + range.start..self.at + range.end), by.to_string());
+        };
+        if !self.usage.contains(names.cached) {
+            return;
+        }
+        let sum = count(names.prompt).map(|prompt| prompt + count(names.cached).unwrap_or(0));
+        replace(names.cached, sum.map_or(cached, |sum| cached.min(sum)));
+        if let Some(sum) = sum {
+            replace(names.prompt, sum.saturating_sub(cached));
+        }
+    }
 }
 
 /// Whether an event of a stream may carry usage: one search for bytes that no JSON string can hold, because a quote
@@ -122,24 +156,14 @@ fn wrapped(answer: &Object) -> Option<(Object, usize)> {
     })
 }
 
-/// The place of the cached count and the offset that it is relative to.
-fn cached_place(api: Api, answer: &Object) -> Option<(Place, usize)> {
-    let names = api.usage();
-    let (holder, base) = match answer.get("usage") {
+/// The usage object with its place.
+fn located(answer: &Object) -> Option<Located> {
+    let (holder, at) = match answer.get("usage") {
         Some(_) => (answer.clone(), 0),
         None => wrapped(answer)?,
     };
-    let usage_value = holder.get("usage")?;
-    let (usage, base) = (usage_value.object().ok()?, base + usage_value.range().start);
-    let Some(details) = names.details else {
-        return Some((Place::Number(number_range(usage.get(names.cached)?)?), base));
-    };
-    let details_value = usage.get(details)?;
-    if details_value.is_null() {
-        return Some((Place::NullDetails(details_value.range()), base));
-    }
-    let (inner, base) = (details_value.object().ok()?, base + details_value.range().start);
-    Some((Place::Number(number_range(inner.get(names.cached)?)?), base))
+    let value = holder.get("usage")?;
+    Some(Located { usage: value.object().ok()?, at: at + value.range().start })
 }
 
 /// The span of a count: a number, or a null where the engine had nothing to say.
@@ -168,11 +192,25 @@ mod tests {
             patched(Api::Responses, responses),
             r#"{"type":"response.completed","response":{"usage":{"input_tokens_details":{"cached_tokens":96}}}}"#
         );
-        let messages = r#"{"usage":{"input_tokens":16,"cache_read_input_tokens":0}}"#;
-        assert_eq!(
-            patched(Api::Messages, messages),
-            r#"{"usage":{"input_tokens":16,"cache_read_input_tokens":96}}"#
-        );
+    }
+
+    /// Anthropic's `input_tokens` are those that no cache had: with the others they are the prompt.
+    #[test]
+    fn a_message_counts_each_token_of_its_prompt_once() {
+        let messages = |input, read| {
+            format!(
+                r#"{{"usage":{{"input_tokens":{input},"cache_read_input_tokens":{read},"output_tokens":1}}}}"#
+            )
+        };
+        for (said, told) in
+            [((1000, 0), (904, 96)), ((1, 999), (904, 96)), ((904, 96), (904, 96)), ((10, 6), (0, 16))]
+        {
+            let answer = Object::scan(messages(said.0, said.1).into(), ScanLimits::default()).unwrap();
+            assert_eq!(with_cached(Api::Messages, &answer, 96), messages(told.0, told.1));
+            assert_eq!(of_answer(Api::Messages, &answer).prompt, Some(said.0 + said.1));
+        }
+        let uncounted = r#"{"usage":{"input_tokens":16,"output_tokens":1}}"#;
+        assert_eq!(patched(Api::Messages, uncounted), uncounted);
     }
 
     #[test]

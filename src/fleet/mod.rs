@@ -160,10 +160,11 @@ impl Fleet {
     pub fn want(&self, owner: Owner, role: Role, endpoints: &[Endpoint]) -> (usize, usize) {
         let mut roster = self.roster();
         let change = roster.want(owner, role, endpoints);
+        // First those who come: where all others go, whoever waits would be turned away in between.
+        let came = change.came.into_iter().filter(|endpoint| self.enter(role, endpoint.clone())).count();
         for endpoint in &change.gone {
             self.leave(role, endpoint);
         }
-        let came = change.came.into_iter().filter(|endpoint| self.enter(role, endpoint.clone())).count();
         (came, change.gone.len())
     }
 

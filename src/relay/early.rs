@@ -90,6 +90,11 @@ impl Early {
         self.awaited.then(|| self.instance.id())
     }
 
+    /// Whether hanging up on both before the prefill has ended leaves the decoder's blocks taken.
+    pub(super) fn needs_its_prefill(&self) -> bool {
+        self.dialect == Dialect::NixlPush
+    }
+
     /// The prefiller is not who the decoder was told that it is: another process by now, for which it would wait in vain.
     fn is_misled(&self, duty: &Duty) -> bool {
         let told = duty.handoff().and_then(|handoff| self.dialect.peer_of(handoff));

@@ -5,14 +5,18 @@ use http_body_util::BodyExt;
 
 use crate::codec::json::{Object, ScanLimits};
 use crate::codec::sse::{self, Framer};
-use crate::dialect::{Api, resume};
+use crate::dialect::Api;
+use crate::dialect::resume::{Signs, only_names_the_role};
 use crate::relay::ask::Ask;
 use crate::relay::failure::{Failure, Why};
 use crate::upstream::Reply;
 
-/// Most events that announce an answer (`response.created`, `queued`, `in_progress`). Each may repeat the request's tools, and be as large
+/// Most events that announce an answer (`response.created`, `queued`, `in_progress`; `message_start`). Each may repeat the request's tools, and be as large
 /// as an event may be.
 const ANNOUNCEMENTS: usize = 3;
+
+/// Types of an error in a stream of `/v1/messages` that are none of the request: vLLM's own (0.32), and Anthropic's.
+const ENGINE_FAULTS: [&str; 4] = ["internal_error", "InternalServerError", "api_error", "overloaded_error"];
 
 /// A stream, up to and including its first event.
 pub(super) struct Opened {
@@ -46,7 +50,7 @@ pub(super) async fn event(mut body: Reply, ask: &Ask, frame_bytes: usize) -> Res
     if !begins_with_an_answer(&first) {
         return Err(Failure::new(Why::BadReply, true, "the stream's first event is no JSON object"));
     }
-    if resume::may_be_given_up(ask.api, &ask.body) && given_up_at_once(&first) {
+    if given_up_at_once(ask, &first) {
         return Err(Failure::given_up());
     }
     Ok(Opened { first: first.freeze(), framer, rest: body })
@@ -62,8 +66,11 @@ fn announces(api: Api, event: &sse::Frame<'_>) -> bool {
     event.event().is_some_and(|name| api.announces_with_event(name))
 }
 
-fn given_up_at_once(first: &[u8]) -> bool {
-    resume::given_up_at(first).is_some_and(|at| !sse::frames(&first[..at]).any(|frame| frame.has_data()))
+/// Whether all there is of an answer is that its engine gave it up.
+fn given_up_at_once(ask: &Ask, first: &[u8]) -> bool {
+    let Some(at) = Signs::of(ask.api, &ask.body).in_events(first) else { return false };
+    let mut before = sse::frames(&first[..at]).filter(sse::Frame::has_data);
+    before.all(|event| announces(ask.api, &event) || only_names_the_role(&event.data()))
 }
 
 /// Whether a stream's first event can be one of an answer. An end without anything before it is none; events without
@@ -78,17 +85,21 @@ fn failed_at_once(api: Api, first: &[u8]) -> bool {
     let mut events = sse::frames(first).filter(sse::Frame::has_data);
     let Some(event) = events.find(|event| !announces(api, event)) else { return false };
     let data = event.data();
-    let whole_event = api == Api::Responses && event.event().is_some_and(|name| api.ends_with_event(name));
+    let typed = matches!(api, Api::Responses | Api::Messages);
+    let whole_event = typed && event.event().is_some_and(|name| api.ends_with_event(name));
     if !whole_event && !data.starts_with(b"{\"error\"") {
         return false;
     }
     let Ok(data) = Object::scan(Bytes::copy_from_slice(&data), ScanLimits::default()) else { return false };
-    // vLLM's own errors; OpenAI's `error` event; what is said of a response that failed.
+    // vLLM's own errors; the `error` events of OpenAI and Anthropic; what is said of a response that failed.
     let inside = |outer: &Object, key: &str| outer.get(key)?.object().ok();
     let of_response = || inside(&data, "response").and_then(|response| inside(&response, "error"));
     let error = inside(&data, "error").or_else(of_response);
-    let code = error.as_ref().unwrap_or(&data).get("code");
+    let error = error.as_ref().unwrap_or(&data);
+    let code = error.get("code");
+    let kind = error.get("type").filter(|_| api == Api::Messages).and_then(|kind| kind.as_str());
     code.is_some_and(|code| code.as_u64() >= Some(500) || code.as_str().as_deref() == Some("server_error"))
+        || kind.is_some_and(|kind| ENGINE_FAULTS.contains(&kind.as_ref()))
 }
 
 #[cfg(test)]
@@ -129,6 +140,19 @@ mod tests {
         ] {
             assert!(!behind(told), "{told}");
         }
+    }
+
+    #[test]
+    fn a_message_that_is_an_error_of_the_engine_is_none() {
+        let start = "event: message_start\ndata: {\"type\":\"message_start\"}\n\n";
+        let first = |start: &str, kind: &str| {
+            let error =
+                format!("event: error\ndata: {{\"type\":\"error\",\"error\":{{\"type\":\"{kind}\"}}}}\n\n");
+            failed_at_once(Api::Messages, format!("{start}{error}").as_bytes())
+        };
+        assert!(first("", "internal_error") && first(start, "internal_error") && first("", "api_error"));
+        assert!(!first("", "invalid_request_error") && !first("", "rate_limit_error"));
+        assert!(only_announced(Api::Messages, start.as_bytes()));
     }
 
     #[test]

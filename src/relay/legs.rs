@@ -10,8 +10,9 @@ use http::{HeaderValue, Response, StatusCode, header};
 use tokio::time::{Instant, timeout};
 
 use crate::codec::json::{Edit, Object, ScanLimits};
+use crate::dialect::resume::Signs;
 use crate::dialect::returned::asking_for_ids;
-use crate::dialect::{self, Api, Transfer, resume, usage};
+use crate::dialect::{self, Api, Dialect, Transfer, usage};
 use crate::fleet::{Instance, Outcome, Seat, Sign};
 use crate::relay::Relay;
 use crate::relay::account::Ledger;
@@ -163,7 +164,7 @@ impl Relay {
         ledger: &mut Ledger,
     ) -> Result<DecodeEnd, Failure> {
         if let Some(duty) = duty {
-            settle(duty, &outcome);
+            settle(duty, &outcome, self.speech.now().dialect);
         }
         let Opening { head, begun, seat } = outcome?;
         match begun {
@@ -173,9 +174,8 @@ impl Relay {
                 Ok(DecodeEnd::Whole(Response::from_parts(head, body)))
             }
             Begun::Stream(Opened { first, framer, rest }) => {
-                let gives_up = resume::may_be_given_up(ask.api, &ask.body);
-                let (api, http2) = (ask.api, ask.http2);
-                let source = Source { first, framer, rest, seat, api, http2, gives_up };
+                let (api, http2, signs) = (ask.api, ask.http2, Signs::of(ask.api, &ask.body));
+                let source = Source { first, framer, rest, seat, api, http2, signs };
                 Ok(DecodeEnd::Stream { head, source: Box::new(source) })
             }
         }
@@ -270,11 +270,14 @@ impl Relay {
     }
 }
 
-/// What a decoder's outcome says about the hand-off that it was given.
-fn settle(duty: &mut Duty, outcome: &Result<Opening, Failure>) {
+/// What a decoder's outcome says about the hand-off that it was given. Of a request that was turned away the prefiller may have been told
+/// or not: what fails before vLLM's handlers tells nobody, nor do vllm-ascend and vLLM before 0.32.
+fn settle(duty: &mut Duty, outcome: &Result<Opening, Failure>, dialect: Dialect) {
+    let told = |status| release::fetched_or_told(status) && !dialect.fetches_late();
     match outcome {
-        Ok(opening) if release::fetched_or_told(opening.head.status) => duty.used(),
+        Ok(opening) if opening.head.status.is_success() || told(opening.head.status) => duty.used(),
         Ok(_) => duty.refused(),
+        Err(failure) if failure.busy() && told(StatusCode::SERVICE_UNAVAILABLE) => duty.used(),
         Err(failure) if failure.busy() => duty.refused(),
         Err(failure) if failure.answered() => duty.used(),
         Err(failure) if failure.written => duty.lost(),
@@ -340,7 +343,7 @@ async fn begin(
         return Err(Failure::new(Why::BadReply, true, "a stream was asked for, and something else came"));
     }
     let answer = usable(body)?;
-    if resume::may_be_given_up(ask.api, &ask.body) && resume::given_up(&answer) {
+    if Signs::of(ask.api, &ask.body).in_answer(&answer) {
         return Err(Failure::given_up());
     }
     Ok((head, Begun::Answer(Box::new(answer))))

@@ -119,8 +119,13 @@ impl Relay {
         }
         let other = early.as_ref().and_then(Early::waited_for);
         let written = Written::default();
+        let settings = self.settings.now();
+        // A decoder that met a prefill which never came to its end keeps its blocks for ever (vLLM 0.32).
+        let grace = match early.as_ref().is_some_and(Early::needs_its_prefill) {
+            true => settings.computing(settings.prefill, ask.shape.prompt_tokens),
+            false => settings.abandon_grace,
+        };
         let prefill = Box::pin(self.clone().prefill_once(ask, seat, transfer, written.clone()));
-        let grace = self.settings.now().abandon_grace;
         let legs = Box::pin(early::beside(prefill, early));
         let ended = Unfinished::new(legs, written, grace, self.releases.clone()).await;
         if ended.is_err() {

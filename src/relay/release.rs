@@ -112,6 +112,8 @@ struct Lost {
     ask: Arc<Ask>,
     handoff: Bytes,
     born: Instant,
+    /// The prefiller may have let go of it.
+    late: bool,
 }
 
 struct Open(Arc<AtomicUsize>);
@@ -190,7 +192,7 @@ impl Duty {
     }
 
     /// The hand-off was turned away unread. What fetches it now may find that its blocks are gone, so it is good for a
-    /// release only, whose answer nobody reads.
+    /// release only, whose answer nobody reads, and whose blocks nobody finds in a cache.
     pub fn refused(&mut self) {
         self.state = State::Refused;
     }
@@ -216,7 +218,8 @@ impl Drop for Duty {
             // The client left while a decoder had the request: hung up on, it frees both sides.
             State::Open if written => self.releases.meters.handoff(Handoff::Used),
             State::Open | State::Refused => {
-                let lost = Lost { ask: self.ask.clone(), handoff, born: self.born };
+                let late = self.state == State::Refused;
+                let lost = Lost { ask: self.ask.clone(), handoff, born: self.born, late };
                 self.releases.submit(Left::Handoff(lost));
             }
         }
@@ -308,7 +311,8 @@ impl Relay {
     /// One token on one decoder; the status of its answer, if there is one.
     async fn fetch_once(&self, lost: &Lost, seat: &Seat, written: &Written) -> Option<StatusCode> {
         let ask = &lost.ask;
-        let edit = dialect::release_edit(ask.api, &ask.body, &lost.handoff);
+        let salt = lost.late.then(pause::random);
+        let edit = dialect::release_edit(ask.api, &ask.body, &lost.handoff, salt);
         Some(self.upstream.send(ask.leg(seat, &edit), written).await.ok()?.status())
     }
 }

@@ -14,7 +14,8 @@ use http_body::{Body, Frame};
 use tokio::time::Instant;
 
 use crate::codec::sse::{self, Framer};
-use crate::dialect::{Api, resume, usage};
+use crate::dialect::resume::Signs;
+use crate::dialect::{Api, usage};
 use crate::error::{Error, Kind};
 use crate::fleet::{Outcome, Seat};
 use crate::relay::Relay;
@@ -35,8 +36,8 @@ pub(super) struct Source {
     pub(super) seat: Seat,
     pub(super) api: Api,
     pub(super) http2: bool,
-    /// Its events may say that the decoder gave it up ([`resume::may_be_given_up`]).
-    pub(super) gives_up: bool,
+    /// What says that the decoder gave it up.
+    pub(super) signs: Signs,
 }
 
 /// The body of a streamed answer.
@@ -49,7 +50,7 @@ pub struct Stream {
     follower: Option<Box<Follower>>,
     api: Api,
     http2: bool,
-    gives_up: bool,
+    signs: Signs,
     /// The last event has passed.
     over: bool,
     /// Events of decoders before this one.
@@ -109,7 +110,7 @@ impl Stream {
             follower,
             api: source.api,
             http2: source.http2,
-            gives_up: source.gives_up,
+            signs: source.signs,
             over: false,
             events_before: 0,
             cached: ledger.cached_of_prefill(),
@@ -159,7 +160,7 @@ impl Stream {
 
     /// What nobody follows can be given up all the same; passed on, that would look complete.
     fn without_what_was_given_up(&self, out: Bytes) -> (Bytes, Option<Cause>) {
-        match self.gives_up.then(|| resume::given_up_at(&out)).flatten() {
+        match self.signs.in_events(&out) {
             Some(at) => (out.slice(..at), Some(Cause::Recomputed)),
             None => (out, None),
         }

@@ -102,7 +102,8 @@ pub enum What {
     ResetBeforeHead,
     /// The request is read and never answered.
     StallBeforeHead,
-    /// This status, with this body or one like vLLM's; a hand-off in the request is given back on 4xx and 503.
+    /// This status, with this body or one like vLLM's; a hand-off in the request is given back on 4xx and 503, unless the body says
+    /// that the request was not valid (`"type":"Bad Request"`).
     Status(u16, Option<Bytes>),
     /// 200 and a stream of exactly these bytes, cleanly ended.
     Events(Bytes),

@@ -159,7 +159,9 @@ async fn strike(hub: &Arc<Hub>, control: &Control, asked: &mut Asked) -> Option<
             }
             What::StallBeforeHead => std::future::pending::<()>().await,
             What::Status(status, body) => {
-                give_back(hub, status, asked);
+                if !body.as_deref().is_some_and(is_of_validation) {
+                    give_back(hub, status, asked);
+                }
                 return Some(scripted(status, body));
             }
             What::Events(body) => return Some(respond(200, "text/event-stream; charset=utf-8", body)),
@@ -174,6 +176,11 @@ async fn strike(hub: &Arc<Hub>, control: &Control, asked: &mut Asked) -> Option<
         }
     }
     None
+}
+
+/// Whether an error is vLLM's word on a body that none of its handlers has seen (0.32: `type` is the status' own phrase).
+fn is_of_validation(body: &[u8]) -> bool {
+    memchr::memmem::find(body, br#""type":"Bad Request""#).is_some()
 }
 
 /// vLLM's front end gives the hand-off of a request back that it does not let in.

@@ -15,7 +15,7 @@ pub fn whole(reply: &Reply, counts: Counts, written: &[Written], handoff: Value)
     let mut body = json!({
         "id": reply.id, "type": "message", "role": "assistant", "content": [{"type": "text", "text": text}],
         "model": reply.model, "stop_reason": stop_reason(first.and_then(|choice| choice.finish.as_ref())),
-        "usage": {"input_tokens": counts.prompt, "output_tokens": counts.output,
+        "usage": {"input_tokens": counts.prompt.saturating_sub(counts.cached), "output_tokens": counts.output,
             "cache_creation_input_tokens": 0, "cache_read_input_tokens": counts.cached},
     });
     if !handoff.is_null() {

@@ -17,6 +17,7 @@ mod dropin;
 mod e2e;
 mod encode;
 mod forced;
+mod given_up;
 mod health;
 mod honest;
 mod inspect;

@@ -66,8 +66,9 @@ fn decode_is_the_clients_body_and_the_handoff() {
 #[test]
 fn a_release_is_one_token_with_the_handoff() {
     let body = scan(r#"{"prompt":"x","max_tokens":500,"stream":true,"n":4}"#);
-    let spliced =
-        body.splice(&release_edit(Api::Completions, &body, &Bytes::from_static(b"{\"a\":1}"))).to_bytes();
+    let spliced = body
+        .splice(&release_edit(Api::Completions, &body, &Bytes::from_static(b"{\"a\":1}"), None))
+        .to_bytes();
     assert_eq!(
         spliced,
         r#"{"prompt":"x","stream":false,"max_tokens":1,"min_tokens":1,"n":1,"kv_transfer_params":{"a":1}}"#

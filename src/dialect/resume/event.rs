@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::given_up::RECOMPUTED;
+use super::given_up::Signs;
 use crate::codec::json::{Object, ScanLimits, Value};
 
 /// The lowest `code` of an error event that blames the engine; those below blame the request.
@@ -88,10 +88,9 @@ impl Event {
         error.and_then(|e| e.object.get("code")?.as_u64()).is_some_and(|code| code >= ENGINE_FAULT)
     }
 
-    /// The engine gave the request up, to be prefilled again.
-    pub(super) fn recomputed(&self) -> bool {
-        let reason = self.choice.as_ref().and_then(|choice| choice.object.get("stop_reason"));
-        reason.is_some_and(|reason| reason.raw() == RECOMPUTED)
+    /// The engine gave the request up.
+    pub(super) fn given_up(&self, signs: Signs) -> bool {
+        self.choice.as_ref().is_some_and(|choice| signs.in_choice(&choice.object))
     }
 
     /// What it shows.

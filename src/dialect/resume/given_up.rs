@@ -1,47 +1,99 @@
-//! Answers that an engine gave up for others: vllm-ascend's recompute scheduler ends such a request as if it were complete,
-//! with `stop_reason: "recomputed"`, and expects whoever is in front to send it again.
+//! Answers that an engine ended before they were complete, and wrote as if they were.
+//!
+//! * vllm-ascend's recompute scheduler ends a request with `stop_reason: "recomputed"`, and expects whoever is in front to send it
+//!   again.
+//! * A vLLM that is stopped, paused or put to sleep ends all its requests with `finish_reason: "abort"`, and one that drains those that
+//!   still come (0.32). Nobody reads that but whom it was not meant for: a client that aborts has hung up. `/v1/messages` has no
+//!   name for it and says `stop_reason: null`; `/v1/responses` says "completed", and `/inference/v1/generate` is for those who
+//!   count tokens themselves.
 
 use std::sync::LazyLock;
 
 use bytes::Bytes;
 use memchr::memmem::Finder;
 
+use super::event::Event;
 use crate::codec::json::{Object, ScanLimits};
 use crate::codec::sse;
 use crate::dialect::Api;
 
-/// The value of `stop_reason`.
-pub(super) const RECOMPUTED: &[u8] = b"\"recomputed\"";
+const RECOMPUTED: &[u8] = b"\"recomputed\"";
+const ABORT: &[u8] = b"\"abort\"";
 
-/// Looks for it. Made once: making one costs more than looking through an event.
-static WORD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(RECOMPUTED));
+/// Looks for `finish_reason` and `stop_reason`: the quote behind it stands in no JSON string. Made once: making one costs more than
+/// looking through an event.
+static REASON: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"_reason\""));
 
-/// Whether these words would mean that in an answer to `body`: with stop strings they may be one of those.
-pub fn may_be_given_up(api: Api, body: &Object) -> bool {
-    let stop = body.get("stop").filter(|stop| !stop.is_null());
-    let strings = stop.is_some_and(|stop| !stop.is_array() || stop.first_element().is_some());
-    matches!(api, Api::Chat | Api::Completions) && !strings
+/// What says so in an answer to one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Signs {
+    api: Api,
+    /// `"recomputed"` is one. With stop strings it may be one of those.
+    recomputed: bool,
 }
 
-/// Whether an answer, or one event of it, says so of any of its choices.
-pub fn given_up(answer: &Object) -> bool {
-    if WORD.find(answer.bytes()).is_none() {
-        return false;
+impl Signs {
+    /// The signs in an answer to `body`.
+    pub fn of(api: Api, body: &Object) -> Signs {
+        let stop = body.get("stop").filter(|stop| !stop.is_null());
+        let strings = stop.is_some_and(|stop| !stop.is_array() || stop.first_element().is_some());
+        Signs { api, recomputed: !strings }
     }
-    let choices = answer.get("choices").into_iter().flat_map(|choices| choices.elements());
-    choices
-        .filter_map(|choice| choice.object().ok())
-        .any(|choice| choice.get("stop_reason").is_some_and(|reason| reason.raw() == RECOMPUTED))
+
+    /// Whether a whole answer, or one event of a chat or completion, says so.
+    pub fn in_answer(self, answer: &Object) -> bool {
+        match self.api {
+            Api::Chat | Api::Completions if names_a_reason(answer.bytes()) => {
+                let choices = answer.get("choices").into_iter().flat_map(|choices| choices.elements());
+                choices.filter_map(|choice| choice.object().ok()).any(|choice| self.in_choice(&choice))
+            }
+            Api::Messages => {
+                let is = |key: &str, text: &[u8]| answer.get(key).is_some_and(|v| v.raw() == text);
+                is("type", b"\"message\"") && is("stop_reason", b"null")
+            }
+            _ => false,
+        }
+    }
+
+    /// Where the first event begins, of whole ones, that says so.
+    pub fn in_events(self, events: &[u8]) -> Option<usize> {
+        let read = |frame: &sse::Frame<'_>| {
+            Object::scan(Bytes::copy_from_slice(&frame.data()), ScanLimits::default()).ok()
+        };
+        let says_so = |frame: &sse::Frame<'_>| match self.api {
+            Api::Messages => {
+                let delta = || read(frame)?.get("delta")?.object().ok();
+                let reason = |delta: Object| delta.get("stop_reason").is_some_and(|v| v.is_null());
+                frame.event().is_some_and(|name| name == b"message_delta") && delta().is_some_and(reason)
+            }
+            _ => read(frame).is_some_and(|event| self.in_answer(&event)),
+        };
+        let may_say_so = match self.api {
+            Api::Chat | Api::Completions => names_a_reason(events),
+            api => api == Api::Messages,
+        };
+        sse::frames(events).find(|frame| may_say_so && says_so(frame)).map(|frame| frame.range().start)
+    }
+
+    /// Whether a choice of a chat's or completion's says so.
+    pub(super) fn in_choice(self, choice: &Object) -> bool {
+        let is = |key: &str, text: &[u8]| choice.get(key).is_some_and(|reason| reason.raw() == text);
+        is("finish_reason", ABORT) || self.recomputed && is("stop_reason", RECOMPUTED)
+    }
 }
 
-/// Where the first event begins, of whole ones, that says so. Events without the word are not read.
-pub fn given_up_at(events: &[u8]) -> Option<usize> {
-    WORD.find(events)?;
-    let says_so = |frame: &sse::Frame<'_>| {
-        let data = Bytes::copy_from_slice(&frame.data());
-        Object::scan(data, ScanLimits::default()).is_ok_and(|event| given_up(&event))
-    };
-    sse::frames(events).find(says_so).map(|frame| frame.range().start)
+/// Whether anything of this ends for a reason that has a name. Events before the last have nulls.
+fn names_a_reason(text: &[u8]) -> bool {
+    REASON.find_iter(text).any(|at| {
+        let behind = text[at + REASON.needle().len()..].iter();
+        behind.copied().find(|byte| !byte.is_ascii_whitespace() && *byte != b':') == Some(b'"')
+    })
+}
+
+/// Whether an event of a chat has nothing for its reader but the role.
+pub fn only_names_the_role(data: &[u8]) -> bool {
+    let event = Event::read(Bytes::copy_from_slice(data));
+    event.is_some_and(|event| event.look().role && !event.look().visible())
 }
 
 #[cfg(test)]
@@ -52,21 +104,65 @@ mod tests {
         Object::scan(text.to_owned().into(), ScanLimits::default()).unwrap()
     }
 
+    fn signs(api: Api) -> Signs {
+        Signs::of(api, &object("{}"))
+    }
+
     #[test]
-    fn only_a_stop_reason_says_so() {
-        let at = |text: &str| given_up_at(text.as_bytes());
-        let said = "data: {\"choices\":[{\"text\":\"recomputed\",\"stop_reason\":null}]}\n\n";
-        assert_eq!((at(said), at("")), (None, None));
-        let up = "data: {\"choices\":[{\"stop_reason\":null},{\"stop_reason\":\"recomputed\"}]}\n\n";
-        assert_eq!(at(&format!("{said}{up}data: [DONE]\n\n")), Some(said.len()));
-        assert!(!given_up(&object(r#"{"stop_reason":"recomputed"}"#)));
+    fn only_a_reason_says_so() {
+        let at = |text: &str| signs(Api::Chat).in_events(text.as_bytes());
+        let said =
+            "data: {\"choices\":[{\"text\":\"recomputed\",\"finish_reason\":null,\"stop_reason\":null}]}\n\n";
+        let ends = "data: {\"choices\":[{\"text\":\"\\\"abort\\\"\",\"finish_reason\":\"stop\"}]}\n\n";
+        assert_eq!((at(said), at(ends), at("")), (None, None, None));
+        for up in [
+            r#"{"choices":[{"stop_reason":null},{"stop_reason":"recomputed"}]}"#,
+            r#"{"choices":[{"finish_reason": "abort"}]}"#,
+        ] {
+            assert_eq!(at(&format!("{said}data: {up}\n\ndata: [DONE]\n\n")), Some(said.len()));
+            assert!(signs(Api::Completions).in_answer(&object(up)));
+            assert!(!signs(Api::Generate).in_answer(&object(up)));
+        }
+        assert!(
+            !signs(Api::Chat).in_answer(&object(r#"{"stop_reason":"recomputed","finish_reason":"abort"}"#))
+        );
     }
 
     #[test]
     fn it_may_be_a_stop_string() {
-        let may = |api, text| may_be_given_up(api, &object(text));
-        assert!(may(Api::Chat, r#"{"stop":[]}"#) && may(Api::Completions, r#"{"stop":null}"#));
-        assert!(!may(Api::Chat, r#"{"stop":"recomputed"}"#) && !may(Api::Chat, r#"{"stop":["a"]}"#));
-        assert!(!may(Api::Responses, "{}"));
+        let recomputed = object(r#"{"choices":[{"finish_reason":"stop","stop_reason":"recomputed"}]}"#);
+        let abort = object(r#"{"choices":[{"finish_reason":"abort","stop_reason":null}]}"#);
+        for (body, may) in [
+            ("{}", true),
+            (r#"{"stop":[]}"#, true),
+            (r#"{"stop":null}"#, true),
+            (r#"{"stop":"recomputed"}"#, false),
+            (r#"{"stop":["a"]}"#, false),
+        ] {
+            let signs = Signs::of(Api::Chat, &object(body));
+            assert_eq!((signs.in_answer(&recomputed), signs.in_answer(&abort)), (may, true), "{body}");
+        }
+    }
+
+    #[test]
+    fn a_message_that_ends_for_no_reason_was_given_up() {
+        let whole = |reason: &str| {
+            let text = format!(r#"{{"type":"message","content":[],"stop_reason":{reason}}}"#);
+            signs(Api::Messages).in_answer(&object(&text))
+        };
+        assert!(whole("null") && !whole("\"end_turn\""));
+        let start = "event: message_start\ndata: {\"message\":{\"stop_reason\":null}}\n\n";
+        let stream = |reason: &str| {
+            let end = format!("event: message_delta\ndata: {{\"delta\":{{\"stop_reason\":{reason}}}}}\n\n");
+            signs(Api::Messages).in_events(format!("{start}{end}").as_bytes())
+        };
+        assert_eq!((stream("null"), stream("\"max_tokens\"")), (Some(start.len()), None));
+    }
+
+    #[test]
+    fn a_role_is_no_word() {
+        assert!(only_names_the_role(br#"{"choices":[{"delta":{"role":"assistant","content":""}}]}"#));
+        assert!(!only_names_the_role(br#"{"choices":[{"delta":{"role":"assistant","content":"a"}}]}"#));
+        assert!(!only_names_the_role(br#"{"choices":[{"delta":{"content":""}}]}"#));
     }
 }

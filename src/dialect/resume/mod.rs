@@ -16,7 +16,7 @@ mod plan;
 mod rewrite;
 mod tape;
 
-pub use given_up::{given_up, given_up_at, may_be_given_up};
+pub use given_up::{Signs, only_names_the_role};
 pub use plan::{Plan, Reason};
 pub use tape::{Break, Next, Tape};
 

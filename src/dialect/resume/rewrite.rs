@@ -85,7 +85,14 @@ pub(super) fn fill(template: &Event, with: &Filling<'_>) -> Bytes {
 
 fn fill_choice(choice: &Part, with: &Filling<'_>, patch: &mut Patch) {
     match choice.part("delta") {
-        Some(delta) => patch.set(delta.span("content"), with.text),
+        Some(delta) => {
+            patch.set(delta.span("content"), with.text);
+            // What else the client was told in that event it was told once: the end of the reasoning, as it may be.
+            let texts = delta.object.members().filter(|(_, value)| value.is_string());
+            for (key, _) in texts.filter(|(key, _)| key != "role" && key != "content") {
+                patch.set(delta.span(&key), NULL);
+            }
+        }
         None => patch.set(choice.span("text"), with.text),
     }
     patch.set(choice.span("token_ids"), with.ids);

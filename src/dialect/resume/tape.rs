@@ -33,7 +33,7 @@ pub struct Tape {
 pub enum Break {
     /// The engine wrote that it failed.
     Failed,
-    /// The engine gave the request up for others, to be prefilled again (vllm-ascend's recompute scheduler).
+    /// The engine gave the request up ([`Signs`](super::Signs)).
     Recomputed,
 }
 
@@ -231,8 +231,7 @@ impl Tape {
         };
         if event.failed() {
             self.broke = Some(Break::Failed);
-        } else if event.recomputed() && self.plan.exact != Err(Reason::Stop) {
-            // Of a request with stop strings it may be one of them.
+        } else if event.given_up(self.plan.signs) {
             self.broke = Some(Break::Recomputed);
         } else {
             let rewritten = self.rewritten(&event);

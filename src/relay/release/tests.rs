@@ -76,7 +76,7 @@ fn more_than_the_queue_holds_is_left_to_the_lease() {
     let releases = first.releases.clone();
     drop(first);
     assert!(releases.pending());
-    let lost = |d: &Duty| Lost { ask: d.ask.clone(), handoff: Bytes::new(), born: d.born };
+    let lost = |d: &Duty| Lost { ask: d.ask.clone(), handoff: Bytes::new(), born: d.born, late: false };
     let (second, _other_queue) = duty(None);
     releases.submit(Left::Handoff(lost(&second)));
     assert!(orphans.try_recv().is_ok() && orphans.try_recv().is_err());

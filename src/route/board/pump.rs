@@ -39,9 +39,13 @@ impl Board {
         let mut line = std::mem::take(&mut self.line);
         let window = if self.late() { WINDOW } else { usize::MAX };
         let length = line.len();
+        let mut finds_open = self.finds_open(&outlooks, now);
         for waiting in line.first(window) {
             if !outlooks.iter().flatten().any(|lane| lane.open) {
                 break;
+            }
+            if !finds_open && waiting.tried.is_empty() {
+                continue;
             }
             let sight = Some((now, sight));
             let asked = look(&self.residents, self.lanes.len(), self.settings.sight_s, waiting, sight);
@@ -65,6 +69,7 @@ impl Board {
                 commits.push(Commit { others: runners_up(all, at), waiting: others, ..commit });
                 let lane = self.lanes.get(usize::from(best.lane.0)).and_then(Option::as_ref);
                 outlook.open = lane.is_some_and(|lane| self.is_open(lane, now));
+                finds_open = self.finds_open(&outlooks, now);
             }
         }
         for commit in &commits {
@@ -100,6 +105,17 @@ impl Board {
             || lane.requests() == 0
             || lane.backlog_s(now) < settings.open_s
             || lane.work_tokens() < settings.batch_tokens
+    }
+
+    /// Whether one that takes something now may be the choice of a request that has failed nowhere yet: who rests is none while others
+    /// don't. Without a request it would be open as long as it rests, and the whole line be looked at in vain each time.
+    fn finds_open(&self, outlooks: &[Option<Outlook>], now: Seconds) -> bool {
+        let lanes = || {
+            self.lanes.iter().zip(outlooks).filter_map(|(lane, outlook)| lane.as_ref().zip(outlook.as_ref()))
+        };
+        let rests = |lane: &Lane| lane.standing(now, 0.0) == Standing::Resting;
+        let all_rest = lanes().all(|(lane, _)| rests(lane));
+        lanes().any(|(lane, outlook)| outlook.open && (all_rest || !rests(lane)))
     }
 
     /// The terms of every lane that may be chosen: those of the best standing.

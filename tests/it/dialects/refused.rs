@@ -19,7 +19,12 @@ async fn what_would_stop_a_decoder_never_reaches_one() {
     ];
     // It hands over by name, whatever the requests are called.
     let moriio = &p2p[..3];
-    for (spoken, asked) in [(P2P_NCCL, p2p), ((DialectName::Moriio, Connector::Moriio), moriio)] {
+    let sglang = &p2p[..2];
+    for (spoken, asked) in [
+        (P2P_NCCL, p2p),
+        ((DialectName::Moriio, Connector::Moriio), moriio),
+        ((DialectName::Sglang, Connector::Sglang), sglang),
+    ] {
         let stage = Stage::set(script(spoken)).await;
         for (path, body) in asked {
             let answer = stage.post(path, body).await;
