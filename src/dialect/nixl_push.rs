@@ -2,8 +2,9 @@
 //!
 //! Facts of vLLM 0.32.0. The decoder needs of the prefiller only what is the same in all its answers; the two requests find each
 //! other by their `X-Request-Id` and must be of the same kind. The first answer of a prefiller is waited for, and teaches that;
-//! from then on both legs are sent at once. A decoder whose prefill never comes waits for `push_registration_timeout` (480 s)
-//! unless it is hung up on; one without `remote_request_id` dies.
+//! from then on both legs are sent at once. A decoder whose prefill never comes waits for `push_registration_timeout` (480 s);
+//! hung up on meanwhile it keeps the blocks until the KV has come (vLLM issue 46283), so that a prefill that has begun had better end.
+//! One without `remote_request_id` dies.
 
 use bytes::Bytes;
 

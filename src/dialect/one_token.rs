@@ -41,3 +41,21 @@ fn generate(body: &Object, edit: Edit) -> Edit {
     };
     edit.set("sampling_params", spliced)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::json::ScanLimits;
+
+    #[test]
+    fn a_budget_to_think_is_not_larger_than_one_token() {
+        let sent = |thinking: &str| {
+            let text = format!(r#"{{"messages":[],"thinking":{thinking},"max_tokens":9}}"#);
+            let body = Object::scan(text.into(), ScanLimits::default()).unwrap();
+            String::from_utf8(body.splice(&edit(Api::Messages, &body)).to_bytes().to_vec()).unwrap()
+        };
+        let enabled = sent(r#"{"type":"enabled","budget_tokens":2048}"#);
+        assert_eq!(enabled, r#"{"messages":[],"stream":false,"max_tokens":1}"#);
+        assert!(sent(r#"{"type":"disabled"}"#).contains("disabled"), "it changes the prompt");
+    }
+}

@@ -311,3 +311,21 @@ proptest! {
         prop_assert!(long[0].min(long[1]) <= short[0].min(short[1]) + 1e-9);
     }
 }
+
+/// Without a request a prefiller that rests is open, and nobody's choice: the line is not looked through for it.
+#[test]
+fn one_that_rests_does_not_make_the_line_be_looked_at() {
+    let mut board = board(2, settings());
+    board.rest(LaneId(1), 100.0);
+    let mut looked = 0;
+    for _ in 0..50 {
+        board.arrive(0.0, plain(1000));
+        board.pump(0.0, &(), &mut || {
+            looked += 1;
+            7
+        });
+    }
+    assert_eq!((board.waiting(), looked), (49, 1));
+    board.rest(LaneId(0), 100.0);
+    assert_eq!(pump(&mut board, 0.0).len(), 1, "where all rest, one without a request is asked");
+}

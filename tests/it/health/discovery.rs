@@ -2,11 +2,12 @@
 
 use pd_proxy::app::App;
 use pd_proxy::config::Config;
-use pd_proxy::sim::Role;
+use pd_proxy::sim::{Engine, EngineSpec, Role};
 use serde_json::json;
 
 use super::{CHAT, Gateway, Load, anywhere, chat, engine, is_member};
 use crate::common::client::{self, post};
+use crate::common::stage::fast;
 use crate::surface::until;
 
 fn config() -> Config {
@@ -54,6 +55,35 @@ async fn a_file_adds_and_removes_and_half_a_file_does_nothing() {
     tokio::time::sleep(std::time::Duration::from_millis(250)).await;
     assert!(is_member(gateway.at, "decode", d0.addr()).await, "the configuration wants it");
     assert!(load.end().await > 10);
+    gateway.end().await;
+}
+
+/// As a rollout is seen that ends between two looks: who waits is served by those who came.
+#[tokio::test]
+async fn all_prefillers_may_be_others_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("engines");
+    let slow = EngineSpec { role: Role::Prefill, prefill_tokens_per_s: 1_000.0, ..fast() };
+    let p0 = Engine::start(slow, anywhere()).await.unwrap();
+    let p1 = engine(Role::Prefill, anywhere()).await;
+    let decoder = engine(Role::Decode, anywhere()).await;
+    let mut config = config();
+    config.discovery.file = Some(file.to_str().unwrap().to_owned());
+    config.fleet.decode = vec![decoder.addr().to_string()];
+    config.route.batch_tokens = 0;
+    std::fs::write(&file, format!("prefill {}\n", p0.addr())).unwrap();
+    let gateway = Gateway::run(App::build(&config).await.unwrap());
+    let body = chat(&"a word ".repeat(200));
+    let waiting =
+        async || client::send(gateway.at, &post("/debug/route", &body)).await.json()["waiting"].as_u64();
+    let all = futures_util::future::join_all(
+        (0..5).map(async |_| client::send(gateway.at, &post(CHAT, &body)).await.status),
+    );
+    let change = async {
+        until("four wait", async || waiting().await == Some(4)).await;
+        std::fs::write(&file, format!("prefill {}\n", p1.addr())).unwrap();
+    };
+    assert_eq!(tokio::join!(all, change).0, [200; 5]);
     gateway.end().await;
 }
 
