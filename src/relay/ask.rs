@@ -70,6 +70,13 @@ impl Ask {
         ask
     }
 
+    /// Another question of the gateway's own, for the same client: `body` goes to `target`. Of what is known of the prompt it has nothing.
+    pub fn instead(&self, target: PathAndQuery, body: Object) -> Ask {
+        let api = Api::Completions;
+        let (shape, job) = (Shape::read(api, &body), Arc::default());
+        Ask { api, target, shape, body, job, asked: None, turn: None, ..self.clone() }
+    }
+
     /// Most bytes of an incomplete event of its stream that are held back.
     pub fn frame_bytes(&self, frame_bytes: usize) -> usize {
         let plan = self.resume.as_ref();

@@ -38,6 +38,7 @@ pub mod rendezvous;
 pub mod resume;
 pub mod settings;
 pub mod shed;
+mod shown;
 mod silence;
 pub mod skip;
 pub mod speech;

@@ -12,8 +12,8 @@ use http::uri::PathAndQuery;
 use tokio::time::timeout_at;
 
 use crate::codec::json::{Object, ScanLimits};
+use crate::dialect::Shape;
 use crate::dialect::resume::{Break, Next, Reason, Tape};
-use crate::dialect::{Api, Shape};
 use crate::error::{Error, Kind};
 use crate::fleet::InstanceId;
 use crate::relay::account::Ledger;
@@ -182,18 +182,26 @@ impl Follower {
                 return None;
             }
         };
-        let ask = match next {
+        let (ask, proof) = match next {
             Next::End(rest) => {
                 relay.meters.continuation("resumed", cause.name());
                 return Some(Going::End(rest));
             }
-            Next::Again => self.ask.clone(),
-            Next::Continue(body, prompt_tokens) => Arc::new(continued(&self.ask, body, prompt_tokens).ok()?),
+            Next::Again => (self.ask.clone(), None),
+            Next::Continue(body, prompt_tokens, proof) => {
+                (Arc::new(continued(&self.ask, body, prompt_tokens).ok()?), proof)
+            }
         };
         self.left -= 1;
         let mut ledger = account.take()?;
-        ledger.resumes(cause.name());
         Some(Going::Pair(Box::pin(async move {
+            if let Some(proof) = proof
+                && !relay.shows(&ask, &proof, tried).await
+            {
+                relay.meters.continuation("refused", Reason::HeldText.name());
+                return (ledger, Err(Error::new(Kind::DecodeFailed, "text of the answer is held back")));
+            }
+            ledger.resumes(cause.name());
             let found = match timeout_at(end, relay.again(ask, tried, &mut ledger)).await {
                 Ok(found) => found,
                 Err(_) => Err(Error::new(Kind::DecodeTimeout, "the total time limit is over")),
@@ -226,24 +234,8 @@ impl Follower {
 /// The request for the rest of an answer.
 fn continued(ask: &Ask, body: Bytes, prompt_tokens: u64) -> Result<Ask, crate::codec::json::JsonError> {
     let body = Object::scan(body, ScanLimits::default())?;
-    let shape = Shape { prompt_tokens, ..Shape::read(Api::Completions, &body) };
-    Ok(Ask {
-        api: Api::Completions,
-        id: ask.id.clone(),
-        name: ask.name.clone(),
-        target: PathAndQuery::from_static("/v1/completions"),
-        headers: ask.headers.clone(),
-        body,
-        shape,
-        job: Arc::default(),
-        asked: None,
-        turn: None,
-        resume: ask.resume.clone(),
-        encoded: ask.encoded.clone(),
-        http2: ask.http2,
-        arrived: ask.arrived,
-        trace: ask.trace.clone(),
-    })
+    let ask = ask.instead(PathAndQuery::from_static("/v1/completions"), body);
+    Ok(Ask { shape: Shape { prompt_tokens, ..ask.shape }, ..ask })
 }
 
 impl Relay {

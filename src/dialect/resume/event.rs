@@ -115,10 +115,12 @@ impl Event {
         look
     }
 
-    /// Code points of a completion's text: what vLLM counts in `text_offset`.
-    pub(super) fn chars(&self) -> Option<u64> {
-        let text = self.choice.as_ref()?.object.get("text")?.as_str()?;
-        Some(text.chars().count() as u64)
+    /// Its text of the answer.
+    pub(super) fn text(&self) -> Option<String> {
+        let choice = self.choice.as_ref()?;
+        let delta = choice.part("delta");
+        let text = delta.as_ref().map_or_else(|| choice.given("text"), |delta| delta.given("content"));
+        text?.as_str().map(|text| text.into_owned())
     }
 
     /// The ids of the prompt, where they are: in chats beside the choices, in completions inside.

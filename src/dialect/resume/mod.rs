@@ -14,10 +14,12 @@ mod event;
 mod given_up;
 mod plan;
 mod rewrite;
+mod tail;
 mod tape;
 
 pub use given_up::{Signs, only_names_the_role};
 pub use plan::{Plan, Reason};
+pub use tail::Proof;
 pub use tape::{Break, Next, Tape};
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use crate::dialect::resume::body::{self, Left};
 use crate::dialect::resume::event::{Event, Look};
 use crate::dialect::resume::plan::{Plan, Reason};
 use crate::dialect::resume::rewrite::{self, Filling};
+use crate::dialect::resume::tail::{Proof, Tail};
 
 /// Events without text that are held back. A character has at most four bytes and so comes in at most four tokens; with
 /// more the text is not about to be completed.
@@ -42,8 +43,8 @@ pub enum Break {
 pub enum Next {
     /// The request is sent again: the client has seen nothing of the answer.
     Again,
-    /// This body goes to `/v1/completions`; its prompt has so many tokens.
-    Continue(Bytes, u64),
+    /// This body goes to `/v1/completions`; its prompt has so many tokens. Where text may be held back, it is to be shown first that none is.
+    Continue(Bytes, u64, Option<Proof>),
     /// Only these bytes are missing.
     End(Bytes),
 }
@@ -68,6 +69,10 @@ struct Seen {
     usage: bool,
     /// Tokens whose text may still change.
     open_text: bool,
+    /// The last event had several tokens.
+    several: bool,
+    /// Its end, for what a client may not have been shown of it.
+    tail: Tail,
     /// It can't be continued exactly any more.
     inexact: Option<Reason>,
 }
@@ -100,7 +105,7 @@ enum Leg {
 struct Entry {
     frame: Bytes,
     ids: Option<Vec<u32>>,
-    chars: u64,
+    text: String,
     look: Look,
     identity: Option<(Bytes, Bytes)>,
     template: Option<Bytes>,
@@ -167,7 +172,12 @@ impl Tape {
         let Seen { prompt, generated, chars, .. } = &self.seen;
         let tokens = generated.len() as u64;
         let left = body::left(self.plan.api, body, tokens);
+        let doubtful = self.plan.api == Api::Chat || self.seen.several;
+        let proof = doubtful.then(|| self.seen.tail.proof(generated).ok_or(Reason::HeldText)).transpose()?;
         if left == Left::Tokens(0) {
+            if self.seen.several {
+                return Err(Reason::HeldText);
+            }
             let mut out = BytesMut::new();
             out.extend_from_slice(&framed(&self.filled(b"\"\"", b"\"length\"").ok_or(Reason::Unreadable)?));
             return self.end(cached, out);
@@ -175,7 +185,7 @@ impl Tape {
         let next = body::continuation(body, prompt, generated, left);
         let prompt_tokens = prompt.len() as u64 + tokens;
         self.leg = Leg::Continued { tokens, chars: *chars };
-        Ok(Next::Continue(next, prompt_tokens))
+        Ok(Next::Continue(next, prompt_tokens, proof))
     }
 
     /// Whether the ids are those of what the client has.
@@ -261,7 +271,7 @@ impl Tape {
         let mut entry = Entry {
             frame,
             ids: choice.numbers("token_ids"),
-            chars: event.chars().unwrap_or(0),
+            text: event.text().unwrap_or_default(),
             look,
             identity: raw("id").zip(raw("created")),
             template: None,
@@ -304,20 +314,24 @@ impl Tape {
     }
 
     fn send(&mut self, entry: Entry, out: &mut BytesMut) {
-        let Entry { frame, ids, chars, look, identity, template } = entry;
+        let Entry { frame, ids, text, look, identity, template } = entry;
         let collects = self.collects();
         let seen = &mut self.seen;
         seen.phase = seen.phase.max(if look.finish { Phase::Finished } else { Phase::Text });
         seen.identity = seen.identity.take().or(identity);
         seen.template = seen.template.take().or(template);
-        seen.chars += chars;
+        seen.chars += text.chars().count() as u64;
         if look.text || look.reasoning {
             seen.reasoning = look.reasoning && !look.text;
         }
         // Of several tokens at once the last may be a character's first bytes, which the text does not show: engines that go on from
         // there repeat the prompt, or lose the character (vLLM's detokenizers).
-        let several = ids.as_ref().is_some_and(|ids| ids.len() > 1);
-        seen.open_text = !look.finish && (several || !look.visible());
+        seen.several = ids.as_ref().is_some_and(|ids| ids.len() > 1);
+        seen.open_text = !look.finish && !look.visible();
+        match (look.reasoning, &ids) {
+            (false, Some(ids)) if collects => seen.tail.push(ids.len(), &text),
+            _ => seen.tail.clear(),
+        }
         if look.other {
             seen.inexact.get_or_insert(Reason::Tools);
         }

@@ -98,7 +98,12 @@ fn with_breaks(api: Api, body: &Value, texts: &[String], breaks: &[usize]) -> St
         let events = match &next {
             Next::Again => engine.events(api == Api::Chat, 0, &asked),
             Next::End(rest) => return out + std::str::from_utf8(rest).unwrap(),
-            Next::Continue(bytes, tokens) => {
+            Next::Continue(bytes, tokens, proof) => {
+                if let Some(proof) = proof {
+                    let decoded: String =
+                        proof.ids.iter().map(|id| texts[*id as usize - 100].as_str()).collect();
+                    assert_eq!(proof.text, decoded);
+                }
                 let mut body: Value = serde_json::from_slice(bytes).unwrap();
                 let prompt = body["prompt"].as_array().unwrap();
                 assert_eq!(prompt.len() as u64, *tokens);
@@ -192,7 +197,7 @@ fn a_stream_is_refused_for_what_was_seen_of_it() {
     let reasoning = event(r#""delta":{"reasoning":"hm"},"finish_reason":null,"token_ids":[4]"#);
     let of = |events: &[&String]| refusal(&events.iter().map(|e| (*e).clone()).collect::<Vec<_>>());
     assert_eq!(of(&[&reasoning]), Err(Reason::Reasoning));
-    assert!(matches!(of(&[&reasoning, &text]), Ok(Next::Continue(_, 3))), "it has ended");
+    assert!(matches!(of(&[&reasoning, &text]), Ok(Next::Continue(_, 3, _))), "it has ended");
     assert_eq!(of(&[&text, &reasoning]), Err(Reason::Reasoning));
     assert_eq!(of(&[&event(r#""delta":{"content":"x"},"finish_reason":null"#)]), Err(Reason::NoIds));
     let call = event(r#""delta":{"tool_calls":[{"index":0}]},"finish_reason":null,"token_ids":[5]"#);
@@ -203,16 +208,25 @@ fn a_stream_is_refused_for_what_was_seen_of_it() {
     long.extend(std::iter::repeat_n(silent, 17));
     assert_eq!(refusal(&long), Err(Reason::HeldText));
     long.push(text);
-    assert!(matches!(refusal(&long), Ok(Next::Continue(_, 20))));
+    assert!(matches!(refusal(&long), Ok(Next::Continue(_, 20, _))));
 }
 
 #[test]
 fn after_several_tokens_at_once_the_text_may_not_be_complete() {
-    // Of the last one there may be the first byte of a character only, which no decoder's text can go on from.
+    // Of the last one there may be the first byte of a character only, which no decoder's text can go on from: a tokenizer knows.
     let two = event(r#""delta":{"content":"x"},"finish_reason":null,"token_ids":[5,6]"#);
     let one = event(r#""delta":{"content":"y"},"finish_reason":null,"token_ids":[7]"#);
-    assert_eq!(refusal(&[one.clone(), two.clone()]), Err(Reason::HeldText));
-    assert!(matches!(refusal(&[two.clone(), one]), Ok(Next::Continue(_, 4))), "it is complete by now");
+    let Ok(Next::Continue(_, 4, Some(proof))) = refusal(&[one.clone(), two.clone()]) else {
+        panic!("it is asked")
+    };
+    assert_eq!((&proof.ids[..], proof.text.as_str()), (&[7, 5, 6][..], "yx"));
+    let completion = |ids: &str| {
+        let mut tape = Tape::new(plan(Api::Completions, &json!({"stream": true})));
+        tape.pass(event(&format!(r#""text":"x","finish_reason":null,"token_ids":{ids}"#)).as_bytes());
+        tape.next(&scan(&json!({"stream": true})), None)
+    };
+    assert!(matches!(completion("[5,6]"), Ok(Next::Continue(_, 3, Some(_)))));
+    assert!(matches!(completion("[5]"), Ok(Next::Continue(_, 2, None))), "nothing parses completions");
     let last = event(r#""delta":{"content":"z"},"finish_reason":"stop","token_ids":[8,9]"#);
     assert!(matches!(refusal(&[two, last]), Ok(Next::End(_))), "nothing is to come");
 }
@@ -237,7 +251,7 @@ fn a_role_beside_each_token_hides_none() {
         );
         tape.pass(event(&delta).as_bytes());
     }
-    let Ok(Next::Continue(next, 5)) = tape.next(&scan(&body), None) else { panic!("it goes on") };
+    let Ok(Next::Continue(next, 5, _)) = tape.next(&scan(&body), None) else { panic!("it goes on") };
     assert!(next.starts_with(br#"{"prompt":[1,5,6,7,8]"#), "the last has no text yet");
 }
 
@@ -295,7 +309,7 @@ fn a_continuation_finds_no_more_of_the_prompt_than_there_is() {
         let text = if api == Api::Chat { r#""delta":{"content":"x"}"# } else { r#""text":"x""# };
         let mut tape = Tape::new(plan(api, &body));
         tape.pass(event(&format!(r#"{text},"finish_reason":null,"token_ids":[5]"#)).as_bytes());
-        assert!(matches!(tape.next(&scan(&body), None), Ok(Next::Continue(_, 2))));
+        assert!(matches!(tape.next(&scan(&body), None), Ok(Next::Continue(_, 2, _))));
         let usage = |cached: u64| {
             let details = format!(r#"{{"cached_tokens":{cached}}}"#);
             let counts = format!(

@@ -3,6 +3,7 @@
 mod exact;
 mod limits;
 mod refused;
+mod shown;
 
 use pd_proxy::sim::Engine;
 use serde_json::{Value, json};

@@ -1,0 +1,58 @@
+//! Whether a client has been shown all that the tokens of its answer say: asked of an engine's tokenizer, which holds nothing back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::uri::PathAndQuery;
+use serde_json::{Value, json};
+
+use crate::codec::json::{Edit, Object, ScanLimits};
+use crate::dialect::resume::Proof;
+use crate::fleet::{InstanceId, Need, Role};
+use crate::relay::ask::Ask;
+use crate::relay::{Relay, pause};
+use crate::upstream::{Written, collect};
+
+/// An engine that lives answers within milliseconds; the client waits for it in the middle of its answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Engines that are asked.
+const ATTEMPTS: usize = 2;
+/// Room for the text of a few tokens.
+const ANSWER_BYTES: usize = 64 << 10;
+
+impl Relay {
+    /// Whether an engine other than `tried` says so, for the continuation `ask`.
+    pub(super) async fn shows(&self, ask: &Arc<Ask>, proof: &Proof, tried: InstanceId) -> bool {
+        let mut tried = vec![tried];
+        for _ in 0..ATTEMPTS {
+            let need = Need { tokens: 0, tried: &tried, random: pause::random(), session: None };
+            let Some(seat) = self.fleet.pick(Role::Decode, need) else { return false };
+            tried.push(seat.instance().id());
+            let Some(question) = question(ask, &proof.ids) else { return false };
+            let text = async {
+                let answer = self.upstream.send(question.leg(&seat, &Edit::new()), &Written::default()).await;
+                text(collect(answer.ok()?.into_body(), ANSWER_BYTES).await.ok()?)
+            };
+            if let Ok(Some(text)) = tokio::time::timeout(PATIENCE, text).await {
+                return proof.holds(&text);
+            }
+        }
+        false
+    }
+}
+
+/// As vLLM's `/detokenize` has it (0.5 to 0.32).
+fn question(ask: &Ask, ids: &[u32]) -> Option<Ask> {
+    let mut body = json!({ "tokens": ids });
+    if let Some(model) = &ask.shape.model {
+        body["model"] = model.as_str().into();
+    }
+    let body = Object::scan(body.to_string().into(), ScanLimits::default()).ok()?;
+    Some(ask.instead(PathAndQuery::from_static("/detokenize"), body))
+}
+
+fn text(answer: Bytes) -> Option<String> {
+    let answer: Value = serde_json::from_slice(&answer).ok()?;
+    answer.get("prompt")?.as_str().map(str::to_owned)
+}
