@@ -5,6 +5,7 @@ mod auth;
 mod body;
 mod cors;
 mod explain;
+mod foreign;
 mod gather;
 pub mod headers;
 mod instances;

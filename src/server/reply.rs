@@ -15,6 +15,7 @@ pub fn status(kind: Kind) -> StatusCode {
         Kind::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
         Kind::HeadersTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
         Kind::InvalidApiKey => StatusCode::UNAUTHORIZED,
+        Kind::ForeignPage => StatusCode::FORBIDDEN,
         Kind::ModelNotFound | Kind::UnknownUrl => StatusCode::NOT_FOUND,
         Kind::RateLimited => StatusCode::TOO_MANY_REQUESTS,
         Kind::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,

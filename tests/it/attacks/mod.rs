@@ -6,6 +6,7 @@ mod framing;
 mod heads;
 mod http2;
 mod memory;
+mod pages;
 mod secrets;
 mod slow;
 
