@@ -59,6 +59,20 @@ async fn instances_come_and_go() {
     stage.end().await;
 }
 
+/// vLLM's `disagg_proxy_demo.py` takes one engine, by a name of its own.
+#[tokio::test]
+async fn one_instance_may_be_named_as_the_demo_proxy_has_it() {
+    let stage = Stage::new().await;
+    let third = lone(fast(), "127.0.0.1:0").await;
+    let body = json!({"type": "prefill", "instance": name(&third)}).to_string();
+    let raw = stage.post("/instances/add", &body).await;
+    assert_eq!(raw.status, 200, "{}", raw.text());
+    assert_eq!(raw.json()["message"], format!("add prefill instances: ['{}'].", name(&third)));
+    let twice = json!({"type": "prefill", "instance": "h:1", "instances": ["h:2"]}).to_string();
+    assert_eq!(stage.post("/instances/add", &twice).await.status, 400, "which of them?");
+    stage.end().await;
+}
+
 #[tokio::test]
 async fn an_instance_may_have_an_ipv6_address() {
     if std::net::TcpListener::bind("[::1]:0").is_err() {
