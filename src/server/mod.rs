@@ -116,7 +116,7 @@ pub struct Edge {
     pub overload_status: http::StatusCode,
     /// Of this share of the requests each step is logged, at level debug.
     pub steps_ratio: f64,
-    /// Guards changes of the fleet.
+    /// Guards changes of the fleet and looks into it.
     pub admin_key: Option<String>,
 }
 
