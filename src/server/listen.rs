@@ -411,7 +411,10 @@ mod tests {
             looks += 1;
             told.as_mut().poll(cx)
         });
-        assert!(tokio::time::timeout(Duration::from_secs(75), counted).await.is_err(), "it said nothing more");
+        assert!(
+            tokio::time::timeout(Duration::from_secs(75), counted).await.is_err(),
+            "it said nothing more"
+        );
         assert!(looks < 100, "looked at {looks} times");
     }
 

@@ -9,6 +9,7 @@ mod foreign;
 mod gather;
 pub mod headers;
 mod instances;
+mod leftover;
 mod listen;
 mod members;
 mod metaserver;

@@ -16,8 +16,8 @@ use crate::dialect::Api;
 use crate::error::{Error, Kind};
 use crate::server::openai::Route;
 use crate::server::{
-    Gateway, admin, auth, cors, explain, foreign, headers, instances, members, metaserver, models, openai, page,
-    passthrough, reply,
+    Gateway, admin, auth, cors, explain, foreign, headers, instances, leftover, members, metaserver, models,
+    openai, page, passthrough, reply,
 };
 
 /// Answered by one engine alone, a prefiller first.
@@ -145,10 +145,18 @@ fn generating(route: Route) -> MethodRouter<Arc<Gateway>, Infallible> {
     post(move |state: State<Arc<Gateway>>, request: Request| openai::generate(state, route, request))
 }
 
-/// What every request passes. Whoever is refused anywhere learns by which id to ask about it.
-async fn at_the_door(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Response<Body> {
+/// What every request passes. Whoever is refused anywhere learns by which id to ask about it, and whether the connection lives.
+async fn at_the_door(
+    State(gateway): State<Arc<Gateway>>,
+    mut request: Request,
+    next: Next,
+) -> Response<Body> {
     let asked = request.headers().get(headers::REQUEST_ID).cloned();
+    let leftover = leftover::of(&mut request);
     let mut response = let_in(&gateway, request, next).await;
+    if let Some(leftover) = leftover {
+        leftover.settle(&mut response).await;
+    }
     let refused = response.status().is_client_error() || response.status().is_server_error();
     if refused
         && !response.headers().contains_key(headers::REQUEST_ID)

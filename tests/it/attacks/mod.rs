@@ -9,6 +9,7 @@ mod memory;
 mod pages;
 mod secrets;
 mod slow;
+mod unread;
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -11,7 +11,11 @@ const PAGE: &str = "https://evil.example";
 /// Every route that changes something, with a body that does.
 fn changes(engine: &str) -> [(&'static str, String); 3] {
     let change = format!(r#"{{"type":"decode","instances":["{engine}"]}}"#);
-    [("/instances/remove", change.clone()), ("/instances/add", change), ("/reset_prefix_cache", String::new())]
+    [
+        ("/instances/remove", change.clone()),
+        ("/instances/add", change),
+        ("/reset_prefix_cache", String::new()),
+    ]
 }
 
 /// As a browser sends it for a form or `fetch` in the mode `no-cors` (Fetch Standard, "CORS-safelisted request-header").
