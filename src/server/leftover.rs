@@ -143,3 +143,78 @@ impl Drop for Followed {
         *self.rest.lock().unwrap_or_else(PoisonError::into_inner) = rest;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use futures_util::stream;
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+
+    /// A body of so many pieces, each a while after the one before.
+    fn pieces(count: usize, bytes: usize, pause: Duration) -> Body {
+        let piece = move |left: usize| async move {
+            sleep(pause).await;
+            left.checked_sub(1).map(|left| (Ok::<_, Infallible>(Bytes::from(vec![0; bytes])), left))
+        };
+        Body::from_stream(stream::unfold(count, piece))
+    }
+
+    /// A request that is refused, after as many pieces of its body were read: whether its answer closes the connection, and after how long.
+    async fn refused(mut request: Request, read: usize) -> (bool, Duration) {
+        let (start, left) = (Instant::now(), of(&mut request).unwrap());
+        for _ in 0..read {
+            request.body_mut().frame().await;
+        }
+        drop(request);
+        let mut response = Response::new(Body::empty());
+        left.settle(&mut response).await;
+        (response.headers().get(header::CONNECTION).is_some_and(|said| said == "close"), start.elapsed())
+    }
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn what_ends_soon_is_waited_for_and_nothing_else() {
+        for (name, body, read, told) in [
+            ("it ends", pieces(3, 1_000, 20 * MS), 0, (false, 80 * MS)),
+            ("it was read", pieces(3, 1_000, 20 * MS), 4, (false, 80 * MS)),
+            ("a part of it was", pieces(5, 1_000, 20 * MS), 3, (false, 120 * MS)),
+            ("it comes slowly", pieces(3, 1_000, 60 * MS), 0, (true, REST_TIME)),
+            ("it never comes", pieces(1, 1_000, Duration::MAX), 0, (true, REST_TIME)),
+            ("just as much as may be", pieces(16, 1 << 16, Duration::ZERO), 0, (false, Duration::ZERO)),
+            ("a byte more", pieces(1, (1 << 20) + 1, Duration::ZERO), 0, (true, Duration::ZERO)),
+            ("all that is announced", Body::from(vec![0; (1 << 20) + 1]), 0, (true, Duration::ZERO)),
+        ] {
+            let (closes, took) = refused(Request::new(body), read).await;
+            // The clock of tokio's timers has steps of a millisecond.
+            let close_to = took >= told.1 && took < told.1 + 10 * MS;
+            assert!(closes == told.0 && close_to, "{name}: {closes} after {took:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_was_not_asked_for_is_not() {
+        let expecting = |body| {
+            let mut request = Request::new(body);
+            request.headers_mut().insert(header::EXPECT, HeaderValue::from_static("100-continue"));
+            request
+        };
+        let never = Body::from_stream(stream::poll_fn(|_| -> Poll<Option<Result<Bytes, Infallible>>> {
+            panic!("this tells the client to send it")
+        }));
+        assert_eq!(refused(expecting(never), 0).await, (true, Duration::ZERO));
+        let (closes, _) = refused(expecting(pieces(2, 1_000, 20 * MS)), 1).await;
+        assert!(!closes, "it was asked for");
+    }
+
+    #[test]
+    fn bodies_that_are_not_there_and_those_of_http2_are_not_followed() {
+        assert!(of(&mut Request::new(Body::empty())).is_none());
+        let mut request = Request::new(Body::from("x"));
+        *request.version_mut() = Version::HTTP_2;
+        assert!(of(&mut request).is_none());
+    }
+}
