@@ -62,6 +62,11 @@ pub enum HostError {
     /// Colons from which host and port cannot be told apart.
     #[error("cannot tell address from port: write an IPv6 address in brackets, as in [::1]:8000")]
     BareIpv6,
+    /// An IPv6 address with the name of an interface, which no engine is known by.
+    #[error(
+        "names an interface behind `%`, which can't be said here: give an address that needs none, or a host name"
+    )]
+    Zone,
     /// Brackets around something else, or not closed.
     #[error("is no IPv6 address in brackets: write it as in [::1]:8000")]
     BadIpv6,
@@ -146,10 +151,10 @@ pub fn parse_host(text: &str) -> Result<String, HostError> {
     }
     if let Some(rest) = text.strip_prefix('[') {
         let inner = rest.strip_suffix(']').ok_or(HostError::BadIpv6)?;
-        return ipv6(inner).ok_or(HostError::BadIpv6);
+        return ipv6(inner).ok_or(if has_zone(inner) { HostError::Zone } else { HostError::BadIpv6 });
     }
     if text.contains(':') {
-        return ipv6(text).ok_or(HostError::PortInHost);
+        return ipv6(text).ok_or(if has_zone(text) { HostError::Zone } else { HostError::PortInHost });
     }
     if text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
         let not_ip = if text.matches('.').count() > 3 { HostError::RunTogether } else { HostError::NotAnIp };
@@ -210,6 +215,11 @@ fn split_port(text: &str) -> Result<(&str, &str), HostError> {
 
 fn ipv6(text: &str) -> Option<String> {
     text.parse::<Ipv6Addr>().ok().map(|ip| ip.to_string())
+}
+
+/// Whether this is an IPv6 address with the name of an interface (RFC 4007 §11).
+fn has_zone(text: &str) -> bool {
+    text.split_once('%').is_some_and(|(address, _)| ipv6(address).is_some())
 }
 
 fn is_name(text: &str) -> bool {
@@ -277,6 +287,8 @@ mod tests {
             ("[::g]:80", HostError::BadIpv6),
             ("[::1", HostError::BadIpv6),
             ("[h]:80", HostError::BadIpv6),
+            ("[fe80::1%eth0]:80", HostError::Zone),
+            ("[h%eth0]:80", HostError::BadIpv6),
             ("192.0.0.3192.0.0.3", HostError::RunTogether),
             ("192.0.0.3192.0.0.3:8100", HostError::RunTogether),
             ("10.0.0.1:810010.0.0.2:8100", HostError::RunTogether),
@@ -300,6 +312,8 @@ mod tests {
         assert_eq!(parse_host("[::]"), Ok("::".to_owned()));
         assert_eq!(parse_host("0.0.0.0"), Ok("0.0.0.0".to_owned()));
         assert_eq!(parse_host("10.0.0.1:8100"), Err(HostError::PortInHost));
+        assert_eq!(parse_host("fe80::1%eth0"), Err(HostError::Zone));
+        assert_eq!(parse_host("[fe80::1%25eth0]"), Err(HostError::Zone));
         assert_eq!(engine_host("::"), Err(HostError::Wildcard));
     }
 }

@@ -30,6 +30,8 @@ pub enum Kind {
     HeadersTooLarge,
     /// Keys are asked for and the request carries none that is known, or one that may not do this.
     InvalidApiKey,
+    /// A page of another origin asks for a change.
+    ForeignPage,
     /// The body asks for a model that is not served (`fleet.model`), or not to this key.
     ModelNotFound,
     /// The key's tokens per minute are used up, or it has as many requests under way as it may.
@@ -86,6 +88,7 @@ impl Kind {
             Kind::BodyCoded => "body_coded",
             Kind::HeadersTooLarge => "headers_too_large",
             Kind::InvalidApiKey => "invalid_api_key",
+            Kind::ForeignPage => "foreign_page",
             Kind::ModelNotFound => "model_not_found",
             Kind::RateLimited => "rate_limit_exceeded",
             Kind::UnknownUrl => "unknown_url",
@@ -130,6 +133,7 @@ impl Kind {
             | Kind::BodyBroken
             | Kind::BodyCoded
             | Kind::HeadersTooLarge
+            | Kind::ForeignPage
             | Kind::ModelNotFound
             | Kind::UnknownUrl
             | Kind::MethodNotAllowed => "invalid_request_error",

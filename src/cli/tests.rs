@@ -142,6 +142,11 @@ fn hosts_and_ports_that_do_not_fit_are_named() {
              or use host:port with --prefill or --decode",
         ),
         (
+            "pd-proxy --prefiller-hosts fe80::1%eth0",
+            "flag --prefiller-hosts: `fe80::1%eth0` names an interface behind `%`, which can't be said here: give an address that \
+             needs none, or a host name",
+        ),
+        (
             "pd-proxy --prefiller-ports 81o0",
             "flag --prefiller-ports: `81o0` is no port: expected a whole number from 1 to 65535",
         ),

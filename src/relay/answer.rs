@@ -34,6 +34,9 @@ pub enum AnswerBody {
 #[derive(Debug)]
 pub struct Pieces(Bytes);
 
+/// What an engine lets pages of other origins do. vLLM lets all of them read by default; behind us that is ours to say (`server.cors_origins`).
+const CORS: &str = "access-control-";
+
 /// Headers of an engine's answer that describe its connection or its framing, which ours replace.
 static NOT_PASSED: [HeaderName; 11] = [
     header::CONNECTION,
@@ -49,14 +52,14 @@ static NOT_PASSED: [HeaderName; 11] = [
     header::UPGRADE,
 ];
 
-/// Takes out of an engine's headers what belongs to its connection alone, and what it says so of.
+/// Takes out of an engine's headers what belongs to its connection alone, what it says so of, and whose pages may read the answer.
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     for name in named_by_connection(headers) {
         headers.remove(name);
     }
     // Comparing the few that are there is cheaper than looking up the many that could be.
-    let there: SmallVec<[HeaderName; 8]> =
-        headers.keys().filter(|name| NOT_PASSED.contains(name)).cloned().collect();
+    let ends_here = |name: &&HeaderName| NOT_PASSED.contains(name) || name.as_str().starts_with(CORS);
+    let there: SmallVec<[HeaderName; 8]> = headers.keys().filter(ends_here).cloned().collect();
     for name in there {
         headers.remove(name);
     }

@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::fleet::{Instance, Role};
-use crate::server::{Gateway, reply};
+use crate::server::{Gateway, instances, reply};
 
 /// The process serves. Says nothing about engines: a supervisor that restarts us for a dead engine would make it worse.
 pub async fn alive() -> Response<Body> {
@@ -39,7 +39,10 @@ pub async fn healthcheck(State(gateway): State<Arc<Gateway>>) -> Response<Body> 
 }
 
 /// `/status` of vLLM's `disagg_proxy_demo.py`, and those that drain, which are not counted.
-pub async fn status(State(gateway): State<Arc<Gateway>>) -> Response<Body> {
+pub async fn status(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
+    if let Some(refusal) = instances::refusal(request.extensions()) {
+        return refusal;
+    }
     let (prefill, decode) = (gateway.names(Role::Prefill), gateway.names(Role::Decode));
     let text = json!({
         "prefill_node_count": prefill.len(),
@@ -63,6 +66,9 @@ pub async fn metrics(State(gateway): State<Arc<Gateway>>) -> Response<Body> {
 
 /// Tells every engine to forget its prefix cache. 200 when all did, else 500 with the base URLs of those that did not.
 pub async fn reset_prefix_cache(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
+    if let Some(refusal) = instances::refusal(request.extensions()) {
+        return refusal;
+    }
     let query = request.uri().query().map(|q| format!("?{q}")).unwrap_or_default();
     gateway.relay.offers.clear();
     let mut asked = JoinSet::new();

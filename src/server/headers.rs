@@ -4,9 +4,12 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use crate::relay::answer::named_by_connection;
 
+/// What a browser asks for a page of another origin: the gateway answers it, and engines hear of none.
+const CORS: &str = "access-control-request-";
+
 /// Headers that end here: they belong to the client's connection, would change what engines send (compression), or
-/// choose something that is ours to choose (the rank).
-static NOT_FORWARDED: [HeaderName; 17] = [
+/// choose something that is ours to choose (the rank, whose pages may read).
+static NOT_FORWARDED: [HeaderName; 18] = [
     header::ACCEPT_ENCODING,
     header::CONNECTION,
     header::CONTENT_LENGTH,
@@ -14,6 +17,7 @@ static NOT_FORWARDED: [HeaderName; 17] = [
     header::COOKIE,
     header::EXPECT,
     header::HOST,
+    header::ORIGIN,
     header::PROXY_AUTHENTICATE,
     header::PROXY_AUTHORIZATION,
     header::TE,
@@ -49,7 +53,9 @@ pub fn request_id(asked: Option<&HeaderValue>) -> String {
 /// `Authorization`, if there is one, in place of the client's.
 pub fn for_engine(client: &HeaderMap, id: &str, authorization: Option<&HeaderValue>) -> HeaderMap {
     let named = named_by_connection(client);
-    let ends_here = |name: &HeaderName| NOT_FORWARDED.contains(name) || named.contains(name);
+    let ends_here = |name: &HeaderName| {
+        NOT_FORWARDED.contains(name) || named.contains(name) || name.as_str().starts_with(CORS)
+    };
     let mut out = HeaderMap::with_capacity(client.len() + 2);
     for (name, value) in client.iter().filter(|(name, _)| !ends_here(name)) {
         out.append(name, detached(value));

@@ -31,6 +31,8 @@ const CHANGE_BYTES: usize = 64 << 10;
 struct Change {
     #[serde(rename = "type", default)]
     role: String,
+    /// `disagg_proxy_demo.py` has one, under the other name.
+    #[serde(alias = "instance")]
     instances: OneOrMany,
 }
 

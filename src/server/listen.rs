@@ -41,8 +41,12 @@ const KEEPALIVE: Duration = Duration::from_secs(60);
 /// With this a client opens an HTTP/2 connection (RFC 9113 §3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Pause between looks at an incomplete preface.
+/// Pause before the second look at an incomplete preface: the rest of what was sent in two pieces is there by then.
 const PREFACE_PAUSE: Duration = Duration::from_millis(5);
+
+/// The pause doubles up to this: thousands of clients that stop within it cost nothing to speak of, and who goes on after so long has no
+/// hurry.
+const PREFACE_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// The parsers take this many times the configured sizes, so that it is we who answer what is over them.
 const PARSER_SLACK: usize = 4;
@@ -334,7 +338,7 @@ impl Door {
 /// Which HTTP a client speaks, told from its first bytes; `None` when it leaves before. hyper would find out by itself,
 /// but without a time limit.
 async fn version(socket: &TcpStream) -> Option<Version> {
-    let mut first = [0; PREFACE.len()];
+    let (mut first, mut pause) = ([0; PREFACE.len()], PREFACE_PAUSE);
     loop {
         let n = socket.peek(&mut first).await.ok().filter(|n| *n > 0)?;
         if first[..n] == *PREFACE {
@@ -343,7 +347,9 @@ async fn version(socket: &TcpStream) -> Option<Version> {
         if first[..n] != PREFACE[..n] {
             return Some(Version::HTTP_11);
         }
-        tokio::time::sleep(PREFACE_PAUSE).await;
+        // A socket that has something to read is ready at once, however often it is asked for more.
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PREFACE_PAUSE_MAX);
     }
 }
 
@@ -375,5 +381,57 @@ where
 {
     fn execute(&self, task: F) {
         self.0.spawn(patience::served(task, self.1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::pin::pin;
+
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+
+    /// A connection of ours to a client that has sent `first`.
+    async fn begun(first: &[u8]) -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        client.write_all(first).await.unwrap();
+        let (ours, _) = listener.accept().await.unwrap();
+        ours.readable().await.unwrap();
+        (ours, client)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_stops_within_its_first_bytes_is_rarely_looked_at() {
+        let (ours, _client) = begun(b"P").await;
+        let (mut told, mut looks) = (pin!(version(&ours)), 0);
+        let counted = poll_fn(|cx| {
+            looks += 1;
+            told.as_mut().poll(cx)
+        });
+        assert!(
+            tokio::time::timeout(Duration::from_secs(75), counted).await.is_err(),
+            "it said nothing more"
+        );
+        assert!(looks < 100, "looked at {looks} times");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_goes_on_promptly_is_heard_promptly() {
+        for (first, rest, version_told) in
+            [(&b"P"[..], &b"OST"[..], Version::HTTP_11), (&PREFACE[..3], &PREFACE[3..], Version::HTTP_2)]
+        {
+            let (ours, mut client) = begun(first).await;
+            let start = Instant::now();
+            let rest_sent = async {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                client.write_all(rest).await.unwrap();
+            };
+            let (told, ()) = tokio::join!(version(&ours), rest_sent);
+            assert_eq!(told, Some(version_told));
+            assert!(start.elapsed() <= Duration::from_millis(40), "{:?}", start.elapsed());
+        }
     }
 }

@@ -5,9 +5,11 @@ mod auth;
 mod body;
 mod cors;
 mod explain;
+mod foreign;
 mod gather;
 pub mod headers;
 mod instances;
+mod leftover;
 mod listen;
 mod members;
 mod metaserver;
@@ -115,7 +117,7 @@ pub struct Edge {
     pub overload_status: http::StatusCode,
     /// Of this share of the requests each step is logged, at level debug.
     pub steps_ratio: f64,
-    /// Guards changes of the fleet.
+    /// Guards changes of the fleet and looks into it.
     pub admin_key: Option<String>,
 }
 

@@ -15,6 +15,7 @@ pub fn status(kind: Kind) -> StatusCode {
         Kind::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
         Kind::HeadersTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
         Kind::InvalidApiKey => StatusCode::UNAUTHORIZED,
+        Kind::ForeignPage => StatusCode::FORBIDDEN,
         Kind::ModelNotFound | Kind::UnknownUrl => StatusCode::NOT_FOUND,
         Kind::RateLimited => StatusCode::TOO_MANY_REQUESTS,
         Kind::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
@@ -44,7 +45,7 @@ fn error_as(error: &Error, text: String) -> Response<Body> {
     if error.kind() == Kind::InvalidApiKey {
         headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
-    // The rest of such a request is still on its way: the connection is of no further use.
+    // The rest of such a request is still on its way, and too much of it: the connection is of no further use.
     if matches!(error.kind(), Kind::BodyTooLarge | Kind::BodyTimeout | Kind::HeadersTooLarge) {
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }

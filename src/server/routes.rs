@@ -16,8 +16,8 @@ use crate::dialect::Api;
 use crate::error::{Error, Kind};
 use crate::server::openai::Route;
 use crate::server::{
-    Gateway, admin, auth, cors, explain, headers, instances, members, metaserver, models, openai, page,
-    passthrough, reply,
+    Gateway, admin, auth, cors, explain, foreign, headers, instances, leftover, members, metaserver, models,
+    openai, page, passthrough, reply,
 };
 
 /// Answered by one engine alone, a prefiller first.
@@ -48,7 +48,7 @@ const ONE_DECODER: [&str; 4] =
 /// All routes, over `gateway`.
 pub fn router(gateway: Arc<Gateway>) -> Router {
     let looking = looking().route_layer(from_fn_with_state(gateway.clone(), where_no_key_is_asked_for));
-    closed(probes().merge(serving()).merge(operating()).merge(looking), gateway)
+    closed(probes().merge(serving()).merge(operating(&gateway)).merge(looking), gateway)
 }
 
 /// What clients may ask where operators have a listener of their own.
@@ -58,7 +58,7 @@ pub fn public_router(gateway: Arc<Gateway>) -> Router {
 
 /// What that listener answers.
 pub fn admin_router(gateway: Arc<Gateway>) -> Router {
-    closed(probes().merge(operating()).merge(looking()), gateway)
+    closed(probes().merge(operating(&gateway)).merge(looking()), gateway)
 }
 
 /// What people look at, in a browser.
@@ -91,7 +91,7 @@ fn probes() -> Router<Arc<Gateway>> {
 }
 
 /// What changes the gateway or its engines, or tells about them.
-fn operating() -> Router<Arc<Gateway>> {
+fn operating(gateway: &Arc<Gateway>) -> Router<Arc<Gateway>> {
     Router::new()
         .route("/reset_prefix_cache", post(admin::reset_prefix_cache))
         .route("/status", get(admin::status))
@@ -101,6 +101,7 @@ fn operating() -> Router<Arc<Gateway>> {
         .route("/instances", get(members::list).delete(instances::remove))
         .route("/instances/add", post(instances::add))
         .route("/instances/remove", post(instances::remove))
+        .route_layer(from_fn_with_state(gateway.clone(), foreign::kept_out))
 }
 
 /// What engines answer.
@@ -144,10 +145,18 @@ fn generating(route: Route) -> MethodRouter<Arc<Gateway>, Infallible> {
     post(move |state: State<Arc<Gateway>>, request: Request| openai::generate(state, route, request))
 }
 
-/// What every request passes. Whoever is refused anywhere learns by which id to ask about it.
-async fn at_the_door(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Response<Body> {
+/// What every request passes. Whoever is refused anywhere learns by which id to ask about it, and whether the connection lives.
+async fn at_the_door(
+    State(gateway): State<Arc<Gateway>>,
+    mut request: Request,
+    next: Next,
+) -> Response<Body> {
     let asked = request.headers().get(headers::REQUEST_ID).cloned();
+    let leftover = leftover::of(&mut request);
     let mut response = let_in(&gateway, request, next).await;
+    if let Some(leftover) = leftover {
+        leftover.settle(&mut response).await;
+    }
     let refused = response.status().is_client_error() || response.status().is_server_error();
     if refused
         && !response.headers().contains_key(headers::REQUEST_ID)

@@ -24,6 +24,11 @@ async fn engines_see_nothing_of_the_client_s_connection() {
         ("http2-settings", "AAMAAABkAAQAoAAAAAIAAAAA"),
         ("proxy-authorization", "Basic c2VjcmV0"),
         ("proxy-connection", "keep-alive"),
+        // Whose pages may read answers is for the gateway to say: engines are told of none.
+        ("origin", "https://chat.example"),
+        ("access-control-request-method", "POST"),
+        ("access-control-request-headers", "content-type"),
+        ("access-control-request-private-network", "true"),
         ("x-kept", "1"),
     ];
     let answer = stage.send(&client::post_with(PATH, &lines, GOOD.as_bytes())).await;
@@ -80,6 +85,45 @@ async fn clients_see_nothing_of_an_engine_s_connection() {
         assert_eq!(raw.header(name), None, "{name} crossed: {}", raw.head);
     }
     stage.end().await;
+}
+
+/// vLLM's server answers so by default (`--allowed-origins '["*"]'`).
+#[tokio::test]
+async fn engines_open_nothing_to_pages() {
+    const PAGE: &str = "https://chat.example";
+    let body = r#"{"choices":[{"index":0,"text":"x","finish_reason":"stop"}]}"#;
+    let answer = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\naccess-control-allow-origin: *\r\n\
+         access-control-allow-credentials: true\r\naccess-control-expose-headers: x-engine\r\nx-kept: 1\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let mut engines = JoinSet::new();
+    engines.spawn(parrot(listener, answer.into()));
+    for origins in [&[][..], &["https://chat.example"]] {
+        let stage = stage(|s| {
+            (s.prefillers, s.decoders) = (0, 0);
+            s.config.server.cors_origins = origins.iter().map(|&origin| origin.to_owned()).collect();
+        })
+        .await;
+        for role in ["prefill", "decode"] {
+            let add = format!(r#"{{"type":"{role}","instances":["{address}"]}}"#);
+            assert_eq!(stage.post("/instances/add", &add).await.status, 200);
+        }
+        for path in [PATH, "/v1/embeddings"] {
+            let raw = stage.send(&client::post_with(path, &[("origin", PAGE)], GOOD.as_bytes())).await;
+            assert_eq!((raw.status, raw.header("x-kept")), (200, Some("1")), "{path}: {}", raw.head);
+            // What is there is the gateway's own.
+            assert_eq!(raw.header("access-control-allow-origin"), origins.first().copied(), "{path}");
+            assert_eq!(raw.header("access-control-allow-credentials"), None, "{path}");
+            let readable = raw.header("access-control-expose-headers");
+            assert!(readable.is_none_or(|names| !names.contains("x-engine")), "{path}: {readable:?}");
+            assert_eq!(readable.is_some(), !origins.is_empty(), "{path}");
+        }
+        stage.end().await;
+    }
 }
 
 #[tokio::test]

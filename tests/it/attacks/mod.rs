@@ -6,8 +6,10 @@ mod framing;
 mod heads;
 mod http2;
 mod memory;
+mod pages;
 mod secrets;
 mod slow;
+mod unread;
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,10 +1,11 @@
 //! Engines that come and go while it runs.
 
+use pd_proxy::config::Secret;
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::common::client::{self, post};
+use crate::common::client::{self, post, post_with};
 use crate::common::place;
 use crate::common::stage::{Script, Stage, fast, slow};
 
@@ -55,6 +56,43 @@ async fn instances_come_and_go() {
             "Instance type '{kind}' is not supported. Only 'prefill', 'decode' and 'encode' are allowed."
         );
         assert_eq!((raw.status, raw.json()), (400, json!({ "error": message })));
+    }
+    stage.end().await;
+}
+
+/// vLLM's `disagg_proxy_demo.py` takes one engine, by a name of its own.
+#[tokio::test]
+async fn one_instance_may_be_named_as_the_demo_proxy_has_it() {
+    let stage = Stage::new().await;
+    let third = lone(fast(), "127.0.0.1:0").await;
+    let body = json!({"type": "prefill", "instance": name(&third)}).to_string();
+    let raw = stage.post("/instances/add", &body).await;
+    assert_eq!(raw.status, 200, "{}", raw.text());
+    assert_eq!(raw.json()["message"], format!("add prefill instances: ['{}'].", name(&third)));
+    let twice = json!({"type": "prefill", "instance": "h:1", "instances": ["h:2"]}).to_string();
+    assert_eq!(stage.post("/instances/add", &twice).await.status, 400, "which of them?");
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn the_admin_key_guards_all_that_is_for_operators() {
+    let mut script = Script::default();
+    script.config.server.admin_key = Some(Secret::new("k"));
+    let stage = Stage::set(script).await;
+    for path in ["/status", "/instances", "/debug/route/x"] {
+        let get = |key| format!("GET {path} HTTP/1.1\r\nhost: gateway\r\nx-api-key: {key}\r\n\r\n");
+        assert_eq!(stage.get(path).await.status, 401, "{path}");
+        assert_eq!(stage.send(get("x").as_bytes()).await.status, 401, "{path}");
+        // No request of that id is known.
+        let good = if path.ends_with('x') { 404 } else { 200 };
+        assert_eq!(stage.send(get("k").as_bytes()).await.status, good, "{path}");
+    }
+    let reset = "/reset_prefix_cache?reset_running_requests=true";
+    for (key, status) in [("", 401), ("x", 401), ("k", 200)] {
+        let raw = stage.send(&post_with(reset, &[("x-api-key", key)], b"")).await;
+        assert_eq!(raw.status, status, "{key}");
+        let asked = stage.engines().filter(|engine| !engine.seen().is_empty()).count();
+        assert_eq!(asked, if status == 200 { 4 } else { 0 }, "{key}");
     }
     stage.end().await;
 }

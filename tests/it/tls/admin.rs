@@ -28,12 +28,14 @@ async fn with_a_listener_of_their_own_operators_are_answered_there_alone() {
         assert!(hidden.text().contains("Unknown request URL"), "{}", hidden.text());
     }
     assert_eq!(get(admin, "/metrics").await.status, 200);
-    assert_eq!(get(admin, "/status").await.status, 200);
+    assert_eq!(get(admin, "/status").await.status, 401, "the key is still wanted");
     let change = client::post("/instances/remove", r#"{"type":"decode","instances":"h:1"}"#);
     assert_eq!(client::send(gateway.at, &change).await.status, 404);
     assert_eq!(client::send(admin, &change).await.status, 401, "the key is still wanted");
     assert_eq!(client::send(gateway.at, &client::post("/reset_prefix_cache", "")).await.status, 404);
-    assert_eq!(client::send(admin, &client::post("/reset_prefix_cache", "")).await.status, 200);
+    assert_eq!(client::send(admin, &client::post("/reset_prefix_cache", "")).await.status, 401);
+    let reset = client::post_with("/reset_prefix_cache", &[("x-api-key", "k")], b"");
+    assert_eq!(client::send(admin, &reset).await.status, 200);
 
     let body = r#"{"model":"sim","prompt":"one two","max_tokens":4}"#;
     assert_eq!(client::send(gateway.at, &client::post("/v1/completions", body)).await.status, 200);

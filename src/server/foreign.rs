@@ -1,0 +1,107 @@
+//! Changes that a page of another origin asks for: refused.
+//!
+//! A browser sends a plain POST for any page that an operator opens, from inside the operator's network and without asking here first
+//! (Fetch Standard, "CORS-safelisted request-header"); that the page can't read the answer undoes nothing. Only browsers send the two headers
+//! that are looked at. A key is no page's to have, so who shows one may ask from anywhere.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use http::uri::Authority;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, Uri, header};
+
+use crate::error::{Error, Kind};
+use crate::server::{Gateway, auth, printable, reply};
+
+/// Who asks, as a browser knows it (W3C, "Fetch Metadata Request Headers").
+const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// What it says there of our own pages, and of what its user does beside any page.
+const OURS: [&str; 2] = ["same-origin", "none"];
+
+/// Lets on what changes nothing, who has a key, and what no page of another origin asks.
+pub(super) async fn kept_out(
+    State(gateway): State<Arc<Gateway>>,
+    request: Request,
+    next: Next,
+) -> Response<Body> {
+    let has_key = auth::asks(&gateway) && auth::administers(request.extensions());
+    if request.method().is_safe() || has_key {
+        return next.run(request).await;
+    }
+    let Some((name, value)) = sign(request.uri(), request.headers()) else {
+        return next.run(request).await;
+    };
+    let value = printable(&String::from_utf8_lossy(value.as_bytes()));
+    let message = format!(
+        "`{name}: {value}` says that a page of another origin asks for this change, which none may: send it by a \
+         program that is no browser, or set server.admin_key and send that, too, in the header X-API-Key"
+    );
+    reply::error(&Error::new(Kind::ForeignPage, message))
+}
+
+/// The header that shows a page of another origin than the one that is asked; None where there is none.
+fn sign<'a>(uri: &Uri, headers: &'a HeaderMap) -> Option<(&'static str, &'a HeaderValue)> {
+    let theirs = |site: &&HeaderValue| !OURS.iter().any(|ours| site == ours);
+    if let Some(site) = headers.get_all(SITE).iter().find(theirs) {
+        return Some(("Sec-Fetch-Site", site));
+    }
+    // HTTP/2 has no `Host`, but an authority in its stead.
+    let host = uri.authority().map(Authority::as_str);
+    let host = host.or_else(|| headers.get(header::HOST)?.to_str().ok()).unwrap_or_default();
+    let origin = headers.get_all(header::ORIGIN).iter().find(|origin| !is_at(origin, host))?;
+    Some(("Origin", origin))
+}
+
+/// Whether an origin's host and port are those of `host`. `null` is the origin of pages that have none.
+fn is_at(origin: &HeaderValue, host: &str) -> bool {
+    let Some((scheme, origin)) = origin.to_str().ok().and_then(|origin| origin.split_once("://")) else {
+        return false;
+    };
+    let usual = if scheme.eq_ignore_ascii_case("https") { 443 } else { 80 };
+    let (Ok(origin), Ok(host)) = (origin.parse::<Authority>(), host.parse::<Authority>()) else {
+        return false;
+    };
+    let port = |authority: &Authority| authority.port_u16().unwrap_or(usual);
+    origin.host().eq_ignore_ascii_case(host.host()) && port(&origin) == port(&host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_origin_is_known_by_host_and_port() {
+        for (origin, host, same) in [
+            ("http://gateway:8000", "gateway:8000", true),
+            ("https://gateway", "gateway", true),
+            ("https://gateway", "GATEWAY:443", true),
+            ("http://gateway:80", "gateway", true),
+            ("http://[::1]:8000", "[::1]:8000", true),
+            ("http://gateway", "gateway:443", false),
+            ("http://gateway:8001", "gateway:8000", false),
+            ("http://gateway.evil", "gateway", false),
+            ("http://gateway@evil", "gateway", false),
+            ("null", "gateway", false),
+            ("", "gateway", false),
+            ("http://", "", false),
+            ("http://gateway", "", false),
+        ] {
+            assert_eq!(is_at(&HeaderValue::from_static(origin), host), same, "{origin} at {host}");
+        }
+    }
+
+    #[test]
+    fn over_http2_the_authority_is_the_host() {
+        let uri: Uri = "http://gateway:8000/instances/add".parse().unwrap();
+        let mut headers = HeaderMap::new();
+        assert_eq!(sign(&uri, &headers), None);
+        headers.insert(header::ORIGIN, HeaderValue::from_static("http://gateway:8000"));
+        assert_eq!(sign(&uri, &headers), None);
+        let evil = HeaderValue::from_static("http://evil");
+        headers.append(header::ORIGIN, evil.clone());
+        assert_eq!(sign(&uri, &headers), Some(("Origin", &evil)), "one of two is enough");
+    }
+}

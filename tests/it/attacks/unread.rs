@@ -1,0 +1,109 @@
+//! Bodies that nobody reads, since their request was refused before: the connection lives on, or the answer says that it does not.
+
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::{PATIENCE, stage};
+use crate::common::client::{self, Raw};
+use crate::common::stage::Stage;
+
+/// More than the gateway reads at once, and less than it takes of a refused body.
+const SOME_BYTES: usize = 300_000;
+
+const NOWHERE: &str = "/v1/nothing";
+
+fn head(lines: &str) -> String {
+    format!("POST {NOWHERE} HTTP/1.1\r\nhost: gateway\r\n{lines}\r\n\r\n")
+}
+
+fn sized(bytes: usize) -> String {
+    head(&format!("content-length: {bytes}"))
+}
+
+/// Sends `head` and as much of a body, and reads the answer.
+async fn refused(stage: &Stage, head: &str, body: &[u8]) -> (Raw, TcpStream) {
+    let mut socket = TcpStream::connect(stage.gateway).await.unwrap();
+    // It may be closed before all of it is sent.
+    let _ = socket.write_all(&[head.as_bytes(), body].concat()).await;
+    let answer = client::read(&mut socket).await;
+    (answer, socket)
+}
+
+/// Whether the gateway has hung up, or will.
+async fn closes(mut socket: TcpStream) -> bool {
+    let ended = tokio::time::timeout(PATIENCE, socket.read(&mut [0; 16])).await;
+    matches!(ended, Ok(Ok(0) | Err(_)))
+}
+
+#[tokio::test]
+async fn what_ends_soon_is_read_and_the_connection_lives() {
+    let stage = stage(|_| {}).await;
+    let body = vec![b' '; SOME_BYTES];
+    let chunk = [format!("{SOME_BYTES:x}\r\n").as_bytes(), &body, b"\r\n0\r\n\r\n"].concat();
+    for (head, body) in [(sized(SOME_BYTES), body), (head("transfer-encoding: chunked"), chunk)] {
+        let (answer, mut socket) = refused(&stage, &head, &body).await;
+        assert_eq!((answer.status, answer.header("connection")), (404, None), "{}", answer.head);
+        socket.write_all(&client::get("/health")).await.unwrap();
+        let next = client::read(&mut socket).await;
+        assert_eq!((next.status, next.complete), (200, true), "the next request is served");
+    }
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn where_it_does_not_end_the_answer_says_that_the_connection_does() {
+    let stage = stage(|_| {}).await;
+    for (name, head, bytes) in [
+        ("nothing comes", sized(SOME_BYTES), 0),
+        ("some comes", sized(SOME_BYTES), 1_000),
+        ("too much is announced", sized(8 << 20), 0),
+        ("chunks without an end", head("transfer-encoding: chunked"), 0),
+    ] {
+        let start = Instant::now();
+        let (answer, socket) = refused(&stage, &head, &vec![b' '; bytes]).await;
+        assert_eq!((answer.status, answer.header("connection")), (404, Some("close")), "{name}");
+        assert!(start.elapsed() < Duration::from_secs(5), "{name}: {:?}", start.elapsed());
+        assert!(closes(socket).await, "{name}");
+    }
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn chunks_beyond_all_measure_are_not_read() {
+    let stage = stage(|_| {}).await;
+    let mut socket = TcpStream::connect(stage.gateway).await.unwrap();
+    socket.write_all(head("transfer-encoding: chunked").as_bytes()).await.unwrap();
+    let chunk = [b"10000\r\n".as_slice(), &[b'x'; 0x10000], b"\r\n"].concat();
+    let (mut reader, mut writer) = socket.into_split();
+    let mut sent = 0;
+    let writing = async {
+        while sent < 1 << 30 && writer.write_all(&chunk).await.is_ok() {
+            sent += chunk.len();
+        }
+        std::future::pending::<()>().await;
+    };
+    let answer = tokio::select! {
+        answer = client::read(&mut reader) => answer,
+        () = writing => unreachable!("it never ends"),
+    };
+    assert_eq!((answer.status, answer.header("connection")), (404, Some("close")), "{}", answer.head);
+    // What the kernels' buffers hold beside what was read.
+    assert!(sent < 64 << 20, "{sent} bytes were taken of a body that nobody wants");
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn a_client_that_waits_to_be_told_to_go_on_is_refused_at_once() {
+    let stage = stage(|_| {}).await;
+    let lines = format!("content-length: {SOME_BYTES}\r\nexpect: 100-continue");
+    let mut socket = TcpStream::connect(stage.gateway).await.unwrap();
+    socket.write_all(head(&lines).as_bytes()).await.unwrap();
+    let mut said = Vec::new();
+    tokio::time::timeout(PATIENCE, socket.read_to_end(&mut said)).await.unwrap().unwrap();
+    let said = String::from_utf8(said).unwrap();
+    assert!(said.starts_with("HTTP/1.1 404 "), "not told to go on: {said}");
+    assert!(said.to_ascii_lowercase().contains("\r\nconnection: close\r\n"), "{said}");
+    stage.end().await;
+}
