@@ -195,11 +195,17 @@ impl Follower {
         self.left -= 1;
         let mut ledger = account.take()?;
         Some(Going::Pair(Box::pin(async move {
-            if let Some(proof) = proof
-                && !relay.shows(&ask, &proof, tried).await
-            {
-                relay.meters.continuation("refused", Reason::HeldText.name());
-                return (ledger, Err(Error::new(Kind::DecodeFailed, "text of the answer is held back")));
+            let shown = match &proof {
+                Some(proof) => relay.shows(&ask, proof, tried).await,
+                None => Some(true),
+            };
+            if shown != Some(true) {
+                let (outcome, reason) = match shown {
+                    Some(_) => ("refused", Reason::HeldText.name()),
+                    None => ("failed", cause.name()),
+                };
+                relay.meters.continuation(outcome, reason);
+                return (ledger, Err(Error::new(Kind::DecodeFailed, "text of the answer may be held back")));
             }
             ledger.resumes(cause.name());
             let found = match timeout_at(end, relay.again(ask, tried, &mut ledger)).await {

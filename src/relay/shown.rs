@@ -22,23 +22,23 @@ const ATTEMPTS: usize = 2;
 const ANSWER_BYTES: usize = 64 << 10;
 
 impl Relay {
-    /// Whether an engine other than `tried` says so, for the continuation `ask`.
-    pub(super) async fn shows(&self, ask: &Arc<Ask>, proof: &Proof, tried: InstanceId) -> bool {
+    /// What an engine other than `tried`, if there is one, says of it for the continuation `ask`; `None` where nobody answers.
+    pub(super) async fn shows(&self, ask: &Arc<Ask>, proof: &Proof, tried: InstanceId) -> Option<bool> {
         let mut tried = vec![tried];
         for _ in 0..ATTEMPTS {
             let need = Need { tokens: 0, tried: &tried, random: pause::random(), session: None };
-            let Some(seat) = self.fleet.pick(Role::Decode, need) else { return false };
+            let seat = self.fleet.pick(Role::Decode, need)?;
             tried.push(seat.instance().id());
-            let Some(question) = question(ask, &proof.ids) else { return false };
+            let question = question(ask, &proof.ids)?;
             let text = async {
                 let answer = self.upstream.send(question.leg(&seat, &Edit::new()), &Written::default()).await;
                 text(collect(answer.ok()?.into_body(), ANSWER_BYTES).await.ok()?)
             };
             if let Ok(Some(text)) = tokio::time::timeout(PATIENCE, text).await {
-                return proof.holds(&text);
+                return Some(proof.holds(&text));
             }
         }
-        false
+        None
     }
 }
 

@@ -144,7 +144,7 @@ impl Stage {
         engines
             .iter()
             .flat_map(Engine::seen)
-            .filter(|s| s.method == "POST" && !s.path.starts_with("/sim"))
+            .filter(|s| s.method == "POST" && !s.path.starts_with("/sim") && s.path != "/detokenize")
             .collect()
     }
 
