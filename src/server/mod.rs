@@ -2,6 +2,7 @@
 
 pub mod admin;
 mod auth;
+mod bill;
 mod body;
 mod cors;
 mod explain;
