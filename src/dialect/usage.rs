@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use bytes::{Bytes, BytesMut};
 use memchr::memmem;
 
-use crate::codec::json::{Object, ScanLimits, Value};
+use crate::codec::json::{Catch, Object, ScanLimits, Value};
 use crate::codec::sse;
 use crate::dialect::Api;
 
@@ -25,6 +25,32 @@ pub struct Usage {
     pub output: Option<u64>,
 }
 
+/// The longest usage of an answer that only passes by, bytes: with all details it has a few hundred.
+const PASSING_BYTES: usize = 4 << 10;
+
+/// The counts of an answer that passes by in pieces, of which nothing else is kept.
+#[derive(Debug)]
+pub struct Passing(Catch);
+
+impl Default for Passing {
+    fn default() -> Self {
+        Passing(Catch::new("usage", PASSING_BYTES))
+    }
+}
+
+impl Passing {
+    /// The next piece of the answer.
+    pub fn push(&mut self, piece: &[u8]) {
+        self.0.push(piece);
+    }
+
+    /// The counts, as far as they have come by.
+    pub fn usage(&self, api: Api) -> Usage {
+        let scan = |text| Object::scan(Bytes::copy_from_slice(text), ScanLimits::default()).ok();
+        self.0.caught().and_then(scan).map(|usage| counts(api, &usage)).unwrap_or_default()
+    }
+}
+
 /// Where the cached count stands in an object, or where one could be put.
 enum Place {
     /// The number itself.
@@ -35,18 +61,19 @@ enum Place {
 
 /// The counts in a whole answer, or in one event of a stream.
 pub fn of_answer(api: Api, answer: &Object) -> Usage {
+    usage_object(answer).map(|usage| counts(api, &usage)).unwrap_or_default()
+}
+
+fn counts(api: Api, usage: &Object) -> Usage {
     let names = api.usage();
-    let Some(usage) = usage_object(answer) else {
-        return Usage::default();
-    };
     let number = |o: &Object, key: &str| o.get(key).and_then(|v| v.as_u64());
     let cached = match names.details {
-        None => number(&usage, names.cached),
+        None => number(usage, names.cached),
         Some(details) => {
             usage.get(details).and_then(|v| v.object().ok()).and_then(|d| number(&d, names.cached))
         }
     };
-    Usage { prompt: number(&usage, names.prompt), cached, output: number(&usage, names.output) }
+    Usage { prompt: number(usage, names.prompt), cached, output: number(usage, names.output) }
 }
 
 /// The text of `answer` with its cached count replaced; the same bytes when it has none to replace.
@@ -184,6 +211,17 @@ mod tests {
         for text in [r#"{"usage":{"prompt_tokens":5}}"#, r#"{"usage":null}"#, "{}"] {
             assert_eq!(patched(Api::Chat, text), text);
         }
+    }
+
+    #[test]
+    fn the_usage_of_what_passes_by_is_that_of_the_whole_answer() {
+        let text = br#"{"id":"x","choices":[{"message":{"content":"\"usage\":{\"prompt_tokens\":1}"}}],"usage":{"prompt_tokens":7,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":2}},"prompt_logprobs":null}"#;
+        let mut passing = Passing::default();
+        text.chunks(5).for_each(|piece| passing.push(piece));
+        let whole = Object::scan(Bytes::from_static(text), ScanLimits::default()).unwrap();
+        assert_eq!(passing.usage(Api::Chat), of_answer(Api::Chat, &whole));
+        assert_eq!(passing.usage(Api::Chat).output, Some(3));
+        assert_eq!(Passing::default().usage(Api::Chat), Usage::default());
     }
 
     #[test]

@@ -6,6 +6,8 @@ use http::StatusCode;
 use tokio::time::Instant;
 
 use crate::auth::{Caller, Reservation};
+use crate::dialect::Api;
+use crate::dialect::usage::{Passing, Usage};
 use crate::error::{Error, Kind};
 use crate::fleet::{Instance, Role};
 use crate::obs::Meters;
@@ -35,6 +37,8 @@ pub(super) struct Bill {
     reason: &'static str,
     /// Prompt and output, as estimated when the request came, tokens; None = it costs nothing.
     expected: Option<(u64, u64)>,
+    /// What the answer tells.
+    told: Passing,
     /// Something of the answer went out.
     delivered: bool,
     /// The request's span, where requests are traced.
@@ -56,6 +60,7 @@ impl Bill {
             status: CLIENT_GONE,
             reason: CLIENT_LEFT,
             expected: None,
+            told: Passing::default(),
             delivered: false,
             span: Span::default(),
         }
@@ -109,8 +114,11 @@ impl Bill {
     }
 
     /// A piece of it goes out.
-    pub(super) fn passes(&mut self) {
+    pub(super) fn passes(&mut self, piece: &[u8]) {
         self.delivered = true;
+        if self.is_success() {
+            self.told.push(piece);
+        }
     }
 
     /// All of it went out, unless it broke.
@@ -129,14 +137,18 @@ impl Bill {
         (200..300).contains(&self.status)
     }
 
-    /// What its caller is charged, prompt and output: nothing where nothing was delivered, unless the client left.
-    fn took(&self) -> (u64, u64) {
+    /// What its caller is charged, prompt and output: what the answer tells of it, else what was expected; nothing where nothing
+    /// was delivered, unless the client left.
+    fn took(&self, usage: Usage) -> (u64, u64) {
         let charged = match self.reason {
             "ok" => true,
             CLIENT_LEFT => self.engine.is_some() && (self.status == CLIENT_GONE || self.is_success()),
             _ => self.delivered && self.is_success(),
         };
-        self.expected.filter(|_| charged).unwrap_or_default()
+        match self.expected.filter(|_| charged) {
+            Some((prompt, output)) => (usage.prompt.unwrap_or(prompt), usage.output.unwrap_or(output)),
+            None => (0, 0),
+        }
     }
 
     fn asked_of(&self, role: Role) -> Option<String> {
@@ -153,7 +165,9 @@ impl Drop for Bill {
             (self.status, self.reason) = (500, Kind::Internal.code());
         }
         self.meters.request(ROUTE, self.status, self.reason);
-        self.due.settle(&self.meters, (self.status, self.reason), self.took());
+        // Chat's names: those of the routes that cost anything.
+        let usage = self.told.usage(Api::Chat);
+        self.due.settle(&self.meters, (self.status, self.reason), self.took(usage));
         let (prefiller, decoder) = (self.asked_of(Role::Prefill), self.asked_of(Role::Decode));
         tracing::info!(
             id = %self.id,
@@ -163,6 +177,8 @@ impl Drop for Bill {
             reason = self.reason,
             prefiller,
             decoder,
+            prompt_tokens = usage.prompt,
+            output_tokens = usage.output,
             total_ms = rounded_ms(self.arrived.elapsed()),
             trace_id = self.scope().and_then(|scope| scope.trace()).map(|trace| trace.to_string()),
             "request"
@@ -170,9 +186,9 @@ impl Drop for Bill {
         let end = Settled {
             status: Some(self.status).filter(|status| *status != CLIENT_GONE),
             reason: self.reason,
-            prompt: None,
-            cached: None,
-            output: None,
+            prompt: usage.prompt,
+            cached: usage.cached,
+            output: usage.output,
             prefiller: prefiller.as_deref(),
             decoder: decoder.as_deref(),
             stream: None,

@@ -298,7 +298,9 @@ impl Body for Held {
         let this = &mut *self;
         match Pin::new(&mut this.body).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
-                this.bill.passes();
+                if let Some(piece) = frame.data_ref() {
+                    this.bill.passes(piece);
+                }
                 this.look();
                 Poll::Ready(Some(Ok(frame)))
             }
