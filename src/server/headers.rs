@@ -3,10 +3,11 @@
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use crate::relay::answer::named_by_connection;
+use crate::server::adapter::ADAPTER;
 
 /// Headers that end here: they belong to the client's connection, would change what engines send (compression), or
-/// choose something that is ours to choose (the rank).
-static NOT_FORWARDED: [HeaderName; 17] = [
+/// choose something that is ours to choose (the rank, and where it names the model, an adapter).
+static NOT_FORWARDED: [HeaderName; 18] = [
     header::ACCEPT_ENCODING,
     header::CONNECTION,
     header::CONTENT_LENGTH,
@@ -23,6 +24,7 @@ static NOT_FORWARDED: [HeaderName; 17] = [
     HeaderName::from_static("http2-settings"),
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
+    ADAPTER,
     HeaderName::from_static("x-data-parallel-rank"),
 ];
 

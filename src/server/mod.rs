@@ -1,5 +1,6 @@
 //! The edge: sockets, routes, and everything that speaks HTTP to clients.
 
+mod adapter;
 pub mod admin;
 mod auth;
 mod bill;
