@@ -167,7 +167,8 @@ impl Gateway {
         Ok(body)
     }
 
-    fn check_model(&self, shape: &Shape) -> Result<(), Error> {
+    /// Whether the model is the one that is served.
+    pub(super) fn check_model(&self, shape: &Shape) -> Result<(), Error> {
         match (&self.edge.now().model, &shape.model) {
             (Some(served), Some(asked)) if served != asked => Err(Error::new(
                 Kind::ModelNotFound,

@@ -164,6 +164,7 @@ fn allow(
 ) -> Result<(), Error> {
     let Some(body) = body else { return Ok(()) };
     let mut shape = Shape::read(Api::Chat, body);
+    gateway.check_model(&shape)?;
     auth::check_model(caller, shape.model.as_deref())?;
     if roles.contains(&Role::Prefill) {
         // These only read.
