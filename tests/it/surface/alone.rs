@@ -86,8 +86,7 @@ async fn an_answer_that_breaks_off_is_no_good_one() {
         .inject(Fault::once(What::CutAfterBytes { bytes: MIDDLE_BYTES, how: How::Close }).on_path(TOKENIZE));
     let raw = client::send(it.gateway, &Alone::request()).await;
     assert!(!raw.complete, "{}", raw.head);
-    let line = it.process.wait_for(r#""total_ms""#);
-    let line: Value = serde_json::from_str(&line).unwrap();
+    let line = it.line();
     assert_eq!((&line["status"], &line["reason"]), (&200.into(), &"engine_failed".into()), "{line}");
     let requests = r#"pd_proxy_requests_total{route="passthrough",code="200",reason="engine_failed"}"#;
     let leg = format!(
