@@ -153,6 +153,16 @@ pub enum Problem {
         /// The endpoint.
         endpoint: String,
     },
+    /// Two listeners in one place.
+    #[error(
+        "server.admin_port = {port}: at `{host}` (server.admin_host) clients are served at this port already (server.host, server.port): give operators another port"
+    )]
+    OnePlace {
+        /// The port of both.
+        port: u16,
+        /// `server.admin_host`.
+        host: String,
+    },
     /// Fewer or more engines in a role than can be served.
     #[error("{key} lists {count} engines: expected 1 to {max}, as in {flag} host:port")]
     Engines {

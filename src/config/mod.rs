@@ -12,6 +12,7 @@ pub mod events;
 pub mod health;
 mod itself;
 pub mod kubernetes;
+mod listeners;
 pub mod load;
 pub mod model;
 pub mod pool;

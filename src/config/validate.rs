@@ -62,6 +62,7 @@ impl Config {
         engines(("fleet.prefill", "--prefill"), prefill, &self.fleet.prefill, &mut invalid);
         engines(("fleet.decode", "--decode"), decode, &self.fleet.decode, &mut invalid);
         engines(("fleet.encode", "--encode"), 0, &self.fleet.encode, &mut invalid);
+        invalid.extend(self.one_place());
         super::cors::validate(&self.server.cors_origins, &mut invalid);
         invalid.extend(self.itself("fleet.prefill", &self.fleet.prefill));
         invalid.extend(self.itself("fleet.decode", &self.fleet.decode));

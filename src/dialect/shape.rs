@@ -137,9 +137,7 @@ pub(super) fn bypass(api: Api, body: &Object, lists: bool) -> Option<Bypass> {
         Some(Bypass::SeveralPrompts)
     } else if generates_text && asks_for("use_beam_search") {
         Some(Bypass::Beam)
-    } else if generates_text && (given("prompt_logprobs") || (given("logprobs") && asks_for("echo"))) {
-        Some(Bypass::PromptScores)
-    } else if api == Api::Generate && scores_prompt(body) {
+    } else if scores_prompt(api, body) {
         Some(Bypass::PromptScores)
     } else if api == Api::Responses && given("previous_response_id") {
         Some(Bypass::StoredResponse)
@@ -152,10 +150,19 @@ pub(super) fn bypass(api: Api, body: &Object, lists: bool) -> Option<Bypass> {
     }
 }
 
-/// Whether `/inference/v1/generate` is to score the prompt's own tokens.
-fn scores_prompt(body: &Object) -> bool {
-    let scores = || body.get("sampling_params")?.object().ok()?.get("prompt_logprobs").map(|v| !v.is_null());
-    scores() == Some(true)
+/// Whether the prompt's own tokens are to be scored.
+fn scores_prompt(api: Api, body: &Object) -> bool {
+    let given = |holder: &Object, key: &str| holder.get(key).is_some_and(|v| !v.is_null());
+    match api {
+        Api::Chat | Api::Completions => {
+            given(body, "prompt_logprobs") || (given(body, "logprobs") && asks_for(body, "echo"))
+        }
+        Api::Generate => {
+            let params = body.get("sampling_params").and_then(|params| params.object().ok());
+            params.is_some_and(|params| given(&params, "prompt_logprobs"))
+        }
+        Api::Responses | Api::Messages => false,
+    }
 }
 
 /// Whether a response may use tools that are not its client's.

@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use bytes::{Bytes, BytesMut};
 use memchr::memmem;
 
-use crate::codec::json::{Object, ScanLimits, Value};
+use crate::codec::json::{Catch, Object, ScanLimits, Value};
 use crate::codec::sse;
 use crate::dialect::Api;
 use crate::dialect::api::UsageNames;
@@ -27,6 +27,32 @@ pub struct Usage {
     pub output: Option<u64>,
 }
 
+/// The longest usage of an answer that only passes by, bytes: with all details it has a few hundred.
+const PASSING_BYTES: usize = 4 << 10;
+
+/// The counts of an answer that passes by in pieces, of which nothing else is kept.
+#[derive(Debug)]
+pub struct Passing(Catch);
+
+impl Default for Passing {
+    fn default() -> Self {
+        Passing(Catch::new("usage", PASSING_BYTES))
+    }
+}
+
+impl Passing {
+    /// The next piece of the answer.
+    pub fn push(&mut self, piece: &[u8]) {
+        self.0.push(piece);
+    }
+
+    /// The counts, as far as they have come by.
+    pub fn usage(&self, api: Api) -> Usage {
+        let scan = |text| Object::scan(Bytes::copy_from_slice(text), ScanLimits::default()).ok();
+        self.0.caught().and_then(scan).map(|usage| counts(api, &usage)).unwrap_or_default()
+    }
+}
+
 /// Where in an answer's text its `usage` is.
 struct Located {
     usage: Object,
@@ -35,19 +61,20 @@ struct Located {
 
 /// The counts in a whole answer, or in one event of a stream.
 pub fn of_answer(api: Api, answer: &Object) -> Usage {
+    usage_object(answer).map(|usage| counts(api, &usage)).unwrap_or_default()
+}
+
+fn counts(api: Api, usage: &Object) -> Usage {
     let names = api.usage();
-    let Some(usage) = usage_object(answer) else {
-        return Usage::default();
-    };
     let number = |o: &Object, key: &str| o.get(key).and_then(|v| v.as_u64());
     let cached = match names.details {
-        None => number(&usage, names.cached),
+        None => number(usage, names.cached),
         Some(details) => {
             usage.get(details).and_then(|v| v.object().ok()).and_then(|d| number(&d, names.cached))
         }
     };
-    let prompt = number(&usage, names.prompt).map(|prompt| prompt + counted_apart(api, &usage));
-    Usage { prompt, cached, output: number(&usage, names.output) }
+    let prompt = number(usage, names.prompt).map(|prompt| prompt + counted_apart(api, usage));
+    Usage { prompt, cached, output: number(usage, names.output) }
 }
 
 /// Tokens of the prompt that are not in its count: Anthropic's is of those that were neither read from a cache nor put into one.
@@ -222,6 +249,17 @@ mod tests {
         for text in [r#"{"usage":{"prompt_tokens":5}}"#, r#"{"usage":null}"#, "{}"] {
             assert_eq!(patched(Api::Chat, text), text);
         }
+    }
+
+    #[test]
+    fn the_usage_of_what_passes_by_is_that_of_the_whole_answer() {
+        let text = br#"{"id":"x","choices":[{"message":{"content":"\"usage\":{\"prompt_tokens\":1}"}}],"usage":{"prompt_tokens":7,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":2}},"prompt_logprobs":null}"#;
+        let mut passing = Passing::default();
+        text.chunks(5).for_each(|piece| passing.push(piece));
+        let whole = Object::scan(Bytes::from_static(text), ScanLimits::default()).unwrap();
+        assert_eq!(passing.usage(Api::Chat), of_answer(Api::Chat, &whole));
+        assert_eq!(passing.usage(Api::Chat).output, Some(3));
+        assert_eq!(Passing::default().usage(Api::Chat), Usage::default());
     }
 
     #[test]

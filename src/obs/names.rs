@@ -304,11 +304,11 @@ fn describe_routing() {
     );
     describe_counter!(
         PREDICTIONS,
-        "Cached tokens predicted against reported: verdict cold, hit, partial, miss, silent; reason of a miss"
+        "Cached tokens predicted against reported: verdict cold, unforeseen, hit, partial, miss, silent; reason of a miss"
     );
     describe_histogram!(
         PREDICTION_ERROR,
-        "Cached tokens that the prefiller reported more, or less, than was predicted"
+        "Cached tokens that the prefiller reported more, or less, than was predicted; equal numbers are not counted"
     );
     describe_histogram!(
         PREFILL_RATIO,

@@ -192,7 +192,7 @@ impl Relay {
         let decoder = seat.instance().clone();
         tokio::select! {
             biased;
-            Ok(failure) = given_up => self.told_of(&ask, &decoder, Err(failure)),
+            Ok(failure) = given_up => self.told_of(&ask.id, &decoder, Err(failure)),
             outcome = self.clone().decode_leg(ask.clone(), seat, (edit, longer), written) => outcome,
         }
     }

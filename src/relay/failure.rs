@@ -7,22 +7,31 @@ use crate::fleet::{Outcome, Role};
 
 /// How a leg failed.
 #[derive(Debug)]
-pub(super) struct Failure {
-    pub(super) why: Why,
+pub struct Failure {
+    /// In what way.
+    pub why: Why,
     /// The engine may have the whole request, and with it the hand-off.
-    pub(super) written: bool,
-    pub(super) detail: String,
+    pub written: bool,
+    /// For the log.
+    pub detail: String,
 }
 
 /// In what way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
+pub enum Why {
+    /// No connection was made.
     Connect,
+    /// The connection broke.
     Broken,
+    /// It took too long.
     Timeout,
+    /// The engine has too much to do.
     Busy,
+    /// A status of 500 or more.
     Status,
+    /// An answer that can't be used.
     BadReply,
+    /// The hand-off is older than the prefiller's lease.
     Stale,
     /// The decoder gave the request up for others, as it says: it is to be prefilled again.
     GivenUp,
@@ -32,9 +41,12 @@ pub(super) enum Why {
 
 /// What of an engine's can be too large to be read whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Large {
+pub enum Large {
+    /// A prefiller's answer.
     PrefillReply,
+    /// A whole answer.
     Answer,
+    /// A refusal.
     Refusal,
 }
 
@@ -65,12 +77,12 @@ impl Failure {
     }
 
     /// It failed like this; `detail` is for the log.
-    pub(super) fn new(why: Why, written: bool, detail: impl Into<String>) -> Failure {
+    pub fn new(why: Why, written: bool, detail: impl Into<String>) -> Failure {
         Failure { why, written, detail: detail.into() }
     }
 
     /// The engine has too much to do.
-    pub(super) fn busy(&self) -> bool {
+    pub fn busy(&self) -> bool {
         self.why == Why::Busy
     }
 
@@ -101,7 +113,7 @@ impl Failure {
     }
 
     /// The metric label.
-    pub(super) fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> &'static str {
         match self.why {
             Why::Connect => "connect",
             Why::Broken => "broken",

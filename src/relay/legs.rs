@@ -238,13 +238,13 @@ impl Relay {
 
     /// Books the outcome of a leg with the fleet, the metrics and the log.
     pub(super) fn told<T>(&self, ask: &Ask, seat: &Seat, outcome: Result<T, Failure>) -> Result<T, Failure> {
-        self.told_of(ask, seat.instance(), outcome)
+        self.told_of(&ask.id, seat.instance(), outcome)
     }
 
-    /// The same, of an instance whose seat is gone.
-    pub(super) fn told_of<T>(
+    /// The same, of an instance whose seat is gone, for the request that is known by this id.
+    pub fn told_of<T>(
         &self,
-        ask: &Ask,
+        id: &str,
         instance: &Arc<Instance>,
         outcome: Result<T, Failure>,
     ) -> Result<T, Failure> {
@@ -259,7 +259,7 @@ impl Relay {
         }
         instance.meter().failed(failure.reason());
         tracing::warn!(
-            id = %ask.id,
+            id,
             leg = instance.role().name(),
             instance = %instance.endpoint(),
             reason = failure.reason(),

@@ -20,7 +20,7 @@ pub mod budget;
 mod decode_first;
 mod early;
 mod encode;
-mod failure;
+pub mod failure;
 mod first;
 pub mod forced;
 mod job;

@@ -20,18 +20,24 @@ use crate::trace::{Kind, Scope, Span};
 const CLIENTS_CHARS: usize = 100;
 
 /// How a request ended.
-pub(super) struct Settled<'a> {
+#[derive(Clone, Copy, Debug)]
+pub struct Settled<'a> {
     /// None = there was nobody to answer.
-    pub(super) status: Option<u16>,
+    pub status: Option<u16>,
     /// As in the metrics.
-    pub(super) reason: &'static str,
-    pub(super) prompt: Option<u64>,
-    pub(super) cached: Option<u64>,
-    pub(super) output: u64,
-    pub(super) prefiller: Option<&'a str>,
-    pub(super) decoder: Option<&'a str>,
+    pub reason: &'static str,
+    /// Prompt tokens; None = not known.
+    pub prompt: Option<u64>,
+    /// Of these, from a cache.
+    pub cached: Option<u64>,
+    /// Generated tokens; None = not known.
+    pub output: Option<u64>,
+    /// Who computed the prompt.
+    pub prefiller: Option<&'a str>,
+    /// Who generated.
+    pub decoder: Option<&'a str>,
     /// When the first piece of a stream came, how many events it had, and the longest pause in it.
-    pub(super) stream: Option<(Instant, u64, Option<Duration>)>,
+    pub stream: Option<(Instant, u64, Option<Duration>)>,
 }
 
 /// A step that the gateway takes by itself.
@@ -156,7 +162,7 @@ pub(super) fn asks(root: &mut Span, api: Api, model: Option<&str>) {
 }
 
 /// The request is over.
-pub(super) fn settled(root: &mut Span, end: &Settled<'_>) {
+pub fn settled(root: &mut Span, end: &Settled<'_>) {
     if !root.is_kept() {
         return;
     }
@@ -171,7 +177,7 @@ pub(super) fn settled(root: &mut Span, end: &Settled<'_>) {
     root.set_if("http.response.status_code", end.status);
     root.set("pd_proxy.reason", end.reason);
     root.set_if("gen_ai.usage.input_tokens", end.prompt);
-    root.set("gen_ai.usage.output_tokens", end.output);
+    root.set_if("gen_ai.usage.output_tokens", end.output);
     root.set_if("pd_proxy.cached_tokens", end.cached);
     root.set_if("pd_proxy.prefiller", end.prefiller.map(str::to_owned));
     root.set_if("pd_proxy.decoder", end.decoder.map(str::to_owned));

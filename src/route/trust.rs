@@ -16,6 +16,8 @@ const TRUST_AFTER: u32 = 5;
 pub enum Verdict {
     /// Nothing was predicted and nothing was cached.
     Cold,
+    /// Nothing was predicted, and something was cached: no prediction came true or failed.
+    Unforeseen,
     /// About as much as was predicted, or more.
     Hit,
     /// More than half of it, not all.
@@ -62,7 +64,7 @@ impl Verdict {
         let Some(reported) = reported else { return Self::Silent };
         let slack = SLACK_BLOCKS * block_tokens.max(1);
         if predicted == 0 {
-            return if reported == 0 { Self::Cold } else { Self::Hit };
+            return if reported == 0 { Self::Cold } else { Self::Unforeseen };
         }
         if reported + slack >= predicted {
             Self::Hit
@@ -77,6 +79,7 @@ impl Verdict {
     pub fn name(self) -> &'static str {
         match self {
             Self::Cold => "cold",
+            Self::Unforeseen => "unforeseen",
             Self::Hit => "hit",
             Self::Partial => "partial",
             Self::Miss => "miss",
@@ -106,7 +109,7 @@ impl Trust {
     /// One more prediction of a hit of at least a block, and what came of it.
     pub fn learn(&mut self, verdict: Verdict) -> Option<Change> {
         match verdict {
-            Verdict::Silent | Verdict::Cold => return None,
+            Verdict::Silent | Verdict::Cold | Verdict::Unforeseen => return None,
             Verdict::Hit | Verdict::Partial => {
                 self.misses = 0;
                 self.hits = self.hits.saturating_add(1);
@@ -136,7 +139,7 @@ mod tests {
     fn verdicts_allow_for_the_block_that_is_computed_again() {
         let of = |predicted, reported| Verdict::of(predicted, reported, 16);
         assert_eq!(of(0, Some(0)), Verdict::Cold);
-        assert_eq!(of(0, Some(32)), Verdict::Hit);
+        assert_eq!(of(0, Some(32)), Verdict::Unforeseen);
         assert_eq!(of(320, Some(304)), Verdict::Hit);
         assert_eq!(of(320, Some(288)), Verdict::Partial);
         assert_eq!(of(320, Some(100)), Verdict::Miss);
@@ -153,6 +156,7 @@ mod tests {
         for _ in 0..DISTRUST_AFTER - 1 {
             assert_eq!(trust.learn(Verdict::Miss), None);
             assert_eq!(trust.learn(Verdict::Silent), None);
+            assert_eq!(trust.learn(Verdict::Unforeseen), None);
         }
         assert!(trust.holds());
         assert_eq!(trust.learn(Verdict::Miss), Some(Change::Lost));

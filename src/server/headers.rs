@@ -3,13 +3,14 @@
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use crate::relay::answer::named_by_connection;
+use crate::server::adapter::ADAPTER;
 
 /// What a browser asks for a page of another origin: the gateway answers it, and engines hear of none.
 const CORS: &str = "access-control-request-";
 
 /// Headers that end here: they belong to the client's connection, would change what engines send (compression), or
-/// choose something that is ours to choose (the rank, whose pages may read).
-static NOT_FORWARDED: [HeaderName; 18] = [
+/// choose something that is ours to choose (the rank, whose pages may read, and where it names the model, an adapter).
+static NOT_FORWARDED: [HeaderName; 19] = [
     header::ACCEPT_ENCODING,
     header::CONNECTION,
     header::CONTENT_LENGTH,
@@ -27,6 +28,7 @@ static NOT_FORWARDED: [HeaderName; 18] = [
     HeaderName::from_static("http2-settings"),
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
+    ADAPTER,
     HeaderName::from_static("x-data-parallel-rank"),
 ];
 

@@ -1,7 +1,9 @@
 //! The edge: sockets, routes, and everything that speaks HTTP to clients.
 
+mod adapter;
 pub mod admin;
 mod auth;
+mod bill;
 mod body;
 mod cors;
 mod explain;

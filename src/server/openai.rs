@@ -17,6 +17,7 @@ use crate::relay::Refusal;
 use crate::relay::account::Ledger;
 use crate::relay::admit::Pass;
 use crate::relay::ask::Ask;
+use crate::server::adapter::Adapter;
 use crate::server::{Arrived, Gateway, auth, body, explain, headers, printable, reply};
 use crate::trace::{self, Span};
 
@@ -92,7 +93,14 @@ async fn prepare(
     let span = Span::begin(ledger.scope(), "receive", trace::Kind::Internal);
     let body = body::read(&head.headers, body, edge.body_bytes, edge.body_time).await;
     let body = span.of(body, |e| e.kind().code())?;
-    let body = gateway.scan(body)?;
+    let mut body = gateway.scan(body)?;
+    let adapter = match route {
+        Route::Of(_) => None,
+        Route::ByBody => Adapter::of(&head.headers)?,
+    };
+    if let Some(adapter) = &adapter {
+        body = gateway.scan(adapter.within(&body))?;
+    }
     let api = match route {
         Route::Of(api) => api,
         Route::ByBody if body.contains("messages") => Api::Chat,
@@ -111,6 +119,9 @@ async fn prepare(
     let known_as = name.as_ref().map_or(&*id, |name| name.id());
     let mut headers = headers::for_engine(&head.headers, known_as, edge.engine_authorization.as_ref());
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if let Some(adapter) = &adapter {
+        adapter.onto(&mut headers);
+    }
     let trace = ledger.scope().cloned();
     if let Some(scope) = &trace {
         scope.onto(&mut headers);
@@ -156,7 +167,8 @@ impl Gateway {
         Ok(body)
     }
 
-    fn check_model(&self, shape: &Shape) -> Result<(), Error> {
+    /// Whether the model is the one that is served.
+    pub(super) fn check_model(&self, shape: &Shape) -> Result<(), Error> {
         match (&self.edge.now().model, &shape.model) {
             (Some(served), Some(asked)) if served != asked => Err(Error::new(
                 Kind::ModelNotFound,

@@ -13,19 +13,18 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::Instant;
 
-use crate::auth::{Caller, Reservation};
+use crate::auth::Caller;
 use crate::codec::json::{Object, Parts};
 use crate::dialect::{Api, Shape, guard};
 use crate::error::{Error, Kind};
-use crate::fleet::{InstanceId, Need, Outcome, Role, Seat};
-use crate::relay::{answer, pause, traced};
+use crate::fleet::{InstanceId, Need, Role, Seat};
+use crate::relay::failure::{self, Why};
+use crate::relay::{Relay, answer, pause, traced};
 use crate::route::estimate;
+use crate::server::bill::Bill;
 use crate::server::{Gateway, auth, body, headers, openai, reply};
-use crate::trace::{Scope, Span};
+use crate::trace::Scope;
 use crate::upstream::{Leg, Reply, ReplyError, Written};
-
-/// The route label of all of these.
-const ROUTE: &str = "passthrough";
 
 /// A request on its way to one engine.
 struct Errand {
@@ -52,6 +51,23 @@ impl Failure {
     fn nobody() -> Failure {
         Failure { error: Error::new(Kind::EngineFailed, "no engine is available"), again: true, reason: None }
     }
+
+    /// The engine of `seat` failed like this. `safe`: asking twice does no harm.
+    fn of(failure: &failure::Failure, seat: &Seat, safe: bool) -> Failure {
+        let (kind, public) = match failure.busy() {
+            true => (Kind::Overloaded, "all engines that were asked are busy"),
+            false => (Kind::EngineFailed, "no engine answered"),
+        };
+        let again = match failure.why {
+            Why::Timeout => false,
+            // What an engine may have begun is not begun a second time.
+            Why::Connect | Why::Broken => !failure.written || safe,
+            _ => true,
+        };
+        let error =
+            Error::new(kind, public).detail(format!("{}: {}", seat.instance().endpoint(), failure.detail));
+        Failure { error, again, reason: Some(failure.reason()) }
+    }
 }
 
 type Answer = http::Response<Reply>;
@@ -69,25 +85,25 @@ pub(super) async fn to_decoder(State(gateway): State<Arc<Gateway>>, request: Req
 async fn serve(gateway: &Gateway, request: Request, roles: &[Role]) -> Response {
     let id = headers::request_id(request.headers().get(headers::REQUEST_ID));
     let caller = auth::caller(gateway, request.extensions());
-    let mut span = gateway.span(&request, &id, openai::arrived(&request));
-    let scope = span.scope().cloned();
-    let (mut response, reason) = match run(gateway, request, roles, (&id, &mut span)).await {
-        Ok(response) => {
-            let reason = if response.status().is_success() { "ok" } else { "engine" };
-            (response, reason)
+    let arrived = openai::arrived(&request);
+    let mut bill = Bill::open(gateway.relay.meters.clone(), id.clone(), arrived, caller.clone());
+    bill.traced(gateway.span(&request, &id, arrived));
+    let until = arrived + gateway.relay.settings.now().total;
+    let mut response = match run(gateway, (request, until), roles, &mut bill).await {
+        Ok((response, seat)) => {
+            bill.answers(response.status());
+            response.map(|body| {
+                axum::body::Body::new(Held::new(body, until, (gateway.relay.clone(), bill, seat)))
+            })
         }
         Err(e) => {
-            tracing::warn!(id, route = ROUTE, reason = e.kind().code(), "{}", e.log_line());
-            (reply::error_under(gateway.edge.now().overload_status, None, &e), e.kind().code())
+            let response = reply::error_under(gateway.edge.now().overload_status, None, &e);
+            bill.refused(&e, response.status());
+            // What is left to its caller is told below.
+            drop(bill);
+            response
         }
     };
-    let status = response.status().as_u16();
-    gateway.relay.meters.request(ROUTE, status, reason);
-    let key_name = Some(&*caller.name).filter(|_| gateway.callers.checks());
-    gateway.relay.meters.of_key(&caller.name, (status, reason), 0, 0);
-    let trace_id = scope.and_then(|scope| scope.trace()).map(|trace| trace.to_string());
-    tracing::info!(id, route = ROUTE, key_name, status, reason, trace_id, "request");
-    ends(&mut span, status, reason);
     auth::tell_limits(&caller, response.headers_mut());
     if let Ok(id) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(headers::REQUEST_ID, id);
@@ -95,56 +111,38 @@ async fn serve(gateway: &Gateway, request: Request, roles: &[Role]) -> Response 
     response
 }
 
-/// What is known of a request's span when its answer is: it ends with the answer's body, which has taken it, if there is one.
-fn ends(span: &mut Span, status: u16, reason: &'static str) {
-    span.set("http.response.status_code", status);
-    span.set("pd_proxy.reason", reason);
-    if status >= 500 { span.fail(reason) } else { span.close() }
-}
-
 async fn run(
     gateway: &Gateway,
-    request: Request,
+    (request, until): (Request, Instant),
     roles: &[Role],
-    (id, span): (&str, &mut Span),
-) -> Result<Response, Error> {
+    bill: &mut Bill,
+) -> Result<(Answer, Seat), Error> {
     let edge = &gateway.edge.now();
     let target = openai::target(&request);
-    let until = openai::arrived(&request) + gateway.relay.settings.now().total;
     let (head, body) = request.into_parts();
     let caller = auth::caller(gateway, &head.extensions);
     auth::check_budget(gateway, &caller)?;
-    let pass = gateway.gate.enter(&caller, auth::announced(&head.headers)).await?;
+    bill.admitted(gateway.gate.enter(&caller, auth::announced(&head.headers)).await?);
     let body = body::read(&head.headers, body, edge.body_bytes, edge.body_time).await?;
-    let mut headers = headers::for_engine(&head.headers, id, edge.engine_authorization.as_ref());
+    let mut headers = headers::for_engine(&head.headers, bill.id(), edge.engine_authorization.as_ref());
     if let Some(kind) = head.headers.get(header::CONTENT_TYPE) {
         headers.insert(header::CONTENT_TYPE, kind.clone());
     }
-    let trace = span.scope().cloned();
+    let trace = bill.scope().cloned();
     if let Some(scope) = &trace {
         scope.onto(&mut headers);
     }
     let tokens = estimate::prompt_tokens(body.len());
     let body = if body.is_empty() { None } else { Some(gateway.scan(body)?) };
-    let reserved = allow(gateway, &caller, body.as_ref(), roles)?;
+    allow(gateway, &caller, (body.as_ref(), roles), bill)?;
     // No engine sees addresses that a client made up, on these routes either.
     let body = body.map(|body| body.splice(&guard::edit())).unwrap_or_default();
     let errand = Errand { method: head.method, target, headers, body, tokens, until, trace };
-    let asked = gateway.relay.budget.asked();
+    bill.counts(gateway.relay.budget.asked());
     let mut last = Failure::nobody();
     for role in roles {
-        match try_role(gateway, *role, &errand, last).await {
-            Ok((response, seat)) => {
-                let deadline = Box::pin(tokio::time::sleep_until(until));
-                // Nobody reads the usage of these answers: what was set aside is the price, of what is no answer nothing.
-                if let Some(reserved) = reserved.filter(|_| !response.status().is_success()) {
-                    reserved.settle(0, Instant::now());
-                }
-                let (status, ok) = (response.status(), response.status().is_success());
-                ends(span, status.as_u16(), if ok { "ok" } else { "engine" });
-                let held = (seat, pass, asked, std::mem::take(span));
-                return Ok(response.map(|body| axum::body::Body::new(Held { body, deadline, _held: held })));
-            }
+        match try_role(gateway, *role, (&errand, bill), last).await {
+            Ok(answer) => return Ok(answer),
             Err(failure) => {
                 let again = failure.again;
                 last = failure;
@@ -154,9 +152,6 @@ async fn run(
             }
         }
     }
-    if let Some(reserved) = reserved {
-        reserved.settle(0, Instant::now());
-    }
     Err(last.error)
 }
 
@@ -164,24 +159,27 @@ async fn run(
 fn allow(
     gateway: &Gateway,
     caller: &Caller,
-    body: Option<&Object>,
-    roles: &[Role],
-) -> Result<Option<Reservation>, Error> {
-    let Some(body) = body else { return Ok(None) };
+    (body, roles): (Option<&Object>, &[Role]),
+    bill: &mut Bill,
+) -> Result<(), Error> {
+    let Some(body) = body else { return Ok(()) };
     let mut shape = Shape::read(Api::Chat, body);
+    gateway.check_model(&shape)?;
     auth::check_model(caller, shape.model.as_deref())?;
     if roles.contains(&Role::Prefill) {
         // These only read.
         shape.output_tokens = 0;
     }
-    auth::reserve(gateway, caller, &shape)
+    let reserved = auth::reserve(gateway, caller, &shape)?;
+    bill.reserved(reserved, (shape.prompt_tokens, shape.output_tokens));
+    Ok(())
 }
 
 /// Asks the engines of one role. `last` is what came of those asked before: whoever is asked after them is a retry.
 async fn try_role(
     gateway: &Gateway,
     role: Role,
-    errand: &Errand,
+    (errand, bill): (&Errand, &mut Bill),
     mut last: Failure,
 ) -> Result<(Answer, Seat), Failure> {
     let mut tried: Vec<InstanceId> = Vec::new();
@@ -198,7 +196,8 @@ async fn try_role(
             gateway.relay.meters.retry(role.name(), reason);
         }
         tried.push(seat.instance().id());
-        match once(gateway, errand, &seat).await {
+        bill.leg(seat.instance());
+        match once(gateway, (errand, bill.id()), &seat).await {
             Ok(mut response) => {
                 answer::strip_hop_by_hop(response.headers_mut());
                 return Ok((response, seat));
@@ -210,7 +209,7 @@ async fn try_role(
     Err(last)
 }
 
-async fn once(gateway: &Gateway, errand: &Errand, seat: &Seat) -> Result<Answer, Failure> {
+async fn once(gateway: &Gateway, (errand, id): (&Errand, &str), seat: &Seat) -> Result<Answer, Failure> {
     let mut span = traced::client(
         errand.trace.as_ref(),
         seat.instance(),
@@ -224,57 +223,37 @@ async fn once(gateway: &Gateway, errand: &Errand, seat: &Seat) -> Result<Answer,
         body: errand.body.clone(),
     };
     span.onto(&mut leg.headers);
-    let name = seat.instance().endpoint();
-    let failed = |kind, again, reason, detail: String| {
-        let public = if kind == Kind::Overloaded {
-            "all engines that were asked are busy"
-        } else {
-            "no engine answered"
-        };
-        Err(Failure {
-            error: Error::new(kind, public).detail(format!("{name}: {detail}")),
-            again,
-            reason: Some(reason),
-        })
-    };
     let written = Written::default();
+    let failed = |why, detail: String| Err(failure::Failure::new(why, written.get(), detail));
     let sent = gateway.relay.upstream.send(leg, &written);
     let outcome = match tokio::time::timeout_at(errand.until, sent).await {
         Ok(Ok(response)) if response.status() < StatusCode::INTERNAL_SERVER_ERROR => Ok(response),
         // vLLM answers 501 for what a model can't do: the same everywhere, and for the client to read.
         Ok(Ok(response)) if response.status() == StatusCode::NOT_IMPLEMENTED => Ok(response),
         Ok(Ok(response)) if response.status() == StatusCode::SERVICE_UNAVAILABLE => {
-            failed(Kind::Overloaded, true, "busy", "status 503".into())
+            failed(Why::Busy, "status 503".into())
         }
-        Ok(Ok(response)) => {
-            failed(Kind::EngineFailed, true, "status", format!("status {}", response.status().as_u16()))
-        }
-        // What an engine may have begun is not begun a second time, unless asking twice does no harm.
-        Ok(Err(e)) => {
-            let reason = if e.connect { "connect" } else { "broken" };
-            failed(Kind::EngineFailed, !written.get() || errand.method.is_safe(), reason, e.causes())
-        }
-        Err(_) => failed(Kind::EngineFailed, false, "timeout", "no answer in time".into()),
+        Ok(Ok(response)) => failed(Why::Status, format!("status {}", response.status().as_u16())),
+        Ok(Err(e)) => failed(if e.connect { Why::Connect } else { Why::Broken }, e.causes()),
+        Err(_) => failed(Why::Timeout, "no answer in time".into()),
     };
     match &outcome {
         Ok(response) => traced::answered(&mut span, response.status()),
-        Err(failure) => span.fail(failure.reason.unwrap_or("failed")),
+        Err(failure) => span.fail(failure.reason()),
     }
     span.close();
-    let told = match &outcome {
-        Ok(_) => Outcome::Served,
-        Err(f) if f.error.kind() == Kind::Overloaded => Outcome::Busy,
-        Err(_) => Outcome::Failed,
-    };
-    gateway.relay.fleet.report(seat.instance(), told);
-    outcome
+    let outcome = gateway.relay.told_of(id, seat.instance(), outcome);
+    outcome.map_err(|failure| Failure::of(&failure, seat, errand.method.is_safe()))
 }
 
-/// An engine's answer on its way to the client, with what it holds: its seat and its pass. It is cut at the deadline.
-struct Held<K> {
+/// An engine's answer on its way to the client, with what it holds: its account and its seat. It is cut at the deadline.
+struct Held {
     body: Reply,
+    until: Instant,
     deadline: Pin<Box<tokio::time::Sleep>>,
-    _held: K,
+    bill: Bill,
+    seat: Seat,
+    relay: Arc<Relay>,
 }
 
 /// Why an answer was cut.
@@ -286,15 +265,59 @@ enum Cut {
     Late,
 }
 
-impl<K: Unpin> Body for Held<K> {
+impl Held {
+    fn new(body: Reply, until: Instant, (relay, bill, seat): (Arc<Relay>, Bill, Seat)) -> Held {
+        let deadline = Box::pin(tokio::time::sleep_until(until));
+        let mut held = Held { body, until, deadline, bill, seat, relay };
+        held.look();
+        held
+    }
+
+    /// Nobody polls a body that says it is over.
+    fn look(&mut self) {
+        if self.body.is_end_stream() {
+            self.bill.complete();
+        }
+    }
+
+    /// An engine that breaks answers off is left alone as one that refuses is; one that was cut off at the request's own time
+    /// limit did nothing wrong.
+    fn broken(&mut self, error: &ReplyError) {
+        self.bill.broken();
+        if Instant::now() < self.until {
+            let failure = failure::Failure::new(Why::Broken, true, error.to_string());
+            let _ = self.relay.told_of::<()>(self.bill.id(), self.seat.instance(), Err(failure));
+        }
+    }
+}
+
+impl Body for Held {
     type Data = Bytes;
     type Error = Cut;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
-        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
-            return Poll::Ready(frame.map(|f| f.map_err(Cut::from)));
+        let this = &mut *self;
+        match Pin::new(&mut this.body).poll_frame(cx) {
+            Poll::Ready(Some(Ok(frame))) => {
+                if let Some(piece) = frame.data_ref() {
+                    this.bill.passes(piece);
+                }
+                this.look();
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Ready(Some(Err(e))) => {
+                this.broken(&e);
+                Poll::Ready(Some(Err(e.into())))
+            }
+            Poll::Ready(None) => {
+                this.look();
+                Poll::Ready(None)
+            }
+            Poll::Pending => this.deadline.as_mut().poll(cx).map(|()| {
+                this.bill.broken();
+                Some(Err(Cut::Late))
+            }),
         }
-        self.deadline.as_mut().poll(cx).map(|()| Some(Err(Cut::Late)))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use http::Uri;
 use http::uri::{Authority, Scheme};
 use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tower::Service;
 
@@ -69,12 +70,23 @@ impl Connector {
             return Ok(Wire::Other(tokio::time::timeout(self.limit, other.dial(&to)).await??));
         }
         let host = to.host().unwrap_or_default().to_owned();
-        // It is always ready.
-        let tcp = self.tcp.clone().call(to).await?.into_inner();
+        let tcp = reached(self.tcp.clone(), to, self.limit).await?;
         if !secure {
             return Ok(Wire::Tcp(tcp));
         }
         tokio::time::timeout(self.limit, wrapped(&self.tls, tcp, &host)).await?
+    }
+}
+
+/// A connection to the host of `to`. The connector's own limit begins when the name is resolved, so this one is around both.
+async fn reached<C>(mut tcp: C, to: Uri, limit: Duration) -> Result<TcpStream, ConnectError>
+where
+    C: Service<Uri, Response = TokioIo<TcpStream>, Error: Into<ConnectError>>,
+{
+    // It is always ready.
+    match tokio::time::timeout(limit, tcp.call(to)).await {
+        Ok(made) => Ok(made.map_err(Into::into)?.into_inner()),
+        Err(late) => Err(io::Error::new(io::ErrorKind::TimedOut, late).into()),
     }
 }
 
@@ -88,4 +100,32 @@ async fn wrapped(tls: &EngineTls, tcp: TcpStream, host: &str) -> Result<Wire, Co
 async fn wrapped(tls: &EngineTls, _tcp: TcpStream, _host: &str) -> Result<Wire, ConnectError> {
     tls.check()?;
     Err("this build has no TLS".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::net::SocketAddr;
+
+    use hyper_util::client::legacy::connect::dns::Name;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_name_server_that_never_answers_takes_no_longer_than_an_engine_that_does_not() {
+        let limit = Duration::from_secs(3);
+        let silent =
+            tower::service_fn(|_: Name| pending::<Result<std::iter::Empty<SocketAddr>, io::Error>>());
+        let mut tcp = HttpConnector::new_with_resolver(silent);
+        tcp.set_connect_timeout(Some(limit));
+        let begun = Instant::now();
+        let ended =
+            tokio::time::timeout(10 * limit, reached(tcp, Uri::from_static("http://engine:8000"), limit))
+                .await;
+        let why = ended.expect("it ends by itself").unwrap_err();
+        assert_eq!(begun.elapsed().as_secs(), limit.as_secs());
+        let why = why.downcast::<io::Error>().unwrap();
+        assert_eq!((why.kind(), why.to_string().as_str()), (io::ErrorKind::TimedOut, "deadline has elapsed"));
+    }
 }

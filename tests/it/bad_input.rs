@@ -339,11 +339,14 @@ async fn models_that_are_not_served() {
     let body = r#"{"model":"nope","messages":[{"role":"user","content":"x"}]}"#;
     let strict = stage(|s| s.config.fleet.model = Some("sim".into())).await;
     let message = "The model `nope` does not exist. This gateway serves `sim`.";
-    let unknown = Wrong {
+    let unknown = |path: &'static str| Wrong {
         param: "model".into(),
-        ..wrong("unknown model", post(CHAT, body), (404, "model_not_found"), message)
+        ..wrong(path, post(path, body), (404, "model_not_found"), message)
     };
-    refused_one_by_one(&strict, vec![unknown]).await;
+    let paths = [CHAT, "/v1/chat/completions/batch", "/tokenize"];
+    refused_one_by_one(&strict, paths.map(unknown).into()).await;
+    let unnamed = strict.post("/tokenize", r#"{"prompt":"x"}"#).await;
+    assert_eq!(unnamed.status, 200, "{}", unnamed.text());
     strict.end().await;
 
     let open = stage(|_| {}).await;

@@ -266,6 +266,14 @@ fn localhost_is_taken_when_one_of_its_addresses_is() {
 }
 
 #[test]
+fn check_knows_that_two_listeners_need_two_places() {
+    let line = "check --offline --host 127.0.0.1 --port 9000 --set server.admin_host=127.0.0.1 --set server.admin_port=9000";
+    let (code, _, err) = run(&words(line), &[]);
+    let words = ["server.port", "server.admin_port", "9000"];
+    assert_eq!((code, words.iter().all(|word| err.contains(word))), (1, true), "{err}");
+}
+
+#[test]
 fn check_prints_values_origins_and_no_secret() {
     let env =
         [("OPENAI_API_KEY", "sk-engine"), ("ADMIN_API_KEY", "sk-admin"), ("PD_PROXY__RETRY__ATTEMPTS", "7")];

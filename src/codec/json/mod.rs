@@ -8,6 +8,7 @@
 //! Stricter than CPython: no byte order mark, no UTF-16/32, no bare surrogates in the UTF-8, bounded depth and
 //! member count. Looser: nested values and the insides of strings are not validated.
 
+mod catch;
 mod scan;
 mod splice;
 mod text;
@@ -24,6 +25,7 @@ use std::fmt;
 
 use bytes::Bytes;
 
+pub use catch::Catch;
 use scan::{Member, Members, Scanner, Span};
 pub use splice::{Edit, Parts};
 pub use text::quote;

@@ -1,5 +1,6 @@
 //! The account of one request: opened when it is let in, settled exactly once when it is over, however it ended.
 
+mod due;
 mod settle;
 
 use std::sync::Arc;
@@ -25,8 +26,11 @@ use crate::relay::traced;
 use crate::route::Terms;
 use crate::trace::{Scope, Span};
 
+pub use due::Due;
+pub use settle::rounded_ms;
+
 /// What HTTP servers log for a client that left (nginx's 499): nobody receives it.
-const CLIENT_GONE: u16 = 499;
+pub const CLIENT_GONE: u16 = 499;
 
 /// Shorter answers tell little about a decoder's pace.
 const PACE_TOKENS: u64 = 8;
@@ -35,11 +39,8 @@ const PACE_TOKENS: u64 = 8;
 #[derive(Debug)]
 pub struct Ledger {
     meters: Arc<Meters>,
-    pass: Option<Pass>,
+    due: Due,
     asked: Option<Asked>,
-    caller: Option<Arc<Caller>>,
-    /// What is set aside of its caller's tokens per minute.
-    reserved: Option<Reservation>,
     /// The prompt's length, as estimated when it came.
     prompt_estimate: u64,
     prefill_place: Option<Place>,
@@ -106,10 +107,8 @@ impl Ledger {
     pub fn open(meters: Arc<Meters>, api: Api, id: String, arrived: Instant) -> Ledger {
         Ledger {
             meters,
-            pass: None,
+            due: Due::default(),
             asked: None,
-            caller: None,
-            reserved: None,
             prompt_estimate: 0,
             prefill_place: None,
             decode_place: None,
@@ -156,22 +155,22 @@ impl Ledger {
 
     /// The request was let in; its pass is given back when the account is settled.
     pub fn admitted(&mut self, pass: Pass) {
-        self.pass = Some(pass);
+        self.due.admitted(pass);
     }
 
     /// Whose request it is.
     pub fn called_by(&mut self, caller: Arc<Caller>) {
-        self.caller = Some(caller);
+        self.due.called_by(caller);
     }
 
     /// How much its turn counts.
     pub fn priority(&self) -> Priority {
-        self.caller.as_ref().map(|caller| caller.grants.priority).unwrap_or_default()
+        self.due.priority()
     }
 
     /// So much is set aside for it, which is settled with the account.
     pub fn reserved(&mut self, reserved: Option<Reservation>, prompt_estimate: u64) {
-        self.reserved = reserved;
+        self.due.reserved(reserved);
         self.prompt_estimate = prompt_estimate;
     }
 

@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use super::{CLIENT_GONE, End, Ledger};
-use crate::auth::ANYONE;
 use crate::error::Kind;
 use crate::relay::parts::{Part, Sum};
 use crate::relay::stories::End as Ended;
@@ -71,22 +68,14 @@ impl Drop for Ledger {
         self.meters.request(self.api.name(), self.end.status, self.end.reason);
         self.meters.sample(self.api, sample);
         self.meters.tokens(self.prompt.unwrap_or(0), self.cached.unwrap_or(0), output);
-        let (prompt_taken, output_taken) = self.took();
-        if let Some(pass) = &mut self.pass {
-            pass.took(prompt_taken + output_taken);
-        }
-        if let Some(reserved) = self.reserved.take() {
-            reserved.settle(prompt_taken + output_taken, Instant::now());
-        }
-        let key = self.caller.as_ref().map_or(ANYONE, |caller| &caller.name);
-        let key_name = self.caller.as_ref().filter(|caller| &*caller.name != ANYONE).map(|it| &*it.name);
-        self.meters.of_key(key, (self.end.status, self.end.reason), prompt_taken, output_taken);
+        let taken = self.took();
+        self.due.settle(&self.meters, (self.end.status, self.end.reason), taken);
         let (prefiller, decoder) = (sum.prefiller_names(), sum.decoder_names());
         tracing::info!(
             target: ACCESS_LOG,
             id = %self.id,
             route = self.api.name(),
-            key_name,
+            key_name = self.due.key_name(),
             status = self.end.status,
             reason = self.end.reason,
             prompts = self.kin.is_whole().then_some(sum.parts),
@@ -112,7 +101,7 @@ impl Drop for Ledger {
             reason: self.end.reason,
             prompt: self.prompt,
             cached: self.cached,
-            output,
+            output: Some(output),
             prefiller: prefiller.as_deref(),
             decoder: decoder.as_deref(),
             stream: self.stream.map(|pace| (pace.first, pace.events, sample.gap_max)),
@@ -122,7 +111,7 @@ impl Drop for Ledger {
 }
 
 /// In ms, to the microsecond: more digits would be noise in a line that people read.
-fn rounded_ms(time: Duration) -> f64 {
+pub fn rounded_ms(time: Duration) -> f64 {
     time.as_micros() as f64 / 1e3
 }
 

@@ -1,13 +1,16 @@
 //! What a key may take: tokens per minute, and requests at once.
 
-use pd_proxy::sim::EngineSpec;
+use pd_proxy::sim::{EngineSpec, Fault, What};
+use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::{CHAT, ask, chat, code, keys, script};
+use super::{CHAT, ask, chat, code, keys, request, script};
 use crate::common::client::{self, post};
 use crate::common::stage::{Stage, slow};
-use crate::surface::until;
+use crate::surface::{samples, until};
+
+const BATCH: &str = "/v1/chat/completions/batch";
 
 #[tokio::test]
 async fn tokens_per_minute_are_reserved_and_settled() {
@@ -69,5 +72,50 @@ async fn without_a_file_everybody_is_let_in() {
     let stage = Stage::new().await;
     let raw = client::send(stage.gateway, &post(CHAT, &chat(2).to_string())).await;
     assert_eq!((raw.status, raw.header("x-ratelimit-limit-tokens")), (200, None));
+    stage.end().await;
+}
+
+/// An answer that says that it took so much.
+fn told(prompt: u64, output: u64) -> What {
+    let usage =
+        json!({"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output});
+    let choices = [json!({"message": {"content": "\"usage\":{\"completion_tokens\":1}, x".repeat(500)}})];
+    let body = json!({"choices": choices, "usage": usage, "prompt_logprobs": null});
+    What::Status(200, Some(body.to_string().into()))
+}
+
+/// The estimate believes no more than 1024 tokens of output, of however many conversations.
+#[tokio::test]
+async fn what_a_decoder_answers_alone_costs_what_it_tells() {
+    let dir = keys(&[("batches", "tokens_per_minute = 100_000"), ("unlimited", "")]);
+    let stage = Stage::set(script(&dir)).await;
+    let batch =
+        json!({"model": "sim", "messages": [[{"role": "user", "content": "hi"}]], "max_tokens": 50_000});
+    let send = async |name: &str, what: What| {
+        stage.decoders_fail(&Fault::always(what).on_path(BATCH));
+        let key = format!("sk-of-{name}");
+        let raw = stage.send(&request(BATCH, &[("X-API-Key", &key)], &batch)).await;
+        stage.heal();
+        raw
+    };
+    let charged = async |name: &str| {
+        let found = samples(&stage.get("/metrics").await.text());
+        let of = |kind: &str| {
+            let series = format!(r#"pd_proxy_key_tokens_total{{key="{name}",kind="{kind}"}}"#);
+            found.get(&series).copied().unwrap_or(0.0)
+        };
+        (of("prompt"), of("output"))
+    };
+    assert_eq!(send("batches", told(3_000, 96_500)).await.status, 200);
+    until("it is charged", async || charged("batches").await == (3_000.0, 96_500.0)).await;
+    let refused = send("batches", told(1, 1)).await;
+    assert_eq!(code(&refused), (429, Some("rate_limit_exceeded")), "the next has to wait");
+
+    assert_eq!(send("unlimited", What::Status(200, Some("{}".into()))).await.status, 200);
+    let estimate = (batch.to_string().len() / 4) as f64;
+    until("what was expected is charged", async || charged("unlimited").await == (estimate, 1_024.0)).await;
+    assert_eq!(send("unlimited", What::Status(400, None)).await.status, 400);
+    assert_eq!(send("unlimited", told(7, 5)).await.status, 200);
+    until("a refusal is not", async || charged("unlimited").await == (estimate + 7.0, 1_029.0)).await;
     stage.end().await;
 }

@@ -162,6 +162,9 @@ async fn a_key_may_be_for_certain_models() {
     let key = [("X-API-Key", "sk-of-other-only")];
     let embeddings = json!({"model": "sim", "input": "x"});
     assert_eq!(stage.send(&request("/v1/embeddings", &key, &embeddings)).await.status, 404);
+    let headers = [("X-API-Key", "sk-of-sim-only"), ("X-Amzn-SageMaker-Adapter-Identifier", "other")];
+    let adapter = stage.send(&request("/invocations", &headers, &chat(1))).await;
+    assert_eq!(code(&adapter), (404, Some("model_not_found")), "the header names the model");
     let unnamed = json!({"messages": [{"role": "user", "content": "x"}]});
     assert_eq!(code(&stage.send(&ask("sim-only", &unnamed)).await), (404, Some("model_not_found")));
     let listed = async |name: &str| {

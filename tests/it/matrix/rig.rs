@@ -112,7 +112,9 @@ impl Rig {
             let most = body.get("max_tokens").or(body.get("max_output_tokens")).and_then(|n| n.as_u64());
             let release = leg == Leg::Decode && most == Some(1);
             let asked_for_text = seen.path == "/detokenize";
-            !release && !asked_for_text && seen.headers.iter().any(|(name, value)| name == "x-request-id" && value == id)
+            !release
+                && !asked_for_text
+                && seen.headers.iter().any(|(name, value)| name == "x-request-id" && value == id)
         };
         let of = |engine: &Engine| engine.seen().iter().filter(|seen| own(seen)).count();
         self.side(leg).iter().take(count).map(of).sum::<usize>() as u32

@@ -1,5 +1,6 @@
 //! Every route beside the two legs' own contract: what operators and their tools ask, what clients rarely ask.
 
+mod alone;
 mod cors;
 mod health;
 mod ids;

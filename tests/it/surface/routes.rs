@@ -136,6 +136,45 @@ async fn generating_routes_that_an_engine_lacks() {
     stage.end().await;
 }
 
+/// vLLM takes the header for the body's `model`, on this path alone.
+#[tokio::test]
+async fn an_adapter_in_a_header_is_the_model_of_an_invocation() {
+    let mut script = Script::default();
+    script.config.fleet.model = Some("lora \"a\"".into());
+    let stage = Stage::set(script).await;
+    const ADAPTER: &str = "X-Amzn-SageMaker-Adapter-Identifier";
+    let ask = async |path: &str, adapter: &[u8], body: &Value| {
+        stage.forget();
+        let head =
+            [format!("POST {path} HTTP/1.1\r\nhost: gateway\r\n{ADAPTER}: ").as_bytes(), adapter].concat();
+        let body = body.to_string();
+        let rest = format!("\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        stage.send(&[&head, rest.as_bytes()].concat()).await
+    };
+    for body in [chat("x"), json!({"prompt": "x"}), json!({"prompt": "x", "model": null})] {
+        let raw = ask("/invocations", br#"lora "a""#, &body).await;
+        assert_eq!((raw.status, raw.text().as_str()), (404, r#"{"detail":"Not Found"}"#), "the engine's");
+        let seen = &stage.seen(&stage.prefillers)[0];
+        assert_eq!(body_of(seen)["model"], r#"lora "a""#, "{body}");
+        assert_eq!(header(seen, "x-amzn-sagemaker-adapter-identifier").as_deref(), Some(r#"lora "a""#));
+    }
+    let mut served = chat("x");
+    served["model"] = r#"lora "a""#.into();
+    let raw = ask("/invocations", b"other", &served).await;
+    assert_eq!((raw.status, raw.header("x-pd-error")), (404, Some("model_not_found")), "{}", raw.text());
+    let raw = ask("/invocations", "lör".as_bytes(), &served).await;
+    assert_eq!((raw.status, raw.header("x-pd-error")), (400, Some("invalid_value")));
+    assert!(raw.text().contains(ADAPTER), "{}", raw.text());
+    assert!(stage.engines().all(|engine| engine.seen().is_empty()));
+    ask(CHAT, b"other", &served).await;
+    let seen = &stage.seen(&stage.prefillers)[0];
+    assert_eq!(
+        (body_of(seen)["model"].as_str(), header(seen, "x-amzn-sagemaker-adapter-identifier")),
+        (Some(r#"lora "a""#), None)
+    );
+    stage.end().await;
+}
+
 #[tokio::test]
 async fn one_request_id_for_client_and_both_legs() {
     let stage = Stage::new().await;

@@ -1,0 +1,78 @@
+//! Whether clients and operators have a listener each. Pure: names are not resolved.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::{Config, Problem};
+
+const LOCALHOST: &str = "localhost";
+
+impl Config {
+    /// The listener of operators is to be where the one of clients is: the second one can't be bound.
+    pub(super) fn one_place(&self) -> Option<(&'static str, Problem)> {
+        let server = &self.server;
+        let operators = server.admin_bind_host()?;
+        let same =
+            server.port != 0 && server.admin_port == server.port && meet(server.bind_host(), operators);
+        let problem = || Problem::OnePlace { port: server.port, host: operators.to_owned() };
+        same.then(|| ("server.admin_port", problem()))
+    }
+}
+
+/// Whether listeners at these hosts would be in each other's way.
+fn meet(one: &str, other: &str) -> bool {
+    let overlap = |a: &IpAddr, b: &IpAddr| {
+        let either = |holds: fn(&IpAddr) -> bool| holds(a) || holds(b);
+        // `::` is bound for IPv4 as well.
+        a == b
+            || either(|ip| ip.is_ipv6() && ip.is_unspecified())
+            || a.is_ipv4() == b.is_ipv4() && either(IpAddr::is_unspecified)
+    };
+    let (ones, others) = (addresses(one), addresses(other));
+    one.eq_ignore_ascii_case(other) || ones.iter().any(|a| others.iter().any(|b| overlap(a, b)))
+}
+
+fn addresses(host: &str) -> Vec<IpAddr> {
+    match host {
+        LOCALHOST => vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()],
+        _ => host.parse().into_iter().collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrong(host: &str, admin_host: &str, ports: (u16, u16)) -> Option<String> {
+        let mut config = Config::default();
+        config.server.host = host.to_owned();
+        config.server.admin_host = Some(admin_host.to_owned());
+        (config.server.port, config.server.admin_port) = ports;
+        let found: Vec<String> = config.validate().iter().map(|(_, what)| what.to_string()).collect();
+        found.into_iter().find(|what| what.contains("server.admin_port"))
+    }
+
+    /// What is refused here, a kernel refuses: Linux says `Address already in use` to each of these.
+    #[test]
+    fn two_listeners_have_two_places() {
+        for (host, admin_host) in [
+            ("10.0.0.1", "10.0.0.1"),
+            ("gateway", "Gateway"),
+            ("localhost", "localhost"),
+            ("localhost", "127.0.0.1"),
+            ("0.0.0.0", "127.0.0.1"),
+            ("127.0.0.1", "0.0.0.0"),
+            ("[::]", "127.0.0.1"),
+            ("0.0.0.0", "::"),
+        ] {
+            let said = wrong(host, admin_host, (9_000, 9_000)).expect(host);
+            assert!(said.contains("server.port") && said.contains("9000"), "{said}");
+            assert_eq!(wrong(host, admin_host, (9_000, 9_001)), None);
+            assert_eq!(wrong(host, admin_host, (0, 0)), None, "two free ones");
+        }
+        for (host, admin_host) in
+            [("10.0.0.1", "127.0.0.1"), ("localhost", "10.0.0.1"), ("0.0.0.0", "::1"), ("a", "b")]
+        {
+            assert_eq!(wrong(host, admin_host, (9_000, 9_000)), None, "{host} {admin_host}");
+        }
+    }
+}

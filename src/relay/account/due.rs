@@ -1,0 +1,56 @@
+//! What a request owes for being served: its pass, its caller's tokens, and its place in the caller's counts.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use crate::auth::{ANYONE, Caller, Priority, Reservation};
+use crate::obs::Meters;
+use crate::relay::admit::Pass;
+
+/// What is held of a request's caller until it is over.
+#[derive(Debug, Default)]
+pub struct Due {
+    pass: Option<Pass>,
+    caller: Option<Arc<Caller>>,
+    /// What is set aside of its caller's tokens per minute.
+    reserved: Option<Reservation>,
+}
+
+impl Due {
+    /// The request was let in; its pass is given back when this is dropped.
+    pub fn admitted(&mut self, pass: Pass) {
+        self.pass = Some(pass);
+    }
+
+    /// Whose request it is.
+    pub fn called_by(&mut self, caller: Arc<Caller>) {
+        self.caller = Some(caller);
+    }
+
+    /// So much is set aside for it.
+    pub fn reserved(&mut self, reserved: Option<Reservation>) {
+        self.reserved = reserved;
+    }
+
+    /// How much its turn counts.
+    pub fn priority(&self) -> Priority {
+        self.caller.as_ref().map(|caller| caller.grants.priority).unwrap_or_default()
+    }
+
+    /// The name of its key, as logged; None where none are asked for.
+    pub fn key_name(&self) -> Option<&str> {
+        self.caller.as_ref().map(|caller| &*caller.name).filter(|name| *name != ANYONE)
+    }
+
+    /// The request is over with this status and reason, and took so many tokens of prompt and output.
+    pub fn settle(&mut self, meters: &Meters, end: (u16, &'static str), (prompt, output): (u64, u64)) {
+        if let Some(pass) = &mut self.pass {
+            pass.took(prompt + output);
+        }
+        if let Some(reserved) = self.reserved.take() {
+            reserved.settle(prompt + output, Instant::now());
+        }
+        meters.of_key(self.key_name().unwrap_or(ANYONE), end, prompt, output);
+    }
+}

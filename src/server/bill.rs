@@ -1,0 +1,198 @@
+//! The account of a request that one engine answers alone: settled exactly once when it is over, however it ended.
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use tokio::time::Instant;
+
+use crate::auth::{Caller, Reservation};
+use crate::dialect::Api;
+use crate::dialect::usage::{Passing, Usage};
+use crate::error::{Error, Kind};
+use crate::fleet::{Instance, Role};
+use crate::obs::Meters;
+use crate::relay::account::{CLIENT_GONE, Due, rounded_ms};
+use crate::relay::admit::Pass;
+use crate::relay::budget::Asked;
+use crate::relay::traced::{self, Settled};
+use crate::trace::{Scope, Span};
+
+/// The route label of all of these.
+const ROUTE: &str = "passthrough";
+
+/// The reason as long as nothing else is known.
+const CLIENT_LEFT: &str = "client_gone";
+
+/// The account. It travels with the answer's body; what it holds is given back when it is dropped.
+#[derive(Debug)]
+pub(super) struct Bill {
+    meters: Arc<Meters>,
+    due: Due,
+    asked: Option<Asked>,
+    id: String,
+    arrived: Instant,
+    /// Who was asked last.
+    engine: Option<Arc<Instance>>,
+    status: u16,
+    reason: &'static str,
+    /// Prompt and output, as estimated when the request came, tokens; None = it costs nothing.
+    expected: Option<(u64, u64)>,
+    /// What the answer tells.
+    told: Passing,
+    /// Something of the answer went out.
+    delivered: bool,
+    /// The request's span, where requests are traced.
+    span: Span,
+}
+
+impl Bill {
+    /// Opens the account of a request whose head has arrived.
+    pub(super) fn open(meters: Arc<Meters>, id: String, arrived: Instant, caller: Arc<Caller>) -> Bill {
+        let mut due = Due::default();
+        due.called_by(caller);
+        Bill {
+            meters,
+            due,
+            asked: None,
+            id,
+            arrived,
+            engine: None,
+            status: CLIENT_GONE,
+            reason: CLIENT_LEFT,
+            expected: None,
+            told: Passing::default(),
+            delivered: false,
+            span: Span::default(),
+        }
+    }
+
+    /// The id that the log and the client know it by.
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The request has this span, which ends with the account.
+    pub(super) fn traced(&mut self, span: Span) {
+        self.span = span;
+    }
+
+    /// What its steps are spans of, where it is traced.
+    pub(super) fn scope(&self) -> Option<&Arc<Scope>> {
+        self.span.scope()
+    }
+
+    /// The request was let in; its pass is given back when the account is settled.
+    pub(super) fn admitted(&mut self, pass: Pass) {
+        self.due.admitted(pass);
+    }
+
+    /// So much is set aside for it, since so many tokens of prompt and output are expected.
+    pub(super) fn reserved(&mut self, reserved: Option<Reservation>, expected: (u64, u64)) {
+        self.due.reserved(reserved);
+        self.expected = Some(expected);
+    }
+
+    /// The request counts as open, for the budget of retries, until the account is settled.
+    pub(super) fn counts(&mut self, asked: Asked) {
+        self.asked = Some(asked);
+    }
+
+    /// `instance` is asked.
+    pub(super) fn leg(&mut self, instance: &Arc<Instance>) {
+        self.engine = Some(instance.clone());
+    }
+
+    /// The request is answered with an error of ours, under `status`.
+    pub(super) fn refused(&mut self, error: &Error, status: StatusCode) {
+        (self.status, self.reason) = (status.as_u16(), error.kind().code());
+        tracing::warn!(id = %self.id, route = ROUTE, reason = self.reason, "{}", error.log_line());
+    }
+
+    /// An engine's answer begins: until it is over, the client may still leave.
+    pub(super) fn answers(&mut self, status: StatusCode) {
+        self.status = status.as_u16();
+    }
+
+    /// A piece of it goes out.
+    pub(super) fn passes(&mut self, piece: &[u8]) {
+        self.delivered = true;
+        if self.is_success() {
+            self.told.push(piece);
+        }
+    }
+
+    /// All of it went out, unless it broke.
+    pub(super) fn complete(&mut self) {
+        if self.reason == CLIENT_LEFT {
+            self.reason = if self.is_success() { "ok" } else { "engine" };
+        }
+    }
+
+    /// It ended before it was complete.
+    pub(super) fn broken(&mut self) {
+        self.reason = Kind::EngineFailed.code();
+    }
+
+    fn is_success(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+
+    /// What its caller is charged, prompt and output: what the answer tells of it, else what was expected; nothing where nothing
+    /// was delivered, unless the client left.
+    fn took(&self, usage: Usage) -> (u64, u64) {
+        let charged = match self.reason {
+            "ok" => true,
+            CLIENT_LEFT => self.engine.is_some() && (self.status == CLIENT_GONE || self.is_success()),
+            _ => self.delivered && self.is_success(),
+        };
+        match self.expected.filter(|_| charged) {
+            Some((prompt, output)) => (usage.prompt.unwrap_or(prompt), usage.output.unwrap_or(output)),
+            None => (0, 0),
+        }
+    }
+
+    fn asked_of(&self, role: Role) -> Option<String> {
+        self.engine
+            .as_ref()
+            .filter(|engine| engine.role() == role)
+            .map(|engine| engine.endpoint().to_string())
+    }
+}
+
+impl Drop for Bill {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            (self.status, self.reason) = (500, Kind::Internal.code());
+        }
+        self.meters.request(ROUTE, self.status, self.reason);
+        // Chat's names: those of the routes that cost anything.
+        let usage = self.told.usage(Api::Chat);
+        self.due.settle(&self.meters, (self.status, self.reason), self.took(usage));
+        let (prefiller, decoder) = (self.asked_of(Role::Prefill), self.asked_of(Role::Decode));
+        tracing::info!(
+            id = %self.id,
+            route = ROUTE,
+            key_name = self.due.key_name(),
+            status = self.status,
+            reason = self.reason,
+            prefiller,
+            decoder,
+            prompt_tokens = usage.prompt,
+            output_tokens = usage.output,
+            total_ms = rounded_ms(self.arrived.elapsed()),
+            trace_id = self.scope().and_then(|scope| scope.trace()).map(|trace| trace.to_string()),
+            "request"
+        );
+        let end = Settled {
+            status: Some(self.status).filter(|status| *status != CLIENT_GONE),
+            reason: self.reason,
+            prompt: usage.prompt,
+            cached: usage.cached,
+            output: usage.output,
+            prefiller: prefiller.as_deref(),
+            decoder: decoder.as_deref(),
+            stream: None,
+        };
+        traced::settled(&mut self.span, &end);
+    }
+}

@@ -1,0 +1,115 @@
+//! What is counted and logged of requests that one engine answers alone, however they end.
+
+use std::net::SocketAddr;
+
+use pd_proxy::sim::{Engine, EngineSpec, Fault, How, Role, What};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::command::Process;
+use crate::common::client::{self, get, post};
+use crate::common::stage::fast;
+
+use super::{long_text, name, samples, until};
+
+const TOKENIZE: &str = "/tokenize";
+/// Behind an engine's head, before the end of its answer.
+const MIDDLE_BYTES: usize = 600;
+
+/// A gateway in a process of its own: metrics belong to a process.
+struct Alone {
+    process: Process,
+    gateway: SocketAddr,
+    prefill: Engine,
+    _decode: Engine,
+}
+
+impl Alone {
+    async fn start() -> Alone {
+        let free: SocketAddr = "127.0.0.1:0".parse().unwrap();
+        let prefill = Engine::start(EngineSpec { role: Role::Prefill, ..fast() }, free).await.unwrap();
+        let decode = Engine::start(EngineSpec { role: Role::Decode, ..fast() }, free).await.unwrap();
+        let flags = ["--set", "log.format=json", "--set", "health.probe_ms=0"];
+        let (process, gateway) = Process::gateway(&prefill, &decode, &flags, &[]);
+        Alone { process, gateway, prefill, _decode: decode }
+    }
+
+    fn request() -> Vec<u8> {
+        let body = serde_json::json!({"model": "sim", "prompt": long_text(), "return_token_strs": true});
+        post(TOKENIZE, &body.to_string())
+    }
+
+    /// What is logged of the next request that is over.
+    fn line(&mut self) -> Value {
+        let line = self.process.wait_for(r#""route":"passthrough""#);
+        serde_json::from_str(&line).unwrap()
+    }
+
+    async fn count(&self, series: &str) -> f64 {
+        let text = client::send(self.gateway, &get("/metrics")).await.text();
+        samples(&text).get(series).copied().unwrap_or(0.0)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_client_that_leaves_is_counted_and_logged() {
+    let mut it = Alone::start().await;
+    for (n, what, status) in
+        [(1.0, What::StallBeforeHead, 499), (2.0, What::StallAfterBytes(MIDDLE_BYTES), 200)]
+    {
+        it.prefill.clear_seen();
+        it.prefill.inject(Fault::once(what).on_path(TOKENIZE));
+        let mut socket = TcpStream::connect(it.gateway).await.unwrap();
+        socket.write_all(&Alone::request()).await.unwrap();
+        until("the engine is asked", async || it.prefill.seen().iter().any(|seen| seen.path == TOKENIZE))
+            .await;
+        if status == 200 {
+            socket.read_exact(&mut [0; 16]).await.unwrap();
+        }
+        drop(socket);
+        let line = it.line();
+        assert_eq!((&line["status"], &line["reason"]), (&status.into(), &"client_gone".into()), "{line}");
+        assert_eq!(line["prefiller"], name(&it.prefill), "{line}");
+        let ended =
+            format!(r#"pd_proxy_requests_total{{route="passthrough",code="{status}",reason="client_gone"}}"#);
+        assert_eq!(it.count(&ended).await, 1.0);
+        let of_key = r#"pd_proxy_key_requests_total{key="anyone",outcome="client_gone"}"#;
+        assert_eq!(it.count(of_key).await, n);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn an_answer_that_breaks_off_is_no_good_one() {
+    let mut it = Alone::start().await;
+    it.prefill
+        .inject(Fault::once(What::CutAfterBytes { bytes: MIDDLE_BYTES, how: How::Close }).on_path(TOKENIZE));
+    let raw = client::send(it.gateway, &Alone::request()).await;
+    assert!(!raw.complete, "{}", raw.head);
+    let line = it.line();
+    assert_eq!((&line["status"], &line["reason"]), (&200.into(), &"engine_failed".into()), "{line}");
+    let requests = r#"pd_proxy_requests_total{route="passthrough",code="200",reason="engine_failed"}"#;
+    let leg = format!(
+        r#"pd_proxy_leg_failures_total{{leg="prefill",instance="{}",reason="broken"}}"#,
+        name(&it.prefill)
+    );
+    let key = r#"pd_proxy_key_requests_total{key="anyone",outcome="failed"}"#;
+    assert_eq!((it.count(requests).await, it.count(&leg).await, it.count(key).await), (1.0, 1.0, 1.0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn attempts_that_fail_are_seen_where_legs_that_fail_are() {
+    let mut it = Alone::start().await;
+    it.prefill.inject(Fault::once(What::Status(500, None)).on_path(TOKENIZE));
+    assert_eq!(client::send(it.gateway, &Alone::request()).await.status, 200);
+    let line = it.line();
+    let p = name(&it.prefill);
+    assert_eq!((&line["reason"], &line["prefiller"]), (&"ok".into(), &p.as_str().into()), "{line}");
+    assert!(line["total_ms"].as_f64().is_some_and(|ms| ms > 0.0), "{line}");
+    let leg = format!(r#"pd_proxy_leg_failures_total{{leg="prefill",instance="{p}",reason="status"}}"#);
+    assert_eq!(it.count(&leg).await, 1.0);
+    let all = client::send(it.gateway, &get("/status.json")).await;
+    let shown = all.json();
+    let engine = shown["engines"].as_array().unwrap().iter().find(|it| it["role"] == "prefill").unwrap();
+    assert_eq!(engine["last_error"]["reason"], "status", "{shown}");
+}
