@@ -116,10 +116,10 @@ pub struct ServeArgs {
     #[arg(help_heading = "Engines")]
     pub decoder_ports: Vec<String>,
     /// Prefillers as host:port or URL, in place of or beside hosts and ports
-    #[arg(long, value_name = "HOST:PORT", num_args = 1.., value_delimiter = ',', help_heading = "Engines")]
+    #[arg(short, long, value_name = "HOST:PORT", num_args = 1.., value_delimiter = ',', help_heading = "Engines")]
     pub prefill: Vec<String>,
     /// Decoders as host:port or URL, in place of or beside hosts and ports
-    #[arg(long, value_name = "HOST:PORT", num_args = 1.., value_delimiter = ',', help_heading = "Engines")]
+    #[arg(short, long, value_name = "HOST:PORT", num_args = 1.., value_delimiter = ',', help_heading = "Engines")]
     pub decode: Vec<String>,
     /// Hosts of encoders of images, sounds and films, for prompts with such [default: none; the prefillers encode]
     #[arg(long, alias = "encoder-host", value_name = "HOST", num_args = 1.., value_delimiter = ',')]
@@ -139,7 +139,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, help_heading = "Engines")]
     pub block_size: Option<String>,
     /// The served model name that requests must carry [default: any]
-    #[arg(long, value_name = "NAME", help_heading = "Engines")]
+    #[arg(short, long, value_name = "NAME", help_heading = "Engines")]
     pub model: Option<String>,
 
     /// The engines' connector is MooncakeLayerwiseConnector: sets dialect.name=layerwise

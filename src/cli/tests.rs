@@ -52,14 +52,18 @@ fn the_pool_guide_s_command_works_unchanged() {
 
 #[test]
 fn the_demo_spelling_works_unchanged() {
-    let config =
-        load("pd-proxy --model /path --prefill 10.0.0.1:8100 --decode 10.0.0.2:8200 --port 8001").config;
-    assert_eq!(config.fleet.model.as_deref(), Some("/path"));
-    assert_eq!(
-        (config.fleet.prefill, config.fleet.decode),
-        (vec!["10.0.0.1:8100".into()], vec!["10.0.0.2:8200".into()])
-    );
-    assert_eq!(config.server.port, 8001);
+    for line in [
+        "pd-proxy --model /path --prefill 10.0.0.1:8100 --decode 10.0.0.2:8200 --port 8001",
+        "pd-proxy -m /path -p 10.0.0.1:8100 -d 10.0.0.2:8200 --port 8001",
+    ] {
+        let config = load(line).config;
+        assert_eq!(config.fleet.model.as_deref(), Some("/path"));
+        assert_eq!(
+            (config.fleet.prefill, config.fleet.decode),
+            (vec!["10.0.0.1:8100".into()], vec!["10.0.0.2:8200".into()])
+        );
+        assert_eq!(config.server.port, 8001);
+    }
 }
 
 #[test]

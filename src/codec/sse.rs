@@ -12,6 +12,8 @@ use memchr::memchr2;
 
 /// The payload of the frame with which an OpenAI-compatible stream says that it is complete.
 const DONE: &[u8] = b"[DONE]";
+/// How a frame begins that says that the answer failed.
+const ERROR: &[u8] = b"data: {\"error\"";
 /// Frames longer than this are not looked into for [`DONE`]; room for an `event` line beside it.
 const DONE_FRAME_BYTES: usize = 64;
 
@@ -29,6 +31,7 @@ pub struct Framer {
     released_bytes: usize,
     frames: u64,
     ended: bool,
+    errored: bool,
 }
 
 /// One frame of a text, borrowed.
@@ -77,7 +80,15 @@ impl Framer {
     /// `cap_bytes`: most bytes of an incomplete frame that are held back.
     pub fn new(cap_bytes: usize) -> Self {
         let held = BytesMut::new();
-        Self { cap_bytes, held, edges: Edges::new(), released_bytes: 0, frames: 0, ended: false }
+        Self {
+            cap_bytes,
+            held,
+            edges: Edges::new(),
+            released_bytes: 0,
+            frames: 0,
+            ended: false,
+            errored: false,
+        }
     }
 
     /// Takes the next chunk; returns all frames that are complete by now, if any, and keeps the incomplete rest.
@@ -124,6 +135,11 @@ impl Framer {
         self.ended
     }
 
+    /// Whether a frame was an error object, as OpenAI-compatible engines write them.
+    pub fn errored(&self) -> bool {
+        self.errored
+    }
+
     /// How much of `bytes` can go: `bytes[..seen]` was looked at before, and starts a frame if nothing was released.
     fn cut(&mut self, bytes: &[u8], seen: usize) -> usize {
         let mut cut = 0;
@@ -151,6 +167,7 @@ impl Framer {
         let oversized = len > self.cap_bytes;
         if oversized || has_data(frame) {
             self.frames += 1;
+            self.errored |= frame.starts_with(ERROR);
             self.ended = !oversized && len <= DONE_FRAME_BYTES && data(frame).trim_ascii() == DONE;
         }
     }

@@ -14,7 +14,7 @@ use http_body::{Body, Frame};
 use tokio::time::Instant;
 
 use crate::codec::sse::{self, Framer};
-use crate::dialect::resume::Signs;
+use crate::dialect::resume::{self, Signs};
 use crate::dialect::{Api, usage};
 use crate::error::{Error, Kind};
 use crate::fleet::{Outcome, Seat};
@@ -53,6 +53,8 @@ pub struct Stream {
     signs: Signs,
     /// The last event has passed.
     over: bool,
+    /// An error of the engine's has passed: why the request ended, then.
+    errored: Option<&'static str>,
     /// Events of decoders before this one.
     events_before: u64,
     /// What the prefiller found in its caches, for the usage event.
@@ -112,6 +114,7 @@ impl Stream {
             http2: source.http2,
             signs: source.signs,
             over: false,
+            errored: None,
             events_before: 0,
             cached: ledger.cached_of_prefill(),
             silence: Silence::new(relay.settings.now().gap, end),
@@ -153,7 +156,10 @@ impl Stream {
                 let error = Error::new(Kind::DecodeFailed, "the decoder failed in the middle of its answer");
                 self.state = State::Interrupted(Box::new(error), cause);
             }
-            None => self.look_for_end(&out),
+            None => {
+                self.look_for_error(&out);
+                self.look_for_end(&out);
+            }
         }
         Some(self.account(out)).filter(|out| !out.is_empty())
     }
@@ -163,6 +169,20 @@ impl Stream {
         match self.signs.in_events(&out) {
             Some(at) => (out.slice(..at), Some(Cause::Recomputed)),
             None => (out, None),
+        }
+    }
+
+    /// An engine's own word that it failed, or that the request was wrong, passes as it is; who reads the figures is told.
+    fn look_for_error(&mut self, out: &[u8]) {
+        let Some(live) = self.live.as_ref().filter(|live| live.framer.errored() && self.errored.is_none())
+        else {
+            return;
+        };
+        if sse::frames(out).any(|frame| resume::is_of_the_engine(&frame.data())) {
+            self.blame(live, Cause::Failed);
+            self.errored = Some(Kind::DecodeFailed.code());
+        } else {
+            self.errored = Some("engine");
         }
     }
 
@@ -199,7 +219,10 @@ impl Stream {
 
     fn complete(&mut self) {
         let Some(ledger) = &mut self.ledger else { return };
-        ledger.complete();
+        match self.errored {
+            Some(reason) => return ledger.said(reason),
+            None => ledger.complete(),
+        }
         if let Some((pace, live)) = ledger.pace().zip(self.live.as_ref()) {
             live.seat.observe(pace);
         }

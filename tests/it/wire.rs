@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use pd_proxy::sim::{EngineSpec, Fault, How, What};
+use pd_proxy::sim::{Engine, EngineSpec, Fault, How, What};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -152,6 +152,15 @@ async fn a_stream_that_stops_without_its_end_is_not_passed_off_as_complete() {
         if matches!(what, What::ErrorEvent) {
             // vLLM's own way to fail, passed on as it is: its error, then its [DONE].
             assert!(answer.done() && answer.complete && errors[0]["error"]["code"].is_u64(), "{when}");
+            let metrics = stage.get("/metrics").await.text();
+            let failed = |decoder: &Engine| {
+                let leg = format!(
+                    r#"pd_proxy_leg_failures_total{{leg="decode",instance="{}",reason="status"}} 1"#,
+                    decoder.addr()
+                );
+                metrics.contains(&leg)
+            };
+            assert!(stage.decoders.iter().any(failed), "{when}: nobody is told");
         } else {
             assert_honest(&answer, &words, &when);
             let code =

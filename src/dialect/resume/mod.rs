@@ -17,6 +17,7 @@ mod rewrite;
 mod tail;
 mod tape;
 
+pub use event::is_of_the_engine;
 pub use given_up::{Signs, only_names_the_role};
 pub use plan::{Plan, Reason};
 pub use tail::Proof;

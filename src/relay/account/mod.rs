@@ -349,6 +349,11 @@ impl Ledger {
         self.end.reason = "ok";
     }
 
+    /// The stream ended with an error that its engine wrote.
+    pub fn said(&mut self, reason: &'static str) {
+        self.end.reason = reason;
+    }
+
     /// The stream broke.
     pub fn broken(&mut self, error: &Error) {
         self.end.reason = error.kind().code();
