@@ -113,6 +113,20 @@ fn scan(text: &[u8]) -> Result<Object, JsonError> {
     Object::scan(Bytes::copy_from_slice(text), ScanLimits::default())
 }
 
+/// What is caught of a text that comes in pieces of these sizes, over and over.
+fn caught(text: &[u8], sizes: &[usize]) -> Option<Vec<u8>> {
+    let (mut catch, mut rest) = (Catch::new("stream", 1 << 20), text);
+    for size in sizes.iter().cycle() {
+        let (piece, more) = rest.split_at(rest.len().min(*size));
+        catch.push(piece);
+        rest = more;
+        if rest.is_empty() {
+            break;
+        }
+    }
+    catch.caught().map(<[u8]>::to_vec)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -149,8 +163,18 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_survived(text in vec(any::<u8>(), 0..200)) {
+    fn a_member_is_caught_in_whatever_pieces((members, text) in object(), sizes in vec(1..40usize, 1..6)) {
+        let plainly = members.iter().filter_map(|member| member.text.strip_prefix("\"stream\""));
+        let last = plainly.last().map(|rest| rest.trim_start().trim_start_matches(':'));
+        let expect = last.map(|value| serde_json::from_str::<Dom>(value).unwrap());
+        let found = caught(text.as_bytes(), &sizes);
+        prop_assert_eq!(found.map(|value| serde_json::from_slice::<Dom>(&value).unwrap()), expect);
+    }
+
+    #[test]
+    fn any_bytes_are_survived(text in vec(any::<u8>(), 0..200), sizes in vec(1..40usize, 1..6)) {
         agrees(&text)?;
+        prop_assert_eq!(caught(&text, &sizes), caught(&text, &[text.len().max(1)]));
     }
 
     #[test]

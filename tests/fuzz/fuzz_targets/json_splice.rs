@@ -1,12 +1,24 @@
-//! Splicing versus an edit of the tree that `serde_json` builds: same members, whatever the text.
+//! Splicing versus an edit of the tree that `serde_json` builds: same members, whatever the text. What is caught of a text that passes by
+//! does not depend on its pieces, and is the same member.
 #![no_main]
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use pd_proxy::codec::json::{Edit, Object, ScanLimits};
+use pd_proxy::codec::json::{Catch, Edit, Object, ScanLimits};
 use serde_json::{Map, Value, json};
 
+/// What is caught of a text in pieces of this size.
+fn caught(text: &[u8], size: usize) -> Option<Vec<u8>> {
+    let mut catch = Catch::new("a", 1 << 10);
+    text.chunks(size).for_each(|piece| catch.push(piece));
+    catch.caught().map(<[u8]>::to_vec)
+}
+
 fuzz_target!(|text: &[u8]| {
+    let passed_by = caught(text, text.len().max(1));
+    for size in [1, 2, 3, 7] {
+        assert_eq!(caught(text, size), passed_by);
+    }
     let ours = Object::scan(Bytes::copy_from_slice(text), ScanLimits::default());
     let edit = Edit::new().drop("b").drop_prefix("bootstrap_").set("a", Bytes::from_static(b"[1]"));
     let spliced = ours.as_ref().ok().map(|object| object.splice(&edit).to_bytes());
@@ -14,6 +26,10 @@ fuzz_target!(|text: &[u8]| {
         return;
     };
     let object = ours.expect("what is an object elsewhere is one here");
+    if let Some(value) = passed_by {
+        assert!(dom.contains_key("a"));
+        serde_json::from_slice::<Value>(&value).expect("a value");
+    }
     for (key, expect) in &dom {
         let value = object.get(key).expect("the same keys");
         assert_eq!(&serde_json::from_slice::<Value>(value.raw()).expect("a value"), expect);
