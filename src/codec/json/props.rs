@@ -164,8 +164,8 @@ proptest! {
 
     #[test]
     fn a_member_is_caught_in_whatever_pieces((members, text) in object(), sizes in vec(1..40usize, 1..6)) {
-        let plainly = members.iter().filter_map(|member| member.text.strip_prefix("\"stream\""));
-        let last = plainly.last().map(|rest| rest.trim_start().trim_start_matches(':'));
+        let mut plainly = members.iter().filter_map(|member| member.text.strip_prefix("\"stream\""));
+        let last = plainly.next_back().map(|rest| rest.trim_start().trim_start_matches(':'));
         let expect = last.map(|value| serde_json::from_str::<Dom>(value).unwrap());
         let found = caught(text.as_bytes(), &sizes);
         prop_assert_eq!(found.map(|value| serde_json::from_slice::<Dom>(&value).unwrap()), expect);
