@@ -130,7 +130,8 @@ impl Dialect {
             Dialect::NixlPush => shape.bypass.or_else(|| nixl_push::bypass(api, body)),
             Dialect::Mooncake => shape.bypass.or_else(|| mooncake::bypass(api, body)),
             Dialect::Sglang => shape.bypass.filter(same_limits).or_else(|| sglang::bypass(api, body)),
-            Dialect::Pool => shape.bypass.filter(same_limits),
+            // A pool's blocks are found by their tokens, in each turn anew.
+            Dialect::Pool => shape.bypass.filter(|why| same_limits(why) && *why != Bypass::EngineTools),
             _ => shape.bypass,
         }
     }

@@ -126,6 +126,9 @@ impl Shape {
     }
 }
 
+/// Types of tools that vLLM calls where it has a tool server (0.32); all others are the client's to call.
+const ENGINE_TOOLS: [&str; 4] = ["code_interpreter", "container", "mcp", "web_search_preview"];
+
 /// Why no prefiller can do the prompt; `lists`: lists of prompts are a reason.
 pub(super) fn bypass(api: Api, body: &Object, lists: bool) -> Option<Bypass> {
     let given = |key: &str| body.get(key).is_some_and(|v| !v.is_null());
@@ -165,11 +168,11 @@ fn scores_prompt(api: Api, body: &Object) -> bool {
     }
 }
 
-/// Whether a response may use tools that are not its client's.
+/// Whether a response may use tools that its engine calls by itself.
 fn has_engine_tools(body: &Object) -> bool {
     let kind = |tool: Value<'_>| tool.object().ok()?.get("type")?.as_str().map(Cow::into_owned);
     let mut tools = body.get("tools").into_iter().flat_map(|tools| tools.elements());
-    tools.any(|tool| kind(tool).is_some_and(|kind| kind != "function" && kind != "custom"))
+    tools.any(|tool| kind(tool).is_some_and(|kind| ENGINE_TOOLS.contains(&kind.as_str())))
 }
 
 /// Whether more than one answer is asked for. What is no number is the engine's to refuse.
@@ -273,7 +276,7 @@ mod tests {
         let tools = r#"{"tools":[{"type":"function"},{"type":"code_interpreter"}]}"#;
         assert_eq!(bypass(Api::Responses, tools), Some(Bypass::EngineTools));
         assert_eq!(bypass(Api::Chat, tools), None);
-        assert_eq!(bypass(Api::Responses, r#"{"tools":[{"type":"custom"}]}"#), None);
+        assert_eq!(bypass(Api::Responses, r#"{"tools":[{"type":"custom"},{"type":"local_shell"}]}"#), None);
         let scores = r#"{"sampling_params":{"prompt_logprobs":0}}"#;
         assert_eq!(bypass(Api::Generate, scores), Some(Bypass::PromptScores));
         assert_eq!(bypass(Api::Generate, r#"{"sampling_params":{"prompt_logprobs":null}}"#), None);

@@ -195,21 +195,30 @@ impl Follower {
         self.left -= 1;
         let mut ledger = account.take()?;
         Some(Going::Pair(Box::pin(async move {
-            let shown = match &proof {
-                Some(proof) => relay.shows(&ask, proof, tried).await,
-                None => Some(true),
-            };
-            if shown != Some(true) {
-                let (outcome, reason) = match shown {
-                    Some(_) => ("refused", Reason::HeldText.name()),
-                    None => ("failed", cause.name()),
+            let going = async {
+                let shown = match &proof {
+                    Some(proof) => relay.shows(&ask, proof, tried).await,
+                    None => Some(true),
                 };
-                relay.meters.continuation(outcome, reason);
-                return (ledger, Err(Error::new(Kind::DecodeFailed, "text of the answer may be held back")));
-            }
-            ledger.resumes(cause.name());
-            let found = match timeout_at(end, relay.again(ask, tried, &mut ledger)).await {
-                Ok(found) => found,
+                if shown != Some(true) {
+                    return Err(shown);
+                }
+                ledger.resumes(cause.name());
+                Ok(relay.again(ask, tried, &mut ledger).await)
+            };
+            let found = match timeout_at(end, going).await {
+                Ok(Ok(found)) => found,
+                Ok(Err(shown)) => {
+                    let (outcome, reason) = match shown {
+                        Some(_) => ("refused", Reason::HeldText.name()),
+                        None => ("failed", cause.name()),
+                    };
+                    relay.meters.continuation(outcome, reason);
+                    return (
+                        ledger,
+                        Err(Error::new(Kind::DecodeFailed, "text of the answer may be held back")),
+                    );
+                }
                 Err(_) => Err(Error::new(Kind::DecodeTimeout, "the total time limit is over")),
             };
             let outcome = if found.is_ok() { "resumed" } else { "failed" };

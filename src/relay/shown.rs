@@ -14,21 +14,18 @@ use crate::relay::ask::Ask;
 use crate::relay::{Relay, pause};
 use crate::upstream::{Written, collect};
 
-/// An engine that lives answers within milliseconds; the client waits for it in the middle of its answer.
+/// An engine that lives answers within milliseconds; the client waits for it in the middle of its answer. One of each role is asked.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Engines that are asked.
-const ATTEMPTS: usize = 2;
 /// Room for the text of a few tokens.
 const ANSWER_BYTES: usize = 64 << 10;
 
 impl Relay {
     /// What an engine other than `tried`, if there is one, says of it for the continuation `ask`; `None` where nobody answers.
     pub(super) async fn shows(&self, ask: &Arc<Ask>, proof: &Proof, tried: InstanceId) -> Option<bool> {
-        let mut tried = vec![tried];
-        for _ in 0..ATTEMPTS {
-            let need = Need { tokens: 0, tried: &tried, random: pause::random(), session: None };
-            let seat = self.fleet.pick(Role::Decode, need)?;
-            tried.push(seat.instance().id());
+        // Prefillers tokenise alike.
+        for role in [Role::Decode, Role::Prefill] {
+            let need = Need { tokens: 0, tried: &[tried], random: pause::random(), session: None };
+            let Some(seat) = self.fleet.pick(role, need) else { continue };
             let question = question(ask, &proof.ids)?;
             let text = async {
                 let answer = self.upstream.send(question.leg(&seat, &Edit::new()), &Written::default()).await;

@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use tokio::task::coop::has_budget_remaining;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::error::{Error, Kind};
@@ -75,8 +76,10 @@ impl Silence {
         if waits && !self.timer.is_elapsed() {
             return Poll::Pending;
         }
+        // A task that has used up its budget is told to wait without the timer being looked at, and asked again at once.
+        let looked_at = has_budget_remaining();
         let fired = self.timer.as_mut().poll(cx);
-        self.waiter = fired.is_pending().then(|| cx.waker().clone());
+        self.waiter = (fired.is_pending() && looked_at).then(|| cx.waker().clone());
         fired
     }
 
@@ -90,6 +93,7 @@ impl Silence {
 mod tests {
     use std::future::poll_fn;
 
+    use tokio::task::coop::consume_budget;
     use tokio::time::{sleep, timeout};
 
     use super::*;
@@ -126,6 +130,23 @@ mod tests {
         silence.pause(GAP / 2);
         poll_fn(|cx| silence.poll_timer(cx)).await;
         assert_eq!(start.elapsed(), 3 * GAP + GAP / 2);
+    }
+
+    /// As one that has read of a hundred streams before it looks at the last one's clock.
+    #[tokio::test(start_paused = true)]
+    async fn a_task_without_budget_is_woken_too() {
+        let mut silence = Silence::new(GAP, Instant::now() + 9 * GAP);
+        let mut first = true;
+        let error = poll_fn(|cx| {
+            if std::mem::take(&mut first) {
+                while has_budget_remaining() {
+                    let _ = std::pin::pin!(consume_budget()).poll(cx);
+                }
+            }
+            silence.poll_too_long(cx)
+        });
+        let error = timeout(2 * GAP, error).await.expect("it is woken");
+        assert!(error.to_string().contains("silent"));
     }
 
     /// Who is asked first by one task and then by another wakes the other.

@@ -250,7 +250,7 @@ impl Stream {
     /// says how to go on, not that there is anything to wait for.
     fn interrupted(&mut self, error: Box<Error>, cause: Cause) -> Polled {
         let live = self.live.take();
-        if let Some(live) = live.as_ref().filter(|_| !self.over) {
+        if let Some(live) = live.as_ref().filter(|_| !self.over && self.errored.is_none()) {
             self.blame(live, cause);
         }
         let mid_frame = live.as_ref().is_some_and(|live| live.framer.mid_frame());

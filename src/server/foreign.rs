@@ -45,8 +45,9 @@ pub(super) async fn kept_out(
 /// The header that shows a page of another origin than the one that is asked; None where there is none.
 fn sign<'a>(uri: &Uri, headers: &'a HeaderMap) -> Option<(&'static str, &'a HeaderValue)> {
     let theirs = |site: &&HeaderValue| !OURS.iter().any(|ours| site == ours);
-    if let Some(site) = headers.get_all(SITE).iter().find(theirs) {
-        return Some(("Sec-Fetch-Site", site));
+    if headers.contains_key(SITE) {
+        // The browser has compared what it was told to ask, whatever a proxy made of `Host`.
+        return headers.get_all(SITE).iter().find(theirs).map(|site| ("Sec-Fetch-Site", site));
     }
     // HTTP/2 has no `Host`, but an authority in its stead.
     let host = uri.authority().map(Authority::as_str);

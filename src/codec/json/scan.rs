@@ -326,6 +326,7 @@ fn quote_or_backslash(text: &[u8], from: usize) -> Option<usize> {
 
 /// Offset of the first bracket or quote at or behind `from`; whole lanes without one are skipped, which is what
 /// long arrays of token ids consist of.
+#[inline]
 pub(super) fn next_mark(text: &[u8], from: usize) -> Option<usize> {
     let hits = |word| {
         let curly = word | repeat(0x20);

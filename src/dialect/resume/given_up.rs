@@ -20,9 +20,12 @@ use crate::dialect::Api;
 const RECOMPUTED: &[u8] = b"\"recomputed\"";
 const ABORT: &[u8] = b"\"abort\"";
 
-/// Looks for `finish_reason` and `stop_reason`: the quote behind it stands in no JSON string. Made once: making one costs more than
-/// looking through an event.
-static REASON: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"_reason\""));
+/// Looks for a `finish_reason` or `stop_reason` that has a name, as engines write it, without spaces: events before the last have nulls.
+/// Such things are made once: making one costs more than looking through an event.
+static NAMED: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"_reason\":\""));
+/// Look for the words themselves: a whole answer always has a reason.
+static WORDS: LazyLock<[Finder<'static>; 2]> =
+    LazyLock::new(|| [Finder::new(ABORT), Finder::new(RECOMPUTED)]);
 
 /// What says so in an answer to one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +46,7 @@ impl Signs {
     /// Whether a whole answer, or one event of a chat or completion, says so.
     pub fn in_answer(self, answer: &Object) -> bool {
         match self.api {
-            Api::Chat | Api::Completions if names_a_reason(answer.bytes()) => {
+            Api::Chat | Api::Completions if WORDS.iter().any(|word| word.find(answer.bytes()).is_some()) => {
                 let choices = answer.get("choices").into_iter().flat_map(|choices| choices.elements());
                 choices.filter_map(|choice| choice.object().ok()).any(|choice| self.in_choice(&choice))
             }
@@ -69,7 +72,7 @@ impl Signs {
             _ => read(frame).is_some_and(|event| self.in_answer(&event)),
         };
         let may_say_so = match self.api {
-            Api::Chat | Api::Completions => names_a_reason(events),
+            Api::Chat | Api::Completions => NAMED.find(events).is_some(),
             api => api == Api::Messages,
         };
         sse::frames(events).find(|frame| may_say_so && says_so(frame)).map(|frame| frame.range().start)
@@ -80,14 +83,6 @@ impl Signs {
         let is = |key: &str, text: &[u8]| choice.get(key).is_some_and(|reason| reason.raw() == text);
         is("finish_reason", ABORT) || self.recomputed && is("stop_reason", RECOMPUTED)
     }
-}
-
-/// Whether anything of this ends for a reason that has a name. Events before the last have nulls.
-fn names_a_reason(text: &[u8]) -> bool {
-    REASON.find_iter(text).any(|at| {
-        let behind = text[at + REASON.needle().len()..].iter();
-        behind.copied().find(|byte| !byte.is_ascii_whitespace() && *byte != b':') == Some(b'"')
-    })
 }
 
 /// Whether an event of a chat has nothing for its reader but the role.
@@ -117,7 +112,7 @@ mod tests {
         assert_eq!((at(said), at(ends), at("")), (None, None, None));
         for up in [
             r#"{"choices":[{"stop_reason":null},{"stop_reason":"recomputed"}]}"#,
-            r#"{"choices":[{"finish_reason": "abort"}]}"#,
+            r#"{"choices":[{"finish_reason":"abort"}]}"#,
         ] {
             assert_eq!(at(&format!("{said}data: {up}\n\ndata: [DONE]\n\n")), Some(said.len()));
             assert!(signs(Api::Completions).in_answer(&object(up)));

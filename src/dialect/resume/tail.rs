@@ -65,11 +65,30 @@ impl Proof {
     /// Whether the client has all of the text that a tokenizer makes of the ids. Of one character over and over nobody can tell.
     pub fn holds(&self, decoded: &str) -> bool {
         // The rest of a character whose first bytes came before.
-        let decoded = decoded.trim_start_matches(char::REPLACEMENT_CHARACTER);
-        let more_bytes = self.text.len().checked_sub(decoded.len());
+        let (decoded, text) =
+            (tidied(decoded.trim_start_matches(char::REPLACEMENT_CHARACTER)), tidied(&self.text));
+        let more_bytes = text.len().checked_sub(decoded.len());
         let differs = self.ids.len() == 1 || decoded.chars().any(|c| !decoded.starts_with(c));
-        differs && self.text.ends_with(decoded) && more_bytes.is_some_and(|more| more <= MORE_BYTES)
+        differs && text.ends_with(&decoded) && more_bytes.is_some_and(|more| more <= MORE_BYTES)
     }
+}
+
+/// Without the spaces that a tokenizer may leave out of a whole text, and not of one that comes token by token
+/// (`clean_up_tokenization_spaces` of transformers).
+fn tidied(text: &str) -> String {
+    const SPACED: [(&str, &str); 10] = [
+        (" .", "."),
+        (" ?", "?"),
+        (" !", "!"),
+        (" ,", ","),
+        (" ' ", "'"),
+        (" n't", "n't"),
+        (" 'm", "'m"),
+        (" 's", "'s"),
+        (" 've", "'ve"),
+        (" 're", "'re"),
+    ];
+    SPACED.iter().fold(text.to_owned(), |text, (spaced, tidy)| text.replace(spaced, tidy))
 }
 
 #[cfg(test)]
@@ -103,6 +122,7 @@ mod tests {
             tail(&[(1, "\u{1f600}"), (1, " a")]).holds("\u{fffd}\u{fffd} a"),
             "its first bytes came before"
         );
+        assert!(tail(&[(1, "a"), (1, " ,"), (1, " b"), (1, " 's")]).holds("a, b's"));
         for held in ["say b></", "say b>\u{fffd}", "say <b></", "b", ""] {
             assert!(!proof.holds(held), "{held}");
         }

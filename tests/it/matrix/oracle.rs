@@ -12,7 +12,7 @@ use std::ops::RangeInclusive;
 
 use pd_proxy::sim::How;
 
-use super::plan::{Api, Cell, Ill, Leg, Spot, Stage, Who};
+use super::plan::{Cell, Ill, Leg, Spot, Stage, Who};
 use super::seen::Seen;
 
 /// `retry.attempts`, per leg.
@@ -186,8 +186,6 @@ fn after_the_first_byte(cell: &Cell) -> Expected {
         (false, _) if cell.ill == Ill::SaysError => of(Seen::EngineEvent, 1, 1, 0),
         (false, _) => of(event, 1, 1, 0),
         (true, Who::One) => of(Seen::Continued, 2, 2, 0),
-        // Nobody is left who could say whether the client has all of a chat's text.
-        (true, Who::All) if cell.ill == Ill::Killed && cell.api == Api::Chat => of(event, 1, 1, 0),
         // The first had the answer, the others refuse, and nobody fetches what was prefilled for the rest.
         (true, Who::All) if cell.ill == Ill::Killed => of(event, 2, 1 + ATTEMPTS, 1),
         // Each continuation breaks in its turn.
@@ -204,6 +202,7 @@ fn after_the_first_byte(cell: &Cell) -> Expected {
 
 #[test]
 fn the_rules_are_those_of_the_issue() {
+    use super::plan::Api;
     let cell = |leg, ill, who, resume| Cell { leg, ill, api: Api::Chat, stream: true, who, resume };
     let one = |leg, ill| expected(&cell(leg, ill, Who::One, false)).seen;
     for ill in [Ill::Refused, Ill::Reset, Ill::Hangs, Ill::Status(500), Ill::Status(503), Ill::Body("")] {
