@@ -75,7 +75,10 @@ impl Signs {
             Api::Chat | Api::Completions => NAMED.find(events).is_some(),
             api => api == Api::Messages,
         };
-        sse::frames(events).find(|frame| may_say_so && says_so(frame)).map(|frame| frame.range().start)
+        if !may_say_so {
+            return None;
+        }
+        sse::frames(events).find(says_so).map(|frame| frame.range().start)
     }
 
     /// Whether a choice of a chat's or completion's says so.
