@@ -308,7 +308,7 @@ fn describe_routing() {
     );
     describe_histogram!(
         PREDICTION_ERROR,
-        "Cached tokens that the prefiller reported more, or less, than was predicted; equal numbers are not counted"
+        "Cached tokens that the prefiller reported more, or less, than was predicted; of equal numbers 0 more"
     );
     describe_histogram!(
         PREFILL_RATIO,
