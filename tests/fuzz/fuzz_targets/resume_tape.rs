@@ -28,10 +28,14 @@ fuzz_target!(|input: &[u8]| {
         let out = tape.pass(&whole);
         assert!(frames(&out).all(|frame| frame.is_complete()), "{out:?}");
         match tape.next(&body, Some(3)) {
-            Ok(Next::Continue(next, tokens)) => {
+            Ok(Next::Continue(next, tokens, proof)) => {
                 let next = scan(next.to_vec()).expect("it is JSON");
                 let prompt = next.get("prompt").and_then(|prompt| prompt.array_len_capped(usize::MAX));
                 assert_eq!(prompt.map(|len| len as u64), Some(tokens));
+                if let Some(proof) = proof {
+                    assert!(!proof.ids.is_empty() && proof.ids.len() as u64 <= tokens, "{proof:?}");
+                    assert!(!proof.holds(&format!("{}, and more", proof.text)), "{proof:?}");
+                }
             }
             Ok(Next::End(rest)) => assert!(rest.ends_with(b"data: [DONE]\n\n")),
             Ok(Next::Again) | Err(_) => {}
