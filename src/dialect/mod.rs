@@ -123,13 +123,13 @@ impl Dialect {
     /// Why a request can't be prefilled elsewhere, `shape` being what was read from its body. `lists`: prefillers read lists of
     /// prompts (decoder first).
     pub fn bypass(self, api: Api, body: &Object, shape: &Shape, lists: bool) -> Option<Bypass> {
+        let several = || shape::several_answers(api, body).then_some(Bypass::SeveralChoices);
         match self {
             Dialect::Layerwise => layerwise::bypass(api, body, shape.bypass, lists),
-            Dialect::P2pNccl => p2p_nccl::bypass(api, body, shape.bypass),
-            Dialect::Moriio => shape.bypass.or_else(|| moriio::bypass(api, body)),
-            Dialect::NixlPush => shape.bypass.or_else(|| nixl_push::bypass(api, body)),
-            Dialect::Mooncake => shape.bypass.or_else(|| mooncake::bypass(api, body)),
-            Dialect::Sglang => shape.bypass.filter(same_limits).or_else(|| sglang::bypass(api, body)),
+            // Their engines, too, know a request by the name that they make of its id.
+            Dialect::P2pNccl | Dialect::NixlPush => layerwise::bypass(api, body, shape.bypass, false),
+            Dialect::Moriio | Dialect::Mooncake => shape.bypass.or_else(several),
+            Dialect::Sglang => shape.bypass.filter(same_limits).or_else(several),
             // A pool's blocks are found by their tokens, in each turn anew.
             Dialect::Pool => shape.bypass.filter(|why| same_limits(why) && *why != Bypass::EngineTools),
             _ => shape.bypass,

@@ -3,13 +3,13 @@
 //!
 //! Bodies as in vLLM 0.32's `mooncake_connector_proxy.py` and vllm-router 0.1.17. A prefiller keeps the KV for
 //! `VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT` (480 s); a decoder waits as long for a prefill that never comes, so that it is asked
-//! only after the prefill has ended well.
+//! only after the prefill has ended well. Each of several answers would ask for the transfer, which is over with the first: a decoder
+//! makes them alone.
 
 use bytes::Bytes;
 use serde_json::json;
 
 use crate::codec::json::{Edit, Object, ScanLimits};
-use crate::dialect::shape::{Bypass, several_answers};
 use crate::dialect::transfer::{Peer, Transfer};
 use crate::dialect::{Api, BadReply, PARAMS, Prefilled, kv_transfer, one_token, prefilled, usage};
 
@@ -43,12 +43,6 @@ pub(super) fn read_prefill(api: Api, reply: Bytes, transfer: &Transfer) -> Resul
         usage: usage::of_answer(api, &reply),
         engine_id: Some(kv_transfer::engine_hash(engine_id)),
     })
-}
-
-/// Why a request can't be answered across prefiller and decoder: each of several answers would ask for the transfer, which is over with
-/// the first.
-pub(super) fn bypass(api: Api, body: &Object) -> Option<Bypass> {
-    several_answers(api, body).then_some(Bypass::SeveralChoices)
 }
 
 /// Reads what a bootstrap server answers: `{"0":{"engine_id":"…",…},…}`, keyed by data-parallel rank. `None` when it is

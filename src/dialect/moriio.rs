@@ -18,7 +18,6 @@ use serde_json::json;
 
 use crate::codec::json::{Edit, Object};
 use crate::dialect::prefilled::{BadReply, Prefilled};
-use crate::dialect::shape::{Bypass, several_answers};
 use crate::dialect::transfer::Transfer;
 use crate::dialect::{Api, PARAMS, kv_transfer, one_token};
 
@@ -41,16 +40,11 @@ pub(super) fn read_prefill(api: Api, reply: Bytes) -> Result<Prefilled, BadReply
     }
 }
 
-/// Why a request can't be answered across prefiller and decoder with these engines alone.
-pub(super) fn bypass(api: Api, body: &Object) -> Option<Bypass> {
-    several_answers(api, body).then_some(Bypass::SeveralChoices)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::codec::json::ScanLimits;
-    use crate::dialect::{Dialect, Shape};
+    use crate::dialect::{Bypass, Dialect, Shape};
 
     fn scan(text: &str) -> Object {
         Object::scan(text.to_owned().into(), ScanLimits::default()).unwrap()

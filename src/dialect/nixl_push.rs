@@ -5,12 +5,13 @@
 //! from then on both legs are sent at once. A decoder whose prefill never comes waits for `push_registration_timeout` (480 s);
 //! hung up on meanwhile it keeps the blocks until the KV has come (vLLM issue 46283), so that a prefill that has begun had better end.
 //! One without `remote_request_id` dies.
+//!
+//! Engines name responses themselves (`resp_`, and something random), whatever the header says: two of them would never find each other.
+//! Nor would several answers, each of which the decoder has another name for (`0_cmpl-…`). A decoder answers both alone.
 
 use bytes::Bytes;
 
 use crate::codec::json::{Edit, Object, ScanLimits};
-use crate::dialect::shape::Bypass;
-use crate::dialect::{Api, layerwise};
 
 /// A standing hand-off made of one prefiller's answer; `None` when the answer is not of this connector.
 pub(super) fn standing(handoff: &Bytes) -> Option<Bytes> {
@@ -29,13 +30,6 @@ pub(super) fn standing(handoff: &Bytes) -> Option<Bytes> {
         .set("remote_request_id", Bytes::from_static(b"\"\""))
         .set("remote_block_ids", Bytes::from_static(b"[]"));
     Some(handoff.splice(&edit).to_bytes())
-}
-
-/// Why a request can't be prefilled elsewhere with these engines alone. They name responses themselves (`resp_`, and something random),
-/// whatever the header says: two of them would never find each other. Nor would several answers, each of which the decoder has another
-/// name for (`0_cmpl-…`).
-pub(super) fn bypass(api: Api, body: &Object) -> Option<Bypass> {
-    layerwise::bypass(api, body, None, false)
 }
 
 #[cfg(test)]

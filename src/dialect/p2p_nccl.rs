@@ -18,28 +18,17 @@
 //!
 //! Addresses are configured; engines' registration by ZeroMQ (`proxy_ip`, `proxy_port`) is not heard.
 
-use crate::codec::json::Object;
-use crate::dialect::Api;
-use crate::dialect::layerwise;
-use crate::dialect::shape::Bypass;
-
 /// The id of one attempt by two engines with these addresses. A number of ours ends it: the connector reads the last `:digits`
 /// in it as a port.
 pub fn request_id(prefiller: &str, decoder: &str, id: u128) -> String {
     format!("___prefill_addr_{prefiller}___decode_addr_{decoder}_{id:032x}")
 }
 
-/// Why a request can't be answered across prefiller and decoder: it makes more than one request on an engine, or one whose
-/// name is not made of the id.
-pub(super) fn bypass(api: Api, body: &Object, general: Option<Bypass>) -> Option<Bypass> {
-    layerwise::bypass(api, body, general, false)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codec::json::ScanLimits;
-    use crate::dialect::shape;
+    use crate::codec::json::{Object, ScanLimits};
+    use crate::dialect::{Api, Bypass, Dialect, Shape};
 
     /// vLLM's `parse_request_id`: `___decode_addr_(.*):(\d+)` and `___prefill_addr_(.*):(\d+)___`, both greedy.
     fn read(id: &str, is_prefill: bool) -> Option<(&str, u16)> {
@@ -67,7 +56,7 @@ mod tests {
     fn what_would_stop_a_decoder_is_seen() {
         let why = |api, text: &str| {
             let body = Object::scan(text.to_owned().into(), ScanLimits::default()).unwrap();
-            bypass(api, &body, shape::bypass(api, &body, true))
+            Dialect::P2pNccl.bypass(api, &body, &Shape::read(api, &body), false)
         };
         assert_eq!(why(Api::Completions, r#"{"prompt":"a","n":1}"#), None);
         assert_eq!(why(Api::Messages, r#"{"messages":[]}"#), None);

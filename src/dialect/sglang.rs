@@ -3,13 +3,12 @@
 //!
 //! Bodies as in SGLang's own router (`pd_router`, 2026). The prefill server ends by itself after the first token, whatever the
 //! body's limits are. Neither can serve a request alone, and what a prefiller has computed can be fetched by the decoder of the
-//! same room alone.
+//! same room alone. Of several answers each would go to that room, and all but the first wait there (0.5.18): they are refused.
 
 use serde_json::json;
 
 use crate::codec::json::{Edit, Object};
-use crate::dialect::shape::{Bypass, several_answers};
-use crate::dialect::{Api, Transfer, guard};
+use crate::dialect::{Transfer, guard};
 
 /// What both bodies have in common.
 fn meet(transfer: &Transfer) -> Edit {
@@ -33,12 +32,6 @@ pub(super) fn prefill_edit(body: &Object, transfer: &Transfer) -> Edit {
 /// The edit for the decode leg.
 pub(super) fn decode_edit(transfer: &Transfer) -> Edit {
     meet(transfer)
-}
-
-/// Why these engines can't answer a request: of several answers each would go to the same room, and all but the first wait there (SGLang
-/// 0.5.18).
-pub(super) fn bypass(api: Api, body: &Object) -> Option<Bypass> {
-    several_answers(api, body).then_some(Bypass::SeveralChoices)
 }
 
 #[cfg(test)]

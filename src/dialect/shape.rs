@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use crate::codec::json::{Object, Value};
 use crate::dialect::Api;
+use crate::dialect::resume::GivenUp;
 use crate::route::estimate;
 
 /// The facts of one request.
@@ -21,6 +22,8 @@ pub struct Shape {
     pub bypass: Option<Bypass>,
     /// The response goes on when its client is gone, who asks for it again by its id.
     pub background: bool,
+    /// What in an answer says that its engine gave it up.
+    pub given_up: GivenUp,
 }
 
 /// Why a request goes to a decoder alone, which then computes the prompt itself.
@@ -122,6 +125,7 @@ impl Shape {
             }),
             bypass,
             background: api == Api::Responses && asks_for(body, "background"),
+            given_up: GivenUp::of(api, body),
         }
     }
 }

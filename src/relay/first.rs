@@ -6,7 +6,7 @@ use http_body_util::BodyExt;
 use crate::codec::json::{Object, ScanLimits};
 use crate::codec::sse::{self, Framer};
 use crate::dialect::Api;
-use crate::dialect::resume::{Signs, only_names_the_role};
+use crate::dialect::resume::only_names_the_role;
 use crate::relay::ask::Ask;
 use crate::relay::failure::{Failure, Why};
 use crate::upstream::Reply;
@@ -68,7 +68,7 @@ fn announces(api: Api, event: &sse::Frame<'_>) -> bool {
 
 /// Whether all there is of an answer is that its engine gave it up.
 fn given_up_at_once(ask: &Ask, first: &[u8]) -> bool {
-    let Some(at) = Signs::of(ask.api, &ask.body).in_events(first) else { return false };
+    let Some(at) = ask.shape.given_up.in_events(first) else { return false };
     let mut before = sse::frames(&first[..at]).filter(sse::Frame::has_data);
     before.all(|event| announces(ask.api, &event) || only_names_the_role(&event.data()))
 }

@@ -10,7 +10,6 @@ use http::{HeaderValue, Response, StatusCode, header};
 use tokio::time::{Instant, timeout};
 
 use crate::codec::json::{Edit, Object, ScanLimits};
-use crate::dialect::resume::Signs;
 use crate::dialect::returned::asking_for_ids;
 use crate::dialect::{self, Api, Dialect, Transfer, usage};
 use crate::fleet::{Instance, Outcome, Seat, Sign};
@@ -174,8 +173,8 @@ impl Relay {
                 Ok(DecodeEnd::Whole(Response::from_parts(head, body)))
             }
             Begun::Stream(Opened { first, framer, rest }) => {
-                let (api, http2, signs) = (ask.api, ask.http2, Signs::of(ask.api, &ask.body));
-                let source = Source { first, framer, rest, seat, api, http2, signs };
+                let (api, http2, given_up) = (ask.api, ask.http2, ask.shape.given_up);
+                let source = Source { first, framer, rest, seat, api, http2, given_up };
                 Ok(DecodeEnd::Stream { head, source: Box::new(source) })
             }
         }
@@ -343,7 +342,7 @@ async fn begin(
         return Err(Failure::new(Why::BadReply, true, "a stream was asked for, and something else came"));
     }
     let answer = usable(body)?;
-    if Signs::of(ask.api, &ask.body).in_answer(&answer) {
+    if ask.shape.given_up.in_answer(&answer) {
         return Err(Failure::given_up());
     }
     Ok((head, Begun::Answer(Box::new(answer))))

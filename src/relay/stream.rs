@@ -14,7 +14,7 @@ use http_body::{Body, Frame};
 use tokio::time::Instant;
 
 use crate::codec::sse::{self, Framer};
-use crate::dialect::resume::{self, Signs};
+use crate::dialect::resume::{self, GivenUp};
 use crate::dialect::{Api, usage};
 use crate::error::{Error, Kind};
 use crate::fleet::{Outcome, Seat};
@@ -37,7 +37,7 @@ pub(super) struct Source {
     pub(super) api: Api,
     pub(super) http2: bool,
     /// What says that the decoder gave it up.
-    pub(super) signs: Signs,
+    pub(super) given_up: GivenUp,
 }
 
 /// The body of a streamed answer.
@@ -50,7 +50,7 @@ pub struct Stream {
     follower: Option<Box<Follower>>,
     api: Api,
     http2: bool,
-    signs: Signs,
+    given_up: GivenUp,
     /// The last event has passed.
     over: bool,
     /// An error of the engine's has passed: why the request ended, then.
@@ -112,7 +112,7 @@ impl Stream {
             follower,
             api: source.api,
             http2: source.http2,
-            signs: source.signs,
+            given_up: source.given_up,
             over: false,
             errored: None,
             events_before: 0,
@@ -166,7 +166,7 @@ impl Stream {
 
     /// What nobody follows can be given up all the same; passed on, that would look complete.
     fn without_what_was_given_up(&self, out: Bytes) -> (Bytes, Option<Cause>) {
-        match self.signs.in_events(&out) {
+        match self.given_up.in_events(&out) {
             Some(at) => (out.slice(..at), Some(Cause::Recomputed)),
             None => (out, None),
         }

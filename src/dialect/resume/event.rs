@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::given_up::Signs;
+use super::given_up::GivenUp;
 use crate::codec::json::{Object, ScanLimits, Value};
 
 /// The lowest `code` of an error event that blames the engine; those below blame the request.
@@ -89,8 +89,8 @@ impl Event {
     }
 
     /// The engine gave the request up.
-    pub(super) fn given_up(&self, signs: Signs) -> bool {
-        self.choice.as_ref().is_some_and(|choice| signs.in_choice(&choice.object))
+    pub(super) fn given_up(&self, by: GivenUp) -> bool {
+        self.choice.as_ref().is_some_and(|choice| by.in_choice(&choice.object))
     }
 
     /// What it shows.

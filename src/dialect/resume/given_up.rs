@@ -29,18 +29,18 @@ static WORDS: LazyLock<[Finder<'static>; 2]> =
 
 /// What says so in an answer to one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Signs {
+pub struct GivenUp {
     api: Api,
     /// `"recomputed"` is one. With stop strings it may be one of those.
     recomputed: bool,
 }
 
-impl Signs {
+impl GivenUp {
     /// The signs in an answer to `body`.
-    pub fn of(api: Api, body: &Object) -> Signs {
+    pub fn of(api: Api, body: &Object) -> GivenUp {
         let stop = body.get("stop").filter(|stop| !stop.is_null());
         let strings = stop.is_some_and(|stop| !stop.is_array() || stop.first_element().is_some());
-        Signs { api, recomputed: !strings }
+        GivenUp { api, recomputed: !strings }
     }
 
     /// Whether a whole answer, or one event of a chat or completion, says so.
@@ -102,8 +102,8 @@ mod tests {
         Object::scan(text.to_owned().into(), ScanLimits::default()).unwrap()
     }
 
-    fn signs(api: Api) -> Signs {
-        Signs::of(api, &object("{}"))
+    fn signs(api: Api) -> GivenUp {
+        GivenUp::of(api, &object("{}"))
     }
 
     #[test]
@@ -137,7 +137,7 @@ mod tests {
             (r#"{"stop":"recomputed"}"#, false),
             (r#"{"stop":["a"]}"#, false),
         ] {
-            let signs = Signs::of(Api::Chat, &object(body));
+            let signs = GivenUp::of(Api::Chat, &object(body));
             assert_eq!((signs.in_answer(&recomputed), signs.in_answer(&abort)), (may, true), "{body}");
         }
     }

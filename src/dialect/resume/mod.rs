@@ -18,7 +18,7 @@ mod tail;
 mod tape;
 
 pub use event::is_of_the_engine;
-pub use given_up::{Signs, only_names_the_role};
+pub use given_up::{GivenUp, only_names_the_role};
 pub use plan::{Plan, Reason};
 pub use tail::Proof;
 pub use tape::{Break, Next, Tape};

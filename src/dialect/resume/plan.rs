@@ -1,6 +1,6 @@
 //! Whether a stream could be continued exactly, told from the request.
 
-use super::given_up::Signs;
+use super::given_up::GivenUp;
 use crate::codec::json::{Object, Value};
 use crate::dialect::shape::asks_for;
 use crate::dialect::{Api, guard};
@@ -125,7 +125,7 @@ pub struct Plan {
     /// The client reads a usage event at the end.
     pub include_usage: bool,
     /// What says that a decoder gave the answer up.
-    pub signs: Signs,
+    pub given_up: GivenUp,
 }
 
 impl Reason {
@@ -167,7 +167,7 @@ impl Plan {
             exact: exact(api, body, bypass),
             wants_ids: asks_for(body, "return_token_ids"),
             include_usage: options.is_some_and(|o| asks_for(&o, "include_usage")),
-            signs: Signs::of(api, body),
+            given_up: GivenUp::of(api, body),
         })
     }
 

@@ -34,7 +34,7 @@ pub struct Tape {
 pub enum Break {
     /// The engine wrote that it failed.
     Failed,
-    /// The engine gave the request up ([`Signs`](super::Signs)).
+    /// The engine gave the request up ([`GivenUp`](super::GivenUp)).
     Recomputed,
 }
 
@@ -241,7 +241,7 @@ impl Tape {
         };
         if event.failed() {
             self.broke = Some(Break::Failed);
-        } else if event.given_up(self.plan.signs) {
+        } else if event.given_up(self.plan.given_up) {
             self.broke = Some(Break::Recomputed);
         } else {
             let rewritten = self.rewritten(&event);

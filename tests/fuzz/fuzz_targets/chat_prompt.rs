@@ -31,7 +31,11 @@ static PROMPTERS: LazyLock<Vec<[Prompter; 2]>> = LazyLock::new(|| {
     let tokenizer = Arc::new(Local::from_json(TOKENIZER).expect("the golden tokenizer"));
     let with = |source: &str, cache| {
         let config = r#"{"bos_token":"<s>","eos_token":"</s>"}"#;
-        let files = TemplateFiles { tokenizer_config: Some(config), chat_template: Some(source), content_format: None };
+        let files = TemplateFiles {
+            tokenizer_config: Some(config),
+            chat_template: Some(source),
+            content_format: None,
+        };
         let template = ChatTemplate::new(files).expect("a golden template");
         Prompter::new(Some(template), Some(tokenizer.clone()), cache)
     };

@@ -56,6 +56,15 @@ async fn parrot(listener: TcpListener, answer: Bytes) {
     }
 }
 
+/// One that answers so, for as long as it is held, and where it is.
+async fn engine(answer: String) -> (JoinSet<()>, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let mut engine = JoinSet::new();
+    engine.spawn(parrot(listener, answer.into()));
+    (engine, address)
+}
+
 #[tokio::test]
 async fn clients_see_nothing_of_an_engine_s_connection() {
     let body = r#"{"data":[1]}"#;
@@ -65,10 +74,7 @@ async fn clients_see_nothing_of_an_engine_s_connection() {
          content-length: {}\r\n\r\n{body}",
         body.len()
     );
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let mut engines = JoinSet::new();
-    engines.spawn(parrot(listener, answer.into()));
+    let (_engine, address) = engine(answer).await;
     let stage = stage(|s| s.prefillers = 0).await;
     let add = format!(r#"{{"type":"prefill","instances":["{address}"]}}"#);
     stage.post("/instances/add", &add).await;
@@ -98,10 +104,7 @@ async fn engines_open_nothing_to_pages() {
          content-length: {}\r\n\r\n{body}",
         body.len()
     );
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let mut engines = JoinSet::new();
-    engines.spawn(parrot(listener, answer.into()));
+    let (_engine, address) = engine(answer).await;
     for origins in [&[][..], &["https://chat.example"]] {
         let stage = stage(|s| {
             (s.prefillers, s.decoders) = (0, 0);
