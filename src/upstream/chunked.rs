@@ -4,6 +4,8 @@
 
 /// Bytes of one size line with its extensions, which nobody uses.
 const LINE_BYTES: u32 = 4 << 10;
+/// Digits of a size that is read at once; larger ones, of 256 MB, are read digit by digit.
+const PLAIN_DIGITS: usize = 7;
 /// Bytes of all trailers, which nobody reads.
 const TRAILER_BYTES: u32 = 16 << 10;
 
@@ -79,6 +81,15 @@ impl Chunked {
                     }
                     read += here;
                 }
+                // As every engine writes it, and as it mostly comes: in one piece.
+                At::DataCr if rest.starts_with(b"\r\n") => {
+                    self.at = At::Size;
+                    read += 2;
+                }
+                At::Size if let Some((size_bytes, line)) = plain_size(rest) => {
+                    (self.at, self.left_bytes) = (At::Data, size_bytes);
+                    read += line;
+                }
                 _ => {
                     self.step(rest[0])?;
                     read += 1;
@@ -129,6 +140,13 @@ impl Chunked {
         self.line_bytes += 1;
         if self.line_bytes > limit_bytes { Err(BadChunk::Long) } else { Ok(at) }
     }
+}
+
+/// The size of a chunk that has data, and the length of its line, if that is all there and has nothing else.
+fn plain_size(input: &[u8]) -> Option<(u64, usize)> {
+    let digits = input.iter().map_while(|&byte| char::from(byte).to_digit(16)).take(PLAIN_DIGITS);
+    let (len, size_bytes) = digits.fold((0, 0), |(len, size), digit| (len + 1, size << 4 | u64::from(digit)));
+    (size_bytes > 0 && input[len..].starts_with(b"\r\n")).then_some((size_bytes, len + 2))
 }
 
 #[cfg(test)]

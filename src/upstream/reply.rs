@@ -88,7 +88,8 @@ impl Reply {
                 let read = coding.read(bytes, |piece| {
                     if data.is_empty() {
                         // Most often there is one piece, or all of them are about what was read.
-                        data.reserve(if piece.len() + 16 > bytes.len() { piece.len() } else { bytes.len() });
+                        let one = piece.len() + 16 > bytes.len();
+                        data = BytesMut::with_capacity(if one { piece.len() } else { bytes.len() });
                     }
                     data.extend_from_slice(piece);
                 })?;
