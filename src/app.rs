@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use http::{HeaderMap, Version, header};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -44,7 +45,7 @@ use crate::relay::stored::Stored;
 use crate::relay::stories::Stories;
 use crate::reload::{Reloader, Source as ConfigSource};
 use crate::scrape::Scraper;
-use crate::server::{self, Bound, Edge, Gateway, ListenError};
+use crate::server::{self, Bound, Edge, Gateway, ListenError, Via};
 use crate::signs::{Detector, Questions};
 use crate::tls::{ClientError, EngineTls, ListenerTls, TlsError};
 use crate::traces::Traces;
@@ -129,12 +130,12 @@ impl App {
     /// # Errors
     /// As [`App::build`].
     pub async fn build_over(config: &Config, dial: Option<Arc<dyn Dial>>) -> Result<App, StartError> {
-        let exposition = Exposition::install();
+        let (via, exposition) = (Via::new(pause::random()), Exposition::install());
         let meters = Arc::new(Meters::new());
         let keys = admission::keys(&config.auth, &meters)?;
         let fleet = fleets::fleet(config).await;
         let (engine_tls, tls) = secured(config)?;
-        let control = control(config, &engine_tls)?;
+        let control = control(config, &engine_tls, &via)?;
         let edge = tuning::edge(config)?;
         let asker = asker(&control, &edge);
         let prompts = prompts(config, &asker)?;
@@ -178,6 +179,7 @@ impl App {
             callers: keys.as_ref().map_or_else(|| Arc::new(Callers::open()), Watch::callers),
             exposition,
             control,
+            via,
             edge: Live::new(edge),
             waiting: server::Waiting::default(),
             tracer: traces.tracer(),
@@ -363,9 +365,11 @@ fn ms(ms: u64) -> Duration {
 
 /// The client for control calls. Engines are on the cluster's own network: `HTTP_PROXY` is for what leaves it, and the legs
 /// ignore it too.
-fn control(config: &Config, tls: &EngineTls) -> Result<reqwest::Client, ClientError> {
+fn control(config: &Config, tls: &EngineTls, via: &Via) -> Result<reqwest::Client, ClientError> {
+    let via = (header::VIA, via.line(Version::HTTP_11).clone());
     let client = tls
         .http()
+        .default_headers(HeaderMap::from_iter([via]))
         .pool_idle_timeout(upstream::POOL_IDLE)
         .connect_timeout(ms(config.timeout.connect_ms))
         .timeout(CONTROL_TIME)

@@ -62,6 +62,8 @@ pub enum Kind {
     DecodeTimeout,
     /// No engine answered a request that any one of them could have answered.
     EngineFailed,
+    /// A request of ours came back to us.
+    Loop,
     /// A bug of ours.
     Internal,
 }
@@ -104,6 +106,7 @@ impl Kind {
             Kind::DecodeFailed => "decode_failed",
             Kind::DecodeTimeout => "decode_timeout",
             Kind::EngineFailed => "engine_failed",
+            Kind::Loop => "loop",
             Kind::Internal => "internal",
         }
     }
@@ -148,6 +151,7 @@ impl Kind {
             | Kind::DecodeFailed
             | Kind::DecodeTimeout
             | Kind::EngineFailed
+            | Kind::Loop
             | Kind::Internal => "server_error",
         }
     }

@@ -51,17 +51,23 @@ pub fn request_id(asked: Option<&HeaderValue>) -> String {
     }
 }
 
-/// What an engine gets: the client's headers without those that end here, the shared id, and the configured
+/// What an engine gets: the client's headers without those that end here, our line of `Via`, the shared id, and the configured
 /// `Authorization`, if there is one, in place of the client's.
-pub fn for_engine(client: &HeaderMap, id: &str, authorization: Option<&HeaderValue>) -> HeaderMap {
+pub fn for_engine(
+    client: &HeaderMap,
+    id: &str,
+    via: &HeaderValue,
+    authorization: Option<&HeaderValue>,
+) -> HeaderMap {
     let named = named_by_connection(client);
     let ends_here = |name: &HeaderName| {
         NOT_FORWARDED.contains(name) || named.contains(name) || name.as_str().starts_with(CORS)
     };
-    let mut out = HeaderMap::with_capacity(client.len() + 2);
+    let mut out = HeaderMap::with_capacity(client.len() + 3);
     for (name, value) in client.iter().filter(|(name, _)| !ends_here(name)) {
         out.append(name, detached(value));
     }
+    out.append(header::VIA, via.clone());
     if let Ok(id) = HeaderValue::from_str(id) {
         out.insert(REQUEST_ID, id);
     }
@@ -111,12 +117,18 @@ mod tests {
             ("x-data-parallel-rank", "7"),
             ("host", "gateway"),
         ]);
-        let got = for_engine(&client, "id-1", None);
+        let via = HeaderValue::from_static("1.1 us");
+        let got = for_engine(&client, "id-1", &via, None);
         assert_eq!(
             got,
-            map(&[("authorization", "Bearer mine"), ("traceparent", "00-1-2-01"), ("x-request-id", "id-1")])
+            map(&[
+                ("authorization", "Bearer mine"),
+                ("traceparent", "00-1-2-01"),
+                ("via", "1.1 us"),
+                ("x-request-id", "id-1")
+            ])
         );
         let configured = HeaderValue::from_static("Bearer ours");
-        assert_eq!(for_engine(&client, "id-1", Some(&configured))["authorization"], "Bearer ours");
+        assert_eq!(for_engine(&client, "id-1", &via, Some(&configured))["authorization"], "Bearer ours");
     }
 }

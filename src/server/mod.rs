@@ -24,6 +24,7 @@ pub mod reply;
 mod routes;
 mod stall;
 mod tls;
+mod via;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -46,6 +47,7 @@ pub use listen::{Bound, ListenError, bind, bind_admin, serve};
 pub use page::Served;
 pub use routes::{admin_router, public_router, router};
 pub use tls::renew;
+pub use via::Via;
 
 /// What the handlers share.
 #[derive(Debug)]
@@ -60,6 +62,8 @@ pub struct Gateway {
     pub exposition: Exposition,
     /// For questions to engines that are not legs of a request: models, caches, probes.
     pub control: reqwest::Client,
+    /// How requests to engines are known again, should they come back.
+    pub via: Via,
     /// What clients may send and how long they may take.
     pub edge: Live<Edge>,
     /// Engines that are to be added once they answer.

@@ -117,7 +117,8 @@ async fn prepare(
         head.headers.contains_key(headers::REQUEST_ID).then(|| Arc::new(gateway.relay.names.take(&id)));
     ledger.is_called(name.clone());
     let known_as = name.as_ref().map_or(&*id, |name| name.id());
-    let mut headers = headers::for_engine(&head.headers, known_as, edge.engine_authorization.as_ref());
+    let (via, authorization) = (gateway.via.line(head.version), edge.engine_authorization.as_ref());
+    let mut headers = headers::for_engine(&head.headers, known_as, via, authorization);
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     if let Some(adapter) = &adapter {
         adapter.onto(&mut headers);

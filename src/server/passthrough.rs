@@ -124,7 +124,8 @@ async fn run(
     auth::check_budget(gateway, &caller)?;
     bill.admitted(gateway.gate.enter(&caller, auth::announced(&head.headers)).await?);
     let body = body::read(&head.headers, body, edge.body_bytes, edge.body_time).await?;
-    let mut headers = headers::for_engine(&head.headers, bill.id(), edge.engine_authorization.as_ref());
+    let (via, authorization) = (gateway.via.line(head.version), edge.engine_authorization.as_ref());
+    let mut headers = headers::for_engine(&head.headers, bill.id(), via, authorization);
     if let Some(kind) = head.headers.get(header::CONTENT_TYPE) {
         headers.insert(header::CONTENT_TYPE, kind.clone());
     }

@@ -27,6 +27,7 @@ pub fn status(kind: Kind) -> StatusCode {
         | Kind::EngineFailed => StatusCode::BAD_GATEWAY,
         Kind::EncodeTimeout | Kind::PrefillTimeout | Kind::DecodeTimeout => StatusCode::GATEWAY_TIMEOUT,
         Kind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        Kind::Loop => StatusCode::LOOP_DETECTED,
     }
 }
 

@@ -181,6 +181,11 @@ async fn let_in(gateway: &Gateway, mut request: Request, next: Next) -> Response
         );
         return reply::error(&Error::new(Kind::HeadersTooLarge, message));
     }
+    if gateway.via.passed(request.headers()) {
+        let message = "this request comes from the gateway that it was sent to: one of its engines has the gateway's own \
+                       address, or leads back to it; take that engine out of the fleet";
+        return reply::error(&Error::new(Kind::Loop, message));
+    }
     if let Err(unknown) = auth::identify(gateway, &mut request) {
         return reply::error(&unknown);
     }

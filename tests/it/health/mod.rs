@@ -2,6 +2,7 @@
 
 mod discovery;
 mod engines;
+mod loops;
 mod process;
 mod reload;
 
