@@ -34,6 +34,7 @@ use crate::relay::admit::Gate;
 use crate::relay::affinity::Affinity;
 use crate::relay::budget::Retries;
 use crate::relay::forced::Forced;
+use crate::relay::kept::Kept;
 use crate::relay::lookup;
 use crate::relay::names::Names;
 use crate::relay::offers::Offers;
@@ -161,10 +162,10 @@ impl App {
             offers: Offers::new(meters.clone()),
             rendezvous: Rendezvous::default(),
             names: Names::default(),
+            kept: Kept::default(),
             forced: Forced::default(),
         });
-        let traces = Traces::start(config)?;
-        let mut tasks = JoinSet::new();
+        let (traces, mut tasks) = (Traces::start(config)?, JoinSet::new());
         if let Some(prompts) = prompts {
             let mut prover = Prover::new(config, relay.clone(), prompts, asker);
             prover.first().await?;

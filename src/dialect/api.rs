@@ -72,6 +72,15 @@ impl Api {
         }
     }
 
+    /// Whether an event of this name says that the answer failed.
+    pub fn fails_with_event(self, name: &[u8]) -> bool {
+        match self {
+            Api::Responses => matches!(name, b"response.failed" | b"error"),
+            Api::Messages => name == b"error",
+            Api::Chat | Api::Completions | Api::Generate => false,
+        }
+    }
+
     /// Whether an event of this name says only that an answer will come: vLLM sends those of responses before it has any of it
     /// (0.10 to 0.32).
     pub fn announces_with_event(self, name: &[u8]) -> bool {

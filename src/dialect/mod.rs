@@ -12,6 +12,7 @@ pub mod batch;
 pub mod encode;
 pub mod engine_load;
 pub mod facts;
+pub mod fault;
 pub mod guard;
 pub mod kv_transfer;
 pub mod layerwise;

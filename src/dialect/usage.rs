@@ -139,13 +139,25 @@ pub fn may_carry_usage(frames: &[u8]) -> bool {
     })
 }
 
-/// The usage of the last event in `frames` that has one.
+/// The usage that `frames` tell, each count by the last event that has it.
 pub fn of_frames(api: Api, frames: &Bytes) -> Option<Usage> {
     sse::frames(frames)
         .filter_map(|f| Object::scan(Bytes::copy_from_slice(&f.data()), ScanLimits::default()).ok())
-        .map(|o| of_answer(api, &o))
-        .filter(|u| u.output.is_some())
-        .last()
+        .map(|event| of_event(api, &event))
+        .filter(|usage| *usage != Usage::default())
+        .reduce(|before, usage| Usage {
+            prompt: usage.prompt.or(before.prompt),
+            cached: usage.cached.or(before.cached),
+            output: usage.output.or(before.output),
+        })
+}
+
+/// What one event tells. A message that begins (`message_start`) has an output of 0, or of the token that comes with it: nobody has
+/// counted what will follow, nor will, if the client leaves before its end.
+fn of_event(api: Api, event: &Object) -> Usage {
+    let usage = of_answer(api, event);
+    let begins = api == Api::Messages && event.contains("message");
+    Usage { output: usage.output.filter(|_| !begins), ..usage }
 }
 
 /// Whole frames of a stream with the cached count replaced in each event that has one.
@@ -238,6 +250,18 @@ mod tests {
         }
         let uncounted = r#"{"usage":{"input_tokens":16,"output_tokens":1}}"#;
         assert_eq!(patched(Api::Messages, uncounted), uncounted);
+    }
+
+    /// As vLLM 0.32 begins a message.
+    #[test]
+    fn the_output_of_a_message_is_counted_at_its_end_alone() {
+        let start =
+            r#"data: {"type":"message_start","message":{"usage":{"input_tokens":9,"output_tokens":0}}}"#;
+        let delta = r#"data: {"type":"message_delta","usage":{"output_tokens":7}}"#;
+        let told = |events: String| of_frames(Api::Messages, &events.into()).unwrap();
+        let begun = Usage { prompt: Some(9), ..Usage::default() };
+        assert_eq!(told(format!("{start}\n\n")), begun);
+        assert_eq!(told(format!("{start}\n\n{delta}\n\n")), Usage { output: Some(7), ..begun });
     }
 
     #[test]

@@ -95,6 +95,8 @@ pub struct Need<'a> {
     pub random: u64,
     /// The same for requests that belong together.
     pub session: Option<u64>,
+    /// Who alone has what the request is about, whether it drains or not; where it is gone or was tried, anybody is as good.
+    pub keeper: Option<InstanceId>,
 }
 
 impl Side {
@@ -254,7 +256,11 @@ impl Fleet {
         let side = self.side(role);
         let mut turn = side.lock();
         let members = side.members.load();
-        let usable: SmallVec<[&Arc<Instance>; 16]> = members.iter().filter(|i| !i.draining()).collect();
+        let keeps = |i: &&Arc<Instance>| need.keeper == Some(i.id()) && !need.tried.contains(&i.id());
+        let usable: SmallVec<[&Arc<Instance>; 16]> = match members.iter().find(keeps) {
+            Some(keeper) => SmallVec::from_iter([keeper]),
+            None => members.iter().filter(|i| !i.draining()).collect(),
+        };
         let dice = Dice { turn: *turn, random: need.random };
         let policy = self.settings.board.policy;
         let standing = |i: &Instance| i.standing(now_ms, need.random, need.tried.contains(&i.id()));

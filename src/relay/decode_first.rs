@@ -128,8 +128,7 @@ impl Relay {
             if self.fleet.serving(Role::Prefill) == 0 {
                 return Err(Error::new(Kind::NoPrefiller, "no prefiller is available"));
             }
-            let tokens = ask.shape.prompt_tokens + ask.shape.output_tokens;
-            let seat = self.decoder(tokens, &decode)?;
+            let seat = self.decoder(ask, &decode)?;
             decode.start(seat.instance());
             ledger.leg(seat.instance());
             prefill.tried.extend_from_slice(decode.avoided());

@@ -205,7 +205,7 @@ impl Relay {
     ) -> Option<Early> {
         let dialect = self.speech.now().dialect;
         let edit = dialect.early_decode_edit(transfer)?;
-        let seat = self.decoder(ask.shape.prompt_tokens + ask.shape.output_tokens, decode).ok()?;
+        let seat = self.decoder(ask, decode).ok()?;
         let (instance, written) = (seat.instance().clone(), Written::default());
         // Its first byte comes after the prefill.
         let settings = self.settings.now();
@@ -223,8 +223,7 @@ impl Relay {
         prefill: &Seat,
         decode: &Tries,
     ) -> (Arc<Ask>, Option<Early>) {
-        let tokens = ask.shape.prompt_tokens + ask.shape.output_tokens;
-        let Ok(seat) = self.decoder(tokens, decode) else { return (ask.clone(), None) };
+        let Ok(seat) = self.decoder(ask, decode) else { return (ask.clone(), None) };
         let speech = self.speech.now();
         let at = |seat: &Seat| speech.kv_address(seat.instance().endpoint()).authority();
         let id = p2p_nccl::request_id(&at(prefill), &at(&seat), uuid::Uuid::new_v4().as_u128());

@@ -62,7 +62,7 @@ impl Relay {
         let tokens = estimate::prompt_tokens(items.len_bytes(at));
         let mut tries = Tries::new(self.settings.now().attempts);
         loop {
-            let need = Need { tokens, tried: &tries.tried, random: pause::random(), session: None };
+            let need = Need { tokens, tried: &tries.tried, random: pause::random(), ..Need::default() };
             let nobody = || Error::new(Kind::EncodeFailed, "no encoder is available");
             let seat = self.fleet.pick(Role::Encode, need).ok_or_else(nobody)?;
             tries.start(seat.instance());

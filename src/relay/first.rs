@@ -3,9 +3,9 @@
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 
-use crate::codec::json::{Object, ScanLimits};
 use crate::codec::sse::{self, Framer};
 use crate::dialect::Api;
+use crate::dialect::fault::{self, Fault};
 use crate::dialect::resume::only_names_the_role;
 use crate::relay::ask::Ask;
 use crate::relay::failure::{Failure, Why};
@@ -14,9 +14,6 @@ use crate::upstream::Reply;
 /// Most events that announce an answer (`response.created`, `queued`, `in_progress`; `message_start`). Each may repeat the request's tools, and be as large
 /// as an event may be.
 const ANNOUNCEMENTS: usize = 3;
-
-/// Types of an error in a stream of `/v1/messages` that are none of the request: vLLM's own (0.32), and Anthropic's.
-const ENGINE_FAULTS: [&str; 4] = ["internal_error", "InternalServerError", "api_error", "overloaded_error"];
 
 /// A stream, up to and including its first event.
 pub(super) struct Opened {
@@ -83,23 +80,8 @@ fn begins_with_an_answer(first: &[u8]) -> bool {
 /// Whether a stream's first event of an answer says that the engine itself failed; the client need not see that.
 fn failed_at_once(api: Api, first: &[u8]) -> bool {
     let mut events = sse::frames(first).filter(sse::Frame::has_data);
-    let Some(event) = events.find(|event| !announces(api, event)) else { return false };
-    let data = event.data();
-    let typed = matches!(api, Api::Responses | Api::Messages);
-    let whole_event = typed && event.event().is_some_and(|name| api.ends_with_event(name));
-    if !whole_event && !data.starts_with(b"{\"error\"") {
-        return false;
-    }
-    let Ok(data) = Object::scan(Bytes::copy_from_slice(&data), ScanLimits::default()) else { return false };
-    // vLLM's own errors; the `error` events of OpenAI and Anthropic; what is said of a response that failed.
-    let inside = |outer: &Object, key: &str| outer.get(key)?.object().ok();
-    let of_response = || inside(&data, "response").and_then(|response| inside(&response, "error"));
-    let error = inside(&data, "error").or_else(of_response);
-    let error = error.as_ref().unwrap_or(&data);
-    let code = error.get("code");
-    let kind = error.get("type").filter(|_| api == Api::Messages).and_then(|kind| kind.as_str());
-    code.is_some_and(|code| code.as_u64() >= Some(500) || code.as_str().as_deref() == Some("server_error"))
-        || kind.is_some_and(|kind| ENGINE_FAULTS.contains(&kind.as_ref()))
+    let begins = events.find(|event| !announces(api, event));
+    begins.and_then(|event| fault::of_event(api, &event)) == Some(Fault::Engine)
 }
 
 #[cfg(test)]

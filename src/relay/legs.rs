@@ -19,6 +19,7 @@ use crate::relay::answer::{Answer, AnswerBody, Pieces, strip_hop_by_hop};
 use crate::relay::ask::Ask;
 use crate::relay::failure::{Failure, Large, Why};
 use crate::relay::first::{self, Opened};
+use crate::relay::kept;
 use crate::relay::offers::asks_for_ids;
 use crate::relay::release::{self, Duty};
 use crate::relay::resume::Follower;
@@ -169,10 +170,12 @@ impl Relay {
         match begun {
             Begun::Refusal(body) => Ok(DecodeEnd::Whole(Response::from_parts(head, body))),
             Begun::Answer(answer) => {
+                self.kept.learn(ask, kept::Begun::Whole(&answer), seat.instance().id());
                 let body = finish(ask.api, &self.take_back(ask, &seat, *answer), ledger);
                 Ok(DecodeEnd::Whole(Response::from_parts(head, body)))
             }
             Begun::Stream(Opened { first, framer, rest }) => {
+                self.kept.learn(ask, kept::Begun::Events(&first), seat.instance().id());
                 let (api, http2, given_up) = (ask.api, ask.http2, ask.shape.given_up);
                 let source = Source { first, framer, rest, seat, api, http2, given_up };
                 Ok(DecodeEnd::Stream { head, source: Box::new(source) })

@@ -11,9 +11,10 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use crate::dialect::Api;
 use crate::dialect::batch::Merge;
+use crate::dialect::fault;
 use crate::error::{Error, Kind};
 use crate::relay::account::Ledger;
-use crate::relay::stream::{Cut, Stream};
+use crate::relay::stream::{self, Cut, Stream};
 
 /// The body of a streamed answer to several prompts.
 #[derive(Debug)]
@@ -91,8 +92,10 @@ impl Merged {
             }
             if let Some(ledger) = &mut self.ledger {
                 ledger.piece(Instant::now(), self.merge.events());
-                if self.merge.ended() {
-                    ledger.complete();
+                match fault::in_events(Api::Completions, &out).filter(|_| self.merge.failed()) {
+                    Some(fault) => ledger.said(stream::reason(fault)),
+                    None if self.merge.ended() => ledger.complete(),
+                    None => {}
                 }
             }
             return Poll::Ready(Some(Ok(Frame::data(out))));

@@ -24,6 +24,7 @@ pub mod failure;
 mod first;
 pub mod forced;
 mod job;
+pub mod kept;
 mod legs;
 pub mod lookup;
 mod merged;
@@ -73,6 +74,7 @@ use budget::Retries;
 use early::Early;
 use failure::Failure;
 use forced::Forced;
+use kept::Kept;
 use legs::{DecodeEnd, PrefillEnd};
 use lookup::Found;
 use names::Names;
@@ -121,6 +123,8 @@ pub struct Relay {
     pub rendezvous: Rendezvous,
     /// By which ids engines know the requests of clients that named them.
     pub names: Names,
+    /// Where the responses are that clients may ask for again.
+    pub kept: Kept,
     /// Whether prefillers fail with answers that must call a tool.
     pub forced: Forced,
 }
@@ -385,8 +389,7 @@ impl Relay {
                     if self.speech.now().dialect.binds_pairs() {
                         return Err(Error::new(Kind::NoDecoder, "no decoder is available"));
                     }
-                    let tokens = ask.shape.prompt_tokens + ask.shape.output_tokens;
-                    let seat = self.decoder(tokens, tries)?;
+                    let seat = self.decoder(ask, tries)?;
                     tries.start(seat.instance());
                     ledger.leg(seat.instance());
                     self.decode_once(ask, seat, duty.as_mut(), ledger).await
@@ -445,8 +448,10 @@ impl Relay {
         Ok(placed)
     }
 
-    fn decoder(&self, tokens: u64, tries: &Tries) -> Result<Seat, Error> {
-        let need = Need { tokens, tried: &tries.tried, random: pause::random(), session: None };
+    fn decoder(&self, ask: &Ask, tries: &Tries) -> Result<Seat, Error> {
+        let tokens = ask.shape.prompt_tokens + ask.shape.output_tokens;
+        let keeper = self.kept.keeper_for(ask);
+        let need = Need { tokens, tried: &tries.tried, random: pause::random(), keeper, ..Need::default() };
         let seat = self.fleet.pick(Role::Decode, need);
         seat.ok_or_else(|| Error::new(Kind::NoDecoder, "no decoder is available"))
     }

@@ -24,7 +24,7 @@ impl Relay {
     pub(super) async fn shows(&self, ask: &Arc<Ask>, proof: &Proof, tried: InstanceId) -> Option<bool> {
         // Prefillers tokenise alike.
         for role in [Role::Decode, Role::Prefill] {
-            let need = Need { tokens: 0, tried: &[tried], random: pause::random(), session: None };
+            let need = Need { tokens: 0, tried: &[tried], random: pause::random(), ..Need::default() };
             let Some(seat) = self.fleet.pick(role, need) else { continue };
             let question = question(ask, &proof.ids)?;
             let text = async {

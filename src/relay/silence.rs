@@ -9,6 +9,11 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::error::{Error, Kind};
 
+/// What is said of a stream that has lasted too long.
+pub(super) fn too_long() -> Error {
+    Error::new(Kind::DecodeTimeout, "the answer took longer than the total time limit")
+}
+
 /// One timer serves the whole stream: it is set again when it fires, not at every piece.
 #[derive(Debug)]
 pub(super) struct Silence {
@@ -53,8 +58,7 @@ impl Silence {
         while self.poll_timer(cx).is_ready() {
             let now = Instant::now();
             if now >= self.end {
-                let late = "the answer took longer than the total time limit";
-                return Poll::Ready(Error::new(Kind::DecodeTimeout, late));
+                return Poll::Ready(too_long());
             }
             let until = self.last + self.gap;
             if now >= until {

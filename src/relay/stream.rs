@@ -14,14 +14,15 @@ use http_body::{Body, Frame};
 use tokio::time::Instant;
 
 use crate::codec::sse::{self, Framer};
-use crate::dialect::resume::{self, GivenUp};
+use crate::dialect::fault::{self, Fault};
+use crate::dialect::resume::GivenUp;
 use crate::dialect::{Api, usage};
 use crate::error::{Error, Kind};
 use crate::fleet::{Outcome, Seat};
 use crate::relay::Relay;
 use crate::relay::account::Ledger;
 use crate::relay::resume::{Cause, Follower, Going, Pair};
-use crate::relay::silence::Silence;
+use crate::relay::silence::{self, Silence};
 use crate::upstream::Reply;
 
 /// So long the connection has to write the error event, whatever is configured.
@@ -174,24 +175,33 @@ impl Stream {
 
     /// An engine's own word that it failed, or that the request was wrong, passes as it is; who reads the figures is told.
     fn look_for_error(&mut self, out: &[u8]) {
-        let Some(live) = self.live.as_ref().filter(|live| live.framer.errored() && self.errored.is_none())
-        else {
+        if self.live.as_ref().is_some_and(|live| live.framer.errored()) {
+            self.failed(fault::in_events(self.api, out).unwrap_or(Fault::Request));
+        }
+    }
+
+    /// The answer failed, by its engine's word.
+    fn failed(&mut self, fault: Fault) {
+        if self.errored.is_some() {
             return;
-        };
-        if sse::frames(out).any(|frame| resume::is_of_the_engine(&frame.data())) {
+        }
+        self.errored = Some(reason(fault));
+        if let Some(live) = self.live.as_ref().filter(|_| fault == Fault::Engine) {
             self.blame(live, Cause::Failed);
-            self.errored = Some(Kind::DecodeFailed.code());
-        } else {
-            self.errored = Some("engine");
         }
     }
 
     fn look_for_end(&mut self, out: &[u8]) {
         let (api, was_over) = (self.api, self.over);
-        self.over |= match api.ends_with_done() {
-            true => self.live.as_ref().is_some_and(|live| live.framer.ended()),
-            false => sse::frames(out).filter_map(|f| f.event()).any(|name| api.ends_with_event(name)),
-        };
+        if api.ends_with_done() {
+            self.over |= self.live.as_ref().is_some_and(|live| live.framer.ended());
+        } else {
+            let ends = |event: &sse::Frame<'_>| event.event().is_some_and(|name| api.ends_with_event(name));
+            if let Some(last) = sse::frames(out).find(ends) {
+                self.over = true;
+                fault::of_event(api, &last).into_iter().for_each(|fault| self.failed(fault));
+            }
+        }
         if self.over && !was_over {
             self.complete();
         }
@@ -333,6 +343,11 @@ impl Stream {
             self.state = State::Done;
             return Poll::Ready(Some(Poll::Ready(None)));
         };
+        // A client that reads slowly finds something whenever it comes.
+        if self.silence.last() >= self.silence.end() {
+            self.state = State::Interrupted(Box::new(silence::too_long()), Cause::Silent);
+            return Poll::Ready(None);
+        }
         let piece = match Pin::new(&mut live.rest).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => frame.into_data().ok(),
             Poll::Ready(Some(Err(e))) => {
@@ -356,6 +371,14 @@ impl Stream {
         let events = piece.and_then(|piece| live.framer.push(piece));
         let shown = events.and_then(|events| self.whole_events(events));
         Poll::Ready(shown.map(|shown| Poll::Ready(Some(Ok(Frame::data(shown))))))
+    }
+}
+
+/// What the figures say of an answer that failed by its engine's word.
+pub(super) fn reason(fault: Fault) -> &'static str {
+    match fault {
+        Fault::Engine => Kind::DecodeFailed.code(),
+        Fault::Request => "engine",
     }
 }
 

@@ -59,15 +59,16 @@ const LINES_SLACK: usize = 28;
 // `limit.connections` times these is what clients can hold.
 
 /// Requests at once; gateways in front of us open another connection for more.
-const H2_STREAMS: u32 = 200;
+const H2_STREAMS: u32 = 128;
 /// Streams that were reset before we looked at them: more is a rapid reset (CVE-2023-44487), and the connection ends.
 const H2_PENDING_RESETS: usize = 20;
 /// Streams that we reset for a client's errors; more is a flood of them, and the connection ends.
 const H2_ERROR_RESETS: usize = 1_024;
 /// Bytes of one body that may be under way before we have taken them.
-const H2_STREAM_WINDOW_BYTES: u32 = 1 << 20;
-/// The same of all bodies of a connection.
-const H2_CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
+const H2_STREAM_WINDOW_BYTES: u32 = 64 << 10;
+/// The same of all bodies of a connection: those of requests that wait to be let in, which nobody reads yet, leave room for that whose turn
+/// it is.
+const H2_CONNECTION_WINDOW_BYTES: u32 = H2_STREAMS * H2_STREAM_WINDOW_BYTES;
 /// The least that the protocol allows; CONTINUATION frames are counted by it.
 const H2_FRAME_BYTES: u32 = 16 << 10;
 /// Bytes of one answer that wait for the client's window.

@@ -22,7 +22,24 @@ pub(super) async fn list(State(gateway): State<Arc<Gateway>>, request: Request) 
     let caller = auth::caller(&gateway, request.extensions());
     match first_list(&gateway, request.headers()).await {
         Ok(list) => reply::json(StatusCode::OK, auth::only_allowed(&caller, list)),
-        Err(error) => reply::error(&error),
+        Err(refused) => refused.into_answer(),
+    }
+}
+
+/// Why there is no list.
+enum Refused {
+    /// By us.
+    Ours(Error),
+    /// An engine does not know the client's key.
+    Theirs(StatusCode, Bytes),
+}
+
+impl Refused {
+    fn into_answer(self) -> Response<Body> {
+        match self {
+            Refused::Ours(error) => reply::error(&error),
+            Refused::Theirs(status, text) => reply::json(status, text),
+        }
     }
 }
 
@@ -39,7 +56,7 @@ pub(super) async fn one(
     let caller = auth::caller(&gateway, request.extensions());
     match entry(&gateway, &caller, (&name, request.headers())).await {
         Ok(model) => reply::json(StatusCode::OK, model.to_string()),
-        Err(error) => reply::error(&error),
+        Err(refused) => refused.into_answer(),
     }
 }
 
@@ -47,11 +64,11 @@ async fn entry(
     gateway: &Gateway,
     caller: &Caller,
     (name, headers): (&str, &HeaderMap),
-) -> Result<Value, Error> {
+) -> Result<Value, Refused> {
     // Engines are not asked for what the caller may not use: the time of an answer would tell that it exists.
-    auth::check_model(caller, Some(name))?;
+    auth::check_model(caller, Some(name)).map_err(Refused::Ours)?;
     let list = first_list(gateway, headers).await?;
-    named(&list, name).ok_or_else(|| auth::no_such_model(name))
+    named(&list, name).ok_or_else(|| Refused::Ours(auth::no_such_model(name)))
 }
 
 /// The entry called `name` of a list of models; None where there is none.
@@ -65,8 +82,8 @@ fn named(list: &[u8], name: &str) -> Option<Value> {
 /// The list of the first engine that answers: prefillers first, as in the reference.
 ///
 /// # Errors
-/// `NoPrefiller` when none does.
-async fn first_list(gateway: &Gateway, client: &HeaderMap) -> Result<Bytes, Error> {
+/// `NoPrefiller` when none does; the word of the first that does not know the client's key, which the others would not know, either.
+async fn first_list(gateway: &Gateway, client: &HeaderMap) -> Result<Bytes, Refused> {
     let edge = gateway.edge.now();
     let authorization = edge.engine_authorization.as_ref().or(client.get(header::AUTHORIZATION));
     let mut engines = gateway.everyone();
@@ -75,11 +92,19 @@ async fn first_list(gateway: &Gateway, client: &HeaderMap) -> Result<Bytes, Erro
     for engine in engines {
         let request = gateway.control.get(engine.endpoint().url("/v1/models"));
         let asked = exchange(authorized(request, authorization), edge.models_time, LIST_BYTES).await;
-        if let Ok((StatusCode::OK, list)) = asked {
-            return Ok(list);
+        match asked {
+            Ok((StatusCode::OK, list)) => return Ok(list),
+            Ok((status, text)) if is_of_the_key(status) && edge.engine_authorization.is_none() => {
+                return Err(Refused::Theirs(status, text));
+            }
+            _ => {}
         }
     }
-    Err(Error::new(Kind::NoPrefiller, "no engine answers /v1/models"))
+    Err(Refused::Ours(Error::new(Kind::NoPrefiller, "no engine answers /v1/models")))
+}
+
+fn is_of_the_key(status: StatusCode) -> bool {
+    matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
 }
 
 #[cfg(test)]

@@ -70,7 +70,7 @@ pub(super) async fn generate(
     if let Ok(id) = HeaderValue::from_str(&id) {
         if api == Api::Messages {
             // Anthropic's name for it.
-            response.headers_mut().insert("request-id", id.clone());
+            response.headers_mut().insert(reply::ANTHROPIC_ID, id.clone());
         }
         response.headers_mut().insert(headers::REQUEST_ID, id);
     }

@@ -19,6 +19,7 @@ use crate::dialect::{Api, Shape, guard};
 use crate::error::{Error, Kind};
 use crate::fleet::{InstanceId, Need, Role, Seat};
 use crate::relay::failure::{self, Why};
+use crate::relay::kept;
 use crate::relay::{Relay, answer, pause, traced};
 use crate::route::estimate;
 use crate::server::bill::Bill;
@@ -33,6 +34,8 @@ struct Errand {
     headers: HeaderMap,
     body: Parts,
     tokens: u64,
+    /// Who keeps the response that it is about.
+    keeper: Option<InstanceId>,
     until: Instant,
     trace: Option<Arc<Scope>>,
 }
@@ -85,7 +88,7 @@ pub(super) async fn to_decoder(State(gateway): State<Arc<Gateway>>, request: Req
 async fn serve(gateway: &Gateway, request: Request, roles: &[Role]) -> Response {
     let id = headers::request_id(request.headers().get(headers::REQUEST_ID));
     let caller = auth::caller(gateway, request.extensions());
-    let arrived = openai::arrived(&request);
+    let (arrived, api) = (openai::arrived(&request), reply::api_at(request.uri().path()));
     let mut bill = Bill::open(gateway.relay.meters.clone(), id.clone(), arrived, caller.clone());
     bill.traced(gateway.span(&request, &id, arrived));
     let until = arrived + gateway.relay.settings.now().total;
@@ -97,7 +100,7 @@ async fn serve(gateway: &Gateway, request: Request, roles: &[Role]) -> Response 
             })
         }
         Err(e) => {
-            let response = reply::error_under(gateway.edge.now().overload_status, None, &e);
+            let response = reply::error_under(gateway.edge.now().overload_status, api, &e);
             bill.refused(&e, response.status());
             // What is left to its caller is told below.
             drop(bill);
@@ -106,6 +109,9 @@ async fn serve(gateway: &Gateway, request: Request, roles: &[Role]) -> Response 
     };
     auth::tell_limits(&caller, response.headers_mut());
     if let Ok(id) = HeaderValue::from_str(&id) {
+        if api == Some(Api::Messages) {
+            response.headers_mut().insert(reply::ANTHROPIC_ID, id.clone());
+        }
         response.headers_mut().insert(headers::REQUEST_ID, id);
     }
     response
@@ -138,7 +144,8 @@ async fn run(
     allow(gateway, &caller, (body.as_ref(), roles), bill)?;
     // No engine sees addresses that a client made up, on these routes either.
     let body = body.map(|body| body.splice(&guard::edit())).unwrap_or_default();
-    let errand = Errand { method: head.method, target, headers, body, tokens, until, trace };
+    let keeper = kept::id_in(target.path()).and_then(|id| gateway.relay.kept.keeper(id));
+    let errand = Errand { method: head.method, target, headers, body, tokens, keeper, until, trace };
     bill.counts(gateway.relay.budget.asked());
     let mut last = Failure::nobody();
     for role in roles {
@@ -185,7 +192,8 @@ async fn try_role(
 ) -> Result<(Answer, Seat), Failure> {
     let mut tried: Vec<InstanceId> = Vec::new();
     for _ in 0..gateway.relay.settings.now().attempts {
-        let need = Need { tokens: errand.tokens, tried: &tried, random: pause::random(), session: None };
+        let (tokens, keeper) = (errand.tokens, errand.keeper);
+        let need = Need { tokens, tried: &tried, random: pause::random(), keeper, ..Need::default() };
         let Some(seat) = gateway.relay.fleet.pick(role, need) else {
             break;
         };
@@ -201,6 +209,8 @@ async fn try_role(
         match once(gateway, (errand, bill.id()), &seat).await {
             Ok(mut response) => {
                 answer::strip_hop_by_hop(response.headers_mut());
+                // Where an engine is, is nobody's business: no redirect of its own leads to it.
+                response.headers_mut().remove(header::LOCATION);
                 return Ok((response, seat));
             }
             Err(failure) if failure.again => last = failure,
@@ -299,6 +309,11 @@ impl Body for Held {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
         let this = &mut *self;
         match Pin::new(&mut this.body).poll_frame(cx) {
+            // A client that reads slowly finds something whenever it comes.
+            Poll::Ready(Some(Ok(_))) if Instant::now() >= this.until => {
+                this.bill.broken();
+                Poll::Ready(Some(Err(Cut::Late)))
+            }
             Poll::Ready(Some(Ok(frame))) => {
                 if let Some(piece) = frame.data_ref() {
                     this.bill.passes(piece);

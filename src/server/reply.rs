@@ -1,7 +1,7 @@
 //! Our errors as HTTP: the only file that knows their status codes.
 
 use axum::body::Body;
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 
 use crate::dialect::Api;
 use crate::error::{Error, Kind};
@@ -52,6 +52,22 @@ fn error_as(error: &Error, text: String) -> Response<Body> {
     }
     response
 }
+
+/// The same in the shape of the API that a path belongs to.
+pub fn error_at(path: &str, error: &Error) -> Response<Body> {
+    match api_at(path) {
+        Some(api) => error_as(error, api.error_json(error)),
+        None => self::error(error),
+    }
+}
+
+/// Which API's errors have a shape of their own.
+pub fn api_at(path: &str) -> Option<Api> {
+    path.starts_with("/v1/messages").then_some(Api::Messages)
+}
+
+/// The header in which Anthropic's clients look for the request's id.
+pub const ANTHROPIC_ID: HeaderName = HeaderName::from_static("request-id");
 
 /// The same where `overloaded` has the status that `limit.overload_status` gives it, in an API's own shape.
 pub fn error_under(overloaded: StatusCode, api: Option<Api>, refused: &Error) -> Response<Body> {

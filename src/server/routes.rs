@@ -152,6 +152,7 @@ async fn at_the_door(
     next: Next,
 ) -> Response<Body> {
     let asked = request.headers().get(headers::REQUEST_ID).cloned();
+    let api = reply::api_at(request.uri().path());
     let leftover = leftover::of(&mut request);
     let mut response = let_in(&gateway, request, next).await;
     if let Some(leftover) = leftover {
@@ -162,6 +163,9 @@ async fn at_the_door(
         && !response.headers().contains_key(headers::REQUEST_ID)
         && let Ok(id) = HeaderValue::from_str(&headers::request_id(asked.as_ref()))
     {
+        if api == Some(Api::Messages) {
+            response.headers_mut().insert(reply::ANTHROPIC_ID, id.clone());
+        }
         response.headers_mut().insert(headers::REQUEST_ID, id);
     }
     response
@@ -179,7 +183,7 @@ async fn let_in(gateway: &Gateway, mut request: Request, next: Next) -> Response
             "the request has {lines} headers in {bytes} bytes; the limits are {max_lines} (limit.headers) and \
              {max_bytes} bytes (limit.header_bytes)"
         );
-        return reply::error(&Error::new(Kind::HeadersTooLarge, message));
+        return reply::error_at(request.uri().path(), &Error::new(Kind::HeadersTooLarge, message));
     }
     if gateway.via.passed(request.headers()) {
         let message = "this request comes from the gateway that it was sent to: one of its engines has the gateway's own \
@@ -187,7 +191,7 @@ async fn let_in(gateway: &Gateway, mut request: Request, next: Next) -> Response
         return reply::error(&Error::new(Kind::Loop, message));
     }
     if let Err(unknown) = auth::identify(gateway, &mut request) {
-        return reply::error(&unknown);
+        return reply::error_at(request.uri().path(), &unknown);
     }
     match AssertUnwindSafe(next.run(request)).catch_unwind().await {
         Ok(response) => response,

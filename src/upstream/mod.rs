@@ -177,7 +177,6 @@ impl Upstream {
         let home = (head.keep && written).then(|| (self.idle.clone(), key));
         let mut response = Response::new(Reply::new(wire, head.framing, early, home));
         *response.status_mut() = head.status;
-        *response.version_mut() = head.version;
         *response.headers_mut() = head.headers;
         Ok(response)
     }

@@ -130,11 +130,6 @@ impl Event {
     }
 }
 
-/// Whether the data of an event says that the engine failed.
-pub fn is_of_the_engine(data: &[u8]) -> bool {
-    Event::read(Bytes::copy_from_slice(data)).is_some_and(|event| event.failed())
-}
-
 /// Whether a member holds any text.
 fn shows(value: &Value<'_>) -> bool {
     !value.is_null() && value.raw() != b"\"\""

@@ -17,7 +17,6 @@ mod rewrite;
 mod tail;
 mod tape;
 
-pub use event::is_of_the_engine;
 pub use given_up::{GivenUp, only_names_the_role};
 pub use plan::{Plan, Reason};
 pub use tail::Proof;

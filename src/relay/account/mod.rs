@@ -426,6 +426,16 @@ mod tests {
     }
 
     #[test]
+    fn who_leaves_in_the_middle_pays_for_what_came() {
+        let left = left(|ledger| {
+            ledger.decoded(Usage { prompt: Some(100), ..Usage::default() });
+            ledger.streams(StatusCode::OK);
+            ledger.piece(Instant::now(), 202);
+        });
+        assert!((700..=701).contains(&left), "{left}");
+    }
+
+    #[test]
     fn who_leaves_during_the_prefill_pays_for_the_prompt() {
         let fleet = crate::fleet::Fleet::new(crate::route::Policy::LeastWork);
         fleet.add(Role::Prefill, crate::endpoint::Endpoint::new("p", 1));

@@ -69,8 +69,8 @@ async fn engine(answer: String) -> (JoinSet<()>, String) {
 async fn clients_see_nothing_of_an_engine_s_connection() {
     let body = r#"{"data":[1]}"#;
     let answer = format!(
-        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close, X-Internal\r\nx-internal: 10.0.0.1\r\n\
-         keep-alive: timeout=5\r\nproxy-connection: close\r\nupgrade: h2c\r\nserver: uvicorn\r\nx-kept: 1\r\n\
+        "HTTP/1.0 200 OK\r\ncontent-type: application/json\r\nconnection: close, X-Internal\r\nx-internal: 10.0.0.1\r\n\
+         location: http://10.0.0.1:8000/v1/embeddings\r\nkeep-alive: timeout=5\r\nproxy-connection: close\r\nupgrade: h2c\r\nserver: uvicorn\r\nx-kept: 1\r\n\
          content-length: {}\r\n\r\n{body}",
         body.len()
     );
@@ -87,7 +87,10 @@ async fn clients_see_nothing_of_an_engine_s_connection() {
         raw = stage.post("/v1/embeddings", "{}").await;
     }
     assert_eq!((raw.status, raw.header("x-kept")), (200, Some("1")), "{}", raw.head);
-    for name in ["x-internal", "keep-alive", "proxy-connection", "upgrade", "server", "connection"] {
+    assert!(raw.head.starts_with("HTTP/1.1 "), "it is us who speak: {}", raw.head);
+    for name in
+        ["x-internal", "location", "keep-alive", "proxy-connection", "upgrade", "server", "connection"]
+    {
         assert_eq!(raw.header(name), None, "{name} crossed: {}", raw.head);
     }
     stage.end().await;

@@ -2,9 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use pd_proxy::sim::{Fault, What};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+
+use crate::common::client;
 
 use super::{GOOD, PATH, PATIENCE, assert_serves, reached, stage};
 
@@ -81,5 +84,33 @@ async fn a_hundred_of_them_stand_in_nobody_s_way() {
     assert_serves(&stage, "beside a hundred slow ones").await;
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     drop(slow);
+    stage.end().await;
+}
+
+/// A client that takes a little now and then finds something whenever it comes: the whole has a limit all the same.
+#[tokio::test]
+async fn an_answer_that_is_read_slowly_ends_in_time() {
+    const EVENTS: usize = 400_000;
+    let limit = Duration::from_millis(1_000);
+    let stage = stage(|s| s.config.timeout.total_ms = 1_000).await;
+    let event = r#"data: {"choices":[{"index":0,"text":"one more of a great many","finish_reason":null}]}"#;
+    let events = format!("{event}\n\n").repeat(EVENTS) + "data: [DONE]\n\n";
+    let sent_bytes = events.len();
+    stage.decoders_fail(&Fault::always(What::Events(events.into())));
+    let body = GOOD.replace('}', r#","stream":true}"#);
+    let mut socket = TcpStream::connect(stage.gateway).await.unwrap();
+    socket.write_all(&client::post(PATH, &body)).await.unwrap();
+    let (start, mut read, mut some) = (Instant::now(), 0, vec![0; 64 << 10]);
+    while start.elapsed() < 2 * limit {
+        read += socket.read(&mut some).await.unwrap_or(0);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    // The rest at once: what was on its way, and the end.
+    let mut rest = Vec::new();
+    let ended = timeout(PATIENCE, socket.read_to_end(&mut rest)).await;
+    assert!(ended.is_ok() && read + rest.len() < sent_bytes, "{read} and {} of {sent_bytes}", rest.len());
+    assert!(!String::from_utf8_lossy(&rest).contains("[DONE]"), "it was cut");
+    stage.heal();
+    assert_serves(&stage, "slowly").await;
     stage.end().await;
 }

@@ -8,6 +8,8 @@ mod instances;
 mod metrics;
 mod policies;
 mod routes;
+mod stored;
+mod told;
 
 use std::time::{Duration, Instant};
 

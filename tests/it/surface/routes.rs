@@ -299,3 +299,42 @@ async fn prompts_that_are_cut_to_fit_are_prefilled_where_they_are_decoded() {
     }
     stage.end().await;
 }
+
+#[tokio::test]
+async fn who_asks_for_the_models_with_a_wrong_key_is_told_so() {
+    let stage = Stage::new().await;
+    let unauthorized = r#"{"error":"Unauthorized"}"#;
+    stage.engines().for_each(|engine| {
+        let wrong = What::Status(401, Some(unauthorized.into()));
+        assert!(engine.inject(Fault::always(wrong).on_path("/v1/models")));
+    });
+    for path in ["/v1/models", "/v1/models/sim"] {
+        stage.forget();
+        let told = stage.get(path).await;
+        assert_eq!((told.status, told.text().as_str()), (401, unauthorized), "{path}");
+        assert_eq!(stage.engines().map(count).sum::<usize>(), 1, "{path}: no other would know it");
+    }
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn anthropic_s_clients_read_errors_in_their_own_shape() {
+    let stage = Stage::new().await;
+    let counting = r#"{"model":"sim","messages":[{"role":"user","content":"hi"}]}"#;
+    let nine = What::Status(200, Some(r#"{"input_tokens":9}"#.into()));
+    stage.prefillers_fail(&Fault::always(nine).on_path("/v1/messages/count_tokens"));
+    let counted = stage.post("/v1/messages/count_tokens", counting).await;
+    assert_eq!((counted.status, counted.header("request-id")), (200, counted.header("x-request-id")));
+    assert!(counted.header("request-id").is_some());
+    let lines: Vec<(String, &str)> = (0..110).map(|n| (format!("x-{n}"), "1")).collect();
+    let lines: Vec<(&str, &str)> = lines.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+    let refused = stage.send(&post_with("/v1/messages", &lines, b"{}")).await;
+    stage.prefillers_fail(&Fault::always(What::Refuse));
+    stage.decoders_fail(&Fault::always(What::Refuse));
+    let failed = stage.post("/v1/messages/count_tokens", counting).await;
+    for (told, status) in [(refused, 431), (failed, 502)] {
+        assert_eq!((told.status, &told.json()["type"]), (status, &"error".into()), "{}", told.text());
+        assert!(told.header("request-id").is_some(), "{}", told.head);
+    }
+    stage.end().await;
+}

@@ -1,0 +1,129 @@
+//! Which decoder keeps a response that its client may ask for again, stop, or go on from.
+//!
+//! Engines keep responses in the memory of one process (vLLM's `store`): any other answers 404, which clients take for the last word.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::codec::json::{Object, ScanLimits};
+use crate::codec::sse;
+use crate::dialect::Api;
+use crate::fleet::InstanceId;
+use crate::relay::ask::Ask;
+
+/// Responses that are remembered, the latest: with ids of 40 bytes some 2 MB.
+const RESPONSES: usize = 16_384;
+
+/// Longer ids are no engine's.
+const ID_BYTES: usize = 128;
+
+/// Where responses are.
+#[derive(Debug, Default)]
+pub struct Kept(Mutex<Latest>);
+
+#[derive(Debug, Default)]
+struct Latest {
+    keepers: HashMap<Arc<str>, InstanceId>,
+    /// The oldest first.
+    ids: VecDeque<Arc<str>>,
+}
+
+impl Kept {
+    /// Whoever answered has what it calls by this id.
+    pub fn note(&self, id: &str, keeper: InstanceId) {
+        if id.is_empty() || id.len() > ID_BYTES {
+            return;
+        }
+        let (mut latest, id) = (self.0.lock().unwrap_or_else(PoisonError::into_inner), Arc::<str>::from(id));
+        if latest.keepers.insert(id.clone(), keeper).is_some() {
+            return;
+        }
+        latest.ids.push_back(id);
+        if latest.ids.len() > RESPONSES
+            && let Some(oldest) = latest.ids.pop_front()
+        {
+            latest.keepers.remove(&oldest);
+        }
+    }
+
+    /// Who has it, as far as this gateway knows.
+    pub fn keeper(&self, id: &str) -> Option<InstanceId> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).keepers.get(id).copied()
+    }
+
+    /// Who has the response that a request goes on from.
+    pub fn keeper_for(&self, ask: &Ask) -> Option<InstanceId> {
+        let before = ask.body.get("previous_response_id").filter(|_| ask.api == Api::Responses)?;
+        self.keeper(&before.as_str()?)
+    }
+
+    /// An answer to `ask` has begun: what there is of it may name a response that is kept.
+    pub fn learn(&self, ask: &Ask, begun: Begun<'_>, keeper: InstanceId) {
+        let kept = || ask.body.get("store").is_none_or(|store| store.raw() != b"false");
+        if ask.api == Api::Responses
+            && kept()
+            && let Some(id) = begun.id()
+        {
+            self.note(&id, keeper);
+        }
+    }
+}
+
+/// What there is of an answer.
+pub enum Begun<'a> {
+    /// All of it.
+    Whole(&'a Object),
+    /// Its first events.
+    Events(&'a [u8]),
+}
+
+impl Begun<'_> {
+    fn id(&self) -> Option<String> {
+        let of = |response: &Object| Some(response.get("id")?.as_str()?.into_owned());
+        match self {
+            Begun::Whole(answer) => of(answer),
+            Begun::Events(events) => sse::frames(events).find_map(|event| {
+                let data = Object::scan(event.data().into_owned().into(), ScanLimits::default()).ok()?;
+                of(&data.get("response")?.object().ok()?)
+            }),
+        }
+    }
+}
+
+/// The id of the response in a path (`/v1/responses/{id}`, and what may be behind it).
+pub fn id_in(path: &str) -> Option<&str> {
+    path.strip_prefix("/v1/responses/")?.split('/').next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_responses_are_remembered_and_no_more() {
+        let (kept, [a, b]) = (Kept::default(), [InstanceId(1), InstanceId(2)]);
+        kept.note("resp_1", a);
+        kept.note("resp_2", b);
+        assert_eq!((kept.keeper("resp_1"), kept.keeper("resp_2")), (Some(a), Some(b)));
+        kept.note("resp_1", b);
+        kept.note(&"x".repeat(ID_BYTES + 1), a);
+        kept.note("", a);
+        (0..RESPONSES - 2).for_each(|n| kept.note(&format!("more_{n}"), a));
+        assert_eq!((kept.keeper("resp_1"), kept.keeper("resp_2")), (Some(b), Some(b)));
+        kept.note("last", a);
+        assert_eq!((kept.keeper("resp_1"), kept.keeper("resp_2"), kept.keeper("")), (None, Some(b), None));
+        assert_eq!(kept.0.lock().unwrap().ids.len(), RESPONSES);
+    }
+
+    #[test]
+    fn a_response_is_called_so_in_its_answer_its_events_and_its_path() {
+        let answer = br#"{"id":"resp_1","object":"response","output":[{"id":"msg_2"}]}"#;
+        let answer = Object::scan(answer.to_vec().into(), ScanLimits::default()).unwrap();
+        assert_eq!(Begun::Whole(&answer).id().as_deref(), Some("resp_1"));
+        let events = b": hi\n\nevent: response.created\ndata: {\"response\":{\"id\":\"resp_1\"}}\n\n";
+        assert_eq!(Begun::Events(events).id().as_deref(), Some("resp_1"));
+        assert_eq!(Begun::Events(b"data: {\"id\":\"x\"}\n\n").id(), None);
+        let ids = ["/v1/responses/resp_1", "/v1/responses/resp_1/cancel", "/v1/responses", "/v1/models/x"];
+        assert_eq!(ids.map(id_in), [Some("resp_1"), Some("resp_1"), None, None]);
+    }
+}

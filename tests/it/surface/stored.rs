@@ -1,0 +1,69 @@
+//! Responses that clients ask for again, stop, or go on from: only the engine that made one has it.
+
+use pd_proxy::sim::{Fault, What};
+use serde_json::json;
+
+use crate::common::stage::{Script, Stage};
+
+const RESPONSES: &str = "/v1/responses";
+
+/// Each decoder makes responses with an id of its own, and knows no others.
+async fn keeping() -> Stage {
+    let stage = Stage::set(Script { decoders: 3, ..Script::default() }).await;
+    for (at, decoder) in stage.decoders.iter().enumerate() {
+        let answer =
+            json!({"id": format!("resp_{at}"), "object": "response", "status": "queued"}).to_string();
+        decoder.inject(
+            Fault::always(What::Status(200, Some(answer.clone().into())))
+                .on_path(&format!("{RESPONSES}/resp_{at}")),
+        );
+        let unknown = Some(r#"{"error":{"code":404}}"#.into());
+        decoder.inject(Fault::always(What::Status(404, unknown)).on_path(&format!("{RESPONSES}/")));
+        decoder.inject(Fault::always(What::Status(200, Some(answer.into()))).on_path(RESPONSES));
+    }
+    stage
+}
+
+#[tokio::test]
+async fn a_response_is_asked_for_where_it_is() {
+    let stage = keeping().await;
+    let mut made = std::collections::BTreeSet::new();
+    for _ in 0..6 {
+        let new = json!({"model": "sim", "input": "a", "background": true}).to_string();
+        let id = stage.post(RESPONSES, &new).await.json()["id"].as_str().unwrap().to_owned();
+        for _ in 0..4 {
+            let found = stage.get(&format!("{RESPONSES}/{id}")).await;
+            assert_eq!((found.status, &found.json()["id"]), (200, &id.as_str().into()));
+            let stopped = stage.post(&format!("{RESPONSES}/{id}/cancel"), "").await;
+            assert_eq!((stopped.status, &stopped.json()["id"]), (200, &id.as_str().into()));
+            let next = json!({"model": "sim", "input": "b", "previous_response_id": id}).to_string();
+            assert_eq!(stage.post(RESPONSES, &next).await.json()["id"], id.as_str());
+        }
+        made.insert(id);
+    }
+    assert_eq!(made.len(), 3, "those that go on from none are everywhere: {made:?}");
+    assert_eq!(stage.get("/v1/responses/resp_unknown").await.status, 404);
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn a_streamed_one_is_found_too() {
+    let stage = Stage::set(Script { decoders: 3, ..Script::default() }).await;
+    let new = json!({"model": "sim", "input": "a", "stream": true, "max_output_tokens": 4}).to_string();
+    for _ in 0..3 {
+        stage.forget();
+        let told = stage.post(RESPONSES, &new).await;
+        let id = told.events()[0]["response"]["id"].as_str().unwrap().to_owned();
+        let maker = stage.decoders.iter().position(|it| !it.seen().is_empty()).unwrap();
+        let path = format!("{RESPONSES}/{id}");
+        for (at, decoder) in stage.decoders.iter().enumerate() {
+            let status = if at == maker { 200 } else { 404 };
+            decoder.inject(Fault::always(What::Status(status, Some("{}".into()))).on_path(&path));
+        }
+        for _ in 0..4 {
+            assert_eq!(stage.get(&path).await.status, 200);
+        }
+        stage.heal();
+    }
+    stage.end().await;
+}
