@@ -209,7 +209,7 @@ pub(super) fn is_iterable(value: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::pyvalue::from_json;
+    use super::super::pyvalue::{Looks, from_json};
     use super::*;
 
     #[test]
@@ -221,8 +221,16 @@ mod tests {
             ("[\"it's\",\"\\\"\",\"'\\\"\",\"\\n\\u0001\\\\\"]", r#"["it's", '"', '\'"', '\n\x01\\']"#),
             ("0.1", "0.1"),
         ] {
-            assert_eq!(repr(&from_json(serde_json::from_str(json).unwrap())), expect, "{json}");
-            assert_eq!(from_json(serde_json::from_str(json).unwrap()).to_string(), expect, "{json}");
+            assert_eq!(
+                repr(&from_json(serde_json::from_str(json).unwrap(), &Looks::new(1_000))),
+                expect,
+                "{json}"
+            );
+            assert_eq!(
+                from_json(serde_json::from_str(json).unwrap(), &Looks::new(1_000)).to_string(),
+                expect,
+                "{json}"
+            );
         }
     }
 

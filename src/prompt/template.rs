@@ -13,7 +13,7 @@ use super::continued::{cut_at_tag, tag_final_message};
 use super::detect::{content_format, unknown_construct};
 use super::jinja::{NoDate, Raised, TODAY, environment, syntax_config, with_generation_tags};
 use super::message::{conversation, developers_to_system};
-use super::pyvalue::from_json;
+use super::pyvalue::{Looks, from_json};
 use super::strftime::Today;
 
 /// Longest template source; the longest known is a tenth of it.
@@ -173,6 +173,8 @@ impl ChatTemplate {
             (true, false) => return Err(Reason::Rejected),
         };
         let messages = messages.into_iter().map(serde_json::Value::Object).collect();
+        let looks = Looks::new(fuel(chat.source_bytes));
+        let from_json = |json| from_json(json, &looks);
         let mut variables: Vec<(String, Value)> = Vec::new();
         variables.extend(
             self.special_tokens.iter().map(|(name, token)| ((*name).to_owned(), token.as_str().into())),
@@ -186,7 +188,8 @@ impl ChatTemplate {
         if let Some(Today { year, month, day }) = today.into() {
             set(TODAY, Value::from(vec![u32::from(year), month.into(), day.into()]));
         }
-        let text = self.run(source.name, Value::from_pairs(variables), chat.source_bytes)?;
+        let text = self.run(source.name, Value::from_pairs(variables), chat.source_bytes);
+        let text = if looks.spent() { return Err(Reason::Limit) } else { text? };
         match final_text {
             Some(wanted) => cut_at_tag(text, &wanted).ok_or(Reason::Rejected),
             None => Ok(text),
@@ -196,8 +199,7 @@ impl ChatTemplate {
     fn run(&self, name: &str, variables: Value, source_bytes: usize) -> Result<String, Reason> {
         // A copy is a few reference counts; the fuel is of this rendering alone.
         let mut environment = self.environment.clone();
-        environment
-            .set_fuel(Some(FUEL_BASE.saturating_add(FUEL_PER_BYTE.saturating_mul(source_bytes as u64))));
+        environment.set_fuel(Some(fuel(source_bytes)));
         let most = OUTPUT_BASE_BYTES.saturating_add(OUTPUT_PER_BYTE.saturating_mul(source_bytes));
         // Most of the body is the conversation, and most of the text that comes out, too.
         let mut out = Capped::new(source_bytes + source_bytes / 8, most);
@@ -208,6 +210,11 @@ impl ChatTemplate {
             Err(error) => Err(reason_of(&error)),
         }
     }
+}
+
+/// What a rendering may take, of instructions and of looks at items of lists.
+fn fuel(source_bytes: usize) -> u64 {
+    FUEL_BASE.saturating_add(FUEL_PER_BYTE.saturating_mul(source_bytes as u64))
 }
 
 /// The named special tokens of `tokenizer_config.json`: each a string, or an object with its `content`.

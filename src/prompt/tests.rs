@@ -181,3 +181,20 @@ fn reasons_have_distinct_names() {
     let names: std::collections::BTreeSet<&str> = Reason::ALL.iter().map(|reason| reason.name()).collect();
     assert_eq!(names.len(), Reason::ALL.len());
 }
+
+/// As the templates of MiniMax-M2 and Nemotron-Nano-v2 look back at the message before.
+#[test]
+fn a_slice_that_is_walked_for_each_message_has_its_limit() {
+    let source =
+        "{% set rest = messages[1:] %}{% for m in rest %}{{ rest[loop.index0 - 1].role }}{% endfor %}";
+    let files = TemplateFiles { chat_template: Some(source), ..TemplateFiles::default() };
+    let template = ChatTemplate::new(files).unwrap();
+    let render = |count: usize| {
+        let messages: Vec<Value> = (0..count).map(|_| json!({"role": "user", "content": "x"})).collect();
+        let body = json!({"model": "m", "messages": messages}).to_string();
+        let body = Object::scan(Bytes::from(body), ScanLimits::default()).unwrap();
+        Chat::read(&body).and_then(|chat| template.render(chat, None))
+    };
+    assert!(render(100).is_ok_and(|text| text.len() == 99 * 4));
+    assert_eq!(render(10_000), Err(Reason::Limit));
+}
