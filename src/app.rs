@@ -16,7 +16,7 @@ use tokio_util::task::TaskTracker;
 use crate::admission;
 use crate::auth::Callers;
 use crate::auth::watch::{KeysError, Watch};
-use crate::config::{Config, Tokens};
+use crate::config::{Config, Loaded, Tokens};
 use crate::discovery::{Discoverer, kubernetes};
 use crate::fleet::Role;
 use crate::fleets;
@@ -222,7 +222,7 @@ impl App {
     }
 
     /// Follows a configuration that changes while the gateway runs. `running` is the one that it was built from.
-    pub fn follow(&mut self, source: ConfigSource, running: Config) {
+    pub fn follow(&mut self, source: ConfigSource, running: Loaded) {
         let files = source.files.iter().map(|file| file.display().to_string()).collect();
         // Followed twice, it is the first one's.
         let _ = self.gateway.files.set(files);

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
+
 use crate::config::{self, Config};
 use crate::endpoint::Endpoint;
 use crate::fleet::health::Rules;
@@ -32,10 +34,13 @@ async fn host_names(config: &Config) -> HostNames {
     if config.pool.kind == config::PoolKind::Off {
         return names;
     }
-    for Endpoint { host, port, .. } in config.prefill_endpoints() {
-        let found = tokio::time::timeout(RESOLVE_TIME, tokio::net::lookup_host((host.as_str(), port))).await;
+    let engines = config.prefill_endpoints();
+    let looked = engines.iter().map(|Endpoint { host, port, .. }| {
+        tokio::time::timeout(RESOLVE_TIME, tokio::net::lookup_host((host.as_str(), *port)))
+    });
+    for (engine, found) in engines.iter().zip(join_all(looked).await) {
         for address in found.into_iter().flatten().flatten() {
-            names.insert(address.ip().to_string(), host.clone());
+            names.insert(address.ip().to_string(), engine.host.clone());
         }
     }
     names.extend(config.pool.host_names().map(|(name, host)| (name.to_owned(), host.to_owned())));

@@ -10,7 +10,7 @@ use pd_proxy::cli::{self, ApiKeyCommand, CheckArgs, Command, GenerateArgs, KeysA
 use pd_proxy::config::{self, Config, Env, Loaded, LogFormat, report};
 use pd_proxy::inspect::here;
 use pd_proxy::obs::log::{self, LogGuard, Threshold};
-use pd_proxy::reload::{Source, reference};
+use pd_proxy::reload::{Content, Source, reference};
 use pd_proxy::{admission, inspect, keys, probe};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
@@ -58,27 +58,46 @@ fn main() -> ExitCode {
 
 fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let env = config::process_env();
+    // Before they are read: what changes between the two is seen later.
+    let content = Content::of(&args.config);
     let loaded = Config::load(args, &env).map_err(failure)?;
-    let config = &loaded.config;
-    let log = log::init(level(config.log.level), config.log.format == LogFormat::Json);
+    let log = log::init(level(loaded.config.log.level), loaded.config.log.format == LogFormat::Json);
     let open_files = raise_open_files();
-    runtime(config.server.workers).map_err(named)?.block_on(async {
-        let mut app = App::build(config).await.map_err(named)?;
-        let signals = Signals::install().map_err(named)?;
-        let threshold = log.as_ref().map(LogGuard::threshold);
-        app.follow(source(args.clone(), env, threshold).map_err(named)?, config.clone());
-        announce(&app, &loaded);
-        say_if_too_few(open_files, config.limit.connections);
-        app::serve_until_signal(app, signals).await;
-        Ok(())
-    })
+    let runtime = runtime(loaded.config.server.workers).map_err(named)?;
+    let threshold = log.as_ref().map(LogGuard::threshold);
+    let source = source(args.clone(), env, content, threshold);
+    let served = runtime.block_on(run(loaded, source, open_files));
+    // A look-up that hangs, or a disk, is not waited for.
+    runtime.shutdown_background();
+    served
+}
+
+/// Starts, and serves until a signal.
+async fn run(loaded: Loaded, mut source: Source, open_files: u64) -> Result<(), Failure> {
+    // First: starting takes time, in which engines are asked and names looked up, and the system's own way to take a signal is to end
+    // the process; for the first one of a container it is to do nothing.
+    let mut signals = Signals::install().map_err(named)?;
+    source.hangup = Some(signal(SignalKind::hangup()).map_err(named)?);
+    let built = tokio::select! {
+        built = App::build(&loaded.config) => built,
+        () = signals.next() => {
+            tracing::info!("stopped before the start was over");
+            return Ok(());
+        }
+    };
+    let mut app = built.map_err(named)?;
+    announce(&app, &loaded);
+    say_if_too_few(open_files, loaded.config.limit.connections);
+    app.follow(source, loaded);
+    app::serve_until_signal(app, signals).await;
+    Ok(())
 }
 
 /// Where the configuration is read again while the gateway runs.
-fn source(args: ServeArgs, env: Env, threshold: Option<Threshold>) -> std::io::Result<Source> {
-    let (files, hangup) = (args.config.clone(), signal(SignalKind::hangup())?);
-    let load = Arc::new(move || Config::load(&args, &env).map(|loaded| loaded.config));
-    Ok(Source { load, files, hangup: Some(hangup), threshold, every: None })
+fn source(args: ServeArgs, env: Env, content: Content, threshold: Option<Threshold>) -> Source {
+    let files = args.config.clone();
+    let load = Arc::new(move || Config::load(&args, &env));
+    Source { load, files, content, hangup: None, threshold, every: None }
 }
 
 /// Prints the configuration, then what engines and the pool say to it.

@@ -7,7 +7,7 @@ use crate::cli::ServeArgs;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Environment variables by name.
 pub type Env = BTreeMap<String, String>;
@@ -195,6 +195,14 @@ impl Origins {
     /// Where a key was set.
     pub fn of(&self, key: &str) -> &Origin {
         self.0.get(key).unwrap_or(&Origin::Default)
+    }
+
+    /// The files that set any of it, each as often as it sets something.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        self.0.values().filter_map(|origin| match origin {
+            Origin::File(path) => Some(path.as_path()),
+            _ => None,
+        })
     }
 }
 

@@ -36,15 +36,19 @@ pub fn of_event(api: Api, event: &sse::Frame<'_>) -> Option<Fault> {
     let of_response = || inside(&data, "response").and_then(|response| inside(&response, "error"));
     let error = inside(&data, "error").or_else(of_response);
     let error = error.as_ref().unwrap_or(&data);
-    let code = error.get("code");
     let kind = error.get("type").filter(|_| api == Api::Messages).and_then(|kind| kind.as_str());
-    let engine = code.is_some_and(|code| {
-        code.as_u64() >= Some(LOWEST_CODE) || code.as_str().as_deref() == Some("server_error")
-    }) || kind.is_some_and(|kind| OF_THE_ENGINE.contains(&kind.as_ref()));
+    let engine = blames_engine(error)
+        || error.get("code").is_some_and(|code| code.as_str().as_deref() == Some("server_error"))
+        || kind.is_some_and(|kind| OF_THE_ENGINE.contains(&kind.as_ref()));
     Some(if engine { Fault::Engine } else { Fault::Request })
 }
 
 /// The same of whole events: the first that says so.
 pub fn in_events(api: Api, events: &[u8]) -> Option<Fault> {
     sse::frames(events).find_map(|event| of_event(api, &event))
+}
+
+/// Whether an error's `code` is one by which an engine blames itself.
+pub(super) fn blames_engine(error: &Object) -> bool {
+    error.get("code").and_then(|code| code.as_u64()).is_some_and(|code| code >= LOWEST_CODE)
 }

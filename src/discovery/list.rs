@@ -38,6 +38,21 @@ pub enum ListError {
     TooMany(usize),
 }
 
+impl Listed {
+    /// The same, and whom an earlier look at the file found in these lists: one who is missing for the first time may be in the part
+    /// of a file that is not written yet.
+    pub fn and(&self, earlier: &Listed) -> Listed {
+        let both = |now: &Option<Vec<Endpoint>>, before: &Option<Vec<Endpoint>>| {
+            let mut all = now.clone()?;
+            all.extend(
+                before.iter().flatten().filter(|it| !now.iter().flatten().any(|one| one == *it)).cloned(),
+            );
+            Some(all)
+        };
+        Listed { prefill: both(&self.prefill, &earlier.prefill), decode: both(&self.decode, &earlier.decode) }
+    }
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Tables {
@@ -126,6 +141,14 @@ mod tests {
             assert_eq!(read(text), Ok(expected.clone()), "{text}");
         }
         assert_eq!(read("decode c:3\n"), Ok(listed(None, Some(&["c:3"]))), "nothing is said of prefillers");
+    }
+
+    #[test]
+    fn who_is_missing_for_the_first_time_stays() {
+        let (both, one) = (listed(Some(&["a:1", "b:2"]), Some(&["c:3"])), listed(Some(&["b:2"]), None));
+        assert_eq!(one.and(&both), listed(Some(&["b:2", "a:1"]), None));
+        assert_eq!(both.and(&one), both);
+        assert_eq!(one.and(&one), one);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Engines that come and go by themselves: listed in a file, the addresses of a name, or pods. Files and names are looked at
 //! again and again, the API server of a cluster tells by itself.
 //!
-//! A look that fails changes nothing: a list that is being written, and a name server that is away, must not empty a fleet.
+//! A look that fails changes nothing, and nobody leaves for being missing once: a list that is being written, and a name server that is
+//! away, must not empty a fleet.
 
 #[cfg(not(feature = "kubernetes"))]
 #[path = "kubernetes/absent.rs"]
@@ -31,6 +32,8 @@ const FILE_BYTES: u64 = 1 << 20;
 pub struct Discoverer {
     relay: Arc<Relay>,
     file: Option<PathBuf>,
+    /// What it said at the last look.
+    listed: Listed,
     dns: [(Role, Names<System>); 2],
     every: Duration,
     /// What was wrong at the last look at the file, and at the names, so that it is said once.
@@ -45,6 +48,7 @@ impl Discoverer {
         discovery.looks_again().then(|| Discoverer {
             relay,
             file: discovery.file.as_ref().map(PathBuf::from),
+            listed: Listed::default(),
             dns: [
                 (Role::Prefill, names(&discovery.prefill_dns)),
                 (Role::Decode, names(&discovery.decode_dns)),
@@ -100,7 +104,7 @@ impl Discoverer {
     }
 
     /// How many came or went; why nobody did, where somebody is listed who can't be spoken to.
-    fn take(&self, listed: Listed) -> Result<usize, String> {
+    fn take(&mut self, listed: Listed) -> Result<usize, String> {
         let fleet = &self.relay.fleet;
         for engine in listed.prefill.iter().chain(&listed.decode).flatten() {
             self.relay.upstream.check(engine).map_err(|why| format!("{engine}: {why}"))?;
@@ -109,7 +113,9 @@ impl Discoverer {
             let (came, gone) = list.map_or((0, 0), |list| fleet.want(Owner::File, role, &list));
             came + gone
         };
-        Ok(want(Role::Prefill, listed.prefill) + want(Role::Decode, listed.decode))
+        let both = listed.and(&self.listed);
+        self.listed = listed;
+        Ok(want(Role::Prefill, both.prefill) + want(Role::Decode, both.decode))
     }
 
     /// One look: so many came or went, and what went wrong, empty for nothing. Names fail one by one, so it may be both.

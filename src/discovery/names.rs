@@ -6,6 +6,8 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use futures_util::future::join_all;
+
 use crate::endpoint::Endpoint;
 
 /// The longest that one look-up may take.
@@ -54,10 +56,15 @@ impl<R: Resolve> Names<R> {
     /// Looks again; returns all engines, and what went wrong with each name that could not be resolved, whose engines
     /// stay as they were.
     pub async fn look(&mut self) -> (Vec<Endpoint>, Vec<String>) {
+        let resolver = &self.resolver;
+        // At once: a name server that is away would take its time for each of them.
+        let looked = self.known.iter().map(|(name, _)| async move {
+            let lookup = tokio::time::timeout(LOOKUP_TIME, resolver.addresses(name)).await;
+            lookup.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        });
+        let looked = join_all(looked).await;
         let mut wrong = Vec::new();
-        for (name, known) in &mut self.known {
-            let lookup = tokio::time::timeout(LOOKUP_TIME, self.resolver.addresses(name)).await;
-            let found = lookup.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        for ((name, known), found) in self.known.iter_mut().zip(looked) {
             match found {
                 Ok(found) if !found.is_empty() => note(known, name, &found),
                 Ok(_) => wrong.push(format!("{name}: it has no address")),

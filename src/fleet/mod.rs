@@ -97,6 +97,8 @@ pub struct Need<'a> {
     pub session: Option<u64>,
     /// Who alone has what the request is about, whether it drains or not; where it is gone or was tried, anybody is as good.
     pub keeper: Option<InstanceId>,
+    /// It is under way, and has KV that only an instance of this role can fetch: where all that are left drain, one of them will do.
+    pub under_way: bool,
 }
 
 impl Side {
@@ -233,9 +235,10 @@ impl Fleet {
         let side = self.side(role);
         let _turn = side.lock();
         let members = side.members.load_full();
-        if members.iter().any(|i| i.draining() && i.load().requests() == 0) {
-            let (left, gone): (Vec<_>, Vec<_>) =
-                members.iter().cloned().partition(|i| !i.draining() || i.load().requests() > 0);
+        let awaited = self.awaited(role, &members);
+        let stays = |i: &Instance| !i.draining() || i.load().requests() > 0 || awaited;
+        if !members.iter().all(|i| stays(i)) {
+            let (left, gone): (Vec<_>, Vec<_>) = members.iter().cloned().partition(|i| stays(i));
             side.members.store(Arc::new(left));
             if role == Role::Prefill {
                 gone.iter().for_each(|gone| self.desk.leave(gone.id()));
@@ -243,6 +246,14 @@ impl Fleet {
             gone.iter().for_each(|gone| gone.meter().breaker(0.0));
         }
         side.members.load().iter().filter(|i| i.draining()).count()
+    }
+
+    /// Whether these are the last decoders, all of which drain, and prefillers still compute what only decoders can fetch.
+    fn awaited(&self, role: Role, members: &[Arc<Instance>]) -> bool {
+        let computes = |prefiller: &Arc<Instance>| prefiller.load().requests() > 0;
+        role == Role::Decode
+            && members.iter().all(|i| i.draining())
+            && self.prefill.members.load().iter().any(computes)
     }
 
     /// Engines of `role` that may be chosen.
@@ -257,9 +268,11 @@ impl Fleet {
         let mut turn = side.lock();
         let members = side.members.load();
         let keeps = |i: &&Arc<Instance>| need.keeper == Some(i.id()) && !need.tried.contains(&i.id());
+        let serves = |i: &&Arc<Instance>| !i.draining();
         let usable: SmallVec<[&Arc<Instance>; 16]> = match members.iter().find(keeps) {
             Some(keeper) => SmallVec::from_iter([keeper]),
-            None => members.iter().filter(|i| !i.draining()).collect(),
+            None if need.under_way && !members.iter().any(|i| serves(&i)) => members.iter().collect(),
+            None => members.iter().filter(serves).collect(),
         };
         let dice = Dice { turn: *turn, random: need.random };
         let policy = self.settings.board.policy;

@@ -58,7 +58,7 @@ impl Kept {
     }
 
     /// An answer to `ask` has begun: what there is of it may name a response that is kept.
-    pub fn learn(&self, ask: &Ask, begun: Begun<'_>, keeper: InstanceId) {
+    pub fn learn(&self, ask: &Ask, begun: Beginning<'_>, keeper: InstanceId) {
         let kept = || ask.body.get("store").is_none_or(|store| store.raw() != b"false");
         if ask.api == Api::Responses
             && kept()
@@ -70,19 +70,19 @@ impl Kept {
 }
 
 /// What there is of an answer.
-pub enum Begun<'a> {
+pub enum Beginning<'a> {
     /// All of it.
     Whole(&'a Object),
     /// Its first events.
     Events(&'a [u8]),
 }
 
-impl Begun<'_> {
+impl Beginning<'_> {
     fn id(&self) -> Option<String> {
         let of = |response: &Object| Some(response.get("id")?.as_str()?.into_owned());
         match self {
-            Begun::Whole(answer) => of(answer),
-            Begun::Events(events) => sse::frames(events).find_map(|event| {
+            Beginning::Whole(answer) => of(answer),
+            Beginning::Events(events) => sse::frames(events).find_map(|event| {
                 let data = Object::scan(event.data().into_owned().into(), ScanLimits::default()).ok()?;
                 of(&data.get("response")?.object().ok()?)
             }),
@@ -119,10 +119,10 @@ mod tests {
     fn a_response_is_called_so_in_its_answer_its_events_and_its_path() {
         let answer = br#"{"id":"resp_1","object":"response","output":[{"id":"msg_2"}]}"#;
         let answer = Object::scan(answer.to_vec().into(), ScanLimits::default()).unwrap();
-        assert_eq!(Begun::Whole(&answer).id().as_deref(), Some("resp_1"));
+        assert_eq!(Beginning::Whole(&answer).id().as_deref(), Some("resp_1"));
         let events = b": hi\n\nevent: response.created\ndata: {\"response\":{\"id\":\"resp_1\"}}\n\n";
-        assert_eq!(Begun::Events(events).id().as_deref(), Some("resp_1"));
-        assert_eq!(Begun::Events(b"data: {\"id\":\"x\"}\n\n").id(), None);
+        assert_eq!(Beginning::Events(events).id().as_deref(), Some("resp_1"));
+        assert_eq!(Beginning::Events(b"data: {\"id\":\"x\"}\n\n").id(), None);
         let ids = ["/v1/responses/resp_1", "/v1/responses/resp_1/cancel", "/v1/responses", "/v1/models/x"];
         assert_eq!(ids.map(id_in), [Some("resp_1"), Some("resp_1"), None, None]);
     }

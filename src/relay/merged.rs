@@ -92,7 +92,8 @@ impl Merged {
             }
             if let Some(ledger) = &mut self.ledger {
                 ledger.piece(Instant::now(), self.merge.events());
-                match fault::in_events(Api::Completions, &out).filter(|_| self.merge.failed()) {
+                let failed = self.merge.failed().then(|| fault::in_events(Api::Completions, &out)).flatten();
+                match failed {
                     Some(fault) => ledger.said(stream::reason(fault)),
                     None if self.merge.ended() => ledger.complete(),
                     None => {}

@@ -282,13 +282,16 @@ impl Relay {
     ) -> Result<DecodeEnd, Error> {
         // A stream that goes on has its place, and so has a part of a request.
         if !ledger.is_let_in() {
+            if self.fleet.serving(Role::Decode) == 0 {
+                return Err(no_decoder());
+            }
             self.take_place(Role::Decode, ledger)?;
         }
         let mut cut = false;
         loop {
-            // KV that nobody can fetch would be stranded.
-            if self.fleet.serving(Role::Decode) == 0 {
-                return Err(Error::new(Kind::NoDecoder, "no decoder is available"));
+            // KV that nobody can fetch would be stranded. One that drains will do for what is under way.
+            if self.fleet.members(Role::Decode).is_empty() {
+                return Err(no_decoder());
             }
             let alone = if cut { Some(forced::NAME) } else { self.bypass(ask) };
             if alone.is_none() && self.speech.now().dialect.calls_back() {
@@ -299,8 +302,11 @@ impl Relay {
                     self.meters.bypassed(reason);
                     Prefilled::default()
                 }
-                None => match self.prefill_in_time(ask, &mut decode, ledger).await? {
-                    (PrefillEnd::Done(duty), early) => {
+                None => match self.prefill_in_time(ask, &mut decode, ledger).await {
+                    // The last prefiller left while it was waited for.
+                    Err(error) if error.kind() == Kind::NoPrefiller && self.bypass(ask).is_some() => continue,
+                    Err(error) => return Err(error),
+                    Ok((PrefillEnd::Done(duty), early)) => {
                         self.compare(ask, ledger, duty.usage());
                         ledger.prefilled(duty.usage());
                         if duty.handoff().is_none() && early.is_none() {
@@ -308,13 +314,13 @@ impl Relay {
                         }
                         Prefilled { duty: Some(*duty), early, here: None }
                     }
-                    (PrefillEnd::Refused(answer), _) => return Ok(DecodeEnd::Whole(answer)),
-                    (PrefillEnd::InVain, early) => Prefilled { early, ..Prefilled::default() },
-                    (PrefillEnd::Cut, _) => {
+                    Ok((PrefillEnd::Refused(answer), _)) => return Ok(DecodeEnd::Whole(answer)),
+                    Ok((PrefillEnd::InVain, early)) => Prefilled { early, ..Prefilled::default() },
+                    Ok((PrefillEnd::Cut, _)) => {
                         cut = true;
                         continue;
                     }
-                    (PrefillEnd::Here(seats), _) => {
+                    Ok((PrefillEnd::Here(seats), _)) => {
                         self.meters.bypassed("both_roles");
                         Prefilled { here: Some(*seats), ..Prefilled::default() }
                     }
@@ -387,7 +393,7 @@ impl Relay {
                         return Ok(Err(Failure::stale()));
                     }
                     if self.speech.now().dialect.binds_pairs() {
-                        return Err(Error::new(Kind::NoDecoder, "no decoder is available"));
+                        return Err(no_decoder());
                     }
                     let seat = self.decoder(ask, tries)?;
                     tries.start(seat.instance());
@@ -451,9 +457,10 @@ impl Relay {
     fn decoder(&self, ask: &Ask, tries: &Tries) -> Result<Seat, Error> {
         let tokens = ask.shape.prompt_tokens + ask.shape.output_tokens;
         let keeper = self.kept.keeper_for(ask);
-        let need = Need { tokens, tried: &tries.tried, random: pause::random(), keeper, ..Need::default() };
+        let random = pause::random();
+        let need = Need { tokens, tried: &tries.tried, random, keeper, under_way: true, ..Need::default() };
         let seat = self.fleet.pick(Role::Decode, need);
-        seat.ok_or_else(|| Error::new(Kind::NoDecoder, "no decoder is available"))
+        seat.ok_or_else(no_decoder)
     }
 
     /// Pauses before a further attempt; false if there must be none, since retries have taken their share of the traffic.
@@ -476,6 +483,10 @@ async fn in_time<T>(
     work: Pin<&mut impl Future<Output = Result<T, Error>>>,
 ) -> Result<T, Option<Error>> {
     timeout_at(end, work).await.map_or(Err(None), |ended| ended.map_err(Some))
+}
+
+fn no_decoder() -> Error {
+    Error::new(Kind::NoDecoder, "no decoder is available")
 }
 
 fn too_long(ledger: &Ledger) -> Error {

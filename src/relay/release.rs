@@ -291,7 +291,8 @@ impl Relay {
         for _ in 0..ATTEMPTS {
             let left = self.settings.now().lease.saturating_sub(lost.born.elapsed()).min(RELEASE_TIME);
             let tokens = lost.ask.shape.prompt_tokens;
-            let need = Need { tokens, tried: &tried, random: pause::random(), ..Need::default() };
+            let need =
+                Need { tokens, tried: &tried, random: pause::random(), under_way: true, ..Need::default() };
             let Some(seat) = self.fleet.pick(Role::Decode, need).filter(|_| !left.is_zero()) else {
                 break;
             };

@@ -1,6 +1,9 @@
 //! What of a new configuration a running gateway can take. Pure.
 
-use crate::config::Config;
+use crate::config::{Config, Problem};
+
+/// What engines are spoken to with. As long as any of it waits for a restart, so do new lists of engines: they may be meant for it.
+const SPEECH: [&str; 3] = ["discovery.", "dialect.", "engine."];
 
 /// A configuration that was taken as far as possible.
 #[derive(Debug)]
@@ -13,8 +16,30 @@ pub struct Adopted {
     pub pending: Vec<String>,
 }
 
+/// What can be taken makes no sense without what can't.
+#[derive(Debug, thiserror::Error)]
+#[error("{problem}, as long as {} counts only after a restart: restart the gateway", pending.join(" "))]
+pub struct Mixture {
+    /// What is wrong with it.
+    problem: Problem,
+    /// Keys whose new value counts after a restart.
+    pending: Vec<String>,
+}
+
 /// Takes from `new` what can change while `running` runs.
-pub fn adopt(running: &Config, new: &Config) -> Adopted {
+///
+/// # Errors
+/// [`Mixture`] when nothing can be taken, since a part is not to be had.
+pub fn adopt(running: &Config, new: &Config) -> Result<Adopted, Mixture> {
+    let adopted = live(running, new);
+    match adopted.config.validate().into_iter().next() {
+        Some((_, problem)) => Err(Mixture { problem, pending: adopted.pending }),
+        None => Ok(adopted),
+    }
+}
+
+/// What can change, whether or not it makes sense without the rest.
+pub(super) fn live(running: &Config, new: &Config) -> Adopted {
     let mut next = running.clone();
     let (fleet, timeout, limit, route) = (&new.fleet, &new.timeout, &new.limit, &new.route);
     // Ranks are places that engines bring along when they come.
@@ -49,6 +74,11 @@ pub fn adopt(running: &Config, new: &Config) -> Adopted {
     next.limit.json_depth = limit.json_depth;
     next.limit.json_members = limit.json_members;
     next.limit.overload_status = limit.overload_status;
+    if next.differs(new).iter().any(|key| SPEECH.iter().any(|section| key.starts_with(section))) {
+        next.fleet.prefill.clone_from(&running.fleet.prefill);
+        next.fleet.decode.clone_from(&running.fleet.decode);
+        next.fleet.encode.clone_from(&running.fleet.encode);
+    }
     let (applied, pending) = (running.differs(&next), next.differs(new));
     Adopted { config: next, applied, pending }
 }
@@ -56,13 +86,13 @@ pub fn adopt(running: &Config, new: &Config) -> Adopted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Secret;
+    use crate::config::{DialectName, Secret};
 
     fn keys(change: impl FnOnce(&mut Config)) -> (Vec<String>, Vec<String>) {
         let running = Config::default();
         let mut new = running.clone();
         change(&mut new);
-        let adopted = adopt(&running, &new);
+        let adopted = adopt(&running, &new).unwrap();
         (adopted.applied, adopted.pending)
     }
 
@@ -73,21 +103,50 @@ mod tests {
             config.fleet.decode_ranks = 2;
             config.timeout.total_ms = 1;
             config.timeout.connect_ms = 1;
-            config.discovery.kubernetes.namespace = "llm".to_owned();
+            config.limit.inflight = 1;
             config.server.port = 1;
             config.server.admin_key = Some(Secret::new("a"));
-            config.engine.api_key = Some(Secret::new("b"));
         });
         assert_eq!(applied, ["server.admin_key", "fleet.decode", "timeout.total_ms"]);
-        assert_eq!(
-            pending,
-            [
-                "server.port",
-                "fleet.decode_ranks",
-                "discovery.kubernetes.namespace",
-                "engine.api_key",
-                "timeout.connect_ms"
-            ]
+        assert_eq!(pending, ["server.port", "fleet.decode_ranks", "timeout.connect_ms", "limit.inflight"]);
+    }
+
+    #[test]
+    fn lists_of_engines_wait_for_what_they_are_spoken_to_with() {
+        let with = |change: fn(&mut Config)| {
+            keys(|config| {
+                config.fleet.decode = vec!["d:1".to_owned()];
+                config.timeout.total_ms = 1;
+                change(config);
+            })
+        };
+        let applied = ["timeout.total_ms"];
+        for (change, key) in [
+            ((|config| config.engine.api_key = Some(Secret::new("b"))) as fn(&mut Config), "engine.api_key"),
+            (|config| config.discovery.decode_dns = vec!["d:1".to_owned()], "discovery.decode_dns"),
+            (|config| config.dialect.name = DialectName::Sglang, "dialect.name"),
+        ] {
+            let (taken, pending) = with(change);
+            assert_eq!(taken, applied);
+            let mut expected = vec!["fleet.decode".to_owned(), key.to_owned()];
+            expected.sort();
+            let mut pending = pending;
+            pending.sort();
+            assert_eq!(pending, expected);
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_without_the_rest_is_refused() {
+        let running = Config::default();
+        let mut new = running.clone();
+        // The gateway moves, and an engine takes its place.
+        (new.server.port, new.fleet.decode) = (9_000, vec![format!("localhost:{}", running.server.port)]);
+        assert!(new.validate().is_empty());
+        let refused = adopt(&running, &new).unwrap_err().to_string();
+        assert!(
+            refused.contains("is this gateway itself") && refused.contains("as long as server.port counts"),
+            "{refused}"
         );
     }
 

@@ -4,32 +4,31 @@
 //! with anything wrong in it changes nothing. Requests that are inside keep what they began with, as far as it matters.
 
 pub mod adopt;
+mod files;
+pub mod lost;
 pub mod reference;
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::fs::File;
-use tokio::io::AsyncReadExt;
 use tokio::signal::unix::Signal;
 
-use crate::config::{Config, ConfigErrors};
+use crate::config::{ConfigErrors, Loaded};
 use crate::fleet::{Owner, Role};
 use crate::obs::log::Threshold;
 use crate::server::Gateway;
 use crate::tuning;
 use adopt::{Adopted, adopt};
+use files::Seen;
 
-/// Between looks at the files. They are looked at by content: a ConfigMap is a link to a link that is exchanged.
-const LOOK: Duration = Duration::from_secs(5);
+pub use files::Content;
 
-/// As much of a file is compared: more than a configuration may have, bytes.
-const FILE_BYTES: u64 = 2 << 20;
+/// Between looks at the files, of which two must show the same.
+const LOOK: Duration = Duration::from_millis(2_500);
 
 /// Reads the configuration, as at the start.
-pub type Load = Arc<dyn Fn() -> Result<Config, ConfigErrors> + Send + Sync>;
+pub type Load = Arc<dyn Fn() -> Result<Loaded, ConfigErrors> + Send + Sync>;
 
 /// Where a configuration comes from.
 pub struct Source {
@@ -37,6 +36,8 @@ pub struct Source {
     pub load: Load,
     /// Its files.
     pub files: Vec<PathBuf>,
+    /// What was in them before they were read for the start: what changes while the gateway starts is not missed.
+    pub content: Content,
     /// SIGHUP, taken over from the system; `None` = files alone tell.
     pub hangup: Option<Signal>,
     /// The log's level.
@@ -48,75 +49,98 @@ pub struct Source {
 /// Follows a configuration.
 pub struct Reloader {
     source: Source,
-    running: Config,
+    running: Loaded,
     gateway: Arc<Gateway>,
 }
 
+/// Why a configuration changes nothing.
+type Refused = String;
+
 impl Reloader {
     /// Of a gateway that runs with `running`.
-    pub fn new(source: Source, running: Config, gateway: Arc<Gateway>) -> Reloader {
+    pub fn new(source: Source, running: Loaded, gateway: Arc<Gateway>) -> Reloader {
         Reloader { source, running, gateway }
     }
 
     /// Follows for ever.
     pub async fn run(mut self) {
         let every = self.source.every.unwrap_or(LOOK);
-        let mut seen = fingerprint(&self.source.files).await;
+        let mut seen = Seen::new(self.source.content);
         loop {
-            tokio::select! {
-                () = hangup(&mut self.source.hangup) => {
-                    seen = fingerprint(&self.source.files).await;
-                    self.reload("SIGHUP").await;
+            let asked = tokio::select! {
+                () = hangup(&mut self.source.hangup) => true,
+                () = tokio::time::sleep(every) => false,
+            };
+            let Some(now) = self.content().await else { continue };
+            if !asked && !seen.look(now) {
+                continue;
+            }
+            let Some(loaded) = self.load().await else { continue };
+            // Read while it was being written: what is there now counts when it has come to rest.
+            if !asked && self.content().await != Some(now) {
+                continue;
+            }
+            seen.read(now);
+            self.reload(if asked { "SIGHUP" } else { "a file changed" }, loaded);
+        }
+    }
+
+    /// What is in the files; `None` when it can't be looked at.
+    async fn content(&self) -> Option<Content> {
+        let files = self.source.files.clone();
+        tokio::task::spawn_blocking(move || Content::of(&files)).await.ok()
+    }
+
+    /// What they say.
+    async fn load(&self) -> Option<Result<Loaded, ConfigErrors>> {
+        let load = self.source.load.clone();
+        tokio::task::spawn_blocking(move || load()).await.ok()
+    }
+
+    fn reload(&mut self, why: &'static str, loaded: Result<Loaded, ConfigErrors>) {
+        let taken = loaded.map_err(|errors| errors.to_string()).and_then(|new| self.take(new));
+        let meters = &self.gateway.relay.meters;
+        match taken {
+            Ok(Adopted { applied, pending, .. }) => {
+                meters.reloaded(if pending.is_empty() { "applied" } else { "partial" }, pending.len());
+                tracing::info!(why, applied = applied.join(" "), "the configuration was read again");
+                if !pending.is_empty() {
+                    tracing::warn!(
+                        keys = pending.join(" "),
+                        "these keys count after a restart of the gateway"
+                    );
                 }
-                () = tokio::time::sleep(every) => {
-                    let now = fingerprint(&self.source.files).await;
-                    if now != seen {
-                        seen = now;
-                        self.reload("a file changed").await;
-                    }
-                }
+            }
+            Err(text) => {
+                tracing::error!(why, "the configuration is refused, nothing changes: {text}");
+                meters.refused();
             }
         }
     }
 
-    async fn reload(&mut self, why: &'static str) {
-        let load = self.source.load.clone();
-        let loaded = tokio::task::spawn_blocking(move || load()).await;
-        let meters = &self.gateway.relay.meters;
-        let Ok(loaded) = loaded else { return };
-        let refused = |text: String| {
-            tracing::error!(why, "the configuration is refused, nothing changes: {text}");
-            meters.refused();
-        };
-        let new = match loaded {
-            Ok(new) => new,
-            Err(errors) => return refused(errors.to_string()),
-        };
-        let Adopted { config, applied, pending } = adopt(&self.running, &new);
-        let engines =
-            [config.prefill_endpoints(), config.decode_endpoints(), config.encode_endpoints()].concat();
-        let check = |engine| self.gateway.relay.upstream.check(engine);
-        if let Err(error) = engines.iter().try_for_each(check) {
-            return refused(error.to_string());
+    /// Runs with what can be taken of `new` from now on.
+    fn take(&mut self, new: Loaded) -> Result<Adopted, Refused> {
+        lost::check(&self.running.origins, &new.origins).map_err(|lost| lost.to_string())?;
+        let adopted = adopt(&self.running.config, &new.config).map_err(|mixture| mixture.to_string())?;
+        let (config, relay) = (&adopted.config, &self.gateway.relay);
+        let engines = [
+            (Role::Prefill, config.prefill_endpoints()),
+            (Role::Decode, config.decode_endpoints()),
+            (Role::Encode, config.encode_endpoints()),
+        ];
+        let unreachable =
+            engines.iter().flat_map(|(_, all)| all).try_for_each(|one| relay.upstream.check(one));
+        unreachable.map_err(|error| error.to_string())?;
+        self.gateway.edge.set(tuning::edge(config).map_err(|error| error.to_string())?);
+        relay.settings.set(tuning::settings(config));
+        for (role, engines) in &engines {
+            relay.fleet.want(Owner::Configuration, *role, engines);
         }
-        match tuning::edge(&config) {
-            Ok(edge) => self.gateway.edge.set(edge),
-            Err(error) => return refused(error.to_string()),
-        }
-        self.gateway.relay.settings.set(tuning::settings(&config));
-        let fleet = &self.gateway.relay.fleet;
-        fleet.want(Owner::Configuration, Role::Prefill, &config.prefill_endpoints());
-        fleet.want(Owner::Configuration, Role::Decode, &config.decode_endpoints());
-        fleet.want(Owner::Configuration, Role::Encode, &config.encode_endpoints());
         if let Some(threshold) = &self.source.threshold {
             threshold.set(config.log.level.filter().parse().unwrap_or(tracing::Level::INFO));
         }
-        meters.reloaded(if pending.is_empty() { "applied" } else { "partial" }, pending.len());
-        tracing::info!(why, applied = applied.join(" "), "the configuration was read again");
-        if !pending.is_empty() {
-            tracing::warn!(keys = pending.join(" "), "these keys count after a restart of the gateway");
-        }
-        self.running = config;
+        self.running = Loaded { config: config.clone(), origins: new.origins };
+        Ok(adopted)
     }
 }
 
@@ -128,18 +152,4 @@ async fn hangup(signal: &mut Option<Signal>) {
     if received.is_none() {
         std::future::pending().await
     }
-}
-
-/// Of the files' contents, as far as they are read at all; one that can't be read counts as empty.
-async fn fingerprint(files: &[PathBuf]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    for file in files {
-        let mut content = Vec::new();
-        if let Ok(file) = File::open(file).await {
-            // What came before an error is compared; loading will say what is wrong.
-            let _ = file.take(FILE_BYTES).read_to_end(&mut content).await;
-        }
-        content.hash(&mut hasher);
-    }
-    hasher.finish()
 }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use super::adopt::adopt;
+use super::adopt;
 use crate::config::Config;
 
 /// What the keys mean; a test holds it against the tree.
@@ -121,7 +121,7 @@ fn live(tree: &Value, at: &str) -> bool {
     if let (Some(name), Some(value)) = (name, other.pointer_mut(at)) {
         *value = Value::from(name.trim_matches('`'));
     }
-    let adopted = serde_json::from_value::<Config>(other).map(|new| adopt(&Config::default(), &new));
+    let adopted = serde_json::from_value::<Config>(other).map(|new| adopt::live(&Config::default(), &new));
     adopted.is_ok_and(|adopted| !adopted.applied.is_empty())
 }
 

@@ -16,11 +16,11 @@ pub async fn alive() -> Response<Body> {
     reply::empty(StatusCode::OK)
 }
 
-/// Whether a request has a chance: at least one prefiller and one decoder are members, and we are not shutting down.
+/// Whether a request has a chance, and we are not shutting down.
 pub async fn ready(State(gateway): State<Arc<Gateway>>) -> Response<Body> {
     let (prefill, decode) = gateway.serving();
     let leaves = gateway.ending.is_cancelled() || gateway.stop.is_cancelled();
-    let ready = prefill > 0 && decode > 0 && !leaves;
+    let ready = gateway.can_serve() && !leaves;
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let text = json!({"ready": ready, "prefill_instances": prefill, "decode_instances": decode});
     reply::json(status, text.to_string())
@@ -100,6 +100,16 @@ impl Gateway {
     /// Prefillers and decoders that may be chosen.
     pub fn serving(&self) -> (usize, usize) {
         (self.relay.fleet.serving(Role::Prefill), self.relay.fleet.serving(Role::Decode))
+    }
+
+    /// Whether there is somebody for each leg that a request must have.
+    pub fn can_serve(&self) -> bool {
+        let (prefill, decode) = self.serving();
+        let without = || {
+            let relay = &self.relay;
+            relay.settings.now().skip.without_prefiller && relay.speech.now().dialect.decodes_alone()
+        };
+        decode > 0 && (prefill > 0 || without())
     }
 
     /// Updates the gauges of members.

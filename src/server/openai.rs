@@ -67,13 +67,7 @@ pub(super) async fn generate(
     if let Some(value) = explains.then(|| explain::header(&gateway, &id)).flatten() {
         response.headers_mut().insert(explain::ROUTE, value);
     }
-    if let Ok(id) = HeaderValue::from_str(&id) {
-        if api == Api::Messages {
-            // Anthropic's name for it.
-            response.headers_mut().insert(reply::ANTHROPIC_ID, id.clone());
-        }
-        response.headers_mut().insert(headers::REQUEST_ID, id);
-    }
+    reply::tell_id(&mut response, Some(api), &id);
     response
 }
 

@@ -9,7 +9,7 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use bytes::Bytes;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use http::{HeaderMap, Method, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::Instant;
 
@@ -108,12 +108,7 @@ async fn serve(gateway: &Gateway, request: Request, roles: &[Role]) -> Response 
         }
     };
     auth::tell_limits(&caller, response.headers_mut());
-    if let Ok(id) = HeaderValue::from_str(&id) {
-        if api == Some(Api::Messages) {
-            response.headers_mut().insert(reply::ANTHROPIC_ID, id.clone());
-        }
-        response.headers_mut().insert(headers::REQUEST_ID, id);
-    }
+    reply::tell_id(&mut response, api, &id);
     response
 }
 

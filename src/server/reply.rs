@@ -5,6 +5,7 @@ use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 
 use crate::dialect::Api;
 use crate::error::{Error, Kind};
+use crate::server::headers::REQUEST_ID;
 
 /// The status of an error.
 pub fn status(kind: Kind) -> StatusCode {
@@ -33,10 +34,12 @@ pub fn status(kind: Kind) -> StatusCode {
 
 /// An error as OpenAI's JSON.
 pub fn error(error: &Error) -> Response<Body> {
-    error_as(error, error.to_json())
+    error_of(None, error)
 }
 
-fn error_as(error: &Error, text: String) -> Response<Body> {
+/// The same in the shape of the API that it is of.
+pub fn error_of(api: Option<Api>, error: &Error) -> Response<Body> {
+    let text = api.map_or_else(|| error.to_json(), |api| api.error_json(error));
     let mut response = json(status(error.kind()), text);
     let headers = response.headers_mut();
     headers.insert("x-pd-error", HeaderValue::from_static(error.kind().code()));
@@ -53,26 +56,26 @@ fn error_as(error: &Error, text: String) -> Response<Body> {
     response
 }
 
-/// The same in the shape of the API that a path belongs to.
-pub fn error_at(path: &str, error: &Error) -> Response<Body> {
-    match api_at(path) {
-        Some(api) => error_as(error, api.error_json(error)),
-        None => self::error(error),
-    }
-}
-
-/// Which API's errors have a shape of their own.
+/// The API of a path, if its errors have a shape of their own.
 pub fn api_at(path: &str) -> Option<Api> {
     path.starts_with("/v1/messages").then_some(Api::Messages)
 }
 
 /// The header in which Anthropic's clients look for the request's id.
-pub const ANTHROPIC_ID: HeaderName = HeaderName::from_static("request-id");
+const ANTHROPIC_ID: HeaderName = HeaderName::from_static("request-id");
+
+/// Says by which id a request is known here, in the headers where its API's clients look for it.
+pub fn tell_id(response: &mut Response<Body>, api: Option<Api>, id: &str) {
+    let Ok(id) = HeaderValue::from_str(id) else { return };
+    if api == Some(Api::Messages) {
+        response.headers_mut().insert(ANTHROPIC_ID, id.clone());
+    }
+    response.headers_mut().insert(REQUEST_ID, id);
+}
 
 /// The same where `overloaded` has the status that `limit.overload_status` gives it, in an API's own shape.
 pub fn error_under(overloaded: StatusCode, api: Option<Api>, refused: &Error) -> Response<Body> {
-    let mut response =
-        error_as(refused, api.map_or_else(|| refused.to_json(), |api| api.error_json(refused)));
+    let mut response = error_of(api, refused);
     if refused.kind() == Kind::Overloaded {
         *response.status_mut() = overloaded;
     }

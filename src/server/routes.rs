@@ -154,25 +154,19 @@ async fn at_the_door(
     let asked = request.headers().get(headers::REQUEST_ID).cloned();
     let api = reply::api_at(request.uri().path());
     let leftover = leftover::of(&mut request);
-    let mut response = let_in(&gateway, request, next).await;
+    let mut response = let_in(&gateway, api, request, next).await;
     if let Some(leftover) = leftover {
         leftover.settle(&mut response).await;
     }
     let refused = response.status().is_client_error() || response.status().is_server_error();
-    if refused
-        && !response.headers().contains_key(headers::REQUEST_ID)
-        && let Ok(id) = HeaderValue::from_str(&headers::request_id(asked.as_ref()))
-    {
-        if api == Some(Api::Messages) {
-            response.headers_mut().insert(reply::ANTHROPIC_ID, id.clone());
-        }
-        response.headers_mut().insert(headers::REQUEST_ID, id);
+    if refused && !response.headers().contains_key(headers::REQUEST_ID) {
+        reply::tell_id(&mut response, api, &headers::request_id(asked.as_ref()));
     }
     response
 }
 
 /// The limit on its head, the question who asks, and the net under our own bugs.
-async fn let_in(gateway: &Gateway, mut request: Request, next: Next) -> Response<Body> {
+async fn let_in(gateway: &Gateway, api: Option<Api>, mut request: Request, next: Next) -> Response<Body> {
     let (lines, bytes) = (request.headers().len(), headers::size_bytes(request.headers()));
     let (max_lines, max_bytes) = {
         let edge = gateway.edge.now();
@@ -183,21 +177,22 @@ async fn let_in(gateway: &Gateway, mut request: Request, next: Next) -> Response
             "the request has {lines} headers in {bytes} bytes; the limits are {max_lines} (limit.headers) and \
              {max_bytes} bytes (limit.header_bytes)"
         );
-        return reply::error_at(request.uri().path(), &Error::new(Kind::HeadersTooLarge, message));
+        return reply::error_of(api, &Error::new(Kind::HeadersTooLarge, message));
     }
     if gateway.via.passed(request.headers()) {
         let message = "this request comes from the gateway that it was sent to: one of its engines has the gateway's own \
                        address, or leads back to it; take that engine out of the fleet";
-        return reply::error(&Error::new(Kind::Loop, message));
+        return reply::error_of(api, &Error::new(Kind::Loop, message));
     }
     if let Err(unknown) = auth::identify(gateway, &mut request) {
-        return reply::error_at(request.uri().path(), &unknown);
+        return reply::error_of(api, &unknown);
     }
     match AssertUnwindSafe(next.run(request)).catch_unwind().await {
         Ok(response) => response,
         Err(_) => {
             tracing::error!("a request handler panicked");
-            reply::error(&Error::new(Kind::Internal, "the gateway failed; this is a bug of the gateway"))
+            let message = "the gateway failed; this is a bug of the gateway";
+            reply::error_of(api, &Error::new(Kind::Internal, message))
         }
     }
 }

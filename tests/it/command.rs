@@ -166,7 +166,8 @@ async fn engine(spec: EngineSpec, role: Role) -> Engine {
     Engine::start(EngineSpec { role, ..spec }, SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap()
 }
 
-async fn pair(spec: EngineSpec) -> (Engine, Engine) {
+/// A prefiller and a decoder.
+pub async fn pair(spec: EngineSpec) -> (Engine, Engine) {
     (engine(spec.clone(), Role::Prefill).await, engine(spec, Role::Decode).await)
 }
 

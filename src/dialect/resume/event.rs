@@ -6,9 +6,7 @@ use bytes::Bytes;
 
 use super::given_up::GivenUp;
 use crate::codec::json::{Object, ScanLimits, Value};
-
-/// The lowest `code` of an error event that blames the engine; those below blame the request.
-const ENGINE_FAULT: u64 = 500;
+use crate::dialect::fault::blames_engine;
 
 /// An object inside an event.
 pub(super) struct Part {
@@ -84,8 +82,7 @@ impl Event {
 
     /// The engine says that it failed; a 4xx would be the word on this request, which another engine would say, too.
     pub(super) fn failed(&self) -> bool {
-        let error = self.top.part("error");
-        error.and_then(|e| e.object.get("code")?.as_u64()).is_some_and(|code| code >= ENGINE_FAULT)
+        self.top.part("error").is_some_and(|error| blames_engine(&error.object))
     }
 
     /// The engine gave the request up.

@@ -65,9 +65,8 @@ fn now(gateway: &Arc<Gateway>) -> Value {
 }
 
 fn about(gateway: &Gateway) -> Value {
-    let (prefill, decode) = gateway.serving();
     let ending = gateway.ending.is_cancelled() || gateway.stop.is_cancelled();
-    let state = match (ending, prefill > 0 && decode > 0) {
+    let state = match (ending, gateway.can_serve()) {
         (true, _) => "draining",
         (false, true) => "ready",
         (false, false) => "not_ready",

@@ -2,6 +2,8 @@
 
 use pd_proxy::app::App;
 use pd_proxy::config::Config;
+use pd_proxy::discovery::Discoverer;
+use pd_proxy::fleet;
 use pd_proxy::sim::{Engine, EngineSpec, Role};
 use serde_json::json;
 
@@ -56,6 +58,32 @@ async fn a_file_adds_and_removes_and_half_a_file_does_nothing() {
     assert!(is_member(gateway.at, "decode", d0.addr()).await, "the configuration wants it");
     assert!(load.end().await > 10);
     gateway.end().await;
+}
+
+#[tokio::test]
+async fn who_is_missing_from_a_file_leaves_at_the_second_look() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("engines");
+    let mut config = config();
+    config.discovery.file = Some(file.to_str().unwrap().to_owned());
+    // The test looks, not the gateway.
+    config.discovery.interval_ms = 3_600_000;
+    std::fs::write(&file, "prefill 127.0.0.1:1\nprefill 127.0.0.1:2\ndecode 127.0.0.1:3\n").unwrap();
+    let gateway = App::build(&config).await.unwrap().gateway();
+    let mut looker = Discoverer::new(&config, gateway.relay.clone()).unwrap();
+    for (text, prefillers) in [
+        (None, 2),
+        (Some("prefill 127.0.0.1:1\n"), 2),
+        (Some("prefill 127.0.0.1:1\nprefill 127.0.0.1:2\ndecode 127.0.0.1:3\n"), 2),
+        (Some("prefill 127.0.0.1:1\n"), 2),
+        (None, 1),
+    ] {
+        text.into_iter().for_each(|text| std::fs::write(&file, text).unwrap());
+        looker.look().await;
+        let members = &gateway.relay.fleet;
+        let serving = [fleet::Role::Prefill, fleet::Role::Decode].map(|role| members.serving(role));
+        assert_eq!(serving, [prefillers, 1], "{text:?}");
+    }
 }
 
 /// As a rollout is seen that ends between two looks: who waits is served by those who came.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use pd_proxy::sim::Role;
+use pd_proxy::sim::{Fault, Role, What};
 
 use super::{CHAT, anywhere, chat, engine};
 use crate::command::Process;
@@ -35,6 +35,37 @@ async fn a_hangup_reads_the_configuration_again_and_flags_still_win() {
     assert_eq!(status().await, 413);
     process.signal("TERM");
     assert_eq!(process.ended().code(), Some(0));
+}
+
+/// While engines are asked what they speak.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn signals_count_from_the_beginning_of_the_start() {
+    let [prefill, decode] = [engine(Role::Prefill, anywhere()).await, engine(Role::Decode, anywhere()).await];
+    prefill.inject(Fault::always(What::StallBeforeHead));
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("gateway.toml");
+    let (p, d) = (prefill.addr().to_string(), decode.addr().to_string());
+    let flags = ["--host", "127.0.0.1", "--port", "0", "--prefill", &p, "--decode", &d, "--config"];
+    let start = async || {
+        std::fs::write(&file, "[limit]\nbody_bytes = 100_000\n").unwrap();
+        prefill.clear_seen();
+        let process = Process::start(&[&flags[..], &[file.to_str().unwrap()]].concat(), &[]);
+        until("it starts", async || !prefill.seen().is_empty()).await;
+        process
+    };
+    let mut process = start().await;
+    process.signal("HUP");
+    std::fs::write(&file, "[limit]\nbody_bytes = 64\n").unwrap();
+    let line = process.wait_for("the configuration was read again");
+    assert!(line.contains("limit.body_bytes"), "{line}");
+    assert_eq!(process.said("listening on"), 1);
+    process.signal("TERM");
+    assert_eq!(process.ended().code(), Some(0));
+
+    let mut process = start().await;
+    process.signal("TERM");
+    assert_eq!(process.ended().code(), Some(0));
+    assert_eq!((process.said("listening on"), process.said("stopped before the start was over")), (0, 1));
 }
 
 #[tokio::test]

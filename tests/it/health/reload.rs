@@ -7,7 +7,7 @@ use std::time::Duration;
 use pd_proxy::app::App;
 use pd_proxy::cli::{Command, parse_from};
 use pd_proxy::config::{Config, Env};
-use pd_proxy::reload::Source;
+use pd_proxy::reload::{Content, Source};
 use pd_proxy::sim::{Engine, Fault, Role, What};
 
 use super::{CHAT, Gateway, Load, anywhere, chat, engine, is_member};
@@ -31,13 +31,13 @@ async fn gateway(file: &Path) -> Gateway {
     else {
         panic!("flags of serve");
     };
-    let load = move || Config::load(&args, &Env::new()).map(|loaded| loaded.config);
-    let config = load().unwrap();
-    let mut app = App::build(&config).await.unwrap();
+    let files = vec![file.to_owned()];
+    let content = Content::of(&files);
+    let load = move || Config::load(&args, &Env::new());
+    let loaded = load().unwrap();
+    let mut app = App::build(&loaded.config).await.unwrap();
     let every = Some(Duration::from_millis(20));
-    let source =
-        Source { load: Arc::new(load), files: vec![file.to_owned()], hangup: None, threshold: None, every };
-    app.follow(source, config);
+    app.follow(Source { load: Arc::new(load), files, content, hangup: None, threshold: None, every }, loaded);
     Gateway::run(app)
 }
 
@@ -62,6 +62,14 @@ async fn a_changed_file_changes_the_fleet_and_the_limits_and_loses_no_request() 
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert!(!is_member(gateway.at, "decode", old.addr()).await, "{broken}");
         assert!(is_member(gateway.at, "decode", new.addr()).await, "{broken}");
+    }
+
+    // An editor that was cut off, or a volume without its content: two looks and more see it so.
+    for lost in ["", "[server]\nhost = \"127.0.0.1\"\nport = 0\n"] {
+        std::fs::write(&file, lost).unwrap();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(is_member(gateway.at, "decode", new.addr()).await, "{lost}");
+        assert!(!is_member(gateway.at, "decode", "127.0.0.1:8002".parse().unwrap()).await, "{lost}");
     }
 
     assert!(load.end().await > 10);

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use pd_proxy::config::Bind;
-use pd_proxy::sim::EngineSpec;
+use pd_proxy::sim::{Engine, EngineSpec};
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use super::{CHAT, ask, chat, script};
-use crate::common::client::{self, post};
+use crate::common::client::{self, Raw, get, post};
 use crate::common::stage::{Script, Stage};
 use crate::surface::until;
 
@@ -78,9 +78,16 @@ async fn dry_waiting(stage: &Stage) -> u64 {
     stage.post("/debug/route", &chat(77, 1, 8).to_string()).await.json()["waiting"].as_u64().unwrap()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_prefiller_that_leaves_sends_its_line_home() {
-    let stage = Stage::set(narrow(Bind::Late)).await;
+async fn remove(stage: &Stage, kind: &str, engine: &Engine) -> Raw {
+    let body = json!({"type": kind, "instances": [engine.addr().to_string()]});
+    stage.post("/instances/remove", &body.to_string()).await
+}
+
+/// While one request runs there and another one waits for it.
+async fn a_prefiller_leaves(alone: bool) {
+    let mut script = narrow(Bind::Late);
+    script.config.route.bypass_without_prefiller = alone;
+    let stage = Stage::set(script).await;
     let mut first = TcpStream::connect(stage.gateway).await.unwrap();
     first.write_all(&post(CHAT, &chat(1, 1, 2_000).to_string())).await.unwrap();
     until("it runs", async || stage.prefillers[0].ledger().running == 1).await;
@@ -88,15 +95,55 @@ async fn a_prefiller_that_leaves_sends_its_line_home() {
     let second = client::send(stage.gateway, &body);
     let remove = async {
         until("one waits", async || dry_waiting(&stage).await == 1).await;
-        let prefiller = stage.prefillers[0].addr().to_string();
-        stage
-            .post("/instances/remove", &json!({"type": "prefill", "instances": [prefiller]}).to_string())
-            .await
+        remove(&stage, "prefill", &stage.prefillers[0]).await
     };
     let (second, removed) = tokio::join!(second, remove);
     assert_eq!(removed.status, 200);
-    assert_eq!((second.status, second.header("x-pd-error")), (503, Some("no_prefiller")));
+    let ready = client::send(stage.gateway, &get("/readyz")).await.status;
+    if alone {
+        assert_eq!((second.status, ready), (200, 200));
+    } else {
+        assert_eq!((second.status, second.header("x-pd-error"), ready), (503, Some("no_prefiller"), 503));
+    }
     assert_eq!(client::read(&mut first).await.status, 200, "what runs there is finished");
+    stage.assert_nothing_left("nobody waits").await;
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_prefiller_that_leaves_sends_its_line_home() {
+    a_prefiller_leaves(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn or_to_decoders_where_they_may_do_without() {
+    a_prefiller_leaves(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_decoder_does_not_leave_what_is_computed_for_it() {
+    let stage = Stage::set(narrow(Bind::Late)).await;
+    let mut sockets = Vec::new();
+    for n in 0..2 {
+        let mut socket = TcpStream::connect(stage.gateway).await.unwrap();
+        socket.write_all(&post(CHAT, &chat(n, 1, 1_000).to_string())).await.unwrap();
+        sockets.push(socket);
+    }
+    until("one runs, and one waits", async || dry_waiting(&stage).await == 1).await;
+    assert_eq!(stage.prefillers[0].ledger().running, 1);
+    assert_eq!(remove(&stage, "decode", &stage.decoders[0]).await.status, 200);
+    let new = stage.post(CHAT, &chat(9, 1, 8).to_string()).await;
+    assert_eq!((new.status, new.header("x-pd-error")), (503, Some("no_decoder")), "nobody new");
+    // This one leaves while its prompt is computed, and its blocks are fetched all the same.
+    drop(sockets.remove(0));
+    assert_eq!(client::read(&mut sockets[0]).await.status, 200);
+    stage.assert_nothing_left("one served, one gone").await;
+    assert_eq!(stage.expired(), 0);
+    until("the decoder is gone", async || {
+        let listed = client::send(stage.gateway, &get("/instances")).await.json();
+        !listed["instances"].as_array().unwrap().iter().any(|it| it["type"] == "decode")
+    })
+    .await;
     stage.end().await;
 }
 
@@ -113,8 +160,7 @@ async fn short_prompts_may_go_to_a_decoder_alone() {
     assert_eq!((generated(&stage.prefillers), generated(&stage.decoders)), (0, 1), "short");
     assert_eq!(stage.post(CHAT, &chat(2, 1, 400).to_string()).await.status, 200);
     assert_eq!((generated(&stage.prefillers), generated(&stage.decoders)), (1, 2), "long");
-    let prefiller = stage.prefillers[0].addr().to_string();
-    stage.post("/instances/remove", &json!({"type": "prefill", "instances": [prefiller]}).to_string()).await;
+    remove(&stage, "prefill", &stage.prefillers[0]).await;
     assert_eq!(stage.post(CHAT, &chat(3, 1, 400).to_string()).await.status, 200, "no prefiller");
     stage.end().await;
 }

@@ -2,12 +2,12 @@
 
 use std::net::SocketAddr;
 
-use pd_proxy::sim::{Engine, EngineSpec, Fault, How, Role, What};
+use pd_proxy::sim::{Engine, Fault, How, What};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::command::Process;
+use crate::command::{Process, pair};
 use crate::common::client::{self, get, post};
 use crate::common::stage::fast;
 
@@ -27,9 +27,7 @@ struct Alone {
 
 impl Alone {
     async fn start() -> Alone {
-        let free: SocketAddr = "127.0.0.1:0".parse().unwrap();
-        let prefill = Engine::start(EngineSpec { role: Role::Prefill, ..fast() }, free).await.unwrap();
-        let decode = Engine::start(EngineSpec { role: Role::Decode, ..fast() }, free).await.unwrap();
+        let (prefill, decode) = pair(fast()).await;
         let flags = ["--set", "log.format=json", "--set", "health.probe_ms=0"];
         let (process, gateway) = Process::gateway(&prefill, &decode, &flags, &[]);
         Alone { process, gateway, prefill, _decode: decode }

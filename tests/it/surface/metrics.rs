@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use pd_proxy::obs::names;
-use pd_proxy::sim::{Engine, EngineSpec, Fault, Role, What};
+use pd_proxy::sim::{Engine, Fault, What};
 use serde_json::{Value, json};
 
-use crate::command::Process;
+use crate::command::{Process, pair};
 use crate::common::client::{self, get, post};
 use crate::common::model;
 use crate::common::stage::fast;
@@ -100,9 +100,7 @@ async fn one_of_each(gateway: SocketAddr, prefill: &Engine) -> BTreeMap<&'static
 /// In a process of its own: the recorder belongs to a process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn metrics_count_what_happened() {
-    let free: SocketAddr = "127.0.0.1:0".parse().unwrap();
-    let prefill = Engine::start(EngineSpec { role: Role::Prefill, ..fast() }, free).await.unwrap();
-    let decode = Engine::start(EngineSpec { role: Role::Decode, ..fast() }, free).await.unwrap();
+    let (prefill, decode) = pair(fast()).await;
     // With everything on that has metrics of its own.
     let model = model::directory("qwen3");
     let flags = ["--max-retries", "5", "--model-path", model.path().to_str().unwrap()];

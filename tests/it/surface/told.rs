@@ -1,11 +1,9 @@
 //! What the log says of answers that failed by their engine's own word, whatever API's word it is.
 
-use std::net::SocketAddr;
-
-use pd_proxy::sim::{Engine, EngineSpec, Fault, Role, What};
+use pd_proxy::sim::{Fault, What};
 use serde_json::{Value, json};
 
-use crate::command::Process;
+use crate::command::{Process, pair};
 use crate::common::client::{self, post};
 use crate::common::stage::fast;
 
@@ -44,9 +42,7 @@ fn asked(path: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn an_answer_that_failed_by_its_engine_s_word_is_no_good_one() {
-    let free: SocketAddr = "127.0.0.1:0".parse().unwrap();
-    let prefill = Engine::start(EngineSpec { role: Role::Prefill, ..fast() }, free).await.unwrap();
-    let decode = Engine::start(EngineSpec { role: Role::Decode, ..fast() }, free).await.unwrap();
+    let (prefill, decode) = pair(fast()).await;
     let flags = ["--set", "log.format=json", "--set", "health.probe_ms=0"];
     let (mut process, gateway) = Process::gateway(&prefill, &decode, &flags, &[]);
     for (path, events, reason) in [

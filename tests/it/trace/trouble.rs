@@ -1,16 +1,15 @@
 //! Traces of requests that meet trouble, and collectors that do.
 
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use pd_proxy::obs::names;
-use pd_proxy::sim::{Engine, EngineSpec, Fault, Role, What};
+use pd_proxy::sim::{Fault, What};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use super::collector::Collector;
 use super::{CHAT, TRACE, ask, chat, names as span_names, script, tree};
-use crate::command::Process;
+use crate::command::{Process, pair};
 use crate::common::client::{get, post, post_with, send};
 use crate::common::stage::{Stage, fast, slow};
 
@@ -120,9 +119,7 @@ async fn a_collector_that_refuses_for_a_moment_gets_the_spans_later() {
 /// In a process of its own: metrics belong to a process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_collector_that_is_not_there_costs_requests_nothing_and_lines_name_the_trace() {
-    let free: SocketAddr = "127.0.0.1:0".parse().unwrap();
-    let prefill = Engine::start(EngineSpec { role: Role::Prefill, ..fast() }, free).await.unwrap();
-    let decode = Engine::start(EngineSpec { role: Role::Decode, ..fast() }, free).await.unwrap();
+    let (prefill, decode) = pair(fast()).await;
     let flags = ["--set", "trace.endpoint=http://127.0.0.1:9", "--set", "log.format=json"];
     let (mut process, gateway) = Process::gateway(&prefill, &decode, &flags, &[]);
     let parent = format!("00-{TRACE}-b7ad6b7169203331-01");
