@@ -281,6 +281,7 @@ impl Signals {
 /// Serves until a signal; a second one ends the drain.
 pub async fn serve_until_signal(app: App, mut signals: Signals) {
     let (stop, ending, lame_duck) = (app.stop(), app.gateway.ending.clone(), app.lame_duck);
+    let meters = app.gateway.relay.meters.clone();
     let mut serving = std::pin::pin!(app.serve());
     tokio::select! {
         _ = &mut serving => return,
@@ -297,7 +298,10 @@ pub async fn serve_until_signal(app: App, mut signals: Signals) {
     tokio::select! {
         () = closing => {}
         cut = &mut serving => tracing::info!(connections_cut = cut, "stopped"),
-        () = signals.next() => tracing::warn!("cut by a second signal"),
+        () = signals.next() => {
+            meters.cut_all();
+            tracing::warn!("cut by a second signal");
+        }
     }
 }
 

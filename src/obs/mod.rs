@@ -15,7 +15,7 @@ pub mod log;
 pub mod names;
 pub mod traces;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -79,6 +79,8 @@ pub struct Meters {
     block_names_known: Gauge,
     /// All requests, and those that failed.
     ended: [AtomicU64; 2],
+    /// The gateway ends, and does not wait any longer for what is open.
+    cutting: AtomicBool,
     /// How the pool answered, and how long that took.
     lookup: Last<(&'static str, Duration)>,
 }
@@ -235,6 +237,7 @@ impl Meters {
             tokens_proven: gauge!(names::PROVEN),
             block_names_known: gauge!(names::NAMING),
             ended: Default::default(),
+            cutting: AtomicBool::new(false),
             lookup: Last::default(),
         }
     }
@@ -249,6 +252,16 @@ impl Meters {
         if failed_request(Some(status), reason) {
             failed.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// The gateway ends: what is open is cut from now on, and its clients did not leave.
+    pub fn cut_all(&self) {
+        self.cutting.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether what is open is being cut.
+    pub fn cuts(&self) -> bool {
+        self.cutting.load(Ordering::Relaxed)
     }
 
     /// Requests that ended since the start, and those of them that failed, as [`failed_request`] has it.

@@ -40,7 +40,7 @@ pub mod resume;
 pub mod settings;
 pub mod shed;
 mod shown;
-mod silence;
+pub mod silence;
 pub mod skip;
 pub mod speech;
 pub mod stored;

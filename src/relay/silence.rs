@@ -1,4 +1,4 @@
-//! How long a decoder may be silent, and a stream last.
+//! How long an engine may be silent, and its answer last.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -16,7 +16,7 @@ pub(super) fn too_long() -> Error {
 
 /// One timer serves the whole stream: it is set again when it fires, not at every piece.
 #[derive(Debug)]
-pub(super) struct Silence {
+pub struct Silence {
     timer: Pin<Box<Sleep>>,
     /// Whom the timer wakes. It is asked again only by others, and when it has fired: a stream is polled three times for a piece.
     waiter: Option<Waker>,
@@ -27,34 +27,34 @@ pub(super) struct Silence {
 
 impl Silence {
     /// From now on, `gap` between two pieces at most, and until `end`.
-    pub(super) fn new(gap: Duration, end: Instant) -> Silence {
+    pub fn new(gap: Duration, end: Instant) -> Silence {
         let last = Instant::now();
         Silence { timer: Box::pin(sleep_until((last + gap).min(end))), waiter: None, gap, last, end }
     }
 
     /// A piece has come.
-    pub(super) fn heard(&mut self) {
+    pub fn heard(&mut self) {
         self.last = Instant::now();
     }
 
     /// When the last piece came.
-    pub(super) fn last(&self) -> Instant {
+    pub fn last(&self) -> Instant {
         self.last
     }
 
     /// Another decoder begins.
-    pub(super) fn begins(&mut self) {
+    pub fn begins(&mut self) {
         self.heard();
         self.set((self.last + self.gap).min(self.end));
     }
 
     /// When the stream must be over.
-    pub(super) fn end(&self) -> Instant {
+    pub fn end(&self) -> Instant {
         self.end
     }
 
-    /// Ready when the decoder has been silent for too long, or the stream has lasted too long.
-    pub(super) fn poll_too_long(&mut self, cx: &mut Context<'_>) -> Poll<Error> {
+    /// Ready when the engine has been silent for too long, or the stream has lasted too long.
+    pub fn poll_too_long(&mut self, cx: &mut Context<'_>) -> Poll<Error> {
         while self.poll_timer(cx).is_ready() {
             let now = Instant::now();
             if now >= self.end {
@@ -70,12 +70,12 @@ impl Silence {
     }
 
     /// The stream is over but for a pause.
-    pub(super) fn pause(&mut self, pause: Duration) {
+    pub fn pause(&mut self, pause: Duration) {
         self.set(Instant::now() + pause);
     }
 
     /// Ready at the pause's end.
-    pub(super) fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let waits = self.waiter.as_ref().is_some_and(|waiter| waiter.will_wake(cx.waker()));
         if waits && !self.timer.is_elapsed() {
             return Poll::Pending;

@@ -11,7 +11,7 @@ use crate::dialect::usage::{Passing, Usage};
 use crate::error::{Error, Kind};
 use crate::fleet::{Instance, Role};
 use crate::obs::Meters;
-use crate::relay::account::{CLIENT_GONE, Due, rounded_ms};
+use crate::relay::account::{self, CLIENT_GONE, CLIENT_LEFT, Due, rounded_ms};
 use crate::relay::admit::Pass;
 use crate::relay::budget::Asked;
 use crate::relay::traced::{self, Settled};
@@ -19,9 +19,6 @@ use crate::trace::{Scope, Span};
 
 /// The route label of all of these.
 const ROUTE: &str = "passthrough";
-
-/// The reason as long as nothing else is known.
-const CLIENT_LEFT: &str = "client_gone";
 
 /// The account. It travels with the answer's body; what it holds is given back when it is dropped.
 #[derive(Debug)]
@@ -164,6 +161,7 @@ impl Drop for Bill {
         if std::thread::panicking() {
             (self.status, self.reason) = (500, Kind::Internal.code());
         }
+        (self.status, self.reason) = account::ended((self.status, self.reason), &self.meters);
         self.meters.request(ROUTE, self.status, self.reason);
         // Chat's names: those of the routes that cost anything.
         let usage = self.told.usage(Api::Chat);

@@ -67,19 +67,24 @@ async fn join(gateway: Arc<Gateway>, role: Role, endpoints: Vec<Endpoint>) -> St
     let mut asked = JoinSet::new();
     for (position, endpoint) in endpoints.into_iter().enumerate() {
         let gateway = gateway.clone();
-        asked.spawn(async move { (position, gateway.answers(&endpoint).await, endpoint) });
+        // Before it is asked, which takes time: who takes it out in between has the last word.
+        let first = gateway.waiting.note(role, &endpoint);
+        asked.spawn(async move { (position, gateway.answers(&endpoint).await, (endpoint, first)) });
     }
     let mut answers = asked.join_all().await;
     answers.sort_by_key(|(position, ..)| *position);
     let (mut added, mut waiting) = (Vec::new(), Vec::new());
-    for (_, answers, endpoint) in answers {
+    for (_, answers, (endpoint, first)) in answers {
         let name = endpoint.to_string();
         if answers {
-            gateway.waiting.forget(role, &endpoint);
-            gateway.relay.fleet.add(role, endpoint);
-            added.push(name);
-        } else {
-            if gateway.waiting.note(role, &endpoint) {
+            if gateway.waiting.forget(role, &endpoint) {
+                gateway.relay.fleet.add(role, endpoint.clone());
+            }
+            if gateway.serves(role, &endpoint) {
+                added.push(name);
+            }
+        } else if gateway.waiting.knows(role, &endpoint) {
+            if first {
                 gateway.tasks.spawn(keep_asking(gateway.clone(), role, endpoint));
             }
             waiting.push(name);
@@ -150,7 +155,7 @@ async fn keep_asking(gateway: Arc<Gateway>, role: Role, endpoint: Endpoint) {
     tracing::warn!(role = role.name(), instance = %endpoint, "given up: it never answered /v1/models");
 }
 
-/// Engines that are asked in the background until they answer, or are removed.
+/// Engines that are asked until they answer, or are removed.
 #[derive(Debug, Default)]
 pub struct Waiting(Mutex<HashSet<(Role, Endpoint)>>);
 
@@ -180,6 +185,11 @@ impl Gateway {
         self.relay.fleet.sweep(role);
         let members = self.relay.fleet.members(role);
         members.iter().any(|it| it.draining() && endpoints.contains(&it.endpoint()))
+    }
+
+    fn serves(&self, role: Role, endpoint: &Endpoint) -> bool {
+        let members = self.relay.fleet.members(role);
+        members.iter().any(|it| !it.draining() && it.endpoint() == endpoint)
     }
 
     async fn answers(&self, endpoint: &Endpoint) -> bool {

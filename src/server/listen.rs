@@ -222,6 +222,9 @@ impl Door {
         let _ = tokio::time::timeout(drain, graceful.shutdown()).await;
         while connections.try_join_next().is_some() {}
         let cut = connections.len();
+        if cut > 0 {
+            door.gateway.relay.meters.cut_all();
+        }
         connections.shutdown().await;
         cut
     }

@@ -20,6 +20,7 @@ use crate::error::{Error, Kind};
 use crate::fleet::{InstanceId, Need, Role, Seat};
 use crate::relay::failure::{self, Why};
 use crate::relay::kept;
+use crate::relay::silence::Silence;
 use crate::relay::{Relay, answer, pause, traced};
 use crate::route::estimate;
 use crate::server::bill::Bill;
@@ -57,9 +58,11 @@ impl Failure {
 
     /// The engine of `seat` failed like this. `safe`: asking twice does no harm.
     fn of(failure: &failure::Failure, seat: &Seat, safe: bool) -> Failure {
-        let (kind, public) = match failure.busy() {
-            true => (Kind::Overloaded, "all engines that were asked are busy"),
-            false => (Kind::EngineFailed, "no engine answered"),
+        let (kind, public) = match (failure.busy(), failure.why, seat.instance().role()) {
+            (true, ..) => (Kind::Overloaded, "all engines that were asked are busy"),
+            (_, Why::Timeout, Role::Prefill) => (Kind::PrefillTimeout, "the engine did not answer in time"),
+            (_, Why::Timeout, _) => (Kind::DecodeTimeout, "the engine did not answer in time"),
+            _ => (Kind::EngineFailed, "no engine answered"),
         };
         let again = match failure.why {
             Why::Timeout => false,
@@ -96,7 +99,8 @@ async fn serve(gateway: &Gateway, request: Request, roles: &[Role]) -> Response 
         Ok((response, seat)) => {
             bill.answers(response.status());
             response.map(|body| {
-                axum::body::Body::new(Held::new(body, until, (gateway.relay.clone(), bill, seat)))
+                let silence = Silence::new(gateway.relay.settings.now().gap, until);
+                axum::body::Body::new(Held::new(body, silence, (gateway.relay.clone(), bill, seat)))
             })
         }
         Err(e) => {
@@ -232,7 +236,9 @@ async fn once(gateway: &Gateway, (errand, id): (&Errand, &str), seat: &Seat) -> 
     let written = Written::default();
     let failed = |why, detail: String| Err(failure::Failure::new(why, written.get(), detail));
     let sent = gateway.relay.upstream.send(leg, &written);
-    let outcome = match tokio::time::timeout_at(errand.until, sent).await {
+    let settings = gateway.relay.settings.now();
+    let time = settings.computing(settings.answer, errand.tokens);
+    let outcome = match tokio::time::timeout_at(errand.until.min(Instant::now() + time), sent).await {
         Ok(Ok(response)) if response.status() < StatusCode::INTERNAL_SERVER_ERROR => Ok(response),
         // vLLM answers 501 for what a model can't do: the same everywhere, and for the client to read.
         Ok(Ok(response)) if response.status() == StatusCode::NOT_IMPLEMENTED => Ok(response),
@@ -252,11 +258,11 @@ async fn once(gateway: &Gateway, (errand, id): (&Errand, &str), seat: &Seat) -> 
     outcome.map_err(|failure| Failure::of(&failure, seat, errand.method.is_safe()))
 }
 
-/// An engine's answer on its way to the client, with what it holds: its account and its seat. It is cut at the deadline.
+/// An engine's answer on its way to the client, with what it holds: its account and its seat. It is cut when the engine falls silent, and
+/// at the deadline.
 struct Held {
     body: Reply,
-    until: Instant,
-    deadline: Pin<Box<tokio::time::Sleep>>,
+    silence: Silence,
     bill: Bill,
     seat: Seat,
     relay: Arc<Relay>,
@@ -269,12 +275,13 @@ enum Cut {
     Engine(#[from] ReplyError),
     #[error("the answer did not end in time")]
     Late,
+    #[error(transparent)]
+    Silent(Error),
 }
 
 impl Held {
-    fn new(body: Reply, until: Instant, (relay, bill, seat): (Arc<Relay>, Bill, Seat)) -> Held {
-        let deadline = Box::pin(tokio::time::sleep_until(until));
-        let mut held = Held { body, until, deadline, bill, seat, relay };
+    fn new(body: Reply, silence: Silence, (relay, bill, seat): (Arc<Relay>, Bill, Seat)) -> Held {
+        let mut held = Held { body, silence, bill, seat, relay };
         held.look();
         held
     }
@@ -286,12 +293,12 @@ impl Held {
         }
     }
 
-    /// An engine that breaks answers off is left alone as one that refuses is; one that was cut off at the request's own time
-    /// limit did nothing wrong.
-    fn broken(&mut self, error: &ReplyError) {
+    /// An engine that breaks answers off, or falls silent, is left alone as one that refuses is; one that was cut off at the request's own
+    /// time limit did nothing wrong.
+    fn broken(&mut self, why: Why, error: String) {
         self.bill.broken();
-        if Instant::now() < self.until {
-            let failure = failure::Failure::new(Why::Broken, true, error.to_string());
+        if Instant::now() < self.silence.end() {
+            let failure = failure::Failure::new(why, true, error);
             let _ = self.relay.told_of::<()>(self.bill.id(), self.seat.instance(), Err(failure));
         }
     }
@@ -305,7 +312,7 @@ impl Body for Held {
         let this = &mut *self;
         match Pin::new(&mut this.body).poll_frame(cx) {
             // A client that reads slowly finds something whenever it comes.
-            Poll::Ready(Some(Ok(_))) if Instant::now() >= this.until => {
+            Poll::Ready(Some(Ok(_))) if Instant::now() >= this.silence.end() => {
                 this.bill.broken();
                 Poll::Ready(Some(Err(Cut::Late)))
             }
@@ -313,20 +320,21 @@ impl Body for Held {
                 if let Some(piece) = frame.data_ref() {
                     this.bill.passes(piece);
                 }
+                this.silence.heard();
                 this.look();
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(e))) => {
-                this.broken(&e);
+                this.broken(Why::Broken, e.to_string());
                 Poll::Ready(Some(Err(e.into())))
             }
             Poll::Ready(None) => {
                 this.look();
                 Poll::Ready(None)
             }
-            Poll::Pending => this.deadline.as_mut().poll(cx).map(|()| {
-                this.bill.broken();
-                Some(Err(Cut::Late))
+            Poll::Pending => this.silence.poll_too_long(cx).map(|error| {
+                this.broken(Why::Timeout, error.to_string());
+                Some(Err(Cut::Silent(error)))
             }),
         }
     }

@@ -32,6 +32,18 @@ pub use settle::rounded_ms;
 /// What HTTP servers log for a client that left (nginx's 499): nobody receives it.
 pub const CLIENT_GONE: u16 = 499;
 
+/// The reason as long as nothing else is known.
+pub const CLIENT_LEFT: &str = "client_gone";
+
+/// Status and reason of a request that is over. Nobody said how it ended of one that the gateway's own end cut, either.
+pub fn ended(end: (u16, &'static str), meters: &Meters) -> (u16, &'static str) {
+    match end {
+        (CLIENT_GONE, CLIENT_LEFT) if meters.cuts() => (503, "shutdown"),
+        (status, CLIENT_LEFT) if meters.cuts() => (status, "shutdown"),
+        end => end,
+    }
+}
+
 /// Shorter answers tell little about a decoder's pace.
 const PACE_TOKENS: u64 = 8;
 
@@ -129,7 +141,7 @@ impl Ledger {
             held: None,
             resumed: 0,
             stream: None,
-            end: End { status: CLIENT_GONE, reason: "client_gone" },
+            end: End { status: CLIENT_GONE, reason: CLIENT_LEFT },
             kin: Kin::Alone,
             span: Span::default(),
         }
@@ -187,7 +199,7 @@ impl Ledger {
     fn took(&self) -> (u64, u64) {
         let events = self.stream.map_or(0, |pace| pace.events);
         let output = self.tokens().unwrap_or(events);
-        if output == 0 && !matches!(self.end.reason, "ok" | "client_gone") {
+        if output == 0 && !matches!(self.end.reason, "ok" | CLIENT_LEFT) {
             return (0, 0);
         }
         let begun = self.prefiller.is_some() || self.decoder.is_some() || self.kin.began();

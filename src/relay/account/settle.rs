@@ -56,6 +56,8 @@ impl Drop for Ledger {
         if std::thread::panicking() {
             self.end = End { status: 500, reason: Kind::Internal.code() };
         }
+        let (status, reason) = super::ended((self.end.status, self.end.reason), &self.meters);
+        self.end = End { status, reason };
         self.tell();
         if self.kin.is_part() {
             let part = self.as_part();

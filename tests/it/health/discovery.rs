@@ -91,7 +91,7 @@ async fn who_is_missing_from_a_file_leaves_at_the_second_look() {
 async fn all_prefillers_may_be_others_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("engines");
-    let slow = EngineSpec { role: Role::Prefill, prefill_tokens_per_s: 1_000.0, ..fast() };
+    let slow = EngineSpec { role: Role::Prefill, prefill_tokens_per_s: 200.0, ..fast() };
     let p0 = Engine::start(slow, anywhere()).await.unwrap();
     let p1 = engine(Role::Prefill, anywhere()).await;
     let decoder = engine(Role::Decode, anywhere()).await;

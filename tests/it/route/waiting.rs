@@ -121,7 +121,7 @@ async fn or_to_decoders_where_they_may_do_without() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_last_decoder_does_not_leave_what_is_computed_for_it() {
+async fn the_last_decoders_do_not_leave_what_is_computed_for_it() {
     let stage = Stage::set(narrow(Bind::Late)).await;
     let mut sockets = Vec::new();
     for n in 0..2 {
@@ -131,7 +131,9 @@ async fn the_last_decoder_does_not_leave_what_is_computed_for_it() {
     }
     until("one runs, and one waits", async || dry_waiting(&stage).await == 1).await;
     assert_eq!(stage.prefillers[0].ledger().running, 1);
-    assert_eq!(remove(&stage, "decode", &stage.decoders[0]).await.status, 200);
+    for decoder in &stage.decoders {
+        assert_eq!(remove(&stage, "decode", decoder).await.status, 200);
+    }
     let new = stage.post(CHAT, &chat(9, 1, 8).to_string()).await;
     assert_eq!((new.status, new.header("x-pd-error")), (503, Some("no_decoder")), "nobody new");
     // This one leaves while its prompt is computed, and its blocks are fetched all the same.
@@ -139,7 +141,7 @@ async fn the_last_decoder_does_not_leave_what_is_computed_for_it() {
     assert_eq!(client::read(&mut sockets[0]).await.status, 200);
     stage.assert_nothing_left("one served, one gone").await;
     assert_eq!(stage.expired(), 0);
-    until("the decoder is gone", async || {
+    until("the decoders are gone", async || {
         let listed = client::send(stage.gateway, &get("/instances")).await.json();
         !listed["instances"].as_array().unwrap().iter().any(|it| it["type"] == "decode")
     })

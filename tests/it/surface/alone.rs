@@ -11,7 +11,7 @@ use crate::command::{Process, pair};
 use crate::common::client::{self, get, post};
 use crate::common::stage::fast;
 
-use super::{long_text, name, samples, until};
+use super::{CHAT, long_text, name, samples, until};
 
 const TOKENIZE: &str = "/tokenize";
 /// Behind an engine's head, before the end of its answer.
@@ -22,15 +22,20 @@ struct Alone {
     process: Process,
     gateway: SocketAddr,
     prefill: Engine,
-    _decode: Engine,
+    decode: Engine,
 }
 
 impl Alone {
     async fn start() -> Alone {
+        Alone::with(&[]).await
+    }
+
+    async fn with(more: &[&str]) -> Alone {
         let (prefill, decode) = pair(fast()).await;
         let flags = ["--set", "log.format=json", "--set", "health.probe_ms=0"];
+        let flags = [&flags[..], more].concat();
         let (process, gateway) = Process::gateway(&prefill, &decode, &flags, &[]);
-        Alone { process, gateway, prefill, _decode: decode }
+        Alone { process, gateway, prefill, decode }
     }
 
     fn request() -> Vec<u8> {
@@ -40,7 +45,7 @@ impl Alone {
 
     /// What is logged of the next request that is over.
     fn line(&mut self) -> Value {
-        let line = self.process.wait_for(r#""route":"passthrough""#);
+        let line = self.process.wait_for(r#""message":"request""#);
         serde_json::from_str(&line).unwrap()
     }
 
@@ -93,6 +98,50 @@ async fn an_answer_that_breaks_off_is_no_good_one() {
     );
     let key = r#"pd_proxy_key_requests_total{key="anyone",outcome="failed"}"#;
     assert_eq!((it.count(requests).await, it.count(&leg).await, it.count(key).await), (1.0, 1.0, 1.0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn an_engine_that_is_silent_is_not_waited_for_until_the_end_of_the_hour() {
+    let mut it = Alone::with(&["--set", "timeout.gap_ms=100", "--set", "timeout.answer_ms=100"]).await;
+    let mut said = Vec::new();
+    for what in [What::StallBeforeHead, What::StallAfterBytes(MIDDLE_BYTES)] {
+        it.prefill.inject(Fault::once(what).on_path(TOKENIZE));
+        let raw = client::send(it.gateway, &Alone::request()).await;
+        let line = it.line();
+        said.push((raw.status, raw.complete, line["reason"].as_str().unwrap().to_owned()));
+    }
+    assert_eq!(said, [(504, true, "prefill_timeout".to_owned()), (200, false, "engine_failed".to_owned())]);
+    let leg = format!(
+        r#"pd_proxy_leg_failures_total{{leg="prefill",instance="{}",reason="timeout"}}"#,
+        name(&it.prefill)
+    );
+    assert_eq!(it.count(&leg).await, 2.0, "both are its fault");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn what_the_gateways_own_end_cuts_did_not_leave() {
+    let mut it = Alone::with(&["--set", "server.drain_ms=100"]).await;
+    let chat = r#"{"model":"sim","messages":[{"role":"user","content":"hi"}],"stream":true}"#;
+    it.decode.inject(Fault::always(What::StallBeforeHead).on_path(CHAT));
+    it.prefill.inject(Fault::always(What::StallAfterBytes(MIDDLE_BYTES)).on_path(TOKENIZE));
+    let mut sockets = Vec::new();
+    for (request, engine, path) in
+        [(Alone::request(), &it.prefill, TOKENIZE), (post(CHAT, chat), &it.decode, CHAT)]
+    {
+        let mut socket = TcpStream::connect(it.gateway).await.unwrap();
+        socket.write_all(&request).await.unwrap();
+        until("an engine is asked", async || engine.seen().iter().any(|seen| seen.path == path)).await;
+        sockets.push(socket);
+    }
+    sockets[0].read_exact(&mut [0; 16]).await.unwrap();
+    it.process.signal("TERM");
+    let mut ended = [(); 2].map(|()| {
+        let line: Value = serde_json::from_str(&it.process.wait_for(r#""message":"request""#)).unwrap();
+        (line["status"].as_u64().unwrap(), line["reason"].as_str().unwrap().to_owned())
+    });
+    ended.sort();
+    assert_eq!(ended, [(200, "shutdown".to_owned()), (503, "shutdown".to_owned())]);
+    assert_eq!(it.process.ended().code(), Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

@@ -2,8 +2,8 @@
 
 use pd_proxy::config::Secret;
 use serde_json::json;
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::common::client::{self, post, post_with};
 use crate::common::place;
@@ -144,6 +144,30 @@ async fn an_instance_that_is_not_up_yet_joins_when_it_is() {
     until("the late one serves", served).await;
     let nodes = stage.get("/status").await.json()["prefill_nodes"].to_string();
     assert_eq!(nodes.matches(&late).count(), 1, "it was asked for twice and is listed once");
+    stage.end().await;
+}
+
+/// Rollouts are quicker than engines that load their weights.
+#[tokio::test]
+async fn who_is_removed_before_it_answered_does_not_join() {
+    let mut script = Script::default();
+    script.config.fleet.probe_interval_ms = 20;
+    script.config.fleet.probe_timeout_ms = 5_000;
+    let stage = Stage::set(script).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let late = listener.local_addr().unwrap().to_string();
+    let asked = change("decode", json!([late]));
+    let add = stage.post("/instances/add", &asked);
+    let (added, ()) = tokio::join!(add, async {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        let removed = stage.post("/instances/remove", &change("decode", json!([late]))).await;
+        assert_eq!(removed.json()["message"], format!("remove decode instances: ['{late}']."));
+        socket.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await.unwrap();
+        socket.flush().await.unwrap();
+        let _ = socket.read(&mut [0; 4_096]).await;
+    });
+    assert_eq!(added.status, 200);
+    assert!(!added.text().contains(&late), "{}", added.text());
     stage.end().await;
 }
 
