@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::auth::{Caller, Reservation};
 use crate::dialect::Shape;
 use crate::error::{Error, Kind};
+use crate::route::estimate;
 use crate::server::{Gateway, instances, metaserver, page, printable};
 
 /// Anthropic's clients send their key in it; vLLM's `disagg_proxy_demo.py` takes its admin key from it.
@@ -177,16 +178,19 @@ pub(super) fn reserve(
 ///
 /// # Errors
 /// `RateLimited`.
-pub(super) fn check_budget(gateway: &Gateway, caller: &Caller) -> Result<(), Error> {
+pub(super) fn check_budget(gateway: &Gateway, caller: &Caller, headers: &HeaderMap) -> Result<(), Error> {
     let now = Instant::now();
-    match caller.reserve(1, now) {
-        Ok(None) => Ok(()),
-        Ok(Some(one)) => {
-            one.settle(0, now);
-            Ok(())
+    let wait_for = |tokens: u64| match caller.reserve(tokens, now) {
+        Err(wait) => Some(wait),
+        Ok(taken) => {
+            taken.into_iter().for_each(|taken| taken.settle(0, now));
+            None
         }
-        Err(wait) => Err(used_up(gateway, wait)),
-    }
+    };
+    let Some(soonest) = wait_for(1) else { return Ok(()) };
+    // One token is there sooner than what this request needs.
+    let bytes = announced(headers).and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0);
+    Err(used_up(gateway, wait_for(estimate::prompt_tokens(bytes)).unwrap_or(soonest)))
 }
 
 fn used_up(gateway: &Gateway, wait: Duration) -> Error {

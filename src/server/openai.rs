@@ -144,7 +144,7 @@ async fn prepare(
 
 /// Lets the request in, or turns it away.
 async fn admit(gateway: &Gateway, caller: &Caller, headers: &HeaderMap) -> Result<Pass, Error> {
-    auth::check_budget(gateway, caller)?;
+    auth::check_budget(gateway, caller, headers)?;
     gateway.gate.enter(caller, auth::announced(headers)).await
 }
 

@@ -35,8 +35,8 @@ struct Errand {
     headers: HeaderMap,
     body: Parts,
     tokens: u64,
-    /// Who keeps the response that it is about.
-    keeper: Option<InstanceId>,
+    /// The response that it is about.
+    response: Option<String>,
     until: Instant,
     trace: Option<Arc<Scope>>,
 }
@@ -126,7 +126,7 @@ async fn run(
     let target = openai::target(&request);
     let (head, body) = request.into_parts();
     let caller = auth::caller(gateway, &head.extensions);
-    auth::check_budget(gateway, &caller)?;
+    auth::check_budget(gateway, &caller, &head.headers)?;
     bill.admitted(gateway.gate.enter(&caller, auth::announced(&head.headers)).await?);
     let body = body::read(&head.headers, body, edge.body_bytes, edge.body_time).await?;
     let (via, authorization) = (gateway.via.line(head.version), edge.engine_authorization.as_ref());
@@ -143,8 +143,8 @@ async fn run(
     allow(gateway, &caller, (body.as_ref(), roles), bill)?;
     // No engine sees addresses that a client made up, on these routes either.
     let body = body.map(|body| body.splice(&guard::edit())).unwrap_or_default();
-    let keeper = kept::id_in(target.path()).and_then(|id| gateway.relay.kept.keeper(id));
-    let errand = Errand { method: head.method, target, headers, body, tokens, keeper, until, trace };
+    let response = kept::id_in(target.path()).map(str::to_owned);
+    let errand = Errand { method: head.method, target, headers, body, tokens, response, until, trace };
     bill.counts(gateway.relay.budget.asked());
     let mut last = Failure::nobody();
     for role in roles {
@@ -182,7 +182,8 @@ fn allow(
     Ok(())
 }
 
-/// Asks the engines of one role. `last` is what came of those asked before: whoever is asked after them is a retry.
+/// Asks the engines of one role. `last` is what came of those asked before: whoever is asked after them is a retry. A response that is
+/// not where it was asked for is asked for everywhere: another gateway, or this one before it was restarted, may know where it is.
 async fn try_role(
     gateway: &Gateway,
     role: Role,
@@ -190,12 +191,17 @@ async fn try_role(
     mut last: Failure,
 ) -> Result<(Answer, Seat), Failure> {
     let mut tried: Vec<InstanceId> = Vec::new();
-    for _ in 0..gateway.relay.settings.now().attempts {
-        let (tokens, keeper) = (errand.tokens, errand.keeper);
-        let need = Need { tokens, tried: &tried, random: pause::random(), keeper, ..Need::default() };
+    let (kept, mut left, mut missed) = (&gateway.relay.kept, gateway.relay.settings.now().attempts, None);
+    let keeper = errand.response.as_deref().and_then(|id| kept.keeper(id));
+    while left > 0 {
+        let need =
+            Need { tokens: errand.tokens, tried: &tried, random: pause::random(), keeper, ..Need::default() };
         let Some(seat) = gateway.relay.fleet.pick(role, need) else {
             break;
         };
+        if missed.is_some() && tried.contains(&seat.instance().id()) {
+            break;
+        }
         if let Some(reason) = last.reason {
             if !gateway.relay.budget.allows() {
                 gateway.relay.meters.retry_denied(role.name());
@@ -210,13 +216,20 @@ async fn try_role(
                 answer::strip_hop_by_hop(response.headers_mut());
                 // Where an engine is, is nobody's business: no redirect of its own leads to it.
                 response.headers_mut().remove(header::LOCATION);
+                if errand.response.is_some() && response.status() == StatusCode::NOT_FOUND {
+                    missed = Some((response, seat));
+                    continue;
+                }
+                let found = errand.response.as_ref().filter(|_| response.status().is_success());
+                found.into_iter().for_each(|id| kept.note(id, seat.instance().id()));
                 return Ok((response, seat));
             }
             Err(failure) if failure.again => last = failure,
             Err(failure) => return Err(failure),
         }
+        left -= 1;
     }
-    Err(last)
+    missed.ok_or(last)
 }
 
 async fn once(gateway: &Gateway, (errand, id): (&Errand, &str), seat: &Seat) -> Result<Answer, Failure> {

@@ -3,11 +3,16 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
-use super::{GOOD, PATH, assert_serves, converse, reached, stage};
-use crate::common::stage::Stage;
+use super::{GOOD, PATH, PATIENCE, assert_serves, converse, reached, stage};
+use crate::common::stage::{Script, Stage};
 
 const QUIET: Duration = Duration::from_secs(2);
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -202,5 +207,34 @@ async fn a_client_that_never_opens_its_window_is_given_up() {
     }
     drop(socket);
     assert_serves(&stage, "afterwards").await;
+    stage.end().await;
+}
+
+/// Nobody reads the bodies of those that wait, and all share the connection's window.
+#[tokio::test]
+async fn bodies_that_wait_leave_room_for_the_one_whose_turn_it_is() {
+    const REQUESTS: usize = 60;
+    const TEXT_BYTES: usize = 200 << 10;
+    let mut script = Script::default();
+    script.config.limit.inflight = 1;
+    let stage = Stage::set(script).await;
+    let socket = TcpStream::connect(stage.gateway).await.unwrap();
+    let (sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(socket)).await.unwrap();
+    let body =
+        json!({"model": "sim", "prompt": "a", "user": "b".repeat(TEXT_BYTES), "max_tokens": 2}).to_string();
+    let all = join_all((0..REQUESTS).map(async |_| {
+        let body = Full::<bytes::Bytes>::new(body.clone().into());
+        let request = http::Request::post(format!("http://gateway{PATH}")).body(body).unwrap();
+        let response = sender.clone().send_request(request).await.unwrap();
+        let status = response.status().as_u16();
+        response.into_body().collect().await.unwrap();
+        status
+    }));
+    let served = tokio::select! {
+        served = timeout(PATIENCE, all) => served.expect("none is starved"),
+        ended = connection => panic!("the connection ended first: {ended:?}"),
+    };
+    assert_eq!(served, [200; REQUESTS]);
     stage.end().await;
 }

@@ -1,7 +1,7 @@
 //! What a key may take: tokens per minute, and requests at once.
 
 use pd_proxy::sim::{EngineSpec, Fault, What};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -42,6 +42,25 @@ async fn tokens_per_minute_are_reserved_and_settled() {
     until("all is settled", async || left().await >= 100_000 - usage - 400).await;
     let free = stage.send(&ask("free", &chat(5))).await;
     assert_eq!((free.status, free.header("x-ratelimit-limit-tokens")), (200, None));
+    stage.end().await;
+}
+
+/// A request that is larger than a minute's tokens is let in when all are there, and leaves a debt.
+#[tokio::test]
+async fn who_is_in_debt_is_told_when_this_request_is_let_in() {
+    let dir = keys(&[("debtor", "tokens_per_minute = 1_000")]);
+    let stage = Stage::set(script(&dir)).await;
+    let mut large = chat(1);
+    large["messages"][0]["content"] = "word ".repeat(1_500).into();
+    assert_eq!(stage.send(&ask("debtor", &large)).await.status, 200);
+    let wait = async |body: &Value| {
+        let refused = stage.send(&ask("debtor", body)).await;
+        assert_eq!(refused.status, 429, "{}", refused.text());
+        refused.header("retry-after").unwrap().parse::<u64>().unwrap()
+    };
+    let (small, large) = (wait(&chat(1)).await, wait(&large).await);
+    // All but a few of the 1 000 tokens, which come back in a minute.
+    assert!((50..=60).contains(&large.saturating_sub(small)), "{small} s and {large} s");
     stage.end().await;
 }
 

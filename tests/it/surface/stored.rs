@@ -46,6 +46,28 @@ async fn a_response_is_asked_for_where_it_is() {
     stage.end().await;
 }
 
+/// As of a gateway that was restarted, or is one of several.
+#[tokio::test]
+async fn a_response_that_somebody_else_has_seen_made_is_looked_for() {
+    let stage = keeping().await;
+    let asked =
+        || stage.decoders.iter().map(|it| it.seen().iter().filter(|one| one.path != "/health").count()).sum();
+    for id in ["resp_0", "resp_1", "resp_2"] {
+        let path = format!("{RESPONSES}/{id}");
+        for most in [3, 1] {
+            stage.forget();
+            let found = stage.get(&path).await;
+            assert_eq!((found.status, &found.json()["id"]), (200, &id.into()));
+            let asked: usize = asked();
+            assert!(asked <= most, "{asked} of {most}");
+        }
+    }
+    stage.forget();
+    let unknown = stage.post(&format!("{RESPONSES}/resp_unknown/cancel"), "").await;
+    assert_eq!((unknown.status, asked()), (404, 3), "each once");
+    stage.end().await;
+}
+
 #[tokio::test]
 async fn a_streamed_one_is_found_too() {
     let stage = Stage::set(Script { decoders: 3, ..Script::default() }).await;
