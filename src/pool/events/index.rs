@@ -262,9 +262,12 @@ impl BlockIndex {
         let bit = group_bit(stored.group);
         let known = &mut self.holders[holder.index()];
         let pooled = stored.medium == Medium::Pool;
-        // Blocks of a window may be of another size.
-        if !stored.windowed || known.block_tokens[usize::from(pooled)] == 0 {
-            known.block_tokens[usize::from(pooled)] = stored.block_tokens;
+        let told = &mut known.block_tokens[usize::from(pooled)];
+        // Blocks of a window may be of another size, and other tiers name none (vLLM's OffloadingConnector tells 0), or that
+        // of their own chunks.
+        let is_own = !stored.windowed && matches!(stored.medium, Medium::Gpu | Medium::Pool);
+        if stored.block_tokens > 0 && (is_own || *told == 0) {
+            *told = stored.block_tokens;
         }
         if !stored.windowed && !pooled {
             known.full_groups |= bit;

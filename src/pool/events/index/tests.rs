@@ -105,6 +105,23 @@ fn what_other_tiers_tell_twice_they_have_once() {
 }
 
 #[test]
+fn the_size_of_blocks_is_that_in_hbm() {
+    let mut index = index(100);
+    let (a, asked) = (index.holder(1, 0).unwrap(), prompt([1, 2]));
+    let offloaded = |block_tokens: u32| {
+        let hashes = vec![1];
+        Event::Stored(Stored { hashes, medium: Medium::Cpu, block_tokens, ..Stored::default() })
+    };
+    index.apply(a, &offloaded(256));
+    assert_eq!(index.block_tokens(a), 256, "nobody else has told");
+    index.apply(a, &stored(&[1, 2], Medium::Gpu, None));
+    for block_tokens in [0, 256] {
+        index.apply(a, &offloaded(block_tokens));
+        assert_eq!((index.block_tokens(a), of(&index, a, &asked)), (16, [2, 2, 0]), "{block_tokens}");
+    }
+}
+
+#[test]
 fn windows_alone_make_no_prefix() {
     let mut index = index(100);
     let a = index.holder(1, 0).unwrap();
