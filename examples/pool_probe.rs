@@ -48,7 +48,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let client = Mooncake::new(config);
     client.connected().await;
-    let question = Question { tokens: tokens.into(), hashes: hashes.into(), keys: Arc::new(keys) };
+    let question = Question {
+        tokens: tokens.into(),
+        hashes: hashes.into(),
+        keys: Arc::new(keys),
+        ..Question::default()
+    };
     let found = Keyed::new(client).lookup(&question).await?;
     println!("{} of {} tokens are there: {:?}", found.hit_tokens, question.tokens.len(), found.near);
     Ok(())

@@ -10,6 +10,8 @@ use reqwest::Client;
 
 use crate::config::{Config, PoolKind, endpoints};
 use crate::endpoint::Endpoint;
+use crate::kvhash::keys::KvShape;
+use crate::kvhash::keys::ranks::RankRule;
 use crate::kvhash::lmcache::CHUNK_TOKENS;
 use crate::pool::ems::{Ems, EmsSettings};
 use crate::pool::lmcache::{Directory, Lmcache, LmcacheSettings};
@@ -101,7 +103,7 @@ fn client(config: &Config, control: &Client) -> Result<Option<Arc<dyn KvPool>>, 
         PoolKind::LmcacheController => lmcache(config, control, Directory::Controller, first()?)?,
         PoolKind::LmcacheCoordinator => {
             let model = config.key.model.clone().unwrap_or_default();
-            let world_size = config.key.tp.saturating_mul(config.key.pp);
+            let world_size = mp_world_size(config);
             lmcache(config, control, Directory::Coordinator { model, world_size }, first()?)?
         }
     }))
@@ -115,6 +117,13 @@ fn lmcache(
 ) -> Result<Arc<dyn KvPool>, PoolsError> {
     let settings = LmcacheSettings { endpoint, directory, chunk_tokens: tokens(chunk_tokens(config))? };
     Ok(Arc::new(Lmcache::new(control.clone(), settings)))
+}
+
+/// The pieces that a chunk is in, as LMCache's servers count them.
+fn mp_world_size(config: &Config) -> u32 {
+    let key = &config.key;
+    let shape = KvShape { tp: key.tp, pp: key.pp, dcp: key.dcp, mla: key.mla, ..KvShape::default() };
+    shape.world(RankRule::LmcacheMp)
 }
 
 /// LMCache's chunks, which are no engine's blocks unless it is LMCache that hashes.
@@ -138,6 +147,18 @@ fn admins(texts: &[String], control: &Client) -> Vec<Admin> {
 mod tests {
     use super::*;
     use crate::config::HashScheme;
+
+    #[test]
+    fn a_coordinator_is_asked_about_the_ranks_that_store() {
+        // `ParallelStrategy.kv_world_size` of LMCache 0.5.6: with latent attention one copy per stage and token shard.
+        let pieces = |mla, dcp| {
+            let mut config = Config::default();
+            (config.key.tp, config.key.pp) = (8, 2);
+            (config.key.mla, config.key.dcp) = (mla, dcp);
+            mp_world_size(&config)
+        };
+        assert_eq!([pieces(false, 1), pieces(false, 2), pieces(true, 1), pieces(true, 4)], [16, 16, 2, 8]);
+    }
 
     #[test]
     fn chunks_are_lmcaches_own() {

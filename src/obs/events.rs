@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
-use super::{begun, names};
+use super::instances::Series;
+use super::{begun, names, series};
 
 /// Handles for the events of one data-parallel rank of one instance.
 #[derive(Debug)]
 pub struct RankMeter {
+    _series: Series,
     connected: Gauge,
     complete: Gauge,
     /// In its own memory, and put into a pool.
@@ -42,6 +44,12 @@ pub struct HeldMeter {
 impl RankMeter {
     /// Handles for a rank; `whats` are the things that are counted.
     pub fn new(instance: &str, rank: u32, whats: &[&'static str]) -> RankMeter {
+        let series = series(instance);
+        let handles = series.clone();
+        handles.with(|| RankMeter::within(series, (instance, rank), whats))
+    }
+
+    fn within(series: Series, (instance, rank): (&str, u32), whats: &[&'static str]) -> RankMeter {
         let labels = || [("instance", instance.to_owned()), ("rank", rank.to_string())];
         let blocks = |place: &'static str| {
             let [instance, rank] = labels();
@@ -52,6 +60,7 @@ impl RankMeter {
             begun(counter!(names::EVENTS, "instance" => instance.1, "rank" => rank.1, "what" => *what))
         };
         RankMeter {
+            _series: series,
             connected: gauge!(names::EVENTS_CONNECTED, &labels()),
             complete: gauge!(names::EVENTS_COMPLETE, &labels()),
             blocks: ["own", "pool"].map(blocks),

@@ -51,12 +51,16 @@ impl LegMeter {
 
     /// A probe ended: `alive`, `dead` (an answer that says so) or `silent` (none).
     pub fn probed(&self, outcome: &'static str) {
-        counter!(names::PROBES, "leg" => self.leg, "instance" => self.instance.clone(), "outcome" => outcome)
-            .increment(1);
+        self.series.with(|| {
+            counter!(names::PROBES, "leg" => self.leg, "instance" => self.instance.clone(), "outcome" => outcome)
+                .increment(1);
+        });
     }
 
     fn count(&self, name: &'static str) {
-        counter!(name, "leg" => self.leg, "instance" => self.instance.clone()).increment(1);
+        self.series.with(|| {
+            counter!(name, "leg" => self.leg, "instance" => self.instance.clone()).increment(1);
+        });
     }
 }
 

@@ -4,10 +4,11 @@
 //! only the end of a request knows are made the first time and kept. Nothing is recorded per token.
 //!
 //! The recorder forgets a series only by its age, and would take those away that are still written to through a handle; so
-//! what an instance leaves behind stays, with gauges at 0.
+//! the series of instances, which come and go, are in recorders of their own (`obs/instances.rs`).
 
 pub mod events;
 mod health;
+mod instances;
 mod kept;
 pub mod keys;
 mod last;
@@ -17,18 +18,20 @@ pub mod traces;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
 use crate::dialect::Api;
+use instances::{Instances, Series};
 use kept::Kept;
 use keys::KeyMeter;
 pub use last::{Last, Moment};
 
-/// The process-wide recorder. Prometheus metrics belong to a process, so this is the one global.
+/// The process-wide recorder. Prometheus metrics belong to a process, so this is global, and nothing else but its instances.
 static RECORDER: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
+static INSTANCES: Instances = Instances::new();
 
 /// Renders the metrics.
 #[derive(Clone, Debug)]
@@ -39,6 +42,7 @@ pub struct Exposition(Option<PrometheusHandle>);
 pub struct LegMeter {
     leg: &'static str,
     instance: String,
+    series: Series,
     seconds: Histogram,
     breaker: Gauge,
     /// Why a leg on it failed.
@@ -126,28 +130,45 @@ impl Exposition {
 
     /// The text of `/metrics`.
     pub fn render(&self) -> String {
-        self.0.as_ref().map(PrometheusHandle::render).unwrap_or_default()
+        self.0.as_ref().map(|it| it.render() + &INSTANCES.render()).unwrap_or_default()
     }
 
     /// Folds buffered samples into their buckets; to be called every few seconds, or memory grows unscraped.
     pub fn upkeep(&self) {
         if let Some(handle) = &self.0 {
             handle.run_upkeep();
+            INSTANCES.upkeep(Instant::now());
         }
     }
 }
 
 /// Starts recording; `None` when somebody else in this process records already.
 fn start() -> Option<PrometheusHandle> {
-    let builder = names::buckets().into_iter().try_fold(PrometheusBuilder::new(), |b, (name, bounds)| {
-        b.set_buckets_for_metric(Matcher::Full(name.to_owned()), bounds)
-    });
-    let recorder = builder.ok()?.build_recorder();
+    let recorder = recorder()?;
     let handle = recorder.handle();
     metrics::set_global_recorder(recorder).ok()?;
     names::describe();
     gauge!(names::BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     Some(handle)
+}
+
+fn recorder() -> Option<PrometheusRecorder> {
+    let builder = names::buckets().into_iter().try_fold(PrometheusBuilder::new(), |b, (name, bounds)| {
+        b.set_buckets_for_metric(Matcher::Full(name.to_owned()), bounds)
+    });
+    Some(builder.ok()?.build_recorder())
+}
+
+/// Where the series of this instance are made.
+fn series(instance: &str) -> Series {
+    if RECORDER.get().is_none_or(Option::is_none) {
+        return Series::none();
+    }
+    INSTANCES.series(instance, || {
+        let recorder = recorder()?;
+        metrics::with_local_recorder(&recorder, names::describe_instances);
+        Some(recorder)
+    })
 }
 
 /// Whether a request failed that ended with `status` (None = there was nobody to answer) and `reason`: with a 5xx, or as a
@@ -168,10 +189,15 @@ fn begun(counter: Counter) -> Counter {
 impl LegMeter {
     /// Handles for an instance that serves `leg`.
     pub fn new(leg: &'static str, instance: &str) -> LegMeter {
-        let seconds = histogram!(names::LEG_SECONDS, "leg" => leg, "instance" => instance.to_owned());
-        health::begin(leg, instance);
-        let breaker = gauge!(names::BREAKER, "leg" => leg, "instance" => instance.to_owned());
-        LegMeter { leg, instance: instance.to_owned(), seconds, breaker, failure: Last::default() }
+        let series = series(instance);
+        let (seconds, breaker) = series.with(|| {
+            health::begin(leg, instance);
+            (
+                histogram!(names::LEG_SECONDS, "leg" => leg, "instance" => instance.to_owned()),
+                gauge!(names::BREAKER, "leg" => leg, "instance" => instance.to_owned()),
+            )
+        });
+        LegMeter { leg, instance: instance.to_owned(), series, seconds, breaker, failure: Last::default() }
     }
 
     /// A leg ended well after `took`.
@@ -182,8 +208,10 @@ impl LegMeter {
     /// A leg failed. `reason` is one of a fixed set of words.
     pub fn failed(&self, reason: &'static str) {
         self.failure.set(reason);
-        counter!(names::LEG_FAILURES, "leg" => self.leg, "instance" => self.instance.clone(), "reason" => reason)
-            .increment(1);
+        self.series.with(|| {
+            counter!(names::LEG_FAILURES, "leg" => self.leg, "instance" => self.instance.clone(), "reason" => reason)
+                .increment(1);
+        });
     }
 
     /// Why a leg on it failed last, and when.

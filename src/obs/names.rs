@@ -221,7 +221,6 @@ fn describe_failures() {
         HANDOFFS,
         "Hand-offs by outcome: used by a decoder, released by the gateway, left to expire"
     );
-    describe_counter!(LEG_FAILURES, "Legs that failed, by instance and reason");
     describe_counter!(RETRIES, "Legs that were tried again, by reason");
     describe_counter!(RETRIES_DENIED, "Attempts not made because of the retry budget, by leg");
     describe_counter!(
@@ -236,7 +235,31 @@ fn describe_offers() {
     describe_counter!(KV_OFFERED_TOKENS, "Prompt tokens that prefillers could read from decoders");
 }
 
-/// Gives each metric its help text.
+/// Gives the metrics of instances their help texts: of all that have the label `instance`, and of no others.
+pub(super) fn describe_instances() {
+    describe_histogram!(
+        LEG_SECONDS,
+        Unit::Seconds,
+        "Prefill leg until its answer, decode leg until its first byte"
+    );
+    describe_counter!(LEG_FAILURES, "Legs that failed, by instance and reason");
+    describe_gauge!(BREAKER, "0 while an instance takes its share, 1 while it is tried, 2 while it rests");
+    describe_counter!(TRIPS, "Rests of instances that began");
+    describe_counter!(PROBES, "Probes of instances, by outcome: alive, dead, silent");
+    describe_counter!(RESTARTS, "Restarts of engines that were noticed");
+    describe_gauge!(EVENTS_CONNECTED, "1 while a prefiller's KV events come in, else 0");
+    describe_gauge!(
+        EVENTS_COMPLETE,
+        "1 while all blocks that a rank holds are known from its events, else 0"
+    );
+    describe_counter!(EVENTS, "What happened to the KV events of a rank, by what");
+    describe_gauge!(
+        EVENTS_BLOCKS,
+        "Blocks known of a rank, by place: own (its own memory), pool (put there)"
+    );
+}
+
+/// Gives each other metric its help text.
 pub(super) fn describe() {
     describe_failures();
     describe_offers();
@@ -251,11 +274,6 @@ pub(super) fn describe() {
     describe_histogram!(TPOT, Unit::Seconds, "Mean time per output token after the first, streams only");
     describe_histogram!(GAP_MAX, Unit::Seconds, "Longest pause between two pieces of one stream");
     describe_histogram!(DURATION, Unit::Seconds, "Time from the request's head to the end of its answer");
-    describe_histogram!(
-        LEG_SECONDS,
-        Unit::Seconds,
-        "Prefill leg until its answer, decode leg until its first byte"
-    );
     describe_counter!(TOKENS, "Tokens that engines reported, by kind: prompt, cached, output");
     describe_counter!(BYPASSED, "Requests sent to a decoder without a prefill leg, by reason");
     describe_counter!(PROMPTS, "Prompts by tokens (exact, unknown) and the reason why they are unknown");
@@ -285,7 +303,7 @@ pub(super) fn describe() {
     describe_routing();
     describe_events();
     describe_keys();
-    describe_health();
+    describe_changes();
     describe_gauge!(INSTANCES, "Engines that may be chosen, by role");
     describe_counter!(
         TRACE_SPANS,
@@ -317,18 +335,8 @@ fn describe_routing() {
     describe_gauge!(BELIEVED, "1 while a source of predictions (names, history) steers, else 0");
 }
 
-/// What prefillers tell of their blocks.
+/// What was looked up in what prefillers tell of their blocks.
 fn describe_events() {
-    describe_gauge!(EVENTS_CONNECTED, "1 while a prefiller's KV events come in, else 0");
-    describe_gauge!(
-        EVENTS_COMPLETE,
-        "1 while all blocks that a rank holds are known from its events, else 0"
-    );
-    describe_counter!(EVENTS, "What happened to the KV events of a rank, by what");
-    describe_gauge!(
-        EVENTS_BLOCKS,
-        "Blocks known of a rank, by place: own (its own memory), pool (put there)"
-    );
     describe_counter!(EVENTS_LOOKUPS, "Prompts looked up in what events told, by outcome: hit, told, miss");
     describe_counter!(EVENTS_HELD_TOKENS, "Leading tokens of prompts that the best prefiller held");
     describe_histogram!(EVENTS_SECONDS, Unit::Seconds, "Time to look a prompt up in what events told");
@@ -357,11 +365,8 @@ fn describe_keys() {
     );
 }
 
-fn describe_health() {
-    describe_gauge!(BREAKER, "0 while an instance takes its share, 1 while it is tried, 2 while it rests");
-    describe_counter!(TRIPS, "Rests of instances that began");
-    describe_counter!(PROBES, "Probes of instances, by outcome: alive, dead, silent");
-    describe_counter!(RESTARTS, "Restarts of engines that were noticed");
+/// What changes the fleet and the configuration.
+fn describe_changes() {
     describe_counter!(RELOADS, "Looks at a changed configuration, by outcome: applied, partial, refused");
     describe_gauge!(PENDING, "Keys of the configuration whose new value waits for a restart of the gateway");
     describe_counter!(DISCOVERIES, "Looks for engines by source and outcome: same, changed, failed");

@@ -56,6 +56,8 @@ pub struct Question {
     pub hashes: Arc<[BlockHash]>,
     /// The keys of its blocks, where the pool has keys.
     pub keys: Arc<KeyBatch>,
+    /// The request's `cache_salt`, for pools that make their keys themselves; empty for none.
+    pub salt: Arc<str>,
 }
 
 impl Question {
@@ -63,7 +65,7 @@ impl Question {
     #[must_use]
     pub fn bytes(&self) -> usize {
         let index = self.keys.len().saturating_mul(size_of::<(u32, u32)>());
-        size_of_val(&*self.tokens) + size_of_val(&*self.hashes) + self.keys.bytes() + index
+        size_of_val(&*self.tokens) + size_of_val(&*self.hashes) + self.keys.bytes() + index + self.salt.len()
     }
 }
 

@@ -262,7 +262,7 @@ impl Asked {
         let named = tokens.clone();
         let form = move || {
             let keys = Arc::new(keys_with(&naming, &hashes, (named.len(), salt.as_deref()))?);
-            Ok(Question { tokens: named, hashes, keys })
+            Ok(Question { tokens: named, hashes, keys, salt: salt.as_deref().unwrap_or_default().into() })
         };
         Ok(Inquiry { tokens, context, aside, form: Box::new(form) })
     }
@@ -294,6 +294,8 @@ fn keys_of(profile: &KeyProfile, tokens: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kvhash::lmcache::ServerAlgo;
+    use crate::kvhash::scheme::{Hasher, Scheme};
     use crate::pool::Presence;
 
     #[test]
@@ -306,6 +308,18 @@ mod tests {
         assert_eq!(found(pool(Verdict::TimedOut), 64), Some((64, Teller::Events)));
         assert_eq!(found(None, 64), Some((64, Teller::Events)));
         assert_eq!((found(None, 0), found(pool(Verdict::Off), 0)), (None, None));
+    }
+
+    #[test]
+    fn a_pool_that_makes_its_own_keys_is_told_the_salt() {
+        let scheme = Scheme::LmcacheServer { algo: ServerAlgo::Blake3, chunk_tokens: 4 };
+        let hasher = Hasher::new(&scheme).unwrap();
+        let naming = Naming { hasher, engine_hasher: None, keys: None, version: None, models: None };
+        let tokens: Arc<[u32]> = (0..8).collect();
+        let hashes = naming.hashes(&tokens, None, None).unwrap().into();
+        let asked = Asked { naming: Arc::new(naming), tokens, hashes, salt: Some("tenant".to_owned()) };
+        let salt = |asked: Asked| (asked.inquiry().unwrap().form)().unwrap().salt;
+        assert_eq!((&*salt(asked.clone()), &*salt(Asked { salt: None, ..asked })), ("tenant", ""));
     }
 
     #[test]

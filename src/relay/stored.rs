@@ -52,10 +52,14 @@ impl Stored {
 
 impl Relay {
     /// Waits until the pool has the prompt that a prefiller has just answered for, as long as is configured, and at most half
-    /// of what is left of the request's time.
+    /// of what is left of the request's time. Not at all while the names by which it is asked are not believed: under a
+    /// wrong name nothing ever comes.
     pub(super) async fn wait_until_stored(&self, ask: &Ask) {
         let settings = self.settings.now();
         let (Some(finder), Some(asked)) = (&self.finder, &ask.asked) else { return };
+        if !self.fleet.desk().beliefs().named {
+            return;
+        }
         let began = Instant::now();
         let left = (ask.arrived + settings.total).saturating_duration_since(began);
         let stored = stored(finder, asked, began + settings.pool_wait.min(left / 2)).await;

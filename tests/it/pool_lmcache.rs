@@ -172,6 +172,29 @@ async fn the_coordinator_tells_every_holder() {
 }
 
 #[tokio::test]
+async fn a_salted_prompt_is_asked_for_under_its_salt() {
+    let fake = Fake::start().await;
+    let (of_engines, pool) = (fake.pool(Directory::Controller), fake.pool(coordinator()));
+    let salted = Question { salt: "tenant".into(), ..prompt(4) };
+    fake.answers("/lookup", 200, r#"{"event_id":"Lookup1","layout_info":{}}"#);
+    fake.answers("/instances", 500, "");
+    of_engines.lookup(&salted).await.unwrap();
+    let unsalted = key(1, &place("mp0", "l1"));
+    let own = unsalted.replace(r#""cache_salt":"""#, r#""cache_salt":"tenant""#);
+    fake.answers("/directory/lookup", 200, format!(r#"{{"chunks":1,"results":[{own}]}}"#));
+    assert_eq!(pool.lookup(&salted).await.unwrap().hit_tokens, 4);
+    let questions: Vec<String> = fake.seen().into_iter().filter(|seen| seen.starts_with("POST")).collect();
+    let expected = [
+        r#"POST /lookup {"tokens":[1,2,3,4]}"#,
+        r#"POST /directory/lookup {"token_ids":[1,2,3,4],"model_name":"m","world_size":1,"cache_salt":"tenant"}"#,
+    ];
+    assert_eq!(questions, expected, "LMCache inside of engines knows no salts");
+    fake.answers("/directory/lookup", 200, format!(r#"{{"chunks":1,"results":[{unsalted}]}}"#));
+    let error = pool.lookup(&salted).await.unwrap_err();
+    assert!(matches!(error, PoolError::Protocol(_)), "what others have is no hit: {error}");
+}
+
+#[tokio::test]
 async fn no_answer_waits_for_a_list_and_so_many_hosts_are_told() {
     let fake = Fake::start().await;
     let pool = fake.pool(coordinator());

@@ -2,9 +2,11 @@
 //! that have it, so that one pass over a prompt's hashes answers for all.
 //!
 //! Bounded: a holder keeps at most [`IndexLimits::blocks`] blocks, the oldest are forgotten first, and what it put into
-//! a pool is counted apart. A block that several KV cache groups or tiers hold stays until the last of them lets go.
+//! a pool is counted apart. A block that several KV cache groups or tiers hold stays until the last of them lets go, and
+//! in HBM, where an engine may have it several times, until its last copy is gone.
 //! Emptying a holder is one step; its dead entries are swept out in pieces.
 
+mod copies;
 mod query;
 mod slot;
 
@@ -16,6 +18,7 @@ use smallvec::SmallVec;
 
 use super::decode::{Event, Medium, Removed, Stored};
 use crate::spread::BuildSpread;
+use copies::Copies;
 use slot::Slot;
 
 pub use query::{Leading, Prefixes};
@@ -59,15 +62,24 @@ type Cells = SmallVec<[Cell; 2]>;
 #[derive(Clone, Copy, Debug)]
 struct Cell {
     slot: u16,
-    /// Groups that hold it, a bit each, in [`HBM`], [`MEMORY`], [`DISK`].
-    tiers: [u8; 3],
+    hbm: Copies,
+    /// Groups that hold it in main memory or in a pool, a bit each. Those keep a block once, however often it is told.
+    memory: u8,
+    /// Likewise, on disk.
+    disk: u8,
     /// When it came, in the slot's own count.
     stamp: u32,
 }
 
-const HBM: usize = 0;
-const MEMORY: usize = 1;
-const DISK: usize = 2;
+const _: () = assert!(size_of::<Cell>() == 12, "the table has millions of them");
+
+/// Where a holder keeps a block.
+#[derive(Clone, Copy)]
+enum Tier {
+    Hbm,
+    Memory,
+    Disk,
+}
 
 #[derive(Debug)]
 struct Holder {
@@ -100,6 +112,33 @@ impl HolderId {
 
     fn pool(self) -> u16 {
         2 * self.0 + 1
+    }
+}
+
+impl Cell {
+    fn fresh(slot: u16, stamp: u32) -> Self {
+        Self { slot, hbm: Copies::default(), memory: 0, disk: 0, stamp }
+    }
+
+    fn put(&mut self, tier: Tier, groups: u8) {
+        match tier {
+            Tier::Hbm => self.hbm.add(groups),
+            Tier::Memory => self.memory |= groups,
+            Tier::Disk => self.disk |= groups,
+        }
+    }
+
+    fn take(&mut self, tier: Tier, groups: u8) {
+        match tier {
+            Tier::Hbm => self.hbm.remove(groups),
+            Tier::Memory => self.memory &= !groups,
+            Tier::Disk => self.disk &= !groups,
+        }
+    }
+
+    /// Groups that hold it anywhere.
+    fn groups(&self) -> u8 {
+        self.hbm.groups() | self.memory | self.disk
     }
 }
 
@@ -223,9 +262,12 @@ impl BlockIndex {
         let bit = group_bit(stored.group);
         let known = &mut self.holders[holder.index()];
         let pooled = stored.medium == Medium::Pool;
-        // Blocks of a window may be of another size.
-        if !stored.windowed || known.block_tokens[usize::from(pooled)] == 0 {
-            known.block_tokens[usize::from(pooled)] = stored.block_tokens;
+        let told = &mut known.block_tokens[usize::from(pooled)];
+        // Blocks of a window may be of another size, and other tiers name none (vLLM's OffloadingConnector tells 0), or that
+        // of their own chunks.
+        let is_own = !stored.windowed && matches!(stored.medium, Medium::Gpu | Medium::Pool);
+        if stored.block_tokens > 0 && (is_own || *told == 0) {
+            *told = stored.block_tokens;
         }
         if !stored.windowed && !pooled {
             known.full_groups |= bit;
@@ -237,11 +279,11 @@ impl BlockIndex {
         }
     }
 
-    fn store_one(&mut self, hash: u64, slot: u16, tier: usize, bit: u8) {
+    fn store_one(&mut self, hash: u64, slot: u16, tier: Tier, bit: u8) {
         let floor = self.slots[usize::from(slot)].floor();
         let cells = self.blocks.entry(hash).or_default();
         if let Some(cell) = cells.iter_mut().find(|cell| cell.slot == slot && cell.stamp >= floor) {
-            cell.tiers[tier] |= bit;
+            cell.put(tier, bit);
             if is_pool(slot) {
                 // It is put again when the pool had lost it: it is young once more.
                 self.slots[usize::from(slot)].gone();
@@ -250,8 +292,8 @@ impl BlockIndex {
             }
             return;
         }
-        let mut fresh = Cell { slot, tiers: [0; 3], stamp: self.slots[usize::from(slot)].push(hash) };
-        fresh.tiers[tier] = bit;
+        let mut fresh = Cell::fresh(slot, self.slots[usize::from(slot)].push(hash));
+        fresh.put(tier, bit);
         match cells.iter_mut().find(|cell| cell.slot == slot) {
             // A dead one: its place is taken, and the order's old entry finds no cell of its stamp any more.
             Some(cell) => *cell = fresh,
@@ -303,8 +345,8 @@ impl BlockIndex {
                 if cell.slot != slot || cell.stamp < floor {
                     return false;
                 }
-                cell.tiers[tier] &= !bits;
-                cell.tiers == [0; 3]
+                cell.take(tier, bits);
+                cell.groups() == 0
             });
             if was_last {
                 state.gone();
@@ -356,12 +398,12 @@ fn group_bit(group: Option<u32>) -> u8 {
     1 << group.unwrap_or(0).min(GROUPS - 1)
 }
 
-fn place(holder: HolderId, medium: Medium) -> (u16, usize) {
+fn place(holder: HolderId, medium: Medium) -> (u16, Tier) {
     match medium {
-        Medium::Gpu => (holder.own(), HBM),
-        Medium::Cpu => (holder.own(), MEMORY),
-        Medium::Storage => (holder.own(), DISK),
-        Medium::Pool => (holder.pool(), MEMORY),
+        Medium::Gpu => (holder.own(), Tier::Hbm),
+        Medium::Cpu => (holder.own(), Tier::Memory),
+        Medium::Storage => (holder.own(), Tier::Disk),
+        Medium::Pool => (holder.pool(), Tier::Memory),
     }
 }
 

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use tokio::task::JoinSet;
 
 use super::hosts::Hosts;
-use super::{Directory, Found, controller, coordinator};
+use super::{Directory, Found};
 use crate::endpoint::Endpoint;
 use crate::pool::aside::aside;
 use crate::pool::{Answer, KvPool, MAX_HOSTS, Near, PoolError, Presence, Question};
@@ -55,28 +55,20 @@ impl Lmcache {
         Self { http, settings, hosts: Arc::default(), lists: Mutex::default() }
     }
 
-    async fn ask(&self, tokens: &Arc<[u32]>, chunks: usize) -> Result<Found, PoolError> {
-        let (directory, all, chunk) =
-            (self.settings.directory.clone(), tokens.clone(), self.settings.chunk_tokens);
-        let len = chunks * chunk.get();
-        let body = aside(len > ASIDE_TOKENS, move || {
-            let tokens = all.get(..len).unwrap_or_default();
-            match &directory {
-                Directory::Controller => controller::question(tokens),
-                Directory::Coordinator { model, world_size } => {
-                    coordinator::question(tokens, model, *world_size)
-                }
-            }
-        });
+    async fn ask(&self, question: &Question, chunks: usize) -> Result<Found, PoolError> {
+        let chunk = self.settings.chunk_tokens.get();
+        let (all, salt) = (question.tokens.clone(), question.salt.clone());
+        let directory = self.settings.directory.clone();
+        let len = chunks * chunk;
+        let body =
+            aside(len > ASIDE_TOKENS, move || directory.question(all.get(..len).unwrap_or_default(), &salt));
         let body = body.await?.map_err(|error| PoolError::TooLarge(error.to_string()))?;
         let request = self.http.post(self.url(self.settings.directory.path())).body(body);
         let request = request.header(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let answer = exchange(request).await?;
-        let directory = self.settings.directory.clone();
-        let found = aside(answer.len() > ASIDE_BYTES, move || match &directory {
-            Directory::Controller => controller::answer(&answer, chunk.get(), chunks),
-            Directory::Coordinator { world_size, .. } => coordinator::answer(&answer, *world_size, chunks),
-        });
+        let (directory, salt) = (self.settings.directory.clone(), question.salt.clone());
+        let found =
+            aside(answer.len() > ASIDE_BYTES, move || directory.answer(&answer, &salt, (chunks, chunk)));
         found.await?.map_err(|error| PoolError::Protocol(error.to_string()))
     }
 
@@ -158,7 +150,7 @@ impl KvPool for Lmcache {
             if chunks == 0 {
                 return Ok(Presence { whole: true, ..Presence::default() });
             }
-            let found = self.ask(&question.tokens, chunks).await?;
+            let found = self.ask(question, chunks).await?;
             self.locate(&found);
             Ok(self.presence(&found, chunks))
         })

@@ -1,9 +1,10 @@
 //! `POST /directory/lookup` of LMCache's multi-process coordinator, as of LMCache 0.5.6. Pure.
 //!
-//! `{"token_ids":[…],"model_name":"m","world_size":2}` is answered with the number of whole chunks and, chunk by chunk,
-//! one result per rank (and more where a chunk is stored in several object groups), each with the places of that
-//! object: `{"chunks":n,"results":[{"key":{"chunk_hash_hex":"…",…},"placements":[{"instance_id":"mp0","tier":"l1",
-//! "shared":false,…}],…}]}`. A key that is nowhere has no placements.
+//! `{"token_ids":[…],"model_name":"m","world_size":2}`, with `cache_salt` where the request has one, is answered with the
+//! number of whole chunks and, chunk by chunk, one result per rank (and more where a chunk is stored in several object
+//! groups), each with the places of that object: `{"chunks":n,"results":[{"key":{"chunk_hash_hex":"…","cache_salt":"",…},
+//! "placements":[{"instance_id":"mp0","tier":"l1","shared":false,…}],…}]}`. A key that is nowhere has no placements.
+//! The salt is a part of each key and of no hash.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -23,6 +24,19 @@ struct Question<'a> {
     token_ids: &'a [u32],
     model_name: &'a str,
     world_size: u32,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    cache_salt: &'a str,
+}
+
+/// What keys are made of besides tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scope<'a> {
+    /// The model as the servers name it.
+    pub model: &'a str,
+    /// Ranks that each have a part of every chunk.
+    pub world_size: u32,
+    /// `cache_salt`; empty for none.
+    pub salt: &'a str,
 }
 
 #[derive(Deserialize)]
@@ -44,6 +58,8 @@ struct Key<'a> {
 struct Name<'a> {
     #[serde(borrow)]
     chunk_hash_hex: Cow<'a, str>,
+    #[serde(borrow, default)]
+    cache_salt: Cow<'a, str>,
 }
 
 #[derive(Deserialize)]
@@ -61,24 +77,28 @@ struct Placement<'a> {
 ///
 /// # Errors
 /// None that these values can have; the serialiser's.
-pub fn question(tokens: &[u32], model: &str, world_size: u32) -> serde_json::Result<Vec<u8>> {
-    serde_json::to_vec(&Question { token_ids: tokens, model_name: model, world_size })
+pub fn question(tokens: &[u32], scope: Scope<'_>) -> serde_json::Result<Vec<u8>> {
+    let Scope { model, world_size, salt } = scope;
+    serde_json::to_vec(&Question { token_ids: tokens, model_name: model, world_size, cache_salt: salt })
 }
 
 /// Reads the answer to a question of `asked` chunks.
 ///
 /// # Errors
 /// [`AnswerError`].
-pub fn answer(body: &[u8], world_size: u32, asked: usize) -> Result<Found, AnswerError> {
+pub fn answer(body: &[u8], scope: Scope<'_>, asked: usize) -> Result<Found, AnswerError> {
     let answer: Answer<'_> = serde_json::from_slice(body)?;
     if answer.chunks != asked {
         return Err(AnswerError::ChunkSize { found: answer.chunks, asked });
     }
     let chunks: Vec<&[Key<'_>]> =
         answer.results.chunk_by(|a, b| a.key.chunk_hash_hex == b.key.chunk_hash_hex).collect();
-    let ranks = usize::try_from(world_size).unwrap_or(usize::MAX);
+    let ranks = usize::try_from(scope.world_size).unwrap_or(usize::MAX);
     if chunks.len() != asked || chunks.iter().any(|keys| keys.len() < ranks) {
         return Err(AnswerError::Keys { chunks: answer.chunks, keys: answer.results.len() });
+    }
+    if answer.results.iter().any(|result| result.key.cache_salt != scope.salt) {
+        return Err(AnswerError::Salt);
     }
     let exists = |keys: &&&[Key<'_>]| keys.iter().all(|key| !key.placements.is_empty());
     Ok(Found { chunks: chunks.iter().take_while(exists).count(), held: held(&chunks) })
@@ -157,13 +177,17 @@ mod tests {
         format!(r#"{{"key":{name},"placements":[{places}],"token_ids":[],"access_count":0}}"#)
     }
 
+    fn scope(world_size: u32) -> Scope<'static> {
+        Scope { model: "m", world_size, salt: "" }
+    }
+
     /// Chunks in braces of `[…]`, keys of each.
     fn found(chunks: &[&[&str]], ranks: u32) -> Result<Told, AnswerError> {
         let keys =
             chunks.iter().enumerate().flat_map(|(n, keys)| keys.iter().map(move |places| key(n, places)));
         let body =
             format!(r#"{{"chunks":{},"results":[{}]}}"#, chunks.len(), keys.collect::<Vec<_>>().join(","));
-        let found = answer(body.as_bytes(), ranks, chunks.len())?;
+        let found = answer(body.as_bytes(), scope(ranks), chunks.len())?;
         let held = found.held.into_iter().map(|held| (held.instance.to_string(), held.tier, held.chunks));
         Ok((found.chunks, held.collect()))
     }
@@ -195,16 +219,38 @@ mod tests {
 
     #[test]
     fn other_answers_are_errors() {
-        assert!(matches!(answer(b"{}", 1, 0), Err(AnswerError::Json(_))));
-        assert!(matches!(answer(br#"{"detail":"x"}"#, 1, 1), Err(AnswerError::Json(_))));
+        assert!(matches!(answer(b"{}", scope(1), 0), Err(AnswerError::Json(_))));
+        assert!(matches!(answer(br#"{"detail":"x"}"#, scope(1), 1), Err(AnswerError::Json(_))));
         let other_size = br#"{"chunks":2,"results":[]}"#;
-        assert!(matches!(answer(other_size, 1, 1), Err(AnswerError::ChunkSize { found: 2, asked: 1 })));
-        assert!(matches!(answer(other_size, 1, 2), Err(AnswerError::Keys { chunks: 2, keys: 0 })));
+        assert!(matches!(
+            answer(other_size, scope(1), 1),
+            Err(AnswerError::ChunkSize { found: 2, asked: 1 })
+        ));
+        assert!(matches!(answer(other_size, scope(1), 2), Err(AnswerError::Keys { chunks: 2, keys: 0 })));
     }
 
     #[test]
-    fn questions_have_model_and_ranks() {
-        let body = question(&[1, 2], "a \"model\"", 2).unwrap();
+    fn questions_have_model_ranks_and_salt() {
+        let scope = Scope { model: "a \"model\"", world_size: 2, salt: "" };
+        let body = question(&[1, 2], scope).unwrap();
         assert_eq!(body, br#"{"token_ids":[1,2],"model_name":"a \"model\"","world_size":2}"#);
+        let body = question(&[1], Scope { salt: "tenant", ..scope }).unwrap();
+        assert_eq!(
+            body,
+            br#"{"token_ids":[1],"model_name":"a \"model\"","world_size":2,"cache_salt":"tenant"}"#
+        );
+    }
+
+    #[test]
+    fn what_another_salt_has_is_no_answer() {
+        let salted = key(0, "mp0/l1").replace(r#""cache_salt":"""#, r#""cache_salt":"a""#);
+        let body = format!(r#"{{"chunks":1,"results":[{salted}]}}"#);
+        let with = |salt| answer(body.as_bytes(), Scope { salt, ..scope(1) }, 1);
+        assert_eq!(with("a").unwrap().chunks, 1);
+        assert!(matches!((with(""), with("b")), (Err(AnswerError::Salt), Err(AnswerError::Salt))));
+        let old = body.replace(r#","cache_salt":"a""#, "");
+        let with = |salt| answer(old.as_bytes(), Scope { salt, ..scope(1) }, 1);
+        assert_eq!(with("").unwrap().chunks, 1);
+        assert!(matches!(with("a"), Err(AnswerError::Salt)), "a coordinator that knows no salts");
     }
 }

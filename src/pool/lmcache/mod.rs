@@ -11,6 +11,7 @@ mod hosts;
 use std::sync::Arc;
 
 use super::Tier;
+use coordinator::Scope;
 
 pub use client::{Lmcache, LmcacheSettings};
 
@@ -29,6 +30,29 @@ pub enum Directory {
 }
 
 impl Directory {
+    fn question(&self, tokens: &[u32], salt: &str) -> serde_json::Result<Vec<u8>> {
+        match self.scope(salt) {
+            None => controller::question(tokens),
+            Some(scope) => coordinator::question(tokens, scope),
+        }
+    }
+
+    /// The answer to a question of `asked` chunks of `chunk` tokens.
+    fn answer(&self, body: &[u8], salt: &str, (asked, chunk): (usize, usize)) -> Result<Found, AnswerError> {
+        match self.scope(salt) {
+            None => controller::answer(body, chunk, asked),
+            Some(scope) => coordinator::answer(body, scope, asked),
+        }
+    }
+
+    /// LMCache inside of engines knows no salts.
+    fn scope<'a>(&'a self, salt: &'a str) -> Option<Scope<'a>> {
+        match self {
+            Self::Controller => None,
+            Self::Coordinator { model, world_size } => Some(Scope { model, world_size: *world_size, salt }),
+        }
+    }
+
     /// Where it is asked.
     #[must_use]
     pub fn path(&self) -> &'static str {
@@ -82,6 +106,9 @@ pub enum AnswerError {
         /// Keys that it has.
         keys: usize,
     },
+    /// It has the keys of another salt: the coordinator knows none.
+    #[error("its keys are not of the salt that was asked for: this coordinator ignores cache_salt")]
+    Salt,
     /// It has more chunks than were asked for: its chunks are smaller.
     #[error("it counts {found} chunks where {asked} were asked for: its chunk size is another")]
     ChunkSize {

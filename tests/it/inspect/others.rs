@@ -163,8 +163,12 @@ async fn the_embedded_pool_says_the_same_to_both() {
     let mut batch = KeyBatch::default();
     let prompt = PromptBlocks::new(&hashes, 70);
     KeyProfile::new(&config).unwrap().keys_of_prompt(&prompt, Ask::Every, &mut batch).unwrap();
-    let question =
-        Question { tokens: tokens.as_slice().into(), hashes: hashes.into(), keys: Arc::new(batch) };
+    let question = Question {
+        tokens: tokens.as_slice().into(),
+        hashes: hashes.into(),
+        keys: Arc::new(batch),
+        ..Question::default()
+    };
     let here = Keyed::new(embedded.clone());
     let masters = vec![Endpoint::parse(&embedded.addr().to_string()).unwrap()];
     let remote = Mooncake::new(MooncakeConfig { masters, ..MooncakeConfig::default() });

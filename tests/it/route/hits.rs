@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use pd_proxy::config::{Config, Policy, Tokens};
+use pd_proxy::config::{Config, DialectName, Policy, Tokens};
 use pd_proxy::demo::Embedded;
-use pd_proxy::sim::{EngineSpec, Pool};
+use pd_proxy::sim::{Connector, EngineSpec, Pool};
 
 use super::{ask, chat, explained, number, script};
-use crate::common::stage::Stage;
+use crate::common::client;
+use crate::common::stage::{Script, Stage};
+use crate::resume::metric;
 use crate::surface::until;
 
 /// Tokens of prompts: predicted to be cached, reported as cached, and all.
@@ -78,6 +80,10 @@ async fn turns_go_back_to_where_they_were() {
 
 /// Engines with a pool, and a gateway that asks it with this seed.
 async fn pooled(seed: &str, fresh_ms: u64) -> Stage {
+    Stage::set(with_pool(seed, fresh_ms).await).await
+}
+
+async fn with_pool(seed: &str, fresh_ms: u64) -> Script {
     let mut script = script(2, 50_000.0);
     let embedded = Embedded::start(&EngineSpec::default()).await.unwrap();
     let mut config = Config { fleet: script.config.fleet.clone(), ..script.config };
@@ -86,7 +92,7 @@ async fn pooled(seed: &str, fresh_ms: u64) -> Stage {
     (config.prompt.budget_ms, config.pool.fresh_ms) = (10_000, fresh_ms);
     script.config = config;
     script.engine.pool = Some(Arc::new(Pool::new(4096).mirrored(embedded)));
-    Stage::set(script).await
+    script
 }
 
 /// Whether the pool's word steers.
@@ -108,19 +114,47 @@ async fn the_pools_word_counts_while_it_comes_true() {
 /// Two dozen conversations of two turns with a pool that is asked for the wrong names.
 async fn misnamed(fresh_ms: u64) -> Stage {
     let stage = pooled("1", fresh_ms).await;
-    assert!(steers(&stage).await);
+    converse_in_two_turns(&stage).await;
+    stage
+}
+
+async fn converse_in_two_turns(stage: &Stage) {
+    assert!(steers(stage).await);
     for conversation in 0..24 {
         for turn in 0..2 {
             ask(stage.gateway, &chat(conversation, 2 * turn + 1, 64)).await;
         }
     }
-    stage
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_seed_is_found_out() {
     let stage = misnamed(0).await;
     assert!(!steers(&stage).await, "engines find what the pool never knows of");
+    stage.end().await;
+}
+
+/// Prompts for which the pool was asked between the legs.
+async fn waits(stage: &Stage) -> u64 {
+    let metrics = client::send(stage.gateway, &client::get("/metrics")).await.text();
+    ["there", "waited", "gave_up", "no_answer"]
+        .map(|outcome| metric(&metrics, "pd_proxy_pool_waits_total", &[outcome]))
+        .iter()
+        .sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_decoder_waits_for_a_pool_that_is_asked_by_wrong_names() {
+    let mut script = with_pool("1", 0).await;
+    script.engine.connector = Connector::Pool;
+    (script.config.dialect.name, script.config.dialect.pool_wait_ms) = (DialectName::Pool, 20);
+    let stage = Stage::set(script).await;
+    converse_in_two_turns(&stage).await;
+    assert!(!steers(&stage).await);
+    let before = waits(&stage).await;
+    assert!(before >= 20, "{before}: as long as they were believed");
+    ask(stage.gateway, &chat(30, 1, 64)).await;
+    assert_eq!(waits(&stage).await, before);
     stage.end().await;
 }
 

@@ -1,6 +1,6 @@
 //! Leading blocks of a prompt, for all holders in one pass.
 
-use super::{BlockIndex, Cell, DISK, HBM, HolderId, MAX_HOLDERS, MEMORY, is_pool};
+use super::{BlockIndex, Cell, HolderId, MAX_HOLDERS, is_pool};
 use crate::kvhash::BlockHash;
 
 /// What is known of a prompt's leading blocks.
@@ -140,14 +140,14 @@ impl<const W: usize> Open<W> {
         for cell in cells {
             let gate = gates.get(usize::from(cell.slot)).copied().unwrap_or_default();
             let groups = if cell.stamp >= gate.floor { gate.groups } else { 0 };
-            let any = (cell.tiers[HBM] | cell.tiers[MEMORY] | cell.tiers[DISK]) & groups != 0;
+            let any = cell.groups() & groups != 0;
             if is_pool(cell.slot) {
                 told |= any;
                 continue;
             }
             let (word, bit) = (usize::from(cell.slot / 128) % W, cell.slot / 2 % 64);
             own[word] |= u64::from(any) << bit;
-            hbm[word] |= u64::from(cell.tiers[HBM] & groups != 0) << bit;
+            hbm[word] |= u64::from(cell.hbm.groups() & groups != 0) << bit;
         }
         if self.told && !told {
             (self.told, found.told_blocks) = (false, depth);

@@ -1,4 +1,4 @@
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use proptest::prelude::*;
@@ -66,6 +66,59 @@ fn a_block_stays_until_the_last_group_and_tier_let_go() {
     assert_eq!((of(&index, a, &asked), index.entries()), ([0, 0, 0], 0));
     index.apply(a, &removed(&[1], Medium::Cpu, Some(0)));
     assert_eq!(index.held_blocks(a), (0, 0));
+}
+
+#[test]
+fn a_block_stays_in_hbm_until_its_last_copy_is_gone() {
+    let mut index = index(100);
+    let (a, asked) = (index.holder(1, 0).unwrap(), prompt([1, 2]));
+    // Two requests computed the same prefix beside each other, and the first one's blocks are evicted.
+    index.apply(a, &stored(&[1, 2], Medium::Gpu, Some(0)));
+    index.apply(a, &stored(&[1, 2], Medium::Gpu, Some(0)));
+    index.apply(a, &removed(&[2], Medium::Gpu, Some(0)));
+    index.apply(a, &removed(&[1], Medium::Gpu, Some(0)));
+    assert_eq!(of(&index, a, &asked), [2, 2, 0]);
+    index.apply(a, &removed(&[2, 1], Medium::Gpu, Some(0)));
+    assert_eq!((of(&index, a, &asked), index.entries()), ([0, 0, 0], 0));
+    // Older releases name no group; groups that share a place count together.
+    for group in [None, None, Some(7), Some(9)] {
+        index.apply(a, &stored(&[1], Medium::Gpu, group));
+    }
+    for group in [Some(9), None] {
+        index.apply(a, &removed(&[1], Medium::Gpu, group));
+        assert_eq!(of(&index, a, &asked), [1, 1, 0]);
+    }
+    index.apply(a, &removed(&[1], Medium::Gpu, None));
+    assert_eq!(index.held_blocks(a), (0, 0));
+}
+
+#[test]
+fn what_other_tiers_tell_twice_they_have_once() {
+    let mut index = index(100);
+    let a = index.holder(1, 0).unwrap();
+    for medium in [Medium::Cpu, Medium::Storage, Medium::Pool] {
+        index.apply(a, &stored(&[1], medium, Some(0)));
+        index.apply(a, &stored(&[1], medium, Some(0)));
+        index.apply(a, &removed(&[1], medium, Some(0)));
+        assert_eq!((index.held_blocks(a), index.entries()), ((0, 0), 0), "{medium:?}");
+    }
+}
+
+#[test]
+fn the_size_of_blocks_is_that_in_hbm() {
+    let mut index = index(100);
+    let (a, asked) = (index.holder(1, 0).unwrap(), prompt([1, 2]));
+    let offloaded = |block_tokens: u32| {
+        let hashes = vec![1];
+        Event::Stored(Stored { hashes, medium: Medium::Cpu, block_tokens, ..Stored::default() })
+    };
+    index.apply(a, &offloaded(256));
+    assert_eq!(index.block_tokens(a), 256, "nobody else has told");
+    index.apply(a, &stored(&[1, 2], Medium::Gpu, None));
+    for block_tokens in [0, 256] {
+        index.apply(a, &offloaded(block_tokens));
+        assert_eq!((index.block_tokens(a), of(&index, a, &asked)), (16, [2, 2, 0]), "{block_tokens}");
+    }
 }
 
 #[test]
@@ -190,8 +243,8 @@ fn stamps_start_anew_when_they_are_used_up() {
     assert_eq!((of(&index, a, &prompt([1])), index.entries()), ([1, 1, 0], 1));
 }
 
-/// What is held (hash, medium, group), and in which order hashes came.
-type Held = (BTreeSet<(u64, usize, u32)>, Vec<u64>);
+/// How many copies are held (of a hash, on a medium, in a group), and in which order hashes came.
+type Held = (BTreeMap<(u64, usize, u32), u8>, Vec<u64>);
 
 /// A model that keeps what it was told, as a list per holder and kind.
 #[derive(Default)]
@@ -206,7 +259,9 @@ impl Model {
             Event::Stored(it) => {
                 let (held, order) = self.slots.entry((holder, it.medium == Medium::Pool)).or_default();
                 for &hash in &it.hashes {
-                    held.insert((hash, it.medium as usize, it.group.unwrap_or(0)));
+                    let copies = held.entry((hash, it.medium as usize, it.group.unwrap_or(0))).or_default();
+                    let most = if it.medium == Medium::Gpu { copies::MOST } else { 1 };
+                    *copies = (*copies + 1).min(most);
                     if it.medium == Medium::Pool {
                         order.retain(|it| *it != hash);
                     }
@@ -215,18 +270,22 @@ impl Model {
                     }
                     if order.len() > limit {
                         let oldest = order.remove(0);
-                        held.retain(|(hash, ..)| *hash != oldest);
+                        held.retain(|(hash, ..), _| *hash != oldest);
                     }
                 }
             }
             Event::Removed(it) => {
                 let (held, order) = self.slots.entry((holder, it.medium == Medium::Pool)).or_default();
-                held.retain(|&(hash, medium, group)| {
-                    !it.hashes.contains(&hash)
-                        || medium != it.medium as usize
-                        || it.group.is_some_and(|it| it != group)
-                });
-                order.retain(|hash| held.iter().any(|(held, ..)| held == hash));
+                for removed in &it.hashes {
+                    held.retain(|&(hash, medium, group), copies| {
+                        let is_it = hash == *removed
+                            && medium == it.medium as usize
+                            && it.group.is_none_or(|it| it == group);
+                        *copies -= u8::from(is_it);
+                        *copies > 0
+                    });
+                }
+                order.retain(|hash| held.keys().any(|(held, ..)| held == hash));
             }
             Event::Cleared => drop(self.slots.remove(&(holder, false))),
             Event::Other => {
@@ -239,12 +298,12 @@ impl Model {
     fn leading(&self, holder: usize, hashes: &[u64]) -> [u32; 3] {
         let has = |hash: u64, gpu: bool| {
             self.slots.get(&(holder, false)).is_some_and(|(held, _)| {
-                held.iter().any(|(it, medium, _)| *it == hash && (!gpu || *medium == Medium::Gpu as usize))
+                held.keys().any(|(it, medium, _)| *it == hash && (!gpu || *medium == Medium::Gpu as usize))
             })
         };
         let told = |hash: u64| {
             let pools = self.slots.iter().filter(|((_, pool), _)| *pool);
-            pools.into_iter().any(|(_, (held, _))| held.iter().any(|(it, ..)| *it == hash))
+            pools.into_iter().any(|(_, (held, _))| held.keys().any(|(it, ..)| *it == hash))
         };
         let count = |it: &dyn Fn(u64) -> bool| {
             u32::try_from(hashes.iter().take_while(|hash| it(**hash)).count()).unwrap()

@@ -1,0 +1,163 @@
+//! Series of engines, which come and go, under ever new names where they are scaled.
+//!
+//! A recorder can't forget one series, so each instance has a recorder of its own. That one is forgotten [`LINGER`] after the
+//! last who wrote to it: until then what was counted is still scraped, and an instance that comes back counts on.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use metrics_exporter_prometheus::PrometheusRecorder;
+
+/// As far as the alerts look back (`config/prometheus/alerts.yml`).
+const LINGER: Duration = Duration::from_secs(3600);
+
+/// Instances by name. There are as many as the fleet has had within [`LINGER`].
+#[derive(Debug)]
+pub(super) struct Instances(Mutex<BTreeMap<String, Entry>>);
+
+#[derive(Debug)]
+struct Entry {
+    recorder: Arc<PrometheusRecorder>,
+    /// When nobody was seen to write to it any more.
+    left: Option<Instant>,
+}
+
+/// Where one instance's series are made. Who holds handles of such series holds this.
+#[derive(Clone, Debug)]
+pub(super) struct Series(Option<Arc<PrometheusRecorder>>);
+
+impl Series {
+    /// Of nobody: nothing is recorded in this process.
+    pub(super) fn none() -> Series {
+        Series(None)
+    }
+
+    /// Makes handles, or counts once.
+    pub(super) fn with<T>(&self, make: impl FnOnce() -> T) -> T {
+        match &self.0 {
+            Some(recorder) => metrics::with_local_recorder(&**recorder, make),
+            None => make(),
+        }
+    }
+}
+
+impl Instances {
+    /// None yet.
+    pub(super) const fn new() -> Instances {
+        Instances(Mutex::new(BTreeMap::new()))
+    }
+
+    /// The series of an instance, whatever it serves; `make` makes a recorder, if it is new.
+    pub(super) fn series(&self, name: &str, make: impl FnOnce() -> Option<PrometheusRecorder>) -> Series {
+        let mut all = self.lock();
+        if let Some(found) = all.get(name) {
+            return Series(Some(found.recorder.clone()));
+        }
+        let Some(recorder) = make().map(Arc::new) else { return Series::none() };
+        all.insert(name.to_owned(), Entry { recorder: recorder.clone(), left: None });
+        Series(Some(recorder))
+    }
+
+    /// Their metrics as one text, each family once.
+    pub(super) fn render(&self) -> String {
+        let recorders: Vec<_> = self.lock().values().map(|it| it.recorder.handle()).collect();
+        merged(recorders.iter().map(|it| it.render()))
+    }
+
+    /// Folds samples into buckets, and forgets those who left long ago.
+    pub(super) fn upkeep(&self, now: Instant) {
+        self.lock().retain(|_, it| {
+            it.recorder.handle().run_upkeep();
+            if Arc::strong_count(&it.recorder) > 1 {
+                it.left = None;
+                return true;
+            }
+            now.saturating_duration_since(*it.left.get_or_insert(now)) < LINGER
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Entry>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Texts in Prometheus' format as one: a family may have one head only, and all its samples behind it.
+fn merged(texts: impl Iterator<Item = String>) -> String {
+    let mut families: BTreeMap<String, [String; 2]> = BTreeMap::new();
+    for text in texts {
+        let mut family = String::new();
+        for line in text.lines().filter(|line| !line.is_empty()) {
+            let is_head = line.starts_with("# ");
+            if is_head {
+                line.split(' ').nth(2).unwrap_or_default().clone_into(&mut family);
+            }
+            let [head, samples] = families.entry(family.clone()).or_default();
+            if !is_head {
+                samples.extend([line, "\n"]);
+            } else if !head.contains(line) {
+                head.extend([line, "\n"]);
+            }
+        }
+    }
+    families.into_values().map(|[head, samples]| head + &samples + "\n").collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use metrics::{counter, describe_counter, gauge};
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
+    use super::*;
+
+    fn series(instances: &Instances, name: &str) -> Series {
+        instances.series(name, || {
+            let recorder = PrometheusBuilder::new().build_recorder();
+            metrics::with_local_recorder(&recorder, || describe_counter!("trips", "Rests"));
+            Some(recorder)
+        })
+    }
+
+    fn count(series: &Series, name: &str) {
+        series.with(|| {
+            counter!("trips", "instance" => name.to_owned()).increment(1);
+            gauge!("state", "instance" => name.to_owned()).set(2.0);
+        });
+    }
+
+    #[test]
+    fn each_family_is_told_once() {
+        let instances = Instances::new();
+        for name in ["a", "b", "a"] {
+            count(&series(&instances, name), name);
+        }
+        let expected = "# TYPE state gauge\nstate{instance=\"a\"} 2\nstate{instance=\"b\"} 2\n\n\
+                        # HELP trips Rests\n# TYPE trips counter\n\
+                        trips{instance=\"a\"} 2\ntrips{instance=\"b\"} 1\n\n";
+        assert_eq!(instances.render(), expected);
+    }
+
+    #[test]
+    fn who_left_is_forgotten_after_a_while_and_who_comes_back_counts_on() {
+        let instances = Instances::new();
+        let (stays, leaves) = (series(&instances, "a"), series(&instances, "b"));
+        count(&stays, "a");
+        count(&leaves, "b");
+        let start = Instant::now();
+        instances.upkeep(start + 2 * LINGER);
+        assert!(instances.render().contains("trips{instance=\"b\"} 1\n"), "it is in use");
+        drop(leaves);
+        let left = start + 3 * LINGER;
+        instances.upkeep(left);
+        instances.upkeep(left + LINGER / 2);
+        let back = series(&instances, "b");
+        count(&back, "b");
+        instances.upkeep(left + 2 * LINGER);
+        drop(back);
+        instances.upkeep(left + 3 * LINGER);
+        assert!(instances.render().contains("trips{instance=\"b\"} 2\n"), "nothing is lost at once");
+        instances.upkeep(left + 4 * LINGER);
+        let text = instances.render();
+        assert!(!text.contains("\"b\"") && text.contains("trips{instance=\"a\"} 1\n"), "{text}");
+    }
+}
