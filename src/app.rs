@@ -42,7 +42,7 @@ use crate::relay::pause;
 use crate::relay::release::Releases;
 use crate::relay::rendezvous::Rendezvous;
 use crate::relay::resume::Room;
-use crate::relay::stored::Stored;
+use crate::relay::stored::{Patience, Stored};
 use crate::relay::stories::Stories;
 use crate::reload::{Reloader, Source as ConfigSource};
 use crate::scrape::Scraper;
@@ -478,5 +478,6 @@ fn finder(
     }
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let (prompts, meters, aside) = (prompts.clone(), meters.clone(), Arc::new(Semaphore::new(cores)));
-    Ok(Some(lookup::Finder { prompts, pool, events, meters, aside }))
+    let patience = Patience::default();
+    Ok(Some(lookup::Finder { prompts, pool, events, meters, aside, patience }))
 }

@@ -171,7 +171,7 @@ impl Rank {
         self.odd_tokens = odd_tokens;
     }
 
-    /// It left: its counters stay, and nothing is held.
+    /// It left: its counters stay for a while, and nothing is held.
     fn ends(&mut self) {
         self.meter.show(RankState::default(), Count::ALL.iter().map(|what| self.status.count(*what)));
     }

@@ -24,6 +24,7 @@ use crate::pool::events::watch::SharedIndex;
 use crate::pool::{Gate, Inquiry, Lookup, PoolError, Question, Verdict};
 use crate::prompt::{Prompt, Reason};
 use crate::relay::ask::Ask;
+use crate::relay::stored::Patience;
 use crate::route::Job;
 
 /// Work that takes a millisecond and more, in tokens to be hashed: it is done beside the runtime.
@@ -46,6 +47,8 @@ pub struct Finder {
     pub meters: Arc<Meters>,
     /// Long prompts hashed beside the runtime, as many at once as this has places.
     pub aside: Arc<Semaphore>,
+    /// Whether it is worth waiting until a pool has what was computed.
+    pub patience: Patience,
 }
 
 /// What prefillers told in KV events, and the metrics of looking it up.

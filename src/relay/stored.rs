@@ -4,6 +4,8 @@
 //! and a decoder that looks too early computes what it does not find. So the pool is asked, and asked again, for a while.
 //! Nothing hangs on the answer but time: the decoder is asked in any case.
 
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
@@ -21,6 +23,18 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 const QUESTIONS: u32 = 300;
 /// Questions in a row that may go unanswered by a pool that is slow, or has too many open.
 const UNANSWERED: u32 = 2;
+
+/// Waits in a row that may be in vain: from then on nobody waits, but for one in [`LOOK_EVERY`] that looks whether it still is so. Under
+/// wrong names nothing ever comes. That prefillers find nothing in the pool says less: they may be set up to store only.
+const IN_VAIN: u32 = 20;
+const LOOK_EVERY: u32 = 64;
+
+/// Whether waiting is worth it.
+#[derive(Debug, Default)]
+pub struct Patience {
+    /// Waits in vain since the last that was not, and from [`IN_VAIN`] on those that were spared as well.
+    in_vain: AtomicU32,
+}
 
 /// How it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,19 +64,44 @@ impl Stored {
     }
 }
 
+impl Patience {
+    /// Whether the next one waits.
+    fn waits(&self) -> bool {
+        if self.in_vain.load(Relaxed) < IN_VAIN {
+            return true;
+        }
+        let spared = self.in_vain.fetch_add(1, Relaxed);
+        if spared >= IN_VAIN + LOOK_EVERY {
+            self.in_vain.store(IN_VAIN, Relaxed);
+        }
+        spared >= IN_VAIN + LOOK_EVERY
+    }
+
+    /// A wait ended.
+    fn learn(&self, end: Stored) {
+        match end {
+            Stored::There | Stored::Waited => self.in_vain.store(0, Relaxed),
+            Stored::GaveUp if self.in_vain.load(Relaxed) < IN_VAIN => {
+                self.in_vain.fetch_add(1, Relaxed);
+            }
+            Stored::GaveUp | Stored::NoAnswer => {}
+        }
+    }
+}
+
 impl Relay {
     /// Waits until the pool has the prompt that a prefiller has just answered for, as long as is configured, and at most half
-    /// of what is left of the request's time. Not at all while the names by which it is asked are not believed: under a
-    /// wrong name nothing ever comes.
+    /// of what is left of the request's time. Not at all where that was in vain so often that it always will be.
     pub(super) async fn wait_until_stored(&self, ask: &Ask) {
         let settings = self.settings.now();
         let (Some(finder), Some(asked)) = (&self.finder, &ask.asked) else { return };
-        if !self.fleet.desk().beliefs().named {
+        if !finder.patience.waits() {
             return;
         }
         let began = Instant::now();
         let left = (ask.arrived + settings.total).saturating_duration_since(began);
         let stored = stored(finder, asked, began + settings.pool_wait.min(left / 2)).await;
+        finder.patience.learn(stored);
         self.meters.pool_waited(stored.name(), began.elapsed());
     }
 }
@@ -96,4 +135,27 @@ async fn stored(finder: &Finder, asked: &Asked, end: Instant) -> Stored {
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
     Stored::GaveUp
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waited_in_vain_too_often_looks_now_and_then() {
+        let patience = Patience::default();
+        for _ in 0..IN_VAIN {
+            assert!(patience.waits());
+            patience.learn(Stored::NoAnswer);
+            patience.learn(Stored::GaveUp);
+        }
+        for _ in 0..2 {
+            let spared = (0..LOOK_EVERY).filter(|_| !patience.waits()).count();
+            assert_eq!(spared, LOOK_EVERY as usize);
+            assert!(patience.waits(), "one looks");
+            patience.learn(Stored::GaveUp);
+        }
+        patience.learn(Stored::Waited);
+        assert!((0..IN_VAIN).all(|_| patience.waits()), "it comes after all");
+    }
 }
