@@ -10,7 +10,6 @@ use futures_util::FutureExt;
 use http::Version;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use metrics::Gauge;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -21,6 +20,7 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tower::util::{MapRequest, MapResponse};
 
+use crate::server::graceful::Closing;
 use crate::server::routes::{admin_router, public_router, router};
 use crate::server::stall::Stalling;
 use crate::server::{Arrived, Gateway, patience};
@@ -208,7 +208,7 @@ struct Door {
 impl Door {
     async fn accept(self, listener: TcpListener, drain: Duration) -> usize {
         let door = Arc::new(self);
-        let graceful = GracefulShutdown::new();
+        let closing = Closing::default();
         let mut connections = JoinSet::new();
         loop {
             let (place, socket) = tokio::select! {
@@ -216,11 +216,12 @@ impl Door {
                 Some(_) = connections.join_next(), if !connections.is_empty() => continue,
                 next = door.next(&listener) => next,
             };
-            connections.spawn(door.clone().connection(socket, graceful.watcher(), place));
+            connections.spawn(door.clone().connection(socket, closing.clone(), place));
         }
         drop(listener);
-        let _ = tokio::time::timeout(drain, graceful.shutdown()).await;
-        while connections.try_join_next().is_some() {}
+        closing.begin();
+        let ended = async { while connections.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(drain, ended).await;
         let cut = connections.len();
         if cut > 0 {
             door.gateway.relay.meters.cut_all();
@@ -248,7 +249,7 @@ impl Door {
     fn connection(
         self: Arc<Self>,
         socket: TcpStream,
-        graceful: Watcher,
+        closing: Closing,
         place: Option<OwnedSemaphorePermit>,
     ) -> impl Future<Output = ()> + Send {
         let counted = Counted::new(self.gateway.relay.meters.connections.clone());
@@ -256,11 +257,11 @@ impl Door {
         async move {
             match &self.tls {
                 // On the side: it is three times as large as what a plain connection needs, and would be set aside for each of those, too.
-                Some(tls) => Box::pin(self.secured(tls, socket, graceful)).await,
+                Some(tls) => Box::pin(self.secured(tls, socket, closing)).await,
                 None => {
                     let limit = self.gateway.edge.now().header_time;
                     if let Some(version) = self.before_stop(limit, version(&socket)).await {
-                        self.speak(socket, version, graceful).await;
+                        self.speak(socket, version, closing).await;
                     }
                 }
             }
@@ -269,15 +270,15 @@ impl Door {
     }
 
     #[cfg(feature = "tls")]
-    async fn secured(&self, tls: &ListenerTls, socket: TcpStream, graceful: Watcher) {
+    async fn secured(&self, tls: &ListenerTls, socket: TcpStream, closing: Closing) {
         let limit = self.gateway.edge.now().handshake_time;
         if let Some((stream, version)) = self.before_stop(limit, super::tls::open(tls, socket)).await {
-            self.speak(stream, version, graceful).await;
+            self.speak(stream, version, closing).await;
         }
     }
 
     #[cfg(not(feature = "tls"))]
-    async fn secured(&self, tls: &ListenerTls, _socket: TcpStream, _graceful: Watcher) {
+    async fn secured(&self, tls: &ListenerTls, _socket: TcpStream, _closing: Closing) {
         match *tls {}
     }
 
@@ -295,7 +296,7 @@ impl Door {
         &self,
         socket: S,
         version: Version,
-        graceful: Watcher,
+        closing: Closing,
     ) -> impl Future<Output = ()> + Send + use<S>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -311,7 +312,7 @@ impl Door {
         let service = TowerToHyperService::new(watched);
         let connection = self.http(version).serve_connection(io, service).into_owned();
         // A connection that ends badly is the client's affair; its requests have been accounted for.
-        graceful.watch(connection).map(drop)
+        closing.watch(connection).map(drop)
     }
 
     fn http(&self, version: Version) -> auto::Builder<Tasks> {

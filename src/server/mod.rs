@@ -9,6 +9,7 @@ mod cors;
 mod explain;
 mod foreign;
 mod gather;
+mod graceful;
 pub mod headers;
 mod instances;
 mod leftover;

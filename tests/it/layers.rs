@@ -12,6 +12,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("live", &[]),
     ("flights", &[]),
     ("spread", &[]),
+    ("standing", &[]),
     ("route", &["spread"]),
     ("error", &[]),
     ("dialect", &["codec", "error", "route"]),
@@ -59,14 +60,14 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "relay",
         &[
             "auth", "codec", "dialect", "endpoint", "error", "fleet", "intake", "kvhash", "live", "obs",
-            "pool", "prompt", "route", "trace", "upstream",
+            "pool", "prompt", "route", "standing", "trace", "upstream",
         ],
     ),
     (
         "server",
         &[
             "auth", "codec", "dialect", "endpoint", "error", "fleet", "intake", "live", "obs", "relay",
-            "route", "tls", "trace", "upstream",
+            "route", "standing", "tls", "trace", "upstream",
         ],
     ),
     ("trace", &["obs"]),
