@@ -4,12 +4,14 @@
 //! turns text into ids, and `cache` remembers the ids of prefixes. Whatever can't be computed to the last token says
 //! so with a [`Reason`]; nothing here guesses, and no input makes it panic or run for ever.
 
+mod allowance;
 mod cache;
 mod chat;
 mod continued;
 mod detect;
 mod jinja;
 mod json;
+mod kept;
 mod message;
 mod parts;
 mod python;
@@ -29,6 +31,7 @@ use serde_json::{Map, Value};
 use crate::codec::json::Object;
 use crate::dialect::Api;
 
+pub use allowance::Stop;
 pub use cache::{CacheLimits, CacheStats, PrefixCache};
 pub use chat::Chat;
 pub use source::PromptSource;
@@ -228,7 +231,12 @@ impl Prompter {
 
     /// The prompt of a request; `today` is what the engine's calendar shows, `None` if that is not known.
     pub fn prompt(&self, api: Api, body: &Object, today: impl Into<Option<Today>>) -> Prompt {
-        match self.tokens(api, body, today.into()) {
+        self.prompt_until(api, body, today.into(), &Stop::default())
+    }
+
+    /// As [`prompt`](Self::prompt), but when it is told to stop before it is done it comes to [`Reason::Limit`].
+    pub fn prompt_until(&self, api: Api, body: &Object, today: Option<Today>, stop: &Stop) -> Prompt {
+        match self.tokens(api, body, today, stop) {
             Ok(tokens) => Prompt { tokens, exactness: Exactness::Exact },
             Err(reason) => Prompt::unknown(reason),
         }
@@ -244,7 +252,13 @@ impl Prompter {
         self.cache.stats()
     }
 
-    fn tokens(&self, api: Api, body: &Object, today: Option<Today>) -> Result<Arc<[u32]>, Reason> {
+    fn tokens(
+        &self,
+        api: Api,
+        body: &Object,
+        today: Option<Today>,
+        stop: &Stop,
+    ) -> Result<Arc<[u32]>, Reason> {
         match PromptSource::read(api, body)? {
             PromptSource::TokenIds(ids) => Ok(ids),
             PromptSource::Text { text, add_special_tokens } => self.encode(&text, add_special_tokens),
@@ -254,7 +268,11 @@ impl Prompter {
                 self.no_chats.map_or(Ok(()), Err)?;
                 chat.complete(&self.defaults);
                 let add_special_tokens = chat.add_special_tokens;
-                let text = self.template.as_ref().ok_or(Reason::NoTemplate)?.render(*chat, today)?;
+                let template = self.template.as_ref().ok_or(Reason::NoTemplate)?;
+                let text = template.render_until(*chat, today, stop)?;
+                if stop.is_told() {
+                    return Err(Reason::Limit);
+                }
                 self.encode(&text, add_special_tokens)
             }
         }

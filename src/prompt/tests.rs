@@ -198,3 +198,38 @@ fn a_slice_that_is_walked_for_each_message_has_its_limit() {
     assert!(render(100).is_ok_and(|text| text.len() == 99 * 4));
     assert_eq!(render(10_000), Err(Reason::Limit));
 }
+
+fn render(source: &str, messages: &[Value], stop: &Stop) -> Result<String, Reason> {
+    let body = json!({"model": "m", "messages": messages}).to_string();
+    let body = Object::scan(Bytes::from(body), ScanLimits::default()).unwrap();
+    Chat::read(&body).and_then(|chat| template(source).unwrap().render_until(chat, None, stop))
+}
+
+/// As the template of DeepSeek-V3.1 joins system messages, and others what they have said so far.
+#[test]
+fn a_text_that_grows_with_each_message_has_its_limit() {
+    let message = json!({"role": "system", "content": "x".repeat(250)});
+    for source in [
+        "{% set ns = namespace(t='') %}{% for m in messages %}{% set ns.t = ns.t + m.content %}{% endfor %}{{ ns.t }}",
+        "{% set ns = namespace(t='') %}{% for m in messages %}{% set ns.t = ns.t ~ m.content %}{% endfor %}{{ ns.t }}",
+        "{% set ns = namespace(t='') %}{% for m in messages %}{% set t %}{{ ns.t }}{{ m.content }}{% endset %}\
+         {% set ns.t = t %}{% endfor %}{{ ns.t }}",
+        "{% set ns = namespace(t='') %}{% macro more(m) %}{{ ns.t }}{{ m.content }}{% endmacro %}\
+         {% for m in messages %}{% set ns.t = more(m) %}{% endfor %}{{ ns.t }}",
+        "{% set ns = namespace(t=[]) %}{% for m in messages %}{% set ns.t = ns.t + [m.content] %}\
+         {% set u = ns.t|join %}{% endfor %}{{ ns.t|join }}",
+    ] {
+        let of = |count| render(source, &vec![message.clone(); count], &Stop::default());
+        assert_eq!(of(500).map(|text| text.len()), Ok(500 * 250), "{source}");
+        assert_eq!(of(4_000), Err(Reason::Limit), "{source}");
+    }
+}
+
+#[test]
+fn a_rendering_that_nobody_waits_for_ends() {
+    let messages = [json!({"role": "user", "content": "x"})];
+    let stop = Stop::default();
+    assert_eq!(render(CHATML, &messages, &stop.clone()).as_deref(), Ok("<|im_start|>user\nx<|im_end|>\n"));
+    stop.now();
+    assert_eq!(render(CHATML, &messages, &stop), Err(Reason::Limit));
+}
