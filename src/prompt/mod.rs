@@ -16,6 +16,7 @@ mod message;
 mod parts;
 mod python;
 mod pyvalue;
+mod rules;
 mod source;
 mod special;
 mod strftime;
@@ -25,6 +26,7 @@ mod tokenizer;
 mod walk;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use serde_json::{Map, Value};
 
@@ -34,6 +36,7 @@ use crate::dialect::Api;
 pub use allowance::Stop;
 pub use cache::{CacheLimits, CacheStats, PrefixCache};
 pub use chat::Chat;
+pub use rules::Rules;
 pub use source::PromptSource;
 pub use special::AddedToken;
 pub use strftime::Today;
@@ -100,13 +103,15 @@ pub enum Reason {
     Refuted,
     /// The model or adapter named is not among those that engines list, or its hash is known to them alone.
     Model,
+    /// It uses what releases of vLLM treat differently, and an engine's is none whose treatment is followed here.
+    Release,
     /// The tokens are known, but not yet how the engines name their blocks.
     Unnamed,
 }
 
 impl Reason {
     /// All of them, for tables.
-    pub const ALL: [Reason; 27] = [
+    pub const ALL: [Reason; 28] = [
         Reason::Api,
         Reason::Media,
         Reason::Embeds,
@@ -133,6 +138,7 @@ impl Reason {
         Reason::Unproven,
         Reason::Refuted,
         Reason::Model,
+        Reason::Release,
         Reason::Unnamed,
     ];
 
@@ -165,6 +171,7 @@ impl Reason {
             Reason::Unproven => "unproven",
             Reason::Refuted => "refuted",
             Reason::Model => "model",
+            Reason::Release => "release",
             Reason::Unnamed => "unnamed",
         }
     }
@@ -203,6 +210,8 @@ pub struct Prompter {
     defaults: Map<String, Value>,
     /// Why no chat is exact, whatever it says.
     no_chats: Option<Reason>,
+    /// The [`Rules`] that all engines share.
+    rules: AtomicU8,
 }
 
 impl Prompter {
@@ -212,7 +221,14 @@ impl Prompter {
         tokenizer: Option<Arc<dyn Tokenize>>,
         cache: PrefixCache,
     ) -> Self {
-        Self { template, tokenizer, cache, defaults: Map::new(), no_chats: None }
+        Self {
+            template,
+            tokenizer,
+            cache,
+            defaults: Map::new(),
+            no_chats: None,
+            rules: AtomicU8::new(Rules::Of32 as u8),
+        }
     }
 
     /// With variables for the template where requests don't set them: the engines' `--default-chat-template-kwargs`.
@@ -227,6 +243,12 @@ impl Prompter {
     pub fn without_chats(mut self, why: Reason) -> Self {
         self.no_chats = Some(why);
         self
+    }
+
+    /// From now on no chat is exact that depends on more than these rules, which an engine shares; until then all are
+    /// taken to be the engines'. Nothing undoes it.
+    pub fn engine_has(&self, rules: Rules) {
+        self.rules.fetch_min(rules as u8, Ordering::Relaxed);
     }
 
     /// The prompt of a request; `today` is what the engine's calendar shows, `None` if that is not known.
@@ -266,6 +288,9 @@ impl Prompter {
                 // Before the work of rendering.
                 self.tokenizer.as_ref().ok_or(Reason::NoTokenizer)?;
                 self.no_chats.map_or(Ok(()), Err)?;
+                if chat.rules > Rules::of(self.rules.load(Ordering::Relaxed)) {
+                    return Err(Reason::Release);
+                }
                 chat.complete(&self.defaults);
                 let add_special_tokens = chat.add_special_tokens;
                 let template = self.template.as_ref().ok_or(Reason::NoTemplate)?;

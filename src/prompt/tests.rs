@@ -233,3 +233,19 @@ fn a_rendering_that_nobody_waits_for_ends() {
     stop.now();
     assert_eq!(render(CHATML, &messages, &stop), Err(Reason::Limit));
 }
+
+#[test]
+fn what_an_engine_of_another_release_treats_otherwise_is_not_exact() {
+    let prompter = prompter(CHATML);
+    let chat = |message: Value| ask(&prompter, Api::Chat, &json!({"messages": [message]}).to_string()).err();
+    let plain = || chat(json!({"role": "user", "content": "a"}));
+    let reasoning = || chat(json!({"role": "assistant", "content": "a", "reasoning_content": "r"}));
+    let developer = || chat(json!({"role": "developer", "content": "a"}));
+    assert_eq!((plain(), reasoning(), developer()), (None, None, None));
+    prompter.engine_has(Rules::Since22);
+    assert_eq!((plain(), reasoning(), developer()), (None, None, Some(Reason::Release)));
+    prompter.engine_has(Rules::EveryRelease);
+    prompter.engine_has(Rules::Of32);
+    assert_eq!((plain(), reasoning(), developer()), (None, Some(Reason::Release), Some(Reason::Release)));
+    assert_eq!(ask(&prompter, Api::Completions, r#"{"prompt":"a"}"#).as_deref(), Ok("\u{1}a"));
+}
