@@ -12,6 +12,7 @@ mod detect;
 mod jinja;
 mod json;
 mod kept;
+mod markup;
 mod message;
 mod parts;
 mod python;

@@ -142,7 +142,7 @@ impl ChatTemplate {
         let syntax = |e| TemplateError::Syntax(Box::new(e));
         let detected = {
             let root = parse(&text, name, syntax_config().map_err(syntax)?).map_err(syntax)?;
-            if let Some(construct) = unknown_construct(&root) {
+            if let Some(construct) = unknown_construct(&text, &root) {
                 return Err(TemplateError::Construct(construct));
             }
             content_format(&root)
