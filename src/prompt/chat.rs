@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use super::jinja::OWN_VARIABLES;
 use super::parts::is_media;
 use super::rules::Rules;
 use super::source::{flag, not_truncated, present};
@@ -136,7 +137,7 @@ fn kwargs(body: &Object) -> Result<Map<String, Value>, Reason> {
             _ => return Err(Reason::Shape),
         },
     };
-    if kwargs.keys().any(|key| RESERVED_KWARGS.contains(&key.as_str())) {
+    if kwargs.keys().any(|key| RESERVED_KWARGS.contains(&key.as_str()) || key.starts_with(OWN_VARIABLES)) {
         return Err(Reason::TemplateKwargs);
     }
     if let Some(effort) = present(body, "reasoning_effort") {

@@ -9,6 +9,8 @@ use super::kept::KEPT;
 use super::strftime::Today;
 use super::{python, tojson};
 
+/// What the names of variables begin with that are none of the request's.
+pub(super) const OWN_VARIABLES: &str = "__pd_proxy_";
 /// The variable that carries the date to `strftime_now`; no template names it.
 pub(super) const TODAY: &str = "__pd_proxy_today";
 /// Deepest nesting of macros.

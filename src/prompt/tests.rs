@@ -95,6 +95,11 @@ fn what_is_not_known_says_why() {
         (json!({"messages": "a"}), Reason::Shape),
         (json!({"messages": [user], "chat_template": "x"}), Reason::ClientTemplate),
         (json!({"messages": [user], "chat_template_kwargs": {"tokenize": true}}), Reason::TemplateKwargs),
+        // It would be the date that templates print.
+        (
+            json!({"messages": [user], "chat_template_kwargs": {"__pd_proxy_today": [1, 2, 3]}}),
+            Reason::TemplateKwargs,
+        ),
         (json!({"messages": [user], "chat_template_kwargs": {"x": 1e300}}), Reason::Json),
         (json!({"messages": [user], "reasoning_effort": "most"}), Reason::Shape),
         (json!({"messages": [user], "truncate_prompt_tokens": -1}), Reason::Truncation),
