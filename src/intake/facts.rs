@@ -6,9 +6,11 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 use reqwest::Client;
 
-use super::exchange::{authorized, exchange, url};
+use super::exchange::{Asker, authorized, exchange, url};
 use crate::dialect::facts::{self, CacheFacts, Contradiction, ModelFact};
 use crate::endpoint::Endpoint;
+use crate::kvhash::VllmVersion;
+use crate::prompt::Rules;
 
 /// The largest answer to `GET /version` that is read.
 const VERSION_BYTES: usize = 4 << 10;
@@ -74,6 +76,34 @@ pub struct FactsError {
     pub why: String,
 }
 
+/// The rules for chats that `engine` shares with those followed here, by what it calls its release; one that says nothing
+/// shares what all do.
+///
+/// # Errors
+/// There was no answer, in words.
+pub(super) async fn rules(asker: &Asker, engine: &Endpoint) -> Result<Rules, String> {
+    let get = authorized(asker.client.get(url(engine, "/version")), asker.authorization.as_ref());
+    let (status, body) = exchange(get, asker.time, VERSION_BYTES).await?;
+    let version = facts::version(&body).filter(|_| status == StatusCode::OK);
+    Ok(version.map_or(Rules::EveryRelease, |version| rules_of(&version)))
+}
+
+/// What is none of the releases compared with may have been changed: a later one, one between two releases, a name of
+/// somebody's own. A build of a release (`0.32.0+cu130`) is that release.
+fn rules_of(version: &str) -> Rules {
+    let release = version.split('+').next().unwrap_or_default();
+    let released = release.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let known = |from: u16, to: u16| {
+        let range = VllmVersion::new(0, from, 0)..VllmVersion::new(0, to + 1, 0);
+        released && release.parse().is_ok_and(|version| range.contains(&version))
+    };
+    match (known(32, 32), known(22, 32)) {
+        (true, _) => Rules::Of32,
+        (_, true) => Rules::Since22,
+        _ => Rules::EveryRelease,
+    }
+}
+
 /// A whole answer of any status, or why there is none.
 type Outcome = Result<(StatusCode, Bytes), String>;
 
@@ -126,4 +156,27 @@ fn read<T>(
     };
     gaps.push(Gap { path, why, status });
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_releases_that_were_compared_with_share_the_rules() {
+        for (version, rules) in [
+            ("0.32.0", Rules::Of32),
+            ("0.32.4+cu130", Rules::Of32),
+            ("0.31.1", Rules::Since22),
+            ("0.22.0", Rules::Since22),
+            ("0.21.3", Rules::EveryRelease),
+            ("0.33.0", Rules::EveryRelease),
+            ("0.32.1rc1.dev3+g12345", Rules::EveryRelease),
+            ("1.0.0", Rules::EveryRelease),
+            ("dev", Rules::EveryRelease),
+            ("", Rules::EveryRelease),
+        ] {
+            assert_eq!(rules_of(version), rules, "{version:?}");
+        }
+    }
 }

@@ -3,10 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use time::{Duration, OffsetDateTime};
+use time::OffsetDateTime;
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use super::engine::EngineTokenizer;
 use super::naming::Naming;
@@ -14,10 +16,18 @@ use super::question::question;
 use crate::codec::json::Object;
 use crate::dialect::Api;
 use crate::endpoint::Endpoint;
-use crate::prompt::{CacheStats, Exactness, Prompt, PromptSource, Prompter, Reason, Today};
+use crate::prompt::{CacheStats, Exactness, Prompt, PromptSource, Prompter, Reason, Stop, Today};
 
 /// Bodies above this take a millisecond and more to tokenise, in bytes: they are worked on beside the runtime.
 const ASIDE_BYTES: usize = 256 << 10;
+/// Bodies with more quotation marks take as long to render: 512 messages of a few words have so many, and each takes two to ten
+/// microseconds; so have that many parts, calls and tools.
+const ASIDE_QUOTES: usize = 4 << 10;
+/// The longest that a large body waits for a place, behind others: they take some tens of milliseconds each, and prefilling it takes
+/// seconds. Where many come at once, some are routed by their size.
+const PLACE_TIME: Duration = Duration::from_millis(250);
+/// The longest that one in its place is waited for: the largest that is read, of 64 MiB, takes a second or a few.
+const WORK_TIME: Duration = Duration::from_secs(5);
 
 /// So close to midnight the engines' clocks may show the other day, in seconds.
 const DOUBT_S: u32 = 5;
@@ -33,7 +43,7 @@ pub struct Prompts {
     encoder: AtomicBool,
     /// The engines' offset from UTC, in seconds.
     utc_offset_s: Option<i32>,
-    /// So many large bodies at once: one per core.
+    /// So many dear bodies at once: one per core.
     aside: Arc<Semaphore>,
 }
 
@@ -113,7 +123,8 @@ impl Prompts {
 
     /// The engines' date; `None` when it is not known, or changes about now.
     pub fn today(&self) -> Option<Today> {
-        let local = OffsetDateTime::now_utc().checked_add(Duration::seconds(self.utc_offset_s?.into()))?;
+        let local =
+            OffsetDateTime::now_utc().checked_add(time::Duration::seconds(self.utc_offset_s?.into()))?;
         let of_day_s =
             u32::from(local.hour()) * 3600 + u32::from(local.minute()) * 60 + u32::from(local.second());
         if !(DOUBT_S..DAY_S - DOUBT_S).contains(&of_day_s) {
@@ -136,16 +147,17 @@ impl Prompts {
         match &self.source {
             Source::Local(prompter) if self.trust() == Trust::Proven => {
                 let (prompter, today) = (prompter.clone(), self.today());
-                self.work(body, move |body| prompter.prompt(api, body, today)).await.unwrap_or_else(unknown)
+                let read = move |body: &Object, stop: &Stop| prompter.prompt_until(api, body, today, stop);
+                self.work(body, read).await.unwrap_or_else(unknown)
             }
             Source::Local(_) => {
                 let doubt = if self.trust() == Trust::Refuted { Reason::Refuted } else { Reason::Unproven };
-                self.work(body, move |body| given(api, body, doubt)).await.unwrap_or_else(unknown)
+                self.work(body, move |body, _| given(api, body, doubt)).await.unwrap_or_else(unknown)
             }
             Source::Engine(tokenizer) => {
                 let Some(engine) = engine else { return unknown(Reason::EngineUnreachable) };
                 let asked = async {
-                    let question = self.work(body, move |body| question(api, body)).await??;
+                    let question = self.work(body, move |body, _| question(api, body)).await??;
                     tokenizer.answer(&engine, question, quarter()).await
                 };
                 asked.await.map_or_else(unknown, exact)
@@ -153,25 +165,44 @@ impl Prompts {
         }
     }
 
-    /// Runs `read` on the body: here, or beside the runtime if the body is large.
+    /// Runs `read` on the body: here, or beside the runtime if it is dear. It is told to stop when nobody waits for it.
+    ///
+    /// # Errors
+    /// [`Reason::Limit`] if that takes too long.
     async fn work<T: Send + 'static>(
         &self,
         body: &Object,
-        read: impl FnOnce(&Object) -> T + Send + 'static,
+        read: impl FnOnce(&Object, &Stop) -> T + Send + 'static,
     ) -> Result<T, Reason> {
-        if body.bytes().len() <= ASIDE_BYTES {
-            return Ok(read(body));
+        let left = StopOnDrop(Stop::default());
+        if !is_dear(body.bytes()) {
+            return Ok(read(body, &left.0));
         }
-        // Closed never, so the permit is there. It goes with the work, which goes on when nobody waits for it any more.
-        let permit = self.aside.clone().acquire_owned().await.map_err(|_| Reason::Tokenizer)?;
+        // Closed never, so what is missing is time.
+        let place = timeout(PLACE_TIME, self.aside.clone().acquire_owned()).await;
+        let Ok(Ok(place)) = place else { return Err(Reason::Limit) };
         // Bytes and spans: the copy shares the text.
-        let body = body.clone();
+        let (body, stop) = (body.clone(), left.0.clone());
         let work = tokio::task::spawn_blocking(move || {
-            let read = read(&body);
-            drop(permit);
-            read
+            // It belongs to the work, which ends a little later than who waits for it.
+            let _place = place;
+            read(&body, &stop)
         });
-        work.await.map_err(|_| Reason::Tokenizer)
+        timeout(WORK_TIME, work).await.map_err(|_| Reason::Limit)?.map_err(|_| Reason::Tokenizer)
+    }
+}
+
+/// Whether a body is long, or of many values.
+fn is_dear(body: &[u8]) -> bool {
+    body.len() > ASIDE_BYTES || memchr::memchr_iter(b'"', body).count() > ASIDE_QUOTES
+}
+
+/// A request that leaves, or has waited long enough, ends what was begun for it.
+struct StopOnDrop(Stop);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.now();
     }
 }
 
@@ -209,6 +240,7 @@ fn unknown(reason: Reason) -> Prompt {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use futures_util::FutureExt;
 
     use super::*;
     use crate::codec::json::ScanLimits;
@@ -245,5 +277,85 @@ mod tests {
         assert!(body.bytes().len() > ASIDE_BYTES);
         let prompt = prompts.prompt(Api::Completions, &body, None).await;
         assert_eq!((&prompt.tokens[..], prompt.exactness), (&ids[..], Exactness::Exact));
+    }
+
+    fn large() -> (Arc<Prompts>, Object) {
+        let prompts =
+            Prompts::new(Source::Local(Arc::new(Prompter::new(None, None, PrefixCache::off()))), None);
+        prompts.set_trust(Trust::Proven);
+        let ids: Vec<u32> = (0..100_000).collect();
+        (Arc::new(prompts), object(format!(r#"{{"prompt":{ids:?}}}"#)))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_long_behind_other_large_bodies() {
+        let (prompts, body) = large();
+        let places = prompts.aside.available_permits();
+        let others = prompts.aside.clone().acquire_many_owned(places as u32).await.unwrap();
+        let began = tokio::time::Instant::now();
+        let prompt = prompts.prompt(Api::Completions, &body, None).await;
+        assert_eq!((prompt.exactness, began.elapsed()), (Exactness::Inexact(Reason::Limit), PLACE_TIME));
+        drop(others);
+        assert_eq!(prompts.prompt(Api::Completions, &body, None).await.exactness, Exactness::Exact);
+    }
+
+    #[tokio::test]
+    async fn a_client_that_leaves_gives_its_place_in_line_back() {
+        let (prompts, body) = large();
+        let places = prompts.aside.available_permits();
+        let others = prompts.aside.clone().acquire_many_owned(places as u32).await.unwrap();
+        assert!(prompts.prompt(Api::Completions, &body, None).now_or_never().is_none());
+        drop(others);
+        assert_eq!(prompts.aside.available_permits(), places);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_messages_are_read_beside_the_runtime_as_a_long_one_is() {
+        let (prompts, _) = large();
+        let chat = |count: usize, text: &str| {
+            let message = format!(r#"{{"role":"user","content":"{text}"}}"#);
+            object(format!(r#"{{"messages":[{}]}}"#, vec![message; count].join(",")))
+        };
+        let places = prompts.aside.available_permits();
+        let _others = prompts.aside.clone().acquire_many_owned(places as u32).await.unwrap();
+        for (body, reason) in [
+            (chat(600, "a"), Reason::Limit),
+            (chat(1, &"a".repeat(256 << 10)), Reason::Limit),
+            (chat(1, &"a".repeat(255 << 10)), Reason::NoTokenizer),
+            (chat(500, "a"), Reason::NoTokenizer),
+        ] {
+            let prompt = prompts.prompt(Api::Chat, &body, None).await;
+            assert_eq!(prompt.exactness, Exactness::Inexact(reason), "{} bytes", body.bytes().len());
+        }
+    }
+
+    /// A body's work that ends when it is told to, and says then that it was told.
+    async fn begun(prompts: Arc<Prompts>, body: Object, ended: tokio::sync::oneshot::Sender<bool>) -> Reason {
+        let read = move |_: &Object, stop: &Stop| {
+            let long = std::time::Instant::now() + 10 * WORK_TIME;
+            while !stop.is_told() && std::time::Instant::now() < long {
+                std::thread::yield_now();
+            }
+            ended.send(stop.is_told())
+        };
+        prompts.work(&body, read).await.err().unwrap()
+    }
+
+    #[tokio::test]
+    async fn work_that_was_begun_for_a_client_that_left_ends() {
+        let (prompts, body) = large();
+        let (sender, ended) = tokio::sync::oneshot::channel();
+        assert!(begun(prompts.clone(), body, sender).now_or_never().is_none());
+        assert_eq!(ended.await, Ok(true));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_that_takes_too_long_is_not_waited_for() {
+        let (prompts, body) = large();
+        let (sender, ended) = tokio::sync::oneshot::channel();
+        // A clock that stands still goes on by itself only while nothing is at work beside the runtime.
+        let (reason, ()) =
+            tokio::join!(begun(prompts.clone(), body, sender), tokio::time::advance(2 * WORK_TIME));
+        assert_eq!((reason, ended.await), (Reason::Limit, Ok(true)));
     }
 }

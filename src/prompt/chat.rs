@@ -2,7 +2,9 @@
 
 use serde_json::{Map, Value};
 
+use super::jinja::OWN_VARIABLES;
 use super::parts::is_media;
+use super::rules::Rules;
 use super::source::{flag, not_truncated, present};
 use super::{Reason, json};
 use crate::codec::json::{self as client, Object};
@@ -19,6 +21,8 @@ pub struct Chat {
     pub(super) add_generation_prompt: bool,
     pub(super) continue_final_message: bool,
     pub(super) add_special_tokens: bool,
+    /// What of the rules followed here it depends on.
+    pub(super) rules: Rules,
     /// Size of the conversation's text, from which the rendering's limits follow.
     pub(super) source_bytes: usize,
 }
@@ -44,8 +48,8 @@ const RESERVED_KWARGS: [&str; 15] = [
 ];
 
 /// Where an answer's reasoning stands in a message, and where older clients put it.
-const REASONING: &str = "reasoning";
-const OLDER_REASONING: &str = "reasoning_content";
+pub(super) const REASONING: &str = "reasoning";
+pub(super) const OLDER_REASONING: &str = "reasoning_content";
 
 /// What `reasoning_effort` may be.
 const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
@@ -60,6 +64,9 @@ impl Chat {
         let source_bytes = body.bytes().len();
         let Value::Array(messages) = json::parse(messages.raw())? else { return Err(Reason::Shape) };
         let tools = tools(body)?;
+        let rules = Rules::needed(body, &messages, tools.as_deref().unwrap_or_default());
+        let tools =
+            tools.map(|tools| tools.into_iter().map(tool).collect::<Result<Vec<_>, _>>()).transpose()?;
         // Whether the template then sees the tools depends on the engine's --exclude-tools-when-tool-choice-none. Any other
         // choice bounds what is generated and leaves the prompt as it is.
         if tools.is_some() && present(body, "tool_choice").is_some_and(|choice| is_none(&choice)) {
@@ -68,6 +75,7 @@ impl Chat {
         let chat = Self {
             messages,
             tools,
+            rules,
             kwargs: kwargs(body)?,
             documents: documents(body)?,
             add_generation_prompt: flag(body, "add_generation_prompt", true)?,
@@ -129,7 +137,7 @@ fn kwargs(body: &Object) -> Result<Map<String, Value>, Reason> {
             _ => return Err(Reason::Shape),
         },
     };
-    if kwargs.keys().any(|key| RESERVED_KWARGS.contains(&key.as_str())) {
+    if kwargs.keys().any(|key| RESERVED_KWARGS.contains(&key.as_str()) || key.starts_with(OWN_VARIABLES)) {
         return Err(Reason::TemplateKwargs);
     }
     if let Some(effort) = present(body, "reasoning_effort") {
@@ -161,12 +169,11 @@ fn documents(body: &Object) -> Result<Value, Reason> {
     }
 }
 
+/// As the client spelled them.
 fn tools(body: &Object) -> Result<Option<Vec<Value>>, Reason> {
     let Some(tools) = present(body, "tools") else { return Ok(None) };
     match json::parse(tools.raw())? {
-        Value::Array(tools) if !tools.is_empty() => {
-            tools.into_iter().map(tool).collect::<Result<_, _>>().map(Some)
-        }
+        Value::Array(tools) if !tools.is_empty() => Ok(Some(tools)),
         _ => Err(Reason::Shape),
     }
 }

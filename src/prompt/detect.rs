@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use minijinja::machinery::ast::{Call, Expr, Macro, Stmt};
 
+use super::markup::changes_markup;
 use super::template::ContentFormat;
 use super::walk::{Node, arg_expr, nodes};
 
@@ -41,8 +42,34 @@ const UNKNOWN_FILTERS: [&str; 24] = [
     "zip",
 ];
 
-/// The first construct that may render otherwise than in Jinja2, by name.
-pub(super) fn unknown_construct(root: &Stmt<'_>) -> Option<String> {
+/// The first construct that may render otherwise than in Jinja2, by name; `root` is what `source` parses as.
+pub(super) fn unknown_construct(source: &str, root: &Stmt<'_>) -> Option<String> {
+    let marked = || changes_markup(root).then(|| "what |safe makes, for more than printing it".to_owned());
+    let raw = || has_odd_raw_tag(source).then(|| "raw with white space or signs".to_owned());
+    unknown_node(root).or_else(marked).or_else(raw)
+}
+
+/// Whether white space beside a tag `raw` or `endraw`, which the syntax tree does not show, goes away or stays otherwise than in
+/// Jinja2, as a line break behind `{% raw %}` does: known to be the same is what has none inside, and no sign in its tags.
+fn has_odd_raw_tag(source: &str) -> bool {
+    let mut pieces = source.split("{%");
+    let mut before = pieces.next().unwrap_or_default();
+    pieces.any(|piece| {
+        let before = std::mem::replace(&mut before, piece);
+        let name = piece.trim_start_matches(|char: char| char.is_whitespace() || "-+".contains(char));
+        let Some(rest) = name.strip_prefix("end").unwrap_or(name).strip_prefix("raw") else { return false };
+        if rest.starts_with(|char: char| char.is_alphanumeric() || char == '_') {
+            return false;
+        }
+        match piece.split_once("%}").map(|(tag, behind)| (tag.trim_ascii(), behind)) {
+            Some(("raw", behind)) => behind.starts_with(char::is_whitespace),
+            Some(("endraw", _)) => before.ends_with(char::is_whitespace),
+            _ => true,
+        }
+    })
+}
+
+fn unknown_node(root: &Stmt<'_>) -> Option<String> {
     nodes(root).iter().find_map(|node| match node {
         Node::Expr { expr: Expr::GetAttr(get), called: false } if DICT_ATTRIBUTES.contains(&get.name) => {
             Some(format!(".{}", get.name))
@@ -220,16 +247,28 @@ mod tests {
 
     #[test]
     fn what_jinja2_does_otherwise_is_named() {
-        let found = |source: &str| unknown_construct(&parse(source, "t", Default::default()).unwrap());
+        let found =
+            |source: &str| unknown_construct(source, &parse(source, "t", Default::default()).unwrap());
         for (source, expect) in [
             ("{{ a.items }}", ".items"),
             ("{% if x %}{{ f(a['items']) }}{% endif %}", "['items']"),
             ("{{ a|title }}", "|title"),
             ("{% include 'b' %}", "another template"),
+            ("{% raw %}\n{{ a }}{% endraw %}", "raw with white space or signs"),
+            ("{% raw %}{{ a }} {% endraw %}", "raw with white space or signs"),
+            ("{%-raw%}{{ a }}{%endraw%}", "raw with white space or signs"),
+            ("{% raw %}{{ a }}{% endraw +%}", "raw with white space or signs"),
+            ("{% set a = b|safe %}{{ a + c }}", "what |safe makes, for more than printing it"),
         ] {
             assert_eq!(found(source).as_deref(), Some(expect), "{source}");
         }
-        for source in ["{{ a.items() }}", "{{ loop.index }}", "{{ a.format|tojson }}", "{{ a['item'] }}"] {
+        for source in [
+            "{{ a.items() }}",
+            "{{ loop.index }}",
+            "{{ a.format|tojson|safe }}",
+            "{{ a['item'] }}",
+            "{% if raw %}{% set raw_ = 1 %}{% endif %}",
+        ] {
             assert_eq!(found(source), None, "{source}");
         }
     }

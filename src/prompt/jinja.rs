@@ -4,9 +4,13 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State};
 
+use super::allowance::{charge, kept};
+use super::kept::KEPT;
 use super::strftime::Today;
 use super::{python, tojson};
 
+/// What the names of variables begin with that are none of the request's.
+pub(super) const OWN_VARIABLES: &str = "__pd_proxy_";
 /// The variable that carries the date to `strftime_now`; no template names it.
 pub(super) const TODAY: &str = "__pd_proxy_today";
 /// Deepest nesting of macros.
@@ -31,13 +35,18 @@ pub(super) fn environment() -> Environment<'static> {
     env.set_recursion_limit(RECURSION);
     env.set_auto_escape_callback(|_| AutoEscape::None);
     env.set_unknown_method_callback(python::method);
-    env.set_formatter(|out, _, value| {
-        let written = match value.as_str() {
-            Some(text) => out.write_str(text),
-            None => out.write_str(&python::printed(value)?),
+    env.set_formatter(|out, state, value| {
+        // Where it goes into a variable, this is what it is paid for.
+        let mut write = |text: &str| {
+            charge(state, text.len())?;
+            out.write_str(text).map_err(|_| Error::from(ErrorKind::WriteFailure))
         };
-        written.map_err(|_| Error::from(ErrorKind::WriteFailure))
+        match value.as_str() {
+            Some(text) => write(text),
+            None => write(&python::printed(value)?),
+        }
     });
+    env.add_filter(KEPT, kept);
     env.add_filter("tojson", tojson::tojson);
     env.add_filter("trim", python::trim);
     env.add_filter("string", python::string);

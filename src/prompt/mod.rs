@@ -4,16 +4,20 @@
 //! turns text into ids, and `cache` remembers the ids of prefixes. Whatever can't be computed to the last token says
 //! so with a [`Reason`]; nothing here guesses, and no input makes it panic or run for ever.
 
+mod allowance;
 mod cache;
 mod chat;
 mod continued;
 mod detect;
 mod jinja;
 mod json;
+mod kept;
+mod markup;
 mod message;
 mod parts;
 mod python;
 mod pyvalue;
+mod rules;
 mod source;
 mod special;
 mod strftime;
@@ -23,14 +27,17 @@ mod tokenizer;
 mod walk;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use serde_json::{Map, Value};
 
 use crate::codec::json::Object;
 use crate::dialect::Api;
 
+pub use allowance::Stop;
 pub use cache::{CacheLimits, CacheStats, PrefixCache};
 pub use chat::Chat;
+pub use rules::Rules;
 pub use source::PromptSource;
 pub use special::AddedToken;
 pub use strftime::Today;
@@ -97,13 +104,15 @@ pub enum Reason {
     Refuted,
     /// The model or adapter named is not among those that engines list, or its hash is known to them alone.
     Model,
+    /// It uses what releases of vLLM treat differently, and an engine's is none whose treatment is followed here.
+    Release,
     /// The tokens are known, but not yet how the engines name their blocks.
     Unnamed,
 }
 
 impl Reason {
     /// All of them, for tables.
-    pub const ALL: [Reason; 27] = [
+    pub const ALL: [Reason; 28] = [
         Reason::Api,
         Reason::Media,
         Reason::Embeds,
@@ -130,6 +139,7 @@ impl Reason {
         Reason::Unproven,
         Reason::Refuted,
         Reason::Model,
+        Reason::Release,
         Reason::Unnamed,
     ];
 
@@ -162,6 +172,7 @@ impl Reason {
             Reason::Unproven => "unproven",
             Reason::Refuted => "refuted",
             Reason::Model => "model",
+            Reason::Release => "release",
             Reason::Unnamed => "unnamed",
         }
     }
@@ -200,6 +211,8 @@ pub struct Prompter {
     defaults: Map<String, Value>,
     /// Why no chat is exact, whatever it says.
     no_chats: Option<Reason>,
+    /// The [`Rules`] that all engines share.
+    rules: AtomicU8,
 }
 
 impl Prompter {
@@ -209,7 +222,14 @@ impl Prompter {
         tokenizer: Option<Arc<dyn Tokenize>>,
         cache: PrefixCache,
     ) -> Self {
-        Self { template, tokenizer, cache, defaults: Map::new(), no_chats: None }
+        Self {
+            template,
+            tokenizer,
+            cache,
+            defaults: Map::new(),
+            no_chats: None,
+            rules: AtomicU8::new(Rules::Of32 as u8),
+        }
     }
 
     /// With variables for the template where requests don't set them: the engines' `--default-chat-template-kwargs`.
@@ -226,9 +246,20 @@ impl Prompter {
         self
     }
 
+    /// From now on no chat is exact that depends on more than these rules, which an engine shares; until then all are
+    /// taken to be the engines'. Nothing undoes it.
+    pub fn engine_has(&self, rules: Rules) {
+        self.rules.fetch_min(rules as u8, Ordering::Relaxed);
+    }
+
     /// The prompt of a request; `today` is what the engine's calendar shows, `None` if that is not known.
     pub fn prompt(&self, api: Api, body: &Object, today: impl Into<Option<Today>>) -> Prompt {
-        match self.tokens(api, body, today.into()) {
+        self.prompt_until(api, body, today.into(), &Stop::default())
+    }
+
+    /// As [`prompt`](Self::prompt), but when it is told to stop before it is done it comes to [`Reason::Limit`].
+    pub fn prompt_until(&self, api: Api, body: &Object, today: Option<Today>, stop: &Stop) -> Prompt {
+        match self.tokens(api, body, today, stop) {
             Ok(tokens) => Prompt { tokens, exactness: Exactness::Exact },
             Err(reason) => Prompt::unknown(reason),
         }
@@ -244,7 +275,13 @@ impl Prompter {
         self.cache.stats()
     }
 
-    fn tokens(&self, api: Api, body: &Object, today: Option<Today>) -> Result<Arc<[u32]>, Reason> {
+    fn tokens(
+        &self,
+        api: Api,
+        body: &Object,
+        today: Option<Today>,
+        stop: &Stop,
+    ) -> Result<Arc<[u32]>, Reason> {
         match PromptSource::read(api, body)? {
             PromptSource::TokenIds(ids) => Ok(ids),
             PromptSource::Text { text, add_special_tokens } => self.encode(&text, add_special_tokens),
@@ -252,9 +289,16 @@ impl Prompter {
                 // Before the work of rendering.
                 self.tokenizer.as_ref().ok_or(Reason::NoTokenizer)?;
                 self.no_chats.map_or(Ok(()), Err)?;
+                if chat.rules > Rules::of(self.rules.load(Ordering::Relaxed)) {
+                    return Err(Reason::Release);
+                }
                 chat.complete(&self.defaults);
                 let add_special_tokens = chat.add_special_tokens;
-                let text = self.template.as_ref().ok_or(Reason::NoTemplate)?.render(*chat, today)?;
+                let template = self.template.as_ref().ok_or(Reason::NoTemplate)?;
+                let text = template.render_until(*chat, today, stop)?;
+                if stop.is_told() {
+                    return Err(Reason::Limit);
+                }
                 self.encode(&text, add_special_tokens)
             }
         }

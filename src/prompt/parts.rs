@@ -101,6 +101,12 @@ fn text_part(part: Value, role: &str) -> Result<(String, Map<String, Value>), Re
     Ok((text, part))
 }
 
+/// Whether a text, or a part's text, begins with the line that the engine drops.
+pub(super) fn has_billing_header(part: &Value) -> bool {
+    let text = part.as_str().or_else(|| part.get("text")?.as_str());
+    text.is_some_and(|text| text.starts_with(BILLING_HEADER))
+}
+
 pub(super) fn strip_billing_header(parts: Vec<Value>) -> Vec<Value> {
     parts.into_iter().filter_map(without_header).collect()
 }

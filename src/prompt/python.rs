@@ -6,6 +6,8 @@ use minijinja::value::{Rest, Tuple, Value, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State};
 use minijinja_contrib::pycompat;
 
+use super::allowance::charge;
+
 /// Deepest nesting that is printed; JSON from a request is never deeper.
 const MAX_DEPTH: usize = 200;
 
@@ -131,6 +133,7 @@ fn string_method(
     name: &str,
     args: &[Value],
 ) -> Result<Value, Error> {
+    charge(state, text.len())?;
     match name {
         "strip" => strip(text, args, (true, true)),
         "lstrip" => strip(text, args, (true, false)),
@@ -174,20 +177,22 @@ pub(super) fn strip_both(text: &str) -> &str {
 }
 
 /// The `trim` filter: `str(value).strip(chars)`.
-pub(super) fn trim(value: &Value, args: Rest<Value>) -> Result<String, Error> {
-    let text = printed(value)?;
+pub(super) fn trim(state: &State<'_, '_>, value: &Value, args: Rest<Value>) -> Result<String, Error> {
+    let text = string(state, value)?;
     let (chars,): (Option<&str>,) = from_args(&args)?;
     Ok(stripped(&text, chars, (true, true)).to_owned())
 }
 
 /// The `string` filter.
-pub(super) fn string(value: &Value) -> Result<String, Error> {
-    printed(value)
+pub(super) fn string(state: &State<'_, '_>, value: &Value) -> Result<String, Error> {
+    let text = printed(value)?;
+    charge(state, text.len())?;
+    Ok(text)
 }
 
 /// The `join` filter without its `attribute`.
-pub(super) fn join(value: &Value, separator: Option<&str>) -> Result<String, Error> {
-    let parts: Vec<String> = value.try_iter()?.map(|part| printed(&part)).collect::<Result<_, _>>()?;
+pub(super) fn join(state: &State<'_, '_>, value: &Value, separator: Option<&str>) -> Result<String, Error> {
+    let parts: Vec<String> = value.try_iter()?.map(|part| string(state, &part)).collect::<Result<_, _>>()?;
     Ok(parts.join(separator.unwrap_or_default()))
 }
 
@@ -209,7 +214,8 @@ pub(super) fn is_iterable(value: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::pyvalue::{Looks, from_json};
+    use super::super::allowance::{Allowance, Stop};
+    use super::super::pyvalue::from_json;
     use super::*;
 
     #[test]
@@ -222,12 +228,16 @@ mod tests {
             ("0.1", "0.1"),
         ] {
             assert_eq!(
-                repr(&from_json(serde_json::from_str(json).unwrap(), &Looks::new(1_000))),
+                repr(&from_json(
+                    serde_json::from_str(json).unwrap(),
+                    &Allowance::new(1_000, 0, Stop::default())
+                )),
                 expect,
                 "{json}"
             );
             assert_eq!(
-                from_json(serde_json::from_str(json).unwrap(), &Looks::new(1_000)).to_string(),
+                from_json(serde_json::from_str(json).unwrap(), &Allowance::new(1_000, 0, Stop::default()))
+                    .to_string(),
                 expect,
                 "{json}"
             );

@@ -2,43 +2,22 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use minijinja::value::{DynObject, Enumerator, Object, ObjectExt, ObjectRepr, Value};
 
+use super::allowance::Allowance;
 use super::python::repr;
 
-/// A `list`, whose items are looked at so often and no more.
+/// A `list`, whose items are looked at as often as is allowed, and no more.
 #[derive(Debug)]
-struct PyList(Vec<Value>, Arc<Looks>);
-
-/// How often one rendering may still look at an item of a list. A slice of a list is none: minijinja walks to an item of it from its
-/// beginning each time, which its own fuel does not count.
-#[derive(Debug)]
-pub(super) struct Looks(AtomicU64);
-
-impl Looks {
-    pub(super) fn new(most: u64) -> Arc<Looks> {
-        Arc::new(Looks(AtomicU64::new(most)))
-    }
-
-    /// None are left: what was rendered since is not the conversation.
-    pub(super) fn spent(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == 0
-    }
-
-    /// Takes one; false where there is none.
-    fn take(&self) -> bool {
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
-    }
-}
+struct PyList(Vec<Value>, Arc<Allowance>);
 
 /// A `dict`: minijinja's own ordered map, but for the printing.
 #[derive(Debug)]
 struct PyDict(DynObject);
 
 /// Consumes JSON; its depth is bounded by the parser.
-pub(super) fn from_json(json: serde_json::Value, looks: &Arc<Looks>) -> Value {
+pub(super) fn from_json(json: serde_json::Value, allowance: &Arc<Allowance>) -> Value {
     match json {
         serde_json::Value::Null => Value::from(()),
         serde_json::Value::Bool(bool) => Value::from(bool),
@@ -49,11 +28,11 @@ pub(super) fn from_json(json: serde_json::Value, looks: &Arc<Looks>) -> Value {
         },
         serde_json::Value::String(text) => Value::from(text),
         serde_json::Value::Array(items) => {
-            let items = items.into_iter().map(|item| from_json(item, looks)).collect();
-            Value::from_object(PyList(items, looks.clone()))
+            let items = items.into_iter().map(|item| from_json(item, allowance)).collect();
+            Value::from_object(PyList(items, allowance.clone()))
         }
         serde_json::Value::Object(members) => {
-            dict(members.into_iter().map(|(key, json)| (key, from_json(json, looks))))
+            dict(members.into_iter().map(|(key, json)| (key, from_json(json, allowance))))
         }
     }
 }
@@ -73,7 +52,7 @@ impl Object for PyList {
     }
 
     fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
-        self.0.get(key.as_usize()?).filter(|_| self.1.take()).cloned()
+        self.0.get(key.as_usize()?).filter(|_| self.1.look()).cloned()
     }
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {

@@ -8,12 +8,14 @@ use minijinja::{Environment, Error, ErrorKind};
 use serde_json::Map;
 
 use super::Reason;
+use super::allowance::{ALLOWANCE, Allowance, Stop};
 use super::chat::Chat;
 use super::continued::{cut_at_tag, tag_final_message};
 use super::detect::{content_format, unknown_construct};
 use super::jinja::{NoDate, Raised, TODAY, environment, syntax_config, with_generation_tags};
+use super::kept::with_paid_variables;
 use super::message::{conversation, developers_to_system};
-use super::pyvalue::{Looks, from_json};
+use super::pyvalue::from_json;
 use super::strftime::Today;
 
 /// Longest template source; the longest known is a tenth of it.
@@ -140,7 +142,7 @@ impl ChatTemplate {
         let syntax = |e| TemplateError::Syntax(Box::new(e));
         let detected = {
             let root = parse(&text, name, syntax_config().map_err(syntax)?).map_err(syntax)?;
-            if let Some(construct) = unknown_construct(&root) {
+            if let Some(construct) = unknown_construct(&text, &root) {
                 return Err(TemplateError::Construct(construct));
             }
             content_format(&root)
@@ -151,6 +153,7 @@ impl ChatTemplate {
             developer: text.contains("\"developer\"") || text.contains("'developer'"),
             content: text.contains("content"),
         });
+        let text = with_paid_variables(&text).map_err(syntax)?;
         self.environment.add_template_owned(name, text).map_err(syntax)
     }
 
@@ -159,6 +162,14 @@ impl ChatTemplate {
     /// # Errors
     /// What keeps the text from being known.
     pub fn render(&self, chat: Chat, today: impl Into<Option<Today>>) -> Result<String, Reason> {
+        self.render_until(chat, today.into(), &Stop::default())
+    }
+
+    /// As [`render`](Self::render), but when it is told to stop before it is done it comes to [`Reason::Limit`].
+    ///
+    /// # Errors
+    /// As `render`.
+    pub fn render_until(&self, chat: Chat, today: Option<Today>, stop: &Stop) -> Result<String, Reason> {
         let named = |name| self.sources.iter().find(|source| source.name == name);
         let tool_use = chat.tools.as_ref().and_then(|_| named(TOOL_USE));
         let source = tool_use.or_else(|| named(DEFAULT)).ok_or(Reason::NoTemplate)?;
@@ -173,8 +184,8 @@ impl ChatTemplate {
             (true, false) => return Err(Reason::Rejected),
         };
         let messages = messages.into_iter().map(serde_json::Value::Object).collect();
-        let looks = Looks::new(fuel(chat.source_bytes));
-        let from_json = |json| from_json(json, &looks);
+        let allowance = Allowance::new(fuel(chat.source_bytes), chat.source_bytes, stop.clone());
+        let from_json = |json| from_json(json, &allowance);
         let mut variables: Vec<(String, Value)> = Vec::new();
         variables.extend(
             self.special_tokens.iter().map(|(name, token)| ((*name).to_owned(), token.as_str().into())),
@@ -185,11 +196,12 @@ impl ChatTemplate {
         set("tools", chat.tools.map_or(Value::from(()), |tools| from_json(serde_json::Value::Array(tools))));
         set("documents", from_json(chat.documents));
         set("add_generation_prompt", chat.add_generation_prompt.into());
-        if let Some(Today { year, month, day }) = today.into() {
+        set(ALLOWANCE, Value::from_dyn_object(allowance.clone()));
+        if let Some(Today { year, month, day }) = today {
             set(TODAY, Value::from(vec![u32::from(year), month.into(), day.into()]));
         }
         let text = self.run(source.name, Value::from_pairs(variables), chat.source_bytes);
-        let text = if looks.spent() { return Err(Reason::Limit) } else { text? };
+        let text = if allowance.spent() { return Err(Reason::Limit) } else { text? };
         match final_text {
             Some(wanted) => cut_at_tag(text, &wanted).ok_or(Reason::Rejected),
             None => Ok(text),

@@ -95,6 +95,11 @@ fn what_is_not_known_says_why() {
         (json!({"messages": "a"}), Reason::Shape),
         (json!({"messages": [user], "chat_template": "x"}), Reason::ClientTemplate),
         (json!({"messages": [user], "chat_template_kwargs": {"tokenize": true}}), Reason::TemplateKwargs),
+        // It would be the date that templates print.
+        (
+            json!({"messages": [user], "chat_template_kwargs": {"__pd_proxy_today": [1, 2, 3]}}),
+            Reason::TemplateKwargs,
+        ),
         (json!({"messages": [user], "chat_template_kwargs": {"x": 1e300}}), Reason::Json),
         (json!({"messages": [user], "reasoning_effort": "most"}), Reason::Shape),
         (json!({"messages": [user], "truncate_prompt_tokens": -1}), Reason::Truncation),
@@ -197,4 +202,55 @@ fn a_slice_that_is_walked_for_each_message_has_its_limit() {
     };
     assert!(render(100).is_ok_and(|text| text.len() == 99 * 4));
     assert_eq!(render(10_000), Err(Reason::Limit));
+}
+
+fn render(source: &str, messages: &[Value], stop: &Stop) -> Result<String, Reason> {
+    let body = json!({"model": "m", "messages": messages}).to_string();
+    let body = Object::scan(Bytes::from(body), ScanLimits::default()).unwrap();
+    Chat::read(&body).and_then(|chat| template(source).unwrap().render_until(chat, None, stop))
+}
+
+/// As the template of DeepSeek-V3.1 joins system messages, and others what they have said so far.
+#[test]
+fn a_text_that_grows_with_each_message_has_its_limit() {
+    let message = json!({"role": "system", "content": "x".repeat(250)});
+    for source in [
+        "{% set ns = namespace(t='') %}{% for m in messages %}{% set ns.t = ns.t + m.content %}{% endfor %}{{ ns.t }}",
+        "{% set ns = namespace(t='') %}{% for m in messages %}{% set ns.t = ns.t ~ m.content %}{% endfor %}{{ ns.t }}",
+        "{% set ns = namespace(t='') %}{% for m in messages %}{% set t %}{{ ns.t }}{{ m.content }}{% endset %}\
+         {% set ns.t = t %}{% endfor %}{{ ns.t }}",
+        "{% set ns = namespace(t='') %}{% macro more(m) %}{{ ns.t }}{{ m.content }}{% endmacro %}\
+         {% for m in messages %}{% set ns.t = more(m) %}{% endfor %}{{ ns.t }}",
+        "{% set ns = namespace(t=[]) %}{% for m in messages %}{% set ns.t = ns.t + [m.content] %}\
+         {% set u = ns.t|join %}{% endfor %}{{ ns.t|join }}",
+    ] {
+        let of = |count| render(source, &vec![message.clone(); count], &Stop::default());
+        assert_eq!(of(500).map(|text| text.len()), Ok(500 * 250), "{source}");
+        assert_eq!(of(4_000), Err(Reason::Limit), "{source}");
+    }
+}
+
+#[test]
+fn a_rendering_that_nobody_waits_for_ends() {
+    let messages = [json!({"role": "user", "content": "x"})];
+    let stop = Stop::default();
+    assert_eq!(render(CHATML, &messages, &stop.clone()).as_deref(), Ok("<|im_start|>user\nx<|im_end|>\n"));
+    stop.now();
+    assert_eq!(render(CHATML, &messages, &stop), Err(Reason::Limit));
+}
+
+#[test]
+fn what_an_engine_of_another_release_treats_otherwise_is_not_exact() {
+    let prompter = prompter(CHATML);
+    let chat = |message: Value| ask(&prompter, Api::Chat, &json!({"messages": [message]}).to_string()).err();
+    let plain = || chat(json!({"role": "user", "content": "a"}));
+    let reasoning = || chat(json!({"role": "assistant", "content": "a", "reasoning_content": "r"}));
+    let developer = || chat(json!({"role": "developer", "content": "a"}));
+    assert_eq!((plain(), reasoning(), developer()), (None, None, None));
+    prompter.engine_has(Rules::Since22);
+    assert_eq!((plain(), reasoning(), developer()), (None, None, Some(Reason::Release)));
+    prompter.engine_has(Rules::EveryRelease);
+    prompter.engine_has(Rules::Of32);
+    assert_eq!((plain(), reasoning(), developer()), (None, Some(Reason::Release), Some(Reason::Release)));
+    assert_eq!(ask(&prompter, Api::Completions, r#"{"prompt":"a"}"#).as_deref(), Ok("\u{1}a"));
 }

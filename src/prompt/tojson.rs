@@ -3,8 +3,9 @@
 use std::fmt::Write;
 
 use minijinja::value::{Kwargs, Value, ValueKind};
-use minijinja::{Error, ErrorKind};
+use minijinja::{Error, ErrorKind, State};
 
+use super::allowance::charge;
 use super::python::float_repr;
 
 /// Deepest nesting that is written; JSON from a request is never deeper.
@@ -21,7 +22,7 @@ struct Style {
 }
 
 /// The filter: `ensure_ascii` is false by default, and nothing is escaped for HTML.
-pub(super) fn tojson(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
+pub(super) fn tojson(state: &State<'_, '_>, value: &Value, kwargs: Kwargs) -> Result<String, Error> {
     let indent = match kwargs.get::<Option<Value>>("indent")? {
         None => None,
         Some(indent) if indent.is_none() => None,
@@ -49,6 +50,7 @@ pub(super) fn tojson(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
     kwargs.assert_all_used()?;
     let mut out = String::new();
     style.write(&mut out, value, 0)?;
+    charge(state, out.len())?;
     Ok(out)
 }
 

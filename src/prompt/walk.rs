@@ -24,6 +24,17 @@ pub(super) fn nodes<'t, 'a>(root: &'t Stmt<'a>) -> Vec<Node<'t, 'a>> {
     found
 }
 
+/// An expression and all below it.
+pub(super) fn parts<'t, 'a>(expr: &'t Expr<'a>) -> Vec<&'t Expr<'a>> {
+    let mut found = Vec::new();
+    let mut todo = vec![expr];
+    while let Some(expr) = todo.pop() {
+        found.push(expr);
+        todo.extend(operands(expr).into_iter().map(|(expr, _)| expr));
+    }
+    found
+}
+
 fn push_expr<'t, 'a>(found: &mut Vec<Node<'t, 'a>>, expr: &'t Expr<'a>, called: bool) {
     let mut todo = vec![(expr, called)];
     while let Some((expr, called)) = todo.pop() {
