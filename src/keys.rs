@@ -109,6 +109,9 @@ pub async fn run(args: &KeysArgs, loaded: &Loaded) -> Result<Report, KeysError> 
     if published.iter().any(|p| p.facts.encodes_chats_itself()) {
         prompts.chats_are_encoded_elsewhere();
     }
+    if let Some(rules) = published.iter().map(|p| p.facts.rules()).min() {
+        prompts.set_rules(rules);
+    }
     let (proven, remark) = match PromptSource::read(request.api, &request.body) {
         Ok(PromptSource::TokenIds(_)) => (true, None),
         _ => proof(&asker, &published, &prompts).await,

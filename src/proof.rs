@@ -17,6 +17,7 @@ use crate::endpoint::Endpoint;
 use crate::fleet::Role;
 use crate::intake::{Asker, Facts, Parity, Prompts, Trust, Verdict, compare, facts};
 use crate::profile::{self, Published, Trouble};
+use crate::prompt::Rules;
 use crate::relay::Relay;
 
 /// The longest that the start waits for comparisons: several times what engines take that are not overloaded. The others
@@ -121,6 +122,10 @@ impl Prover {
                     self.seen.same.remove(engine);
                 }
             }
+        }
+        if self.config.prompt.verify {
+            let shared = self.seen.facts.values().map(Facts::rules).min();
+            self.prompts.set_rules(shared.unwrap_or(Rules::EveryRelease));
         }
     }
 

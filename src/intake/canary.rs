@@ -2,14 +2,13 @@
 //!
 //! `/tokenize` renders with the engine's chat template even where its chat endpoint does not (gpt-oss is rendered by the
 //! Harmony encoder), so equality here is evidence for the files that we read, not for every model's chat endpoint. What the
-//! chat endpoint does before is told by the engine's release, for the releases that are known here.
+//! chat endpoint does before is told by the engine's release ([`Rules`](crate::prompt::Rules)).
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
 use super::exchange::{AskError, Asker};
-use super::facts;
 use super::question::{Question, question};
 use super::requests::requests;
 use crate::endpoint::Endpoint;
@@ -117,7 +116,7 @@ impl fmt::Display for Difference {
 
 /// Compares `prompter` with what `engine` answers to `/tokenize`. `model` is the name to ask under, `None` for the
 /// engine's default; `today` is the engine's date, which some templates print,
-/// `None` if it is not known. `prompter` learns which [rules](crate::prompt::Rules) the engine shares. An engine that takes longer than [`COMPARE_TIME`] for all of it is [`Verdict::Unknown`].
+/// `None` if it is not known. An engine that takes longer than [`COMPARE_TIME`] for all of it is [`Verdict::Unknown`].
 pub async fn compare(
     asker: &Asker,
     engine: &Endpoint,
@@ -134,7 +133,7 @@ pub async fn compare(
     parity
 }
 
-/// Asks for the release, and goes through the requests up to the first difference.
+/// Goes through the requests up to the first difference.
 async fn run(
     asker: &Asker,
     (engine, model): (&Endpoint, Option<&str>),
@@ -142,13 +141,6 @@ async fn run(
     today: Option<Today>,
     parity: &mut Parity,
 ) {
-    match facts::rules(asker, engine).await {
-        Ok(rules) => prompter.engine_has(rules),
-        Err(why) => {
-            parity.verdict = Verdict::Unknown(format!("its release is not known: {why}"));
-            return;
-        }
-    }
     for (name, api, body) in requests(model, &prompter.added_tokens()) {
         let prompt = prompter.prompt(api, &body, today);
         let ours = match prompt.exactness {

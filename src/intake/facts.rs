@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 use reqwest::Client;
 
-use super::exchange::{Asker, authorized, exchange, url};
+use super::exchange::{authorized, exchange, url};
 use crate::dialect::facts::{self, CacheFacts, Contradiction, ModelFact};
 use crate::endpoint::Endpoint;
 use crate::kvhash::VllmVersion;
@@ -38,6 +38,11 @@ impl Facts {
     pub fn encodes_chats_itself(&self) -> bool {
         let harmony = |name: &str| name.to_ascii_lowercase().replace('_', "-").contains("gpt-oss");
         self.models.iter().any(|model| harmony(&model.id) || model.root.as_deref().is_some_and(harmony))
+    }
+
+    /// The rules for chats that it shares with those followed here; one whose release is not known shares what all do.
+    pub fn rules(&self) -> Rules {
+        self.version.as_deref().map_or(Rules::EveryRelease, rules_of)
     }
 
     /// Fills the gaps with what the same engine said before.
@@ -74,18 +79,6 @@ pub struct FactsError {
     pub engine: Endpoint,
     /// What went wrong with the first of the routes, in words.
     pub why: String,
-}
-
-/// The rules for chats that `engine` shares with those followed here, by what it calls its release; one that says nothing
-/// shares what all do.
-///
-/// # Errors
-/// There was no answer, in words.
-pub(super) async fn rules(asker: &Asker, engine: &Endpoint) -> Result<Rules, String> {
-    let get = authorized(asker.client.get(url(engine, "/version")), asker.authorization.as_ref());
-    let (status, body) = exchange(get, asker.time, VERSION_BYTES).await?;
-    let version = facts::version(&body).filter(|_| status == StatusCode::OK);
-    Ok(version.map_or(Rules::EveryRelease, |version| rules_of(&version)))
 }
 
 /// What is none of the releases compared with may have been changed: a later one, one between two releases, a name of

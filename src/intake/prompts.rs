@@ -12,11 +12,13 @@ use tokio::time::timeout;
 
 use super::engine::EngineTokenizer;
 use super::naming::Naming;
-use super::question::question;
+use super::question::question_under;
 use crate::codec::json::Object;
 use crate::dialect::Api;
 use crate::endpoint::Endpoint;
-use crate::prompt::{CacheStats, Exactness, Prompt, PromptSource, Prompter, Reason, Stop, Today};
+use crate::prompt::{
+    CacheStats, Exactness, Prompt, PromptSource, Prompter, Reason, Rules, SharedRules, Stop, Today,
+};
 
 /// Bodies above this take a millisecond and more to tokenise, in bytes: they are worked on beside the runtime.
 const ASIDE_BYTES: usize = 256 << 10;
@@ -41,6 +43,7 @@ pub struct Prompts {
     naming: ArcSwapOption<Naming>,
     /// Engines encode chats by code of their own.
     encoder: AtomicBool,
+    rules: SharedRules,
     /// The engines' offset from UTC, in seconds.
     utc_offset_s: Option<i32>,
     /// So many dear bodies at once: one per core.
@@ -77,6 +80,7 @@ impl Prompts {
             trust: AtomicU8::new(Trust::Unproven as u8),
             naming: ArcSwapOption::empty(),
             encoder: AtomicBool::new(false),
+            rules: SharedRules::new(Rules::Of32),
             utc_offset_s,
             aside: Arc::new(Semaphore::new(cores)),
         }
@@ -121,6 +125,12 @@ impl Prompts {
         self.encoder.store(true, Ordering::Relaxed);
     }
 
+    /// From now on no chat is exact that depends on more than these rules, which all engines share.
+    pub fn set_rules(&self, rules: Rules) {
+        self.rules.set(rules);
+        self.local().iter().for_each(|prompter| prompter.set_rules(rules));
+    }
+
     /// The engines' date; `None` when it is not known, or changes about now.
     pub fn today(&self) -> Option<Today> {
         let local =
@@ -157,7 +167,8 @@ impl Prompts {
             Source::Engine(tokenizer) => {
                 let Some(engine) = engine else { return unknown(Reason::EngineUnreachable) };
                 let asked = async {
-                    let question = self.work(body, move |body, _| question(api, body)).await??;
+                    let rules = self.rules.now();
+                    let question = self.work(body, move |body, _| question_under(api, body, rules)).await??;
                     tokenizer.answer(&engine, question, quarter()).await
                 };
                 asked.await.map_or_else(unknown, exact)

@@ -11,7 +11,7 @@ use serde_json::Value as Json;
 
 use crate::codec::json::{Object, Value};
 use crate::dialect::Api;
-use crate::prompt::{Chat, MAX_TEXT_BYTES, PromptSource, Reason};
+use crate::prompt::{Chat, MAX_TEXT_BYTES, PromptSource, Reason, Rules};
 
 /// Members of a chat that `/tokenize` knows under the same name and with the same default.
 const CHAT_MEMBERS: [&str; 4] =
@@ -31,6 +31,14 @@ pub enum Question {
 /// # Errors
 /// Why the answer would not be the prompt, or might not be.
 pub fn question(api: Api, body: &Object) -> Result<Question, Reason> {
+    question_under(api, body, Rules::Of32)
+}
+
+/// The same to an engine that shares no more than `rules`: what it lacks by others is said by its own means, which are not known.
+///
+/// # Errors
+/// As [`question`].
+pub(super) fn question_under(api: Api, body: &Object, rules: Rules) -> Result<Question, Reason> {
     let source = PromptSource::read(api, body)?;
     if !matches!(source, PromptSource::TokenIds(_)) && body.bytes().len() > MAX_TEXT_BYTES {
         return Err(Reason::TooLong);
@@ -38,6 +46,7 @@ pub fn question(api: Api, body: &Object) -> Result<Question, Reason> {
     match source {
         PromptSource::TokenIds(ids) => Ok(Question::Known(ids)),
         PromptSource::Text { .. } => completion(body).map(Question::Ask),
+        PromptSource::Messages(chat) if chat.needs() > rules => Err(Reason::Release),
         PromptSource::Messages(chat) => conversation(body, &chat).map(Question::Ask),
     }
 }

@@ -89,6 +89,11 @@ impl Chat {
         Ok(chat)
     }
 
+    /// The fewest rules that an engine must share for its prompt to be this one.
+    pub fn needs(&self) -> Rules {
+        self.rules
+    }
+
     /// Whether a message brings an image, audio, video, a file or embeddings.
     pub fn has_media(&self) -> bool {
         let contents = self.messages.iter().filter_map(|message| message.get("content")?.as_array());

@@ -27,7 +27,6 @@ mod tokenizer;
 mod walk;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 
 use serde_json::{Map, Value};
 
@@ -37,7 +36,7 @@ use crate::dialect::Api;
 pub use allowance::Stop;
 pub use cache::{CacheLimits, CacheStats, PrefixCache};
 pub use chat::Chat;
-pub use rules::Rules;
+pub use rules::{Rules, SharedRules};
 pub use source::PromptSource;
 pub use special::AddedToken;
 pub use strftime::Today;
@@ -211,8 +210,7 @@ pub struct Prompter {
     defaults: Map<String, Value>,
     /// Why no chat is exact, whatever it says.
     no_chats: Option<Reason>,
-    /// The [`Rules`] that all engines share.
-    rules: AtomicU8,
+    rules: SharedRules,
 }
 
 impl Prompter {
@@ -228,7 +226,7 @@ impl Prompter {
             cache,
             defaults: Map::new(),
             no_chats: None,
-            rules: AtomicU8::new(Rules::Of32 as u8),
+            rules: SharedRules::new(Rules::Of32),
         }
     }
 
@@ -246,10 +244,9 @@ impl Prompter {
         self
     }
 
-    /// From now on no chat is exact that depends on more than these rules, which an engine shares; until then all are
-    /// taken to be the engines'. Nothing undoes it.
-    pub fn engine_has(&self, rules: Rules) {
-        self.rules.fetch_min(rules as u8, Ordering::Relaxed);
+    /// From now on no chat is exact that depends on more than these rules, which all engines share; until then all are taken to be theirs.
+    pub fn set_rules(&self, rules: Rules) {
+        self.rules.set(rules);
     }
 
     /// The prompt of a request; `today` is what the engine's calendar shows, `None` if that is not known.
@@ -289,7 +286,7 @@ impl Prompter {
                 // Before the work of rendering.
                 self.tokenizer.as_ref().ok_or(Reason::NoTokenizer)?;
                 self.no_chats.map_or(Ok(()), Err)?;
-                if chat.rules > Rules::of(self.rules.load(Ordering::Relaxed)) {
+                if chat.rules > self.rules.now() {
                     return Err(Reason::Release);
                 }
                 chat.complete(&self.defaults);

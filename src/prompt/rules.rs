@@ -2,6 +2,8 @@
 //! `/tokenize` shows whether it is; but `/tokenize` is not asked with `reasoning_content` and `reasoning_effort`, which the chat
 //! endpoint turns into something else before, and no fixed request can have all that was changed at some time.
 
+use std::sync::atomic::{AtomicU8, Ordering};
+
 use serde_json::Value;
 
 use super::chat::{OLDER_REASONING, REASONING};
@@ -22,16 +24,32 @@ pub enum Rules {
     Of32,
 }
 
-impl Rules {
-    /// The reverse of `as u8`.
-    pub(super) fn of(number: u8) -> Self {
-        match number {
+/// The rules that all engines share, as far as is known at the moment.
+#[derive(Debug)]
+pub struct SharedRules(AtomicU8);
+
+impl SharedRules {
+    /// These, until more is known.
+    pub fn new(rules: Rules) -> Self {
+        Self(AtomicU8::new(rules as u8))
+    }
+
+    /// These from now on.
+    pub fn set(&self, rules: Rules) {
+        self.0.store(rules as u8, Ordering::Relaxed);
+    }
+
+    /// The rules.
+    pub fn now(&self) -> Rules {
+        match self.0.load(Ordering::Relaxed) {
             0 => Rules::EveryRelease,
             1 => Rules::Since22,
             _ => Rules::Of32,
         }
     }
+}
 
+impl Rules {
     /// The fewest that engines must share for a chat's prompt to be known; `messages` and `tools` are the client's.
     pub(super) fn needed(body: &Object, messages: &[Value], tools: &[Value]) -> Self {
         let newest = messages.iter().any(|message| message_is_new(message).unwrap_or(false))

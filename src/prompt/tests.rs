@@ -247,10 +247,11 @@ fn what_an_engine_of_another_release_treats_otherwise_is_not_exact() {
     let reasoning = || chat(json!({"role": "assistant", "content": "a", "reasoning_content": "r"}));
     let developer = || chat(json!({"role": "developer", "content": "a"}));
     assert_eq!((plain(), reasoning(), developer()), (None, None, None));
-    prompter.engine_has(Rules::Since22);
+    prompter.set_rules(Rules::Since22);
     assert_eq!((plain(), reasoning(), developer()), (None, None, Some(Reason::Release)));
-    prompter.engine_has(Rules::EveryRelease);
-    prompter.engine_has(Rules::Of32);
+    prompter.set_rules(Rules::EveryRelease);
     assert_eq!((plain(), reasoning(), developer()), (None, Some(Reason::Release), Some(Reason::Release)));
     assert_eq!(ask(&prompter, Api::Completions, r#"{"prompt":"a"}"#).as_deref(), Ok("\u{1}a"));
+    prompter.set_rules(Rules::Of32);
+    assert_eq!(developer(), None, "the last of them was upgraded");
 }

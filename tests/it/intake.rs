@@ -190,43 +190,6 @@ async fn equal_files_are_at_parity_with_every_template() {
     }
 }
 
-/// What the chat endpoint of an older release does with some members is not known, whatever its `/tokenize` says.
-#[tokio::test]
-async fn an_engine_of_another_release_leaves_chats_in_doubt_that_releases_treat_differently() {
-    let user = r#"{"role":"user","content":"Hi"}"#;
-    let earlier = r#"{"role":"assistant","content":"a","reasoning_content":"r"}"#;
-    for (version, expect) in [
-        ("0.32.1", [None; 3]),
-        ("0.28.0", [None, None, Some(Reason::Release)]),
-        ("0.20.2", [None, Some(Reason::Release), Some(Reason::Release)]),
-    ] {
-        let tokenize = Some(model::tokenizing("qwen3", TODAY, |_| ()));
-        let spec = EngineSpec { tokenize, version: version.to_owned(), ..EngineSpec::default() };
-        let (_engine, at) = engine(spec).await;
-        let prompter = prompter("qwen3");
-        let parity = compare(&at, &prompter).await;
-        assert_eq!(parity.verdict, Verdict::Same, "{version}: {parity:?}");
-        let doubts = [user.to_owned(), format!("{earlier},{user}"), user.replace("user", "developer")].map(
-            |messages| {
-                let body = object(&format!(r#"{{"messages":[{messages}]}}"#));
-                match prompter.prompt(Api::Chat, &body, TODAY).exactness {
-                    Exactness::Exact => None,
-                    Exactness::Inexact(reason) => Some(reason),
-                }
-            },
-        );
-        assert_eq!(doubts, expect, "{version}");
-    }
-}
-
-#[tokio::test]
-async fn an_engine_whose_release_can_not_be_asked_is_not_at_parity() {
-    let (engine, at) = tokenising("qwen3", |_| ()).await;
-    assert!(engine.inject(Fault::always(What::ResetBeforeHead).on_path("/version")));
-    let parity = compare(&at, &prompter("qwen3")).await;
-    assert!(matches!(&parity.verdict, Verdict::Unknown(why) if why.contains("release")), "{parity:?}");
-}
-
 #[tokio::test]
 async fn the_first_different_token_is_named() {
     let (_engine, at) = tokenising("qwen3", |tokens| {

@@ -28,7 +28,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("pools", &["config", "endpoint", "kvhash", "pool", "profile"]),
     ("profile", &["codec", "config", "dialect", "endpoint", "intake", "kvhash", "prompt"]),
     ("probe", &["config"]),
-    ("proof", &["config", "endpoint", "fleet", "intake", "profile", "relay"]),
+    ("proof", &["config", "endpoint", "fleet", "intake", "profile", "prompt", "relay"]),
     ("listeners", &["config", "endpoint", "fleet", "obs", "pool", "relay"]),
     (
         "keys",

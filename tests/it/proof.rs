@@ -445,3 +445,28 @@ async fn large_bodies_are_exact_too() {
     assert_eq!(raw.status, 200, "{}", raw.text());
     assert_eq!(prompts(gateway).await, counts(&[("exact/none", 1.0)]));
 }
+
+/// What the chat endpoint of an older release does with some members is not known, whatever its `/tokenize` says.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn chats_that_releases_treat_differently_are_in_doubt_until_the_engine_is_upgraded() {
+    let dir = model::directory(TEMPLATE);
+    for flags in [local(&dir), by_engine(OFTEN)] {
+        let release = |version: &str| EngineSpec { version: version.to_owned(), ..spec(same) };
+        let (older, decode) = (prefiller(release("0.20.2")).await, decoder().await);
+        let at = older.addr();
+        let (_process, gateway) = gateway(&older, &decode, &flags);
+        let ask = async |role: &str| {
+            let messages = json!([{"role": role, "content": "a"}, {"role": "user", "content": "b"}]);
+            let body = json!({"model": "sim", "messages": messages, "max_tokens": 2}).to_string();
+            client::send(gateway, &post(CHAT, &body)).await.status
+        };
+        assert_eq!((ask("user").await, ask("developer").await), (200, 200));
+        assert_eq!(prompts(gateway).await, counts(&[("exact/none", 1.0), ("unknown/release", 1.0)]));
+        older.stop().await;
+        let _newer = start(release("0.32.1"), Role::Prefill, at).await;
+        until("it is asked again", async || {
+            ask("developer").await == 200 && prompts(gateway).await.contains(&("exact/none".to_owned(), 2.0))
+        })
+        .await;
+    }
+}
