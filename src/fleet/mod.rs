@@ -3,6 +3,7 @@
 //! The list is an immutable snapshot that readers load without waiting; choosing an instance and reserving room on it
 //! is one step under a short lock, so that two requests that arrive together never both see the same free instance.
 
+pub mod awaiting;
 pub mod desk;
 pub mod health;
 mod hits;
@@ -26,6 +27,7 @@ use crate::route::{
     self, Asked, BoardSettings, Candidate, DecodeCandidate, DecodeCosts, Dice, Job, LaneSpec, Policy,
     Standing,
 };
+pub use awaiting::{Awaiting, Awaits};
 pub use desk::{Choice, Desk, Holding, Placed, Told, Waiting};
 pub use hits::{HitTokens, Hits};
 pub use instance::{Beyond, Instance, InstanceId, Rank, Role};
@@ -71,6 +73,7 @@ pub struct Fleet {
     desk: Arc<Desk>,
     decode_learner: Arc<Mutex<DecodeLearner>>,
     next_id: AtomicU64,
+    awaiting: Awaiting,
     /// Who wants which members. Held while the list changes; taken before a side's lock.
     roster: Mutex<Roster>,
     /// Health is kept in milliseconds since then.
@@ -129,6 +132,7 @@ impl Fleet {
             desk: Arc::new(Desk::new(settings.board, settings.seed)),
             decode_learner: Arc::new(Mutex::new(DecodeLearner::new(settings.decode))),
             next_id: AtomicU64::new(0),
+            awaiting: Awaiting::default(),
             roster: Mutex::default(),
             born: Instant::now(),
         }
@@ -235,7 +239,7 @@ impl Fleet {
         let side = self.side(role);
         let _turn = side.lock();
         let members = side.members.load_full();
-        let awaited = self.awaited(role, &members);
+        let awaited = role == Role::Decode && self.awaiting.any() && members.iter().all(|i| i.draining());
         let stays = |i: &Instance| !i.draining() || i.load().requests() > 0 || awaited;
         if !members.iter().all(|i| stays(i)) {
             let (left, gone): (Vec<_>, Vec<_>) = members.iter().cloned().partition(|i| stays(i));
@@ -248,12 +252,9 @@ impl Fleet {
         side.members.load().iter().filter(|i| i.draining()).count()
     }
 
-    /// Whether these are the last decoders, all of which drain, and prefillers still compute what only decoders can fetch.
-    fn awaited(&self, role: Role, members: &[Arc<Instance>]) -> bool {
-        let computes = |prefiller: &Arc<Instance>| prefiller.load().requests() > 0;
-        role == Role::Decode
-            && members.iter().all(|i| i.draining())
-            && self.prefill.members.load().iter().any(computes)
+    /// What is under way and will want a decoder.
+    pub fn awaiting(&self) -> &Awaiting {
+        &self.awaiting
     }
 
     /// Engines of `role` that may be chosen.

@@ -287,6 +287,7 @@ impl Relay {
             }
             self.take_place(Role::Decode, ledger)?;
         }
+        let _awaits = self.fleet.awaiting().one();
         let mut cut = false;
         loop {
             // KV that nobody can fetch would be stranded. One that drains will do for what is under way.

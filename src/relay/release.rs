@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use crate::dialect::usage::Usage;
 use crate::dialect::{self, Prefilled};
-use crate::fleet::{Need, Role, Seat};
+use crate::fleet::{Awaiting, Awaits, Need, Role, Seat};
 use crate::obs::{Handoff, Meters};
 use crate::relay::Relay;
 use crate::relay::ask::Ask;
@@ -77,6 +77,7 @@ pub struct Releases {
     open: Arc<AtomicUsize>,
     capacity: usize,
     meters: Arc<Meters>,
+    awaiting: Awaiting,
 }
 
 /// A prefill leg under way. Dropped before its end, it is handed to the queue.
@@ -97,6 +98,8 @@ pub struct Orphan {
     left: Left,
     /// Counts it as open until it is dropped.
     _open: Open,
+    /// A decoder is to fetch it.
+    _awaits: Awaits,
 }
 
 enum Left {
@@ -126,10 +129,14 @@ impl Drop for Open {
 
 impl Releases {
     /// Room for `capacity` orphans; those beyond it are left to their lease, and counted.
-    pub fn new(capacity: usize, meters: Arc<Meters>) -> (Releases, mpsc::Receiver<Orphan>) {
+    pub fn new(
+        capacity: usize,
+        meters: Arc<Meters>,
+        awaiting: Awaiting,
+    ) -> (Releases, mpsc::Receiver<Orphan>) {
         let capacity = capacity.max(1);
         let (queue, orphans) = mpsc::channel(capacity);
-        (Releases { queue, open: Arc::default(), capacity, meters }, orphans)
+        (Releases { queue, open: Arc::default(), capacity, meters, awaiting }, orphans)
     }
 
     /// Whether anything waits to be released, or is being released.
@@ -145,7 +152,7 @@ impl Releases {
     fn submit(&self, left: Left) {
         let is_handoff = matches!(left, Left::Handoff(_));
         let before = self.open.fetch_add(1, Ordering::Relaxed);
-        let orphan = Orphan { left, _open: Open(self.open.clone()) };
+        let orphan = Orphan { left, _open: Open(self.open.clone()), _awaits: self.awaiting.one() };
         let taken = before < self.capacity && self.queue.try_send(orphan).is_ok();
         if is_handoff && !taken {
             self.meters.handoff(Handoff::Expired);
@@ -270,7 +277,7 @@ impl Relay {
     }
 
     async fn release(&self, orphan: Orphan, places: &Semaphore) {
-        let Orphan { left, _open } = orphan;
+        let Orphan { left, _open, _awaits } = orphan;
         match left {
             Left::Prefill(leg, until) => {
                 // Its duty, if it comes to one, is dropped here and so queued as a hand-off of its own.

@@ -1,0 +1,32 @@
+//! How much is under way that will want a decoder.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Requests that were let in and have no decoder yet, and hand-offs that are still to be fetched. As long as there are any, the last
+/// decoders stay, though they drain.
+#[derive(Clone, Debug, Default)]
+pub struct Awaiting(Arc<AtomicUsize>);
+
+/// One of them, until it is dropped.
+#[derive(Debug)]
+pub struct Awaits(Arc<AtomicUsize>);
+
+impl Awaiting {
+    /// One more.
+    pub fn one(&self) -> Awaits {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Awaits(self.0.clone())
+    }
+
+    /// Whether there are any.
+    pub fn any(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > 0
+    }
+}
+
+impl Drop for Awaits {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
