@@ -142,8 +142,7 @@ impl App {
         let prompts = prompts(config, &asker)?;
         let finder = finder(config, prompts.as_ref(), &control, &meters)?;
         let told = finder.as_ref().and_then(|finder| finder.events.clone());
-        let (releases, orphans) =
-            Releases::new(config.limit.releases, meters.clone(), fleet.awaiting().clone());
+        let (releases, orphans) = Releases::new(config.limit.releases, &meters, fleet.awaiting());
         let affinity = Affinity::new(fleet.desk().clone(), meters.clone(), ms(config.pool.fresh_ms));
         told.iter().for_each(|told| fleet.desk().hear(told.clone()));
         let relay = Arc::new(Relay {

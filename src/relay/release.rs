@@ -131,11 +131,12 @@ impl Releases {
     /// Room for `capacity` orphans; those beyond it are left to their lease, and counted.
     pub fn new(
         capacity: usize,
-        meters: Arc<Meters>,
-        awaiting: Awaiting,
+        meters: &Arc<Meters>,
+        awaiting: &Awaiting,
     ) -> (Releases, mpsc::Receiver<Orphan>) {
         let capacity = capacity.max(1);
         let (queue, orphans) = mpsc::channel(capacity);
+        let (meters, awaiting) = (meters.clone(), awaiting.clone());
         (Releases { queue, open: Arc::default(), capacity, meters, awaiting }, orphans)
     }
 
