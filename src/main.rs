@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use pd_proxy::app::{self, App, Signals};
 use pd_proxy::auth::entry::{self as api_key, ApiKeyError};
@@ -27,6 +28,9 @@ struct Failure(String, u8);
 const FAILED: u8 = 1;
 /// `check`: the configuration is good, and an engine or the pool is away or not what it says.
 const DIFFERS: u8 = 3;
+
+/// What is cut is accounted for in this time; a look-up that hangs, or a disk, is not waited for any longer.
+const END_TIME: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     let outcome = match cli::parse_from(std::env::args_os()) {
@@ -67,8 +71,7 @@ fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let threshold = log.as_ref().map(LogGuard::threshold);
     let source = source(args.clone(), env, content, threshold);
     let served = runtime.block_on(run(loaded, source, open_files));
-    // A look-up that hangs, or a disk, is not waited for.
-    runtime.shutdown_background();
+    runtime.shutdown_timeout(END_TIME);
     served
 }
 

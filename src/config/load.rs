@@ -5,9 +5,9 @@ use super::schema::{Schema, secret_variable};
 use super::{Config, source};
 use crate::cli::ServeArgs;
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Environment variables by name.
 pub type Env = BTreeMap<String, String>;
@@ -23,7 +23,10 @@ pub struct Loaded {
 
 /// Where each key was set, by `section.key`; a key that is not in it has its default.
 #[derive(Clone, Debug, Default)]
-pub struct Origins(BTreeMap<String, Origin>);
+pub struct Origins {
+    keys: BTreeMap<String, Origin>,
+    files: BTreeSet<PathBuf>,
+}
 
 /// The place that set a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,7 +135,10 @@ impl Merge {
         if let Some(table) = table {
             table.insert(name.to_owned(), value);
         }
-        self.origins.0.insert(key, origin);
+        if let Origin::File(path) = &origin {
+            self.origins.files.insert(path.clone());
+        }
+        self.origins.keys.insert(key, origin);
     }
 
     fn finish(self) -> Result<Loaded, ConfigErrors> {
@@ -194,15 +200,12 @@ fn in_words(expected: &str) -> &str {
 impl Origins {
     /// Where a key was set.
     pub fn of(&self, key: &str) -> &Origin {
-        self.0.get(key).unwrap_or(&Origin::Default)
+        self.keys.get(key).unwrap_or(&Origin::Default)
     }
 
-    /// The files that set any of it, each as often as it sets something.
-    pub fn files(&self) -> impl Iterator<Item = &Path> {
-        self.0.values().filter_map(|origin| match origin {
-            Origin::File(path) => Some(path.as_path()),
-            _ => None,
-        })
+    /// The files that set anything, whether or not another place has the last word on it.
+    pub fn files(&self) -> &BTreeSet<PathBuf> {
+        &self.files
     }
 }
 

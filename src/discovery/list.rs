@@ -40,13 +40,13 @@ pub enum ListError {
 
 impl Listed {
     /// The same, and whom an earlier look at the file found in these lists: one who is missing for the first time may be in the part
-    /// of a file that is not written yet.
+    /// of a file that is not written yet. Who is in the other list now has changed its role.
     pub fn and(&self, earlier: &Listed) -> Listed {
+        let is_listed =
+            |it: &&Endpoint| self.prefill.iter().chain(&self.decode).flatten().any(|one| one == *it);
         let both = |now: &Option<Vec<Endpoint>>, before: &Option<Vec<Endpoint>>| {
             let mut all = now.clone()?;
-            all.extend(
-                before.iter().flatten().filter(|it| !now.iter().flatten().any(|one| one == *it)).cloned(),
-            );
+            all.extend(before.iter().flatten().filter(|it| !is_listed(it)).cloned());
             Some(all)
         };
         Listed { prefill: both(&self.prefill, &earlier.prefill), decode: both(&self.decode, &earlier.decode) }
@@ -149,6 +149,8 @@ mod tests {
         assert_eq!(one.and(&both), listed(Some(&["b:2", "a:1"]), None));
         assert_eq!(both.and(&one), both);
         assert_eq!(one.and(&one), one);
+        let other = listed(Some(&["c:3", "a:1", "b:2"]), Some(&["d:4"]));
+        assert_eq!(other.and(&both), other, "one has another role");
     }
 
     #[test]

@@ -135,6 +135,7 @@ impl Relay {
 
     /// Lets the request in, or turns it away, as a whole: by its size, and where both sides have room for one more request.
     fn let_all_in(&self, ask: &Ask, batch: &Batch, ledger: &mut Ledger) -> Result<(), Error> {
+        self.has_decoder()?;
         self.take_place(Role::Decode, ledger)?;
         if self.bypass(&part_of(ask, batch, 0)?).is_none() {
             self.in_time(ask, ledger)?;

@@ -282,9 +282,7 @@ impl Relay {
     ) -> Result<DecodeEnd, Error> {
         // A stream that goes on has its place, and so has a part of a request.
         if !ledger.is_let_in() {
-            if self.fleet.serving(Role::Decode) == 0 {
-                return Err(no_decoder());
-            }
+            self.has_decoder()?;
             self.take_place(Role::Decode, ledger)?;
         }
         let _awaits = self.fleet.awaiting().one();
@@ -344,6 +342,11 @@ impl Relay {
             }
             decode.suspects.extend(ledger.prefiller().filter(|_| failure.may_be_of_the_handoff()));
         }
+    }
+
+    /// Refuses what is new where all decoders drain.
+    fn has_decoder(&self) -> Result<(), Error> {
+        if self.fleet.serving(Role::Decode) == 0 { Err(no_decoder()) } else { Ok(()) }
     }
 
     /// Refuses what one engine alone must answer where none can.

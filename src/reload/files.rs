@@ -20,12 +20,15 @@ pub(super) struct Seen {
 }
 
 impl Content {
-    /// What is in these files now; one that can't be read counts as empty. Waits for the disk.
+    /// What is in these files now; one that can't be read counts as empty, and so does what can be read only once (a pipe), which is
+    /// left to whoever loads it. Waits for the disk.
     pub fn of(files: &[PathBuf]) -> Content {
         let mut hasher = DefaultHasher::new();
         for file in files {
             let mut content = Vec::new();
-            if let Ok(file) = File::open(file) {
+            if std::fs::metadata(file).is_ok_and(|it| it.is_file())
+                && let Ok(file) = File::open(file)
+            {
                 // What came before an error is compared; loading will say what is wrong.
                 let _ = file.take(FILE_BYTES).read_to_end(&mut content);
             }
@@ -56,7 +59,21 @@ impl Seen {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+
     use super::*;
+
+    /// As `--config <(make-a-configuration)` has it.
+    #[test]
+    fn a_pipe_is_left_to_who_loads_it() {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        writer.write_all(b"text").unwrap();
+        drop(writer);
+        let path = PathBuf::from(format!("/proc/self/fd/{}", reader.as_raw_fd()));
+        assert_eq!(Content::of(&[path.clone()]), Content::of(&[PathBuf::from("/nowhere")]));
+        assert_eq!(std::fs::read(&path).unwrap(), b"text");
+    }
 
     #[test]
     fn what_is_being_written_is_not_read_before_it_rests() {

@@ -4,9 +4,9 @@
 //! default. For most keys that is what an operator means who takes a line out. For these it would send requests to engines that nobody
 //! named, or open what a key protects.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use crate::config::{Origin, Origins};
+use crate::config::{Loaded, Origin};
 
 /// Keys that only a restart takes back to their default.
 const KEPT: [&str; 3] = ["fleet.prefill", "fleet.decode", "server.admin_key"];
@@ -29,18 +29,20 @@ pub enum Lost {
     },
 }
 
-/// Whether `new` lost what must not be lost.
+/// Whether `new` lost what must not be lost. What only waited for a restart may be taken back: it changes nothing.
 ///
 /// # Errors
 /// [`Lost`] names it.
-pub fn check(running: &Origins, new: &Origins) -> Result<(), Lost> {
-    let said: Vec<&Path> = new.files().collect();
-    if let Some(file) = running.files().find(|file| !said.contains(file)) {
-        return Err(Lost::File(file.to_owned()));
+pub fn check(running: &Loaded, new: &Loaded) -> Result<(), Lost> {
+    let (before, now) = (&running.origins, &new.origins);
+    if let Some(file) = before.files().difference(now.files()).next() {
+        return Err(Lost::File(file.clone()));
     }
+    let changed = running.config.differs(&new.config);
     for key in KEPT {
-        if *new.of(key) == Origin::Default && *running.of(key) != Origin::Default {
-            return Err(Lost::Key { key, origin: running.of(key).clone() });
+        let unset = *now.of(key) == Origin::Default && *before.of(key) != Origin::Default;
+        if unset && changed.iter().any(|it| it == key) {
+            return Err(Lost::Key { key, origin: before.of(key).clone() });
         }
     }
     Ok(())
@@ -48,38 +50,72 @@ pub fn check(running: &Origins, new: &Origins) -> Result<(), Lost> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::cli::ServeArgs;
     use crate::config::{Config, Env};
 
-    fn origins(file: &Path, text: &str) -> Origins {
-        std::fs::write(file, text).unwrap();
-        let args = crate::cli::ServeArgs { config: vec![file.to_owned()], ..Default::default() };
-        Config::load(&args, &Env::new()).unwrap().origins
+    /// With files `0`, `1` and so on of `dir` that say this.
+    fn loaded(dir: &Path, texts: &[&str]) -> Loaded {
+        let file = |(at, text): (usize, &&str)| {
+            let path = dir.join(at.to_string());
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let config = texts.iter().enumerate().map(file).collect();
+        Config::load(&ServeArgs { config, ..ServeArgs::default() }, &Env::new()).unwrap()
     }
+
+    const ENGINES: &str = "fleet.prefill = [\"a:1\"]\nfleet.decode = [\"b:1\"]\n";
 
     #[test]
     fn engines_and_keys_are_not_lost_and_the_rest_may_be() {
         let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("gateway.toml");
-        let engines = "[fleet]\nprefill = [\"a:1\"]\ndecode = [\"b:1\"]\n";
-        let running =
-            origins(&file, &format!("{engines}[limit]\nqueue = 1\n[server]\nadmin_key = \"key\"\n"));
-        for (text, expected) in [
-            (format!("{engines}[server]\nadmin_key = \"other\"\n"), None),
-            (engines.to_owned(), Some("server.admin_key was set by file ")),
+        let with = |more: &str| format!("{ENGINES}{more}");
+        let running = loaded(
+            dir.path(),
+            &[&with("limit.queue = 1\nserver.admin_key = \"key\"\n"), "log.level = \"info\""],
+        );
+        let level = "log.level = \"info\"";
+        for (texts, expected) in [
+            ([with("server.admin_key = \"other\""), level.to_owned()], None),
+            ([with(""), level.to_owned()], Some("server.admin_key was set by file ")),
             (
-                "[fleet]\nprefill = [\"a:1\"]\n[server]\nadmin_key = \"key\"\n".to_owned(),
+                ["fleet.prefill = [\"a:1\"]\nserver.admin_key = \"key\"".to_owned(), level.to_owned()],
                 Some("fleet.decode was set by file "),
             ),
-            (String::new(), Some("file ")),
+            ([String::new(), level.to_owned()], Some("file ")),
+            ([with("server.admin_key = \"key\""), String::new()], Some("file ")),
         ] {
-            let outcome = check(&running, &origins(&file, &text)).map_err(|lost| lost.to_string());
+            let outcome = check(&running, &loaded(dir.path(), &texts.each_ref().map(String::as_str)));
+            let outcome = outcome.err().map(|lost| lost.to_string());
             match expected {
-                None => assert_eq!(outcome, Ok(())),
-                Some(begin) => {
-                    assert!(outcome.clone().is_err_and(|why| why.starts_with(begin)), "{text}: {outcome:?}")
-                }
+                None => assert_eq!(outcome, None),
+                Some(begin) => assert!(
+                    outcome.clone().is_some_and(|why| why.starts_with(begin)),
+                    "{texts:?}: {outcome:?}"
+                ),
             }
         }
+    }
+
+    #[test]
+    fn a_file_whose_word_another_one_has_taken_still_sets_something() {
+        let dir = tempfile::tempdir().unwrap();
+        let running = loaded(dir.path(), &["log.level = \"info\"", ENGINES]);
+        let new = loaded(dir.path(), &["log.level = \"info\"", &format!("{ENGINES}log.level = \"warning\"")]);
+        assert_eq!(check(&running, &new), Ok(()));
+    }
+
+    #[test]
+    fn what_only_waits_for_a_restart_may_be_taken_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let looked_for = "discovery.file = \"/engines\"";
+        let (before, after) = (loaded(dir.path(), &[looked_for]), loaded(dir.path(), &[ENGINES]));
+        let adopted = super::super::adopt::adopt(&before.config, &after.config).unwrap();
+        assert_eq!(adopted.pending, ["fleet.prefill", "fleet.decode", "discovery.file"]);
+        let running = Loaded { config: adopted.config, origins: after.origins };
+        assert_eq!(check(&running, &loaded(dir.path(), &[looked_for])), Ok(()));
     }
 }

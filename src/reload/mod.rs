@@ -120,7 +120,7 @@ impl Reloader {
 
     /// Runs with what can be taken of `new` from now on.
     fn take(&mut self, new: Loaded) -> Result<Adopted, Refused> {
-        lost::check(&self.running.origins, &new.origins).map_err(|lost| lost.to_string())?;
+        lost::check(&self.running, &new).map_err(|lost| lost.to_string())?;
         let adopted = adopt(&self.running.config, &new.config).map_err(|mixture| mixture.to_string())?;
         let (config, relay) = (&adopted.config, &self.gateway.relay);
         let engines = [

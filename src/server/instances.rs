@@ -3,7 +3,7 @@
 //! A new engine is asked for its models first. One that answers joins at once; one that does not (it may still be
 //! loading its weights) is asked again in the background, `fleet.probe_attempts` times.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -68,13 +68,13 @@ async fn join(gateway: Arc<Gateway>, role: Role, endpoints: Vec<Endpoint>) -> St
     for (position, endpoint) in endpoints.into_iter().enumerate() {
         let gateway = gateway.clone();
         // Before it is asked, which takes time: who takes it out in between has the last word.
-        let first = gateway.waiting.note(role, &endpoint);
-        asked.spawn(async move { (position, gateway.answers(&endpoint).await, (endpoint, first)) });
+        gateway.waiting.note(role, &endpoint);
+        asked.spawn(async move { (position, gateway.answers(&endpoint).await, endpoint) });
     }
     let mut answers = asked.join_all().await;
     answers.sort_by_key(|(position, ..)| *position);
     let (mut added, mut waiting) = (Vec::new(), Vec::new());
-    for (_, answers, (endpoint, first)) in answers {
+    for (_, answers, endpoint) in answers {
         let name = endpoint.to_string();
         if answers {
             if gateway.waiting.forget(role, &endpoint) {
@@ -83,9 +83,10 @@ async fn join(gateway: Arc<Gateway>, role: Role, endpoints: Vec<Endpoint>) -> St
             if gateway.serves(role, &endpoint) {
                 added.push(name);
             }
-        } else if gateway.waiting.knows(role, &endpoint) {
-            if first {
-                gateway.tasks.spawn(keep_asking(gateway.clone(), role, endpoint));
+        } else if let Some(askers) = gateway.waiting.askers(role, &endpoint) {
+            match askers {
+                1 => drop(gateway.tasks.spawn(keep_asking(gateway.clone(), role, endpoint))),
+                _ => gateway.waiting.give_up(role, &endpoint),
             }
             waiting.push(name);
         }
@@ -142,7 +143,7 @@ async fn keep_asking(gateway: Arc<Gateway>, role: Role, endpoint: Endpoint) {
             () = gateway.stop.cancelled() => return,
             () = tokio::time::sleep(gateway.edge.now().probe_interval) => {}
         }
-        if !gateway.waiting.knows(role, &endpoint) {
+        if gateway.waiting.askers(role, &endpoint).is_none() {
             return;
         }
         if gateway.answers(&endpoint).await && gateway.waiting.forget(role, &endpoint) {
@@ -151,31 +152,43 @@ async fn keep_asking(gateway: Arc<Gateway>, role: Role, endpoint: Endpoint) {
             return;
         }
     }
-    gateway.waiting.forget(role, &endpoint);
+    gateway.waiting.give_up(role, &endpoint);
     tracing::warn!(role = role.name(), instance = %endpoint, "given up: it never answered /v1/models");
 }
 
-/// Engines that are asked until they answer, or are removed.
+/// Engines that are asked until they answer, or are removed, and how many ask each.
 #[derive(Debug, Default)]
-pub struct Waiting(Mutex<HashSet<(Role, Endpoint)>>);
+pub struct Waiting(Mutex<HashMap<(Role, Endpoint), usize>>);
 
 impl Waiting {
-    fn set(&self) -> MutexGuard<'_, HashSet<(Role, Endpoint)>> {
+    fn all(&self) -> MutexGuard<'_, HashMap<(Role, Endpoint), usize>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `false` when it is waiting already.
-    fn note(&self, role: Role, endpoint: &Endpoint) -> bool {
-        self.set().insert((role, endpoint.clone()))
+    /// One more asks.
+    fn note(&self, role: Role, endpoint: &Endpoint) {
+        *self.all().entry((role, endpoint.clone())).or_default() += 1;
     }
 
-    fn knows(&self, role: Role, endpoint: &Endpoint) -> bool {
-        self.set().contains(&(role, endpoint.clone()))
+    /// One asks no more; the others go on.
+    fn give_up(&self, role: Role, endpoint: &Endpoint) {
+        let (mut all, key) = (self.all(), (role, endpoint.clone()));
+        if let Some(askers) = all.get_mut(&key) {
+            *askers -= 1;
+            if *askers == 0 {
+                all.remove(&key);
+            }
+        }
     }
 
-    /// `true` when it was waiting.
+    /// How many ask; `None` where it has joined, or was removed.
+    fn askers(&self, role: Role, endpoint: &Endpoint) -> Option<usize> {
+        self.all().get(&(role, endpoint.clone())).copied()
+    }
+
+    /// Nobody asks any more. `true` when somebody did.
     fn forget(&self, role: Role, endpoint: &Endpoint) -> bool {
-        self.set().remove(&(role, endpoint.clone()))
+        self.all().remove(&(role, endpoint.clone())).is_some()
     }
 }
 
@@ -304,6 +317,23 @@ mod tests {
         let ms = |query| wait(query).map(|wait| wait.as_millis()).ok();
         assert_eq!((ms(""), ms("x=1"), ms("x=1&wait_ms=250")), (Some(0), Some(0), Some(250)));
         assert_eq!((ms("wait_ms=x"), ms("wait_ms=-1"), ms("wait_ms=3600001")), (None, None, None));
+    }
+
+    #[test]
+    fn who_gives_up_leaves_the_others_asking() {
+        let (waiting, engine) = (Waiting::default(), Endpoint::new("d", 1));
+        let askers = || waiting.askers(Role::Decode, &engine);
+        waiting.note(Role::Decode, &engine);
+        waiting.note(Role::Decode, &engine);
+        waiting.give_up(Role::Decode, &engine);
+        assert_eq!(askers(), Some(1), "and a good answer to it counts");
+        waiting.give_up(Role::Decode, &engine);
+        assert_eq!(askers(), None);
+        waiting.note(Role::Decode, &engine);
+        waiting.note(Role::Decode, &engine);
+        assert!(waiting.forget(Role::Decode, &engine) && !waiting.forget(Role::Decode, &engine));
+        waiting.give_up(Role::Decode, &engine);
+        assert_eq!(askers(), None, "it was removed");
     }
 
     #[test]

@@ -23,6 +23,7 @@ mod passthrough;
 mod patience;
 pub mod reply;
 mod routes;
+mod search;
 mod stall;
 mod tls;
 mod via;

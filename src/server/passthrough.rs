@@ -24,7 +24,7 @@ use crate::relay::silence::Silence;
 use crate::relay::{Relay, answer, pause, traced};
 use crate::route::estimate;
 use crate::server::bill::Bill;
-use crate::server::{Gateway, auth, body, headers, openai, reply};
+use crate::server::{Gateway, auth, body, headers, openai, reply, search};
 use crate::trace::Scope;
 use crate::upstream::{Leg, Reply, ReplyError, Written};
 
@@ -35,8 +35,8 @@ struct Errand {
     headers: HeaderMap,
     body: Parts,
     tokens: u64,
-    /// The response that it is about.
-    response: Option<String>,
+    /// Who keeps the response that it is about.
+    keeper: Option<InstanceId>,
     until: Instant,
     trace: Option<Arc<Scope>>,
 }
@@ -143,8 +143,11 @@ async fn run(
     allow(gateway, &caller, (body.as_ref(), roles), bill)?;
     // No engine sees addresses that a client made up, on these routes either.
     let body = body.map(|body| body.splice(&guard::edit())).unwrap_or_default();
-    let response = kept::id_in(target.path()).map(str::to_owned);
-    let errand = Errand { method: head.method, target, headers, body, tokens, response, until, trace };
+    let keeper = match kept::id_in(target.path()) {
+        Some(id) => search::keeper(gateway, id, &headers).await?,
+        None => None,
+    };
+    let errand = Errand { method: head.method, target, headers, body, tokens, keeper, until, trace };
     bill.counts(gateway.relay.budget.asked());
     let mut last = Failure::nobody();
     for role in roles {
@@ -182,8 +185,8 @@ fn allow(
     Ok(())
 }
 
-/// Asks the engines of one role. `last` is what came of those asked before: whoever is asked after them is a retry. A response that is
-/// not where it was asked for is asked for everywhere: another gateway, or this one before it was restarted, may know where it is.
+/// Asks the engines of one role. `last` is what came of those asked before: whoever is asked after them is a retry. What one alone has
+/// nobody else is asked for, whose 404 would be taken for the last word.
 async fn try_role(
     gateway: &Gateway,
     role: Role,
@@ -191,17 +194,15 @@ async fn try_role(
     mut last: Failure,
 ) -> Result<(Answer, Seat), Failure> {
     let mut tried: Vec<InstanceId> = Vec::new();
-    let (kept, mut left, mut missed) = (&gateway.relay.kept, gateway.relay.settings.now().attempts, None);
-    let keeper = errand.response.as_deref().and_then(|id| kept.keeper(id));
-    while left > 0 {
-        let need =
-            Need { tokens: errand.tokens, tried: &tried, random: pause::random(), keeper, ..Need::default() };
+    for _ in 0..gateway.relay.settings.now().attempts {
+        let (tokens, keeper) = (errand.tokens, errand.keeper);
+        if keeper.is_some_and(|keeper| tried.contains(&keeper)) {
+            break;
+        }
+        let need = Need { tokens, tried: &tried, random: pause::random(), keeper, ..Need::default() };
         let Some(seat) = gateway.relay.fleet.pick(role, need) else {
             break;
         };
-        if missed.is_some() && tried.contains(&seat.instance().id()) {
-            break;
-        }
         if let Some(reason) = last.reason {
             if !gateway.relay.budget.allows() {
                 gateway.relay.meters.retry_denied(role.name());
@@ -216,20 +217,13 @@ async fn try_role(
                 answer::strip_hop_by_hop(response.headers_mut());
                 // Where an engine is, is nobody's business: no redirect of its own leads to it.
                 response.headers_mut().remove(header::LOCATION);
-                if errand.response.is_some() && response.status() == StatusCode::NOT_FOUND {
-                    missed = Some((response, seat));
-                    continue;
-                }
-                let found = errand.response.as_ref().filter(|_| response.status().is_success());
-                found.into_iter().for_each(|id| kept.note(id, seat.instance().id()));
                 return Ok((response, seat));
             }
             Err(failure) if failure.again => last = failure,
             Err(failure) => return Err(failure),
         }
-        left -= 1;
     }
-    missed.ok_or(last)
+    Err(last)
 }
 
 async fn once(gateway: &Gateway, (errand, id): (&Errand, &str), seat: &Seat) -> Result<Answer, Failure> {

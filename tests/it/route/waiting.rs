@@ -136,6 +136,9 @@ async fn the_last_decoders_do_not_leave_what_is_computed_for_it() {
     }
     let new = stage.post(CHAT, &chat(9, 1, 8).to_string()).await;
     assert_eq!((new.status, new.header("x-pd-error")), (503, Some("no_decoder")), "nobody new");
+    let several = json!({"model": "sim", "prompt": ["a", "b"], "max_tokens": 2}).to_string();
+    let new = stage.post("/v1/completions", &several).await;
+    assert_eq!((new.status, new.header("x-pd-error")), (503, Some("no_decoder")), "nor with several prompts");
     // This one leaves while its prompt is computed, and its blocks are fetched all the same.
     drop(sockets.remove(0));
     assert_eq!(client::read(&mut sockets[0]).await.status, 200);

@@ -118,9 +118,9 @@ async fn an_engine_that_is_silent_is_not_waited_for_until_the_end_of_the_hour() 
     assert_eq!(it.count(&leg).await, 2.0, "both are its fault");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn what_the_gateways_own_end_cuts_did_not_leave() {
-    let mut it = Alone::with(&["--set", "server.drain_ms=100"]).await;
+/// Signals until the gateway has ended with two answers under way.
+async fn cut(flag: &str, signals: usize) {
+    let mut it = Alone::with(&["--set", flag]).await;
     let chat = r#"{"model":"sim","messages":[{"role":"user","content":"hi"}],"stream":true}"#;
     it.decode.inject(Fault::always(What::StallBeforeHead).on_path(CHAT));
     it.prefill.inject(Fault::always(What::StallAfterBytes(MIDDLE_BYTES)).on_path(TOKENIZE));
@@ -134,7 +134,10 @@ async fn what_the_gateways_own_end_cuts_did_not_leave() {
         sockets.push(socket);
     }
     sockets[0].read_exact(&mut [0; 16]).await.unwrap();
-    it.process.signal("TERM");
+    for _ in 0..signals {
+        it.process.signal("TERM");
+        it.process.hear("shutting down");
+    }
     let mut ended = [(); 2].map(|()| {
         let line: Value = serde_json::from_str(&it.process.wait_for(r#""message":"request""#)).unwrap();
         (line["status"].as_u64().unwrap(), line["reason"].as_str().unwrap().to_owned())
@@ -142,6 +145,16 @@ async fn what_the_gateways_own_end_cuts_did_not_leave() {
     ended.sort();
     assert_eq!(ended, [(200, "shutdown".to_owned()), (503, "shutdown".to_owned())]);
     assert_eq!(it.process.ended().code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn what_the_gateways_own_end_cuts_did_not_leave() {
+    cut("server.drain_ms=100", 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn nor_what_a_second_signal_cuts() {
+    cut("server.drain_ms=600000", 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

@@ -7,9 +7,12 @@ use crate::common::stage::{Script, Stage};
 
 const RESPONSES: &str = "/v1/responses";
 
-/// Each decoder makes responses with an id of its own, and knows no others.
 async fn keeping() -> Stage {
-    let stage = Stage::set(Script { decoders: 3, ..Script::default() }).await;
+    keeping_on(Stage::set(Script { decoders: 3, ..Script::default() }).await)
+}
+
+/// Each decoder makes responses with an id of its own, and knows no others.
+fn keeping_on(stage: Stage) -> Stage {
     for (at, decoder) in stage.decoders.iter().enumerate() {
         let answer =
             json!({"id": format!("resp_{at}"), "object": "response", "status": "queued"}).to_string();
@@ -54,7 +57,7 @@ async fn a_response_that_somebody_else_has_seen_made_is_looked_for() {
         || stage.decoders.iter().map(|it| it.seen().iter().filter(|one| one.path != "/health").count()).sum();
     for id in ["resp_0", "resp_1", "resp_2"] {
         let path = format!("{RESPONSES}/{id}");
-        for most in [3, 1] {
+        for most in [4, 1] {
             stage.forget();
             let found = stage.get(&path).await;
             assert_eq!((found.status, &found.json()["id"]), (200, &id.into()));
@@ -64,8 +67,25 @@ async fn a_response_that_somebody_else_has_seen_made_is_looked_for() {
     }
     stage.forget();
     let unknown = stage.post(&format!("{RESPONSES}/resp_unknown/cancel"), "").await;
-    assert_eq!((unknown.status, asked()), (404, 3), "each once");
+    assert_eq!((unknown.status, asked()), (404, 4), "each once, and one again for its own word");
     stage.end().await;
+}
+
+/// A 404 would be taken for the last word.
+#[tokio::test]
+async fn a_response_may_be_with_a_decoder_that_does_not_answer() {
+    for what in [What::Status(503, None), What::ResetBeforeHead, What::StallBeforeHead] {
+        let mut script = Script { decoders: 3, ..Script::default() };
+        script.config.timeout.models_ms = 200;
+        let stage = keeping_on(Stage::set(script).await);
+        stage.decoders[0].clear_faults();
+        stage.decoders[0].inject(Fault::always(what.clone()).on_path(&format!("{RESPONSES}/")));
+        let lost = stage.get(&format!("{RESPONSES}/resp_0")).await;
+        assert_eq!((lost.status, lost.header("x-pd-error")), (502, Some("engine_failed")), "{what:?}");
+        let found = stage.get(&format!("{RESPONSES}/resp_1")).await;
+        assert_eq!(found.status, 200, "{what:?}");
+        stage.end().await;
+    }
 }
 
 #[tokio::test]

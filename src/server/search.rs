@@ -1,0 +1,79 @@
+//! Which decoder keeps a response that this gateway has not seen made: another one has, or this one before it was restarted.
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, StatusCode};
+
+use crate::error::{Error, Kind};
+use crate::fleet::{Instance, InstanceId, Role};
+use crate::intake::exchange::authorized;
+use crate::server::Gateway;
+
+/// Decoders that are asked, side by side: each costs a request of its own, for any id that a client makes up.
+const ASKED: usize = 64;
+
+/// What a decoder says of a response.
+enum Word {
+    /// It has it.
+    Here,
+    /// It has not, or does not say so to this client.
+    Not,
+    /// It could not be asked.
+    None,
+}
+
+/// Who keeps the response `id`: as known, or as the decoders say; `None` where nobody does. `client` are its request's headers.
+///
+/// # Errors
+/// `EngineFailed` where nobody says that it is there, and somebody could not be asked: a 404 would be taken for the last word.
+pub(super) async fn keeper(
+    gateway: &Gateway,
+    id: &str,
+    client: &HeaderMap,
+) -> Result<Option<InstanceId>, Error> {
+    let kept = &gateway.relay.kept;
+    let plain = id.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
+    if let Some(known) = kept.keeper(id).filter(|known| is_member(gateway, *known)) {
+        return Ok(Some(known));
+    }
+    let decoders = gateway.relay.fleet.members(Role::Decode);
+    if !plain || decoders.len() < 2 {
+        return Ok(None);
+    }
+    let asked = decoders.iter().take(ASKED);
+    let mut words: FuturesUnordered<_> = asked
+        .map(|decoder| async move { (decoder.id(), word(gateway, decoder, (id, client)).await) })
+        .collect();
+    let mut sure = true;
+    while let Some((decoder, word)) = words.next().await {
+        match word {
+            Word::Here => {
+                kept.note(id, decoder);
+                return Ok(Some(decoder));
+            }
+            Word::Not => {}
+            Word::None => sure = false,
+        }
+    }
+    match sure {
+        true => Ok(None),
+        false => Err(Error::new(Kind::EngineFailed, "not all engines that may have this response answer")),
+    }
+}
+
+fn is_member(gateway: &Gateway, decoder: InstanceId) -> bool {
+    gateway.relay.fleet.members(Role::Decode).iter().any(|member| member.id() == decoder)
+}
+
+async fn word(gateway: &Gateway, decoder: &Instance, (id, client): (&str, &HeaderMap)) -> Word {
+    let edge = gateway.edge.now();
+    let authorization = edge.engine_authorization.as_ref().or(client.get(AUTHORIZATION));
+    let url = decoder.endpoint().url(&format!("/v1/responses/{id}"));
+    let call = authorized(gateway.control.get(url), authorization).timeout(edge.models_time);
+    match call.send().await.map(|answer| answer.status()) {
+        Ok(status) if status.is_success() => Word::Here,
+        Ok(StatusCode::NOT_FOUND | StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => Word::Not,
+        _ => Word::None,
+    }
+}
