@@ -71,7 +71,7 @@ mod tests {
         writer.write_all(b"text").unwrap();
         drop(writer);
         let path = PathBuf::from(format!("/proc/self/fd/{}", reader.as_raw_fd()));
-        assert_eq!(Content::of(&[path.clone()]), Content::of(&[PathBuf::from("/nowhere")]));
+        assert_eq!(Content::of(std::slice::from_ref(&path)), Content::of(&[PathBuf::from("/nowhere")]));
         assert_eq!(std::fs::read(&path).unwrap(), b"text");
     }
 
