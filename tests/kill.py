@@ -47,8 +47,8 @@ class Stage:
         (process.address,) = process.wait_for(r" on http://([0-9.]+:[0-9]+)")
         return process
 
-    def engine(self, role, lease_ms):
-        command = ["sim", "--port", "0", "--role", role, "--tpot-ms", str(TPOT_MS), "--slope-ms", "0"]
+    def engine(self, role, lease_ms, port=0):
+        command = ["sim", "--port", str(port), "--role", role, "--tpot-ms", str(TPOT_MS), "--slope-ms", "0"]
         return self.start(role, [*command, "--kv-blocks", "65536", "--lease-ms", str(lease_ms)])
 
     def __enter__(self):

@@ -11,11 +11,12 @@ import http.client
 import json
 import os
 import random
+import signal
 import sys
 import threading
 import time
 
-from kill import Process, Stage, WAIT_SECONDS
+from kill import Stage, WAIT_SECONDS
 
 PROMPTS = 48
 MAX_TOKENS = 40
@@ -39,7 +40,7 @@ class Soak:
 
     def __init__(self, args, stage):
         self.args, self.stage = args, stage
-        self.end = time.monotonic() + args.seconds
+        self.end = None
         self.right = {}
         self.seen = collections.Counter()
         self.wrong = []
@@ -100,6 +101,14 @@ class Soak:
             if not 400 <= status < 500:
                 self.wrong.append(("nonsense", status))
 
+    def watched(self, work):
+        """A part of the test that breaks shows nothing."""
+        try:
+            work()
+        except BaseException as error:
+            self.wrong.append(("the test itself", repr(error)))
+            raise
+
     def client(self):
         while time.monotonic() < self.end:
             number, kind = random.randrange(PROMPTS), random.random()
@@ -129,12 +138,10 @@ class Soak:
     def replace(self, side):
         """Kills an engine and starts it again at the same place."""
         role = "prefill" if side is self.stage.prefillers else "decode"
-        side[0].kill()
-        side[0].process.wait()
+        side[0].end(signal.SIGKILL)
         port = side[0].address.rsplit(":")[-1]
         time.sleep(1)
-        side[0] = Process([self.args.gateway, "sim", "--port", port, "--role", role, "--tpot-ms", "20", "--slope-ms", "0",
-                           "--kv-blocks", "65536", "--lease-ms", str(LEASE_MS)])
+        side[0] = self.stage.engine(role, LEASE_MS, port)
         self.seen[f"killed {role}"] += 1
 
 
@@ -189,10 +196,11 @@ def main():
         for number in range(PROMPTS):
             end, soak.right[number] = soak.ask(number, False)
             assert end == "done" and soak.right[number], end
+        soak.end = time.monotonic() + args.seconds
         pid = stage.gateway.process.pid
         files_before = files(pid)
-        threads = [threading.Thread(target=soak.client) for _ in range(args.clients)]
-        threads.append(threading.Thread(target=soak.trouble))
+        work = [soak.client] * args.clients + [soak.trouble]
+        threads = [threading.Thread(target=soak.watched, args=[part]) for part in work]
         for thread in threads:
             thread.start()
         samples = []
