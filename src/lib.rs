@@ -81,8 +81,6 @@ pub mod sim;
 #[cfg(feature = "gateway")]
 pub mod spread;
 #[cfg(feature = "gateway")]
-pub mod standing;
-#[cfg(feature = "gateway")]
 pub mod tls;
 #[cfg(feature = "gateway")]
 pub mod trace;

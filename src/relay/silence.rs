@@ -1,12 +1,13 @@
 //! How long an engine may be silent, and its answer last.
 
-use std::task::{Context, Poll};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use tokio::task::coop::has_budget_remaining;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::error::{Error, Kind};
-use crate::standing::Standing;
 
 /// What is said of a stream that has lasted too long.
 pub(super) fn too_long() -> Error {
@@ -16,7 +17,9 @@ pub(super) fn too_long() -> Error {
 /// One timer serves the whole stream: it is set again when it fires, not at every piece.
 #[derive(Debug)]
 pub struct Silence {
-    timer: Standing<Sleep>,
+    timer: Pin<Box<Sleep>>,
+    /// Whom the timer wakes. It is asked again only by others, and when it has fired: a stream is polled three times for a piece.
+    waiter: Option<Waker>,
     gap: Duration,
     last: Instant,
     end: Instant,
@@ -26,7 +29,7 @@ impl Silence {
     /// From now on, `gap` between two pieces at most, and until `end`.
     pub fn new(gap: Duration, end: Instant) -> Silence {
         let last = Instant::now();
-        Silence { timer: Standing::new(sleep_until((last + gap).min(end))), gap, last, end }
+        Silence { timer: Box::pin(sleep_until((last + gap).min(end))), waiter: None, gap, last, end }
     }
 
     /// A piece has come.
@@ -73,20 +76,28 @@ impl Silence {
 
     /// Ready at the pause's end.
     pub fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.timer.poll(cx, Sleep::is_elapsed)
+        let waits = self.waiter.as_ref().is_some_and(|waiter| waiter.will_wake(cx.waker()));
+        if waits && !self.timer.is_elapsed() {
+            return Poll::Pending;
+        }
+        // A task that has used up its budget is told to wait without the timer being looked at, and asked again at once.
+        let looked_at = has_budget_remaining();
+        let fired = self.timer.as_mut().poll(cx);
+        self.waiter = (fired.is_pending() && looked_at).then(|| cx.waker().clone());
+        fired
     }
 
     fn set(&mut self, at: Instant) {
-        self.timer.reset().reset(at);
+        self.timer.as_mut().reset(at);
+        self.waiter = None;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
-    use std::task::Waker;
 
-    use tokio::task::coop::{consume_budget, has_budget_remaining};
+    use tokio::task::coop::consume_budget;
     use tokio::time::{sleep, timeout};
 
     use super::*;

@@ -10,6 +10,7 @@ use futures_util::FutureExt;
 use http::Version;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use metrics::Gauge;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -20,7 +21,6 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tower::util::{MapRequest, MapResponse};
 
-use crate::server::graceful::Closing;
 use crate::server::routes::{admin_router, public_router, router};
 use crate::server::stall::Stalling;
 use crate::server::{Arrived, Gateway, patience};
@@ -208,7 +208,7 @@ struct Door {
 impl Door {
     async fn accept(self, listener: TcpListener, drain: Duration) -> usize {
         let door = Arc::new(self);
-        let closing = Closing::default();
+        let graceful = GracefulShutdown::new();
         let mut connections = JoinSet::new();
         loop {
             let (place, socket) = tokio::select! {
@@ -216,12 +216,11 @@ impl Door {
                 Some(_) = connections.join_next(), if !connections.is_empty() => continue,
                 next = door.next(&listener) => next,
             };
-            connections.spawn(door.clone().connection(socket, closing.clone(), place));
+            connections.spawn(door.clone().connection(socket, graceful.watcher(), place));
         }
         drop(listener);
-        closing.begin();
-        let ended = async { while connections.join_next().await.is_some() {} };
-        let _ = tokio::time::timeout(drain, ended).await;
+        let _ = tokio::time::timeout(drain, graceful.shutdown()).await;
+        while connections.try_join_next().is_some() {}
         let cut = connections.len();
         if cut > 0 {
             door.gateway.relay.meters.cut_all();
@@ -249,7 +248,7 @@ impl Door {
     fn connection(
         self: Arc<Self>,
         socket: TcpStream,
-        closing: Closing,
+        graceful: Watcher,
         place: Option<OwnedSemaphorePermit>,
     ) -> impl Future<Output = ()> + Send {
         let counted = Counted::new(self.gateway.relay.meters.connections.clone());
@@ -257,11 +256,11 @@ impl Door {
         async move {
             match &self.tls {
                 // On the side: it is three times as large as what a plain connection needs, and would be set aside for each of those, too.
-                Some(tls) => Box::pin(self.secured(tls, socket, closing)).await,
+                Some(tls) => Box::pin(self.secured(tls, socket, graceful)).await,
                 None => {
                     let limit = self.gateway.edge.now().header_time;
                     if let Some(version) = self.before_stop(limit, version(&socket)).await {
-                        self.speak(socket, version, closing).await;
+                        self.speak(socket, version, graceful).await;
                     }
                 }
             }
@@ -270,15 +269,15 @@ impl Door {
     }
 
     #[cfg(feature = "tls")]
-    async fn secured(&self, tls: &ListenerTls, socket: TcpStream, closing: Closing) {
+    async fn secured(&self, tls: &ListenerTls, socket: TcpStream, graceful: Watcher) {
         let limit = self.gateway.edge.now().handshake_time;
         if let Some((stream, version)) = self.before_stop(limit, super::tls::open(tls, socket)).await {
-            self.speak(stream, version, closing).await;
+            self.speak(stream, version, graceful).await;
         }
     }
 
     #[cfg(not(feature = "tls"))]
-    async fn secured(&self, tls: &ListenerTls, _socket: TcpStream, _closing: Closing) {
+    async fn secured(&self, tls: &ListenerTls, _socket: TcpStream, _graceful: Watcher) {
         match *tls {}
     }
 
@@ -296,7 +295,7 @@ impl Door {
         &self,
         socket: S,
         version: Version,
-        closing: Closing,
+        graceful: Watcher,
     ) -> impl Future<Output = ()> + Send + use<S>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -312,7 +311,7 @@ impl Door {
         let service = TowerToHyperService::new(watched);
         let connection = self.http(version).serve_connection(io, service).into_owned();
         // A connection that ends badly is the client's affair; its requests have been accounted for.
-        closing.watch(connection).map(drop)
+        graceful.watch(connection).map(drop)
     }
 
     fn http(&self, version: Version) -> auto::Builder<Tasks> {

@@ -9,7 +9,6 @@ mod cors;
 mod explain;
 mod foreign;
 mod gather;
-mod graceful;
 pub mod headers;
 mod instances;
 mod leftover;

@@ -12,7 +12,6 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("live", &[]),
     ("flights", &[]),
     ("spread", &[]),
-    ("standing", &[]),
     ("route", &["spread"]),
     ("error", &[]),
     ("dialect", &["codec", "error", "route"]),
@@ -60,14 +59,14 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "relay",
         &[
             "auth", "codec", "dialect", "endpoint", "error", "fleet", "intake", "kvhash", "live", "obs",
-            "pool", "prompt", "route", "standing", "trace", "upstream",
+            "pool", "prompt", "route", "trace", "upstream",
         ],
     ),
     (
         "server",
         &[
             "auth", "codec", "dialect", "endpoint", "error", "fleet", "intake", "live", "obs", "relay",
-            "route", "standing", "tls", "trace", "upstream",
+            "route", "tls", "trace", "upstream",
         ],
     ),
     ("trace", &["obs"]),
