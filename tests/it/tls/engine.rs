@@ -60,7 +60,9 @@ async fn an_engine_with_a_stranger_s_certificate_is_passed_over() {
         assert_eq!((raw.status, raw.done()), (200, true), "{}", raw.text());
     }
     assert!(impostor.seen().is_empty(), "nothing was said to the impostor");
-    assert_eq!(engines[0].seen().len(), 8);
+    // What it speaks is asked besides, as long as the other one does not say so.
+    let asked = engines[0].seen().into_iter().filter(|seen| seen.path == "/v1/completions").count();
+    assert_eq!(asked, 8);
     gateway.end().await;
 }
 
