@@ -35,7 +35,7 @@ pub struct Settings {
     pub encode: Duration,
     /// The decode leg of a streamed request until the first byte of its body.
     pub first_byte: Duration,
-    /// The decode leg of any other request until the last byte of its answer.
+    /// The decode leg of any other request until the last byte of its answer; a request that one engine answers alone until the head of it.
     pub answer: Duration,
     /// Between two pieces of a body.
     pub gap: Duration,
