@@ -108,10 +108,17 @@ impl Endpoint {
 
     /// `host:port` as it stands in a URL: brackets around an IPv6 address.
     pub fn authority(&self) -> String {
+        let mut text = String::with_capacity(self.host.len() + "[]:65535".len());
+        // A string takes all.
+        _ = self.write_authority(&mut text);
+        text
+    }
+
+    fn write_authority(&self, out: &mut impl fmt::Write) -> fmt::Result {
         if self.host.contains(':') {
-            format!("[{}]:{}", self.host, self.port)
+            write!(out, "[{}]:{}", self.host, self.port)
         } else {
-            format!("{}:{}", self.host, self.port)
+            write!(out, "{}:{}", self.host, self.port)
         }
     }
 
@@ -132,7 +139,8 @@ impl Endpoint {
 /// As people write it: `host:port`, and `https://host:port` where that is meant.
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", if self.tls { "https://" } else { "" }, self.authority())
+        f.write_str(if self.tls { "https://" } else { "" })?;
+        self.write_authority(f)
     }
 }
 

@@ -21,8 +21,7 @@ const ARGS: [&[&str]; 2] = [&["vllm_xargs"], &["sampling_params", "extra_args"]]
 
 /// The edit that every body needs before any engine may see it.
 pub fn edit() -> Edit {
-    let edit = DROPPED.iter().fold(Edit::new(), |e, key| e.drop(key));
-    DROPPED_PREFIXES.iter().fold(edit, |e, prefix| e.drop_prefix(prefix))
+    Edit::dropping(&DROPPED, &DROPPED_PREFIXES)
 }
 
 /// Whether [`edit`] drops the member `key`.

@@ -49,71 +49,90 @@ impl Passing {
     /// The counts, as far as they have come by.
     pub fn usage(&self, api: Api) -> Usage {
         let scan = |text| Object::scan(Bytes::copy_from_slice(text), ScanLimits::default()).ok();
-        self.0.caught().and_then(scan).map(|usage| counts(api, &usage)).unwrap_or_default()
+        self.0.caught().and_then(scan).map(|usage| Told::new(api, usage, 0).counts()).unwrap_or_default()
     }
 }
 
-/// Where in an answer's text its `usage` is.
-struct Located {
+/// The `usage` that an answer tells, read once for all that is asked of it.
+pub struct Told {
+    api: Api,
     usage: Object,
+    /// Where it is in the answer's text.
     at: usize,
+    /// The object in it that has the cached count, where the API has one.
+    details: Option<Object>,
 }
 
 /// The counts in a whole answer, or in one event of a stream.
 pub fn of_answer(api: Api, answer: &Object) -> Usage {
-    usage_object(answer).map(|usage| counts(api, &usage)).unwrap_or_default()
-}
-
-fn counts(api: Api, usage: &Object) -> Usage {
-    let names = api.usage();
-    let number = |o: &Object, key: &str| o.get(key).and_then(|v| v.as_u64());
-    let cached = match names.details {
-        None => number(usage, names.cached),
-        Some(details) => {
-            usage.get(details).and_then(|v| v.object().ok()).and_then(|d| number(&d, names.cached))
-        }
-    };
-    let prompt = number(usage, names.prompt).map(|prompt| prompt + counted_apart(api, usage));
-    Usage { prompt, cached, output: number(usage, names.output) }
+    Told::by(api, answer).map(|told| told.counts()).unwrap_or_default()
 }
 
 /// Tokens of the prompt that are not in its count: Anthropic's is of those that were neither read from a cache nor put into one.
 fn counted_apart(api: Api, usage: &Object) -> u64 {
-    let number = |key: &str| usage.get(key).and_then(|v| v.as_u64()).unwrap_or(0);
+    let count = |key: &str| number(usage, key).unwrap_or(0);
     match api {
-        Api::Messages => number("cache_read_input_tokens") + number("cache_creation_input_tokens"),
+        Api::Messages => count("cache_read_input_tokens") + count("cache_creation_input_tokens"),
         _ => 0,
     }
 }
 
-/// The text of `answer` with its cached count replaced; the same bytes when it has none to replace.
-pub fn with_cached(api: Api, answer: &Object, cached: u64) -> Bytes {
-    let names = api.usage();
-    let mut patch = Patch::default();
-    if let Some(located) = located(answer) {
-        match names.details {
-            None => located.replace_beside(&names, cached, &mut patch),
-            Some(details) => located.replace_inside(details, names.cached, cached, &mut patch),
+impl Told {
+    /// The usage at the top of an answer, or where a stream's event wraps the answer (`response` of the Responses API, `message` of the
+    /// Messages API).
+    pub fn by(api: Api, answer: &Object) -> Option<Told> {
+        let direct = |holder: &Object, at: usize| {
+            let value = holder.get("usage")?;
+            Some(Told::new(api, value.object().ok()?, at + value.range().start))
+        };
+        let wrapped = |key| {
+            let value = answer.get(key)?;
+            direct(&value.object().ok()?, value.range().start)
+        };
+        direct(answer, 0).or_else(|| ["response", "message"].into_iter().find_map(wrapped))
+    }
+
+    fn new(api: Api, usage: Object, at: usize) -> Told {
+        let details = api.usage().details.and_then(|name| usage.get(name)?.object().ok());
+        Told { api, usage, at, details }
+    }
+
+    /// What it counts.
+    pub fn counts(&self) -> Usage {
+        let names = self.api.usage();
+        let holder = if names.details.is_some() { self.details.as_ref() } else { Some(&self.usage) };
+        let prompt = number(&self.usage, names.prompt);
+        Usage {
+            prompt: prompt.map(|prompt| prompt + counted_apart(self.api, &self.usage)),
+            cached: holder.and_then(|holder| number(holder, names.cached)),
+            output: number(&self.usage, names.output),
         }
     }
-    patch.apply(answer.bytes())
-}
 
-impl Located {
+    /// The text of the answer that tells it, with the cached count replaced; the same bytes where there is none to replace.
+    pub fn with_cached(&self, answer: &Bytes, cached: u64) -> Bytes {
+        let names = self.api.usage();
+        let mut patch = Patch::default();
+        match names.details {
+            None => self.replace_beside(&names, cached, &mut patch),
+            Some(details) => self.replace_inside(details, names.cached, cached, &mut patch),
+        }
+        patch.apply(answer)
+    }
+
     /// The count in an object of its own, which may be null.
     fn replace_inside(&self, details: &str, name: &str, cached: u64, patch: &mut Patch) {
         let Some(value) = self.usage.get(details) else { return };
         let at = self.at + value.range().start;
         if value.is_null() {
             patch.set(Some(at..at + value.range().len()), format!("{{\"{name}\":{cached}}}"));
-        } else if let Some(range) = value.object().ok().and_then(|inner| number_range(inner.get(name)?)) {
+        } else if let Some(range) = self.details.as_ref().and_then(|inner| number_range(inner.get(name)?)) {
             patch.set(Some(at + range.start..at + range.end), cached.to_string());
         }
     }
 
     /// The count beside that of the prompt's other tokens, which is to make up the same sum with it.
     fn replace_beside(&self, names: &UsageNames, cached: u64, patch: &mut Patch) {
-        let count = |key: &str| self.usage.get(key).and_then(|v| v.as_u64());
         let mut replace = |key: &str, by: u64| {
             let range = self.usage.get(key).and_then(number_range);
             patch.set(range.map(|range| self.at + range.start..self.at + range.end), by.to_string());
@@ -121,12 +140,22 @@ impl Located {
         if !self.usage.contains(names.cached) {
             return;
         }
-        let sum = count(names.prompt).map(|prompt| prompt + count(names.cached).unwrap_or(0));
+        let before = number(&self.usage, names.cached).unwrap_or(0);
+        let sum = number(&self.usage, names.prompt).map(|prompt| prompt + before);
         replace(names.cached, sum.map_or(cached, |sum| cached.min(sum)));
         if let Some(sum) = sum {
             replace(names.prompt, sum.saturating_sub(cached));
         }
     }
+}
+
+fn number(object: &Object, key: &str) -> Option<u64> {
+    object.get(key).and_then(|value| value.as_u64())
+}
+
+/// The text of an event with its cached count replaced, if it tells any usage.
+fn with_cached(api: Api, event: &Object, cached: u64) -> Option<Bytes> {
+    Told::by(api, event).map(|told| told.with_cached(event.bytes(), cached))
 }
 
 /// Whether an event of a stream may carry usage: one search for bytes that no JSON string can hold, because a quote
@@ -165,12 +194,10 @@ pub fn frames_with_cached(api: Api, frames: Bytes, cached: u64) -> Bytes {
     let mut out = BytesMut::with_capacity(frames.len() + 16);
     for frame in sse::frames(&frames) {
         let (whole, data) = (frame.whole(), frame.data());
-        let patched = match Object::scan(Bytes::copy_from_slice(&data), ScanLimits::default()) {
-            Ok(event) => with_cached(api, &event, cached),
-            Err(_) => Bytes::new(),
-        };
-        match memmem::find(whole, &data).filter(|_| !patched.is_empty()) {
-            Some(at) => {
+        let event = Object::scan(Bytes::copy_from_slice(&data), ScanLimits::default()).ok();
+        let patched = event.and_then(|event| with_cached(api, &event, cached));
+        match patched.zip(memmem::find(whole, &data)) {
+            Some((patched, at)) => {
                 out.extend_from_slice(&whole[..at]);
                 out.extend_from_slice(&patched);
                 out.extend_from_slice(&whole[at + data.len()..]);
@@ -179,30 +206,6 @@ pub fn frames_with_cached(api: Api, frames: Bytes, cached: u64) -> Bytes {
         }
     }
     out.freeze()
-}
-
-/// The usage object: at the top, or where a stream's event wraps the answer (`response` of the Responses API, `message`
-/// of the Messages API).
-fn usage_object(answer: &Object) -> Option<Object> {
-    let direct = |o: &Object| o.get("usage").and_then(|v| v.object().ok());
-    direct(answer).or_else(|| wrapped(answer).and_then(|(inner, _)| direct(&inner)))
-}
-
-fn wrapped(answer: &Object) -> Option<(Object, usize)> {
-    ["response", "message"].iter().find_map(|key| {
-        let value = answer.get(key)?;
-        Some((value.object().ok()?, value.range().start))
-    })
-}
-
-/// The usage object with its place.
-fn located(answer: &Object) -> Option<Located> {
-    let (holder, at) = match answer.get("usage") {
-        Some(_) => (answer.clone(), 0),
-        None => wrapped(answer)?,
-    };
-    let value = holder.get("usage")?;
-    Some(Located { usage: value.object().ok()?, at: at + value.range().start })
 }
 
 /// The span of a count: a number, or a null where the engine had nothing to say.
@@ -216,7 +219,8 @@ mod tests {
 
     fn patched(api: Api, text: &'static str) -> String {
         let answer = Object::scan(Bytes::from_static(text.as_bytes()), ScanLimits::default()).unwrap();
-        String::from_utf8(with_cached(api, &answer, 96).to_vec()).unwrap()
+        let text = with_cached(api, &answer, 96).unwrap_or(answer.bytes().clone());
+        String::from_utf8(text.to_vec()).unwrap()
     }
 
     #[test]
@@ -245,7 +249,7 @@ mod tests {
             [((1000, 0), (904, 96)), ((1, 999), (904, 96)), ((904, 96), (904, 96)), ((10, 6), (0, 16))]
         {
             let answer = Object::scan(messages(said.0, said.1).into(), ScanLimits::default()).unwrap();
-            assert_eq!(with_cached(Api::Messages, &answer, 96), messages(told.0, told.1));
+            assert_eq!(with_cached(Api::Messages, &answer, 96).unwrap(), messages(told.0, told.1));
             assert_eq!(of_answer(Api::Messages, &answer).prompt, Some(said.0 + said.1));
         }
         let uncounted = r#"{"usage":{"input_tokens":16,"output_tokens":1}}"#;

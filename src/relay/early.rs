@@ -19,6 +19,7 @@ use crate::dialect::{self, Dialect, Peer, Transfer, p2p_nccl};
 use crate::fleet::{Instance, InstanceId, Rank, Seat};
 use crate::obs::Handoff;
 use crate::relay::ask::Ask;
+use crate::relay::boxed::boxed;
 use crate::relay::failure::Failure;
 use crate::relay::legs::{Opening, PrefillEnd};
 use crate::relay::release::Duty;
@@ -210,7 +211,7 @@ impl Relay {
         // Its first byte comes after the prefill.
         let settings = self.settings.now();
         let before = settings.computing(settings.prefill, ask.shape.prompt_tokens);
-        let leg = Box::pin(self.clone().decode_leg(ask.clone(), seat, (edit, before), written.clone()));
+        let leg = boxed(|| self.clone().decode_leg(ask.clone(), seat, (edit, before), written.clone()));
         let (peer, awaited) = (transfer.peer.clone(), dialect.binds_pairs());
         Some(Early { leg: Leg::Begun(leg), ended: None, instance, written, dialect, peer, awaited })
     }

@@ -11,12 +11,14 @@ use tokio::time::{Instant, timeout};
 
 use crate::codec::json::{Edit, Object, ScanLimits};
 use crate::dialect::returned::asking_for_ids;
-use crate::dialect::{self, Api, Dialect, Transfer, usage};
+use crate::dialect::usage::Told;
+use crate::dialect::{self, Api, Dialect, Transfer};
 use crate::fleet::{Instance, Outcome, Seat, Sign};
 use crate::relay::Relay;
 use crate::relay::account::Ledger;
 use crate::relay::answer::{Answer, AnswerBody, Pieces, strip_hop_by_hop};
 use crate::relay::ask::Ask;
+use crate::relay::boxed::boxed;
 use crate::relay::failure::{Failure, Large, Why};
 use crate::relay::first::{self, Opened};
 use crate::relay::kept;
@@ -151,7 +153,7 @@ impl Relay {
         // Without a prefill leg it computes the prompt, too.
         let prompt_tokens = if duty.is_none() { ask.shape.prompt_tokens } else { 0 };
         let before = self.settings.now().computing(Duration::ZERO, prompt_tokens);
-        let outcome = Box::pin(self.clone().decode_leg(ask.clone(), seat, (edit, before), written)).await;
+        let outcome = boxed(|| self.clone().decode_leg(ask.clone(), seat, (edit, before), written)).await;
         self.opened(ask, outcome, duty, ledger)
     }
 
@@ -364,9 +366,10 @@ fn usable(body: Bytes) -> Result<Object, Failure> {
 
 /// The client's text of a complete answer.
 fn finish(api: Api, answer: &Object, ledger: &mut Ledger) -> Bytes {
-    ledger.decoded(usage::of_answer(api, answer));
-    match ledger.cached_of_prefill() {
-        Some(cached) => usage::with_cached(api, answer, cached),
+    let told = Told::by(api, answer);
+    ledger.decoded(told.as_ref().map(Told::counts).unwrap_or_default());
+    match told.zip(ledger.cached_of_prefill()) {
+        Some((told, cached)) => told.with_cached(answer.bytes(), cached),
         None => answer.bytes().clone(),
     }
 }

@@ -16,6 +16,7 @@ pub mod affinity;
 pub mod answer;
 pub mod ask;
 mod batch;
+pub mod boxed;
 pub mod budget;
 mod decode_first;
 mod early;

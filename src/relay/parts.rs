@@ -124,6 +124,7 @@ impl Sum {
 }
 
 fn names(engines: &[Arc<Instance>]) -> Option<String> {
-    let names: Vec<String> = engines.iter().map(|engine| engine.endpoint().to_string()).collect();
-    (!names.is_empty()).then(|| names.join(","))
+    let mut engines = engines.iter().map(|engine| engine.endpoint());
+    let first = engines.next()?.to_string();
+    Some(engines.fold(first, |names, engine| format!("{names},{engine}")))
 }

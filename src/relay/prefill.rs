@@ -8,6 +8,7 @@ use crate::error::Error;
 use crate::fleet::{Placed, Role, Seat};
 use crate::relay::account::Ledger;
 use crate::relay::ask::Ask;
+use crate::relay::boxed::boxed;
 use crate::relay::early::{self, Early, Ended};
 use crate::relay::failure::Failure;
 use crate::relay::legs::PrefillEnd;
@@ -125,8 +126,8 @@ impl Relay {
             true => settings.computing(settings.prefill, ask.shape.prompt_tokens),
             false => settings.abandon_grace,
         };
-        let prefill = Box::pin(self.clone().prefill_once(ask, seat, transfer, written.clone()));
-        let legs = Box::pin(early::beside(prefill, early));
+        let prefill = boxed(|| self.clone().prefill_once(ask, seat, transfer, written.clone()));
+        let legs = boxed(|| early::beside(prefill, early));
         let ended = Unfinished::new(legs, written, grace, self.releases.clone()).await;
         if ended.is_err() {
             // Which of the two waited for the other in vain, nobody knows: another pair is to have no part of this one.

@@ -17,6 +17,7 @@ use crate::relay::Refusal;
 use crate::relay::account::Ledger;
 use crate::relay::admit::Pass;
 use crate::relay::ask::Ask;
+use crate::relay::boxed::boxed;
 use crate::server::adapter::Adapter;
 use crate::server::{Arrived, Gateway, auth, body, explain, headers, printable, reply};
 use crate::trace::{self, Span};
@@ -52,7 +53,7 @@ pub(super) async fn generate(
     let explains = request.headers().contains_key(explain::ROUTE) && auth::administers(request.extensions());
     let ended = match prepare(&gateway, route, request, &mut ledger).await {
         // A large future, which would else be moved with each of the router's layers.
-        Ok(ask) => Box::pin(gateway.relay.drive(ask, ledger)).await,
+        Ok(ask) => boxed(|| gateway.relay.drive(ask, ledger)).await,
         Err(error) => Err(Box::new(Refusal { error, ledger })),
     };
     let mut response = match ended {

@@ -317,6 +317,7 @@ fn is_number(token: &[u8]) -> bool {
 
 /// Offset of the first `"` or `\` at or behind `from`: keys and small values are short and prose has an escape every
 /// line or so, while attached documents run for kilobytes.
+#[inline]
 fn quote_or_backslash(text: &[u8], from: usize) -> Option<usize> {
     match near_hit(text, from, |word| equal(word, b'"') | equal(word, b'\\')) {
         Ok(hit) => Some(hit),
@@ -324,18 +325,21 @@ fn quote_or_backslash(text: &[u8], from: usize) -> Option<usize> {
     }
 }
 
-/// Offset of the first bracket or quote at or behind `from`; whole lanes without one are skipped, which is what
-/// long arrays of token ids consist of.
+/// Offset of the first bracket or quote at or behind `from`.
 #[inline]
 pub(super) fn next_mark(text: &[u8], from: usize) -> Option<usize> {
     let hits = |word| {
         let curly = word | repeat(0x20);
         equal(curly, b'{') | equal(curly, b'}') | equal(word, b'"')
     };
-    let mut at = match near_hit(text, from, hits) {
-        Ok(hit) => return Some(hit),
-        Err(far) => far,
-    };
+    near_hit(text, from, hits).map_or_else(|far| far_mark(text, far), Some)
+}
+
+/// The same, where none is near: whole lanes without one are skipped, which is what long arrays of token ids consist of. Apart from
+/// [`next_mark`], which is small enough then to become part of who calls it.
+#[inline(never)]
+fn far_mark(text: &[u8], from: usize) -> Option<usize> {
+    let mut at = from;
     while let Some(lane) = text.get(at..at + LANE_BYTES) {
         // No early exit inside a lane: this is what lets the compiler use vector instructions.
         if lane.iter().fold(false, |hit, byte| hit | is_mark(*byte)) {

@@ -32,6 +32,15 @@ impl Edit {
         Self::default()
     }
 
+    /// Removes every occurrence of these keys, and every member whose key starts with one of `prefixes`.
+    pub fn dropping(keys: &[&'static str], prefixes: &[&'static str]) -> Self {
+        Self {
+            drop: SmallVec::from_slice(keys),
+            drop_prefix: SmallVec::from_slice(prefixes),
+            ..Self::default()
+        }
+    }
+
     /// Removes every occurrence of `key`.
     #[must_use]
     pub fn drop(mut self, key: &'static str) -> Self {

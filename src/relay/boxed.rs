@@ -1,0 +1,9 @@
+//! Large futures in memory of their own.
+
+use std::pin::Pin;
+
+/// What `make` gives, made where it stays: `Box::pin` has it made on the stack and moved, which for the future of a request are 10 KB.
+pub fn boxed<F: Future>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
+    let place = Box::new_uninit();
+    Box::into_pin(Box::write(place, make()))
+}
