@@ -2,6 +2,7 @@
 //!
 //! Engines keep responses in the memory of one process (vLLM's `store`): any other answers 404, which clients take for the last word.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -53,8 +54,7 @@ impl Kept {
 
     /// Who has the response that a request goes on from.
     pub fn keeper_for(&self, ask: &Ask) -> Option<InstanceId> {
-        let before = ask.body.get("previous_response_id").filter(|_| ask.api == Api::Responses)?;
-        self.keeper(&before.as_str()?)
+        self.keeper(&before(ask.api, &ask.body)?)
     }
 
     /// An answer to `ask` has begun: what there is of it may name a response that is kept.
@@ -88,6 +88,11 @@ impl Beginning<'_> {
             }),
         }
     }
+}
+
+/// The id of the response that a request goes on from.
+pub fn before(api: Api, body: &Object) -> Option<Cow<'_, str>> {
+    body.get("previous_response_id").filter(|_| api == Api::Responses)?.as_str()
 }
 
 /// The id of the response in a path (`/v1/responses/{id}`, and what may be behind it).

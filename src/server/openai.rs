@@ -19,7 +19,7 @@ use crate::relay::admit::Pass;
 use crate::relay::ask::Ask;
 use crate::relay::boxed::boxed;
 use crate::server::adapter::Adapter;
-use crate::server::{Arrived, Gateway, auth, body, explain, headers, printable, reply};
+use crate::server::{Arrived, Gateway, auth, body, explain, headers, printable, reply, search};
 use crate::trace::{self, Span};
 
 /// U+FEFF in UTF-8, which is no JSON.
@@ -107,6 +107,7 @@ async fn prepare(
     gateway.check_model(&shape)?;
     auth::check_model(&caller, shape.model.as_deref())?;
     ledger.reserved(auth::reserve(gateway, &caller, &shape)?, shape.prompt_tokens);
+    search::keeper_before(gateway, (api, &body), &head.headers).await?;
     let id = ledger.id().to_owned();
     let name =
         head.headers.contains_key(headers::REQUEST_ID).then(|| Arc::new(gateway.relay.names.take(&id)));

@@ -5,9 +5,13 @@ use futures_util::stream::FuturesUnordered;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, StatusCode};
 
+use crate::codec::json::Object;
+use crate::dialect::Api;
 use crate::error::{Error, Kind};
 use crate::fleet::{Instance, InstanceId, Role};
 use crate::intake::exchange::authorized;
+use crate::relay::boxed::boxed;
+use crate::relay::kept;
 use crate::server::Gateway;
 
 /// Decoders that are asked, side by side: each costs a request of its own, for any id that a client makes up.
@@ -32,10 +36,10 @@ pub(super) async fn keeper(
     id: &str,
     client: &HeaderMap,
 ) -> Result<Option<InstanceId>, Error> {
-    let kept = &gateway.relay.kept;
+    let known = &gateway.relay.kept;
     let plain = id.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
-    if let Some(known) = kept.keeper(id).filter(|known| is_member(gateway, *known)) {
-        return Ok(Some(known));
+    if let Some(keeper) = known.keeper(id).filter(|keeper| is_member(gateway, *keeper)) {
+        return Ok(Some(keeper));
     }
     let decoders = gateway.relay.fleet.members(Role::Decode);
     if !plain || decoders.len() < 2 {
@@ -49,7 +53,7 @@ pub(super) async fn keeper(
     while let Some((decoder, word)) = words.next().await {
         match word {
             Word::Here => {
-                kept.note(id, decoder);
+                known.note(id, decoder);
                 return Ok(Some(decoder));
             }
             Word::Not => {}
@@ -59,6 +63,22 @@ pub(super) async fn keeper(
     match sure {
         true => Ok(None),
         false => Err(Error::new(Kind::EngineFailed, "not all engines that may have this response answer")),
+    }
+}
+
+/// Looks for the keeper of the response that a request goes on from, whose headers are `client`: the relay then knows it.
+///
+/// # Errors
+/// As [`keeper`].
+pub(super) async fn keeper_before(
+    gateway: &Gateway,
+    (api, body): (Api, &Object),
+    client: &HeaderMap,
+) -> Result<(), Error> {
+    match kept::before(api, body) {
+        // Few requests have it, and all would be larger by it.
+        Some(id) => boxed(|| keeper(gateway, &id, client)).await.map(drop),
+        None => Ok(()),
     }
 }
 

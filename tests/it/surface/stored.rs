@@ -71,6 +71,28 @@ async fn a_response_that_somebody_else_has_seen_made_is_looked_for() {
     stage.end().await;
 }
 
+/// The same of one that a request goes on from: any other decoder would say that there is no such response.
+#[tokio::test]
+async fn who_goes_on_from_a_response_is_sent_where_it_is() {
+    let stage = keeping().await;
+    let next = |id: &str| json!({"model": "sim", "input": "b", "previous_response_id": id}).to_string();
+    for id in ["resp_2", "resp_0", "resp_1"] {
+        for _ in 0..2 {
+            assert_eq!(stage.post(RESPONSES, &next(id)).await.json()["id"], id);
+        }
+    }
+    // Elsewhere the member means nothing, and is not looked at.
+    stage.forget();
+    let chat = json!({"model": "sim", "messages": [{"role": "user", "content": "a"}], "previous_response_id": "resp_9"});
+    assert_eq!(stage.post("/v1/chat/completions", &chat.to_string()).await.status, 200);
+    assert!(stage.decoders.iter().all(|it| it.seen().iter().all(|one| !one.path.contains("resp_9"))));
+    stage.decoders[0].clear_faults();
+    stage.decoders[0].inject(Fault::always(What::Status(503, None)).on_path(&format!("{RESPONSES}/")));
+    let lost = stage.post(RESPONSES, &next("resp_8")).await;
+    assert_eq!((lost.status, lost.header("x-pd-error")), (502, Some("engine_failed")));
+    stage.end().await;
+}
+
 /// A 404 would be taken for the last word.
 #[tokio::test]
 async fn a_response_may_be_with_a_decoder_that_does_not_answer() {
