@@ -237,6 +237,18 @@ mod tests {
         );
     }
 
+    #[test]
+    fn usage_is_where_it_is_an_object() {
+        let inner = |cached| {
+            format!(
+                r#"{{"usage":null,"response":{{}},"message":{{"usage":{{"prompt_tokens_details":{{"cached_tokens":{cached}}}}}}}}}"#
+            )
+        };
+        let answer = Object::scan(inner(1).into(), ScanLimits::default()).unwrap();
+        assert_eq!(of_answer(Api::Chat, &answer).cached, Some(1));
+        assert_eq!(with_cached(Api::Chat, &answer, 96).unwrap(), inner(96));
+    }
+
     /// Anthropic's `input_tokens` are those that no cache had: with the others they are the prompt.
     #[test]
     fn a_message_counts_each_token_of_its_prompt_once() {

@@ -98,7 +98,8 @@ pub struct Need<'a> {
     pub random: u64,
     /// The same for requests that belong together.
     pub session: Option<u64>,
-    /// Who alone has what the request is about, whether it drains or not; where it is gone or was tried, anybody is as good.
+    /// Who alone has what the request is about, whether it drains or not; where it is gone, anybody is as good. Who asks sees to it that
+    /// nobody else is asked after it.
     pub keeper: Option<InstanceId>,
     /// It is under way, and has KV that only an instance of this role can fetch: where all that are left drain, one of them will do.
     pub under_way: bool,

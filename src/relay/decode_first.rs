@@ -25,6 +25,7 @@ use crate::error::{Error, Kind};
 use crate::fleet::{Choice, Instance, Placed, Role, Seat};
 use crate::relay::account::Ledger;
 use crate::relay::ask::Ask;
+use crate::relay::boxed::boxed;
 use crate::relay::failure::Failure;
 use crate::relay::legs::{DecodeEnd, Opening, PrefillEnd};
 use crate::relay::rendezvous::{Meeting, Watch};
@@ -160,8 +161,8 @@ impl Relay {
         let (watch, decoder, written) = (meeting.watch(), seat.instance().clone(), Written::default());
         let (give_up, given_up) = oneshot::channel();
         let (tell, notes) = mpsc::channel(NOTES);
-        let decode = Box::pin(self.clone().decode_called(ask.clone(), seat, written.clone(), given_up));
-        let prefill = Box::pin(self.clone().prefill_called(ask.clone(), meeting, tries, tell));
+        let decode = boxed(|| self.clone().decode_called(ask.clone(), seat, written.clone(), given_up));
+        let prefill = boxed(|| self.clone().prefill_called(ask.clone(), meeting, tries, tell));
         Ok(Pair {
             relay: self.clone(),
             ask,

@@ -16,7 +16,7 @@ use crate::relay::ask::Ask;
 const RESPONSES: usize = 16_384;
 
 /// Longer ids are no engine's.
-const ID_BYTES: usize = 128;
+pub const ID_BYTES: usize = 128;
 
 /// Where responses are.
 #[derive(Debug, Default)]
@@ -55,6 +55,11 @@ impl Kept {
     /// Who has the response that a request goes on from.
     pub fn keeper_for(&self, ask: &Ask) -> Option<InstanceId> {
         self.keeper(&before(ask.api, &ask.body)?)
+    }
+
+    /// Whether nobody is left who has the response that a request goes on from. `tried`: who failed.
+    pub fn is_out_of_reach(&self, ask: &Ask, tried: &[InstanceId]) -> bool {
+        self.keeper_for(ask).is_some_and(|keeper| tried.contains(&keeper))
     }
 
     /// An answer to `ask` has begun: what there is of it may name a response that is kept.

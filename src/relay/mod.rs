@@ -48,6 +48,7 @@ pub mod stored;
 pub mod stories;
 mod stream;
 pub mod traced;
+mod tries;
 mod whole;
 
 use std::future::Future;
@@ -61,7 +62,7 @@ use crate::dialect::resume::Plan;
 use crate::dialect::shape::Bypass;
 use crate::dialect::usage::Usage;
 use crate::error::{Error, Kind};
-use crate::fleet::{Fleet, HitTokens, Instance, InstanceId, Need, Placed, Role, Seat};
+use crate::fleet::{Fleet, HitTokens, Need, Placed, Role, Seat};
 use crate::intake::Prompts;
 use crate::live::Live;
 use crate::obs::Meters;
@@ -85,9 +86,9 @@ use rendezvous::Rendezvous;
 use resume::Room;
 use settings::Settings;
 use shed::Sides;
-use smallvec::SmallVec;
 use speech::Speech;
 use stories::Stories;
+use tries::Tries;
 
 /// Everything a request needs on its way; shared by all of them.
 #[derive(Debug)]
@@ -139,18 +140,6 @@ pub struct Refusal {
     pub ledger: Ledger,
 }
 
-/// Attempts at one leg of one request.
-#[derive(Clone, Default)]
-struct Tries {
-    left: u32,
-    made: u32,
-    tried: SmallVec<[InstanceId; 4]>,
-    /// Of decode attempts: whose hand-offs they failed with. It may be those that are wrong.
-    suspects: SmallVec<[InstanceId; 4]>,
-    /// Of decode attempts: prefillers that failed with the request as a whole.
-    shunned: SmallVec<[InstanceId; 4]>,
-}
-
 /// What a prefill leaves for the decode leg.
 #[derive(Debug, Default)]
 struct Prefilled {
@@ -160,31 +149,6 @@ struct Prefilled {
     early: Option<Early>,
     /// Seats on an engine that does both, in its role as prefiller and in that as decoder.
     here: Option<(Seat, Seat)>,
-}
-
-impl Tries {
-    fn new(attempts: u32) -> Tries {
-        Tries { left: attempts.max(1), ..Tries::default() }
-    }
-
-    /// Who is to prefill again only if there is nobody else. As a rule the decoder is to blame, and a prefiller that has the
-    /// prompt cached is the cheapest; but the last attempt must not depend on one whose hand-offs all decoders failed with.
-    fn avoided(&self) -> &[InstanceId] {
-        if self.left == 1 { &self.suspects } else { &[] }
-    }
-
-    /// The last attempt does not count.
-    fn forgive(&mut self) {
-        self.left += 1;
-        self.made -= 1;
-        self.tried.pop();
-    }
-
-    fn start(&mut self, instance: &Instance) {
-        self.left -= 1;
-        self.made += 1;
-        self.tried.push(instance.id());
-    }
 }
 
 impl Relay {
@@ -413,6 +377,10 @@ impl Relay {
             if failure.busy() {
                 // Every further try would cost the busy side a prefill as well.
                 tries.left = tries.left.min(1);
+            }
+            if self.kept.is_out_of_reach(ask, &tries.tried) {
+                // A 404 of anybody else would be taken for the last word.
+                tries.left = 0;
             }
             if failure.written || tries.left == 0 || self.speech.now().dialect.binds_pairs() {
                 return Ok(Err(failure));

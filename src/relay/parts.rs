@@ -1,5 +1,6 @@
 //! What the parts of one request come to: those of several prompts, each with an account of its own that is never settled.
 
+use std::fmt::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::fleet::Instance;
@@ -124,7 +125,11 @@ impl Sum {
 }
 
 fn names(engines: &[Arc<Instance>]) -> Option<String> {
-    let mut engines = engines.iter().map(|engine| engine.endpoint());
-    let first = engines.next()?.to_string();
-    Some(engines.fold(first, |names, engine| format!("{names},{engine}")))
+    let (first, others) = engines.split_first()?;
+    let mut names = first.endpoint().to_string();
+    for engine in others {
+        // A string takes all.
+        _ = write!(names, ",{}", engine.endpoint());
+    }
+    Some(names)
 }

@@ -4,6 +4,8 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, StatusCode};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use crate::codec::json::Object;
 use crate::dialect::Api;
@@ -11,11 +13,14 @@ use crate::error::{Error, Kind};
 use crate::fleet::{Instance, InstanceId, Role};
 use crate::intake::exchange::authorized;
 use crate::relay::boxed::boxed;
-use crate::relay::kept;
+use crate::relay::kept::{self, ID_BYTES};
 use crate::server::Gateway;
 
 /// Decoders that are asked, side by side: each costs a request of its own, for any id that a client makes up.
 const ASKED: usize = 64;
+
+/// Searches at once, for the same reason. Who is one too many waits, as long as one engine may take.
+static PLACES: Semaphore = Semaphore::const_new(16);
 
 /// What a decoder says of a response.
 enum Word {
@@ -31,20 +36,22 @@ enum Word {
 ///
 /// # Errors
 /// `EngineFailed` where nobody says that it is there, and somebody could not be asked: a 404 would be taken for the last word.
+/// `Overloaded` where too much is looked for.
 pub(super) async fn keeper(
     gateway: &Gateway,
     id: &str,
     client: &HeaderMap,
 ) -> Result<Option<InstanceId>, Error> {
     let known = &gateway.relay.kept;
-    let plain = id.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
     if let Some(keeper) = known.keeper(id).filter(|keeper| is_member(gateway, *keeper)) {
         return Ok(Some(keeper));
     }
     let decoders = gateway.relay.fleet.members(Role::Decode);
-    if !plain || decoders.len() < 2 {
+    if !is_an_engines(id) || decoders.len() < 2 {
         return Ok(None);
     }
+    let place = timeout(gateway.edge.now().models_time, PLACES.acquire()).await;
+    let _place = place.map_err(|_| Error::new(Kind::Overloaded, "too many responses are looked for"))?;
     let asked = decoders.iter().take(ASKED);
     let mut words: FuturesUnordered<_> = asked
         .map(|decoder| async move { (decoder.id(), word(gateway, decoder, (id, client)).await) })
@@ -66,7 +73,8 @@ pub(super) async fn keeper(
     }
 }
 
-/// Looks for the keeper of the response that a request goes on from, whose headers are `client`: the relay then knows it.
+/// Looks for the keeper of the response that a request goes on from, whose headers are `client`: the relay then knows it. Where decoders
+/// are not asked alone, the relay refuses such a request.
 ///
 /// # Errors
 /// As [`keeper`].
@@ -75,11 +83,18 @@ pub(super) async fn keeper_before(
     (api, body): (Api, &Object),
     client: &HeaderMap,
 ) -> Result<(), Error> {
-    match kept::before(api, body) {
+    let alone = gateway.relay.speech.now().dialect.decodes_alone();
+    match kept::before(api, body).filter(|_| alone) {
         // Few requests have it, and all would be larger by it.
         Some(id) => boxed(|| keeper(gateway, &id, client)).await.map(drop),
         None => Ok(()),
     }
+}
+
+/// Whether an engine may have called a response so; another id would only be refused, in one way or another.
+fn is_an_engines(id: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    (1..=ID_BYTES).contains(&id.len()) && id.bytes().all(plain)
 }
 
 fn is_member(gateway: &Gateway, decoder: InstanceId) -> bool {
@@ -93,7 +108,8 @@ async fn word(gateway: &Gateway, decoder: &Instance, (id, client): (&str, &Heade
     let call = authorized(gateway.control.get(url), authorization).timeout(edge.models_time);
     match call.send().await.map(|answer| answer.status()) {
         Ok(status) if status.is_success() => Word::Here,
-        Ok(StatusCode::NOT_FOUND | StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => Word::Not,
+        Ok(StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS) => Word::None,
+        Ok(status) if status.is_client_error() => Word::Not,
         _ => Word::None,
     }
 }

@@ -1,5 +1,6 @@
 //! Responses that clients ask for again, stop, or go on from: only the engine that made one has it.
 
+use pd_proxy::config::DialectName;
 use pd_proxy::sim::{Fault, What};
 use serde_json::json;
 
@@ -39,8 +40,7 @@ async fn a_response_is_asked_for_where_it_is() {
             assert_eq!((found.status, &found.json()["id"]), (200, &id.as_str().into()));
             let stopped = stage.post(&format!("{RESPONSES}/{id}/cancel"), "").await;
             assert_eq!((stopped.status, &stopped.json()["id"]), (200, &id.as_str().into()));
-            let next = json!({"model": "sim", "input": "b", "previous_response_id": id}).to_string();
-            assert_eq!(stage.post(RESPONSES, &next).await.json()["id"], id.as_str());
+            assert_eq!(stage.post(RESPONSES, &next(&id)).await.json()["id"], id.as_str());
         }
         made.insert(id);
     }
@@ -71,25 +71,82 @@ async fn a_response_that_somebody_else_has_seen_made_is_looked_for() {
     stage.end().await;
 }
 
+fn next(id: &str) -> String {
+    json!({"model": "sim", "input": "b", "previous_response_id": id}).to_string()
+}
+
+/// Paths that the engines were asked for, probes left out.
+fn paths(stage: &Stage) -> Vec<String> {
+    let seen = stage.decoders.iter().flat_map(|it| it.seen());
+    seen.map(|one| one.path.clone()).filter(|path| path != "/health").collect()
+}
+
 /// The same of one that a request goes on from: any other decoder would say that there is no such response.
 #[tokio::test]
 async fn who_goes_on_from_a_response_is_sent_where_it_is() {
     let stage = keeping().await;
-    let next = |id: &str| json!({"model": "sim", "input": "b", "previous_response_id": id}).to_string();
     for id in ["resp_2", "resp_0", "resp_1"] {
-        for _ in 0..2 {
-            assert_eq!(stage.post(RESPONSES, &next(id)).await.json()["id"], id);
-        }
+        assert_eq!(stage.post(RESPONSES, &next(id)).await.json()["id"], id);
+        stage.forget();
+        assert_eq!(stage.post(RESPONSES, &next(id)).await.json()["id"], id);
+        assert_eq!(paths(&stage), [RESPONSES], "it is known now");
     }
-    // Elsewhere the member means nothing, and is not looked at.
-    stage.forget();
+    // Nobody could have called a response so; elsewhere the member means nothing.
     let chat = json!({"model": "sim", "messages": [{"role": "user", "content": "a"}], "previous_response_id": "resp_9"});
-    assert_eq!(stage.post("/v1/chat/completions", &chat.to_string()).await.status, 200);
-    assert!(stage.decoders.iter().all(|it| it.seen().iter().all(|one| !one.path.contains("resp_9"))));
-    stage.decoders[0].clear_faults();
-    stage.decoders[0].inject(Fault::always(What::Status(503, None)).on_path(&format!("{RESPONSES}/")));
-    let lost = stage.post(RESPONSES, &next("resp_8")).await;
-    assert_eq!((lost.status, lost.header("x-pd-error")), (502, Some("engine_failed")));
+    let asked = [
+        (RESPONSES, next("")),
+        (RESPONSES, next(&"x".repeat(129))),
+        (RESPONSES, next("../models")),
+        ("/v1/chat/completions", chat.to_string()),
+    ];
+    for (path, body) in asked {
+        stage.forget();
+        assert_eq!(stage.post(path, &body).await.status, 200, "{body}");
+        assert_eq!(paths(&stage), [path], "{body}");
+    }
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn nobody_else_is_asked_to_go_on_from_a_response() {
+    for (what, status) in [(What::Status(503, None), 503), (What::Status(500, None), 502)] {
+        let stage = keeping().await;
+        let keeper = &stage.decoders[1];
+        keeper.clear_faults();
+        keeper.inject(Fault::always(What::Status(200, None)).on_path(&format!("{RESPONSES}/resp_1")));
+        keeper.inject(Fault::always(what.clone()).on_path(RESPONSES));
+        for other in [&stage.decoders[0], &stage.decoders[2]] {
+            other.inject(Fault::always(What::Status(404, None)).on_path(RESPONSES));
+        }
+        for _ in 0..3 {
+            assert_eq!(stage.post(RESPONSES, &next("resp_1")).await.status, status, "{what:?}");
+        }
+        stage.end().await;
+    }
+}
+
+#[tokio::test]
+async fn what_all_decoders_refuse_to_look_for_goes_to_one_of_them() {
+    let stage = Stage::set(Script { decoders: 3, ..Script::default() }).await;
+    for decoder in &stage.decoders {
+        let invalid = Some(r#"{"error":{"code":400}}"#.into());
+        decoder.inject(Fault::always(What::Status(400, invalid)).on_path(&format!("{RESPONSES}/")));
+        let unknown = Some(r#"{"error":{"code":404}}"#.into());
+        decoder.inject(Fault::always(What::Status(404, unknown)).on_path(RESPONSES));
+    }
+    let told = stage.post(RESPONSES, &next("foo")).await;
+    assert_eq!((told.status, &told.json()["error"]["code"]), (404, &404.into()), "its own word");
+    stage.end().await;
+}
+
+#[tokio::test]
+async fn a_response_that_nobody_can_go_on_from_is_not_looked_for() {
+    let mut script = Script { decoders: 3, ..Script::default() };
+    script.config.dialect.name = DialectName::Sglang;
+    let stage = keeping_on(Stage::set(script).await);
+    stage.forget();
+    assert_eq!(stage.post(RESPONSES, &next("resp_1")).await.status, 400);
+    assert_eq!(paths(&stage), [""; 0]);
     stage.end().await;
 }
 
@@ -103,6 +160,8 @@ async fn a_response_may_be_with_a_decoder_that_does_not_answer() {
         stage.decoders[0].clear_faults();
         stage.decoders[0].inject(Fault::always(what.clone()).on_path(&format!("{RESPONSES}/")));
         let lost = stage.get(&format!("{RESPONSES}/resp_0")).await;
+        assert_eq!((lost.status, lost.header("x-pd-error")), (502, Some("engine_failed")), "{what:?}");
+        let lost = stage.post(RESPONSES, &next("resp_8")).await;
         assert_eq!((lost.status, lost.header("x-pd-error")), (502, Some("engine_failed")), "{what:?}");
         let found = stage.get(&format!("{RESPONSES}/resp_1")).await;
         assert_eq!(found.status, 200, "{what:?}");
