@@ -3,6 +3,7 @@
 import argparse
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -10,6 +11,8 @@ import tempfile
 from processes import Process, ask_json, get, wait
 
 NAME = "pd-proxy-image-test"
+# The host of the engines, which only the container's /etc/hosts knows.
+ENGINES = "engines.test"
 # Of the image's configuration, in Docker's words.
 EXPECTED = {
     "User": "65532:65532",
@@ -41,6 +44,10 @@ class Container:
         config["linux"]["namespaces"] = [it for it in config["linux"]["namespaces"] if it["type"] != "network"]
         # An image from nothing wants no more; /sys is not for it.
         config["mounts"] = [it for it in config["mounts"] if it["destination"] in ("/proc", "/dev")]
+        # As container engines mount one.
+        hosts = pathlib.Path(self.folder, "hosts")
+        hosts.write_text(f"127.0.0.1 {ENGINES}\n")
+        config["mounts"].append({"destination": "/etc/hosts", "type": "bind", "source": str(hosts), "options": ["bind", "ro"]})
         self.file.write_text(json.dumps(config))
 
     def start(self, arguments, variables):
@@ -76,10 +83,12 @@ def described(image):
 
 
 def contents(bundle):
-    """Nothing but the program and its licence; folders are runc's mount points."""
+    """The program, its licence, and the C library that it loads; folders are runc's mount points."""
     root = pathlib.Path(bundle, "rootfs")
     files = sorted(str(it.relative_to(root)) for it in root.rglob("*") if it.is_file())
-    expect("files", files, ["LICENSE", "pd-proxy"])
+    libraries = [it for it in files if re.fullmatch(r"lib(64)?/([\w-]+/)?(ld-linux-[\w-]+|libc|libm|libgcc_s)\.so\.\d", it)]
+    expect("files beside its libraries", [it for it in files if it not in libraries], ["LICENSE", "etc/nsswitch.conf", "pd-proxy"])
+    expect("libraries", len(libraries), 4)
     megabytes = (root / "pd-proxy").stat().st_size / 1e6
     expect(f"the program has no more than 40 MB ({megabytes:.1f})", megabytes <= 40, True)
 
@@ -92,7 +101,7 @@ def served(container, engine, folder):
             process = Process(folder, role, [engine, "sim", "--port", "0", "--role", role])
             engines.append(process)
             (process.address,) = process.wait_for(r" on http://([0-9.]+:[0-9]+)")
-        prefill, decode = (f"http://{it.address}" for it in engines)
+        prefill, decode = (f"http://{ENGINES}:{it.address.rpartition(':')[2]}" for it in engines)
         gateway = container.start(["--prefill", prefill, "--decode", decode], {"PD_PROXY__SERVER__PORT": "18000"})
         engines.append(gateway)
         wait("the gateway to be ready", lambda: "listening" in gateway.said())

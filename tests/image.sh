@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The Dockerfile's image: built by buildah, unpacked by umoci, run by runc, asked by image.py. No daemon and no image registry are needed, so that
-# it runs where there is neither: the image that the first stage begins with is made here, of Debian and this machine's toolchain, and the
-# program is linked statically against glibc, where Alpine's has musl. Everything behind that first line is the Dockerfile's own.
-# By hand: needs root, Debian, and ten minutes, of which most is the build. IMAGE_DIR keeps what was made for the next time.
+# it runs where there is neither: the image that the first stage begins with is made here, of the same Debian and this machine's toolchain.
+# Everything behind that first line is the Dockerfile's own. By hand: needs root, Debian, and ten minutes, of which most is the build.
+# IMAGE_DIR keeps what was made for the next time; TRAINED=yes is passed on, and wants rustup's component llvm-tools to be here.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -33,27 +33,21 @@ if ! store inspect --type image "$base" >/dev/null 2>&1; then
     echo "image: making a stand-in for $base"
     root=$work/base
     rm -rf "$root"
-    debootstrap --variant=minbase --include=gcc,libc6-dev,ca-certificates bookworm "$root" >"$work/debootstrap.log" ||
+    debootstrap --variant=minbase --include=gcc,libc6-dev,ca-certificates,python3-minimal bookworm "$root" >"$work/debootstrap.log" ||
         { tail -n 5 "$work/debootstrap.log" >&2; exit 1; }
     cp -a "$(rustc --print sysroot)" "$root/usr/local/rust"
     # Whoever this machine believes when it fetches crates.
     cp "${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}" "$root/etc/ssl/certs/ca-certificates.crt"
-    # Alpine's package manager: what the Dockerfile installs by it is here already.
-    printf '#!/bin/sh\n[ "$*" = "add --no-cache musl-dev" ]\n' >"$root/usr/local/bin/apk"
-    # With glibc only programs can be linked statically, not the macros that the compiler loads.
-    printf '#!/bin/sh\ncase " $* " in *" --crate-name pd_proxy "*" --crate-type bin "*) exec "$@" -Ctarget-feature=+crt-static ;; esac\nexec "$@"\n' \
-        >"$root/usr/local/bin/rustc-static"
-    chmod +x "$root/usr/local/bin/apk" "$root/usr/local/bin/rustc-static"
     container=$(store from scratch)
     store copy --quiet "$container" "$root" / >/dev/null
     store config --env PATH=/usr/local/rust/bin:/usr/local/bin:/usr/bin:/bin --env CARGO_HOME=/usr/local/cargo \
-        --env RUSTC_WRAPPER=rustc-static --env SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt "$container"
+        --env SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt "$container"
     store commit --quiet --rm "$container" "$base" >/dev/null
     rm -rf "$root"
 fi
 
 # Of Docker's own format: OCI's has no HEALTHCHECK.
-store build --isolation chroot --pull-never --format docker --layers=false --tag pd-proxy:test .
+store build --isolation chroot --pull-never --format docker --layers=false --build-arg TRAINED="${TRAINED:-no}" --tag pd-proxy:test .
 store inspect --type image pd-proxy:test >"$work/image.json"
 rm -rf "$work/oci" "$work/bundle"
 store push --quiet pd-proxy:test "oci:$work/oci:test"
