@@ -55,9 +55,9 @@ fn search(object: &Object, path: &[&str], at: &str) -> Result<(), Forbidden> {
         let found = object.members().map(|(key, _)| key).find(|key| FORBIDDEN_ARGS.contains(&key.as_ref()));
         return found.map_or(Ok(()), |key| Err(Forbidden::Argument(format!("{at}{key}"))));
     };
-    let here = format!("{at}{first}");
     let values = object.members().filter(|(key, value)| key == first && value.is_object());
     for (_, value) in values {
+        let here = format!("{at}{first}");
         let inside = value.object().map_err(|_| Forbidden::Unreadable(here.clone()))?;
         search(&inside, rest, &format!("{here}."))?;
     }

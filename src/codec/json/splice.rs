@@ -120,7 +120,9 @@ impl Cut<'_> {
         }
         // What follows is contiguous with what was kept only in the source, not in the result.
         self.flush();
-        let mut glue = Vec::new();
+        // Quotes, a colon and a comma; keys with escapes are rare.
+        let bytes = |(key, value): &(&str, Bytes)| key.len() + value.len().min(INLINE_VALUE_BYTES) + 4;
+        let mut glue = Vec::with_capacity(members.iter().map(bytes).sum());
         for (key, value) in members {
             if comma {
                 glue.push(b',');
