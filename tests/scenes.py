@@ -35,7 +35,7 @@ def streams(numbers):
 # Name: how many of it, settings, and the requests for these numbers.
 SCENES = {
     "a whole request, 200 B, logged": (300, [], lambda numbers: [completion(18, number) for number in numbers]),
-    "a prompt of 128 KB": (10, [], lambda numbers: [completion(11_900, number) for number in numbers]),
+    "a prompt of 128 KB": (40, [], lambda numbers: [completion(11_900, number) for number in numbers]),
     "a chat of 8 KB, its tokens and hashes": (40, TOKENS, lambda numbers: [chat(740, number) for number in numbers]),
     "an event of a stream": (2_000, [], streams),
 }
