@@ -33,7 +33,7 @@ if ! store inspect --type image "$base" >/dev/null 2>&1; then
     echo "image: making a stand-in for $base"
     root=$work/base
     rm -rf "$root"
-    debootstrap --variant=minbase --include=gcc,libc6-dev,ca-certificates,python3-minimal bookworm "$root" >"$work/debootstrap.log" ||
+    debootstrap --variant=minbase --include=gcc,libc6-dev,ca-certificates,python3 bookworm "$root" >"$work/debootstrap.log" ||
         { tail -n 5 "$work/debootstrap.log" >&2; exit 1; }
     cp -a "$(rustc --print sysroot)" "$root/usr/local/rust"
     # Whoever this machine believes when it fetches crates.
