@@ -40,8 +40,9 @@ struct World {
     changed: watch::Sender<()>,
 }
 
+/// What there is, and what became of it.
 #[derive(Default)]
-struct State {
+pub struct State {
     objects: BTreeMap<String, Value>,
     /// Events by their versions.
     log: Vec<(u64, Value)>,
@@ -128,26 +129,12 @@ impl Api {
 
     /// Adds or replaces these, one event each.
     pub fn put(&self, objects: impl IntoIterator<Item = Value>) {
-        self.state(|state| {
-            for mut object in objects {
-                state.version += 1;
-                object["metadata"]["resourceVersion"] = state.version.to_string().into();
-                let name = object["metadata"]["name"].as_str().unwrap().to_owned();
-                let kind = if state.objects.contains_key(&name) { "MODIFIED" } else { "ADDED" };
-                state.log.push((state.version, json!({"type": kind, "object": object})));
-                state.objects.insert(name, object);
-            }
-        });
+        self.state(|state| objects.into_iter().for_each(|object| state.put(object)));
     }
 
     /// Deletes one.
     pub fn delete(&self, name: &str) {
-        self.state(|state| {
-            state.version += 1;
-            let mut object = state.objects.remove(name).unwrap();
-            object["metadata"]["resourceVersion"] = state.version.to_string().into();
-            state.log.push((state.version, json!({"type": "DELETED", "object": object})));
-        });
+        self.state(|state| state.delete(name));
     }
 
     /// Cuts all watches.
@@ -155,13 +142,17 @@ impl Api {
         self.state(|state| state.epoch += 1);
     }
 
+    /// Cuts all watches; before any of them can come back, all this has happened.
+    pub fn cut_while(&self, change: impl FnOnce(&mut State)) {
+        self.state(|state| {
+            state.epoch += 1;
+            change(state);
+        });
+    }
+
     /// Forgets all versions but the last, as after a compaction.
     pub fn forget(&self) {
-        self.state(|state| {
-            state.version += 1;
-            state.oldest = state.version;
-            state.log.clear();
-        });
+        self.state(State::forget);
     }
 
     /// Refuses everything as recorded; `None` = no more.
@@ -187,6 +178,31 @@ impl Api {
 }
 
 impl State {
+    /// Adds or replaces one.
+    pub fn put(&mut self, mut object: Value) {
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = self.version.to_string().into();
+        let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+        let kind = if self.objects.contains_key(&name) { "MODIFIED" } else { "ADDED" };
+        self.log.push((self.version, json!({"type": kind, "object": object})));
+        self.objects.insert(name, object);
+    }
+
+    /// Deletes one.
+    pub fn delete(&mut self, name: &str) {
+        self.version += 1;
+        let mut object = self.objects.remove(name).unwrap();
+        object["metadata"]["resourceVersion"] = self.version.to_string().into();
+        self.log.push((self.version, json!({"type": "DELETED", "object": object})));
+    }
+
+    /// Forgets all versions but the last.
+    pub fn forget(&mut self) {
+        self.version += 1;
+        self.oldest = self.version;
+        self.log.clear();
+    }
+
     /// Those with the labels that are asked for; all, with none.
     fn matching(&self, wanted: &str) -> Vec<&Value> {
         self.objects.values().filter(|object| matches(object, wanted)).collect()

@@ -57,10 +57,11 @@ async fn a_forgotten_version_is_a_new_list() {
     let mut gateway = Gateway::start(&api, &BY_LABELS);
     gateway.comes_to("prefill", &[&p0]).await;
     until("both watches", async || api.asked("watch") == 2).await;
-    api.cut();
-    api.delete("p-0");
-    api.put([pod("p-1", "prefill", p1.addr(), Step::Ready)]);
-    api.forget();
+    api.cut_while(|state| {
+        state.delete("p-0");
+        state.put(pod("p-1", "prefill", p1.addr(), Step::Ready));
+        state.forget();
+    });
     gateway.comes_to("prefill", &[&p1]).await;
     assert!(api.asked("list") > 2);
     assert_eq!(gateway.process.said("the fleet stays as it was"), 0, "it is part of a watch's life");
