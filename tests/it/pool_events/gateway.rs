@@ -145,6 +145,9 @@ async fn what_each_prefiller_holds_is_known_and_who_left_holds_nothing() {
     let mut setup = Setup::new(2, 2, true).await;
     let blocks = blocks();
     assert_eq!(blocks.len(), 8);
+    // What is published just when somebody begins to listen gets lost, and is only missed with the next batch.
+    setup.is_heard(0).await;
+    setup.is_heard(1).await;
     setup.publishers[0].publish(stores(&blocks[..4])).await;
     setup.publishers[1].publish(stores(&blocks[..2])).await;
     setup.holds(0, 4.0).await;
@@ -159,10 +162,11 @@ async fn what_each_prefiller_holds_is_known_and_who_left_holds_nothing() {
     assert_eq!((setup.outcome("hit").await, setup.outcome("miss").await), (2.0, 0.0));
     // A batch gets lost, and is replayed.
     setup.is_heard(0).await;
+    let gaps = setup.sample(0, "pd_proxy_events_total", "what=\"gaps\"").await;
     setup.publishers[0].miss(removes(&blocks[3..4]));
     setup.publishers[0].publish(nothing()).await;
     setup.holds(0, 3.0).await;
-    setup.becomes(0, ("pd_proxy_events_total", "what=\"gaps\""), 1.0).await;
+    setup.becomes(0, ("pd_proxy_events_total", "what=\"gaps\""), gaps + 1.0).await;
     setup.logged(&["held_tokens=48 "]).await;
     setup.change("remove", 0).await;
     setup.connected(0, 0.0).await;
@@ -175,6 +179,7 @@ async fn what_each_prefiller_holds_is_known_and_who_left_holds_nothing() {
 async fn a_prefiller_that_restarts_or_joins_begins_anew() {
     let mut setup = Setup::new(2, 1, true).await;
     let blocks = blocks();
+    setup.is_heard(0).await;
     setup.publishers[0].publish(stores(&blocks[..5])).await;
     setup.publishers[1].publish(stores(&blocks[..7])).await;
     setup.holds(0, 5.0).await;
