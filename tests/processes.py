@@ -1,6 +1,7 @@
 """Processes of the program under test, and what they answer: for the checks that run them."""
 import http.client
 import json
+import os
 import pathlib
 import re
 import signal
@@ -52,6 +53,10 @@ def wait(what, probe, seconds=WAIT_SECONDS):
             return result
         time.sleep(0.1)
     raise SystemExit(f"waited {seconds} s in vain for {what}")
+
+
+def open_files(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
 
 
 def free_port():

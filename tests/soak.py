@@ -9,7 +9,6 @@ import argparse
 import collections
 import http.client
 import json
-import os
 import random
 import signal
 import sys
@@ -17,6 +16,7 @@ import threading
 import time
 
 from kill import Stage, WAIT_SECONDS
+from processes import open_files
 
 PROMPTS = 48
 MAX_TOKENS = 40
@@ -168,10 +168,6 @@ def rss_kb(pid):
         return next(int(line.split()[1]) for line in file if line.startswith("VmRSS"))
 
 
-def files(pid):
-    return len(os.listdir(f"/proc/{pid}/fd"))
-
-
 def mean(numbers):
     return sum(numbers) / len(numbers)
 
@@ -198,7 +194,7 @@ def main():
             assert end == "done" and soak.right[number], end
         soak.end = time.monotonic() + args.seconds
         pid = stage.gateway.process.pid
-        files_before = files(pid)
+        files_before = open_files(pid)
         work = [soak.client] * args.clients + [soak.trouble]
         threads = [threading.Thread(target=soak.watched, args=[part]) for part in work]
         for thread in threads:
@@ -217,7 +213,7 @@ def main():
         time.sleep(3 * LEASE_MS / 1000)
         quarter = len(samples) // 4
         second, last = mean(samples[quarter:2 * quarter]), mean(samples[-quarter:])
-        remains, files_after = left(stage), files(pid)
+        remains, files_after = left(stage), open_files(pid)
         print(f"{args.seconds:.0f} s, {sum(soak.seen.values())} requests: {dict(soak.seen.most_common())}")
         print(f"RSS: start {samples[0]} KB, second quarter {second:.0f} KB, last quarter {last:.0f} KB, most {max(samples)} KB")
         print(f"open files: {files_before} before, {files_after} after; left on the engines: {remains}")

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 
-from processes import WAIT_SECONDS, get, wait
+from processes import WAIT_SECONDS, get, open_files, wait
 from scenes import gateway
 
 STREAMS_PER_CONNECTION = 100
@@ -51,7 +51,7 @@ def once(program, streams, drop):
         wait("all streams to be open", lambda: inside(address) == streams)
         time.sleep(5)
         each = (memory_bytes(running) - before) / streams
-        files = len(list(pathlib.Path(f"/proc/{running.process.pid}/fd").iterdir()))
+        files = open_files(running.process.pid)
         if drop:
             clients.kill()
         said = clients.communicate(timeout=TOKENS + WAIT_SECONDS)[0]

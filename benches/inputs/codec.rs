@@ -24,7 +24,7 @@ pub(crate) fn token_ids(len_bytes: usize) -> Bytes {
 /// What becomes of a body on its way to a prefiller.
 pub(crate) fn prefill_edit() -> Edit {
     let one = || Bytes::from_static(b"1");
-    let edit = Edit::new().drop("stream_options").drop("max_completion_tokens").drop_prefix("bootstrap_");
+    let edit = Edit::dropping(&["stream_options", "max_completion_tokens"], &["bootstrap_"]);
     let edit =
         edit.set("stream", Bytes::from_static(b"false")).set("max_tokens", one()).set("min_tokens", one());
     edit.set(

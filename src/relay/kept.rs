@@ -16,7 +16,7 @@ use crate::relay::ask::Ask;
 const RESPONSES: usize = 16_384;
 
 /// Longer ids are no engine's.
-pub const ID_BYTES: usize = 128;
+const ID_BYTES: usize = 128;
 
 /// Where responses are.
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ struct Latest {
 impl Kept {
     /// Whoever answered has what it calls by this id.
     pub fn note(&self, id: &str, keeper: InstanceId) {
-        if id.is_empty() || id.len() > ID_BYTES {
+        if !is_id(id) {
             return;
         }
         let (mut latest, id) = (self.0.lock().unwrap_or_else(PoisonError::into_inner), Arc::<str>::from(id));
@@ -93,6 +93,11 @@ impl Beginning<'_> {
             }),
         }
     }
+}
+
+/// Whether an engine may have called a response so, by its length.
+pub fn is_id(id: &str) -> bool {
+    (1..=ID_BYTES).contains(&id.len())
 }
 
 /// The id of the response that a request goes on from.

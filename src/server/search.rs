@@ -13,7 +13,7 @@ use crate::error::{Error, Kind};
 use crate::fleet::{Instance, InstanceId, Role};
 use crate::intake::exchange::authorized;
 use crate::relay::boxed::boxed;
-use crate::relay::kept::{self, ID_BYTES};
+use crate::relay::kept;
 use crate::server::Gateway;
 
 /// Decoders that are asked, side by side: each costs a request of its own, for any id that a client makes up.
@@ -47,7 +47,7 @@ pub(super) async fn keeper(
         return Ok(Some(keeper));
     }
     let decoders = gateway.relay.fleet.members(Role::Decode);
-    if !is_an_engines(id) || decoders.len() < 2 {
+    if !is_askable(id) || decoders.len() < 2 {
         return Ok(None);
     }
     let place = timeout(gateway.edge.now().models_time, PLACES.acquire()).await;
@@ -83,18 +83,17 @@ pub(super) async fn keeper_before(
     (api, body): (Api, &Object),
     client: &HeaderMap,
 ) -> Result<(), Error> {
-    let alone = gateway.relay.speech.now().dialect.decodes_alone();
-    match kept::before(api, body).filter(|_| alone) {
+    let alone = || gateway.relay.speech.now().dialect.decodes_alone();
+    match kept::before(api, body).filter(|_| alone()) {
         // Few requests have it, and all would be larger by it.
         Some(id) => boxed(|| keeper(gateway, &id, client)).await.map(drop),
         None => Ok(()),
     }
 }
 
-/// Whether an engine may have called a response so; another id would only be refused, in one way or another.
-fn is_an_engines(id: &str) -> bool {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
-    (1..=ID_BYTES).contains(&id.len()) && id.bytes().all(plain)
+/// Whether an id may stand in a path; another one would only be refused, in one way or another.
+fn is_askable(id: &str) -> bool {
+    kept::is_id(id) && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
 }
 
 fn is_member(gateway: &Gateway, decoder: InstanceId) -> bool {

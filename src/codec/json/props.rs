@@ -28,7 +28,7 @@ const KEYS: [&str; 9] = [
 ];
 
 fn edit() -> Edit {
-    let new = Edit::new().drop("stream").drop_prefix("bootstrap_").drop("é😀\"\\\n");
+    let new = Edit::dropping(&["stream"], &["bootstrap_"]).drop("é😀\"\\\n");
     new.set("max_tokens", Bytes::from_static(b"1")).set("kv", Bytes::from_static(b"{\"x\": [\"]\"]}"))
 }
 

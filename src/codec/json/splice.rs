@@ -48,13 +48,6 @@ impl Edit {
         self
     }
 
-    /// Removes every member whose key starts with `prefix`.
-    #[must_use]
-    pub fn drop_prefix(mut self, prefix: &'static str) -> Self {
-        self.drop_prefix.push(prefix);
-        self
-    }
-
     /// Removes every occurrence of `key` and appends it with `value`, which must be one valid JSON value: it is
     /// written as it is. Setting a key again replaces the value and keeps its place.
     #[must_use]

@@ -230,13 +230,13 @@ fn setting_appends_in_order() {
         &Edit::new().set("n", one()).set("m", one()).set("n", Bytes::from_static(b"2")),
         r#"{"n":2,"m":1}"#,
     );
-    spliced(r#"{"n":5}"#, &Edit::new().set("n", one()).drop("n").drop_prefix("n"), r#"{"n":1}"#);
+    spliced(r#"{"n":5}"#, &Edit::dropping(&["n"], &["n"]).set("n", one()).drop("n"), r#"{"n":1}"#);
     spliced("{}", &Edit::new().set("a\"\n", one()), r#"{"a\"\u000a":1}"#);
 }
 
 #[test]
 fn no_spelling_escapes_an_edit() {
-    let edit = Edit::new().drop("max_tokens").drop_prefix("bootstrap_");
+    let edit = Edit::dropping(&["max_tokens"], &["bootstrap_"]);
     for key in [
         "max_tokens",
         r"max\u005ftokens",

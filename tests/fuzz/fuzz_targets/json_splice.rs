@@ -20,7 +20,7 @@ fuzz_target!(|text: &[u8]| {
         assert_eq!(caught(text, size), passed_by);
     }
     let ours = Object::scan(Bytes::copy_from_slice(text), ScanLimits::default());
-    let edit = Edit::new().drop("b").drop_prefix("bootstrap_").set("a", Bytes::from_static(b"[1]"));
+    let edit = Edit::dropping(&["b"], &["bootstrap_"]).set("a", Bytes::from_static(b"[1]"));
     let spliced = ours.as_ref().ok().map(|object| object.splice(&edit).to_bytes());
     let Ok(mut dom) = serde_json::from_slice::<Map<String, Value>>(text) else {
         return;

@@ -139,7 +139,7 @@ impl Api {
 
     /// Cuts all watches.
     pub fn cut(&self) {
-        self.state(|state| state.epoch += 1);
+        self.cut_while(|_| {});
     }
 
     /// Cuts all watches; before any of them can come back, all this has happened.
