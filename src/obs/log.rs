@@ -2,6 +2,10 @@
 //!
 //! A reader that stops reading (a stuck pipe) must not stop the gateway: past its buffer, lines are dropped.
 
+use std::io::{self, BufWriter, Write};
+use std::thread::sleep;
+use std::time::Duration;
+
 use tracing::Level;
 use tracing_appender::non_blocking::WorkerGuard;
 use tracing_subscriber::filter::{LevelFilter, filter_fn};
@@ -21,6 +25,15 @@ pub struct LogGuard {
 #[derive(Clone, Debug)]
 pub struct Threshold(reload::Handle<LevelFilter, Registry>);
 
+/// Lines are written together that come within this time: one at a time, each would wake the thread that writes and cost a write of
+/// its own. It is how late a line may be, unless it is alone.
+const GATHERED: Duration = Duration::from_millis(10);
+/// Most that is written at once.
+const GATHERED_BYTES: usize = 64 << 10;
+
+/// Writes what has gathered when it is told that no more is there to be written, and then lets more gather.
+struct Gathering<W: Write>(BufWriter<W>);
+
 /// What we say. Libraries are heard where they warn: what else they tell is of their own affairs, and at `debug` some show what is sent.
 const OURS: &str = "pd_proxy";
 /// Of these not even warnings: they tell of each failed attempt, which `discovery` says once, with what mends it.
@@ -28,7 +41,7 @@ const THEIRS: &str = "kube_";
 
 /// Starts the log. A second call in one process keeps the first log and returns `None`.
 pub fn init(level: Level, json: bool) -> Option<LogGuard> {
-    let (to, writer) = tracing_appender::non_blocking(std::io::stderr());
+    let (to, writer) = tracing_appender::non_blocking(Gathering::onto(io::stderr()));
     let lines = fmt::layer().with_target(false).with_ansi(false).with_writer(to);
     let lines = if json { lines.json().flatten_event(true).boxed() } else { lines.boxed() };
     let (filter, handle) = reload::Layer::new(LevelFilter::from_level(level));
@@ -38,6 +51,27 @@ pub fn init(level: Level, json: bool) -> Option<LogGuard> {
     });
     let started = tracing_subscriber::registry().with(filter).with(lines.with_filter(heard)).try_init();
     started.is_ok().then_some(LogGuard { writer, threshold: Threshold(handle) })
+}
+
+impl<W: Write> Gathering<W> {
+    fn onto(to: W) -> Self {
+        Gathering(BufWriter::with_capacity(GATHERED_BYTES, to))
+    }
+}
+
+impl<W: Write> Write for Gathering<W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.0.write(line)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.0.buffer().is_empty() {
+            return Ok(());
+        }
+        let written = self.0.flush();
+        sleep(GATHERED);
+        written
+    }
 }
 
 impl LogGuard {
@@ -52,5 +86,46 @@ impl Threshold {
     pub fn set(&self, level: Level) {
         // It fails only when the log is gone, and then nobody reads it.
         let _ = self.0.reload(LevelFilter::from_level(level));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What was written at once, each time.
+    #[derive(Default)]
+    struct Writes(Vec<String>);
+
+    impl Write for Writes {
+        fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
+            self.0.push(String::from_utf8_lossy(lines).into_owned());
+            Ok(lines.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn lines_that_are_there_together_are_written_together() {
+        let mut lines = Gathering::onto(Writes::default());
+        for batch in [&["one\n", "two\n"][..], &[], &["three\n"]] {
+            batch.iter().for_each(|line| lines.write_all(line.as_bytes()).unwrap());
+            lines.flush().unwrap();
+        }
+        assert_eq!(lines.0.get_ref().0, ["one\ntwo\n", "three\n"]);
+    }
+
+    #[test]
+    fn nothing_is_kept_for_longer_than_there_is_room() {
+        let mut lines = Gathering::onto(Writes::default());
+        let line = format!("{}\n", "x".repeat(GATHERED_BYTES / 3));
+        (0..7).for_each(|_| lines.write_all(line.as_bytes()).unwrap());
+        let written = lines.0.get_ref().0.concat();
+        assert_eq!(written, line.repeat(6));
+        lines.flush().unwrap();
+        assert_eq!(lines.0.get_ref().0.concat(), line.repeat(7));
     }
 }
