@@ -11,8 +11,9 @@ use tokio::time::timeout;
 use crate::error::{Error, Kind};
 use crate::server::printable;
 
-/// Memory is set aside for a body up to this size before it has arrived; a lying Content-Length costs no more.
-const TRUSTED_BYTES: usize = 1 << 20;
+/// Memory is set aside for so many times what has arrived of a body: a lying Content-Length costs no more, and one that is true has
+/// its memory in one piece before much would have to be moved.
+const TRUSTED_TIMES: usize = 16;
 
 /// A body up to this size is copied: it is a part of the connection's read buffer (8 KiB), which could not be used again for as
 /// long as the request lives.
@@ -57,14 +58,15 @@ async fn gather(mut body: Body, announced: usize, limit_bytes: usize) -> Result<
         let Ok(data) = frame.map_err(broken)?.into_data() else {
             continue;
         };
-        if whole.len() + data.len() > limit_bytes {
+        let arrived = whole.len() + data.len();
+        if arrived > limit_bytes {
             return Err(too_large(limit_bytes));
         }
-        if whole.is_empty() {
-            if data.len() == announced {
-                return Ok(if announced <= SMALL_BYTES { Bytes::copy_from_slice(&data) } else { data });
-            }
-            whole.reserve(announced.min(TRUSTED_BYTES).max(data.len()));
+        if whole.is_empty() && arrived == announced {
+            return Ok(if announced <= SMALL_BYTES { Bytes::copy_from_slice(&data) } else { data });
+        }
+        if arrived > whole.capacity() {
+            whole.reserve(announced.min(arrived.saturating_mul(TRUSTED_TIMES)).max(arrived) - whole.len());
         }
         whole.extend_from_slice(&data);
     }
