@@ -1,24 +1,27 @@
 # The program, and of glibc what it loads, in an otherwise empty image. Not with musl, whose allocator makes a request 1.8 times as dear
 # (benches/RESULTS.md). Each platform is built natively:
 #   docker buildx build --platform linux/amd64,linux/arm64 -t pd-proxy .
-# With --build-arg TRAINED=yes it is built by benches/pgo.sh: a fifth fewer instructions per request, for twice the time.
+# On amd64 it is compiled by the profile of benches/pgo. For another platform, --build-arg LEARN=yes learns one first, for twice the time:
+# a fifth fewer instructions per request.
 
-FROM rust:1.95-bookworm AS build
+FROM rust:1.95.0-bookworm AS build
 WORKDIR /src
 COPY . .
-# Of what is for debuggers only names are kept, for the log of a panic: a sixth of the size.
-ENV CARGO_PROFILE_RELEASE_STRIP=debuginfo
 # The toolchain file stays outside: the image is the toolchain.
 ARG TARGETPLATFORM
-ARG TRAINED=no
+ARG LEARN=no
 RUN --mount=type=cache,target=/usr/local/cargo/registry,id=cargo-${TARGETPLATFORM} \
     --mount=type=cache,target=/src/target,id=target-${TARGETPLATFORM} \
-    case "$TRAINED" in \
-        no) cargo build --release --locked --bin pd-proxy && built=target/release/pd-proxy ;; \
-        yes) benches/pgo.sh && built=target/pgo/pd-proxy ;; \
-        *) echo "TRAINED is yes or no, not '$TRAINED'" >&2 && exit 1 ;; \
+    case "$LEARN" in \
+        no) ;; \
+        yes) benches/pgo/learn.sh ;; \
+        *) echo "LEARN is yes or no, not '$LEARN'" >&2 && exit 1 ;; \
     esac \
-    && install -D "$built" /image/pd-proxy
+    && cargo build --release --locked --bin pd-proxy \
+    && install -D target/release/pd-proxy /image/pd-proxy
+# Of what is for debuggers only names are kept, for the log of a panic: a sixth of the size. Not by cargo's settings, which are part of the
+# functions' names in the profile.
+RUN strip --strip-debug /image/pd-proxy
 # What it is linked with, at the same places, and that /etc/hosts is looked into before the DNS is asked.
 RUN ldd /image/pd-proxy | grep -o '/[^ ]*' | xargs cp --parents --dereference --target-directory=/image \
     && mkdir /image/etc \

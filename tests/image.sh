@@ -2,7 +2,7 @@
 # The Dockerfile's image: built by buildah, unpacked by umoci, run by runc, asked by image.py. No daemon and no image registry are needed, so that
 # it runs where there is neither: the image that the first stage begins with is made here, of the same Debian and this machine's toolchain.
 # Everything behind that first line is the Dockerfile's own. By hand: needs root, Debian, and ten minutes, of which most is the build.
-# IMAGE_DIR keeps what was made for the next time; TRAINED=yes is passed on, and wants rustup's component llvm-tools to be here.
+# IMAGE_DIR keeps what was made for the next time; LEARN=yes is passed on, and wants rustup's component llvm-tools to be here.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -47,7 +47,7 @@ if ! store inspect --type image "$base" >/dev/null 2>&1; then
 fi
 
 # Of Docker's own format: OCI's has no HEALTHCHECK.
-store build --isolation chroot --pull-never --format docker --layers=false --build-arg TRAINED="${TRAINED:-no}" --tag pd-proxy:test .
+store build --isolation chroot --pull-never --format docker --layers=false --build-arg LEARN="${LEARN:-no}" --tag pd-proxy:test .
 store inspect --type image pd-proxy:test >"$work/image.json"
 rm -rf "$work/oci" "$work/bundle"
 store push --quiet pd-proxy:test "oci:$work/oci:test"

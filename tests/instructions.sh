@@ -98,5 +98,6 @@ awk -F '\t' -v limit="$LIMIT_PERCENT" -v also="$LIMIT_ALSO" -v all="$((!${reques
     }
     END {
         for (piece in base) if (all && !(piece in seen)) { printf "%-42s is counted no more\n", piece; bad = 1 }
+        if (bad) print "Where requests are dearer and nothing else explains it, the profile of release builds may no longer fit the compiler or Cargo.lock: run benches/pgo/learn.sh."
         exit bad
     }' "$BASE" "$new"

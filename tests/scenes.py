@@ -1,5 +1,5 @@
 """Scenes for a gateway between simulated engines: to count what it takes for them (instructions.py), and to learn what of it is run
-often (benches/train.py). Requests come one after the other."""
+often (benches/pgo/train.py). Requests come one after the other."""
 import contextlib
 import http.client
 import json

@@ -5,10 +5,11 @@
 //! then belongs to it; should that LF come with a later chunk, it is passed on by itself.
 
 use std::borrow::Cow;
+use std::iter;
 use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
-use memchr::memchr2;
+use memchr::{memchr2, memchr2_iter};
 
 /// The payload of the frame with which an OpenAI-compatible stream says that it is complete.
 const DONE: &[u8] = b"[DONE]";
@@ -261,10 +262,19 @@ impl Edges {
     }
 }
 
+/// What is between the bytes that end lines: nothing, between a CR and its LF.
+fn lines(frame: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut start = 0;
+    memchr2_iter(b'\n', b'\r', frame).chain(iter::once(frame.len())).map(move |end| {
+        let line = &frame[start..end];
+        start = end + 1;
+        line
+    })
+}
+
 /// The values of a frame's lines `name: value` or `name`, in order, without the one space that may lead.
 fn fields<'a>(frame: &'a [u8], name: &'static [u8]) -> impl Iterator<Item = &'a [u8]> {
-    let lines = frame.split(|byte| matches!(byte, b'\n' | b'\r'));
-    lines.filter_map(move |line| match line.strip_prefix(name)? {
+    lines(frame).filter_map(move |line| match line.strip_prefix(name)? {
         [] => Some(&line[..0]),
         [b':', b' ', value @ ..] | [b':', value @ ..] => Some(value),
         _ => None,

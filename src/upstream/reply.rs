@@ -70,6 +70,13 @@ impl Reply {
         reply
     }
 
+    /// It comes in small pieces, over some time ([`Wire::acknowledge_by_twos`]).
+    pub(crate) fn in_small_pieces(&self) {
+        if let Some(wire) = &self.wire {
+            wire.acknowledge_by_twos();
+        }
+    }
+
     /// What `bytes`, fresh from the wire, have of the body.
     fn read(&mut self, bytes: &[u8]) -> Result<Taken, ReplyError> {
         match &mut self.left {

@@ -47,6 +47,7 @@ fn a_proxy_of_another_command_is_measured_beside_ours() {
 fn a_proxy_that_does_not_run_is_no_result() {
     assert!(!good(&["--scenarios", "small", "--cmd", "sh -c 'exit 3' {port}"]));
     assert!(!good(&["--scenarios", "small", "--cmd", "/nowhere/proxy {port}"]));
+    assert!(!good(&["--scenarios", "small", "--exe", "/nowhere/pd-proxy"]));
 }
 
 /// An engine alone takes the place of a gateway that runs already.

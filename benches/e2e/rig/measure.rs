@@ -58,8 +58,6 @@ pub(crate) struct Bench<'a> {
     pub(crate) work: &'a Path,
     /// Files that a process may open.
     pub(crate) open_files: u64,
-    /// This package's gateway.
-    pub(crate) exe: &'a str,
 }
 
 impl Bench<'_> {
@@ -155,8 +153,11 @@ impl Bench<'_> {
     fn places(&self, engines: &Engines, ports: &[u16], cores: usize) -> Places {
         let (prefill, decode) = (engines.prefill_ports(), engines.decode_ports());
         let named = |name: &str, value: &dyn ToString| (name.to_owned(), value.to_string());
-        let mut all =
-            vec![named("exe", &self.exe), named("work", &self.work.display()), named("cores", &cores)];
+        let mut all = vec![
+            named("exe", &self.options.exe),
+            named("work", &self.work.display()),
+            named("cores", &cores),
+        ];
         all.extend(["port", "aux", "aux2"].iter().zip(ports).map(|(name, port)| named(name, port)));
         let each = prefill.iter().zip(&decode).enumerate();
         all.extend(each.flat_map(|(n, (p, d))| {

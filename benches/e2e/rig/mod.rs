@@ -45,8 +45,7 @@ pub(crate) fn run(options: &Options) -> io::Result<bool> {
 pub(crate) fn run_on(options: &Options, cores: &Cores) -> io::Result<bool> {
     let open_files = rlimit::increase_nofile_limit(u64::MAX)?;
     let work = tempfile::tempdir()?;
-    let exe = env!("CARGO_BIN_EXE_pd-proxy");
-    let bench = Bench { options, cores, work: work.path(), open_files, exe };
+    let bench = Bench { options, cores, work: work.path(), open_files };
     println!("{cores}; {} s each, median of {}", options.window.as_secs_f64(), options.reps);
     if cfg!(debug_assertions) {
         println!("**not a release build**: the numbers mean nothing");

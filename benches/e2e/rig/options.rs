@@ -21,7 +21,7 @@ const OUR_NAME: &str = "pd-proxy";
     name = "e2e",
     after_help = "Commands have {port}, where the proxy is to listen, {p0} {p1} {d0} {d1}, ports of \
     engines on 127.0.0.1 ({x0} {x1}: for proxies without a prefill leg), {aux} {aux2}, free ports, {cores}, how many it has, \
-    {work}, a directory, {file:PATH}, a copy of a file in which the same is replaced, and {exe}, this package's gateway. \
+    {work}, a directory, {file:PATH}, a copy of a file in which the same is replaced, and {exe}, this package's gateway (--exe). \
     What stands in brackets is repeated: [--prefill http://127.0.0.1:{p*}]. A command must stay in the foreground.\n\n\
     Exit codes: 0 good, 1 an answer was bad or something could not be measured, 2 a flag that makes no sense."
 )]
@@ -42,6 +42,10 @@ pub(crate) struct Usage {
     /// A pace for whole answers, ms per token; streams have 20
     #[arg(long, value_name = "MS", default_value_t = 0.0)]
     pace_ms: f64,
+    /// This package's gateway [default: as cargo builds it beside benches, which is not as fast as target/release/pd-proxy:
+    /// crates that both use have other features there, for which the profile of benches/pgo says nothing]
+    #[arg(long, value_name = "PATH", default_value = env!("CARGO_BIN_EXE_pd-proxy"), hide_default_value = true)]
+    exe: String,
     /// Run this proxy in place of ours
     #[arg(long, value_name = "COMMAND")]
     cmd: Option<String>,
@@ -136,6 +140,8 @@ pub(crate) struct Options {
     pub(crate) proxies: Vec<Proxy>,
     /// The model that requests name.
     pub(crate) model: String,
+    /// This package's gateway.
+    pub(crate) exe: String,
 }
 
 impl TryFrom<Usage> for Options {
@@ -156,6 +162,7 @@ impl TryFrom<Usage> for Options {
             pace_ms: within("--pace-ms", usage.pace_ms, (0.0, 10_000.0))?,
             proxies,
             model: usage.model,
+            exe: usage.exe,
         })
     }
 }

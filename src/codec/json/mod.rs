@@ -119,7 +119,7 @@ impl Object {
     /// # Errors
     /// The first thing that is wrong with the text, as far as it is looked at (see the module's text).
     pub fn scan(bytes: Bytes, limits: ScanLimits) -> Result<Self, JsonError> {
-        match std::str::from_utf8(&bytes) {
+        match simdutf8::compat::from_utf8(&bytes) {
             Ok(_) => Self::scan_utf8(bytes, limits),
             Err(bad) => Err(JsonError { kind: JsonErrorKind::NotUtf8, at: bad.valid_up_to() }),
         }

@@ -2,7 +2,8 @@
 """Shows an instrumented gateway what it will have to do most: `train.py PROGRAM FOLDER` leaves in the folder what was run how often.
 
 The scenes are those of tests/scenes.py, many times over, and streams side by side. Engines are simulated, by the same program, and what
-they run is not looked at. What comes seldom (errors, reloads, a pool) stays out, so that it is built to be small.
+they run is not looked at. What comes seldom (errors, reloads, a pool) stays out: of that nothing is
+said, and it is compiled as it would be without a profile.
 """
 import concurrent.futures
 import http.client
@@ -10,7 +11,7 @@ import os
 import pathlib
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent / "tests"))
 from processes import WAIT_SECONDS, get  # noqa: E402
 from scenes import SCENES, asked, completion, gateway  # noqa: E402
 
