@@ -220,6 +220,15 @@ impl<'a> Frame<'a> {
         data(self.whole)
     }
 
+    /// Where in [`Frame::whole`] the payload lies, if it has one `data` line and no more.
+    pub fn data_range(&self) -> Option<Range<usize>> {
+        let mut found = lines(self.whole).filter_map(|line| {
+            let value = field(&self.whole[line.clone()], b"data")?;
+            Some(line.end - value.len()..line.end)
+        });
+        found.next().filter(|_| found.next().is_none())
+    }
+
     /// The value of its last `event` line.
     pub fn event(&self) -> Option<&'a [u8]> {
         fields(self.whole, b"event").last()
@@ -263,10 +272,10 @@ impl Edges {
 }
 
 /// What is between the bytes that end lines: nothing, between a CR and its LF.
-fn lines(frame: &[u8]) -> impl Iterator<Item = &[u8]> {
+fn lines(frame: &[u8]) -> impl Iterator<Item = Range<usize>> {
     let mut start = 0;
     memchr2_iter(b'\n', b'\r', frame).chain(iter::once(frame.len())).map(move |end| {
-        let line = &frame[start..end];
+        let line = start..end;
         start = end + 1;
         line
     })
@@ -274,11 +283,16 @@ fn lines(frame: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// The values of a frame's lines `name: value` or `name`, in order, without the one space that may lead.
 fn fields<'a>(frame: &'a [u8], name: &'static [u8]) -> impl Iterator<Item = &'a [u8]> {
-    lines(frame).filter_map(move |line| match line.strip_prefix(name)? {
-        [] => Some(&line[..0]),
+    lines(frame).filter_map(move |line| field(&frame[line], name))
+}
+
+/// The value of a line that is `name: value` or `name`.
+fn field<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    match line.strip_prefix(name)? {
+        [] => Some(&line[line.len()..]),
         [b':', b' ', value @ ..] | [b':', value @ ..] => Some(value),
         _ => None,
-    })
+    }
 }
 
 fn has_data(frame: &[u8]) -> bool {

@@ -6,8 +6,8 @@
 use bytes::Bytes;
 
 use crate::codec::json::{Edit, Object, Value};
-use crate::dialect::prefilled::{BadReply, Prefilled, answer};
-use crate::dialect::{Api, PARAMS, one_token, usage};
+use crate::dialect::prefilled::{BadReply, Origin, Prefilled, Said, answer};
+use crate::dialect::{Api, PARAMS, one_token};
 
 /// What a prefiller is asked: keep the KV of this prompt for a decoder that is not known yet.
 const ASK: &[u8] = br#"{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}"#;
@@ -24,31 +24,23 @@ pub fn prefill_edit(api: Api, body: &Object, offer: Option<&Bytes>) -> Edit {
 /// # Errors
 /// [`BadReply`] when it can't be understood; the leg is then tried elsewhere.
 pub fn read_prefill(api: Api, reply: Bytes) -> Result<Prefilled, BadReply> {
-    read(api, reply).map(|(prefilled, _)| prefilled)
-}
-
-/// The same, and the hand-off's members for who asks more of them; `None` where there are none, or they can't be looked into.
-pub(super) fn read(api: Api, reply: Bytes) -> Result<(Prefilled, Option<Object>), BadReply> {
     let reply = answer(reply)?;
-    let mut prefilled = Prefilled { handoff: None, usage: usage::of_answer(api, &reply), engine_id: None };
     let Some(value) = reply.get(PARAMS).filter(|value| !value.is_null()) else {
-        return Ok((prefilled, None));
+        return Ok(Prefilled { handoff: None, said: Said::by(api, reply, Origin::Nobody) });
     };
     if !value.is_object() {
         return Err(BadReply::NotAnObject);
     }
-    // An empty object hands nothing over, as in the reference; one that can't be looked into is the engines' affair.
-    let params = value.object().ok();
-    if params.as_ref().is_none_or(|params| params.members().next().is_some()) {
-        prefilled.handoff = Some(value.to_bytes());
-    }
-    if let Some(params) = &params {
-        if names_nothing(params) {
-            return Err(BadReply::Nothing);
-        }
-        prefilled.engine_id = engine_id(params);
-    }
-    Ok((prefilled, params))
+    let whole = value.to_bytes();
+    let (handoff, from) = match value.object() {
+        // An empty object hands nothing over, as in the reference.
+        Ok(params) if params.members().next().is_none() => (None, Origin::Params(params)),
+        Ok(params) if names_nothing(&params) => return Err(BadReply::Nothing),
+        Ok(params) => (Some(whole), Origin::Params(params)),
+        // One that can't be looked into is the engines' affair.
+        Err(_) => (Some(whole), Origin::Nobody),
+    };
+    Ok(Prefilled { handoff, said: Said::by(api, reply, from) })
 }
 
 /// Whether a hand-off says that there is something to fetch, but neither where nor what. All else in it is the engines' affair.

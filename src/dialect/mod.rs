@@ -33,7 +33,8 @@ pub mod transfer;
 pub mod usage;
 
 pub use api::Api;
-pub use prefilled::{BadReply, Prefilled};
+use prefilled::Origin;
+pub use prefilled::{BadReply, Prefilled, Said};
 pub use shape::{Bypass, Shape};
 pub use transfer::{Peer, Transfer};
 
@@ -192,7 +193,7 @@ impl Dialect {
             Dialect::KvTransfer | Dialect::NixlPush => kv_transfer::read_prefill(api, reply),
             Dialect::Pool | Dialect::Sglang | Dialect::Layerwise | Dialect::P2pNccl => {
                 let reply = prefilled::answer(reply)?;
-                Ok(Prefilled { handoff: None, usage: usage::of_answer(api, &reply), engine_id: None })
+                Ok(Prefilled { handoff: None, said: Said::by(api, reply, Origin::Nobody) })
             }
             Dialect::Mooncake => mooncake::read_prefill(api, reply, transfer),
             Dialect::Moriio => moriio::read_prefill(api, reply),

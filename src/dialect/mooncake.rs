@@ -10,8 +10,9 @@ use bytes::Bytes;
 use serde_json::json;
 
 use crate::codec::json::{Edit, Object, ScanLimits};
+use crate::dialect::prefilled::Origin;
 use crate::dialect::transfer::{Peer, Transfer};
-use crate::dialect::{Api, BadReply, PARAMS, Prefilled, kv_transfer, one_token, prefilled, usage};
+use crate::dialect::{Api, BadReply, PARAMS, Prefilled, Said, kv_transfer, one_token, prefilled};
 
 /// Most data-parallel ranks behind one bootstrap server.
 const MOST_RANKS: usize = 1024;
@@ -40,8 +41,7 @@ pub(super) fn read_prefill(api: Api, reply: Bytes, transfer: &Transfer) -> Resul
     let kept = !prefilled::ended_by_itself(api, &reply);
     Ok(Prefilled {
         handoff: kept.then(|| params.to_string().into()),
-        usage: usage::of_answer(api, &reply),
-        engine_id: Some(kv_transfer::engine_hash(engine_id)),
+        said: Said::by(api, reply, Origin::Known(kv_transfer::engine_hash(engine_id))),
     })
 }
 

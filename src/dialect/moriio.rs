@@ -32,9 +32,9 @@ pub(super) fn prefill_edit(api: Api, body: &Object, transfer: &Transfer) -> Edit
 
 /// Reads a prefiller's 200.
 pub(super) fn read_prefill(api: Api, reply: Bytes) -> Result<Prefilled, BadReply> {
-    let (prefilled, params) = kv_transfer::read(api, reply)?;
+    let prefilled = kv_transfer::read_prefill(api, reply)?;
     // One that does not say that there is KV to fetch makes a decoder wait for ever, as none does.
-    match params.and_then(|params| params.get("do_remote_prefill")?.as_bool()) {
+    match prefilled.said.params().and_then(|params| params.get("do_remote_prefill")?.as_bool()) {
         Some(true) => Ok(prefilled),
         _ => Err(BadReply::Nothing),
     }

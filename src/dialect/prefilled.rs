@@ -1,10 +1,10 @@
-//! A prefiller's answer: its token counts, what it hands over, or why it is of no use.
+//! A prefiller's answer: what it hands over, what else it says, or why it is of no use.
 
 use bytes::Bytes;
 
 use crate::codec::json::{Object, ScanLimits};
-use crate::dialect::Api;
-use crate::dialect::usage::Usage;
+use crate::dialect::usage::{self, Usage};
+use crate::dialect::{Api, kv_transfer};
 
 /// What a prefiller's answer says.
 #[derive(Clone, Debug, PartialEq)]
@@ -12,10 +12,66 @@ pub struct Prefilled {
     /// What the decoder is given as `kv_transfer_params`: as the prefiller wrote it, or as the dialect makes it up; `None` when
     /// KV travels through a pool.
     pub handoff: Option<Bytes>,
+    /// All else.
+    pub said: Said,
+}
+
+/// What a prefiller's answer says beside its hand-off. No decoder needs it: it is read when it is asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Said(Option<Box<Answer>>);
+
+#[derive(Clone, Debug)]
+struct Answer {
+    api: Api,
+    whole: Object,
+    from: Origin,
+}
+
+/// What names the engine that made a hand-off.
+#[derive(Clone, Debug)]
+pub(super) enum Origin {
+    /// Nothing does.
+    Nobody,
+    /// The hand-off's members.
+    Params(Object),
+    /// It was known before, as a hash.
+    Known(u64),
+}
+
+impl Said {
+    /// All of an answer, and what its hand-off is from.
+    pub(super) fn by(api: Api, whole: Object, from: Origin) -> Said {
+        Said(Some(Box::new(Answer { api, whole, from })))
+    }
+
     /// Its token counts.
-    pub usage: Usage,
-    /// Who made the hand-off, where it says so ([`super::kv_transfer::engine_id`]).
-    pub engine_id: Option<u64>,
+    pub fn usage(&self) -> Usage {
+        self.0.as_ref().map(|answer| usage::of_answer(answer.api, &answer.whole)).unwrap_or_default()
+    }
+
+    /// Who made the hand-off, where it says so ([`kv_transfer::engine_id`]).
+    pub fn engine_id(&self) -> Option<u64> {
+        match &self.0.as_ref()?.from {
+            Origin::Nobody => None,
+            Origin::Params(params) => kv_transfer::engine_id(params),
+            Origin::Known(id) => Some(*id),
+        }
+    }
+
+    /// The hand-off's members, for who asks more of them; `None` where there are none, or they can't be looked into.
+    pub(super) fn params(&self) -> Option<&Object> {
+        match &self.0.as_ref()?.from {
+            Origin::Params(params) => Some(params),
+            Origin::Nobody | Origin::Known(_) => None,
+        }
+    }
+}
+
+/// By what is asked of them.
+impl PartialEq for Said {
+    fn eq(&self, other: &Said) -> bool {
+        self.usage() == other.usage() && self.engine_id() == other.engine_id()
+    }
 }
 
 /// Why a prefiller's answer is of no use.

@@ -171,6 +171,7 @@ pub fn may_carry_usage(frames: &[u8]) -> bool {
 /// The usage that `frames` tell, each count by the last event that has it.
 pub fn of_frames(api: Api, frames: &Bytes) -> Option<Usage> {
     sse::frames(frames)
+        .filter(|f| may_carry_usage(f.whole()))
         .filter_map(|f| Object::scan(Bytes::copy_from_slice(&f.data()), ScanLimits::default()).ok())
         .map(|event| of_event(api, &event))
         .filter(|usage| *usage != Usage::default())
@@ -193,14 +194,18 @@ fn of_event(api: Api, event: &Object) -> Usage {
 pub fn frames_with_cached(api: Api, frames: Bytes, cached: u64) -> Bytes {
     let mut out = BytesMut::with_capacity(frames.len() + 16);
     for frame in sse::frames(&frames) {
-        let (whole, data) = (frame.whole(), frame.data());
-        let event = Object::scan(Bytes::copy_from_slice(&data), ScanLimits::default()).ok();
-        let patched = event.and_then(|event| with_cached(api, &event, cached));
-        match patched.zip(memmem::find(whole, &data)) {
-            Some((patched, at)) => {
-                out.extend_from_slice(&whole[..at]);
+        let whole = frame.whole();
+        let data = frame.data_range().filter(|_| may_carry_usage(whole));
+        let patched = data.and_then(|data| {
+            let event = frames.slice_ref(&whole[data.clone()]);
+            let event = Object::scan(event, ScanLimits::default()).ok()?;
+            Some((with_cached(api, &event, cached)?, data))
+        });
+        match patched {
+            Some((patched, data)) => {
+                out.extend_from_slice(&whole[..data.start]);
                 out.extend_from_slice(&patched);
-                out.extend_from_slice(&whole[at + data.len()..]);
+                out.extend_from_slice(&whole[data.end..]);
             }
             None => out.extend_from_slice(whole),
         }

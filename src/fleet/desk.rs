@@ -4,10 +4,7 @@
 //! ([`Desk::tick`]). Decisions are made under a short lock and told outside of it.
 
 use std::collections::HashMap;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -18,9 +15,10 @@ use crate::fleet::HostNames;
 use crate::fleet::instance::{Instance, InstanceId, Rank};
 use crate::fleet::member::Member;
 use crate::fleet::seat::Seat;
+use crate::fleet::waiting::{InLine, Waiting};
 use crate::route::{
-    Beliefs, Board, BoardSettings, Booking, Commit, Done, Job, LaneHealth, LaneId, LaneSpec, Seconds, Sight,
-    Terms, Ticket,
+    Beliefs, Board, BoardSettings, Booking, Comer, Commit, Done, Job, LaneHealth, LaneId, LaneSpec, Seconds,
+    Sight, Terms, Ticket,
 };
 
 /// Lanes are looked at again this often while somebody waits, whatever the board predicts: rests end unannounced.
@@ -103,14 +101,6 @@ pub struct Choice {
     pub waited: Duration,
     /// How many others waited then.
     pub waiting: usize,
-}
-
-/// A request that waits. Dropped, it leaves the line.
-#[derive(Debug)]
-pub struct Waiting {
-    desk: Arc<Desk>,
-    ticket: Ticket,
-    placed: oneshot::Receiver<Placed>,
 }
 
 /// A commitment on the board, for the seat that stands for it.
@@ -234,28 +224,28 @@ impl Desk {
         self.pump();
     }
 
-    /// Stands in line for a prefiller. `since` is when the request came; it is not placed on those it has `tried` unless
-    /// there are no others. None when there is no prefiller.
+    /// Gives a prefiller to who finds nobody in line and one about to be free; others stand in line. `since` is when the request came; it is
+    /// not placed on those it has `tried` unless there are no others. None when there is no prefiller.
     pub fn place(self: &Arc<Self>, job: Arc<Job>, since: Instant, tried: &[InstanceId]) -> Option<Waiting> {
-        let (told, placed) = oneshot::channel();
-        let ticket = {
+        let now = self.now();
+        let in_line = {
             let mut state = self.lock();
             if !state.serves() {
                 return None;
             }
             let since_s = since.saturating_duration_since(self.born).as_secs_f64();
             let tried: SmallVec<[LaneId; 4]> = tried.iter().flat_map(|id| state.lanes(*id)).collect();
-            let ticket = if tried.is_empty() {
-                state.board.arrive(since_s, job)
-            } else {
-                state.board.return_to_line(since_s, job, &tried)
-            };
-            state.waiters.insert(ticket, told);
-            ticket
+            match state.come(Comer { since_s, job, tried: &tried }, now) {
+                Ok(commit) => return Some(Waiting::Placed(self.placed(&state, commit))),
+                Err(ticket) => {
+                    let (told, placed) = oneshot::channel();
+                    state.waiters.insert(ticket, told);
+                    InLine { desk: self.clone(), ticket, placed }
+                }
+            }
         };
-        let waiting = Waiting { desk: self.clone(), ticket, placed };
         self.pump();
-        Some(waiting)
+        Some(Waiting::InLine(in_line))
     }
 
     /// What each prefiller would cost a request now, best first.
@@ -402,6 +392,13 @@ impl Desk {
         self.pump();
     }
 
+    /// Somebody does not wait any more.
+    pub(super) fn cancel(&self, ticket: Ticket) {
+        let mut state = self.lock();
+        state.board.cancel(ticket);
+        state.waiters.remove(&ticket);
+    }
+
     fn now(&self) -> Seconds {
         self.born.elapsed().as_secs_f64()
     }
@@ -436,14 +433,26 @@ impl State {
     }
 
     fn pump(&mut self, now: Seconds) -> Vec<Commit> {
+        self.decide(|board, sight, random| board.pump(now, sight, random))
+    }
+
+    fn come(&mut self, comer: Comer<'_>, now: Seconds) -> Result<Commit, Ticket> {
+        self.decide(|board, sight, random| board.come(comer, now, sight, random))
+    }
+
+    /// Has the board decide, by what is told of caches and with dice.
+    fn decide<T>(
+        &mut self,
+        decision: impl FnOnce(&mut Board, &dyn Sight, &mut dyn FnMut() -> u64) -> T,
+    ) -> T {
         let State { board, told, members, seed, .. } = self;
         let mut random = || {
             *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             *seed >> 16
         };
         match told {
-            Some(told) => board.pump(now, &ByLane { told: told.as_ref(), members }, &mut random),
-            None => board.pump(now, &(), &mut random),
+            Some(told) => decision(board, &ByLane { told: told.as_ref(), members }, &mut random),
+            None => decision(board, &(), &mut random),
         }
     }
 }
@@ -477,22 +486,5 @@ impl Booked {
     /// What was held is given back.
     pub(super) fn let_go(&self) {
         self.desk.lock().board.hold(self.lane, -self.tokens);
-    }
-}
-
-impl Future for Waiting {
-    /// None when the last prefiller left.
-    type Output = Option<Placed>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Placed>> {
-        Pin::new(&mut self.placed).poll(cx).map(Result::ok)
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        let mut state = self.desk.lock();
-        state.board.cancel(self.ticket);
-        state.waiters.remove(&self.ticket);
     }
 }

@@ -12,6 +12,7 @@ mod member;
 mod reports;
 pub mod roster;
 pub mod seat;
+pub mod waiting;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,7 +29,7 @@ use crate::route::{
     Standing,
 };
 pub use awaiting::{Awaiting, Awaits};
-pub use desk::{Choice, Desk, Holding, Placed, Told, Waiting};
+pub use desk::{Choice, Desk, Holding, Placed, Told};
 pub use hits::{HitTokens, Hits};
 pub use instance::{Beyond, Instance, InstanceId, Rank, Role};
 pub use member::Member;
@@ -36,6 +37,7 @@ pub use reports::{Outcome, Sign};
 pub use roster::Owner;
 use roster::Roster;
 pub use seat::Seat;
+pub use waiting::Waiting;
 
 /// Everybody in one role, at one moment.
 pub type Members = Arc<Vec<Arc<Instance>>>;

@@ -1,7 +1,7 @@
 //! A request, ready to be driven.
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use http::uri::PathAndQuery;
@@ -48,8 +48,8 @@ pub struct Ask {
     pub asked: Option<Asked>,
     /// As a turn of a conversation, where decoders offer KV back.
     pub turn: Option<Turn>,
-    /// How its stream may be continued if it breaks; `None` where it is not followed.
-    pub resume: Option<Plan>,
+    /// See [`Ask::plan`]; `None` where no stream is to be continued.
+    pub resume: Option<OnceLock<Option<Plan>>>,
     /// What encoders say of its items, for both engines (`ec_transfer_params`).
     pub encoded: Option<Bytes>,
     /// The client speaks HTTP/2, where a body that is cut takes what was sent before it along.
@@ -77,10 +77,16 @@ impl Ask {
         Ask { api, target, shape, body, job, asked: None, turn: None, ..self.clone() }
     }
 
+    /// How its stream may be continued if it breaks; `None` where it is not followed. Read from the body when it is first asked for: no
+    /// prefiller needs it.
+    pub fn plan(&self) -> Option<&Plan> {
+        let of_body = || Plan::of(self.api, &self.body, self.shape.bypass.is_some());
+        self.resume.as_ref()?.get_or_init(of_body).as_ref()
+    }
+
     /// Most bytes of an incomplete event of its stream that are held back.
     pub fn frame_bytes(&self, frame_bytes: usize) -> usize {
-        let plan = self.resume.as_ref();
-        plan.map_or(frame_bytes, |plan| plan.frame_bytes(frame_bytes, self.body.bytes().len()))
+        self.plan().map_or(frame_bytes, |plan| plan.frame_bytes(frame_bytes, self.body.bytes().len()))
     }
 
     /// Its leg on the instance of `seat`, and on the rank, with `edit` applied to the body.

@@ -19,7 +19,6 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::dialect::shape::Bypass;
-use crate::dialect::usage::Usage;
 use crate::dialect::{self, Transfer, layerwise};
 use crate::error::{Error, Kind};
 use crate::fleet::{Choice, Instance, Placed, Role, Seat};
@@ -28,6 +27,7 @@ use crate::relay::ask::Ask;
 use crate::relay::boxed::boxed;
 use crate::relay::failure::Failure;
 use crate::relay::legs::{DecodeEnd, Opening, PrefillEnd};
+use crate::relay::receipt::Answered;
 use crate::relay::rendezvous::{Meeting, Watch};
 use crate::relay::stories::Herald;
 use crate::relay::{Relay, Tries};
@@ -69,13 +69,14 @@ struct Pair {
 struct Note {
     instance: Arc<Instance>,
     choice: Choice,
+    at: Instant,
     herald: Herald,
 }
 
 /// How the decoder's call ended.
 enum Prefilled {
     /// The KV is where the decoder wants it.
-    Done(Usage),
+    Done(Option<Answered>),
     /// The prefiller refused the request; the client gets that.
     Refused(Response<Bytes>),
     /// It failed, and may have written.
@@ -229,14 +230,15 @@ impl Relay {
                 Err(nobody) => return Prefilled::Nobody(nobody),
             };
             tries.start(seat.instance());
-            let herald = self.stories.placed(&ask.id, &ask.job, &seat, &choice);
+            let (instance, at) = (seat.instance().clone(), Instant::now());
+            let herald = self.stories.placed(&ask.id, &ask.job, seat.member(), &choice);
             // The request may be gone.
-            let _ = tell.try_send(Note { instance: seat.instance().clone(), choice, herald });
+            let _ = tell.try_send(Note { instance, choice, at, herald });
             let transfer = Transfer { called: Some(params.clone()), ..Transfer::default() };
             let leg = self.clone().prefill_once(ask.clone(), seat, transfer, Written::default());
             let failure = match leg.await {
                 // It wrote what it computed: its blocks are its own again.
-                Ok(PrefillEnd::Done(duty)) => return Prefilled::Done(duty.usage()),
+                Ok(PrefillEnd::Done(mut duty)) => return Prefilled::Done(duty.book()),
                 Ok(PrefillEnd::Refused(answer)) => return Prefilled::Refused(answer),
                 // Of legs that are sent together, and of engines that do both: not here.
                 Ok(PrefillEnd::InVain | PrefillEnd::Cut | PrefillEnd::Here(_)) => {
@@ -269,7 +271,7 @@ impl Pair {
                 Event::Prefilled(meeting, ended) => {
                     self.meeting = Some(meeting);
                     match ended {
-                        Prefilled::Done(usage) => self.prefilled(usage, ledger),
+                        Prefilled::Done(answered) => self.prefilled(answered, ledger),
                         // The decoder's own failure: it comes out as the decode leg's.
                         Prefilled::NotCalled(failure) => self.give_up(failure),
                         Prefilled::Refused(answer) => return Ok(Ok(DecodeEnd::Whole(answer))),
@@ -320,11 +322,10 @@ impl Pair {
         if self.ask.shape.stream { settings.first_byte } else { settings.answer }
     }
 
-    fn prefilled(&mut self, usage: Usage, ledger: &mut Ledger) {
+    fn prefilled(&mut self, answered: Option<Answered>, ledger: &mut Ledger) {
         ledger.leg(&self.decoder);
         ledger.takes(Role::Prefill, None);
-        self.relay.compare(&self.ask, ledger, usage);
-        ledger.prefilled(usage);
+        self.relay.answered(&self.ask, answered, ledger);
         self.due = Some(Instant::now() + self.patience());
     }
 
@@ -339,7 +340,7 @@ impl Pair {
         }
         ledger.leg(&self.decoder);
         match ended {
-            Ok((_, Prefilled::Done(usage))) => self.prefilled(usage, ledger),
+            Ok((_, Prefilled::Done(answered))) => self.prefilled(answered, ledger),
             Ok(_) => {}
             Err(_) => self.relay.releases.finish(Box::pin(async move {
                 let _ = prefill.await;
@@ -354,7 +355,7 @@ fn chosen(note: Note, tries: &mut Tries, ledger: &mut Ledger) {
     tries.made += 1;
     tries.tried.push(note.instance.id());
     ledger.leg(&note.instance);
-    ledger.placed(&note.choice, note.herald);
+    ledger.placed(&note.choice, note.at, note.herald);
 }
 
 /// A leg's end; never, where it has ended before.

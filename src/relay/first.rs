@@ -50,7 +50,6 @@ pub(super) async fn event(mut body: Reply, ask: &Ask, frame_bytes: usize) -> Res
     if given_up_at_once(ask, &first) {
         return Err(Failure::given_up());
     }
-    body.in_small_pieces();
     Ok(Opened { first: first.freeze(), framer, rest: body })
 }
 

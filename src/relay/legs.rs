@@ -12,8 +12,8 @@ use tokio::time::{Instant, timeout};
 use crate::codec::json::{Edit, Object, ScanLimits};
 use crate::dialect::returned::asking_for_ids;
 use crate::dialect::usage::Told;
-use crate::dialect::{self, Api, Dialect, Transfer};
-use crate::fleet::{Instance, Outcome, Seat, Sign};
+use crate::dialect::{self, Api, Dialect, Prefilled, Transfer};
+use crate::fleet::{Instance, Outcome, Seat};
 use crate::relay::Relay;
 use crate::relay::account::Ledger;
 use crate::relay::answer::{Answer, AnswerBody, Pieces, strip_hop_by_hop};
@@ -22,7 +22,9 @@ use crate::relay::boxed::boxed;
 use crate::relay::failure::{Failure, Large, Why};
 use crate::relay::first::{self, Opened};
 use crate::relay::kept;
+use crate::relay::meanwhile::meanwhile;
 use crate::relay::offers::asks_for_ids;
+use crate::relay::receipt::Receipt;
 use crate::relay::release::{self, Duty};
 use crate::relay::resume::Follower;
 use crate::relay::settings::Settings;
@@ -92,7 +94,7 @@ impl Relay {
     pub(super) async fn prefill_once(
         self: Arc<Self>,
         ask: Arc<Ask>,
-        mut seat: Seat,
+        seat: Seat,
         transfer: Transfer,
         written: Written,
     ) -> Result<PrefillEnd, Failure> {
@@ -114,26 +116,14 @@ impl Relay {
             within(time, &written, leg).await
         };
         traced::ended(&mut span, &outcome);
-        let reply = match self.told(&ask, &seat, outcome)? {
-            Ok(reply) => reply,
-            Err(refusal) => return Ok(PrefillEnd::Refused(refusal)),
+        let Prefilled { handoff, said } = match outcome {
+            Ok(Ok(reply)) => reply,
+            Ok(Err(refusal)) => return self.told(&ask, &seat, Ok(PrefillEnd::Refused(refusal))),
+            Err(failure) => return self.told(&ask, &seat, Err(failure)),
         };
-        seat.instance().meter().done(sent.elapsed());
-        span.set_if("gen_ai.usage.input_tokens", reply.usage.prompt);
-        span.set_if("pd_proxy.cached_tokens", reply.usage.cached);
-        if let Some(id) = reply.engine_id {
-            self.fleet.seen(seat.instance(), Sign::Engine(id));
-        }
-        if let Some(handoff) = &reply.handoff {
-            self.heed(handoff);
-        }
-        if seat.rank().is_none()
-            && let Some(peer) = reply.handoff.as_ref().and_then(|handoff| dialect.peer_of(handoff))
-        {
-            seat.instance().know(Arc::new(peer));
-        }
-        seat.hold();
-        Ok(PrefillEnd::Done(Box::new(Duty::new(ask, reply, seat, self.releases.clone()))))
+        let duty = Duty::new(ask, handoff, seat, self.releases.clone());
+        let receipt = Receipt { relay: self, said, sent, answered: Instant::now(), span };
+        Ok(PrefillEnd::Done(Box::new(duty.with(receipt))))
     }
 
     /// One decode on one decoder, up to the first event of a stream or the last byte of anything else.
@@ -153,7 +143,8 @@ impl Relay {
         // Without a prefill leg it computes the prompt, too.
         let prompt_tokens = if duty.is_none() { ask.shape.prompt_tokens } else { 0 };
         let before = self.settings.now().computing(Duration::ZERO, prompt_tokens);
-        let outcome = boxed(|| self.clone().decode_leg(ask.clone(), seat, (edit, before), written)).await;
+        let leg = boxed(|| self.clone().decode_leg(ask.clone(), seat, (edit, before), written));
+        let outcome = meanwhile(leg, || self.prefilled(ask, duty.as_deref_mut(), ledger)).await;
         self.opened(ask, outcome, duty, ledger)
     }
 
@@ -194,7 +185,7 @@ impl Relay {
         written: Written,
     ) -> Result<Opening, Failure> {
         let (sent, mut span) = (Instant::now(), traced::decode(&ask, seat.instance()));
-        let edit = match &ask.resume {
+        let edit = match ask.plan() {
             Some(plan) if plan.exact.is_ok() => edit.set("return_token_ids", Bytes::from_static(b"true")),
             _ => edit,
         };

@@ -28,6 +28,7 @@ mod job;
 pub mod kept;
 mod legs;
 pub mod lookup;
+mod meanwhile;
 mod merged;
 pub mod names;
 pub mod offers;
@@ -35,6 +36,7 @@ mod parts;
 pub mod pause;
 pub mod places;
 mod prefill;
+mod receipt;
 pub mod release;
 pub mod rendezvous;
 pub mod resume;
@@ -53,14 +55,12 @@ mod whole;
 
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokio::time::{Instant, timeout_at};
 
 use crate::dialect::batch::Batch;
-use crate::dialect::resume::Plan;
 use crate::dialect::shape::Bypass;
-use crate::dialect::usage::Usage;
 use crate::error::{Error, Kind};
 use crate::fleet::{Fleet, HitTokens, Need, Placed, Role, Seat};
 use crate::intake::Prompts;
@@ -81,6 +81,7 @@ use legs::{DecodeEnd, PrefillEnd};
 use lookup::Found;
 use names::Names;
 use offers::Offers;
+use receipt::Answered;
 use release::{Duty, Releases};
 use rendezvous::Rendezvous;
 use resume::Room;
@@ -184,7 +185,7 @@ impl Relay {
     ) -> Result<(DecodeEnd, Arc<Ask>), Error> {
         self.can_be_served(&ask)?;
         if self.settings.now().resume {
-            ask.resume = Plan::of(ask.api, &ask.body, ask.shape.bypass.is_some());
+            ask.resume = Some(OnceLock::new());
         }
         ledger.counts(self.budget.asked());
         if let Some(found) = self.understand(&mut ask).await {
@@ -270,10 +271,9 @@ impl Relay {
                     // The last prefiller left while it was waited for.
                     Err(error) if error.kind() == Kind::NoPrefiller && self.bypass(ask).is_some() => continue,
                     Err(error) => return Err(error),
-                    Ok((PrefillEnd::Done(duty), early)) => {
-                        self.compare(ask, ledger, duty.usage());
-                        ledger.prefilled(duty.usage());
-                        if duty.handoff().is_none() && early.is_none() {
+                    Ok((PrefillEnd::Done(mut duty), early)) => {
+                        if duty.handoff().is_none() && early.is_none() && ask.asked.is_some() {
+                            self.prefilled(ask, Some(&mut duty), ledger);
                             self.wait_until_stored(ask).await;
                         }
                         Prefilled { duty: Some(*duty), early, here: None }
@@ -353,18 +353,19 @@ impl Relay {
                 Some(early) => {
                     tries.start(early.instance());
                     ledger.leg(early.instance());
+                    self.prefilled(ask, duty.as_mut(), ledger);
                     let outcome = Box::pin(early.end()).await;
                     self.opened(ask, outcome, duty.as_mut(), ledger)
                 }
                 None => {
-                    if duty.as_ref().is_some_and(|d| d.stale(self.settings.now().lease)) {
-                        tries.left -= 1;
-                        return Ok(Err(Failure::stale()));
+                    let found = self.free_decoder(ask, duty.as_ref(), tries);
+                    if !matches!(found, Ok(Ok(_))) {
+                        self.prefilled(ask, duty.as_mut(), ledger);
                     }
-                    if self.speech.now().dialect.binds_pairs() {
-                        return Err(no_decoder());
-                    }
-                    let seat = self.decoder(ask, tries)?;
+                    let seat = match found? {
+                        Ok(seat) => seat,
+                        Err(failure) => return Ok(Err(failure)),
+                    };
                     tries.start(seat.instance());
                     ledger.leg(seat.instance());
                     self.decode_once(ask, seat, duty.as_mut(), ledger).await
@@ -392,8 +393,38 @@ impl Relay {
         }
     }
 
+    /// A decoder for a hand-off, or for a prompt that it computes itself; the inner error asks for a new hand-off.
+    fn free_decoder(
+        &self,
+        ask: &Ask,
+        duty: Option<&Duty>,
+        tries: &mut Tries,
+    ) -> Result<Result<Seat, Failure>, Error> {
+        if duty.is_some_and(|duty| duty.stale(self.settings.now().lease)) {
+            tries.left -= 1;
+            return Ok(Err(Failure::stale()));
+        }
+        if self.speech.now().dialect.binds_pairs() {
+            return Err(no_decoder());
+        }
+        self.decoder(ask, tries).map(Ok)
+    }
+
+    /// Books what its prefiller's answer says beside the hand-off, unless that was done. To be called when nobody waits for it any more.
+    fn prefilled(&self, ask: &Ask, duty: Option<&mut Duty>, ledger: &mut Ledger) {
+        self.answered(ask, duty.and_then(Duty::book), ledger);
+    }
+
+    /// What a prefiller's answer says to the request's account, once.
+    fn answered(&self, ask: &Ask, answered: Option<Answered>, ledger: &mut Ledger) {
+        if let Some(answered) = answered {
+            self.compare(ask, ledger, answered);
+            ledger.prefilled(answered.usage);
+        }
+    }
+
     /// What the prefiller found in its caches, against what was predicted.
-    fn compare(&self, ask: &Ask, ledger: &Ledger, usage: Usage) {
+    fn compare(&self, ask: &Ask, ledger: &Ledger, Answered { at, usage }: Answered) {
         self.stories.prefilled(&ask.id, usage.cached);
         let predicted = ledger.chosen().map(|chosen| self.affinity.prefilled(&ask.job, &chosen.terms, usage));
         if let Some(hits) = ledger.hits() {
@@ -403,7 +434,7 @@ impl Relay {
                 cached: usage.cached.unwrap_or(0),
             });
         }
-        if let Some(ratio) = ledger.prefill_ratio() {
+        if let Some(ratio) = ledger.prefill_ratio(at) {
             self.meters.prefill_ratio(ratio);
         }
     }

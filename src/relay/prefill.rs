@@ -1,21 +1,32 @@
 //! The prefill leg: who gets it, how often it is tried, and the decode leg that may begin beside it.
 
+use std::pin::pin;
 use std::sync::Arc;
+
+use tokio::time::Instant;
 
 use crate::dialect::Transfer;
 use crate::dialect::offers::Offer;
 use crate::error::Error;
-use crate::fleet::{Placed, Role, Seat};
+use crate::fleet::{Choice, Member, Placed, Role, Seat};
 use crate::relay::account::Ledger;
 use crate::relay::ask::Ask;
 use crate::relay::boxed::boxed;
 use crate::relay::early::{self, Early, Ended};
 use crate::relay::failure::Failure;
 use crate::relay::legs::PrefillEnd;
+use crate::relay::meanwhile::meanwhile;
 use crate::relay::offers::Outcome;
 use crate::relay::release::Unfinished;
 use crate::relay::{Relay, Tries};
 use crate::upstream::Written;
+
+/// A place that a request was given, to be written down.
+struct Chosen {
+    prefiller: Member,
+    choice: Choice,
+    at: Instant,
+}
 
 impl Relay {
     /// The prefill leg, if it will be served in time and there is room for it.
@@ -51,18 +62,19 @@ impl Relay {
         let mut may_offer = true;
         loop {
             let Placed { seat, choice } = self.place(ask, &tries).await?;
+            let chosen = Chosen { prefiller: seat.member(), choice, at: Instant::now() };
             tries.start(seat.instance());
             ledger.leg(seat.instance());
-            let herald = self.stories.placed(&ask.id, &ask.job, &seat, &choice);
-            ledger.placed(&choice, herald);
             if let Some(twin) = self.twin(ask, &seat, decode) {
+                self.chosen(ask, chosen, ledger);
                 return Ok((PrefillEnd::Here(Box::new((seat, twin))), None));
             }
             let ask = self.known_as(ask);
             let offered = if may_offer { self.offer(&ask) } else { None };
             let takes = offered.is_some();
             may_offer &= !takes;
-            let ended = self.prefill_and_early(&ask, (seat, offered), decode).await;
+            let attempt = pin!(self.prefill_and_early(&ask, (seat, offered), decode));
+            let ended = meanwhile(attempt, || self.chosen(&ask, chosen, ledger)).await;
             if takes && may_be_of_the_offer(&ended) {
                 self.meters.kv_offers(Outcome::Refused.name(), 1);
                 tries.forgive();
@@ -87,6 +99,14 @@ impl Relay {
                 return Err(failure.into_error(Role::Prefill));
             }
         }
+    }
+
+    /// Writes down where the request went, and why.
+    fn chosen(&self, ask: &Ask, Chosen { prefiller, choice, at }: Chosen, ledger: &mut Ledger) {
+        let herald = self.stories.placed(&ask.id, &ask.job, prefiller, &choice);
+        ledger.placed(&choice, at, herald);
+        // The decode leg is going to ask for it.
+        ask.plan();
     }
 
     /// The request as the engines of one attempt know it. Where they meet by its id, two that have the same id, by a client's

@@ -19,8 +19,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::dialect::usage::Usage;
-use crate::dialect::{self, Prefilled};
+use crate::dialect;
 use crate::fleet::{Awaiting, Awaits, Need, Role, Seat};
 use crate::obs::{Handoff, Meters};
 use crate::relay::Relay;
@@ -28,6 +27,7 @@ use crate::relay::ask::Ask;
 use crate::relay::early::Ended;
 use crate::relay::failure::Failure;
 use crate::relay::pause;
+use crate::relay::receipt::{Answered, Receipt};
 use crate::upstream::Written;
 
 /// A hand-off is used within this share of its lease: the decoder still needs time to fetch.
@@ -47,7 +47,8 @@ const ATTEMPTS: usize = 2;
 pub struct Duty {
     ask: Arc<Ask>,
     handoff: Option<Bytes>,
-    usage: Usage,
+    /// What else the prefiller's answer says, until it is booked.
+    receipt: Option<Receipt>,
     /// Keeps the held tokens on the prefiller's account.
     seat: Seat,
     born: Instant,
@@ -163,9 +164,15 @@ impl Releases {
 
 impl Duty {
     /// Takes over what a prefiller has just promised.
-    pub fn new(ask: Arc<Ask>, reply: Prefilled, seat: Seat, releases: Releases) -> Duty {
-        let Prefilled { handoff, usage, .. } = reply;
-        Duty { ask, handoff, usage, seat, born: Instant::now(), written: None, state: State::Open, releases }
+    pub fn new(ask: Arc<Ask>, handoff: Option<Bytes>, seat: Seat, releases: Releases) -> Duty {
+        let (born, state) = (Instant::now(), State::Open);
+        Duty { ask, handoff, receipt: None, seat, born, written: None, state, releases }
+    }
+
+    /// The same, with what else the prefiller's answer says.
+    pub(super) fn with(mut self, receipt: Receipt) -> Duty {
+        self.receipt = Some(receipt);
+        self
     }
 
     /// The request, as the prefiller knows it.
@@ -178,9 +185,10 @@ impl Duty {
         self.handoff.as_ref()
     }
 
-    /// The prefiller's token counts.
-    pub fn usage(&self) -> Usage {
-        self.usage
+    /// Books what the prefiller's answer says beside its hand-off; the first time, whoever calls is told of it. No decoder needs that, so it is
+    /// best done while one is at work; where nobody does it, it is done in the end.
+    pub(super) fn book(&mut self) -> Option<Answered> {
+        Some(self.receipt.take()?.book(self.handoff.as_ref(), &mut self.seat))
     }
 
     /// Whether the hand-off is too old to be used.
@@ -216,6 +224,7 @@ impl Duty {
 
 impl Drop for Duty {
     fn drop(&mut self) {
+        self.book();
         let Some(handoff) = self.handoff.take() else {
             return;
         };

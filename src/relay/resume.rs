@@ -135,7 +135,7 @@ impl Cause {
 impl Follower {
     /// Follows the stream that answers `ask`, if it is to be followed.
     pub(super) fn new(relay: &Arc<Relay>, ask: &Arc<Ask>) -> Option<Box<Follower>> {
-        let plan = ask.resume.clone()?;
+        let plan = ask.plan()?.clone();
         let tape = match plan.exact {
             Err(reason) if !plan.one_answer() => Err(reason),
             _ => Ok(Tape::new(plan)),

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use crate::fleet::{Choice, Instance, Member, Seat};
+use crate::fleet::{Choice, Instance, Member};
 use crate::route::Job;
 
 /// Requests that are remembered.
@@ -100,13 +100,13 @@ pub struct Stories(Mutex<VecDeque<Story>>);
 
 impl Stories {
     /// A request was placed. What becomes of it is to be told to who is returned.
-    pub fn placed(&self, id: &str, job: &Arc<Job>, seat: &Seat, choice: &Choice) -> Herald {
+    pub fn placed(&self, id: &str, job: &Arc<Job>, prefiller: Member, choice: &Choice) -> Herald {
         let fate = Arc::<Fate>::default();
         let story = Story {
             id: id.to_owned(),
             job: Job { blocks: Arc::default(), ..job.as_ref().clone() },
             blocks: job.blocks.len(),
-            prefiller: seat.member(),
+            prefiller,
             choice: choice.clone(),
             cached_tokens: None,
             at: SystemTime::now(),
@@ -155,7 +155,7 @@ mod tests {
             (Fleet::new(Policy::Predicted), Stories::default(), Arc::<Job>::default());
         fleet.add(Role::Prefill, Endpoint::new("p", 1));
         let placed = fleet.desk().place(job.clone(), Instant::now(), &[]).unwrap().await.unwrap();
-        let heralds = ["a", "b"].map(|id| stories.placed(id, &job, &placed.seat, &placed.choice));
+        let heralds = ["a", "b"].map(|id| stories.placed(id, &job, placed.seat.member(), &placed.choice));
         let end = |id: &str| stories.of(id)[0].fate.end().map(|end| end.reason);
         assert_eq!((end("a"), end("b")), (None, None));
         heralds[0].decodes(placed.seat.instance());

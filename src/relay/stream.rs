@@ -76,6 +76,21 @@ struct Live {
     rest: Reply,
     framer: Framer,
     seat: Seat,
+    /// Its second piece is here.
+    goes_on: bool,
+}
+
+impl Live {
+    fn new(rest: Reply, framer: Framer, seat: Seat) -> Live {
+        Live { rest, framer, seat, goes_on: false }
+    }
+
+    /// A piece is here. With the second one the connection is told that more of them will come: not with the first, which somebody waits for.
+    fn came(&mut self) {
+        if !std::mem::replace(&mut self.goes_on, true) {
+            self.rest.in_small_pieces();
+        }
+    }
 }
 
 /// The answer broke off; the error only makes the connection end uncleanly.
@@ -109,7 +124,7 @@ impl Stream {
     ) -> Stream {
         Stream {
             state: State::First(source.first),
-            live: Some(Live { rest: source.rest, framer: source.framer, seat: source.seat }),
+            live: Some(Live::new(source.rest, source.framer, source.seat)),
             follower,
             api: source.api,
             http2: source.http2,
@@ -303,7 +318,7 @@ impl Stream {
         match found {
             Ok(source) => {
                 let Source { first, framer, rest, seat, .. } = *source;
-                self.live = Some(Live { rest, framer, seat });
+                self.live = Some(Live::new(rest, framer, seat));
                 self.silence.begins();
                 self.state = State::First(first);
                 None
@@ -349,7 +364,10 @@ impl Stream {
             return Poll::Ready(None);
         }
         let piece = match Pin::new(&mut live.rest).poll_frame(cx) {
-            Poll::Ready(Some(Ok(frame))) => frame.into_data().ok(),
+            Poll::Ready(Some(Ok(frame))) => {
+                live.came();
+                frame.into_data().ok()
+            }
             Poll::Ready(Some(Err(e))) => {
                 let error =
                     Error::new(Kind::DecodeFailed, "the decoder broke off in the middle of its answer");

@@ -91,13 +91,13 @@ fn real_prefill_answers_are_read() {
             .unwrap()
             .starts_with(br#"{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[["#)
     );
-    assert_eq!((chat.usage.prompt, chat.usage.cached), (Some(101), Some(0)));
+    assert_eq!((chat.said.usage().prompt, chat.said.usage().cached), (Some(101), Some(0)));
     let generate = read_prefill(Api::Generate, recorded_answer("A7-generate-prefill.txt")).unwrap();
     assert!(generate.handoff.is_some());
     // A plain engine answers null: nothing to hand over, as with pool connectors.
     assert_eq!(read_prefill(Api::Completions, recorded_answer("30-completions.txt")).unwrap().handoff, None);
     assert_eq!(
-        read_prefill(Api::Responses, recorded_answer("54-responses.txt")).unwrap().usage.prompt,
+        read_prefill(Api::Responses, recorded_answer("54-responses.txt")).unwrap().said.usage().prompt,
         Some(17)
     );
 }

@@ -255,16 +255,16 @@ impl Ledger {
         self.chosen.as_ref()
     }
 
-    /// Seconds since its prefiller was chosen, divided by those predicted until that answers.
-    pub fn prefill_ratio(&self) -> Option<f64> {
+    /// Seconds from the choice of its prefiller to that one's answer, divided by those predicted.
+    pub fn prefill_ratio(&self, answered: Instant) -> Option<f64> {
         let Chosen { terms, at, .. } = self.chosen.as_ref()?;
         let predicted_s = terms.wait_s + terms.prefill_s;
-        (predicted_s > 0.0).then(|| at.elapsed().as_secs_f64() / predicted_s)
+        (predicted_s > 0.0).then(|| answered.duration_since(*at).as_secs_f64() / predicted_s)
     }
 
     /// It waited for its prefiller, which was chosen for these reasons.
-    pub fn placed(&mut self, choice: &Choice, herald: Herald) {
-        self.chosen = Some(Chosen { terms: choice.terms, waited: choice.waited, at: Instant::now() });
+    pub fn placed(&mut self, choice: &Choice, at: Instant, herald: Herald) {
+        self.chosen = Some(Chosen { terms: choice.terms, waited: choice.waited, at });
         if let Some(before) = self.herald.replace(herald) {
             before.ends(self.ended(0, Ended::RETRIED));
         }

@@ -34,8 +34,7 @@ fn duty(handoff: Option<&'static str>) -> (Duty, mpsc::Receiver<Orphan>) {
     fleet.add(Role::Prefill, Endpoint::new("p", 1));
     let seat = fleet.pick(Role::Prefill, Need { tokens: 1, ..Need::default() }).unwrap();
     let (releases, orphans) = Releases::new(1, &Arc::default(), fleet.awaiting());
-    let reply = Prefilled { handoff: handoff.map(Bytes::from), usage: Usage::default(), engine_id: None };
-    (Duty::new(Arc::new(ask), reply, seat, releases), orphans)
+    (Duty::new(Arc::new(ask), handoff.map(Bytes::from), seat, releases), orphans)
 }
 
 /// Whether a duty that went through `steps` is queued for release when it is dropped.

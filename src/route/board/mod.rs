@@ -63,6 +63,17 @@ pub struct BoardSettings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Booking(pub u64);
 
+/// A request that wants a prefiller.
+#[derive(Clone, Debug)]
+pub struct Comer<'a> {
+    /// When it came first.
+    pub since_s: Seconds,
+    /// What is known of it.
+    pub job: Arc<Job>,
+    /// Lanes on which it failed.
+    pub tried: &'a [LaneId],
+}
+
 /// A request goes to a prefiller.
 #[derive(Clone, Debug)]
 pub struct Commit {
@@ -253,30 +264,31 @@ impl Board {
 
     /// A request comes. It waits until [`pump`](Self::pump) commits it.
     pub fn arrive(&mut self, now: Seconds, job: Arc<Job>) -> Ticket {
-        let stretches = match self.settings.policy {
-            Policy::Predicted => self.popularity.note(&job, now),
-            _ => SmallVec::new(),
-        };
-        self.count += 1;
-        let ticket = Ticket(self.count);
-        let tried = SmallVec::new();
-        self.stand(Waiting { ticket, job, since_s: now, tried, stretches, seen: Seen::default() });
-        ticket
+        self.return_to_line(now, job, &[])
     }
 
     /// A request comes back from lanes on which it failed; it stands where it would stand had it waited all the time.
     pub fn return_to_line(&mut self, since_s: Seconds, job: Arc<Job>, tried: &[LaneId]) -> Ticket {
-        self.count += 1;
-        let ticket = Ticket(self.count);
-        let (tried, stretches) = (tried.into(), SmallVec::new());
-        self.stand(Waiting { ticket, job, since_s, tried, stretches, seen: Seen::default() });
-        ticket
+        let waiting = self.newcomer(Comer { since_s, job, tried });
+        self.stand(waiting)
     }
 
-    fn stand(&mut self, mut waiting: Waiting) {
+    /// Someone who has no place in the line yet. Only who comes for the first time makes its beginning more popular.
+    fn newcomer(&mut self, Comer { since_s, job, tried }: Comer<'_>) -> Waiting {
+        let stretches = match self.settings.policy {
+            Policy::Predicted if tried.is_empty() => self.popularity.note(&job, since_s),
+            _ => SmallVec::new(),
+        };
+        self.count += 1;
+        let ticket = Ticket(self.count);
+        Waiting { ticket, job, since_s, tried: tried.into(), stretches, seen: Seen::default() }
+    }
+
+    fn stand(&mut self, mut waiting: Waiting) -> Ticket {
         self.look(&mut waiting, None);
-        let own_s = self.least_service_s(&waiting);
+        let (ticket, own_s) = (waiting.ticket, self.least_service_s(&waiting));
         self.line.join(waiting.since_s + self.settings.aging * own_s, waiting);
+        ticket
     }
 
     /// It does not wait any more.
@@ -389,9 +401,30 @@ impl Board {
         if least.is_finite() { least } else { 0.0 }
     }
 
-    /// Brings up to date what is known of who holds what of a prompt.
-    fn look(&self, waiting: &mut Waiting, sight: Option<(Seconds, &dyn Sight)>) {
-        look(&self.residents, self.lanes.len(), self.settings.sight_s, waiting, sight);
+    /// Brings up to date what is known of who holds what of a prompt. Whether others were asked.
+    fn look(&self, waiting: &mut Waiting, sight: Option<(Seconds, &dyn Sight)>) -> bool {
+        let (lanes, seen) = (self.lanes.len(), &mut waiting.seen);
+        let mut asked = false;
+        let news = seen.version != Some(self.residents.version()) || seen.own_tokens.len() != lanes;
+        if let Some((now, sight)) = sight
+            && seen.told_s.is_none_or(|told_s| now - told_s > self.settings.sight_s)
+        {
+            seen.told_s = Some(now);
+            seen.told_tokens.clear();
+            seen.told_tokens.resize(lanes, None);
+            sight.hbm_tokens(&waiting.job, &mut seen.told_tokens);
+            asked = true;
+        }
+        if !news {
+            return asked;
+        }
+        seen.version = Some(self.residents.version());
+        seen.own_tokens.resize(lanes, 0);
+        self.residents.leading(&waiting.job.blocks, &mut seen.own_tokens);
+        for tokens in &mut seen.own_tokens {
+            *tokens = tokens.saturating_mul(waiting.job.block_tokens);
+        }
+        asked
     }
 }
 
@@ -400,38 +433,6 @@ fn hit(waiting: &Waiting, lane: usize, beliefs: Beliefs) -> Hit {
     let told = waiting.seen.told(lane).filter(|_| beliefs.named).unwrap_or(0);
     let own = waiting.seen.own_tokens.get(lane).copied().filter(|_| beliefs.history).unwrap_or(0);
     Hit::of(&waiting.job, id, told.max(own), beliefs.named)
-}
-
-/// See [`Board::look`]; apart from it, since the line is borrowed while it is walked. Whether others were asked.
-fn look(
-    residents: &Residents,
-    lanes: usize,
-    sight_s: Seconds,
-    waiting: &mut Waiting,
-    sight: Option<(Seconds, &dyn Sight)>,
-) -> bool {
-    let seen = &mut waiting.seen;
-    let mut asked = false;
-    let news = seen.version != Some(residents.version()) || seen.own_tokens.len() != lanes;
-    if let Some((now, sight)) = sight
-        && seen.told_s.is_none_or(|told_s| now - told_s > sight_s)
-    {
-        seen.told_s = Some(now);
-        seen.told_tokens.clear();
-        seen.told_tokens.resize(lanes, None);
-        sight.hbm_tokens(&waiting.job, &mut seen.told_tokens);
-        asked = true;
-    }
-    if !news {
-        return asked;
-    }
-    seen.version = Some(residents.version());
-    seen.own_tokens.resize(lanes, 0);
-    residents.leading(&waiting.job.blocks, &mut seen.own_tokens);
-    for tokens in &mut seen.own_tokens {
-        *tokens = tokens.saturating_mul(waiting.job.block_tokens);
-    }
-    asked
 }
 
 #[cfg(test)]

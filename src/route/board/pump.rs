@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::line::Waiting;
-use super::{Bind, Board, Booking, Commit, Sight, Ticket, hit, look};
+use super::{Bind, Board, Booking, Comer, Commit, Sight, Ticket, hit};
 use crate::route::choose::{Asked, Candidate, Dice, Policy, Standing, choose};
 use crate::route::job::{LaneId, Seconds};
 use crate::route::lane::{Booked, Lane};
@@ -19,6 +19,15 @@ const MEAN_STEP: f64 = 0.05;
 /// The best that were not taken, for who asks why.
 const RUNNERS_UP: usize = 3;
 
+/// One walk: its moment, who tells of caches, and the dice.
+struct Walk<'a> {
+    now: Seconds,
+    sight: &'a dyn Sight,
+    random: &'a mut dyn FnMut() -> u64,
+    /// By lane.
+    outlooks: Vec<Option<Outlook>>,
+}
+
 /// A prefiller in one walk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outlook {
@@ -28,48 +37,62 @@ pub(super) struct Outlook {
     open: bool,
 }
 
+impl Walk<'_> {
+    fn any_open(&self) -> bool {
+        self.outlooks.iter().flatten().any(|lane| lane.open)
+    }
+}
+
 impl Board {
+    /// A request comes, or comes back: the same as [`arrive`](Board::arrive) or [`return_to_line`](Board::return_to_line) and then
+    /// [`pump`](Board::pump), without a place in the line where nobody stands there and its prefiller is about to be free.
+    ///
+    /// # Errors
+    /// The place in the line. It is to be pumped.
+    pub fn come(
+        &mut self,
+        comer: Comer<'_>,
+        now: Seconds,
+        sight: &dyn Sight,
+        random: &mut dyn FnMut() -> u64,
+    ) -> Result<Commit, Ticket> {
+        let mut waiting = self.newcomer(comer);
+        if self.line.len() == 0 {
+            self.fade(now);
+            let mut walk = Walk { now, sight, random, outlooks: self.outlooks(now) };
+            let finds_open = self.finds_open(&walk.outlooks, now) || !waiting.tried.is_empty();
+            if walk.any_open()
+                && finds_open
+                && let Some(commit) = self.consider(&mut walk, &mut waiting, 0)
+            {
+                return Ok(commit);
+            }
+        }
+        Err(self.stand(waiting))
+    }
+
     /// Commits whom it can. To be called when somebody came, when a prefill ended, when prefillers came, went, failed or
     /// recovered, and at [`wake_s`](Board::wake_s).
     pub fn pump(&mut self, now: Seconds, sight: &dyn Sight, random: &mut dyn FnMut() -> u64) -> Vec<Commit> {
         let mut commits: Vec<Commit> = Vec::new();
         self.fade(now);
-        let mut outlooks = self.outlooks(now);
+        let mut walk = Walk { now, sight, random, outlooks: self.outlooks(now) };
         // Lent out, so that the rest of the board can be changed while it is walked.
         let mut line = std::mem::take(&mut self.line);
         let window = if self.late() { WINDOW } else { usize::MAX };
         let length = line.len();
-        let mut finds_open = self.finds_open(&outlooks, now);
+        let mut finds_open = self.finds_open(&walk.outlooks, now);
         for waiting in line.first(window) {
-            if !outlooks.iter().flatten().any(|lane| lane.open) {
+            if !walk.any_open() {
                 break;
             }
             if !finds_open && waiting.tried.is_empty() {
                 continue;
             }
-            let sight = Some((now, sight));
-            let asked = look(&self.residents, self.lanes.len(), self.settings.sight_s, waiting, sight);
-            // Of prompts whose blocks have no names of the engines' nobody can tell.
-            if asked && waiting.job.named {
-                for (at, lane) in self.lanes.iter_mut().enumerate() {
-                    if let Some(lane) = lane {
-                        lane.tells = waiting.seen.told(at).is_some();
-                    }
-                }
-            }
             let others = length - commits.len() - 1;
-            let all = self.all_terms(waiting, now, &outlooks, others);
-            let dice = Dice { turn: self.turn, random: random() };
-            let Some(at) = self.best(waiting, &all, dice) else { continue };
-            let Some(best) = all.get(at).copied() else { continue };
-            let Some(Some(outlook)) = outlooks.get_mut(usize::from(best.lane.0)) else { continue };
-            outlook.backlog_s += best.prefill_s;
-            if outlook.open {
-                let commit = self.commit(now, waiting, best);
-                commits.push(Commit { others: runners_up(all, at), waiting: others, ..commit });
-                let lane = self.lanes.get(usize::from(best.lane.0)).and_then(Option::as_ref);
-                outlook.open = lane.is_some_and(|lane| self.is_open(lane, now));
-                finds_open = self.finds_open(&outlooks, now);
+            if let Some(commit) = self.consider(&mut walk, waiting, others) {
+                commits.push(commit);
+                finds_open = self.finds_open(&walk.outlooks, now);
             }
         }
         for commit in &commits {
@@ -78,6 +101,33 @@ impl Board {
         self.line = line;
         self.wake_s = self.next_wake(now);
         commits
+    }
+
+    /// Commits one who waits, with so many others, if its best place is about to be free; else plans it there.
+    fn consider(&mut self, walk: &mut Walk<'_>, waiting: &mut Waiting, others: usize) -> Option<Commit> {
+        let now = walk.now;
+        let asked = self.look(waiting, Some((now, walk.sight)));
+        // Of prompts whose blocks have no names of the engines' nobody can tell.
+        if asked && waiting.job.named {
+            for (at, lane) in self.lanes.iter_mut().enumerate() {
+                if let Some(lane) = lane {
+                    lane.tells = waiting.seen.told(at).is_some();
+                }
+            }
+        }
+        let all = self.all_terms(waiting, now, &walk.outlooks, others);
+        let dice = Dice { turn: self.turn, random: (walk.random)() };
+        let at = self.best(waiting, &all, dice)?;
+        let best = all.get(at).copied()?;
+        let outlook = walk.outlooks.get_mut(usize::from(best.lane.0))?.as_mut()?;
+        outlook.backlog_s += best.prefill_s;
+        if !outlook.open {
+            return None;
+        }
+        let commit = self.commit(now, waiting, best);
+        let lane = self.lanes.get(usize::from(best.lane.0)).and_then(Option::as_ref);
+        outlook.open = lane.is_some_and(|lane| self.is_open(lane, now));
+        Some(Commit { others: runners_up(all, at), waiting: others, ..commit })
     }
 
     /// Forgets what engines have told by now.

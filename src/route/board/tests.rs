@@ -45,6 +45,38 @@ fn pump(board: &mut Board, now: Seconds) -> Vec<Commit> {
     board.pump(now, &(), &mut || 7)
 }
 
+proptest! {
+    /// Whoever comes is decided on as if everybody stood in line first.
+    #[test]
+    fn a_place_in_the_line_is_only_skipped(
+        comers in proptest::collection::vec((0u64..4, 1usize..60, 0u8..5, 0.0f64..0.3), 1..60),
+        lanes in 1u64..4,
+        late in proptest::bool::ANY,
+    ) {
+        let bind = if late { Bind::Late } else { Bind::Arrival };
+        let [mut skips, mut stands] = [(); 2].map(|()| board(lanes, BoardSettings { bind, ..settings() }));
+        let (mut now, mut running) = (0.0, Vec::new());
+        for (seed, blocks, what, pause_s) in comers {
+            now += pause_s;
+            let (job, tried) = (job(seed, 20, blocks as u64, blocks), [LaneId(0)]);
+            let tried = if what == 0 { &tried[..] } else { &[] };
+            let came = skips.come(Comer { since_s: now, job: job.clone(), tried }, now, &(), &mut || 7);
+            let mut one: Vec<Commit> = came.into_iter().collect();
+            one.extend(pump(&mut skips, now));
+            stands.return_to_line(now, job, tried);
+            let other = pump(&mut stands, now);
+            prop_assert_eq!(format!("{one:?}"), format!("{other:?}"));
+            running.extend(one.into_iter().map(|commit| commit.booking));
+            if what == 1 && !running.is_empty() {
+                let ended = running.remove(0);
+                [&mut skips, &mut stands].into_iter().for_each(|board| board.done(now, ended, Done::Computed));
+                prop_assert_eq!(format!("{:?}", pump(&mut skips, now)), format!("{:?}", pump(&mut stands, now)));
+            }
+            prop_assert_eq!((skips.waiting(), skips.wake_s()), (stands.waiting(), stands.wake_s()));
+        }
+    }
+}
+
 #[test]
 fn equals_rotate_and_busy_ones_are_not_taken() {
     let mut board = board(3, settings());

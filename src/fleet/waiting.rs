@@ -1,0 +1,46 @@
+//! Who waits for a prefiller.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio::sync::oneshot;
+
+use crate::fleet::desk::{Desk, Placed};
+use crate::route::Ticket;
+
+/// A request that waits for its place.
+#[derive(Debug)]
+pub enum Waiting {
+    /// It has it already; None when the last prefiller left.
+    Placed(Option<Placed>),
+    /// It stands in line.
+    InLine(InLine),
+}
+
+/// A place in the line. Dropped, it is given up.
+#[derive(Debug)]
+pub struct InLine {
+    pub(super) desk: Arc<Desk>,
+    pub(super) ticket: Ticket,
+    pub(super) placed: oneshot::Receiver<Placed>,
+}
+
+impl Future for Waiting {
+    /// None when the last prefiller left.
+    type Output = Option<Placed>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Placed>> {
+        match &mut *self {
+            Waiting::Placed(placed) => Poll::Ready(placed.take()),
+            Waiting::InLine(in_line) => Pin::new(&mut in_line.placed).poll(cx).map(Result::ok),
+        }
+    }
+}
+
+impl Drop for InLine {
+    fn drop(&mut self) {
+        self.desk.cancel(self.ticket);
+    }
+}

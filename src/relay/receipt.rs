@@ -1,0 +1,63 @@
+//! What a prefiller's answer says beside its hand-off: for the fleet, the metrics, the predictions. No decoder needs any of it, so the decoder is
+//! asked first.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use crate::dialect::Said;
+use crate::dialect::usage::Usage;
+use crate::fleet::{Outcome, Seat, Sign};
+use crate::relay::Relay;
+use crate::trace::Span;
+
+/// A prefill that ended well, to be booked once.
+#[derive(Debug)]
+pub(super) struct Receipt {
+    pub(super) relay: Arc<Relay>,
+    pub(super) said: Said,
+    /// When the leg was sent, and when its answer was here.
+    pub(super) sent: Instant,
+    pub(super) answered: Instant,
+    /// The leg's.
+    pub(super) span: Span,
+}
+
+/// What the request's account is told of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Answered {
+    pub(super) at: Instant,
+    /// The prefiller's token counts.
+    pub(super) usage: Usage,
+}
+
+impl Receipt {
+    /// The prefiller has served, and its compute is free: its KV is still ours, on this seat.
+    pub(super) fn book(mut self, handoff: Option<&Bytes>, seat: &mut Seat) -> Answered {
+        let (relay, usage) = (&self.relay, self.said.usage());
+        relay.fleet.report(seat.instance(), Outcome::Served);
+        seat.instance().meter().done(self.took());
+        self.span.set_if("gen_ai.usage.input_tokens", usage.prompt);
+        self.span.set_if("pd_proxy.cached_tokens", usage.cached);
+        if let Some(id) = self.said.engine_id() {
+            relay.fleet.seen(seat.instance(), Sign::Engine(id));
+        }
+        if let Some(handoff) = handoff {
+            relay.heed(handoff);
+        }
+        let dialect = relay.speech.now().dialect;
+        if seat.rank().is_none()
+            && let Some(peer) = handoff.and_then(|handoff| dialect.peer_of(handoff))
+        {
+            seat.instance().know(Arc::new(peer));
+        }
+        seat.hold();
+        Answered { at: self.answered, usage }
+    }
+
+    fn took(&self) -> Duration {
+        self.answered.duration_since(self.sent)
+    }
+}
