@@ -5,7 +5,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use futures_util::FutureExt;
 use http::Version;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -17,13 +16,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, lookup_host};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
-use tower::util::{MapRequest, MapResponse};
 
+use crate::server::front::Front;
 use crate::server::routes::{admin_router, public_router, router};
 use crate::server::stall::Stalling;
-use crate::server::{Arrived, Gateway, patience};
+use crate::server::{Gateway, patience};
 use crate::tls::ListenerTls;
 
 /// Connections that the kernel keeps for us while we are busy.
@@ -173,10 +171,11 @@ pub async fn serve(
 ) -> usize {
     let router = if admin.is_some() { public_router } else { router };
     let places = gateway.edge.now().connections;
-    let clients = face(gateway, (bound, router(gateway.clone())), (places, tls.clone()), drain);
+    let front = Front::of_clients(gateway, router(gateway.clone()));
+    let clients = face(gateway, (bound, front), (places, tls.clone()), drain);
     let Some(bound) = admin else { return clients.await };
-    let router = admin_router(gateway.clone());
-    let operators = face(gateway, (bound, router), (ADMIN_CONNECTIONS, tls), drain);
+    let front = Front::of_operators(admin_router(gateway.clone()));
+    let operators = face(gateway, (bound, front), (ADMIN_CONNECTIONS, tls), drain);
     let (clients, operators) = tokio::join!(clients, operators);
     clients + operators
 }
@@ -184,15 +183,15 @@ pub async fn serve(
 /// One listener with its routes, for so many connections at once.
 async fn face(
     gateway: &Arc<Gateway>,
-    (bound, router): (Bound, Router),
+    (bound, front): (Bound, Front),
     (places, tls): (usize, Option<Arc<ListenerTls>>),
     drain: Duration,
 ) -> usize {
     let places = Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS)));
     let mut acceptors = JoinSet::new();
     for listener in bound.0 {
-        let (router, tls) = (router.clone(), tls.clone());
-        let door = Door { gateway: gateway.clone(), router, tls, places: places.clone() };
+        let (front, tls) = (front.clone(), tls.clone());
+        let door = Door { gateway: gateway.clone(), front, tls, places: places.clone() };
         acceptors.spawn(door.accept(listener, drain));
     }
     acceptors.join_all().await.into_iter().sum()
@@ -200,7 +199,7 @@ async fn face(
 
 struct Door {
     gateway: Arc<Gateway>,
-    router: Router,
+    front: Front,
     tls: Option<Arc<ListenerTls>>,
     places: Arc<Semaphore>,
 }
@@ -301,14 +300,8 @@ impl Door {
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let write_time = self.gateway.edge.now().write_time;
-        let stamped =
-            MapRequest::new(self.router.clone(), |mut request: http::Request<hyper::body::Incoming>| {
-                request.extensions_mut().insert(Arrived(Instant::now()));
-                request
-            });
-        let watched = MapResponse::new(stamped, patience::watched);
         let io = TokioIo::new(Stalling::new(socket, write_time));
-        let service = TowerToHyperService::new(watched);
+        let service = TowerToHyperService::new(self.front.clone());
         let connection = self.http(version).serve_connection(io, service).into_owned();
         // A connection that ends badly is the client's affair; its requests have been accounted for.
         graceful.watch(connection).map(drop)
@@ -394,6 +387,7 @@ mod tests {
     use std::pin::pin;
 
     use tokio::io::AsyncWriteExt;
+    use tokio::time::Instant;
 
     use super::*;
 

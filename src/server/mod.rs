@@ -8,6 +8,7 @@ mod body;
 mod cors;
 mod explain;
 mod foreign;
+mod front;
 mod gather;
 pub mod headers;
 mod instances;
@@ -41,6 +42,7 @@ use crate::obs::Exposition;
 use crate::relay::Relay;
 use crate::relay::admit::Gate;
 use crate::relay::{pause, traced};
+use crate::server::openai::Route;
 use crate::trace::{Span, Tracer, lines};
 
 pub use instances::Waiting;
@@ -139,8 +141,9 @@ impl Gateway {
         if !logged && !self.tracer.collects() {
             return Span::default();
         }
-        let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
         let (method, path) = (traced::method(request.method()), request.uri().path());
+        let matched = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
+        let route = matched.or_else(|| Route::at(path).map(|_| path));
         let name = format!("{method} {}", route.unwrap_or_default()).trim_end().to_owned();
         let mut span = self.tracer.begin(request.headers(), name, arrived, logged.then_some(id));
         if span.is_kept() {

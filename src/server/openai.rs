@@ -34,6 +34,23 @@ pub(super) enum Route {
     ByBody,
 }
 
+/// Where they are.
+pub(super) const ROUTES: [(&str, Route); 6] = [
+    ("/v1/chat/completions", Route::Of(Api::Chat)),
+    ("/v1/completions", Route::Of(Api::Completions)),
+    ("/v1/responses", Route::Of(Api::Responses)),
+    ("/v1/messages", Route::Of(Api::Messages)),
+    ("/inference/v1/generate", Route::Of(Api::Generate)),
+    ("/invocations", Route::ByBody),
+];
+
+impl Route {
+    /// That at this path.
+    pub(super) fn at(path: &str) -> Option<Route> {
+        ROUTES.iter().find(|(at, _)| *at == path).map(|(_, route)| *route)
+    }
+}
+
 /// Serves one generating request.
 pub(super) async fn generate(
     State(gateway): State<Arc<Gateway>>,

@@ -107,16 +107,13 @@ fn operating(gateway: &Arc<Gateway>) -> Router<Arc<Gateway>> {
 /// What engines answer.
 fn serving() -> Router<Arc<Gateway>> {
     let mut router = Router::new()
-        .route("/v1/chat/completions", generating(Route::Of(Api::Chat)))
-        .route("/v1/completions", generating(Route::Of(Api::Completions)))
-        .route("/v1/responses", generating(Route::Of(Api::Responses)))
-        .route("/v1/messages", generating(Route::Of(Api::Messages)))
-        .route("/inference/v1/generate", generating(Route::Of(Api::Generate)))
-        .route("/invocations", generating(Route::ByBody))
         .route(metaserver::PATH, post(metaserver::called))
         .route("/v1/models", get(models::list))
         // Names often have a slash, which not every client writes as %2F.
         .route("/v1/models/{*name}", get(models::one));
+    for (path, route) in openai::ROUTES {
+        router = router.route(path, generating(route));
+    }
     for path in ONE_ENGINE {
         router = router.route(path, any(passthrough::to_one));
     }
@@ -133,7 +130,7 @@ fn closed(router: Router<Arc<Gateway>>, gateway: Arc<Gateway>) -> Router {
     let router = router
         .fallback(unknown_url)
         .method_not_allowed_fallback(wrong_method)
-        .layer(from_fn_with_state(gateway.clone(), at_the_door))
+        .layer(from_fn_with_state(gateway.clone(), door))
         .with_state(gateway);
     match cors {
         Some(cors) => router.layer(cors),
@@ -145,16 +142,20 @@ fn generating(route: Route) -> MethodRouter<Arc<Gateway>, Infallible> {
     post(move |state: State<Arc<Gateway>>, request: Request| openai::generate(state, route, request))
 }
 
+async fn door(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Response<Body> {
+    at_the_door(&gateway, request, |request| next.run(request)).await
+}
+
 /// What every request passes. Whoever is refused anywhere learns by which id to ask about it, and whether the connection lives.
-async fn at_the_door(
-    State(gateway): State<Arc<Gateway>>,
+pub(super) async fn at_the_door<F: Future<Output = Response<Body>>>(
+    gateway: &Gateway,
     mut request: Request,
-    next: Next,
+    next: impl FnOnce(Request) -> F,
 ) -> Response<Body> {
     let asked = request.headers().get(headers::REQUEST_ID).cloned();
     let api = reply::api_at(request.uri().path());
     let leftover = leftover::of(&mut request);
-    let mut response = let_in(&gateway, api, request, next).await;
+    let mut response = let_in(gateway, api, request, next).await;
     if let Some(leftover) = leftover {
         leftover.settle(&mut response).await;
     }
@@ -166,7 +167,12 @@ async fn at_the_door(
 }
 
 /// The limit on its head, the question who asks, and the net under our own bugs.
-async fn let_in(gateway: &Gateway, api: Option<Api>, mut request: Request, next: Next) -> Response<Body> {
+async fn let_in<F: Future<Output = Response<Body>>>(
+    gateway: &Gateway,
+    api: Option<Api>,
+    mut request: Request,
+    next: impl FnOnce(Request) -> F,
+) -> Response<Body> {
     let (lines, bytes) = (request.headers().len(), headers::size_bytes(request.headers()));
     let (max_lines, max_bytes) = {
         let edge = gateway.edge.now();
@@ -187,7 +193,7 @@ async fn let_in(gateway: &Gateway, api: Option<Api>, mut request: Request, next:
     if let Err(unknown) = auth::identify(gateway, &mut request) {
         return reply::error_of(api, &unknown);
     }
-    match AssertUnwindSafe(next.run(request)).catch_unwind().await {
+    match AssertUnwindSafe(next(request)).catch_unwind().await {
         Ok(response) => response,
         Err(_) => {
             tracing::error!("a request handler panicked");

@@ -1,0 +1,78 @@
+//! What a connection's requests are given to: the table of routes, with a way past it for those that generate.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use http::{Method, Request, Response};
+use hyper::body::Incoming;
+use tokio::time::Instant;
+use tower::Service;
+
+use crate::relay::boxed::boxed;
+use crate::server::openai::{Route, generate};
+use crate::server::routes::at_the_door;
+use crate::server::{Arrived, Gateway, patience};
+
+/// Answers one connection's requests. Nearly all of them generate: these are known by method and path, and pass the same door without the
+/// search for their route and the copies that its layers make of themselves, which were a tenth of the way to the prefiller
+/// (benches/RESULTS.md).
+#[derive(Clone)]
+pub(super) struct Front {
+    /// None where nothing generates, or where the routes have a layer that these requests must pass as well.
+    past: Option<Arc<Gateway>>,
+    routes: Router,
+}
+
+type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+impl Front {
+    /// In front of the routes of operators.
+    pub(super) fn of_operators(routes: Router) -> Front {
+        Front { past: None, routes }
+    }
+
+    /// In front of the routes of clients.
+    pub(super) fn of_clients(gateway: &Arc<Gateway>, routes: Router) -> Front {
+        let layered = !gateway.edge.now().cors_origins.is_empty();
+        Front { past: (!layered).then(|| gateway.clone()), routes }
+    }
+}
+
+impl Service<Request<Incoming>> for Front {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Answering;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, mut request: Request<Incoming>) -> Answering {
+        request.extensions_mut().insert(Arrived(Instant::now()));
+        let past = self.past.as_ref().filter(|_| request.method() == Method::POST);
+        match past.zip(Route::at(request.uri().path())) {
+            Some((gateway, route)) => {
+                boxed(|| past_the_routes(gateway.clone(), route, request.map(Body::new)))
+            }
+            None => {
+                let answer = self.routes.call(request);
+                Box::pin(async { answer.await.map(patience::watched) })
+            }
+        }
+    }
+}
+
+async fn past_the_routes(
+    gateway: Arc<Gateway>,
+    route: Route,
+    request: Request<Body>,
+) -> Result<Response<Body>, Infallible> {
+    let state = State(gateway.clone());
+    let answer = at_the_door(&gateway, request, |request| generate(state, route, request)).await;
+    Ok(patience::watched(answer))
+}
