@@ -120,6 +120,7 @@ fn a_frame_shows_its_fields() {
     assert_eq!((&*all[0].data(), all[0].event()), (&b"1\n 2\n"[..], Some(&b"b"[..])));
     assert_eq!((&*all[1].data(), all[1].event(), all[1].has_data()), (&b""[..], None, false));
     assert!(matches!(all[2].data(), Cow::Borrowed(b"{}")));
+    assert_eq!(all.iter().map(Frame::data_range).collect::<Vec<_>>(), [None, None, Some(6..8), Some(6..9)]);
     assert_eq!(&text[all[2].range()], b"data: {}\n\n");
     assert_eq!((all[2].whole(), all[2].is_complete()), (&b"data: {}\n\n"[..], true));
     assert_eq!((&*all[3].data(), all[3].is_complete()), (&b"cut"[..], false));
@@ -173,6 +174,11 @@ proptest! {
         prop_assert_eq!([&out[..], &rest.unwrap_or_default()].concat(), text);
         prop_assert!(frames(&out).all(|frame| frame.is_complete()));
         prop_assert_eq!(frames(&out).filter(Frame::has_data).count() as u64, split.frames());
+        for frame in frames(&out) {
+            let one = frame.data_range().map(|range| Cow::Borrowed(&frame.whole()[range]));
+            let data = frame.has_data().then(|| frame.data()).filter(|data| matches!(data, Cow::Borrowed(_)));
+            prop_assert_eq!(one, data);
+        }
     }
 
     #[test]

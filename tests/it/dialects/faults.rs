@@ -118,3 +118,32 @@ async fn a_client_that_leaves_at_any_time_strands_nothing() {
         stage.end().await;
     }
 }
+
+/// What a prefiller's answer says is booked with the decode leg. Of one that comes too late there is none.
+#[tokio::test]
+async fn a_prefill_whose_client_has_left_is_booked_all_the_same() {
+    let mut script = script(EVERY[0]);
+    script.prefillers = 1;
+    script.engine = EngineSpec { connector: EVERY[0].1, prefill_tokens_per_s: 300.0, ..slow() };
+    script.config.engine.abandon_grace_ms = 10_000;
+    let stage = Stage::set(script).await;
+    let (path, body) = completion(true);
+    let mut socket = tokio::net::TcpStream::connect(stage.gateway).await.unwrap();
+    socket.write_all(&client::post(path, &body)).await.unwrap();
+    let asked = || stage.seen(&stage.prefillers).iter().any(|seen| seen.path == path);
+    for _ in 0..500 {
+        if asked() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(asked(), "it was not asked within 5 s");
+    drop(socket);
+    stage.assert_nothing_left("after the release").await;
+    let done = format!(
+        "pd_proxy_leg_duration_seconds_count{{leg=\"prefill\",instance=\"{}\"}} 1\n",
+        stage.prefillers[0].addr()
+    );
+    assert!(stage.get("/metrics").await.text().contains(&done), "{done}");
+    stage.end().await;
+}
