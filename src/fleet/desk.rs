@@ -383,11 +383,11 @@ impl Desk {
         Some(Placed { seat, choice: Choice { terms, others, waited, waiting } })
     }
 
-    fn done(self: &Arc<Self>, booked: &Booked, done: Done) {
+    fn done(self: &Arc<Self>, booked: &Booked, done: Done, at: Instant) {
         {
-            let now = self.now();
+            let at_s = at.saturating_duration_since(self.born).as_secs_f64();
             let mut state = self.lock();
-            state.board.done(now, booked.booking, done);
+            state.board.done(at_s, booked.booking, done);
         }
         self.pump();
     }
@@ -472,15 +472,15 @@ impl Sight for ByLane<'_> {
 }
 
 impl Booked {
-    /// The prompt is computed, its KV is held for a decoder.
-    pub(super) fn computed(&self) {
+    /// The prompt was computed then, its KV is held for a decoder.
+    pub(super) fn computed(&self, at: Instant) {
         self.desk.lock().board.hold(self.lane, self.tokens);
-        self.desk.done(self, Done::Computed);
+        self.desk.done(self, Done::Computed, at);
     }
 
     /// The prefill ended without an answer.
     pub(super) fn failed(&self) {
-        self.desk.done(self, Done::Failed);
+        self.desk.done(self, Done::Failed, Instant::now());
     }
 
     /// What was held is given back.

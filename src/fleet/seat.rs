@@ -4,6 +4,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::fleet::desk::Booked;
 use crate::fleet::instance::{Instance, Load, Rank};
 use crate::fleet::member::Member;
@@ -109,8 +111,8 @@ impl Seat {
         Member { instance: self.instance.clone(), rank: self.rank }
     }
 
-    /// The prefiller has answered: its compute is free, its KV is still ours.
-    pub fn hold(&mut self) {
+    /// The prefiller has answered then: its compute is free, its KV is still ours.
+    pub fn hold(&mut self, answered: Instant) {
         if self.phase == Phase::Working {
             self.phase = Phase::Holding;
             for load in self.loads() {
@@ -119,7 +121,7 @@ impl Seat {
                 load.leases.fetch_add(1, Ordering::Relaxed);
             }
             if let Some(booked) = &self.booked {
-                booked.computed();
+                booked.computed(answered);
             }
         }
     }
@@ -201,8 +203,8 @@ mod tests {
         };
         let mut seat = fleet.pick(Role::Prefill, Need { tokens: 7, ..Need::default() }).unwrap();
         assert_eq!(load(&fleet), (7, 0, 1, 0));
-        seat.hold();
-        seat.hold();
+        seat.hold(Instant::now());
+        seat.hold(Instant::now());
         assert_eq!(load(&fleet), (0, 7, 1, 1));
         drop(seat);
         assert_eq!(load(&fleet), (0, 0, 0, 0));

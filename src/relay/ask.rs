@@ -48,8 +48,8 @@ pub struct Ask {
     pub asked: Option<Asked>,
     /// As a turn of a conversation, where decoders offer KV back.
     pub turn: Option<Turn>,
-    /// See [`Ask::plan`]; `None` where no stream is to be continued.
-    pub resume: Option<OnceLock<Option<Plan>>>,
+    /// See [`Ask::plan`]; shared by all that are the same request. `None` where no stream is to be continued.
+    pub resume: Option<Arc<OnceLock<Option<Plan>>>>,
     /// What encoders say of its items, for both engines (`ec_transfer_params`).
     pub encoded: Option<Bytes>,
     /// The client speaks HTTP/2, where a body that is cut takes what was sent before it along.

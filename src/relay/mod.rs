@@ -55,7 +55,7 @@ mod whole;
 
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use tokio::time::{Instant, timeout_at};
 
@@ -79,6 +79,7 @@ use forced::Forced;
 use kept::Kept;
 use legs::{DecodeEnd, PrefillEnd};
 use lookup::Found;
+use meanwhile::meanwhile;
 use names::Names;
 use offers::Offers;
 use receipt::Answered;
@@ -185,7 +186,7 @@ impl Relay {
     ) -> Result<(DecodeEnd, Arc<Ask>), Error> {
         self.can_be_served(&ask)?;
         if self.settings.now().resume {
-            ask.resume = Some(OnceLock::new());
+            ask.resume = Some(Arc::default());
         }
         ledger.counts(self.budget.asked());
         if let Some(found) = self.understand(&mut ask).await {
@@ -272,8 +273,12 @@ impl Relay {
                     Err(error) if error.kind() == Kind::NoPrefiller && self.bypass(ask).is_some() => continue,
                     Err(error) => return Err(error),
                     Ok((PrefillEnd::Done(mut duty), early)) => {
-                        if duty.handoff().is_none() && early.is_none() && ask.asked.is_some() {
+                        let waits = duty.handoff().is_none() && early.is_none() && ask.asked.is_some();
+                        // Whoever stands in line may be waiting for this prefiller.
+                        if waits || self.fleet.desk().waiting() > 0 {
                             self.prefilled(ask, Some(&mut duty), ledger);
+                        }
+                        if waits {
                             self.wait_until_stored(ask).await;
                         }
                         Prefilled { duty: Some(*duty), early, here: None }
@@ -353,8 +358,8 @@ impl Relay {
                 Some(early) => {
                     tries.start(early.instance());
                     ledger.leg(early.instance());
-                    self.prefilled(ask, duty.as_mut(), ledger);
-                    let outcome = Box::pin(early.end()).await;
+                    let leg = Box::pin(early.end());
+                    let outcome = meanwhile(leg, || self.prefilled(ask, duty.as_mut(), ledger)).await;
                     self.opened(ask, outcome, duty.as_mut(), ledger)
                 }
                 None => {

@@ -53,7 +53,8 @@ impl Receipt {
         {
             seat.instance().know(Arc::new(peer));
         }
-        seat.hold();
+        self.span.ended(self.answered);
+        seat.hold(self.answered);
         Answered { at: self.answered, usage }
     }
 

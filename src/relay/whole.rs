@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::fleet::{Role, Seat};
 use crate::relay::account::Ledger;
@@ -58,7 +58,7 @@ impl Relay {
         };
         ledger.takes(Role::Prefill, None);
         match (&ended, &mut prefill) {
-            (Ok(_), Some(prefill)) if ask.shape.stream => prefill.hold(),
+            (Ok(_), Some(prefill)) if ask.shape.stream => prefill.hold(Instant::now()),
             (Err(failure), _) => {
                 self.fleet.report(&engine, failure.outcome());
                 tries.shunned.push(engine.id());
