@@ -29,6 +29,10 @@ struct Answer {
 
 /// What names the engine that made a hand-off.
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is in the box of its answer, and nearly always the large one"
+)]
 pub(super) enum Origin {
     /// Nothing does.
     Nobody,

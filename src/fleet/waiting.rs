@@ -12,6 +12,10 @@ use crate::route::Ticket;
 
 /// A request that waits for its place.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most have their place at once, and a box of its own would be made for each"
+)]
 pub enum Waiting {
     /// It has it already; None when the last prefiller left.
     Placed(Option<Placed>),

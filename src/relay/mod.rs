@@ -62,7 +62,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::dialect::batch::Batch;
 use crate::dialect::shape::Bypass;
 use crate::error::{Error, Kind};
-use crate::fleet::{Fleet, HitTokens, Need, Placed, Role, Seat};
+use crate::fleet::{Fleet, Need, Placed, Role, Seat};
 use crate::intake::Prompts;
 use crate::live::Live;
 use crate::obs::Meters;
@@ -82,7 +82,6 @@ use lookup::Found;
 use meanwhile::meanwhile;
 use names::Names;
 use offers::Offers;
-use receipt::Answered;
 use release::{Duty, Releases};
 use rendezvous::Rendezvous;
 use resume::Room;
@@ -413,35 +412,6 @@ impl Relay {
             return Err(no_decoder());
         }
         self.decoder(ask, tries).map(Ok)
-    }
-
-    /// Books what its prefiller's answer says beside the hand-off, unless that was done. To be called when nobody waits for it any more.
-    fn prefilled(&self, ask: &Ask, duty: Option<&mut Duty>, ledger: &mut Ledger) {
-        self.answered(ask, duty.and_then(Duty::book), ledger);
-    }
-
-    /// What a prefiller's answer says to the request's account, once.
-    fn answered(&self, ask: &Ask, answered: Option<Answered>, ledger: &mut Ledger) {
-        if let Some(answered) = answered {
-            self.compare(ask, ledger, answered);
-            ledger.prefilled(answered.usage);
-        }
-    }
-
-    /// What the prefiller found in its caches, against what was predicted.
-    fn compare(&self, ask: &Ask, ledger: &Ledger, Answered { at, usage }: Answered) {
-        self.stories.prefilled(&ask.id, usage.cached);
-        let predicted = ledger.chosen().map(|chosen| self.affinity.prefilled(&ask.job, &chosen.terms, usage));
-        if let Some(hits) = ledger.hits() {
-            hits.add(HitTokens {
-                prompt: usage.prompt.unwrap_or(u64::from(ask.job.prompt_tokens)),
-                predicted: predicted.unwrap_or(0),
-                cached: usage.cached.unwrap_or(0),
-            });
-        }
-        if let Some(ratio) = ledger.prefill_ratio(at) {
-            self.meters.prefill_ratio(ratio);
-        }
     }
 
     /// Waits until the place that is best for the request is about to be free.

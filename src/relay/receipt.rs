@@ -9,8 +9,11 @@ use tokio::time::Instant;
 
 use crate::dialect::Said;
 use crate::dialect::usage::Usage;
-use crate::fleet::{Outcome, Seat, Sign};
+use crate::fleet::{HitTokens, Outcome, Seat, Sign};
 use crate::relay::Relay;
+use crate::relay::account::Ledger;
+use crate::relay::ask::Ask;
+use crate::relay::release::Duty;
 use crate::trace::Span;
 
 /// A prefill that ended well, to be booked once.
@@ -60,5 +63,36 @@ impl Receipt {
 
     fn took(&self) -> Duration {
         self.answered.duration_since(self.sent)
+    }
+}
+
+impl Relay {
+    /// Books what its prefiller's answer says beside the hand-off, unless that was done. To be called when nobody waits for it any more.
+    pub(super) fn prefilled(&self, ask: &Ask, duty: Option<&mut Duty>, ledger: &mut Ledger) {
+        self.answered(ask, duty.and_then(Duty::book), ledger);
+    }
+
+    /// What a prefiller's answer says to the request's account, once.
+    pub(super) fn answered(&self, ask: &Ask, answered: Option<Answered>, ledger: &mut Ledger) {
+        if let Some(answered) = answered {
+            self.compare(ask, ledger, answered);
+            ledger.prefilled(answered.usage);
+        }
+    }
+
+    /// What the prefiller found in its caches, against what was predicted.
+    fn compare(&self, ask: &Ask, ledger: &Ledger, Answered { at, usage }: Answered) {
+        self.stories.prefilled(&ask.id, usage.cached);
+        let predicted = ledger.chosen().map(|chosen| self.affinity.prefilled(&ask.job, &chosen.terms, usage));
+        if let Some(hits) = ledger.hits() {
+            hits.add(HitTokens {
+                prompt: usage.prompt.unwrap_or(u64::from(ask.job.prompt_tokens)),
+                predicted: predicted.unwrap_or(0),
+                cached: usage.cached.unwrap_or(0),
+            });
+        }
+        if let Some(ratio) = ledger.prefill_ratio(at) {
+            self.meters.prefill_ratio(ratio);
+        }
     }
 }
