@@ -68,8 +68,12 @@ impl Instances {
     /// Folds samples into buckets, and forgets those who left long ago.
     pub(super) fn upkeep(&self, now: Instant) {
         self.lock().retain(|_, it| {
-            it.recorder.handle().run_upkeep();
-            if Arc::strong_count(&it.recorder) > 1 {
+            let written = Arc::strong_count(&it.recorder) > 1;
+            // Of those who left everything was folded when they were first seen to be gone.
+            if written || it.left.is_none() {
+                it.recorder.handle().run_upkeep();
+            }
+            if written {
                 it.left = None;
                 return true;
             }
