@@ -17,8 +17,8 @@ pub struct Prefilled {
 }
 
 /// What a prefiller's answer says beside its hand-off. No decoder needs it: it is read when it is asked for.
-#[derive(Clone, Debug, Default)]
-pub struct Said(Option<Box<Answer>>);
+#[derive(Clone, Debug)]
+pub struct Said(Box<Answer>);
 
 #[derive(Clone, Debug)]
 struct Answer {
@@ -45,17 +45,17 @@ pub(super) enum Origin {
 impl Said {
     /// All of an answer, and what its hand-off is from.
     pub(super) fn by(api: Api, whole: Object, from: Origin) -> Said {
-        Said(Some(Box::new(Answer { api, whole, from })))
+        Said(Box::new(Answer { api, whole, from }))
     }
 
     /// Its token counts.
     pub fn usage(&self) -> Usage {
-        self.0.as_ref().map(|answer| usage::of_answer(answer.api, &answer.whole)).unwrap_or_default()
+        usage::of_answer(self.0.api, &self.0.whole)
     }
 
     /// Who made the hand-off, where it says so ([`kv_transfer::engine_id`]).
     pub fn engine_id(&self) -> Option<u64> {
-        match &self.0.as_ref()?.from {
+        match &self.0.from {
             Origin::Nobody => None,
             Origin::Params(params) => kv_transfer::engine_id(params),
             Origin::Known(id) => Some(*id),
@@ -64,7 +64,7 @@ impl Said {
 
     /// The hand-off's members, for who asks more of them; `None` where there are none, or they can't be looked into.
     pub(super) fn params(&self) -> Option<&Object> {
-        match &self.0.as_ref()?.from {
+        match &self.0.from {
             Origin::Params(params) => Some(params),
             Origin::Nobody | Origin::Known(_) => None,
         }

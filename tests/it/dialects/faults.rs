@@ -9,6 +9,7 @@ use tokio::io::AsyncWriteExt;
 use super::{EVERY, chat, completion, script};
 use crate::common::client;
 use crate::common::stage::{Stage, slow};
+use crate::surface::until;
 
 fn early_faults() -> Vec<What> {
     vec![
@@ -130,14 +131,8 @@ async fn a_prefill_whose_client_has_left_is_booked_all_the_same() {
     let (path, body) = completion(true);
     let mut socket = tokio::net::TcpStream::connect(stage.gateway).await.unwrap();
     socket.write_all(&client::post(path, &body)).await.unwrap();
-    let asked = || stage.seen(&stage.prefillers).iter().any(|seen| seen.path == path);
-    for _ in 0..500 {
-        if asked() {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    assert!(asked(), "it was not asked within 5 s");
+    let asked = async || stage.seen(&stage.prefillers).iter().any(|seen| seen.path == path);
+    until("the prefiller is asked", asked).await;
     drop(socket);
     stage.assert_nothing_left("after the release").await;
     let done = format!(

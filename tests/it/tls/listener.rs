@@ -76,14 +76,14 @@ async fn with_client_ca_only_its_clients_are_served() {
     let (authority, ours, others) = (Authority::new(), Authority::new(), Authority::new());
     let (gateway, engines, _dir) = secured(&authority, |config, dir| {
         config.tls.client_ca = Some(file(dir.path(), "clients.pem", &ours.pem()));
+        // On a slow machine a probe comes in between, and is seen.
+        config.health.probe_ms = 0;
     })
     .await;
     assert!(!served(&authority.client(None, &[]), gateway.at).await, "without a certificate");
     let stranger = others.sign("someone");
     assert!(!served(&authority.client(Some(&stranger), &[]), gateway.at).await, "somebody else's");
-    // The gateway itself may have looked at its engines meanwhile.
-    let asked = engines[0].seen().into_iter().filter(|seen| seen.method == "POST").count();
-    assert_eq!(asked, 0, "no engine heard of them");
+    assert!(engines[0].seen().is_empty(), "no engine heard of them");
     let known = ours.sign("someone");
     assert!(served(&authority.client(Some(&known), &[]), gateway.at).await, "one of ours");
     gateway.end().await;
