@@ -51,7 +51,8 @@ impl Instances {
     /// The series of an instance, whatever it serves; `make` makes a recorder, if it is new.
     pub(super) fn series(&self, name: &str, make: impl FnOnce() -> Option<PrometheusRecorder>) -> Series {
         let mut all = self.lock();
-        if let Some(found) = all.get(name) {
+        if let Some(found) = all.get_mut(name) {
+            found.left = None;
             return Series(Some(found.recorder.clone()));
         }
         let Some(recorder) = make().map(Arc::new) else { return Series::none() };
@@ -73,11 +74,7 @@ impl Instances {
             if written || it.left.is_none() {
                 it.recorder.handle().run_upkeep();
             }
-            if written {
-                it.left = None;
-                return true;
-            }
-            now.saturating_duration_since(*it.left.get_or_insert(now)) < LINGER
+            written || now.saturating_duration_since(*it.left.get_or_insert(now)) < LINGER
         });
     }
 
