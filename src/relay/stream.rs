@@ -42,13 +42,16 @@ pub(super) struct Source {
 }
 
 /// The body of a streamed answer.
+///
+/// In this order, which is also that of what it is made of, a piece touches half as much memory: from its engine's connection to the
+/// ledger's beginning. None of that is in the processor's cache any more when a piece comes, and each line of it takes as long as
+/// some hundred instructions.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Stream {
-    state: State,
     /// The decoder that writes it; `None` while another one is looked for.
     live: Option<Live>,
-    /// Knows how to go on after a break.
-    follower: Option<Box<Follower>>,
+    state: State,
     api: Api,
     http2: bool,
     given_up: GivenUp,
@@ -60,6 +63,8 @@ pub struct Stream {
     events_before: u64,
     /// What the prefiller found in its caches, for the usage event.
     cached: Option<u64>,
+    /// Knows how to go on after a break.
+    follower: Option<Box<Follower>>,
     silence: Silence,
     /// Lent to whoever looks for another pair.
     ledger: Option<Ledger>,
@@ -72,10 +77,11 @@ pub struct Stream {
 struct Broke(Option<Error>);
 
 #[derive(Debug)]
+#[repr(C)]
 struct Live {
+    seat: Seat,
     rest: Reply,
     framer: Framer,
-    seat: Seat,
     /// Its second piece is here.
     goes_on: bool,
 }

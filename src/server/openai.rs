@@ -16,6 +16,7 @@ use crate::error::{Error, Kind};
 use crate::relay::Refusal;
 use crate::relay::account::Ledger;
 use crate::relay::admit::Pass;
+use crate::relay::answer::AnswerBody;
 use crate::relay::ask::Ask;
 use crate::relay::boxed::boxed;
 use crate::server::adapter::Adapter;
@@ -74,7 +75,7 @@ pub(super) async fn generate(
         Err(error) => Err(Box::new(Refusal { error, ledger })),
     };
     let mut response = match ended {
-        Ok(answer) => answer.map(Body::new),
+        Ok(answer) => answer.map(into_body),
         Err(mut refusal) => {
             let response = reply::error_under(gateway.edge.now().overload_status, Some(api), &refusal.error);
             refusal.ledger.refused(&refusal.error, response.status());
@@ -87,6 +88,14 @@ pub(super) async fn generate(
     }
     reply::tell_id(&mut response, Some(api), &id);
     response
+}
+
+/// A stream has nothing before it: each piece would touch that, too.
+fn into_body(answer: AnswerBody) -> Body {
+    match answer {
+        AnswerBody::Stream(stream) => Body::new(*stream),
+        answer => Body::new(answer),
+    }
 }
 
 /// From the request to what is to be driven: let in, read, scanned, checked.

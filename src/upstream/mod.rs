@@ -25,6 +25,7 @@ mod exchange;
 pub mod head;
 mod idle;
 mod reply;
+mod room;
 #[cfg(test)]
 mod tests;
 mod wire;

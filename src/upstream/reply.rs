@@ -5,24 +5,28 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
 use super::chunked::{BadChunk, Chunked};
 use super::head::Framing;
 use super::idle::{Idle, Key};
+use super::room;
 use super::wire::Wire;
 
 /// The body of an engine's answer. Dropped before its end it hangs up; after it, the connection waits for its next request.
+///
+/// In this order what every piece touches lies together.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Reply {
+    /// Where the connection may go afterwards.
+    home: Option<(Idle, Key)>,
+    /// What came together with the head.
+    early: Bytes,
     /// `None` once the body has ended or broken.
     wire: Option<Wire>,
     left: Left,
-    /// What came together with the head.
-    early: Bytes,
-    /// Where the connection may go afterwards.
-    home: Option<(Idle, Key)>,
 }
 
 #[derive(Debug)]
@@ -91,16 +95,15 @@ impl Reply {
                 Ok(Taken { data, ended: *left == 0, excess: here < bytes.len() })
             }
             Left::Chunked(coding) => {
-                let mut data = BytesMut::new();
-                let read = coding.read(bytes, |piece| {
-                    if data.is_empty() {
+                let (data, read) = room::piece(bytes.len(), |data| {
+                    coding.read(bytes, |piece| {
                         // Most often there is one piece, or all of them are about what was read.
                         let one = piece.len() + 16 > bytes.len();
-                        data = BytesMut::with_capacity(if one { piece.len() } else { bytes.len() });
-                    }
-                    data.extend_from_slice(piece);
-                })?;
-                Ok(Taken { data: data.freeze(), ended: coding.ended(), excess: read < bytes.len() })
+                        data.reserve(if one { piece.len() } else { bytes.len() - data.len() });
+                        data.extend_from_slice(piece);
+                    })
+                });
+                Ok(Taken { data, ended: coding.ended(), excess: read? < bytes.len() })
             }
         }
     }

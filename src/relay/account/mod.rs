@@ -49,7 +49,11 @@ const PACE_TOKENS: u64 = 8;
 
 /// The account.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Ledger {
+    /// When the first and the last piece of a stream arrived, and the longest pause between two. Nothing else is touched by a piece, so
+    /// it stands where the [`Stream`](super::stream::Stream)'s own is.
+    stream: Option<Pace>,
     meters: Arc<Meters>,
     due: Due,
     asked: Option<Asked>,
@@ -80,8 +84,6 @@ pub struct Ledger {
     held: Option<u32>,
     /// How often its stream was continued elsewhere.
     resumed: u32,
-    /// When the first and the last piece of a stream arrived, and the longest pause between two.
-    stream: Option<Pace>,
     end: End,
     /// Whether it is a whole request's.
     kin: Kin,
