@@ -1,5 +1,6 @@
 //! What the client gets: a whole body that was complete before its first byte went out, or a stream.
 
+use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -10,7 +11,7 @@ use smallvec::SmallVec;
 
 use crate::relay::account::Ledger;
 use crate::relay::merged::Merged;
-use crate::relay::stream::{Cut, Stream};
+use crate::relay::stream::Stream;
 
 /// As much of a complete answer is handed on at once: what the layer below takes it keeps, outside of every limit, until a
 /// client over HTTP/2 opens its window.
@@ -19,20 +20,28 @@ const PIECE_BYTES: usize = 16 << 10;
 /// An answer to the client.
 pub type Answer = Response<AnswerBody>;
 
-/// The body of an answer.
+/// The body of an answer: one of three, none of which has to ask at each piece which of them it is.
 #[derive(Debug)]
 pub enum AnswerBody {
-    /// Complete. The account is settled when the connection has taken all of it.
-    Whole(Pieces, Box<Ledger>),
+    /// Complete.
+    Whole(Whole),
     /// Arrives piece by piece.
     Stream(Box<Stream>),
     /// The same, of several prompts.
     Merged(Box<Merged>),
 }
 
+/// A complete answer. Its account is settled when the connection has taken all of it.
+#[derive(Debug)]
+pub struct Whole {
+    pieces: Pieces,
+    #[expect(dead_code, reason = "held for its Drop")]
+    ledger: Box<Ledger>,
+}
+
 /// Bytes that are handed on piece by piece.
 #[derive(Debug)]
-pub struct Pieces(Bytes);
+struct Pieces(Bytes);
 
 /// What an engine lets pages of other origins do. vLLM lets all of them read by default; behind us that is ours to say (`server.cors_origins`).
 const CORS: &str = "access-control-";
@@ -71,39 +80,37 @@ pub fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
     lines.flat_map(|line| line.split(',')).filter_map(|name| name.trim().parse().ok()).collect()
 }
 
-impl Pieces {
-    /// All of them are `bytes`.
-    pub fn of(bytes: Bytes) -> Pieces {
-        Pieces(bytes)
+impl Whole {
+    /// These bytes, of a request with this account.
+    pub fn of(body: Bytes, ledger: Ledger) -> Whole {
+        Whole { pieces: Pieces(body), ledger: Box::new(ledger) }
     }
+}
 
+impl Pieces {
     fn next(&mut self) -> Option<Bytes> {
         let piece = self.0.split_to(self.0.len().min(PIECE_BYTES));
         (!piece.is_empty()).then_some(piece)
     }
 }
 
-impl Body for AnswerBody {
+impl Body for Whole {
     type Data = Bytes;
-    type Error = Cut;
+    type Error = Infallible;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
-        match &mut *self {
-            AnswerBody::Whole(pieces, _) => Poll::Ready(pieces.next().map(|piece| Ok(Frame::data(piece)))),
-            AnswerBody::Stream(stream) => Pin::new(stream.as_mut()).poll_frame(cx),
-            AnswerBody::Merged(merged) => Pin::new(merged.as_mut()).poll_frame(cx),
-        }
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.pieces.next().map(|piece| Ok(Frame::data(piece))))
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self, AnswerBody::Whole(pieces, _) if pieces.0.is_empty())
+        self.pieces.0.is_empty()
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self {
-            AnswerBody::Whole(pieces, _) => SizeHint::with_exact(pieces.0.len() as u64),
-            AnswerBody::Stream(_) | AnswerBody::Merged(_) => SizeHint::default(),
-        }
+        SizeHint::with_exact(self.pieces.0.len() as u64)
     }
 }
 
@@ -115,7 +122,7 @@ mod tests {
     fn pieces_are_small_and_lose_nothing() {
         for length in [0, 1, PIECE_BYTES, PIECE_BYTES + 1, 5 * PIECE_BYTES - 1] {
             let all: Vec<u8> = (0..length).map(|at| (at % 251) as u8).collect();
-            let mut pieces = Pieces::of(all.clone().into());
+            let mut pieces = Pieces(all.clone().into());
             let taken: Vec<Bytes> = std::iter::from_fn(|| pieces.next()).collect();
             assert_eq!(taken.concat(), all);
             assert_eq!(taken.len(), length.div_ceil(PIECE_BYTES));

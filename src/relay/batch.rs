@@ -18,7 +18,7 @@ use crate::dialect::{Api, Shape};
 use crate::error::{Error, Kind};
 use crate::fleet::Role;
 use crate::relay::account::Ledger;
-use crate::relay::answer::{Answer, AnswerBody, Pieces};
+use crate::relay::answer::{Answer, AnswerBody, Whole};
 use crate::relay::ask::Ask;
 use crate::relay::legs::DecodeEnd;
 use crate::relay::merged::Merged;
@@ -80,7 +80,7 @@ impl Relay {
         Ok(match together {
             Together::Whole(whole) => {
                 ledger.whole(whole.status());
-                whole.map(|body| AnswerBody::Whole(Pieces::of(body), Box::new(ledger)))
+                whole.map(|body| AnswerBody::Whole(Whole::of(body, ledger)))
             }
             Together::Streams(head, parts) => {
                 ledger.streams(head.status);

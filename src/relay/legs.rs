@@ -16,7 +16,7 @@ use crate::dialect::{self, Api, Dialect, Prefilled, Transfer};
 use crate::fleet::{Instance, Outcome, Seat};
 use crate::relay::Relay;
 use crate::relay::account::Ledger;
-use crate::relay::answer::{Answer, AnswerBody, Pieces, strip_hop_by_hop};
+use crate::relay::answer::{Answer, AnswerBody, Whole, strip_hop_by_hop};
 use crate::relay::ask::Ask;
 use crate::relay::boxed::boxed;
 use crate::relay::failure::{Failure, Large, Why};
@@ -75,7 +75,7 @@ impl DecodeEnd {
         match self {
             DecodeEnd::Whole(whole) => {
                 ledger.whole(whole.status());
-                whole.map(|body| AnswerBody::Whole(Pieces::of(body), Box::new(ledger)))
+                whole.map(|body| AnswerBody::Whole(Whole::of(body, ledger)))
             }
             DecodeEnd::Stream { head, source } => {
                 ledger.streams(head.status);

@@ -43,9 +43,9 @@ pub(super) struct Source {
 
 /// The body of a streamed answer.
 ///
-/// In this order, which is also that of what it is made of, a piece touches half as much memory: from its engine's connection to the
-/// ledger's beginning. None of that is in the processor's cache any more when a piece comes, and each line of it takes as long as
-/// some hundred instructions.
+/// In this order, which is also that of what it is made of, what a piece touches lies together: from its engine's connection to the
+/// ledger's beginning. Little of that is in the processor's cache any more when a piece comes, and each line that is not takes as long
+/// as some hundred instructions.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Stream {

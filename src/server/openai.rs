@@ -90,11 +90,12 @@ pub(super) async fn generate(
     response
 }
 
-/// A stream has nothing before it: each piece would touch that, too.
+/// A stream has no pointer before it: each piece would follow that, too.
 fn into_body(answer: AnswerBody) -> Body {
     match answer {
+        AnswerBody::Whole(whole) => Body::new(whole),
         AnswerBody::Stream(stream) => Body::new(*stream),
-        answer => Body::new(answer),
+        AnswerBody::Merged(merged) => Body::new(*merged),
     }
 }
 
