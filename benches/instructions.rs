@@ -13,7 +13,7 @@ use pd_proxy::dialect::{Api, Shape, usage};
 use pd_proxy::kvhash::keys::{Ask, KeyBatch, PromptBlocks};
 use pd_proxy::kvhash::{Algo, BlockContext};
 use pd_proxy::prompt::{CacheLimits, PrefixCache};
-use pd_proxy::route::Done;
+use pd_proxy::route::{Done, Reported};
 use pd_proxy::upstream::chunked::Chunked;
 use pd_proxy::upstream::head;
 
@@ -148,7 +148,7 @@ fn decision(times: usize, lanes: u64) -> Option<()> {
         now += 10.0;
         board.arrive(now, route::job((1 << 31) + n, 200));
         for commit in board.pump(now, &(), &mut || n) {
-            board.done(now + 1.0, commit.booking, Done::Computed);
+            board.done(now + 1.0, commit.booking, Done::Computed(Reported::default()));
         }
     }
     Some(())

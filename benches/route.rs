@@ -4,7 +4,7 @@
 use std::hint::black_box;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
-use pd_proxy::route::Done;
+use pd_proxy::route::{Done, Reported};
 
 #[path = "inputs/route.rs"]
 mod inputs;
@@ -43,7 +43,7 @@ fn whole(c: &mut Criterion) {
                     now += 10.0;
                     board.arrive(now, job);
                     for commit in board.pump(now, &(), &mut || own.get()) {
-                        board.done(now + 1.0, commit.booking, Done::Computed);
+                        board.done(now + 1.0, commit.booking, Done::Computed(Reported::default()));
                     }
                 },
                 BatchSize::SmallInput,

@@ -47,9 +47,6 @@ async fn host_names(config: &Config) -> HostNames {
     names
 }
 
-/// Where blocks are of a size that nobody said: the engines' default.
-const BLOCK_TOKENS: u64 = 16;
-
 fn fleet_settings(config: &Config) -> FleetSettings {
     let route = &config.route;
     let board = BoardSettings {
@@ -62,15 +59,10 @@ fn fleet_settings(config: &Config) -> FleetSettings {
         batch_tokens: route.batch_tokens,
         ..BoardSettings::default()
     };
-    let block_tokens = match config.hash.block_tokens {
-        0 => BLOCK_TOKENS,
-        tokens => u64::from(tokens),
-    };
-    let cache_blocks = usize::try_from(route.cache_tokens / block_tokens).unwrap_or(usize::MAX);
     let ranks = |ranks: u32| u16::try_from(ranks).unwrap_or(u16::MAX);
     FleetSettings {
         board,
-        cache_blocks,
+        cache_tokens: route.cache_tokens,
         prefill_ranks: ranks(config.fleet.prefill_ranks),
         decode_ranks: ranks(config.fleet.decode_ranks),
         seed: pause::random(),

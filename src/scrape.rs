@@ -67,7 +67,8 @@ impl Scraper {
             };
             let ours = engine.load_of(rank);
             let all: f64 = these.iter().map(|load| load.running + load.waiting).sum();
-            let requests = (all - f64::from(ours.requests())).max(0.0);
+            // An engine does not count a request that it has answered and only holds blocks of.
+            let requests = (all - f64::from(ours.working())).max(0.0);
             match engine.role() {
                 Role::Prefill => self.relay.fleet.desk().foreign(engine.id(), rank, requests),
                 // By its load here alone.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pd_proxy::route::{Board, BoardSettings, Done, Job, LaneSpec};
+use pd_proxy::route::{Board, BoardSettings, Done, Job, LaneSpec, Reported};
 
 const BLOCKS: usize = 1_000;
 const BLOCK_TOKENS: u32 = 16;
@@ -25,14 +25,14 @@ pub(crate) fn job(own: u64, shared: usize) -> Arc<Job> {
 pub(crate) fn board(lanes: u64) -> Board {
     let mut board = Board::new(BoardSettings::default());
     for identity in 0..lanes {
-        board.join(LaneSpec { class: 0, cache_blocks: 8_000, identity });
+        board.join(LaneSpec { class: 0, cache_tokens: 128_000, identity });
     }
     let mut now = 0.0;
     for own in 0..4 * lanes {
         now += 10.0;
         board.arrive(now, job(own, 200));
         for commit in board.pump(now, &(), &mut || own) {
-            board.done(now + 1.0, commit.booking, Done::Computed);
+            board.done(now + 1.0, commit.booking, Done::Computed(Reported::default()));
         }
     }
     board

@@ -17,8 +17,8 @@ use crate::fleet::member::Member;
 use crate::fleet::seat::Seat;
 use crate::fleet::waiting::{InLine, Waiting};
 use crate::route::{
-    Beliefs, Board, BoardSettings, Booking, Comer, Commit, Done, Job, LaneHealth, LaneId, LaneSpec, Seconds,
-    Sight, Terms, Ticket,
+    Beliefs, Board, BoardSettings, Booking, Comer, Commit, Done, Job, LaneHealth, LaneId, LaneSpec, Reported,
+    Seconds, Sight, Terms, Ticket,
 };
 
 /// Lanes are looked at again this often while somebody waits, whatever the board predicts: rests end unannounced.
@@ -473,9 +473,14 @@ impl Sight for ByLane<'_> {
 
 impl Booked {
     /// The prompt was computed then, its KV is held for a decoder.
-    pub(super) fn computed(&self, at: Instant) {
+    pub(super) fn computed(&self, at: Instant, reported: Reported) {
         self.desk.lock().board.hold(self.lane, self.tokens);
-        self.desk.done(self, Done::Computed, at);
+        self.desk.done(self, Done::Computed(reported), at);
+    }
+
+    /// The prompt is computed, nobody knows since when, and nothing is held.
+    pub(super) fn computed_unseen(&self) {
+        self.desk.done(self, Done::Unseen, Instant::now());
     }
 
     /// The prefill ended without an answer.

@@ -116,6 +116,11 @@ impl Load {
         self.leases.load(Ordering::Relaxed)
     }
 
+    /// And those at which it still works, as it counts them itself.
+    pub fn working(&self) -> u32 {
+        self.requests().saturating_sub(self.leases())
+    }
+
     /// Tokens of work committed and not seen finished.
     pub fn work_tokens(&self) -> u64 {
         self.work_tokens.load(Ordering::Relaxed)
@@ -267,7 +272,7 @@ impl Instance {
             held_tokens: self.load.held_tokens(),
             requests: self.load.requests(),
             hit_tokens: 0,
-            held_blocks: 0,
+            resident_tokens: 0,
             identity: self.identity(None),
             standing,
         }

@@ -49,8 +49,8 @@ pub struct FleetSettings {
     pub board: BoardSettings,
     /// What decode steps are taken to cost until more is known.
     pub decode: DecodeCosts,
-    /// Blocks that fit into a prefiller's cache.
-    pub cache_blocks: usize,
+    /// Tokens that fit into a prefiller's cache.
+    pub cache_tokens: u64,
     /// Data-parallel ranks in each prefiller and in each decoder among which the gateway chooses; 0 and 1 = the engine
     /// does.
     pub prefill_ranks: Rank,
@@ -205,9 +205,9 @@ impl Fleet {
         grown.push(instance.clone());
         side.members.store(Arc::new(grown));
         if role == Role::Prefill {
-            let cache_blocks = self.settings.cache_blocks;
+            let cache_tokens = self.settings.cache_tokens;
             for rank in instance.ranks() {
-                let spec = LaneSpec { class: 0, cache_blocks, identity: instance.identity(rank) };
+                let spec = LaneSpec { class: 0, cache_tokens, identity: instance.identity(rank) };
                 self.desk.join(&instance, rank, spec);
             }
         }

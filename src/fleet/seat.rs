@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use crate::fleet::desk::Booked;
 use crate::fleet::instance::{Instance, Load, Rank};
 use crate::fleet::member::Member;
+use crate::route::Reported;
 use crate::route::learn::DecodeLearner;
 
 /// Room on one instance for one leg.
@@ -111,8 +112,8 @@ impl Seat {
         Member { instance: self.instance.clone(), rank: self.rank }
     }
 
-    /// The prefiller has answered then: its compute is free, its KV is still ours.
-    pub fn hold(&mut self, answered: Instant) {
+    /// The prefiller has answered then, and has said this: its compute is free, its KV is still ours.
+    pub fn hold(&mut self, answered: Instant, reported: Reported) {
         if self.phase == Phase::Working {
             self.phase = Phase::Holding;
             for load in self.loads() {
@@ -121,8 +122,15 @@ impl Seat {
                 load.leases.fetch_add(1, Ordering::Relaxed);
             }
             if let Some(booked) = &self.booked {
-                booked.computed(answered);
+                booked.computed(answered, reported);
             }
+        }
+    }
+
+    /// The prompt is computed, nobody knows since when: its engine has its blocks, and goes on with the request on another seat.
+    pub fn computed_unseen(mut self) {
+        if let Some(booked) = self.booked.take() {
+            booked.computed_unseen();
         }
     }
 }
@@ -159,7 +167,7 @@ mod tests {
 
     use crate::endpoint::Endpoint;
     use crate::fleet::{Fleet, Holding, Instance, Need, Role, Told};
-    use crate::route::{Job, Policy};
+    use crate::route::{Job, Policy, Reported};
 
     /// Looks at what counts on an instance each time that the board is pumped.
     #[derive(Default)]
@@ -203,8 +211,8 @@ mod tests {
         };
         let mut seat = fleet.pick(Role::Prefill, Need { tokens: 7, ..Need::default() }).unwrap();
         assert_eq!(load(&fleet), (7, 0, 1, 0));
-        seat.hold(Instant::now());
-        seat.hold(Instant::now());
+        seat.hold(Instant::now(), Reported::default());
+        seat.hold(Instant::now(), Reported::default());
         assert_eq!(load(&fleet), (0, 7, 1, 1));
         drop(seat);
         assert_eq!(load(&fleet), (0, 0, 0, 0));

@@ -55,7 +55,7 @@ impl Affinity {
             return 0;
         }
         let block_tokens = u64::from(job.block_tokens);
-        let predicted = estimated(job, u64::from(terms.hit.any_tokens), usage.prompt);
+        let predicted = job.in_engine_tokens(u64::from(terms.hit.any_tokens), usage.prompt);
         let reported = self.reported(usage.cached);
         let verdict = Verdict::of(predicted, reported, block_tokens);
         let changes = self.judge(job, terms, reported, verdict);
@@ -67,8 +67,8 @@ impl Affinity {
         predicted
     }
 
-    /// Nothing is none, once it is known that they report.
-    fn reported(&self, cached: Option<u64>) -> Option<u64> {
+    /// What a prefiller has found in a cache, by what it says of it: nothing is none, once it is known that they report.
+    pub(super) fn reported(&self, cached: Option<u64>) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.reported_ever |= cached.is_some_and(|tokens| tokens > 0);
         cached.or(state.reported_ever.then_some(0))
@@ -83,7 +83,7 @@ impl Affinity {
     ) -> [Option<Change>; 2] {
         let block_tokens = u64::from(job.block_tokens);
         let told = terms.told_tokens;
-        let named = u64::from(told.unwrap_or(0).max(job.pool.anywhere_tokens));
+        let named = u64::from(told.unwrap_or(0).max(job.pool.of(terms.lane)));
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let names = if named >= block_tokens {
             let verdict = Verdict::of(named, reported, block_tokens);
@@ -143,28 +143,20 @@ impl Affinity {
 }
 
 impl State {
-    /// Whether it speaks against the names that they know nothing of what an engine has. Events tell of all that an engine holds; a
-    /// pool may well lack what an engine has, but not always: it counts once for each time in which the pool's answers grow old,
-    /// or a burst of equal prompts, all compared with one answer, would be believed twenty times.
+    /// Whether it speaks against the names that they know nothing of what an engine has. Events tell of all that an engine holds itself;
+    /// once names have come true, it may as well have loaded the rest from a store of which nobody told. A pool may lack what an
+    /// engine has, but not always. Both count once for each time in which the pool's answers grow old, or a burst of equal prompts
+    /// would be believed twenty times: between so many of these, names that are right come true.
     fn unheard_of(&mut self, terms: &Terms, job: &Job, fresh: Duration) -> bool {
-        if terms.told_tokens.is_some() {
+        let told = terms.told_tokens.is_some();
+        if told && (terms.in_flight || !self.names_ever_hit) {
             return !terms.in_flight;
         }
         let due = self.lacked.is_none_or(|last| last.elapsed() >= fresh);
-        let counts = job.pool.asked && !self.names_ever_hit && due;
+        let counts = due && (told || job.pool.asked && !self.names_ever_hit);
         if counts {
             self.lacked = Some(Instant::now());
         }
         counts
-    }
-}
-
-/// Tokens of an estimated prompt in the engine's own measure, now that it has counted.
-fn estimated(job: &Job, tokens: u64, counted: Option<u64>) -> u64 {
-    match counted {
-        Some(counted) if !job.exact && job.prompt_tokens > 0 => {
-            tokens.saturating_mul(counted) / u64::from(job.prompt_tokens)
-        }
-        _ => tokens,
     }
 }

@@ -14,6 +14,7 @@ use crate::relay::Relay;
 use crate::relay::account::Ledger;
 use crate::relay::ask::Ask;
 use crate::relay::release::Duty;
+use crate::route::Reported;
 use crate::trace::Span;
 
 /// A prefill that ended well, to be booked once.
@@ -57,7 +58,8 @@ impl Receipt {
             seat.instance().know(Arc::new(peer));
         }
         self.span.ended(self.answered);
-        seat.hold(self.answered);
+        let cached_tokens = relay.affinity.reported(usage.cached);
+        seat.hold(self.answered, Reported { prompt_tokens: usage.prompt, cached_tokens });
         Answered { at: self.answered, usage }
     }
 

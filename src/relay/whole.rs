@@ -13,6 +13,7 @@ use crate::relay::ask::Ask;
 use crate::relay::failure::Failure;
 use crate::relay::legs::DecodeEnd;
 use crate::relay::{Relay, Tries};
+use crate::route::Reported;
 
 impl Relay {
     /// The same engine as decoder, if it is one, does not rest, and was not tried.
@@ -51,19 +52,21 @@ impl Relay {
             match early {
                 Ok(ended) => ended,
                 Err(_) => {
-                    prefill = None;
+                    prefill.take().into_iter().for_each(Seat::computed_unseen);
                     leg.await
                 }
             }
         };
         ledger.takes(Role::Prefill, None);
-        match (&ended, &mut prefill) {
-            (Ok(_), Some(prefill)) if ask.shape.stream => prefill.hold(Instant::now()),
+        match (&ended, prefill) {
+            (Ok(_), Some(mut prefill)) if ask.shape.stream => {
+                prefill.hold(Instant::now(), Reported::default());
+            }
+            (Ok(_), prefill) => prefill.into_iter().for_each(Seat::computed_unseen),
             (Err(failure), _) => {
                 self.fleet.report(&engine, failure.outcome());
                 tries.shunned.push(engine.id());
             }
-            _ => {}
         }
         ended
     }

@@ -5,10 +5,8 @@ use std::sync::Arc;
 use super::{Cluster, Faults, Seconds};
 use crate::route::{
     Bind, Board, BoardSettings, Booking, DecodeCandidate, DecodeCosts, Dice, Done, Job, LaneId, LaneSpec,
-    Policy, PrefillCosts, Sight, Standing, Ticket, choose_decoder,
+    Policy, PrefillCosts, Reported, Sight, Standing, Ticket, choose_decoder,
 };
-
-use super::trace::BLOCK_TOKENS;
 
 /// A request that goes to a prefiller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +38,8 @@ pub trait Dispatch {
     fn pump(&mut self, now: Seconds, sight: &dyn Sight, random: &mut dyn FnMut() -> u64) -> Vec<Sent>;
     /// When to pump though nothing happens until then.
     fn wake_s(&self) -> Option<Seconds>;
-    /// A prefill is done, or failed.
-    fn done(&mut self, now: Seconds, booking: u64, computed: bool);
+    /// A prefill is done, with so many tokens found in a cache, or failed.
+    fn done(&mut self, now: Seconds, booking: u64, cached_tokens: Option<u32>);
     /// A prefiller holds so many more tokens for decoders, or so many fewer.
     fn hold(&mut self, lane: LaneId, tokens: i64);
     /// A prefiller is gone.
@@ -111,8 +109,8 @@ impl Director {
         let costs = scaled(PrefillCosts::default(), faults.cost_factor);
         let mut board = Board::new(BoardSettings { policy, bind, costs, ..BoardSettings::default() });
         for lane in 0..cluster.prefillers {
-            let cache_blocks = (cluster.costs.hbm_tokens / BLOCK_TOKENS) as usize;
-            board.open(LaneId(lane), LaneSpec { class: 0, cache_blocks, identity: u64::from(lane) });
+            let cache_tokens = u64::from(cluster.costs.hbm_tokens);
+            board.open(LaneId(lane), LaneSpec { class: 0, cache_tokens, identity: u64::from(lane) });
         }
         let start = DecodeCosts::default();
         let decode_costs = DecodeCosts {
@@ -156,8 +154,10 @@ impl Dispatch for Director {
         self.board.wake_s()
     }
 
-    fn done(&mut self, now: Seconds, booking: u64, computed: bool) {
-        let done = if computed { Done::Computed } else { Done::Failed };
+    fn done(&mut self, now: Seconds, booking: u64, cached_tokens: Option<u32>) {
+        let done = cached_tokens.map_or(Done::Failed, |cached| {
+            Done::Computed(Reported { prompt_tokens: None, cached_tokens: Some(u64::from(cached)) })
+        });
         self.board.done(now, Booking(booking), done);
     }
 

@@ -41,8 +41,8 @@ pub struct Candidate {
     pub requests: u32,
     /// Leading tokens of the request that it is believed to hold.
     pub hit_tokens: u32,
-    /// Blocks that it is believed to hold in all.
-    pub held_blocks: u64,
+    /// Tokens that it is believed to have in its prefix cache, in all.
+    pub resident_tokens: u64,
     /// Something that stays its own when others come and go.
     pub identity: u64,
     /// How willingly it is taken.
@@ -180,7 +180,7 @@ impl<'a> Usable<'a> {
                 |c: &Candidate| if c.hit_tokens == longest { f64::from(c.requests) } else { f64::INFINITY };
             return self.least(far, turn);
         }
-        self.least(|c| c.held_blocks as f64, turn)
+        self.least(|c| c.resident_tokens as f64, turn)
     }
 
     /// The places of a session in an order of its own (rendezvous hashing); the first that is not overloaded.

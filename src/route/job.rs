@@ -37,9 +37,9 @@ pub struct Job {
 pub struct PoolHits {
     /// The pool was asked and has answered.
     pub asked: bool,
-    /// Wherever they lie.
+    /// That every prefiller can load, wherever they lie.
     pub anywhere_tokens: u32,
-    /// Of these, on a prefiller's own host.
+    /// On a prefiller's own host; some of these may be for nobody else.
     pub near: SmallVec<[(LaneId, u32); 4]>,
 }
 
@@ -55,7 +55,24 @@ pub struct Hit {
     pub any_tokens: u32,
 }
 
+impl Job {
+    /// Tokens of an estimated prompt in the engine's own measure, once it has counted the prompt.
+    pub fn in_engine_tokens(&self, tokens: u64, counted: Option<u64>) -> u64 {
+        match counted {
+            Some(counted) if !self.exact && self.prompt_tokens > 0 => {
+                tokens.saturating_mul(counted) / u64::from(self.prompt_tokens)
+            }
+            _ => tokens,
+        }
+    }
+}
+
 impl PoolHits {
+    /// What that prefiller can load of it.
+    pub fn of(&self, lane: LaneId) -> u32 {
+        self.anywhere_tokens.max(self.near(lane))
+    }
+
     fn near(&self, lane: LaneId) -> u32 {
         self.near.iter().find(|(whose, _)| *whose == lane).map_or(0, |(_, tokens)| *tokens)
     }
@@ -71,7 +88,7 @@ impl Hit {
             return Hit { hbm_tokens, near_tokens: hbm_tokens, any_tokens: hbm_tokens };
         }
         let near_tokens = job.pool.near(lane).min(most).max(hbm_tokens);
-        let any_tokens = job.pool.anywhere_tokens.min(most).max(near_tokens);
+        let any_tokens = job.pool.of(lane).min(most).max(near_tokens);
         Hit { hbm_tokens, near_tokens, any_tokens }
     }
 }

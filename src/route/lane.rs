@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::board::Reported;
 use super::choose::Standing;
 use super::cost::Service;
 use super::job::{Hit, Job, Seconds};
@@ -21,6 +22,8 @@ const OVERDUE_FACTOR: f64 = 5.0;
 const SPEED_NOISE: f64 = 1.25;
 /// A trial that has not ended after this time is not waited for: another one may go.
 const TRIAL_S: Seconds = 10.0;
+/// What an engine finds in its caches may differ by so much from what was predicted: the largest block that is in use.
+const LARGEST_BLOCK_TOKENS: u64 = 256;
 /// Prefills that end within this time of each other ended in the same step of the engine.
 const STEP_S: Seconds = 0.01;
 
@@ -29,8 +32,8 @@ const STEP_S: Seconds = 0.01;
 pub struct LaneSpec {
     /// Which prefillers it is like: those of a class share what is learned of their costs.
     pub class: u16,
-    /// Blocks that fit into its prefix cache.
-    pub cache_blocks: usize,
+    /// Tokens that fit into its prefix cache.
+    pub cache_tokens: u64,
     /// Something that stays its own when others come and go, for policies that hash.
     pub identity: u64,
 }
@@ -86,6 +89,8 @@ pub(super) struct Together {
     pub(super) class_s: Seconds,
     began_s: Seconds,
     ended_s: Seconds,
+    /// All that was to do is known.
+    known: bool,
 }
 
 /// A commitment.
@@ -208,17 +213,25 @@ impl Lane {
         Some((booked, began_s))
     }
 
-    /// A prefill that began at `began_s` is computed. Returns what ended together before it, which is known now.
-    pub(super) fn computed(&mut self, booked: &Booked, began_s: Seconds, now: Seconds) -> Option<Together> {
-        let this = Together { work: booked.work(), class_s: booked.class_s, began_s, ended_s: now };
+    /// A prefill that began at `began_s` is computed. Returns what ended together before it, whose time is known now; nothing where an engine
+    /// found another part of a prompt in its caches than was predicted, for then nobody knows what that time was spent on.
+    pub(super) fn computed(
+        &mut self,
+        booked: &Booked,
+        (began_s, now): (Seconds, Seconds),
+        as_predicted: bool,
+    ) -> Option<Together> {
+        let class_s = booked.class_s;
+        let this = Together { work: booked.work(), class_s, began_s, ended_s: now, known: as_predicted };
         match &mut self.together {
             Some(before) if now - before.ended_s < STEP_S => {
                 before.work = before.work.and(this.work);
                 before.class_s += this.class_s;
                 before.ended_s = now;
+                before.known &= as_predicted;
                 None
             }
-            before => before.replace(this),
+            before => before.replace(this).filter(|before| before.known),
         }
     }
 
@@ -279,6 +292,15 @@ impl Booked {
         u64::from(self.job.prompt_tokens - self.hit.any_tokens.min(self.job.prompt_tokens))
     }
 
+    /// Whether its engine found about as much of it in its caches as was predicted, or does not say. Engines count whole blocks, which
+    /// may be larger or smaller than ours.
+    pub(super) fn came_true(&self, reported: Reported) -> bool {
+        let Some(cached_tokens) = reported.cached_tokens else { return true };
+        let predicted = self.job.in_engine_tokens(u64::from(self.hit.any_tokens), reported.prompt_tokens);
+        let slack = u64::from(self.job.block_tokens).max(LARGEST_BLOCK_TOKENS);
+        cached_tokens.abs_diff(predicted) <= slack
+    }
+
     /// What there was to do.
     pub(super) fn work(&self) -> PrefillWork {
         let (n, h) = (f64::from(self.job.prompt_tokens), f64::from(self.hit.any_tokens));
@@ -302,7 +324,7 @@ mod tests {
     }
 
     fn lane() -> Lane {
-        Lane::new(LaneSpec { class: 0, cache_blocks: 0, identity: 0 })
+        Lane::new(LaneSpec { class: 0, cache_tokens: 0, identity: 0 })
     }
 
     #[test]
@@ -334,13 +356,24 @@ mod tests {
     fn what_ends_together_is_one_observation() {
         let mut lane = lane();
         let ends = |lane: &mut Lane, number, began_s, now| {
-            lane.computed(&Booked { committed_s: began_s, ..booked(number, 1.0) }, began_s, now)
+            lane.computed(
+                &Booked { committed_s: began_s, ..booked(number, 1.0) },
+                (began_s, now),
+                number != 5,
+            )
         };
         assert_eq!(ends(&mut lane, 1, 0.0, 2.0), None);
         assert_eq!(ends(&mut lane, 2, 2.0, 2.001), None);
         let told = ends(&mut lane, 3, 2.001, 4.0).unwrap();
         assert_eq!((told.work.prompts, told.work.computed_tokens, told.class_s), (2.0, 200.0, 2.0));
         assert!((told.ended_s - told.began_s - 2.001).abs() < 1e-9);
+        assert!(ends(&mut lane, 4, 4.0, 6.0).is_some());
+        assert!(ends(&mut lane, 5, 6.0, 6.001).is_none(), "together with 4");
+        assert!(
+            ends(&mut lane, 6, 6.001, 8.0).is_none(),
+            "5 was not as predicted, so what 4 and 5 took tells nothing"
+        );
+        assert!(ends(&mut lane, 7, 8.0, 9.0).is_some());
     }
 
     #[test]
@@ -386,7 +419,8 @@ mod tests {
     #[test]
     fn a_slow_one_is_found_out() {
         let mut lane = lane();
-        let one = Together { work: PrefillWork::default(), class_s: 1.0, began_s: 0.0, ended_s: 2.0 };
+        let one =
+            Together { work: PrefillWork::default(), class_s: 1.0, began_s: 0.0, ended_s: 2.0, known: true };
         for _ in 0..60 {
             lane.judge(&one);
         }

@@ -18,7 +18,7 @@ pub mod resident;
 mod score;
 pub mod trust;
 
-pub use board::{Beliefs, Bind, Board, BoardSettings, Booking, Comer, Commit, Done, Sight, Ticket};
+pub use board::{Beliefs, Bind, Board, BoardSettings, Booking, Comer, Commit, Done, Reported, Sight, Ticket};
 pub use choose::{Asked, Candidate, Dice, Policy, Standing, choose};
 pub use cost::{DecodeCosts, PrefillCosts};
 pub use decode::{DecodeCandidate, choose_decoder};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::chains::{Chains, NodeId, ROOT};
+use super::chains::{Chains, Node, NodeId, ROOT};
 use super::job::LaneId;
 
 /// Lanes that are remembered; those beyond are believed to hold nothing.
@@ -31,50 +31,63 @@ pub struct Residents {
 
 #[derive(Debug, Default)]
 struct Lane {
-    /// Most blocks.
-    capacity: usize,
-    /// Blocks of the nodes that it holds.
-    held: usize,
+    capacity_tokens: u64,
+    /// Of the nodes that it holds.
+    held_tokens: u64,
     /// Prompts by time: where each ends, or what is left of it. Those whose last node was used since, or forgotten, are stale.
     order: VecDeque<(NodeId, u32)>,
     /// The length of `order` at which stale entries are dropped.
     tidy_at: usize,
 }
 
-/// Which lanes hold a node, and by [`Residents::clock`] when each last used it.
+/// Which lanes hold a node.
 #[derive(Clone, Debug, Default)]
-struct Holders(SmallVec<[(u16, u32); 2]>);
+struct Holders {
+    /// Each with the [`Residents::clock`] of its last use.
+    lanes: SmallVec<[(u16, u32); 2]>,
+    /// Tokens of each of the node's blocks, once somebody holds it: who names a prompt decides, and a lane is told of blocks of several sizes.
+    block_tokens: u32,
+}
 
 impl Holders {
     fn of(&self, lane: u16) -> Option<u32> {
-        self.0.iter().find(|(whose, _)| *whose == lane).map(|(_, stamp)| *stamp)
+        self.lanes.iter().find(|(whose, _)| *whose == lane).map(|(_, stamp)| *stamp)
     }
 
     /// Whether it is new there.
-    fn use_by(&mut self, lane: u16, stamp: u32) -> bool {
-        let held = self.0.iter_mut().find(|(whose, _)| *whose == lane);
+    fn use_by(&mut self, lane: u16, stamp: u32, block_tokens: u32) -> bool {
+        if self.is_empty() {
+            self.block_tokens = block_tokens;
+        }
+        let held = self.lanes.iter_mut().find(|(whose, _)| *whose == lane);
         let new = held.is_none();
         match held {
             Some((_, used)) => *used = stamp,
-            None => self.0.push((lane, stamp)),
+            None => self.lanes.push((lane, stamp)),
         }
         new
     }
 
     /// Whether it was there.
     fn drop_by(&mut self, lane: u16) -> bool {
-        let at = self.0.iter().position(|(whose, _)| *whose == lane);
-        at.map(|at| self.0.swap_remove(at)).is_some()
+        let at = self.lanes.iter().position(|(whose, _)| *whose == lane);
+        at.map(|at| self.lanes.swap_remove(at)).is_some()
     }
 
     fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.lanes.is_empty()
+    }
+}
+
+impl Node<Holders> {
+    fn tokens(&self) -> u64 {
+        self.blocks() as u64 * u64::from(self.value.block_tokens)
     }
 }
 
 impl Residents {
-    /// A lane opens, with room for so many blocks; whoever had its place is forgotten.
-    pub fn open(&mut self, lane: LaneId, capacity_blocks: usize) {
+    /// A lane opens, with room for so many tokens; whoever had its place is forgotten.
+    pub fn open(&mut self, lane: LaneId, capacity_tokens: u64) {
         self.close(lane);
         let at = usize::from(lane.0);
         if at >= MAX_LANES {
@@ -83,7 +96,7 @@ impl Residents {
         if self.lanes.len() <= at {
             self.lanes.resize_with(at + 1, Lane::default);
         }
-        self.lanes[at] = Lane { capacity: capacity_blocks, tidy_at: STALE_ENTRIES, ..Lane::default() };
+        self.lanes[at] = Lane { capacity_tokens, tidy_at: STALE_ENTRIES, ..Lane::default() };
     }
 
     /// A lane's memory is gone.
@@ -98,24 +111,27 @@ impl Residents {
         self.version += 1;
     }
 
-    /// A prompt goes to a lane: its blocks are used from now on. Returns its stamp, for [`forget`](Self::forget).
-    pub fn enter(&mut self, lane: LaneId, blocks: &Arc<[u64]>) -> u32 {
+    /// A prompt goes to a lane: its blocks, of so many tokens each, are used from now on. Returns its stamp, for [`forget`](Self::forget).
+    pub fn enter(&mut self, lane: LaneId, blocks: &Arc<[u64]>, block_tokens: u32) -> u32 {
         let Some(here) = self.lanes.get_mut(usize::from(lane.0)) else { return 0 };
         self.version += 1;
         self.clock = self.clock.wrapping_add(1);
         // What does not fit is not entered at all, rather than entered and pushed out again.
-        let last = self.chains.reach(blocks, here.capacity);
+        let block_tokens = block_tokens.max(1);
+        let most_blocks =
+            usize::try_from(here.capacity_tokens / u64::from(block_tokens)).unwrap_or(usize::MAX);
+        let last = self.chains.reach(blocks, most_blocks);
         let mut at = last;
         while let Some(node) = self.chains.get_mut(at) {
-            if node.value.use_by(lane.0, self.clock) {
-                here.held += node.blocks();
+            if node.value.use_by(lane.0, self.clock, block_tokens) {
+                here.held_tokens += node.tokens();
             }
             at = node.above();
         }
         if last != ROOT {
             here.order.push_back((last, self.clock));
         }
-        while here.held > here.capacity && here.give_way(&mut self.chains, lane.0) {}
+        while here.held_tokens > here.capacity_tokens && here.give_way(&mut self.chains, lane.0) {}
         here.tidy(&self.chains, lane.0);
         self.clock
     }
@@ -131,7 +147,7 @@ impl Residents {
                 continue;
             };
             at.value.drop_by(lane.0);
-            here.held -= at.blocks();
+            here.held_tokens -= at.tokens();
             self.chains.drop_unused(node, Holders::is_empty);
         }
     }
@@ -145,7 +161,7 @@ impl Residents {
             let Some(node) = self.chains.get(step.node) else { return };
             let upto = before + u32::try_from(step.blocks).unwrap_or(u32::MAX);
             let mut any = false;
-            for (lane, _) in &node.value.0 {
+            for (lane, _) in &node.value.lanes {
                 if let Some(count) = out.get_mut(usize::from(*lane)).filter(|count| **count == before) {
                     *count = upto;
                     any = true;
@@ -158,9 +174,9 @@ impl Residents {
         }
     }
 
-    /// Blocks that a lane is believed to hold.
-    pub fn held_blocks(&self, lane: LaneId) -> usize {
-        self.lanes.get(usize::from(lane.0)).map_or(0, |lane| lane.held)
+    /// What a lane is believed to hold.
+    pub fn held_tokens(&self, lane: LaneId) -> u64 {
+        self.lanes.get(usize::from(lane.0)).map_or(0, |lane| lane.held_tokens)
     }
 
     /// Changes with every change.
@@ -173,7 +189,7 @@ impl Lane {
     /// Forgets some of what was used longest ago, at most what is too much. False when there is nothing to forget.
     fn give_way(&mut self, chains: &mut Chains<Holders>, lane: u16) -> bool {
         let Some((last, stamp)) = self.order.front_mut() else { return false };
-        let (node, surplus) = (*last, self.held - self.capacity);
+        let (node, surplus_tokens) = (*last, self.held_tokens - self.capacity_tokens);
         let Some(oldest) =
             chains.get(node).filter(|node| node.value.of(lane).is_none_or(|used| used == *stamp))
         else {
@@ -182,14 +198,14 @@ impl Lane {
             return true;
         };
         // The end goes, and the entry is of what is left.
-        let (length, held) = (oldest.blocks(), oldest.value.of(lane).is_some());
-        *last = match length.checked_sub(surplus) {
-            Some(left) if held && left > 0 => chains.cut(node, left),
+        let held = oldest.value.of(lane).is_some();
+        *last = match blocks_left(oldest, surplus_tokens) {
+            Some(left) if held => chains.cut(node, left),
             _ => oldest.above(),
         };
         if held && let Some(gone) = chains.get_mut(node) {
             gone.value.drop_by(lane);
-            self.held -= gone.blocks();
+            self.held_tokens -= gone.tokens();
             chains.drop_unused(node, Holders::is_empty);
         }
         true
@@ -207,11 +223,16 @@ impl Lane {
     }
 }
 
+/// The blocks of a node that stay when so many tokens of it have to go, if any do.
+fn blocks_left(node: &Node<Holders>, surplus_tokens: u64) -> Option<usize> {
+    let gone = surplus_tokens.div_ceil(u64::from(node.value.block_tokens.max(1)));
+    node.blocks().checked_sub(usize::try_from(gone).ok()?).filter(|left| *left > 0)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::chains::Node;
     use super::*;
 
     fn chain(seed: u64, length: usize) -> Arc<[u64]> {
@@ -229,9 +250,9 @@ mod tests {
         let mut residents = Residents::default();
         (0..4).for_each(|lane| residents.open(LaneId(lane), 100));
         let prompt = chain(1, 50);
-        residents.enter(LaneId(0), &prompt[..7].into());
-        residents.enter(LaneId(2), &prompt);
-        residents.enter(LaneId(3), &prompt[..8].into());
+        residents.enter(LaneId(0), &prompt[..7].into(), 1);
+        residents.enter(LaneId(2), &prompt, 1);
+        residents.enter(LaneId(3), &prompt[..8].into(), 1);
         assert_eq!(leading(&residents, 4, &prompt), [7, 0, 50, 8]);
         assert_eq!(leading(&residents, 4, &chain(2, 9)), [0; 4]);
         residents.close(LaneId(2));
@@ -243,13 +264,25 @@ mod tests {
         let mut residents = Residents::default();
         residents.open(LaneId(0), 10);
         let (old, new) = (chain(1, 6), chain(2, 7));
-        residents.enter(LaneId(0), &old);
-        residents.enter(LaneId(0), &new);
+        residents.enter(LaneId(0), &old, 1);
+        residents.enter(LaneId(0), &new, 1);
         assert_eq!(leading(&residents, 1, &old), [3]);
         assert_eq!(leading(&residents, 1, &new), [7]);
-        assert_eq!(residents.held_blocks(LaneId(0)), 10);
-        residents.enter(LaneId(0), &chain(3, 99));
+        assert_eq!(residents.held_tokens(LaneId(0)), 10);
+        residents.enter(LaneId(0), &chain(3, 99), 1);
         assert_eq!(leading(&residents, 1, &chain(3, 99)), [10], "what never fits is not entered");
+    }
+
+    #[test]
+    fn room_is_counted_in_tokens_whatever_the_blocks_are() {
+        let mut residents = Residents::default();
+        residents.open(LaneId(0), 1_000);
+        residents.enter(LaneId(0), &chain(1, 99), 16);
+        assert_eq!(leading(&residents, 1, &chain(1, 99)), [62], "992 tokens");
+        residents.enter(LaneId(0), &chain(2, 2), 256);
+        assert_eq!(leading(&residents, 1, &chain(2, 2)), [2]);
+        assert_eq!(leading(&residents, 1, &chain(1, 99)), [30], "488 are left");
+        assert_eq!(residents.held_tokens(LaneId(0)), 480 + 512);
     }
 
     #[test]
@@ -257,8 +290,8 @@ mod tests {
         let mut residents = Residents::default();
         residents.open(LaneId(0), 100);
         let prompt = chain(1, 10);
-        let first = residents.enter(LaneId(0), &prompt);
-        residents.enter(LaneId(0), &prompt[..4].into());
+        let first = residents.enter(LaneId(0), &prompt, 1);
+        residents.enter(LaneId(0), &prompt[..4].into(), 1);
         residents.forget(LaneId(0), &prompt, first);
         assert_eq!(leading(&residents, 1, &prompt), [4]);
     }
@@ -277,26 +310,39 @@ mod tests {
         (0..length as u64).map(|n| branch(n) * 1_000_003 + n).collect()
     }
 
+    /// Of the blocks of such a prompt: prompts that have nothing in common may have been named by others.
+    fn size(seed: u64) -> u32 {
+        if seed % 2 == 0 { 1 } else { 3 }
+    }
+
+    /// And of one block of it, by its hash.
+    fn tokens(block: u64) -> u64 {
+        let branch = block / 1_000_003;
+        u64::from(size(branch))
+    }
+
     proptest! {
         /// Against a list of (block, last use) that is searched from the front.
         #[test]
         fn equals_a_naive_model(
             turns in proptest::collection::vec((0u16..5, 0u64..8, 1usize..30, 0u8..6), 1..60),
-            capacity in 5usize..60,
+            capacity in 5u64..120,
         ) {
             let mut residents = Residents::default();
             let mut naive: Vec<Vec<(u64, u32)>> = vec![Vec::new(); 5];
             (0..5).for_each(|lane| residents.open(LaneId(lane), capacity));
             for (lane, seed, length, mishap) in turns {
                 let prompt = branching(seed, length);
-                let stamp = residents.enter(LaneId(lane), &prompt);
+                let stamp = residents.enter(LaneId(lane), &prompt, size(seed));
                 let held = &mut naive[usize::from(lane)];
-                for block in prompt.iter().take(capacity).rev() {
+                let fits = (capacity / u64::from(size(seed))) as usize;
+                for block in prompt.iter().take(fits).rev() {
                     held.retain(|(it, _)| it != block);
                     held.push((*block, stamp));
                 }
-                let surplus = held.len().saturating_sub(capacity);
-                held.drain(..surplus);
+                while held.iter().map(|(block, _)| tokens(*block)).sum::<u64>() > capacity {
+                    held.remove(0);
+                }
                 match mishap {
                     0 => {
                         residents.forget(LaneId(lane), &prompt, stamp);
@@ -308,7 +354,8 @@ mod tests {
                     }
                     _ => {}
                 }
-                prop_assert_eq!(residents.held_blocks(LaneId(lane)), held.len());
+                let held_tokens = held.iter().map(|(block, _)| tokens(*block)).sum::<u64>();
+                prop_assert_eq!(residents.held_tokens(LaneId(lane)), held_tokens);
             }
             for seed in 0..8 {
                 let prompt = branching(seed, 30);
@@ -318,7 +365,7 @@ mod tests {
                     .collect();
                 prop_assert_eq!(leading(&residents, 5, &prompt), expected);
             }
-            let held = |node: &Node<Holders>| node.blocks() * node.value.0.len();
+            let held = |node: &Node<Holders>| node.blocks() * node.value.lanes.len();
             let places = residents.chains.places();
             let blocks = places.filter_map(|node| residents.chains.get(node)).map(held).sum::<usize>();
             prop_assert_eq!(blocks, naive.iter().map(Vec::len).sum::<usize>());
@@ -333,7 +380,7 @@ mod tests {
         residents.open(LaneId(0), 100);
         let prompts: Vec<Arc<[u64]>> = (0..3).map(|seed| branching(seed, 20)).collect();
         (0..10_000).for_each(|turn| {
-            residents.enter(LaneId(0), &prompts[turn % 3]);
+            residents.enter(LaneId(0), &prompts[turn % 3], 1);
         });
         assert!(residents.lanes[0].order.len() <= 2 * 3 + STALE_ENTRIES + 1);
         assert_eq!(leading(&residents, 1, &prompts[0]), [20]);

@@ -9,7 +9,8 @@ impl<D: Dispatch> World<'_, D> {
     pub(super) fn answers(&mut self, request: u32, computed: bool) {
         let at = self.gateway_of(request);
         let booking = self.flights[request as usize].booking;
-        self.gateways[at].dispatch.done(self.now, booking, computed);
+        let cached_tokens = self.run.records[request as usize].cached_tokens;
+        self.gateways[at].dispatch.done(self.now, booking, computed.then_some(cached_tokens));
         if computed {
             let decoder = self.choose_decoder(at, request);
             self.record(request).decoder = decoder;

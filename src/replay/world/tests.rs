@@ -62,7 +62,7 @@ impl Dispatch for Simple {
         self.waiting.iter().map(|(due, _, _)| *due).min_by(f64::total_cmp)
     }
 
-    fn done(&mut self, _: Seconds, booking: u64, _: bool) {
+    fn done(&mut self, _: Seconds, booking: u64, _: Option<u32>) {
         let lane = self.booked.remove(&booking).expect("booked once, done once");
         if let Some(requests) = &mut self.lanes[usize::from(lane.0)] {
             *requests -= 1;

@@ -96,10 +96,21 @@ pub struct Commit {
 /// How a prefill ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
-    /// Its blocks are there now.
-    Computed,
+    /// Its blocks are there now, and its engine has reported this.
+    Computed(Reported),
+    /// Its blocks are there, nobody knows since when: nothing is learned of the time.
+    Unseen,
     /// Whatever it computed, nothing is learned of it.
     Failed,
+}
+
+/// What an engine says of a prompt that it has computed, as far as it does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reported {
+    /// Tokens of the prompt.
+    pub prompt_tokens: Option<u64>,
+    /// Of these, found in a cache.
+    pub cached_tokens: Option<u64>,
 }
 
 /// What predictions of hits are made of.
@@ -193,7 +204,7 @@ impl Board {
         if self.lanes.len() <= at {
             self.lanes.resize_with(at + 1, || None);
         }
-        self.residents.open(lane, spec.cache_blocks);
+        self.residents.open(lane, spec.cache_tokens);
         self.lanes[at] = Some(Lane::new(spec));
         if self.learner(spec.class).is_none() {
             self.classes.push((spec.class, PrefillLearner::new(self.settings.costs)));
@@ -258,7 +269,7 @@ impl Board {
     /// A prefiller was restarted, or its cache was emptied.
     pub fn emptied(&mut self, lane: LaneId) {
         if let Some(spec) = self.lane_mut(lane).map(|lane| lane.spec) {
-            self.residents.open(lane, spec.cache_blocks);
+            self.residents.open(lane, spec.cache_tokens);
         }
     }
 
@@ -301,23 +312,24 @@ impl Board {
         let Some(lane_id) = self.bookings.remove(&booking.0) else { return };
         let Some(lane) = self.lanes.get_mut(usize::from(lane_id.0)).and_then(Option::as_mut) else { return };
         let Some((booked, began_s)) = lane.finish(booking.0, now) else { return };
-        match done {
-            Done::Failed => self.residents.forget(lane_id, &booked.job.blocks, booked.stamp),
-            Done::Computed => {
-                if let Some(together) = lane.computed(&booked, began_s, now) {
-                    let class_s = lane.judge(&together);
-                    let of_class = self.classes.iter_mut().find(|(class, _)| *class == lane.spec.class);
-                    if let Some((_, learner)) = of_class {
-                        learner.learn(together.work, class_s);
-                    }
-                }
-                // Who tells what it holds: our own belief is needed for the time until it does.
-                if lane.tells && self.beliefs.named && booked.job.named {
-                    self.fading.push_back((now + TELLING_S, lane_id, booked.job, booked.stamp));
-                }
-                self.center(lane_id);
+        if done == Done::Failed {
+            self.residents.forget(lane_id, &booked.job.blocks, booked.stamp);
+            return;
+        }
+        if let Done::Computed(reported) = done
+            && let Some(together) = lane.computed(&booked, (began_s, now), booked.came_true(reported))
+        {
+            let class_s = lane.judge(&together);
+            let of_class = self.classes.iter_mut().find(|(class, _)| *class == lane.spec.class);
+            if let Some((_, learner)) = of_class {
+                learner.learn(together.work, class_s);
             }
         }
+        // Who tells what it holds: our own belief is needed for the time until it does.
+        if lane.tells && self.beliefs.named && booked.job.named {
+            self.fading.push_back((now + TELLING_S, lane_id, booked.job, booked.stamp));
+        }
+        self.center(lane_id);
     }
 
     /// Slownesses of a class are kept around one, as only their product with the class's costs is observed.

@@ -236,14 +236,14 @@ impl Board {
 
     /// What the policies of others look at.
     fn candidate(&self, terms: &Terms) -> Candidate {
-        let held_blocks = self.residents.held_blocks(terms.lane) as u64;
+        let resident_tokens = self.residents.held_tokens(terms.lane);
         let lane = self.lanes.get(usize::from(terms.lane.0)).and_then(Option::as_ref);
         lane.map_or(Candidate::default(), |lane| Candidate {
             work_tokens: lane.work_tokens(),
             held_tokens: lane.held_tokens,
             requests: lane.requests(),
             hit_tokens: terms.hit.hbm_tokens,
-            held_blocks,
+            resident_tokens,
             identity: lane.spec.identity,
             standing: Standing::Good,
         })
@@ -253,7 +253,7 @@ impl Board {
         self.count += 1;
         self.turn = self.turn.wrapping_add(1);
         let number = self.count;
-        let stamp = self.residents.enter(best.lane, &waiting.job.blocks);
+        let stamp = self.residents.enter(best.lane, &waiting.job.blocks, waiting.job.block_tokens);
         if let Some(Some(lane)) = self.lanes.get_mut(usize::from(best.lane.0)) {
             let class_s = best.prefill_s / lane.slowness();
             let (prefill_s, hit, job) = (best.prefill_s, best.hit, waiting.job.clone());

@@ -2,8 +2,11 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// By an engine that says nothing of its cache.
+const COMPUTED: Done = Done::Computed(Reported { prompt_tokens: None, cached_tokens: None });
+
 fn spec(identity: u64) -> LaneSpec {
-    LaneSpec { class: 0, cache_blocks: 1000, identity }
+    LaneSpec { class: 0, cache_tokens: 10_000, identity }
 }
 
 /// One second per thousand tokens, nothing else.
@@ -69,7 +72,7 @@ proptest! {
             running.extend(one.into_iter().map(|commit| commit.booking));
             if what == 1 && !running.is_empty() {
                 let ended = running.remove(0);
-                [&mut skips, &mut stands].into_iter().for_each(|board| board.done(now, ended, Done::Computed));
+                [&mut skips, &mut stands].into_iter().for_each(|board| board.done(now, ended, COMPUTED));
                 prop_assert_eq!(format!("{:?}", pump(&mut skips, now)), format!("{:?}", pump(&mut stands, now)));
             }
             prop_assert_eq!((skips.waiting(), skips.wake_s()), (stands.waiting(), stands.wake_s()));
@@ -130,7 +133,7 @@ fn a_prefix_draws_its_like_and_waits_for_its_place() {
     // The other one is free, but computing it all again takes longer than waiting does.
     let (ticket, none) = open(&mut board, 0.5, job(1, 90, 2, 100));
     assert!(none.is_empty());
-    board.done(1.0, first[0].booking, Done::Computed);
+    board.done(1.0, first[0].booking, COMPUTED);
     let then = pump(&mut board, 1.0);
     assert_eq!((then[0].ticket, then[0].terms.lane, then[0].terms.hit.hbm_tokens), (ticket, home, 900));
     // What the first place can't have soon goes elsewhere.
@@ -150,7 +153,7 @@ fn a_hot_prefix_spreads() {
         running.retain(|(end_s, booking)| {
             let over = *end_s <= now;
             if over {
-                board.done(*end_s, *booking, Done::Computed);
+                board.done(*end_s, *booking, COMPUTED);
             }
             !over
         });
@@ -201,7 +204,7 @@ fn where_a_pool_makes_all_equal_a_prompt_goes_where_it_is_in_memory() {
     let mut board = board(3, BoardSettings { costs, ..settings });
     board.arrive(0.0, job(1, 0, 1, 100));
     let first = pump(&mut board, 0.0).remove(0);
-    board.done(1.0, first.booking, Done::Computed);
+    board.done(1.0, first.booking, COMPUTED);
     let pool = crate::route::PoolHits {
         asked: true,
         anywhere_tokens: 1000,
@@ -211,7 +214,7 @@ fn where_a_pool_makes_all_equal_a_prompt_goes_where_it_is_in_memory() {
         board.arrive(now, Arc::new(Job { pool: pool.clone(), ..job(1, 0, 1, 100).as_ref().clone() }));
         let again = pump(&mut board, now).remove(0);
         assert_eq!(again.terms.lane, first.terms.lane, "fetching is too short to count");
-        board.done(now + 1.0, again.booking, Done::Computed);
+        board.done(now + 1.0, again.booking, COMPUTED);
     }
 }
 
@@ -252,10 +255,46 @@ fn costs_are_learned_from_prefills() {
         let commit = pump(&mut board, now).remove(0);
         // Twice as long as it was thought at first.
         now += 2e-3 * f64::from(200 + 37 * (turn % 50));
-        board.done(now, commit.booking, Done::Computed);
+        board.done(now, commit.booking, COMPUTED);
     }
     let costs = board.costs(0);
     assert!((costs.span(0, 1000) - 2.0).abs() < 0.1, "{costs:?}");
+}
+
+#[test]
+fn time_that_went_into_what_was_evicted_teaches_nothing() {
+    let costs_after = |cached_tokens| {
+        let mut board = board(1, settings());
+        let mut now = 0.0;
+        for own in 0..6 {
+            board.arrive(now, job(1, 90, own, 100));
+            let commit = pump(&mut board, now).remove(0);
+            assert_eq!(commit.terms.hit.hbm_tokens, if own == 0 { 0 } else { 900 });
+            // All of it is computed each time.
+            now += 1.0;
+            let cached_tokens = if own == 0 { Some(0) } else { cached_tokens };
+            board.done(now, commit.booking, Done::Computed(Reported { prompt_tokens: None, cached_tokens }));
+            now += 10.0;
+        }
+        board.costs(0).span(0, 1000)
+    };
+    let told = costs_after(Some(0));
+    assert!((told - 1.0).abs() < 0.05, "{told}");
+    let untold = costs_after(None);
+    assert!(untold > 3.0, "who does not say so is believed to have computed a tenth: {untold}");
+}
+
+#[test]
+fn what_was_computed_unseen_is_believed_to_be_there() {
+    let mut board = board(2, settings());
+    board.arrive(0.0, job(1, 100, 1, 100));
+    let commit = pump(&mut board, 0.0).remove(0);
+    let before = board.costs(0);
+    board.done(9.0, commit.booking, Done::Unseen);
+    board.arrive(20.0, job(1, 100, 1, 100));
+    let again = pump(&mut board, 20.0).remove(0);
+    assert_eq!((again.terms.lane, again.terms.hit.hbm_tokens), (commit.terms.lane, 999));
+    assert_eq!(board.costs(0), before, "of its time nothing is learned");
 }
 
 proptest! {
@@ -281,7 +320,11 @@ proptest! {
                 6 => board.rest(LaneId(u16::try_from(seed).unwrap()), now + 0.1),
                 _ => if !running.is_empty() {
                     let commit = running.remove(tokens as usize % running.len());
-                    let done = if what == 7 { Done::Failed } else { Done::Computed };
+                    let done = match what {
+                        7 => Done::Failed,
+                        8 => Done::Unseen,
+                        _ => COMPUTED,
+                    };
                     board.done(now, commit.booking, done);
                 }
             }
@@ -297,7 +340,7 @@ proptest! {
             turns += 1;
             prop_assert!(turns < 1000);
             now += 0.2;
-            running.drain(..).for_each(|commit| board.done(now, commit.booking, Done::Computed));
+            running.drain(..).for_each(|commit| board.done(now, commit.booking, COMPUTED));
             for commit in pump(&mut board, now) {
                 prop_assert!(waiting.remove(&commit.ticket));
                 running.push(commit);

@@ -73,8 +73,8 @@ fn the_best_standing_counts_before_any_load() {
     assert_eq!(chosen([Standing::Tried, Standing::Tried], Policy::LeastWork), Some(0));
 }
 
-fn with(requests: u32, hit_tokens: u32, held_blocks: u64) -> Candidate {
-    Candidate { requests, hit_tokens, held_blocks, ..Candidate::default() }
+fn with(requests: u32, hit_tokens: u32, resident_tokens: u64) -> Candidate {
+    Candidate { requests, hit_tokens, resident_tokens, ..Candidate::default() }
 }
 
 fn asked(prompt_tokens: u32, session: Option<u64>) -> Asked {

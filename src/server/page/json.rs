@@ -107,7 +107,7 @@ fn engine(gateway: &Gateway, instance: &Instance, backlog_ms: Option<f64>) -> Va
         "rest_ms": instance.health().rest_ms(now_ms),
         "share": instance.health().share(now_ms),
         "failures": instance.health().failures(),
-        "running": load.requests().saturating_sub(load.leases()),
+        "running": load.working(),
         "work_tokens": load.work_tokens(),
         "backlog_ms": backlog_ms.filter(|ms| ms.is_finite()),
         "leases": load.leases(),

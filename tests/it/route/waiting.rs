@@ -175,9 +175,21 @@ async fn short_prompts_may_go_to_a_decoder_alone() {
 async fn several_gateways_see_each_others_load() {
     let mut script = script(2, 2_000.0);
     script.config.route.scrape_ms = 20;
+    script.engine = EngineSpec { tpot_ms: 20.0, ..script.engine };
     let stage = Stage::set(script).await;
     // Something of its own, from which it knows how long requests are.
     ask(stage.gateway, &chat(1, 1, 400)).await;
+    // And answers that take long: their prefillers hold the hand-offs until they are whole, but have nothing to do.
+    let mut answers = Vec::new();
+    for n in 2..6 {
+        let mut body = chat(n, 1, 100);
+        body["max_tokens"] = json!(2_000);
+        let mut socket = TcpStream::connect(stage.gateway).await.unwrap();
+        socket.write_all(&post(CHAT, &body.to_string())).await.unwrap();
+        answers.push(socket);
+    }
+    let decoding = async || stage.decoders.iter().map(|it| it.ledger().running).sum::<usize>() == 4;
+    until("four answers are being decoded", decoding).await;
     // Another gateway's request, of which this one knows only by the engine's own word.
     let mut foreign = TcpStream::connect(stage.prefillers[0].addr()).await.unwrap();
     foreign.write_all(&post(CHAT, &chat(50, 1, 8_000).to_string())).await.unwrap();
