@@ -130,11 +130,10 @@ impl Dialect {
             Dialect::Layerwise => layerwise::bypass(api, body, shape.bypass, lists),
             // Their engines, too, know a request by the name that they make of its id.
             Dialect::P2pNccl | Dialect::NixlPush => layerwise::bypass(api, body, shape.bypass, false),
-            Dialect::Moriio | Dialect::Mooncake => shape.bypass.or_else(several),
+            Dialect::KvTransfer | Dialect::Moriio | Dialect::Mooncake => shape.bypass.or_else(several),
             Dialect::Sglang => shape.bypass.filter(same_limits).or_else(several),
             // A pool's blocks are found by their tokens, in each turn anew.
             Dialect::Pool => shape.bypass.filter(|why| same_limits(why) && *why != Bypass::EngineTools),
-            _ => shape.bypass,
         }
     }
 
@@ -142,6 +141,12 @@ impl Dialect {
     /// waits for anything. With other connectors a decoder waits for minutes then.
     pub fn fetches_late(self) -> bool {
         self == Dialect::KvTransfer
+    }
+
+    /// Whether a decoder that turns a request away tells its prefiller to let go of the blocks. vllm-ascend and vLLM before 0.32 don't for
+    /// `kv_transfer`; pushed to, a decoder that has not computed anything has nobody to tell.
+    pub fn tells_of_refusals(self) -> bool {
+        !matches!(self, Dialect::KvTransfer | Dialect::NixlPush)
     }
 
     /// Whether a decoder may offer its KV back, and a prefiller take it.

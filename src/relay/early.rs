@@ -1,4 +1,4 @@
-//! A decode leg that is sent together with its prefill: the engines meet by themselves.
+//! A decode leg that is sent together with its prefill, right behind it: the engines meet by themselves.
 //!
 //! It is the first attempt of the decode leg, begun before its time. The prefiller's failure drops it, which the decoder
 //! notices; its own failure is looked at when the prefill is over, or at once where a prefiller waits for its decoder.
@@ -102,8 +102,9 @@ impl Early {
         told.zip(self.peer.as_deref()).is_some_and(|(is, was)| is != *was)
     }
 
-    /// Goes on until the prefill is over, or has come to nothing because of it.
-    async fn beside(&mut self, mut prefill: PrefillLeg) -> Result<PrefillEnd, Failure> {
+    /// Goes on until the prefill is over, or has come to nothing because of it. The decoder is asked when its prefiller has been, which `asked`
+    /// tells: blocks that a decoder keeps for a prefill that never begins are freed by nobody.
+    async fn beside(&mut self, mut prefill: PrefillLeg, asked: &Written) -> Result<PrefillEnd, Failure> {
         let leg = match &mut self.leg {
             Leg::Begun(leg) => leg,
             Leg::Due(due) => {
@@ -114,12 +115,15 @@ impl Early {
         };
         let mut tail = None;
         poll_fn(|cx| {
-            if self.ended.is_none()
+            let prefill = prefill.as_mut().poll(cx);
+            let begins = self.written.get() || (asked.get() && prefill.is_pending());
+            if begins
+                && self.ended.is_none()
                 && let Poll::Ready(end) = leg.as_mut().poll(cx)
             {
                 self.ended = Some(end);
             }
-            match (&self.ended, prefill.as_mut().poll(cx)) {
+            match (&self.ended, prefill) {
                 // The decoder has what it needed, whatever its prefiller says, or if it says nothing.
                 (Some(Ok(_)), Poll::Ready(Err(_))) => Poll::Ready(Ok(PrefillEnd::InVain)),
                 (_, Poll::Ready(end)) => Poll::Ready(end),
@@ -174,12 +178,16 @@ impl Drop for Parting {
     }
 }
 
-/// A prefill, and the decode leg beside it, if there is one. Dropped, both are hung up on.
-pub(super) async fn beside(prefill: PrefillLeg, early: Option<Early>) -> Result<Ended, Failure> {
+/// A prefill, whose request `asked` tells of, and the decode leg beside it, if there is one. Dropped, both are hung up on.
+pub(super) async fn beside(
+    prefill: PrefillLeg,
+    asked: Written,
+    early: Option<Early>,
+) -> Result<Ended, Failure> {
     let Some(mut early) = early else {
         return prefill.await.map(|end| (end, None));
     };
-    let mut end = early.beside(prefill).await?;
+    let mut end = early.beside(prefill, &asked).await?;
     if let PrefillEnd::Done(duty) = &mut end {
         if early.is_misled(duty) {
             return Ok((end, None));

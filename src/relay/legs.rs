@@ -266,11 +266,11 @@ impl Relay {
 }
 
 /// What a decoder's outcome says about the hand-off that it was given. Of a request that was turned away the prefiller may have been told
-/// or not: what fails before vLLM's handlers tells nobody, nor do vllm-ascend and vLLM before 0.32.
+/// or not: what fails before vLLM's handlers tells nobody.
 fn settle(duty: &mut Duty, outcome: &Result<Opening, Failure>, dialect: Dialect) {
-    let told = |status| release::fetched_or_told(status) && !dialect.fetches_late();
+    let told = |status| release::fetched_or_told(dialect, status);
     match outcome {
-        Ok(opening) if opening.head.status.is_success() || told(opening.head.status) => duty.used(),
+        Ok(opening) if told(opening.head.status) => duty.used(),
         Ok(_) => duty.refused(),
         Err(failure) if failure.busy() && told(StatusCode::SERVICE_UNAVAILABLE) => duty.used(),
         Err(failure) if failure.busy() => duty.refused(),

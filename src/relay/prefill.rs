@@ -147,7 +147,7 @@ impl Relay {
             false => settings.abandon_grace,
         };
         let prefill = boxed(|| self.clone().prefill_once(ask, seat, transfer, written.clone()));
-        let legs = boxed(|| early::beside(prefill, early));
+        let legs = boxed(|| early::beside(prefill, written.clone(), early));
         let ended = Unfinished::new(legs, written, grace, self.releases.clone()).await;
         if ended.is_err() {
             // Which of the two waited for the other in vain, nobody knows: another pair is to have no part of this one.

@@ -19,7 +19,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::dialect;
+use crate::dialect::{self, Dialect};
 use crate::fleet::{Awaiting, Awaits, Need, Role, Seat};
 use crate::obs::{Handoff, Meters};
 use crate::relay::Relay;
@@ -304,7 +304,8 @@ impl Relay {
     }
 
     async fn fetch(&self, lost: &Lost) -> Handoff {
-        let mut tried = Vec::new();
+        let dialect = self.speech.now().dialect;
+        let (mut tried, mut late) = (Vec::new(), lost.late);
         for _ in 0..ATTEMPTS {
             let left = self.settings.now().lease.saturating_sub(lost.born.elapsed()).min(RELEASE_TIME);
             let tokens = lost.ask.shape.prompt_tokens;
@@ -315,9 +316,11 @@ impl Relay {
             };
             tried.push(seat.instance().id());
             let written = Written::default();
-            match tokio::time::timeout(left, self.fetch_once(lost, &seat, &written)).await {
-                Ok(Some(status)) if fetched_or_told(status) => return Handoff::Released,
-                Ok(Some(_)) => {}
+            let salt = late.then(pause::random);
+            match tokio::time::timeout(left, self.fetch_once(lost, (&seat, salt), &written)).await {
+                Ok(Some(status)) if fetched_or_told(dialect, status) => return Handoff::Released,
+                // It may have told all the same, and the blocks be another prompt's by now.
+                Ok(Some(_)) => late = true,
                 // It may have fetched, or died of it.
                 _ if written.get() => break,
                 _ => {}
@@ -327,9 +330,13 @@ impl Relay {
     }
 
     /// One token on one decoder; the status of its answer, if there is one.
-    async fn fetch_once(&self, lost: &Lost, seat: &Seat, written: &Written) -> Option<StatusCode> {
+    async fn fetch_once(
+        &self,
+        lost: &Lost,
+        (seat, salt): (&Seat, Option<u64>),
+        written: &Written,
+    ) -> Option<StatusCode> {
         let ask = &lost.ask;
-        let salt = lost.late.then(pause::random);
         let edit = dialect::release_edit(ask.api, &ask.body, &lost.handoff, salt);
         Some(self.upstream.send(ask.leg(seat, &edit), written).await.ok()?.status())
     }
@@ -337,8 +344,8 @@ impl Relay {
 
 /// Whether a decoder that answers so has fetched the KV or told the prefiller to let go: vLLM 0.32 does the latter for
 /// requests that its API rejects (400, 404, 422, 503), not for those that a middleware turns away before.
-pub(super) fn fetched_or_told(status: StatusCode) -> bool {
-    status.is_success() || matches!(status.as_u16(), 400 | 404 | 422 | 503)
+pub(super) fn fetched_or_told(dialect: Dialect, status: StatusCode) -> bool {
+    status.is_success() || dialect.tells_of_refusals() && matches!(status.as_u16(), 400 | 404 | 422 | 503)
 }
 
 #[cfg(test)]

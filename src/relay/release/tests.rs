@@ -92,7 +92,11 @@ fn a_handoff_grows_stale_before_its_lease_ends() {
 
 #[test]
 fn only_engines_that_know_the_handoff_settle_it() {
-    let settled = |code: u16| fetched_or_told(StatusCode::from_u16(code).unwrap());
-    assert!([200, 400, 404, 422, 503].into_iter().all(settled));
-    assert!(![401, 403, 429, 500, 502].into_iter().any(settled));
+    let settled = |dialect| move |code: u16| fetched_or_told(dialect, StatusCode::from_u16(code).unwrap());
+    assert!([200, 400, 404, 422, 503].into_iter().all(settled(Dialect::Mooncake)));
+    assert!(![401, 403, 429, 500, 502].into_iter().any(settled(Dialect::Mooncake)));
+    for told_by_nobody in [Dialect::KvTransfer, Dialect::NixlPush] {
+        assert!(settled(told_by_nobody)(200));
+        assert!(![400, 404, 422, 503].into_iter().any(settled(told_by_nobody)), "{told_by_nobody:?}");
+    }
 }

@@ -77,6 +77,23 @@ async fn when_nobody_can_serve_the_error_is_honest_and_nothing_is_left() {
     }
 }
 
+/// Blocks that a decoder keeps for a prefill which never began are freed by nobody.
+#[tokio::test]
+async fn no_decoder_is_asked_beside_a_prefill_that_never_began() {
+    for spoken in EVERY {
+        let stage = Stage::set(script(spoken)).await;
+        let (path, body) = completion(false);
+        assert_eq!(stage.post(path, &body).await.status, 200, "{spoken:?}: who is who is known");
+        let asked = async || stage.seen(&stage.decoders).iter().filter(|seen| seen.path == path).count();
+        let before = asked().await;
+        stage.prefillers_fail(&Fault::always(What::Refuse).on_path("/v1/"));
+        let answer = stage.post(path, &body).await;
+        assert_eq!(answer.status, 502, "{spoken:?}: {}", answer.text());
+        assert_eq!(asked().await, before, "{spoken:?}");
+        stage.end().await;
+    }
+}
+
 #[tokio::test]
 async fn a_refusal_is_the_clients_in_every_dialect() {
     for spoken in EVERY {
