@@ -2,6 +2,9 @@
 //! (with no hand-off in the answer) the connectors that move KV through a pool: EmsStoreConnector, AscendStore, UCM.
 //!
 //! Bodies as in vllm-ascend's `load_balance_proxy_server_example.py` (August 2026), checked against vLLM 0.32.0.
+//!
+//! A hand-off is for one answer. Of several (`n`) each fetches by itself, and a prefiller lets go of the blocks when the first has done so
+//! (vLLM 0.32): the others would read what may be another prompt's by then, and nobody would notice. A decoder makes them alone.
 
 use bytes::Bytes;
 

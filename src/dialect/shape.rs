@@ -48,7 +48,8 @@ pub enum Bypass {
     /// The engine is to cut the prompt to the room that the answer leaves in the context (`truncate_prompt_tokens` -1, `truncation` of
     /// responses). A prefiller, whose answer is one token, has more room: its KV would be that of other tokens.
     Truncation,
-    /// Several answers to one prompt, each of which the decoder would want a prefill for (decoder first).
+    /// Several answers to one prompt. Each would fetch the KV, or want a prefill of its own (decoder first), and what a prefiller keeps it
+    /// keeps until the first one has it.
     SeveralChoices,
     /// It is not known what engines will call the request, by which they are to find each other (decoder first, and NIXL's push).
     UnknownNames,
@@ -157,11 +158,16 @@ pub(super) fn bypass(api: Api, body: &Object, lists: bool) -> Option<Bypass> {
     }
 }
 
-/// Whether the prompt's own tokens are to be scored.
+/// Whether the prompt's own tokens are to be scored. With `echo` vLLM scores as many candidates of them as are wanted of the answer's:
+/// `logprobs` says how many in completions; in chats `top_logprobs` does, which is 0 where it is absent, and 0 scores, too.
 fn scores_prompt(api: Api, body: &Object) -> bool {
     let given = |holder: &Object, key: &str| holder.get(key).is_some_and(|v| !v.is_null());
     match api {
-        Api::Chat | Api::Completions => {
+        Api::Chat => {
+            let counts = body.get("top_logprobs").is_none_or(|v| !v.is_null());
+            given(body, "prompt_logprobs") || (counts && asks_for(body, "echo"))
+        }
+        Api::Completions => {
             given(body, "prompt_logprobs") || (given(body, "logprobs") && asks_for(body, "echo"))
         }
         Api::Generate => {
@@ -170,6 +176,12 @@ fn scores_prompt(api: Api, body: &Object) -> bool {
         }
         Api::Responses | Api::Messages => false,
     }
+}
+
+/// Whether an engine does more for a request than to answer it: it calls tools by itself, or goes on when nobody listens. Begun a second
+/// time, all that is done twice.
+pub fn acts(api: Api, body: &Object) -> bool {
+    api == Api::Responses && (asks_for(body, "background") || has_engine_tools(body))
 }
 
 /// Whether a response may use tools that its engine calls by itself.
@@ -288,6 +300,48 @@ mod tests {
         assert_eq!(bypass(Api::Chat, r#"{"use_beam_search":1}"#), Some(Bypass::Beam));
         assert_eq!(bypass(Api::Completions, r#"{"echo":"yes","logprobs":1}"#), Some(Bypass::PromptScores));
         assert_eq!(bypass(Api::Completions, r#"{"echo":null,"logprobs":1}"#), None);
+    }
+
+    /// What says how many candidates are scored has another name in chats, and 0 for its default.
+    #[test]
+    fn an_echo_scores_the_prompt_of_a_chat_without_being_asked_to() {
+        let scores = |api, text: &str| read(api, text).bypass == Some(Bypass::PromptScores);
+        for text in [
+            r#"{"echo":true}"#,
+            r#"{"echo":1,"logprobs":false}"#,
+            r#"{"echo":true,"logprobs":null}"#,
+            r#"{"echo":true,"top_logprobs":0}"#,
+            r#"{"echo":true,"logprobs":true,"top_logprobs":5}"#,
+            r#"{"echo":true,"top_logprobs":null,"prompt_logprobs":0}"#,
+        ] {
+            assert!(scores(Api::Chat, text), "{text}");
+        }
+        for text in [
+            r#"{"echo":false}"#,
+            r#"{"echo":null,"top_logprobs":5}"#,
+            r#"{"logprobs":true,"top_logprobs":5}"#,
+            r#"{"echo":true,"logprobs":true,"top_logprobs":null}"#,
+        ] {
+            assert!(!scores(Api::Chat, text), "{text}");
+        }
+        assert!(!scores(Api::Completions, r#"{"echo":true,"top_logprobs":5}"#));
+        assert!(!scores(Api::Completions, r#"{"echo":true}"#));
+    }
+
+    #[test]
+    fn what_must_not_be_done_twice_is_seen() {
+        let acts =
+            |api, text: &'static str| acts(api, &Object::scan(text.into(), ScanLimits::default()).unwrap());
+        for text in [
+            r#"{"background":true}"#,
+            r#"{"tools":[{"type":"function"},{"type":"mcp"}]}"#,
+            r#"{"previous_response_id":"r","tools":[{"type":"code_interpreter"}]}"#,
+        ] {
+            assert!(acts(Api::Responses, text) && !acts(Api::Chat, text), "{text}");
+        }
+        for text in ["{}", r#"{"background":false,"tools":[{"type":"function"}],"store":true}"#] {
+            assert!(!acts(Api::Responses, text), "{text}");
+        }
     }
 
     #[test]

@@ -126,6 +126,7 @@ impl Relay {
     ) -> Result<DecodeEnd, Error> {
         let mut prefill = Tries::new(self.settings.now().attempts);
         loop {
+            ledger.tries_anew();
             // A decoder would wait for nothing.
             if self.fleet.serving(Role::Prefill) == 0 {
                 return Err(Error::new(Kind::NoPrefiller, "no prefiller is available"));

@@ -91,6 +91,11 @@ impl Failure {
         matches!(self.why, Why::TooLarge(_))
     }
 
+    /// The engine may have begun with the request. One that is busy has not, and of a hand-off that is too old none was told.
+    pub(super) fn may_have_begun(&self) -> bool {
+        self.written && !matches!(self.why, Why::Busy | Why::Stale)
+    }
+
     /// A decoder answered: it has fetched what it was to fetch.
     pub(super) fn answered(&self) -> bool {
         matches!(self.why, Why::TooLarge(Large::Answer) | Why::GivenUp)

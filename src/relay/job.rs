@@ -89,13 +89,12 @@ impl Chain {
 }
 
 fn pool_hits(found: &Found, fleet: &Fleet) -> PoolHits {
-    let Some((anywhere_tokens, _)) = found.pooled() else { return PoolHits::default() };
-    let near = found.pool.as_ref().map(|lookup| &lookup.presence.near);
-    let near = near.into_iter().flatten().flat_map(|near| {
+    let answer = found.answer();
+    let near = answer.into_iter().flat_map(|presence| &presence.near).flat_map(|near| {
         let tokens = near.tokens;
         fleet.desk().lanes_on(&near.host).into_iter().map(move |lane| (lane, tokens))
     });
-    PoolHits { asked: found.pool.is_some(), anywhere_tokens, near: near.collect() }
+    PoolHits { asked: answer.is_some(), anywhere_tokens: found.fetchable_tokens(), near: near.collect() }
 }
 
 fn session(ask: &Ask) -> Option<u64> {
@@ -105,4 +104,49 @@ fn session(ask: &Ask) -> Option<u64> {
         SESSION_MEMBERS.iter().find_map(text).filter(|text| !text.is_empty())
     };
     header.or_else(|| member().map(|text| xxh3_64(text.as_bytes())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoint::Endpoint;
+    use crate::fleet::Role;
+    use crate::pool::{Lookup, Near, Presence, Reach, Tier, Verdict};
+    use crate::route::{Hit, LaneId, Policy};
+
+    /// What is told of 80 tokens that lie on the first of two prefillers' hosts, and what each prefiller could spare of them.
+    fn told(reach: Reach) -> (PoolHits, [Hit; 2]) {
+        let fleet = Fleet::new(Policy::LeastWork);
+        let lanes: [LaneId; 2] = ["p0", "p1"].map(|host| {
+            assert!(fleet.add(Role::Prefill, Endpoint::new(host, 1)));
+            fleet.desk().lanes_on(host)[0]
+        });
+        let near = [Near { host: "p0".into(), tier: Tier::Memory, tokens: 80 }].into_iter().collect();
+        let presence = Presence { hit_tokens: 80, reach, near, ..Presence::default() };
+        let pool = Some(Lookup { presence, verdict: Verdict::Known });
+        let pool = pool_hits(&Found { pool, ..Found::default() }, &fleet);
+        let job = Job { prompt_tokens: 100, pool, ..Job::default() };
+        let hits = lanes.map(|lane| Hit::of(&job, lane, 0, true));
+        (job.pool, hits)
+    }
+
+    #[test]
+    fn what_a_host_keeps_for_itself_is_of_no_use_to_prefillers_elsewhere() {
+        let here = Hit { hbm_tokens: 0, near_tokens: 80, any_tokens: 80 };
+        let (pool, hits) = told(Reach::All);
+        assert_eq!((pool.asked, pool.anywhere_tokens), (true, 80));
+        assert_eq!(hits, [here, Hit { any_tokens: 80, ..Hit::default() }]);
+        let (pool, hits) = told(Reach::Own { fetchable_tokens: 0 });
+        assert_eq!((pool.asked, pool.anywhere_tokens), (true, 0));
+        assert_eq!(hits, [here, Hit::default()]);
+        let (_, hits) = told(Reach::Own { fetchable_tokens: 48 });
+        assert_eq!(hits, [here, Hit { any_tokens: 48, ..Hit::default() }]);
+    }
+
+    #[test]
+    fn a_pool_that_gave_no_answer_was_not_asked() {
+        let fleet = Fleet::new(Policy::LeastWork);
+        let pool = Some(Lookup { presence: Presence::default(), verdict: Verdict::TimedOut });
+        assert_eq!(pool_hits(&Found { pool, ..Found::default() }, &fleet), PoolHits::default());
+    }
 }

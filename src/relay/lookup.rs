@@ -21,7 +21,7 @@ use crate::obs::Meters;
 use crate::obs::events::HeldMeter;
 use crate::pool::events::held::{Heard, Held, heard, tellers};
 use crate::pool::events::watch::SharedIndex;
-use crate::pool::{Gate, Inquiry, Lookup, PoolError, Question, Verdict};
+use crate::pool::{Gate, Inquiry, Lookup, PoolError, Presence, Question, Verdict};
 use crate::prompt::{Prompt, Reason};
 use crate::relay::ask::Ask;
 use crate::relay::stored::Patience;
@@ -117,9 +117,19 @@ impl Teller {
 impl Found {
     /// Leading tokens that a pool has, by the best source that spoke; `None` when none did.
     pub fn pooled(&self) -> Option<(u32, Teller)> {
-        let answer = self.pool.as_ref().filter(|it| matches!(it.verdict, Verdict::Known | Verdict::Partial));
         let told = || (self.told_tokens > 0).then_some((self.told_tokens, Teller::Events));
-        answer.map(|it| (it.presence.hit_tokens, Teller::Pool)).or_else(told)
+        self.answer().map(|presence| (presence.hit_tokens, Teller::Pool)).or_else(told)
+    }
+
+    /// Of these, what every engine can load, wherever it runs. What events tell of a pool is taken to be everybody's.
+    pub fn fetchable_tokens(&self) -> u32 {
+        self.answer().map_or(self.told_tokens, Presence::fetchable_tokens)
+    }
+
+    /// The pool's answer, if it gave one.
+    pub fn answer(&self) -> Option<&Presence> {
+        let known = |it: &&Lookup| matches!(it.verdict, Verdict::Known | Verdict::Partial);
+        self.pool.as_ref().filter(known).map(|it| &it.presence)
     }
 
     /// The most leading tokens that a prefiller has in memory of its own; `None` when they are not listened to.
@@ -299,7 +309,7 @@ mod tests {
     use super::*;
     use crate::kvhash::lmcache::ServerAlgo;
     use crate::kvhash::scheme::{Hasher, Scheme};
-    use crate::pool::Presence;
+    use crate::pool::Reach;
 
     #[test]
     fn what_was_told_of_a_pool_counts_where_the_pool_gave_no_answer() {
@@ -311,6 +321,22 @@ mod tests {
         assert_eq!(found(pool(Verdict::TimedOut), 64), Some((64, Teller::Events)));
         assert_eq!(found(None, 64), Some((64, Teller::Events)));
         assert_eq!((found(None, 0), found(pool(Verdict::Off), 0)), (None, None));
+    }
+
+    #[test]
+    fn what_hosts_keep_for_themselves_is_pooled_and_not_fetchable() {
+        let found = |reach, verdict, told_tokens| {
+            let presence = Presence { hit_tokens: 32, reach, ..Presence::default() };
+            let found = Found { pool: Some(Lookup { verdict, presence }), told_tokens, ..Found::default() };
+            (found.pooled().map(|(tokens, _)| tokens), found.fetchable_tokens())
+        };
+        let own = |fetchable_tokens| Reach::Own { fetchable_tokens };
+        assert_eq!(found(Reach::All, Verdict::Known, 64), (Some(32), 32));
+        assert_eq!(found(own(0), Verdict::Known, 64), (Some(32), 0));
+        assert_eq!(found(own(16), Verdict::Partial, 0), (Some(32), 16));
+        assert_eq!(found(own(48), Verdict::Known, 0), (Some(32), 32), "of what is there");
+        assert_eq!(found(own(0), Verdict::TimedOut, 64), (Some(64), 64), "it gave no answer");
+        assert_eq!(found(own(0), Verdict::Off, 0), (None, 0));
     }
 
     #[test]

@@ -60,7 +60,7 @@ use std::sync::Arc;
 use tokio::time::{Instant, timeout_at};
 
 use crate::dialect::batch::Batch;
-use crate::dialect::shape::Bypass;
+use crate::dialect::shape::{self, Bypass};
 use crate::error::{Error, Kind};
 use crate::fleet::{Fleet, Need, Placed, Role, Seat};
 use crate::intake::Prompts;
@@ -254,6 +254,7 @@ impl Relay {
         let _awaits = self.fleet.awaiting().one();
         let mut cut = false;
         loop {
+            ledger.tries_anew();
             // KV that nobody can fetch would be stranded. One that drains will do for what is under way.
             if self.fleet.members(Role::Decode).is_empty() {
                 return Err(no_decoder());
@@ -304,7 +305,7 @@ impl Relay {
                 Err(failure) => failure,
             };
             if decode.left == 0
-                || failure.lasting()
+                || is_final(ask, &failure)
                 || !self.back_off(Role::Decode, &failure, decode.made).await
             {
                 return Err(failure.into_error(Role::Decode));
@@ -437,7 +438,8 @@ impl Relay {
         let tokens = ask.shape.prompt_tokens + ask.shape.output_tokens;
         let keeper = self.kept.keeper_for(ask);
         let random = pause::random();
-        let need = Need { tokens, tried: &tries.tried, random, keeper, under_way: true, ..Need::default() };
+        let (tried, session) = (tries.tried.as_slice(), ask.job.session);
+        let need = Need { tokens, tried, random, keeper, session, under_way: true, ..Need::default() };
         let seat = self.fleet.pick(Role::Decode, need);
         seat.ok_or_else(no_decoder)
     }
@@ -454,6 +456,12 @@ impl Relay {
         tokio::time::sleep(pause).await;
         true
     }
+}
+
+/// Whether nobody else is asked after a decode leg that failed so. What an engine may have begun, and does more for than to answer, is not
+/// begun a second time.
+fn is_final(ask: &Ask, failure: &Failure) -> bool {
+    failure.lasting() || failure.may_have_begun() && shape::acts(ask.api, &ask.body)
 }
 
 /// What comes of `work`, which has until `end`; no error of its own stands for more time than it has.

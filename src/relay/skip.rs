@@ -49,7 +49,8 @@ impl Skip {
         if !job.exact {
             return None;
         }
-        // A decoder fetches from the pool as a prefiller does, if the pool is believed; of what prefillers hold it has nothing.
+        // A decoder fetches from the pool as a prefiller does, if the pool is believed; of what prefillers, or their hosts, keep for
+        // themselves it has nothing.
         let pooled = || if fleet.desk().beliefs().named { job.pool.anywhere_tokens } else { 0 };
         if self.tokens > 0 && job.prompt_tokens.saturating_sub(pooled()) <= self.tokens {
             return Some(Reason::Short);

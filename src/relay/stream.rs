@@ -57,6 +57,8 @@ pub struct Stream {
     given_up: GivenUp,
     /// The last event has passed.
     over: bool,
+    /// Some of it has: the rest of one that is larger than is held back may still be missing.
+    ending: bool,
     /// An error of the engine's has passed: why the request ended, then.
     errored: Option<&'static str>,
     /// Events of decoders before this one.
@@ -136,6 +138,7 @@ impl Stream {
             http2: source.http2,
             given_up: source.given_up,
             over: false,
+            ending: false,
             errored: None,
             events_before: 0,
             cached: ledger.cached_of_prefill(),
@@ -219,9 +222,10 @@ impl Stream {
         } else {
             let ends = |event: &sse::Frame<'_>| event.event().is_some_and(|name| api.ends_with_event(name));
             if let Some(last) = sse::frames(out).find(ends) {
-                self.over = true;
+                self.ending = true;
                 fault::of_event(api, &last).into_iter().for_each(|fault| self.failed(fault));
             }
+            self.over |= self.ending && !self.live.as_ref().is_some_and(|live| live.framer.mid_frame());
         }
         if self.over && !was_over {
             self.complete();
@@ -381,7 +385,8 @@ impl Stream {
                 return Poll::Ready(None);
             }
             Poll::Ready(None) => {
-                let tail = live.framer.finish();
+                // Of an event that goes out in parts nothing is held, and that it has not ended is still to be asked.
+                let tail = if live.framer.mid_frame() { None } else { live.framer.finish() };
                 return Poll::Ready(out(self.finish(tail)));
             }
             Poll::Pending => {

@@ -58,7 +58,7 @@ const BODIES: [(&str, &str); 8] = [
     ),
     (
         "/v1/completions",
-        r#"{"prompt":[5,6,7],"model":"sim","seed":9223372036854775807,"top_p":1.0,"temperature":1e-2,"n":2}"#,
+        r#"{"prompt":[5,6,7],"model":"sim","seed":9223372036854775807,"top_p":1.0,"temperature":1e-2,"n":1}"#,
     ),
     (
         "/v1/completions",

@@ -101,6 +101,36 @@ async fn what_an_engine_aborted_is_answered_by_another() {
     stage.end().await;
 }
 
+/// Engines report the stop string that they met in the same place: only one of that name may be meant.
+#[tokio::test]
+async fn stop_strings_hide_no_answer_that_was_given_up() {
+    let stage = Stage::set(Script::default()).await;
+    let path = "/v1/completions";
+    let with = |stop: &str, stream: bool| {
+        let mut body: Value = serde_json::from_str(&body(path, stream)).unwrap();
+        body["stop"] = json!(["never in the text", stop]);
+        body.to_string()
+    };
+    let whole = said(&stage.post(path, &with("nor this", false)).await);
+    let choice = json!({"index": 0, "text": "half of", "finish_reason": "stop", "stop_reason": "recomputed"});
+    let half = json!({"id": "x", "choices": [choice]}).to_string();
+    for (stop, asked, text) in [("nor this", 3, whole.as_str()), ("recomputed", 1, "half of")] {
+        stage.decoders_fail(&Fault::once(What::Status(200, Some(half.clone().into()))));
+        stage.forget();
+        let answer = stage.post(path, &with(stop, false)).await;
+        assert_eq!((answer.status, said(&answer).as_str()), (200, text), "{stop}: {}", answer.text());
+        assert_eq!(stage.seen(&stage.decoders).len(), asked, "{stop}");
+        stage.heal();
+        // What has begun is not passed off as complete, either.
+        stage.decoders_fail(&Fault::always(What::RecomputeAfterEvents(4)));
+        let answer = stage.post(path, &with(stop, true)).await;
+        let broke = answer.events().last().is_some_and(|event| event["error"]["code"] == "decode_failed");
+        assert_eq!((answer.done(), broke), (asked == 1, asked != 1), "{stop}: {}", answer.text());
+        stage.heal();
+    }
+    stage.end().await;
+}
+
 /// vLLM makes one event of what fails before the first token.
 #[tokio::test]
 async fn a_message_that_begins_with_an_error_of_the_engine_is_asked_for_elsewhere() {

@@ -6,12 +6,12 @@ use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use pd_proxy::sim::{Fault, How, What};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::common::client;
+use crate::common::client::{self, Raw};
 use crate::common::place;
 use crate::common::stage::{Script, Stage};
 use crate::health::member;
@@ -101,6 +101,90 @@ async fn nothing_comes_after_the_last_event() {
         stage.heal();
     }
     assert!((2..30).contains(&complete), "{complete} of 31 had their last event");
+    stage.end().await;
+}
+
+/// Whether a streamed response is all there, and whether its client is told that it is not.
+fn ending(answer: &Raw) -> (bool, bool) {
+    let text = answer.text();
+    let last = text.split("event: ").last().unwrap();
+    let data = last.strip_prefix("response.completed\ndata: ").and_then(|data| data.strip_suffix("\n\n"));
+    let whole = data.is_some_and(|data| serde_json::from_str::<Value>(data).is_ok());
+    (whole, last.starts_with("error\n") && text.contains("\n\nevent: error\n"))
+}
+
+/// What is larger than is held back goes out in parts: the first part of the last event is no end.
+#[tokio::test]
+async fn half_of_a_last_event_is_no_end() {
+    let mut script = Script { prefillers: 1, decoders: 1, ..Script::default() };
+    script.config.limit.frame_bytes = 100;
+    let stage = Stage::set(script).await;
+    let asked = json!({"input": "some words to begin with", "max_output_tokens": 40, "stream": true});
+    let request =
+        client::post_with("/v1/responses", &[("x-request-id", "same")], asked.to_string().as_bytes());
+    let direct = client::send(stage.decoders[0].addr(), &request).await;
+    // Beyond its end, in case that the next ones are a little longer, back to where the last event begins.
+    let (most, last) = (direct.raw_bytes + 50, direct.text().split("event: ").last().unwrap().len());
+    let mut broken = 0;
+    for back in (0..last).step_by(41) {
+        let how = if back % 2 == 0 { How::Reset } else { How::Close };
+        stage.decoders_fail(&Fault::once(What::CutAfterBytes { bytes: most - back, how }));
+        let answer = stage.send(&request).await;
+        let (whole, told) = ending(&answer);
+        assert!(whole != told && answer.complete == whole, "{back} before {most}: {}", answer.text());
+        assert!(whole || back > 0);
+        broken += usize::from(told);
+        stage.heal();
+    }
+    assert!(broken > 5, "{broken} of {last} bytes");
+    stage.decoders_fail(&Fault::once(What::DribbleBytes(150)));
+    let answer = stage.send(&request).await;
+    assert_eq!((ending(&answer), answer.complete), ((true, false), true), "{}", answer.text());
+    stage.end().await;
+}
+
+/// The same where the engine's body ends as if it were complete: what the client is told is an event of its own.
+#[tokio::test]
+async fn half_an_event_is_followed_by_a_whole_one() {
+    let mut script = Script { prefillers: 1, decoders: 1, ..Script::default() };
+    script.config.limit.frame_bytes = 100;
+    let stage = Stage::set(script).await;
+    let long = "x".repeat(500);
+    let messages = json!([{"role": "user", "content": "a"}]);
+    for (path, key, value, first, last) in [
+        (
+            PATH,
+            "prompt",
+            json!("a"),
+            "data: {\"choices\":[{\"index\":0,\"text\":\"a\"}]}",
+            "data: {\"choices\":[{\"text\":\"",
+        ),
+        (
+            "/v1/responses",
+            "input",
+            json!("a"),
+            "event: response.output_text.delta\ndata: {\"delta\":\"a\"}",
+            "event: response.completed\ndata: {\"response\":\"",
+        ),
+        (
+            "/v1/messages",
+            "messages",
+            messages,
+            "event: content_block_delta\ndata: {\"delta\":{\"text\":\"a\"}}",
+            "event: message_stop\ndata: {\"type\":\"",
+        ),
+    ] {
+        let body = json!({"model": "sim", "max_tokens": 8, "stream": true, key: value}).to_string();
+        let half = format!("{first}\n\n{last}{long}");
+        stage.decoders_fail(&Fault::once(What::Events(half.clone().into())));
+        let answer = stage.post(path, &body).await;
+        let text = answer.text();
+        let told = text.strip_prefix(&format!("{half}\n\n")).unwrap_or_else(|| panic!("{path}: {text}"));
+        let event = if path == PATH { "data: {\"error\"" } else { "event: error\n" };
+        assert!(told.starts_with(event) && told.contains("decode_failed"), "{path}: {text}");
+        assert_eq!((answer.status, answer.complete), (200, false), "{path}");
+        stage.heal();
+    }
     stage.end().await;
 }
 

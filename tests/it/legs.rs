@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use pd_proxy::sim::{EngineSpec, Fault, How, What};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::common::client::Raw;
+use crate::common::client::{self, Raw};
 use crate::common::stage::{Script, Stage, fast};
 
 const PATH: &str = "/v1/completions";
@@ -117,6 +117,73 @@ async fn a_response_in_the_background_is_announced_at_once_and_not_begun_twice()
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(told(&answer).0, ["response.created", "response.in_progress", "error"]);
     assert_eq!(stage.seen(&stage.decoders).len(), 1);
+    stage.end().await;
+}
+
+/// What an engine does beside its answer would be done twice.
+#[tokio::test]
+async fn what_an_engine_does_by_itself_is_not_begun_twice() {
+    const RESPONSES: &str = "/v1/responses";
+    let stage = Stage::set(hasty()).await;
+    for (key, value) in
+        [("tools", json!([{"type": "mcp", "server_label": "s"}])), ("background", json!(true))]
+    {
+        let body =
+            json!({"model": "sim", "input": "Go on.", "max_output_tokens": 12, key: value}).to_string();
+        for (what, status, asked) in [
+            (What::ResetBeforeHead, 502, 1),
+            (What::StallBeforeHead, 504, 1),
+            (What::Status(500, None), 502, 1),
+            (What::Status(503, None), 503, 2),
+        ] {
+            stage.forget();
+            stage.decoders_fail(&Fault::always(what.clone()));
+            let answer = stage.post(RESPONSES, &body).await;
+            // Beside those that free what was handed over.
+            let whole =
+                |body: &[u8]| serde_json::from_slice::<Value>(body).unwrap()["max_output_tokens"] == 12;
+            let seen = stage.seen(&stage.decoders).iter().filter(|seen| whole(&seen.body)).count();
+            assert_eq!((answer.status, seen), (status, asked), "{key} {what:?}: {}", answer.text());
+            stage.heal();
+        }
+        // One that was not reached has begun nothing.
+        assert!(stage.decoders[0].inject(Fault::always(What::Refuse)));
+        // Those of its connections that wait are reset meanwhile: nothing is to be written on them.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        for _ in 0..2 {
+            let answer = stage.post(RESPONSES, &body).await;
+            assert_eq!(answer.status, 200, "{key}: {}", answer.text());
+        }
+        stage.heal();
+    }
+    stage.end().await;
+}
+
+/// What a prefiller had in its cache is nothing that a decoder had which computed the prompt itself.
+#[tokio::test]
+async fn an_attempt_is_not_told_by_the_counts_of_one_before() {
+    let mut script = Script { prefillers: 1, decoders: 1, ..hasty() };
+    script.config.timeout.answer_ms = 1_000;
+    script.config.route.bypass_without_prefiller = true;
+    let stage = Stage::set(script).await;
+    let (prefiller, request) = (stage.prefillers[0].addr(), body(false));
+    let cached = |answer: &Raw| answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"].clone();
+    for _ in 0..2 {
+        let warm = client::send(prefiller, &client::post(PATH, &request)).await;
+        assert_eq!(warm.status, 200, "{}", warm.text());
+    }
+    stage.forget();
+    stage.decoders_fail(&Fault::once(What::StallBeforeHead));
+    let leaving = async {
+        while stage.seen(&stage.decoders).is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let removal = json!({"type": "prefill", "instances": prefiller.to_string()}).to_string();
+        assert_eq!(stage.post("/instances/remove", &removal).await.status, 200);
+    };
+    let (answer, ()) = tokio::join!(stage.post(PATH, &request), leaving);
+    assert_eq!((answer.status, cached(&answer)), (200, json!(0)), "{}", answer.text());
+    assert_eq!((stage.seen(&stage.prefillers).len(), stage.seen(&stage.decoders).len()), (1, 2));
     stage.end().await;
 }
 

@@ -94,7 +94,8 @@ def main():
     same("three prompts of different length", "/v1/completions",
          {"prompt": [fresh("l1"), "short", fresh("l3") * 3], "max_tokens": 8}, texts, by_transfer=False)
     same("token ids", "/v1/completions", {"prompt": list(range(100, 400)), "max_tokens": 8}, texts)
-    same("n=2", "/v1/completions", {"prompt": fresh("n"), "n": 2, "max_tokens": 8, "temperature": 0.7, "seed": 3}, texts)
+    same("n=2", "/v1/completions", {"prompt": fresh("n"), "n": 2, "max_tokens": 8, "temperature": 0.7, "seed": 3},
+         texts, by_transfer=False)
     same("beam search", "/v1/completions",
          {"prompt": fresh("b"), "n": 2, "use_beam_search": True, "max_tokens": 4}, texts, by_transfer=False)
 

@@ -1,6 +1,6 @@
 use super::*;
 use crate::codec::json::ScanLimits;
-use crate::dialect::{decode_edit, release_edit};
+use crate::dialect::{Bypass, Dialect, Shape, decode_edit, release_edit};
 
 fn scan(text: &str) -> Object {
     Object::scan(text.to_owned().into(), ScanLimits::default()).unwrap()
@@ -124,6 +124,20 @@ fn hand_offs_name_their_engine() {
     for none in [r#"{"remote_engine_id":null}"#, "{}", r#"{"remote_engine_id":7}"#, "[]"] {
         assert_eq!(id(none), None, "{none}");
     }
+}
+
+#[test]
+fn a_hand_off_is_for_one_answer() {
+    let why = |api, text: &str| {
+        let body = scan(text);
+        Dialect::KvTransfer.bypass(api, &body, &Shape::read(api, &body), false)
+    };
+    let several = Some(Bypass::SeveralChoices);
+    assert_eq!(why(Api::Chat, r#"{"messages":[],"n":2}"#), several);
+    assert_eq!(why(Api::Completions, r#"{"prompt":"a","best_of":3}"#), several);
+    assert_eq!(why(Api::Generate, r#"{"sampling_params":{"n":2}}"#), several);
+    assert_eq!(why(Api::Completions, r#"{"prompt":"a","n":1,"best_of":null}"#), None);
+    assert_eq!(why(Api::Chat, r#"{"use_beam_search":true,"n":2}"#), Some(Bypass::Beam));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use memchr::memmem::Finder;
 
 use super::event::Event;
-use crate::codec::json::{Object, ScanLimits};
+use crate::codec::json::{Object, ScanLimits, Value};
 use crate::codec::sse;
 use crate::dialect::Api;
 
@@ -31,16 +31,20 @@ static WORDS: LazyLock<[Finder<'static>; 2]> =
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GivenUp {
     api: Api,
-    /// `"recomputed"` is one. With stop strings it may be one of those.
+    /// `"recomputed"` is one, unless it may be one of the request's stop strings: engines report these in the same place.
     recomputed: bool,
 }
 
 impl GivenUp {
     /// The signs in an answer to `body`.
     pub fn of(api: Api, body: &Object) -> GivenUp {
+        let may_be = |text: Value<'_>| text.as_str().is_none_or(|text| text == "recomputed");
         let stop = body.get("stop").filter(|stop| !stop.is_null());
-        let strings = stop.is_some_and(|stop| !stop.is_array() || stop.first_element().is_some());
-        GivenUp { api, recomputed: !strings }
+        let stops = stop.is_some_and(|stop| match stop.is_array() {
+            true => stop.elements().any(may_be),
+            false => may_be(stop),
+        });
+        GivenUp { api, recomputed: !stops }
     }
 
     /// Whether a whole answer, or one event of a chat or completion, says so.
@@ -134,8 +138,14 @@ mod tests {
             ("{}", true),
             (r#"{"stop":[]}"#, true),
             (r#"{"stop":null}"#, true),
+            (r#"{"stop":["a","Recomputed"," recomputed"]}"#, true),
+            (r#"{"stop":"a"}"#, true),
             (r#"{"stop":"recomputed"}"#, false),
-            (r#"{"stop":["a"]}"#, false),
+            (r#"{"stop":["a","recomp\u0075ted"]}"#, false),
+            // What can't be read may be anything.
+            (r#"{"stop":["a","\ud800"]}"#, false),
+            (r#"{"stop":[["a"]]}"#, false),
+            (r#"{"stop":7}"#, false),
         ] {
             let signs = GivenUp::of(Api::Chat, &object(body));
             assert_eq!((signs.in_answer(&recomputed), signs.in_answer(&abort)), (may, true), "{body}");

@@ -293,6 +293,13 @@ impl Ledger {
         self.cached = usage.cached;
     }
 
+    /// Both legs begin, perhaps once more: what was counted for an attempt that came to nothing is not this one's.
+    pub fn tries_anew(&mut self) {
+        if self.resumed == 0 {
+            (self.prefilled, self.prompt, self.cached) = (false, None, None);
+        }
+    }
+
     /// What the prefiller found in its caches; `None` when there was no prefill leg or it did not say.
     pub fn cached_of_prefill(&self) -> Option<u64> {
         self.prefilled.then_some(self.cached).flatten()
@@ -437,6 +444,23 @@ mod tests {
         assert_eq!(refused, 1_000, "a prefill that nobody had anything of");
         assert_eq!(left(|ledger| ledger.whole(StatusCode::NOT_FOUND)), 1_000, "the engine refused it");
         assert_eq!(left(|_| {}), 1_000, "the client left while it waited");
+    }
+
+    #[test]
+    fn an_attempt_is_not_told_by_the_counts_of_one_before() {
+        let usage = |prompt, cached| Usage { prompt: Some(prompt), cached: Some(cached), output: Some(5) };
+        let mut ledger = Ledger::open(Arc::default(), Api::Chat, "id".into(), Instant::now());
+        ledger.tries_anew();
+        ledger.prefilled(usage(300, 96));
+        ledger.tries_anew();
+        assert_eq!(ledger.cached_of_prefill(), None);
+        ledger.decoded(usage(301, 16));
+        let told = |ledger: &Ledger| (ledger.prompt, ledger.cached, ledger.took());
+        assert_eq!(told(&ledger), (Some(301), Some(16), (301, 5)));
+        // The client has some of the answer, to the prompt that was counted.
+        ledger.resumes("broken");
+        ledger.tries_anew();
+        assert_eq!(told(&ledger), (Some(301), Some(16), (301, 5)));
     }
 
     #[test]

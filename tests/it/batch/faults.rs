@@ -26,7 +26,7 @@ async fn one_prompts_engine_that_fails_is_not_noticed() {
         for prefills in [true, false] {
             for what in [What::ResetBeforeHead, What::Status(500, None), What::Status(503, None)] {
                 let prompts = prompts(4);
-                let asked = request("r", &json!(prompts), &json!({"stream": stream, "n": 2}));
+                let asked = request("r", &json!(prompts), &json!({"stream": stream}));
                 let want = texts(&client::send(alone.addr(), &asked).await);
                 let engines = if prefills { &stage.prefillers } else { &stage.decoders };
                 assert!(engines[0].inject(about(&prompts[2], 1, what.clone())));

@@ -53,6 +53,33 @@ async fn a_prompt_that_is_cut_to_fit_is_cut_by_one_engine() {
     alone.stop().await;
 }
 
+/// Each of several answers would fetch the KV of a hand-off, which the prefiller keeps until the first one has it.
+#[tokio::test]
+async fn several_answers_are_made_by_one_engine() {
+    let prompt = "a prompt of a few blocks ".repeat(8);
+    let body = json!({"prompt": prompt, "max_tokens": 12, "n": 3, "temperature": 0.7, "seed": 3}).to_string();
+    let texts = |answer: &client::Raw| -> Vec<Value> {
+        let answer = answer.json();
+        answer["choices"].as_array().unwrap().iter().map(|choice| choice["text"].clone()).collect()
+    };
+    let alone = EngineSpec { role: Role::Both, ..fast() };
+    let alone = Engine::start(alone, SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+    let right = client::send(alone.addr(), &client::post("/v1/completions", &body)).await;
+    assert_eq!(texts(&right).len(), 3);
+    for spoken in SPOKEN.into_iter().take(3) {
+        let stage = Stage::set(script(spoken)).await;
+        for _ in 0..2 {
+            let answer = stage.post("/v1/completions", &body).await;
+            assert_eq!(answer.status, 200, "{spoken:?}: {}", answer.text());
+            assert_eq!(texts(&answer), texts(&right), "{spoken:?}");
+        }
+        assert!(stage.seen(&stage.prefillers).is_empty(), "{spoken:?}");
+        stage.assert_nothing_left(&format!("{spoken:?}")).await;
+        stage.end().await;
+    }
+    alone.stop().await;
+}
+
 /// Engines name responses themselves, so two of them never find each other by that name.
 #[tokio::test]
 async fn responses_are_answered_whoever_names_them() {
