@@ -116,7 +116,7 @@ fn lmcache(
     endpoint: Endpoint,
 ) -> Result<Arc<dyn KvPool>, PoolsError> {
     let settings = LmcacheSettings { endpoint, directory, chunk_tokens: tokens(chunk_tokens(config))? };
-    Ok(Arc::new(Lmcache::new(control.clone(), settings)))
+    Ok(Arc::new(Lmcache::new(control.clone(), settings).with_p2p(config.pool.p2p)))
 }
 
 /// The pieces that a chunk is in, as LMCache's servers count them.

@@ -74,13 +74,39 @@ impl Question {
 pub struct Presence {
     /// Tokens of the leading blocks that are there, wherever they are.
     pub hit_tokens: u32,
-    /// How many of these are known to lie on one host, per host and tier; longest first, at most [`MAX_HOSTS`]. Empty
+    /// Which engines can load them.
+    pub reach: Reach,
+    /// How many of the tokens are known to lie on one host, per host and tier; longest first, at most [`MAX_HOSTS`]. Empty
     /// where pools don't say.
     pub near: SmallVec<[Near; 4]>,
     /// The whole was told from samples: blocks in between were not asked for.
     pub sampled: bool,
     /// Nothing that engines would put there of this prompt is missing, as far as was asked.
     pub whole: bool,
+}
+
+/// Which engines can load what a pool has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reach {
+    /// Every engine, all of it.
+    #[default]
+    All,
+    /// Hosts, or engines, may have parts of their own, which nobody else loads.
+    Own {
+        /// The leading tokens that every engine can load all the same.
+        fetchable_tokens: u32,
+    },
+}
+
+impl Presence {
+    /// The leading tokens that every engine can load, wherever it runs.
+    #[must_use]
+    pub fn fetchable_tokens(&self) -> u32 {
+        match self.reach {
+            Reach::All => self.hit_tokens,
+            Reach::Own { fetchable_tokens } => fetchable_tokens.min(self.hit_tokens),
+        }
+    }
 }
 
 /// Leading blocks on one host.

@@ -2,9 +2,9 @@
 
 use super::Trouble;
 use super::agree::Known;
-use super::scheme::is_lmcache;
+use super::scheme::{is_lmcache, scheduler_block_tokens};
 use crate::config::{Config, KeyLayout, KeyStore};
-use crate::kvhash::keys::{GroupKind, KeyConfig, KvGroup, KvShape, Layout, Preset, Store};
+use crate::kvhash::keys::{Connector, GroupKind, KeyConfig, KvGroup, KvShape, Layout, Preset, Store};
 use crate::kvhash::lmcache::CHUNK_TOKENS;
 
 /// None when no pool is configured. The hashes' length is left to who knows the hasher.
@@ -18,7 +18,7 @@ pub(super) fn config(config: &Config, known: &Known) -> Result<Option<KeyConfig>
         template: key.template.clone(),
         layout: layout(key.layout),
         model: Known::need(&known.model, "key.model")?,
-        shape: shape(config, known)?,
+        shape: shape(config, known, preset.connector)?,
         store: store(key.store, &key.roots),
         prefix: key.prefix.clone(),
         namespace: key.namespace.clone(),
@@ -28,14 +28,20 @@ pub(super) fn config(config: &Config, known: &Known) -> Result<Option<KeyConfig>
     }))
 }
 
-fn shape(config: &Config, known: &Known) -> Result<KvShape, Trouble> {
+fn shape(config: &Config, known: &Known, connector: Connector) -> Result<KvShape, Trouble> {
     let key = &config.key;
+    // The worker of MooncakeStoreConnector makes the blocks of a lone group as large as its scheduler's.
+    let scaled = connector == Connector::MooncakeStore && key.groups.len() <= 1 && key.pcp.max(key.dcp) > 1;
     let block_tokens = match config.hash.block_tokens {
         0 if is_lmcache(config) => u32::try_from(CHUNK_TOKENS).unwrap_or(u32::MAX),
         _ if is_lmcache(config) => config.hash.block_tokens,
+        _ if scaled => scheduler_block_tokens(key, known)?,
         _ => Known::need(&known.block_tokens, "hash.block_tokens")?,
     };
-    let groups = key.groups.iter().map(|text| group(text)).collect::<Result<Vec<_>, _>>()?;
+    let mut groups = key.groups.iter().map(|text| group(text)).collect::<Result<Vec<_>, _>>()?;
+    if scaled {
+        groups.iter_mut().for_each(|lone| lone.block_tokens = block_tokens);
+    }
     Ok(KvShape {
         tp: key.tp,
         pp: key.pp,

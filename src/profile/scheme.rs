@@ -3,7 +3,7 @@
 use super::Trouble;
 use super::agree::Known;
 use crate::codec::pyhash::StrHash;
-use crate::config::{Config, HashAlgo, HashScheme};
+use crate::config::{Config, HashAlgo, HashScheme, Key};
 use crate::kvhash::keys::{Connector, Preset};
 use crate::kvhash::lmcache::{CHUNK_TOKENS, EngineAlgo, EngineProfile, Release, ServerAlgo};
 use crate::kvhash::scheme::Scheme;
@@ -124,13 +124,16 @@ fn vllm(config: &Config, known: &Known) -> Result<HashProfile, Trouble> {
     })?;
     let block = match known.hash_block_tokens {
         Some(published) => published,
-        None => version.hash_block_tokens(BlockShape {
-            block_size_tokens: Known::need(&known.block_tokens, "hash.block_tokens")?,
-            dcp: config.key.dcp,
-            pcp: config.key.pcp,
-        })?,
+        None => scheduler_block_tokens(&config.key, known)?,
     };
     Ok(HashProfile { version, algo, seed: seed(config), block_tokens: block as usize, lookahead_tokens: 0 })
+}
+
+/// Tokens of a block as the scheduler of engines with one KV-cache group counts them, which hashes such blocks.
+pub(super) fn scheduler_block_tokens(key: &Key, known: &Known) -> Result<u32, Trouble> {
+    let block_size_tokens = Known::need(&known.block_tokens, "hash.block_tokens")?;
+    let shape = BlockShape { block_size_tokens, dcp: key.dcp, pcp: key.pcp };
+    Ok(version(known)?.hash_block_tokens(shape)?)
 }
 
 fn ucm(config: &Config, known: &Known) -> Result<UcmProfile, Trouble> {
@@ -158,7 +161,7 @@ fn ucm(config: &Config, known: &Known) -> Result<UcmProfile, Trouble> {
         version: version(known)?,
         model: Known::need(&known.model, "key.model")?.into(),
         dtype: config.key.dtype.as_str().into(),
-        tp: config.key.tp,
+        tp: ucm_ranks(&config.key)?,
         mla: config.key.mla,
         block_tokens: Known::need(&known.block_tokens, "hash.block_tokens")? as usize,
         speculative,
@@ -166,6 +169,21 @@ fn ucm(config: &Config, known: &Known) -> Result<UcmProfile, Trouble> {
         li_c8: hash.li_c8,
         layout,
     })
+}
+
+/// The ranks in UCM's namespace. Where ranks have heads of their own, those that divide a prompt among them count as one.
+fn ucm_ranks(key: &Key) -> Result<u32, Trouble> {
+    match key.tp.checked_rem(key.dcp) {
+        _ if key.mla => Ok(key.tp),
+        Some(0) => Ok(key.tp / key.dcp),
+        _ => {
+            let why = format!(
+                "key.tp is {}: set one that divides it, UCM's ids have their quotient in them",
+                key.tp
+            );
+            Err(wrong("key.dcp", key.dcp.to_string(), &why))
+        }
+    }
 }
 
 fn lmcache(config: &Config, known: &Known) -> Result<EngineProfile, Trouble> {

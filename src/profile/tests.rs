@@ -217,6 +217,66 @@ fn context_parallel_engines_hash_longer_blocks() {
 }
 
 #[test]
+fn upstream_keys_are_of_the_schedulers_blocks() {
+    let block_tokens = |version: &str, preset: &str, change: fn(&mut Config)| {
+        let config = config(|c| {
+            (c.key.preset, c.key.tp) = (Some(preset.to_owned()), 4);
+            change(c);
+        });
+        let engine = engine(1, |facts| facts.version = Some(version.to_owned()));
+        let naming = naming(&config, &[engine]).unwrap();
+        let keys = naming.keys.unwrap();
+        assert_eq!(usize::try_from(keys.hash_tokens()), Ok(naming.hasher.block_tokens().get()));
+        keys.block_tokens()
+    };
+    let wide: fn(&mut Config) = |c| (c.key.dcp, c.key.pcp) = (2, 2);
+    assert_eq!(block_tokens("0.22.0", "mooncake-store-0.22", wide), 128);
+    assert_eq!(block_tokens("0.24.0", "mooncake-store-0.24", wide), 128);
+    assert_eq!(block_tokens("0.26.0", "mooncake-store-0.24", wide), 64);
+    let named: fn(&mut Config) = |c| (c.key.dcp, c.key.groups) = (2, vec!["32:full".to_owned()]);
+    assert_eq!(block_tokens("0.32.0", "mooncake-store-0.30", named), 64, "the same group, spelled out");
+    assert_eq!(block_tokens("0.32.0", "mooncake-store-0.30", |_| ()), 32);
+    let early =
+        config(|c| (c.key.preset, c.key.tp, c.key.dcp) = (Some("mooncake-store-0.30".to_owned()), 2, 2));
+    assert_eq!(refuse_early(&early), Ok(()));
+}
+
+#[test]
+fn ucm_loads_the_blocks_of_context_parallel_ranks_together_and_counts_these_as_one() {
+    let ucm = |change: fn(&mut Config)| {
+        let config = config(|c| {
+            (c.hash.release, c.key.dtype) = (Some("0.8.0".to_owned()), "torch.bfloat16".to_owned());
+            (c.key.preset, c.key.store) = (Some("ucm-posix".to_owned()), crate::config::KeyStore::Files);
+            (c.key.roots, c.key.tp) = (vec!["/ucm".to_owned()], 4);
+            change(c);
+        });
+        naming(&config, &[engine(1, |_| ())])
+    };
+    let tokens: Vec<u32> = (0..64).collect();
+    let of = |change: fn(&mut Config)| {
+        let naming = ucm(change).unwrap();
+        let hashes = naming.hashes(&tokens, None, None).unwrap();
+        let keys = naming.keys.unwrap();
+        (keys.block_tokens(), keys.unit_tokens(), hashes)
+    };
+    let (block, unit, four_ranks) = of(|_| ());
+    assert_eq!((block, unit), (32, 32));
+    let (block, unit, of_two) = of(|c| (c.key.dcp, c.key.pcp) = (2, 2));
+    assert_eq!((block, unit), (32, 128));
+    assert_eq!(of_two, of(|c| c.key.tp = 2).2);
+    assert_ne!(of_two, four_ranks);
+    assert_eq!(
+        of(|c| (c.key.mla, c.key.dcp) = (true, 2)).2,
+        four_ranks,
+        "latent attention has no heads to divide"
+    );
+    assert_eq!(
+        ucm(|c| c.key.dcp = 3).unwrap_err().to_string(),
+        "key.dcp = \"3\": key.tp is 4: set one that divides it, UCM's ids have their quotient in them"
+    );
+}
+
+#[test]
 fn what_makes_no_difference_is_no_contradiction() {
     let fine = |change: fn(&mut Config), engines: &[Published]| naming(&config(change), engines).map(drop);
     let patched = engine(2, |facts| facts.version = Some("0.32.4".to_owned()));

@@ -9,7 +9,7 @@ use pd_proxy::endpoint::Endpoint;
 use pd_proxy::kvhash::BlockHash;
 use pd_proxy::kvhash::ems;
 use pd_proxy::pool::ems::{Ems, EmsSettings};
-use pd_proxy::pool::{Gate, GateLimits, Inquiry, KvPool, PoolError, Presence, Question, Verdict};
+use pd_proxy::pool::{Gate, GateLimits, Inquiry, KvPool, PoolError, Presence, Question, Reach, Verdict};
 use pd_proxy::sim::{EmsHow, EmsLookup};
 use tokio::time::timeout;
 
@@ -85,7 +85,9 @@ async fn leading_blocks_are_found_and_the_one_of_the_last_token_is_not_asked_for
     server.hold(hashes.iter().copied().filter(|hash| *hash != hashes[2]));
     assert_eq!(ask(&pool, &question).await, hit(8));
     server.hold(hashes.clone());
-    assert_eq!(ask(&pool, &question).await, hit(16), "20 tokens are five blocks, the last is computed anew");
+    let found = ask(&pool, &question).await;
+    assert_eq!(found, hit(16), "20 tokens are five blocks, the last is computed anew");
+    assert_eq!(found.unwrap().fetchable_tokens(), 16, "by every engine");
     for asked in server.seen() {
         assert_eq!((&asked[..4], asked.len()), (&hashes[..4], 5), "and one hash that does not exist");
         assert!(!hashes.contains(&asked[4]));
@@ -236,13 +238,16 @@ async fn servers_that_read_their_own_host_say_where_blocks_are() {
     let found = ask(&Ems::new(local.clone()), &question).await.unwrap();
     let near: Vec<_> = found.near.iter().map(|near| (&*near.host, near.tokens)).collect();
     assert_eq!((found.hit_tokens, near), (20, vec![("localhost", 20), ("127.0.0.1", 8)]));
+    assert_eq!(found.fetchable_tokens(), 0, "engines read nothing from other hosts");
     servers[1].set(EmsHow::Close);
     let pool = Ems::new(EmsSettings { least_tokens: 12, ..local });
+    let nothing = Presence { reach: Reach::Own { fetchable_tokens: 0 }, ..Presence::default() };
     assert_eq!(
         ask(&pool, &question).await,
-        hit(0),
+        Ok(nothing.clone()),
         "one is in trouble, engines don't load what the other has"
     );
+    assert_eq!(ask(&pool, &prompt(1).0).await, Ok(nothing), "too short to be asked for");
     servers[0].set(EmsHow::Close);
     servers[2].set(EmsHow::Close);
     assert!(matches!(ask(&pool, &question).await, Err(PoolError::Unreachable(_))));

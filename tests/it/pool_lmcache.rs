@@ -10,12 +10,15 @@ use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use pd_proxy::endpoint::Endpoint;
 use pd_proxy::pool::lmcache::{Directory, Lmcache, LmcacheSettings};
-use pd_proxy::pool::{KvPool, Near, PoolError, Presence, Question, Tier};
+use pd_proxy::pool::{KvPool, Near, PoolError, Presence, Question, Reach, Tier};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 const CHUNK: NonZeroUsize = NonZeroUsize::new(4).unwrap();
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Engines load their own alone.
+const OWN: Reach = Reach::Own { fetchable_tokens: 0 };
 
 /// A status that stands for no answer at all.
 const NEVER: u16 = 0;
@@ -125,8 +128,9 @@ fn place(instance: &str, tier: &str) -> String {
 async fn the_controller_is_asked_for_whole_chunks_and_hosts_are_asked_for_once() {
     let fake = Fake::start().await;
     let pool = fake.pool(Directory::Controller);
-    let nothing = Presence { whole: true, ..Presence::default() };
-    assert_eq!(ask(&pool, 3).await.unwrap(), nothing, "and so nothing is missing");
+    let nothing = Presence { reach: OWN, ..Presence::default() };
+    let short = Presence { whole: true, ..nothing.clone() };
+    assert_eq!(ask(&pool, 3).await.unwrap(), short, "and so nothing is missing");
     assert!(fake.seen().is_empty(), "less than a chunk is nothing to ask");
     fake.answers("/lookup", 200, r#"{"event_id":"Lookup1","layout_info":{"p0":["LocalCPUBackend",8]}}"#);
     let workers = r#"{"workers":[{"instance_id":"p0","worker_id":0,"ip":"10.0.0.1","port":7000,"peer_init_url":null,"registration_time":1795281598.2,"last_heartbeat_time":1795281598.2,"key_count":64}],"total_count":1}"#;
@@ -139,7 +143,38 @@ async fn the_controller_is_asked_for_whole_chunks_and_hosts_are_asked_for_once()
     assert_eq!(lists, ["GET /controller/workers "]);
     assert!(questions.len() >= 2 && questions.iter().all(|seen| seen == question));
     fake.answers("/lookup", 200, r#"{"event_id":"Lookup2","layout_info":{}}"#);
-    assert_eq!(ask(&pool, 14).await.unwrap(), Presence::default());
+    assert_eq!(ask(&pool, 14).await.unwrap(), nothing);
+}
+
+#[tokio::test]
+async fn what_an_instance_has_in_memory_is_for_others_only_where_it_is_lent() {
+    let fake = Fake::start().await;
+    fake.answers("/controller/workers", 500, "");
+    fake.answers("/instances", 500, "");
+    let alone = [fake.pool(Directory::Controller), fake.pool(coordinator())];
+    let lending = [Directory::Controller, coordinator()].map(|which| fake.pool(which).with_p2p(true));
+    let reach = async |pool: &Lmcache| {
+        let found = ask(pool, 14).await.unwrap();
+        (found.hit_tokens, found.fetchable_tokens(), found.reach == Reach::All)
+    };
+    let answer = |keys: [String; 3]| format!(r#"{{"chunks":3,"results":[{}]}}"#, keys.join(","));
+    fake.answers("/lookup", 200, r#"{"event_id":"a","layout_info":{"p0":["LocalCPUBackend",12]}}"#);
+    let memory = place("mp0", "l1");
+    fake.answers("/directory/lookup", 200, answer([1, 2, 3].map(|chunk| key(chunk, &memory))));
+    for pool in [&alone[0], &alone[1]] {
+        assert_eq!(reach(pool).await, (12, 0, false), "{}", pool.name());
+    }
+    for pool in [&lending[0], &lending[1]] {
+        assert_eq!(reach(pool).await, (12, 12, true), "{}", pool.name());
+    }
+    fake.answers("/lookup", 200, r#"{"event_id":"b","layout_info":{"p0":["LocalDiskBackend",12]}}"#);
+    let disk = place("mp0", "l2");
+    let shared = disk.replace(r#""shared":false"#, r#""shared":true"#);
+    fake.answers("/directory/lookup", 200, answer([key(1, &shared), key(2, &memory), key(3, &disk)]));
+    assert_eq!(reach(&alone[0]).await, (12, 0, false));
+    assert_eq!(reach(&lending[0]).await, (12, 0, false), "disks are not lent");
+    assert_eq!(reach(&alone[1]).await, (12, 4, false), "a store of all is read by all");
+    assert_eq!(reach(&lending[1]).await, (12, 8, false));
 }
 
 #[tokio::test]
@@ -272,7 +307,8 @@ async fn real_directories_tell_what_they_were_filled_with() {
     }
     for pool in [&controller, &coordinator] {
         let other = Question { tokens: (2..=16_385).collect(), ..Question::default() };
-        assert_eq!(pool.lookup(&other).await.unwrap(), Presence::default(), "{}", pool.name());
+        let nothing = Presence { reach: OWN, ..Presence::default() };
+        assert_eq!(pool.lookup(&other).await.unwrap(), nothing, "{}", pool.name());
     }
     let ranks = Directory::Coordinator { model: "m".to_owned(), world_size: 2 };
     assert_eq!(

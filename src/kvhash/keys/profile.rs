@@ -7,7 +7,7 @@ use super::bind::{BlockTexts, Bound, Names, push_hex};
 use super::check;
 use super::groups::{GroupHash, KvGroup, hashes_per_block};
 use super::lmcache::spelling;
-use super::preset::{BlockScale, Layout, Preset};
+use super::preset::{Layout, Preset};
 use super::ranks::{KvShape, Place};
 use super::refuse::{KeyError, MAX_KEYS_PER_BLOCK, Refusal};
 use super::template::{Field, Template};
@@ -369,11 +369,8 @@ const MEMCACHE_KEY_BYTES: usize = 256;
 
 fn bind_groups(config: &KeyConfig, template: &Template) -> Result<(Vec<Group>, u32), Refusal> {
     let shape = with_group(config);
-    let scale = match config.preset.scale {
-        BlockScale::One => 1,
-        BlockScale::Dcp => u64::from(shape.dcp),
-        BlockScale::PcpDcp => u64::from(shape.pcp) * u64::from(shape.dcp),
-    };
+    let scale = config.preset.scale.factor(&shape);
+    let together = config.preset.unit.factor(&shape);
     let key_block = |group: &KvGroup| {
         let ratio = if config.preset.family_scales { group.compress_ratio() } else { 1 };
         u64::from(group.block_tokens).saturating_mul(u64::from(ratio)).saturating_mul(scale)
@@ -391,7 +388,7 @@ fn bind_groups(config: &KeyConfig, template: &Template) -> Result<(Vec<Group>, u
         let places = shape.places(config.preset.ranks, number, group.kind);
         let (slots, asked) = bind_places(config, template, &shape, &places);
         keys += slots.iter().map(|s| s.keys.len()).sum::<usize>();
-        unit = lcm(unit, tokens);
+        unit = lcm(unit, tokens.saturating_mul(together));
         groups.push(Group {
             block_tokens: default,
             hashes_per_block: hashes_per_block as usize,

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::server::Server;
 use crate::endpoint::Endpoint;
 use crate::kvhash::{BlockHash, ems};
-use crate::pool::{Answer, KvPool, MAX_HOSTS, Near, PoolError, Presence, Question, Tier};
+use crate::pool::{Answer, KvPool, MAX_HOSTS, Near, PoolError, Presence, Question, Reach, Tier};
 
 /// Bytes of an EMS hash.
 const HASH_BYTES: usize = size_of::<i64>();
@@ -21,8 +21,8 @@ pub struct EmsSettings {
     pub servers: Vec<Endpoint>,
     /// Tokens per block: `--block-size`.
     pub block_tokens: NonZeroUsize,
-    /// `EMS_ENABLE_READ_LOCAL_ONLY=1`: every server answers for its own host. All are asked, and the answers say where
-    /// blocks are. Otherwise each answers for the whole pool, and one is asked.
+    /// `EMS_ENABLE_READ_LOCAL_ONLY=1`: every server answers for its own host, whose engines alone load what is there. All
+    /// are asked, and the answers say where blocks are. Otherwise each answers for the whole pool, and one is asked.
     pub reads_local: bool,
     /// Engines load nothing below this many tokens (`EMS_NUM_MIN_REUSE_TOKENS`): it counts as nothing.
     pub least_tokens: u32,
@@ -90,9 +90,13 @@ impl Ems {
             (None, Some(error)) if !answered => Err(error),
             (longest, _) => {
                 let hit_tokens = longest.map_or(0, |near| near.tokens);
-                Ok(Presence { hit_tokens, near, sampled: false, whole })
+                Ok(Presence { hit_tokens, reach: self.reach(), near, sampled: false, whole })
             }
         }
+    }
+
+    fn reach(&self) -> Reach {
+        if self.settings.reads_local { Reach::Own { fetchable_tokens: 0 } } else { Reach::All }
     }
 
     fn tokens(&self, blocks: usize) -> u32 {
@@ -119,7 +123,7 @@ impl KvPool for Ems {
         Box::pin(async move {
             let hashes = self.hashes(question)?;
             if hashes.is_empty() {
-                return Ok(Presence { whole: true, ..Presence::default() });
+                return Ok(Presence { reach: self.reach(), whole: true, ..Presence::default() });
             }
             if self.settings.reads_local { self.ask_all(&hashes).await } else { self.ask_one(&hashes).await }
         })

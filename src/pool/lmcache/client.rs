@@ -14,7 +14,7 @@ use super::hosts::Hosts;
 use super::{Directory, Found};
 use crate::endpoint::Endpoint;
 use crate::pool::aside::aside;
-use crate::pool::{Answer, KvPool, MAX_HOSTS, Near, PoolError, Presence, Question};
+use crate::pool::{Answer, KvPool, MAX_HOSTS, Near, PoolError, Presence, Question, Reach};
 
 /// Most tokens of one question: the coordinator refuses more.
 const MAX_TOKENS: usize = 1_000_000;
@@ -44,6 +44,8 @@ pub struct LmcacheSettings {
 pub struct Lmcache {
     http: Client,
     settings: LmcacheSettings,
+    /// Instances lend each other what they have in memory.
+    p2p: bool,
     hosts: Arc<Hosts>,
     /// The fetching of a list; one at a time.
     lists: Mutex<JoinSet<()>>,
@@ -52,7 +54,14 @@ pub struct Lmcache {
 impl Lmcache {
     /// `http` must follow no redirects and use no proxy.
     pub fn new(http: Client, settings: LmcacheSettings) -> Self {
-        Self { http, settings, hosts: Arc::default(), lists: Mutex::default() }
+        Self { http, settings, p2p: false, hosts: Arc::default(), lists: Mutex::default() }
+    }
+
+    /// Whether instances lend each other what they have in memory (`enable_p2p`, `--p2p-advertise-url`), which they don't
+    /// by default.
+    #[must_use]
+    pub fn with_p2p(self, p2p: bool) -> Self {
+        Self { p2p, ..self }
     }
 
     async fn ask(&self, question: &Question, chunks: usize) -> Result<Found, PoolError> {
@@ -128,7 +137,12 @@ impl Lmcache {
             }
         }
         let whole = found.chunks >= chunks;
-        Presence { hit_tokens: tokens(found.chunks), near, sampled: false, whole }
+        let reach = match (self.p2p, found.lent) {
+            (true, lent) if lent == found.chunks => Reach::All,
+            (true, lent) => Reach::Own { fetchable_tokens: tokens(lent) },
+            (false, _) => Reach::Own { fetchable_tokens: tokens(found.shared) },
+        };
+        Presence { hit_tokens: tokens(found.chunks), reach, near, sampled: false, whole }
     }
 
     fn url(&self, path: &str) -> String {
@@ -148,7 +162,7 @@ impl KvPool for Lmcache {
         Box::pin(async move {
             let chunks = question.tokens.len().min(MAX_TOKENS) / self.settings.chunk_tokens;
             if chunks == 0 {
-                return Ok(Presence { whole: true, ..Presence::default() });
+                return Ok(self.presence(&Found::default(), chunks));
             }
             let found = self.ask(question, chunks).await?;
             self.locate(&found);

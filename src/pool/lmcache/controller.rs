@@ -4,6 +4,9 @@
 //! where the last chunk ends, in tokens, that was found there. A chunk is found at the first instance that has it, in
 //! the order in which they registered; so of several instances only the first in the answer is known to have anything
 //! from the start: the first chunk, or up to its end if no other's comes before.
+//!
+//! Instances report what they have in their own memory and on their own disks, which no other one reads; but with
+//! `enable_p2p` one that lacks the first chunk asks the instance that is told here for the chunks in its memory.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
@@ -56,7 +59,8 @@ pub fn answer(body: &[u8], chunk_tokens: usize, asked: usize) -> Result<Found, A
     for first in &mut all {
         first.chunks = if first.chunks == least { least } else { 1 };
     }
-    Ok(Found { chunks, held: all })
+    let lent = all.first().filter(|first| first.tier == Tier::Memory).map_or(0, |first| first.chunks);
+    Ok(Found { chunks, shared: 0, lent, held: all })
 }
 
 /// By the name of LMCache's backend.
@@ -87,6 +91,19 @@ mod tests {
         assert_eq!(found(shared).unwrap(), (64, p0(Tier::Disk, 2)), "what p1 has at the start is not said");
         let holes = r#"{"p0":["LocalCPUBackend",1024],"p1":["LocalCPUBackend",512]}"#;
         assert_eq!(found(holes).unwrap(), (4, p0(Tier::Memory, 1)), "the second chunk was found at p1");
+    }
+
+    #[test]
+    fn only_the_first_instance_lends_and_only_its_memory() {
+        let lent = |layout: &str| {
+            let body = format!(r#"{{"event_id":"Lookup8be154e5","layout_info":{layout}}}"#);
+            let found = answer(body.as_bytes(), 256, 64).unwrap();
+            (found.shared, found.lent)
+        };
+        assert_eq!(lent("{}"), (0, 0));
+        assert_eq!(lent(r#"{"p0":["LocalCPUBackend",16384]}"#), (0, 64));
+        assert_eq!(lent(r#"{"p0":["LocalCPUBackend",512],"p1":["LocalCPUBackend",16384]}"#), (0, 2));
+        assert_eq!(lent(r#"{"p0":["LocalDiskBackend",512],"p1":["LocalCPUBackend",16384]}"#), (0, 0));
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! number of whole chunks and, chunk by chunk, one result per rank (and more where a chunk is stored in several object
 //! groups), each with the places of that object: `{"chunks":n,"results":[{"key":{"chunk_hash_hex":"…","cache_salt":"",…},
 //! "placements":[{"instance_id":"mp0","tier":"l1","shared":false,…}],…}]}`. A key that is nowhere has no placements.
-//! The salt is a part of each key and of no hash.
+//! The salt is a part of each key and of no hash. What is not shared only its instance reads, but for what is on tier `l1`,
+//! its memory: that is lent to peers where servers have a `--p2p-advertise-url`.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -100,8 +101,17 @@ pub fn answer(body: &[u8], scope: Scope<'_>, asked: usize) -> Result<Found, Answ
     if answer.results.iter().any(|result| result.key.cache_salt != scope.salt) {
         return Err(AnswerError::Salt);
     }
-    let exists = |keys: &&&[Key<'_>]| keys.iter().all(|key| !key.placements.is_empty());
-    Ok(Found { chunks: chunks.iter().take_while(exists).count(), held: held(&chunks) })
+    Ok(Found {
+        chunks: leading(&chunks, |_| true),
+        shared: leading(&chunks, |placement| placement.shared),
+        lent: leading(&chunks, |placement| placement.shared || placement.tier == "l1"),
+        held: held(&chunks),
+    })
+}
+
+/// Leading chunks whose keys all have a place of this kind.
+fn leading(chunks: &[&[Key<'_>]], kind: impl Fn(&Placement<'_>) -> bool) -> usize {
+    chunks.iter().take_while(|keys| keys.iter().all(|key| key.placements.iter().any(&kind))).count()
 }
 
 /// Who has leading chunks all by itself, the longest first.
@@ -206,6 +216,21 @@ mod tests {
         assert_eq!(both.unwrap(), (1, vec![had("mp0", Tier::Memory, 1)]), "the fastest copy is read");
         let shared = found(&[&["mp0/l2*"], &["mp0/l1"]], 1);
         assert_eq!(shared.unwrap(), (2, vec![]), "a shared copy is on no host");
+    }
+
+    #[test]
+    fn what_is_shared_all_read_and_memory_is_lent() {
+        let reach = |chunks: &[&str], ranks: u32| {
+            let keys: Vec<String> = chunks.iter().enumerate().map(|(n, places)| key(n / 2, places)).collect();
+            let body = format!(r#"{{"chunks":{},"results":[{}]}}"#, chunks.len() / 2, keys.join(","));
+            let found = answer(body.as_bytes(), scope(ranks), chunks.len() / 2).unwrap();
+            (found.chunks, found.shared, found.lent)
+        };
+        let all =
+            ["mp0/l2*", "mp0/l2* mp1/l1", "mp0/l1", "mp0/l2*", "mp0/l2", "mp0/l1", "mp0/l2*", "mp0/l2*"];
+        assert_eq!(reach(&all, 2), (4, 1, 2), "each rank of a chunk may be in another place");
+        assert_eq!(reach(&all[..4], 2), (2, 1, 2));
+        assert_eq!(reach(&["mp0/l2", "mp0/l2*"], 2), (1, 0, 0), "a disk is nobody else's");
     }
 
     #[test]

@@ -77,6 +77,10 @@ impl Directory {
 pub struct Found {
     /// Leading chunks that exist.
     pub chunks: usize,
+    /// Leading chunks in stores that all instances share.
+    pub shared: usize,
+    /// Leading chunks that are there, or in the memory of an instance that lends it to its peers, where they do that.
+    pub lent: usize,
     /// Leading chunks that one instance has by itself.
     pub held: Vec<Held>,
 }

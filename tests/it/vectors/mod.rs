@@ -4,6 +4,7 @@ mod corpus;
 mod falsify;
 mod hashes;
 mod outside;
+mod profiles;
 mod schemes;
 mod table;
 mod wide;

@@ -4,7 +4,7 @@
 mod rows;
 
 use super::groups::GroupHash;
-use super::ranks::{AskRule, RankRule};
+use super::ranks::{AskRule, KvShape, RankRule};
 use super::refuse::Refusal;
 use super::version::Version;
 
@@ -39,7 +39,7 @@ pub enum Layout {
     Shared,
 }
 
-/// By what context parallelism multiplies the tokens of a key's block.
+/// By what context parallelism multiplies the tokens of a key's block, or of what is loaded together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockScale {
     /// Nothing.
@@ -81,6 +81,8 @@ pub struct Preset {
     pub family_scales: bool,
     /// How context parallelism scales blocks.
     pub scale: BlockScale,
+    /// How many blocks it makes engines store and load together, or not at all.
+    pub unit: BlockScale,
     /// Whether `peer_tp` is looked at.
     pub peer_tp: bool,
     /// Whether `cache_prefix` and `store_tp` exist.
@@ -95,6 +97,17 @@ pub struct Preset {
     pub leaves_a_block: bool,
     /// Bytes of a hash, unless the configuration says otherwise.
     pub hash_bytes: usize,
+}
+
+impl BlockScale {
+    /// The factor for engines of a shape.
+    pub(super) fn factor(self, shape: &KvShape) -> u64 {
+        match self {
+            Self::One => 1,
+            Self::Dcp => u64::from(shape.dcp),
+            Self::PcpDcp => u64::from(shape.pcp) * u64::from(shape.dcp),
+        }
+    }
 }
 
 impl Connector {

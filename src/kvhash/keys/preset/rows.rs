@@ -27,6 +27,7 @@ const ASCEND_0_13: Preset = Preset {
     group_hash: GroupHash::Last,
     family_scales: false,
     scale: BlockScale::PcpDcp,
+    unit: BlockScale::One,
     peer_tp: false,
     prefix: false,
     store_tp: false,
@@ -215,6 +216,7 @@ const UCM_POSIX: Preset = Preset {
     ranks: RankRule::One,
     asks: AskRule::All,
     scale: BlockScale::One,
+    unit: BlockScale::PcpDcp,
     hash_bytes: 16,
     ..ASCEND_0_13
 };
