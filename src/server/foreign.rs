@@ -1,8 +1,8 @@
-//! Changes that a page of another origin asks for: refused.
+//! What a page of another origin asks for unasked, changes and answers alike: refused.
 //!
-//! A browser sends a plain POST for any page that an operator opens, from inside the operator's network and without asking here first
-//! (Fetch Standard, "CORS-safelisted request-header"); that the page can't read the answer undoes nothing. Only browsers send the two headers
-//! that are looked at. A key is no page's to have, so who shows one may ask from anywhere.
+//! A browser sends a plain POST for any page that its user opens, from inside the user's network and without asking here first (Fetch
+//! Standard, "CORS-safelisted request-header"); that the page can't read the answer undoes no change, and gives no engine its time back. Only
+//! browsers send the two headers that are looked at. A key is no page's to have, so who shows one may ask from anywhere.
 
 use std::sync::Arc;
 
@@ -21,6 +21,10 @@ const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// What it says there of our own pages, and of what its user does beside any page.
 const OURS: [&str; 2] = ["same-origin", "none"];
 
+/// With these a browser sends a body without asking here first. Engines refuse them; the gateway takes them as the proxies before it do, since
+/// `curl -d` names one of them, too.
+const UNASKED: [&str; 3] = ["application/x-www-form-urlencoded", "multipart/form-data", "text/plain"];
+
 /// Lets on what changes nothing, who has a key, and what no page of another origin asks.
 pub(super) async fn kept_out(
     State(gateway): State<Arc<Gateway>>,
@@ -31,15 +35,48 @@ pub(super) async fn kept_out(
     if request.method().is_safe() || has_key {
         return next.run(request).await;
     }
-    let Some((name, value)) = sign(request.uri(), request.headers()) else {
+    let Some(sign) = sign(request.uri(), request.headers()) else {
         return next.run(request).await;
     };
+    let why = "asks for this change, which none may: send it by a program that is no browser, or set \
+               server.admin_key and send that, too, in the header X-API-Key";
+    reply::error(&refusal(sign, why))
+}
+
+/// Lets on what generates, but where that takes no key not for a page of another origin whose browser has not asked whether it may.
+///
+/// # Errors
+/// `ForeignPage`.
+pub(super) fn check(gateway: &Gateway, uri: &Uri, headers: &HeaderMap) -> Result<(), Error> {
+    if gateway.callers.checks() || !is_unasked(headers) {
+        return Ok(());
+    }
+    let Some(sign) = sign(uri, headers) else { return Ok(()) };
+    if is_named(&gateway.edge.now().cors_origins, headers) {
+        return Ok(());
+    }
+    let why = "asks, and its browser did not ask before whether it may: send `Content-Type: application/json`, \
+               by a program that is no browser or from an origin that server.cors_origins names";
+    Err(refusal(sign, why))
+}
+
+fn refusal((name, value): (&str, &HeaderValue), why: &str) -> Error {
     let value = printable(&String::from_utf8_lossy(value.as_bytes()));
-    let message = format!(
-        "`{name}: {value}` says that a page of another origin asks for this change, which none may: send it by a \
-         program that is no browser, or set server.admin_key and send that, too, in the header X-API-Key"
-    );
-    reply::error(&Error::new(Kind::ForeignPage, message))
+    Error::new(Kind::ForeignPage, format!("`{name}: {value}` says that a page of another origin {why}"))
+}
+
+/// Whether a browser would send a body of this type for every page.
+fn is_unasked(headers: &HeaderMap) -> bool {
+    let Some(kind) = headers.get(header::CONTENT_TYPE) else { return true };
+    let essence = kind.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    essence.is_empty() || UNASKED.iter().any(|unasked| essence.eq_ignore_ascii_case(unasked.as_bytes()))
+}
+
+/// Whether the page that asks is of one of `origins`, of which `*` is all.
+fn is_named(origins: &[HeaderValue], headers: &HeaderMap) -> bool {
+    let mut asking = headers.get_all(header::ORIGIN).iter().peekable();
+    let known = asking.peek().is_some() && asking.all(|origin| origins.contains(origin));
+    known || origins.iter().any(|origin| origin == "*")
 }
 
 /// The header that shows a page of another origin than the one that is asked; None where there is none.
@@ -104,5 +141,41 @@ mod tests {
         let evil = HeaderValue::from_static("http://evil");
         headers.append(header::ORIGIN, evil.clone());
         assert_eq!(sign(&uri, &headers), Some(("Origin", &evil)), "one of two is enough");
+    }
+
+    fn with(name: HeaderName, values: &[&'static str]) -> HeaderMap {
+        values.iter().map(|&value| (name.clone(), HeaderValue::from_static(value))).collect()
+    }
+
+    #[test]
+    fn what_browsers_send_for_every_page_is_known_by_its_type() {
+        for unasked in [
+            "text/plain",
+            "Text/Plain;charset=UTF-8",
+            " application/x-www-form-urlencoded",
+            "multipart/form-data; boundary=x",
+            "",
+            ";",
+        ] {
+            assert!(is_unasked(&with(header::CONTENT_TYPE, &[unasked])), "{unasked}");
+        }
+        assert!(is_unasked(&HeaderMap::new()));
+        for asked in ["application/json", "application/json; charset=utf-8", "text/plainer", "x"] {
+            assert!(!is_unasked(&with(header::CONTENT_TYPE, &[asked])), "{asked}");
+        }
+    }
+
+    #[test]
+    fn a_page_is_named_by_all_that_is_said_of_its_origin() {
+        let (page, evil) = ("https://chat.example", "https://evil.example");
+        let origins = [HeaderValue::from_static(page), HeaderValue::from_static("http://localhost:3000")];
+        let any = [HeaderValue::from_static("*")];
+        let cases: [(&[&'static str], bool); 5] =
+            [(&[page], true), (&[evil], false), (&["null"], false), (&[page, evil], false), (&[], false)];
+        for (said, named) in cases {
+            let headers = with(header::ORIGIN, said);
+            assert_eq!(is_named(&origins, &headers), named, "{said:?}");
+            assert!(is_named(&any, &headers) && !is_named(&[], &headers), "{said:?}");
+        }
     }
 }

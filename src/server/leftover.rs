@@ -2,7 +2,7 @@
 //!
 //! Over HTTP/1.1 the next request stands behind that rest. hyper takes as much of it as has arrived already, and hangs up on more without a
 //! word of it in the answer. So the rest is read here, within bounds; where it does not end, the answer says that the connection does
-//! (RFC 9112 §9.6).
+//! (RFC 9112 §9.6), and what comes behind that answer is read where it closes (`stall/parting.rs`).
 
 use std::mem::take;
 use std::pin::Pin;

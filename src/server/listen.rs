@@ -21,6 +21,8 @@ use tokio_util::task::TaskTracker;
 use crate::server::front::Front;
 use crate::server::routes::{admin_router, public_router, router};
 use crate::server::stall::Stalling;
+#[cfg(feature = "tls")]
+use crate::server::tls::Begun;
 use crate::server::{Gateway, patience};
 use crate::tls::ListenerTls;
 
@@ -37,7 +39,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
 /// With this a client opens an HTTP/2 connection (RFC 9113 §3.4).
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Pause before the second look at an incomplete preface: the rest of what was sent in two pieces is there by then.
 const PREFACE_PAUSE: Duration = Duration::from_millis(5);
@@ -269,8 +271,18 @@ impl Door {
 
     #[cfg(feature = "tls")]
     async fn secured(&self, tls: &ListenerTls, socket: TcpStream, graceful: Watcher) {
-        let limit = self.gateway.edge.now().handshake_time;
-        if let Some((stream, version)) = self.before_stop(limit, super::tls::open(tls, socket)).await {
+        let (handshake_time, header_time) = {
+            let edge = self.gateway.edge.now();
+            (edge.handshake_time, edge.header_time)
+        };
+        let opened = self.before_stop(handshake_time, super::tls::open(tls, socket)).await;
+        let Some((stream, version)) = opened else { return };
+        let begun = match version {
+            // hyper would wait for what a client begins with without a limit, and through a shutdown.
+            Version::HTTP_2 => self.before_stop(header_time, Begun::over_http2(stream)).await,
+            _ => Some(Begun::untouched(stream)),
+        };
+        if let Some(stream) = begun {
             self.speak(stream, version, graceful).await;
         }
     }
@@ -300,7 +312,7 @@ impl Door {
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let write_time = self.gateway.edge.now().write_time;
-        let io = TokioIo::new(Stalling::new(socket, write_time));
+        let io = TokioIo::new(Stalling::new(socket, write_time, self.gateway.stop.clone()));
         let service = TowerToHyperService::new(self.front.clone());
         let connection = self.http(version).serve_connection(io, service).into_owned();
         // A connection that ends badly is the client's affair; its requests have been accounted for.

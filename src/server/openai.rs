@@ -5,13 +5,15 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use bytes::{Buf, Bytes};
+use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderValue, Request, Response, Version, header};
+use http::{HeaderValue, Request, Response, Version, header};
 use tokio::time::Instant;
 
 use crate::auth::Caller;
 use crate::codec::json::{Object, ScanLimits};
 use crate::dialect::{Api, Shape, guard};
+use crate::endpoint::same_model;
 use crate::error::{Error, Kind};
 use crate::relay::Refusal;
 use crate::relay::account::Ledger;
@@ -20,7 +22,7 @@ use crate::relay::answer::AnswerBody;
 use crate::relay::ask::Ask;
 use crate::relay::boxed::boxed;
 use crate::server::adapter::Adapter;
-use crate::server::{Arrived, Gateway, auth, body, explain, headers, printable, reply, search};
+use crate::server::{Arrived, Gateway, auth, body, explain, foreign, headers, printable, reply, search};
 use crate::trace::{self, Span};
 
 /// U+FEFF in UTF-8, which is no JSON.
@@ -111,7 +113,7 @@ async fn prepare(
     let (head, body) = request.into_parts();
     let caller = auth::caller(gateway, &head.extensions);
     let span = Span::since(ledger.scope(), "admission", arrived);
-    ledger.admitted(span.of(admit(gateway, &caller, &head.headers).await, |e| e.kind().code())?);
+    ledger.admitted(span.of(admit(gateway, &caller, &head).await, |e| e.kind().code())?);
     let span = Span::begin(ledger.scope(), "receive", trace::Kind::Internal);
     let body = body::read(&head.headers, body, edge.body_bytes, edge.body_time).await;
     let body = span.of(body, |e| e.kind().code())?;
@@ -172,9 +174,10 @@ async fn prepare(
 }
 
 /// Lets the request in, or turns it away.
-async fn admit(gateway: &Gateway, caller: &Caller, headers: &HeaderMap) -> Result<Pass, Error> {
-    auth::check_budget(gateway, caller, headers)?;
-    gateway.gate.enter(caller, auth::announced(headers)).await
+async fn admit(gateway: &Gateway, caller: &Caller, head: &Parts) -> Result<Pass, Error> {
+    foreign::check(gateway, &head.uri, &head.headers)?;
+    auth::check_budget(gateway, caller, &head.headers)?;
+    gateway.gate.enter(caller, auth::announced(&head.headers)).await
 }
 
 impl Gateway {
@@ -191,10 +194,10 @@ impl Gateway {
         Ok(body)
     }
 
-    /// Whether the model is the one that is served.
+    /// Whether the model is the one that is served, as far as names tell: of paths the last parts are compared, and engines say the rest.
     pub(super) fn check_model(&self, shape: &Shape) -> Result<(), Error> {
         match (&self.edge.now().model, &shape.model) {
-            (Some(served), Some(asked)) if served != asked => Err(Error::new(
+            (Some(served), Some(asked)) if !same_model(served, asked) => Err(Error::new(
                 Kind::ModelNotFound,
                 format!("The model `{}` does not exist. This gateway serves `{served}`.", printable(asked)),
             )

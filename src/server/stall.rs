@@ -2,16 +2,20 @@
 //!
 //! The body of an answer is only polled while there is room for more, so a client that stops reading stops every
 //! clock in it. This one stands below: when a write can't go on for too long, the connection is given up, and with it
-//! the engine's work for it.
+//! the engine's work for it. How it is closed is said here, too ([`parting`]).
+
+mod parting;
 
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
+use tokio_util::sync::CancellationToken;
 
+use self::parting::Parting;
 use super::gather;
 
 /// A socket, or what stands for one.
@@ -22,12 +26,15 @@ pub(super) struct Stalling<S> {
     /// Made at the first write that has to wait; most connections never have one.
     timer: Option<Pin<Box<Sleep>>>,
     waiting: bool,
+    stop: CancellationToken,
+    /// Made when our side is closed.
+    parting: Option<Box<Parting>>,
 }
 
 impl<S> Stalling<S> {
-    /// Gives up on a peer that takes nothing for `limit`.
-    pub(super) fn new(socket: S, limit: Duration) -> Stalling<S> {
-        Stalling { socket, limit, timer: None, waiting: false }
+    /// Gives up on a peer that takes nothing for `limit`. Behind `stop` its end is not waited for.
+    pub(super) fn new(socket: S, limit: Duration, stop: CancellationToken) -> Stalling<S> {
+        Stalling { socket, limit, timer: None, waiting: false, stop, parting: None }
     }
 
     /// Lets a finished write pass; for one that waits, looks at the clock.
@@ -57,7 +64,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Stalling<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Stalling<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stalling<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.socket).poll_write(cx, buf);
         self.watch(outcome, cx)
@@ -81,8 +88,16 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Stalling<S> {
         self.watch(outcome, cx)
     }
 
+    /// Our side first, which over TLS is a write, then the client's. hyper keeps the socket until this is ready. Connections that it gives up,
+    /// as at a break in an answer, it drops without asking, and their end is to look like that.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_shutdown(cx)
+        let this = &mut *self;
+        if this.parting.is_none() {
+            let outcome = Pin::new(&mut this.socket).poll_shutdown(cx);
+            ready!(this.watch(outcome, cx))?;
+        }
+        let parting = this.parting.get_or_insert_with(|| Box::new(Parting::new(&this.stop)));
+        parting.poll(&mut this.socket, cx).map(Ok)
     }
 }
 
@@ -95,7 +110,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_takes_nothing_is_given_up_and_a_slow_one_is_not() {
         let (near, mut far) = duplex(4);
-        let mut socket = Stalling::new(near, Duration::from_secs(10));
+        let mut socket = Stalling::new(near, Duration::from_secs(10), CancellationToken::new());
         let slow = async {
             for _ in 0..5 {
                 sleep(Duration::from_secs(8)).await;

@@ -34,6 +34,11 @@ pub async fn renew(tls: Arc<ListenerTls>) {
 }
 
 #[cfg(feature = "tls")]
+mod begun;
+
+#[cfg(feature = "tls")]
+pub(super) use begun::Begun;
+#[cfg(feature = "tls")]
 pub(super) use open::open;
 
 #[cfg(feature = "tls")]

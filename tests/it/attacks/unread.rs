@@ -1,11 +1,12 @@
 //! Bodies that nobody reads, since their request was refused before: the connection lives on, or the answer says that it does not.
 
+use std::io;
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::{PATIENCE, stage};
+use super::{PATH, PATIENCE, stage};
 use crate::common::client::{self, Raw};
 use crate::common::stage::Stage;
 
@@ -105,5 +106,63 @@ async fn a_client_that_waits_to_be_told_to_go_on_is_refused_at_once() {
     let said = String::from_utf8(said).unwrap();
     assert!(said.starts_with("HTTP/1.1 404 "), "not told to go on: {said}");
     assert!(said.to_ascii_lowercase().contains("\r\nconnection: close\r\n"), "{said}");
+    stage.end().await;
+}
+
+/// What a client gets that sends everything before it reads anything, as many do; an error where it can't send, or meets a reset in place of
+/// an end. `waits` for the answer to be there before it sends the second half.
+async fn after_sending(stage: &Stage, head: &str, body: &[u8], waits: bool) -> io::Result<Raw> {
+    let mut socket = TcpStream::connect(stage.gateway).await?;
+    let (first, second) = body.split_at(body.len() / 2);
+    socket.write_all(&[head.as_bytes(), first].concat()).await?;
+    if waits {
+        socket.readable().await?;
+    }
+    socket.write_all(second).await?;
+    let mut said = Vec::new();
+    socket.read_to_end(&mut said).await?;
+    Ok(client::read(&mut &said[..]).await)
+}
+
+#[tokio::test]
+async fn who_sends_everything_first_finds_the_answer_and_no_reset() {
+    // More than the kernel's buffers take, and less than is read behind an answer.
+    const MANY_BYTES: usize = 12 << 20;
+    let stage = stage(|s| {
+        s.config.limit.body_bytes = MANY_BYTES / 2;
+        s.config.timeout.body_ms = 400;
+    })
+    .await;
+    let body = vec![b' '; MANY_BYTES];
+    let post = |path: &str, lines: &str, bytes: usize| {
+        format!("POST {path} HTTP/1.1\r\nhost: gateway\r\n{lines}content-length: {bytes}\r\n\r\n")
+    };
+    let few = MANY_BYTES / 4;
+    for (name, head, bytes, waits, status) in [
+        ("no such path", post(NOWHERE, "", MANY_BYTES), MANY_BYTES, false, 404),
+        ("too large", post(PATH, "", MANY_BYTES), MANY_BYTES, false, 413),
+        ("too many lines", post(PATH, &"x-a: b\r\n".repeat(110), MANY_BYTES), MANY_BYTES, false, 431),
+        ("a head that is none", post("no path", "", MANY_BYTES), MANY_BYTES, false, 400),
+        ("not in time", post(PATH, "", few), few, true, 408),
+    ] {
+        let exchange = after_sending(&stage, &head, &body[..bytes], waits);
+        let answer = tokio::time::timeout(PATIENCE, exchange).await.expect("it ends");
+        let answer = answer.unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!((answer.status, answer.complete), (status, true), "{name}: {}", answer.head);
+        assert_eq!(answer.header("connection"), Some("close"), "{name}: {}", answer.head);
+    }
+    stage.end().await;
+}
+
+/// Who is refused, sends nothing more and stays is let go of: its place is needed.
+#[tokio::test]
+async fn who_stays_behind_a_refusal_keeps_no_place() {
+    let stage = stage(|s| s.config.limit.connections = 1).await;
+    let (answer, socket) = refused(&stage, &sized(8 << 20), b"").await;
+    assert_eq!((answer.status, answer.header("connection")), (404, Some("close")));
+    let start = Instant::now();
+    assert_eq!(stage.get("/health").await.status, 200);
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    drop(socket);
     stage.end().await;
 }

@@ -66,6 +66,13 @@ async fn the_program_asks_itself_whether_it_serves() {
     };
     assert_eq!(ask(gateway.at.port()).await, (0, String::new(), String::new()));
     let port = gateway.at.port();
+    // As an image's health check does, to which nobody can give flags.
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), format!("[server]\nhost = \"127.0.0.1\"\nport = {port}\n")).unwrap();
+    let asked = tokio::task::spawn_blocking(move || {
+        run(&["health"], &[("PD_PROXY_CONFIG", file.path().to_str().unwrap())])
+    });
+    assert_eq!(asked.await.unwrap(), (0, String::new(), String::new()));
     gateway.end().await;
     let (code, _, err) = ask(port).await;
     assert_eq!(code, 1);

@@ -114,9 +114,9 @@ async fn whoever_brings_an_engine_that_nobody_could_believe_is_refused_in_the_sa
     let [config, list, none] = ["gateway.toml", "engines", "none"].map(|name| dir.path().join(name));
     std::fs::write(&none, "").unwrap();
     let [prefill, decode] = [engines[0].addr(), engines[1].addr()];
-    let configured = |prefill: &str| {
+    let configured = |engines: &str| {
         let text = format!(
-            "[server]\nhost = \"127.0.0.1\"\nport = 0\n[fleet]\nprefill = [\"{prefill}\"]\ndecode = [\"{decode}\"]\n\
+            "[server]\nhost = \"127.0.0.1\"\nport = 0\n[fleet]\n{engines}\ndecode = [\"{decode}\"]\n\
              [discovery]\nfile = \"{}\"\ninterval_ms = 100\n",
             list.display()
         );
@@ -126,12 +126,17 @@ async fn whoever_brings_an_engine_that_nobody_could_believe_is_refused_in_the_sa
     let start = || Process::start(&["--config", config.to_str().unwrap()], &env);
     std::fs::write(&list, format!("decode {decode}\n")).unwrap();
 
-    configured("https://127.0.0.1:9");
-    let mut process = start();
-    process.wait_for(WORDS);
-    assert!(!process.ended().success());
+    let good = format!("prefill = [\"{prefill}\"]");
+    let bad = r#"prefill = ["https://127.0.0.1:9"]"#;
+    let encoder = format!("{good}\nencode = [\"https://127.0.0.1:9\"]");
+    for engines in [bad, encoder.as_str()] {
+        configured(engines);
+        let mut process = start();
+        process.wait_for(WORDS);
+        assert!(!process.ended().success(), "{engines}");
+    }
 
-    configured(&prefill.to_string());
+    configured(&good);
     let mut process = start();
     let at = process.address();
     let change = json!({"type": "prefill", "instances": "https://127.0.0.1:9"}).to_string();
@@ -143,7 +148,7 @@ async fn whoever_brings_an_engine_that_nobody_could_believe_is_refused_in_the_sa
     assert!(line.contains("nothing changes") && line.contains("127.0.0.1:9"), "{line}");
     std::fs::write(&list, format!("decode {decode}\n")).unwrap();
 
-    configured("https://127.0.0.1:9");
+    configured(bad);
     process.signal("HUP");
     let line = process.wait_for("the configuration is refused");
     assert!(line.contains(WORDS), "{line}");

@@ -12,6 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use super::authority::{Authority, connect, file};
 use super::{Running, pair};
@@ -116,6 +117,67 @@ async fn a_handshake_that_takes_too_long_is_cut() {
         assert!(start.elapsed() >= Duration::from_millis(250), "{:?}", start.elapsed());
     }
     assert!(served(&authority.client(None, &[]), gateway.at).await, "others are served");
+    gateway.end().await;
+}
+
+/// Of what opens an HTTP/2 connection, some or nothing.
+const BEGINNINGS: [&[u8]; 2] = [b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r"];
+
+/// Agrees on HTTP/2 and goes no further than that.
+async fn agreed(authority: &Authority, to: SocketAddr, beginning: &[u8]) -> TlsStream<TcpStream> {
+    let mut stream = connect(&authority.client(None, &["h2"]), to).await.unwrap();
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+    stream.write_all(beginning).await.unwrap();
+    stream.flush().await.unwrap();
+    stream
+}
+
+#[tokio::test]
+async fn who_agrees_on_http_2_and_does_not_begin_it_is_cut() {
+    let authority = Authority::new();
+    let (gateway, _engines, _dir) = secured(&authority, |config, _| config.timeout.header_ms = 300).await;
+    for beginning in BEGINNINGS {
+        let start = Instant::now();
+        let mut stream = agreed(&authority, gateway.at, beginning).await;
+        let mut said = Vec::new();
+        let end = timeout(Duration::from_secs(10), stream.read_to_end(&mut said)).await;
+        assert!(end.is_ok(), "it is still open");
+        assert!(start.elapsed() >= Duration::from_millis(250), "{:?}", start.elapsed());
+    }
+    let mut other = agreed(&authority, gateway.at, b"GET / HTTP/1.1\r\n").await;
+    let end = timeout(Duration::from_secs(10), other.read_to_end(&mut Vec::new())).await;
+    assert!(end.is_ok(), "it speaks something else");
+    assert!(served(&authority.client(None, &["http/1.1"]), gateway.at).await, "others are served");
+    gateway.end().await;
+}
+
+#[tokio::test]
+async fn who_does_not_begin_http_2_holds_up_no_shutdown() {
+    let authority = Authority::new();
+    let (gateway, _engines, _dir) = secured(&authority, |_, _| {}).await;
+    let mut open = Vec::new();
+    for beginning in BEGINNINGS {
+        open.push(agreed(&authority, gateway.at, beginning).await);
+    }
+    // The gateway has seen the end of their handshakes.
+    assert!(served(&authority.client(None, &[]), gateway.at).await);
+    gateway.stop.cancel();
+    assert_eq!(gateway.serving.await.unwrap(), 0, "connections were cut when the time was over");
+}
+
+/// An answer that comes before its request is complete, as in `attacks/unread.rs`.
+#[tokio::test]
+async fn who_sends_everything_first_finds_the_answer_and_an_end() {
+    let authority = Authority::new();
+    let (gateway, _engines, _dir) = secured(&authority, |_, _| {}).await;
+    let mut stream = connect(&authority.client(None, &[]), gateway.at).await.unwrap();
+    stream.write_all(&client::post("/v1/nothing", &" ".repeat(4 << 20))).await.unwrap();
+    stream.flush().await.unwrap();
+    let mut said = Vec::new();
+    let end = timeout(Duration::from_secs(20), stream.read_to_end(&mut said)).await.expect("it ends");
+    end.expect("no reset");
+    let answer = client::read(&mut &said[..]).await;
+    assert_eq!((answer.status, answer.complete), (404, true), "{}", answer.text());
     gateway.end().await;
 }
 
