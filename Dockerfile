@@ -32,12 +32,12 @@ FROM scratch
 COPY --from=build /image/ /
 # The process writes nothing but to standard output and error: run it with --read-only, and without a name.
 USER 65532:65532
-# Inside a container loopback is of no use. A variable, so that it also holds when the arguments below are replaced.
-ENV PD_PROXY__SERVER__HOST=0.0.0.0
+# Inside a container loopback is of no use. Weaker than any file, variable or flag that says where to listen.
+ENV PD_PROXY_DEFAULT_HOST=0.0.0.0
 EXPOSE 8000
-# Drains for server.drain_ms (30 s): give it as long, with --stop-timeout.
+# Serves on for server.lame_duck_ms (0), finishes answers for server.drain_ms (30 s), and then takes up to 13 s to release hand-offs and to
+# post spans: give it longer than all three, as by --stop-timeout 50.
 STOPSIGNAL SIGTERM
-# Asks by variables and files; a port that is given by a flag below is to be given by PD_PROXY__SERVER__PORT instead.
+# Knows variables, and the files that PD_PROXY_CONFIG names; what the gateway is told by flags (--config, --port) it can't know.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=10s CMD ["/pd-proxy", "health"]
 ENTRYPOINT ["/pd-proxy"]
-CMD ["--host", "0.0.0.0"]

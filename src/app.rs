@@ -388,7 +388,8 @@ fn control(config: &Config, tls: &EngineTls, via: &Via) -> Result<reqwest::Clien
 /// [`TlsError`] names the setting at fault.
 pub fn secured(config: &Config) -> Result<(EngineTls, Option<Arc<ListenerTls>>), TlsError> {
     let engines = EngineTls::new(&config.engine_tls())?;
-    if config.prefill_endpoints().iter().chain(&config.decode_endpoints()).any(|engine| engine.tls) {
+    let all = [config.prefill_endpoints(), config.decode_endpoints(), config.encode_endpoints()];
+    if all.iter().flatten().any(|engine| engine.tls) {
         engines.check()?;
     }
     let listener = config.listener_tls().map(ListenerTls::load).transpose()?;

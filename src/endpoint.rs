@@ -1,4 +1,4 @@
-//! Hosts, ports and engine endpoints as people write them. Pure: nothing is resolved here.
+//! Hosts, ports, engine endpoints and names of models as people write them. Pure: nothing is resolved here.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -37,6 +37,9 @@ pub enum HostError {
         "carries a port: give the host alone and its port in the list of ports, or use host:port with --prefill or --decode"
     )]
     PortInHost,
+    /// The same of a host to listen at, and what is to say the port.
+    #[error("carries a port: give the address alone, and the port by {0}")]
+    PortApart(&'static str),
     /// Not a number from 0 to 65535.
     #[error("is no port: expected a whole number from 1 to 65535")]
     BadPort,
@@ -181,6 +184,25 @@ pub fn engine_host(text: &str) -> Result<String, HostError> {
     if wildcard { Err(HostError::Wildcard) } else { Ok(host) }
 }
 
+/// As [`parse_host`], for a host to listen at; `port` is what says the port there.
+pub fn bind_host(text: &str, port: &'static str) -> Result<String, HostError> {
+    parse_host(text).map_err(|why| match why {
+        HostError::PortInHost => HostError::PortApart(port),
+        HostError::BadIpv6 if text.contains("]:") => HostError::PortApart(port),
+        why => why,
+    })
+}
+
+/// Whether two names mean the same model. Of a path only its last part counts, as in vLLM's own proxy: people give a proxy the model's
+/// folder, and engines serve it by its name alone. Which of them it is, engines say.
+pub fn same_model(one: &str, other: &str) -> bool {
+    last_part(one) == last_part(other)
+}
+
+fn last_part(path: &str) -> &str {
+    path.trim_end_matches('/').rsplit('/').next().unwrap_or_default()
+}
+
 /// A port to connect to: 1 to 65535.
 pub fn engine_port(text: &str) -> Result<u16, HostError> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -323,5 +345,28 @@ mod tests {
         assert_eq!(parse_host("fe80::1%eth0"), Err(HostError::Zone));
         assert_eq!(parse_host("[fe80::1%25eth0]"), Err(HostError::Zone));
         assert_eq!(engine_host("::"), Err(HostError::Wildcard));
+    }
+
+    #[test]
+    fn a_host_to_listen_at_has_its_port_elsewhere() {
+        for text in ["0.0.0.0:8000", "localhost:8000", "[::]:8000", "http://0.0.0.0:8000"] {
+            assert_eq!(bind_host(text, "--port"), Err(HostError::PortApart("--port")), "{text}");
+        }
+        assert_eq!(bind_host("[::]", "--port"), Ok("::".to_owned()));
+        assert_eq!(bind_host("[::g]", "--port"), Err(HostError::BadIpv6));
+    }
+
+    #[test]
+    fn of_a_path_the_last_part_is_the_model() {
+        for (one, other) in [
+            ("Qwen3-8B", "Qwen3-8B"),
+            ("/data/models/Qwen3-8B", "Qwen3-8B"),
+            ("/data/models/Qwen3-8B/", "Qwen/Qwen3-8B"),
+        ] {
+            assert!(same_model(one, other) && same_model(other, one), "{one} {other}");
+        }
+        for (one, other) in [("Qwen3-8B", "qwen3-8b"), ("/models/a", "/models/b"), ("a/b", "a"), ("a", "")] {
+            assert!(!same_model(one, other), "{one} {other}");
+        }
     }
 }

@@ -30,7 +30,7 @@ pub enum Kind {
     HeadersTooLarge,
     /// Keys are asked for and the request carries none that is known, or one that may not do this.
     InvalidApiKey,
-    /// A page of another origin asks for a change.
+    /// A page of another origin asks for a change, or for an answer in a way that its browser asks nobody about.
     ForeignPage,
     /// The body asks for a model that is not served (`fleet.model`), or not to this key.
     ModelNotFound,

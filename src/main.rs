@@ -63,7 +63,7 @@ fn main() -> ExitCode {
 fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let env = config::process_env();
     // Before they are read: what changes between the two is seen later.
-    let content = Content::of(&args.config);
+    let content = Content::of(&Config::files(args, &env));
     let loaded = Config::load(args, &env).map_err(failure)?;
     let log = log::init(level(loaded.config.log.level), loaded.config.log.format == LogFormat::Json);
     let open_files = raise_open_files();
@@ -98,7 +98,7 @@ async fn run(loaded: Loaded, mut source: Source, open_files: u64) -> Result<(), 
 
 /// Where the configuration is read again while the gateway runs.
 fn source(args: ServeArgs, env: Env, content: Content, threshold: Option<Threshold>) -> Source {
-    let files = args.config.clone();
+    let files = Config::files(&args, &env);
     let load = Arc::new(move || Config::load(&args, &env));
     Source { load, files, content, hangup: None, threshold, every: None }
 }

@@ -178,6 +178,7 @@ FAULTS = {
     "no time to notice": (config_fault("lame_duck_ms = 10_000", "lame_duck_ms = 1_000"), "lame_duck_ms"),
     "another port": (config_fault("port = 8000", "port = 8001"), "container's ports"),
     "the loopback": (config_fault('host = "0.0.0.0"\nport', 'host = "localhost"\nport'), "server.host"),
+    "a host over the file's": (lambda f: f.container["env"].append({"name": "PD_PROXY__SERVER__HOST", "value": "::"}), "of the image"),
     "another name": (dns_fault("pd-proxy-decoders", "decoders"), "asks for"),
     "another configuration for DNS": (dns_fault("120_000", "110_000"), "more than [discovery]"),
     "one selector": (config_fault("role=decode", "role=prefill"), "apart"),

@@ -97,9 +97,18 @@ def checked(program, text, keys, variables, sections):
     return run.returncode, run.stdout, run.stderr
 
 
+@functools.lru_cache
+def of_the_image():
+    """The variables that the image has, as the last stage of its Dockerfile sets them."""
+    stage = (ROOT / "Dockerfile").read_text().rpartition("\nFROM ")[2]
+    found = dict(re.findall(r"^ENV (\w+)=(\S+)$", stage, re.M))
+    assert len(found) == len(re.findall(r"^ENV ", stage, re.M)), "the Dockerfile sets variables in a way that is not read here"
+    return found
+
+
 def environment(files):
-    """The variables that a container has by its manifest, with a pod's address in them."""
-    given = {one["name"]: one["value"] for one in files.container.get("env", []) if "value" in one}
+    """The variables that a container has by its image and by its manifest, with a pod's address in them."""
+    given = of_the_image() | {one["name"]: one["value"] for one in files.container.get("env", []) if "value" in one}
     address = "fd00::7" if files.said["server"]["host"] == "::" else "10.1.2.3"
     return {name: value.replace("$(POD_IP)", address) for name, value in given.items()}
 
@@ -166,6 +175,8 @@ def ports(files, config):
     for host in ["host", "admin_host"]:
         if server[host] not in ("0.0.0.0", "::"):
             yield f"server.{host} is {server[host]}: nobody outside the pod could connect"
+        if server[host] != files.said["server"][host]:
+            yield f"server.{host} is {files.said['server'][host]} in the ConfigMap, and a variable of the image or the container makes {server[host]} of it"
     own = [doc for doc in files.all("Service") if not doc["metadata"]["name"].endswith(ROLES)]
     for port in [port for service in own for port in service["spec"]["ports"]]:
         if port["targetPort"] not in told:

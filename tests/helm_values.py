@@ -152,6 +152,8 @@ REFUSED = {
     "the chart's own key": ({"config": {"server": {"port": 9000}}}, ["config.server.port", "ports.http"]),
     "a secret in the ConfigMap": ({"config": {"engine": {"api_key": "sk"}}}, ["config.engine.api_key", "auth.secret"]),
     "another secret there": ({"config": {"server": {"admin_key": "k"}}}, ["config.server.admin_key", "auth.secret"]),
+    "a collector's key there": ({"config": {"trace": {"headers": "authorization=Bearer k"}}},
+                               ["config.trace.headers", "PD_PROXY__TRACE__HEADERS", "extraEnv"]),
     "engines listed in config": ({"config": {"fleet": {"prefill": ["a:1"]}}}, ["config.fleet.prefill", "discovery.mode=static"]),
     "a selector for DNS": ({"discovery": {"mode": "dns", "decode": {"selector": "a=b"}}}, ["discovery.decode.selector", "discovery.mode=labels"]),
     "a Service for labels": ({"discovery": {"decode": {"service": "d"}}}, ["discovery.decode.service", "dns"]),

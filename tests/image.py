@@ -13,11 +13,14 @@ from processes import Process, ask_json, get, wait
 NAME = "pd-proxy-image-test"
 # The host of the engines, which only the container's /etc/hosts knows.
 ENGINES = "engines.test"
-# Of the image's configuration, in Docker's words.
+# A file that is laid into the container, and what it says: another host than the image's, and another port than the default.
+FILE = "/etc/pd-proxy.toml"
+CONFIGURED = '[server]\nhost = "127.0.0.1"\nport = 18000\n'
+# Of the image's configuration, in Docker's words. Without arguments of its own, which would win over files.
 EXPECTED = {
     "User": "65532:65532",
     "Entrypoint": ["/pd-proxy"],
-    "Cmd": ["--host", "0.0.0.0"],
+    "Cmd": None,
     "ExposedPorts": {"8000/tcp": {}},
     "StopSignal": "SIGTERM",
 }
@@ -44,10 +47,11 @@ class Container:
         config["linux"]["namespaces"] = [it for it in config["linux"]["namespaces"] if it["type"] != "network"]
         # An image from nothing wants no more; /sys is not for it.
         config["mounts"] = [it for it in config["mounts"] if it["destination"] in ("/proc", "/dev")]
-        # As container engines mount one.
-        hosts = pathlib.Path(self.folder, "hosts")
-        hosts.write_text(f"127.0.0.1 {ENGINES}\n")
-        config["mounts"].append({"destination": "/etc/hosts", "type": "bind", "source": str(hosts), "options": ["bind", "ro"]})
+        # The first as container engines mount one.
+        for inside, text in {"/etc/hosts": f"127.0.0.1 {ENGINES}\n", FILE: CONFIGURED}.items():
+            source = pathlib.Path(self.folder, inside.replace("/", "-"))
+            source.write_text(text)
+            config["mounts"].append({"destination": inside, "type": "bind", "source": str(source), "options": ["bind", "ro"]})
         self.file.write_text(json.dumps(config))
 
     def start(self, arguments, variables):
@@ -77,9 +81,10 @@ def described(image):
     """What the image says of itself."""
     config = json.loads(pathlib.Path(image).read_text())["Docker"]["config"]
     for key, value in EXPECTED.items():
-        expect(key, config.get(key), value)
+        expect(key, config.get(key) or None, value)
     expect("its health is asked by", config["Healthcheck"]["Test"], ["CMD", "/pd-proxy", "health"])
-    expect("listens for others than itself", "PD_PROXY__SERVER__HOST=0.0.0.0" in config["Env"], True)
+    ours = [it for it in config["Env"] if it.startswith("PD_PROXY")]
+    expect("listens for others than itself, where nothing says otherwise", ours, ["PD_PROXY_DEFAULT_HOST=0.0.0.0"])
 
 
 def contents(bundle):
@@ -102,9 +107,10 @@ def served(container, engine, folder):
             engines.append(process)
             (process.address,) = process.wait_for(r" on http://([0-9.]+:[0-9]+)")
         prefill, decode = (f"http://{ENGINES}:{it.address.rpartition(':')[2]}" for it in engines)
-        gateway = container.start(["--prefill", prefill, "--decode", decode], {"PD_PROXY__SERVER__PORT": "18000"})
+        gateway = container.start(["--prefill", prefill, "--decode", decode], {"PD_PROXY_CONFIG": FILE})
         engines.append(gateway)
         wait("the gateway to be ready", lambda: "listening" in gateway.said())
+        expect("listens where the file says", "listening on http://127.0.0.1:18000" in gateway.said(), True)
         answer = ask_json("http://127.0.0.1:18000", "/v1/completions", {"model": "sim", "prompt": "hello", "max_tokens": 5})
         expect("tokens of an answer", answer["usage"]["completion_tokens"], 5)
         expect("metrics", "pd_proxy_requests_total" in get("127.0.0.1:18000", "/metrics"), True)

@@ -67,7 +67,7 @@ pub struct CheckArgs {
 #[derive(Debug, Parser)]
 #[command(name = "pd-proxy", version, args_conflicts_with_subcommands = true, args_override_self = true)]
 #[command(after_help = "Keys of the configuration, each with its default: `pd-proxy check`.\n\
-    Precedence: defaults, --config files, environment (PD_PROXY__SECTION__KEY), flags.")]
+    Precedence: defaults, files (of the variable PD_PROXY_CONFIG, then of --config), environment (PD_PROXY__SECTION__KEY), flags.")]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
@@ -116,10 +116,12 @@ pub struct ServeArgs {
     #[arg(help_heading = "Engines")]
     pub decoder_ports: Vec<String>,
     /// Prefillers as host:port or URL, in place of or beside hosts and ports
-    #[arg(short, long, value_name = "HOST:PORT", num_args = 1.., value_delimiter = ',', help_heading = "Engines")]
+    #[arg(short, long, alias = "prefill-servers-urls", value_name = "HOST:PORT", num_args = 1..)]
+    #[arg(value_delimiter = ',', help_heading = "Engines")]
     pub prefill: Vec<String>,
     /// Decoders as host:port or URL, in place of or beside hosts and ports
-    #[arg(short, long, value_name = "HOST:PORT", num_args = 1.., value_delimiter = ',', help_heading = "Engines")]
+    #[arg(short, long, alias = "decode-servers-urls", value_name = "HOST:PORT", num_args = 1..)]
+    #[arg(value_delimiter = ',', help_heading = "Engines")]
     pub decode: Vec<String>,
     /// Hosts of encoders of images, sounds and films, for prompts with such [default: none; the prefillers encode]
     #[arg(long, alias = "encoder-host", value_name = "HOST", num_args = 1.., value_delimiter = ',')]
@@ -130,7 +132,8 @@ pub struct ServeArgs {
     #[arg(help_heading = "Engines")]
     pub encoder_ports: Vec<String>,
     /// Encoders as host:port or URL, in place of or beside hosts and ports
-    #[arg(long, value_name = "HOST:PORT", num_args = 1.., value_delimiter = ',', help_heading = "Engines")]
+    #[arg(long, alias = "encode-servers-urls", value_name = "HOST:PORT", num_args = 1..)]
+    #[arg(value_delimiter = ',', help_heading = "Engines")]
     pub encode: Vec<String>,
     /// The model's directory, for tokenising here: tokenizer.json, tokenizer_config.json
     #[arg(long, value_name = "DIR", help_heading = "Engines")]
@@ -138,7 +141,7 @@ pub struct ServeArgs {
     /// The engines' --block-size, in tokens [default: asked]
     #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, help_heading = "Engines")]
     pub block_size: Option<String>,
-    /// The served model name that requests must carry [default: any]
+    /// The served model name that requests must carry, of a path its last part [default: any]
     #[arg(short, long, value_name = "NAME", help_heading = "Engines")]
     pub model: Option<String>,
 
@@ -152,6 +155,9 @@ pub struct ServeArgs {
     /// predicted, least_work, least_requests, round_robin, random, power_of_two, reference, cache_aware, session or prefix_first [default: predicted]
     #[arg(long, value_name = "POLICY", help_heading = "Routing and retries")]
     pub policy: Option<String>,
+    /// As --policy round_robin
+    #[arg(long, hide = true)]
+    pub roundrobin: bool,
     /// Attempts per leg [default: 3]
     #[arg(long, value_name = "N", allow_negative_numbers = true, help_heading = "Routing and retries")]
     pub max_retries: Option<String>,

@@ -17,11 +17,14 @@ struct Role<'a> {
     direct: (&'static str, &'a [String]),
 }
 
+const PREFILL: &str = "--prefill";
+
 /// The host that is meant when only ports are given.
 const DEFAULT_HOST: &str = "localhost";
 
 impl ServeArgs {
-    /// Adds what the flags set; `--set` comes last and so wins over named flags.
+    /// Adds what the flags set; `--set` comes last and so wins over named flags. Where vllm-ascend's proxy takes 0, for attempts and for
+    /// the pause between probes, it means as little as there can be.
     pub(crate) fn overlay(&self, found: &mut Found) {
         let texts = [
             ("--host", "server.host", &self.host),
@@ -32,9 +35,14 @@ impl ServeArgs {
             ("--callback-url", "dialect.callback_url", &self.callback_url),
             ("--model-path", "prompt.model_path", &self.model_path),
             ("--block-size", "hash.block_tokens", &self.block_size),
+            ("--roundrobin", "route.policy", &self.roundrobin.then(|| "round_robin".to_owned())),
             ("--policy", "route.policy", &self.policy),
-            ("--max-retries", "retry.attempts", &self.max_retries),
-            ("--max-waiting-retries", "fleet.probe_attempts", &self.max_waiting_retries),
+            ("--max-retries", "retry.attempts", &self.max_retries.as_deref().map(at_least_once)),
+            (
+                "--max-waiting-retries",
+                "fleet.probe_attempts",
+                &self.max_waiting_retries.as_deref().map(at_least_once),
+            ),
             ("--log-level", "log.level", &self.log_level),
         ];
         for (flag, key, text) in texts {
@@ -49,7 +57,7 @@ impl ServeArgs {
         if let Some(text) = &self.waiting_retry_interval {
             // Saturates at what no bound allows.
             seconds("--waiting-retry-interval", text, found, |ms| {
-                ("fleet.probe_interval_ms", toml::Value::Integer(ms.round() as i64))
+                ("fleet.probe_interval_ms", toml::Value::Integer((ms.round() as i64).max(1)))
             });
         }
         for text in &self.set {
@@ -58,6 +66,10 @@ impl ServeArgs {
     }
 
     fn roles(&self) -> [Role<'_>; 3] {
+        // `disagg_epd_proxy.py` says so where its decoders compute the prompts, too: then they are in both lists.
+        let disabled =
+            |word: &String| ["disable", "none"].contains(&word.trim().to_ascii_lowercase().as_str());
+        let both = matches!(&self.prefill[..], [word] if disabled(word)) && !self.decode.is_empty();
         [
             Role {
                 name: "prefiller",
@@ -65,7 +77,7 @@ impl ServeArgs {
                 default_port: 8001,
                 hosts: &self.prefiller_hosts,
                 ports: &self.prefiller_ports,
-                direct: ("--prefill", &self.prefill),
+                direct: if both { ("--decode", &self.decode[..]) } else { (PREFILL, &self.prefill[..]) },
             },
             Role {
                 name: "decoder",
@@ -150,22 +162,36 @@ impl Role<'_> {
     }
 
     /// `--prefill` and `--decode`: kept as written and judged with the rest of the configuration, but for what other
-    /// routers allow after a URL: a bootstrap port, or `none` for no such port.
+    /// routers allow after a URL: a prefiller's bootstrap port, or `none` for no such port.
     fn direct(&self, entries: &mut Vec<String>, found: &mut Found) {
         let (flag, texts) = self.direct;
-        let mut before: Option<&String> = None;
-        for text in texts {
+        let mut before: Option<&str> = None;
+        for text in texts.iter().map(|text| text.trim()) {
+            let number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
             match before {
-                Some(url) if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) => {
-                    let problem = Problem::BootstrapPort { url: url.clone(), port: text.clone() };
+                Some(url) if number && flag == PREFILL => {
+                    let pair = bootstrap(url, text);
+                    let problem = Problem::BootstrapPort { url: url.to_owned(), port: text.to_owned(), pair };
                     found.errors.push(ConfigError { origin: Origin::Flag(flag.to_owned()), problem });
                 }
                 Some(url) if url.contains("://") && text == "none" => {}
-                _ => entries.push(text.clone()),
+                _ => entries.push(text.to_owned()),
             }
             before = Some(text);
         }
     }
+}
+
+/// A bootstrap port behind a prefiller's URL as an entry of `dialect.bootstraps`.
+fn bootstrap(url: &str, port: &str) -> String {
+    let pair = Endpoint::parse(url).ok().zip(port.parse::<u16>().ok());
+    let pair = pair.map(|(engine, port)| format!("{engine}={}", Endpoint::new(engine.host.as_str(), port)));
+    pair.unwrap_or_else(|| format!("host:port=host:{port}"))
+}
+
+/// How often something is done that is to be repeated so often.
+fn at_least_once(text: &str) -> String {
+    if text.trim().parse::<u32>() == Ok(0) { "1".to_owned() } else { text.to_owned() }
 }
 
 fn seconds(flag: &str, text: &str, found: &mut Found, key: impl Fn(f64) -> (&'static str, toml::Value)) {

@@ -78,6 +78,57 @@ fn every_other_flag_of_the_reference_sets_its_key() {
     assert_eq!((config.log.level, config.route.policy), (Level::Warning, Policy::PowerOfTwo));
 }
 
+/// vllm-ascend's proxy tries at least once, whatever the number; nobody else means anything by 0.
+#[test]
+fn no_attempts_and_no_pause_are_as_few_as_there_can_be() {
+    let config = load("pd-proxy --max-retries 0 --max-waiting-retries 0 --waiting-retry-interval 0").config;
+    let fleet = &config.fleet;
+    assert_eq!((config.retry.attempts, fleet.probe_attempts, fleet.probe_interval_ms), (1, 1, 1));
+    check_messages(&[
+        ("pd-proxy --max-retries 1001", "flag --max-retries: retry.attempts = 1001: expected 1 to 1000"),
+        ("pd-proxy --set retry.attempts=0", "flag --set: retry.attempts = 0: expected 1 to 1000"),
+        (
+            "pd-proxy --set fleet.probe_interval_ms=0",
+            "flag --set: fleet.probe_interval_ms = 0: expected 1 to 604800000",
+        ),
+    ]);
+}
+
+#[test]
+fn the_demo_proxy_s_flag_for_a_policy_is_one_and_a_policy_by_name_wins() {
+    let Loaded { config, origins } = load("pd-proxy --model M --roundrobin --prefill a:1 --decode b:1");
+    assert_eq!(config.route.policy, Policy::RoundRobin);
+    assert_eq!(*origins.of("route.policy"), Origin::Flag("--roundrobin".to_owned()));
+    assert_eq!(load("pd-proxy --policy random --roundrobin").config.route.policy, Policy::Random);
+}
+
+/// The command lines of `disagg_epd_proxy.py`.
+#[test]
+fn encoders_prefillers_and_decoders_may_be_given_as_their_proxy_has_them() {
+    let fleet = load(
+        "pd-proxy --host 0.0.0.0 --encode-servers-urls http://e1:8001,http://e2:8001 \
+         --prefill-servers-urls http://p1:8003,http://p2:8004 --decode-servers-urls http://d1:8005",
+    )
+    .config
+    .fleet;
+    assert_eq!(fleet.encode, ["http://e1:8001", "http://e2:8001"]);
+    assert_eq!(fleet.prefill, ["http://p1:8003", "http://p2:8004"]);
+    assert_eq!(fleet.decode, ["http://d1:8005"]);
+    for word in ["disable", "None"] {
+        let line = format!(
+            "pd-proxy --encode-servers-urls http://e:1 --prefill-servers-urls {word} --decode-servers-urls http://a:2,http://b:3"
+        );
+        let Loaded { config, origins } = load(&line);
+        assert_eq!(config.fleet.prefill, ["http://a:2", "http://b:3"], "they are in both lists");
+        assert_eq!(config.fleet.decode, config.fleet.prefill);
+        assert_eq!(*origins.of("fleet.prefill"), Origin::Flag("--decode".to_owned()));
+    }
+    check_messages(&[(
+        "pd-proxy --prefill disable",
+        "flag --prefill: fleet.prefill: `disable` has no port: write host:port",
+    )]);
+}
+
 #[test]
 fn lists_take_spaces_commas_repeats_and_singular_names() {
     let expected = ["a:1", "[::1]:2", "c:3"];
@@ -177,15 +228,29 @@ fn bad_flags_are_named_with_what_would_be_right() {
             "pd-proxy --log-level loud",
             "flag --log-level: log.level = \"loud\": expected one of trace, debug, info, warning, error, critical",
         ),
-        ("pd-proxy --max-retries 0", "flag --max-retries: retry.attempts = 0: expected 1 to 1000"),
         (
             "pd-proxy --retry-delay -1",
             "flag --retry-delay: `-1` is no length of time: expected seconds, as in 0.5",
         ),
         (
-            "pd-proxy --prefill http://h:1 8998",
-            "flag --prefill: `8998` after `http://h:1` looks like a bootstrap port, which this dialect does not support yet: \
-             remove it",
+            "pd-proxy --prefill http://p1:30000 9001",
+            "flag --prefill: `9001` after `http://p1:30000` looks like a bootstrap port: leave it out, and set \
+             dialect.bootstrap_port = 9001 where all prefillers have it, else dialect.bootstraps = [\"p1:30000=p1:9001\"] \
+             (on a command line by --set)",
+        ),
+        (
+            "pd-proxy --decode http://d1:30001 9001",
+            "flag --decode: fleet.decode: `9001` is a port without a host: write host:port",
+        ),
+        (
+            "pd-proxy --host 0.0.0.0:8000",
+            "flag --host: server.host: `0.0.0.0:8000` carries a port: give the address alone, and the port by \
+             --port (server.port)",
+        ),
+        (
+            "pd-proxy --set server.admin_host=[::]:8009",
+            "flag --set: server.admin_host: `[::]:8009` carries a port: give the address alone, and the port by \
+             server.admin_port",
         ),
         ("pd-proxy --decode h", "flag --decode: fleet.decode: `h` has no port: write host:port"),
         ("pd-proxy --decode h:1 H:1", "flag --decode: fleet.decode: `h:1` is listed twice"),

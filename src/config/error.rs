@@ -115,15 +115,18 @@ pub enum Problem {
         /// Ports given, as words.
         ports: String,
     },
-    /// A bootstrap port after a URL.
+    /// A bootstrap port after a prefiller's URL.
     #[error(
-        "`{port}` after `{url}` looks like a bootstrap port, which this dialect does not support yet: remove it"
+        "`{port}` after `{url}` looks like a bootstrap port: leave it out, and set dialect.bootstrap_port = {port} where all \
+         prefillers have it, else dialect.bootstraps = [\"{pair}\"] (on a command line by --set)"
     )]
     BootstrapPort {
         /// The URL before it.
         url: String,
         /// The number.
         port: String,
+        /// Both, as an entry of `dialect.bootstraps`.
+        pair: String,
     },
     /// A host, port or endpoint that cannot be used.
     #[error("{}`{text}` {why}", of(key))]
@@ -162,6 +165,16 @@ pub enum Problem {
         port: u16,
         /// `server.admin_host`.
         host: String,
+    },
+    /// Fewer connections than requests may take.
+    #[error(
+        "limit.inflight + limit.queue = {requests} needs limit.connections above that: it is {connections}"
+    )]
+    Room {
+        /// `limit.connections`.
+        connections: u64,
+        /// The requests that are served and that wait.
+        requests: u64,
     },
     /// Fewer or more engines in a role than can be served.
     #[error("{key} lists {count} engines: expected 1 to {max}, as in {flag} host:port")]

@@ -33,7 +33,7 @@ pub struct Origins {
 pub enum Origin {
     /// Nobody did.
     Default,
-    /// A file given by `--config`.
+    /// A file given by `--config`, or by the variable `PD_PROXY_CONFIG`.
     File(PathBuf),
     /// An environment variable, by its name.
     Env(String),
@@ -86,12 +86,19 @@ pub fn process_env() -> Env {
 }
 
 impl Config {
-    /// Merges defaults, the files of `--config` in their order, `env` and flags, and validates the result.
+    /// The files that [`Config::load`] reads, in their order: those of the variable `PD_PROXY_CONFIG`, then those of `--config`.
+    pub fn files(args: &ServeArgs, env: &Env) -> Vec<PathBuf> {
+        source::files(&args.config, env)
+    }
+
+    /// Merges defaults, what `env` says for want of anything else, the files in their order, the rest of `env` and flags, and
+    /// validates the result.
     pub fn load(args: &ServeArgs, env: &Env) -> Result<Loaded, ConfigErrors> {
         let schema = Schema::of_defaults();
         let mut found = Found::default();
-        for path in &args.config {
-            source::file(path, &schema, &mut found);
+        source::defaults(env, &mut found);
+        for path in Config::files(args, env) {
+            source::file(&path, &schema, &mut found);
         }
         source::environment(env, &mut found);
         args.overlay(&mut found);

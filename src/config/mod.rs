@@ -138,7 +138,7 @@ pub struct Fleet {
     pub prefill_ranks: u32,
     /// The same inside each decoder.
     pub decode_ranks: u32,
-    /// The served model name that requests must carry; None = any.
+    /// The served model name that requests must carry, of a path its last part; None = any.
     pub model: Option<String>,
     /// Probes of an instance being added before it is given up.
     pub probe_attempts: u32,

@@ -33,6 +33,8 @@ pub struct Pool {
     pub least_tokens: u32,
     /// LMCache: tokens per chunk (`LMCACHE_CHUNK_SIZE`); 0 = `hash.block_tokens` where LMCache hashes, else 256.
     pub chunk_tokens: u32,
+    /// LMCache: engines load from each other's memory (`enable_p2p`, `--p2p-advertise-url`).
+    pub p2p: bool,
 }
 
 impl Pool {
@@ -75,6 +77,7 @@ impl Default for Pool {
             reads_local: false,
             least_tokens: 0,
             chunk_tokens: 0,
+            p2p: false,
         }
     }
 }

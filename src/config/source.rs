@@ -6,12 +6,18 @@ use super::load::{Entry, Env, Found, Given, Origin};
 use super::schema::Schema;
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The longest file that is read, bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 /// What the variables that set a key start with; `__` also stands between section and key.
 const PREFIX: &str = "PD_PROXY__";
+/// The variable that names files, with commas between several: every command reads them, also one whose flags nobody can change, as an
+/// image's health check.
+const FILES: &str = "PD_PROXY_CONFIG";
+/// The variable with the host to listen at where nothing else says one: an image knows better than the default, and files know better
+/// than the image.
+const DEFAULT_HOST: &str = "PD_PROXY_DEFAULT_HOST";
 
 /// Reads one TOML file.
 pub(crate) fn file(path: &Path, schema: &Schema, found: &mut Found) {
@@ -26,17 +32,22 @@ pub(crate) fn file(path: &Path, schema: &Schema, found: &mut Found) {
     }
 }
 
-/// Picks the variables that set a key. An empty variable counts as not set, as it does in most shells' `${X:-…}`.
+/// The files to read, in their order: those that a variable names, then those that are `given`.
+pub(crate) fn files(given: &[PathBuf], env: &Env) -> Vec<PathBuf> {
+    let named = said(env, FILES).unwrap_or_default().split(',').map(str::trim);
+    named.filter(|path| !path.is_empty()).map(PathBuf::from).chain(given.iter().cloned()).collect()
+}
+
+/// Picks the variable that is weaker than any file.
+pub(crate) fn defaults(env: &Env, found: &mut Found) {
+    let host = said(env, DEFAULT_HOST);
+    found.entries.extend(host.map(|text| entry("server.host".to_owned(), DEFAULT_HOST, text)));
+}
+
+/// Picks the variables that set a key.
 pub(crate) fn environment(env: &Env, found: &mut Found) {
-    let entry = |key: String, name: &str, text: &String| Entry {
-        key,
-        given: Given::Text(text.clone()),
-        origin: Origin::Env(name.to_owned()),
-    };
     for (key, name) in SECRETS {
-        if let Some(text) = env.get(name).filter(|text| !text.is_empty()) {
-            found.entries.push(entry(key.to_owned(), name, text));
-        }
+        found.entries.extend(said(env, name).map(|text| entry(key.to_owned(), name, text)));
     }
     for (name, text) in env.iter().filter(|(_, text)| !text.is_empty()) {
         if let Some(key) = name.strip_prefix(PREFIX) {
@@ -45,9 +56,19 @@ pub(crate) fn environment(env: &Env, found: &mut Found) {
     }
 }
 
-/// Whether a variable is one that [`environment`] reads.
+/// Whether a variable is one that is read here.
 pub(crate) fn is_ours(name: &str) -> bool {
-    name.starts_with(PREFIX) || SECRETS.iter().any(|(_, variable)| *variable == name)
+    let other = [FILES, DEFAULT_HOST].contains(&name);
+    other || name.starts_with(PREFIX) || SECRETS.iter().any(|(_, variable)| *variable == name)
+}
+
+/// What a variable says. An empty one counts as not set, as it does in most shells' `${X:-…}`.
+fn said<'a>(env: &'a Env, name: &str) -> Option<&'a str> {
+    env.get(name).map(String::as_str).filter(|text| !text.is_empty())
+}
+
+fn entry(key: String, name: &str, text: &str) -> Entry {
+    Entry { key, given: Given::Text(text.to_owned()), origin: Origin::Env(name.to_owned()) }
 }
 
 fn in_section(section: String, value: toml::Value, (schema, origin): (&Schema, &Origin), found: &mut Found) {

@@ -69,7 +69,7 @@ pub(super) fn validate(config: &Config, invalid: &mut Vec<Invalid>) {
         invalid.push((key, Problem::Needs { key, value: "…", needed }));
     }
     if let Some(host) = &server.admin_host
-        && let Err(why) = crate::endpoint::parse_host(host)
+        && let Err(why) = crate::endpoint::bind_host(host, "server.admin_port")
     {
         let key = "server.admin_host";
         invalid.push((key, Problem::Host { key, text: host.clone(), why }));
@@ -87,7 +87,7 @@ mod tests {
         config.tls.cert = Some("c.pem".to_owned());
         config.engine.tls_key = Some("k.pem".to_owned());
         config.engine.tls_ca = Some(String::new());
-        config.server.admin_host = Some("a b".to_owned());
+        config.server.admin_host = Some("127.0.0.1:8009".to_owned());
         let found: Vec<String> = config.validate().into_iter().map(|(_, what)| what.to_string()).collect();
         assert_eq!(
             found,
@@ -95,7 +95,7 @@ mod tests {
                 "engine.tls_ca is empty: leave it out instead",
                 "tls.cert = … needs tls.key",
                 "engine.tls_key = … needs engine.tls_cert",
-                "server.admin_host: `a b` is no host name: letters, digits, `-`, `_` and `.`, at most 63 between dots and 253 in all",
+                "server.admin_host: `127.0.0.1:8009` carries a port: give the address alone, and the port by server.admin_port",
             ]
         );
     }

@@ -3,7 +3,7 @@
 use super::model::offset_s;
 use super::pool::{host_name, rank_host};
 use super::{Config, PoolKind, Problem, Secret, Tokens};
-use crate::endpoint::{Endpoint, HostError, parse_host};
+use crate::endpoint::{Endpoint, HostError, bind_host};
 use std::collections::BTreeSet;
 
 /// Between looks at the file of keys: often enough that a key that is taken back is soon gone.
@@ -52,7 +52,7 @@ impl Config {
     /// Everything that is wrong with the values; empty when the configuration can be run.
     pub(crate) fn validate(&self) -> Vec<Invalid> {
         let mut invalid = Vec::new();
-        if let Err(why) = parse_host(&self.server.host) {
+        if let Err(why) = bind_host(&self.server.host, "--port (server.port)") {
             invalid.push((
                 "server.host",
                 Problem::Host { key: "server.host", text: self.server.host.clone(), why },
@@ -89,6 +89,7 @@ impl Config {
                 },
             ),
         );
+        invalid.extend(self.room());
         self.pauses(&mut invalid);
         invalid
     }
@@ -166,13 +167,7 @@ impl Config {
             ("limit.body_bytes", wide(limit.body_bytes), 1, MAX_BYTES),
             ("limit.header_bytes", wide(limit.header_bytes), MIN_HEADER_BYTES, MAX_BYTES),
             ("limit.headers", wide(limit.headers), 1, MAX_COUNT),
-            // with all places taken by requests, nobody would answer a health check
-            (
-                "limit.connections",
-                wide(limit.connections),
-                wide(limit.inflight) + wide(limit.queue) + 1,
-                MAX_COUNT,
-            ),
+            ("limit.connections", wide(limit.connections), 1, MAX_COUNT),
             ("limit.inflight", wide(limit.inflight), 1, MAX_COUNT),
             ("limit.queue", wide(limit.queue), 0, MAX_COUNT),
             ("limit.queue_ms", limit.queue_ms, 1, MAX_MS),
@@ -229,6 +224,21 @@ impl Config {
             size("key.layers", key.layers, 1),
             ("key.python_minor", u64::from(key.python_minor), 0, MAX_PYTHON_MINOR),
         ]
+    }
+
+    /// With all connections taken by requests, nobody would answer a health check. Told of a key that is not at its default: who set
+    /// that has to hear of it.
+    fn room(&self) -> Option<Invalid> {
+        let (limit, usual) = (&self.limit, super::Limit::default());
+        let (connections, requests) = (wide(limit.connections), wide(limit.inflight) + wide(limit.queue));
+        let key = if limit.connections != usual.connections {
+            "limit.connections"
+        } else if limit.inflight != usual.inflight {
+            "limit.inflight"
+        } else {
+            "limit.queue"
+        };
+        (1..=requests).contains(&connections).then_some((key, Problem::Room { connections, requests }))
     }
 
     /// What `[pool]` needs, and addresses that are none.

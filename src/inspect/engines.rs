@@ -8,6 +8,7 @@ use super::visit::{Told, Visit};
 use super::{Grade, Report, counted, members, words};
 use crate::config::{Config, PoolKind, Tokens};
 use crate::dialect::facts::{CacheFacts, ModelFact};
+use crate::endpoint;
 use crate::fleet::Role;
 use crate::intake::Facts;
 use crate::profile::{self, Published};
@@ -117,7 +118,7 @@ fn served(config: &Config, who: &str, facts: &Facts, report: &mut Report) {
         return report.say(grade, format!("{who}: {gap}; {advice}"));
     }
     if let Some(model) = &config.fleet.model
-        && facts.models.iter().all(|one| one.id != *model)
+        && !facts.models.iter().any(|one| endpoint::same_model(&one.id, model))
     {
         let served = names(facts.models.iter().map(|one| one.id.as_str()));
         let advice = "set fleet.model to a name that all engines serve, or the engine's --served-model-name";
@@ -173,10 +174,7 @@ fn together(config: &Config, visits: &[Visit], report: &mut Report) {
             Some((who, &visit.told.as_ref().ok()?.facts))
         })
         .collect();
-    // With fleet.model each was compared with that.
-    if config.fleet.model.is_none() {
-        same_model(&all, report);
-    }
+    same_model(config.fleet.model.as_deref(), &all, report);
     let said = |read: fn(&Facts) -> Option<String>| {
         all.iter().filter_map(move |(who, facts)| Some((who.as_str(), read(facts)?)))
     };
@@ -190,12 +188,17 @@ fn together(config: &Config, visits: &[Visit], report: &mut Report) {
     }
 }
 
-/// A request names one model, to both its engines.
-fn same_model(all: &[(String, &Facts)], report: &mut Report) {
-    let base = |facts: &Facts| -> BTreeSet<String> {
-        facts.models.iter().filter(|one| one.parent.is_none()).map(|one| one.id.clone()).collect()
+/// A request names one model, to both its engines. With fleet.model each was compared with that, and its name may be a path's last part.
+fn same_model(model: Option<&str>, all: &[(String, &Facts)], report: &mut Report) {
+    let counts = |one: &ModelFact| match model {
+        Some(model) => endpoint::same_model(&one.id, model),
+        None => one.parent.is_none(),
     };
-    let mut served = all.iter().map(|(who, facts)| (who, base(facts))).filter(|(_, names)| !names.is_empty());
+    let named = |facts: &Facts| -> BTreeSet<String> {
+        facts.models.iter().filter(|one| counts(one)).map(|one| one.id.clone()).collect()
+    };
+    let mut served =
+        all.iter().map(|(who, facts)| (who, named(facts))).filter(|(_, names)| !names.is_empty());
     let Some((first, ours)) = served.next() else { return };
     for (who, theirs) in served {
         if ours.is_disjoint(&theirs) {

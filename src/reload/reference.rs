@@ -18,6 +18,10 @@ Every key, made from the program by `pd-proxy generate reference`. Keys stand in
 (`PD_PROXY__SERVER__PORT=8000`) or in flags (`--set server.port=8000`); flags win over variables, variables over files.
 `pd-proxy check` prints the merged result and where each value came from.
 
+Two variables are no keys. `PD_PROXY_CONFIG` names files, with commas between several, that every command reads before those of `--config`:
+name them so in an image, whose health check (`pd-proxy health`) has no flags. `PD_PROXY_DEFAULT_HOST` is `server.host` where neither a file
+nor another variable nor a flag says one; the image has it at `0.0.0.0`. A variable that is empty counts as not set.
+
 A file is read again on SIGHUP and when its content changes. What takes effect *at once* then counts for new requests; other keys count
 *after a restart*, and the log says so.
 ";

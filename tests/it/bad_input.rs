@@ -349,6 +349,19 @@ async fn models_that_are_not_served() {
     assert_eq!(unnamed.status, 200, "{}", unnamed.text());
     strict.end().await;
 
+    // vLLM's demo proxy is given the model's folder. Which name it is exactly is the engine's to say.
+    let folder = stage(|s| s.config.fleet.model = Some("/data/models/sim".into())).await;
+    let named = |model: &str| {
+        json!({"model": model, "messages": [{"role": "user", "content": "x"}], "max_tokens": 2}).to_string()
+    };
+    let served = folder.post(CHAT, &named("sim")).await;
+    assert_eq!(served.status, 200, "{}", served.text());
+    for (model, ours) in [("/data/models/sim", None), ("hub/sim", None), ("nope", Some("model_not_found"))] {
+        let refused = folder.post(CHAT, &named(model)).await;
+        assert_eq!((refused.status, refused.header("x-pd-error")), (404, ours), "{model}");
+    }
+    folder.end().await;
+
     let open = stage(|_| {}).await;
     let ours = open.post(CHAT, body).await;
     let theirs = client::send(open.prefillers[0].addr(), &post(CHAT, body)).await;

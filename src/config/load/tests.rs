@@ -57,6 +57,76 @@ fn later_sources_win_and_are_named() {
     assert_eq!(origins.of("retry.attempts").to_string(), "env PD_PROXY__RETRY__ATTEMPTS");
 }
 
+/// An image says where to listen in a container; whoever runs it may say another.
+#[test]
+fn the_default_host_is_weaker_than_files_variables_and_flags() {
+    let dir = TempDir::new().unwrap();
+    let path = file(&dir, "a.toml", "[server]\nhost = \"::\"\n");
+    let image = ("PD_PROXY_DEFAULT_HOST", "0.0.0.0");
+    let variables = [image, ("PD_PROXY__SERVER__HOST", "10.0.0.2")];
+    let (none, files, flag) = (vec![], vec![path.clone()], Some("10.0.0.3".to_owned()));
+    for (config, variables, host, expected, origin) in [
+        (&none, &variables[..0], None, "localhost", Origin::Default),
+        (&none, &variables[..1], None, "0.0.0.0", Origin::Env(image.0.to_owned())),
+        (&files, &variables[..1], None, "::", Origin::File(path)),
+        (&files, &variables[..], None, "10.0.0.2", Origin::Env(variables[1].0.to_owned())),
+        (&files, &variables[..], flag, "10.0.0.3", Origin::Flag("--host".to_owned())),
+    ] {
+        let args = ServeArgs { config: config.clone(), host, ..ServeArgs::default() };
+        let Loaded { config, origins } = Config::load(&args, &env(variables)).unwrap();
+        assert_eq!((config.server.host.as_str(), origins.of("server.host")), (expected, &origin));
+        assert_eq!(config.server.admin_host, None, "operators are not asked for elsewhere");
+    }
+    let empty = from_env(&[("PD_PROXY_DEFAULT_HOST", "")]).unwrap();
+    assert_eq!(*empty.origins.of("server.host"), Origin::Default);
+}
+
+#[test]
+fn files_that_a_variable_names_are_read_before_those_of_flags() {
+    let dir = TempDir::new().unwrap();
+    let texts = ["attempts = 1\ndelay_ms = 1\nbudget = 1", "attempts = 2\ndelay_ms = 2", "attempts = 3"];
+    let name = |at: usize| format!("{at}.toml");
+    let paths: Vec<PathBuf> = texts
+        .iter()
+        .enumerate()
+        .map(|(at, text)| file(&dir, &name(at), &format!("[retry]\n{text}\n")))
+        .collect();
+    let named = format!("{}, {},", paths[0].display(), paths[1].display());
+    let variables = env(&[("PD_PROXY_CONFIG", named.as_str()), ("PD_PROXY__RETRY__BUDGET", "9")]);
+    let args = ServeArgs { config: vec![paths[2].clone()], ..ServeArgs::default() };
+    assert_eq!(Config::files(&args, &variables), paths);
+    let Loaded { config, origins } = Config::load(&args, &variables).unwrap();
+    assert_eq!((config.retry.attempts, config.retry.delay_ms, config.retry.budget), (3, 2.0, 9.0));
+    assert_eq!(*origins.of("retry.delay_ms"), Origin::File(paths[1].clone()));
+    assert_eq!(origins.files().iter().collect::<Vec<_>>(), paths.iter().collect::<Vec<_>>());
+
+    for empty in ["", " ", ","] {
+        assert_eq!(Config::files(&args, &env(&[("PD_PROXY_CONFIG", empty)])), paths[2..], "{empty:?}");
+    }
+    let message = from_env(&[("PD_PROXY_CONFIG", "/nonexistent/a.toml")]).unwrap_err();
+    assert!(message.starts_with("file /nonexistent/a.toml: cannot be read: "), "{message}");
+}
+
+/// What is wrong lies between three keys; who set one of them hears of that one.
+#[test]
+fn too_few_connections_are_told_of_the_key_that_was_set() {
+    let dir = TempDir::new().unwrap();
+    for (text, requests, connections) in [
+        ("inflight = 30_000", 34_096, 32_768),
+        ("queue = 20_000", 36_384, 32_768),
+        ("connections = 20_480", 20_480, 20_480),
+    ] {
+        let path = file(&dir, "a.toml", &format!("[limit]\n{text}\n"));
+        let message = from_files(std::slice::from_ref(&path)).unwrap_err();
+        let expected = format!(
+            "file {}: limit.inflight + limit.queue = {requests} needs limit.connections above that: it is {connections}",
+            path.display()
+        );
+        assert_eq!(message, expected);
+    }
+    assert!(from_env(&[("PD_PROXY__LIMIT__CONNECTIONS", "20481")]).is_ok(), "one for a health check");
+}
+
 #[test]
 fn variables_are_read_by_the_kind_of_their_key() {
     let config = from_env(&[
@@ -107,6 +177,11 @@ fn bad_variables_are_named() {
         ("PD_PROXY__RETRY__DELAY_MS", "soon", "retry.delay_ms = \"soon\": expected a number"),
         ("PD_PROXY__FLEET__PREFILL", "[1, 2]", "fleet.prefill = [1, 2]: expected a string"),
         ("PD_PROXY__FLEET__PREFILL", "10.0.0.1", "fleet.prefill: `10.0.0.1` has no port: write host:port"),
+        (
+            "PD_PROXY_DEFAULT_HOST",
+            "0.0.0.0:8000",
+            "server.host: `0.0.0.0:8000` carries a port: give the address alone, and the port by --port (server.port)",
+        ),
         (
             "OPENAI_API_KEY",
             "sk-1 ",
@@ -205,6 +280,16 @@ fn the_documented_file_holds_every_key_with_its_default() {
         assert!(lines[opens + at].starts_with("# "), "{key} has no comment above it");
         let set_here = *loaded.origins.of(&key) == Origin::File(path.clone());
         assert_eq!(set_here, !value.is_null(), "{key}");
+    }
+}
+
+/// What the chart's `config` says stands in a ConfigMap, where no secret belongs.
+#[test]
+fn the_chart_takes_no_secret() {
+    let checks = std::fs::read_to_string(example("helm/pd-proxy/templates/_checks.tpl")).unwrap();
+    for (key, variable) in crate::config::SECRETS {
+        let line = checks.lines().find(|line| line.starts_with(&format!("{key}: \"it is a secret: ")));
+        assert!(line.is_some_and(|line| line.contains(variable)), "{key}: {line:?}");
     }
 }
 

@@ -9,9 +9,11 @@ use pd_proxy::cli::{Command, parse_from};
 use pd_proxy::config::{Config, Env};
 use pd_proxy::reload::{Content, Source};
 use pd_proxy::sim::{Engine, Fault, Role, What};
+use serde_json::json;
 
 use super::{CHAT, Gateway, Load, anywhere, chat, engine, is_member};
-use crate::common::client::{self, post};
+use crate::command::Process;
+use crate::common::client::{self, get, post};
 use crate::surface::until;
 
 fn write(file: &Path, prefill: &Engine, decode: &Engine, more: &str) {
@@ -106,4 +108,26 @@ async fn who_asks_engines_how_loaded_they_are_takes_the_new_limit_too() {
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert!(asked() <= so_far + 1, "one question was under way, and the next is waited for");
     gateway.end().await;
+}
+
+/// In an image they are named so, for its health check to read them, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn files_that_a_variable_names_are_followed_as_well() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("gateway.toml");
+    let prefiller = engine(Role::Prefill, anywhere()).await;
+    let [old, new] = [engine(Role::Decode, anywhere()).await, engine(Role::Decode, anywhere()).await];
+    write(&file, &prefiller, &old, "");
+    let path = file.to_str().unwrap();
+    let mut process =
+        Process::start(&[], &[("PD_PROXY_CONFIG", path), ("PD_PROXY_DEFAULT_HOST", "192.0.2.1")]);
+    let at = process.address();
+    assert!(at.ip().is_loopback(), "the file's host counts: {at}");
+    let status = client::send(at, &get("/status.json")).await.json();
+    assert_eq!(status["gateway"]["config"], json!([path]), "what is looked at: {status}");
+
+    write(&file, &prefiller, &new, "");
+    process.signal("HUP");
+    process.wait_for("the configuration was read again");
+    assert!(is_member(at, "decode", new.addr()).await);
 }

@@ -88,6 +88,20 @@ async fn other_models_are_named() {
     assert_eq!(found.1.matches("BAD").count(), 2, "the line, and the last word: {}", found.1);
 }
 
+/// A request has one of the names, so all engines must have that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_model_may_be_named_by_its_folder_but_not_differently_by_two_engines() {
+    let both = pair(|_| ()).await;
+    let found = check(&named(&both, &["fleet.model=/data/models/sim"]));
+    assert_eq!((found.0, found.1.contains("BAD")), (0, false), "{}", found.1);
+
+    let both = pair(|spec| spec.model = "hub/sim".to_owned()).await;
+    let (prefill, decode) = (both[0].addr(), both[1].addr());
+    let words =
+        format!("BAD  decoder {decode} serves sim, but prefiller {prefill} serves hub/sim: a request names");
+    expect(&check(&named(&both, &["fleet.model=sim"])), 3, &[&words]);
+}
+
 /// Any web server answers; an engine has at least one of the paths.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_no_engine_is_bad() {

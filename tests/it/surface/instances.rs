@@ -52,9 +52,8 @@ async fn instances_come_and_go() {
 
     for kind in ["both", ""] {
         let raw = stage.post("/instances/add", &change(kind, json!(t))).await;
-        let message = format!(
-            "Instance type '{kind}' is not supported. Only 'prefill', 'decode' and 'encode' are allowed."
-        );
+        let message =
+            format!("Instance type '{kind}' is not supported. Only 'prefill' and 'decode' are allowed.");
         assert_eq!((raw.status, raw.json()), (400, json!({ "error": message })));
     }
     stage.end().await;
