@@ -18,6 +18,10 @@ pub struct Shape {
     pub prompt_tokens: u64,
     /// Expected length of the answer.
     pub output_tokens: u64,
+    /// The longest answer that the client wants, if it says.
+    pub most_tokens: Option<u64>,
+    /// The most tokens that engines are to put into one event of a stream (`stream_interval`, vLLM 0.32); 1 where nothing is said.
+    pub event_tokens: u64,
     /// Why this request must not be prefilled elsewhere, if so.
     pub bypass: Option<Bypass>,
     /// The response goes on when its client is gone, who asks for it again by its id.
@@ -110,20 +114,17 @@ impl Bypass {
 impl Shape {
     /// Reads the facts; wrong types are left to the engine, which answers them with its own 400.
     pub fn read(api: Api, body: &Object) -> Shape {
-        let max_tokens = |key: &str| body.get(key).and_then(|v| v.as_u64());
+        let number = |key: &str| body.get(key).and_then(|v| v.as_u64());
+        let most_tokens = number("max_completion_tokens").or_else(|| number(api.max_tokens_member()));
         let bypass = bypass(api, body, true);
         Shape {
             stream: body.get("stream").and_then(|v| v.as_bool()).unwrap_or(false),
             model: body.get("model").and_then(|v| v.as_str().map(Cow::into_owned)),
             prompt_tokens: estimate::prompt_tokens(body.bytes().len()),
-            output_tokens: estimate::output_tokens(
-                max_tokens("max_completion_tokens").or_else(|| max_tokens(api.max_tokens_member())),
-            )
-            .saturating_mul(if bypass == Some(Bypass::SeveralPrompts) {
-                prompts(body)
-            } else {
-                1
-            }),
+            output_tokens: estimate::output_tokens(most_tokens)
+                .saturating_mul(if bypass == Some(Bypass::SeveralPrompts) { prompts(body) } else { 1 }),
+            most_tokens,
+            event_tokens: number("stream_interval").unwrap_or(1).max(1),
             bypass,
             background: api == Api::Responses && asks_for(body, "background"),
             given_up: GivenUp::of(api, body),

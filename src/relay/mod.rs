@@ -439,7 +439,7 @@ impl Relay {
         let keeper = self.kept.keeper_for(ask);
         let random = pause::random();
         let (tried, session) = (tries.tried.as_slice(), ask.job.session);
-        let need = Need { tokens, tried, random, keeper, session, under_way: true, ..Need::default() };
+        let need = Need { tokens, tried, random, keeper, session, under_way: true };
         let seat = self.fleet.pick(Role::Decode, need);
         seat.ok_or_else(no_decoder)
     }

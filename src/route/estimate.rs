@@ -7,7 +7,7 @@ const BYTES_PER_TOKEN: u64 = 4;
 const UNKNOWN_OUTPUT_TOKENS: u64 = 256;
 
 /// A request that asks for more is not taken at its word: clients set generous caps and stop early.
-const BELIEVED_OUTPUT_TOKENS: u64 = 1024;
+pub const BELIEVED_OUTPUT_TOKENS: u64 = 1024;
 
 /// Prompt tokens of a body of `body_bytes`.
 pub fn prompt_tokens(body_bytes: usize) -> u64 {

@@ -312,7 +312,7 @@ mod tests {
 
     /// Of the blocks of such a prompt: prompts that have nothing in common may have been named by others.
     fn size(seed: u64) -> u32 {
-        if seed % 2 == 0 { 1 } else { 3 }
+        if seed.is_multiple_of(2) { 1 } else { 3 }
     }
 
     /// And of one block of it, by its hash.

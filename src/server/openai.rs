@@ -135,7 +135,7 @@ async fn prepare(
     ledger.asks(shape.model.as_deref());
     gateway.check_model(&shape)?;
     auth::check_model(&caller, shape.model.as_deref())?;
-    ledger.reserved(auth::reserve(gateway, &caller, &shape)?, shape.prompt_tokens);
+    ledger.reserved(auth::reserve(gateway, &caller, &shape)?, &shape);
     search::keeper_before(gateway, (api, &body), &head.headers).await?;
     let id = ledger.id().to_owned();
     let name =

@@ -1,6 +1,7 @@
 //! The account of one request: opened when it is let in, settled exactly once when it is over, however it ended.
 
 mod due;
+mod expected;
 mod settle;
 
 use std::sync::Arc;
@@ -10,11 +11,12 @@ use http::StatusCode;
 use tokio::time::Instant;
 
 use crate::auth::{Caller, Priority, Reservation};
-use crate::dialect::Api;
 use crate::dialect::usage::Usage;
+use crate::dialect::{Api, Shape};
 use crate::error::{Error, Kind};
 use crate::fleet::{Choice, Hits, Instance, InstanceId, Role};
 use crate::obs::{Meters, Sample};
+use crate::relay::account::expected::Expected;
 use crate::relay::admit::Pass;
 use crate::relay::budget::Asked;
 use crate::relay::lookup::{Found, Teller};
@@ -57,8 +59,8 @@ pub struct Ledger {
     meters: Arc<Meters>,
     due: Due,
     asked: Option<Asked>,
-    /// The prompt's length, as estimated when it came.
-    prompt_estimate: u64,
+    /// What it is taken to cost, as told when it came.
+    expected: Expected,
     prefill_place: Option<Place>,
     decode_place: Option<Place>,
     api: Api,
@@ -123,7 +125,7 @@ impl Ledger {
             meters,
             due: Due::default(),
             asked: None,
-            prompt_estimate: 0,
+            expected: Expected::default(),
             prefill_place: None,
             decode_place: None,
             api,
@@ -183,9 +185,9 @@ impl Ledger {
     }
 
     /// So much is set aside for it, which is settled with the account.
-    pub fn reserved(&mut self, reserved: Option<Reservation>, prompt_estimate: u64) {
+    pub fn reserved(&mut self, reserved: Option<Reservation>, shape: &Shape) {
         self.due.reserved(reserved);
-        self.prompt_estimate = prompt_estimate;
+        self.expected = Expected::of(shape);
     }
 
     /// It has a place on a side, until the account is settled; or gives it up with None.
@@ -200,12 +202,14 @@ impl Ledger {
     /// What its caller is charged, prompt and output: nothing where nothing was delivered, unless the client left.
     fn took(&self) -> (u64, u64) {
         let events = self.stream.map_or(0, |pace| pace.events);
-        let output = self.tokens().unwrap_or(events);
+        let goes_on = self.decoder.is_some() && matches!(self.end.reason, "ok" | CLIENT_LEFT);
+        let counted = || self.expected.output(self.api.tokens_in(events).unwrap_or(events), goes_on);
+        let output = self.output.unwrap_or_else(counted);
         if output == 0 && !matches!(self.end.reason, "ok" | CLIENT_LEFT) {
             return (0, 0);
         }
         let begun = self.prefiller.is_some() || self.decoder.is_some() || self.kin.began();
-        (self.prompt.unwrap_or(if begun { self.prompt_estimate } else { 0 }), output)
+        (self.prompt.unwrap_or(if begun { self.expected.prompt_tokens } else { 0 }), output)
     }
 
     /// The request has this span, which ends with the account.
@@ -381,9 +385,10 @@ impl Ledger {
         tracing::warn!(id = %self.id, reason = error.kind().code(), "{}", error.log_line());
     }
 
-    /// Generated tokens: as reported, or told from the number of events.
+    /// Generated tokens: as reported, or told from the number of events, if each is of one token.
     fn tokens(&self) -> Option<u64> {
-        self.output.or_else(|| self.api.tokens_in(self.stream?.events))
+        let told = || self.api.tokens_in(self.stream.filter(|_| !self.expected.packs())?.events);
+        self.output.or_else(told)
     }
 
     /// Mean time per token of a stream that is long enough to tell.
@@ -411,74 +416,4 @@ impl Ledger {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::auth::{Callers, Digest, Grants, file::Entry};
-
-    /// What is left of 1000 tokens per minute after a request for which 500 were set aside.
-    fn left(end: impl FnOnce(&mut Ledger)) -> u64 {
-        let grants = Grants { tokens_per_minute: Some(1_000), ..Grants::default() };
-        let entry = Entry { name: "a".into(), digest: Digest::of(b"k"), grants };
-        let caller = Callers::of(vec![entry]).of_key(b"k").unwrap();
-        let mut ledger = Ledger::open(Arc::default(), Api::Chat, "id".into(), Instant::now());
-        ledger.called_by(caller.clone());
-        ledger.reserved(caller.reserve(500, Instant::now()).unwrap(), 400);
-        end(&mut ledger);
-        drop(ledger);
-        caller.level(Instant::now()).unwrap().remaining
-    }
-
-    #[test]
-    fn a_request_costs_what_it_took_and_nothing_when_nothing_came_of_it() {
-        let usage = |prompt, output| Usage { prompt: Some(prompt), cached: None, output: Some(output) };
-        let ok = left(|ledger| {
-            ledger.prefilled(usage(300, 1));
-            ledger.decoded(usage(300, 50));
-            ledger.whole(StatusCode::OK);
-        });
-        assert!((650..=651).contains(&ok), "{ok}");
-        let refused = left(|ledger| {
-            ledger.prefilled(usage(300, 1));
-            ledger.refused(&Error::new(Kind::DecodeFailed, "no"), StatusCode::BAD_REQUEST);
-        });
-        assert_eq!(refused, 1_000, "a prefill that nobody had anything of");
-        assert_eq!(left(|ledger| ledger.whole(StatusCode::NOT_FOUND)), 1_000, "the engine refused it");
-        assert_eq!(left(|_| {}), 1_000, "the client left while it waited");
-    }
-
-    #[test]
-    fn an_attempt_is_not_told_by_the_counts_of_one_before() {
-        let usage = |prompt, cached| Usage { prompt: Some(prompt), cached: Some(cached), output: Some(5) };
-        let mut ledger = Ledger::open(Arc::default(), Api::Chat, "id".into(), Instant::now());
-        ledger.tries_anew();
-        ledger.prefilled(usage(300, 96));
-        ledger.tries_anew();
-        assert_eq!(ledger.cached_of_prefill(), None);
-        ledger.decoded(usage(301, 16));
-        let told = |ledger: &Ledger| (ledger.prompt, ledger.cached, ledger.took());
-        assert_eq!(told(&ledger), (Some(301), Some(16), (301, 5)));
-        // The client has some of the answer, to the prompt that was counted.
-        ledger.resumes("broken");
-        ledger.tries_anew();
-        assert_eq!(told(&ledger), (Some(301), Some(16), (301, 5)));
-    }
-
-    #[test]
-    fn who_leaves_in_the_middle_pays_for_what_came() {
-        let left = left(|ledger| {
-            ledger.decoded(Usage { prompt: Some(100), ..Usage::default() });
-            ledger.streams(StatusCode::OK);
-            ledger.piece(Instant::now(), 202);
-        });
-        assert!((700..=701).contains(&left), "{left}");
-    }
-
-    #[test]
-    fn who_leaves_during_the_prefill_pays_for_the_prompt() {
-        let fleet = crate::fleet::Fleet::new(crate::route::Policy::LeastWork);
-        fleet.add(Role::Prefill, crate::endpoint::Endpoint::new("p", 1));
-        let seat = fleet.pick(Role::Prefill, crate::fleet::Need::default()).unwrap();
-        let left = left(|ledger| ledger.leg(seat.instance()));
-        assert!((600..=601).contains(&left), "{left}");
-    }
-}
+mod tests;

@@ -1,0 +1,73 @@
+use super::*;
+use crate::auth::{Callers, Digest, Grants, file::Entry};
+use crate::codec::json::{Object, ScanLimits};
+
+/// What is left of 1000 tokens per minute after a request for which 500 were set aside.
+fn left(end: impl FnOnce(&mut Ledger)) -> u64 {
+    let grants = Grants { tokens_per_minute: Some(1_000), ..Grants::default() };
+    let entry = Entry { name: "a".into(), digest: Digest::of(b"k"), grants };
+    let caller = Callers::of(vec![entry]).of_key(b"k").unwrap();
+    let mut ledger = Ledger::open(Arc::default(), Api::Chat, "id".into(), Instant::now());
+    ledger.called_by(caller.clone());
+    let body = Object::scan(format!("{:1600}", "{}").into(), ScanLimits::default()).unwrap();
+    let shape = Shape::read(Api::Chat, &body);
+    assert_eq!(shape.prompt_tokens, 400);
+    ledger.reserved(caller.reserve(500, Instant::now()).unwrap(), &shape);
+    end(&mut ledger);
+    drop(ledger);
+    caller.level(Instant::now()).unwrap().remaining
+}
+
+#[test]
+fn a_request_costs_what_it_took_and_nothing_when_nothing_came_of_it() {
+    let usage = |prompt, output| Usage { prompt: Some(prompt), cached: None, output: Some(output) };
+    let ok = left(|ledger| {
+        ledger.prefilled(usage(300, 1));
+        ledger.decoded(usage(300, 50));
+        ledger.whole(StatusCode::OK);
+    });
+    assert!((650..=651).contains(&ok), "{ok}");
+    let refused = left(|ledger| {
+        ledger.prefilled(usage(300, 1));
+        ledger.refused(&Error::new(Kind::DecodeFailed, "no"), StatusCode::BAD_REQUEST);
+    });
+    assert_eq!(refused, 1_000, "a prefill that nobody had anything of");
+    assert_eq!(left(|ledger| ledger.whole(StatusCode::NOT_FOUND)), 1_000, "the engine refused it");
+    assert_eq!(left(|_| {}), 1_000, "the client left while it waited");
+}
+
+#[test]
+fn an_attempt_is_not_told_by_the_counts_of_one_before() {
+    let usage = |prompt, cached| Usage { prompt: Some(prompt), cached: Some(cached), output: Some(5) };
+    let mut ledger = Ledger::open(Arc::default(), Api::Chat, "id".into(), Instant::now());
+    ledger.tries_anew();
+    ledger.prefilled(usage(300, 96));
+    ledger.tries_anew();
+    assert_eq!(ledger.cached_of_prefill(), None);
+    ledger.decoded(usage(301, 16));
+    let told = |ledger: &Ledger| (ledger.prompt, ledger.cached, ledger.took());
+    assert_eq!(told(&ledger), (Some(301), Some(16), (301, 5)));
+    // The client has some of the answer, to the prompt that was counted.
+    ledger.resumes("broken");
+    ledger.tries_anew();
+    assert_eq!(told(&ledger), (Some(301), Some(16), (301, 5)));
+}
+
+#[test]
+fn who_leaves_in_the_middle_pays_for_what_came() {
+    let left = left(|ledger| {
+        ledger.decoded(Usage { prompt: Some(100), ..Usage::default() });
+        ledger.streams(StatusCode::OK);
+        ledger.piece(Instant::now(), 202);
+    });
+    assert!((700..=701).contains(&left), "{left}");
+}
+
+#[test]
+fn who_leaves_during_the_prefill_pays_for_the_prompt() {
+    let fleet = crate::fleet::Fleet::new(crate::route::Policy::LeastWork);
+    fleet.add(Role::Prefill, crate::endpoint::Endpoint::new("p", 1));
+    let seat = fleet.pick(Role::Prefill, crate::fleet::Need::default()).unwrap();
+    let left = left(|ledger| ledger.leg(seat.instance()));
+    assert!((600..=601).contains(&left), "{left}");
+}
