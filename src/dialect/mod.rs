@@ -137,14 +137,9 @@ impl Dialect {
         }
     }
 
-    /// Whether a hand-off may still be fetched when its prefiller may have let go of it: blocks are read by their numbers, and nobody
-    /// waits for anything. With other connectors a decoder waits for minutes then.
-    pub fn fetches_late(self) -> bool {
-        self == Dialect::KvTransfer
-    }
-
     /// Whether a decoder that turns a request away tells its prefiller to let go of the blocks. vllm-ascend and vLLM before 0.32 don't for
-    /// `kv_transfer`; pushed to, a decoder that has not computed anything has nobody to tell.
+    /// `kv_transfer`, with which blocks that may be gone can be fetched all the same: they are read by their numbers. Nor does one that is
+    /// pushed to, whose prefiller waits for it. With the others a decoder would wait for minutes for what is gone.
     pub fn tells_of_refusals(self) -> bool {
         !matches!(self, Dialect::KvTransfer | Dialect::NixlPush)
     }

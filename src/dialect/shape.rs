@@ -20,6 +20,10 @@ pub struct Shape {
     pub output_tokens: u64,
     /// The longest answer that the client wants, if it says.
     pub most_tokens: Option<u64>,
+    /// Answers that it wants: some to each of its prompts.
+    pub answers: u64,
+    /// Prompts that it has.
+    pub prompts: u64,
     /// The most tokens that engines are to put into one event of a stream (`stream_interval`, vLLM 0.32); 1 where nothing is said.
     pub event_tokens: u64,
     /// Why this request must not be prefilled elsewhere, if so.
@@ -117,14 +121,17 @@ impl Shape {
         let number = |key: &str| body.get(key).and_then(|v| v.as_u64());
         let most_tokens = number("max_completion_tokens").or_else(|| number(api.max_tokens_member()));
         let bypass = bypass(api, body, true);
+        let prompts = if bypass == Some(Bypass::SeveralPrompts) { prompts(body) } else { 1 };
+        let packs = matches!(api, Api::Chat | Api::Completions);
         Shape {
             stream: body.get("stream").and_then(|v| v.as_bool()).unwrap_or(false),
             model: body.get("model").and_then(|v| v.as_str().map(Cow::into_owned)),
             prompt_tokens: estimate::prompt_tokens(body.bytes().len()),
-            output_tokens: estimate::output_tokens(most_tokens)
-                .saturating_mul(if bypass == Some(Bypass::SeveralPrompts) { prompts(body) } else { 1 }),
+            output_tokens: estimate::output_tokens(most_tokens).saturating_mul(prompts),
             most_tokens,
-            event_tokens: number("stream_interval").unwrap_or(1).max(1),
+            answers: number("n").unwrap_or(1).max(1).saturating_mul(prompts),
+            prompts,
+            event_tokens: number("stream_interval").filter(|_| packs).unwrap_or(1).max(1),
             bypass,
             background: api == Api::Responses && asks_for(body, "background"),
             given_up: GivenUp::of(api, body),

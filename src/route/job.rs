@@ -73,6 +73,11 @@ impl PoolHits {
         self.anywhere_tokens.max(self.near(lane))
     }
 
+    /// The most that some prefiller can load of it.
+    pub fn most(&self) -> u32 {
+        self.near.iter().map(|(_, tokens)| *tokens).fold(self.anywhere_tokens, u32::max)
+    }
+
     fn near(&self, lane: LaneId) -> u32 {
         self.near.iter().find(|(whose, _)| *whose == lane).map_or(0, |(_, tokens)| *tokens)
     }

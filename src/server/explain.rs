@@ -134,7 +134,8 @@ fn job_facts(job: &Job, blocks: usize) -> Value {
         "output_tokens_expected": job.output_tokens,
         "blocks": blocks,
         "block_tokens": job.block_tokens,
-        "pool_tokens": job.pool.anywhere_tokens,
+        "pool_tokens": job.pool.most(),
+        "pool_tokens_anywhere": job.pool.anywhere_tokens,
     })
 }
 

@@ -234,6 +234,8 @@ async fn servers_that_read_their_own_host_say_where_blocks_are() {
     let (question, hashes) = prompt(40);
     servers[0].hold(hashes[..2].to_vec());
     servers[1].hold(hashes[..5].to_vec());
+    // Another rank of the first one's host.
+    servers[2].hold(hashes[..2].to_vec());
     let local = EmsSettings { servers: listen, reads_local: true, least_tokens: 8, ..settings([]) };
     let found = ask(&Ems::new(local.clone()), &question).await.unwrap();
     let near: Vec<_> = found.near.iter().map(|near| (&*near.host, near.tokens)).collect();

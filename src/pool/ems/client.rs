@@ -1,5 +1,6 @@
 //! The pool behind one or more lookup servers.
 
+use std::collections::HashSet;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,7 +10,7 @@ use smallvec::SmallVec;
 use super::server::Server;
 use crate::endpoint::Endpoint;
 use crate::kvhash::{BlockHash, ems};
-use crate::pool::{Answer, KvPool, MAX_HOSTS, Near, PoolError, Presence, Question, Reach, Tier};
+use crate::pool::{Answer, KvPool, Near, PoolError, Presence, Question, Reach, Tier};
 
 /// Bytes of an EMS hash.
 const HASH_BYTES: usize = size_of::<i64>();
@@ -85,7 +86,9 @@ impl Ems {
             }
         }
         near.sort_by_key(|near| std::cmp::Reverse(near.tokens));
-        near.truncate(MAX_HOSTS);
+        // Of several servers on one host the longest stands for it. There are no more hosts than servers, and what is left out counts nowhere.
+        let mut known = HashSet::new();
+        near.retain(|near| known.insert(near.host.clone()));
         match (near.first(), trouble) {
             (None, Some(error)) if !answered => Err(error),
             (longest, _) => {

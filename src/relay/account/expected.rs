@@ -4,45 +4,53 @@ use crate::dialect::Shape;
 use crate::route::estimate;
 
 /// Told from the request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Expected {
     /// The prompt's length, estimated.
     pub(super) prompt_tokens: u64,
     output_tokens: u64,
-    /// No more can come.
+    /// No more can come as answers to one prompt.
     most_tokens: u64,
-    event_tokens: u64,
+    prompts: u64,
+    /// None where an event is of one.
+    event_tokens: Option<u64>,
     background: bool,
-}
-
-impl Default for Expected {
-    fn default() -> Self {
-        Expected { prompt_tokens: 0, output_tokens: 0, most_tokens: 0, event_tokens: 1, background: false }
-    }
 }
 
 impl Expected {
     pub(super) fn of(shape: &Shape) -> Expected {
+        let most_tokens = shape.most_tokens.unwrap_or(estimate::BELIEVED_OUTPUT_TOKENS);
         Expected {
             prompt_tokens: shape.prompt_tokens,
             output_tokens: shape.output_tokens,
-            most_tokens: shape.most_tokens.unwrap_or(estimate::BELIEVED_OUTPUT_TOKENS),
-            event_tokens: shape.event_tokens,
+            most_tokens: most_tokens.saturating_mul(shape.answers / shape.prompts.max(1)),
+            prompts: shape.prompts,
+            event_tokens: Some(shape.event_tokens).filter(|tokens| *tokens > 1),
             background: shape.background,
         }
     }
 
-    /// Whether events of its stream may be of several tokens.
-    pub(super) fn packs(&self) -> bool {
-        self.event_tokens > 1
+    /// Of a part of the request, which has one of its prompts.
+    pub(super) fn of_part(self) -> Expected {
+        Expected { prompts: 1, ..self }
     }
 
-    /// Output tokens to charge for where `counted` came by, an event for one. Who has several put into an event could otherwise have all for a
-    /// few, and a response that goes on in the background (`goes_on`) is paid for when it begins: nobody follows it.
-    pub(super) fn output(&self, counted: u64, goes_on: bool) -> u64 {
-        let packed = counted.saturating_mul(self.event_tokens).min(self.most_tokens);
-        let unseen = if self.background && goes_on { self.output_tokens } else { 0 };
-        counted.max(packed).max(unseen)
+    /// Whether events of its stream may be of several tokens.
+    pub(super) fn packs(&self) -> bool {
+        self.event_tokens.is_some()
+    }
+
+    /// Tokens in so many events: as many as there may be, or who has several put into one would have all for a few.
+    pub(super) fn in_events(&self, events: u64) -> u64 {
+        let Some(event_tokens) = self.event_tokens else { return events };
+        let most_tokens = self.most_tokens.saturating_mul(self.prompts);
+        events.saturating_mul(event_tokens).min(most_tokens).max(events)
+    }
+
+    /// Output tokens of a response that goes on in the background, of which `told` have been seen: it is paid for when it begins, for nobody
+    /// follows it.
+    pub(super) fn unseen(&self, told: u64) -> u64 {
+        if self.background { told.max(self.output_tokens) } else { told }
     }
 }
 
@@ -59,22 +67,30 @@ mod tests {
     #[test]
     fn an_event_is_a_token_unless_the_client_wants_more_in_it() {
         let plain = expected(Api::Chat, r#"{"max_tokens":8000}"#);
-        assert_eq!((plain.output(7, true), plain.packs()), (7, false));
+        assert_eq!((plain.in_events(7), plain.packs()), (7, false));
         for odd in [r#"{"stream_interval":1}"#, r#"{"stream_interval":0}"#, r#"{"stream_interval":"9"}"#] {
-            assert_eq!(expected(Api::Chat, odd).output(7, true), 7, "{odd}");
+            assert_eq!(expected(Api::Chat, odd).in_events(7), 7, "{odd}");
         }
+        // Generate has no such member.
+        assert_eq!(expected(Api::Generate, r#"{"stream_interval":9}"#).in_events(7), 7);
         let packed = expected(Api::Chat, r#"{"stream_interval":100,"max_tokens":8000}"#);
-        assert_eq!([0, 2, 79, 81].map(|events| packed.output(events, true)), [0, 200, 7_900, 8_000]);
+        assert_eq!([0, 2, 79, 81].map(|events| packed.in_events(events)), [0, 200, 7_900, 8_000]);
         let limitless = expected(Api::Completions, r#"{"stream_interval":18446744073709551615}"#);
-        assert_eq!([2, 5_000].map(|events| limitless.output(events, true)), [1_024, 5_000]);
+        assert_eq!([2, 5_000].map(|events| limitless.in_events(events)), [1_024, 5_000]);
+    }
+
+    #[test]
+    fn what_may_come_is_more_for_more_answers_and_prompts() {
+        let body = r#"{"prompt":["a","b"],"n":8,"max_tokens":1000,"stream_interval":100}"#;
+        let whole = expected(Api::Completions, body);
+        assert_eq!([80, 160, 200].map(|events| whole.in_events(events)), [8_000, 16_000, 16_000]);
+        assert_eq!(whole.of_part().in_events(200), 8_000);
     }
 
     #[test]
     fn a_response_in_the_background_costs_what_was_set_aside() {
         let background = expected(Api::Responses, r#"{"background":true,"max_output_tokens":600}"#);
-        assert_eq!(
-            [(0, true), (700, true), (0, false)].map(|(n, on)| background.output(n, on)),
-            [600, 700, 0]
-        );
+        assert_eq!([0, 700].map(|told| background.unseen(told)), [600, 700]);
+        assert_eq!(expected(Api::Responses, r#"{"max_output_tokens":600}"#).unseen(0), 0);
     }
 }

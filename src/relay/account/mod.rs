@@ -156,6 +156,7 @@ impl Ledger {
     pub fn part(&mut self, id: String) -> Ledger {
         let mut part = Ledger::open(self.meters.clone(), self.api, id, self.arrived);
         part.kin = self.kin.part();
+        part.expected = self.expected.of_part();
         part
     }
 
@@ -202,9 +203,9 @@ impl Ledger {
     /// What its caller is charged, prompt and output: nothing where nothing was delivered, unless the client left.
     fn took(&self) -> (u64, u64) {
         let events = self.stream.map_or(0, |pace| pace.events);
+        let told = self.tokens().unwrap_or(events);
         let goes_on = self.decoder.is_some() && matches!(self.end.reason, "ok" | CLIENT_LEFT);
-        let counted = || self.expected.output(self.api.tokens_in(events).unwrap_or(events), goes_on);
-        let output = self.output.unwrap_or_else(counted);
+        let output = if goes_on && self.output.is_none() { self.expected.unseen(told) } else { told };
         if output == 0 && !matches!(self.end.reason, "ok" | CLIENT_LEFT) {
             return (0, 0);
         }
@@ -385,16 +386,20 @@ impl Ledger {
         tracing::warn!(id = %self.id, reason = error.kind().code(), "{}", error.log_line());
     }
 
-    /// Generated tokens: as reported, or told from the number of events, if each is of one token.
+    /// Generated tokens: as reported, or told from the number of events.
     fn tokens(&self) -> Option<u64> {
-        let told = || self.api.tokens_in(self.stream.filter(|_| !self.expected.packs())?.events);
-        self.output.or_else(told)
+        self.output.or_else(|| Some(self.expected.in_events(self.api.tokens_in(self.stream?.events)?)))
+    }
+
+    /// The same, if that is exact enough to divide by.
+    fn counted(&self) -> Option<u64> {
+        self.tokens().filter(|_| self.output.is_some() || !self.expected.packs())
     }
 
     /// Mean time per token of a stream that is long enough to tell.
     pub fn pace(&self) -> Option<std::time::Duration> {
         // Of a stream that several decoders wrote none has this pace.
-        let tokens = self.tokens().filter(|tokens| *tokens >= PACE_TOKENS && self.resumed == 0);
+        let tokens = self.counted().filter(|tokens| *tokens >= PACE_TOKENS && self.resumed == 0);
         tokens.and(self.sample().tpot)
     }
 
@@ -403,7 +408,7 @@ impl Ledger {
         let Some(pace) = self.stream else {
             return Sample { total, ..Sample::default() };
         };
-        let tokens = self.tokens().unwrap_or(0);
+        let tokens = self.counted().unwrap_or(0);
         let after_first = u32::try_from(tokens.saturating_sub(1)).unwrap_or(u32::MAX);
         Sample {
             ttft: Some(pace.first - self.arrived),

@@ -54,6 +54,21 @@ fn an_attempt_is_not_told_by_the_counts_of_one_before() {
 }
 
 #[test]
+fn parts_cost_what_their_events_may_hold() {
+    let body = r#"{"prompt":["a","b"],"stream":true,"stream_interval":100,"max_tokens":900}"#;
+    let shape = Shape::read(Api::Completions, &Object::scan(body.into(), ScanLimits::default()).unwrap());
+    let mut whole = Ledger::open(Arc::default(), Api::Completions, "id".into(), Instant::now());
+    whole.reserved(None, &shape);
+    let mut part = whole.part("id-0".into());
+    part.piece(Instant::now(), 4);
+    assert_eq!((part.tokens(), part.counted()), (Some(300), None), "three events and the end; of no pace");
+    part.piece(Instant::now(), 40);
+    assert_eq!(part.tokens(), Some(900), "no more than was asked for");
+    part.decoded(Usage { output: Some(500), ..Usage::default() });
+    assert_eq!((part.tokens(), part.counted()), (Some(500), Some(500)));
+}
+
+#[test]
 fn who_leaves_in_the_middle_pays_for_what_came() {
     let left = left(|ledger| {
         ledger.decoded(Usage { prompt: Some(100), ..Usage::default() });
