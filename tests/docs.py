@@ -29,7 +29,7 @@ NEEDS = re.compile(r".*\*[Nn]eeds [^*]+\*")
 # In the README blocks without a kind are for reading, or have a comment before them that says who runs them.
 COMMAND = re.compile(r"(\$ )?(pd-proxy|cargo|docker|kubectl|python3?|pip) ")
 # Flags of engines and other tools, which the program does not have, or takes without telling.
-FOREIGN = set("""--api-key --as --bench --otlp-traces-endpoint --block-size --chat-template --compare --data-parallel-size --cors-allowed-origins --default-chat-template-kwargs --exe
+FOREIGN = set("""--api-key --as --bench --otlp-traces-endpoint --p2p-advertise-url --block-size --chat-template --compare --data-parallel-size --cors-allowed-origins --default-chat-template-kwargs --exe
     --decode-servers-urls --disaggregation-bootstrap-port --disaggregation-mode --enable-prompt-tokens-details --encode-servers-urls --example --features --foreground --fuzz-dir --generator_on_p_node
     --intra-node-data-parallel-size --locked --kv-connector --kv-events-config --kv-transfer-config --max-num-queued-reqs --metrics_port
     --no-default-features --nocapture --override-generation-config --pd-disaggregation --path --pd-hosts --pd-kv-events --pd-ports --prefill-servers-urls --prefix-caching-hash-algo
