@@ -115,8 +115,9 @@ fn lmcache(
     directory: Directory,
     endpoint: Endpoint,
 ) -> Result<Arc<dyn KvPool>, PoolsError> {
-    let settings = LmcacheSettings { endpoint, directory, chunk_tokens: tokens(chunk_tokens(config))? };
-    Ok(Arc::new(Lmcache::new(control.clone(), settings).with_p2p(config.pool.p2p)))
+    let (chunk_tokens, p2p) = (tokens(chunk_tokens(config))?, config.pool.p2p);
+    let settings = LmcacheSettings { endpoint, directory, chunk_tokens, p2p };
+    Ok(Arc::new(Lmcache::new(control.clone(), settings)))
 }
 
 /// The pieces that a chunk is in, as LMCache's servers count them.

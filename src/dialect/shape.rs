@@ -20,7 +20,7 @@ pub struct Shape {
     pub output_tokens: u64,
     /// The longest answer that the client wants, if it says.
     pub most_tokens: Option<u64>,
-    /// Answers that it wants: some to each of its prompts.
+    /// Answers that it wants to each of its prompts.
     pub answers: u64,
     /// Prompts that it has.
     pub prompts: u64,
@@ -129,7 +129,7 @@ impl Shape {
             prompt_tokens: estimate::prompt_tokens(body.bytes().len()),
             output_tokens: estimate::output_tokens(most_tokens).saturating_mul(prompts),
             most_tokens,
-            answers: number("n").unwrap_or(1).max(1).saturating_mul(prompts),
+            answers: number("n").unwrap_or(1).max(1),
             prompts,
             event_tokens: number("stream_interval").filter(|_| packs).unwrap_or(1).max(1),
             bypass,

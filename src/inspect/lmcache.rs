@@ -16,8 +16,12 @@ pub(super) async fn ask(inquiry: &Inquiry<'_>, report: &mut Report) -> Option<Ke
         }
         _ => ("controller", Directory::Controller),
     };
-    let settings =
-        LmcacheSettings { endpoint: endpoint.clone(), directory, chunk_tokens: std::num::NonZeroUsize::MIN };
+    let settings = LmcacheSettings {
+        endpoint: endpoint.clone(),
+        directory,
+        chunk_tokens: std::num::NonZeroUsize::MIN,
+        p2p: false,
+    };
     let lmcache = Lmcache::new(inquiry.client.clone(), settings);
     let text = format!("LMCache {name} {endpoint} (pool.addresses)");
     match inquiry.within(lmcache.instances()).await {

@@ -76,8 +76,8 @@ pub struct Presence {
     pub hit_tokens: u32,
     /// Which engines can load them.
     pub reach: Reach,
-    /// How many of the tokens are known to lie on one host, per host and tier; longest first, at most [`MAX_HOSTS`]. Empty
-    /// where pools don't say.
+    /// How many of the tokens are known to lie on one host, per host and tier; longest first, at most [`MAX_HOSTS`], but as many as are
+    /// asked where each is asked for its own. Empty where pools don't say.
     pub near: SmallVec<[Near; 4]>,
     /// The whole was told from samples: blocks in between were not asked for.
     pub sampled: bool,
@@ -118,6 +118,20 @@ pub struct Near {
     pub tier: Tier,
     /// Tokens.
     pub tokens: u32,
+}
+
+/// The first `most` hosts of a list that is longest first. Of several entries for a host and tier the longest stands for all.
+fn by_host(longest_first: impl IntoIterator<Item = Near>, most: usize) -> SmallVec<[Near; 4]> {
+    let mut hosts = SmallVec::<[Near; 4]>::new();
+    for near in longest_first {
+        if hosts.len() == most {
+            break;
+        }
+        if !hosts.iter().any(|known| (&known.host, known.tier) == (&near.host, near.tier)) {
+            hosts.push(near);
+        }
+    }
+    hosts
 }
 
 /// Why a pool gave no answer.

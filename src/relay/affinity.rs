@@ -13,7 +13,7 @@ use crate::dialect::usage::Usage;
 use crate::fleet::Desk;
 use crate::obs::Meters;
 use crate::route::trust::{Change, Trust, Verdict, Why};
-use crate::route::{Beliefs, Job, Terms};
+use crate::route::{Beliefs, Job, Reported, Terms};
 
 /// Compares predictions with what prefillers report.
 #[derive(Debug)]
@@ -48,15 +48,14 @@ impl Affinity {
         Self { desk, meters, fresh, state: Mutex::default() }
     }
 
-    /// A prefill of `job`, placed for these `terms`, was answered with this `usage`. Returns the cached tokens that were predicted, in
-    /// the engine's measure.
-    pub fn prefilled(&self, job: &Job, terms: &Terms, usage: Usage) -> u64 {
+    /// A prefill of `job`, placed for these `terms`, was reported so. Returns the cached tokens that were predicted, in the engine's measure.
+    pub fn prefilled(&self, job: &Job, terms: &Terms, reported: Reported) -> u64 {
         if job.blocks.is_empty() {
             return 0;
         }
         let block_tokens = u64::from(job.block_tokens);
-        let predicted = job.in_engine_tokens(u64::from(terms.hit.any_tokens), usage.prompt);
-        let reported = self.reported(usage.cached);
+        let predicted = job.in_engine_tokens(u64::from(terms.hit.any_tokens), reported.prompt_tokens);
+        let reported = reported.cached_tokens;
         let verdict = Verdict::of(predicted, reported, block_tokens);
         let changes = self.judge(job, terms, reported, verdict);
         let why = if verdict == Verdict::Miss { self.why(terms).name() } else { "" };
@@ -67,11 +66,12 @@ impl Affinity {
         predicted
     }
 
-    /// What a prefiller has found in a cache, by what it says of it: nothing is none, once it is known that they report.
-    pub(super) fn reported(&self, cached: Option<u64>) -> Option<u64> {
+    /// What a prefiller's counts tell of its caches: nothing is none, once it is known that they report.
+    pub fn reported(&self, usage: Usage) -> Reported {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.reported_ever |= cached.is_some_and(|tokens| tokens > 0);
-        cached.or(state.reported_ever.then_some(0))
+        state.reported_ever |= usage.cached.is_some_and(|tokens| tokens > 0);
+        let cached_tokens = usage.cached.or(state.reported_ever.then_some(0));
+        Reported { prompt_tokens: usage.prompt, cached_tokens }
     }
 
     fn judge(

@@ -35,6 +35,8 @@ pub(super) struct Answered {
     pub(super) at: Instant,
     /// The prefiller's token counts.
     pub(super) usage: Usage,
+    /// What they tell of its caches.
+    reported: Reported,
 }
 
 impl Receipt {
@@ -58,9 +60,9 @@ impl Receipt {
             seat.instance().know(Arc::new(peer));
         }
         self.span.ended(self.answered);
-        let cached_tokens = relay.affinity.reported(usage.cached);
-        seat.hold(self.answered, Reported { prompt_tokens: usage.prompt, cached_tokens });
-        Answered { at: self.answered, usage }
+        let reported = relay.affinity.reported(usage);
+        seat.hold(self.answered, reported);
+        Answered { at: self.answered, usage, reported }
     }
 
     fn took(&self) -> Duration {
@@ -83,9 +85,10 @@ impl Relay {
     }
 
     /// What the prefiller found in its caches, against what was predicted.
-    fn compare(&self, ask: &Ask, ledger: &Ledger, Answered { at, usage }: Answered) {
+    fn compare(&self, ask: &Ask, ledger: &Ledger, Answered { at, usage, reported }: Answered) {
         self.stories.prefilled(&ask.id, usage.cached);
-        let predicted = ledger.chosen().map(|chosen| self.affinity.prefilled(&ask.job, &chosen.terms, usage));
+        let predicted =
+            ledger.chosen().map(|chosen| self.affinity.prefilled(&ask.job, &chosen.terms, reported));
         if let Some(hits) = ledger.hits() {
             hits.add(HitTokens {
                 prompt: usage.prompt.unwrap_or(u64::from(ask.job.prompt_tokens)),

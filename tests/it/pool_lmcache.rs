@@ -73,10 +73,15 @@ impl Fake {
     }
 
     fn pool(&self, directory: Directory) -> Lmcache {
+        self.pool_of(directory, false)
+    }
+
+    /// Whose instances lend each other their memory, or not.
+    fn pool_of(&self, directory: Directory, p2p: bool) -> Lmcache {
         let http = pd_proxy::tls::http().build().unwrap();
         Lmcache::new(
             http,
-            LmcacheSettings { endpoint: self.endpoint.clone(), directory, chunk_tokens: CHUNK },
+            LmcacheSettings { endpoint: self.endpoint.clone(), directory, chunk_tokens: CHUNK, p2p },
         )
     }
 }
@@ -152,7 +157,7 @@ async fn what_an_instance_has_in_memory_is_for_others_only_where_it_is_lent() {
     fake.answers("/controller/workers", 500, "");
     fake.answers("/instances", 500, "");
     let alone = [fake.pool(Directory::Controller), fake.pool(coordinator())];
-    let lending = [Directory::Controller, coordinator()].map(|which| fake.pool(which).with_p2p(true));
+    let lending = [Directory::Controller, coordinator()].map(|which| fake.pool_of(which, true));
     let reach = async |pool: &Lmcache| {
         let found = ask(pool, 14).await.unwrap();
         (found.hit_tokens, found.fetchable_tokens(), found.reach == Reach::All)
@@ -283,7 +288,7 @@ fn real(name: &str, directory: Directory) -> Lmcache {
     let address = std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set"));
     let (endpoint, chunk_tokens) = (Endpoint::parse(&address).unwrap(), NonZeroUsize::new(256).unwrap());
     let http = pd_proxy::tls::http().build().unwrap();
-    Lmcache::new(http, LmcacheSettings { endpoint, directory, chunk_tokens })
+    Lmcache::new(http, LmcacheSettings { endpoint, directory, chunk_tokens, p2p: false })
 }
 
 #[tokio::test]

@@ -1,6 +1,5 @@
 //! The pool behind one or more lookup servers.
 
-use std::collections::HashSet;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,7 +9,7 @@ use smallvec::SmallVec;
 use super::server::Server;
 use crate::endpoint::Endpoint;
 use crate::kvhash::{BlockHash, ems};
-use crate::pool::{Answer, KvPool, Near, PoolError, Presence, Question, Reach, Tier};
+use crate::pool::{Answer, KvPool, Near, PoolError, Presence, Question, Reach, Tier, by_host};
 
 /// Bytes of an EMS hash.
 const HASH_BYTES: usize = size_of::<i64>();
@@ -86,9 +85,8 @@ impl Ems {
             }
         }
         near.sort_by_key(|near| std::cmp::Reverse(near.tokens));
-        // Of several servers on one host the longest stands for it. There are no more hosts than servers, and what is left out counts nowhere.
-        let mut known = HashSet::new();
-        near.retain(|near| known.insert(near.host.clone()));
+        // There are no more hosts than servers, and what is left out would count nowhere.
+        let near = by_host(near, usize::MAX);
         match (near.first(), trouble) {
             (None, Some(error)) if !answered => Err(error),
             (longest, _) => {

@@ -7,14 +7,13 @@ use std::time::Duration;
 use bytes::BytesMut;
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
 use reqwest::{Client, RequestBuilder};
-use smallvec::SmallVec;
 use tokio::task::JoinSet;
 
 use super::hosts::Hosts;
 use super::{Directory, Found};
 use crate::endpoint::Endpoint;
 use crate::pool::aside::aside;
-use crate::pool::{Answer, KvPool, MAX_HOSTS, Near, PoolError, Presence, Question, Reach};
+use crate::pool::{Answer, KvPool, MAX_HOSTS, Near, PoolError, Presence, Question, Reach, by_host};
 
 /// Most tokens of one question: the coordinator refuses more.
 const MAX_TOKENS: usize = 1_000_000;
@@ -37,6 +36,8 @@ pub struct LmcacheSettings {
     pub directory: Directory,
     /// Tokens per chunk: `LMCACHE_CHUNK_SIZE`, `--chunk-size`; LMCache's default is 256.
     pub chunk_tokens: NonZeroUsize,
+    /// Instances lend each other what they have in memory (`enable_p2p`, `--p2p-advertise-url`), which they don't by default.
+    pub p2p: bool,
 }
 
 /// An LMCache deployment with a directory.
@@ -44,8 +45,6 @@ pub struct LmcacheSettings {
 pub struct Lmcache {
     http: Client,
     settings: LmcacheSettings,
-    /// Instances lend each other what they have in memory.
-    p2p: bool,
     hosts: Arc<Hosts>,
     /// The fetching of a list; one at a time.
     lists: Mutex<JoinSet<()>>,
@@ -54,14 +53,7 @@ pub struct Lmcache {
 impl Lmcache {
     /// `http` must follow no redirects and use no proxy.
     pub fn new(http: Client, settings: LmcacheSettings) -> Self {
-        Self { http, settings, p2p: false, hosts: Arc::default(), lists: Mutex::default() }
-    }
-
-    /// Whether instances lend each other what they have in memory (`enable_p2p`, `--p2p-advertise-url`), which they don't
-    /// by default.
-    #[must_use]
-    pub fn with_p2p(self, p2p: bool) -> Self {
-        Self { p2p, ..self }
+        Self { http, settings, hosts: Arc::default(), lists: Mutex::default() }
     }
 
     async fn ask(&self, question: &Question, chunks: usize) -> Result<Found, PoolError> {
@@ -124,20 +116,14 @@ impl Lmcache {
         let tokens = |chunks: usize| {
             u32::try_from(chunks.saturating_mul(self.settings.chunk_tokens.get())).unwrap_or(u32::MAX)
         };
-        let mut near = SmallVec::<[Near; 4]>::new();
-        for held in &found.held {
-            let here =
-                Near { host: self.hosts.of(&held.instance), tier: held.tier, tokens: tokens(held.chunks) };
-            // Of several instances on one host the longest stands for it.
-            if !near.iter().any(|known| (&known.host, known.tier) == (&here.host, here.tier)) {
-                near.push(here);
-                if near.len() == MAX_HOSTS {
-                    break;
-                }
-            }
-        }
+        let near = found.held.iter().map(|held| Near {
+            host: self.hosts.of(&held.instance),
+            tier: held.tier,
+            tokens: tokens(held.chunks),
+        });
+        let near = by_host(near, MAX_HOSTS);
         let whole = found.chunks >= chunks;
-        let reach = match (self.p2p, found.lent) {
+        let reach = match (self.settings.p2p, found.lent) {
             (true, lent) if lent == found.chunks => Reach::All,
             (true, lent) => Reach::Own { fetchable_tokens: tokens(lent) },
             (false, _) => Reach::Own { fetchable_tokens: tokens(found.shared) },

@@ -23,7 +23,7 @@ impl Expected {
         Expected {
             prompt_tokens: shape.prompt_tokens,
             output_tokens: shape.output_tokens,
-            most_tokens: most_tokens.saturating_mul(shape.answers / shape.prompts.max(1)),
+            most_tokens: most_tokens.saturating_mul(shape.answers),
             prompts: shape.prompts,
             event_tokens: Some(shape.event_tokens).filter(|tokens| *tokens > 1),
             background: shape.background,
