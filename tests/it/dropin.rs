@@ -155,7 +155,7 @@ async fn both_legs_share_the_request_id_and_the_clients_headers() {
 
 /// A recorded request of vllm-ascend's proxy, as JSON.
 fn recorded(file: &str, nth: usize) -> Value {
-    let path = format!("{}/../shared/transcripts/tap-ascend/{file}", env!("CARGO_MANIFEST_DIR"));
+    let path = format!("{}/tests/transcripts/tap-ascend/{file}", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
     let bodies: Vec<&str> =
         text.lines().filter(|l| l.starts_with("{\"model\"") && l.contains("kv_transfer_params\":")).collect();

@@ -1,7 +1,7 @@
 //! What the README promises, and how large files may grow.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use pd_proxy::prompt::Reason;
 
@@ -58,8 +58,8 @@ fn the_readmes_example_of_keys_is_what_is_printed() {
     assert_eq!((code, out.as_str(), err.as_str()), (0, printed, ""));
 }
 
-/// Lines of every source file below a folder of the repository.
-fn lines_below(folder: &str) -> Vec<usize> {
+/// Every source file below a folder of the repository, with its text.
+fn sources_below(folder: &str) -> Vec<(PathBuf, String)> {
     let mut todo = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)];
     let mut found = Vec::new();
     while let Some(dir) = todo.pop() {
@@ -68,14 +68,37 @@ fn lines_below(folder: &str) -> Vec<usize> {
             if path.is_dir() && !path.ends_with("target") {
                 todo.push(path);
             } else if path.extension().is_some_and(|e| ["rs", "py", "sh"].iter().any(|of| e == *of)) {
-                let lines = std::fs::read_to_string(&path).unwrap().lines().count();
-                assert!(lines <= 500, "{} has {lines} lines", path.display());
-                found.push(lines);
+                let text = std::fs::read_to_string(&path).unwrap();
+                found.push((path, text));
             }
         }
     }
     assert!(!found.is_empty(), "{folder} has no sources");
     found
+}
+
+/// Lines of every source file below a folder of the repository.
+fn lines_below(folder: &str) -> Vec<usize> {
+    let count = |(path, text): &(PathBuf, String)| {
+        let lines = text.lines().count();
+        assert!(lines <= 500, "{} has {lines} lines", path.display());
+        lines
+    };
+    sources_below(folder).iter().map(count).collect()
+}
+
+/// A clone has nothing beside it: what tests, benches and scripts read is in the project.
+#[test]
+fn sources_read_nothing_beside_the_project() {
+    let out = ["CARGO_MANIFEST_DIR\"), \"/..", "{}/..", "$PWD/..", "$root/.."];
+    for folder in ["src", "tests", "benches", "examples"] {
+        for (path, text) in sources_below(folder).iter().filter(|(path, _)| !path.ends_with("tidy.rs")) {
+            for (number, line) in text.lines().enumerate() {
+                let place = || format!("{}:{}: {line}", path.display(), number + 1);
+                assert!(!out.iter().any(|way| line.contains(way)), "{}", place());
+            }
+        }
+    }
 }
 
 #[test]

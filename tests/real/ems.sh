@@ -2,13 +2,13 @@
 # The EMS and LMCache clients against real servers: the connector's lookup server on real ZeroMQ and pickle, sound, raising,
 # slow and hanging; LMCache's controller and coordinator, filled over their own protocols.
 #
-# Needs ../shared/rigs/pools and the Python of ../shared/rigs/vllm (pyzmq; for LMCache torch and FastAPI too). LMCache's
+# Needs tests/real/rigs/pools and the Python of tests/real/rigs/vllm (pyzmq; for LMCache torch and FastAPI too). LMCache's
 # package is fetched without its dependencies; without it, its part is left out and said so. Two to four minutes. Exit status
 # 0: all that ran was as expected, and no server met a message that it could not read.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-pools=$PWD/../shared/rigs/pools
-. ../shared/rigs/vllm/env.sh
+pools=$PWD/tests/real/rigs/pools
+. tests/real/rigs/vllm/env.sh
 python=$VENV/bin/python
 site=${TMPDIR:-/tmp}/pd-rig/lmcache
 run=$(mktemp -d)

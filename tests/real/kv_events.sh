@@ -14,7 +14,7 @@
 # prompt of every run, no hash in common when the gateway is given a wrong seed, and all starts went as they should.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-rig=$PWD/../shared/rigs/vllm
+rig=$PWD/tests/real/rigs/vllm
 . "$rig/env.sh"
 [ -x "$VENV/bin/vllm" ] || "$rig/setup.sh"
 [ $# -gt 0 ] || set -- sha256,0,number,qwen3 sha256_cbor,0,number,qwen3 sha256,unset,bytes,own held,binds held,connects

@@ -5,8 +5,7 @@
 # Needs what run.sh needs, and 6 GiB of memory; five minutes. PD_PROXY names a program that is built. Exit status 0: all as it should be.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-rig=$PWD/../shared/rigs/vllm
-[ -d "$rig" ] || rig=${VLLM_RIG:?where are start_pair.sh and env.sh?}
+rig=$PWD/tests/real/rigs/vllm
 . "$rig/env.sh"
 [ -x "$VENV/bin/vllm" ] || "$rig/setup.sh"
 program=${PD_PROXY:-target/debug/pd-proxy}

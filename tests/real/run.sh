@@ -4,13 +4,13 @@
 #   tests/real/run.sh [CONNECTOR…]      default: nixl nixl-bidir nixl-push mooncake mooncake-store multi
 #
 # Once with the dialect that the engines are found to speak, and once with it configured. PD_PROXY names a program that was built
-# before. Needs ../shared/rigs/vllm (its setup.sh installs 6.6 GB once), 8 GB of memory and about ten minutes. Not part of
+# before. Needs tests/real/rigs/vllm (its setup.sh installs 6.6 GB once), 8 GB of memory and about ten minutes. Not part of
 # .ci/run. Exit status 0: every answer equals the plain engine's, and the decoder's own metrics show that its KV came
 # by transfer.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 root=$PWD
-rig=$root/../shared/rigs/vllm
+rig=$root/tests/real/rigs/vllm
 . "$rig/env.sh"
 [ -x "$VENV/bin/vllm" ] || "$rig/setup.sh"
 [[ -n "${PD_PROXY:-}" ]] || cargo build --release --locked

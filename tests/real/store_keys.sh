@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 root=$PWD
-rig=$root/../shared/rigs/vllm
+rig=$root/tests/real/rigs/vllm
 . "$rig/env.sh"
 [ -x "$VENV/bin/vllm" ] || "$rig/setup.sh"
 cargo build --locked --no-default-features --example block_keys

@@ -77,7 +77,7 @@ fn a_release_is_one_token_with_the_handoff() {
 
 /// The body of the recorded HTTP answer in a transcript of real vLLM 0.32.
 fn recorded_answer(name: &str) -> Bytes {
-    let path = format!("{}/../shared/transcripts/{name}", env!("CARGO_MANIFEST_DIR"));
+    let path = format!("{}/tests/transcripts/{name}", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
     let answer = text.split("<<<").nth(1).unwrap();
     Bytes::from(answer.lines().find(|l| l.starts_with('{')).unwrap().to_owned())

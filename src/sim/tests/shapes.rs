@@ -11,7 +11,7 @@ struct Recording {
 }
 
 fn recordings(names: &[&str]) -> Vec<Recording> {
-    let folder = format!("{}/../shared/transcripts", env!("CARGO_MANIFEST_DIR"));
+    let folder = format!("{}/tests/transcripts", env!("CARGO_MANIFEST_DIR"));
     let listing = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{folder}: {error}"));
     let files: Vec<String> = listing.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names
