@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Nobody is told to stay away longer.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
 
-/// What happened, in the vocabulary of the error table in README.md.
+/// What happened, in the vocabulary of the error table in docs/http-api.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// The body is not a JSON object that we may edit.

@@ -4,9 +4,9 @@
 * Every query of the board and of the alerts is answered by Prometheus. Every panel shows something, and every label of its legends
   is in what it shows.
 * Every metric that is named exists at one of the gateways, with the labels that are named. A literal value of a label is one that a
-  gateway shows, or, since many only show in trouble, one that the README has in backticks or in its table of errors.
+  gateway shows, or, since many only show in trouble, one that docs/ have in backticks or in their table of errors.
 * The gateway that is well has no alert, the one in trouble those that it should have.
-* The board is laid out without overlaps, its panels have titles, units and a word on what to do, and all metrics of the README are
+* The board is laid out without overlaps, its panels have titles, units and a word on what to do, and all metrics of docs/metrics.md are
   on it. Keys of the configuration that texts name exist.
 
 At the end the checks are given faults, which they must find. Started by board.sh. Exit status 0: all as it should be.
@@ -44,7 +44,7 @@ OPERATORS = {"and", "or", "unless", "offset", "bool"}
 
 
 class Facts:
-    """What gateways show, and what the README says of it."""
+    """What gateways show, and what docs/ say of it."""
 
     def __init__(self, expositions):
         self.labels, self.values, self.kinds = {}, {}, {}
@@ -55,12 +55,12 @@ class Facts:
                 self.labels.setdefault(name, set()).update(self.stored(label) for label, _ in pairs)
                 for label, value in pairs:
                     self.values.setdefault((name, self.stored(label)), set()).add(value)
-        readme = (ROOT / "README.md").read_text()
-        table = readme.split("## Metrics")[1].split("\n## ")[0]
+        table = (ROOT / "docs/metrics.md").read_text()
+        text = "".join(page.read_text() for page in sorted((ROOT / "docs").glob("*.md")))
         rows = re.findall(r"^\| `(pd_proxy_\w+)` \| (\w+) \|([^|]*)\|", table, re.M)
         self.documented = {name: (kind, {self.stored(label) for label in re.findall(r"`(\w+)`", labels)}) for name, kind, labels in rows}
-        self.words = {word for words in re.findall(r"`([^`\n]+)`", readme) for word in re.split(r"[^\w.]+", words)}
-        self.words |= set(re.findall(r"^\| (\d{3}) \|", readme, re.M))
+        self.words = {word for words in re.findall(r"`([^`\n]+)`", text) for word in re.split(r"[^\w.]+", words)}
+        self.words |= set(re.findall(r"^\| (\d{3}) \|", text, re.M))
         self.keys, self.sections, section = set(), set(), None
         for header, key in re.findall(r"^\[(\w+)\]$|^(?:# )?(\w+) = ", (ROOT / "config/pd-proxy.toml").read_text(), re.M):
             section = header or section
@@ -72,12 +72,12 @@ class Facts:
         return "exported_instance" if label == "instance" else label
 
     def complaints(self):
-        """Where README and gateways differ."""
+        """Where docs/metrics.md and gateways differ."""
         for name, kind in self.kinds.items():
             said, labels = self.documented.get(name, (None, None))
             shown = set().union(*(self.labels.get(name + end, set()) for end in ("", "_bucket"))) - {"le"}
             if (said, labels) != (kind, shown):
-                yield f"{name} is a {kind} with {sorted(shown)}, the README says {said} with {labels}"
+                yield f"{name} is a {kind} with {sorted(shown)}, docs/metrics.md says {said} with {labels}"
         if missing := set(self.documented) - set(self.kinds):
             yield f"neither gateway shows {sorted(missing)}"
 
@@ -124,7 +124,7 @@ def judge(expression, facts):
     for name, matchers in series:
         labels = OF_PROMETHEUS.get(name)
         if labels is None and facts.base(name) not in facts.documented:
-            yield f"the README has no {name}"
+            yield f"docs/metrics.md has no {name}"
         if labels is None and name not in facts.labels:
             yield f"no gateway has {name}"
         labels = (labels or facts.labels.get(name, set())) | TARGET

@@ -26,8 +26,10 @@ GUIDE = ["What you need", "On the engines", "The gateway", "Check it", "First re
 GUIDE_LINES = 120
 LANGUAGES = {"sh", "console", "toml", "text", "json", "yaml"}
 NEEDS = re.compile(r".*\*[Nn]eeds [^*]+\*")
-# In the README blocks without a kind are for reading, or have a comment before them that says who runs them.
-COMMAND = re.compile(r"(\$ )?(pd-proxy|cargo|docker|kubectl|python3?|pip) ")
+# A block without a kind has a comment before it that says what it is, or who runs it.
+COMMENT = "<!-- "
+# What has tables and values that other documents may name.
+REFERENCE = ["http-api", "metrics", "broken-streams", "pool-and-tokens", "operating", "connectors", "keys-and-overload"]
 # Flags of engines and other tools, which the program does not have, or takes without telling.
 FOREIGN = set("""--api-key --as --bench --otlp-traces-endpoint --p2p-advertise-url --block-size --chat-template --compare --data-parallel-size --cors-allowed-origins --default-chat-template-kwargs --exe
     --decode-servers-urls --disaggregation-bootstrap-port --disaggregation-mode --enable-prompt-tokens-details --encode-servers-urls --example --features --foreground --fuzz-dir --generator_on_p_node
@@ -84,16 +86,16 @@ def slugs(text):
 
 
 class Known:
-    """What exists, by the README's tables, which other tests compare with the code, by config/pd-proxy.toml and by the program."""
+    """What exists, by the tables of docs/, which other tests compare with the code, by config/pd-proxy.toml and by the program."""
 
     def __init__(self, program):
-        readme = (ROOT / "README.md").read_text()
-        rows = re.findall(r"^\| `(pd_proxy_\w+)` \| \w+ \|([^|]*)\|", readme, re.M)
+        text = "".join((ROOT / f"docs/{page}.md").read_text() for page in REFERENCE)
+        rows = re.findall(r"^\| `(pd_proxy_\w+)` \| \w+ \|([^|]*)\|", text, re.M)
         self.metrics = {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in rows}
-        table = readme.split("| Status | `code` |")[1].split("\n\n")[0]
+        table = text.split("| Status | `code` |")[1].split("\n\n")[0]
         self.codes = {(row[0], code) for row in re.findall(r"^\| (\d+) \| ([^|]*) \|", table, re.M) for code in re.findall(r"\w+", row[1])}
         self.codes |= {("429", code) for status, code in self.codes if code == "overloaded"}
-        self.words = set(re.findall(r"`([\w.-]+)`", readme)) | {code for _, code in self.codes}
+        self.words = set(re.findall(r"`([\w.-]+)`", text)) | {code for _, code in self.codes}
         self.keys, section = {}, None
         for line in (ROOT / "config/pd-proxy.toml").read_text().splitlines():
             if head := re.match(r"\[([\w.]+)\]$", line):
@@ -203,13 +205,10 @@ def unrun(known, name, block):
 def marks(name, blocks):
     for block in blocks:
         # How clients are made is run by tests/clients.sh.
-        if block.language in LANGUAGES or block.before.startswith("<!-- client "):
-            pass
-        elif name != "README.md" or block.language:
+        known = block.language in LANGUAGES or block.before.startswith("<!-- client ")
+        if not known and (block.language or not block.before.startswith(COMMENT)):
             yield f"{name}:{block.line}: a block of no known kind, {block.language!r}"
-        elif COMMAND.match(block.text) and not block.before.startswith("<!-- "):
-            yield f"{name}:{block.line}: a command that nobody runs"
-        if block.language == "toml" and name != "README.md" and not re.match(r"# (part of )?[\w-]+\.toml$", block.lines[0]):
+        if block.language == "toml" and not re.match(r"# (part of )?[\w-]+\.toml$", block.lines[0]):
             yield f"{name}:{block.line}: TOML that does not say whose it is"
 
 
@@ -217,7 +216,7 @@ def tomls(program, folder, name, blocks):
     """Files, and parts laid over them, as they stand; the program accepts them."""
     files = {}
     for block in (block for block in blocks if block.language == "toml"):
-        part, file = re.match(r"# (part of )?([\w-]+\.toml)$", block.lines[0]).groups() if block.lines[0][0] == "#" else ("", "README.toml")
+        part, file = re.match(r"# (part of )?([\w-]+\.toml)$", block.lines[0]).groups()
         path = folder / (file if not part else f"part-{block.line}.toml")
         path.write_text(block.text)
         if part and file not in files:
@@ -254,11 +253,10 @@ def problems(program, known, texts):
     yield from shape(texts)
     for name, text in texts.items():
         blocks, prose = split(text)
-        lines = [line for line in text.splitlines()] if name != "README.md" else prose
         if name in OTHERS:
             yield from [*links(texts, name, prose), *names(known, name, prose)]
             continue
-        found = [*marks(name, blocks), *links(texts, name, prose), *names(known, name, lines)]
+        found = [*marks(name, blocks), *links(texts, name, prose), *names(known, name, text.splitlines())]
         for block in blocks:
             if block.language == "text":
                 found += said(known, name, block)

@@ -1,4 +1,4 @@
-//! Names, texts and buckets of all metrics. The README's table is tested against this list.
+//! Names, texts and buckets of all metrics. The table in docs/metrics.md is tested against this list.
 
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 

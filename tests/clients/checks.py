@@ -15,7 +15,7 @@ DESERTED = os.environ["DESERTED"]
 ENGINES = os.environ["ENGINES"].split()
 # What an engine that serves alone answers to the same questions.
 EXPECTED = json.loads(os.environ["EXPECTED"])
-# The line of README.md for this client, for this gateway and key.
+# The line of docs/clients.md for this client, for this gateway and key.
 LINE = os.environ.get("LINE", "")
 QUESTION = EXPECTED["question"]
 TOKENS = EXPECTED["tokens"]

@@ -93,9 +93,9 @@ def installed(pins):
     return program, folder
 
 
-def readme_line(name):
-    """What README.md has for a client, as it stands there."""
-    text = (HERE.parent.parent / "README.md").read_text()
+def documented_line(name):
+    """What docs/clients.md has for a client, as it stands there."""
+    text = (HERE.parent.parent / "docs/clients.md").read_text()
     found = re.search(rf"<!-- client {re.escape(name)} -->\n```[a-z]*\n(.*?)```", text, re.S)
     return found.group(1) if found else ""
 
@@ -157,7 +157,7 @@ def run_client(name, environment):
         source = folder / file
     if pins in NODE and file.endswith(".py"):
         program = sys.executable
-    line = readme_line(name)
+    line = documented_line(name)
     for written, real in (("http://127.0.0.1:8000", environment["GATEWAY"]), ("sk-…", KEY)):
         line = line.replace(written, real)
     ended = subprocess.run([program, str(source)], env=environment | {"LINE": line, "PACKAGES": str(folder)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

@@ -21,7 +21,7 @@ QUIET = {"CLAUDE_CODE_MAX_RETRIES": "0", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFF
 def claude(folder, address, key):
     """What one question made it say: its exit code, and its events."""
     words = shlex.split(LINE.replace(os.environ["GATEWAY"], address).replace(KEY, key))
-    equal("the README's line ends with the command", words[-1:], ["claude"])
+    equal("the documented line ends with the command", words[-1:], ["claude"])
     variables = dict(word.split("=", 1) for word in words[:-1])
     environment = {"PATH": os.environ["PATH"], "HOME": folder, **QUIET, **variables}
     ended = subprocess.run([CLAUDE, *ASKS], env=environment, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)

@@ -32,7 +32,7 @@ def compare(name, answer):
 
 
 def whole():
-    check("as README has it", client.invoke(QUESTION).content.startswith(TEXT))
+    check("as docs/clients.md has it", client.invoke(QUESTION).content.startswith(TEXT))
     compare("invoke", brief.invoke(QUESTION))
     for answer in brief.batch([QUESTION, QUESTION, QUESTION]):
         compare("batch", answer)

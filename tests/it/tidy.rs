@@ -1,4 +1,4 @@
-//! What the README promises, and how large files may grow.
+//! What the documents promise, and how large files may grow.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,9 +13,9 @@ fn read(name: &str) -> String {
 }
 
 #[test]
-fn the_readme_lists_every_metric_and_no_other() {
-    let readme = read("README.md");
-    let listed: BTreeSet<&str> = readme
+fn the_documents_list_every_metric_and_no_other() {
+    let page = read("docs/metrics.md");
+    let listed: BTreeSet<&str> = page
         .split('`')
         .filter(|w| w.starts_with("pd_proxy_"))
         .map(|w| w.split('{').next().unwrap())
@@ -25,21 +25,22 @@ fn the_readme_lists_every_metric_and_no_other() {
 }
 
 #[test]
-fn the_readme_lists_every_reason_and_no_other() {
-    let readme = read("README.md");
-    let table = readme.split("| Reason | Why").nth(1).unwrap().split("\n\n").next().unwrap();
+fn the_documents_list_every_reason_and_no_other() {
+    let page = read("docs/pool-and-tokens.md");
+    let table = page.split("| Reason | Why").nth(1).unwrap().split("\n\n").next().unwrap();
     let rows = table.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
     let listed: BTreeSet<&str> = rows.collect();
     assert_eq!(listed, Reason::ALL.iter().map(|reason| reason.name()).collect());
 }
 
 #[test]
-fn configurations_in_the_readme_are_good() {
-    let readme = read("README.md");
+fn whole_configurations_in_the_documents_are_good() {
+    let pages = ["simulator", "pool-and-tokens", "operating"].map(|page| read(&format!("docs/{page}.md")));
+    let text = pages.concat();
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("gateway.toml");
     let mut checked = 0;
-    for text in readme.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()) {
+    for text in text.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()) {
         std::fs::write(&file, text).unwrap();
         let (code, _, err) = run(&["check", "--offline", "--config", file.to_str().unwrap()], &[]);
         assert_eq!((code, err.as_str()), (0, ""), "{text}");
@@ -50,9 +51,9 @@ fn configurations_in_the_readme_are_good() {
 
 /// The numbers are those of a row of the golden vectors, which other tests compare.
 #[test]
-fn the_readmes_example_of_keys_is_what_is_printed() {
-    let readme = read("README.md");
-    let example = readme.split("<!-- keys example -->\n```\n$ pd-proxy ").nth(1).unwrap();
+fn the_documented_example_of_keys_is_what_is_printed() {
+    let page = read("docs/pool-and-tokens.md");
+    let example = page.split("<!-- keys example -->\n```\n$ pd-proxy ").nth(1).unwrap();
     let (command, printed) = example.split("```").next().unwrap().split_once('\n').unwrap();
     let (code, out, err) = run(&command.split(' ').collect::<Vec<_>>(), &[]);
     assert_eq!((code, out.as_str(), err.as_str()), (0, printed, ""));

@@ -38,7 +38,7 @@ impl Rng {
 pub const DECODER_FIRST: Spoken = (DialectName::Layerwise, Connector::Layerwise);
 
 /// Dialects that are not drawn, so that seeds mean what they always meant. P2pNccl is not among them: what its engines strand by
-/// themselves, which only their restart frees (see the README), would be found again and again.
+/// themselves, which only their restart frees (see docs/connectors.md), would be found again and again.
 pub const LATER: [Spoken; 2] =
     [(DialectName::Moriio, Connector::Moriio), (DialectName::Pool, Connector::Pool)];
 

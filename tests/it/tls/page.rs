@@ -191,14 +191,15 @@ fn paths(value: &Value, at: &str, found: &mut BTreeSet<String>, holes: &mut BTre
 }
 
 fn documented() -> Value {
-    let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/status-page.md");
+    let page = std::fs::read_to_string(path).unwrap();
     let example =
-        readme.split("<!-- status.json -->\n```json\n").nth(1).unwrap().split("```").next().unwrap();
+        page.split("<!-- status.json -->\n```json\n").nth(1).unwrap().split("```").next().unwrap();
     serde_json::from_str(example).unwrap()
 }
 
 #[tokio::test]
-async fn the_json_has_the_shape_that_the_readme_documents() {
+async fn the_json_has_the_documented_shape() {
     let (engines, mut config) = pair().await;
     with_admin(&mut config);
     config.fleet.prefill.push("127.0.0.1:1".into());
@@ -215,7 +216,7 @@ async fn the_json_has_the_shape_that_the_readme_documents() {
     paths(&documented, "", &mut told, &mut told_holes);
     assert_eq!(told_holes, BTreeSet::new(), "the documentation shows everything");
     let unknown: Vec<_> = shown.difference(&told).collect();
-    assert!(unknown.is_empty(), "not in the README: {unknown:?}");
+    assert!(unknown.is_empty(), "not in docs/status-page.md: {unknown:?}");
     let missing = told.difference(&shown);
     let missing: Vec<_> =
         missing.filter(|path| !holes.iter().any(|hole| path.starts_with(hole.as_str()))).collect();
