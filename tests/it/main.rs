@@ -13,6 +13,7 @@ mod chat_golden;
 mod command;
 mod demo;
 mod dialects;
+mod documents;
 mod dropin;
 mod e2e;
 mod encode;

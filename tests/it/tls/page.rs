@@ -193,8 +193,7 @@ fn paths(value: &Value, at: &str, found: &mut BTreeSet<String>, holes: &mut BTre
 fn documented() -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/status-page.md");
     let page = std::fs::read_to_string(path).unwrap();
-    let example =
-        page.split("<!-- status.json -->\n```json\n").nth(1).unwrap().split("```").next().unwrap();
+    let example = page.split("<!-- status.json -->\n```json\n").nth(1).unwrap().split("```").next().unwrap();
     serde_json::from_str(example).unwrap()
 }
 
