@@ -21,7 +21,8 @@ from docs_rig import Rig, matches
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Documents of which only links and names are looked at.
-OTHERS = ["ARCHITECTURE.md", "config/kubernetes/README.md", "config/helm/README.md"]
+OTHERS = ["ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "GLOSSARY.md", "SECURITY.md", "config/kubernetes/README.md",
+          "config/helm/README.md"]
 GUIDE = ["What you need", "On the engines", "The gateway", "Check it", "First request", "What to watch", "What goes wrong", "What was tried"]
 GUIDE_LINES = 120
 LANGUAGES = {"sh", "console", "toml", "text", "json", "yaml"}

@@ -1,4 +1,5 @@
-//! Documents: the README is short, and every relative link leads to a file and a heading. `tests/docs.sh` proves the rest of what they say.
+//! Documents: the README is short, every relative link leads to a file and a heading, the justfile lists every script. `tests/docs.sh`
+//! proves the rest of what documents say.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Component, Path, PathBuf};
@@ -161,4 +162,32 @@ fn the_readme_is_short() {
     );
     let wide: Vec<_> = readme.lines().filter(|line| line.chars().count() > 120).collect();
     assert!(wide.is_empty(), "more than 120 columns: {wide:#?}");
+}
+
+/// The names of scripts in a text: words that end with `.sh`, and those of `.ci`.
+fn scripts_in(text: &str) -> BTreeSet<&str> {
+    let words = text.split_whitespace();
+    words.filter(|word| word.ends_with(".sh") || word.starts_with(".ci/")).collect()
+}
+
+/// Scripts without the right to be run are parts of others.
+#[test]
+fn the_justfile_lists_every_script() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let justfile = std::fs::read_to_string(root().join("justfile")).unwrap();
+    let recipes = justfile.lines().filter(|line| line.starts_with("    "));
+    let recipes: Vec<_> = recipes.collect();
+    let recipes = recipes.join("\n");
+    let listed = scripts_in(&recipes);
+    let missing: Vec<_> = listed.iter().filter(|name| !root().join(name).is_file()).collect();
+    assert!(missing.is_empty(), "the justfile has scripts that are not there: {missing:?}");
+    for folder in [".ci", "tests", "tests/real"] {
+        for path in std::fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap().path()) {
+            let runs = path.is_file() && path.metadata().unwrap().permissions().mode() & 0o100 != 0;
+            let name = path.strip_prefix(root()).unwrap().to_str().unwrap();
+            if runs && (folder == ".ci" || path.extension().is_some_and(|end| end == "sh")) {
+                assert!(listed.contains(name), "the justfile has no {name}");
+            }
+        }
+    }
 }

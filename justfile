@@ -1,0 +1,186 @@
+# An index of what can be run: `just`, then a name. Each script says in its first lines what it needs; exit status 77 means that
+# something can't be had here and nothing was tried. Scripts before a gateway take PD_PROXY, a program that is built.
+
+# Lists the recipes
+default:
+    @just --list --unsorted
+
+# --- every day ---
+
+# Looks for errors in all targets
+check:
+    cargo check --locked --all-targets
+
+# Formats the code
+fmt:
+    cargo fmt
+
+# Lints, as the gate asks for them
+lint:
+    cargo clippy --locked --all-targets -- -D warnings
+
+# Everything that cargo tests
+test:
+    cargo test --locked
+
+# Tests beside the code whose path has this in it
+test-lib FILTER:
+    cargo test --locked --lib -- {{ FILTER }}
+
+# Tests at the wire whose path has this in it
+test-it FILTER:
+    cargo test --locked --test it -- {{ FILTER }}
+
+# Each test in a process of its own
+nextest *ARGS:
+    cargo nextest run --locked {{ ARGS }}
+
+# Simulated engines and a gateway before them, at port 8000
+demo *ARGS:
+    cargo run --release --locked -- demo {{ ARGS }}
+
+# Writes docs/configuration.md anew from the program
+reference:
+    cargo run --locked -- generate reference > docs/configuration.md
+
+# --- the gate ---
+
+# All that must pass before a merge
+gate:
+    .ci/run
+
+# --- before a gateway, with simulated engines ---
+
+# The README's first promise: the demo
+demo-works:
+    tests/demo.sh
+
+# Commands, configurations, messages and names in the documents
+docs *ARGS:
+    tests/docs.sh {{ ARGS }}
+
+# The official OpenAI client
+openai-client:
+    tests/openai_client.sh
+
+# Clients that people use: OpenAI, Anthropic, LangChain, LiteLLM, AI SDK, Gradio, Claude Code
+clients *ARGS:
+    tests/clients.sh {{ ARGS }}
+
+# Engines that are killed under load
+kill:
+    tests/kill.sh
+
+# An hour of mixed load with faults; `just soak --seconds 600` is shorter
+soak *ARGS:
+    tests/soak.sh {{ ARGS }}
+
+# Ten thousand slow streams at once
+streams:
+    tests/streams.sh
+
+# The status page in Chromium
+status *ARGS:
+    tests/status.sh {{ ARGS }}
+
+# Spans, decoded by OpenTelemetry's own package
+trace:
+    tests/trace.sh
+
+# The Grafana board and the alerts on a real Prometheus
+board:
+    tests/board.sh
+
+# Random faults by seed, for so many seeds
+chaos RUNS="200":
+    CHAOS_RUNS={{ RUNS }} cargo test --locked --test it -- chaos
+
+# Hostile bytes: one fuzz target for so many seconds; needs cargo-fuzz and a nightly toolchain
+fuzz TARGET SECONDS="60":
+    cargo +nightly fuzz run --fuzz-dir tests/fuzz {{ TARGET }} -- -max_total_time={{ SECONDS }} -timeout=10 -rss_limit_mb=2048
+
+# --- packaging ---
+
+# The Kubernetes manifests and the systemd unit
+deploy:
+    tests/deploy.sh
+
+# The Helm chart
+helm:
+    tests/helm.sh
+
+# The Python wheel
+wheel:
+    tests/wheel.sh
+
+# The Python wheel for aarch64, under qemu
+wheel-aarch64:
+    tests/wheel_aarch64.sh
+
+# The container image, without Docker
+image:
+    tests/image.sh
+
+# --- real services and engines ---
+
+# Mooncake masters of several versions
+real-mooncake *VERSIONS:
+    tests/real/mooncake.sh {{ VERSIONS }}
+
+# Two Mooncake masters with etcd, the leader killed
+real-mooncake-ha *VERSION:
+    tests/real/mooncake_ha.sh {{ VERSION }}
+
+# MemCache's meta service
+real-memcache:
+    tests/real/memcache.sh
+
+# EMS's lookup server, LMCache's controller and coordinator
+real-ems:
+    tests/real/ems.sh
+
+# A kube-apiserver and etcd
+real-kubernetes *ARGS:
+    tests/real/kubernetes.sh {{ ARGS }}
+
+# Two vLLM engines with real KV transfer
+real-vllm *CONNECTORS:
+    tests/real/run.sh {{ CONNECTORS }}
+
+# Block hashes against the KV events of a vLLM engine
+real-kv-events *ARGS:
+    tests/real/kv_events.sh {{ ARGS }}
+
+# Keys that two vLLM engines write into a Mooncake store
+real-store-keys:
+    tests/real/store_keys.sh
+
+# vLLM engines and a Mooncake store together
+real-pool *ARGS:
+    tests/real/pool.sh {{ ARGS }}
+
+# The second turn of a conversation, with vLLM engines and a store
+real-turns:
+    tests/real/turns.sh
+
+# A vLLM decoder killed under streams that go on
+real-resume:
+    tests/real/resume.sh
+
+# --- speed ---
+
+# The whole way: CPU time per request and chunk, memory per stream; `-- --help` has its options
+bench-e2e *ARGS:
+    cargo bench --bench e2e {{ ARGS }}
+
+# One of the pieces: codec, hash, pool, prompt, route
+bench NAME:
+    cargo bench --bench {{ NAME }}
+
+# Instructions of requests and pieces, compared with benches/instructions.tsv
+instructions *ARGS:
+    tests/instructions.sh {{ ARGS }}
+
+# Learns the profile for optimised builds anew
+pgo-learn:
+    benches/pgo/learn.sh
