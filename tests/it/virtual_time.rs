@@ -2,14 +2,10 @@
 
 use std::time::Duration;
 
-use axum::body::Body;
-use http::Request;
-use http_body_util::BodyExt;
 use pd_proxy::config::Config;
 use pd_proxy::fleet;
 use pd_proxy::sim::{Engine, EngineSpec, Fault, Role, What};
 use tokio::time::Instant;
-use tower::ServiceExt;
 
 use crate::common::memory::Memory;
 
@@ -28,15 +24,7 @@ async fn ask(memory: &Memory, tokens: u32) -> (u16, String) {
 }
 
 async fn send(memory: &Memory, body: String) -> (u16, String) {
-    let request = Request::post("/v1/completions").body(Body::from(body)).unwrap();
-    let response = memory.router.clone().oneshot(request).await.unwrap();
-    let status = response.status().as_u16();
-    let (mut body, mut text) = (response.into_body(), Vec::new());
-    // A stream that breaks ends with an error, after what was said.
-    while let Some(Ok(frame)) = body.frame().await {
-        text.extend_from_slice(&frame.into_data().unwrap_or_default());
-    }
-    (status, String::from_utf8_lossy(&text).into_owned())
+    memory.post("/v1/completions", body).await
 }
 
 #[tokio::test(start_paused = true)]

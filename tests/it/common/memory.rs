@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
-use http::Uri;
+use axum::body::Body;
+use http::{Request, Uri};
+use http_body_util::BodyExt;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
@@ -15,6 +17,7 @@ use pd_proxy::server;
 use pd_proxy::sim::{Dock, Engine, EngineSpec, Net, Role};
 use pd_proxy::upstream::{Dial, Dialling, Pipe};
 use tokio::task::JoinSet;
+use tower::ServiceExt;
 
 /// The way of a gateway's legs into a network in memory.
 #[derive(Debug)]
@@ -66,6 +69,18 @@ impl Memory {
         let app = App::build_over(&config, Some(Arc::new(Over(net.clone())))).await.unwrap();
         let router = server::router(app.gateway());
         Memory { prefillers, decoders, net, app, router }
+    }
+
+    /// Status and body of one exchange with the gateway. A stream that breaks ends with what was said before.
+    pub async fn post(&self, path: &str, body: impl Into<Body>) -> (u16, String) {
+        let request = Request::post(path).body(body.into()).unwrap();
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        let status = response.status().as_u16();
+        let (mut body, mut text) = (response.into_body(), Vec::new());
+        while let Some(Ok(frame)) = body.frame().await {
+            text.extend_from_slice(&frame.into_data().unwrap_or_default());
+        }
+        (status, String::from_utf8_lossy(&text).into_owned())
     }
 
     /// Lets engines call the gateway at `at`, until what is returned is dropped.

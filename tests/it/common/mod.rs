@@ -5,3 +5,4 @@ pub mod memory;
 pub mod model;
 pub mod place;
 pub mod stage;
+pub mod time;

@@ -1,5 +1,7 @@
 //! Engines that are looked for.
 
+use std::net::SocketAddr;
+
 use pd_proxy::app::App;
 use pd_proxy::config::Config;
 use pd_proxy::discovery::Discoverer;
@@ -9,7 +11,9 @@ use serde_json::json;
 
 use super::{CHAT, Gateway, Load, anywhere, chat, engine, is_member};
 use crate::common::client::{self, post};
+use crate::common::memory::Memory;
 use crate::common::stage::fast;
+use crate::common::time::eventually;
 use crate::surface::until;
 
 fn config() -> Config {
@@ -86,33 +90,35 @@ async fn who_is_missing_from_a_file_leaves_at_the_second_look() {
     }
 }
 
-/// As a rollout is seen that ends between two looks: who waits is served by those who came.
-#[tokio::test]
+/// As a rollout is seen that ends between two looks: who waits is served by those who came. In virtual time, so that the line is
+/// four requests long when the prefillers change, however fast the machine is.
+#[tokio::test(start_paused = true)]
 async fn all_prefillers_may_be_others_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("engines");
-    let slow = EngineSpec { role: Role::Prefill, prefill_tokens_per_s: 200.0, ..fast() };
-    let p0 = Engine::start(slow, anywhere()).await.unwrap();
-    let p1 = engine(Role::Prefill, anywhere()).await;
-    let decoder = engine(Role::Decode, anywhere()).await;
+    let [old, new] = [1, 2].map(|last| SocketAddr::from(([10, 0, 0, last], 8000)));
+    std::fs::write(&file, format!("prefill {old}\n")).unwrap();
     let mut config = config();
     config.discovery.file = Some(file.to_str().unwrap().to_owned());
-    config.fleet.decode = vec![decoder.addr().to_string()];
-    config.route.batch_tokens = 0;
-    std::fs::write(&file, format!("prefill {}\n", p0.addr())).unwrap();
-    let gateway = Gateway::run(App::build(&config).await.unwrap());
+    config.health.probe_ms = 0;
+    // One prefill at a time. A prefiller is sent the next one when it is predicted to be free so soon, and this one takes thirty times
+    // as long as is predicted: the line is to become shorter when a prefill ends, and not before.
+    (config.route.batch_tokens, config.route.open_ms) = (0, 1);
+    let memory = Memory::uneven(0, 1, &fast(), config).await;
+    let start = |at, prefill_tokens_per_s| {
+        let spec = EngineSpec { role: Role::Prefill, prefill_tokens_per_s, ..fast() };
+        Engine::start_in(spec, &memory.net, at).unwrap()
+    };
+    let engines = [start(old, 200.0), start(new, f64::INFINITY)];
     let body = chat(&"a word ".repeat(200));
-    let waiting =
-        async || client::send(gateway.at, &post("/debug/route", &body)).await.json()["waiting"].as_u64();
-    let all = futures_util::future::join_all(
-        (0..5).map(async |_| client::send(gateway.at, &post(CHAT, &body)).await.status),
-    );
+    let all = futures_util::future::join_all((0..5).map(async |_| memory.post(CHAT, body.clone()).await.0));
+    let gateway = memory.app.gateway();
     let change = async {
-        until("four wait", async || waiting().await == Some(4)).await;
-        std::fs::write(&file, format!("prefill {}\n", p1.addr())).unwrap();
+        eventually("four wait", async || gateway.relay.fleet.desk().waiting() == 4).await;
+        std::fs::write(&file, format!("prefill {new}\n")).unwrap();
     };
     assert_eq!(tokio::join!(all, change).0, [200; 5]);
-    gateway.end().await;
+    assert_eq!(engines.map(|engine| engine.seen().len()), [1, 4], "prefills");
 }
 
 #[tokio::test]

@@ -2,17 +2,14 @@
 
 use std::time::Duration;
 
-use axum::body::Body;
-use http::Request;
-use http_body_util::BodyExt;
 use pd_proxy::config::{Config, DialectName};
 use pd_proxy::sim::{Connector, EngineSpec};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
-use tower::ServiceExt;
+use tokio::time::{Instant, timeout};
 
 use super::{COMPLETIONS, body, prompt_tokens};
 use crate::common::memory::Memory;
+use crate::common::time::pass;
 
 /// Engines that take three minutes for the prompt, and a gateway that they can call.
 async fn slow() -> (Memory, JoinSet<()>) {
@@ -31,11 +28,7 @@ async fn slow() -> (Memory, JoinSet<()>) {
 }
 
 async fn ask(memory: &Memory) -> (u16, String) {
-    let request = Request::post(COMPLETIONS).body(Body::from(body(true).to_string())).unwrap();
-    let response = memory.router.clone().oneshot(request).await.unwrap();
-    let status = response.status().as_u16();
-    let text = response.into_body().collect().await.unwrap().to_bytes();
-    (status, String::from_utf8_lossy(&text).into_owned())
+    memory.post(COMPLETIONS, body(true).to_string()).await
 }
 
 #[tokio::test(start_paused = true)]
@@ -55,10 +48,10 @@ async fn whoever_leaves_at_any_second_of_it_strands_nothing() {
         // Caches would make the second prefill short.
         let (memory, _listening) = slow().await;
         assert!(timeout(Duration::from_secs(after_s), ask(&memory)).await.is_err());
-        sleep(Duration::from_secs(1)).await;
+        pass(Duration::from_secs(1)).await;
         let decoder = memory.decoders[0].ledger();
         assert!(decoder.pinned_handoffs == 0, "after {after_s} s: {decoder:#?}");
-        sleep(Duration::from_secs(200)).await;
+        pass(Duration::from_secs(200)).await;
         for engine in memory.prefillers.iter().chain(&memory.decoders) {
             let ledger = engine.ledger();
             let left = ledger.running + ledger.waiting + ledger.pinned_handoffs;

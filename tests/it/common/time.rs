@@ -1,0 +1,86 @@
+//! How tests wait: for something that must come to be, or for time where time is what they are about.
+//!
+//! Nothing else in `tests/it` sleeps (`tidy.rs` checks). That something does not happen is never shown by waiting for a
+//! while: a test waits for an event behind it instead, or runs in virtual time.
+
+use std::fmt::{Debug, Display};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, sleep_until};
+
+/// Limit for what must come to be: far more than it takes on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+/// Pause between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// What a look at something says: that it has come to be, or how far it is.
+pub trait Look {
+    /// What is found when it has come to be.
+    type Found;
+
+    /// What was found; else the state that was seen instead, for the message of a failed test.
+    fn found(self) -> Result<Self::Found, String>;
+}
+
+impl Look for bool {
+    type Found = ();
+
+    fn found(self) -> Result<(), String> {
+        self.then_some(()).found()
+    }
+}
+
+impl<T> Look for Option<T> {
+    type Found = T;
+
+    fn found(self) -> Result<T, String> {
+        self.ok_or_else(String::new)
+    }
+}
+
+impl<T, E: Debug> Look for Result<T, E> {
+    type Found = T;
+
+    fn found(self) -> Result<T, String> {
+        self.map_err(|state| format!("; instead: {state:#?}"))
+    }
+}
+
+/// Looks again and again until it has come to be, and gives what was found. Fails the test after [`PATIENCE`].
+pub async fn eventually<L: Look>(what: impl Display, look: impl AsyncFnMut() -> L) -> L::Found {
+    eventually_within(PATIENCE, what, look).await
+}
+
+/// The same with a limit of its own, where the limit is what is tested.
+pub async fn eventually_within<L: Look>(
+    limit: Duration,
+    what: impl Display,
+    mut look: impl AsyncFnMut() -> L,
+) -> L::Found {
+    let end = Instant::now() + limit;
+    loop {
+        match look().await.found() {
+            Ok(found) => return found,
+            Err(state) => assert!(Instant::now() < end, "not within {limit:?}: {what}{state}"),
+        }
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Lets virtual time pass. Whatever can happen until then has happened afterwards.
+///
+/// # Panics
+/// In real time, where that is not so.
+pub async fn pass(time: Duration) {
+    pass_until(Instant::now() + time).await;
+}
+
+/// Lets virtual time pass up to a moment.
+///
+/// # Panics
+/// In real time.
+pub async fn pass_until(moment: Instant) {
+    // Panics where the clock runs by itself.
+    tokio::time::advance(Duration::ZERO).await;
+    sleep_until(moment).await;
+}
