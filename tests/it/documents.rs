@@ -175,8 +175,7 @@ fn scripts_in(text: &str) -> BTreeSet<&str> {
 fn the_justfile_lists_every_script() {
     use std::os::unix::fs::PermissionsExt as _;
     let justfile = std::fs::read_to_string(root().join("justfile")).unwrap();
-    let recipes = justfile.lines().filter(|line| line.starts_with("    "));
-    let recipes: Vec<_> = recipes.collect();
+    let recipes: Vec<_> = justfile.lines().filter(|line| line.starts_with("    ")).collect();
     let recipes = recipes.join("\n");
     let listed = scripts_in(&recipes);
     let missing: Vec<_> = listed.iter().filter(|name| !root().join(name).is_file()).collect();
