@@ -41,6 +41,8 @@ EXPECTED = {
 TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[A-Za-z_:][\w:]*|\d[\w.]*|=~|!~|!=|==|>=|<=|\S')
 WORDS = {"by", "without", "on", "ignoring", "group_left", "group_right"}
 OPERATORS = {"and", "or", "unless", "offset", "bool"}
+# Pages that use values of labels and don't define any.
+NO_REFERENCE = {"README", "configuration", "security", "stability", "troubleshooting", "upgrade"}
 
 
 class Facts:
@@ -56,7 +58,8 @@ class Facts:
                 for label, value in pairs:
                     self.values.setdefault((name, self.stored(label)), set()).add(value)
         table = (ROOT / "docs/metrics.md").read_text()
-        text = "".join(page.read_text() for page in sorted((ROOT / "docs").glob("*.md")))
+        pages = [page for page in sorted((ROOT / "docs").glob("*.md")) if page.stem not in NO_REFERENCE]
+        text = "".join(page.read_text() for page in pages)
         rows = re.findall(r"^\| `(pd_proxy_\w+)` \| (\w+) \|([^|]*)\|", table, re.M)
         self.documented = {name: (kind, {self.stored(label) for label in re.findall(r"`(\w+)`", labels)}) for name, kind, labels in rows}
         self.words = {word for words in re.findall(r"`([^`\n]+)`", text) for word in re.split(r"[^\w.]+", words)}
