@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 /// Folders at the root that have documents; those of tools and builds are not among them.
 const FOLDERS: &[&str] = &[".github", "benches", "config", "docs", "examples", "src", "tests"];
-/// What a link stands between.
+/// The texts before and after the target of a link.
 const LINKS: &[(&str, char)] = &[("](", ')'), ("src=\"", '"'), ("srcset=\"", '"')];
 
 fn root() -> &'static Path {
