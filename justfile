@@ -43,11 +43,11 @@ demo *ARGS:
 reference:
     cargo run --locked -- generate reference > docs/configuration.md
 
-# --- the gate ---
+# --- continuous integration ---
 
-# All that must pass before a merge
-gate:
-    .ci/run
+# `just ci` is the gate before a merge, `just ci full` what runs nightly and before a release
+ci HALF="run":
+    .ci/{{ HALF }}
 
 # --- before a gateway, with simulated engines ---
 

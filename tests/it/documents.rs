@@ -164,10 +164,10 @@ fn the_readme_is_short() {
     assert!(wide.is_empty(), "more than 120 columns: {wide:#?}");
 }
 
-/// The names of scripts in a text: words that end with `.sh`, and those of `.ci`.
+/// The names of scripts in a text: words that end with `.sh`.
 fn scripts_in(text: &str) -> BTreeSet<&str> {
     let words = text.split_whitespace();
-    words.filter(|word| word.ends_with(".sh") || word.starts_with(".ci/")).collect()
+    words.filter(|word| word.ends_with(".sh")).collect()
 }
 
 /// Scripts without the right to be run are parts of others.
@@ -180,11 +180,11 @@ fn the_justfile_lists_every_script() {
     let listed = scripts_in(&recipes);
     let missing: Vec<_> = listed.iter().filter(|name| !root().join(name).is_file()).collect();
     assert!(missing.is_empty(), "the justfile has scripts that are not there: {missing:?}");
-    for folder in [".ci", "tests", "tests/real"] {
+    for folder in ["tests", "tests/real"] {
         for path in std::fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap().path()) {
             let runs = path.is_file() && path.metadata().unwrap().permissions().mode() & 0o100 != 0;
             let name = path.strip_prefix(root()).unwrap().to_str().unwrap();
-            if runs && (folder == ".ci" || path.extension().is_some_and(|end| end == "sh")) {
+            if runs && path.extension().is_some_and(|end| end == "sh") {
                 assert!(listed.contains(name), "the justfile has no {name}");
             }
         }
