@@ -17,13 +17,16 @@ import http.server
 import json
 import os
 import pathlib
+import re
 import signal
 import tempfile
 import threading
 import time
 
+from playwright.sync_api import expect, sync_playwright
+
 import status_checks as checks
-from cdp import Browser
+from browser import Events, launch
 from processes import Process, ask
 
 HOSTILE = "<img src=x onerror=owned=1><script>owned=1</script>"
@@ -51,6 +54,9 @@ deadline_ms = 200
 probe_ms = 300
 probe_timeout_ms = 1000
 """
+# Longest wait for something to be shown.
+SECONDS = 30
+WINDOW = {"width": 1360, "height": 900}
 # Documentation shows no more than it needs.
 IMAGE_BYTES = 200 << 10
 
@@ -117,24 +123,23 @@ def none(what, found):
     print(f"  {what}: fine")
 
 
-def state_of(instance):
-    row = f"Array.from(document.querySelectorAll('tbody tr')).find(r => r.cells[0].textContent.startsWith({json.dumps(instance)}))"
-    return f"({row})?.cells[1].textContent"
+def state_of(page, rig, name):
+    """The state of an engine, in the table of its role."""
+    table = {"p": "prefill", "d": "decode"}[name[0]]
+    return page.locator(f"#{table} tbody tr", has_text=rig.engines[name][1]).locator("th, td").nth(1)
 
 
 def shows(page, rig):
-    """Everybody is there, and what they do."""
-    for name, (_, address) in rig.engines.items():
-        page.until(f"({state_of(address)} || '').startsWith('serving')")
-        table = page.js(f"Array.from(document.querySelectorAll('tr')).find(r => r.textContent.includes({json.dumps(address)})).closest('table').id")
-        assert table == {"p": "prefill", "d": "decode"}[name[0]], (name, table)
-    page.until("document.querySelector('#state').textContent === 'ready'")
+    """Every engine is there, and what it does."""
+    for name in rig.engines:
+        expect(state_of(page, rig, name)).to_have_text(re.compile("^serving"))
+    expect(page.locator("#state")).to_have_text("ready")
     rig.load(long=3)
-    page.until("document.querySelectorAll('#decisions tbody tr').length >= 20")
-    page.until("Number(document.querySelector('#inflight').textContent) === 3")
-    page.until("Number(document.querySelector('#rate').textContent) > 0")
-    page.until("Array.from(document.querySelectorAll('#decisions .pill')).some(p => p.textContent === 'under way')")
-    rows = page.js("Array.from(document.querySelectorAll('#decisions tbody tr'), r => Array.from(r.cells, c => c.textContent))")
+    expect(page.locator("#decisions tbody tr").nth(19)).to_be_attached()
+    expect(page.locator("#inflight")).to_have_text("3")
+    expect(page.locator("#rate")).to_have_text(re.compile("[1-9]"))
+    expect(page.locator("#decisions .pill").get_by_text("under way", exact=True).first).to_be_attached()
+    rows = page.evaluate("Array.from(document.querySelectorAll('#decisions tbody tr'), r => Array.from(r.cells, c => c.textContent))")
     addresses = [address for _, address in rig.engines.values()]
     done = [row for row in rows if row[7].startswith("ok")]
     assert len(done) >= 15, rows
@@ -142,7 +147,7 @@ def shows(page, rig):
         assert sum(address in row[2] for address in addresses) == 2, row
         assert "begins in" in row[3] and "computes" in row[3], row
     assert any(int(row[6].replace(",", "")) > 0 for row in done), "nothing was cached"
-    assert page.js("document.querySelector('#pools tbody').textContent").startswith("mooncakeknown"), "the pool does not show"
+    assert page.locator("#pools tbody").text_content().startswith("mooncakeknown"), "the pool does not show"
     print("  engines, load, hits, decisions and the pool: fine")
 
 
@@ -152,104 +157,103 @@ def takes_names_for_text(page, rig):
     (address,) = process.wait_for(r"engine on http://([0-9.:]+)")
     change = {"type": "encode", "instances": [address]}
     assert ask(rig.admin, change, path="/instances/add") == 200
-    page.until(f"document.querySelector('#encode tbody').textContent.includes({json.dumps(HOSTILE)})")
+    expect(page.locator("#encode tbody")).to_contain_text(HOSTILE)
     none("names that are markup", checks.markup(page))
-    assert page.js("typeof owned") == "undefined", "a name was run"
+    assert page.evaluate("typeof owned") == "undefined", "a name was run"
     assert ask(rig.admin, change, path="/instances/remove") == 200
-    page.until("document.querySelector('#encoders').hidden")
+    expect(page.locator("#encoders")).to_be_hidden()
 
 
 def loses_an_engine(page, rig):
     process, address = rig.engines["d2"]
-    page.settle(7)
+    page.wait_for_timeout(7_000)
     process.end(signal.SIGKILL)
-    page.until(f"({state_of(address)} || '').startsWith('resting')")
-    row = page.js(f"Array.from(document.querySelectorAll('#decode tr')).find(r => r.textContent.includes({json.dumps(address)})).textContent")
-    page.until(f"document.querySelector('#news').textContent.includes({json.dumps(f'decode {address} is ')})")
-    page.until("document.title.startsWith('1 resting')")
-    assert page.js("document.querySelector('#decode .count').textContent") == "1 serving, 1 resting", row
+    expect(state_of(page, rig, "d2")).to_have_text(re.compile("^resting"))
+    expect(page.locator("#news")).to_contain_text(f"decode {address} is ")
+    expect(page).to_have_title(re.compile("^1 resting"))
+    expect(page.locator("#decode .count")).to_have_text("1 serving, 1 resting")
     print("  an engine that dies: fine")
 
 
-def keys_work(page):
+def keys_work(page, events):
     """By keyboard alone: pause and go on, filter, open a decision."""
-    page.js("document.querySelector('#pause').focus()")
-    page.press(" ")
-    assert page.js("document.querySelector('#pause').getAttribute('aria-pressed')") == "true"
-    page.settle(0.5)
-    before = len(checks.asked(page.events))
-    page.settle(3)
-    assert len(checks.asked(page.events)) == before, "it asks while it is paused"
-    page.press("Enter")
-    page.settle(2.5)
-    assert len(checks.asked(page.events)) > before, "it does not go on"
-    page.js("document.querySelector('#filter').focus()")
-    page.write("retried by nobody")
-    assert page.js("document.querySelector('#decisions tbody').innerText.trim()") == "No row contains that."
-    page.js("document.querySelector('#filter').select()")
-    page.write(" ")
-    page.until("document.querySelectorAll('#decisions tbody tr summary').length > 0")
-    page.js("document.querySelector('#decisions summary').focus()")
-    page.press("Enter")
-    opened = "document.activeElement.parentElement.open"
-    assert page.js(opened)
-    page.settle(4.5)
-    assert page.js(opened) and page.js("document.activeElement.localName") == "summary", "a look takes the focus away"
-    page.press("Enter")
+    page.locator("#pause").focus()
+    page.keyboard.press("Space")
+    expect(page.locator("#pause")).to_have_attribute("aria-pressed", "true")
+    page.wait_for_timeout(500)
+    before = len(events.requests)
+    page.wait_for_timeout(3_000)
+    assert len(events.requests) == before, "it asks while it is paused"
+    with page.expect_request("**"):
+        page.keyboard.press("Enter")
+    page.locator("#filter").focus()
+    page.keyboard.insert_text("retried by nobody")
+    assert page.locator("#decisions tbody").inner_text().strip() == "No row contains that."
+    page.locator("#filter").select_text()
+    page.keyboard.insert_text(" ")
+    details = page.locator("#decisions tbody tr details").first
+    details.locator("summary").focus()
+    page.keyboard.press("Enter")
+    expect(details).to_have_attribute("open", "")
+    page.wait_for_timeout(4_500)
+    expect(details).to_have_attribute("open", "")
+    assert page.evaluate("document.activeElement.localName") == "summary", "a look takes the focus away"
+    page.keyboard.press("Enter")
     print("  pause, filter and details by keyboard: fine")
 
 
-def hides(page):
-    page.js("Object.defineProperty(document, 'hidden', {get: () => true, configurable: true}), document.dispatchEvent(new Event('visibilitychange'))")
-    page.settle(0.5)
-    before = len(checks.asked(page.events))
-    page.settle(3)
-    assert len(checks.asked(page.events)) == before, "it asks while nobody sees it"
-    page.js("delete document.hidden, document.dispatchEvent(new Event('visibilitychange'))")
-    page.settle(1)
-    assert len(checks.asked(page.events)) > before, "it does not go on when it is seen again"
-    print("  quiet while nobody sees it: fine")
+def hides(page, events):
+    page.evaluate("Object.defineProperty(document, 'hidden', {get: () => true, configurable: true}), document.dispatchEvent(new Event('visibilitychange'))")
+    page.wait_for_timeout(500)
+    before = len(events.requests)
+    page.wait_for_timeout(3_000)
+    assert len(events.requests) == before, "it asks while it can't be seen"
+    with page.expect_request("**"):
+        page.evaluate("delete document.hidden, document.dispatchEvent(new Event('visibilitychange'))")
+    print("  quiet while it can't be seen: fine")
 
 
 def goes_stale(page, rig):
     rig.gateway.process.send_signal(signal.SIGSTOP)
     try:
-        page.until("!document.querySelector('#stale').hidden && document.querySelector('#stale').textContent.startsWith('Stale since ')")
-        assert page.js("document.querySelectorAll('#decisions tbody tr').length") >= 20, "what was there is gone"
+        expect(page.locator("#stale")).to_have_text(re.compile("^Stale since "))
+        expect(page.locator("#stale")).to_be_visible()
+        assert page.locator("#decisions tbody tr").count() >= 20, "what was there is gone"
         none("contrast while it is stale", checks.contrast(page))
     finally:
         rig.gateway.process.send_signal(signal.SIGCONT)
-    page.until("document.querySelector('#stale').hidden")
+    expect(page.locator("#stale")).to_be_hidden()
     print("  a gateway that hangs: fine")
 
 
 def wants_the_key(browser, rig):
     gateway, at, admin = rig.serve("locked", f'admin_key = "{KEY}"\n')
-    page = browser.page()
-    page.size(1280, 800)
-    page.open(f"http://{admin}/")
-    page.until("!document.querySelector('#ask').hidden && document.activeElement.id === 'key'")
-    assert page.js("document.querySelector('#main').hidden")
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    events = Events(page)
+    page.goto(f"http://{admin}/")
+    key = page.locator("#key")
+    expect(key).to_be_focused()
+    expect(page.locator("#main")).to_be_hidden()
     # The scheme's contrast, the order of Tab: of this form, too.
-    told = page.js(checks.CONTRAST)
-    none("contrast of the question for the key", told["found"])
+    none("contrast of the question for the key", page.evaluate(checks.CONTRAST)["found"])
     none("keyboard on the question for the key", checks.keyboard(page))
-    for key, then in (("wrong", "document.querySelector('#key-wrong').textContent"), (KEY, "!document.querySelector('#main').hidden")):
-        page.js("document.querySelector('#key').focus()")
-        page.write(key)
-        page.press("Enter")
-        page.until(then)
-    assert page.js("document.activeElement.id") == "main"
-    page.until(f"({state_of(rig.engines['p1'][1])} || '').startsWith('serving')")
-    kept = page.js("[location.href, document.cookie, JSON.stringify({...localStorage, ...sessionStorage}), document.querySelector('#key').value]")
+    for value, then in (("wrong", "#key-wrong"), (KEY, "#main")):
+        key.focus()
+        page.keyboard.insert_text(value)
+        page.keyboard.press("Enter")
+        expect(page.locator(then)).to_be_visible()
+    expect(page.locator("#main")).to_be_focused()
+    expect(state_of(page, rig, "p1")).to_have_text(re.compile("^serving"))
+    kept = page.evaluate("[location.href, document.cookie, JSON.stringify({...localStorage, ...sessionStorage}), document.querySelector('#key').value]")
     assert kept == [f"http://{admin}/", "", "{}", ""], kept
-    none("requests with the key", checks.hosts(page.events, admin))
-    page.js("document.querySelector('#forget').click()")
-    page.until("document.querySelector('#main').hidden && !document.querySelector('#ask').hidden")
+    none("requests with the key", checks.hosts(events.requests, admin))
+    page.locator("#forget").click()
+    expect(page.locator("#main")).to_be_hidden()
+    expect(page.locator("#ask")).to_be_visible()
     print("  the admin key: fine")
     gateway.end()
-    refused = [event for event in checks.console(page.events) if "401" not in event]
-    none("the console where a key is wanted", refused)
+    none("the console where a key is wanted", [fault for fault in events.faults if "401" not in fault])
+    page.close()
 
 
 class Elsewhere(http.server.BaseHTTPRequestHandler):
@@ -284,11 +288,12 @@ def asks_from_elsewhere(browser, rig):
     threading.Thread(target=site.serve_forever, daemon=True).start()
     origin = f"http://127.0.0.1:{site.server_port}"
     closed, open_to = [rig.serve(name, f"cors_origins = {json.dumps(origins)}\n", "") for name, origins in (("closed", ["http://other"]), ("open", [origin]))]
-    page = browser.page()
-    page.open(f"{origin}/")
-    found = [page.js(script.format(at=gateway[1])) for gateway in (closed, open_to) for script in (STREAM, FLEET)]
+    page = browser.new_page()
+    page.goto(f"{origin}/")
+    found = [page.evaluate(script.format(at=gateway[1])) for gateway in (closed, open_to) for script in (STREAM, FLEET)]
     assert found == ["TypeError", "TypeError", [200, True, True, True], "TypeError"], found
     print("  pages of other origins: fine")
+    page.close()
     for gateway in (closed, open_to):
         gateway[0].end()
     site.shutdown()
@@ -298,27 +303,25 @@ def pictures(page, rig, images):
     """Of what there is to see: an engine that rests, requests under way, one decision opened."""
     opened = "document.querySelector('#decisions details').open"
     for name, scheme, width, height in (("light", "light", 1320, 860), ("dark", "dark", 1320, 860), ("narrow", "light", 400, 1400)):
-        page.media(scheme=scheme)
-        page.size(width, height)
-        page.settle(0.6)
-        page.js(f"document.activeElement.blur(), scrollTo(0, 0), {opened} = true")
+        page.emulate_media(color_scheme=scheme)
+        page.set_viewport_size({"width": width, "height": height})
+        page.wait_for_timeout(600)
+        page.evaluate(f"document.activeElement.blur(), scrollTo(0, 0), {opened} = true")
         path = images / f"status-{name}.png"
-        page.screenshot(path)
+        page.screenshot(path=path)
         assert 20_000 < path.stat().st_size <= IMAGE_BYTES, f"{path} has {path.stat().st_size} bytes"
         none(f"contrast, {name}", checks.contrast(page))
         none(f"width, {name}", checks.width(page))
-        page.js(f"{opened} = false")
-    page.media(still=True)
+        page.evaluate(f"{opened} = false")
+    page.emulate_media(color_scheme="light", reduced_motion="reduce")
     none("motion, where none is wanted", checks.motion(page))
-    page.media()
-    page.size(1360, 900)
+    page.emulate_media(reduced_motion="no-preference")
+    page.set_viewport_size(WINDOW)
 
 
-def finds_faults(page, origin):
+def finds_faults(page, events, origin):
     """Each check sees the fault that it is there for. The page is paused, and what was planted goes with it."""
     style = "(css => { const s = new CSSStyleSheet(); s.replaceSync(css); document.adoptedStyleSheets = [s]; })"
-    # Another tab is in front, and what nobody sees does not look.
-    page.call("Page.bringToFront")
     faults = [
         ("contrast", checks.contrast, f"{style}(':root {{ --soft: #9aa3ad; }}')"),
         ("width", checks.width, f"{style}('.tiles {{ min-width: 3000px; }}')"),
@@ -333,58 +336,58 @@ def finds_faults(page, origin):
         ("motion", checks.motion, f"{style}('.pill {{ transition: color 1s; }}')"),
     ]
     for name, check, plant in faults:
-        page.open("about:blank")
-        page.open(f"http://{origin}/")
-        page.until("document.querySelectorAll('#decisions tbody tr summary').length > 0")
-        page.js("document.querySelector('#pause').click()")
-        page.settle(0.3)
+        page.goto(f"http://{origin}/")
+        page.locator("#decisions tbody tr summary").first.wait_for()
+        page.locator("#pause").click()
+        page.wait_for_timeout(300)
         before = check(page) if name != "motion" else []
         assert not before, f"before the fault: {before}"
-        page.js(plant)
+        page.evaluate(plant)
         if not check(page):
             raise SystemExit(f"status: the planted fault is not found: {name}")
-    page.events.clear()
-    page.js("setTimeout(() => { null.x; }), console.error('x'), fetch('http://127.0.0.1:1/').catch(() => 0)")
-    page.settle(1)
-    found = checks.console(page.events)
+    events.faults.clear()
+    page.evaluate("setTimeout(() => { null.x; }), console.error('x'), fetch('http://127.0.0.1:1/').catch(() => 0)")
+    page.wait_for_timeout(1_000)
+    found = events.faults
     assert len(found) >= 3 and any("Content Security Policy" in it for it in found), found
-    elsewhere = {"method": "Network.requestWillBeSent", "params": {"request": {"url": "http://127.0.0.2:1/"}}}
-    assert checks.hosts([elsewhere], origin) and not checks.hosts([], origin)
-    made = page.js("try { document.body.innerHTML = '<b>x</b>'; 'done' } catch (error) { error.name }")
+    assert checks.hosts(["http://127.0.0.2:1/"], origin) and not checks.hosts([], origin)
+    made = page.evaluate("try { document.body.innerHTML = '<b>x</b>'; 'done' } catch (error) { error.name }")
     assert made == "TypeError", "strings can become markup"
     print(f"  {len(faults) + 3} planted faults: found")
 
 
+def look(browser, rig, images):
+    """All that is checked, in a browser."""
+    page = browser.new_page(viewport=WINDOW)
+    events = Events(page)
+    assert ask(rig.at, path="/") == 404, "the page is on the clients' listener"
+    page.goto(f"http://{rig.admin}/")
+    shows(page, rig)
+    takes_names_for_text(page, rig)
+    none("keyboard", checks.keyboard(page))
+    none("semantics", checks.semantics(page))
+    loses_an_engine(page, rig)
+    rig.load(rounds=2, long=5)
+    page.wait_for_timeout(3_000)
+    pictures(page, rig, images)
+    keys_work(page, events)
+    hides(page, events)
+    none("the console", events.faults)
+    none("requests", checks.hosts(events.requests, rig.admin))
+    goes_stale(page, rig)
+    wants_the_key(browser, rig)
+    asks_from_elsewhere(browser, rig)
+    finds_faults(page, events, rig.admin)
+
+
 def run(arguments, directory):
     rig = Rig(arguments.program.resolve(), directory)
-    browser = None
+    expect.set_options(timeout=SECONDS * 1_000)
     try:
         rig.start()
-        browser = Browser(arguments.chromium, directory)
-        page = browser.page()
-        page.size(1360, 900)
-        page.media()
-        assert ask(rig.at, path="/") == 404, "the page is on the clients' listener"
-        page.open(f"http://{rig.admin}/")
-        shows(page, rig)
-        takes_names_for_text(page, rig)
-        none("keyboard", checks.keyboard(page))
-        none("semantics", checks.semantics(page))
-        loses_an_engine(page, rig)
-        rig.load(rounds=2, long=5)
-        page.settle(3)
-        pictures(page, rig, arguments.images or pathlib.Path(directory))
-        keys_work(page)
-        hides(page)
-        none("the console", checks.console(page.events))
-        none("requests", checks.hosts(page.events, rig.admin))
-        goes_stale(page, rig)
-        wants_the_key(browser, rig)
-        asks_from_elsewhere(browser, rig)
-        finds_faults(page, rig.admin)
+        with sync_playwright() as playwright:
+            look(launch(playwright, arguments.chromium), rig, arguments.images or pathlib.Path(directory))
     finally:
-        if browser:
-            browser.end()
         rig.stop()
 
 

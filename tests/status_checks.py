@@ -37,15 +37,15 @@ FOCUSED = r"""(() => { const node = document.activeElement, style = getComputedS
 
 
 def contrast(page):
-    told = page.js(CONTRAST)
+    told = page.evaluate(CONTRAST)
     return told["found"] if told["seen"] > 20 else [f"only {told['seen']} texts were seen"]
 
 
 def width(page):
     """Nothing has to be scrolled to the side."""
-    needs, has = page.js("[document.documentElement.scrollWidth, innerWidth]")
+    needs, has = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
     found = [f"{needs} pixels in a window of {has}"] if needs > has else []
-    over = page.js("""Array.from(document.querySelectorAll('main *')).filter(n => n.checkVisibility() && !n.closest('.hidden, thead, .cut'))
+    over = page.evaluate("""Array.from(document.querySelectorAll('main *')).filter(n => n.checkVisibility() && !n.closest('.hidden, thead, .cut'))
         .filter(n => n.scrollWidth > n.clientWidth + 1 && n.clientWidth > 0 && getComputedStyle(n).overflowX !== 'visible')
         .map(n => n.outerHTML.slice(0, 80))""")
     return found + [f"cut off: {node}" for node in over]
@@ -54,11 +54,11 @@ def width(page):
 def keyboard(page):
     """Tab goes through all that can be used, in the order of the page, and it can be seen where it is."""
     # From the top: a blur alone would leave the way of Tab where it was.
-    page.js("document.body.tabIndex = -1, document.body.focus(), document.body.removeAttribute('tabindex'), scrollTo(0, 0)")
-    wanted, reached, found = page.js(FOCUSABLE), [], []
+    page.evaluate("document.body.tabIndex = -1, document.body.focus(), document.body.removeAttribute('tabindex'), scrollTo(0, 0)")
+    wanted, reached, found = page.evaluate(FOCUSABLE), [], []
     for _ in range(len(wanted) + 3):
-        page.press("Tab")
-        at = page.js(FOCUSED)
+        page.keyboard.press("Tab")
+        at = page.evaluate(FOCUSED)
         if at is None or at["name"] in reached:
             break
         reached.append(at["name"])
@@ -71,8 +71,8 @@ def keyboard(page):
 
 def semantics(page):
     """What a screen reader is told: names, headers, the language."""
-    found = [] if page.js("document.documentElement.lang") == "en" else ["no language"]
-    nodes = page.call("Accessibility.getFullAXTree")["nodes"]
+    found = [] if page.evaluate("document.documentElement.lang") == "en" else ["no language"]
+    nodes = page.context.new_cdp_session(page).send("Accessibility.getFullAXTree")["nodes"]
     shown = [node for node in nodes if not node.get("ignored")]
     by_role = {}
     for node in shown:
@@ -84,13 +84,13 @@ def semantics(page):
     for role in ("main", "banner", "row", "cell"):
         if role not in by_role:
             found.append(f"nothing is a {role}")
-    found += page.js("""Array.from(document.querySelectorAll('table')).filter(t => t.checkVisibility()).flatMap(t => [
+    found += page.evaluate("""Array.from(document.querySelectorAll('table')).filter(t => t.checkVisibility()).flatMap(t => [
         ...(t.caption && t.caption.textContent.trim() ? [] : [`${t.id} has no caption`]),
         ...Array.from(t.querySelectorAll('th')).filter(h => !h.scope).map(h => `${t.id}: ${h.textContent} has no scope`)])""")
     # A state is a word, not a colour.
-    found += page.js("""Array.from(document.querySelectorAll('.pill')).filter(p => p.checkVisibility() && !p.textContent.trim())
+    found += page.evaluate("""Array.from(document.querySelectorAll('.pill')).filter(p => p.checkVisibility() && !p.textContent.trim())
         .map(p => `a state without a word: ${p.parentElement.outerHTML.slice(0, 80)}`)""")
-    live = page.js("Array.from(document.querySelectorAll('[aria-live], [role=status], [role=alert], [role=log]'), n => n.id)")
+    live = page.evaluate("Array.from(document.querySelectorAll('[aria-live], [role=status], [role=alert], [role=log]'), n => n.id)")
     return found + ([] if live == ["news"] else [f"live regions: {live}"])
 
 
@@ -98,34 +98,17 @@ def markup(page):
     """Others' words have become text alone: the page has the elements that it is made of, and no other kind."""
     known = ("html head meta title link script body a header div h1 h2 h3 span dl dt dd label input button p form main section svg polyline "
              "table caption thead tbody tr th td details summary ul li b i noscript code").split()
-    return page.js(f"""Array.from(document.querySelectorAll('*')).filter(n => !{known}.includes(n.localName))
+    return page.evaluate(f"""Array.from(document.querySelectorAll('*')).filter(n => !{known}.includes(n.localName))
         .map(n => `an element from nowhere: ${{n.outerHTML.slice(0, 80)}}`)""")
 
 
 def motion(page):
-    return page.js("""Array.from(document.querySelectorAll('*')).filter(n => { const s = getComputedStyle(n);
+    return page.evaluate("""Array.from(document.querySelectorAll('*')).filter(n => { const s = getComputedStyle(n);
         return s.transitionDuration.split(',').some(d => parseFloat(d) > 0) || s.animationName !== 'none'; })
         .map(n => `it moves: ${n.outerHTML.slice(0, 80)}`)""")
 
 
-def console(events):
-    found = []
-    for event in events:
-        of, told = event.get("method"), event.get("params", {})
-        if of == "Runtime.exceptionThrown":
-            found.append(f"exception: {told['exceptionDetails'].get('exception', {}).get('description', told)}")
-        elif of == "Runtime.consoleAPICalled" and told["type"] in ("error", "warning", "assert"):
-            found.append(f"console: {told['args']}")
-        elif of == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
-            found.append(f"log: {told['entry']['text']} {told['entry'].get('url', '')}")
-    return found
-
-
-def asked(events):
-    return [event["params"]["request"]["url"] for event in events if event.get("method") == "Network.requestWillBeSent"]
-
-
-def hosts(events, origin):
+def hosts(urls, origin):
     """Requests to anybody but the gateway."""
-    return [f"it asks {url}" for url in asked(events)
-            if not url.startswith(("data:", "about:")) and "//" + urllib.parse.urlsplit(url).netloc != "//" + origin]
+    return [f"it asks {url}" for url in urls
+            if not url.startswith(("data:", "about:")) and urllib.parse.urlsplit(url).netloc != origin]

@@ -6,7 +6,9 @@ import shutil
 import sys
 import tempfile
 
-from cdp import Browser
+from playwright.sync_api import sync_playwright
+
+from browser import launch
 from checks import ENGINES, LINE, QUESTION, ask, check, done, equal, guarded, still_open
 from processes import Process, ask_json, free_port
 
@@ -31,15 +33,15 @@ def words(text):
 
 def main(page):
     def send(text):
-        page.until(READY)
-        page.js("document.querySelector('textarea').focus()")
-        page.write(text)
-        page.press("Enter")
-        page.until(f"!({READY})")
+        page.wait_for_function(READY)
+        page.locator("textarea").focus()
+        page.keyboard.insert_text(text)
+        page.keyboard.press("Enter")
+        page.wait_for_function(f"!({READY})")
 
     def answered(count):
-        page.until(f"{READY} && {ANSWERS}.length === {count}")
-        return page.js(ANSWERS)[-1]
+        page.wait_for_function(f"{READY} && {ANSWERS}.length === {count}")
+        return page.evaluate(ANSWERS)[-1]
 
     def talk():
         first = says(QUESTION)
@@ -53,7 +55,7 @@ def main(page):
         fault = {"path": "/v1/chat/completions", "contains": "out of order", "times": 1, "what": {"kind": "status", "status": 400}}
         ask(f"{ENGINES[0]}/sim/faults", fault)
         send("Are you out of order?")
-        page.until("/error/i.test(document.body.innerText)")
+        page.wait_for_function("/error/i.test(document.body.innerText)")
         check("a refusal is seen", True)
 
     for work in (talk, refused):
@@ -70,14 +72,12 @@ with tempfile.TemporaryDirectory() as scratch:
     script = pathlib.Path(scratch, "page.py")
     script.write_text(LINE)
     server = Process(scratch, "page", [sys.executable, "-u", str(script)], environment)
-    view = None
     try:
         server.wait_for(r"http://127.0.0.1:(\d+)")
-        view = Browser(browser, scratch)
-        tab = view.page()
-        tab.open(f"http://127.0.0.1:{port}")
-        main(tab)
+        with sync_playwright() as playwright:
+            tab = launch(playwright, browser).new_page()
+            tab.goto(f"http://127.0.0.1:{port}")
+            main(tab)
     finally:
-        for process in filter(None, (view, server)):
-            process.end()
+        server.end()
 done("chat-page", f"gradio {importlib.metadata.version('gradio')}")
