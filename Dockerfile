@@ -1,27 +1,24 @@
 # The program, and of glibc what it loads, in an otherwise empty image. Not with musl, whose allocator makes a request 1.8 times as dear
 # (benches/RESULTS.md). Each platform is built natively:
 #   docker buildx build --platform linux/amd64,linux/arm64 -t pd-proxy .
-# On amd64 it is compiled by the profile of benches/pgo. For another platform, --build-arg LEARN=yes learns one first, for twice the time:
-# a fifth fewer instructions per request.
+# By cargo's profile `dist`, and by what an instrumented build was seen to run (benches/pgo/dist.sh): a fifth fewer instructions per
+# request, for three times the time. --build-arg PGO=no goes without.
 
 FROM rust:1.95.0-bookworm AS build
 WORKDIR /src
 COPY . .
 # The toolchain file stays outside: the image is the toolchain.
 ARG TARGETPLATFORM
-ARG LEARN=no
+ARG PGO=yes
 RUN --mount=type=cache,target=/usr/local/cargo/registry,id=cargo-${TARGETPLATFORM} \
     --mount=type=cache,target=/src/target,id=target-${TARGETPLATFORM} \
-    case "$LEARN" in \
-        no) ;; \
-        yes) benches/pgo/learn.sh ;; \
-        *) echo "LEARN is yes or no, not '$LEARN'" >&2 && exit 1 ;; \
+    case "$PGO" in \
+        no) flag= ;; \
+        yes) flag=--pgo ;; \
+        *) echo "PGO is yes or no, not '$PGO'" >&2 && exit 1 ;; \
     esac \
-    && cargo build --release --locked --bin pd-proxy \
-    && install -D target/release/pd-proxy /image/pd-proxy
-# Of what is for debuggers only names are kept, for the log of a panic: a sixth of the size. Not by cargo's settings, which are part of the
-# functions' names in the profile.
-RUN strip --strip-debug /image/pd-proxy
+    && program=$(benches/pgo/dist.sh $flag) \
+    && install -D "$program" /image/pd-proxy
 # What it is linked with, at the same places, and that /etc/hosts is looked into before the DNS is asked.
 RUN ldd /image/pd-proxy | grep -o '/[^ ]*' | xargs cp --parents --dereference --target-directory=/image \
     && mkdir /image/etc \

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The Dockerfile's image: built by buildah, unpacked by umoci, run by runc, asked by image.py. No daemon and no image registry are needed, so that
 # it runs where there is neither: the image that the first stage begins with is made here, of the same Debian and this machine's toolchain.
-# Everything behind that first line is the Dockerfile's own. By hand: needs root, Debian, and ten minutes, of which most is the build.
-# IMAGE_DIR keeps what was made for the next time; LEARN=yes is passed on, and wants rustup's component llvm-tools to be here.
+# Everything behind that first line is the Dockerfile's own. By hand: needs root, Debian, and half an hour, of which most is the build;
+# with PGO=no a third of that. IMAGE_DIR keeps what was made for the next time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -26,6 +26,10 @@ for tool in buildah umoci runc debootstrap; do
 done
 ((${#tools[@]} == 0)) || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${tools[@]}" >/dev/null
 
+pgo=${PGO:-yes}
+# It goes into the image with the rest of the toolchain.
+[[ $pgo == no ]] || rustup component add llvm-tools || not_here "rustup's component llvm-tools can't be had: PGO=no goes without"
+
 store() { buildah --root "$work/store" --runroot "$work/run" --storage-driver vfs "$@"; }
 
 base=$(awk '$1 == "FROM" { print $2; exit }' Dockerfile)
@@ -47,7 +51,7 @@ if ! store inspect --type image "$base" >/dev/null 2>&1; then
 fi
 
 # Of Docker's own format: OCI's has no HEALTHCHECK.
-store build --isolation chroot --pull-never --format docker --layers=false --build-arg LEARN="${LEARN:-no}" --tag pd-proxy:test .
+store build --isolation chroot --pull-never --format docker --layers=false --build-arg PGO="$pgo" --tag pd-proxy:test .
 store inspect --type image pd-proxy:test >"$work/image.json"
 rm -rf "$work/oci" "$work/bundle"
 store push --quiet pd-proxy:test "oci:$work/oci:test"

@@ -87,15 +87,14 @@ once running running
 
 cargo fetch --locked --quiet
 mkdir -p "$work/target" "$work/cargo" "$work/tmp"
-# Without what debuggers want: no wheel has it.
 nice bwrap --ro-bind "$work/compiling" / --dev /dev --proc /proc --tmpfs /tmp --ro-bind "$work/zig/ziglang" /zig --ro-bind . /src \
     --bind "$work/target" /target --bind "$work/cargo" /cargo --ro-bind "${CARGO_HOME:-$HOME/.cargo}/registry" /cargo/registry \
     --unshare-all --die-with-parent --chdir /src --clearenv --setenv PATH /usr/local/bin:/usr/bin:/bin --setenv HOME /target \
     --setenv CARGO_HOME /cargo --setenv CARGO_TARGET_DIR /target --setenv ZIG_GLOBAL_CACHE_DIR /target/zig --setenv ZIG_LOCAL_CACHE_DIR /target/zig \
     --setenv CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER zig-aarch64 --setenv CC_aarch64_unknown_linux_gnu zig-aarch64 \
-    --setenv AR_aarch64_unknown_linux_gnu zig-ar --setenv CARGO_PROFILE_RELEASE_DEBUG false \
-    cargo build --release --locked --offline --quiet --target "$TARGET" --bin pd-proxy
-program=$work/target/$TARGET/release/pd-proxy
+    --setenv AR_aarch64_unknown_linux_gnu zig-ar \
+    cargo build --profile dist --locked --offline --quiet --target "$TARGET" --bin pd-proxy
+program=$work/target/$TARGET/dist/pd-proxy
 
 cat >"$work/emulator" <<WORDS
 #!/bin/sh

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Makes a Python wheel of a pd-proxy binary, so that `pip install` puts the program beside an engine that came the same way.
 
-    python3 config/python/build_wheel.py target/release/pd-proxy --out dist
-    python3 config/python/build_wheel.py target/aarch64-unknown-linux-gnu/release/pd-proxy --runnable target/release/pd-proxy
+    python3 config/python/build_wheel.py target/dist/pd-proxy --out dist
+    python3 config/python/build_wheel.py target/aarch64-unknown-linux-gnu/dist/pd-proxy --runnable target/dist/pd-proxy
     python3 config/python/build_wheel.py --check dist/pd_proxy-….whl
 
 The wheel has no Python in it: the binary is a script of it, and pip puts it into bin/, and into share/ its manual page and completions for

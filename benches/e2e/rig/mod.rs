@@ -47,6 +47,7 @@ pub(crate) fn run_on(options: &Options, cores: &Cores) -> io::Result<bool> {
     let work = tempfile::tempdir()?;
     let bench = Bench { options, cores, work: work.path(), open_files };
     println!("{cores}; {} s each, median of {}", options.window.as_secs_f64(), options.reps);
+    println!("{{exe}} is {}, of profile {}", options.exe, options.profile());
     if cfg!(debug_assertions) {
         println!("**not a release build**: the numbers mean nothing");
     }

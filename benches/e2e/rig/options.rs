@@ -1,5 +1,7 @@
 //! What is to be run.
 
+use std::ffi::OsStr;
+use std::path::Path;
 use std::time::Duration;
 
 use clap::Parser;
@@ -42,8 +44,8 @@ pub(crate) struct Usage {
     /// A pace for whole answers, ms per token; streams have 20
     #[arg(long, value_name = "MS", default_value_t = 0.0)]
     pace_ms: f64,
-    /// This package's gateway [default: as cargo builds it beside benches, which is not as fast as target/release/pd-proxy:
-    /// crates that both use have other features there, for which the profile of benches/pgo says nothing]
+    /// This package's gateway [default: as cargo builds it beside this bench, by the same profile]; target/dist-pgo/pd-proxy is
+    /// that of benches/pgo/dist.sh --pgo
     #[arg(long, value_name = "PATH", default_value = env!("CARGO_BIN_EXE_pd-proxy"), hide_default_value = true)]
     exe: String,
     /// Run this proxy in place of ours
@@ -142,6 +144,13 @@ pub(crate) struct Options {
     pub(crate) model: String,
     /// This package's gateway.
     pub(crate) exe: String,
+}
+
+impl Options {
+    /// The profile by which the gateway was built: the folder that cargo, or benches/pgo/dist.sh, puts it into.
+    pub(crate) fn profile(&self) -> &str {
+        Path::new(&self.exe).parent().and_then(Path::file_name).and_then(OsStr::to_str).unwrap_or("unknown")
+    }
 }
 
 impl TryFrom<Usage> for Options {
