@@ -171,16 +171,20 @@ real-resume:
 
 # The whole way: CPU time per request and chunk, memory per stream; `-- --help` has its options
 bench-e2e *ARGS:
-    cargo bench --bench e2e {{ ARGS }}
+    cargo bench --profile dist --bench e2e {{ ARGS }}
 
 # One of the pieces: codec, hash, pool, prompt, route
 bench NAME:
-    cargo bench --bench {{ NAME }}
+    cargo bench --profile dist --bench {{ NAME }}
 
 # Instructions of requests and pieces, compared with benches/instructions.tsv
 instructions *ARGS:
     tests/instructions.sh {{ ARGS }}
 
-# Learns the profile for optimised builds anew
-pgo-learn:
-    benches/pgo/learn.sh
+# The build that is handed out; with --pgo guided by what runs how often
+dist *ARGS:
+    benches/pgo/dist.sh {{ ARGS }}
+
+# What cargo users expect of a clone: no bash, wrappers, cargo install
+build-ways *ARGS:
+    tests/build.sh {{ ARGS }}
