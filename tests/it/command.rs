@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 
 use crate::common::client::{self, get, post, post_with};
 use crate::common::stage::{fast, slow};
+use crate::common::time::{eventually, eventually_blocking};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_pd-proxy");
 /// Nothing here takes longer, unless something hangs.
@@ -107,14 +108,9 @@ impl Process {
 
     /// Waits for its end.
     pub fn ended(&mut self) -> ExitStatus {
-        let start = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status;
-            }
-            assert!(start.elapsed() < PATIENCE, "it never ended; it said:\n{}", self.said.join("\n"));
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let said = self.said.join("\n");
+        let ended = || self.child.try_wait().unwrap();
+        eventually_blocking(format!("the end of what said:\n{said}"), ended)
     }
 }
 
@@ -355,16 +351,13 @@ async fn localhost_answers_on_both_loopbacks() {
 async fn open_stream(gateway: SocketAddr) -> TcpStream {
     let mut socket = TcpStream::connect(gateway).await.unwrap();
     socket.write_all(&post("/v1/chat/completions", STREAM)).await.unwrap();
-    let start = Instant::now();
     let mut seen = vec![0; 4096];
-    loop {
+    eventually("an event", async || {
         let n = socket.peek(&mut seen).await.unwrap();
-        if String::from_utf8_lossy(&seen[..n]).contains("data: ") {
-            return socket;
-        }
-        assert!(start.elapsed() < PATIENCE, "no event came");
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+        String::from_utf8_lossy(&seen[..n]).contains("data: ")
+    })
+    .await;
+    socket
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

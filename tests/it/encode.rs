@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use pd_proxy::config::DialectName;
 use pd_proxy::sim::{Encodings, Engine, EngineSpec, Fault, Part, Role, Seen, What};
@@ -12,6 +11,7 @@ use tokio::net::TcpStream;
 
 use crate::common::client;
 use crate::common::stage::{Script, Stage, fast, slow};
+use crate::common::time::{eventually, watching};
 use crate::dialects;
 
 /// Encoders and what they keep, and a stage whose prefillers can't do without.
@@ -235,15 +235,9 @@ async fn many_items_go_a_few_at_a_time() {
     let content: Vec<Value> = (0..40).map(|n| image(&format!("http://images/{n}"))).collect();
     let body = json!({"model": "sim", "max_tokens": 2, "messages": [{"role": "user", "content": content}]})
         .to_string();
-    let most = async {
-        let mut most = 0;
-        while all.kept.encoded() < 40 {
-            most = most.max(all.encoders[0].ledger().running + all.encoders[0].ledger().waiting);
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        most
-    };
-    let (answer, most) = tokio::join!(all.stage.post(CHAT, &body), most);
+    let mut most = 0;
+    let count = || most = most.max(all.encoders[0].ledger().running + all.encoders[0].ledger().waiting);
+    let answer = watching(all.stage.post(CHAT, &body), count).await;
     assert_eq!((answer.status, all.kept.fetched()), (200, 40), "{}", answer.text());
     assert!((2..=16).contains(&most), "{most}");
     all.end().await;
@@ -255,18 +249,9 @@ async fn a_client_that_leaves_takes_its_items_along() {
     let mut leaving = TcpStream::connect(all.stage.gateway).await.unwrap();
     leaving.write_all(&client::post(CHAT, &pictures(true).to_string())).await.unwrap();
     let work = || all.encoders[0].ledger().running + all.encoders[0].ledger().waiting;
-    let until = async |there: bool| {
-        for _ in 0..2_000 {
-            if (work() > 0) == there {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-        panic!("work {} where it should be {there}", work());
-    };
-    until(true).await;
+    eventually("work", async || work() > 0).await;
     drop(leaving);
-    until(false).await;
+    eventually("no work", async || work() == 0).await;
     assert_eq!((all.kept.encoded(), all.stage.seen(&all.stage.prefillers).len()), (0, 0));
     all.end().await;
 }

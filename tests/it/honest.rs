@@ -5,7 +5,7 @@ use std::time::Duration;
 use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
-use pd_proxy::sim::{Fault, How, What};
+use pd_proxy::sim::{Engine, Fault, How, What};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -13,7 +13,8 @@ use tokio::time::timeout;
 
 use crate::common::client::{self, Raw};
 use crate::common::place;
-use crate::common::stage::{Script, Stage};
+use crate::common::stage::{Script, Stage, fast};
+use crate::common::time::eventually;
 use crate::health::member;
 
 const PATH: &str = "/v1/completions";
@@ -276,13 +277,9 @@ async fn a_client_that_takes_nothing_of_its_answer_is_given_up() {
     let mut socket = TcpStream::connect(stage.gateway).await.unwrap();
     socket.write_all(&client::post(PATH, &long)).await.unwrap();
     // 200 000 events are 40 MB, more than the sockets hold: without the limit the decoder would wait for ever.
-    let running = async |wanted: bool| {
-        while stage.decoders.iter().any(|d| d.ledger().running > 0) != wanted {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(PATIENCE, running(true)).await.expect("it begins");
-    timeout(PATIENCE, running(false)).await.expect("it is given up");
+    let running = || stage.decoders.iter().any(|d| d.ledger().running > 0);
+    eventually("it begins", async || running()).await;
+    eventually("it is given up", async || !running()).await;
     drop(socket);
     stage.assert_nothing_left("at the end").await;
     stage.end().await;
@@ -294,17 +291,24 @@ async fn an_engine_that_is_removed_while_it_is_waited_for_does_not_join() {
     script.config.fleet.probe_interval_ms = 100;
     script.config.fleet.probe_attempts = 1_000;
     let stage = Stage::set(script).await;
-    let address = place::own();
-    let change = json!({"type": "prefill", "instances": address.to_string()}).to_string();
-    let said = stage.post("/instances/add", &change).await.text();
-    assert!(said.contains("waiting to be added"), "{said}");
-    stage.post("/instances/remove", &change).await;
-    let engine = pd_proxy::sim::Engine::start(crate::common::stage::fast(), address).await.unwrap();
-    // Were it still waited for, it would be asked within 100 ms.
-    tokio::time::sleep(Duration::from_millis(400)).await;
-    assert!(engine.seen().is_empty(), "nobody asks it any more");
-    let status = stage.get("/status").await.json();
-    assert_eq!(status["prefill_node_count"], 2);
-    engine.stop().await;
+    let [address, other] = [place::own(), place::own()];
+    let change =
+        |of: std::net::SocketAddr| json!({"type": "prefill", "instances": of.to_string()}).to_string();
+    for of in [address, other] {
+        let said = stage.post("/instances/add", &change(of)).await.text();
+        assert!(said.contains("waiting to be added"), "{said}");
+    }
+    stage.post("/instances/remove", &change(address)).await;
+    let engine = Engine::start(fast(), address).await.unwrap();
+    // Another one is waited for, and asked several times. Were the first still waited for, it would be asked as often.
+    let busy = Fault { times: 3, ..Fault::always(What::Status(503, None)) };
+    let other = Engine::start(fast(), other).await.unwrap();
+    assert!(other.inject(busy));
+    let count = async || stage.get("/status").await.json()["prefill_node_count"].clone();
+    eventually("the other one joins", async || count().await == 3).await;
+    assert!(other.seen().len() > 3 && engine.seen().is_empty(), "nobody asks the one that was removed");
+    for engine in [engine, other] {
+        engine.stop().await;
+    }
     stage.end().await;
 }

@@ -1,12 +1,11 @@
 //! Legs that fail before the first byte: the client must not notice as long as any pair can serve.
 
-use std::time::Duration;
-
 use pd_proxy::sim::{EngineSpec, Fault, How, What};
 use serde_json::{Value, json};
 
 use crate::common::client::{self, Raw};
 use crate::common::stage::{Script, Stage, fast};
+use crate::common::time::eventually;
 
 const PATH: &str = "/v1/completions";
 
@@ -149,7 +148,7 @@ async fn what_an_engine_does_by_itself_is_not_begun_twice() {
         // One that was not reached has begun nothing.
         assert!(stage.decoders[0].inject(Fault::always(What::Refuse)));
         // Those of its connections that wait are reset meanwhile: nothing is to be written on them.
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        stage.let_it_work().await;
         for _ in 0..2 {
             let answer = stage.post(RESPONSES, &body).await;
             assert_eq!(answer.status, 200, "{key}: {}", answer.text());
@@ -175,9 +174,7 @@ async fn an_attempt_is_not_told_by_the_counts_of_one_before() {
     stage.forget();
     stage.decoders_fail(&Fault::once(What::StallBeforeHead));
     let leaving = async {
-        while stage.seen(&stage.decoders).is_empty() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        eventually("a decoder is asked", async || !stage.seen(&stage.decoders).is_empty()).await;
         let removal = json!({"type": "prefill", "instances": prefiller.to_string()}).to_string();
         assert_eq!(stage.post("/instances/remove", &removal).await.status, 200);
     };
@@ -336,18 +333,23 @@ async fn a_prefill_answer_cut_anywhere_goes_elsewhere() {
 #[tokio::test]
 async fn a_handoff_that_is_too_old_is_not_used() {
     let mut script = hasty();
-    script.config.engine.lease_ms = 100;
+    // Stale after 0.8 s.
+    script.config.engine.lease_ms = 1_000;
     script.config.retry.delay_ms = 2_000.0;
     script.config.retry.delay_max_ms = 2_000.0;
     let stage = Stage::set(script).await;
     // The first decoder refuses the connection: the hand-off is unused, but after the pause it is past its lease.
     stage.decoders_fail(&Fault::always(What::Refuse));
     let healing = async {
-        while stage.seen(&stage.prefillers).is_empty() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-        // Half of the shortest pause before the second attempt.
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        // The second attempt is a second away, and more.
+        let failed = "pd_proxy_leg_failures_total{leg=\"decode\",instance=\"";
+        let failed = stage.decoders.iter().map(|decoder| format!("{failed}{}", decoder.addr()));
+        let failed: Vec<String> = failed.collect();
+        eventually("a decoder refuses", async || {
+            let text = stage.get("/metrics").await.text();
+            failed.iter().any(|series| text.contains(series))
+        })
+        .await;
         stage.heal();
     };
     let request = body(false);

@@ -14,6 +14,7 @@ use pd_proxy::sim::{EmsHow, EmsLookup};
 use tokio::time::timeout;
 
 use crate::common::place;
+use crate::common::time::{eventually, eventually_within};
 
 const BLOCK: NonZeroUsize = NonZeroUsize::new(4).unwrap();
 /// Longer than any exchange over loopback that is to succeed.
@@ -65,14 +66,9 @@ fn hit(tokens: u32) -> Result<Presence, PoolError> {
 /// Drops a question when the server has it.
 async fn give_up_once_heard(pool: &Ems, question: &Question, server: &EmsLookup) {
     let before = server.seen().len();
-    let heard = async {
-        while server.seen().len() == before {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
     tokio::select! {
         found = pool.lookup(question) => panic!("{found:?} from a server that hangs"),
-        heard = timeout(PATIENCE, heard) => heard.expect("it arrives"),
+        () = eventually("it arrives", async || server.seen().len() > before) => {}
     }
 }
 
@@ -144,16 +140,12 @@ async fn a_question_that_is_given_up_takes_its_socket_along() {
     assert!(matches!(ask(&pool, &question).await, Err(PoolError::Refused(_))), "left alone at once");
     server.set(EmsHow::Prefix);
     // A second later it is checked, three times, with nothing but the hash that does not exist.
-    let answered = async {
-        loop {
-            match ask(&pool, &question).await {
-                Ok(found) => return found,
-                Err(error) => assert!(matches!(error, PoolError::Refused(_)), "{error}"),
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    assert_eq!(timeout(PATIENCE, answered).await.expect("it comes back").hit_tokens, 16);
+    let found = eventually("it comes back", async || {
+        let answer = ask(&pool, &question).await;
+        assert!(matches!(answer, Ok(_) | Err(PoolError::Refused(_))), "{answer:?}");
+        answer
+    });
+    assert_eq!(found.await.hit_tokens, 16);
     assert_eq!(server.connections(), 2, "the socket of the question given up was not used again");
     let lengths: Vec<usize> = server.seen().iter().map(Vec::len).collect();
     assert_eq!(lengths, [5, 5, 1, 1, 1, 5]);
@@ -197,15 +189,7 @@ async fn a_server_that_restarted_between_questions_is_connected_to_anew() {
     let (question, hashes) = prompt(20);
     assert_eq!(ask(&pool, &question).await, hit(0));
     drop(first);
-    let again = async {
-        loop {
-            match EmsLookup::start(addr).await {
-                Ok(server) => return server,
-                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
-            }
-        }
-    };
-    let second = timeout(PATIENCE, again).await.expect("the port is free again");
+    let second = eventually("the port is free again", async || EmsLookup::start(addr).await).await;
     second.hold(hashes);
     assert_eq!(ask(&pool, &question).await, hit(16), "no question was lost on the dead connection");
 }
@@ -270,12 +254,8 @@ async fn behind_the_gate_a_server_that_hangs_costs_the_deadline_once() {
     let gate = Gate::new(Arc::new(Ems::new(settings([&server]))), limits);
     let question = prompt(20).0;
     assert_eq!(gate.ask(Inquiry::formed(question.clone())).await.verdict, Verdict::TimedOut);
-    let refused = async {
-        while gate.ask(Inquiry::formed(question.clone())).await.verdict != Verdict::Refused {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(PATIENCE, refused).await.expect("the exchange is given up, and the server left alone");
+    let refused = async || gate.ask(Inquiry::formed(question.clone())).await.verdict == Verdict::Refused;
+    eventually("the exchange is given up, and the server left alone", refused).await;
     assert_eq!((server.seen().len(), server.is_dead()), (1, false));
 }
 
@@ -324,12 +304,8 @@ async fn real_servers_that_are_slow_or_hang_are_spared() {
         assert!(error.to_string().contains("left alone"), "{error}");
     }
     // Another server has taken its place after a while: `tests/real/ems.sh` sees to that.
-    let recovered = async {
-        while ask_briefly(&pool, &question).await != Some(hit(8192)) {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    };
-    timeout(6 * PATIENCE, recovered).await.expect("it comes back");
+    let recovered = async || ask_briefly(&pool, &question).await == Some(hit(8192));
+    eventually_within(6 * PATIENCE, "it comes back", recovered).await;
 }
 
 async fn ask_briefly(pool: &Ems, question: &Question) -> Option<Result<Presence, PoolError>> {

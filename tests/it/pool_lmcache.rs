@@ -14,6 +14,8 @@ use pd_proxy::pool::{KvPool, Near, PoolError, Presence, Question, Reach, Tier};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::common::time::eventually;
+
 const CHUNK: NonZeroUsize = NonZeroUsize::new(4).unwrap();
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -100,17 +102,12 @@ async fn ask(pool: &Lmcache, tokens: u32) -> Result<Presence, PoolError> {
 
 /// Asks until what is told is this: hosts are learnt beside the answers.
 async fn comes(pool: &Lmcache, tokens: u32, wanted: &[Near]) {
-    let asked = async {
-        loop {
-            let found = ask(pool, tokens).await.unwrap();
-            assert_eq!(found.hit_tokens, wanted[0].tokens, "known from the first answer on");
-            if found.near[..] == *wanted {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(PATIENCE, asked).await.expect("the hosts are learnt");
+    eventually("the hosts are learnt", async || {
+        let found = ask(pool, tokens).await.unwrap();
+        assert_eq!(found.hit_tokens, wanted[0].tokens, "known from the first answer on");
+        found.near[..] == *wanted
+    })
+    .await;
 }
 
 fn near(host: &str, tier: Tier, tokens: u32) -> Near {
@@ -200,14 +197,12 @@ async fn the_coordinator_tells_every_holder() {
     assert!(seen[0] == question && seen.contains(&"GET /instances ".to_owned()), "{seen:?}");
     fake.answers("/instances", 500, "");
     // One of them is not listed, so the list is asked for again, but not at once.
-    let asked_again = async {
-        while !fake.seen().contains(&"GET /instances ".to_owned()) {
-            let found = ask(&pool, 17).await.unwrap();
-            assert_eq!(found.near[..], expected, "without a list the last one stands");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    timeout(PATIENCE, asked_again).await.expect("it is asked for again");
+    eventually("it is asked for again", async || {
+        let found = ask(&pool, 17).await.unwrap();
+        assert_eq!(found.near[..], expected, "without a list the last one stands");
+        fake.seen().contains(&"GET /instances ".to_owned())
+    })
+    .await;
     assert_eq!(ask(&pool, 17).await.unwrap().near[..], expected);
 }
 

@@ -11,6 +11,7 @@ use pd_proxy::pool::{KeyStore, Place, Placement, PoolError, Tier};
 use pd_proxy::sim::memcache::{MetaFault, MetaObject, MetaService, MetaVersion};
 
 use crate::common::place;
+use crate::common::time::eventually;
 
 const VERSIONS: [(MetaVersion, Form); 3] = [
     (MetaVersion::V1_1, Form::Plain),
@@ -80,15 +81,7 @@ fn placed() -> Vec<Placement> {
 /// Asks until there is an answer again.
 async fn recovers(memcache: &MemCache, keys: &KeyBatch) -> Vec<Placement> {
     let indexes = all(keys);
-    let again = async {
-        loop {
-            match memcache.locate(keys, &indexes).await {
-                Ok(found) => return found,
-                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
-            }
-        }
-    };
-    tokio::time::timeout(PATIENCE, again).await.expect("recovers")
+    eventually("it recovers", async || memcache.locate(keys, &indexes).await).await
 }
 
 fn check_ranks(service: &MetaService) {
@@ -201,12 +194,8 @@ async fn a_service_that_goes_and_comes_back() {
     let memcache = client(&service, hosts());
     assert_eq!(memcache.locate(&keys, &all(&keys)).await, Ok(placed()));
     service.stop();
-    let gone = async {
-        while !matches!(memcache.locate(&keys, &[0]).await, Err(PoolError::Unreachable(_))) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, gone).await.unwrap();
+    let gone = async || matches!(memcache.locate(&keys, &[0]).await, Err(PoolError::Unreachable(_)));
+    eventually("it is gone", gone).await;
     service.resume().unwrap();
     assert_eq!(recovers(&memcache, &keys).await, placed());
     check_ranks(&service);

@@ -16,9 +16,10 @@ use pd_proxy::sim::mooncake::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use crate::common::place;
+use crate::common::time::eventually;
 
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 /// Nothing here takes as long unless it hangs.
@@ -77,15 +78,7 @@ async fn ask(store: &impl KeyStore) -> Result<Vec<Placement>, PoolError> {
 
 /// Asks until there is an answer.
 async fn recovered(store: &impl KeyStore) -> Vec<Placement> {
-    let answer = async {
-        loop {
-            match ask(store).await {
-                Ok(answer) => return answer,
-                Err(_) => sleep(Duration::from_millis(10)).await,
-            }
-        }
-    };
-    timeout(AT_MOST, answer).await.expect("a recovery")
+    eventually("a recovery", async || ask(store).await).await
 }
 
 #[tokio::test]

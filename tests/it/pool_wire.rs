@@ -12,7 +12,8 @@ use crate::command::{Process, run};
 use crate::common::client::{self, get, post};
 use crate::common::model;
 use crate::common::stage::fast;
-use crate::surface::{samples, until};
+use crate::common::time::eventually;
+use crate::surface::samples;
 
 const TEMPLATE: &str = "qwen3";
 /// The template does not print it.
@@ -45,7 +46,7 @@ async fn setup() -> Setup {
     let mut flags = vec!["--model-path", model.path().to_str().unwrap()];
     flags.extend(sets.iter().flat_map(|setting| ["--set", setting]));
     let (process, gateway) = Process::gateway(&prefill, &decode, &flags, &[]);
-    until("the master is connected", async || master.connections() >= 2).await;
+    eventually("the master is connected", async || master.connections() >= 2).await;
     Setup { master, process, gateway, engines: [prefill, decode], model }
 }
 
@@ -115,21 +116,21 @@ async fn trouble_with_the_pool_fails_no_request_and_ends_by_itself() {
     for (mishap, verdict) in
         [(Mishap::Error(10), "refused"), (Mishap::Garbage, "refused"), (Mishap::Close, "unreachable")]
     {
-        until("the master is connected", async || setup.master.connections() >= 2).await;
+        eventually("the master is connected", async || setup.master.connections() >= 2).await;
         let before = setup.verdicts(verdict).await;
         setup.master.inject(mishap);
         setup.chat("Who?").await;
         assert_eq!(setup.verdicts(verdict).await, before + 1.0, "{mishap:?}");
     }
     setup.master.kill();
-    until("it is left alone", async || {
+    eventually("it is left alone", async || {
         setup.chat("Who?").await;
         setup.verdicts("off").await > 0.0
     })
     .await;
     setup.master.restart(MooncakeSpec::default()).unwrap();
     let known = setup.verdicts("known").await;
-    until("it is asked again", async || {
+    eventually("it is asked again", async || {
         setup.chat("Who?").await;
         setup.verdicts("known").await > known
     })

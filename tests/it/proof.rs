@@ -16,7 +16,8 @@ use crate::common::client::{self, Raw, get, post};
 use crate::common::model;
 use crate::common::place;
 use crate::common::stage::fast;
-use crate::surface::{samples, until};
+use crate::common::time::eventually;
+use crate::surface::samples;
 
 /// The template does not print it.
 const TODAY: Today = Today { year: 2026, month: 3, day: 7 };
@@ -88,7 +89,7 @@ async fn metrics(gateway: SocketAddr) -> BTreeMap<String, f64> {
 
 /// Waits until one sample has this value.
 async fn becomes(gateway: SocketAddr, sample: &str, value: f64) {
-    until(sample, async || metrics(gateway).await.get(sample) == Some(&value)).await;
+    eventually(sample, async || metrics(gateway).await.get(sample) == Some(&value)).await;
 }
 
 /// How often prompts were read, by how it ended; those that never happened are left out.
@@ -183,7 +184,7 @@ async fn one_other_token_turns_exactness_off_and_is_named_once() {
 
     // Nothing that an engine says later undoes it, so the engine is left alone and the log, too.
     let looks = asked(&prefill, "/version");
-    until("more looks", async || asked(&prefill, "/version") > looks + 2).await;
+    eventually("more looks", async || asked(&prefill, "/version") > looks + 2).await;
     let found = metrics(gateway).await;
     assert_eq!(found.get(PROVEN), Some(&0.0));
     let different = r#"pd_proxy_token_parity_checks_total{verdict="different"}"#;
@@ -198,7 +199,7 @@ async fn engines_that_can_not_be_compared_yet_serve_meanwhile() {
     let (mut process, gateway) = gateway(&prefill, &decode, &local(&dir));
     chat(gateway).await;
     assert_eq!(prompts(gateway).await, counts(&[("unknown/unproven", 1.0)]));
-    until("more looks", async || asked(&prefill, "/tokenize") > 3).await;
+    eventually("more looks", async || asked(&prefill, "/tokenize") > 3).await;
     assert_eq!(metrics(gateway).await.get(PROVEN), Some(&0.0));
 
     prefill.clear_faults();
@@ -464,7 +465,7 @@ async fn chats_that_releases_treat_differently_are_in_doubt_until_the_engine_is_
         assert_eq!(prompts(gateway).await, counts(&[("exact/none", 1.0), ("unknown/release", 1.0)]));
         older.stop().await;
         let _newer = start(release("0.32.1"), Role::Prefill, at).await;
-        until("it is asked again", async || {
+        eventually("it is asked again", async || {
             ask("developer").await == 200 && prompts(gateway).await.contains(&("exact/none".to_owned(), 2.0))
         })
         .await;

@@ -10,6 +10,7 @@ use tokio::net::TcpStream;
 
 use crate::common::client::{self, Raw};
 use crate::common::stage::{Script, Stage, fast, slow};
+use crate::common::time::{eventually, pace};
 
 const PATH: &str = "/v1/chat/completions";
 
@@ -182,7 +183,7 @@ async fn clients_that_leave_at_any_moment_leave_nothing_behind() {
         let mut socket = TcpStream::connect(stage.gateway).await.unwrap();
         socket.write_all(&client::post(PATH, &fresh_body(nth, 40))).await.unwrap();
         // From before the prefill to the middle of the stream, in steps of 3 ms.
-        tokio::time::sleep(Duration::from_millis(nth as u64 * 3)).await;
+        pace(Duration::from_millis(nth as u64 * 3)).await;
         drop(socket);
     }
     stage.assert_nothing_left("after 60 clients left").await;
@@ -202,12 +203,8 @@ async fn a_client_that_leaves_while_no_decoder_listens_has_its_handoff_released_
     stage.decoders_fail(&Fault::always(What::Refuse));
     let mut socket = TcpStream::connect(stage.gateway).await.unwrap();
     socket.write_all(&client::post(PATH, &fresh_body(1, 40))).await.unwrap();
-    let pinned = async || {
-        while stage.prefillers.iter().all(|p| p.ledger().pinned_handoffs == 0) {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(5), pinned()).await.expect("the prefiller pins the KV");
+    let pinned = async || stage.prefillers.iter().any(|p| p.ledger().pinned_handoffs > 0);
+    eventually("the prefiller pins the KV", pinned).await;
     stage.heal();
     drop(socket);
     stage.assert_nothing_left("after the client left").await;
@@ -221,14 +218,9 @@ async fn a_slow_reader_slows_the_decoder_and_loses_nothing() {
     let request = body(true, 60_000);
     let mut socket = TcpStream::connect(stage.gateway).await.unwrap();
     socket.write_all(&client::post(PATH, &request)).await.unwrap();
-    let running = async || {
-        while stage.decoders.iter().all(|d| d.ledger().running == 0) {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(5), running()).await.expect("it starts");
+    eventually("it starts", async || stage.decoders.iter().any(|d| d.ledger().running > 0)).await;
     // 60 000 events are 13 MB: more than the sockets on the way can hold, so the decoder can't have sent them all.
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    pace(Duration::from_millis(300)).await;
     let mut first = vec![0; 100];
     socket.read_exact(&mut first).await.unwrap();
     let rest = client::read_on(&mut socket, first).await;

@@ -8,6 +8,7 @@ use tokio::task::JoinSet;
 
 use super::{GOOD, PATH, stage};
 use crate::common::client;
+use crate::common::time::eventually;
 
 #[tokio::test]
 async fn engines_see_nothing_of_the_client_s_connection() {
@@ -78,14 +79,11 @@ async fn clients_see_nothing_of_an_engine_s_connection() {
     let stage = stage(|s| s.prefillers = 0).await;
     let add = format!(r#"{{"type":"prefill","instances":["{address}"]}}"#);
     stage.post("/instances/add", &add).await;
-    let mut raw = stage.post("/v1/embeddings", "{}").await;
-    for _ in 0..200 {
-        if raw.header("x-kept").is_some() {
-            break;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-        raw = stage.post("/v1/embeddings", "{}").await;
-    }
+    let raw = eventually("an answer of the engine's", async || {
+        let raw = stage.post("/v1/embeddings", "{}").await;
+        if raw.header("x-kept").is_some() { Ok(raw) } else { Err(raw) }
+    })
+    .await;
     assert_eq!((raw.status, raw.header("x-kept")), (200, Some("1")), "{}", raw.head);
     assert!(raw.head.starts_with("HTTP/1.1 "), "it is us who speak: {}", raw.head);
     for name in

@@ -7,12 +7,13 @@ use futures_util::future::join_all;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::json;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::{GOOD, PATH, PATIENCE, assert_serves, converse, reached, stage};
 use crate::common::stage::{Script, Stage};
+use crate::common::time::eventually;
 
 const QUIET: Duration = Duration::from_secs(2);
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -159,24 +160,21 @@ async fn a_whole_answer_that_is_not_taken_keeps_its_place() {
     .await;
     let body = r#"{"model":"sim","prompt":"x","max_tokens":50000}"#;
     for window in [0, 1] {
-        let socket = closed_window(stage.gateway, window, body).await;
-        let start = Instant::now();
-        while stage.decoders[0].seen().is_empty() || stage.decoders[0].ledger().running > 0 {
-            assert!(start.elapsed() < Duration::from_secs(10), "it is not served");
-            tokio::time::sleep(Duration::from_millis(5)).await;
+        let mut socket = closed_window(stage.gateway, window, body).await;
+        // Heads need no window: the answer is complete here, and the rest waits for the client.
+        let mut said = Vec::new();
+        while count(&said, HEADERS) == 0 {
+            let read = timeout(PATIENCE, socket.read_buf(&mut said)).await.expect("it is served").unwrap();
+            assert!(read > 0, "window {window}: it is served");
         }
-        // The answer is complete here, and waits for the client.
         let began = Instant::now();
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        stage.let_it_work().await;
         let refused = stage.post(PATH, GOOD).await;
         if began.elapsed() < Duration::from_secs(2) {
             assert_eq!(refused.status, 503, "window {window}: {}", refused.text());
         }
-        let start = Instant::now();
-        while stage.post(PATH, GOOD).await.status != 200 {
-            assert!(start.elapsed() < Duration::from_secs(10), "window {window}: it is never given up");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        let given_up = async || stage.post(PATH, GOOD).await.status == 200;
+        eventually(format!("window {window}: it is given up"), given_up).await;
         drop(socket);
         stage.forget();
     }
@@ -193,18 +191,8 @@ async fn a_client_that_never_opens_its_window_is_given_up() {
     let body = r#"{"model":"sim","prompt":"x","max_tokens":100000,"stream":true}"#;
     let socket = closed_window(stage.gateway, 0, body).await;
     let running = || stage.decoders[0].ledger().running;
-    let start = Instant::now();
-    while running() == 0 {
-        assert!(start.elapsed() < Duration::from_secs(10), "it never began");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    while running() > 0 {
-        assert!(
-            start.elapsed() < Duration::from_secs(10),
-            "the decoder still works for a client that takes nothing"
-        );
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    eventually("it begins", async || running() > 0).await;
+    eventually("the decoder works no more for a client that takes nothing", async || running() == 0).await;
     drop(socket);
     assert_serves(&stage, "afterwards").await;
     stage.end().await;

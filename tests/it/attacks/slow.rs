@@ -8,6 +8,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::common::client;
+use crate::common::time::pace;
 
 use super::{GOOD, PATH, PATIENCE, assert_serves, reached, stage};
 
@@ -22,7 +23,7 @@ async fn trickle(to: std::net::SocketAddr, first: &[u8], rest: &[u8]) -> (String
     let start = Instant::now();
     let writing = async {
         for byte in rest.iter().cycle() {
-            tokio::time::sleep(TRICKLE).await;
+            pace(TRICKLE).await;
             if writer.write_all(&[*byte]).await.is_err() {
                 break;
             }
@@ -103,7 +104,7 @@ async fn an_answer_that_is_read_slowly_ends_in_time() {
     let (start, mut read, mut some) = (Instant::now(), 0, vec![0; 64 << 10]);
     while start.elapsed() < 2 * limit {
         read += socket.read(&mut some).await.unwrap_or(0);
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        pace(Duration::from_millis(50)).await;
     }
     // The rest at once: what was on its way, and the end.
     let mut rest = Vec::new();

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use super::{Own, lone, prompts, request, texts};
 use crate::common::client;
 use crate::common::stage::{Script, Stage, fast, slow};
-use crate::surface::until;
+use crate::common::time::{eventually, pace};
 
 /// Hits the next request about this prompt, on whichever engine it comes to.
 fn about(prompt: &str, times: u32, what: What) -> Fault {
@@ -153,10 +153,10 @@ async fn a_client_that_leaves_leaves_nothing() {
             let asked = own.request("r", &json!(prompts(5)), &json!({"stream": stream, "max_tokens": 200}));
             let mut socket = TcpStream::connect(stage.gateway).await.unwrap();
             socket.write_all(&asked).await.unwrap();
-            tokio::time::sleep(Duration::from_millis(after_ms)).await;
+            pace(Duration::from_millis(after_ms)).await;
             drop(socket);
             left += 1;
-            until("the request is over", async || own.ended("client_gone").await == left).await;
+            eventually("the request is over", async || own.ended("client_gone").await == left).await;
             stage.assert_nothing_left(&format!("left after {after_ms} ms")).await;
         }
     }

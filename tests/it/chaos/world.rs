@@ -13,12 +13,13 @@ use pd_proxy::config::Config;
 use pd_proxy::fleet::Role;
 use pd_proxy::sim::{Engine, EngineSpec};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, timeout};
 use tower::ServiceExt;
 
 use super::answer::Answer;
 use super::plan::{DECODER_FIRST, Plan, Request, Trouble, Wrong};
 use crate::common::memory::Memory;
+use crate::common::time::{pass, pass_until};
 
 /// Hand-offs that nobody fetches are held for so long.
 const LEASE_MS: u64 = 5_000;
@@ -119,7 +120,7 @@ async fn exchange(router: Router, request: &Request, id: String) -> Option<Answe
 }
 
 async fn cause(memory: &Memory, trouble: &Trouble, start: Instant) {
-    sleep_until(start + Duration::from_millis(trouble.at_ms)).await;
+    pass_until(start + Duration::from_millis(trouble.at_ms)).await;
     let engines = if trouble.prefiller { &memory.prefillers } else { &memory.decoders };
     let engine = &engines[trouble.engine];
     match &trouble.what {
@@ -152,7 +153,7 @@ pub async fn play(plan: &Plan, right: &[String]) {
     for (at, request) in plan.requests.iter().cloned().enumerate() {
         let router = memory.router.clone();
         clients.spawn(async move {
-            sleep_until(start + Duration::from_millis(request.at_ms)).await;
+            pass_until(start + Duration::from_millis(request.at_ms)).await;
             let answer = exchange(router, &request, format!("r{at}")).await;
             assert!(start.elapsed() < Duration::from_secs(30), "it took {:?}: {request:?}", start.elapsed());
             (at, answer)
@@ -165,11 +166,11 @@ pub async fn play(plan: &Plan, right: &[String]) {
             answer.assert_honest(plan.requests[at].api, &right[at]);
         }
     }
-    sleep(AFTERWARDS).await;
+    pass(AFTERWARDS).await;
     assert_nothing_left(plan, &memory);
     assert_attempts(plan, &memory);
     drop((listening, memory));
-    sleep(AFTERWARDS).await;
+    pass(AFTERWARDS).await;
     assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0, "tasks are left");
 }
 

@@ -73,7 +73,15 @@ impl Memory {
 
     /// Status and body of one exchange with the gateway. A stream that breaks ends with what was said before.
     pub async fn post(&self, path: &str, body: impl Into<Body>) -> (u16, String) {
-        let request = Request::post(path).body(body.into()).unwrap();
+        self.exchange(Request::post(path).body(body.into()).unwrap()).await
+    }
+
+    /// The same for a GET.
+    pub async fn get(&self, path: &str) -> (u16, String) {
+        self.exchange(Request::get(path).body(Body::empty()).unwrap()).await
+    }
+
+    async fn exchange(&self, request: Request<Body>) -> (u16, String) {
         let response = self.router.clone().oneshot(request).await.unwrap();
         let status = response.status().as_u16();
         let (mut body, mut text) = (response.into_body(), Vec::new());

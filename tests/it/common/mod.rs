@@ -1,6 +1,7 @@
 //! Simulated engines, a model's files, a gateway in front of them, and a client that speaks raw bytes.
 
 pub mod client;
+pub mod log;
 pub mod memory;
 pub mod model;
 pub mod place;

@@ -1,7 +1,7 @@
 //! A stage: simulated prefillers and decoders, and a gateway in front of them, all in this process.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pd_proxy::app::App;
 use pd_proxy::config::{Config, DialectName};
@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::client::{self, Raw};
 use super::place;
+use super::time::eventually_within;
 
 /// Engines and a gateway.
 pub struct Stage {
@@ -154,15 +155,18 @@ impl Stage {
 
     /// Waits until no engine runs anything or holds anything for anybody, and says what is left when that never comes.
     pub async fn assert_nothing_left(&self, when: &str) {
-        let start = Instant::now();
-        loop {
+        let busy = |l: &Ledger| l.pinned_handoffs + l.pinned_blocks + l.running + l.waiting > 0;
+        eventually_within(Duration::from_secs(5), format!("{when}: nothing is left"), async || {
             let ledgers: Vec<Ledger> = self.engines().map(Engine::ledger).collect();
-            let busy = |l: &Ledger| l.pinned_handoffs + l.pinned_blocks + l.running + l.waiting > 0;
-            if !ledgers.iter().any(busy) {
-                return;
-            }
-            assert!(start.elapsed() < Duration::from_secs(5), "{when}: something is left: {ledgers:#?}");
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            if ledgers.iter().any(busy) { Err(ledgers) } else { Ok(()) }
+        })
+        .await;
+    }
+
+    /// Asks the gateway for its health a few times: whatever it had to do before that no clock and no engine holds up, it has done.
+    pub async fn let_it_work(&self) {
+        for _ in 0..3 {
+            assert_eq!(self.get("/health").await.status, 200);
         }
     }
 

@@ -4,6 +4,7 @@
 //! while: a test waits for an event behind it instead, or runs in virtual time.
 
 use std::fmt::{Debug, Display};
+use std::pin::pin;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, sleep_until};
@@ -65,6 +66,55 @@ pub async fn eventually_within<L: Look>(
         }
         sleep(LOOK_EVERY).await;
     }
+}
+
+/// The same for who has no runtime.
+pub fn eventually_blocking<L: Look>(what: impl Display, mut look: impl FnMut() -> L) -> L::Found {
+    let end = std::time::Instant::now() + PATIENCE;
+    loop {
+        match look().found() {
+            Ok(found) => return found,
+            Err(state) => assert!(std::time::Instant::now() < end, "not within {PATIENCE:?}: {what}{state}"),
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Does `work`, and looks at something again and again meanwhile.
+pub async fn watching<T>(work: impl Future<Output = T>, mut look: impl FnMut()) -> T {
+    let mut work = pin!(work);
+    loop {
+        tokio::select! {
+            biased;
+            done = &mut work => return done,
+            () = sleep(Duration::from_millis(1)) => look(),
+        }
+    }
+}
+
+/// Does `work` in virtual time beside real sockets: a millisecond passes when everybody has had the time to do what is to be done.
+pub async fn unhurried<T>(work: impl Future<Output = T>) -> T {
+    /// What passes in truth while a millisecond does here.
+    const BREATH: Duration = Duration::from_micros(300);
+    let mut work = pin!(work);
+    loop {
+        let breath = async {
+            // While this runs the clock stands still.
+            tokio::task::spawn_blocking(|| std::thread::sleep(BREATH)).await.unwrap();
+            tokio::time::advance(Duration::from_millis(1)).await;
+        };
+        tokio::select! {
+            biased;
+            done = &mut work => return done,
+            () = breath => {}
+        }
+    }
+}
+
+/// Pauses where the pause is what is done to the gateway: a client that writes slowly, or leaves after a while. No test may depend on
+/// what happens meanwhile.
+pub async fn pace(pause: Duration) {
+    sleep(pause).await;
 }
 
 /// Lets virtual time pass. Whatever can happen until then has happened afterwards.

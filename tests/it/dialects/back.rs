@@ -1,8 +1,6 @@
 //! KV that decoders offer back: the next turn's prefill reads it, once, where tokens are provably the same; whatever goes wrong
 //! with it, the client gets the right answer.
 
-use std::time::Duration;
-
 use pd_proxy::config::{DialectName, Tokens};
 use pd_proxy::sim::{Connector, EngineSpec, Fault, What};
 use serde_json::{Value, json};
@@ -10,7 +8,7 @@ use serde_json::{Value, json};
 use super::script;
 use crate::common::client;
 use crate::common::stage::{Script, Stage};
-use crate::surface::until;
+use crate::common::time::eventually;
 
 const PATH: &str = "/v1/completions";
 
@@ -29,7 +27,7 @@ fn two_way(on: bool, kept_back_ms: u64) -> Script {
 /// Naming is known once the engines have been asked.
 async fn stage(script: Script) -> Stage {
     let stage = Stage::set(script).await;
-    until("blocks have names", async || stage.get("/readyz").await.status == 200).await;
+    eventually("blocks have names", async || stage.get("/readyz").await.status == 200).await;
     stage
 }
 
@@ -196,7 +194,8 @@ async fn an_offer_that_fails_costs_an_attempt_that_is_not_counted() {
     script.config.retry.attempts = 1;
     let gone = stage(script).await;
     let (prompt, answer) = first_turn(&gone, "a report").await;
-    tokio::time::sleep(Duration::from_millis(20)).await;
+    let held = || gone.decoders.iter().map(|decoder| decoder.ledger().pinned_handoffs).sum::<usize>();
+    eventually("the decoder has let go", async || held() == 0).await;
     let next = then(&[&prompt, &answer, &prompt[..40]]);
     gone.forget();
     let said = ask(&gone, &next, &[]).await;

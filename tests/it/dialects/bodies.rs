@@ -6,7 +6,9 @@ use pd_proxy::sim::{EngineSpec, Seen};
 use serde_json::{Value, json};
 
 use super::{EVERY, SPOKEN, Spoken, chat, completion, script};
+use crate::common::memory::Memory;
 use crate::common::stage::{Stage, slow};
+use crate::common::time::{eventually, pass};
 
 fn body(seen: &Seen) -> Value {
     serde_json::from_slice(&seen.body).unwrap()
@@ -80,7 +82,7 @@ fn check((name, _): Spoken, sent: &str, stream: bool, prefill: &Seen, decode: &S
                 json!({"do_remote_decode": true, "do_remote_prefill": false, "transfer_id": id})
             );
             let at = given["remote_bootstrap_addr"].as_str().unwrap();
-            assert!(at.starts_with("http://127.78."), "{when}: {at}");
+            assert!(at.starts_with("http://127."), "{when}: {at}");
             assert_eq!((&given["transfer_id"], given.as_object().unwrap().len()), (&json!(id), 5), "{when}");
             assert!(
                 given["remote_engine_id"].is_string() && given["do_remote_prefill"] == json!(true),
@@ -146,34 +148,30 @@ async fn a_client_can_not_choose_where_engines_meet() {
     }
 }
 
-/// The decoder has its request while the prefiller still computes.
-#[tokio::test]
+/// The decoder has its request while the prefiller still computes. In virtual time: what is not sent in the first part of a prefill is
+/// not sent at once.
+#[tokio::test(start_paused = true)]
 async fn legs_that_can_run_at_once_do() {
     for (spoken, at_once) in [(SPOKEN[0], false), (SPOKEN[1], false), (SPOKEN[2], true), (SPOKEN[3], true)] {
         let mut script = script(spoken);
-        script.engine = EngineSpec { connector: spoken.1, prefill_tokens_per_s: 300.0, ..slow() };
-        (script.prefillers, script.decoders) = (1, 1);
+        let engine = EngineSpec { connector: spoken.1, prefill_tokens_per_s: 300.0, ..slow() };
         script.config.timeout.prefill_ms = 20_000;
         script.config.timeout.answer_ms = 20_000;
-        let stage = Stage::set(script).await;
+        let memory = Memory::set(1, &engine, script.config).await;
         // The first request to a prefiller teaches who it is.
-        assert_eq!(
-            stage.post("/v1/completions", r#"{"model":"sim","prompt":"x","max_tokens":2}"#).await.status,
-            200
-        );
-        stage.forget();
         let (path, sent) = completion(false);
+        let (status, text) = memory.post(path, r#"{"model":"sim","prompt":"x","max_tokens":2}"#).await;
+        assert_eq!(status, 200, "{spoken:?}: {text}");
+        memory.decoders[0].clear_seen();
         let early = async {
-            while stage.seen(&stage.prefillers).is_empty() {
-                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(60)).await;
-            (stage.seen(&stage.decoders).len(), stage.prefillers[0].ledger().running)
+            eventually("a prefill", async || memory.prefillers[0].ledger().running == 1).await;
+            pass(std::time::Duration::from_millis(60)).await;
+            let asked = memory.decoders[0].seen().iter().filter(|seen| seen.path == path).count();
+            (asked, memory.prefillers[0].ledger().running)
         };
-        let (answer, (decodes, prefills)) = tokio::join!(stage.post(path, &sent), early);
-        assert_eq!(answer.status, 200, "{spoken:?}: {}", answer.text());
+        let ((status, text), (decodes, prefills)) = tokio::join!(memory.post(path, sent.clone()), early);
+        assert_eq!(status, 200, "{spoken:?}: {text}");
         assert_eq!(prefills, 1, "{spoken:?}: it takes about a tenth of a second and more");
         assert_eq!(decodes, usize::from(at_once), "{spoken:?}");
-        stage.end().await;
     }
 }

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::{chat, completion};
 use crate::common::client::{self, Raw};
 use crate::common::stage::slow;
-use crate::surface::until;
+use crate::common::time::eventually;
 
 struct Mixed {
     /// A prefiller, a decoder, and one that is both; the first two may be missing.
@@ -78,7 +78,7 @@ impl Mixed {
         for engine in self.pair.into_iter().chain([self.both]) {
             // A decoder that died with a hand-off may have read it: such blocks are free when their lease ends.
             let left = async || (engine.ledger().pinned_blocks, engine.ledger().running) == (0, 0);
-            until("nothing is left", left).await;
+            eventually("nothing is left", left).await;
             assert_eq!(engine.ledger().dead, None);
             engine.stop().await;
         }

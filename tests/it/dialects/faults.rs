@@ -9,7 +9,7 @@ use tokio::io::AsyncWriteExt;
 use super::{EVERY, chat, completion, script};
 use crate::common::client;
 use crate::common::stage::{Stage, slow};
-use crate::surface::until;
+use crate::common::time::{eventually, pace};
 
 fn early_faults() -> Vec<What> {
     vec![
@@ -126,7 +126,7 @@ async fn a_client_that_leaves_at_any_time_strands_nothing() {
                 let mut socket = tokio::net::TcpStream::connect(stage.gateway).await.unwrap();
                 let body = body.replace("of a few", &format!("{round} {after_ms} of a few"));
                 socket.write_all(&client::post(path, &body)).await.unwrap();
-                tokio::time::sleep(Duration::from_millis(after_ms)).await;
+                pace(Duration::from_millis(after_ms)).await;
                 drop(socket);
             }
         }
@@ -149,7 +149,7 @@ async fn a_prefill_whose_client_has_left_is_booked_all_the_same() {
     let mut socket = tokio::net::TcpStream::connect(stage.gateway).await.unwrap();
     socket.write_all(&client::post(path, &body)).await.unwrap();
     let asked = async || stage.seen(&stage.prefillers).iter().any(|seen| seen.path == path);
-    until("the prefiller is asked", asked).await;
+    eventually("the prefiller is asked", asked).await;
     drop(socket);
     stage.assert_nothing_left("after the release").await;
     let done = format!(

@@ -5,6 +5,7 @@ use pd_proxy::sim::{Fault, What};
 
 use super::{SPOKEN, Spoken, chat, completion, script, sources};
 use crate::common::stage::Stage;
+use crate::common::time::eventually;
 
 fn untold(spoken: Spoken) -> crate::common::stage::Script {
     let mut script = script(spoken);
@@ -41,10 +42,6 @@ async fn engines_that_come_later_are_asked_later() {
     let answer = stage.post(path, &body).await;
     assert_eq!(answer.status, 400, "spoken to as if it were vLLM: {}", answer.text());
     stage.heal();
-    let start = std::time::Instant::now();
-    while stage.post(path, &body).await.status != 200 {
-        assert!(start.elapsed().as_secs() < 30, "nobody asked again");
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
+    eventually("they are asked again", async || stage.post(path, &body).await.status == 200).await;
     stage.end().await;
 }

@@ -2,7 +2,6 @@
 //! file is made by `make_legs.py` from the rules of the reference proxies, which it names.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use pd_proxy::config::DialectName;
 use pd_proxy::sim::{Connector, Engine, Fault, Seen, What};
@@ -12,6 +11,7 @@ use super::script;
 use crate::common::client;
 use crate::common::place;
 use crate::common::stage::{Script, Stage};
+use crate::common::time::eventually;
 
 /// What stood for a name.
 type Bound = HashMap<String, String>;
@@ -71,19 +71,18 @@ fn differ(expected: &Value, actual: &Value, bound: &mut Bound) -> Option<String>
 
 /// The one request that an engine was sent, if it was.
 async fn leg(engine: &Engine, expected: &Value, path: &str) -> Option<Seen> {
-    for _ in 0..400 {
+    let sent = || {
         let seen: Vec<Seen> = engine.seen().into_iter().filter(|seen| seen.method == "POST").collect();
-        if let [only] = &seen[..] {
-            assert_eq!(only.path, path);
-            return Some(only.clone());
-        }
         assert!(seen.len() < 2, "{path}: {seen:?}");
-        if expected.is_null() {
-            return None;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    None
+        seen.into_iter().next()
+    };
+    let only = match sent() {
+        None if expected.is_null() => return None,
+        None => eventually(format!("{path}: a request"), async || sent()).await,
+        Some(only) => only,
+    };
+    assert_eq!(only.path, path);
+    Some(only)
 }
 
 fn check(case: &Value, side: &str, seen: Option<&Seen>, bound: &mut Bound) {

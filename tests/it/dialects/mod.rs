@@ -17,6 +17,7 @@ use pd_proxy::sim::{Connector, EngineSpec};
 use serde_json::json;
 
 use crate::common::stage::{Script, Stage, fast};
+use crate::common::time::pace;
 
 /// A dialect, and simulated engines that speak it.
 pub type Spoken = (DialectName, Connector);
@@ -152,7 +153,8 @@ async fn a_prefiller_that_is_another_process_is_found_out() {
         // The first one may still go by the old name, and fail; whoever asks again is served by the new one.
         let mut answer = stage.post(path, &body).await;
         if answer.status != 200 {
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            // As clients do.
+            pace(Duration::from_millis(50)).await;
             answer = stage.post(path, &body).await;
         }
         assert_eq!((answer.status, answer.words()), (200, right), "{spoken:?}");

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use pd_proxy::config::{Config, DialectName};
 use pd_proxy::demo::Embedded;
-use pd_proxy::sim::{Connector, EngineSpec, Pool};
+use pd_proxy::sim::{Connector, Engine, EngineSpec, Pool};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{chat, completion, sources};
 use crate::common::client;
 use crate::common::stage::{Script, Stage, fast};
-use crate::surface::until;
+use crate::common::time::eventually;
 
 /// Longer than any test: what comes after it never comes.
 const NEVER_MS: u64 = 600_000;
@@ -111,8 +111,10 @@ async fn a_client_that_leaves_while_it_waits_leaves_nothing() {
     let (path, body) = completion(true);
     let mut client = TcpStream::connect(stage.gateway).await.unwrap();
     client.write_all(&client::post(path, &body)).await.unwrap();
-    until("the prefill is done", async || !stage.seen(&stage.prefillers).is_empty()).await;
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    let computed = |engine: &Engine| !engine.seen().is_empty() && engine.ledger().running == 0;
+    eventually("the prefill is done", async || stage.prefillers.iter().any(computed)).await;
+    // Its answer is read, and the pool asked.
+    stage.let_it_work().await;
     drop(client);
     stage.assert_nothing_left("the client left").await;
     assert!(

@@ -14,7 +14,6 @@ use crate::common::client::{self, post};
 use crate::common::memory::Memory;
 use crate::common::stage::fast;
 use crate::common::time::eventually;
-use crate::surface::until;
 
 fn config() -> Config {
     let mut config = Config::default();
@@ -36,7 +35,10 @@ async fn a_file_adds_and_removes_and_half_a_file_does_nothing() {
     config.discovery.file = Some(file.to_str().unwrap().to_owned());
     config.fleet.decode = vec![d0.addr().to_string()];
     std::fs::write(&file, json!({"prefill": [p0.addr().to_string()]}).to_string()).unwrap();
-    let gateway = Gateway::run(App::build(&config).await.unwrap());
+    let app = App::build(&config).await.unwrap();
+    // Looks as the gateway does, and the test knows when it has.
+    let mut looker = Discoverer::new(&config, app.gateway().relay.clone()).unwrap();
+    let gateway = Gateway::run(app);
     assert_eq!(
         client::send(gateway.at, &post(CHAT, &chat("x"))).await.status,
         200,
@@ -46,19 +48,21 @@ async fn a_file_adds_and_removes_and_half_a_file_does_nothing() {
     let load = Load::on(gateway.at);
     let lines = format!("# two\nprefill {}\ndecode {}\ndecode {}\n", p1.addr(), d0.addr(), d1.addr());
     std::fs::write(&file, lines).unwrap();
-    until("the second decoder came", async || is_member(gateway.at, "decode", d1.addr()).await).await;
-    until("a prefiller went", async || !is_member(gateway.at, "prefill", p0.addr()).await).await;
+    eventually("the second decoder came", async || is_member(gateway.at, "decode", d1.addr()).await).await;
+    eventually("a prefiller went", async || !is_member(gateway.at, "prefill", p0.addr()).await).await;
 
     for broken in ["", "prefill 10.0.0.1\n", "{\"prefill\": [", "decode"] {
         std::fs::write(&file, broken).unwrap();
-        tokio::time::sleep(std::time::Duration::from_millis(250)).await;
+        looker.look().await;
+        looker.look().await;
         assert!(is_member(gateway.at, "prefill", p1.addr()).await, "{broken:?}");
         assert!(!is_member(gateway.at, "prefill", p0.addr()).await, "{broken:?}");
     }
     std::fs::remove_file(&file).unwrap();
     let rest = format!("prefill {}\ndecode {}\n", p1.addr(), d1.addr());
     std::fs::write(&file, rest).unwrap();
-    tokio::time::sleep(std::time::Duration::from_millis(250)).await;
+    looker.look().await;
+    looker.look().await;
     assert!(is_member(gateway.at, "decode", d0.addr()).await, "the configuration wants it");
     assert!(load.end().await > 10);
     gateway.end().await;

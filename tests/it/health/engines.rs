@@ -10,7 +10,8 @@ use tokio::net::TcpStream;
 use super::{CHAT, Load, chat, engine, is_member, member};
 use crate::common::client::{self, get, post};
 use crate::common::stage::{Script, Stage};
-use crate::surface::{samples, until};
+use crate::common::time::{eventually, pace};
+use crate::surface::samples;
 
 fn probing() -> Script {
     let mut script = Script::default();
@@ -38,17 +39,17 @@ async fn engines_that_are_killed_and_restarted_under_load_cost_no_request() {
         let at = old.addr();
         let labels = format!(r#"{{leg="{name}",instance="{at}"}}"#);
         // It says when it started, and two starts are told apart by more than half a second.
-        tokio::time::sleep(Duration::from_millis(700)).await;
+        pace(Duration::from_millis(700)).await;
         old.kill().await;
-        until("it rests", async || member(stage.gateway, name, at).await["breaker"] != "closed").await;
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        eventually("it rests", async || member(stage.gateway, name, at).await["breaker"] != "closed").await;
+        pace(Duration::from_millis(300)).await;
         let restarted = engine(role, at).await;
-        until("it is back", async || member(stage.gateway, name, at).await["breaker"] == "closed").await;
-        until("it serves", async || restarted.seen().iter().any(|seen| seen.path == CHAT)).await;
+        eventually("it is back", async || member(stage.gateway, name, at).await["breaker"] == "closed").await;
+        eventually("it serves", async || restarted.seen().iter().any(|seen| seen.path == CHAT)).await;
         let restarts = format!("pd_proxy_engine_restarts_total{labels}");
-        until("the restart is noticed", async || series(&stage, &restarts).await >= 1.0).await;
+        eventually("the restart is noticed", async || series(&stage, &restarts).await >= 1.0).await;
         assert!(series(&stage, &format!("pd_proxy_breaker_trips_total{labels}")).await >= 1.0);
-        until("it has its share", async || member(stage.gateway, name, at).await["share"] == 1.0).await;
+        eventually("it has its share", async || member(stage.gateway, name, at).await["share"] == 1.0).await;
         again.push(restarted);
     }
     assert!(load.end().await > 20);
@@ -63,7 +64,7 @@ async fn a_dead_engine_is_found_by_probes_and_not_by_requests() {
     let stage = Stage::set(probing()).await;
     let (dead, at) = (&stage.prefillers[0], stage.prefillers[0].addr());
     dead.kill().await;
-    until("it rests", async || member(stage.gateway, "prefill", at).await["breaker"] == "open").await;
+    eventually("it rests", async || member(stage.gateway, "prefill", at).await["breaker"] == "open").await;
     for n in 0..10 {
         assert_eq!(stage.post(CHAT, &chat(&n.to_string())).await.status, 200);
     }
@@ -80,9 +81,9 @@ async fn an_engine_that_says_that_it_is_dead_rests_and_comes_back() {
     let stage = Stage::set(probing()).await;
     let (sick, at) = (&stage.decoders[0], stage.decoders[0].addr());
     assert!(sick.inject(Fault::always(What::Status(503, None)).on_path("/health")));
-    until("it rests", async || member(stage.gateway, "decode", at).await["breaker"] == "open").await;
+    eventually("it rests", async || member(stage.gateway, "decode", at).await["breaker"] == "open").await;
     sick.clear_faults();
-    until("it is back", async || member(stage.gateway, "decode", at).await["breaker"] == "closed").await;
+    eventually("it is back", async || member(stage.gateway, "decode", at).await["breaker"] == "closed").await;
     stage.end().await;
 }
 
@@ -107,7 +108,7 @@ async fn a_dead_decoder_says_nothing_of_the_prefiller_on_its_host() {
     let stage = Stage::set(script).await;
     let (dead, prefiller) = (stage.decoders[0].addr(), stage.prefillers[0].addr());
     stage.decoders[0].kill().await;
-    until("it rests", async || {
+    eventually("it rests", async || {
         assert_eq!(stage.post(CHAT, &chat("x")).await.status, 200);
         member(stage.gateway, "decode", dead).await["breaker"] != "closed"
     })
@@ -124,7 +125,7 @@ async fn a_deleted_engine_finishes_its_own_work_and_the_caller_may_wait() {
     let mut socket = TcpStream::connect(stage.gateway).await.unwrap();
     socket.write_all(&post(CHAT, &chat("x"))).await.unwrap();
     let mut busy = None;
-    until("one is busy", async || {
+    eventually("one is busy", async || {
         for engine in &stage.prefillers {
             if member(stage.gateway, "prefill", engine.addr()).await["requests"] == 1 {
                 busy = Some(engine.addr());

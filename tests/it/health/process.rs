@@ -7,7 +7,7 @@ use pd_proxy::sim::{Fault, Role, What};
 use super::{CHAT, anywhere, chat, engine};
 use crate::command::Process;
 use crate::common::client::{self, get, post};
-use crate::surface::until;
+use crate::common::time::eventually;
 
 #[tokio::test]
 async fn a_hangup_reads_the_configuration_again_and_flags_still_win() {
@@ -50,7 +50,7 @@ async fn signals_count_from_the_beginning_of_the_start() {
         std::fs::write(&file, "[limit]\nbody_bytes = 100_000\n").unwrap();
         prefill.clear_seen();
         let process = Process::start(&[&flags[..], &[file.to_str().unwrap()]].concat(), &[]);
-        until("it starts", async || !prefill.seen().is_empty()).await;
+        eventually("it starts", async || !prefill.seen().is_empty()).await;
         process
     };
     let mut process = start().await;
@@ -76,7 +76,7 @@ async fn between_a_stop_signal_and_closed_doors_requests_are_still_served() {
     assert_eq!(client::send(address, &get("/readyz")).await.status, 200);
     let start = Instant::now();
     process.signal("TERM");
-    until("it says that it leaves", async || client::send(address, &get("/readyz")).await.status == 503)
+    eventually("it says that it leaves", async || client::send(address, &get("/readyz")).await.status == 503)
         .await;
     assert_eq!(client::send(address, &post(CHAT, &chat("x"))).await.status, 200);
     assert_eq!(process.ended().code(), Some(0));
@@ -89,7 +89,7 @@ async fn a_second_signal_ends_that_time() {
     let flags = ["--set", "server.lame_duck_ms=600000"];
     let (mut process, address) = Process::gateway(&prefill, &decode, &flags, &[]);
     process.signal("TERM");
-    until("it says that it leaves", async || client::send(address, &get("/readyz")).await.status == 503)
+    eventually("it says that it leaves", async || client::send(address, &get("/readyz")).await.status == 503)
         .await;
     process.signal("TERM");
     assert_eq!(process.ended().code(), Some(0));

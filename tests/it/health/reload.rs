@@ -14,7 +14,8 @@ use serde_json::json;
 use super::{CHAT, Gateway, Load, anywhere, chat, engine, is_member};
 use crate::command::Process;
 use crate::common::client::{self, get, post};
-use crate::surface::until;
+use crate::common::log::Log;
+use crate::common::time::eventually;
 
 fn write(file: &Path, prefill: &Engine, decode: &Engine, more: &str) {
     let (prefill, decode) = (prefill.addr(), decode.addr());
@@ -45,6 +46,8 @@ async fn gateway(file: &Path) -> Gateway {
 
 #[tokio::test]
 async fn a_changed_file_changes_the_fleet_and_the_limits_and_loses_no_request() {
+    const REFUSED: &str = "the configuration is refused, nothing changes";
+    let log = Log::collect();
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("gateway.toml");
     let prefiller = engine(Role::Prefill, anywhere()).await;
@@ -52,31 +55,35 @@ async fn a_changed_file_changes_the_fleet_and_the_limits_and_loses_no_request() 
     write(&file, &prefiller, &old, "");
     let gateway = gateway(&file).await;
     let load = Load::on(gateway.at);
-    until("the first serves", async || !old.seen().is_empty()).await;
+    eventually("the first serves", async || !old.seen().is_empty()).await;
 
     write(&file, &prefiller, &new, "");
-    until("the second serves", async || new.seen().iter().any(|seen| seen.path == CHAT)).await;
-    until("the first has left", async || super::member(gateway.at, "decode", old.addr()).await.is_null())
-        .await;
+    eventually("the second serves", async || new.seen().iter().any(|seen| seen.path == CHAT)).await;
+    eventually("the first has left", async || {
+        super::member(gateway.at, "decode", old.addr()).await.is_null()
+    })
+    .await;
 
     for broken in ["[limit]\nbody_bytes = 0\n", "[limits]\nbody_bytes = 1\n", "[limit"] {
+        let refused = log.count(REFUSED);
         write(&file, &prefiller, &old, broken);
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        eventually("it is refused", async || log.count(REFUSED) > refused).await;
         assert!(!is_member(gateway.at, "decode", old.addr()).await, "{broken}");
         assert!(is_member(gateway.at, "decode", new.addr()).await, "{broken}");
     }
 
     // An editor that was cut off, or a volume without its content: two looks and more see it so.
     for lost in ["", "[server]\nhost = \"127.0.0.1\"\nport = 0\n"] {
+        let refused = log.count(REFUSED);
         std::fs::write(&file, lost).unwrap();
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        eventually("it is refused", async || log.count(REFUSED) > refused).await;
         assert!(is_member(gateway.at, "decode", new.addr()).await, "{lost}");
         assert!(!is_member(gateway.at, "decode", "127.0.0.1:8002".parse().unwrap()).await, "{lost}");
     }
 
     assert!(load.end().await > 10);
     write(&file, &prefiller, &new, "[limit]\nbody_bytes = 64\n");
-    until("the limit counts", async || {
+    eventually("the limit counts", async || {
         client::send(gateway.at, &post(CHAT, &chat(&"long ".repeat(40)))).await.status == 413
     })
     .await;
@@ -85,6 +92,8 @@ async fn a_changed_file_changes_the_fleet_and_the_limits_and_loses_no_request() 
 
 #[tokio::test]
 async fn who_asks_engines_how_loaded_they_are_takes_the_new_limit_too() {
+    const READ: &str = "the configuration was read again";
+    let log = Log::collect();
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("gateway.toml");
     let [prefiller, decoder] =
@@ -98,14 +107,19 @@ async fn who_asks_engines_how_loaded_they_are_takes_the_new_limit_too() {
     write(&file, &prefiller, &decoder, &more(50, 10_000));
     let gateway = gateway(&file).await;
     let asked = || prefiller.seen().iter().filter(|seen| seen.path == "/metrics").count();
-    until("each question is given up soon", async || asked() > 2).await;
+    eventually("each question is given up soon", async || asked() > 2).await;
     write(&file, &prefiller, &decoder, &more(600_000, 64));
-    until("the limits count", async || {
+    eventually("the limits count", async || {
         client::send(gateway.at, &post(CHAT, &chat(&"long ".repeat(40)))).await.status == 413
     })
     .await;
     let so_far = asked();
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    // Each takes two looks at the file, 20 ms apart. With the old limit several questions would be given up meanwhile.
+    for body_bytes in 65..75 {
+        let times = log.count(READ);
+        write(&file, &prefiller, &decoder, &more(600_000, body_bytes));
+        eventually("the file is read again", async || log.count(READ) > times).await;
+    }
     assert!(asked() <= so_far + 1, "one question was under way, and the next is waited for");
     gateway.end().await;
 }

@@ -8,7 +8,8 @@ use tokio::net::TcpStream;
 use super::{CHAT, ask, chat, code, keys, request, script};
 use crate::common::client::{self, post};
 use crate::common::stage::{Stage, slow};
-use crate::surface::{samples, until};
+use crate::common::time::eventually;
+use crate::surface::samples;
 
 const BATCH: &str = "/v1/chat/completions/batch";
 
@@ -39,7 +40,7 @@ async fn tokens_per_minute_are_reserved_and_settled() {
     };
     // 1667 tokens a second come back, so what was taken is seen only for a moment; what is reserved while a request is
     // under way is given back in the end.
-    until("all is settled", async || left().await >= 100_000 - usage - 400).await;
+    eventually("all is settled", async || left().await >= 100_000 - usage - 400).await;
     let free = stage.send(&ask("free", &chat(5))).await;
     assert_eq!((free.status, free.header("x-ratelimit-limit-tokens")), (200, None));
     stage.end().await;
@@ -81,7 +82,8 @@ async fn requests_at_once_are_counted_until_their_last_byte() {
     assert_eq!(refused.header("retry-after"), Some("1"));
     assert_eq!(stage.send(&ask("other", &chat(1))).await.status, 200);
     drop(first);
-    until("its place is free again", async || stage.send(&ask("single", &chat(1))).await.status == 200).await;
+    eventually("its place is free again", async || stage.send(&ask("single", &chat(1))).await.status == 200)
+        .await;
     stage.assert_nothing_left("one left").await;
     stage.end().await;
 }
@@ -127,15 +129,16 @@ async fn what_a_decoder_answers_alone_costs_what_it_tells() {
     };
     // Ten minutes of it, so that none of them are over by the next line, however slow the machine is.
     assert_eq!(send("batches", told(3_000, 996_500)).await.status, 200);
-    until("it is charged", async || charged("batches").await == (3_000.0, 996_500.0)).await;
+    eventually("it is charged", async || charged("batches").await == (3_000.0, 996_500.0)).await;
     let refused = send("batches", told(1, 1)).await;
     assert_eq!(code(&refused), (429, Some("rate_limit_exceeded")), "the next has to wait");
 
     assert_eq!(send("unlimited", What::Status(200, Some("{}".into()))).await.status, 200);
     let estimate = (batch.to_string().len() / 4) as f64;
-    until("what was expected is charged", async || charged("unlimited").await == (estimate, 1_024.0)).await;
+    eventually("what was expected is charged", async || charged("unlimited").await == (estimate, 1_024.0))
+        .await;
     assert_eq!(send("unlimited", What::Status(400, None)).await.status, 400);
     assert_eq!(send("unlimited", told(7, 5)).await.status, 200);
-    until("a refusal is not", async || charged("unlimited").await == (estimate + 7.0, 1_029.0)).await;
+    eventually("a refusal is not", async || charged("unlimited").await == (estimate + 7.0, 1_029.0)).await;
     stage.end().await;
 }

@@ -14,7 +14,8 @@ use tempfile::TempDir;
 use crate::command::run;
 use crate::common::client::{Raw, post_with};
 use crate::common::stage::{Script, Stage};
-use crate::surface::{samples, until};
+use crate::common::time::eventually;
+use crate::surface::samples;
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -194,11 +195,11 @@ async fn a_changed_file_takes_effect_and_a_broken_one_does_not() {
     let status = async |name: &str| stage.send(&ask(name, &chat(1))).await.status;
     assert_eq!((status("old").await, status("new").await), (200, 401));
     write(dir.path(), &[("new", ""), ("stays", "")]);
-    until("the new key is known", async || status("new").await == 200).await;
+    eventually("the new key is known", async || status("new").await == 200).await;
     assert_eq!((status("old").await, status("stays").await), (401, 200));
     std::fs::write(dir.path().join("keys.toml"), "[[key]]\nname = \"x\"\nkey = \"sk-of-x\"\n").unwrap();
     let broken = r#"pd_proxy_key_file_readings_total{outcome="broken"}"#;
-    until("the broken file was looked at", async || {
+    eventually("the broken file was looked at", async || {
         samples(&stage.get("/metrics").await.text()).get(broken).is_some_and(|count| *count >= 1.0)
     })
     .await;

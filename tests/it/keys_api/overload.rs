@@ -12,7 +12,8 @@ use tokio::net::TcpStream;
 use super::{CHAT, ask, chat, code, keys, script as keyed};
 use crate::common::client::post;
 use crate::common::stage::{Script, Stage, slow};
-use crate::surface::{samples, until};
+use crate::common::time::eventually;
+use crate::surface::samples;
 
 /// A chat of about so many tokens.
 fn long(word: &str, tokens: usize) -> Value {
@@ -39,14 +40,16 @@ async fn who_would_wait_too_long_is_told_at_once() {
         assert_eq!(stage.post(CHAT, &long(word, tokens).to_string()).await.status, 200);
     }
     let busy = open(&stage, &long("d", 6_000)).await;
-    until("it runs", async || stage.prefillers[0].ledger().running == 1).await;
+    eventually("it runs", async || stage.prefillers[0].ledger().running == 1).await;
     let refused = stage.post(CHAT, &long("e", 20).to_string()).await;
     assert_eq!(code(&refused), (503, Some("overloaded")), "{}", refused.text());
     let wait: u64 = refused.header("retry-after").unwrap().parse().unwrap();
     assert!((1..=60).contains(&wait), "{wait}");
     drop(busy);
-    until("there is room again", async || stage.post(CHAT, &long("f", 20).to_string()).await.status == 200)
-        .await;
+    eventually("there is room again", async || {
+        stage.post(CHAT, &long("f", 20).to_string()).await.status == 200
+    })
+    .await;
     stage.assert_nothing_left("one left").await;
     stage.end().await;
 }
@@ -75,7 +78,7 @@ async fn a_key_that_floods_keeps_no_other_waiting() {
     let quiet = join_all((0..2).map(|_| one("quiet")));
     let begin = async {
         let queued = async || samples(&stage.get("/metrics").await.text())[names::QUEUED] >= 14.0;
-        until("all stand in line", queued).await;
+        eventually("all stand in line", queued).await;
         drop(first);
     };
     tokio::join!(loud, quiet, begin);
@@ -100,14 +103,16 @@ async fn each_side_has_a_limit_of_its_own_and_the_status_is_as_configured() {
         if decode == 1 {
             first.read_exact(&mut [0; 16]).await.unwrap();
         } else {
-            until("it is prefilled", async || stage.prefillers[0].ledger().running == 1).await;
+            eventually("it is prefilled", async || stage.prefillers[0].ledger().running == 1).await;
         }
         let refused = stage.post(CHAT, &chat(1).to_string()).await;
         assert_eq!(code(&refused), (429, Some("overloaded")), "{prefill} {decode}: {}", refused.text());
         assert_eq!(refused.header("retry-after"), Some("1"));
         drop(first);
-        until("its place is free again", async || stage.post(CHAT, &chat(1).to_string()).await.status == 200)
-            .await;
+        eventually("its place is free again", async || {
+            stage.post(CHAT, &chat(1).to_string()).await.status == 200
+        })
+        .await;
         stage.assert_nothing_left("one left").await;
         stage.end().await;
     }

@@ -5,7 +5,7 @@ use pd_proxy::sim::Role;
 use super::api::{Api, Step, pod};
 use super::{BY_LABELS, CHAT, Gateway, chat, engines};
 use crate::common::client::{self, post};
-use crate::surface::until;
+use crate::common::time::eventually;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn half_a_list_is_not_taken() {
@@ -24,7 +24,7 @@ async fn half_a_list_is_not_taken() {
     api.pages_expire(true);
     let before = api.asked("continue");
     api.forget();
-    until("lists broke off", async || api.asked("continue") >= before + 2).await;
+    eventually("lists broke off", async || api.asked("continue") >= before + 2).await;
     gateway.comes_to("prefill", &[&all[0], &all[1], &all[2]]).await;
     assert!(gateway.counted("failed").await > 0);
 
@@ -40,7 +40,7 @@ async fn a_watch_that_breaks_goes_on_where_it_was() {
     api.put([pod("p-0", "prefill", p0.addr(), Step::Ready)]);
     let mut gateway = Gateway::start(&api, &BY_LABELS);
     gateway.comes_to("prefill", &[&p0]).await;
-    until("both watches", async || api.asked("watch") == 2).await;
+    eventually("both watches", async || api.asked("watch") == 2).await;
     api.cut();
     api.put([pod("p-1", "prefill", p1.addr(), Step::Ready)]);
     api.delete("p-0");
@@ -56,7 +56,7 @@ async fn a_forgotten_version_is_a_new_list() {
     api.put([pod("p-0", "prefill", p0.addr(), Step::Ready)]);
     let mut gateway = Gateway::start(&api, &BY_LABELS);
     gateway.comes_to("prefill", &[&p0]).await;
-    until("both watches", async || api.asked("watch") == 2).await;
+    eventually("both watches", async || api.asked("watch") == 2).await;
     api.cut_while(|state| {
         state.delete("p-0");
         state.put(pod("p-1", "prefill", p1.addr(), Step::Ready));
@@ -87,7 +87,7 @@ async fn rights_that_are_missing_are_said_once_and_count_when_they_come() {
         {
             assert!(line.contains(word), "{word}: {line}");
         }
-        until("it asks again and again", async || api.asked(verb) >= 3).await;
+        eventually("it asks again and again", async || api.asked(verb) >= 3).await;
         assert_eq!(gateway.process.said("no right to"), 1);
         assert_eq!(gateway.process.said("kube"), 1, "the library is silent; our line names the file");
         api.refuse(None);
@@ -107,7 +107,7 @@ async fn a_server_that_is_away_changes_nothing() {
     let mut gateway = Gateway::start(&api, &BY_LABELS);
     gateway.comes_to("prefill", &[&p0]).await;
     // A question that is cut off is another fault, and is told as one.
-    until("both watches", async || api.asked("watch") == 2).await;
+    eventually("both watches", async || api.asked("watch") == 2).await;
     api.away();
     let line = gateway.process.hear("the fleet stays as it was");
     assert!(line.contains("refused"), "{line}");

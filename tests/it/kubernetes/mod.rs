@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::command::Process;
 use crate::common::client::{self, get};
 use crate::common::stage::fast;
-use crate::surface::until;
+use crate::common::time::eventually;
 use api::Api;
 
 const CHAT: &str = "/v1/chat/completions";
@@ -69,7 +69,7 @@ impl Gateway {
     async fn comes_to(&self, role: &str, engines: &[&Engine]) {
         let mut expected: Vec<String> = engines.iter().map(|engine| engine.addr().to_string()).collect();
         expected.sort();
-        until(&format!("{role}: {expected:?}"), async || self.members(role).await == expected).await;
+        eventually(&format!("{role}: {expected:?}"), async || self.members(role).await == expected).await;
     }
 
     async fn ready(&self) -> u16 {

@@ -7,7 +7,7 @@ use super::api::{Api, Step, pod};
 use super::{BY_LABELS, CHAT, Gateway, chat, engines};
 use crate::common::client::{self, post};
 use crate::common::stage::slow;
-use crate::surface::until;
+use crate::common::time::eventually;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_pod_serves_from_ready_until_it_is_told_to_stop() {
@@ -39,7 +39,7 @@ async fn a_pod_serves_from_ready_until_it_is_told_to_stop() {
     let request = post(CHAT, &long.to_string());
     let answer = async { client::send(gateway.at, &request).await };
     let told = async {
-        until("it is being answered", async || d0.ledger().running > 0).await;
+        eventually("it is being answered", async || d0.ledger().running > 0).await;
         api.put([
             pod("d-0", "decode", d0.addr(), Step::Terminating),
             pod("p-0", "prefill", p0.addr(), Step::Terminating),

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::api::Api;
 use super::{Gateway, engines};
-use crate::surface::until;
+use crate::common::time::eventually;
 
 /// A slice of a Service with these endpoints at one port.
 fn slice(name: &str, service: &str, port: u16, endpoints: &Value) -> Value {
@@ -72,5 +72,5 @@ async fn an_api_server_without_slices_is_told_from_one_without_rights() {
     let mut gateway = Gateway::start(&api, &flags);
     let line = gateway.process.hear("the fleet stays as it was");
     assert!(line.contains("Kubernetes 1.21"), "{line}");
-    until("it asks again", async || api.asked("list") >= 2).await;
+    eventually("it asks again", async || api.asked("list") >= 2).await;
 }

@@ -5,11 +5,12 @@ use std::time::Duration;
 use pd_proxy::sim::{Fault, What};
 use serde_json::json;
 
-use super::{CALLBACK, COMPLETIONS, begin, body, name_of_the_request, script, slow_prefills, until};
+use super::{CALLBACK, COMPLETIONS, begin, body, name_of_the_request, script, slow_prefills};
 use crate::command::run;
 use crate::common::client::{Raw, post_with, read, send};
 use crate::common::place;
 use crate::common::stage::Stage;
+use crate::common::time::eventually;
 use crate::surface::samples;
 
 fn call(name: &str) -> String {
@@ -25,7 +26,7 @@ async fn a_call_that_is_repeated_starts_nothing_and_hears_the_same() {
     let stage = Stage::set(slow_prefills(400.0)).await;
     let mut client = begin(stage.gateway, &body(false)).await;
     let name = name_of_the_request(&stage).await;
-    until("the prefill", || !stage.seen(&stage.prefillers).is_empty()).await;
+    eventually("the prefill", async || !stage.seen(&stage.prefillers).is_empty()).await;
     // While the prefiller is at work; other parameters than the first call's.
     let again = stage.post(CALLBACK, &call(&name)).await;
     assert_eq!((again.status, again.json()), (200, json!({"status": "ok"})));
@@ -121,7 +122,10 @@ async fn decoders_need_no_key_and_operators_listener_is_not_for_them() {
 async fn a_call_is_not_held_for_the_whole_prefill() {
     let stage = Stage::set(slow_prefills(2_500.0)).await;
     let mut client = begin(stage.gateway, &body(false)).await;
-    until("an answer to the call", || stage.decoders.iter().any(|engine| !engine.heard().is_empty())).await;
+    eventually("an answer to the call", async || {
+        stage.decoders.iter().any(|engine| !engine.heard().is_empty())
+    })
+    .await;
     assert!(stage.prefillers.iter().any(|engine| engine.ledger().running == 1), "it is still at work");
     let answer = tokio::time::timeout(Duration::from_secs(20), read(&mut client)).await.unwrap();
     assert_eq!(answer.status, 200, "{}", answer.text());

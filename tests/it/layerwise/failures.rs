@@ -3,9 +3,10 @@
 use pd_proxy::sim::{Engine, Fault, What};
 use serde_json::json;
 
-use super::{COMPLETIONS, begin, body, script, sent, slow_prefills, stranded, until};
+use super::{COMPLETIONS, begin, body, script, sent, slow_prefills, stranded};
 use crate::common::client::read;
 use crate::common::stage::{Script, Stage};
+use crate::common::time::eventually;
 
 fn hasty() -> Script {
     let mut script = script();
@@ -71,7 +72,7 @@ async fn when_no_prefiller_works_the_client_is_told_and_no_decoder_goes_on() {
         stage.prefillers_fail(&Fault::always(what.clone()));
         let answer = stage.post(COMPLETIONS, &body(true).to_string()).await;
         assert_eq!((answer.status, answer.header("x-pd-error")), (status, Some(code)), "{what:?}");
-        until("the decoders are idle", || {
+        eventually("the decoders are idle", async || {
             stage.decoders.iter().all(|engine| engine.ledger().running + engine.ledger().waiting == 0)
         })
         .await;
@@ -118,7 +119,8 @@ async fn a_decoder_that_fails_before_it_calls_is_replaced() {
 async fn a_decoder_that_dies_while_it_waits_takes_its_prefill_along_and_another_pair_serves() {
     let stage = Stage::set(slow_prefills(400.0)).await;
     let mut client = begin(stage.gateway, &body(false)).await;
-    until("the prefill", || stage.prefillers.iter().any(|engine| engine.ledger().running == 1)).await;
+    eventually("the prefill", async || stage.prefillers.iter().any(|engine| engine.ledger().running == 1))
+        .await;
     let dying = stage.decoders.iter().find(|engine| engine.ledger().waiting == 1).unwrap();
     dying.kill().await;
     let answer = read(&mut client).await;
@@ -127,7 +129,7 @@ async fn a_decoder_that_dies_while_it_waits_takes_its_prefill_along_and_another_
     let left =
         |engine: &Engine| engine.ledger().running + engine.ledger().waiting + engine.ledger().pinned_handoffs;
     let alive = || stage.engines().filter(|engine| engine.addr() != dying.addr());
-    until("nothing is left", || alive().map(left).sum::<usize>() == 0).await;
+    eventually("nothing is left", async || alive().map(left).sum::<usize>() == 0).await;
     stage.end().await;
 }
 

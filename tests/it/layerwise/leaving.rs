@@ -4,43 +4,45 @@ use std::time::Duration;
 
 use pd_proxy::sim::{Engine, Fault, What};
 use tokio::io::AsyncReadExt;
-use tokio::time::sleep;
 
-use super::{begin, body, script, slow_prefills, stranded, until};
+use super::{begin, body, minutes, script, slow_prefills};
 use crate::common::stage::Stage;
-
-fn decoders_wait(stage: &Stage) -> bool {
-    stage.decoders.iter().any(|engine| engine.ledger().waiting == 1)
-}
+use crate::common::time::{eventually, pass};
 
 #[tokio::test]
 async fn a_call_that_comes_after_the_client_has_left_is_answered_with_a_prefill() {
     let stage = Stage::set(script()).await;
     stage.decoders_fail(&Fault::always(What::Delay(Duration::from_millis(250))));
     let client = begin(stage.gateway, &body(true)).await;
-    until("the decode leg", || !stage.seen(&stage.decoders).is_empty()).await;
+    eventually("the decode leg", async || !stage.seen(&stage.decoders).is_empty()).await;
     drop(client);
-    until("the call", || stage.decoders.iter().any(|engine| !engine.heard().is_empty())).await;
+    eventually("the call", async || stage.decoders.iter().any(|engine| !engine.heard().is_empty())).await;
     assert_eq!(stage.seen(&stage.prefillers).len(), 1);
     assert_eq!(stage.decoders.iter().flat_map(Engine::heard).collect::<Vec<_>>(), [200]);
     stage.assert_nothing_left("after the client left before the call").await;
     stage.end().await;
 }
 
-#[tokio::test]
+/// In virtual time, as prefills of minutes are.
+#[tokio::test(start_paused = true)]
 async fn a_prefill_that_has_begun_ends_though_the_client_has_left() {
-    // Longer than the grace time: the decoder's blocks come back with the last layer only.
-    let stage = Stage::set(slow_prefills(1_200.0)).await;
-    let client = begin(stage.gateway, &body(true)).await;
-    until("the prefill", || stage.prefillers.iter().any(|engine| engine.ledger().running == 1)).await;
-    drop(client);
-    sleep(Duration::from_millis(700)).await;
-    assert!(decoders_wait(&stage), "the decoder is not hung up on before it has its KV");
-    stage.assert_nothing_left("after the prefill").await;
-    assert_eq!(stranded(&stage), 0);
-    let answered = stage.get("/metrics").await.text();
-    assert!(answered.contains("client_gone"), "it is settled as what it was");
-    stage.end().await;
+    let (memory, _listening) = minutes::slow().await;
+    let began = async || memory.prefillers[0].ledger().running == 1;
+    tokio::select! {
+        answer = minutes::ask(&memory) => panic!("{answer:?}"),
+        () = eventually("the prefill", began) => {}
+    }
+    // The client has left. The grace time is long over, and the decoder's blocks come back with the last layer only.
+    pass(Duration::from_secs(120)).await;
+    let decoder = memory.decoders[0].ledger();
+    assert_eq!(decoder.waiting, 1, "the decoder is not hung up on before it has its KV: {decoder:#?}");
+    pass(Duration::from_secs(120)).await;
+    for engine in memory.prefillers.iter().chain(&memory.decoders) {
+        let ledger = engine.ledger();
+        assert_eq!(ledger.running + ledger.waiting + ledger.pinned_handoffs, 0, "{ledger:#?}");
+    }
+    let (_, metrics) = memory.get("/metrics").await;
+    assert!(metrics.contains("client_gone"), "it is settled as what it was");
 }
 
 #[tokio::test]
@@ -48,21 +50,16 @@ async fn a_decoder_that_does_not_call_is_hung_up_on_after_the_grace_time() {
     let stage = Stage::set(script()).await;
     stage.decoders_fail(&Fault::always(What::StallBeforeHead));
     let client = begin(stage.gateway, &body(true)).await;
-    until("the decode leg", || !stage.seen(&stage.decoders).is_empty()).await;
+    eventually("the decode leg", async || !stage.seen(&stage.decoders).is_empty()).await;
     drop(client);
     stage.assert_nothing_left("after the client left").await;
     assert!(stage.seen(&stage.prefillers).is_empty());
     // The seat on the decoder is given back when the grace time is over.
-    let start = std::time::Instant::now();
-    loop {
+    eventually("no seats are taken", async || {
         let shown = stage.get("/instances").await.json();
-        let busy = shown.to_string().contains("\"requests\":1");
-        if !busy {
-            break;
-        }
-        assert!(start.elapsed() < Duration::from_secs(5), "{shown}");
-        sleep(Duration::from_millis(20)).await;
-    }
+        if shown.to_string().contains("\"requests\":1") { Err(shown) } else { Ok(()) }
+    })
+    .await;
     stage.end().await;
 }
 

@@ -12,7 +12,7 @@ use crate::common::memory::Memory;
 use crate::common::time::pass;
 
 /// Engines that take three minutes for the prompt, and a gateway that they can call.
-async fn slow() -> (Memory, JoinSet<()>) {
+pub async fn slow() -> (Memory, JoinSet<()>) {
     let engine = EngineSpec {
         connector: Connector::Layerwise,
         prefill_tokens_per_s: prompt_tokens() / 180.0,
@@ -27,7 +27,7 @@ async fn slow() -> (Memory, JoinSet<()>) {
     (memory, listening)
 }
 
-async fn ask(memory: &Memory) -> (u16, String) {
+pub async fn ask(memory: &Memory) -> (u16, String) {
     memory.post(COMPLETIONS, body(true).to_string()).await
 }
 

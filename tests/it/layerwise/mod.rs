@@ -7,7 +7,6 @@ mod leaving;
 mod minutes;
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
 
 use pd_proxy::config::DialectName;
 use pd_proxy::sim::{Connector, EngineSpec, Seen};
@@ -18,6 +17,7 @@ use tokio::net::TcpStream;
 use crate::common::client::post_with;
 use crate::common::place;
 use crate::common::stage::{Script, Stage, fast};
+use crate::common::time::eventually;
 
 const COMPLETIONS: &str = "/v1/completions";
 const CALLBACK: &str = "/v1/metaserver";
@@ -65,18 +65,9 @@ async fn begin(to: SocketAddr, body: &Value) -> TcpStream {
     socket
 }
 
-/// Waits for something that must come to be.
-async fn until(what: &str, mut so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !so() {
-        assert!(start.elapsed() < Duration::from_secs(10), "never: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
-
 /// The name of the only prompt of the only request that decoders have been sent.
 async fn name_of_the_request(stage: &Stage) -> String {
-    until("a decode leg", || !stage.seen(&stage.decoders).is_empty()).await;
+    eventually("a decode leg", async || !stage.seen(&stage.decoders).is_empty()).await;
     let (id, _) = sent(&stage.seen(&stage.decoders)[0]);
     format!("cmpl-{id}-0")
 }

@@ -10,7 +10,8 @@ use super::publisher::{Ports, Publisher, nothing, puts, removes, stores};
 use crate::command::Process;
 use crate::common::client::{self, get, post};
 use crate::common::stage::fast;
-use crate::surface::{samples, until};
+use crate::common::time::eventually;
+use crate::surface::samples;
 
 const BLOCK: usize = 16;
 
@@ -87,7 +88,7 @@ impl Setup {
 
     async fn becomes(&self, prefiller: usize, (name, label): (&str, &str), value: f64) {
         let what = format!("{name} {label} of prefiller {prefiller} is {value}");
-        until(&what, async || self.sample(prefiller, name, label).await == value).await;
+        eventually(&what, async || self.sample(prefiller, name, label).await == value).await;
     }
 
     async fn holds(&self, prefiller: usize, blocks: f64) {
@@ -103,14 +104,16 @@ impl Setup {
         self.connected(prefiller, 1.0).await;
         let batches = ("pd_proxy_events_total", "what=\"batches\"");
         let before = self.sample(prefiller, batches.0, batches.1).await;
-        for _ in 0..200 {
-            self.publishers[prefiller].publish(nothing()).await;
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-            if self.sample(prefiller, batches.0, batches.1).await > before {
-                return;
+        let mut looks = 0;
+        eventually(&format!("prefiller {prefiller} is heard"), async || {
+            // Not at every look: a word takes its time, too.
+            if looks % 10 == 0 {
+                self.publishers[prefiller].publish(nothing()).await;
             }
-        }
-        panic!("prefiller {prefiller} is not heard");
+            looks += 1;
+            self.sample(prefiller, batches.0, batches.1).await > before
+        })
+        .await;
     }
 
     /// Its log line has all of these.

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use bytes::Bytes;
 use pd_proxy::pool::events::zmtp::Address;
@@ -11,6 +10,7 @@ use tokio::task::JoinSet;
 use zeromq::{PubSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
 
 use crate::common::place;
+use crate::common::time::eventually;
 
 /// One event that stores these blocks in HBM, as a batch of an old release: `[1.5, [["BlockStored", …, 16]], 0]`.
 pub fn stores(hashes: &[u64]) -> Vec<u8> {
@@ -178,13 +178,8 @@ impl Publisher {
 }
 
 async fn bind(socket: &mut impl Socket, at: SocketAddr) {
-    for _ in 0..200 {
-        if socket.bind(&format!("tcp://{at}")).await.is_ok() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(25)).await;
-    }
-    panic!("{at} stays taken");
+    let address = format!("tcp://{at}");
+    eventually(format!("{at} is free"), async || socket.bind(&address).await.is_ok()).await;
 }
 
 async fn replay(mut router: RouterSocket, buffer: Arc<Mutex<Buffer>>) {

@@ -1,7 +1,6 @@
 //! Watching an engine that loses batches, restarts, talks nonsense and goes away.
 
 use std::sync::{Arc, RwLock};
-use std::time::Duration;
 
 use pd_proxy::kvhash::BlockHash;
 use pd_proxy::pool::events::index::{BlockIndex, IndexLimits};
@@ -11,6 +10,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::publisher::{Ports, Publisher, nothing, removes, stores};
+use crate::common::time::eventually;
 
 const TIMES: Times = Times {
     connect_ms: 2_000,
@@ -49,25 +49,25 @@ impl Listening {
     }
 
     async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
-        for _ in 0..2_000 {
-            if holds(self) {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        panic!("not {what}: {:?}, {} blocks", self.status, self.held());
+        let state = || Err(format!("{:?}, {} blocks", self.status, self.held()));
+        eventually(what, async || if holds(self) { Ok(()) } else { state() }).await;
     }
 
     /// Publishes batches that say nothing until this holds: a subscription takes its time to be known.
     async fn while_it_speaks(&self, engine: &mut Publisher, what: &str, holds: impl Fn(&Self) -> bool) {
-        for _ in 0..400 {
+        let mut looks = 0;
+        eventually(what, async || {
             if holds(self) {
-                return;
+                return Ok(());
             }
-            engine.publish(nothing()).await;
-            tokio::time::sleep(Duration::from_millis(25)).await;
-        }
-        panic!("not {what}: {:?}, {} blocks", self.status, self.held());
+            // Not at every look: a word takes its time, too.
+            if looks % 5 == 0 {
+                engine.publish(nothing()).await;
+            }
+            looks += 1;
+            Err(format!("{:?}, {} blocks", self.status, self.held()))
+        })
+        .await;
     }
 
     /// Until batches come live.

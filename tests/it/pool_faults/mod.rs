@@ -7,8 +7,6 @@ mod proxy;
 mod stage;
 
 use std::collections::BTreeSet;
-use std::future::Future;
-use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -17,6 +15,7 @@ use pd_proxy::pool::{Gate, Inquiry, Question, Verdict};
 use pd_proxy::pools;
 use tokio::time::Instant;
 
+use crate::common::time::{eventually_within, pass, unhurried};
 use proxy::Wire;
 use stage::{HIT_TOKENS, Stage};
 
@@ -26,8 +25,6 @@ const MS: Duration = Duration::from_millis(1);
 const LASTS: Duration = Duration::from_millis(1500);
 /// The longest that coming back may take: some checks of EMS, or a pause between attempts to connect.
 const RECOVERY: Duration = Duration::from_secs(90);
-/// What passes in truth while a millisecond does here.
-const BREATH: Duration = Duration::from_micros(300);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -72,23 +69,6 @@ const MATRIX: [(PoolKind, &[Fault]); 7] = [
     (PoolKind::LmcacheCoordinator, &[]),
 ];
 
-/// Runs to its end in time that passes as slowly as it must.
-async fn unhurried<T>(work: impl Future<Output = T>) -> T {
-    let mut work = pin!(work);
-    loop {
-        let breath = async {
-            // While this runs the clock stands still.
-            tokio::task::spawn_blocking(|| std::thread::sleep(BREATH)).await.unwrap();
-            tokio::time::advance(MS).await;
-        };
-        tokio::select! {
-            biased;
-            done = &mut work => return done,
-            () = breath => {}
-        }
-    }
-}
-
 /// The gate of a configuration with this pool.
 pub fn gate(kind: PoolKind, addresses: &[String], change: impl FnOnce(&mut Config)) -> Gate {
     let mut config = Config::default();
@@ -113,15 +93,9 @@ async fn ask(gate: &Gate, question: &Question) -> Verdict {
 }
 
 /// Asks until there is an answer.
-async fn answers(stage: &Stage) -> bool {
-    let began = Instant::now();
-    while began.elapsed() < RECOVERY {
-        if ask(&stage.gate, &stage.question).await == Verdict::Known {
-            return true;
-        }
-        tokio::time::sleep(7 * MS).await;
-    }
-    false
+async fn answers(stage: &Stage, when: String) {
+    let answer = async || ask(&stage.gate, &stage.question).await == Verdict::Known;
+    eventually_within(RECOVERY, format!("an answer {when}"), answer).await;
 }
 
 async fn begin(stage: &Stage, fault: Fault) {
@@ -164,18 +138,18 @@ fn check(kind: PoolKind, fault: Fault, seen: &BTreeSet<&str>) {
 
 async fn survives(kind: PoolKind, fault: Fault) {
     let stage = Stage::new(kind, fault.leaves_another()).await;
-    assert!(answers(&stage).await, "{}: no answer before {fault:?}", kind.name());
+    answers(&stage, format!("of {} before {fault:?}", kind.name())).await;
     begin(&stage, fault).await;
     // No answer is as fresh as that, and what was cut is gone.
-    tokio::time::sleep(2 * MS).await;
+    pass(2 * MS).await;
     let (began, mut seen) = (Instant::now(), BTreeSet::new());
     while began.elapsed() < LASTS {
         seen.insert(ask(&stage.gate, &stage.question).await.name());
-        tokio::time::sleep(3 * MS).await;
+        pass(3 * MS).await;
     }
     check(kind, fault, &seen);
     end(&stage, fault).await;
-    assert!(answers(&stage).await, "{}: no answer after {fault:?}", kind.name());
+    answers(&stage, format!("of {} after {fault:?}", kind.name())).await;
 }
 
 async fn all_faults_of(wanted: PoolKind) {
@@ -229,12 +203,8 @@ async fn a_share_that_goes_away_and_comes_back() {
         (config.key.roots, config.pool.deadline_ms) = (roots, 1000);
     });
     let comes = async |wanted: Verdict| {
-        let wait = async {
-            while gate.ask(Inquiry::formed(question.clone())).await.verdict != wanted {
-                tokio::time::sleep(5 * MS).await;
-            }
-        };
-        tokio::time::timeout(RECOVERY, wait).await.unwrap_or_else(|_| panic!("never {wanted:?}"));
+        let verdict = async || gate.ask(Inquiry::formed(question.clone())).await.verdict;
+        eventually_within(RECOVERY, format!("{wanted:?}"), async || verdict().await == wanted).await;
     };
     comes(Verdict::Known).await;
     let away = dir.path().join("away");

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::common::place;
+use crate::common::time::{eventually, pass};
 
 /// What becomes of the service's answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,14 +62,8 @@ impl Proxy {
 
     /// Listens again, at the same place.
     pub async fn open(&self) {
-        let listener = loop {
-            match TcpListener::bind(self.addr).await {
-                Ok(listener) => break listener,
-                // The old one goes when its task does.
-                Err(_) => tokio::time::sleep(Duration::from_millis(1)).await,
-            }
-        };
-        self.listen(listener);
+        // The old one goes when its task does.
+        self.listen(eventually("a free port", async || TcpListener::bind(self.addr).await).await);
     }
 
     fn listen(&self, listener: TcpListener) {
@@ -105,7 +100,7 @@ async fn disturb(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, wire: watch::R
             Wire::Whole => &bytes[..count],
             Wire::Hole => continue,
             Wire::Slow(wait) => {
-                tokio::time::sleep(wait).await;
+                pass(wait).await;
                 &bytes[..count]
             }
             Wire::Half => &bytes[..count / 2],

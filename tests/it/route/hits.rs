@@ -10,8 +10,8 @@ use pd_proxy::sim::{Connector, EngineSpec, Pool};
 use super::{ask, chat, explained, number, script};
 use crate::common::client;
 use crate::common::stage::{Script, Stage};
+use crate::common::time::eventually;
 use crate::resume::metric;
-use crate::surface::until;
 
 /// Tokens of prompts: predicted to be cached, reported as cached, and all.
 #[derive(Default)]
@@ -106,7 +106,7 @@ async fn the_pools_word_counts_while_it_comes_true() {
     let stage = pooled("0", 0).await;
     explained(stage.gateway, &chat(0, 1, 160)).await;
     let told = async || number(&explained(stage.gateway, &chat(0, 1, 160)).await, "any_tokens") > 100.0;
-    until("the pool has the prompt", told).await;
+    eventually("the pool has the prompt", told).await;
     assert!(steers(&stage).await);
     stage.end().await;
 }

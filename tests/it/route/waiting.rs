@@ -1,7 +1,5 @@
 //! Requests wait in the gateway, not in an engine's queue.
 
-use std::time::Duration;
-
 use futures_util::future::join_all;
 use pd_proxy::config::Bind;
 use pd_proxy::sim::{Engine, EngineSpec};
@@ -12,13 +10,13 @@ use tokio::net::TcpStream;
 use super::{CHAT, ask, chat, script};
 use crate::common::client::{self, Raw, get, post};
 use crate::common::stage::{Script, Stage};
-use crate::surface::until;
+use crate::common::time::{eventually, watching};
 
-/// One prefiller that takes long, and takes one request at a time.
+/// One prefiller that takes long, and takes one request at a time: the next one when it has ended, and not when it was predicted to.
 fn narrow(bind: Bind) -> Script {
     let mut script = script(1, 2_000.0);
     script.config.route.bind = bind;
-    script.config.route.batch_tokens = 0;
+    (script.config.route.batch_tokens, script.config.route.open_ms) = (0, 1);
     script
 }
 
@@ -29,16 +27,12 @@ async fn most_at_once(bind: Bind) -> usize {
         let body = chat(n, 1, 400);
         ask(stage.gateway, &body).await
     }));
-    let watch = async {
-        let mut most = 0;
-        for _ in 0..100 {
-            let ledger = stage.prefillers[0].ledger();
-            most = most.max(ledger.running + ledger.waiting);
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        most
-    };
-    let (_, most) = tokio::join!(all, watch);
+    let mut most = 0;
+    watching(all, || {
+        let ledger = stage.prefillers[0].ledger();
+        most = most.max(ledger.running + ledger.waiting);
+    })
+    .await;
     stage.assert_nothing_left("all served").await;
     stage.end().await;
     most
@@ -63,10 +57,10 @@ async fn who_leaves_the_line_was_never_sent() {
         socket.write_all(&post(CHAT, &chat(n, 1, 2_000).to_string())).await.unwrap();
         sockets.push(socket);
         let waiting = async || dry_waiting(&stage).await == n as u64;
-        until("each waits behind the first", waiting).await;
+        eventually("each waits behind the first", waiting).await;
     }
     sockets.truncate(1);
-    until("they left", async || dry_waiting(&stage).await == 0).await;
+    eventually("they left", async || dry_waiting(&stage).await == 0).await;
     let first = client::read(&mut sockets[0]).await;
     assert_eq!(first.status, 200);
     assert_eq!(stage.seen(&stage.prefillers).iter().filter(|seen| seen.path == CHAT).count(), 1);
@@ -90,11 +84,11 @@ async fn a_prefiller_leaves(alone: bool) {
     let stage = Stage::set(script).await;
     let mut first = TcpStream::connect(stage.gateway).await.unwrap();
     first.write_all(&post(CHAT, &chat(1, 1, 2_000).to_string())).await.unwrap();
-    until("it runs", async || stage.prefillers[0].ledger().running == 1).await;
+    eventually("it runs", async || stage.prefillers[0].ledger().running == 1).await;
     let body = post(CHAT, &chat(2, 1, 2_000).to_string());
     let second = client::send(stage.gateway, &body);
     let remove = async {
-        until("one waits", async || dry_waiting(&stage).await == 1).await;
+        eventually("one waits", async || dry_waiting(&stage).await == 1).await;
         remove(&stage, "prefill", &stage.prefillers[0]).await
     };
     let (second, removed) = tokio::join!(second, remove);
@@ -131,7 +125,7 @@ async fn the_last_decoders_do_not_leave_what_is_computed_for_it() {
     }
     // The gateway counts a request that it has sent before the engine has it.
     let both = async || dry_waiting(&stage).await == 1 && stage.prefillers[0].ledger().running == 1;
-    until("one runs, and one waits", both).await;
+    eventually("one runs, and one waits", both).await;
     for decoder in &stage.decoders {
         assert_eq!(remove(&stage, "decode", decoder).await.status, 200);
     }
@@ -145,7 +139,7 @@ async fn the_last_decoders_do_not_leave_what_is_computed_for_it() {
     assert_eq!(client::read(&mut sockets[0]).await.status, 200);
     stage.assert_nothing_left("one served, one gone").await;
     assert_eq!(stage.expired(), 0);
-    until("the decoders are gone", async || {
+    eventually("the decoders are gone", async || {
         let listed = client::send(stage.gateway, &get("/instances")).await.json();
         !listed["instances"].as_array().unwrap().iter().any(|it| it["type"] == "decode")
     })
@@ -189,7 +183,7 @@ async fn several_gateways_see_each_others_load() {
         answers.push(socket);
     }
     let decoding = async || stage.decoders.iter().map(|it| it.ledger().running).sum::<usize>() == 4;
-    until("four answers are being decoded", decoding).await;
+    eventually("four answers are being decoded", decoding).await;
     // Another gateway's request, of which this one knows only by the engine's own word.
     let mut foreign = TcpStream::connect(stage.prefillers[0].addr()).await.unwrap();
     foreign.write_all(&post(CHAT, &chat(50, 1, 8_000).to_string())).await.unwrap();
@@ -199,6 +193,6 @@ async fn several_gateways_see_each_others_load() {
         let all = dry["candidates"].as_array().unwrap().clone();
         all.iter().any(|it| it["prefiller"] == busy && it["backlog_s"].as_f64().unwrap() > 0.0)
     };
-    until("the other's request is seen", seen).await;
+    eventually("the other's request is seen", seen).await;
     stage.end().await;
 }

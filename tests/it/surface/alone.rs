@@ -10,8 +10,9 @@ use tokio::net::TcpStream;
 use crate::command::{Process, pair};
 use crate::common::client::{self, get, post};
 use crate::common::stage::fast;
+use crate::common::time::eventually;
 
-use super::{CHAT, long_text, name, samples, until};
+use super::{CHAT, long_text, name, samples};
 
 const TOKENIZE: &str = "/tokenize";
 /// Behind an engine's head, before the end of its answer.
@@ -65,8 +66,10 @@ async fn a_client_that_leaves_is_counted_and_logged() {
         it.prefill.inject(Fault::once(what).on_path(TOKENIZE));
         let mut socket = TcpStream::connect(it.gateway).await.unwrap();
         socket.write_all(&Alone::request()).await.unwrap();
-        until("the engine is asked", async || it.prefill.seen().iter().any(|seen| seen.path == TOKENIZE))
-            .await;
+        eventually("the engine is asked", async || {
+            it.prefill.seen().iter().any(|seen| seen.path == TOKENIZE)
+        })
+        .await;
         if status == 200 {
             socket.read_exact(&mut [0; 16]).await.unwrap();
         }
@@ -130,7 +133,7 @@ async fn cut(flag: &str, signals: usize) {
     {
         let mut socket = TcpStream::connect(it.gateway).await.unwrap();
         socket.write_all(&request).await.unwrap();
-        until("an engine is asked", async || engine.seen().iter().any(|seen| seen.path == path)).await;
+        eventually("an engine is asked", async || engine.seen().iter().any(|seen| seen.path == path)).await;
         sockets.push(socket);
     }
     sockets[0].read_exact(&mut [0; 16]).await.unwrap();

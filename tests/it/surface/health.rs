@@ -10,8 +10,9 @@ use tokio::net::TcpStream;
 
 use crate::common::client::post;
 use crate::common::stage::Stage;
+use crate::common::time::eventually;
 
-use super::{CHAT, change, chat, count, header, name, remove_all, until};
+use super::{CHAT, change, chat, count, header, name, remove_all};
 
 #[tokio::test]
 async fn supervisors_learn_whether_it_lives_and_whether_it_can_serve() {
@@ -59,9 +60,9 @@ async fn requests_inside_are_counted() {
         socket.write_all(&post(CHAT, &chat("x").to_string())).await.unwrap();
         open.push(socket);
     }
-    until("3 inside", async || stage.get("/healthcheck").await.json()["request_num"] == 3).await;
+    eventually("3 inside", async || stage.get("/healthcheck").await.json()["request_num"] == 3).await;
     drop(open);
-    until("none inside", async || stage.get("/healthcheck").await.json()["request_num"] == 0).await;
+    eventually("none inside", async || stage.get("/healthcheck").await.json()["request_num"] == 0).await;
     stage.end().await;
 }
 

@@ -6,8 +6,9 @@ use tokio::net::TcpStream;
 
 use crate::common::client::post_with;
 use crate::common::stage::{Script, Stage, slow};
+use crate::common::time::eventually;
 
-use super::{CHAT, chat, header, until};
+use super::{CHAT, chat, header};
 
 const COMPLETIONS: &str = "/v1/completions";
 
@@ -54,7 +55,7 @@ async fn engines_know_no_two_requests_by_the_same_id() {
     assert!(whole.starts_with("same-") && whole != *id, "{whole}");
 
     drop(first);
-    until("the id is free again", async || {
+    eventually("the id is free again", async || {
         stage.forget();
         assert_eq!(stage.send(&asked(CHAT, &chat("later"))).await.status, 200);
         ids(&stage) == ["same"]

@@ -8,8 +8,9 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::common::client::{self, post, post_with};
 use crate::common::place;
 use crate::common::stage::{Script, Stage, fast, slow};
+use crate::common::time::eventually;
 
-use super::{CHAT, change, chat, count, lone, name, remove_all, until};
+use super::{CHAT, change, chat, count, lone, name, remove_all};
 
 #[tokio::test]
 async fn instances_come_and_go() {
@@ -134,13 +135,13 @@ async fn an_instance_that_is_not_up_yet_joins_when_it_is() {
 
     let engine = lone(fast(), &late).await;
     let listed = async || stage.get("/status").await.json()["prefill_nodes"].to_string().contains(&late);
-    until("the late one is listed", listed).await;
+    eventually("the late one is listed", listed).await;
     let served = async || {
         let raw = stage.post(CHAT, &chat("x").to_string()).await;
         assert_eq!(raw.status, 200);
         engine.seen().iter().any(|s| s.path == CHAT)
     };
-    until("the late one serves", served).await;
+    eventually("the late one serves", served).await;
     let nodes = stage.get("/status").await.json()["prefill_nodes"].to_string();
     assert_eq!(nodes.matches(&late).count(), 1, "it was asked for twice and is listed once");
     stage.end().await;
@@ -179,7 +180,7 @@ async fn an_instance_that_is_removed_finishes_its_work() {
     let mut socket = TcpStream::connect(stage.gateway).await.unwrap();
     socket.write_all(&post(CHAT, &body.to_string())).await.unwrap();
     let busy = async || stage.decoders.iter().any(|d| d.ledger().running > 0);
-    until("a decoder writes", busy).await;
+    eventually("a decoder writes", busy).await;
     let (at, other) = if stage.decoders[0].ledger().running > 0 { (0, 1) } else { (1, 0) };
     let leaving = name(&stage.decoders[at]);
     let raw = stage.post("/instances/remove", &change("decode", json!([leaving]))).await;

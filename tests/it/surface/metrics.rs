@@ -11,8 +11,9 @@ use crate::command::{Process, pair};
 use crate::common::client::{self, get, post};
 use crate::common::model;
 use crate::common::stage::fast;
+use crate::common::time::eventually;
 
-use super::{CHAT, chat, long_text, name, until};
+use super::{CHAT, chat, long_text, name};
 
 /// The samples of an exposition, each with the labels as written; panics if the text is not valid.
 pub fn samples(text: &str) -> BTreeMap<String, f64> {
@@ -118,10 +119,12 @@ async fn metrics_count_what_happened() {
     // A request is accounted for when its last byte is out, which the client may see a moment earlier.
     let ended = r#"pd_proxy_requests_total{route="chat_completions",code="200",reason="ok"}"#;
     let scrape = async || client::send(gateway, &get("/metrics")).await;
-    until("4 chats are counted", async || samples(&scrape().await.text()).get(ended) == Some(&4.0)).await;
+    eventually("4 chats are counted", async || samples(&scrape().await.text()).get(ended) == Some(&4.0))
+        .await;
     // Counted at the second look at the engines.
-    until("the cache is looked at", async || scrape().await.text().contains(names::PROMPT_CACHE)).await;
-    until("events are looked for", async || scrape().await.text().contains(names::EVENTS_CONNECTED)).await;
+    eventually("the cache is looked at", async || scrape().await.text().contains(names::PROMPT_CACHE)).await;
+    eventually("events are looked for", async || scrape().await.text().contains(names::EVENTS_CONNECTED))
+        .await;
     let raw = scrape().await;
     assert_eq!(
         (raw.status, raw.header("content-type")),

@@ -11,8 +11,6 @@ mod routes;
 mod stored;
 mod told;
 
-use std::time::{Duration, Instant};
-
 use pd_proxy::sim::{Engine, EngineSpec, Role, Seen};
 use serde_json::{Value, json};
 
@@ -52,15 +50,6 @@ fn header(seen: &Seen, name: &str) -> Option<String> {
 
 fn body_of(seen: &Seen) -> Value {
     serde_json::from_slice(&seen.body).unwrap()
-}
-
-/// Waits for a condition.
-pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let start = Instant::now();
-    while !holds().await {
-        assert!(start.elapsed() < Duration::from_secs(10), "it never came to this: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 fn change(kind: &str, instances: Value) -> String {

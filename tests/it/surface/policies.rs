@@ -10,8 +10,9 @@ use tokio::net::TcpStream;
 
 use crate::common::client::{self, Raw, post};
 use crate::common::stage::{Script, Stage, fast};
+use crate::common::time::eventually;
 
-use super::{CHAT, body_of, both, chat, count, lone, long_text, until};
+use super::{CHAT, body_of, both, chat, count, lone, long_text};
 
 async fn with_policy(policy: Policy) -> Stage {
     let mut script = Script::default();
@@ -51,7 +52,7 @@ async fn policies_mind_the_load_or_do_not() {
         stage.prefillers_fail(&stall);
         let mut busy = TcpStream::connect(stage.gateway).await.unwrap();
         busy.write_all(&post(CHAT, &chat(&format!("STALL {}", long_text())).to_string())).await.unwrap();
-        until("one is busy", async || stage.prefillers.iter().any(|p| count(p) == 1)).await;
+        eventually("one is busy", async || stage.prefillers.iter().any(|p| count(p) == 1)).await;
         let at = usize::from(count(&stage.prefillers[1]) == 1);
         for n in 0..8 {
             assert_eq!(stage.post(CHAT, &chat(&format!("request {n}")).to_string()).await.status, 200);

@@ -17,6 +17,8 @@ use tokio_rustls::client::TlsStream;
 use super::authority::{Authority, connect, file};
 use super::{Running, pair};
 use crate::common::client::{self, Raw};
+use crate::common::log::Log;
+use crate::common::time::eventually;
 
 const BODY: &str = r#"{"model":"sim","prompt":"one two three","max_tokens":8,"stream":true}"#;
 
@@ -183,21 +185,19 @@ async fn who_sends_everything_first_finds_the_answer_and_an_end() {
 
 #[tokio::test]
 async fn a_certificate_is_replaced_while_running_and_a_broken_one_is_not_used() {
+    let log = Log::collect();
     let (first, second) = (Authority::new(), Authority::new());
     let (gateway, _engines, dir) = secured(&first, |_, _| {}).await;
     let (by_first, by_second) = (first.client(None, &["http/1.1"]), second.client(None, &["http/1.1"]));
     let mut open = connect(&by_first, gateway.at).await.unwrap();
 
     file(dir.path(), "gateway.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
-    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    let looked = async || log.count("the certificate of the listener stays as it was") > 0;
+    eventually("it is looked at", looked).await;
     assert!(served(&by_first, gateway.at).await, "the broken one is not used");
 
     second.sign("127.0.0.1").write(dir.path(), "gateway");
-    let start = Instant::now();
-    while !served(&by_second, gateway.at).await {
-        assert!(start.elapsed() < Duration::from_secs(20), "the new one never came into use");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    eventually("the new one comes into use", async || served(&by_second, gateway.at).await).await;
     assert!(!served(&by_first, gateway.at).await, "the old one is gone");
     open.write_all(&client::post("/v1/completions", BODY)).await.unwrap();
     assert!(client::read(&mut open).await.done(), "connections that are open go on");

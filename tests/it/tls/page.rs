@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::{Running, pair};
 use crate::common::client::{self, Raw};
 use crate::common::stage::fast;
+use crate::common::time::eventually;
 
 const FILES: [(&str, &str); 3] = [
     ("/", "text/html; charset=utf-8"),
@@ -287,14 +288,12 @@ async fn models_are_asked_when_somebody_looks() {
         let now = get(admin, JSON).await.json();
         [0, 1, 2].map(|at| now["engines"][at]["models"].clone())
     };
-    let mut shown = models().await;
-    for _ in 0..500 {
-        if shown.iter().all(|of| of.as_array().is_some_and(|all| !all.is_empty())) {
-            break;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-        shown = models().await;
-    }
+    let shown = eventually("all models are shown", async || {
+        let shown = models().await;
+        let all = shown.iter().all(|of| of.as_array().is_some_and(|all| !all.is_empty()));
+        if all { Ok(shown) } else { Err(shown) }
+    })
+    .await;
     let expected = ["sim", "<img src=x onerror=alert(1)>\\n", "sim"];
     assert_eq!(
         shown,

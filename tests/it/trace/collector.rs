@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Bytes;
@@ -14,6 +13,8 @@ use pd_proxy::trace::otlp::{Any, ExportRequest, KeyValue, STATUS_ERROR, Span};
 use prost::Message as _;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
+
+use crate::common::time::eventually;
 
 /// A collector on a free port.
 pub struct Collector {
@@ -81,16 +82,11 @@ impl Collector {
 
     /// Waits until it has so many.
     pub async fn wait_for(&self, spans: usize) -> Vec<Seen> {
-        let start = Instant::now();
-        while self.spans().len() < spans {
-            assert!(
-                start.elapsed() < Duration::from_secs(20),
-                "{spans} spans never came: {:#?}",
-                self.spans()
-            );
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        self.spans()
+        eventually(format!("{spans} spans"), async || {
+            let seen = self.spans();
+            if seen.len() < spans { Err(seen) } else { Ok(seen) }
+        })
+        .await
     }
 }
 

@@ -1,7 +1,5 @@
 //! Traces of requests that meet trouble, and collectors that do.
 
-use std::time::{Duration, Instant};
-
 use pd_proxy::obs::names;
 use pd_proxy::sim::{Fault, What};
 use tokio::io::AsyncWriteExt;
@@ -12,6 +10,7 @@ use super::{CHAT, TRACE, ask, chat, names as span_names, script, tree};
 use crate::command::{Process, pair};
 use crate::common::client::{get, post, post_with, send};
 use crate::common::stage::{Stage, fast, slow};
+use crate::common::time::eventually;
 
 #[tokio::test]
 async fn a_retry_is_a_span_of_its_own() {
@@ -131,15 +130,11 @@ async fn a_collector_that_is_not_there_costs_requests_nothing_and_lines_name_the
         );
     }
     let lost = format!("{}{{outcome=\"failed\"}} 120", names::TRACE_SPANS);
-    let start = Instant::now();
-    while !send(gateway, &get("/metrics")).await.text().contains(&lost) {
-        assert!(
-            start.elapsed() < Duration::from_secs(20),
-            "{}",
-            send(gateway, &get("/metrics")).await.text()
-        );
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    eventually(&lost, async || {
+        let text = send(gateway, &get("/metrics")).await.text();
+        if text.contains(&lost) { Ok(()) } else { Err(text) }
+    })
+    .await;
     assert_eq!(send(gateway, &post("/tokenize", r#"{"prompt":"a"}"#)).await.status, 200);
     let line = process.wait_for(r#""route":"passthrough""#);
     assert!(line.contains(r#""trace_id":""#), "{line}");
