@@ -13,6 +13,7 @@ mod seen;
 mod stalls;
 mod table;
 
+use std::io::Write;
 use std::time::Instant;
 
 use futures_util::{StreamExt, stream};
@@ -71,6 +72,9 @@ fn no_cell_is_wrong() {
     let outcomes = all();
     let (full, condensed) = (table::full(&outcomes), table::condensed(&outcomes));
     println!("{full}\n{condensed}\n{} cells in {:?}", outcomes.len(), began.elapsed());
+    let again: u32 = outcomes.iter().map(|outcome| outcome.rounds - 1).sum();
+    let line = format!("matrix: {} cells, {again} repetitions since the machine stalled\n", outcomes.len());
+    std::io::stderr().write_all(line.as_bytes()).unwrap();
     if let Some(path) = std::env::var_os("MATRIX_OUT") {
         std::fs::write(path, format!("{condensed}\n{full}")).unwrap();
     }

@@ -10,12 +10,13 @@ use pd_proxy::fleet::Role as Side;
 use pd_proxy::server::Gateway;
 use pd_proxy::sim::{Engine, EngineSpec, Fault, Role};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::oracle::ATTEMPTS;
 use super::plan::{Cell, Ill, Leg, Spot};
 use crate::common::stage::fast;
+use crate::common::time::eventually;
 
 /// What hangs is given up after so long, in the first round, and longer in others; all else has as long as it takes.
 const LIMIT_MS: u64 = 1_500;
@@ -159,14 +160,8 @@ impl Rig {
     /// Waits until nobody does anything any more and `right` holds of the hand-offs that are kept; gives their number, and
     /// what is left.
     pub async fn settled(&self, killed: &[SocketAddr], right: impl Fn(u32) -> bool) -> (u32, Option<String>) {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let (open, pinned) = (self.open(killed), self.pinned(killed));
-            if (open.is_none() && right(pinned)) || Instant::now() >= end {
-                return (pinned, open);
-            }
-            sleep(Duration::from_millis(5)).await;
-        }
+        comes(|| self.open(killed).is_none() && right(self.pinned(killed))).await;
+        (self.pinned(killed), self.open(killed))
     }
 
     pub async fn end(self) {
@@ -175,14 +170,7 @@ impl Rig {
     }
 }
 
-/// Polls until `holds`; false if it never does.
-pub async fn until(holds: impl Fn() -> bool) -> bool {
-    let end = Instant::now() + PATIENCE;
-    while !holds() {
-        if Instant::now() >= end {
-            return false;
-        }
-        sleep(Duration::from_millis(2)).await;
-    }
-    true
+/// Waits for this; false if it never comes. What that means is for the oracle to say.
+pub async fn comes(holds: impl Fn() -> bool) -> bool {
+    timeout(PATIENCE, eventually("it comes", async || holds())).await.is_ok()
 }

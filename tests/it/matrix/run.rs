@@ -1,5 +1,6 @@
 //! One cell: the fault is set, a client asks, and all that came of it is written down.
 
+use std::io::Write;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use tokio::time::{Instant, timeout};
 use super::journal::Journal;
 use super::oracle::{self, Expected};
 use super::plan::{Api, Cell, Ill, Leg, Spot, Who};
-use super::rig::{Rig, until};
+use super::rig::{Rig, comes};
 use super::seen::{Seen, words_of};
 use super::stalls::Stalls;
 use crate::common::client;
@@ -44,6 +45,8 @@ pub struct Outcome {
     pub lines: u32,
     /// What was not over when it should have been.
     pub open: Option<String>,
+    /// How often it was run: more than once on a machine that stalled.
+    pub rounds: u32,
 }
 
 impl Outcome {
@@ -190,8 +193,12 @@ pub async fn run(model: &Model, journal: &Journal, stalls: &Stalls, (nth, cell):
         let outcome = run_once(model, journal, (round, nth), cell).await;
         round += 1;
         if outcome.wrong().is_empty() || round == ROUNDS || !stalls.since(began) {
-            return outcome;
+            return Outcome { rounds: round, ..outcome };
         }
+        // Not by a macro: shown though the test passes.
+        let wrong = outcome.wrong().join("; ");
+        let line = format!("matrix: {cell:?} is run again, since the machine stalled; so far: {wrong}\n");
+        std::io::stderr().write_all(line.as_bytes()).unwrap();
     }
 }
 
@@ -215,6 +222,7 @@ async fn run_once(model: &Model, journal: &Journal, (round, nth): (u32, usize), 
         pinned: 0,
         lines: 0,
         open: None,
+        rounds: 1,
     };
     for again in 0..TRIES {
         let request = model.request(&cell, format!("m{nth:04}-{round}-{again}")).await;
@@ -282,11 +290,11 @@ async fn at_that_moment(
     let running = |leg| rig.at_work(leg).any(|engine| engine.ledger().running > 0);
     match cell.ill {
         _ if cell.begun() => read_some(socket, first).await,
-        Ill::ClientLeaves(_) => until(|| rig.read(cell.leg, 2, id) > 0).await,
-        Ill::KilledUnread => until(|| rig.read(Leg::Decode, 2, id) > 0).await,
+        Ill::ClientLeaves(_) => comes(|| rig.read(cell.leg, 2, id) > 0).await,
+        Ill::KilledUnread => comes(|| rig.read(Leg::Decode, 2, id) > 0).await,
         // The decoder computes only when it has fetched.
-        Ill::KilledAfter => until(|| running(Leg::Decode)).await,
-        _ => until(|| running(cell.leg)).await,
+        Ill::KilledAfter => comes(|| running(Leg::Decode)).await,
+        _ => comes(|| running(cell.leg)).await,
     }
 }
 

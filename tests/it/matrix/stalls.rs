@@ -3,7 +3,9 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
+
+use crate::common::time::pace;
 
 /// Between two looks at the clock.
 const LOOK: Duration = Duration::from_millis(10);
@@ -19,7 +21,7 @@ impl Stalls {
     pub async fn watch(&self) {
         loop {
             let began = Instant::now();
-            sleep(LOOK).await;
+            pace(LOOK).await;
             if began.elapsed() > LOOK + LATE {
                 self.0.borrow_mut().push(Instant::now());
             }
