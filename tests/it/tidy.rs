@@ -113,6 +113,20 @@ fn files_hold_one_idea() {
     }
 }
 
+/// Tests wait for events, or run in virtual time: what sleeps has a name in `common/time.rs`, and nothing is shown by waiting for a while.
+#[test]
+fn tests_sleep_in_one_place() {
+    for (path, text) in sources_below("tests/it") {
+        if path.ends_with("common/time.rs") || path.ends_with("tidy.rs") {
+            continue;
+        }
+        for (number, line) in text.lines().enumerate() {
+            let sleeps = ["sleep(", "sleep_until(", "park_timeout("].iter().any(|call| line.contains(call));
+            assert!(!sleeps, "{}:{}: {line}: see common/time.rs", path.display(), number + 1);
+        }
+    }
+}
+
 #[test]
 fn the_image_is_built_with_the_pinned_compiler() {
     let pinned = read("rust-toolchain.toml");
