@@ -1,4 +1,5 @@
-//! What asking a Mooncake master costs: our own work for 1 024 keys, and whole exchanges over RPC and over HTTP.
+//! What asking a Mooncake master costs: our own work for 1 024 keys, and whole exchanges over RPC and over HTTP; and what looking up a
+//! prompt in what prefillers told of their own blocks costs.
 //!
 //! Exchanges are with a simulated master in this process, or with a real one whose `MOONCAKE_RPC` and `MOONCAKE_ADMIN`
 //! (`host:port`) are given and which has the keys of `engine_key`:
@@ -11,8 +12,11 @@ use std::time::Duration;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use futures_util::future::try_join_all;
 use pd_proxy::endpoint::Endpoint;
+use pd_proxy::kvhash::BlockHash;
 use pd_proxy::kvhash::keys::KeyBatch;
 use pd_proxy::pool::KeyStore;
+use pd_proxy::pool::events::decode::{Event, Medium as EventMedium, Stored};
+use pd_proxy::pool::events::index::{BlockIndex, IndexLimits};
 use pd_proxy::pool::mooncake::wire::{Call, Form, Function, read_answer, write_request};
 use pd_proxy::pool::mooncake::{
     ADMIN_TIME, Admin, Mooncake, MooncakeConfig, MooncakeHttp, MooncakeHttpConfig,
@@ -129,5 +133,28 @@ fn exchanges(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, wire, exchanges);
+/// A prompt of 1 000 blocks among 64 prefillers that have told of 3 000 other blocks each: all have its first 60 blocks, four have all.
+fn events(c: &mut Criterion) {
+    const HOLDERS: u32 = 64;
+    let hash = |number: u64| BlockHash::from(number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
+    let prompt: Vec<BlockHash> = (0..1_000).map(hash).collect();
+    let numbers: Vec<u64> = prompt.iter().map(BlockHash::event_u64).collect();
+    let stored = |hashes: Vec<u64>| {
+        Event::Stored(Stored { hashes, medium: EventMedium::Gpu, block_tokens: 16, ..Stored::default() })
+    };
+    let mut index = BlockIndex::new(IndexLimits { holders: 64, blocks: 4_000 });
+    for rank in 0..HOLDERS {
+        let Some(holder) = index.holder(3, rank) else { return };
+        index.apply(holder, &stored((0..3_000).map(|block| u64::from(rank) << 32 | block).collect()));
+        let has = if rank < 4 { numbers.len() } else { 60 };
+        index.apply(holder, &stored(numbers[..has].to_vec()));
+    }
+    assert_eq!(index.prefixes(&prompt, 16).holders.len(), HOLDERS as usize);
+    let mut group = c.benchmark_group("events_index");
+    group.throughput(Throughput::Elements(prompt.len() as u64));
+    group.bench_function("prefixes_of_64_holders", |b| b.iter(|| index.prefixes(black_box(&prompt), 16)));
+    group.finish();
+}
+
+criterion_group!(benches, wire, exchanges, events);
 criterion_main!(benches);

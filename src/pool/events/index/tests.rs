@@ -1,5 +1,4 @@
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use proptest::prelude::*;
 
@@ -372,27 +371,4 @@ proptest! {
         }
         prop_assert_eq!(index.entries(), 0);
     }
-}
-
-#[test]
-#[ignore = "prints a time"]
-fn how_long_a_prompt_takes() {
-    let mut index = BlockIndex::new(IndexLimits { holders: 64, blocks: 4000 });
-    let hashes: Vec<BlockHash> =
-        (0..1000_u64).map(|it| hash(it.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
-    let numbers: Vec<u64> = hashes.iter().map(BlockHash::event_u64).collect();
-    for rank in 0..64_u32 {
-        let holder = index.holder(3, rank).unwrap();
-        index.apply(
-            holder,
-            &stored(&(0..3000).map(|it| u64::from(rank) << 32 | it).collect::<Vec<_>>(), Medium::Gpu, None),
-        );
-        let has = if rank < 4 { 1000 } else { 60 };
-        index.apply(holder, &stored(&numbers[..has], Medium::Gpu, None));
-    }
-    let start = Instant::now();
-    for _ in 0..100 {
-        assert_eq!(std::hint::black_box(index.prefixes(&hashes, 16)).holders.len(), 64);
-    }
-    println!("{:?} for 1000 blocks, 60 of which 64 holders have and the rest 4", start.elapsed() / 100);
 }
