@@ -1,5 +1,5 @@
-//! What asking a Mooncake master costs: our own work for 1 024 keys, and whole exchanges over RPC and over HTTP; and what looking up a
-//! prompt in what prefillers told of their own blocks costs.
+//! What asking a Mooncake master costs: our own work for 1 024 keys, and whole exchanges over RPC
+//! and over HTTP; and what looking up a prompt in what prefillers told of their own blocks costs.
 //!
 //! Exchanges are with a simulated master in this process, or with a real one whose `MOONCAKE_RPC` and `MOONCAKE_ADMIN`
 //! (`host:port`) are given and which has the keys of `engine_key`:
@@ -133,7 +133,8 @@ fn exchanges(c: &mut Criterion) {
     group.finish();
 }
 
-/// A prompt of 1 000 blocks among 64 prefillers that have told of 3 000 other blocks each: all have its first 60 blocks, four have all.
+/// A prompt of 1 000 blocks among 64 prefillers that have told of 3 000 other blocks each: all have
+/// its first 60 blocks, four have all.
 fn events(c: &mut Criterion) {
     const HOLDERS: u32 = 64;
     let hash = |number: u64| BlockHash::from(number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());

@@ -300,7 +300,8 @@ async fn an_engine_that_is_removed_while_it_is_waited_for_does_not_join() {
     }
     stage.post("/instances/remove", &change(address)).await;
     let engine = Engine::start(fast(), address).await.unwrap();
-    // Another one is waited for, and asked several times. Were the first still waited for, it would be asked as often.
+    // Another one is waited for, and asked several times. Were the first still waited for, it would
+    // be asked as often.
     let busy = Fault { times: 3, ..Fault::always(What::Status(503, None)) };
     let other = Engine::start(fast(), other).await.unwrap();
     assert!(other.inject(busy));

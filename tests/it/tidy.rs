@@ -113,7 +113,8 @@ fn files_hold_one_idea() {
     }
 }
 
-/// Tests wait for events, or run in virtual time: what sleeps has a name in `common/time.rs`, and nothing is shown by waiting for a while.
+/// Tests wait for events, or run in virtual time: what sleeps has a name in `common/time.rs`, and
+/// nothing is shown by waiting for a while.
 #[test]
 fn tests_sleep_in_one_place() {
     for (path, text) in sources_below("tests/it") {

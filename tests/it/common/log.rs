@@ -1,4 +1,5 @@
-//! What the gateways of this thread write into their log: an event to wait for where nothing else shows that they have looked.
+//! What the gateways of this thread write into their log: an event to wait for where nothing else
+//! shows that they have looked.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};

@@ -163,7 +163,8 @@ impl Stage {
         .await;
     }
 
-    /// Asks the gateway for its health a few times: whatever it had to do before that no clock and no engine holds up, it has done.
+    /// Asks the gateway for its health a few times: whatever it had to do before that no clock and
+    /// no engine holds up, it has done.
     pub async fn let_it_work(&self) {
         for _ in 0..3 {
             assert_eq!(self.get("/health").await.status, 200);

@@ -92,7 +92,8 @@ pub async fn watching<T>(work: impl Future<Output = T>, mut look: impl FnMut()) 
     }
 }
 
-/// Does `work` in virtual time beside real sockets: a millisecond passes when everybody has had the time to do what is to be done.
+/// Does `work` in virtual time beside real sockets: a millisecond passes when everybody has had the
+/// time to do what is to be done.
 pub async fn unhurried<T>(work: impl Future<Output = T>) -> T {
     /// What passes in truth while a millisecond does here.
     const BREATH: Duration = Duration::from_micros(300);
@@ -111,8 +112,8 @@ pub async fn unhurried<T>(work: impl Future<Output = T>) -> T {
     }
 }
 
-/// Pauses where the pause is what is done to the gateway: a client that writes slowly, or leaves after a while. No test may depend on
-/// what happens meanwhile.
+/// Pauses where the pause is what is done to the gateway: a client that writes slowly, or leaves
+/// after a while. No test may depend on what happens meanwhile.
 pub async fn pace(pause: Duration) {
     sleep(pause).await;
 }

@@ -148,8 +148,8 @@ async fn a_client_can_not_choose_where_engines_meet() {
     }
 }
 
-/// The decoder has its request while the prefiller still computes. In virtual time: what is not sent in the first part of a prefill is
-/// not sent at once.
+/// The decoder has its request while the prefiller still computes. In virtual time: what is not
+/// sent in the first part of a prefill is not sent at once.
 #[tokio::test(start_paused = true)]
 async fn legs_that_can_run_at_once_do() {
     for (spoken, at_once) in [(SPOKEN[0], false), (SPOKEN[1], false), (SPOKEN[2], true), (SPOKEN[3], true)] {

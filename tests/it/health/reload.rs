@@ -114,7 +114,8 @@ async fn who_asks_engines_how_loaded_they_are_takes_the_new_limit_too() {
     })
     .await;
     let so_far = asked();
-    // Each takes two looks at the file, 20 ms apart. With the old limit several questions would be given up meanwhile.
+    // Each takes two looks at the file, 20 ms apart. With the old limit several questions would be
+    // given up meanwhile.
     for body_bytes in 65..75 {
         let times = log.count(READ);
         write(&file, &prefiller, &decoder, &more(600_000, body_bytes));

@@ -32,7 +32,8 @@ async fn a_prefill_that_has_begun_ends_though_the_client_has_left() {
         answer = minutes::ask(&memory) => panic!("{answer:?}"),
         () = eventually("the prefill", began) => {}
     }
-    // The client has left. The grace time is long over, and the decoder's blocks come back with the last layer only.
+    // The client has left. The grace time is long over, and the decoder's blocks come back with the
+    // last layer only.
     pass(Duration::from_secs(120)).await;
     let decoder = memory.decoders[0].ledger();
     assert_eq!(decoder.waiting, 1, "the decoder is not hung up on before it has its KV: {decoder:#?}");

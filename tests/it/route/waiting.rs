@@ -12,7 +12,8 @@ use crate::common::client::{self, Raw, get, post};
 use crate::common::stage::{Script, Stage};
 use crate::common::time::{eventually, watching};
 
-/// One prefiller that takes long, and takes one request at a time: the next one when it has ended, and not when it was predicted to.
+/// One prefiller that takes long, and takes one request at a time: the next one when it has ended,
+/// and not when it was predicted to.
 fn narrow(bind: Bind) -> Script {
     let mut script = script(1, 2_000.0);
     script.config.route.bind = bind;
