@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use futures_util::StreamExt;
 use futures_util::stream;
-use http::{HeaderValue, StatusCode};
+use http::{HeaderValue, Method, StatusCode};
 
 use crate::dialect::engine_load;
 use crate::endpoint::Endpoint;
@@ -24,6 +24,8 @@ const LOOK: Duration = Duration::from_millis(200);
 const RESTING_EVERY: Duration = Duration::from_secs(1);
 /// Probes at once.
 const AT_ONCE: usize = 64;
+/// What an engine says of its elastic expert parallelism.
+const SCALING_PATH: &str = "/is_scaling_elastic_ep";
 /// The largest answer to a probe.
 const ANSWER_BYTES: usize = 1 << 20;
 /// The largest answer to `GET /metrics`.
@@ -104,6 +106,7 @@ impl Prober {
         let call = self.call(first, &self.path);
         let outcome = match exchange(call, self.time, ANSWER_BYTES).await {
             Ok((status, _)) if status.is_server_error() => "dead",
+            Ok(_) if self.is_scaling(&engine).await => "dead",
             Ok(_) => "alive",
             Err(_) => "silent",
         };
@@ -118,6 +121,25 @@ impl Prober {
         if outcome == "alive" && engine.roles.iter().any(|it| it.health().identity().start_wanted()) {
             self.ask_start(&engine).await;
         }
+    }
+
+    /// True if an engine that has been busy says that it is being scaled, or was left out when that ended: vLLM's elastic expert parallelism
+    /// answers 503 to everything but its health then. SGLang has the route with GET.
+    async fn is_scaling(&self, engine: &Probed) -> bool {
+        let busy = |it: &Arc<Instance>| it.health().busy_since_ms().is_some();
+        let Some(first) = engine.roles.first().filter(|_| engine.roles.iter().any(busy)) else {
+            return false;
+        };
+        for method in [Method::POST, Method::GET] {
+            let call = self.client.request(method, url(first.endpoint(), SCALING_PATH));
+            let call = authorized(call, self.authorization.as_ref());
+            match exchange(call, self.time, ANSWER_BYTES).await {
+                Ok((StatusCode::METHOD_NOT_ALLOWED, _)) => {}
+                Ok((StatusCode::OK, body)) => return engine_load::is_scaling(&body),
+                _ => return false,
+            }
+        }
+        false
     }
 
     async fn ask_start(&self, engine: &Probed) {

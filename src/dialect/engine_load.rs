@@ -1,5 +1,9 @@
 //! What an engine says about its load, in `GET /metrics` (vLLM 0.6 to 0.32).
 
+use bytes::Bytes;
+
+use crate::codec::json::{Object, ScanLimits};
+
 /// Most lines that are looked at: an engine with 1 000 ranks and adapters has fewer.
 const MAX_LINES: usize = 200_000;
 
@@ -62,6 +66,12 @@ pub fn read(text: &str) -> Vec<EngineLoad> {
 pub fn start_s(text: &str) -> Option<f64> {
     let of_line = |line: &str| line.strip_prefix("process_start_time_seconds ")?.trim().parse::<f64>().ok();
     text.lines().take(MAX_LINES).find_map(of_line).filter(|start_s| start_s.is_finite() && *start_s > 0.0)
+}
+
+/// True if an engine's answer to `/is_scaling_elastic_ep` says that it is scaled, or left out of the scaled deployment.
+pub fn is_scaling(body: &Bytes) -> bool {
+    let answer = Object::scan(body.clone(), ScanLimits::default());
+    answer.is_ok_and(|answer| answer.get("is_scaling_elastic_ep").is_some_and(|says| says.raw() == b"true"))
 }
 
 /// Name and value of a line, `name{labels} value`.

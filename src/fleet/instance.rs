@@ -9,6 +9,7 @@ use crate::dialect::Peer;
 use crate::endpoint::Endpoint;
 use crate::fleet::health::{Health, Rules};
 use crate::fleet::hits::Hits;
+use crate::fleet::pace::Paces;
 use crate::live::Live;
 use crate::obs::LegMeter;
 use crate::route::{Candidate, DecodeCandidate, Standing};
@@ -43,6 +44,7 @@ pub struct Instance {
     ranks: Box<[(Load, Foreign)]>,
     health: Health,
     hits: Hits,
+    paces: Paces,
     draining: AtomicBool,
     meter: LegMeter,
     /// Who it is for decoders, where they must be told; learned.
@@ -156,6 +158,7 @@ impl Instance {
             ranks: (0..ranks).map(|_| Default::default()).collect(),
             health: Health::new(rules),
             hits: Hits::default(),
+            paces: Paces::default(),
             draining: AtomicBool::new(false),
             peer: Live::new(None),
         }
@@ -194,6 +197,11 @@ impl Instance {
     /// What it found of prompts in its caches, against what was predicted.
     pub fn hits(&self) -> &Hits {
         &self.hits
+    }
+
+    /// How long its legs take until their first byte.
+    pub fn paces(&self) -> &Paces {
+        &self.paces
     }
 
     /// Requests and tokens of context that others gave it, as it says.

@@ -4,11 +4,13 @@
 //! is one step under a short lock, so that two requests that arrive together never both see the same free instance.
 
 pub mod awaiting;
+mod blame;
 pub mod desk;
 pub mod health;
 mod hits;
 pub mod instance;
 mod member;
+mod pace;
 mod reports;
 pub mod roster;
 pub mod seat;
@@ -29,10 +31,13 @@ use crate::route::{
     Standing,
 };
 pub use awaiting::{Awaiting, Awaits};
+pub use blame::FailedHandoff;
 pub use desk::{Choice, Desk, Holding, Placed, Told};
+pub use health::handoffs::Verdict;
 pub use hits::{HitTokens, Hits};
 pub use instance::{Beyond, Instance, InstanceId, Rank, Role};
 pub use member::Member;
+pub use pace::{Pace, Paces};
 pub use reports::{Outcome, Sign};
 pub use roster::Owner;
 use roster::Roster;
@@ -76,6 +81,8 @@ pub struct Fleet {
     decode_learner: Arc<Mutex<DecodeLearner>>,
     next_id: AtomicU64,
     awaiting: Awaiting,
+    /// Outcomes of hand-offs, by pair.
+    handoffs: blame::Handoffs,
     /// Who wants which members. Held while the list changes; taken before a side's lock.
     roster: Mutex<Roster>,
     /// Health is kept in milliseconds since then.
@@ -136,6 +143,7 @@ impl Fleet {
             decode_learner: Arc::new(Mutex::new(DecodeLearner::new(settings.decode))),
             next_id: AtomicU64::new(0),
             awaiting: Awaiting::default(),
+            handoffs: blame::Handoffs::default(),
             roster: Mutex::default(),
             born: Instant::now(),
         }

@@ -4,17 +4,24 @@ use std::time::Duration;
 
 use crate::fleet::desk::Recovery;
 use crate::fleet::health::{Cause, Change, State};
-use crate::fleet::{Fleet, Instance, Role};
+use crate::fleet::{Fleet, Instance, InstanceId, Role};
+
+/// At most this share of a role rests for what its members refuse: the others must be able to carry the load.
+const MOST_EJECTED_PERCENT: usize = 50;
 
 /// How a leg ended, as far as the instance is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It answered, be it with a refusal of the client's request.
     Served,
-    /// It answered that it has too much to do.
-    Busy,
+    /// It answered that it has too much to do, and for how long it wants to be spared.
+    Busy(Option<Duration>),
+    /// It refused the request, perhaps for a reason of its own: others are preferred until that is known.
+    Refused,
     /// It failed.
     Failed,
+    /// It does nothing with what it is sent, while others work.
+    Stuck,
     /// It could not be connected to.
     Unreachable,
 }
@@ -34,18 +41,63 @@ impl Fleet {
         let (now_ms, health) = (self.now_ms(), instance.health());
         let change = match outcome {
             Outcome::Served => health.succeeded(now_ms),
-            Outcome::Busy => {
-                health.busy(now_ms);
+            Outcome::Busy(spare) => {
+                health.busy(now_ms, spare);
+                match health.busy_without_end(now_ms) {
+                    Some(since_ms) if self.peers_serve_since(instance, since_ms) => {
+                        health.contradicted(now_ms, true)
+                    }
+                    _ => Change::None,
+                }
+            }
+            Outcome::Refused => {
+                health.refused(now_ms);
                 Change::None
             }
             Outcome::Failed => health.failed(now_ms, Cause::Failing),
+            Outcome::Stuck => health.contradicted(now_ms, true),
             Outcome::Unreachable => health.failed(now_ms, Cause::Unreachable),
         };
-        let why = if outcome == Outcome::Unreachable { "it can't be connected to" } else { "its legs fail" };
+        let why = match outcome {
+            Outcome::Unreachable => "it can't be connected to",
+            Outcome::Stuck => "it does nothing with what it is sent",
+            Outcome::Busy(_) => "it is busy without end, while others serve",
+            _ => "its legs fail",
+        };
         self.changed(instance, change, why);
         if outcome != Outcome::Served || change != Change::None {
             self.tell_desk(instance);
         }
+    }
+
+    /// Tells that `instance` refused what another engine of its role served. It rests, `at_once` or when that goes on, unless so
+    /// many of its role rest already that the others would have to carry too much.
+    pub fn contradicted(&self, instance: &Instance, at_once: bool) {
+        let now_ms = self.now_ms();
+        let members = self.members(instance.role());
+        let resting = members.iter().filter(|it| it.health().state(now_ms) != State::Closed).count();
+        let may_rest = instance.health().state(now_ms) != State::Closed
+            || (resting + 1) * 100 <= members.len() * MOST_EJECTED_PERCENT;
+        if may_rest {
+            let change = instance.health().contradicted(now_ms, at_once);
+            self.changed(instance, change, "it refuses what others serve");
+        }
+        self.tell_desk(instance);
+    }
+
+    /// Tells that the refusal of `instance` was the word of its role.
+    pub fn acquit(&self, instance: &Instance) {
+        instance.health().acquitted(self.now_ms());
+        self.tell_desk(instance);
+    }
+
+    /// True if there is an engine of `role` that was not tried, serves, and is not known to be away.
+    pub fn has_other(&self, role: Role, tried: &[InstanceId]) -> bool {
+        let now_ms = self.now_ms();
+        let is_other = |it: &Instance| {
+            !it.draining() && !tried.contains(&it.id()) && it.health().state(now_ms) != State::Open
+        };
+        self.members(role).iter().any(|it| is_other(it))
     }
 
     /// Tells whether `instance` answered a probe.
@@ -66,6 +118,7 @@ impl Fleet {
         };
         if restarted {
             instance.forget_peer();
+            self.handoffs.forget(instance.id());
             if instance.role() == Role::Prefill {
                 self.desk.emptied(instance.id());
             }
@@ -76,7 +129,7 @@ impl Fleet {
     }
 
     /// Says what an instance's breaker did; `why`, of a rest that begins.
-    fn changed(&self, instance: &Instance, change: Change, why: &'static str) {
+    pub(super) fn changed(&self, instance: &Instance, change: Change, why: &'static str) {
         let (leg, at) = (instance.role().name(), instance.endpoint());
         match change {
             Change::Opened(rest_ms) => {
@@ -89,7 +142,7 @@ impl Fleet {
         }
     }
 
-    fn tell_desk(&self, instance: &Instance) {
+    pub(super) fn tell_desk(&self, instance: &Instance) {
         if instance.role() != Role::Prefill {
             return;
         }

@@ -6,6 +6,20 @@ use super::{LegMeter, Meters, names};
 
 /// Outcomes of probes.
 const PROBED: [&str; 3] = ["alive", "dead", "silent"];
+/// Refusals that have a label of their own.
+const REFUSED: [(u16, &str); 11] = [
+    (400, "400"),
+    (401, "401"),
+    (403, "403"),
+    (404, "404"),
+    (405, "405"),
+    (407, "407"),
+    (408, "408"),
+    (413, "413"),
+    (421, "421"),
+    (422, "422"),
+    (429, "429"),
+];
 /// Outcomes of looks at a changed configuration.
 const RELOADED: [&str; 3] = ["applied", "partial", "refused"];
 
@@ -13,6 +27,15 @@ const RELOADED: [&str; 3] = ["applied", "partial", "refused"];
 pub(super) fn begin(leg: &'static str, instance: &str) {
     for name in [names::TRIPS, names::RESTARTS] {
         counter!(name, "leg" => leg, "instance" => instance.to_owned()).increment(0);
+    }
+    for blamed in ["itself", "other", "pair", "unknown"] {
+        counter!(names::HANDOFF_FAILURES, "leg" => leg, "instance" => instance.to_owned(), "blamed" => blamed)
+            .increment(0);
+    }
+    // Those by which an engine is an outlier most often.
+    for status in ["401", "404", "429"] {
+        counter!(names::REFUSALS, "leg" => leg, "instance" => instance.to_owned(), "status" => status)
+            .increment(0);
     }
     for outcome in PROBED {
         counter!(names::PROBES, "leg" => leg, "instance" => instance.to_owned(), "outcome" => outcome)
@@ -53,6 +76,24 @@ impl LegMeter {
     pub fn probed(&self, outcome: &'static str) {
         self.series.with(|| {
             counter!(names::PROBES, "leg" => self.leg, "instance" => self.instance.clone(), "outcome" => outcome)
+                .increment(1);
+        });
+    }
+
+    /// A hand-off failed in which it had a part. `blamed` is one of a fixed set of words.
+    pub fn handoff_failed(&self, blamed: &'static str) {
+        self.series.with(|| {
+            counter!(names::HANDOFF_FAILURES, "leg" => self.leg, "instance" => self.instance.clone(), "blamed" => blamed)
+                .increment(1);
+        });
+    }
+
+    /// It answered with this 4xx. Statuses that nobody expects of an engine are one label.
+    pub fn refused(&self, status: u16) {
+        let at = REFUSED.iter().position(|(known, _)| *known == status);
+        let label = at.and_then(|at| REFUSED.get(at)).map_or("other", |(_, label)| *label);
+        self.series.with(|| {
+            counter!(names::REFUSALS, "leg" => self.leg, "instance" => self.instance.clone(), "status" => label)
                 .increment(1);
         });
     }

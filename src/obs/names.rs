@@ -22,6 +22,8 @@ pub const DURATION: &str = "pd_proxy_request_duration_seconds";
 pub const LEG_SECONDS: &str = "pd_proxy_leg_duration_seconds";
 /// Failed legs by instance and reason.
 pub const LEG_FAILURES: &str = "pd_proxy_leg_failures_total";
+/// Answers of engines with a 4xx, by `leg`, `instance` and `status`.
+pub const REFUSALS: &str = "pd_proxy_refusals_total";
 /// Legs that were tried again.
 pub const RETRIES: &str = "pd_proxy_retries_total";
 /// Further attempts that were not made, since retries had taken their share of the traffic.
@@ -32,6 +34,8 @@ pub const CONTINUATIONS: &str = "pd_proxy_continuations_total";
 pub const TOKENS: &str = "pd_proxy_tokens_total";
 /// What became of hand-offs: used, released, expired.
 pub const HANDOFFS: &str = "pd_proxy_handoffs_total";
+/// Legs that failed with another engine's KV, by `leg` and `instance` of either, and by whether it is `blamed`.
+pub const HANDOFF_FAILURES: &str = "pd_proxy_handoff_failures_total";
 /// Requests that went to a decoder alone.
 pub const BYPASSED: &str = "pd_proxy_prefill_bypassed_total";
 /// Prompts by whether their tokens were known, and by the reason if not.
@@ -120,7 +124,7 @@ pub const TRACE_SPANS: &str = "pd_proxy_trace_spans_total";
 pub const BUILD_INFO: &str = "pd_proxy_build_info";
 
 /// Every name, for tests.
-pub const ALL: [&str; 58] = [
+pub const ALL: [&str; 60] = [
     CALLBACKS,
     REQUESTS,
     INFLIGHT,
@@ -132,11 +136,13 @@ pub const ALL: [&str; 58] = [
     DURATION,
     LEG_SECONDS,
     LEG_FAILURES,
+    REFUSALS,
     RETRIES,
     RETRIES_DENIED,
     CONTINUATIONS,
     TOKENS,
     HANDOFFS,
+    HANDOFF_FAILURES,
     BYPASSED,
     PROMPTS,
     PROMPT_SECONDS,
@@ -243,6 +249,11 @@ pub(super) fn describe_instances() {
         "Prefill leg until its answer, decode leg until its first byte"
     );
     describe_counter!(LEG_FAILURES, "Legs that failed, by instance and reason");
+    describe_counter!(
+        HANDOFF_FAILURES,
+        "Legs that failed with another engine's KV, for each of the two, by who is blamed: itself, other, pair, unknown"
+    );
+    describe_counter!(REFUSALS, "Answers of instances with a 4xx, by status");
     describe_gauge!(BREAKER, "0 while an instance takes its share, 1 while it is tried, 2 while it rests");
     describe_counter!(TRIPS, "Rests of instances that began");
     describe_counter!(PROBES, "Probes of instances, by outcome: alive, dead, silent");

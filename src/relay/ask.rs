@@ -52,6 +52,8 @@ pub struct Ask {
     pub resume: Option<Arc<OnceLock<Option<Plan>>>>,
     /// What encoders say of its items, for both engines (`ec_transfer_params`).
     pub encoded: Option<Bytes>,
+    /// The encoders that said it.
+    pub encoders: Arc<[Arc<Instance>]>,
     /// The client speaks HTTP/2, where a body that is cut takes what was sent before it along.
     pub http2: bool,
     /// When its head was read.

@@ -182,6 +182,7 @@ fn part_of(whole: &Ask, batch: &Batch, at: usize) -> Result<Ask, Error> {
         turn: None,
         resume: None,
         encoded: None,
+        encoders: Arc::default(),
         http2: whole.http2,
         arrived: whole.arrived,
         trace: whole.trace.as_ref().map(|scope| scope.part(at)),

@@ -10,7 +10,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -27,6 +27,7 @@ use crate::relay::ask::Ask;
 use crate::relay::boxed::boxed;
 use crate::relay::failure::Failure;
 use crate::relay::legs::{DecodeEnd, Opening, PrefillEnd};
+use crate::relay::origin::{Origin, PrefillPartners};
 use crate::relay::receipt::Answered;
 use crate::relay::rendezvous::{Meeting, Watch};
 use crate::relay::stories::Herald;
@@ -63,6 +64,12 @@ struct Pair {
     meeting: Option<Meeting>,
     /// When the decoder must have begun; known once it could.
     due: Option<Instant>,
+}
+
+/// The decoder that a prefill is for, and the way to tell its leg who computed the prompt.
+struct Partner {
+    decoder: Arc<Instance>,
+    met: Arc<OnceLock<Arc<Instance>>>,
 }
 
 /// A prefiller was chosen.
@@ -131,22 +138,33 @@ impl Relay {
             if self.fleet.serving(Role::Prefill) == 0 {
                 return Err(Error::new(Kind::NoPrefiller, "no prefiller is available"));
             }
-            let seat = self.decoder(ask, &decode)?;
+            let seat = self.decoder(ask, &decode, None)?;
             decode.start(seat.instance());
             ledger.leg(seat.instance());
             prefill.tried.extend_from_slice(decode.avoided());
             let mut pair = self.pair(ask, seat, prefill.clone())?;
             let (role, failure) = match pair.run(&mut prefill, ledger).await? {
-                Ok(end) => return Ok(end),
+                Ok(end) => {
+                    self.contradict(&ask.id, &mut decode);
+                    return Ok(end);
+                }
                 Err(lost) => lost,
             };
             drop(pair);
+            let weighed = match role {
+                Role::Decode => self.weigh(role, failure, &mut decode),
+                _ => Err(failure),
+            };
+            let failure = match weighed {
+                Ok(refusal) => return Ok(DecodeEnd::Whole(refusal)),
+                Err(failure) => failure,
+            };
             if failure.busy() {
                 decode.left = decode.left.min(1);
             }
             let over = decode.left == 0 || prefill.left == 0 || failure.lasting();
             if over || !self.back_off(role, &failure, decode.made).await {
-                return Err(failure.into_error(role));
+                return self.conclude(role, failure, &mut decode).map(DecodeEnd::Whole);
             }
             let of_the_prefill = role == Role::Decode && failure.may_be_of_the_handoff();
             decode.suspects.extend(ledger.prefiller().filter(|_| of_the_prefill));
@@ -163,8 +181,12 @@ impl Relay {
         let (watch, decoder, written) = (meeting.watch(), seat.instance().clone(), Written::default());
         let (give_up, given_up) = oneshot::channel();
         let (tell, notes) = mpsc::channel(NOTES);
-        let decode = boxed(|| self.clone().decode_called(ask.clone(), seat, written.clone(), given_up));
-        let prefill = boxed(|| self.clone().prefill_called(ask.clone(), meeting, tries, tell));
+        let met = Arc::new(OnceLock::new());
+        let origin = Origin::Called(met.clone());
+        let decode =
+            boxed(|| self.clone().decode_called(ask.clone(), (seat, origin), written.clone(), given_up));
+        let partner = Partner { decoder: decoder.clone(), met };
+        let prefill = boxed(|| self.clone().prefill_called(ask.clone(), (meeting, partner), tries, tell));
         Ok(Pair {
             relay: self.clone(),
             ask,
@@ -184,7 +206,7 @@ impl Relay {
     async fn decode_called(
         self: Arc<Self>,
         ask: Arc<Ask>,
-        seat: Seat,
+        (seat, origin): (Seat, Origin),
         written: Written,
         given_up: oneshot::Receiver<Failure>,
     ) -> Result<Opening, Failure> {
@@ -194,8 +216,8 @@ impl Relay {
         let decoder = seat.instance().clone();
         tokio::select! {
             biased;
-            Ok(failure) = given_up => self.told_of(&ask.id, &decoder, Err(failure)),
-            outcome = self.clone().decode_leg(ask.clone(), seat, (edit, longer), written) => outcome,
+            Ok(failure) = given_up => self.decoded(&ask.id, &decoder, &origin, Err(failure)),
+            outcome = self.clone().decode_leg(ask.clone(), seat, (edit, longer, origin.clone()), written) => outcome,
         }
     }
 
@@ -203,7 +225,7 @@ impl Relay {
     async fn prefill_called(
         self: Arc<Self>,
         ask: Arc<Ask>,
-        meeting: Meeting,
+        (meeting, partner): (Meeting, Partner),
         tries: Tries,
         tell: mpsc::Sender<Note>,
     ) -> (Meeting, Prefilled) {
@@ -211,7 +233,7 @@ impl Relay {
         let Ok(Some(params)) = timeout(limit, meeting.params()).await else {
             return (meeting, Prefilled::NotCalled(Failure::not_called(limit)));
         };
-        let ended = self.prefill_for(&ask, params, tries, &tell).await;
+        let ended = self.prefill_for(&ask, (params, partner), tries, &tell).await;
         meeting.tell(matches!(ended, Prefilled::Done(_)));
         (meeting, ended)
     }
@@ -221,10 +243,12 @@ impl Relay {
     async fn prefill_for(
         self: &Arc<Self>,
         ask: &Arc<Ask>,
-        params: Bytes,
+        (params, partner): (Bytes, Partner),
         mut tries: Tries,
         tell: &mpsc::Sender<Note>,
     ) -> Prefilled {
+        let Partner { decoder, met } = partner;
+        tries.tried.extend(self.fleet.avoided_producers(decoder.id()));
         loop {
             let Placed { seat, choice } = match self.place(ask, &tries).await {
                 Ok(placed) => placed,
@@ -236,10 +260,17 @@ impl Relay {
             // The request may be gone.
             let _ = tell.try_send(Note { instance, choice, at, herald });
             let transfer = Transfer { called: Some(params.clone()), ..Transfer::default() };
-            let leg = self.clone().prefill_once(ask.clone(), seat, transfer, Written::default());
+            let prefiller = seat.instance().clone();
+            let partners = PrefillPartners { decoder: Some(decoder.clone()), encoders: ask.encoders.clone() };
+            let leg = self.clone().prefill_once(ask.clone(), seat, (transfer, partners), Written::default());
             let failure = match leg.await {
                 // It wrote what it computed: its blocks are its own again.
-                Ok(PrefillEnd::Done(mut duty)) => return Prefilled::Done(duty.book()),
+                Ok(PrefillEnd::Done(mut duty)) => {
+                    // The first prefiller that has written; there is no other one for this decoder.
+                    let _ = met.set(prefiller);
+                    self.contradict(&ask.id, &mut tries);
+                    return Prefilled::Done(duty.book());
+                }
                 Ok(PrefillEnd::Refused(answer)) => return Prefilled::Refused(answer),
                 // Of legs that are sent together, and of engines that do both: not here.
                 Ok(PrefillEnd::InVain | PrefillEnd::Cut | PrefillEnd::Here(_)) => {
@@ -247,13 +278,23 @@ impl Relay {
                 }
                 Err(failure) => failure,
             };
-            let began = failure.written && !failure.busy();
+            let failure = match self.weigh(Role::Prefill, failure, &mut tries) {
+                Ok(refusal) => return Prefilled::Refused(refusal),
+                Err(failure) => failure,
+            };
+            let began = failure.written && !failure.turned_away();
             if began
                 || failure.lasting()
                 || tries.left == 0
                 || !self.back_off(Role::Prefill, &failure, tries.made).await
             {
-                return Prefilled::Failed(failure);
+                return match tries.refusals.is_some() {
+                    true => match self.conclude(Role::Prefill, failure, &mut tries) {
+                        Ok(refusal) => Prefilled::Refused(refusal),
+                        Err(error) => Prefilled::Nobody(error),
+                    },
+                    false => Prefilled::Failed(failure),
+                };
             }
         }
     }

@@ -22,6 +22,7 @@ use crate::relay::ask::Ask;
 use crate::relay::boxed::boxed;
 use crate::relay::failure::Failure;
 use crate::relay::legs::{Opening, PrefillEnd};
+use crate::relay::origin::Origin;
 use crate::relay::release::Duty;
 use crate::relay::{Relay, Tries};
 use crate::upstream::Written;
@@ -68,6 +69,7 @@ struct Due {
 struct Parting {
     relay: Arc<Relay>,
     ask: Arc<Ask>,
+    prefiller: Arc<Instance>,
     instance: Arc<Instance>,
     rank: Option<Rank>,
     written: Written,
@@ -89,6 +91,11 @@ impl Early {
     /// The decoder, if its prefiller waits for it.
     pub(super) fn waited_for(&self) -> Option<InstanceId> {
         self.awaited.then(|| self.instance.id())
+    }
+
+    /// The decoder, if the prefill does not end without it.
+    pub(super) fn partner(&self) -> Option<Arc<Instance>> {
+        self.awaited.then(|| self.instance.clone())
     }
 
     /// Whether hanging up on both before the prefill has ended leaves the decoder's blocks taken.
@@ -155,8 +162,9 @@ impl Due {
         let Due { seat, mut parting } = self;
         let (relay, ask, written) = (parting.relay.clone(), parting.ask.clone(), parting.written.clone());
         let edit = dialect::decode_edit(None);
-        let outcome = relay.decode_leg(ask, seat, (edit, Duration::ZERO), written).await;
-        parting.refused = outcome.as_ref().is_err_and(Failure::busy);
+        let origin = Origin::Known(parting.prefiller.clone());
+        let outcome = relay.decode_leg(ask, seat, (edit, Duration::ZERO, origin), written).await;
+        parting.refused = outcome.as_ref().is_err_and(Failure::turned_away);
         outcome
     }
 }
@@ -209,17 +217,20 @@ impl Relay {
     pub(super) fn early(
         self: &Arc<Self>,
         ask: &Arc<Ask>,
-        transfer: &Transfer,
+        (prefill, transfer): (&Seat, &Transfer),
         decode: &Tries,
     ) -> Option<Early> {
         let dialect = self.speech.now().dialect;
         let edit = dialect.early_decode_edit(transfer)?;
-        let seat = self.decoder(ask, decode).ok()?;
+        let prefiller = prefill.instance();
+        let seat = self.decoder(ask, decode, Some(prefiller.id())).ok()?;
         let (instance, written) = (seat.instance().clone(), Written::default());
         // Its first byte comes after the prefill.
         let settings = self.settings.now();
         let before = settings.computing(settings.prefill, ask.shape.prompt_tokens);
-        let leg = boxed(|| self.clone().decode_leg(ask.clone(), seat, (edit, before), written.clone()));
+        let origin = Origin::Beside(prefiller.clone());
+        let leg =
+            boxed(|| self.clone().decode_leg(ask.clone(), seat, (edit, before, origin), written.clone()));
         let (peer, awaited) = (transfer.peer.clone(), dialect.binds_pairs());
         Some(Early { leg: Leg::Begun(leg), ended: None, instance, written, dialect, peer, awaited })
     }
@@ -232,7 +243,8 @@ impl Relay {
         prefill: &Seat,
         decode: &Tries,
     ) -> (Arc<Ask>, Option<Early>) {
-        let Ok(seat) = self.decoder(ask, decode) else { return (ask.clone(), None) };
+        let prefiller = prefill.instance().id();
+        let Ok(seat) = self.decoder(ask, decode, Some(prefiller)) else { return (ask.clone(), None) };
         let speech = self.speech.now();
         let at = |seat: &Seat| speech.kv_address(seat.instance().endpoint()).authority();
         let id = p2p_nccl::request_id(&at(prefill), &at(&seat), uuid::Uuid::new_v4().as_u128());
@@ -241,6 +253,7 @@ impl Relay {
         let parting = Parting {
             relay: self.clone(),
             ask: ask.clone(),
+            prefiller: prefill.instance().clone(),
             instance: instance.clone(),
             rank: seat.rank(),
             written: written.clone(),

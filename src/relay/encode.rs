@@ -4,6 +4,7 @@
 //! exchanges, which the encoders notice. Without encoders, and for requests without items, there is no such stage.
 
 use std::pin::pin;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
@@ -13,11 +14,12 @@ use tokio::time::Instant;
 use crate::codec::json::Edit;
 use crate::dialect::encode::{Encoded, Items};
 use crate::error::{Error, Kind};
-use crate::fleet::{Need, Role, Seat};
+use crate::fleet::{Instance, Need, Pace, Role, Seat};
 use crate::relay::ask::Ask;
 use crate::relay::failure::{Failure, Large, Why};
-use crate::relay::legs::{whole, within};
-use crate::relay::{Relay, Tries, pause, traced};
+use crate::relay::legs::whole;
+use crate::relay::progress::Waiting;
+use crate::relay::{Relay, Tries, pause, refusals, traced};
 use crate::route::estimate;
 use crate::upstream::Written;
 
@@ -25,7 +27,7 @@ use crate::upstream::Written;
 const AT_ONCE: usize = 16;
 
 /// What an encoder said of an item, or its refusal, which is the client's answer.
-type End = Result<Encoded, Box<Response<Bytes>>>;
+type End<T> = Result<T, Box<Response<Bytes>>>;
 
 impl Relay {
     /// Whether there is an encoder, and somebody to decode what it would encode.
@@ -40,24 +42,33 @@ impl Relay {
         if items.is_empty() {
             return Ok(None);
         }
-        let mut all = Encoded::default();
+        let (mut all, mut encoders) = (Encoded::default(), Vec::new());
         {
             let (asked, items) = (&*ask, &items);
             let each = stream::iter(0..items.len()).map(|at| self.encode_item(asked, items, at));
             let mut ends = each.buffer_unordered(AT_ONCE);
             while let Some(end) = ends.next().await {
                 match end? {
-                    Ok(encoded) => all.add(encoded),
+                    Ok((encoded, by)) => {
+                        all.add(encoded);
+                        encoders.push(by);
+                    }
                     Err(refusal) => return Ok(Some(*refusal)),
                 }
             }
         }
         ask.encoded = all.params();
+        ask.encoders = if ask.encoded.is_some() { encoders.into() } else { Arc::default() };
         Ok(None)
     }
 
     /// One item, on as many encoders as it takes.
-    async fn encode_item(&self, ask: &Ask, items: &Items, at: usize) -> Result<End, Error> {
+    async fn encode_item(
+        &self,
+        ask: &Ask,
+        items: &Items,
+        at: usize,
+    ) -> Result<End<(Encoded, Arc<Instance>)>, Error> {
         let body = items.body(at).map_err(|e| Error::new(Kind::InvalidJson, e.to_string()))?;
         let tokens = estimate::prompt_tokens(items.len_bytes(at));
         let mut tries = Tries::new(self.settings.now().attempts);
@@ -70,21 +81,30 @@ impl Relay {
             let id = format!("{}:{at}:{:06x}", ask.id, pause::random() & 0xff_ffff);
             let item = Ask { body: body.clone(), ..ask.under(&id) };
             let failure = match self.encode_once(&item, &seat).await {
-                Ok(end) => return Ok(end),
+                Ok(end) => {
+                    self.contradict(&ask.id, &mut tries);
+                    return Ok(end.map(|encoded| (encoded, seat.instance().clone())));
+                }
                 Err(failure) => failure,
             };
             drop(seat);
+            let failure = match self.weigh(Role::Encode, failure, &mut tries) {
+                Ok(refusal) => return Ok(Err(Box::new(refusal))),
+                Err(failure) => failure,
+            };
             if tries.left == 0
                 || failure.lasting()
                 || !self.back_off(Role::Encode, &failure, tries.made).await
             {
-                return Err(failure.into_error(Role::Encode));
+                return self
+                    .conclude(Role::Encode, failure, &mut tries)
+                    .map(|refusal| Err(Box::new(refusal)));
             }
         }
     }
 
     /// One exchange with one encoder.
-    async fn encode_once(&self, item: &Ask, seat: &Seat) -> Result<End, Failure> {
+    async fn encode_once(&self, item: &Ask, seat: &Seat) -> Result<End<Encoded>, Failure> {
         let (settings, sent, written) = (self.settings.now(), Instant::now(), Written::default());
         let mut span = traced::leg(item, seat.instance(), "encode");
         let outcome = {
@@ -92,18 +112,22 @@ impl Relay {
                 let response = self.exchange(item, (seat, &mut span), &Edit::new(), &written).await?;
                 let response = whole(response, (settings.prefill_reply_bytes, Large::PrefillReply)).await?;
                 if response.status().is_client_error() {
-                    return Ok(Err(Box::new(response)));
+                    return refusals::judge(seat.instance(), response).map(|refusal| Err(Box::new(refusal)));
                 }
                 let mut encoded = Encoded::default();
                 let read = encoded.read(response.into_body());
                 read.map(|()| Ok(encoded)).map_err(|e| Failure::new(Why::BadReply, true, e.to_string()))
             });
-            within(settings.encode, &written, leg).await
+            let tokens = item.shape.prompt_tokens;
+            let engine = seat.instance();
+            let waiting = Waiting { engine, pace: Some(Pace::Prompt), tokens, most_tokens: None };
+            self.within(settings.encode, waiting, &written, leg).await
         };
         traced::ended(&mut span, &outcome);
         let end = self.told(item, seat, outcome)?;
         if end.is_ok() {
             seat.instance().meter().done(sent.elapsed());
+            seat.instance().paces().observe(Pace::Prompt, sent.elapsed());
         }
         Ok(end)
     }

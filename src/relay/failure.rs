@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use http::StatusCode;
+
 use crate::error::{Error, Kind};
-use crate::fleet::{Outcome, Role};
+use crate::fleet::{Outcome, Role, Verdict};
+use crate::relay::refusals::EngineRefusal;
 
 /// How a leg failed.
 #[derive(Debug)]
@@ -14,6 +17,12 @@ pub struct Failure {
     pub written: bool,
     /// For the log.
     pub detail: String,
+    /// Time for which a busy engine asked to be spared (`Retry-After`).
+    pub spare: Option<Duration>,
+    /// The engine's answer, if the failure is a refusal that another engine has to confirm.
+    pub refusal: Option<Box<EngineRefusal>>,
+    /// The engine that it is held against, of a leg that was to use another engine's KV.
+    pub verdict: Option<Verdict>,
 }
 
 /// In what way.
@@ -25,8 +34,12 @@ pub enum Why {
     Broken,
     /// It took too long.
     Timeout,
-    /// The engine has too much to do.
-    Busy,
+    /// The engine does nothing with what it was sent, while others work, or does not answer probes any more.
+    Stuck,
+    /// The engine has too much to do: it answered with this status, 429 or 503.
+    Busy(StatusCode),
+    /// The engine refused the request for a reason that may be its own (401, 403, 404, …).
+    Refused(StatusCode),
     /// A status of 500 or more.
     Status,
     /// An answer that can't be used.
@@ -53,7 +66,7 @@ pub enum Large {
 impl Failure {
     /// The hand-off grew older than the prefiller's lease.
     pub(super) fn stale() -> Failure {
-        Failure { why: Why::Stale, written: true, detail: String::from("the prefiller's lease is over") }
+        Failure::new(Why::Stale, true, "the prefiller's lease is over")
     }
 
     /// The decoder put the request off, as engines do whose blocks are used up.
@@ -78,12 +91,25 @@ impl Failure {
 
     /// It failed like this; `detail` is for the log.
     pub fn new(why: Why, written: bool, detail: impl Into<String>) -> Failure {
-        Failure { why, written, detail: detail.into() }
+        Failure { why, written, detail: detail.into(), spare: None, refusal: None, verdict: None }
     }
 
     /// The engine has too much to do.
     pub fn busy(&self) -> bool {
-        self.why == Why::Busy
+        matches!(self.why, Why::Busy(_))
+    }
+
+    /// True if the engine turned the request away unread: it was busy, or refused it.
+    pub(super) fn turned_away(&self) -> bool {
+        self.turned_away_with().is_some()
+    }
+
+    /// The status with which the engine turned the request away unread.
+    pub fn turned_away_with(&self) -> Option<StatusCode> {
+        match self.why {
+            Why::Busy(status) | Why::Refused(status) => Some(status),
+            _ => None,
+        }
     }
 
     /// Every engine would end it like this.
@@ -91,9 +117,9 @@ impl Failure {
         matches!(self.why, Why::TooLarge(_))
     }
 
-    /// The engine may have begun with the request. One that is busy has not, and of a hand-off that is too old none was told.
+    /// The engine may have begun with the request. One that turned it away has not, and of a hand-off that is too old none was told.
     pub(super) fn may_have_begun(&self) -> bool {
-        self.written && !matches!(self.why, Why::Busy | Why::Stale)
+        self.written && self.why != Why::Stale && !self.turned_away()
     }
 
     /// A decoder answered: it has fetched what it was to fetch.
@@ -103,14 +129,17 @@ impl Failure {
 
     /// The decoder may have failed for what is wrong with its hand-off.
     pub(super) fn may_be_of_the_handoff(&self) -> bool {
-        self.written && !matches!(self.why, Why::Busy | Why::Stale | Why::GivenUp | Why::TooLarge(_))
+        self.may_have_begun() && !matches!(self.why, Why::GivenUp | Why::TooLarge(_) | Why::Stuck)
     }
 
     /// What it says about the instance.
     pub(super) fn outcome(&self) -> Outcome {
         match self.why {
             // It had no room left.
-            Why::Busy | Why::GivenUp => Outcome::Busy,
+            Why::Busy(_) => Outcome::Busy(self.spare),
+            Why::GivenUp => Outcome::Busy(None),
+            Why::Refused(_) => Outcome::Refused,
+            Why::Stuck => Outcome::Stuck,
             Why::Connect => Outcome::Unreachable,
             Why::TooLarge(_) => Outcome::Served,
             _ => Outcome::Failed,
@@ -123,7 +152,9 @@ impl Failure {
             Why::Connect => "connect",
             Why::Broken => "broken",
             Why::Timeout => "timeout",
-            Why::Busy => "busy",
+            Why::Stuck => "no_progress",
+            Why::Busy(_) => "busy",
+            Why::Refused(_) => "refused",
             Why::Status => "status",
             Why::BadReply => "bad_reply",
             Why::Stale => "stale",
@@ -138,15 +169,19 @@ impl Failure {
             (Role::Prefill, Why::TooLarge(large)) => (Kind::BadPrefillReply, large.public()),
             (Role::Decode, Why::TooLarge(large)) => (Kind::DecodeFailed, large.public()),
             (Role::Encode, Why::TooLarge(_)) => (Kind::EncodeFailed, "an encoder's answer is too large"),
-            (_, Why::Busy) => (Kind::Overloaded, "all engines that were asked are busy"),
-            (Role::Encode, Why::Timeout) => (Kind::EncodeTimeout, "an item was not encoded in time"),
+            (_, Why::Busy(_)) => (Kind::Overloaded, "all engines that were asked are busy"),
+            (Role::Encode, Why::Timeout | Why::Stuck) => {
+                (Kind::EncodeTimeout, "an item was not encoded in time")
+            }
             (Role::Encode, _) => {
                 (Kind::EncodeFailed, "an item could not be encoded by any encoder that was tried")
             }
-            (Role::Prefill, Why::Timeout) => (Kind::PrefillTimeout, "the prefill did not finish in time"),
+            (Role::Prefill, Why::Timeout | Why::Stuck) => {
+                (Kind::PrefillTimeout, "the prefill did not finish in time")
+            }
             (Role::Prefill, Why::BadReply) => (Kind::BadPrefillReply, "the prefill brought no usable answer"),
             (Role::Prefill, _) => (Kind::PrefillFailed, "the prefill failed on every engine that was tried"),
-            (Role::Decode, Why::Timeout) => (Kind::DecodeTimeout, "no answer began in time"),
+            (Role::Decode, Why::Timeout | Why::Stuck) => (Kind::DecodeTimeout, "no answer began in time"),
             (Role::Decode, _) => (Kind::DecodeFailed, "the decode failed on every engine that was tried"),
         };
         Error::new(kind, public).detail(self.detail)
@@ -177,7 +212,7 @@ mod tests {
         assert_eq!(kind(Role::Decode, Why::BadReply), Kind::DecodeFailed);
         assert_eq!(kind(Role::Decode, Why::Stale), Kind::DecodeFailed);
         assert_eq!(kind(Role::Decode, Why::Timeout), Kind::DecodeTimeout);
-        assert_eq!(kind(Role::Decode, Why::Busy), Kind::Overloaded);
+        assert_eq!(kind(Role::Decode, Why::Busy(StatusCode::TOO_MANY_REQUESTS)), Kind::Overloaded);
         assert_eq!(kind(Role::Prefill, Why::TooLarge(Large::PrefillReply)), Kind::BadPrefillReply);
         assert_eq!(kind(Role::Decode, Why::TooLarge(Large::Answer)), Kind::DecodeFailed);
     }

@@ -1,19 +1,18 @@
 //! One exchange with one engine, and what its outcome means.
 
-use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, header};
-use tokio::time::{Instant, timeout};
+use http::{HeaderValue, Response, header};
+use tokio::time::Instant;
 
 use crate::codec::json::{Edit, Object, ScanLimits};
 use crate::dialect::returned::asking_for_ids;
 use crate::dialect::usage::Told;
 use crate::dialect::{self, Api, Dialect, Prefilled, Transfer};
-use crate::fleet::{Instance, Outcome, Seat};
+use crate::fleet::{Instance, Outcome, Pace, Seat};
 use crate::relay::Relay;
 use crate::relay::account::Ledger;
 use crate::relay::answer::{Answer, AnswerBody, Whole, strip_hop_by_hop};
@@ -24,7 +23,10 @@ use crate::relay::first::{self, Opened};
 use crate::relay::kept;
 use crate::relay::meanwhile::meanwhile;
 use crate::relay::offers::asks_for_ids;
+use crate::relay::origin::{self, Origin, PrefillPartners};
+use crate::relay::progress::Waiting;
 use crate::relay::receipt::Receipt;
+use crate::relay::refusals;
 use crate::relay::release::{self, Duty};
 use crate::relay::resume::Follower;
 use crate::relay::settings::Settings;
@@ -95,7 +97,7 @@ impl Relay {
         self: Arc<Self>,
         ask: Arc<Ask>,
         seat: Seat,
-        transfer: Transfer,
+        (transfer, partners): (Transfer, PrefillPartners),
         written: Written,
     ) -> Result<PrefillEnd, Failure> {
         let (sent, mut span) = (Instant::now(), traced::prefill(&ask, seat.instance()));
@@ -108,19 +110,25 @@ impl Relay {
                 let limit = (settings.prefill_reply_bytes, Large::PrefillReply);
                 let response = whole(response, limit).await?;
                 if response.status().is_client_error() {
-                    return Ok(Err(response));
+                    return refusals::judge(seat.instance(), response).map(Err);
                 }
                 let reply = dialect.read_prefill(ask.api, response.into_body(), &transfer);
                 reply.map(Ok).map_err(|e| Failure::new(Why::BadReply, true, e.to_string()))
             });
-            within(time, &written, leg).await
+            let tokens = ask.shape.prompt_tokens.max(seat.instance().load().work_tokens());
+            let engine = seat.instance();
+            let waiting = Waiting { engine, pace: Some(Pace::Prompt), tokens, most_tokens: None };
+            self.within(time, waiting, &written, leg).await
         };
         traced::ended(&mut span, &outcome);
         let Prefilled { handoff, said } = match outcome {
             Ok(Ok(reply)) => reply,
             Ok(Err(refusal)) => return self.told(&ask, &seat, Ok(PrefillEnd::Refused(refusal))),
-            Err(failure) => return self.told(&ask, &seat, Err(failure)),
+            Err(failure) => return self.prefill_failed(&ask.id, seat.instance(), &partners, failure),
         };
+        for encoder in partners.encoders.iter() {
+            self.fleet.handoff_served(encoder, seat.instance());
+        }
         let duty = Duty::new(ask, handoff, seat, self.releases.clone());
         let receipt = Receipt { relay: self, said, sent, answered: Instant::now(), span };
         Ok(PrefillEnd::Done(Box::new(duty.with(receipt))))
@@ -143,7 +151,8 @@ impl Relay {
         // Without a prefill leg it computes the prompt, too.
         let prompt_tokens = if duty.is_none() { ask.shape.prompt_tokens } else { 0 };
         let before = self.settings.now().computing(Duration::ZERO, prompt_tokens);
-        let leg = boxed(|| self.clone().decode_leg(ask.clone(), seat, (edit, before), written));
+        let origin = Origin::of(duty.as_deref());
+        let leg = boxed(|| self.clone().decode_leg(ask.clone(), seat, (edit, before, origin), written));
         let outcome = meanwhile(leg, || self.prefilled(ask, duty.as_deref_mut(), ledger)).await;
         self.opened(ask, outcome, duty, ledger)
     }
@@ -181,7 +190,7 @@ impl Relay {
         self: Arc<Self>,
         ask: Arc<Ask>,
         seat: Seat,
-        (edit, longer): (Edit, Duration),
+        (edit, longer, origin): (Edit, Duration, Origin),
         written: Written,
     ) -> Result<Opening, Failure> {
         let (sent, mut span) = (Instant::now(), traced::decode(&ask, seat.instance()));
@@ -194,14 +203,16 @@ impl Relay {
         let outcome = {
             let leg = pin!(async {
                 let response = self.exchange(&ask, (&seat, &mut span), &edit, &written).await?;
-                begin(response, &ask, &settings).await
+                begin(response, (&ask, seat.instance()), &settings).await
             });
             // The request's own limit runs beside it.
-            within(limit.saturating_add(longer), &written, leg).await
+            let waiting = origin.waiting(&ask, seat.instance());
+            self.within(limit.saturating_add(longer), waiting, &written, leg).await
         };
         traced::ended(&mut span, &outcome);
-        let (head, begun) = self.told(&ask, &seat, outcome)?;
+        let (head, begun) = self.decoded(&ask.id, seat.instance(), &origin, outcome)?;
         seat.instance().meter().done(sent.elapsed());
+        seat.instance().paces().observe(origin::pace(&ask), sent.elapsed());
         Ok(Opening { head, begun, seat })
     }
 
@@ -221,14 +232,19 @@ impl Relay {
         })?;
         let status = response.status();
         traced::answered(span, status);
-        if status.is_success() || status.is_client_error() {
+        if status.is_client_error() {
+            seat.instance().meter().refused(status.as_u16());
+        }
+        let busy = refusals::is_busy(status);
+        if status.is_success() || status.is_client_error() && !busy {
             return Ok(response);
         }
+        let spare = busy.then(|| refusals::retry_after(response.headers())).flatten();
         // Read to its end, or the connection is lost: under overload, of all times.
         let _ =
             tokio::time::timeout(FAILURE_BODY_TIME, collect(response.into_body(), FAILURE_BODY_BYTES)).await;
-        let why = if status == StatusCode::SERVICE_UNAVAILABLE { Why::Busy } else { Why::Status };
-        Err(Failure::new(why, true, format!("status {}", status.as_u16())))
+        let why = if busy { Why::Busy(status) } else { Why::Status };
+        Err(Failure { spare, ..Failure::new(why, true, format!("status {}", status.as_u16())) })
     }
 
     /// Books the outcome of a leg with the fleet, the metrics and the log.
@@ -248,9 +264,21 @@ impl Relay {
             return outcome;
         };
         self.fleet.report(instance, failure.outcome());
+        self.note_failure(id, instance, failure);
+        outcome
+    }
+
+    /// Writes down how a leg failed.
+    pub(super) fn note_failure(&self, id: &str, instance: &Instance, failure: &Failure) {
         if !failure.busy() {
             // It may be another process by now.
             instance.forget_peer();
+        }
+        if matches!(failure.why, Why::Refused(_)) {
+            // Whose fault it is another engine tells.
+            let leg = instance.role().name();
+            tracing::debug!(id, leg, instance = %instance.endpoint(), "refused with {}", failure.detail);
+            return;
         }
         instance.meter().failed(failure.reason());
         tracing::warn!(
@@ -261,7 +289,6 @@ impl Relay {
             "{}",
             failure.detail
         );
-        outcome
     }
 }
 
@@ -272,8 +299,8 @@ fn settle(duty: &mut Duty, outcome: &Result<Opening, Failure>, dialect: Dialect)
     match outcome {
         Ok(opening) if told(opening.head.status) => duty.used(),
         Ok(_) => duty.refused(),
-        Err(failure) if failure.busy() && told(StatusCode::SERVICE_UNAVAILABLE) => duty.used(),
-        Err(failure) if failure.busy() => duty.refused(),
+        Err(failure) if failure.turned_away_with().is_some_and(told) => duty.used(),
+        Err(failure) if failure.turned_away() => duty.refused(),
         Err(failure) if failure.answered() => duty.used(),
         Err(failure) if failure.written => duty.lost(),
         Err(_) => {}
@@ -288,18 +315,6 @@ enum Begun {
     Answer(Box<Object>),
     /// A stream, up to and including its first event.
     Stream(Opened),
-}
-
-/// What comes of `work` within this time.
-pub(super) async fn within<T>(
-    limit: Duration,
-    written: &Written,
-    work: Pin<&mut impl Future<Output = Result<T, Failure>>>,
-) -> Result<T, Failure> {
-    match timeout(limit, work).await {
-        Ok(outcome) => outcome,
-        Err(_) => Err(Failure::new(Why::Timeout, written.get(), format!("no answer within {limit:?}"))),
-    }
 }
 
 /// An answer with its whole body.
@@ -320,7 +335,7 @@ pub(super) async fn whole(
 /// Waits for the first event of a stream, or for all of anything else. From here on the answer is this decoder's.
 async fn begin(
     response: Response<Reply>,
-    ask: &Ask,
+    (ask, decoder): (&Ask, &Arc<Instance>),
     settings: &Settings,
 ) -> Result<(http::response::Parts, Begun), Failure> {
     if response.status().is_success() && is_sse(response.headers()) {
@@ -329,8 +344,13 @@ async fn begin(
         let frame_bytes = ask.frame_bytes(settings.frame_bytes);
         return Ok((head, Begun::Stream(first::event(body, ask, frame_bytes).await?)));
     }
-    let (head, body) = whole(response, (settings.answer_bytes, Large::Answer)).await?.into_parts();
-    if !head.status.is_success() {
+    let mut answer = whole(response, (settings.answer_bytes, Large::Answer)).await?;
+    let is_refusal = !answer.status().is_success();
+    if is_refusal {
+        answer = refusals::judge(decoder, answer)?;
+    }
+    let (head, body) = answer.into_parts();
+    if is_refusal {
         return Ok((head, Begun::Refusal(body)));
     }
     // A response in the background may be answered at once and whole, streamed or not.

@@ -32,11 +32,14 @@ mod meanwhile;
 mod merged;
 pub mod names;
 pub mod offers;
+mod origin;
 mod parts;
 pub mod pause;
 pub mod places;
 mod prefill;
+mod progress;
 mod receipt;
+pub mod refusals;
 pub mod release;
 pub mod rendezvous;
 pub mod resume;
@@ -62,7 +65,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::dialect::batch::Batch;
 use crate::dialect::shape::{self, Bypass};
 use crate::error::{Error, Kind};
-use crate::fleet::{Fleet, Need, Placed, Role, Seat};
+use crate::fleet::{Fleet, InstanceId, Need, Placed, Role, Seat};
 use crate::intake::Prompts;
 use crate::live::Live;
 use crate::obs::Meters;
@@ -82,6 +85,7 @@ use lookup::Found;
 use meanwhile::meanwhile;
 use names::Names;
 use offers::Offers;
+use origin::avoids_prefiller;
 use release::{Duty, Releases};
 use rendezvous::Rendezvous;
 use resume::Room;
@@ -297,6 +301,7 @@ impl Relay {
             };
             let failure = match self.decode(ask, prefilled, &mut decode, ledger).await? {
                 Ok(end) => {
+                    self.contradict(&ask.id, &mut decode);
                     if cut {
                         self.learn_forced(&end);
                     }
@@ -304,13 +309,18 @@ impl Relay {
                 }
                 Err(failure) => failure,
             };
+            let failure = match self.weigh(Role::Decode, failure, &mut decode) {
+                Ok(refusal) => return Ok(DecodeEnd::Whole(refusal)),
+                Err(failure) => failure,
+            };
             if decode.left == 0
                 || is_final(ask, &failure)
                 || !self.back_off(Role::Decode, &failure, decode.made).await
             {
-                return Err(failure.into_error(Role::Decode));
+                return self.conclude(Role::Decode, failure, &mut decode).map(DecodeEnd::Whole);
             }
             decode.suspects.extend(ledger.prefiller().filter(|_| failure.may_be_of_the_handoff()));
+            decode.shunned.extend(ledger.prefiller().filter(|_| avoids_prefiller(&failure)));
         }
     }
 
@@ -412,7 +422,8 @@ impl Relay {
         if self.speech.now().dialect.binds_pairs() {
             return Err(no_decoder());
         }
-        self.decoder(ask, tries).map(Ok)
+        let prefiller = duty.filter(|duty| duty.handoff().is_some()).map(|duty| duty.prefiller().id());
+        self.decoder(ask, tries, prefiller).map(Ok)
     }
 
     /// Waits until the place that is best for the request is about to be free.
@@ -434,11 +445,19 @@ impl Relay {
         Ok(placed)
     }
 
-    fn decoder(&self, ask: &Ask, tries: &Tries) -> Result<Seat, Error> {
+    /// A decoder for what `prefiller` has computed, or will.
+    fn decoder(&self, ask: &Ask, tries: &Tries, prefiller: Option<InstanceId>) -> Result<Seat, Error> {
         let tokens = ask.shape.prompt_tokens + ask.shape.output_tokens;
         let keeper = self.kept.keeper_for(ask);
         let random = pause::random();
         let (tried, session) = (tries.tried.as_slice(), ask.job.session);
+        let avoided =
+            prefiller.map(|it| self.fleet.avoided_consumers(it)).filter(|avoided| !avoided.is_empty());
+        let avoided = avoided.map(|mut avoided| {
+            avoided.extend_from_slice(tried);
+            avoided
+        });
+        let tried = avoided.as_deref().unwrap_or(tried);
         let need = Need { tokens, tried, random, keeper, session, under_way: true };
         let seat = self.fleet.pick(Role::Decode, need);
         seat.ok_or_else(no_decoder)

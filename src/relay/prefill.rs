@@ -17,6 +17,7 @@ use crate::relay::failure::Failure;
 use crate::relay::legs::PrefillEnd;
 use crate::relay::meanwhile::meanwhile;
 use crate::relay::offers::Outcome;
+use crate::relay::origin::PrefillPartners;
 use crate::relay::release::Unfinished;
 use crate::relay::{Relay, Tries};
 use crate::upstream::Written;
@@ -88,15 +89,23 @@ impl Relay {
                     if takes {
                         self.meters.kv_offers(Outcome::Used.name(), 1);
                     }
+                    if matches!(ended, (PrefillEnd::Done(_), _)) {
+                        self.contradict(&ask.id, &mut tries);
+                    }
                     return Ok(ended);
                 }
+                Err(failure) => failure,
+            };
+            let failure = match self.weigh(Role::Prefill, failure, &mut tries) {
+                Ok(refusal) => return Ok((PrefillEnd::Refused(refusal), None)),
                 Err(failure) => failure,
             };
             if tries.left == 0
                 || failure.lasting()
                 || !self.back_off(Role::Prefill, &failure, tries.made).await
             {
-                return Err(failure.into_error(Role::Prefill));
+                let refusal = self.conclude(Role::Prefill, failure, &mut tries)?;
+                return Ok((PrefillEnd::Refused(refusal), None));
             }
         }
     }
@@ -132,7 +141,7 @@ impl Relay {
         let dialect = self.speech.now().dialect;
         let (ask, early) = match dialect.addresses_in_id() {
             true => self.bound(ask, &seat, decode),
-            false => (ask.clone(), self.early(ask, &transfer, decode)),
+            false => (ask.clone(), self.early(ask, (&seat, &transfer), decode)),
         };
         if early.is_none() && dialect.binds_pairs() {
             // It would compute, and wait for nobody.
@@ -146,7 +155,9 @@ impl Relay {
             true => settings.computing(settings.prefill, ask.shape.prompt_tokens),
             false => settings.abandon_grace,
         };
-        let prefill = boxed(|| self.clone().prefill_once(ask, seat, transfer, written.clone()));
+        let decoder = early.as_ref().and_then(Early::partner);
+        let partners = PrefillPartners { decoder, encoders: ask.encoders.clone() };
+        let prefill = boxed(|| self.clone().prefill_once(ask, seat, (transfer, partners), written.clone()));
         let legs = boxed(|| early::beside(prefill, written.clone(), early));
         let ended = Unfinished::new(legs, written, grace, self.releases.clone()).await;
         if ended.is_err() {

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::dialect::Said;
 use crate::dialect::usage::Usage;
-use crate::fleet::{HitTokens, Outcome, Seat, Sign};
+use crate::fleet::{HitTokens, Outcome, Pace, Seat, Sign};
 use crate::relay::Relay;
 use crate::relay::account::Ledger;
 use crate::relay::ask::Ask;
@@ -45,6 +45,7 @@ impl Receipt {
         let (relay, usage) = (&self.relay, self.said.usage());
         relay.fleet.report(seat.instance(), Outcome::Served);
         seat.instance().meter().done(self.took());
+        seat.instance().paces().observe(Pace::Prompt, self.took());
         self.span.set_if("gen_ai.usage.input_tokens", usage.prompt);
         self.span.set_if("pd_proxy.cached_tokens", usage.cached);
         if let Some(id) = self.said.engine_id() {

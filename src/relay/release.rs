@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::dialect::{self, Dialect};
-use crate::fleet::{Awaiting, Awaits, Need, Role, Seat};
+use crate::fleet::{Awaiting, Awaits, Instance, Need, Role, Seat};
 use crate::obs::{Handoff, Meters};
 use crate::relay::Relay;
 use crate::relay::ask::Ask;
@@ -178,6 +178,11 @@ impl Duty {
     /// The request, as the prefiller knows it.
     pub fn ask(&self) -> &Arc<Ask> {
         &self.ask
+    }
+
+    /// The prefiller that it is of.
+    pub fn prefiller(&self) -> &Arc<Instance> {
+        self.seat.instance()
     }
 
     /// What a decoder is told.

@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::fleet::{Instance, InstanceId};
+use crate::relay::refusals::Refusals;
 
 /// Attempts at one leg of one request.
 #[derive(Clone, Default)]
@@ -14,6 +15,8 @@ pub(super) struct Tries {
     pub(super) suspects: SmallVec<[InstanceId; 4]>,
     /// Of decode attempts: prefillers that failed with the request as a whole.
     pub(super) shunned: SmallVec<[InstanceId; 4]>,
+    /// Refusals that no other engine has confirmed or contradicted yet; few requests meet one.
+    pub(super) refusals: Option<Box<Refusals>>,
 }
 
 impl Tries {

@@ -72,6 +72,7 @@ async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
         turn: None,
         resume: None,
         encoded: None,
+        encoders: Arc::default(),
         http2: false,
         arrived,
         trace: None,

@@ -7,7 +7,7 @@ use axum::extract::{Request, State};
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use crate::fleet::{Instance, Role};
+use crate::fleet::{Fleet, Instance, InstanceId, Role};
 use crate::server::{Gateway, instances, reply};
 
 /// Lists them, prefillers first, those that drain included.
@@ -18,11 +18,18 @@ pub(super) async fn list(State(gateway): State<Arc<Gateway>>, request: Request) 
     let fleet = &gateway.relay.fleet;
     let now_ms = fleet.now_ms();
     let members = Role::ALL.map(|role| fleet.members(role));
-    let all: Vec<Value> = members.iter().flat_map(|side| side.iter()).map(|it| member(it, now_ms)).collect();
+    let all: Vec<Value> =
+        members.iter().flat_map(|side| side.iter()).map(|it| member(fleet, it, now_ms)).collect();
     reply::json(StatusCode::OK, json!({ "instances": all }).to_string())
 }
 
-fn member(instance: &Instance, now_ms: u64) -> Value {
+fn member(fleet: &Fleet, instance: &Instance, now_ms: u64) -> Value {
+    let avoided = [fleet.avoided_consumers(instance.id()), fleet.avoided_producers(instance.id())].concat();
+    let named = |id: &InstanceId| {
+        let members = Role::ALL.iter().flat_map(|role| fleet.members(*role).to_vec());
+        members.into_iter().find(|it| it.id() == *id).map(|it| it.endpoint().to_string())
+    };
+    let avoids: Vec<String> = avoided.iter().filter_map(named).collect();
     let (load, health) = (instance.load(), instance.health());
     json!({
         "type": instance.role().name(),
@@ -36,5 +43,11 @@ fn member(instance: &Instance, now_ms: u64) -> Value {
         "rest_ms": health.rest_ms(now_ms),
         "share": health.share(now_ms),
         "failures": health.failures(),
+        // In a row, of those that may be its own trouble (401, 403, 404, …).
+        "refusals": health.refusals(),
+        "handoff_failures": health.handoff_failures(),
+        "rests_for_handoffs": health.rests_for_handoffs(now_ms),
+        // Engines with which its hand-offs fail, while both do well with others.
+        "avoids": avoids,
     })
 }

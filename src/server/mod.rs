@@ -18,6 +18,7 @@ mod members;
 mod metaserver;
 mod models;
 mod openai;
+mod opinions;
 mod page;
 mod passthrough;
 mod patience;

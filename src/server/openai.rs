@@ -167,6 +167,7 @@ async fn prepare(
         turn: None,
         resume: None,
         encoded: None,
+        encoders: Arc::default(),
         http2,
         arrived,
         trace,

@@ -17,13 +17,15 @@ use crate::auth::Caller;
 use crate::codec::json::{Object, Parts};
 use crate::dialect::{Api, Shape, guard};
 use crate::error::{Error, Kind};
-use crate::fleet::{InstanceId, Need, Role, Seat};
+use crate::fleet::{InstanceId, Need, Outcome, Role, Seat};
 use crate::relay::failure::{self, Why};
 use crate::relay::kept;
+use crate::relay::refusals::{is_busy, is_doubtful, retry_after};
 use crate::relay::silence::Silence;
 use crate::relay::{Relay, answer, pause, traced};
 use crate::route::estimate;
 use crate::server::bill::Bill;
+use crate::server::opinions::Opinions;
 use crate::server::{Gateway, auth, body, headers, openai, reply, search};
 use crate::trace::Scope;
 use crate::upstream::{Leg, Reply, ReplyError, Written};
@@ -56,6 +58,11 @@ impl Failure {
         Failure { error: Error::new(Kind::EngineFailed, "no engine is available"), again: true, reason: None }
     }
 
+    /// An engine refused, and another one is to confirm that.
+    fn unconfirmed() -> Failure {
+        Failure { reason: Some("refused"), ..Failure::nobody() }
+    }
+
     /// The engine of `seat` failed like this. `safe`: asking twice does no harm.
     fn of(failure: &failure::Failure, seat: &Seat, safe: bool) -> Failure {
         let (kind, public) = match (failure.busy(), failure.why, seat.instance().role()) {
@@ -76,7 +83,7 @@ impl Failure {
     }
 }
 
-type Answer = http::Response<Reply>;
+pub(super) type Answer = http::Response<Reply>;
 
 /// Sends the request to a prefiller, or to a decoder when no prefiller answers.
 pub(super) async fn to_one(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {
@@ -194,6 +201,7 @@ async fn try_role(
     mut last: Failure,
 ) -> Result<(Answer, Seat), Failure> {
     let mut tried: Vec<InstanceId> = Vec::new();
+    let mut opinions = Opinions::default();
     for _ in 0..gateway.relay.settings.now().attempts {
         let (tokens, keeper) = (errand.tokens, errand.keeper);
         if keeper.is_some_and(|keeper| tried.contains(&keeper)) {
@@ -206,24 +214,35 @@ async fn try_role(
         if let Some(reason) = last.reason {
             if !gateway.relay.budget.allows() {
                 gateway.relay.meters.retry_denied(role.name());
-                return Err(Failure { again: false, ..last });
+                last.again = false;
+                break;
             }
             gateway.relay.meters.retry(role.name(), reason);
         }
         tried.push(seat.instance().id());
         bill.leg(seat.instance());
         match once(gateway, (errand, bill.id()), &seat).await {
-            Ok(mut response) => {
-                answer::strip_hop_by_hop(response.headers_mut());
-                // Where an engine is, is nobody's business: no redirect of its own leads to it.
-                response.headers_mut().remove(header::LOCATION);
-                return Ok((response, seat));
+            Ok(answer) => {
+                let alone = keeper.is_some() || !gateway.relay.fleet.has_other(role, &tried);
+                match opinions.weigh((&gateway.relay, bill.id()), (answer, seat), alone) {
+                    Some((answer, seat)) => return Ok((cleaned(answer), seat)),
+                    None => last = Failure::unconfirmed(),
+                }
             }
             Err(failure) if failure.again => last = failure,
             Err(failure) => return Err(failure),
         }
     }
-    Err(last)
+    let standing = opinions.conclude(&gateway.relay).filter(|_| last.error.kind() != Kind::Overloaded);
+    standing.map(|(answer, seat)| (cleaned(answer), seat)).ok_or(last)
+}
+
+/// The answer without what concerns the engine's connection alone. Where an engine is, is nobody's business: no redirect of its own leads
+/// to it.
+fn cleaned(mut answer: Answer) -> Answer {
+    answer::strip_hop_by_hop(answer.headers_mut());
+    answer.headers_mut().remove(header::LOCATION);
+    answer
 }
 
 async fn once(gateway: &Gateway, (errand, id): (&Errand, &str), seat: &Seat) -> Result<Answer, Failure> {
@@ -246,11 +265,18 @@ async fn once(gateway: &Gateway, (errand, id): (&Errand, &str), seat: &Seat) -> 
     let settings = gateway.relay.settings.now();
     let time = settings.computing(settings.answer, errand.tokens);
     let outcome = match tokio::time::timeout_at(errand.until.min(Instant::now() + time), sent).await {
-        Ok(Ok(response)) if response.status() < StatusCode::INTERNAL_SERVER_ERROR => Ok(response),
+        Ok(Ok(response))
+            if response.status() < StatusCode::INTERNAL_SERVER_ERROR && !is_busy(response.status()) =>
+        {
+            Ok(response)
+        }
         // vLLM answers 501 for what a model can't do: the same everywhere, and for the client to read.
         Ok(Ok(response)) if response.status() == StatusCode::NOT_IMPLEMENTED => Ok(response),
-        Ok(Ok(response)) if response.status() == StatusCode::SERVICE_UNAVAILABLE => {
-            failed(Why::Busy, "status 503".into())
+        Ok(Ok(response)) if is_busy(response.status()) => {
+            let status = response.status();
+            let spare = retry_after(response.headers());
+            let detail = format!("status {}", status.as_u16());
+            failed(Why::Busy(status), detail).map_err(|busy| failure::Failure { spare, ..busy })
         }
         Ok(Ok(response)) => failed(Why::Status, format!("status {}", response.status().as_u16())),
         Ok(Err(e)) => failed(if e.connect { Why::Connect } else { Why::Broken }, e.causes()),
@@ -261,6 +287,17 @@ async fn once(gateway: &Gateway, (errand, id): (&Errand, &str), seat: &Seat) -> 
         Err(failure) => span.fail(failure.reason()),
     }
     span.close();
+    let refused = match &outcome {
+        Ok(response) => Some(response.status()).filter(StatusCode::is_client_error),
+        Err(failure) => failure.turned_away_with().filter(StatusCode::is_client_error),
+    };
+    if let Some(status) = refused {
+        seat.instance().meter().refused(status.as_u16());
+        if is_doubtful(status) {
+            gateway.relay.fleet.report(seat.instance(), Outcome::Refused);
+            return outcome.map_err(|failure| Failure::of(&failure, seat, true));
+        }
+    }
     let outcome = gateway.relay.told_of(id, seat.instance(), outcome);
     outcome.map_err(|failure| Failure::of(&failure, seat, errand.method.is_safe()))
 }

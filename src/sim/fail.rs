@@ -84,6 +84,10 @@ impl Fail {
                                or on a different instance.";
                 Fail::new(503, "Service Unavailable", message, Value::Null)
             }
+            401 => Fail::unauthorized(),
+            404 => Fail::unknown_model("lora-a", "sim"),
+            405 => Fail::detail(405, "Method Not Allowed"),
+            429 => Fail::new(429, "TooManyRequestsError", "The waiting queue is full", Value::Null),
             400..=499 => Fail::new(status, "BadRequestError", "Scripted failure", Value::Null),
             _ => Fail::new(status, "InternalServerError", "Scripted failure", Value::Null),
         }

@@ -35,6 +35,13 @@ impl Fault {
         Fault { times: 1, ..Fault::always(what) }
     }
 
+    /// Nobody can read the KV that this engine made: what a broken NIC, a wrong side-channel address or a connector of another release
+    /// do to every decoder. The engine itself computes prompts and hands over as ever.
+    #[must_use]
+    pub fn unreadable_kv() -> Fault {
+        Fault::always(What::Status(500, None)).on_path("/sim/k")
+    }
+
     /// The same, only for paths that begin with `prefix`.
     #[must_use]
     pub fn on_path(mut self, prefix: &str) -> Fault {
@@ -128,6 +135,9 @@ pub enum What {
     RecomputeAfterEvents(usize),
     /// The value of `kv_transfer_params` in the answer is these bytes.
     BadHandoff(Bytes),
+    /// 503 to everything but `/health` and `/is_scaling_elastic_ep`, which says yes: a rank that elastic expert parallelism retired
+    /// (vLLM 0.33).
+    Retired,
     /// The answer comes this much later; other faults apply after it.
     Delay(Duration),
 }
@@ -155,6 +165,7 @@ impl What {
             "end_after_events" => What::EndAfterEvents(count("events")?),
             "recompute_after_events" => What::RecomputeAfterEvents(count("events")?),
             "bad_handoff" => What::BadHandoff(raw("raw")?),
+            "retired" => What::Retired,
             "delay" => What::Delay(Duration::from_millis(number("ms")?)),
             _ => return None,
         })

@@ -146,12 +146,21 @@ fn remember(hub: &Hub, asked: &Asked) {
     });
 }
 
+/// What vLLM's middleware says while it scales, and for ever on a retired rank.
+const SCALES: &[u8] = br#"{"error":"The model is currently scaling. Please try again later."}"#;
+const SCALING: &[u8] = br#"{"is_scaling_elastic_ep":true}"#;
+
 /// Applies the scripted faults; an answer if one of them gives it.
 async fn strike(hub: &Arc<Hub>, control: &Control, asked: &mut Asked) -> Option<Response<Body>> {
     let path = asked.parts.uri.path();
     for what in hub.faults.take(asked.parts.method.as_str(), path, &asked.body) {
         match what {
             What::Refuse | What::ResetAtAccept => {}
+            What::Retired if path == "/health" => {}
+            What::Retired if path == "/is_scaling_elastic_ep" => {
+                return Some(respond(200, "application/json", Bytes::from_static(SCALING)));
+            }
+            What::Retired => return Some(scripted(503, Some(Bytes::from_static(SCALES)))),
             What::Delay(time) => tokio::time::sleep(time).await,
             What::ResetBeforeHead => {
                 control.end(How::Reset);
@@ -183,11 +192,12 @@ fn is_of_validation(body: &[u8]) -> bool {
     memchr::memmem::find(body, br#""type":"Bad Request""#).is_some()
 }
 
-/// vLLM's front end gives the hand-off of a request back that it does not let in.
+/// vLLM's handlers give the hand-off of a request back that they do not let in (400, 404, 422, 503). What a middleware, or
+/// something in front of the engine, turns away they never see.
 fn give_back(hub: &Arc<Hub>, status: u16, asked: &Asked) {
     let api = api::of_path(asked.parts.uri.path());
     let body = serde_json::from_slice::<serde_json::Value>(&asked.body).ok();
-    let Some((api, body)) = api.zip(body).filter(|_| matches!(status, 400..=499 | 503)) else { return };
+    let Some((api, body)) = api.zip(body).filter(|_| matches!(status, 400 | 404 | 422 | 503)) else { return };
     let handoff = Handoff::parse(&body).and_then(|handoff| meet::read(hub, api, asked, &body, handoff));
     if let Ok(handoff) = handoff {
         drop(Debt::of(hub, &handoff));

@@ -269,18 +269,19 @@ async fn when_nobody_can_serve_the_error_says_which_side() {
 }
 
 #[tokio::test]
-async fn an_engines_refusal_is_the_clients_and_is_asked_once() {
+async fn an_engines_refusal_is_the_clients_and_is_asked_for_once_if_it_is_about_the_request() {
     let stage = Stage::new().await;
-    for (body, status) in [
-        (r#"{"model":"nope","prompt":"x"}"#, 404),
-        (r#"{"model":"sim","prompt":"x","temperature":-1}"#, 400),
-        (r#"{"model":"sim"}"#, 400),
+    for (body, status, asked) in [
+        // One engine may lack a model that the others have.
+        (r#"{"model":"nope","prompt":"x"}"#, 404, 2),
+        (r#"{"model":"sim","prompt":"x","temperature":-1}"#, 400, 1),
+        (r#"{"model":"sim"}"#, 400, 1),
     ] {
         stage.forget();
         let answer = stage.post(PATH, body).await;
         assert_eq!(answer.status, status, "{body}: {}", answer.text());
         assert!(answer.json()["error"]["code"].is_u64(), "the engine's own words: {}", answer.text());
-        assert_eq!((stage.seen(&stage.prefillers).len(), stage.seen(&stage.decoders).len()), (1, 0));
+        assert_eq!((stage.seen(&stage.prefillers).len(), stage.seen(&stage.decoders).len()), (asked, 0));
     }
     // The decoder refuses what the prefiller took: its answer is the client's, and the KV is given back.
     let refusal = r#"{"error":{"message":"no","type":"BadRequestError","param":null,"code":400}}"#;

@@ -8,6 +8,7 @@ mod common;
 mod attacks;
 mod bad_input;
 mod batch;
+mod blame;
 mod chaos;
 mod chat_golden;
 mod command;

@@ -19,6 +19,13 @@ use crate::route::Standing;
 
 /// The rest of an engine that is alive and says that it is busy.
 const BUSY_REST_MS: u64 = 100;
+/// An engine that has been busy for this time, and has served nobody, while others served, is not busy: bursts are shorter, and a
+/// queue that is full serves those in it. vLLM 0.33 answers 503 for ever on a rank that elastic expert parallelism retired.
+const BUSY_MAX_MS: u64 = 5_000;
+/// So often it must have said so in that time.
+const BUSY_ANSWERS: u32 = 5;
+/// The longest time for which an engine is spared that says when to come back: what it says may be meant for people.
+const SPARED_MAX_MS: u64 = 5_000;
 /// A trial that has not ended after this time is not waited for: another one may go.
 pub const TRIAL_MS: u64 = 10_000;
 /// An engine that trips again within this time after it closed, or within [`CALM_RESTS`] of its last rests, flaps.
@@ -34,7 +41,7 @@ const FIRST_SHARE: f64 = 0.1;
 const WINDOW: u32 = 20;
 
 /// What the state of an engine is called in metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
     /// It takes its share.
     Closed,
@@ -92,6 +99,11 @@ pub struct Breaker {
     warms_since_ms: Option<u64>,
     probes_failed: u32,
     probes_succeeded: u32,
+    /// When a refusal last counted as a failure.
+    refused_ms: Option<u64>,
+    /// Since when it has been busy, and nothing else.
+    busy_since_ms: Option<u64>,
+    busy_answers: u32,
 }
 
 /// The last outcomes, newest in the lowest bit; 1 = failed.
@@ -126,6 +138,9 @@ impl Default for Breaker {
             warms_since_ms: None,
             probes_failed: 0,
             probes_succeeded: 0,
+            refused_ms: None,
+            busy_since_ms: None,
+            busy_answers: 0,
         }
     }
 }
@@ -205,10 +220,7 @@ impl Breaker {
                 if self.rest_ms(now_ms) == 0 {
                     self.failures_in_a_row = self.failures_in_a_row.saturating_add(1);
                 }
-                let tripped = cause == Cause::Unreachable
-                    || self.failures_in_a_row >= rules.failures
-                    || self.window.failed_percent().is_some_and(|percent| percent >= rules.failure_percent);
-                if tripped {
+                if cause == Cause::Unreachable || self.has_failed_enough(rules) {
                     return self.open(now_ms, cause, rules);
                 }
                 self.doubt(now_ms, rules.rest_ms);
@@ -217,21 +229,108 @@ impl Breaker {
         }
     }
 
-    /// It has too much to do: others are preferred for a moment, which does not grow.
-    pub fn busy(&mut self, now_ms: u64) {
+    /// It has too much to do: others are preferred for a moment, which does not grow, or for as long as it asks to be spared.
+    pub fn busy(&mut self, now_ms: u64, spare_ms: Option<u64>) {
+        let rest_ms = spare_ms.unwrap_or(0).clamp(BUSY_REST_MS, SPARED_MAX_MS);
+        self.busy_since_ms.get_or_insert(now_ms);
+        self.busy_answers = self.busy_answers.saturating_add(1);
+        self.step_aside(now_ms, rest_ms);
+    }
+
+    /// Since when it has only been busy, if so: no leg on it went well since.
+    pub fn busy_since_ms(&self) -> Option<u64> {
+        self.busy_since_ms
+    }
+
+    /// True if it has said that it is busy so often, and for so long, that an end is not to be expected.
+    pub fn is_busy_without_end(&self, now_ms: u64) -> bool {
+        self.busy_answers >= BUSY_ANSWERS
+            && self.busy_since_ms.is_some_and(|since_ms| now_ms.saturating_sub(since_ms) >= BUSY_MAX_MS)
+    }
+
+    /// It refused a request, perhaps for a reason of its own: others are preferred until another engine has said the same, or
+    /// the opposite.
+    pub fn refused(&mut self, now_ms: u64, rules: &Rules) {
+        self.step_aside(now_ms, rules.rest_ms);
+    }
+
+    /// Another engine served what it refused. It rests `at_once`, or when that goes on.
+    pub fn contradicted(&mut self, now_ms: u64, at_once: bool, rules: &Rules) -> Change {
+        self.down_since_ms.get_or_insert(now_ms);
         match self.state(now_ms) {
-            State::Closed => self.doubt(now_ms, BUSY_REST_MS),
+            State::Open => return Change::None,
+            State::HalfOpen => {}
+            State::Closed => {
+                self.window.push(true);
+                // A burst of refusals is one.
+                if self.refused_ms.is_none_or(|at_ms| now_ms.saturating_sub(at_ms) >= rules.rest_ms) {
+                    self.refused_ms = Some(now_ms);
+                    self.failures_in_a_row = self.failures_in_a_row.saturating_add(1);
+                }
+                if !at_once && !self.has_failed_enough(rules) {
+                    self.doubt(now_ms, rules.rest_ms);
+                    return Change::None;
+                }
+            }
+        }
+        self.open(now_ms, Cause::Failing, rules)
+    }
+
+    /// Another engine refused the same: what was held against it is forgotten.
+    pub fn acquitted(&mut self, now_ms: u64) {
+        match &mut self.phase {
+            Phase::Closed { doubt_until_ms } if self.failures_in_a_row == 0 => {
+                *doubt_until_ms = now_ms.min(*doubt_until_ms);
+            }
+            Phase::HalfOpen { trial_until_ms } => *trial_until_ms = now_ms.min(*trial_until_ms),
+            Phase::Closed { .. } | Phase::Open { .. } => {}
+        }
+    }
+
+    /// A leg on it failed, and it may be another engine's fault: others are preferred for a moment. It opens only when that goes on
+    /// for twice as long as a failure that is its own, without a success in between.
+    pub fn suspected(&mut self, now_ms: u64, rules: &Rules) -> Change {
+        self.down_since_ms.get_or_insert(now_ms);
+        match self.state(now_ms) {
+            State::Open => Change::None,
             State::HalfOpen => {
-                self.phase = Phase::HalfOpen { trial_until_ms: now_ms.saturating_add(BUSY_REST_MS) };
+                // The next trial need not wait for what this one does not tell.
+                self.phase = Phase::HalfOpen { trial_until_ms: now_ms.saturating_add(rules.rest_ms) };
+                Change::None
+            }
+            State::Closed => {
+                if self.rest_ms(now_ms) == 0 {
+                    self.failures_in_a_row = self.failures_in_a_row.saturating_add(1);
+                }
+                if self.failures_in_a_row >= rules.failures.saturating_mul(2) {
+                    return self.open(now_ms, Cause::Failing, rules);
+                }
+                self.doubt(now_ms, rules.rest_ms);
+                Change::None
+            }
+        }
+    }
+
+    fn step_aside(&mut self, now_ms: u64, for_ms: u64) {
+        match self.state(now_ms) {
+            State::Closed => self.doubt(now_ms, for_ms),
+            State::HalfOpen => {
+                self.phase = Phase::HalfOpen { trial_until_ms: now_ms.saturating_add(for_ms) };
             }
             State::Open => {}
         }
+    }
+
+    fn has_failed_enough(&self, rules: &Rules) -> bool {
+        self.failures_in_a_row >= rules.failures
+            || self.window.failed_percent().is_some_and(|percent| percent >= rules.failure_percent)
     }
 
     /// A leg on it went well.
     pub fn succeeded(&mut self, now_ms: u64, rules: &Rules) -> Change {
         self.failures_in_a_row = 0;
         self.probes_failed = 0;
+        (self.busy_since_ms, self.busy_answers) = (None, 0);
         if let Phase::Closed { doubt_until_ms } = self.phase {
             self.window.push(false);
             self.down_since_ms = None;
@@ -265,6 +364,11 @@ impl Breaker {
         self.probes_succeeded = 0;
         self.phase = Phase::HalfOpen { trial_until_ms: 0 };
         Change::MayTry
+    }
+
+    /// True if so many probes in a row failed that it is given up.
+    pub fn is_silent(&self, rules: &Rules) -> bool {
+        self.probes_failed >= rules.probe_failures
     }
 
     fn probe_failed(&mut self, now_ms: u64, rules: &Rules) -> Change {

@@ -4,11 +4,13 @@
 //! refused on the strength of a guess.
 
 pub mod breaker;
+pub mod handoffs;
 pub mod identity;
 pub mod rules;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::route::Standing;
 pub use breaker::{Breaker, Cause, Change, State};
@@ -19,16 +21,46 @@ pub use rules::Rules;
 #[derive(Debug)]
 pub struct Health {
     rules: Rules,
-    breaker: Mutex<Breaker>,
+    breakers: Mutex<Breakers>,
     identity: Mutex<Identity>,
     /// When a leg on it last went well; 0 = never.
     served_ms: AtomicU64,
+    /// Refusals since then that may be its own trouble.
+    refusals: AtomicU32,
+    /// Hand-offs that failed in which it had a part.
+    handoff_failures: AtomicU64,
+}
+
+/// An engine is left alone as long as either is not closed.
+#[derive(Debug, Default)]
+struct Breakers {
+    /// What its own legs and probes tell.
+    legs: Breaker,
+    /// What its partners tell: whether KV that it made can be read, or KV of others that it was to read.
+    handoffs: Breaker,
+}
+
+impl Breakers {
+    fn rest_ms(&self, now_ms: u64) -> u64 {
+        self.legs.rest_ms(now_ms).max(self.handoffs.rest_ms(now_ms))
+    }
+
+    fn state(&self, now_ms: u64) -> State {
+        self.legs.state(now_ms).max(self.handoffs.state(now_ms))
+    }
 }
 
 impl Health {
     /// Of an engine of which nothing is known.
     pub fn new(rules: Rules) -> Health {
-        Health { rules, breaker: Mutex::default(), identity: Mutex::default(), served_ms: AtomicU64::new(0) }
+        Health {
+            rules,
+            breakers: Mutex::default(),
+            identity: Mutex::default(),
+            served_ms: AtomicU64::new(0),
+            refusals: AtomicU32::new(0),
+            handoff_failures: AtomicU64::new(0),
+        }
     }
 
     /// Whether it should be left alone.
@@ -43,27 +75,36 @@ impl Health {
 
     /// How willingly a request with this random number is given to it.
     pub fn standing(&self, now_ms: u64, dice: u64) -> Standing {
-        self.lock().standing(now_ms, dice, &self.rules)
+        let breakers = self.lock();
+        let legs = breakers.legs.standing(now_ms, dice, &self.rules);
+        legs.max(breakers.handoffs.standing(now_ms, dice, &self.rules))
     }
 
-    /// Its breaker's state.
+    /// The state of its breakers, the graver one.
     pub fn state(&self, now_ms: u64) -> State {
         self.lock().state(now_ms)
     }
 
+    /// True if it rests, or is on trial, for hand-offs that fail.
+    pub fn rests_for_handoffs(&self, now_ms: u64) -> bool {
+        self.lock().handoffs.state(now_ms) != State::Closed
+    }
+
     /// The share of what it would be given that it is given, 0.1 to 1.
     pub fn share(&self, now_ms: u64) -> f64 {
-        self.lock().share(now_ms, &self.rules)
+        let breakers = self.lock();
+        breakers.legs.share(now_ms, &self.rules).min(breakers.handoffs.share(now_ms, &self.rules))
     }
 
     /// What is left of the time in which its share grows, in ms; 0 = it has all of it.
     pub fn warm_ms(&self, now_ms: u64) -> u64 {
-        self.lock().warm_ms(now_ms, &self.rules)
+        let breakers = self.lock();
+        breakers.legs.warm_ms(now_ms, &self.rules).max(breakers.handoffs.warm_ms(now_ms, &self.rules))
     }
 
     /// Failures since it last worked.
     pub fn failures(&self) -> u32 {
-        self.lock().failures()
+        self.lock().legs.failures()
     }
 
     /// Whether a leg on it went well in the last `within_ms`, and none failed since.
@@ -75,9 +116,21 @@ impl Health {
             && self.state(now_ms) == State::Closed
     }
 
+    /// When a leg on it last went well; 0 = never.
+    pub fn served_ms(&self) -> u64 {
+        self.served_ms.load(Ordering::Relaxed)
+    }
+
+    /// True if it has not answered probes, often enough to be given up.
+    pub fn is_silent(&self) -> bool {
+        self.lock().legs.is_silent(&self.rules)
+    }
+
     /// A request is sent to it.
     pub fn taken(&self, now_ms: u64) {
-        self.lock().taken(now_ms);
+        let mut breakers = self.lock();
+        breakers.legs.taken(now_ms);
+        breakers.handoffs.taken(now_ms);
     }
 
     /// A leg on it failed by its own fault.
@@ -85,18 +138,95 @@ impl Health {
         if cause == Cause::Unreachable {
             self.identity().away();
         }
-        self.lock().failed(now_ms, cause, &self.rules)
+        self.lock().legs.failed(now_ms, cause, &self.rules)
     }
 
-    /// It has too much to do.
-    pub fn busy(&self, now_ms: u64) {
-        self.lock().busy(now_ms);
+    /// A leg on it failed, by whose fault is not known.
+    pub fn suspected(&self, now_ms: u64) -> Change {
+        self.lock().legs.suspected(now_ms, &self.rules)
+    }
+
+    /// It is at fault for a hand-off that failed on another engine.
+    pub fn handoff_failed(&self, now_ms: u64) -> Change {
+        self.lock().handoffs.contradicted(now_ms, true, &self.rules)
+    }
+
+    /// A hand-off failed in which it had a part, by whose fault is not known. True if it was on trial, and rests again.
+    pub fn handoff_trial_failed(&self, now_ms: u64) -> bool {
+        let handoffs = &mut self.lock().handoffs;
+        let on_trial = handoffs.state(now_ms) == State::HalfOpen;
+        on_trial && handoffs.contradicted(now_ms, true, &self.rules) != Change::None
+    }
+
+    /// A hand-off in which it had a part went well.
+    pub fn handoff_served(&self, now_ms: u64) -> Change {
+        let handoffs = &mut self.lock().handoffs;
+        match handoffs.state(now_ms) {
+            State::Closed => Change::None,
+            State::HalfOpen | State::Open => handoffs.succeeded(now_ms, &self.rules),
+        }
+    }
+
+    /// Counts a hand-off that failed in which it had a part.
+    pub fn count_handoff_failure(&self) {
+        self.handoff_failures.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Hand-offs that failed in which it had a part.
+    pub fn handoff_failures(&self) -> u64 {
+        self.handoff_failures.load(Ordering::Relaxed)
+    }
+
+    /// It has too much to do, and asks to be spared for so long.
+    pub fn busy(&self, now_ms: u64, spare: Option<Duration>) {
+        let spare_ms = spare.map(|spare| u64::try_from(spare.as_millis()).unwrap_or(u64::MAX));
+        self.lock().legs.busy(now_ms, spare_ms);
+    }
+
+    /// Since when it has only been busy; `None` if a leg on it went well since.
+    pub fn busy_since_ms(&self) -> Option<u64> {
+        self.lock().legs.busy_since_ms()
+    }
+
+    /// Since when it has been busy, if an end is not to be expected.
+    pub fn busy_without_end(&self, now_ms: u64) -> Option<u64> {
+        let breakers = self.lock();
+        breakers.legs.busy_since_ms().filter(|_| breakers.legs.is_busy_without_end(now_ms))
+    }
+
+    /// It refused a request, perhaps for a reason of its own.
+    pub fn refused(&self, now_ms: u64) {
+        self.refusals.fetch_add(1, Ordering::Relaxed);
+        self.lock().legs.refused(now_ms, &self.rules);
+    }
+
+    /// It refused what another engine served.
+    pub fn contradicted(&self, now_ms: u64, at_once: bool) -> Change {
+        self.lock().legs.contradicted(now_ms, at_once, &self.rules)
+    }
+
+    /// Another engine refused the same: it was right.
+    pub fn acquitted(&self, now_ms: u64) {
+        self.lock().legs.acquitted(now_ms);
+    }
+
+    /// Refusals since a leg on it last went well.
+    pub fn refusals(&self) -> u32 {
+        self.refusals.load(Ordering::Relaxed)
+    }
+
+    /// True if it has served somebody, and refused at most one request since: its refusals can be believed.
+    pub fn serves_between_refusals(&self) -> bool {
+        self.served_ms.load(Ordering::Relaxed) > 0 && self.refusals() <= 1
     }
 
     /// A leg on it went well.
     pub fn succeeded(&self, now_ms: u64) -> Change {
+        if self.refusals() > 0 {
+            self.refusals.store(0, Ordering::Relaxed);
+        }
         self.served_ms.store(now_ms.max(1), Ordering::Relaxed);
-        self.lock().succeeded(now_ms, &self.rules)
+        self.lock().legs.succeeded(now_ms, &self.rules)
     }
 
     /// A probe was answered, or not.
@@ -104,7 +234,7 @@ impl Health {
         if !alive {
             self.identity().away();
         }
-        self.lock().probed(now_ms, alive, &self.rules)
+        self.lock().legs.probed(now_ms, alive, &self.rules)
     }
 
     /// Which process it is.
@@ -113,7 +243,7 @@ impl Health {
     }
 
     /// A poisoned lock is taken all the same: what it guards is plain numbers.
-    fn lock(&self) -> MutexGuard<'_, Breaker> {
-        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Breakers> {
+        self.breakers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -26,6 +26,7 @@ fn duty(handoff: Option<&'static str>) -> (Duty, mpsc::Receiver<Orphan>) {
         turn: None,
         resume: None,
         encoded: None,
+        encoders: Arc::default(),
         http2: false,
         arrived: Instant::now(),
         trace: None,

@@ -96,7 +96,9 @@ impl Answer {
         if self.status != 200 {
             assert!(self.clean, "{self:?}");
             let error: Value = serde_json::from_str(&self.body).unwrap_or_else(|e| panic!("{e}: {self:?}"));
-            assert!(error["error"].is_object() || error["detail"].is_string(), "{self:?}");
+            // vLLM's 401 has a text for an error.
+            let says_why = error["error"].is_object() || error["error"].is_string();
+            assert!(says_why || error["detail"].is_string(), "{self:?}");
         } else if self.sse {
             self.assert_honest_stream(api, right);
         } else {

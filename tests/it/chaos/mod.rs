@@ -74,6 +74,14 @@ fn nor_in_dialects_that_came_later() {
 }
 
 #[test]
+fn nor_where_the_one_at_fault_is_not_the_one_that_reports_it() {
+    let mut words = Words::default();
+    for seed in seeds(RUNS / 2) {
+        run(&Plan::draw_with_blame(seed), seed, &mut words);
+    }
+}
+
+#[test]
 fn nor_where_answers_end_by_themselves() {
     let mut words = Words::default();
     for seed in seeds(RUNS / 3) {

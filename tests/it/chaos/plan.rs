@@ -82,6 +82,8 @@ pub enum Wrong {
     Fault(What, u32),
     /// It is killed, and does not come back.
     Dies,
+    /// Nobody can read the KV that it makes.
+    Unreadable,
     /// Whatever was wrong is over.
     Heals,
 }
@@ -125,6 +127,26 @@ impl Plan {
             requests,
             troubles,
         }
+    }
+}
+
+impl Plan {
+    /// The same, and with it faults whose author is not the one that reports them.
+    pub fn draw_with_blame(seed: u64) -> Plan {
+        let mut plan = Plan::draw(seed);
+        let rng = &mut Rng(seed ^ 0xb1a3e);
+        for _ in 0..rng.between(1, 3) {
+            let trouble = trouble(rng, plan.prefillers, plan.decoders);
+            let refused = What::Status(rng.pick(&[401, 403, 404, 405, 421, 429]), None);
+            let what = match rng.between(0, 3) {
+                0 => Wrong::Fault(refused, u32::MAX),
+                1 => Wrong::Fault(What::StallBeforeHead, u32::MAX),
+                2 => Wrong::Fault(What::Retired, u32::MAX),
+                _ => Wrong::Unreadable,
+            };
+            plan.troubles.push(Trouble { what, ..trouble });
+        }
+        plan
     }
 }
 

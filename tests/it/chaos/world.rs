@@ -126,6 +126,7 @@ async fn cause(memory: &Memory, trouble: &Trouble, start: Instant) {
     match &trouble.what {
         Wrong::Dies => engine.kill().await,
         Wrong::Heals => engine.clear_faults(),
+        Wrong::Unreadable => assert!(engine.inject(pd_proxy::sim::Fault::unreadable_kv())),
         Wrong::Fault(what, times) => {
             let fault = pd_proxy::sim::Fault { times: *times, ..pd_proxy::sim::Fault::always(what.clone()) };
             assert!(engine.inject(fault));

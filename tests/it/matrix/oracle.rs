@@ -2,7 +2,7 @@
 //!
 //! 1. Before the client's first byte a failure is tried elsewhere, at most `retry.attempts` times per leg: one engine of two
 //!    at fault is invisible, and when all are, the error names the leg and what happened to it.
-//! 2. An engine's 4xx is its word on the request: passed on unchanged, asked for once.
+//! 2. An engine's 4xx is its word on the request: passed on unchanged, asked for once. But 429 says that it is busy, as 503 does.
 //! 3. A hand-off goes to another decoder only if the first can't have had it; else the prompt is prefilled again.
 //! 4. After the first byte the rest comes from another pair, where that is on and exact, or an error event ends the stream.
 //! 5. KV stays pinned only where nobody can free it: its name was lost with the prefiller's answer, or it was in the hands of
@@ -43,7 +43,7 @@ enum Sign {
     Failed,
     /// Nothing, for too long.
     Silent,
-    /// 503.
+    /// 429 or 503.
     Busy,
     /// A complete answer that is none.
     Useless,
@@ -60,7 +60,7 @@ fn had(ill: Ill) -> Had {
 fn sign(ill: Ill) -> Sign {
     match ill {
         _ if ill.silent() => Sign::Silent,
-        Ill::Status(503) => Sign::Busy,
+        Ill::Status(429 | 503) => Sign::Busy,
         Ill::Body(_) | Ill::Handoff(_) | Ill::RecomputedWhole => Sign::Useless,
         _ => Sign::Failed,
     }
@@ -101,8 +101,8 @@ pub fn expected(cell: &Cell) -> Expected {
         (Ill::ClientLeaves(_), Leg::Prefill) => of(Seen::Left, 1, 0, 0),
         (Ill::ClientLeaves(_), Leg::Decode) => of(Seen::Left, 1, 1, 0),
         // Rule 2.
-        (Ill::Status(status @ 400..=499), Leg::Prefill) => of(Seen::Refused(status), 1, 0, 0),
-        (Ill::Status(status @ 400..=499), Leg::Decode) => of(Seen::Refused(status), 1, 1, 0),
+        (Ill::Status(status @ 400..=428), Leg::Prefill) => of(Seen::Refused(status), 1, 0, 0),
+        (Ill::Status(status @ 400..=428), Leg::Decode) => of(Seen::Refused(status), 1, 1, 0),
         // As where KV travels through a pool; this prefiller pinned, and said nothing of it.
         (Ill::Handoff("null"), _) => of(Seen::Whole, 1, 1, 1),
         (Ill::KilledUnread, _) => died_with_its_kv(cell.who),
@@ -136,6 +136,13 @@ fn decode(cell: &Cell) -> Expected {
     let followed = decodes - 1;
     let lost = failures * u32::from(strands(cell.leg, ill));
     match had(ill) {
+        // No engine tells of a 429, and there is no decoder that takes what is to be released.
+        _ if ill == Ill::Status(429) && cell.who == Who::All => Expected {
+            seen,
+            prefills: 1 + followed..=1 + followed,
+            decodes: decodes..=decodes,
+            pinned: 0..=failures,
+        },
         // Killed at work: one had the request, the others refuse, and so nobody fetches what is left.
         _ if ill == Ill::Killed && cell.who == Who::All => of(seen, 2, decodes, 1),
         Had::Yes => of(seen, 1 + followed, decodes, lost),

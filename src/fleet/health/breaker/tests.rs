@@ -160,8 +160,8 @@ fn a_success_forgives_probes_that_failed() {
 #[test]
 fn a_busy_engine_rests_briefly_and_is_not_held_to_have_failed() {
     let mut it = Breaker::default();
-    it.busy(0);
-    it.busy(50);
+    it.busy(0, None);
+    it.busy(50, None);
     assert_eq!((it.rest_ms(50), it.failures(), it.state(50)), (50, 0, State::Closed));
 }
 
@@ -177,7 +177,7 @@ proptest! {
                 0 => { it.failed(now_ms, Cause::Failing, &RULES); }
                 1 => { it.failed(now_ms, Cause::Unreachable, &RULES); }
                 2 => { it.succeeded(now_ms, &RULES); }
-                3 => it.busy(now_ms),
+                3 => it.busy(now_ms, None),
                 4 => it.taken(now_ms),
                 _ => { it.probed(now_ms, after_ms % 2 == 0, &RULES); }
             }

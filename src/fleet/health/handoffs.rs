@@ -1,0 +1,334 @@
+//! Whose fault it is when KV that one engine computed can't be used by another: evidence across pairs. Pure: the time is
+//! an argument, in ms of any clock that does not go back.
+//!
+//! The engine that fails is the one that was to read the KV (the *consumer*: a decoder, or a prefiller that reads an
+//! encoder's embeddings), and the cause may be the one that made it (the *producer*). One failure tells nothing. What
+//! tells is how failures spread:
+//!
+//! * a producer whose KV fails on several consumers, which meanwhile read others' KV, is at fault;
+//! * a consumer that fails with the KV of several producers, which others meanwhile read, is at fault;
+//! * a pair that fails while both do well with others is avoided as a pair (two releases whose connectors don't match,
+//!   a broken link between two hosts).
+
+use std::collections::HashMap;
+
+use crate::fleet::InstanceId;
+
+/// Pairs whose outcomes are remembered: each of 64 producers with each of 64 consumers. Beyond it the one that is
+/// silent for longest is forgotten, and its evidence has to be gathered anew.
+const MOST_PAIRS: usize = 4_096;
+/// After this time an outcome counts half: the evidence is of the last minute.
+const HALF_LIFE_MS: f64 = 30_000.0;
+/// A pair of which nothing was heard for this time is forgotten.
+const MEMORY_MS: u64 = 120_000;
+/// Failures with so many different partners are no accident of one pair.
+const SPREAD: usize = 2;
+/// Failures of a pair, as they have decayed, from which on it is believed that there will be more.
+const REPEATED: f64 = 1.5;
+/// The first time for which a pair is avoided; it doubles with each failure after it.
+const AVOIDED_MS: u64 = 10_000;
+/// The longest such time: each costs a request one failed attempt.
+const AVOIDED_MAX_MS: u64 = 300_000;
+/// A failure makes successes of the next minutes worth counting.
+const ACTIVE_MS: u64 = MEMORY_MS;
+
+/// An engine that made KV, and one that was to read it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Pair {
+    /// The engine that made it.
+    pub producer: InstanceId,
+    /// The engine that was to read it.
+    pub consumer: InstanceId,
+}
+
+/// Engines that could take either part now, those that are known to be away left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Partners {
+    /// Engines that make KV.
+    pub producers: usize,
+    /// Engines that read it.
+    pub consumers: usize,
+}
+
+/// The engine that a failure is held against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Not known: the failure may be of either.
+    Unknown,
+    /// The producer: its KV fails on so many consumers, which read others' KV.
+    Producer(usize),
+    /// The consumer: it fails with the KV of so many producers, which others read.
+    Consumer(usize),
+    /// Neither: the two don't match. The pair is avoided for so long, in ms.
+    Pair(u64),
+}
+
+/// Outcomes of pairs.
+#[derive(Debug, Default)]
+pub struct Evidence {
+    pairs: HashMap<Pair, Record>,
+}
+
+/// Outcomes of one pair.
+#[derive(Clone, Copy, Debug, Default)]
+struct Record {
+    failed: f64,
+    served: f64,
+    /// Up to when both have decayed; the last outcome.
+    at_ms: u64,
+    /// Since when it has only failed.
+    failing_since_ms: Option<u64>,
+    served_ms: Option<u64>,
+    avoided_until_ms: u64,
+    avoided_for_ms: u64,
+}
+
+impl Record {
+    fn decay(&mut self, now_ms: u64) {
+        let passed_ms = now_ms.saturating_sub(self.at_ms) as f64;
+        let left = (-passed_ms / HALF_LIFE_MS).exp2();
+        self.failed *= left;
+        self.served *= left;
+        self.at_ms = now_ms.max(self.at_ms);
+    }
+
+    /// Since when it fails, if failures outweigh successes.
+    fn fails_since(&self) -> Option<u64> {
+        self.failing_since_ms.filter(|_| self.failed > self.served)
+    }
+
+    fn serves(&self) -> bool {
+        self.served > self.failed
+    }
+}
+
+/// One side's part in a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Producer,
+    Consumer,
+}
+
+impl Side {
+    fn of(self, pair: &Pair) -> InstanceId {
+        match self {
+            Side::Producer => pair.producer,
+            Side::Consumer => pair.consumer,
+        }
+    }
+
+    fn other(self) -> Side {
+        match self {
+            Side::Producer => Side::Consumer,
+            Side::Consumer => Side::Producer,
+        }
+    }
+}
+
+impl Evidence {
+    /// Until when successes are worth counting after a failure at `now_ms`.
+    pub fn active_until_ms(now_ms: u64) -> u64 {
+        now_ms.saturating_add(ACTIVE_MS)
+    }
+
+    /// The consumer has read the producer's KV.
+    pub fn served(&mut self, pair: Pair, now_ms: u64) {
+        let record = self.record(pair, now_ms);
+        record.served += 1.0;
+        record.served_ms = Some(now_ms);
+        record.failing_since_ms = None;
+        (record.avoided_until_ms, record.avoided_for_ms) = (0, 0);
+    }
+
+    /// The consumer has failed with the producer's KV.
+    pub fn failed(&mut self, pair: Pair, partners: Partners, now_ms: u64) -> Verdict {
+        let record = self.record(pair, now_ms);
+        record.failed += 1.0;
+        record.failing_since_ms.get_or_insert(now_ms);
+        let of_producer = self.at_fault(Side::Producer, pair.producer, partners.consumers);
+        let of_consumer = self.at_fault(Side::Consumer, pair.consumer, partners.producers);
+        match (of_producer, of_consumer) {
+            (Some(on), with) if with.is_none_or(|with| on >= with) => Verdict::Producer(on),
+            (_, Some(with)) => Verdict::Consumer(with),
+            _ => self.avoid(pair, now_ms).map_or(Verdict::Unknown, Verdict::Pair),
+        }
+    }
+
+    /// True if the pair fails while both do well with others: it is tried again only now and then.
+    pub fn is_avoided(&self, pair: Pair, now_ms: u64) -> bool {
+        self.pairs.get(&pair).is_some_and(|record| now_ms < record.avoided_until_ms)
+    }
+
+    /// Pairs that are avoided.
+    pub fn avoided(&self, now_ms: u64) -> impl Iterator<Item = Pair> + use<'_> {
+        let avoided = move |(_, record): &(&Pair, &Record)| now_ms < record.avoided_until_ms;
+        self.pairs.iter().filter(avoided).map(|(pair, _)| *pair)
+    }
+
+    /// Forgets an engine: another process is in its place.
+    pub fn forget(&mut self, id: InstanceId) {
+        self.pairs.retain(|pair, _| pair.producer != id && pair.consumer != id);
+    }
+
+    fn record(&mut self, pair: Pair, now_ms: u64) -> &mut Record {
+        if !self.pairs.contains_key(&pair) && self.pairs.len() >= MOST_PAIRS {
+            self.pairs.retain(|_, record| now_ms.saturating_sub(record.at_ms) < MEMORY_MS);
+            if self.pairs.len() >= MOST_PAIRS {
+                let oldest = self.pairs.iter().min_by_key(|(_, record)| record.at_ms).map(|(pair, _)| *pair);
+                oldest.map(|pair| self.pairs.remove(&pair));
+            }
+        }
+        let record = self.pairs.entry(pair).or_default();
+        record.decay(now_ms);
+        record
+    }
+
+    /// With how many partners an engine fails, if it is at fault: they are several (or all that there are), each has done
+    /// well with somebody else since, and it does well with fewer.
+    fn at_fault(&self, side: Side, id: InstanceId, partners: usize) -> Option<usize> {
+        let mine = || self.pairs.iter().filter(|(pair, _)| side.of(pair) == id);
+        let fails = |(pair, record): (&Pair, &Record)| {
+            let since_ms = record.fails_since()?;
+            self.does_well(side.other(), side.other().of(pair), (id, since_ms)).then_some(record.failed)
+        };
+        let (mut failing, mut failures) = (0, 0.0);
+        for failed in mine().filter_map(fails) {
+            failing += 1;
+            failures += failed;
+        }
+        let serving = mine().filter(|(_, record)| record.serves()).count();
+        let enough = failing >= SPREAD.min(partners.max(1)) && failures >= REPEATED;
+        (enough && failing > serving).then_some(failing)
+    }
+
+    /// True if an engine has done well since `since_ms` with another partner than `except`.
+    fn does_well(&self, side: Side, id: InstanceId, (except, since_ms): (InstanceId, u64)) -> bool {
+        self.pairs.iter().any(|(pair, record)| {
+            side.of(pair) == id
+                && side.other().of(pair) != except
+                && record.served_ms.is_some_and(|served_ms| served_ms >= since_ms)
+        })
+    }
+
+    /// Avoids a pair if it keeps failing while both do well with others; says for how long.
+    fn avoid(&mut self, pair: Pair, now_ms: u64) -> Option<u64> {
+        let record = self.pairs.get(&pair)?;
+        let since_ms = record.fails_since().filter(|_| record.failed >= REPEATED)?;
+        let both = self.does_well(Side::Producer, pair.producer, (pair.consumer, since_ms))
+            && self.does_well(Side::Consumer, pair.consumer, (pair.producer, since_ms));
+        let record = self.pairs.get_mut(&pair).filter(|_| both)?;
+        if now_ms >= record.avoided_until_ms {
+            record.avoided_for_ms = (record.avoided_for_ms * 2).clamp(AVOIDED_MS, AVOIDED_MAX_MS);
+            record.avoided_until_ms = now_ms.saturating_add(record.avoided_for_ms);
+        }
+        Some(record.avoided_for_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FOUR: Partners = Partners { producers: 4, consumers: 4 };
+
+    fn pair(producer: u64, consumer: u64) -> Pair {
+        Pair { producer: InstanceId(producer), consumer: InstanceId(100 + consumer) }
+    }
+
+    /// Requests over all pairs in turn, for so many ms; each fails if `fails` says so. The verdicts, in order.
+    fn play(evidence: &mut Evidence, ms: u64, fails: impl Fn(u64, u64) -> bool) -> Vec<(Pair, Verdict)> {
+        let mut verdicts = Vec::new();
+        for now_ms in (0..ms).step_by(10) {
+            let turn = now_ms / 10;
+            let (producer, consumer) = (turn % 4, (turn / 4 + turn) % 4);
+            let pair = pair(producer, consumer);
+            if fails(producer, consumer) {
+                verdicts.push((pair, evidence.failed(pair, FOUR, now_ms)));
+            } else {
+                evidence.served(pair, now_ms);
+            }
+        }
+        verdicts
+    }
+
+    #[test]
+    fn producers_whose_kv_fails_everywhere_are_found_however_many_they_are() {
+        for bad in 1..4 {
+            let verdicts = play(&mut Evidence::default(), 3_000, |producer, _| producer < bad);
+            let blamed = verdicts.iter().filter(|(_, verdict)| *verdict != Verdict::Unknown);
+            assert!(blamed.clone().count() > 20, "{bad}: {verdicts:?}");
+            for (pair, verdict) in blamed {
+                assert!(matches!(verdict, Verdict::Producer(_)), "{bad}: {pair:?} {verdict:?}");
+            }
+            assert!(matches!(verdicts.last().unwrap().1, Verdict::Producer(4)));
+        }
+    }
+
+    #[test]
+    fn consumers_that_fail_with_everybody_are_found_however_many_they_are() {
+        for bad in 1..4 {
+            let verdicts = play(&mut Evidence::default(), 3_000, |_, consumer| consumer < bad);
+            assert!(verdicts.iter().all(|(_, it)| matches!(it, Verdict::Unknown | Verdict::Consumer(_))));
+            assert!(matches!(verdicts.last().unwrap().1, Verdict::Consumer(4)));
+        }
+    }
+
+    #[test]
+    fn a_pair_that_fails_alone_is_avoided_as_a_pair_and_tried_again_later() {
+        let mut evidence = Evidence::default();
+        let verdicts = play(&mut evidence, 3_000, |producer, consumer| (producer, consumer) == (1, 1));
+        assert!(verdicts.iter().all(|(_, it)| matches!(it, Verdict::Unknown | Verdict::Pair(_))));
+        assert!(evidence.is_avoided(pair(1, 1), 3_000) && !evidence.is_avoided(pair(1, 2), 3_000));
+        assert_eq!(evidence.avoided(3_000).collect::<Vec<_>>(), [pair(1, 1)]);
+        assert!(!evidence.is_avoided(pair(1, 1), 3_000 + AVOIDED_MAX_MS));
+        evidence.served(pair(1, 1), 3_001);
+        assert!(!evidence.is_avoided(pair(1, 1), 3_001), "it works again");
+    }
+
+    #[test]
+    fn two_halves_of_a_fleet_that_do_not_match_are_nobodys_fault() {
+        let mut evidence = Evidence::default();
+        let verdicts = play(&mut evidence, 6_000, |producer, consumer| (producer < 2) != (consumer < 2));
+        assert!(
+            verdicts.iter().all(|(_, it)| matches!(it, Verdict::Unknown | Verdict::Pair(_))),
+            "{verdicts:?}"
+        );
+        assert_eq!(evidence.avoided(6_000).count(), 8);
+    }
+
+    #[test]
+    fn one_failure_or_a_fleet_that_fails_as_a_whole_blames_nobody() {
+        let mut evidence = Evidence::default();
+        play(&mut evidence, 1_000, |_, _| false);
+        for partner in 0..4 {
+            let verdict = evidence.failed(pair(partner, partner), FOUR, 1_000);
+            assert_eq!(verdict, Verdict::Unknown, "a request that fails wherever it goes");
+        }
+        let verdicts = play(&mut Evidence::default(), 3_000, |_, _| true);
+        assert!(verdicts.iter().all(|(_, it)| *it == Verdict::Unknown));
+    }
+
+    #[test]
+    fn a_lone_partner_is_enough_where_there_is_no_other() {
+        let mut evidence = Evidence::default();
+        let one = Partners { producers: 2, consumers: 1 };
+        assert_eq!(evidence.failed(pair(0, 0), one, 0), Verdict::Unknown);
+        evidence.served(pair(1, 0), 1);
+        assert_eq!(evidence.failed(pair(0, 0), one, 2), Verdict::Producer(1));
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded_and_decays() {
+        let mut evidence = Evidence::default();
+        for n in 0..2 * MOST_PAIRS as u64 {
+            evidence.served(pair(n, n), n);
+        }
+        assert_eq!(evidence.pairs.len(), MOST_PAIRS);
+        evidence.failed(pair(1, 1), FOUR, 10_000);
+        evidence.served(pair(1, 2), 10_000 + 10 * MEMORY_MS);
+        let record = evidence.record(pair(1, 1), 10_000 + 10 * MEMORY_MS);
+        assert!(record.failed < 0.001, "{record:?}");
+        evidence.forget(InstanceId(1));
+        assert!(!evidence.pairs.keys().any(|pair| pair.producer == InstanceId(1)));
+    }
+}

@@ -1,0 +1,100 @@
+//! Legs that wait for an engine which does nothing with them.
+//!
+//! The limits of `[timeout]` allow for the slowest legs that are right: minutes. An engine that hangs would keep its clients
+//! waiting for as long. So while a leg has no byte it is looked at now and then, and given up, to be tried elsewhere, when
+//! its engine does not answer probes any more, or when it has begun no answer since the leg was sent, for longer than
+//! its peers need, while they begin answers. A fleet that is slow as a whole is waited for.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+
+use crate::fleet::{Instance, Pace};
+use crate::relay::Relay;
+use crate::relay::failure::{Failure, Why};
+use crate::upstream::Written;
+
+/// Between looks at an engine whose leg has no byte yet. A leg that is answered sooner costs nothing.
+const LOOK: Duration = Duration::from_secs(1);
+/// Time without a byte that is never taken for a hang: a pause of Python's garbage collector, a compilation.
+const LEAST: Duration = Duration::from_secs(5);
+/// A leg may take so many times what legs on its engine's peers take.
+const TIMES_PEERS: u32 = 4;
+/// Time per token of an answer that is not streamed: its engine shows no byte before its end. A slow engine's pace.
+const PER_TOKEN: Duration = Duration::from_millis(100);
+/// The length of such an answer, where the client does not bound it.
+const UNBOUNDED_TOKENS: u64 = 4_096;
+
+/// A leg that waits for its first byte, or, where it is not streamed, for its last one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting<'a> {
+    pub(super) engine: &'a Arc<Instance>,
+    /// With which legs of its peers it can be compared; `None` = with none: only probes tell.
+    pub(super) pace: Option<Pace>,
+    /// Tokens that have to be computed, or fetched, before the first byte.
+    pub(super) tokens: u64,
+    /// The longest answer that the client wants, if it says.
+    pub(super) most_tokens: Option<u64>,
+}
+
+impl Relay {
+    /// What comes of `work` within `limit`, unless its engine makes no progress before.
+    pub(super) async fn within<T>(
+        &self,
+        limit: Duration,
+        waiting: Waiting<'_>,
+        written: &Written,
+        mut work: Pin<&mut impl Future<Output = Result<T, Failure>>>,
+    ) -> Result<T, Failure> {
+        let (sent, sent_ms) = (Instant::now(), self.fleet.now_ms());
+        let end = sent + limit.min(self.settings.now().total.saturating_mul(2));
+        loop {
+            let look = end.min(Instant::now() + LOOK);
+            if let Ok(outcome) = timeout_at(look, work.as_mut()).await {
+                return outcome;
+            }
+            if Instant::now() >= end {
+                return Err(Failure::new(Why::Timeout, written.get(), format!("no answer within {limit:?}")));
+            }
+            if let Some(why) = self.stuck(waiting, sent_ms).filter(|_| written.get()) {
+                return Err(Failure::new(Why::Stuck, true, why));
+            }
+        }
+    }
+
+    /// Why nothing more is expected of an engine that was sent a leg at `sent_ms`, if so. One that nobody could stand in for is waited for.
+    fn stuck(&self, waiting: Waiting<'_>, sent_ms: u64) -> Option<String> {
+        let Waiting { engine, pace, .. } = waiting;
+        let (fleet, health) = (&self.fleet, engine.health());
+        if !fleet.has_other(engine.role(), &[engine.id()]) {
+            return None;
+        }
+        if health.is_silent() {
+            return Some("it does not answer probes".to_owned());
+        }
+        let allowed_ms = self.allowed_ms(waiting, pace?);
+        let waited_ms = fleet.now_ms().saturating_sub(sent_ms);
+        let is_stuck = waited_ms >= allowed_ms
+            && health.served_ms() < sent_ms
+            && fleet.peers_serve_since(engine, sent_ms);
+        is_stuck.then(|| format!("no byte within {waited_ms} ms, in which other engines answered"))
+    }
+
+    /// The time after which a leg without a byte is too late, if its engine does nothing else either.
+    fn allowed_ms(&self, waiting: Waiting<'_>, pace: Pace) -> u64 {
+        let Waiting { engine, tokens, most_tokens, .. } = waiting;
+        let peers = self.fleet.pace_of_peers(engine, pace).saturating_mul(TIMES_PEERS);
+        let before = self.settings.now().computing(LEAST, tokens);
+        let answer = match pace {
+            Pace::Whole => {
+                let tokens = most_tokens.unwrap_or(UNBOUNDED_TOKENS).min(u64::from(u32::MAX));
+                PER_TOKEN.saturating_mul(u32::try_from(tokens).unwrap_or(u32::MAX))
+            }
+            Pace::Streamed | Pace::Prompt => Duration::ZERO,
+        };
+        let allowed = before.saturating_add(peers).saturating_add(answer);
+        u64::try_from(allowed.as_millis()).unwrap_or(u64::MAX)
+    }
+}

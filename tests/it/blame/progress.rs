@@ -1,0 +1,77 @@
+//! Engines that take requests and do nothing with them.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use pd_proxy::fleet::Role;
+use pd_proxy::fleet::health::State;
+use pd_proxy::sim::{Fault, What};
+use tokio::time::Instant;
+
+use super::{COMPLETIONS, breakers, config, post, working};
+use crate::common::memory::Memory;
+use crate::common::time::pass;
+
+fn stream(n: usize) -> String {
+    let prompt = format!("request {n} {}", "has some words ".repeat(8));
+    format!(r#"{{"model":"sim","prompt":"{prompt}","max_tokens":3,"stream":true}}"#)
+}
+
+/// Eight clients for so long; how many requests were answered, and the longest time that one took.
+async fn streams(memory: &Memory, time: Duration) -> (usize, Duration) {
+    let end = Instant::now() + time;
+    let clients = join_all((0..8).map(|client| async move {
+        let (mut served, mut longest) = (0, Duration::ZERO);
+        while Instant::now() < end {
+            let sent = Instant::now();
+            let (status, text) = post(memory, COMPLETIONS, stream(client)).await;
+            assert_eq!(status, 200, "{text}");
+            longest = longest.max(sent.elapsed());
+            served += 1;
+            pass(Duration::from_millis(50)).await;
+        }
+        (served, longest)
+    }));
+    let all = clients.await;
+    (all.iter().map(|(served, _)| served).sum(), all.iter().map(|(_, longest)| *longest).max().unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_never_begins_loses_its_legs_to_its_peers() {
+    let memory = Memory::set(2, &working(), config()).await;
+    streams(&memory, Duration::from_secs(1)).await;
+    assert!(memory.decoders[0].inject(Fault::always(What::StallBeforeHead).on_path("/v1/")));
+    let (served, longest) = streams(&memory, Duration::from_secs(9)).await;
+    assert!(longest < Duration::from_secs(9), "one waited {longest:?}");
+    assert!(served > 20, "{served}");
+    assert_ne!(breakers(&memory, Role::Decode)[0], State::Closed, "it rests");
+    assert_eq!(breakers(&memory, Role::Decode)[1], State::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fleet_that_is_slow_as_a_whole_is_waited_for() {
+    let memory = Memory::set(2, &working(), config()).await;
+    for decoder in &memory.decoders {
+        assert!(decoder.inject(Fault::always(What::Delay(Duration::from_secs(40))).on_path("/v1/")));
+    }
+    let all = join_all((0..4).map(|n| post(&memory, COMPLETIONS, stream(n)))).await;
+    assert!(all.iter().all(|(status, _)| *status == 200), "{all:?}");
+    assert!(breakers(&memory, Role::Decode).iter().all(|it| *it == State::Closed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_answers_no_probe_keeps_no_client_waiting() {
+    let memory = Memory::set(2, &working(), config()).await;
+    assert!(memory.decoders[0].inject(Fault::always(What::StallBeforeHead)));
+    let fleet = &memory.app.gateway().relay.fleet;
+    let silent = fleet.members(Role::Decode)[0].clone();
+    let sent = Instant::now();
+    let asked = join_all((0..4).map(|n| post(&memory, COMPLETIONS, stream(n))));
+    let probed = async {
+        pass(Duration::from_millis(1_500)).await;
+        (0..3).for_each(|_| fleet.probed(&silent, false));
+    };
+    let (all, ()) = tokio::join!(asked, probed);
+    assert!(all.iter().all(|(status, _)| *status == 200), "{all:?}");
+    assert!(sent.elapsed() < Duration::from_secs(4), "{:?}", sent.elapsed());
+}

@@ -1,0 +1,128 @@
+//! A refusal is an engine's word only when another engine of its role says the same.
+
+use pd_proxy::config::{DialectName, Policy};
+use pd_proxy::fleet::Role;
+use pd_proxy::fleet::health::State;
+use pd_proxy::sim::{Connector, EngineSpec, Fault, What};
+
+use super::{ask, breakers, config, failed, load, post, taken, working};
+use crate::common::memory::Memory;
+use crate::dialects::EVERY;
+
+const POLICIES: [Policy; 3] = [Policy::Predicted, Policy::LeastRequests, Policy::PowerOfTwo];
+const DOUBTFUL: [u16; 7] = [401, 403, 404, 405, 407, 408, 421];
+
+fn refuses(status: u16) -> Fault {
+    Fault::always(What::Status(status, None)).on_path("/v1/")
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_of_four_that_refuses_costs_no_request_whatever_the_policy() {
+    for policy in POLICIES {
+        for (prefills, status) in [(true, 401), (false, 404), (false, 429)] {
+            let mut config = config();
+            config.route.policy = policy;
+            let memory = Memory::set(4, &working(), config).await;
+            let engines = if prefills { &memory.prefillers } else { &memory.decoders };
+            assert!(engines[0].inject(refuses(status)));
+            let when =
+                format!("{policy:?}, {status} by a {}", if prefills { "prefiller" } else { "decoder" });
+            let statuses = load(&memory, 8, 40).await;
+            assert_eq!(failed(&statuses), 0, "{when}");
+            assert!(taken(&engines[0]) <= 20, "{when}: it draws the traffic: {}", taken(&engines[0]));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_status_that_may_be_one_engines_trouble_is_tried_elsewhere() {
+    for status in DOUBTFUL {
+        for prefills in [true, false] {
+            let memory = Memory::set(4, &working(), config()).await;
+            let engines = if prefills { &memory.prefillers } else { &memory.decoders };
+            assert!(engines[1].inject(refuses(status)));
+            assert_eq!(failed(&load(&memory, 1, 12).await), 0, "{status}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_of_four_that_refuse_are_not_taken_for_each_others_witnesses() {
+    for policy in [Policy::Predicted, Policy::LeastRequests] {
+        let mut config = config();
+        config.route.policy = policy;
+        let memory = Memory::set(4, &working(), config).await;
+        for engine in &memory.decoders[..2] {
+            assert!(engine.inject(refuses(404)));
+        }
+        assert_eq!(failed(&load(&memory, 8, 160).await), 0, "{policy:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_engines_agree_on_is_the_clients_answer_and_nobodys_fault() {
+    let memory = Memory::set(4, &working(), config()).await;
+    assert_eq!(failed(&load(&memory, 4, 40).await), 0);
+    let unknown = r#"{"model":"nobody has it","prompt":"a","max_tokens":3}"#;
+    for _ in 0..10 {
+        let before: usize = memory.prefillers.iter().map(taken).sum();
+        let (status, text) = post(&memory, super::COMPLETIONS, unknown.to_owned()).await;
+        assert_eq!(status, 404);
+        assert!(text.contains("does not exist"), "the engine's own words: {text}");
+        let asked = memory.prefillers.iter().map(taken).sum::<usize>() - before;
+        assert!((2..=3).contains(&asked), "{asked} were asked");
+    }
+    assert!(breakers(&memory, Role::Prefill).iter().all(|it| *it == State::Closed));
+    assert_eq!(ask(&memory, 1_000).await, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_word_of_a_lone_engine_counts() {
+    for (status, prefills) in [(401, true), (404, true), (403, false), (404, false)] {
+        let memory = Memory::set(1, &working(), config()).await;
+        let engines = if prefills { &memory.prefillers } else { &memory.decoders };
+        assert!(engines[0].inject(refuses(status)));
+        assert_eq!(ask(&memory, 0).await, status);
+        assert_eq!(taken(&engines[0]), 1);
+        let role = if prefills { Role::Prefill } else { Role::Decode };
+        assert_eq!(breakers(&memory, role), [State::Closed]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_dialect_takes_a_refusal_for_service() {
+    let others = [(DialectName::Pool, Connector::Pool)];
+    for (name, connector) in EVERY.into_iter().chain(others) {
+        for prefills in [true, false] {
+            for status in [401, 429] {
+                let mut config = config();
+                config.dialect.name = name;
+                let spec = EngineSpec { connector, ..working() };
+                let memory = Memory::set(3, &spec, config).await;
+                let engines = if prefills { &memory.prefillers } else { &memory.decoders };
+                assert!(engines[0].inject(refuses(status)));
+                let statuses = load(&memory, 4, 12).await;
+                assert_eq!(failed(&statuses), 0, "{name:?}, {status}, prefills {prefills}: {statuses:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn routes_that_one_engine_answers_alone_are_no_exception() {
+    for status in [401, 404, 429, 421] {
+        let memory = Memory::set(3, &working(), config()).await;
+        assert!(memory.prefillers[0].inject(refuses(status)));
+        for n in 0..12 {
+            let body = format!(r#"{{"model":"sim","input":"text {n}"}}"#);
+            let (got, text) = post(&memory, "/v1/embeddings", body).await;
+            assert_eq!(got, 200, "{status}: {text}");
+        }
+        for engine in &memory.prefillers {
+            engine.clear_faults();
+            assert!(engine.inject(refuses(404)));
+        }
+        let (got, text) = post(&memory, "/v1/embeddings", r#"{"model":"sim","input":"a"}"#.into()).await;
+        assert_eq!(got, 404, "all say so: {text}");
+    }
+}
