@@ -109,6 +109,7 @@ pub fn edge(config: &Config) -> Result<Edge, KeyError> {
         probe_interval: ms(fleet.probe_interval_ms),
         json_depth: limit.json_depth,
         json_members: limit.json_members,
+        keep_alive: ms(config.stream.keep_alive_ms),
         model: fleet.model.clone(),
         cors_origins: config
             .server

@@ -7,14 +7,16 @@
 use std::borrow::Cow;
 use std::iter;
 use std::ops::Range;
+use std::sync::LazyLock;
 
 use bytes::{Bytes, BytesMut};
+use memchr::memmem::Finder;
 use memchr::{memchr2, memchr2_iter};
 
 /// The payload of the frame with which an OpenAI-compatible stream says that it is complete.
 const DONE: &[u8] = b"[DONE]";
-/// How a frame begins that says that the answer failed.
-const ERROR: &[u8] = b"data: {\"error\"";
+/// The word that every frame has which reports a failure, in its `event` line or in its data.
+static ERROR_WORD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"error"));
 /// Frames longer than this are not looked into for [`DONE`]; room for an `event` line beside it.
 const DONE_FRAME_BYTES: usize = 64;
 
@@ -32,7 +34,7 @@ pub struct Framer {
     released_bytes: usize,
     frames: u64,
     ended: bool,
-    errored: bool,
+    mentions_error: bool,
 }
 
 /// One frame of a text, borrowed.
@@ -88,7 +90,7 @@ impl Framer {
             released_bytes: 0,
             frames: 0,
             ended: false,
-            errored: false,
+            mentions_error: false,
         }
     }
 
@@ -136,9 +138,9 @@ impl Framer {
         self.ended
     }
 
-    /// Whether a frame was an error object, as OpenAI-compatible engines write them.
-    pub fn errored(&self) -> bool {
-        self.errored
+    /// True if a frame since the last call has the word `error` anywhere, so that it may report a failure.
+    pub fn take_error_hint(&mut self) -> bool {
+        std::mem::take(&mut self.mentions_error)
     }
 
     /// How much of `bytes` can go: `bytes[..seen]` was looked at before, and starts a frame if nothing was released.
@@ -168,7 +170,7 @@ impl Framer {
         let oversized = len > self.cap_bytes;
         if oversized || has_data(frame) {
             self.frames += 1;
-            self.errored |= frame.starts_with(ERROR);
+            self.mentions_error |= ERROR_WORD.find(frame).is_some();
             self.ended = !oversized && len <= DONE_FRAME_BYTES && data(frame).trim_ascii() == DONE;
         }
     }

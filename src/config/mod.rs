@@ -89,6 +89,8 @@ pub struct Config {
     pub events: Events,
     /// How often a failed leg is tried again.
     pub retry: Retry,
+    /// How answers are streamed.
+    pub stream: Stream,
     /// How long each step may take.
     pub timeout: Timeout,
     /// How large anything may grow.
@@ -185,6 +187,14 @@ pub struct Retry {
     pub budget_floor_per_s: u32,
     /// Whether a stream that breaks is continued by another pair, where that is exact. Decoders are then asked for token ids.
     pub resume: bool,
+}
+
+/// `[stream]`: how answers are streamed to clients.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Stream {
+    /// Interval of comments in an event stream whose answer has not begun, ms; 0 = none, and the status line waits for the answer.
+    pub keep_alive_ms: u64,
 }
 
 /// `[timeout]`: how long each step may take, all in ms.

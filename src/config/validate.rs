@@ -100,7 +100,7 @@ impl Config {
     }
 
     fn bounds(&self) -> Vec<Bound> {
-        let Self { server, auth, fleet, engine, retry, .. } = self;
+        let Self { server, auth, fleet, engine, retry, stream, .. } = self;
         vec![
             ("server.port", u64::from(server.port), 0, u64::from(u16::MAX)),
             ("server.admin_port", u64::from(server.admin_port), 0, u64::from(u16::MAX)),
@@ -121,6 +121,7 @@ impl Config {
             ("engine.abandon_grace_ms", engine.abandon_grace_ms, 0, MAX_MS),
             ("retry.attempts", u64::from(retry.attempts), 1, MAX_ATTEMPTS),
             ("retry.budget_floor_per_s", u64::from(retry.budget_floor_per_s), 0, MAX_COUNT),
+            ("stream.keep_alive_ms", stream.keep_alive_ms, 0, MAX_MS),
         ]
     }
 

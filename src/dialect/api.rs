@@ -140,16 +140,20 @@ impl Api {
         }
     }
 
-    /// The server-sent event that tells a client in the middle of a stream that no more will come.
-    pub fn error_event(self, error: &Error) -> String {
+    /// The server-sent event that ends a broken stream. `number` is the `sequence_number` of an event of
+    /// `/v1/responses`, whose data has the members of OpenAI's flat `error` event and, since the SDKs raise an
+    /// error only for that, the nested `error` as well.
+    pub fn error_event(self, error: &Error, number: u64) -> String {
         let data: Cow<'_, str> = match self {
             Api::Chat | Api::Completions | Api::Generate => return format!("data: {}\n\n", error.to_json()),
             Api::Messages => self.error_json(error).into(),
             Api::Responses => serde_json::json!({
                 "type": "error",
+                "sequence_number": number,
                 "code": error.kind().code(),
                 "message": error.public(),
                 "param": null,
+                "error": error.inner(),
             })
             .to_string()
             .into(),
@@ -166,7 +170,7 @@ mod tests {
     #[test]
     fn our_own_error_event_is_a_last_one() {
         for api in Api::ALL {
-            let event = api.error_event(&Error::new(Kind::DecodeFailed, "gone"));
+            let event = api.error_event(&Error::new(Kind::DecodeFailed, "gone"), 0);
             let name = event.lines().find_map(|l| l.strip_prefix("event: "));
             assert_eq!(
                 name.is_some_and(|n| api.ends_with_event(n.as_bytes())),
@@ -184,12 +188,14 @@ mod tests {
     fn error_events_are_one_frame_each_and_hold_json() {
         let e = Error::new(Kind::DecodeFailed, "gone");
         for api in Api::ALL {
-            let event = api.error_event(&e);
+            let event = api.error_event(&e, 3);
             assert!(event.ends_with("\n\n") && !event.trim_end().contains("\n\n"), "{event:?}");
             let data = event.lines().find_map(|l| l.strip_prefix("data: ")).unwrap();
             let json: serde_json::Value = serde_json::from_str(data).unwrap();
             let code = json.pointer("/error/code").or(json.pointer("/code")).unwrap();
             assert_eq!(code, "decode_failed");
+            assert!(json.pointer("/error/message").is_some(), "SDKs raise for the nested error: {event}");
+            assert_eq!(json.get("sequence_number").is_some_and(|n| n == 3), api == Api::Responses);
         }
     }
 }

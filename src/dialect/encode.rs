@@ -127,7 +127,7 @@ impl Encoded {
     /// # Errors
     /// [`BadReply`] when it can't be understood.
     pub fn read(&mut self, reply: Bytes) -> Result<(), BadReply> {
-        let reply = answer(reply)?;
+        let reply = answer(Api::Chat, reply)?;
         let Some(params) = reply.get(PARAMS).filter(|params| !params.is_null()) else { return Ok(()) };
         let params = params.object().map_err(|_| BadReply::NotAnObject)?;
         self.0.extend(params.members().map(|(key, value)| (key.into_owned(), value.to_bytes())));

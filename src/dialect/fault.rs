@@ -1,54 +1,284 @@
-//! Events of a stream by which an engine says that the answer failed, and whose fault that was.
+//! Reports by which an engine says, under status 200, that an answer failed, and whose fault that was.
+//!
+//! Forms that engines and the servers around them write (vLLM 0.8 to 0.33, SGLang, TensorRT-LLM, Anthropic's
+//! and OpenAI's APIs): an `error` member, `"object":"error"` or `"type":"error"` at the top, an event named
+//! `error`, a response that failed, and a choice with `finish_reason: "error"`.
+
+use std::sync::LazyLock;
 
 use bytes::Bytes;
+use memchr::memmem::Finder;
 
-use crate::codec::json::{Object, ScanLimits};
+use crate::codec::json::{Object, ScanLimits, Value};
 use crate::codec::sse;
 use crate::dialect::Api;
 
-/// Types of an error in a stream of `/v1/messages` that are none of the request: vLLM's own (0.32), and Anthropic's.
-const OF_THE_ENGINE: [&str; 4] = ["internal_error", "InternalServerError", "api_error", "overloaded_error"];
+/// The word in every report's text. As part of an answer's text its quotes would be escaped.
+static WORD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"error\""));
 
-/// The lowest `code` that blames the engine; those below blame the request.
-const LOWEST_CODE: u64 = 500;
+/// Values of `type` and `code` that blame the request, beside those that begin with `invalid_`.
+const OF_THE_REQUEST: [&str; 13] = [
+    "BadRequestError",
+    "Bad Request",
+    "NotFoundError",
+    "ValidationError",
+    "UnprocessableEntityError",
+    "authentication_error",
+    "billing_error",
+    "context_length_exceeded",
+    "not_found_error",
+    "permission_error",
+    "rate_limit_error",
+    "rate_limit_exceeded",
+    "request_too_large",
+];
 
-/// Whose fault an answer's failure was.
+/// HTTP statuses in `code` that blame the request.
+const REQUEST_CODES: std::ops::Range<u64> = 400..500;
+
+/// The party to which a failure is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Another engine may do better.
     Engine,
-    /// It would be the same anywhere.
+    /// Every engine would fail in the same way.
     Request,
 }
 
-/// What an event says of a failure; `None` where it is no error: vLLM's own (`data: {"error":…}`), the `error` events of OpenAI and
-/// Anthropic, a response that failed.
-pub fn of_event(api: Api, event: &sse::Frame<'_>) -> Option<Fault> {
-    let data = event.data();
-    let named = event.event().is_some_and(|name| api.fails_with_event(name));
-    if !named && !data.starts_with(b"{\"error\"") {
-        return None;
-    }
-    let Ok(data) = Object::scan(Bytes::copy_from_slice(&data), ScanLimits::default()) else {
-        return Some(Fault::Request);
-    };
-    let inside = |outer: &Object, key: &str| outer.get(key)?.object().ok();
-    let of_response = || inside(&data, "response").and_then(|response| inside(&response, "error"));
-    let error = inside(&data, "error").or_else(of_response);
-    let error = error.as_ref().unwrap_or(&data);
-    let kind = error.get("type").filter(|_| api == Api::Messages).and_then(|kind| kind.as_str());
-    let engine = blames_engine(error)
-        || error.get("code").is_some_and(|code| code.as_str().as_deref() == Some("server_error"))
-        || kind.is_some_and(|kind| OF_THE_ENGINE.contains(&kind.as_ref()));
-    Some(if engine { Fault::Engine } else { Fault::Request })
+/// A failure that a stream reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The party to which it is due.
+    pub fault: Fault,
+    /// Offset at which the event begins.
+    pub at: usize,
+    /// True if clients of the API raise an error when they read the event. Otherwise they take the answer
+    /// for complete.
+    pub raises: bool,
 }
 
-/// The same of whole events: the first that says so.
-pub fn in_events(api: Api, events: &[u8]) -> Option<Fault> {
+/// The failure that an event reports; `None` if it reports none.
+pub fn of_event(api: Api, event: &sse::Frame<'_>) -> Option<Report> {
+    let name = event.event();
+    let named = name.is_some_and(|name| name == b"error" || api.fails_with_event(name));
+    let data = event.data();
+    if !event.has_data() || !named && WORD.find(&data).is_none() {
+        return None;
+    }
+    let report = |fault, raises| Report { fault, at: event.range().start, raises };
+    let Ok(object) = Object::scan(Bytes::copy_from_slice(&data), ScanLimits::default()) else {
+        // Text that is cut off or no JSON: the name alone says that it failed.
+        return named.then(|| report(Fault::Engine, false));
+    };
+    let fault = match of_object(api, &object) {
+        Some(fault) => fault,
+        None if named => fault_of(&object),
+        None => return None,
+    };
+    Some(report(fault, raises(api, name, &object)))
+}
+
+/// The first failure that whole events report.
+pub fn in_events(api: Api, events: &[u8]) -> Option<Report> {
     sse::frames(events).find_map(|event| of_event(api, &event))
 }
 
-/// Whether an error's `code` is one by which an engine blames itself.
-pub(super) fn blames_engine(error: &Object) -> bool {
-    error.get("code").and_then(|code| code.as_u64()).is_some_and(|code| code >= LOWEST_CODE)
+/// The fault of a failure that a whole answer, or the data of an event, reports; `None` if it reports none.
+pub fn of_object(api: Api, object: &Object) -> Option<Fault> {
+    if let Some(error) = given(object, "error") {
+        return Some(of_error(error));
+    }
+    let is = |key: &str, word: &[u8]| object.get(key).is_some_and(|value| value.raw() == word);
+    if is("object", b"\"error\"") || is("type", b"\"error\"") {
+        return Some(fault_of(object));
+    }
+    if api == Api::Responses {
+        let response = object.get("response").and_then(|value| value.object().ok());
+        let response = response.as_ref().unwrap_or(object);
+        let failed = response.get("status").is_some_and(|status| status.raw() == b"\"failed\"");
+        let error = given(response, "error").map(|error| of_error(error));
+        return error.or(failed.then_some(Fault::Engine));
+    }
+    has_failed_choice(object).then_some(Fault::Engine)
+}
+
+/// True if some choice of a chat, completion or generation ended with `finish_reason: "error"`.
+fn has_failed_choice(object: &Object) -> bool {
+    if WORD.find(object.bytes()).is_none() {
+        return false;
+    }
+    let choices = object.get("choices").into_iter().flat_map(|choices| choices.elements());
+    let failed =
+        |choice: Object| choice.get("finish_reason").is_some_and(|reason| reason.raw() == b"\"error\"");
+    choices.filter_map(|choice| choice.object().ok()).any(failed)
+}
+
+/// True if clients raise an error for an event with this name and data: the SDKs of OpenAI look for `error`
+/// at the top, and know a failed response by its name.
+fn raises(api: Api, name: Option<&[u8]>, object: &Object) -> bool {
+    let nested = given(object, "error").is_some();
+    match api {
+        Api::Chat | Api::Completions | Api::Generate => nested,
+        Api::Messages => nested && name == Some(b"error"),
+        Api::Responses => nested || name == Some(b"response.failed"),
+    }
+}
+
+fn given<'a>(object: &'a Object, key: &str) -> Option<Value<'a>> {
+    object.get(key).filter(|value| !value.is_null())
+}
+
+/// The fault of an `error` member: an object, or a text that says nothing about it.
+fn of_error(error: Value<'_>) -> Fault {
+    error.object().map_or(Fault::Engine, |error| fault_of(&error))
+}
+
+/// The fault that an error's `code` and `type` name. An engine refuses bad requests before a stream begins,
+/// so a failure that names nothing is the engine's.
+fn fault_of(error: &Object) -> Fault {
+    if let Some(inner) = given(error, "error").and_then(|inner| inner.object().ok()) {
+        return fault_of(&inner);
+    }
+    let code = error.get("code");
+    let number = code
+        .as_ref()
+        .and_then(|code| code.as_u64().or_else(|| code.as_str().and_then(|text| text.parse().ok())));
+    if let Some(number) = number {
+        return if REQUEST_CODES.contains(&number) { Fault::Request } else { Fault::Engine };
+    }
+    let blames_request = |value: Option<Value<'_>>| {
+        let text = value.as_ref().and_then(Value::as_str);
+        text.is_some_and(|text| text.starts_with("invalid_") || OF_THE_REQUEST.contains(&text.as_ref()))
+    };
+    if blames_request(code) || blames_request(error.get("type")) { Fault::Request } else { Fault::Engine }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(api: Api, events: &str) -> Option<Fault> {
+        in_events(api, events.as_bytes()).map(|report| report.fault)
+    }
+
+    #[test]
+    fn every_spelling_of_an_error_event_is_a_failure() {
+        for event in [
+            "data: {\"error\":{\"message\":\"x\",\"type\":\"InternalServerError\",\"code\":500}}\n\n",
+            "data:{\"error\":{\"code\":500}}\n\n",
+            "data: { \"error\" : { \"code\" : 503 } }\n\n",
+            "data: {\"id\":\"chat-1\",\"error\":{\"code\":500}}\n\n",
+            "data: {\"error\":\"out of memory\"}\n\n",
+            "data: {\"error\":{\"code\":null,\"message\":\"x\"}}\n\n",
+            "data: {\"object\":\"error\",\"message\":\"x\",\"type\":\"InternalServerError\",\"code\":500}\n\n",
+            "data: {\"type\":\"error\",\"message\":\"x\"}\n\n",
+            "event: error\ndata: {\"message\":\"x\"}\n\n",
+            "event:error\r\ndata:Internal Server Error\r\n\r\n",
+            "data: {\"message\":\"x\"}\nevent: error\n\n",
+            "data: {\"error\":\ndata: {\"code\":500}}\n\n",
+            "id: 7\rdata: {\"error\":{}}\r\r",
+            "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"error\"}]}\n\n",
+            "data: {\"choices\":[{\"finish_reason\":null},{\"finish_reason\":\"error\"}]}\n\n",
+        ] {
+            for api in [Api::Chat, Api::Completions, Api::Generate] {
+                assert_eq!(fault(api, event), Some(Fault::Engine), "{event}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_request_is_told_from_one_of_the_engine() {
+        for error in [
+            r#"{"code":400}"#,
+            r#"{"code":"404"}"#,
+            r#"{"type":"BadRequestError"}"#,
+            r#"{"type":"invalid_request_error","code":null}"#,
+            r#"{"code":"context_length_exceeded"}"#,
+        ] {
+            for event in [
+                format!("data: {{\"error\":{error}}}\n\n"),
+                format!("event: error\ndata: {error}\n\n"),
+                format!("data: {}\n\n", error.replacen('{', "{\"object\":\"error\",", 1)),
+            ] {
+                assert_eq!(fault(Api::Chat, &event), Some(Fault::Request), "{event}");
+            }
+        }
+        let failed = |code: &str| {
+            let event = format!(
+                "event: response.failed\ndata: {{\"response\":{{\"status\":\"failed\",\"error\":{code}}}}}\n\n"
+            );
+            fault(Api::Responses, &event)
+        };
+        assert_eq!(failed(r#"{"code":"invalid_prompt"}"#), Some(Fault::Request));
+        assert_eq!(failed(r#"{"code":"server_error"}"#), Some(Fault::Engine));
+        assert_eq!(failed("null"), Some(Fault::Engine));
+    }
+
+    #[test]
+    fn text_that_mentions_errors_is_no_failure() {
+        for event in [
+            "data: {\"choices\":[{\"delta\":{\"content\":\"{\\\"error\\\":{\\\"code\\\":500}}\"}}]}\n\n",
+            "data: {\"choices\":[{\"delta\":{\"content\":\"error\"},\"finish_reason\":null}]}\n\n",
+            "data: {\"choices\":[{\"logprobs\":{\"tokens\":[\"error\"]},\"finish_reason\":\"stop\"}]}\n\n",
+            "data: {\"error\":null,\"choices\":[]}\n\n",
+            ": error\n\n",
+            "event: error\n\n",
+            "event: response.completed\ndata: {\"response\":{\"status\":\"completed\",\"error\":null}}\n\n",
+            "event: response.output_text.delta\ndata: {\"delta\":\"\\\"error\\\"\"}\n\n",
+            "data: [DONE]\n\n",
+        ] {
+            for api in Api::ALL {
+                assert_eq!(fault(api, event), None, "{event}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_events_that_clients_raise_for_pass_as_they_are() {
+        let raises = |api, event: &str| in_events(api, event.as_bytes()).map(|report| report.raises);
+        assert_eq!(raises(Api::Chat, "data:{\"error\":{\"code\":500}}\n\n"), Some(true));
+        assert_eq!(raises(Api::Chat, "data: {\"object\":\"error\",\"code\":500}\n\n"), Some(false));
+        assert_eq!(raises(Api::Chat, "event: error\ndata: {\"code\":500}\n\n"), Some(false));
+        assert_eq!(raises(Api::Chat, "data: {\"choices\":[{\"finish_reason\":\"error\"}]}\n\n"), Some(false));
+        assert_eq!(
+            raises(Api::Responses, "event: error\ndata: {\"type\":\"error\",\"code\":\"x\"}\n\n"),
+            Some(false)
+        );
+        assert_eq!(raises(Api::Responses, "event: response.failed\ndata: {\"response\":{}}\n\n"), Some(true));
+        assert_eq!(
+            raises(Api::Messages, "event: error\ndata: {\"type\":\"error\",\"error\":{}}\n\n"),
+            Some(true)
+        );
+        assert_eq!(raises(Api::Messages, "data: {\"type\":\"error\",\"error\":{}}\n\n"), Some(false));
+    }
+
+    #[test]
+    fn a_report_tells_where_its_event_begins() {
+        let before = "data: {\"choices\":[{\"text\":\"a\"}]}\n\n";
+        let events = format!("{before}data: {{\"error\":{{}}}}\n\ndata: [DONE]\n\n");
+        let report = in_events(Api::Completions, events.as_bytes());
+        assert_eq!(report.map(|report| report.at), Some(before.len()));
+    }
+
+    #[test]
+    fn whole_answers_that_failed_are_known() {
+        let fault = |api, text: &str| {
+            let object = Object::scan(Bytes::copy_from_slice(text.as_bytes()), ScanLimits::default());
+            of_object(api, &object.unwrap())
+        };
+        let failed = r#"{"choices":[{"message":{"role":"assistant"},"finish_reason":"error"}]}"#;
+        assert_eq!(fault(Api::Chat, failed), Some(Fault::Engine));
+        assert_eq!(
+            fault(Api::Generate, r#"{"choices":[{"token_ids":[],"finish_reason":"error"}]}"#),
+            Some(Fault::Engine)
+        );
+        assert_eq!(fault(Api::Chat, r#"{"object":"error","code":400}"#), Some(Fault::Request));
+        assert_eq!(fault(Api::Responses, r#"{"status":"failed","error":null}"#), Some(Fault::Engine));
+        assert_eq!(fault(Api::Responses, r#"{"status":"completed","error":null}"#), None);
+        assert_eq!(
+            fault(Api::Messages, r#"{"type":"error","error":{"type":"api_error"}}"#),
+            Some(Fault::Engine)
+        );
+        assert_eq!(fault(Api::Chat, r#"{"choices":[{"finish_reason":"stop"}]}"#), None);
+    }
 }

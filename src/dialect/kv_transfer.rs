@@ -27,7 +27,7 @@ pub fn prefill_edit(api: Api, body: &Object, offer: Option<&Bytes>) -> Edit {
 /// # Errors
 /// [`BadReply`] when it can't be understood; the leg is then tried elsewhere.
 pub fn read_prefill(api: Api, reply: Bytes) -> Result<Prefilled, BadReply> {
-    let reply = answer(reply)?;
+    let reply = answer(api, reply)?;
     let Some(value) = reply.get(PARAMS).filter(|value| !value.is_null()) else {
         return Ok(Prefilled { handoff: None, said: Said::by(api, reply, Origin::Nobody) });
     };

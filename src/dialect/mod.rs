@@ -192,7 +192,7 @@ impl Dialect {
         match self {
             Dialect::KvTransfer | Dialect::NixlPush => kv_transfer::read_prefill(api, reply),
             Dialect::Pool | Dialect::Sglang | Dialect::Layerwise | Dialect::P2pNccl => {
-                let reply = prefilled::answer(reply)?;
+                let reply = prefilled::answer(api, reply)?;
                 Ok(Prefilled { handoff: None, said: Said::by(api, reply, Origin::Nobody) })
             }
             Dialect::Mooncake => mooncake::read_prefill(api, reply, transfer),

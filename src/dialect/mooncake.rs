@@ -28,7 +28,7 @@ pub(super) fn prefill_edit(api: Api, body: &Object, transfer: &Transfer) -> Edit
 
 /// A prefiller's answer says nothing of the transfer: the hand-off is made of what is known before.
 pub(super) fn read_prefill(api: Api, reply: Bytes, transfer: &Transfer) -> Result<Prefilled, BadReply> {
-    let reply = prefilled::answer(reply)?;
+    let reply = prefilled::answer(api, reply)?;
     let Some(Peer::Bootstrapped { engine_ids, address }) = transfer.peer.as_deref() else {
         return Err(BadReply::Nothing);
     };

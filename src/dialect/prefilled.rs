@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::codec::json::{Object, ScanLimits};
 use crate::dialect::usage::{self, Usage};
-use crate::dialect::{Api, kv_transfer};
+use crate::dialect::{Api, fault, kv_transfer};
 
 /// What a prefiller's answer says.
 #[derive(Clone, Debug, PartialEq)]
@@ -90,16 +90,15 @@ pub enum BadReply {
     /// The hand-off tells a decoder to fetch, and names nothing: decoders die of it (vLLM 0.32).
     #[error("the prefiller's kv_transfer_params says what to do and names nothing to fetch")]
     Nothing,
-    /// It is an error object under a 200.
-    #[error("the prefiller's answer is an error object")]
+    /// It reports a failure under a 200.
+    #[error("the prefiller's answer reports a failure")]
     ErrorObject,
 }
 
-/// The object that a prefiller's 200 is, if it is one and no error.
-pub(super) fn answer(reply: Bytes) -> Result<Object, BadReply> {
+/// Reads the object that a prefiller's 200 is; one that reports a failure is an error.
+pub(super) fn answer(api: Api, reply: Bytes) -> Result<Object, BadReply> {
     let reply = Object::scan(reply, ScanLimits::default()).map_err(|e| BadReply::NotJson(e.to_string()))?;
-    // Responses carry `"error":null` where all is well.
-    if reply.get("error").is_some_and(|e| !e.is_null()) {
+    if fault::of_object(api, &reply).is_some() {
         return Err(BadReply::ErrorObject);
     }
     Ok(reply)

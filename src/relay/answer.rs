@@ -87,6 +87,13 @@ impl Whole {
     }
 }
 
+impl Whole {
+    /// What has not been handed on yet.
+    pub fn bytes(&self) -> &Bytes {
+        &self.pieces.0
+    }
+}
+
 impl Pieces {
     fn next(&mut self) -> Option<Bytes> {
         let piece = self.0.split_to(self.0.len().min(PIECE_BYTES));

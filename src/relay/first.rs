@@ -23,16 +23,16 @@ pub(super) struct Opened {
     pub(super) rest: Reply,
 }
 
-/// Waits for the first event that says anything. Comments that keep the connection alive are none, and neither is the word that the
-/// answer has begun, which engines give before they have computed anything. To a client whose response goes on in the background
-/// that word is all it needs.
+/// Waits for the first event of the answer itself. Neither a comment nor an announcement is one, and neither is
+/// a chat's event that only names the role: a decoder that fails after it can still be replaced. A response in
+/// the background needs no more than the announcement.
 pub(super) async fn event(mut body: Reply, ask: &Ask, frame_bytes: usize) -> Result<Opened, Failure> {
     let broken = |detail: String| Failure::new(Why::Broken, true, detail);
     let mut framer = Framer::new(frame_bytes);
     let mut first = BytesMut::new();
     let waits = !ask.shape.background;
     let most_bytes = if waits { frame_bytes.saturating_mul(1 + ANNOUNCEMENTS) } else { frame_bytes };
-    while !framer.mid_frame() && (framer.frames() == 0 || waits && only_announced(ask.api, &first)) {
+    while !framer.mid_frame() && (framer.frames() == 0 || waits && only_precedes_text(ask.api, &first)) {
         let ended = || broken("the stream ended before anything of the answer".into());
         let frame = body.frame().await.ok_or_else(ended)?;
         let data = frame.map_err(|e| broken(e.to_string()))?.into_data().unwrap_or_default();
@@ -53,10 +53,15 @@ pub(super) async fn event(mut body: Reply, ask: &Ask, frame_bytes: usize) -> Res
     Ok(Opened { first: first.freeze(), framer, rest: body })
 }
 
-/// Whether all there is says no more than that the answer will come.
-fn only_announced(api: Api, first: &[u8]) -> bool {
+/// True if there are events, and none of them is of the answer itself.
+fn only_precedes_text(api: Api, first: &[u8]) -> bool {
     let mut events = sse::frames(first).filter(sse::Frame::has_data).peekable();
-    events.peek().is_some() && events.all(|event| announces(api, &event))
+    events.peek().is_some() && events.all(|event| precedes_text(api, &event))
+}
+
+/// True for events that come before anything of an answer: announcements and, in chats, the role.
+fn precedes_text(api: Api, event: &sse::Frame<'_>) -> bool {
+    announces(api, event) || api == Api::Chat && only_names_the_role(&event.data())
 }
 
 fn announces(api: Api, event: &sse::Frame<'_>) -> bool {
@@ -67,7 +72,7 @@ fn announces(api: Api, event: &sse::Frame<'_>) -> bool {
 fn given_up_at_once(ask: &Ask, first: &[u8]) -> bool {
     let Some(at) = ask.shape.given_up.in_events(first) else { return false };
     let mut before = sse::frames(&first[..at]).filter(sse::Frame::has_data);
-    before.all(|event| announces(ask.api, &event) || only_names_the_role(&event.data()))
+    before.all(|event| precedes_text(ask.api, &event))
 }
 
 /// Whether a stream's first event can be one of an answer. An end without anything before it is none; events without
@@ -80,8 +85,9 @@ fn begins_with_an_answer(first: &[u8]) -> bool {
 /// Whether a stream's first event of an answer says that the engine itself failed; the client need not see that.
 fn failed_at_once(api: Api, first: &[u8]) -> bool {
     let mut events = sse::frames(first).filter(sse::Frame::has_data);
-    let begins = events.find(|event| !announces(api, event));
-    begins.and_then(|event| fault::of_event(api, &event)) == Some(Fault::Engine)
+    let begins = events.find(|event| !precedes_text(api, event));
+    let report = begins.and_then(|event| fault::of_event(api, &event));
+    report.is_some_and(|report| report.fault == Fault::Engine)
 }
 
 #[cfg(test)]
@@ -96,8 +102,8 @@ mod tests {
                 format!(": hi\n\ndata: {{\"error\":{{\"code\":{code}}}}}\n\n").as_bytes(),
             )
         };
-        assert!(first("500") && first("503"));
-        assert!(!first("400") && !first("null") && !first("\"x\""));
+        assert!(first("500") && first("503") && first("null") && first("\"x\""));
+        assert!(!first("400") && !first("\"404\""));
         assert!(
             !failed_at_once(Api::Chat, b"data: {\"choices\":[{\"text\":\"{\\\"error\\\"\"}]}\n\n")
                 && !failed_at_once(Api::Chat, b": only a comment\n\n")
@@ -134,7 +140,7 @@ mod tests {
         };
         assert!(first("", "internal_error") && first(start, "internal_error") && first("", "api_error"));
         assert!(!first("", "invalid_request_error") && !first("", "rate_limit_error"));
-        assert!(only_announced(Api::Messages, start.as_bytes()));
+        assert!(only_precedes_text(Api::Messages, start.as_bytes()));
     }
 
     #[test]
@@ -154,13 +160,13 @@ mod tests {
         let event = |name: &str| format!("event: {name}\ndata: {{\"type\":\"{name}\"}}\n\n");
         let [created, begun] = [event("response.created"), event("response.in_progress")];
         for nothing in [created.clone(), created.clone() + &begun, format!(": hi\n\n{created}")] {
-            assert!(only_announced(Api::Responses, nothing.as_bytes()), "{nothing}");
-            assert!(!only_announced(Api::Chat, nothing.as_bytes()), "{nothing}");
+            assert!(only_precedes_text(Api::Responses, nothing.as_bytes()), "{nothing}");
+            assert!(!only_precedes_text(Api::Chat, nothing.as_bytes()), "{nothing}");
         }
         for something in ["response.output_item.added", "error", "response.failed", "response.completed"] {
             let all = format!("{created}{begun}{}", event(something));
-            assert!(!only_announced(Api::Responses, all.as_bytes()), "{all}");
+            assert!(!only_precedes_text(Api::Responses, all.as_bytes()), "{all}");
         }
-        assert!(!only_announced(Api::Responses, b"data: {\"type\":\"response.created\"}\n\n"), "no name");
+        assert!(!only_precedes_text(Api::Responses, b"data: {\"type\":\"response.created\"}\n\n"), "no name");
     }
 }

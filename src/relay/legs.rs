@@ -9,6 +9,7 @@ use http::{HeaderValue, Response, header};
 use tokio::time::Instant;
 
 use crate::codec::json::{Edit, Object, ScanLimits};
+use crate::dialect::fault;
 use crate::dialect::returned::asking_for_ids;
 use crate::dialect::usage::Told;
 use crate::dialect::{self, Api, Dialect, Prefilled, Transfer};
@@ -357,20 +358,20 @@ async fn begin(
     if ask.shape.stream && ask.api != Api::Responses {
         return Err(Failure::new(Why::BadReply, true, "a stream was asked for, and something else came"));
     }
-    let answer = usable(body)?;
+    let answer = usable(ask.api, body)?;
     if ask.shape.given_up.in_answer(&answer) {
         return Err(Failure::given_up());
     }
     Ok((head, Begun::Answer(Box::new(answer))))
 }
 
-/// An answer that may go out under a 200.
-fn usable(body: Bytes) -> Result<Object, Failure> {
+/// Reads an answer that may go out under a 200. One that reports a failure is none.
+fn usable(api: Api, body: Bytes) -> Result<Object, Failure> {
     let bad = |detail: String| Failure::new(Why::BadReply, true, detail);
     let answer = Object::scan(body, ScanLimits::default())
         .map_err(|e| bad(format!("the answer is no JSON object: {e}")))?;
-    if answer.get("error").is_some_and(|e| !e.is_null()) {
-        return Err(bad("an error object under a 200".into()));
+    if fault::of_object(api, &answer).is_some() {
+        return Err(bad("an answer under a 200 that reports a failure".into()));
     }
     Ok(answer)
 }
@@ -396,9 +397,11 @@ mod tests {
 
     #[test]
     fn a_200_without_an_answer_is_none() {
-        let usable =
-            |text: &'static str| usable(Bytes::from_static(text.as_bytes())).map(|o| o.bytes().clone());
-        for bad in ["", "<html>", "[]", "null", r#"{"error":{"code":500}}"#, r#"{"error":"x"}"#] {
+        let usable = |text: &'static str| {
+            usable(Api::Chat, Bytes::from_static(text.as_bytes())).map(|o| o.bytes().clone())
+        };
+        let failed = r#"{"choices":[{"finish_reason":"error"}]}"#;
+        for bad in ["", "<html>", "[]", "null", r#"{"error":{"code":500}}"#, r#"{"error":"x"}"#, failed] {
             assert_eq!(usable(bad).map_err(|f| f.reason()), Err("bad_reply"), "{bad}");
         }
         assert!(usable(r#"{"id":"x","error":null}"#).is_ok(), "as responses have it");

@@ -94,7 +94,7 @@ impl Merged {
                 ledger.piece(Instant::now(), self.merge.events());
                 let failed = self.merge.failed().then(|| fault::in_events(Api::Completions, &out)).flatten();
                 match failed {
-                    Some(fault) => ledger.said(stream::reason(fault)),
+                    Some(report) => ledger.said(stream::reason(report.fault)),
                     None if self.merge.ended() => ledger.complete(),
                     None => {}
                 }
@@ -111,7 +111,7 @@ impl Merged {
         }
         // Over HTTP/2 a reset would take the event along; the missing last event tells the client that the answer is cut.
         self.state = if self.http2 { State::Done } else { State::Telling(Box::pin(sleep(self.tell))) };
-        Poll::Ready(Some(Ok(Frame::data(Api::Completions.error_event(error).into()))))
+        Poll::Ready(Some(Ok(Frame::data(Api::Completions.error_event(error, 0).into()))))
     }
 }
 

@@ -43,6 +43,7 @@ pub mod refusals;
 pub mod release;
 pub mod rendezvous;
 pub mod resume;
+mod sequence;
 pub mod settings;
 pub mod shed;
 mod shown;

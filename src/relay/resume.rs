@@ -13,6 +13,7 @@ use tokio::time::timeout_at;
 
 use crate::codec::json::{Object, ScanLimits};
 use crate::dialect::Shape;
+use crate::dialect::fault::Fault;
 use crate::dialect::resume::{Break, Next, Reason, Tape};
 use crate::error::{Error, Kind};
 use crate::fleet::InstanceId;
@@ -58,6 +59,8 @@ pub(super) enum Cause {
     Silent,
     /// It wrote that it failed.
     Failed,
+    /// It wrote that the request can't be answered.
+    Refused,
     /// It gave the request up for others.
     Recomputed,
 }
@@ -115,19 +118,28 @@ impl Cause {
             Cause::Ended => "ended",
             Cause::Silent => "silent",
             Cause::Failed => "failed",
+            Cause::Refused => "refused",
             Cause::Recomputed => "recomputed",
         }
     }
 }
 
 impl Cause {
+    /// The cause that a failure with this fault is.
+    pub(super) fn of(fault: Fault) -> Cause {
+        match fault {
+            Fault::Engine => Cause::Failed,
+            Fault::Request => Cause::Refused,
+        }
+    }
+
     /// How the decoder failed, as a failed leg is called; `None` if it did not.
     pub(super) fn fault(self) -> Option<&'static str> {
         match self {
             Cause::Broken | Cause::Ended => Some("broken"),
             Cause::Silent => Some("timeout"),
             Cause::Failed => Some("status"),
-            Cause::Recomputed => None,
+            Cause::Recomputed | Cause::Refused => None,
         }
     }
 }

@@ -22,6 +22,7 @@ use crate::fleet::{Outcome, Seat};
 use crate::relay::Relay;
 use crate::relay::account::Ledger;
 use crate::relay::resume::{Cause, Follower, Going, Pair};
+use crate::relay::sequence::LastEvents;
 use crate::relay::silence::{self, Silence};
 use crate::upstream::Reply;
 
@@ -73,6 +74,8 @@ pub struct Stream {
     relay: Arc<Relay>,
     /// Of a part of an answer: how it broke off, for who tells the client.
     part: Option<Box<Broke>>,
+    /// Kept of `/v1/responses` alone, whose events are numbered.
+    last_events: LastEvents,
 }
 
 #[derive(Debug, Default)]
@@ -146,6 +149,7 @@ impl Stream {
             ledger: Some(ledger),
             relay,
             part: None,
+            last_events: LastEvents::default(),
         }
     }
 
@@ -176,15 +180,19 @@ impl Stream {
             None => self.without_what_was_given_up(out),
             broke => (out, broke),
         };
+        let (out, broke) = match broke {
+            None => self.without_hidden_failure(out),
+            broke => (out, broke),
+        };
         match broke {
             Some(cause) => {
                 let error = Error::new(Kind::DecodeFailed, "the decoder failed in the middle of its answer");
                 self.state = State::Interrupted(Box::new(error), cause);
             }
-            None => {
-                self.look_for_error(&out);
-                self.look_for_end(&out);
-            }
+            None => self.look_for_end(&out),
+        }
+        if self.api == Api::Responses {
+            self.last_events.keep(&out);
         }
         Some(self.account(out)).filter(|out| !out.is_empty())
     }
@@ -197,10 +205,19 @@ impl Stream {
         }
     }
 
-    /// An engine's own word that it failed, or that the request was wrong, passes as it is; who reads the figures is told.
-    fn look_for_error(&mut self, out: &[u8]) {
-        if self.live.as_ref().is_some_and(|live| live.framer.errored()) {
-            self.failed(fault::in_events(self.api, out).unwrap_or(Fault::Request));
+    /// Looks for an event that reports a failure. One that clients raise an error for passes as it is and is
+    /// recorded; any other is cut off with all that follows, since the answer would look complete.
+    fn without_hidden_failure(&mut self, out: Bytes) -> (Bytes, Option<Cause>) {
+        if !self.live.as_mut().is_some_and(|live| live.framer.take_error_hint()) {
+            return (out, None);
+        }
+        match fault::in_events(self.api, &out) {
+            Some(report) if report.raises => {
+                self.failed(report.fault);
+                (out, None)
+            }
+            Some(report) => (out.slice(..report.at), Some(Cause::of(report.fault))),
+            None => (out, None),
         }
     }
 
@@ -223,7 +240,7 @@ impl Stream {
             let ends = |event: &sse::Frame<'_>| event.event().is_some_and(|name| api.ends_with_event(name));
             if let Some(last) = sse::frames(out).find(ends) {
                 self.ending = true;
-                fault::of_event(api, &last).into_iter().for_each(|fault| self.failed(fault));
+                fault::of_event(api, &last).into_iter().for_each(|report| self.failed(report.fault));
             }
             self.over |= self.ending && !self.live.as_ref().is_some_and(|live| live.framer.mid_frame());
         }
@@ -290,7 +307,7 @@ impl Stream {
         }
         let mid_frame = live.as_ref().is_some_and(|live| live.framer.mid_frame());
         let going = match (&mut self.follower, &live) {
-            (Some(follower), Some(live)) if !self.over && !mid_frame => {
+            (Some(follower), Some(live)) if !self.over && !mid_frame && cause != Cause::Refused => {
                 follower.go_on(cause, live.seat.instance().id(), &mut self.ledger, self.silence.end())
             }
             _ => None,
@@ -355,7 +372,7 @@ impl Stream {
         // Over HTTP/2 a reset would take the event along; the missing last event tells the client that the answer is cut.
         self.state = if self.http2 { State::Done } else { State::Telling };
         self.silence.pause(self.tell());
-        let mut event = self.api.error_event(error);
+        let mut event = self.api.error_event(error, self.last_events.next_number());
         if mid_frame {
             event.insert_str(0, "\n\n");
         }

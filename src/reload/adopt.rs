@@ -48,6 +48,7 @@ pub(super) fn live(running: &Config, new: &Config) -> Adopted {
     // The budget is counted in a window that goes on.
     let (budget, budget_floor_per_s) = (running.retry.budget, running.retry.budget_floor_per_s);
     next.retry = crate::config::Retry { budget, budget_floor_per_s, ..new.retry.clone() };
+    next.stream = new.stream.clone();
     next.log.level = new.log.level;
     next.log.sample_ratio = new.log.sample_ratio;
     next.server.admin_key = new.server.admin_key.clone();

@@ -12,6 +12,7 @@ mod front;
 mod gather;
 pub mod headers;
 mod instances;
+mod keep_alive;
 mod leftover;
 mod listen;
 mod members;
@@ -117,6 +118,8 @@ pub struct Edge {
     pub json_depth: usize,
     /// Members of a JSON body.
     pub json_members: usize,
+    /// Interval of comments in a stream whose answer is not there yet; zero = none.
+    pub keep_alive: Duration,
     /// The one model that is served, if it is to be checked.
     pub model: Option<String>,
     /// Whose pages may ask; `*` = all.

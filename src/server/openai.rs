@@ -22,6 +22,7 @@ use crate::relay::answer::AnswerBody;
 use crate::relay::ask::Ask;
 use crate::relay::boxed::boxed;
 use crate::server::adapter::Adapter;
+use crate::server::keep_alive::{KeepAlive, mark_stream};
 use crate::server::{Arrived, Gateway, auth, body, explain, foreign, headers, printable, reply, search};
 use crate::trace::{self, Span};
 
@@ -72,18 +73,18 @@ pub(super) async fn generate(
     ledger.called_by(caller.clone());
     let explains = request.headers().contains_key(explain::ROUTE) && auth::administers(request.extensions());
     let ended = match prepare(&gateway, route, request, &mut ledger).await {
-        // A large future, which would else be moved with each of the router's layers.
-        Ok(ask) => boxed(|| gateway.relay.drive(ask, ledger)).await,
+        Ok(ask) => drive(&gateway, ask, ledger).await,
         Err(error) => Err(Box::new(Refusal { error, ledger })),
     };
     let mut response = match ended {
-        Ok(answer) => answer.map(into_body),
+        Ok(answer) => answer,
         Err(mut refusal) => {
             let response = reply::error_under(gateway.edge.now().overload_status, Some(api), &refusal.error);
             refusal.ledger.refused(&refusal.error, response.status());
             response
         }
     };
+    mark_stream(&mut response);
     auth::tell_limits(&caller, response.headers_mut());
     if let Some(value) = explains.then(|| explain::header(&gateway, &id)).flatten() {
         response.headers_mut().insert(explain::ROUTE, value);
@@ -92,8 +93,21 @@ pub(super) async fn generate(
     response
 }
 
+/// Drives a request to its answer, or to a stream that is kept alive until the answer is there.
+async fn drive(gateway: &Arc<Gateway>, ask: Ask, ledger: Ledger) -> Result<Response<Body>, Box<Refusal>> {
+    let edge = gateway.edge.now();
+    let interval = edge.keep_alive;
+    if interval.is_zero() || !ask.shape.stream || ask.shape.background {
+        // A large future, which would else be moved with each of the router's layers.
+        return boxed(|| gateway.relay.drive(ask, ledger)).await.map(|answer| answer.map(into_body));
+    }
+    let (api, overload_status, relay) = (ask.api, edge.overload_status, gateway.relay.clone());
+    let pending = Box::pin(async move { relay.drive(ask, ledger).await });
+    KeepAlive { interval, api, overload_status }.answer(pending).await
+}
+
 /// A stream has no pointer before it: each piece would follow that, too.
-fn into_body(answer: AnswerBody) -> Body {
+pub(super) fn into_body(answer: AnswerBody) -> Body {
     match answer {
         AnswerBody::Whole(whole) => Body::new(whole),
         AnswerBody::Stream(stream) => Body::new(*stream),

@@ -9,6 +9,7 @@ mod attacks;
 mod bad_input;
 mod batch;
 mod blame;
+mod broken_answers;
 mod chaos;
 mod chat_golden;
 mod command;

@@ -6,7 +6,6 @@ use bytes::Bytes;
 
 use super::given_up::GivenUp;
 use crate::codec::json::{Object, ScanLimits, Value};
-use crate::dialect::fault::blames_engine;
 
 /// An object inside an event.
 pub(super) struct Part {
@@ -78,11 +77,6 @@ impl Event {
     /// Its text.
     pub(super) fn data(&self) -> &Bytes {
         self.top.object.bytes()
-    }
-
-    /// The engine says that it failed; a 4xx would be the word on this request, which another engine would say, too.
-    pub(super) fn failed(&self) -> bool {
-        self.top.part("error").is_some_and(|error| blames_engine(&error.object))
     }
 
     /// The engine gave the request up.

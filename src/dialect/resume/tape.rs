@@ -6,6 +6,7 @@ use memchr::memmem;
 use crate::codec::json::Object;
 use crate::codec::sse;
 use crate::dialect::Api;
+use crate::dialect::fault::{self, Fault, Report};
 use crate::dialect::patch::Patch;
 use crate::dialect::resume::body::{self, Left};
 use crate::dialect::resume::event::{Event, Look};
@@ -233,15 +234,19 @@ impl Tape {
             self.release(out);
             return out.extend_from_slice(frame.whole());
         }
+        // A refusal of the request would come from another engine, too, and passes.
+        let failed = |report: Report| report.fault == Fault::Engine;
+        if frame.is_complete() && fault::of_event(self.plan.api, frame).is_some_and(failed) {
+            self.broke = Some(Break::Failed);
+            return;
+        }
         let event = Event::read(Bytes::copy_from_slice(&data)).filter(|_| frame.is_complete());
         let Some(event) = event else {
             self.unknown();
             self.release(out);
             return out.extend_from_slice(frame.whole());
         };
-        if event.failed() {
-            self.broke = Some(Break::Failed);
-        } else if event.given_up(self.plan.given_up) {
+        if event.given_up(self.plan.given_up) {
             self.broke = Some(Break::Recomputed);
         } else {
             let rewritten = self.rewritten(&event);

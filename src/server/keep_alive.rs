@@ -1,0 +1,154 @@
+//! Event streams that open before their answer is there (`stream.keep_alive_ms`): comments tell balancers, which
+//! cut what is silent for a minute, and clients that the request is still being worked on.
+//!
+//! What is given up: once the stream is open its status is 200 whatever happens. A refusal or a failure is then
+//! an error event, without `Retry-After` or `x-pd-error`.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode, header};
+use http_body::Frame;
+use tokio::time::{Instant, Sleep, sleep, timeout};
+
+use crate::codec::json::{Object, ScanLimits};
+use crate::dialect::Api;
+use crate::error::{Error, Kind};
+use crate::relay::Refusal;
+use crate::relay::answer::{Answer, AnswerBody};
+use crate::server::openai::into_body;
+use crate::server::reply;
+
+/// The comment (WHATWG HTML §9.2.6 recommends one every 15 s or so). Every SSE parser skips it.
+const COMMENT: &[u8] = b": keep-alive\n\n";
+
+/// A request on its way to an answer.
+pub(super) type Pending = Pin<Box<dyn Future<Output = Result<Answer, Box<Refusal>>> + Send>>;
+
+/// How a streamed request is kept alive.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KeepAlive {
+    /// Time until the stream opens, and between two comments.
+    pub(super) interval: Duration,
+    /// The API, whose error events clients know.
+    pub(super) api: Api,
+    /// The status under which a refusal for want of room is counted.
+    pub(super) overload_status: StatusCode,
+}
+
+/// The body of a stream that opened before its answer.
+struct Early {
+    keep_alive: KeepAlive,
+    state: State,
+}
+
+enum State {
+    Waiting { pending: Pending, pause: Pin<Box<Sleep>> },
+    Answering(Body),
+    Done,
+}
+
+impl KeepAlive {
+    /// Waits one interval for the answer, then opens the stream.
+    ///
+    /// # Errors
+    /// The refusal of a request that is refused within the interval.
+    pub(super) async fn answer(self, mut pending: Pending) -> Result<Response<Body>, Box<Refusal>> {
+        match timeout(self.interval, &mut pending).await {
+            Ok(ended) => ended.map(|answer| answer.map(into_body)),
+            Err(_) => Ok(self.open(pending)),
+        }
+    }
+
+    /// Opens the stream, with a first comment.
+    fn open(self, pending: Pending) -> Response<Body> {
+        let state = State::Waiting { pending, pause: Box::pin(sleep(Duration::ZERO)) };
+        let mut response = Response::new(Body::new(Early { keep_alive: self, state }));
+        let kind = HeaderValue::from_static("text/event-stream; charset=utf-8");
+        response.headers_mut().insert(header::CONTENT_TYPE, kind);
+        response
+    }
+
+    /// What an answer that arrived after the stream had opened becomes in it: a body, or one last event.
+    fn continue_with(self, ended: Result<Answer, Box<Refusal>>) -> Result<Body, String> {
+        match ended {
+            Ok(answer) => {
+                let status = answer.status();
+                match answer.into_body() {
+                    AnswerBody::Whole(whole) => Err(self.event_of(status, whole.bytes())),
+                    stream => Ok(into_body(stream)),
+                }
+            }
+            Err(mut refusal) => {
+                let response = reply::error_under(self.overload_status, Some(self.api), &refusal.error);
+                refusal.ledger.refused(&refusal.error, response.status());
+                Err(self.api.error_event(&refusal.error, 0))
+            }
+        }
+    }
+
+    /// An engine's whole answer as an event: its refusal as it wrote it, anything else as our error.
+    fn event_of(self, status: StatusCode, body: &Bytes) -> String {
+        let object = Object::scan(body.clone(), ScanLimits::default()).ok();
+        let text = std::str::from_utf8(body).ok();
+        match (object.filter(|object| object.contains("error")), text) {
+            (Some(_), Some(text)) => {
+                let name = if self.api.ends_with_done() { "" } else { "event: error\n" };
+                // Line ends between the values of a JSON text are white space.
+                format!("{name}data: {}\n\n", text.replace(['\n', '\r'], " "))
+            }
+            _ => {
+                let text = format!("an engine answered with status {} instead of a stream", status.as_u16());
+                self.api.error_event(&Error::new(Kind::EngineFailed, text), 0)
+            }
+        }
+    }
+}
+
+impl http_body::Body for Early {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let this = &mut *self;
+        loop {
+            match &mut this.state {
+                State::Waiting { pending, pause } => match pending.as_mut().poll(cx) {
+                    Poll::Ready(ended) => match this.keep_alive.continue_with(ended) {
+                        Ok(body) => this.state = State::Answering(body),
+                        Err(event) => {
+                            this.state = State::Done;
+                            return Poll::Ready(Some(Ok(Frame::data(event.into()))));
+                        }
+                    },
+                    Poll::Pending => {
+                        if pause.as_mut().poll(cx).is_pending() {
+                            return Poll::Pending;
+                        }
+                        pause.as_mut().reset(Instant::now() + this.keep_alive.interval);
+                        return Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(COMMENT)))));
+                    }
+                },
+                State::Answering(body) => return Pin::new(body).poll_frame(cx),
+                State::Done => return Poll::Ready(None),
+            }
+        }
+    }
+}
+
+/// Tells caches and proxies in front (nginx, and what follows it) to pass events on as they come.
+pub(super) fn mark_stream(response: &mut Response<Body>) {
+    let kind = response.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+    if kind.is_some_and(|kind| kind.starts_with(b"text/event-stream")) {
+        let headers = response.headers_mut();
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    }
+}
