@@ -79,8 +79,6 @@ pub mod signs;
 #[cfg(feature = "sim")]
 pub mod sim;
 #[cfg(feature = "gateway")]
-pub mod spread;
-#[cfg(feature = "gateway")]
 pub mod tls;
 #[cfg(feature = "gateway")]
 pub mod trace;

@@ -117,37 +117,13 @@ fn key_distance(unknown: &str, key: &str) -> Option<usize> {
     }
 }
 
-/// Letters to insert, delete or replace to make one name the other (Levenshtein); two neighbours swapped count as one.
+/// Counts the letters to insert, delete, replace or swap with their neighbour to make one name the other.
 fn distance(left: &str, right: &str) -> usize {
+    // The comparison takes time and memory of both lengths multiplied.
     if left.len().max(right.len()) > MAX_COMPARED_BYTES {
         return usize::MAX;
     }
-    if is_swap(left, right) {
-        return 1;
-    }
-    let mut row: Vec<usize> = (0..=right.chars().count()).collect();
-    for (above, from) in left.chars().enumerate() {
-        let mut next = vec![above + 1];
-        let mut beside = above + 1;
-        for (to, pair) in right.chars().zip(row.windows(2)) {
-            let [diagonal, over] = pair else { continue };
-            beside = (diagonal + usize::from(from != to)).min(over + 1).min(beside + 1);
-            next.push(beside);
-        }
-        row = next;
-    }
-    row.last().copied().unwrap_or(usize::MAX)
-}
-
-/// Whether exactly two neighbouring letters changed places.
-fn is_swap(left: &str, right: &str) -> bool {
-    let same_length = left.chars().count() == right.chars().count();
-    let changed: Vec<(usize, (char, char))> =
-        left.chars().zip(right.chars()).enumerate().filter(|(_, (from, to))| from != to).collect();
-    match changed.as_slice() {
-        [(first, (a, b)), (second, (c, d))] => same_length && first + 1 == *second && a == d && b == c,
-        _ => false,
-    }
+    strsim::osa_distance(left, right)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use reqwest::Client;
 use super::exchange::{authorized, exchange, url};
 use crate::dialect::facts::{self, CacheFacts, Contradiction, ModelFact};
 use crate::endpoint::Endpoint;
-use crate::kvhash::VllmVersion;
+use crate::kvhash::release::{Release, Stage};
 use crate::prompt::Rules;
 
 /// The largest answer to `GET /version` that is read.
@@ -84,11 +84,10 @@ pub struct FactsError {
 /// What is none of the releases compared with may have been changed: a later one, one between two releases, a name of
 /// somebody's own. A build of a release (`0.32.0+cu130`) is that release.
 fn rules_of(version: &str) -> Rules {
-    let release = version.split('+').next().unwrap_or_default();
-    let released = release.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let release = Release::parse(version).filter(|release| release.stage() == Stage::Final);
     let known = |from: u16, to: u16| {
-        let range = VllmVersion::new(0, from, 0)..VllmVersion::new(0, to + 1, 0);
-        released && release.parse().is_ok_and(|version| range.contains(&version))
+        let range = Release::new(0, from, 0)..=Release::new(0, to, u16::MAX);
+        release.is_some_and(|release| range.contains(&release))
     };
     match (known(32, 32), known(22, 32)) {
         (true, _) => Rules::Of32,

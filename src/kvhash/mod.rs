@@ -10,6 +10,7 @@ pub mod ascend011;
 pub mod ems;
 pub mod keys;
 pub mod lmcache;
+pub mod release;
 pub mod scheme;
 pub mod ucm;
 pub mod version;
@@ -26,6 +27,7 @@ pub use chain::{BlockHasher, Chain, HashProfile, Known};
 pub use extra::{BlockContext, Embeds, Lora, Media};
 pub use group::{coarse, with_group_id};
 pub use none::Seed;
+pub use release::Release;
 pub use version::{GroupRule, VllmVersion};
 
 /// Why a hash can't be computed: each names what the operator has to change.

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::spread::BuildSpread;
+use foldhash::fast::FixedState;
 
 /// A node's place; those of dropped nodes are given again.
 pub type NodeId = u32;
@@ -20,7 +20,7 @@ pub struct Chains<T> {
     nodes: Vec<Node<T>>,
     free: Vec<NodeId>,
     /// Whose first block this is, behind that node.
-    next: HashMap<(NodeId, u64), NodeId, BuildSpread>,
+    next: HashMap<(NodeId, u64), NodeId, FixedState>,
     blocks: usize,
 }
 

@@ -11,8 +11,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("tls", &[]),
     ("live", &[]),
     ("flights", &[]),
-    ("spread", &[]),
-    ("route", &["spread"]),
+    ("route", &[]),
     ("error", &[]),
     ("dialect", &["codec", "error", "route"]),
     ("prompt", &["codec", "dialect"]),
@@ -23,7 +22,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("auth", &["obs"]),
     ("admission", &["auth", "config", "obs", "relay"]),
     ("intake", &["codec", "dialect", "endpoint", "flights", "kvhash", "prompt"]),
-    ("pool", &["codec", "endpoint", "flights", "kvhash", "spread"]),
+    ("pool", &["codec", "endpoint", "flights", "kvhash"]),
     ("pools", &["config", "endpoint", "kvhash", "pool", "profile"]),
     ("profile", &["codec", "config", "dialect", "endpoint", "intake", "kvhash", "prompt"]),
     ("probe", &["config"]),
@@ -117,7 +116,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 
 /// What pure modules may not name: sockets, clocks, randomness.
 const IMPURE: [&str; 7] = ["tokio", "hyper", "axum", "reqwest", "Instant::now", "SystemTime", "rand"];
-const PURE: [&str; 8] = ["codec", "dialect", "kvhash", "listing", "prompt", "replay", "route", "spread"];
+const PURE: [&str; 7] = ["codec", "dialect", "kvhash", "listing", "prompt", "replay", "route"];
 
 fn sources() -> Vec<(String, PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

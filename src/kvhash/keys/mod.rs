@@ -16,7 +16,6 @@ pub mod refuse;
 pub mod sample;
 pub mod template;
 pub mod ucm;
-pub mod version;
 pub mod yuanrong;
 
 pub use batch::KeyBatch;

@@ -14,10 +14,10 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ops::Range;
 
+use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
 use super::decode::{Event, Medium, Removed, Stored};
-use crate::spread::BuildSpread;
 use copies::Copies;
 use slot::Slot;
 
@@ -49,7 +49,7 @@ pub struct HolderId(u16);
 #[derive(Debug)]
 pub struct BlockIndex {
     limits: IndexLimits,
-    blocks: HashMap<u64, Cells, BuildSpread>,
+    blocks: HashMap<u64, Cells, FixedState>,
     holders: Vec<Holder>,
     /// Two for each holder: of its own memory, and of what it put into a pool.
     slots: Vec<Slot>,
@@ -367,7 +367,7 @@ impl BlockIndex {
 
 /// Drops the first cell of a block for which this holds. Whether there was one.
 fn drop_cell(
-    blocks: &mut HashMap<u64, Cells, BuildSpread>,
+    blocks: &mut HashMap<u64, Cells, FixedState>,
     hash: u64,
     mut is_it: impl FnMut(&mut Cell) -> bool,
 ) -> bool {
@@ -380,7 +380,7 @@ fn drop_cell(
     true
 }
 
-fn has_cell(blocks: &HashMap<u64, Cells, BuildSpread>, hash: u64, slot: u16, stamp: u32) -> bool {
+fn has_cell(blocks: &HashMap<u64, Cells, FixedState>, hash: u64, slot: u16, stamp: u32) -> bool {
     blocks.get(&hash).is_some_and(|cells| cells.iter().any(|it| it.slot == slot && it.stamp == stamp))
 }
 

@@ -3,10 +3,10 @@
 //! Asks only with connections that stay open: services of 1.2 and 1.3 never send the body of an answer to
 //! `Connection: close`. Versions before 1.2 do not tell whether an object can be read yet, and count it as present.
 
-use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::sync::Semaphore;
 
 use super::json::{Found, placements};
@@ -28,6 +28,15 @@ const PARTS_AT_ONCE: usize = 4;
 const MAX_BODY_BYTES: usize = 2 << 20;
 
 const PATH: &str = "/batch_query_keys?keys=";
+/// Every byte of a key that could have a meaning in a query; `+` would be read as a space.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'_')
+    .remove(b'.')
+    .remove(b'~')
+    .remove(b'/')
+    .remove(b':')
+    .remove(b'@');
 
 /// Where a meta service is.
 #[derive(Clone, Debug)]
@@ -126,7 +135,7 @@ fn parts(base: &str, keys: &[&str], most_bytes: usize) -> Result<Vec<Part>, Pool
             return Err(PoolError::Refused("empty keys and commas can't be asked for by HTTP".to_owned()));
         }
         spelled.clear();
-        escape(key, &mut spelled);
+        spelled.extend(utf8_percent_encode(key, ESCAPED));
         match parts.last_mut() {
             Some(part) if part.url.len() - base.len() + 1 + spelled.len() <= most_bytes => {
                 part.url.push(',');
@@ -142,18 +151,6 @@ fn parts(base: &str, keys: &[&str], most_bytes: usize) -> Result<Vec<Part>, Pool
     Ok(parts)
 }
 
-/// Percent-encodes whatever could mean something in a query; `+` would be read as a space.
-fn escape(key: &str, into: &mut String) {
-    for byte in key.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.~/:@".contains(&byte) {
-            into.push(char::from(byte));
-        } else {
-            // Writing to a string can't fail.
-            let _ = write!(into, "%{byte:02X}");
-        }
-    }
-}
-
 fn lost(error: &reqwest::Error) -> PoolError {
     PoolError::Unreachable(error.to_string())
 }
@@ -164,9 +161,8 @@ mod tests {
 
     #[test]
     fn keys_are_escaped() {
-        let mut text = String::new();
-        escape("/m/Qwen3 8B@pcp0@h:1+a%2F&ü#", &mut text);
-        assert_eq!(text, "/m/Qwen3%208B@pcp0@h:1%2Ba%252F%26%C3%BC%23");
+        let text = utf8_percent_encode("/m/Qwen3 8B@pcp0@h:1+a%2F&ü#", ESCAPED);
+        assert_eq!(text.to_string(), "/m/Qwen3%208B@pcp0@h:1%2Ba%252F%26%C3%BC%23");
     }
 
     #[test]

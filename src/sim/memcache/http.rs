@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::io;
 use std::sync::Arc;
 
+use percent_encoding::percent_decode_str;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -107,18 +108,5 @@ fn entry(version: MetaVersion, key: &str, object: Option<&MetaObject>) -> String
 }
 
 fn unescape(text: &str) -> String {
-    let mut bytes = Vec::new();
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        let escaped =
-            after.get(..2).and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
-        let (byte, skip) = match (first, escaped) {
-            (b'%', Some(byte)) => (byte, 2),
-            (b'+', _) => (b' ', 0),
-            _ => (*first, 0),
-        };
-        bytes.push(byte);
-        rest = after.get(skip..).unwrap_or_default();
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+    percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned()
 }

@@ -6,7 +6,7 @@ mod rows;
 use super::groups::GroupHash;
 use super::ranks::{AskRule, KvShape, RankRule};
 use super::refuse::Refusal;
-use super::version::Version;
+use crate::kvhash::release::{Release, Stage};
 
 /// Who writes the keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,9 +58,9 @@ pub struct Preset {
     /// Who writes the keys.
     pub connector: Connector,
     /// First version.
-    pub since: Version,
+    pub since: Release,
     /// Last version.
-    pub until: Version,
+    pub until: Release,
     /// A build without a version number that behaves like this.
     pub build: Option<&'static str>,
     /// [`Layout::Whole`].
@@ -168,7 +168,10 @@ impl Preset {
         if let Some(row) = rows.clone().find(|p| p.build == Some(version)) {
             return Ok(row);
         }
-        let number = Version::parse(version).ok_or_else(|| Refusal::UnreadableVersion(version.to_owned()))?;
+        // Between releases, nobody knows on which side of a change of keys a build is.
+        let number = Release::parse(version)
+            .filter(|release| release.stage() != Stage::Other)
+            .ok_or_else(|| Refusal::UnreadableVersion(version.to_owned()))?;
         rows.find(|p| p.since <= number && number <= p.until).ok_or_else(|| Refusal::UnseenVersion {
             connector: connector.name(),
             version: version.to_owned(),
@@ -222,6 +225,7 @@ mod tests {
         assert_eq!(ascend("0.26.0rc1"), "ascend-0.26");
         assert_eq!(ascend("main-2026-08"), "ascend-main-2026-08");
         assert_eq!(ascend("0.31.0"), "ascend-0.30");
+        assert_eq!(ascend("0.23.0.post1"), "ascend-0.23");
         assert_eq!(name(Connector::MooncakeStore, "0.29.1"), Ok("mooncake-store-0.24"));
         assert_eq!(name(Connector::AscendStoreV1, "0.11.0"), Ok("ascend-store-v1"));
     }
@@ -239,7 +243,10 @@ mod tests {
         unseen(Connector::AscendStore, "0.30.0rc1");
         unseen(Connector::AscendStore, "0.12.0");
         unseen(Connector::MooncakeStore, "0.20.2");
-        assert_eq!(name(Connector::AscendStore, "latest"), Err(Refusal::UnreadableVersion("latest".into())));
+        for version in ["latest", "0.26.1rc1.dev3+g1234abc", "0.26.0.1"] {
+            let refusal = Refusal::UnreadableVersion(version.into());
+            assert_eq!(name(Connector::AscendStore, version), Err(refusal));
+        }
     }
 
     #[test]

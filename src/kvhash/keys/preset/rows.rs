@@ -1,14 +1,14 @@
 //! The rows.
 
 use super::{BlockScale, Connector, Preset};
+use crate::kvhash::Release;
 use crate::kvhash::keys::groups::GroupHash;
 use crate::kvhash::keys::ranks::{AskRule, RankRule};
-use crate::kvhash::keys::version::Version;
 
-const NEWEST: Version = Version::new(u16::MAX, 0, 0);
+const NEWEST: Release = Release::new(u16::MAX, 0, 0);
 
-const fn v(minor: u16, patch: u16) -> Version {
-    Version::new(0, minor, patch)
+const fn v(minor: u16, patch: u16) -> Release {
+    Release::new(0, minor, patch)
 }
 
 /// vllm-ascend 0.13: the lookup forgets shares above 0 in later stages.
