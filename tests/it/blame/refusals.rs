@@ -1,13 +1,13 @@
 //! A refusal is an engine's word only when another engine of its role says the same.
 
-use pd_proxy::config::{DialectName, Policy};
+use pd_proxy::config::Policy;
 use pd_proxy::fleet::Role;
 use pd_proxy::fleet::health::State;
-use pd_proxy::sim::{Connector, EngineSpec, Fault, What};
+use pd_proxy::sim::{EngineSpec, Fault, What};
 
 use super::{ask, breakers, config, failed, load, post, taken, working};
 use crate::common::memory::Memory;
-use crate::dialects::EVERY;
+use crate::dialects::SPOKEN;
 
 const POLICIES: [Policy; 3] = [Policy::Predicted, Policy::LeastRequests, Policy::PowerOfTwo];
 const DOUBTFUL: [u16; 7] = [401, 403, 404, 405, 407, 408, 421];
@@ -91,8 +91,7 @@ async fn the_word_of_a_lone_engine_counts() {
 
 #[tokio::test(start_paused = true)]
 async fn no_dialect_takes_a_refusal_for_service() {
-    let others = [(DialectName::Pool, Connector::Pool)];
-    for (name, connector) in EVERY.into_iter().chain(others) {
+    for (name, connector) in SPOKEN {
         for prefills in [true, false] {
             for status in [401, 429] {
                 let mut config = config();
