@@ -28,6 +28,8 @@ pub enum Kind {
     BodyCoded,
     /// More header bytes or header lines than `limit.header_bytes` / `limit.headers`.
     HeadersTooLarge,
+    /// The request names no host, two, or one that can't be.
+    InvalidHost,
     /// Keys are asked for and the request carries none that is known, or one that may not do this.
     InvalidApiKey,
     /// A page of another origin asks for a change, or for an answer in a way that its browser asks nobody about.
@@ -89,6 +91,7 @@ impl Kind {
             Kind::BodyBroken => "body_broken",
             Kind::BodyCoded => "body_coded",
             Kind::HeadersTooLarge => "headers_too_large",
+            Kind::InvalidHost => "invalid_host",
             Kind::InvalidApiKey => "invalid_api_key",
             Kind::ForeignPage => "foreign_page",
             Kind::ModelNotFound => "model_not_found",
@@ -136,6 +139,7 @@ impl Kind {
             | Kind::BodyBroken
             | Kind::BodyCoded
             | Kind::HeadersTooLarge
+            | Kind::InvalidHost
             | Kind::ForeignPage
             | Kind::ModelNotFound
             | Kind::UnknownUrl

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use crate::config::{self, Config};
 use crate::endpoint::Endpoint;
 use crate::fleet::health::Rules;
-use crate::fleet::{Fleet, FleetSettings, HostNames, Owner, Role};
+use crate::fleet::{Fleet, FleetSettings, HostNames, Owner, RankRule, Role};
 use crate::relay::pause;
 use crate::route::{Bind, BoardSettings, Policy};
 
@@ -21,6 +21,7 @@ fn ms(ms: u64) -> Duration {
 /// The engines as configured.
 pub async fn fleet(config: &Config) -> Fleet {
     let fleet = Fleet::with(fleet_settings(config));
+    fleet.configure_ranks(config.fleet.ranks());
     fleet.want(Owner::Configuration, Role::Prefill, &config.prefill_endpoints());
     fleet.want(Owner::Configuration, Role::Decode, &config.decode_endpoints());
     fleet.want(Owner::Configuration, Role::Encode, &config.encode_endpoints());
@@ -59,12 +60,11 @@ fn fleet_settings(config: &Config) -> FleetSettings {
         batch_tokens: route.batch_tokens,
         ..BoardSettings::default()
     };
-    let ranks = |ranks: u32| u16::try_from(ranks).unwrap_or(u16::MAX);
     FleetSettings {
         board,
         cache_tokens: route.cache_tokens,
-        prefill_ranks: ranks(config.fleet.prefill_ranks),
-        decode_ranks: ranks(config.fleet.decode_ranks),
+        prefill_ranks: RankRule::of(config.fleet.prefill_ranks),
+        decode_ranks: RankRule::of(config.fleet.decode_ranks),
         seed: pause::random(),
         health: rules(config),
         ..FleetSettings::default()

@@ -1,7 +1,8 @@
 //! Asks engines whether they are there, so that no client's request has to find out: those that rest, to end the rest, and
 //! those to which nothing was sent for a while.
 //!
-//! Which process an engine is, it says in its metrics; that is asked once, and again whenever it was out of reach.
+//! Which process an engine is, and how many data-parallel ranks it has, it says in its metrics; that is asked once, and again whenever it was
+//! out of reach.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -147,10 +148,14 @@ impl Prober {
         let asked = exchange(self.call(first, "/metrics"), self.time, METRICS_BYTES).await;
         let Ok((status, body)) = asked else { return };
         let text = String::from_utf8_lossy(&body);
-        let started_s =
-            Some(text).filter(|_| status == StatusCode::OK).and_then(|it| engine_load::start_s(&it));
+        let text = Some(text).filter(|_| status == StatusCode::OK);
+        let started_s = text.as_deref().and_then(engine_load::start_s);
+        let ranks = text.as_deref().and_then(engine_load::ranks);
         for role in &engine.roles {
             self.relay.fleet.seen(role, Sign::Start(started_s));
+            if let Some(ranks) = ranks {
+                self.relay.fleet.tells_ranks(role, ranks);
+            }
         }
     }
 

@@ -121,6 +121,7 @@ pub fn edge(config: &Config) -> Result<Edge, KeyError> {
             .unwrap_or(StatusCode::SERVICE_UNAVAILABLE),
         engine_authorization: config.engine.api_key.as_ref().map(bearer).transpose()?,
         admin_key: config.server.admin_key.as_ref().map(|k| k.expose().to_owned()),
+        passthrough: config.server.passthrough.clone(),
     })
 }
 

@@ -262,6 +262,20 @@ pub enum Problem {
         /// What it is.
         text: String,
     },
+    /// A path of `server.passthrough` that no request can have.
+    #[error(
+        "server.passthrough: `{text}` is no path: begin it with a slash and leave out host and query, as in /v1/new; /v1/new/* = all below it"
+    )]
+    NotAPassedPath {
+        /// What it is.
+        text: String,
+    },
+    /// An entry of `fleet.ranks` that can't be read.
+    #[error("fleet.ranks: `{text}` is not engine=number with 1 to 64 ranks, as in 10.0.0.1:8100=4")]
+    NotARankCount {
+        /// What it is.
+        text: String,
+    },
     /// Ranks whose ports are each other's.
     #[error(
         "events.ranks = {ranks}: rank r uses events.port + r ({port} and on) and events.replay_port + r ({replay_port} and on), which overlap: set them further apart, as the engines have them"

@@ -15,7 +15,9 @@ pub mod kubernetes;
 mod listeners;
 pub mod load;
 pub mod model;
+mod passthrough;
 pub mod pool;
+mod ranks;
 pub mod report;
 pub mod route;
 mod schema;
@@ -123,6 +125,8 @@ pub struct Server {
     pub admin_port: u16,
     /// Origins whose pages may ask what clients ask, each `scheme://host` or `scheme://host:port`; `*` = all, none = no page.
     pub cors_origins: Vec<String>,
+    /// Paths of engines that are passed on to one of them, beside those that are known; `/folder/*` = all below it.
+    pub passthrough: Vec<String>,
 }
 
 /// `[fleet]`: the engines, and how one is probed before it is used.
@@ -135,11 +139,13 @@ pub struct Fleet {
     pub decode: Vec<String>,
     /// Encoders of images, sounds and films, written the same way; none = prefillers encode.
     pub encode: Vec<String>,
-    /// Data-parallel ranks inside each prefiller among which the gateway chooses (`X-data-parallel-rank`); 1 = the engine
-    /// chooses, or has only one.
+    /// Data-parallel ranks inside each prefiller among which the gateway chooses (`X-data-parallel-rank`), until the prefiller tells
+    /// another number; 0 = as many as it tells, 1 = the engine chooses, or has only one.
     pub prefill_ranks: u32,
     /// The same inside each decoder.
     pub decode_ranks: u32,
+    /// Engines with another number of ranks than the others, each `engine=number`.
+    pub ranks: Vec<String>,
     /// The served model name that requests must carry, of a path its last part; None = any.
     pub model: Option<String>,
     /// Probes of an instance being added before it is given up.
@@ -376,6 +382,7 @@ impl Default for Server {
             admin_host: None,
             admin_port: 8009,
             cors_origins: Vec::new(),
+            passthrough: Vec::new(),
         }
     }
 }
@@ -388,6 +395,7 @@ impl Default for Fleet {
             encode: Vec::new(),
             prefill_ranks: 1,
             decode_ranks: 1,
+            ranks: Vec::new(),
             model: None,
             probe_attempts: 3,
             probe_interval_ms: 10_000,

@@ -34,7 +34,7 @@ const MAX_PROMPTS: u64 = 4_096;
 /// Largest parallel size, and most heads or layers.
 const MAX_PARALLEL: u64 = 4_096;
 /// Most data-parallel ranks of an engine whose events are listened to.
-const MAX_RANKS: u64 = 64;
+pub(super) const MAX_RANKS: u64 = 64;
 /// Largest block, tokens.
 const MAX_BLOCK_TOKENS: u64 = 1 << 20;
 /// Python 3.255 is far.
@@ -64,6 +64,8 @@ impl Config {
         engines(("fleet.encode", "--encode"), 0, &self.fleet.encode, &mut invalid);
         invalid.extend(self.one_place());
         super::cors::validate(&self.server.cors_origins, &mut invalid);
+        super::passthrough::validate(&self.server.passthrough, &mut invalid);
+        super::ranks::validate(&self.fleet.ranks, &mut invalid);
         invalid.extend(self.itself("fleet.prefill", &self.fleet.prefill));
         invalid.extend(self.itself("fleet.decode", &self.fleet.decode));
         invalid.extend(self.itself("fleet.encode", &self.fleet.encode));
@@ -112,8 +114,8 @@ impl Config {
             ("dialect.bootstrap_port", u64::from(self.dialect.bootstrap_port), 1, u64::from(u16::MAX)),
             ("dialect.pool_wait_ms", self.dialect.pool_wait_ms, 0, MAX_MS),
             ("dialect.bidirectional_ttl_ms", self.dialect.bidirectional_ttl_ms, 1, MAX_MS),
-            ("fleet.prefill_ranks", u64::from(fleet.prefill_ranks), 1, MAX_RANKS),
-            ("fleet.decode_ranks", u64::from(fleet.decode_ranks), 1, MAX_RANKS),
+            ("fleet.prefill_ranks", u64::from(fleet.prefill_ranks), 0, MAX_RANKS),
+            ("fleet.decode_ranks", u64::from(fleet.decode_ranks), 0, MAX_RANKS),
             ("fleet.probe_attempts", u64::from(fleet.probe_attempts), 1, MAX_ATTEMPTS),
             ("fleet.probe_interval_ms", fleet.probe_interval_ms, 1, MAX_MS),
             ("fleet.probe_timeout_ms", fleet.probe_timeout_ms, 1, MAX_MS),

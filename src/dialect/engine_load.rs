@@ -62,6 +62,21 @@ pub fn read(text: &str) -> Vec<EngineLoad> {
     if found { loads } else { Vec::new() }
 }
 
+/// How many data-parallel ranks answer behind the port whose `GET /metrics` this is, numbered from 0; `None` when it does not say, or names
+/// ranks of a larger whole (a node of several with a balancer of its own).
+pub fn ranks(text: &str) -> Option<u16> {
+    let samples =
+        text.lines().take(MAX_LINES).filter_map(|line| line.strip_prefix("vllm:num_requests_running{"));
+    let mut named = [false; MAX_RANKS];
+    for sample in samples {
+        let rank = number(&format!("{{{sample}"), "engine").and_then(|rank| usize::try_from(rank).ok())?;
+        *named.get_mut(rank)? = true;
+    }
+    let count = named.iter().take_while(|named| **named).count();
+    let whole = count > 0 && named.iter().skip(count).all(|named| !named);
+    whole.then(|| u16::try_from(count).ok()).flatten()
+}
+
 /// When the process began, in Unix seconds, in the text of `GET /metrics`; `None` when it does not say.
 pub fn start_s(text: &str) -> Option<f64> {
     let of_line = |line: &str| line.strip_prefix("process_start_time_seconds ")?.trim().parse::<f64>().ok();
@@ -112,6 +127,22 @@ mod tests {
         let second = EngineLoad { running: 4.0, waiting: 0.0, kv_used: 0.25, kv_capacity_tokens: 64_000 };
         assert_eq!(read(text), [first, second]);
         assert!((first.kv_tokens() - 16_000.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn ranks_are_counted_where_they_are_all_there() {
+        let of = |ranks: &[&str]| {
+            let line = |rank: &&str| {
+                format!("vllm:num_requests_running{{engine=\"{rank}\",model_name=\"m\"}} 0.0\n")
+            };
+            super::ranks(&ranks.iter().map(line).collect::<String>())
+        };
+        assert_eq!((of(&["0"]), of(&["0", "1"]), of(&["1", "0", "2", "2"])), (Some(1), Some(2), Some(3)));
+        assert_eq!(
+            (of(&[]), of(&["4", "5"]), of(&["0", "2"]), of(&["0", "999"]), of(&["x"])),
+            (None, None, None, None, None)
+        );
+        assert_eq!(super::ranks("vllm:num_requests_running{model_name=\"m\"} 0.0\n"), None);
     }
 
     #[test]

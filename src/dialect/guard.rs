@@ -29,6 +29,18 @@ pub fn drops(key: &str) -> bool {
     DROPPED.contains(&key) || DROPPED_PREFIXES.iter().any(|prefix| key.starts_with(prefix))
 }
 
+/// True if `name` is a field of a form whose value engines take as free-form arguments.
+pub fn is_free_form(name: &str) -> bool {
+    ARGS.iter().any(|path| path.first() == Some(&name))
+}
+
+/// True if free-form arguments, written as text, may hold one that only the gateway may set: by its name, or by an escape that could spell
+/// one.
+pub fn names_addresses(name: &[u8], value: &[u8]) -> bool {
+    let has = |text: &[u8], word: &str| memchr::memmem::find(text, word.as_bytes()).is_some();
+    has(value, "\\u") || FORBIDDEN_ARGS.iter().any(|argument| has(name, argument) || has(value, argument))
+}
+
 /// Why a body may not be sent to an engine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Forbidden {

@@ -117,6 +117,32 @@ impl Dialect {
         self == Dialect::P2pNccl
     }
 
+    /// True if engines may read each other's addresses in a request's id (P2pNccl, and MoRIIO's example proxy): no client may
+    /// choose it then.
+    pub fn reads_request_ids(self) -> bool {
+        matches!(self, Dialect::P2pNccl | Dialect::Moriio)
+    }
+
+    /// What a client is told of a request that a decoder would have to answer alone, where decoders compute no prompt.
+    pub fn lone_decoder_refusal(self) -> String {
+        format!(
+            "these engines can't answer this route: their decoders compute no prompt (dialect.name = \"{}\"), and no prefiller can do it \
+             for them here",
+            self.name()
+        )
+    }
+
+    /// What a client is told of an API whose requests engines of this dialect can't serve from two sides; `None` where they can. SGLang
+    /// (0.5.23) drops the bootstrap fields of these bodies, and has no token API of this name.
+    pub fn api_refusal(self, api: Api) -> Option<&'static str> {
+        match (self, api) {
+            (Dialect::Sglang, Api::Responses | Api::Messages | Api::Generate) => Some(
+                "SGLang serves this route only where prefill and decode are not apart: use /v1/chat/completions or /v1/completions",
+            ),
+            _ => None,
+        }
+    }
+
     /// Whether both are sent to a room at the prefiller's bootstrap server.
     pub fn has_rooms(self) -> bool {
         self == Dialect::Sglang

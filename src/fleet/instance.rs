@@ -243,6 +243,11 @@ impl Instance {
         self.draining.swap(false, Ordering::Relaxed)
     }
 
+    /// How many ranks the gateway chooses among; 1 = the engine does, or has only one.
+    pub fn rank_count(&self) -> Rank {
+        Rank::try_from(self.ranks.len()).unwrap_or(Rank::MAX).max(1)
+    }
+
     /// The ranks that the gateway chooses among; None alone = the engine chooses, or has only one.
     pub fn ranks(&self) -> impl Iterator<Item = Option<Rank>> + use<> {
         let count = self.ranks.len();

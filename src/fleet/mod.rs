@@ -11,6 +11,7 @@ mod hits;
 pub mod instance;
 mod member;
 mod pace;
+mod ranks;
 mod reports;
 pub mod roster;
 pub mod seat;
@@ -38,6 +39,8 @@ pub use hits::{HitTokens, Hits};
 pub use instance::{Beyond, Instance, InstanceId, Rank, Role};
 pub use member::Member;
 pub use pace::{Pace, Paces};
+use ranks::RankCounts;
+pub use ranks::RankRule;
 pub use reports::{Outcome, Sign};
 pub use roster::Owner;
 use roster::Roster;
@@ -56,11 +59,10 @@ pub struct FleetSettings {
     pub decode: DecodeCosts,
     /// Tokens that fit into a prefiller's cache.
     pub cache_tokens: u64,
-    /// Data-parallel ranks in each prefiller and in each decoder among which the gateway chooses; 0 and 1 = the engine
-    /// does.
-    pub prefill_ranks: Rank,
+    /// Data-parallel ranks in each prefiller among which the gateway chooses.
+    pub prefill_ranks: RankRule,
     /// The same in each decoder.
-    pub decode_ranks: Rank,
+    pub decode_ranks: RankRule,
     /// Of random numbers.
     pub seed: u64,
     /// When instances are left alone.
@@ -77,6 +79,8 @@ pub struct Fleet {
     decode: Side,
     encode: Side,
     settings: FleetSettings,
+    /// Ranks of single engines, where they are configured or were told.
+    ranks: RankCounts,
     desk: Arc<Desk>,
     decode_learner: Arc<Mutex<DecodeLearner>>,
     next_id: AtomicU64,
@@ -139,6 +143,7 @@ impl Fleet {
             decode: Side::new(),
             encode: Side::new(),
             settings,
+            ranks: RankCounts::default(),
             desk: Arc::new(Desk::new(settings.board, settings.seed)),
             decode_learner: Arc::new(Mutex::new(DecodeLearner::new(settings.decode))),
             next_id: AtomicU64::new(0),
@@ -202,24 +207,30 @@ impl Fleet {
             }
             return back;
         }
-        let id = InstanceId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let mut grown = members.as_ref().clone();
-        let ranks = match role {
-            Role::Prefill => self.settings.prefill_ranks,
-            Role::Decode => self.settings.decode_ranks,
-            Role::Encode => 1,
-        };
-        let instance = Arc::new(Instance::new(id, role, endpoint, (ranks, self.settings.health)));
+        let instance = self.create(role, endpoint);
         grown.push(instance.clone());
         side.members.store(Arc::new(grown));
-        if role == Role::Prefill {
-            let cache_tokens = self.settings.cache_tokens;
-            for rank in instance.ranks() {
-                let spec = LaneSpec { class: 0, cache_tokens, identity: instance.identity(rank) };
-                self.desk.join(&instance, rank, spec);
-            }
-        }
+        self.take_in(&instance);
         true
+    }
+
+    fn create(&self, role: Role, endpoint: Endpoint) -> Arc<Instance> {
+        let id = InstanceId(self.next_id.fetch_add(1, Ordering::Relaxed));
+        let ranks = self.ranks.of(&endpoint, self.rank_rule(role));
+        Arc::new(Instance::new(id, role, endpoint, (ranks, self.settings.health)))
+    }
+
+    /// Gives a new prefiller its places at the desk.
+    fn take_in(&self, instance: &Arc<Instance>) {
+        if instance.role() != Role::Prefill {
+            return;
+        }
+        let cache_tokens = self.settings.cache_tokens;
+        for rank in instance.ranks() {
+            let spec = LaneSpec { class: 0, cache_tokens, identity: instance.identity(rank) };
+            self.desk.join(instance, rank, spec);
+        }
     }
 
     /// Takes an engine out of the choice, whoever wanted it: at once when nothing runs on it, else as soon as [`Fleet::sweep`] finds that

@@ -154,14 +154,32 @@ fn cached(config: &Config, visit: &Visit, who: &str, facts: &Facts, report: &mut
         Role::Decode => ("fleet.decode_ranks", config.fleet.decode_ranks),
         Role::Encode => return,
     };
-    if usize::try_from(ranks).is_ok_and(|ranks| ranks > cache.ranks) && ranks > 1 {
-        let told = counted(cache.ranks, "data-parallel rank");
-        let why = "requests for ranks that it has not are refused";
-        report.say(Grade::Warn, format!("{who}: {key} = {ranks}, but it tells of {told}: {why}"));
-    } else if cache.ranks > 1 && ranks == 1 {
-        let (told, is) = (counted(cache.ranks, "data-parallel rank"), cache.ranks);
-        let why = "it chooses among them by itself";
-        report.say(Grade::Note, format!("{who}: {told}, and {why} while {key} is not {is}"));
+    let named = config.fleet.ranks().into_iter().find(|(engine, _)| *engine == visit.member.engine);
+    match named {
+        Some((_, named)) if usize::from(named) > cache.ranks => {
+            let told = counted(cache.ranks, "data-parallel rank");
+            let why = "requests for ranks that it has not are refused";
+            report.say(
+                Grade::Warn,
+                format!("{who}: fleet.ranks gives it {named}, but it tells of {told}: {why}"),
+            );
+        }
+        None if usize::try_from(ranks).is_ok_and(|ranks| ranks > cache.ranks) && ranks > 1 => {
+            let told = counted(cache.ranks, "data-parallel rank");
+            let why = match config.health.probe_ms {
+                0 => {
+                    "requests for ranks that it has not are refused, since health.probe_ms is 0 and it is not asked"
+                }
+                _ => "the gateway goes by what it tells",
+            };
+            report.say(Grade::Warn, format!("{who}: {key} = {ranks}, but it tells of {told}: {why}"));
+        }
+        None if cache.ranks > 1 && ranks == 1 => {
+            let (told, is) = (counted(cache.ranks, "data-parallel rank"), cache.ranks);
+            let why = "it chooses among them by itself";
+            report.say(Grade::Note, format!("{who}: {told}, and {why} while {key} is not 0 or {is}"));
+        }
+        _ => {}
     }
 }
 

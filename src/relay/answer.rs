@@ -43,35 +43,86 @@ pub struct Whole {
 #[derive(Debug)]
 struct Pieces(Bytes);
 
-/// What an engine lets pages of other origins do. vLLM lets all of them read by default; behind us that is ours to say (`server.cors_origins`).
-const CORS: &str = "access-control-";
-
-/// Headers of an engine's answer that describe its connection or its framing, which ours replace.
-static NOT_PASSED: [HeaderName; 11] = [
-    header::CONNECTION,
-    header::CONTENT_LENGTH,
-    header::DATE,
-    HeaderName::from_static("keep-alive"),
-    header::PROXY_AUTHENTICATE,
-    HeaderName::from_static("proxy-connection"),
-    header::SERVER,
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-];
-
-/// Takes out of an engine's headers what belongs to its connection alone, what it says so of, and whose pages may read the answer.
+/// Takes out of an engine's headers what must not reach a client in the gateway's name ([`ends_here`]), and what `Connection` lists.
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     for name in named_by_connection(headers) {
         headers.remove(name);
     }
     // Comparing the few that are there is cheaper than looking up the many that could be.
-    let ends_here = |name: &&HeaderName| NOT_PASSED.contains(name) || name.as_str().starts_with(CORS);
-    let there: SmallVec<[HeaderName; 8]> = headers.keys().filter(ends_here).cloned().collect();
+    let there: SmallVec<[HeaderName; 8]> =
+        headers.keys().filter(|name| ends_here(name.as_str())).cloned().collect();
     for name in there {
         headers.remove(name);
     }
+}
+
+/// True for headers of an engine's answer that end at the gateway.
+fn ends_here(name: &str) -> bool {
+    is_of_the_connection(name) || is_of_the_origin(name) || steers_proxies(name)
+}
+
+/// True for what describes an engine's connection and framing, which ours replace (RFC 9110 §7.6.1), and who the engine is.
+fn is_of_the_connection(name: &str) -> bool {
+    matches!(
+        name,
+        "connection"
+            | "content-length"
+            | "date"
+            | "keep-alive"
+            | "proxy-authenticate"
+            | "proxy-authentication-info"
+            | "proxy-connection"
+            | "proxy-status"
+            | "server"
+            | "te"
+            | "trailer"
+            | "transfer-encoding"
+            | "upgrade"
+            | "via"
+            | "x-powered-by"
+    )
+}
+
+/// True for what a browser would remember of, or do at, the gateway's own origin, all of whose pages and clients it would bind: cookies,
+/// other addresses and encryption (RFC 7838, RFC 6797), redirects, reports, who may read (vLLM lets all pages read by default; behind us
+/// that is `server.cors_origins`'s to say).
+fn is_of_the_origin(name: &str) -> bool {
+    matches!(
+        name,
+        "accept-ch"
+            | "alt-svc"
+            | "clear-site-data"
+            | "content-location"
+            | "critical-ch"
+            | "expect-ct"
+            | "link"
+            | "location"
+            | "nel"
+            | "origin-agent-cluster"
+            | "public-key-pins"
+            | "public-key-pins-report-only"
+            | "refresh"
+            | "report-to"
+            | "reporting-endpoints"
+            | "service-worker-allowed"
+            | "set-cookie"
+            | "set-cookie2"
+            | "set-login"
+            | "speculation-rules"
+            | "strict-transport-security"
+            | "timing-allow-origin"
+    ) || name.starts_with("access-control-")
+        || name.starts_with("cross-origin-")
+}
+
+/// True for what proxies in front of the gateway obey (nginx, Apache, lighttpd, perlbal: files of theirs, requests of theirs), and for the
+/// gateway's own words.
+fn steers_proxies(name: &str) -> bool {
+    name.starts_with("x-")
+        && (name.starts_with("x-pd-")
+            || name.starts_with("x-accel-")
+            || matches!(name, "x-sendfile" | "x-lighttpd-send-file" | "x-reproxy-url" | "x-reproxy-file"))
+        || matches!(name, "surrogate-control" | "surrogate-key")
 }
 
 /// Headers that `Connection` lists (RFC 9110 §7.6.1): whoever passes a message on leaves them out.
@@ -124,6 +175,57 @@ impl Body for Whole {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_an_engine_says_in_the_gateways_name_ends_here() {
+        let names =
+            |headers: &HeaderMap| headers.keys().map(|name| name.as_str().to_owned()).collect::<Vec<_>>();
+        let mut headers = HeaderMap::new();
+        for name in [
+            "connection",
+            "content-length",
+            "server",
+            "via",
+            "transfer-encoding",
+            "set-cookie",
+            "refresh",
+            "content-location",
+            "location",
+            "alt-svc",
+            "strict-transport-security",
+            "clear-site-data",
+            "access-control-allow-origin",
+            "x-accel-redirect",
+            "x-accel-expires",
+            "x-sendfile",
+            "x-pd-error",
+            "x-pd-anything",
+            "cross-origin-opener-policy",
+        ] {
+            headers.append(HeaderName::from_static(name), header::HeaderValue::from_static("a"));
+            headers.append(HeaderName::from_static(name), header::HeaderValue::from_static("b"));
+        }
+        let passed = [
+            "content-type",
+            "x-request-id",
+            "retry-after",
+            "cache-control",
+            "x-data-parallel-rank",
+            "etag",
+            "endpoint-load-metrics",
+        ];
+        for name in passed {
+            headers.append(HeaderName::from_static(name), header::HeaderValue::from_static("c"));
+        }
+        headers.append("connection", header::HeaderValue::from_static("x-private"));
+        headers.append("x-private", header::HeaderValue::from_static("d"));
+        strip_hop_by_hop(&mut headers);
+        // The map does not keep its order.
+        let (mut left, mut right) = (names(&headers), passed.map(str::to_owned).to_vec());
+        left.sort_unstable();
+        right.sort_unstable();
+        assert_eq!(left, right);
+    }
 
     #[test]
     fn pieces_are_small_and_lose_nothing() {

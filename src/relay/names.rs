@@ -35,6 +35,11 @@ impl Names {
 }
 
 impl Name {
+    /// A name of which the client had no part.
+    pub fn unchosen() -> Name {
+        Name { id: uuid::Uuid::new_v4().to_string(), taken: None }
+    }
+
     /// The id towards engines.
     pub fn id(&self) -> &str {
         &self.id

@@ -44,7 +44,8 @@ pub(super) fn live(running: &Config, new: &Config) -> Adopted {
     let (fleet, timeout, limit, route) = (&new.fleet, &new.timeout, &new.limit, &new.route);
     // Ranks are places that engines bring along when they come.
     let (prefill_ranks, decode_ranks) = (running.fleet.prefill_ranks, running.fleet.decode_ranks);
-    next.fleet = crate::config::Fleet { prefill_ranks, decode_ranks, ..fleet.clone() };
+    let ranks = running.fleet.ranks.clone();
+    next.fleet = crate::config::Fleet { prefill_ranks, decode_ranks, ranks, ..fleet.clone() };
     // The budget is counted in a window that goes on.
     let (budget, budget_floor_per_s) = (running.retry.budget, running.retry.budget_floor_per_s);
     next.retry = crate::config::Retry { budget, budget_floor_per_s, ..new.retry.clone() };
@@ -52,6 +53,7 @@ pub(super) fn live(running: &Config, new: &Config) -> Adopted {
     next.log.level = new.log.level;
     next.log.sample_ratio = new.log.sample_ratio;
     next.server.admin_key = new.server.admin_key.clone();
+    next.server.passthrough.clone_from(&new.server.passthrough);
     next.dialect.pool_wait_ms = new.dialect.pool_wait_ms;
     next.dialect.bidirectional = new.dialect.bidirectional;
     next.dialect.bidirectional_ttl_ms = new.dialect.bidirectional_ttl_ms;

@@ -6,10 +6,10 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::json;
-use tokio::task::JoinSet;
 
+use crate::error::{Error, Kind};
 use crate::fleet::{Instance, Role};
-use crate::server::{Gateway, instances, reply};
+use crate::server::{Gateway, every_engine, instances, reply};
 
 /// The process serves. Says nothing about engines: a supervisor that restarts us for a dead engine would make it worse.
 pub async fn alive() -> Response<Body> {
@@ -64,32 +64,18 @@ pub async fn metrics(State(gateway): State<Arc<Gateway>>) -> Response<Body> {
     response
 }
 
-/// Tells every engine to forget its prefix cache. 200 when all did, else 500 with the base URLs of those that did not.
+/// Tells every engine to forget its prefix cache, and answers as vLLM's proxy does: 200 when all did, else 500 with the base URLs of those
+/// that did not.
 pub async fn reset_prefix_cache(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
-    if let Some(refusal) = instances::refusal(request.extensions()) {
-        return refusal;
-    }
-    let query = request.uri().query().map(|q| format!("?{q}")).unwrap_or_default();
-    gateway.relay.offers.clear();
-    let mut asked = JoinSet::new();
-    for engine in gateway.everyone() {
-        let base = engine.endpoint().url("");
-        let mut call = gateway.control.post(format!("{base}/reset_prefix_cache{query}"));
-        if let Some(authorization) = &gateway.edge.now().engine_authorization {
-            call = call.header(header::AUTHORIZATION, authorization.clone());
-        }
-        let (desk, id) = (gateway.relay.fleet.desk().clone(), engine.id());
-        asked.spawn(async move {
-            let done = call.send().await.is_ok_and(|r| r.status().is_success());
-            if done {
-                desk.emptied(id);
-            }
-            (base, done)
-        });
-    }
-    let mut failed: Vec<String> =
-        asked.join_all().await.into_iter().filter(|(_, done)| !done).map(|(base, _)| base).collect();
-    failed.sort();
+    let order = match every_engine::read(&gateway, request).await {
+        Ok(order) => order,
+        Err(refused) => return *refused,
+    };
+    let Ok(outcomes) = gateway.tasks.spawn(every_engine::carry_out(gateway.clone(), order)).await else {
+        return reply::error(&Error::new(Kind::Internal, "the caches could not be reset"));
+    };
+    let failed: Vec<String> =
+        outcomes.iter().filter(|outcome| !outcome.is_success()).map(every_engine::Outcome::base).collect();
     if failed.is_empty() {
         return reply::empty(StatusCode::OK);
     }

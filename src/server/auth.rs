@@ -12,40 +12,13 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::auth::{Caller, Reservation};
-use crate::dialect::Shape;
 use crate::error::{Error, Kind};
 use crate::route::estimate;
-use crate::server::{Gateway, instances, metaserver, page, printable};
+use crate::server::table::{self, Key};
+use crate::server::{Gateway, instances, printable};
 
 /// Anthropic's clients send their key in it; vLLM's `disagg_proxy_demo.py` takes its admin key from it.
 pub(super) const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
-
-/// What Prometheus asks.
-const METRICS: &str = "/metrics";
-
-/// Asked by probes, by Prometheus, by decoders that call back, and by browsers that load the page and have no key yet: it says
-/// nothing until its JSON is asked, which takes one.
-const OPEN: [&str; 10] = [
-    "/health",
-    "/healthz",
-    "/healthcheck",
-    METRICS,
-    "/ping",
-    "/readyz",
-    metaserver::PATH,
-    page::HTML,
-    page::STYLE,
-    page::SCRIPT,
-];
-
-/// Change the fleet, or show its inside.
-const ADMIN: [&str; 4] = ["/debug/", "/instances", "/reset_prefix_cache", "/status"];
-
-/// Whether this is one of the routes that clients have no use for.
-pub(super) fn is_for_operators(path: &str) -> bool {
-    ADMIN.iter().any(|start| path.starts_with(start))
-        || [METRICS, page::HTML, page::STYLE, page::SCRIPT].contains(&path)
-}
 
 /// Who asks; in the extensions of every request that may go on.
 #[derive(Clone, Debug)]
@@ -76,11 +49,11 @@ pub(super) fn identify(gateway: &Gateway, request: &mut Request) -> Result<(), E
         }
         return Ok(());
     }
-    let path = request.uri().path();
-    if OPEN.contains(&path) {
+    let wanted = table::key_of(request.uri().path());
+    if wanted == Key::Open {
         return Ok(());
     }
-    let (for_admin, headers) = (ADMIN.iter().any(|start| path.starts_with(start)), request.headers());
+    let (for_admin, headers) = (wanted == Key::Admin, request.headers());
     let has_admin_key = instances::has_admin_key(gateway, headers) == Some(true);
     let key = presented(headers);
     let known = key.and_then(|key| callers.of_key(key));
@@ -161,16 +134,12 @@ pub(super) fn no_such_model(name: &str) -> Error {
     Error::new(Kind::ModelNotFound, message).param("model")
 }
 
-/// Sets aside what a request is expected to take of its caller's tokens per minute.
+/// Sets aside so many of a caller's tokens per minute: what its request is expected to take.
 ///
 /// # Errors
 /// `RateLimited` when they are used up.
-pub(super) fn reserve(
-    gateway: &Gateway,
-    caller: &Caller,
-    shape: &Shape,
-) -> Result<Option<Reservation>, Error> {
-    let reserved = caller.reserve(shape.prompt_tokens + shape.output_tokens, Instant::now());
+pub(super) fn reserve(gateway: &Gateway, caller: &Caller, tokens: u64) -> Result<Option<Reservation>, Error> {
+    let reserved = caller.reserve(tokens, Instant::now());
     reserved.map_err(|wait| used_up(gateway, wait))
 }
 

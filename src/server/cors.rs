@@ -9,7 +9,7 @@ use http::request::Parts;
 use http::{HeaderName, HeaderValue, header};
 use tower_http::cors::{AllowHeaders, AllowMethods, AllowOrigin, CorsLayer};
 
-use crate::server::{auth, headers};
+use crate::server::{headers, table};
 
 /// Every origin.
 const ANY: &str = "*";
@@ -33,7 +33,7 @@ pub(super) fn layer(origins: &[HeaderValue]) -> Option<CorsLayer> {
     let any = origins.iter().any(|origin| origin == ANY);
     let origins = origins.to_vec();
     let may = move |origin: &HeaderValue, asked: &Parts| {
-        !auth::is_for_operators(asked.uri.path()) && (any || origins.contains(origin))
+        !table::is_for_operators(asked.uri.path()) && (any || origins.contains(origin))
     };
     let layer = CorsLayer::new()
         .allow_origin(AllowOrigin::predicate(may))

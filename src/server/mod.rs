@@ -3,14 +3,18 @@
 mod adapter;
 pub mod admin;
 mod auth;
+mod begun;
 mod bill;
 mod body;
 mod cors;
+mod every_engine;
 mod explain;
 mod foreign;
+mod form;
 mod front;
 mod gather;
 pub mod headers;
+mod host;
 mod instances;
 mod keep_alive;
 mod leftover;
@@ -19,14 +23,17 @@ mod members;
 mod metaserver;
 mod models;
 mod openai;
+mod openapi;
 mod opinions;
 mod page;
 mod passthrough;
 mod patience;
+mod payload;
 pub mod reply;
 mod routes;
 mod search;
 mod stall;
+mod table;
 mod tls;
 mod via;
 
@@ -132,6 +139,18 @@ pub struct Edge {
     pub steps_ratio: f64,
     /// Guards changes of the fleet and looks into it.
     pub admin_key: Option<String>,
+    /// Paths that are passed on to one engine, beside those that are known; one that ends in `/*` stands for all below it.
+    pub passthrough: Vec<String>,
+}
+
+impl Edge {
+    /// True if the operator has a path that nobody here knows passed on.
+    fn passes_on(&self, path: &str) -> bool {
+        self.passthrough.iter().any(|listed| match listed.strip_suffix('*') {
+            Some(folder) => path.len() > folder.len() && path.starts_with(folder),
+            None => listed == path,
+        })
+    }
 }
 
 /// When a request's head was read; put into its extensions at the edge.

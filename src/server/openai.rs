@@ -21,6 +21,7 @@ use crate::relay::admit::Pass;
 use crate::relay::answer::AnswerBody;
 use crate::relay::ask::Ask;
 use crate::relay::boxed::boxed;
+use crate::relay::names::Name;
 use crate::server::adapter::Adapter;
 use crate::server::keep_alive::{KeepAlive, mark_stream};
 use crate::server::{Arrived, Gateway, auth, body, explain, foreign, headers, printable, reply, search};
@@ -145,15 +146,22 @@ async fn prepare(
         Route::ByBody => Api::Completions,
     };
     ledger.is_about(api);
+    let dialect = gateway.relay.speech.now().dialect;
+    if let Some(why) = dialect.api_refusal(api) {
+        return Err(Error::new(Kind::InvalidField, why));
+    }
     let shape = Shape::read(api, &body);
     ledger.asks(shape.model.as_deref());
-    gateway.check_model(&shape)?;
+    gateway.check_model(shape.model.as_deref())?;
     auth::check_model(&caller, shape.model.as_deref())?;
-    ledger.reserved(auth::reserve(gateway, &caller, &shape)?, &shape);
+    let tokens = shape.prompt_tokens + shape.output_tokens;
+    ledger.reserved(auth::reserve(gateway, &caller, tokens)?, &shape);
     search::keeper_before(gateway, (api, &body), &head.headers).await?;
     let id = ledger.id().to_owned();
-    let name =
-        head.headers.contains_key(headers::REQUEST_ID).then(|| Arc::new(gateway.relay.names.take(&id)));
+    let name = head.headers.contains_key(headers::REQUEST_ID).then(|| match dialect.reads_request_ids() {
+        true => Arc::new(Name::unchosen()),
+        false => Arc::new(gateway.relay.names.take(&id)),
+    });
     ledger.is_called(name.clone());
     let known_as = name.as_ref().map_or(&*id, |name| name.id());
     let (via, authorization) = (gateway.via.line(head.version), edge.engine_authorization.as_ref());
@@ -210,8 +218,8 @@ impl Gateway {
     }
 
     /// Whether the model is the one that is served, as far as names tell: of paths the last parts are compared, and engines say the rest.
-    pub(super) fn check_model(&self, shape: &Shape) -> Result<(), Error> {
-        match (&self.edge.now().model, &shape.model) {
+    pub(super) fn check_model(&self, model: Option<&str>) -> Result<(), Error> {
+        match (&self.edge.now().model, model) {
             (Some(served), Some(asked)) if !same_model(served, asked) => Err(Error::new(
                 Kind::ModelNotFound,
                 format!("The model `{}` does not exist. This gateway serves `{served}`.", printable(asked)),

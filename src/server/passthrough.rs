@@ -5,17 +5,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::response::Response;
 use bytes::Bytes;
+use http::request::Parts as Head;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Method, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::Instant;
 
-use crate::auth::Caller;
-use crate::codec::json::{Object, Parts};
-use crate::dialect::{Api, Shape, guard};
+use crate::codec::json::Parts;
 use crate::error::{Error, Kind};
 use crate::fleet::{InstanceId, Need, Outcome, Role, Seat};
 use crate::relay::failure::{self, Why};
@@ -23,12 +22,14 @@ use crate::relay::kept;
 use crate::relay::refusals::{is_busy, is_doubtful, retry_after};
 use crate::relay::silence::Silence;
 use crate::relay::{Relay, answer, pause, traced};
-use crate::route::estimate;
+use crate::server::begun::BegunBody;
 use crate::server::bill::Bill;
 use crate::server::opinions::Opinions;
-use crate::server::{Gateway, auth, body, headers, openai, reply, search};
+use crate::server::payload::Payload;
+use crate::server::table::{self, Passage, Stored};
+use crate::server::{Gateway, auth, body, foreign, headers, openai, reply, search};
 use crate::trace::Scope;
-use crate::upstream::{Leg, Reply, ReplyError, Written};
+use crate::upstream::{Leg, ReplyError, Written};
 
 /// A request on its way to one engine.
 struct Errand {
@@ -39,6 +40,8 @@ struct Errand {
     tokens: u64,
     /// Who keeps the response that it is about.
     keeper: Option<InstanceId>,
+    /// Asking twice does no harm.
+    repeatable: bool,
     until: Instant,
     trace: Option<Arc<Scope>>,
 }
@@ -83,26 +86,21 @@ impl Failure {
     }
 }
 
-pub(super) type Answer = http::Response<Reply>;
+pub(super) type Answer = http::Response<BegunBody>;
 
-/// Sends the request to a prefiller, or to a decoder when no prefiller answers.
-pub(super) async fn to_one(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {
-    serve(&gateway, request, &[Role::Prefill, Role::Decode]).await
-}
-
-/// Sends the request to a decoder: it generates, but has no prefill leg (several prompts, scoring by generation).
-pub(super) async fn to_decoder(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {
-    serve(&gateway, request, &[Role::Decode]).await
-}
-
-async fn serve(gateway: &Gateway, request: Request, roles: &[Role]) -> Response {
+/// Has one engine answer the request, as `passage` says, and passes its answer on.
+pub(super) async fn serve(
+    gateway: &Gateway,
+    (kind, passage): (table::Body, Passage),
+    request: Request,
+) -> Response {
     let id = headers::request_id(request.headers().get(headers::REQUEST_ID));
     let caller = auth::caller(gateway, request.extensions());
     let (arrived, api) = (openai::arrived(&request), reply::api_at(request.uri().path()));
     let mut bill = Bill::open(gateway.relay.meters.clone(), id.clone(), arrived, caller.clone());
     bill.traced(gateway.span(&request, &id, arrived));
     let until = arrived + gateway.relay.settings.now().total;
-    let mut response = match run(gateway, (request, until), roles, &mut bill).await {
+    let mut response = match run(gateway, (request, until), (kind, passage), &mut bill).await {
         Ok((response, seat)) => {
             bill.answers(response.status());
             response.map(|body| {
@@ -126,35 +124,46 @@ async fn serve(gateway: &Gateway, request: Request, roles: &[Role]) -> Response 
 async fn run(
     gateway: &Gateway,
     (request, until): (Request, Instant),
-    roles: &[Role],
+    (kind, passage): (table::Body, Passage),
     bill: &mut Bill,
 ) -> Result<(Answer, Seat), Error> {
     let edge = &gateway.edge.now();
     let target = openai::target(&request);
     let (head, body) = request.into_parts();
+    let dialect = gateway.relay.speech.now().dialect;
+    if passage.generates && !dialect.decodes_alone() {
+        return Err(Error::new(Kind::InvalidField, dialect.lone_decoder_refusal()));
+    }
     let caller = auth::caller(gateway, &head.extensions);
+    if !head.method.is_safe() {
+        foreign::check(gateway, &head.uri, &head.headers)?;
+    }
     auth::check_budget(gateway, &caller, &head.headers)?;
     bill.admitted(gateway.gate.enter(&caller, auth::announced(&head.headers)).await?);
     let body = body::read(&head.headers, body, edge.body_bytes, edge.body_time).await?;
-    let (via, authorization) = (gateway.via.line(head.version), edge.engine_authorization.as_ref());
-    let mut headers = headers::for_engine(&head.headers, bill.id(), via, authorization);
-    if let Some(kind) = head.headers.get(header::CONTENT_TYPE) {
-        headers.insert(header::CONTENT_TYPE, kind.clone());
+    let payload = Payload::read(gateway, kind, &head.headers, body)?;
+    if let Some((reserved, expected)) = payload.allow(gateway, &caller, &passage)? {
+        bill.reserved(reserved, expected);
     }
-    let trace = bill.scope().cloned();
-    if let Some(scope) = &trace {
-        scope.onto(&mut headers);
-    }
-    let tokens = estimate::prompt_tokens(body.len());
-    let body = if body.is_empty() { None } else { Some(gateway.scan(body)?) };
-    allow(gateway, &caller, (body.as_ref(), roles), bill)?;
-    // No engine sees addresses that a client made up, on these routes either.
-    let body = body.map(|body| body.splice(&guard::edit())).unwrap_or_default();
-    let keeper = match kept::id_in(target.path()) {
-        Some(id) => search::keeper(gateway, id, &headers).await?,
-        None => None,
+    let headers = engine_headers(gateway, &head, bill);
+    let keeper = match (passage.stored, kept::id_in(target.path()), payload.goes_on_from()) {
+        (Stored::InPath, Some(id), _) => search::keeper(gateway, id, &headers).await?,
+        (Stored::InBody, _, Some(id)) => search::keeper(gateway, &id, &headers).await?,
+        _ => None,
     };
-    let errand = Errand { method: head.method, target, headers, body, tokens, keeper, until, trace };
+    // Nobody else has what the keeper has: a prefiller's 404 would be taken for the last word.
+    let roles = if keeper.is_some() { &[Role::Decode] } else { passage.roles };
+    let errand = Errand {
+        repeatable: passage.repeatable || head.method.is_safe(),
+        method: head.method,
+        target,
+        headers,
+        tokens: payload.tokens(),
+        body: payload.into_parts(),
+        keeper,
+        until,
+        trace: bill.scope().cloned(),
+    };
     bill.counts(gateway.relay.budget.asked());
     let mut last = Failure::nobody();
     for role in roles {
@@ -172,24 +181,21 @@ async fn run(
     Err(last.error)
 }
 
-/// Whether the caller may ask this; sets aside what it is expected to take of its tokens per minute.
-fn allow(
-    gateway: &Gateway,
-    caller: &Caller,
-    (body, roles): (Option<&Object>, &[Role]),
-    bill: &mut Bill,
-) -> Result<(), Error> {
-    let Some(body) = body else { return Ok(()) };
-    let mut shape = Shape::read(Api::Chat, body);
-    gateway.check_model(&shape)?;
-    auth::check_model(caller, shape.model.as_deref())?;
-    if roles.contains(&Role::Prefill) {
-        // These only read.
-        shape.output_tokens = 0;
+/// The headers for an engine. Where engines read a request's id as more than a name, they get one that no client chose.
+fn engine_headers(gateway: &Gateway, head: &Head, bill: &Bill) -> HeaderMap {
+    let edge = gateway.edge.now();
+    let dialect = gateway.relay.speech.now().dialect;
+    let own = dialect.reads_request_ids().then(|| uuid::Uuid::new_v4().to_string());
+    let id = own.as_deref().unwrap_or(bill.id());
+    let (via, authorization) = (gateway.via.line(head.version), edge.engine_authorization.as_ref());
+    let mut headers = headers::for_engine(&head.headers, id, via, authorization);
+    if let Some(kind) = head.headers.get(header::CONTENT_TYPE) {
+        headers.insert(header::CONTENT_TYPE, kind.clone());
     }
-    let reserved = auth::reserve(gateway, caller, &shape)?;
-    bill.reserved(reserved, (shape.prompt_tokens, shape.output_tokens));
-    Ok(())
+    if let Some(scope) = bill.scope() {
+        scope.onto(&mut headers);
+    }
+    headers
 }
 
 /// Asks the engines of one role. `last` is what came of those asked before: whoever is asked after them is a retry. What one alone has
@@ -241,7 +247,6 @@ async fn try_role(
 /// to it.
 fn cleaned(mut answer: Answer) -> Answer {
     answer::strip_hop_by_hop(answer.headers_mut());
-    answer.headers_mut().remove(header::LOCATION);
     answer
 }
 
@@ -261,25 +266,34 @@ async fn once(gateway: &Gateway, (errand, id): (&Errand, &str), seat: &Seat) -> 
     span.onto(&mut leg.headers);
     let written = Written::default();
     let failed = |why, detail: String| Err(failure::Failure::new(why, written.get(), detail));
-    let sent = gateway.relay.upstream.send(leg, &written);
     let settings = gateway.relay.settings.now();
     let time = settings.computing(settings.answer, errand.tokens);
-    let outcome = match tokio::time::timeout_at(errand.until.min(Instant::now() + time), sent).await {
-        Ok(Ok(response))
-            if response.status() < StatusCode::INTERNAL_SERVER_ERROR && !is_busy(response.status()) =>
-        {
-            Ok(response)
+    let answered = async {
+        let response = match gateway.relay.upstream.send(leg, &written).await {
+            Ok(response) => response,
+            Err(e) => return failed(if e.connect { Why::Connect } else { Why::Broken }, e.causes()),
+        };
+        match response.status() {
+            // vLLM answers 501 for what a model can't do: the same everywhere, and for the client to read.
+            StatusCode::NOT_IMPLEMENTED => {}
+            status if is_busy(status) => {
+                let spare = retry_after(response.headers());
+                let detail = format!("status {}", status.as_u16());
+                return failed(Why::Busy(status), detail).map_err(|busy| failure::Failure { spare, ..busy });
+            }
+            status if status.is_server_error() => {
+                return failed(Why::Status, format!("status {}", status.as_u16()));
+            }
+            _ => {}
         }
-        // vLLM answers 501 for what a model can't do: the same everywhere, and for the client to read.
-        Ok(Ok(response)) if response.status() == StatusCode::NOT_IMPLEMENTED => Ok(response),
-        Ok(Ok(response)) if is_busy(response.status()) => {
-            let status = response.status();
-            let spare = retry_after(response.headers());
-            let detail = format!("status {}", status.as_u16());
-            failed(Why::Busy(status), detail).map_err(|busy| failure::Failure { spare, ..busy })
+        let (head, body) = response.into_parts();
+        match BegunBody::begin(body).await {
+            Ok(body) => Ok(http::Response::from_parts(head, body)),
+            Err(e) => failed(Why::Broken, e.to_string()),
         }
-        Ok(Ok(response)) => failed(Why::Status, format!("status {}", response.status().as_u16())),
-        Ok(Err(e)) => failed(if e.connect { Why::Connect } else { Why::Broken }, e.causes()),
+    };
+    let outcome = match tokio::time::timeout_at(errand.until.min(Instant::now() + time), answered).await {
+        Ok(outcome) => outcome,
         Err(_) => failed(Why::Timeout, "no answer in time".into()),
     };
     match &outcome {
@@ -299,13 +313,13 @@ async fn once(gateway: &Gateway, (errand, id): (&Errand, &str), seat: &Seat) -> 
         }
     }
     let outcome = gateway.relay.told_of(id, seat.instance(), outcome);
-    outcome.map_err(|failure| Failure::of(&failure, seat, errand.method.is_safe()))
+    outcome.map_err(|failure| Failure::of(&failure, seat, errand.repeatable))
 }
 
 /// An engine's answer on its way to the client, with what it holds: its account and its seat. It is cut when the engine falls silent, and
 /// at the deadline.
 struct Held {
-    body: Reply,
+    body: BegunBody,
     silence: Silence,
     bill: Bill,
     seat: Seat,
@@ -324,7 +338,7 @@ enum Cut {
 }
 
 impl Held {
-    fn new(body: Reply, silence: Silence, (relay, bill, seat): (Arc<Relay>, Bill, Seat)) -> Held {
+    fn new(body: BegunBody, silence: Silence, (relay, bill, seat): (Arc<Relay>, Bill, Seat)) -> Held {
         let mut held = Held { body, silence, bill, seat, relay };
         held.look();
         held

@@ -10,7 +10,9 @@ use crate::server::headers::REQUEST_ID;
 /// The status of an error.
 pub fn status(kind: Kind) -> StatusCode {
     match kind {
-        Kind::InvalidJson | Kind::InvalidField | Kind::BodyBroken => StatusCode::BAD_REQUEST,
+        Kind::InvalidJson | Kind::InvalidField | Kind::BodyBroken | Kind::InvalidHost => {
+            StatusCode::BAD_REQUEST
+        }
         Kind::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Kind::BodyCoded => StatusCode::UNSUPPORTED_MEDIA_TYPE,
         Kind::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
@@ -49,8 +51,12 @@ pub fn error_of(api: Option<Api>, error: &Error) -> Response<Body> {
     if error.kind() == Kind::InvalidApiKey {
         headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
-    // The rest of such a request is still on its way, and too much of it: the connection is of no further use.
-    if matches!(error.kind(), Kind::BodyTooLarge | Kind::BodyTimeout | Kind::HeadersTooLarge) {
+    // The rest of such a request is still on its way, and too much of it, or proxies on the way read it otherwise: the connection is
+    // of no further use.
+    if matches!(
+        error.kind(),
+        Kind::BodyTooLarge | Kind::BodyTimeout | Kind::HeadersTooLarge | Kind::InvalidHost
+    ) {
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     response

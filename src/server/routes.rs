@@ -1,6 +1,5 @@
-//! The route table.
+//! The router: the table of routes behind one door.
 
-use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -8,66 +7,83 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
-use axum::routing::{MethodRouter, any, get, post};
+use axum::routing::{MethodFilter, MethodRouter, on};
 use futures_util::FutureExt;
-use http::{HeaderValue, Response, StatusCode, Uri, header};
+use http::{HeaderValue, Method, Response, StatusCode, Uri, header};
 
 use crate::dialect::Api;
 use crate::error::{Error, Kind};
-use crate::server::openai::Route;
+use crate::server::table::{self, Answer, CONFIGURED, Key, Listener, Row, TABLE};
 use crate::server::{
-    Gateway, admin, auth, cors, explain, foreign, headers, instances, leftover, members, metaserver, models,
-    openai, page, passthrough, reply,
+    Gateway, auth, cors, every_engine, foreign, headers, host, leftover, openai, openapi, passthrough, reply,
 };
-
-/// Answered by one engine alone, a prefiller first.
-const ONE_ENGINE: [&str; 17] = [
-    "/classify",
-    "/detokenize",
-    "/load",
-    "/pooling",
-    "/rerank",
-    "/score",
-    "/server_info",
-    "/tokenize",
-    "/tokenizer_info",
-    "/v1/chat/completions/render",
-    "/v1/completions/render",
-    "/v1/embeddings",
-    "/v1/messages/count_tokens",
-    "/v1/rerank",
-    "/v1/score",
-    "/v2/rerank",
-    "/version",
-];
-
-/// Generating, without a prefill leg: several prompts in one body, or state that a decoder keeps.
-const ONE_DECODER: [&str; 4] =
-    ["/generative_scoring", "/v1/chat/completions/batch", "/v1/responses/{id}", "/v1/responses/{id}/cancel"];
 
 /// All routes, over `gateway`.
 pub fn router(gateway: Arc<Gateway>) -> Router {
-    let looking = looking().route_layer(from_fn_with_state(gateway.clone(), where_no_key_is_asked_for));
-    closed(probes().merge(serving()).merge(operating(&gateway)).merge(looking), gateway)
+    let hidden = from_fn_with_state(gateway.clone(), where_no_key_is_asked_for);
+    let pages = routes_of(&[Listener::Pages]).route_layer(hidden);
+    let shown = &[Listener::Both, Listener::Clients, Listener::Operators];
+    let router = routes_of(&[Listener::Both, Listener::Clients]).merge(operating(&gateway)).merge(pages);
+    closed(router.merge(documents(shown)), gateway)
 }
 
 /// What clients may ask where operators have a listener of their own.
 pub fn public_router(gateway: Arc<Gateway>) -> Router {
-    closed(probes().merge(serving()), gateway)
+    let shown = &[Listener::Both, Listener::Clients];
+    closed(routes_of(shown).merge(documents(shown)), gateway)
 }
 
 /// What that listener answers.
 pub fn admin_router(gateway: Arc<Gateway>) -> Router {
-    closed(probes().merge(operating(&gateway)).merge(looking()), gateway)
+    let router = routes_of(&[Listener::Both, Listener::Pages]).merge(operating(&gateway));
+    closed(router.merge(documents(&[Listener::Both, Listener::Operators, Listener::Pages])), gateway)
 }
 
-/// What people look at, in a browser.
-fn looking() -> Router<Arc<Gateway>> {
-    Router::new()
-        .route(page::HTML, get(page::html))
-        .route(page::STYLE, get(page::style))
-        .route(page::SCRIPT, get(page::script))
-        .route(page::JSON, get(page::json))
+/// The routes of the table for these listeners.
+fn routes_of(listeners: &[Listener]) -> Router<Arc<Gateway>> {
+    let rows = TABLE.iter().filter(|row| listeners.contains(&row.listener));
+    rows.filter_map(|row| Some((row.path, handler(row, row.filter()?)?)))
+        .fold(Router::new(), |router, (path, methods)| router.route(path, methods))
+}
+
+/// What answers a row; `None` for documents, which differ between listeners.
+fn handler(row: &'static Row, methods: MethodFilter) -> Option<MethodRouter<Arc<Gateway>>> {
+    match row.answer {
+        Answer::Gateway(register) => Some(register(methods)),
+        Answer::Document(_) => None,
+        Answer::Generating(route) => {
+            let generated = move |gateway: State<Arc<Gateway>>, request: Request| {
+                openai::generate(gateway, route, request)
+            };
+            Some(on(methods, generated))
+        }
+        Answer::OneEngine(passage) => {
+            let passed = move |State(gateway): State<Arc<Gateway>>, request: Request| async move {
+                passthrough::serve(&gateway, (row.body, passage), request).await
+            };
+            Some(on(methods, passed))
+        }
+        Answer::EveryEngine => Some(on(methods, every_engine::ask)),
+    }
+}
+
+/// What tells of the routes on these listeners.
+fn documents(listeners: &'static [Listener]) -> Router<Arc<Gateway>> {
+    let mut router = Router::new();
+    for row in TABLE {
+        if let (Answer::Document(document), Some(methods)) = (row.answer, row.filter()) {
+            let told = move |State(gateway): State<Arc<Gateway>>| async move {
+                openapi::answer(&gateway, document, listeners)
+            };
+            router = router.route(row.path, on(methods, told));
+        }
+    }
+    router
+}
+
+/// What changes the gateway or its engines, or tells about them.
+fn operating(gateway: &Arc<Gateway>) -> Router<Arc<Gateway>> {
+    routes_of(&[Listener::Operators]).route_layer(from_fn_with_state(gateway.clone(), foreign::kept_out))
 }
 
 /// On a listener that clients reach: where keys are asked for, there is no reason to show them where to try some. Where none are, the
@@ -80,55 +96,12 @@ async fn where_no_key_is_asked_for(
     if auth::asks(&gateway) { unknown_url(request).await } else { next.run(request).await }
 }
 
-/// What supervisors and load balancers ask, on either listener.
-fn probes() -> Router<Arc<Gateway>> {
-    Router::new()
-        .route("/health", get(admin::alive))
-        .route("/healthz", get(admin::alive))
-        .route("/ping", get(admin::alive).post(admin::alive))
-        .route("/readyz", get(admin::ready))
-        .route("/healthcheck", get(admin::healthcheck))
-}
-
-/// What changes the gateway or its engines, or tells about them.
-fn operating(gateway: &Arc<Gateway>) -> Router<Arc<Gateway>> {
-    Router::new()
-        .route("/reset_prefix_cache", post(admin::reset_prefix_cache))
-        .route("/status", get(admin::status))
-        .route("/metrics", get(admin::metrics))
-        .route("/debug/route", post(explain::dry_run))
-        .route("/debug/route/{id}", get(explain::of_request))
-        .route("/instances", get(members::list).delete(instances::remove))
-        .route("/instances/add", post(instances::add))
-        .route("/instances/remove", post(instances::remove))
-        .route_layer(from_fn_with_state(gateway.clone(), foreign::kept_out))
-}
-
-/// What engines answer.
-fn serving() -> Router<Arc<Gateway>> {
-    let mut router = Router::new()
-        .route(metaserver::PATH, post(metaserver::called))
-        .route("/v1/models", get(models::list))
-        // Names often have a slash, which not every client writes as %2F.
-        .route("/v1/models/{*name}", get(models::one));
-    for (path, route) in openai::ROUTES {
-        router = router.route(path, generating(route));
-    }
-    for path in ONE_ENGINE {
-        router = router.route(path, any(passthrough::to_one));
-    }
-    for path in ONE_DECODER {
-        router = router.route(path, any(passthrough::to_decoder));
-    }
-    router
-}
-
 /// Whatever else is asked is refused, and everybody passes the door; but before it a browser is told whose pages may ask, since it
 /// asks that without their key, and refusals are for those pages to read, too.
 fn closed(router: Router<Arc<Gateway>>, gateway: Arc<Gateway>) -> Router {
     let cors = cors::layer(&gateway.edge.now().cors_origins);
     let router = router
-        .fallback(unknown_url)
+        .fallback(elsewhere)
         .method_not_allowed_fallback(wrong_method)
         .layer(from_fn_with_state(gateway.clone(), door))
         .with_state(gateway);
@@ -136,10 +109,6 @@ fn closed(router: Router<Arc<Gateway>>, gateway: Arc<Gateway>) -> Router {
         Some(cors) => router.layer(cors),
         None => router,
     }
-}
-
-fn generating(route: Route) -> MethodRouter<Arc<Gateway>, Infallible> {
-    post(move |state: State<Arc<Gateway>>, request: Request| openai::generate(state, route, request))
 }
 
 async fn door(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Response<Body> {
@@ -185,6 +154,9 @@ async fn let_in<F: Future<Output = Response<Body>>>(
         );
         return reply::error_of(api, &Error::new(Kind::HeadersTooLarge, message));
     }
+    if let Err(wrong) = host::check(&request) {
+        return reply::error_of(api, &wrong);
+    }
     if gateway.via.passed(request.headers()) {
         let message = "this request comes from the gateway that it was sent to: one of its engines has the gateway's own \
                        address, or leads back to it; take that engine out of the fleet";
@@ -203,16 +175,19 @@ async fn let_in<F: Future<Output = Response<Body>>>(
     }
 }
 
+/// Methods of paths of which nothing is known; the others are about the connection and not for engines.
+const CONFIGURED_METHODS: [Method; 6] =
+    [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
+
 /// What clients add to a base URL that ends with `/v1`.
 const ASKED: [&str; 6] =
     ["/chat/completions", "/completions", "/embeddings", "/messages", "/models", "/responses"];
 
 /// Where a path with a slash too many at its end was meant to go, with its query: engines redirect there, and clients follow.
 fn without_slash(uri: &Uri) -> Option<HeaderValue> {
-    const OTHERS: [&str; 3] = ["/health", "/metrics", "/ping"];
     let path = uri.path().strip_suffix('/')?;
-    let asked = path.strip_prefix("/v1").is_some_and(|rest| ASKED.contains(&rest));
-    if !asked && !ONE_ENGINE.contains(&path) && !OTHERS.contains(&path) {
+    let row = table::row_at(path).filter(|row| row.path == path)?;
+    if row.listener == Listener::Operators && row.key == Key::Admin {
         return None;
     }
     let query = uri.query().map(|query| format!("?{query}")).unwrap_or_default();
@@ -225,6 +200,19 @@ fn advice(path: &str) -> Option<String> {
         return Some(format!("The client's base URL has /v1 once too often: /v1/{rest} was meant?"));
     }
     ASKED.contains(&path).then(|| format!("The client's base URL lacks /v1: /v1{path} was meant?"))
+}
+
+/// What is at no path of the table: one of `server.passthrough`, or nothing.
+async fn elsewhere(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
+    if !gateway.edge.now().passes_on(request.uri().path()) {
+        return unknown_url(request).await;
+    }
+    if CONFIGURED_METHODS.contains(request.method()) {
+        return passthrough::serve(&gateway, (table::Body::Any, CONFIGURED), request).await;
+    }
+    let mut refusal = wrong_method(request).await;
+    refusal.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET,HEAD,POST,PUT,PATCH,DELETE"));
+    refusal
 }
 
 async fn unknown_url(request: Request) -> Response<Body> {

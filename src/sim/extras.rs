@@ -181,6 +181,15 @@ fn metrics(hub: &Hub) -> String {
     }
     gauge("nixl_num_kv_expired_reqs_total", "counter", "", ledger.expired as f64);
     gauge("cache_config_info", "gauge", &cache_config(hub), 1.0);
+    // The other ranks have lines of their own; what they do is counted with the first.
+    for rank in 1..hub.spec.ranks {
+        for (name, labels, value) in
+            [("num_requests_running", "", 0.0), ("cache_config_info", &*cache_config(hub), 1.0)]
+        {
+            let _ =
+                writeln!(out, "vllm:{name}{{engine=\"{rank}\",model_name=\"{model}\"{labels}}} {value:?}");
+        }
+    }
     let start_s = unix_now_s() - hub.now_us() as f64 / 1e6;
     let _ = writeln!(out, "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds {start_s:?}");
     out
@@ -198,6 +207,8 @@ fn cache_config(hub: &Hub) -> String {
     format!(
         ",block_size=\"{}\",enable_prefix_caching=\"{caching}\",hash_block_size=\"None\",num_gpu_blocks=\"{}\",\
          prefix_caching_hash_algo=\"{}\"",
-        spec.block_tokens, spec.kv_blocks, spec.hash_algo
+        spec.block_tokens,
+        spec.kv_blocks / usize::from(spec.ranks.max(1)),
+        spec.hash_algo
     )
 }

@@ -47,6 +47,9 @@ pub enum BadHead {
     /// Two lengths, or one that is no number.
     #[error("the answer's Content-Length is not one number")]
     Length,
+    /// A body in a coding that nobody asked for: passed on, it would be half undone.
+    #[error("the answer's Transfer-Encoding is not `chunked` alone")]
+    Coding,
     /// A change of protocol that nobody asked for.
     #[error("status 101")]
     Upgrade,
@@ -135,13 +138,14 @@ fn framed(
     } else {
         names(&CONNECTION, "keep-alive") && !headers.contains_key(TRANSFER_ENCODING)
     };
-    let coded = headers.contains_key(TRANSFER_ENCODING);
+    let coding = coding(&headers)?;
+    let coded = coding != Coding::None;
     let bodiless =
         asked == Method::HEAD || [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&status);
     let length = length(&headers)?;
     let framing = match length {
         _ if bodiless => Framing::Length(0),
-        _ if coded && last_coding_is_chunked(&headers) => Framing::Chunked,
+        _ if coding == Coding::Chunked => Framing::Chunked,
         Some(length) if !coded => Framing::Length(length),
         _ => Framing::Close,
     };
@@ -154,9 +158,35 @@ fn framed(
     Ok(Head { status, version, headers, framing, keep })
 }
 
-fn last_coding_is_chunked(headers: &HeaderMap) -> bool {
-    let last = headers.get_all(TRANSFER_ENCODING).iter().next_back().and_then(|v| v.to_str().ok());
-    last.and_then(|v| v.rsplit(',').next()).is_some_and(|v| v.trim().eq_ignore_ascii_case("chunked"))
+/// How a body is coded for its way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Coding {
+    /// No word of it.
+    None,
+    /// `identity`, which RFC 2616 had: as it is.
+    Identity,
+    /// In chunks.
+    Chunked,
+}
+
+/// The coding of a body; one that is compressed as well is refused, since no request of ours asks for that (`TE`, RFC 9112 §7.4).
+fn coding(headers: &HeaderMap) -> Result<Coding, BadHead> {
+    let mut coding = Coding::None;
+    for line in headers.get_all(TRANSFER_ENCODING) {
+        let text = line.to_str().map_err(|_| BadHead::Coding)?;
+        if coding == Coding::None {
+            coding = Coding::Identity;
+        }
+        for name in text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+            coding = match coding {
+                Coding::Chunked => return Err(BadHead::Coding),
+                _ if name.eq_ignore_ascii_case("chunked") => Coding::Chunked,
+                _ if name.eq_ignore_ascii_case("identity") => Coding::Identity,
+                _ => return Err(BadHead::Coding),
+            };
+        }
+    }
+    Ok(coding)
 }
 
 /// One number, however often it is said.
@@ -211,8 +241,8 @@ mod tests {
             ("content-length: 5\r\n", Framing::Length(5), true),
             ("Content-Length: 5, 5\r\ncontent-length: 5\r\n", Framing::Length(5), true),
             ("transfer-encoding: chunked\r\n", Framing::Chunked, true),
-            ("Transfer-Encoding: gzip, Chunked\r\n", Framing::Chunked, true),
-            ("transfer-encoding: chunked\r\ntransfer-encoding: gzip\r\n", Framing::Close, false),
+            ("Transfer-Encoding: , Chunked\r\n", Framing::Chunked, true),
+            ("transfer-encoding: identity\r\ncontent-length: 3\r\n", Framing::Close, false),
             ("transfer-encoding: chunked\r\ncontent-length: 3\r\n", Framing::Chunked, false),
             ("", Framing::Close, false),
             ("content-length: 5\r\nconnection: close\r\n", Framing::Length(5), false),
@@ -258,6 +288,18 @@ mod tests {
         for length in ["5\r\ncontent-length: 6", "-1", "+1", "1x", "", "99999999999999999999"] {
             let text = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n");
             assert_eq!(read_all(&text).err(), Some(BadHead::Length), "{length:?}");
+        }
+        for coding in [
+            "gzip, chunked",
+            "gzip",
+            "chunked, gzip",
+            "chunked\r\ntransfer-encoding: chunked",
+            "x",
+            "chunked;a=b",
+            "chunked, identity",
+        ] {
+            let text = format!("HTTP/1.1 200 OK\r\ntransfer-encoding: {coding}\r\n\r\n");
+            assert_eq!(read_all(&text).err(), Some(BadHead::Coding), "{coding:?}");
         }
         let long = format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(HEAD_BYTES));
         assert_eq!(read_all(&long).err(), Some(BadHead::TooLarge));

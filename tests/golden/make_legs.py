@@ -112,7 +112,10 @@ def nixl_push_again(api, body):
 
 
 def sglang(api, body):
-    """SGLang's pd_router: the same room for both, else the client's body; the prefill is not streamed here, since nobody reads it."""
+    """SGLang's pd_router: the same room for both, else the client's body; the prefill is not streamed here, since nobody reads it. It drops the
+    bootstrap fields of the other APIs (0.5.23), which are refused."""
+    if api not in ("chat", "completions"):
+        return {"status": 400, "prefill": None, "decode": None}
     meet = {"bootstrap_host": "127.0.0.1", "bootstrap_port": "{bootstrap:port}", "bootstrap_room": "{room:port}"}
     prefill = {**cleaned(body), **meet, "stream": False}
     prefill.pop("stream_options", None)
@@ -139,10 +142,11 @@ def p2p_nccl(api, body):
 
 def moriio(api, body):
     """vLLM 0.32's moriio_toy_proxy_server.py in READ; the peer's address is in the hand-off instead of the id, as llm-d's sidecar
-    has it, and the answer's length is the client's (the toy takes one token off)."""
+    has it, and the answer's length is the client's (the toy takes one token off). No client chooses an id where the toy writes addresses."""
     ask = {"do_remote_decode": True, "do_remote_prefill": False, "remote_engine_id": None, "remote_block_ids": None,
            "transfer_id": "tx-{transfer:hex32}"}
-    return {"prefill": with_params(one_token(api, body), ask), "decode": with_params(cleaned(body), MORIIO_WORD), "word": MORIIO_WORD}
+    return {"prefill": with_params(one_token(api, body), ask), "decode": with_params(cleaned(body), MORIIO_WORD), "word": MORIIO_WORD,
+            "id": "{id:uuid}"}
 
 
 cases = []

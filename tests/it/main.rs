@@ -34,6 +34,7 @@ mod layerwise;
 mod legs;
 mod matrix;
 mod output;
+mod passage;
 mod pool_ems;
 mod pool_events;
 mod pool_faults;

@@ -168,6 +168,13 @@ impl Parts {
     }
 }
 
+/// A text that goes on as it came.
+impl From<Bytes> for Parts {
+    fn from(whole: Bytes) -> Parts {
+        Parts(SmallVec::from_iter([whole]))
+    }
+}
+
 impl IntoIterator for Parts {
     type Item = Bytes;
     type IntoIter = smallvec::IntoIter<[Bytes; 8]>;

@@ -82,6 +82,61 @@ async fn an_honest_request_is_served() {
     stage.end().await;
 }
 
+/// What became of a stream: the status of its answer, or a reset.
+fn outcome(bytes: &[u8]) -> Option<u16> {
+    let mut rest = bytes;
+    while rest.len() >= 9 {
+        let length = usize::from(rest[0]) << 16 | usize::from(rest[1]) << 8 | usize::from(rest[2]);
+        if rest[3] == HEADERS {
+            // The static table's statuses (RFC 7541, appendix A); others are written out.
+            let payload = rest.get(9..9 + length)?;
+            let statuses = [(0x88, 200), (0x8c, 400), (0x8d, 404), (0x8e, 500)];
+            let listed =
+                statuses.iter().find(|(byte, _)| payload.first() == Some(byte)).map(|(_, status)| *status);
+            return Some(listed.unwrap_or(0));
+        }
+        rest = rest.get(9 + length..).unwrap_or_default();
+    }
+    None
+}
+
+/// The same rules as for HTTP/1.1: one host that could be, no method that is about the connection, no line about it either.
+#[tokio::test]
+async fn heads_that_name_no_host_or_two() {
+    let stage = stage(|_| {}).await;
+    let path = |path: &str| [&[0x04][..], &text(path)].concat();
+    let line = |name: &str, value: &str| [&[0x00][..], &text(name), &text(value)].concat();
+    let authority = |value: &str| [&[0x01][..], &text(value)].concat();
+    let (get, scheme) = (vec![0x82], vec![0x86]);
+    let method = |name: &str| [&[0x02][..], &text(name)].concat();
+    let health = || [get.clone(), scheme.clone(), path("/health")].concat();
+    let tokenize =
+        |name: &str| [method(name), scheme.clone(), path("/tokenize"), authority("gateway")].concat();
+    // None: the stream is reset, since the request is malformed for HTTP/2 itself.
+    for (name, fields, status) in [
+        ("an authority", [health(), authority("gateway")].concat(), Some(200)),
+        ("a host in its place", [health(), line("host", "gateway")].concat(), Some(200)),
+        ("both, the same", [health(), authority("gateway:1"), line("host", "gateway:1")].concat(), Some(200)),
+        ("none", health(), Some(400)),
+        ("two that differ", [health(), authority("gateway"), line("host", "evil")].concat(), Some(400)),
+        ("two hosts", [health(), line("host", "gateway"), line("host", "gateway")].concat(), Some(400)),
+        ("a host that is none", [health(), line("host", "a b")].concat(), Some(400)),
+        ("a user", [health(), authority("user@gateway")].concat(), Some(400)),
+        ("te", [health(), authority("gateway"), line("te", "gzip")].concat(), None),
+        ("a connection", [health(), authority("gateway"), line("connection", "close")].concat(), None),
+        ("a coding", [health(), authority("gateway"), line("transfer-encoding", "chunked")].concat(), None),
+        ("te: trailers", [health(), authority("gateway"), line("te", "trailers")].concat(), Some(200)),
+        ("TRACE", tokenize("TRACE"), Some(0)),
+        ("CONNECT", [method("CONNECT"), authority("engine:80")].concat(), Some(404)),
+    ] {
+        let head = frame(HEADERS, END_HEADERS | END_STREAM, 1, &fields);
+        let said = converse(stage.gateway, &[&opening(&[]), &head], QUIET / 4).await;
+        assert_eq!(outcome(&said.bytes), status, "{name}: {:?}", said.bytes);
+    }
+    assert!(stage.engines().all(|engine| engine.seen().is_empty()));
+    stage.end().await;
+}
+
 #[tokio::test]
 async fn streams_opened_and_reset_at_once() {
     let stage = stage(|_| {}).await;

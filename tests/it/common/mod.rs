@@ -5,5 +5,6 @@ pub mod log;
 pub mod memory;
 pub mod model;
 pub mod place;
+pub mod raw_engine;
 pub mod stage;
 pub mod time;

@@ -1,10 +1,14 @@
 //! Engines with several data-parallel ranks behind one port.
 
 use futures_util::future::join_all;
-use pd_proxy::sim::{EngineSpec, Seen};
+use pd_proxy::sim::{Engine, EngineSpec, Role, Seen};
+use serde_json::Value;
 
-use super::{CHAT, chat, explained, number, script};
-use crate::common::stage::Stage;
+use super::{CHAT, ask, chat, explained, number, script};
+use crate::common::place;
+use crate::common::raw_engine::Front;
+use crate::common::stage::{Stage, fast};
+use crate::common::time::eventually;
 
 const RANK: &str = "x-data-parallel-rank";
 
@@ -61,4 +65,74 @@ async fn engines_choose_their_ranks_themselves_unless_told_otherwise() {
         assert_eq!(asked(seen), None);
     }
     stage.end().await;
+}
+
+async fn engine(role: Role, ranks: u16) -> Engine {
+    Engine::start(EngineSpec { role, ranks, ..fast() }, place::own_host()).await.unwrap()
+}
+
+/// The ranks of each member that serves, by its address.
+async fn ranks(front: &Front) -> Vec<(String, u64)> {
+    let told = front.get("/instances").await.json();
+    let members = told["instances"].as_array().unwrap().iter().filter(|member| member["draining"] == false);
+    let of =
+        |member: &Value| (member["instance"].as_str().unwrap().to_owned(), member["ranks"].as_u64().unwrap());
+    members.map(of).collect()
+}
+
+/// A rank that an engine has not is refused by it with a 400, which is the client's answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn engines_with_different_numbers_of_ranks_are_each_asked_for_their_own() {
+    let (three, one, two) =
+        (engine(Role::Prefill, 3).await, engine(Role::Prefill, 1).await, engine(Role::Decode, 2).await);
+    for configured in [0, 4] {
+        let front = Front::at(&[three.addr(), one.addr()], &[two.addr()], |config| {
+            (config.fleet.prefill_ranks, config.fleet.decode_ranks) = (configured, configured);
+            config.health.probe_ms = 50;
+        })
+        .await;
+        let expected =
+            [(three.addr(), 3), (one.addr(), 1), (two.addr(), 2)].map(|(at, ranks)| (at.to_string(), ranks));
+        eventually("each has told", async || ranks(&front).await == expected).await;
+        [&three, &one, &two].iter().for_each(|engine| engine.clear_seen());
+        // All at once, so that every place gets some.
+        join_all((0..24).map(|at| {
+            let front = &front;
+            async move { ask(front.at, &chat(at, 1, 40)).await }
+        }))
+        .await;
+        let asked_for = |engine: &Engine| {
+            let seen = engine.seen();
+            let ranks =
+                seen.iter().filter(|seen| seen.path == CHAT).map(|seen| asked(seen).map(str::to_owned));
+            ranks.collect::<std::collections::BTreeSet<_>>()
+        };
+        let some = |ranks: &[&str]| ranks.iter().map(|rank| Some((*rank).to_owned())).collect();
+        assert_eq!(asked_for(&three), some(&["0", "1", "2"]), "{configured}");
+        assert!(asked_for(&one).is_subset(&[None].into()), "{configured}: {:?}", asked_for(&one));
+        assert_eq!(asked_for(&two), some(&["0", "1"]), "{configured}");
+        front.end().await;
+    }
+    for engine in [three, one, two] {
+        engine.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_has_the_ranks_that_it_is_configured_with() {
+    let (p, d) = (engine(Role::Prefill, 3).await, engine(Role::Decode, 3).await);
+    let named = format!("{}=2", p.addr());
+    let front = Front::at(&[p.addr()], &[d.addr()], |config| {
+        config.fleet.ranks = vec![named];
+        config.health.probe_ms = 50;
+    })
+    .await;
+    assert_eq!(ranks(&front).await, [(p.addr().to_string(), 2), (d.addr().to_string(), 1)]);
+    ask(front.at, &chat(0, 1, 40)).await;
+    assert!(
+        p.seen().iter().filter(|seen| seen.path == CHAT).all(|seen| matches!(asked(seen), Some("0" | "1")))
+    );
+    front.end().await;
+    p.stop().await;
+    d.stop().await;
 }

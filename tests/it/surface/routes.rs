@@ -18,7 +18,6 @@ async fn what_one_engine_answers_is_asked_of_one_prefiller() {
         post("/tokenize?x=1", r#"{"nonsense":1}"#),
         get("/version"),
         get("/load"),
-        get("/tokenize"),
         post("/v1/score", r#"{"text_1":"a","text_2":"b"}"#),
     ];
     for request in &cases {

@@ -1,0 +1,273 @@
+//! Orders of operators to every engine of a role: sleep, wake up, pause, load an adapter, profile.
+//!
+//! One engine that sleeps among others that don't, or has an adapter that others lack, is worse
+//! than all or none: so each member is asked, side by side, and the answer says what came of it at
+//! each. Its status is 200 where all did as they were told; that of the engines where all refused
+//! alike; else 502, which scripts notice that look at no more than the status.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
+use serde_json::{Value, json};
+
+use crate::dialect::guard;
+use crate::error::{Error, Kind};
+use crate::fleet::{Instance, Role};
+use crate::intake::exchange::{authorized, exchange};
+use crate::server::{Gateway, body, instances, printable, reply};
+
+/// Engines that are asked at once: a fleet's head node opens no thousand connections for one order.
+const AT_ONCE: usize = 64;
+
+/// Of each engine's answer so much is read, bytes: with the largest fleet 64 MB.
+const ANSWER_BYTES: usize = 16 << 10;
+
+/// An order with the name of an adapter and its path, or the ids of requests.
+const ORDER_BYTES: usize = 1 << 20;
+
+/// After these an engine's prefix cache is empty.
+const EMPTYING: [&str; 4] = ["/reset_prefix_cache", "/flush_cache", "/sleep", "/release_memory_occupation"];
+
+/// The member of the query that names the roles; engines don't see it.
+const ROLE: &str = "role=";
+
+/// What every engine is asked.
+#[derive(Debug)]
+pub(super) struct Order {
+    method: Method,
+    path: String,
+    query: String,
+    roles: &'static [Role],
+    kind: Option<HeaderValue>,
+    authorization: Option<HeaderValue>,
+    body: Bytes,
+    time: Duration,
+}
+
+/// What came of it at one engine.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    instance: Arc<Instance>,
+    roles: Vec<Role>,
+    /// Status and body; or why there are none.
+    answer: Result<(StatusCode, Bytes), String>,
+}
+
+impl Outcome {
+    /// True if the engine did as it was told.
+    pub(super) fn is_success(&self) -> bool {
+        self.answer.as_ref().is_ok_and(|(status, _)| status.is_success())
+    }
+
+    /// The engine's URL without a path, as vLLM's proxy lists those that failed.
+    pub(super) fn base(&self) -> String {
+        self.instance.endpoint().url("")
+    }
+
+    fn to_json(&self) -> Value {
+        let roles: Vec<&str> = self.roles.iter().map(|role| role.name()).collect();
+        let mut told = json!({ "instance": self.instance.endpoint().to_string(), "roles": roles });
+        match &self.answer {
+            Ok((status, body)) => {
+                told["status"] = status.as_u16().into();
+                told["body"] = serde_json::from_slice(body)
+                    .unwrap_or_else(|_| String::from_utf8_lossy(body).into_owned().into());
+            }
+            Err(why) => {
+                told["status"] = Value::Null;
+                told["error"] = why.as_str().into();
+            }
+        }
+        told
+    }
+}
+
+/// Answers an operator's order when every engine has answered it.
+pub(super) async fn ask(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
+    let order = match read(&gateway, request).await {
+        Ok(order) => order,
+        Err(refused) => return *refused,
+    };
+    let (path, no_member) = (order.path.clone(), nobody(order.roles));
+    // In a task of its own: a caller that hangs up must not leave half of the engines undone.
+    let done = gateway.tasks.spawn(carry_out(gateway.clone(), order)).await;
+    match done {
+        Ok(outcomes) if outcomes.is_empty() => reply::error(&no_member),
+        Ok(outcomes) => told(&path, &outcomes),
+        Err(_) => reply::error(&Error::new(Kind::Internal, "the order could not be carried out")),
+    }
+}
+
+/// Reads an order; what is no order of an operator is refused.
+pub(super) async fn read(gateway: &Gateway, request: Request) -> Result<Order, Box<Response<Body>>> {
+    let refuse = |e: Error| Box::new(reply::error(&e));
+    let (head, body) = request.into_parts();
+    if let Some(refusal) = instances::refusal(&head.extensions) {
+        return Err(Box::new(refusal));
+    }
+    let (roles, query) = roles(head.uri.query().unwrap_or_default()).map_err(refuse)?;
+    let edge = gateway.edge.now();
+    let body = body::read(&head.headers, body, ORDER_BYTES, edge.body_time).await.map_err(refuse)?;
+    // Engines are named to each other by the gateway alone, here as elsewhere.
+    let body = match body.is_empty() {
+        true => body,
+        false => gateway.scan(body).map_err(refuse)?.splice(&guard::edit()).to_bytes(),
+    };
+    let kind = (!body.is_empty()).then(|| HeaderValue::from_static("application/json"));
+    Ok(Order {
+        method: head.method,
+        path: head.uri.path().to_owned(),
+        query,
+        roles,
+        kind,
+        authorization: authorization(edge.engine_authorization.as_ref(), &head.headers),
+        body,
+        time: gateway.relay.settings.now().answer,
+    })
+}
+
+fn authorization(configured: Option<&HeaderValue>, client: &HeaderMap) -> Option<HeaderValue> {
+    configured.or_else(|| client.get(header::AUTHORIZATION)).cloned()
+}
+
+/// Asks every member, and forgets what those had cached that have emptied their cache.
+pub(super) async fn carry_out(gateway: Arc<Gateway>, order: Order) -> Vec<Outcome> {
+    let empties = EMPTYING.contains(&order.path.as_str());
+    if empties {
+        gateway.relay.offers.clear();
+    }
+    let asked = members(&gateway, order.roles).into_iter().map(|(instance, roles)| {
+        let call = call(&gateway, &order, &instance);
+        async move { Outcome { answer: exchange(call, order.time, ANSWER_BYTES).await, instance, roles } }
+    });
+    // Collected first: the closure that makes them is of one lifetime, which a task's futures are
+    // not to be.
+    let asked: Vec<_> = asked.collect();
+    let mut outcomes: Vec<Outcome> = stream::iter(asked).buffer_unordered(AT_ONCE).collect().await;
+    outcomes.sort_by_key(Outcome::base);
+    for outcome in outcomes.iter().filter(|outcome| empties && outcome.is_success()) {
+        gateway.relay.fleet.desk().emptied(outcome.instance.id());
+    }
+    let succeeded = outcomes.iter().filter(|outcome| outcome.is_success()).count();
+    tracing::info!(path = %printable(&order.path), asked = outcomes.len(), succeeded, "order to engines");
+    outcomes
+}
+
+fn call(gateway: &Gateway, order: &Order, instance: &Instance) -> reqwest::RequestBuilder {
+    let url = instance.endpoint().url(&format!("{}{}", order.path, order.query));
+    let mut call =
+        authorized(gateway.control.request(order.method.clone(), url), order.authorization.as_ref());
+    if let Some(kind) = &order.kind {
+        call = call.header(header::CONTENT_TYPE, kind.clone()).body(order.body.clone());
+    }
+    // The client's own limit is for short questions.
+    call.timeout(order.time)
+}
+
+/// The members of these roles, those that drain included; an engine with several roles is asked
+/// once.
+fn members(gateway: &Gateway, roles: &[Role]) -> Vec<(Arc<Instance>, Vec<Role>)> {
+    let mut all: Vec<(Arc<Instance>, Vec<Role>)> = Vec::new();
+    for role in roles {
+        for member in gateway.relay.fleet.members(*role).iter() {
+            match all.iter_mut().find(|(known, _)| known.endpoint() == member.endpoint()) {
+                Some((_, roles)) => roles.push(*role),
+                None => all.push((member.clone(), vec![*role])),
+            }
+        }
+    }
+    all
+}
+
+/// The roles that a query names, and the query without them, with its question mark.
+fn roles(query: &str) -> Result<(&'static [Role], String), Error> {
+    let (named, rest): (Vec<&str>, Vec<&str>) =
+        query.split('&').filter(|pair| !pair.is_empty()).partition(|pair| pair.starts_with(ROLE));
+    let roles: &[Role] = match named.as_slice() {
+        [] | ["role=all"] => &Role::ALL,
+        ["role=prefill"] => &[Role::Prefill],
+        ["role=decode"] => &[Role::Decode],
+        ["role=encode"] => &[Role::Encode],
+        other => {
+            let said = printable(&other.join("&"));
+            let message = format!(
+                "`{said}` in the query: expected role=prefill, role=decode, role=encode or role=all, once"
+            );
+            return Err(Error::new(Kind::InvalidField, message).param("role"));
+        }
+    };
+    let rest = if rest.is_empty() { String::new() } else { format!("?{}", rest.join("&")) };
+    Ok((roles, rest))
+}
+
+fn nobody(roles: &[Role]) -> Error {
+    match roles {
+        [Role::Prefill] => Error::new(Kind::NoPrefiller, "there is no prefiller"),
+        [Role::Encode] => Error::new(Kind::EngineFailed, "there is no encoder"),
+        _ => Error::new(Kind::NoDecoder, "there is no engine of this role"),
+    }
+}
+
+fn told(path: &str, outcomes: &[Outcome]) -> Response<Body> {
+    let failed: Vec<String> =
+        outcomes.iter().filter(|outcome| !outcome.is_success()).map(Outcome::base).collect();
+    let text = json!({
+        "path": path,
+        "asked": outcomes.len(),
+        "succeeded": outcomes.len() - failed.len(),
+        "failed": failed,
+        "engines": outcomes.iter().map(Outcome::to_json).collect::<Vec<_>>(),
+    });
+    let statuses = outcomes.iter().map(|outcome| outcome.answer.as_ref().ok().map(|(status, _)| *status));
+    reply::json(status(statuses), text.to_string())
+}
+
+/// The status for what came of an order at all engines; `None` of one that did not answer.
+fn status(of_engines: impl Iterator<Item = Option<StatusCode>> + Clone) -> StatusCode {
+    if of_engines.clone().all(|status| status.is_some_and(|status| status.is_success())) {
+        return StatusCode::OK;
+    }
+    let mut refusals = of_engines.clone();
+    match refusals.next().flatten() {
+        Some(first) if first.as_u16() >= 400 && refusals.all(|status| status == Some(first)) => first,
+        _ => reply::status(Kind::EngineFailed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_query_names_the_roles_and_engines_get_the_rest() {
+        let read = |query: &str| roles(query).map(|(roles, rest)| (roles.len(), rest)).ok();
+        assert_eq!(read(""), Some((3, String::new())));
+        assert_eq!(read("level=1"), Some((3, "?level=1".to_owned())));
+        assert_eq!(read("role=all&level=1"), Some((3, "?level=1".to_owned())));
+        assert_eq!(read("tags=a&role=decode&tags=b"), Some((1, "?tags=a&tags=b".to_owned())));
+        for bad in ["role=", "role=x", "role=prefill&role=decode", "role=Decode"] {
+            let error = roles(bad).unwrap_err().to_string();
+            assert!(
+                error.contains("role=prefill") && error.contains(bad.split('&').next().unwrap()),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn one_status_says_what_came_of_all() {
+        let of = |codes: &[u16]| {
+            let codes = codes.iter().map(|&code| StatusCode::from_u16(code).ok().filter(|_| code > 0));
+            status(codes).as_u16()
+        };
+        assert_eq!((of(&[200, 200]), of(&[200, 204])), (200, 200));
+        assert_eq!((of(&[404, 404]), of(&[400])), (404, 400), "all refuse alike");
+        assert_eq!((of(&[200, 404]), of(&[404, 500]), of(&[200, 0]), of(&[0, 0])), (502, 502, 502, 502));
+        assert_eq!(of(&[302, 302]), 502);
+    }
+}

@@ -1,0 +1,115 @@
+//! What a request carries that one engine answers alone: read far enough to know its model, and rid
+//! of what only the gateway may say.
+
+use bytes::Bytes;
+use http::{HeaderMap, header};
+
+use crate::auth::Caller;
+use crate::codec::json::{Object, Parts};
+use crate::dialect::{Api, Shape, guard};
+use crate::error::{Error, Kind};
+use crate::relay::kept;
+use crate::route::estimate;
+use crate::server::table::{self, Passage};
+use crate::server::{Gateway, auth, form};
+
+/// Bytes of a file per token that an engine makes of it: Whisper has 50 tokens for a second of
+/// sound, which has 32 000 bytes where it is not compressed. As text, a film of a minute would pass
+/// for the longest prompt of all.
+const FILE_BYTES_PER_TOKEN: u64 = 640;
+
+/// A body that may be sent to an engine.
+#[derive(Debug)]
+pub(super) enum Payload {
+    /// There is none.
+    Nothing,
+    /// A JSON object.
+    Json(Object),
+    /// A form, which goes on as it came.
+    Form { body: Bytes, model: Option<String> },
+}
+
+/// A caller's tokens that are set aside, and the prompt and output that they are for.
+pub(super) type Reserved = (Option<crate::auth::Reservation>, (u64, u64));
+
+impl Payload {
+    /// Reads `body`, of which `kind` says what it may be.
+    ///
+    /// # Errors
+    /// `InvalidJson`, or `InvalidField` where something else is sent than what the route takes, or
+    /// what only the gateway may set.
+    pub(super) fn read(
+        gateway: &Gateway,
+        kind: table::Body,
+        headers: &HeaderMap,
+        body: Bytes,
+    ) -> Result<Payload, Error> {
+        let content_type = headers.get(header::CONTENT_TYPE);
+        let takes_forms = matches!(kind, table::Body::Form | table::Body::Any);
+        match content_type.filter(|_| takes_forms && form::is_form(content_type)) {
+            Some(content_type) => {
+                let model = form::read(content_type, &body)?.model;
+                Ok(Payload::Form { body, model })
+            }
+            None if kind == table::Body::Form => {
+                let message = "this route takes a form: send its fields and the file with `Content-Type: multipart/form-data`";
+                Err(Error::new(Kind::InvalidField, message).param("file"))
+            }
+            None if body.is_empty() => Ok(Payload::Nothing),
+            None => Ok(Payload::Json(gateway.scan(body)?)),
+        }
+    }
+
+    /// Checks that the caller may ask this; sets aside what it is expected to take of the caller's
+    /// tokens per minute.
+    ///
+    /// # Errors
+    /// `ModelNotFound`, `RateLimited`.
+    pub(super) fn allow(
+        &self,
+        gateway: &Gateway,
+        caller: &Caller,
+        passage: &Passage,
+    ) -> Result<Option<Reserved>, Error> {
+        let (model, output) = match self {
+            Payload::Nothing => return Ok(None),
+            Payload::Json(body) => {
+                let shape = Shape::read(Api::Chat, body);
+                (shape.model, shape.output_tokens)
+            }
+            Payload::Form { model, .. } => (model.clone(), estimate::output_tokens(None)),
+        };
+        gateway.check_model(model.as_deref())?;
+        auth::check_model(caller, model.as_deref())?;
+        // The others only read.
+        let output = if passage.generates { output } else { 0 };
+        let prompt = self.tokens();
+        Ok(Some((auth::reserve(gateway, caller, prompt + output)?, (prompt, output))))
+    }
+
+    /// The tokens that an engine computes for it, about.
+    pub(super) fn tokens(&self) -> u64 {
+        match self {
+            Payload::Nothing => estimate::prompt_tokens(0),
+            Payload::Json(body) => estimate::prompt_tokens(body.bytes().len()),
+            Payload::Form { body, .. } => (body.len() as u64 / FILE_BYTES_PER_TOKEN).max(1),
+        }
+    }
+
+    /// The id of the stored response that the request goes on from.
+    pub(super) fn goes_on_from(&self) -> Option<String> {
+        match self {
+            Payload::Json(body) => kept::before(Api::Responses, body).map(std::borrow::Cow::into_owned),
+            Payload::Nothing | Payload::Form { .. } => None,
+        }
+    }
+
+    /// What an engine gets: no addresses that a client made up.
+    pub(super) fn into_parts(self) -> Parts {
+        match self {
+            Payload::Nothing => Parts::default(),
+            Payload::Json(body) => body.splice(&guard::edit()),
+            Payload::Form { body, .. } => Parts::from(body),
+        }
+    }
+}
