@@ -34,6 +34,7 @@ pub fn gate_limits(config: &Config) -> GateLimits {
     let limit = &config.limit;
     GateLimits {
         inflight: limit.inflight,
+        inflight_per_key: (limit.inflight * limit.inflight_key_percent).div_ceil(100),
         queue: limit.queue,
         queue_per_key: (limit.queue * limit.queue_key_percent).div_ceil(100),
         patience: Duration::from_millis(limit.queue_ms),

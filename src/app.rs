@@ -177,6 +177,7 @@ impl App {
         let gateway = Arc::new(Gateway {
             relay: relay.clone(),
             gate: Gate::new(admission::gate_limits(config), meters),
+            bodies: server::BodyMemory::default(),
             callers: keys.as_ref().map_or_else(|| Arc::new(Callers::open()), Watch::callers),
             exposition,
             control,
@@ -209,6 +210,11 @@ impl App {
     /// Where operators may connect, if not at [`App::addresses`].
     pub fn admin_addresses(&self) -> Vec<SocketAddr> {
         self.admin.iter().flat_map(Bound::addresses).collect()
+    }
+
+    /// Warnings of operators' routes that everybody may use, or nobody, on addresses that other machines reach.
+    pub fn open_routes(&self) -> Vec<String> {
+        server::open_routes(&self.gateway, &self.addresses(), &self.admin_addresses())
     }
 
     /// `http` or `https`, as clients have to say it.

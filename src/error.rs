@@ -34,8 +34,14 @@ pub enum Kind {
     InvalidApiKey,
     /// A page of another origin asks for a change, or for an answer in a way that its browser asks nobody about.
     ForeignPage,
+    /// No key is asked for, and the route needs one on an address that other machines reach.
+    AdminKeyNeeded,
+    /// No key is asked for, and the request came by a name that is not the gateway's.
+    ForeignHost,
     /// The body asks for a model that is not served (`fleet.model`), or not to this key.
     ModelNotFound,
+    /// No response of this id was made for this key.
+    ResponseNotFound,
     /// The key's tokens per minute are used up, or it has as many requests under way as it may.
     RateLimited,
     /// No such path.
@@ -94,7 +100,10 @@ impl Kind {
             Kind::InvalidHost => "invalid_host",
             Kind::InvalidApiKey => "invalid_api_key",
             Kind::ForeignPage => "foreign_page",
+            Kind::AdminKeyNeeded => "admin_key_needed",
+            Kind::ForeignHost => "foreign_host",
             Kind::ModelNotFound => "model_not_found",
+            Kind::ResponseNotFound => "response_not_found",
             Kind::RateLimited => "rate_limit_exceeded",
             Kind::UnknownUrl => "unknown_url",
             Kind::MethodNotAllowed => "method_not_allowed",
@@ -117,7 +126,7 @@ impl Kind {
     /// Anthropic's `error.type`, by the status that the error has.
     pub fn anthropic_type(self) -> &'static str {
         match self {
-            Kind::ModelNotFound | Kind::UnknownUrl => "not_found_error",
+            Kind::ModelNotFound | Kind::ResponseNotFound | Kind::UnknownUrl => "not_found_error",
             Kind::BodyTooLarge | Kind::HeadersTooLarge => "request_too_large",
             Kind::Overloaded | Kind::NoPrefiller | Kind::NoDecoder => "overloaded_error",
             kind => match kind.openai_type() {
@@ -130,7 +139,7 @@ impl Kind {
     /// OpenAI's `error.type`: whose fault it was, as far as a client needs to know.
     pub fn openai_type(self) -> &'static str {
         match self {
-            Kind::InvalidApiKey => "authentication_error",
+            Kind::InvalidApiKey | Kind::AdminKeyNeeded => "authentication_error",
             Kind::RateLimited => "rate_limit_error",
             Kind::InvalidJson
             | Kind::InvalidField
@@ -141,7 +150,9 @@ impl Kind {
             | Kind::HeadersTooLarge
             | Kind::InvalidHost
             | Kind::ForeignPage
+            | Kind::ForeignHost
             | Kind::ModelNotFound
+            | Kind::ResponseNotFound
             | Kind::UnknownUrl
             | Kind::MethodNotAllowed => "invalid_request_error",
             Kind::Overloaded

@@ -233,6 +233,7 @@ fn say_if_too_few(open_files: u64, connections: usize) {
 
 fn announce(app: &App, loaded: &Loaded) {
     let config = &loaded.config;
+    app.open_routes().iter().for_each(|warning| tracing::warn!("{warning}"));
     for address in app.addresses() {
         tracing::info!("listening on {}://{address}", app.scheme());
     }

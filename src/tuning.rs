@@ -10,7 +10,7 @@ use crate::dialect::Dialect;
 use crate::relay::settings::Settings;
 use crate::relay::skip::Skip;
 use crate::relay::speech::Speech;
-use crate::server::Edge;
+use crate::server::{BodyLimits, Edge};
 
 /// A secret that can't be sent in a header.
 #[derive(Debug, thiserror::Error)]
@@ -82,6 +82,19 @@ pub fn speech(config: &Config) -> Speech {
     }
 }
 
+/// What clients' bodies may take. One body alone always has room.
+fn body_limits(config: &Config) -> BodyLimits {
+    let limit = &config.limit;
+    BodyLimits {
+        held_bytes: limit.bodies_bytes.max(limit.body_bytes),
+        unread_bytes: limit.unread_bytes.max(limit.body_bytes),
+        unread: limit.unread_bodies,
+        connection_bytes: limit.connection_unread_bytes.max(limit.body_bytes),
+        least_rate: limit.body_rate,
+        grace: ms(config.timeout.body_grace_ms),
+    }
+}
+
 /// The edge's.
 ///
 /// # Errors
@@ -100,6 +113,7 @@ pub fn edge(config: &Config) -> Result<Edge, KeyError> {
         steps_ratio: config.log.sample_ratio,
         connections: limit.connections,
         body_time: ms(timeout.body_ms),
+        bodies: body_limits(config),
         header_time: ms(timeout.header_ms),
         handshake_time: ms(timeout.handshake_ms),
         write_time: ms(timeout.write_ms),
@@ -122,6 +136,9 @@ pub fn edge(config: &Config) -> Result<Edge, KeyError> {
         engine_authorization: config.engine.api_key.as_ref().map(bearer).transpose()?,
         admin_key: config.server.admin_key.as_ref().map(|k| k.expose().to_owned()),
         passthrough: config.server.passthrough.clone(),
+        unknown_responses: config.auth.unknown_responses,
+        open_admin: config.server.open_admin,
+        names: config.own_names(),
     })
 }
 

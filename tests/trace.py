@@ -26,7 +26,7 @@ from processes import Process, wait
 CHAT = "/v1/chat/completions"
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 WORDS = "nobody is to read this "
-STREAMED = ["admission", "receive", "tokenise", "decide", "prefill", "decode first byte", "stream"]
+STREAMED = ["receive", "admission", "tokenise", "decide", "prefill", "decode first byte", "stream"]
 
 
 class Collector(http.server.ThreadingHTTPServer):

@@ -10,10 +10,12 @@ pub struct Auth {
     pub keys_file: Option<String>,
     /// Between looks at it, ms.
     pub reload_ms: u64,
+    /// Whether a key may ask for responses (`/v1/responses/{id}`) of which this gateway does not know for whom they were made.
+    pub unknown_responses: bool,
 }
 
 impl Default for Auth {
     fn default() -> Self {
-        Self { keys_file: None, reload_ms: 2_000 }
+        Self { keys_file: None, reload_ms: 2_000, unknown_responses: false }
     }
 }

@@ -194,6 +194,14 @@ pub enum Problem {
         /// The key.
         key: &'static str,
     },
+    /// An entry of `server.names` that is none.
+    #[error(
+        "server.names: `{text}` is no host name: expected a name without scheme, port or *, as in gateway.example"
+    )]
+    NotAName {
+        /// The entry.
+        text: String,
+    },
     /// An entry of `pool.ranks` that is none.
     #[error("pool.ranks: `{text}` is no rank with its host: expected rank=host, as in 3=node-5")]
     NotARank {

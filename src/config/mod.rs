@@ -14,7 +14,9 @@ mod itself;
 pub mod kubernetes;
 mod listeners;
 pub mod load;
+pub mod log;
 pub mod model;
+mod names;
 mod passthrough;
 pub mod pool;
 mod ranks;
@@ -37,6 +39,7 @@ pub use events::Events;
 pub use health::Health;
 pub use kubernetes::Kubernetes;
 pub use load::{Env, Loaded, Origin, Origins, process_env};
+pub use log::Log;
 pub use model::{Hash, Key, Prompt};
 pub use pool::Pool;
 pub use route::Route;
@@ -123,6 +126,10 @@ pub struct Server {
     pub admin_host: Option<String>,
     /// TCP port of that; 0 takes any free one.
     pub admin_port: u16,
+    /// Whether everybody may use the operators' routes without a key on an address that other machines reach.
+    pub open_admin: bool,
+    /// Names with a dot, besides that of `host`, by which the operators' routes are served without a key.
+    pub names: Vec<String>,
     /// Origins whose pages may ask what clients ask, each `scheme://host` or `scheme://host:port`; `*` = all, none = no page.
     pub cors_origins: Vec<String>,
     /// Paths of engines that are passed on to one of them, beside those that are known; `/folder/*` = all below it.
@@ -230,6 +237,8 @@ pub struct Timeout {
     pub tell_ms: u64,
     /// Reading the client's body.
     pub body_ms: u64,
+    /// Of that, the time for which no rate is asked for (`limit.body_rate`).
+    pub body_grace_ms: u64,
     /// Reading the client's request head, and waiting for one on an idle connection: longer than load balancers keep theirs.
     pub header_ms: u64,
     /// A client's TLS handshake.
@@ -244,6 +253,16 @@ pub struct Timeout {
 pub struct Limit {
     /// A client's request body.
     pub body_bytes: usize,
+    /// The bodies of all requests in memory together, on their way, waiting or being served; at least `body_bytes` count.
+    pub bodies_bytes: usize,
+    /// Of these, those that are on their way; the oldest gives way to more. At least `body_bytes` count.
+    pub unread_bytes: usize,
+    /// Bodies on their way at once; the oldest gives way to more.
+    pub unread_bodies: usize,
+    /// Of `unread_bytes`, those on one HTTP/2 connection; at least `body_bytes` count.
+    pub connection_unread_bytes: usize,
+    /// The least rate of a body, bytes per second, once `timeout.body_grace_ms` are over; 0 = none.
+    pub body_rate: usize,
     /// A client's request head.
     pub header_bytes: usize,
     /// Header fields in a request.
@@ -252,6 +271,8 @@ pub struct Limit {
     pub connections: usize,
     /// Requests being served at once.
     pub inflight: usize,
+    /// The share of these that the requests of one key may have, %; 1 to 100. Only where keys are asked for; more of them wait.
+    pub inflight_key_percent: usize,
     /// Requests waiting for a place; 0 = none waits, surplus is refused at once.
     pub queue: usize,
     /// How long a request may wait for a place, ms.
@@ -290,24 +311,6 @@ pub struct Limit {
     pub pool_inflight: usize,
     /// Answers of the pool that are kept while they are fresh.
     pub pool_answers: usize,
-}
-
-/// `[log]`: what is logged, and in which form.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Log {
-    /// The least severe level that is logged.
-    pub level: Level,
-    /// One line of text or one JSON object per event.
-    pub format: LogFormat,
-    /// With `log.level = "debug"`, of this share of the requests each step is logged; 0 to 1.
-    pub sample_ratio: f64,
-}
-
-impl Default for Log {
-    fn default() -> Self {
-        Self { level: Level::default(), format: LogFormat::default(), sample_ratio: 1.0 }
-    }
 }
 
 impl Config {
@@ -381,6 +384,8 @@ impl Default for Server {
             admin_key: None,
             admin_host: None,
             admin_port: 8009,
+            open_admin: false,
+            names: Vec::new(),
             cors_origins: Vec::new(),
             passthrough: Vec::new(),
         }
@@ -445,6 +450,7 @@ impl Default for Timeout {
             write_ms: 300_000,
             tell_ms: 2_000,
             body_ms: 60_000,
+            body_grace_ms: 10_000,
             header_ms: 75_000,
             handshake_ms: 10_000,
             models_ms: 3_000,
@@ -456,10 +462,16 @@ impl Default for Limit {
     fn default() -> Self {
         Self {
             body_bytes: 64 << 20,
+            bodies_bytes: 1 << 30,
+            unread_bytes: 256 << 20,
+            unread_bodies: 16_384,
+            connection_unread_bytes: 128 << 20,
+            body_rate: 1_024,
             header_bytes: 64 << 10,
             headers: 100,
             connections: 32_768,
             inflight: 16_384,
+            inflight_key_percent: 50,
             queue: 4_096,
             queue_ms: 30_000,
             queue_key_percent: 50,

@@ -66,6 +66,7 @@ impl Config {
         super::cors::validate(&self.server.cors_origins, &mut invalid);
         super::passthrough::validate(&self.server.passthrough, &mut invalid);
         super::ranks::validate(&self.fleet.ranks, &mut invalid);
+        super::names::validate(&self.server.names, &mut invalid);
         invalid.extend(self.itself("fleet.prefill", &self.fleet.prefill));
         invalid.extend(self.itself("fleet.decode", &self.fleet.decode));
         invalid.extend(self.itself("fleet.encode", &self.fleet.encode));
@@ -155,6 +156,7 @@ impl Config {
             ("timeout.gap_ms", time.gap_ms),
             ("timeout.total_ms", time.total_ms),
             ("timeout.body_ms", time.body_ms),
+            ("timeout.body_grace_ms", time.body_grace_ms),
             ("timeout.header_ms", time.header_ms),
             ("timeout.handshake_ms", time.handshake_ms),
             ("timeout.models_ms", time.models_ms),
@@ -168,10 +170,16 @@ impl Config {
         let limit = &self.limit;
         vec![
             ("limit.body_bytes", wide(limit.body_bytes), 1, MAX_BYTES),
+            ("limit.bodies_bytes", wide(limit.bodies_bytes), 1, MAX_BYTES),
+            ("limit.unread_bytes", wide(limit.unread_bytes), 1, MAX_BYTES),
+            ("limit.unread_bodies", wide(limit.unread_bodies), 1, MAX_COUNT),
+            ("limit.connection_unread_bytes", wide(limit.connection_unread_bytes), 1, MAX_BYTES),
+            ("limit.body_rate", wide(limit.body_rate), 0, MAX_BYTES),
             ("limit.header_bytes", wide(limit.header_bytes), MIN_HEADER_BYTES, MAX_BYTES),
             ("limit.headers", wide(limit.headers), 1, MAX_COUNT),
             ("limit.connections", wide(limit.connections), 1, MAX_COUNT),
             ("limit.inflight", wide(limit.inflight), 1, MAX_COUNT),
+            ("limit.inflight_key_percent", wide(limit.inflight_key_percent), 1, 100),
             ("limit.queue", wide(limit.queue), 0, MAX_COUNT),
             ("limit.queue_ms", limit.queue_ms, 1, MAX_MS),
             ("limit.queue_key_percent", wide(limit.queue_key_percent), 1, 100),

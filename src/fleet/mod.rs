@@ -179,6 +179,11 @@ impl Fleet {
         self.enter(role, endpoint)
     }
 
+    /// True if a source other than an operator wants this engine: the configuration or a discovery.
+    pub fn is_listed(&self, role: Role, endpoint: &Endpoint) -> bool {
+        self.roster().is_listed(role, endpoint)
+    }
+
     /// What `owner` wants as members of `role` from now on. Those that it wanted before and nobody else wants are drained.
     /// Returns how many came and went.
     pub fn want(&self, owner: Owner, role: Role, endpoints: &[Endpoint]) -> (usize, usize) {

@@ -67,6 +67,12 @@ impl Roster {
         self.held[at(role)].entry(endpoint.clone()).or_default().insert(owner);
     }
 
+    /// True if a source other than an operator wants it, removed by an operator or not.
+    pub(super) fn is_listed(&self, role: Role, endpoint: &Endpoint) -> bool {
+        let mut sources = self.wants[at(role)].iter().filter(|(owner, _)| **owner != Owner::Operator);
+        sources.any(|(_, wanted)| wanted.contains(endpoint))
+    }
+
     /// Nobody's wish for it counts any more. An operator does not go on wanting what an operator removed.
     pub(super) fn forget(&mut self, role: Role, endpoint: &Endpoint) {
         self.held[at(role)].remove(endpoint);

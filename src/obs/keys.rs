@@ -8,7 +8,7 @@ use metrics::{Counter, counter};
 use super::{Meters, begun, names};
 
 /// Why a request may be turned away for want of room.
-pub const TURNED_AWAY: [&str; 8] = [
+pub const TURNED_AWAY: [&str; 10] = [
     "queue_full",
     "queue_share",
     "queue_wait",
@@ -17,6 +17,8 @@ pub const TURNED_AWAY: [&str; 8] = [
     "slo",
     "prefill_inflight",
     "decode_inflight",
+    "body_memory",
+    "body_unread",
 ];
 
 /// Why a key may be refused.

@@ -372,7 +372,7 @@ fn describe_keys() {
     describe_counter!(
         TURNED_AWAY,
         "Requests turned away for want of room, by reason: queue_full, queue_share, queue_wait, key_inflight, \
-         key_tokens, slo, prefill_inflight, decode_inflight"
+         key_tokens, slo, prefill_inflight, decode_inflight, body_memory, body_unread"
     );
 }
 

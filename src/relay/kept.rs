@@ -12,8 +12,9 @@ use crate::dialect::Api;
 use crate::fleet::InstanceId;
 use crate::relay::ask::Ask;
 
-/// Responses that are remembered, the latest: with ids of 40 bytes some 2 MB.
-const RESPONSES: usize = 16_384;
+/// Responses that are remembered, the latest: with ids of 40 bytes some 10 MB. Where keys are asked for, those that are
+/// forgotten are nobody's.
+const RESPONSES: usize = 65_536;
 
 /// Longer ids are no engine's.
 const ID_BYTES: usize = 128;
@@ -24,21 +25,35 @@ pub struct Kept(Mutex<Latest>);
 
 #[derive(Debug, Default)]
 struct Latest {
-    keepers: HashMap<Arc<str>, InstanceId>,
+    keepers: HashMap<Arc<str>, Place>,
     /// The oldest first.
     ids: VecDeque<Arc<str>>,
 }
 
+/// Where a response is, and whose it is.
+#[derive(Debug)]
+struct Place {
+    keeper: InstanceId,
+    /// The name of the key with which it was asked for; None where none was, or where that is not known.
+    owner: Option<Arc<str>>,
+}
+
 impl Kept {
-    /// Whoever answered has what it calls by this id.
-    pub fn note(&self, id: &str, keeper: InstanceId) {
+    /// Whoever answered has what it calls by this id, made for a key of this name. A response stays its first owner's.
+    pub fn note(&self, id: &str, keeper: InstanceId, owner: Option<&str>) {
         if !is_id(id) {
             return;
         }
-        let (mut latest, id) = (self.0.lock().unwrap_or_else(PoisonError::into_inner), Arc::<str>::from(id));
-        if latest.keepers.insert(id.clone(), keeper).is_some() {
+        let mut latest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = latest.keepers.get_mut(id) {
+            known.keeper = keeper;
+            if known.owner.is_none() {
+                known.owner = owner.map(Arc::from);
+            }
             return;
         }
+        let id = Arc::<str>::from(id);
+        latest.keepers.insert(id.clone(), Place { keeper, owner: owner.map(Arc::from) });
         latest.ids.push_back(id);
         if latest.ids.len() > RESPONSES
             && let Some(oldest) = latest.ids.pop_front()
@@ -49,7 +64,13 @@ impl Kept {
 
     /// Who has it, as far as this gateway knows.
     pub fn keeper(&self, id: &str) -> Option<InstanceId> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).keepers.get(id).copied()
+        let latest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        latest.keepers.get(id).map(|place| place.keeper)
+    }
+
+    /// The name of the key for which it was made, as far as this gateway knows.
+    pub fn owner(&self, id: &str) -> Option<Arc<str>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).keepers.get(id)?.owner.clone()
     }
 
     /// Who has the response that a request goes on from.
@@ -62,14 +83,14 @@ impl Kept {
         self.keeper_for(ask).is_some_and(|keeper| tried.contains(&keeper))
     }
 
-    /// An answer to `ask` has begun: what there is of it may name a response that is kept.
-    pub fn learn(&self, ask: &Ask, begun: Beginning<'_>, keeper: InstanceId) {
+    /// An answer to `ask` has begun, asked for with the key of this name: what there is of it may name a response that is kept.
+    pub fn learn(&self, ask: &Ask, begun: Beginning<'_>, (keeper, owner): (InstanceId, Option<&str>)) {
         let kept = || ask.body.get("store").is_none_or(|store| store.raw() != b"false");
         if ask.api == Api::Responses
             && kept()
             && let Some(id) = begun.id()
         {
-            self.note(&id, keeper);
+            self.note(&id, keeper, owner);
         }
     }
 }
@@ -117,15 +138,17 @@ mod tests {
     #[test]
     fn the_latest_responses_are_remembered_and_no_more() {
         let (kept, [a, b]) = (Kept::default(), [InstanceId(1), InstanceId(2)]);
-        kept.note("resp_1", a);
-        kept.note("resp_2", b);
+        kept.note("resp_1", a, Some("one"));
+        kept.note("resp_2", b, None);
         assert_eq!((kept.keeper("resp_1"), kept.keeper("resp_2")), (Some(a), Some(b)));
-        kept.note("resp_1", b);
-        kept.note(&"x".repeat(ID_BYTES + 1), a);
-        kept.note("", a);
-        (0..RESPONSES - 2).for_each(|n| kept.note(&format!("more_{n}"), a));
+        kept.note("resp_1", b, Some("other"));
+        kept.note("resp_2", b, Some("other"));
+        assert_eq!(["resp_1", "resp_2"].map(|id| kept.owner(id).unwrap().to_string()), ["one", "other"]);
+        kept.note(&"x".repeat(ID_BYTES + 1), a, None);
+        kept.note("", a, None);
+        (0..RESPONSES - 2).for_each(|n| kept.note(&format!("more_{n}"), a, None));
         assert_eq!((kept.keeper("resp_1"), kept.keeper("resp_2")), (Some(b), Some(b)));
-        kept.note("last", a);
+        kept.note("last", a, None);
         assert_eq!((kept.keeper("resp_1"), kept.keeper("resp_2"), kept.keeper("")), (None, Some(b), None));
         assert_eq!(kept.0.lock().unwrap().ids.len(), RESPONSES);
     }

@@ -173,12 +173,14 @@ impl Relay {
         match begun {
             Begun::Refusal(body) => Ok(DecodeEnd::Whole(Response::from_parts(head, body))),
             Begun::Answer(answer) => {
-                self.kept.learn(ask, kept::Beginning::Whole(&answer), seat.instance().id());
+                let keeper = (seat.instance().id(), ledger.key_name());
+                self.kept.learn(ask, kept::Beginning::Whole(&answer), keeper);
                 let body = finish(ask.api, &self.take_back(ask, &seat, *answer), ledger);
                 Ok(DecodeEnd::Whole(Response::from_parts(head, body)))
             }
             Begun::Stream(Opened { first, framer, rest }) => {
-                self.kept.learn(ask, kept::Beginning::Events(&first), seat.instance().id());
+                let keeper = (seat.instance().id(), ledger.key_name());
+                self.kept.learn(ask, kept::Beginning::Events(&first), keeper);
                 let (api, http2, given_up) = (ask.api, ask.http2, ask.shape.given_up);
                 let source = Source { first, framer, rest, seat, api, http2, given_up };
                 Ok(DecodeEnd::Stream { head, source: Box::new(source) })

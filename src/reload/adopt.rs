@@ -52,8 +52,11 @@ pub(super) fn live(running: &Config, new: &Config) -> Adopted {
     next.stream = new.stream.clone();
     next.log.level = new.log.level;
     next.log.sample_ratio = new.log.sample_ratio;
+    next.auth.unknown_responses = new.auth.unknown_responses;
     next.server.admin_key = new.server.admin_key.clone();
     next.server.passthrough.clone_from(&new.server.passthrough);
+    next.server.open_admin = new.server.open_admin;
+    next.server.names = new.server.names.clone();
     next.dialect.pool_wait_ms = new.dialect.pool_wait_ms;
     next.dialect.bidirectional = new.dialect.bidirectional;
     next.dialect.bidirectional_ttl_ms = new.dialect.bidirectional_ttl_ms;
@@ -67,6 +70,11 @@ pub(super) fn live(running: &Config, new: &Config) -> Adopted {
     let connect_ms = running.timeout.connect_ms;
     next.timeout = crate::config::Timeout { connect_ms, ..timeout.clone() };
     next.limit.body_bytes = limit.body_bytes;
+    next.limit.bodies_bytes = limit.bodies_bytes;
+    next.limit.unread_bytes = limit.unread_bytes;
+    next.limit.unread_bodies = limit.unread_bodies;
+    next.limit.connection_unread_bytes = limit.connection_unread_bytes;
+    next.limit.body_rate = limit.body_rate;
     next.limit.header_bytes = limit.header_bytes;
     next.limit.headers = limit.headers;
     next.limit.prompts = limit.prompts;

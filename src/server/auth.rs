@@ -43,9 +43,9 @@ pub(super) fn identify(gateway: &Gateway, request: &mut Request) -> Result<(), E
         let admin = instances::has_admin_key(gateway, request.headers());
         let identity = Identity { caller: callers.anyone().clone(), admin: admin.unwrap_or(true) };
         request.extensions_mut().insert(identity);
-        if admin == Some(true) {
+        if admin.is_some() {
             // The gateway's own key: no engine is to see it.
-            request.headers_mut().remove(API_KEY);
+            instances::remove_admin_key(gateway, request.headers_mut());
         }
         return Ok(());
     }
@@ -88,11 +88,14 @@ fn refuse(gateway: &Gateway, presented: bool, known: bool) -> Error {
 
 /// The key of a request.
 fn presented(headers: &HeaderMap) -> Option<&[u8]> {
-    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
-        let (scheme, key) = value.as_bytes().split_at_checked("bearer ".len())?;
-        scheme.eq_ignore_ascii_case(b"bearer ").then(|| key.trim_ascii())
-    });
+    let bearer = headers.get(header::AUTHORIZATION).and_then(bearer);
     bearer.or_else(|| headers.get(API_KEY).map(HeaderValue::as_bytes)).filter(|key| !key.is_empty())
+}
+
+/// The key in a line of Authorization, where it is one of the scheme Bearer.
+pub(super) fn bearer(value: &HeaderValue) -> Option<&[u8]> {
+    let (scheme, key) = value.as_bytes().split_at_checked("bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| key.trim_ascii())
 }
 
 /// Who asks.

@@ -111,8 +111,7 @@ pub(super) async fn read(gateway: &Gateway, request: Request) -> Result<Order, B
         return Err(Box::new(refusal));
     }
     let (roles, query) = roles(head.uri.query().unwrap_or_default()).map_err(refuse)?;
-    let edge = gateway.edge.now();
-    let body = body::read(&head.headers, body, ORDER_BYTES, edge.body_time).await.map_err(refuse)?;
+    let body = body::read(gateway, &head, body, ORDER_BYTES).await.map_err(refuse)?;
     // Engines are named to each other by the gateway alone, here as elsewhere.
     let body = match body.is_empty() {
         true => body,
@@ -125,7 +124,7 @@ pub(super) async fn read(gateway: &Gateway, request: Request) -> Result<Order, B
         query,
         roles,
         kind,
-        authorization: authorization(edge.engine_authorization.as_ref(), &head.headers),
+        authorization: authorization(gateway.edge.now().engine_authorization.as_ref(), &head.headers),
         body,
         time: gateway.relay.settings.now().answer,
     })

@@ -53,8 +53,7 @@ pub(super) async fn dry_run(State(gateway): State<Arc<Gateway>>, request: Reques
 async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
     let (arrived, target) = (openai::arrived(&request), openai::target(&request));
     let (head, body) = request.into_parts();
-    let body =
-        body::read(&head.headers, body, gateway.edge.now().body_bytes, gateway.edge.now().body_time).await?;
+    let body = body::read(gateway, &head, body, gateway.edge.now().body_bytes).await?;
     let body = gateway.scan(body)?;
     let api = if body.contains("messages") { Api::Chat } else { Api::Completions };
     let shape = Shape::read(api, &body);

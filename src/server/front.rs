@@ -8,13 +8,15 @@ use std::task::{Context, Poll};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, Version};
 use hyper::body::Incoming;
 use tokio::time::Instant;
 use tower::Service;
 
 use crate::relay::boxed::boxed;
+use crate::server::body_memory::ConnectionBytes;
 use crate::server::openai::{Route, generate};
+use crate::server::operator_access::Reach;
 use crate::server::routes::at_the_door;
 use crate::server::{Arrived, Gateway, patience};
 
@@ -26,6 +28,9 @@ pub(super) struct Front {
     /// None where nothing generates, or where the routes have a layer that these requests must pass as well.
     past: Option<Arc<Gateway>>,
     routes: Router,
+    reach: Reach,
+    /// Over HTTP/2, where one connection has many.
+    bodies: Option<ConnectionBytes>,
 }
 
 type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
@@ -33,13 +38,19 @@ type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>>
 impl Front {
     /// In front of the routes of operators.
     pub(super) fn of_operators(routes: Router) -> Front {
-        Front { past: None, routes }
+        Front { past: None, routes, reach: Reach::Operators, bodies: None }
+    }
+
+    /// The same for the requests of one connection.
+    pub(super) fn of_connection(&self, version: Version) -> Front {
+        let bodies = (version == Version::HTTP_2).then(ConnectionBytes::default);
+        Front { bodies, ..self.clone() }
     }
 
     /// In front of the routes of clients.
-    pub(super) fn of_clients(gateway: &Arc<Gateway>, routes: Router) -> Front {
+    pub(super) fn of_clients(gateway: &Arc<Gateway>, routes: Router, reach: Reach) -> Front {
         let layered = !gateway.edge.now().cors_origins.is_empty();
-        Front { past: (!layered).then(|| gateway.clone()), routes }
+        Front { past: (!layered).then(|| gateway.clone()), routes, reach, bodies: None }
     }
 }
 
@@ -54,12 +65,16 @@ impl Service<Request<Incoming>> for Front {
 
     fn call(&mut self, mut request: Request<Incoming>) -> Answering {
         request.extensions_mut().insert(Arrived(Instant::now()));
+        if let Some(bodies) = &self.bodies {
+            request.extensions_mut().insert(bodies.clone());
+        }
         let past = self.past.as_ref().filter(|_| request.method() == Method::POST);
         match past.zip(Route::at(request.uri().path())) {
             Some((gateway, route)) => {
                 boxed(|| past_the_routes(gateway.clone(), route, request.map(Body::new)))
             }
             None => {
+                request.extensions_mut().insert(self.reach);
                 let answer = self.routes.call(request);
                 Box::pin(async { answer.await.map(patience::watched) })
             }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use http::{Extensions, HeaderMap, Response, StatusCode, header};
+use http::{Extensions, HeaderMap, HeaderValue, Response, StatusCode, header};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -49,6 +49,9 @@ pub(super) async fn add(State(gateway): State<Arc<Gateway>>, request: Request) -
         Ok(change) => change,
         Err(refused) => return *refused,
     };
+    if let Some(refusal) = refuse_stranger(&gateway, role, &endpoints) {
+        return reply::error(&refusal);
+    }
     for endpoint in &endpoints {
         if let Err(why) = gateway.relay.upstream.check(endpoint) {
             let wrong = Error::new(Kind::InvalidField, format!("`{endpoint}`: {why}")).param("instances");
@@ -61,6 +64,22 @@ pub(super) async fn add(State(gateway): State<Arc<Gateway>>, request: Request) -
         Ok(message) => changed(&gateway, message),
         Err(_) => reply::error(&Error::new(Kind::Internal, "the change could not be carried out")),
     }
+}
+
+/// The refusal of an engine that would be sent `engine.api_key` though nobody had to show a key to name it. Those that
+/// the configuration or a discovery names as well are no strangers.
+fn refuse_stranger(gateway: &Gateway, role: Role, endpoints: &[Endpoint]) -> Option<Error> {
+    let edge = gateway.edge.now();
+    if auth::asks(gateway) || edge.open_admin || edge.engine_authorization.is_none() {
+        return None;
+    }
+    let stranger = endpoints.iter().find(|endpoint| !gateway.relay.fleet.is_listed(role, endpoint))?;
+    let message = format!(
+        "`{stranger}` would be sent engine.api_key (OPENAI_API_KEY), and anybody may name it here: set ADMIN_API_KEY \
+         (server.admin_key) and send it in the header X-API-Key, or list the engine in the configuration, or set \
+         server.open_admin = true"
+    );
+    Some(Error::new(Kind::AdminKeyNeeded, message).param("instances"))
 }
 
 async fn join(gateway: Arc<Gateway>, role: Role, endpoints: Vec<Endpoint>) -> String {
@@ -214,11 +233,30 @@ impl Gateway {
     }
 }
 
-/// Whether a request has `server.admin_key`; None where there is no such key.
+/// True if any line of the header X-API-Key has `server.admin_key`; None where there is no such key.
 pub(super) fn has_admin_key(gateway: &Gateway, headers: &HeaderMap) -> Option<bool> {
     let edge = gateway.edge.now();
-    let key = edge.admin_key.as_ref()?;
-    Some(headers.get(auth::API_KEY).is_some_and(|given| same(given.as_bytes(), key.as_bytes())))
+    let key = edge.admin_key.as_ref()?.as_bytes();
+    Some(headers.get_all(auth::API_KEY).iter().any(|given| same(given.as_bytes(), key)))
+}
+
+/// Takes `server.admin_key` out of a request that goes on to an engine: all lines of X-API-Key where one of them has
+/// it, and each line of Authorization that bears it.
+pub(super) fn remove_admin_key(gateway: &Gateway, headers: &mut HeaderMap) {
+    if has_admin_key(gateway, headers) == Some(true) {
+        headers.remove(auth::API_KEY);
+    }
+    let edge = gateway.edge.now();
+    let Some(key) = edge.admin_key.as_ref().map(String::as_bytes) else { return };
+    let bears = |value: &HeaderValue| auth::bearer(value).is_some_and(|given| same(given, key));
+    if headers.get_all(header::AUTHORIZATION).iter().any(bears) {
+        let others: Vec<HeaderValue> =
+            headers.get_all(header::AUTHORIZATION).iter().filter(|value| !bears(value)).cloned().collect();
+        headers.remove(header::AUTHORIZATION);
+        for value in others {
+            headers.append(header::AUTHORIZATION, value);
+        }
+    }
 }
 
 /// What somebody hears who is not the administrator; None for who is.
@@ -234,9 +272,7 @@ async fn read(gateway: &Gateway, request: Request) -> Result<(Role, Vec<Endpoint
     if let Some(refusal) = refusal(&head.extensions) {
         return Err(Box::new(refusal));
     }
-    let body = body::read(&head.headers, body, CHANGE_BYTES, gateway.edge.now().body_time)
-        .await
-        .map_err(|e| refuse(&e))?;
+    let body = body::read(gateway, &head, body, CHANGE_BYTES).await.map_err(|e| refuse(&e))?;
     let change: Change = serde_json::from_slice(&body).map_err(|e| {
         let message = format!(
             "expected {{\"type\":\"prefill\"|\"decode\"|\"encode\",\"instances\":[\"host:port\"]}}: {e}"

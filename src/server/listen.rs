@@ -5,11 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use http::Version;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use metrics::Gauge;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -19,6 +17,8 @@ use tokio::task::JoinSet;
 use tokio_util::task::TaskTracker;
 
 use crate::server::front::Front;
+use crate::server::idle::{self, Activity, End};
+use crate::server::operator_access::Reach;
 use crate::server::routes::{admin_router, public_router, router};
 use crate::server::stall::Stalling;
 #[cfg(feature = "tls")]
@@ -173,7 +173,8 @@ pub async fn serve(
 ) -> usize {
     let router = if admin.is_some() { public_router } else { router };
     let places = gateway.edge.now().connections;
-    let front = Front::of_clients(gateway, router(gateway.clone()));
+    let reach = Reach::of_clients(&bound.addresses());
+    let front = Front::of_clients(gateway, router(gateway.clone()), reach);
     let clients = face(gateway, (bound, front), (places, tls.clone()), drain);
     let Some(bound) = admin else { return clients.await };
     let front = Front::of_operators(admin_router(gateway.clone()));
@@ -209,7 +210,6 @@ struct Door {
 impl Door {
     async fn accept(self, listener: TcpListener, drain: Duration) -> usize {
         let door = Arc::new(self);
-        let graceful = GracefulShutdown::new();
         let mut connections = JoinSet::new();
         loop {
             let (place, socket) = tokio::select! {
@@ -217,10 +217,11 @@ impl Door {
                 Some(_) = connections.join_next(), if !connections.is_empty() => continue,
                 next = door.next(&listener) => next,
             };
-            connections.spawn(door.clone().connection(socket, graceful.watcher(), place));
+            connections.spawn(door.clone().connection(socket, place));
         }
         drop(listener);
-        let _ = tokio::time::timeout(drain, graceful.shutdown()).await;
+        let ended = async { while connections.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(drain, ended).await;
         while connections.try_join_next().is_some() {}
         let cut = connections.len();
         if cut > 0 {
@@ -249,7 +250,6 @@ impl Door {
     fn connection(
         self: Arc<Self>,
         socket: TcpStream,
-        graceful: Watcher,
         place: Option<OwnedSemaphorePermit>,
     ) -> impl Future<Output = ()> + Send {
         let counted = Counted::new(self.gateway.relay.meters.connections.clone());
@@ -257,11 +257,11 @@ impl Door {
         async move {
             match &self.tls {
                 // On the side: it is three times as large as what a plain connection needs, and would be set aside for each of those, too.
-                Some(tls) => Box::pin(self.secured(tls, socket, graceful)).await,
+                Some(tls) => Box::pin(self.secured(tls, socket)).await,
                 None => {
                     let limit = self.gateway.edge.now().header_time;
                     if let Some(version) = self.before_stop(limit, version(&socket)).await {
-                        self.speak(socket, version, graceful).await;
+                        self.speak(socket, version).await;
                     }
                 }
             }
@@ -270,7 +270,7 @@ impl Door {
     }
 
     #[cfg(feature = "tls")]
-    async fn secured(&self, tls: &ListenerTls, socket: TcpStream, graceful: Watcher) {
+    async fn secured(&self, tls: &ListenerTls, socket: TcpStream) {
         let (handshake_time, header_time) = {
             let edge = self.gateway.edge.now();
             (edge.handshake_time, edge.header_time)
@@ -283,12 +283,12 @@ impl Door {
             _ => Some(Begun::untouched(stream)),
         };
         if let Some(stream) = begun {
-            self.speak(stream, version, graceful).await;
+            self.speak(stream, version).await;
         }
     }
 
     #[cfg(not(feature = "tls"))]
-    async fn secured(&self, tls: &ListenerTls, _socket: TcpStream, _graceful: Watcher) {
+    async fn secured(&self, tls: &ListenerTls, _socket: TcpStream) {
         match *tls {}
     }
 
@@ -302,26 +302,26 @@ impl Door {
     }
 
     /// HTTP with one client, to its end.
-    fn speak<S>(
-        &self,
-        socket: S,
-        version: Version,
-        graceful: Watcher,
-    ) -> impl Future<Output = ()> + Send + use<S>
+    fn speak<S>(&self, socket: S, version: Version) -> impl Future<Output = ()> + Send + use<S>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let write_time = self.gateway.edge.now().write_time;
-        let io = TokioIo::new(Stalling::new(socket, write_time, self.gateway.stop.clone()));
-        let service = TowerToHyperService::new(self.front.clone());
-        let connection = self.http(version).serve_connection(io, service).into_owned();
-        // A connection that ends badly is the client's affair; its requests have been accounted for.
-        graceful.watch(connection).map(drop)
+        let (write_time, idle_time) = {
+            let edge = self.gateway.edge.now();
+            (edge.write_time, edge.header_time)
+        };
+        let stop = self.gateway.stop.clone();
+        let io = TokioIo::new(Stalling::new(socket, write_time, stop.clone()));
+        let service = TowerToHyperService::new(self.front.of_connection(version));
+        let activity = (version == Version::HTTP_2).then(Activity::new);
+        let connection = self.http(version, activity.clone()).serve_connection(io, service).into_owned();
+        idle::until_end(connection, End { stop, idle: activity.map(|activity| (activity, idle_time)) })
     }
 
-    fn http(&self, version: Version) -> auto::Builder<Tasks> {
+    fn http(&self, version: Version, activity: Option<Activity>) -> auto::Builder<Tasks> {
         let edge = &self.gateway.edge.now();
-        let mut http = auto::Builder::new(Tasks(self.gateway.tasks.clone(), edge.write_time));
+        let tracker = self.gateway.tasks.clone();
+        let mut http = auto::Builder::new(Tasks { tracker, write_time: edge.write_time, activity });
         http.http1()
             .timer(TokioTimer::new())
             .header_read_timeout(edge.header_time)
@@ -378,10 +378,15 @@ impl Drop for Counted {
     }
 }
 
-/// Where hyper runs the requests of an HTTP/2 connection, and how long a client may leave a piece of an answer lying: a
-/// shutdown waits for them.
+/// Runs the requests of an HTTP/2 connection for hyper; a shutdown waits for them.
 #[derive(Clone)]
-struct Tasks(TaskTracker, Duration);
+struct Tasks {
+    tracker: TaskTracker,
+    /// The longest that a client may leave a piece of an answer lying.
+    write_time: Duration,
+    /// Counts them; None over HTTP/1.1, where hyper runs none here.
+    activity: Option<Activity>,
+}
 
 impl<F> hyper::rt::Executor<F> for Tasks
 where
@@ -389,7 +394,8 @@ where
     F::Output: Send + 'static,
 {
     fn execute(&self, task: F) {
-        self.0.spawn(patience::served(task, self.1));
+        let open = self.activity.as_ref().map(Activity::open);
+        self.tracker.spawn(patience::served(task, self.write_time, open));
     }
 }
 

@@ -51,7 +51,7 @@ async fn take(gateway: &Gateway, request: Request<Body>) -> Result<Called, Error
         // Nobody is waited for: what is said need not be read.
         return Ok(Called::Unknown);
     }
-    let body = body::read(&head.headers, body, CALL_BYTES, gateway.edge.now().body_time).await?;
+    let body = body::read(gateway, &head, body, CALL_BYTES).await?;
     let call = layerwise::read_call(body).map_err(|e| Error::new(Kind::InvalidField, e.to_string()))?;
     Ok(gateway.relay.rendezvous.called(call).await)
 }

@@ -6,6 +6,7 @@ mod auth;
 mod begun;
 mod bill;
 mod body;
+mod body_memory;
 mod cors;
 mod every_engine;
 mod explain;
@@ -15,6 +16,7 @@ mod front;
 mod gather;
 pub mod headers;
 mod host;
+mod idle;
 mod instances;
 mod keep_alive;
 mod leftover;
@@ -24,6 +26,7 @@ mod metaserver;
 mod models;
 mod openai;
 mod openapi;
+mod operator_access;
 mod opinions;
 mod page;
 mod passthrough;
@@ -54,8 +57,10 @@ use crate::relay::{pause, traced};
 use crate::server::openai::Route;
 use crate::trace::{Span, Tracer, lines};
 
+pub use body_memory::{BodyLimits, BodyMemory};
 pub use instances::Waiting;
 pub use listen::{Bound, ListenError, bind, bind_admin, serve};
+pub use operator_access::open_routes;
 pub use page::Served;
 pub use routes::{admin_router, public_router, router};
 pub use tls::renew;
@@ -68,6 +73,8 @@ pub struct Gateway {
     pub relay: Arc<Relay>,
     /// Lets them in.
     pub gate: Gate,
+    /// What their bodies take of memory.
+    pub bodies: BodyMemory,
     /// Who may ask.
     pub callers: Arc<Callers>,
     /// Renders `/metrics`.
@@ -107,6 +114,8 @@ pub struct Edge {
     pub connections: usize,
     /// Reading a body.
     pub body_time: Duration,
+    /// What all bodies may take of memory, and how slowly one may come.
+    pub bodies: BodyLimits,
     /// Reading a head, and waiting for one on an idle connection.
     pub header_time: Duration,
     /// A client's TLS handshake.
@@ -139,6 +148,12 @@ pub struct Edge {
     pub steps_ratio: f64,
     /// Guards changes of the fleet and looks into it.
     pub admin_key: Option<String>,
+    /// A key may ask for responses of which it is not known for whom they were made.
+    pub unknown_responses: bool,
+    /// Everybody may use the operators' routes, also where other machines reach them.
+    pub open_admin: bool,
+    /// Names by which the operators' routes are served without a key, in lower case.
+    pub names: Vec<String>,
     /// Paths that are passed on to one engine, beside those that are known; one that ends in `/*` stands for all below it.
     pub passthrough: Vec<String>,
 }

@@ -17,7 +17,6 @@ use crate::endpoint::same_model;
 use crate::error::{Error, Kind};
 use crate::relay::Refusal;
 use crate::relay::account::Ledger;
-use crate::relay::admit::Pass;
 use crate::relay::answer::AnswerBody;
 use crate::relay::ask::Ask;
 use crate::relay::boxed::boxed;
@@ -116,7 +115,7 @@ pub(super) fn into_body(answer: AnswerBody) -> Body {
     }
 }
 
-/// From the request to what is to be driven: let in, read, scanned, checked.
+/// From the request to what is to be driven: read, let in, scanned, checked.
 async fn prepare(
     gateway: &Gateway,
     route: Route,
@@ -127,11 +126,14 @@ async fn prepare(
     let (arrived, target) = (arrived(&request), target(&request));
     let (head, body) = request.into_parts();
     let caller = auth::caller(gateway, &head.extensions);
-    let span = Span::since(ledger.scope(), "admission", arrived);
-    ledger.admitted(span.of(admit(gateway, &caller, &head).await, |e| e.kind().code())?);
-    let span = Span::begin(ledger.scope(), "receive", trace::Kind::Internal);
-    let body = body::read(&head.headers, body, edge.body_bytes, edge.body_time).await;
+    let span = Span::since(ledger.scope(), "receive", arrived);
+    let body = match check(gateway, &caller, &head) {
+        Ok(()) => body::read(gateway, &head, body, edge.body_bytes).await,
+        Err(refused) => Err(refused),
+    };
     let body = span.of(body, |e| e.kind().code())?;
+    let span = Span::begin(ledger.scope(), "admission", trace::Kind::Internal);
+    ledger.admitted(span.of(gateway.gate.enter(&caller, body.len()).await, |e| e.kind().code())?);
     let mut body = gateway.scan(body)?;
     let adapter = match route {
         Route::Of(_) => None,
@@ -156,7 +158,7 @@ async fn prepare(
     auth::check_model(&caller, shape.model.as_deref())?;
     let tokens = shape.prompt_tokens + shape.output_tokens;
     ledger.reserved(auth::reserve(gateway, &caller, tokens)?, &shape);
-    search::keeper_before(gateway, (api, &body), &head.headers).await?;
+    search::keeper_before(gateway, (api, &body), (&caller, &head.headers)).await?;
     let id = ledger.id().to_owned();
     let name = head.headers.contains_key(headers::REQUEST_ID).then(|| match dialect.reads_request_ids() {
         true => Arc::new(Name::unchosen()),
@@ -196,11 +198,11 @@ async fn prepare(
     })
 }
 
-/// Lets the request in, or turns it away.
-async fn admit(gateway: &Gateway, caller: &Caller, head: &Parts) -> Result<Pass, Error> {
+/// Turns a request away of which no body need be read: it would be refused with any.
+fn check(gateway: &Gateway, caller: &Caller, head: &Parts) -> Result<(), Error> {
     foreign::check(gateway, &head.uri, &head.headers)?;
     auth::check_budget(gateway, caller, &head.headers)?;
-    gateway.gate.enter(caller, auth::announced(&head.headers)).await
+    gateway.gate.check(caller)
 }
 
 impl Gateway {

@@ -139,16 +139,17 @@ async fn run(
         foreign::check(gateway, &head.uri, &head.headers)?;
     }
     auth::check_budget(gateway, &caller, &head.headers)?;
-    bill.admitted(gateway.gate.enter(&caller, auth::announced(&head.headers)).await?);
-    let body = body::read(&head.headers, body, edge.body_bytes, edge.body_time).await?;
+    gateway.gate.check(&caller)?;
+    let body = body::read(gateway, &head, body, edge.body_bytes).await?;
+    bill.admitted(gateway.gate.enter(&caller, body.len()).await?);
     let payload = Payload::read(gateway, kind, &head.headers, body)?;
     if let Some((reserved, expected)) = payload.allow(gateway, &caller, &passage)? {
         bill.reserved(reserved, expected);
     }
     let headers = engine_headers(gateway, &head, bill);
     let keeper = match (passage.stored, kept::id_in(target.path()), payload.goes_on_from()) {
-        (Stored::InPath, Some(id), _) => search::keeper(gateway, id, &headers).await?,
-        (Stored::InBody, _, Some(id)) => search::keeper(gateway, &id, &headers).await?,
+        (Stored::InPath, Some(id), _) => search::keeper(gateway, id, (&caller, &headers)).await?,
+        (Stored::InBody, _, Some(id)) => search::keeper(gateway, &id, (&caller, &headers)).await?,
         _ => None,
     };
     // Nobody else has what the keeper has: a prefiller's 404 would be taken for the last word.

@@ -22,12 +22,12 @@ tokio::task_local! {
 }
 
 /// The work for one stream, for as long as its client is patiently served.
-pub(super) type Served<F> = TaskLocalFuture<Cell<Option<Instant>>, Patient<F>>;
+pub(super) type Served<F, G> = TaskLocalFuture<Cell<Option<Instant>>, Patient<F, G>>;
 
-/// `task`, which is dropped when a piece of its answer waits for longer than `limit`.
-pub(super) fn served<F: Future>(task: F, limit: Duration) -> Served<F> {
+/// `task`, which is dropped when a piece of its answer waits for longer than `limit`. `held` is kept as long as it.
+pub(super) fn served<F: Future, G: Unpin>(task: F, limit: Duration, held: G) -> Served<F, G> {
     let task = Box::pin(task);
-    WAITING.scope(Cell::new(None), Patient { task, limit, timer: None })
+    WAITING.scope(Cell::new(None), Patient { task, limit, timer: None, _held: held })
 }
 
 /// Makes the pieces of an answer known to the task that [`served`] watches; elsewhere it stays as it is. Until the first is
@@ -40,14 +40,15 @@ pub(super) fn watched(response: Response<Body>) -> Response<Body> {
 }
 
 /// See [`served`].
-pub(super) struct Patient<F> {
+pub(super) struct Patient<F, G> {
     task: Pin<Box<F>>,
     limit: Duration,
     /// Made for the first piece that has to wait; most streams never have one.
     timer: Option<Pin<Box<Sleep>>>,
+    _held: G,
 }
 
-impl<F: Future> Future for Patient<F> {
+impl<F: Future, G: Unpin> Future for Patient<F, G> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -110,10 +111,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_slow_client_is_served_and_one_that_takes_nothing_is_not() {
         let (limit, start) = (Duration::from_secs(10), Instant::now());
-        served(take(5, Duration::from_secs(8)), limit).await;
+        served(take(5, Duration::from_secs(8)), limit, ()).await;
         assert_eq!(start.elapsed().as_secs(), 40);
         let start = Instant::now();
-        served(take(5, Duration::from_secs(3600)), limit).await;
+        served(take(5, Duration::from_secs(3600)), limit, ()).await;
         assert_eq!(start.elapsed().as_secs(), 10);
     }
 
@@ -124,14 +125,14 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(3600)).await;
         };
         let start = Instant::now();
-        served(never_polled, Duration::from_secs(10)).await;
+        served(never_polled, Duration::from_secs(10), ()).await;
         assert_eq!(start.elapsed().as_secs(), 10);
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_waits_for_an_engine_is_not_the_client_s_fault() {
         let start = Instant::now();
-        served(tokio::time::sleep(Duration::from_secs(3600)), Duration::from_secs(10)).await;
+        served(tokio::time::sleep(Duration::from_secs(3600)), Duration::from_secs(10), ()).await;
         assert_eq!(start.elapsed().as_secs(), 3600);
     }
 }

@@ -15,13 +15,14 @@ use crate::dialect::Api;
 use crate::error::{Error, Kind};
 use crate::server::table::{self, Answer, CONFIGURED, Key, Listener, Row, TABLE};
 use crate::server::{
-    Gateway, auth, cors, every_engine, foreign, headers, host, leftover, openai, openapi, passthrough, reply,
+    Gateway, auth, cors, every_engine, foreign, headers, host, leftover, openai, openapi, operator_access,
+    passthrough, reply,
 };
 
 /// All routes, over `gateway`.
 pub fn router(gateway: Arc<Gateway>) -> Router {
     let hidden = from_fn_with_state(gateway.clone(), where_no_key_is_asked_for);
-    let pages = routes_of(&[Listener::Pages]).route_layer(hidden);
+    let pages = looking(&gateway).route_layer(hidden);
     let shown = &[Listener::Both, Listener::Clients, Listener::Operators];
     let router = routes_of(&[Listener::Both, Listener::Clients]).merge(operating(&gateway)).merge(pages);
     closed(router.merge(documents(shown)), gateway)
@@ -35,7 +36,7 @@ pub fn public_router(gateway: Arc<Gateway>) -> Router {
 
 /// What that listener answers.
 pub fn admin_router(gateway: Arc<Gateway>) -> Router {
-    let router = routes_of(&[Listener::Both, Listener::Pages]).merge(operating(&gateway));
+    let router = routes_of(&[Listener::Both]).merge(operating(&gateway)).merge(looking(&gateway));
     closed(router.merge(documents(&[Listener::Both, Listener::Operators, Listener::Pages])), gateway)
 }
 
@@ -83,7 +84,14 @@ fn documents(listeners: &'static [Listener]) -> Router<Arc<Gateway>> {
 
 /// What changes the gateway or its engines, or tells about them.
 fn operating(gateway: &Arc<Gateway>) -> Router<Arc<Gateway>> {
-    routes_of(&[Listener::Operators]).route_layer(from_fn_with_state(gateway.clone(), foreign::kept_out))
+    routes_of(&[Listener::Operators])
+        .route_layer(from_fn_with_state(gateway.clone(), operator_access::check))
+        .route_layer(from_fn_with_state(gateway.clone(), foreign::kept_out))
+}
+
+/// What people look at, in a browser.
+fn looking(gateway: &Arc<Gateway>) -> Router<Arc<Gateway>> {
+    routes_of(&[Listener::Pages]).route_layer(from_fn_with_state(gateway.clone(), operator_access::check))
 }
 
 /// On a listener that clients reach: where keys are asked for, there is no reason to show them where to try some. Where none are, the

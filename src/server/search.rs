@@ -7,6 +7,7 @@ use http::{HeaderMap, StatusCode};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use crate::auth::Caller;
 use crate::codec::json::Object;
 use crate::dialect::Api;
 use crate::error::{Error, Kind};
@@ -14,7 +15,7 @@ use crate::fleet::{Instance, InstanceId, Role};
 use crate::intake::exchange::authorized;
 use crate::relay::boxed::boxed;
 use crate::relay::kept;
-use crate::server::Gateway;
+use crate::server::{Gateway, printable};
 
 /// Decoders that are asked, side by side: each costs a request of its own, for any id that a client makes up.
 const ASKED: usize = 64;
@@ -35,13 +36,14 @@ enum Word {
 /// Who keeps the response `id`: as known, or as the decoders say; `None` where nobody does. `client` are its request's headers.
 ///
 /// # Errors
-/// `EngineFailed` where nobody says that it is there, and somebody could not be asked: a 404 would be taken for the last word.
+/// `ResponseNotFound` where it is another key's. `EngineFailed` where nobody says that it is there, and somebody could not be asked: a 404 would be taken for the last word.
 /// `Overloaded` where too much is looked for.
 pub(super) async fn keeper(
     gateway: &Gateway,
     id: &str,
-    client: &HeaderMap,
+    (caller, client): (&Caller, &HeaderMap),
 ) -> Result<Option<InstanceId>, Error> {
+    check_owner(gateway, id, caller)?;
     let known = &gateway.relay.kept;
     if let Some(keeper) = known.keeper(id).filter(|keeper| is_member(gateway, *keeper)) {
         return Ok(Some(keeper));
@@ -60,7 +62,7 @@ pub(super) async fn keeper(
     while let Some((decoder, word)) = words.next().await {
         match word {
             Word::Here => {
-                known.note(id, decoder);
+                known.note(id, decoder, None);
                 return Ok(Some(decoder));
             }
             Word::Not => {}
@@ -81,14 +83,33 @@ pub(super) async fn keeper(
 pub(super) async fn keeper_before(
     gateway: &Gateway,
     (api, body): (Api, &Object),
-    client: &HeaderMap,
+    (caller, client): (&Caller, &HeaderMap),
 ) -> Result<(), Error> {
-    let alone = || gateway.relay.speech.now().dialect.decodes_alone();
-    match kept::before(api, body).filter(|_| alone()) {
-        // Few requests have it, and all would be larger by it.
-        Some(id) => boxed(|| keeper(gateway, &id, client)).await.map(drop),
-        None => Ok(()),
+    let Some(id) = kept::before(api, body) else { return Ok(()) };
+    check_owner(gateway, &id, caller)?;
+    if !gateway.relay.speech.now().dialect.decodes_alone() {
+        return Ok(());
     }
+    // Few requests have it, and all would be larger by it.
+    boxed(|| keeper(gateway, &id, (caller, client))).await.map(drop)
+}
+
+/// Refuses a response that was made for another key, as one that does not exist. Engines know no keys of clients: they show a
+/// response to whoever has its id. One of which this gateway does not know for whom it was made is anybody's only with
+/// `auth.unknown_responses`, and only under an id that engines read as it stands.
+///
+/// # Errors
+/// `ResponseNotFound`.
+fn check_owner(gateway: &Gateway, id: &str, caller: &Caller) -> Result<(), Error> {
+    if !gateway.callers.checks() {
+        return Ok(());
+    }
+    let is_own = match gateway.relay.kept.owner(id) {
+        Some(owner) => owner == caller.name,
+        None => gateway.edge.now().unknown_responses && is_askable(id),
+    };
+    let message = || format!("Response with id '{}' not found.", printable(id));
+    if is_own { Ok(()) } else { Err(Error::new(Kind::ResponseNotFound, message()).param("response_id")) }
 }
 
 /// Whether an id may stand in a path; another one would only be refused, in one way or another.

@@ -180,6 +180,11 @@ impl Ledger {
         self.due.called_by(caller);
     }
 
+    /// The name of its key; None where none are asked for.
+    pub fn key_name(&self) -> Option<&str> {
+        self.due.key_name()
+    }
+
     /// How much its turn counts.
     pub fn priority(&self) -> Priority {
         self.due.priority()

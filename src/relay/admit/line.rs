@@ -27,8 +27,10 @@ pub(super) struct Terms {
     pub(super) flow: Arc<str>,
     /// Service relative to others'.
     pub(super) weight: u64,
-    /// Of its requests at once; None = any number.
+    /// Of its requests at once, waiting ones included; None = any number.
     pub(super) inside: Option<usize>,
+    /// Of its requests inside; more of them wait.
+    pub(super) share: usize,
     /// Of its requests that wait.
     pub(super) waiting: usize,
     /// Estimated tokens of this request.
@@ -68,7 +70,7 @@ pub(super) struct Line<T> {
     /// The largest account, estimates left out, of a flow when a request of it was let in.
     clock: u64,
     flows: HashMap<Arc<str>, Flow<T>>,
-    /// Flows that wait, by their accounts.
+    /// Flows that wait and may have another one inside, by their accounts.
     ready: BTreeSet<(u64, Arc<str>)>,
 }
 
@@ -79,6 +81,7 @@ struct Flow<T> {
     estimated: u64,
     weight: u64,
     inside: usize,
+    share: usize,
     /// By ticket, with what each is charged.
     waiting: BTreeMap<Ticket, (u64, T)>,
 }
@@ -100,25 +103,14 @@ impl<T> Line<T> {
 
     /// A request comes; `teller` is kept while it waits.
     pub(super) fn enter(&mut self, terms: &Terms, teller: impl FnOnce() -> T) -> Entered {
-        let free = self.inside < self.places && self.waiting == 0;
-        let (full, clock) = (self.waiting >= self.length, self.clock);
+        if let Some(full) = self.full(terms) {
+            return Entered::Refused(full);
+        }
+        let (free, clock) = (self.is_free(terms), self.clock);
         let first = self.ready.first().and_then(|(_, who)| self.flows.get(who));
         let least = first.map_or(clock, Flow::settled);
         let flow = self.flows.entry(terms.flow.clone()).or_insert_with(Flow::new);
-        flow.weight = terms.weight.max(1);
-        let refused = if terms.inside.is_some_and(|most| flow.inside + flow.waiting.len() >= most) {
-            Some(Full::Inside)
-        } else if free {
-            None
-        } else if full {
-            Some(Full::Line)
-        } else {
-            (flow.waiting.len() >= terms.waiting).then_some(Full::Share)
-        };
-        if let Some(full) = refused {
-            self.forget(&terms.flow);
-            return Entered::Refused(full);
-        }
+        (flow.weight, flow.share) = (terms.weight.max(1), terms.share.max(1));
         if flow.waiting.is_empty() {
             flow.account = flow.account.max(least);
         }
@@ -131,12 +123,35 @@ impl<T> Line<T> {
         }
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
-        if flow.waiting.is_empty() {
+        flow.waiting.insert(ticket, (terms.cost_tokens, teller()));
+        if flow.is_ready() {
             self.ready.insert((flow.account, terms.flow.clone()));
         }
-        flow.waiting.insert(ticket, (terms.cost_tokens, teller()));
         self.waiting += 1;
         Entered::Waits(ticket)
+    }
+
+    /// Why a request of these terms would be refused now; None when it would be let in, or could wait.
+    pub(super) fn full(&self, terms: &Terms) -> Option<Full> {
+        let (inside, waiting) =
+            self.flows.get(&terms.flow).map_or((0, 0), |flow| (flow.inside, flow.waiting.len()));
+        if terms.inside.is_some_and(|most| inside + waiting >= most) {
+            Some(Full::Inside)
+        } else if self.is_free(terms) {
+            None
+        } else if self.waiting >= self.length {
+            Some(Full::Line)
+        } else {
+            (waiting >= terms.waiting).then_some(Full::Share)
+        }
+    }
+
+    /// True if a request would be let in at once: there is a place, nobody waits who could have it, and its flow has no
+    /// more than its share.
+    fn is_free(&self, terms: &Terms) -> bool {
+        let own = self.flows.get(&terms.flow);
+        let may = own.is_none_or(|flow| flow.waiting.is_empty() && flow.inside < terms.share.max(1));
+        may && self.inside < self.places && self.ready.is_empty()
     }
 
     /// Somebody who waits leaves the line; who was let in has left it already.
@@ -156,9 +171,9 @@ impl<T> Line<T> {
         let Some(flow) = self.flows.get_mut(who) else { return };
         self.inside = self.inside.saturating_sub(1);
         flow.inside = flow.inside.saturating_sub(1);
-        let waits = self.ready.remove(&(flow.account, who.clone()));
+        self.ready.remove(&(flow.account, who.clone()));
         flow.settle(charged_tokens, took_tokens);
-        if waits {
+        if flow.is_ready() {
             self.ready.insert((flow.account, who.clone()));
         }
         self.forget(who);
@@ -177,7 +192,7 @@ impl<T> Line<T> {
         self.inside += 1;
         flow.inside += 1;
         flow.charge(cost);
-        if !flow.waiting.is_empty() {
+        if flow.is_ready() {
             self.ready.insert((flow.account, who.clone()));
         }
         Some((who, cost, teller))
@@ -197,7 +212,12 @@ impl<T> Line<T> {
 
 impl<T> Flow<T> {
     fn new() -> Flow<T> {
-        Flow { account: 0, estimated: 0, weight: 1, inside: 0, waiting: BTreeMap::new() }
+        Flow { account: 0, estimated: 0, weight: 1, inside: 0, share: usize::MAX, waiting: BTreeMap::new() }
+    }
+
+    /// True if one of its requests waits and could be let in.
+    fn is_ready(&self) -> bool {
+        !self.waiting.is_empty() && self.inside < self.share
     }
 
     /// The account without what is only estimated.

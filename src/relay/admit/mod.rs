@@ -13,12 +13,6 @@ use crate::obs::Meters;
 use crate::route::estimate;
 use line::{Entered, Full, Line, Terms, Ticket};
 
-/// A request whose length is not announced is taken to have a prompt of so many tokens.
-const UNKNOWN_PROMPT_TOKENS: u64 = 1024;
-
-/// Nobody is charged for a longer prompt before it is here: a header can say anything.
-const PROMPT_TOKENS_MAX: u64 = 1 << 20;
-
 /// The gate.
 #[derive(Clone, Debug)]
 pub struct Gate(Arc<Inner>);
@@ -28,6 +22,8 @@ pub struct Gate(Arc<Inner>);
 pub struct GateLimits {
     /// Requests inside.
     pub inflight: usize,
+    /// Of these, those of one key, where keys are asked for.
+    pub inflight_per_key: usize,
     /// Requests waiting.
     pub queue: usize,
     /// Of these, those of one key, where keys are asked for.
@@ -80,21 +76,33 @@ impl Gate {
         self.0.lock().waiting()
     }
 
-    /// Waits for a place. `body_bytes` is the announced size of the request, by which it is charged until more is known.
+    /// Turns away a request that would not be let in now and could not wait, before anything of its body is read.
     ///
     /// # Errors
-    /// `Overloaded` when the queue is full or the wait too long, `RateLimited` when the caller has as many inside as it may.
-    pub async fn enter(&self, caller: &Caller, body_bytes: Option<u64>) -> Result<Pass, Error> {
-        let inner = &self.0;
-        let announced = |bytes| estimate::prompt_tokens(usize::try_from(bytes).unwrap_or(usize::MAX));
-        let prompt_tokens = body_bytes.map_or(UNKNOWN_PROMPT_TOKENS, announced).min(PROMPT_TOKENS_MAX);
-        let terms = Terms {
+    /// Those of [`Gate::enter`], but for that of a wait.
+    pub fn check(&self, caller: &Caller) -> Result<(), Error> {
+        let full = self.0.lock().full(&self.terms(caller, 0));
+        full.map_or(Ok(()), |full| Err(self.0.refuse(full)))
+    }
+
+    fn terms(&self, caller: &Caller, body_bytes: usize) -> Terms {
+        let limits = &self.0.limits;
+        Terms {
             flow: caller.name.clone(),
             weight: caller.grants.priority.weight(),
             inside: caller.grants.requests_inflight,
-            waiting: if inner.limits.keys { inner.limits.queue_per_key } else { inner.limits.queue },
-            cost_tokens: prompt_tokens + estimate::output_tokens(None),
-        };
+            share: if limits.keys { limits.inflight_per_key } else { limits.inflight },
+            waiting: if limits.keys { limits.queue_per_key } else { limits.queue },
+            cost_tokens: estimate::prompt_tokens(body_bytes) + estimate::output_tokens(None),
+        }
+    }
+
+    /// Waits for a place. `body_bytes` is the size of the request, by which it is charged until more is known.
+    ///
+    /// # Errors
+    /// `Overloaded` when the queue is full or the wait too long, `RateLimited` when the caller has as many inside as it may.
+    pub async fn enter(&self, caller: &Caller, body_bytes: usize) -> Result<Pass, Error> {
+        let (inner, terms) = (&self.0, self.terms(caller, body_bytes));
         let mut told = None;
         let entered = inner.lock().enter(&terms, || {
             let (tell, hear) = oneshot::channel();
@@ -194,7 +202,8 @@ mod tests {
 
     fn gate(inflight: usize, queue: usize, queue_per_key: usize) -> Gate {
         let patience = Duration::from_millis(50);
-        let limits = GateLimits { inflight, queue, queue_per_key, patience, keys: queue_per_key < queue };
+        let (inflight_per_key, keys) = (inflight.div_ceil(2), queue_per_key < queue);
+        let limits = GateLimits { inflight, inflight_per_key, queue, queue_per_key, patience, keys };
         Gate::new(limits, Arc::default())
     }
 
@@ -207,37 +216,37 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_full_gate_queues_and_the_full_queue_refuses() {
         let (gate, anyone) = (gate(1, 1, 1), caller(ANYONE, None));
-        let first = gate.enter(&anyone, None).await.unwrap();
-        let (waiting, refused) = tokio::join!(gate.enter(&anyone, None), gate.enter(&anyone, None));
+        let first = gate.enter(&anyone, 0).await.unwrap();
+        let (waiting, refused) = tokio::join!(gate.enter(&anyone, 0), gate.enter(&anyone, 0));
         assert_eq!(refused.unwrap_err().kind(), Kind::Overloaded);
         assert_eq!(waiting.unwrap_err().kind(), Kind::Overloaded, "its patience ended");
         assert_eq!(gate.inside(), 1);
         drop(first);
         assert_eq!(gate.inside(), 0);
-        assert!(gate.enter(&anyone, None).await.is_ok());
+        assert!(gate.enter(&anyone, 0).await.is_ok());
         assert_eq!(gate.0.lock().waiting(), 0);
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_waits_is_let_in_when_somebody_leaves() {
         let (gate, anyone) = (gate(1, 1, 1), caller(ANYONE, None));
-        let first = gate.enter(&anyone, None).await.unwrap();
+        let first = gate.enter(&anyone, 0).await.unwrap();
         let leave = async {
             tokio::time::sleep(Duration::from_millis(10)).await;
             drop(first);
         };
-        let (second, ()) = tokio::join!(gate.enter(&anyone, None), leave);
+        let (second, ()) = tokio::join!(gate.enter(&anyone, 0), leave);
         assert!(second.is_ok());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_loud_key_keeps_nobody_out() {
         let (gate, loud, quiet) = (gate(1, 8, 4), caller("loud", None), caller("quiet", None));
-        let first = gate.enter(&loud, None).await.unwrap();
+        let first = gate.enter(&loud, 0).await.unwrap();
         let mut order = Vec::new();
         let (told, mut hear) = tokio::sync::mpsc::channel(8);
         let one = async |caller: &Caller| {
-            if let Ok(_pass) = gate.enter(caller, Some(400)).await {
+            if let Ok(_pass) = gate.enter(caller, 400).await {
                 told.send(caller.name.to_string()).await.unwrap();
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
@@ -260,8 +269,8 @@ mod tests {
     async fn a_wait_that_is_dropped_at_any_point_leaves_nothing() {
         let (gate, anyone) = (gate(1, 4, 4), caller(ANYONE, None));
         for moment in 0..20 {
-            let first = gate.enter(&anyone, None).await.unwrap();
-            let wait = tokio::time::timeout(Duration::from_millis(moment), gate.enter(&anyone, None));
+            let first = gate.enter(&anyone, 0).await.unwrap();
+            let wait = tokio::time::timeout(Duration::from_millis(moment), gate.enter(&anyone, 0));
             let leave = async {
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 drop(first);
@@ -273,27 +282,35 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_length_that_is_made_up_spoils_nobodys_turn() {
-        let (gate, liar, honest) = (gate(1, 8, 4), caller("liar", None), caller("honest", None));
-        for _ in 0..3 {
-            drop(gate.enter(&liar, Some(u64::MAX)).await.unwrap());
-        }
-        let first = gate.enter(&honest, Some(400)).await.unwrap();
-        let leave = async { drop(first) };
-        let (lied, honest, ()) = tokio::join!(
-            async { gate.enter(&liar, Some(u64::MAX)).await.map(drop) },
-            async { gate.enter(&honest, Some(400)).await.map(drop) },
-            leave
-        );
-        assert!(lied.is_ok() && honest.is_ok());
+    async fn a_key_has_as_many_inside_as_it_may() {
+        let (gate, single) = (gate(9, 9, 4), caller("single", Some(1)));
+        let first = gate.enter(&single, 0).await.unwrap();
+        assert_eq!(gate.enter(&single, 0).await.unwrap_err().kind(), Kind::RateLimited);
+        drop(first);
+        assert!(gate.enter(&single, 0).await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_has_as_many_inside_as_it_may() {
+    async fn one_key_does_not_take_all_places() {
+        let (gate, loud, quiet) = (gate(4, 8, 4), caller("loud", None), caller("quiet", None));
+        let mut louds = [gate.enter(&loud, 0).await.unwrap(), gate.enter(&loud, 0).await.unwrap()];
+        assert_eq!(gate.enter(&loud, 0).await.unwrap_err().kind(), Kind::Overloaded, "it waited in vain");
+        let waits = async { gate.enter(&loud, 0).await.map(drop) };
+        let others = async {
+            let _pass = gate.enter(&quiet, 0).await.unwrap();
+            assert_eq!((gate.inside(), gate.waiting()), (3, 1));
+            louds[0].took(0);
+            drop(louds);
+        };
+        let (waited, ()) = tokio::join!(waits, others);
+        assert!(waited.is_ok(), "it is let in when one of its own leaves");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_would_be_refused_is_refused_before_its_body_is_read() {
         let (gate, single) = (gate(9, 9, 4), caller("single", Some(1)));
-        let first = gate.enter(&single, None).await.unwrap();
-        assert_eq!(gate.enter(&single, None).await.unwrap_err().kind(), Kind::RateLimited);
-        drop(first);
-        assert!(gate.enter(&single, None).await.is_ok());
+        assert!(gate.check(&single).is_ok());
+        let _first = gate.enter(&single, 0).await.unwrap();
+        assert_eq!(gate.check(&single).unwrap_err().kind(), Kind::RateLimited);
     }
 }

@@ -65,6 +65,26 @@ fn count(mut bytes: &[u8], kind: u8) -> usize {
     found
 }
 
+/// A connection with so many streams that announce a body and send nothing of it, and a PING behind them.
+pub fn streams_without_bodies(count: u32) -> Vec<u8> {
+    let open = |n: u32| frame(HEADERS, END_HEADERS, 2 * n + 1, &fields());
+    let streams: Vec<u8> = (0..count).flat_map(open).collect();
+    [opening(&[]), streams, frame(PING, 0, 0, &[7; 8])].concat()
+}
+
+/// Reads on until a PING is answered.
+pub async fn pinged<S: tokio::io::AsyncRead + Unpin>(socket: &mut S) {
+    let mut head = [0; 9];
+    loop {
+        timeout(PATIENCE, socket.read_exact(&mut head)).await.expect("it answers").unwrap();
+        let length = usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2]);
+        socket.read_exact(&mut vec![0; length]).await.unwrap();
+        if (head[3], head[4]) == (PING, 1) {
+            return;
+        }
+    }
+}
+
 async fn flood(stage: &Stage, name: &str, flood: Vec<u8>) -> super::Said {
     let said = converse(stage.gateway, &[&opening(&[]), &flood], QUIET).await;
     stage.assert_nothing_left(name).await;

@@ -1,10 +1,12 @@
 //! Attacks over real sockets: what people send who mean harm. Each is refused or served as what it is, costs a bounded
 //! amount of memory and time, reaches no engine as anything but one honest request, and leaves a gateway that serves.
 
+mod bodies;
 mod connection;
+mod doors;
 mod framing;
 mod heads;
-mod http2;
+pub mod http2;
 mod memory;
 mod pages;
 mod secrets;

@@ -2,6 +2,7 @@
 
 mod limits;
 mod overload;
+mod responses;
 
 use std::path::Path;
 

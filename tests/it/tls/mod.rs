@@ -2,6 +2,7 @@
 
 mod admin;
 mod authority;
+mod bodies;
 mod engine;
 mod listener;
 mod page;

@@ -86,7 +86,7 @@ async fn a_streamed_request_is_a_tree_of_spans() {
     let (root, parts) = tree(&spans);
     assert_eq!(
         names(&parts),
-        ["admission", "receive", "tokenise", "lookup", "decide", "prefill", "decode first byte", "stream"]
+        ["receive", "admission", "tokenise", "lookup", "decide", "prefill", "decode first byte", "stream"]
     );
     assert_eq!(
         (root.name.as_str(), root.trace.as_str(), root.parent.as_str()),
@@ -150,7 +150,7 @@ async fn an_answer_in_one_piece_and_one_that_an_engine_gives_alone_are_traced() 
         tree(&spans.iter().filter(|span| span.trace == root.trace).cloned().collect::<Vec<_>>())
     };
     let (root, parts) = of("POST /v1/chat/completions");
-    assert_eq!(names(&parts), ["admission", "receive", "decide", "prefill", "decode"]);
+    assert_eq!(names(&parts), ["receive", "admission", "decide", "prefill", "decode"]);
     assert_eq!(root.parent, "", "a state without a trace begins one");
     assert_eq!(root.state, "");
     let (root, parts) = of("POST /tokenize");

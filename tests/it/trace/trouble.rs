@@ -22,7 +22,7 @@ async fn a_retry_is_a_span_of_its_own() {
     let (root, parts) = tree(&collector.spans());
     assert_eq!(
         span_names(&parts),
-        ["admission", "receive", "decide", "prefill", "decide", "prefill", "decode"]
+        ["receive", "admission", "decide", "prefill", "decide", "prefill", "decode"]
     );
     let (first, second) = (&parts[3], &parts[5]);
     assert_eq!(

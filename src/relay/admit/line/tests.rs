@@ -3,7 +3,7 @@ use std::collections::HashMap;
 use super::*;
 
 fn terms(flow: &str, weight: u64, cost_tokens: u64) -> Terms {
-    Terms { flow: flow.into(), weight, inside: None, waiting: usize::MAX, cost_tokens }
+    Terms { flow: flow.into(), weight, inside: None, share: usize::MAX, waiting: usize::MAX, cost_tokens }
 }
 
 /// Who was served how often, when each flow keeps so many requests in the line and one is served at a time. `took` is what
