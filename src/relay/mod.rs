@@ -478,8 +478,7 @@ impl Relay {
     }
 }
 
-/// Whether nobody else is asked after a decode leg that failed so. What an engine may have begun, and does more for than to answer, is not
-/// begun a second time.
+/// True if no other decoder is asked: the leg does more than to answer, and may have begun with it.
 fn is_final(ask: &Ask, failure: &Failure) -> bool {
     failure.lasting() || failure.may_have_begun() && shape::acts(ask.api, &ask.body)
 }

@@ -33,7 +33,8 @@ fn config() -> Config {
 
 /// The status of one exchange, and its body.
 async fn post(memory: &Memory, path: &str, body: String) -> (u16, String) {
-    let request = Request::post(path).header("content-type", "application/json").body(Body::from(body));
+    let request = Request::post(path).header("host", "gateway").header("content-type", "application/json");
+    let request = request.body(Body::from(body));
     let response = memory.router.clone().oneshot(request.unwrap()).await.unwrap();
     let status = response.status().as_u16();
     let (mut body, mut text) = (response.into_body(), Vec::new());

@@ -91,8 +91,8 @@ fn spec(answer_tokens: u32) -> EngineSpec {
 
 /// One exchange, as far as its client stays.
 async fn exchange(router: Router, request: &Request, id: String) -> Option<Answer> {
-    let http =
-        HttpRequest::post(request.api.path()).header("x-request-id", id).body(Body::from(request.body()));
+    let http = HttpRequest::post(request.api.path()).header("host", "gateway").header("x-request-id", id);
+    let http = http.body(Body::from(request.body()));
     let whole = async {
         let response = router.oneshot(http.unwrap()).await.unwrap();
         let (head, mut body) = response.into_parts();

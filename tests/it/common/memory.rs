@@ -73,12 +73,12 @@ impl Memory {
 
     /// Status and body of one exchange with the gateway. A stream that breaks ends with what was said before.
     pub async fn post(&self, path: &str, body: impl Into<Body>) -> (u16, String) {
-        self.exchange(Request::post(path).body(body.into()).unwrap()).await
+        self.exchange(Request::post(path).header("host", "gateway").body(body.into()).unwrap()).await
     }
 
     /// The same for a GET.
     pub async fn get(&self, path: &str) -> (u16, String) {
-        self.exchange(Request::get(path).body(Body::empty()).unwrap()).await
+        self.exchange(Request::get(path).header("host", "gateway").body(Body::empty()).unwrap()).await
     }
 
     async fn exchange(&self, request: Request<Body>) -> (u16, String) {

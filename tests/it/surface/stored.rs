@@ -67,7 +67,7 @@ async fn a_response_that_somebody_else_has_seen_made_is_looked_for() {
     }
     stage.forget();
     let unknown = stage.post(&format!("{RESPONSES}/resp_unknown/cancel"), "").await;
-    assert_eq!((unknown.status, asked()), (404, 4), "each once, and one again for its own word");
+    assert_eq!((unknown.status, asked()), (404, 5), "each once, and two again for their own word");
     stage.end().await;
 }
 
