@@ -56,6 +56,9 @@ use crate::upstream::{self, Connector, Dial, Upstream};
 /// Samples are folded into buckets, and drained instances dropped, this often.
 const HOUSEKEEPING: Duration = Duration::from_secs(2);
 
+/// A block of this size is a page of the allocator by itself.
+const OWN_PAGE_BYTES: usize = 8 << 20;
+
 /// The longest that an engine may take over a control call: resetting a cache, listing models.
 const CONTROL_TIME: Duration = Duration::from_secs(30);
 
@@ -367,7 +370,14 @@ async fn housekeeping(gateway: Arc<Gateway>) {
             gateway.relay.fleet.sweep(role);
         }
         gateway.count_instances();
+        return_memory();
     }
+}
+
+/// Has the allocator give back to the system what was freed: mimalloc does so a second later, but only when some thread
+/// frees a page, and an idle process frees none. No byte of the block is touched.
+fn return_memory() {
+    drop(std::hint::black_box(Vec::<u8>::with_capacity(OWN_PAGE_BYTES)));
 }
 
 fn ms(ms: u64) -> Duration {

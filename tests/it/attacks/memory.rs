@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use pd_proxy::sim::{Engine, EngineSpec, Role};
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
@@ -13,6 +14,7 @@ use super::{GOOD, PATH, converse, stage};
 use crate::command::Process;
 use crate::common::client::{self, post};
 use crate::common::stage::fast;
+use crate::common::time::eventually;
 
 const QUIET: Duration = Duration::from_secs(20);
 /// Generous: each attack sends or announces much more.
@@ -90,6 +92,36 @@ async fn bodies_that_grow_when_they_are_read() {
     }
     let more = peak_bytes(&process) - before;
     assert!(more < 4 * MORE_BYTES, "{} MB more", more >> 20);
+}
+
+/// What the process has in memory now.
+fn resident_bytes(process: &Process) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+}
+
+#[tokio::test]
+async fn memory_goes_back_after_a_burst_of_large_bodies() {
+    const BODIES: usize = 12;
+    let (prefill, decode) = (engine(Role::Prefill).await, engine(Role::Decode).await);
+    let (process, gateway) = Process::gateway(&prefill, &decode, &[], &[]);
+    assert_eq!(client::send(gateway, &post(PATH, GOOD)).await.status, 200);
+    let before = resident_bytes(&process);
+    let body = format!(r#"{{"model":"sim","prompt":"x","max_tokens":1,"user":"{}"}}"#, "u".repeat(8 << 20));
+    let request = post(PATH, &body);
+    let sent = join_all((0..BODIES).map(|_| client::send(gateway, &request))).await;
+    assert!(
+        sent.iter().all(|raw| raw.status == 200),
+        "{:?}",
+        sent.iter().map(|raw| raw.status).collect::<Vec<_>>()
+    );
+    let more = || resident_bytes(&process).saturating_sub(before);
+    eventually("an idle process keeps nothing of them", async || {
+        let more = more();
+        if more < MORE_BYTES { Ok(()) } else { Err(more >> 20) }
+    })
+    .await;
 }
 
 #[tokio::test]
