@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use http::uri::PathAndQuery;
 use http::{HeaderMap, Version, header};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Semaphore;
@@ -44,6 +45,7 @@ use crate::relay::rendezvous::Rendezvous;
 use crate::relay::resume::Room;
 use crate::relay::stored::{Patience, Stored};
 use crate::relay::stories::Stories;
+use crate::relay::vacancy::Looks;
 use crate::reload::{Reloader, Source as ConfigSource};
 use crate::scrape::Scraper;
 use crate::server::{self, Bound, Edge, Gateway, ListenError, Via};
@@ -167,6 +169,7 @@ impl App {
             names: Names::default(),
             kept: Kept::default(),
             forced: Forced::default(),
+            looks: looks(config),
         });
         let (traces, mut tasks) = (Traces::start(config)?, JoinSet::new());
         if let Some(prompts) = prompts {
@@ -253,7 +256,7 @@ impl App {
         drop(tasks);
         // The releasing task holds the relay, and the relay the way into its own queue: it never ends by itself.
         let _ = tokio::time::timeout(RELEASE_GRACE, async {
-            while gateway.relay.releases.pending() {
+            while gateway.relay.releases.pending() && gateway.relay.may_release() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         })
@@ -410,6 +413,13 @@ pub fn secured(config: &Config) -> Result<(EngineTls, Option<Arc<ListenerTls>>),
     }
     let listener = config.listener_tls().map(ListenerTls::load).transpose()?;
     Ok((engines, listener.map(Arc::new)))
+}
+
+/// How an engine that was out of reach is asked whether it is back: as by a probe.
+fn looks(config: &Config) -> Looks {
+    let path = config.health.probe_path.parse();
+    let path = path.unwrap_or_else(|_| PathAndQuery::from_static("/health"));
+    Looks { path, time: ms(config.health.probe_timeout_ms) }
 }
 
 /// Who asks engines' tokenizers, and what they are.

@@ -4,25 +4,27 @@
 //! Which process an engine is, and how many data-parallel ranks it has, it says in its metrics; that is asked once, and again whenever it was
 //! out of reach.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use futures_util::StreamExt;
-use futures_util::stream;
 use http::{HeaderValue, Method, StatusCode};
 
 use crate::dialect::engine_load;
 use crate::endpoint::Endpoint;
-use crate::fleet::{Fleet, Instance, Role, Sign};
+use crate::fleet::health::State;
+use crate::fleet::{Fleet, Instance, Outlook, Role, Sign};
 use crate::intake::exchange::{authorized, exchange, url};
 use crate::relay::{Relay, pause};
 
 /// Between looks at whose turn it is.
-const LOOK: Duration = Duration::from_millis(200);
+const LOOK: Duration = Duration::from_millis(100);
 /// Those that rest are asked more often than others.
 const RESTING_EVERY: Duration = Duration::from_secs(1);
+/// So are they, and even more often, while no other engine of a role takes requests: that role's service waits for them.
+const MISSED_EVERY: Duration = Duration::from_millis(250);
 /// Probes at once.
 const AT_ONCE: usize = 64;
 /// What an engine says of its elastic expert parallelism.
@@ -60,35 +62,52 @@ struct Probed {
 struct Turns(HashMap<Endpoint, Instant>);
 
 impl Prober {
-    /// Asks for ever.
+    /// Asks for ever. An engine that takes its time holds up no other's probe, and is asked by one probe at a time.
     pub async fn run(self) {
-        let mut turns = Turns::default();
+        let (prober, mut turns) = (Arc::new(self), Turns::default());
+        let (mut asking, mut asked) = (JoinSet::new(), HashSet::new());
         loop {
             tokio::time::sleep(LOOK).await;
-            let engines = engines(&self.relay.fleet);
-            turns.0.retain(|endpoint, _| engines.contains_key(endpoint));
-            let now = Instant::now();
-            let due: Vec<Probed> = engines
-                .into_iter()
-                .filter_map(|(endpoint, mut engine)| {
-                    engine.newcomer = !turns.0.contains_key(&endpoint);
-                    let asked = turns.is_due(&endpoint, now, self.pause(&engine)) && self.is_wanted(&engine);
-                    asked.then_some(engine)
-                })
-                .collect();
-            stream::iter(due)
-                .map(|engine| self.probe(engine))
-                .buffer_unordered(AT_ONCE)
-                .collect::<()>()
-                .await;
+            while let Some(Ok(endpoint)) = asking.try_join_next() {
+                asked.remove(&endpoint);
+            }
+            for (endpoint, engine) in prober.due(&mut turns) {
+                if asking.len() < AT_ONCE && asked.insert(endpoint.clone()) {
+                    let prober = prober.clone();
+                    asking.spawn(async move {
+                        prober.probe(engine).await;
+                        endpoint
+                    });
+                }
+            }
         }
+    }
+
+    /// The engines whose turn it is.
+    fn due(&self, turns: &mut Turns) -> Vec<(Endpoint, Probed)> {
+        let engines = engines(&self.relay.fleet);
+        turns.0.retain(|endpoint, _| engines.contains_key(endpoint));
+        let now = Instant::now();
+        let due = |(endpoint, engine): &mut (Endpoint, Probed)| {
+            engine.newcomer = !turns.0.contains_key(endpoint);
+            turns.is_due(endpoint, now, self.pause(engine)) && self.is_wanted(engine)
+        };
+        let mut engines: Vec<_> = engines.into_iter().collect();
+        engines.retain_mut(due);
+        engines
     }
 
     /// With some jitter, or several gateways would ask in step.
     fn pause(&self, engine: &Probed) -> Duration {
         let now_ms = self.relay.fleet.now_ms();
-        let rests = engine.roles.iter().any(|it| it.health().resting(now_ms));
-        let every = if rests { self.every.min(RESTING_EVERY) } else { self.every };
+        let rests = |it: &&Arc<Instance>| it.health().state(now_ms) != State::Closed;
+        let missed = |it: &Arc<Instance>| self.relay.fleet.outlook(it.role()) == Outlook::Resting;
+        let mut resting = engine.roles.iter().filter(rests).peekable();
+        let every = match resting.peek().is_some() {
+            true if resting.any(missed) => self.every.min(MISSED_EVERY),
+            true => self.every.min(RESTING_EVERY),
+            false => self.every,
+        };
         every.mul_f64(0.9 + 0.2 * (pause::random() as f64 / u64::MAX as f64))
     }
 

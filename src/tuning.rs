@@ -38,6 +38,8 @@ pub fn settings(config: &Config) -> Settings {
         resume: retry.resume,
         pool_wait: ms(config.dialect.pool_wait_ms),
         kept_back: ms(if config.dialect.bidirectional { config.dialect.bidirectional_ttl_ms } else { 0 }),
+        queue: ms(limit.queue_ms),
+        empty_wait: ms(config.fleet.empty_wait_ms),
         lease: ms(config.engine.lease_ms),
         abandon_grace: ms(config.engine.abandon_grace_ms),
         prefill: ms(timeout.prefill_ms),

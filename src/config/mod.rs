@@ -163,6 +163,8 @@ pub struct Fleet {
     pub probe_interval_ms: u64,
     /// How long one probe may take, ms.
     pub probe_timeout_ms: u64,
+    /// How long requests wait when a role has just lost its last engine, as in a rollout, ms; 0 = they are refused at once.
+    pub empty_wait_ms: u64,
 }
 
 /// `[engine]`: what the gateway must know about the engines.
@@ -389,6 +391,7 @@ impl Default for Fleet {
             probe_attempts: 3,
             probe_interval_ms: 10_000,
             probe_timeout_ms: 5_000,
+            empty_wait_ms: 1_000,
         }
     }
 }

@@ -120,6 +120,7 @@ impl Config {
             ("fleet.probe_attempts", u64::from(fleet.probe_attempts), 1, MAX_ATTEMPTS),
             ("fleet.probe_interval_ms", fleet.probe_interval_ms, 1, MAX_MS),
             ("fleet.probe_timeout_ms", fleet.probe_timeout_ms, 1, MAX_MS),
+            ("fleet.empty_wait_ms", fleet.empty_wait_ms, 0, MAX_MS),
             ("engine.lease_ms", engine.lease_ms, 1, MAX_MS),
             ("engine.abandon_grace_ms", engine.abandon_grace_ms, 0, MAX_MS),
             ("retry.attempts", u64::from(retry.attempts), 1, MAX_ATTEMPTS),

@@ -175,6 +175,11 @@ impl Dialect {
         self == Dialect::KvTransfer
     }
 
+    /// True if a prefiller's answer says what a decoder is to fetch, so that one that says nothing has kept nothing.
+    pub fn hands_over(self) -> bool {
+        matches!(self, Dialect::KvTransfer | Dialect::NixlPush | Dialect::Moriio)
+    }
+
     /// Whether a prefiller's bootstrap server must be asked who the prefiller is before anything is sent to it.
     pub fn asks_bootstrap(self) -> bool {
         self == Dialect::Mooncake

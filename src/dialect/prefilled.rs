@@ -48,6 +48,11 @@ impl Said {
         Said(Box::new(Answer { api, whole, from }))
     }
 
+    /// True if the answer shows that it ended before its one token's length did: engines keep no KV of those.
+    pub fn is_ended_by_itself(&self) -> bool {
+        ended_by_itself(self.0.api, &self.0.whole)
+    }
+
     /// Its token counts.
     pub fn usage(&self) -> Usage {
         usage::of_answer(self.0.api, &self.0.whole)

@@ -7,6 +7,7 @@ use http::uri::Authority;
 
 use crate::dialect::Peer;
 use crate::endpoint::Endpoint;
+use crate::fleet::handoffs::Handoffs;
 use crate::fleet::health::{Health, Rules};
 use crate::fleet::hits::Hits;
 use crate::fleet::pace::Paces;
@@ -45,6 +46,7 @@ pub struct Instance {
     health: Health,
     hits: Hits,
     paces: Paces,
+    handoffs: Handoffs,
     draining: AtomicBool,
     meter: LegMeter,
     /// Who it is for decoders, where they must be told; learned.
@@ -159,6 +161,7 @@ impl Instance {
             health: Health::new(rules),
             hits: Hits::default(),
             paces: Paces::default(),
+            handoffs: Handoffs::default(),
             draining: AtomicBool::new(false),
             peer: Live::new(None),
         }
@@ -202,6 +205,11 @@ impl Instance {
     /// How long its legs take until their first byte.
     pub fn paces(&self) -> &Paces {
         &self.paces
+    }
+
+    /// How many of its prompts came with a hand-off, of a prefiller.
+    pub fn handoffs(&self) -> &Handoffs {
+        &self.handoffs
     }
 
     /// Requests and tokens of context that others gave it, as it says.

@@ -6,6 +6,7 @@
 pub mod awaiting;
 mod blame;
 pub mod desk;
+pub mod handoffs;
 pub mod health;
 mod hits;
 pub mod instance;
@@ -15,6 +16,8 @@ mod ranks;
 mod reports;
 pub mod roster;
 pub mod seat;
+mod standing;
+pub mod vacancy;
 pub mod waiting;
 
 use std::sync::Arc;
@@ -29,7 +32,6 @@ use crate::endpoint::Endpoint;
 use crate::route::learn::DecodeLearner;
 use crate::route::{
     self, Asked, BoardSettings, Candidate, DecodeCandidate, DecodeCosts, Dice, Job, LaneSpec, Policy,
-    Standing,
 };
 pub use awaiting::{Awaiting, Awaits};
 pub use blame::FailedHandoff;
@@ -45,6 +47,7 @@ pub use reports::{Outcome, Sign};
 pub use roster::Owner;
 use roster::Roster;
 pub use seat::Seat;
+pub use vacancy::{Outlook, Vacancy};
 pub use waiting::Waiting;
 
 /// Everybody in one role, at one moment.
@@ -98,6 +101,9 @@ struct Side {
     members: ArcSwap<Vec<Arc<Instance>>>,
     /// Held while choosing and reserving, and while changing the list. Never across an await.
     turn: Mutex<u64>,
+    vacancy: Vacancy,
+    /// Held while members are counted, so that the last count is of the last change.
+    counting: Mutex<()>,
 }
 
 /// What a leg asks of the instance that serves it.
@@ -119,8 +125,13 @@ pub struct Need<'a> {
 }
 
 impl Side {
-    fn new() -> Side {
-        Side { members: ArcSwap::from_pointee(Vec::new()), turn: Mutex::new(0) }
+    fn new(rest_ms: u64) -> Side {
+        Side {
+            members: ArcSwap::from_pointee(Vec::new()),
+            turn: Mutex::new(0),
+            vacancy: Vacancy::new(rest_ms),
+            counting: Mutex::default(),
+        }
     }
 
     /// A poisoned lock is taken all the same: what it guards is a counter and an atomic swap.
@@ -139,9 +150,9 @@ impl Fleet {
     /// The same, with everything set.
     pub fn with(settings: FleetSettings) -> Fleet {
         Fleet {
-            prefill: Side::new(),
-            decode: Side::new(),
-            encode: Side::new(),
+            prefill: Side::new(settings.health.rest_ms),
+            decode: Side::new(settings.health.rest_ms),
+            encode: Side::new(settings.health.rest_ms),
             settings,
             ranks: RankCounts::default(),
             desk: Arc::new(Desk::new(settings.board, settings.seed)),
@@ -201,7 +212,7 @@ impl Fleet {
         self.roster.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    fn enter(&self, role: Role, endpoint: Endpoint) -> bool {
+    fn enter_uncounted(&self, role: Role, endpoint: Endpoint) -> bool {
         let side = self.side(role);
         let _turn = side.lock();
         let members = side.members.load_full();
@@ -257,6 +268,7 @@ impl Fleet {
             }
             known
         };
+        self.count(role);
         self.sweep(role);
         Some(self.members(role).iter().any(|i| i.id() == known.id()))
     }
@@ -275,6 +287,7 @@ impl Fleet {
                 gone.iter().for_each(|gone| self.desk.leave(gone.id()));
             }
             gone.iter().for_each(|gone| gone.meter().breaker(0.0));
+            self.count(role);
         }
         side.members.load().iter().filter(|i| i.draining()).count()
     }
@@ -346,19 +359,6 @@ impl Fleet {
 
     fn learner(&self) -> std::sync::MutexGuard<'_, DecodeLearner> {
         self.decode_learner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
-    /// Some engine of `role`, for questions that any of them can answer; `random` spreads them. One that rests only when
-    /// all do.
-    pub fn any(&self, role: Role, random: u64) -> Option<Arc<Instance>> {
-        let now_ms = self.now_ms();
-        let members = self.side(role).members.load();
-        let usable: SmallVec<[&Arc<Instance>; 16]> = members.iter().filter(|i| !i.draining()).collect();
-        let good = |i: &&Arc<Instance>| i.standing(now_ms, random, false) == Standing::Good;
-        let rested: SmallVec<[&Arc<Instance>; 16]> = usable.iter().copied().filter(good).collect();
-        let from = if rested.is_empty() { usable } else { rested };
-        let at = usize::try_from(random).unwrap_or(0).checked_rem(from.len())?;
-        from.get(at).map(|instance| Arc::clone(instance))
     }
 
     /// Milliseconds since the fleet was set up: the clock of its members' health.

@@ -40,9 +40,13 @@ impl Fleet {
     pub fn report(&self, instance: &Instance, outcome: Outcome) {
         let (now_ms, health) = (self.now_ms(), instance.health());
         let change = match outcome {
-            Outcome::Served => health.succeeded(now_ms),
+            Outcome::Served => {
+                health.capacity().took(now_ms, instance.load().requests());
+                health.succeeded(now_ms)
+            }
             Outcome::Busy(spare) => {
                 health.busy(now_ms, spare);
+                self.refused(instance, now_ms);
                 match health.busy_without_end(now_ms) {
                     Some(since_ms) if self.peers_serve_since(instance, since_ms) => {
                         health.contradicted(now_ms, true)
@@ -138,8 +142,9 @@ impl Fleet {
             }
             Change::MayTry => tracing::info!(leg, instance = %at, "answers again: it is tried"),
             Change::Closed => tracing::info!(leg, instance = %at, "is back"),
-            Change::Calmed | Change::None => {}
+            Change::Calmed | Change::None => return,
         }
+        self.count(instance.role());
     }
 
     pub(super) fn tell_desk(&self, instance: &Instance) {

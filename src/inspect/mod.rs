@@ -1,10 +1,11 @@
 //! `pd-proxy check` asks the engines and the configured pool: are they there, are they what the configuration takes them for,
-//! are our tokens the engines', and are the pool's keys those that the gateway will ask for. Only questions that leave no
-//! trace are put.
+//! are our tokens the engines', do prefillers hand over what they compute, and are the pool's keys those that the gateway will
+//! ask for. Only questions that leave no trace are put; what a prefiller hands over for one of them is fetched at once.
 
 mod dialect;
 mod engines;
 mod files;
+mod handoff;
 pub mod here;
 mod keys;
 mod lmcache;
@@ -131,6 +132,7 @@ async fn ask_engines(
     let visits = visit::all(config, &asker, members).await;
     engines::judge(config, &visits, report);
     dialect::tell(config, &visits, report);
+    handoff::ask(config, &asker, &visits, report).await;
     if let Some((prompter, without)) = local {
         if let Some(why) = without {
             report.say(Grade::Warn, format!("chats are routed by load: {why}"));

@@ -37,6 +37,9 @@ pub(super) fn begin(leg: &'static str, instance: &str) {
         counter!(names::REFUSALS, "leg" => leg, "instance" => instance.to_owned(), "status" => status)
             .increment(0);
     }
+    if leg == "prefill" {
+        counter!(names::WITHOUT_HANDOFF, "leg" => leg, "instance" => instance.to_owned()).increment(0);
+    }
     for outcome in PROBED {
         counter!(names::PROBES, "leg" => leg, "instance" => instance.to_owned(), "outcome" => outcome)
             .increment(0);
@@ -65,6 +68,11 @@ impl LegMeter {
     /// A rest began.
     pub fn tripped(&self) {
         self.count(names::TRIPS);
+    }
+
+    /// It answered a prefill without a hand-off.
+    pub fn handed_nothing(&self) {
+        self.count(names::WITHOUT_HANDOFF);
     }
 
     /// It was restarted.

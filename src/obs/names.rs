@@ -98,6 +98,8 @@ pub const TRIPS: &str = "pd_proxy_breaker_trips_total";
 pub const PROBES: &str = "pd_proxy_probes_total";
 /// Restarts of engines that were noticed, by `leg` and `instance`.
 pub const RESTARTS: &str = "pd_proxy_engine_restarts_total";
+/// Prompts that a prefiller computed and did not hand over, though its dialect does, by `leg` and `instance`.
+pub const WITHOUT_HANDOFF: &str = "pd_proxy_prefills_without_handoff_total";
 /// Looks at a changed configuration, by `outcome`: applied, partial, refused.
 pub const RELOADS: &str = "pd_proxy_config_reloads_total";
 /// Keys whose new value waits for a restart of the gateway.
@@ -124,7 +126,7 @@ pub const TRACE_SPANS: &str = "pd_proxy_trace_spans_total";
 pub const BUILD_INFO: &str = "pd_proxy_build_info";
 
 /// Every name, for tests.
-pub const ALL: [&str; 60] = [
+pub const ALL: [&str; 61] = [
     CALLBACKS,
     REQUESTS,
     INFLIGHT,
@@ -174,6 +176,7 @@ pub const ALL: [&str; 60] = [
     TRIPS,
     PROBES,
     RESTARTS,
+    WITHOUT_HANDOFF,
     RELOADS,
     PENDING,
     DISCOVERIES,
@@ -258,6 +261,7 @@ pub(super) fn describe_instances() {
     describe_counter!(TRIPS, "Rests of instances that began");
     describe_counter!(PROBES, "Probes of instances, by outcome: alive, dead, silent");
     describe_counter!(RESTARTS, "Restarts of engines that were noticed");
+    describe_counter!(WITHOUT_HANDOFF, "Prompts that a prefiller computed and did not hand over");
     describe_gauge!(EVENTS_CONNECTED, "1 while a prefiller's KV events come in, else 0");
     describe_gauge!(
         EVENTS_COMPLETE,
@@ -372,7 +376,8 @@ fn describe_keys() {
     describe_counter!(
         TURNED_AWAY,
         "Requests turned away for want of room, by reason: queue_full, queue_share, queue_wait, key_inflight, \
-         key_tokens, slo, prefill_inflight, decode_inflight, body_memory, body_unread"
+         key_tokens, slo, prefill_inflight, decode_inflight, body_memory, body_unread, \
+         prefill_busy, decode_busy"
     );
 }
 

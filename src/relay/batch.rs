@@ -24,6 +24,7 @@ use crate::relay::legs::DecodeEnd;
 use crate::relay::merged::Merged;
 use crate::relay::resume::Follower;
 use crate::relay::stream::{Source, Stream};
+use crate::relay::vacancy::Passage;
 use crate::relay::{Refusal, Relay, in_time, job, too_long};
 
 /// Parts of one request on their way to their first event at once, so that it does not take the whole line.
@@ -104,14 +105,17 @@ impl Relay {
         ledger: &mut Ledger,
     ) -> Result<Together, Error> {
         ask.job = Arc::new(job::of(&ask, None, None, &self.fleet));
-        self.let_all_in(&ask, &batch, ledger)?;
+        let alone = self.let_all_in(&ask, &batch, ledger).await?;
         let (ask, batch) = (Arc::new(ask), Arc::new(batch));
         let leave = |at| -> Leaving {
             let ledger = ledger.part(batch::part_id(&ask.id, at));
             Box::pin(self.clone().part_begins(ask.clone(), batch.clone(), at, ledger))
         };
-        let leaving: Vec<Leaving> = (0..batch.prompts()).map(leave).collect();
-        let mut leaving = stream::iter(leaving).buffer_unordered(AT_ONCE);
+        let mut leaving: Vec<Leaving> = (0..batch.prompts()).map(leave).collect();
+        // Where one request finds out whether a decoder is back, one part does: the others would be refused beside it.
+        let first = if alone { Some(leaving.remove(0).await) } else { None };
+        let others = stream::iter(leaving).buffer_unordered(AT_ONCE);
+        let mut leaving = pin!(stream::iter(first).chain(others));
         let (mut parts, mut answer_bytes) = (Vec::with_capacity(batch.prompts()), 0);
         while let Some(part) = leaving.next().await {
             let part = part?;
@@ -134,14 +138,20 @@ impl Relay {
     }
 
     /// Lets the request in, or turns it away, as a whole: by its size, and where both sides have room for one more request.
-    fn let_all_in(&self, ask: &Ask, batch: &Batch, ledger: &mut Ledger) -> Result<(), Error> {
-        self.has_decoder()?;
+    /// True if its first part must go alone.
+    async fn let_all_in(&self, ask: &Ask, batch: &Batch, ledger: &mut Ledger) -> Result<bool, Error> {
+        self.has_decoder().await?;
         self.take_place(Role::Decode, ledger)?;
         if self.bypass(&part_of(ask, batch, 0)?).is_none() {
             self.in_time(ask, ledger)?;
             self.take_place(Role::Prefill, ledger)?;
+            let passage = self.vacancy(Role::Decode, ask.arrived).await?;
+            let alone = passage.as_ref().is_some_and(Passage::is_trial);
+            // Each part asks for itself.
+            passage.into_iter().for_each(Passage::forgo);
+            return Ok(alone);
         }
-        Ok(())
+        Ok(false)
     }
 
     async fn part_begins(

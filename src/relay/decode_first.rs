@@ -31,6 +31,7 @@ use crate::relay::origin::{Origin, PrefillPartners};
 use crate::relay::receipt::Answered;
 use crate::relay::rendezvous::{Meeting, Watch};
 use crate::relay::stories::Herald;
+use crate::relay::vacancy::nobody;
 use crate::relay::{Relay, Tries};
 use crate::upstream::Written;
 
@@ -132,17 +133,25 @@ impl Relay {
         ledger: &mut Ledger,
     ) -> Result<DecodeEnd, Error> {
         let mut prefill = Tries::new(self.settings.now().attempts);
+        let mut before: Option<Lost> = None;
         loop {
             ledger.tries_anew();
             // A decoder would wait for nothing.
-            if self.fleet.serving(Role::Prefill) == 0 {
-                return Err(Error::new(Kind::NoPrefiller, "no prefiller is available"));
+            if self.fleet.serving(Role::Prefill) == 0 && !self.members_come(Role::Prefill).await {
+                return Err(nobody(Role::Prefill));
+            }
+            if decode.passage.is_none() {
+                decode.passage =
+                    self.vacancy(Role::Decode, ask.arrived).await.map_err(|error| match before {
+                        Some((role, failure)) if error.kind() == Kind::NoDecoder => failure.into_error(role),
+                        _ => error,
+                    })?;
             }
             let seat = self.decoder(ask, &decode, None)?;
             decode.start(seat.instance());
             ledger.leg(seat.instance());
             prefill.tried.extend_from_slice(decode.avoided());
-            let mut pair = self.pair(ask, seat, prefill.clone())?;
+            let mut pair = self.pair(ask, seat, prefill.copy())?;
             let (role, failure) = match pair.run(&mut prefill, ledger).await? {
                 Ok(end) => {
                     self.contradict(&ask.id, &mut decode);
@@ -163,11 +172,13 @@ impl Relay {
                 decode.left = decode.left.min(1);
             }
             let over = decode.left == 0 || prefill.left == 0 || failure.lasting();
+            let over = over || self.has_tried_in_vain(&decode);
             if over || !self.back_off(role, &failure, decode.made).await {
                 return self.conclude(role, failure, &mut decode).map(DecodeEnd::Whole);
             }
             let of_the_prefill = role == Role::Decode && failure.may_be_of_the_handoff();
             decode.suspects.extend(ledger.prefiller().filter(|_| of_the_prefill));
+            before = Some((role, failure));
         }
     }
 

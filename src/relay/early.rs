@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use tokio::time::timeout;
+use http::StatusCode;
+use tokio::time::{sleep, timeout};
 
 use crate::dialect::{self, Dialect, Peer, Transfer, p2p_nccl};
 use crate::fleet::{Instance, InstanceId, Rank, Seat};
@@ -37,6 +38,9 @@ type DecodeLeg = Pin<Box<dyn Future<Output = Result<Opening, Failure>> + Send>>;
 
 /// What a request for one token may take, which is all that frees what a decoder was sent.
 const PARTING: Duration = Duration::from_secs(10);
+
+/// The pause after such a request that came to nothing: no other decoder can free what this one holds.
+const PARTING_PAUSE: Duration = Duration::from_millis(500);
 
 /// A decode leg under way, or its end.
 pub(super) struct Early {
@@ -178,9 +182,24 @@ impl Drop for Parting {
         let (instance, rank) = (self.instance.clone(), self.rank);
         self.relay.releases.finish(Box::pin(async move {
             let edit = dialect::parting_edit(ask.api, &ask.body);
-            let written = Written::default();
-            let sent = relay.upstream.send(ask.leg_on(&instance, rank, &edit), &written);
-            let freed = timeout(PARTING, sent).await.is_ok_and(|answer| answer.is_ok());
+            let asked = async {
+                loop {
+                    let written = Written::default();
+                    let sent = relay.upstream.send(ask.leg_on(&instance, rank, &edit), &written);
+                    let answer = timeout(PARTING, sent).await;
+                    // One that is busy has not looked at it, and one that was not reached may be by the next time.
+                    let unseen = match answer {
+                        Ok(Ok(answer)) => answer.status() == StatusCode::SERVICE_UNAVAILABLE,
+                        Ok(Err(_)) | Err(_) if written.get() => return false,
+                        Ok(Err(_)) | Err(_) => true,
+                    };
+                    if !unseen {
+                        return true;
+                    }
+                    sleep(PARTING_PAUSE).await;
+                }
+            };
+            let freed = timeout(relay.settings.now().lease, asked).await.unwrap_or(false);
             relay.meters.handoff(if freed { Handoff::Released } else { Handoff::Expired });
         }));
     }

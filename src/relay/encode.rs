@@ -19,12 +19,22 @@ use crate::relay::ask::Ask;
 use crate::relay::failure::{Failure, Large, Why};
 use crate::relay::legs::whole;
 use crate::relay::progress::Waiting;
+use crate::relay::vacancy::Passage;
 use crate::relay::{Relay, Tries, pause, refusals, traced};
 use crate::route::estimate;
 use crate::upstream::Written;
 
 /// Items of one request that are at encoders at once.
 const AT_ONCE: usize = 16;
+
+/// What comes of a request's items.
+pub(super) struct Encodings {
+    /// An encoder refused one, and that is the answer.
+    pub(super) refusal: Option<Response<Bytes>>,
+    /// The rights to go on to a decoder and to a prefiller, where not every request may.
+    pub(super) decoder: Option<Passage>,
+    pub(super) prefiller: Option<Passage>,
+}
 
 /// What an encoder said of an item, or its refusal, which is the client's answer.
 type End<T> = Result<T, Box<Response<Bytes>>>;
@@ -35,12 +45,17 @@ impl Relay {
         self.fleet.serving(Role::Encode) > 0 && self.fleet.serving(Role::Decode) > 0
     }
 
-    /// Has every item of the request encoded. Some = an encoder refused one, and that is the answer.
-    pub(super) async fn encode(&self, ask: &mut Ask) -> Result<Option<Response<Bytes>>, Error> {
+    /// Has every item of the request encoded, once both a decoder and a prefiller could take what follows.
+    pub(super) async fn encode(&self, ask: &mut Ask) -> Result<Encodings, Error> {
         let found = Items::of(ask.api, &ask.body, self.settings.now().encode_items);
         let items = found.map_err(|e| Error::new(Kind::InvalidField, e.to_string()))?;
+        let mut encodings = Encodings { refusal: None, decoder: None, prefiller: None };
         if items.is_empty() {
-            return Ok(None);
+            return Ok(encodings);
+        }
+        encodings.decoder = self.vacancy(Role::Decode, ask.arrived).await?;
+        if self.bypass(ask).is_none() {
+            encodings.prefiller = self.vacancy(Role::Prefill, ask.arrived).await?;
         }
         let (mut all, mut encoders) = (Encoded::default(), Vec::new());
         {
@@ -53,13 +68,16 @@ impl Relay {
                         all.add(encoded);
                         encoders.push(by);
                     }
-                    Err(refusal) => return Ok(Some(*refusal)),
+                    Err(refusal) => {
+                        encodings.refusal = Some(*refusal);
+                        return Ok(encodings);
+                    }
                 }
             }
         }
         ask.encoded = all.params();
         ask.encoders = if ask.encoded.is_some() { encoders.into() } else { Arc::default() };
-        Ok(None)
+        Ok(encodings)
     }
 
     /// One item, on as many encoders as it takes.

@@ -55,6 +55,7 @@ pub mod stories;
 mod stream;
 pub mod traced;
 mod tries;
+pub mod vacancy;
 mod whole;
 
 use std::future::Future;
@@ -78,6 +79,7 @@ use answer::Answer;
 use ask::Ask;
 use budget::Retries;
 use early::Early;
+use encode::Encodings;
 use failure::Failure;
 use forced::Forced;
 use kept::Kept;
@@ -95,6 +97,7 @@ use shed::Sides;
 use speech::Speech;
 use stories::Stories;
 use tries::Tries;
+use vacancy::{Looks, nobody};
 
 /// Everything a request needs on its way; shared by all of them.
 #[derive(Debug)]
@@ -135,6 +138,8 @@ pub struct Relay {
     pub kept: Kept,
     /// Whether prefillers fail with answers that must call a tool.
     pub forced: Forced,
+    /// How an engine that was out of reach is asked whether it is back.
+    pub looks: Looks,
 }
 
 /// A request that no engine answered. Its account is still open: only who answers the client knows the status.
@@ -196,12 +201,17 @@ impl Relay {
         if let Some(found) = self.understand(&mut ask).await {
             ledger.found(&found);
         }
-        let refusal = if self.encodes() { Box::pin(self.encode(&mut ask)).await? } else { None };
-        let ask = Arc::new(ask);
-        if let Some(refusal) = refusal {
-            return Ok((DecodeEnd::Whole(refusal), ask));
+        let mut tries = Tries::new(self.settings.now().attempts);
+        // Held to the end: the request may be the one that finds out whether a prefiller is back.
+        let mut _prefiller = None;
+        if self.encodes() {
+            let Encodings { refusal, decoder, prefiller } = Box::pin(self.encode(&mut ask)).await?;
+            if let Some(refusal) = refusal {
+                return Ok((DecodeEnd::Whole(refusal), Arc::new(ask)));
+            }
+            (tries.passage, _prefiller) = (decoder, prefiller);
         }
-        let tries = Tries::new(self.settings.now().attempts);
+        let ask = Arc::new(ask);
         self.both_legs(&ask, tries, ledger).await.map(|end| (end, ask))
     }
 
@@ -253,16 +263,17 @@ impl Relay {
     ) -> Result<DecodeEnd, Error> {
         // A stream that goes on has its place, and so has a part of a request.
         if !ledger.is_let_in() {
-            self.has_decoder()?;
+            self.has_decoder().await?;
             self.take_place(Role::Decode, ledger)?;
         }
         let _awaits = self.fleet.awaiting().one();
         let mut cut = false;
+        let mut before: Option<Failure> = None;
         loop {
             ledger.tries_anew();
             // KV that nobody can fetch would be stranded. One that drains will do for what is under way.
             if self.fleet.members(Role::Decode).is_empty() {
-                return Err(no_decoder());
+                return Err(nobody(Role::Decode));
             }
             let alone = if cut { Some(forced::NAME) } else { self.bypass(ask) };
             if alone.is_none() && self.speech.now().dialect.calls_back() {
@@ -276,6 +287,10 @@ impl Relay {
                 None => match self.prefill_in_time(ask, &mut decode, ledger).await {
                     // The last prefiller left while it was waited for.
                     Err(error) if error.kind() == Kind::NoPrefiller && self.bypass(ask).is_some() => continue,
+                    // No decoder could take a fresh hand-off: how the last one failed says more.
+                    Err(error) if error.kind() == Kind::NoDecoder => {
+                        return Err(before.map_or(error, |failure| failure.into_error(Role::Decode)));
+                    }
                     Err(error) => return Err(error),
                     Ok((PrefillEnd::Done(mut duty), early)) => {
                         let waits = duty.handoff().is_none() && early.is_none() && ask.asked.is_some();
@@ -316,18 +331,15 @@ impl Relay {
             };
             if decode.left == 0
                 || is_final(ask, &failure)
+                || self.has_tried_in_vain(&decode)
                 || !self.back_off(Role::Decode, &failure, decode.made).await
             {
                 return self.conclude(Role::Decode, failure, &mut decode).map(DecodeEnd::Whole);
             }
             decode.suspects.extend(ledger.prefiller().filter(|_| failure.may_be_of_the_handoff()));
             decode.shunned.extend(ledger.prefiller().filter(|_| avoids_prefiller(&failure)));
+            before = Some(failure);
         }
-    }
-
-    /// Refuses what is new where all decoders drain.
-    fn has_decoder(&self) -> Result<(), Error> {
-        if self.fleet.serving(Role::Decode) == 0 { Err(no_decoder()) } else { Ok(()) }
     }
 
     /// Refuses what one engine alone must answer where none can.
@@ -421,7 +433,7 @@ impl Relay {
             return Ok(Err(Failure::stale()));
         }
         if self.speech.now().dialect.binds_pairs() {
-            return Err(no_decoder());
+            return Err(nobody(Role::Decode));
         }
         let prefiller = duty.filter(|duty| duty.handoff().is_some()).map(|duty| duty.prefiller().id());
         self.decoder(ask, tries, prefiller).map(Ok)
@@ -436,11 +448,8 @@ impl Relay {
     }
 
     async fn wait_for_place(&self, ask: &Ask, tries: &Tries) -> Result<Placed, Error> {
-        let nobody = || Error::new(Kind::NoPrefiller, "no prefiller is available");
-        let job = ask.job.clone();
         let began = Instant::now();
-        let waiting = self.fleet.desk().place(job, ask.arrived, &tries.tried).ok_or_else(nobody)?;
-        let mut placed = waiting.await.ok_or_else(nobody)?;
+        let mut placed = self.place_on_one(ask, tries).await?;
         placed.choice.waited = began.elapsed();
         self.meters.waited(placed.choice.waited);
         Ok(placed)
@@ -461,20 +470,7 @@ impl Relay {
         let tried = avoided.as_deref().unwrap_or(tried);
         let need = Need { tokens, tried, random, keeper, session, under_way: true };
         let seat = self.fleet.pick(Role::Decode, need);
-        seat.ok_or_else(no_decoder)
-    }
-
-    /// Pauses before a further attempt; false if there must be none, since retries have taken their share of the traffic.
-    async fn back_off(&self, role: Role, failure: &Failure, made: u32) -> bool {
-        if !self.budget.allows() {
-            self.meters.retry_denied(role.name());
-            return false;
-        }
-        self.meters.retry(role.name(), failure.reason());
-        let settings = self.settings.now();
-        let pause = pause::jittered(settings.delay, settings.delay_max, made, pause::random());
-        tokio::time::sleep(pause).await;
-        true
+        seat.ok_or_else(|| nobody(Role::Decode))
     }
 }
 
@@ -489,10 +485,6 @@ async fn in_time<T>(
     work: Pin<&mut impl Future<Output = Result<T, Error>>>,
 ) -> Result<T, Option<Error>> {
     timeout_at(end, work).await.map_or(Err(None), |ended| ended.map_err(Some))
-}
-
-fn no_decoder() -> Error {
-    Error::new(Kind::NoDecoder, "no decoder is available")
 }
 
 fn too_long(ledger: &Ledger) -> Error {

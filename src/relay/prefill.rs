@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::dialect::Transfer;
 use crate::dialect::offers::Offer;
 use crate::error::Error;
-use crate::fleet::{Choice, Member, Placed, Role, Seat};
+use crate::fleet::{Choice, Member, Outlook, Placed, Role, Seat};
 use crate::relay::account::Ledger;
 use crate::relay::ask::Ask;
 use crate::relay::boxed::boxed;
@@ -62,7 +62,7 @@ impl Relay {
         tries.tried.extend_from_slice(&decode.shunned);
         let mut may_offer = true;
         loop {
-            let Placed { seat, choice } = self.place(ask, &tries).await?;
+            let Placed { seat, choice } = self.place_for_a_decoder(ask, &tries, decode).await?;
             let chosen = Chosen { prefiller: seat.member(), choice, at: Instant::now() };
             tries.start(seat.instance());
             ledger.leg(seat.instance());
@@ -106,6 +106,28 @@ impl Relay {
             {
                 let refusal = self.conclude(Role::Prefill, failure, &mut tries)?;
                 return Ok((PrefillEnd::Refused(refusal), None));
+            }
+        }
+    }
+
+    /// A place on a prefiller, once a decoder could take what it computes. Decoders may have gone while the request stood in the
+    /// prefillers' line, so that they are looked at again: a prefill for nobody is work for nothing, and KV that nobody fetches.
+    async fn place_for_a_decoder(
+        &self,
+        ask: &Ask,
+        tries: &Tries,
+        decode: &mut Tries,
+    ) -> Result<Placed, Error> {
+        loop {
+            if decode.passage.is_none() {
+                decode.passage = self.vacancy(Role::Decode, ask.arrived).await?;
+            }
+            let placed = self.place(ask, tries).await?;
+            let open = self.fleet.is_open(Role::Decode)
+                || decode.passage.is_some()
+                || self.fleet.outlook(Role::Decode) == Outlook::Leaving;
+            if open {
+                return Ok(placed);
             }
         }
     }

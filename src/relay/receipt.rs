@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::dialect::Said;
 use crate::dialect::usage::Usage;
-use crate::fleet::{HitTokens, Outcome, Pace, Seat, Sign};
+use crate::fleet::{HitTokens, Instance, Outcome, Pace, Role, Seat, Sign};
 use crate::relay::Relay;
 use crate::relay::account::Ledger;
 use crate::relay::ask::Ask;
@@ -55,6 +55,13 @@ impl Receipt {
             relay.heed(handoff);
         }
         let dialect = relay.speech.now().dialect;
+        match handoff {
+            Some(_) => seat.instance().handoffs().give(),
+            None if dialect.hands_over() && !self.said.is_ended_by_itself() => {
+                relay.miss_handoff(seat.instance())
+            }
+            None => {}
+        }
         if seat.rank().is_none()
             && let Some(peer) = handoff.and_then(|handoff| dialect.peer_of(handoff))
         {
@@ -72,6 +79,26 @@ impl Receipt {
 }
 
 impl Relay {
+    /// Counts a prompt that its prefiller did not hand over. Where KV may travel through a pool, that is as it should be if all do so.
+    fn miss_handoff(&self, prefiller: &Instance) {
+        prefiller.meter().handed_nothing();
+        let now_ms = self.fleet.now_ms();
+        if !prefiller.handoffs().miss(now_ms) {
+            return;
+        }
+        let members = self.fleet.members(Role::Prefill);
+        let others_do = members.iter().any(|it| it.id() != prefiller.id() && it.handoffs().given() > 0);
+        if others_do || !self.speech.now().open {
+            prefiller.handoffs().warned(now_ms);
+            tracing::warn!(
+                instance = %prefiller.endpoint(),
+                prompts = prefiller.handoffs().missing(),
+                others_do,
+                "hands over nothing of what it computes, so that decoders compute it again: is --kv-transfer-config set there?"
+            );
+        }
+    }
+
     /// Books what its prefiller's answer says beside the hand-off, unless that was done. To be called when nobody waits for it any more.
     pub(super) fn prefilled(&self, ask: &Ask, duty: Option<&mut Duty>, ledger: &mut Ledger) {
         self.answered(ask, duty.and_then(Duty::book), ledger);

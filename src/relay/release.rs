@@ -7,7 +7,7 @@
 //! The blocks are pinned some milliseconds before the prefiller's answer reaches us, and a hang-up in between strands
 //! them just as well. So a prefill leg is `Unfinished`: dropped, it goes on in the queue for a grace time.
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
@@ -15,12 +15,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::dialect::{self, Dialect};
-use crate::fleet::{Awaiting, Awaits, Instance, Need, Role, Seat};
+use crate::fleet::{Awaiting, Awaits, Instance, InstanceId, Need, Outcome, Outlook, Role, Seat};
 use crate::obs::{Handoff, Meters};
 use crate::relay::Relay;
 use crate::relay::ask::Ask;
@@ -28,7 +28,7 @@ use crate::relay::early::Ended;
 use crate::relay::failure::Failure;
 use crate::relay::pause;
 use crate::relay::receipt::{Answered, Receipt};
-use crate::upstream::Written;
+use crate::upstream::{SendError, Written};
 
 /// A hand-off is used within this share of its lease: the decoder still needs time to fetch.
 const LEASE_SHARE: f64 = 0.8;
@@ -39,8 +39,21 @@ const AT_ONCE: usize = 128;
 /// One attempt at a release takes no longer, so that a decoder that hangs does not hold up the others.
 const RELEASE_TIME: Duration = Duration::from_secs(10);
 
-/// Decoders that are asked before a hand-off is left to expire.
-const ATTEMPTS: usize = 2;
+/// Answers that are no success, and no word of a decoder that is busy, after which a hand-off is left to expire: decoders are of one
+/// kind, and another one will most likely say the same.
+const REFUSALS: usize = 2;
+
+/// The first pause after an attempt at a release that came to nothing; it doubles.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The longest such pause: a lease of 30 s has room for some attempts, and one of 480 s does not cost thousands.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// While no decoder takes requests, one release tries in turn at this pace whether one is back: nothing is computed for that.
+const TRIAL_PAUSE: Duration = Duration::from_millis(200);
+
+/// Bytes of request bodies that hand-offs in the queue may keep in memory. They wait for as long as their lease when no decoder is there.
+const HELD_BYTES: usize = 256 << 20;
 
 /// What a prefiller keeps for us, and the obligation to free it.
 #[derive(Debug)]
@@ -76,6 +89,8 @@ enum State {
 pub struct Releases {
     queue: mpsc::Sender<Orphan>,
     open: Arc<AtomicUsize>,
+    /// Bytes of bodies that hand-offs in the queue keep.
+    held: Arc<AtomicUsize>,
     capacity: usize,
     meters: Arc<Meters>,
     awaiting: Awaiting,
@@ -120,12 +135,38 @@ struct Lost {
     late: bool,
 }
 
-struct Open(Arc<AtomicUsize>);
+/// What an orphan takes of the queue's limits.
+struct Open {
+    open: Arc<AtomicUsize>,
+    held: Arc<AtomicUsize>,
+    bytes: usize,
+}
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.open.fetch_sub(1, Ordering::Relaxed);
+        self.held.fetch_sub(self.bytes, Ordering::Relaxed);
     }
+}
+
+/// How much may be released at a time.
+struct Turns {
+    /// Attempts while some decoder takes requests.
+    places: Semaphore,
+    /// Attempts while none does.
+    trial: Semaphore,
+}
+
+/// What came of one attempt at a release.
+enum Attempt {
+    /// A decoder has fetched it, or told the prefiller to let go.
+    Done,
+    /// A decoder may have it, and failed: nobody else is to be given it.
+    Unknown,
+    /// A decoder has turned it away, unread or not.
+    Refused,
+    /// No decoder has seen it.
+    Unseen,
 }
 
 impl Releases {
@@ -138,7 +179,8 @@ impl Releases {
         let capacity = capacity.max(1);
         let (queue, orphans) = mpsc::channel(capacity);
         let (meters, awaiting) = (meters.clone(), awaiting.clone());
-        (Releases { queue, open: Arc::default(), capacity, meters, awaiting }, orphans)
+        let (open, held) = (Arc::default(), Arc::default());
+        (Releases { queue, open, held, capacity, meters, awaiting }, orphans)
     }
 
     /// Whether anything waits to be released, or is being released.
@@ -153,9 +195,17 @@ impl Releases {
 
     fn submit(&self, left: Left) {
         let is_handoff = matches!(left, Left::Handoff(_));
+        let bytes = match &left {
+            Left::Handoff(lost) => lost.ask.body.bytes().len(),
+            Left::Prefill(..) | Left::Legs(_) => 0,
+        };
         let before = self.open.fetch_add(1, Ordering::Relaxed);
-        let orphan = Orphan { left, _open: Open(self.open.clone()), _awaits: self.awaiting.one() };
-        let taken = before < self.capacity && self.queue.try_send(orphan).is_ok();
+        let held = self.held.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let open = Open { open: self.open.clone(), held: self.held.clone(), bytes };
+        let orphan = Orphan { left, _open: open, _awaits: self.awaiting.one() };
+        // One of whatever size has room.
+        let has_room = before < self.capacity && (held <= HELD_BYTES || held == bytes);
+        let taken = has_room && self.queue.try_send(orphan).is_ok();
         if is_handoff && !taken {
             self.meters.handoff(Handoff::Expired);
         }
@@ -282,16 +332,21 @@ impl Drop for Unfinished {
 impl Relay {
     /// Takes care of orphans until it is aborted. There are at most as many as the queue's capacity.
     pub async fn release_orphans(self: Arc<Self>, mut orphans: mpsc::Receiver<Orphan>) {
-        let places = Arc::new(Semaphore::new(AT_ONCE));
+        let turns = Arc::new(Turns { places: Semaphore::new(AT_ONCE), trial: Semaphore::new(1) });
         let mut running = JoinSet::new();
         while let Some(orphan) = orphans.recv().await {
             while running.try_join_next().is_some() {}
-            let (relay, places) = (self.clone(), places.clone());
-            running.spawn(async move { relay.release(orphan, &places).await });
+            let (relay, turns) = (self.clone(), turns.clone());
+            running.spawn(async move { relay.release(orphan, &turns).await });
         }
     }
 
-    async fn release(&self, orphan: Orphan, places: &Semaphore) {
+    /// True if there may be a decoder that a hand-off can be released on.
+    pub fn may_release(&self) -> bool {
+        !matches!(self.fleet.outlook(Role::Decode), Outlook::Resting | Outlook::Empty)
+    }
+
+    async fn release(&self, orphan: Orphan, turns: &Turns) {
         let Orphan { left, _open, _awaits } = orphan;
         match left {
             Left::Prefill(leg, until) => {
@@ -300,50 +355,109 @@ impl Relay {
             }
             Left::Legs(legs) => legs.await,
             Left::Handoff(lost) => {
-                let place = places.acquire().await;
-                let outcome = self.fetch(&lost).await;
-                drop(place);
-                self.meters.handoff(outcome);
+                let end = lost.born + self.settings.now().lease;
+                let done = tokio::time::timeout_at(end, self.fetch(&lost, turns)).await.unwrap_or(false);
+                self.meters.handoff(if done { Handoff::Released } else { Handoff::Expired });
             }
         }
     }
 
-    async fn fetch(&self, lost: &Lost) -> Handoff {
-        let dialect = self.speech.now().dialect;
-        let (mut tried, mut late) = (Vec::new(), lost.late);
-        for _ in 0..ATTEMPTS {
-            let left = self.settings.now().lease.saturating_sub(lost.born.elapsed()).min(RELEASE_TIME);
-            let tokens = lost.ask.shape.prompt_tokens;
-            let need =
-                Need { tokens, tried: &tried, random: pause::random(), under_way: true, ..Need::default() };
-            let Some(seat) = self.fleet.pick(Role::Decode, need).filter(|_| !left.is_zero()) else {
-                break;
-            };
-            tried.push(seat.instance().id());
-            let written = Written::default();
-            let salt = late.then(pause::random);
-            match tokio::time::timeout(left, self.fetch_once(lost, (&seat, salt), &written)).await {
-                Ok(Some(status)) if fetched_or_told(dialect, status) => return Handoff::Released,
+    /// Has a decoder fetch a hand-off: tries until one has, on any that lives, and to be stopped when the lease is over. False if no
+    /// decoder is to be given it any more.
+    async fn fetch(&self, lost: &Lost, turns: &Turns) -> bool {
+        let (mut refused, mut late, mut made) = (Vec::new(), lost.late, 0);
+        loop {
+            let is_trial = !self.may_release();
+            let turn =
+                if is_trial { self.trial_turn(turns).await } else { turns.places.acquire().await.ok() };
+            if is_trial && self.may_release() {
+                continue;
+            }
+            let attempt = self.fetch_on_one(lost, late, &mut refused).await;
+            match attempt {
+                Attempt::Done => return true,
+                Attempt::Unknown => return false,
                 // It may have told all the same, and the blocks be another prompt's by now.
-                Ok(Some(_)) => late = true,
-                // It may have fetched, or died of it.
-                _ if written.get() => break,
-                _ => {}
+                Attempt::Refused => late = true,
+                Attempt::Unseen => {}
             }
+            if refused.len() >= REFUSALS {
+                return false;
+            }
+            if is_trial {
+                // With the turn in hand: that is the pace.
+                tokio::time::sleep(TRIAL_PAUSE).await;
+                continue;
+            }
+            drop(turn);
+            made += 1;
+            tokio::time::sleep(pause::jittered(PAUSE, PAUSE_MAX, made, pause::random())).await;
         }
-        Handoff::Expired
     }
 
-    /// One token on one decoder; the status of its answer, if there is one.
+    /// Waits for the turn to find out whether a decoder is back. None = one is, as others have found out.
+    async fn trial_turn<'a>(&self, turns: &'a Turns) -> Option<SemaphorePermit<'a>> {
+        let vacancy = self.fleet.vacancy(Role::Decode);
+        loop {
+            let mut changed = pin!(vacancy.changed().notified());
+            changed.as_mut().enable();
+            match self.fleet.outlook(Role::Decode) {
+                Outlook::Resting => {}
+                // Nobody could be tried.
+                Outlook::Empty => {
+                    changed.await;
+                    continue;
+                }
+                Outlook::Open | Outlook::Crowded | Outlook::Leaving => return None,
+            }
+            tokio::select! {
+                turn = turns.trial.acquire() => return turn.ok(),
+                () = changed => {}
+            }
+        }
+    }
+
+    /// One attempt, on the decoder that suits best of those that have not refused it.
+    async fn fetch_on_one(&self, lost: &Lost, late: bool, refused: &mut Vec<InstanceId>) -> Attempt {
+        let dialect = self.speech.now().dialect;
+        let tokens = lost.ask.shape.prompt_tokens;
+        let need =
+            Need { tokens, tried: refused, random: pause::random(), under_way: true, ..Need::default() };
+        let Some(seat) = self.fleet.pick(Role::Decode, need) else { return Attempt::Unseen };
+        let (written, salt) = (Written::default(), late.then(pause::random));
+        let sent = self.fetch_once(lost, (&seat, salt), &written);
+        match tokio::time::timeout(RELEASE_TIME, sent).await {
+            Ok(Ok(status)) if fetched_or_told(dialect, status) => {
+                if status.is_success() {
+                    self.fleet.report(seat.instance(), Outcome::Served);
+                }
+                Attempt::Done
+            }
+            Ok(Ok(StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS)) => Attempt::Refused,
+            Ok(Ok(_)) => {
+                refused.push(seat.instance().id());
+                Attempt::Refused
+            }
+            // It may have fetched, or died of it.
+            _ if written.get() => Attempt::Unknown,
+            Ok(Err(e)) if e.connect => {
+                self.fleet.report(seat.instance(), Outcome::Unreachable);
+                Attempt::Unseen
+            }
+            _ => Attempt::Unseen,
+        }
+    }
+
+    /// One token on one decoder; the status of its answer.
     async fn fetch_once(
         &self,
         lost: &Lost,
         (seat, salt): (&Seat, Option<u64>),
         written: &Written,
-    ) -> Option<StatusCode> {
+    ) -> Result<StatusCode, SendError> {
         let ask = &lost.ask;
         let edit = dialect::release_edit(ask.api, &ask.body, &lost.handoff, salt);
-        Some(self.upstream.send(ask.leg(seat, &edit), written).await.ok()?.status())
+        Ok(self.upstream.send(ask.leg(seat, &edit), written).await?.status())
     }
 }
 

@@ -23,6 +23,10 @@ pub struct Settings {
     pub pool_wait: Duration,
     /// For how long KV that decoders offer back is given to prefillers; zero = it is not.
     pub kept_back: Duration,
+    /// How long a request may wait where every decoder is busy.
+    pub queue: Duration,
+    /// How long a request may wait for a member of a role that has just lost its last one; zero = not at all.
+    pub empty_wait: Duration,
     /// How long a prefiller keeps KV for a decoder.
     pub lease: Duration,
     /// How long a prefill whose client left may go on, so that its KV can be released properly.

@@ -2,11 +2,14 @@
 
 use smallvec::SmallVec;
 
-use crate::fleet::{Instance, InstanceId};
+use crate::fleet::{Instance, InstanceId, Role};
+use crate::relay::failure::Failure;
 use crate::relay::refusals::Refusals;
+use crate::relay::vacancy::Passage;
+use crate::relay::{Relay, pause};
 
 /// Attempts at one leg of one request.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub(super) struct Tries {
     pub(super) left: u32,
     pub(super) made: u32,
@@ -17,6 +20,8 @@ pub(super) struct Tries {
     pub(super) shunned: SmallVec<[InstanceId; 4]>,
     /// Refusals that no other engine has confirmed or contradicted yet; few requests meet one.
     pub(super) refusals: Option<Box<Refusals>>,
+    /// Of decode attempts: the right to prefill while not every request may.
+    pub(super) passage: Option<Passage>,
 }
 
 impl Tries {
@@ -37,9 +42,33 @@ impl Tries {
         self.tried.pop();
     }
 
+    /// The same attempts for a task of their own, without the right to prefill.
+    pub(super) fn copy(&self) -> Tries {
+        let (tried, suspects, shunned) = (self.tried.clone(), self.suspects.clone(), self.shunned.clone());
+        Tries { left: self.left, made: self.made, tried, suspects, shunned, refusals: None, passage: None }
+    }
+
     pub(super) fn start(&mut self, instance: &Instance) {
+        if self.passage.as_ref().is_some_and(Passage::ends_with_a_seat) {
+            self.passage = None;
+        }
         self.left -= 1;
         self.made += 1;
         self.tried.push(instance.id());
+    }
+}
+
+impl Relay {
+    /// Pauses before a further attempt; false if there must be none, since retries have taken their share of the traffic.
+    pub(super) async fn back_off(&self, role: Role, failure: &Failure, made: u32) -> bool {
+        if !self.budget.allows() {
+            self.meters.retry_denied(role.name());
+            return false;
+        }
+        self.meters.retry(role.name(), failure.reason());
+        let settings = self.settings.now();
+        let pause = pause::jittered(settings.delay, settings.delay_max, made, pause::random());
+        tokio::time::sleep(pause).await;
+        true
     }
 }

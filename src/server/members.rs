@@ -51,5 +51,7 @@ fn member(fleet: &Fleet, instance: &Instance, now_ms: u64) -> Value {
         "rests_for_handoffs": health.rests_for_handoffs(now_ms),
         // Engines with which its hand-offs fail, while both do well with others.
         "avoids": avoids,
+        // Prompts that it computed and did not hand over, though it should have.
+        "without_handoff": instance.handoffs().missing(),
     })
 }

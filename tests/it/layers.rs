@@ -38,6 +38,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "inspect",
         &[
+            "codec",
             "config",
             "dialect",
             "discovery",

@@ -53,6 +53,7 @@ mod tidy;
 #[cfg(feature = "tls")]
 mod tls;
 mod trace;
+mod vacancy;
 mod vectors;
 mod vectors_keys;
 mod virtual_time;

@@ -192,6 +192,11 @@ impl Breaker {
         self.failures_in_a_row
     }
 
+    /// True if it opened and neither a request nor a probe has been let through since, whether its rest is over or not.
+    pub fn is_open(&self) -> bool {
+        matches!(self.phase, Phase::Open { .. })
+    }
+
     /// Why it is not closed.
     pub fn cause(&self) -> Cause {
         self.cause

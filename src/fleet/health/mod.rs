@@ -4,6 +4,7 @@
 //! refused on the strength of a guess.
 
 pub mod breaker;
+pub mod capacity;
 pub mod handoffs;
 pub mod identity;
 pub mod rules;
@@ -14,6 +15,7 @@ use std::time::Duration;
 
 use crate::route::Standing;
 pub use breaker::{Breaker, Cause, Change, State};
+pub use capacity::Capacity;
 pub use identity::Identity;
 pub use rules::Rules;
 
@@ -29,6 +31,7 @@ pub struct Health {
     refusals: AtomicU32,
     /// Hand-offs that failed in which it had a part.
     handoff_failures: AtomicU64,
+    capacity: Capacity,
 }
 
 /// An engine is left alone as long as either is not closed.
@@ -60,6 +63,7 @@ impl Health {
             served_ms: AtomicU64::new(0),
             refusals: AtomicU32::new(0),
             handoff_failures: AtomicU64::new(0),
+            capacity: Capacity::default(),
         }
     }
 
@@ -235,6 +239,17 @@ impl Health {
             self.identity().away();
         }
         self.lock().legs.probed(now_ms, alive, &self.rules)
+    }
+
+    /// How many requests it takes, learned from its saying that it is busy.
+    pub fn capacity(&self) -> &Capacity {
+        &self.capacity
+    }
+
+    /// True if it was out of reach and nobody has reached it since: a request would most likely not either.
+    pub fn is_out_of_reach(&self) -> bool {
+        let breakers = self.lock();
+        breakers.legs.is_open() && breakers.legs.cause() == Cause::Unreachable
     }
 
     /// Which process it is.

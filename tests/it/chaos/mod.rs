@@ -3,6 +3,7 @@
 //! Each seed draws a fleet, requests and troubles. `CHAOS_RUNS` says how many seeds are tried (from `CHAOS_SEED`, or 0, on); with
 //! `CHAOS_SEED` alone it is that one.
 
+mod absence;
 mod answer;
 mod plan;
 mod world;

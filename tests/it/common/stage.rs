@@ -44,6 +44,8 @@ impl Default for Script {
         config.retry.budget_floor_per_s = 1_000;
         // Scripted faults are for requests: a probe would use them up.
         config.health.probe_ms = 0;
+        // Tests that take the last engine away want to hear at once that it is gone.
+        config.fleet.empty_wait_ms = 0;
         // Nor are engines asked what they speak; tests of that say so.
         config.dialect.name = DialectName::KvTransfer;
         Script { prefillers: 2, decoders: 2, engine: fast(), config }

@@ -1,0 +1,66 @@
+//! How many prompts of one prefiller came with a hand-off. One that hands nothing over, since it was started without its
+//! connector, answers as any other: its prompts are computed a second time by decoders, and nothing fails.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Answers without a hand-off, one after the other, that are no chance.
+const STREAK: u32 = 3;
+/// Between two warnings of one prefiller, in ms.
+const WARN_EVERY_MS: u64 = 60_000;
+
+/// Counts of one prefiller.
+#[derive(Debug, Default)]
+pub struct Handoffs {
+    given: AtomicU64,
+    missing: AtomicU64,
+    streak: AtomicU32,
+    /// When it was warned of last, in ms; 0 = never.
+    warned_ms: AtomicU64,
+}
+
+impl Handoffs {
+    /// Counts a prompt that was handed over.
+    pub fn give(&self) {
+        self.given.fetch_add(1, Ordering::Relaxed);
+        self.streak.store(0, Ordering::Relaxed);
+    }
+
+    /// Counts a prompt that was not, though it should have been. True if it is no chance, and some time since that was found last.
+    pub fn miss(&self, now_ms: u64) -> bool {
+        self.missing.fetch_add(1, Ordering::Relaxed);
+        let streak = self.streak.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        let warned_ms = self.warned_ms.load(Ordering::Relaxed);
+        streak >= STREAK && (warned_ms == 0 || now_ms.saturating_sub(warned_ms) >= WARN_EVERY_MS)
+    }
+
+    /// Notes that it is being warned of.
+    pub fn warned(&self, now_ms: u64) {
+        self.warned_ms.store(now_ms.max(1), Ordering::Relaxed);
+    }
+
+    /// Prompts that it handed over.
+    pub fn given(&self) -> u64 {
+        self.given.load(Ordering::Relaxed)
+    }
+
+    /// Prompts that it should have handed over, and did not.
+    pub fn missing(&self) -> u64 {
+        self.missing.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_in_a_row_are_told_of_now_and_then() {
+        let handoffs = Handoffs::default();
+        assert!(!handoffs.miss(1) && !handoffs.miss(2));
+        handoffs.give();
+        assert!(!handoffs.miss(3) && !handoffs.miss(4) && handoffs.miss(5));
+        handoffs.warned(5);
+        assert!(!handoffs.miss(6) && handoffs.miss(5 + WARN_EVERY_MS));
+        assert_eq!((handoffs.given(), handoffs.missing()), (1, 7));
+    }
+}

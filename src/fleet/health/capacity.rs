@@ -1,0 +1,134 @@
+//! How many requests an engine takes at a time, learned from its saying that it is busy (vLLM's `--max-num-queued-reqs`
+//! answers 503, other engines and proxies 429). Pure: the time is an argument.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// An engine that said so counts as busy for this time, in ms, unless it has taken something since.
+const BUSY_MS: u64 = 1_000;
+/// The pause until a request is sent to a busy engine all the same, in ms; it doubles with each further refusal.
+const PAUSE_MS: u64 = 100;
+/// It is doubled so many times at most: to 800 ms.
+const MAX_LEVEL: u32 = 3;
+
+/// What one engine is believed to take. Nothing is known until it says that it is busy.
+#[derive(Debug)]
+pub struct Capacity {
+    /// When it last said that it is busy, in ms; 0 = not since it was last free.
+    busy_ms: AtomicU64,
+    /// When it last took a request after that, in ms.
+    taken_ms: AtomicU64,
+    /// Requests of ours that it had when it said so: as many as it takes. `u32::MAX` = not known.
+    most: AtomicU32,
+    /// Refusals in a row.
+    level: AtomicU32,
+}
+
+impl Default for Capacity {
+    fn default() -> Capacity {
+        Capacity {
+            busy_ms: AtomicU64::new(0),
+            taken_ms: AtomicU64::new(0),
+            most: AtomicU32::new(u32::MAX),
+            level: AtomicU32::new(0),
+        }
+    }
+}
+
+impl Capacity {
+    /// It refused a request since it is busy, and has `running` others of ours.
+    pub fn refused(&self, now_ms: u64, running: u32) {
+        let before_ms = self.busy_ms.swap(now_ms.max(1), Ordering::Relaxed);
+        let again = before_ms > 0 && now_ms.saturating_sub(before_ms) < PAUSE_MS;
+        match again {
+            // Several that were sent together: the last of them sees how many it kept.
+            true => drop(self.most.fetch_min(running, Ordering::Relaxed)),
+            false => {
+                self.most.store(running, Ordering::Relaxed);
+                let level = self.level.load(Ordering::Relaxed);
+                let level = if before_ms == 0 { 0 } else { (level + 1).min(MAX_LEVEL) };
+                self.level.store(level, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// It took a request, and has `running` of ours with it.
+    pub fn took(&self, now_ms: u64, running: u32) {
+        let busy_ms = self.busy_ms.load(Ordering::Relaxed);
+        if busy_ms == 0 {
+            return;
+        }
+        self.taken_ms.store(now_ms.max(1), Ordering::Relaxed);
+        if running > self.most.load(Ordering::Relaxed) {
+            // It takes more than it did. Each that it takes from now on may bring one more, as long as it refuses none.
+            let calm = now_ms.saturating_sub(busy_ms) >= BUSY_MS;
+            self.most.store(running.saturating_add(u32::from(calm)), Ordering::Relaxed);
+            self.level.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// True if it said a moment ago that it is busy, and has taken nothing since.
+    pub fn is_busy(&self, now_ms: u64) -> bool {
+        let busy_ms = self.busy_ms.load(Ordering::Relaxed);
+        busy_ms > self.taken_ms.load(Ordering::Relaxed) && now_ms.saturating_sub(busy_ms) < BUSY_MS
+    }
+
+    /// True if it has said nothing of being busy for a while.
+    pub fn is_calm(&self, now_ms: u64) -> bool {
+        now_ms.saturating_sub(self.busy_ms.load(Ordering::Relaxed)) >= BUSY_MS
+    }
+
+    /// Requests of ours that it takes; `None` if that is not known.
+    pub fn most(&self) -> Option<u32> {
+        let most = self.most.load(Ordering::Relaxed);
+        (most < u32::MAX).then_some(most)
+    }
+
+    /// From when on, in ms, one request more than it takes may find out whether it takes more by now.
+    pub fn next_ms(&self) -> u64 {
+        let busy_ms = self.busy_ms.load(Ordering::Relaxed);
+        busy_ms.saturating_add(PAUSE_MS << self.level.load(Ordering::Relaxed).min(MAX_LEVEL))
+    }
+
+    /// Forgets what was learned.
+    pub fn forget(&self) {
+        self.busy_ms.store(0, Ordering::Relaxed);
+        self.taken_ms.store(0, Ordering::Relaxed);
+        self.most.store(u32::MAX, Ordering::Relaxed);
+        self.level.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_teach_how_many_it_takes_and_what_it_takes_teaches_more() {
+        let capacity = Capacity::default();
+        capacity.took(1, 50);
+        assert_eq!((capacity.most(), capacity.is_busy(1)), (None, false));
+        capacity.refused(10, 5);
+        capacity.refused(11, 4);
+        assert_eq!((capacity.most(), capacity.is_busy(12), capacity.next_ms()), (Some(4), true, 111));
+        capacity.took(13, 4);
+        assert_eq!((capacity.most(), capacity.is_busy(13)), (Some(4), false));
+        capacity.took(200, 5);
+        assert_eq!(capacity.most(), Some(5), "and no more, since it was busy a moment ago");
+        capacity.took(2_000, 6);
+        assert_eq!(capacity.most(), Some(7));
+        capacity.forget();
+        assert_eq!((capacity.most(), capacity.is_calm(2_000)), (None, true));
+    }
+
+    #[test]
+    fn pauses_double_with_refusals_that_follow_each_other() {
+        let capacity = Capacity::default();
+        let mut at_ms = 1;
+        for pause_ms in [100, 200, 400, 800, 800] {
+            capacity.refused(at_ms, 0);
+            assert_eq!(capacity.next_ms() - at_ms, pause_ms);
+            at_ms += pause_ms;
+        }
+        assert!(capacity.is_busy(at_ms) && !capacity.is_busy(at_ms + BUSY_MS));
+    }
+}

@@ -1,0 +1,152 @@
+//! Whether the prefillers hand over what they compute: each computes a prompt of one word, and a decoder fetches at once what
+//! comes of it, so that nothing stays.
+
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use http::{HeaderValue, StatusCode, header};
+use serde_json::json;
+
+use super::visit::Visit;
+use super::{Grade, Report};
+use crate::codec::json::{Edit, Object, ScanLimits};
+use crate::config::{Config, DialectName};
+use crate::dialect::{self, Api, Dialect, Transfer};
+use crate::endpoint::Endpoint;
+use crate::fleet::Role;
+use crate::intake::Asker;
+use crate::intake::exchange::{authorized, exchange, url};
+use crate::tuning;
+
+/// Prefillers that are asked at once.
+const AT_ONCE: usize = 16;
+/// The largest answer that is read.
+const ANSWER_BYTES: usize = 1 << 20;
+const PATH: &str = "/v1/completions";
+
+/// What a prefiller's answer came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Handed {
+    /// There was a hand-off.
+    Over,
+    /// There was none.
+    Nothing,
+    /// It computed nothing: it answered so, or not at all.
+    Unknown(Option<StatusCode>),
+}
+
+/// The request of one check.
+struct Question<'a> {
+    asker: &'a Asker,
+    dialect: Dialect,
+    /// Engines of some dialects know each other's requests by it.
+    id: String,
+    body: Object,
+}
+
+/// Asks the prefillers that answered, where their dialect hands over.
+pub(super) async fn ask(config: &Config, asker: &Asker, visits: &[Visit], report: &mut Report) {
+    let configured = tuning::speech(config).dialect;
+    let set = config.dialect.name != DialectName::Auto;
+    let answered = |role| {
+        visits
+            .iter()
+            .filter(move |it| it.member.role == role)
+            .filter_map(|it| Some((it, it.told.as_ref().ok()?)))
+    };
+    let decoder = answered(Role::Decode).next().map(|(visit, _)| &visit.member.engine);
+    let asked = answered(Role::Prefill).filter_map(|(visit, told)| {
+        let sign = told.signs.as_ref().and_then(|signs| signs.verdict()).map(|it| it.dialect);
+        let dialect = if set { configured } else { sign? };
+        let model = config.fleet.model.as_deref().or(told.facts.models.first().map(|it| it.id.as_str()))?;
+        let question = Question::new(asker, dialect, model)?;
+        dialect.hands_over().then_some((&visit.member.engine, question))
+    });
+    let asked: Vec<_> = asked.collect();
+    let ends: Vec<(&Endpoint, Handed)> = stream::iter(asked)
+        .map(|(engine, question)| async move { (engine, question.put(engine, decoder).await) })
+        .buffered(AT_ONCE)
+        .collect()
+        .await;
+    let some_do = ends.iter().any(|(_, handed)| *handed == Handed::Over);
+    for (engine, handed) in ends {
+        let (grade, text) = judge(handed, set, some_do);
+        report.say(grade, format!("prefiller {engine}: {text}"));
+    }
+}
+
+fn judge(handed: Handed, set: bool, some_do: bool) -> (Grade, String) {
+    const NOTHING: &str = "it hands over nothing of what it computes (no kv_transfer_params in its answer)";
+    const FIX: &str = "decoders compute its prompts again; start it with --kv-transfer-config, as the others";
+    match handed {
+        Handed::Over => (Grade::Good, "it hands over what it computes".to_owned()),
+        Handed::Nothing if some_do => (Grade::Bad, format!("{NOTHING}, and others do: {FIX}")),
+        Handed::Nothing if set => (
+            Grade::Bad,
+            format!(
+                "{NOTHING}, and dialect.name says that it does: {FIX}, or set dialect.name = \"pool\" if one carries the KV"
+            ),
+        ),
+        Handed::Nothing => (
+            Grade::Note,
+            format!("{NOTHING}: right if a pool carries the KV, else it lacks --kv-transfer-config"),
+        ),
+        Handed::Unknown(Some(status)) => (
+            Grade::Note,
+            format!(
+                "whether it hands over is not known: a prompt of one word was answered with status {}",
+                status.as_u16()
+            ),
+        ),
+        Handed::Unknown(None) => (
+            Grade::Note,
+            "whether it hands over is not known: a prompt of one word was not answered in time".to_owned(),
+        ),
+    }
+}
+
+impl<'a> Question<'a> {
+    fn new(asker: &'a Asker, dialect: Dialect, model: &str) -> Option<Question<'a>> {
+        let body = json!({"model": model, "prompt": "Hello", "max_tokens": 1}).to_string();
+        let body = Object::scan(body.into(), ScanLimits::default()).ok()?;
+        Some(Question { asker, dialect, id: uuid::Uuid::new_v4().to_string(), body })
+    }
+
+    /// Has `prefiller` compute the prompt and `decoder` fetch it.
+    async fn put(&self, prefiller: &Endpoint, decoder: Option<&Endpoint>) -> Handed {
+        let transfer = Transfer { id: uuid::Uuid::new_v4().as_u128(), ..Transfer::default() };
+        let edit = self.dialect.prefill_edit(Api::Completions, &self.body, &transfer);
+        let Some((status, answer)) = self.send(prefiller, &edit).await else { return Handed::Unknown(None) };
+        if status != StatusCode::OK {
+            return Handed::Unknown(Some(status));
+        }
+        let read = self.dialect.read_prefill(Api::Completions, answer, &transfer);
+        let Some(handoff) = read.ok().and_then(|read| read.handoff) else { return Handed::Nothing };
+        if let Some(decoder) = decoder {
+            let edit = dialect::release_edit(Api::Completions, &self.body, &handoff, None);
+            // One that does not take it leaves it to its lease.
+            let _ = self.send(decoder, &edit).await;
+        }
+        Handed::Over
+    }
+
+    async fn send(&self, engine: &Endpoint, edit: &Edit) -> Option<(StatusCode, Bytes)> {
+        let call = self.asker.client.post(url(engine, PATH)).body(self.body.splice(edit).to_bytes());
+        let call = call.header(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let call = authorized(call.header("x-request-id", &self.id), self.asker.authorization.as_ref());
+        exchange(call, self.asker.time, ANSWER_BYTES).await.ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_handed_over_is_bad_where_others_do_or_it_is_said_that_all_do() {
+        let grade = |set, some_do| judge(Handed::Nothing, set, some_do).0;
+        assert_eq!([grade(false, true), grade(true, false), grade(true, true)], [Grade::Bad; 3]);
+        assert_eq!(grade(false, false), Grade::Note);
+        assert_eq!(judge(Handed::Over, true, true).0, Grade::Good);
+        assert_eq!(judge(Handed::Unknown(None), true, true).0, Grade::Note);
+    }
+}

@@ -1,0 +1,236 @@
+//! What a request does before its prefill when no decoder could take it: nothing is computed for nobody.
+//!
+//! | the decoders | the request |
+//! |---|---|
+//! | one takes requests | goes on; the check is a look at two numbers |
+//! | all are busy | stands in line, where it costs nothing, for at most `limit.queue_ms` |
+//! | each one's breaker is open | is refused, but for one at a time, which finds out whether a decoder is back |
+//! | the last one left just now | waits for at most `fleet.empty_wait_ms` for another one |
+//! | there is none | is refused |
+//!
+//! The same holds for prefillers before an item is encoded.
+
+use std::borrow::Cow;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use http::{HeaderMap, Method};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use crate::codec::json::Parts;
+use crate::error::{Error, Kind};
+use crate::fleet::vacancy::{Bound, Trial};
+use crate::fleet::{Instance, Outlook, Placed, Role};
+use crate::relay::ask::Ask;
+use crate::relay::{Relay, Tries, pause};
+use crate::upstream::{Leg, Written};
+
+/// Between two looks of the head of the line, which alone looks.
+const LINE_LOOK: Duration = Duration::from_millis(20);
+/// The longest that a look at one engine may take.
+const LOOK_TIME: Duration = Duration::from_secs(1);
+/// Engines that one request looks at: in an outage of a large fleet the next one looks at others.
+const LOOKED_AT: usize = 8;
+
+/// The right to go on to a prefill while not every request may. Dropped when the request has its decoder, or fails.
+#[derive(Debug)]
+pub(super) enum Passage {
+    /// It is the one request that finds out whether a decoder is back, until its answer begins.
+    Trial(Trial),
+    /// It stood in line, and counts as one that wants a decoder.
+    Line(#[expect(dead_code, reason = "counts until it has a decoder")] Bound),
+}
+
+/// A future of the slow way, made where it stays.
+type Waiting<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// A path of engines that a look asks for: `health.probe_path`.
+#[derive(Debug)]
+pub struct Looks {
+    /// What is asked.
+    pub path: http::uri::PathAndQuery,
+    /// How long a look may take.
+    pub time: Duration,
+}
+
+impl Passage {
+    /// Gives the right back unused, for another request to have it.
+    pub(super) fn forgo(self) {
+        if let Passage::Trial(trial) = self {
+            trial.forgo();
+        }
+    }
+
+    /// True if others are refused meanwhile.
+    pub(super) fn is_trial(&self) -> bool {
+        matches!(self, Passage::Trial(_))
+    }
+
+    /// True if the right is over as soon as the request has a decoder.
+    pub(super) fn ends_with_a_seat(&self) -> bool {
+        matches!(self, Passage::Line(_))
+    }
+}
+
+impl Relay {
+    /// Waits until a member of `role` could take a request that arrived at `arrived`. None = one takes requests, and nothing is
+    /// to be kept.
+    ///
+    /// # Errors
+    /// `NoDecoder` and its like when none could and another request finds out, `Overloaded` when all stay busy.
+    pub(super) async fn vacancy(&self, role: Role, arrived: Instant) -> Result<Option<Passage>, Error> {
+        if self.fleet.is_open(role) {
+            return Ok(None);
+        }
+        let waiting: Waiting<'_, _> = Box::pin(self.wait_for_vacancy(role, arrived));
+        waiting.await
+    }
+
+    /// True if a request that finds out whether a decoder is back has tried all that serve: a further prefill would be for nobody.
+    pub(super) fn has_tried_in_vain(&self, decode: &Tries) -> bool {
+        let members = || self.fleet.members(Role::Decode);
+        let is_trial = decode.passage.as_ref().is_some_and(Passage::is_trial);
+        is_trial
+            && !self.fleet.is_open(Role::Decode)
+            && members().iter().all(|it| it.draining() || decode.tried.contains(&it.id()))
+    }
+
+    async fn wait_for_vacancy(&self, role: Role, arrived: Instant) -> Result<Option<Passage>, Error> {
+        loop {
+            match self.fleet.outlook(role) {
+                // Of those that drain, one will do for a request that was let in before.
+                Outlook::Open | Outlook::Leaving => return Ok(None),
+                Outlook::Empty => {
+                    if !self.members_come(role).await {
+                        return Err(nobody(role));
+                    }
+                }
+                Outlook::Resting => {
+                    return self.begin_trial(role).await.map(|trial| Some(Passage::Trial(trial)));
+                }
+                Outlook::Crowded => {
+                    if let Some(bound) = self.stand_in_line(role, arrived).await? {
+                        return Ok(Some(Passage::Line(bound)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Refuses what is new where all decoders drain, and none comes in their place.
+    pub(super) async fn has_decoder(&self) -> Result<(), Error> {
+        if self.fleet.serving(Role::Decode) > 0 || self.members_come(Role::Decode).await {
+            Ok(())
+        } else {
+            Err(nobody(Role::Decode))
+        }
+    }
+
+    /// Waits for a place on a prefiller, and for a prefiller where the last one has just left.
+    pub(super) async fn place_on_one(&self, ask: &Ask, tries: &Tries) -> Result<Placed, Error> {
+        loop {
+            let waiting = self.fleet.desk().place(ask.job.clone(), ask.arrived, &tries.tried);
+            let placed = match waiting {
+                Some(waiting) => waiting.await,
+                None => None,
+            };
+            match placed {
+                Some(placed) => return Ok(placed),
+                None if self.members_come(Role::Prefill).await => {}
+                None => return Err(nobody(Role::Prefill)),
+            }
+        }
+    }
+
+    /// Waits for a member of a role that has just lost its last one; false if none came in time.
+    pub(super) async fn members_come(&self, role: Role) -> bool {
+        let (vacancy, patience) = (self.fleet.vacancy(role), self.settings.now().empty_wait);
+        loop {
+            let changed = vacancy.changed().notified();
+            let Some(empty_ms) = vacancy.empty_ms(self.fleet.now_ms()) else { return false };
+            let left = patience.saturating_sub(Duration::from_millis(empty_ms));
+            if left.is_zero() || timeout(left, changed).await.is_err() {
+                return false;
+            }
+            if self.fleet.serving(role) > 0 {
+                return true;
+            }
+        }
+    }
+
+    /// Waits in line until a member has room; None when the members are no longer busy.
+    async fn stand_in_line(&self, role: Role, arrived: Instant) -> Result<Option<Bound>, Error> {
+        let vacancy = self.fleet.vacancy(role);
+        let until = arrived + self.settings.now().queue;
+        let _waits = vacancy.wait();
+        let head = timeout_at(until, vacancy.line().acquire()).await;
+        while head.is_ok() && Instant::now() < until {
+            if self.fleet.outlook(role) != Outlook::Crowded {
+                return Ok(None);
+            }
+            if let Some(bound) = self.fleet.leave_line(role) {
+                return Ok(Some(bound));
+            }
+            sleep(LINE_LOOK).await;
+        }
+        self.meters.turned_away(match role {
+            Role::Decode => "decode_busy",
+            Role::Prefill | Role::Encode => "prefill_busy",
+        });
+        let message = format!("every {} is busy, and the wait was too long", role.who());
+        Err(Error::new(Kind::Overloaded, message))
+    }
+
+    /// Takes the one place of a request that finds out whether a member of a resting role is back, if it may be tried now.
+    async fn begin_trial(&self, role: Role) -> Result<Trial, Error> {
+        let trial = self.fleet.vacancy(role).begin_trial(self.fleet.now_ms()).ok_or_else(|| nobody(role))?;
+        let members = self.fleet.members(role);
+        let serving = || members.iter().filter(|it| !it.draining());
+        // What fails requests while it answers probes is seen by requests alone.
+        if serving().any(|it| !it.health().is_out_of_reach()) {
+            return Ok(trial);
+        }
+        let first = usize::try_from(pause::random()).unwrap_or(0) % members.len().max(1);
+        let all = serving().cycle().skip(first).take(serving().count().min(LOOKED_AT)).cloned();
+        let look = |it| -> Waiting<'_, bool> { Box::pin(self.answers(it)) };
+        let mut looks: FuturesUnordered<Waiting<'_, bool>> = all.map(look).collect();
+        while let Some(answered) = looks.next().await {
+            if answered {
+                return Ok(trial);
+            }
+        }
+        trial.found_nobody();
+        Err(nobody(role))
+    }
+
+    /// Asks an engine that was out of reach whether it is back, as a probe does. True if a request may be sent to it.
+    async fn answers(&self, instance: Arc<Instance>) -> bool {
+        let leg = Leg {
+            instance: &instance,
+            method: Method::GET,
+            target: &self.looks.path,
+            headers: Cow::Owned(HeaderMap::new()),
+            body: Parts::default(),
+        };
+        let written = Written::default();
+        let asked = timeout(self.looks.time.min(LOOK_TIME), self.upstream.send(leg, &written)).await;
+        let alive = asked.is_ok_and(|answer| answer.is_ok_and(|it| !it.status().is_server_error()));
+        if alive {
+            instance.meter().probed("alive");
+            self.fleet.probed(&instance, true);
+        }
+        alive && !instance.health().is_out_of_reach()
+    }
+}
+
+/// The refusal of a request that needs a member of a role that has none to give.
+pub(super) fn nobody(role: Role) -> Error {
+    match role {
+        Role::Prefill => Error::new(Kind::NoPrefiller, "no prefiller is available"),
+        Role::Decode => Error::new(Kind::NoDecoder, "no decoder is available"),
+        Role::Encode => Error::new(Kind::EncodeFailed, "no encoder is available"),
+    }
+}
