@@ -6,7 +6,6 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use http::uri::PathAndQuery;
 use http::{HeaderMap, Version, header};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Semaphore;
@@ -45,7 +44,6 @@ use crate::relay::rendezvous::Rendezvous;
 use crate::relay::resume::Room;
 use crate::relay::stored::{Patience, Stored};
 use crate::relay::stories::Stories;
-use crate::relay::vacancy::Looks;
 use crate::reload::{Reloader, Source as ConfigSource};
 use crate::scrape::Scraper;
 use crate::server::{self, Bound, Edge, Gateway, ListenError, Via};
@@ -136,8 +134,7 @@ impl App {
     /// # Errors
     /// As [`App::build`].
     pub async fn build_over(config: &Config, dial: Option<Arc<dyn Dial>>) -> Result<App, StartError> {
-        let (via, exposition) = (Via::new(pause::random()), Exposition::install());
-        let meters = Arc::new(Meters::new());
+        let (via, meters) = (Via::new(pause::random()), Arc::new(Meters::new()));
         let keys = admission::keys(&config.auth, &meters)?;
         let fleet = fleets::fleet(config).await;
         let (engine_tls, tls) = secured(config)?;
@@ -169,23 +166,23 @@ impl App {
             names: Names::default(),
             kept: Kept::default(),
             forced: Forced::default(),
-            looks: looks(config),
+            looks: tuning::looks(config),
         });
         let (traces, mut tasks) = (Traces::start(config)?, JoinSet::new());
+        if let Some(told) = told {
+            tasks.spawn(Listeners::new(&config.events, relay.clone(), &told).run());
+        }
         if let Some(prompts) = prompts {
             let mut prover = Prover::new(config, relay.clone(), prompts, asker);
             prover.first().await?;
             tasks.spawn(prover.run());
-        }
-        if let Some(told) = told {
-            tasks.spawn(Listeners::new(&config.events, relay.clone(), &told).run());
         }
         let gateway = Arc::new(Gateway {
             relay: relay.clone(),
             gate: Gate::new(admission::gate_limits(config), meters),
             bodies: server::BodyMemory::default(),
             callers: keys.as_ref().map_or_else(|| Arc::new(Callers::open()), Watch::callers),
-            exposition,
+            exposition: Exposition::install(),
             control,
             via,
             edge: Live::new(edge),
@@ -202,8 +199,7 @@ impl App {
         keep_going(&gateway, tls.as_ref(), keys, &mut tasks);
         watch_engines(config, &gateway, &mut tasks).await;
         find_out_dialect(config, &gateway, &mut tasks).await;
-        let mut releasing = JoinSet::new();
-        releasing.spawn(relay.release_orphans(orphans));
+        let releasing = JoinSet::from_iter([relay.release_orphans(orphans)]);
         let (lame_duck, drain) = (ms(config.server.lame_duck_ms), ms(config.server.drain_ms));
         Ok(App { gateway, bound, admin, tls, lame_duck, drain, tasks, releasing, traces })
     }
@@ -413,13 +409,6 @@ pub fn secured(config: &Config) -> Result<(EngineTls, Option<Arc<ListenerTls>>),
     }
     let listener = config.listener_tls().map(ListenerTls::load).transpose()?;
     Ok((engines, listener.map(Arc::new)))
-}
-
-/// How an engine that was out of reach is asked whether it is back: as by a probe.
-fn looks(config: &Config) -> Looks {
-    let path = config.health.probe_path.parse();
-    let path = path.unwrap_or_else(|_| PathAndQuery::from_static("/health"));
-    Looks { path, time: ms(config.health.probe_timeout_ms) }
 }
 
 /// Who asks engines' tokenizers, and what they are.

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use http::uri::PathAndQuery;
 use http::{HeaderValue, StatusCode};
 
 use crate::config::{Config, DialectName, Secret};
@@ -10,6 +11,7 @@ use crate::dialect::Dialect;
 use crate::relay::settings::Settings;
 use crate::relay::skip::Skip;
 use crate::relay::speech::Speech;
+use crate::relay::vacancy::Looks;
 use crate::server::{BodyLimits, Edge};
 
 /// A secret that can't be sent in a header.
@@ -95,6 +97,13 @@ fn body_limits(config: &Config) -> BodyLimits {
         least_rate: limit.body_rate,
         grace: ms(config.timeout.body_grace_ms),
     }
+}
+
+/// The request by which an engine that was out of reach is tried again: that of a probe.
+pub fn looks(config: &Config) -> Looks {
+    let path = config.health.probe_path.parse();
+    let path = path.unwrap_or_else(|_| PathAndQuery::from_static("/health"));
+    Looks { path, time: ms(config.health.probe_timeout_ms) }
 }
 
 /// The edge's.

@@ -11,18 +11,13 @@ use crate::fleet::{Fleet, Instance, Rank, Role};
 const MAX_RANKS: Rank = 64;
 
 /// What is known of the ranks of a role's engines beforehand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RankRule {
     /// Each engine chooses among its own.
+    #[default]
     ByEngine,
     /// The gateway chooses; an engine that does not tell has so many.
     ByGateway(Rank),
-}
-
-impl Default for RankRule {
-    fn default() -> RankRule {
-        RankRule::ByEngine
-    }
 }
 
 impl RankRule {

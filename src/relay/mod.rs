@@ -292,16 +292,8 @@ impl Relay {
                         return Err(before.map_or(error, |failure| failure.into_error(Role::Decode)));
                     }
                     Err(error) => return Err(error),
-                    Ok((PrefillEnd::Done(mut duty), early)) => {
-                        let waits = duty.handoff().is_none() && early.is_none() && ask.asked.is_some();
-                        // Whoever stands in line may be waiting for this prefiller.
-                        if waits || self.fleet.desk().waiting() > 0 {
-                            self.prefilled(ask, Some(&mut duty), ledger);
-                        }
-                        if waits {
-                            self.wait_until_stored(ask).await;
-                        }
-                        Prefilled { duty: Some(*duty), early, here: None }
+                    Ok((PrefillEnd::Done(duty), early)) => {
+                        self.after_prefill(ask, *duty, early, ledger).await
                     }
                     Ok((PrefillEnd::Refused(answer), _)) => return Ok(DecodeEnd::Whole(answer)),
                     Ok((PrefillEnd::InVain, early)) => Prefilled { early, ..Prefilled::default() },

@@ -18,8 +18,8 @@ use crate::relay::legs::PrefillEnd;
 use crate::relay::meanwhile::meanwhile;
 use crate::relay::offers::Outcome;
 use crate::relay::origin::PrefillPartners;
-use crate::relay::release::Unfinished;
-use crate::relay::{Relay, Tries};
+use crate::relay::release::{Duty, Unfinished};
+use crate::relay::{Prefilled, Relay, Tries};
 use crate::upstream::Written;
 
 /// A place that a request was given, to be written down.
@@ -30,6 +30,25 @@ struct Chosen {
 }
 
 impl Relay {
+    /// Books a prefill that has ended well where another request may wait for its prefiller, and waits until a
+    /// pool that carries the KV has the prompt.
+    pub(super) async fn after_prefill(
+        &self,
+        ask: &Arc<Ask>,
+        mut duty: Duty,
+        early: Option<Early>,
+        ledger: &mut Ledger,
+    ) -> Prefilled {
+        let waits = duty.handoff().is_none() && early.is_none() && ask.asked.is_some();
+        if waits || self.fleet.desk().waiting() > 0 {
+            self.prefilled(ask, Some(&mut duty), ledger);
+        }
+        if waits {
+            self.wait_until_stored(ask).await;
+        }
+        Prefilled { duty: Some(duty), early, here: None }
+    }
+
     /// The prefill leg, if it will be served in time and there is room for it.
     pub(super) async fn prefill_in_time(
         self: &Arc<Self>,

@@ -62,7 +62,7 @@ pub(super) async fn read(
         connection: head.extensions.get::<ConnectionBytes>().map(ConnectionBytes::share),
         on_its_way: None,
     };
-    match timeout(PROMPT_TIME.min(time), reading.to_end()).await {
+    match timeout(PROMPT_TIME.min(time), reading.read_whole()).await {
         Ok(read) => read,
         // On the side: few bodies come here, and all requests would set room aside for it.
         Err(_) => Box::pin(reading.slowly(time)).await,
@@ -85,7 +85,7 @@ struct Reading<'a> {
 
 impl Reading<'_> {
     /// Reads on to the end. Dropped meanwhile, it can be called again.
-    async fn to_end(&mut self) -> Result<Bytes, Error> {
+    async fn read_whole(&mut self) -> Result<Bytes, Error> {
         while let Some(frame) = self.body.frame().await {
             let broken = |e: axum::Error| {
                 Error::new(Kind::BodyBroken, "the request body could not be read to its end")
@@ -127,7 +127,7 @@ impl Reading<'_> {
             let allowed = limits.allowed(self.whole.len()).min(time);
             tokio::select! {
                 biased;
-                read = self.to_end() => return read,
+                read = self.read_whole() => return read,
                 _ = &mut gives_way => return Err(self.no_room("body_unread", OLDEST)),
                 () = sleep_until(start + allowed) => {
                     // What has come meanwhile may have bought it more time.

@@ -7,7 +7,7 @@ use axum::extract::State;
 use bytes::{Buf, Bytes};
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{HeaderValue, Request, Response, Version, header};
+use http::{HeaderMap, HeaderValue, Request, Response, Version, header};
 use tokio::time::Instant;
 
 use crate::auth::Caller;
@@ -115,6 +115,18 @@ pub(super) fn into_body(answer: AnswerBody) -> Body {
     }
 }
 
+/// The headers of a client's request as engines get them.
+fn engine_headers(gateway: &Gateway, head: &Parts, known_as: &str, adapter: Option<&Adapter>) -> HeaderMap {
+    let edge = gateway.edge.now();
+    let (via, authorization) = (gateway.via.line(head.version), edge.engine_authorization.as_ref());
+    let mut headers = headers::for_engine(&head.headers, known_as, via, authorization);
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if let Some(adapter) = adapter {
+        adapter.onto(&mut headers);
+    }
+    headers
+}
+
 /// From the request to what is to be driven: read, let in, scanned, checked.
 async fn prepare(
     gateway: &Gateway,
@@ -122,13 +134,12 @@ async fn prepare(
     request: Request<Body>,
     ledger: &mut Ledger,
 ) -> Result<Ask, Error> {
-    let edge = &gateway.edge.now();
     let (arrived, target) = (arrived(&request), target(&request));
     let (head, body) = request.into_parts();
     let caller = auth::caller(gateway, &head.extensions);
     let span = Span::since(ledger.scope(), "receive", arrived);
     let body = match check(gateway, &caller, &head) {
-        Ok(()) => body::read(gateway, &head, body, edge.body_bytes).await,
+        Ok(()) => body::read(gateway, &head, body, gateway.edge.now().body_bytes).await,
         Err(refused) => Err(refused),
     };
     let body = span.of(body, |e| e.kind().code())?;
@@ -166,13 +177,8 @@ async fn prepare(
     });
     ledger.is_called(name.clone());
     let known_as = name.as_ref().map_or(&*id, |name| name.id());
-    let (via, authorization) = (gateway.via.line(head.version), edge.engine_authorization.as_ref());
-    let mut headers = headers::for_engine(&head.headers, known_as, via, authorization);
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    if let Some(adapter) = &adapter {
-        adapter.onto(&mut headers);
-    }
     let trace = ledger.scope().cloned();
+    let mut headers = engine_headers(gateway, &head, known_as, adapter.as_ref());
     if let Some(scope) = &trace {
         scope.onto(&mut headers);
     }

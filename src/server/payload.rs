@@ -20,6 +20,7 @@ const FILE_BYTES_PER_TOKEN: u64 = 640;
 
 /// A body that may be sent to an engine.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "it is nearly always the large one, and is not kept")]
 pub(super) enum Payload {
     /// There is none.
     Nothing,

@@ -67,11 +67,13 @@ async fn an_order_is_for_the_role_that_it_names() {
     let (p, d) = (willing().await, willing().await);
     let front = Front::of(&[&p], &[&d], |_| {}).await;
     for (role, at) in [("prefill", [1, 0]), ("decode", [0, 1]), ("all", [1, 1])] {
-        (p.forget(), d.forget());
+        p.forget();
+        d.forget();
         assert_eq!(front.post(&format!("/sleep?role={role}"), "").await.status, 200, "{role}");
         assert_eq!([p.seen().len(), d.seen().len()], at, "{role}");
     }
-    (p.forget(), d.forget());
+    p.forget();
+    d.forget();
     let raw = front.post("/sleep?role=prefiller", "").await;
     assert_eq!((raw.status, raw.json()["error"]["param"].clone()), (400, json!("role")));
     let raw = front.post("/sleep?role=encode", "").await;
