@@ -492,10 +492,8 @@ mod tests {
             PoolKind::LmcacheCoordinator,
         ] {
             let [only] = &found(kind)[..] else { panic!("one problem with {}", kind.name()) };
-            assert!(
-                only.starts_with(&format!("pool.addresses lists 2, and pool.kind = {}", kind.name())),
-                "{only}"
-            );
+            let beginning = format!("pool.addresses lists 2, and pool.kind = {}", kind.name());
+            assert!(only.starts_with(&beginning), "{only}");
         }
     }
 }
