@@ -356,7 +356,9 @@ impl Relay {
             Left::Legs(legs) => legs.await,
             Left::Handoff(lost) => {
                 let end = lost.born + self.settings.now().lease;
-                let done = tokio::time::timeout_at(end, self.fetch(&lost, turns)).await.unwrap_or(false);
+                // Not even begun when the lease is over: what is fetched then may be another prompt's.
+                let done = Instant::now() < end
+                    && tokio::time::timeout_at(end, self.fetch(&lost, turns)).await.unwrap_or(false);
                 self.meters.handoff(if done { Handoff::Released } else { Handoff::Expired });
             }
         }

@@ -334,7 +334,6 @@ async fn a_prefill_answer_cut_anywhere_goes_elsewhere() {
 }
 
 #[tokio::test]
-#[ignore = "open defect: the prompt is prefilled three times where twice would do"]
 async fn a_handoff_that_is_too_old_is_not_used() {
     let mut script = hasty();
     // Stale after 0.8 s.
