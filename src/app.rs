@@ -134,12 +134,13 @@ impl App {
     /// # Errors
     /// As [`App::build`].
     pub async fn build_over(config: &Config, dial: Option<Arc<dyn Dial>>) -> Result<App, StartError> {
-        let (via, meters) = (Via::new(pause::random()), Arc::new(Meters::new()));
+        // Meters made before the recorder is there would count nothing.
+        let (via, exposition) = (Via::new(pause::random()), Exposition::install());
+        let meters = Arc::new(Meters::new());
         let keys = admission::keys(&config.auth, &meters)?;
         let fleet = fleets::fleet(config).await;
         let (engine_tls, tls) = secured(config)?;
-        let control = control(config, &engine_tls, &via)?;
-        let edge = tuning::edge(config)?;
+        let (control, edge) = (control(config, &engine_tls, &via)?, tuning::edge(config)?);
         let asker = asker(&control, &edge);
         let prompts = prompts(config, &asker)?;
         let finder = finder(config, prompts.as_ref(), &control, &meters)?;
@@ -182,7 +183,7 @@ impl App {
             gate: Gate::new(admission::gate_limits(config), meters),
             bodies: server::BodyMemory::default(),
             callers: keys.as_ref().map_or_else(|| Arc::new(Callers::open()), Watch::callers),
-            exposition: Exposition::install(),
+            exposition,
             control,
             via,
             edge: Live::new(edge),
