@@ -43,7 +43,7 @@ pub struct Whole {
 #[derive(Debug)]
 struct Pieces(Bytes);
 
-/// Takes out of an engine's headers what must not reach a client in the gateway's name ([`ends_here`]), and what `Connection` lists.
+/// Takes out of an engine's headers what must not reach a client in the gateway's name (`ends_here`), and what `Connection` lists.
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     for name in named_by_connection(headers) {
         headers.remove(name);
