@@ -335,7 +335,8 @@ async fn a_prefill_answer_cut_anywhere_goes_elsewhere() {
 
 #[tokio::test]
 async fn a_handoff_that_is_too_old_is_not_used() {
-    let mut script = hasty();
+    let mut script = Script { engine: EngineSpec { lease_ms: 1_500, ..fast() }, ..Script::default() };
+    script.config.health.rest_ms = 1;
     // Stale after 0.8 s.
     script.config.engine.lease_ms = 1_000;
     script.config.retry.delay_ms = 2_000.0;

@@ -26,6 +26,15 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Far beyond the test: what is freed was freed by somebody's doing.
 const LEASE_MS: u64 = 600_000;
 
+/// The state that the queue of releases must have come to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Releases {
+    /// Nothing is in it.
+    MustBeOver,
+    /// It may hold hand-offs: none of the decoders takes any, and until the lease ends one may come back.
+    MayWait,
+}
+
 /// Two prefillers, two decoders and a gateway.
 pub struct Rig {
     pub prefillers: Vec<Engine>,
@@ -136,10 +145,11 @@ impl Rig {
     }
 
     /// What the gateway or an engine still does for somebody; `None` when all is over.
-    fn open(&self, killed: &[SocketAddr]) -> Option<String> {
+    fn open(&self, killed: &[SocketAddr], releases: Releases) -> Option<String> {
         let relay = &self.gateway.relay;
         let desk = relay.fleet.desk();
-        let inside = (self.gateway.gate.inside(), relay.releases.pending(), desk.waiting(), desk.booked());
+        let pending = relay.releases.pending() && releases == Releases::MustBeOver;
+        let inside = (self.gateway.gate.inside(), pending, desk.waiting(), desk.booked());
         if inside != (0, false, 0, 0) {
             return Some(format!("inside, releases, waiting, booked: {inside:?}"));
         }
@@ -159,9 +169,21 @@ impl Rig {
 
     /// Waits until nobody does anything any more and `right` holds of the hand-offs that are kept; gives their number, and
     /// what is left.
-    pub async fn settled(&self, killed: &[SocketAddr], right: impl Fn(u32) -> bool) -> (u32, Option<String>) {
-        comes(|| self.open(killed).is_none() && right(self.pinned(killed))).await;
-        (self.pinned(killed), self.open(killed))
+    pub async fn settled(
+        &self,
+        killed: &[SocketAddr],
+        releases: Releases,
+        right: impl Fn(u32) -> bool,
+    ) -> (u32, Option<String>) {
+        comes(|| self.open(killed, releases).is_none() && right(self.pinned(killed))).await;
+        (self.pinned(killed), self.open(killed, releases))
+    }
+
+    /// Ends all faults of the decoders and waits for the releases that waited for one; gives what is left.
+    pub async fn released(&self) -> Option<String> {
+        self.decoders.iter().for_each(Engine::clear_faults);
+        comes(|| self.open(&[], Releases::MustBeOver).is_none()).await;
+        self.open(&[], Releases::MustBeOver)
     }
 
     pub async fn end(self) {

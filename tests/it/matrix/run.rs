@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 use super::journal::Journal;
 use super::oracle::{self, Expected};
 use super::plan::{Api, Cell, Ill, Leg, Spot, Who};
-use super::rig::{Rig, comes};
+use super::rig::{Releases, Rig, comes};
 use super::seen::{Seen, words_of};
 use super::stalls::Stalls;
 use crate::common::client;
@@ -239,7 +239,10 @@ async fn run_once(model: &Model, journal: &Journal, (round, nth): (u32, usize), 
             continue;
         }
         let right = outcome.expected.pinned.clone();
-        (outcome.pinned, outcome.open) = rig.settled(&killed, |pinned| right.contains(&pinned)).await;
+        let no_decoder = cell.leg == Leg::Decode && cell.who == Who::All;
+        let releases = if no_decoder { Releases::MayWait } else { Releases::MustBeOver };
+        (outcome.pinned, outcome.open) =
+            rig.settled(&killed, releases, |pinned| right.contains(&pinned)).await;
         let unread = |leg| {
             let nobody = matches!(cell.ill, Ill::Refused | Ill::ResetAtAccept | Ill::KilledUnread);
             let unread = leg == cell.leg && nobody;
@@ -251,6 +254,9 @@ async fn run_once(model: &Model, journal: &Journal, (round, nth): (u32, usize), 
         outcome.prefills = rig.read(Leg::Prefill, 2, &request.id) + unread(Leg::Prefill);
         outcome.decodes = rig.read(Leg::Decode, 2, &request.id) + unread(Leg::Decode);
         outcome.lines = journal.of(&request.id).lines;
+        if no_decoder && killed.is_empty() && outcome.open.is_none() {
+            outcome.open = rig.released().await;
+        }
         let goes_on =
             seen == Seen::Whole && cell.begun() && cell.ill != Ill::Cut(Spot::End, pd_proxy::sim::How::Reset);
         outcome.seen = if goes_on { Seen::Continued } else { seen };
