@@ -5,14 +5,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pd_proxy::app::{self, App, Signals};
+use pd_proxy::app::{self, App, Signals, limits};
 use pd_proxy::auth::entry::{self as api_key, ApiKeyError};
 use pd_proxy::cli::{self, ApiKeyCommand, CheckArgs, Command, GenerateArgs, KeysArgs, ReplayArgs, ServeArgs};
+use pd_proxy::cmd::check::here;
+use pd_proxy::cmd::{self, reference};
 use pd_proxy::config::{self, Config, Env, Loaded, LogFormat, report};
-use pd_proxy::inspect::here;
+use pd_proxy::control::reload::{Content, Source};
 use pd_proxy::obs::log::{self, LogGuard, Threshold};
-use pd_proxy::reload::{Content, Source, reference};
-use pd_proxy::{admission, inspect, keys, probe};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -42,9 +42,9 @@ fn main() -> ExitCode {
         Ok(Command::Replay(args)) => replay(&args),
         Ok(Command::Generate(args)) => generate(&args),
         #[cfg(feature = "sim")]
-        Ok(Command::Demo(args)) => pd_proxy::demo::run(&args).map_err(failure),
+        Ok(Command::Demo(args)) => cmd::demo::run(&args).map_err(failure),
         #[cfg(feature = "sim")]
-        Ok(Command::Sim(args)) => pd_proxy::demo::run_simulator(&args).map_err(failure),
+        Ok(Command::Sim(args)) => cmd::demo::run_simulator(&args).map_err(failure),
         Err(e) => {
             // clap prints help and version through the same door, with code 0.
             let _ = e.print();
@@ -109,11 +109,11 @@ fn check(args: &CheckArgs) -> Result<(), Failure> {
     say(&report::render(&loaded)).map_err(named)?;
     pd_proxy::profile::refuse_early(&loaded.config).map_err(named)?;
     app::secured(&loaded.config).map_err(named)?;
-    admission::check(&loaded.config.auth).map_err(named)?;
+    limits::check(&loaded.config.auth).map_err(named)?;
     if args.offline {
         return Ok(());
     }
-    let found = runtime(1).map_err(named)?.block_on(inspect::run(&loaded)).map_err(named)?;
+    let found = runtime(1).map_err(named)?.block_on(cmd::check::run(&loaded)).map_err(named)?;
     say(&format!("\n{found}")).map_err(named)?;
     let words = "pd-proxy: engines or the pool are not as the configuration says: see the lines with BAD";
     let differs = || Failure(words.to_owned(), DIFFERS);
@@ -123,7 +123,7 @@ fn check(args: &CheckArgs) -> Result<(), Failure> {
 /// Says nothing when all is well.
 fn health(args: &ServeArgs) -> Result<(), Failure> {
     let loaded = Config::load(args, &config::process_env()).map_err(failure)?;
-    probe::run(&loaded.config).map_err(named)
+    cmd::health::run(&loaded.config).map_err(named)
 }
 
 /// An error as it is.
@@ -157,7 +157,7 @@ fn write_out(text: &[u8]) -> std::io::Result<()> {
 fn keys(args: &KeysArgs) -> Result<(), Failure> {
     let loaded = Config::load(&args.configuration(), &config::process_env());
     let loaded = loaded.map_err(failure)?;
-    let report = runtime(1).map_err(named)?.block_on(keys::run(args, &loaded));
+    let report = runtime(1).map_err(named)?.block_on(cmd::keys::run(args, &loaded));
     let report = report.map_err(named)?;
     say(&report.to_string()).map_err(named)?;
     if report.exact() { Ok(()) } else { Err(failure("the prompt's tokens can't be known here")) }
@@ -195,7 +195,7 @@ fn generate(args: &GenerateArgs) -> Result<(), Failure> {
 
 fn replay(args: &ReplayArgs) -> Result<(), Failure> {
     let _ = raise_open_files();
-    let report = pd_proxy::trial::run(args).map_err(named)?;
+    let report = cmd::replay::run(args).map_err(named)?;
     say(&report.to_string()).map_err(named)?;
     Ok(())
 }

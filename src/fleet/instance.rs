@@ -11,9 +11,9 @@ use crate::fleet::handoffs::Handoffs;
 use crate::fleet::health::{Health, Rules};
 use crate::fleet::hits::Hits;
 use crate::fleet::pace::Paces;
-use crate::live::Live;
 use crate::obs::LegMeter;
 use crate::route::{Candidate, DecodeCandidate, Standing};
+use crate::util::swap::Live;
 
 /// What an engine is there for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

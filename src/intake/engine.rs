@@ -18,8 +18,8 @@ use super::question::{Question, question};
 use crate::codec::json::Object;
 use crate::dialect::Api;
 use crate::endpoint::Endpoint;
-use crate::flights::{Flight, Flights, Start};
 use crate::prompt::Reason;
+use crate::util::single_flight::{Flight, Flights, Start};
 
 /// Default of [`EngineLimits::budget`].
 pub const BUDGET: Duration = Duration::from_millis(100);

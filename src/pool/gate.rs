@@ -18,7 +18,7 @@ use super::aside::aside;
 use super::breaker::{Breaker, Change};
 use super::inquiry::Inquiry;
 use super::{KvPool, PoolError, Presence, Question};
-use crate::flights::{Coming, Flight, Flights, Start};
+use crate::util::single_flight::{Coming, Flight, Flights, Start};
 
 /// Bounds of a [`Gate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

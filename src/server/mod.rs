@@ -49,13 +49,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::auth::Callers;
-use crate::live::Live;
 use crate::obs::Exposition;
 use crate::relay::Relay;
 use crate::relay::admit::Gate;
 use crate::relay::{pause, traced};
 use crate::server::openai::Route;
 use crate::trace::{Span, Tracer, lines};
+use crate::util::swap::Live;
 
 pub use body_memory::{BodyLimits, BodyMemory};
 pub use instances::Waiting;

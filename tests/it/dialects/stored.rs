@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use pd_proxy::cmd::demo::Embedded;
 use pd_proxy::config::{Config, DialectName};
-use pd_proxy::demo::Embedded;
 use pd_proxy::sim::{Connector, Engine, EngineSpec, Pool};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};

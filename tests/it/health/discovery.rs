@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use pd_proxy::app::App;
 use pd_proxy::config::Config;
-use pd_proxy::discovery::Discoverer;
+use pd_proxy::control::discovery::Discoverer;
 use pd_proxy::fleet;
 use pd_proxy::sim::{Engine, EngineSpec, Role};
 use serde_json::json;

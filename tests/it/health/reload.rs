@@ -7,7 +7,7 @@ use std::time::Duration;
 use pd_proxy::app::App;
 use pd_proxy::cli::{Command, parse_from};
 use pd_proxy::config::{Config, Env};
-use pd_proxy::reload::{Content, Source};
+use pd_proxy::control::reload::{Content, Source};
 use pd_proxy::sim::{Engine, Fault, Role, What};
 use serde_json::json;
 

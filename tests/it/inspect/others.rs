@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::routing::get;
-use pd_proxy::demo::Embedded;
+use pd_proxy::cmd::demo::Embedded;
 use pd_proxy::endpoint::Endpoint;
 use pd_proxy::kvhash::keys::{
     Ask, KeyBatch, KeyConfig, KeyProfile, KvShape, Preset, PromptBlocks, profile::Store,

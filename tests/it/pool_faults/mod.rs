@@ -10,9 +10,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use pd_proxy::app::pool;
 use pd_proxy::config::{Config, PoolKind};
 use pd_proxy::pool::{Gate, Inquiry, Question, Verdict};
-use pd_proxy::pools;
 use tokio::time::Instant;
 
 use crate::common::time::{eventually_within, pass, unhurried};
@@ -78,7 +78,7 @@ pub fn gate(kind: PoolKind, addresses: &[String], change: impl FnOnce(&mut Confi
     config.pool.fresh_ms = 0;
     change(&mut config);
     let control = pd_proxy::tls::http().build().unwrap();
-    pools::gate(&config, &control).unwrap().unwrap()
+    pool::gate(&config, &control).unwrap().unwrap()
 }
 
 /// Asks, within the deadline, and what is told is all of the truth or nothing.

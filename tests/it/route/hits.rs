@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
+use pd_proxy::cmd::demo::Embedded;
 use pd_proxy::config::{Config, DialectName, Policy, Tokens};
-use pd_proxy::demo::Embedded;
 use pd_proxy::sim::{Connector, EngineSpec, Pool};
 
 use super::{ask, chat, explained, number, script};

@@ -5,9 +5,9 @@ use std::path::Path;
 use super::{Grade, Report};
 use crate::config::kubernetes::{Kubernetes, Wanted};
 use crate::config::{self, Loaded, Origin};
-use crate::discovery;
-use crate::discovery::kubernetes;
-use crate::discovery::names::{Names, System};
+use crate::control::discovery;
+use crate::control::discovery::kubernetes;
+use crate::control::discovery::names::{Names, System};
 use crate::endpoint::Endpoint;
 use crate::fleet::Role;
 

@@ -18,7 +18,7 @@ use super::access::{Access, WATCH_S, labels};
 use super::known::Known;
 use super::words::{self, Break};
 use crate::config::kubernetes::{By, Kubernetes, Wanted};
-use crate::discovery::changed;
+use crate::control::discovery::changed;
 use crate::fleet::{Owner, Role};
 use crate::relay::Relay;
 

@@ -5,8 +5,8 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use super::adopt;
 use crate::config::Config;
+use crate::control::reload::adopt;
 
 /// What the keys mean; a test holds it against the tree.
 const COMMENTED: &str = include_str!("../../config/pd-proxy.toml");

@@ -126,7 +126,7 @@ async fn ask_engines(
     report: &mut Report,
 ) -> Result<Vec<Published>, ClientError> {
     let config = &loaded.config;
-    let mut asker = crate::keys::asker(config)?;
+    let mut asker = crate::cmd::keys::asker(config)?;
     asker.time = Duration::from_millis(config.timeout.models_ms);
     let members = members::all(loaded, report).await;
     let visits = visit::all(config, &asker, members).await;

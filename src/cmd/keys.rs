@@ -11,6 +11,7 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 use crate::cli::{KeysArgs, KeysFormat};
+use crate::cmd::keys_report::{Hashed, Listing, ListingError, Spelling};
 use crate::codec::json::{JsonError, Object, ScanLimits};
 use crate::config::{Config, Loaded, Origin, Tokens};
 use crate::dialect::Api;
@@ -19,7 +20,6 @@ use crate::intake::{
     Asker, EngineLimits, EngineTokenizer, Naming, Prompts, Source, Trust, Verdict, compare, exchange, facts,
 };
 use crate::kvhash::BlockHash;
-use crate::listing::{Hashed, Listing, ListingError, Spelling};
 use crate::profile::{self, FilesError, Published, Trouble};
 use crate::prompt::{Exactness, PrefixCache, Prompt, PromptSource, Prompter, Reason};
 use crate::tls::{ClientError, EngineTls};

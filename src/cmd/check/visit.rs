@@ -7,12 +7,12 @@ use http::{StatusCode, header};
 
 use super::members::Member;
 use crate::config::Config;
+use crate::control::dialect_detect::Questions;
+use crate::control::settings;
 use crate::dialect::signs::Signs;
 use crate::fleet::Role;
 use crate::intake::exchange::{Asker, authorized, causes};
 use crate::intake::{Facts, facts};
-use crate::signs::Questions;
-use crate::tuning;
 
 /// Engines that are asked at once.
 const AT_ONCE: usize = 128;
@@ -67,7 +67,7 @@ async fn signs(config: &Config, asker: &Asker, member: &Member) -> Option<Signs>
         return None;
     }
     let Asker { client, authorization, time, .. } = asker.clone();
-    let bootstrap = tuning::speech(config).bootstrap(&member.engine);
+    let bootstrap = settings::speech(config).bootstrap(&member.engine);
     Some(Questions { client, authorization, time }.ask(&member.engine, &bootstrap).await)
 }
 

@@ -1,5 +1,10 @@
 //! Wiring: from a configuration to a running gateway. The one place that names the concrete types of every layer.
 
+pub mod fleet;
+pub mod limits;
+pub mod pool;
+pub mod trace_export;
+
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
@@ -13,22 +18,24 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::admission;
+use self::pool::PoolsError;
+use self::trace_export::Traces;
 use crate::auth::Callers;
 use crate::auth::watch::{KeysError, Watch};
 use crate::config::{Config, Loaded, Tokens};
-use crate::discovery::{Discoverer, kubernetes};
+use crate::control::dialect_detect::{Detector, Questions};
+use crate::control::discovery::{Discoverer, kubernetes};
+use crate::control::health_probe::Prober;
+use crate::control::kv_events::{self, Listeners};
+use crate::control::load_scrape::Scraper;
+use crate::control::parity::Prover;
+use crate::control::reload::{Reloader, Source as ConfigSource};
+use crate::control::settings::{self, KeyError};
 use crate::fleet::Role;
-use crate::fleets;
 use crate::intake::{Asker, EngineLimits, EngineTokenizer, Prompts, Source, exchange};
-use crate::listeners::{self, Listeners};
-use crate::live::Live;
 use crate::obs::{Exposition, Meters};
 use crate::pool::Verdict;
-use crate::pools::{self, PoolsError};
-use crate::probes::Prober;
 use crate::profile::{self, FilesError, Trouble};
-use crate::proof::Prover;
 use crate::relay::Relay;
 use crate::relay::admit::Gate;
 use crate::relay::affinity::Affinity;
@@ -44,14 +51,10 @@ use crate::relay::rendezvous::Rendezvous;
 use crate::relay::resume::Room;
 use crate::relay::stored::{Patience, Stored};
 use crate::relay::stories::Stories;
-use crate::reload::{Reloader, Source as ConfigSource};
-use crate::scrape::Scraper;
 use crate::server::{self, Bound, Edge, Gateway, ListenError, Via};
-use crate::signs::{Detector, Questions};
 use crate::tls::{ClientError, EngineTls, ListenerTls, TlsError};
-use crate::traces::Traces;
-use crate::tuning::{self, KeyError};
 use crate::upstream::{self, Connector, Dial, Upstream};
+use crate::util::swap::Live;
 
 /// Samples are folded into buckets, and drained instances dropped, this often.
 const HOUSEKEEPING: Duration = Duration::from_secs(2);
@@ -137,10 +140,10 @@ impl App {
         // Meters made before the recorder is there would count nothing.
         let (via, exposition) = (Via::new(pause::random()), Exposition::install());
         let meters = Arc::new(Meters::new());
-        let keys = admission::keys(&config.auth, &meters)?;
-        let fleet = fleets::fleet(config).await;
+        let keys = limits::keys(&config.auth, &meters)?;
+        let fleet = fleet::fleet(config).await;
         let (engine_tls, tls) = secured(config)?;
-        let (control, edge) = (control(config, &engine_tls, &via)?, tuning::edge(config)?);
+        let (control, edge) = (control(config, &engine_tls, &via)?, settings::edge(config)?);
         let asker = asker(&control, &edge);
         let prompts = prompts(config, &asker)?;
         let finder = finder(config, prompts.as_ref(), &control, &meters)?;
@@ -151,9 +154,9 @@ impl App {
         let relay = Arc::new(Relay {
             fleet,
             upstream: Upstream::new(Connector::new(ms(config.timeout.connect_ms), engine_tls, dial)),
-            speech: Live::new(tuning::speech(config)),
-            settings: Live::new(tuning::settings(config)),
-            sides: admission::sides(&config.limit),
+            speech: Live::new(settings::speech(config)),
+            settings: Live::new(settings::settings(config)),
+            sides: limits::sides(&config.limit),
             meters: meters.clone(),
             releases,
             prompts: prompts.clone(),
@@ -167,7 +170,7 @@ impl App {
             names: Names::default(),
             kept: Kept::default(),
             forced: Forced::default(),
-            looks: tuning::looks(config),
+            looks: settings::looks(config),
         });
         let (traces, mut tasks) = (Traces::start(config)?, JoinSet::new());
         if let Some(told) = told {
@@ -180,7 +183,7 @@ impl App {
         }
         let gateway = Arc::new(Gateway {
             relay: relay.clone(),
-            gate: Gate::new(admission::gate_limits(config), meters),
+            gate: Gate::new(limits::gate_limits(config), meters),
             bodies: server::BodyMemory::default(),
             callers: keys.as_ref().map_or_else(|| Arc::new(Callers::open()), Watch::callers),
             exposition,
@@ -487,7 +490,7 @@ fn finder(
     control: &reqwest::Client,
     meters: &Arc<Meters>,
 ) -> Result<Option<lookup::Finder>, StartError> {
-    let (pool, events) = (pools::gate(config, control)?, listeners::told(&config.events));
+    let (pool, events) = (pool::gate(config, control)?, kv_events::told(&config.events));
     let Some(prompts) = prompts.filter(|_| pool.is_some() || events.is_some()) else { return Ok(None) };
     if let Some(gate) = &pool {
         meters.pool_starts(gate.name(), &Verdict::ALL.map(Verdict::name));

@@ -6,7 +6,6 @@
 pub mod adopt;
 mod files;
 pub mod lost;
-pub mod reference;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,10 +14,10 @@ use std::time::Duration;
 use tokio::signal::unix::Signal;
 
 use crate::config::{ConfigErrors, Loaded};
+use crate::control::settings;
 use crate::fleet::{Owner, Role};
 use crate::obs::log::Threshold;
 use crate::server::Gateway;
-use crate::tuning;
 use adopt::{Adopted, adopt};
 use files::Seen;
 
@@ -131,8 +130,8 @@ impl Reloader {
         let unreachable =
             engines.iter().flat_map(|(_, all)| all).try_for_each(|one| relay.upstream.check(one));
         unreachable.map_err(|error| error.to_string())?;
-        self.gateway.edge.set(tuning::edge(config).map_err(|error| error.to_string())?);
-        relay.settings.set(tuning::settings(config));
+        self.gateway.edge.set(settings::edge(config).map_err(|error| error.to_string())?);
+        relay.settings.set(settings::settings(config));
         for (role, engines) in &engines {
             relay.fleet.want(Owner::Configuration, *role, engines);
         }

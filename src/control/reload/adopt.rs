@@ -39,7 +39,7 @@ pub fn adopt(running: &Config, new: &Config) -> Result<Adopted, Mixture> {
 }
 
 /// What can change, whether or not it makes sense without the rest.
-pub(super) fn live(running: &Config, new: &Config) -> Adopted {
+pub fn live(running: &Config, new: &Config) -> Adopted {
     let mut next = running.clone();
     let (fleet, timeout, limit, route) = (&new.fleet, &new.timeout, &new.limit, &new.route);
     // Ranks are places that engines bring along when they come.
