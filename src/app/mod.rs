@@ -2,36 +2,32 @@
 
 pub mod fleet;
 pub mod limits;
+mod loops;
 pub mod pool;
+mod signals;
 pub mod trace_export;
 
-use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::{HeaderMap, Version, header};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::loops::{find_out_dialect, keep_going, watch_engines};
 use self::pool::PoolsError;
+pub use self::signals::{Signals, serve_until_signal};
 use self::trace_export::Traces;
 use crate::auth::Callers;
 use crate::auth::watch::{KeysError, Watch};
 use crate::config::{Config, Loaded, Tokens};
-use crate::control::dialect_detect::{Detector, Questions};
-use crate::control::discovery::{Discoverer, kubernetes};
-use crate::control::health_probe::Prober;
 use crate::control::kv_events::{self, Listeners};
-use crate::control::load_scrape::Scraper;
 use crate::control::parity::Prover;
 use crate::control::reload::{Reloader, Source as ConfigSource};
 use crate::control::settings::{self, KeyError};
-use crate::fleet::Role;
 use crate::intake::{Asker, EngineLimits, EngineTokenizer, Prompts, Source, exchange};
 use crate::obs::{Exposition, Meters};
 use crate::pool::Verdict;
@@ -56,17 +52,8 @@ use crate::tls::{ClientError, EngineTls, ListenerTls, TlsError};
 use crate::upstream::{self, Connector, Dial, Upstream};
 use crate::util::swap::Live;
 
-/// Samples are folded into buckets, and drained instances dropped, this often.
-const HOUSEKEEPING: Duration = Duration::from_secs(2);
-
-/// A block of this size is a page of the allocator by itself.
-const OWN_PAGE_BYTES: usize = 8 << 20;
-
 /// The longest that an engine may take over a control call: resetting a cache, listing models.
 const CONTROL_TIME: Duration = Duration::from_secs(30);
-
-/// One prefiller is asked what it speaks for no longer than this: the gateway is not to start late because of one that hangs.
-const DETECT_MS: u64 = 1_000;
 
 /// What a shutdown adds to `server.drain_ms` for hand-offs that are still to be released.
 const RELEASE_GRACE: Duration = Duration::from_secs(5);
@@ -84,13 +71,6 @@ pub struct App {
     tasks: JoinSet<()>,
     releasing: JoinSet<()>,
     traces: Traces,
-}
-
-/// SIGINT and SIGTERM.
-#[derive(Debug)]
-pub struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
 }
 
 /// Why a gateway can't start.
@@ -268,121 +248,6 @@ impl App {
     }
 }
 
-impl Signals {
-    /// Takes SIGINT and SIGTERM over from the system, which would end the process at once. To be done before anything
-    /// says that we are up: a supervisor may stop us right then.
-    ///
-    /// # Errors
-    /// When signals can't be waited for.
-    pub fn install() -> io::Result<Signals> {
-        Ok(Signals {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-        })
-    }
-
-    /// Waits for the next of either.
-    pub async fn next(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
-    }
-}
-
-/// Serves until a signal; a second one ends the drain.
-pub async fn serve_until_signal(app: App, mut signals: Signals) {
-    let (stop, ending, lame_duck) = (app.stop(), app.gateway.ending.clone(), app.lame_duck);
-    let meters = app.gateway.relay.meters.clone();
-    let mut serving = std::pin::pin!(app.serve());
-    tokio::select! {
-        _ = &mut serving => return,
-        () = signals.next() => {}
-    }
-    tracing::info!("shutting down: open requests may finish; a second signal cuts them");
-    // Load balancers need time to notice that nothing more should come; what comes meanwhile is served.
-    ending.cancel();
-    let closing = async {
-        tokio::time::sleep(lame_duck).await;
-        stop.cancel();
-        std::future::pending::<()>().await;
-    };
-    tokio::select! {
-        () = closing => {}
-        cut = &mut serving => tracing::info!(connections_cut = cut, "stopped"),
-        () = signals.next() => {
-            meters.cut_all();
-            tracing::warn!("cut by a second signal");
-        }
-    }
-}
-
-/// Starts what goes on by itself beside requests.
-fn keep_going(
-    gateway: &Arc<Gateway>,
-    tls: Option<&Arc<ListenerTls>>,
-    keys: Option<Watch>,
-    tasks: &mut JoinSet<()>,
-) {
-    if let Some(tls) = tls {
-        tasks.spawn(server::renew(tls.clone()));
-    }
-    if let Some(keys) = keys {
-        tasks.spawn(keys.run());
-    }
-    tasks.spawn(housekeeping(gateway.clone()));
-    tasks.spawn(gateway.relay.fleet.desk().clone().tick());
-}
-
-/// Starts what finds engines and looks after them.
-async fn watch_engines(config: &Config, gateway: &Gateway, tasks: &mut JoinSet<()>) {
-    if let Some(mut discoverer) = Discoverer::new(config, gateway.relay.clone()) {
-        // Requests that come at once should find somebody.
-        discoverer.look().await;
-        tasks.spawn(discoverer.run());
-    }
-    kubernetes::start(config, &gateway.relay, tasks).await;
-    if let Some(prober) = prober(config, gateway) {
-        tasks.spawn(prober.run());
-    }
-    if let Some(scraper) = scraper(config, gateway) {
-        tasks.spawn(scraper.run());
-    }
-}
-
-/// Looks what the engines speak, where nobody said it.
-async fn find_out_dialect(config: &Config, gateway: &Gateway, tasks: &mut JoinSet<()>) {
-    if !gateway.relay.speech.now().open {
-        return;
-    }
-    let detector = detector(config, gateway);
-    // Requests that come at once should be spoken to the engines in their own words.
-    if !detector.look(0).await {
-        detector.warn_of_silence();
-        tasks.spawn(detector.run());
-    }
-}
-
-async fn housekeeping(gateway: Arc<Gateway>) {
-    let mut tick = tokio::time::interval(HOUSEKEEPING);
-    loop {
-        tick.tick().await;
-        gateway.exposition.upkeep();
-        gateway.relay.upstream.sweep();
-        for role in Role::ALL {
-            gateway.relay.fleet.sweep(role);
-        }
-        gateway.count_instances();
-        return_memory();
-    }
-}
-
-/// Has the allocator give back to the system what was freed: mimalloc does so a second later, but only when some thread
-/// frees a page, and an idle process frees none. No byte of the block is touched.
-fn return_memory() {
-    drop(std::hint::black_box(Vec::<u8>::with_capacity(OWN_PAGE_BYTES)));
-}
-
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
@@ -448,39 +313,6 @@ fn prompts(config: &Config, asker: &Asker) -> Result<Option<Arc<Prompts>>, Start
         }
     };
     Ok(Some(Arc::new(Prompts::new(source, config.prompt.utc_offset_s()))))
-}
-
-/// Who looks at the engines' own loads; None when nobody is to.
-fn scraper(config: &Config, gateway: &Gateway) -> Option<Scraper> {
-    (config.route.scrape_ms > 0).then(|| Scraper {
-        relay: gateway.relay.clone(),
-        client: gateway.control.clone(),
-        authorization: gateway.edge.now().engine_authorization.clone(),
-        pause: ms(config.route.scrape_ms),
-    })
-}
-
-/// Who finds out what engines speak.
-fn detector(config: &Config, gateway: &Gateway) -> Detector {
-    let questions = Questions {
-        client: gateway.control.clone(),
-        authorization: gateway.edge.now().engine_authorization.clone(),
-        time: ms(config.timeout.models_ms.min(DETECT_MS)),
-    };
-    Detector { relay: gateway.relay.clone(), questions, told: AtomicBool::new(false) }
-}
-
-/// Who asks engines whether they are there; None when nobody is to.
-fn prober(config: &Config, gateway: &Gateway) -> Option<Prober> {
-    let health = &config.health;
-    (health.probe_ms > 0).then(|| Prober {
-        relay: gateway.relay.clone(),
-        client: gateway.control.clone(),
-        authorization: gateway.edge.now().engine_authorization.clone(),
-        path: health.probe_path.clone(),
-        every: ms(health.probe_ms),
-        time: ms(health.probe_timeout_ms),
-    })
 }
 
 /// Who is asked about prompts' blocks; None when nobody can be.

@@ -57,8 +57,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "cmd",
         &[
-            "app", "cli", "codec", "config", "control", "dialect", "endpoint", "fleet", "intake", "kvhash",
-            "obs", "pool", "profile", "prompt", "replay", "sim", "tls",
+            "app", "auth", "cli", "codec", "config", "control", "dialect", "endpoint", "fleet", "intake",
+            "kvhash", "obs", "pool", "profile", "prompt", "replay", "sim", "tls",
         ],
     ),
 ];

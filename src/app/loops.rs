@@ -1,0 +1,126 @@
+//! Starts the loops that run beside requests: probes, load scrapes, discovery, housekeeping.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use super::ms;
+use crate::auth::watch::Watch;
+use crate::config::Config;
+use crate::control::dialect_detect::{Detector, Questions};
+use crate::control::discovery::{Discoverer, kubernetes};
+use crate::control::health_probe::Prober;
+use crate::control::load_scrape::Scraper;
+use crate::fleet::Role;
+use crate::server::{self, Gateway};
+use crate::tls::ListenerTls;
+
+/// Samples are folded into buckets, and drained instances dropped, this often.
+const HOUSEKEEPING: Duration = Duration::from_secs(2);
+
+/// A block of this size is a page of the allocator by itself.
+const OWN_PAGE_BYTES: usize = 8 << 20;
+
+/// One prefiller is asked what it speaks for no longer than this: the gateway is not to start late because of one that hangs.
+const DETECT_MS: u64 = 1_000;
+
+/// Starts what goes on by itself beside requests.
+pub(super) fn keep_going(
+    gateway: &Arc<Gateway>,
+    tls: Option<&Arc<ListenerTls>>,
+    keys: Option<Watch>,
+    tasks: &mut JoinSet<()>,
+) {
+    if let Some(tls) = tls {
+        tasks.spawn(server::renew(tls.clone()));
+    }
+    if let Some(keys) = keys {
+        tasks.spawn(keys.run());
+    }
+    tasks.spawn(housekeeping(gateway.clone()));
+    tasks.spawn(gateway.relay.fleet.desk().clone().tick());
+}
+
+/// Starts what finds engines and looks after them.
+pub(super) async fn watch_engines(config: &Config, gateway: &Gateway, tasks: &mut JoinSet<()>) {
+    if let Some(mut discoverer) = Discoverer::new(config, gateway.relay.clone()) {
+        // Requests that come at once should find somebody.
+        discoverer.look().await;
+        tasks.spawn(discoverer.run());
+    }
+    kubernetes::start(config, &gateway.relay, tasks).await;
+    if let Some(prober) = prober(config, gateway) {
+        tasks.spawn(prober.run());
+    }
+    if let Some(scraper) = scraper(config, gateway) {
+        tasks.spawn(scraper.run());
+    }
+}
+
+/// Looks what the engines speak, where nobody said it.
+pub(super) async fn find_out_dialect(config: &Config, gateway: &Gateway, tasks: &mut JoinSet<()>) {
+    if !gateway.relay.speech.now().open {
+        return;
+    }
+    let detector = detector(config, gateway);
+    // Requests that come at once should be spoken to the engines in their own words.
+    if !detector.look(0).await {
+        detector.warn_of_silence();
+        tasks.spawn(detector.run());
+    }
+}
+
+async fn housekeeping(gateway: Arc<Gateway>) {
+    let mut tick = tokio::time::interval(HOUSEKEEPING);
+    loop {
+        tick.tick().await;
+        gateway.exposition.upkeep();
+        gateway.relay.upstream.sweep();
+        for role in Role::ALL {
+            gateway.relay.fleet.sweep(role);
+        }
+        gateway.count_instances();
+        return_memory();
+    }
+}
+
+/// Has the allocator give back to the system what was freed: mimalloc does so a second later, but only when some thread
+/// frees a page, and an idle process frees none. No byte of the block is touched.
+fn return_memory() {
+    drop(std::hint::black_box(Vec::<u8>::with_capacity(OWN_PAGE_BYTES)));
+}
+
+/// Who looks at the engines' own loads; None when nobody is to.
+fn scraper(config: &Config, gateway: &Gateway) -> Option<Scraper> {
+    (config.route.scrape_ms > 0).then(|| Scraper {
+        relay: gateway.relay.clone(),
+        client: gateway.control.clone(),
+        authorization: gateway.edge.now().engine_authorization.clone(),
+        pause: ms(config.route.scrape_ms),
+    })
+}
+
+/// Who finds out what engines speak.
+fn detector(config: &Config, gateway: &Gateway) -> Detector {
+    let questions = Questions {
+        client: gateway.control.clone(),
+        authorization: gateway.edge.now().engine_authorization.clone(),
+        time: ms(config.timeout.models_ms.min(DETECT_MS)),
+    };
+    Detector { relay: gateway.relay.clone(), questions, told: AtomicBool::new(false) }
+}
+
+/// Who asks engines whether they are there; None when nobody is to.
+fn prober(config: &Config, gateway: &Gateway) -> Option<Prober> {
+    let health = &config.health;
+    (health.probe_ms > 0).then(|| Prober {
+        relay: gateway.relay.clone(),
+        client: gateway.control.clone(),
+        authorization: gateway.edge.now().engine_authorization.clone(),
+        path: health.probe_path.clone(),
+        every: ms(health.probe_ms),
+        time: ms(health.probe_timeout_ms),
+    })
+}

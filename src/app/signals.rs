@@ -1,0 +1,63 @@
+//! SIGINT and SIGTERM: the first one drains the gateway, the second one ends the drain.
+
+use std::io;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::App;
+
+/// SIGINT and SIGTERM.
+#[derive(Debug)]
+pub struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    /// Takes SIGINT and SIGTERM over from the system, which would end the process at once. To be done before anything
+    /// says that we are up: a supervisor may stop us right then.
+    ///
+    /// # Errors
+    /// When signals can't be waited for.
+    pub fn install() -> io::Result<Signals> {
+        Ok(Signals {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    /// Waits for the next of either.
+    pub async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+/// Serves until a signal; a second one ends the drain.
+pub async fn serve_until_signal(app: App, mut signals: Signals) {
+    let (stop, ending, lame_duck) = (app.stop(), app.gateway.ending.clone(), app.lame_duck);
+    let meters = app.gateway.relay.meters.clone();
+    let mut serving = std::pin::pin!(app.serve());
+    tokio::select! {
+        _ = &mut serving => return,
+        () = signals.next() => {}
+    }
+    tracing::info!("shutting down: open requests may finish; a second signal cuts them");
+    // Load balancers need time to notice that nothing more should come; what comes meanwhile is served.
+    ending.cancel();
+    let closing = async {
+        tokio::time::sleep(lame_duck).await;
+        stop.cancel();
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = closing => {}
+        cut = &mut serving => tracing::info!(connections_cut = cut, "stopped"),
+        () = signals.next() => {
+            meters.cut_all();
+            tracing::warn!("cut by a second signal");
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! `pd-proxy` without a subcommand: load, build, serve until a signal.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::check::here;
+use super::{Failure, failure, named, runtime};
+use crate::app::{self, App, Signals};
+use crate::cli::ServeArgs;
+use crate::config::{self, Config, Env, Loaded, LogFormat};
+use crate::control::reload::{Content, Source};
+use crate::obs::log::{self, LogGuard, Threshold};
+
+/// What is cut is accounted for in this time; a look-up that hangs, or a disk, is not waited for any longer.
+const END_TIME: Duration = Duration::from_secs(1);
+
+/// Serves until a signal.
+pub(super) fn run(args: &ServeArgs) -> Result<(), Failure> {
+    let env = config::process_env();
+    // Before they are read: what changes between the two is seen later.
+    let content = Content::of(&Config::files(args, &env));
+    let loaded = Config::load(args, &env).map_err(failure)?;
+    let log = log::init(level(loaded.config.log.level), loaded.config.log.format == LogFormat::Json);
+    let open_files = raise_open_files();
+    let runtime = runtime(loaded.config.server.workers).map_err(named)?;
+    let threshold = log.as_ref().map(LogGuard::threshold);
+    let source = source(args.clone(), env, content, threshold);
+    let served = runtime.block_on(serve(loaded, source, open_files));
+    runtime.shutdown_timeout(END_TIME);
+    served
+}
+
+/// Starts, and serves until a signal.
+async fn serve(loaded: Loaded, mut source: Source, open_files: u64) -> Result<(), Failure> {
+    // First: starting takes time, in which engines are asked and names looked up, and the system's own way to take a signal is to end
+    // the process; for the first one of a container it is to do nothing.
+    let mut signals = Signals::install().map_err(named)?;
+    source.hangup = Some(signal(SignalKind::hangup()).map_err(named)?);
+    let built = tokio::select! {
+        built = App::build(&loaded.config) => built,
+        () = signals.next() => {
+            tracing::info!("stopped before the start was over");
+            return Ok(());
+        }
+    };
+    let mut app = built.map_err(named)?;
+    announce(&app, &loaded);
+    say_if_too_few(open_files, loaded.config.limit.connections);
+    app.follow(source, loaded);
+    app::serve_until_signal(app, signals).await;
+    Ok(())
+}
+
+/// Where the configuration is read again while the gateway runs.
+fn source(args: ServeArgs, env: Env, content: Content, threshold: Option<Threshold>) -> Source {
+    let files = Config::files(&args, &env);
+    let load = Arc::new(move || Config::load(&args, &env));
+    Source { load, files, content, hangup: None, threshold, every: None }
+}
+
+/// Every stream takes two descriptors; the usual soft limit of 1024 is a trap.
+pub(super) fn raise_open_files() -> u64 {
+    rlimit::increase_nofile_limit(u64::MAX).unwrap_or_else(|e| {
+        tracing::warn!("cannot raise the limit of open files: {e}");
+        u64::MAX
+    })
+}
+
+/// Beyond the system's limit clients are refused by nobody: their connections are not accepted, or engines not reached.
+fn say_if_too_few(open_files: u64, connections: usize) {
+    let needed = here::files_needed(connections);
+    if open_files < needed {
+        tracing::warn!(
+            open_files,
+            needed,
+            "limit.connections = {connections} needs more open files than the hard limit allows: raise it (ulimit -Hn, \
+             LimitNOFILE), or serve at most {} streams",
+            here::streams_of(open_files)
+        );
+    }
+}
+
+fn announce(app: &App, loaded: &Loaded) {
+    let config = &loaded.config;
+    app.open_routes().iter().for_each(|warning| tracing::warn!("{warning}"));
+    for address in app.addresses() {
+        tracing::info!("listening on {}://{address}", app.scheme());
+    }
+    for address in app.admin_addresses() {
+        tracing::info!("listening for operators on {}://{address}", app.scheme());
+    }
+    let (prefill, decode) = (config.fleet.prefill.join(" "), config.fleet.decode.join(" "));
+    if config.engine.api_key.is_some() && config.auth.keys_file.is_none() {
+        let from = loaded.origins.of("engine.api_key");
+        tracing::info!(
+            "engines are sent engine.api_key ({from}) in place of what clients bring as Authorization"
+        );
+    }
+    let policy = config.route.policy.name();
+    if prefill.is_empty() || decode.is_empty() {
+        // Discovery, or an operator, brings the others.
+        tracing::info!(
+            prefill,
+            decode,
+            policy,
+            "started, and not ready before there are engines of both sides"
+        );
+    } else {
+        tracing::info!(prefill, decode, policy, "ready");
+    }
+}
+
+fn level(level: config::Level) -> tracing::Level {
+    level.filter().parse().unwrap_or(tracing::Level::INFO)
+}
