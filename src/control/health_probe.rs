@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use http::{HeaderValue, Method, StatusCode};
 
-use crate::dialect::engine_load;
+use crate::dialect::{engine_load, facts};
 use crate::endpoint::Endpoint;
 use crate::fleet::health::State;
 use crate::fleet::{Fleet, Instance, Outlook, Role, Sign};
@@ -31,6 +31,8 @@ const AT_ONCE: usize = 64;
 const SCALING_PATH: &str = "/is_scaling_elastic_ep";
 /// The largest answer to a probe.
 const ANSWER_BYTES: usize = 1 << 20;
+/// The largest answer to `GET /v1/models`.
+const MODELS_BYTES: usize = 1 << 20;
 /// The largest answer to `GET /metrics`.
 const METRICS_BYTES: usize = 32 << 20;
 
@@ -115,10 +117,11 @@ impl Prober {
     fn is_wanted(&self, engine: &Probed) -> bool {
         let now_ms = self.relay.fleet.now_ms();
         let every_ms = u64::try_from(self.every.as_millis()).unwrap_or(u64::MAX);
-        engine
-            .roles
-            .iter()
-            .any(|it| !it.health().served_within(now_ms, every_ms) || it.health().identity().start_wanted())
+        engine.roles.iter().any(|it| {
+            !it.health().served_within(now_ms, every_ms)
+                || it.health().identity().start_wanted()
+                || wants_models(it)
+        })
     }
 
     async fn probe(&self, engine: Probed) {
@@ -140,6 +143,9 @@ impl Prober {
         }
         if outcome == "alive" && engine.roles.iter().any(|it| it.health().identity().start_wanted()) {
             self.ask_start(&engine).await;
+        }
+        if outcome == "alive" && engine.roles.iter().any(wants_models) {
+            self.ask_models(&engine).await;
         }
     }
 
@@ -178,9 +184,29 @@ impl Prober {
         }
     }
 
+    /// Asks which models it serves. An engine that does not say so stays in.
+    async fn ask_models(&self, engine: &Probed) {
+        let Some(first) = engine.roles.first() else { return };
+        engine.roles.iter().for_each(|role| role.health().identity().models_asked());
+        let asked = exchange(self.call(first, "/v1/models"), self.time, MODELS_BYTES).await;
+        let names: Vec<String> = match asked {
+            Ok((StatusCode::OK, body)) => facts::models(&body).into_iter().map(|model| model.id).collect(),
+            _ => Vec::new(),
+        };
+        for role in &engine.roles {
+            self.relay.fleet.record_models(role, names.clone());
+        }
+    }
+
     fn call(&self, engine: &Instance, path: &str) -> reqwest::RequestBuilder {
         authorized(self.client.get(url(engine.endpoint(), path)), self.authorization.as_ref())
     }
+}
+
+/// True if its list of models is unknown, may have changed, or is not the fleet's.
+fn wants_models(instance: &Arc<Instance>) -> bool {
+    let health = instance.health();
+    health.serves_other_model() || health.identity().models_wanted()
 }
 
 impl Turns {

@@ -10,6 +10,7 @@ use crate::endpoint::Endpoint;
 use crate::fleet::handoffs::Handoffs;
 use crate::fleet::health::{Health, Rules};
 use crate::fleet::hits::Hits;
+use crate::fleet::models::ServedModels;
 use crate::fleet::pace::Paces;
 use crate::obs::LegMeter;
 use crate::route::{Candidate, DecodeCandidate, Standing};
@@ -47,6 +48,7 @@ pub struct Instance {
     hits: Hits,
     paces: Paces,
     handoffs: Handoffs,
+    models: ServedModels,
     draining: AtomicBool,
     meter: LegMeter,
     /// Who it is for decoders, where they must be told; learned.
@@ -162,6 +164,7 @@ impl Instance {
             hits: Hits::default(),
             paces: Paces::default(),
             handoffs: Handoffs::default(),
+            models: ServedModels::default(),
             draining: AtomicBool::new(false),
             peer: Live::new(None),
         }
@@ -210,6 +213,11 @@ impl Instance {
     /// How many of its prompts came with a hand-off, of a prefiller.
     pub fn handoffs(&self) -> &Handoffs {
         &self.handoffs
+    }
+
+    /// Names of the models that it serves, as it listed them last.
+    pub fn models(&self) -> &ServedModels {
+        &self.models
     }
 
     /// Requests and tokens of context that others gave it, as it says.

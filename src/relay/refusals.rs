@@ -146,6 +146,9 @@ impl Relay {
         );
         // A model that only some engines have says nothing of the others that they serve.
         let at_once = status != StatusCode::NOT_FOUND;
+        if !at_once {
+            by.health().identity().want_models();
+        }
         self.fleet.contradicted(by, at_once);
     }
 }

@@ -23,6 +23,8 @@ pub struct Identity {
     started_s: Option<f64>,
     /// It was asked when it started, and was not out of reach since.
     start_asked: bool,
+    /// It was asked for its models since it was out of reach, or refused one.
+    models_asked: bool,
 }
 
 impl Identity {
@@ -30,6 +32,22 @@ impl Identity {
     pub fn away(&mut self) {
         self.away = true;
         self.start_asked = false;
+        self.models_asked = false;
+    }
+
+    /// True if it is to be asked for its models.
+    pub fn models_wanted(&self) -> bool {
+        !self.models_asked
+    }
+
+    /// It is being asked for its models.
+    pub fn models_asked(&mut self) {
+        self.models_asked = true;
+    }
+
+    /// It refused a model that another engine serves: its list may have changed.
+    pub fn want_models(&mut self) {
+        self.models_asked = false;
     }
 
     /// Whether it is to be asked when it started.
@@ -48,6 +66,7 @@ impl Identity {
         let restarted = !self.ids.is_empty() && (self.away || alone);
         if restarted {
             self.ids.clear();
+            self.models_asked = false;
         } else if self.ids.len() == MOST_IDS {
             self.ids.remove(0);
         }
@@ -66,6 +85,7 @@ impl Identity {
             // Its ids are new as well, and are not to be taken for another restart.
             self.ids.clear();
             self.answers = 0;
+            self.models_asked = false;
         }
         self.away = false;
         restarted

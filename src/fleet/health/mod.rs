@@ -9,7 +9,7 @@ pub mod handoffs;
 pub mod identity;
 pub mod rules;
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,6 +18,9 @@ pub use breaker::{Breaker, Cause, Change, State};
 pub use capacity::Capacity;
 pub use identity::Identity;
 pub use rules::Rules;
+
+/// Rest of an engine that serves another model, in ms. It ends by the engine's next list of models.
+const OTHER_MODEL_REST_MS: u64 = 3_600_000;
 
 /// The health of one engine in one role. Times are milliseconds of the fleet's clock.
 #[derive(Debug)]
@@ -31,6 +34,8 @@ pub struct Health {
     refusals: AtomicU32,
     /// Hand-offs that failed in which it had a part.
     handoff_failures: AtomicU64,
+    /// True while its list of models is not the fleet's.
+    serves_other_model: AtomicBool,
     capacity: Capacity,
 }
 
@@ -63,6 +68,7 @@ impl Health {
             served_ms: AtomicU64::new(0),
             refusals: AtomicU32::new(0),
             handoff_failures: AtomicU64::new(0),
+            serves_other_model: AtomicBool::new(false),
             capacity: Capacity::default(),
         }
     }
@@ -74,19 +80,38 @@ impl Health {
 
     /// How long it should still be left alone.
     pub fn rest_ms(&self, now_ms: u64) -> u64 {
+        if self.serves_other_model() {
+            return OTHER_MODEL_REST_MS;
+        }
         self.lock().rest_ms(now_ms)
     }
 
     /// How willingly a request with this random number is given to it.
     pub fn standing(&self, now_ms: u64, dice: u64) -> Standing {
+        if self.serves_other_model() {
+            return Standing::Resting;
+        }
         let breakers = self.lock();
         let legs = breakers.legs.standing(now_ms, dice, &self.rules);
         legs.max(breakers.handoffs.standing(now_ms, dice, &self.rules))
     }
 
-    /// The state of its breakers, the graver one.
+    /// The state of its breakers, the graver one. An engine that serves another model counts as open.
     pub fn state(&self, now_ms: u64) -> State {
+        if self.serves_other_model() {
+            return State::Open;
+        }
         self.lock().state(now_ms)
+    }
+
+    /// True while its list of models is not the fleet's.
+    pub fn serves_other_model(&self) -> bool {
+        self.serves_other_model.load(Ordering::Relaxed)
+    }
+
+    /// Records whether it serves another model than the fleet. True if that is news.
+    pub fn set_serves_other_model(&self, serves_other: bool) -> bool {
+        self.serves_other_model.swap(serves_other, Ordering::Relaxed) != serves_other
     }
 
     /// True if it rests, or is on trial, for hand-offs that fail.

@@ -125,6 +125,7 @@ fn state(instance: &Instance, now_ms: u64) -> &'static str {
     let health = instance.health();
     match health.state(now_ms) {
         _ if instance.draining() => "draining",
+        Breaker::Open if health.serves_other_model() => "other_model",
         Breaker::Open => "resting",
         Breaker::HalfOpen => "on_trial",
         Breaker::Closed if health.rest_ms(now_ms) > 0 => "in_doubt",

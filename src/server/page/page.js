@@ -13,7 +13,7 @@ const FORMAT = 1;
 
 const STATES = {
   serving: ['serving', 'good'], warming: ['warming up', 'warn'], in_doubt: ['in doubt', 'warn'],
-  on_trial: ['on trial', 'warn'], resting: ['resting', 'bad'], draining: ['draining', 'quiet'],
+  on_trial: ['on trial', 'warn'], resting: ['resting', 'bad'], other_model: ['other model', 'bad'], draining: ['draining', 'quiet'],
 };
 const GATEWAY = {ready: ['ready', 'good'], not_ready: ['not ready', 'bad'], draining: ['draining', 'warn']};
 const WHY = {

@@ -1,12 +1,17 @@
 //! A refusal is an engine's word only when another engine of its role says the same.
 
+use std::time::Duration;
+
+use futures_util::future::join_all;
 use pd_proxy::config::Policy;
 use pd_proxy::fleet::Role;
 use pd_proxy::fleet::health::State;
-use pd_proxy::sim::{EngineSpec, Fault, What};
+use pd_proxy::sim::{Engine, EngineSpec, Fault, What};
+use tokio::time::Instant;
 
 use super::{ask, breakers, config, failed, load, post, taken, working};
 use crate::common::memory::Memory;
+use crate::common::time::pass;
 use crate::dialects::SPOKEN;
 
 const POLICIES: [Policy; 3] = [Policy::Predicted, Policy::LeastRequests, Policy::PowerOfTwo];
@@ -123,5 +128,78 @@ async fn routes_that_one_engine_answers_alone_are_no_exception() {
         }
         let (got, text) = post(&memory, "/v1/embeddings", r#"{"model":"sim","input":"a"}"#.into()).await;
         assert_eq!(got, 404, "all say so: {text}");
+    }
+}
+
+/// The engines of one role.
+fn side(memory: &Memory, prefills: bool) -> &[Engine] {
+    if prefills { &memory.prefillers } else { &memory.decoders }
+}
+
+fn role(prefills: bool) -> Role {
+    if prefills { Role::Prefill } else { Role::Decode }
+}
+
+/// Four clients for `time`, each of which pauses between its requests; the statuses.
+async fn steady(memory: &Memory, time: Duration) -> Vec<u16> {
+    let end = Instant::now() + time;
+    let clients = (0..4).map(|client| async move {
+        let mut statuses = Vec::new();
+        while Instant::now() < end {
+            statuses.push(ask(memory, client * 100_000 + statuses.len()).await);
+            pass(Duration::from_millis(100)).await;
+        }
+        statuses
+    });
+    join_all(clients).await.concat()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_is_busy_for_ever_rests_while_others_serve() {
+    for prefills in [true, false] {
+        let memory = Memory::set(3, &working(), config()).await;
+        let retired = &side(&memory, prefills)[0];
+        assert!(retired.inject(Fault::always(What::Retired)));
+        assert_eq!(failed(&steady(&memory, Duration::from_secs(12)).await), 0);
+        assert_eq!(breakers(&memory, role(prefills))[1..], [State::Closed; 2]);
+        assert_ne!(breakers(&memory, role(prefills))[0], State::Closed, "prefills {prefills}: it rests");
+        let before = taken(retired);
+        assert_eq!(failed(&steady(&memory, Duration::from_secs(10)).await), 0);
+        let tried = taken(retired) - before;
+        assert!(tried <= 10, "prefills {prefills}: {tried} requests in ten seconds to an engine that rests");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn engines_that_are_all_busy_are_not_taken_for_broken() {
+    let memory = Memory::set(2, &working(), config()).await;
+    for decoder in &memory.decoders {
+        assert!(decoder.inject(Fault::always(What::Retired)));
+    }
+    let statuses = steady(&memory, Duration::from_secs(12)).await;
+    assert!(statuses.iter().all(|status| *status == 503), "{statuses:?}");
+    assert_eq!(breakers(&memory, Role::Decode), [State::Closed; 2], "no other engine serves");
+    memory.decoders.iter().for_each(Engine::clear_faults);
+    pass(Duration::from_secs(1)).await;
+    assert_eq!(failed(&steady(&memory, Duration::from_secs(2)).await), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_refuses_rests_and_has_its_share_again_when_it_stops() {
+    for status in DOUBTFUL {
+        for prefills in [true, false] {
+            let when = format!("{status}, prefills {prefills}");
+            let memory = Memory::set(3, &working(), config()).await;
+            let refuser = &side(&memory, prefills)[0];
+            assert!(refuser.inject(refuses(status)));
+            assert_eq!(failed(&steady(&memory, Duration::from_secs(8)).await), 0, "{when}");
+            assert_ne!(breakers(&memory, role(prefills))[0], State::Closed, "{when}: it rests");
+            refuser.clear_faults();
+            assert_eq!(failed(&steady(&memory, Duration::from_secs(60)).await), 0, "{when}");
+            assert_eq!(breakers(&memory, role(prefills))[0], State::Closed, "{when}: it is back");
+            let before = taken(refuser);
+            assert_eq!(failed(&steady(&memory, Duration::from_secs(4)).await), 0, "{when}");
+            assert!(taken(refuser) - before > 10, "{when}: it has its share");
+        }
     }
 }

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use pd_proxy::sim::{Fault, Role, What};
+use pd_proxy::sim::{Engine, EngineSpec, Fault, Role, What};
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use super::{CHAT, Load, chat, engine, is_member, member};
 use crate::common::client::{self, get, post};
-use crate::common::stage::{Script, Stage};
+use crate::common::stage::{Script, Stage, fast};
 use crate::common::time::{eventually, pace};
 use crate::surface::samples;
 
@@ -151,4 +151,43 @@ async fn a_deleted_engine_finishes_its_own_work_and_the_caller_may_wait() {
     assert_eq!(stage.send(&delete("/instances?wait_ms=never")).await.status, 400);
     assert_eq!(client::send(stage.gateway, &get("/readyz")).await.status, 200, "the other one serves");
     stage.end().await;
+}
+
+#[tokio::test]
+async fn an_engine_that_returns_with_another_model_is_out_until_it_serves_the_fleets() {
+    for (name, role) in [("prefill", Role::Prefill), ("decode", Role::Decode)] {
+        let stage = Stage::set(probing()).await;
+        let (old, others) = match role {
+            Role::Decode => (&stage.decoders[0], &stage.prefillers),
+            _ => (&stage.prefillers[0], &stage.decoders),
+        };
+        let at = old.addr();
+        let state = async || member(stage.gateway, name, at).await;
+        eventually("its model is known", async || state().await["models"] == json!(["sim"])).await;
+        old.kill().await;
+        eventually("it rests", async || state().await["breaker"] == "open").await;
+        let spec = EngineSpec { role, model: "another".into(), ..fast() };
+        let foreign = Engine::start(spec, at).await.unwrap();
+        eventually("its models are known", async || state().await["serves_other_model"] == true).await;
+        assert_eq!(state().await["models"], json!(["another"]));
+        // Such a request would be answered by whatever model the engine has.
+        let unnamed = json!({"messages": [{"role": "user", "content": "a"}], "max_tokens": 2}).to_string();
+        for n in 0..8 {
+            assert_eq!(stage.post(CHAT, &chat(&n.to_string())).await.status, 200);
+            assert_eq!(stage.post(CHAT, &unnamed).await.status, 200);
+        }
+        assert!(foreign.seen().iter().all(|seen| seen.path != CHAT), "it is sent no request");
+        assert!(others.iter().any(|engine| engine.seen().iter().any(|seen| seen.path == CHAT)));
+        let status = stage.get("/status.json").await.text();
+        assert!(status.contains("\"other_model\""), "{status}");
+        foreign.kill().await;
+        let back = engine(role, at).await;
+        eventually("it is in again", async || {
+            let member = state().await;
+            member["serves_other_model"] == false && member["breaker"] == "closed"
+        })
+        .await;
+        stage.end().await;
+        back.stop().await;
+    }
 }
