@@ -11,25 +11,26 @@ use crate::relay::admit::GateLimits;
 use crate::relay::places::Places;
 use crate::relay::shed::Sides;
 
-/// Who may ask, and who looks at the file again; None = everybody may.
+/// Reads the file of clients' keys and starts the watch that reads it again when it changes. `None`
+/// = no file is configured, and everybody may ask.
 ///
 /// # Errors
-/// When there is a file and it can't be used.
+/// The file is configured and can't be used.
 pub fn keys(auth: &Auth, meters: &Arc<Meters>) -> Result<Option<Watch>, KeysError> {
     let Some(file) = &auth.keys_file else { return Ok(None) };
     Watch::first(file.into(), Duration::from_millis(auth.reload_ms), meters.clone()).map(Some)
 }
 
-/// Whether [`keys`] would find a file that it can use.
+/// Checks that [`keys`] would find a file that it can use.
 ///
 /// # Errors
-/// Its errors.
+/// Those of [`keys`].
 pub fn check(auth: &Auth) -> Result<(), KeysError> {
     let read = |file: &String| watch::load(Path::new(file)).map(|_| ());
     auth.keys_file.as_ref().map_or(Ok(()), read)
 }
 
-/// How many requests are let in, and how many wait.
+/// Limits of the admission gate: requests inside, and requests that wait.
 pub fn gate_limits(config: &Config) -> GateLimits {
     let limit = &config.limit;
     GateLimits {
@@ -42,7 +43,7 @@ pub fn gate_limits(config: &Config) -> GateLimits {
     }
 }
 
-/// How many either side has.
+/// Concurrency limits of either role.
 pub fn sides(limit: &Limit) -> Sides {
     Sides { prefill: Places::new(limit.prefill_inflight), decode: Places::new(limit.decode_inflight) }
 }

@@ -92,7 +92,7 @@ fn return_memory() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(OWN_PAGE_BYTES)));
 }
 
-/// Who looks at the engines' own loads; None when nobody is to.
+/// The loop that scrapes engines' own loads; `None` if `route.scrape_ms` is 0.
 fn scraper(config: &Config, gateway: &Gateway) -> Option<Scraper> {
     (config.route.scrape_ms > 0).then(|| Scraper {
         relay: gateway.relay.clone(),
@@ -102,7 +102,7 @@ fn scraper(config: &Config, gateway: &Gateway) -> Option<Scraper> {
     })
 }
 
-/// Who finds out what engines speak.
+/// The loop that detects which dialect the engines speak.
 fn detector(config: &Config, gateway: &Gateway) -> Detector {
     let questions = Questions {
         client: gateway.control.clone(),
@@ -112,7 +112,7 @@ fn detector(config: &Config, gateway: &Gateway) -> Detector {
     Detector { relay: gateway.relay.clone(), questions, told: AtomicBool::new(false) }
 }
 
-/// Who asks engines whether they are there; None when nobody is to.
+/// The loop that probes engines' health; `None` if `health.probe_ms` is 0.
 fn prober(config: &Config, gateway: &Gateway) -> Option<Prober> {
     let health = &config.health;
     (health.probe_ms > 0).then(|| Prober {

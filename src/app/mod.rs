@@ -55,7 +55,7 @@ use crate::util::swap::Live;
 /// The longest that an engine may take over a control call: resetting a cache, listing models.
 const CONTROL_TIME: Duration = Duration::from_secs(30);
 
-/// What a shutdown adds to `server.drain_ms` for hand-offs that are still to be released.
+/// Time that a shutdown adds to `server.drain_ms` for hand-offs that are still to be released.
 const RELEASE_GRACE: Duration = Duration::from_secs(5);
 
 /// A gateway that listens and does not serve yet.
@@ -63,7 +63,7 @@ const RELEASE_GRACE: Duration = Duration::from_secs(5);
 pub struct App {
     gateway: Arc<Gateway>,
     bound: Bound,
-    /// Where operators have a listener of their own.
+    /// The operators' own listener, if there is one.
     admin: Option<Bound>,
     tls: Option<Arc<ListenerTls>>,
     lame_duck: Duration,
@@ -73,7 +73,7 @@ pub struct App {
     traces: Traces,
 }
 
-/// Why a gateway can't start.
+/// Reasons for which a gateway can't start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The address is taken, or is not ours.
@@ -188,12 +188,12 @@ impl App {
         Ok(App { gateway, bound, admin, tls, lame_duck, drain, tasks, releasing, traces })
     }
 
-    /// Where clients may connect.
+    /// Addresses of clients' listener.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.bound.addresses()
     }
 
-    /// Where operators may connect, if not at [`App::addresses`].
+    /// Addresses of the operators' listener, if it is not the one of [`App::addresses`].
     pub fn admin_addresses(&self) -> Vec<SocketAddr> {
         self.admin.iter().flat_map(Bound::addresses).collect()
     }
@@ -280,7 +280,7 @@ pub fn secured(config: &Config) -> Result<(EngineTls, Option<Arc<ListenerTls>>),
     Ok((engines, listener.map(Arc::new)))
 }
 
-/// Who asks engines' tokenizers, and what they are.
+/// The client for control calls to engines, with its limits.
 fn asker(control: &reqwest::Client, edge: &Edge) -> Asker {
     Asker {
         client: control.clone(),
@@ -290,7 +290,7 @@ fn asker(control: &reqwest::Client, edge: &Edge) -> Asker {
     }
 }
 
-/// What reads prompts; None when nobody is to.
+/// The reader of prompts; `None` with `prompt.tokens = "off"`.
 fn prompts(config: &Config, asker: &Asker) -> Result<Option<Arc<Prompts>>, StartError> {
     profile::refuse_early(config)?;
     let source = match config.prompt.tokens {
@@ -315,7 +315,8 @@ fn prompts(config: &Config, asker: &Asker) -> Result<Option<Arc<Prompts>>, Start
     Ok(Some(Arc::new(Prompts::new(source, config.prompt.utc_offset_s()))))
 }
 
-/// Who is asked about prompts' blocks; None when nobody can be.
+/// The lookup of prompts' blocks in pool and KV events; `None` when neither is configured, or
+/// prompts are not read.
 fn finder(
     config: &Config,
     prompts: Option<&Arc<Prompts>>,

@@ -28,7 +28,7 @@ const FILE_THREADS: usize = 16;
 /// All questions under way: two of the largest, or thousands about prompts of 8 Ki tokens.
 const QUESTION_BYTES: usize = 256 << 20;
 
-/// Why there is no client.
+/// Reasons for which a pool's client can't be made.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolsError {
     /// The address is missing, which a loaded configuration cannot lack.

@@ -14,10 +14,10 @@ use crate::trace::{Collector, Ids, Tracer};
 /// Connecting to the collector may take so long.
 const CONNECT_TIME: Duration = Duration::from_secs(3);
 
-/// What a shutdown waits for spans that have not been posted yet.
+/// Limit for posting the last spans at a shutdown.
 const FLUSH_TIME: Duration = Duration::from_secs(3);
 
-/// What traces requests, where somebody wants that, and the task that posts the spans.
+/// The tracer of requests, where tracing is configured, and the task that posts the spans.
 #[derive(Debug)]
 pub struct Traces {
     tracer: Arc<Tracer>,
@@ -26,10 +26,10 @@ pub struct Traces {
 }
 
 impl Traces {
-    /// As configured.
+    /// Starts tracing as configured.
     ///
     /// # Errors
-    /// When there can be no HTTP client.
+    /// The HTTP client can't be made.
     pub fn start(config: &Config) -> Result<Traces, ClientError> {
         let (mut posting, stop) = (JoinSet::new(), CancellationToken::new());
         let ids = Ids { trace: || uuid::Uuid::new_v4().into_bytes(), span: pause::random };
@@ -49,7 +49,7 @@ impl Traces {
         Ok(Traces { tracer, posting, stop })
     }
 
-    /// What begins a request's trace.
+    /// The tracer that begins a request's trace.
     pub fn tracer(&self) -> Arc<Tracer> {
         self.tracer.clone()
     }

@@ -11,12 +11,12 @@ use super::Level;
 
 const MINUTE_S: f64 = 60.0;
 
-/// The bucket. Full at the start.
+/// The token bucket, which is full at the start.
 #[derive(Debug)]
 pub struct Budget {
     per_minute: f64,
     tokens: f64,
-    /// When `tokens` was right.
+    /// Time at which `tokens` was right.
     as_of: Option<Instant>,
 }
 
@@ -53,7 +53,7 @@ impl Budget {
         self.tokens = (self.tokens + reserved as f64 - used as f64).min(self.per_minute);
     }
 
-    /// How full it is.
+    /// The bucket's level at `now`.
     pub fn level(&mut self, now: Instant) -> Level {
         self.fill(now);
         Level {

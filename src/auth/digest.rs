@@ -1,4 +1,4 @@
-//! What is kept of a key: its SHA-256.
+//! The SHA-256 of a key, which is all that is kept of it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,7 +20,7 @@ pub struct Digest([u8; 32]);
 #[error("expected 64 hexadecimal digits, as `pd-proxy api-key` prints them")]
 pub struct NotADigest;
 
-/// Why a text is no good as a key.
+/// Reasons for which a text can't be a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadKey {
     /// It could be guessed.
@@ -43,10 +43,10 @@ impl Digest {
     }
 }
 
-/// Why nobody should use this key.
+/// Checks that a text is fit to be a key.
 ///
 /// # Errors
-/// [`BadKey`], which does not repeat it.
+/// [`BadKey`], which does not repeat the key.
 pub fn refuse(key: &str) -> Result<(), BadKey> {
     match key.len() {
         0..KEY_BYTES_MIN => Err(BadKey::Short),

@@ -5,16 +5,16 @@ use std::io::{self, Read};
 use super::digest::{BadKey, Digest, KEY_BYTES_MAX, refuse};
 use super::file;
 
-/// Why there is no entry.
+/// Reasons for which no entry can be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiKeyError {
-    /// Standard input.
+    /// Standard input can't be read.
     #[error("cannot read the key from standard input: {0}")]
     Input(#[from] io::Error),
-    /// What was read.
+    /// The text that was read is no key.
     #[error(transparent)]
     Key(#[from] BadKey),
-    /// What the entry would be.
+    /// The entry would not be valid.
     #[error("--name: {0}")]
     Entry(#[from] file::FileError),
 }

@@ -21,30 +21,30 @@ use super::{Digest, Grants, Priority};
 /// Most keys in a file, and so most values of a metric's label `key`.
 pub const ENTRIES_MAX: usize = 4096;
 
-/// Longest name.
+/// Limit for the length of a name, in bytes.
 const NAME_BYTES: usize = 64;
 
 /// Most tokens per minute, and requests at once, that can be granted.
 const GRANT_MAX: u64 = 1 << 48;
 
-/// One key.
+/// Entry of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// What it is called in logs and metrics.
+    /// Name of the key in logs and metrics.
     pub name: String,
     /// SHA-256 of the key.
     pub digest: Digest,
-    /// What it may do.
+    /// Rights and budget of the key.
     pub grants: Grants,
 }
 
-/// What is wrong with a file of keys.
+/// Faults of a file of keys.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum FileError {
     /// It is no TOML.
     #[error("line {line} is not TOML")]
     Syntax {
-        /// From 1.
+        /// Line number, from 1.
         line: usize,
     },
     /// Nobody could get in.
@@ -59,14 +59,14 @@ pub enum FileError {
     /// An entry that can't be used.
     #[error("key {number}: {what}")]
     Entry {
-        /// From 1.
+        /// Entry number, from 1.
         number: usize,
-        /// What is wrong with it.
+        /// The fault of that entry.
         what: EntryError,
     },
 }
 
-/// What is wrong with one key.
+/// Faults of one entry.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum EntryError {
     /// A key itself: whoever can read the file could use it.

@@ -30,7 +30,8 @@ pub const ANYONE: &str = "anyone";
 /// Wrong keys are logged at most this often, with their number.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
-/// Whose turn comes how often while requests wait to be let in, and who is turned away last.
+/// Priority class: how often its requests are let in while others wait, and in which order classes
+/// are turned away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Priority {
     /// A quarter of the service of `Normal`.
@@ -47,13 +48,13 @@ pub enum Priority {
 pub struct Caller {
     /// Of the entry in the file: what logs and metrics call it.
     pub name: Arc<str>,
-    /// What it may do.
+    /// Rights and budget of the caller.
     pub grants: Grants,
     /// Tokens per minute; None = unlimited. It outlives a change of the file, so that a change fills nobody's bucket.
     budget: Option<Arc<Mutex<Budget>>>,
 }
 
-/// What a caller may do.
+/// Rights and budget of a caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grants {
     /// Models that it may name; None = all.
@@ -62,7 +63,7 @@ pub struct Grants {
     pub tokens_per_minute: Option<u64>,
     /// Requests at once; None = unlimited.
     pub requests_inflight: Option<usize>,
-    /// Whose turn comes how often.
+    /// Priority class of its requests.
     pub priority: Priority,
     /// It may change the fleet and look inside.
     pub admin: bool,
@@ -94,7 +95,7 @@ pub struct Reservation {
     tokens: u64,
 }
 
-/// How full a caller's bucket is.
+/// Level of a caller's token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Level {
     /// Tokens per minute.
@@ -117,7 +118,7 @@ impl Callers {
         Callers { table, ..Callers::open() }
     }
 
-    /// Whether keys are asked for.
+    /// True if clients need a key.
     pub fn checks(&self) -> bool {
         self.table.is_some()
     }
@@ -127,7 +128,7 @@ impl Callers {
         &self.anyone
     }
 
-    /// Whose key this is.
+    /// The caller that this key belongs to.
     pub fn of_key(&self, key: &[u8]) -> Option<Arc<Caller>> {
         self.table.as_ref()?.load().get(&Digest::of(key)).cloned()
     }
@@ -174,7 +175,7 @@ impl Caller {
         Caller { name: ANYONE.into(), grants, budget: None }
     }
 
-    /// Whether it may use a model; a request that names none may be for any.
+    /// True if the caller may use `model`. A request that names none may be for any model.
     pub fn may_use(&self, model: Option<&str>) -> bool {
         match &self.grants.models {
             None => true,
@@ -192,7 +193,7 @@ impl Caller {
         Ok(Some(Reservation { budget: budget.clone(), tokens }))
     }
 
-    /// How full its bucket is; None where there is none.
+    /// Level of its token bucket at `now`; `None` if it has no budget.
     pub fn level(&self, now: Instant) -> Option<Level> {
         self.budget.as_ref().map(|budget| lock(budget).level(now))
     }

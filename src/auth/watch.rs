@@ -24,29 +24,29 @@ pub struct Watch {
     meters: Arc<Meters>,
 }
 
-/// Why there are no keys.
+/// Reasons for which there are no keys.
 #[derive(Debug, thiserror::Error)]
 pub enum KeysError {
     /// There is no such file.
     #[error("auth.keys_file {}: No such file here; `pd-proxy api-key new` prints an entry for one", path.display())]
     Missing {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// It can't be read.
     #[error("auth.keys_file {}: {source}", path.display())]
     Unreadable {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause of the error.
         source: io::Error,
     },
     /// It makes no sense.
     #[error("auth.keys_file {}: {source}", path.display())]
     Wrong {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault of the file.
         source: FileError,
     },
 }
@@ -67,7 +67,7 @@ impl Watch {
         self.callers.clone()
     }
 
-    /// Looks at the file again and again. Never ends.
+    /// Reads the file again whenever it changes. Never returns.
     pub async fn run(mut self) {
         // One log line per trouble, not per look.
         let mut trouble = None;
@@ -92,7 +92,7 @@ impl Watch {
         }
     }
 
-    /// What a changed file says; the trouble with it, if there is any.
+    /// Takes over the entries of a changed file; returns its fault, if it has one.
     fn take(&self, entries: Result<Vec<Entry>, FileError>) -> Option<String> {
         match entries {
             Ok(entries) => {
@@ -130,7 +130,7 @@ pub fn load(path: &Path) -> Result<(Digest, Vec<Entry>), KeysError> {
 
 type Looked = Option<(Digest, Result<Vec<Entry>, FileError>)>;
 
-/// What the file says, if it is not what it said before.
+/// Reads the file; returns its content if that differs from `before`.
 fn look(path: &Path, before: Digest) -> io::Result<Looked> {
     let text = read(path)?;
     let content = Digest::of(text.as_bytes());

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-/// What to do with a key.
+/// Subcommands of `pd-proxy api-key`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum ApiKeyCommand {
     /// Make a key: its entry goes to standard output, the key itself to standard error
@@ -14,7 +14,7 @@ pub enum ApiKeyCommand {
 /// Flags of `api-key`.
 #[derive(Args, Clone, Debug)]
 pub struct ApiKeyArgs {
-    /// What logs and metrics call it
+    /// Name of the key in logs and metrics
     #[arg(long, default_value = "client-1")]
     pub name: String,
 }

@@ -6,7 +6,7 @@ use clap::{Args, CommandFactory, ValueEnum};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-/// What to print.
+/// Kinds of text that `pd-proxy generate` prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Generated {
     /// Completions for bash
@@ -24,7 +24,7 @@ pub enum Generated {
 /// Flags of `generate`.
 #[derive(Args, Clone, Debug)]
 pub struct GenerateArgs {
-    /// What
+    /// Text to print
     #[arg(value_enum)]
     pub what: Generated,
     /// The command that a manual page is about

@@ -4,10 +4,10 @@ use clap::{Args, ValueEnum};
 
 use super::ServeArgs;
 
-/// How `keys` prints.
+/// Output formats of `pd-proxy keys`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum KeysFormat {
-    /// For people.
+    /// Text for people to read.
     #[default]
     Text,
     /// One JSON object.
@@ -30,13 +30,13 @@ pub struct KeysArgs {
     /// The request's cache_salt; a whole request carries its own
     #[arg(long, value_name = "TEXT", help_heading = "Prompt")]
     pub cache_salt: Option<String>,
-    /// Who writes the keys, as mooncake-store-0.30; sets key.preset
+    /// Connector and version that write the keys, as mooncake-store-0.30; sets key.preset
     #[arg(long, value_name = "PRESET", help_heading = "Prompt")]
     pub profile: Option<String>,
     /// text or json
     #[arg(long, value_enum, default_value_t, help_heading = "Prompt")]
     pub format: KeysFormat,
-    /// What a gateway is started with; prefillers that are named here are asked for what is not set
+    /// Options of a gateway; prefillers that are named here are asked for what is not set
     #[command(flatten)]
     pub serve: ServeArgs,
 }

@@ -21,7 +21,7 @@ use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// What to do.
+/// Subcommands of the program.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
     /// Run the gateway; the default when no command is given
@@ -58,7 +58,7 @@ pub struct CheckArgs {
     /// Ask nobody, neither engines nor the pool, and open no files of the model
     #[arg(long, help_heading = "Configuration")]
     pub offline: bool,
-    /// What a gateway is started with
+    /// Options of a gateway
     #[command(flatten)]
     pub serve: ServeArgs,
 }

@@ -10,7 +10,7 @@ use crate::endpoint::{HostError, engine_host, engine_port};
 struct Role<'a> {
     name: &'static str,
     key: &'static str,
-    /// What the reference proxies assume when no port is given.
+    /// Port that the reference proxies assume when none is given.
     default_port: u16,
     hosts: &'a [String],
     ports: &'a [String],
@@ -189,7 +189,7 @@ fn bootstrap(url: &str, port: &str) -> String {
     pair.unwrap_or_else(|| format!("host:port=host:{port}"))
 }
 
-/// How often something is done that is to be repeated so often.
+/// The number of repetitions, at least 1: the reference proxies take 0 for once.
 fn at_least_once(text: &str) -> String {
     if text.trim().parse::<u32>() == Ok(0) { "1".to_owned() } else { text.to_owned() }
 }

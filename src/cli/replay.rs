@@ -45,15 +45,15 @@ pub struct SimulatedArgs {
     /// Runs of each kind; the spread of arrivals and the ties differ between them
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub seeds: u32,
-    /// Prefillers
+    /// Number of prefillers
     #[arg(long, value_name = "N", default_value_t = 16)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=MACHINES_MAX))]
     pub prefillers: u16,
-    /// Decoders
+    /// Number of decoders
     #[arg(long, value_name = "N", default_value_t = 16)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=MACHINES_MAX))]
     pub decoders: u16,
-    /// What the prefillers share
+    /// Pool that the prefillers share
     #[arg(long, value_enum, default_value_t = ReplayPool::None)]
     pub pool: ReplayPool,
     /// The prefillers publish KV events
@@ -87,11 +87,11 @@ pub struct SimulatedArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     #[arg(help_heading = "Faults, in virtual time")]
     pub gateways: u16,
-    /// What the costs assumed at the start are multiplied by
+    /// Factor by which the costs assumed at the start are multiplied
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = positive)]
     #[arg(help_heading = "Faults, in virtual time")]
     pub cost_factor: f64,
-    /// How many times slower one prefiller is
+    /// Factor by which one prefiller is slower than the others
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = positive)]
     #[arg(help_heading = "Faults, in virtual time")]
     pub slow: f64,
@@ -110,7 +110,7 @@ pub struct RealArgs {
     /// The model to ask for
     #[arg(long, value_name = "NAME", requires = "url")]
     pub model: Option<String>,
-    /// How many times faster than in the trace requests come
+    /// Factor by which requests come faster than in the trace
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = positive)]
     pub speed: f64,
     /// Most requests at once; those beyond wait, and are counted
@@ -124,10 +124,10 @@ pub struct RealArgs {
     pub api_key_env: Option<String>,
 }
 
-/// What simulated prefillers share.
+/// Pools that simulated prefillers can share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ReplayPool {
-    /// Nothing
+    /// No pool at all
     None,
     /// One pool that each of them restores from
     Shared,

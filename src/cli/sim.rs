@@ -56,16 +56,16 @@ pub struct SimArgs {
     /// Time per output token of a lone request, ms
     #[arg(long, value_name = "MS", default_value_t = 5.0, value_parser = not_negative)]
     pub tpot_ms: f64,
-    /// What each further running request adds to that, ms
+    /// Time that each further running request adds to that, ms
     #[arg(long, value_name = "MS", default_value_t = 0.05, value_parser = not_negative)]
     pub slope_ms: f64,
     /// Mean length of answers that end by themselves, tokens; 0 = at max_tokens or a stop string alone
     #[arg(long, value_name = "TOKENS", default_value_t = 0)]
     pub answer_tokens: u32,
-    /// How long it keeps KV for a decoder, ms
+    /// Time for which it keeps KV for a decoder, ms
     #[arg(long, value_name = "MS", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub lease_ms: u64,
-    /// How KV reaches the decoder
+    /// Connector that takes KV to the decoder
     #[arg(long, value_enum, default_value_t = SimConnector::Handoff)]
     pub connector: SimConnector,
     /// Name of the environment variable that holds the key to ask for
@@ -73,7 +73,7 @@ pub struct SimArgs {
     pub api_key_env: Option<String>,
 }
 
-/// What can be simulated beside engines.
+/// Parts of a cluster that can be simulated beside engines.
 #[derive(Clone, Debug, Subcommand)]
 pub enum SimOther {
     /// A Mooncake master: its RPC and its HTTP port, with keys that you give it
@@ -102,7 +102,7 @@ pub struct SimMooncakeArgs {
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Keys")]
     #[arg(value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     pub fill: u32,
-    /// Where the objects are said to lie
+    /// Host on which the objects are said to lie
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:17000", help_heading = "Keys")]
     pub segment: String,
     /// Answer questions about keys so late, ms
@@ -122,19 +122,19 @@ pub struct SimMooncakeArgs {
 /// Releases of Mooncake that differ on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SimRelease {
-    /// 0.3.7
+    /// Mooncake version 0.3.7
     #[value(name = "0.3.7")]
     V0_3_7,
-    /// 0.3.8
+    /// Mooncake version 0.3.8
     #[value(name = "0.3.8")]
     V0_3_8,
     /// 0.3.9 and 0.3.10
     #[value(name = "0.3.9")]
     V0_3_9,
-    /// 0.3.11
+    /// Mooncake version 0.3.11
     #[value(name = "0.3.11")]
     V0_3_11,
-    /// 0.3.12
+    /// Mooncake version 0.3.12
     #[value(name = "0.3.12")]
     V0_3_12,
     /// 0.3.13 and later
@@ -149,7 +149,7 @@ pub enum SimRole {
     Prefill,
     /// Decode legs only
     Decode,
-    /// Both legs
+    /// Takes both legs
     Both,
 }
 
@@ -164,7 +164,7 @@ impl SimRole {
     }
 }
 
-/// How KV reaches the decoder.
+/// Connectors that the simulator speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SimConnector {
     /// The prefiller's answer names its blocks in kv_transfer_params

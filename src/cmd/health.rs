@@ -10,20 +10,20 @@ use crate::config::Config;
 /// A process that serves answers at once.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What must come first of the answer.
+/// First bytes of an answer that counts as healthy.
 const GOOD: &[u8] = b"HTTP/1.1 200 ";
 
-/// Why the gateway does not count as healthy.
+/// Reasons for which the gateway does not count as healthy.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
     /// No connection, or no answer in time.
     #[error("{host}:{port} (server.host, server.port) does not answer: {source}")]
     Away {
-        /// As configured.
+        /// Host, as configured.
         host: String,
-        /// As configured.
+        /// Port, as configured.
         port: u16,
-        /// Why.
+        /// Cause of the error.
         source: io::Error,
     },
     /// An answer, but not the one.
@@ -31,10 +31,11 @@ pub enum ProbeError {
     Sick(SocketAddr),
 }
 
-/// Asks `GET /health`. With TLS a connection that is taken is enough: the probe has no certificate that a gateway could want.
+/// Asks `GET /health`. Over TLS an accepted connection is enough: the probe has no client
+/// certificate that the gateway may want.
 ///
 /// # Errors
-/// [`ProbeError`].
+/// [`ProbeError`] says what failed.
 pub fn run(config: &Config) -> Result<(), ProbeError> {
     let (host, port) = (config.server.bind_host(), config.server.port);
     let away = |source| ProbeError::Away { host: host.to_owned(), port, source };

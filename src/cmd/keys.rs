@@ -27,18 +27,18 @@ use crate::tls::{ClientError, EngineTls};
 /// Longest text that is read from a file, bytes: a body of the default limit.
 const MAX_INPUT_BYTES: u64 = 64 << 20;
 
-/// What was found, ready to be printed.
+/// The report, ready to be printed.
 #[derive(Debug)]
 pub struct Report {
     listing: Listing,
     format: KeysFormat,
     /// The tokens' maker was compared with an engine.
     proven: bool,
-    /// What to say about the tokens beside it.
+    /// Remark about the tokens that is printed beside them.
     remark: Option<String>,
 }
 
-/// Why there is nothing to print.
+/// Reasons for which there is nothing to print.
 #[derive(Debug, thiserror::Error)]
 pub enum KeysError {
     /// None or several of the three ways to give a prompt.
@@ -47,19 +47,19 @@ pub enum KeysError {
     /// A file named by `@path`.
     #[error("{flag} @{path}: {why}")]
     File {
-        /// The flag.
+        /// Name of the flag.
         flag: &'static str,
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// Why it can't be read.
+        /// Cause of the error.
         why: std::io::Error,
     },
     /// A text that is no JSON, or not of the right kind.
     #[error("{flag}: {why}")]
     Json {
-        /// The flag.
+        /// Name of the flag.
         flag: &'static str,
-        /// What is wrong.
+        /// Fault of its value.
         why: String,
     },
     /// A request that can't be read.
@@ -68,10 +68,10 @@ pub enum KeysError {
     /// The model's files.
     #[error(transparent)]
     Files(#[from] FilesError),
-    /// How blocks are named.
+    /// The way in which blocks are named can't be known.
     #[error("{trouble}{}", unreachable(.away))]
     Names {
-        /// What is wrong.
+        /// Fault of the configuration or of the engines' facts.
         trouble: Box<Trouble>,
         /// Engines that could not be asked, and why.
         away: Vec<String>,
@@ -153,7 +153,7 @@ async fn proof(asker: &Asker, published: &[Published], prompts: &Prompts) -> (bo
 }
 
 impl Report {
-    /// Whether the tokens, and so all the rest, are the engines'.
+    /// True if the tokens, and so everything else, are the engines'.
     pub fn exact(&self) -> bool {
         self.listing.exact()
     }
@@ -205,7 +205,8 @@ pub(crate) fn asker(config: &Config) -> Result<Asker, ClientError> {
     })
 }
 
-/// What the engines say, and which could not be asked.
+/// Asks engines for the facts that decide on block names; returns them, and a line for each engine
+/// that could not be asked.
 pub(crate) async fn published(asker: &Asker, engines: &[Endpoint]) -> (Vec<Published>, Vec<String>) {
     let authorization = asker.authorization.as_ref();
     let asked = engines.iter().map(|e| facts::fetch(&asker.client, e, authorization, asker.time));
@@ -220,7 +221,8 @@ pub(crate) async fn published(asker: &Asker, engines: &[Endpoint]) -> (Vec<Publi
     (published, away)
 }
 
-/// Who tokenises: as configured, or the model's files where they are named and nothing is configured.
+/// The tokenizer: the configured one, or the model's files where those are named and nothing is
+/// configured.
 fn prompts(config: &Config, asker: Asker) -> Result<Prompts, KeysError> {
     let local = config.prompt.tokens != Tokens::Engine && config.prompt.model_path.is_some();
     let source = match config.prompt.tokens {

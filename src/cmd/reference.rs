@@ -8,10 +8,11 @@ use serde_json::Value;
 use crate::config::Config;
 use crate::control::reload::adopt;
 
-/// What the keys mean; a test holds it against the tree.
+/// The commented configuration, from which the keys' meanings are taken. A test compares it with
+/// the tree.
 const COMMENTED: &str = include_str!("../../config/pd-proxy.toml");
 
-/// What stands at the top.
+/// Text before the first section.
 const HEAD: &str = "# Configuration
 
 Every key, made from the program by `pd-proxy generate reference`. Keys stand in a TOML file (`--config FILE`, repeatable), in variables
@@ -104,7 +105,7 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// Where a key stands in the tree; sections may be in each other.
+/// JSON pointer of a key in the tree; sections may be nested.
 fn pointer(section: &str, key: &str) -> String {
     format!("/{}/{key}", section.replace('.', "/"))
 }
@@ -116,7 +117,7 @@ fn names(tree: &Value, at: &str) -> Option<String> {
     Some(names.split(", ").map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "))
 }
 
-/// Whether a running gateway takes another value.
+/// True if a running gateway takes another value for this key.
 fn live(tree: &Value, at: &str) -> bool {
     let names = names(tree, at).unwrap_or_default();
     let mut other = changed(tree, at);

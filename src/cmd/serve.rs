@@ -13,7 +13,8 @@ use crate::config::{self, Config, Env, Loaded, LogFormat};
 use crate::control::reload::{Content, Source};
 use crate::obs::log::{self, LogGuard, Threshold};
 
-/// What is cut is accounted for in this time; a look-up that hangs, or a disk, is not waited for any longer.
+/// Limit for the end of the runtime: cut requests are accounted for in this time. Look-ups and
+/// disks that hang are not waited for.
 const END_TIME: Duration = Duration::from_secs(1);
 
 /// Serves until a signal.
@@ -53,7 +54,7 @@ async fn serve(loaded: Loaded, mut source: Source, open_files: u64) -> Result<()
     Ok(())
 }
 
-/// Where the configuration is read again while the gateway runs.
+/// Sources from which the configuration is read again while the gateway runs.
 fn source(args: ServeArgs, env: Env, content: Content, threshold: Option<Threshold>) -> Source {
     let files = Config::files(&args, &env);
     let load = Arc::new(move || Config::load(&args, &env));

@@ -7,7 +7,7 @@ use crate::control::settings;
 use crate::dialect::Dialect;
 use crate::dialect::signs::Told;
 
-/// What the prefillers that answered speak.
+/// Reports which dialect the prefillers that answered speak.
 pub(super) fn tell(config: &Config, visits: &[Visit], report: &mut Report) {
     let configured = settings::speech(config).dialect;
     for visit in visits {

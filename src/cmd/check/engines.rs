@@ -1,4 +1,4 @@
-//! What is to be said of the engines: each by itself, and beside each other.
+//! Reports on the engines: each by itself, and compared with each other.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ pub(super) fn judge(config: &Config, visits: &[Visit], report: &mut Report) {
     together(config, visits, report);
 }
 
-/// What the prefillers publish of how they name blocks.
+/// Facts that the prefillers publish of how they name blocks.
 pub(super) fn published(visits: &[Visit]) -> Vec<Published> {
     let prefillers = visits.iter().filter(|visit| visit.member.role == Role::Prefill);
     prefillers
@@ -40,7 +40,8 @@ pub(super) fn published(visits: &[Visit]) -> Vec<Published> {
         .collect()
 }
 
-/// Whether blocks can be named as `[hash]` and the prefillers say, where somebody is to be asked for them.
+/// Reports whether blocks can be named from `[hash]` and the prefillers' facts, if a pool or KV
+/// events are to be asked for them.
 pub(super) fn naming(config: &Config, published: &[Published], report: &mut Report) {
     if config.prompt.tokens == Tokens::Off || published.is_empty() {
         return;
@@ -96,7 +97,8 @@ fn answered(config: &Config, visit: &Visit, told: &Told, report: &mut Report) {
     cached(config, visit, &who, facts, report);
 }
 
-/// Whether nothing that it was asked for exists there, whoever it is: every engine that is known lists its models.
+/// True if an answer shows that the server is no engine: every engine that is known lists its
+/// models.
 fn stranger(facts: &Facts) -> bool {
     const ASKED: usize = 3;
     let missing = facts.gaps.iter().filter(|gap| gap.status == Some(StatusCode::NOT_FOUND));
@@ -183,7 +185,7 @@ fn cached(config: &Config, visit: &Visit, who: &str, facts: &Facts, report: &mut
     }
 }
 
-/// What engines must have in common.
+/// Reports facts in which engines must agree, and do not.
 fn together(config: &Config, visits: &[Visit], report: &mut Report) {
     let all: Vec<(String, &Facts)> = visits
         .iter()

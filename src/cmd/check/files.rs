@@ -1,4 +1,5 @@
-//! UCM's directories. A thread of our own looks, so that a mount that hangs does not hold the process.
+//! Looks at UCM's directories, in a thread of its own: a mount that hangs must not hold the
+//! process.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ const MAX_ENTRIES: usize = 20_000;
 /// Folders between a root and a block's file.
 const MAX_DEPTH: usize = 3;
 
-/// What lies below one root.
+/// Content of the directory below one root.
 #[derive(Debug, Default)]
 struct Below {
     files: Vec<String>,

@@ -1,5 +1,5 @@
-//! Whether the prefillers hand over what they compute: each computes a prompt of one word, and a decoder fetches at once what
-//! comes of it, so that nothing stays.
+//! Checks that the prefillers hand over what they compute. Each computes a prompt of one word, and
+//! a decoder fetches the KV at once, so that nothing stays.
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
@@ -23,7 +23,7 @@ const AT_ONCE: usize = 16;
 const ANSWER_BYTES: usize = 1 << 20;
 const PATH: &str = "/v1/completions";
 
-/// What a prefiller's answer came to.
+/// Outcome of one prefiller's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Handed {
     /// There was a hand-off.

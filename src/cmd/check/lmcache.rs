@@ -1,4 +1,4 @@
-//! LMCache's directories.
+//! Checks LMCache's controller, coordinator and directories.
 
 use super::{Grade, Inquiry, Keys, Report, counted};
 use crate::config::PoolKind;

@@ -1,4 +1,4 @@
-//! Who is to be asked: the engines of the configuration, and those that are looked for.
+//! Lists the engines to ask: those of the configuration, and those that discovery finds.
 
 use std::path::Path;
 

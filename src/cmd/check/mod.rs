@@ -36,7 +36,7 @@ use crate::tls::{self, ClientError};
 /// As much of a list of keys is read: some ten thousand.
 const LIST_BYTES: usize = 4 << 20;
 
-/// What was found, line by line.
+/// Findings of `pd-proxy check`, line by line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     lines: Vec<Line>,
@@ -48,12 +48,12 @@ struct Line {
     text: String,
 }
 
-/// What a line means for the gateway.
+/// Severity of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Grade {
     /// As it should be.
     Good,
-    /// Worth knowing.
+    /// Worth knowing, and no fault.
     Note,
     /// It may do harm, or may not.
     Warn,
@@ -68,10 +68,10 @@ struct Keys {
     whole: bool,
 }
 
-/// What renders and tokenises prompts, and why chats are not among them.
+/// The local renderer and tokenizer, and the reason for which chats can't be rendered.
 type Local = (Prompter, Option<TemplateError>);
 
-/// What every question needs.
+/// Clients and limits that every question needs.
 struct Inquiry<'a> {
     config: &'a Config,
     client: Client,
@@ -79,7 +79,7 @@ struct Inquiry<'a> {
     limit: Duration,
 }
 
-/// Why nobody was asked.
+/// Reasons for which no engine was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
     /// The HTTP client.
@@ -119,7 +119,7 @@ pub async fn run(loaded: &Loaded) -> Result<Report, CheckError> {
     Ok(report)
 }
 
-/// What the prefillers publish.
+/// Asks the engines, and returns the facts that the prefillers publish.
 async fn ask_engines(
     loaded: &Loaded,
     local: Option<Local>,
@@ -156,7 +156,7 @@ async fn ask_pool(inquiry: &Inquiry<'_>, report: &mut Report) -> Option<Keys> {
 }
 
 impl Report {
-    /// Whether engines and pool are there and as the configuration says.
+    /// True if engines and pool are there and as the configuration says.
     pub fn good(&self) -> bool {
         self.lines.iter().all(|line| line.grade != Grade::Bad)
     }
@@ -203,7 +203,7 @@ impl Inquiry<'_> {
         timeout(self.limit, question).await.unwrap_or_else(|_| Err(late()))
     }
 
-    /// Whether an HTTP server listens there, whatever it serves.
+    /// True if an HTTP server listens there, whatever it serves.
     async fn speaks_http(&self, endpoint: &Endpoint) -> bool {
         !matches!(self.admin(endpoint).health().await, Err(PoolError::Unreachable(_)))
     }
@@ -233,7 +233,7 @@ impl Inquiry<'_> {
     }
 }
 
-/// `1 key`, `2 keys`.
+/// A count with its noun, as `1 key` or `2 keys`.
 fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }

@@ -119,7 +119,7 @@ async fn tell_greeting(
     report.say(grade, format!("{what}{advice}"));
 }
 
-/// What an HTTP port says of its master; with an error whether it is the RPC port.
+/// State of the master behind an HTTP port; with the error text, if it may be the RPC port.
 async fn state(inquiry: &Inquiry<'_>, admin: &Endpoint, key: &'static str) -> (Option<Health>, String) {
     match inquiry.admin(admin).health().await {
         Ok(health) => (Some(health), format!("{admin} ({key})")),

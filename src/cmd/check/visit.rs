@@ -17,17 +17,17 @@ use crate::intake::{Facts, facts};
 /// Engines that are asked at once.
 const AT_ONCE: usize = 128;
 
-/// What came of asking one engine.
+/// Outcome of asking one engine.
 #[derive(Debug)]
 pub(super) struct Visit {
     pub(super) member: Member,
-    /// What it told, or why it could not be asked.
+    /// Its facts, or the reason for which it could not be asked.
     pub(super) told: Result<Told, String>,
     /// Until the answer to the probe, or until it was given up.
     pub(super) took: Duration,
 }
 
-/// What an engine told.
+/// Facts of one engine.
 #[derive(Debug)]
 pub(super) struct Told {
     /// Of its answer to `health.probe_path`.

@@ -1,8 +1,8 @@
-//! Why a connection failed, and what to do about it.
+//! Causes of failed connections, and advice for each.
 
 use crate::endpoint::Endpoint;
 
-/// What to do about an engine that can't be asked for this reason.
+/// Advice about an engine that can't be asked for the reason `why`.
 pub(super) fn advice(engine: &Endpoint, why: &str) -> &'static str {
     let why = why.to_ascii_lowercase();
     let says = |words: &[&str]| words.iter().any(|word| why.contains(word));

@@ -16,7 +16,7 @@ use crate::sim::{EngineSpec, Mirror};
 const PRESET: &str = "mooncake-store-0.30";
 /// `PYTHONHASHSEED` of the simulated engines.
 const SEED: &str = "0";
-/// Where the demo's objects are said to lie.
+/// Host on which the demo's objects are said to lie.
 const HOST: &str = "127.0.0.1";
 const SEGMENT: &str = "127.0.0.1:17000";
 /// The demo shares its machine with whatever else runs: more than a gateway of one's own needs.
@@ -35,10 +35,10 @@ pub struct Embedded {
     names: Mutex<HashMap<u64, Vec<String>>>,
 }
 
-/// Why there is none.
+/// Reasons for which the embedded pool can't run.
 #[derive(Debug, thiserror::Error)]
 pub enum EmbeddedError {
-    /// No port.
+    /// The port can't be opened.
     #[error("the simulated pool can't listen: {0}")]
     Listen(#[from] io::Error),
     /// Nobody hashes like this.
@@ -103,7 +103,7 @@ impl Embedded {
     }
 }
 
-/// What the simulated engines say that they serve.
+/// Name of the model that the simulated engines serve.
 fn model(spec: &EngineSpec) -> String {
     spec.root.clone().unwrap_or_else(|| format!("/models/{}", spec.model))
 }

@@ -27,15 +27,15 @@ const POOL_BLOCKS: usize = 4096;
 /// Prompt tokens that a demo engine computes per second: slow enough to see that a cache helps.
 const PREFILL_TOKENS_PER_S: f64 = 4_000.0;
 
-/// Why the demo or a simulated engine can't run.
+/// Reasons for which the demo or a simulated engine can't run.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
     /// An engine's address is taken.
     #[error("cannot start the simulated engine on {address}: {source}; choose another port")]
     Engine {
-        /// Where it was to listen.
+        /// Address on which it was to listen.
         address: SocketAddr,
-        /// The cause.
+        /// Cause of the error.
         source: io::Error,
     },
     /// The pool of the demo can't start.
@@ -46,17 +46,17 @@ pub enum DemoError {
         "cannot start the simulated master on {address}: {source}; choose another --port or --admin-port"
     )]
     Master {
-        /// Where it was to listen.
+        /// Address on which it was to listen.
         address: SocketAddr,
-        /// The cause.
+        /// Cause of the error.
         source: io::Error,
     },
     /// A file of keys that can't be read.
     #[error("--keys {path}: {source}")]
     Keys {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// The cause.
+        /// Cause of the error.
         source: io::Error,
     },
     /// The gateway can't start.
@@ -189,10 +189,10 @@ fn engine_spec(args: &SimArgs) -> Result<EngineSpec, DemoError> {
 
 /// The first turn of a conversation: some blocks long, so that the second has something to find.
 const QUESTION: &str = "What does the key-value cache of a language model hold, and why do engines share it?";
-/// What the second turn takes the answer for, and what it asks.
+/// The second turn of the demo's conversation: the assumed answer, and the next question.
 const TURN: [&str; 2] = ["Keys and values of every token.", "How does a gateway know which engine has it?"];
 
-/// What runs, and lines to paste.
+/// Prints what runs, and lines to paste.
 fn introduce(app: &App, config: &Config) {
     let Some(address) = app.addresses().first().copied() else {
         return;

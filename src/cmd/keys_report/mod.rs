@@ -1,4 +1,5 @@
-//! What `pd-proxy keys` prints: a prompt's tokens, block hashes and pool keys, for people and as JSON. Pure.
+//! Output of `pd-proxy keys`: a prompt's tokens, block hashes and pool keys, for people and as
+//! JSON. Pure.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -16,9 +17,9 @@ const SHOWN_TOKENS: usize = 8;
 /// A prompt and its hashes.
 #[derive(Clone, Copy, Debug)]
 pub struct Hashed<'a> {
-    /// Whether the rest is the engine's; if not, it is not looked at.
+    /// Exactness of the tokens. If they are not the engine's, the rest is not looked at.
     pub exactness: Exactness,
-    /// Token ids.
+    /// Token ids of the prompt.
     pub tokens: &'a [u32],
     /// Hashes of its blocks, in order; a partial last one counts where the scheme stores such.
     pub hashes: &'a [BlockHash],
@@ -26,7 +27,7 @@ pub struct Hashed<'a> {
     pub block_tokens: NonZeroUsize,
 }
 
-/// How keys are spelled.
+/// Spelling of the keys.
 #[derive(Clone, Copy, Debug)]
 pub struct Spelling<'a> {
     /// The pool's profile.
@@ -57,7 +58,7 @@ struct Block {
     keys: Vec<String>,
 }
 
-/// Why a listing has no keys.
+/// Reasons for which a listing has no keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ListingError {
     /// Hashes of one size and keys of another.
@@ -101,7 +102,7 @@ impl Listing {
         Ok(listing)
     }
 
-    /// Whether the tokens are the engine's.
+    /// True if the tokens are the engine's.
     #[must_use]
     pub fn exact(&self) -> bool {
         self.exactness == Exactness::Exact

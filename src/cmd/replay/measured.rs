@@ -1,4 +1,4 @@
-//! What real load measured: each stream as its reader saw it, and all of them together.
+//! Measurements of real load: each stream as its reader saw it, and all of them together.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::codec::sse;
 use crate::replay::stats::quantile;
 
-/// One stream. Times in seconds since the request was sent.
+/// Measurements of one stream. Times are in seconds since the request was sent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Seen {
     pub(super) asked_tokens: u32,
@@ -100,7 +100,7 @@ impl Load {
 /// Quantiles that are shown.
 const SHOWN: [(&str, f64); 3] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)];
 
-/// What to print of a load.
+/// Renders the report of a load.
 pub(super) fn report(load: &Load, as_json: bool) -> String {
     let measures = [
         ("ttft_s", load.sorted(|seen| seen.first_s)),

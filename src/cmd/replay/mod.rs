@@ -17,41 +17,41 @@ use crate::replay::{RunError, TraceError, TraceRequest, trace};
 /// Largest trace that is read: the conversation trace has 3 MB for an hour.
 const TRACE_BYTES_MAX: u64 = 1 << 30;
 
-/// Why a trace can't be replayed.
+/// Reasons for which a trace can't be replayed.
 #[derive(Debug, thiserror::Error)]
 pub enum TrialError {
     /// The file can't be read.
     #[error("{}: {source}", path.display())]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// The cause.
+        /// Cause of the error.
         source: io::Error,
     },
     /// The file is no trace.
     #[error("{}, {source}", path.display())]
     Trace {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Where and why.
+        /// Place and cause of the error.
         source: TraceError,
     },
     /// There is no such policy.
     #[error("--policy {name}: no such policy; there are {known}")]
     Policy {
-        /// What was asked for.
+        /// Name that was asked for.
         name: String,
-        /// What there is.
+        /// Names that exist.
         known: String,
     },
     /// A policy did not serve everybody.
     #[error("{policy} at load {load}: {source}")]
     Run {
-        /// Its name.
+        /// Name of the policy.
         policy: &'static str,
         /// The load, or what was searched for.
         load: String,
-        /// How far it came.
+        /// Cause, and how far the run had come.
         source: RunError,
     },
     /// There is no such environment variable.
@@ -60,7 +60,7 @@ pub enum TrialError {
     /// The client or the runtime can't be made.
     #[error("{0}")]
     Client(#[from] reqwest::Error),
-    /// The system.
+    /// The operating system refused a resource.
     #[error("{0}")]
     System(#[from] io::Error),
 }

@@ -1,4 +1,5 @@
-//! How far a long command is: one line on standard error that is written over, if that is a terminal.
+//! Progress of a long command: one line on standard error that is written over, if that is a
+//! terminal.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Mutex;

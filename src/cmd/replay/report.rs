@@ -1,4 +1,4 @@
-//! What a replay in virtual time prints.
+//! Report of a replay in virtual time.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::cli::{ReplayPool, SimulatedArgs};
 use crate::replay::stats::Estimate;
 use crate::replay::table;
 
-/// What was replayed.
+/// Description of what was replayed.
 pub(super) struct About<'a> {
     pub(super) trace: &'a Path,
     pub(super) requests: usize,
