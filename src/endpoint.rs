@@ -9,7 +9,7 @@ use thiserror::Error;
 const MAX_NAME_BYTES: usize = 253;
 const MAX_LABEL_BYTES: usize = 63;
 
-/// Where an engine listens. The host is canonical: lower case, an IPv6 address in its short form without brackets.
+/// Place where an engine listens. The host is canonical: lower case, an IPv6 address in its short form without brackets.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Endpoint {
     /// Name or IP address, never with brackets.
@@ -20,10 +20,10 @@ pub struct Endpoint {
     pub tls: bool,
 }
 
-/// Why a text is no host, port or endpoint; reads after the offending text and a colon.
+/// Reasons why a text is no host, port or endpoint; reads after the offending text and a colon.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum HostError {
-    /// Nothing there.
+    /// The text is empty.
     #[error("is empty")]
     Empty,
     /// A host without a port.
@@ -193,7 +193,7 @@ pub fn bind_host(text: &str, port: &'static str) -> Result<String, HostError> {
     })
 }
 
-/// Whether two names mean the same model. Of a path only its last part counts, as in vLLM's own proxy: people give a proxy the model's
+/// True if two names mean the same model. Of a path only its last part counts, as in vLLM's own proxy: people give a proxy the model's
 /// folder, and engines serve it by its name alone. Which of them it is, engines say.
 pub fn same_model(one: &str, other: &str) -> bool {
     last_part(one) == last_part(other)
@@ -210,7 +210,7 @@ pub fn engine_port(text: &str) -> Result<u16, HostError> {
     if port == 0 { Err(HostError::PortZero) } else { Ok(port) }
 }
 
-/// Whether TLS is asked for, and what stands after the scheme.
+/// True if TLS is asked for, and the text after the scheme.
 fn without_scheme(text: &str) -> Result<(bool, &str), HostError> {
     let Some((scheme, rest)) = text.split_once("://") else { return Ok((false, text)) };
     match scheme.to_ascii_lowercase().as_str() {
@@ -247,7 +247,7 @@ fn ipv6(text: &str) -> Option<String> {
     text.parse::<Ipv6Addr>().ok().map(|ip| ip.to_string())
 }
 
-/// Whether this is an IPv6 address with the name of an interface (RFC 4007 §11).
+/// True if this is an IPv6 address with the name of an interface (RFC 4007 §11).
 fn has_zone(text: &str) -> bool {
     text.split_once('%').is_some_and(|(address, _)| ipv6(address).is_some())
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Nobody is told to stay away longer.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
 
-/// What happened, in the vocabulary of the error table in docs/http-api.md.
+/// Kinds of errors, in the vocabulary of the error table in docs/http-api.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// The body is not a JSON object that we may edit.
@@ -87,7 +87,7 @@ pub struct Error {
 }
 
 impl Kind {
-    /// The stable code that clients and metrics see, e.g. `decode_failed`.
+    /// The stable code that clients and metrics see, for example `decode_failed`.
     pub fn code(self) -> &'static str {
         match self {
             Kind::InvalidJson => "invalid_json",
@@ -192,25 +192,26 @@ impl Error {
         self
     }
 
-    /// When it is worth asking again, where that is known better than in general.
+    /// Sets the time after which asking again is worth it, where that is known better than in
+    /// general.
     #[must_use]
     pub fn retry_after(mut self, wait: Duration) -> Error {
         self.retry_after = Some(wait);
         self
     }
 
-    /// What a refused client should wait, in whole seconds: at least one, at most an hour.
+    /// Time that a refused client should wait, in whole seconds: at least one, at most an hour.
     pub fn retry_after_s(&self) -> u64 {
         let wait = self.retry_after.unwrap_or_default().min(RETRY_AFTER_MAX);
         wait.as_millis().div_ceil(1_000).max(1).try_into().unwrap_or(u64::MAX)
     }
 
-    /// What happened.
+    /// Kind of the error.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// What the client may read.
+    /// Text that the client may read.
     pub fn public(&self) -> &str {
         &self.public
     }

@@ -67,7 +67,7 @@ impl Watch {
         self.callers.clone()
     }
 
-    /// Reads the file again whenever it changes. Never returns.
+    /// Reads the file again whenever it changes, and never returns.
     pub async fn run(mut self) {
         // One log line per trouble, not per look.
         let mut trouble = None;

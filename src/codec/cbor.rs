@@ -34,7 +34,7 @@ impl<'a> Writer<'a> {
         Self { out }
     }
 
-    /// Python's `None`.
+    /// Writes Python's `None`.
     pub fn null(&mut self) {
         self.out.push(0xF6);
     }
@@ -58,7 +58,7 @@ impl<'a> Writer<'a> {
         self.out.extend_from_slice(bytes);
     }
 
-    /// A text.
+    /// Writes a text string.
     pub fn text(&mut self, text: &str) {
         self.head(Major::Text, text.len() as u64);
         self.out.extend_from_slice(text.as_bytes());

@@ -8,7 +8,7 @@ const TUPLE_START: u64 = 2_870_177_450_012_600_261;
 const TUPLE_LANE: u64 = 14_029_467_366_897_019_727;
 const TUPLE_SPREAD: u64 = 11_400_714_785_074_694_791;
 const TUPLE_LEN: u64 = TUPLE_START ^ 3_527_539;
-/// What a tuple hashes to whose mixing ends in -1, which CPython reserves for errors.
+/// Hash of a tuple whose mixing ends in -1, which CPython reserves for errors.
 const TUPLE_NOT_MINUS_ONE: i64 = 1_546_275_796;
 
 /// `hash(None)` from CPython 3.12 on; before, it is an address.
@@ -21,7 +21,7 @@ pub struct TupleHasher {
     len: u64,
 }
 
-/// Which variant of SipHash a CPython hashes strings with.
+/// The variant of SipHash with which a CPython hashes strings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StrHash {
     /// SipHash-2-4: CPython up to 3.10.

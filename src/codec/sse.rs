@@ -61,7 +61,7 @@ struct Edges {
     last_cr: LastCr,
 }
 
-/// What the byte before the next one was, as far as it matters to an LF.
+/// The byte before the next one, as far as it matters to an LF.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LastCr {
     No,
@@ -128,12 +128,12 @@ impl Framer {
         self.frames
     }
 
-    /// Whether a part of a frame beyond the cap has come out and its end has not.
+    /// True if a part of a frame beyond the cap has come out and its end has not.
     pub fn mid_frame(&self) -> bool {
         self.released_bytes > 0
     }
 
-    /// Whether the last frame that counted was `data: [DONE]`, white space aside.
+    /// True if the last frame that counted was `data: [DONE]`, white space aside.
     pub fn ended(&self) -> bool {
         self.ended
     }
@@ -143,7 +143,8 @@ impl Framer {
         std::mem::take(&mut self.mentions_error)
     }
 
-    /// How much of `bytes` can go: `bytes[..seen]` was looked at before, and starts a frame if nothing was released.
+    /// Number of leading bytes of `bytes` that can be released: `bytes[..seen]` was looked at
+    /// before, and starts a frame if nothing was released.
     fn cut(&mut self, bytes: &[u8], seen: usize) -> usize {
         let mut cut = 0;
         let mut at = seen;
@@ -202,17 +203,17 @@ impl<'a> Frame<'a> {
         self.whole
     }
 
-    /// Where it lies in the bytes given to [`frames`].
+    /// Place where it lies in the bytes given to [`frames`].
     pub fn range(&self) -> Range<usize> {
         self.start..self.start + self.whole.len()
     }
 
-    /// Whether its blank line is there.
+    /// True if its blank line is there.
     pub fn is_complete(&self) -> bool {
         self.complete
     }
 
-    /// Whether it has a `data` line at all.
+    /// True if it has a `data` line at all.
     pub fn has_data(&self) -> bool {
         has_data(self.whole)
     }
@@ -222,7 +223,7 @@ impl<'a> Frame<'a> {
         data(self.whole)
     }
 
-    /// Where in [`Frame::whole`] the payload lies, if it has one `data` line and no more.
+    /// Place where in [`Frame::whole`] the payload lies, if it has one `data` line and no more.
     pub fn data_range(&self) -> Option<Range<usize>> {
         let mut found = lines(self.whole).filter_map(|line| {
             let value = field(&self.whole[line.clone()], b"data")?;
@@ -273,7 +274,7 @@ impl Edges {
     }
 }
 
-/// What is between the bytes that end lines: nothing, between a CR and its LF.
+/// The ranges between the bytes that end lines. Between a CR and its LF there is none.
 fn lines(frame: &[u8]) -> impl Iterator<Item = Range<usize>> {
     let mut start = 0;
     memchr2_iter(b'\n', b'\r', frame).chain(iter::once(frame.len())).map(move |end| {

@@ -2,7 +2,7 @@
 
 use super::{Invalid, Problem};
 
-/// Every origin.
+/// Stands for every origin.
 const ANY: &str = "*";
 
 const KEY: &str = "server.cors_origins";

@@ -12,7 +12,7 @@ use crate::endpoint::{Endpoint, parse_host};
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Dialect {
-    /// What the engines speak: their `kv_connector`.
+    /// Protocol of the engines: their `kv_connector`.
     pub name: DialectName,
     /// Port of the bootstrap server on each prefiller's host (`VLLM_MOONCAKE_BOOTSTRAP_PORT`).
     pub bootstrap_port: u16,
@@ -24,18 +24,18 @@ pub struct Dialect {
     pub kv_addresses: Vec<String>,
     /// The gateway as decoders reach it, for a dialect in which they call back; unset = `server.host` and `server.port`.
     pub callback_url: Option<String>,
-    /// Whether prefillers read the parameters of lists of prompts (`batch_kv_transfer_params`).
+    /// True if prefillers read the parameters of lists of prompts (`batch_kv_transfer_params`).
     pub batch: bool,
-    /// Where a pool alone carries the KV: the longest that a decoder is not asked because the pool lacks a part of the prompt,
+    /// Place where a pool alone carries the KV: the longest that a decoder is not asked because the pool lacks a part of the prompt,
     /// ms; 0 = the pool is not asked.
     pub pool_wait_ms: u64,
-    /// Whether decoders offer a conversation's KV back for its next turn (`bidirectional_kv_xfer`).
+    /// True if decoders offer a conversation's KV back for its next turn (`bidirectional_kv_xfer`).
     pub bidirectional: bool,
-    /// How long such an offer is good for, ms; less than the engines' `decoder_kv_blocks_ttl`.
+    /// Time for which such an offer is good for, ms; less than the engines' `decoder_kv_blocks_ttl`.
     pub bidirectional_ttl_ms: u64,
 }
 
-/// Where decoders call back.
+/// Place where decoders call back.
 const CALLBACK_PATH: &str = "/v1/metaserver";
 
 impl Default for Dialect {
@@ -66,7 +66,7 @@ impl Dialect {
         self.kv_addresses.iter().filter_map(|text| pair(text)).collect()
     }
 
-    /// What is wrong beside the bounds of numbers.
+    /// Checks the section beyond the bounds of its numbers.
     pub(super) fn validate(&self, config: &Config, invalid: &mut Vec<Invalid>) {
         if self.name == DialectName::Layerwise || self.callback_url.is_some() {
             invalid.extend(config.callback().err().map(|problem| ("dialect.callback_url", problem)));
@@ -93,7 +93,7 @@ impl Config {
     }
 }
 
-/// What the server's own address comes to, where other machines can use it.
+/// The callback address made of the server's own, if other machines can use it.
 fn own_callback(server: &Server, tls: bool) -> Result<String, Problem> {
     let host = parse_host(&server.host).unwrap_or_default();
     if let Some(why) = unreachable(&host).or((server.port == 0).then_some("the port is not known yet")) {
@@ -126,7 +126,7 @@ fn given_callback(text: &str) -> Result<String, Problem> {
 const EVERY_ADDRESS: &str =
     "it stands for every address of this machine, which is none that a decoder could call";
 
-/// Why decoders on other machines can't call a host, if so.
+/// Reason why decoders on other machines can't call a host, if so.
 fn unreachable(host: &str) -> Option<&'static str> {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let ip = bare.parse::<std::net::IpAddr>().ok();

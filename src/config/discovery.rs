@@ -36,19 +36,19 @@ impl Default for Discovery {
 }
 
 impl Discovery {
-    /// Whether engines of both roles are looked for, or of neither: `[prefill, decode]`.
+    /// True for each role that discovery finds engines of: `[prefill, decode]`, both or neither.
     pub fn looks_for(&self) -> [bool; 2] {
         let file = self.file.is_some();
         let (prefill, decode) = (self.kubernetes.prefill().is_some(), self.kubernetes.decode().is_some());
         [file || prefill || !self.prefill_dns.is_empty(), file || decode || !self.decode_dns.is_empty()]
     }
 
-    /// Whether there is a file or a name to look at again and again.
+    /// True if there is a file or a name to look at again and again.
     pub fn looks_again(&self) -> bool {
         self.file.is_some() || !self.prefill_dns.is_empty() || !self.decode_dns.is_empty()
     }
 
-    /// What is wrong beside the bounds of numbers.
+    /// Checks the section beyond the bounds of its numbers.
     pub(super) fn validate(&self, invalid: &mut Vec<Invalid>) {
         if self.file.as_deref() == Some("") {
             invalid.push(("discovery.file", Problem::EmptyText { key: "discovery.file" }));

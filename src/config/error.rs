@@ -1,4 +1,4 @@
-//! What can be wrong with a configuration. All of it is found in one go, one line each.
+//! Faults of a configuration. All of them are found at once and take one line each.
 
 use super::load::Origin;
 use crate::endpoint::HostError;
@@ -15,11 +15,12 @@ pub struct ConfigErrors(pub(crate) Vec<ConfigError>);
 pub struct ConfigError {
     /// The file, variable or flag to correct.
     pub origin: Origin,
-    /// What is wrong with it.
+    /// Description of the fault.
     pub problem: Problem,
 }
 
-/// What is wrong; reads after the origin and a colon. Values of secret keys are never quoted.
+/// Description of a fault; reads after the origin and a colon. Values of secret keys are never
+/// quoted.
 #[derive(Debug, Error)]
 pub enum Problem {
     /// The file could not be opened or read.
@@ -80,19 +81,19 @@ pub enum Problem {
     /// A value of the wrong type or outside its type's range.
     #[error("{key} = {value}: expected {expected}")]
     WrongType {
-        /// The key.
+        /// Name of the configuration key.
         key: String,
         /// The value as TOML.
         value: String,
-        /// What would be right.
+        /// Description of a right value.
         expected: String,
     },
     /// A number outside its bounds.
     #[error("{key} = {value}: expected {min} to {max}")]
     OutOfRange {
-        /// The key.
+        /// Name of the configuration key.
         key: &'static str,
-        /// The number.
+        /// Number as it was given.
         value: String,
         /// Smallest value allowed.
         min: u64,
@@ -123,7 +124,7 @@ pub enum Problem {
     BootstrapPort {
         /// The URL before it.
         url: String,
-        /// The number.
+        /// Number as it was given.
         port: String,
         /// Both, as an entry of `dialect.bootstraps`.
         pair: String,
@@ -135,15 +136,15 @@ pub enum Problem {
         key: &'static str,
         /// The text given.
         text: String,
-        /// Why not.
+        /// Reason why not.
         why: HostError,
     },
     /// The same endpoint twice in one role.
     #[error("{key}: `{endpoint}` is listed twice")]
     Duplicate {
-        /// The key.
+        /// Name of the configuration key.
         key: &'static str,
-        /// The endpoint.
+        /// Endpoint as it was given.
         endpoint: String,
     },
     /// An engine where the gateway itself is to listen.
@@ -151,9 +152,9 @@ pub enum Problem {
         "{key}: `{endpoint}` is this gateway itself (server.host, server.port): give the engine's port, or another --port"
     )]
     Itself {
-        /// The key.
+        /// Name of the configuration key.
         key: &'static str,
-        /// The endpoint.
+        /// Endpoint as it was given.
         endpoint: String,
     },
     /// Two listeners in one place.
@@ -163,7 +164,7 @@ pub enum Problem {
     OnePlace {
         /// The port of both.
         port: u16,
-        /// `server.admin_host`.
+        /// Value of `server.admin_host`.
         host: String,
     },
     /// Fewer connections than requests may take.
@@ -171,7 +172,7 @@ pub enum Problem {
         "limit.inflight + limit.queue = {requests} needs limit.connections above that: it is {connections}"
     )]
     Room {
-        /// `limit.connections`.
+        /// Value of `limit.connections`.
         connections: u64,
         /// The requests that are served and that wait.
         requests: u64,
@@ -179,11 +180,11 @@ pub enum Problem {
     /// Fewer or more engines in a role than can be served.
     #[error("{key} lists {count} engines: expected 1 to {max}, as in {flag} host:port")]
     Engines {
-        /// The key.
+        /// Name of the configuration key.
         key: &'static str,
-        /// How many are listed.
+        /// Number of entries in the list.
         count: usize,
-        /// How many may be.
+        /// Limit of the list.
         max: usize,
         /// The flag that sets it.
         flag: &'static str,
@@ -191,7 +192,7 @@ pub enum Problem {
     /// A text that may not be empty.
     #[error("{key} is empty: leave it out instead")]
     EmptyText {
-        /// The key.
+        /// Name of the configuration key.
         key: &'static str,
     },
     /// An entry of `server.names` that is none.
@@ -199,13 +200,13 @@ pub enum Problem {
         "server.names: `{text}` is no host name: expected a name without scheme, port or *, as in gateway.example"
     )]
     NotAName {
-        /// The entry.
+        /// Entry as it was given.
         text: String,
     },
     /// An entry of `pool.ranks` that is none.
     #[error("pool.ranks: `{text}` is no rank with its host: expected rank=host, as in 3=node-5")]
     NotARank {
-        /// The entry.
+        /// Entry as it was given.
         text: String,
     },
     /// An entry of `pool.hosts` that is none.
@@ -213,7 +214,7 @@ pub enum Problem {
         "pool.hosts: `{text}` is no pair of names: expected what the pool says=the prefillers' host, as in 10.0.0.5=p1"
     )]
     NotAHostName {
-        /// The entry.
+        /// Entry as it was given.
         text: String,
     },
     /// Several addresses of a service that has one.
@@ -223,7 +224,7 @@ pub enum Problem {
     OneAddress {
         /// The kind of pool.
         kind: &'static str,
-        /// How many are listed.
+        /// Number of entries in the list.
         count: usize,
     },
     /// An entry of `events.endpoints` that is none.
@@ -231,7 +232,7 @@ pub enum Problem {
         "events.endpoints: `{text}` is no prefiller with its address: expected host:port=tcp://host:port, as in p1:8001=tcp://p1:5557 tcp://p1:5558 with a replay socket"
     )]
     NotAPublisher {
-        /// The entry.
+        /// Entry as it was given.
         text: String,
     },
     /// Not two addresses.
@@ -239,9 +240,9 @@ pub enum Problem {
         "{key}: `{text}` is no pair: write prefiller=host:port, as in 10.0.0.1:8100=10.0.0.1:8998, both without https"
     )]
     NotAPair {
-        /// The key.
+        /// Name of the configuration key.
         key: &'static str,
-        /// What it is.
+        /// Value as it was given.
         text: String,
     },
     /// An address that decoders can't call back at.
@@ -250,15 +251,15 @@ pub enum Problem {
          (dialect.callback_url)"
     )]
     Callback {
-        /// The address.
+        /// Address as it was given.
         text: String,
-        /// What is wrong with it.
+        /// Description of the fault.
         why: &'static str,
     },
     /// A path that is none.
     #[error("health.probe_path: `{text}` is no path: it begins with a slash, as in /health")]
     NotAPath {
-        /// What it is.
+        /// Value as it was given.
         text: String,
     },
     /// A page's origin that no browser would send.
@@ -267,7 +268,7 @@ pub enum Problem {
          https://chat.example; or * for all"
     )]
     NotAnOrigin {
-        /// What it is.
+        /// Value as it was given.
         text: String,
     },
     /// A path of `server.passthrough` that no request can have.
@@ -275,13 +276,13 @@ pub enum Problem {
         "server.passthrough: `{text}` is no path: begin it with a slash and leave out host and query, as in /v1/new; /v1/new/* = all below it"
     )]
     NotAPassedPath {
-        /// What it is.
+        /// Value as it was given.
         text: String,
     },
     /// An entry of `fleet.ranks` that can't be read.
     #[error("fleet.ranks: `{text}` is not engine=number with 1 to 64 ranks, as in 10.0.0.1:8100=4")]
     NotARankCount {
-        /// What it is.
+        /// Value as it was given.
         text: String,
     },
     /// Ranks whose ports are each other's.
@@ -289,19 +290,19 @@ pub enum Problem {
         "events.ranks = {ranks}: rank r uses events.port + r ({port} and on) and events.replay_port + r ({replay_port} and on), which overlap: set them further apart, as the engines have them"
     )]
     PortsOverlap {
-        /// `events.port`.
+        /// Value of `events.port`.
         port: u16,
-        /// `events.replay_port`.
+        /// Value of `events.replay_port`.
         replay_port: u16,
-        /// `events.ranks`.
+        /// Value of `events.ranks`.
         ranks: u64,
     },
     /// A value that needs another key.
     #[error("{key} = {value} needs {needed}")]
     Needs {
-        /// The key.
+        /// Name of the configuration key.
         key: &'static str,
-        /// Its value.
+        /// Value of the key.
         value: &'static str,
         /// The key that is missing.
         needed: &'static str,
@@ -309,7 +310,7 @@ pub enum Problem {
     /// A key that asks for what was left out of the program.
     #[error("{key} needs TLS, and this program was built without the feature `tls`")]
     NoTls {
-        /// The key.
+        /// Name of the configuration key.
         key: &'static str,
     },
     /// A key that asks for what was left out of the program.
@@ -317,25 +318,25 @@ pub enum Problem {
         "{key} needs the Kubernetes API, and this program was built without the feature `kubernetes`: use discovery.prefill_dns and discovery.decode_dns"
     )]
     NoKubernetes {
-        /// The key.
+        /// Name of the configuration key.
         key: &'static str,
     },
     /// Two ways to find the same engines.
     #[error("{one} and {other} are both set: pods are found by one of them, leave out the other")]
     OneOf {
-        /// The one.
+        /// Name of the first key.
         one: &'static str,
-        /// The other.
+        /// Name of the second key.
         other: &'static str,
     },
     /// No ports, or more than a pod has.
     #[error("{key} lists {count} ports: expected 1 to {max}, as in [\"8000\"]")]
     Ports {
-        /// The key.
+        /// Name of the configuration key.
         key: &'static str,
-        /// How many are listed.
+        /// Number of entries in the list.
         count: usize,
-        /// How many may be.
+        /// Limit of the list.
         max: usize,
     },
     /// An address that spans can't be posted to.
@@ -343,17 +344,17 @@ pub enum Problem {
         "trace.endpoint: `{text}` {why}: write where the collector takes OTLP over HTTP, as in http://collector:4318"
     )]
     Collector {
-        /// The address.
+        /// Address as it was given.
         text: String,
-        /// What is wrong with it.
+        /// Description of the fault.
         why: &'static str,
     },
     /// A header for the collector that can't be sent.
     #[error("trace.headers: entry {number} {why}: write name=value, with commas between several")]
     CollectorHeader {
-        /// Which one, from 1 on.
+        /// Number of the entry, from 1.
         number: usize,
-        /// What is wrong with it.
+        /// Description of the fault.
         why: &'static str,
     },
     /// A secret that cannot stand in an HTTP header.
@@ -361,7 +362,7 @@ pub enum Problem {
         "{key} holds a space, line end or other character that no key has: is there a newline at its end?"
     )]
     SecretCharacters {
-        /// The key.
+        /// Name of the configuration key.
         key: &'static str,
     },
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Events {
-    /// Whether they are listened to.
+    /// True if they are listened to.
     pub listen: bool,
     /// Port of their `endpoint`; data-parallel rank r has this one plus r.
     pub port: u16,
@@ -43,7 +43,7 @@ impl Events {
         self.endpoints.iter().filter_map(|text| publisher(text))
     }
 
-    /// What is wrong beside the bounds of numbers.
+    /// Checks the section beyond the bounds of its numbers.
     pub(super) fn validate(&self, config: &Config, invalid: &mut Vec<super::validate::Invalid>) {
         let mut seen = BTreeSet::new();
         for text in &self.endpoints {

@@ -18,9 +18,9 @@ pub struct Health {
     pub slow_start_ms: u64,
     /// Between probes of an engine that serves nothing at the moment, ms; 0 = none is probed.
     pub probe_ms: u64,
-    /// What is asked; any answer but a 5xx is a good one.
+    /// Path that probes ask for; any answer but a 5xx is a good one.
     pub probe_path: String,
-    /// How long a probe may take, ms.
+    /// Longest time that a probe may take, ms.
     pub probe_timeout_ms: u64,
     /// Probes in a row that must fail for a rest.
     pub probe_failures: u32,

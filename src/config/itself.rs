@@ -1,5 +1,6 @@
-//! Whether an engine's address is the gateway's own. Where nobody else listens there yet, as at the port 8000 that both have by
-//! default, it would ask itself what it is, and so on, until it has no sockets left. Pure: names are not resolved.
+//! Finds engines whose address is the gateway's own. Both have port 8000 by default: where no
+//! engine listens there yet, the gateway would ask itself, again and again, until it has no sockets
+//! left. Pure: names are not resolved.
 
 use std::net::IpAddr;
 
@@ -18,7 +19,7 @@ impl Config {
     }
 }
 
-/// Whether who connects to `host` finds who listens at `listens`.
+/// True if who connects to `host` finds who listens at `listens`.
 fn reaches(host: &str, listens: &str) -> bool {
     let address = |text: &str| without_brackets(text).parse::<IpAddr>();
     let host_is_loopback = host == LOCALHOST || address(host).is_ok_and(|ip| ip.is_loopback());

@@ -17,7 +17,7 @@ const MAX_PORTS: usize = 64;
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Kubernetes {
-    /// Where they are; empty = where the gateway is, or as the kubeconfig says.
+    /// Place where they are; empty = where the gateway is, or as the kubeconfig says.
     pub namespace: String,
     /// Labels of the prefillers' pods, as for `kubectl get pods -l`.
     pub prefill_selector: String,
@@ -31,16 +31,16 @@ pub struct Kubernetes {
     pub prefill_ports: Vec<String>,
     /// The same of a decoder's pod.
     pub decode_ports: Vec<String>,
-    /// How engines are spoken to.
+    /// Scheme of engines' addresses.
     pub scheme: Scheme,
 }
 
 /// The pods of one role.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// How they are found.
+    /// Kind of object by which they are found.
     pub by: By,
-    /// Where engines listen in each of them.
+    /// Place where engines listen in each of them.
     pub ports: Vec<Port>,
     /// Engines speak TLS.
     pub tls: bool,
@@ -48,7 +48,7 @@ pub struct Wanted {
     pub key: &'static str,
 }
 
-/// How pods are found.
+/// Kinds of objects by which pods are found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum By {
     /// By their labels.
@@ -60,7 +60,7 @@ pub enum By {
 /// A port of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Port {
-    /// Its number.
+    /// Number of the port.
     Number(u16),
     /// Its name: in a container, or in the Service.
     Name(String),
@@ -138,7 +138,7 @@ impl Kubernetes {
         Some(Wanted { by, ports, tls: self.scheme == Scheme::Https, key })
     }
 
-    /// What is wrong with the keys.
+    /// Checks the section's values.
     pub(super) fn validate(&self, invalid: &mut Vec<Invalid>) {
         let wrong = |key: &'static str, text: &str, expected: &str| {
             let (name, value, expected) = (String::from(key), format!("\"{text}\""), expected.to_owned());

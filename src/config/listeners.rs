@@ -1,4 +1,5 @@
-//! Whether clients and operators have a listener each. Pure: names are not resolved.
+//! Checks that clients' and operators' listeners have different places. Pure: names are not
+//! resolved.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -18,7 +19,7 @@ impl Config {
     }
 }
 
-/// Whether listeners at these hosts would be in each other's way.
+/// True if listeners at these hosts would be in each other's way.
 fn meet(one: &str, other: &str) -> bool {
     let overlap = |a: &IpAddr, b: &IpAddr| {
         let either = |holds: fn(&IpAddr) -> bool| holds(a) || holds(b);
@@ -51,7 +52,7 @@ mod tests {
         found.into_iter().find(|what| what.contains("server.admin_port"))
     }
 
-    /// What is refused here, a kernel refuses: Linux says `Address already in use` to each of these.
+    /// A kernel refuses each of these pairs, too: Linux says `Address already in use`.
     #[test]
     fn two_listeners_have_two_places() {
         for (host, admin_host) in [

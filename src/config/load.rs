@@ -17,11 +17,11 @@ pub type Env = BTreeMap<String, String>;
 pub struct Loaded {
     /// The merged tree.
     pub config: Config,
-    /// Where each key was set.
+    /// Place where each key was set.
     pub origins: Origins,
 }
 
-/// Where each key was set, by `section.key`; a key that is not in it has its default.
+/// Place where each key was set, by `section.key`; a key that is not in it has its default.
 #[derive(Clone, Debug, Default)]
 pub struct Origins {
     keys: BTreeMap<String, Origin>,
@@ -31,7 +31,7 @@ pub struct Origins {
 /// The place that set a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody did.
+    /// Built-in default value.
     Default,
     /// A file given by `--config`, or by the variable `PD_PROXY_CONFIG`.
     File(PathBuf),
@@ -44,11 +44,11 @@ pub enum Origin {
 /// One setting before it is judged.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// `section.key`.
+    /// Name, as `section.key`.
     pub(crate) key: String,
-    /// Its value.
+    /// Value of the key.
     pub(crate) given: Given,
-    /// Where it came from.
+    /// Place where it came from.
     pub(crate) origin: Origin,
 }
 
@@ -61,7 +61,7 @@ pub(crate) enum Given {
     Value(toml::Value),
 }
 
-/// What the sources yield: later entries win over earlier ones.
+/// Entries and faults of the sources. Later entries win over earlier ones.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub(crate) entries: Vec<Entry>,
@@ -179,7 +179,7 @@ impl Merge {
     }
 }
 
-/// Whether a tree can hold this value; else what it expects there.
+/// Checks that a tree can hold this value; the error says what it expects there.
 fn try_leaf(section: &str, name: &str, value: &toml::Value) -> Result<(), String> {
     let mut tree = toml::Table::from_iter([(name.to_owned(), value.clone())]);
     for part in section.rsplit('.') {
@@ -205,7 +205,7 @@ fn in_words(expected: &str) -> &str {
 }
 
 impl Origins {
-    /// Where a key was set.
+    /// Place where a key was set.
     pub fn of(&self, key: &str) -> &Origin {
         self.keys.get(key).unwrap_or(&Origin::Default)
     }

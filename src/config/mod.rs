@@ -66,45 +66,45 @@ pub(crate) const SECRETS: [(&str, &str); 3] = [
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Where the gateway listens and how it runs.
+    /// Place where the gateway listens and how it runs.
     pub server: Server,
     /// HTTPS for clients.
     pub tls: Tls,
-    /// Who may ask.
+    /// `[auth]`: keys and rights of clients.
     pub auth: Auth,
     /// The engines it serves from.
     pub fleet: Fleet,
-    /// How they move KV.
+    /// `[dialect]`: the way in which engines move KV.
     pub dialect: Dialect,
-    /// Where engines are looked for.
+    /// Place where engines are looked for.
     pub discovery: Discovery,
-    /// When an engine is left alone.
+    /// `[health]`: probes and breakers.
     pub health: Health,
-    /// What it must know about the engines.
+    /// `[engine]`: facts about the engines that the gateway must know.
     pub engine: Engine,
-    /// How a place is chosen.
+    /// `[route]`: the choice of engines.
     pub route: Route,
-    /// How a request becomes the token ids that the engines see.
+    /// `[prompt]`: the way from a request to the token ids that the engines see.
     pub prompt: Prompt,
-    /// How the engines hash their KV blocks.
+    /// `[hash]`: the way in which engines hash their KV blocks.
     pub hash: Hash,
-    /// How the pool that the engines share names their blocks.
+    /// `[key]`: names of blocks in the pool that the engines share.
     pub key: Key,
     /// The pool, asked about each prompt.
     pub pool: Pool,
-    /// What prefillers publish about their blocks.
+    /// `[events]`: KV events that prefillers publish.
     pub events: Events,
-    /// How often a failed leg is tried again.
+    /// Number of times that a failed leg is tried again.
     pub retry: Retry,
-    /// How answers are streamed.
+    /// `[stream]`: handling of streamed answers.
     pub stream: Stream,
-    /// How long each step may take.
+    /// Longest time that each step may take.
     pub timeout: Timeout,
-    /// How large anything may grow.
+    /// `[limit]`: limits of sizes and counts.
     pub limit: Limit,
-    /// What is logged.
+    /// `[log]`: level and format of the log.
     pub log: Log,
-    /// What is traced.
+    /// `[trace]`: export of spans.
     pub trace: Trace,
 }
 
@@ -118,9 +118,9 @@ pub struct Server {
     pub port: u16,
     /// Runtime threads; 0 = one per core.
     pub workers: usize,
-    /// How long new requests are still taken after a stop signal, while `/readyz` says no, ms.
+    /// Time for which new requests are still taken after a stop signal, while `/readyz` says no, ms.
     pub lame_duck_ms: u64,
-    /// How long running requests may finish after that, ms.
+    /// Longest time that running requests may finish after that, ms.
     pub drain_ms: u64,
     /// Guards `/instances/*` by the header `X-API-Key`; also `ADMIN_API_KEY`. None = open.
     pub admin_key: Option<Secret>,
@@ -128,7 +128,7 @@ pub struct Server {
     pub admin_host: Option<String>,
     /// TCP port of that; 0 takes any free one.
     pub admin_port: u16,
-    /// Whether everybody may use the operators' routes without a key on an address that other machines reach.
+    /// True if everybody may use the operators' routes without a key on an address that other machines reach.
     pub open_admin: bool,
     /// Names with a dot, besides that of `host`, by which the operators' routes are served without a key.
     pub names: Vec<String>,
@@ -161,9 +161,9 @@ pub struct Fleet {
     pub probe_attempts: u32,
     /// Pause between those probes, ms.
     pub probe_interval_ms: u64,
-    /// How long one probe may take, ms.
+    /// Longest time that one probe may take, ms.
     pub probe_timeout_ms: u64,
-    /// How long requests wait when a role has just lost its last engine, as in a rollout, ms; 0 = they are refused at once.
+    /// Time for which requests wait when a role has just lost its last engine, as in a rollout, ms; 0 = they are refused at once.
     pub empty_wait_ms: u64,
 }
 
@@ -173,9 +173,9 @@ pub struct Fleet {
 pub struct Engine {
     /// Replaces the client's `Authorization` towards engines; also `OPENAI_API_KEY`. None = the client's is passed on.
     pub api_key: Option<Secret>,
-    /// How long a prefiller keeps KV for a decoder, ms (vLLM's `kv_lease_duration`).
+    /// Time for which a prefiller keeps KV for a decoder, ms (vLLM's `kv_lease_duration`).
     pub lease_ms: u64,
-    /// How long a prefill goes on after its client left, ms, so that KV that is finished in this time can be released;
+    /// Time for which a prefill goes on after its client left, ms, so that KV that is finished in this time can be released;
     /// longer ones are hung up on.
     pub abandon_grace_ms: u64,
     /// A PEM file with the authorities whose engines at `https://` are believed; None = those of the system.
@@ -204,8 +204,8 @@ pub struct Timeout {
     pub connect_ms: u64,
     /// The whole prefill leg, of a prompt of no length.
     pub prefill_ms: u64,
-    /// What each 1 000 tokens of its prompt add to the time of whoever computes it: to the prefill leg, or to the decode leg
-    /// where there is none. No leg has longer than `total_ms`.
+    /// Time that each 1 000 tokens of its prompt add to the leg that computes it: the prefill leg,
+    /// or the decode leg where there is none. No leg has longer than `total_ms`.
     pub prefill_ms_per_1k_tokens: u64,
     /// One image, sound or film at an encoder.
     pub encode_ms: u64,
@@ -219,7 +219,8 @@ pub struct Timeout {
     pub total_ms: u64,
     /// A client that takes nothing of its answer.
     pub write_ms: u64,
-    /// What a client has to read the error event of a stream that broke, before its connection is cut.
+    /// Time that a client has to read the error event of a stream that broke, before its connection
+    /// is cut.
     pub tell_ms: u64,
     /// Reading the client's body.
     pub body_ms: u64,
@@ -261,7 +262,7 @@ pub struct Limit {
     pub inflight_key_percent: usize,
     /// Requests waiting for a place; 0 = none waits, surplus is refused at once.
     pub queue: usize,
-    /// How long a request may wait for a place, ms.
+    /// Longest time that a request may wait for a place, ms.
     pub queue_ms: u64,
     /// The share of the places in line that the requests of one key may have, %; 1 to 100. Only where keys are asked for.
     pub queue_key_percent: usize,
@@ -300,7 +301,7 @@ pub struct Limit {
 }
 
 impl Config {
-    /// The prefillers.
+    /// Endpoints of the prefillers.
     pub fn prefill_endpoints(&self) -> Vec<Endpoint> {
         endpoints(&self.fleet.prefill)
     }
@@ -327,12 +328,12 @@ impl Config {
         differing.map(|((key, _), _)| key).collect()
     }
 
-    /// The decoders.
+    /// Endpoints of the decoders.
     pub fn decode_endpoints(&self) -> Vec<Endpoint> {
         endpoints(&self.fleet.decode)
     }
 
-    /// The encoders.
+    /// Endpoints of the encoders.
     pub fn encode_endpoints(&self) -> Vec<Endpoint> {
         endpoints(&self.fleet.encode)
     }

@@ -1,5 +1,6 @@
-//! What the gateway must know about the model and its engines to name the blocks of a prompt: `[prompt]`, `[hash]`
-//! and `[key]`. What is left out is asked from the engines; what they contradict is an error (`profile`).
+//! Facts about the model and its engines from which a prompt's blocks are named: `[prompt]`,
+//! `[hash]` and `[key]`. Keys that are left out are asked from the engines; a contradiction is an
+//! error (`profile`).
 
 use super::values::{ContentFormat, HashAlgo, HashScheme, KeyLayout, KeyStore, Tokens};
 use serde::{Deserialize, Serialize};
@@ -8,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Prompt {
-    /// Who tokenises.
+    /// The tokenizer that is used.
     pub tokens: Tokens,
     /// The model's directory, with `tokenizer.json`, `tokenizer_config.json` and perhaps `chat_template.jinja`.
     pub model_path: Option<String>,
@@ -32,7 +33,7 @@ pub struct Prompt {
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Hash {
-    /// Whose way of hashing.
+    /// Origin of the way in which blocks are hashed.
     pub scheme: HashScheme,
     /// The engines' vLLM release; None = asked.
     pub version: Option<String>,
@@ -52,7 +53,7 @@ pub struct Hash {
     pub sfa_c8: bool,
     /// UCM from 0.7: what its namespace calls `li_c8`.
     pub li_c8: bool,
-    /// LMCache: `save_unfull_chunk`.
+    /// LMCache's setting `save_unfull_chunk`.
     pub partial_chunk: bool,
 }
 
@@ -64,21 +65,21 @@ pub struct Key {
     pub preset: Option<String>,
     /// A template in place of the preset's.
     pub template: Option<String>,
-    /// How layers share objects.
+    /// Way in which layers share objects.
     pub layout: KeyLayout,
-    /// Where the blocks are.
+    /// Place where the blocks are.
     pub store: KeyStore,
     /// Directories of a store of files.
     pub roots: Vec<String>,
     /// The engines' `--model`; None = asked (`root` in `/v1/models`).
     pub model: Option<String>,
-    /// Tensor-parallel size.
+    /// Tensor-parallel size of an engine.
     pub tp: u32,
-    /// Pipeline stages.
+    /// Pipeline-parallel size of an engine.
     pub pp: u32,
-    /// Prefill-context-parallel size.
+    /// Prefill-context-parallel size of an engine.
     pub pcp: u32,
-    /// Decode-context-parallel size.
+    /// Decode-context-parallel size of an engine.
     pub dcp: u32,
     /// KV heads of the whole model (`num_key_value_heads`).
     pub kv_heads: u32,
@@ -92,7 +93,7 @@ pub struct Key {
     pub layers: u32,
     /// KV-cache groups of a hybrid model, each `tokens:kind:family`, kind one of full, mla, window, mamba.
     pub groups: Vec<String>,
-    /// `cache_prefix`.
+    /// Connector's setting `cache_prefix`.
     pub prefix: String,
     /// The store's namespace, with its leading `@`.
     pub namespace: String,

@@ -1,4 +1,5 @@
-//! `server.names`: the names by which the operators' routes are served where no key is asked for. Pure.
+//! `server.names`: the names by which the operators' routes are served where no key is asked for.
+//! The module is pure.
 
 use super::{Config, Invalid, Problem};
 use crate::endpoint::parse_host;

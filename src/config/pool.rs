@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Pool {
-    /// Which service answers.
+    /// The service that answers.
     pub kind: PoolKind,
     /// Its addresses, each `host:port`; several where it has standbys (Mooncake), or where each engine has its own (EMS).
     pub addresses: Vec<String>,
@@ -15,7 +15,7 @@ pub struct Pool {
     pub admins: Vec<String>,
     /// The longest that a request waits for it, ms; after that it is routed without.
     pub deadline_ms: u64,
-    /// How long an answer is good for, ms.
+    /// Time for which an answer is good for, ms.
     pub fresh_ms: u64,
     /// Mooncake: connections to the master that leads.
     pub connections: u32,
@@ -23,9 +23,10 @@ pub struct Pool {
     pub locations: bool,
     /// MemCache: the host of each rank, as `3=node-5`; without them blocks are known to exist, not where.
     pub ranks: Vec<String>,
-    /// What the pool calls a host, and what the prefillers there are called here, as `10.0.0.5=p1`, where they differ.
+    /// Pairs of the pool's name of a host and the name of the prefillers there, as `10.0.0.5=p1`,
+    /// where they differ.
     pub hosts: Vec<String>,
-    /// Whose objects, on Mooncake masters that tell tenants apart.
+    /// Tenant whose objects are asked for, on Mooncake masters that tell tenants apart.
     pub tenant: String,
     /// EMS: every server answers for its own host (`EMS_ENABLE_READ_LOCAL_ONLY`).
     pub reads_local: bool,
@@ -49,13 +50,13 @@ impl Pool {
     }
 }
 
-/// `3=node-5`.
+/// Splits a pair of rank and host, as `3=node-5`.
 pub(super) fn rank_host(text: &str) -> Option<(u32, &str)> {
     let (rank, host) = text.split_once('=')?;
     Some((rank.trim().parse().ok()?, host.trim())).filter(|(_, host)| !host.is_empty())
 }
 
-/// `10.0.0.5=p1`.
+/// Splits a pair of host names, as `10.0.0.5=p1`.
 pub(super) fn host_name(text: &str) -> Option<(&str, &str)> {
     let (name, host) = text.split_once('=')?;
     Some((name.trim(), host.trim())).filter(|(name, host)| !name.is_empty() && !host.is_empty())

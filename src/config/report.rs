@@ -1,4 +1,4 @@
-//! What `pd-proxy check` prints: every key, its value and where it came from.
+//! Configuration report of `pd-proxy check`: every key, its value and its origin.
 
 use super::load::Loaded;
 use super::schema::leaves;

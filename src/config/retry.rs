@@ -16,7 +16,7 @@ pub struct Retry {
     pub budget: f64,
     /// But so many in each of these seconds at any rate.
     pub budget_floor_per_s: u32,
-    /// Whether a stream that breaks is continued by another pair, where that is exact. Decoders are then asked for token ids.
+    /// True if a stream that breaks is continued by another pair, where that is exact. Decoders are then asked for token ids.
     pub resume: bool,
 }
 

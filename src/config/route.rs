@@ -10,7 +10,7 @@ use super::values::{Bind, Policy};
 pub struct Route {
     /// The rule that picks a prefiller and a decoder.
     pub policy: Policy,
-    /// When a request is bound to a prefiller; only `predicted` can bind late.
+    /// Moment at which a request is bound to a prefiller; only `predicted` can bind late.
     pub bind: Bind,
     /// A prefiller is about to be free when less than this is left to do, ms.
     pub open_ms: u64,

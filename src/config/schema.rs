@@ -8,7 +8,7 @@ const MAX_DISTANCE: usize = 3;
 /// Names longer than this are not compared, bytes.
 const MAX_COMPARED_BYTES: usize = 64;
 
-/// How a value given as bare text is read.
+/// Ways in which a value given as bare text is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// As it stands, quotes optional.
@@ -68,7 +68,7 @@ impl Schema {
         self.keys.iter().find(|(known, _)| known == key).map(|(_, kind)| *kind)
     }
 
-    /// Whether a section has this name.
+    /// True if a section has this name.
     pub(crate) fn is_section(&self, name: &str) -> bool {
         self.keys.iter().any(|(key, _)| key.rsplit_once('.').is_some_and(|(section, _)| section == name))
     }
@@ -102,7 +102,8 @@ impl Kind {
     }
 }
 
-/// How far a key is from an unknown one, `None` when its section or its name alone is too far to be meant.
+/// Edit distance between a key and an unknown one; `None` when its section or its name alone is too
+/// far to be meant.
 fn key_distance(unknown: &str, key: &str) -> Option<usize> {
     let close = |unknown: &str, known: &str| {
         let far = (unknown.len() / 3).clamp(1, MAX_DISTANCE);

@@ -8,7 +8,7 @@ const MAX_LABEL_BYTES: usize = 63;
 /// Longest prefix of a label's name, bytes.
 const MAX_PREFIX_BYTES: usize = 253;
 
-/// Why a text is no selector; `None` when it is one.
+/// Reason why a text is no selector; `None` when it is one.
 pub(super) fn wrong(text: &str) -> Option<&'static str> {
     requirements(text).and_then(|all| all.into_iter().try_for_each(requirement)).err()
 }

@@ -1,4 +1,4 @@
-//! Where settings come from besides flags: files and the environment. Both yield entries and problems, never a tree.
+//! Place where settings come from besides flags: files and the environment. Both yield entries and problems, never a tree.
 
 use super::SECRETS;
 use super::error::{ConfigError, Problem};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// The longest file that is read, bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
-/// What the variables that set a key start with; `__` also stands between section and key.
+/// Prefix of the variables that set a key; `__` also stands between section and key.
 const PREFIX: &str = "PD_PROXY__";
 /// The variable that names files, with commas between several: every command reads them, also one whose flags nobody can change, as an
 /// image's health check.
@@ -56,13 +56,13 @@ pub(crate) fn environment(env: &Env, found: &mut Found) {
     }
 }
 
-/// Whether a variable is one that is read here.
+/// True if a variable is one that is read here.
 pub(crate) fn is_ours(name: &str) -> bool {
     let other = [FILES, DEFAULT_HOST].contains(&name);
     other || name.starts_with(PREFIX) || SECRETS.iter().any(|(_, variable)| *variable == name)
 }
 
-/// What a variable says. An empty one counts as not set, as it does in most shells' `${X:-…}`.
+/// Value of a variable. An empty one counts as not set, as it does in most shells' `${X:-…}`.
 fn said<'a>(env: &'a Env, name: &str) -> Option<&'a str> {
     env.get(name).map(String::as_str).filter(|text| !text.is_empty())
 }

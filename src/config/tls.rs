@@ -37,7 +37,7 @@ impl Config {
     }
 }
 
-/// What one key needs of another, and files that are named by nothing.
+/// Checks pairs of keys that need each other, and files whose names are empty.
 pub(super) fn validate(config: &Config, invalid: &mut Vec<Invalid>) {
     let Config { tls, engine, server, .. } = config;
     let texts = [

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Config, Invalid, Problem, Secret};
 
-/// What is posted to, below `trace.endpoint` (OTLP over HTTP).
+/// Path that spans are posted to, below `trace.endpoint` (OTLP over HTTP).
 const PATH: &str = "/v1/traces";
 
 /// Longest name of a service, bytes.
@@ -21,7 +21,7 @@ pub struct Trace {
     pub sample_ratio: f64,
     /// Headers for the collector, `name=value` with commas between: what it wants to know us by.
     pub headers: Option<Secret>,
-    /// What the gateway is called there.
+    /// Name of the gateway in its spans.
     pub service_name: String,
 }
 
@@ -62,7 +62,7 @@ impl Trace {
     }
 }
 
-/// What is wrong with the values.
+/// Checks the section's values.
 pub(super) fn validate(config: &Config, invalid: &mut Vec<Invalid>) {
     let trace = &config.trace;
     if let Err(why) = collector(&trace.endpoint) {
@@ -89,7 +89,7 @@ pub(super) fn validate(config: &Config, invalid: &mut Vec<Invalid>) {
     }
 }
 
-/// Whether spans can be posted there; an empty text is none.
+/// Checks that spans can be posted to this address; an empty text means none.
 fn collector(text: &str) -> Result<(), &'static str> {
     if text.is_empty() {
         return Ok(());

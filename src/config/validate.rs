@@ -1,4 +1,5 @@
-//! What types cannot say about a configuration: bounds, endpoints, secrets. Finds everything at once.
+//! Checks of a configuration that types can't make: bounds, endpoints, secrets. They find
+//! everything at once.
 
 use super::model::offset_s;
 use super::pool::{host_name, rank_host};
@@ -253,7 +254,7 @@ impl Config {
         (1..=requests).contains(&connections).then_some((key, Problem::Room { connections, requests }))
     }
 
-    /// What `[pool]` needs, and addresses that are none.
+    /// Checks the keys that `[pool]` needs, and its addresses.
     fn pool(&self, invalid: &mut Vec<Invalid>) {
         let Self { pool, key, prompt, hash, .. } = self;
         if pool.kind == PoolKind::Off {

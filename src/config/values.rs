@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
 
-/// What stands for a secret wherever it would be shown.
+/// Text that replaces a secret wherever it would be shown.
 const MASK: &str = "***";
 
 /// A key or token; shown as `***` by Debug, Display and Serialize.
@@ -127,19 +127,19 @@ named! {
 }
 
 named! {
-    /// What the engines speak about KV, by their connectors.
+    /// Protocols by which engines move KV, named by their connectors.
     DialectName {
-        /// What the engines give away: SGLang and vLLM's MooncakeConnector when they are asked, push or pull or a pool by their
-        /// answers.
+        /// Detected from the engines: SGLang and vLLM's MooncakeConnector by a question, push or
+        /// pull or a pool by their answers.
         #[default]
         Auto = "auto",
         /// NixlConnector, MooncakeConnectorV1: the prefiller's answer says what the decoder is told; a pool where it says nothing.
         KvTransfer = "kv_transfer",
         /// EmsStoreConnector, AscendStoreConnector alone, UCM, MooncakeStoreConnector: a pool carries all KV.
         Pool = "pool",
-        /// vLLM's MooncakeConnector.
+        /// vLLM's connector MooncakeConnector.
         Mooncake = "mooncake",
-        /// vLLM's NixlPushConnector.
+        /// vLLM's connector NixlPushConnector.
         NixlPush = "nixl_push",
         /// SGLang's prefill and decode servers.
         Sglang = "sglang",
@@ -153,29 +153,29 @@ named! {
 }
 
 named! {
-    /// How engines are spoken to, where their addresses alone are found.
+    /// Schemes of engines of which addresses alone are found.
     Scheme {
         /// In the clear.
         #[default]
         Http = "http",
-        /// Over TLS.
+        /// HTTP over TLS.
         Https = "https",
     }
 }
 
 named! {
-    /// When a request is bound to a prefiller.
+    /// Moments at which a request is bound to a prefiller.
     Bind {
-        /// When its best one is about to be free.
+        /// As soon as its best prefiller is about to be free.
         #[default]
         Late = "late",
-        /// When it comes.
+        /// At the arrival of the request.
         Arrival = "arrival",
     }
 }
 
 named! {
-    /// Who tokenises prompts.
+    /// Tokenizers of prompts.
     Tokens {
         /// Nobody: prompts are routed by their size alone.
         #[default]
@@ -188,7 +188,7 @@ named! {
 }
 
 named! {
-    /// How a chat template takes a message's content.
+    /// Forms in which a chat template takes a message's content.
     ContentFormat {
         /// Found out from the template, as engines do.
         #[default]
@@ -201,14 +201,14 @@ named! {
 }
 
 named! {
-    /// Whose way of hashing blocks.
+    /// Origins of the way in which blocks are hashed.
     HashScheme {
         /// That of the key preset's connector; vLLM's without one.
         #[default]
         Auto = "auto",
         /// vLLM's own prefix cache; AscendStore and MooncakeStoreConnector use it, too.
         Vllm = "vllm",
-        /// EmsStoreConnector.
+        /// Ascend's connector EmsStoreConnector.
         Ems = "ems",
         /// Unified cache management.
         Ucm = "ucm",
@@ -243,7 +243,7 @@ named! {
 }
 
 named! {
-    /// How layers share objects of a pool.
+    /// Ways in which layers share objects of a pool.
     KeyLayout {
         /// One object holds all layers of a rank.
         #[default]
@@ -258,12 +258,12 @@ named! {
 }
 
 named! {
-    /// Where the blocks of a pool are.
+    /// Places of a pool's blocks.
     KeyStore {
         /// Mooncake, and any store that takes keys as they are.
         #[default]
         Mooncake = "mooncake",
-        /// MemCache.
+        /// The store MemCache.
         Memcache = "memcache",
         /// Yuanrong, for which some versions rewrite keys.
         Yuanrong = "yuanrong",
@@ -275,7 +275,7 @@ named! {
 }
 
 named! {
-    /// Which service knows the pool's blocks.
+    /// The service that knows the pool's blocks.
     PoolKind {
         /// None is asked.
         #[default]
@@ -292,9 +292,9 @@ named! {
         Ucm = "ucm",
         /// EMS lookup servers, one per engine.
         Ems = "ems",
-        /// LMCache's controller.
+        /// The controller of LMCache.
         LmcacheController = "lmcache_controller",
-        /// LMCache's coordinator.
+        /// The coordinator of LMCache.
         LmcacheCoordinator = "lmcache_coordinator",
     }
 }
@@ -302,16 +302,16 @@ named! {
 named! {
     /// Log levels under the names that Python's logging uses.
     Level {
-        /// Everything.
+        /// Every detail there is.
         Trace = "trace",
-        /// What a developer asks for.
+        /// Details for developers.
         Debug = "debug",
         /// One line per request and per change of state.
         #[default]
         Info = "info",
-        /// What an operator should look at.
+        /// Events that an operator should look at.
         Warning = "warning" | "warn",
-        /// What failed.
+        /// Failures of the gateway or its engines.
         Error = "error",
         /// As `error`: there is nothing above it here.
         Critical = "critical",
@@ -321,7 +321,7 @@ named! {
 named! {
     /// The form of a log line.
     LogFormat {
-        /// For people.
+        /// Lines for people to read.
         #[default]
         Text = "text",
         /// One JSON object per line.

@@ -25,19 +25,19 @@ const PROVISIONAL: usize = 15;
 /// Prefillers that are asked in one round.
 const ASKED: usize = 4;
 
-/// Who asks, and how.
+/// Client and limits for questions to engines.
 #[derive(Clone, Debug)]
 pub struct Questions {
     /// The client for control calls.
     pub client: reqwest::Client,
-    /// Towards engines.
+    /// `Authorization` header for engines.
     pub authorization: Option<HeaderValue>,
-    /// One question.
+    /// Limit for one question.
     pub time: Duration,
 }
 
 impl Questions {
-    /// What a prefiller with this bootstrap server says of itself.
+    /// Asks a prefiller with this bootstrap server for signs of its dialect.
     pub async fn ask(&self, prefiller: &Endpoint, bootstrap: &Endpoint) -> Signs {
         let (info, query, version) = tokio::join!(
             self.get(prefiller, SERVER_INFO_PATH, true),
@@ -64,9 +64,9 @@ impl Questions {
 /// Asks until somebody has answered.
 #[derive(Debug)]
 pub struct Detector {
-    /// Who is to know it.
+    /// The relay that is to know the dialect.
     pub relay: Arc<Relay>,
-    /// How to ask.
+    /// Client and limits of the questions.
     pub questions: Questions,
     /// Somebody has answered.
     pub told: AtomicBool,

@@ -27,7 +27,7 @@ const RESTING_EVERY: Duration = Duration::from_secs(1);
 const MISSED_EVERY: Duration = Duration::from_millis(250);
 /// Probes at once.
 const AT_ONCE: usize = 64;
-/// What an engine says of its elastic expert parallelism.
+/// Route that tells whether elastic expert parallelism is scaling the engine.
 const SCALING_PATH: &str = "/is_scaling_elastic_ep";
 /// The largest answer to a probe.
 const ANSWER_BYTES: usize = 1 << 20;
@@ -36,19 +36,19 @@ const MODELS_BYTES: usize = 1 << 20;
 /// The largest answer to `GET /metrics`.
 const METRICS_BYTES: usize = 32 << 20;
 
-/// Who asks, and how.
+/// The loop that probes engines, with its client and limits.
 pub struct Prober {
-    /// The engines.
+    /// The relay, for its fleet.
     pub relay: Arc<Relay>,
     /// The client for control calls.
     pub client: reqwest::Client,
-    /// Towards engines.
+    /// `Authorization` header for engines.
     pub authorization: Option<HeaderValue>,
-    /// What is asked.
+    /// Path that is asked for.
     pub path: String,
     /// Between two probes of one engine.
     pub every: Duration,
-    /// One probe.
+    /// Limit for one probe.
     pub time: Duration,
 }
 
@@ -59,7 +59,7 @@ struct Probed {
     newcomer: bool,
 }
 
-/// Whose turn it is when.
+/// Time of the next probe of each engine.
 #[derive(Debug, Default)]
 struct Turns(HashMap<Endpoint, Instant>);
 
@@ -113,7 +113,7 @@ impl Prober {
         every.mul_f64(0.9 + 0.2 * (pause::random() as f64 / u64::MAX as f64))
     }
 
-    /// What was served a moment ago need not be asked.
+    /// True if the engine is to be probed: engines that served a moment ago need not be.
     fn is_wanted(&self, engine: &Probed) -> bool {
         let now_ms = self.relay.fleet.now_ms();
         let every_ms = u64::try_from(self.every.as_millis()).unwrap_or(u64::MAX);
@@ -210,7 +210,7 @@ fn wants_models(instance: &Arc<Instance>) -> bool {
 }
 
 impl Turns {
-    /// Whether its time has come; if so, the next is after `pause`. A newcomer's is now, as an operator who mistyped it looks at the
+    /// True if its time has come; if so, the next is after `pause`. A newcomer's is now, as an operator who mistyped it looks at the
     /// log now; a time further away than a pause is brought forward.
     fn is_due(&mut self, endpoint: &Endpoint, now: Instant, pause: Duration) -> bool {
         let next = now + pause;

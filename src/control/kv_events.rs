@@ -24,7 +24,7 @@ use crate::relay::lookup::Told;
 /// Between looks at the fleet, and at how the watches go.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// What an empty index needs to be filled and looked up; None when nobody is listened to.
+/// An empty index of KV events with its settings; `None` if `events.listen` is off.
 pub fn told(events: &Events) -> Option<Arc<Told>> {
     let limits = IndexLimits { holders: MAX_HOLDERS, blocks: events.blocks };
     let index = || Arc::new(RwLock::new(BlockIndex::new(limits)));
@@ -41,7 +41,7 @@ pub struct Listeners {
     watches: JoinSet<()>,
 }
 
-/// Where prefillers publish.
+/// Place where prefillers publish.
 #[derive(Debug)]
 struct Places {
     port: u16,
@@ -52,7 +52,7 @@ struct Places {
     elsewhere: HashMap<Endpoint, Place>,
 }
 
-/// Where rank 0 of a prefiller publishes.
+/// Place where rank 0 of a prefiller publishes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Place {
     events: Address,
@@ -102,7 +102,7 @@ impl Listeners {
         }
     }
 
-    /// How the watches go, in metrics; what is odd, in the log.
+    /// Shows the state of the subscriptions in the metrics, and odd ones in the log.
     fn show(&mut self) {
         let naming = self.relay.finder.as_ref().and_then(|finder| finder.prompts.naming());
         for rank in self.listening.values_mut().flat_map(|it| &mut it.ranks) {

@@ -20,13 +20,13 @@ const METRICS_BYTES: usize = 32 << 20;
 /// Engines that are asked at once.
 const AT_ONCE: usize = 16;
 
-/// Who asks, and how.
+/// The loop that scrapes engines' loads, with its client.
 pub struct Scraper {
-    /// The engines.
+    /// The relay, for its fleet.
     pub relay: Arc<Relay>,
     /// The client for control calls.
     pub client: reqwest::Client,
-    /// Towards engines.
+    /// `Authorization` header for engines.
     pub authorization: Option<HeaderValue>,
     /// Between two rounds.
     pub pause: Duration,

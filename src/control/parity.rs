@@ -33,7 +33,7 @@ pub struct Prover {
     seen: Seen,
 }
 
-/// What is known of the engines, kept while they are away.
+/// Facts that are known of the engines. They are kept while engines are away.
 #[derive(Default)]
 struct Seen {
     facts: BTreeMap<Endpoint, Facts>,
@@ -41,9 +41,9 @@ struct Seen {
     present: BTreeSet<Endpoint>,
     /// Compared, and the same.
     same: BTreeMap<Endpoint, usize>,
-    /// Why an engine is not compared, as it was logged last, to log changes only.
+    /// Reason why an engine is not compared, as it was logged last, to log changes only.
     doubts: BTreeMap<Endpoint, String>,
-    /// What was logged last about naming, to log changes only.
+    /// The last line logged about naming, so that only changes are logged.
     naming: Option<String>,
 }
 
@@ -195,7 +195,7 @@ impl Prover {
         }
     }
 
-    /// What an engine's facts say beside how it names blocks.
+    /// Takes over facts of an engine other than those about block names.
     fn notice(&mut self, engine: &Endpoint, facts: &Facts) {
         if facts.encodes_chats_itself() {
             self.prompts.chats_are_encoded_elsewhere();

@@ -23,7 +23,7 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// The relay's.
+/// Settings of the relay.
 pub fn settings(config: &Config) -> Settings {
     let (retry, timeout, limit) = (&config.retry, &config.timeout, &config.limit);
     Settings {
@@ -61,7 +61,7 @@ pub fn settings(config: &Config) -> Settings {
     }
 }
 
-/// How the engines are spoken to.
+/// Settings of the engines' dialect.
 pub fn speech(config: &Config) -> Speech {
     let dialect = &config.dialect;
     Speech {
@@ -86,7 +86,7 @@ pub fn speech(config: &Config) -> Speech {
     }
 }
 
-/// What clients' bodies may take. One body alone always has room.
+/// Memory limits of clients' bodies. One body alone always has room.
 fn body_limits(config: &Config) -> BodyLimits {
     let limit = &config.limit;
     BodyLimits {
@@ -106,10 +106,10 @@ pub fn looks(config: &Config) -> Looks {
     Looks { path, time: ms(config.health.probe_timeout_ms) }
 }
 
-/// The edge's.
+/// Settings of the server's edge.
 ///
 /// # Errors
-/// [`KeyError`].
+/// [`KeyError`] names a secret that can't be sent in a header.
 pub fn edge(config: &Config) -> Result<Edge, KeyError> {
     let (limit, timeout, fleet) = (&config.limit, &config.timeout, &config.fleet);
     let bearer = |key: &Secret| {

@@ -19,7 +19,7 @@ pub enum Api {
     Generate,
 }
 
-/// Where an API reports prompt and output tokens.
+/// Place where an API reports prompt and output tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct UsageNames {
     /// Member of `usage` that counts the prompt.
@@ -55,13 +55,13 @@ impl Api {
         }
     }
 
-    /// Whether a complete stream of this API ends with `data: [DONE]`. The others end with a typed event of their own,
+    /// True if a complete stream of this API ends with `data: [DONE]`. The others end with a typed event of their own,
     /// and only the HTTP framing tells a cut.
     pub fn ends_with_done(self) -> bool {
         matches!(self, Api::Chat | Api::Completions | Api::Generate)
     }
 
-    /// Whether an event of this name is the last of a stream, for the APIs that don't end with `[DONE]`.
+    /// True if an event of this name is the last of a stream, for the APIs that don't end with `[DONE]`.
     pub fn ends_with_event(self, name: &[u8]) -> bool {
         match self {
             Api::Responses => {
@@ -72,7 +72,7 @@ impl Api {
         }
     }
 
-    /// Whether an event of this name says that the answer failed.
+    /// True if an event of this name says that the answer failed.
     pub fn fails_with_event(self, name: &[u8]) -> bool {
         match self {
             Api::Responses => matches!(name, b"response.failed" | b"error"),
@@ -81,7 +81,7 @@ impl Api {
         }
     }
 
-    /// Whether an event of this name says only that an answer will come: vLLM sends those of responses before it has any of it
+    /// True if an event of this name says only that an answer will come: vLLM sends those of responses before it has any of it
     /// (0.10 to 0.32).
     pub fn announces_with_event(self, name: &[u8]) -> bool {
         match self {

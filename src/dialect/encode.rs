@@ -48,7 +48,7 @@ pub struct TooMany;
 #[derive(Debug, Default)]
 pub struct Encoded(BTreeMap<String, Bytes>);
 
-/// Where an API keeps its messages, and the types of its parts that are items.
+/// Place where an API keeps its messages, and the types of its parts that are items.
 fn form(api: Api) -> Option<(&'static str, &'static [&'static str])> {
     match api {
         Api::Chat => Some(("messages", &["image_url", "audio_url", "input_audio", "video_url"])),
@@ -95,7 +95,7 @@ impl Items {
         self.items.len()
     }
 
-    /// Whether there are none.
+    /// True if there are none.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }

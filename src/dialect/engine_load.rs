@@ -77,7 +77,7 @@ pub fn ranks(text: &str) -> Option<u16> {
     whole.then(|| u16::try_from(count).ok()).flatten()
 }
 
-/// When the process began, in Unix seconds, in the text of `GET /metrics`; `None` when it does not say.
+/// Time at which the process began, in Unix seconds, in the text of `GET /metrics`; `None` when it does not say.
 pub fn start_s(text: &str) -> Option<f64> {
     let of_line = |line: &str| line.strip_prefix("process_start_time_seconds ")?.trim().parse::<f64>().ok();
     text.lines().take(MAX_LINES).find_map(of_line).filter(|start_s| start_s.is_finite() && *start_s > 0.0)

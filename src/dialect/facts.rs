@@ -28,7 +28,7 @@ const LABELS: [&str; 4] = [BLOCK_SIZE, HASH_ALGO, PREFIX_CACHING, HASH_BLOCK_SIZ
 pub struct ModelFact {
     /// The name that requests use.
     pub id: String,
-    /// Where the weights come from: the value of `--model`, or a LoRA adapter's path.
+    /// Place where the weights come from: the value of `--model`, or a LoRA adapter's path.
     #[serde(default)]
     pub root: Option<String>,
     /// For a LoRA adapter, the model that it adapts.

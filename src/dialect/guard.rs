@@ -16,7 +16,7 @@ const DROPPED_PREFIXES: [&str; 2] = ["bootstrap_", "disagg_prefill_"];
 /// What may not stand in the engines' free-form arguments.
 const FORBIDDEN_ARGS: [&str; 2] = ["kv_transfer_params", "ec_transfer_params"];
 
-/// Where the free-form arguments are, as a path of members.
+/// Place where the free-form arguments are, as a path of members.
 const ARGS: [&[&str]; 2] = [&["vllm_xargs"], &["sampling_params", "extra_args"]];
 
 /// The edit that every body needs before any engine may see it.
@@ -24,7 +24,7 @@ pub fn edit() -> Edit {
     Edit::dropping(&DROPPED, &DROPPED_PREFIXES)
 }
 
-/// Whether [`edit`] drops the member `key`.
+/// True if [`edit`] drops the member `key`.
 pub fn drops(key: &str) -> bool {
     DROPPED.contains(&key) || DROPPED_PREFIXES.iter().any(|prefix| key.starts_with(prefix))
 }
@@ -41,7 +41,7 @@ pub fn names_addresses(name: &[u8], value: &[u8]) -> bool {
     has(value, "\\u") || FORBIDDEN_ARGS.iter().any(|argument| has(name, argument) || has(value, argument))
 }
 
-/// Why a body may not be sent to an engine.
+/// Reasons why a body may not be sent to an engine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Forbidden {
     /// An argument that only the gateway may set.

@@ -46,7 +46,7 @@ pub fn read_prefill(api: Api, reply: Bytes) -> Result<Prefilled, BadReply> {
     Ok(Prefilled { handoff, said: Said::by(api, reply, from) })
 }
 
-/// Whether a hand-off says that there is something to fetch, but neither where nor what. All else in it is the engines' affair.
+/// True if a hand-off says that there is something to fetch, but neither where nor what. All else in it is the engines' affair.
 fn names_nothing(handoff: &Object) -> bool {
     let fetches = handoff.get("do_remote_prefill").is_some_and(|v| v.raw() == b"true");
     let names = |(key, value): (std::borrow::Cow<'_, str>, Value<'_>)| {

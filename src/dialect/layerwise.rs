@@ -20,7 +20,7 @@ use crate::codec::json::{Edit, Object, ScanLimits};
 use crate::dialect::shape::{self, Bypass};
 use crate::dialect::{Api, PARAMS, one_token};
 
-/// Where decoders call back, below the gateway's own address.
+/// Place where decoders call back, below the gateway's own address.
 pub const PATH: &str = "/v1/metaserver";
 
 /// The member that has the parameters of each prompt of a list, by the name of its request.
@@ -32,13 +32,13 @@ const MOST_PROMPTS: usize = 1024;
 /// What a decoder says when it calls back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// Which of its requests it is about.
+    /// The request that it is about, of those with this id.
     pub request_id: String,
     /// All that it said: what the prefiller is to be given, unread.
     pub params: Bytes,
 }
 
-/// Why a call can't be understood.
+/// Reasons why a call can't be understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadCall {
     /// It is no JSON object.
@@ -123,7 +123,7 @@ pub fn prompts(api: Api, body: &Object) -> usize {
     list.and_then(|list| list.array_len_capped(MOST_PROMPTS + 1)).unwrap_or(1)
 }
 
-/// Why a decoder must compute this request's prompt itself, `general` being why with any engines. `batch`: prefillers understand
+/// Reason why a decoder must compute this request's prompt itself, `general` being why with any engines. `batch`: prefillers understand
 /// lists of prompts.
 pub fn bypass(api: Api, body: &Object, general: Option<Bypass>, batch: bool) -> Option<Bypass> {
     let read_as_list = batch && general == Some(Bypass::SeveralPrompts) && prompts(api, body) <= MOST_PROMPTS;

@@ -92,27 +92,27 @@ impl Dialect {
         }
     }
 
-    /// Whether the decoder is asked first, and calls back.
+    /// True if the decoder is asked first, and calls back.
     pub fn calls_back(self) -> bool {
         self == Dialect::Layerwise
     }
 
-    /// Whether engines know each other's requests by nothing but their id.
+    /// True if engines know each other's requests by nothing but their id.
     pub fn meets_by_request_id(self) -> bool {
         self == Dialect::NixlPush
     }
 
-    /// Whether a decoder can compute a prompt itself, and so serve a request alone.
+    /// True if a decoder can compute a prompt itself, and so serve a request alone.
     pub fn decodes_alone(self) -> bool {
         !matches!(self, Dialect::Sglang | Dialect::P2pNccl | Dialect::Moriio)
     }
 
-    /// Whether what a prefiller has computed is for the decoder of the same pair alone.
+    /// True if what a prefiller has computed is for the decoder of the same pair alone.
     pub fn binds_pairs(self) -> bool {
         matches!(self, Dialect::Sglang | Dialect::P2pNccl)
     }
 
-    /// Whether engines learn each other's addresses from the request's id.
+    /// True if engines learn each other's addresses from the request's id.
     pub fn addresses_in_id(self) -> bool {
         self == Dialect::P2pNccl
     }
@@ -143,12 +143,12 @@ impl Dialect {
         }
     }
 
-    /// Whether both are sent to a room at the prefiller's bootstrap server.
+    /// True if both are sent to a room at the prefiller's bootstrap server.
     pub fn has_rooms(self) -> bool {
         self == Dialect::Sglang
     }
 
-    /// Why a request can't be prefilled elsewhere, `shape` being what was read from its body. `lists`: prefillers read lists of
+    /// Reason why a request can't be prefilled elsewhere, `shape` being what was read from its body. `lists`: prefillers read lists of
     /// prompts (decoder first).
     pub fn bypass(self, api: Api, body: &Object, shape: &Shape, lists: bool) -> Option<Bypass> {
         let several = || shape::several_answers(api, body).then_some(Bypass::SeveralChoices);
@@ -163,14 +163,14 @@ impl Dialect {
         }
     }
 
-    /// Whether a decoder that turns a request away tells its prefiller to let go of the blocks. vllm-ascend and vLLM before 0.32 don't for
+    /// True if a decoder that turns a request away tells its prefiller to let go of the blocks. vllm-ascend and vLLM before 0.32 don't for
     /// `kv_transfer`, with which blocks that may be gone can be fetched all the same: they are read by their numbers. Nor does one that is
     /// pushed to, whose prefiller waits for it. With the others a decoder would wait for minutes for what is gone.
     pub fn tells_of_refusals(self) -> bool {
         !matches!(self, Dialect::KvTransfer | Dialect::NixlPush)
     }
 
-    /// Whether a decoder may offer its KV back, and a prefiller take it.
+    /// True if a decoder may offer its KV back, and a prefiller take it.
     pub fn takes_back(self) -> bool {
         self == Dialect::KvTransfer
     }
@@ -180,7 +180,7 @@ impl Dialect {
         matches!(self, Dialect::KvTransfer | Dialect::NixlPush | Dialect::Moriio)
     }
 
-    /// Whether a prefiller's bootstrap server must be asked who the prefiller is before anything is sent to it.
+    /// True if a prefiller's bootstrap server must be asked who the prefiller is before anything is sent to it.
     pub fn asks_bootstrap(self) -> bool {
         self == Dialect::Mooncake
     }
@@ -251,7 +251,7 @@ pub fn release_edit(api: Api, body: &Object, handoff: &Bytes, salt: Option<u64>)
     }
 }
 
-/// Whether that rules a request out where both engines have the same limits, or find a prompt's blocks by its tokens.
+/// True if that rules a request out where both engines have the same limits, or find a prompt's blocks by its tokens.
 fn same_limits(why: &Bypass) -> bool {
     *why != Bypass::Truncation
 }

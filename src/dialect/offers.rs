@@ -125,7 +125,7 @@ impl<O> Offers<O> {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// True if there are none.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

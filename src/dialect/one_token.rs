@@ -25,7 +25,7 @@ pub(super) fn edit(api: Api, body: &Object) -> Edit {
     if body.contains("n") { edit.set("n", ONE) } else { edit }
 }
 
-/// Whether it has a budget of tokens to think, which must be smaller than `max_tokens` (vLLM 0.32, unless `kv_transfer_params` tell that
+/// True if it has a budget of tokens to think, which must be smaller than `max_tokens` (vLLM 0.32, unless `kv_transfer_params` tell that
 /// this is a prefill). It changes nothing in the prompt, as `disabled` does.
 fn thinks(body: &Object) -> bool {
     let kind = || body.get("thinking")?.object().ok()?.get("type")?.as_str().map(|kind| kind == "enabled");

@@ -83,7 +83,7 @@ impl PartialEq for Said {
     }
 }
 
-/// Why a prefiller's answer is of no use.
+/// Reasons why a prefiller's answer is of no use.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadReply {
     /// It is not a JSON object.
@@ -109,7 +109,7 @@ pub(super) fn answer(api: Api, reply: Bytes) -> Result<Object, BadReply> {
     Ok(reply)
 }
 
-/// Whether a prefiller's answer shows that it ended before its one token's length did, by a stop string or because the engine gave it up:
+/// True if a prefiller's answer shows that it ended before its one token's length did, by a stop string or because the engine gave it up:
 /// vLLM keeps no KV of those. A forced call says `stop` or `tool_calls` where it was the length; responses say nothing of use.
 pub(super) fn ended_by_itself(api: Api, reply: &Object) -> bool {
     let is = |holder: &Object, key: &str, words: &[&[u8]]| {

@@ -41,7 +41,7 @@ pub struct Returned {
     params: Bytes,
 }
 
-/// Whether a decoder can be asked for the token ids that an offer needs: of one whole answer to one prompt.
+/// True if a decoder can be asked for the token ids that an offer needs: of one whole answer to one prompt.
 pub fn may_return(api: Api, body: &Object) -> bool {
     let is = |key: &str| asks_for(body, key);
     let one = |key: &str| body.get(key).is_none_or(|value| value.is_null() || value.as_u64() == Some(1));

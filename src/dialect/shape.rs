@@ -26,7 +26,7 @@ pub struct Shape {
     pub prompts: u64,
     /// The most tokens that engines are to put into one event of a stream (`stream_interval`, vLLM 0.32); 1 where nothing is said.
     pub event_tokens: u64,
-    /// Why this request must not be prefilled elsewhere, if so.
+    /// Reason why this request must not be prefilled elsewhere, if so.
     pub bypass: Option<Bypass>,
     /// The response goes on when its client is gone, who asks for it again by its id.
     pub background: bool,
@@ -34,7 +34,7 @@ pub struct Shape {
     pub given_up: GivenUp,
 }
 
-/// Why a request goes to a decoder alone, which then computes the prompt itself.
+/// Reasons why a request goes to a decoder alone, which then computes the prompt itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Bypass {
     /// Several prompts in one body that are not asked one by one ([`super::batch`]). A prefiller's answer carries the hand-off
@@ -142,7 +142,7 @@ impl Shape {
 /// Types of tools that vLLM calls where it has a tool server (0.32); all others are the client's to call.
 const ENGINE_TOOLS: [&str; 4] = ["code_interpreter", "container", "mcp", "web_search_preview"];
 
-/// Why no prefiller can do the prompt; `lists`: lists of prompts are a reason.
+/// Reason why no prefiller can do the prompt; `lists`: lists of prompts are a reason.
 pub(super) fn bypass(api: Api, body: &Object, lists: bool) -> Option<Bypass> {
     let given = |key: &str| body.get(key).is_some_and(|v| !v.is_null());
     let asks_for = |key: &str| asks_for(body, key);
@@ -166,7 +166,7 @@ pub(super) fn bypass(api: Api, body: &Object, lists: bool) -> Option<Bypass> {
     }
 }
 
-/// Whether the prompt's own tokens are to be scored. With `echo` vLLM scores as many candidates of them as are wanted of the answer's:
+/// True if the prompt's own tokens are to be scored. With `echo` vLLM scores as many candidates of them as are wanted of the answer's:
 /// `logprobs` says how many in completions; in chats `top_logprobs` does, which is 0 where it is absent, and 0 scores, too.
 fn scores_prompt(api: Api, body: &Object) -> bool {
     let given = |holder: &Object, key: &str| holder.get(key).is_some_and(|v| !v.is_null());
@@ -186,20 +186,20 @@ fn scores_prompt(api: Api, body: &Object) -> bool {
     }
 }
 
-/// Whether an engine does more for a request than to answer it: it calls tools by itself, or goes on when nobody listens. Begun a second
+/// True if an engine does more for a request than to answer it: it calls tools by itself, or goes on when nobody listens. Begun a second
 /// time, all that is done twice.
 pub fn acts(api: Api, body: &Object) -> bool {
     api == Api::Responses && (asks_for(body, "background") || has_engine_tools(body))
 }
 
-/// Whether a response may use tools that its engine calls by itself.
+/// True if a response may use tools that its engine calls by itself.
 fn has_engine_tools(body: &Object) -> bool {
     let kind = |tool: Value<'_>| tool.object().ok()?.get("type")?.as_str().map(Cow::into_owned);
     let mut tools = body.get("tools").into_iter().flat_map(|tools| tools.elements());
     tools.any(|tool| kind(tool).is_some_and(|kind| ENGINE_TOOLS.contains(&kind.as_str())))
 }
 
-/// Whether more than one answer is asked for. What is no number is the engine's to refuse.
+/// True if more than one answer is asked for. What is no number is the engine's to refuse.
 pub(super) fn several_answers(api: Api, body: &Object) -> bool {
     let several =
         |holder: &Object, key| holder.get(key).is_some_and(|n| !n.is_null() && n.as_u64() != Some(1));
@@ -208,7 +208,7 @@ pub(super) fn several_answers(api: Api, body: &Object) -> bool {
         || sampling().is_some_and(|params| several(&params, "n"))
 }
 
-/// Whether the answer must be a call of a tool: of any (`required`, Anthropic's `any`), or of one that is named.
+/// True if the answer must be a call of a tool: of any (`required`, Anthropic's `any`), or of one that is named.
 pub fn forces_a_call(api: Api, body: &Object) -> bool {
     let Some(choice) = body.get("tool_choice") else { return false };
     let kind = || choice.object().ok()?.get("type")?.as_str().map(Cow::into_owned);
@@ -219,12 +219,12 @@ pub fn forces_a_call(api: Api, body: &Object) -> bool {
     }
 }
 
-/// Whether a body asks for what this member switches on: engines take 1 or "yes" for true, too.
+/// True if a body asks for what this member switches on: engines take 1 or "yes" for true, too.
 pub(super) fn asks_for(body: &Object, key: &str) -> bool {
     body.get(key).is_some_and(|value| !value.is_null() && value.as_bool() != Some(false))
 }
 
-/// Whether the engine is to cut the prompt by limits of its own, and not to a number of tokens that the client names.
+/// True if the engine is to cut the prompt by limits of its own, and not to a number of tokens that the client names.
 fn cuts_to_fit(api: Api, body: &Object) -> bool {
     match api {
         Api::Chat | Api::Completions => {
@@ -238,7 +238,7 @@ fn cuts_to_fit(api: Api, body: &Object) -> bool {
     }
 }
 
-/// Whether a completions body holds more than one prompt: a list of texts or of token lists with at least two entries.
+/// True if a completions body holds more than one prompt: a list of texts or of token lists with at least two entries.
 /// A list of numbers is one prompt.
 pub(super) fn several_prompts(api: Api, body: &Object) -> bool {
     let Some(prompt) = body.get("prompt").filter(|_| api == Api::Completions) else {

@@ -32,7 +32,7 @@ pub struct Signs {
 pub struct Told {
     /// Their dialect.
     pub dialect: Dialect,
-    /// Why it must be that, for people.
+    /// Reason why it must be that, for people.
     pub why: String,
 }
 

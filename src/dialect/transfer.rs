@@ -11,7 +11,7 @@ pub struct Transfer {
     pub id: u128,
     /// Who the prefiller is for decoders, as far as it is known.
     pub peer: Option<Arc<Peer>>,
-    /// Where the prefiller's bootstrap server listens, for dialects that have one.
+    /// Place where the prefiller's bootstrap server listens, for dialects that have one.
     pub bootstrap: Option<(String, u16)>,
     /// The data-parallel rank that is asked to prefill; `None` = the engine's own choice, or there is but one.
     pub rank: Option<u16>,

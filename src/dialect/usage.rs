@@ -57,7 +57,7 @@ impl Passing {
 pub struct Told {
     api: Api,
     usage: Object,
-    /// Where it is in the answer's text.
+    /// Place where it is in the answer's text.
     at: usize,
     /// The object in it that has the cached count, where the API has one.
     details: Option<Object>,
@@ -158,7 +158,7 @@ fn with_cached(api: Api, event: &Object, cached: u64) -> Option<Bytes> {
     Told::by(api, event).map(|told| told.with_cached(event.bytes(), cached))
 }
 
-/// Whether an event of a stream may carry usage: one search for bytes that no JSON string can hold, because a quote
+/// True if an event of a stream may carry usage: one search for bytes that no JSON string can hold, because a quote
 /// inside a string is always escaped.
 pub fn may_carry_usage(frames: &[u8]) -> bool {
     static MEMBER: LazyLock<memmem::Finder<'static>> = LazyLock::new(|| memmem::Finder::new(b"\"usage\":"));

@@ -19,7 +19,7 @@ impl Awaiting {
         Awaits(self.0.clone())
     }
 
-    /// Whether there are any.
+    /// True if there are any.
     pub fn any(&self) -> bool {
         self.0.load(Ordering::Relaxed) > 0
     }

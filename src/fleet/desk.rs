@@ -1,4 +1,4 @@
-//! Where requests wait for a prefiller: the board with a clock, and those to whom its decisions go.
+//! Place where requests wait for a prefiller: the board with a clock, and those to whom its decisions go.
 //!
 //! Every change pumps the board: somebody came, a prefill ended, a prefiller came, left or recovered, time passed
 //! ([`Desk::tick`]). Decisions are made under a short lock and told outside of it.
@@ -86,7 +86,7 @@ pub(super) struct Recovery {
 pub struct Placed {
     /// It is reserved.
     pub seat: Seat,
-    /// Why it was chosen.
+    /// Reason why it was chosen.
     pub choice: Choice,
 }
 
@@ -97,7 +97,7 @@ pub struct Choice {
     pub terms: Terms,
     /// The next best, best first, and who they are.
     pub others: SmallVec<[(Member, Terms); 3]>,
-    /// How long the request waited for it.
+    /// Time for which the request waited for it.
     pub waited: Duration,
     /// How many others waited then.
     pub waiting: usize,

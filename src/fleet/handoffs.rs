@@ -14,7 +14,7 @@ pub struct Handoffs {
     given: AtomicU64,
     missing: AtomicU64,
     streak: AtomicU32,
-    /// When it was warned of last, in ms; 0 = never.
+    /// Time at which it was warned of last, in ms; 0 = never.
     warned_ms: AtomicU64,
 }
 

@@ -180,12 +180,12 @@ impl Instance {
         self.role
     }
 
-    /// Where it is.
+    /// Place where it is.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// Where it is, as part of a URI; `None` when the host name can't stand in one.
+    /// Place where it is, as part of a URI; `None` when the host name can't stand in one.
     pub fn authority(&self) -> Option<&Authority> {
         self.authority.as_ref()
     }
@@ -205,7 +205,7 @@ impl Instance {
         &self.hits
     }
 
-    /// How long its legs take until their first byte.
+    /// Time for which its legs take until their first byte.
     pub fn paces(&self) -> &Paces {
         &self.paces
     }
@@ -245,7 +245,7 @@ impl Instance {
         &self.meter
     }
 
-    /// Whether it is to be removed once its work is done.
+    /// True if it is to be removed once its work is done.
     pub fn draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
     }

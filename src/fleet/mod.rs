@@ -166,7 +166,7 @@ impl Fleet {
         }
     }
 
-    /// Where requests wait for a prefiller.
+    /// Place where requests wait for a prefiller.
     pub fn desk(&self) -> &Arc<Desk> {
         &self.desk
     }

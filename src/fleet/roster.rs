@@ -81,7 +81,7 @@ impl Roster {
         }
     }
 
-    /// Whether nobody wants it any more.
+    /// True if nobody wants it any more.
     fn release(&mut self, role: Role, endpoint: &Endpoint, owner: Owner) -> bool {
         let held = &mut self.held[at(role)];
         let Some(owners) = held.get_mut(endpoint) else { return false };

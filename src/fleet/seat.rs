@@ -16,7 +16,7 @@ use crate::route::learn::DecodeLearner;
 #[derive(Debug)]
 pub struct Seat {
     instance: Arc<Instance>,
-    /// Where the gateway chooses among an engine's ranks.
+    /// Place where the gateway chooses among an engine's ranks.
     rank: Option<Rank>,
     tokens: u64,
     phase: Phase,
@@ -73,7 +73,7 @@ impl Seat {
         seat
     }
 
-    /// Where it counts: on its instance, and on its rank.
+    /// Place where it counts: on its instance, and on its rank.
     fn loads(&self) -> impl Iterator<Item = &Load> {
         let of_rank = self.rank.map(|rank| self.instance.load_of(Some(rank)));
         std::iter::once(self.instance.load()).chain(of_rank)
@@ -97,12 +97,12 @@ impl Seat {
         );
     }
 
-    /// Where the seat is.
+    /// Place where the seat is.
     pub fn instance(&self) -> &Arc<Instance> {
         &self.instance
     }
 
-    /// Which of the instance's ranks it is on, where the gateway chooses.
+    /// Rank of the instance that it is on, where the gateway chooses among ranks.
     pub fn rank(&self) -> Option<Rank> {
         self.rank
     }

@@ -44,7 +44,7 @@ pub struct Vacancy {
     accepting: AtomicUsize,
     /// All accepting members are busy; requests stand in line until one has room.
     crowded: AtomicBool,
-    /// When the last serving member left, in ms of the fleet's clock; 0 = one serves, or none ever did.
+    /// Time at which the last serving member left, in ms of the fleet's clock; 0 = one serves, or none ever did.
     emptied_ms: AtomicU64,
     /// Told of every change of the counts.
     changed: Notify,
@@ -145,7 +145,7 @@ impl Vacancy {
         &self.changed
     }
 
-    /// Where crowded requests stand in line: one permit, for the head of it.
+    /// Place where crowded requests stand in line: one permit, for the head of it.
     pub fn line(&self) -> &Arc<Semaphore> {
         &self.line
     }

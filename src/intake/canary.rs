@@ -189,7 +189,7 @@ async fn step(
     }
 }
 
-/// Why an engine could not be asked, for the log.
+/// Reason why an engine could not be asked, for the log.
 fn words(error: &AskError) -> String {
     match error {
         AskError::Refused(404) => {

@@ -28,7 +28,7 @@ pub struct Asker {
     pub answer_bytes: usize,
 }
 
-/// Why a question brought no tokens.
+/// Reasons why a question brought no tokens.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AskError {
     /// The engine answered with another status than 200.

@@ -33,7 +33,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Whether the engine serves gpt-oss, told by its name: vLLM encodes its chats by Harmony, not by a template, and
+    /// True if the engine serves gpt-oss, told by its name: vLLM encodes its chats by Harmony, not by a template, and
     /// its `/tokenize` does not show that.
     pub fn encodes_chats_itself(&self) -> bool {
         let harmony = |name: &str| name.to_ascii_lowercase().replace('_', "-").contains("gpt-oss");

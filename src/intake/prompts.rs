@@ -203,7 +203,7 @@ impl Prompts {
     }
 }
 
-/// Whether a body is long, or of many values.
+/// True if a body is long, or of many values.
 fn is_dear(body: &[u8]) -> bool {
     body.len() > ASIDE_BYTES || memchr::memchr_iter(b'"', body).count() > ASIDE_QUOTES
 }

@@ -90,7 +90,7 @@ fn conversation(body: &Object, chat: &Chat) -> Result<Bytes, Reason> {
     Ok(out.end())
 }
 
-/// Whether the prompt may depend on what may be generated: the renderers of some models write a choice or a format into
+/// True if the prompt may depend on what may be generated: the renderers of some models write a choice or a format into
 /// it.
 fn constrained(body: &Object) -> bool {
     let chosen = |choice: Value<'_>| choice.as_str().is_none_or(|name| name != "auto");

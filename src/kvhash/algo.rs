@@ -51,7 +51,7 @@ impl Algo {
         Self::ALL.into_iter().find(|algo| algo.name() == name)
     }
 
-    /// Whether this is one of the XXH3 kind.
+    /// True if this is one of the XXH3 kind.
     pub fn is_xxhash(self) -> bool {
         matches!(self, Self::Xxhash | Self::XxhashCbor)
     }

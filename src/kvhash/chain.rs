@@ -33,7 +33,7 @@ pub struct BlockHasher {
     lookahead_tokens: usize,
 }
 
-/// Where a chain goes on.
+/// Place where a chain goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Known {
     /// The hash of the last known block.

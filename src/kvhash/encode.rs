@@ -11,7 +11,7 @@ pub(super) enum Format {
     Cbor,
 }
 
-/// Which string object is written, see [`pickle::Identity`]: CBOR does not care.
+/// Identity of string objects, see [`pickle::Identity`]: CBOR does not care.
 pub(super) use crate::codec::pickle::Identity;
 
 /// Objects in the order of the text: a tuple is `open(n)`, n objects, `close(n)`.

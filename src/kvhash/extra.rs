@@ -96,7 +96,7 @@ impl<'a> Extras<'a> {
         Self { era, context, media, plain }
     }
 
-    /// Whether no block of the request has any.
+    /// True if no block of the request has any.
     pub(super) fn are_none(&self) -> bool {
         self.plain
     }

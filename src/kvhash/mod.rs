@@ -30,7 +30,7 @@ pub use none::Seed;
 pub use release::Release;
 pub use version::{GroupRule, VllmVersion};
 
-/// Why a hash can't be computed: each names what the operator has to change.
+/// Reasons why a hash can't be computed: each names what the operator has to change.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProfileError {
     /// Not a version number.

@@ -1,4 +1,4 @@
-//! Where a chain begins: vLLM's `NONE_HASH`, made from `PYTHONHASHSEED`.
+//! Place where a chain begins: vLLM's `NONE_HASH`, made from `PYTHONHASHSEED`.
 
 use super::{Algo, BlockHash, ProfileError, VllmVersion};
 

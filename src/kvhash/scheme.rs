@@ -117,13 +117,13 @@ impl Hasher {
         self.hash_bytes
     }
 
-    /// Whether requests that differ only in `cache_salt` have different hashes. If not, the engines share their blocks
+    /// True if requests that differ only in `cache_salt` have different hashes. If not, the engines share their blocks
     /// (with LMCache's server the keys still differ).
     pub fn separates_salt(&self) -> bool {
         self.extra_keys
     }
 
-    /// Whether requests that differ only in their LoRA adapter have different hashes.
+    /// True if requests that differ only in their LoRA adapter have different hashes.
     pub fn separates_lora(&self) -> bool {
         self.extra_keys
     }
@@ -208,7 +208,7 @@ impl Scheme {
         }
     }
 
-    /// Whether vLLM's extra keys enter the hashes.
+    /// True if vLLM's extra keys enter the hashes.
     fn has_extra_keys(&self) -> bool {
         match self {
             Self::Vllm(_) => true,

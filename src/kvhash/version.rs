@@ -68,22 +68,22 @@ impl VllmVersion {
         }
     }
 
-    /// Whether `--prefix-caching-hash-algo` has `xxhash` and `xxhash_cbor`.
+    /// True if `--prefix-caching-hash-algo` has `xxhash` and `xxhash_cbor`.
     pub fn has_xxhash(self) -> bool {
         self >= Self::new(0, 13, 0)
     }
 
-    /// Whether SHA-256 chains begin with a constant when `PYTHONHASHSEED` is unset.
+    /// True if SHA-256 chains begin with a constant when `PYTHONHASHSEED` is unset.
     pub fn has_constant_start(self) -> bool {
         self >= Self::new(0, 29, 0)
     }
 
-    /// Whether hashes may cover tokens behind their block.
+    /// True if hashes may cover tokens behind their block.
     pub fn has_lookahead(self) -> bool {
         self >= Self::new(0, 33, 0)
     }
 
-    /// Whether two releases hash alike in every respect: a fleet may be upgraded from one to the other bit by bit.
+    /// True if two releases hash alike in every respect: a fleet may be upgraded from one to the other bit by bit.
     pub fn hashes_like(self, other: Self) -> bool {
         let shape = BlockShape { block_size_tokens: 2, dcp: 3, pcp: 5 };
         let rules = |version: Self| {

@@ -19,11 +19,11 @@ pub(super) struct Instances(Mutex<BTreeMap<String, Entry>>);
 #[derive(Debug)]
 struct Entry {
     recorder: Arc<PrometheusRecorder>,
-    /// When nobody was seen to write to it any more.
+    /// Time at which nobody was seen to write to it any more.
     left: Option<Instant>,
 }
 
-/// Where one instance's series are made. Who holds handles of such series holds this.
+/// Place where one instance's series are made. Who holds handles of such series holds this.
 #[derive(Clone, Debug)]
 pub(super) struct Series(Option<Arc<PrometheusRecorder>>);
 

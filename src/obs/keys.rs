@@ -7,7 +7,7 @@ use metrics::{Counter, counter};
 
 use super::{Meters, begun, names};
 
-/// Why a request may be turned away for want of room.
+/// Reason why a request may be turned away for want of room.
 pub const TURNED_AWAY: [&str; 10] = [
     "queue_full",
     "queue_share",
@@ -21,7 +21,7 @@ pub const TURNED_AWAY: [&str; 10] = [
     "body_unread",
 ];
 
-/// Why a key may be refused.
+/// Reason why a key may be refused.
 pub const REFUSED: [&str; 3] = ["missing", "unknown", "grant"];
 
 /// Begins the series whose labels are known, so that a rate sees the first of each.

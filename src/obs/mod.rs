@@ -45,7 +45,7 @@ pub struct LegMeter {
     series: Series,
     seconds: Histogram,
     breaker: Gauge,
-    /// Why a leg on it failed.
+    /// Reason why a leg on it failed.
     failure: Last<&'static str>,
 }
 
@@ -159,7 +159,7 @@ fn recorder() -> Option<PrometheusRecorder> {
     Some(builder.ok()?.build_recorder())
 }
 
-/// Where the series of this instance are made.
+/// Place where the series of this instance are made.
 fn series(instance: &str) -> Series {
     if RECORDER.get().is_none_or(Option::is_none) {
         return Series::none();
@@ -171,7 +171,7 @@ fn series(instance: &str) -> Series {
     })
 }
 
-/// Whether a request failed that ended with `status` (None = there was nobody to answer) and `reason`: with a 5xx, or as a
+/// True if a request failed that ended with `status` (None = there was nobody to answer) and `reason`: with a 5xx, or as a
 /// stream that broke, whatever its status. A client's mistake is no failure.
 pub fn failed_request(status: Option<u16>, reason: &str) -> bool {
     match status {
@@ -214,7 +214,7 @@ impl LegMeter {
         });
     }
 
-    /// Why a leg on it failed last, and when.
+    /// Reason why a leg on it failed last, and when.
     pub fn last_failure(&self) -> Option<Moment<&'static str>> {
         self.failure.get()
     }
@@ -287,7 +287,7 @@ impl Meters {
         self.cutting.store(true, Ordering::Relaxed);
     }
 
-    /// Whether what is open is being cut.
+    /// True if what is open is being cut.
     pub fn cuts(&self) -> bool {
         self.cutting.load(Ordering::Relaxed)
     }
@@ -375,12 +375,12 @@ impl Meters {
         counter!(names::PARITY, "verdict" => verdict).increment(1);
     }
 
-    /// Whether tokens computed here are known to be the engines'.
+    /// True if tokens computed here are known to be the engines'.
     pub fn tokens_proven(&self, proven: bool) {
         self.tokens_proven.set(f64::from(u8::from(proven)));
     }
 
-    /// Whether it is known how the engines name KV blocks.
+    /// True if it is known how the engines name KV blocks.
     pub fn block_names_known(&self, known: bool) {
         self.block_names_known.set(f64::from(u8::from(known)));
     }
@@ -454,7 +454,7 @@ impl Meters {
         }
     }
 
-    /// Which sources of predictions steer.
+    /// The sources of predictions that steer.
     pub fn beliefs(&self, names: bool, history: bool) {
         for (source, trusted) in [("names", names), ("history", history)] {
             gauge!(names::BELIEVED, "source" => source).set(f64::from(u8::from(trusted)));

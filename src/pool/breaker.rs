@@ -30,12 +30,12 @@ pub enum Change {
 }
 
 impl Breaker {
-    /// Whether it is left alone, but for the question that tries it.
+    /// True if it is left alone, but for the question that tries it.
     pub fn is_open(&self) -> bool {
         self.failures >= FAILURES
     }
 
-    /// Whether a question may go out at `now_ms`. After a rest that is one, until it has ended.
+    /// True if a question may go out at `now_ms`. After a rest that is one, until it has ended.
     pub fn admit(&mut self, now_ms: u64) -> bool {
         if !self.is_open() {
             return true;

@@ -27,7 +27,7 @@ pub struct GateLimits {
     pub deadline: Duration,
     /// The longest that a pool is waited for in one exchange.
     pub exchange: Duration,
-    /// How long an answer is good for.
+    /// Time for which an answer is good for.
     pub fresh: Duration,
     /// Most answers kept.
     pub answers: usize,
@@ -222,7 +222,7 @@ impl Shared {
         self.admit(&mut state, room)
     }
 
-    /// Whether there is room for a question and the pool may be asked; if not, that is the answer.
+    /// True if there is room for a question and the pool may be asked; if not, that is the answer.
     fn admit(&self, state: &mut State, room: bool) -> Option<Lookup> {
         if !room {
             return Some(nothing(Verdict::Busy));

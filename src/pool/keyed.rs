@@ -26,7 +26,7 @@ type Answered = Vec<(u32, Placement)>;
 struct Blocks {
     /// Indexes of the keys.
     order: Vec<u32>,
-    /// Where each block's keys end in `order`.
+    /// Place where each block's keys end in `order`.
     ends: Vec<usize>,
 }
 

@@ -74,7 +74,7 @@ impl Question {
 pub struct Presence {
     /// Tokens of the leading blocks that are there, wherever they are.
     pub hit_tokens: u32,
-    /// Which engines can load them.
+    /// The engines that can load them.
     pub reach: Reach,
     /// How many of the tokens are known to lie on one host, per host and tier; longest first, at most [`MAX_HOSTS`], but as many as are
     /// asked where each is asked for its own. Empty where pools don't say.
@@ -85,7 +85,7 @@ pub struct Presence {
     pub whole: bool,
 }
 
-/// Which engines can load what a pool has.
+/// The engines that can load what a pool has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reach {
     /// Every engine, all of it.
@@ -134,7 +134,7 @@ fn by_host(longest_first: impl IntoIterator<Item = Near>, most: usize) -> SmallV
     hosts
 }
 
-/// Why a pool gave no answer.
+/// Reasons why a pool gave no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PoolError {
     /// No connection, or it broke.

@@ -15,12 +15,12 @@ pub trait KeyStore: Send + Sync {
     /// Most keys of one exchange that still takes about a millisecond.
     fn batch_keys(&self) -> usize;
 
-    /// Where the objects of the keys `indexes` of `keys` are, one entry per index, in that order. At most
+    /// Place where the objects of the keys `indexes` of `keys` are, one entry per index, in that order. At most
     /// [`batch_keys`](Self::batch_keys) of them.
     fn locate<'a>(&'a self, keys: &'a KeyBatch, indexes: &'a [u32]) -> Answer<'a, Vec<Placement>>;
 }
 
-/// Where one object is.
+/// Place where one object is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
     /// It exists and can be read.
@@ -29,7 +29,7 @@ pub struct Placement {
     pub places: SmallVec<[Place; 2]>,
 }
 
-/// Where one replica is.
+/// Place where one replica is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Host, without port and brackets.

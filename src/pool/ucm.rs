@@ -24,7 +24,7 @@ const SHARE_KEYS: usize = 8;
 /// Questions, or parts of one, that wait for a thread.
 const MAX_WAITING: usize = 1024;
 
-/// Where the blocks are. Their keys are whole paths, as the engines' machines have them; the share must be mounted at the
+/// Place where the blocks are. Their keys are whole paths, as the engines' machines have them; the share must be mounted at the
 /// same place here.
 #[derive(Clone, Debug)]
 pub struct UcmConfig {

@@ -28,7 +28,7 @@ pub const GREETING: [u8; GREETING_BYTES] = {
     bytes
 };
 
-/// Why a peer is not one to talk to.
+/// Reasons why a peer is not one to talk to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PeerError {
     /// No greeting of ZMTP 3.
@@ -39,7 +39,7 @@ pub enum PeerError {
     Mechanism,
 }
 
-/// Why bytes are no frame.
+/// Reasons why bytes are no frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// Flags that no frame has.
@@ -57,7 +57,7 @@ pub struct Frame {
     pub more: bool,
     /// A command of the protocol, no part of a message.
     pub command: bool,
-    /// Where its body is.
+    /// Place where its body is.
     pub body: Range<usize>,
 }
 

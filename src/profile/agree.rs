@@ -41,7 +41,7 @@ pub(super) struct Known {
     pub(super) unread_version: Option<String>,
     pub(super) algo: Option<String>,
     pub(super) block_tokens: Option<u32>,
-    /// Where engines publish it, it is not computed.
+    /// Place where engines publish it, it is not computed.
     pub(super) hash_block_tokens: Option<u32>,
     pub(super) model: Option<String>,
     pub(super) models: Option<Vec<Model>>,

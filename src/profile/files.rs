@@ -13,7 +13,7 @@ use crate::prompt::{
 /// Longest of the model's files, bytes: the largest `tokenizer.json` known takes a sixth of it.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
-/// Why a model's files can't be used.
+/// Reasons why a model's files can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
     /// No directory is named.
@@ -26,7 +26,7 @@ pub enum FilesError {
         key: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// Reason why not.
         why: io::Error,
     },
     /// The tokenizer is of a kind that is not done here.
@@ -34,7 +34,7 @@ pub enum FilesError {
     Tokenizer {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// Reason why not.
         why: TokenizerError,
     },
     /// The template that was asked for can't be used.
@@ -42,7 +42,7 @@ pub enum FilesError {
     Template {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// Reason why not.
         why: TemplateError,
     },
 }

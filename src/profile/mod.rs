@@ -31,7 +31,7 @@ pub struct Published {
     pub facts: Facts,
 }
 
-/// Why there is no naming.
+/// Reasons why there is no naming.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Trouble {
     /// Neither configured nor published; may come with the next engine.
@@ -39,13 +39,13 @@ pub enum Trouble {
     Missing {
         /// The key of the configuration.
         key: &'static str,
-        /// Where engines publish it.
+        /// Place where engines publish it.
         source_name: &'static str,
     },
     /// Not configured, and engines don't publish it.
     #[error("{key} is not set, and engines don't publish it: {needed_by} needs it")]
     Unset {
-        /// The key.
+        /// Name of the configuration key.
         key: &'static str,
         /// What can't do without.
         needed_by: &'static str,
@@ -56,7 +56,7 @@ pub enum Trouble {
     /// A value that has no meaning.
     #[error("{key} = {value:?}: {why}")]
     Value {
-        /// The key.
+        /// Name of the configuration key.
         key: &'static str,
         /// Its value.
         value: String,
@@ -77,12 +77,12 @@ pub enum Trouble {
 }
 
 impl Trouble {
-    /// Whether the configuration itself is at fault, as far as can be told.
+    /// True if the configuration itself is at fault, as far as can be told.
     pub fn is_configured(&self) -> bool {
         matches!(self, Self::Contradiction(contradiction) if contradiction.configured)
     }
 
-    /// Whether another engine's word can mend it.
+    /// True if another engine's word can mend it.
     pub fn may_pass(&self) -> bool {
         matches!(self, Self::Missing { .. })
     }

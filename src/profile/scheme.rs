@@ -14,7 +14,7 @@ use crate::kvhash::{Algo, HashProfile, Seed, VllmVersion};
 /// From this Python 3.y on, strings hash by SipHash-1-3 instead of 2-4.
 const SIPHASH13_MINOR: u32 = 11;
 
-/// Which facts a configuration needs of the engines. Those that it does not use can't contradict it.
+/// The facts that a configuration needs of the engines. Those that it does not use can't contradict it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Uses {
     /// vLLM's block hash.
@@ -43,7 +43,7 @@ fn is_old_ucm(config: &Config) -> bool {
     config.hash.release.as_deref().is_some_and(|release| matches!(release, "0.2" | "0.3" | "0.4"))
 }
 
-/// Whether the chunks and digests are LMCache's, not the engine's.
+/// True if the chunks and digests are LMCache's, not the engine's.
 pub(super) fn is_lmcache(config: &Config) -> bool {
     matches!(named(config), HashScheme::Lmcache | HashScheme::LmcacheMp)
 }

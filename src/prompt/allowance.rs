@@ -26,13 +26,13 @@ impl Stop {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it was told to end.
+    /// True if it was told to end.
     pub fn is_told(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// How often one rendering may still look at an item of a list, and how many bytes of text it may still make. A slice of a list is no
+/// Number of times that one rendering may still look at an item of a list, and how many bytes of text it may still make. A slice of a list is no
 /// list: minijinja walks to an item of it from its beginning each time. And a text that grows in a loop is copied in each round.
 #[derive(Debug)]
 pub(super) struct Allowance {

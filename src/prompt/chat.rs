@@ -47,7 +47,7 @@ const RESERVED_KWARGS: [&str; 15] = [
     "truncation",
 ];
 
-/// Where an answer's reasoning stands in a message, and where older clients put it.
+/// Place where an answer's reasoning stands in a message, and where older clients put it.
 pub(super) const REASONING: &str = "reasoning";
 pub(super) const OLDER_REASONING: &str = "reasoning_content";
 
@@ -94,7 +94,7 @@ impl Chat {
         self.rules
     }
 
-    /// Whether a message brings an image, audio, video, a file or embeddings.
+    /// True if a message brings an image, audio, video, a file or embeddings.
     pub fn has_media(&self) -> bool {
         let contents = self.messages.iter().filter_map(|message| message.get("content")?.as_array());
         contents.flatten().any(is_media)

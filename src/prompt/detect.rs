@@ -49,7 +49,7 @@ pub(super) fn unknown_construct(source: &str, root: &Stmt<'_>) -> Option<String>
     unknown_node(root).or_else(marked).or_else(raw)
 }
 
-/// Whether white space beside a tag `raw` or `endraw`, which the syntax tree does not show, goes away or stays otherwise than in
+/// True if white space beside a tag `raw` or `endraw`, which the syntax tree does not show, goes away or stays otherwise than in
 /// Jinja2, as a line break behind `{% raw %}` does: known to be the same is what has none inside, and no sign in its tags.
 fn has_odd_raw_tag(source: &str) -> bool {
     let mut pieces = source.split("{%");
@@ -145,7 +145,7 @@ fn message_names<'a>(nodes: &[Node<'_, 'a>]) -> Option<BTreeSet<&'a str>> {
     Some(found)
 }
 
-/// Whether some call of the macro at `at` passes a message's content as its parameter `name`.
+/// True if some call of the macro at `at` passes a message's content as its parameter `name`.
 fn passes_content(nodes: &[Node<'_, '_>], at: usize, name: &str, messages: &BTreeSet<&str>) -> bool {
     let Some(Node::Stmt { stmt: Stmt::Macro(it), .. }) = nodes.get(at) else { return false };
     let Some(place) = it.args.iter().position(|arg| name_of(arg) == Some(name)) else { return false };
@@ -182,7 +182,7 @@ fn name_of<'a>(expr: &Expr<'a>) -> Option<&'a str> {
     }
 }
 
-/// Whether `expr` is `name` (or `name.key`), possibly filtered, tested or sliced.
+/// True if `expr` is `name` (or `name.key`), possibly filtered, tested or sliced.
 fn is_access(expr: &Expr<'_>, name: &str, key: Option<&str>) -> bool {
     match (expr, key) {
         (Expr::Filter(it), _) => it.expr.as_ref().is_some_and(|inner| is_access(inner, name, key)),

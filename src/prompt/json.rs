@@ -15,7 +15,7 @@ pub(super) fn parse(text: &[u8]) -> Result<Value, Reason> {
     if plain_numbers(&value) { Ok(value) } else { Err(Reason::Json) }
 }
 
-/// Whether every number prints alike in Rust and Python. The depth is bounded by the parser (128).
+/// True if every number prints alike in Rust and Python. The depth is bounded by the parser (128).
 fn plain_numbers(value: &Value) -> bool {
     match value {
         Value::Number(number) => {

@@ -55,7 +55,7 @@ pub(super) fn with_paid_variables(source: &str) -> Result<String, Error> {
     Ok(out)
 }
 
-/// Whether a value with this token in it may be one that was not there before: joined, repeated, filtered, called, sliced.
+/// True if a value with this token in it may be one that was not there before: joined, repeated, filtered, called, sliced.
 fn makes(token: &Token<'_>) -> bool {
     matches!(token, Token::Plus | Token::Tilde | Token::Mul | Token::Pipe | Token::ParenOpen | Token::Colon)
 }

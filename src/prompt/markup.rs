@@ -7,7 +7,7 @@ use minijinja::machinery::ast::{BinOpKind, Call, Expr, Spanned, Stmt};
 
 use super::walk::{Node, arg_expr, nodes, parts};
 
-/// Whether some `Markup` is added to, formatted, changed by a method with arguments, put into a list or given to a macro.
+/// True if some `Markup` is added to, formatted, changed by a method with arguments, put into a list or given to a macro.
 pub(super) fn changes_markup(root: &Stmt<'_>) -> bool {
     let nodes = nodes(root);
     let names = marked_names(&nodes);
@@ -58,7 +58,7 @@ fn marked_names<'a>(nodes: &[Node<'_, 'a>]) -> BTreeSet<&'a str> {
     }
 }
 
-/// Whether a `Markup` is in it anywhere.
+/// True if a `Markup` is in it anywhere.
 fn is_marked(expr: &Expr<'_>, names: &BTreeSet<&str>) -> bool {
     parts(expr).into_iter().any(|part| match part {
         Expr::Filter(filter) => filter.name == "safe",

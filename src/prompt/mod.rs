@@ -46,7 +46,7 @@ pub use tokenizer::{Local, Tokenize, TokenizerError};
 /// Longest text that is tokenised here, in bytes; a longer one is [`Reason::TooLong`].
 pub const MAX_TEXT_BYTES: usize = 64 << 20;
 
-/// Why a prompt's tokens are not known here.
+/// Reasons why a prompt's tokens are not known here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reason {
@@ -208,7 +208,7 @@ pub struct Prompter {
     cache: PrefixCache,
     /// Variables of the template that requests don't set.
     defaults: Map<String, Value>,
-    /// Why no chat is exact, whatever it says.
+    /// Reason why no chat is exact, whatever it says.
     no_chats: Option<Reason>,
     rules: SharedRules,
 }

@@ -67,7 +67,7 @@ pub(super) fn content(parts: Vec<Value>, role: &str, format: ContentFormat) -> R
     Ok(Value::Array(wrapped.collect()))
 }
 
-/// Whether a part is something other than text.
+/// True if a part is something other than text.
 pub(super) fn is_media(part: &Value) -> bool {
     part.as_object().is_some_and(names_media)
 }
@@ -101,7 +101,7 @@ fn text_part(part: Value, role: &str) -> Result<(String, Map<String, Value>), Re
     Ok((text, part))
 }
 
-/// Whether a text, or a part's text, begins with the line that the engine drops.
+/// True if a text, or a part's text, begins with the line that the engine drops.
 pub(super) fn has_billing_header(part: &Value) -> bool {
     let text = part.as_str().or_else(|| part.get("text")?.as_str());
     text.is_some_and(|text| text.starts_with(BILLING_HEADER))

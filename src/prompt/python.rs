@@ -94,7 +94,7 @@ fn write_dict(out: &mut String, value: &Value, depth: usize) -> Option<()> {
     Some(())
 }
 
-/// Which characters Python holds printable is its Unicode version's business: beyond ASCII, only letters and digits
+/// Printable characters, as Python sees them: that is its Unicode version's business: beyond ASCII, only letters and digits
 /// and what is surely visible are written; the rest is not known.
 fn write_quoted(out: &mut String, text: &str) -> Option<()> {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };

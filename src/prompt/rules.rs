@@ -1,4 +1,4 @@
-//! Which releases of vLLM read a chat as it is read here. What most chats consist of is the same in all, and the comparison with
+//! The releases of vLLM that read a chat as it is read here. What most chats consist of is the same in all, and the comparison with
 //! `/tokenize` shows whether it is; but `/tokenize` is not asked with `reasoning_content` and `reasoning_effort`, which the chat
 //! endpoint turns into something else before, and no fixed request can have all that was changed at some time.
 
@@ -109,7 +109,7 @@ fn tool_is_old(tool: &Value) -> bool {
         && function.is_some_and(|function| only(function.keys(), &["name", "description", "parameters"]))
 }
 
-/// Whether a variable of the template is null or `"auto"`, and so not given.
+/// True if a variable of the template is null or `"auto"`, and so not given.
 fn unset_variables(body: &Object) -> bool {
     let variables = present(body, "chat_template_kwargs");
     let variables = variables.and_then(|value| serde_json::from_slice::<Value>(value.raw()).ok());

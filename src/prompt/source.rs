@@ -1,4 +1,4 @@
-//! Where a request's prompt stands in its body.
+//! Place where a request's prompt stands in its body.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub enum PromptSource {
     Text {
         /// The text.
         text: String,
-        /// Whether the tokenizer's own marks (such as a begin-of-sequence token) are added.
+        /// True if the tokenizer's own marks (such as a begin-of-sequence token) are added.
         add_special_tokens: bool,
     },
     /// Token ids, used as they are.

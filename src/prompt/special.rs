@@ -1,4 +1,4 @@
-//! Where a text's special tokens stand: the only places at which a tokenisation can be cut in two.
+//! Place where a text's special tokens stand: the only places at which a tokenisation can be cut in two.
 
 use memchr::memchr_iter;
 
@@ -7,7 +7,7 @@ use memchr::memchr_iter;
 pub struct AddedToken {
     /// Its text.
     pub content: String,
-    /// Whether the text behind it is tokenised as if it stood alone.
+    /// True if the text behind it is tokenised as if it stood alone.
     pub cuts: bool,
 }
 
@@ -27,7 +27,7 @@ struct Trie(Vec<Node>);
 struct Node {
     /// They are a token, and whether that one cuts.
     token: Option<bool>,
-    /// Where it goes on, by the next byte, in order.
+    /// Place where it goes on, by the next byte, in order.
     next: Vec<(u8, usize)>,
 }
 

@@ -55,7 +55,7 @@ pub struct TemplateFiles<'a> {
     pub content_format: Option<ContentFormat>,
 }
 
-/// Why a model's template can't be used.
+/// Reasons why a model's template can't be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TemplateError {
@@ -80,9 +80,9 @@ pub enum TemplateError {
 struct Source {
     name: &'static str,
     format: ContentFormat,
-    /// Whether it knows the role `developer`.
+    /// True if it knows the role `developer`.
     developer: bool,
-    /// Whether `content` occurs at all, without which transformers continues no message.
+    /// True if `content` occurs at all, without which transformers continues no message.
     content: bool,
 }
 

@@ -7,7 +7,7 @@ use tokenizers::pipeline::{EncodeOptions, Override, PipelineTokenizer};
 
 use super::special::AddedToken;
 
-/// Why a tokenizer can't be loaded, or failed on a text.
+/// Reason why a tokenizer can't be loaded, or failed on a text.
 #[derive(Debug, thiserror::Error)]
 #[error("tokenizer: {0}")]
 pub struct TokenizerError(String);

@@ -31,7 +31,7 @@ struct State {
     history: Trust,
     /// The names have predicted a hit that came true.
     names_ever_hit: bool,
-    /// When it was last held against a pool that it lacked what an engine has.
+    /// Time at which it was last held against a pool that it lacked what an engine has.
     lacked: Option<Instant>,
     /// A prefiller has reported cached tokens: from then on one that reports none found none, as vLLM leaves out a zero.
     reported_ever: bool,
@@ -143,7 +143,7 @@ impl Affinity {
 }
 
 impl State {
-    /// Whether it speaks against the names that they know nothing of what an engine has. Events tell of all that an engine holds itself;
+    /// True if it speaks against the names that they know nothing of what an engine has. Events tell of all that an engine holds itself;
     /// once names have come true, it may as well have loaded the rest from a store of which nobody told. A pool may lack what an
     /// engine has, but not always. Both count once for each time in which the pool's answers grow old, or a burst of equal prompts
     /// would be believed twenty times: between so many of these, names that are right come true.

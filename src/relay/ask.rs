@@ -19,7 +19,7 @@ use crate::route::Job;
 use crate::trace::Scope;
 use crate::upstream::Leg;
 
-/// Which of its data-parallel ranks an engine is to take (vLLM from 0.10 on).
+/// Header that names the data-parallel rank that an engine is to use (vLLM from 0.10 on).
 const RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
 
 /// What engines make their own ids of.
@@ -28,7 +28,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// A generating request: its body scanned, its headers cleaned.
 #[derive(Clone, Debug)]
 pub struct Ask {
-    /// Which request shape.
+    /// Shape of the request.
     pub api: Api,
     /// The id that the client, both engines and the log share.
     pub id: String,
@@ -56,7 +56,7 @@ pub struct Ask {
     pub encoders: Arc<[Arc<Instance>]>,
     /// The client speaks HTTP/2, where a body that is cut takes what was sent before it along.
     pub http2: bool,
-    /// When its head was read.
+    /// Time at which its head was read.
     pub arrived: Instant,
     /// What its spans are parts of, where requests are traced.
     pub trace: Option<Arc<Scope>>,

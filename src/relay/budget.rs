@@ -61,7 +61,7 @@ impl Window {
         self.slot(at).asked += 1;
     }
 
-    /// Whether one retry more is within the budget while `open` requests are under way; if so, it counts as made.
+    /// True if one retry more is within the budget while `open` requests are under way; if so, it counts as made.
     pub fn allows(&mut self, at: Duration, open: u64) -> bool {
         let slot = self.slot(at);
         slot.open = slot.open.max(open);
@@ -103,7 +103,7 @@ impl Retries {
         Asked(self.open.clone())
     }
 
-    /// Whether one retry more may be made; if so, it counts as made.
+    /// True if one retry more may be made; if so, it counts as made.
     pub fn allows(&self) -> bool {
         let at = self.began.elapsed();
         let open = self.open.load(Ordering::Relaxed);

@@ -44,7 +44,7 @@ const NOTES: usize = 64;
 type DecodeLeg = Pin<Box<dyn Future<Output = Result<Opening, Failure>> + Send>>;
 type PrefillLeg = Pin<Box<dyn Future<Output = (Meeting, Prefilled)> + Send>>;
 
-/// Why there is no answer: the side at fault, and how it failed.
+/// Reason why there is no answer: the side at fault, and how it failed.
 type Lost = (Role, Failure);
 
 /// One decoder, and the prefiller that it calls for. Dropped in the middle, both may go on.
@@ -63,7 +63,7 @@ struct Pair {
     watch: Watch,
     /// After the prefill, for calls that are repeated.
     meeting: Option<Meeting>,
-    /// When the decoder must have begun; known once it could.
+    /// Time at which the decoder must have begun; known once it could.
     due: Option<Instant>,
 }
 
@@ -104,7 +104,7 @@ enum Event {
 }
 
 impl Relay {
-    /// Why a request has no prefill leg, whatever the loads.
+    /// Reason why a request has no prefill leg, whatever the loads.
     pub(super) fn must_bypass(&self, ask: &Ask) -> Option<Bypass> {
         let speech = self.speech.now();
         speech.dialect.bypass(ask.api, &ask.body, &ask.shape, speech.batch)

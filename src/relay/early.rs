@@ -102,7 +102,7 @@ impl Early {
         self.awaited.then(|| self.instance.clone())
     }
 
-    /// Whether hanging up on both before the prefill has ended leaves the decoder's blocks taken.
+    /// True if hanging up on both before the prefill has ended leaves the decoder's blocks taken.
     pub(super) fn needs_its_prefill(&self) -> bool {
         self.dialect == Dialect::NixlPush
     }

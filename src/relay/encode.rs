@@ -40,7 +40,7 @@ pub(super) struct Encodings {
 type End<T> = Result<T, Box<Response<Bytes>>>;
 
 impl Relay {
-    /// Whether there is an encoder, and somebody to decode what it would encode.
+    /// True if there is an encoder, and somebody to decode what it would encode.
     pub(super) fn encodes(&self) -> bool {
         self.fleet.serving(Role::Encode) > 0 && self.fleet.serving(Role::Decode) > 0
     }

@@ -189,7 +189,7 @@ impl Failure {
 }
 
 impl Large {
-    /// Which limit it ran into, for the client.
+    /// The limit that it ran into, for the client.
     fn public(self) -> &'static str {
         match self {
             Large::PrefillReply => "the prefill's answer is larger than limit.prefill_reply_bytes",

@@ -68,21 +68,21 @@ fn announces(api: Api, event: &sse::Frame<'_>) -> bool {
     event.event().is_some_and(|name| api.announces_with_event(name))
 }
 
-/// Whether all there is of an answer is that its engine gave it up.
+/// True if all there is of an answer is that its engine gave it up.
 fn given_up_at_once(ask: &Ask, first: &[u8]) -> bool {
     let Some(at) = ask.shape.given_up.in_events(first) else { return false };
     let mut before = sse::frames(&first[..at]).filter(sse::Frame::has_data);
     before.all(|event| precedes_text(ask.api, &event))
 }
 
-/// Whether a stream's first event can be one of an answer. An end without anything before it is none; events without
+/// True if a stream's first event can be one of an answer. An end without anything before it is none; events without
 /// anything in them say nothing.
 fn begins_with_an_answer(first: &[u8]) -> bool {
     let event = sse::frames(first).find(|event| !event.data().trim_ascii().is_empty());
     event.is_none_or(|event| event.data().trim_ascii_start().starts_with(b"{"))
 }
 
-/// Whether a stream's first event of an answer says that the engine itself failed; the client need not see that.
+/// True if a stream's first event of an answer says that the engine itself failed; the client need not see that.
 fn failed_at_once(api: Api, first: &[u8]) -> bool {
     let mut events = sse::frames(first).filter(sse::Frame::has_data);
     let begins = events.find(|event| !precedes_text(api, event));

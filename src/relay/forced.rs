@@ -27,13 +27,13 @@ pub(super) const NAME: &str = "forced_call";
 pub struct Forced(AtomicU64);
 
 impl Relay {
-    /// Whether prefillers are known to fail with what this request asks for.
+    /// True if prefillers are known to fail with what this request asks for.
     pub(super) fn fails_forced(&self, ask: &Ask) -> bool {
         self.fleet.now_ms() < self.forced.0.load(Ordering::Relaxed)
             && shape::forces_a_call(ask.api, &ask.body)
     }
 
-    /// Whether a prefill that ended so may have done it for the call that its answer had to be: a decoder is to answer alone, and to
+    /// True if a prefill that ended so may have done it for the call that its answer had to be: a decoder is to answer alone, and to
     /// refuse what is wrong with the request.
     pub(super) fn may_be_of_the_call(&self, ask: &Ask, ended: &Result<Ended, Failure>) -> bool {
         let failed = match ended {

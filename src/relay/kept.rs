@@ -1,4 +1,4 @@
-//! Which decoder keeps a response that its client may ask for again, stop, or go on from.
+//! The decoder that keeps a response that its client may ask for again, stop, or go on from.
 //!
 //! Engines keep responses in the memory of one process (vLLM's `store`): any other answers 404, which clients take for the last word.
 
@@ -19,7 +19,7 @@ const RESPONSES: usize = 65_536;
 /// Longer ids are no engine's.
 const ID_BYTES: usize = 128;
 
-/// Where responses are.
+/// Place where responses are.
 #[derive(Debug, Default)]
 pub struct Kept(Mutex<Latest>);
 
@@ -30,7 +30,7 @@ struct Latest {
     ids: VecDeque<Arc<str>>,
 }
 
-/// Where a response is, and whose it is.
+/// Place where a response is, and whose it is.
 #[derive(Debug)]
 struct Place {
     keeper: InstanceId,
@@ -78,7 +78,7 @@ impl Kept {
         self.keeper(&before(ask.api, &ask.body)?)
     }
 
-    /// Whether nobody is left who has the response that a request goes on from. `tried`: who failed.
+    /// True if nobody is left who has the response that a request goes on from. `tried`: who failed.
     pub fn is_out_of_reach(&self, ask: &Ask, tried: &[InstanceId]) -> bool {
         self.keeper_for(ask).is_some_and(|keeper| tried.contains(&keeper))
     }
@@ -116,7 +116,7 @@ impl Beginning<'_> {
     }
 }
 
-/// Whether an engine may have called a response so, by its length.
+/// True if an engine may have called a response so, by its length.
 pub fn is_id(id: &str) -> bool {
     (1..=ID_BYTES).contains(&id.len())
 }

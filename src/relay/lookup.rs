@@ -1,4 +1,4 @@
-//! Which blocks of a prompt exist already, and where: asked before it is routed.
+//! The blocks of a prompt that exist already, and their places: asked before it is routed.
 //!
 //! Two sources, each of which may be missing: the pool, which is asked within its deadline, and what prefillers told in KV
 //! events, which is looked up here and waits for nothing. Both know blocks by their hashes, which are made once.
@@ -217,7 +217,7 @@ struct Named {
 }
 
 impl Work {
-    /// Where blocks can be named for one of both sources alone, the other goes without.
+    /// Place where blocks can be named for one of both sources alone, the other goes without.
     fn run(self) -> Named {
         let (naming, model, salt) = (&self.naming, self.model.as_deref(), self.salt.as_deref());
         let hashes: Result<Arc<[BlockHash]>, Reason> =

@@ -114,13 +114,13 @@ pub struct Relay {
     pub sides: Sides,
     /// Metrics.
     pub meters: Arc<Meters>,
-    /// Where hand-offs go that lost their request.
+    /// Place where hand-offs go that lost their request.
     pub releases: Releases,
     /// Reads prompts; None = they are known by their size alone.
     pub prompts: Option<Arc<Prompts>>,
     /// Whether what was predicted comes true.
     pub affinity: Affinity,
-    /// Why the last requests went where they went.
+    /// Reason why the last requests went where they went.
     pub stories: Stories,
     /// Who is asked which blocks of a prompt exist already.
     pub finder: Option<lookup::Finder>,
@@ -130,11 +130,11 @@ pub struct Relay {
     pub room: Arc<Room>,
     /// What decoders keep for the next turns of conversations.
     pub offers: Offers,
-    /// Where decoders that call back find their requests.
+    /// Place where decoders that call back find their requests.
     pub rendezvous: Rendezvous,
     /// By which ids engines know the requests of clients that named them.
     pub names: Names,
-    /// Where the responses are that clients may ask for again.
+    /// Place where the responses are that clients may ask for again.
     pub kept: Kept,
     /// Whether prefillers fail with answers that must call a tool.
     pub forced: Forced,
@@ -345,7 +345,7 @@ impl Relay {
         }
     }
 
-    /// Why a request has no prefill leg, if so.
+    /// Reason why a request has no prefill leg, if so.
     fn bypass(&self, ask: &Ask) -> Option<&'static str> {
         if !self.speech.now().dialect.decodes_alone() {
             return None;

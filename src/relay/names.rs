@@ -15,7 +15,7 @@ pub struct Names(Arc<Mutex<HashSet<String>>>);
 #[derive(Debug)]
 pub struct Name {
     id: String,
-    /// Where the id is in use; `None` for one that was made unique.
+    /// Place where the id is in use; `None` for one that was made unique.
     taken: Option<Names>,
 }
 

@@ -156,7 +156,7 @@ impl Relay {
     }
 }
 
-/// Whether a decoder is asked for token ids so that it can offer its KV back.
+/// True if a decoder is asked for token ids so that it can offer its KV back.
 pub(super) fn asks_for_ids(ask: &Ask) -> bool {
     ask.turn.as_ref().is_some_and(|turn| turn.returns)
 }

@@ -1,4 +1,4 @@
-//! Where the KV of a leg comes from, and whose fault it is when the leg fails: see [`crate::fleet::health::handoffs`].
+//! Place where the KV of a leg comes from, and whose fault it is when the leg fails: see [`crate::fleet::health::handoffs`].
 
 use std::sync::{Arc, OnceLock};
 

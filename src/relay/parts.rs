@@ -27,7 +27,7 @@ pub(super) struct Part {
     pub(super) prompt: Option<u64>,
     pub(super) cached: Option<u64>,
     pub(super) output: Option<u64>,
-    /// How often its stream was continued elsewhere.
+    /// Number of times that its stream was continued elsewhere.
     pub(super) resumed: u32,
     pub(super) prefiller: Option<Arc<Instance>>,
     pub(super) decoder: Option<Arc<Instance>>,

@@ -209,7 +209,7 @@ impl Relay {
     }
 }
 
-/// Whether an attempt that came with an offer may have ended so because of it: the engine had it, and did not do what it was
+/// True if an attempt that came with an offer may have ended so because of it: the engine had it, and did not do what it was
 /// asked for.
 fn may_be_of_the_offer(ended: &Result<Ended, Failure>) -> bool {
     match ended {

@@ -68,7 +68,7 @@ impl Relay {
         }
     }
 
-    /// Why nothing more is expected of an engine that was sent a leg at `sent_ms`, if so. One that nobody could stand in for is waited for.
+    /// Reason why nothing more is expected of an engine that was sent a leg at `sent_ms`, if so. One that nobody could stand in for is waited for.
     fn stuck(&self, waiting: Waiting<'_>, sent_ms: u64) -> Option<String> {
         let Waiting { engine, pace, .. } = waiting;
         let (fleet, health) = (&self.fleet, engine.health());

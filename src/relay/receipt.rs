@@ -22,7 +22,7 @@ use crate::trace::Span;
 pub(super) struct Receipt {
     pub(super) relay: Arc<Relay>,
     pub(super) said: Said,
-    /// When the leg was sent, and when its answer was here.
+    /// Time at which the leg was sent, and when its answer was here.
     pub(super) sent: Instant,
     pub(super) answered: Instant,
     /// The leg's.

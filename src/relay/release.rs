@@ -183,7 +183,7 @@ impl Releases {
         (Releases { queue, open, held, capacity, meters, awaiting }, orphans)
     }
 
-    /// Whether anything waits to be released, or is being released.
+    /// True if anything waits to be released, or is being released.
     pub fn pending(&self) -> bool {
         self.open.load(Ordering::Relaxed) > 0
     }
@@ -246,7 +246,7 @@ impl Duty {
         Some(self.receipt.take()?.book(self.handoff.as_ref(), &mut self.seat))
     }
 
-    /// Whether the hand-off is too old to be used.
+    /// True if the hand-off is too old to be used.
     pub fn stale(&self, lease: Duration) -> bool {
         self.handoff.is_some() && self.born.elapsed() >= lease.mul_f64(LEASE_SHARE)
     }
@@ -463,7 +463,7 @@ impl Relay {
     }
 }
 
-/// Whether a decoder that answers so has fetched the KV or told the prefiller to let go: vLLM 0.32 does the latter for
+/// True if a decoder that answers so has fetched the KV or told the prefiller to let go: vLLM 0.32 does the latter for
 /// requests that its API rejects (400, 404, 422, 503), not for those that a middleware turns away before.
 pub(super) fn fetched_or_told(dialect: Dialect, status: StatusCode) -> bool {
     status.is_success() || dialect.tells_of_refusals() && matches!(status.as_u16(), 400 | 404 | 422 | 503)

@@ -1,4 +1,4 @@
-//! Where decoders that were asked first find the requests that they call back about.
+//! Place where decoders that were asked first find the requests that they call back about.
 //!
 //! A meeting is open from before its decode leg is sent until its pair of legs is over. The names under which it is found
 //! are made of an id that nobody but the decoder is told; that is all that a call is known by.
@@ -30,7 +30,7 @@ pub struct Rendezvous {
 #[derive(Clone, Debug)]
 struct Expected {
     shared: Arc<Shared>,
-    /// Which of the request's prompts it is.
+    /// Index of the prompt in its request.
     place: usize,
 }
 
@@ -169,7 +169,7 @@ impl Meeting {
 }
 
 impl Watch {
-    /// Whether all calls have come.
+    /// True if all calls have come.
     pub fn has_called(&self) -> bool {
         *self.0.borrow() != State::Waiting
     }

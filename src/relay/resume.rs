@@ -48,7 +48,7 @@ pub(super) struct Follower {
     left: u32,
 }
 
-/// Why a decoder's part of a stream is over.
+/// Reasons why a decoder's part of a stream is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     /// Its connection broke.

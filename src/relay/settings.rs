@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::relay::skip::Skip;
 
-/// How long things may take and how large they may be. Filled from the configuration by `app.rs`.
+/// Longest time that things may take and how large they may be. Filled from the configuration by `app.rs`.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// When prefillers are left out.
@@ -17,19 +17,19 @@ pub struct Settings {
     pub delay: Duration,
     /// The longest pause.
     pub delay_max: Duration,
-    /// Whether streams that break are continued.
+    /// True if streams that break are continued.
     pub resume: bool,
-    /// How long a pool that carries the KV may take to have a prompt before a decoder is asked; zero = it is not asked.
+    /// Longest time that a pool that carries the KV may take to have a prompt before a decoder is asked; zero = it is not asked.
     pub pool_wait: Duration,
     /// For how long KV that decoders offer back is given to prefillers; zero = it is not.
     pub kept_back: Duration,
-    /// How long a request may wait where every decoder is busy.
+    /// Longest time that a request may wait where every decoder is busy.
     pub queue: Duration,
-    /// How long a request may wait for a member of a role that has just lost its last one; zero = not at all.
+    /// Longest time that a request may wait for a member of a role that has just lost its last one; zero = not at all.
     pub empty_wait: Duration,
-    /// How long a prefiller keeps KV for a decoder.
+    /// Time for which a prefiller keeps KV for a decoder.
     pub lease: Duration,
-    /// How long a prefill whose client left may go on, so that its KV can be released properly.
+    /// Longest time that a prefill whose client left may go on, so that its KV can be released properly.
     pub abandon_grace: Duration,
     /// The whole prefill leg, of a prompt of no length.
     pub prefill: Duration,

@@ -1,4 +1,4 @@
-//! How long an engine may be silent, and its answer last.
+//! Longest time that an engine may be silent, and its answer last.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -37,7 +37,7 @@ impl Silence {
         self.last = Instant::now();
     }
 
-    /// When the last piece came.
+    /// Time at which the last piece came.
     pub fn last(&self) -> Instant {
         self.last
     }
@@ -48,7 +48,7 @@ impl Silence {
         self.set((self.last + self.gap).min(self.end));
     }
 
-    /// When the stream must be over.
+    /// Time at which the stream must be over.
     pub fn end(&self) -> Instant {
         self.end
     }

@@ -17,7 +17,7 @@ pub struct Skip {
     pub without_prefiller: bool,
 }
 
-/// Why a request has no prefill leg though it could have one.
+/// Reasons why a request has no prefill leg though it could have one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// Little is to be computed.

@@ -23,27 +23,27 @@ pub struct Speech {
     pub dialect: Dialect,
     /// They may turn out to speak another.
     pub open: bool,
-    /// Where a prefiller's bootstrap server listens, on the prefiller's host.
+    /// Place where a prefiller's bootstrap server listens, on the prefiller's host.
     pub bootstrap_port: u16,
     /// Prefillers for which that is not so, and where it listens there.
     pub bootstraps: Vec<(Endpoint, Endpoint)>,
-    /// Where an engine's KV connection listens, on its host.
+    /// Place where an engine's KV connection listens, on its host.
     pub kv_port: u16,
     /// Engines for which that is not so, and where it listens there.
     pub kv_addresses: Vec<(Endpoint, Endpoint)>,
-    /// Where decoders call back, a whole URL.
+    /// Place where decoders call back, a whole URL.
     pub callback_url: String,
     /// Prefillers understand lists of prompts.
     pub batch: bool,
 }
 
 impl Speech {
-    /// Where the bootstrap server of a prefiller listens.
+    /// Place where the bootstrap server of a prefiller listens.
     pub fn bootstrap(&self, prefiller: &Endpoint) -> Endpoint {
         beside(prefiller, &self.bootstraps, self.bootstrap_port)
     }
 
-    /// Where the KV connection of an engine listens.
+    /// Place where the KV connection of an engine listens.
     pub fn kv_address(&self, engine: &Endpoint) -> Endpoint {
         beside(engine, &self.kv_addresses, self.kv_port)
     }

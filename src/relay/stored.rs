@@ -1,4 +1,4 @@
-//! Where a pool alone carries the KV: whether all of the prompt is there before a decoder is asked to load it.
+//! Place where a pool alone carries the KV: whether all of the prompt is there before a decoder is asked to load it.
 //!
 //! Engines store beside their work: a prefiller may have answered when its last blocks are still on their way to the pool,
 //! and a decoder that looks too early computes what it does not find. So the pool is asked, and asked again, for a while.
@@ -65,7 +65,7 @@ impl Stored {
 }
 
 impl Patience {
-    /// Whether the next one waits.
+    /// True if the next one waits.
     fn waits(&self) -> bool {
         if self.in_vain.load(Relaxed) < IN_VAIN {
             return true;

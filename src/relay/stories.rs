@@ -1,4 +1,4 @@
-//! Why the last requests went where they went, for who asks.
+//! Reason why the last requests went where they went, for who asks.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -21,7 +21,7 @@ pub struct Story {
     pub blocks: usize,
     /// The prefiller.
     pub prefiller: Member,
-    /// Why this one.
+    /// Reason why this one.
     pub choice: Choice,
     /// Tokens that it found in its caches, once it has said.
     pub cached_tokens: Option<u64>,

@@ -36,7 +36,7 @@ pub struct Settled<'a> {
     pub prefiller: Option<&'a str>,
     /// Who generated.
     pub decoder: Option<&'a str>,
-    /// When the first piece of a stream came, how many events it had, and the longest pause in it.
+    /// Time at which the first piece of a stream came, how many events it had, and the longest pause in it.
     pub stream: Option<(Instant, u64, Option<Duration>)>,
 }
 

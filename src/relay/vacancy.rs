@@ -52,7 +52,7 @@ type Waiting<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub struct Looks {
     /// What is asked.
     pub path: http::uri::PathAndQuery,
-    /// How long a look may take.
+    /// Longest time that a look may take.
     pub time: Duration,
 }
 

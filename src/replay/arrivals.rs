@@ -18,7 +18,7 @@ const WARM_UP_ONE_IN: usize = 5;
 /// A request of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Arrival {
-    /// When it comes.
+    /// Time at which it comes.
     pub at_s: Seconds,
     /// Tokens of its prompt.
     pub prompt_tokens: u32,
@@ -26,7 +26,7 @@ pub struct Arrival {
     pub output_tokens: u32,
     /// Hashes of its prompt's full blocks.
     pub blocks: Arc<[u64]>,
-    /// Which requests belong together. Where a trace does not say, the second block tells: the first is often a system
+    /// Key of requests that belong together. Where a trace does not say, the second block tells: the first is often a system
     /// prompt that all share.
     pub session: Option<u64>,
 }

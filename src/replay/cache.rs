@@ -66,7 +66,7 @@ impl Cache {
         self.places.len()
     }
 
-    /// Whether it has none.
+    /// True if it has none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()

@@ -35,9 +35,9 @@ struct Stream {
 pub struct Answer {
     /// Whose.
     pub request: usize,
-    /// When its first token was there.
+    /// Time at which its first token was there.
     pub first_s: Seconds,
-    /// When its last token was there.
+    /// Time at which its last token was there.
     pub last_s: Seconds,
     /// The longest time between two of its tokens; 0 if it has one.
     pub worst_gap_s: Seconds,
@@ -153,7 +153,7 @@ impl Decoder {
         self.running.retain(|stream| stream.tokens_left > 0);
     }
 
-    /// Whether the first of those that wait can join. An answer that never fits runs alone.
+    /// True if the first of those that wait can join. An answer that never fits runs alone.
     fn admits(&self, costs: &Costs) -> bool {
         let Some(stream) = self.waiting.front() else { return false };
         let fits = self.reserved_tokens + stream.reserved_tokens <= costs.decode_kv_tokens;

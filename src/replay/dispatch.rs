@@ -15,7 +15,7 @@ pub struct Sent {
     pub ticket: u64,
     /// To be told to [`Dispatch::done`].
     pub booking: u64,
-    /// Where to.
+    /// Place where to.
     pub lane: LaneId,
 }
 
@@ -36,7 +36,7 @@ pub trait Dispatch {
     fn again(&mut self, since: Seconds, job: Arc<Job>, failed: LaneId) -> u64;
     /// Those that go to a prefiller now.
     fn pump(&mut self, now: Seconds, sight: &dyn Sight, random: &mut dyn FnMut() -> u64) -> Vec<Sent>;
-    /// When to pump though nothing happens until then.
+    /// Time at which to pump though nothing happens until then.
     fn wake_s(&self) -> Option<Seconds>;
     /// A prefill is done, with so many tokens found in a cache, or failed.
     fn done(&mut self, now: Seconds, booking: u64, cached_tokens: Option<u32>);

@@ -8,11 +8,11 @@ use super::{Cluster, Contender, Director, Faults, TraceRequest, Workload};
 /// What the runs of a comparison have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct Experiment<'a> {
-    /// Where requests come from.
+    /// Place where requests come from.
     pub trace: &'a [TraceRequest],
     /// The machines.
     pub cluster: Cluster,
-    /// What is wrong.
+    /// Description of the fault.
     pub faults: Faults,
     /// What is promised.
     pub slo: Slo,

@@ -50,7 +50,7 @@ pub struct Cluster {
     pub decoders: u16,
     /// What they share.
     pub pool: PoolKind,
-    /// Whether prefillers tell the gateways what is in their prefix caches.
+    /// True if prefillers tell the gateways what is in their prefix caches.
     pub kv_events: bool,
     /// What they take for their work.
     pub costs: Costs,

@@ -9,7 +9,7 @@ use super::trace::BLOCK_TOKENS;
 use super::{Cluster, Seconds};
 use crate::route::{LaneId, PoolHits};
 
-/// Which pool the prefillers share.
+/// The pool that the prefillers share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PoolKind {
     /// None: only what a prefiller has in its accelerators is not computed again.

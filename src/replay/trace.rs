@@ -23,7 +23,7 @@ const REQUESTS_MAX: usize = 4 << 20;
 /// One request of a trace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TraceRequest {
-    /// When it came, ms since the trace's start.
+    /// Time at which it came, ms since the trace's start.
     pub timestamp_ms: f64,
     /// Tokens of its prompt, at least 1.
     pub prompt_tokens: u32,
@@ -37,7 +37,7 @@ pub struct TraceRequest {
     pub session: Option<u64>,
 }
 
-/// Why a trace can't be read.
+/// Reasons why a trace can't be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TraceError {
     /// A line is not one JSON object.

@@ -30,7 +30,7 @@ const STEP_S: Seconds = 0.01;
 /// What is told of a prefiller when it joins.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LaneSpec {
-    /// Which prefillers it is like: those of a class share what is learned of their costs.
+    /// Class of prefillers that it belongs to: those of a class share what is learned of their costs.
     pub class: u16,
     /// Tokens that fit into its prefix cache.
     pub cache_tokens: u64,
@@ -47,7 +47,7 @@ pub struct LaneHealth {
     pub on_trial: bool,
     /// Its share grows from `warm_share` to all in this time.
     pub warm_from_s: Seconds,
-    /// When it takes its whole share again.
+    /// Time at which it takes its whole share again.
     pub warm_until_s: Seconds,
     /// The least share meanwhile, 0 to 1.
     pub warm_share: f64,
@@ -68,7 +68,7 @@ pub(super) struct Lane {
     booked_tokens: u64,
     /// Tokens of prompts that it holds for a decoder.
     pub(super) held_tokens: u64,
-    /// When the oldest commitment began.
+    /// Time at which the oldest commitment began.
     head_since_s: Seconds,
     link_until_s: Seconds,
     /// Work that others committed, as the engine's own metrics tell.
@@ -150,7 +150,7 @@ impl Lane {
         }
     }
 
-    /// Whether its oldest commitment takes so much longer than predicted that nobody should wait for it.
+    /// True if its oldest commitment takes so much longer than predicted that nobody should wait for it.
     pub(super) fn is_overdue(&self, now: Seconds) -> bool {
         let allowed_s = |head: &Booked| OVERDUE_S.max(OVERDUE_FACTOR * head.prefill_s);
         self.booked.front().is_some_and(|head| now - self.head_since_s > allowed_s(head))
@@ -165,7 +165,7 @@ impl Lane {
         u32::try_from(self.booked.len()).unwrap_or(u32::MAX)
     }
 
-    /// Whether a prompt that begins alike is being computed here.
+    /// True if a prompt that begins alike is being computed here.
     pub(super) fn computes(&self, blocks: &[u64]) -> bool {
         let first = blocks.first();
         first.is_some() && self.booked.iter().any(|booked| booked.job.blocks.first() == first)
@@ -292,7 +292,7 @@ impl Booked {
         u64::from(self.job.prompt_tokens - self.hit.any_tokens.min(self.job.prompt_tokens))
     }
 
-    /// Whether its engine found about as much of it in its caches as was predicted, or does not say. Engines count whole blocks, which
+    /// True if its engine found about as much of it in its caches as was predicted, or does not say. Engines count whole blocks, which
     /// may be larger or smaller than ours.
     pub(super) fn came_true(&self, reported: Reported) -> bool {
         let Some(cached_tokens) = reported.cached_tokens else { return true };

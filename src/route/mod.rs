@@ -1,4 +1,4 @@
-//! Which instance serves a leg, and when.
+//! The choice of the instance that serves a leg, and of the moment.
 //!
 //! No clock, no randomness, no I/O: the caller hands in the time, the loads and random numbers, so that every decision
 //! can be replayed. [`board::Board`] holds those who wait for a prefiller and decides by predicted seconds ([`cost`],

@@ -1,4 +1,4 @@
-//! Which blocks many different prompts go on from: a system prompt, a tool list. Work on them is done for others, too.
+//! The blocks that many different prompts go on from: a system prompt, a tool list. Work on them is done for others, too.
 //!
 //! The popularity of a block is the number of prompts that branched off at it or behind it, of which each counts less the
 //! longer ago it was. A conversation that grows at its end branches off nowhere: its blocks are its own.

@@ -40,7 +40,7 @@ struct Lane {
     tidy_at: usize,
 }
 
-/// Which lanes hold a node.
+/// The lanes that hold a node.
 #[derive(Clone, Debug, Default)]
 struct Holders {
     /// Each with the [`Residents::clock`] of its last use.
@@ -54,7 +54,7 @@ impl Holders {
         self.lanes.iter().find(|(whose, _)| *whose == lane).map(|(_, stamp)| *stamp)
     }
 
-    /// Whether it is new there.
+    /// True if it is new there.
     fn use_by(&mut self, lane: u16, stamp: u32, block_tokens: u32) -> bool {
         if self.is_empty() {
             self.block_tokens = block_tokens;
@@ -68,7 +68,7 @@ impl Holders {
         new
     }
 
-    /// Whether it was there.
+    /// True if it was there.
     fn drop_by(&mut self, lane: u16) -> bool {
         let at = self.lanes.iter().position(|(whose, _)| *whose == lane);
         at.map(|at| self.lanes.swap_remove(at)).is_some()

@@ -28,7 +28,7 @@ pub enum Verdict {
     Silent,
 }
 
-/// Why a prediction did not come true, as far as can be told.
+/// Reasons why a prediction did not come true, as far as can be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     /// It was predicted from the pool, which the prefiller did not or could not read.
@@ -101,7 +101,7 @@ impl Why {
 }
 
 impl Trust {
-    /// Whether to act on predictions.
+    /// True if to act on predictions.
     pub fn holds(self) -> bool {
         !self.lost
     }

@@ -88,7 +88,7 @@ impl Gateway {
         (self.relay.fleet.serving(Role::Prefill), self.relay.fleet.serving(Role::Decode))
     }
 
-    /// Whether there is somebody for each leg that a request must have.
+    /// True if there is somebody for each leg that a request must have.
     pub fn can_serve(&self) -> bool {
         let (prefill, decode) = self.serving();
         let without = || {

@@ -28,7 +28,7 @@ struct Identity {
     admin: bool,
 }
 
-/// Whether anything takes a key.
+/// True if anything takes a key.
 pub(super) fn asks(gateway: &Gateway) -> bool {
     gateway.callers.checks() || gateway.edge.now().admin_key.is_some()
 }
@@ -104,7 +104,7 @@ pub(super) fn caller(gateway: &Gateway, extensions: &Extensions) -> Arc<Caller> 
     identity.map_or_else(|| gateway.callers.anyone().clone(), |identity| identity.caller.clone())
 }
 
-/// Whether who asks may change the fleet and look inside.
+/// True if who asks may change the fleet and look inside.
 pub(super) fn administers(extensions: &Extensions) -> bool {
     extensions.get::<Identity>().is_some_and(|identity| identity.admin)
 }

@@ -14,7 +14,7 @@ use crate::server::{headers, table};
 /// Every origin.
 const ANY: &str = "*";
 
-/// How long a browser need not ask again.
+/// Time for which a browser need not ask again.
 const PREFLIGHT_TIME: Duration = Duration::from_secs(600);
 
 /// What a page may read beside the body: by which id to ask about the request, why it was refused, when to come again.

@@ -1,4 +1,4 @@
-//! Why a request goes where it goes: `/debug/route`, and the header `x-pd-route`.
+//! Explanations of routing decisions: `/debug/route`, and the header `x-pd-route`.
 
 use std::fmt::Write as _;
 use std::sync::Arc;

@@ -65,14 +65,14 @@ fn refusal((name, value): (&str, &HeaderValue), why: &str) -> Error {
     Error::new(Kind::ForeignPage, format!("`{name}: {value}` says that a page of another origin {why}"))
 }
 
-/// Whether a browser would send a body of this type for every page.
+/// True if a browser would send a body of this type for every page.
 fn is_unasked(headers: &HeaderMap) -> bool {
     let Some(kind) = headers.get(header::CONTENT_TYPE) else { return true };
     let essence = kind.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     essence.is_empty() || UNASKED.iter().any(|unasked| essence.eq_ignore_ascii_case(unasked.as_bytes()))
 }
 
-/// Whether the page that asks is of one of `origins`, of which `*` is all.
+/// True if the page that asks is of one of `origins`, of which `*` is all.
 fn is_named(origins: &[HeaderValue], headers: &HeaderMap) -> bool {
     let mut asking = headers.get_all(header::ORIGIN).iter().peekable();
     let known = asking.peek().is_some() && asking.all(|origin| origins.contains(origin));
@@ -93,7 +93,7 @@ fn sign<'a>(uri: &Uri, headers: &'a HeaderMap) -> Option<(&'static str, &'a Head
     Some(("Origin", origin))
 }
 
-/// Whether an origin's host and port are those of `host`. `null` is the origin of pages that have none.
+/// True if an origin's host and port are those of `host`. `null` is the origin of pages that have none.
 fn is_at(origin: &HeaderValue, host: &str) -> bool {
     let Some((scheme, origin)) = origin.to_str().ok().and_then(|origin| origin.split_once("://")) else {
         return false;

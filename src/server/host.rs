@@ -1,4 +1,4 @@
-//! Which host a request says that it is for: exactly one, and one that could be (RFC 9112 §3.2, RFC
+//! The host that a request says that it is for: exactly one, and one that could be (RFC 9112 §3.2, RFC
 //! 9113 §8.3.1). Pure.
 //!
 //! A request with none or two is what proxies in front of us and caches disagree about; which one

@@ -22,7 +22,7 @@ pub(super) struct Activity(Arc<Inner>);
 struct Inner {
     born: Instant,
     open: AtomicUsize,
-    /// When the last request ended, ms after `born`.
+    /// Time at which the last request ended, ms after `born`.
     ended_ms: AtomicU64,
 }
 

@@ -143,7 +143,7 @@ pub(super) async fn remove(State(gateway): State<Arc<Gateway>>, request: Request
     changed(&gateway, message(&done, &removed, ("isolated and waiting to be removed", &draining)))
 }
 
-/// How long the caller wants to wait.
+/// Time for which the caller wants to wait.
 fn wait(query: &str) -> Result<Duration, Error> {
     let value = query.split('&').find_map(|pair| pair.strip_prefix("wait_ms="));
     let ms = value.map_or(Ok(0), str::parse::<u64>);
@@ -212,7 +212,7 @@ impl Waiting {
 }
 
 impl Gateway {
-    /// Whether any of these still has work and is to leave.
+    /// True if any of these still has work and is to leave.
     fn any_drains(&self, role: Role, endpoints: &[&Endpoint]) -> bool {
         self.relay.fleet.sweep(role);
         let members = self.relay.fleet.members(role);

@@ -36,7 +36,7 @@ enum Rest {
     Lost,
 }
 
-/// Where a request's body goes when its handler has dropped it.
+/// Place where a request's body goes when its handler has dropped it.
 pub(super) struct Leftover(Arc<Mutex<Rest>>);
 
 /// Follows the body of `request`; None where no answer could leave anything of it.

@@ -92,7 +92,7 @@ pub struct ListenError {
 }
 
 impl Bound {
-    /// Where clients may connect.
+    /// Place where clients may connect.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.0.iter().filter_map(|l| l.local_addr().ok()).collect()
     }
@@ -344,7 +344,7 @@ impl Door {
     }
 }
 
-/// Which HTTP a client speaks, told from its first bytes; `None` when it leaves before. hyper would find out by itself,
+/// The HTTP that a client speaks, told from its first bytes; `None` when it leaves before. hyper would find out by itself,
 /// but without a time limit.
 async fn version(socket: &TcpStream) -> Option<Version> {
     let (mut first, mut pause) = ([0; PREFACE.len()], PREFACE_PAUSE);

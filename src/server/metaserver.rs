@@ -17,7 +17,7 @@ use crate::server::{Gateway, body, reply};
 /// A call of a prompt of a million tokens in blocks of 16 takes about half a megabyte for each group of layers.
 const CALL_BYTES: usize = 4 << 20;
 
-/// Where decoders call back.
+/// Place where decoders call back.
 pub(super) const PATH: &str = layerwise::PATH;
 
 /// Takes a decoder's call: 200 `{"status":"ok"}` where it is taken, or was before; 404 where nobody waits for it; 502 where

@@ -168,7 +168,7 @@ impl Edge {
     }
 }
 
-/// When a request's head was read; put into its extensions at the edge.
+/// Time at which a request's head was read; put into its extensions at the edge.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrived(pub(crate) Instant);
 

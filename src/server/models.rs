@@ -26,7 +26,7 @@ pub(super) async fn list(State(gateway): State<Arc<Gateway>>, request: Request) 
     }
 }
 
-/// Why there is no list.
+/// Reasons why there is no list.
 enum Refused {
     /// By us.
     Ours(Error),

@@ -29,7 +29,7 @@ use crate::trace::{self, Span};
 /// U+FEFF in UTF-8, which is no JSON.
 const MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// Which API a generating route speaks.
+/// The API that a generating route speaks.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Route {
     /// The path says it.
@@ -38,7 +38,7 @@ pub(super) enum Route {
     ByBody,
 }
 
-/// Where they are.
+/// Place where they are.
 pub(super) const ROUTES: [(&str, Route); 6] = [
     ("/v1/chat/completions", Route::Of(Api::Chat)),
     ("/v1/completions", Route::Of(Api::Completions)),

@@ -47,7 +47,7 @@ struct Errand {
     trace: Option<Arc<Scope>>,
 }
 
-/// Why one engine did not answer.
+/// Reason why one engine did not answer.
 struct Failure {
     error: Error,
     /// Another engine may be asked.
@@ -329,7 +329,7 @@ struct Held {
     relay: Arc<Relay>,
 }
 
-/// Why an answer was cut.
+/// Reasons why an answer was cut.
 #[derive(Debug, thiserror::Error)]
 enum Cut {
     #[error(transparent)]

@@ -191,7 +191,7 @@ const CONFIGURED_METHODS: [Method; 6] =
 const ASKED: [&str; 6] =
     ["/chat/completions", "/completions", "/embeddings", "/messages", "/models", "/responses"];
 
-/// Where a path with a slash too many at its end was meant to go, with its query: engines redirect there, and clients follow.
+/// Place where a path with a slash too many at its end was meant to go, with its query: engines redirect there, and clients follow.
 fn without_slash(uri: &Uri) -> Option<HeaderValue> {
     let path = uri.path().strip_suffix('/')?;
     let row = table::row_at(path).filter(|row| row.path == path)?;

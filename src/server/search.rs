@@ -1,4 +1,4 @@
-//! Which decoder keeps a response that this gateway has not seen made: another one has, or this one before it was restarted.
+//! The decoder that keeps a response that this gateway has not seen made: another one has, or this one before it was restarted.
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -112,7 +112,7 @@ fn check_owner(gateway: &Gateway, id: &str, caller: &Caller) -> Result<(), Error
     if is_own { Ok(()) } else { Err(Error::new(Kind::ResponseNotFound, message()).param("response_id")) }
 }
 
-/// Whether an id may stand in a path; another one would only be refused, in one way or another.
+/// True if an id may stand in a path; another one would only be refused, in one way or another.
 fn is_askable(id: &str) -> bool {
     kept::is_id(id) && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
 }

@@ -32,7 +32,7 @@ impl Via {
         &self.lines[usize::from(version == Version::HTTP_2)]
     }
 
-    /// Whether a request with these headers has been here.
+    /// True if a request with these headers has been here.
     pub fn passed(&self, headers: &HeaderMap) -> bool {
         let here = |via: &HeaderValue| memmem::find(via.as_bytes(), self.name.as_bytes()).is_some();
         headers.get_all(header::VIA).iter().any(here)

@@ -10,7 +10,7 @@ use super::handoff::Handoff;
 use super::spec::EngineSpec;
 use super::{text, tokens};
 
-/// Which endpoint a body is for.
+/// The endpoint that a body is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Api {
     /// `/v1/completions`
@@ -26,7 +26,7 @@ pub enum Api {
 /// A generation request.
 #[derive(Clone, Debug)]
 pub struct Ask {
-    /// The endpoint.
+    /// Endpoint as it was given.
     pub api: Api,
     /// One or more prompts, as tokens.
     pub prompts: Vec<Arc<[u32]>>,
@@ -195,7 +195,7 @@ fn token_list(list: &Value) -> Result<Vec<u32>, Fail> {
     items.iter().map(known).collect()
 }
 
-/// Whether a prompt is to be cut to what the context has beside the answer.
+/// True if a prompt is to be cut to what the context has beside the answer.
 fn cuts_to_fit(api: Api, body: &Value) -> bool {
     match api {
         Api::Responses => body.get("truncation").is_some_and(|how| how != "disabled"),

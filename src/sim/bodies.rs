@@ -15,7 +15,7 @@ pub struct Reply {
     pub created: u64,
     /// Served model name.
     pub model: String,
-    /// Whether `prompt_tokens_details` are reported.
+    /// True if `prompt_tokens_details` are reported.
     pub details: bool,
 }
 
@@ -29,7 +29,7 @@ pub struct Written {
     pub text: String,
     /// Token ids.
     pub tokens: Vec<u32>,
-    /// Why it ended.
+    /// Reason why it ended.
     pub finish: Option<Finish>,
 }
 

@@ -200,7 +200,7 @@ impl Core {
         }
     }
 
-    /// Where job `id` stands.
+    /// Place where job `id` stands.
     pub fn poll(&mut self, now_us: u64, id: JobId) -> Progress {
         self.step(now_us);
         let Some(job) = self.jobs.get(&id) else { return Progress::Wait(None) };
@@ -316,7 +316,7 @@ impl Core {
         true
     }
 
-    /// Whether the engine is dead.
+    /// True if the engine is dead.
     #[must_use]
     pub fn is_dead(&self) -> bool {
         self.dead.is_some()

@@ -93,7 +93,7 @@ impl EmsLookup {
         Ok(Self { shared, _tasks: tasks })
     }
 
-    /// Where it listens.
+    /// Place where it listens.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.shared.gate.addr()

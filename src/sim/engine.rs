@@ -53,7 +53,7 @@ impl Engine {
         Engine { hub, tasks: Mutex::new(tasks) }
     }
 
-    /// Where it listens.
+    /// Place where it listens.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.hub.gate.addr()

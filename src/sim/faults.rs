@@ -14,7 +14,7 @@ const MAX_FAULTS: usize = 256;
 /// One scripted fault.
 #[derive(Clone, Debug)]
 pub struct Fault {
-    /// Which requests it hits.
+    /// The requests that it hits.
     pub on: Match,
     /// How many of them; `u32::MAX` = all.
     pub times: u32,
@@ -64,7 +64,7 @@ impl Fault {
     }
 }
 
-/// Which requests a fault hits; what is None matches everything. `/sim/` paths are hit only by a `path` that names
+/// The requests that a fault hits; what is None matches everything. `/sim/` paths are hit only by a `path` that names
 /// them.
 #[derive(Clone, Debug, Default)]
 pub struct Match {
@@ -213,7 +213,7 @@ impl Script {
         taken
     }
 
-    /// Whether a new connection is to be reset.
+    /// True if a new connection is to be reset.
     #[must_use]
     pub fn take_at_accept(&self) -> bool {
         let mut hit = false;

@@ -74,7 +74,7 @@ impl Drop for Live {
     }
 }
 
-/// Why a choice ended.
+/// Reasons why a choice ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finish {
     /// `max_tokens` reached.
@@ -222,7 +222,7 @@ impl Gen {
         self.hub.sleep_until_us(us)
     }
 
-    /// Whether every choice has ended.
+    /// True if every choice has ended.
     #[must_use]
     pub fn done(&self) -> bool {
         self.choices.iter().all(|choice| !choice.open)

@@ -33,7 +33,7 @@ pub enum Handoff {
     Write(Targets),
 }
 
-/// Where the KV is.
+/// Place where the KV is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// The prefiller's engine id.

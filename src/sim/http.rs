@@ -187,7 +187,7 @@ async fn strike(hub: &Arc<Hub>, control: &Control, asked: &mut Asked) -> Option<
     None
 }
 
-/// Whether an error is vLLM's word on a body that none of its handlers has seen (0.32: `type` is the status' own phrase).
+/// True if an error is vLLM's word on a body that none of its handlers has seen (0.32: `type` is the status' own phrase).
 fn is_of_validation(body: &[u8]) -> bool {
     memchr::memmem::find(body, br#""type":"Bad Request""#).is_some()
 }

@@ -22,10 +22,10 @@ use super::side;
 
 /// What the prefill leg of a list of prompts has, beside the members of the first.
 const BATCH: &str = "batch_kv_transfer_params";
-/// How often a call is made whose connection breaks.
+/// Number of times that a call is made whose connection breaks.
 const CALLS: usize = 3;
 
-/// Where a decoder wants the KV of one prompt.
+/// Place where a decoder wants the KV of one prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     engine_id: String,
@@ -64,7 +64,7 @@ impl Targets {
         Ok(Targets { first: Target::parse(params)?, batch })
     }
 
-    /// Where the prompt of this name goes. Without parameters of their own all go where the first one does.
+    /// Place where the prompt of this name goes. Without parameters of their own all go where the first one does.
     pub fn of(&self, name: &str) -> Option<&Target> {
         self.batch.as_ref().map_or(Some(&self.first), |batch| batch.get(name))
     }

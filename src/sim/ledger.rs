@@ -23,14 +23,14 @@ pub struct Ledger {
     pub waiting: usize,
     /// Blocks held now, pinned ones included.
     pub used_blocks: usize,
-    /// Why the engine died, if it did.
+    /// Reason why the engine died, if it did.
     pub dead: Option<String>,
 }
 
 /// Names that are remembered after their lease ended.
 const GONE: usize = 256;
 
-/// Why a hand-off was given back.
+/// Reasons why a hand-off was given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
     /// The decoder has its KV.
@@ -109,13 +109,13 @@ impl Pins {
         self.by_request.get(request_id)?.front().map(|pin| pin.blocks.clone())
     }
 
-    /// Whether it was held until its lease ended.
+    /// True if it was held until its lease ended.
     #[must_use]
     pub fn has_expired(&self, request_id: &str) -> bool {
         self.gone.iter().any(|gone| gone == request_id)
     }
 
-    /// When the next lease ends.
+    /// Time at which the next lease ends.
     #[must_use]
     pub fn next_expiry_us(&self) -> Option<u64> {
         self.by_expiry.first_key_value().map(|((at, _), _)| *at)

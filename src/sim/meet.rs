@@ -17,7 +17,7 @@ use super::ledger::Release;
 use super::side;
 use super::spec::{Connector, Role};
 
-/// How often somebody looks whether the other one is there. Each look is a call over the side channel.
+/// Number of times that somebody looks whether the other one is there. Each look is a call over the side channel.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// What a request asks of the engine, where names are what engines find each other by; what `handoff` says of it otherwise.

@@ -111,7 +111,7 @@ impl Dock {
         &self.net
     }
 
-    /// The address.
+    /// Address as it was given.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr

@@ -73,7 +73,7 @@ impl Pool {
         self.lock().by_key.len()
     }
 
-    /// Whether nothing is held.
+    /// True if nothing is held.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -18,7 +18,7 @@ pub fn whole(reply: &Reply, ask: &Ask, counts: Counts, written: &[Written], hand
     response(reply, ask.max_tokens, Some((counts, item, cut)), handoff)
 }
 
-/// Whether the answer is not all that there was to say.
+/// True if the answer is not all that there was to say.
 fn is_cut(finish: Option<&Finish>) -> bool {
     matches!(finish, None | Some(Finish::Length))
 }

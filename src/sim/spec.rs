@@ -53,7 +53,7 @@ pub enum Connector {
 }
 
 impl Connector {
-    /// Whether a prefiller's answer says where its blocks are.
+    /// True if a prefiller's answer says where its blocks are.
     #[must_use]
     pub fn hands_over(self) -> bool {
         matches!(self, Connector::Handoff | Connector::Moriio)
@@ -77,7 +77,7 @@ pub struct EngineSpec {
     pub tpot_ms: f64,
     /// Time per output token added by each running stream, in milliseconds.
     pub slope_ms: f64,
-    /// How long a finished prefill stays pinned for its decoder, in milliseconds (vLLM: `kv_lease_duration`).
+    /// Time for which a finished prefill stays pinned for its decoder, in milliseconds (vLLM: `kv_lease_duration`).
     pub lease_ms: u64,
     /// Longest context, in tokens; it is also bounded by `kv_blocks * block_tokens`.
     pub max_model_len: usize,
@@ -88,14 +88,14 @@ pub struct EngineSpec {
     /// A store that engines share: the only way for KV with [`Connector::Pool`], a second cache behind the engine's own
     /// with [`Connector::Handoff`] (vLLM's MultiConnector of NIXL and a store).
     pub pool: Option<Arc<Pool>>,
-    /// Whether a decoder keeps what it wrote for the next turn's prefill (vLLM's NixlConnector, `bidirectional_kv_xfer`); only with
+    /// True if a decoder keeps what it wrote for the next turn's prefill (vLLM's NixlConnector, `bidirectional_kv_xfer`); only with
     /// [`Connector::Handoff`].
     pub bidirectional: bool,
     /// For how long, in milliseconds (vLLM: `decoder_kv_blocks_ttl`).
     pub kept_back_ms: u64,
     /// What a prompt takes to get into the store after it is computed, in milliseconds; the answer does not wait for it.
     pub store_delay_ms: u64,
-    /// Whether `usage.prompt_tokens_details` is reported (vLLM: `--enable-prompt-tokens-details`).
+    /// True if `usage.prompt_tokens_details` is reported (vLLM: `--enable-prompt-tokens-details`).
     pub prompt_details: bool,
     /// What `GET /version` says.
     pub version: String,
@@ -103,12 +103,12 @@ pub struct EngineSpec {
     pub root: Option<String>,
     /// Name of the block hash in `GET /metrics` (vLLM: `--prefix-caching-hash-algo`); a label only.
     pub hash_algo: String,
-    /// Whether `GET /metrics` says that prefixes are cached; a label only.
+    /// True if `GET /metrics` says that prefixes are cached; a label only.
     pub prefix_caching: bool,
     /// Data-parallel ranks behind the one port, chosen by `X-data-parallel-rank` or in turn. They share the engine's speed and
     /// blocks; what each finds cached is its own. Engines with a pool have one.
     pub ranks: u16,
-    /// Where embeddings of items are kept, and what the engine does with them; decoders nothing.
+    /// Place where embeddings of items are kept, and what the engine does with them; decoders nothing.
     pub encodings: Option<(Part, Arc<Encodings>)>,
     /// Answers `POST /tokenize` instead of the toy tokenizer.
     pub tokenize: Option<Tokenizing>,

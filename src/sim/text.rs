@@ -149,7 +149,7 @@ impl Writer {
         token
     }
 
-    /// Whether the answer ends with what was written, if answers have `mean` tokens on average; never within a character.
+    /// True if the answer ends with what was written, if answers have `mean` tokens on average; never within a character.
     #[must_use]
     pub fn ends(&self, mean: u32) -> bool {
         mean > 0 && self.queued.is_none() && scramble(self.print.0 ^ END).is_multiple_of(u64::from(mean))

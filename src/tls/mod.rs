@@ -85,7 +85,7 @@ pub enum TlsError {
     },
 }
 
-/// Why there is no client for control calls.
+/// Reasons why there is no client for control calls.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// `engine.tls_*`.

@@ -38,7 +38,7 @@ pub struct Context {
     pub trace: TraceId,
     /// Itself.
     pub span: SpanId,
-    /// Whether it is kept: who comes after it is to do the same.
+    /// True if it is kept: who comes after it is to do the same.
     pub sampled: bool,
 }
 

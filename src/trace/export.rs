@@ -1,4 +1,4 @@
-//! Where spans go: into a bounded outbox, and from there, in batches, to a collector (OTLP over HTTP, protobuf).
+//! Place where spans go: into a bounded outbox, and from there, in batches, to a collector (OTLP over HTTP, protobuf).
 //!
 //! A collector that is slow or gone costs requests nothing: the outbox fills up, and what has no room is dropped and counted.
 
@@ -29,7 +29,7 @@ const EVERY: Duration = Duration::from_secs(1);
 /// The longest that one post may take.
 pub const POST_TIME: Duration = Duration::from_secs(5);
 
-/// How often a batch is posted while the collector can't be reached, or has no room, and the pause after the first of these; the
+/// Number of times that a batch is posted while the collector can't be reached, or has no room, and the pause after the first of these; the
 /// next is twice that.
 const ATTEMPTS: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(500);
@@ -37,7 +37,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// What is read of a collector's answer.
 const ANSWER_BYTES: usize = 64 << 10;
 
-/// Where new ids come from.
+/// Place where new ids come from.
 #[derive(Clone, Copy, Debug)]
 pub struct Ids {
     /// Random bytes, of which the last seven are equally distributed.
@@ -62,7 +62,7 @@ struct Outbox {
     meter: SpanMeter,
 }
 
-/// Where a collector is.
+/// Place where a collector is.
 #[derive(Clone, Debug)]
 pub struct Collector {
     /// The URL that is posted to.
@@ -85,7 +85,7 @@ pub struct Exporter {
     failing: bool,
 }
 
-/// Why a post failed.
+/// Reasons why a post failed.
 #[derive(Debug, thiserror::Error)]
 enum PostError {
     #[error("status {0}")]
@@ -119,7 +119,7 @@ impl Tracer {
         Arc::new(Tracer { share: 0, ids, outbox: None })
     }
 
-    /// Whether spans go to a collector, and engines are told of traces.
+    /// True if spans go to a collector, and engines are told of traces.
     pub fn collects(&self) -> bool {
         self.outbox.is_some()
     }

@@ -6,7 +6,7 @@ use tracing::Level;
 
 use super::record::{Record, Value};
 
-/// Whether a request's steps are to be logged, of which this share (0 to 1) is; `random` is equally distributed.
+/// True if a request's steps are to be logged, of which this share (0 to 1) is; `random` is equally distributed.
 pub fn wanted(ratio: f64, random: fn() -> u64) -> bool {
     // 53 bits are what a float has.
     tracing::enabled!(Level::DEBUG) && ((random() >> 11) as f64) < ratio * (1u64 << 53) as f64

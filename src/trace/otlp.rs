@@ -122,7 +122,7 @@ pub struct Event {
 /// How a span ended.
 #[derive(Clone, PartialEq, Message)]
 pub struct Status {
-    /// Why it failed.
+    /// Reason why it failed.
     #[prost(string, tag = "2")]
     pub message: String,
     /// 0 where nothing is said, or [`STATUS_ERROR`].

@@ -31,7 +31,7 @@ pub struct Record {
     pub attributes: Vec<(&'static str, Value)>,
     /// What happened in it.
     pub marks: Vec<Mark>,
-    /// Why it failed, if so.
+    /// Reason why it failed, if so.
     pub error: Option<Cow<'static, str>>,
 }
 

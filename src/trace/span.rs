@@ -36,7 +36,7 @@ pub struct Scope {
     state: Option<HeaderValue>,
     /// One moment by two clocks: the second is ns since 1970. So all times of a request differ by the same.
     clock: (Instant, u64),
-    /// Which of several prompts.
+    /// Index of the prompt, of several.
     prompt: Option<u64>,
     prefills: AtomicU32,
     decodes: AtomicU32,

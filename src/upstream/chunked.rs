@@ -57,7 +57,7 @@ pub enum BadChunk {
 }
 
 impl Chunked {
-    /// Whether the whole body has been read.
+    /// True if the whole body has been read.
     pub fn ended(&self) -> bool {
         self.at == At::End
     }

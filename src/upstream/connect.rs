@@ -20,7 +20,7 @@ use crate::tls::EngineTls;
 const KEEPALIVE: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// Why a connection was not made.
+/// Reason why a connection was not made.
 pub type ConnectError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A connection under way.

@@ -26,7 +26,7 @@ pub(super) struct Exchange<'a> {
     method: &'a Method,
     /// The answer so far.
     inbox: Bytes,
-    /// Why writing stopped. The answer may be here all the same: engines refuse large bodies unread.
+    /// Reason why writing stopped. The answer may be here all the same: engines refuse large bodies unread.
     stopped: Option<io::Error>,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Begun {
     pub(super) head: Head,
     /// What came of the body.
     pub(super) early: Bytes,
-    /// Whether the request was written to its end: else the connection is of no more use.
+    /// True if the request was written to its end: else the connection is of no more use.
     pub(super) written: bool,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Failed {
     pub(super) unsent: Option<Box<Pieces>>,
 }
 
-/// Why no head came.
+/// Reasons why no head came.
 #[derive(Debug, thiserror::Error)]
 pub enum ExchangeError {
     /// The connection broke while the request was written or the answer awaited.

@@ -20,7 +20,7 @@ pub struct Head {
     pub headers: HeaderMap,
     /// How its body ends.
     pub framing: Framing,
-    /// Whether the connection may carry another request after it.
+    /// True if the connection may carry another request after it.
     pub keep: bool,
 }
 

@@ -79,7 +79,7 @@ impl Written {
         self.0.store(true, Ordering::Release);
     }
 
-    /// Whether the engine may have the whole request.
+    /// True if the engine may have the whole request.
     pub fn get(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
@@ -183,7 +183,7 @@ impl Upstream {
     }
 }
 
-/// Which connection a leg needs, and what is to be written to it.
+/// The connection that a leg needs, and what is to be written to it.
 fn wanted(leg: Leg<'_>) -> Result<(Key, Pieces), SendError> {
     let authority = leg.instance.authority().cloned();
     let authority = authority.ok_or_else(|| unusable("the host name is not valid in a URL".into()))?;

@@ -20,7 +20,7 @@ use super::wire::Wire;
 #[derive(Debug)]
 #[repr(C)]
 pub struct Reply {
-    /// Where the connection may go afterwards.
+    /// Place where the connection may go afterwards.
     home: Option<(Idle, Key)>,
     /// What came together with the head.
     early: Bytes,

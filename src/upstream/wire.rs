@@ -88,7 +88,7 @@ impl Wire {
         let _ = socket;
     }
 
-    /// Whether the engine has neither closed it nor sent what nobody asked for, as far as is known here.
+    /// True if the engine has neither closed it nor sent what nobody asked for, as far as is known here.
     pub(super) fn is_quiet(&mut self) -> bool {
         let mut nobody = Context::from_waker(Waker::noop());
         self.poll_take(&mut nobody, |_| ()).is_pending()

@@ -19,7 +19,7 @@ pub struct Flights<T> {
 
 type Table<T> = Mutex<HashMap<u128, Coming<T>>>;
 
-/// What becomes of a question.
+/// Outcomes of starting a question.
 pub enum Start<T, S> {
     /// An equal one is under way: its outcome is this one's.
     Join(Coming<T>),
@@ -84,7 +84,7 @@ impl<T> Drop for Flight<T> {
 }
 
 impl<T: Clone> Coming<T> {
-    /// What the exchange brought; `None` when it ended without telling: it was cut, or it panicked.
+    /// Answer of the exchange; `None` when it ended without one: it was cut, or it panicked.
     pub async fn outcome(mut self) -> Option<T> {
         self.0.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone())
     }

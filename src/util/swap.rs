@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
-/// What is read again and again, and replaced as a whole, at most now and then. Readers never wait, and keep what they read.
+/// A value that is read often, and replaced as a whole now and then. Readers never wait, and keep
+/// the value that they read.
 #[derive(Debug)]
 pub struct Live<T>(ArcSwap<T>);
 
@@ -14,12 +15,12 @@ impl<T> Live<T> {
         Live(ArcSwap::from_pointee(value))
     }
 
-    /// What it is at this moment.
+    /// The value at this moment.
     pub fn now(&self) -> Arc<T> {
         self.0.load_full()
     }
 
-    /// What it is from now on.
+    /// Replaces the value.
     pub fn set(&self, value: T) {
         self.0.store(Arc::new(value));
     }

@@ -17,7 +17,7 @@ pub struct Catch {
     escape: bool,
     /// The next string at the top is a key.
     at_key: bool,
-    /// What there is of it, no longer than the one that is looked for by more than a byte.
+    /// The part of the name that has come, at most a byte longer than the name that is looked for.
     name: Vec<u8>,
     /// The value that is just being caught.
     catching: Option<Vec<u8>>,

@@ -61,17 +61,17 @@ pub struct Object {
     limits: ScanLimits,
 }
 
-/// Why a text is not an object we can edit, and where.
+/// Reason why a text is not an object we can edit, and where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{kind} at byte {at}")]
 pub struct JsonError {
-    /// What is wrong.
+    /// Description of the fault.
     pub kind: JsonErrorKind,
     /// Offset of the offending byte in the scanned text.
     pub at: usize,
 }
 
-/// What is wrong with a text; the wording is fit for a client.
+/// Faults of a text; the wording is fit for a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JsonErrorKind {
@@ -137,7 +137,7 @@ impl Object {
         Some(self.value(member.value))
     }
 
-    /// Whether `key` occurs at all.
+    /// True if `key` occurs at all.
     pub fn contains(&self, key: &str) -> bool {
         self.get(key).is_some()
     }
@@ -158,7 +158,7 @@ impl Object {
         &self.bytes
     }
 
-    /// Whether a member has this key. One that is too long to spell it is not decoded, since that costs as much as it is
+    /// True if a member has this key. One that is too long to spell it is not decoded, since that costs as much as it is
     /// long, once for each key that is looked for.
     fn is(&self, member: &Member, key: &str) -> bool {
         let spelled_bytes = member.key.end() - member.key.start() - 2;

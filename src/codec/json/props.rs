@@ -113,7 +113,7 @@ fn scan(text: &[u8]) -> Result<Object, JsonError> {
     Object::scan(Bytes::copy_from_slice(text), ScanLimits::default())
 }
 
-/// What is caught of a text that comes in pieces of these sizes, over and over.
+/// The value that is caught from a text that comes in pieces of these sizes, over and over.
 fn caught(text: &[u8], sizes: &[usize]) -> Option<Vec<u8>> {
     let (mut catch, mut rest) = (Catch::new("stream", 1 << 20), text);
     for size in sizes.iter().cycle() {

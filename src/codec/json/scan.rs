@@ -39,21 +39,21 @@ impl Span {
     }
 }
 
-/// One `"key": value`.
+/// A member of an object: `"key": value`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Member {
     /// The key with its quotes.
     pub(super) key: Span,
     /// The value without the white space around it.
     pub(super) value: Span,
-    /// Whether the key is written with a backslash and must be decoded before it is compared.
+    /// True if the key is written with a backslash and must be decoded before it is compared.
     pub(super) escaped: bool,
 }
 
 /// Most requests and answers have no more.
 pub(super) type Members = SmallVec<[Member; 16]>;
 
-/// What a pass over a whole text finds.
+/// Findings of a pass over a whole text.
 pub(super) struct Found {
     pub(super) members: Members,
     pub(super) inside: usize,
@@ -277,7 +277,7 @@ impl Brackets {
         self.depth += 1;
     }
 
-    /// Whether the innermost open bracket is a brace; at least one must be open.
+    /// True if the innermost open bracket is a brace; at least one must be open.
     fn pop(&mut self) -> bool {
         self.depth -= 1;
         self.bits[self.depth / 64] >> (self.depth % 64) & 1 == 1

@@ -11,10 +11,10 @@ use super::{Object, text};
 /// A set value up to this size is copied next to its key instead of becoming a part of its own.
 const INLINE_VALUE_BYTES: usize = 256;
 
-/// What to change in an object: names of members, never positions.
+/// Changes to an object, by names of members, never by positions.
 ///
-/// Drops concern the text that is edited, sets are what it gains; so it does not matter in which order they are
-/// stated, and a key that is both dropped and set ends up set, once.
+/// Drops concern the text that is edited, sets are what it gains. So their order does not matter,
+/// and a key that is both dropped and set ends up set, once.
 #[derive(Clone, Default)]
 pub struct Edit {
     drop: SmallVec<[&'static str; 16]>,
@@ -27,7 +27,7 @@ pub struct Edit {
 pub struct Parts(SmallVec<[Bytes; 8]>);
 
 impl Edit {
-    /// Changes nothing.
+    /// An edit that changes nothing.
     pub fn new() -> Self {
         Self::default()
     }

@@ -32,27 +32,27 @@ impl<'a> Value<'a> {
         self.bytes.slice(self.range())
     }
 
-    /// Where it lies in [`Object::bytes`].
+    /// Place where it lies in [`Object::bytes`].
     pub fn range(&self) -> Range<usize> {
         self.span.start()..self.span.end()
     }
 
-    /// Whether it is `null`.
+    /// True if it is `null`.
     pub fn is_null(&self) -> bool {
         self.raw() == b"null"
     }
 
-    /// Whether it is `{…}`.
+    /// True if it is `{…}`.
     pub fn is_object(&self) -> bool {
         self.raw().starts_with(b"{")
     }
 
-    /// Whether it is `[…]`.
+    /// True if it is `[…]`.
     pub fn is_array(&self) -> bool {
         self.raw().starts_with(b"[")
     }
 
-    /// Whether it is `"…"`.
+    /// True if it is `"…"`.
     pub fn is_string(&self) -> bool {
         self.raw().starts_with(b"\"")
     }
@@ -92,7 +92,8 @@ impl<'a> Value<'a> {
         Object::scan_utf8(self.to_bytes(), self.limits)
     }
 
-    /// How many elements an array has, or `cap` if it has more; `None` too when it is malformed before that.
+    /// Number of elements of an array, or `cap` if it has more; `None` too when it is malformed
+    /// before that.
     pub fn array_len_capped(&self, cap: usize) -> Option<usize> {
         let mut scanner = self.inside_array()?;
         for count in 0..cap {

@@ -11,7 +11,7 @@ use super::{Protocol, op};
 const HEAD: [u8; 11] = [op::PROTO, Protocol::V5 as u8, op::FRAME, 0, 0, 0, 0, 0, 0, 0, 0];
 const SHA256_BYTES: usize = 32;
 const OPENING_BYTES: usize = HEAD.len() + 2 + SHA256_BYTES + 2;
-/// What is not tokens, generously.
+/// Room for everything that is not tokens, generously.
 const REST_BYTES: usize = 300;
 
 /// Appends the pickle of `(parent, tokens as a tuple, None)`, unless the tuple is of a kind that is spelled in another

@@ -22,19 +22,19 @@ pub const MAX_DEPTH: usize = 64;
 /// A Python object of plain data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
-    /// `None`.
+    /// Python's value `None`.
     None,
     /// `True` or `False`.
     Bool(bool),
     /// An `int` of up to 127 bits and a sign.
     Int(i128),
-    /// `bytes`.
+    /// Python's type `bytes`.
     Bytes(Vec<u8>),
     /// `str`; lone surrogates can't be had.
     Str(String),
-    /// `tuple`.
+    /// Python's type `tuple`.
     Tuple(Vec<Value>),
-    /// `list`.
+    /// Python's type `list`.
     List(Vec<Value>),
     /// `dict`, in the order of insertion; the reader keeps duplicate keys.
     Dict(Vec<(Value, Value)>),

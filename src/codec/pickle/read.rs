@@ -11,7 +11,7 @@ use super::{MAX_DEPTH, Value, op};
 /// Longest integer taken: an i128.
 const MAX_INT_BYTES: usize = size_of::<i128>();
 
-/// What a pickle may be at most.
+/// Limits of a pickle that is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadLimits {
     /// Length of the pickle.
@@ -22,7 +22,7 @@ pub struct ReadLimits {
     pub max_text_bytes: usize,
 }
 
-/// Why a pickle was refused.
+/// Reasons why a pickle was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
     /// The pickle ends in the middle.
@@ -68,7 +68,7 @@ struct Machine<'a> {
     memo: BTreeMap<u32, usize>,
 }
 
-/// What is left of the limits while the tree is built.
+/// Rest of the limits while the tree is built.
 struct Budget {
     items: usize,
     text_bytes: usize,

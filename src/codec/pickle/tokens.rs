@@ -10,7 +10,7 @@ pub(super) const TOKEN_BYTES: usize = 5;
 const ROOM_BYTES: usize = 132;
 const OFFSET_MASK: usize = 127;
 
-/// Whether all tokens are below 2^24, which is what [`encode`] can do. No vocabulary comes near.
+/// True if all tokens are below 2^24, which is what [`encode`] can do. No vocabulary comes near.
 pub(super) fn fit_a_lane(tokens: &[u32]) -> bool {
     tokens.iter().fold(0, |all, token| all | token) < 1 << 24
 }

@@ -19,7 +19,7 @@ const BATCH_TOKENS: usize = 1024;
 /// Longest integer in two's complement: an i128.
 const INT_BYTES: usize = size_of::<i128>();
 
-/// Which Python object a string is. An object that was written before is written as a reference to it; CPython goes
+/// The Python that object a string is. An object that was written before is written as a reference to it; CPython goes
 /// by identity there, not by equality.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Identity {
@@ -36,7 +36,7 @@ pub enum Identity {
 pub struct Writer<'a> {
     out: &'a mut Vec<u8>,
     protocol: Protocol,
-    /// Where the open frame's header begins.
+    /// Place where the open frame's header begins.
     frame: Option<usize>,
     memoised: u32,
     known: SmallVec<[(Known, u32); 4]>,
@@ -52,7 +52,7 @@ enum Known {
     Bytes(Option<u8>),
 }
 
-/// Why a value can't be written.
+/// Reasons why a value can't be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unwritable {
     /// Bytes need protocol 3.
@@ -79,7 +79,7 @@ impl<'a> Writer<'a> {
         Self { out, protocol, frame: None, memoised: 0, known: SmallVec::new() }
     }
 
-    /// `None`.
+    /// Writes Python's `None`.
     pub fn none(&mut self) {
         self.begin();
         self.push(&[op::NONE]);
@@ -91,7 +91,7 @@ impl<'a> Writer<'a> {
         self.push(&[if value { op::NEW_TRUE } else { op::NEW_FALSE }]);
     }
 
-    /// An integer.
+    /// Writes an integer.
     pub fn int(&mut self, value: i128) {
         self.begin();
         let le = value.to_le_bytes();
@@ -123,7 +123,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// A string.
+    /// Writes a string.
     pub fn text(&mut self, text: &str, identity: Identity) {
         self.begin();
         let mut chars = text.chars();
@@ -295,7 +295,7 @@ impl<'a> Writer<'a> {
         self.push(&[opcode, a, b, c, d]);
     }
 
-    /// What stands before each object: here, and only here, a full frame ends.
+    /// Begins an object: here, and only here, a full frame ends.
     fn begin(&mut self) {
         if self.frame_bytes() >= FRAME_BYTES {
             self.close_frame();

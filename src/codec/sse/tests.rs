@@ -144,7 +144,7 @@ fn stream() -> impl Strategy<Value = Vec<u8>> {
     vec(piece, 0..40).prop_map(|pieces| pieces.concat().into_bytes())
 }
 
-/// What came out after all of `text`, cut into chunks of the given lengths in turn.
+/// Output after all of `text`, cut into chunks of the given lengths in turn.
 fn run(text: &[u8], lens: &[usize], cap_bytes: usize) -> (Vec<u8>, Framer) {
     let mut framer = Framer::new(cap_bytes);
     let (mut out, mut rest) = (Vec::new(), text);

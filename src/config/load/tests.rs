@@ -107,7 +107,7 @@ fn files_that_a_variable_names_are_read_before_those_of_flags() {
     assert!(message.starts_with("file /nonexistent/a.toml: cannot be read: "), "{message}");
 }
 
-/// What is wrong lies between three keys; who set one of them hears of that one.
+/// The fault lies between three keys; the error names the one that was set.
 #[test]
 fn too_few_connections_are_told_of_the_key_that_was_set() {
     let dir = TempDir::new().unwrap();
@@ -283,7 +283,7 @@ fn the_documented_file_holds_every_key_with_its_default() {
     }
 }
 
-/// What the chart's `config` says stands in a ConfigMap, where no secret belongs.
+/// The chart writes `config` into a ConfigMap, where no secret belongs.
 #[test]
 fn the_chart_takes_no_secret() {
     let checks = std::fs::read_to_string(example("helm/pd-proxy/templates/_checks.tpl")).unwrap();

@@ -1,4 +1,4 @@
-//! A file that lists engines: JSON, TOML, or a line for each. Pure.
+//! A file that lists engines: JSON, TOML, or a line for each. The module is pure.
 
 use serde::Deserialize;
 
@@ -7,16 +7,16 @@ use crate::endpoint::{Endpoint, HostError};
 /// Most engines of a role.
 const MOST: usize = 4_096;
 
-/// What a file says. A role that it says nothing of is left as it is.
+/// Content of a file. A role that the file does not mention is left as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listed {
-    /// Prefillers.
+    /// Prefillers, if the file lists them.
     pub prefill: Option<Vec<Endpoint>>,
-    /// Decoders.
+    /// Decoders, if the file lists them.
     pub decode: Option<Vec<Endpoint>>,
 }
 
-/// Why a file says nothing.
+/// Reasons why a file says nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ListError {
     /// It is neither JSON nor TOML of the right shape, nor such lines.
@@ -25,9 +25,9 @@ pub enum ListError {
     /// Something else where an engine belongs.
     #[error("`{text}` {why}")]
     Engine {
-        /// What stands there.
+        /// The text as it stands in the file.
         text: String,
-        /// What is wrong with it.
+        /// Description of the fault.
         why: HostError,
     },
     /// No engine at all: it is being written, most likely.

@@ -32,11 +32,11 @@ const FILE_BYTES: u64 = 1 << 20;
 pub struct Discoverer {
     relay: Arc<Relay>,
     file: Option<PathBuf>,
-    /// What it said at the last look.
+    /// The lists at the last look.
     listed: Listed,
     dns: [(Role, Names<System>); 2],
     every: Duration,
-    /// What was wrong at the last look at the file, and at the names, so that it is said once.
+    /// The errors of the last looks at the file and at the names, so that each is logged once.
     wrong: [String; 2],
 }
 
@@ -103,7 +103,8 @@ impl Discoverer {
         }
     }
 
-    /// How many came or went; why nobody did, where somebody is listed who can't be spoken to.
+    /// Takes over the lists. Returns how many engines came or went; an error names listed engines
+    /// that can't be spoken to.
     fn take(&mut self, listed: Listed) -> Result<usize, String> {
         let fleet = &self.relay.fleet;
         for engine in listed.prefill.iter().chain(&listed.decode).flatten() {
@@ -143,10 +144,10 @@ fn changed(fleet: &Fleet, source: &'static str, changes: usize) {
     }
 }
 
-/// What a file lists.
+/// Reads a file of engines.
 ///
 /// # Errors
-/// What is wrong with it, in words that do not name it.
+/// The fault of the file, in words that do not name it.
 pub async fn read(path: &Path) -> Result<Listed, String> {
     let file = tokio::fs::File::open(path).await.map_err(|e| e.to_string())?;
     let mut text = String::new();

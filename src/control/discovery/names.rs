@@ -17,7 +17,7 @@ const ABSENCES: u32 = 3;
 /// Most addresses of one name.
 const MOST: usize = 4_096;
 
-/// Who resolves names.
+/// A resolver of host names.
 pub trait Resolve: Send + Sync {
     /// The addresses of a name.
     fn addresses(&self, name: &Endpoint) -> impl Future<Output = io::Result<Vec<IpAddr>>> + Send;
@@ -48,7 +48,7 @@ impl<R: Resolve> Names<R> {
         Names { resolver, known: names.into_iter().map(|name| (name, BTreeMap::new())).collect() }
     }
 
-    /// Whether there are no names at all.
+    /// True if there are no names at all.
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()
     }

@@ -1,14 +1,15 @@
-//! What of a new configuration a running gateway can take. Pure.
+//! The part of a new configuration that a running gateway can take. The module is pure.
 
 use crate::config::{Config, Problem};
 
-/// What engines are spoken to with. As long as any of it waits for a restart, so do new lists of engines: they may be meant for it.
+/// Sections about the engines' protocol. As long as a change in one of them waits for a restart,
+/// new lists of engines wait, too: they may be meant for it.
 const SPEECH: [&str; 3] = ["discovery.", "dialect.", "engine."];
 
 /// A configuration that was taken as far as possible.
 #[derive(Debug)]
 pub struct Adopted {
-    /// What runs from now on.
+    /// The configuration that runs from now on.
     pub config: Config,
     /// Keys whose new value counts from now on.
     pub applied: Vec<String>,
@@ -16,11 +17,11 @@ pub struct Adopted {
     pub pending: Vec<String>,
 }
 
-/// What can be taken makes no sense without what can't.
+/// The part that can be taken makes no sense without the part that can't.
 #[derive(Debug, thiserror::Error)]
 #[error("{problem}, as long as {} counts only after a restart: restart the gateway", pending.join(" "))]
 pub struct Mixture {
-    /// What is wrong with it.
+    /// Description of the fault.
     problem: Problem,
     /// Keys whose new value counts after a restart.
     pending: Vec<String>,
@@ -38,7 +39,7 @@ pub fn adopt(running: &Config, new: &Config) -> Result<Adopted, Mixture> {
     }
 }
 
-/// What can change, whether or not it makes sense without the rest.
+/// The part of `new` that can be taken, whether or not it makes sense without the rest.
 pub fn live(running: &Config, new: &Config) -> Adopted {
     let mut next = running.clone();
     let (fleet, timeout, limit, route) = (&new.fleet, &new.timeout, &new.limit, &new.route);

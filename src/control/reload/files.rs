@@ -8,11 +8,11 @@ use std::path::PathBuf;
 /// As much of a file is compared: more than a configuration may have, bytes.
 const FILE_BYTES: u64 = 2 << 20;
 
-/// What was in the files.
+/// Digest of the files' content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Content(u64);
 
-/// What was in the files when they were last read, and when they were last looked at.
+/// Digests of the files when they were last read, and when they were last looked at.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     read: Content,
@@ -20,8 +20,8 @@ pub(super) struct Seen {
 }
 
 impl Content {
-    /// What is in these files now; one that can't be read counts as empty, and so does what can be read only once (a pipe), which is
-    /// left to whoever loads it. Waits for the disk.
+    /// Digests these files now. A file that can't be read counts as empty. So does a pipe, which
+    /// can be read only once and is left to the loader. Waits for the disk.
     pub fn of(files: &[PathBuf]) -> Content {
         let mut hasher = DefaultHasher::new();
         for file in files {
@@ -44,7 +44,8 @@ impl Seen {
         Seen { read, last: read }
     }
 
-    /// A look. Whether there is something new that has come to rest: what is being written has another content at the next look.
+    /// Compares `now` with the last look. True if there is new content that has come to rest: a
+    /// file that is being written has another content at the next look.
     pub(super) fn look(&mut self, now: Content) -> bool {
         let rests = now == self.last;
         self.last = now;

@@ -1,8 +1,8 @@
-//! What a configuration must not lose while the gateway runs. Pure.
+//! Settings that a configuration must not lose while the gateway runs. The module is pure.
 //!
-//! A file that was emptied, or is cut, is a valid configuration: it says nothing, and what it said before would fall back to its
-//! default. For most keys that is what an operator means who takes a line out. For these it would send requests to engines that nobody
-//! named, or open what a key protects.
+//! A file that was emptied, or is cut, is a valid configuration: its keys would fall back to their
+//! defaults. For most keys an operator who deletes a line means that. For these it would send
+//! requests to engines that nobody named, or open what a key protects.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use crate::config::{Loaded, Origin};
 /// Keys that only a restart takes back to their default.
 const KEPT: [&str; 3] = ["fleet.prefill", "fleet.decode", "server.admin_key"];
 
-/// Why a configuration is not taken.
+/// Reasons why a configuration is not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Lost {
     /// A file of which nothing is left.
@@ -22,17 +22,18 @@ pub enum Lost {
         "{key} was set by {origin} and is set by nobody any more: to go back to its default, restart the gateway"
     )]
     Key {
-        /// `section.key`.
+        /// Name, as `section.key`.
         key: &'static str,
-        /// Who set it.
+        /// Origin of the value before.
         origin: Origin,
     },
 }
 
-/// Whether `new` lost what must not be lost. What only waited for a restart may be taken back: it changes nothing.
+/// Checks that `new` has not lost a setting of these. A change that only waited for a restart may
+/// be taken back: it changes nothing.
 ///
 /// # Errors
-/// [`Lost`] names it.
+/// [`Lost`] names the setting.
 pub fn check(running: &Loaded, new: &Loaded) -> Result<(), Lost> {
     let (before, now) = (&running.origins, &new.origins);
     if let Some(file) = before.files().difference(now.files()).next() {

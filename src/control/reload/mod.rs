@@ -29,13 +29,14 @@ const LOOK: Duration = Duration::from_millis(2_500);
 /// Reads the configuration, as at the start.
 pub type Load = Arc<dyn Fn() -> Result<Loaded, ConfigErrors> + Send + Sync>;
 
-/// Where a configuration comes from.
+/// Place where a configuration comes from.
 pub struct Source {
-    /// Reads it.
+    /// Loads the configuration.
     pub load: Load,
-    /// Its files.
+    /// Files that it is read from.
     pub files: Vec<PathBuf>,
-    /// What was in them before they were read for the start: what changes while the gateway starts is not missed.
+    /// Content of the files before they were read for the start: a change while the gateway starts
+    /// is not missed.
     pub content: Content,
     /// SIGHUP, taken over from the system; `None` = files alone tell.
     pub hangup: Option<Signal>,
@@ -52,7 +53,7 @@ pub struct Reloader {
     gateway: Arc<Gateway>,
 }
 
-/// Why a configuration changes nothing.
+/// Reason why a configuration changes nothing.
 type Refused = String;
 
 impl Reloader {
@@ -84,13 +85,13 @@ impl Reloader {
         }
     }
 
-    /// What is in the files; `None` when it can't be looked at.
+    /// Digest of the files; `None` when they can't be looked at.
     async fn content(&self) -> Option<Content> {
         let files = self.source.files.clone();
         tokio::task::spawn_blocking(move || Content::of(&files)).await.ok()
     }
 
-    /// What they say.
+    /// Loads the configuration in a thread that may wait for the disk.
     async fn load(&self) -> Option<Result<Loaded, ConfigErrors>> {
         let load = self.source.load.clone();
         tokio::task::spawn_blocking(move || load()).await.ok()

@@ -10,7 +10,7 @@ use crate::codec::json::{Object, ScanLimits, Value};
 /// An object inside an event.
 pub(super) struct Part {
     pub(super) object: Object,
-    /// Where it begins in the event's text.
+    /// Place where it begins in the event's text.
     at: usize,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Look {
 }
 
 impl Part {
-    /// Where the value of `key` stands in the event.
+    /// Place where the value of `key` stands in the event.
     pub(super) fn span(&self, key: &str) -> Option<Range<usize>> {
         let range = self.object.get(key)?.range();
         Some(self.at + range.start..self.at + range.end)
@@ -121,13 +121,13 @@ impl Event {
     }
 }
 
-/// Whether a member holds any text.
+/// True if a member holds any text.
 fn shows(value: &Value<'_>) -> bool {
     !value.is_null() && value.raw() != b"\"\""
 }
 
 impl Look {
-    /// Whether the client notices it.
+    /// True if the client notices it.
     pub(super) fn visible(self) -> bool {
         self.text || self.reasoning || self.other || self.finish
     }

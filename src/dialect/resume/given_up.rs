@@ -47,7 +47,7 @@ impl GivenUp {
         GivenUp { api, recomputed: !stops }
     }
 
-    /// Whether a whole answer, or one event of a chat or completion, says so.
+    /// True if a whole answer, or one event of a chat or completion, says so.
     pub fn in_answer(self, answer: &Object) -> bool {
         match self.api {
             Api::Chat | Api::Completions if WORDS.iter().any(|word| word.find(answer.bytes()).is_some()) => {
@@ -62,7 +62,7 @@ impl GivenUp {
         }
     }
 
-    /// Where the first event begins, of whole ones, that says so.
+    /// Place where the first event begins, of whole ones, that says so.
     pub fn in_events(self, events: &[u8]) -> Option<usize> {
         let read = |frame: &sse::Frame<'_>| {
             Object::scan(Bytes::copy_from_slice(&frame.data()), ScanLimits::default()).ok()
@@ -85,14 +85,14 @@ impl GivenUp {
         sse::frames(events).find(says_so).map(|frame| frame.range().start)
     }
 
-    /// Whether a choice of a chat's or completion's says so.
+    /// True if a choice of a chat's or completion's says so.
     pub(super) fn in_choice(self, choice: &Object) -> bool {
         let is = |key: &str, text: &[u8]| choice.get(key).is_some_and(|reason| reason.raw() == text);
         is("finish_reason", ABORT) || self.recomputed && is("stop_reason", RECOMPUTED)
     }
 }
 
-/// Whether an event of a chat has nothing for its reader but the role.
+/// True if an event of a chat has nothing for its reader but the role.
 pub fn only_names_the_role(data: &[u8]) -> bool {
     let event = Event::read(Bytes::copy_from_slice(data));
     event.is_some_and(|event| event.look().role && !event.look().visible())

@@ -74,7 +74,7 @@ const DONE_WITH: [&str; 28] = [
 /// Members of structured output, in the names of several versions.
 const STRUCTURED: [&str; 3] = ["structured_outputs", "guided_decoding_backend", "structural_tag"];
 
-/// Why a stream can't be continued exactly.
+/// Reasons why a stream can't be continued exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// Several choices.
@@ -116,7 +116,7 @@ pub enum Reason {
 /// What the request says about a continuation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Which stream the client reads.
+    /// The stream that the client reads.
     pub api: Api,
     /// Whether the answer can be continued once it has begun.
     pub exact: Result<(), Reason>,
@@ -171,7 +171,7 @@ impl Plan {
         })
     }
 
-    /// Whether the stream is that of one answer, so that it can be followed at all.
+    /// True if the stream is that of one answer, so that it can be followed at all.
     pub fn one_answer(&self) -> bool {
         !matches!(self.exact, Err(Reason::Choices | Reason::Beam | Reason::Prompt | Reason::Echo))
     }
@@ -237,7 +237,7 @@ fn is_zero(value: &Value<'_>) -> bool {
     std::str::from_utf8(value.raw()).is_ok_and(|text| text.parse::<f64>() == Ok(0.0))
 }
 
-/// Whether all messages are text: of anything else the tokens hold only the place.
+/// True if all messages are text: of anything else the tokens hold only the place.
 fn only_text(body: &Object) -> bool {
     let is_text = |part: Value<'_>| {
         part.is_string()

@@ -62,7 +62,7 @@ impl Tail {
 }
 
 impl Proof {
-    /// Whether the client has all of the text that a tokenizer makes of the ids. Of one character over and over nobody can tell.
+    /// True if the client has all of the text that a tokenizer makes of the ids. Of one character over and over nobody can tell.
     pub fn holds(&self, decoded: &str) -> bool {
         // The rest of a character whose first bytes came before.
         let (decoded, text) =

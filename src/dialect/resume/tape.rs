@@ -30,7 +30,7 @@ pub struct Tape {
     broke: Option<Break>,
 }
 
-/// Why a decoder's stream is over before its end, as far as its events tell.
+/// Reasons why a decoder's stream is over before its end, as far as its events tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Break {
     /// The engine wrote that it failed.

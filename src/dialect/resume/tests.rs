@@ -183,7 +183,7 @@ fn event(choice: &str) -> String {
     )
 }
 
-/// Why the stream of a chat with these events can't be continued.
+/// Reason why the stream of a chat with these events can't be continued.
 fn refusal(events: &[String]) -> Result<Next, Reason> {
     let body = json!({"stream": true});
     let mut tape = Tape::new(plan(Api::Chat, &body));

@@ -86,7 +86,7 @@ enum Phase {
 #[derive(Debug)]
 pub struct Breaker {
     phase: Phase,
-    /// Why it opened; probes tell something of what they can see, and of that alone.
+    /// Reason why it opened; probes tell something of what they can see, and of that alone.
     cause: Cause,
     failures_in_a_row: u32,
     window: Window,
@@ -99,7 +99,7 @@ pub struct Breaker {
     warms_since_ms: Option<u64>,
     probes_failed: u32,
     probes_succeeded: u32,
-    /// When a refusal last counted as a failure.
+    /// Time at which a refusal last counted as a failure.
     refused_ms: Option<u64>,
     /// Since when it has been busy, and nothing else.
     busy_since_ms: Option<u64>,
@@ -165,7 +165,7 @@ impl Breaker {
         if dice > self.share(now_ms, rules) { Standing::Warming } else { Standing::Good }
     }
 
-    /// How long it should still be left alone, in ms.
+    /// Time for which it should still be left alone, in ms.
     pub fn rest_ms(&self, now_ms: u64) -> u64 {
         let (Phase::Closed { doubt_until_ms: until_ms }
         | Phase::Open { until_ms }
@@ -197,7 +197,7 @@ impl Breaker {
         matches!(self.phase, Phase::Open { .. })
     }
 
-    /// Why it is not closed.
+    /// Reason why it is not closed.
     pub fn cause(&self) -> Cause {
         self.cause
     }

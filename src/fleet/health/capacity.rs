@@ -13,9 +13,9 @@ const MAX_LEVEL: u32 = 3;
 /// What one engine is believed to take. Nothing is known until it says that it is busy.
 #[derive(Debug)]
 pub struct Capacity {
-    /// When it last said that it is busy, in ms; 0 = not since it was last free.
+    /// Time at which it last said that it is busy, in ms; 0 = not since it was last free.
     busy_ms: AtomicU64,
-    /// When it last took a request after that, in ms.
+    /// Time at which it last took a request after that, in ms.
     taken_ms: AtomicU64,
     /// Requests of ours that it had when it said so: as many as it takes. `u32::MAX` = not known.
     most: AtomicU32,

@@ -50,7 +50,7 @@ impl Identity {
         self.models_asked = false;
     }
 
-    /// Whether it is to be asked when it started.
+    /// True if it is to be asked when it started.
     pub fn start_wanted(&self) -> bool {
         !self.start_asked
     }

@@ -28,7 +28,7 @@ pub struct Health {
     rules: Rules,
     breakers: Mutex<Breakers>,
     identity: Mutex<Identity>,
-    /// When a leg on it last went well; 0 = never.
+    /// Time at which a leg on it last went well; 0 = never.
     served_ms: AtomicU64,
     /// Refusals since then that may be its own trouble.
     refusals: AtomicU32,
@@ -73,12 +73,12 @@ impl Health {
         }
     }
 
-    /// Whether it should be left alone.
+    /// True if it should be left alone.
     pub fn resting(&self, now_ms: u64) -> bool {
         self.rest_ms(now_ms) > 0
     }
 
-    /// How long it should still be left alone.
+    /// Time for which it should still be left alone.
     pub fn rest_ms(&self, now_ms: u64) -> u64 {
         if self.serves_other_model() {
             return OTHER_MODEL_REST_MS;
@@ -136,7 +136,7 @@ impl Health {
         self.lock().legs.failures()
     }
 
-    /// Whether a leg on it went well in the last `within_ms`, and none failed since.
+    /// True if a leg on it went well in the last `within_ms`, and none failed since.
     pub fn served_within(&self, now_ms: u64, within_ms: u64) -> bool {
         let served_ms = self.served_ms.load(Ordering::Relaxed);
         served_ms > 0
@@ -145,7 +145,7 @@ impl Health {
             && self.state(now_ms) == State::Closed
     }
 
-    /// When a leg on it last went well; 0 = never.
+    /// Time at which a leg on it last went well; 0 = never.
     pub fn served_ms(&self) -> u64 {
         self.served_ms.load(Ordering::Relaxed)
     }
@@ -277,7 +277,7 @@ impl Health {
         breakers.legs.is_open() && breakers.legs.cause() == Cause::Unreachable
     }
 
-    /// Which process it is.
+    /// Identity of its process.
     pub fn identity(&self) -> MutexGuard<'_, Identity> {
         self.identity.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -43,7 +43,7 @@ impl KeyBatch {
         self.ends.len()
     }
 
-    /// Whether there is no key.
+    /// True if there is no key.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()

@@ -44,7 +44,7 @@ pub enum GroupHash {
     Last,
 }
 
-/// Why a group is not possible.
+/// Reasons why a group is not possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum GroupError {
     /// The block is not a whole number of hash blocks, or too many.
@@ -66,7 +66,7 @@ impl Default for KvGroup {
 }
 
 impl KvGroup {
-    /// Whether a hit needs every block of this group.
+    /// True if a hit needs every block of this group.
     #[must_use]
     pub fn keeps_every_block(&self) -> bool {
         matches!(self.kind, GroupKind::Full | GroupKind::Mla)

@@ -46,7 +46,7 @@ pub struct KeyConfig {
     pub model: String,
     /// Parallel shape of the engines that fill the pool.
     pub shape: KvShape,
-    /// Where the blocks are.
+    /// Place where the blocks are.
     pub store: Store,
     /// `cache_prefix`, or empty.
     pub prefix: String,
@@ -73,7 +73,7 @@ pub struct PromptBlocks<'a, H> {
     pub tags: &'a str,
 }
 
-/// Which keys to ask for.
+/// The keys to ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
     /// Every key that exists, block by block.

@@ -1,4 +1,4 @@
-//! Which ranks of an engine write a block, and which of them the engine's own lookup asks about.
+//! The ranks of an engine that write a block, and those of them that the engine's own lookup asks about.
 
 use super::groups::{GroupKind, KvGroup};
 
@@ -32,12 +32,12 @@ pub struct KvShape {
     pub groups: Vec<KvGroup>,
 }
 
-/// Which ranks there are.
+/// The ranks that there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RankRule {
     /// AscendStore: ranks that hold the same heads share a key. `pcp_in_key` until 0.26.
     Ascend {
-        /// Whether context-parallel ranks have keys of their own.
+        /// True if context-parallel ranks have keys of their own.
         pcp_in_key: bool,
     },
     /// Upstream MooncakeStoreConnector. Before 0.30 one factor serves all groups; DCP forces `tp_rank` from 0.24.
@@ -72,7 +72,7 @@ pub enum AskRule {
     SharesFirst,
 }
 
-/// Where a key comes from.
+/// Place where a key comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Place {
     /// Share of the KV heads, or the replica rank.
@@ -185,7 +185,7 @@ impl KvShape {
 }
 
 impl AskRule {
-    /// Whether the engine asks for this place.
+    /// True if the engine asks for this place.
     #[must_use]
     pub fn asks(self, at: &Place) -> bool {
         match self {
@@ -196,7 +196,7 @@ impl AskRule {
         }
     }
 
-    /// Where the engine asks for this place: places sort by it.
+    /// Place where the engine asks for this place: places sort by it.
     #[must_use]
     pub fn order(self, at: &Place) -> [u32; 4] {
         match self {

@@ -8,7 +8,7 @@ use super::template::TemplateError;
 /// Most keys one block may have (ranks x layers x groups).
 pub const MAX_KEYS_PER_BLOCK: usize = 16_384;
 
-/// Why a profile is refused.
+/// Reasons why a profile is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Refusal {
     /// The template can't be read.
@@ -91,7 +91,7 @@ pub enum Refusal {
     Group {
         /// Index of the group.
         group: usize,
-        /// What is wrong with it.
+        /// Description of the fault.
         error: GroupError,
     },
     /// MemCache checks the length.
@@ -125,7 +125,7 @@ pub enum Refusal {
     TooManyKeys(usize),
 }
 
-/// Why a key could not be added to a batch.
+/// Reasons why a key could not be added to a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum KeyError {
     /// The batch is at one of its limits.

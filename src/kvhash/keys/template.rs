@@ -94,7 +94,7 @@ pub struct Template {
     nodes: Vec<Node>,
 }
 
-/// Why a template was not understood; `at` is the byte where it goes wrong.
+/// Reasons why a template was not understood; `at` is the byte where it goes wrong.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TemplateError {
     /// No such field.
@@ -178,7 +178,7 @@ impl Field {
         FIELDS.iter().find(|(_, field)| *field == self).map_or("", |(name, _)| name)
     }
 
-    /// Whether the value is a number.
+    /// True if the value is a number.
     #[must_use]
     pub fn is_number(self) -> bool {
         use Field::{Dcp, Group, Head, KvRank, Layer, Pcp, Pp, Rank, Shard, Tp, World};
@@ -210,7 +210,7 @@ impl Template {
         &self.nodes
     }
 
-    /// Whether the template names this field.
+    /// True if the template names this field.
     #[must_use]
     pub fn names(&self, field: Field) -> bool {
         self.values().any(|(f, _)| f == field)

@@ -23,7 +23,7 @@ fn mix(value: u64) -> u64 {
     value ^ (value >> 47)
 }
 
-/// Which of `count` storage backends holds the block with this id (16 bytes).
+/// Index of the storage backend, of `count`, that holds the block with this id (16 bytes).
 #[must_use]
 pub fn backend_of(id: &[u8], count: usize) -> usize {
     let index = std_hash(id).checked_rem(count as u64).unwrap_or(0);

@@ -9,7 +9,7 @@ const DIGEST_DIGITS: usize = 16;
 /// What is cut off to make room for `__` and the digest.
 const TAIL_CHARS: usize = DIGEST_DIGITS + 2;
 
-/// Whether Yuanrong takes this character as it is.
+/// True if Yuanrong takes this character as it is.
 fn is_plain(c: char) -> bool {
     c.is_ascii_alphanumeric() || "-_!@#%^*()+=:;".contains(c)
 }

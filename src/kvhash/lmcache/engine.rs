@@ -168,7 +168,7 @@ fn digest(hash: crate::kvhash::BlockHash) -> ChunkHash {
 }
 
 impl ChunkHash {
-    /// The number.
+    /// Number as it was given.
     pub fn value(self) -> i128 {
         self.0
     }

@@ -32,7 +32,7 @@ pub struct Request {
     pub blocks: usize,
 }
 
-/// Why an answer tells nothing.
+/// Reasons why an answer tells nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AnswerError {
     /// No pickle of a number.

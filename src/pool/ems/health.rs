@@ -22,7 +22,7 @@ pub struct Health {
     good_checks: u32,
     check_every_ms: u64,
     next_check_ms: u64,
-    /// When it changed its state last, newest first.
+    /// Time at which it changed its state last, newest first.
     changed_ms: [Option<u64>; CHANGES],
 }
 

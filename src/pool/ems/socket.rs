@@ -21,7 +21,7 @@ pub struct Socket<S> {
     stream: S,
 }
 
-/// Why there is no answer.
+/// Reasons why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// No connection, or it broke.
@@ -33,7 +33,7 @@ pub enum SocketError {
 }
 
 impl Socket<TcpStream> {
-    /// Whether it is still connected and silent, as one must be on which nothing is asked.
+    /// True if it is still connected and silent, as one must be on which nothing is asked.
     pub fn is_idle(&self) -> bool {
         let mut byte = [0];
         matches!(self.stream.try_read(&mut byte), Err(error) if error.kind() == io::ErrorKind::WouldBlock)

@@ -15,7 +15,7 @@ const PEERS: [&[u8]; 2] = [b"REP", b"ROUTER"];
 /// The READY command of a REQ socket without a name, as a frame.
 pub const READY_FRAME: &[u8] = b"\x04\x26\x05READY\x0bSocket-Type\0\0\0\x03REQ\x08Identity\0\0\0\0";
 
-/// Why bytes are not what a REP socket sends.
+/// Reasons why bytes are not what a REP socket sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ZmtpError {
     /// No greeting that we can talk to.
@@ -49,7 +49,7 @@ pub fn question(body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Where the body of the answer is, and nothing may follow it; `None`: not all of it is there.
+/// Place where the body of the answer is, and nothing may follow it; `None`: not all of it is there.
 ///
 /// # Errors
 /// [`ZmtpError::Frame`], [`ZmtpError::NoAnswer`].

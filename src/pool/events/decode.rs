@@ -59,7 +59,7 @@ pub struct Stored {
     pub block_tokens: u32,
     /// Name of the LoRA adapter, since 0.14.
     pub lora_name: Option<Box<str>>,
-    /// Where they lie.
+    /// Place where they lie.
     pub medium: Medium,
     /// Index of the KV cache group, since 0.20.
     pub group: Option<u32>,
@@ -73,7 +73,7 @@ pub struct Stored {
 pub struct Removed {
     /// The blocks.
     pub hashes: Vec<u64>,
-    /// Where they lay.
+    /// Place where they lay.
     pub medium: Medium,
     /// Index of the KV cache group; None for all.
     pub group: Option<u32>,
@@ -94,7 +94,7 @@ pub enum Medium {
     Pool,
 }
 
-/// Why a message is not understood.
+/// Reasons why a message is not understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadMessage {
     /// Not the frames of a message.

@@ -1,4 +1,4 @@
-//! Which blocks each engine holds, as its events tell: one table for all engines, from a block's 64-bit hash to those
+//! The blocks that each engine holds, as its events tell: one table for all engines, from a block's 64-bit hash to those
 //! that have it, so that one pass over a prompt's hashes answers for all.
 //!
 //! Bounded: a holder keeps at most [`IndexLimits::blocks`] blocks, the oldest are forgotten first, and what it put into
@@ -389,7 +389,7 @@ fn within(hashes: &[u64], part: Range<usize>) -> &[u64] {
     hashes.get(part.start..end).unwrap_or(&[])
 }
 
-/// Whether a slot is of what was put into a pool.
+/// True if a slot is of what was put into a pool.
 fn is_pool(slot: u16) -> bool {
     !slot.is_multiple_of(2)
 }

@@ -2,7 +2,7 @@
 //!
 //! Format: <https://github.com/msgpack/msgpack/blob/master/spec.md>.
 
-/// Why bytes are no msgpack, or not the shape that was asked for.
+/// Reasons why bytes are no msgpack, or not the shape that was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// The bytes end within a value.

@@ -4,7 +4,7 @@
 //! socket, as far as its buffer reaches; a restarted engine begins anew, and may have come farther than the old one
 //! before it is heard again, so that numbers alone don't tell: the last batch seen is asked for once more and compared.
 
-/// Where one is in an engine's numbering.
+/// Place where one is in an engine's numbering.
 #[derive(Clone, Debug, Default)]
 pub struct Cursor {
     /// Number and digest of the last batch that was taken.
@@ -88,7 +88,7 @@ impl Cursor {
         self.last.map_or(0, |(last, _)| last.saturating_add(1))
     }
 
-    /// Whether a batch was taken.
+    /// True if a batch was taken.
     pub fn has_taken(&self) -> bool {
         self.last.is_some()
     }
@@ -109,7 +109,7 @@ impl Cursor {
         if went_back { Step::Restart } else { self.place(sequence, digest) }
     }
 
-    /// Where a batch belongs, if the numbering goes on.
+    /// Place where a batch belongs, if the numbering goes on.
     pub fn place(&self, sequence: u64, digest: u64) -> Step {
         match self.last {
             Some(last) if last.0 == sequence && last.1 != digest => Step::Restart,

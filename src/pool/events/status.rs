@@ -82,7 +82,7 @@ impl Count {
 }
 
 impl Status {
-    /// Where the watch is.
+    /// Place where the watch is.
     pub fn state(&self) -> State {
         match self.state.load(Ordering::Acquire) {
             2 => State::Live,
@@ -91,7 +91,7 @@ impl Status {
         }
     }
 
-    /// Whether the index knows all that the engine holds: it heard everything since the engine's start, or since its
+    /// True if the index knows all that the engine holds: it heard everything since the engine's start, or since its
     /// cache was last emptied.
     pub fn is_complete(&self) -> bool {
         self.complete.load(Ordering::Acquire)

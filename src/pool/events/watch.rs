@@ -42,7 +42,7 @@ pub struct Source {
     pub name: Arc<str>,
     /// Data-parallel rank, where batches don't tell.
     pub rank: u32,
-    /// Where it publishes.
+    /// Place where it publishes.
     pub events: Address,
     /// The engine connects to this address (its endpoint has no `*`) instead of listening there.
     pub engine_connects: bool,
@@ -52,7 +52,7 @@ pub struct Source {
     pub topic: Box<str>,
 }
 
-/// How long things may take.
+/// Longest time that things may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
     /// A connection with its handshake.

@@ -38,7 +38,7 @@ pub enum Address {
 #[error("is no address of events: write tcp://host:port or ipc://path")]
 pub struct BadAddress;
 
-/// Why a connection is over.
+/// Reasons why a connection is over.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// The socket.
@@ -135,7 +135,7 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// Where a data-parallel rank publishes: the port counts up; a path gets `_dp` and the rank. None beyond the ports.
+    /// Place where a data-parallel rank publishes: the port counts up; a path gets `_dp` and the rank. None beyond the ports.
     pub fn of_rank(&self, rank: u16) -> Option<Self> {
         match self {
             Self::Tcp(address) => {

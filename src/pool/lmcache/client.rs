@@ -30,9 +30,9 @@ const LIST_TIME: Duration = Duration::from_secs(5);
 /// What the operator says of an LMCache deployment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LmcacheSettings {
-    /// Where the directory listens.
+    /// Place where the directory listens.
     pub endpoint: Endpoint,
-    /// Which it is.
+    /// Kind of directory that is asked.
     pub directory: Directory,
     /// Tokens per chunk: `LMCACHE_CHUNK_SIZE`, `--chunk-size`; LMCache's default is 256.
     pub chunk_tokens: NonZeroUsize,

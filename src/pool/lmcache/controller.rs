@@ -14,9 +14,9 @@ use serde_json::Map;
 use super::{AnswerError, Found, Held};
 use crate::pool::Tier;
 
-/// Where it is asked.
+/// Place where it is asked.
 pub const PATH: &str = "/lookup";
-/// Where it lists its instances' addresses.
+/// Place where it lists its instances' addresses.
 pub const INSTANCES_PATH: &str = "/controller/workers";
 
 #[derive(Serialize)]

@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 use super::{AnswerError, Found, Held};
 use crate::pool::Tier;
 
-/// Where it is asked.
+/// Place where it is asked.
 pub const PATH: &str = "/directory/lookup";
-/// Where it lists its instances' addresses.
+/// Place where it lists its instances' addresses.
 pub const INSTANCES_PATH: &str = "/instances";
 
 #[derive(Serialize)]

@@ -1,4 +1,4 @@
-//! Which host an instance is on, as the directory itself lists it.
+//! The host that an instance is on, as the directory itself lists it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,7 +39,7 @@ struct Entry {
 }
 
 impl Hosts {
-    /// Whether the directory should be asked before these are looked up; says so to one who asks.
+    /// True if the directory should be asked before these are looked up; says so to one who asks.
     pub(super) fn is_due<'a>(&self, mut instances: impl Iterator<Item = &'a Arc<str>>) -> bool {
         let mut table = self.lock();
         let age = table.asked.map(|asked| asked.elapsed());

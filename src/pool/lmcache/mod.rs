@@ -15,7 +15,7 @@ use coordinator::Scope;
 
 pub use client::{Lmcache, LmcacheSettings};
 
-/// Which of the two, and what it wants to know besides the tokens.
+/// The service that is asked, and what it wants to know besides the tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Directory {
     /// `lmcache_controller`.
@@ -53,7 +53,7 @@ impl Directory {
         }
     }
 
-    /// Where it is asked.
+    /// Place where it is asked.
     #[must_use]
     pub fn path(&self) -> &'static str {
         match self {
@@ -62,7 +62,7 @@ impl Directory {
         }
     }
 
-    /// Where it lists its instances' addresses.
+    /// Place where it lists its instances' addresses.
     #[must_use]
     pub fn instances_path(&self) -> &'static str {
         match self {

@@ -24,7 +24,7 @@ pub const BATCH_KEYS: usize = 1024;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// Where a meta service is and what to ask it for.
+/// Place where a meta service is and what to ask it for.
 #[derive(Clone, Debug)]
 pub struct MemCacheConfig {
     /// Its `meta_service_url`; with several replicas the address that leads to the leader.

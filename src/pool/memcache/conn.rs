@@ -19,7 +19,7 @@ use crate::pool::PoolError;
 
 /// A service that owes answers and sends nothing for so long is gone: hosts that vanish close no connections.
 const SILENCE: Duration = Duration::from_secs(5);
-/// How often that is looked at.
+/// Number of times that that is looked at.
 const SILENCE_CHECK: Duration = Duration::from_secs(1);
 /// Room to read into, bytes: the answer about 512 keys.
 const READ_BYTES: usize = 32 << 10;
@@ -91,7 +91,7 @@ impl Conn {
         self.form
     }
 
-    /// Which keys are present.
+    /// The keys that are present.
     ///
     /// # Errors
     /// [`PoolError`]; one of `Protocol` has ended the connection.
@@ -103,7 +103,7 @@ impl Conn {
         wire::exist(&body, count).map_err(|error| self.give_up(&error))
     }
 
-    /// Where the keys' objects are.
+    /// Place where the keys' objects are.
     ///
     /// # Errors
     /// As for [`exist`](Self::exist).

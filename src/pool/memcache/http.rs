@@ -38,7 +38,7 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b':')
     .remove(b'@');
 
-/// Where a meta service is.
+/// Place where a meta service is.
 #[derive(Clone, Debug)]
 pub struct MemCacheHttpConfig {
     /// Its `metrics_url`.

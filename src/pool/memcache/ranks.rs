@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Which host each rank is on. The service tells ranks and nothing else, and numbers them in the order in which they
+/// The host that each rank is on. The service tells ranks and nothing else, and numbers them in the order in which they
 /// joined unless they were configured, so only the operator can know.
 #[derive(Clone, Debug, Default)]
 pub struct RankHosts(HashMap<u32, Arc<str>>);
@@ -14,7 +14,7 @@ impl RankHosts {
         self.0.get(&rank)
     }
 
-    /// Whether no rank is known: then asking for places is of no use.
+    /// True if no rank is known: then asking for places is of no use.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

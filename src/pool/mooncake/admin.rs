@@ -19,7 +19,7 @@ const ANSWER_BYTES: usize = 8 << 20;
 pub struct Admin {
     /// Must not follow redirects nor use a proxy.
     pub client: Client,
-    /// Where it listens.
+    /// Place where it listens.
     pub endpoint: Endpoint,
     /// The longest that one exchange may take.
     pub time: Duration,

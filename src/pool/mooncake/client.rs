@@ -37,7 +37,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Errors of a master that does not lead, or not yet: unavailable in this status, in this mode.
 const NOT_LEADING: [i32; 2] = [-1010, -1011];
 
-/// Where the masters are and how they are asked.
+/// Place where the masters are and how they are asked.
 #[derive(Clone, Debug)]
 pub struct MooncakeConfig {
     /// RPC addresses; the one that accepts and answers is asked. A standby refuses.
@@ -94,11 +94,11 @@ pub struct Greeting {
 struct Shared {
     config: MooncakeConfig,
     links: Box<[ArcSwapOption<Link>]>,
-    /// Where in the list of masters to begin.
+    /// Place where in the list of masters to begin.
     begin: AtomicUsize,
     /// Connections made so far.
     made: watch::Sender<u64>,
-    /// Why there is no connection.
+    /// Reason why there is no connection.
     trouble: Mutex<PoolError>,
 }
 
@@ -157,7 +157,7 @@ impl Mooncake {
         links.map(status).collect()
     }
 
-    /// Why there is or was no connection.
+    /// Reason why there is or was no connection.
     pub fn trouble(&self) -> PoolError {
         self.shared.trouble()
     }
@@ -321,7 +321,7 @@ impl Shared {
     }
 }
 
-/// Which argument list a master takes: asked with no key, so that nothing is touched.
+/// The argument list that a master takes: asked with no key, so that nothing is touched.
 async fn negotiate(conn: &Conn, tenant: &str) -> Result<Form, PoolError> {
     let keys = KeyBatch::default();
     let mut refused = PoolError::Busy;

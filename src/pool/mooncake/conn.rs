@@ -72,7 +72,7 @@ pub(super) struct Coming(oneshot::Receiver<Reply>, Arc<Shared>);
 struct Shared {
     state: Mutex<State>,
     to_write: Notify,
-    /// Why it ended.
+    /// Reason why it ended.
     over: watch::Sender<Option<PoolError>>,
     limits: Limits,
 }
@@ -152,7 +152,7 @@ impl Conn {
         self.shared.end(why);
     }
 
-    /// Why it ended, once it did.
+    /// Reason why it ended, once it did.
     pub(super) async fn closed(&self) -> PoolError {
         self.shared.closed().await
     }
@@ -205,7 +205,7 @@ impl Shared {
         self.lock().open.clear();
     }
 
-    /// How long an answer may be, and whether somebody waits for it; none if nobody ever asked.
+    /// Longest time that an answer may be, and whether somebody waits for it; none if nobody ever asked.
     fn expected(&self, sequence: u32) -> Option<(usize, bool)> {
         let state = self.lock();
         state.open.get(&sequence).map(|open| (open.limit_bytes, !open.reply.is_closed()))

@@ -59,7 +59,7 @@ struct Master {
 /// behind it.
 struct Turn<'a> {
     begin: &'a AtomicUsize,
-    /// Where the question began, and where the next one is to.
+    /// Place where the question began, and where the next one is to.
     from: usize,
     next: usize,
     open: bool,

@@ -35,7 +35,7 @@ impl Expected {
         Expected { prompts: 1, ..self }
     }
 
-    /// Whether events of its stream may be of several tokens.
+    /// True if events of its stream may be of several tokens.
     pub(super) fn packs(&self) -> bool {
         self.event_tokens.is_some()
     }

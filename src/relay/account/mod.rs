@@ -76,7 +76,7 @@ pub struct Ledger {
     prompt: Option<u64>,
     cached: Option<u64>,
     output: Option<u64>,
-    /// Why the prefiller was chosen.
+    /// Reason why the prefiller was chosen.
     chosen: Option<Chosen>,
     /// To be told what becomes of that.
     herald: Option<Herald>,
@@ -84,7 +84,7 @@ pub struct Ledger {
     pooled: Option<(u32, Teller)>,
     /// Tokens that the best prefiller had in memory of its own, by its events.
     held: Option<u32>,
-    /// How often its stream was continued elsewhere.
+    /// Number of times that its stream was continued elsewhere.
     resumed: u32,
     end: End,
     /// Whether it is a whole request's.
@@ -98,9 +98,9 @@ pub struct Ledger {
 pub struct Chosen {
     /// The prefiller's terms.
     pub terms: Terms,
-    /// How long the request waited for it.
+    /// Time for which the request waited for it.
     pub waited: Duration,
-    /// When it was chosen.
+    /// Time at which it was chosen.
     at: Instant,
 }
 
@@ -233,7 +233,7 @@ impl Ledger {
         traced::asks(&mut self.span, self.api, model);
     }
 
-    /// Which API it is, where the path alone did not say.
+    /// The API that it is, where the path alone did not say.
     pub fn is_about(&mut self, api: Api) {
         self.api = api;
     }
@@ -262,7 +262,7 @@ impl Ledger {
         self.prefiller.as_ref().map(|instance| instance.hits())
     }
 
-    /// Why its prefiller was chosen.
+    /// Reason why its prefiller was chosen.
     pub fn chosen(&self) -> Option<&Chosen> {
         self.chosen.as_ref()
     }

@@ -131,7 +131,7 @@ impl<T> Line<T> {
         Entered::Waits(ticket)
     }
 
-    /// Why a request of these terms would be refused now; None when it would be let in, or could wait.
+    /// Reason why a request of these terms would be refused now; None when it would be let in, or could wait.
     pub(super) fn full(&self, terms: &Terms) -> Option<Full> {
         let (inside, waiting) =
             self.flows.get(&terms.flow).map_or((0, 0), |flow| (flow.inside, flow.waiting.len()));

@@ -28,9 +28,9 @@ pub struct GateLimits {
     pub queue: usize,
     /// Of these, those of one key, where keys are asked for.
     pub queue_per_key: usize,
-    /// How long one may wait.
+    /// Longest time that one may wait.
     pub patience: Duration,
-    /// Whether keys are asked for. If not, the line is one caller's.
+    /// True if keys are asked for. If not, the line is one caller's.
     pub keys: bool,
 }
 

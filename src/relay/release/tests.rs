@@ -38,7 +38,7 @@ fn duty(handoff: Option<&'static str>) -> (Duty, mpsc::Receiver<Orphan>) {
     (Duty::new(Arc::new(ask), handoff.map(Bytes::from), seat, releases), orphans)
 }
 
-/// Whether a duty that went through `steps` is queued for release when it is dropped.
+/// True if a duty that went through `steps` is queued for release when it is dropped.
 fn queued(handoff: Option<&'static str>, steps: impl FnOnce(&mut Duty)) -> bool {
     let (mut duty, mut orphans) = duty(handoff);
     steps(&mut duty);

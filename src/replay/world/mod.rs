@@ -35,13 +35,13 @@ pub struct Record {
     pub cached_tokens: u32,
     /// How many prefillers it failed on.
     pub failures: u16,
-    /// When its first token was at the gateway.
+    /// Time at which its first token was at the gateway.
     pub first_s: Seconds,
-    /// When its last token was there.
+    /// Time at which its last token was there.
     pub last_s: Seconds,
     /// The longest time between two of its tokens.
     pub worst_gap_s: Seconds,
-    /// How often it was answered: once.
+    /// Number of times that it was answered: once.
     pub answers: u16,
 }
 
@@ -52,7 +52,7 @@ pub struct Run {
     pub records: Vec<Record>,
     /// Seconds that each prefiller computed from the end of the warm-up until the last arrival.
     pub busy_s: Vec<Seconds>,
-    /// When the last event was.
+    /// Time at which the last event was.
     pub end_s: Seconds,
 }
 

@@ -66,7 +66,7 @@ pub struct Booking(pub u64);
 /// A request that wants a prefiller.
 #[derive(Clone, Debug)]
 pub struct Comer<'a> {
-    /// When it came first.
+    /// Time at which it came first.
     pub since_s: Seconds,
     /// What is known of it.
     pub job: Arc<Job>,
@@ -87,7 +87,7 @@ pub struct Commit {
     pub terms: Terms,
     /// The next best, best first.
     pub others: SmallVec<[Terms; 3]>,
-    /// How long it stood in the line.
+    /// Time for which it stood in the line.
     pub waited_s: Seconds,
     /// How many others stood there.
     pub waiting: usize,
@@ -353,7 +353,7 @@ impl Board {
         self.classes.iter().find(|(of, _)| *of == class).map(|(_, learner)| learner)
     }
 
-    /// When to pump though nothing happens until then; None = not before something happens.
+    /// Time at which to pump though nothing happens until then; None = not before something happens.
     pub fn wake_s(&self) -> Option<Seconds> {
         self.wake_s
     }

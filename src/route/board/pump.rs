@@ -157,7 +157,7 @@ impl Board {
             || lane.work_tokens() < settings.batch_tokens
     }
 
-    /// Whether one that takes something now may be the choice of a request that has failed nowhere yet: who rests is none while others
+    /// True if one that takes something now may be the choice of a request that has failed nowhere yet: who rests is none while others
     /// don't. Without a request it would be open as long as it rests, and the whole line be looked at in vain each time.
     fn finds_open(&self, outlooks: &[Option<Outlook>], now: Seconds) -> bool {
         let lanes = || {

@@ -11,7 +11,7 @@ use crate::server::printable;
 /// Seconds that two candidates may differ in and count as alike.
 const ALIKE_S: f64 = 0.000_5;
 
-/// Why the winner won, as far as the next best tells. What each would have cost stands beside it.
+/// Reasons why the winner won, as far as the next best tells. What each would have cost stands beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Why {
     /// There was no other.

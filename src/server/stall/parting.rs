@@ -86,7 +86,7 @@ mod tests {
 
     const ANSWER: &str = "refused";
 
-    /// How long it takes to close, after an answer, the connection of such a client; it stays open at its end if that is given back.
+    /// Time for which it takes to close, after an answer, the connection of such a client; it stays open at its end if that is given back.
     async fn closed(
         stop: &CancellationToken,
         client: impl AsyncFnOnce(DuplexStream) -> Option<DuplexStream>,

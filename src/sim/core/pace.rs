@@ -2,11 +2,11 @@
 
 use super::{Core, JobId, Phase};
 
-/// How often a held stream looks whether it may go on.
+/// Number of times that a held stream looks whether it may go on.
 const HELD_LOOK_US: u64 = 1_000_000;
 
 impl Core {
-    /// Whether jobs stop after their first token, from now on.
+    /// True if jobs stop after their first token, from now on.
     pub fn hold(&mut self, held: bool) {
         self.held = held;
     }

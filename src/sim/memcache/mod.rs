@@ -124,13 +124,13 @@ impl MetaService {
         Ok(Self { shared, tcp, http, cut, _tasks: tasks })
     }
 
-    /// Where the binary protocol is spoken.
+    /// Place where the binary protocol is spoken.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.tcp.addr()
     }
 
-    /// Where HTTP is.
+    /// Place where HTTP is.
     #[must_use]
     pub fn http_addr(&self) -> SocketAddr {
         self.http

@@ -26,7 +26,7 @@ pub struct AdminPort {
 }
 
 impl AdminPort {
-    /// Where it listens.
+    /// Place where it listens.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr

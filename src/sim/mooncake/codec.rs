@@ -3,7 +3,7 @@
 
 use md5::{Digest, Md5};
 
-/// Which argument list a master takes.
+/// The argument list that a master takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Arguments {
     /// Keys and a tenant: 0.3.12 and later.

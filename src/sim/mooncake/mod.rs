@@ -135,7 +135,7 @@ impl Mooncake {
         Ok(Mooncake { shared, _tasks: tasks })
     }
 
-    /// Where it listens.
+    /// Place where it listens.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.shared.gate.addr()

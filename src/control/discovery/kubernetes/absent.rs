@@ -1,4 +1,5 @@
-//! What stands for the Kubernetes API in a build without it: a configuration that asks for it is refused before.
+//! Substitute for the Kubernetes API in a build without it. A configuration that asks for the API
+//! is refused before.
 
 mod asked;
 

@@ -9,7 +9,7 @@ use super::words::chain;
 use crate::config::kubernetes::{By, Kubernetes};
 use crate::tls;
 
-/// How long one watch lasts until the server ends it and the next one begins. A connection that died without a word is noticed
+/// Time for which one watch lasts until the server ends it and the next one begins. A connection that died without a word is noticed
 /// soon after, so this bounds how long a partition goes unseen; it costs a request a minute.
 pub(super) const WATCH_S: u32 = 60;
 
@@ -19,7 +19,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// The longest silence of the server within an answer: longer than a watch lasts.
 const SILENCE: Duration = Duration::from_secs(WATCH_S as u64 + 15);
 
-/// Where to ask.
+/// Place where to ask.
 #[derive(Clone)]
 pub(super) struct Access {
     client: Client,

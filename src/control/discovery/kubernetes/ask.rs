@@ -20,10 +20,10 @@ const TIME: Duration = Duration::from_secs(5);
 /// Objects in one answer.
 const PAGE: u32 = 500;
 
-/// Asks once.
+/// Lists the pods once.
 ///
 /// # Errors
-/// What is in the way, in words that say what to change.
+/// The obstacle, in words that say what to change.
 pub async fn ask(settings: &Kubernetes, wanted: &Wanted) -> Result<Asked, String> {
     let question = async {
         let access = Access::find(settings).await?;

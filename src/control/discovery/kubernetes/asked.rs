@@ -1,18 +1,18 @@
-//! What the API server is asked for by `pd-proxy check`.
+//! Questions of `pd-proxy check` to the API server, and their answers.
 
 use crate::endpoint::Endpoint;
 
-/// What one question brought.
+/// Answer to one question.
 #[derive(Debug)]
 pub struct Asked {
-    /// The engines.
+    /// The engines that were found.
     pub engines: Vec<Endpoint>,
     /// Pods or endpoint slices that match.
     pub objects: usize,
-    /// What they are called.
+    /// Name of the resource.
     pub resource: &'static str,
-    /// Where they were looked for.
+    /// Place where they were looked for.
     pub namespace: String,
-    /// What is lacking in some of them.
+    /// Faults of those that are no engines.
     pub lacks: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! What is known of one role's pods, from lists and events. Pure.
+//! State of one role's pods, from lists and events. The module is pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,18 +11,18 @@ const MOST_PLACES: usize = 2 * MOST;
 /// One engine, as an object lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// Where it listens.
+    /// Place where it listens.
     pub(super) engine: Endpoint,
     /// Its pod, where several objects may list the same.
     pub(super) pod: Option<String>,
 }
 
-/// What is kept of a pod or an endpoint slice.
+/// The parts of a pod or an endpoint slice that are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
     /// Engines that may serve.
     pub(super) places: Vec<Place>,
-    /// Why others in it can't be spoken to; empty when all can.
+    /// Reason why others in it can't be spoken to; empty when all can.
     pub(super) lacks: Vec<String>,
 }
 
@@ -47,7 +47,7 @@ struct Objects {
 pub(super) struct Engines {
     /// Each once, in the order of their objects' names.
     pub(super) all: Vec<Endpoint>,
-    /// What keeps others from being among them.
+    /// Reasons for which others are not among them.
     pub(super) lacks: Vec<String>,
 }
 
@@ -77,7 +77,7 @@ impl Known {
         self.now.remove(name).is_some()
     }
 
-    /// Who is there.
+    /// The engines that are there.
     pub(super) fn engines(&self) -> Engines {
         let places = || self.now.found.values().flat_map(|found| &found.places);
         // Of a pod with addresses of both families one is taken, the same in every gateway.
@@ -104,7 +104,7 @@ impl Known {
 }
 
 impl Objects {
-    /// Whether it changes anything. What has nothing to tell is not kept.
+    /// True if it changes anything. What has nothing to tell is not kept.
     fn put(&mut self, name: String, found: Found) -> bool {
         if self.found.get(&name) == Some(&found) {
             return false;

@@ -38,7 +38,7 @@ const MOST: usize = 4_096;
 /// keep the gateway from what it knows otherwise.
 const FIRST_LIST: Duration = Duration::from_secs(3);
 
-/// What pods are found by.
+/// A kind of object by which pods are found.
 trait Kind:
     kube::Resource<DynamicType = (), Scope = NamespaceResourceScope>
     + Clone

@@ -1,4 +1,4 @@
-//! Which engines a pod has. Pure. The fields are those of the core/v1 API.
+//! The engines that a pod has. The fields are those of the core/v1 API. The module is pure.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,5 @@
-//! Which engines an endpoint slice has. Pure. The fields are those of the discovery.k8s.io/v1 API.
+//! The engines that an endpoint slice has. The fields are those of the discovery.k8s.io/v1 API. The
+//! module is pure.
 
 use k8s_openapi::api::discovery::v1::{Endpoint as Entry, EndpointSlice};
 

@@ -53,9 +53,9 @@ pub(super) struct Follower {
     pause: DefaultBackoff,
     /// Failures in a row.
     failures: u32,
-    /// When the watch stands, if nothing comes between: a list that succeeds is no proof, as its watch may be refused.
+    /// Time at which the watch counts as established, if nothing comes between: a list that succeeds is no proof, as its watch may be refused.
     stands: Option<Instant>,
-    /// What was said last of the server and of the pods, so that it is said once.
+    /// The last complaint about the server and the pods, so that it is logged once.
     wrong: String,
     lacks: String,
 }
@@ -149,7 +149,7 @@ impl Follower {
         }
     }
 
-    /// Whether the event changes anything by itself.
+    /// True if the event changes anything by itself.
     fn take<K: Kind>(&mut self, event: Event<K>) -> bool {
         match event {
             Event::Init => self.known.begin(),

@@ -1,4 +1,4 @@
-//! What an API server's refusals mean, and what mends them.
+//! Meanings of an API server's refusals, with their remedies.
 
 use std::error::Error;
 
@@ -8,7 +8,7 @@ use kube::runtime::watcher;
 use super::Kind;
 use super::access::Access;
 
-/// What was being done, as rights name it.
+/// Verb of the operation, as Kubernetes' rights name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
     List,
@@ -24,7 +24,7 @@ impl Verb {
     }
 }
 
-/// What an interruption of a watch means.
+/// Meaning of an interruption of a watch.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Break {
     /// The server answers, and does not remember the version to go on from: a new list follows.
@@ -35,7 +35,7 @@ pub(super) enum Break {
     Wrong(String),
 }
 
-/// Why a watch was interrupted.
+/// Reason why a watch was interrupted.
 pub(super) fn of_watch<K: Kind>(error: &watcher::Error, access: &Access) -> Break {
     match error {
         watcher::Error::InitialListFailed(error) => Break::Wrong(of::<K>(Verb::List, error, access)),
@@ -49,7 +49,7 @@ pub(super) fn of_watch<K: Kind>(error: &watcher::Error, access: &Access) -> Brea
     }
 }
 
-/// Why one exchange went wrong.
+/// Reason why one exchange went wrong.
 pub(super) fn of<K: Kind>(verb: Verb, error: &kube::Error, access: &Access) -> String {
     match error {
         kube::Error::Api(status) => refused::<K>(verb, status, access),

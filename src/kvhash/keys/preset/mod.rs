@@ -71,23 +71,23 @@ pub struct Preset {
     pub gva: Option<&'static str>,
     /// [`Layout::Shared`].
     pub shared: Option<&'static str>,
-    /// Which ranks write.
+    /// The ranks that write.
     pub ranks: RankRule,
-    /// Which keys the engine's lookup asks for.
+    /// The keys that the engine's lookup asks for.
     pub asks: AskRule,
     /// How coarse blocks are hashed.
     pub group_hash: GroupHash,
-    /// Whether a `cN` family multiplies its block size by N.
+    /// True if a `cN` family multiplies its block size by N.
     pub family_scales: bool,
     /// How context parallelism scales blocks.
     pub scale: BlockScale,
     /// How many blocks it makes engines store and load together, or not at all.
     pub unit: BlockScale,
-    /// Whether `peer_tp` is looked at.
+    /// True if `peer_tp` is looked at.
     pub peer_tp: bool,
-    /// Whether `cache_prefix` and `store_tp` exist.
+    /// True if `cache_prefix` and `store_tp` exist.
     pub prefix: bool,
-    /// Whether `store_tp` exists.
+    /// True if `store_tp` exists.
     pub store_tp: bool,
     /// Keys longer than this, or with other characters, are rewritten on Yuanrong.
     pub yuanrong_max_chars: Option<usize>,

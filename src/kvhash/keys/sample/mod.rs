@@ -19,7 +19,7 @@ use read::{Expect, Pattern, Reading};
 
 /// Most keys of a sample that are looked at.
 pub const MAX_SAMPLE_KEYS: usize = 512;
-/// Where a rank is missing, so many keys for each rank make it certain that it does not write.
+/// Place where a rank is missing, so many keys for each rank make it certain that it does not write.
 const KEYS_PER_RANK: usize = 16;
 /// Keys that are read by the templates of all other presets, too.
 const MAX_TRIED_KEYS: usize = 16;
@@ -70,7 +70,7 @@ struct Reader {
 }
 
 impl Judgement {
-    /// Whether what the gateway will ask for is what the pool has.
+    /// True if what the gateway will ask for is what the pool has.
     #[must_use]
     pub fn fits(&self) -> bool {
         self.fitting > 0 && self.absent.is_empty() && !self.differences.iter().any(|one| one.of_ours)
@@ -78,7 +78,7 @@ impl Judgement {
 }
 
 impl Difference {
-    /// Whether it only says that other models or tenants share the pool.
+    /// True if it only says that other models or tenants share the pool.
     #[must_use]
     pub fn is_whose(&self) -> bool {
         is_whose(self.field)
@@ -196,7 +196,7 @@ impl Reader {
         self.places.iter().map(of_place).min_by_key(Vec::len).unwrap_or_default()
     }
 
-    /// Whether a value is none of those that are expected anywhere.
+    /// True if a value is none of those that are expected anywhere.
     fn departs(&self, index: usize, reading: &Reading) -> bool {
         let value = reading.values.get(index).map_or("", String::as_str);
         match self.pattern.expect.get(index) {

@@ -181,7 +181,7 @@ fn exactly(wanted: usize, there: usize) -> (usize, usize) {
     (wanted, if there < wanted { 0 } else { wanted })
 }
 
-/// Whether a text can be a value of this field at all.
+/// True if a text can be a value of this field at all.
 fn fits(field: Field, text: &str) -> bool {
     match field {
         Field::Namespace | Field::Tags => text.is_empty() || text.starts_with('@'),

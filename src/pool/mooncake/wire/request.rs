@@ -4,7 +4,7 @@ use super::{HAS_LITERAL, MAGIC, MAX_BODY_BYTES, STRING_CODE, VERSION, WireError}
 use crate::kvhash::keys::KeyBatch;
 
 const HEAD_BYTES: usize = 20;
-/// Where the head has the length of the body.
+/// Place where the head has the length of the body.
 const BODY_LENGTH_AT: std::ops::Range<usize> = 12..16;
 
 /// What a master is asked. The id is the first four bytes, read big-endian, of the MD5 of the C++ name

@@ -98,7 +98,7 @@ fn on(host: &str, tier: Tier) -> Placement {
     Placement { present: true, places: smallvec::smallvec![Place { host: host.into(), tier }] }
 }
 
-/// Where the objects of the captures lie.
+/// Place where the objects of the captures lie.
 fn placed() -> Vec<Placement> {
     vec![on("127.0.0.2", Tier::Memory), on("127.0.0.3", Tier::Memory), Placement::default()]
 }
