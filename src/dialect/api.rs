@@ -7,11 +7,11 @@ use crate::error::Error;
 /// One generating request shape of vLLM's HTTP surface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Api {
-    /// `POST /v1/chat/completions`
+    /// OpenAI's `POST /v1/chat/completions`
     Chat,
-    /// `POST /v1/completions`
+    /// OpenAI's `POST /v1/completions`
     Completions,
-    /// `POST /v1/responses`
+    /// OpenAI's `POST /v1/responses`
     Responses,
     /// `POST /v1/messages` (Anthropic's shape, served by vLLM)
     Messages,

@@ -1,16 +1,19 @@
-//! Encoders of their own (EPD): each image, sound or film of a prompt is sent to an encoder alone, before the prompt is computed.
-//! Pure.
+//! Encoders of their own (EPD): each image, sound or film of a prompt is sent to an encoder alone,
+//! before the prompt is computed. The module is pure.
 //!
-//! As vLLM's `disagg_epd_proxy.py` does it, which vllm-ascend's examples share: per item one request with the item as its only
-//! content and at most one token. The encoder keeps the item's embedding where prefillers find it by the item's hash
-//! (`ec_connector`: ECExampleConnector, ECCPUConnector, vllm-ascend's), and may say how in `ec_transfer_params` of its answer
-//! (from vLLM 0.30 on), one entry by hash, which both legs are then told. An embedding that a prefiller does not find it computes
-//! itself, from the item, which stays in the body: the example's rewriting into metadata is left out.
+//! As vLLM's `disagg_epd_proxy.py` does it, which vllm-ascend's examples share: per item one
+//! request with the item as its only content and at most one token. The encoder keeps the item's
+//! embedding where prefillers find it by the item's hash (`ec_connector`: ECExampleConnector,
+//! ECCPUConnector, vllm-ascend's). From vLLM 0.30 on it may say how in `ec_transfer_params` of its
+//! answer, one entry by hash, which both legs are then told. A prefiller computes an embedding that
+//! it does not find itself, from the item, which stays in the body: the example's rewriting into
+//! metadata is left out.
 //!
-//! What goes into the hash (vLLM 0.32): the item, a `uuid` beside it, `mm_processor_kwargs`, `media_io_kwargs`, and what the model's name
-//! stands for. So an encoder is sent those, and nothing else of the body.
+//! These parts go into the hash (vLLM 0.32): the item, a `uuid` beside it, `mm_processor_kwargs`,
+//! `media_io_kwargs`, and the weights behind the model's name. So an encoder is sent those, and
+//! nothing else of the body.
 //!
-//! ECMooncakeConnector, whose encoders push to a consumer that they are told of, is not spoken.
+//! ECMooncakeConnector, whose encoders push to a consumer that they are told of, is not supported.
 
 use std::collections::BTreeMap;
 
@@ -23,10 +26,10 @@ use crate::dialect::prefilled::{BadReply, answer};
 /// The member by which encoders and prefillers are told of each other.
 pub const PARAMS: &str = "ec_transfer_params";
 
-/// What else of a body decides what an item is encoded as.
+/// Members of a body, other than the item, that decide on its embedding.
 const BESIDE: [&str; 3] = ["model", "mm_processor_kwargs", "media_io_kwargs"];
 
-/// What the bodies of one request repeat beside their items, bytes in all.
+/// Limit for the bytes that all bodies of one request repeat beside their items.
 const REPEATED_BYTES: usize = 16 << 20;
 
 /// The items of one body, in the order in which they stand in it.
@@ -44,7 +47,7 @@ pub struct Items {
 #[error("the request has more images, sounds and films than limit.encode_items, or too much beside them")]
 pub struct TooMany;
 
-/// What encoders said of the items of one request.
+/// Parameters that encoders returned for the items of one request, by hash.
 #[derive(Debug, Default)]
 pub struct Encoded(BTreeMap<String, Bytes>);
 
@@ -90,7 +93,7 @@ impl Items {
         if repeated > REPEATED_BYTES { Err(TooMany) } else { Ok(found) }
     }
 
-    /// How many there are.
+    /// Number of items.
     pub fn len(&self) -> usize {
         self.items.len()
     }
@@ -100,12 +103,12 @@ impl Items {
         self.items.is_empty()
     }
 
-    /// How many bytes the item `at` has.
+    /// Size of the item `at`, in bytes.
     pub fn len_bytes(&self, at: usize) -> usize {
         self.items.get(at).map_or(0, Bytes::len)
     }
 
-    /// What an encoder is sent for the item `at`: the item alone, and one token at most.
+    /// Body for the encoder of the item `at`: the item alone, and one token at most.
     ///
     /// # Errors
     /// None for items that [`Items::of`] has found.
@@ -134,7 +137,7 @@ impl Encoded {
         Ok(())
     }
 
-    /// What another answer said, too.
+    /// Adds the parameters of another answer.
     pub fn add(&mut self, other: Encoded) {
         self.0.extend(other.0);
     }

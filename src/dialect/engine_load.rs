@@ -1,4 +1,4 @@
-//! What an engine says about its load, in `GET /metrics` (vLLM 0.6 to 0.32).
+//! An engine's load, as it tells in `GET /metrics` (vLLM 0.6 to 0.32).
 
 use bytes::Bytes;
 
@@ -62,8 +62,9 @@ pub fn read(text: &str) -> Vec<EngineLoad> {
     if found { loads } else { Vec::new() }
 }
 
-/// How many data-parallel ranks answer behind the port whose `GET /metrics` this is, numbered from 0; `None` when it does not say, or names
-/// ranks of a larger whole (a node of several with a balancer of its own).
+/// Number of data-parallel ranks that answer behind the port whose `GET /metrics` this is, numbered
+/// from 0. `None` when it does not tell, or names ranks of a larger whole (a node of several with a
+/// balancer of its own).
 pub fn ranks(text: &str) -> Option<u16> {
     let samples =
         text.lines().take(MAX_LINES).filter_map(|line| line.strip_prefix("vllm:num_requests_running{"));

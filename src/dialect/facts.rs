@@ -1,4 +1,5 @@
-//! What an engine says about itself: `GET /version`, `GET /v1/models`, and the cache's configuration in `GET /metrics`.
+//! Facts that an engine tells about itself: `GET /version`, `GET /v1/models`, and the cache's
+//! configuration in `GET /metrics`.
 
 use std::fmt;
 
@@ -13,7 +14,7 @@ const MAX_LABELS: usize = 256;
 
 /// The gauge that carries vLLM's `CacheConfig` in its labels.
 const CACHE_CONFIG: &str = "vllm:cache_config_info";
-/// How Python prints a setting that was not made.
+/// Python's spelling of a setting that was not made.
 const UNSET: &str = "None";
 
 const BLOCK_SIZE: &str = "block_size";
@@ -39,14 +40,15 @@ pub struct ModelFact {
     pub max_model_len: Option<u64>,
 }
 
-/// What of the cache's configuration decides on block hashes; `None` is what the engine did not say, or left unset.
+/// Settings of the cache that decide on block hashes; `None` = the engine did not tell, or left it
+/// unset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CacheFacts {
     /// Tokens per KV block (`block_size`).
     pub block_tokens: Option<u32>,
     /// Name of the block hash (`prefix_caching_hash_algo`), such as `sha256_cbor`.
     pub hash_algo: Option<String>,
-    /// Whether blocks are hashed at all (`enable_prefix_caching`).
+    /// True if blocks are hashed at all (`enable_prefix_caching`).
     pub prefix_caching: Option<bool>,
     /// Tokens per hash, where it is not one per block (`hash_block_size`).
     pub hash_block_tokens: Option<u32>,

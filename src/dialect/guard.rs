@@ -13,7 +13,7 @@ const DROPPED: [&str; 3] = ["kv_transfer_params", "ec_transfer_params", "data_pa
 /// Top-level members that are dropped by their beginning (SGLang's addresses).
 const DROPPED_PREFIXES: [&str; 2] = ["bootstrap_", "disagg_prefill_"];
 
-/// What may not stand in the engines' free-form arguments.
+/// Members that are refused in the engines' free-form arguments.
 const FORBIDDEN_ARGS: [&str; 2] = ["kv_transfer_params", "ec_transfer_params"];
 
 /// Place where the free-form arguments are, as a path of members.

@@ -12,7 +12,7 @@ use crate::codec::json::{Edit, Object, Value};
 use crate::dialect::prefilled::{BadReply, Origin, Prefilled, Said, answer};
 use crate::dialect::{Api, PARAMS, one_token};
 
-/// What a prefiller is asked: keep the KV of this prompt for a decoder that is not known yet.
+/// Order to a prefiller: keep the KV of this prompt for a decoder that is not known yet.
 const ASK: &[u8] = br#"{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}"#;
 
 /// The edit for the prefill leg: one token, not streamed, one choice, and the request to keep the KV; with an `offer`

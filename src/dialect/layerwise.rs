@@ -29,7 +29,7 @@ const BATCH: &str = "batch_kv_transfer_params";
 /// Prompts of one body beyond which it goes to a decoder alone.
 const MOST_PROMPTS: usize = 1024;
 
-/// What a decoder says when it calls back.
+/// Call of a decoder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
     /// The request that it is about, of those with this id.
@@ -73,7 +73,7 @@ pub fn read_call(body: Bytes) -> Result<Call, BadCall> {
     Ok(Call { request_id, params: call.bytes().clone() })
 }
 
-/// What the decoder is told: that its KV will come, and where to ask for it.
+/// Parameters for the decoder: its KV will come, and the address where to ask for it.
 pub fn decode_params(callback_url: &str) -> Bytes {
     let params = json!({"do_remote_decode": false, "do_remote_prefill": true, "metaserver": callback_url});
     params.to_string().into()
@@ -107,8 +107,8 @@ pub fn prefill_params(calls: &[Call]) -> Option<Bytes> {
     Some(first.splice(&Edit::new().set(BATCH, Bytes::from(all))).to_bytes())
 }
 
-/// What a decoder calls the requests that it makes of a body under `X-Request-Id: id`, one for each prompt.
-/// `None` where that is not known.
+/// Names that a decoder gives to the requests that it makes of a body under `X-Request-Id: id`, one
+/// for each prompt. `None` where the naming is not known.
 pub fn engine_ids(api: Api, id: &str, prompts: usize) -> Option<Vec<String>> {
     match api {
         Api::Chat | Api::Messages => Some(vec![format!("chatcmpl-{id}")]),
@@ -117,7 +117,7 @@ pub fn engine_ids(api: Api, id: &str, prompts: usize) -> Option<Vec<String>> {
     }
 }
 
-/// How many prompts a body has.
+/// Number of prompts in a body.
 pub fn prompts(api: Api, body: &Object) -> usize {
     let list = body.get("prompt").filter(|_| shape::several_prompts(api, body));
     list.and_then(|list| list.array_len_capped(MOST_PROMPTS + 1)).unwrap_or(1)

@@ -1,7 +1,9 @@
-//! How prefiller and decoder are told about each other. Pure: bytes and values in, bytes and values out.
+//! Protocols by which prefiller and decoder learn about each other. Pure: bytes and values in,
+//! bytes and values out.
 //!
-//! A [`Dialect`] decides what both legs' bodies look like, in which order they are sent, and what the prefiller's answer
-//! means; the [`Api`] (which of OpenAI's, Anthropic's or vLLM's request shapes) is orthogonal to it.
+//! A [`Dialect`] decides how both legs' bodies look, in which order they are sent, and how the
+//! prefiller's answer is read. The [`Api`] (the request shape of OpenAI, Anthropic or vLLM) is
+//! orthogonal to it.
 
 use bytes::Bytes;
 
@@ -41,7 +43,7 @@ pub use transfer::{Peer, Transfer};
 /// The member of a body by which engines are told about each other.
 const PARAMS: &str = "kv_transfer_params";
 
-/// How the engines of a fleet move KV from a prefiller to a decoder.
+/// Ways in which the engines of a fleet move KV from a prefiller to a decoder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Dialect {
     /// The prefiller's answer says what the decoder is told (`kv_transfer_params`): vLLM's NIXL connectors, vllm-ascend's
@@ -123,7 +125,8 @@ impl Dialect {
         matches!(self, Dialect::P2pNccl | Dialect::Moriio)
     }
 
-    /// What a client is told of a request that a decoder would have to answer alone, where decoders compute no prompt.
+    /// Text for the client of a request that a decoder would have to answer alone, where decoders
+    /// compute no prompt.
     pub fn lone_decoder_refusal(self) -> String {
         format!(
             "these engines can't answer this route: their decoders compute no prompt (dialect.name = \"{}\"), and no prefiller can do it \
@@ -132,8 +135,9 @@ impl Dialect {
         )
     }
 
-    /// What a client is told of an API whose requests engines of this dialect can't serve from two sides; `None` where they can. SGLang
-    /// (0.5.23) drops the bootstrap fields of these bodies, and has no token API of this name.
+    /// Text for the client of an API that engines of this dialect can't serve from two sides;
+    /// `None` where they can. SGLang (0.5.23) drops the bootstrap fields of these bodies, and has
+    /// no token API of this name.
     pub fn api_refusal(self, api: Api) -> Option<&'static str> {
         match (self, api) {
             (Dialect::Sglang, Api::Responses | Api::Messages | Api::Generate) => Some(
@@ -207,7 +211,7 @@ impl Dialect {
         }
     }
 
-    /// What a prefiller's hand-off tells about all of its hand-offs.
+    /// Facts in a prefiller's hand-off that hold for all of its hand-offs.
     pub fn peer_of(self, handoff: &Bytes) -> Option<Peer> {
         match self {
             Dialect::NixlPush => nixl_push::standing(handoff).map(Peer::Standing),

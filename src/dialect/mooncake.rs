@@ -17,7 +17,7 @@ use crate::dialect::{Api, BadReply, PARAMS, Prefilled, Said, kv_transfer, one_to
 /// Most data-parallel ranks behind one bootstrap server.
 const MOST_RANKS: usize = 1024;
 
-/// What a bootstrap server is asked.
+/// Path of the question to a bootstrap server.
 pub const QUERY_PATH: &str = "/query";
 
 /// The edit for the prefill leg.

@@ -1,5 +1,6 @@
-//! What decoders keep for the next turns of conversations, as far as it was not used: found by the beginning of a prompt, handed
-//! out once, bounded in number, tokens and time. Time is an argument: milliseconds of any clock that does not go back.
+//! KV that decoders keep for the next turns of conversations, as far as it was not used. An offer
+//! is found by the beginning of a prompt, handed out once, and bounded in number, tokens and time.
+//! Time is an argument: milliseconds of any clock that does not go back.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,7 +17,8 @@ const MOST: usize = 4096;
 /// And most tokens of all, 4 bytes each.
 const MOST_TOKENS: usize = 8 << 20;
 
-/// What else than tokens tells KV apart: the model or adapter, and the salt, as the client spells them.
+/// Facts other than tokens that tell KV apart: the model or adapter, and the salt, as the client
+/// spells them.
 pub type Context = [Option<Bytes>; 2];
 
 /// All that is on offer; `O` is who keeps it.
@@ -38,7 +40,7 @@ struct Entry<O> {
     until_ms: u64,
 }
 
-/// What a prefiller is told, and of how many tokens that spares it.
+/// Parameters for a prefiller, and the number of tokens that they spare it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// The value of `kv_transfer_params`.
@@ -120,7 +122,7 @@ impl<O> Offers<O> {
         ids.into_iter().for_each(|id| drop(self.remove(id)));
     }
 
-    /// How many there are.
+    /// Number of offers that are kept.
     pub fn len(&self) -> usize {
         self.entries.len()
     }

@@ -1,4 +1,5 @@
-//! What a leg is sent that is to compute the prompt and one token, and to answer at once. The same in every dialect.
+//! Edits of a body whose engine is to compute the prompt and one token, and to answer at once. They
+//! are the same in every dialect.
 
 use bytes::Bytes;
 

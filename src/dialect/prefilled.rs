@@ -6,17 +6,18 @@ use crate::codec::json::{Object, ScanLimits};
 use crate::dialect::usage::{self, Usage};
 use crate::dialect::{Api, fault, kv_transfer};
 
-/// What a prefiller's answer says.
+/// A prefiller's answer, read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prefilled {
-    /// What the decoder is given as `kv_transfer_params`: as the prefiller wrote it, or as the dialect makes it up; `None` when
-    /// KV travels through a pool.
+    /// `kv_transfer_params` for the decoder: as the prefiller wrote them, or as the dialect makes
+    /// them; `None` when KV travels through a pool.
     pub handoff: Option<Bytes>,
-    /// All else.
+    /// Everything else in the answer.
     pub said: Said,
 }
 
-/// What a prefiller's answer says beside its hand-off. No decoder needs it: it is read when it is asked for.
+/// Parts of a prefiller's answer beside its hand-off. No decoder needs them: they are read when
+/// they are asked for.
 #[derive(Clone, Debug)]
 pub struct Said(Box<Answer>);
 
@@ -27,14 +28,14 @@ struct Answer {
     from: Origin,
 }
 
-/// What names the engine that made a hand-off.
+/// Source of the name of the engine that made a hand-off.
 #[derive(Clone, Debug)]
 #[expect(
     clippy::large_enum_variant,
     reason = "it is in the box of its answer, and nearly always the large one"
 )]
 pub(super) enum Origin {
-    /// Nothing does.
+    /// Nothing names it.
     Nobody,
     /// The hand-off's members.
     Params(Object),
@@ -58,7 +59,7 @@ impl Said {
         usage::of_answer(self.0.api, &self.0.whole)
     }
 
-    /// Who made the hand-off, where it says so ([`kv_transfer::engine_id`]).
+    /// The engine that made the hand-off, if the answer names it ([`kv_transfer::engine_id`]).
     pub fn engine_id(&self) -> Option<u64> {
         match &self.0.from {
             Origin::Nobody => None,

@@ -28,7 +28,7 @@ use crate::dialect::{Api, PARAMS};
 /// Less is not worth a transfer; also what makes sure that blocks have the size that they are taken to have.
 const LEAST_BLOCKS: usize = 4;
 
-/// What a decoder keeps of one conversation.
+/// KV that a decoder keeps of one conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Returned {
     /// The tokens whose KV it has.
@@ -95,8 +95,8 @@ pub fn hidden(body: &Object, answer: &Object, asked: bool) -> Option<Object> {
 }
 
 impl Returned {
-    /// What a whole answer offers; `None` if that is nothing, or nothing that could be told from other KV: blocks of several
-    /// kinds, or spread over engines' ranks.
+    /// Reads the offer in a whole answer. `None` if there is none, or none that could be told from
+    /// other KV: blocks of several kinds, or spread over engines' ranks.
     pub fn read(answer: &Object) -> Option<Returned> {
         let params = answer.get(PARAMS).filter(Value::is_object)?;
         let told = params.object().ok()?;
@@ -142,7 +142,7 @@ impl Returned {
         if blocks < LEAST_BLOCKS { 0 } else { blocks }
     }
 
-    /// What a prefiller is told so that it reads the first `blocks` blocks.
+    /// Parameters by which a prefiller reads the first `blocks` blocks.
     pub fn offer(&self, blocks: usize, block_tokens: usize) -> Option<Bytes> {
         let ids = serde_json::to_vec(&[self.blocks.get(..blocks)?]).ok()?;
         let tokens = blocks.checked_mul(block_tokens)?.to_string();

@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::codec::json::{Edit, Object};
 use crate::dialect::{Transfer, guard};
 
-/// What both bodies have in common.
+/// Edit that both bodies have in common.
 fn meet(transfer: &Transfer) -> Edit {
     let (host, port) = transfer.bootstrap.clone().unwrap_or_default();
     guard::edit()

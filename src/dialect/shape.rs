@@ -1,4 +1,5 @@
-//! What the gateway must know of a body to route it: read from the top-level members, nothing is parsed deeper.
+//! Facts of a body that routing needs. They are read from the top-level members; nothing is parsed
+//! deeper.
 
 use std::borrow::Cow;
 
@@ -30,7 +31,7 @@ pub struct Shape {
     pub bypass: Option<Bypass>,
     /// The response goes on when its client is gone, who asks for it again by its id.
     pub background: bool,
-    /// What in an answer says that its engine gave it up.
+    /// The sign in an answer by which its engine gave it up.
     pub given_up: GivenUp,
 }
 
@@ -79,7 +80,7 @@ impl Bypass {
         }
     }
 
-    /// What a client is told where no decoder can answer alone, and the member that it is about.
+    /// Text for a client where no decoder can answer alone, and the member that it is about.
     pub fn refusal(self) -> (&'static str, &'static str) {
         match self {
             Bypass::SeveralPrompts => (
@@ -248,7 +249,7 @@ pub(super) fn several_prompts(api: Api, body: &Object) -> bool {
     prompt.first_element().is_some_and(one_prompt_each) && prompt.array_len_capped(2) == Some(2)
 }
 
-/// How many prompts a body with several holds.
+/// Number of prompts in a body with several.
 fn prompts(body: &Object) -> u64 {
     body.get("prompt").map_or(1, |prompt| prompt.elements().count() as u64)
 }
@@ -310,7 +311,7 @@ mod tests {
         assert_eq!(bypass(Api::Completions, r#"{"echo":null,"logprobs":1}"#), None);
     }
 
-    /// What says how many candidates are scored has another name in chats, and 0 for its default.
+    /// The number of scored candidates has another name in chats, and 0 for its default.
     #[test]
     fn an_echo_scores_the_prompt_of_a_chat_without_being_asked_to() {
         let scores = |api, text: &str| read(api, text).bypass == Some(Bypass::PromptScores);

@@ -1,43 +1,43 @@
-//! What engines give away about their dialect. Pure.
+//! Signs by which engines give away their dialect. The module is pure.
 //!
-//! | asked | who answers | says |
+//! | asked | answered by | tells |
 //! |---|---|---|
 //! | `GET /get_server_info` | SGLang | `disaggregation_mode`, `disaggregation_bootstrap_port` |
 //! | `GET /query` on the bootstrap port | vLLM's MooncakeConnector, as prefiller | ids of its ranks |
 //! | `GET /version` | vLLM | nothing about connectors: its answers to prefills do (a hand-off that pulls or pushes, or none: a pool) |
 //!
-//! A layerwise connector can't be told from others before it is spoken to.
+//! A layerwise connector can't be told from others before it is used.
 
 use bytes::Bytes;
 
 use crate::codec::json::{Object, ScanLimits};
 use crate::dialect::{Dialect, nixl_push};
 
-/// What SGLang's servers are asked.
+/// Path of the question to SGLang's servers.
 pub const SERVER_INFO_PATH: &str = "/get_server_info";
 
-/// What a prefiller said, asked about itself.
+/// A prefiller's answers about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Signs {
     /// The bootstrap port of an SGLang server that prefills for others.
     pub sglang_port: Option<u16>,
     /// Ranks that a Mooncake bootstrap server named.
     pub mooncake_ranks: Option<usize>,
-    /// vLLM's version.
+    /// Version of vLLM, if it is vLLM.
     pub vllm: Option<String>,
 }
 
-/// What engines speak, and by which sign.
+/// The dialect that was detected, and the sign.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
-    /// Their dialect.
+    /// Dialect of the engines.
     pub dialect: Dialect,
     /// Reason why it must be that, for people.
     pub why: String,
 }
 
 impl Signs {
-    /// What it must be; `None` when nothing was said.
+    /// The dialect that follows from the signs; `None` when there was none.
     pub fn verdict(&self) -> Option<Told> {
         let told = |dialect, why: String| Some(Told { dialect, why });
         if let Some(port) = self.sglang_port {

@@ -1,4 +1,4 @@
-//! What the two legs of one attempt have in common before either is sent.
+//! Values that the two legs of one attempt share before either is sent.
 
 use std::sync::Arc;
 
@@ -9,22 +9,22 @@ use bytes::Bytes;
 pub struct Transfer {
     /// Names the transfer where the gateway has to; new for each attempt, so that legs of two attempts never meet.
     pub id: u128,
-    /// Who the prefiller is for decoders, as far as it is known.
+    /// Identity of the prefiller for decoders, as far as it is known.
     pub peer: Option<Arc<Peer>>,
     /// Place where the prefiller's bootstrap server listens, for dialects that have one.
     pub bootstrap: Option<(String, u16)>,
     /// The data-parallel rank that is asked to prefill; `None` = the engine's own choice, or there is but one.
     pub rank: Option<u16>,
-    /// What a decoder offers of an earlier turn.
+    /// A decoder's offer of KV from an earlier turn.
     pub offer: Option<Bytes>,
-    /// What a decoder that was asked first wants the prefiller to be told.
+    /// Parameters for the prefiller from a decoder that was asked first.
     pub called: Option<Bytes>,
 }
 
 /// A prefiller as decoders know it, learned once for as long as its process lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Peer {
-    /// What a bootstrap server says.
+    /// Answer of a bootstrap server.
     Bootstrapped {
         /// The engine's own id, one for each data-parallel rank, in their order; new with each start.
         engine_ids: Vec<String>,

@@ -19,11 +19,11 @@ use crate::dialect::patch::Patch;
 /// Token counts of one answer; `None` where the engine did not say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Prompt tokens.
+    /// Number of prompt tokens.
     pub prompt: Option<u64>,
     /// Prompt tokens found in a cache.
     pub cached: Option<u64>,
-    /// Generated tokens.
+    /// Number of generated tokens.
     pub output: Option<u64>,
 }
 
@@ -97,7 +97,7 @@ impl Told {
         Told { api, usage, at, details }
     }
 
-    /// What it counts.
+    /// The counts so far.
     pub fn counts(&self) -> Usage {
         let names = self.api.usage();
         let holder = if names.details.is_some() { self.details.as_ref() } else { Some(&self.usage) };
@@ -182,8 +182,9 @@ pub fn of_frames(api: Api, frames: &Bytes) -> Option<Usage> {
         })
 }
 
-/// What one event tells. A message that begins (`message_start`) has an output of 0, or of the token that comes with it: nobody has
-/// counted what will follow, nor will, if the client leaves before its end.
+/// Counts in one event. A message that begins (`message_start`) has an output of 0, or of the token
+/// that comes with it: nobody has counted what will follow, nor will, if the client leaves before
+/// its end.
 fn of_event(api: Api, event: &Object) -> Usage {
     let usage = of_answer(api, event);
     let begins = api == Api::Messages && event.contains("message");

@@ -1,4 +1,4 @@
-//! How much is under way that will want a decoder.
+//! Counts work under way that will want a decoder.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ pub struct Awaiting(Arc<AtomicUsize>);
 pub struct Awaits(Arc<AtomicUsize>);
 
 impl Awaiting {
-    /// One more.
+    /// Counts one more, until the value is dropped.
     pub fn one(&self) -> Awaits {
         self.0.fetch_add(1, Ordering::Relaxed);
         Awaits(self.0.clone())

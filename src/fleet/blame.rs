@@ -1,4 +1,5 @@
-//! What became of KV that went from one engine to another, and what follows for both: see [`health::handoffs`].
+//! Outcomes of KV transfers between engines, and their consequences for both: see
+//! [`health::handoffs`].
 //!
 //! [`health::handoffs`]: crate::fleet::health::handoffs
 
@@ -28,7 +29,7 @@ pub struct FailedHandoff<'a> {
     pub consumer: &'a Instance,
     /// That of the two whose leg failed.
     pub reporter: &'a Instance,
-    /// What is reported of it if it is at fault.
+    /// Outcome that is reported of it if it is at fault.
     pub outcome: Outcome,
 }
 

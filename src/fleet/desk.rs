@@ -24,7 +24,7 @@ use crate::route::{
 /// Lanes are looked at again this often while somebody waits, whatever the board predicts: rests end unannounced.
 const RECHECK: Duration = Duration::from_secs(1);
 
-/// Who waits for a prefiller, and who decides.
+/// Lock, clock and wake-ups around the pure scheduler.
 #[derive(Debug)]
 pub struct Desk {
     /// The board's seconds are counted from then.
@@ -36,7 +36,7 @@ pub struct Desk {
 
 struct State {
     board: Board,
-    /// By lane.
+    /// Members by their lane.
     members: Vec<Option<Member>>,
     waiters: HashMap<Ticket, oneshot::Sender<Placed>>,
     told: Option<Arc<dyn Told>>,
@@ -45,16 +45,16 @@ struct State {
     seed: u64,
 }
 
-/// Who tells what prefillers hold in memory of their own.
+/// Source of what each prefiller holds in memory of its own (KV events).
 pub trait Told: Send + Sync {
     /// The leading tokens of a prompt that each holds, ordered by instance and rank; those who are not in it don't tell.
     fn held(&self, job: &Job) -> Vec<Holding>;
 }
 
-/// What one rank of a prefiller told that it holds.
+/// Blocks that one rank of a prefiller says that it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holding {
-    /// The prefiller.
+    /// Identity of the prefiller.
     pub instance: InstanceId,
     /// Its rank, 0 where it has no others.
     pub rank: u32,
@@ -62,13 +62,13 @@ pub struct Holding {
     pub tokens: u32,
 }
 
-/// What is told, by lane.
+/// Reports of prefillers' memory, by lane.
 struct ByLane<'a> {
     told: &'a dyn Told,
     members: &'a [Option<Member>],
 }
 
-/// What an instance is given from now on.
+/// Conditions under which an instance is used from now on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Recovery {
     /// Nothing for so long, if there are others.
@@ -99,7 +99,7 @@ pub struct Choice {
     pub others: SmallVec<[(Member, Terms); 3]>,
     /// Time for which the request waited for it.
     pub waited: Duration,
-    /// How many others waited then.
+    /// Number of other requests that waited then.
     pub waiting: usize,
 }
 
@@ -132,7 +132,7 @@ impl Desk {
         Desk { born: Instant::now(), state: Mutex::new(state), news: Notify::new() }
     }
 
-    /// Who tells what prefillers hold; until then the board believes its own history.
+    /// Sets the source of what prefillers hold. Without one the scheduler believes its own history.
     pub fn hear(&self, told: Arc<dyn Told>) {
         self.lock().told = Some(told);
     }
@@ -176,7 +176,7 @@ impl Desk {
         self.with(id, |state, lane| state.board.drain(lane, draining));
     }
 
-    /// How it is, as far as its legs and probes tell.
+    /// Takes over the health of an instance, as far as its legs and probes tell.
     pub(super) fn health(self: &Arc<Self>, id: InstanceId, how: &Recovery) {
         let now = self.now();
         let health = LaneHealth {
@@ -203,12 +203,12 @@ impl Desk {
         });
     }
 
-    /// What predictions are made of now.
+    /// Sources of predictions that are used now.
     pub fn beliefs(&self) -> Beliefs {
         self.lock().board.beliefs()
     }
 
-    /// What predictions are made of from now on.
+    /// Sets the sources of predictions that are used from now on.
     pub fn believe(&self, beliefs: Beliefs) {
         self.lock().board.believe(beliefs);
     }
@@ -248,7 +248,7 @@ impl Desk {
         Some(Waiting::InLine(in_line))
     }
 
-    /// What each prefiller would cost a request now, best first.
+    /// Costs of a request on each prefiller, best first.
     pub fn explain(&self, job: &Arc<Job>) -> Vec<(String, Terms)> {
         let now = self.now();
         let state = self.lock();
@@ -293,7 +293,7 @@ impl Desk {
         lanes.filter_map(ends_in).collect()
     }
 
-    /// How many are with prefillers, as far as the board knows.
+    /// Number of requests that are with prefillers, as far as the board knows.
     pub fn booked(&self) -> u32 {
         let now = self.now();
         let state = self.lock();
@@ -301,12 +301,12 @@ impl Desk {
         lanes.filter_map(|lane| state.board.load(lane, now)).map(|(_, requests)| requests).sum()
     }
 
-    /// How many wait.
+    /// Number of requests that wait.
     pub fn waiting(&self) -> usize {
         self.lock().board.waiting()
     }
 
-    /// Looks again whenever time alone may have opened a place. Never ends.
+    /// Schedules whenever time alone may have opened a place, and never returns.
     pub async fn tick(self: Arc<Self>) {
         loop {
             let wait = {
@@ -488,7 +488,7 @@ impl Booked {
         self.desk.done(self, Done::Failed, Instant::now());
     }
 
-    /// What was held is given back.
+    /// Records that the KV was given back.
     pub(super) fn let_go(&self) {
         self.desk.lock().board.hold(self.lane, -self.tokens);
     }

@@ -1,5 +1,6 @@
-//! How many prompts of one prefiller came with a hand-off. One that hands nothing over, since it was started without its
-//! connector, answers as any other: its prompts are computed a second time by decoders, and nothing fails.
+//! Counts a prefiller's prompts with and without a hand-off. A prefiller that was started without
+//! its connector hands nothing over, and answers as any other: decoders compute its prompts a
+//! second time, and nothing fails.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

@@ -1,4 +1,4 @@
-//! What a prefiller found of prompts in its caches, against what was predicted: sums since it became a member.
+//! A prefiller's cache hits, as reported and as predicted: sums since it became a member.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,7 +17,7 @@ pub struct HitTokens {
     pub prompt: u64,
     /// Of these, what it was expected to have in its caches or to fetch from a pool.
     pub predicted: u64,
-    /// What it reported as cached. An engine that reports nothing adds none.
+    /// Tokens that it reported as cached. An engine that reports nothing adds none.
     pub cached: u64,
 }
 
@@ -29,7 +29,7 @@ impl Hits {
         self.cached.fetch_add(tokens.cached, Ordering::Relaxed);
     }
 
-    /// The sums.
+    /// The sums so far.
     pub fn tokens(&self) -> HitTokens {
         HitTokens {
             prompt: self.prompt.load(Ordering::Relaxed),

@@ -16,12 +16,12 @@ use crate::obs::LegMeter;
 use crate::route::{Candidate, DecodeCandidate, Standing};
 use crate::util::swap::Live;
 
-/// What an engine is there for.
+/// Roles of engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// Computes prompts.
+    /// It computes prompts.
     Prefill,
-    /// Generates answers.
+    /// It generates answers.
     Decode,
     /// Encodes the images, sounds and films of a prompt, before it is computed.
     Encode,
@@ -51,14 +51,14 @@ pub struct Instance {
     models: ServedModels,
     draining: AtomicBool,
     meter: LegMeter,
-    /// Who it is for decoders, where they must be told; learned.
+    /// Its identity for decoders, where they must be told; learned.
     peer: Live<Option<Arc<Peer>>>,
 }
 
 /// A data-parallel rank of an engine, from 0: a scheduler and a cache of its own behind the same port.
 pub type Rank = u16;
 
-/// What the gateway has committed to an engine. Changed by seats alone.
+/// Work that the gateway has committed to an engine. Changed by seats alone.
 #[derive(Debug, Default)]
 pub struct Load {
     pub(super) work_tokens: AtomicU64,
@@ -67,7 +67,7 @@ pub struct Load {
     pub(super) leases: AtomicU32,
 }
 
-/// What an engine, or one rank of it, says of itself.
+/// Load that an engine, or one rank of it, reports.
 #[derive(Debug, Default)]
 struct Foreign {
     /// Tokens of KV that fit; 0 = unknown.
@@ -77,7 +77,7 @@ struct Foreign {
     tokens: AtomicU64,
 }
 
-/// What an engine, or one rank of it, says beyond what we gave it.
+/// Load that an engine, or one rank of it, reports beyond the gateway's own.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Beyond {
     /// Tokens of KV that fit; 0 = unknown.
@@ -170,12 +170,12 @@ impl Instance {
         }
     }
 
-    /// Its identity.
+    /// Identity of the member.
     pub fn id(&self) -> InstanceId {
         self.id
     }
 
-    /// What it is there for.
+    /// Role of the engine.
     pub fn role(&self) -> Role {
         self.role
     }
@@ -190,17 +190,17 @@ impl Instance {
         self.authority.as_ref()
     }
 
-    /// What is committed to it.
+    /// Work that is committed to it.
     pub fn load(&self) -> &Load {
         &self.load
     }
 
-    /// Whether it works, as far as is known.
+    /// Health of the engine, as far as it is known.
     pub fn health(&self) -> &Health {
         &self.health
     }
 
-    /// What it found of prompts in its caches, against what was predicted.
+    /// Cache hits that it reported, and those that were predicted.
     pub fn hits(&self) -> &Hits {
         &self.hits
     }
@@ -210,7 +210,7 @@ impl Instance {
         &self.paces
     }
 
-    /// How many of its prompts came with a hand-off, of a prefiller.
+    /// Counts of a prefiller's prompts with and without a hand-off.
     pub fn handoffs(&self) -> &Handoffs {
         &self.handoffs
     }
@@ -225,7 +225,7 @@ impl Instance {
         (self.foreign.requests.load(Ordering::Relaxed), self.foreign.tokens.load(Ordering::Relaxed))
     }
 
-    /// Who it is for decoders, as far as that is known.
+    /// Its identity for decoders, as far as that is known.
     pub fn peer(&self) -> Option<Arc<Peer>> {
         (*self.peer.now()).clone()
     }
@@ -240,7 +240,7 @@ impl Instance {
         self.peer.set(None);
     }
 
-    /// Its metrics.
+    /// Metrics of the engine.
     pub fn meter(&self) -> &LegMeter {
         &self.meter
     }
@@ -259,7 +259,7 @@ impl Instance {
         self.draining.swap(false, Ordering::Relaxed)
     }
 
-    /// How many ranks the gateway chooses among; 1 = the engine does, or has only one.
+    /// Number of ranks among which the gateway chooses; 1 = the engine does, or has only one.
     pub fn rank_count(&self) -> Rank {
         Rank::try_from(self.ranks.len()).unwrap_or(Rank::MAX).max(1)
     }
@@ -271,7 +271,7 @@ impl Instance {
         whole.into_iter().chain((0..count).map(|rank| Rank::try_from(rank).ok()))
     }
 
-    /// What is committed to one of its ranks, or to all of it.
+    /// Work that is committed to one of its ranks, or to all of it.
     pub fn load_of(&self, rank: Option<Rank>) -> &Load {
         self.part(rank).map_or(&self.load, |(load, _)| load)
     }
@@ -280,7 +280,7 @@ impl Instance {
         self.ranks.get(usize::from(rank?))
     }
 
-    /// What one of its ranks, or all of it, says of itself.
+    /// Takes over the load that one of its ranks, or all of it, reports.
     pub fn told(&self, rank: Option<Rank>, beyond: Beyond) {
         let foreign = self.part(rank).map_or(&self.foreign, |(_, foreign)| foreign);
         foreign.kv_capacity_tokens.store(beyond.kv_capacity_tokens, Ordering::Relaxed);
@@ -288,7 +288,7 @@ impl Instance {
         foreign.tokens.store(beyond.tokens as u64, Ordering::Relaxed);
     }
 
-    /// How willingly a request is given to it. `dice` is a random number of that request.
+    /// Standing of the engine for a request. `dice` is a random number of that request.
     pub(super) fn standing(&self, now_ms: u64, dice: u64, tried: bool) -> Standing {
         // Instances are independent: for each the same dice fall differently.
         let dice = dice.wrapping_add(self.id.0).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -319,7 +319,8 @@ impl Instance {
         }
     }
 
-    /// How it, or one of its ranks, is called in explanations: `host:port`, with `@rank` where there are several.
+    /// Name of it, or of one of its ranks, in explanations: `host:port`, with `@rank` where there
+    /// are several.
     pub fn place_name(&self, rank: Option<Rank>) -> String {
         place_name(&self.endpoint, rank)
     }

@@ -1,4 +1,4 @@
-//! Who a lane of the board stands for.
+//! The member of the fleet behind a lane of the scheduler.
 
 use std::sync::Arc;
 

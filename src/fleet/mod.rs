@@ -54,12 +54,12 @@ pub use waiting::Waiting;
 /// Everybody in one role, at one moment.
 pub type Members = Arc<Vec<Arc<Instance>>>;
 
-/// How a fleet decides.
+/// Settings of a fleet's decisions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FleetSettings {
-    /// Of prefillers.
+    /// Settings of the prefill scheduler.
     pub board: BoardSettings,
-    /// What decode steps are taken to cost until more is known.
+    /// Costs of decode steps that are assumed until more is known.
     pub decode: DecodeCosts,
     /// Tokens that fit into a prefiller's cache.
     pub cache_tokens: u64,
@@ -69,11 +69,11 @@ pub struct FleetSettings {
     pub decode_ranks: RankRule,
     /// Of random numbers.
     pub seed: u64,
-    /// When instances are left alone.
+    /// Rules of the breakers.
     pub health: health::Rules,
 }
 
-/// What a pool calls a host, and what the prefillers on it are called.
+/// Names of hosts in a pool, with the names of the prefillers on them.
 pub type HostNames = std::collections::HashMap<String, String>;
 
 /// Prefillers, decoders and encoders.
@@ -91,7 +91,8 @@ pub struct Fleet {
     awaiting: Awaiting,
     /// Outcomes of hand-offs, by pair.
     handoffs: blame::Handoffs,
-    /// Who wants which members. Held while the list changes; taken before a side's lock.
+    /// Sources and the members that they want. Held while the list changes; taken before a side's
+    /// lock.
     roster: Mutex<Roster>,
     /// Health is kept in milliseconds since then.
     born: Instant,
@@ -107,7 +108,7 @@ struct Side {
     counting: Mutex<()>,
 }
 
-/// What a leg asks of the instance that serves it.
+/// Demands of a leg on the instance that serves it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Need<'a> {
     /// Tokens to reserve: of the prompt, and for decoders of the answer as well.
@@ -118,8 +119,8 @@ pub struct Need<'a> {
     pub random: u64,
     /// The same for requests that belong together.
     pub session: Option<u64>,
-    /// Who alone has what the request is about, whether it drains or not; where it is gone, anybody is as good. Who asks sees to it that
-    /// nobody else is asked after it.
+    /// The engine that alone has the state that the request is about, whether it drains or not.
+    /// Where it is gone, any engine is as good. The caller asks no other engine after it.
     pub keeper: Option<InstanceId>,
     /// It is under way, and has KV that only an instance of this role can fetch: where all that are left drain, one of them will do.
     pub under_way: bool,
@@ -196,8 +197,8 @@ impl Fleet {
         self.roster().is_listed(role, endpoint)
     }
 
-    /// What `owner` wants as members of `role` from now on. Those that it wanted before and nobody else wants are drained.
-    /// Returns how many came and went.
+    /// Sets the members of `role` that `owner` wants. Those that it wanted before and nobody else
+    /// wants are drained. Returns how many came and went.
     pub fn want(&self, owner: Owner, role: Role, endpoints: &[Endpoint]) -> (usize, usize) {
         let mut roster = self.roster();
         let change = roster.want(owner, role, endpoints);
@@ -293,7 +294,7 @@ impl Fleet {
         side.members.load().iter().filter(|i| i.draining()).count()
     }
 
-    /// What is under way and will want a decoder.
+    /// Work under way that will want a decoder.
     pub fn awaiting(&self) -> &Awaiting {
         &self.awaiting
     }
@@ -353,7 +354,7 @@ impl Fleet {
             .then(|| Seat::paced(instance.clone(), None, tokens, self.decode_learner.clone()))
     }
 
-    /// What decode steps are known to cost.
+    /// Known costs of decode steps.
     pub fn decode_costs(&self) -> DecodeCosts {
         self.learner().costs()
     }

@@ -1,4 +1,4 @@
-//! How many data-parallel ranks each engine has, where the gateway chooses among them: as
+//! Number of data-parallel ranks of each engine, where the gateway chooses among them: as
 //! configured, or as the engine tells.
 
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use crate::fleet::{Fleet, Instance, Rank, Role};
 /// The most ranks of one engine among which is chosen: each is a place of its own in every choice.
 const MAX_RANKS: Rank = 64;
 
-/// What is known of the ranks of a role's engines beforehand.
+/// Facts about the ranks of a role's engines that are known beforehand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RankRule {
     /// Each engine chooses among its own.

@@ -1,4 +1,4 @@
-//! What legs, probes and hand-offs tell of an instance, and what follows from it.
+//! Reports of legs, probes and hand-offs about an instance, and their consequences.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::fleet::{Fleet, Instance, InstanceId, Role};
 /// At most this share of a role rests for what its members refuse: the others must be able to carry the load.
 const MOST_EJECTED_PERCENT: usize = 50;
 
-/// How a leg ended, as far as the instance is concerned.
+/// Outcomes of a leg, as far as the instance is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It answered, be it with a refusal of the client's request.
@@ -18,7 +18,7 @@ pub enum Outcome {
     Busy(Option<Duration>),
     /// It refused the request, perhaps for a reason of its own: others are preferred until that is known.
     Refused,
-    /// It failed.
+    /// The leg failed.
     Failed,
     /// It does nothing with what it is sent, while others work.
     Stuck,
@@ -26,12 +26,12 @@ pub enum Outcome {
     Unreachable,
 }
 
-/// What tells one process at an address from the next.
+/// Signs by which one process at an address is told from the next.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Sign {
     /// The engine's id in a hand-off, as a hash.
     Engine(u64),
-    /// When its process started, in Unix seconds; None = it does not say.
+    /// Start time of its process, in Unix seconds; `None` = it does not say.
     Start(Option<f64>),
 }
 

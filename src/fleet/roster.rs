@@ -1,41 +1,43 @@
-//! Who wants which members: the configuration, a file, the DNS, a cluster, an operator. Pure.
+//! Sources that want members: the configuration, a file, the DNS, a cluster, an operator. The
+//! module is pure.
 //!
-//! An instance is a member as long as anybody wants it, so no source takes away what another one brought. An operator's
-//! removal counts against all of them, until the source that wants it stops wanting it and begins anew.
+//! An instance is a member as long as any source wants it, so no source takes away what another one
+//! brought. An operator's removal counts against all of them, until the source that wants it stops
+//! wanting it and begins anew.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::endpoint::Endpoint;
 use crate::fleet::Role;
 
-/// Where members come from.
+/// Sources of members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Owner {
     /// `fleet.prefill`, `fleet.decode`, `fleet.encode`.
     Configuration,
-    /// `discovery.file`.
+    /// The file `discovery.file`.
     File,
-    /// `discovery.prefill_dns`, `discovery.decode_dns`.
+    /// Names: `discovery.prefill_dns`, `discovery.decode_dns`.
     Dns,
-    /// `[discovery.kubernetes]`.
+    /// A cluster: `[discovery.kubernetes]`.
     Kubernetes,
-    /// `/instances/add`.
+    /// An operator: `/instances/add`.
     Operator,
 }
 
-/// What each source said last.
+/// The last list of each source.
 #[derive(Debug, Default)]
 pub(super) struct Roster {
     /// By role, prefill first.
     wants: [BTreeMap<Owner, BTreeSet<Endpoint>>; Role::ALL.len()],
-    /// What counts of it: an operator may have removed some.
+    /// The part of it that counts: an operator may have removed some.
     held: [BTreeMap<Endpoint, BTreeSet<Owner>>; Role::ALL.len()],
 }
 
-/// What follows from a source's word.
+/// Changes that follow from a source's list.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Change {
-    /// Newly wanted.
+    /// Members that are wanted from now on.
     pub(super) came: Vec<Endpoint>,
     /// Wanted by nobody any more.
     pub(super) gone: Vec<Endpoint>,

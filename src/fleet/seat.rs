@@ -22,7 +22,7 @@ pub struct Seat {
     phase: Phase,
     /// On the board, where the desk placed it.
     booked: Option<Booked>,
-    /// What a decoder's pace teaches.
+    /// Observation of a decoder's pace, to learn from.
     pace: Option<Pace>,
 }
 

@@ -1,4 +1,5 @@
-//! How each role stands: the counts of its members kept up to date, and what a request does that finds no member free.
+//! State of each role: counts of its members, kept up to date, and the fate of a request that finds
+//! no member free.
 
 use std::sync::{Arc, PoisonError};
 
@@ -28,7 +29,7 @@ impl Fleet {
         self.side(role).vacancy.is_open()
     }
 
-    /// How `role` stands for a request that would need a member of it.
+    /// State of `role` for a request that would need a member of it.
     pub fn outlook(&self, role: Role) -> Outlook {
         self.side(role).vacancy.outlook()
     }

@@ -18,7 +18,7 @@ const LOOK_PAUSE_MAX_MS: u64 = 100;
 /// A trial that has not ended after this time, in ms, is not waited for: another one may begin.
 const TRIAL_MS: u64 = 10_000;
 
-/// How a role stands for a request that would need a member of it.
+/// State of a role for a request that would need a member of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outlook {
     /// Some member takes requests.
@@ -57,7 +57,7 @@ pub struct Vacancy {
     trial: Arc<Mutex<Pace>>,
 }
 
-/// When a request may find out whether a resting role is back.
+/// Pace at which requests may find out if a resting role is back.
 #[derive(Debug)]
 struct Pace {
     /// A trial is under way until then, in ms; 0 = none is.
@@ -93,7 +93,7 @@ impl Pace {
     }
 }
 
-/// What a count of a role's members came to.
+/// Counts of a role's members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) members: usize,
@@ -123,7 +123,7 @@ impl Vacancy {
         self.accepting.load(Ordering::Relaxed) > 0 && !self.crowded.load(Ordering::Relaxed)
     }
 
-    /// How the role stands.
+    /// State of the role.
     pub fn outlook(&self) -> Outlook {
         if self.accepting.load(Ordering::Relaxed) > 0 {
             return if self.crowded.load(Ordering::Relaxed) { Outlook::Crowded } else { Outlook::Open };

@@ -1,4 +1,4 @@
-//! Who waits for a prefiller.
+//! Requests that wait for a prefiller.
 
 use std::future::Future;
 use std::pin::Pin;

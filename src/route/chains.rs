@@ -19,7 +19,7 @@ pub const ROOT: NodeId = NodeId::MAX;
 pub struct Chains<T> {
     nodes: Vec<Node<T>>,
     free: Vec<NodeId>,
-    /// Whose first block this is, behind that node.
+    /// Node of each first block, by the node before it.
     next: HashMap<(NodeId, u64), NodeId, FixedState>,
     blocks: usize,
 }
@@ -31,14 +31,14 @@ pub struct Node<T> {
     above: NodeId,
     /// Nodes that go on behind it.
     below: u32,
-    /// What is known of it.
+    /// Value that is kept for it.
     pub value: T,
 }
 
 /// A node on a prompt's way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Which.
+    /// Identity of the node.
     pub node: NodeId,
     /// Blocks of it that the prompt has; fewer than it has only at the way's end.
     pub blocks: usize,

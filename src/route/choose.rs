@@ -4,7 +4,7 @@
 //! Pure functions over a snapshot: the caller hands in the candidates and what makes two decisions over the same ones
 //! differ.
 
-/// How an instance is chosen for a leg.
+/// Policies by which an instance is chosen for a leg.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
     /// The least predicted seconds: to the first token for prefillers, per token of everybody for decoders.
@@ -45,11 +45,11 @@ pub struct Candidate {
     pub resident_tokens: u64,
     /// Something that stays its own when others come and go.
     pub identity: u64,
-    /// How willingly it is taken.
+    /// Standing of the instance.
     pub standing: Standing,
 }
 
-/// How willingly an instance is taken: the best standing there is counts, loads decide among its holders.
+/// Standing of an instance: the best standing there is counts, loads decide among its holders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
     /// Nothing speaks against it.
@@ -63,7 +63,7 @@ pub enum Standing {
     Tried,
 }
 
-/// What a policy wants to know of the request.
+/// Facts of the request that policies use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
     /// Tokens of its prompt.
@@ -72,7 +72,7 @@ pub struct Asked {
     pub session: Option<u64>,
 }
 
-/// What makes two decisions over the same loads differ.
+/// Random numbers that make two decisions over the same loads differ.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Dice {
     /// Counts the decisions of this role: rotates ties and drives round robin.

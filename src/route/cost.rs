@@ -3,7 +3,8 @@
 
 use super::job::{Hit, Seconds};
 
-/// What an instance of one class needs for its work. All are learned from what is observed ([`super::learn`]).
+/// Costs of prefills on instances of one class. All are learned from observations
+/// ([`super::learn`]).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PrefillCosts {
     /// A prompt of nothing: HTTP, scheduling, one step.
@@ -18,7 +19,7 @@ pub struct PrefillCosts {
     pub far_token_s: Seconds,
 }
 
-/// What a decoder needs for one step, which gives each of its requests a token.
+/// Costs of one decode step, which gives each of a decoder's requests a token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DecodeCosts {
     /// A step with nobody in it.

@@ -1,4 +1,5 @@
-//! Which decoder: where a request does the least harm to everybody there, itself included.
+//! Choice of the decoder: the one where a request does the least harm to all its requests, itself
+//! included.
 
 use super::choose::{Asked, Candidate, Dice, Policy, Standing, choose};
 use super::cost::DecodeCosts;
@@ -15,7 +16,7 @@ pub struct DecodeCandidate {
     pub kv_capacity_tokens: u64,
     /// Something that stays its own when others come and go.
     pub identity: u64,
-    /// How willingly it is taken.
+    /// Standing of the decoder.
     pub standing: Standing,
 }
 

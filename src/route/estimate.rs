@@ -3,7 +3,7 @@
 /// Bytes of a request's text per token: the rule of thumb that the reference proxies use as well.
 const BYTES_PER_TOKEN: u64 = 4;
 
-/// What a request is taken to generate when it does not say: longer than a tool call, shorter than an essay.
+/// Assumed output of a request that sets no limit: longer than a tool call, shorter than an essay.
 const UNKNOWN_OUTPUT_TOKENS: u64 = 256;
 
 /// A request that asks for more is not taken at its word: clients set generous caps and stop early.

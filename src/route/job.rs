@@ -1,4 +1,4 @@
-//! What routing knows of a request, and what an instance could spare it.
+//! Facts of a request that routing uses, and the work that an instance could spare it.
 
 use std::sync::Arc;
 
@@ -26,9 +26,10 @@ pub struct Job {
     pub named: bool,
     /// The prompt's tokens were counted, not estimated.
     pub exact: bool,
-    /// What the pool said when the request came.
+    /// The pool's answer when the request came.
     pub pool: PoolHits,
-    /// Who asks, hashed: the same for all requests that belong together. For policies that hash it.
+    /// Hash of the caller's session: the same for all requests that belong together. For policies
+    /// that hash it.
     pub session: Option<u64>,
 }
 
@@ -68,7 +69,7 @@ impl Job {
 }
 
 impl PoolHits {
-    /// What that prefiller can load of it.
+    /// Tokens of it that this prefiller can load.
     pub fn of(&self, lane: LaneId) -> u32 {
         self.anywhere_tokens.max(self.near(lane))
     }
@@ -84,8 +85,8 @@ impl PoolHits {
 }
 
 impl Hit {
-    /// What `lane` can spare a job of which it has `hbm_tokens` in its own memory; the pool counts if `pooled`. The last
-    /// token is always computed: its logits are needed.
+    /// Work that `lane` can spare a job of which it has `hbm_tokens` in its own memory; the pool
+    /// counts if `pooled`. The last token is always computed: its logits are needed.
     pub fn of(job: &Job, lane: LaneId, hbm_tokens: u32, pooled: bool) -> Hit {
         let most = job.prompt_tokens.saturating_sub(1);
         let hbm_tokens = hbm_tokens.min(most);

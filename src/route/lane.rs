@@ -11,9 +11,9 @@ use super::learn::PrefillWork;
 
 /// A backlog never counts for less than this share of what the oldest commitment was expected to take.
 const LEAST_OF_HEAD: f64 = 0.1;
-/// How far one instance may differ from its class, either way.
+/// Range of an instance's speed relative to its class, either way.
 const SPEED_RANGE: f64 = 5.0;
-/// What one observation changes of that.
+/// Weight of one observation of that.
 const SPEED_STEP: f64 = 0.1;
 /// A prefill is overdue when it takes this long, and so many times what was predicted.
 const OVERDUE_S: Seconds = 5.0;
@@ -22,12 +22,12 @@ const OVERDUE_FACTOR: f64 = 5.0;
 const SPEED_NOISE: f64 = 1.25;
 /// A trial that has not ended after this time is not waited for: another one may go.
 const TRIAL_S: Seconds = 10.0;
-/// What an engine finds in its caches may differ by so much from what was predicted: the largest block that is in use.
+/// Tolerance between predicted and reported cache hits: the largest block that is in use.
 const LARGEST_BLOCK_TOKENS: u64 = 256;
 /// Prefills that end within this time of each other ended in the same step of the engine.
 const STEP_S: Seconds = 0.01;
 
-/// What is told of a prefiller when it joins.
+/// Facts of a prefiller when it joins.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LaneSpec {
     /// Class of prefillers that it belongs to: those of a class share what is learned of their costs.
@@ -38,7 +38,7 @@ pub struct LaneSpec {
     pub identity: u64,
 }
 
-/// What is known of a prefiller's health. The default is a good one.
+/// Health of a prefiller. The default is a good one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LaneHealth {
     /// It is chosen last until then.
@@ -53,7 +53,7 @@ pub struct LaneHealth {
     pub warm_share: f64,
 }
 
-/// A prefiller.
+/// State of one prefiller.
 #[derive(Debug)]
 pub(super) struct Lane {
     pub(super) spec: LaneSpec,
@@ -73,8 +73,8 @@ pub(super) struct Lane {
     link_until_s: Seconds,
     /// Work that others committed, as the engine's own metrics tell.
     pub(super) foreign_s: Seconds,
-    /// What ended at the same time, until something ends later: an engine computes short prompts together, and only the
-    /// time of all of them tells anything.
+    /// Prefills that ended at the same time, until something ends later: an engine computes short
+    /// prompts together, and only the time of all of them tells anything.
     together: Option<Together>,
     /// Seconds that it takes for one second of its class.
     slowness: f64,
@@ -85,7 +85,7 @@ pub(super) struct Lane {
 pub(super) struct Together {
     /// All that was to do.
     pub(super) work: PrefillWork,
-    /// What that was predicted to take, in its class.
+    /// Predicted time of that, in its class.
     pub(super) class_s: Seconds,
     began_s: Seconds,
     ended_s: Seconds,
@@ -93,7 +93,7 @@ pub(super) struct Together {
     known: bool,
 }
 
-/// A commitment.
+/// One commitment of the scheduler.
 #[derive(Clone, Debug)]
 pub(super) struct Booked {
     pub(super) number: u64,
@@ -138,7 +138,7 @@ impl Lane {
         own + self.foreign_s
     }
 
-    /// How willingly a request is given to it whose dice, 0 to 1, fell like this.
+    /// Standing for a request whose random number, 0 to 1, is `dice`.
     pub(super) fn standing(&self, now: Seconds, dice: f64) -> Standing {
         let tried = self.health.on_trial && self.trial.is_some_and(|(_, until_s)| now < until_s);
         if self.health.resting_until_s > now || tried || self.is_overdue(now) {
@@ -176,7 +176,7 @@ impl Lane {
         self.booked_tokens
     }
 
-    /// What a service of its class takes here.
+    /// Time that a service of its class takes here.
     pub(super) fn here(&self, class: Service) -> Service {
         Service { prefill_s: class.prefill_s * self.slowness(), restore_s: class.restore_s }
     }
@@ -235,7 +235,7 @@ impl Lane {
         }
     }
 
-    /// What `together` tells of its speed. Returns its seconds as of its class.
+    /// Learns the lane's speed from `together`. Returns its seconds as of its class.
     pub(super) fn judge(&mut self, together: &Together) -> Seconds {
         let (seconds, class_s) = (together.ended_s - together.began_s, together.class_s);
         let as_of_class = seconds / self.slowness();
@@ -301,7 +301,7 @@ impl Booked {
         cached_tokens.abs_diff(predicted) <= slack
     }
 
-    /// What there was to do.
+    /// Work of the prefill.
     pub(super) fn work(&self) -> PrefillWork {
         let (n, h) = (f64::from(self.job.prompt_tokens), f64::from(self.hit.any_tokens));
         PrefillWork {

@@ -8,11 +8,12 @@
 use super::cost::{DecodeCosts, PrefillCosts};
 use super::job::Seconds;
 
-/// How much an observation may differ from the prediction and be believed.
+/// Largest ratio between observation and prediction that is believed.
 const SURPRISE: f64 = 5.0;
-/// How far a slope may go from its start value. Models and accelerators span two orders of magnitude each way.
+/// Range of a slope around its start value. Models and accelerators span two orders of magnitude
+/// each way.
 const RANGE: f64 = 100.0;
-/// What an observation counts after one more.
+/// Weight of an observation after one more.
 const FORGETTING: f64 = 0.99;
 /// Doubt of the start values, as a variance of their shares.
 const DOUBT: f64 = 4.0;
@@ -29,21 +30,21 @@ struct Slopes<const N: usize> {
     surprise: f64,
 }
 
-/// What prefills cost, learned.
+/// Learned costs of prefills.
 #[derive(Clone, Debug)]
 pub struct PrefillLearner {
     start: PrefillCosts,
     slopes: Slopes<5>,
 }
 
-/// What decode steps cost, learned.
+/// Learned costs of decode steps.
 #[derive(Clone, Debug)]
 pub struct DecodeLearner {
     start: DecodeCosts,
     slopes: Slopes<3>,
 }
 
-/// What one prefill consisted of.
+/// Work of one prefill.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PrefillWork {
     /// Tokens computed, n − h.

@@ -1,9 +1,11 @@
-//! What each prefiller is believed to hold in its own memory: the blocks of the prompts that were sent to it, as far as
-//! they fit. Engines that publish KV events make this unnecessary but for the blocks that are on their way.
+//! Belief about what each prefiller holds in its own memory: the blocks of the prompts that were
+//! sent to it, as far as they fit. Engines that publish KV events make this unnecessary but for the
+//! blocks that are on their way.
 //!
-//! Engines forget what was used longest ago, the end of a prompt before its beginning. So does this: what an instance is
-//! believed to hold of a prompt is always a beginning of it. Believed is of whole nodes of [`Chains`]: where an instance
-//! forgets a part of one, the node is cut there.
+//! Engines forget the blocks that were used longest ago, the end of a prompt before its beginning.
+//! This belief does the same: an instance is always believed to hold a beginning of a prompt. It is
+//! kept for whole nodes of [`Chains`]: where an instance forgets a part of one, the node is cut
+//! there.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,7 +20,7 @@ pub const MAX_LANES: usize = 256;
 /// Entries of a lane's queue that may be stale whatever it holds.
 const STALE_ENTRIES: usize = 1024;
 
-/// Who is believed to hold what.
+/// Beliefs about all lanes.
 #[derive(Debug, Default)]
 pub struct Residents {
     chains: Chains<Holders>,
@@ -174,7 +176,7 @@ impl Residents {
         }
     }
 
-    /// What a lane is believed to hold.
+    /// Tokens that a lane is believed to hold.
     pub fn held_tokens(&self, lane: LaneId) -> u64 {
         self.lanes.get(usize::from(lane.0)).map_or(0, |lane| lane.held_tokens)
     }

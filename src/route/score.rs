@@ -1,4 +1,4 @@
-//! What it would cost to send a request to one prefiller, in seconds.
+//! Cost of sending a request to one prefiller, in seconds.
 
 use super::cost::{PrefillCosts, Service};
 use super::job::{Hit, LaneId, Seconds};
@@ -11,11 +11,11 @@ const RESTORE_WEIGHT: f64 = 0.5;
 /// One candidate's terms: what `/debug/route` prints.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Terms {
-    /// Who.
+    /// Lane of the candidate.
     pub lane: LaneId,
-    /// What it need not compute.
+    /// Work that it is spared.
     pub hit: Hit,
-    /// What it told that it holds in its own memory; None when nobody tells.
+    /// Tokens that it told that it holds in its own memory; `None` when it does not tell.
     pub told_tokens: Option<u32>,
     /// Some of the hit is of a prompt that is still being computed there.
     pub in_flight: bool,
@@ -27,13 +27,13 @@ pub struct Terms {
     pub restore_s: Seconds,
     /// Of the computing, what others will profit from.
     pub shared_s: Seconds,
-    /// What is compared. Not a prediction: pressure and sharing are in it.
+    /// Score that is compared. It is no prediction: pressure and sharing are in it.
     pub score_s: Seconds,
 }
 
-/// How much saved work counts beyond the own waiting, given how many wait for how many instances: nothing when nobody
-/// waits, since the first token comes soonest where it does; up to sixteen times under pressure, when work saved is
-/// waiting saved for all.
+/// Weight of saved work against the request's own wait, given the numbers of waiting requests and
+/// instances. It is zero when none waits, since the first token comes soonest where it does, and up
+/// to sixteen under pressure, when work saved is waiting saved for all.
 pub(super) fn pressure(waiting: usize, instances: usize) -> f64 {
     if waiting == 0 || instances == 0 {
         return 0.0;
@@ -41,7 +41,7 @@ pub(super) fn pressure(waiting: usize, instances: usize) -> f64 {
     (1.0 + 4.0 * waiting as f64 / instances as f64).min(16.0)
 }
 
-/// What is the same for all candidates.
+/// Values that are the same for all candidates.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asking<'a> {
     pub(super) prompt_tokens: u32,

@@ -1,8 +1,9 @@
-//! Whether predicted hits come true: what was predicted against what prefillers report as cached.
+//! Trust in predicted hits: predictions are compared with what prefillers report as cached.
 //!
-//! A wrong hash seed, a wrong template or a pool that nobody reads makes predictions that never come true, and steering
-//! by them costs more than it brings. So predictions are believed until many of them failed without one that came true;
-//! then they are not acted on any more, but still compared, and believed again when they come true.
+//! A wrong hash seed, a wrong template or a pool that nobody reads makes predictions that never
+//! come true, and steering by them costs more than it brings. So predictions are believed until
+//! many of them failed without one that came true. Then they are not acted on any more, but still
+//! compared, and believed again when they come true.
 
 /// Blocks of slack: engines compute the last token again, and with it its block.
 const SLACK_BLOCKS: u64 = 1;
@@ -11,7 +12,7 @@ const DISTRUST_AFTER: u32 = 20;
 /// So many in a row that came true bring it back.
 const TRUST_AFTER: u32 = 5;
 
-/// What came of one prediction.
+/// Outcomes of one prediction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Nothing was predicted and nothing was cached.
@@ -41,7 +42,7 @@ pub enum Why {
     Profile,
 }
 
-/// Whether predictions are acted on.
+/// State of the trust in predictions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Trust {
     misses: u32,
@@ -49,7 +50,7 @@ pub struct Trust {
     lost: bool,
 }
 
-/// What changed.
+/// Changes of that state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Predictions are not acted on any more.

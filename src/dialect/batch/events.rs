@@ -40,11 +40,11 @@ impl Merge {
         Merge { choices, common: None, parts, ended: false, events: 0 }
     }
 
-    /// What whole frames of the prompt `at` are in the common stream; with those that complete the last part comes its end.
-    /// Nothing follows that end.
+    /// Writes whole frames of the prompt `at` as they are in the common stream. The frames that
+    /// complete the last part are followed by the end of the stream.
     ///
     /// # Errors
-    /// [`Unreadable`].
+    /// [`Unreadable`] names an event that can't be read.
     pub fn pass(&mut self, at: usize, frames: &Bytes) -> Result<Bytes, Unreadable> {
         let mut out = BytesMut::with_capacity(frames.len() + 16);
         for frame in sse::frames(frames) {

@@ -16,7 +16,8 @@ use crate::dialect::{Api, PARAMS};
 pub use events::{Merge, Unreadable};
 pub use whole::merge;
 
-/// What the bodies of one batch repeat beside their prompts, bytes in all; beyond it a batch is not split.
+/// Limit for the bytes that all bodies of one batch repeat beside their prompts; beyond it a batch
+/// is not split.
 const REPEATED_BYTES: usize = 16 << 20;
 
 /// Prompts that are asked one by one.
@@ -47,12 +48,12 @@ impl Batch {
         Some(Batch { prompts: prompts.iter().map(Value::to_bytes).collect(), choices })
     }
 
-    /// How many prompts there are.
+    /// Number of prompts in the batch.
     pub fn prompts(&self) -> usize {
         self.prompts.len()
     }
 
-    /// How many answers each of them gets.
+    /// Number of answers for each prompt.
     pub fn choices(&self) -> u64 {
         self.choices
     }
@@ -107,5 +108,5 @@ fn choices_of(
     })
 }
 
-/// What describes one prompt alone, and is null where there are several.
+/// Members that describe one prompt alone, and are null where there are several.
 const OF_ONE: [&str; 2] = [PARAMS, "metrics"];

@@ -6,19 +6,19 @@ use crate::codec::json::{Object, Value};
 use crate::dialect::Api;
 use crate::dialect::resume::plan::KEPT;
 
-/// What vLLM generates at most when a completion does not say.
+/// vLLM's limit for a completion that sets none.
 const COMPLETION_TOKENS: u64 = 16;
 
-/// How much of the answer is left.
+/// Rest of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Left {
     /// So many tokens.
     Tokens(u64),
-    /// What fits into the model's context.
+    /// As much as fits into the model's context.
     Context,
 }
 
-/// What is left of an answer of which `generated` tokens exist.
+/// Rest of an answer of which `generated` tokens exist.
 pub(super) fn left(api: Api, body: &Object, generated: u64) -> Left {
     let number = |key: &str| body.get(key).filter(|v| !v.is_null()).and_then(|v| v.as_u64());
     let most = match api {

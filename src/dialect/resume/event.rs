@@ -14,14 +14,14 @@ pub(super) struct Part {
     at: usize,
 }
 
-/// An event.
+/// One event of a stream.
 pub(super) struct Event {
     pub(super) top: Part,
     /// The first choice; the usage event has none.
     pub(super) choice: Option<Part>,
 }
 
-/// What an event shows.
+/// Facts of an event that are needed to continue its stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Look {
     /// It names the role.
@@ -74,7 +74,7 @@ impl Event {
         Some(Event { top, choice })
     }
 
-    /// Its text.
+    /// Payload of the event.
     pub(super) fn data(&self) -> &Bytes {
         self.top.object.bytes()
     }
@@ -84,7 +84,7 @@ impl Event {
         self.choice.as_ref().is_some_and(|choice| by.in_choice(&choice.object))
     }
 
-    /// What it shows.
+    /// Reads the facts of the event.
     pub(super) fn look(&self) -> Look {
         let mut look = Look::default();
         let Some(choice) = &self.choice else { return look };

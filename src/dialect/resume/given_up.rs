@@ -27,7 +27,7 @@ static NAMED: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"_reason
 static WORDS: LazyLock<[Finder<'static>; 2]> =
     LazyLock::new(|| [Finder::new(ABORT), Finder::new(RECOMPUTED)]);
 
-/// What says so in an answer to one request.
+/// Sign in the answer to one request that its engine gave it up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GivenUp {
     api: Api,

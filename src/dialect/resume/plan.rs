@@ -1,4 +1,4 @@
-//! Whether a stream could be continued exactly, told from the request.
+//! Decides from a request if its stream could be continued exactly.
 
 use super::given_up::GivenUp;
 use crate::codec::json::{Object, Value};
@@ -77,7 +77,7 @@ const STRUCTURED: [&str; 3] = ["structured_outputs", "guided_decoding_backend", 
 /// Reasons why a stream can't be continued exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// Several choices.
+    /// The request asks for several choices.
     Choices,
     /// A search over several answers.
     Beam,
@@ -113,18 +113,18 @@ pub enum Reason {
     Unreadable,
 }
 
-/// What the request says about a continuation.
+/// Facts of a request that decide on continuations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The stream that the client reads.
     pub api: Api,
-    /// Whether the answer can be continued once it has begun.
+    /// `Ok` if the answer can be continued once it has begun, else the reason against it.
     pub exact: Result<(), Reason>,
     /// The client reads token ids itself.
     pub wants_ids: bool,
     /// The client reads a usage event at the end.
     pub include_usage: bool,
-    /// What says that a decoder gave the answer up.
+    /// Sign by which a decoder gives the answer up.
     pub given_up: GivenUp,
 }
 
@@ -205,7 +205,7 @@ fn exact(api: Api, body: &Object, bypass: bool) -> Result<(), Reason> {
     Ok(())
 }
 
-/// What one member, which is not null, rules out.
+/// Refusal by one member, which is not null.
 fn member(key: &str, value: &Value<'_>) -> Result<(), Reason> {
     deny(key.starts_with("guided_") || STRUCTURED.contains(&key), Reason::Structured)?;
     match key {

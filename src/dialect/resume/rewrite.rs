@@ -5,7 +5,7 @@ use bytes::Bytes;
 use crate::dialect::patch::Patch;
 use crate::dialect::resume::event::{Event, Part};
 
-/// What a template's event is filled with, each as JSON.
+/// Values that fill a template's event, each as JSON.
 pub(super) struct Filling<'a> {
     pub(super) text: &'a [u8],
     /// `null` where the client did not ask for them.

@@ -21,7 +21,7 @@ pub(super) struct Tail {
     tokens: usize,
 }
 
-/// What shows that no text is held back.
+/// Evidence that no text is held back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proof {
     /// The last tokens.
@@ -54,7 +54,8 @@ impl Tail {
         *self = Tail::default();
     }
 
-    /// What is to be shown of `generated`, which ends with these events' tokens; `None` where nothing is known.
+    /// Evidence that is needed for `generated`, which ends with these events' tokens; `None` where
+    /// nothing is known.
     pub(super) fn proof(&self, generated: &[u32]) -> Option<Proof> {
         let ids = generated.len().checked_sub(self.tokens).map(|from| generated[from..].to_vec());
         Some(Proof { ids: ids.filter(|ids| !ids.is_empty())?, text: self.text.clone() })

@@ -1,4 +1,5 @@
-//! What a client has been sent of a stream, and how the next decoder's events become the same stream.
+//! Record of a stream as its client has it, and the rewriting of the next decoder's events into the
+//! same stream.
 
 use bytes::{Bytes, BytesMut};
 use memchr::memmem;
@@ -39,7 +40,7 @@ pub enum Break {
     Recomputed,
 }
 
-/// How a broken stream goes on.
+/// Ways in which a broken stream goes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
     /// The request is sent again: the client has seen nothing of the answer.
@@ -50,7 +51,7 @@ pub enum Next {
     End(Bytes),
 }
 
-/// What the client has.
+/// The part of the stream that the client has.
 #[derive(Debug, Default)]
 struct Seen {
     phase: Phase,
@@ -90,7 +91,7 @@ enum Phase {
     Finished,
 }
 
-/// What the decoder at hand was asked for.
+/// Request of the decoder at hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leg {
     /// The client's request.
@@ -118,7 +119,7 @@ impl Tape {
         Tape { plan, seen: Seen::default(), leg: Leg::Own, held: Vec::new(), broke: None }
     }
 
-    /// How the decoder's stream broke; what comes after that is dropped.
+    /// The break of the decoder's stream; events after it are dropped.
     pub fn broke(&self) -> Option<Break> {
         self.broke
     }
@@ -147,10 +148,11 @@ impl Tape {
         out.freeze()
     }
 
-    /// How to go on after a break, for a request with this `body`. `cached`: what the usage event is to say of caches.
+    /// Decides how to go on after a break, for a request with this `body`. `cached`: cached tokens
+    /// for the usage event.
     ///
     /// # Errors
-    /// Why that can't be exact.
+    /// The reason for which that can't be exact.
     pub fn next(&mut self, body: &Object, cached: Option<u64>) -> Result<Next, Reason> {
         self.held.clear();
         self.broke = None;
@@ -189,7 +191,7 @@ impl Tape {
         Ok(Next::Continue(next, prompt_tokens, proof))
     }
 
-    /// Whether the ids are those of what the client has.
+    /// Checks that the ids are those of the text that the client has.
     fn exact(&self) -> Result<(), Reason> {
         self.plan.exact?;
         let seen = &self.seen;
@@ -213,7 +215,8 @@ impl Tape {
         ))
     }
 
-    /// What comes behind the last text: the usage event where the client wants it, and the mark of the end.
+    /// Writes the end of the stream: the usage event where the client wants it, and the mark of the
+    /// end.
     fn end(&self, cached: Option<u64>, mut out: BytesMut) -> Result<Next, Reason> {
         if self.plan.include_usage && !self.seen.usage {
             self.exact()?;

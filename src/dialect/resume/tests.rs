@@ -84,7 +84,8 @@ impl Engine<'_> {
     }
 }
 
-/// What a client gets of a stream that breaks after these numbers of events, each decoder's in turn.
+/// The stream that a client gets when it breaks after these numbers of events, each decoder's in
+/// turn.
 fn with_breaks(api: Api, body: &Value, texts: &[String], breaks: &[usize]) -> String {
     let mut tape = Tape::new(plan(api, body));
     let mut asked = body.clone();

@@ -1,5 +1,5 @@
-//! When an engine is left alone, and how it comes back. Pure: the time is an argument, in ms of any clock that does not go
-//! back.
+//! The circuit breaker of an engine: the conditions under which it is left alone, and its way back.
+//! Pure: the time is an argument, in ms of any clock that does not go back.
 //!
 //! ```text
 //!            failures in a row, many of the last ones,
@@ -12,7 +12,7 @@
 //!        the trial succeeds: closed, its share grows slowly after a long outage
 //! ```
 //!
-//! Open and half-open never mean *never*: who rests is chosen when there is nobody else.
+//! Open and half-open never mean *never*: an engine that rests is chosen when there is no other.
 
 use super::rules::Rules;
 use crate::route::Standing;
@@ -40,7 +40,7 @@ const FIRST_SHARE: f64 = 0.1;
 /// So many of its last legs are looked at for the share of failures, when there are as many.
 const WINDOW: u32 = 20;
 
-/// What the state of an engine is called in metrics.
+/// States of a breaker, named as in metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
     /// It takes its share.
@@ -51,7 +51,7 @@ pub enum State {
     Open,
 }
 
-/// How an engine failed.
+/// Ways in which an engine failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// Nobody listens there, or not in time.
@@ -60,7 +60,7 @@ pub enum Cause {
     Failing,
 }
 
-/// What became of it.
+/// Changes of a breaker's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Nothing that anybody has to hear of.
@@ -155,7 +155,7 @@ impl Breaker {
         }
     }
 
-    /// How willingly it is taken by a request whose random number is `dice`.
+    /// Standing of the engine for a request whose random number is `dice`.
     pub fn standing(&self, now_ms: u64, dice: u64, rules: &Rules) -> Standing {
         if self.rest_ms(now_ms) > 0 {
             return Standing::Resting;
@@ -181,7 +181,7 @@ impl Breaker {
         }
     }
 
-    /// What is left of that time, in ms.
+    /// Rest of that time, in ms.
     pub fn warm_ms(&self, now_ms: u64, rules: &Rules) -> u64 {
         let spent_ms = self.warms_since_ms.map(|since_ms| now_ms.saturating_sub(since_ms));
         spent_ms.map_or(0, |spent_ms| rules.slow_start_ms.saturating_sub(spent_ms))

@@ -1,5 +1,6 @@
-//! How many requests an engine takes at a time, learned from its saying that it is busy (vLLM's `--max-num-queued-reqs`
-//! answers 503, other engines and proxies 429). Pure: the time is an argument.
+//! Number of requests that an engine takes at a time, learned from its saying that it is busy
+//! (vLLM's `--max-num-queued-reqs` answers 503, other engines and proxies 429). Pure: the time is
+//! an argument.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -10,7 +11,7 @@ const PAUSE_MS: u64 = 100;
 /// It is doubled so many times at most: to 800 ms.
 const MAX_LEVEL: u32 = 3;
 
-/// What one engine is believed to take. Nothing is known until it says that it is busy.
+/// Believed capacity of one engine. Nothing is known until it says that it is busy.
 #[derive(Debug)]
 pub struct Capacity {
     /// Time at which it last said that it is busy, in ms; 0 = not since it was last free.

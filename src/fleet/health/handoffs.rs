@@ -1,14 +1,13 @@
-//! Whose fault it is when KV that one engine computed can't be used by another: evidence across pairs. Pure: the time is
-//! an argument, in ms of any clock that does not go back.
+//! Finds the engine at fault when KV that one engine computed can't be used by another: evidence
+//! across pairs. Pure: the time is an argument, in ms of any clock that does not go back.
 //!
-//! The engine that fails is the one that was to read the KV (the *consumer*: a decoder, or a prefiller that reads an
-//! encoder's embeddings), and the cause may be the one that made it (the *producer*). One failure tells nothing. What
-//! tells is how failures spread:
-//!
+//! The engine that fails is the one that was to read the KV (the *consumer*: a decoder, or a
+//! prefiller that reads an encoder's embeddings), and the cause may be the one that made it (the
+//! *producer*). One failure tells nothing. The spread of failures tells:
 //! * a producer whose KV fails on several consumers, which meanwhile read others' KV, is at fault;
 //! * a consumer that fails with the KV of several producers, which others meanwhile read, is at fault;
-//! * a pair that fails while both do well with others is avoided as a pair (two releases whose connectors don't match,
-//!   a broken link between two hosts).
+//! * a pair that fails while both do well with others is avoided as a pair (two releases whose
+//!   connectors don't match, a broken link between two hosts).
 
 use std::collections::HashMap;
 

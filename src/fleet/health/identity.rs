@@ -1,8 +1,10 @@
-//! Whether an engine is still the process that it was: one that restarted has an empty cache. Pure.
+//! Identity of an engine's process: a process that restarted has an empty cache. The module is
+//! pure.
 //!
-//! Two things tell. The hand-offs name the engine that made them, by an id that is new with each start; behind one address
-//! there may be several, the data-parallel ranks of several nodes, so that an id which is merely new to us proves nothing.
-//! And the process says in its metrics when it started.
+//! Two things tell. The hand-offs name the engine that made them, by an id that is new with each
+//! start. Behind one address there may be several, the data-parallel ranks of several nodes, so an
+//! id which is merely new to us proves nothing. And the process says in its metrics when it
+//! started.
 
 /// Ids that are remembered: more nodes than stand behind one address.
 const MOST_IDS: usize = 64;
@@ -11,10 +13,10 @@ const STEADY: u32 = 8;
 /// Start times are seconds; two that differ by less are one, printed by different hands.
 const SAME_START_S: f64 = 0.5;
 
-/// Who answers at one address.
+/// Identity of the process at one address.
 #[derive(Debug, Default)]
 pub struct Identity {
-    /// Oldest first.
+    /// Ids, oldest first.
     ids: Vec<u64>,
     /// Answers of the only id.
     answers: u32,

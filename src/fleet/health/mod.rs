@@ -42,9 +42,9 @@ pub struct Health {
 /// An engine is left alone as long as either is not closed.
 #[derive(Debug, Default)]
 struct Breakers {
-    /// What its own legs and probes tell.
+    /// Breaker of its own legs and probes.
     legs: Breaker,
-    /// What its partners tell: whether KV that it made can be read, or KV of others that it was to read.
+    /// Breaker of its hand-offs: partners tell if its KV can be read, or if it can read theirs.
     handoffs: Breaker,
 }
 
@@ -86,7 +86,7 @@ impl Health {
         self.lock().rest_ms(now_ms)
     }
 
-    /// How willingly a request with this random number is given to it.
+    /// Standing of the engine for a request with this random number.
     pub fn standing(&self, now_ms: u64, dice: u64) -> Standing {
         if self.serves_other_model() {
             return Standing::Resting;
@@ -125,7 +125,7 @@ impl Health {
         breakers.legs.share(now_ms, &self.rules).min(breakers.handoffs.share(now_ms, &self.rules))
     }
 
-    /// What is left of the time in which its share grows, in ms; 0 = it has all of it.
+    /// Rest of the time in which its share grows, in ms; 0 = it has all of it.
     pub fn warm_ms(&self, now_ms: u64) -> u64 {
         let breakers = self.lock();
         breakers.legs.warm_ms(now_ms, &self.rules).max(breakers.handoffs.warm_ms(now_ms, &self.rules))
@@ -266,7 +266,7 @@ impl Health {
         self.lock().legs.probed(now_ms, alive, &self.rules)
     }
 
-    /// How many requests it takes, learned from its saying that it is busy.
+    /// Number of requests that it takes, learned from its saying that it is busy.
     pub fn capacity(&self) -> &Capacity {
         &self.capacity
     }

@@ -1,4 +1,4 @@
-//! When a breaker opens, for how long, and how it closes again.
+//! Rules by which a breaker opens, rests and closes again.
 
 /// The numbers of `[health]` that breakers follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -24,7 +24,7 @@ pub(super) struct Waiting {
     pub(super) seen: Seen,
 }
 
-/// What each lane holds of a job's prompt, as of some time.
+/// Tokens of a job's prompt that each lane holds, as of some time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
     /// Leading tokens in each lane's own memory, by lane, as believed.
@@ -37,7 +37,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// What a lane told, if it tells.
+    /// Tokens that a lane told, if it tells.
     pub(super) fn told(&self, lane: usize) -> Option<u32> {
         self.told_tokens.get(lane).copied().flatten()
     }
@@ -70,7 +70,7 @@ impl Line {
         self.keys.len()
     }
 
-    /// How many stand before it.
+    /// Number of requests before it.
     pub(super) fn position(&self, ticket: Ticket) -> Option<usize> {
         let key = *self.keys.get(&ticket)?;
         Some(self.order.range(..(key, ticket)).count())

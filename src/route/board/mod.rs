@@ -1,11 +1,13 @@
-//! Who waits for a prefiller, and what each prefiller has to do.
+//! The prefill scheduler: requests that wait for a prefiller, and the work of each prefiller.
 //!
-//! Requests are bound late: they wait here, not in an engine's queue, until the place that is best for them is about to
-//! be free. Then the newest knowledge decides, short requests need not stand behind long ones, and nothing is regretted.
-//! A request whose best place is busy keeps a place planned there and takes no worse one. [`Bind::Arrival`] sends each
-//! request on at once, by the same scores.
+//! Requests are bound late: they wait here, not in an engine's queue, until the place that is best
+//! for them is about to be free. Then the newest knowledge decides, short requests need not stand
+//! behind long ones, and nothing is regretted. A request whose best place is busy keeps a place
+//! planned there and takes no worse one. [`Bind::Arrival`] sends each request on at once, by the
+//! same scores.
 //!
-//! The order is by arrival plus a few times the request's own work, so short ones go first and everybody's turn comes.
+//! The order is by arrival plus a few times the request's own work, so short ones go first and
+//! everybody's turn comes.
 
 mod line;
 mod pump;
@@ -30,22 +32,22 @@ pub use line::Ticket;
 /// Within this time engines have told what they computed.
 const TELLING_S: Seconds = 2.0;
 
-/// When a request is bound to a prefiller.
+/// Moments at which a request is bound to a prefiller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Bind {
-    /// When its best one is about to be free.
+    /// As soon as its best prefiller is about to be free.
     #[default]
     Late,
-    /// When it comes.
+    /// At the arrival of the request.
     Arrival,
 }
 
-/// How the board decides.
+/// Settings of the scheduler.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BoardSettings {
     /// By what prefillers are compared. Only [`Policy::Predicted`] can bind late.
     pub policy: Policy,
-    /// When.
+    /// Moment of binding.
     pub bind: Bind,
     /// A prefiller is about to be free when its backlog is below this: a round trip and some jitter.
     pub open_s: Seconds,
@@ -53,9 +55,9 @@ pub struct BoardSettings {
     pub batch_tokens: u64,
     /// Each second of a request's own work puts it back in the line by so many seconds.
     pub aging: f64,
-    /// What prefills are taken to cost until more is known.
+    /// Costs of prefills that are assumed until more is known.
     pub costs: PrefillCosts,
-    /// What others tell of caches is asked again after this time.
+    /// Time after which others' views of caches are asked again.
     pub sight_s: Seconds,
 }
 
@@ -68,7 +70,7 @@ pub struct Booking(pub u64);
 pub struct Comer<'a> {
     /// Time at which it came first.
     pub since_s: Seconds,
-    /// What is known of it.
+    /// Facts of the request.
     pub job: Arc<Job>,
     /// Lanes on which it failed.
     pub tried: &'a [LaneId],
@@ -77,7 +79,7 @@ pub struct Comer<'a> {
 /// A request goes to a prefiller.
 #[derive(Clone, Debug)]
 pub struct Commit {
-    /// Who.
+    /// Ticket of the request.
     pub ticket: Ticket,
     /// To be reported as [`Board::done`].
     pub booking: Booking,
@@ -89,22 +91,22 @@ pub struct Commit {
     pub others: SmallVec<[Terms; 3]>,
     /// Time for which it stood in the line.
     pub waited_s: Seconds,
-    /// How many others stood there.
+    /// Number of others that stood there.
     pub waiting: usize,
 }
 
-/// How a prefill ended.
+/// Ways in which a prefill ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
     /// Its blocks are there now, and its engine has reported this.
     Computed(Reported),
     /// Its blocks are there, nobody knows since when: nothing is learned of the time.
     Unseen,
-    /// Whatever it computed, nothing is learned of it.
+    /// It failed: whatever it computed, nothing is learned of it.
     Failed,
 }
 
-/// What an engine says of a prompt that it has computed, as far as it does.
+/// An engine's report about a prompt that it has computed, as far as it gives one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reported {
     /// Tokens of the prompt.
@@ -113,28 +115,28 @@ pub struct Reported {
     pub cached_tokens: Option<u64>,
 }
 
-/// What predictions of hits are made of.
+/// Sources of predicted hits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Beliefs {
-    /// What the pool and KV events say, which name blocks as engines do.
+    /// The pool's answers and KV events, which name blocks as engines do.
     pub named: bool,
-    /// What was sent where.
+    /// The history of what was sent where.
     pub history: bool,
 }
 
-/// What others know of prefillers' own memory.
+/// Other parties' view of prefillers' own memory.
 pub trait Sight {
     /// Sets `out[lane]` to the leading tokens that a lane tells it holds, and leaves the others alone: of them the board
     /// believes its own history.
     fn hbm_tokens(&self, job: &Job, out: &mut [Option<u32>]);
 }
 
-/// Nobody tells.
+/// No view: nobody tells.
 impl Sight for () {
     fn hbm_tokens(&self, _: &Job, _: &mut [Option<u32>]) {}
 }
 
-/// The board.
+/// State of the scheduler.
 #[derive(Debug)]
 pub struct Board {
     settings: BoardSettings,
@@ -234,7 +236,7 @@ impl Board {
         }
     }
 
-    /// How a prefiller is, as far as its legs and probes tell.
+    /// Takes over a prefiller's health, as far as its legs and probes tell.
     pub fn health(&mut self, lane: LaneId, health: LaneHealth) {
         if let Some(lane) = self.lane_mut(lane) {
             lane.health = health;
@@ -256,12 +258,12 @@ impl Board {
         }
     }
 
-    /// What predictions are made of now.
+    /// Sources of predictions that are used now.
     pub fn beliefs(&self) -> Beliefs {
         self.beliefs
     }
 
-    /// What is believed from now on.
+    /// Sets the sources of predictions that are used from now on.
     pub fn believe(&mut self, beliefs: Beliefs) {
         self.beliefs = beliefs;
     }
@@ -344,7 +346,7 @@ impl Board {
         }
     }
 
-    /// What is known of the costs of a class.
+    /// Known costs of a class.
     pub fn costs(&self, class: u16) -> PrefillCosts {
         self.learner(class).map_or(self.settings.costs, PrefillLearner::costs)
     }
@@ -364,12 +366,12 @@ impl Board {
         self.line.len() as f64 * self.mean_prefill_s / lanes.max(1) as f64
     }
 
-    /// How many wait.
+    /// Number of requests that wait.
     pub fn waiting(&self) -> usize {
         self.line.len()
     }
 
-    /// How many wait before this one.
+    /// Number of requests that wait before this one.
     pub fn position(&self, ticket: Ticket) -> Option<usize> {
         self.line.position(ticket)
     }
@@ -380,7 +382,7 @@ impl Board {
         Some((lane.backlog_s(now), lane.requests()))
     }
 
-    /// What each prefiller would cost a request, best first, without committing anything.
+    /// Costs of a request on each prefiller, best first, without committing anything.
     pub fn explain(&self, now: Seconds, job: &Arc<Job>, sight: &dyn Sight) -> Vec<Terms> {
         let mut all = self.weigh(now, job, sight);
         all.sort_by(|a, b| a.score_s.total_cmp(&b.score_s));

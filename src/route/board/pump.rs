@@ -14,7 +14,7 @@ const WINDOW: usize = 512;
 /// Scores that differ by less are equal: what is predicted is not known better. In seconds, and as a share.
 const TIE_S: Seconds = 1e-3;
 const TIE_SHARE: f64 = 0.02;
-/// What one commitment changes of their mean.
+/// Weight of one commitment in their mean.
 const MEAN_STEP: f64 = 0.05;
 /// The best that were not taken, for who asks why.
 const RUNNERS_UP: usize = 3;
@@ -24,14 +24,14 @@ struct Walk<'a> {
     now: Seconds,
     sight: &'a dyn Sight,
     random: &'a mut dyn FnMut() -> u64,
-    /// By lane.
+    /// Outlooks by lane.
     outlooks: Vec<Option<Outlook>>,
 }
 
 /// A prefiller in one walk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outlook {
-    /// What is committed to it, and what is planned for it, in seconds.
+    /// Work that is committed to it, and planned for it, in seconds.
     backlog_s: Seconds,
     /// It takes something now.
     open: bool,
@@ -234,7 +234,7 @@ impl Board {
         choose(self.settings.policy, &candidates, asked, dice)
     }
 
-    /// What the policies of others look at.
+    /// Loads that the policies of others look at.
     fn candidate(&self, terms: &Terms) -> Candidate {
         let resident_tokens = self.residents.held_tokens(terms.lane);
         let lane = self.lanes.get(usize::from(terms.lane.0)).and_then(Option::as_ref);

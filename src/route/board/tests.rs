@@ -49,7 +49,7 @@ fn pump(board: &mut Board, now: Seconds) -> Vec<Commit> {
 }
 
 proptest! {
-    /// Whoever comes is decided on as if everybody stood in line first.
+    /// A new request is decided on as if it and everybody had stood in line.
     #[test]
     fn a_place_in_the_line_is_only_skipped(
         comers in proptest::collection::vec((0u64..4, 1usize..60, 0u8..5, 0.0f64..0.3), 1..60),
@@ -298,7 +298,8 @@ fn what_was_computed_unseen_is_believed_to_be_there() {
 }
 
 proptest! {
-    /// Whatever happens, each is committed at most once, nobody is lost, and in the end nothing is reserved.
+    /// After any sequence each request is committed at most once, none is lost, and in the end
+    /// nothing is reserved.
     #[test]
     fn everybody_is_served_once_and_nothing_stays_reserved(
         steps in proptest::collection::vec((0u8..10, 1u32..3000, 0u64..4), 1..150),

@@ -166,7 +166,8 @@ fn a_busy_engine_rests_briefly_and_is_not_held_to_have_failed() {
 }
 
 proptest! {
-    /// Whatever comes: rests are bounded, and two successes after them close it.
+    /// After any sequence of events rests are bounded, and two successes after them close the
+    /// breaker.
     #[test]
     fn it_always_comes_back(steps in proptest::collection::vec((0u8..6, 0u64..3_000), 0..200)) {
         let mut it = Breaker::default();
