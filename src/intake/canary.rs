@@ -1,8 +1,10 @@
-//! Whether our tokens are the engine's: fixed small requests are tokenised here and by the engine, and compared.
+//! Checks that our tokens are the engine's: fixed small requests are tokenised here and by the
+//! engine, and compared.
 //!
-//! `/tokenize` renders with the engine's chat template even where its chat endpoint does not (gpt-oss is rendered by the
-//! Harmony encoder), so equality here is evidence for the files that we read, not for every model's chat endpoint. What the
-//! chat endpoint does before is told by the engine's release ([`Rules`](crate::prompt::Rules)).
+//! `/tokenize` renders with the engine's chat template even where its chat endpoint does not
+//! (gpt-oss is rendered by the Harmony encoder). So equality here is evidence for the files that we
+//! read, not for every model's chat endpoint. The engine's release tells what the chat endpoint
+//! does before ([`Rules`](crate::prompt::Rules)).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,10 +22,10 @@ pub const COMPARE_TIME: Duration = Duration::from_secs(20);
 /// Statuses with which an engine judges a request; with others it says that it can't.
 const JUDGEMENTS: [u16; 2] = [400, 422];
 
-/// What a comparison showed.
+/// Result of a comparison.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parity {
-    /// The conclusion.
+    /// Conclusion of the comparison.
     pub verdict: Verdict,
     /// Requests on which both sides were asked, up to the first difference; refusals in agreement included.
     pub compared: usize,
@@ -49,14 +51,14 @@ pub enum Verdict {
 pub struct Difference {
     /// Name of the request.
     pub canary: &'static str,
-    /// How they differ.
+    /// First difference between them.
     pub found: Found,
 }
 
-/// How two tokenisations differ.
+/// Ways in which two tokenisations differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// Another token.
+    /// They have another token at one place.
     Token {
         /// Its place, counted from 0.
         at: usize,

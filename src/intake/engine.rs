@@ -43,10 +43,10 @@ pub struct EngineLimits {
     pub cache_tokens: usize,
 }
 
-/// What an [`EngineTokenizer`] did so far.
+/// Counters of an [`EngineTokenizer`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineStats {
-    /// Exchanges begun.
+    /// Number of exchanges begun.
     pub asked: u64,
     /// Questions that joined an exchange under way.
     pub joined: u64,
@@ -66,7 +66,7 @@ pub struct EngineTokenizer {
     flights: Flights<Outcome>,
 }
 
-/// What an exchange brings.
+/// Outcome of an exchange.
 type Outcome = Result<Arc<[u32]>, Reason>;
 
 struct State {
@@ -145,7 +145,7 @@ impl EngineTokenizer {
         }
     }
 
-    /// Counters.
+    /// Counters so far.
     pub fn stats(&self) -> EngineStats {
         let state = lock(&self.state);
         EngineStats { held_tokens: state.answers.held_tokens(), ..state.stats }
@@ -155,7 +155,7 @@ impl EngineTokenizer {
         xxh3_128_with_seed(body, self.seed.wrapping_add(quarter))
     }
 
-    /// What can be said at once; `None`: an engine is to be asked.
+    /// Answer that can be given at once; `None` = an engine is to be asked.
     fn settle(&self, key: u128, room: bool) -> Option<Outcome> {
         let mut state = lock(&self.state);
         if let Some(tokens) = state.answers.get(key) {

@@ -1,4 +1,4 @@
-//! What an engine is, by its own word: version, models, configuration of its cache.
+//! Facts that an engine tells about itself: version, models, configuration of its cache.
 
 use std::time::Duration;
 
@@ -19,16 +19,16 @@ const MODELS_BYTES: usize = 4 << 20;
 /// The largest answer to `GET /metrics`: 60 kB with one rank, and every rank and adapter adds to it.
 const METRICS_BYTES: usize = 32 << 20;
 
-/// What one engine told of itself; whatever it does not offer is empty, and a [`Gap`] says why.
+/// Facts of one engine. Parts that it does not offer are empty, and a [`Gap`] says why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// Its version, such as `0.32.0`.
     pub version: Option<String>,
     /// Its model and LoRA adapters.
     pub models: Vec<ModelFact>,
-    /// How its cache is set up, or that its ranks contradict each other.
+    /// Settings of its cache, or the contradiction between its ranks.
     pub cache: Result<Option<CacheFacts>, Contradiction>,
-    /// What could not be learned.
+    /// Facts that could not be learned.
     pub gaps: Vec<Gap>,
 }
 
@@ -63,9 +63,9 @@ impl Facts {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("GET {path}: {why}")]
 pub struct Gap {
-    /// The route.
+    /// Route that was asked.
     pub path: &'static str,
-    /// What went wrong, in words.
+    /// Fault, in words.
     pub why: String,
     /// The status of the answer, where there was one that is no 200.
     pub status: Option<StatusCode>,
@@ -75,14 +75,15 @@ pub struct Gap {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{engine} can't be asked what it is: {why}")]
 pub struct FactsError {
-    /// The engine.
+    /// Endpoint of the engine.
     pub engine: Endpoint,
-    /// What went wrong with the first of the routes, in words.
+    /// Fault of the first of the routes, in words.
     pub why: String,
 }
 
-/// What is none of the releases compared with may have been changed: a later one, one between two releases, a name of
-/// somebody's own. A build of a release (`0.32.0+cu130`) is that release.
+/// Rules of a release. A version that is none of the releases compared with may have been changed:
+/// a later one, one between two releases, a name of somebody's own. A build of a release
+/// (`0.32.0+cu130`) is that release.
 fn rules_of(version: &str) -> Rules {
     let release = Release::parse(version).filter(|release| release.stage() == Stage::Final);
     let known = |from: u16, to: u16| {
@@ -131,7 +132,7 @@ pub async fn fetch(
     Ok(Facts { version, models: models.unwrap_or_default(), cache: cache.transpose(), gaps })
 }
 
-/// What `reader` finds in a good answer; else the gap is noted.
+/// Reads a good answer by `reader`; else notes the gap.
 fn read<T>(
     path: &'static str,
     outcome: Outcome,

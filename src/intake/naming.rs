@@ -1,4 +1,5 @@
-//! How the blocks of a fleet's prompts are named: tokens → hashes → keys, and which requests that can be done for.
+//! Names of the blocks of a fleet's prompts: tokens → hashes → keys, and the requests for which
+//! that can be done.
 
 use crate::kvhash::keys::KeyProfile;
 use crate::kvhash::scheme::Hasher;
@@ -24,7 +25,7 @@ pub struct Naming {
 /// A model, or an adapter, by the name that requests carry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Model {
-    /// The name.
+    /// Name of the block.
     pub name: String,
     /// The adapter's path, for LoRA.
     pub adapter_path: Option<String>,
@@ -55,7 +56,7 @@ impl Naming {
         Ok(hasher.hashes(tokens, BlockContext { lora, cache_salt: salt, ..BlockContext::default() }))
     }
 
-    /// What makes the hashes that engines publish.
+    /// Hasher of the block hashes that engines publish.
     pub fn engine_hasher(&self) -> &Hasher {
         self.engine_hasher.as_ref().unwrap_or(&self.hasher)
     }

@@ -36,7 +36,7 @@ const DOUBT_S: u32 = 5;
 const DAY_S: u32 = 24 * 3600;
 const QUARTER_S: u64 = 15 * 60;
 
-/// Reads prompts. One per gateway, shared by all requests.
+/// Reader of prompts. One per gateway, shared by all requests.
 pub struct Prompts {
     source: Source,
     trust: AtomicU8,
@@ -50,15 +50,15 @@ pub struct Prompts {
     aside: Arc<Semaphore>,
 }
 
-/// Who tokenises what the client has not.
+/// Tokenizers of prompts that the client has not tokenised.
 pub enum Source {
-    /// The gateway.
+    /// The gateway's own.
     Local(Arc<Prompter>),
-    /// An engine.
+    /// That of an engine.
     Engine(EngineTokenizer),
 }
 
-/// Whether tokens computed here are known to be the engines'.
+/// Trust in tokens that were computed here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Trust {
@@ -94,7 +94,7 @@ impl Prompts {
         }
     }
 
-    /// Whether local tokens count.
+    /// Trust in local tokens.
     pub fn trust(&self) -> Trust {
         match self.trust.load(Ordering::Relaxed) {
             1 => Trust::Proven,
@@ -110,7 +110,7 @@ impl Prompts {
         }
     }
 
-    /// How blocks are named; None while it is not known, or contradicted.
+    /// Naming of blocks; `None` while it is not known, or contradicted.
     pub fn naming(&self) -> Option<Arc<Naming>> {
         self.naming.load_full()
     }

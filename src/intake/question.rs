@@ -1,8 +1,10 @@
-//! What is asked of an engine's `/tokenize` so that its answer is the prompt of a generating request (vLLM 0.32,
-//! `TokenizeChatRequest` and `TokenizeCompletionRequest` against `ChatCompletionRequest` and `CompletionRequest`).
+//! Questions to an engine's `/tokenize` whose answer is the prompt of a generating request (vLLM
+//! 0.32, `TokenizeChatRequest` and `TokenizeCompletionRequest` against `ChatCompletionRequest` and
+//! `CompletionRequest`).
 //!
-//! Both endpoints render and tokenise with the same code, but `/tokenize` takes fewer members. What it lacks is said by
-//! other means where vLLM itself would arrive at the same arguments, and is a [`Reason`] where not.
+//! Both endpoints render and tokenise with the same code, but `/tokenize` takes fewer members.
+//! Those that it lacks are said by other means where vLLM itself would arrive at the same
+//! arguments, and are a [`Reason`] where not.
 
 use std::sync::Arc;
 
@@ -17,7 +19,7 @@ use crate::prompt::{Chat, MAX_TEXT_BYTES, PromptSource, Reason, Rules};
 const CHAT_MEMBERS: [&str; 4] =
     ["add_generation_prompt", "continue_final_message", "add_special_tokens", "tools"];
 
-/// How a prompt's tokens are come by.
+/// Ways to get a prompt's tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
     /// The request brings them itself.

@@ -18,7 +18,7 @@ const SPECIAL: &str = "special tokens";
 struct Canary {
     name: &'static str,
     api: Api,
-    /// Without `model`.
+    /// Body without `model`.
     body: &'static str,
 }
 
@@ -55,7 +55,7 @@ const fn chat(name: &'static str, body: &'static str) -> Canary {
     Canary { name, api: Api::Chat, body }
 }
 
-/// What tokenizers and templates are known to disagree about.
+/// Requests about which tokenizers and templates are known to disagree.
 const CANARIES: [Canary; 22] = [
     completion(
         "ascii",

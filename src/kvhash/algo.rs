@@ -10,10 +10,10 @@ use super::encode::Format;
 /// Longest block hash: SHA-256.
 const MAX_BYTES: usize = 32;
 
-/// vLLM's `--prefix-caching-hash-algo`.
+/// Algorithms of vLLM's `--prefix-caching-hash-algo`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Algo {
-    /// `sha256`: SHA-256 of a pickle. vLLM's default.
+    /// `sha256`: SHA-256 of a pickle, which is vLLM's default.
     Sha256,
     /// `sha256_cbor`: SHA-256 of canonical CBOR.
     Sha256Cbor,
@@ -86,12 +86,12 @@ impl BlockHash {
         Some(Self { bytes, len: u8::try_from(hash.len()).ok()? })
     }
 
-    /// The hash.
+    /// Bytes of the hash.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// What vLLM's KV events carry for this block: the last 8 bytes as a big-endian number.
+    /// Number that vLLM's KV events carry for this block: the last 8 bytes as a big-endian number.
     pub fn event_u64(&self) -> u64 {
         self.as_bytes().last_chunk().map_or(0, |tail| u64::from_be_bytes(*tail))
     }

@@ -7,12 +7,12 @@ use super::extra::{Extras, MAX_LOOKAHEAD_TOKENS, Span};
 use super::none::none_hash;
 use super::{Algo, BlockContext, BlockHash, ProfileError, Seed, VllmVersion};
 
-/// How an engine hashes.
+/// Settings by which an engine hashes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HashProfile {
     /// The engine's release (`/version`).
     pub version: VllmVersion,
-    /// `--prefix-caching-hash-algo`.
+    /// Value of `--prefix-caching-hash-algo`.
     pub algo: Algo,
     /// `PYTHONHASHSEED` of all engine processes.
     pub seed: Seed,
@@ -51,11 +51,11 @@ pub struct Chain<'a> {
     parent: BlockHash,
     /// Of the next block.
     start_tokens: usize,
-    /// What the last hash was taken over.
+    /// Input of the last hash.
     spelled: Vec<u8>,
 }
 
-/// What is hashed of one block.
+/// Hash input of one block.
 struct BlockTuple<'a, 'r> {
     parent: &'a BlockHash,
     block: &'a [u32],
@@ -126,7 +126,7 @@ impl BlockHasher {
 }
 
 impl Chain<'_> {
-    /// What the last hash was taken over: a pickle or CBOR.
+    /// Input of the last hash: a pickle or CBOR.
     pub fn spelled(&self) -> &[u8] {
         &self.spelled
     }

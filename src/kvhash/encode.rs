@@ -2,12 +2,12 @@
 
 use crate::codec::{cbor, pickle};
 
-/// What a hash is taken over.
+/// Formats of a hash's input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
-    /// Protocol 5.
+    /// Pickle, protocol 5.
     Pickle,
-    /// Canonical.
+    /// Canonical CBOR (RFC 8949 §4.2).
     Cbor,
 }
 
@@ -27,8 +27,8 @@ pub(super) trait Encode {
     fn tokens(&mut self, tokens: &[u32]);
 }
 
-/// What can be written in both formats. A trait rather than a closure, so that each format gets code of its own: calls
-/// through a pointer cost as much as the digest of a small block.
+/// A value that can be written in both formats. A trait rather than a closure, so that each format
+/// gets code of its own: calls through a pointer cost as much as the digest of a small block.
 pub(super) trait Spell {
     /// Writes exactly one object.
     fn spell(&self, out: &mut impl Encode);

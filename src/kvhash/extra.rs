@@ -1,7 +1,7 @@
-//! What of a request enters its block hashes besides its tokens: vLLM's "extra keys".
+//! Parts of a request other than tokens that enter its block hashes: vLLM's "extra keys".
 //!
-//! In this order: LoRA adapter, media, salt (first block only), prompt embeddings. How each is spelled depends on the
-//! [`Era`].
+//! In this order: LoRA adapter, media, salt (first block only), prompt embeddings. Their spelling
+//! depends on the [`Era`].
 
 use sha2::{Digest as _, Sha256};
 use smallvec::SmallVec;
@@ -14,7 +14,7 @@ const MM: Identity = Identity::Object(0);
 /// Most tokens behind a block that are hashed with it: multi-module MTP speculates less far.
 pub(super) const MAX_LOOKAHEAD_TOKENS: usize = 64;
 
-/// What a request has besides tokens. The default is a plain text request.
+/// Parts of a request other than tokens. The default is a plain text request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BlockContext<'a> {
     /// The adapter, if any.
@@ -45,7 +45,7 @@ pub struct Media<'a> {
     pub identifier: &'a str,
     /// Its first placeholder in the prompt.
     pub offset_tokens: usize,
-    /// Placeholders.
+    /// Number of placeholder tokens.
     pub length_tokens: usize,
     /// Items with the same number share one Python string. Engines behind an API server have none such.
     pub object: Option<u16>,
@@ -72,7 +72,7 @@ pub(super) struct Span {
 pub(super) struct Extras<'a> {
     era: Era,
     context: BlockContext<'a>,
-    /// By offset.
+    /// Media items by offset.
     media: SmallVec<[Media<'a>; 4]>,
     /// No block has any: most requests.
     plain: bool,

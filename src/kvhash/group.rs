@@ -14,7 +14,7 @@ pub fn coarse(hashes: &[BlockHash], ratio: usize, rule: GroupRule) -> impl Itera
     })
 }
 
-/// What identifies a block within one engine: its hash, then its group's number as a big-endian u32.
+/// Identity of a block within one engine: its hash, then its group's number as a big-endian u32.
 pub fn with_group_id(hash: &BlockHash, group: u32) -> Vec<u8> {
     [hash.as_bytes(), &group.to_be_bytes()].concat()
 }

@@ -36,7 +36,7 @@ pub enum ProfileError {
     /// Not a version number.
     #[error("`{0}` is not a vLLM version")]
     NotAVersion(Box<str>),
-    /// Before 0.10.2.
+    /// It is older than 0.10.2.
     #[error("block hashes of vLLM {0} are unknown: 0.10.2 is the oldest")]
     VersionTooOld(VllmVersion),
     /// xxhash before 0.13.

@@ -2,15 +2,15 @@
 
 use super::{Algo, BlockHash, ProfileError, VllmVersion};
 
-/// What is hashed from 0.29 on when `PYTHONHASHSEED` is unset.
+/// Text that is hashed from 0.29 on when `PYTHONHASHSEED` is unset.
 const UNSET_TEXT: &str = "vllm-none-hash";
 
 /// `PYTHONHASHSEED` of the engine processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Seed {
-    /// Set. It is hashed as a text: `0` and `00` differ, and `random` is a constant.
+    /// A seed that is set. It is hashed as a text: `0` and `00` differ, and `random` is a constant.
     Text(Box<str>),
-    /// Unset.
+    /// No seed is set.
     Unset,
     /// Unset, and these are the bytes that the one engine process drew.
     Drawn([u8; 32]),

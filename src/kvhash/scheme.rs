@@ -27,25 +27,25 @@ use super::{BlockContext, BlockHash, BlockHasher, HashProfile, Known, Media, Pro
 pub enum Scheme {
     /// vLLM's own, which AscendStore and MooncakeStoreConnector use too.
     Vllm(HashProfile),
-    /// UCM.
+    /// UCM's own ids.
     Ucm(UcmProfile),
     /// LMCache inside the engine.
     LmcacheEngine(EngineProfile),
     /// LMCache's multi-process server.
     LmcacheServer {
-        /// Its hash.
+        /// Hash algorithm of the server.
         algo: ServerAlgo,
         /// Tokens per chunk.
         chunk_tokens: usize,
     },
-    /// EMS.
+    /// Hashes of EMS.
     Ems {
-        /// `--block-size`.
+        /// Engine's setting `--block-size`.
         block_tokens: usize,
     },
     /// MooncakeConnectorStoreV1 of vllm-ascend 0.10 and 0.11.
     Ascend011 {
-        /// `--block-size`.
+        /// Engine's setting `--block-size`.
         block_tokens: usize,
     },
 }
@@ -128,8 +128,8 @@ impl Hasher {
         self.extra_keys
     }
 
-    /// How many hashes depend on nothing but a prompt's first `tokens` tokens, and are the same in all prompts that
-    /// begin with them: those of full blocks.
+    /// Number of hashes that depend on nothing but a prompt's first `tokens` tokens, and are the
+    /// same in all prompts that begin with them: those of full blocks.
     pub fn settled_blocks(&self, tokens: usize) -> usize {
         tokens.saturating_sub(self.lookahead_tokens) / self.block_tokens
     }

@@ -14,7 +14,7 @@ use super::extra::{Extras, Span};
 use super::version::Era;
 use super::{BlockContext, BlockHash, Known, ProfileError, VllmVersion};
 
-/// What the first block's parent is the hash of.
+/// Text whose hash is the parent of the first block.
 const SEED: &str = "UCM_HASH_SEED";
 
 /// Releases that differ in their ids.
@@ -30,10 +30,10 @@ pub enum Generation {
     V0_8_1,
 }
 
-/// What UCM's ids depend on.
+/// Settings that UCM's ids depend on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UcmProfile {
-    /// UCM's release.
+    /// Release of UCM.
     pub generation: Generation,
     /// vLLM's release, for its extra keys.
     pub version: VllmVersion,
@@ -45,19 +45,19 @@ pub struct UcmProfile {
     pub tp: u32,
     /// Multi-head latent attention: all ranks share the ids of rank 0.
     pub mla: bool,
-    /// `--block-size`.
+    /// Engine's setting `--block-size`.
     pub block_tokens: usize,
     /// Speculation's method and number of tokens.
     pub speculative: Option<(Box<str>, u32)>,
     /// `enable_sparse_sfa_c8` of the additional config; the namespace calls it `sfa_c8`.
     pub sfa_c8: bool,
-    /// What the namespace calls `li_c8`.
+    /// Setting that the namespace calls `li_c8`.
     pub li_c8: bool,
     /// From 0.8.1 on.
     pub layout: Option<Layout>,
 }
 
-/// What 0.8.1 adds to the namespace.
+/// Facts that 0.8.1 adds to the namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     /// Decode context parallel size.
@@ -67,7 +67,7 @@ pub struct Layout {
     pub digest: Box<str>,
 }
 
-/// Computes ids.
+/// Computes UCM's ids.
 #[derive(Debug, Clone)]
 pub struct UcmHasher {
     meta: Meta,
@@ -157,7 +157,7 @@ impl UcmHasher {
     }
 }
 
-/// What is hashed of one block.
+/// Hash input of one block.
 struct BlockTuple<'a, 'r> {
     parent: &'a BlockHash,
     block: &'a [u32],

@@ -1,4 +1,4 @@
-//! What changed when: vLLM's block hashes by release.
+//! Changes of vLLM's block hashes, by release.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +13,7 @@ pub struct VllmVersion {
     patch: u16,
 }
 
-/// What of a request enters its block hashes besides tokens, and how it is spelled.
+/// Parts of a request that enter its block hashes besides tokens, and their spelling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Era {
     /// 0.10.2 and 0.11.0: LoRA by its number, prompt embeddings left out.
@@ -28,7 +28,7 @@ pub enum Era {
     Tagged,
 }
 
-/// How a KV cache group whose blocks are several hash blocks long names its blocks.
+/// Rules by which a KV cache group names its blocks when they are several hash blocks long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GroupRule {
     /// By the hashes of all its hash blocks, one behind the other: vLLM up to 0.23.
@@ -37,10 +37,10 @@ pub enum GroupRule {
     Last,
 }
 
-/// What makes the hash block of an engine with one KV cache group.
+/// Settings that decide on the hash block of an engine with one KV cache group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockShape {
-    /// `--block-size`.
+    /// Engine's setting `--block-size`.
     pub block_size_tokens: u32,
     /// Decode context parallel size.
     pub dcp: u32,
@@ -94,7 +94,7 @@ impl VllmVersion {
         rules(self) == rules(other)
     }
 
-    /// How coarser groups name their blocks.
+    /// Rule by which coarser groups name their blocks.
     pub fn group_rule(self) -> GroupRule {
         if self >= Self::new(0, 24, 0) { GroupRule::Last } else { GroupRule::Concat }
     }

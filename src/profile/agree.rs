@@ -10,12 +10,12 @@ use crate::intake::{Facts, Model};
 use crate::kvhash::VllmVersion;
 use crate::kvhash::keys::profile::model_name;
 
-/// Who said what.
+/// A value, and the engine that gave it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Said {
     /// A key of the configuration, or an engine and where it publishes.
     pub who: String,
-    /// The value.
+    /// Value that was given.
     pub value: String,
 }
 
@@ -29,7 +29,7 @@ pub struct Contradiction {
     pub configured: bool,
     /// One of them.
     pub one: Said,
-    /// The other.
+    /// The other value, with its engine.
     pub other: Said,
 }
 

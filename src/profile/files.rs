@@ -24,7 +24,7 @@ pub enum FilesError {
     Unreadable {
         /// The key that leads to it.
         key: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Reason why not.
         why: io::Error,
@@ -32,7 +32,7 @@ pub enum FilesError {
     /// The tokenizer is of a kind that is not done here.
     #[error("prompt.model_path: {}: {why}; with prompt.tokens = \"engine\" an engine tokenises", .path.display())]
     Tokenizer {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Reason why not.
         why: TokenizerError,
@@ -40,15 +40,16 @@ pub enum FilesError {
     /// The template that was asked for can't be used.
     #[error("prompt.chat_template: {}: {why}", .path.display())]
     Template {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Reason why not.
         why: TemplateError,
     },
 }
 
-/// What `prompt.model_path` has. A model without a template, or with one that can't be rendered exactly, is fine: its
-/// chats are then routed by load, and the second value says why.
+/// Loads tokenizer and template from `prompt.model_path`. A model without a template, or with one
+/// that can't be rendered exactly, is fine: its chats are then routed by load, and the second value
+/// says why.
 ///
 /// # Errors
 /// [`FilesError`] names the file.
@@ -72,8 +73,8 @@ pub fn prompter(config: &Config, seed: u64) -> Result<(Prompter, Option<Template
     })
 }
 
-/// Whether engines encode this model's chats by code of their own: Harmony for gpt-oss, mistral-common where its
-/// tokenizer is there. `/tokenize` does not show it.
+/// True if engines encode this model's chats by code of their own: Harmony for gpt-oss,
+/// mistral-common where its tokenizer is there. `/tokenize` does not show it.
 fn encoded_elsewhere(dir: &Path) -> Result<bool, FilesError> {
     let config = optional(&dir.join("config.json"))?.unwrap_or_default();
     let config: serde_json::Value = serde_json::from_str(&config).unwrap_or_default();

@@ -59,7 +59,7 @@ fn shape(config: &Config, known: &Known, connector: Connector) -> Result<KvShape
     })
 }
 
-/// `tokens[:kind[:family]]`.
+/// Reads a group, as `tokens[:kind[:family]]`.
 fn group(text: &str) -> Result<KvGroup, Trouble> {
     let wrong = |why: &str| Trouble::Value { key: "key.groups", value: text.to_owned(), why: why.to_owned() };
     let mut parts = text.split(':').map(str::trim);

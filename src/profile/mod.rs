@@ -1,7 +1,8 @@
-//! What the configuration and the engines together say about the blocks of a prompt.
+//! Derives the names of a prompt's blocks from the configuration and the engines' facts.
 //!
-//! The configuration wins where the engines say nothing, the engines fill what it leaves out, and where both speak and
-//! differ nobody wins: that is an error which names both, because a wrong hash looks like an empty pool.
+//! The configuration wins where the engines say nothing, and the engines fill what it leaves out.
+//! Where both speak and differ neither wins: that is an error which names both, because a wrong
+//! hash looks like an empty pool.
 
 mod agree;
 mod files;
@@ -22,12 +23,12 @@ pub use agree::{Contradiction, Said};
 pub use files::{FilesError, prompter};
 pub use scheme::lmcache_chunk_tokens;
 
-/// What one engine publishes, and its name.
+/// Facts that one engine publishes, and its name.
 #[derive(Clone, Debug)]
 pub struct Published {
-    /// Who.
+    /// Endpoint of the engine.
     pub engine: Endpoint,
-    /// What it said.
+    /// Facts that it gave.
     pub facts: Facts,
 }
 
@@ -47,7 +48,7 @@ pub enum Trouble {
     Unset {
         /// Name of the configuration key.
         key: &'static str,
-        /// What can't do without.
+        /// Setting that needs it.
         needed_by: &'static str,
     },
     /// Two that should say the same do not.
@@ -58,9 +59,9 @@ pub enum Trouble {
     Value {
         /// Name of the configuration key.
         key: &'static str,
-        /// Its value.
+        /// Value of the key.
         value: String,
-        /// What would be right.
+        /// Description of a right value.
         why: String,
     },
     /// No engine hashes like this, or nobody outside of it can know.
@@ -69,9 +70,9 @@ pub enum Trouble {
     /// The keys would be wrong.
     #[error("key.preset = {preset:?}: {refusal}")]
     Keys {
-        /// `key.preset`.
+        /// Value of `key.preset`.
         preset: String,
-        /// The reason.
+        /// Reason of the refusal.
         refusal: Refusal,
     },
 }
@@ -88,7 +89,8 @@ impl Trouble {
     }
 }
 
-/// How blocks are named by a configuration, as far as `published` agrees with it and fills it.
+/// Derives the naming of blocks from a configuration, as far as `published` agrees with it and
+/// fills it.
 ///
 /// # Errors
 /// [`Trouble`], whose words name the keys.
@@ -127,7 +129,8 @@ fn no_root(config: &Config) -> Trouble {
     Trouble::Value { key, value: value.to_owned(), why }
 }
 
-/// What is known of the pool's keys, to compare them with those that are there; None when no `key.preset` is set.
+/// Settings of the pool's keys, to compare them with those that are there; `None` when no
+/// `key.preset` is set.
 ///
 /// # Errors
 /// As [`naming`].
@@ -138,7 +141,7 @@ pub fn key_config(config: &Config, published: &[Published]) -> Result<Option<Key
     Ok(keys.map(|keys| KeyConfig { hash_bytes: Some(hasher.hash_bytes()), ..keys }))
 }
 
-/// Whether a pool's keys are made of what is hashed, by the release that makes them.
+/// Checks that a pool's keys are made of the hashes, by the release that makes them.
 fn fits(config: &Config, known: &Known, hasher: &Hasher, keys: &KeyProfile) -> Result<(), Trouble> {
     let preset = config.key.preset.clone().unwrap_or_default();
     let wrong = |why| Trouble::Value { key: "key.preset", value: preset.clone(), why };
@@ -161,10 +164,11 @@ fn fits(config: &Config, known: &Known, hasher: &Hasher, keys: &KeyProfile) -> R
     Ok(())
 }
 
-/// What is wrong with a configuration whatever the engines say: what is missing is taken to be something usual.
+/// Refuses a configuration that is wrong whatever the engines say: facts that are missing are
+/// assumed to be usual ones.
 ///
 /// # Errors
-/// As [`naming`], but for what engines could mend.
+/// As [`naming`], but for faults that engines' facts could mend.
 pub fn refuse_early(config: &Config) -> Result<(), Trouble> {
     naming(config, &[agree::usual(config)]).map(drop)
 }

@@ -19,9 +19,9 @@ const SIPHASH13_MINOR: u32 = 11;
 pub(super) struct Uses {
     /// vLLM's block hash.
     pub(super) algo: bool,
-    /// `--block-size`.
+    /// The engine's setting `--block-size`.
     pub(super) block: bool,
-    /// `--model`.
+    /// The engine's setting `--model`.
     pub(super) model: bool,
     /// All of it, not just the last path component.
     pub(super) whole_model: bool,
@@ -95,7 +95,8 @@ pub(super) fn of(config: &Config, known: &Known) -> Result<Scheme, Trouble> {
     })
 }
 
-/// How the engines hash for their own cache, where `[hash]` is another scheme of a pool and their events are listened to.
+/// Scheme by which the engines hash for their own cache, where `[hash]` is another scheme of a pool
+/// and their events are listened to.
 pub(super) fn of_engine(config: &Config, known: &Known) -> Result<Option<Scheme>, Trouble> {
     if !config.events.listen || is_vllm(named(config)) {
         return Ok(None);
@@ -226,7 +227,7 @@ fn chunk_tokens(config: &Config) -> usize {
     }
 }
 
-/// `method:tokens`.
+/// Reads a setting, as `method:tokens`.
 fn speculation(text: &str) -> Result<(Box<str>, u32), Trouble> {
     let parts = text.rsplit_once(':').and_then(|(method, tokens)| Some((method, tokens.parse().ok()?)));
     match parts {

@@ -1,4 +1,5 @@
-//! What one rendering may take beside minijinja's fuel, which counts instructions, however much one of them does.
+//! Limits of one rendering beside minijinja's fuel, which counts instructions, however much one of
+//! them does.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

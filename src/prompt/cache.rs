@@ -30,7 +30,7 @@ impl Default for CacheLimits {
     }
 }
 
-/// What a cache did so far.
+/// Counters of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
     /// Look-ups that found a prefix.
@@ -94,7 +94,7 @@ impl PrefixCache {
         Self { limits, finder: None, seed: 0, state: Mutex::default() }
     }
 
-    /// Counters.
+    /// Counters so far.
     pub fn stats(&self) -> CacheStats {
         self.lock().stats
     }

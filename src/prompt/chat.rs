@@ -21,7 +21,7 @@ pub struct Chat {
     pub(super) add_generation_prompt: bool,
     pub(super) continue_final_message: bool,
     pub(super) add_special_tokens: bool,
-    /// What of the rules followed here it depends on.
+    /// Versions of the rules that it depends on.
     pub(super) rules: Rules,
     /// Size of the conversation's text, from which the rendering's limits follow.
     pub(super) source_bytes: usize,
@@ -51,7 +51,7 @@ const RESERVED_KWARGS: [&str; 15] = [
 pub(super) const REASONING: &str = "reasoning";
 pub(super) const OLDER_REASONING: &str = "reasoning_content";
 
-/// What `reasoning_effort` may be.
+/// Values that `reasoning_effort` may have.
 const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 
 impl Chat {

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::python::{rstrip, strip_both};
 
-/// What transformers appends to the final message to find it again.
+/// Mark that transformers appends to the final message to find it again.
 const TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 /// Marks the end of the final message's (last) text; the text as it was, or `None` if there is none.

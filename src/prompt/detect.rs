@@ -1,5 +1,5 @@
-//! What a template's source says before it is ever rendered: the content format it wants, and constructs that we
-//! don't render as Jinja2 does.
+//! Facts in a template's source, before it is ever rendered: the content format it wants, and
+//! constructs that are not rendered here as Jinja2 does.
 
 use std::collections::BTreeSet;
 
@@ -93,7 +93,8 @@ fn unknown_node(root: &Stmt<'_>) -> Option<String> {
     })
 }
 
-/// Whether the template loops over a message's content (`OpenAi`) or prints it (vLLM 0.32, `_detect_content_format`).
+/// `OpenAi` if the template loops over a message's content, `String` if it prints it (vLLM 0.32,
+/// `_detect_content_format`).
 pub(super) fn content_format(root: &Stmt<'_>) -> ContentFormat {
     if loops_over_content(&nodes(root)).unwrap_or(false) {
         ContentFormat::OpenAi

@@ -9,7 +9,7 @@ use super::kept::KEPT;
 use super::strftime::Today;
 use super::{python, tojson};
 
-/// What the names of variables begin with that are none of the request's.
+/// Prefix of variables that are none of the request's.
 pub(super) const OWN_VARIABLES: &str = "__pd_proxy_";
 /// The variable that carries the date to `strftime_now`; no template names it.
 pub(super) const TODAY: &str = "__pd_proxy_today";
@@ -26,7 +26,8 @@ pub(super) struct Raised;
 #[error("the date is not known")]
 pub(super) struct NoDate;
 
-/// `ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[…, loopcontrols])`.
+/// Equivalent of `ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
+/// extensions=[…, loopcontrols])`.
 pub(super) fn environment() -> Environment<'static> {
     let mut env = Environment::new();
     if let Ok(syntax) = syntax_config() {

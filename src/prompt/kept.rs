@@ -8,7 +8,7 @@ use super::jinja::syntax_config;
 /// The name of the filter [`super::allowance::kept`]; no template names it.
 pub(super) const KEPT: &str = "__pd_proxy_kept";
 
-/// Where the tokens of a template are read.
+/// Place in a JSON text, while a template's tokens are read.
 enum Place {
     Outside,
     /// Behind the start of a tag.

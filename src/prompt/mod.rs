@@ -177,7 +177,7 @@ impl Reason {
     }
 }
 
-/// How far [`Prompt::tokens`] can be trusted.
+/// Trust in [`Prompt::tokens`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exactness {
     /// They are the engine's, to the last one.
@@ -191,7 +191,7 @@ pub enum Exactness {
 pub struct Prompt {
     /// Token ids; empty when inexact.
     pub tokens: Arc<[u32]>,
-    /// Whether they are the engine's.
+    /// Exactness of the tokens.
     pub exactness: Exactness,
 }
 
@@ -201,7 +201,7 @@ impl Prompt {
     }
 }
 
-/// What one model needs to compute prompts; shared by all requests.
+/// Tokenizer and template of one model; shared by all requests.
 pub struct Prompter {
     template: Option<ChatTemplate>,
     tokenizer: Option<Arc<dyn Tokenize>>,

@@ -1,4 +1,4 @@
-//! What Python's `str`, `repr` and string methods do, where minijinja's differ.
+//! Python's `str`, `repr` and string methods, where minijinja's differ.
 
 use std::fmt::Write;
 
@@ -166,12 +166,12 @@ fn stripped<'a>(text: &'a str, chars: Option<&str>, (left, right): (bool, bool))
     if right { text.trim_end_matches(goes) } else { text }
 }
 
-/// `str.rstrip()`.
+/// Python's method `str.rstrip()`.
 pub(super) fn rstrip(text: &str) -> &str {
     stripped(text, None, (false, true))
 }
 
-/// `str.strip()`.
+/// Python's method `str.strip()`.
 pub(super) fn strip_both(text: &str) -> &str {
     stripped(text, None, (true, true))
 }
@@ -196,7 +196,7 @@ pub(super) fn join(state: &State<'_, '_>, value: &Value, separator: Option<&str>
     Ok(parts.join(separator.unwrap_or_default()))
 }
 
-/// What `{{ value }}` prints.
+/// Text that `{{ value }}` prints.
 pub(super) fn printed(value: &Value) -> Result<String, Error> {
     str_of(value)
         .ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "a value whose Python spelling is not known"))

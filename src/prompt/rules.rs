@@ -39,7 +39,7 @@ impl SharedRules {
         self.0.store(rules as u8, Ordering::Relaxed);
     }
 
-    /// The rules.
+    /// The rules at this moment.
     pub fn now(&self) -> Rules {
         match self.0.load(Ordering::Relaxed) {
             0 => Rules::EveryRelease,
@@ -72,7 +72,8 @@ fn given(message: &Value, key: &str) -> bool {
     message.get(key).is_some_and(|value| !value.is_null())
 }
 
-/// Whether a message has what was treated otherwise before; what has no shape that is known here is refused elsewhere.
+/// True if a message is treated otherwise by newer rules. A message of unknown shape is refused
+/// elsewhere.
 fn message_is_new(message: &Value) -> Option<bool> {
     let message = message.as_object()?;
     let role = message.get("role")?.as_str()?;
@@ -96,7 +97,8 @@ fn part_is_old(part: &Value) -> bool {
     })
 }
 
-/// What is no object was refused, or passed on as it was.
+/// True if older rules treat the call otherwise: a value that is no object was refused, or passed
+/// on as it was.
 fn call_is_old(call: &Value) -> bool {
     let arguments = call.get("function").and_then(|function| function.get("arguments"));
     arguments.and_then(Value::as_str).is_none_or(|text| text.trim_start().starts_with('{'))

@@ -18,7 +18,7 @@ pub enum PromptSource {
     Messages(Box<Chat>),
     /// A text to tokenise.
     Text {
-        /// The text.
+        /// Text of the source.
         text: String,
         /// True if the tokenizer's own marks (such as a begin-of-sequence token) are added.
         add_special_tokens: bool,

@@ -5,7 +5,7 @@ use memchr::memchr_iter;
 /// One token that the tokenizer finds in the raw text before anything else.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddedToken {
-    /// Its text.
+    /// Text of the token.
     pub content: String,
     /// True if the text behind it is tokenised as if it stood alone.
     pub cuts: bool,
@@ -22,7 +22,7 @@ pub(super) struct Finder {
 #[derive(Clone, Debug)]
 struct Trie(Vec<Node>);
 
-/// What is known behind some first bytes.
+/// Tokens that are known after some first bytes.
 #[derive(Clone, Debug, Default)]
 struct Node {
     /// They are a token, and whether that one cuts.

@@ -35,7 +35,7 @@ const TOOL_USE: &str = "tool_use";
 const SPECIAL_TOKENS: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// How a template takes a message's content (`--chat-template-content-format`).
+/// Forms in which a template takes a message's content (`--chat-template-content-format`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentFormat {
     /// As one string.
@@ -51,7 +51,7 @@ pub struct TemplateFiles<'a> {
     pub tokenizer_config: Option<&'a str>,
     /// `chat_template.jinja`, or what the engine is given as `--chat-template`; it wins.
     pub chat_template: Option<&'a str>,
-    /// What the engine is told; `None`: found out as the engine does.
+    /// Setting of the engine; `None` = detected, as the engine does it.
     pub content_format: Option<ContentFormat>,
 }
 
@@ -124,7 +124,7 @@ impl ChatTemplate {
         if this.sources.is_empty() { Err(TemplateError::Missing) } else { Ok(this) }
     }
 
-    /// What the template takes as content.
+    /// Form of the content that the template takes.
     pub fn content_format(&self) -> ContentFormat {
         self.sources.first().map_or(ContentFormat::String, |source| source.format)
     }
@@ -224,7 +224,7 @@ impl ChatTemplate {
     }
 }
 
-/// What a rendering may take, of instructions and of looks at items of lists.
+/// Limit of a rendering: instructions, and looks at items of lists.
 fn fuel(source_bytes: usize) -> u64 {
     FUEL_BASE.saturating_add(FUEL_PER_BYTE.saturating_mul(source_bytes as u64))
 }

@@ -11,10 +11,10 @@ use super::python::float_repr;
 /// Deepest nesting that is written; JSON from a request is never deeper.
 const MAX_DEPTH: usize = 200;
 
-/// `json.dumps(…, ensure_ascii=…, indent=…, separators=…, sort_keys=…)`.
+/// Arguments of `json.dumps(…, ensure_ascii=…, indent=…, separators=…, sort_keys=…)`.
 struct Style {
     ensure_ascii: bool,
-    /// What one level is indented by; `None`: everything on one line.
+    /// Indentation of one level; `None` = everything on one line.
     indent: Option<String>,
     item: String,
     key: String,

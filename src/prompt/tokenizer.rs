@@ -37,7 +37,7 @@ pub struct Local {
     added: Vec<AddedToken>,
 }
 
-/// What of a `tokenizer.json` says where special tokens are.
+/// The parts of a `tokenizer.json` that say where special tokens are.
 #[derive(Deserialize)]
 struct File {
     #[serde(default)]

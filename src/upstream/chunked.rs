@@ -1,6 +1,7 @@
-//! The chunked transfer coding (RFC 9112 §7.1), read. Pure.
+//! Reader of the chunked transfer coding (RFC 9112 §7.1). The module is pure.
 //!
-//! As strict as the grammar: a line that ends in anything but CR LF is a fault of the engine, not something to guess about.
+//! As strict as the grammar: a line that ends in anything but CR LF is a fault of the engine, and
+//! is not guessed about.
 
 /// Bytes of one size line with its extensions, which nobody uses.
 const LINE_BYTES: u32 = 4 << 10;
@@ -19,7 +20,7 @@ pub struct Chunked {
     line_bytes: u32,
 }
 
-/// Where in the coding the next byte is.
+/// Place of the next byte in the coding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum At {
     /// The first digit of a size.
@@ -27,7 +28,7 @@ enum At {
     Size,
     /// Its other digits.
     Digits,
-    /// What may follow a size.
+    /// Extension that may follow a size.
     Extension,
     /// The end of a size line.
     SizeLf,

@@ -1,4 +1,4 @@
-//! How connections to engines are made: by TCP, or by whatever a test puts in its place.
+//! Makes connections to engines: by TCP, or by a substitute in tests.
 
 use std::fmt;
 use std::io;
@@ -55,7 +55,7 @@ impl Connector {
         Connector { tcp, tls, limit, other }
     }
 
-    /// Whom it believes at `https://`.
+    /// TLS settings for engines at `https://`.
     pub(super) fn tls(&self) -> &EngineTls {
         &self.tls
     }

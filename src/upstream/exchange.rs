@@ -30,7 +30,7 @@ pub(super) struct Exchange<'a> {
     stopped: Option<io::Error>,
 }
 
-/// What has not been written yet.
+/// The part of a request that has not been written yet.
 struct Out {
     pieces: Pieces,
     first: usize,
@@ -43,7 +43,7 @@ struct Out {
 pub(super) struct Begun {
     pub(super) wire: Wire,
     pub(super) head: Head,
-    /// What came of the body.
+    /// First bytes of the body, which came with the head.
     pub(super) early: Bytes,
     /// True if the request was written to its end: else the connection is of no more use.
     pub(super) written: bool,
@@ -66,7 +66,7 @@ pub enum ExchangeError {
     /// The engine closed it instead of answering.
     #[error("the connection was closed before an answer came")]
     Closed,
-    /// What came is no answer.
+    /// The engine's bytes are no answer.
     #[error(transparent)]
     BadHead(#[from] BadHead),
 }

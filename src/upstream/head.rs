@@ -1,4 +1,5 @@
-//! Heads of HTTP/1.1 messages between us and an engine (RFC 9112): requests written, answers read. Pure.
+//! Heads of HTTP/1.1 messages between the gateway and an engine (RFC 9112): requests written,
+//! answers read. The module is pure.
 
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
@@ -9,22 +10,22 @@ pub const HEAD_BYTES: usize = 64 << 10;
 /// The most lines in it.
 const HEAD_LINES: usize = 128;
 
-/// What an engine's answer begins with.
+/// Head of an engine's answer.
 #[derive(Debug)]
 pub struct Head {
     /// Not one of 1xx.
     pub status: StatusCode,
-    /// Whose rules it follows.
+    /// Version whose rules it follows.
     pub version: Version,
     /// As sent, less a length that the transfer coding overrules.
     pub headers: HeaderMap,
-    /// How its body ends.
+    /// Framing of its body.
     pub framing: Framing,
     /// True if the connection may carry another request after it.
     pub keep: bool,
 }
 
-/// How the end of a body is known (RFC 9112 §6.3).
+/// Ways in which the end of a body is known (RFC 9112 §6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
     /// So many bytes.
@@ -38,7 +39,7 @@ pub enum Framing {
 /// A head that is none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadHead {
-    /// Not HTTP/1.
+    /// It is not HTTP/1.
     #[error("no HTTP/1 answer: {0}")]
     Syntax(String),
     /// It does not end.
@@ -158,14 +159,14 @@ fn framed(
     Ok(Head { status, version, headers, framing, keep })
 }
 
-/// How a body is coded for its way.
+/// Transfer codings of a body.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Coding {
     /// No word of it.
     None,
     /// `identity`, which RFC 2616 had: as it is.
     Identity,
-    /// In chunks.
+    /// It comes in chunks.
     Chunked,
 }
 

@@ -16,7 +16,7 @@ pub const POOL_IDLE: Duration = Duration::from_secs(4);
 /// Kept for one engine at most; of more, the oldest are closed.
 const KEPT_PER_ENGINE: usize = 1_024;
 
-/// Whose connection it is.
+/// Key of idle connections: the engine and its scheme.
 #[derive(Clone, Debug)]
 pub(super) struct Key {
     pub(super) tls: bool,

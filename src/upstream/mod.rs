@@ -49,7 +49,7 @@ pub struct Upstream {
 /// One request to one engine.
 #[derive(Debug)]
 pub struct Leg<'a> {
-    /// Who is asked.
+    /// The engine that is asked.
     pub instance: &'a Instance,
     /// `POST` for the legs of a generating request.
     pub method: Method,
@@ -105,10 +105,10 @@ impl Upstream {
         Upstream { connector: Arc::new(connector), idle: Idle::default() }
     }
 
-    /// Whether `engine` could be spoken to as its address says; to be asked before it becomes a member.
+    /// Checks that `engine` could be spoken to as its address says, before it becomes a member.
     ///
     /// # Errors
-    /// [`TlsError`] where it is at `https://` and nobody could be believed there.
+    /// [`TlsError`] if it is at `https://` and no certificate could be believed there.
     pub fn check(&self, engine: &Endpoint) -> Result<(), TlsError> {
         if engine.tls { self.connector.tls().check() } else { Ok(()) }
     }

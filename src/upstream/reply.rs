@@ -22,7 +22,7 @@ use super::wire::Wire;
 pub struct Reply {
     /// Place where the connection may go afterwards.
     home: Option<(Idle, Key)>,
-    /// What came together with the head.
+    /// First bytes of the body, which came with the head.
     early: Bytes,
     /// `None` once the body has ended or broken.
     wire: Option<Wire>,
@@ -50,7 +50,7 @@ pub enum ReplyError {
     Chunk(#[from] BadChunk),
 }
 
-/// What was read at once.
+/// Bytes of one read.
 struct Taken {
     data: Bytes,
     /// The body is complete.
@@ -81,7 +81,7 @@ impl Reply {
         }
     }
 
-    /// What `bytes`, fresh from the wire, have of the body.
+    /// Takes the body's bytes out of `bytes`, fresh from the wire.
     fn read(&mut self, bytes: &[u8]) -> Result<Taken, ReplyError> {
         match &mut self.left {
             Left::Close => {

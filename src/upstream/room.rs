@@ -16,7 +16,7 @@ thread_local! {
     static ROOM: Cell<BytesMut> = Cell::default();
 }
 
-/// What `fill` writes, of at most so many bytes, and what it says.
+/// Bytes that `fill` writes, at most `most_bytes` of them, and its result.
 pub(super) fn piece<T>(most_bytes: usize, fill: impl FnOnce(&mut BytesMut) -> T) -> (Bytes, T) {
     if most_bytes > SMALL_BYTES {
         let mut own = BytesMut::new();

@@ -15,7 +15,7 @@ use crate::tls::EngineStream;
 /// The most that is taken out of the kernel at a time. It lies on the stack: a connection that waits has no buffer.
 const READ_BYTES: usize = 16 << 10;
 
-/// What carries bytes to an engine where it is no socket: one end of a pipe in memory, in tests.
+/// A substitute for a socket to an engine: one end of a pipe in memory, in tests.
 pub trait Pipe: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin + 'static {}
 
 impl<T: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin + 'static> Pipe for T {}
@@ -23,12 +23,12 @@ impl<T: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin + 'static> Pipe for T
 /// A connection to an engine.
 #[derive(Debug)]
 pub enum Wire {
-    /// Plain TCP.
+    /// A plain TCP connection.
     Tcp(TcpStream),
     /// TLS over TCP.
     #[cfg(feature = "tls")]
     Tls(Box<EngineStream>),
-    /// What a [`Dial`](super::Dial) brought.
+    /// A connection made by a [`Dial`](super::Dial).
     Other(Box<dyn Pipe>),
 }
 

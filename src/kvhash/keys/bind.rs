@@ -8,7 +8,7 @@ use super::lmcache::kv_rank;
 use super::ranks::{KvShape, Place};
 use super::template::{Field, Form, Node, Template};
 
-/// What is the same for all keys of a profile.
+/// Texts that are the same for all keys of a profile.
 #[derive(Clone, Copy, Debug)]
 pub struct Names<'a> {
     /// Last path component of the model.
@@ -23,13 +23,13 @@ pub struct Names<'a> {
     pub dtype: &'a str,
     /// World size, in ranks.
     pub world: u32,
-    /// What the store writes for a `/` in names.
+    /// Text that the store writes for a `/` in names.
     pub slash: &'a str,
-    /// What the store writes after each key.
+    /// Text that the store writes after each key.
     pub end: &'a str,
 }
 
-/// What belongs to one block and its request.
+/// Texts of one block and its request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BlockTexts<'a> {
     /// The hash of the block, in bytes.

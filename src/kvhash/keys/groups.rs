@@ -6,7 +6,7 @@ use thiserror::Error;
 /// Largest group block in hash blocks.
 pub const MAX_HASHES_PER_BLOCK: u32 = 1024;
 
-/// What the layers of a group keep.
+/// Kinds of state that the layers of a group keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GroupKind {
     /// Full attention: every block of the prompt is in the store.
@@ -27,13 +27,13 @@ pub struct KvGroup {
     pub block_tokens: u32,
     /// `default`, or `c{ratio}`, `c1`, `mixed` from the spec's compress ratio (DeepSeek-V4).
     pub family: String,
-    /// What it keeps.
+    /// Kind of its state.
     pub kind: GroupKind,
     /// `cache_role` of the key: `kv` or `state`.
     pub role: &'static str,
 }
 
-/// How k fine hashes become the hash of one coarse block.
+/// Ways in which k fine hashes become the hash of one coarse block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupHash {
     /// All of them, one after the other (vllm-ascend 0.20.2, vLLM 0.22 and 0.23).

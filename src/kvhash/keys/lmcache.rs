@@ -27,7 +27,7 @@ pub fn tags<'a>(request_config: impl IntoIterator<Item = (&'a str, &'a str)>) ->
     out
 }
 
-/// How a store spells keys: what a `/` becomes, and the end of the name.
+/// Spelling of keys in a store: the replacement of `/`, and the end of the name.
 pub(super) fn spelling(connector: Connector, store: &Store) -> (&'static str, &'static str) {
     match (connector, store) {
         (Connector::LmcacheEngine | Connector::LmcacheMp, Store::Files { .. }) => ("-SEP-", ".data"),

@@ -14,7 +14,7 @@ use super::template::{Field, Template};
 use super::ucm::backend_of;
 use super::yuanrong;
 
-/// Where the blocks are.
+/// Stores of a pool's blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Store {
     /// Mooncake, and any store that takes keys as they are.
@@ -33,14 +33,14 @@ pub enum Store {
     S3,
 }
 
-/// What the operator says about a pool.
+/// The operator's settings of a pool.
 #[derive(Clone, Debug)]
 pub struct KeyConfig {
     /// The connector's row.
     pub preset: &'static Preset,
     /// A template in place of the row's.
     pub template: Option<String>,
-    /// How layers share objects.
+    /// Way in which layers share objects.
     pub layout: Layout,
     /// The engine's `--model` value.
     pub model: String,
@@ -65,7 +65,7 @@ pub struct KeyConfig {
 pub struct PromptBlocks<'a, H> {
     /// Hashes of its full hash blocks, in order.
     pub hashes: &'a [H],
-    /// Its length.
+    /// Length of the prompt, in tokens.
     pub prompt_tokens: u32,
     /// The request's cache salt, or empty; only LMCache MP writes it.
     pub salt: &'a str,
@@ -80,7 +80,7 @@ pub enum Ask {
     Every,
     /// Every key a hit needs: those of groups that keep all blocks.
     Needed,
-    /// What the engine's own lookup asks, in its order: predicts the engine.
+    /// The engine's own lookup, in its order: predicts the engine.
     Engine,
 }
 

@@ -7,7 +7,7 @@ use super::groups::{GroupKind, KvGroup};
 pub struct KvShape {
     /// Tensor-parallel size, in ranks.
     pub tp: u32,
-    /// Pipeline stages.
+    /// Number of pipeline stages.
     pub pp: u32,
     /// Prefill-context-parallel size, in ranks.
     pub pcp: u32,
@@ -40,7 +40,8 @@ pub enum RankRule {
         /// True if context-parallel ranks have keys of their own.
         pcp_in_key: bool,
     },
-    /// Upstream MooncakeStoreConnector. Before 0.30 one factor serves all groups; DCP forces `tp_rank` from 0.24.
+    /// Upstream MooncakeStoreConnector. Before 0.30 one factor serves all groups; DCP forces
+    /// `tp_rank` from 0.24 on.
     Upstream {
         /// Each group has its own factor (0.30).
         per_group: bool,
@@ -57,7 +58,7 @@ pub enum RankRule {
     One,
 }
 
-/// What the engine's own lookup asks of the keys that exist.
+/// Conditions that the engine's own lookup has for the keys that exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AskRule {
     /// All of them, stage by stage.
@@ -79,17 +80,17 @@ pub struct Place {
     pub head: u32,
     /// First tensor-parallel rank with this key.
     pub tp: u32,
-    /// Pipeline stage.
+    /// Index of the pipeline stage.
     pub pp: u32,
-    /// Prefill-context-parallel rank.
+    /// Rank of prefill context parallelism.
     pub pcp: u32,
-    /// Decode-context-parallel rank.
+    /// Rank of decode context parallelism.
     pub dcp: u32,
     /// Global rank or worker.
     pub rank: u32,
-    /// Group.
+    /// Index of the group.
     pub group: u32,
-    /// Layer.
+    /// Index of the layer.
     pub layer: u32,
 }
 

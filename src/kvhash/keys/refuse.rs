@@ -1,4 +1,5 @@
-//! What no key can be given for, and why: a wrong key looks like an empty pool, so it is better to say so at start-up.
+//! Cases in which no key can be given, with the reason: a wrong key looks like an empty pool, so it
+//! is better to say so at start-up.
 
 use thiserror::Error;
 
@@ -23,9 +24,9 @@ pub enum Refusal {
     /// The keys of this version are not known.
     #[error("the keys of {connector} {version} are not known; give a template or use a preset by name")]
     UnseenVersion {
-        /// The connector.
+        /// Name of the connector.
         connector: &'static str,
-        /// As asked.
+        /// Version, as it was asked for.
         version: String,
     },
     /// The store's key format is not public.
@@ -34,9 +35,9 @@ pub enum Refusal {
     /// The version has no such layout of layers.
     #[error("preset {preset} has no {layout} keys")]
     NoSuchLayout {
-        /// The preset.
+        /// Name of the preset.
         preset: &'static str,
-        /// The layout.
+        /// Name of the layout.
         layout: &'static str,
     },
     /// A size that must be at least 1.
@@ -56,9 +57,9 @@ pub enum Refusal {
     Uneven {
         /// Tensor-parallel size.
         tp: u32,
-        /// What is uneven.
+        /// Quantity that does not divide evenly.
         what: &'static str,
-        /// Its size.
+        /// Size of that quantity.
         size: u32,
     },
     /// TP mismatch needs ordinary attention.
@@ -75,9 +76,9 @@ pub enum Refusal {
     /// A setting of a later version.
     #[error("{setting} does not exist in {preset}")]
     NotInThisVersion {
-        /// The setting.
+        /// Name of the setting.
         setting: &'static str,
-        /// The preset.
+        /// Name of the preset.
         preset: &'static str,
     },
     /// A shared store without its namespace.
@@ -112,9 +113,9 @@ pub enum Refusal {
     /// The hash does not fit the template.
     #[error("the template needs hashes of {wanted} bytes, not {got}")]
     HashBytes {
-        /// What the forms need.
+        /// Demand of the forms.
         wanted: &'static str,
-        /// What the profile says.
+        /// Value of the profile.
         got: usize,
     },
     /// A file store without a directory.
@@ -136,7 +137,7 @@ pub enum KeyError {
     HashBytes {
         /// Bytes of the profile's hashes.
         wanted: usize,
-        /// Bytes given.
+        /// Number of bytes given.
         got: usize,
     },
     /// Fewer hashes than the prompt has blocks.
@@ -144,7 +145,7 @@ pub enum KeyError {
     TooFewHashes {
         /// Blocks of the prompt.
         wanted: usize,
-        /// Hashes given.
+        /// Number of hashes given.
         got: usize,
     },
 }

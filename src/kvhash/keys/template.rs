@@ -11,7 +11,7 @@ use thiserror::Error;
 /// Longest template accepted, in bytes.
 pub const MAX_TEMPLATE_BYTES: usize = 1024;
 
-/// What a template can name.
+/// Fields that a template can name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     /// Last path component of the engine's `--model` value.
@@ -22,13 +22,13 @@ pub enum Field {
     World,
     /// Global rank (LMCache: worker).
     Rank,
-    /// Tensor-parallel rank.
+    /// Rank of tensor parallelism.
     Tp,
-    /// Pipeline stage.
+    /// Index of the pipeline stage.
     Pp,
-    /// Prefill-context-parallel rank.
+    /// Rank of prefill context parallelism.
     Pcp,
-    /// Decode-context-parallel rank.
+    /// Rank of decode context parallelism.
     Dcp,
     /// `head_or_tp_rank`: which share of the KV heads.
     Head,
@@ -36,7 +36,7 @@ pub enum Field {
     Shard,
     /// LMCache MP's packed world and rank.
     KvRank,
-    /// KV-cache group.
+    /// Index of the KV-cache group.
     Group,
     /// Family of the group (`default`, `c128`, …).
     Family,
@@ -60,7 +60,7 @@ pub enum Field {
     Tags,
 }
 
-/// How a value is written.
+/// Ways in which a value is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Numbers in decimal, hashes in hexadecimal, texts as they are.
@@ -82,7 +82,7 @@ pub enum Form {
 pub enum Node {
     /// Text as it stands.
     Text(String),
-    /// A value.
+    /// A value in its form.
     Value(Field, Form),
     /// A part that is left out when its first field is idle.
     Part(Vec<Node>),
@@ -102,7 +102,7 @@ pub enum TemplateError {
     UnknownField {
         /// Offset in bytes.
         at: usize,
-        /// What was written.
+        /// Name as it was written.
         name: String,
     },
     /// The field can't be written like this.
@@ -110,9 +110,9 @@ pub enum TemplateError {
     BadForm {
         /// Offset in bytes.
         at: usize,
-        /// The field.
+        /// Name of the field.
         field: String,
-        /// What was written.
+        /// Form as it was written.
         form: String,
     },
     /// A brace or bracket without its partner.
@@ -120,7 +120,7 @@ pub enum TemplateError {
     Unpaired {
         /// Offset in bytes.
         at: usize,
-        /// The character.
+        /// The character that was found.
         what: char,
     },
     /// A part inside a part.
@@ -141,7 +141,7 @@ pub enum TemplateError {
     /// Longer than [`MAX_TEMPLATE_BYTES`].
     #[error("the template has {bytes} bytes, at most {MAX_TEMPLATE_BYTES} are read")]
     TooLong {
-        /// Its length.
+        /// Length in bytes.
         bytes: usize,
     },
 }

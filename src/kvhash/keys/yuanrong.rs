@@ -6,7 +6,7 @@ use super::bind::push_hex;
 
 /// Hexadecimal digits of the digest that a rewritten key ends in.
 const DIGEST_DIGITS: usize = 16;
-/// What is cut off to make room for `__` and the digest.
+/// Characters that are cut off to make room for `__` and the digest.
 const TAIL_CHARS: usize = DIGEST_DIGITS + 2;
 
 /// True if Yuanrong takes this character as it is.

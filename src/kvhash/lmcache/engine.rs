@@ -8,7 +8,7 @@ use crate::kvhash::encode::{Encode, Spell};
 use crate::kvhash::none::none_hash;
 use crate::kvhash::{Algo, ProfileError, Seed, VllmVersion};
 
-/// `LMCACHE_PRE_CACHING_HASH_ALGORITHM`.
+/// Values of `LMCACHE_PRE_CACHING_HASH_ALGORITHM`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EngineAlgo {
     /// `builtin`, the default: Python's `hash()`. Needs a numeric `PYTHONHASHSEED`, and the same side of Python 3.11 in
@@ -29,12 +29,12 @@ pub enum Release {
     V0_4,
 }
 
-/// What engine mode hashes depend on.
+/// Settings that engine mode hashes depend on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineProfile {
-    /// LMCache's release.
+    /// Release of LMCache.
     pub release: Release,
-    /// The hash.
+    /// Algorithm of the hash.
     pub algo: EngineAlgo,
     /// vLLM's release, which decides what an unset seed means.
     pub version: VllmVersion,
@@ -128,7 +128,7 @@ impl EngineHasher {
     }
 }
 
-/// What is hashed of one chunk.
+/// Hash input of one chunk.
 struct ChunkTuple<'a> {
     release: Release,
     parent: ChunkHash,

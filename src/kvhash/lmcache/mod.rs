@@ -13,8 +13,8 @@ use sha2::{Digest as _, Sha256};
 /// LMCache's chunk size unless `LMCACHE_CHUNK_SIZE` says otherwise.
 pub const CHUNK_TOKENS: usize = 256;
 
-/// What LMCache puts in the place of a media item's placeholder tokens before it hashes: 31-bit numbers drawn from the
-/// item's identifier, without end.
+/// Tokens that LMCache puts in the place of a media item's placeholders before it hashes: 31-bit
+/// numbers drawn from the item's identifier, without end.
 pub fn media_tokens(identifier: &str) -> impl Iterator<Item = u32> + use<> {
     let seed: [u8; 32] = Sha256::digest(identifier).into();
     (0_u64..).flat_map(move |counter| {

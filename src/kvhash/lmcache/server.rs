@@ -25,7 +25,7 @@ pub enum ServerAlgo {
 pub struct ServerHasher {
     start: BlockHash,
     chunk_tokens: NonZeroUsize,
-    /// None: BLAKE3.
+    /// Hasher over CBOR; `None` = BLAKE3.
     cbor: Option<BlockHasher>,
 }
 

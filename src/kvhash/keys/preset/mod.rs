@@ -1,5 +1,5 @@
-//! What is known about a connector's keys, one row per range of versions. The rows were checked against keys made by
-//! the connectors themselves.
+//! Facts about connectors' keys, one row per range of versions. The rows were checked against keys
+//! made by the connectors themselves.
 
 mod rows;
 
@@ -8,14 +8,14 @@ use super::ranks::{AskRule, KvShape, RankRule};
 use super::refuse::Refusal;
 use crate::kvhash::release::{Release, Stage};
 
-/// Who writes the keys.
+/// Connectors that write keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Connector {
-    /// vllm-ascend's AscendStore.
+    /// The AscendStore of vllm-ascend.
     AscendStore,
     /// vllm-ascend's MooncakeConnectorStoreV1 (0.10, 0.11).
     AscendStoreV1,
-    /// Upstream MooncakeStoreConnector.
+    /// The upstream connector MooncakeStoreConnector.
     MooncakeStore,
     /// Unified cache management; a preset per store.
     Ucm,
@@ -25,7 +25,7 @@ pub enum Connector {
     LmcacheMp,
 }
 
-/// How layers share objects.
+/// Ways in which layers share objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Layout {
     /// One object holds all layers of a rank.
@@ -42,46 +42,46 @@ pub enum Layout {
 /// By what context parallelism multiplies the tokens of a key's block, or of what is loaded together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockScale {
-    /// Nothing.
+    /// They are not scaled.
     One,
-    /// dcp.
+    /// By the size of decode context parallelism.
     Dcp,
     /// pcp x dcp.
     PcpDcp,
 }
 
-/// One row. Templates are in the language of [`Template`](super::template::Template).
+/// One row of facts. Templates are in the language of [`Template`](super::template::Template).
 #[derive(Clone, Copy, Debug)]
 pub struct Preset {
     /// Its name in configurations.
     pub name: &'static str,
-    /// Who writes the keys.
+    /// Connector that writes the keys.
     pub connector: Connector,
-    /// First version.
+    /// First version of the range.
     pub since: Release,
-    /// Last version.
+    /// Last version of the range.
     pub until: Release,
     /// A build without a version number that behaves like this.
     pub build: Option<&'static str>,
-    /// [`Layout::Whole`].
+    /// Template of [`Layout::Whole`].
     pub whole: &'static str,
-    /// [`Layout::Layers`].
+    /// Template of [`Layout::Layers`].
     pub layers: Option<&'static str>,
-    /// [`Layout::Gva`].
+    /// Template of [`Layout::Gva`].
     pub gva: Option<&'static str>,
-    /// [`Layout::Shared`].
+    /// Template of [`Layout::Shared`].
     pub shared: Option<&'static str>,
     /// The ranks that write.
     pub ranks: RankRule,
     /// The keys that the engine's lookup asks for.
     pub asks: AskRule,
-    /// How coarse blocks are hashed.
+    /// Way in which coarse blocks are hashed.
     pub group_hash: GroupHash,
     /// True if a `cN` family multiplies its block size by N.
     pub family_scales: bool,
-    /// How context parallelism scales blocks.
+    /// Factor by which context parallelism scales blocks.
     pub scale: BlockScale,
-    /// How many blocks it makes engines store and load together, or not at all.
+    /// Number of blocks that engines store and load together, or not at all.
     pub unit: BlockScale,
     /// True if `peer_tp` is looked at.
     pub peer_tp: bool,
@@ -139,7 +139,7 @@ impl Layout {
 }
 
 impl Preset {
-    /// All rows.
+    /// All rows there are.
     #[must_use]
     pub fn all() -> &'static [&'static Self] {
         &rows::ALL

@@ -1,4 +1,4 @@
-//! The rows.
+//! The rows of facts about connectors' keys.
 
 use super::{BlockScale, Connector, Preset};
 use crate::kvhash::Release;
@@ -221,13 +221,13 @@ const UCM_POSIX: Preset = Preset {
     ..ASCEND_0_13
 };
 
-/// `data_dir_shard_bytes = 0`.
+/// UCM with the setting `data_dir_shard_bytes = 0`.
 const UCM_POSIX_FLAT: Preset = Preset { name: "ucm-posix-flat", whole: "{root}/data/{hash}", ..UCM_POSIX };
 
 /// `UcmNfsStore` in the V1 factory.
 const UCM_PC: Preset = Preset { name: "ucm-pcstore", whole: "{root}/{hash:first8}/{hash}", ..UCM_POSIX };
 
-/// `shard_data_dir = false`.
+/// UCM with the setting `shard_data_dir = false`.
 const UCM_PC_FLAT: Preset = Preset { name: "ucm-pcstore-flat", whole: "{root}/data/{hash}", ..UCM_POSIX };
 
 const UCM_DS3FS: Preset = Preset { name: "ucm-ds3fs", whole: "{root}/{hash:first2}/{hash}", ..UCM_POSIX };

@@ -1,5 +1,5 @@
-//! A sample of a pool's keys against a profile: whether they are those that the profile would ask for, and if not, which
-//! field differs. Pure.
+//! Compares a sample of a pool's keys with a profile: finds if they are those that the profile
+//! would ask for, and if not, the field that differs. The module is pure.
 //!
 //! Pools are shared: keys of other models are nobody's fault as long as there are some of ours.
 
@@ -28,7 +28,7 @@ const UNREAD_COST: usize = 100;
 /// Values of one field that are listed in a difference.
 const LISTED: usize = 4;
 
-/// What the keys say.
+/// Judgement on a sample of keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Judgement {
     /// Keys that were looked at.
@@ -50,11 +50,11 @@ pub struct Judgement {
 /// A field with another value than the profile's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// Which.
+    /// Field that differs.
     pub field: Field,
-    /// What the profile writes, a few of its values; for a hash its digits.
+    /// Values that the profile writes, a few of them; for a hash its digits.
     pub expected: Vec<String>,
-    /// What stands in the keys; for a hash its digits.
+    /// Value in the keys; for a hash its digits.
     pub found: String,
     /// In how many keys.
     pub keys: usize,
@@ -170,7 +170,7 @@ impl Reader {
         Self { pattern: Pattern::new(template, expect.collect(), end), places }
     }
 
-    /// How badly these keys are read, and how many at all.
+    /// Cost of the worst reading of these keys, and the number of keys that can be read at all.
     fn cost(&self, keys: &[&String]) -> (usize, usize) {
         let costs: Vec<usize> =
             keys.iter().filter_map(|key| self.pattern.read(key)).map(|reading| reading.cost).collect();

@@ -1,7 +1,7 @@
-//! Reading a key back: what stands in it where a template has its fields. Pure.
+//! Reads a key back into the values of a template's fields. The module is pure.
 //!
-//! A key can be read in several ways, since a model's name may hold any character and a part may be there or not. The
-//! reading that departs least from what is expected is the one that is meant.
+//! A key can be read in several ways, since a model's name may hold any character and a part may be
+//! there or not. The reading that departs least from what is expected is the one that is meant.
 
 use crate::kvhash::keys::template::{Field, Form, Node, Template};
 
@@ -12,14 +12,14 @@ const MAX_STEPS: usize = 50_000;
 /// Parts that may be there or not; those beyond are taken to be as they are expected.
 const MAX_PARTS: usize = 4;
 
-/// What a value is expected to be.
+/// Expectations of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Expect {
     /// One of these texts; the empty one for a value whose part is left out.
     OneOf(Vec<String>),
     /// A hash of so many digits, where its form does not say.
     Digits(Vec<usize>),
-    /// Whatever a request or the file system says.
+    /// Any text: it depends on the request or the file system.
     Anything,
 }
 
@@ -28,13 +28,13 @@ pub(super) enum Expect {
 pub(super) struct Pattern {
     /// The values, in the order of [`Template::values`].
     pub fields: Vec<(Field, Form)>,
-    /// What each may be.
+    /// Expectation of each value.
     pub expect: Vec<Expect>,
     /// The template with and without its parts.
     ways: Vec<Vec<Item>>,
 }
 
-/// What stands in a key, by value; empty where a part is left out.
+/// Values in a key; empty where a part is left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reading {
     /// Values that are not expected, and what makes them improbable.
@@ -189,7 +189,8 @@ fn fits(field: Field, text: &str) -> bool {
     }
 }
 
-/// How improbable a text is. Connectors put `@` between fields, so that one within is most likely another's.
+/// Improbability of a text. Connectors put `@` between fields, so one within is most likely another
+/// field's.
 fn price(expect: &Expect, field: Field, text: &str) -> usize {
     match expect {
         Expect::OneOf(texts) if texts.iter().any(|known| known == text) => 0,
