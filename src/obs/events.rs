@@ -16,11 +16,11 @@ pub struct RankMeter {
     /// In its own memory, and put into a pool.
     blocks: [Gauge; 2],
     counts: Vec<Counter>,
-    /// What the counters had when the rank was last looked at: another watch of the same rank begins at 0.
+    /// Counters at the last look at the rank: another watch of the same rank begins at 0.
     seen: Vec<u64>,
 }
 
-/// How a rank's events go.
+/// State of a rank's events.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RankState {
     /// They come in.
@@ -69,7 +69,7 @@ impl RankMeter {
         }
     }
 
-    /// How it goes now; `counts` are since the watch began, in the order of the things counted.
+    /// Shows the state; `counts` are since the watch began, in the order of the things counted.
     pub fn show(&mut self, state: RankState, counts: impl Iterator<Item = u64>) {
         let flag = |on: bool| f64::from(u8::from(on));
         self.connected.set(flag(state.connected));
@@ -86,7 +86,7 @@ impl RankMeter {
 }
 
 impl HeldMeter {
-    /// All handles.
+    /// Makes all handles.
     pub fn new() -> HeldMeter {
         let outcome = |outcome: &'static str| begun(counter!(names::EVENTS_LOOKUPS, "outcome" => outcome));
         HeldMeter {

@@ -43,7 +43,7 @@ impl Series {
 }
 
 impl Instances {
-    /// None yet.
+    /// An empty list of instances.
     pub(super) const fn new() -> Instances {
         Instances(Mutex::new(BTreeMap::new()))
     }

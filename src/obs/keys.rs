@@ -1,5 +1,6 @@
-//! What is counted by key, and who is turned away. The label `key` is the name of an entry in the file of keys, never a
-//! key, or `anyone`: there are no more of them than the file may have entries.
+//! Metrics by key, and of requests that are turned away. The label `key` is the name of an entry in
+//! the file of keys, never a key, or `anyone`: there are no more of them than the file may have
+//! entries.
 
 use std::sync::Arc;
 

@@ -3,16 +3,16 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
-/// What was last, if anything was.
+/// The last value, if there was any.
 #[derive(Debug)]
 pub struct Last<T>(Mutex<Option<Moment<T>>>);
 
-/// What was, and when.
+/// A value and its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment<T> {
-    /// What.
+    /// Value that was recorded.
     pub what: T,
-    /// When, by the clock on the wall.
+    /// Time, by the clock on the wall.
     pub at: SystemTime,
 }
 
@@ -29,7 +29,7 @@ impl<T: Copy> Last<T> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(moment);
     }
 
-    /// What was last.
+    /// The last value.
     pub fn get(&self) -> Option<Moment<T>> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

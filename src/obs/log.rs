@@ -34,7 +34,8 @@ const GATHERED_BYTES: usize = 64 << 10;
 /// Writes what has gathered when it is told that no more is there to be written, and then lets more gather.
 struct Gathering<W: Write>(BufWriter<W>);
 
-/// What we say. Libraries are heard where they warn: what else they tell is of their own affairs, and at `debug` some show what is sent.
+/// Prefix of the gateway's own targets. Libraries are heard where they warn: their other lines are
+/// of their own affairs, and at `debug` some show what is sent.
 const OURS: &str = "pd_proxy";
 /// Of these not even warnings: they tell of each failed attempt, which `discovery` says once, with what mends it.
 const THEIRS: &str = "kube_";
@@ -93,7 +94,7 @@ impl Threshold {
 mod tests {
     use super::*;
 
-    /// What was written at once, each time.
+    /// Texts that were written at once, each time.
     #[derive(Default)]
     struct Writes(Vec<String>);
 

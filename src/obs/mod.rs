@@ -85,7 +85,7 @@ pub struct Meters {
     ended: [AtomicU64; 2],
     /// The gateway ends, and does not wait any longer for what is open.
     cutting: AtomicBool,
-    /// How the pool answered, and how long that took.
+    /// The pool's last answer, and how long it took.
     lookup: Last<(&'static str, Duration)>,
 }
 
@@ -98,7 +98,7 @@ struct RouteMeter {
     total: Histogram,
 }
 
-/// What one finished request measured.
+/// Measurements of one finished request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sample {
     /// Until the first byte of a stream went out.
@@ -111,7 +111,7 @@ pub struct Sample {
     pub total: Duration,
 }
 
-/// What became of a hand-off.
+/// Outcomes of a hand-off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handoff {
     /// A decoder took it.
@@ -221,7 +221,7 @@ impl LegMeter {
 }
 
 impl Meters {
-    /// All handles.
+    /// Makes all handles.
     pub fn new() -> Meters {
         let tokens = |kind: &'static str| counter!(names::TOKENS, "kind" => kind);
         // There from the start, so that a rate sees the first one.
@@ -332,12 +332,12 @@ impl Meters {
         counter!(names::CALLBACKS, "outcome" => outcome).increment(1);
     }
 
-    /// What became of a stream that broke. `reason` is one of a fixed set of words.
+    /// Counts the outcome of a stream that broke. `reason` is one of a fixed set of words.
     pub fn continuation(&self, outcome: &'static str, reason: &'static str) {
         counter!(names::CONTINUATIONS, "outcome" => outcome, "reason" => reason).increment(1);
     }
 
-    /// What became of a hand-off.
+    /// Counts the outcome of a hand-off.
     pub fn handoff(&self, outcome: Handoff) {
         let [used, released, expired] = &self.handoffs;
         match outcome {
@@ -393,7 +393,7 @@ impl Meters {
         self.pool_lookups.get(&(pool, verdict), begin).increment(1);
     }
 
-    /// How the pool answered last, and how long that took.
+    /// The pool's last answer, and how long it took.
     pub fn last_lookup(&self) -> Option<Moment<(&'static str, Duration)>> {
         self.lookup.get()
     }
@@ -461,7 +461,7 @@ impl Meters {
         }
     }
 
-    /// How many engines may be chosen.
+    /// Shows the number of engines that may be chosen.
     pub fn instances(&self, role: &'static str, count: usize) {
         gauge!(names::INSTANCES, "role" => role).set(count as f64);
     }

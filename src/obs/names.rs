@@ -32,7 +32,7 @@ pub const RETRIES_DENIED: &str = "pd_proxy_retries_denied_total";
 pub const CONTINUATIONS: &str = "pd_proxy_continuations_total";
 /// Tokens that engines reported, by `kind`: prompt, cached, output.
 pub const TOKENS: &str = "pd_proxy_tokens_total";
-/// What became of hand-offs: used, released, expired.
+/// Outcomes of hand-offs: used, released, expired.
 pub const HANDOFFS: &str = "pd_proxy_handoffs_total";
 /// Legs that failed with another engine's KV, by `leg` and `instance` of either, and by whether it is `blamed`.
 pub const HANDOFF_FAILURES: &str = "pd_proxy_handoff_failures_total";
@@ -80,7 +80,7 @@ pub const BELIEVED: &str = "pd_proxy_prediction_source_trusted";
 pub const EVENTS_CONNECTED: &str = "pd_proxy_events_connected";
 /// 1 while all blocks that a rank holds are known from its events.
 pub const EVENTS_COMPLETE: &str = "pd_proxy_events_complete";
-/// What happened to the events of a rank, by `what`.
+/// Events of a rank, by their fate (`what`).
 pub const EVENTS: &str = "pd_proxy_events_total";
 /// Blocks known of a rank, by `place`: own, pool.
 pub const EVENTS_BLOCKS: &str = "pd_proxy_events_blocks";
@@ -327,7 +327,7 @@ pub(super) fn describe() {
     describe_gauge!(BUILD_INFO, "Always 1; the version is a label");
 }
 
-/// How requests wait for prefillers, and what is predicted of them.
+/// Describes the metrics of requests that wait for prefillers, and of their predictions.
 fn describe_routing() {
     describe_gauge!(WAITING, "Requests that wait in the gateway for a prefiller");
     describe_histogram!(
@@ -350,14 +350,14 @@ fn describe_routing() {
     describe_gauge!(BELIEVED, "1 while a source of predictions (names, history) steers, else 0");
 }
 
-/// What was looked up in what prefillers tell of their blocks.
+/// Describes the metrics of lookups in engines' own reports of their blocks.
 fn describe_events() {
     describe_counter!(EVENTS_LOOKUPS, "Prompts looked up in what events told, by outcome: hit, told, miss");
     describe_counter!(EVENTS_HELD_TOKENS, "Leading tokens of prompts that the best prefiller held");
     describe_histogram!(EVENTS_SECONDS, Unit::Seconds, "Time to look a prompt up in what events told");
 }
 
-/// What is counted by key, and who is turned away.
+/// Describes the metrics by key, and of requests that are turned away.
 fn describe_keys() {
     describe_counter!(
         KEY_REQUESTS,
@@ -381,7 +381,7 @@ fn describe_keys() {
     );
 }
 
-/// What changes the fleet and the configuration.
+/// Describes the metrics of changes of the fleet and the configuration.
 fn describe_changes() {
     describe_counter!(RELOADS, "Looks at a changed configuration, by outcome: applied, partial, refused");
     describe_gauge!(PENDING, "Keys of the configuration whose new value waits for a restart of the gateway");

@@ -1,10 +1,10 @@
-//! What becomes of spans.
+//! Metrics of spans and their fate.
 
 use metrics::{Counter, counter};
 
 use super::{begun, names};
 
-/// What became of a span.
+/// Outcomes of a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The collector took it.
@@ -37,7 +37,7 @@ impl Outcome {
 }
 
 impl SpanMeter {
-    /// All handles.
+    /// Makes all handles.
     pub fn new() -> SpanMeter {
         SpanMeter(
             Outcome::ALL.map(|outcome| begun(counter!(names::TRACE_SPANS, "outcome" => outcome.name()))),

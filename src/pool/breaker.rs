@@ -1,4 +1,5 @@
-//! When to leave a pool alone: after failures in a row, for longer each time, and then one question tries it again.
+//! Breaker of a pool: it is left alone after failures in a row, for longer each time, and then one
+//! question tries it again.
 
 /// Failures in a row that open it.
 const FAILURES: u32 = 3;
@@ -18,7 +19,7 @@ pub struct Breaker {
     probing: bool,
 }
 
-/// What a failure or success changed.
+/// Changes by a failure or a success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Nothing that anyone has to hear of.

@@ -1,8 +1,10 @@
-//! What stands in front of every pool: nobody waits longer than the deadline, and a pool in trouble is left alone.
+//! The gate before every pool: no request waits longer than the deadline, and a pool in trouble is
+//! left alone.
 //!
-//! Equal prompts share one exchange, answers are good for a moment, and so many exchanges are under way at most. A
-//! question is formed within its exchange, so that neither known answers nor a pool that is left alone cost a hash. An
-//! exchange goes on behind the deadline for a while: its answer may serve the next who asks.
+//! Equal prompts share one exchange, answers are good for a moment, and the number of exchanges
+//! under way is bounded. A question is formed within its exchange, so that neither known answers
+//! nor a pool that is left alone cost a hash. An exchange goes on after the deadline for a while:
+//! its answer may serve the next request.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -38,16 +40,16 @@ pub struct GateLimits {
     pub bytes: usize,
 }
 
-/// What came of a question.
+/// Outcome of a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lookup {
-    /// What the pool has, as far as is known: nothing, if it gave no answer.
+    /// Blocks that the pool has, as far as is known: none, if it gave no answer.
     pub presence: Presence,
-    /// How far that can be trusted.
+    /// Trust in that answer.
     pub verdict: Verdict,
 }
 
-/// How a question ended.
+/// Ways in which a question ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// Every block was asked for.
@@ -74,10 +76,10 @@ pub struct Gate {
     asked_anew: AtomicU64,
 }
 
-/// What an exchange brings.
+/// Outcome of an exchange.
 type Outcome = Result<Presence, Verdict>;
 
-/// What exchanges need of their gate.
+/// Parts of the gate that exchanges need.
 struct Shared {
     pool: Arc<dyn KvPool>,
     limits: GateLimits,
@@ -211,7 +213,7 @@ async fn wait(coming: Coming<Outcome>, deadline: Instant) -> Lookup {
 }
 
 impl Shared {
-    /// What can be said at once; `None`: the pool is to be asked.
+    /// Answer that can be given at once; `None` = the pool is to be asked.
     fn settle(&self, id: u128, room: bool) -> Option<Lookup> {
         let now = Instant::now();
         let mut state = lock(&self.state);

@@ -18,7 +18,7 @@ const AT_ONCE_TOKENS: usize = 1024;
 pub struct Inquiry {
     /// Its token ids.
     pub tokens: Arc<[u32]>,
-    /// What else its blocks' names depend on: the model or adapter, and the cache salt.
+    /// Other values that its blocks' names depend on: the model or adapter, and the cache salt.
     pub context: [Option<String>; 2],
     /// Forming takes a millisecond and more: it is done beside the runtime.
     pub aside: bool,

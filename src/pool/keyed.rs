@@ -141,7 +141,7 @@ fn first_missing(keys: &KeyBatch, answered: &[(u32, Placement)]) -> Option<u32> 
     answered.iter().filter(|(_, at)| !at.present).map(|(index, _)| start(keys, *index)).min()
 }
 
-/// What the answers amount to; keys that were not asked for count as present.
+/// Presence that follows from the answers; keys that were not asked for count as present.
 fn presence(keys: &KeyBatch, answered: &[(u32, Placement)], sampled: bool) -> Presence {
     let missing = first_missing(keys, answered);
     let hit_tokens = keys.hit_before(missing);

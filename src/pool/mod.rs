@@ -34,8 +34,8 @@ pub use store::{KeyStore, Place, Placement, Tier};
 /// Hosts of a prompt's leading blocks that are told, and of one object's replicas: there are a few of either.
 pub const MAX_HOSTS: usize = 16;
 
-/// What a client's exchange will bring. Dropping it at any point leaves the client usable: an answer that comes later is
-/// recognised and thrown away, or its connection is not used again.
+/// Future answer of a client. Dropping it at any point leaves the client usable: an answer that
+/// comes later is recognised and thrown away, or its connection is not used again.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, PoolError>> + Send + 'a>>;
 
 /// A pool, asked about prompts.
@@ -69,15 +69,16 @@ impl Question {
     }
 }
 
-/// What a pool has of a prompt.
+/// The part of a prompt that a pool has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Presence {
     /// Tokens of the leading blocks that are there, wherever they are.
     pub hit_tokens: u32,
     /// The engines that can load them.
     pub reach: Reach,
-    /// How many of the tokens are known to lie on one host, per host and tier; longest first, at most [`MAX_HOSTS`], but as many as are
-    /// asked where each is asked for its own. Empty where pools don't say.
+    /// Tokens that are known to lie on one host, per host and tier; longest first, at most
+    /// [`MAX_HOSTS`], but as many as are asked where each is asked for its own. Empty where pools
+    /// don't say.
     pub near: SmallVec<[Near; 4]>,
     /// The whole was told from samples: blocks in between were not asked for.
     pub sampled: bool,
@@ -116,7 +117,7 @@ pub struct Near {
     pub host: Arc<str>,
     /// The slowest tier among them.
     pub tier: Tier,
-    /// Tokens.
+    /// Number of tokens.
     pub tokens: u32,
 }
 

@@ -34,16 +34,16 @@ pub struct Placement {
 pub struct Place {
     /// Host, without port and brackets.
     pub host: Arc<str>,
-    /// What it lies on.
+    /// Medium that it lies on.
     pub tier: Tier,
 }
 
-/// What a replica lies on, fastest first.
+/// Media of replicas, fastest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tier {
     /// Memory of an accelerator.
     Hbm,
-    /// Main memory.
+    /// Main memory of a host.
     Memory,
     /// A disk or file.
     Disk,

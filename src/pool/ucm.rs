@@ -192,7 +192,7 @@ fn work<F: Fn(&Path) -> io::Result<bool>>(queue: &Mutex<Receiver<Job<F>>>) {
     }
 }
 
-/// Whether something has this name. Blocks have another while they are being written.
+/// True if a file has this name. Blocks have another one while they are being written.
 fn exists(path: &Path) -> io::Result<bool> {
     match std::fs::metadata(path) {
         Ok(_) => Ok(true),

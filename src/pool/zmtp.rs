@@ -1,8 +1,8 @@
-//! ZeroMQ's wire protocol (ZMTP 3, mechanism NULL), as far as both its users need it: greetings, READY and frames. Pure.
-//! <https://rfc.zeromq.org/spec/23/>
+//! ZeroMQ's wire protocol (ZMTP 3, mechanism NULL), as far as both its users need it: greetings,
+//! READY and frames. The module is pure. <https://rfc.zeromq.org/spec/23/>
 //!
-//! After a greeting of 64 bytes and a READY command from each side, messages are one or more frames; commands may stand
-//! between messages.
+//! After a greeting of 64 bytes and a READY command from each side, messages are one or more
+//! frames; commands may stand between messages.
 
 use std::ops::Range;
 
@@ -61,10 +61,10 @@ pub struct Frame {
     pub body: Range<usize>,
 }
 
-/// Whether a greeting is that of a peer we can talk to.
+/// Checks that a greeting is that of a supported peer.
 ///
 /// # Errors
-/// [`PeerError`].
+/// [`PeerError`] says what it is instead.
 pub fn check_greeting(greeting: &[u8; GREETING_BYTES]) -> Result<(), PeerError> {
     if greeting[0] != 0xff || greeting[9] & 1 == 0 || greeting[10] < 3 {
         return Err(PeerError::Greeting);

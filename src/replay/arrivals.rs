@@ -1,4 +1,5 @@
-//! When a trace's requests come in a run: as in the trace, spread within its bins, at the rate that makes the load.
+//! Arrival times of a trace's requests in a run: as in the trace, spread within its bins, at the
+//! rate that makes the load.
 
 use std::sync::Arc;
 
@@ -34,7 +35,7 @@ pub struct Arrival {
 /// A run's requests, in the order in which they come.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
-    /// The requests.
+    /// Arrivals of the requests.
     pub arrivals: Vec<Arrival>,
     /// Mean length of the answers: what a gateway that knows its users expects.
     pub mean_output_tokens: u32,

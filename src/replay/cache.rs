@@ -54,7 +54,7 @@ impl Cache {
         Cache { slots: Vec::new(), places: BlockMap::default(), capacity, newest: NONE, oldest: NONE }
     }
 
-    /// How many of a prompt's leading blocks it has. Does not count as use.
+    /// Number of a prompt's leading blocks that it has. Does not count as use.
     #[must_use]
     pub fn leading(&self, blocks: &[u64]) -> usize {
         blocks.iter().take_while(|block| self.places.contains_key(block)).count()
@@ -129,7 +129,7 @@ impl Cache {
     }
 }
 
-/// What happened to a block.
+/// Changes of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It is stored now.

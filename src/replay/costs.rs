@@ -1,8 +1,9 @@
-//! What the simulated engines take for their work, and why.
+//! Costs of the simulated engines' work, with their reasons.
 //!
-//! The model is a dense one of 70 billion parameters (80 layers, 8192 wide, 8 KV heads of 128, BF16) on nodes of eight
-//! accelerators of 80 GB and 312 TFLOP/s, joined by 8 x 200 Gbit/s: the class of testbed that Mooncake (FAST'25)
-//! describes. What a run says about the order of policies hardly depends on these numbers; its seconds do.
+//! The model is a dense one of 70 billion parameters (80 layers, 8192 wide, 8 KV heads of 128,
+//! BF16) on nodes of eight accelerators of 80 GB and 312 TFLOP/s, joined by 8 x 200 Gbit/s: the
+//! class of testbed that Mooncake (FAST'25) describes. The order of policies in a run hardly
+//! depends on these numbers; its seconds do.
 
 use super::Seconds;
 

@@ -33,7 +33,7 @@ struct Stream {
 /// An answer that is complete.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Answer {
-    /// Whose.
+    /// Index of the request.
     pub request: usize,
     /// Time at which its first token was there.
     pub first_s: Seconds,
@@ -51,11 +51,11 @@ struct Stretch {
     slope_s: Seconds,
 }
 
-/// What two ways to the same time may differ by.
+/// Tolerance between two ways to the same time.
 const EPSILON_S: Seconds = 1e-9;
 
 impl Stretch {
-    /// When the first `steps` are through.
+    /// Time at which the first `steps` are through.
     fn after(&self, steps: u32) -> Seconds {
         let n = f64::from(steps);
         self.start_s + n * self.first_s + self.slope_s * n * (n - 1.0) / 2.0
@@ -96,7 +96,7 @@ impl Decoder {
         });
     }
 
-    /// When to call [`Decoder::turn`] next, as things are.
+    /// Time at which to call [`Decoder::turn`] next, as things are.
     #[must_use]
     pub fn next(&self, now: Seconds, costs: &Costs) -> Option<Seconds> {
         let Some(shortest) = self.running.iter().map(|stream| stream.tokens_left).min() else {

@@ -1,4 +1,5 @@
-//! What the simulated gateways decide by: the code that serves requests, and in tests anything that sends them.
+//! Decisions of the simulated gateways: the code that serves requests, and in tests anything that
+//! sends them.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::route::{
 /// A request that goes to a prefiller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// What [`Dispatch::arrive`] returned.
+    /// Ticket that [`Dispatch::arrive`] returned.
     pub ticket: u64,
     /// To be told to [`Dispatch::done`].
     pub booking: u64,
@@ -19,7 +20,7 @@ pub struct Sent {
     pub lane: LaneId,
 }
 
-/// What one gateway has on a decoder.
+/// Load that one gateway has on a decoder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DecodeLoad {
     /// Answers under way.
@@ -53,9 +54,9 @@ pub trait Dispatch {
 pub struct Contender {
     /// Its name in tables and on the command line.
     pub name: &'static str,
-    /// How prefillers and decoders are compared.
+    /// Policy by which prefillers and decoders are compared.
     pub policy: Policy,
-    /// When requests are bound to prefillers.
+    /// Moment at which requests are bound to prefillers.
     pub bind: Bind,
 }
 

@@ -1,11 +1,11 @@
-//! What will happen, by time; what happens at the same time, in the order in which it was planned.
+//! Planned events by time; those of the same time in the order in which they were planned.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use super::Seconds;
 
-/// Planned events.
+/// Queue of planned events.
 #[derive(Debug)]
 pub struct Events<E> {
     heap: BinaryHeap<Planned<E>>,

@@ -5,21 +5,21 @@ use super::search;
 use super::world::{RunError, World};
 use super::{Cluster, Contender, Director, Faults, TraceRequest, Workload};
 
-/// What the runs of a comparison have in common.
+/// Settings that the runs of a comparison have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct Experiment<'a> {
     /// Place where requests come from.
     pub trace: &'a [TraceRequest],
-    /// The machines.
+    /// Machines of the cluster.
     pub cluster: Cluster,
     /// Description of the fault.
     pub faults: Faults,
-    /// What is promised.
+    /// Latencies that are promised.
     pub slo: Slo,
 }
 
 impl Experiment<'_> {
-    /// One run.
+    /// Makes one run.
     ///
     /// # Errors
     /// [`RunError`] if the decision code leaves requests behind.

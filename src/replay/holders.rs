@@ -20,7 +20,7 @@ impl Holders {
         Holders { caches, index: BlockMap::default() }
     }
 
-    /// How many of a prompt's leading blocks one machine has.
+    /// Number of a prompt's leading blocks that one machine has.
     #[must_use]
     pub fn leading(&self, machine: usize, blocks: &[u64]) -> usize {
         self.caches.get(machine).map_or(0, |cache| cache.leading(blocks))

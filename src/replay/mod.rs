@@ -48,26 +48,26 @@ pub struct Cluster {
     pub prefillers: u16,
     /// Decoders, at least 1.
     pub decoders: u16,
-    /// What they share.
+    /// Pool that they share.
     pub pool: PoolKind,
     /// True if prefillers tell the gateways what is in their prefix caches.
     pub kv_events: bool,
-    /// What they take for their work.
+    /// Costs of their work.
     pub costs: Costs,
 }
 
-/// What is wrong in a run.
+/// Faults of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Faults {
     /// Share of requests, 0 to 1, for which the pool gives no answer.
     pub pool_missing: f64,
     /// Age of the pool's answers, seconds.
     pub pool_stale_s: Seconds,
-    /// What the costs that a gateway assumes at its start are multiplied by.
+    /// Factor on the costs that a gateway assumes at its start.
     pub cost_factor: f64,
     /// Gateways that share the requests and know nothing of each other.
     pub gateways: u16,
-    /// How many times slower than it is the first prefiller is.
+    /// Factor by which the first prefiller is slower.
     pub slowness: f64,
     /// The first prefiller dies when half of the requests have come.
     pub dies: bool,

@@ -1,4 +1,4 @@
-//! What a run is judged by.
+//! Measures by which a run is judged.
 
 use super::arrivals::Workload;
 use super::costs::Costs;
@@ -6,7 +6,7 @@ use super::stats::quantile;
 use super::world::{Record, Run};
 use super::{Cluster, Seconds};
 
-/// What a request is promised.
+/// Latencies that a request is promised.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slo {
     /// Its first token comes within this time,
@@ -41,7 +41,8 @@ pub struct Measures {
 }
 
 impl Default for Slo {
-    /// What the literature calls loose: a few times the unavoidable, and faster than people read.
+    /// Promises that the literature calls loose: a few times the unavoidable, and faster than
+    /// people read.
     fn default() -> Slo {
         Slo { ttft_s: 0.5, ttft_prefills: 3.0, gap_s: 0.1 }
     }

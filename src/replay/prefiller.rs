@@ -9,9 +9,9 @@ use super::link::Link;
 /// The state of one prefiller.
 #[derive(Debug)]
 pub struct Prefiller {
-    /// What it restores blocks over.
+    /// Link over which it restores blocks.
     pub inward: Link,
-    /// What it hands KV over.
+    /// Link over which it hands KV over.
     pub outward: Link,
     ready: VecDeque<Work>,
     slowness: f64,
@@ -33,7 +33,7 @@ struct Work {
 /// A prompt that has been computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Computed {
-    /// Whose.
+    /// Index of the request.
     pub request: usize,
     /// Tokens of it that were there before.
     pub cached_tokens: u32,

@@ -10,7 +10,7 @@ pub fn quantile(sorted: &[f64], q: f64) -> f64 {
 /// A mean over runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Estimate {
-    /// The mean.
+    /// Mean of the values.
     pub mean: f64,
     /// Half of the width of its 95 % confidence interval; none of a single run.
     pub plus_minus: Option<f64>,

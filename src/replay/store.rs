@@ -23,16 +23,17 @@ pub enum PoolKind {
     Mixed,
 }
 
-/// How much slower than a shared pool's the way to another host of a [`PoolKind::Mixed`] pool is: one link of eight.
+/// Factor by which the way to another host of a [`PoolKind::Mixed`] pool is slower than a shared
+/// pool's: one link of eight.
 const MIXED_SLOWER: f64 = 4.0;
 
 /// A pool's contents.
 #[derive(Debug)]
 pub struct Store {
     kind: PoolKind,
-    /// What everybody reaches; of a shared pool only.
+    /// Blocks that everybody reaches; of a shared pool only.
     shared: Cache,
-    /// What lies on each host; of the others.
+    /// Blocks on each host; of the others.
     hosts: Holders,
     far_token_s: Seconds,
     near_token_s: Seconds,
@@ -55,7 +56,7 @@ impl Store {
         }
     }
 
-    /// What the gateway is told about a prompt.
+    /// The pool's answer about a prompt, for the gateway.
     #[must_use]
     pub fn hits(&self, blocks: &[u64]) -> PoolHits {
         let mut hits = PoolHits::default();
@@ -75,8 +76,8 @@ impl Store {
         hits
     }
 
-    /// What a prefiller that has `have_tokens` of a prompt can restore of it: the leading tokens it has then, and the
-    /// seconds that its link takes.
+    /// Leading tokens of a prompt that a prefiller has after a restore, if it had `have_tokens`
+    /// before, and the seconds that its link takes.
     #[must_use]
     pub fn restore(&self, lane: usize, blocks: &[u64], have_tokens: u32) -> (u32, Seconds) {
         let (near, any) = match self.kind {

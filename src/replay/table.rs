@@ -12,7 +12,7 @@ use super::stats::Estimate;
 pub struct Trial {
     /// The policy's name.
     pub policy: &'static str,
-    /// What its runs measured; the n-th is of the same seed for every policy.
+    /// Measures of its runs; the n-th is of the same seed for every policy.
     pub measures: Vec<Measures>,
 }
 
@@ -20,7 +20,7 @@ pub struct Trial {
 struct Column {
     title: &'static str,
     key: &'static str,
-    /// What it is multiplied with for the table.
+    /// Factor for the table.
     scale: f64,
     decimals: usize,
     measure: fn(&Measures) -> f64,
@@ -38,7 +38,7 @@ const COLUMNS: [Column; 9] = [
     column("imbalance", "imbalance", (1.0, 2), |m| m.imbalance),
 ];
 
-/// What is compared with the first policy, run by run: theirs over its.
+/// Measures that are compared with the first policy, run by run: theirs over its.
 const RATIOS: [Column; 3] = [
     column("p50", "ttft_p50_ratio", (1.0, 2), |m| m.ttft_p50_s),
     column("p90", "ttft_p90_ratio", (1.0, 2), |m| m.ttft_p90_s),

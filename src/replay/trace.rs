@@ -45,7 +45,7 @@ pub enum TraceError {
     Syntax {
         /// Counted from 1.
         line: usize,
-        /// What the parser says.
+        /// Text of the parser.
         why: String,
     },
     /// A field is missing or out of range.
@@ -53,9 +53,9 @@ pub enum TraceError {
     Field {
         /// Counted from 1.
         line: usize,
-        /// Its name.
+        /// Name of the field.
         field: &'static str,
-        /// What is expected.
+        /// Expectation of the field.
         why: String,
     },
     /// There is no request in it.

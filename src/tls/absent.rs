@@ -1,4 +1,4 @@
-//! What stands for TLS in a build without it.
+//! Substitute for TLS in a build without it.
 
 use super::{EngineFiles, ListenerFiles, TlsError, plain_http};
 
@@ -43,10 +43,10 @@ impl EngineTls {
 }
 
 impl ListenerTls {
-    /// Never.
+    /// Fails: there is no TLS in this build.
     ///
     /// # Errors
-    /// Always.
+    /// It always fails.
     pub fn load(_files: ListenerFiles) -> Result<ListenerTls, TlsError> {
         Err(TlsError::NotBuilt { key: "tls.cert" })
     }

@@ -17,7 +17,7 @@ use super::{EngineFiles, TlsError, plain_http};
 /// A connection to an engine.
 pub type EngineStream = tokio_rustls::client::TlsStream<TcpStream>;
 
-/// How engines at `https://` are spoken to; the same for the legs of requests and for control calls.
+/// TLS towards engines at `https://`; the same for the legs of requests and for control calls.
 #[derive(Clone, Debug)]
 pub struct EngineTls {
     config: Arc<ClientConfig>,
@@ -60,10 +60,11 @@ impl EngineTls {
         Ok(EngineTls { config: Arc::new(config), judge })
     }
 
-    /// Whether any certificate could be believed; to be asked before an engine at `https://` is served from.
+    /// Checks that any certificate could be believed, before an engine at `https://` is served
+    /// from.
     ///
     /// # Errors
-    /// [`TlsError::NoRoots`].
+    /// [`TlsError::NoRoots`] if none could.
     pub fn check(&self) -> Result<(), TlsError> {
         self.judge.verifier().map(|_| ()).ok_or(TlsError::NoRoots)
     }

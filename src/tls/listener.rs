@@ -15,7 +15,7 @@ use super::{ListenerFiles, TlsError};
 /// A client's connection.
 pub type ClientStream = tokio_rustls::server::TlsStream<TcpStream>;
 
-/// What we show to clients, and what we want to see of them.
+/// Certificates that are shown to clients, and those that are wanted of them.
 #[derive(Debug)]
 pub struct ListenerTls {
     files: ListenerFiles,

@@ -35,7 +35,7 @@ pub struct ListenerFiles {
 pub struct EngineFiles {
     /// Authorities that are believed; None = those of the system.
     pub ca: Option<String>,
-    /// What we show to engines.
+    /// Certificate that is shown to engines.
     pub cert: Option<String>,
     /// Its private key.
     pub key: Option<String>,
@@ -49,19 +49,19 @@ pub enum TlsError {
     /// A file that is not there, is too large or can't be read.
     #[error("{key}: {path} can't be read: {source}")]
     Unreadable {
-        /// The setting.
+        /// Name of the setting.
         key: &'static str,
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// Why.
+        /// Cause of the error.
         source: std::io::Error,
     },
     /// A file without what is wanted of it.
     #[error("{key}: {path} has no {wanted} in PEM")]
     Empty {
-        /// The setting.
+        /// Name of the setting.
         key: &'static str,
-        /// The file.
+        /// Path of the file.
         path: String,
         /// A certificate, or a private key.
         wanted: &'static str,
@@ -69,9 +69,9 @@ pub enum TlsError {
     /// Contents that can't be used.
     #[error("{key}: {why}")]
     Unusable {
-        /// The setting.
+        /// Name of the setting.
         key: &'static str,
-        /// Why, in the words of the TLS library; these hold no secret.
+        /// Cause, in the words of the TLS library; these hold no secret.
         why: String,
     },
     /// The system has no authorities: an image without any files, for one.
@@ -80,7 +80,7 @@ pub enum TlsError {
     /// The program was built without TLS.
     #[error("{key} needs TLS, and this program was built without the feature `tls`")]
     NotBuilt {
-        /// The setting.
+        /// Name of the setting.
         key: &'static str,
     },
 }
@@ -88,10 +88,10 @@ pub enum TlsError {
 /// Reasons why there is no client for control calls.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// `engine.tls_*`.
+    /// The settings `engine.tls_*` are wrong.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The client.
+    /// The client can't be made.
     #[error("cannot set up the HTTP client: {0}")]
     Client(#[from] reqwest::Error),
 }

@@ -57,7 +57,7 @@ impl Pem {
         Ok(roots)
     }
 
-    /// What the TLS library has against it.
+    /// The TLS library's objection as an error.
     pub(super) fn unusable(&self, why: &impl std::fmt::Display) -> TlsError {
         TlsError::Unusable { key: self.key, why: format!("{}: {why}", self.path) }
     }

@@ -1,11 +1,12 @@
-//! W3C Trace Context: whose span a request belongs to, as its headers say it (<https://www.w3.org/TR/trace-context/>). Pure.
+//! W3C Trace Context: the span that a request belongs to, as its headers name it
+//! (<https://www.w3.org/TR/trace-context/>). The module is pure.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// Trace, parent and flags.
 pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
-/// What other tracing systems say about the trace; passed on as it came.
+/// Header of other tracing systems about the trace; passed on as it came.
 pub const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
 /// The length of a `traceparent` of version 00; of later ones it is the part that is understood.
@@ -34,9 +35,9 @@ pub struct SpanId([u8; 8]);
 /// A span as others refer to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context {
-    /// Its trace.
+    /// Id of its trace.
     pub trace: TraceId,
-    /// Itself.
+    /// Id of the span.
     pub span: SpanId,
     /// True if it is kept: who comes after it is to do the same.
     pub sampled: bool,

@@ -34,7 +34,7 @@ pub const POST_TIME: Duration = Duration::from_secs(5);
 const ATTEMPTS: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// What is read of a collector's answer.
+/// Limit for the part of a collector's answer that is read.
 const ANSWER_BYTES: usize = 64 << 10;
 
 /// Place where new ids come from.
@@ -42,11 +42,11 @@ const ANSWER_BYTES: usize = 64 << 10;
 pub struct Ids {
     /// Random bytes, of which the last seven are equally distributed.
     pub trace: fn() -> [u8; 16],
-    /// Random numbers.
+    /// Source of random numbers.
     pub span: fn() -> u64,
 }
 
-/// What begins traces, and takes their spans.
+/// Begins traces, and takes their spans.
 pub struct Tracer {
     /// Of 2^56 traces that begin here so many are kept.
     share: u64,
@@ -67,9 +67,9 @@ struct Outbox {
 pub struct Collector {
     /// The URL that is posted to.
     pub url: String,
-    /// What is sent along, keys among it.
+    /// Headers that are sent along, keys among them.
     pub headers: HeaderMap,
-    /// What posts.
+    /// HTTP client that posts.
     pub client: reqwest::Client,
 }
 
@@ -187,7 +187,7 @@ impl Exporter {
         }
     }
 
-    /// What is to be posted next; `None` when the outbox is empty.
+    /// Takes the spans to be posted next; `None` when the outbox is empty.
     pub(super) fn batch(&mut self) -> Option<Vec<Record>> {
         let mut batch = Vec::new();
         while batch.len() < BATCH_SPANS

@@ -12,7 +12,7 @@ pub fn wanted(ratio: f64, random: fn() -> u64) -> bool {
     tracing::enabled!(Level::DEBUG) && ((random() >> 11) as f64) < ratio * (1u64 << 53) as f64
 }
 
-/// One line. `begin_ns` is when the request arrived, by the same clock.
+/// Writes one line. `begin_ns` is the time when the request arrived, by the same clock.
 pub(super) fn write(request_id: &str, begin_ns: u64, record: &Record) {
     // In whole us: more digits than that are noise.
     let ms = |ns: u64| (ns / 1_000) as f64 / 1e3;
@@ -22,7 +22,7 @@ pub(super) fn write(request_id: &str, begin_ns: u64, record: &Record) {
     tracing::debug!(request_id, step, at_ms, took_ms, error, facts = %Facts(record), "step");
 }
 
-/// What is known of a step: `name=value`, a blank between two.
+/// Facts of a step: `name=value`, a blank between two.
 struct Facts<'a>(&'a Record);
 
 impl fmt::Display for Facts<'_> {

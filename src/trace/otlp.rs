@@ -1,7 +1,8 @@
-//! OTLP: the messages by which spans travel, and how they are made. Pure.
+//! OTLP: the messages by which spans travel, and their making. The module is pure.
 //!
-//! Names and tags are those of opentelemetry-proto 1.x (`collector/trace/v1/trace_service.proto`, `trace/v1/trace.proto`,
-//! `common/v1/common.proto`, `resource/v1/resource.proto`); what the gateway never sets is left out.
+//! Names and tags are those of opentelemetry-proto 1.x (`collector/trace/v1/trace_service.proto`,
+//! `trace/v1/trace.proto`, `common/v1/common.proto`, `resource/v1/resource.proto`). Fields that the
+//! gateway never sets are left out.
 
 use prost::{Message, Oneof};
 
@@ -15,7 +16,7 @@ const SAMPLED: u32 = 1;
 /// `Status.code` of what failed.
 pub const STATUS_ERROR: i32 = 2;
 
-/// What is posted.
+/// Message that is posted.
 #[derive(Clone, PartialEq, Message)]
 pub struct ExportRequest {
     /// One, of this process.
@@ -26,7 +27,7 @@ pub struct ExportRequest {
 /// Spans of one process.
 #[derive(Clone, PartialEq, Message)]
 pub struct ResourceSpans {
-    /// Who it is.
+    /// Identity of the process.
     #[prost(message, optional, tag = "1")]
     pub resource: Option<Resource>,
     /// One, of this program.
@@ -34,7 +35,7 @@ pub struct ResourceSpans {
     pub scope_spans: Vec<ScopeSpans>,
 }
 
-/// A process.
+/// Description of a process.
 #[derive(Clone, PartialEq, Message)]
 pub struct Resource {
     /// `service.name` and the like.
@@ -45,10 +46,10 @@ pub struct Resource {
 /// Spans by what made them.
 #[derive(Clone, PartialEq, Message)]
 pub struct ScopeSpans {
-    /// What made them.
+    /// Library that made them.
     #[prost(message, optional, tag = "1")]
     pub scope: Option<Scope>,
-    /// The spans.
+    /// Spans of the library.
     #[prost(message, repeated, tag = "2")]
     pub spans: Vec<Span>,
 }
@@ -56,48 +57,48 @@ pub struct ScopeSpans {
 /// The instrumentation: this program.
 #[derive(Clone, PartialEq, Message)]
 pub struct Scope {
-    /// Its name.
+    /// Name of the library.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// Its version.
+    /// Version of the library.
     #[prost(string, tag = "2")]
     pub version: String,
 }
 
-/// One span.
+/// Message of one span.
 #[derive(Clone, PartialEq, Message)]
 pub struct Span {
-    /// 16 bytes.
+    /// Trace id of 16 bytes.
     #[prost(bytes = "vec", tag = "1")]
     pub trace_id: Vec<u8>,
-    /// 8 bytes.
+    /// Span id of 8 bytes.
     #[prost(bytes = "vec", tag = "2")]
     pub span_id: Vec<u8>,
-    /// `tracestate`.
+    /// Value of the header `tracestate`.
     #[prost(string, tag = "3")]
     pub trace_state: String,
     /// 8 bytes; empty where the trace begins.
     #[prost(bytes = "vec", tag = "4")]
     pub parent_span_id: Vec<u8>,
-    /// What was done.
+    /// Name of the step.
     #[prost(string, tag = "5")]
     pub name: String,
-    /// As [`super::record::Kind`].
+    /// Kind, as [`super::record::Kind`].
     #[prost(int32, tag = "6")]
     pub kind: i32,
-    /// Since 1970.
+    /// Time of the beginning, in ns since 1970.
     #[prost(fixed64, tag = "7")]
     pub start_time_unix_nano: u64,
-    /// Since 1970.
+    /// Time of the end, in ns since 1970.
     #[prost(fixed64, tag = "8")]
     pub end_time_unix_nano: u64,
-    /// What is known of it.
+    /// Facts of the step.
     #[prost(message, repeated, tag = "9")]
     pub attributes: Vec<KeyValue>,
-    /// What happened in it.
+    /// Events within the step.
     #[prost(message, repeated, tag = "11")]
     pub events: Vec<Event>,
-    /// Whether it failed.
+    /// Status, if it failed.
     #[prost(message, optional, tag = "15")]
     pub status: Option<Status>,
     /// The flags of its `traceparent`, and whether its parent is in another process.
@@ -108,18 +109,18 @@ pub struct Span {
 /// Something that happened at one moment.
 #[derive(Clone, PartialEq, Message)]
 pub struct Event {
-    /// Since 1970.
+    /// Time, in ns since 1970.
     #[prost(fixed64, tag = "1")]
     pub time_unix_nano: u64,
-    /// What.
+    /// Name of the event.
     #[prost(string, tag = "2")]
     pub name: String,
-    /// What is known of it.
+    /// Facts of the event.
     #[prost(message, repeated, tag = "3")]
     pub attributes: Vec<KeyValue>,
 }
 
-/// How a span ended.
+/// Status of a span.
 #[derive(Clone, PartialEq, Message)]
 pub struct Status {
     /// Reason why it failed.
@@ -130,13 +131,13 @@ pub struct Status {
     pub code: i32,
 }
 
-/// An attribute.
+/// Name and value of an attribute.
 #[derive(Clone, PartialEq, Message)]
 pub struct KeyValue {
-    /// Its name.
+    /// Name of the attribute.
     #[prost(string, tag = "1")]
     pub key: String,
-    /// Its value.
+    /// Value of the attribute.
     #[prost(message, optional, tag = "2")]
     pub value: Option<AnyValue>,
 }
@@ -152,7 +153,7 @@ pub struct AnyValue {
 /// The kinds of value.
 #[derive(Clone, PartialEq, Oneof)]
 pub enum Any {
-    /// Text.
+    /// A text value.
     #[prost(string, tag = "1")]
     Text(String),
     /// Yes or no.
@@ -166,7 +167,7 @@ pub enum Any {
     Float(f64),
 }
 
-/// What a collector answers.
+/// Answer of a collector.
 #[derive(Clone, PartialEq, Message)]
 pub struct ExportResponse {
     /// There where it did not take all spans.
@@ -174,18 +175,18 @@ pub struct ExportResponse {
     pub partial_success: Option<PartialSuccess>,
 }
 
-/// What a collector did not take.
+/// Spans that a collector did not take.
 #[derive(Clone, PartialEq, Message)]
 pub struct PartialSuccess {
     /// So many spans.
     #[prost(int64, tag = "1")]
     pub rejected_spans: i64,
-    /// Why.
+    /// Reason of the refusal.
     #[prost(string, tag = "2")]
     pub error_message: String,
 }
 
-/// Who says it: name and value of each attribute of the process.
+/// Resource of the process: name and value of each of its attributes.
 pub fn resource(attributes: &[(&'static str, String)]) -> Resource {
     let one = |(key, text): &(&'static str, String)| key_value(key, Any::Text(text.clone()));
     Resource { attributes: attributes.iter().map(one).collect() }

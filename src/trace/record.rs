@@ -1,4 +1,4 @@
-//! What is kept of a span that is over.
+//! Record of a span that is over.
 
 use std::borrow::Cow;
 
@@ -9,27 +9,27 @@ use super::context::{SpanId, TraceId};
 /// A span that is over. Times are ns since 1970.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// Its trace.
+    /// Id of its trace.
     pub trace: TraceId,
-    /// Itself.
+    /// Id of the span.
     pub span: SpanId,
-    /// Whose part it is; `None` where the trace begins.
+    /// Span that it is a part of; `None` where the trace begins.
     pub parent: Option<SpanId>,
     /// That is another process's.
     pub remote_parent: bool,
     /// `tracestate`, as it came.
     pub state: Option<HeaderValue>,
-    /// What was done.
+    /// Name of the step.
     pub name: Cow<'static, str>,
     /// On which side of an exchange.
     pub kind: Kind,
-    /// When it began.
+    /// Time of the beginning, in ns.
     pub start_ns: u64,
-    /// When it was over.
+    /// Time of the end, in ns.
     pub end_ns: u64,
-    /// What is known of it: names and values.
+    /// Facts of the step: names and values.
     pub attributes: Vec<(&'static str, Value)>,
-    /// What happened in it.
+    /// Events within the step.
     pub marks: Vec<Mark>,
     /// Reason why it failed, if so.
     pub error: Option<Cow<'static, str>>,
@@ -38,11 +38,11 @@ pub struct Record {
 /// On which side of an exchange a span is; the numbers are OTLP's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Neither.
+    /// Neither request nor answer.
     Internal = 1,
     /// We were asked.
     Server = 2,
-    /// We asked.
+    /// A request of ours.
     Client = 3,
 }
 
@@ -51,16 +51,16 @@ pub enum Kind {
 pub struct Mark {
     /// ns since 1970.
     pub at_ns: u64,
-    /// What.
+    /// Name of the event.
     pub name: &'static str,
-    /// What is known of it.
+    /// Facts of the event.
     pub attributes: Vec<(&'static str, Value)>,
 }
 
 /// The value of an attribute.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Text.
+    /// A text value.
     Text(Cow<'static, str>),
     /// A whole number.
     Int(i64),

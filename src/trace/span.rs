@@ -20,10 +20,10 @@ use super::record::{Kind, Mark, Record, Value};
 /// Most events of one span; a stream that is continued more often than this says no more about it.
 const MARKS: usize = 32;
 
-/// What nobody closed: its client left, or nobody waited for it any more.
+/// Status of a span that nobody closed: its client left, or nobody waited for it any more.
 const CANCELLED: &str = "cancelled";
 
-/// What the spans of a request have in common.
+/// Facts that the spans of a request have in common.
 pub struct Scope {
     tracer: Arc<Tracer>,
     trace: TraceId,
@@ -31,7 +31,7 @@ pub struct Scope {
     root: SpanId,
     /// Its spans go to the collector.
     kept: bool,
-    /// What the request is called in the log, if its steps are logged.
+    /// Id of the request in the log, if its steps are logged.
     logged: Option<Arc<str>>,
     state: Option<HeaderValue>,
     /// One moment by two clocks: the second is ns since 1970. So all times of a request differ by the same.
@@ -159,7 +159,7 @@ impl Span {
         span
     }
 
-    /// What it is a span of.
+    /// The scope that it is a span of.
     pub fn scope(&self) -> Option<&Arc<Scope>> {
         self.0.as_ref().map(|open| &open.scope)
     }

@@ -164,7 +164,7 @@ async fn a_request_that_waited_to_be_read_began_when_it_came() {
     assert!(root.end_ns - root.start_ns >= 3_000_000_000);
 }
 
-/// What is logged, at `level` and above, while `work` is done.
+/// Lines that are logged, at `level` and above, while `work` is done.
 fn logged(level: tracing::Level, work: impl FnOnce()) -> String {
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);

@@ -40,8 +40,8 @@ pub enum RankRule {
         /// True if context-parallel ranks have keys of their own.
         pcp_in_key: bool,
     },
-    /// Upstream MooncakeStoreConnector. Before 0.30 one factor serves all groups; DCP forces
-    /// `tp_rank` from 0.24 on.
+    /// The upstream connector, MooncakeStoreConnector. Before 0.30 one factor serves all groups;
+    /// DCP forces `tp_rank` from 0.24 on.
     Upstream {
         /// Each group has its own factor (0.30).
         per_group: bool,

@@ -55,7 +55,7 @@ pub enum Refusal {
     /// Ranks that can't be split like this.
     #[error("tp {tp} and {what} {size} do not divide each other")]
     Uneven {
-        /// Tensor-parallel size.
+        /// Size of tensor parallelism.
         tp: u32,
         /// Quantity that does not divide evenly.
         what: &'static str,

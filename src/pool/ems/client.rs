@@ -14,7 +14,7 @@ use crate::pool::{Answer, KvPool, Near, PoolError, Presence, Question, Reach, Ti
 /// Bytes of an EMS hash.
 const HASH_BYTES: usize = size_of::<i64>();
 
-/// What the operator says of an EMS deployment.
+/// The operator's settings of an EMS deployment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EmsSettings {
     /// The lookup servers, one per prefiller, each on its prefiller's host.
@@ -33,7 +33,7 @@ pub struct EmsSettings {
 pub struct Ems {
     servers: Box<[Server]>,
     settings: EmsSettings,
-    /// Whose turn it is, where one answers for all.
+    /// Index of the next server, where one answers for all.
     next: AtomicUsize,
 }
 
@@ -71,7 +71,7 @@ impl Ems {
         Err(trouble.unwrap_or_else(|| PoolError::Refused("there is no EMS lookup server".to_owned())))
     }
 
-    /// What each server has; those that give no answer have nothing.
+    /// Blocks that each server has; servers that give no answer have none.
     async fn ask_all(&self, hashes: &[i64]) -> Result<Presence, PoolError> {
         let (mut near, mut trouble) = (SmallVec::<[Near; 4]>::new(), None);
         let (mut answered, mut whole) = (false, false);

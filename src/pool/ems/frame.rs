@@ -1,9 +1,10 @@
-//! What is said to a lookup server, and how its answer is read. Pure.
+//! Questions to a lookup server, and its answers. The module is pure.
 //!
-//! The server unpickles a question to `[request id, [block hashes]]` without a guard: one message that is anything else
-//! ends its thread for good, and the engine's scheduler with it. So there is one encoder without options, its bytes are
-//! those that CPython's pickler writes for the scheduler's own questions (protocol 4), and a test hands them to CPython.
-//! The answer is one pickled number, and nothing else is taken for one.
+//! The server unpickles a question to `[request id, [block hashes]]` without a guard: one message
+//! that is anything else ends its thread for good, and the engine's scheduler with it. So there is
+//! one encoder without options, its bytes are those that CPython's pickler writes for the
+//! scheduler's own questions (protocol 4), and a test hands them to CPython. The answer is one
+//! pickled number, and nothing else is taken for one.
 
 use std::num::NonZeroUsize;
 
@@ -13,7 +14,7 @@ use crate::kvhash::ems;
 /// Most blocks of one question: 2 million tokens at EMS's usual block of 128, and a millisecond of the engine's thread.
 pub const MAX_BLOCKS: usize = 16_384;
 
-/// Whose question it is, for the engine's log.
+/// Request id of our questions, for the engine's log.
 const REQUEST_ID: &str = "pd-proxy";
 
 /// A number in any of pickle's forms, with frame and memo.
@@ -26,7 +27,7 @@ const NO_TOKEN: [u32; 1] = [u32::MAX];
 /// blocks are there, and betrays itself by claiming this one too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The pickle.
+    /// Pickle of the question.
     pub body: Vec<u8>,
     /// Blocks asked for, without the impossible one.
     pub blocks: usize,

@@ -1,16 +1,16 @@
-//! When to ask a server, as the EMS connector judges its pool: three good checks to come back, and none comes back while
-//! it changes its mind. Pure.
+//! Decides when to ask a server, as the EMS connector judges its pool: three good checks to come
+//! back, and none comes back while it changes its mind. The module is pure.
 //!
-//! It is stricter than the breaker in front of all pools: that one protects our requests, this one the engine, whose
-//! scheduler waits behind every question of ours.
+//! It is stricter than the breaker before all pools: that one protects our requests, this one the
+//! engine, whose scheduler waits after every question of ours.
 
 /// Good checks in a row to come back.
 const GOOD_CHECKS: u32 = 3;
 /// So many changes of state within [`WINDOW_MS`] keep it out.
 const CHANGES: usize = 3;
-/// See [`CHANGES`].
+/// Window of [`CHANGES`], in ms.
 const WINDOW_MS: u64 = 60_000;
-/// Between checks.
+/// Time between checks, in ms.
 const CHECK_MS: u64 = 1000;
 /// The longest between checks; it doubles with every bad one.
 const CHECK_MAX_MS: u64 = 16_000;
@@ -26,7 +26,7 @@ pub struct Health {
     changed_ms: [Option<u64>; CHANGES],
 }
 
-/// How a question or a check ended.
+/// Outcomes of a question or a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Answered, and the answer can be true.
@@ -35,18 +35,18 @@ pub enum Event {
     Bad,
 }
 
-/// What may be sent now.
+/// Actions that are allowed now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// A question.
+    /// Send a question.
     Ask,
     /// The smallest question, whose answer is known.
     Check,
-    /// Nothing.
+    /// Send nothing at all.
     Rest,
 }
 
-/// What an event changed.
+/// Changes by an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Nothing that anyone has to hear of.
@@ -70,7 +70,7 @@ impl Default for Health {
 }
 
 impl Health {
-    /// What may be sent at `now_ms`.
+    /// The action that is allowed at `now_ms`.
     pub fn turn(&self, now_ms: u64) -> Turn {
         match self.up {
             true => Turn::Ask,

@@ -1,4 +1,5 @@
-//! What a REQ socket says and hears: a question is two frames, an empty one and its body, and so is the answer. Pure.
+//! Messages of a REQ socket: a question is two frames, an empty one and its body, and so is the
+//! answer. The module is pure.
 
 use std::ops::Range;
 
@@ -9,7 +10,7 @@ pub const MAX_FRAME_BYTES: usize = 4096;
 /// Commands that may stand before an answer.
 const MAX_COMMANDS: usize = 16;
 
-/// What the other end may be: a REP socket, or a router in front of one.
+/// Sockets that the other end may be: a REP socket, or a router before one.
 const PEERS: [&[u8]; 2] = [b"REP", b"ROUTER"];
 
 /// The READY command of a REQ socket without a name, as a frame.
@@ -32,10 +33,10 @@ pub enum ZmtpError {
     NoAnswer,
 }
 
-/// Whether a frame's body is the READY of a socket that answers questions.
+/// Checks that a frame's body is the READY of a socket that answers questions.
 ///
 /// # Errors
-/// [`ZmtpError::NotRep`].
+/// [`ZmtpError::NotRep`] names the other kind.
 pub fn check_ready(command: &[u8]) -> Result<(), ZmtpError> {
     let peer = zmtp::socket_type(command).ok_or(ZmtpError::NotRep)?;
     if PEERS.contains(&peer) { Ok(()) } else { Err(ZmtpError::NotRep) }

@@ -8,7 +8,7 @@
 
 use super::msgpack::{Item, Malformed, Reader};
 
-/// What a replay ends with in place of a sequence: -1.
+/// Sequence number that ends a replay: -1.
 pub const END_OF_REPLAY: u64 = u64::MAX;
 
 /// The frames of one message, live or replayed.
@@ -18,22 +18,22 @@ pub struct Frames<'a> {
     pub topic: &'a [u8],
     /// Number of the batch, from 0, one more for each; [`END_OF_REPLAY`] behind the last one of a replay.
     pub sequence: u64,
-    /// The batch.
+    /// Bytes of the batch.
     pub payload: &'a [u8],
 }
 
 /// One batch: what an engine's scheduler step did to its blocks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EventBatch {
-    /// When, seconds since 1970.
+    /// Time of the batch, in seconds since 1970.
     pub ts: f64,
-    /// What, in order.
+    /// Events in their order.
     pub events: Vec<Event>,
     /// Data-parallel rank of the engine core.
     pub dp_rank: Option<u32>,
 }
 
-/// One event.
+/// One event of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Blocks can be read from now on.
@@ -46,7 +46,7 @@ pub enum Event {
     Other,
 }
 
-/// `BlockStored`.
+/// Event `BlockStored` of vLLM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stored {
     /// The blocks, 64-bit hashes as of [`BlockHash::event_u64`](crate::kvhash::BlockHash::event_u64), in prompt order.
@@ -68,10 +68,10 @@ pub struct Stored {
     pub windowed: bool,
 }
 
-/// `BlockRemoved`.
+/// Event `BlockRemoved` of vLLM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Removed {
-    /// The blocks.
+    /// Hashes of the blocks.
     pub hashes: Vec<u64>,
     /// Place where they lay.
     pub medium: Medium,
@@ -79,7 +79,7 @@ pub struct Removed {
     pub group: Option<u32>,
 }
 
-/// Where blocks of an event lie.
+/// Media on which blocks of an event lie.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Medium {
     /// `GPU`, and what names none: memory of the accelerator.
@@ -100,7 +100,7 @@ pub enum BadMessage {
     /// Not the frames of a message.
     #[error("{0} frames, or a sequence that has not 8 bytes")]
     Frames(usize),
-    /// The batch.
+    /// The batch can't be read.
     #[error("batch: {0}")]
     Batch(#[from] Malformed),
 }
@@ -164,7 +164,7 @@ impl EventBatch {
     }
 }
 
-/// What an event is made of, whatever its type.
+/// Fields of an event, whatever its type.
 #[derive(Default)]
 struct Fields<'a> {
     kind: Option<&'a str>,
@@ -187,7 +187,7 @@ const STORED_FIELDS: [&str; 10] = [
 const REMOVED_FIELDS: [&str; 3] = ["block_hashes", "medium", "group_idx"];
 
 impl Event {
-    /// How many blocks it names.
+    /// Number of blocks that it names.
     pub fn hashes(&self) -> usize {
         match self {
             Self::Stored(stored) => stored.hashes.len(),

@@ -1,4 +1,4 @@
-//! What engines' events say about one prompt, in tokens, for those who route it.
+//! Tokens of one prompt that engines hold, by their events, for routing.
 
 use std::num::NonZeroUsize;
 use std::sync::PoisonError;
@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::watch::SharedIndex;
 use crate::kvhash::BlockHash;
 
-/// What engines hold of a prompt, as they told.
+/// Tokens of a prompt that engines hold, as they told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Heard {
     /// Those that have its beginning in memory of their own, the longest in HBM first.
@@ -30,8 +30,8 @@ pub struct Held {
     pub own_tokens: u32,
 }
 
-/// What is known of the blocks with these hashes. Waits for nobody but a writer within its piece of work, some
-/// microseconds.
+/// Looks up the blocks with these hashes. Waits for nothing but a writer within its piece of work,
+/// some microseconds.
 pub fn heard(index: &SharedIndex, hashes: &[BlockHash], block_tokens: NonZeroUsize) -> Heard {
     let Ok(block_tokens) = u32::try_from(block_tokens.get()) else { return Heard::default() };
     let tokens = |blocks: u32| blocks.saturating_mul(block_tokens);
@@ -51,8 +51,9 @@ pub fn heard(index: &SharedIndex, hashes: &[BlockHash], block_tokens: NonZeroUsi
     Heard { held, told_tokens: tokens(found.told_blocks) }
 }
 
-/// What each of those who tell of such blocks holds in any memory of its own, nothing included, ordered by instance and rank.
-/// Those who are silent, or speak of blocks of another size, are not in it.
+/// Tokens that each engine with such events holds in any memory of its own, zero included, ordered
+/// by instance and rank. Engines that are silent, or speak of blocks of another size, are not in
+/// it.
 pub fn tellers(index: &SharedIndex, hashes: &[u64], block_tokens: NonZeroUsize) -> Vec<Held> {
     let Ok(block_tokens) = u32::try_from(block_tokens.get()) else { return Vec::new() };
     let index = index.read().unwrap_or_else(PoisonError::into_inner);

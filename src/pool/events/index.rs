@@ -32,7 +32,7 @@ const GROUPS: u32 = 8;
 /// Dead entries swept out with each stored block.
 const SWEEP_PER_STORE: usize = 2;
 
-/// How much an index holds. A block takes about 60 bytes.
+/// Limits of an index. A block takes about 60 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexLimits {
     /// Most holders, at most [`MAX_HOLDERS`].
@@ -45,7 +45,7 @@ pub struct IndexLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HolderId(u16);
 
-/// The table.
+/// Table of all known blocks.
 #[derive(Debug)]
 pub struct BlockIndex {
     limits: IndexLimits,
@@ -55,7 +55,7 @@ pub struct BlockIndex {
     slots: Vec<Slot>,
 }
 
-/// Who has a block. Most blocks are one engine's alone.
+/// Holders of a block. Most blocks are one engine's alone.
 type Cells = SmallVec<[Cell; 2]>;
 
 /// That a slot has a block.
@@ -67,13 +67,13 @@ struct Cell {
     memory: u8,
     /// Likewise, on disk.
     disk: u8,
-    /// When it came, in the slot's own count.
+    /// Time of its coming, in the slot's own count.
     stamp: u32,
 }
 
 const _: () = assert!(size_of::<Cell>() == 12, "the table has millions of them");
 
-/// Where a holder keeps a block.
+/// Memories in which a holder keeps a block.
 #[derive(Clone, Copy)]
 enum Tier {
     Hbm,
@@ -85,7 +85,7 @@ enum Tier {
 struct Holder {
     instance: u64,
     rank: u32,
-    /// Somebody's. Otherwise it waits for its next one.
+    /// True if it has an owner. Otherwise it waits for its next one.
     taken: bool,
     /// Groups of which a block was told that it is part of a prefix.
     full_groups: u8,
@@ -179,7 +179,7 @@ impl BlockIndex {
         u16::try_from(found).ok().map(HolderId)
     }
 
-    /// Whose blocks these are: instance and data-parallel rank.
+    /// Instance and data-parallel rank of a holder.
     pub fn name(&self, holder: HolderId) -> Option<(u64, u32)> {
         let found = self.holders.get(holder.index()).filter(|it| it.taken)?;
         Some((found.instance, found.rank))

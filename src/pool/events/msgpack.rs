@@ -1,4 +1,5 @@
-//! A reader of msgpack over the bytes at hand: it borrows, allocates nothing, and steps over what nobody asked for.
+//! A reader of msgpack over the bytes at hand: it borrows, allocates nothing, and steps over values
+//! that are not asked for.
 //!
 //! Format: <https://github.com/msgpack/msgpack/blob/master/spec.md>.
 
@@ -19,7 +20,7 @@ pub enum Malformed {
     Trailing,
 }
 
-/// What the next value is, with its length where it has one. Scalars are read whole.
+/// The next value, with its length where it has one. Scalars are read whole.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Item<'a> {
     Nil,
@@ -32,7 +33,7 @@ pub(super) enum Item<'a> {
     Text(&'a [u8]),
     Bytes(&'a [u8]),
     Ext,
-    /// Values follow.
+    /// An array, whose values follow.
     Array(u32),
     /// Pairs of values follow.
     Map(u32),

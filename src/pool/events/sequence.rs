@@ -1,21 +1,22 @@
-//! Whether batches were missed, told from their numbers alone. Pure.
+//! Finds missed batches by their numbers alone. The module is pure.
 //!
-//! An engine numbers its batches from 0. What has been published while nobody listened comes again from its replay
-//! socket, as far as its buffer reaches; a restarted engine begins anew, and may have come farther than the old one
-//! before it is heard again, so that numbers alone don't tell: the last batch seen is asked for once more and compared.
+//! An engine numbers its batches from 0. Batches that were published while nobody listened come
+//! again from its replay socket, as far as its buffer reaches. A restarted engine begins anew, and
+//! may have come farther than the old one before it is heard again, so that numbers alone don't
+//! tell: the last batch seen is asked for once more and compared.
 
 /// Place where one is in an engine's numbering.
 #[derive(Clone, Debug, Default)]
 pub struct Cursor {
     /// Number and digest of the last batch that was taken.
     last: Option<(u64, u64)>,
-    /// What comes live has higher numbers.
+    /// Highest number that live batches exceed.
     live: Option<u64>,
     /// Batches before those that were taken are missing, and may still be had.
     owed: bool,
 }
 
-/// What to do with a live batch.
+/// Action for a live batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// It is the next one.
@@ -32,7 +33,7 @@ pub enum Step {
 #[derive(Clone, Debug)]
 pub struct Replay {
     asked: u64,
-    /// What was taken so far is not to be gone on from.
+    /// True if the batches taken so far can't be continued.
     anew: bool,
     /// Digest of the batch asked for, if it was seen before.
     expected: Option<u64>,
@@ -40,7 +41,7 @@ pub struct Replay {
     next: Option<u64>,
 }
 
-/// What to do with a replayed batch.
+/// Action for a replayed batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replayed {
     /// It is the next one.

@@ -1,22 +1,22 @@
-//! How a watch goes, readable by anyone at any time.
+//! State and counters of a watch, readable by anyone at any time.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Where a watch is.
+/// States of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Not connected.
+    /// It is not connected.
     Lost,
-    /// What was missed is being asked for.
+    /// Missed batches are being asked for.
     Replaying,
     /// Batches are taken as they come.
     Live,
 }
 
-/// What a watch counts.
+/// Counters of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Count {
-    /// Connections made.
+    /// Number of connections made.
     Connections,
     /// Batches taken, live or replayed.
     Batches,
@@ -108,7 +108,7 @@ impl Status {
         self.block_tokens.load(Ordering::Relaxed)
     }
 
-    /// How often, since the watch began.
+    /// Count since the watch began.
     pub fn count(&self, what: Count) -> u64 {
         self.counts[what as usize].load(Ordering::Relaxed)
     }

@@ -69,7 +69,7 @@ pub struct Times {
     pub lost_ms: u64,
 }
 
-/// What listens to one engine. Dropped, its engine has nothing in the index.
+/// Listener to one engine. When it is dropped, its engine has nothing in the index.
 pub struct Watch {
     source: Arc<Source>,
     times: Times,
@@ -118,7 +118,7 @@ impl Watch {
         }
     }
 
-    /// How it goes.
+    /// State and counters of the watch.
     pub fn status(&self) -> Arc<Status> {
         Arc::clone(&self.status)
     }

@@ -24,12 +24,12 @@ const READ_BYTES: usize = 16 << 10;
 /// Silence of a peer after which TCP asks whether it is still there, and how often and how many times it then asks.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(10), Duration::from_secs(5), 3);
 
-/// Where a publisher is, as vLLM's `--kv-events-config` writes it.
+/// Address of a publisher, as vLLM's `--kv-events-config` writes it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
-    /// `tcp://host:port`.
+    /// TCP, as `tcp://host:port`.
     Tcp(String),
-    /// `ipc:///path`.
+    /// Unix socket, as `ipc:///path`.
     Ipc(PathBuf),
 }
 
@@ -41,7 +41,7 @@ pub struct BadAddress;
 /// Reasons why a connection is over.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// The socket.
+    /// The socket failed.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The peer closed it.
@@ -58,7 +58,7 @@ pub enum LinkError {
     TimedOut,
 }
 
-/// What one is towards a peer.
+/// Roles towards a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Subscriber,
@@ -69,7 +69,7 @@ pub(super) enum Role {
 pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
-/// Where engines connect to, if they are told to.
+/// Sockets that engines connect to, if they are told to.
 pub(super) enum Listener {
     Tcp(TcpListener),
     Ipc(UnixListener),

@@ -6,7 +6,7 @@ use super::super::Answer;
 use super::*;
 use crate::kvhash::keys::KeyBatch;
 
-/// How the scripted pool answers.
+/// Ways in which the scripted pool answers.
 #[derive(Clone, Copy, Debug)]
 enum How {
     After(u64),

@@ -27,7 +27,7 @@ const ASIDE_BYTES: usize = 64 << 10;
 /// The longest that a list of instances is waited for: nobody waits with it.
 const LIST_TIME: Duration = Duration::from_secs(5);
 
-/// What the operator says of an LMCache deployment.
+/// The operator's settings of an LMCache deployment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LmcacheSettings {
     /// Place where the directory listens.
@@ -111,7 +111,7 @@ impl Lmcache {
         });
     }
 
-    /// What was found of a prompt of so many whole chunks.
+    /// Presence that follows from an answer about a prompt of `chunks` whole chunks.
     fn presence(&self, found: &Found, chunks: usize) -> Presence {
         let tokens = |chunks: usize| {
             u32::try_from(chunks.saturating_mul(self.settings.chunk_tokens.get())).unwrap_or(u32::MAX)

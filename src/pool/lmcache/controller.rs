@@ -1,12 +1,15 @@
-//! `POST /lookup` of `lmcache_controller`, as of LMCache 0.5.6. Pure.
+//! `POST /lookup` of `lmcache_controller`, as of LMCache 0.5.6. The module is pure.
 //!
-//! `{"tokens":[…]}` is answered with `{"event_id":"…","layout_info":{"p0":["LocalCPUBackend",512]}}`: for each instance
-//! where the last chunk ends, in tokens, that was found there. A chunk is found at the first instance that has it, in
-//! the order in which they registered; so of several instances only the first in the answer is known to have anything
-//! from the start: the first chunk, or up to its end if no other's comes before.
+//! `{"tokens":[…]}` is answered with
+//! `{"event_id":"…","layout_info":{"p0":["LocalCPUBackend",512]}}`: for each instance the end of
+//! the last chunk, in tokens, that was found there. A chunk is found at the first instance that has
+//! it, in the order in which they registered. So of several instances only the first in the answer
+//! is known to have anything from the start: the first chunk, or up to its end if no other's comes
+//! before.
 //!
-//! Instances report what they have in their own memory and on their own disks, which no other one reads; but with
-//! `enable_p2p` one that lacks the first chunk asks the instance that is told here for the chunks in its memory.
+//! Instances report the chunks in their own memory and on their own disks, which no other one
+//! reads. But with `enable_p2p` one that lacks the first chunk asks the instance that is told here
+//! for the chunks in its memory.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Map;

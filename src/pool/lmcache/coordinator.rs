@@ -1,11 +1,14 @@
-//! `POST /directory/lookup` of LMCache's multi-process coordinator, as of LMCache 0.5.6. Pure.
+//! `POST /directory/lookup` of LMCache's multi-process coordinator, as of LMCache 0.5.6. The module
+//! is pure.
 //!
-//! `{"token_ids":[…],"model_name":"m","world_size":2}`, with `cache_salt` where the request has one, is answered with the
-//! number of whole chunks and, chunk by chunk, one result per rank (and more where a chunk is stored in several object
-//! groups), each with the places of that object: `{"chunks":n,"results":[{"key":{"chunk_hash_hex":"…","cache_salt":"",…},
-//! "placements":[{"instance_id":"mp0","tier":"l1","shared":false,…}],…}]}`. A key that is nowhere has no placements.
-//! The salt is a part of each key and of no hash. What is not shared only its instance reads, but for what is on tier `l1`,
-//! its memory: that is lent to peers where servers have a `--p2p-advertise-url`.
+//! `{"token_ids":[…],"model_name":"m","world_size":2}`, with `cache_salt` where the request has
+//! one, is answered with the number of whole chunks and, chunk by chunk, one result per rank (and
+//! more where a chunk is stored in several object groups), each with the places of that object:
+//! `{"chunks":n,"results":[{"key":{"chunk_hash_hex":"…","cache_salt":"",…},
+//! "placements":[{"instance_id":"mp0","tier":"l1","shared":false,…}],…}]}`. A key that is nowhere
+//! has no placements. The salt is a part of each key and of no hash. Objects that are not shared
+//! only their instance reads, but for those on tier `l1`, its memory: that is lent to peers where
+//! servers have a `--p2p-advertise-url`.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -29,7 +32,7 @@ struct Question<'a> {
     cache_salt: &'a str,
 }
 
-/// What keys are made of besides tokens.
+/// Parts of keys other than tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scope<'a> {
     /// The model as the servers name it.
@@ -114,7 +117,7 @@ fn leading(chunks: &[&[Key<'_>]], kind: impl Fn(&Placement<'_>) -> bool) -> usiz
     chunks.iter().take_while(|keys| keys.iter().all(|key| key.placements.iter().any(&kind))).count()
 }
 
-/// Who has leading chunks all by itself, the longest first.
+/// Instances that have leading chunks by themselves, the longest first.
 fn held(chunks: &[&[Key<'_>]]) -> Vec<Held> {
     let mut held = Vec::new();
     let mut leading = chunks.first().map(|keys| whole(keys)).unwrap_or_default();
@@ -140,7 +143,7 @@ fn held(chunks: &[&[Key<'_>]]) -> Vec<Held> {
     held
 }
 
-/// Who has every key of one chunk, and on what at the slowest.
+/// Instances that have every key of one chunk, and the slowest tier of each.
 fn whole<'a>(keys: &'a [Key<'_>]) -> HashMap<&'a str, Tier> {
     let mut all: Option<HashMap<&str, Tier>> = None;
     for key in keys {

@@ -78,7 +78,7 @@ impl Hosts {
     }
 }
 
-/// Without brackets.
+/// The address without brackets.
 fn host(ip: &str) -> &str {
     ip.strip_prefix('[').and_then(|ip| ip.strip_suffix(']')).unwrap_or(ip)
 }

@@ -18,9 +18,9 @@ pub use client::{Lmcache, LmcacheSettings};
 /// The service that is asked, and what it wants to know besides the tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Directory {
-    /// `lmcache_controller`.
+    /// LMCache's service `lmcache_controller`.
     Controller,
-    /// `lmcache.v1.mp_coordinator`.
+    /// LMCache's service `lmcache.v1.mp_coordinator`.
     Coordinator {
         /// The model as the servers name it in their keys.
         model: String,
@@ -92,11 +92,11 @@ pub struct Held {
     pub instance: Arc<str>,
     /// The slowest tier among them.
     pub tier: Tier,
-    /// How many.
+    /// Number of chunks.
     pub chunks: usize,
 }
 
-/// What is not understood of an answer.
+/// Faults of an answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AnswerError {
     /// Not the JSON that it should be.

@@ -1,4 +1,4 @@
-//! What was recorded between a client and real meta services: equal questions, understood answers.
+//! Recordings between a client and real meta services: equal questions, understood answers.
 
 use super::wire::{self, Form, HEADER_BYTES, Object, Op, Rank, WireError};
 use crate::pool::store::Tier;

@@ -143,7 +143,7 @@ fn somewhere(present: bool) -> Placement {
     placed(present, SmallVec::new())
 }
 
-/// What is not there is nowhere.
+/// Placement of a key. A key that is not present has no places.
 fn placed(present: bool, places: SmallVec<[Place; 2]>) -> Placement {
     if present { Placement { present, places } } else { Placement::default() }
 }

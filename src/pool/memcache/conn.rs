@@ -42,7 +42,7 @@ pub struct Line {
     desk: Arc<Desk>,
 }
 
-/// What both ends know.
+/// State that both ends of a connection share.
 #[derive(Debug)]
 struct Desk {
     state: Mutex<State>,
@@ -86,7 +86,7 @@ impl Conn {
         (Self { frames: sender, desk: desk.clone(), in_flight, form }, Line { stream, buffer, frames, desk })
     }
 
-    /// How places can be asked for; `None`: they can't.
+    /// Form in which places can be asked for; `None` = they can't.
     pub fn form(&self) -> Option<Form> {
         self.form
     }
@@ -149,7 +149,8 @@ impl Conn {
         Ok((Ticket { desk: &self.desk, seq }, answer))
     }
 
-    /// Who is not understood once will not be the next time either; another connection may meet another version.
+    /// Gives the connection up: a service that is not understood once will not be the next time
+    /// either. Another connection may meet another version.
     fn give_up(&self, error: &WireError) -> PoolError {
         let error = PoolError::Protocol(error.to_string());
         self.desk.end(error.clone());

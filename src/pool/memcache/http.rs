@@ -41,7 +41,7 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
 /// Place where a meta service is.
 #[derive(Clone, Debug)]
 pub struct MemCacheHttpConfig {
-    /// Its `metrics_url`.
+    /// Endpoint of its `metrics_url`.
     pub service: Endpoint,
     /// Hosts of ranks.
     pub hosts: RankHosts,

@@ -1,4 +1,4 @@
-//! The body of `/batch_query_keys`. Pure.
+//! The body of `/batch_query_keys`. The module is pure.
 
 use std::borrow::Cow;
 
@@ -36,7 +36,7 @@ struct Blob<'a> {
     state: Option<u64>,
 }
 
-/// What a body says.
+/// Content of a body.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Found {
     /// One per key, in the order they were asked for.

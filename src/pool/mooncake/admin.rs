@@ -25,7 +25,7 @@ pub struct Admin {
     pub time: Duration,
 }
 
-/// What a master says about itself.
+/// A master's report about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Health {
@@ -48,7 +48,7 @@ pub struct Segment {
     /// `host:port` as it stands in the replicas.
     #[serde(rename = "te_endpoint", default)]
     pub endpoint: String,
-    /// Whose it is.
+    /// Id of its owner.
     #[serde(default)]
     pub client_id: serde_json::Value,
 }
@@ -56,7 +56,7 @@ pub struct Segment {
 /// Some keys of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeySample {
-    /// How many keys were read.
+    /// Number of keys that were read.
     pub seen: usize,
     /// There may be more than were read.
     pub more: bool,
@@ -94,10 +94,11 @@ impl Admin {
         address.map(parse).transpose()
     }
 
-    /// Whether questions over this port have an effect: before 0.3.12 they grant a lease, as those over RPC do.
+    /// True if questions over this port have an effect: before 0.3.12 they grant a lease, as those
+    /// over RPC do.
     ///
     /// # Errors
-    /// [`PoolError`].
+    /// [`PoolError`] if the master does not answer.
     pub async fn grants_leases(&self) -> Result<bool, PoolError> {
         // Of the pages that came with 0.3.12 the smallest.
         let page = self.get("/kv_events/status", ANSWER_BYTES).await?;

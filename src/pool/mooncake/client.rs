@@ -50,7 +50,7 @@ pub struct MooncakeConfig {
     pub in_flight: usize,
     /// Ask where objects are, not only whether they exist; costs a master a fifth more.
     pub locate: bool,
-    /// Whose objects, on masters that tell tenants apart.
+    /// Tenant whose objects are asked for, on masters that tell tenants apart.
     pub tenant: String,
     /// The longest that connecting may take, and the first answer.
     pub connect_time: Duration,
@@ -71,18 +71,18 @@ pub struct Mooncake {
 /// An open connection, for those who want to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkStatus {
-    /// The master.
+    /// Endpoint of the master.
     pub master: Endpoint,
     /// The argument list that it takes.
     pub form: Form,
-    /// Open questions.
+    /// Number of open questions.
     pub open: usize,
 }
 
-/// What a master says when it is greeted.
+/// Facts of a master's greeting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Greeting {
-    /// The master.
+    /// Endpoint of the master.
     pub master: Endpoint,
     /// The argument list that it takes.
     pub form: Form,
@@ -238,7 +238,7 @@ impl Shared {
         links.min_by_key(|link| link.conn.open()).ok_or_else(|| self.trouble())
     }
 
-    /// What an answer that is none means for the connection.
+    /// Error for an answer that is none, and its consequence for the connection.
     fn judge(&self, link: &Link, error: WireError) -> PoolError {
         let leads = !matches!(&error, WireError::Entry(code) if NOT_LEADING.contains(code));
         let error = PoolError::from(error);

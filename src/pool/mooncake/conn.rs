@@ -20,9 +20,9 @@ use crate::pool::PoolError;
 
 /// Questions not yet written, in bytes; beyond it the master is not reading.
 const MAX_UNWRITTEN_BYTES: usize = 16 << 20;
-/// What a write buffer may keep between questions.
+/// Limit for the part of a write buffer that is kept between questions.
 const KEPT_BYTES: usize = 1 << 20;
-/// What is read at once.
+/// Size of one read, in bytes.
 const READ_BYTES: usize = 64 << 10;
 /// Longest answer to a question: so much, and so much per key. A replica takes some 60 bytes, a path a few hundred.
 const ANSWER_BYTES: usize = 64 << 10;
@@ -46,7 +46,7 @@ pub(super) struct Limits {
     pub patience: Duration,
 }
 
-/// A question.
+/// A question on its way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ask<'a> {
     pub function: Function,
@@ -56,7 +56,7 @@ pub(super) struct Ask<'a> {
     pub indexes: &'a [u32],
 }
 
-/// What came back.
+/// An answer from the master.
 #[derive(Debug)]
 pub(super) struct Reply {
     /// 0, or the error that the body tells of.
@@ -142,12 +142,12 @@ impl Conn {
         Ok(Coming(coming, self.shared.clone()))
     }
 
-    /// Open questions.
+    /// Number of open questions.
     pub(super) fn open(&self) -> usize {
         self.shared.lock().open.len()
     }
 
-    /// Ends it.
+    /// Ends the connection.
     pub(super) fn close(&self, why: PoolError) {
         self.shared.end(why);
     }
@@ -165,7 +165,7 @@ impl Drop for Conn {
 }
 
 impl Coming {
-    /// The answer.
+    /// Waits for the answer.
     pub(super) async fn reply(self) -> Result<Reply, PoolError> {
         let Coming(coming, shared) = self;
         match coming.await {

@@ -30,7 +30,7 @@ const ANSWER_BYTES_PER_KEY: usize = 8 << 10;
 const PATH: &str = "/batch_query_keys?keys=";
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
-/// Which masters, and whether old ones too.
+/// Addresses of the masters, and their age.
 #[derive(Clone, Debug, Default)]
 pub struct MooncakeHttpConfig {
     /// Admin ports; the first that answers about keys is asked, which a standby does not.
@@ -70,7 +70,7 @@ const DECODES: u8 = 1;
 /// 0.3.9 to 0.3.11.
 const RAW: u8 = 2;
 
-/// `{"success":true,"data":{"key":{"ok":true,"values":[…],…},…}}`
+/// Answer, as `{"success":true,"data":{"key":{"ok":true,"values":[…],…},…}}`.
 #[derive(Deserialize)]
 struct Found<'a> {
     #[serde(borrow, default)]
@@ -99,7 +99,7 @@ struct Buffer<'a> {
     endpoint: Cow<'a, str>,
 }
 
-/// Whether a member is there, whatever it holds.
+/// True if a member is there, whatever it holds.
 fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
     IgnoredAny::deserialize(deserializer).map(|_| true)
 }

@@ -24,16 +24,16 @@ use super::trace::BLOCK_TOKENS;
 use super::{Cluster, Faults, Seconds};
 use crate::route::{Job, LaneId};
 
-/// What became of one request. Times since the run's start.
+/// Outcome of one request. Times are since the run's start.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Record {
-    /// Its prefiller.
+    /// Index of its prefiller.
     pub lane: u16,
-    /// Its decoder.
+    /// Index of its decoder.
     pub decoder: u16,
     /// Tokens of its prompt that its prefiller had, or restored.
     pub cached_tokens: u32,
-    /// How many prefillers it failed on.
+    /// Number of prefillers that it failed on.
     pub failures: u16,
     /// Time at which its first token was at the gateway.
     pub first_s: Seconds,
@@ -62,11 +62,11 @@ pub struct Run {
 pub struct RunError {
     /// Requests that were answered.
     pub served: usize,
-    /// All requests.
+    /// Number of requests.
     pub requests: usize,
 }
 
-/// A run.
+/// State of a run.
 #[derive(Debug)]
 pub struct World<'a, D> {
     cluster: &'a Cluster,
@@ -81,7 +81,7 @@ pub struct World<'a, D> {
     alive: Vec<bool>,
     hbm: Holders,
     store: Store,
-    /// What the gateways are told of the store, when that is old.
+    /// The store as the gateways see it, when that is old.
     seen: Option<Store>,
     decoders: Vec<(Decoder, u64)>,
     random: Random,

@@ -11,7 +11,7 @@ use super::{Event, VICTIM, WAKE_S_MIN, World};
 use crate::replay::arrivals::Arrival;
 use crate::route::{Job, LaneId, PoolHits, Sight};
 
-/// What gateways see of prefix caches.
+/// Gateways' view of prefix caches.
 struct View<'a> {
     hbm: &'a Holders,
     told: bool,
@@ -62,7 +62,7 @@ impl<D: Dispatch> World<'_, D> {
         self.pump(gateway);
     }
 
-    /// What a gateway knows of a request that comes.
+    /// Facts about an arriving request that a gateway knows.
     fn job(&self, request: u32) -> Job {
         let arrival = self.arrival(request);
         // The same requests for every policy.

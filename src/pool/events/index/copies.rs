@@ -1,12 +1,13 @@
-//! How many copies of a block an engine has in its HBM, for each KV cache group.
+//! Counts the copies of a block that an engine has in its HBM, for each KV cache group.
 //!
-//! vLLM does not merge equal blocks: two requests that compute the same prefix beside each other leave two copies under
-//! one hash, and a prompt whose last block is full computes that block anew each time. `BlockPool` tells of each copy by a
-//! `BlockStored`, and by a `BlockRemoved` when that copy is evicted (`cache_full_blocks`, `_maybe_evict_cached_block`, the
-//! same from 0.11 to 0.33). So a removal says that one copy is gone, and not that the block is.
+//! vLLM does not merge equal blocks: two requests that compute the same prefix beside each other
+//! leave two copies under one hash, and a prompt whose last block is full computes that block anew
+//! each time. `BlockPool` tells of each copy by a `BlockStored`, and by a `BlockRemoved` when that
+//! copy is evicted (`cache_full_blocks`, `_maybe_evict_cached_block`, the same from 0.11 to 0.33).
+//! So a removal says that one copy is gone, and not that the block is.
 //!
-//! One thing is told without a copy: what a request found cached, where it asked for that itself
-//! (`kv_cache_report_mode` `full`, since 0.28). It looks like a copy and counts as one.
+//! One thing is told without a copy: the blocks that a request found cached, where it asked for
+//! that itself (`kv_cache_report_mode` `full`, since 0.28). It looks like a copy and counts as one.
 
 /// Most copies of a block in one group. Those beyond are forgotten, so that the block is forgotten early, never late.
 #[cfg(test)]
@@ -15,7 +16,7 @@ pub(super) const MOST: u8 = 8;
 /// A number for each group, from 0 to 8. All are kept side by side: bit `g` of each byte is of group `g`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Copies {
-    /// Whether there is one.
+    /// Nonzero if there is one.
     any: u8,
     /// Those beyond the first, in binary, the lowest bits first.
     more: [u8; 3],

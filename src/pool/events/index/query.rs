@@ -3,7 +3,7 @@
 use super::{BlockIndex, Cell, HolderId, MAX_HOLDERS, is_pool};
 use crate::kvhash::BlockHash;
 
-/// What is known of a prompt's leading blocks.
+/// Holders of a prompt's leading blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prefixes {
     /// Those that have the first block, by number.
@@ -15,7 +15,7 @@ pub struct Prefixes {
 /// Leading blocks of a prompt that a holder has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leading {
-    /// Who.
+    /// Holder of the blocks.
     pub holder: HolderId,
     /// So many are in memory of its accelerator.
     pub hbm_blocks: u32,
@@ -25,7 +25,7 @@ pub struct Leading {
 
 /// A block's name in events: given as such, or the end of a digest.
 pub trait EventHash {
-    /// 64 bits.
+    /// Hash of 64 bits.
     fn event_hash(&self) -> u64;
 }
 
@@ -46,7 +46,7 @@ const WORDS: usize = MAX_HOLDERS / 64;
 /// Blocks looked up at a time, so that the waits for memory overlap.
 const AHEAD: usize = 16;
 
-/// What cells of a slot count for.
+/// Values that count of a slot's cells.
 #[derive(Clone, Copy, Default)]
 struct Gate {
     floor: u32,
@@ -54,14 +54,14 @@ struct Gate {
     groups: u8,
 }
 
-/// Who had all blocks so far.
+/// Holders of all blocks so far.
 struct Open<const W: usize> {
     hbm: [u64; W],
     own: [u64; W],
     told: bool,
 }
 
-/// What is written down as holders drop out.
+/// Results, written as holders drop out.
 struct Found {
     /// Blocks in HBM and in any own memory, by holder.
     depths: Vec<[u32; 2]>,

@@ -28,7 +28,7 @@ impl Slot {
         self.floor
     }
 
-    /// A block came. Its stamp.
+    /// Adds a block and returns its stamp.
     pub(super) fn push(&mut self, hash: u64) -> u32 {
         let stamp = self.next;
         self.order.push_back((hash, stamp));

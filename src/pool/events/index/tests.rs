@@ -242,7 +242,7 @@ fn stamps_start_anew_when_they_are_used_up() {
     assert_eq!((of(&index, a, &prompt([1])), index.entries()), ([1, 1, 0], 1));
 }
 
-/// How many copies are held (of a hash, on a medium, in a group), and in which order hashes came.
+/// Number of copies held (of a hash, on a medium, in a group), and the order in which hashes came.
 type Held = (BTreeMap<(u64, usize, u32), u8>, Vec<u64>);
 
 /// A model that keeps what it was told, as a list per holder and kind.

@@ -2,7 +2,7 @@ use super::*;
 use crate::pool::zmtp::LONG;
 use tokio::io::duplex;
 
-/// What libzmq's PUB sends first: version 3.1, and its READY.
+/// First bytes of libzmq's PUB: version 3.1, and its READY.
 fn publisher(kind: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; GREETING_BYTES];
     (bytes[0], bytes[8], bytes[9], bytes[10], bytes[11]) = (0xff, 1, 0x7f, 3, 1);

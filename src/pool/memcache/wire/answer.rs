@@ -1,4 +1,4 @@
-//! Answers. Nothing is allocated for more entries than there are bytes for.
+//! Answers of the meta service. Nothing is allocated for more entries than there are bytes for.
 
 use bytes::Buf;
 use smallvec::SmallVec;
@@ -20,7 +20,7 @@ const FLAGGED_BYTES: usize = 20;
 /// Its replicas: u64 size, u64 address, u32 rank, u16 medium, u16 state, u64 lease in ms, and in 1.3 one u64 more.
 const REPLICA_BYTES: [usize; 2] = [40, 32];
 
-/// One object.
+/// One object of an answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Object {
     /// It exists and, from 1.2 on, can be read.
@@ -29,12 +29,12 @@ pub struct Object {
     pub ranks: SmallVec<[Rank; 2]>,
 }
 
-/// One replica.
+/// One replica of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rank {
-    /// Whose memory it is in.
+    /// Rank whose memory it is in.
     pub rank: u32,
-    /// What kind of memory.
+    /// Kind of that memory.
     pub tier: Tier,
 }
 

@@ -25,10 +25,11 @@ pub const MAX_BODY_BYTES: usize = 8 << 20;
 const MAGIC: i16 = 3867;
 const LINK_VERSION: i16 = 1;
 const FRAME_TYPE: i16 = 0;
-/// "No rank". The service ends what belongs to the rank of a hello when its link ends, and this one owns nothing.
+/// Rank of a client that has none. The service ends the objects of a hello's rank when its link
+/// ends, and this one owns nothing.
 const NO_RANK: u64 = u64::MAX;
 
-/// What can be asked.
+/// Operations that can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
     /// Presence of many keys: the same bytes in all versions.
@@ -80,7 +81,7 @@ pub enum WireError {
     /// Not as many entries as keys. None at all: the question had the wrong form, or could not be read.
     #[error("{got} entries for {asked} keys")]
     Count {
-        /// Entries.
+        /// Number of entries.
         got: u64,
         /// Keys asked for.
         asked: usize,

@@ -1,4 +1,4 @@
-//! Questions.
+//! Questions to the meta service.
 
 use super::{FRAME_TYPE, Form, HEADER_BYTES, Op};
 

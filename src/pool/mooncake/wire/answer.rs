@@ -22,17 +22,17 @@ use super::{STRING_CODE, WireError};
 use crate::endpoint::parse_host;
 use crate::pool::{MAX_HOSTS, Place, Placement, Tier};
 
-/// What an answer says about the keys, one entry per key in the order of the question.
+/// Placements of the keys, one entry per key in the order of the question.
 pub type Answer = Vec<Placement>;
 
-/// `vector<expected<bool, ErrorCode>>`.
+/// Type code of `vector<expected<bool, ErrorCode>>`.
 const EXIST_MANY: u32 = 0x2a5f_8c5c;
-/// `expected<bool, ErrorCode>`.
+/// Type code of `expected<bool, ErrorCode>`.
 const EXIST_ONE: u32 = 0x90e8_00d2;
 /// `expected<string, ErrorCode>` and, of 0.3.7, `expected<void, ErrorCode>`.
 const SERVICE: [u32; 2] = [0x1cb3_cc34, 0xaf28_68cc];
 
-/// `OBJECT_NOT_FOUND`.
+/// Error code `OBJECT_NOT_FOUND`.
 const NOT_FOUND: i32 = -704;
 /// `REPLICA_IS_NOT_READY`: written in part.
 const NOT_READY: i32 = -703;
@@ -44,7 +44,7 @@ const MIN_ENTRY_BYTES: usize = 2;
 /// Least bytes of a replica: a tag, an empty descriptor and a status.
 const MIN_REPLICA_BYTES: usize = 5;
 
-/// How replicas are described.
+/// Descriptors of replicas.
 #[derive(Clone, Copy, Debug)]
 enum Descriptor {
     /// Of 0.3.7 alone.
@@ -53,7 +53,7 @@ enum Descriptor {
     /// A file that all clients reach: it has no host.
     Disk,
     LocalDisk,
-    /// As `Disk`.
+    /// The same as `Disk`.
     Dfs,
 }
 
@@ -65,7 +65,7 @@ struct Schema {
     /// Replicas have an id, and buffers a protocol.
     with_id: bool,
     with_checksum: bool,
-    /// By tag.
+    /// Descriptors by their tag.
     descriptors: &'static [(Descriptor, Tier)],
 }
 

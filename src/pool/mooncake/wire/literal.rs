@@ -28,7 +28,7 @@ const NOTHING: u8 = 0xfa;
 const STRUCT: u8 = 0xfd;
 const END: u8 = 0xff;
 
-/// A type.
+/// A type in struct_pack's literal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Literal {
     /// So many bytes.

@@ -39,7 +39,7 @@ const VERSION: u8 = 0;
 const HAS_LITERAL: u8 = 1 << 2;
 /// Characters of a master's own words that are passed on.
 const TEXT_CHARS: usize = 200;
-/// `string`.
+/// Type code of `string`.
 const STRING_CODE: u32 = 0x9dcf_fa76;
 
 /// The head of an answer.
@@ -55,7 +55,7 @@ pub struct AnswerHead {
     pub attachment_bytes: usize,
 }
 
-/// What is wrong with an answer, or with a question before it is sent.
+/// Faults of an answer, or of a question before it is sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// A value goes on behind the end of the body.
@@ -91,7 +91,7 @@ pub enum WireError {
     Rpc {
         /// The error code of the head.
         code: u8,
-        /// What the master says.
+        /// Text of the master.
         text: String,
     },
     /// A limit of the question.

@@ -2,7 +2,7 @@
 
 use super::{HAS_LITERAL, WireError};
 
-/// What is left of a body, and how wide its lengths are.
+/// Rest of a body, and the width of its lengths.
 #[derive(Clone, Debug)]
 pub(super) struct Cursor<'a> {
     rest: &'a [u8],

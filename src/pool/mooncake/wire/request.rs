@@ -7,14 +7,14 @@ const HEAD_BYTES: usize = 20;
 /// Place where the head has the length of the body.
 const BODY_LENGTH_AT: std::ops::Range<usize> = 12..16;
 
-/// What a master is asked. The id is the first four bytes, read big-endian, of the MD5 of the C++ name
-/// `mooncake::WrappedMasterService::…`; it is the same in every version.
+/// Functions of a master. The id is the first four bytes, read big-endian, of the MD5 of the C++
+/// name `mooncake::WrappedMasterService::…`; it is the same in every version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Function {
-    /// Whether one key exists.
+    /// Asks if one key exists.
     ExistKey = 0x8938_5f09,
-    /// Whether keys exist.
+    /// Asks if keys exist.
     BatchExistKey = 0xb89f_a6b0,
     /// The replicas of one key.
     GetReplicaList = 0x1f7e_f174,
@@ -37,9 +37,9 @@ pub enum Form {
 /// All of a question but its keys.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
-    /// What is asked.
+    /// Function that is called.
     pub function: Function,
-    /// How it is written.
+    /// Form in which it is written.
     pub form: Form,
     /// The tenant, for [`Form::Tenant`].
     pub tenant: &'a str,

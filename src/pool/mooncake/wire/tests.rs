@@ -326,7 +326,7 @@ mod simulated {
         ]
     }
 
-    /// What an answer of `version` must be read as.
+    /// Expected reading of an answer of `version`.
     fn model(version: Replicas, held: &Held) -> Placement {
         let Held::Object(replicas) = held else { return Placement::default() };
         let mut placement = Placement::default();
