@@ -1,4 +1,5 @@
-//! Hosts, ports, engine endpoints and names of models as people write them. Pure: nothing is resolved here.
+//! Hosts, ports, engine endpoints and names of models as people write them. Pure: nothing is
+//! resolved here.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -9,7 +10,8 @@ use thiserror::Error;
 const MAX_NAME_BYTES: usize = 253;
 const MAX_LABEL_BYTES: usize = 63;
 
-/// Place where an engine listens. The host is canonical: lower case, an IPv6 address in its short form without brackets.
+/// Place where an engine listens. The host is canonical: lower case, an IPv6 address in its short
+/// form without brackets.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Endpoint {
     /// Name or IP address, never with brackets.
@@ -95,7 +97,8 @@ impl Endpoint {
         Self { host: host.into(), port, tls: false }
     }
 
-    /// Reads `host:port`, `[v6]:port`, `http://host:port` or `https://host:port`, URLs with or without a closing `/`.
+    /// Reads `host:port`, `[v6]:port`, `http://host:port` or `https://host:port`, URLs with or
+    /// without a closing `/`.
     pub fn parse(text: &str) -> Result<Self, HostError> {
         let (tls, rest) = without_scheme(text.trim())?;
         let rest = rest.strip_suffix('/').unwrap_or(rest);
@@ -154,7 +157,8 @@ impl FromStr for Endpoint {
     }
 }
 
-/// The canonical form of a name or IP address, brackets removed. A wildcard is allowed: it may be meant for binding.
+/// The canonical form of a name or IP address, brackets removed. A wildcard is allowed: it may be
+/// meant for binding.
 pub fn parse_host(text: &str) -> Result<String, HostError> {
     let text = text.trim();
     if text.is_empty() {
@@ -193,8 +197,9 @@ pub fn bind_host(text: &str, port: &'static str) -> Result<String, HostError> {
     })
 }
 
-/// True if two names mean the same model. Of a path only its last part counts, as in vLLM's own proxy: people give a proxy the model's
-/// folder, and engines serve it by its name alone. Which of them it is, engines say.
+/// True if two names mean the same model. Of a path only its last part counts, as in vLLM's own
+/// proxy: people give a proxy the model's folder, and engines serve it by its name alone. Which of
+/// them it is, engines say.
 pub fn same_model(one: &str, other: &str) -> bool {
     last_part(one) == last_part(other)
 }

@@ -1,8 +1,9 @@
 //! One error type for everything that goes wrong on a request's way.
 //!
-//! An [`Error`] carries what happened ([`Kind`]), what the client may read (`public`: no host names, no text of an
-//! engine's 5xx) and what the log says (`detail`). Whether a leg is tried again is decided where its outcome is known,
-//! in `relay/legs.rs`. It knows no HTTP: `server/reply.rs` alone turns a kind into a status.
+//! An [`Error`] carries what happened ([`Kind`]), what the client may read (`public`: no host
+//! names, no text of an engine's 5xx) and what the log says (`detail`). Whether a leg is tried
+//! again is decided where its outcome is known, in `relay/legs.rs`. It knows no HTTP:
+//! `server/reply.rs` alone turns a kind into a status.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -32,7 +33,8 @@ pub enum Kind {
     InvalidHost,
     /// Keys are asked for and the request carries none that is known, or one that may not do this.
     InvalidApiKey,
-    /// A page of another origin asks for a change, or for an answer in a way that its browser asks nobody about.
+    /// A page of another origin asks for a change, or for an answer in a way that its browser asks
+    /// nobody about.
     ForeignPage,
     /// No key is asked for, and the route needs one on an address that other machines reach.
     AdminKeyNeeded,
@@ -48,7 +50,8 @@ pub enum Kind {
     UnknownUrl,
     /// The path exists, the method does not.
     MethodNotAllowed,
-    /// The waiting line is full or the wait in it was too long, or every engine said that it is busy.
+    /// The waiting line is full or the wait in it was too long, or every engine said that it is
+    /// busy.
     Overloaded,
     /// No prefiller is configured or left.
     NoPrefiller,
@@ -60,11 +63,13 @@ pub enum Kind {
     EncodeTimeout,
     /// Every attempt at the prefill leg failed.
     PrefillFailed,
-    /// The prefiller's answer could not be understood, or is larger than `limit.prefill_reply_bytes`.
+    /// The prefiller's answer could not be understood, or is larger than
+    /// `limit.prefill_reply_bytes`.
     BadPrefillReply,
     /// The prefill leg ran into its deadline.
     PrefillTimeout,
-    /// Every attempt at the decode leg failed, a stream broke, or an answer is larger than `limit.answer_bytes`.
+    /// Every attempt at the decode leg failed, a stream broke, or an answer is larger than
+    /// `limit.answer_bytes`.
     DecodeFailed,
     /// The decode leg ran into one of its deadlines.
     DecodeTimeout,

@@ -1,9 +1,11 @@
-//! pd-proxy: an OpenAI-compatible gateway for prefill/decode-disaggregated LLM serving on vLLM and vLLM-Ascend.
+//! pd-proxy: an OpenAI-compatible gateway for prefill/decode-disaggregated LLM serving on vLLM and
+//! vLLM-Ascend.
 //!
-//! One request's life: [`server`] reads it under limits, [`codec`] finds its top-level members, [`dialect`] writes the
-//! bodies of both legs, [`relay`] drives it (choose a prefiller in [`fleet`] by [`route`], prefill, choose a decoder,
-//! hand over, stream), [`upstream`] talks to the engines, and the relay's ledger settles the account exactly once.
-//! ARCHITECTURE.md has the map and the invariants; `tests/it/layers.rs` checks which module may use which.
+//! One request's life: [`server`] reads it under limits, [`codec`] finds its top-level members,
+//! [`dialect`] writes the bodies of both legs, [`relay`] drives it (choose a prefiller in [`fleet`]
+//! by [`route`], prefill, choose a decoder, hand over, stream), [`upstream`] talks to the engines,
+//! and the relay's ledger settles the account exactly once. ARCHITECTURE.md has the map and the
+//! invariants; `tests/it/layers.rs` checks which module may use which.
 
 pub mod codec;
 pub mod kvhash;

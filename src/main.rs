@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-/// A small request allocates a hundred times: this one is quicker at it, and keeps less of what streams have let go.
+/// A small request allocates a hundred times: this one is quicker at it, and keeps less of what
+/// streams have let go.
 #[cfg(feature = "mimalloc")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -29,7 +29,8 @@ pub async fn fleet(config: &Config) -> Fleet {
     fleet
 }
 
-/// Names of hosts as a pool knows them: as configured, and the addresses of prefillers that are given by name.
+/// Names of hosts as a pool knows them: as configured, and the addresses of prefillers that are
+/// given by name.
 async fn host_names(config: &Config) -> HostNames {
     let mut names = HostNames::new();
     if config.pool.kind == config::PoolKind::Off {

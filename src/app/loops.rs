@@ -23,7 +23,8 @@ const HOUSEKEEPING: Duration = Duration::from_secs(2);
 /// A block of this size is a page of the allocator by itself.
 const OWN_PAGE_BYTES: usize = 8 << 20;
 
-/// One prefiller is asked what it speaks for no longer than this: the gateway is not to start late because of one that hangs.
+/// One prefiller is asked what it speaks for no longer than this: the gateway is not to start late
+/// because of one that hangs.
 const DETECT_MS: u64 = 1_000;
 
 /// Starts what goes on by itself beside requests.
@@ -86,8 +87,9 @@ async fn housekeeping(gateway: Arc<Gateway>) {
     }
 }
 
-/// Has the allocator give back to the system what was freed: mimalloc does so a second later, but only when some thread
-/// frees a page, and an idle process frees none. No byte of the block is touched.
+/// Has the allocator give back to the system what was freed: mimalloc does so a second later, but
+/// only when some thread frees a page, and an idle process frees none. No byte of the block is
+/// touched.
 fn return_memory() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(OWN_PAGE_BYTES)));
 }

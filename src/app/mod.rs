@@ -1,4 +1,5 @@
-//! Wiring: from a configuration to a running gateway. The one place that names the concrete types of every layer.
+//! Wiring: from a configuration to a running gateway. The one place that names the concrete types
+//! of every layer.
 
 pub mod fleet;
 pub mod limits;
@@ -111,8 +112,8 @@ impl App {
         App::build_over(config, None).await
     }
 
-    /// The same, with legs that go over `dial` in place of sockets: for tests in virtual time. Control calls still use
-    /// sockets.
+    /// The same, with legs that go over `dial` in place of sockets: for tests in virtual time.
+    /// Control calls still use sockets.
     ///
     /// # Errors
     /// As [`App::build`].
@@ -198,7 +199,8 @@ impl App {
         self.admin.iter().flat_map(Bound::addresses).collect()
     }
 
-    /// Warnings of operators' routes that everybody may use, or nobody, on addresses that other machines reach.
+    /// Warnings of operators' routes that everybody may use, or nobody, on addresses that other
+    /// machines reach.
     pub fn open_routes(&self) -> Vec<String> {
         server::open_routes(&self.gateway, &self.addresses(), &self.admin_addresses())
     }
@@ -213,7 +215,8 @@ impl App {
         self.gateway.clone()
     }
 
-    /// Follows a configuration that changes while the gateway runs. `running` is the one that it was built from.
+    /// Follows a configuration that changes while the gateway runs. `running` is the one that it
+    /// was built from.
     pub fn follow(&mut self, source: ConfigSource, running: Loaded) {
         let files = source.files.iter().map(|file| file.display().to_string()).collect();
         // Followed twice, it is the first one's.
@@ -227,14 +230,16 @@ impl App {
         self.gateway.stop.clone()
     }
 
-    /// Serves until [`App::stop`] is cancelled and open requests are finished; returns how many connections were cut.
+    /// Serves until [`App::stop`] is cancelled and open requests are finished; returns how many
+    /// connections were cut.
     pub async fn serve(self) -> usize {
         let App { gateway, bound, admin, tls, drain, tasks, mut releasing, traces, .. } = self;
         let cut = server::serve(&gateway, (bound, admin), tls, drain).await;
         gateway.tasks.close();
         let _ = tokio::time::timeout(RELEASE_GRACE, gateway.tasks.wait()).await;
         drop(tasks);
-        // The releasing task holds the relay, and the relay the way into its own queue: it never ends by itself.
+        // The releasing task holds the relay, and the relay the way into its own queue: it never
+        // ends by itself.
         let _ = tokio::time::timeout(RELEASE_GRACE, async {
             while gateway.relay.releases.pending() && gateway.relay.may_release() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -252,8 +257,8 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// The client for control calls. Engines are on the cluster's own network: `HTTP_PROXY` is for what leaves it, and the legs
-/// ignore it too.
+/// The client for control calls. Engines are on the cluster's own network: `HTTP_PROXY` is for what
+/// leaves it, and the legs ignore it too.
 fn control(config: &Config, tls: &EngineTls, via: &Via) -> Result<reqwest::Client, ClientError> {
     let via = (header::VIA, via.line(Version::HTTP_11).clone());
     let client = tls

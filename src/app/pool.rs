@@ -21,7 +21,8 @@ use crate::pool::ucm::{Ucm, UcmConfig};
 use crate::pool::{Gate, GateLimits, Keyed, KvPool};
 use crate::profile::lmcache_chunk_tokens;
 
-/// An exchange goes on behind the deadline for so many times as long: its answer serves the next who asks.
+/// An exchange goes on behind the deadline for so many times as long: its answer serves the next
+/// who asks.
 const PATIENCE: u32 = 20;
 /// Threads that look at files, and so the most calls that a hung mount can hold.
 const FILE_THREADS: usize = 16;
@@ -42,8 +43,8 @@ pub enum PoolsError {
     Threads(#[from] io::Error),
 }
 
-/// The gate in front of the configured pool; None when there is none. Must run inside a tokio runtime; `control` must
-/// follow no redirects and use no proxy.
+/// The gate in front of the configured pool; None when there is none. Must run inside a tokio
+/// runtime; `control` must follow no redirects and use no proxy.
 ///
 /// # Errors
 /// [`PoolsError`] names the key at fault.
@@ -151,7 +152,8 @@ mod tests {
 
     #[test]
     fn a_coordinator_is_asked_about_the_ranks_that_store() {
-        // `ParallelStrategy.kv_world_size` of LMCache 0.5.6: with latent attention one copy per stage and token shard.
+        // `ParallelStrategy.kv_world_size` of LMCache 0.5.6: with latent attention one copy per
+        // stage and token shard.
         let pieces = |mla, dcp| {
             let mut config = Config::default();
             (config.key.tp, config.key.pp) = (8, 2);

@@ -14,8 +14,8 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Takes SIGINT and SIGTERM over from the system, which would end the process at once. To be done before anything
-    /// says that we are up: a supervisor may stop us right then.
+    /// Takes SIGINT and SIGTERM over from the system, which would end the process at once. To be
+    /// done before anything says that we are up: a supervisor may stop us right then.
     ///
     /// # Errors
     /// When signals can't be waited for.
@@ -45,7 +45,8 @@ pub async fn serve_until_signal(app: App, mut signals: Signals) {
         () = signals.next() => {}
     }
     tracing::info!("shutting down: open requests may finish; a second signal cuts them");
-    // Load balancers need time to notice that nothing more should come; what comes meanwhile is served.
+    // Load balancers need time to notice that nothing more should come; what comes meanwhile is
+    // served.
     ending.cancel();
     let closing = async {
         tokio::time::sleep(lame_duck).await;

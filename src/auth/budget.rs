@@ -1,7 +1,8 @@
 //! Tokens per minute, as a bucket that fills steadily. Time is an argument.
 //!
-//! A request is let in when what is set aside for it is there; one that is larger than the whole bucket, when the bucket is
-//! full. What it really took is settled when it is over, and may leave the bucket below empty: the debt is paid by waiting.
+//! A request is let in when what is set aside for it is there; one that is larger than the whole
+//! bucket, when the bucket is full. What it really took is settled when it is over, and may leave
+//! the bucket below empty: the debt is paid by waiting.
 
 use std::time::Duration;
 

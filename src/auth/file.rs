@@ -1,5 +1,5 @@
-//! The file of keys: TOML, one `[[key]]` for each. Errors name the entry and the member, and never repeat a value: it may
-//! be a key that somebody put in the wrong place.
+//! The file of keys: TOML, one `[[key]]` for each. Errors name the entry and the member, and never
+//! repeat a value: it may be a key that somebody put in the wrong place.
 //!
 //! ```toml
 //! [[key]]

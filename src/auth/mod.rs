@@ -1,9 +1,10 @@
 //! API keys: who asks, what they may ask for, and how much.
 //!
-//! The file of `auth.keys_file` holds digests only. A presented key is hashed, and the digest is looked up in a map: the
-//! time of a look-up depends on the digest, never on the key, and whoever can't invert SHA-256 can't steer a digest towards
-//! one in the table. So a comparison that ends early tells nothing, and it costs the same with one key or with thousands.
-//! Keys must be too long to be guessed; [`digest::refuse`] sees to that where they are made.
+//! The file of `auth.keys_file` holds digests only. A presented key is hashed, and the digest is
+//! looked up in a map: the time of a look-up depends on the digest, never on the key, and whoever
+//! can't invert SHA-256 can't steer a digest towards one in the table. So a comparison that ends
+//! early tells nothing, and it costs the same with one key or with thousands. Keys must be too long
+//! to be guessed; [`digest::refuse`] sees to that where they are made.
 //!
 //! Without a file everybody is one and the same caller, who may do everything.
 
@@ -50,7 +51,8 @@ pub struct Caller {
     pub name: Arc<str>,
     /// Rights and budget of the caller.
     pub grants: Grants,
-    /// Tokens per minute; None = unlimited. It outlives a change of the file, so that a change fills nobody's bucket.
+    /// Tokens per minute; None = unlimited. It outlives a change of the file, so that a change
+    /// fills nobody's bucket.
     budget: Option<Arc<Mutex<Budget>>>,
 }
 
@@ -87,8 +89,8 @@ struct Wrong {
     told: Option<Instant>,
 }
 
-/// Tokens that are set aside for a request until it is known how many it took. Dropped without being settled, they count
-/// as taken.
+/// Tokens that are set aside for a request until it is known how many it took. Dropped without
+/// being settled, they count as taken.
 #[derive(Debug)]
 pub struct Reservation {
     budget: Arc<Mutex<Budget>>,
@@ -133,8 +135,8 @@ impl Callers {
         self.table.as_ref()?.load().get(&Digest::of(key)).cloned()
     }
 
-    /// Other entries from now on. Who is in both keeps its budget as far as it is used up; requests that are under way keep
-    /// what they were given.
+    /// Other entries from now on. Who is in both keeps its budget as far as it is used up; requests
+    /// that are under way keep what they were given.
     pub fn replace(&self, entries: Vec<Entry>) {
         if let Some(place) = &self.table {
             let table = table(entries, &place.load());
@@ -142,7 +144,8 @@ impl Callers {
         }
     }
 
-    /// Counts a wrong key; says how many there were since it was last said, if it is time to say it again.
+    /// Counts a wrong key; says how many there were since it was last said, if it is time to say it
+    /// again.
     pub fn wrong(&self, now: Instant) -> Option<u64> {
         let mut wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
         wrong.count += 1;
@@ -200,7 +203,8 @@ impl Caller {
 }
 
 impl Reservation {
-    /// The request took `tokens`: what is left of the reservation is given back, or what is missing is taken.
+    /// The request took `tokens`: what is left of the reservation is given back, or what is missing
+    /// is taken.
     pub fn settle(self, tokens: u64, now: Instant) {
         lock(&self.budget).settle(self.tokens, tokens, now);
     }

@@ -1,4 +1,5 @@
-//! The file of keys is read again when its content changes. A broken file changes nothing: those who got in still do.
+//! The file of keys is read again when its content changes. A broken file changes nothing: those
+//! who got in still do.
 
 use std::fs::File;
 use std::io::{self, Read};

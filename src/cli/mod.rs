@@ -1,5 +1,6 @@
-//! The command line. Flags are texts that become entries of the configuration (`overlay`); only what has no
-//! configuration file (the demo, the simulator, the replay of traces) reads its values here.
+//! The command line. Flags are texts that become entries of the configuration (`overlay`); only
+//! what has no configuration file (the demo, the simulator, the replay of traces) reads its values
+//! here.
 
 mod api_key;
 mod generate;
@@ -26,13 +27,15 @@ use std::path::PathBuf;
 pub enum Command {
     /// Run the gateway; the default when no command is given
     Serve(ServeArgs),
-    /// Print the merged configuration with the origin of each value, ask the engines and the pool, and exit
+    /// Print the merged configuration with the origin of each value, ask the engines and the pool,
+    /// and exit
     #[command(
         after_help = "Exit codes: 0 good, 1 the gateway would not start, 2 a flag that does not exist, \
         3 the configuration is good, and an engine or the pool is away or not what it says."
     )]
     Check(CheckArgs),
-    /// Ask the gateway that runs here under the same configuration whether it serves, and exit with 0 if it does
+    /// Ask the gateway that runs here under the same configuration whether it serves, and exit with
+    /// 0 if it does
     Health(ServeArgs),
     /// Print a prompt's tokens, block hashes and pool keys, and exit
     Keys(Box<KeysArgs>),
@@ -123,7 +126,8 @@ pub struct ServeArgs {
     #[arg(short, long, alias = "decode-servers-urls", value_name = "HOST:PORT", num_args = 1..)]
     #[arg(value_delimiter = ',', help_heading = "Engines")]
     pub decode: Vec<String>,
-    /// Hosts of encoders of images, sounds and films, for prompts with such [default: none; the prefillers encode]
+    /// Hosts of encoders of images, sounds and films, for prompts with such [default: none; the
+    /// prefillers encode]
     #[arg(long, alias = "encoder-host", value_name = "HOST", num_args = 1.., value_delimiter = ',')]
     #[arg(help_heading = "Engines")]
     pub encoder_hosts: Vec<String>,
@@ -148,11 +152,13 @@ pub struct ServeArgs {
     /// The engines' connector is MooncakeLayerwiseConnector: sets dialect.name=layerwise
     #[arg(long, help_heading = "Engines")]
     pub layerwise: bool,
-    /// This gateway as decoders reach it, for connectors that call back [default: --host and --port]
+    /// This gateway as decoders reach it, for connectors that call back [default: --host and
+    /// --port]
     #[arg(long, value_name = "URL", help_heading = "Engines")]
     pub callback_url: Option<String>,
 
-    /// predicted, least_work, least_requests, round_robin, random, power_of_two, reference, cache_aware, session or prefix_first [default: predicted]
+    /// predicted, least_work, least_requests, round_robin, random, power_of_two, reference,
+    /// cache_aware, session or prefix_first [default: predicted]
     #[arg(long, value_name = "POLICY", help_heading = "Routing and retries")]
     pub policy: Option<String>,
     /// As --policy round_robin
@@ -172,7 +178,8 @@ pub struct ServeArgs {
     pub waiting_retry_interval: Option<String>,
 }
 
-/// Reads a command line, the program's name first. The error is also how `--help` and `--version` answer.
+/// Reads a command line, the program's name first. The error is also how `--help` and `--version`
+/// answer.
 pub fn parse_from<I, T>(args: I) -> Result<Command, clap::Error>
 where
     I: IntoIterator<Item = T>,

@@ -1,5 +1,5 @@
-//! Flags → entries of the configuration. Nothing is converted here but what the spelling demands: seconds, and
-//! hosts and ports that are given apart.
+//! Flags → entries of the configuration. Nothing is converted here but what the spelling demands:
+//! seconds, and hosts and ports that are given apart.
 
 use super::ServeArgs;
 use crate::config::load::{Entry, Found, Given, Origin};
@@ -23,8 +23,9 @@ const PREFILL: &str = "--prefill";
 const DEFAULT_HOST: &str = "localhost";
 
 impl ServeArgs {
-    /// Adds what the flags set; `--set` comes last and so wins over named flags. Where vllm-ascend's proxy takes 0, for attempts and for
-    /// the pause between probes, it means as little as there can be.
+    /// Adds what the flags set; `--set` comes last and so wins over named flags. Where
+    /// vllm-ascend's proxy takes 0, for attempts and for the pause between probes, it means as
+    /// little as there can be.
     pub(crate) fn overlay(&self, found: &mut Found) {
         let texts = [
             ("--host", "server.host", &self.host),
@@ -66,7 +67,8 @@ impl ServeArgs {
     }
 
     fn roles(&self) -> [Role<'_>; 3] {
-        // `disagg_epd_proxy.py` says so where its decoders compute the prompts, too: then they are in both lists.
+        // `disagg_epd_proxy.py` says so where its decoders compute the prompts, too: then they are
+        // in both lists.
         let disabled =
             |word: &String| ["disable", "none"].contains(&word.trim().to_ascii_lowercase().as_str());
         let both = matches!(&self.prefill[..], [word] if disabled(word)) && !self.decode.is_empty();
@@ -161,8 +163,9 @@ impl Role<'_> {
         good
     }
 
-    /// `--prefill` and `--decode`: kept as written and judged with the rest of the configuration, but for what other
-    /// routers allow after a URL: a prefiller's bootstrap port, or `none` for no such port.
+    /// `--prefill` and `--decode`: kept as written and judged with the rest of the configuration,
+    /// but for what other routers allow after a URL: a prefiller's bootstrap port, or `none` for no
+    /// such port.
     fn direct(&self, entries: &mut Vec<String>, found: &mut Found) {
         let (flag, texts) = self.direct;
         let mut before: Option<&str> = None;

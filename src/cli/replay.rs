@@ -12,7 +12,8 @@ const MACHINES_MAX: i64 = 64;
 /// Flags of `replay`: a trace, and what it runs through.
 #[derive(Args, Clone, Debug)]
 pub struct ReplayArgs {
-    /// A trace in Mooncake's format: a JSON object per line with timestamp, input_length, output_length, hash_ids
+    /// A trace in Mooncake's format: a JSON object per line with timestamp, input_length,
+    /// output_length, hash_ids
     #[arg(long, value_name = "FILE")]
     pub trace: PathBuf,
     /// Only the trace's first requests
@@ -39,7 +40,8 @@ pub struct SimulatedArgs {
     /// Rates of arrival; 1.0 is what the prefillers just bear when they know no prompt
     #[arg(long, value_name = "LOAD", value_delimiter = ',', default_value = "0.5,0.75", value_parser = load)]
     pub load: Vec<f64>,
-    /// Search the largest load at which nine in ten requests are within the SLO, instead of replaying at --load
+    /// Search the largest load at which nine in ten requests are within the SLO, instead of
+    /// replaying at --load
     #[arg(long)]
     pub capacity: bool,
     /// Runs of each kind; the spread of arrivals and the ties differ between them

@@ -59,7 +59,8 @@ pub struct SimArgs {
     /// Time that each further running request adds to that, ms
     #[arg(long, value_name = "MS", default_value_t = 0.05, value_parser = not_negative)]
     pub slope_ms: f64,
-    /// Mean length of answers that end by themselves, tokens; 0 = at max_tokens or a stop string alone
+    /// Mean length of answers that end by themselves, tokens; 0 = at max_tokens or a stop string
+    /// alone
     #[arg(long, value_name = "TOKENS", default_value_t = 0)]
     pub answer_tokens: u32,
     /// Time for which it keeps KV for a decoder, ms

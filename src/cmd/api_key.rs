@@ -4,7 +4,8 @@ use super::{Failure, named, write_out};
 use crate::auth::entry::{self as api_key, ApiKeyError};
 use crate::cli::ApiKeyCommand;
 
-/// The entry goes to standard output, to be appended to the file; a new key to standard error, to be seen once.
+/// The entry goes to standard output, to be appended to the file; a new key to standard error, to
+/// be seen once.
 pub(super) fn run(command: &ApiKeyCommand) -> Result<(), Failure> {
     let (entry, key) = made(command).map_err(named)?;
     // Unlike a report it is of no use to anybody when it was not taken, and neither is the key.

@@ -1,5 +1,5 @@
-//! `pd-proxy health`: asks the gateway that runs beside it under the same configuration whether it serves. For images
-//! without a shell or a client.
+//! `pd-proxy health`: asks the gateway that runs beside it under the same configuration whether it
+//! serves. For images without a shell or a client.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};

@@ -1,6 +1,8 @@
-//! The command `pd-proxy keys`: what a prompt's tokens, block hashes and pool keys are, computed as the gateway does.
+//! The command `pd-proxy keys`: what a prompt's tokens, block hashes and pool keys are, computed as
+//! the gateway does.
 //!
-//! Prefillers are asked for what the configuration leaves out only if some are named: without them it works offline.
+//! Prefillers are asked for what the configuration leaves out only if some are named: without them
+//! it works offline.
 
 use std::fmt;
 use std::sync::Arc;
@@ -93,7 +95,8 @@ struct Request {
 /// Computes what the arguments ask for.
 ///
 /// # Errors
-/// [`KeysError`] names the flag or key at fault. A prompt that can't be known is not an error: the report says why.
+/// [`KeysError`] names the flag or key at fault. A prompt that can't be known is not an error: the
+/// report says why.
 pub async fn run(args: &KeysArgs, loaded: &Loaded) -> Result<Report, KeysError> {
     let config = &loaded.config;
     let request = request(args)?;
@@ -130,7 +133,8 @@ pub async fn run(args: &KeysArgs, loaded: &Loaded) -> Result<Report, KeysError> 
     Ok(Report { listing, format: args.format, proven, remark })
 }
 
-/// Compares our tokens with those of the first engine, if one is named; else they are taken on trust.
+/// Compares our tokens with those of the first engine, if one is named; else they are taken on
+/// trust.
 async fn proof(asker: &Asker, published: &[Published], prompts: &Prompts) -> (bool, Option<String>) {
     let (engine, prompter) = match (published.first(), prompts.local()) {
         (_, None) => return (true, None),

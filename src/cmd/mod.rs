@@ -1,4 +1,5 @@
-//! The subcommands of the program, one module for each, and what they share: exit codes, output, the runtime.
+//! The subcommands of the program, one module for each, and what they share: exit codes, output,
+//! the runtime.
 
 mod api_key;
 pub mod check;
@@ -29,7 +30,8 @@ const FAILED: u8 = 1;
 /// `check`: the configuration is good, and an engine or the pool is away or not what it says.
 const DIFFERS: u8 = 3;
 
-/// Runs the subcommand that the arguments name and gives the exit code of the process. The first argument is the program's name.
+/// Runs the subcommand that the arguments name and gives the exit code of the process. The first
+/// argument is the program's name.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let outcome = match cli::parse_from(arguments) {
         Ok(Command::Serve(args)) => serve::run(&args),

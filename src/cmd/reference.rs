@@ -1,5 +1,6 @@
-//! Every key of the configuration as a document for people, made from what the program has: the commented file
-//! `config/pd-proxy.toml`, the default tree, the names that values may have, and what a running gateway can take.
+//! Every key of the configuration as a document for people, made from what the program has: the
+//! commented file `config/pd-proxy.toml`, the default tree, the names that values may have, and
+//! what a running gateway can take.
 
 use std::fmt::Write;
 

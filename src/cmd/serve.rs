@@ -35,8 +35,9 @@ pub(super) fn run(args: &ServeArgs) -> Result<(), Failure> {
 
 /// Starts, and serves until a signal.
 async fn serve(loaded: Loaded, mut source: Source, open_files: u64) -> Result<(), Failure> {
-    // First: starting takes time, in which engines are asked and names looked up, and the system's own way to take a signal is to end
-    // the process; for the first one of a container it is to do nothing.
+    // First: starting takes time, in which engines are asked and names looked up, and the system's
+    // own way to take a signal is to end the process; for the first one of a container it is to do
+    // nothing.
     let mut signals = Signals::install().map_err(named)?;
     source.hangup = Some(signal(SignalKind::hangup()).map_err(named)?);
     let built = tokio::select! {
@@ -69,7 +70,8 @@ pub(super) fn raise_open_files() -> u64 {
     })
 }
 
-/// Beyond the system's limit clients are refused by nobody: their connections are not accepted, or engines not reached.
+/// Beyond the system's limit clients are refused by nobody: their connections are not accepted, or
+/// engines not reached.
 fn say_if_too_few(open_files: u64, connections: usize) {
     let needed = here::files_needed(connections);
     if open_files < needed {

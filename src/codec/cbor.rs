@@ -1,4 +1,5 @@
-//! Canonical CBOR (RFC 8949 §4.2.1) of the shapes that engines hash: what cbor2's `dumps(…, canonical=True)` writes.
+//! Canonical CBOR (RFC 8949 §4.2.1) of the shapes that engines hash: what cbor2's `dumps(…,
+//! canonical=True)` writes.
 //!
 //! Shortest heads, definite lengths, no tags and no string sharing. A Python tuple is an array.
 
@@ -8,7 +9,8 @@ const BATCH_TOKENS: usize = 1024;
 const LANES: usize = 16;
 /// A token's head and argument, at most.
 const TOKEN_BYTES: usize = 5;
-/// Room of a lane group, and a mask that is not below its last offset: offsets need no further check.
+/// Room of a lane group, and a mask that is not below its last offset: offsets need no further
+/// check.
 const ROOM_BYTES: usize = 135;
 const OFFSET_MASK: usize = 127;
 
@@ -98,8 +100,8 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Encodes without branches on the value, which is as good as random: eight bytes are stored for each token, and the
-/// next one overwrites what is not the token's.
+/// Encodes without branches on the value, which is as good as random: eight bytes are stored for
+/// each token, and the next one overwrites what is not the token's.
 fn encode(batch: &[u32], out: &mut Vec<u8>) {
     const { assert!(OFFSET_MASK >= (LANES - 1) * TOKEN_BYTES && ROOM_BYTES >= OFFSET_MASK + 8) };
     let mut at = out.len();

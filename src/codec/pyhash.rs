@@ -1,5 +1,6 @@
-//! Python's `hash()` on 64-bit CPython 3.8 and later: integers, tuples (xxHash-like mixing of the items' hashes,
-//! `Objects/tupleobject.c`) and strings (SipHash with a key from `PYTHONHASHSEED`, `Python/pyhash.c`).
+//! Python's `hash()` on 64-bit CPython 3.8 and later: integers, tuples (xxHash-like mixing of the
+//! items' hashes, `Objects/tupleobject.c`) and strings (SipHash with a key from `PYTHONHASHSEED`,
+//! `Python/pyhash.c`).
 
 /// Integers hash to their value modulo this Mersenne prime, `_PyHASH_MODULUS`.
 const MODULUS: u128 = (1 << 61) - 1;
@@ -43,7 +44,8 @@ pub fn int(value: i128) -> i64 {
     not_minus_one(if value < 0 { -rest } else { rest })
 }
 
-/// `hash()` of a string: SipHash over its characters in the narrowest of 1, 2 or 4 bytes that fits all of them.
+/// `hash()` of a string: SipHash over its characters in the narrowest of 1, 2 or 4 bytes that fits
+/// all of them.
 pub fn text(text: &str, how: StrHash, secret: HashSecret) -> i64 {
     if text.is_empty() {
         return 0;
@@ -64,7 +66,8 @@ fn not_minus_one(hash: i64) -> i64 {
 }
 
 impl HashSecret {
-    /// For a numeric `PYTHONHASHSEED`: nothing for 0, else the first 16 bytes of CPython's generator.
+    /// For a numeric `PYTHONHASHSEED`: nothing for 0, else the first 16 bytes of CPython's
+    /// generator.
     pub fn from_seed(seed: u32) -> Self {
         if seed == 0 {
             return Self { k0: 0, k1: 0 };
@@ -80,7 +83,8 @@ impl HashSecret {
         Self { k0, k1 }
     }
 
-    /// For the text of `PYTHONHASHSEED`: decimal, up to 4294967295. None for anything else, `random` included.
+    /// For the text of `PYTHONHASHSEED`: decimal, up to 4294967295. None for anything else,
+    /// `random` included.
     pub fn from_env(seed: &str) -> Option<Self> {
         let digits = !seed.is_empty() && seed.bytes().all(|b| b.is_ascii_digit());
         digits.then(|| seed.parse().ok()).flatten().map(Self::from_seed)

@@ -1,8 +1,10 @@
-//! Server-sent events (WHATWG HTML §9.2): frame boundaries in a stream that arrives in arbitrary chunks.
+//! Server-sent events (WHATWG HTML §9.2): frame boundaries in a stream that arrives in arbitrary
+//! chunks.
 //!
-//! A frame is everything up to and including the blank line that ends it. Lines end with LF, CR LF or CR, mixed as
-//! a sender likes. A blank line that ends with a bare CR ends its frame at once, although an LF may still follow and
-//! then belongs to it; should that LF come with a later chunk, it is passed on by itself.
+//! A frame is everything up to and including the blank line that ends it. Lines end with LF, CR LF
+//! or CR, mixed as a sender likes. A blank line that ends with a bare CR ends its frame at once,
+//! although an LF may still follow and then belongs to it; should that LF come with a later chunk,
+//! it is passed on by itself.
 
 use std::borrow::Cow;
 use std::iter;
@@ -22,9 +24,9 @@ const DONE_FRAME_BYTES: usize = 64;
 
 /// Holds back incomplete frames, so that whoever is downstream only ever sees whole ones.
 ///
-/// All bytes come out again, in order and unchanged; what has come out, and what [`Framer::frames`] and
-/// [`Framer::ended`] say, is a function of the bytes that went in and not of how they were chunked (frames beyond the
-/// cap excepted: of these, more may be out already).
+/// All bytes come out again, in order and unchanged; what has come out, and what [`Framer::frames`]
+/// and [`Framer::ended`] say, is a function of the bytes that went in and not of how they were
+/// chunked (frames beyond the cap excepted: of these, more may be out already).
 #[derive(Debug)]
 pub struct Framer {
     cap_bytes: usize,
@@ -94,11 +96,13 @@ impl Framer {
         }
     }
 
-    /// Takes the next chunk; returns all frames that are complete by now, if any, and keeps the incomplete rest.
+    /// Takes the next chunk; returns all frames that are complete by now, if any, and keeps the
+    /// incomplete rest.
     ///
-    /// A chunk that ends with a frame while nothing is held is returned as it is, and so, without copying, is its
-    /// part up to the last frame's end. If the rest exceeds the cap, framing is given up for that frame: its bytes
-    /// are returned raw as they arrive, and holding back resumes behind its end.
+    /// A chunk that ends with a frame while nothing is held is returned as it is, and so, without
+    /// copying, is its part up to the last frame's end. If the rest exceeds the cap, framing is
+    /// given up for that frame: its bytes are returned raw as they arrive, and holding back resumes
+    /// behind its end.
     pub fn push(&mut self, chunk: Bytes) -> Option<Bytes> {
         if self.held.is_empty() {
             let cut = self.cut(&chunk, 0);
@@ -122,8 +126,8 @@ impl Framer {
         Some(self.held.split().freeze()).filter(|out| !out.is_empty())
     }
 
-    /// Complete frames seen that carry data: comments, bare `event:`/`id:`/`retry:` fields and blank lines do not
-    /// count, frames beyond the cap do, whatever is in them.
+    /// Complete frames seen that carry data: comments, bare `event:`/`id:`/`retry:` fields and
+    /// blank lines do not count, frames beyond the cap do, whatever is in them.
     pub fn frames(&self) -> u64 {
         self.frames
     }
@@ -138,7 +142,8 @@ impl Framer {
         self.ended
     }
 
-    /// True if a frame since the last call has the word `error` anywhere, so that it may report a failure.
+    /// True if a frame since the last call has the word `error` anywhere, so that it may report a
+    /// failure.
     pub fn take_error_hint(&mut self) -> bool {
         std::mem::take(&mut self.mentions_error)
     }
@@ -177,8 +182,8 @@ impl Framer {
     }
 }
 
-/// The frames of `bytes` in order; together they are all of it. What follows the last blank line comes as a last
-/// frame that is not [`Frame::is_complete`].
+/// The frames of `bytes` in order; together they are all of it. What follows the last blank line
+/// comes as a last frame that is not [`Frame::is_complete`].
 pub fn frames(bytes: &[u8]) -> Frames<'_> {
     Frames { bytes, at: 0, edges: Edges::new() }
 }
@@ -218,7 +223,8 @@ impl<'a> Frame<'a> {
         has_data(self.whole)
     }
 
-    /// The payload: its `data` lines joined with LF, borrowed if there is but one; empty if there is none.
+    /// The payload: its `data` lines joined with LF, borrowed if there is but one; empty if there
+    /// is none.
     pub fn data(&self) -> Cow<'a, [u8]> {
         data(self.whole)
     }
@@ -284,7 +290,8 @@ fn lines(frame: &[u8]) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// The values of a frame's lines `name: value` or `name`, in order, without the one space that may lead.
+/// The values of a frame's lines `name: value` or `name`, in order, without the one space that may
+/// lead.
 fn fields<'a>(frame: &'a [u8], name: &'static [u8]) -> impl Iterator<Item = &'a [u8]> {
     lines(frame).filter_map(move |line| field(&frame[line], name))
 }

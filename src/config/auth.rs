@@ -10,7 +10,8 @@ pub struct Auth {
     pub keys_file: Option<String>,
     /// Between looks at it, ms.
     pub reload_ms: u64,
-    /// True if a key may ask for responses (`/v1/responses/{id}`) of which this gateway does not know for whom they were made.
+    /// True if a key may ask for responses (`/v1/responses/{id}`) of which this gateway does not
+    /// know for whom they were made.
     pub unknown_responses: bool,
 }
 

@@ -12,8 +12,8 @@ pub(super) fn validate(origins: &[String], invalid: &mut Vec<Invalid>) {
     invalid.extend(wrong.map(|text| (KEY, Problem::NotAnOrigin { text: text.clone() })));
 }
 
-/// `scheme://host` or `scheme://host:port`, as in the header `Origin` (RFC 6454 §6.2): compared byte by byte, so that a slash at the
-/// end or a capital letter would never match.
+/// `scheme://host` or `scheme://host:port`, as in the header `Origin` (RFC 6454 §6.2): compared
+/// byte by byte, so that a slash at the end or a capital letter would never match.
 fn is_origin(text: &str) -> bool {
     let Some((scheme, rest)) = text.split_once("://") else { return false };
     let plain = |c: char| c.is_ascii_graphic() && !c.is_ascii_uppercase() && !"/?#@,*\"".contains(c);

@@ -22,16 +22,18 @@ pub struct Dialect {
     pub kv_port: u16,
     /// Engines whose KV connection is elsewhere, each `engine=host:port`.
     pub kv_addresses: Vec<String>,
-    /// The gateway as decoders reach it, for a dialect in which they call back; unset = `server.host` and `server.port`.
+    /// The gateway as decoders reach it, for a dialect in which they call back; unset =
+    /// `server.host` and `server.port`.
     pub callback_url: Option<String>,
     /// True if prefillers read the parameters of lists of prompts (`batch_kv_transfer_params`).
     pub batch: bool,
-    /// Place where a pool alone carries the KV: the longest that a decoder is not asked because the pool lacks a part of the prompt,
-    /// ms; 0 = the pool is not asked.
+    /// Place where a pool alone carries the KV: the longest that a decoder is not asked because the
+    /// pool lacks a part of the prompt, ms; 0 = the pool is not asked.
     pub pool_wait_ms: u64,
     /// True if decoders offer a conversation's KV back for its next turn (`bidirectional_kv_xfer`).
     pub bidirectional: bool,
-    /// Time for which such an offer is good for, ms; less than the engines' `decoder_kv_blocks_ttl`.
+    /// Time for which such an offer is good for, ms; less than the engines'
+    /// `decoder_kv_blocks_ttl`.
     pub bidirectional_ttl_ms: u64,
 }
 
@@ -56,12 +58,14 @@ impl Default for Dialect {
 }
 
 impl Dialect {
-    /// Prefillers with the place of their bootstrap server, where that is given; entries that can't be read are left out.
+    /// Prefillers with the place of their bootstrap server, where that is given; entries that can't
+    /// be read are left out.
     pub fn bootstraps(&self) -> Vec<(Endpoint, Endpoint)> {
         self.bootstraps.iter().filter_map(|text| pair(text)).collect()
     }
 
-    /// Engines with the place of their KV connection, where that is given; entries that can't be read are left out.
+    /// Engines with the place of their KV connection, where that is given; entries that can't be
+    /// read are left out.
     pub fn kv_addresses(&self) -> Vec<(Endpoint, Endpoint)> {
         self.kv_addresses.iter().filter_map(|text| pair(text)).collect()
     }
@@ -84,7 +88,8 @@ impl Config {
     /// The whole URL at which decoders call back.
     ///
     /// # Errors
-    /// What is wrong with it: above all a host that is every address of this machine, and none of another one.
+    /// What is wrong with it: above all a host that is every address of this machine, and none of
+    /// another one.
     pub fn callback(&self) -> Result<String, Problem> {
         match &self.dialect.callback_url {
             Some(given) => given_callback(given),

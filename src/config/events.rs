@@ -6,7 +6,8 @@ use super::{Config, Problem, Tokens};
 use crate::endpoint::Endpoint;
 use serde::{Deserialize, Serialize};
 
-/// `[events]`: what prefillers publish about the blocks that each holds (vLLM's `--kv-events-config`).
+/// `[events]`: what prefillers publish about the blocks that each holds (vLLM's
+/// `--kv-events-config`).
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Events {
@@ -31,14 +32,16 @@ pub struct Events {
 pub struct Publisher<'a> {
     /// The prefiller, as in `fleet.prefill`.
     pub instance: Endpoint,
-    /// `tcp://host:port` or `ipc://path`, as vLLM writes it; `tcp://*:port` where the engine connects to the gateway.
+    /// `tcp://host:port` or `ipc://path`, as vLLM writes it; `tcp://*:port` where the engine
+    /// connects to the gateway.
     pub events: &'a str,
     /// The same of its replay socket, if it has one.
     pub replay: Option<&'a str>,
 }
 
 impl Events {
-    /// `endpoints`, read; entries that are none, which a loaded configuration cannot hold, are left out.
+    /// `endpoints`, read; entries that are none, which a loaded configuration cannot hold, are left
+    /// out.
     pub fn publishers(&self) -> impl Iterator<Item = Publisher<'_>> {
         self.endpoints.iter().filter_map(|text| publisher(text))
     }

@@ -10,7 +10,8 @@ pub struct Health {
     pub failures: u32,
     /// So does one of whose last 20 legs this share failed, percent.
     pub failure_percent: u32,
-    /// The first rest, ms; doubles with each trial that fails, and when it fails again soon after it came back.
+    /// The first rest, ms; doubles with each trial that fails, and when it fails again soon after
+    /// it came back.
     pub rest_ms: u64,
     /// The longest rest, ms.
     pub rest_max_ms: u64,

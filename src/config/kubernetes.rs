@@ -13,7 +13,8 @@ const MAX_NAME_BYTES: usize = 63;
 /// Most ports of a role: as many as there may be ranks in one pod.
 const MAX_PORTS: usize = 64;
 
-/// `[discovery.kubernetes]`: which pods are engines. A role of which neither selector nor service is set is not looked for.
+/// `[discovery.kubernetes]`: which pods are engines. A role of which neither selector nor service
+/// is set is not looked for.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Kubernetes {
@@ -89,7 +90,8 @@ impl Default for Kubernetes {
 }
 
 impl Port {
-    /// Reads a number from 1 to 65535, or a name: lower-case letters, digits and `-`, with a letter among them.
+    /// Reads a number from 1 to 65535, or a name: lower-case letters, digits and `-`, with a letter
+    /// among them.
     pub fn parse(text: &str) -> Option<Port> {
         let text = text.trim();
         if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {

@@ -8,7 +8,8 @@ use super::{Config, Problem};
 const LOCALHOST: &str = "localhost";
 
 impl Config {
-    /// The listener of operators is to be where the one of clients is: the second one can't be bound.
+    /// The listener of operators is to be where the one of clients is: the second one can't be
+    /// bound.
     pub(super) fn one_place(&self) -> Option<(&'static str, Problem)> {
         let server = &self.server;
         let operators = server.admin_bind_host()?;

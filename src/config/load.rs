@@ -1,4 +1,5 @@
-//! Defaults ← files ← environment ← flags: merged as TOML tables, turned into the tree once, every error named.
+//! Defaults ← files ← environment ← flags: merged as TOML tables, turned into the tree once, every
+//! error named.
 
 use super::error::{ConfigError, ConfigErrors, Problem};
 use super::schema::{Schema, secret_variable};
@@ -76,7 +77,8 @@ struct Merge {
     errors: Vec<ConfigError>,
 }
 
-/// The process's variables that the configuration reads, and no others; bytes that are no UTF-8 are replaced.
+/// The process's variables that the configuration reads, and no others; bytes that are no UTF-8 are
+/// replaced.
 pub fn process_env() -> Env {
     let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
     std::env::vars_os()
@@ -86,13 +88,14 @@ pub fn process_env() -> Env {
 }
 
 impl Config {
-    /// The files that [`Config::load`] reads, in their order: those of the variable `PD_PROXY_CONFIG`, then those of `--config`.
+    /// The files that [`Config::load`] reads, in their order: those of the variable
+    /// `PD_PROXY_CONFIG`, then those of `--config`.
     pub fn files(args: &ServeArgs, env: &Env) -> Vec<PathBuf> {
         source::files(&args.config, env)
     }
 
-    /// Merges defaults, what `env` says for want of anything else, the files in their order, the rest of `env` and flags, and
-    /// validates the result.
+    /// Merges defaults, what `env` says for want of anything else, the files in their order, the
+    /// rest of `env` and flags, and validates the result.
     pub fn load(args: &ServeArgs, env: &Env) -> Result<Loaded, ConfigErrors> {
         let schema = Schema::of_defaults();
         let mut found = Found::default();
@@ -152,7 +155,8 @@ impl Merge {
         let Self { table, origins, mut errors, .. } = self;
         match Config::deserialize(toml::Value::Table(table)) {
             Ok(mut config) => {
-                // The default engines are for who says nothing; who has them looked for has said where they are.
+                // The default engines are for who says nothing; who has them looked for has said
+                // where they are.
                 let [prefill, decode] = config.discovery.looks_for();
                 let unsaid = |key| *origins.of(key) == Origin::Default;
                 if prefill && unsaid("fleet.prefill") {

@@ -1,7 +1,9 @@
-//! The configuration: one tree, whose defaults are here and whose keys are the same in files, environment and `--set`.
+//! The configuration: one tree, whose defaults are here and whose keys are the same in files,
+//! environment and `--set`.
 //!
-//! `load` merges the sources, `validate` judges the result, `report` shows it. Every key is documented for
-//! operators in `config/pd-proxy.toml`; a test holds that file equal to these defaults.
+//! `load` merges the sources, `validate` judges the result, `report` shows it. Every key is
+//! documented for operators in `config/pd-proxy.toml`; a test holds that file equal to these
+//! defaults.
 
 pub mod auth;
 mod cors;
@@ -55,7 +57,8 @@ pub use values::{
 use serde::{Deserialize, Serialize};
 use validate::Invalid;
 
-/// Keys whose value is a secret, each with the familiar environment variable that also sets it; the last has none but its own.
+/// Keys whose value is a secret, each with the familiar environment variable that also sets it; the
+/// last has none but its own.
 pub(crate) const SECRETS: [(&str, &str); 3] = [
     ("engine.api_key", "OPENAI_API_KEY"),
     ("server.admin_key", "ADMIN_API_KEY"),
@@ -112,29 +115,36 @@ pub struct Config {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Server {
-    /// Address to bind: an IP (IPv6 with or without brackets) or a name; `localhost` binds loopback v4 and v6.
+    /// Address to bind: an IP (IPv6 with or without brackets) or a name; `localhost` binds loopback
+    /// v4 and v6.
     pub host: String,
     /// TCP port to bind; 0 takes any free one.
     pub port: u16,
     /// Runtime threads; 0 = one per core.
     pub workers: usize,
-    /// Time for which new requests are still taken after a stop signal, while `/readyz` says no, ms.
+    /// Time for which new requests are still taken after a stop signal, while `/readyz` says no,
+    /// ms.
     pub lame_duck_ms: u64,
     /// Longest time that running requests may finish after that, ms.
     pub drain_ms: u64,
     /// Guards `/instances/*` by the header `X-API-Key`; also `ADMIN_API_KEY`. None = open.
     pub admin_key: Option<Secret>,
-    /// Address to bind for the routes of operators, which are then served there alone; None = beside all others.
+    /// Address to bind for the routes of operators, which are then served there alone; None =
+    /// beside all others.
     pub admin_host: Option<String>,
     /// TCP port of that; 0 takes any free one.
     pub admin_port: u16,
-    /// True if everybody may use the operators' routes without a key on an address that other machines reach.
+    /// True if everybody may use the operators' routes without a key on an address that other
+    /// machines reach.
     pub open_admin: bool,
-    /// Names with a dot, besides that of `host`, by which the operators' routes are served without a key.
+    /// Names with a dot, besides that of `host`, by which the operators' routes are served without
+    /// a key.
     pub names: Vec<String>,
-    /// Origins whose pages may ask what clients ask, each `scheme://host` or `scheme://host:port`; `*` = all, none = no page.
+    /// Origins whose pages may ask what clients ask, each `scheme://host` or `scheme://host:port`;
+    /// `*` = all, none = no page.
     pub cors_origins: Vec<String>,
-    /// Paths of engines that are passed on to one of them, beside those that are known; `/folder/*` = all below it.
+    /// Paths of engines that are passed on to one of them, beside those that are known; `/folder/*`
+    /// = all below it.
     pub passthrough: Vec<String>,
 }
 
@@ -148,8 +158,9 @@ pub struct Fleet {
     pub decode: Vec<String>,
     /// Encoders of images, sounds and films, written the same way; none = prefillers encode.
     pub encode: Vec<String>,
-    /// Data-parallel ranks inside each prefiller among which the gateway chooses (`X-data-parallel-rank`), until the prefiller tells
-    /// another number; 0 = as many as it tells, 1 = the engine chooses, or has only one.
+    /// Data-parallel ranks inside each prefiller among which the gateway chooses
+    /// (`X-data-parallel-rank`), until the prefiller tells another number; 0 = as many as it tells,
+    /// 1 = the engine chooses, or has only one.
     pub prefill_ranks: u32,
     /// The same inside each decoder.
     pub decode_ranks: u32,
@@ -163,7 +174,8 @@ pub struct Fleet {
     pub probe_interval_ms: u64,
     /// Longest time that one probe may take, ms.
     pub probe_timeout_ms: u64,
-    /// Time for which requests wait when a role has just lost its last engine, as in a rollout, ms; 0 = they are refused at once.
+    /// Time for which requests wait when a role has just lost its last engine, as in a rollout, ms;
+    /// 0 = they are refused at once.
     pub empty_wait_ms: u64,
 }
 
@@ -171,14 +183,16 @@ pub struct Fleet {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Engine {
-    /// Replaces the client's `Authorization` towards engines; also `OPENAI_API_KEY`. None = the client's is passed on.
+    /// Replaces the client's `Authorization` towards engines; also `OPENAI_API_KEY`. None = the
+    /// client's is passed on.
     pub api_key: Option<Secret>,
     /// Time for which a prefiller keeps KV for a decoder, ms (vLLM's `kv_lease_duration`).
     pub lease_ms: u64,
-    /// Time for which a prefill goes on after its client left, ms, so that KV that is finished in this time can be released;
-    /// longer ones are hung up on.
+    /// Time for which a prefill goes on after its client left, ms, so that KV that is finished in
+    /// this time can be released; longer ones are hung up on.
     pub abandon_grace_ms: u64,
-    /// A PEM file with the authorities whose engines at `https://` are believed; None = those of the system.
+    /// A PEM file with the authorities whose engines at `https://` are believed; None = those of
+    /// the system.
     pub tls_ca: Option<String>,
     /// A PEM file with the certificate that is shown to them; None = none is.
     pub tls_cert: Option<String>,
@@ -192,7 +206,8 @@ pub struct Engine {
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Stream {
-    /// Interval of comments in an event stream whose answer has not begun, ms; 0 = none, and the status line waits for the answer.
+    /// Interval of comments in an event stream whose answer has not begun, ms; 0 = none, and the
+    /// status line waits for the answer.
     pub keep_alive_ms: u64,
 }
 
@@ -209,9 +224,11 @@ pub struct Timeout {
     pub prefill_ms_per_1k_tokens: u64,
     /// One image, sound or film at an encoder.
     pub encode_ms: u64,
-    /// From sending the decode leg of a streamed request to the first event with anything of the answer.
+    /// From sending the decode leg of a streamed request to the first event with anything of the
+    /// answer.
     pub first_byte_ms: u64,
-    /// From sending the decode leg of a request that is not streamed to the last byte of its answer.
+    /// From sending the decode leg of a request that is not streamed to the last byte of its
+    /// answer.
     pub answer_ms: u64,
     /// Between two chunks of a decoder's stream.
     pub gap_ms: u64,
@@ -226,7 +243,8 @@ pub struct Timeout {
     pub body_ms: u64,
     /// Of that, the time for which no rate is asked for (`limit.body_rate`).
     pub body_grace_ms: u64,
-    /// Reading the client's request head, and waiting for one on an idle connection: longer than load balancers keep theirs.
+    /// Reading the client's request head, and waiting for one on an idle connection: longer than
+    /// load balancers keep theirs.
     pub header_ms: u64,
     /// A client's TLS handshake.
     pub handshake_ms: u64,
@@ -240,9 +258,11 @@ pub struct Timeout {
 pub struct Limit {
     /// A client's request body.
     pub body_bytes: usize,
-    /// The bodies of all requests in memory together, on their way, waiting or being served; at least `body_bytes` count.
+    /// The bodies of all requests in memory together, on their way, waiting or being served; at
+    /// least `body_bytes` count.
     pub bodies_bytes: usize,
-    /// Of these, those that are on their way; the oldest gives way to more. At least `body_bytes` count.
+    /// Of these, those that are on their way; the oldest gives way to more. At least `body_bytes`
+    /// count.
     pub unread_bytes: usize,
     /// Bodies on their way at once; the oldest gives way to more.
     pub unread_bodies: usize,
@@ -254,17 +274,20 @@ pub struct Limit {
     pub header_bytes: usize,
     /// Header fields in a request.
     pub headers: usize,
-    /// Open client connections; more than `inflight` and `queue` together, so that health checks always get one.
+    /// Open client connections; more than `inflight` and `queue` together, so that health checks
+    /// always get one.
     pub connections: usize,
     /// Requests being served at once.
     pub inflight: usize,
-    /// The share of these that the requests of one key may have, %; 1 to 100. Only where keys are asked for; more of them wait.
+    /// The share of these that the requests of one key may have, %; 1 to 100. Only where keys are
+    /// asked for; more of them wait.
     pub inflight_key_percent: usize,
     /// Requests waiting for a place; 0 = none waits, surplus is refused at once.
     pub queue: usize,
     /// Longest time that a request may wait for a place, ms.
     pub queue_ms: u64,
-    /// The share of the places in line that the requests of one key may have, %; 1 to 100. Only where keys are asked for.
+    /// The share of the places in line that the requests of one key may have, %; 1 to 100. Only
+    /// where keys are asked for.
     pub queue_key_percent: usize,
     /// The status of what is refused for want of room: 503 or 429.
     pub overload_status: u16,
@@ -272,7 +295,8 @@ pub struct Limit {
     pub prefill_inflight: usize,
     /// Requests that are being answered by decoders or are to be; 0 = no limit of its own.
     pub decode_inflight: usize,
-    /// Images, sounds and films of one request that are encoded apart; a request with more is refused.
+    /// Images, sounds and films of one request that are encoded apart; a request with more is
+    /// refused.
     pub encode_items: usize,
     /// Prompts of one completions request that are asked one by one; 1 = none are.
     pub prompts: usize,
@@ -288,7 +312,8 @@ pub struct Limit {
     pub json_members: usize,
     /// Hand-offs waiting to be released at a prefiller.
     pub releases: usize,
-    /// Token ids kept of all streams that could be continued, 4 bytes each; a stream that finds no room can't be.
+    /// Token ids kept of all streams that could be continued, 4 bytes each; a stream that finds no
+    /// room can't be.
     pub resume_tokens: usize,
     /// Token ids kept of earlier prompts, 4 bytes each; 0 = none are kept.
     pub prompt_cache_tokens: usize,
@@ -306,7 +331,8 @@ impl Config {
         endpoints(&self.fleet.prefill)
     }
 
-    /// The keys whose values differ from those of `other`, secrets included, in the order of the tree.
+    /// The keys whose values differ from those of `other`, secrets included, in the order of the
+    /// tree.
     pub fn differs(&self, other: &Config) -> Vec<String> {
         // Their values are masked where others are compared. One for each, in their order.
         let secrets = |config: &Config| -> [Option<Secret>; SECRETS.len()] {
@@ -471,16 +497,4 @@ impl Default for Limit {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bind_host_drops_brackets() {
-        for (written, bound) in
-            [("[::]", "::"), ("::1", "::1"), ("0.0.0.0", "0.0.0.0"), ("localhost", "localhost")]
-        {
-            let server = Server { host: written.to_owned(), ..Server::default() };
-            assert_eq!(server.bind_host(), bound);
-        }
-    }
-}
+mod tests;

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 pub struct Prompt {
     /// The tokenizer that is used.
     pub tokens: Tokens,
-    /// The model's directory, with `tokenizer.json`, `tokenizer_config.json` and perhaps `chat_template.jinja`.
+    /// The model's directory, with `tokenizer.json`, `tokenizer_config.json` and perhaps
+    /// `chat_template.jinja`.
     pub model_path: Option<String>,
     /// A file, as the engines' `--chat-template`; None = the model's own.
     pub chat_template: Option<String>,
@@ -19,13 +20,16 @@ pub struct Prompt {
     pub content_format: ContentFormat,
     /// The engines' `--default-chat-template-kwargs`: a JSON object.
     pub template_kwargs: Option<String>,
-    /// The engines' offset from UTC, as `+08:00`, for templates that print the date; None = such chats are not exact.
+    /// The engines' offset from UTC, as `+08:00`, for templates that print the date; None = such
+    /// chats are not exact.
     pub utc_offset: Option<String>,
-    /// Local tokens count only when an engine's `/tokenize` made the same of a set of canary requests.
+    /// Local tokens count only when an engine's `/tokenize` made the same of a set of canary
+    /// requests.
     pub verify: bool,
     /// Pause between attempts to verify, and between looks at the engines' facts, ms.
     pub verify_interval_ms: u64,
-    /// The longest that a request waits for an engine's `/tokenize`, ms; after it, it is routed by load.
+    /// The longest that a request waits for an engine's `/tokenize`, ms; after it, it is routed by
+    /// load.
     pub budget_ms: u64,
 }
 
@@ -91,7 +95,8 @@ pub struct Key {
     pub store_tp: u32,
     /// Layers of one pipeline stage, for layer-wise keys.
     pub layers: u32,
-    /// KV-cache groups of a hybrid model, each `tokens:kind:family`, kind one of full, mla, window, mamba.
+    /// KV-cache groups of a hybrid model, each `tokens:kind:family`, kind one of full, mla, window,
+    /// mamba.
     pub groups: Vec<String>,
     /// Connector's setting `cache_prefix`.
     pub prefix: String,

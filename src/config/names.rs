@@ -11,7 +11,8 @@ pub(super) fn validate(names: &[String], invalid: &mut Vec<Invalid>) {
     invalid.extend(wrong.map(|text| (KEY, Problem::NotAName { text: text.clone() })));
 }
 
-/// True for a host name alone: letters, digits, `-`, `_` and dots. Addresses are served without being listed.
+/// True for a host name alone: letters, digits, `-`, `_` and dots. Addresses are served without
+/// being listed.
 fn is_name(text: &str) -> bool {
     let is_label = |label: &str| {
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
@@ -21,8 +22,9 @@ fn is_name(text: &str) -> bool {
 }
 
 impl Config {
-    /// The gateway's names as a request may have them for its host, in lower case: those of `server.names`, and those
-    /// that `server.host`, `server.admin_host` and `dialect.callback_url` say, where they are names.
+    /// The gateway's names as a request may have them for its host, in lower case: those of
+    /// `server.names`, and those that `server.host`, `server.admin_host` and `dialect.callback_url`
+    /// say, where they are names.
     pub fn own_names(&self) -> Vec<String> {
         let server = &self.server;
         let bound = [Some(server.host.as_str()), server.admin_host.as_deref()].into_iter().flatten();

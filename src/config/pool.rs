@@ -9,9 +9,11 @@ use serde::{Deserialize, Serialize};
 pub struct Pool {
     /// The service that answers.
     pub kind: PoolKind,
-    /// Its addresses, each `host:port`; several where it has standbys (Mooncake), or where each engine has its own (EMS).
+    /// Its addresses, each `host:port`; several where it has standbys (Mooncake), or where each
+    /// engine has its own (EMS).
     pub addresses: Vec<String>,
-    /// Mooncake: HTTP (admin) addresses of the masters, asked who leads. MemCache: its `metrics_url`, for `check` alone.
+    /// Mooncake: HTTP (admin) addresses of the masters, asked who leads. MemCache: its
+    /// `metrics_url`, for `check` alone.
     pub admins: Vec<String>,
     /// The longest that a request waits for it, ms; after that it is routed without.
     pub deadline_ms: u64,
@@ -21,7 +23,8 @@ pub struct Pool {
     pub connections: u32,
     /// Mooncake: ask where blocks are, not only whether they exist.
     pub locations: bool,
-    /// MemCache: the host of each rank, as `3=node-5`; without them blocks are known to exist, not where.
+    /// MemCache: the host of each rank, as `3=node-5`; without them blocks are known to exist, not
+    /// where.
     pub ranks: Vec<String>,
     /// Pairs of the pool's name of a host and the name of the prefillers there, as `10.0.0.5=p1`,
     /// where they differ.
@@ -32,14 +35,16 @@ pub struct Pool {
     pub reads_local: bool,
     /// EMS: engines load nothing below this many tokens (`EMS_NUM_MIN_REUSE_TOKENS`).
     pub least_tokens: u32,
-    /// LMCache: tokens per chunk (`LMCACHE_CHUNK_SIZE`); 0 = `hash.block_tokens` where LMCache hashes, else 256.
+    /// LMCache: tokens per chunk (`LMCACHE_CHUNK_SIZE`); 0 = `hash.block_tokens` where LMCache
+    /// hashes, else 256.
     pub chunk_tokens: u32,
     /// LMCache: engines load from each other's memory (`enable_p2p`, `--p2p-advertise-url`).
     pub p2p: bool,
 }
 
 impl Pool {
-    /// `ranks` as pairs; entries that are none, which a loaded configuration cannot hold, are left out.
+    /// `ranks` as pairs; entries that are none, which a loaded configuration cannot hold, are left
+    /// out.
     pub fn rank_hosts(&self) -> impl Iterator<Item = (u32, &str)> {
         self.ranks.iter().filter_map(|text| rank_host(text))
     }

@@ -5,8 +5,8 @@ use super::schema::leaves;
 use serde_json::Value as Json;
 use std::fmt::Write;
 
-/// The whole configuration as readable TOML, one key per line with its origin behind it. Secrets are masked; a
-/// key that is not set is a comment.
+/// The whole configuration as readable TOML, one key per line with its origin behind it. Secrets
+/// are masked; a key that is not set is a comment.
 pub fn render(loaded: &Loaded) -> String {
     let leaves = leaves(&loaded.config);
     let lines: Vec<(&str, String, String)> = leaves
@@ -38,7 +38,8 @@ pub fn render(loaded: &Loaded) -> String {
     text
 }
 
-/// Origins stand in one column beside lines up to this many characters; a longer line has its own right behind.
+/// Origins stand in one column beside lines up to this many characters; a longer line has its own
+/// right behind.
 const MAX_ALIGNED: usize = 60;
 
 fn value_line(name: &str, value: &Json, leaves: &[(String, Json)]) -> String {

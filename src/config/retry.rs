@@ -12,11 +12,13 @@ pub struct Retry {
     pub delay_ms: f64,
     /// The pause never grows beyond this, ms; a value below `delay_ms` counts as `delay_ms`.
     pub delay_max_ms: f64,
-    /// Further attempts and continuations within 10 s, per request of that time or under way; there are no more.
+    /// Further attempts and continuations within 10 s, per request of that time or under way; there
+    /// are no more.
     pub budget: f64,
     /// But so many in each of these seconds at any rate.
     pub budget_floor_per_s: u32,
-    /// True if a stream that breaks is continued by another pair, where that is exact. Decoders are then asked for token ids.
+    /// True if a stream that breaks is continued by another pair, where that is exact. Decoders are
+    /// then asked for token ids.
     pub resume: bool,
 }
 

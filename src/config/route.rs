@@ -18,12 +18,15 @@ pub struct Route {
     pub batch_tokens: u64,
     /// Tokens that fit into one prefiller's prefix cache, where it is not listened to.
     pub cache_tokens: u64,
-    /// Between looks at the engines' own loads (`GET /metrics`), ms; 0 = none. For several gateways in front of one fleet.
+    /// Between looks at the engines' own loads (`GET /metrics`), ms; 0 = none. For several gateways
+    /// in front of one fleet.
     pub scrape_ms: u64,
-    /// A request whose first token would come later, by prediction, is refused at once, ms; 0 = none is. Keys of low priority
-    /// are refused at half of it, those of high priority at twice as much.
+    /// A request whose first token would come later, by prediction, is refused at once, ms; 0 =
+    /// none is. Keys of low priority are refused at half of it, those of high priority at twice as
+    /// much.
     pub ttft_slo_ms: u64,
-    /// A prompt of which no more than so many tokens must be computed goes to a decoder alone; 0 = none does.
+    /// A prompt of which no more than so many tokens must be computed goes to a decoder alone; 0 =
+    /// none does.
     pub bypass_tokens: u64,
     /// So does one that would wait longer for its prefiller, ms; 0 = none does.
     pub bypass_wait_ms: u64,

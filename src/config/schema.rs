@@ -3,7 +3,8 @@
 use super::{Config, SECRETS};
 use serde_json::Value as Json;
 
-/// A name that differs by more than this many letters, or by a third of its own, is not offered as the nearest.
+/// A name that differs by more than this many letters, or by a third of its own, is not offered as
+/// the nearest.
 const MAX_DISTANCE: usize = 3;
 /// Names longer than this are not compared, bytes.
 const MAX_COMPARED_BYTES: usize = 64;
@@ -24,7 +25,8 @@ pub(crate) struct Schema {
     keys: Vec<(String, Kind)>,
 }
 
-/// Every leaf of the tree as `section.key` and value, where a section may be in another one (`discovery.kubernetes`), in the order of the tree; an unset option is `Null`.
+/// Every leaf of the tree as `section.key` and value, where a section may be in another one
+/// (`discovery.kubernetes`), in the order of the tree; an unset option is `Null`.
 pub(crate) fn leaves(config: &Config) -> Vec<(String, Json)> {
     // The tree holds strings, numbers and lists only, and so always serialises.
     let Ok(Json::Object(sections)) = serde_json::to_value(config) else { return Vec::new() };
@@ -73,7 +75,8 @@ impl Schema {
         self.keys.iter().any(|(key, _)| key.rsplit_once('.').is_some_and(|(section, _)| section == name))
     }
 
-    /// The known key that an unknown one most likely means: the same name in another section, else the least edit.
+    /// The known key that an unknown one most likely means: the same name in another section, else
+    /// the least edit.
     pub(crate) fn nearest(&self, unknown: &str) -> Option<String> {
         let name = |key: &str| key.rsplit('.').next().map(str::to_owned);
         let namesake = self.keys.iter().find(|(key, _)| name(key) == name(unknown));
@@ -86,7 +89,8 @@ impl Schema {
 }
 
 impl Kind {
-    /// Reads bare text, as variables and flags give it. What cannot be read stays a string, for the type check to refuse.
+    /// Reads bare text, as variables and flags give it. What cannot be read stays a string, for the
+    /// type check to refuse.
     pub(crate) fn read(self, text: &str) -> toml::Value {
         let as_toml = text.trim().parse::<toml::Value>().ok();
         match (self, as_toml) {
@@ -118,7 +122,8 @@ fn key_distance(unknown: &str, key: &str) -> Option<usize> {
     }
 }
 
-/// Counts the letters to insert, delete, replace or swap with their neighbour to make one name the other.
+/// Counts the letters to insert, delete, replace or swap with their neighbour to make one name the
+/// other.
 fn distance(left: &str, right: &str) -> usize {
     // The comparison takes time and memory of both lengths multiplied.
     if left.len().max(right.len()) > MAX_COMPARED_BYTES {

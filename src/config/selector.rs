@@ -1,7 +1,9 @@
-//! Label selectors of Kubernetes, judged before they are sent: an API server's refusal would come when the gateway runs.
+//! Label selectors of Kubernetes, judged before they are sent: an API server's refusal would come
+//! when the gateway runs.
 //!
-//! The grammar is that of `labels.Parse` in k8s.io/apimachinery: requirements between commas, each `key`, `!key`, `key=value`,
-//! `key==value`, `key!=value`, `key in (a,b)`, `key notin (a,b)`, `key>1` or `key<1`.
+//! The grammar is that of `labels.Parse` in k8s.io/apimachinery: requirements between commas, each
+//! `key`, `!key`, `key=value`, `key==value`, `key!=value`, `key in (a,b)`, `key notin (a,b)`,
+//! `key>1` or `key<1`.
 
 /// Longest name and longest value of a label, bytes.
 const MAX_LABEL_BYTES: usize = 63;

@@ -1,4 +1,5 @@
-//! Place where settings come from besides flags: files and the environment. Both yield entries and problems, never a tree.
+//! Place where settings come from besides flags: files and the environment. Both yield entries and
+//! problems, never a tree.
 
 use super::SECRETS;
 use super::error::{ConfigError, Problem};
@@ -12,11 +13,11 @@ use std::path::{Path, PathBuf};
 const MAX_FILE_BYTES: u64 = 1 << 20;
 /// Prefix of the variables that set a key; `__` also stands between section and key.
 const PREFIX: &str = "PD_PROXY__";
-/// The variable that names files, with commas between several: every command reads them, also one whose flags nobody can change, as an
-/// image's health check.
+/// The variable that names files, with commas between several: every command reads them, also one
+/// whose flags nobody can change, as an image's health check.
 const FILES: &str = "PD_PROXY_CONFIG";
-/// The variable with the host to listen at where nothing else says one: an image knows better than the default, and files know better
-/// than the image.
+/// The variable with the host to listen at where nothing else says one: an image knows better than
+/// the default, and files know better than the image.
 const DEFAULT_HOST: &str = "PD_PROXY_DEFAULT_HOST";
 
 /// Reads one TOML file.

@@ -9,12 +9,13 @@ use crate::tls::{EngineFiles, ListenerFiles};
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tls {
-    /// A PEM file with the certificate, and what leads from it to its authority. Read again when it changes.
+    /// A PEM file with the certificate, and what leads from it to its authority. Read again when it
+    /// changes.
     pub cert: Option<String>,
     /// A PEM file with its private key. Read again when it changes.
     pub key: Option<String>,
-    /// A PEM file with authorities, one of which must have signed the certificate that a client shows; None = clients
-    /// need none.
+    /// A PEM file with authorities, one of which must have signed the certificate that a client
+    /// shows; None = clients need none.
     pub client_ca: Option<String>,
 }
 

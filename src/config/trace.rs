@@ -15,7 +15,8 @@ const NAME_BYTES: usize = 255;
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Trace {
-    /// The collector's address for OTLP over HTTP, as in `http://collector:4318`; empty = nothing is traced.
+    /// The collector's address for OTLP over HTTP, as in `http://collector:4318`; empty = nothing
+    /// is traced.
     pub endpoint: String,
     /// Of requests whose client does not say whether they are traced, this share is; 0 to 1.
     pub sample_ratio: f64,

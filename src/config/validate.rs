@@ -239,8 +239,8 @@ impl Config {
         ]
     }
 
-    /// With all connections taken by requests, nobody would answer a health check. Told of a key that is not at its default: who set
-    /// that has to hear of it.
+    /// With all connections taken by requests, nobody would answer a health check. Told of a key
+    /// that is not at its default: who set that has to hear of it.
     fn room(&self) -> Option<Invalid> {
         let (limit, usual) = (&self.limit, super::Limit::default());
         let (connections, requests) = (wide(limit.connections), wide(limit.inflight) + wide(limit.queue));

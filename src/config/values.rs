@@ -1,4 +1,5 @@
-//! Kinds of value that the tree holds beside numbers and strings: secrets, and names out of a fixed set.
+//! Kinds of value that the tree holds beside numbers and strings: secrets, and names out of a fixed
+//! set.
 
 use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
@@ -50,7 +51,8 @@ impl Serialize for Secret {
     }
 }
 
-/// An enum with one written name per variant, read in any case, with `-` for `_`, and by its aliases too.
+/// An enum with one written name per variant, read in any case, with `-` for `_`, and by its
+/// aliases too.
 macro_rules! named {
     ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal $(| $alias:literal)*,)+ }) => {
         $(#[$about])*
@@ -133,9 +135,11 @@ named! {
         /// pull or a pool by their answers.
         #[default]
         Auto = "auto",
-        /// NixlConnector, MooncakeConnectorV1: the prefiller's answer says what the decoder is told; a pool where it says nothing.
+        /// NixlConnector, MooncakeConnectorV1: the prefiller's answer says what the decoder is
+        /// told; a pool where it says nothing.
         KvTransfer = "kv_transfer",
-        /// EmsStoreConnector, AscendStoreConnector alone, UCM, MooncakeStoreConnector: a pool carries all KV.
+        /// EmsStoreConnector, AscendStoreConnector alone, UCM, MooncakeStoreConnector: a pool
+        /// carries all KV.
         Pool = "pool",
         /// vLLM's connector MooncakeConnector.
         Mooncake = "mooncake",
@@ -282,7 +286,8 @@ named! {
         Off = "off",
         /// The Mooncake master, by its RPC.
         Mooncake = "mooncake",
-        /// The Mooncake master's HTTP port: asking leaves no trace in its eviction order (0.3.12 and later).
+        /// The Mooncake master's HTTP port: asking leaves no trace in its eviction order (0.3.12
+        /// and later).
         MooncakeHttp = "mooncake_http",
         /// MemCache's meta service.
         Memcache = "memcache",

@@ -1,7 +1,8 @@
-//! Finds out what the engines speak, where the configuration leaves it to them (`dialect.name = "auto"`).
+//! Finds out what the engines speak, where the configuration leaves it to them (`dialect.name =
+//! "auto"`).
 //!
-//! A prefiller is asked a few questions before the gateway serves, and again while none has answered. What only its answers to
-//! prefills can tell, the relay sees there.
+//! A prefiller is asked a few questions before the gateway serves, and again while none has
+//! answered. What only its answers to prefills can tell, the relay sees there.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -73,7 +74,8 @@ pub struct Detector {
 }
 
 impl Detector {
-    /// One round, which begins with the `first` member; true when nothing more is to be found out by asking.
+    /// One round, which begins with the `first` member; true when nothing more is to be found out
+    /// by asking.
     pub async fn look(&self, first: usize) -> bool {
         let speech = self.relay.speech.now();
         let members = self.relay.fleet.members(Role::Prefill);
@@ -88,7 +90,8 @@ impl Detector {
         false
     }
 
-    /// Says that nobody has answered, where that is so: the gateway is ready for requests that would fail.
+    /// Says that nobody has answered, where that is so: the gateway is ready for requests that
+    /// would fail.
     pub fn warn_of_silence(&self) {
         let members = self.relay.fleet.members(Role::Prefill);
         if self.told.load(Ordering::Relaxed) || members.is_empty() {
@@ -102,7 +105,8 @@ impl Detector {
         );
     }
 
-    /// Asks until it is known; for a while also where somebody answered who may merely have started before its bootstrap server.
+    /// Asks until it is known; for a while also where somebody answered who may merely have started
+    /// before its bootstrap server.
     pub async fn run(self) {
         let mut answered = 0;
         for round in 1_usize.. {

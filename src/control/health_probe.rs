@@ -1,8 +1,8 @@
-//! Asks engines whether they are there, so that no client's request has to find out: those that rest, to end the rest, and
-//! those to which nothing was sent for a while.
+//! Asks engines whether they are there, so that no client's request has to find out: those that
+//! rest, to end the rest, and those to which nothing was sent for a while.
 //!
-//! Which process an engine is, and how many data-parallel ranks it has, it says in its metrics; that is asked once, and again whenever it was
-//! out of reach.
+//! Which process an engine is, and how many data-parallel ranks it has, it says in its metrics;
+//! that is asked once, and again whenever it was out of reach.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -23,7 +23,8 @@ use crate::relay::{Relay, pause};
 const LOOK: Duration = Duration::from_millis(100);
 /// Those that rest are asked more often than others.
 const RESTING_EVERY: Duration = Duration::from_secs(1);
-/// So are they, and even more often, while no other engine of a role takes requests: that role's service waits for them.
+/// So are they, and even more often, while no other engine of a role takes requests: that role's
+/// service waits for them.
 const MISSED_EVERY: Duration = Duration::from_millis(250);
 /// Probes at once.
 const AT_ONCE: usize = 64;
@@ -64,7 +65,8 @@ struct Probed {
 struct Turns(HashMap<Endpoint, Instant>);
 
 impl Prober {
-    /// Asks for ever. An engine that takes its time holds up no other's probe, and is asked by one probe at a time.
+    /// Asks for ever. An engine that takes its time holds up no other's probe, and is asked by one
+    /// probe at a time.
     pub async fn run(self) {
         let (prober, mut turns) = (Arc::new(self), Turns::default());
         let (mut asking, mut asked) = (JoinSet::new(), HashSet::new());
@@ -149,8 +151,9 @@ impl Prober {
         }
     }
 
-    /// True if an engine that has been busy says that it is being scaled, or was left out when that ended: vLLM's elastic expert parallelism
-    /// answers 503 to everything but its health then. SGLang has the route with GET.
+    /// True if an engine that has been busy says that it is being scaled, or was left out when that
+    /// ended: vLLM's elastic expert parallelism answers 503 to everything but its health then.
+    /// SGLang has the route with GET.
     async fn is_scaling(&self, engine: &Probed) -> bool {
         let busy = |it: &Arc<Instance>| it.health().busy_since_ms().is_some();
         let Some(first) = engine.roles.first().filter(|_| engine.roles.iter().any(busy)) else {
@@ -210,8 +213,9 @@ fn wants_models(instance: &Arc<Instance>) -> bool {
 }
 
 impl Turns {
-    /// True if its time has come; if so, the next is after `pause`. A newcomer's is now, as an operator who mistyped it looks at the
-    /// log now; a time further away than a pause is brought forward.
+    /// True if its time has come; if so, the next is after `pause`. A newcomer's is now, as an
+    /// operator who mistyped it looks at the log now; a time further away than a pause is brought
+    /// forward.
     fn is_due(&mut self, endpoint: &Endpoint, now: Instant, pause: Duration) -> bool {
         let next = now + pause;
         let Some(turn) = self.0.get_mut(endpoint) else {

@@ -1,7 +1,7 @@
 //! Wiring of `[events]`: one watch for each rank of each prefiller, as they come and go.
 //!
-//! An instance that left has nothing in the index any more; one that is only out of reach keeps what it told for a while, and
-//! one that restarted begins anew, both by the watch itself.
+//! An instance that left has nothing in the index any more; one that is only out of reach keeps
+//! what it told for a while, and one that restarted begins anew, both by the watch itself.
 
 use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
@@ -113,7 +113,8 @@ impl Listeners {
         }
     }
 
-    /// Listens to those that came, and no more to those that left. One that drains still counts: it may come back.
+    /// Listens to those that came, and no more to those that left. One that drains still counts: it
+    /// may come back.
     fn follow(&mut self) {
         let members = self.relay.fleet.members(Role::Prefill);
         self.listening.retain(|id, listening| {

@@ -1,7 +1,8 @@
-//! Looking at the engines again and again: are our tokens theirs, and do their facts and the configuration agree?
+//! Looking at the engines again and again: are our tokens theirs, and do their facts and the
+//! configuration agree?
 //!
-//! Nothing that is found here stops the gateway once it serves. What is in doubt is not used: without naming and without
-//! proven tokens, requests are routed by load.
+//! Nothing that is found here stops the gateway once it serves. What is in doubt is not used:
+//! without naming and without proven tokens, requests are routed by load.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,8 +21,8 @@ use crate::profile::{self, Published, Trouble};
 use crate::prompt::Rules;
 use crate::relay::Relay;
 
-/// The longest that the start waits for comparisons: several times what engines take that are not overloaded. The others
-/// are compared later.
+/// The longest that the start waits for comparisons: several times what engines take that are not
+/// overloaded. The others are compared later.
 const START_TIME: Duration = Duration::from_secs(3);
 
 /// Compares the gateway with the engines.
@@ -56,8 +57,9 @@ impl Prover {
         Self { config: config.clone(), relay, prompts, asker, seen: Seen::default() }
     }
 
-    /// One look at all engines, before the gateway serves: some seconds at most. Engines that are not up yet are no
-    /// trouble, nor are those that contradict each other, as they do while they are upgraded one by one.
+    /// One look at all engines, before the gateway serves: some seconds at most. Engines that are
+    /// not up yet are no trouble, nor are those that contradict each other, as they do while they
+    /// are upgraded one by one.
     ///
     /// # Errors
     /// What the configuration and an engine contradict each other in.
@@ -167,8 +169,8 @@ impl Prover {
         }
     }
 
-    /// Compares our tokens with each engine that has not been compared with yet. Once one makes others there is nothing
-    /// left to find out: only a restart undoes that.
+    /// Compares our tokens with each engine that has not been compared with yet. Once one makes
+    /// others there is nothing left to find out: only a restart undoes that.
     async fn prove(&mut self) {
         let open = self.config.prompt.verify && self.prompts.trust() != Trust::Refuted;
         let (true, Some(prompter)) = (open, self.prompts.local().cloned()) else {
@@ -181,7 +183,8 @@ impl Prover {
             .filter(|(engine, _)| !self.seen.same.contains_key(engine))
             .map(|(engine, facts)| (engine.clone(), facts.models.first().map(|model| model.id.clone())))
             .collect();
-        // All at once, and each judged when it is done, so that one that hangs does not hold the others up.
+        // All at once, and each judged when it is done, so that one that hangs does not hold the
+        // others up.
         let (asker, prompter, today) = (self.asker.clone(), &prompter, self.prompts.today());
         let mut comparing: FuturesUnordered<_> = known
             .iter()

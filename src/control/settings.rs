@@ -1,5 +1,5 @@
-//! Limits and deadlines as the relay and the edge use them, from the configuration. What is here can change while the
-//! gateway runs.
+//! Limits and deadlines as the relay and the edge use them, from the configuration. What is here
+//! can change while the gateway runs.
 
 use std::time::Duration;
 

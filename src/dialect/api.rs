@@ -7,11 +7,11 @@ use crate::error::Error;
 /// One generating request shape of vLLM's HTTP surface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Api {
-    /// OpenAI's `POST /v1/chat/completions`
+    /// OpenAI's route `POST /v1/chat/completions`.
     Chat,
-    /// OpenAI's `POST /v1/completions`
+    /// OpenAI's route `POST /v1/completions`.
     Completions,
-    /// OpenAI's `POST /v1/responses`
+    /// OpenAI's route `POST /v1/responses`.
     Responses,
     /// `POST /v1/messages` (Anthropic's shape, served by vLLM)
     Messages,
@@ -55,13 +55,14 @@ impl Api {
         }
     }
 
-    /// True if a complete stream of this API ends with `data: [DONE]`. The others end with a typed event of their own,
-    /// and only the HTTP framing tells a cut.
+    /// True if a complete stream of this API ends with `data: [DONE]`. The others end with a typed
+    /// event of their own, and only the HTTP framing tells a cut.
     pub fn ends_with_done(self) -> bool {
         matches!(self, Api::Chat | Api::Completions | Api::Generate)
     }
 
-    /// True if an event of this name is the last of a stream, for the APIs that don't end with `[DONE]`.
+    /// True if an event of this name is the last of a stream, for the APIs that don't end with
+    /// `[DONE]`.
     pub fn ends_with_event(self, name: &[u8]) -> bool {
         match self {
             Api::Responses => {
@@ -81,8 +82,8 @@ impl Api {
         }
     }
 
-    /// True if an event of this name says only that an answer will come: vLLM sends those of responses before it has any of it
-    /// (0.10 to 0.32).
+    /// True if an event of this name says only that an answer will come: vLLM sends those of
+    /// responses before it has any of it (0.10 to 0.32).
     pub fn announces_with_event(self, name: &[u8]) -> bool {
         match self {
             Api::Responses => {
@@ -93,8 +94,9 @@ impl Api {
         }
     }
 
-    /// Tokens in a complete stream of `events`, when it does not report them: engines send one event per token, and
-    /// beside those `[DONE]` and, in chats, the role. `None` where events say nothing about tokens.
+    /// Tokens in a complete stream of `events`, when it does not report them: engines send one
+    /// event per token, and beside those `[DONE]` and, in chats, the role. `None` where events say
+    /// nothing about tokens.
     pub fn tokens_in(self, events: u64) -> Option<u64> {
         match self {
             Api::Chat => Some(events.saturating_sub(2)),
@@ -130,7 +132,8 @@ impl Api {
     /// An error as a whole answer.
     pub fn error_json(self, error: &Error) -> String {
         match self {
-            // Anthropic's shape and types, by which its clients choose what to raise; the other members are ours.
+            // Anthropic's shape and types, by which its clients choose what to raise; the other
+            // members are ours.
             Api::Messages => {
                 let mut inner = error.inner();
                 inner["type"] = error.kind().anthropic_type().into();
@@ -140,9 +143,9 @@ impl Api {
         }
     }
 
-    /// The server-sent event that ends a broken stream. `number` is the `sequence_number` of an event of
-    /// `/v1/responses`, whose data has the members of OpenAI's flat `error` event and, since the SDKs raise an
-    /// error only for that, the nested `error` as well.
+    /// The server-sent event that ends a broken stream. `number` is the `sequence_number` of an
+    /// event of `/v1/responses`, whose data has the members of OpenAI's flat `error` event and,
+    /// since the SDKs raise an error only for that, the nested `error` as well.
     pub fn error_event(self, error: &Error, number: u64) -> String {
         let data: Cow<'_, str> = match self {
             Api::Chat | Api::Completions | Api::Generate => return format!("data: {}\n\n", error.to_json()),

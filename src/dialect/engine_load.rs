@@ -30,7 +30,8 @@ impl EngineLoad {
     }
 }
 
-/// The load in the text of `GET /metrics`, by rank (the label `engine`); empty when it has no such lines.
+/// The load in the text of `GET /metrics`, by rank (the label `engine`); empty when it has no such
+/// lines.
 pub fn read(text: &str) -> Vec<EngineLoad> {
     let mut loads: Vec<EngineLoad> = Vec::new();
     let mut found = false;
@@ -78,13 +79,15 @@ pub fn ranks(text: &str) -> Option<u16> {
     whole.then(|| u16::try_from(count).ok()).flatten()
 }
 
-/// Time at which the process began, in Unix seconds, in the text of `GET /metrics`; `None` when it does not say.
+/// Time at which the process began, in Unix seconds, in the text of `GET /metrics`; `None` when it
+/// does not say.
 pub fn start_s(text: &str) -> Option<f64> {
     let of_line = |line: &str| line.strip_prefix("process_start_time_seconds ")?.trim().parse::<f64>().ok();
     text.lines().take(MAX_LINES).find_map(of_line).filter(|start_s| start_s.is_finite() && *start_s > 0.0)
 }
 
-/// True if an engine's answer to `/is_scaling_elastic_ep` says that it is scaled, or left out of the scaled deployment.
+/// True if an engine's answer to `/is_scaling_elastic_ep` says that it is scaled, or left out of
+/// the scaled deployment.
 pub fn is_scaling(body: &Bytes) -> bool {
     let answer = Object::scan(body.clone(), ScanLimits::default());
     answer.is_ok_and(|answer| answer.get("is_scaling_elastic_ep").is_some_and(|says| says.raw() == b"true"))

@@ -101,7 +101,8 @@ pub fn models(body: &[u8]) -> Vec<ModelFact> {
     models
 }
 
-/// The cache's configuration in an answer to `GET /metrics` (the Prometheus text format); `None` when it is not there.
+/// The cache's configuration in an answer to `GET /metrics` (the Prometheus text format); `None`
+/// when it is not there.
 ///
 /// # Errors
 /// [`Contradiction`] when the lines of several ranks don't say the same.

@@ -1,8 +1,9 @@
-//! Reports by which an engine says, under status 200, that an answer failed, and whose fault that was.
+//! Reports by which an engine says, under status 200, that an answer failed, and whose fault that
+//! was.
 //!
-//! Forms that engines and the servers around them write (vLLM 0.8 to 0.33, SGLang, TensorRT-LLM, Anthropic's
-//! and OpenAI's APIs): an `error` member, `"object":"error"` or `"type":"error"` at the top, an event named
-//! `error`, a response that failed, and a choice with `finish_reason: "error"`.
+//! Forms that engines and the servers around them write (vLLM 0.8 to 0.33, SGLang, TensorRT-LLM,
+//! Anthropic's and OpenAI's APIs): an `error` member, `"object":"error"` or `"type":"error"` at the
+//! top, an event named `error`, a response that failed, and a choice with `finish_reason: "error"`.
 
 use std::sync::LazyLock;
 
@@ -52,8 +53,8 @@ pub struct Report {
     pub fault: Fault,
     /// Offset at which the event begins.
     pub at: usize,
-    /// True if clients of the API raise an error when they read the event. Otherwise they take the answer
-    /// for complete.
+    /// True if clients of the API raise an error when they read the event. Otherwise they take the
+    /// answer for complete.
     pub raises: bool,
 }
 
@@ -83,7 +84,8 @@ pub fn in_events(api: Api, events: &[u8]) -> Option<Report> {
     sse::frames(events).find_map(|event| of_event(api, &event))
 }
 
-/// The fault of a failure that a whole answer, or the data of an event, reports; `None` if it reports none.
+/// The fault of a failure that a whole answer, or the data of an event, reports; `None` if it
+/// reports none.
 pub fn of_object(api: Api, object: &Object) -> Option<Fault> {
     if let Some(error) = given(object, "error") {
         return Some(of_error(error));
@@ -113,8 +115,8 @@ fn has_failed_choice(object: &Object) -> bool {
     choices.filter_map(|choice| choice.object().ok()).any(failed)
 }
 
-/// True if clients raise an error for an event with this name and data: the SDKs of OpenAI look for `error`
-/// at the top, and know a failed response by its name.
+/// True if clients raise an error for an event with this name and data: the SDKs of OpenAI look for
+/// `error` at the top, and know a failed response by its name.
 fn raises(api: Api, name: Option<&[u8]>, object: &Object) -> bool {
     let nested = given(object, "error").is_some();
     match api {
@@ -133,8 +135,8 @@ fn of_error(error: Value<'_>) -> Fault {
     error.object().map_or(Fault::Engine, |error| fault_of(&error))
 }
 
-/// The fault that an error's `code` and `type` name. An engine refuses bad requests before a stream begins,
-/// so a failure that names nothing is the engine's.
+/// The fault that an error's `code` and `type` name. An engine refuses bad requests before a stream
+/// begins, so a failure that names nothing is the engine's.
 fn fault_of(error: &Object) -> Fault {
     if let Some(inner) = given(error, "error").and_then(|inner| inner.object().ok()) {
         return fault_of(&inner);

@@ -1,9 +1,10 @@
 //! Members of a client's body that only the gateway may set.
 //!
-//! They carry addresses of engines: with vLLM 0.32 a client's own `kv_transfer_params` kills a NIXL decoder, and with
-//! any version they let a client make one engine open connections to wherever it likes. At the top level they are
-//! dropped without a word, wherever and however often they stand. vLLM also copies `vllm_xargs` (and, on the token
-//! API, `sampling_params.extra_args`) into the place where it keeps them, so there they are refused.
+//! They carry addresses of engines: with vLLM 0.32 a client's own `kv_transfer_params` kills a NIXL
+//! decoder, and with any version they let a client make one engine open connections to wherever it
+//! likes. At the top level they are dropped without a word, wherever and however often they stand.
+//! vLLM also copies `vllm_xargs` (and, on the token API, `sampling_params.extra_args`) into the
+//! place where it keeps them, so there they are refused.
 
 use crate::codec::json::{Edit, Object};
 
@@ -34,8 +35,8 @@ pub fn is_free_form(name: &str) -> bool {
     ARGS.iter().any(|path| path.first() == Some(&name))
 }
 
-/// True if free-form arguments, written as text, may hold one that only the gateway may set: by its name, or by an escape that could spell
-/// one.
+/// True if free-form arguments, written as text, may hold one that only the gateway may set: by its
+/// name, or by an escape that could spell one.
 pub fn names_addresses(name: &[u8], value: &[u8]) -> bool {
     let has = |text: &[u8], word: &str| memchr::memmem::find(text, word.as_bytes()).is_some();
     has(value, "\\u") || FORBIDDEN_ARGS.iter().any(|argument| has(name, argument) || has(value, argument))
@@ -54,7 +55,8 @@ pub enum Forbidden {
 
 /// Looks for arguments that only the gateway may set.
 ///
-/// Every occurrence of a member on the way is looked into: an engine may read another one than we would.
+/// Every occurrence of a member on the way is looked into: an engine may read another one than we
+/// would.
 ///
 /// # Errors
 /// The first that is found.

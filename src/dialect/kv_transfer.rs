@@ -1,10 +1,13 @@
-//! The prefill-first dialect of `kv_transfer_params`: vLLM's NIXL connectors, vllm-ascend's MooncakeConnectorV1, and
-//! (with no hand-off in the answer) the connectors that move KV through a pool: EmsStoreConnector, AscendStore, UCM.
+//! The prefill-first dialect of `kv_transfer_params`: vLLM's NIXL connectors, vllm-ascend's
+//! MooncakeConnectorV1, and (with no hand-off in the answer) the connectors that move KV through a
+//! pool: EmsStoreConnector, AscendStore, UCM.
 //!
-//! Bodies as in vllm-ascend's `load_balance_proxy_server_example.py` (August 2026), checked against vLLM 0.32.0.
+//! Bodies as in vllm-ascend's `load_balance_proxy_server_example.py` (August 2026), checked against
+//! vLLM 0.32.0.
 //!
-//! A hand-off is for one answer. Of several (`n`) each fetches by itself, and a prefiller lets go of the blocks when the first has done so
-//! (vLLM 0.32): the others would read what may be another prompt's by then, and nobody would notice. A decoder makes them alone.
+//! A hand-off is for one answer. Of several (`n`) each fetches by itself, and a prefiller lets go
+//! of the blocks when the first has done so (vLLM 0.32): the others would read what may be another
+//! prompt's by then, and nobody would notice. A decoder makes them alone.
 
 use bytes::Bytes;
 
@@ -15,8 +18,8 @@ use crate::dialect::{Api, PARAMS, one_token};
 /// Order to a prefiller: keep the KV of this prompt for a decoder that is not known yet.
 const ASK: &[u8] = br#"{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}"#;
 
-/// The edit for the prefill leg: one token, not streamed, one choice, and the request to keep the KV; with an `offer`
-/// ([`super::returned`]), to read a part of it before.
+/// The edit for the prefill leg: one token, not streamed, one choice, and the request to keep the
+/// KV; with an `offer` ([`super::returned`]), to read a part of it before.
 pub fn prefill_edit(api: Api, body: &Object, offer: Option<&Bytes>) -> Edit {
     let ask = offer.cloned().unwrap_or(Bytes::from_static(ASK));
     one_token::edit(api, body).set(PARAMS, ask)
@@ -46,7 +49,8 @@ pub fn read_prefill(api: Api, reply: Bytes) -> Result<Prefilled, BadReply> {
     Ok(Prefilled { handoff, said: Said::by(api, reply, from) })
 }
 
-/// True if a hand-off says that there is something to fetch, but neither where nor what. All else in it is the engines' affair.
+/// True if a hand-off says that there is something to fetch, but neither where nor what. All else
+/// in it is the engines' affair.
 fn names_nothing(handoff: &Object) -> bool {
     let fetches = handoff.get("do_remote_prefill").is_some_and(|v| v.raw() == b"true");
     let names = |(key, value): (std::borrow::Cow<'_, str>, Value<'_>)| {
@@ -55,8 +59,8 @@ fn names_nothing(handoff: &Object) -> bool {
     fetches && !handoff.members().any(names)
 }
 
-/// A hash of the name of the engine that made a hand-off (`remote_engine_id`: a uuid, new with each start of the engine).
-/// The ranks of one engine, which add `_dp0`, `_dp1`, …, have the same.
+/// A hash of the name of the engine that made a hand-off (`remote_engine_id`: a uuid, new with each
+/// start of the engine). The ranks of one engine, which add `_dp0`, `_dp1`, …, have the same.
 pub fn engine_id(handoff: &Object) -> Option<u64> {
     Some(engine_hash(&handoff.get("remote_engine_id")?.as_str()?))
 }

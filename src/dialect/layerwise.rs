@@ -1,17 +1,22 @@
-//! vllm-ascend's MooncakeLayerwiseConnector: the decoder is asked first. When it has blocks for the prompt it calls back and
-//! says where they are; a prefiller that is told so writes into them layer by layer.
+//! vllm-ascend's MooncakeLayerwiseConnector: the decoder is asked first. When it has blocks for the
+//! prompt it calls back and says where they are; a prefiller that is told so writes into them layer
+//! by layer.
 //!
-//! Read in vllm-ascend: `mooncake_layerwise_connector.py` at 016aa37 and `load_balance_proxy_layerwise_server_example.py` at
-//! 000bc68; lists of prompts in `layerwise_push/scheduler.py` at 402cf73 and `sfa_pd_rd2h`, the connectors that read
-//! `BATCH`. What follows from it:
+//! Read in vllm-ascend: `mooncake_layerwise_connector.py` at 016aa37 and
+//! `load_balance_proxy_layerwise_server_example.py` at 000bc68; lists of prompts in
+//! `layerwise_push/scheduler.py` at 402cf73 and `sfa_pd_rd2h`, the connectors that read `BATCH`.
+//! What follows from it:
 //!
-//! * The decoder names its requests by the `X-Request-Id` of its leg ([`engine_ids`]), and knows by the same names that a
-//!   prefiller is done: both legs need the same id.
-//! * It repeats a call whose connection broke, up to three times, and does not look at the status of the answer.
-//! * It waits for its KV without a limit of its own. Hung up on meanwhile, vLLM 0.12 and later keeps the blocks until the KV
-//!   has come all the same; so a prefill that has begun had better end.
-//! * A prefiller that fails half-way may have reported some of its ranks; one that takes over would be counted together with
-//!   it, and the decoder would begin too early. A decoder's blocks are for one prefiller.
+//! * The decoder names its requests by the `X-Request-Id` of its leg ([`engine_ids`]), and knows by
+//!   the same names that a prefiller is done: both legs need the same id.
+//! * It repeats a call whose connection broke, up to three times, and does not look at the status
+//!   of the answer.
+//! * It waits for its KV without a limit of its own. Hung up on meanwhile, vLLM 0.12 and later
+//!   keeps the blocks until the KV has come all the same; so a prefill that has begun had better
+//!   end.
+//! * A prefiller that fails half-way may have reported some of its ranks; one that takes over would
+//!   be counted together with it, and the decoder would begin too early. A decoder's blocks are for
+//!   one prefiller.
 
 use bytes::Bytes;
 use serde_json::json;
@@ -47,7 +52,8 @@ pub enum BadCall {
     /// It does not say which request it is about.
     #[error("`request_id` must be a string that is not empty")]
     RequestId,
-    /// It does not ask for a prefill: as a prefiller's parameters it would be taken for something else.
+    /// It does not ask for a prefill: as a prefiller's parameters it would be taken for something
+    /// else.
     #[error("`do_remote_decode` must be true")]
     RemoteDecode,
     /// It asks the prefiller to fetch, of which vLLM's prefillers die.
@@ -88,8 +94,8 @@ pub(super) fn prefill_edit(api: Api, body: &Object, called: Option<&Bytes>) -> E
     }
 }
 
-/// One prefiller's parameters for all of a request's prompts, in their order: those of the only one as they are; of several,
-/// the first one's, and beside them all of them by name.
+/// One prefiller's parameters for all of a request's prompts, in their order: those of the only one
+/// as they are; of several, the first one's, and beside them all of them by name.
 pub fn prefill_params(calls: &[Call]) -> Option<Bytes> {
     let (first, rest) = calls.split_first()?;
     if rest.is_empty() {
@@ -123,8 +129,8 @@ pub fn prompts(api: Api, body: &Object) -> usize {
     list.and_then(|list| list.array_len_capped(MOST_PROMPTS + 1)).unwrap_or(1)
 }
 
-/// Reason why a decoder must compute this request's prompt itself, `general` being why with any engines. `batch`: prefillers understand
-/// lists of prompts.
+/// Reason why a decoder must compute this request's prompt itself, `general` being why with any
+/// engines. `batch`: prefillers understand lists of prompts.
 pub fn bypass(api: Api, body: &Object, general: Option<Bypass>, batch: bool) -> Option<Bypass> {
     let read_as_list = batch && general == Some(Bypass::SeveralPrompts) && prompts(api, body) <= MOST_PROMPTS;
     let general = if read_as_list { shape::bypass(api, body, false) } else { general };

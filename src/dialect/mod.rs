@@ -46,24 +46,29 @@ const PARAMS: &str = "kv_transfer_params";
 /// Ways in which the engines of a fleet move KV from a prefiller to a decoder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Dialect {
-    /// The prefiller's answer says what the decoder is told (`kv_transfer_params`): vLLM's NIXL connectors, vllm-ascend's
-    /// MooncakeConnectorV1. An answer that says nothing leaves the KV to a pool.
+    /// The prefiller's answer says what the decoder is told (`kv_transfer_params`): vLLM's NIXL
+    /// connectors, vllm-ascend's MooncakeConnectorV1. An answer that says nothing leaves the KV to
+    /// a pool.
     #[default]
     KvTransfer,
-    /// A pool alone carries the KV (EmsStoreConnector, AscendStore, UCM, MooncakeStoreConnector): nothing is handed over.
+    /// A pool alone carries the KV (EmsStoreConnector, AscendStore, UCM, MooncakeStoreConnector):
+    /// nothing is handed over.
     Pool,
-    /// vLLM's MooncakeConnector: both legs are told a name for the transfer, the decoder also where the prefiller's
-    /// bootstrap server is.
+    /// vLLM's MooncakeConnector: both legs are told a name for the transfer, the decoder also where
+    /// the prefiller's bootstrap server is.
     Mooncake,
     /// vLLM's NixlPushConnector: both legs at once, as soon as the prefiller is known.
     NixlPush,
     /// SGLang: both legs at once, with a bootstrap server and a room.
     Sglang,
-    /// vllm-ascend's MooncakeLayerwiseConnector: the decoder is asked first, and calls back for a prefill into its blocks.
+    /// vllm-ascend's MooncakeLayerwiseConnector: the decoder is asked first, and calls back for a
+    /// prefill into its blocks.
     Layerwise,
-    /// vLLM's P2pNcclConnector: addresses of both engines in the request's id, nothing is handed over.
+    /// vLLM's P2pNcclConnector: addresses of both engines in the request's id, nothing is handed
+    /// over.
     P2pNccl,
-    /// vLLM's MoRIIOConnector, READ: as `kv_transfer`, with a name given here, and never without a hand-off.
+    /// vLLM's MoRIIOConnector, READ: as `kv_transfer`, with a name given here, and never without a
+    /// hand-off.
     Moriio,
 }
 
@@ -119,8 +124,8 @@ impl Dialect {
         self == Dialect::P2pNccl
     }
 
-    /// True if engines may read each other's addresses in a request's id (P2pNccl, and MoRIIO's example proxy): no client may
-    /// choose it then.
+    /// True if engines may read each other's addresses in a request's id (P2pNccl, and MoRIIO's
+    /// example proxy): no client may choose it then.
     pub fn reads_request_ids(self) -> bool {
         matches!(self, Dialect::P2pNccl | Dialect::Moriio)
     }
@@ -152,8 +157,8 @@ impl Dialect {
         self == Dialect::Sglang
     }
 
-    /// Reason why a request can't be prefilled elsewhere, `shape` being what was read from its body. `lists`: prefillers read lists of
-    /// prompts (decoder first).
+    /// Reason why a request can't be prefilled elsewhere, `shape` being what was read from its
+    /// body. `lists`: prefillers read lists of prompts (decoder first).
     pub fn bypass(self, api: Api, body: &Object, shape: &Shape, lists: bool) -> Option<Bypass> {
         let several = || shape::several_answers(api, body).then_some(Bypass::SeveralChoices);
         match self {
@@ -167,9 +172,11 @@ impl Dialect {
         }
     }
 
-    /// True if a decoder that turns a request away tells its prefiller to let go of the blocks. vllm-ascend and vLLM before 0.32 don't for
-    /// `kv_transfer`, with which blocks that may be gone can be fetched all the same: they are read by their numbers. Nor does one that is
-    /// pushed to, whose prefiller waits for it. With the others a decoder would wait for minutes for what is gone.
+    /// True if a decoder that turns a request away tells its prefiller to let go of the blocks.
+    /// vllm-ascend and vLLM before 0.32 don't for `kv_transfer`, with which blocks that may be gone
+    /// can be fetched all the same: they are read by their numbers. Nor does one that is pushed to,
+    /// whose prefiller waits for it. With the others a decoder would wait for minutes for what is
+    /// gone.
     pub fn tells_of_refusals(self) -> bool {
         !matches!(self, Dialect::KvTransfer | Dialect::NixlPush)
     }
@@ -179,17 +186,20 @@ impl Dialect {
         self == Dialect::KvTransfer
     }
 
-    /// True if a prefiller's answer says what a decoder is to fetch, so that one that says nothing has kept nothing.
+    /// True if a prefiller's answer says what a decoder is to fetch, so that one that says nothing
+    /// has kept nothing.
     pub fn hands_over(self) -> bool {
         matches!(self, Dialect::KvTransfer | Dialect::NixlPush | Dialect::Moriio)
     }
 
-    /// True if a prefiller's bootstrap server must be asked who the prefiller is before anything is sent to it.
+    /// True if a prefiller's bootstrap server must be asked who the prefiller is before anything is
+    /// sent to it.
     pub fn asks_bootstrap(self) -> bool {
         self == Dialect::Mooncake
     }
 
-    /// The edit for the prefill leg: one token, not streamed, and what makes the prefiller keep the KV.
+    /// The edit for the prefill leg: one token, not streamed, and what makes the prefiller keep the
+    /// KV.
     pub fn prefill_edit(self, api: Api, body: &Object, transfer: &Transfer) -> Edit {
         match self {
             Dialect::KvTransfer => kv_transfer::prefill_edit(api, body, transfer.offer.as_ref()),
@@ -202,7 +212,8 @@ impl Dialect {
         }
     }
 
-    /// The edit for a decode leg that is sent together with the prefill; `None` where it must wait for the prefiller's answer.
+    /// The edit for a decode leg that is sent together with the prefill; `None` where it must wait
+    /// for the prefiller's answer.
     pub fn early_decode_edit(self, transfer: &Transfer) -> Option<Edit> {
         match (self, transfer.peer.as_deref()) {
             (Dialect::Sglang, _) => Some(sglang::decode_edit(transfer)),
@@ -236,7 +247,8 @@ impl Dialect {
     }
 }
 
-/// The edit for the decode leg: the client's body and the hand-off, which is left out when there is none.
+/// The edit for the decode leg: the client's body and the hand-off, which is left out when there is
+/// none.
 pub fn decode_edit(handoff: Option<&Bytes>) -> Edit {
     match handoff {
         Some(params) => guard::edit().set(PARAMS, params.clone()),
@@ -244,9 +256,9 @@ pub fn decode_edit(handoff: Option<&Bytes>) -> Edit {
     }
 }
 
-/// The edit for a decode leg whose only purpose is that the prefiller's KV is fetched, and so freed. `salt`: of what may have been freed
-/// before, so that it is another's by now; the decoder keeps what it fetches in its cache, and is to find it for nobody (`cache_salt`,
-/// vLLM since 0.9).
+/// The edit for a decode leg whose only purpose is that the prefiller's KV is fetched, and so
+/// freed. `salt`: of what may have been freed before, so that it is another's by now; the decoder
+/// keeps what it fetches in its cache, and is to find it for nobody (`cache_salt`, vLLM since 0.9).
 pub fn release_edit(api: Api, body: &Object, handoff: &Bytes, salt: Option<u64>) -> Edit {
     let edit = one_token::edit(api, body).set(PARAMS, handoff.clone());
     match salt {
@@ -255,12 +267,14 @@ pub fn release_edit(api: Api, body: &Object, handoff: &Bytes, salt: Option<u64>)
     }
 }
 
-/// True if that rules a request out where both engines have the same limits, or find a prompt's blocks by its tokens.
+/// True if that rules a request out where both engines have the same limits, or find a prompt's
+/// blocks by its tokens.
 fn same_limits(why: &Bypass) -> bool {
     *why != Bypass::Truncation
 }
 
-/// The edit for a decode leg that is to end at once, where nothing but its id says what is to be fetched.
+/// The edit for a decode leg that is to end at once, where nothing but its id says what is to be
+/// fetched.
 pub fn parting_edit(api: Api, body: &Object) -> Edit {
     one_token::edit(api, body)
 }

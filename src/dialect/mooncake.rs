@@ -1,10 +1,10 @@
-//! vLLM's MooncakeConnector (not the store): the gateway names each transfer, and tells the decoder which engine has the KV and
-//! where its bootstrap server is.
+//! vLLM's MooncakeConnector (not the store): the gateway names each transfer, and tells the decoder
+//! which engine has the KV and where its bootstrap server is.
 //!
-//! Bodies as in vLLM 0.32's `mooncake_connector_proxy.py` and vllm-router 0.1.17. A prefiller keeps the KV for
-//! `VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT` (480 s); a decoder waits as long for a prefill that never comes, so that it is asked
-//! only after the prefill has ended well. Each of several answers would ask for the transfer, which is over with the first: a decoder
-//! makes them alone.
+//! Bodies as in vLLM 0.32's `mooncake_connector_proxy.py` and vllm-router 0.1.17. A prefiller keeps
+//! the KV for `VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT` (480 s); a decoder waits as long for a prefill
+//! that never comes, so that it is asked only after the prefill has ended well. Each of several
+//! answers would ask for the transfer, which is over with the first: a decoder makes them alone.
 
 use bytes::Bytes;
 use serde_json::json;
@@ -45,8 +45,8 @@ pub(super) fn read_prefill(api: Api, reply: Bytes, transfer: &Transfer) -> Resul
     })
 }
 
-/// Reads what a bootstrap server answers: `{"0":{"engine_id":"…",…},…}`, keyed by data-parallel rank. `None` when it is
-/// anything else, or a rank is missing.
+/// Reads what a bootstrap server answers: `{"0":{"engine_id":"…",…},…}`, keyed by data-parallel
+/// rank. `None` when it is anything else, or a rank is missing.
 pub fn read_query(answer: Bytes, address: String) -> Option<Peer> {
     let answer = Object::scan(answer, ScanLimits::default()).ok()?;
     let count = answer.members().count();

@@ -1,17 +1,23 @@
-//! vLLM's MoRIIOConnector in READ mode (`read_mode`): the decoder reads what the prefiller's answer says, by a name that is given here.
+//! vLLM's MoRIIOConnector in READ mode (`read_mode`): the decoder reads what the prefiller's answer
+//! says, by a name that is given here.
 //!
-//! Read in vLLM 0.32.0 (`moriio_connector.py`, `moriio_common.py`) and its `moriio_toy_proxy_server.py`:
+//! Read in vLLM 0.32.0 (`moriio_connector.py`, `moriio_common.py`) and its
+//! `moriio_toy_proxy_server.py`:
 //!
-//! * The prefiller's answer has all that the decoder needs (`remote_host`, `remote_handshake_port`, `remote_notify_port`, engine id,
-//!   blocks, ranks, `transfer_id`) and is handed over as it is; addresses in the request's id, which the example puts
-//!   there, are another way to say the same, and registration at the proxy (`proxy_ip`) is not needed.
-//! * A decoder takes every request for one whose KV is elsewhere, told so or not, and would compute nothing of its prompt: none
-//!   is sent to it without a hand-off.
-//! * One read ends the prefiller's keeping, so that a second answer (`n`) would read what may be another's by then: it is refused here.
-//! * The prefiller keeps blocks for `defer_timeout` (60 s), then frees them: `engine.lease_ms` should be that.
+//! * The prefiller's answer has all that the decoder needs (`remote_host`, `remote_handshake_port`,
+//!   `remote_notify_port`, engine id, blocks, ranks, `transfer_id`) and is handed over as it is;
+//!   addresses in the request's id, which the example puts there, are another way to say the same,
+//!   and registration at the proxy (`proxy_ip`) is not needed.
+//! * A decoder takes every request for one whose KV is elsewhere, told so or not, and would compute
+//!   nothing of its prompt: none is sent to it without a hand-off.
+//! * One read ends the prefiller's keeping, so that a second answer (`n`) would read what may be
+//!   another's by then: it is refused here.
+//! * The prefiller keeps blocks for `defer_timeout` (60 s), then frees them: `engine.lease_ms`
+//!   should be that.
 //!
-//! WRITE, the connector's default, is not spoken. It wants both legs at once and the decoder's address, ports and sizes in the
-//! prefiller's leg; and a decoder whose prefiller fails waits in a state which only the prefiller's word ends.
+//! WRITE, the connector's default, is not spoken. It wants both legs at once and the decoder's
+//! address, ports and sizes in the prefiller's leg; and a decoder whose prefiller fails waits in a
+//! state which only the prefiller's word ends.
 
 use bytes::Bytes;
 use serde_json::json;

@@ -1,19 +1,23 @@
-//! vLLM's NixlPushConnector: the prefiller writes into the decoder's memory, so that the decoder had better be there first.
+//! vLLM's NixlPushConnector: the prefiller writes into the decoder's memory, so that the decoder
+//! had better be there first.
 //!
-//! Facts of vLLM 0.32.0. The decoder needs of the prefiller only what is the same in all its answers; the two requests find each
-//! other by their `X-Request-Id` and must be of the same kind. The first answer of a prefiller is waited for, and teaches that;
-//! from then on both legs are sent at once. A decoder whose prefill never comes waits for `push_registration_timeout` (480 s);
-//! hung up on meanwhile it keeps the blocks until the KV has come (vLLM issue 46283), so that a prefill that has begun had better end.
-//! One without `remote_request_id` dies.
+//! Facts of vLLM 0.32.0. The decoder needs of the prefiller only what is the same in all its
+//! answers; the two requests find each other by their `X-Request-Id` and must be of the same kind.
+//! The first answer of a prefiller is waited for, and teaches that; from then on both legs are sent
+//! at once. A decoder whose prefill never comes waits for `push_registration_timeout` (480 s); hung
+//! up on meanwhile it keeps the blocks until the KV has come (vLLM issue 46283), so that a prefill
+//! that has begun had better end. One without `remote_request_id` dies.
 //!
-//! Engines name responses themselves (`resp_`, and something random), whatever the header says: two of them would never find each other.
-//! Nor would several answers, each of which the decoder has another name for (`0_cmpl-…`). A decoder answers both alone.
+//! Engines name responses themselves (`resp_`, and something random), whatever the header says: two
+//! of them would never find each other. Nor would several answers, each of which the decoder has
+//! another name for (`0_cmpl-…`). A decoder answers both alone.
 
 use bytes::Bytes;
 
 use crate::codec::json::{Edit, Object, ScanLimits};
 
-/// A standing hand-off made of one prefiller's answer; `None` when the answer is not of this connector.
+/// A standing hand-off made of one prefiller's answer; `None` when the answer is not of this
+/// connector.
 pub(super) fn standing(handoff: &Bytes) -> Option<Bytes> {
     // Most hand-offs are of others, and looked at once for each request.
     memchr::memmem::find(handoff, b"\"push\"")?;

@@ -81,7 +81,8 @@ impl<O> Offers<O> {
         self.bound(now_ms)
     }
 
-    /// The best offer for a prompt, which is on offer no more. Those that `good` says no to are dropped on the way.
+    /// The best offer for a prompt, which is on offer no more. Those that `good` says no to are
+    /// dropped on the way.
     pub fn take(
         &mut self,
         (prompt, context): (&[u32], &Context),
@@ -158,7 +159,8 @@ impl<O> Offers<O> {
     }
 }
 
-/// Names of the beginnings of a prompt, one for each whole block. They only find; tokens are compared in the end.
+/// Names of the beginnings of a prompt, one for each whole block. They only find; tokens are
+/// compared in the end.
 fn starts(tokens: &[u32], block_tokens: usize) -> Vec<u64> {
     let mut bytes = Vec::with_capacity(4 * block_tokens);
     let mut last = 0;

@@ -9,7 +9,8 @@ use crate::dialect::{Api, guard};
 const ONE: Bytes = Bytes::from_static(b"1");
 const FALSE: Bytes = Bytes::from_static(b"false");
 
-/// One token, not streamed, one choice; `min_tokens` too, since an engine drops the KV of an answer that ends by itself.
+/// One token, not streamed, one choice; `min_tokens` too, since an engine drops the KV of an answer
+/// that ends by itself.
 pub(super) fn edit(api: Api, body: &Object) -> Edit {
     let edit = guard::edit().drop("stream_options").set("stream", FALSE);
     let edit = match api {
@@ -26,8 +27,9 @@ pub(super) fn edit(api: Api, body: &Object) -> Edit {
     if body.contains("n") { edit.set("n", ONE) } else { edit }
 }
 
-/// True if it has a budget of tokens to think, which must be smaller than `max_tokens` (vLLM 0.32, unless `kv_transfer_params` tell that
-/// this is a prefill). It changes nothing in the prompt, as `disabled` does.
+/// True if it has a budget of tokens to think, which must be smaller than `max_tokens` (vLLM 0.32,
+/// unless `kv_transfer_params` tell that this is a prefill). It changes nothing in the prompt, as
+/// `disabled` does.
 fn thinks(body: &Object) -> bool {
     let kind = || body.get("thinking")?.object().ok()?.get("type")?.as_str().map(|kind| kind == "enabled");
     kind() == Some(true)

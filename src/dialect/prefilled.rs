@@ -49,7 +49,8 @@ impl Said {
         Said(Box::new(Answer { api, whole, from }))
     }
 
-    /// True if the answer shows that it ended before its one token's length did: engines keep no KV of those.
+    /// True if the answer shows that it ended before its one token's length did: engines keep no KV
+    /// of those.
     pub fn is_ended_by_itself(&self) -> bool {
         ended_by_itself(self.0.api, &self.0.whole)
     }
@@ -68,7 +69,8 @@ impl Said {
         }
     }
 
-    /// The hand-off's members, for who asks more of them; `None` where there are none, or they can't be looked into.
+    /// The hand-off's members, for who asks more of them; `None` where there are none, or they
+    /// can't be looked into.
     pub(super) fn params(&self) -> Option<&Object> {
         match &self.0.from {
             Origin::Params(params) => Some(params),
@@ -110,8 +112,9 @@ pub(super) fn answer(api: Api, reply: Bytes) -> Result<Object, BadReply> {
     Ok(reply)
 }
 
-/// True if a prefiller's answer shows that it ended before its one token's length did, by a stop string or because the engine gave it up:
-/// vLLM keeps no KV of those. A forced call says `stop` or `tool_calls` where it was the length; responses say nothing of use.
+/// True if a prefiller's answer shows that it ended before its one token's length did, by a stop
+/// string or because the engine gave it up: vLLM keeps no KV of those. A forced call says `stop` or
+/// `tool_calls` where it was the length; responses say nothing of use.
 pub(super) fn ended_by_itself(api: Api, reply: &Object) -> bool {
     let is = |holder: &Object, key: &str, words: &[&[u8]]| {
         holder.get(key).is_some_and(|value| words.contains(&value.raw()))

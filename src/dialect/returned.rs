@@ -1,23 +1,29 @@
-//! KV that a decoder offers back for the conversation's next turn: vLLM's NixlConnector with `bidirectional_kv_xfer` on both
-//! sides. Read in vLLM 0.32.0 (`nixl/pull_scheduler.py`, `pull_worker.py`, `base_worker.py`) and tried there.
+//! KV that a decoder offers back for the conversation's next turn: vLLM's NixlConnector with
+//! `bidirectional_kv_xfer` on both sides. Read in vLLM 0.32.0 (`nixl/pull_scheduler.py`,
+//! `pull_worker.py`, `base_worker.py`) and tried there.
 //!
-//! **What a decoder answers.** A request that came with a hand-off and ended by itself (`length`, or `stop` by a token; not by
-//! a stop string, not aborted) leaves all its blocks pinned for `decoder_kv_blocks_ttl` (480 s), without renewal. A whole answer
-//! says so in `kv_transfer_params`: the members of a prefiller's hand-off, but `do_remote_decode` true, `do_remote_prefill` false,
-//! `remote_num_tokens` the tokens whose KV there is (prompt and answer, as a rule without the last), and
-//! `remote_blocks_expiry_time` on the engine's own clock. A streamed answer says nothing (vLLM pull request 40186 is open), and its
-//! blocks stay pinned all the same: nobody can fetch them.
+//! **What a decoder answers.** A request that came with a hand-off and ended by itself (`length`,
+//! or `stop` by a token; not by a stop string, not aborted) leaves all its blocks pinned for
+//! `decoder_kv_blocks_ttl` (480 s), without renewal. A whole answer says so in
+//! `kv_transfer_params`: the members of a prefiller's hand-off, but `do_remote_decode` true,
+//! `do_remote_prefill` false, `remote_num_tokens` the tokens whose KV there is (prompt and answer,
+//! as a rule without the last), and `remote_blocks_expiry_time` on the engine's own clock. A
+//! streamed answer says nothing (vLLM pull request 40186 is open), and its blocks stay pinned all
+//! the same: nobody can fetch them.
 //!
-//! **What a prefiller is to get.** The same object in the place of the usual request to keep the KV. It reads
-//! `min(remote_num_tokens, prompt) - cached` tokens if these are at least `kv_recompute_threshold` (64), else none; in both cases
-//! the decoder hears that it may let go, so an offer is good for one use. Beyond the deadline (5 s before it, by clocks that
-//! the engines compare) the read is declined, and by default (`kv_load_failure_policy`) the request fails.
+//! **What a prefiller is to get.** The same object in the place of the usual request to keep the
+//! KV. It reads `min(remote_num_tokens, prompt) - cached` tokens if these are at least
+//! `kv_recompute_threshold` (64), else none; in both cases the decoder hears that it may let go, so
+//! an offer is good for one use. Beyond the deadline (5 s before it, by clocks that the engines
+//! compare) the read is declined, and by default (`kv_load_failure_policy`) the request fails.
 //!
-//! **What it does not check.** Neither that the tokens are the same, nor where blocks stand: of the blocks named it reads the *last*
-//! ones, as many as it lacks, so that a list which ends behind `min(remote_num_tokens, prompt)` shifts all of them. Clients send
-//! history back with reasoning left out or text tokenized anew, and a decoder may list a block for a token that never came. So
-//! what is handed on here is cut: whole blocks only, as many as the tokens that both have in common, told by token ids that
-//! the decoder itself reported, and fewer than the prompt has, since its last token is computed in any case.
+//! **What it does not check.** Neither that the tokens are the same, nor where blocks stand: of the
+//! blocks named it reads the *last* ones, as many as it lacks, so that a list which ends behind
+//! `min(remote_num_tokens, prompt)` shifts all of them. Clients send history back with reasoning
+//! left out or text tokenized anew, and a decoder may list a block for a token that never came. So
+//! what is handed on here is cut: whole blocks only, as many as the tokens that both have in
+//! common, told by token ids that the decoder itself reported, and fewer than the prompt has, since
+//! its last token is computed in any case.
 
 use bytes::Bytes;
 
@@ -25,7 +31,8 @@ use crate::codec::json::{Edit, Object, ScanLimits, Value};
 use crate::dialect::shape::asks_for;
 use crate::dialect::{Api, PARAMS};
 
-/// Less is not worth a transfer; also what makes sure that blocks have the size that they are taken to have.
+/// Less is not worth a transfer; also what makes sure that blocks have the size that they are taken
+/// to have.
 const LEAST_BLOCKS: usize = 4;
 
 /// KV that a decoder keeps of one conversation.
@@ -41,7 +48,8 @@ pub struct Returned {
     params: Bytes,
 }
 
-/// True if a decoder can be asked for the token ids that an offer needs: of one whole answer to one prompt.
+/// True if a decoder can be asked for the token ids that an offer needs: of one whole answer to one
+/// prompt.
 pub fn may_return(api: Api, body: &Object) -> bool {
     let is = |key: &str| asks_for(body, key);
     let one = |key: &str| body.get(key).is_none_or(|value| value.is_null() || value.as_u64() == Some(1));
@@ -56,8 +64,8 @@ pub fn asking_for_ids(edit: Edit) -> Edit {
 /// By this member ids are asked for.
 const IDS: &str = "return_token_ids";
 
-/// An answer as the client is to read it: engines' addresses are none of its business, nor are ids that it did not ask for. What
-/// is hidden is null, as engines write it that have nothing to say.
+/// An answer as the client is to read it: engines' addresses are none of its business, nor are ids
+/// that it did not ask for. What is hidden is null, as engines write it that have nothing to say.
 /// `None` = as it is. `asked`: the decoder was asked for ids.
 pub fn hidden(body: &Object, answer: &Object, asked: bool) -> Option<Object> {
     let wants_ids = asks_for(body, IDS);

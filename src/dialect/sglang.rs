@@ -1,9 +1,10 @@
-//! SGLang's disaggregation: both servers get the client's body at once, each with the same bootstrap server and room; the decoder's
-//! answer is the client's.
+//! SGLang's disaggregation: both servers get the client's body at once, each with the same
+//! bootstrap server and room; the decoder's answer is the client's.
 //!
-//! Bodies as in SGLang's own router (`pd_router`, 2026). The prefill server ends by itself after the first token, whatever the
-//! body's limits are. Neither can serve a request alone, and what a prefiller has computed can be fetched by the decoder of the
-//! same room alone. Of several answers each would go to that room, and all but the first wait there (0.5.18): they are refused.
+//! Bodies as in SGLang's own router (`pd_router`, 2026). The prefill server ends by itself after
+//! the first token, whatever the body's limits are. Neither can serve a request alone, and what a
+//! prefiller has computed can be fetched by the decoder of the same room alone. Of several answers
+//! each would go to that room, and all but the first wait there (0.5.18): they are refused.
 
 use serde_json::json;
 

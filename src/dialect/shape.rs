@@ -25,7 +25,8 @@ pub struct Shape {
     pub answers: u64,
     /// Prompts that it has.
     pub prompts: u64,
-    /// The most tokens that engines are to put into one event of a stream (`stream_interval`, vLLM 0.32); 1 where nothing is said.
+    /// The most tokens that engines are to put into one event of a stream (`stream_interval`, vLLM
+    /// 0.32); 1 where nothing is said.
     pub event_tokens: u64,
     /// Reason why this request must not be prefilled elsewhere, if so.
     pub bypass: Option<Bypass>,
@@ -38,29 +39,34 @@ pub struct Shape {
 /// Reasons why a request goes to a decoder alone, which then computes the prompt itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Bypass {
-    /// Several prompts in one body that are not asked one by one ([`super::batch`]). A prefiller's answer carries the hand-off
-    /// of the first one only (vLLM 0.32); with it the decoder would read the wrong KV for the others, or die when one of them
-    /// is longer.
+    /// Several prompts in one body that are not asked one by one ([`super::batch`]). A prefiller's
+    /// answer carries the hand-off of the first one only (vLLM 0.32); with it the decoder would
+    /// read the wrong KV for the others, or die when one of them is longer.
     SeveralPrompts,
-    /// A search over several answers (`use_beam_search`): engines ask themselves for each next token, without a hand-off
-    /// (vLLM 0.32), so that what a prefiller kept would be fetched by nobody.
+    /// A search over several answers (`use_beam_search`): engines ask themselves for each next
+    /// token, without a hand-off (vLLM 0.32), so that what a prefiller kept would be fetched by
+    /// nobody.
     Beam,
     /// The prompt, or one more, comes as embeddings (`prompt_embeds`).
     Embeddings,
-    /// The client wants the scores of the prompt's own tokens, which only the engine that answers can compute.
+    /// The client wants the scores of the prompt's own tokens, which only the engine that answers
+    /// can compute.
     PromptScores,
     /// It goes on from a stored response, which no prefiller knows.
     StoredResponse,
-    /// The engine calls tools by itself (code interpreter, search, MCP) and goes on with what they say. Each of its turns would fetch the
-    /// first one's KV again, which is another's by then (vLLM 0.32: the parameters stay for all turns).
+    /// The engine calls tools by itself (code interpreter, search, MCP) and goes on with what they
+    /// say. Each of its turns would fetch the first one's KV again, which is another's by then
+    /// (vLLM 0.32: the parameters stay for all turns).
     EngineTools,
-    /// The engine is to cut the prompt to the room that the answer leaves in the context (`truncate_prompt_tokens` -1, `truncation` of
-    /// responses). A prefiller, whose answer is one token, has more room: its KV would be that of other tokens.
+    /// The engine is to cut the prompt to the room that the answer leaves in the context
+    /// (`truncate_prompt_tokens` -1, `truncation` of responses). A prefiller, whose answer is one
+    /// token, has more room: its KV would be that of other tokens.
     Truncation,
-    /// Several answers to one prompt. Each would fetch the KV, or want a prefill of its own (decoder first), and what a prefiller keeps it
-    /// keeps until the first one has it.
+    /// Several answers to one prompt. Each would fetch the KV, or want a prefill of its own
+    /// (decoder first), and what a prefiller keeps it keeps until the first one has it.
     SeveralChoices,
-    /// It is not known what engines will call the request, by which they are to find each other (decoder first, and NIXL's push).
+    /// It is not known what engines will call the request, by which they are to find each other
+    /// (decoder first, and NIXL's push).
     UnknownNames,
 }
 
@@ -140,7 +146,8 @@ impl Shape {
     }
 }
 
-/// Types of tools that vLLM calls where it has a tool server (0.32); all others are the client's to call.
+/// Types of tools that vLLM calls where it has a tool server (0.32); all others are the client's to
+/// call.
 const ENGINE_TOOLS: [&str; 4] = ["code_interpreter", "container", "mcp", "web_search_preview"];
 
 /// Reason why no prefiller can do the prompt; `lists`: lists of prompts are a reason.
@@ -167,8 +174,9 @@ pub(super) fn bypass(api: Api, body: &Object, lists: bool) -> Option<Bypass> {
     }
 }
 
-/// True if the prompt's own tokens are to be scored. With `echo` vLLM scores as many candidates of them as are wanted of the answer's:
-/// `logprobs` says how many in completions; in chats `top_logprobs` does, which is 0 where it is absent, and 0 scores, too.
+/// True if the prompt's own tokens are to be scored. With `echo` vLLM scores as many candidates of
+/// them as are wanted of the answer's: `logprobs` says how many in completions; in chats
+/// `top_logprobs` does, which is 0 where it is absent, and 0 scores, too.
 fn scores_prompt(api: Api, body: &Object) -> bool {
     let given = |holder: &Object, key: &str| holder.get(key).is_some_and(|v| !v.is_null());
     match api {
@@ -187,8 +195,8 @@ fn scores_prompt(api: Api, body: &Object) -> bool {
     }
 }
 
-/// True if an engine does more for a request than to answer it: it calls tools by itself, or goes on when nobody listens. Begun a second
-/// time, all that is done twice.
+/// True if an engine does more for a request than to answer it: it calls tools by itself, or goes
+/// on when nobody listens. Begun a second time, all that is done twice.
 pub fn acts(api: Api, body: &Object) -> bool {
     api == Api::Responses && (asks_for(body, "background") || has_engine_tools(body))
 }
@@ -209,7 +217,8 @@ pub(super) fn several_answers(api: Api, body: &Object) -> bool {
         || sampling().is_some_and(|params| several(&params, "n"))
 }
 
-/// True if the answer must be a call of a tool: of any (`required`, Anthropic's `any`), or of one that is named.
+/// True if the answer must be a call of a tool: of any (`required`, Anthropic's `any`), or of one
+/// that is named.
 pub fn forces_a_call(api: Api, body: &Object) -> bool {
     let Some(choice) = body.get("tool_choice") else { return false };
     let kind = || choice.object().ok()?.get("type")?.as_str().map(Cow::into_owned);
@@ -225,7 +234,8 @@ pub(super) fn asks_for(body: &Object, key: &str) -> bool {
     body.get(key).is_some_and(|value| !value.is_null() && value.as_bool() != Some(false))
 }
 
-/// True if the engine is to cut the prompt by limits of its own, and not to a number of tokens that the client names.
+/// True if the engine is to cut the prompt by limits of its own, and not to a number of tokens that
+/// the client names.
 fn cuts_to_fit(api: Api, body: &Object) -> bool {
     match api {
         Api::Chat | Api::Completions => {
@@ -239,8 +249,8 @@ fn cuts_to_fit(api: Api, body: &Object) -> bool {
     }
 }
 
-/// True if a completions body holds more than one prompt: a list of texts or of token lists with at least two entries.
-/// A list of numbers is one prompt.
+/// True if a completions body holds more than one prompt: a list of texts or of token lists with at
+/// least two entries. A list of numbers is one prompt.
 pub(super) fn several_prompts(api: Api, body: &Object) -> bool {
     let Some(prompt) = body.get("prompt").filter(|_| api == Api::Completions) else {
         return false;

@@ -57,7 +57,8 @@ impl Signs {
     }
 }
 
-/// The bootstrap port in the answer to [`SERVER_INFO_PATH`], if it is of a server that prefills for others.
+/// The bootstrap port in the answer to [`SERVER_INFO_PATH`], if it is of a server that prefills for
+/// others.
 pub fn sglang_port(answer: Bytes) -> Option<u16> {
     let answer = Object::scan(answer, ScanLimits::default()).ok()?;
     if answer.get("disaggregation_mode")?.as_str()? != "prefill" {

@@ -7,13 +7,15 @@ use bytes::Bytes;
 /// One attempt to move a prompt's KV from a prefiller to a decoder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transfer {
-    /// Names the transfer where the gateway has to; new for each attempt, so that legs of two attempts never meet.
+    /// Names the transfer where the gateway has to; new for each attempt, so that legs of two
+    /// attempts never meet.
     pub id: u128,
     /// Identity of the prefiller for decoders, as far as it is known.
     pub peer: Option<Arc<Peer>>,
     /// Place where the prefiller's bootstrap server listens, for dialects that have one.
     pub bootstrap: Option<(String, u16)>,
-    /// The data-parallel rank that is asked to prefill; `None` = the engine's own choice, or there is but one.
+    /// The data-parallel rank that is asked to prefill; `None` = the engine's own choice, or there
+    /// is but one.
     pub rank: Option<u16>,
     /// A decoder's offer of KV from an earlier turn.
     pub offer: Option<Bytes>,
@@ -26,7 +28,8 @@ pub struct Transfer {
 pub enum Peer {
     /// Answer of a bootstrap server.
     Bootstrapped {
-        /// The engine's own id, one for each data-parallel rank, in their order; new with each start.
+        /// The engine's own id, one for each data-parallel rank, in their order; new with each
+        /// start.
         engine_ids: Vec<String>,
         /// The server itself, as `host:port`.
         address: String,

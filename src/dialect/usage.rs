@@ -1,8 +1,8 @@
 //! Token counts in answers, and the one correction that the gateway makes to them.
 //!
-//! A decoder that received its KV reports as cached what came from the prefiller, or nothing at all (vLLM 0.32 with
-//! NIXL: 0; vllm-ascend: prompt minus one). What the client wants to know is how much of its prompt was found in a
-//! cache, and that is what the prefiller said.
+//! A decoder that received its KV reports as cached what came from the prefiller, or nothing at all
+//! (vLLM 0.32 with NIXL: 0; vllm-ascend: prompt minus one). What the client wants to know is how
+//! much of its prompt was found in a cache, and that is what the prefiller said.
 
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -27,7 +27,8 @@ pub struct Usage {
     pub output: Option<u64>,
 }
 
-/// The longest usage of an answer that only passes by, bytes: with all details it has a few hundred.
+/// The longest usage of an answer that only passes by, bytes: with all details it has a few
+/// hundred.
 const PASSING_BYTES: usize = 4 << 10;
 
 /// The counts of an answer that passes by in pieces, of which nothing else is kept.
@@ -68,7 +69,8 @@ pub fn of_answer(api: Api, answer: &Object) -> Usage {
     Told::by(api, answer).map(|told| told.counts()).unwrap_or_default()
 }
 
-/// Tokens of the prompt that are not in its count: Anthropic's is of those that were neither read from a cache nor put into one.
+/// Tokens of the prompt that are not in its count: Anthropic's is of those that were neither read
+/// from a cache nor put into one.
 fn counted_apart(api: Api, usage: &Object) -> u64 {
     let count = |key: &str| number(usage, key).unwrap_or(0);
     match api {
@@ -78,8 +80,8 @@ fn counted_apart(api: Api, usage: &Object) -> u64 {
 }
 
 impl Told {
-    /// The usage at the top of an answer, or where a stream's event wraps the answer (`response` of the Responses API, `message` of the
-    /// Messages API).
+    /// The usage at the top of an answer, or where a stream's event wraps the answer (`response` of
+    /// the Responses API, `message` of the Messages API).
     pub fn by(api: Api, answer: &Object) -> Option<Told> {
         let direct = |holder: &Object, at: usize| {
             let value = holder.get("usage")?;
@@ -109,7 +111,8 @@ impl Told {
         }
     }
 
-    /// The text of the answer that tells it, with the cached count replaced; the same bytes where there is none to replace.
+    /// The text of the answer that tells it, with the cached count replaced; the same bytes where
+    /// there is none to replace.
     pub fn with_cached(&self, answer: &Bytes, cached: u64) -> Bytes {
         let names = self.api.usage();
         let mut patch = Patch::default();
@@ -131,7 +134,8 @@ impl Told {
         }
     }
 
-    /// The count beside that of the prompt's other tokens, which is to make up the same sum with it.
+    /// The count beside that of the prompt's other tokens, which is to make up the same sum with
+    /// it.
     fn replace_beside(&self, names: &UsageNames, cached: u64, patch: &mut Patch) {
         let mut replace = |key: &str, by: u64| {
             let range = self.usage.get(key).and_then(number_range);
@@ -158,8 +162,8 @@ fn with_cached(api: Api, event: &Object, cached: u64) -> Option<Bytes> {
     Told::by(api, event).map(|told| told.with_cached(event.bytes(), cached))
 }
 
-/// True if an event of a stream may carry usage: one search for bytes that no JSON string can hold, because a quote
-/// inside a string is always escaped.
+/// True if an event of a stream may carry usage: one search for bytes that no JSON string can hold,
+/// because a quote inside a string is always escaped.
 pub fn may_carry_usage(frames: &[u8]) -> bool {
     static MEMBER: LazyLock<memmem::Finder<'static>> = LazyLock::new(|| memmem::Finder::new(b"\"usage\":"));
     MEMBER.find_iter(frames).any(|at| {

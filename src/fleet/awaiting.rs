@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Requests that were let in and have no decoder yet, and hand-offs that are still to be fetched. As long as there are any, the last
-/// decoders stay, though they drain.
+/// Requests that were let in and have no decoder yet, and hand-offs that are still to be fetched.
+/// As long as there are any, the last decoders stay, though they drain.
 #[derive(Clone, Debug, Default)]
 pub struct Awaiting(Arc<AtomicUsize>);
 

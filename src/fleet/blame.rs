@@ -67,8 +67,9 @@ impl Fleet {
         }
     }
 
-    /// Tells that a leg failed which may have failed for the KV that it was to use. The engine that the evidence speaks
-    /// against rests; as long as there is none, others are preferred to the reporter for a moment.
+    /// Tells that a leg failed which may have failed for the KV that it was to use. The engine that
+    /// the evidence speaks against rests; as long as there is none, others are preferred to the
+    /// reporter for a moment.
     pub fn handoff_failed(&self, failed: FailedHandoff<'_>) -> Verdict {
         let FailedHandoff { producer, consumer, reporter, outcome } = failed;
         let now_ms = self.now_ms();
@@ -150,8 +151,8 @@ impl Fleet {
         }
     }
 
-    /// Nothing is known yet: others are preferred to the one that failed, and an engine on trial for its hand-offs has
-    /// not passed.
+    /// Nothing is known yet: others are preferred to the one that failed, and an engine on trial
+    /// for its hand-offs has not passed.
     fn suspect(&self, reporter: &Instance, failed: FailedHandoff<'_>, now_ms: u64) {
         for instance in [failed.producer, failed.consumer] {
             if instance.health().handoff_trial_failed(now_ms) {

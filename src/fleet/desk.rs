@@ -1,7 +1,9 @@
-//! Place where requests wait for a prefiller: the board with a clock, and those to whom its decisions go.
+//! Place where requests wait for a prefiller: the board with a clock, and those to whom its
+//! decisions go.
 //!
-//! Every change pumps the board: somebody came, a prefill ended, a prefiller came, left or recovered, time passed
-//! ([`Desk::tick`]). Decisions are made under a short lock and told outside of it.
+//! Every change pumps the board: somebody came, a prefill ended, a prefiller came, left or
+//! recovered, time passed ([`Desk::tick`]). Decisions are made under a short lock and told outside
+//! of it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,7 +23,7 @@ use crate::route::{
     Seconds, Sight, Terms, Ticket,
 };
 
-/// Lanes are looked at again this often while somebody waits, whatever the board predicts: rests end unannounced.
+/// Time between looks at all lanes while requests wait: rests end without notice.
 const RECHECK: Duration = Duration::from_secs(1);
 
 /// Lock, clock and wake-ups around the pure scheduler.
@@ -47,7 +49,7 @@ struct State {
 
 /// Source of what each prefiller holds in memory of its own (KV events).
 pub trait Told: Send + Sync {
-    /// The leading tokens of a prompt that each holds, ordered by instance and rank; those who are not in it don't tell.
+    /// Leading tokens of a prompt that each reporting engine holds, ordered by instance and rank.
     fn held(&self, job: &Job) -> Vec<Holding>;
 }
 
@@ -224,8 +226,9 @@ impl Desk {
         self.pump();
     }
 
-    /// Gives a prefiller to who finds nobody in line and one about to be free; others stand in line. `since` is when the request came; it is
-    /// not placed on those it has `tried` unless there are no others. None when there is no prefiller.
+    /// Gives a prefiller to who finds nobody in line and one about to be free; others stand in
+    /// line. `since` is when the request came; it is not placed on those it has `tried` unless
+    /// there are no others. None when there is no prefiller.
     pub fn place(self: &Arc<Self>, job: Arc<Job>, since: Instant, tried: &[InstanceId]) -> Option<Waiting> {
         let now = self.now();
         let in_line = {
@@ -262,7 +265,7 @@ impl Desk {
         all.into_iter().map(|terms| (state.name(terms.lane), terms)).collect()
     }
 
-    /// Predicted seconds until somebody who comes now has a prefiller that is not behind, the line included.
+    /// Predicted seconds until a request that comes now has a prefiller, the line included.
     pub fn wait_s(&self) -> Option<Seconds> {
         let now = self.now();
         let state = self.lock();
@@ -273,8 +276,8 @@ impl Desk {
         Some(backlogs.reduce(f64::min)? + state.board.line_s())
     }
 
-    /// Predicted seconds until a request that comes now would be begun, and seconds of its own, on the prefiller where its
-    /// first token would come soonest. None when there is no prefiller.
+    /// Predicted seconds until a request that comes now would be begun, and seconds of its own, on
+    /// the prefiller where its first token would come soonest. None when there is no prefiller.
     pub fn predict(&self, job: &Arc<Job>) -> Option<(Seconds, Seconds)> {
         let line_s = self.lock().board.line_s();
         let all = self.explain(job);
@@ -366,7 +369,8 @@ impl Desk {
         };
         drop((left, unclaimed));
         for (waiter, placed) in told {
-            // Whoever left in this moment leaves a seat, which is given back right here, outside the lock.
+            // Whoever left in this moment leaves a seat, which is given back right here, outside
+            // the lock.
             let _ = waiter.send(placed);
         }
         waiting

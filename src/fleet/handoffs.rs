@@ -26,7 +26,8 @@ impl Handoffs {
         self.streak.store(0, Ordering::Relaxed);
     }
 
-    /// Counts a prompt that was not, though it should have been. True if it is no chance, and some time since that was found last.
+    /// Counts a prompt that was not, though it should have been. True if it is no chance, and some
+    /// time since that was found last.
     pub fn miss(&self, now_ms: u64) -> bool {
         self.missing.fetch_add(1, Ordering::Relaxed);
         let streak = self.streak.fetch_add(1, Ordering::Relaxed).saturating_add(1);

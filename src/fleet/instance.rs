@@ -42,7 +42,8 @@ pub struct Instance {
     identities: Box<[u64]>,
     load: Load,
     foreign: Foreign,
-    /// Its data-parallel ranks, where the gateway chooses among them; else none, and the engine chooses.
+    /// Its data-parallel ranks, where the gateway chooses among them; else none, and the engine
+    /// chooses.
     ranks: Box<[(Load, Foreign)]>,
     health: Health,
     hits: Hits,
@@ -55,7 +56,8 @@ pub struct Instance {
     peer: Live<Option<Arc<Peer>>>,
 }
 
-/// A data-parallel rank of an engine, from 0: a scheduler and a cache of its own behind the same port.
+/// A data-parallel rank of an engine, from 0: a scheduler and a cache of its own behind the same
+/// port.
 pub type Rank = u16;
 
 /// Work that the gateway has committed to an engine. Changed by seats alone.

@@ -1,7 +1,7 @@
 //! Models that engines say they serve, and engines that serve another model than the fleet.
 //!
-//! A process that comes back at the same address may have been started with another model. It refuses
-//! the fleet's requests with 404, and answers those that name no model with the wrong one.
+//! A process that comes back at the same address may have been started with another model. It
+//! refuses the fleet's requests with 404, and answers those that name no model with the wrong one.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -32,8 +32,9 @@ impl ServedModels {
 }
 
 impl Fleet {
-    /// Records the list of models that `instance` gave, and takes engines out, or back in, whose models
-    /// are not, or are again, those of the fleet. An empty list says nothing: the engine stays in.
+    /// Records the list of models that `instance` gave, and takes engines out, or back in, whose
+    /// models are not, or are again, those of the fleet. An empty list says nothing: the engine
+    /// stays in.
     pub fn record_models(&self, instance: &Instance, mut names: Vec<String>) {
         names.truncate(MOST_NAMES);
         if instance.models().replace(names) {
@@ -61,9 +62,9 @@ impl Fleet {
     }
 }
 
-/// Finds the engines that serve another model: those without the name that most engines list, if that is
-/// listed by more engines than any of their own names. Of two models with as many engines each neither
-/// is the fleet's.
+/// Finds the engines that serve another model: those without the name that most engines list, if
+/// that is listed by more engines than any of their own names. Of two models with as many engines
+/// each neither is the fleet's.
 fn find_others(lists: &[Vec<String>]) -> Vec<bool> {
     let mut counts: HashMap<&str, usize> = HashMap::new();
     for list in lists {

@@ -1,4 +1,5 @@
-//! Time for which legs on an engine take until their first byte, for comparison with those of its peers.
+//! Time for which legs on an engine take until their first byte, for comparison with those of its
+//! peers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

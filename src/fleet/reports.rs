@@ -6,7 +6,8 @@ use crate::fleet::desk::Recovery;
 use crate::fleet::health::{Cause, Change, State};
 use crate::fleet::{Fleet, Instance, InstanceId, Role};
 
-/// At most this share of a role rests for what its members refuse: the others must be able to carry the load.
+/// At most this share of a role rests for what its members refuse: the others must be able to carry
+/// the load.
 const MOST_EJECTED_PERCENT: usize = 50;
 
 /// Outcomes of a leg, as far as the instance is concerned.
@@ -16,7 +17,8 @@ pub enum Outcome {
     Served,
     /// It answered that it has too much to do, and for how long it wants to be spared.
     Busy(Option<Duration>),
-    /// It refused the request, perhaps for a reason of its own: others are preferred until that is known.
+    /// It refused the request, perhaps for a reason of its own: others are preferred until that is
+    /// known.
     Refused,
     /// The leg failed.
     Failed,
@@ -74,8 +76,9 @@ impl Fleet {
         }
     }
 
-    /// Tells that `instance` refused what another engine of its role served. It rests, `at_once` or when that goes on, unless so
-    /// many of its role rest already that the others would have to carry too much.
+    /// Tells that `instance` refused what another engine of its role served. It rests, `at_once` or
+    /// when that goes on, unless so many of its role rest already that the others would have to
+    /// carry too much.
     pub fn contradicted(&self, instance: &Instance, at_once: bool) {
         let now_ms = self.now_ms();
         let members = self.members(instance.role());
@@ -95,7 +98,8 @@ impl Fleet {
         self.tell_desk(instance);
     }
 
-    /// True if there is an engine of `role` that was not tried, serves, and is not known to be away.
+    /// True if there is an engine of `role` that was not tried, serves, and is not known to be
+    /// away.
     pub fn has_other(&self, role: Role, tried: &[InstanceId]) -> bool {
         let now_ms = self.now_ms();
         let is_other = |it: &Instance| {
@@ -113,8 +117,9 @@ impl Fleet {
         }
     }
 
-    /// Tells who answered as `instance`. True when it is another process than before: what was believed of its cache is
-    /// forgotten. Events need no such word, since their sequence begins anew.
+    /// Tells who answered as `instance`. True when it is another process than before: what was
+    /// believed of its cache is forgotten. Events need no such word, since their sequence begins
+    /// anew.
     pub fn seen(&self, instance: &Instance, sign: Sign) -> bool {
         let restarted = match sign {
             Sign::Engine(id) => instance.health().identity().answered(id),
@@ -161,7 +166,8 @@ impl Fleet {
         self.desk.health(instance.id(), &how);
     }
 
-    /// Shows the state of every breaker in the metrics. Who has left shows none, as [`Fleet::sweep`] has left it.
+    /// Shows the state of every breaker in the metrics. Who has left shows none, as
+    /// [`Fleet::sweep`] has left it.
     pub fn show_health(&self) {
         let now_ms = self.now_ms();
         for role in Role::ALL {

@@ -75,7 +75,8 @@ impl Roster {
         sources.any(|(_, wanted)| wanted.contains(endpoint))
     }
 
-    /// Nobody's wish for it counts any more. An operator does not go on wanting what an operator removed.
+    /// Nobody's wish for it counts any more. An operator does not go on wanting what an operator
+    /// removed.
     pub(super) fn forget(&mut self, role: Role, endpoint: &Endpoint) {
         self.held[at(role)].remove(endpoint);
         if let Some(wanted) = self.wants[at(role)].get_mut(&Owner::Operator) {

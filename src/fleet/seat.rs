@@ -112,7 +112,8 @@ impl Seat {
         Member { instance: self.instance.clone(), rank: self.rank }
     }
 
-    /// The prefiller has answered then, and has said this: its compute is free, its KV is still ours.
+    /// The prefiller has answered then, and has said this: its compute is free, its KV is still
+    /// ours.
     pub fn hold(&mut self, answered: Instant, reported: Reported) {
         if self.phase == Phase::Working {
             self.phase = Phase::Holding;
@@ -127,7 +128,8 @@ impl Seat {
         }
     }
 
-    /// The prompt is computed, nobody knows since when: its engine has its blocks, and goes on with the request on another seat.
+    /// The prompt is computed, nobody knows since when: its engine has its blocks, and goes on with
+    /// the request on another seat.
     pub fn computed_unseen(mut self) {
         if let Some(booked) = self.booked.take() {
             booked.computed_unseen();
@@ -137,8 +139,8 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        // The board's part first: an instance that drains leaves the board as soon as no request counts, and its lane may be
-        // another's by the time that something is given back there.
+        // The board's part first: an instance that drains leaves the board as soon as no request
+        // counts, and its lane may be another's by the time that something is given back there.
         match (&self.booked, self.phase) {
             (Some(booked), Phase::Working) => booked.failed(),
             (Some(booked), Phase::Holding) => booked.let_go(),

@@ -11,8 +11,8 @@ use crate::route::Standing;
 use smallvec::SmallVec;
 
 impl Fleet {
-    /// Some engine of `role`, for questions that any of them can answer; `random` spreads them. One that rests only when
-    /// all do.
+    /// Some engine of `role`, for questions that any of them can answer; `random` spreads them. One
+    /// that rests only when all do.
     pub fn any(&self, role: Role, random: u64) -> Option<Arc<Instance>> {
         let now_ms = self.now_ms();
         let members = self.side(role).members.load();
@@ -46,7 +46,8 @@ impl Fleet {
         entered
     }
 
-    /// Counts the members of `role` anew, after one has come or left, or its breaker has opened or closed.
+    /// Counts the members of `role` anew, after one has come or left, or its breaker has opened or
+    /// closed.
     pub(super) fn count(&self, role: Role) {
         let side = self.side(role);
         let _counting = side.counting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -72,7 +73,8 @@ impl Fleet {
         }
     }
 
-    /// Notes that a member refused a request since it is busy; where all of its role did, requests stand in line from now on.
+    /// Notes that a member refused a request since it is busy; where all of its role did, requests
+    /// stand in line from now on.
     pub(super) fn refused(&self, instance: &Instance, now_ms: u64) {
         // The request that it refused counts until its seat is dropped.
         let running = instance.load().requests().saturating_sub(1);
@@ -91,8 +93,8 @@ impl Fleet {
         }
     }
 
-    /// Lets the head of the line go, if a member has room for it, or may be asked whether it has. Ends the line when it is the last in it
-    /// and nobody has been busy for a while.
+    /// Lets the head of the line go, if a member has room for it, or may be asked whether it has.
+    /// Ends the line when it is the last in it and nobody has been busy for a while.
     pub fn leave_line(&self, role: Role) -> Option<Bound> {
         let (side, now_ms) = (self.side(role), self.now_ms());
         let (members, vacancy) = (side.members.load(), &side.vacancy);

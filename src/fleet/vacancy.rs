@@ -1,7 +1,7 @@
 //! Vacancies of one role: whether any member could take a request now, without a look at each.
 //!
-//! The counts are made anew whenever a member comes, leaves, or its breaker opens or closes, and are read once per
-//! request. What the answer means for a request is decided in `relay/vacancy.rs`.
+//! The counts are made anew whenever a member comes, leaves, or its breaker opens or closes, and
+//! are read once per request. What the answer means for a request is decided in `relay/vacancy.rs`.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,11 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
-/// The pause after a trial that failed is this part of `health.rest_ms`, and doubles with each further one: nobody else is there.
+/// The pause after a trial that failed is this part of `health.rest_ms`, and doubles with each
+/// further one: nobody else is there.
 const TRIAL_PAUSE_PART: u64 = 10;
 /// The longest pause between two trials, in ms: service is back within a second of the engine.
 const TRIAL_PAUSE_MAX_MS: u64 = 1_000;
-/// The longest pause after a look that found nobody, in ms: a refused connection costs next to nothing.
+/// The longest pause after a look that found nobody, in ms: a refused connection costs next to
+/// nothing.
 const LOOK_PAUSE_MAX_MS: u64 = 100;
 /// A trial that has not ended after this time, in ms, is not waited for: another one may begin.
 const TRIAL_MS: u64 = 10_000;
@@ -44,7 +46,8 @@ pub struct Vacancy {
     accepting: AtomicUsize,
     /// All accepting members are busy; requests stand in line until one has room.
     crowded: AtomicBool,
-    /// Time at which the last serving member left, in ms of the fleet's clock; 0 = one serves, or none ever did.
+    /// Time at which the last serving member left, in ms of the fleet's clock; 0 = one serves, or
+    /// none ever did.
     emptied_ms: AtomicU64,
     /// Told of every change of the counts.
     changed: Notify,
@@ -69,7 +72,8 @@ struct Pace {
     first_pause_ms: u64,
 }
 
-/// The right to be the one request that finds out whether a resting role is back. Given back when dropped.
+/// The right to be the one request that finds out whether a resting role is back. Given back when
+/// dropped.
 #[derive(Debug)]
 pub struct Trial {
     pace: Arc<Mutex<Pace>>,
@@ -134,7 +138,8 @@ impl Vacancy {
         if self.members.load(Ordering::Relaxed) > 0 { Outlook::Leaving } else { Outlook::Empty }
     }
 
-    /// For how many ms the role has been without a serving member; `None` if one serves, or none ever did.
+    /// For how many ms the role has been without a serving member; `None` if one serves, or none
+    /// ever did.
     pub fn empty_ms(&self, now_ms: u64) -> Option<u64> {
         let emptied_ms = self.emptied_ms.load(Ordering::Relaxed);
         (emptied_ms > 0).then(|| now_ms.saturating_sub(emptied_ms))

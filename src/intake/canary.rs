@@ -27,7 +27,8 @@ const JUDGEMENTS: [u16; 2] = [400, 422];
 pub struct Parity {
     /// Conclusion of the comparison.
     pub verdict: Verdict,
-    /// Requests on which both sides were asked, up to the first difference; refusals in agreement included.
+    /// Requests on which both sides were asked, up to the first difference; refusals in agreement
+    /// included.
     pub compared: usize,
     /// Requests that were not compared: how many, by why their tokens are not known here.
     pub skipped: BTreeMap<&'static str, usize>,
@@ -116,9 +117,10 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Compares `prompter` with what `engine` answers to `/tokenize`. `model` is the name to ask under, `None` for the
-/// engine's default; `today` is the engine's date, which some templates print,
-/// `None` if it is not known. An engine that takes longer than [`COMPARE_TIME`] for all of it is [`Verdict::Unknown`].
+/// Compares `prompter` with what `engine` answers to `/tokenize`. `model` is the name to ask under,
+/// `None` for the engine's default; `today` is the engine's date, which some templates print,
+/// `None` if it is not known. An engine that takes longer than [`COMPARE_TIME`] for all of it is
+/// [`Verdict::Unknown`].
 pub async fn compare(
     asker: &Asker,
     engine: &Endpoint,

@@ -1,9 +1,11 @@
-//! The tokens of a prompt by an engine's `/tokenize`, for models whose tokenizer or template is not done here.
+//! The tokens of a prompt by an engine's `/tokenize`, for models whose tokenizer or template is not
+//! done here.
 //!
-//! Equal questions share one exchange, answers are kept, and nobody waits longer than the budget: an exchange that takes
-//! longer goes on by itself and its answer is there for the next who asks. Engines of one model tokenise alike, so it
-//! does not matter which of them was asked. It matters when: templates may print the date, so an answer is good for the
-//! quarter of an hour that it was asked in, wherever the engines' midnight is.
+//! Equal questions share one exchange, answers are kept, and nobody waits longer than the budget:
+//! an exchange that takes longer goes on by itself and its answer is there for the next who asks.
+//! Engines of one model tokenise alike, so it does not matter which of them was asked. It matters
+//! when: templates may print the date, so an answer is good for the quarter of an hour that it was
+//! asked in, wherever the engines' midnight is.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -96,12 +98,12 @@ impl EngineTokenizer {
         Self { asker, limits, seed, state: Arc::new(Mutex::new(state)), flights }
     }
 
-    /// The prompt of a request as `engine` tokenises it; `quarter` counts the quarters of an hour. Must run inside a
-    /// tokio runtime.
+    /// The prompt of a request as `engine` tokenises it; `quarter` counts the quarters of an hour.
+    /// Must run inside a tokio runtime.
     ///
     /// # Errors
-    /// Why the prompt can't be asked for ([`question`]), or [`Reason::EngineSlow`], [`Reason::EngineBusy`],
-    /// [`Reason::EngineRefused`], [`Reason::EngineUnreachable`].
+    /// Why the prompt can't be asked for ([`question`]), or [`Reason::EngineSlow`],
+    /// [`Reason::EngineBusy`], [`Reason::EngineRefused`], [`Reason::EngineUnreachable`].
     pub async fn tokens(
         &self,
         engine: &Endpoint,
@@ -112,7 +114,8 @@ impl EngineTokenizer {
         self.answer(engine, question(api, body)?, quarter).await
     }
 
-    /// The same for a question that has been formed already: that takes CPU time in proportion to the body.
+    /// The same for a question that has been formed already: that takes CPU time in proportion to
+    /// the body.
     ///
     /// # Errors
     /// As [`EngineTokenizer::tokens`].

@@ -16,7 +16,8 @@ use crate::prompt::Rules;
 const VERSION_BYTES: usize = 4 << 10;
 /// The largest answer to `GET /v1/models`.
 const MODELS_BYTES: usize = 4 << 20;
-/// The largest answer to `GET /metrics`: 60 kB with one rank, and every rank and adapter adds to it.
+/// The largest answer to `GET /metrics`: 60 kB with one rank, and every rank and adapter adds to
+/// it.
 const METRICS_BYTES: usize = 32 << 20;
 
 /// Facts of one engine. Parts that it does not offer are empty, and a [`Gap`] says why.
@@ -33,14 +34,15 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// True if the engine serves gpt-oss, told by its name: vLLM encodes its chats by Harmony, not by a template, and
-    /// its `/tokenize` does not show that.
+    /// True if the engine serves gpt-oss, told by its name: vLLM encodes its chats by Harmony, not
+    /// by a template, and its `/tokenize` does not show that.
     pub fn encodes_chats_itself(&self) -> bool {
         let harmony = |name: &str| name.to_ascii_lowercase().replace('_', "-").contains("gpt-oss");
         self.models.iter().any(|model| harmony(&model.id) || model.root.as_deref().is_some_and(harmony))
     }
 
-    /// The rules for chats that it shares with those followed here; one whose release is not known shares what all do.
+    /// The rules for chats that it shares with those followed here; one whose release is not known
+    /// shares what all do.
     pub fn rules(&self) -> Rules {
         self.version.as_deref().map_or(Rules::EveryRelease, rules_of)
     }

@@ -1,5 +1,5 @@
-//! From a request to its tokens and the names of its blocks, with what must be asked of engines: what they are, which
-//! tokens a prompt has for them, and whether ours are the same.
+//! From a request to its tokens and the names of its blocks, with what must be asked of engines:
+//! what they are, which tokens a prompt has for them, and whether ours are the same.
 
 mod answers;
 pub mod canary;

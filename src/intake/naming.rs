@@ -18,7 +18,8 @@ pub struct Naming {
     pub keys: Option<KeyProfile>,
     /// The engines' release, where it matters.
     pub version: Option<VllmVersion>,
-    /// Models by the names that requests carry; None when no engine was asked, and any name is the model's.
+    /// Models by the names that requests carry; None when no engine was asked, and any name is the
+    /// model's.
     pub models: Option<Vec<Model>>,
 }
 
@@ -32,11 +33,12 @@ pub struct Model {
 }
 
 impl Naming {
-    /// The hashes of a prompt's blocks. `model` and `salt` are the request's members of these names.
+    /// The hashes of a prompt's blocks. `model` and `salt` are the request's members of these
+    /// names.
     ///
     /// # Errors
-    /// [`Reason::Model`]: a model that no engine has listed, or an adapter whose part of the hash is known to the engine
-    /// alone.
+    /// [`Reason::Model`]: a model that no engine has listed, or an adapter whose part of the hash
+    /// is known to the engine alone.
     pub fn hashes(
         &self,
         tokens: &[u32],
@@ -61,7 +63,8 @@ impl Naming {
         self.engine_hasher.as_ref().unwrap_or(&self.hasher)
     }
 
-    /// The hashes of a prompt's blocks as engines publish them; `None` when they are those of [`hashes`](Self::hashes).
+    /// The hashes of a prompt's blocks as engines publish them; `None` when they are those of
+    /// [`hashes`](Self::hashes).
     ///
     /// # Errors
     /// As there.

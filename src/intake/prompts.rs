@@ -20,15 +20,18 @@ use crate::prompt::{
     CacheStats, Exactness, Prompt, PromptSource, Prompter, Reason, Rules, SharedRules, Stop, Today,
 };
 
-/// Bodies above this take a millisecond and more to tokenise, in bytes: they are worked on beside the runtime.
+/// Bodies above this take a millisecond and more to tokenise, in bytes: they are worked on beside
+/// the runtime.
 const ASIDE_BYTES: usize = 256 << 10;
-/// Bodies with more quotation marks take as long to render: 512 messages of a few words have so many, and each takes two to ten
-/// microseconds; so have that many parts, calls and tools.
+/// Bodies with more quotation marks take as long to render: 512 messages of a few words have so
+/// many, and each takes two to ten microseconds; so have that many parts, calls and tools.
 const ASIDE_QUOTES: usize = 4 << 10;
-/// The longest that a large body waits for a place, behind others: they take some tens of milliseconds each, and prefilling it takes
-/// seconds. Where many come at once, some are routed by their size.
+/// The longest that a large body waits for a place, behind others: they take some tens of
+/// milliseconds each, and prefilling it takes seconds. Where many come at once, some are routed by
+/// their size.
 const PLACE_TIME: Duration = Duration::from_millis(250);
-/// The longest that one in its place is waited for: the largest that is read, of 64 MiB, takes a second or a few.
+/// The longest that one in its place is waited for: the largest that is read, of 64 MiB, takes a
+/// second or a few.
 const WORK_TIME: Duration = Duration::from_secs(5);
 
 /// So close to midnight the engines' clocks may show the other day, in seconds.
@@ -71,8 +74,8 @@ pub enum Trust {
 }
 
 impl Prompts {
-    /// Tokens by `source`; local ones count only once they are [`Trust::Proven`]. `utc_offset_s` is the engines', in
-    /// seconds, if it is known.
+    /// Tokens by `source`; local ones count only once they are [`Trust::Proven`]. `utc_offset_s` is
+    /// the engines', in seconds, if it is known.
     pub fn new(source: Source, utc_offset_s: Option<i32>) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self {
@@ -176,7 +179,8 @@ impl Prompts {
         }
     }
 
-    /// Runs `read` on the body: here, or beside the runtime if it is dear. It is told to stop when nobody waits for it.
+    /// Runs `read` on the body: here, or beside the runtime if it is dear. It is told to stop when
+    /// nobody waits for it.
     ///
     /// # Errors
     /// [`Reason::Limit`] if that takes too long.
@@ -364,7 +368,8 @@ mod tests {
     async fn work_that_takes_too_long_is_not_waited_for() {
         let (prompts, body) = large();
         let (sender, ended) = tokio::sync::oneshot::channel();
-        // A clock that stands still goes on by itself only while nothing is at work beside the runtime.
+        // A clock that stands still goes on by itself only while nothing is at work beside the
+        // runtime.
         let (reason, ()) =
             tokio::join!(begun(prompts.clone(), body, sender), tokio::time::advance(2 * WORK_TIME));
         assert_eq!((reason, ended.await), (Reason::Limit, Ok(true)));

@@ -36,7 +36,8 @@ pub fn question(api: Api, body: &Object) -> Result<Question, Reason> {
     question_under(api, body, Rules::Of32)
 }
 
-/// The same to an engine that shares no more than `rules`: what it lacks by others is said by its own means, which are not known.
+/// The same to an engine that shares no more than `rules`: what it lacks by others is said by its
+/// own means, which are not known.
 ///
 /// # Errors
 /// As [`question`].
@@ -92,8 +93,8 @@ fn conversation(body: &Object, chat: &Chat) -> Result<Bytes, Reason> {
     Ok(out.end())
 }
 
-/// True if the prompt may depend on what may be generated: the renderers of some models write a choice or a format into
-/// it.
+/// True if the prompt may depend on what may be generated: the renderers of some models write a
+/// choice or a format into it.
 fn constrained(body: &Object) -> bool {
     let chosen = |choice: Value<'_>| choice.as_str().is_none_or(|name| name != "auto");
     present(body, "response_format").is_some()

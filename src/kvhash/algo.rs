@@ -23,8 +23,8 @@ pub enum Algo {
     XxhashCbor,
 }
 
-/// Hash of a block: 32 bytes of SHA-256 or BLAKE3, 16 of XXH3-128 or MD5, or 8 of a number (EMS, LMCache in the engine;
-/// big-endian). Displays as lower-case hex.
+/// Hash of a block: 32 bytes of SHA-256 or BLAKE3, 16 of XXH3-128 or MD5, or 8 of a number (EMS,
+/// LMCache in the engine; big-endian). Displays as lower-case hex.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockHash {
     /// Zeros behind the hash.

@@ -1,7 +1,9 @@
-//! MooncakeConnectorStoreV1 of vllm-ascend 0.10 and 0.11: SHA-256 over the parent's hex and the tokens.
+//! MooncakeConnectorStoreV1 of vllm-ascend 0.10 and 0.11: SHA-256 over the parent's hex and the
+//! tokens.
 //!
-//! `h(i) = SHA-256(hex of h(i - 1) as ASCII, tokens as u32 little-endian)`; nothing stands for the parent of the first.
-//! A partial last block has a hash too. Neither seed, LoRA, salt nor media enter it.
+//! `h(i) = SHA-256(hex of h(i - 1) as ASCII, tokens as u32 little-endian)`; nothing stands for the
+//! parent of the first. A partial last block has a hash too. Neither seed, LoRA, salt nor media
+//! enter it.
 
 use std::num::NonZeroUsize;
 
@@ -9,7 +11,8 @@ use sha2::{Digest as _, Sha256};
 
 use super::BlockHash;
 
-/// The hashes of all blocks of `tokens`, a partial last one included. `parent`: the hash of the full block before, if any.
+/// The hashes of all blocks of `tokens`, a partial last one included. `parent`: the hash of the
+/// full block before, if any.
 pub fn chain(
     parent: Option<BlockHash>,
     tokens: &[u32],

@@ -18,8 +18,8 @@ pub struct HashProfile {
     pub seed: Seed,
     /// Tokens per hash block, see [`VllmVersion::hash_block_tokens`].
     pub block_tokens: usize,
-    /// Tokens behind a block that are hashed with it: 0.33 and later, with speculation and without a KV connector.
-    /// 0 everywhere else, and for pool keys.
+    /// Tokens behind a block that are hashed with it: 0.33 and later, with speculation and without
+    /// a KV connector. 0 everywhere else, and for pool keys.
     pub lookahead_tokens: usize,
 }
 
@@ -112,7 +112,8 @@ impl BlockHasher {
         self.chain_from(Known { hash: self.start, blocks: 0 }, tokens, context)
     }
 
-    /// The hashes of the full blocks in `tokens`, which follow the known blocks. The context is the whole request's.
+    /// The hashes of the full blocks in `tokens`, which follow the known blocks. The context is the
+    /// whole request's.
     pub fn chain_from<'a>(&'a self, known: Known, tokens: &'a [u32], context: BlockContext<'a>) -> Chain<'a> {
         Chain {
             hasher: self,

@@ -1,6 +1,7 @@
 //! EMS (EmsStoreConnector): Python's `hash()` of a tuple, chained.
 //!
-//! `h(i) = hash((h(i - 1), token, …))` with `h(-1) = 0`: signed numbers, the same in every process and on CPython 3.8 to
+//! `h(i) = hash((h(i - 1), token, …))` with `h(-1) = 0`: signed numbers, the same in every process
+//! and on CPython 3.8 to
 //! 3.13. Neither LoRA, salt nor media enter it.
 
 use std::num::NonZeroUsize;
@@ -10,7 +11,8 @@ use crate::codec::pyhash::{TupleHasher, int};
 /// The parent of the first block.
 pub const START: i64 = 0;
 
-/// The hashes of the full blocks of `tokens`, which follow the block with hash `parent` ([`START`] for a whole prompt).
+/// The hashes of the full blocks of `tokens`, which follow the block with hash `parent` ([`START`]
+/// for a whole prompt).
 pub fn chain(parent: i64, tokens: &[u32], block_tokens: NonZeroUsize) -> impl Iterator<Item = i64> {
     tokens.chunks_exact(block_tokens.get()).scan(parent, |parent, block| {
         let mut tuple = TupleHasher::new();

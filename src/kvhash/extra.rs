@@ -47,7 +47,8 @@ pub struct Media<'a> {
     pub offset_tokens: usize,
     /// Number of placeholder tokens.
     pub length_tokens: usize,
-    /// Items with the same number share one Python string. Engines behind an API server have none such.
+    /// Items with the same number share one Python string. Engines behind an API server have none
+    /// such.
     pub object: Option<u16>,
 }
 
@@ -101,8 +102,8 @@ impl<'a> Extras<'a> {
         self.plain
     }
 
-    /// Writes the extra keys of one block: `None`, or a tuple. With lookahead, both are the first item of a tuple that
-    /// goes on with the tokens ahead.
+    /// Writes the extra keys of one block: `None`, or a tuple. With lookahead, both are the first
+    /// item of a tuple that goes on with the tokens ahead.
     pub(super) fn write(&self, out: &mut impl Encode, span: Span, ahead: &[u32]) {
         if ahead.is_empty() {
             return self.write_keys(out, span);
@@ -136,10 +137,11 @@ impl<'a> Extras<'a> {
         keys
     }
 
-    /// Items that touch the block: from the first that has not ended, up to the first that goes on behind the block.
+    /// Items that touch the block: from the first that has not ended, up to the first that goes on
+    /// behind the block.
     ///
-    /// (Up to 0.18, a block that is hashed in a later pass, while tokens are generated, also counts the prompt's last item
-    /// if that ends where the block begins. Prompts are hashed in one pass.)
+    /// (Up to 0.18, a block that is hashed in a later pass, while tokens are generated, also counts
+    /// the prompt's last item if that ends where the block begins. Prompts are hashed in one pass.)
     fn media_keys(&self, span: Span) -> impl Iterator<Item = Key<'a>> {
         let ended =
             move |item: &Media<'_>| item.offset_tokens.saturating_add(item.length_tokens) <= span.start;

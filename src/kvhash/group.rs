@@ -2,7 +2,8 @@
 
 use super::{BlockHash, GroupRule};
 
-/// The names of a group's blocks, each of `ratio` hash blocks; an incomplete last one has none. Empty for ratio 0.
+/// The names of a group's blocks, each of `ratio` hash blocks; an incomplete last one has none.
+/// Empty for ratio 0.
 ///
 /// A name is one hash, or with [`GroupRule::Concat`] `ratio` hashes.
 pub fn coarse(hashes: &[BlockHash], ratio: usize, rule: GroupRule) -> impl Iterator<Item = &[BlockHash]> {

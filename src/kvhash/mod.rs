@@ -1,10 +1,11 @@
 //! Hashes of KV blocks, as engines and their connectors compute them from a prompt's token ids.
 //!
-//! All are prefix chains: a block's hash covers all tokens before it, so that equal hashes mean equal prompts up to
-//! there. [`BlockHasher`] has vLLM's own chain ([`version`] knows what changed when), which AscendStore and the upstream
-//! Mooncake store use for their keys; [`ems`], [`ucm`], [`lmcache`] and [`ascend011`] have the chains of connectors that
-//! hash by themselves. [`scheme`] has all of them behind one type. Everything was checked against the original code, see `tests/vectors/README.md`. Pure: no
-//! sockets, no clock, no randomness.
+//! All are prefix chains: a block's hash covers all tokens before it, so that equal hashes mean
+//! equal prompts up to there. [`BlockHasher`] has vLLM's own chain ([`version`] knows what changed
+//! when), which AscendStore and the upstream Mooncake store use for their keys; [`ems`], [`ucm`],
+//! [`lmcache`] and [`ascend011`] have the chains of connectors that hash by themselves. [`scheme`]
+//! has all of them behind one type. Everything was checked against the original code, see
+//! `tests/vectors/README.md`. Pure: no sockets, no clock, no randomness.
 
 pub mod ascend011;
 pub mod ems;

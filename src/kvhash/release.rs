@@ -33,8 +33,8 @@ impl Release {
         Self { stage: Stage::Candidate(candidate), ..self }
     }
 
-    /// Reads `[v]major.minor[.patch]` and what follows; a local part after `+` is ignored. Returns `None`
-    /// where a text does not begin with two numbers.
+    /// Reads `[v]major.minor[.patch]` and what follows; a local part after `+` is ignored. Returns
+    /// `None` where a text does not begin with two numbers.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
@@ -59,7 +59,8 @@ impl Release {
     }
 }
 
-/// Splits a text after the decimal number it begins with. Returns `None` where that is missing or above 65535.
+/// Splits a text after the decimal number it begins with. Returns `None` where that is missing or
+/// above 65535.
 fn leading_number(text: &str) -> Option<(u16, &str)> {
     let rest = text.trim_start_matches(|c: char| c.is_ascii_digit());
     let digits = &text[..text.len() - rest.len()];

@@ -1,7 +1,8 @@
 //! One value for every way in which an engine or its connector turns a prompt into block hashes.
 //!
-//! A [`Scheme`] is what the operator says, a [`Hasher`] is the same, checked. Its hashes are the bytes that the key
-//! templates of [`keys`](super::keys) take. What of a request besides its tokens enters them:
+//! A [`Scheme`] is what the operator says, a [`Hasher`] is the same, checked. Its hashes are the
+//! bytes that the key templates of [`keys`](super::keys) take. What of a request besides its tokens
+//! enters them:
 //!
 //! | scheme | LoRA | media | `cache_salt` | embeddings | bytes |
 //! |---|---|---|---|---|---|
@@ -13,7 +14,8 @@
 //! | EMS | – | – | – | – | 8 |
 //! | MooncakeConnectorStoreV1 | – | – | – | – | 32 |
 //!
-//! Where there is a dash, requests that differ only there have equal hashes, and the engines share their blocks.
+//! Where there is a dash, requests that differ only there have equal hashes, and the engines share
+//! their blocks.
 
 use std::borrow::Cow;
 use std::num::NonZeroUsize;
@@ -117,8 +119,8 @@ impl Hasher {
         self.hash_bytes
     }
 
-    /// True if requests that differ only in `cache_salt` have different hashes. If not, the engines share their blocks
-    /// (with LMCache's server the keys still differ).
+    /// True if requests that differ only in `cache_salt` have different hashes. If not, the engines
+    /// share their blocks (with LMCache's server the keys still differ).
     pub fn separates_salt(&self) -> bool {
         self.extra_keys
     }
@@ -134,18 +136,22 @@ impl Hasher {
         tokens.saturating_sub(self.lookahead_tokens) / self.block_tokens
     }
 
-    /// The hashes of a prompt's blocks, in order: of all full ones, and of a partial last one where the scheme stores
-    /// such (MooncakeConnectorStoreV1 always, LMCache in the engine with `save_unfull_chunk`).
+    /// The hashes of a prompt's blocks, in order: of all full ones, and of a partial last one where
+    /// the scheme stores such (MooncakeConnectorStoreV1 always, LMCache in the engine with
+    /// `save_unfull_chunk`).
     ///
-    /// EMS: the i64 in big-endian bytes, which `leading_u64().cast_signed()` gives back. UCM: the ids of rank 0.
+    /// EMS: the i64 in big-endian bytes, which `leading_u64().cast_signed()` gives back. UCM: the
+    /// ids of rank 0.
     pub fn hashes(&self, tokens: &[u32], context: BlockContext<'_>) -> Vec<BlockHash> {
         self.extend(&[], tokens, context)
     }
 
-    /// As [`hashes`](Self::hashes) of the whole prompt `tokens`, without computing again those that are `known`.
+    /// As [`hashes`](Self::hashes) of the whole prompt `tokens`, without computing again those that
+    /// are `known`.
     ///
-    /// Known are the hashes of a prompt with the same context, up to what [`settled_blocks`](Self::settled_blocks) says
-    /// of the tokens that both begin with; the hash of a partial block is never among them.
+    /// Known are the hashes of a prompt with the same context, up to what
+    /// [`settled_blocks`](Self::settled_blocks) says of the tokens that both begin with; the hash
+    /// of a partial block is never among them.
     pub fn extend(&self, known: &[BlockHash], tokens: &[u32], context: BlockContext<'_>) -> Vec<BlockHash> {
         let tokens = self.as_hashed(tokens, context.media);
         let known = known.get(..self.settled_blocks(tokens.len())).unwrap_or(known);

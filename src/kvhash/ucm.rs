@@ -1,8 +1,8 @@
 //! UCM (unified-cache-management): an MD5 chain in a namespace of model, parallelism and data type.
 //!
 //! `meta(r) = "{model}:{tp}:{dtype}:{r}" + suffix`, `h_r(x) = MD5(meta(r), x)`, and a block's id is
-//! `h_0(pickle((parent id, tokens[, extra keys])))`. `PYTHONHASHSEED` does not matter. The scheduler looks up the ids of
-//! rank 0; other ranks store under ids of their own.
+//! `h_0(pickle((parent id, tokens[, extra keys])))`. `PYTHONHASHSEED` does not matter. The
+//! scheduler looks up the ids of rank 0; other ranks store under ids of their own.
 
 use std::fmt::Write as _;
 use std::num::NonZeroUsize;
@@ -62,8 +62,8 @@ pub struct UcmProfile {
 pub struct Layout {
     /// Decode context parallel size.
     pub dcp: u32,
-    /// 16 hex digits that depend on the UCM build and the Python release; have the engine's container print
-    /// `ucm.integration.vllm.request_hasher._layout_source_digest()`.
+    /// 16 hex digits that depend on the UCM build and the Python release; have the engine's
+    /// container print `ucm.integration.vllm.request_hasher._layout_source_digest()`.
     pub digest: Box<str>,
 }
 
@@ -148,7 +148,8 @@ impl UcmHasher {
         })
     }
 
-    /// The id under which a rank, counted over all pipeline stages, stores the block with this id of rank 0.
+    /// The id under which a rank, counted over all pipeline stages, stores the block with this id
+    /// of rank 0.
     pub fn of_rank(&self, id: BlockHash, global_rank: u32) -> BlockHash {
         if self.mla || global_rank == 0 {
             return id;

@@ -83,7 +83,8 @@ impl VllmVersion {
         self >= Self::new(0, 33, 0)
     }
 
-    /// True if two releases hash alike in every respect: a fleet may be upgraded from one to the other bit by bit.
+    /// True if two releases hash alike in every respect: a fleet may be upgraded from one to the
+    /// other bit by bit.
     pub fn hashes_like(self, other: Self) -> bool {
         let shape = BlockShape { block_size_tokens: 2, dcp: 3, pcp: 5 };
         let rules = |version: Self| {
@@ -99,8 +100,8 @@ impl VllmVersion {
         if self >= Self::new(0, 24, 0) { GroupRule::Last } else { GroupRule::Concat }
     }
 
-    /// Tokens per hash block of an engine with one KV cache group. (In 0.33, a group whose KV is not sharded over decode
-    /// context parallelism has `dcp` 1.)
+    /// Tokens per hash block of an engine with one KV cache group. (In 0.33, a group whose KV is
+    /// not sharded over decode context parallelism has `dcp` 1.)
     pub fn hash_block_tokens(self, shape: BlockShape) -> Result<u32, ProfileError> {
         if shape.block_size_tokens == 0 {
             return Err(ProfileError::BlockSizeZero);

@@ -98,7 +98,8 @@ impl HeldMeter {
         }
     }
 
-    /// A prompt was looked up in `took`: the best prefiller holds so many of its tokens, a pool was given so many.
+    /// A prompt was looked up in `took`: the best prefiller holds so many of its tokens, a pool was
+    /// given so many.
     pub fn looked_up(&self, held_tokens: u32, told_tokens: u32, took: Duration) {
         self.seconds.record(took);
         self.held_tokens.increment(u64::from(held_tokens));

@@ -1,7 +1,8 @@
 //! Series of engines, which come and go, under ever new names where they are scaled.
 //!
-//! A recorder can't forget one series, so each instance has a recorder of its own. That one is forgotten [`LINGER`] after the
-//! last who wrote to it: until then what was counted is still scraped, and an instance that comes back counts on.
+//! A recorder can't forget one series, so each instance has a recorder of its own. That one is
+//! forgotten [`LINGER`] after the last who wrote to it: until then what was counted is still
+//! scraped, and an instance that comes back counts on.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -83,7 +84,8 @@ impl Instances {
     }
 }
 
-/// Texts in Prometheus' format as one: a family may have one head only, and all its samples behind it.
+/// Texts in Prometheus' format as one: a family may have one head only, and all its samples behind
+/// it.
 fn merged(texts: impl Iterator<Item = String>) -> String {
     let mut families: BTreeMap<String, [String; 2]> = BTreeMap::new();
     for text in texts {

@@ -1,12 +1,14 @@
-//! Counters whose labels only the end of a request knows: made once for each set of labels, and found again without the strings,
-//! the hash and the allocations that asking the recorder costs (`benches/RESULTS.md`).
+//! Counters whose labels only the end of a request knows: made once for each set of labels, and
+//! found again without the strings, the hash and the allocations that asking the recorder costs
+//! (`benches/RESULTS.md`).
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{PoisonError, RwLock};
 
-/// Handles by label. It grows by one for each set of labels that occurs, as the recorder itself does.
+/// Handles by label. It grows by one for each set of labels that occurs, as the recorder itself
+/// does.
 #[derive(Debug)]
 pub(super) struct Kept<K, V>(RwLock<HashMap<K, V>>);
 

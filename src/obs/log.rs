@@ -1,6 +1,7 @@
 //! The log: one line per event on standard error, written by its own thread.
 //!
-//! A reader that stops reading (a stuck pipe) must not stop the gateway: past its buffer, lines are dropped.
+//! A reader that stops reading (a stuck pipe) must not stop the gateway: past its buffer, lines are
+//! dropped.
 
 use std::io::{self, BufWriter, Write};
 use std::thread::sleep;
@@ -25,19 +26,21 @@ pub struct LogGuard {
 #[derive(Clone, Debug)]
 pub struct Threshold(reload::Handle<LevelFilter, Registry>);
 
-/// Lines are written together that come within this time: one at a time, each would wake the thread that writes and cost a write of
-/// its own. It is how late a line may be, unless it is alone.
+/// Lines are written together that come within this time: one at a time, each would wake the thread
+/// that writes and cost a write of its own. It is how late a line may be, unless it is alone.
 const GATHERED: Duration = Duration::from_millis(10);
 /// Most that is written at once.
 const GATHERED_BYTES: usize = 64 << 10;
 
-/// Writes what has gathered when it is told that no more is there to be written, and then lets more gather.
+/// Writes what has gathered when it is told that no more is there to be written, and then lets more
+/// gather.
 struct Gathering<W: Write>(BufWriter<W>);
 
 /// Prefix of the gateway's own targets. Libraries are heard where they warn: their other lines are
 /// of their own affairs, and at `debug` some show what is sent.
 const OURS: &str = "pd_proxy";
-/// Of these not even warnings: they tell of each failed attempt, which `discovery` says once, with what mends it.
+/// Of these not even warnings: they tell of each failed attempt, which `discovery` says once, with
+/// what mends it.
 const THEIRS: &str = "kube_";
 
 /// Starts the log. A second call in one process keeps the first log and returns `None`.

@@ -1,10 +1,12 @@
 //! Observability: the metrics (names in [`names`], and nowhere else) and the log.
 //!
-//! Handles of histograms and gauges are made once, when an instance or an API is registered; counters with labels that
-//! only the end of a request knows are made the first time and kept. Nothing is recorded per token.
+//! Handles of histograms and gauges are made once, when an instance or an API is registered;
+//! counters with labels that only the end of a request knows are made the first time and kept.
+//! Nothing is recorded per token.
 //!
-//! The recorder forgets a series only by its age, and would take those away that are still written to through a handle; so
-//! the series of instances, which come and go, are in recorders of their own (`obs/instances.rs`).
+//! The recorder forgets a series only by its age, and would take those away that are still written
+//! to through a handle; so the series of instances, which come and go, are in recorders of their
+//! own (`obs/instances.rs`).
 
 pub mod events;
 mod health;
@@ -29,7 +31,8 @@ use kept::Kept;
 use keys::KeyMeter;
 pub use last::{Last, Moment};
 
-/// The process-wide recorder. Prometheus metrics belong to a process, so this is global, and nothing else but its instances.
+/// The process-wide recorder. Prometheus metrics belong to a process, so this is global, and
+/// nothing else but its instances.
 static RECORDER: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
 static INSTANCES: Instances = Instances::new();
 
@@ -116,7 +119,8 @@ pub struct Sample {
 pub enum Handoff {
     /// A decoder took it.
     Used,
-    /// The request ended before a decoder had it; a one-token decode fetched it, so that the prefiller could let go.
+    /// The request ended before a decoder had it; a one-token decode fetched it, so that the
+    /// prefiller could let go.
     Released,
     /// Only the prefiller's lease will free its blocks.
     Expired,
@@ -133,7 +137,8 @@ impl Exposition {
         self.0.as_ref().map(|it| it.render() + &INSTANCES.render()).unwrap_or_default()
     }
 
-    /// Folds buffered samples into their buckets; to be called every few seconds, or memory grows unscraped.
+    /// Folds buffered samples into their buckets; to be called every few seconds, or memory grows
+    /// unscraped.
     pub fn upkeep(&self) {
         if let Some(handle) = &self.0 {
             handle.run_upkeep();
@@ -171,8 +176,9 @@ fn series(instance: &str) -> Series {
     })
 }
 
-/// True if a request failed that ended with `status` (None = there was nobody to answer) and `reason`: with a 5xx, or as a
-/// stream that broke, whatever its status. A client's mistake is no failure.
+/// True if a request failed that ended with `status` (None = there was nobody to answer) and
+/// `reason`: with a 5xx, or as a stream that broke, whatever its status. A client's mistake is no
+/// failure.
 pub fn failed_request(status: Option<u16>, reason: &str) -> bool {
     match status {
         Some(status @ 400..) => status >= 500,
@@ -270,7 +276,8 @@ impl Meters {
         }
     }
 
-    /// A request ended with `status`; `reason` is `ok`, `engine` (the engine's own answer) or the code of our error.
+    /// A request ended with `status`; `reason` is `ok`, `engine` (the engine's own answer) or the
+    /// code of our error.
     pub fn request(&self, route: &'static str, status: u16, reason: &'static str) {
         let begin =
             || counter!(names::REQUESTS, "route" => route, "code" => status.to_string(), "reason" => reason);
@@ -292,7 +299,8 @@ impl Meters {
         self.cutting.load(Ordering::Relaxed)
     }
 
-    /// Requests that ended since the start, and those of them that failed, as [`failed_request`] has it.
+    /// Requests that ended since the start, and those of them that failed, as [`failed_request`]
+    /// has it.
     pub fn ended(&self) -> (u64, u64) {
         let [ended, failed] = &self.ended;
         (ended.load(Ordering::Relaxed), failed.load(Ordering::Relaxed))

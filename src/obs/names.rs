@@ -1,4 +1,5 @@
-//! Names, texts and buckets of all metrics. The table in docs/metrics.md is tested against this list.
+//! Names, texts and buckets of all metrics. The table in docs/metrics.md is tested against this
+//! list.
 
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 
@@ -34,7 +35,8 @@ pub const CONTINUATIONS: &str = "pd_proxy_continuations_total";
 pub const TOKENS: &str = "pd_proxy_tokens_total";
 /// Outcomes of hand-offs: used, released, expired.
 pub const HANDOFFS: &str = "pd_proxy_handoffs_total";
-/// Legs that failed with another engine's KV, by `leg` and `instance` of either, and by whether it is `blamed`.
+/// Legs that failed with another engine's KV, by `leg` and `instance` of either, and by whether it
+/// is `blamed`.
 pub const HANDOFF_FAILURES: &str = "pd_proxy_handoff_failures_total";
 /// Requests that went to a decoder alone.
 pub const BYPASSED: &str = "pd_proxy_prefill_bypassed_total";
@@ -70,9 +72,11 @@ pub const WAITING: &str = "pd_proxy_prefill_waiting_requests";
 pub const WAIT_SECONDS: &str = "pd_proxy_prefill_wait_seconds";
 /// Predictions of cached tokens, by `verdict` and `reason`.
 pub const PREDICTIONS: &str = "pd_proxy_cached_predictions_total";
-/// Cached tokens by which prefillers' reports differ from the prediction, by `direction`: more, less.
+/// Cached tokens by which prefillers' reports differ from the prediction, by `direction`: more,
+/// less.
 pub const PREDICTION_ERROR: &str = "pd_proxy_cached_prediction_error_tokens";
-/// Seconds from a request's placing to its prefiller's answer, divided by those that were predicted.
+/// Seconds from a request's placing to its prefiller's answer, divided by those that were
+/// predicted.
 pub const PREFILL_RATIO: &str = "pd_proxy_prefill_seconds_over_predicted";
 /// 1 while a `source` of predictions steers.
 pub const BELIEVED: &str = "pd_proxy_prediction_source_trusted";
@@ -90,7 +94,8 @@ pub const EVENTS_LOOKUPS: &str = "pd_proxy_events_lookups_total";
 pub const EVENTS_HELD_TOKENS: &str = "pd_proxy_events_held_tokens_total";
 /// Time of such a look-up.
 pub const EVENTS_SECONDS: &str = "pd_proxy_events_lookup_seconds";
-/// 0 while an instance takes its share, 1 while it is tried, 2 while it rests, by `leg` and `instance`.
+/// 0 while an instance takes its share, 1 while it is tried, 2 while it rests, by `leg` and
+/// `instance`.
 pub const BREAKER: &str = "pd_proxy_breaker_state";
 /// Rests that began, by `leg` and `instance`.
 pub const TRIPS: &str = "pd_proxy_breaker_trips_total";
@@ -98,7 +103,8 @@ pub const TRIPS: &str = "pd_proxy_breaker_trips_total";
 pub const PROBES: &str = "pd_proxy_probes_total";
 /// Restarts of engines that were noticed, by `leg` and `instance`.
 pub const RESTARTS: &str = "pd_proxy_engine_restarts_total";
-/// Prompts that a prefiller computed and did not hand over, though its dialect does, by `leg` and `instance`.
+/// Prompts that a prefiller computed and did not hand over, though its dialect does, by `leg` and
+/// `instance`.
 pub const WITHOUT_HANDOFF: &str = "pd_proxy_prefills_without_handoff_total";
 /// Looks at a changed configuration, by `outcome`: applied, partial, refused.
 pub const RELOADS: &str = "pd_proxy_config_reloads_total";
@@ -108,7 +114,8 @@ pub const PENDING: &str = "pd_proxy_config_pending_keys";
 pub const DISCOVERIES: &str = "pd_proxy_discovery_total";
 /// Engines that may be chosen, by `role`.
 pub const INSTANCES: &str = "pd_proxy_instances";
-/// Requests by `key`, the name of whose key they came with, and `outcome`: ok, refused, failed, client_gone.
+/// Requests by `key`, the name of whose key they came with, and `outcome`: ok, refused, failed,
+/// client_gone.
 pub const KEY_REQUESTS: &str = "pd_proxy_key_requests_total";
 /// Tokens by `key` and `kind`: prompt, output.
 pub const KEY_TOKENS: &str = "pd_proxy_key_tokens_total";
@@ -244,7 +251,8 @@ fn describe_offers() {
     describe_counter!(KV_OFFERED_TOKENS, "Prompt tokens that prefillers could read from decoders");
 }
 
-/// Gives the metrics of instances their help texts: of all that have the label `instance`, and of no others.
+/// Gives the metrics of instances their help texts: of all that have the label `instance`, and of
+/// no others.
 pub(super) fn describe_instances() {
     describe_histogram!(
         LEG_SECONDS,

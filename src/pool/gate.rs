@@ -35,8 +35,8 @@ pub struct GateLimits {
     pub answers: usize,
     /// Most exchanges under way.
     pub in_flight: usize,
-    /// Most bytes of all questions under way. One is asked however large it is, and clients hold up to twice as much
-    /// again while they write it.
+    /// Most bytes of all questions under way. One is asked however large it is, and clients hold up
+    /// to twice as much again while they write it.
     pub bytes: usize,
 }
 
@@ -106,7 +106,8 @@ struct State {
     order: VecDeque<(Instant, u128)>,
 }
 
-/// Tells the breaker how one exchange went: at most once, and that it was forgotten if nothing else can be said.
+/// Tells the breaker how one exchange went: at most once, and that it was forgotten if nothing else
+/// can be said.
 struct Judge<'a> {
     shared: &'a Shared,
     judged: bool,
@@ -169,8 +170,8 @@ impl Gate {
         self.ask_as(id, inquiry, |room| self.shared.settle(id, room)).await
     }
 
-    /// The same about what may have changed just now: neither an answer that is there counts, nor one to a question that
-    /// was asked before.
+    /// The same about what may have changed just now: neither an answer that is there counts, nor
+    /// one to a question that was asked before.
     pub async fn ask_anew(&self, inquiry: Inquiry) -> Lookup {
         let id = inquiry.identity(self.shared.seed);
         // A name that no other exchange has.
@@ -263,7 +264,8 @@ impl Shared {
         Ok((question, room))
     }
 
-    /// The pool's answer. What it takes counts from here: that a question took long to form says nothing of the pool.
+    /// The pool's answer. What it takes counts from here: that a question took long to form says
+    /// nothing of the pool.
     async fn answer(&self, question: &Question, judge: &mut Judge<'_>) -> Outcome {
         let began = Instant::now();
         let mut coming = self.pool.lookup(question);
@@ -273,7 +275,8 @@ impl Shared {
                 answer
             }
             Err(_) => {
-                // Late answers serve the next who asks, but a pool that is always late only costs time.
+                // Late answers serve the next who asks, but a pool that is always late only costs
+                // time.
                 judge.failed();
                 let late = timeout_at(began + self.limits.exchange, coming).await;
                 late.map_err(|_| Verdict::TimedOut)?

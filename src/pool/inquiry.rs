@@ -1,5 +1,5 @@
-//! A prompt before its question is formed: hashing it and writing its keys costs time in proportion to its length, so
-//! that is done only when somebody is to be asked.
+//! A prompt before its question is formed: hashing it and writing its keys costs time in proportion
+//! to its length, so that is done only when somebody is to be asked.
 
 use std::fmt;
 use std::sync::Arc;
@@ -34,7 +34,8 @@ impl Inquiry {
         Self { tokens, context: [None, None], aside: false, form: Box::new(|| Ok(question)) }
     }
 
-    /// The same for equal tokens and contexts. Nobody who does not know `seed` can construct two others with one.
+    /// The same for equal tokens and contexts. Nobody who does not know `seed` can construct two
+    /// others with one.
     #[must_use]
     pub fn identity(&self, seed: u64) -> u128 {
         let mut hasher = Xxh3::with_seed(seed);

@@ -1,8 +1,9 @@
 //! A store of keys, asked about prompts: in one exchange if the keys are few, else by samples.
 //!
-//! A block lies in a store only if those before it were stored, and stores evict the blocks that were used longest ago,
-//! which are seldom the leading ones. So the blocks of a very long prompt are asked for at a few places first, and one by
-//! one only where presence ends. Where a store has lost a block in the middle, that is too much; it says `sampled`.
+//! A block lies in a store only if those before it were stored, and stores evict the blocks that
+//! were used longest ago, which are seldom the leading ones. So the blocks of a very long prompt
+//! are asked for at a few places first, and one by one only where presence ends. Where a store has
+//! lost a block in the middle, that is too much; it says `sampled`.
 
 use std::sync::Arc;
 

@@ -1,7 +1,8 @@
 //! The pools of KV blocks that engines share: which leading blocks of a prompt exist, and where.
 //!
-//! [`KvPool`] is asked about a whole prompt, [`KeyStore`] about keys; [`keyed`] makes the first of the second. A client
-//! does its exchange and reports what it got; deadlines, repetition, caching and giving up are the gate's.
+//! [`KvPool`] is asked about a whole prompt, [`KeyStore`] about keys; [`keyed`] makes the first of
+//! the second. A client does its exchange and reports what it got; deadlines, repetition, caching
+//! and giving up are the gate's.
 
 mod aside;
 pub mod breaker;
@@ -31,7 +32,8 @@ pub use inquiry::Inquiry;
 pub use keyed::Keyed;
 pub use store::{KeyStore, Place, Placement, Tier};
 
-/// Hosts of a prompt's leading blocks that are told, and of one object's replicas: there are a few of either.
+/// Hosts of a prompt's leading blocks that are told, and of one object's replicas: there are a few
+/// of either.
 pub const MAX_HOSTS: usize = 16;
 
 /// Future answer of a client. Dropping it at any point leaves the client usable: an answer that
@@ -121,7 +123,8 @@ pub struct Near {
     pub tokens: u32,
 }
 
-/// The first `most` hosts of a list that is longest first. Of several entries for a host and tier the longest stands for all.
+/// The first `most` hosts of a list that is longest first. Of several entries for a host and tier
+/// the longest stands for all.
 fn by_host(longest_first: impl IntoIterator<Item = Near>, most: usize) -> SmallVec<[Near; 4]> {
     let mut hosts = SmallVec::<[Near; 4]>::new();
     for near in longest_first {

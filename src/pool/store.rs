@@ -15,8 +15,8 @@ pub trait KeyStore: Send + Sync {
     /// Most keys of one exchange that still takes about a millisecond.
     fn batch_keys(&self) -> usize;
 
-    /// Place where the objects of the keys `indexes` of `keys` are, one entry per index, in that order. At most
-    /// [`batch_keys`](Self::batch_keys) of them.
+    /// Place where the objects of the keys `indexes` of `keys` are, one entry per index, in that
+    /// order. At most [`batch_keys`](Self::batch_keys) of them.
     fn locate<'a>(&'a self, keys: &'a KeyBatch, indexes: &'a [u32]) -> Answer<'a, Vec<Placement>>;
 }
 

@@ -1,8 +1,8 @@
 //! UCM's stores on a mounted file system: a block is there if its file has its final name.
 //!
-//! Only `stat` is called, which changes nothing. A mount that hangs holds the threads that asked it, and no more: who
-//! asks then waits for one of them until it gives up, and beyond a bound is told `Busy`. These are threads of our own, so
-//! that the process can end while they hang.
+//! Only `stat` is called, which changes nothing. A mount that hangs holds the threads that asked
+//! it, and no more: who asks then waits for one of them until it gives up, and beyond a bound is
+//! told `Busy`. These are threads of our own, so that the process can end while they hang.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -24,8 +24,8 @@ const SHARE_KEYS: usize = 8;
 /// Questions, or parts of one, that wait for a thread.
 const MAX_WAITING: usize = 1024;
 
-/// Place where the blocks are. Their keys are whole paths, as the engines' machines have them; the share must be mounted at the
-/// same place here.
+/// Place where the blocks are. Their keys are whole paths, as the engines' machines have them; the
+/// share must be mounted at the same place here.
 #[derive(Clone, Debug)]
 pub struct UcmConfig {
     /// The stores' root directories, absolute. Keys outside of them are not looked at.
@@ -139,7 +139,8 @@ where
         Ok(found.into_iter().flatten().collect())
     }
 
-    /// As many as there are to be had, up to `most`; the first is waited for, in the order of the questions.
+    /// As many as there are to be had, up to `most`; the first is waited for, in the order of the
+    /// questions.
     async fn permits(&self, most: usize) -> Result<Vec<OwnedSemaphorePermit>, PoolError> {
         if most == 0 {
             return Ok(Vec::new());

@@ -19,8 +19,8 @@ pub const COMMAND: u8 = 4;
 const MECHANISM: Range<usize> = 12..32;
 const READY: &[u8] = b"\x05READY";
 
-/// Version 3.0: no heartbeats that would have to be answered, and subscriptions are messages, which all versions
-/// understand.
+/// Version 3.0: no heartbeats that would have to be answered, and subscriptions are messages, which
+/// all versions understand.
 pub const GREETING: [u8; GREETING_BYTES] = {
     let mut bytes = [0; GREETING_BYTES];
     (bytes[0], bytes[9], bytes[10]) = (0xff, 0x7f, 3);
@@ -110,13 +110,15 @@ pub fn push_frame(out: &mut Vec<u8>, flags: u8, body: &[u8]) {
     out.extend_from_slice(body);
 }
 
-/// The body of the READY command of a socket of this type, with these further properties as they are on the wire.
+/// The body of the READY command of a socket of this type, with these further properties as they
+/// are on the wire.
 pub fn ready(socket_type: &[u8], further: &[u8]) -> Vec<u8> {
     let len = u32::try_from(socket_type.len()).unwrap_or(u32::MAX).to_be_bytes();
     [READY, b"\x0bSocket-Type", &len, socket_type, further].concat()
 }
 
-/// The `Socket-Type` of a READY command's body: a length and a name, a length (u32) and a value, for each property.
+/// The `Socket-Type` of a READY command's body: a length and a name, a length (u32) and a value,
+/// for each property.
 pub fn socket_type(ready: &[u8]) -> Option<&[u8]> {
     let mut rest = ready.strip_prefix(READY)?;
     while let Some((&length, after)) = rest.split_first() {

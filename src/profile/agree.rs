@@ -97,7 +97,8 @@ pub(super) fn known(config: &Config, published: &[Published]) -> Result<Known, T
     })
 }
 
-/// An engine that says what most do where the configuration says nothing, for looking at one without any engine.
+/// An engine that says what most do where the configuration says nothing, for looking at one
+/// without any engine.
 pub(super) fn usual(config: &Config) -> Published {
     let Config { hash, key, .. } = config;
     // Groups are cut out of blocks of the engines' size.
@@ -203,8 +204,8 @@ fn base(facts: &Facts) -> Option<&ModelFact> {
     facts.models.iter().find(|model| model.parent.is_none())
 }
 
-/// Names of all engines, each once. An adapter that two engines hold at different paths counts as the first says: on
-/// these versions the path is hashed, so its prompts miss on the other.
+/// Names of all engines, each once. An adapter that two engines hold at different paths counts as
+/// the first says: on these versions the path is hashed, so its prompts miss on the other.
 fn models(published: &[Published]) -> Vec<Model> {
     let mut models: Vec<Model> = Vec::new();
     for fact in published.iter().flat_map(|p| &p.facts.models) {

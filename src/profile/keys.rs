@@ -30,7 +30,8 @@ pub(super) fn config(config: &Config, known: &Known) -> Result<Option<KeyConfig>
 
 fn shape(config: &Config, known: &Known, connector: Connector) -> Result<KvShape, Trouble> {
     let key = &config.key;
-    // The worker of MooncakeStoreConnector makes the blocks of a lone group as large as its scheduler's.
+    // The worker of MooncakeStoreConnector makes the blocks of a lone group as large as its
+    // scheduler's.
     let scaled = connector == Connector::MooncakeStore && key.groups.len() <= 1 && key.pcp.max(key.dcp) > 1;
     let block_tokens = match config.hash.block_tokens {
         0 if is_lmcache(config) => u32::try_from(CHUNK_TOKENS).unwrap_or(u32::MAX),

@@ -150,7 +150,8 @@ fn fits(config: &Config, known: &Known, hasher: &Hasher, keys: &KeyProfile) -> R
         let why = format!("its keys are made of hashes of {named} tokens, and the engines hash {hashed}");
         return Err(wrong(why));
     }
-    // The presets of other connectors are named after their own releases, which engines don't publish.
+    // The presets of other connectors are named after their own releases, which engines don't
+    // publish.
     let row = Preset::named(&preset).ok().filter(|row| row.connector == Connector::MooncakeStore);
     if let (Some(row), Some(version)) = (row, known.version) {
         let right = Preset::of_version(row.connector, &version.to_string()).ok();

@@ -14,7 +14,8 @@ use crate::kvhash::{Algo, HashProfile, Seed, VllmVersion};
 /// From this Python 3.y on, strings hash by SipHash-1-3 instead of 2-4.
 const SIPHASH13_MINOR: u32 = 11;
 
-/// The facts that a configuration needs of the engines. Those that it does not use can't contradict it.
+/// The facts that a configuration needs of the engines. Those that it does not use can't contradict
+/// it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Uses {
     /// vLLM's block hash.
@@ -130,7 +131,8 @@ fn vllm(config: &Config, known: &Known) -> Result<HashProfile, Trouble> {
     Ok(HashProfile { version, algo, seed: seed(config), block_tokens: block as usize, lookahead_tokens: 0 })
 }
 
-/// Tokens of a block as the scheduler of engines with one KV-cache group counts them, which hashes such blocks.
+/// Tokens of a block as the scheduler of engines with one KV-cache group counts them, which hashes
+/// such blocks.
 pub(super) fn scheduler_block_tokens(key: &Key, known: &Known) -> Result<u32, Trouble> {
     let block_size_tokens = Known::need(&known.block_tokens, "hash.block_tokens")?;
     let shape = BlockShape { block_size_tokens, dcp: key.dcp, pcp: key.pcp };
@@ -172,7 +174,8 @@ fn ucm(config: &Config, known: &Known) -> Result<UcmProfile, Trouble> {
     })
 }
 
-/// The ranks in UCM's namespace. Where ranks have heads of their own, those that divide a prompt among them count as one.
+/// The ranks in UCM's namespace. Where ranks have heads of their own, those that divide a prompt
+/// among them count as one.
 fn ucm_ranks(key: &Key) -> Result<u32, Trouble> {
     match key.tp.checked_rem(key.dcp) {
         _ if key.mla => Ok(key.tp),

@@ -9,9 +9,10 @@ use minijinja::{Error, ErrorKind, State};
 
 /// The variable that carries the allowance to filters and methods; no template names it.
 pub(super) const ALLOWANCE: &str = "__pd_proxy_allowance";
-/// Bytes of text that any rendering may make beside its output, and more for every byte of the request. Templates keep each text
-/// a few times over; one that joins a thousand system messages of a quarter of a kilobyte in a loop takes half of the first. Copied,
-/// it is some tens of milliseconds.
+/// Bytes of text that any rendering may make beside its output, and more for every byte of the
+/// request. Templates keep each text a few times over; one that joins a thousand system messages of
+/// a quarter of a kilobyte in a loop takes half of the first. Copied, it is some tens of
+/// milliseconds.
 const BASE_BYTES: u64 = 256 << 20;
 const PER_BYTE: u64 = 64;
 /// Shorter texts cost what an instruction costs, which is counted already.
@@ -22,7 +23,8 @@ const SMALL_BYTES: usize = 64;
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Ends the work, at the next item of a list or the next text that a template looks at, or before the text is tokenised.
+    /// Ends the work, at the next item of a list or the next text that a template looks at, or
+    /// before the text is tokenised.
     pub fn now(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -33,8 +35,9 @@ impl Stop {
     }
 }
 
-/// Number of times that one rendering may still look at an item of a list, and how many bytes of text it may still make. A slice of a list is no
-/// list: minijinja walks to an item of it from its beginning each time. And a text that grows in a loop is copied in each round.
+/// Number of times that one rendering may still look at an item of a list, and how many bytes of
+/// text it may still make. A slice of a list is no list: minijinja walks to an item of it from its
+/// beginning each time. And a text that grows in a loop is copied in each round.
 #[derive(Debug)]
 pub(super) struct Allowance {
     looks: AtomicU64,
@@ -91,8 +94,9 @@ pub(super) fn charge(state: &State<'_, '_>, bytes: usize) -> Result<(), Error> {
     }
 }
 
-/// The filter behind what a template keeps in a variable: the value as it is, once it is paid for. A list counts a byte for each of its
-/// items: where one grows in a loop, minijinja copies it in one of 32 rounds.
+/// The filter behind what a template keeps in a variable: the value as it is, once it is paid for.
+/// A list counts a byte for each of its items: where one grows in a loop, minijinja copies it in
+/// one of 32 rounds.
 pub(super) fn kept(state: &State<'_, '_>, value: Value) -> Result<Value, Error> {
     let bytes = value.as_str().map(str::len).or_else(|| value.len()).unwrap_or(0);
     charge(state, bytes).map(|()| value)

@@ -1,8 +1,9 @@
-//! Ids of prefixes that were tokenised before: the next turn of a conversation pays for the new turn only.
+//! Ids of prefixes that were tokenised before: the next turn of a conversation pays for the new
+//! turn only.
 //!
-//! A text is cut only behind a special token, where the tokenizer starts afresh, so the two halves' ids are the whole's.
-//! Keys are 128-bit hashes of the prefix; a prompt's last few cuts are stored, for the last of them is often in a
-//! generation prompt that the next turn does not repeat.
+//! A text is cut only behind a special token, where the tokenizer starts afresh, so the two halves'
+//! ids are the whole's. Keys are 128-bit hashes of the prefix; a prompt's last few cuts are stored,
+//! for the last of them is often in a generation prompt that the next turn does not repeat.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -161,13 +162,15 @@ impl PrefixCache {
     }
 }
 
-/// From one cut's special token to the next cut; both are ends of tokens, so they are character boundaries.
+/// From one cut's special token to the next cut; both are ends of tokens, so they are character
+/// boundaries.
 fn piece(text: &str, start: usize, end: usize) -> &str {
     text.get(start..end).unwrap_or_default()
 }
 
-/// Appends the ids of a piece. All but a text's first piece begin with the special token before them, whose id is
-/// there already: so no piece stands at the beginning of a text, which some tokenizers treat in a way of its own.
+/// Appends the ids of a piece. All but a text's first piece begin with the special token before
+/// them, whose id is there already: so no piece stands at the beginning of a text, which some
+/// tokenizers treat in a way of its own.
 fn encode_piece(tokenizer: &dyn Tokenize, piece: &str, tokens: &mut Vec<u32>) -> Result<(), TokenizerError> {
     tokens.pop();
     tokenizer.encode_into(piece, false, tokens)
@@ -219,8 +222,8 @@ mod tests {
     use super::super::special::AddedToken;
     use super::*;
 
-    /// One id per byte, `<s>` is 1000, and a text's first byte counts double, as with tokenizers that put a blank
-    /// before it; counts the bytes it was given.
+    /// One id per byte, `<s>` is 1000, and a text's first byte counts double, as with tokenizers
+    /// that put a blank before it; counts the bytes it was given.
     #[derive(Default)]
     struct Bytewise(AtomicUsize);
 

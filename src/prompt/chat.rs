@@ -13,7 +13,8 @@ use crate::codec::json::{self as client, Object};
 #[derive(Debug)]
 pub struct Chat {
     pub(super) messages: Vec<Value>,
-    /// As pydantic dumps them: `type`, `function {name, description, parameters, strict?, defer_loading?}`.
+    /// As pydantic dumps them: `type`, `function {name, description, parameters, strict?,
+    /// defer_loading?}`.
     pub(super) tools: Option<Vec<Value>>,
     /// Variables of the template beyond the standard ones.
     pub(super) kwargs: Map<String, Value>,
@@ -27,8 +28,8 @@ pub struct Chat {
     pub(super) source_bytes: usize,
 }
 
-/// `chat_template_kwargs` that are arguments of transformers' `apply_chat_template` rather than variables, or
-/// collide with what the renderer passes itself.
+/// `chat_template_kwargs` that are arguments of transformers' `apply_chat_template` rather than
+/// variables, or collide with what the renderer passes itself.
 const RESERVED_KWARGS: [&str; 15] = [
     "chat_template",
     "conversation",
@@ -67,8 +68,9 @@ impl Chat {
         let rules = Rules::needed(body, &messages, tools.as_deref().unwrap_or_default());
         let tools =
             tools.map(|tools| tools.into_iter().map(tool).collect::<Result<Vec<_>, _>>()).transpose()?;
-        // Whether the template then sees the tools depends on the engine's --exclude-tools-when-tool-choice-none. Any other
-        // choice bounds what is generated and leaves the prompt as it is.
+        // Whether the template then sees the tools depends on the engine's
+        // --exclude-tools-when-tool-choice-none. Any other choice bounds what is generated and
+        // leaves the prompt as it is.
         if tools.is_some() && present(body, "tool_choice").is_some_and(|choice| is_none(&choice)) {
             return Err(Reason::Constraint);
         }
@@ -109,13 +111,15 @@ impl Chat {
         }
     }
 
-    /// The template's variables as the chat endpoint completes them from `reasoning_effort`, and the documents.
+    /// The template's variables as the chat endpoint completes them from `reasoning_effort`, and
+    /// the documents.
     pub fn variables(&self) -> (&Map<String, Value>, &Value) {
         (&self.kwargs, &self.documents)
     }
 
-    /// The messages with every `reasoning_content` under its newer name, `reasoning`, which is the only one that the
-    /// engine looks at after the chat endpoint has renamed the other; `None` when there is nothing to rename.
+    /// The messages with every `reasoning_content` under its newer name, `reasoning`, which is the
+    /// only one that the engine looks at after the chat endpoint has renamed the other; `None` when
+    /// there is nothing to rename.
     pub fn renamed_reasoning(&self) -> Option<Vec<Value>> {
         let given = |message: &Value, key: &str| message.get(key).is_some_and(|value| !value.is_null());
         let older = |message: &Value| given(message, OLDER_REASONING) && !given(message, REASONING);
@@ -133,7 +137,8 @@ impl Chat {
     }
 }
 
-/// The client's variables; those of the request itself win over them, and null or `"auto"` count as not given.
+/// The client's variables; those of the request itself win over them, and null or `"auto"` count as
+/// not given.
 fn kwargs(body: &Object) -> Result<Map<String, Value>, Reason> {
     let mut kwargs = match present(body, "chat_template_kwargs") {
         None => Map::new(),
@@ -183,7 +188,8 @@ fn tools(body: &Object) -> Result<Option<Vec<Value>>, Reason> {
     }
 }
 
-/// `ChatCompletionToolsParam.model_dump()`: known members in the order of the class, `null` where absent.
+/// `ChatCompletionToolsParam.model_dump()`: known members in the order of the class, `null` where
+/// absent.
 fn tool(tool: Value) -> Result<Value, Reason> {
     let Value::Object(mut tool) = tool else { return Err(Reason::Shape) };
     if tool.get("type").is_some_and(|kind| kind != "function") {

@@ -8,7 +8,8 @@ use super::python::{rstrip, strip_both};
 /// Mark that transformers appends to the final message to find it again.
 const TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 
-/// Marks the end of the final message's (last) text; the text as it was, or `None` if there is none.
+/// Marks the end of the final message's (last) text; the text as it was, or `None` if there is
+/// none.
 pub(super) fn tag_final_message(messages: &mut [Map<String, Value>]) -> Option<String> {
     let text = match messages.last_mut()?.get_mut("content")? {
         Value::String(text) => text,

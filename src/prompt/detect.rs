@@ -9,8 +9,9 @@ use super::markup::changes_markup;
 use super::template::ContentFormat;
 use super::walk::{Node, arg_expr, nodes};
 
-/// Attributes that Jinja2 finds on Python's `dict` before it looks at the keys. Called, they are methods and work here
-/// too; read, they are a (true) method object there and a key here. A subscript finds them after the keys.
+/// Attributes that Jinja2 finds on Python's `dict` before it looks at the keys. Called, they are
+/// methods and work here too; read, they are a (true) method object there and a key here. A
+/// subscript finds them after the keys.
 const DICT_ATTRIBUTES: [&str; 11] =
     ["clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"];
 
@@ -42,15 +43,17 @@ const UNKNOWN_FILTERS: [&str; 24] = [
     "zip",
 ];
 
-/// The first construct that may render otherwise than in Jinja2, by name; `root` is what `source` parses as.
+/// The first construct that may render otherwise than in Jinja2, by name; `root` is what `source`
+/// parses as.
 pub(super) fn unknown_construct(source: &str, root: &Stmt<'_>) -> Option<String> {
     let marked = || changes_markup(root).then(|| "what |safe makes, for more than printing it".to_owned());
     let raw = || has_odd_raw_tag(source).then(|| "raw with white space or signs".to_owned());
     unknown_node(root).or_else(marked).or_else(raw)
 }
 
-/// True if white space beside a tag `raw` or `endraw`, which the syntax tree does not show, goes away or stays otherwise than in
-/// Jinja2, as a line break behind `{% raw %}` does: known to be the same is what has none inside, and no sign in its tags.
+/// True if white space beside a tag `raw` or `endraw`, which the syntax tree does not show, goes
+/// away or stays otherwise than in Jinja2, as a line break behind `{% raw %}` does: known to be the
+/// same is what has none inside, and no sign in its tags.
 fn has_odd_raw_tag(source: &str) -> bool {
     let mut pieces = source.split("{%");
     let mut before = pieces.next().unwrap_or_default();
@@ -103,7 +106,8 @@ pub(super) fn content_format(root: &Stmt<'_>) -> ContentFormat {
     }
 }
 
-/// `None` where the engine's own analysis gives up (a loop variable that is not a name) and takes the default.
+/// `None` where the engine's own analysis gives up (a loop variable that is not a name) and takes
+/// the default.
 fn loops_over_content(nodes: &[Node<'_, '_>]) -> Option<bool> {
     let message_names = message_names(nodes)?;
     for node in nodes {
@@ -120,7 +124,8 @@ fn loops_over_content(nodes: &[Node<'_, '_>]) -> Option<bool> {
     Some(false)
 }
 
-/// The variables that stand for one message in a loop over `messages` or over what was assigned from it.
+/// The variables that stand for one message in a loop over `messages` or over what was assigned
+/// from it.
 fn message_names<'a>(nodes: &[Node<'_, 'a>]) -> Option<BTreeSet<&'a str>> {
     let mut lists = BTreeSet::from(["messages"]);
     let mut todo = vec!["messages"];

@@ -85,8 +85,8 @@ fn strftime_now(state: &State, format: &str) -> Result<String, Error> {
     text.ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "strftime_now: a format that is not a date"))
 }
 
-/// `{% generation %}` marks what the assistant said, for training; it prints its body in a scope of its own, which
-/// here is a `with` block.
+/// `{% generation %}` marks what the assistant said, for training; it prints its body in a scope of
+/// its own, which here is a `with` block.
 pub(super) fn with_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;

@@ -4,7 +4,8 @@ use serde_json::Value;
 
 use super::Reason;
 
-/// Floats from here on are printed with an exponent by Python, and may have been integers that don't fit 64 bits.
+/// Floats from here on are printed with an exponent by Python, and may have been integers that
+/// don't fit 64 bits.
 const LARGE: f64 = 1e16;
 /// Smaller ones too.
 const SMALL: f64 = 1e-4;

@@ -19,8 +19,8 @@ enum Place {
     Value(usize, bool),
 }
 
-/// The source with a filter behind whatever is computed and set. What has no such filter is a value that exists already, or a block,
-/// whose text is paid for as it is printed.
+/// The source with a filter behind whatever is computed and set. What has no such filter is a value
+/// that exists already, or a block, whose text is paid for as it is printed.
 ///
 /// # Errors
 /// The source is no template.
@@ -55,7 +55,8 @@ pub(super) fn with_paid_variables(source: &str) -> Result<String, Error> {
     Ok(out)
 }
 
-/// True if a value with this token in it may be one that was not there before: joined, repeated, filtered, called, sliced.
+/// True if a value with this token in it may be one that was not there before: joined, repeated,
+/// filtered, called, sliced.
 fn makes(token: &Token<'_>) -> bool {
     matches!(token, Token::Plus | Token::Tilde | Token::Mul | Token::Pipe | Token::ParenOpen | Token::Colon)
 }

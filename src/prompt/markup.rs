@@ -1,5 +1,6 @@
-//! `|safe`: in Jinja2 it makes a `Markup`, which escapes what is added to it. Here it stays the text that it is, so a template may
-//! print it, keep it and join it by `~`, and nothing else that could show the difference.
+//! `|safe`: in Jinja2 it makes a `Markup`, which escapes what is added to it. Here it stays the
+//! text that it is, so a template may print it, keep it and join it by `~`, and nothing else that
+//! could show the difference.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +8,8 @@ use minijinja::machinery::ast::{BinOpKind, Call, Expr, Spanned, Stmt};
 
 use super::walk::{Node, arg_expr, nodes, parts};
 
-/// True if some `Markup` is added to, formatted, changed by a method with arguments, put into a list or given to a macro.
+/// True if some `Markup` is added to, formatted, changed by a method with arguments, put into a
+/// list or given to a macro.
 pub(super) fn changes_markup(root: &Stmt<'_>) -> bool {
     let nodes = nodes(root);
     let names = marked_names(&nodes);

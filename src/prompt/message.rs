@@ -1,4 +1,5 @@
-//! A client's messages as the template gets them (vLLM 0.32, `renderers/chat_utils.py`: `parse_chat_messages`).
+//! A client's messages as the template gets them (vLLM 0.32, `renderers/chat_utils.py`:
+//! `parse_chat_messages`).
 
 use serde_json::{Map, Value};
 
@@ -6,7 +7,8 @@ use super::parts::{content, strip_billing_header};
 use super::template::ContentFormat;
 use super::{Reason, json};
 
-/// All messages, checked and rewritten; an error where the engine would refuse them or we don't follow.
+/// All messages, checked and rewritten; an error where the engine would refuse them or we don't
+/// follow.
 pub(super) fn conversation(
     messages: Vec<Value>,
     format: ContentFormat,
@@ -87,7 +89,8 @@ fn tool(message: &mut Map<String, Value>, out: &mut Map<String, Value>) -> Resul
     }
 }
 
-/// The client library's type orders the members: `id`, `function {arguments, name}`, `type`, then what else is there.
+/// The client library's type orders the members: `id`, `function {arguments, name}`, `type`, then
+/// what else is there.
 fn tool_call(call: Value) -> Result<Value, Reason> {
     let Value::Object(mut call) = call else { return Err(Reason::Shape) };
     let id = call.shift_remove("id").filter(Value::is_string).ok_or(Reason::Shape)?;
@@ -120,8 +123,8 @@ fn parsed_arguments(text: &str) -> Result<Value, Reason> {
     }
 }
 
-/// For a template that knows no `developer`: those messages become system messages, and all system messages one, at
-/// the front.
+/// For a template that knows no `developer`: those messages become system messages, and all system
+/// messages one, at the front.
 pub(super) fn developers_to_system(messages: Vec<Map<String, Value>>) -> Vec<Map<String, Value>> {
     let mut texts = Vec::new();
     let mut others = Vec::new();

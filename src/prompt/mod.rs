@@ -1,8 +1,9 @@
 //! From a request's body to the token ids that the engine will see, as vLLM 0.32 computes them.
 //!
-//! Pure CPU work: `source` reads the body, `template` renders a conversation as transformers does, `tokenizer`
-//! turns text into ids, and `cache` remembers the ids of prefixes. Whatever can't be computed to the last token says
-//! so with a [`Reason`]; nothing here guesses, and no input makes it panic or run for ever.
+//! Pure CPU work: `source` reads the body, `template` renders a conversation as transformers does,
+//! `tokenizer` turns text into ids, and `cache` remembers the ids of prefixes. Whatever can't be
+//! computed to the last token says so with a [`Reason`]; nothing here guesses, and no input makes
+//! it panic or run for ever.
 
 mod allowance;
 mod cache;
@@ -62,7 +63,8 @@ pub enum Reason {
     Truncation,
     /// A part of the body has a shape that the engine refuses, or that we don't know.
     Shape,
-    /// A value that Python's JSON reader takes and ours doesn't, or a number whose Python spelling is in doubt.
+    /// A value that Python's JSON reader takes and ours doesn't, or a number whose Python spelling
+    /// is in doubt.
     Json,
     /// The client brought its own chat template.
     ClientTemplate,
@@ -70,7 +72,8 @@ pub enum Reason {
     TemplateKwargs,
     /// There is no chat template (for this kind of request).
     NoTemplate,
-    /// The template uses a construct that we don't render as Jinja2 does, or failed on this conversation.
+    /// The template uses a construct that we don't render as Jinja2 does, or failed on this
+    /// conversation.
     Template,
     /// The template refused the conversation (`raise_exception`); so will the engine.
     Rejected,
@@ -80,14 +83,15 @@ pub enum Reason {
     TooLong,
     /// The template prints the date, and the engines' is not known, or is about to change.
     Date,
-    /// Engines encode this model's chats by code of their own, not by its template (gpt-oss, Mistral).
+    /// Engines encode this model's chats by code of their own, not by its template (gpt-oss,
+    /// Mistral).
     Encoder,
     /// The tokenizer failed on the text.
     Tokenizer,
     /// There is no tokenizer.
     NoTokenizer,
-    /// `tool_choice` or `response_format`: it depends on the engine whether they change the prompt, and its `/tokenize`
-    /// takes neither.
+    /// `tool_choice` or `response_format`: it depends on the engine whether they change the prompt,
+    /// and its `/tokenize` takes neither.
     Constraint,
     /// The engine that was asked for the tokens did not answer in time.
     EngineSlow,
@@ -101,9 +105,11 @@ pub enum Reason {
     Unproven,
     /// An engine makes other tokens of the canary requests.
     Refuted,
-    /// The model or adapter named is not among those that engines list, or its hash is known to them alone.
+    /// The model or adapter named is not among those that engines list, or its hash is known to
+    /// them alone.
     Model,
-    /// It uses what releases of vLLM treat differently, and an engine's is none whose treatment is followed here.
+    /// It uses what releases of vLLM treat differently, and an engine's is none whose treatment is
+    /// followed here.
     Release,
     /// The tokens are known, but not yet how the engines name their blocks.
     Unnamed,
@@ -230,7 +236,8 @@ impl Prompter {
         }
     }
 
-    /// With variables for the template where requests don't set them: the engines' `--default-chat-template-kwargs`.
+    /// With variables for the template where requests don't set them: the engines'
+    /// `--default-chat-template-kwargs`.
     #[must_use]
     pub fn with_defaults(mut self, defaults: Map<String, Value>) -> Self {
         self.defaults = defaults;
@@ -244,17 +251,20 @@ impl Prompter {
         self
     }
 
-    /// From now on no chat is exact that depends on more than these rules, which all engines share; until then all are taken to be theirs.
+    /// From now on no chat is exact that depends on more than these rules, which all engines share;
+    /// until then all are taken to be theirs.
     pub fn set_rules(&self, rules: Rules) {
         self.rules.set(rules);
     }
 
-    /// The prompt of a request; `today` is what the engine's calendar shows, `None` if that is not known.
+    /// The prompt of a request; `today` is what the engine's calendar shows, `None` if that is not
+    /// known.
     pub fn prompt(&self, api: Api, body: &Object, today: impl Into<Option<Today>>) -> Prompt {
         self.prompt_until(api, body, today.into(), &Stop::default())
     }
 
-    /// As [`prompt`](Self::prompt), but when it is told to stop before it is done it comes to [`Reason::Limit`].
+    /// As [`prompt`](Self::prompt), but when it is told to stop before it is done it comes to
+    /// [`Reason::Limit`].
     pub fn prompt_until(&self, api: Api, body: &Object, today: Option<Today>, stop: &Stop) -> Prompt {
         match self.tokens(api, body, today, stop) {
             Ok(tokens) => Prompt { tokens, exactness: Exactness::Exact },
@@ -262,7 +272,8 @@ impl Prompter {
         }
     }
 
-    /// The tokens that the tokenizer finds in raw text before anything else; empty if it has none, or none certain.
+    /// The tokens that the tokenizer finds in raw text before anything else; empty if it has none,
+    /// or none certain.
     pub fn added_tokens(&self) -> Vec<AddedToken> {
         self.tokenizer.as_ref().map_or_else(Vec::new, |tokenizer| tokenizer.added_tokens())
     }

@@ -5,7 +5,8 @@ use serde_json::{Map, Value};
 use super::Reason;
 use super::template::ContentFormat;
 
-/// A system line that changes with every request, which the engine drops for its prefix cache's sake.
+/// A system line that changes with every request, which the engine drops for its prefix cache's
+/// sake.
 const BILLING_HEADER: &str = "x-anthropic-billing-header";
 
 /// Members of a text part that the template does not get to see.

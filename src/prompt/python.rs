@@ -11,17 +11,20 @@ use super::allowance::charge;
 /// Deepest nesting that is printed; JSON from a request is never deeper.
 const MAX_DEPTH: usize = 200;
 
-/// Methods whose port was checked against CPython; any other fails the rendering rather than approximate.
+/// Methods whose port was checked against CPython; any other fails the rendering rather than
+/// approximate.
 const STRING_METHODS: [&str; 9] =
     ["upper", "lower", "replace", "startswith", "endswith", "find", "rfind", "join", "split"];
 const DICT_METHODS: [&str; 4] = ["items", "keys", "values", "get"];
 
-/// `str.isspace`: what `strip()` takes away. Beyond Unicode's white space it has the four separators of ASCII.
+/// `str.isspace`: what `strip()` takes away. Beyond Unicode's white space it has the four
+/// separators of ASCII.
 pub(super) fn is_space(char: char) -> bool {
     char.is_whitespace() || matches!(char, '\x1c'..='\x1f')
 }
 
-/// `repr` of a float: the shortest digits that round-trip; `None` where Python would write an exponent or a name.
+/// `repr` of a float: the shortest digits that round-trip; `None` where Python would write an
+/// exponent or a name.
 pub(super) fn float_repr(float: f64) -> Option<String> {
     let size = float.abs();
     if !float.is_finite() || size >= 1e16 || (size < 1e-4 && size != 0.0) {
@@ -94,8 +97,8 @@ fn write_dict(out: &mut String, value: &Value, depth: usize) -> Option<()> {
     Some(())
 }
 
-/// Printable characters, as Python sees them: that is its Unicode version's business: beyond ASCII, only letters and digits
-/// and what is surely visible are written; the rest is not known.
+/// Printable characters, as Python sees them: that is its Unicode version's business: beyond ASCII,
+/// only letters and digits and what is surely visible are written; the rest is not known.
 fn write_quoted(out: &mut String, text: &str) -> Option<()> {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.push(quote);

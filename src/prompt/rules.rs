@@ -1,6 +1,7 @@
-//! The releases of vLLM that read a chat as it is read here. What most chats consist of is the same in all, and the comparison with
-//! `/tokenize` shows whether it is; but `/tokenize` is not asked with `reasoning_content` and `reasoning_effort`, which the chat
-//! endpoint turns into something else before, and no fixed request can have all that was changed at some time.
+//! The releases of vLLM that read a chat as it is read here. What most chats consist of is the same
+//! in all, and the comparison with `/tokenize` shows whether it is; but `/tokenize` is not asked
+//! with `reasoning_content` and `reasoning_effort`, which the chat endpoint turns into something
+//! else before, and no fixed request can have all that was changed at some time.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -11,8 +12,9 @@ use super::parts::has_billing_header;
 use super::source::present;
 use crate::codec::json::Object;
 
-/// So many of the rules followed here, those of 0.32. Compared with 0.22, 0.24 and 0.28 (`ChatCompletionRequest`,
-/// `_parse_chat_message_content`), and with 0.11, 0.13, 0.18 and 0.20, which treat reasoning in three other ways.
+/// So many of the rules followed here, those of 0.32. Compared with 0.22, 0.24 and 0.28
+/// (`ChatCompletionRequest`, `_parse_chat_message_content`), and with 0.11, 0.13, 0.18 and 0.20,
+/// which treat reasoning in three other ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Rules {
@@ -50,7 +52,8 @@ impl SharedRules {
 }
 
 impl Rules {
-    /// The fewest that engines must share for a chat's prompt to be known; `messages` and `tools` are the client's.
+    /// The fewest that engines must share for a chat's prompt to be known; `messages` and `tools`
+    /// are the client's.
     pub(super) fn needed(body: &Object, messages: &[Value], tools: &[Value]) -> Self {
         let newest = messages.iter().any(|message| message_is_new(message).unwrap_or(false))
             || !tools.iter().all(tool_is_old)

@@ -28,11 +28,12 @@ pub enum PromptSource {
 }
 
 impl PromptSource {
-    /// Reads the members of vLLM 0.32's request types (`ChatCompletionRequest`, `CompletionRequest`,
-    /// `GenerateRequest`) that decide on the prompt.
+    /// Reads the members of vLLM 0.32's request types (`ChatCompletionRequest`,
+    /// `CompletionRequest`, `GenerateRequest`) that decide on the prompt.
     ///
     /// # Errors
-    /// What makes the prompt unknowable here; a body that the engine will refuse is [`Reason::Shape`].
+    /// What makes the prompt unknowable here; a body that the engine will refuse is
+    /// [`Reason::Shape`].
     pub fn read(api: Api, body: &Object) -> Result<Self, Reason> {
         match api {
             Api::Chat => Chat::read(body).map(|chat| Self::Messages(Box::new(chat))),

@@ -1,4 +1,5 @@
-//! Place where a text's special tokens stand: the only places at which a tokenisation can be cut in two.
+//! Place where a text's special tokens stand: the only places at which a tokenisation can be cut in
+//! two.
 
 use memchr::memchr_iter;
 
@@ -18,7 +19,8 @@ pub(super) struct Finder {
     first_bytes: Vec<u8>,
 }
 
-/// The tokens by their bytes: some models have thousands, most of which begin alike, and every `<` of a text may begin one.
+/// The tokens by their bytes: some models have thousands, most of which begin alike, and every `<`
+/// of a text may begin one.
 #[derive(Clone, Debug)]
 struct Trie(Vec<Node>);
 

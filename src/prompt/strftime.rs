@@ -44,7 +44,8 @@ impl Today {
         Self { year: u16::try_from(year).unwrap_or(1970), month: small(month), day: small(day) }
     }
 
-    /// `datetime.strftime` in the C locale; `None` for what is not a date (hours would be stale at once) or not known.
+    /// `datetime.strftime` in the C locale; `None` for what is not a date (hours would be stale at
+    /// once) or not known.
     pub fn format(self, format: &str) -> Option<String> {
         let mut out = String::new();
         let mut chars = format.chars();

@@ -1,4 +1,5 @@
-//! Chat templates, rendered as transformers 5 does (`apply_chat_template` by way of `render_jinja_template`).
+//! Chat templates, rendered as transformers 5 does (`apply_chat_template` by way of
+//! `render_jinja_template`).
 
 use std::io;
 
@@ -20,8 +21,8 @@ use super::strftime::Today;
 
 /// Longest template source; the longest known is a tenth of it.
 pub const MAX_TEMPLATE_BYTES: usize = 1 << 20;
-/// Instructions that any rendering may take, and more for every byte of the request: a template that loops over the
-/// conversation a few times stays far below, one that never ends does not.
+/// Instructions that any rendering may take, and more for every byte of the request: a template
+/// that loops over the conversation a few times stays far below, one that never ends does not.
 const FUEL_BASE: u64 = 200_000;
 const FUEL_PER_BYTE: u64 = 16;
 /// As much for the text that comes out.
@@ -47,7 +48,8 @@ pub enum ContentFormat {
 /// The texts of a model's directory that make its template.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TemplateFiles<'a> {
-    /// `tokenizer_config.json`: the special tokens, and the template where there is no file of its own.
+    /// `tokenizer_config.json`: the special tokens, and the template where there is no file of its
+    /// own.
     pub tokenizer_config: Option<&'a str>,
     /// `chat_template.jinja`, or what the engine is given as `--chat-template`; it wins.
     pub chat_template: Option<&'a str>,
@@ -157,7 +159,8 @@ impl ChatTemplate {
         self.environment.add_template_owned(name, text).map_err(syntax)
     }
 
-    /// The text of a conversation; `today` is what the engine's calendar shows, `None` if that is not known.
+    /// The text of a conversation; `today` is what the engine's calendar shows, `None` if that is
+    /// not known.
     ///
     /// # Errors
     /// What keeps the text from being known.
@@ -165,7 +168,8 @@ impl ChatTemplate {
         self.render_until(chat, today.into(), &Stop::default())
     }
 
-    /// As [`render`](Self::render), but when it is told to stop before it is done it comes to [`Reason::Limit`].
+    /// As [`render`](Self::render), but when it is told to stop before it is done it comes to
+    /// [`Reason::Limit`].
     ///
     /// # Errors
     /// As `render`.
@@ -229,7 +233,8 @@ fn fuel(source_bytes: usize) -> u64 {
     FUEL_BASE.saturating_add(FUEL_PER_BYTE.saturating_mul(source_bytes as u64))
 }
 
-/// The named special tokens of `tokenizer_config.json`: each a string, or an object with its `content`.
+/// The named special tokens of `tokenizer_config.json`: each a string, or an object with its
+/// `content`.
 fn special_tokens(config: &Map<String, serde_json::Value>) -> Vec<(&'static str, String)> {
     let text = |name: &str| {
         let token = config.get(name)?;

@@ -1,4 +1,5 @@
-//! `json.dumps` of a template's values, with the arguments that transformers' `tojson` filter takes.
+//! `json.dumps` of a template's values, with the arguments that transformers' `tojson` filter
+//! takes.
 
 use std::fmt::Write;
 
@@ -87,7 +88,8 @@ impl Style {
 
     fn map(&self, out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
         let mut keys: Vec<Value> = value.try_iter()?.collect();
-        // Python refuses to sort keys of different types and spells others its own way; templates have strings.
+        // Python refuses to sort keys of different types and spells others its own way; templates
+        // have strings.
         if keys.iter().any(|key| key.as_str().is_none()) {
             return Err(unsupported("a key that is not a string"));
         }

@@ -14,8 +14,8 @@ pub struct TokenizerError(String);
 
 /// Text to token ids as one model does it.
 pub trait Tokenize: Send + Sync {
-    /// Appends the ids of `text` to `out`. Special tokens in the text become their ids; those that frame a whole
-    /// prompt (begin of sequence…) are added if asked for.
+    /// Appends the ids of `text` to `out`. Special tokens in the text become their ids; those that
+    /// frame a whole prompt (begin of sequence…) are added if asked for.
     ///
     /// # Errors
     /// The text can't be tokenised; `out` is then of no use.
@@ -26,8 +26,8 @@ pub trait Tokenize: Send + Sync {
         out: &mut Vec<u32>,
     ) -> Result<(), TokenizerError>;
 
-    /// The tokens that are found in the raw text before anything else, all of them; empty if their places can't be
-    /// told without tokenising.
+    /// The tokens that are found in the raw text before anything else, all of them; empty if their
+    /// places can't be told without tokenising.
     fn added_tokens(&self) -> Vec<AddedToken>;
 }
 
@@ -73,8 +73,9 @@ impl Local {
     }
 }
 
-/// A token is found in the raw text unless it is `normalized`; it cuts the text if it takes nothing of what is
-/// around it. A `single_word` token is found or not by what is around it, so with one of them nothing is certain.
+/// A token is found in the raw text unless it is `normalized`; it cuts the text if it takes nothing
+/// of what is around it. A `single_word` token is found or not by what is around it, so with one of
+/// them nothing is certain.
 fn raw_tokens(tokens: &[FileToken]) -> Vec<AddedToken> {
     if tokens.iter().any(|token| token.single_word) {
         return Vec::new();

@@ -1,8 +1,10 @@
-//! Whether what routing predicts comes true: compared after every prefill, counted, and acted on.
+//! Checks that the predictions of routing come true: they are compared after every prefill,
+//! counted, and acted on.
 //!
-//! Two sources of predictions are judged apart. The *names* are what the pool and KV events say: wrong hashes or keys make
-//! them useless. The *history* is what the gateway itself sent where: engines without a prefix cache make it useless.
-//! A source whose predictions don't come true does not steer until they do again ([`Trust`]).
+//! Two sources of predictions are judged apart. The *names* are the pool's answers and KV events:
+//! wrong hashes or keys make them useless. The *history* is what the gateway itself sent where:
+//! engines without a prefix cache make it useless. A source whose predictions don't come true does
+//! not steer until they do again ([`Trust`]).
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -20,7 +22,7 @@ use crate::route::{Beliefs, Job, Reported, Terms};
 pub struct Affinity {
     desk: Arc<Desk>,
     meters: Arc<Meters>,
-    /// How old a pool's answer may be.
+    /// Largest age of a pool's answer.
     fresh: Duration,
     state: Mutex<State>,
 }
@@ -33,12 +35,13 @@ struct State {
     names_ever_hit: bool,
     /// Time at which it was last held against a pool that it lacked what an engine has.
     lacked: Option<Instant>,
-    /// A prefiller has reported cached tokens: from then on one that reports none found none, as vLLM leaves out a zero.
+    /// A prefiller has reported cached tokens: from then on one that reports none found none, as
+    /// vLLM leaves out a zero.
     reported_ever: bool,
 }
 
-/// Of prompts whose blocks only the gateway names, a predicted hit is judged from this length on: engines' blocks may be
-/// larger than ours, and estimates of short texts are rough.
+/// Of prompts whose blocks only the gateway names, a predicted hit is judged from this length on:
+/// engines' blocks may be larger than ours, and estimates of short texts are rough.
 const JUDGED_TOKENS: u64 = 512;
 
 impl Affinity {
@@ -48,7 +51,8 @@ impl Affinity {
         Self { desk, meters, fresh, state: Mutex::default() }
     }
 
-    /// A prefill of `job`, placed for these `terms`, was reported so. Returns the cached tokens that were predicted, in the engine's measure.
+    /// A prefill of `job`, placed for these `terms`, was reported so. Returns the cached tokens
+    /// that were predicted, in the engine's measure.
     pub fn prefilled(&self, job: &Job, terms: &Terms, reported: Reported) -> u64 {
         if job.blocks.is_empty() {
             return 0;
@@ -66,7 +70,8 @@ impl Affinity {
         predicted
     }
 
-    /// What a prefiller's counts tell of its caches: nothing is none, once it is known that they report.
+    /// A prefiller's report about its caches, from its counts: no count means zero, once it is
+    /// known that it reports.
     pub fn reported(&self, usage: Usage) -> Reported {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.reported_ever |= usage.cached.is_some_and(|tokens| tokens > 0);
@@ -143,10 +148,12 @@ impl Affinity {
 }
 
 impl State {
-    /// True if it speaks against the names that they know nothing of what an engine has. Events tell of all that an engine holds itself;
-    /// once names have come true, it may as well have loaded the rest from a store of which nobody told. A pool may lack what an
-    /// engine has, but not always. Both count once for each time in which the pool's answers grow old, or a burst of equal prompts
-    /// would be believed twenty times: between so many of these, names that are right come true.
+    /// True if it speaks against the names that they know nothing of what an engine has. Events
+    /// tell of all that an engine holds itself; once names have come true, it may as well have
+    /// loaded the rest from a store of which nobody told. A pool may lack what an engine has, but
+    /// not always. Both count once for each time in which the pool's answers grow old, or a burst
+    /// of equal prompts would be believed twenty times: between so many of these, names that are
+    /// right come true.
     fn unheard_of(&mut self, terms: &Terms, job: &Job, fresh: Duration) -> bool {
         let told = terms.told_tokens.is_some();
         if told && (terms.in_flight || !self.names_ever_hit) {

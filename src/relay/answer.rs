@@ -1,4 +1,5 @@
-//! What the client gets: a whole body that was complete before its first byte went out, or a stream.
+//! Answer for the client: a whole body that was complete before its first byte went out, or a
+//! stream.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -13,8 +14,8 @@ use crate::relay::account::Ledger;
 use crate::relay::merged::Merged;
 use crate::relay::stream::Stream;
 
-/// As much of a complete answer is handed on at once: what the layer below takes it keeps, outside of every limit, until a
-/// client over HTTP/2 opens its window.
+/// As much of a complete answer is handed on at once: what the layer below takes it keeps, outside
+/// of every limit, until a client over HTTP/2 opens its window.
 const PIECE_BYTES: usize = 16 << 10;
 
 /// An answer to the client.
@@ -23,7 +24,7 @@ pub type Answer = Response<AnswerBody>;
 /// The body of an answer: one of three, none of which has to ask at each piece which of them it is.
 #[derive(Debug)]
 pub enum AnswerBody {
-    /// Complete.
+    /// A complete body.
     Whole(Whole),
     /// Arrives piece by piece.
     Stream(Box<Stream>),
@@ -43,7 +44,8 @@ pub struct Whole {
 #[derive(Debug)]
 struct Pieces(Bytes);
 
-/// Takes out of an engine's headers what must not reach a client in the gateway's name (`ends_here`), and what `Connection` lists.
+/// Takes out of an engine's headers what must not reach a client in the gateway's name
+/// (`ends_here`), and what `Connection` lists.
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     for name in named_by_connection(headers) {
         headers.remove(name);
@@ -61,7 +63,8 @@ fn ends_here(name: &str) -> bool {
     is_of_the_connection(name) || is_of_the_origin(name) || steers_proxies(name)
 }
 
-/// True for what describes an engine's connection and framing, which ours replace (RFC 9110 §7.6.1), and who the engine is.
+/// True for what describes an engine's connection and framing, which ours replace (RFC 9110
+/// §7.6.1), and who the engine is.
 fn is_of_the_connection(name: &str) -> bool {
     matches!(
         name,
@@ -83,9 +86,10 @@ fn is_of_the_connection(name: &str) -> bool {
     )
 }
 
-/// True for what a browser would remember of, or do at, the gateway's own origin, all of whose pages and clients it would bind: cookies,
-/// other addresses and encryption (RFC 7838, RFC 6797), redirects, reports, who may read (vLLM lets all pages read by default; behind us
-/// that is `server.cors_origins`'s to say).
+/// True for what a browser would remember of, or do at, the gateway's own origin, all of whose
+/// pages and clients it would bind: cookies, other addresses and encryption (RFC 7838, RFC 6797),
+/// redirects, reports, who may read (vLLM lets all pages read by default; behind us that is
+/// `server.cors_origins`'s to say).
 fn is_of_the_origin(name: &str) -> bool {
     matches!(
         name,
@@ -115,8 +119,8 @@ fn is_of_the_origin(name: &str) -> bool {
         || name.starts_with("cross-origin-")
 }
 
-/// True for what proxies in front of the gateway obey (nginx, Apache, lighttpd, perlbal: files of theirs, requests of theirs), and for the
-/// gateway's own words.
+/// True for what proxies in front of the gateway obey (nginx, Apache, lighttpd, perlbal: files of
+/// theirs, requests of theirs), and for the gateway's own words.
 fn steers_proxies(name: &str) -> bool {
     name.starts_with("x-")
         && (name.starts_with("x-pd-")
@@ -139,7 +143,7 @@ impl Whole {
 }
 
 impl Whole {
-    /// What has not been handed on yet.
+    /// Bytes that have not been handed on yet.
     pub fn bytes(&self) -> &Bytes {
         &self.pieces.0
     }

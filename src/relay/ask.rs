@@ -22,7 +22,7 @@ use crate::upstream::Leg;
 /// Header that names the data-parallel rank that an engine is to use (vLLM from 0.10 on).
 const RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
 
-/// What engines make their own ids of.
+/// Header of which engines make their own ids.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// A generating request: its body scanned, its headers cleaned.
@@ -32,7 +32,8 @@ pub struct Ask {
     pub api: Api,
     /// The id that the client, both engines and the log share.
     pub id: String,
-    /// What engines call it, where the client named it: the same, unless another request has that id.
+    /// Name of the request at engines, where the client named it: the same, unless another request
+    /// has that id.
     pub name: Option<Arc<Name>>,
     /// Path and query, as the client sent them.
     pub target: PathAndQuery,
@@ -40,17 +41,18 @@ pub struct Ask {
     pub headers: HeaderMap,
     /// The client's body.
     pub body: Object,
-    /// What was read from it.
+    /// Facts that were read from the body.
     pub shape: Shape,
-    /// What routing knows of it; what is missing is added once the prompt is read.
+    /// Facts for routing; missing ones are added once the prompt is read.
     pub job: Arc<Job>,
-    /// What the pool was asked about its prompt, if it is to be asked again.
+    /// Question to the pool about its prompt, if it is to be repeated.
     pub asked: Option<Asked>,
     /// As a turn of a conversation, where decoders offer KV back.
     pub turn: Option<Turn>,
-    /// See [`Ask::plan`]; shared by all that are the same request. `None` where no stream is to be continued.
+    /// See [`Ask::plan`]; shared by all that are the same request. `None` where no stream is to be
+    /// continued.
     pub resume: Option<Arc<OnceLock<Option<Plan>>>>,
-    /// What encoders say of its items, for both engines (`ec_transfer_params`).
+    /// Parameters of its items from encoders, for both engines (`ec_transfer_params`).
     pub encoded: Option<Bytes>,
     /// The encoders that said it.
     pub encoders: Arc<[Arc<Instance>]>,
@@ -58,7 +60,7 @@ pub struct Ask {
     pub http2: bool,
     /// Time at which its head was read.
     pub arrived: Instant,
-    /// What its spans are parts of, where requests are traced.
+    /// Scope of its spans, where requests are traced.
     pub trace: Option<Arc<Scope>>,
 }
 
@@ -72,15 +74,16 @@ impl Ask {
         ask
     }
 
-    /// Another question of the gateway's own, for the same client: `body` goes to `target`. Of what is known of the prompt it has nothing.
+    /// Another question of the gateway's own, for the same client: `body` goes to `target`. Of what
+    /// is known of the prompt it has nothing.
     pub fn instead(&self, target: PathAndQuery, body: Object) -> Ask {
         let api = Api::Completions;
         let (shape, job) = (Shape::read(api, &body), Arc::default());
         Ask { api, target, shape, body, job, asked: None, turn: None, ..self.clone() }
     }
 
-    /// How its stream may be continued if it breaks; `None` where it is not followed. Read from the body when it is first asked for: no
-    /// prefiller needs it.
+    /// Plan for continuing its stream if it breaks; `None` where it is not followed. Read from the
+    /// body when it is first asked for: no prefiller needs it.
     pub fn plan(&self) -> Option<&Plan> {
         let of_body = || Plan::of(self.api, &self.body, self.shape.bypass.is_some());
         self.resume.as_ref()?.get_or_init(of_body).as_ref()

@@ -1,8 +1,10 @@
-//! A completions request with several prompts: each goes its own way through both legs, and the client gets one answer.
+//! A completions request with several prompts: each goes its own way through both legs, and the
+//! client gets one answer.
 //!
-//! A hand-off covers one prompt. So each prompt becomes a part: a request with a place among the engines, retries and, with
-//! `retry.resume`, continuations of its own, under one account, pass and deadline. Nothing goes out before all parts have an
-//! answer, or the first event of one: what an engine refuses of one part is the answer to all, as if one engine had had them.
+//! A hand-off covers one prompt. So each prompt becomes a part: a request with a place among the
+//! engines, retries and, with `retry.resume`, continuations of its own, under one account, pass and
+//! deadline. Nothing goes out before all parts have an answer, or the first event of one: what an
+//! engine refuses of one part is the answer to all, as if one engine had had them.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -27,7 +29,8 @@ use crate::relay::stream::{Source, Stream};
 use crate::relay::vacancy::Passage;
 use crate::relay::{Refusal, Relay, in_time, job, too_long};
 
-/// Parts of one request on their way to their first event at once, so that it does not take the whole line.
+/// Parts of one request on their way to their first event at once, so that it does not take the
+/// whole line.
 const AT_ONCE: usize = 32;
 
 /// By this header engines, and their logs, know a part.
@@ -48,7 +51,7 @@ struct Streaming {
     ledger: Ledger,
 }
 
-/// What is to be answered.
+/// Answer of all parts together.
 enum Together {
     /// An engine's refusal of a part, or all of a complete answer.
     Whole(Response<Bytes>),
@@ -96,8 +99,8 @@ impl Relay {
         })
     }
 
-    /// Sends all parts on their way, and waits until each has an answer or the first event of one. The first that fails, or is
-    /// refused, ends the others.
+    /// Sends all parts on their way, and waits until each has an answer or the first event of one.
+    /// The first that fails, or is refused, ends the others.
     async fn all_begin(
         self: &Arc<Self>,
         mut ask: Ask,
@@ -112,7 +115,8 @@ impl Relay {
             Box::pin(self.clone().part_begins(ask.clone(), batch.clone(), at, ledger))
         };
         let mut leaving: Vec<Leaving> = (0..batch.prompts()).map(leave).collect();
-        // Where one request finds out whether a decoder is back, one part does: the others would be refused beside it.
+        // Where one request finds out whether a decoder is back, one part does: the others would be
+        // refused beside it.
         let first = if alone { Some(leaving.remove(0).await) } else { None };
         let others = stream::iter(leaving).buffer_unordered(AT_ONCE);
         let mut leaving = pin!(stream::iter(first).chain(others));
@@ -137,8 +141,8 @@ impl Relay {
         together(parts, batch.choices())
     }
 
-    /// Lets the request in, or turns it away, as a whole: by its size, and where both sides have room for one more request.
-    /// True if its first part must go alone.
+    /// Lets the request in, or turns it away, as a whole: by its size, and where both sides have
+    /// room for one more request. True if its first part must go alone.
     async fn let_all_in(&self, ask: &Ask, batch: &Batch, ledger: &mut Ledger) -> Result<bool, Error> {
         self.has_decoder().await?;
         self.take_place(Role::Decode, ledger)?;
@@ -199,7 +203,7 @@ fn part_of(whole: &Ask, batch: &Batch, at: usize) -> Result<Ask, Error> {
     })
 }
 
-/// What the answers of all parts are together.
+/// Joins the answers of all parts.
 fn together(parts: Vec<Begun>, choices: u64) -> Result<Together, Error> {
     let (mut head, mut streams, mut answers) = (None, Vec::new(), Vec::new());
     for Begun { ask, end, ledger, .. } in parts {

@@ -1,6 +1,7 @@
-//! How much of the traffic may be retries. When engines fail in numbers, retries of all requests, again and again, would be a
-//! load that keeps them down; so further attempts and continuations take at most a share of the traffic: of what was asked
-//! in the last seconds, and of what is open since before.
+//! The retry budget of the gateway. When engines fail in numbers, retries of all requests, again
+//! and again, would be a load that keeps them down. So further attempts and continuations take at
+//! most a share of the traffic: of the requests of the last seconds, and of those that are open
+//! since before.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -61,13 +62,15 @@ impl Window {
         self.slot(at).asked += 1;
     }
 
-    /// True if one retry more is within the budget while `open` requests are under way; if so, it counts as made.
+    /// True if one retry more is within the budget while `open` requests are under way; if so, it
+    /// counts as made.
     pub fn allows(&mut self, at: Duration, open: u64) -> bool {
         let slot = self.slot(at);
         slot.open = slot.open.max(open);
         let sum = |of: fn(&Slot) -> u64| self.slots.iter().map(of).sum::<u64>();
-        // A loss fails what is open at once: long streams count though they came before the window, and for as long as their retries do.
-        // Else a request that comes right after them would have to pay for theirs.
+        // A loss fails what is open at once: long streams count though they came before the window,
+        // and for as long as their retries do. Else a request that comes right after them would
+        // have to pay for theirs.
         let open = self.slots.iter().map(|slot| slot.open).max().unwrap_or(open);
         let traffic = sum(|slot| slot.asked).max(open) as f64;
         let allowed = sum(|slot| slot.retried) as f64 + 1.0 <= self.floor.max(self.share * traffic);

@@ -1,5 +1,5 @@
-//! Both legs where the decoder is asked first (`dialect::layerwise`): it calls back when it has room, and the prefiller that
-//! is then chosen writes into it.
+//! Both legs where the decoder is asked first (`dialect::layerwise`): it calls back when it has
+//! room, and the prefiller that is then chosen writes into it.
 //!
 //! | state | client leaves | leg fails |
 //! |---|---|---|
@@ -35,7 +35,8 @@ use crate::relay::vacancy::nobody;
 use crate::relay::{Relay, Tries};
 use crate::upstream::Written;
 
-/// A decoder that answers has its KV, and the prefiller is about to answer: so long it is waited for, for its counts.
+/// A decoder that answers has its KV, and the prefiller is about to answer: so long it is waited
+/// for, for its counts.
 const TAIL: Duration = Duration::from_millis(100);
 
 /// Placements that the request has not been told of yet; one attempt has no more.
@@ -81,7 +82,7 @@ struct Note {
     herald: Herald,
 }
 
-/// How the decoder's call ended.
+/// Ways in which the decoder's call ended.
 enum Prefilled {
     /// The KV is where the decoder wants it.
     Done(Option<Answered>),
@@ -95,7 +96,7 @@ enum Prefilled {
     NotCalled(Failure),
 }
 
-/// What happens next to a pair.
+/// Next event of a pair.
 enum Event {
     Chosen(Note),
     Prefilled(Meeting, Prefilled),
@@ -222,7 +223,8 @@ impl Relay {
         given_up: oneshot::Receiver<Failure>,
     ) -> Result<Opening, Failure> {
         let edit = dialect::decode_edit(Some(&layerwise::decode_params(&self.speech.now().callback_url)));
-        // How long it may take is known when the prefill has ended; a pair that lost its request may take longer than one that has it.
+        // How long it may take is known when the prefill has ended; a pair that lost its request
+        // may take longer than one that has it.
         let longer = self.settings.now().total.saturating_mul(2);
         let decoder = seat.instance().clone();
         tokio::select! {
@@ -249,8 +251,8 @@ impl Relay {
         (meeting, ended)
     }
 
-    /// The prefill leg. One that never began is tried elsewhere; one that did may have written into the decoder's blocks, and
-    /// may have told it so.
+    /// The prefill leg. One that never began is tried elsewhere; one that did may have written into
+    /// the decoder's blocks, and may have told it so.
     async fn prefill_for(
         self: &Arc<Self>,
         ask: &Arc<Ask>,
@@ -369,7 +371,7 @@ impl Pair {
         }
     }
 
-    /// What the decoder has from the end of the prefill on.
+    /// Time that the decoder has from the end of the prefill on.
     fn patience(&self) -> Duration {
         let settings = self.relay.settings.now();
         if self.ask.shape.stream { settings.first_byte } else { settings.answer }
@@ -382,7 +384,8 @@ impl Pair {
         self.due = Some(Instant::now() + self.patience());
     }
 
-    /// The decode leg has ended: a prefill that it called for is about to end, too, or is of no more use.
+    /// The decode leg has ended: a prefill that it called for is about to end, too, or is of no
+    /// more use.
     async fn wind_up(&mut self, begun: bool, tries: &mut Tries, ledger: &mut Ledger) {
         let Some(mut prefill) = self.prefill.take().filter(|_| begun && self.watch.has_called()) else {
             return;

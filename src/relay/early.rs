@@ -1,10 +1,13 @@
-//! A decode leg that is sent together with its prefill, right behind it: the engines meet by themselves.
+//! A decode leg that is sent together with its prefill, right behind it: the engines meet by
+//! themselves.
 //!
-//! It is the first attempt of the decode leg, begun before its time. The prefiller's failure drops it, which the decoder
-//! notices; its own failure is looked at when the prefill is over, or at once where a prefiller waits for its decoder.
+//! It is the first attempt of the decode leg, begun before its time. The prefiller's failure drops
+//! it, which the decoder notices; its own failure is looked at when the prefill is over, or at once
+//! where a prefiller waits for its decoder.
 //!
-//! Where engines are bound to each other by the request's id, the decoder is only chosen before the prefill, and asked after it.
-//! What it was sent by then is freed by nothing but a request of that id: if the client's is gone, one for a token is sent.
+//! Where engines are bound to each other by the request's id, the decoder is only chosen before the
+//! prefill, and asked after it. What it was sent by then is freed by nothing but a request of that
+//! id: if the client's is gone, one for a token is sent.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -28,7 +31,8 @@ use crate::relay::release::Duty;
 use crate::relay::{Relay, Tries};
 use crate::upstream::Written;
 
-/// A prefiller's answer may come so much after its decoder's; it has nothing to say but its token counts.
+/// A prefiller's answer may come so much after its decoder's; it has nothing to say but its token
+/// counts.
 const TAIL: Duration = Duration::from_millis(200);
 
 /// The leg that a decode leg runs beside. Such futures are large: boxed, they are moved once.
@@ -36,10 +40,11 @@ type PrefillLeg = Pin<Box<dyn Future<Output = Result<PrefillEnd, Failure>> + Sen
 
 type DecodeLeg = Pin<Box<dyn Future<Output = Result<Opening, Failure>> + Send>>;
 
-/// What a request for one token may take, which is all that frees what a decoder was sent.
+/// Limit for the one-token request that frees KV pushed to a decoder.
 const PARTING: Duration = Duration::from_secs(10);
 
-/// The pause after such a request that came to nothing: no other decoder can free what this one holds.
+/// The pause after such a request that came to nothing: no other decoder can free what this one
+/// holds.
 const PARTING_PAUSE: Duration = Duration::from_millis(500);
 
 /// A decode leg under way, or its end.
@@ -49,7 +54,7 @@ pub(super) struct Early {
     instance: Arc<Instance>,
     written: Written,
     dialect: Dialect,
-    /// Who the decoder was told that the prefiller is.
+    /// Identity of the prefiller that the decoder was told.
     peer: Option<Arc<Peer>>,
     /// The prefiller waits for this decoder: without it the prefill comes to nothing.
     awaited: bool,
@@ -69,7 +74,8 @@ struct Due {
     parting: Parting,
 }
 
-/// What a decoder was sent must be freed there: dropped, it is asked for one token, unless it had the request.
+/// Guard of KV that was pushed to a decoder: when it is dropped, the decoder is asked for one
+/// token, which frees the KV, unless it had the request.
 struct Parting {
     relay: Arc<Relay>,
     ask: Arc<Ask>,
@@ -83,11 +89,11 @@ struct Parting {
     refused: bool,
 }
 
-/// How a prefill ended, and the decode leg that was sent together with it.
+/// End of a prefill, and the decode leg that was sent together with it.
 pub(super) type Ended = (PrefillEnd, Option<Early>);
 
 impl Early {
-    /// The decoder.
+    /// The decoder of the leg.
     pub(super) fn instance(&self) -> &Arc<Instance> {
         &self.instance
     }
@@ -107,14 +113,16 @@ impl Early {
         self.dialect == Dialect::NixlPush
     }
 
-    /// The prefiller is not who the decoder was told that it is: another process by now, for which it would wait in vain.
+    /// The prefiller is not who the decoder was told that it is: another process by now, for which
+    /// it would wait in vain.
     fn is_misled(&self, duty: &Duty) -> bool {
         let told = duty.handoff().and_then(|handoff| self.dialect.peer_of(handoff));
         told.zip(self.peer.as_deref()).is_some_and(|(is, was)| is != *was)
     }
 
-    /// Goes on until the prefill is over, or has come to nothing because of it. The decoder is asked when its prefiller has been, which `asked`
-    /// tells: blocks that a decoder keeps for a prefill that never begins are freed by nobody.
+    /// Goes on until the prefill is over, or has come to nothing because of it. The decoder is
+    /// asked when its prefiller has been, which `asked` tells: blocks that a decoder keeps for a
+    /// prefill that never begins are freed by nobody.
     async fn beside(&mut self, mut prefill: PrefillLeg, asked: &Written) -> Result<PrefillEnd, Failure> {
         let leg = match &mut self.leg {
             Leg::Begun(leg) => leg,
@@ -135,7 +143,8 @@ impl Early {
                 self.ended = Some(end);
             }
             match (&self.ended, prefill) {
-                // The decoder has what it needed, whatever its prefiller says, or if it says nothing.
+                // The decoder has what it needed, whatever its prefiller says, or if it says
+                // nothing.
                 (Some(Ok(_)), Poll::Ready(Err(_))) => Poll::Ready(Ok(PrefillEnd::InVain)),
                 (_, Poll::Ready(end)) => Poll::Ready(end),
                 (Some(Ok(_)), Poll::Pending) => {
@@ -149,7 +158,7 @@ impl Early {
         .await
     }
 
-    /// Its end.
+    /// Waits for the end of the leg.
     pub(super) async fn end(self) -> Result<Opening, Failure> {
         match self.ended {
             Some(end) => end,
@@ -187,7 +196,8 @@ impl Drop for Parting {
                     let written = Written::default();
                     let sent = relay.upstream.send(ask.leg_on(&instance, rank, &edit), &written);
                     let answer = timeout(PARTING, sent).await;
-                    // One that is busy has not looked at it, and one that was not reached may be by the next time.
+                    // One that is busy has not looked at it, and one that was not reached may be by
+                    // the next time.
                     let unseen = match answer {
                         Ok(Ok(answer)) => answer.status() == StatusCode::SERVICE_UNAVAILABLE,
                         Ok(Err(_)) | Err(_) if written.get() => return false,
@@ -205,7 +215,8 @@ impl Drop for Parting {
     }
 }
 
-/// A prefill, whose request `asked` tells of, and the decode leg beside it, if there is one. Dropped, both are hung up on.
+/// A prefill, whose request `asked` tells of, and the decode leg beside it, if there is one.
+/// Dropped, both are hung up on.
 pub(super) async fn beside(
     prefill: PrefillLeg,
     asked: Written,
@@ -232,7 +243,8 @@ impl fmt::Debug for Early {
 }
 
 impl Relay {
-    /// Prepares the decode leg of an attempt that sends both at once; `None` where the decoder must wait, or there is none.
+    /// Prepares the decode leg of an attempt that sends both at once; `None` where the decoder must
+    /// wait, or there is none.
     pub(super) fn early(
         self: &Arc<Self>,
         ask: &Arc<Ask>,
@@ -254,8 +266,8 @@ impl Relay {
         Some(Early { leg: Leg::Begun(leg), ended: None, instance, written, dialect, peer, awaited })
     }
 
-    /// Chooses the decoder of an attempt whose engines are bound to each other by its id, and gives it that id; no leg where there
-    /// is no decoder.
+    /// Chooses the decoder of an attempt whose engines are bound to each other by its id, and gives
+    /// it that id; no leg where there is no decoder.
     pub(super) fn bound(
         self: &Arc<Self>,
         ask: &Arc<Ask>,

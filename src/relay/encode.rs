@@ -1,7 +1,9 @@
-//! The encode stage (`dialect::encode`): every item of a request to an encoder, before anything else is asked for it.
+//! The encode stage (`dialect::encode`): every item of a request to an encoder, before anything
+//! else is asked for it.
 //!
-//! It leaves nothing behind that would have to be freed: what an encoder keeps is a cache. A client that leaves drops the
-//! exchanges, which the encoders notice. Without encoders, and for requests without items, there is no such stage.
+//! It leaves nothing behind that would have to be freed: what an encoder keeps is a cache. A client
+//! that leaves drops the exchanges, which the encoders notice. Without encoders, and for requests
+//! without items, there is no such stage.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -27,7 +29,7 @@ use crate::upstream::Written;
 /// Items of one request that are at encoders at once.
 const AT_ONCE: usize = 16;
 
-/// What comes of a request's items.
+/// Encodings of a request's items.
 pub(super) struct Encodings {
     /// An encoder refused one, and that is the answer.
     pub(super) refusal: Option<Response<Bytes>>,
@@ -36,7 +38,7 @@ pub(super) struct Encodings {
     pub(super) prefiller: Option<Passage>,
 }
 
-/// What an encoder said of an item, or its refusal, which is the client's answer.
+/// An encoder's answer about an item, or its refusal, which is the client's answer.
 type End<T> = Result<T, Box<Response<Bytes>>>;
 
 impl Relay {
@@ -45,7 +47,8 @@ impl Relay {
         self.fleet.serving(Role::Encode) > 0 && self.fleet.serving(Role::Decode) > 0
     }
 
-    /// Has every item of the request encoded, once both a decoder and a prefiller could take what follows.
+    /// Has every item of the request encoded, once both a decoder and a prefiller could take what
+    /// follows.
     pub(super) async fn encode(&self, ask: &mut Ask) -> Result<Encodings, Error> {
         let found = Items::of(ask.api, &ask.body, self.settings.now().encode_items);
         let items = found.map_err(|e| Error::new(Kind::InvalidField, e.to_string()))?;

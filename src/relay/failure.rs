@@ -1,4 +1,4 @@
-//! How a leg fails, and what that means: for the engine, for further attempts, for the client.
+//! Failures of a leg, and their meaning: for the engine, for further attempts, for the client.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::error::{Error, Kind};
 use crate::fleet::{Outcome, Role, Verdict};
 use crate::relay::refusals::EngineRefusal;
 
-/// How a leg failed.
+/// Failure of a leg.
 #[derive(Debug)]
 pub struct Failure {
     /// In what way.
@@ -34,7 +34,8 @@ pub enum Why {
     Broken,
     /// It took too long.
     Timeout,
-    /// The engine does nothing with what it was sent, while others work, or does not answer probes any more.
+    /// The engine does nothing with what it was sent, while others work, or does not answer probes
+    /// any more.
     Stuck,
     /// The engine has too much to do: it answered with this status, 429 or 503.
     Busy(StatusCode),
@@ -52,14 +53,14 @@ pub enum Why {
     TooLarge(Large),
 }
 
-/// What of an engine's can be too large to be read whole.
+/// Parts of an engine's answer that can be too large to be read whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Large {
     /// A prefiller's answer.
     PrefillReply,
     /// A whole answer.
     Answer,
-    /// A refusal.
+    /// The body of a refusal.
     Refusal,
 }
 
@@ -117,7 +118,8 @@ impl Failure {
         matches!(self.why, Why::TooLarge(_))
     }
 
-    /// The engine may have begun with the request. One that turned it away has not, and of a hand-off that is too old none was told.
+    /// The engine may have begun with the request. One that turned it away has not, and of a
+    /// hand-off that is too old none was told.
     pub(super) fn may_have_begun(&self) -> bool {
         self.written && self.why != Why::Stale && !self.turned_away()
     }
@@ -132,7 +134,7 @@ impl Failure {
         self.may_have_begun() && !matches!(self.why, Why::GivenUp | Why::TooLarge(_) | Why::Stuck)
     }
 
-    /// What it says about the instance.
+    /// Outcome of the leg for the instance's health.
     pub(super) fn outcome(&self) -> Outcome {
         match self.why {
             // It had no room left.
@@ -163,7 +165,7 @@ impl Failure {
         }
     }
 
-    /// What the client reads when nothing else helped.
+    /// Error for the client when nothing else helped.
     pub(super) fn into_error(self, role: Role) -> Error {
         let (kind, public) = match (role, self.why) {
             (Role::Prefill, Why::TooLarge(large)) => (Kind::BadPrefillReply, large.public()),

@@ -1,4 +1,5 @@
-//! The first event of a stream: until it is here the client has seen nothing, and another decoder can take over.
+//! The first event of a stream: until it is here the client has seen nothing, and another decoder
+//! can take over.
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
@@ -11,21 +12,21 @@ use crate::relay::ask::Ask;
 use crate::relay::failure::{Failure, Why};
 use crate::upstream::Reply;
 
-/// Most events that announce an answer (`response.created`, `queued`, `in_progress`; `message_start`). Each may repeat the request's tools, and be as large
-/// as an event may be.
+/// Most events that announce an answer (`response.created`, `queued`, `in_progress`;
+/// `message_start`). Each may repeat the request's tools, and be as large as an event may be.
 const ANNOUNCEMENTS: usize = 3;
 
 /// A stream, up to and including its first event.
 pub(super) struct Opened {
-    /// Whole events.
+    /// Whole events, the first of the stream.
     pub(super) first: Bytes,
     pub(super) framer: Framer,
     pub(super) rest: Reply,
 }
 
-/// Waits for the first event of the answer itself. Neither a comment nor an announcement is one, and neither is
-/// a chat's event that only names the role: a decoder that fails after it can still be replaced. A response in
-/// the background needs no more than the announcement.
+/// Waits for the first event of the answer itself. Neither a comment nor an announcement is one,
+/// and neither is a chat's event that only names the role: a decoder that fails after it can still
+/// be replaced. A response in the background needs no more than the announcement.
 pub(super) async fn event(mut body: Reply, ask: &Ask, frame_bytes: usize) -> Result<Opened, Failure> {
     let broken = |detail: String| Failure::new(Why::Broken, true, detail);
     let mut framer = Framer::new(frame_bytes);
@@ -75,14 +76,15 @@ fn given_up_at_once(ask: &Ask, first: &[u8]) -> bool {
     before.all(|event| precedes_text(ask.api, &event))
 }
 
-/// True if a stream's first event can be one of an answer. An end without anything before it is none; events without
-/// anything in them say nothing.
+/// True if a stream's first event can be one of an answer. An end without anything before it is
+/// none; events without anything in them say nothing.
 fn begins_with_an_answer(first: &[u8]) -> bool {
     let event = sse::frames(first).find(|event| !event.data().trim_ascii().is_empty());
     event.is_none_or(|event| event.data().trim_ascii_start().starts_with(b"{"))
 }
 
-/// True if a stream's first event of an answer says that the engine itself failed; the client need not see that.
+/// True if a stream's first event of an answer says that the engine itself failed; the client need
+/// not see that.
 fn failed_at_once(api: Api, first: &[u8]) -> bool {
     let mut events = sse::frames(first).filter(sse::Frame::has_data);
     let begins = events.find(|event| !precedes_text(api, event));

@@ -1,8 +1,9 @@
 //! Answers that must be a call of a tool, and prefillers that can't end one after its first token.
 //!
-//! vLLM reads the call out of the answer. Up to 0.18 at least, its first token is none to it: it answers 400 (what pydantic says of
-//! half a list), or 500 behind a reasoning parser, after it has computed the prompt and set its KV aside for a decoder
-//! (vllm-project/vllm, issue 38911). Nobody learns where that is, so it stays until its lease is over. A decoder alone answers such a
+//! vLLM reads the call out of the answer. Up to 0.18 at least, its first token is none to it: it
+//! answers 400 (what pydantic says of half a list), or 500 behind a reasoning parser, after it has
+//! computed the prompt and set its KV aside for a decoder (vllm-project/vllm, issue 38911). Nobody
+//! learns where that is, so it stays until its lease is over. A decoder alone answers such a
 //! request; once that was seen, no prefiller is asked for a while.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,8 +34,8 @@ impl Relay {
             && shape::forces_a_call(ask.api, &ask.body)
     }
 
-    /// True if a prefill that ended so may have done it for the call that its answer had to be: a decoder is to answer alone, and to
-    /// refuse what is wrong with the request.
+    /// True if a prefill that ended so may have done it for the call that its answer had to be: a
+    /// decoder is to answer alone, and to refuse what is wrong with the request.
     pub(super) fn may_be_of_the_call(&self, ask: &Ask, ended: &Result<Ended, Failure>) -> bool {
         let failed = match ended {
             Ok((PrefillEnd::Refused(_), _)) => true,

@@ -1,4 +1,4 @@
-//! What routing is told of a request.
+//! Facts of a request that routing is told.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -19,8 +19,9 @@ const PROMPT_MEMBERS: [&str; 6] = ["tools", "system", "instructions", "messages"
 
 /// Blocks that nobody but the gateway names, of token ids: the size that engines have by default.
 const OWN_BLOCK_TOKENS: usize = 16;
-/// And of text, as many tokens as these bytes are estimated to be. Each block is written down for the prefiller that gets the prompt,
-/// which costs more than all else of a long text (benches/RESULTS.md); what is known to a quarter of a kilotoken is known well enough.
+/// And of text, as many tokens as these bytes are estimated to be. Each block is written down for
+/// the prefiller that gets the prompt, which costs more than all else of a long text
+/// (benches/RESULTS.md); what is known to a quarter of a kilotoken is known well enough.
 const TEXT_BLOCK_BYTES: usize = 1024;
 
 /// All that is known of a request whose prompt has these `tokens`, if they are known.
@@ -41,7 +42,8 @@ pub(super) fn of(ask: &Ask, tokens: Option<&Arc<[u32]>>, found: Option<&Found>, 
     }
 }
 
-/// Names that serve the gateway alone, to know a prompt again that it has seen before: of its tokens, or else of its text.
+/// Names that serve the gateway alone, to know a prompt again that it has seen before: of its
+/// tokens, or else of its text.
 fn own_blocks(ask: &Ask, tokens: Option<&Arc<[u32]>>) -> Blocks {
     let mut chain = Chain::new(ask);
     if let Some(tokens) = tokens {
@@ -114,7 +116,8 @@ mod tests {
     use crate::pool::{Lookup, Near, Presence, Reach, Tier, Verdict};
     use crate::route::{Hit, LaneId, Policy};
 
-    /// What is told of 80 tokens that lie on the first of two prefillers' hosts, and what each prefiller could spare of them.
+    /// Presence of 80 tokens that lie on the first of two prefillers' hosts, and the tokens that
+    /// each prefiller could spare.
     fn told(reach: Reach) -> (PoolHits, [Hit; 2]) {
         let fleet = Fleet::new(Policy::LeastWork);
         let lanes: [LaneId; 2] = ["p0", "p1"].map(|host| {

@@ -1,6 +1,7 @@
 //! The decoder that keeps a response that its client may ask for again, stop, or go on from.
 //!
-//! Engines keep responses in the memory of one process (vLLM's `store`): any other answers 404, which clients take for the last word.
+//! Engines keep responses in the memory of one process (vLLM's `store`): any other answers 404,
+//! which clients take for the last word.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
@@ -12,8 +13,8 @@ use crate::dialect::Api;
 use crate::fleet::InstanceId;
 use crate::relay::ask::Ask;
 
-/// Responses that are remembered, the latest: with ids of 40 bytes some 10 MB. Where keys are asked for, those that are
-/// forgotten are nobody's.
+/// Responses that are remembered, the latest: with ids of 40 bytes some 10 MB. Where keys are asked
+/// for, those that are forgotten are nobody's.
 const RESPONSES: usize = 65_536;
 
 /// Longer ids are no engine's.
@@ -34,12 +35,14 @@ struct Latest {
 #[derive(Debug)]
 struct Place {
     keeper: InstanceId,
-    /// The name of the key with which it was asked for; None where none was, or where that is not known.
+    /// The name of the key with which it was asked for; None where none was, or where that is not
+    /// known.
     owner: Option<Arc<str>>,
 }
 
 impl Kept {
-    /// Whoever answered has what it calls by this id, made for a key of this name. A response stays its first owner's.
+    /// Records that `keeper` has a response by this id, made for a key of this name. A response
+    /// stays its first owner's.
     pub fn note(&self, id: &str, keeper: InstanceId, owner: Option<&str>) {
         if !is_id(id) {
             return;
@@ -62,7 +65,7 @@ impl Kept {
         }
     }
 
-    /// Who has it, as far as this gateway knows.
+    /// The engine that has it, as far as this gateway knows.
     pub fn keeper(&self, id: &str) -> Option<InstanceId> {
         let latest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         latest.keepers.get(id).map(|place| place.keeper)
@@ -73,17 +76,19 @@ impl Kept {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).keepers.get(id)?.owner.clone()
     }
 
-    /// Who has the response that a request goes on from.
+    /// The engine that has the response that a request goes on from.
     pub fn keeper_for(&self, ask: &Ask) -> Option<InstanceId> {
         self.keeper(&before(ask.api, &ask.body)?)
     }
 
-    /// True if nobody is left who has the response that a request goes on from. `tried`: who failed.
+    /// True if nobody is left who has the response that a request goes on from. `tried`: who
+    /// failed.
     pub fn is_out_of_reach(&self, ask: &Ask, tried: &[InstanceId]) -> bool {
         self.keeper_for(ask).is_some_and(|keeper| tried.contains(&keeper))
     }
 
-    /// An answer to `ask` has begun, asked for with the key of this name: what there is of it may name a response that is kept.
+    /// An answer to `ask` has begun, asked for with the key of this name: what there is of it may
+    /// name a response that is kept.
     pub fn learn(&self, ask: &Ask, begun: Beginning<'_>, (keeper, owner): (InstanceId, Option<&str>)) {
         let kept = || ask.body.get("store").is_none_or(|store| store.raw() != b"false");
         if ask.api == Api::Responses
@@ -95,7 +100,7 @@ impl Kept {
     }
 }
 
-/// What there is of an answer.
+/// The part of an answer that is here.
 pub enum Beginning<'a> {
     /// All of it.
     Whole(&'a Object),

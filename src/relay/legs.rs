@@ -36,14 +36,14 @@ use crate::relay::traced;
 use crate::trace::Span;
 use crate::upstream::{CollectError, Reply, Written, collect};
 
-/// What is read of the body of a failure, and for how long, so that its connection can be used again.
+/// Limit for the part of a failure's body that is read, so that its connection can be used again.
 const FAILURE_BODY_BYTES: usize = 64 << 10;
 const FAILURE_BODY_TIME: Duration = Duration::from_millis(100);
 
 /// An engine's refusal is read up to this size; vLLM echoes long prompts in its 400s.
 const REFUSAL_BYTES: usize = 4 << 20;
 
-/// How a prefill leg ended well.
+/// Good ends of a prefill leg.
 pub(super) enum PrefillEnd {
     /// The prompt is computed.
     Done(Box<Duty>),
@@ -53,11 +53,12 @@ pub(super) enum PrefillEnd {
     InVain,
     /// The engine failed, or refused, perhaps only because one token is no whole call of a tool.
     Cut,
-    /// The engine is both prefiller and decoder, and takes the request as a whole: its seats in both roles.
+    /// The engine is both prefiller and decoder, and takes the request as a whole: its seats in
+    /// both roles.
     Here(Box<(Seat, Seat)>),
 }
 
-/// How a decode leg ended well.
+/// Good ends of a decode leg.
 pub(super) enum DecodeEnd {
     /// A complete answer, or the engine's refusal.
     Whole(Response<Bytes>),
@@ -92,8 +93,9 @@ impl DecodeEnd {
 }
 
 impl Relay {
-    /// One prefill on one prefiller. It owns all that it needs: when the client leaves, it is finished or hung up on by
-    /// `release::Unfinished`, because a hang-up at the moment in which the engine finishes would strand its KV.
+    /// One prefill on one prefiller. It owns all that it needs: when the client leaves, it is
+    /// finished or hung up on by `release::Unfinished`, because a hang-up at the moment in which
+    /// the engine finishes would strand its KV.
     pub(super) async fn prefill_once(
         self: Arc<Self>,
         ask: Arc<Ask>,
@@ -135,7 +137,8 @@ impl Relay {
         Ok(PrefillEnd::Done(Box::new(duty.with(receipt))))
     }
 
-    /// One decode on one decoder, up to the first event of a stream or the last byte of anything else.
+    /// One decode on one decoder, up to the first event of a stream or the last byte of anything
+    /// else.
     pub(super) async fn decode_once(
         self: &Arc<Self>,
         ask: &Arc<Ask>,
@@ -158,7 +161,7 @@ impl Relay {
         self.opened(ask, outcome, duty, ledger)
     }
 
-    /// What comes of a decoder's answer that has begun, or failed to.
+    /// Turns a decoder's answer that has begun, or failed to, into the end of its leg.
     pub(super) fn opened(
         &self,
         ask: &Ask,
@@ -295,8 +298,9 @@ impl Relay {
     }
 }
 
-/// What a decoder's outcome says about the hand-off that it was given. Of a request that was turned away the prefiller may have been told
-/// or not: what fails before vLLM's handlers tells nobody.
+/// Settles the hand-off that the decoder was given, by the outcome of its leg. If a request was
+/// turned away, the prefiller may have been told or not: failures before vLLM's handlers tell
+/// nobody.
 fn settle(duty: &mut Duty, outcome: &Result<Opening, Failure>, dialect: Dialect) {
     let told = |status| release::fetched_or_told(dialect, status);
     match outcome {
@@ -310,9 +314,9 @@ fn settle(duty: &mut Duty, outcome: &Result<Opening, Failure>, dialect: Dialect)
     }
 }
 
-/// What of a decoder's answer is here.
+/// The part of a decoder's answer that is here.
 enum Begun {
-    /// A 4xx.
+    /// A refusal with 4xx.
     Refusal(Bytes),
     /// A complete answer.
     Answer(Box<Object>),
@@ -335,7 +339,8 @@ pub(super) async fn whole(
     Ok(Response::from_parts(head, body))
 }
 
-/// Waits for the first event of a stream, or for all of anything else. From here on the answer is this decoder's.
+/// Waits for the first event of a stream, or for all of anything else. From here on the answer is
+/// this decoder's.
 async fn begin(
     response: Response<Reply>,
     (ask, decoder): (&Ask, &Arc<Instance>),

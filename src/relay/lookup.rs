@@ -1,7 +1,8 @@
 //! The blocks of a prompt that exist already, and their places: asked before it is routed.
 //!
-//! Two sources, each of which may be missing: the pool, which is asked within its deadline, and what prefillers told in KV
-//! events, which is looked up here and waits for nothing. Both know blocks by their hashes, which are made once.
+//! Two sources, each of which may be missing: the pool, which is asked within its deadline, and
+//! what prefillers told in KV events, which is looked up here and waits for nothing. Both know
+//! blocks by their hashes, which are made once.
 
 use std::borrow::Cow;
 use std::num::NonZeroUsize;
@@ -34,46 +35,47 @@ const PLACE_TIME: Duration = Duration::from_millis(5);
 /// Writing a key takes as long as hashing so many tokens.
 const KEY_TOKENS: usize = 9;
 
-/// What the gateway asks about prompts, and whom.
+/// Lookup of prompts' blocks: the sources that are asked.
 #[derive(Debug)]
 pub struct Finder {
     /// Knows how blocks are named.
     pub prompts: Arc<Prompts>,
-    /// The pool.
+    /// The pool, if one is configured.
     pub pool: Option<Gate>,
-    /// What prefillers told.
+    /// KV events of prefillers.
     pub events: Option<Arc<Told>>,
-    /// Metrics.
+    /// Metrics of lookups.
     pub meters: Arc<Meters>,
     /// Long prompts hashed beside the runtime, as many at once as this has places.
     pub aside: Arc<Semaphore>,
-    /// Whether it is worth waiting until a pool has what was computed.
+    /// Decides if waiting is worth it until a pool has the KV that was computed.
     pub patience: Patience,
 }
 
-/// What prefillers told in KV events, and the metrics of looking it up.
+/// KV events of prefillers, and the metrics of looking them up.
 #[derive(Debug)]
 pub struct Told {
     /// Their blocks; instances are numbered as in [`InstanceId`].
     pub index: SharedIndex,
-    /// Metrics.
+    /// Metrics of these lookups.
     pub meter: HeldMeter,
 }
 
-/// What was found of a prompt.
+/// Result of looking a prompt up.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
     /// The prompt's blocks, as engines know them; empty where they can't be named.
     pub blocks: Blocks,
     /// The pool's answer; `None` when there is no pool, or the blocks have no keys.
     pub pool: Option<Lookup>,
-    /// What prefillers hold in memory of their own, the longest in HBM first, by the number of their
-    /// [`InstanceId`]; `None` when they are not listened to. One may have left the fleet a
-    /// moment ago.
+    /// Tokens that prefillers hold in memory of their own, the longest in HBM first, by the number
+    /// of their [`InstanceId`]; `None` when KV events are not received. A prefiller may have left
+    /// the fleet a moment ago.
     pub held: Option<SmallVec<[Held; 4]>>,
-    /// Leading tokens that prefillers put into a pool by their own word, which does not say what was evicted since.
+    /// Leading tokens that prefillers put into a pool by their own word, which does not say what
+    /// was evicted since.
     pub told_tokens: u32,
-    /// What the pool was asked, to be asked again; `None` when it was not.
+    /// Question to the pool, to be repeated; `None` when it was not asked.
     pub asked: Option<Asked>,
 }
 
@@ -95,7 +97,7 @@ pub struct Blocks {
     pub tokens: u32,
 }
 
-/// Who says what a pool has.
+/// Sources of a pool's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Teller {
     /// The pool, asked.
@@ -121,7 +123,8 @@ impl Found {
         self.answer().map(|presence| (presence.hit_tokens, Teller::Pool)).or_else(told)
     }
 
-    /// Of these, what every engine can load, wherever it runs. What events tell of a pool is taken to be everybody's.
+    /// Of these, what every engine can load, wherever it runs. What events tell of a pool is taken
+    /// to be everybody's.
     pub fn fetchable_tokens(&self) -> u32 {
         self.answer().map_or(self.told_tokens, Presence::fetchable_tokens)
     }
@@ -132,14 +135,15 @@ impl Found {
         self.pool.as_ref().filter(known).map(|it| &it.presence)
     }
 
-    /// The most leading tokens that a prefiller has in memory of its own; `None` when they are not listened to.
+    /// The most leading tokens that a prefiller has in memory of its own; `None` when they are not
+    /// listened to.
     pub fn best_held(&self) -> Option<u32> {
         self.held.as_ref().map(|held| best(held))
     }
 }
 
 impl Finder {
-    /// What exists of a request's prompt; `None` when its blocks can't be named.
+    /// Looks up the blocks of a request's prompt; `None` when they can't be named.
     pub async fn look_up(&self, ask: &Ask, prompt: &Prompt) -> Option<Found> {
         let unasked = |reason: Reason| self.meters.pool_unasked(reason.name());
         let naming = self.prompts.naming().ok_or(Reason::Unnamed).map_err(unasked).ok()?;
@@ -154,8 +158,8 @@ impl Finder {
         let Named { hashes, blocks, heard } = if prompt.tokens.len() <= ASIDE_TOKENS {
             work.run()
         } else {
-            // The place belongs to the work, which goes on when its client leaves. Nobody waits long for one: where many
-            // long prompts come at once, some go without.
+            // The place belongs to the work, which goes on when its client leaves. Nobody waits
+            // long for one: where many long prompts come at once, some go without.
             let place = tokio::time::timeout(PLACE_TIME, self.aside.clone().acquire_owned()).await;
             let Ok(Ok(place)) = place else {
                 unasked(Reason::Limit);
@@ -261,7 +265,8 @@ fn best(held: &[Held]) -> u32 {
 }
 
 impl Asked {
-    /// What the pool is to be asked. Its keys are not written yet: that takes time, and the gate knows whether it is worth it.
+    /// Question to the pool. Its keys are not written yet: that takes time, and the gate knows if
+    /// it is worth it.
     fn inquiry(&self) -> Result<Inquiry, Reason> {
         let Asked { naming, tokens, hashes, salt } = self.clone();
         let keys = naming.keys.as_ref().map_or(0, |profile| keys_of(profile, tokens.len()));
@@ -269,7 +274,8 @@ impl Asked {
             return Err(Reason::TooLong);
         }
         let aside = keys.saturating_mul(KEY_TOKENS) > ASIDE_TOKENS;
-        // The last hash stands for all that hashes depend on: the adapter, and the salt where they separate it.
+        // The last hash stands for all that hashes depend on: the adapter, and the salt where they
+        // separate it.
         let last = hashes.last().map(|hash| hash.to_string());
         let context = [last, salt.clone()];
         let named = tokens.clone();
@@ -281,7 +287,8 @@ impl Asked {
     }
 }
 
-/// The keys of a prompt of `tokens` tokens, whose blocks have these hashes; none for a pool without keys.
+/// The keys of a prompt of `tokens` tokens, whose blocks have these hashes; none for a pool without
+/// keys.
 fn keys_with(
     naming: &Naming,
     hashes: &[BlockHash],
@@ -291,7 +298,8 @@ fn keys_with(
     if let Some(profile) = &naming.keys {
         let prompt_tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
         let blocks = PromptBlocks { salt: salt.unwrap_or(""), ..PromptBlocks::new(hashes, prompt_tokens) };
-        // More bytes than any batch takes, or a hash that is not the profile's, which the start has ruled out.
+        // More bytes than any batch takes, or a hash that is not the profile's, which the start has
+        // ruled out.
         let written = profile.keys_of_prompt(&blocks, Keys::Needed, &mut keys);
         written.map_err(|error| PoolError::TooLarge(error.to_string()))?;
     }

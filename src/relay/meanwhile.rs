@@ -1,10 +1,10 @@
-//! What has to be written down, and nobody waits for: it is done while an engine works.
+//! Records that must be written and that nobody waits for: they are written while an engine works.
 
 use std::future::poll_fn;
 use std::pin::Pin;
 
-/// What comes of `leg`. As soon as it waits for its engine, or has ended without that, `work` is done. A leg that is dropped before it is
-/// polled leaves it undone.
+/// Drives the future `leg`. As soon as it waits for its engine, or has ended without that, `work` is done. A
+/// leg that is dropped before it is polled leaves it undone.
 pub(super) fn meanwhile<F: Future + Unpin>(
     mut leg: F,
     work: impl FnOnce() + Unpin,

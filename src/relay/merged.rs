@@ -1,4 +1,5 @@
-//! The streams of several parts as one stream to the client, without a task or a channel: whichever has an event is next.
+//! The streams of several parts as one stream to the client, without a task or a channel: whichever
+//! has an event is next.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -37,9 +38,9 @@ struct Part {
     over: bool,
 }
 
-/// What comes of a part.
+/// Items of a part's stream.
 enum Item {
-    /// Whole events.
+    /// Whole events of a part.
     Events(usize, Bytes),
     /// It broke, and nobody goes on with it.
     Broke(Error),
@@ -109,7 +110,8 @@ impl Merged {
         if let Some(mut ledger) = self.ledger.take() {
             ledger.broken(error);
         }
-        // Over HTTP/2 a reset would take the event along; the missing last event tells the client that the answer is cut.
+        // Over HTTP/2 a reset would take the event along; the missing last event tells the client
+        // that the answer is cut.
         self.state = if self.http2 { State::Done } else { State::Telling(Box::pin(sleep(self.tell))) };
         Poll::Ready(Some(Ok(Frame::data(Api::Completions.error_event(error, 0).into()))))
     }

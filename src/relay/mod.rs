@@ -1,7 +1,7 @@
 //! One request from its body to the last byte of its answer.
 //!
-//! [`Relay::drive`] is the only code that takes a request through its states; everything it calls is either pure
-//! (dialect, route) or one exchange (legs). The states, and what ends each:
+//! [`Relay::drive`] is the only code that takes a request through its states; everything it calls
+//! is either pure (dialect, route) or one exchange (legs). The states, and what ends each:
 //!
 //! | state | client leaves | leg fails |
 //! |---|---|---|
@@ -37,7 +37,7 @@ mod parts;
 pub mod pause;
 pub mod places;
 mod prefill;
-pub mod progress;
+mod progress;
 mod receipt;
 pub mod refusals;
 pub mod release;
@@ -102,33 +102,33 @@ use vacancy::{Looks, nobody};
 /// Everything a request needs on its way; shared by all of them.
 #[derive(Debug)]
 pub struct Relay {
-    /// The engines.
+    /// Members of the fleet.
     pub fleet: Fleet,
     /// The client towards them.
     pub upstream: Upstream,
-    /// How they are spoken to.
+    /// Protocol of the engines.
     pub speech: Live<Speech>,
     /// Limits and deadlines.
     pub settings: Live<Settings>,
-    /// How many requests each side may have.
+    /// Concurrency limits of either role.
     pub sides: Sides,
-    /// Metrics.
+    /// Metrics of requests.
     pub meters: Arc<Meters>,
     /// Place where hand-offs go that lost their request.
     pub releases: Releases,
     /// Reads prompts; None = they are known by their size alone.
     pub prompts: Option<Arc<Prompts>>,
-    /// Whether what was predicted comes true.
+    /// Checks that predictions come true.
     pub affinity: Affinity,
     /// Reason why the last requests went where they went.
     pub stories: Stories,
-    /// Who is asked which blocks of a prompt exist already.
+    /// Lookup of a prompt's blocks.
     pub finder: Option<lookup::Finder>,
-    /// How much of the traffic may be retries.
+    /// Budget of retries.
     pub budget: Retries,
     /// Room for the token ids of streams that could be continued.
     pub room: Arc<Room>,
-    /// What decoders keep for the next turns of conversations.
+    /// KV that decoders keep for the next turns of conversations.
     pub offers: Offers,
     /// Place where decoders that call back find their requests.
     pub rendezvous: Rendezvous,
@@ -136,25 +136,26 @@ pub struct Relay {
     pub names: Names,
     /// Place where the responses are that clients may ask for again.
     pub kept: Kept,
-    /// Whether prefillers fail with answers that must call a tool.
+    /// Knowledge about prefillers that fail with answers that must call a tool.
     pub forced: Forced,
-    /// How an engine that was out of reach is asked whether it is back.
+    /// Questions to an engine that was out of reach.
     pub looks: Looks,
 }
 
-/// A request that no engine answered. Its account is still open: only who answers the client knows the status.
+/// A request that no engine answered. Its account is still open: only who answers the client knows
+/// the status.
 #[derive(Debug)]
 pub struct Refusal {
-    /// What went wrong.
+    /// Error for the client.
     pub error: Error,
     /// To be told the status with [`Ledger::refused`].
     pub ledger: Ledger,
 }
 
-/// What a prefill leaves for the decode leg.
+/// Result of a prefill for the decode leg.
 #[derive(Debug, Default)]
 struct Prefilled {
-    /// Its KV.
+    /// Guard of its KV.
     duty: Option<Duty>,
     /// The first attempt at the decode leg, where it was sent together with the prefill.
     early: Option<Early>,
@@ -163,8 +164,8 @@ struct Prefilled {
 }
 
 impl Relay {
-    /// Takes a request through both legs. The answer's body goes on by itself; dropping the future, or the body, at any
-    /// point leaves nothing behind on the engines that could have been freed.
+    /// Takes a request through both legs. The answer's body goes on by itself; dropping the future,
+    /// or the body, at any point leaves nothing behind on the engines that could have been freed.
     ///
     /// # Errors
     /// Ours only: an engine's own refusal (any 4xx) is an answer.
@@ -235,8 +236,8 @@ impl Relay {
         found
     }
 
-    /// Replaces the estimate of the prompt's length by its tokens, if they can be known. Takes no longer than reading the
-    /// text, or `prompt.budget_ms` where an engine is asked.
+    /// Replaces the estimate of the prompt's length by its tokens, if they can be known. Takes no
+    /// longer than reading the text, or `prompt.budget_ms` where an engine is asked.
     async fn read_prompt(&self, ask: &mut Ask) -> Option<Prompt> {
         let prompts = self.prompts.as_ref().filter(|_| ask.shape.bypass.is_none())?;
         let (began, mut span) = (Instant::now(), traced::step(ask, "tokenise"));
@@ -271,7 +272,8 @@ impl Relay {
         let mut before: Option<Failure> = None;
         loop {
             ledger.tries_anew();
-            // KV that nobody can fetch would be stranded. One that drains will do for what is under way.
+            // KV that nobody can fetch would be stranded. One that drains will do for what is under
+            // way.
             if self.fleet.members(Role::Decode).is_empty() {
                 return Err(nobody(Role::Decode));
             }
@@ -413,7 +415,8 @@ impl Relay {
         }
     }
 
-    /// A decoder for a hand-off, or for a prompt that it computes itself; the inner error asks for a new hand-off.
+    /// A decoder for a hand-off, or for a prompt that it computes itself; the inner error asks for
+    /// a new hand-off.
     fn free_decoder(
         &self,
         ask: &Ask,
@@ -471,7 +474,7 @@ fn is_final(ask: &Ask, failure: &Failure) -> bool {
     failure.lasting() || failure.may_have_begun() && shape::acts(ask.api, &ask.body)
 }
 
-/// What comes of `work`, which has until `end`; no error of its own stands for more time than it has.
+/// Runs `work` until `end`. An error of its own is preferred to the time-out.
 async fn in_time<T>(
     end: Instant,
     work: Pin<&mut impl Future<Output = Result<T, Error>>>,

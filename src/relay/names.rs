@@ -1,8 +1,9 @@
 //! The ids under which engines know the requests that are under way.
 //!
-//! What a client says in `X-Request-Id` need not be unique: one of its own requests leads to several calls, and a mesh repeats the id
-//! with what it tries again. Up to 0.13 vLLM tells requests apart by nothing else. It refuses the second, or, where a prefiller still
-//! keeps blocks for the first, which has long had its answer there, takes one for the other.
+//! What a client says in `X-Request-Id` need not be unique: one of its own requests leads to
+//! several calls, and a mesh repeats the id with what it tries again. Up to 0.13 vLLM tells
+//! requests apart by nothing else. It refuses the second, or, where a prefiller still keeps blocks
+//! for the first, which has long had its answer there, takes one for the other.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Clone, Debug, Default)]
 pub struct Names(Arc<Mutex<HashSet<String>>>);
 
-/// What engines call one request; its id is free again when this is dropped.
+/// Name of one request at engines; its id is free again when this is dropped.
 #[derive(Debug)]
 pub struct Name {
     id: String,

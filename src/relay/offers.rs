@@ -1,7 +1,8 @@
 //! KV that decoders offer back: kept from whole answers, given to the prefill of the next turn.
 //!
-//! Nothing hangs on an offer: one that is forgotten, or not taken, is freed by the decoder's own clock. One that is taken and
-//! fails costs an attempt, which is made again without it and not counted.
+//! Nothing hangs on an offer: one that is forgotten, or not taken, is freed by the decoder's own
+//! clock. One that is taken and fails costs an attempt, which is made again without it and not
+//! counted.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,7 +17,7 @@ use crate::obs::Meters;
 use crate::relay::Relay;
 use crate::relay::ask::Ask;
 
-/// What decoders keep for the next turns of conversations.
+/// KV that decoders keep for the next turns of conversations.
 #[derive(Debug)]
 pub struct Offers {
     all: Mutex<offers::Offers<Arc<Instance>>>,
@@ -35,7 +36,7 @@ pub struct Turn {
     returns: bool,
 }
 
-/// What became of an offer.
+/// Outcomes of an offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// A decoder's answer had one, for which there was room.
@@ -64,7 +65,7 @@ impl Outcome {
 }
 
 impl Offers {
-    /// None yet.
+    /// An empty store of offers.
     pub fn new(meters: Arc<Meters>) -> Offers {
         // A rate sees the first of each.
         Outcome::ALL.iter().for_each(|outcome| meters.kv_offers(outcome.name(), 0));
@@ -132,7 +133,7 @@ impl Relay {
         })
     }
 
-    /// What a decoder offers of this prompt; it is on offer no more.
+    /// Takes a decoder's offer for this prompt; it is on offer no more.
     pub(super) fn offer(&self, ask: &Ask) -> Option<Offer> {
         let offer = self.offers.take(ask.turn.as_ref()?, self.fleet.now_ms())?;
         self.meters.kv_offered(offer.tokens as u64);

@@ -1,4 +1,5 @@
-//! Place where the KV of a leg comes from, and whose fault it is when the leg fails: see [`crate::fleet::health::handoffs`].
+//! Place where the KV of a leg comes from, and whose fault it is when the leg fails: see
+//! [`crate::fleet::health::handoffs`].
 
 use std::sync::{Arc, OnceLock};
 
@@ -16,7 +17,8 @@ pub(super) enum Origin {
     Nowhere,
     /// It has computed the prompt.
     Known(Arc<Instance>),
-    /// It is asked together with the decoder, which has nothing to do before the prompt is computed.
+    /// It is asked together with the decoder, which has nothing to do before the prompt is
+    /// computed.
     Beside(Arc<Instance>),
     /// It is chosen when the decoder calls, and known once it has written.
     Called(Arc<OnceLock<Arc<Instance>>>),
@@ -58,8 +60,8 @@ pub(super) fn pace(ask: &Ask) -> Pace {
 }
 
 impl Relay {
-    /// Books the outcome of a decode leg with the fleet, the metrics and the log. A failure that may be of the hand-off is held against
-    /// the engine that the evidence speaks against.
+    /// Books the outcome of a decode leg with the fleet, the metrics and the log. A failure that
+    /// may be of the hand-off is held against the engine that the evidence speaks against.
     pub(super) fn decoded<T>(
         &self,
         id: &str,
@@ -89,8 +91,8 @@ impl Relay {
         }
     }
 
-    /// Books the failure of a prefill leg whose KV was to go straight to `decoder`, or that used what `encoders` made: either of the two
-    /// may be at fault.
+    /// Books the failure of a prefill leg whose KV was to go straight to `decoder`, or that used
+    /// what `encoders` made: either of the two may be at fault.
     pub(super) fn prefill_failed<T>(
         &self,
         id: &str,
@@ -128,8 +130,8 @@ impl PrefillPartners {
     }
 }
 
-/// True if the prefiller of a failed decode leg is not to be asked again for this request while there is another one: the evidence
-/// speaks against it, or does not say that it is the decoder.
+/// True if the prefiller of a failed decode leg is not to be asked again for this request while
+/// there is another one: the evidence speaks against it, or does not say that it is the decoder.
 pub(super) fn avoids_prefiller(failure: &Failure) -> bool {
     failure.may_be_of_the_handoff() && !matches!(failure.verdict, None | Some(Verdict::Consumer(_)))
 }

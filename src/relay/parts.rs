@@ -1,11 +1,12 @@
-//! What the parts of one request come to: those of several prompts, each with an account of its own that is never settled.
+//! Accounts of the parts of one request with several prompts: each part has one, which is never
+//! settled by itself.
 
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::fleet::Instance;
 
-/// How an account stands to others.
+/// Relation of an account to others.
 #[derive(Debug, Default)]
 pub(super) enum Kin {
     /// It is all there is.
@@ -21,7 +22,7 @@ pub(super) enum Kin {
 #[derive(Debug, Default)]
 pub(super) struct Parts(Mutex<Sum>);
 
-/// What one part came to.
+/// Result of one part.
 #[derive(Debug, Default)]
 pub(super) struct Part {
     pub(super) prompt: Option<u64>,
@@ -33,7 +34,7 @@ pub(super) struct Part {
     pub(super) decoder: Option<Arc<Instance>>,
 }
 
-/// What all parts that are over came to. A count that nobody told is none.
+/// Sum of all parts that are over. A count that nobody told is `None`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sum {
     pub(super) parts: usize,
@@ -78,7 +79,7 @@ impl Kin {
         }
     }
 
-    /// What the parts of a whole came to.
+    /// Sum of the parts of a whole.
     pub(super) fn sum(&self) -> Option<Sum> {
         match self {
             Kin::Whole(parts) => Some(parts.0.lock().unwrap_or_else(PoisonError::into_inner).clone()),

@@ -4,8 +4,9 @@ use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// The pause after the `made`-th attempt: `base · 2^(made-1)`, at most `max`, times a factor between 0.5 and 1.5 drawn
-/// from `random`, so that requests that failed together don't come back together.
+/// The pause after the `made`-th attempt: `base · 2^(made-1)`, at most `max`, times a factor
+/// between 0.5 and 1.5 drawn from `random`, so that requests that failed together don't come back
+/// together.
 pub fn jittered(base: Duration, max: Duration, made: u32, random: u64) -> Duration {
     let doubled = base.saturating_mul(1u32 << made.saturating_sub(1).min(20)).min(max);
     doubled.mul_f64(0.5 + (random >> 11) as f64 / (1u64 << 53) as f64)
@@ -15,7 +16,8 @@ thread_local! {
     static STATE: Cell<u64> = Cell::new(RandomState::new().hash_one(0u8));
 }
 
-/// From here on the numbers of this thread are those that follow from `seed`: what was seen once can be seen again.
+/// From here on the numbers of this thread are those that follow from `seed`: what was seen once
+/// can be seen again.
 pub fn seed(seed: u64) {
     STATE.set(seed);
 }

@@ -1,4 +1,5 @@
-//! The prefill leg: who gets it, how often it is tried, and the decode leg that may begin beside it.
+//! The prefill leg: who gets it, how often it is tried, and the decode leg that may begin beside
+//! it.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -30,8 +31,8 @@ struct Chosen {
 }
 
 impl Relay {
-    /// Books a prefill that has ended well where another request may wait for its prefiller, and waits until a
-    /// pool that carries the KV has the prompt.
+    /// Books a prefill that has ended well where another request may wait for its prefiller, and
+    /// waits until a pool that carries the KV has the prompt.
     pub(super) async fn after_prefill(
         &self,
         ask: &Arc<Ask>,
@@ -69,7 +70,8 @@ impl Relay {
         ended
     }
 
-    /// The prefill leg, on as many prefillers as it takes; with it the decode leg, where both are sent at once.
+    /// The prefill leg, on as many prefillers as it takes; with it the decode leg, where both are
+    /// sent at once.
     async fn prefill(
         self: &Arc<Self>,
         ask: &Arc<Ask>,
@@ -129,8 +131,9 @@ impl Relay {
         }
     }
 
-    /// A place on a prefiller, once a decoder could take what it computes. Decoders may have gone while the request stood in the
-    /// prefillers' line, so that they are looked at again: a prefill for nobody is work for nothing, and KV that nobody fetches.
+    /// A place on a prefiller, once a decoder could take what it computes. Decoders may have gone
+    /// while the request stood in the prefillers' line, so that they are looked at again: a prefill
+    /// for nobody is work for nothing, and KV that nobody fetches.
     async fn place_for_a_decoder(
         &self,
         ask: &Ask,
@@ -159,8 +162,8 @@ impl Relay {
         ask.plan();
     }
 
-    /// The request as the engines of one attempt know it. Where they meet by its id, two that have the same id, by a client's
-    /// will or as attempts at one, would be taken for each other.
+    /// The request as the engines of one attempt know it. Where they meet by its id, two that have
+    /// the same id, by a client's will or as attempts at one, would be taken for each other.
     fn known_as(&self, ask: &Arc<Ask>) -> Arc<Ask> {
         match self.speech.now().dialect.meets_by_request_id() {
             true => Arc::new(ask.under(&uuid::Uuid::new_v4().to_string())),
@@ -191,7 +194,8 @@ impl Relay {
         let other = early.as_ref().and_then(Early::waited_for);
         let written = Written::default();
         let settings = self.settings.now();
-        // A decoder that met a prefill which never came to its end keeps its blocks for ever (vLLM 0.32).
+        // A decoder that met a prefill which never came to its end keeps its blocks for ever (vLLM
+        // 0.32).
         let grace = match early.as_ref().is_some_and(Early::needs_its_prefill) {
             true => settings.computing(settings.prefill, ask.shape.prompt_tokens),
             false => settings.abandon_grace,
@@ -202,15 +206,16 @@ impl Relay {
         let legs = boxed(|| early::beside(prefill, written.clone(), early));
         let ended = Unfinished::new(legs, written, grace, self.releases.clone()).await;
         if ended.is_err() {
-            // Which of the two waited for the other in vain, nobody knows: another pair is to have no part of this one.
+            // Which of the two waited for the other in vain, nobody knows: another pair is to have
+            // no part of this one.
             decode.tried.extend(other);
         }
         ended
     }
 }
 
-/// True if an attempt that came with an offer may have ended so because of it: the engine had it, and did not do what it was
-/// asked for.
+/// True if an attempt that came with an offer may have ended so because of it: the engine had it,
+/// and did not do what it was asked for.
 fn may_be_of_the_offer(ended: &Result<Ended, Failure>) -> bool {
     match ended {
         Ok((PrefillEnd::Refused(_), _)) => true,

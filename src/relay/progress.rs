@@ -1,9 +1,10 @@
 //! Legs that wait for an engine which does nothing with them.
 //!
-//! The limits of `[timeout]` allow for the slowest legs that are right: minutes. An engine that hangs would keep its clients
-//! waiting for as long. So while a leg has no byte it is looked at now and then, and given up, to be tried elsewhere, when
-//! its engine does not answer probes any more, or when it has begun no answer since the leg was sent, for longer than
-//! its peers need, while they begin answers. A fleet that is slow as a whole is waited for.
+//! The limits of `[timeout]` allow for the slowest legs that are right: minutes. An engine that
+//! hangs would keep its clients waiting for as long. So while a leg has no byte it is looked at now
+//! and then, and given up, to be tried elsewhere, when its engine does not answer probes any more,
+//! or when it has begun no answer since the leg was sent, for longer than its peers need, while
+//! they begin answers. A fleet that is slow as a whole is waited for.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,36 +17,35 @@ use crate::relay::Relay;
 use crate::relay::failure::{Failure, Why};
 use crate::upstream::Written;
 
-/// Between looks at an engine whose leg has no byte yet. A leg that is answered sooner costs nothing.
+/// Between looks at an engine whose leg has no byte yet. A leg that is answered sooner costs
+/// nothing.
 const LOOK: Duration = Duration::from_secs(1);
-/// Time without a byte that is never taken for a hang: a pause of Python's garbage collector, a compilation.
+/// Time without a byte that is never taken for a hang: a pause of Python's garbage collector, a
+/// compilation.
 const LEAST: Duration = Duration::from_secs(5);
 /// A leg may take so many times what legs on its engine's peers take.
 const TIMES_PEERS: u32 = 4;
-/// Time per token of an answer that is not streamed: its engine shows no byte before its end. A slow engine's pace.
+/// Time per token of an answer that is not streamed: its engine shows no byte before its end. A
+/// slow engine's pace.
 const PER_TOKEN: Duration = Duration::from_millis(100);
 /// The length of such an answer, where the client does not bound it.
 const UNBOUNDED_TOKENS: u64 = 4_096;
 
 /// A leg that waits for its first byte, or, where it is not streamed, for its last one.
 #[derive(Clone, Copy, Debug)]
-pub struct Waiting<'a> {
-    /// The engine that has the leg.
-    pub engine: &'a Arc<Instance>,
+pub(super) struct Waiting<'a> {
+    pub(super) engine: &'a Arc<Instance>,
     /// With which legs of its peers it can be compared; `None` = with none: only probes tell.
-    pub pace: Option<Pace>,
+    pub(super) pace: Option<Pace>,
     /// Tokens that have to be computed, or fetched, before the first byte.
-    pub tokens: u64,
+    pub(super) tokens: u64,
     /// The longest answer that the client wants, if it says.
-    pub most_tokens: Option<u64>,
+    pub(super) most_tokens: Option<u64>,
 }
 
 impl Relay {
     /// Runs `work` until `limit`, or until its engine makes no progress while its peers do.
-    ///
-    /// # Errors
-    /// The failure of `work`; [`Why::Timeout`] at the limit; [`Why::Stuck`] without progress.
-    pub async fn within<T>(
+    pub(super) async fn within<T>(
         &self,
         limit: Duration,
         waiting: Waiting<'_>,
@@ -68,7 +68,8 @@ impl Relay {
         }
     }
 
-    /// Reason why nothing more is expected of an engine that was sent a leg at `sent_ms`, if so. One that nobody could stand in for is waited for.
+    /// Reason why nothing more is expected of an engine that was sent a leg at `sent_ms`, if so.
+    /// One that nobody could stand in for is waited for.
     fn stuck(&self, waiting: Waiting<'_>, sent_ms: u64) -> Option<String> {
         let Waiting { engine, pace, .. } = waiting;
         let (fleet, health) = (&self.fleet, engine.health());
@@ -86,7 +87,8 @@ impl Relay {
         is_stuck.then(|| format!("no byte within {waited_ms} ms, in which other engines answered"))
     }
 
-    /// The time after which a leg without a byte is too late, if its engine does nothing else either.
+    /// The time after which a leg without a byte is too late, if its engine does nothing else
+    /// either.
     fn allowed_ms(&self, waiting: Waiting<'_>, pace: Pace) -> u64 {
         let Waiting { engine, tokens, most_tokens, .. } = waiting;
         let peers = self.fleet.pace_of_peers(engine, pace).saturating_mul(TIMES_PEERS);

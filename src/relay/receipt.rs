@@ -1,5 +1,5 @@
-//! What a prefiller's answer says beside its hand-off: for the fleet, the metrics, the predictions. No decoder needs any of it, so the decoder is
-//! asked first.
+//! Report in a prefiller's answer beside its hand-off: for the fleet, the metrics, the predictions.
+//! No decoder needs any of it, so the decoder is asked first.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,17 +25,17 @@ pub(super) struct Receipt {
     /// Time at which the leg was sent, and when its answer was here.
     pub(super) sent: Instant,
     pub(super) answered: Instant,
-    /// The leg's.
+    /// Span of the leg.
     pub(super) span: Span,
 }
 
-/// What the request's account is told of it.
+/// Facts for the request's account.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Answered {
     pub(super) at: Instant,
     /// The prefiller's token counts.
     pub(super) usage: Usage,
-    /// What they tell of its caches.
+    /// The engine's report about its caches.
     reported: Reported,
 }
 
@@ -79,7 +79,8 @@ impl Receipt {
 }
 
 impl Relay {
-    /// Counts a prompt that its prefiller did not hand over. Where KV may travel through a pool, that is as it should be if all do so.
+    /// Counts a prompt that its prefiller did not hand over. Where KV may travel through a pool,
+    /// that is as it should be if all do so.
     fn miss_handoff(&self, prefiller: &Instance) {
         prefiller.meter().handed_nothing();
         let now_ms = self.fleet.now_ms();
@@ -99,12 +100,13 @@ impl Relay {
         }
     }
 
-    /// Books what its prefiller's answer says beside the hand-off, unless that was done. To be called when nobody waits for it any more.
+    /// Books what its prefiller's answer says beside the hand-off, unless that was done. To be
+    /// called when nobody waits for it any more.
     pub(super) fn prefilled(&self, ask: &Ask, duty: Option<&mut Duty>, ledger: &mut Ledger) {
         self.answered(ask, duty.and_then(Duty::book), ledger);
     }
 
-    /// What a prefiller's answer says to the request's account, once.
+    /// Hands the facts of a prefiller's answer to the request's account, once.
     pub(super) fn answered(&self, ask: &Ask, answered: Option<Answered>, ledger: &mut Ledger) {
         if let Some(answered) = answered {
             self.compare(ask, ledger, answered);
@@ -112,7 +114,7 @@ impl Relay {
         }
     }
 
-    /// What the prefiller found in its caches, against what was predicted.
+    /// Compares the prefiller's cache hits with the predicted ones.
     fn compare(&self, ask: &Ask, ledger: &Ledger, Answered { at, usage, reported }: Answered) {
         self.stories.prefilled(&ask.id, usage.cached);
         let predicted =

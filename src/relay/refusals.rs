@@ -1,10 +1,13 @@
-//! Refusals that may be the trouble of one engine: whether a 4xx is the word of a role on a request.
+//! Refusals that may be the trouble of one engine: whether a 4xx is the word of a role on a
+//! request.
 //!
-//! An engine that answers 401 to what others serve has a wrong key, one that answers 404 has lost its model, one that
-//! answers 403 or 421 sits behind a proxy that is set up wrongly. Such a member answers at once, looks idle, and draws
-//! the traffic of its role. So these statuses are believed only when a second engine of the role says the same, or where
-//! there is none to ask. Nothing is kept on an engine for a refused request: asking another one costs one exchange.
-//! The model is Envoy's outlier detection: an engine that refused what another one served rests, for times that grow.
+//! An engine that answers 401 to what others serve has a wrong key, one that answers 404 has lost
+//! its model, one that answers 403 or 421 sits behind a proxy that is set up wrongly. Such a member
+//! answers at once, looks idle, and draws the traffic of its role. So these statuses are believed
+//! only when a second engine of the role says the same, or where there is none to ask. Nothing is
+//! kept on an engine for a refused request: asking another one costs one exchange. The model is
+//! Envoy's outlier detection: an engine that refused what another one served rests, for times that
+//! grow.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,9 +24,9 @@ use crate::relay::{Relay, Tries};
 /// A refusal, and the engine that it came from.
 #[derive(Clone, Debug)]
 pub struct EngineRefusal {
-    /// The engine.
+    /// The engine that refused.
     pub by: Arc<Instance>,
-    /// Its answer.
+    /// Its answer to the client.
     pub answer: Response<Bytes>,
 }
 
@@ -40,13 +43,14 @@ pub fn is_busy(status: StatusCode) -> bool {
     matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
 }
 
-/// True if an engine may answer so for a reason of its own, where another one would serve. What other 4xx say is about
-/// the body, which is the same for all.
+/// True if an engine may answer so for a reason of its own, where another one would serve. What
+/// other 4xx say is about the body, which is the same for all.
 pub fn is_doubtful(status: StatusCode) -> bool {
     matches!(status.as_u16(), 401 | 403 | 404 | 405 | 407 | 408 | 421)
 }
 
-/// The time for which an engine asks to be spared. A date is not read: engines and their proxies send seconds.
+/// The time for which an engine asks to be spared. A date is not read: engines and their proxies
+/// send seconds.
 pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds))
@@ -66,8 +70,8 @@ pub(super) fn judge(by: &Arc<Instance>, answer: Response<Bytes>) -> Result<Respo
 }
 
 impl Relay {
-    /// Decides whether a refusal stands: an engine that is believed said the same before, or no other one can be asked.
-    /// It is then the client's answer.
+    /// Decides whether a refusal stands: an engine that is believed said the same before, or no
+    /// other one can be asked. It is then the client's answer.
     ///
     /// # Errors
     /// The failure, if it is none, or another engine is to be asked.
@@ -89,8 +93,9 @@ impl Relay {
         Err(failure)
     }
 
-    /// True if `by`, which refuses with `status`, makes a refusal the word of its role. `before`: statuses of other engines'
-    /// refusals. An engine that has served nobody since it refuses may be an outlier itself: a third one is asked.
+    /// True if `by`, which refuses with `status`, makes a refusal the word of its role. `before`:
+    /// statuses of other engines' refusals. An engine that has served nobody since it refuses may
+    /// be an outlier itself: a third one is asked.
     pub fn confirms(
         &self,
         by: &Instance,
@@ -101,8 +106,8 @@ impl Relay {
         before.any(|earlier| earlier == status) && (asked > 1 || by.health().serves_between_refusals())
     }
 
-    /// The answer of a request that failed for good: a refusal that nobody contradicted, if there is one and the engines
-    /// that were asked after it could not say otherwise.
+    /// The answer of a request that failed for good: a refusal that nobody contradicted, if there
+    /// is one and the engines that were asked after it could not say otherwise.
     ///
     /// # Errors
     /// Ours, for the failure.

@@ -1,11 +1,14 @@
 //! Hand-offs that lost their request.
 //!
-//! Once a prefiller has computed a prompt, its blocks stay pinned until a decoder fetches them or the lease ends (vLLM
-//! 0.32 with NIXL: 30 s; with Mooncake: 480 s). A client that leaves in that moment would strand them. So the hand-off is
-//! a [`Duty`]: dropped before a decoder had it, it is queued, and a decoder is asked for one token with it.
+//! Once a prefiller has computed a prompt, its blocks stay pinned until a decoder fetches them or
+//! the lease ends (vLLM
+//! 0.32 with NIXL: 30 s; with Mooncake: 480 s). A client that leaves in that moment would strand
+//! them. So the hand-off is a [`Duty`]: dropped before a decoder had it, it is queued, and a
+//! decoder is asked for one token with it.
 //!
-//! The blocks are pinned some milliseconds before the prefiller's answer reaches us, and a hang-up in between strands
-//! them just as well. So a prefill leg is `Unfinished`: dropped, it goes on in the queue for a grace time.
+//! The blocks are pinned some milliseconds before the prefiller's answer reaches us, and a hang-up
+//! in between strands them just as well. So a prefill leg is `Unfinished`: dropped, it goes on in
+//! the queue for a grace time.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -36,31 +39,35 @@ const LEASE_SHARE: f64 = 0.8;
 /// Releases that run at the same time: each is a request more for decoders that may be busy.
 const AT_ONCE: usize = 128;
 
-/// One attempt at a release takes no longer, so that a decoder that hangs does not hold up the others.
+/// One attempt at a release takes no longer, so that a decoder that hangs does not hold up the
+/// others.
 const RELEASE_TIME: Duration = Duration::from_secs(10);
 
-/// Answers that are no success, and no word of a decoder that is busy, after which a hand-off is left to expire: decoders are of one
-/// kind, and another one will most likely say the same.
+/// Answers that are no success, and no word of a decoder that is busy, after which a hand-off is
+/// left to expire: decoders are of one kind, and another one will most likely say the same.
 const REFUSALS: usize = 2;
 
 /// The first pause after an attempt at a release that came to nothing; it doubles.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The longest such pause: a lease of 30 s has room for some attempts, and one of 480 s does not cost thousands.
+/// The longest such pause: a lease of 30 s has room for some attempts, and one of 480 s does not
+/// cost thousands.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// While no decoder takes requests, one release tries in turn at this pace whether one is back: nothing is computed for that.
+/// While no decoder takes requests, one release tries in turn at this pace whether one is back:
+/// nothing is computed for that.
 const TRIAL_PAUSE: Duration = Duration::from_millis(200);
 
-/// Bytes of request bodies that hand-offs in the queue may keep in memory. They wait for as long as their lease when no decoder is there.
+/// Bytes of request bodies that hand-offs in the queue may keep in memory. They wait for as long as
+/// their lease when no decoder is there.
 const HELD_BYTES: usize = 256 << 20;
 
-/// What a prefiller keeps for us, and the obligation to free it.
+/// Guard of a hand-off: KV that a prefiller keeps for us, and the obligation to free it.
 #[derive(Debug)]
 pub struct Duty {
     ask: Arc<Ask>,
     handoff: Option<Bytes>,
-    /// What else the prefiller's answer says, until it is booked.
+    /// Other facts in the prefiller's answer, until they are booked.
     receipt: Option<Receipt>,
     /// Keeps the held tokens on the prefiller's account.
     seat: Seat,
@@ -71,7 +78,7 @@ pub struct Duty {
     releases: Releases,
 }
 
-/// Who has the hand-off.
+/// Owners of the hand-off.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
     /// We, or a decode request that is on its way.
@@ -109,7 +116,7 @@ pub(super) type Legs = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 type PrefillLeg = Pin<Box<dyn Future<Output = Result<Ended, Failure>> + Send>>;
 
-/// What lost its request.
+/// Obligation that lost its request.
 pub struct Orphan {
     left: Left,
     /// Counts it as open until it is dropped.
@@ -123,7 +130,7 @@ enum Left {
     Prefill(PrefillLeg, Instant),
     /// Legs that had better end; they know how long that may take.
     Legs(Legs),
-    /// A hand-off.
+    /// A hand-off to be released.
     Handoff(Lost),
 }
 
@@ -135,7 +142,7 @@ struct Lost {
     late: bool,
 }
 
-/// What an orphan takes of the queue's limits.
+/// Share of the queue's limits that an orphan takes.
 struct Open {
     open: Arc<AtomicUsize>,
     held: Arc<AtomicUsize>,
@@ -149,7 +156,7 @@ impl Drop for Open {
     }
 }
 
-/// How much may be released at a time.
+/// Permits for releases at the same time.
 struct Turns {
     /// Attempts while some decoder takes requests.
     places: Semaphore,
@@ -157,7 +164,7 @@ struct Turns {
     trial: Semaphore,
 }
 
-/// What came of one attempt at a release.
+/// Outcomes of one attempt at a release.
 enum Attempt {
     /// A decoder has fetched it, or told the prefiller to let go.
     Done,
@@ -235,13 +242,14 @@ impl Duty {
         self.seat.instance()
     }
 
-    /// What a decoder is told.
+    /// Parameters for the decoder.
     pub fn handoff(&self) -> Option<&Bytes> {
         self.handoff.as_ref()
     }
 
-    /// Books what the prefiller's answer says beside its hand-off; the first time, whoever calls is told of it. No decoder needs that, so it is
-    /// best done while one is at work; where nobody does it, it is done in the end.
+    /// Books what the prefiller's answer says beside its hand-off; the first time, whoever calls is
+    /// told of it. No decoder needs that, so it is best done while one is at work; where nobody
+    /// does it, it is done in the end.
     pub(super) fn book(&mut self) -> Option<Answered> {
         Some(self.receipt.take()?.book(self.handoff.as_ref(), &mut self.seat))
     }
@@ -262,14 +270,15 @@ impl Duty {
         self.state = State::Settled;
     }
 
-    /// The hand-off was turned away unread. What fetches it now may find that its blocks are gone, so it is good for a
-    /// release only, whose answer nobody reads, and whose blocks nobody finds in a cache.
+    /// The hand-off was turned away unread. What fetches it now may find that its blocks are gone,
+    /// so it is good for a release only, whose answer nobody reads, and whose blocks nobody finds
+    /// in a cache.
     pub fn refused(&mut self) {
         self.state = State::Refused;
     }
 
-    /// A decoder that had the whole request failed. It may have fetched the KV or not, and it may have died of this
-    /// very hand-off: no other decoder gets it.
+    /// A decoder that had the whole request failed. It may have fetched the KV or not, and it may
+    /// have died of this very hand-off: no other decoder gets it.
     pub fn lost(&mut self) {
         // It may be that the prefiller is not who it was.
         self.seat.instance().forget_peer();
@@ -299,7 +308,8 @@ impl Drop for Duty {
 }
 
 impl Unfinished {
-    /// `written` tells whether the prefiller may have the request; `grace` is what it gets after a hang-up.
+    /// `written` tells whether the prefiller may have the request; `grace` is what it gets after a
+    /// hang-up.
     pub(super) fn new(leg: PrefillLeg, written: Written, grace: Duration, releases: Releases) -> Unfinished {
         Unfinished { leg: Some(leg), written, grace, releases }
     }
@@ -330,7 +340,8 @@ impl Drop for Unfinished {
 }
 
 impl Relay {
-    /// Takes care of orphans until it is aborted. There are at most as many as the queue's capacity.
+    /// Takes care of orphans until it is aborted. There are at most as many as the queue's
+    /// capacity.
     pub async fn release_orphans(self: Arc<Self>, mut orphans: mpsc::Receiver<Orphan>) {
         let turns = Arc::new(Turns { places: Semaphore::new(AT_ONCE), trial: Semaphore::new(1) });
         let mut running = JoinSet::new();
@@ -350,13 +361,15 @@ impl Relay {
         let Orphan { left, _open, _awaits } = orphan;
         match left {
             Left::Prefill(leg, until) => {
-                // Its duty, if it comes to one, is dropped here and so queued as a hand-off of its own.
+                // Its duty, if it comes to one, is dropped here and so queued as a hand-off of its
+                // own.
                 let _ = tokio::time::timeout_at(until, leg).await;
             }
             Left::Legs(legs) => legs.await,
             Left::Handoff(lost) => {
                 let end = lost.born + self.settings.now().lease;
-                // Not even begun when the lease is over: what is fetched then may be another prompt's.
+                // Not even begun when the lease is over: what is fetched then may be another
+                // prompt's.
                 let done = Instant::now() < end
                     && tokio::time::timeout_at(end, self.fetch(&lost, turns)).await.unwrap_or(false);
                 self.meters.handoff(if done { Handoff::Released } else { Handoff::Expired });
@@ -364,8 +377,8 @@ impl Relay {
         }
     }
 
-    /// Has a decoder fetch a hand-off: tries until one has, on any that lives, and to be stopped when the lease is over. False if no
-    /// decoder is to be given it any more.
+    /// Has a decoder fetch a hand-off: tries until one has, on any that lives, and to be stopped
+    /// when the lease is over. False if no decoder is to be given it any more.
     async fn fetch(&self, lost: &Lost, turns: &Turns) -> bool {
         let (mut refused, mut late, mut made) = (Vec::new(), lost.late, 0);
         loop {
@@ -397,7 +410,8 @@ impl Relay {
         }
     }
 
-    /// Waits for the turn to find out whether a decoder is back. None = one is, as others have found out.
+    /// Waits for the turn to find out whether a decoder is back. None = one is, as others have
+    /// found out.
     async fn trial_turn<'a>(&self, turns: &'a Turns) -> Option<SemaphorePermit<'a>> {
         let vacancy = self.fleet.vacancy(Role::Decode);
         loop {
@@ -463,8 +477,9 @@ impl Relay {
     }
 }
 
-/// True if a decoder that answers so has fetched the KV or told the prefiller to let go: vLLM 0.32 does the latter for
-/// requests that its API rejects (400, 404, 422, 503), not for those that a middleware turns away before.
+/// True if a decoder that answers so has fetched the KV or told the prefiller to let go: vLLM 0.32
+/// does the latter for requests that its API rejects (400, 404, 422, 503), not for those that a
+/// middleware turns away before.
 pub(super) fn fetched_or_told(dialect: Dialect, status: StatusCode) -> bool {
     status.is_success() || dialect.tells_of_refusals() && matches!(status.as_u16(), 400 | 404 | 422 | 503)
 }

@@ -1,7 +1,8 @@
 //! Place where decoders that were asked first find the requests that they call back about.
 //!
-//! A meeting is open from before its decode leg is sent until its pair of legs is over. The names under which it is found
-//! are made of an id that nobody but the decoder is told; that is all that a call is known by.
+//! A meeting is open from before its decode leg is sent until its pair of legs is over. The names
+//! under which it is found are made of an id that nobody but the decoder is told; that is all that
+//! a call is known by.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -16,8 +17,8 @@ use crate::dialect::layerwise::{self, Call};
 /// Names of requests that may be open at a time, over all meetings.
 pub const MOST_NAMES: usize = 65_536;
 
-/// A call is answered no later, though the prefill goes on: vllm-ascend's decoders make calls on 32 threads, and a call that is
-/// held keeps one of them from other requests.
+/// A call is answered no later, though the prefill goes on: vllm-ascend's decoders make calls on 32
+/// threads, and a call that is held keeps one of them from other requests.
 const HOLD: Duration = Duration::from_secs(1);
 
 /// All open meetings, by the names that decoders give their requests.
@@ -62,7 +63,7 @@ pub struct Meeting {
 #[derive(Clone, Debug)]
 pub struct Watch(watch::Receiver<State>);
 
-/// What a decoder's call comes to.
+/// Outcomes of a decoder's call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Called {
     /// Taken: the prefill has ended well, or is under way, or other calls are waited for.
@@ -133,7 +134,7 @@ impl Rendezvous {
 }
 
 impl Shared {
-    /// Whether it is the first call for its place, and whether all have come.
+    /// Takes a call. Returns two flags: it is the first one for its place, and all have come.
     fn take(&self, place: usize, call: Call) -> (bool, bool) {
         let mut calls = lock(&self.calls);
         let fresh = calls.get(place).is_some_and(Option::is_none);

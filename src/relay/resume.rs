@@ -1,5 +1,6 @@
-//! Streams that break and go on elsewhere: what has been sent is followed, and after a break both legs run once more for
-//! the rest of the answer. What can be continued exactly, and how events are rewritten, is in `dialect::resume`.
+//! Streams that break and go on elsewhere: what has been sent is followed, and after a break both
+//! legs run once more for the rest of the answer. What can be continued exactly, and how events are
+//! rewritten, is in `dialect::resume`.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -30,7 +31,7 @@ pub struct Room {
     most: usize,
 }
 
-/// What one stream has of it, until dropped.
+/// Share of one stream in it, until dropped.
 #[derive(Debug)]
 struct Place {
     room: Arc<Room>,
@@ -65,7 +66,7 @@ pub(super) enum Cause {
     Recomputed,
 }
 
-/// How a stream goes on.
+/// Ways in which a stream goes on.
 pub(super) enum Going {
     /// These bytes are the rest.
     End(Bytes),
@@ -133,7 +134,7 @@ impl Cause {
         }
     }
 
-    /// How the decoder failed, as a failed leg is called; `None` if it did not.
+    /// Name of the decoder's failure, as failed legs have it; `None` if it did not fail.
     pub(super) fn fault(self) -> Option<&'static str> {
         match self {
             Cause::Broken | Cause::Ended => Some("broken"),
@@ -157,7 +158,7 @@ impl Follower {
         Some(Box::new(Follower { relay: relay.clone(), ask: ask.clone(), tape, place, left }))
     }
 
-    /// What of whole events may go to the client.
+    /// Releases the part of whole events that may go to the client.
     pub(super) fn pass(&mut self, frames: Bytes) -> Bytes {
         let Ok(tape) = &mut self.tape else { return frames };
         let out = tape.pass(&frames);
@@ -168,7 +169,7 @@ impl Follower {
         out
     }
 
-    /// How the decoder's stream broke, as far as its events tell.
+    /// The break of the decoder's stream, as far as its events tell.
     pub(super) fn broke(&self) -> Option<Cause> {
         self.tape.as_ref().ok()?.broke().map(|broke| match broke {
             Break::Failed => Cause::Failed,
@@ -176,8 +177,8 @@ impl Follower {
         })
     }
 
-    /// How the stream goes on; `None` if it can't, which has been counted. Takes the ledger for as long as another pair is
-    /// looked for.
+    /// Decides how the stream goes on; `None` if it can't, which has been counted. Takes the ledger
+    /// for as long as another pair is looked for.
     pub(super) fn go_on(
         &mut self,
         cause: Cause,
@@ -266,7 +267,8 @@ fn continued(ask: &Ask, body: Bytes, prompt_tokens: u64) -> Result<Ask, crate::c
 }
 
 impl Relay {
-    /// Both legs of a request whose stream broke on the decoder `tried`, up to the first event of the next stream.
+    /// Both legs of a request whose stream broke on the decoder `tried`, up to the first event of
+    /// the next stream.
     async fn again(
         self: &Arc<Self>,
         ask: Arc<Ask>,

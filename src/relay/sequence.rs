@@ -1,4 +1,5 @@
-//! The sequence numbers of a response's events: an error event that ends a broken stream carries the next one.
+//! The sequence numbers of a response's events: an error event that ends a broken stream carries
+//! the next one.
 
 use bytes::Bytes;
 

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use crate::relay::skip::Skip;
 
-/// Longest time that things may take and how large they may be. Filled from the configuration by `app.rs`.
+/// Longest time that things may take and how large they may be. Filled from the configuration by
+/// `app.rs`.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// When prefillers are left out.
+    /// Rules by which prefillers are left out.
     pub skip: Skip,
     /// A request whose first token would come later is refused; zero = none is.
     pub ttft_objective: Duration,
@@ -19,27 +20,31 @@ pub struct Settings {
     pub delay_max: Duration,
     /// True if streams that break are continued.
     pub resume: bool,
-    /// Longest time that a pool that carries the KV may take to have a prompt before a decoder is asked; zero = it is not asked.
+    /// Longest time that a pool that carries the KV may take to have a prompt before a decoder is
+    /// asked; zero = it is not asked.
     pub pool_wait: Duration,
     /// For how long KV that decoders offer back is given to prefillers; zero = it is not.
     pub kept_back: Duration,
     /// Longest time that a request may wait where every decoder is busy.
     pub queue: Duration,
-    /// Longest time that a request may wait for a member of a role that has just lost its last one; zero = not at all.
+    /// Longest time that a request may wait for a member of a role that has just lost its last one;
+    /// zero = not at all.
     pub empty_wait: Duration,
     /// Time for which a prefiller keeps KV for a decoder.
     pub lease: Duration,
-    /// Longest time that a prefill whose client left may go on, so that its KV can be released properly.
+    /// Longest time that a prefill whose client left may go on, so that its KV can be released
+    /// properly.
     pub abandon_grace: Duration,
     /// The whole prefill leg, of a prompt of no length.
     pub prefill: Duration,
-    /// What each 1 000 tokens of a prompt add to the time of the leg that computes it.
+    /// Time that each 1 000 tokens of a prompt add to the leg that computes it.
     pub prefill_per_1k_tokens: Duration,
     /// One item at an encoder.
     pub encode: Duration,
     /// The decode leg of a streamed request until the first byte of its body.
     pub first_byte: Duration,
-    /// The decode leg of any other request until the last byte of its answer; a request that one engine answers alone until the head of it.
+    /// The decode leg of any other request until the last byte of its answer; a request that one
+    /// engine answers alone until the head of it.
     pub answer: Duration,
     /// Between two pieces of a body.
     pub gap: Duration,
@@ -47,7 +52,7 @@ pub struct Settings {
     pub tell: Duration,
     /// The whole request.
     pub total: Duration,
-    /// What an engine tells of itself beside requests.
+    /// Limit for control calls to an engine.
     pub control: Duration,
     /// Items of one request that are encoded apart.
     pub encode_items: usize,
@@ -62,8 +67,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The time of a leg that computes a prompt of so many tokens, and has `base` for all else. Never more than the whole
-    /// request has.
+    /// The time of a leg that computes a prompt of so many tokens, and has `base` for all else.
+    /// Never more than the whole request has.
     pub fn computing(&self, base: Duration, prompt_tokens: u64) -> Duration {
         let per_1k_ns = self.prefill_per_1k_tokens.as_nanos();
         let more_ns = per_1k_ns.saturating_mul(u128::from(prompt_tokens)) / 1_000;

@@ -1,5 +1,5 @@
-//! Turning requests away at once rather than serving everybody late: by the predicted time to the first token, and by how
-//! many requests each side has.
+//! Turning requests away at once rather than serving everybody late: by the predicted time to the
+//! first token, and by how many requests each side has.
 
 use std::time::Duration;
 
@@ -11,10 +11,11 @@ use crate::relay::account::Ledger;
 use crate::relay::ask::Ask;
 use crate::relay::places::Places;
 
-/// A prompt that takes long by itself may wait as long as it takes, whatever the objective: on an idle fleet it is served.
+/// A prompt that takes long by itself may wait as long as it takes, whatever the objective: on an
+/// idle fleet it is served.
 const OWN_TIMES: f64 = 2.0;
 
-/// How many requests each side may have.
+/// Concurrency limits of either role.
 #[derive(Debug)]
 pub struct Sides {
     /// Waiting for prefillers or on one.
@@ -23,7 +24,8 @@ pub struct Sides {
     pub decode: Places,
 }
 
-/// A prediction of the first token: seconds that it waits, those it has waited included, and seconds of its own.
+/// A prediction of the first token: seconds that it waits, those it has waited included, and
+/// seconds of its own.
 #[derive(Clone, Copy, Debug)]
 struct Predicted {
     wait_s: f64,
@@ -59,7 +61,8 @@ impl Relay {
         Err(Error::new(Kind::Overloaded, message).retry_after(wait))
     }
 
-    /// Takes a place on one side for a request, which has it until its account is settled or the place is given up.
+    /// Takes a place on one side for a request, which has it until its account is settled or the
+    /// place is given up.
     pub(super) fn take_place(&self, side: Role, ledger: &mut Ledger) -> Result<(), Error> {
         let (places, reason, message) = match side {
             Role::Prefill => {

@@ -1,4 +1,5 @@
-//! Whether a client has been shown all that the tokens of its answer say: asked of an engine's tokenizer, which holds nothing back.
+//! Checks that a client has been shown all the text of its answer's tokens. An engine's tokenizer
+//! is asked, which holds nothing back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,13 +15,15 @@ use crate::relay::ask::Ask;
 use crate::relay::{Relay, pause};
 use crate::upstream::{Written, collect};
 
-/// An engine that lives answers within milliseconds; the client waits for it in the middle of its answer. One of each role is asked.
+/// An engine that lives answers within milliseconds; the client waits for it in the middle of its
+/// answer. One of each role is asked.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Room for the text of a few tokens.
 const ANSWER_BYTES: usize = 64 << 10;
 
 impl Relay {
-    /// What an engine other than `tried`, if there is one, says of it for the continuation `ask`; `None` where nobody answers.
+    /// Asks an engine other than `tried`, if there is one, about the continuation `ask`; `None`
+    /// where nobody answers.
     pub(super) async fn shows(&self, ask: &Arc<Ask>, proof: &Proof, tried: InstanceId) -> Option<bool> {
         // Prefillers tokenise alike.
         for role in [Role::Decode, Role::Prefill] {

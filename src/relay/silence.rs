@@ -9,7 +9,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::error::{Error, Kind};
 
-/// What is said of a stream that has lasted too long.
+/// Error for a stream that has lasted too long.
 pub(super) fn too_long() -> Error {
     Error::new(Kind::DecodeTimeout, "the answer took longer than the total time limit")
 }
@@ -18,7 +18,8 @@ pub(super) fn too_long() -> Error {
 #[derive(Debug)]
 pub struct Silence {
     timer: Pin<Box<Sleep>>,
-    /// Whom the timer wakes. It is asked again only by others, and when it has fired: a stream is polled three times for a piece.
+    /// Task that the timer wakes. It is asked again only by others, and when it has fired: a stream
+    /// is polled three times for a piece.
     waiter: Option<Waker>,
     gap: Duration,
     last: Instant,
@@ -80,7 +81,8 @@ impl Silence {
         if waits && !self.timer.is_elapsed() {
             return Poll::Pending;
         }
-        // A task that has used up its budget is told to wait without the timer being looked at, and asked again at once.
+        // A task that has used up its budget is told to wait without the timer being looked at, and
+        // asked again at once.
         let looked_at = has_budget_remaining();
         let fired = self.timer.as_mut().poll(cx);
         self.waiter = (fired.is_pending() && looked_at).then(|| cx.waker().clone());
@@ -153,7 +155,7 @@ mod tests {
         assert!(error.to_string().contains("silent"));
     }
 
-    /// Who is asked first by one task and then by another wakes the other.
+    /// A timer that is polled by one task and then by another wakes the other.
     #[tokio::test(start_paused = true)]
     async fn another_task_is_woken_too() {
         let mut silence = Silence::new(GAP, Instant::now() + 9 * GAP);

@@ -1,17 +1,19 @@
-//! When a decoder had better compute a prompt itself: it is short, or nearly all of it is in the pool; or prefillers are
-//! not there, or far behind. Only by exact token counts: a guess must not cost a decoder's users a long prefill.
+//! Decides when a decoder had better compute a prompt itself: it is short, or nearly all of it is
+//! in the pool; or prefillers are not there, or far behind. Only by exact token counts: a guess
+//! must not cost a decoder's users a long prefill.
 
 use std::time::Duration;
 
 use crate::fleet::{Fleet, Role};
 use crate::relay::ask::Ask;
 
-/// When prefillers are left out; nothing of it by default, since decoders need not be able to prefill.
+/// Rules by which prefillers are left out; none by default, since decoders need not be able to
+/// prefill.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Skip {
     /// Of prompts of which no more tokens than this must be computed; 0 = of none.
     pub tokens: u32,
-    /// When the wait for a prefiller would be longer; zero = never.
+    /// Wait for a prefiller beyond which it is left out; zero = never.
     pub wait: Duration,
     /// While there is no prefiller.
     pub without_prefiller: bool,
@@ -40,7 +42,7 @@ impl Reason {
 }
 
 impl Skip {
-    /// Whether to leave prefillers out, and why.
+    /// Reason for leaving prefillers out, if there is one.
     pub fn reason(&self, ask: &Ask, fleet: &Fleet) -> Option<Reason> {
         if self.without_prefiller && fleet.serving(Role::Prefill) == 0 {
             return Some(Reason::NoPrefiller);
@@ -49,8 +51,8 @@ impl Skip {
         if !job.exact {
             return None;
         }
-        // A decoder fetches from the pool as a prefiller does, if the pool is believed; of what prefillers, or their hosts, keep for
-        // themselves it has nothing.
+        // A decoder fetches from the pool as a prefiller does, if the pool is believed; of what
+        // prefillers, or their hosts, keep for themselves it has nothing.
         let pooled = || if fleet.desk().beliefs().named { job.pool.anywhere_tokens } else { 0 };
         if self.tokens > 0 && job.prompt_tokens.saturating_sub(pooled()) <= self.tokens {
             return Some(Reason::Short);

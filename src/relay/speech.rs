@@ -1,4 +1,4 @@
-//! How this fleet's engines are spoken to, and who each of them is for the other side.
+//! Protocol of this fleet's engines, and the identity of each for the other side.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use crate::relay::Relay;
 use crate::relay::failure::Failure;
 use crate::upstream::collect;
 
-/// What a bootstrap server may answer, and how long it may take: it does nothing else.
+/// Limit for a bootstrap server's answer.
 const BOOTSTRAP_BYTES: usize = 1 << 20;
 const BOOTSTRAP_TIME: Duration = Duration::from_secs(2);
 
 /// Of `[dialect]` what requests need.
 #[derive(Clone, Debug, Default)]
 pub struct Speech {
-    /// What the engines speak, as far as is known.
+    /// Dialect of the engines, as far as it is known.
     pub dialect: Dialect,
     /// They may turn out to speak another.
     pub open: bool,
@@ -49,7 +49,7 @@ impl Speech {
     }
 }
 
-/// What listens beside an engine: where it is said to, or on this port of the engine's host.
+/// Endpoint of a server beside an engine: as configured, or on this port of the engine's host.
 fn beside(engine: &Endpoint, said: &[(Endpoint, Endpoint)], port: u16) -> Endpoint {
     let own = said.iter().find(|(of, _)| of == engine).map(|(_, at)| at.clone());
     own.unwrap_or_else(|| Endpoint::new(engine.host.clone(), port))
@@ -79,7 +79,7 @@ impl Relay {
         }
     }
 
-    /// What both legs of an attempt with this prefiller must know before either is sent.
+    /// Values that both legs of an attempt with this prefiller need before either is sent.
     pub(super) async fn transfer(&self, seat: &Seat) -> Result<Transfer, Failure> {
         let (speech, rank) = (self.speech.now(), seat.rank());
         let peer = match speech.dialect.asks_bootstrap() {
@@ -101,7 +101,8 @@ impl Relay {
         })
     }
 
-    /// Who a prefiller is, from its bootstrap server: asked once, and again when it is another process.
+    /// Identity of a prefiller from its bootstrap server: asked once, and again when it is another
+    /// process.
     async fn peer(&self, instance: &Instance, speech: &Speech) -> Result<Arc<Peer>, Failure> {
         if let Some(known) = instance.peer() {
             return Ok(known);

@@ -1,8 +1,10 @@
-//! Place where a pool alone carries the KV: whether all of the prompt is there before a decoder is asked to load it.
+//! Place where a pool alone carries the KV: whether all of the prompt is there before a decoder is
+//! asked to load it.
 //!
-//! Engines store beside their work: a prefiller may have answered when its last blocks are still on their way to the pool,
-//! and a decoder that looks too early computes what it does not find. So the pool is asked, and asked again, for a while.
-//! Nothing hangs on the answer but time: the decoder is asked in any case.
+//! Engines store beside their work: a prefiller may have answered when its last blocks are still on
+//! their way to the pool, and a decoder that looks too early computes what it does not find. So the
+//! pool is asked, and asked again, for a while. Nothing hangs on the answer but time: the decoder
+//! is asked in any case.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,26 +19,28 @@ use crate::relay::lookup::{Asked, Finder};
 
 /// The first pause between two questions; each is twice as long as the one before.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
-/// The longest.
+/// The longest pause between two questions.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// Questions about one prompt: with these pauses, of half a minute.
 const QUESTIONS: u32 = 300;
 /// Questions in a row that may go unanswered by a pool that is slow, or has too many open.
 const UNANSWERED: u32 = 2;
 
-/// Waits in a row that may be in vain: from then on nobody waits, but for one in [`LOOK_EVERY`] that looks whether it still is so. Under
-/// wrong names nothing ever comes. That prefillers find nothing in the pool says less: they may be set up to store only.
+/// Waits in a row that may be in vain: from then on nobody waits, but for one in [`LOOK_EVERY`]
+/// that looks whether it still is so. Under wrong names nothing ever comes. That prefillers find
+/// nothing in the pool says less: they may be set up to store only.
 const IN_VAIN: u32 = 20;
 const LOOK_EVERY: u32 = 64;
 
-/// Whether waiting is worth it.
+/// Decides if waiting is worth it.
 #[derive(Debug, Default)]
 pub struct Patience {
-    /// Waits in vain since the last that was not, and from [`IN_VAIN`] on those that were spared as well.
+    /// Waits in vain since the last that was not, and from [`IN_VAIN`] on those that were spared as
+    /// well.
     in_vain: AtomicU32,
 }
 
-/// How it ended.
+/// Ends of the wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {
     /// The whole prompt was there at once.
@@ -90,8 +94,9 @@ impl Patience {
 }
 
 impl Relay {
-    /// Waits until the pool has the prompt that a prefiller has just answered for, as long as is configured, and at most half
-    /// of what is left of the request's time. Not at all where that was in vain so often that it always will be.
+    /// Waits until the pool has the prompt that a prefiller has just answered for, as long as is
+    /// configured, and at most half of what is left of the request's time. Not at all where that
+    /// was in vain so often that it always will be.
     pub(super) async fn wait_until_stored(&self, ask: &Ask) {
         let settings = self.settings.now();
         let (Some(finder), Some(asked)) = (&self.finder, &ask.asked) else { return };

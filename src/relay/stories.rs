@@ -15,34 +15,36 @@ const MOST: usize = 1024;
 pub struct Story {
     /// The request's id.
     pub id: String,
-    /// What was known of it, without its blocks' hashes: those are long.
+    /// Facts of the request, without its blocks' hashes: those are long.
     pub job: Job,
-    /// How many blocks it has.
+    /// Number of its blocks.
     pub blocks: usize,
-    /// The prefiller.
+    /// Prefiller that was chosen.
     pub prefiller: Member,
     /// Reason why this one.
     pub choice: Choice,
     /// Tokens that it found in its caches, once it has said.
     pub cached_tokens: Option<u64>,
-    /// When, by the clock on the wall.
+    /// Time of the choice, by the clock on the wall.
     pub at: SystemTime,
-    /// What became of it.
+    /// Outcome of the request.
     pub fate: Arc<Fate>,
 }
 
-/// What became of a placement. The account of its request writes it, so that nobody has to look for the story again.
+/// Outcome of a placement. The account of its request writes it, so that nobody has to look for the
+/// record again.
 #[derive(Debug, Default)]
 pub struct Fate {
     decoder: Mutex<Option<Arc<Instance>>>,
     end: OnceLock<End>,
 }
 
-/// Who writes it. Dropped without a word, the request went away before anybody could tell more.
+/// Writer of an outcome. If it is dropped without a word, the request went away before anybody
+/// could tell more.
 #[derive(Debug)]
 pub struct Herald(Arc<Fate>);
 
-/// How a request ended, or the attempt at it that a placement was for.
+/// End of a request, or of the attempt at it that a placement was for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
     /// The client's, or 0 where that is another's to say.
@@ -88,7 +90,7 @@ impl Fate {
         self.decoder.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// How it ended; None while it lasts.
+    /// End of the request; `None` while it lasts.
     pub fn end(&self) -> Option<End> {
         self.end.get().copied()
     }

@@ -1,7 +1,9 @@
-//! A stream from a decoder to the client: the decoder's own bytes, event by event, without a task or a channel.
+//! A stream from a decoder to the client: the decoder's own bytes, event by event, without a task
+//! or a channel.
 //!
-//! Only complete events go out. So an answer that breaks off never leaves the client in the middle of one: it gets an
-//! error event, no `[DONE]`, and a connection that does not end cleanly; unless another pair can go on with it (`resume`).
+//! Only complete events go out. So an answer that breaks off never leaves the client in the middle
+//! of one: it gets an error event, no `[DONE]`, and a connection that does not end cleanly; unless
+//! another pair can go on with it (`resume`).
 
 use std::fmt;
 use std::pin::Pin;
@@ -29,7 +31,7 @@ use crate::upstream::Reply;
 /// So long the connection has to write the error event, whatever is configured.
 const LEAST_TELL: Duration = Duration::from_millis(1);
 
-/// What a decode leg leaves to be streamed.
+/// Result of a decode leg, to be streamed.
 pub(super) struct Source {
     /// Whole events, the first with data among them.
     pub(super) first: Bytes,
@@ -38,15 +40,16 @@ pub(super) struct Source {
     pub(super) seat: Seat,
     pub(super) api: Api,
     pub(super) http2: bool,
-    /// What says that the decoder gave it up.
+    /// Sign by which the decoder gives the answer up.
     pub(super) given_up: GivenUp,
 }
 
 /// The body of a streamed answer.
 ///
-/// In this order, which is also that of what it is made of, what a piece touches lies together: from its engine's connection to the
-/// ledger's beginning. Little of that is in the processor's cache any more when a piece comes, and each line that is not takes as long
-/// as some hundred instructions.
+/// In this order, which is also that of what it is made of, what a piece touches lies together:
+/// from its engine's connection to the ledger's beginning. Little of that is in the processor's
+/// cache any more when a piece comes, and each line that is not takes as long as some hundred
+/// instructions.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Stream {
@@ -64,7 +67,7 @@ pub struct Stream {
     errored: Option<&'static str>,
     /// Events of decoders before this one.
     events_before: u64,
-    /// What the prefiller found in its caches, for the usage event.
+    /// Tokens that the prefiller found in its caches, for the usage event.
     cached: Option<u64>,
     /// Knows how to go on after a break.
     follower: Option<Box<Follower>>,
@@ -96,7 +99,8 @@ impl Live {
         Live { rest, framer, seat, goes_on: false }
     }
 
-    /// A piece is here. With the second one the connection is told that more of them will come: not with the first, which somebody waits for.
+    /// A piece is here. With the second one the connection is told that more of them will come: not
+    /// with the first, which somebody waits for.
     fn came(&mut self) {
         if !std::mem::replace(&mut self.goes_on, true) {
             self.rest.in_small_pieces();
@@ -117,8 +121,9 @@ enum State {
     Interrupted(Box<Error>, Cause),
     /// Another pair is looked for; the error is for the client if there is none.
     Resuming(Pair, Box<Error>),
-    /// The error event has been handed to the connection. The client gets time to read it, and mostly hangs up then; with the connection
-    /// cut at once, clients such as Node's `fetch` drop what they have received and not read yet.
+    /// The error event has been handed to the connection. The client gets time to read it, and
+    /// mostly hangs up then; with the connection cut at once, clients such as Node's `fetch` drop
+    /// what they have received and not read yet.
     Telling,
     Done,
 }
@@ -158,7 +163,7 @@ impl Stream {
         Stream { part: Some(Box::default()), ..self }
     }
 
-    /// How it broke off, once it is over.
+    /// The error by which it broke off, once it is over.
     pub(super) fn take_break(&mut self) -> Option<Error> {
         self.part.as_mut()?.0.take()
     }
@@ -197,7 +202,7 @@ impl Stream {
         Some(self.account(out)).filter(|out| !out.is_empty())
     }
 
-    /// What nobody follows can be given up all the same; passed on, that would look complete.
+    /// Withholds an answer that its engine gave up and that nobody follows: it would look complete.
     fn without_what_was_given_up(&self, out: Bytes) -> (Bytes, Option<Cause>) {
         match self.given_up.in_events(&out) {
             Some(at) => (out.slice(..at), Some(Cause::Recomputed)),
@@ -205,8 +210,9 @@ impl Stream {
         }
     }
 
-    /// Looks for an event that reports a failure. One that clients raise an error for passes as it is and is
-    /// recorded; any other is cut off with all that follows, since the answer would look complete.
+    /// Looks for an event that reports a failure. One that clients raise an error for passes as it
+    /// is and is recorded; any other is cut off with all that follows, since the answer would look
+    /// complete.
     fn without_hidden_failure(&mut self, out: Bytes) -> (Bytes, Option<Cause>) {
         if !self.live.as_mut().is_some_and(|live| live.framer.take_error_hint()) {
             return (out, None);
@@ -298,8 +304,8 @@ impl Stream {
         self.interrupted(Box::new(error), Cause::Ended)
     }
 
-    /// The decoder's part is over before the answer is: somebody goes on, or the client is told. Pending means that the state
-    /// says how to go on, not that there is anything to wait for.
+    /// The decoder's part is over before the answer is: somebody goes on, or the client is told.
+    /// Pending means that the state says how to go on, not that there is anything to wait for.
     fn interrupted(&mut self, error: Box<Error>, cause: Cause) -> Polled {
         let live = self.live.take();
         if let Some(live) = live.as_ref().filter(|_| !self.over && self.errored.is_none()) {
@@ -329,8 +335,8 @@ impl Stream {
         }
     }
 
-    /// A decoder that breaks answers off is left alone as one that refuses is. One that was cut off at the request's own time
-    /// limit, or that gave the request up to others, did nothing wrong.
+    /// A decoder that breaks answers off is left alone as one that refuses is. One that was cut off
+    /// at the request's own time limit, or that gave the request up to others, did nothing wrong.
     fn blame(&self, live: &Live, cause: Cause) {
         let instance = live.seat.instance();
         if let Some(reason) = cause.fault().filter(|_| Instant::now() < self.silence.end()) {
@@ -354,7 +360,8 @@ impl Stream {
         }
     }
 
-    /// What comes after the last event, or does not come, is no concern of the client.
+    /// Ends the stream with an error. Bytes after the last event, or their lack, are no concern of
+    /// the client.
     fn break_off(&mut self, error: &Error, mid_frame: bool) -> Polled {
         if self.over {
             self.state = State::Done;
@@ -369,7 +376,8 @@ impl Stream {
             self.state = State::Done;
             return Poll::Ready(None);
         }
-        // Over HTTP/2 a reset would take the event along; the missing last event tells the client that the answer is cut.
+        // Over HTTP/2 a reset would take the event along; the missing last event tells the client
+        // that the answer is cut.
         self.state = if self.http2 { State::Done } else { State::Telling };
         self.silence.pause(self.tell());
         let mut event = self.api.error_event(error, self.last_events.next_number());
@@ -379,7 +387,8 @@ impl Stream {
         Poll::Ready(Some(Ok(Frame::data(event.into()))))
     }
 
-    /// The decoder's next piece; Ready with what goes out or ends the stream, `None` if there is nothing to show yet.
+    /// The decoder's next piece; Ready with what goes out or ends the stream, `None` if there is
+    /// nothing to show yet.
     fn run(&mut self, cx: &mut Context<'_>) -> Poll<Option<Polled>> {
         let Some(live) = &mut self.live else {
             self.state = State::Done;
@@ -402,7 +411,8 @@ impl Stream {
                 return Poll::Ready(None);
             }
             Poll::Ready(None) => {
-                // Of an event that goes out in parts nothing is held, and that it has not ended is still to be asked.
+                // Of an event that goes out in parts nothing is held, and that it has not ended is
+                // still to be asked.
                 let tail = if live.framer.mid_frame() { None } else { live.framer.finish() };
                 return Poll::Ready(out(self.finish(tail)));
             }
@@ -420,7 +430,7 @@ impl Stream {
     }
 }
 
-/// What the figures say of an answer that failed by its engine's word.
+/// Reason in metrics and log for an answer that failed by its engine's word.
 pub(super) fn reason(fault: Fault) -> &'static str {
     match fault {
         Fault::Engine => Kind::DecodeFailed.code(),

@@ -1,5 +1,6 @@
-//! The spans of a request: what is said of each of its steps, in OpenTelemetry's words where it has some
-//! (<https://opentelemetry.io/docs/specs/semconv/http/>), else under `pd_proxy.`. Nothing of a body, and no key.
+//! The spans of a request: what is said of each of its steps, in OpenTelemetry's words where it has
+//! some (<https://opentelemetry.io/docs/specs/semconv/http/>), else under `pd_proxy.`. Nothing of a
+//! body, and no key.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +17,11 @@ use crate::relay::failure::Failure;
 use crate::relay::lookup::Found;
 use crate::trace::{Kind, Scope, Span};
 
-/// Names and paths that a client made up are repeated up to this length: what waits to be posted is bounded by its number.
+/// Names and paths that a client made up are repeated up to this length: what waits to be posted is
+/// bounded by its number.
 const CLIENTS_CHARS: usize = 100;
 
-/// How a request ended.
+/// End of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Settled<'a> {
     /// None = there was nobody to answer.
@@ -32,11 +34,12 @@ pub struct Settled<'a> {
     pub cached: Option<u64>,
     /// Generated tokens; None = not known.
     pub output: Option<u64>,
-    /// Who computed the prompt.
+    /// Endpoint of the prefiller.
     pub prefiller: Option<&'a str>,
-    /// Who generated.
+    /// Endpoint of the decoder.
     pub decoder: Option<&'a str>,
-    /// Time at which the first piece of a stream came, how many events it had, and the longest pause in it.
+    /// Time at which the first piece of a stream came, how many events it had, and the longest
+    /// pause in it.
     pub stream: Option<(Instant, u64, Option<Duration>)>,
 }
 
@@ -116,7 +119,7 @@ pub fn answered(span: &mut Span, status: StatusCode) {
     }
 }
 
-/// How a leg ended; what its status said counts more.
+/// Records the end of a leg; its status counts more than its failure.
 pub(super) fn ended<T>(span: &mut Span, outcome: &Result<T, Failure>) {
     match outcome {
         Ok(_) => span.close(),
@@ -141,7 +144,7 @@ pub(super) fn decided(mut span: Span, placed: &Result<Placed, Error>) {
     }
 }
 
-/// What exists of the prompt was looked up.
+/// Records the lookup of the prompt's blocks.
 pub(super) fn found(mut span: Span, found: Option<&Found>) {
     if let Some((tokens, teller)) = found.and_then(Found::pooled) {
         span.set("pd_proxy.pooled_tokens", tokens);
@@ -151,7 +154,7 @@ pub(super) fn found(mut span: Span, found: Option<&Found>) {
     span.close();
 }
 
-/// What a request asks for.
+/// Records the request's shape and model.
 pub(super) fn asks(root: &mut Span, api: Api, model: Option<&str>) {
     if root.is_kept() {
         let completes = matches!(api, Api::Completions | Api::Generate);

@@ -29,8 +29,9 @@ impl Tries {
         Tries { left: attempts.max(1), ..Tries::default() }
     }
 
-    /// Who is to prefill again only if there is nobody else. As a rule the decoder is to blame, and a prefiller that has the
-    /// prompt cached is the cheapest; but the last attempt must not depend on one whose hand-offs all decoders failed with.
+    /// Prefillers that are to prefill again only if there is no other. As a rule the decoder is to
+    /// blame, and a prefiller that has the prompt cached is the cheapest; but the last attempt must
+    /// not depend on one whose hand-offs all decoders failed with.
     pub(super) fn avoided(&self) -> &[InstanceId] {
         if self.left == 1 { &self.suspects } else { &[] }
     }
@@ -59,7 +60,8 @@ impl Tries {
 }
 
 impl Relay {
-    /// Pauses before a further attempt; false if there must be none, since retries have taken their share of the traffic.
+    /// Pauses before a further attempt; false if there must be none, since retries have taken their
+    /// share of the traffic.
     pub(super) async fn back_off(&self, role: Role, failure: &Failure, made: u32) -> bool {
         if !self.budget.allows() {
             self.meters.retry_denied(role.name());

@@ -1,10 +1,11 @@
-//! What a request does before its prefill when no decoder could take it: nothing is computed for nobody.
+//! Delays or refuses a request before its prefill when no decoder could take it: nothing is
+//! computed for nobody.
 //!
 //! | the decoders | the request |
 //! |---|---|
 //! | one takes requests | goes on; the check is a look at two numbers |
 //! | all are busy | stands in line, where it costs nothing, for at most `limit.queue_ms` |
-//! | each one's breaker is open | is refused, but for one at a time, which finds out whether a decoder is back |
+//! | each one's breaker is open | is refused, but for one at a time, which finds out if a decoder is back |
 //! | the last one left just now | waits for at most `fleet.empty_wait_ms` for another one |
 //! | there is none | is refused |
 //!
@@ -35,7 +36,8 @@ const LOOK_TIME: Duration = Duration::from_secs(1);
 /// Engines that one request looks at: in an outage of a large fleet the next one looks at others.
 const LOOKED_AT: usize = 8;
 
-/// The right to go on to a prefill while not every request may. Dropped when the request has its decoder, or fails.
+/// The right to go on to a prefill while not every request may. Dropped when the request has its
+/// decoder, or fails.
 #[derive(Debug)]
 pub(super) enum Passage {
     /// It is the one request that finds out whether a decoder is back, until its answer begins.
@@ -50,7 +52,7 @@ type Waiting<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// A path of engines that a look asks for: `health.probe_path`.
 #[derive(Debug)]
 pub struct Looks {
-    /// What is asked.
+    /// Path that is asked for.
     pub path: http::uri::PathAndQuery,
     /// Longest time that a look may take.
     pub time: Duration,
@@ -76,11 +78,12 @@ impl Passage {
 }
 
 impl Relay {
-    /// Waits until a member of `role` could take a request that arrived at `arrived`. None = one takes requests, and nothing is
-    /// to be kept.
+    /// Waits until a member of `role` could take a request that arrived at `arrived`. None = one
+    /// takes requests, and nothing is to be kept.
     ///
     /// # Errors
-    /// `NoDecoder` and its like when none could and another request finds out, `Overloaded` when all stay busy.
+    /// `NoDecoder` and its like when none could and another request finds out, `Overloaded` when
+    /// all stay busy.
     pub(super) async fn vacancy(&self, role: Role, arrived: Instant) -> Result<Option<Passage>, Error> {
         if self.fleet.is_open(role) {
             return Ok(None);
@@ -89,7 +92,8 @@ impl Relay {
         waiting.await
     }
 
-    /// True if a request that finds out whether a decoder is back has tried all that serve: a further prefill would be for nobody.
+    /// True if a request that finds out whether a decoder is back has tried all that serve: a
+    /// further prefill would be for nobody.
     pub(super) fn has_tried_in_vain(&self, decode: &Tries) -> bool {
         let members = || self.fleet.members(Role::Decode);
         let is_trial = decode.passage.as_ref().is_some_and(Passage::is_trial);
@@ -184,7 +188,8 @@ impl Relay {
         Err(Error::new(Kind::Overloaded, message))
     }
 
-    /// Takes the one place of a request that finds out whether a member of a resting role is back, if it may be tried now.
+    /// Takes the one place of a request that finds out whether a member of a resting role is back,
+    /// if it may be tried now.
     async fn begin_trial(&self, role: Role) -> Result<Trial, Error> {
         let trial = self.fleet.vacancy(role).begin_trial(self.fleet.now_ms()).ok_or_else(|| nobody(role))?;
         let members = self.fleet.members(role);
@@ -206,7 +211,8 @@ impl Relay {
         Err(nobody(role))
     }
 
-    /// Asks an engine that was out of reach whether it is back, as a probe does. True if a request may be sent to it.
+    /// Asks an engine that was out of reach whether it is back, as a probe does. True if a request
+    /// may be sent to it.
     async fn answers(&self, instance: Arc<Instance>) -> bool {
         let leg = Leg {
             instance: &instance,

@@ -1,5 +1,5 @@
-//! Engines that are prefiller and decoder: a request stays as a whole on the one that is the best prefiller. What it has
-//! computed need not travel.
+//! Engines that are prefiller and decoder: a request stays as a whole on the one that is the best
+//! prefiller. What it has computed need not travel.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -46,7 +46,8 @@ impl Relay {
             let mut leg = pin!(self.decode_once(ask, seat, None, ledger));
             let early = match ask.shape.stream {
                 true => Ok(leg.as_mut().await),
-                // When its prompt is computed, nobody tells; and the time of the whole answer is not to be taken for it.
+                // When its prompt is computed, nobody tells; and the time of the whole answer is
+                // not to be taken for it.
                 false => timeout(computing, leg.as_mut()).await,
             };
             match early {

@@ -8,12 +8,12 @@ use super::random::Random;
 use super::trace::TraceRequest;
 use super::{Cluster, Seconds};
 
-/// Requests with the same time stamp are spread until the next stamp, but over no more than this: the conversation
-/// trace's stamps are multiples of about 3 s.
+/// Requests with the same time stamp are spread until the next stamp, but over no more than this:
+/// the conversation trace's stamps are multiples of about 3 s.
 const BIN_S_MAX: Seconds = 3.0;
 
-/// The first of so many requests fill the caches and are not counted. A fifth: 16 prefix caches of 1 M tokens are full
-/// after 2 000 of the conversation trace's 12 031 requests.
+/// The first of so many requests fill the caches and are not counted. A fifth: 16 prefix caches of
+/// 1 M tokens are full after 2 000 of the conversation trace's 12 031 requests.
 const WARM_UP_ONE_IN: usize = 5;
 
 /// A request of a run.
@@ -27,8 +27,8 @@ pub struct Arrival {
     pub output_tokens: u32,
     /// Hashes of its prompt's full blocks.
     pub blocks: Arc<[u64]>,
-    /// Key of requests that belong together. Where a trace does not say, the second block tells: the first is often a system
-    /// prompt that all share.
+    /// Key of requests that belong together. Where a trace does not say, the second block tells:
+    /// the first is often a system prompt that all share.
     pub session: Option<u64>,
 }
 
@@ -46,8 +46,8 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Lets a trace come at `load`: 1.0 is the rate at which the cluster's prefillers would just keep up if they knew no
-    /// prompt. `seed` spreads requests with the same time stamp.
+    /// Lets a trace come at `load`: 1.0 is the rate at which the cluster's prefillers would just
+    /// keep up if they knew no prompt. `seed` spreads requests with the same time stamp.
     #[must_use]
     pub fn new(trace: &[TraceRequest], cluster: &Cluster, load: f64, seed: u64) -> Workload {
         let times = spread(trace, &mut Random::new(seed));

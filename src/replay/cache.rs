@@ -1,4 +1,5 @@
-//! A prefix cache as engines and pools keep it: blocks by their chained hash, the least recently used forgotten first.
+//! A prefix cache as engines and pools keep it: blocks by their chained hash, the least recently
+//! used forgotten first.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -72,10 +73,11 @@ impl Cache {
         self.places.is_empty()
     }
 
-    /// Uses all blocks of a prompt, storing those that it lacks; `came` and `went` are told what changed.
+    /// Uses all blocks of a prompt, storing those that it lacks; `came` and `went` are told what
+    /// changed.
     ///
-    /// As in vLLM, which frees a request's blocks from the last to the first, the end of a prompt is forgotten before its
-    /// beginning; what does not fit is not stored.
+    /// As in vLLM, which frees a request's blocks from the last to the first, the end of a prompt
+    /// is forgotten before its beginning; what does not fit is not stored.
     pub fn touch(&mut self, blocks: &[u64], mut changed: impl FnMut(u64, Change)) {
         for &block in blocks.iter().take(self.capacity).rev() {
             if let Some(&place) = self.places.get(&block) {

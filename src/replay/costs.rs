@@ -10,23 +10,28 @@ use super::Seconds;
 /// Costs of an engine and of the ways between engines. Times in seconds, sizes in tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
-    /// Most tokens of one prefill step (vLLM's `max_num_batched_tokens`): 8192, as deployments of this class set it.
+    /// Most tokens of one prefill step (vLLM's `max_num_batched_tokens`): 8192, as deployments of
+    /// this class set it.
     pub chunk_tokens: u32,
-    /// Each prefill step, whatever is in it: scheduling, launches, the collective operations of 80 layers.
+    /// Each prefill step, whatever is in it: scheduling, launches, the collective operations of 80
+    /// layers.
     pub step_s: Seconds,
-    /// Each computed prompt token: 2 x 70e9 FLOP at half of 8 x 312 TFLOP/s are 112 us, 8.9 k tokens a second.
+    /// Each computed prompt token: 2 x 70e9 FLOP at half of 8 x 312 TFLOP/s are 112 us, 8.9 k
+    /// tokens a second.
     pub token_s: Seconds,
-    /// Each unit of n² − h²: attention over the causal half costs 80 x 2 x 8192 FLOP, one 107 000th of a token's weights.
+    /// Each unit of n² − h²: attention over the causal half costs 80 x 2 x 8192 FLOP, one 107 000th
+    /// of a token's weights.
     pub square_s: Seconds,
-    /// Prefix cache of a prefiller, tokens. 8 x 80 GB less weights and activations hold 1.3 M tokens at 320 KiB each; the
-    /// requests being computed take their part.
+    /// Prefix cache of a prefiller, tokens. 8 x 80 GB less weights and activations hold 1.3 M
+    /// tokens at 320 KiB each; the requests being computed take their part.
     pub hbm_tokens: u32,
     /// Pool memory on a prefiller's host, tokens: 1 TB at 320 KiB.
     pub pool_tokens: u32,
-    /// Each token restored from the host's own memory: 320 KiB at 40 GB/s, half of what eight PCIe 4 links copy.
+    /// Each token restored from the host's own memory: 320 KiB at 40 GB/s, half of what eight PCIe
+    /// 4 links copy.
     pub near_token_s: Seconds,
-    /// Each token restored from wherever in a shared pool: 320 KiB at 20 GB/s, four of the network links at a good half
-    /// of their rate, since the others carry the hand-offs.
+    /// Each token restored from wherever in a shared pool: 320 KiB at 20 GB/s, four of the network
+    /// links at a good half of their rate, since the others carry the hand-offs.
     pub far_token_s: Seconds,
     /// One question to the pool and the set-up of a transfer.
     pub restore_s: Seconds,
@@ -38,7 +43,8 @@ pub struct Costs {
     pub handoff_s: Seconds,
     /// One way between the gateway and an engine, its HTTP server included.
     pub hop_s: Seconds,
-    /// A decode step with nobody in it: 140 GB of weights at 65 % of 8 x 2 TB/s, and 160 collective operations.
+    /// A decode step with nobody in it: 140 GB of weights at 65 % of 8 x 2 TB/s, and 160 collective
+    /// operations.
     pub decode_step_s: Seconds,
     /// Each request in a decode step: sampling and bookkeeping.
     pub decode_request_s: Seconds,

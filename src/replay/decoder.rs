@@ -1,7 +1,9 @@
-//! A decoder: continuous batching, a token for every request at each step, steps one after the other.
+//! A decoder: continuous batching, a token for every request at each step, steps one after the
+//! other.
 //!
-//! Nothing but arithmetic happens between a request's joining or leaving and the next one's, so that is one event: within
-//! such a *stretch* each step takes the same time more than the one before, as every context grows by a token.
+//! Nothing but arithmetic happens between a request's joining or leaving and the next one's, so
+//! that is one event: within such a *stretch* each step takes the same time more than the one
+//! before, as every context grows by a token.
 
 use std::collections::VecDeque;
 
@@ -67,7 +69,8 @@ impl Stretch {
         if elapsed < self.first_s {
             return 0;
         }
-        // The root of half the slope n² + (first - half the slope) n - elapsed, in the form that is exact for no slope.
+        // The root of half the slope n² + (first - half the slope) n - elapsed, in the form that is
+        // exact for no slope.
         let linear = self.first_s - self.slope_s / 2.0;
         let root = (linear * linear + 2.0 * self.slope_s * elapsed).sqrt();
         let mut steps = (2.0 * elapsed / (linear + root)) as u32;
@@ -82,8 +85,8 @@ impl Stretch {
 }
 
 impl Decoder {
-    /// A prompt's KV is here; its answer will have so many tokens. It joins at the end of a step, when there is room for
-    /// all the KV that it will have: nobody is preempted.
+    /// A prompt's KV is here; its answer will have so many tokens. It joins at the end of a step,
+    /// when there is room for all the KV that it will have: nobody is preempted.
     pub fn queue(&mut self, request: usize, prompt_tokens: u32, output_tokens: u32) {
         let output_tokens = output_tokens.max(1);
         self.waiting.push_back(Stream {

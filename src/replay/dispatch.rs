@@ -33,7 +33,8 @@ pub struct DecodeLoad {
 pub trait Dispatch {
     /// A request comes; returns its ticket.
     fn arrive(&mut self, now: Seconds, job: Arc<Job>) -> u64;
-    /// A request that came at `since` failed on a prefiller and needs another one; returns its new ticket.
+    /// A request that came at `since` failed on a prefiller and needs another one; returns its new
+    /// ticket.
     fn again(&mut self, since: Seconds, job: Arc<Job>, failed: LaneId) -> u64;
     /// Those that go to a prefiller now.
     fn pump(&mut self, now: Seconds, sight: &dyn Sight, random: &mut dyn FnMut() -> u64) -> Vec<Sent>;

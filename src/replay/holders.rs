@@ -1,4 +1,5 @@
-//! The caches of several machines, and an index over them: who has how much of a prompt, in one walk along it.
+//! The caches of several machines, and an index over them: who has how much of a prompt, in one
+//! walk along it.
 
 use super::cache::{BlockMap, Cache, Change};
 
@@ -26,7 +27,8 @@ impl Holders {
         self.caches.get(machine).map_or(0, |cache| cache.leading(blocks))
     }
 
-    /// Calls `found` for each machine that has the first block, with the number of leading blocks it has.
+    /// Calls `found` for each machine that has the first block, with the number of leading blocks
+    /// it has.
     pub fn each_leading(&self, blocks: &[u64], mut found: impl FnMut(usize, usize)) {
         let mut left = u64::MAX;
         for (at, block) in blocks.iter().enumerate() {

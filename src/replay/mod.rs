@@ -1,13 +1,17 @@
-//! Traces through the decision code in virtual time: what `pd-proxy replay` measures without engines.
+//! Traces through the decision code in virtual time: what `pd-proxy replay` measures without
+//! engines.
 //!
-//! A discrete-event simulation. Gateways decide by the very code that serves requests ([`crate::route`]); the engines
-//! around them are models ([`costs`] has their constants and reasons): prefillers that compute in chunks and keep a prefix
-//! cache ([`prefiller`], [`cache`]), a pool ([`store`]), links that transfers queue on ([`link`]), decoders with continuous
-//! batching ([`decoder`]). [`world`] lets time pass, [`outcome`] says what came of it, [`search`] finds the load that is
-//! just borne, [`table`] prints. Pure: no clock, no sockets, and all randomness comes from a seed.
+//! A discrete-event simulation. Gateways decide by the very code that serves requests
+//! ([`crate::route`]); the engines around them are models ([`costs`] has their constants and
+//! reasons): prefillers that compute in chunks and keep a prefix cache ([`prefiller`], [`cache`]),
+//! a pool ([`store`]), links that transfers queue on ([`link`]), decoders with continuous batching
+//! ([`decoder`]). [`world`] lets time pass, [`outcome`] says what came of it, [`search`] finds the
+//! load that is just borne, [`table`] prints. Pure: no clock, no sockets, and all randomness comes
+//! from a seed.
 //!
-//! Not modelled: preemption, KV that waits on a prefiller and takes room from its prefix cache, contention on the
-//! decoders' side of hand-offs, and everything that the decisions themselves cost.
+//! Not modelled: preemption, KV that waits on a prefiller and takes room from its prefix cache,
+//! contention on the decoders' side of hand-offs, and everything that the decisions themselves
+//! cost.
 
 pub mod arrivals;
 pub mod cache;

@@ -1,4 +1,5 @@
-//! A prefiller: prompts in the order in which they came, computed in chunks, as many as a step has room for.
+//! A prefiller: prompts in the order in which they came, computed in chunks, as many as a step has
+//! room for.
 
 use std::collections::VecDeque;
 
@@ -60,8 +61,8 @@ impl Prefiller {
         self.turns
     }
 
-    /// Queues a prompt of which `have_tokens` leading tokens are held for it. One whose blocks were restored meanwhile has
-    /// kept its turn, as in vLLM: only what has been started goes before it.
+    /// Queues a prompt of which `have_tokens` leading tokens are held for it. One whose blocks were
+    /// restored meanwhile has kept its turn, as in vLLM: only what has been started goes before it.
     pub fn queue(&mut self, request: usize, turn: u64, (prompt_tokens, have_tokens): (u32, u32)) {
         let have_tokens = have_tokens.min(prompt_tokens.saturating_sub(1));
         let work = Work { request, turn, prompt_tokens, have_tokens, cached_tokens: 0, started: false };
@@ -69,8 +70,9 @@ impl Prefiller {
         self.ready.insert(place, work);
     }
 
-    /// Starts a step if none is on and there is work, and says how long it takes. `known` tells how many leading tokens of
-    /// a request's prompt the prefix cache has: engines look that up when they first schedule a prompt.
+    /// Starts a step if none is on and there is work, and says how long it takes. `known` tells how
+    /// many leading tokens of a request's prompt the prefix cache has: engines look that up when
+    /// they first schedule a prompt.
     pub fn begin(&mut self, costs: &Costs, known: impl Fn(usize) -> u32) -> Option<Seconds> {
         if self.computing || self.ready.is_empty() {
             return None;

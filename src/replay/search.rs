@@ -9,8 +9,8 @@ const WIDTH: f64 = 0.02;
 /// Nobody bears more; beyond it the search ends.
 const LOAD_MAX: f64 = 64.0;
 
-/// Finds by bisection the largest load at which `share` is at least nine in ten, provided that it falls with the load.
-/// 0 if there is none.
+/// Finds by bisection the largest load at which `share` is at least nine in ten, provided that it
+/// falls with the load. 0 if there is none.
 ///
 /// # Errors
 /// The first of `share`.

@@ -1,6 +1,7 @@
 //! Quantiles, means, and how far the mean of a few runs may be off.
 
-/// The value of rank ⌈q n⌉ among `sorted`: the least that is not below a share `q` of them. 0 of nothing.
+/// The value of rank ⌈q n⌉ among `sorted`: the least that is not below a share `q` of them. 0 of
+/// nothing.
 #[must_use]
 pub fn quantile(sorted: &[f64], q: f64) -> f64 {
     let rank = (q * sorted.len() as f64).ceil() as usize;
@@ -16,7 +17,8 @@ pub struct Estimate {
     pub plus_minus: Option<f64>,
 }
 
-/// 97.5 % quantiles of Student's t for 1, 2, … degrees of freedom; beyond, the normal distribution's serves.
+/// 97.5 % quantiles of Student's t for 1, 2, … degrees of freedom; beyond, the normal
+/// distribution's serves.
 const STUDENT: [f64; 29] = [
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045,

@@ -1,4 +1,5 @@
-//! The pool: blocks that prefillers have stored outside of their accelerators, and who can restore them how fast.
+//! The pool: blocks that prefillers have stored outside of their accelerators, and who can restore
+//! them how fast.
 
 use smallvec::SmallVec;
 

@@ -78,8 +78,8 @@ impl Column {
     }
 }
 
-/// A Markdown table: a row per policy, a column per measure as mean ± half of its 95 % confidence interval, and the
-/// ratios to the first row.
+/// A Markdown table: a row per policy, a column per measure as mean ± half of its 95 % confidence
+/// interval, and the ratios to the first row.
 #[must_use]
 pub fn text(trials: &[Trial]) -> String {
     let mut rows = vec![vec!["policy".to_owned()]];
@@ -109,7 +109,8 @@ pub fn capacities(policies: &[(&'static str, Vec<f64>)]) -> String {
     markdown(&rows)
 }
 
-/// The same as JSON: an object per policy, a member per measure in seconds and shares, each with `mean` and `plus_minus`.
+/// The same as JSON: an object per policy, a member per measure in seconds and shares, each with
+/// `mean` and `plus_minus`.
 #[must_use]
 pub fn json(trials: &[Trial]) -> Value {
     let each = trials.iter().map(|trial| {
@@ -132,7 +133,8 @@ pub fn estimate_json(Estimate { mean, plus_minus }: Estimate) -> Value {
     json!({ "mean": mean, "plus_minus": plus_minus })
 }
 
-/// Rows of as many cells as the first, which is the heading. The first column is text, the others are numbers.
+/// Rows of as many cells as the first, which is the heading. The first column is text, the others
+/// are numbers.
 fn markdown(rows: &[Vec<String>]) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0).max(2);

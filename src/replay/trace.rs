@@ -1,6 +1,7 @@
-//! Traces in the format of Mooncake's FAST'25 release: one JSON object per line with `timestamp` (ms), `input_length`,
-//! `output_length` and `hash_ids`, one id per [`BLOCK_TOKENS`] tokens, the last for a partial block. Equal ids stand
-//! for equal prompts up to the end of their block. An optional `session` says which requests belong together.
+//! Traces in the format of Mooncake's FAST'25 release: one JSON object per line with `timestamp`
+//! (ms), `input_length`, `output_length` and `hash_ids`, one id per [`BLOCK_TOKENS`] tokens, the
+//! last for a partial block. Equal ids stand for equal prompts up to the end of their block. An
+//! optional `session` says which requests belong together.
 
 use std::sync::Arc;
 

@@ -1,5 +1,6 @@
-//! Prompts as a tree: each node is a run of blocks that no prompt branches off within. What is known of prompts is known of
-//! whole nodes, so that a long prompt costs a node or two and not a thousand entries.
+//! Prompts as a tree: each node is a run of blocks that no prompt branches off within. What is
+//! known of prompts is known of whole nodes, so that a long prompt costs a node or two and not a
+//! thousand entries.
 //!
 //! Block hashes are chained: two prompts that agree in a block agree in all before it.
 
@@ -147,7 +148,8 @@ impl<T: Clone + Default> Chains<T> {
         })
     }
 
-    /// Makes the first `upto` blocks of a prompt end at a node's end, and says at which. New nodes have new values.
+    /// Makes the first `upto` blocks of a prompt end at a node's end, and says at which. New nodes
+    /// have new values.
     pub fn reach(&mut self, blocks: &Arc<[u64]>, upto: usize) -> NodeId {
         let upto = upto.min(blocks.len());
         let (mut above, mut known) = (ROOT, 0);
@@ -166,8 +168,8 @@ impl<T: Clone + Default> Chains<T> {
         self.put(Node { run: Run::of(blocks, known..upto), above, below: 0, value: T::default() })
     }
 
-    /// Cuts a node behind so many of its blocks: it keeps the others, and what stands before is a new one, which is returned. A node
-    /// that is not longer is left whole.
+    /// Cuts a node behind so many of its blocks: it keeps the others, and what stands before is a
+    /// new one, which is returned. A node that is not longer is left whole.
     pub fn cut(&mut self, node: NodeId, at_blocks: usize) -> NodeId {
         let Some(whole) = self.get_mut(node).filter(|whole| (1..whole.blocks()).contains(&at_blocks)) else {
             return node;

@@ -1,13 +1,14 @@
-//! The policies that compare instances by load, or by an approximate idea of what they hold: those of the peers, for
-//! comparison and for people who want them.
+//! The policies that compare instances by load, or by an approximate idea of what they hold: those
+//! of the peers, for comparison and for people who want them.
 //!
-//! Pure functions over a snapshot: the caller hands in the candidates and what makes two decisions over the same ones
-//! differ.
+//! Pure functions over a snapshot: the caller hands in the candidates and what makes two decisions
+//! over the same ones differ.
 
 /// Policies by which an instance is chosen for a leg.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// The least predicted seconds: to the first token for prefillers, per token of everybody for decoders.
+    /// The least predicted seconds: to the first token for prefillers, per token of everybody for
+    /// decoders.
     #[default]
     Predicted,
     /// The least work, in tokens; ties rotate.
@@ -81,13 +82,15 @@ pub struct Dice {
     pub random: u64,
 }
 
-/// Held KV weighs this much of the same number of tokens still to be computed. It is the figure of vllm-ascend's
-/// `load_balance_proxy_server_example.py`, which adds 0.3 of the KV score to the active tokens.
+/// Held KV weighs this much of the same number of tokens still to be computed. It is the figure of
+/// vllm-ascend's `load_balance_proxy_server_example.py`, which adds 0.3 of the KV score to the
+/// active tokens.
 const HELD_WEIGHT: f64 = 0.3;
 /// That proxy's score of a request: so much per token, and so much whatever its length.
 const REFERENCE_PER_TOKEN: f64 = 0.0345;
 const REFERENCE_PER_REQUEST: f64 = 120.0745;
-/// sglang's defaults: loads are out of balance when they differ by so many requests and by this factor.
+/// sglang's defaults: loads are out of balance when they differ by so many requests and by this
+/// factor.
 const BALANCE_REQUESTS: u32 = 64;
 const BALANCE_FACTOR: f64 = 1.5;
 /// sglang's default: a prefix counts if it is more than this share of the prompt.
@@ -107,8 +110,9 @@ impl Candidate {
 
 /// The position of the chosen candidate, `None` when there is none.
 ///
-/// Those of a worse standing are chosen only when there are no others: a leg that has nowhere else to go is better tried
-/// than refused. [`Policy::Predicted`] needs more than loads; here it is [`Policy::LeastWork`].
+/// Those of a worse standing are chosen only when there are no others: a leg that has nowhere else
+/// to go is better tried than refused. [`Policy::Predicted`] needs more than loads; here it is
+/// [`Policy::LeastWork`].
 pub fn choose(policy: Policy, candidates: &[Candidate], asked: Asked, dice: Dice) -> Option<usize> {
     let best = candidates.iter().map(|c| c.standing).min()?;
     let usable = Usable { candidates, best };
@@ -183,7 +187,8 @@ impl<'a> Usable<'a> {
         self.least(|c| c.resident_tokens as f64, turn)
     }
 
-    /// The places of a session in an order of its own (rendezvous hashing); the first that is not overloaded.
+    /// The places of a session in an order of its own (rendezvous hashing); the first that is not
+    /// overloaded.
     fn session(self, asked: Asked, dice: Dice) -> Option<usize> {
         let Some(session) = asked.session else {
             return self.least(|c| f64::from(c.requests), dice.turn);

@@ -1,5 +1,5 @@
-//! Seconds that work takes: `base + per token + per pair of tokens` for what is computed, and per token for what is
-//! fetched. Policies compare instances in these, and nothing but these.
+//! Seconds that work takes: `base + per token + per pair of tokens` for what is computed, and per
+//! token for what is fetched. Policies compare instances in these, and nothing but these.
 
 use super::job::{Hit, Seconds};
 
@@ -40,8 +40,9 @@ pub struct Service {
 }
 
 impl Default for PrefillCosts {
-    /// A 70B model on eight accelerators of the 2024 class, chunked: 8 k tokens in about a second. Learning leaves them
-    /// behind within a few requests; until then the order of instances is right where they are alike.
+    /// A 70B model on eight accelerators of the 2024 class, chunked: 8 k tokens in about a second.
+    /// Learning leaves them behind within a few requests; until then the order of instances is
+    /// right where they are alike.
     fn default() -> Self {
         Self {
             base_s: 0.02,
@@ -79,7 +80,8 @@ impl PrefillCosts {
 }
 
 impl DecodeCosts {
-    /// Seconds of one step, which is the time per output token, with so many requests and tokens of context in it.
+    /// Seconds of one step, which is the time per output token, with so many requests and tokens of
+    /// context in it.
     pub fn step(&self, requests: f64, context_tokens: f64) -> Seconds {
         self.base_s + self.per_request_s * requests + self.per_token_s * context_tokens
     }

@@ -22,11 +22,12 @@ pub struct DecodeCandidate {
 
 /// Beyond this share of the KV memory, requests begin to wait or to push each other out.
 const FULL: f64 = 0.9;
-/// Seconds of harm for each share of the KV memory beyond that, for each token: prohibitive, but in order.
+/// Seconds of harm for each share of the KV memory beyond that, for each token: prohibitive, but in
+/// order.
 const FULL_HARM_S: Seconds = 100.0;
 
-/// Predicted harm in seconds per token of everybody's answer: what the others lose with each step, and what the
-/// request's own steps take.
+/// Predicted harm in seconds per token of everybody's answer: what the others lose with each step,
+/// and what the request's own steps take.
 pub fn harm(costs: &DecodeCosts, candidate: &DecodeCandidate, job: &Job) -> Seconds {
     let others = f64::from(candidate.running);
     let context = candidate.kv_tokens as f64;
@@ -40,8 +41,8 @@ pub fn harm(costs: &DecodeCosts, candidate: &DecodeCandidate, job: &Job) -> Seco
     to_others + to_itself + FULL_HARM_S * over
 }
 
-/// The position of the chosen decoder, `None` when there is none. Those of a worse standing are chosen only when there are
-/// no others.
+/// The position of the chosen decoder, `None` when there is none. Those of a worse standing are
+/// chosen only when there are no others.
 pub fn choose_decoder(
     policy: Policy,
     costs: &DecodeCosts,

@@ -18,7 +18,8 @@ pub struct Job {
     pub prompt_tokens: u32,
     /// Tokens that the answer is expected to have.
     pub output_tokens: u32,
-    /// 64-bit hashes of the prompt's full blocks, each chained to those before it. Empty when they are unknown.
+    /// 64-bit hashes of the prompt's full blocks, each chained to those before it. Empty when they
+    /// are unknown.
     pub blocks: Arc<[u64]>,
     /// Tokens of a block.
     pub block_tokens: u32,
@@ -44,8 +45,8 @@ pub struct PoolHits {
     pub near: SmallVec<[(LaneId, u32); 4]>,
 }
 
-/// Leading tokens of one prompt that one prefiller need not compute. Each counts from the prompt's start, so each is at
-/// most the next.
+/// Leading tokens of one prompt that one prefiller need not compute. Each counts from the prompt's
+/// start, so each is at most the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hit {
     /// In its accelerator's memory.

@@ -9,7 +9,8 @@ use super::cost::Service;
 use super::job::{Hit, Job, Seconds};
 use super::learn::PrefillWork;
 
-/// A backlog never counts for less than this share of what the oldest commitment was expected to take.
+/// A backlog never counts for less than this share of what the oldest commitment was expected to
+/// take.
 const LEAST_OF_HEAD: f64 = 0.1;
 /// Range of an instance's speed relative to its class, either way.
 const SPEED_RANGE: f64 = 5.0;
@@ -30,7 +31,8 @@ const STEP_S: Seconds = 0.01;
 /// Facts of a prefiller when it joins.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LaneSpec {
-    /// Class of prefillers that it belongs to: those of a class share what is learned of their costs.
+    /// Class of prefillers that it belongs to: those of a class share what is learned of their
+    /// costs.
     pub class: u16,
     /// Tokens that fit into its prefix cache.
     pub cache_tokens: u64,
@@ -131,7 +133,8 @@ impl Lane {
     /// Predicted seconds until it can begin with something new.
     pub(super) fn backlog_s(&self, now: Seconds) -> Seconds {
         let own = self.booked.front().map_or(0.0, |head| {
-            // A head that takes longer than predicted uses up its own seconds, not those of who stands behind it.
+            // A head that takes longer than predicted uses up its own seconds, not those of who
+            // stands behind it.
             let spent_s = (now - self.head_since_s).clamp(0.0, (1.0 - LEAST_OF_HEAD) * head.prefill_s);
             (self.booked_s - spent_s).max(LEAST_OF_HEAD * head.prefill_s)
         });
@@ -150,7 +153,8 @@ impl Lane {
         }
     }
 
-    /// True if its oldest commitment takes so much longer than predicted that nobody should wait for it.
+    /// True if its oldest commitment takes so much longer than predicted that nobody should wait
+    /// for it.
     pub(super) fn is_overdue(&self, now: Seconds) -> bool {
         let allowed_s = |head: &Booked| OVERDUE_S.max(OVERDUE_FACTOR * head.prefill_s);
         self.booked.front().is_some_and(|head| now - self.head_since_s > allowed_s(head))
@@ -213,8 +217,9 @@ impl Lane {
         Some((booked, began_s))
     }
 
-    /// A prefill that began at `began_s` is computed. Returns what ended together before it, whose time is known now; nothing where an engine
-    /// found another part of a prompt in its caches than was predicted, for then nobody knows what that time was spent on.
+    /// A prefill that began at `began_s` is computed. Returns what ended together before it, whose
+    /// time is known now; nothing where an engine found another part of a prompt in its caches than
+    /// was predicted, for then nobody knows what that time was spent on.
     pub(super) fn computed(
         &mut self,
         booked: &Booked,
@@ -292,8 +297,8 @@ impl Booked {
         u64::from(self.job.prompt_tokens - self.hit.any_tokens.min(self.job.prompt_tokens))
     }
 
-    /// True if its engine found about as much of it in its caches as was predicted, or does not say. Engines count whole blocks, which
-    /// may be larger or smaller than ours.
+    /// True if its engine found about as much of it in its caches as was predicted, or does not
+    /// say. Engines count whole blocks, which may be larger or smaller than ours.
     pub(super) fn came_true(&self, reported: Reported) -> bool {
         let Some(cached_tokens) = reported.cached_tokens else { return true };
         let predicted = self.job.in_engine_tokens(u64::from(self.hit.any_tokens), reported.prompt_tokens);

@@ -1,9 +1,10 @@
-//! Slopes learned from what was observed: recursive least squares with forgetting, in shares of the start values.
+//! Slopes learned from what was observed: recursive least squares with forgetting, in shares of the
+//! start values.
 //!
-//! Robust by three bounds: an observation `SURPRISE` times above or below the prediction is not believed, since the
-//! request may have queued behind somebody else's, unless the next one says the same; a slope stays within `RANGE` of
-//! its start value; and what was learned long ago is forgotten no further than to the doubt of the beginning, however
-//! alike the requests are.
+//! Robust by three bounds: an observation `SURPRISE` times above or below the prediction is not
+//! believed, since the request may have queued behind somebody else's, unless the next one says the
+//! same; a slope stays within `RANGE` of its start value; and what was learned long ago is
+//! forgotten no further than to the doubt of the beginning, however alike the requests are.
 
 use super::cost::{DecodeCosts, PrefillCosts};
 use super::job::Seconds;
@@ -26,7 +27,8 @@ struct Slopes<const N: usize> {
     shares: [f64; N],
     /// Covariance of the shares.
     doubt: [[f64; N]; N],
-    /// The last observation was not believed: it was this many times above, or below, the prediction.
+    /// The last observation was not believed: it was this many times above, or below, the
+    /// prediction.
     surprise: f64,
 }
 
@@ -78,7 +80,8 @@ impl<const N: usize> Slopes<N> {
         Self { shares: [1.0; N], doubt: std::array::from_fn(diagonal), surprise: 1.0 }
     }
 
-    /// `parts` are the seconds that the start values give to each slope; their sum by shares is the prediction.
+    /// `parts` are the seconds that the start values give to each slope; their sum by shares is the
+    /// prediction.
     fn learn(&mut self, parts: [f64; N], seconds: Seconds) {
         let predicted: f64 = parts.iter().zip(self.shares).map(|(part, share)| part * share).sum();
         if !(predicted > 0.0 && predicted.is_finite() && seconds >= 0.0 && seconds.is_finite()) {
@@ -89,7 +92,8 @@ impl<const N: usize> Slopes<N> {
         let capped = seen.clamp(1.0 / SURPRISE, SURPRISE);
         let before = std::mem::replace(&mut self.surprise, if capped == seen { 1.0 } else { capped });
         if self.surprise != 1.0 {
-            // Twice the same: the model or the accelerator is another, and all slopes are off alike.
+            // Twice the same: the model or the accelerator is another, and all slopes are off
+            // alike.
             if before == self.surprise {
                 self.shares = self.shares.map(|share| (share * capped).clamp(1.0 / RANGE, RANGE));
             }

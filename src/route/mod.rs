@@ -1,8 +1,9 @@
 //! The choice of the instance that serves a leg, and of the moment.
 //!
-//! No clock, no randomness, no I/O: the caller hands in the time, the loads and random numbers, so that every decision
-//! can be replayed. [`board::Board`] holds those who wait for a prefiller and decides by predicted seconds ([`cost`],
-//! learned in [`learn`]); [`decode`] does the same for decoders; [`mod@choose`] has the policies of others.
+//! No clock, no randomness, no I/O: the caller hands in the time, the loads and random numbers, so
+//! that every decision can be replayed. [`board::Board`] holds those who wait for a prefiller and
+//! decides by predicted seconds ([`cost`], learned in [`learn`]); [`decode`] does the same for
+//! decoders; [`mod@choose`] has the policies of others.
 
 pub mod board;
 pub mod chains;

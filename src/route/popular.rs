@@ -1,7 +1,9 @@
-//! The blocks that many different prompts go on from: a system prompt, a tool list. Work on them is done for others, too.
+//! The blocks that many different prompts go on from: a system prompt, a tool list. Work on them is
+//! done for others, too.
 //!
-//! The popularity of a block is the number of prompts that branched off at it or behind it, of which each counts less the
-//! longer ago it was. A conversation that grows at its end branches off nowhere: its blocks are its own.
+//! The popularity of a block is the number of prompts that branched off at it or behind it, of
+//! which each counts less the longer ago it was. A conversation that grows at its end branches off
+//! nowhere: its blocks are its own.
 
 use super::chains::{Chains, Node, Step};
 use super::job::{Job, Seconds};
@@ -9,9 +11,11 @@ use smallvec::SmallVec;
 
 /// After this time a branch counts half.
 const HALF_LIFE_S: Seconds = 300.0;
-/// Most blocks that are remembered; beyond it all are forgotten and the count begins anew: eight bytes each, and a node for each branch.
+/// Most blocks that are remembered; beyond it all are forgotten and the count begins anew: eight
+/// bytes each, and a node for each branch.
 const MAX_BLOCKS: usize = 1 << 20;
-/// Stretches of equal popularity that are told apart in one prompt; the rest of it counts as private.
+/// Stretches of equal popularity that are told apart in one prompt; the rest of it counts as
+/// private.
 const MAX_STRETCHES: usize = 8;
 /// Leading blocks of a prompt that are looked at: what is shared stands at the front.
 const MAX_DEPTH: usize = 1024;

@@ -36,7 +36,8 @@ struct Lane {
     capacity_tokens: u64,
     /// Of the nodes that it holds.
     held_tokens: u64,
-    /// Prompts by time: where each ends, or what is left of it. Those whose last node was used since, or forgotten, are stale.
+    /// Prompts by time: where each ends, or what is left of it. Those whose last node was used
+    /// since, or forgotten, are stale.
     order: VecDeque<(NodeId, u32)>,
     /// The length of `order` at which stale entries are dropped.
     tidy_at: usize,
@@ -47,7 +48,8 @@ struct Lane {
 struct Holders {
     /// Each with the [`Residents::clock`] of its last use.
     lanes: SmallVec<[(u16, u32); 2]>,
-    /// Tokens of each of the node's blocks, once somebody holds it: who names a prompt decides, and a lane is told of blocks of several sizes.
+    /// Tokens of each of the node's blocks, once somebody holds it: who names a prompt decides, and
+    /// a lane is told of blocks of several sizes.
     block_tokens: u32,
 }
 
@@ -113,7 +115,8 @@ impl Residents {
         self.version += 1;
     }
 
-    /// A prompt goes to a lane: its blocks, of so many tokens each, are used from now on. Returns its stamp, for [`forget`](Self::forget).
+    /// A prompt goes to a lane: its blocks, of so many tokens each, are used from now on. Returns
+    /// its stamp, for [`forget`](Self::forget).
     pub fn enter(&mut self, lane: LaneId, blocks: &Arc<[u64]>, block_tokens: u32) -> u32 {
         let Some(here) = self.lanes.get_mut(usize::from(lane.0)) else { return 0 };
         self.version += 1;
@@ -154,8 +157,8 @@ impl Residents {
         }
     }
 
-    /// Sets `out[lane]` to the number of leading `blocks` that each lane is believed to hold. `out` is as long as there are
-    /// lanes to be asked about, at most [`MAX_LANES`] of them are.
+    /// Sets `out[lane]` to the number of leading `blocks` that each lane is believed to hold. `out`
+    /// is as long as there are lanes to be asked about, at most [`MAX_LANES`] of them are.
     pub fn leading(&self, blocks: &[u64], out: &mut [u32]) {
         out.fill(0);
         let mut before = 0;
@@ -188,7 +191,8 @@ impl Residents {
 }
 
 impl Lane {
-    /// Forgets some of what was used longest ago, at most what is too much. False when there is nothing to forget.
+    /// Forgets some of what was used longest ago, at most what is too much. False when there is
+    /// nothing to forget.
     fn give_way(&mut self, chains: &mut Chains<Holders>, lane: u16) -> bool {
         let Some((last, stamp)) = self.order.front_mut() else { return false };
         let (node, surplus_tokens) = (*last, self.held_tokens - self.capacity_tokens);
@@ -298,7 +302,8 @@ mod tests {
         assert_eq!(leading(&residents, 1, &prompt), [4]);
     }
 
-    /// Prompts of eight that go on from four, and these from two: a block's hash tells all that is before it.
+    /// Prompts of eight that go on from four, and these from two: a block's hash tells all that is
+    /// before it.
     fn branching(seed: u64, length: usize) -> Arc<[u64]> {
         let branch = |n| {
             if n < 7 {
@@ -312,7 +317,8 @@ mod tests {
         (0..length as u64).map(|n| branch(n) * 1_000_003 + n).collect()
     }
 
-    /// Of the blocks of such a prompt: prompts that have nothing in common may have been named by others.
+    /// Of the blocks of such a prompt: prompts that have nothing in common may have been named by
+    /// others.
     fn size(seed: u64) -> u32 {
         if seed.is_multiple_of(2) { 1 } else { 3 }
     }

@@ -78,8 +78,8 @@ pub(super) fn terms(
     }
 }
 
-/// The part of the computing that many others will not have to do again here: of each shared block so much as there are
-/// others per instance.
+/// The part of the computing that many others will not have to do again here: of each shared block
+/// so much as there are others per instance.
 fn shared(asking: &Asking<'_>, costs: &PrefillCosts, hit: Hit) -> Seconds {
     let mut begin = hit.any_tokens;
     let mut sum = 0.0;

@@ -34,7 +34,8 @@ pub enum Verdict {
 pub enum Why {
     /// It was predicted from the pool, which the prefiller did not or could not read.
     Pool,
-    /// It was told by the prefiller itself, or believed from what was sent there: evicted, most likely.
+    /// It was told by the prefiller itself, or believed from what was sent there: evicted, most
+    /// likely.
     Evicted,
     /// The blocks were still being computed when the request came.
     InFlight,

@@ -1,8 +1,9 @@
 //! The adapter that a SageMaker client names in a header of `/invocations`.
 //!
-//! vLLM (0.12 and later) has it from AWS's model-hosting-container-standards (0.1.16): whatever the body says, `model` is what this header
-//! says, and nothing where there is none. So it is written into the body before anything reads that, and goes on to engines
-//! with the request, on this path alone: taken out, they would answer with the model that they have without adapters.
+//! vLLM (0.12 and later) has it from AWS's model-hosting-container-standards (0.1.16): whatever the
+//! body says, `model` is what this header says, and nothing where there is none. So it is written
+//! into the body before anything reads that, and goes on to engines with the request, on this path
+//! alone: taken out, they would answer with the model that they have without adapters.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -10,7 +11,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use crate::codec::json::{Edit, Object, quote};
 use crate::error::{Error, Kind};
 
-/// The header.
+/// Name of the header.
 pub(super) const ADAPTER: HeaderName = HeaderName::from_static("x-amzn-sagemaker-adapter-identifier");
 
 /// An adapter that is asked for.
@@ -23,7 +24,8 @@ impl Adapter<'_> {
     /// The one that `headers` name; of several the first, as engines read them.
     ///
     /// # Errors
-    /// `InvalidField` where it is no visible ASCII, which is all that JSON and Python's servers read alike.
+    /// `InvalidField` where it is no visible ASCII, which is all that JSON and Python's servers
+    /// read alike.
     pub(super) fn of(headers: &HeaderMap) -> Result<Option<Adapter<'_>>, Error> {
         let Some(value) = headers.get(ADAPTER) else { return Ok(None) };
         let name = value.to_str().map_err(|_| {

@@ -1,4 +1,4 @@
-//! What operators and their tools ask: is it alive, who is in it, what does it count.
+//! Routes for operators and their tools: health, readiness, metrics.
 
 use std::sync::Arc;
 
@@ -11,12 +11,13 @@ use crate::error::{Error, Kind};
 use crate::fleet::{Instance, Role};
 use crate::server::{Gateway, every_engine, instances, reply};
 
-/// The process serves. Says nothing about engines: a supervisor that restarts us for a dead engine would make it worse.
+/// The process serves. Says nothing about engines: a supervisor that restarts us for a dead engine
+/// would make it worse.
 pub async fn alive() -> Response<Body> {
     reply::empty(StatusCode::OK)
 }
 
-/// Whether a request has a chance, and we are not shutting down.
+/// Answers 200 if a request has a chance, and no shutdown has begun.
 pub async fn ready(State(gateway): State<Arc<Gateway>>) -> Response<Body> {
     let (prefill, decode) = gateway.serving();
     let leaves = gateway.ending.is_cancelled() || gateway.stop.is_cancelled();
@@ -55,7 +56,7 @@ pub async fn status(State(gateway): State<Arc<Gateway>>, request: Request) -> Re
     reply::json(StatusCode::OK, text.to_string())
 }
 
-/// Prometheus' text.
+/// Answers with the metrics in Prometheus' text format.
 pub async fn metrics(State(gateway): State<Arc<Gateway>>) -> Response<Body> {
     gateway.count_instances();
     let mut response = Response::new(Body::from(gateway.exposition.render()));
@@ -64,8 +65,8 @@ pub async fn metrics(State(gateway): State<Arc<Gateway>>) -> Response<Body> {
     response
 }
 
-/// Tells every engine to forget its prefix cache, and answers as vLLM's proxy does: 200 when all did, else 500 with the base URLs of those
-/// that did not.
+/// Tells every engine to forget its prefix cache, and answers as vLLM's proxy does: 200 when all
+/// did, else 500 with the base URLs of those that did not.
 pub async fn reset_prefix_cache(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
     let order = match every_engine::read(&gateway, request).await {
         Ok(order) => order,

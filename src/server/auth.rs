@@ -1,4 +1,4 @@
-//! Who asks: the key of a request, looked up before anything else of it is looked at.
+//! Identifies callers: the key of a request is looked up before anything else of it is looked at.
 //!
 //! Where keys are asked for, they end here: neither handlers nor engines see them.
 
@@ -17,10 +17,11 @@ use crate::route::estimate;
 use crate::server::table::{self, Key};
 use crate::server::{Gateway, instances, printable};
 
-/// Anthropic's clients send their key in it; vLLM's `disagg_proxy_demo.py` takes its admin key from it.
+/// Anthropic's clients send their key in it; vLLM's `disagg_proxy_demo.py` takes its admin key from
+/// it.
 pub(super) const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-/// Who asks; in the extensions of every request that may go on.
+/// Identity of the caller; in the extensions of every request that may go on.
 #[derive(Clone, Debug)]
 struct Identity {
     caller: Arc<Caller>,
@@ -70,7 +71,8 @@ pub(super) fn identify(gateway: &Gateway, request: &mut Request) -> Result<(), E
     Ok(())
 }
 
-/// A request without a key that is known, or whose key may not do this. What it presented is not kept anywhere.
+/// A request without a key that is known, or whose key may not do this. What it presented is not
+/// kept anywhere.
 fn refuse(gateway: &Gateway, presented: bool, known: bool) -> Error {
     let (reason, message) = match (presented, known) {
         (_, true) => ("grant", "this key may not change or inspect the gateway"),
@@ -98,7 +100,7 @@ pub(super) fn bearer(value: &HeaderValue) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| key.trim_ascii())
 }
 
-/// Who asks.
+/// The caller of a request.
 pub(super) fn caller(gateway: &Gateway, extensions: &Extensions) -> Arc<Caller> {
     let identity = extensions.get::<Identity>();
     identity.map_or_else(|| gateway.callers.anyone().clone(), |identity| identity.caller.clone())
@@ -146,7 +148,8 @@ pub(super) fn reserve(gateway: &Gateway, caller: &Caller, tokens: u64) -> Result
     reserved.map_err(|wait| used_up(gateway, wait))
 }
 
-/// Refuses a request whose caller has no tokens left at all, before it takes a place and its body is read.
+/// Refuses a request whose caller has no tokens left at all, before it takes a place and its body
+/// is read.
 ///
 /// # Errors
 /// `RateLimited`.
@@ -170,7 +173,7 @@ fn used_up(gateway: &Gateway, wait: Duration) -> Error {
     Error::new(Kind::RateLimited, "the tokens per minute of this API key are used up").retry_after(wait)
 }
 
-/// How much of its tokens per minute a caller has left, in OpenAI's headers.
+/// Adds the rest of a caller's tokens per minute, in OpenAI's headers.
 pub(super) fn tell_limits(caller: &Caller, headers: &mut HeaderMap) {
     let Some(level) = caller.level(Instant::now()) else { return };
     headers.insert("x-ratelimit-limit-tokens", level.limit.into());

@@ -1,4 +1,5 @@
-//! The account of a request that one engine answers alone: settled exactly once when it is over, however it ended.
+//! The account of a request that one engine answers alone: settled exactly once when it is over,
+//! however it ended.
 
 use std::sync::Arc;
 
@@ -20,7 +21,8 @@ use crate::trace::{Scope, Span};
 /// The route label of all of these.
 const ROUTE: &str = "passthrough";
 
-/// The account. It travels with the answer's body; what it holds is given back when it is dropped.
+/// Account of a passed-through request. It travels with the answer's body; its permits are given
+/// back when it is dropped.
 #[derive(Debug)]
 pub(super) struct Bill {
     meters: Arc<Meters>,
@@ -28,13 +30,13 @@ pub(super) struct Bill {
     asked: Option<Asked>,
     id: String,
     arrived: Instant,
-    /// Who was asked last.
+    /// Engine that was asked last.
     engine: Option<Arc<Instance>>,
     status: u16,
     reason: &'static str,
     /// Prompt and output, as estimated when the request came, tokens; None = it costs nothing.
     expected: Option<(u64, u64)>,
-    /// What the answer tells.
+    /// Counts in the answer.
     told: Passing,
     /// Something of the answer went out.
     delivered: bool,
@@ -73,7 +75,7 @@ impl Bill {
         self.span = span;
     }
 
-    /// What its steps are spans of, where it is traced.
+    /// Scope of its steps' spans, where it is traced.
     pub(super) fn scope(&self) -> Option<&Arc<Scope>> {
         self.span.scope()
     }
@@ -134,8 +136,8 @@ impl Bill {
         (200..300).contains(&self.status)
     }
 
-    /// What its caller is charged, prompt and output: what the answer tells of it, else what was expected; nothing where nothing
-    /// was delivered, unless the client left.
+    /// Charge of its caller, prompt and output: the answer's counts, else the expected ones; zero
+    /// where nothing was delivered, unless the client left.
     fn took(&self, usage: Usage) -> (u64, u64) {
         let charged = match self.reason {
             "ok" => true,

@@ -1,4 +1,5 @@
-//! Reading a client's body: bounded in size, in time and in memory, and not copied when it came in one piece and is not small.
+//! Reading a client's body: bounded in size, in time and in memory, and not copied when it came in
+//! one piece and is not small.
 
 use std::time::Duration;
 
@@ -13,15 +14,17 @@ use crate::error::{Error, Kind};
 use crate::server::body_memory::{BodyLimits, ConnectionBytes, ConnectionShare, Held, OnItsWay};
 use crate::server::{Gateway, auth, printable};
 
-/// Memory is set aside for so many times what has arrived of a body: a lying Content-Length costs no more, and one that is true has
-/// its memory in one piece before much would have to be moved.
+/// Memory is set aside for so many times what has arrived of a body: a lying Content-Length costs
+/// no more, and one that is true has its memory in one piece before much would have to be moved.
 const TRUSTED_TIMES: usize = 16;
 
-/// A body up to this size is copied: it is a part of the connection's read buffer (8 KiB), which could not be used again for as
-/// long as the request lives. In one piece it is not counted: `limit.inflight` and `limit.queue` bound those.
+/// A body up to this size is copied: it is a part of the connection's read buffer (8 KiB), which
+/// could not be used again for as long as the request lives. In one piece it is not counted:
+/// `limit.inflight` and `limit.queue` bound those.
 const SMALL_BYTES: usize = 4 << 10;
 
-/// A body that is whole within this time is not counted among those that are on their way: nearly all are.
+/// A body that is whole within this time is not counted among those that are on their way: nearly
+/// all are.
 const PROMPT_TIME: Duration = Duration::from_millis(50);
 
 /// The name of no coding.
@@ -30,8 +33,8 @@ const PLAIN: &[u8] = b"identity";
 /// Reads a whole body of at most `limit_bytes`.
 ///
 /// # Errors
-/// `BodyCoded`, `BodyTooLarge`, `BodyTimeout`, `Overloaded` when there is no memory for it, or `BodyBroken` when the client
-/// stopped in the middle.
+/// `BodyCoded`, `BodyTooLarge`, `BodyTimeout`, `Overloaded` when there is no memory for it, or
+/// `BodyBroken` when the client stopped in the middle.
 pub(super) async fn read(
     gateway: &Gateway,
     head: &Parts,
@@ -116,8 +119,8 @@ impl Reading<'_> {
         Ok(self.keep(whole))
     }
 
-    /// The same for a body that takes its time, which is now counted as one on its way. Its time ends `time` after the
-    /// request was there, or sooner when it comes more slowly than it must.
+    /// The same for a body that takes its time, which is now counted as one on its way. Its time
+    /// ends `time` after the request was there, or sooner when it comes more slowly than it must.
     async fn slowly(mut self, time: Duration) -> Result<Bytes, Error> {
         let start = Instant::now() - PROMPT_TIME.min(time);
         let (limits, memory) = (self.limits, &self.gateway.bodies);

@@ -1,9 +1,10 @@
 //! Memory for clients' bodies, from their first byte to the end of their requests.
 //!
-//! A body takes no place of `limit.inflight` before it is whole, so what bounds it is here: bytes of all bodies together,
-//! bytes and number of those that are still on their way, bytes of these on one connection. A new body that finds no room
-//! among those on their way is not refused: the one that has been on its way for longest gives way. So clients that begin
-//! bodies and never end them only get into each other's way.
+//! A body takes no place of `limit.inflight` before it is whole, so what bounds it is here: bytes
+//! of all bodies together, bytes and number of those that are still on their way, bytes of these on
+//! one connection. A new body that finds no room among those on their way is not refused: the one
+//! that has been on its way for longest gives way. So clients that begin bodies and never end them
+//! only get into each other's way.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -69,7 +70,8 @@ pub(super) struct OnItsWay {
     id: u64,
 }
 
-/// Bytes of the bodies that are on their way on one HTTP/2 connection; in the extensions of its requests.
+/// Bytes of the bodies that are on their way on one HTTP/2 connection; in the extensions of its
+/// requests.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ConnectionBytes(Arc<AtomicUsize>);
 
@@ -90,7 +92,8 @@ impl BodyMemory {
         Held { memory: self.0.clone(), bytes: 0 }
     }
 
-    /// Counts a body of which `bytes` have come as on its way. The receiver ends when it is to give way to newer ones.
+    /// Counts a body of which `bytes` have come as on its way. The receiver ends when it is to give
+    /// way to newer ones.
     pub(super) fn begin(&self, bytes: usize, limits: &BodyLimits) -> (OnItsWay, oneshot::Receiver<()>) {
         let (stays, gives_way) = oneshot::channel();
         let mut unread = self.0.unread();

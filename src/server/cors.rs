@@ -1,7 +1,8 @@
-//! Pages of other origins (`server.cors_origins`): what browsers let them ask, and read of the answers.
+//! Pages of other origins (`server.cors_origins`): what browsers let them ask, and read of the
+//! answers.
 //!
-//! Only what clients ask. The routes of operators stay closed to pages, whoever's they are: without a key, any page that an operator opens
-//! could use them from inside the operator's network.
+//! Only what clients ask. The routes of operators stay closed to pages, whoever's they are: without
+//! a key, any page that an operator opens could use them from inside the operator's network.
 
 use std::time::Duration;
 
@@ -11,13 +12,14 @@ use tower_http::cors::{AllowHeaders, AllowMethods, AllowOrigin, CorsLayer};
 
 use crate::server::{headers, table};
 
-/// Every origin.
+/// Stands for every origin.
 const ANY: &str = "*";
 
 /// Time for which a browser need not ask again.
 const PREFLIGHT_TIME: Duration = Duration::from_secs(600);
 
-/// What a page may read beside the body: by which id to ask about the request, why it was refused, when to come again.
+/// Headers that a page may read beside the body: the id by which to ask about the request, the
+/// reason of a refusal, the time to come again.
 const READABLE: [HeaderName; 4] = [
     headers::REQUEST_ID,
     HeaderName::from_static("x-pd-error"),

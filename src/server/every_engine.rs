@@ -36,7 +36,7 @@ const EMPTYING: [&str; 4] = ["/reset_prefix_cache", "/flush_cache", "/sleep", "/
 /// The member of the query that names the roles; engines don't see it.
 const ROLE: &str = "role=";
 
-/// What every engine is asked.
+/// Order to every engine of a role.
 #[derive(Debug)]
 pub(super) struct Order {
     method: Method,
@@ -49,7 +49,7 @@ pub(super) struct Order {
     time: Duration,
 }
 
-/// What came of it at one engine.
+/// Outcome at one engine.
 #[derive(Debug)]
 pub(super) struct Outcome {
     instance: Arc<Instance>,

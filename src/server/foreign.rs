@@ -1,8 +1,10 @@
-//! What a page of another origin asks for unasked, changes and answers alike: refused.
+//! Refuses requests that pages of other origins make unasked, changes and answers alike.
 //!
-//! A browser sends a plain POST for any page that its user opens, from inside the user's network and without asking here first (Fetch
-//! Standard, "CORS-safelisted request-header"); that the page can't read the answer undoes no change, and gives no engine its time back. Only
-//! browsers send the two headers that are looked at. A key is no page's to have, so who shows one may ask from anywhere.
+//! A browser sends a plain POST for any page that its user opens, from inside the user's network
+//! and without asking here first (Fetch Standard, "CORS-safelisted request-header"). That the page
+//! can't read the answer undoes no change, and gives no engine its time back. Only browsers send
+//! the two headers that are looked at. A key is no page's to have, so a request with a key may come
+//! from anywhere.
 
 use std::sync::Arc;
 
@@ -15,14 +17,14 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, Uri, header};
 use crate::error::{Error, Kind};
 use crate::server::{Gateway, auth, printable, reply};
 
-/// Who asks, as a browser knows it (W3C, "Fetch Metadata Request Headers").
+/// Origin of the request, as a browser knows it (W3C, "Fetch Metadata Request Headers").
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// What it says there of our own pages, and of what its user does beside any page.
+/// Its values for our own pages, and for actions of the browser's user outside of pages.
 const OURS: [&str; 2] = ["same-origin", "none"];
 
-/// With these a browser sends a body without asking here first. Engines refuse them; the gateway takes them as the proxies before it do, since
-/// `curl -d` names one of them, too.
+/// With these a browser sends a body without asking here first. Engines refuse them; the gateway
+/// takes them as the proxies before it do, since `curl -d` names one of them, too.
 const UNASKED: [&str; 3] = ["application/x-www-form-urlencoded", "multipart/form-data", "text/plain"];
 
 /// Lets on what changes nothing, who has a key, and what no page of another origin asks.
@@ -43,7 +45,8 @@ pub(super) async fn kept_out(
     reply::error(&refusal(sign, why))
 }
 
-/// Lets on what generates, but where that takes no key not for a page of another origin whose browser has not asked whether it may.
+/// Lets on what generates, but where that takes no key not for a page of another origin whose
+/// browser has not asked whether it may.
 ///
 /// # Errors
 /// `ForeignPage`.
@@ -79,7 +82,8 @@ fn is_named(origins: &[HeaderValue], headers: &HeaderMap) -> bool {
     known || origins.iter().any(|origin| origin == "*")
 }
 
-/// The header that shows a page of another origin than the one that is asked; None where there is none.
+/// The header that shows a page of another origin than the one that is asked; None where there is
+/// none.
 fn sign<'a>(uri: &Uri, headers: &'a HeaderMap) -> Option<(&'static str, &'a HeaderValue)> {
     let theirs = |site: &&HeaderValue| !OURS.iter().any(|ours| site == ours);
     if headers.contains_key(SITE) {
@@ -93,7 +97,8 @@ fn sign<'a>(uri: &Uri, headers: &'a HeaderMap) -> Option<(&'static str, &'a Head
     Some(("Origin", origin))
 }
 
-/// True if an origin's host and port are those of `host`. `null` is the origin of pages that have none.
+/// True if an origin's host and port are those of `host`. `null` is the origin of pages that have
+/// none.
 fn is_at(origin: &HeaderValue, host: &str) -> bool {
     let Some((scheme, origin)) = origin.to_str().ok().and_then(|origin| origin.split_once("://")) else {
         return false;

@@ -1,9 +1,9 @@
 //! The fields of a form with a file (`multipart/form-data`, RFC 7578): the model that it asks for,
-//! and nothing that only the gateway may say. Pure.
+//! and none that only the gateway may set. The module is pure.
 //!
-//! Read strictly: whatever an engine's reader could take otherwise than is done here is refused. So
-//! a field that is not seen here is seen by no engine. The files themselves are not looked at, and
-//! the form goes to the engine as it came.
+//! Read strictly: a form that an engine's reader could take otherwise than is done here is refused.
+//! So a field that is not seen here is seen by no engine. The files themselves are not looked at,
+//! and the form goes to the engine as it came.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ use memchr::memmem::Finder;
 use crate::dialect::guard;
 use crate::error::{Error, Kind};
 
-/// What a form is sent as.
+/// Media type of forms.
 const FORM: &str = "multipart/form-data";
 
 /// The longest boundary (RFC 2046 §5.1.1), bytes.
@@ -25,7 +25,7 @@ const HEAD_BYTES: usize = 4 << 10;
 /// The name of a model.
 const MODEL_BYTES: usize = 4 << 10;
 
-/// What of a form is needed to let it pass.
+/// Facts of a form that are needed to let it pass.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Form {
     /// The model that is asked for.

@@ -1,4 +1,5 @@
-//! What a connection's requests are given to: the table of routes, with a way past it for those that generate.
+//! Handler of a connection's requests: the table of routes, with a way past it for those that
+//! generate.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -20,12 +21,13 @@ use crate::server::operator_access::Reach;
 use crate::server::routes::at_the_door;
 use crate::server::{Arrived, Gateway, patience};
 
-/// Answers one connection's requests. Nearly all of them generate: these are known by method and path, and pass the same door without the
-/// search for their route and the copies that its layers make of themselves, which were a tenth of the way to the prefiller
-/// (benches/RESULTS.md).
+/// Answers one connection's requests. Nearly all of them generate: these are known by method and
+/// path, and pass the same door without the search for their route and the copies that its layers
+/// make of themselves, which were a tenth of the way to the prefiller (benches/RESULTS.md).
 #[derive(Clone)]
 pub(super) struct Front {
-    /// None where nothing generates, or where the routes have a layer that these requests must pass as well.
+    /// None where nothing generates, or where the routes have a layer that these requests must pass
+    /// as well.
     past: Option<Arc<Gateway>>,
     routes: Router,
     reach: Reach,

@@ -1,7 +1,8 @@
 //! Small pieces of an answer, written as one.
 //!
-//! hyper hands over an event as three: the chunk's size, the data, the line's end. Put together on the stack they cost the kernel
-//! less than one by one (`send` in place of `writev`), and a connection that waits keeps no buffer for it.
+//! hyper hands over an event as three: the chunk's size, the data, the line's end. Put together on
+//! the stack they cost the kernel less than one by one (`send` in place of `writev`), and a
+//! connection that waits keeps no buffer for it.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -10,7 +11,8 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncWrite, ReadBuf};
 
-/// The most that is put together: events are smaller, and copying more would cost more than it saves.
+/// The most that is put together: events are smaller, and copying more would cost more than it
+/// saves.
 const GATHERED_BYTES: usize = 1 << 10;
 
 /// Writes some of `pieces`, as `poll_write_vectored` does.

@@ -1,15 +1,17 @@
-//! Headers between client and engines. Pure.
+//! Headers between client and engines. The module is pure.
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use crate::relay::answer::named_by_connection;
 use crate::server::adapter::ADAPTER;
 
-/// What a browser asks for a page of another origin: the gateway answers it, and engines hear of none.
+/// Prefix of a browser's questions for a page of another origin: the gateway answers them, and
+/// engines hear of none.
 const CORS: &str = "access-control-request-";
 
-/// Headers that end here: they belong to the client's connection, would change what engines send (compression), or
-/// choose something that is ours to choose (the rank, whose pages may read, and where it names the model, an adapter).
+/// Headers that end here: they belong to the client's connection, would change what engines send
+/// (compression), or choose something that is ours to choose (the rank, whose pages may read, and
+/// where it names the model, an adapter).
 static NOT_FORWARDED: [HeaderName; 19] = [
     header::ACCEPT_ENCODING,
     header::CONNECTION,
@@ -38,7 +40,8 @@ pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// A request id longer than this is replaced: engines make their own ids from it.
 const ID_BYTES: usize = 128;
 
-/// The client's request id when it is sane (letters, digits and `-_.:` only, at most 128), else a new one.
+/// The client's request id when it is sane (letters, digits and `-_.:` only, at most 128), else a
+/// new one.
 pub fn request_id(asked: Option<&HeaderValue>) -> String {
     let sane = |id: &str| {
         !id.is_empty()
@@ -51,8 +54,8 @@ pub fn request_id(asked: Option<&HeaderValue>) -> String {
     }
 }
 
-/// What an engine gets: the client's headers without those that end here, our line of `Via`, the shared id, and the configured
-/// `Authorization`, if there is one, in place of the client's.
+/// Headers for an engine: the client's without those that end here, our line of `Via`, the shared
+/// id, and the configured `Authorization`, if there is one, in place of the client's.
 pub fn for_engine(
     client: &HeaderMap,
     id: &str,
@@ -77,7 +80,8 @@ pub fn for_engine(
     out
 }
 
-/// The same value in memory of its own. As it came, it holds on to the connection's read buffer for as long as the request lives.
+/// The same value in memory of its own. As it came, it holds on to the connection's read buffer for
+/// as long as the request lives.
 fn detached(value: &HeaderValue) -> HeaderValue {
     HeaderValue::from_bytes(value.as_bytes()).unwrap_or_else(|_| value.clone())
 }

@@ -1,8 +1,8 @@
-//! The host that a request says that it is for: exactly one, and one that could be (RFC 9112 §3.2, RFC
-//! 9113 §8.3.1). Pure.
+//! The host that a request says that it is for: exactly one, and one that could be (RFC 9112 §3.2,
+//! RFC 9113 §8.3.1). The module is pure.
 //!
-//! A request with none or two is what proxies in front of us and caches disagree about; which one
-//! they went by, nobody here knows.
+//! Proxies before us and caches disagree about a request with none or two; which one they went by
+//! can't be known here.
 
 use http::{Request, Uri, Version, header};
 

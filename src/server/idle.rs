@@ -1,7 +1,8 @@
 //! The end of HTTP/2 connections without requests, and of all connections at a shutdown.
 //!
-//! Over HTTP/1.1 an idle connection waits for a head, which has a time limit. Over HTTP/2 nothing is waited for: a client
-//! that only answers pings would keep its place of `limit.connections` for ever.
+//! Over HTTP/1.1 an idle connection waits for a head, which has a time limit. Over HTTP/2 nothing
+//! is waited for: a client that only answers pings would keep its place of `limit.connections` for
+//! ever.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -70,7 +71,7 @@ impl Drop for OpenRequest {
     }
 }
 
-/// When a connection is told to take no more requests.
+/// Moment at which a connection is told to take no more requests.
 #[derive(Debug)]
 pub(super) struct End {
     /// Once this is cancelled.
@@ -94,13 +95,14 @@ impl End {
     }
 }
 
-/// Serves a connection to its end; from `end` on it only finishes what is open. Both are on the side, since a task would
-/// else keep room for them twice.
+/// Serves a connection to its end; from `end` on it only finishes what is open. Both are on the
+/// side, since a task would else keep room for them twice.
 pub(super) fn until_end<C: GracefulConnection>(connection: C, end: End) -> impl Future<Output = ()> {
     let mut connection: Pin<Box<C>> = Box::pin(connection);
     let mut end: Option<Pin<Box<_>>> = Some(Box::pin(end.comes()));
     poll_fn(move |cx| {
-        // A connection that ends badly is the client's affair; its requests have been accounted for.
+        // A connection that ends badly is the client's affair; its requests have been accounted
+        // for.
         if connection.as_mut().poll(cx).is_ready() {
             return Poll::Ready(());
         }

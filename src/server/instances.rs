@@ -1,7 +1,9 @@
-//! `/instances/add` and `/instances/remove`, as the reference proxy has them; `DELETE /instances` is the same as the latter.
+//! `/instances/add` and `/instances/remove`, as the reference proxy has them; `DELETE /instances`
+//! is the same as the latter.
 //!
-//! A new engine is asked for its models first. One that answers joins at once; one that does not (it may still be
-//! loading its weights) is asked again in the background, `fleet.probe_attempts` times.
+//! A new engine is asked for its models first. One that answers joins at once; one that does not
+//! (it may still be loading its weights) is asked again in the background, `fleet.probe_attempts`
+//! times.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -43,7 +45,7 @@ enum OneOrMany {
     Many(Vec<String>),
 }
 
-/// Adds engines.
+/// Adds engines to the fleet.
 pub(super) async fn add(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
     let (role, endpoints) = match read(&gateway, request).await {
         Ok(change) => change,
@@ -66,8 +68,8 @@ pub(super) async fn add(State(gateway): State<Arc<Gateway>>, request: Request) -
     }
 }
 
-/// The refusal of an engine that would be sent `engine.api_key` though nobody had to show a key to name it. Those that
-/// the configuration or a discovery names as well are no strangers.
+/// The refusal of an engine that would be sent `engine.api_key` though nobody had to show a key to
+/// name it. Those that the configuration or a discovery names as well are no strangers.
 fn refuse_stranger(gateway: &Gateway, role: Role, endpoints: &[Endpoint]) -> Option<Error> {
     let edge = gateway.edge.now();
     if auth::asks(gateway) || edge.open_admin || edge.engine_authorization.is_none() {
@@ -114,7 +116,8 @@ async fn join(gateway: Arc<Gateway>, role: Role, endpoints: Vec<Endpoint>) -> St
     message(&done, &added, ("waiting to be added", &waiting))
 }
 
-/// Removes engines; those with work left drain first. With `?wait_ms=`, the answer comes when they have, or after that time.
+/// Removes engines; those with work left drain first. With `?wait_ms=`, the answer comes when they
+/// have, or after that time.
 pub(super) async fn remove(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
     let wait = match wait(request.uri().query().unwrap_or_default()) {
         Ok(wait) => wait,
@@ -200,7 +203,7 @@ impl Waiting {
         }
     }
 
-    /// How many ask; `None` where it has joined, or was removed.
+    /// Number of callers that wait for it; `None` where it has joined, or was removed.
     fn askers(&self, role: Role, endpoint: &Endpoint) -> Option<usize> {
         self.all().get(&(role, endpoint.clone())).copied()
     }
@@ -233,15 +236,16 @@ impl Gateway {
     }
 }
 
-/// True if any line of the header X-API-Key has `server.admin_key`; None where there is no such key.
+/// True if any line of the header X-API-Key has `server.admin_key`; None where there is no such
+/// key.
 pub(super) fn has_admin_key(gateway: &Gateway, headers: &HeaderMap) -> Option<bool> {
     let edge = gateway.edge.now();
     let key = edge.admin_key.as_ref()?.as_bytes();
     Some(headers.get_all(auth::API_KEY).iter().any(|given| same(given.as_bytes(), key)))
 }
 
-/// Takes `server.admin_key` out of a request that goes on to an engine: all lines of X-API-Key where one of them has
-/// it, and each line of Authorization that bears it.
+/// Takes `server.admin_key` out of a request that goes on to an engine: all lines of X-API-Key
+/// where one of them has it, and each line of Authorization that bears it.
 pub(super) fn remove_admin_key(gateway: &Gateway, headers: &mut HeaderMap) {
     if has_admin_key(gateway, headers) == Some(true) {
         headers.remove(auth::API_KEY);
@@ -259,7 +263,7 @@ pub(super) fn remove_admin_key(gateway: &Gateway, headers: &mut HeaderMap) {
     }
 }
 
-/// What somebody hears who is not the administrator; None for who is.
+/// Refusal for callers other than the administrator; `None` for the administrator.
 pub(super) fn refusal(who: &Extensions) -> Option<Response<Body>> {
     let message = "this needs the admin key, in the header X-API-Key";
     (!auth::administers(who)).then(|| reply::error(&Error::new(Kind::InvalidApiKey, message)))
@@ -312,7 +316,8 @@ fn changed(gateway: &Gateway, message: String) -> Response<Body> {
     reply::json(StatusCode::OK, text.to_string())
 }
 
-/// What was done and what is still to come, in the reference's sentences; it says only what there is to say.
+/// Text of the work that is done and that is still to come, in the reference's sentences; empty
+/// parts are left out.
 fn message(done: &str, at_once: &[String], (state, later): (&str, &[String])) -> String {
     let mut sentences = Vec::new();
     if !at_once.is_empty() || later.is_empty() {

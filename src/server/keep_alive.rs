@@ -1,8 +1,9 @@
-//! Event streams that open before their answer is there (`stream.keep_alive_ms`): comments tell balancers, which
-//! cut what is silent for a minute, and clients that the request is still being worked on.
+//! Event streams that open before their answer is there (`stream.keep_alive_ms`): comments tell
+//! balancers, which cut what is silent for a minute, and clients that the request is still being
+//! worked on.
 //!
-//! What is given up: once the stream is open its status is 200 whatever happens. A refusal or a failure is then
-//! an error event, without `Retry-After` or `x-pd-error`.
+//! What is given up: once the stream is open its status is 200 whatever happens. A refusal or a
+//! failure is then an error event, without `Retry-After` or `x-pd-error`.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -29,7 +30,7 @@ const COMMENT: &[u8] = b": keep-alive\n\n";
 /// A request on its way to an answer.
 pub(super) type Pending = Pin<Box<dyn Future<Output = Result<Answer, Box<Refusal>>> + Send>>;
 
-/// How a streamed request is kept alive.
+/// Settings by which a streamed request is kept alive.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeepAlive {
     /// Time until the stream opens, and between two comments.
@@ -73,7 +74,7 @@ impl KeepAlive {
         response
     }
 
-    /// What an answer that arrived after the stream had opened becomes in it: a body, or one last event.
+    /// Continues the opened stream with an answer that arrived after it: a body, or one last event.
     fn continue_with(self, ended: Result<Answer, Box<Refusal>>) -> Result<Body, String> {
         match ended {
             Ok(answer) => {
@@ -91,7 +92,8 @@ impl KeepAlive {
         }
     }
 
-    /// An engine's whole answer as an event: its refusal as it wrote it, anything else as our error.
+    /// An engine's whole answer as an event: its refusal as it wrote it, anything else as our
+    /// error.
     fn event_of(self, status: StatusCode, body: &Bytes) -> String {
         let object = Object::scan(body.clone(), ScanLimits::default()).ok();
         let text = std::str::from_utf8(body).ok();

@@ -1,8 +1,10 @@
-//! What is left of a request's body when its answer is there first: most refusals need none of it.
+//! The unread rest of a request's body when its answer is there first: most refusals need none of
+//! it.
 //!
-//! Over HTTP/1.1 the next request stands behind that rest. hyper takes as much of it as has arrived already, and hangs up on more without a
-//! word of it in the answer. So the rest is read here, within bounds; where it does not end, the answer says that the connection does
-//! (RFC 9112 §9.6), and what comes behind that answer is read where it closes (`stall/parting.rs`).
+//! Over HTTP/1.1 the next request stands after that rest. hyper takes as much of it as has arrived
+//! already, and hangs up on more without a word of it in the answer. So the rest is read here,
+//! within bounds. Where it does not end, the answer says that the connection does (RFC 9112 §9.6),
+//! and bytes after that answer are read where it closes (`stall/parting.rs`).
 
 use std::mem::take;
 use std::pin::Pin;
@@ -18,13 +20,15 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
 use tokio::time::timeout;
 
-/// As much is read of what nobody wants: nearly all bodies are smaller, and a new connection costs a client less than sending more.
+/// As much is read of what nobody wants: nearly all bodies are smaller, and a new connection costs
+/// a client less than sending more.
 const REST_BYTES: u64 = 1 << 20;
 
-/// For so long, in which a body of that size arrives from most clients. Those that send nothing have their answer that much later.
+/// For so long, in which a body of that size arrives from most clients. Those that send nothing
+/// have their answer that much later.
 const REST_TIME: Duration = Duration::from_millis(100);
 
-/// What a handler left of a request's body.
+/// Rest of a request's body after its handler.
 #[derive(Default)]
 enum Rest {
     /// Nothing, or it still reads.
@@ -32,7 +36,8 @@ enum Rest {
     None,
     /// This has to be read before the next request can be.
     Unread(Body),
-    /// What can't be read: it broke, or the client waits for a word that it should send it (`Expect: 100-continue`), which reading is.
+    /// A rest that can't be read: it broke, or the client waits for a word that it should send it
+    /// (`Expect: 100-continue`), which reading is.
     Lost,
 }
 
@@ -89,7 +94,7 @@ async fn ends_soon(mut body: Body) -> bool {
     timeout(REST_TIME, reading).await.unwrap_or(false)
 }
 
-/// How far a body was read.
+/// State of reading a body.
 #[derive(PartialEq, Eq)]
 enum State {
     Open,
@@ -162,7 +167,8 @@ mod tests {
         Body::from_stream(stream::unfold(count, piece))
     }
 
-    /// A request that is refused, after as many pieces of its body were read: whether its answer closes the connection, and after how long.
+    /// A request that is refused, after as many pieces of its body were read: whether its answer
+    /// closes the connection, and after how long.
     async fn refused(mut request: Request, read: usize) -> (bool, Duration) {
         let (start, left) = (Instant::now(), of(&mut request).unwrap());
         for _ in 0..read {

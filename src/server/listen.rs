@@ -29,7 +29,8 @@ use crate::tls::ListenerTls;
 /// Connections that the kernel keeps for us while we are busy.
 const BACKLOG: i32 = 4096;
 
-/// Connections to the listener of operators: scrapers, and people. Clients can't take these places from them.
+/// Connections to the listener of operators: scrapers, and people. Clients can't take these places
+/// from them.
 const ADMIN_CONNECTIONS: usize = 256;
 
 /// A pause after an accept that failed (out of descriptors): long enough for some to be closed.
@@ -41,33 +42,36 @@ const KEEPALIVE: Duration = Duration::from_secs(60);
 /// With this a client opens an HTTP/2 connection (RFC 9113 §3.4).
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Pause before the second look at an incomplete preface: the rest of what was sent in two pieces is there by then.
+/// Pause before the second look at an incomplete preface: the rest of what was sent in two pieces
+/// is there by then.
 const PREFACE_PAUSE: Duration = Duration::from_millis(5);
 
-/// The pause doubles up to this: thousands of clients that stop within it cost nothing to speak of, and who goes on after so long has no
-/// hurry.
+/// The pause doubles up to this: thousands of clients that stop within it cost nothing to speak of,
+/// and who goes on after so long has no hurry.
 const PREFACE_PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// The parsers take this many times the configured sizes, so that it is we who answer what is over them.
+/// The parsers take this many times the configured sizes, so that it is we who answer what is over
+/// them.
 const PARSER_SLACK: usize = 4;
 
-/// And so many lines more than configured. The HTTP/1 parser sets memory aside for all it may take, for each request anew: a clear
-/// answer to some more lines is worth that, not one to any number.
+/// And so many lines more than configured. The HTTP/1 parser sets memory aside for all it may take,
+/// for each request anew: a clear answer to some more lines is worth that, not one to any number.
 const LINES_SLACK: usize = 28;
 
-// What HTTP/2 lets a client have or make us do, per connection: said here and not left to a library's defaults, since
-// `limit.connections` times these is what clients can hold.
+// What HTTP/2 lets a client have or make us do, per connection: said here and not left to a
+// library's defaults, since `limit.connections` times these is what clients can hold.
 
 /// Requests at once; gateways in front of us open another connection for more.
 const H2_STREAMS: u32 = 128;
-/// Streams that were reset before we looked at them: more is a rapid reset (CVE-2023-44487), and the connection ends.
+/// Streams that were reset before we looked at them: more is a rapid reset (CVE-2023-44487), and
+/// the connection ends.
 const H2_PENDING_RESETS: usize = 20;
 /// Streams that we reset for a client's errors; more is a flood of them, and the connection ends.
 const H2_ERROR_RESETS: usize = 1_024;
 /// Bytes of one body that may be under way before we have taken them.
 const H2_STREAM_WINDOW_BYTES: u32 = 64 << 10;
-/// The same of all bodies of a connection: those of requests that wait to be let in, which nobody reads yet, leave room for that whose turn
-/// it is.
+/// The same of all bodies of a connection: those of requests that wait to be let in, which nobody
+/// reads yet, leave room for that whose turn it is.
 const H2_CONNECTION_WINDOW_BYTES: u32 = H2_STREAMS * H2_STREAM_WINDOW_BYTES;
 /// The least that the protocol allows; CONTINUATION frames are counted by it.
 const H2_FRAME_BYTES: u32 = 16 << 10;
@@ -98,7 +102,8 @@ impl Bound {
     }
 }
 
-/// Binds `host`:`port`; an IPv6 address comes without brackets. `localhost` means both loopback addresses; port 0 any free one.
+/// Binds `host`:`port`; an IPv6 address comes without brackets. `localhost` means both loopback
+/// addresses; port 0 any free one.
 ///
 /// # Errors
 /// [`ListenError`] with the cause and the remedy.
@@ -163,8 +168,9 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// Serves clients, and operators if they have a listener of their own, until `gateway.stop` is cancelled; then lets open
-/// requests finish for at most `drain`. Returns how many connections were cut.
+/// Serves clients, and operators if they have a listener of their own, until `gateway.stop` is
+/// cancelled; then lets open requests finish for at most `drain`. Returns how many connections were
+/// cut.
 pub async fn serve(
     gateway: &Arc<Gateway>,
     (bound, admin): (Bound, Option<Bound>),
@@ -231,7 +237,8 @@ impl Door {
         cut
     }
 
-    /// The next client and its place. At the limit, clients wait in the kernel's queue instead of costing us memory.
+    /// The next client and its place. At the limit, clients wait in the kernel's queue instead of
+    /// costing us memory.
     async fn next(&self, listener: &TcpListener) -> (Option<OwnedSemaphorePermit>, TcpStream) {
         let place = self.places.clone().acquire_owned().await.ok();
         loop {
@@ -245,8 +252,8 @@ impl Door {
         }
     }
 
-    /// One connection, from its first byte to its end. Not an async function, as `speak` is none: those keep what they are given twice, for
-    /// as long as they run.
+    /// One connection, from its first byte to its end. Not an async function, as `speak` is none:
+    /// those keep what they are given twice, for as long as they run.
     fn connection(
         self: Arc<Self>,
         socket: TcpStream,
@@ -256,7 +263,8 @@ impl Door {
         let _ = socket.set_nodelay(true);
         async move {
             match &self.tls {
-                // On the side: it is three times as large as what a plain connection needs, and would be set aside for each of those, too.
+                // On the side: it is three times as large as what a plain connection needs, and
+                // would be set aside for each of those, too.
                 Some(tls) => Box::pin(self.secured(tls, socket)).await,
                 None => {
                     let limit = self.gateway.edge.now().header_time;
@@ -278,7 +286,8 @@ impl Door {
         let opened = self.before_stop(handshake_time, super::tls::open(tls, socket)).await;
         let Some((stream, version)) = opened else { return };
         let begun = match version {
-            // hyper would wait for what a client begins with without a limit, and through a shutdown.
+            // hyper would wait for what a client begins with without a limit, and through a
+            // shutdown.
             Version::HTTP_2 => self.before_stop(header_time, Begun::over_http2(stream)).await,
             _ => Some(Begun::untouched(stream)),
         };
@@ -292,7 +301,8 @@ impl Door {
         match *tls {}
     }
 
-    /// What a client does before its first request, unless it takes too long or we shut down.
+    /// Waits for the client's opening before its first request, unless it takes too long or a
+    /// shutdown begins.
     async fn before_stop<T>(&self, limit: Duration, opening: impl Future<Output = Option<T>>) -> Option<T> {
         tokio::select! {
             biased;
@@ -344,8 +354,8 @@ impl Door {
     }
 }
 
-/// The HTTP that a client speaks, told from its first bytes; `None` when it leaves before. hyper would find out by itself,
-/// but without a time limit.
+/// The HTTP that a client speaks, told from its first bytes; `None` when it leaves before. hyper
+/// would find out by itself, but without a time limit.
 async fn version(socket: &TcpStream) -> Option<Version> {
     let (mut first, mut pause) = ([0; PREFACE.len()], PREFACE_PAUSE);
     loop {

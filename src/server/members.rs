@@ -37,7 +37,8 @@ fn member(fleet: &Fleet, instance: &Instance, now_ms: u64) -> Value {
         "draining": instance.draining(),
         // Those among which the gateway chooses; 1 = the engine does, or has only one.
         "ranks": instance.rank_count(),
-        // Legs that have not ended, and hand-offs that it still holds: it is drained when there are none.
+        // Legs that have not ended, and hand-offs that it still holds: it is drained when there are
+        // none.
         "requests": load.requests(),
         "work_tokens": load.work_tokens(),
         "held_tokens": load.held_tokens(),

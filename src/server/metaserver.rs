@@ -1,7 +1,7 @@
 //! `POST /v1/metaserver`: decoders that were asked first call back here (`dialect::layerwise`).
 //!
-//! A call carries no key. What it is known by is the name of a request, which nobody but the decoder was told, and which is
-//! never logged.
+//! A call carries no key. What it is known by is the name of a request, which nobody but the
+//! decoder was told, and which is never logged.
 
 use std::sync::Arc;
 
@@ -14,14 +14,15 @@ use crate::error::{Error, Kind};
 use crate::relay::rendezvous::Called;
 use crate::server::{Gateway, body, reply};
 
-/// A call of a prompt of a million tokens in blocks of 16 takes about half a megabyte for each group of layers.
+/// A call of a prompt of a million tokens in blocks of 16 takes about half a megabyte for each
+/// group of layers.
 const CALL_BYTES: usize = 4 << 20;
 
 /// Place where decoders call back.
 pub(super) const PATH: &str = layerwise::PATH;
 
-/// Takes a decoder's call: 200 `{"status":"ok"}` where it is taken, or was before; 404 where nobody waits for it; 502 where
-/// the prefill failed; 400 where it can't be understood.
+/// Takes a decoder's call: 200 `{"status":"ok"}` where it is taken, or was before; 404 where nobody
+/// waits for it; 502 where the prefill failed; 400 where it can't be understood.
 pub(super) async fn called(State(gateway): State<Arc<Gateway>>, request: Request<Body>) -> Response<Body> {
     let relay = &gateway.relay;
     if !relay.speech.now().dialect.calls_back() {

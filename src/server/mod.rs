@@ -66,36 +66,37 @@ pub use routes::{admin_router, public_router, router};
 pub use tls::renew;
 pub use via::Via;
 
-/// What the handlers share.
+/// State that the handlers share.
 #[derive(Debug)]
 pub struct Gateway {
     /// Drives generating requests.
     pub relay: Arc<Relay>,
     /// Lets them in.
     pub gate: Gate,
-    /// What their bodies take of memory.
+    /// Memory of their bodies.
     pub bodies: BodyMemory,
-    /// Who may ask.
+    /// Callers that may ask.
     pub callers: Arc<Callers>,
-    /// Renders `/metrics`.
+    /// Renderer of `/metrics`.
     pub exposition: Exposition,
     /// For questions to engines that are not legs of a request: models, caches, probes.
     pub control: reqwest::Client,
-    /// How requests to engines are known again, should they come back.
+    /// Name by which requests to engines are known again, should they come back.
     pub via: Via,
-    /// What clients may send and how long they may take.
+    /// Limits of clients' requests, in size and time.
     pub edge: Live<Edge>,
     /// Engines that are to be added once they answer.
     pub waiting: Waiting,
     /// Begins requests' spans.
     pub tracer: Arc<Tracer>,
-    /// What engines serve, for people who look.
+    /// Models that engines serve, for people who look.
     pub served: Served,
     /// The files that the configuration was read from, once it is followed.
     pub files: OnceLock<Vec<String>>,
     /// Background work that handlers start: probes of new instances.
     pub tasks: TaskTracker,
-    /// Cancelled when the gateway is to shut down soon: it still takes requests, and says that it should get none.
+    /// Cancelled when the gateway is to shut down soon: it still takes requests, and says that it
+    /// should get none.
     pub ending: CancellationToken,
     /// Ends when the gateway shuts down.
     pub stop: CancellationToken,
@@ -108,13 +109,13 @@ pub struct Edge {
     pub body_bytes: usize,
     /// All header lines together.
     pub header_bytes: usize,
-    /// Header lines.
+    /// Limit of header lines.
     pub headers: usize,
     /// Open client connections.
     pub connections: usize,
     /// Reading a body.
     pub body_time: Duration,
-    /// What all bodies may take of memory, and how slowly one may come.
+    /// Limits for the memory of all bodies, and for the pace of one.
     pub bodies: BodyLimits,
     /// Reading a head, and waiting for one on an idle connection.
     pub header_time: Duration,
@@ -138,11 +139,11 @@ pub struct Edge {
     pub keep_alive: Duration,
     /// The one model that is served, if it is to be checked.
     pub model: Option<String>,
-    /// Whose pages may ask; `*` = all.
+    /// Origins whose pages may ask; `*` = all.
     pub cors_origins: Vec<http::HeaderValue>,
     /// `Authorization` towards the engines, in place of the client's.
     pub engine_authorization: Option<http::HeaderValue>,
-    /// What is refused for want of room has this status.
+    /// Status of refusals for want of room.
     pub overload_status: http::StatusCode,
     /// Of this share of the requests each step is logged, at level debug.
     pub steps_ratio: f64,
@@ -154,7 +155,8 @@ pub struct Edge {
     pub open_admin: bool,
     /// Names by which the operators' routes are served without a key, in lower case.
     pub names: Vec<String>,
-    /// Paths that are passed on to one engine, beside those that are known; one that ends in `/*` stands for all below it.
+    /// Paths that are passed on to one engine, beside those that are known; one that ends in `/*`
+    /// stands for all below it.
     pub passthrough: Vec<String>,
 }
 

@@ -28,7 +28,7 @@ pub(super) async fn list(State(gateway): State<Arc<Gateway>>, request: Request) 
 
 /// Reasons why there is no list.
 enum Refused {
-    /// By us.
+    /// Refused by the gateway.
     Ours(Error),
     /// An engine does not know the client's key.
     Theirs(StatusCode, Bytes),
@@ -43,7 +43,8 @@ impl Refused {
     }
 }
 
-/// `GET /v1/models/{name}`: the entry of that list. Engines have no such route; OpenAI's clients ask it before they ask more.
+/// `GET /v1/models/{name}`: the entry of that list. Engines have no such route; OpenAI's clients
+/// ask it before they ask more.
 pub(super) async fn one(
     State(gateway): State<Arc<Gateway>>,
     name: Result<Path<String>, PathRejection>,
@@ -65,7 +66,8 @@ async fn entry(
     caller: &Caller,
     (name, headers): (&str, &HeaderMap),
 ) -> Result<Value, Refused> {
-    // Engines are not asked for what the caller may not use: the time of an answer would tell that it exists.
+    // Engines are not asked for what the caller may not use: the time of an answer would tell that
+    // it exists.
     auth::check_model(caller, Some(name)).map_err(Refused::Ours)?;
     let list = first_list(gateway, headers).await?;
     named(&list, name).ok_or_else(|| Refused::Ours(auth::no_such_model(name)))
@@ -82,7 +84,8 @@ fn named(list: &[u8], name: &str) -> Option<Value> {
 /// The list of the first engine that answers: prefillers first, as in the reference.
 ///
 /// # Errors
-/// `NoPrefiller` when none does; the word of the first that does not know the client's key, which the others would not know, either.
+/// `NoPrefiller` when none does; the word of the first that does not know the client's key, which
+/// the others would not know, either.
 async fn first_list(gateway: &Gateway, client: &HeaderMap) -> Result<Bytes, Refused> {
     let edge = gateway.edge.now();
     let authorization = edge.engine_authorization.as_ref().or(client.get(header::AUTHORIZATION));

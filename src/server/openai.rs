@@ -212,7 +212,8 @@ fn check(gateway: &Gateway, caller: &Caller, head: &Parts) -> Result<(), Error> 
 }
 
 impl Gateway {
-    /// A body that may be edited and sent on. The mark that some editors and shells write before UTF-8 is left out, as engines do.
+    /// A body that may be edited and sent on. The mark that some editors and shells write before
+    /// UTF-8 is left out, as engines do.
     pub(super) fn scan(&self, mut body: Bytes) -> Result<Object, Error> {
         if body.starts_with(MARK) {
             body.advance(MARK.len());
@@ -225,7 +226,8 @@ impl Gateway {
         Ok(body)
     }
 
-    /// Whether the model is the one that is served, as far as names tell: of paths the last parts are compared, and engines say the rest.
+    /// Checks that the model is the one that is served, as far as names tell: of paths the last
+    /// parts are compared, and engines judge the rest.
     pub(super) fn check_model(&self, model: Option<&str>) -> Result<(), Error> {
         match (&self.edge.now().model, model) {
             (Some(served), Some(asked)) if !same_model(served, asked) => Err(Error::new(
@@ -242,7 +244,8 @@ pub(super) fn arrived(request: &Request<Body>) -> Instant {
     request.extensions().get::<Arrived>().map_or_else(Instant::now, |a| a.0)
 }
 
-/// Path and query, in memory of their own: as they came, they hold on to the connection's read buffer.
+/// Path and query, in memory of their own: as they came, they hold on to the connection's read
+/// buffer.
 pub(super) fn target(request: &Request<Body>) -> PathAndQuery {
     let target = request.uri().path_and_query().map(|target| target.as_str().to_owned());
     target.and_then(|target| target.try_into().ok()).unwrap_or_else(|| PathAndQuery::from_static("/"))

@@ -1,8 +1,9 @@
 //! Access to the operators' routes where no key is asked for.
 //!
-//! A key that was shown opens all of them. Without keys, an address that other machines reach serves none that changes
-//! the fleet or tells about single requests, and no page may come by a name that is not the gateway's: by DNS
-//! rebinding a page's own name leads here, and its browser takes the gateway for the page's origin.
+//! A key that was shown opens all of them. Without keys, an address that other machines reach
+//! serves none that changes the fleet or tells about single requests, and no page may come by a
+//! name that is not the gateway's: by DNS rebinding a page's own name leads here, and its browser
+//! takes the gateway for the page's origin.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -19,13 +20,13 @@ use crate::server::{Gateway, auth, instances, printable, reply};
 /// Names below it never leave the machine (RFC 6761 §6.3).
 const LOCALHOST: &str = "localhost";
 
-/// What Prometheus asks.
+/// Path that Prometheus scrapes.
 const METRICS: &str = "/metrics";
 
 /// Tells about single requests of clients.
 const DEBUG: &str = "/debug/";
 
-/// How far a listener reaches; in the extensions of its requests.
+/// Reach of a listener; in the extensions of its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
     /// Only this machine connects to it.
@@ -44,8 +45,8 @@ impl Reach {
     }
 }
 
-/// Warnings for the start, of the listeners of clients and of operators at these addresses; none where a key is asked
-/// for, or where nothing but this machine reaches them.
+/// Warnings for the start, of the listeners of clients and of operators at these addresses; none
+/// where a key is asked for, or where nothing but this machine reaches them.
 pub fn open_routes(gateway: &Gateway, clients: &[SocketAddr], operators: &[SocketAddr]) -> Vec<String> {
     let listed = |all: &[SocketAddr]| all.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(" ");
     let is_open = |all: &[SocketAddr]| !auth::asks(gateway) && Reach::of_clients(all) == Reach::Shared;
@@ -123,8 +124,8 @@ fn is_guarded(method: &Method, path: &str) -> bool {
     !method.is_safe() || path.starts_with(DEBUG)
 }
 
-/// The host by which a request came, where that is neither an address nor one of our names. All that a request says of
-/// its host counts: `:authority`, an absolute URI, each line of `Host`.
+/// The host by which a request came, where that is neither an address nor one of our names. All
+/// that a request says of its host counts: `:authority`, an absolute URI, each line of `Host`.
 fn foreign_host(names: &[String], uri: &Uri, headers: &HeaderMap) -> Option<String> {
     let of_uri = uri.authority().map(|authority| authority.as_str().as_bytes());
     let lines = headers.get_all(header::HOST).iter().map(http::HeaderValue::as_bytes);
@@ -143,7 +144,8 @@ fn is_ours(names: &[String], host: &str) -> bool {
     if literal.parse::<IpAddr>().is_ok() {
         return true;
     }
-    // A page's name has a dot: no public name is a single label, and one that is comes from the machine or its network.
+    // A page's name has a dot: no public name is a single label, and one that is comes from the
+    // machine or its network.
     let name = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
     let is_local =
         !name.contains('.') || name.strip_suffix(LOCALHOST).is_some_and(|rest| rest.ends_with('.'));

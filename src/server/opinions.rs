@@ -1,4 +1,5 @@
-//! What several engines say of one request that one engine alone answers: see [`crate::relay::refusals`].
+//! Opinions of several engines about one request that one engine alone answers: see
+//! [`crate::relay::refusals`].
 
 use std::sync::Arc;
 
@@ -18,8 +19,8 @@ pub(super) struct Opinions {
 }
 
 impl Opinions {
-    /// The answer, if it may go to the client: it is no refusal, or another engine gave the same, or nobody else can be asked
-    /// (`alone`).
+    /// The answer, if it may go to the client: it is no refusal, or another engine gave the same,
+    /// or nobody else can be asked (`alone`).
     pub(super) fn weigh(
         &mut self,
         (relay, id): (&Relay, &str),

@@ -1,7 +1,7 @@
 //! Requests that one engine alone answers: embeddings, tokenising, versions.
 
 use std::borrow::Cow;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -16,10 +16,9 @@ use tokio::time::Instant;
 
 use crate::codec::json::Parts;
 use crate::error::{Error, Kind};
-use crate::fleet::{InstanceId, Need, Outcome, Pace, Role, Seat};
+use crate::fleet::{InstanceId, Need, Outcome, Role, Seat};
 use crate::relay::failure::{self, Why};
 use crate::relay::kept;
-use crate::relay::progress::Waiting;
 use crate::relay::refusals::{is_busy, is_doubtful, retry_after};
 use crate::relay::silence::Silence;
 use crate::relay::{Relay, answer, pause, traced};
@@ -39,7 +38,7 @@ struct Errand {
     headers: HeaderMap,
     body: Parts,
     tokens: u64,
-    /// Who keeps the response that it is about.
+    /// Engine that keeps the response that it is about.
     keeper: Option<InstanceId>,
     /// Asking twice does no harm.
     repeatable: bool,
@@ -78,7 +77,7 @@ impl Failure {
         let again = match failure.why {
             Why::Timeout => false,
             // What an engine may have begun is not begun a second time.
-            Why::Connect | Why::Broken | Why::Stuck => !failure.written || safe,
+            Why::Connect | Why::Broken => !failure.written || safe,
             _ => true,
         };
         let error =
@@ -183,7 +182,8 @@ async fn run(
     Err(last.error)
 }
 
-/// The headers for an engine. Where engines read a request's id as more than a name, they get one that no client chose.
+/// The headers for an engine. Where engines read a request's id as more than a name, they get one
+/// that no client chose.
 fn engine_headers(gateway: &Gateway, head: &Head, bill: &Bill) -> HeaderMap {
     let edge = gateway.edge.now();
     let dialect = gateway.relay.speech.now().dialect;
@@ -200,8 +200,9 @@ fn engine_headers(gateway: &Gateway, head: &Head, bill: &Bill) -> HeaderMap {
     headers
 }
 
-/// Asks the engines of one role. `last` is what came of those asked before: whoever is asked after them is a retry. What one alone has
-/// nobody else is asked for, whose 404 would be taken for the last word.
+/// Asks the engines of one role. `last` is what came of those asked before: whoever is asked after
+/// them is a retry. What one alone has nobody else is asked for, whose 404 would be taken for the
+/// last word.
 async fn try_role(
     gateway: &Gateway,
     role: Role,
@@ -245,8 +246,8 @@ async fn try_role(
     standing.map(|(answer, seat)| (cleaned(answer), seat)).ok_or(last)
 }
 
-/// The answer without what concerns the engine's connection alone. Where an engine is, is nobody's business: no redirect of its own leads
-/// to it.
+/// The answer without what concerns the engine's connection alone. Where an engine is, is nobody's
+/// business: no redirect of its own leads to it.
 fn cleaned(mut answer: Answer) -> Answer {
     answer::strip_hop_by_hop(answer.headers_mut());
     answer
@@ -276,7 +277,8 @@ async fn once(gateway: &Gateway, (errand, id): (&Errand, &str), seat: &Seat) -> 
             Err(e) => return failed(if e.connect { Why::Connect } else { Why::Broken }, e.causes()),
         };
         match response.status() {
-            // vLLM answers 501 for what a model can't do: the same everywhere, and for the client to read.
+            // vLLM answers 501 for what a model can't do: the same everywhere, and for the client
+            // to read.
             StatusCode::NOT_IMPLEMENTED => {}
             status if is_busy(status) => {
                 let spare = retry_after(response.headers());
@@ -294,11 +296,10 @@ async fn once(gateway: &Gateway, (errand, id): (&Errand, &str), seat: &Seat) -> 
             Err(e) => failed(Why::Broken, e.to_string()),
         }
     };
-    let limit = time.min(errand.until.saturating_duration_since(Instant::now()));
-    // What can't be asked twice is waited for as long as the engine answers probes.
-    let pace = errand.repeatable.then_some(Pace::Whole);
-    let waiting = Waiting { engine: seat.instance(), pace, tokens: errand.tokens, most_tokens: Some(0) };
-    let outcome = gateway.relay.within(limit, waiting, &written, pin!(answered)).await;
+    let outcome = match tokio::time::timeout_at(errand.until.min(Instant::now() + time), answered).await {
+        Ok(outcome) => outcome,
+        Err(_) => failed(Why::Timeout, "no answer in time".into()),
+    };
     match &outcome {
         Ok(response) => traced::answered(&mut span, response.status()),
         Err(failure) => span.fail(failure.reason()),
@@ -319,8 +320,8 @@ async fn once(gateway: &Gateway, (errand, id): (&Errand, &str), seat: &Seat) -> 
     outcome.map_err(|failure| Failure::of(&failure, seat, errand.repeatable))
 }
 
-/// An engine's answer on its way to the client, with what it holds: its account and its seat. It is cut when the engine falls silent, and
-/// at the deadline.
+/// An engine's answer on its way to the client, with what it holds: its account and its seat. It is
+/// cut when the engine falls silent, and at the deadline.
 struct Held {
     body: BegunBody,
     silence: Silence,
@@ -354,8 +355,8 @@ impl Held {
         }
     }
 
-    /// An engine that breaks answers off, or falls silent, is left alone as one that refuses is; one that was cut off at the request's own
-    /// time limit did nothing wrong.
+    /// An engine that breaks answers off, or falls silent, is left alone as one that refuses is;
+    /// one that was cut off at the request's own time limit did nothing wrong.
     fn broken(&mut self, why: Why, error: String) {
         self.bill.broken();
         if Instant::now() < self.silence.end() {

@@ -1,8 +1,9 @@
 //! A client over HTTP/2 must keep taking its answer, too.
 //!
-//! It may be well on its connection and never open the window of one stream. Then the body of that answer is not polled,
-//! so that every clock in it stands still, while a decoder works for it. What hyper runs for a stream is therefore
-//! watched: a piece that the client has not made room for in time ends it, and with it the engine's work.
+//! It may be well on its connection and never open the window of one stream. Then the body of that
+//! answer is not polled, so that every clock in it stands still, while a decoder works for it. What
+//! hyper runs for a stream is therefore watched: a piece that the client has not made room for in
+//! time ends it, and with it the engine's work.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -17,21 +18,23 @@ use tokio::task::futures::TaskLocalFuture;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 tokio::task_local! {
-    /// Since when a piece of the answer of this task waits for the client; None while there is none.
+    /// Since when a piece of the answer of this task waits for the client; None while there is
+    /// none.
     static WAITING: Cell<Option<Instant>>;
 }
 
 /// The work for one stream, for as long as its client is patiently served.
 pub(super) type Served<F, G> = TaskLocalFuture<Cell<Option<Instant>>, Patient<F, G>>;
 
-/// `task`, which is dropped when a piece of its answer waits for longer than `limit`. `held` is kept as long as it.
+/// `task`, which is dropped when a piece of its answer waits for longer than `limit`. `held` is
+/// kept as long as it.
 pub(super) fn served<F: Future, G: Unpin>(task: F, limit: Duration, held: G) -> Served<F, G> {
     let task = Box::pin(task);
     WAITING.scope(Cell::new(None), Patient { task, limit, timer: None, _held: held })
 }
 
-/// Makes the pieces of an answer known to the task that [`served`] watches; elsewhere it stays as it is. Until the first is
-/// asked for, the answer as a whole waits for the client.
+/// Makes the pieces of an answer known to the task that [`served`] watches; elsewhere it stays as
+/// it is. Until the first is asked for, the answer as a whole waits for the client.
 pub(super) fn watched(response: Response<Body>) -> Response<Body> {
     match WAITING.try_with(|waiting| waiting.set(Some(Instant::now()))) {
         Ok(()) => response.map(|body| Body::new(Watched(body))),
@@ -39,7 +42,7 @@ pub(super) fn watched(response: Response<Body>) -> Response<Body> {
     }
 }
 
-/// See [`served`].
+/// Wrapper that [`served`] makes.
 pub(super) struct Patient<F, G> {
     task: Pin<Box<F>>,
     limit: Duration,

@@ -1,5 +1,5 @@
-//! What a request carries that one engine answers alone: read far enough to know its model, and rid
-//! of what only the gateway may say.
+//! Payload of a request that one engine answers alone: read far enough to know its model, and rid
+//! of members that only the gateway may set.
 
 use bytes::Bytes;
 use http::{HeaderMap, header};
@@ -105,7 +105,7 @@ impl Payload {
         }
     }
 
-    /// What an engine gets: no addresses that a client made up.
+    /// Body for an engine, without addresses that a client made up.
     pub(super) fn into_parts(self) -> Parts {
         match self {
             Payload::Nothing => Parts::default(),

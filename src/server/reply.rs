@@ -51,8 +51,8 @@ pub fn error_of(api: Option<Api>, error: &Error) -> Response<Body> {
     if error.kind() == Kind::InvalidApiKey {
         headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
-    // The rest of such a request is still on its way, and too much of it, or proxies on the way read it otherwise: the connection is
-    // of no further use.
+    // The rest of such a request is still on its way, and too much of it, or proxies on the way
+    // read it otherwise: the connection is of no further use.
     if matches!(
         error.kind(),
         Kind::BodyTooLarge | Kind::BodyTimeout | Kind::HeadersTooLarge | Kind::InvalidHost
@@ -79,7 +79,8 @@ pub fn tell_id(response: &mut Response<Body>, api: Option<Api>, id: &str) {
     response.headers_mut().insert(REQUEST_ID, id);
 }
 
-/// The same where `overloaded` has the status that `limit.overload_status` gives it, in an API's own shape.
+/// The same where `overloaded` has the status that `limit.overload_status` gives it, in an API's
+/// own shape.
 pub fn error_under(overloaded: StatusCode, api: Option<Api>, refused: &Error) -> Response<Body> {
     let mut response = error_of(api, refused);
     if refused.kind() == Kind::Overloaded {

@@ -28,13 +28,13 @@ pub fn router(gateway: Arc<Gateway>) -> Router {
     closed(router.merge(documents(shown)), gateway)
 }
 
-/// What clients may ask where operators have a listener of their own.
+/// Routes for clients, where operators have a listener of their own.
 pub fn public_router(gateway: Arc<Gateway>) -> Router {
     let shown = &[Listener::Both, Listener::Clients];
     closed(routes_of(shown).merge(documents(shown)), gateway)
 }
 
-/// What that listener answers.
+/// Routes of the operators' listener.
 pub fn admin_router(gateway: Arc<Gateway>) -> Router {
     let router = routes_of(&[Listener::Both]).merge(operating(&gateway)).merge(looking(&gateway));
     closed(router.merge(documents(&[Listener::Both, Listener::Operators, Listener::Pages])), gateway)
@@ -47,7 +47,7 @@ fn routes_of(listeners: &[Listener]) -> Router<Arc<Gateway>> {
         .fold(Router::new(), |router, (path, methods)| router.route(path, methods))
 }
 
-/// What answers a row; `None` for documents, which differ between listeners.
+/// Handler of a row; `None` for documents, which differ between listeners.
 fn handler(row: &'static Row, methods: MethodFilter) -> Option<MethodRouter<Arc<Gateway>>> {
     match row.answer {
         Answer::Gateway(register) => Some(register(methods)),
@@ -68,7 +68,7 @@ fn handler(row: &'static Row, methods: MethodFilter) -> Option<MethodRouter<Arc<
     }
 }
 
-/// What tells of the routes on these listeners.
+/// Documents about the routes on these listeners.
 fn documents(listeners: &'static [Listener]) -> Router<Arc<Gateway>> {
     let mut router = Router::new();
     for row in TABLE {
@@ -82,20 +82,20 @@ fn documents(listeners: &'static [Listener]) -> Router<Arc<Gateway>> {
     router
 }
 
-/// What changes the gateway or its engines, or tells about them.
+/// Routes that change the gateway or its engines, or tell about them.
 fn operating(gateway: &Arc<Gateway>) -> Router<Arc<Gateway>> {
     routes_of(&[Listener::Operators])
         .route_layer(from_fn_with_state(gateway.clone(), operator_access::check))
         .route_layer(from_fn_with_state(gateway.clone(), foreign::kept_out))
 }
 
-/// What people look at, in a browser.
+/// Pages for people, in a browser.
 fn looking(gateway: &Arc<Gateway>) -> Router<Arc<Gateway>> {
     routes_of(&[Listener::Pages]).route_layer(from_fn_with_state(gateway.clone(), operator_access::check))
 }
 
-/// On a listener that clients reach: where keys are asked for, there is no reason to show them where to try some. Where none are, the
-/// page tells no more than `/instances` beside it.
+/// On a listener that clients reach: where keys are asked for, there is no reason to show them
+/// where to try some. Where none are, the page tells no more than `/instances` beside it.
 async fn where_no_key_is_asked_for(
     State(gateway): State<Arc<Gateway>>,
     request: Request,
@@ -104,8 +104,9 @@ async fn where_no_key_is_asked_for(
     if auth::asks(&gateway) { unknown_url(request).await } else { next.run(request).await }
 }
 
-/// Whatever else is asked is refused, and everybody passes the door; but before it a browser is told whose pages may ask, since it
-/// asks that without their key, and refusals are for those pages to read, too.
+/// Refuses everything else, and leads every request through the door. Before it a browser is told
+/// whose pages may ask, since it asks that without their key, and refusals are for those pages to
+/// read, too.
 fn closed(router: Router<Arc<Gateway>>, gateway: Arc<Gateway>) -> Router {
     let cors = cors::layer(&gateway.edge.now().cors_origins);
     let router = router
@@ -123,7 +124,8 @@ async fn door(State(gateway): State<Arc<Gateway>>, request: Request, next: Next)
     at_the_door(&gateway, request, |request| next.run(request)).await
 }
 
-/// What every request passes. Whoever is refused anywhere learns by which id to ask about it, and whether the connection lives.
+/// Checks that every request passes. A refused client learns by which id to ask about it, and if
+/// the connection lives.
 pub(super) async fn at_the_door<F: Future<Output = Response<Body>>>(
     gateway: &Gateway,
     mut request: Request,
@@ -183,15 +185,17 @@ async fn let_in<F: Future<Output = Response<Body>>>(
     }
 }
 
-/// Methods of paths of which nothing is known; the others are about the connection and not for engines.
+/// Methods of paths of which nothing is known; the others are about the connection and not for
+/// engines.
 const CONFIGURED_METHODS: [Method; 6] =
     [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
 
-/// What clients add to a base URL that ends with `/v1`.
+/// Paths that clients add to a base URL that ends with `/v1`.
 const ASKED: [&str; 6] =
     ["/chat/completions", "/completions", "/embeddings", "/messages", "/models", "/responses"];
 
-/// Place where a path with a slash too many at its end was meant to go, with its query: engines redirect there, and clients follow.
+/// Place where a path with a slash too many at its end was meant to go, with its query: engines
+/// redirect there, and clients follow.
 fn without_slash(uri: &Uri) -> Option<HeaderValue> {
     let path = uri.path().strip_suffix('/')?;
     let row = table::row_at(path).filter(|row| row.path == path)?;
@@ -202,7 +206,7 @@ fn without_slash(uri: &Uri) -> Option<HeaderValue> {
     HeaderValue::from_str(&format!("{path}{query}")).ok()
 }
 
-/// What a client is told of a path that its base URL made wrong.
+/// Advice about a path that a wrong base URL made.
 fn advice(path: &str) -> Option<String> {
     if let Some(rest) = path.strip_prefix("/v1/v1/") {
         return Some(format!("The client's base URL has /v1 once too often: /v1/{rest} was meant?"));
@@ -210,7 +214,7 @@ fn advice(path: &str) -> Option<String> {
     ASKED.contains(&path).then(|| format!("The client's base URL lacks /v1: /v1{path} was meant?"))
 }
 
-/// What is at no path of the table: one of `server.passthrough`, or nothing.
+/// Handles a path that is not in the table: one of `server.passthrough`, or unknown.
 async fn elsewhere(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
     if !gateway.edge.now().passes_on(request.uri().path()) {
         return unknown_url(request).await;

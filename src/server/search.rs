@@ -1,4 +1,5 @@
-//! The decoder that keeps a response that this gateway has not seen made: another one has, or this one before it was restarted.
+//! The decoder that keeps a response that this gateway has not seen made: another one has, or this
+//! one before it was restarted.
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -17,13 +18,15 @@ use crate::relay::boxed::boxed;
 use crate::relay::kept;
 use crate::server::{Gateway, printable};
 
-/// Decoders that are asked, side by side: each costs a request of its own, for any id that a client makes up.
+/// Decoders that are asked, side by side: each costs a request of its own, for any id that a client
+/// makes up.
 const ASKED: usize = 64;
 
-/// Searches at once, for the same reason. Who is one too many waits, as long as one engine may take.
+/// Searches at once, for the same reason. Who is one too many waits, as long as one engine may
+/// take.
 static PLACES: Semaphore = Semaphore::const_new(16);
 
-/// What a decoder says of a response.
+/// A decoder's word about a response.
 enum Word {
     /// It has it.
     Here,
@@ -33,11 +36,13 @@ enum Word {
     None,
 }
 
-/// Who keeps the response `id`: as known, or as the decoders say; `None` where nobody does. `client` are its request's headers.
+/// Finds the engine that keeps the response `id`: as known, or as the decoders say; `None` where
+/// nobody does. `client` are its request's headers.
 ///
 /// # Errors
-/// `ResponseNotFound` where it is another key's. `EngineFailed` where nobody says that it is there, and somebody could not be asked: a 404 would be taken for the last word.
-/// `Overloaded` where too much is looked for.
+/// `ResponseNotFound` where it is another key's. `EngineFailed` where nobody says that it is there,
+/// and some decoder could not be asked: a 404 would be taken for the last word. `Overloaded` where
+/// too many are looked for.
 pub(super) async fn keeper(
     gateway: &Gateway,
     id: &str,
@@ -75,8 +80,8 @@ pub(super) async fn keeper(
     }
 }
 
-/// Looks for the keeper of the response that a request goes on from, whose headers are `client`: the relay then knows it. Where decoders
-/// are not asked alone, the relay refuses such a request.
+/// Looks for the keeper of the response that a request goes on from, whose headers are `client`:
+/// the relay then knows it. Where decoders are not asked alone, the relay refuses such a request.
 ///
 /// # Errors
 /// As [`keeper`].
@@ -94,9 +99,10 @@ pub(super) async fn keeper_before(
     boxed(|| keeper(gateway, &id, (caller, client))).await.map(drop)
 }
 
-/// Refuses a response that was made for another key, as one that does not exist. Engines know no keys of clients: they show a
-/// response to whoever has its id. One of which this gateway does not know for whom it was made is anybody's only with
-/// `auth.unknown_responses`, and only under an id that engines read as it stands.
+/// Refuses a response that was made for another key, as one that does not exist. Engines know no
+/// keys of clients: they show a response to whoever has its id. One of which this gateway does not
+/// know for whom it was made is anybody's only with `auth.unknown_responses`, and only under an id
+/// that engines read as it stands.
 ///
 /// # Errors
 /// `ResponseNotFound`.

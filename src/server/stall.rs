@@ -1,8 +1,9 @@
 //! A connection whose peer must keep reading.
 //!
-//! The body of an answer is only polled while there is room for more, so a client that stops reading stops every
-//! clock in it. This one stands below: when a write can't go on for too long, the connection is given up, and with it
-//! the engine's work for it. How it is closed is said here, too ([`parting`]).
+//! The body of an answer is only polled while there is room for more, so a client that stops
+//! reading stops every clock in it. This one stands below: when a write can't go on for too long,
+//! the connection is given up, and with it the engine's work for it. How it is closed is said here,
+//! too ([`parting`]).
 
 mod parting;
 
@@ -88,8 +89,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stalling<S> {
         self.watch(outcome, cx)
     }
 
-    /// Our side first, which over TLS is a write, then the client's. hyper keeps the socket until this is ready. Connections that it gives up,
-    /// as at a break in an answer, it drops without asking, and their end is to look like that.
+    /// Our side first, which over TLS is a write, then the client's. hyper keeps the socket until
+    /// this is ready. Connections that it gives up, as at a break in an answer, it drops without
+    /// asking, and their end is to look like that.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         if this.parting.is_none() {

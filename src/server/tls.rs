@@ -8,7 +8,8 @@ use crate::tls::ListenerTls;
 /// The files are looked at this often.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// Reads the files again and again; new connections get what they say. What can't be used is logged, once, and ignored.
+/// Reads the files again and again; new connections get what they say. What can't be used is
+/// logged, once, and ignored.
 pub async fn renew(tls: Arc<ListenerTls>) {
     let mut told = String::new();
     loop {
@@ -52,11 +53,12 @@ mod open {
     /// The first byte of a handshake (RFC 8446 §5.1).
     const HANDSHAKE: u8 = 22;
 
-    /// Read of a client that speaks something else, so that the close is no reset: a head, and then some.
+    /// Read of a client that speaks something else, so that the close is no reset: a head, and then
+    /// some.
     const STRAY_BYTES: usize = 64 << 10;
 
-    /// The handshake with one client, and which HTTP was agreed on; None when there is nobody to serve. The time limit
-    /// is the caller's.
+    /// The handshake with one client, and which HTTP was agreed on; None when there is nobody to
+    /// serve. The time limit is the caller's.
     pub(in crate::server) async fn open(
         tls: &ListenerTls,
         mut socket: TcpStream,

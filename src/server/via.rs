@@ -1,8 +1,8 @@
-//! The name by which a gateway knows its own requests again. Pure.
+//! The name by which a gateway knows its own requests again. The module is pure.
 //!
-//! Each request to an engine says which gateway it has passed (`Via`, RFC 9110 §7.6.3). One that comes back shows that an engine's
-//! address is the gateway's own, whatever name it was given, or leads here by way of another gateway: it would ask itself until it
-//! has no sockets left.
+//! Each request to an engine names the gateway that it has passed (`Via`, RFC 9110 §7.6.3). One
+//! that comes back shows that an engine's address is the gateway's own, whatever name it was given,
+//! or leads here by way of another gateway: it would ask itself until it has no sockets left.
 
 use http::{HeaderMap, HeaderValue, Version, header};
 use memchr::memmem;
@@ -11,7 +11,7 @@ use memchr::memmem;
 #[derive(Clone, Debug)]
 pub struct Via {
     name: String,
-    /// What is added where the request came over HTTP/1.1, and where over HTTP/2.
+    /// Lines that are added where the request came over HTTP/1.1, and where over HTTP/2.
     lines: [HeaderValue; 2],
 }
 

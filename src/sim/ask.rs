@@ -13,13 +13,13 @@ use super::{text, tokens};
 /// The endpoint that a body is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Api {
-    /// `/v1/completions`
+    /// OpenAI's route `/v1/completions`.
     Completions,
-    /// `/v1/chat/completions`
+    /// OpenAI's route `/v1/chat/completions`.
     Chat,
-    /// `/v1/responses`
+    /// OpenAI's route `/v1/responses`.
     Responses,
-    /// `/v1/messages`
+    /// Anthropic's route `/v1/messages`.
     Messages,
 }
 
@@ -34,7 +34,8 @@ pub struct Ask {
     pub salt: u64,
     /// Output tokens per choice, at least 1.
     pub max_tokens: usize,
-    /// An answer does not end by itself before it has more than so many (vLLM: `min_tokens`; `ignore_eos` = all there may be).
+    /// An answer does not end by itself before it has more than so many (vLLM: `min_tokens`;
+    /// `ignore_eos` = all there may be).
     pub min_tokens: usize,
     /// Choices per prompt, at least 1.
     pub n: usize,
@@ -50,19 +51,20 @@ pub struct Ask {
     pub logprobs: Option<usize>,
     /// Report token ids.
     pub return_token_ids: bool,
-    /// Stop strings.
+    /// Strings that stop it.
     pub stop: Vec<String>,
     /// The stop string stays in the text.
     pub include_stop: bool,
     /// The function that `tool_choice` names.
     pub tool: Option<String>,
-    /// What `kv_transfer_params` ask for.
+    /// Request of its `kv_transfer_params`.
     pub handoff: Handoff,
 }
 
 /// Output tokens when a completion does not say (vLLM's default).
 const COMPLETION_TOKENS: usize = 16;
-/// Output tokens when a chat does not say, or a completion says null; a real engine would go on to the end of its context.
+/// Output tokens when a chat does not say, or a completion says null; a real engine would go on to
+/// the end of its context.
 const CHAT_TOKENS: usize = 128;
 /// Choices a body may ask for.
 const MAX_CHOICES: i64 = 128;

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 /// Block ids of one sequence, in order.
 pub type BlockIds = Vec<u32>;
 
-/// All KV blocks of an engine. A freed block keeps its content and its place in the prefix cache until it is reused.
+/// All KV blocks of an engine. A freed block keeps its content and its place in the prefix cache
+/// until it is reused.
 #[derive(Debug)]
 pub struct Blocks {
     cells: Vec<Cell>,
@@ -38,13 +39,14 @@ impl Blocks {
         self.cells.len() - self.free.len()
     }
 
-    /// How many leading `keys` the prefix cache has.
+    /// Number of leading `keys` that the prefix cache has.
     #[must_use]
     pub fn hits(&self, keys: &[u64]) -> usize {
         keys.iter().take_while(|key| self.by_key.contains_key(key)).count()
     }
 
-    /// Takes the cached blocks of `cached` (all must be hits) and `fresh` new ones; None if there are too few free.
+    /// Takes the cached blocks of `cached` (all must be hits) and `fresh` new ones; None if there
+    /// are too few free.
     pub fn take(&mut self, cached: &[u64], fresh: usize) -> Option<BlockIds> {
         let mut ids: BlockIds = cached.iter().filter_map(|key| self.by_key.get(key).copied()).collect();
         let idle = ids.iter().filter(|&&id| self.cell(id).is_some_and(|cell| cell.refs == 0)).count();
@@ -97,7 +99,7 @@ impl Blocks {
         }
     }
 
-    /// What the blocks hold now, whoever they belong to; None if an id does not exist.
+    /// Content of the blocks now, whoever they belong to; `None` if an id does not exist.
     #[must_use]
     pub fn read(&self, ids: &[u32]) -> Option<Vec<u64>> {
         ids.iter().map(|&id| self.cell(id).map(|cell| cell.print)).collect()

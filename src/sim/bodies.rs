@@ -1,4 +1,5 @@
-//! Whole (non-streaming) answers of the completion and chat endpoints, member for member as vLLM 0.32 writes them.
+//! Whole (non-streaming) answers of the completion and chat endpoints, member for member as vLLM
+//! 0.32 writes them.
 
 use serde_json::{Map, Value, json};
 
@@ -6,10 +7,10 @@ use super::ask::{Api, Ask};
 use super::r#gen::{Counts, Finish, Gen, Piece};
 use super::tokens;
 
-/// What every chunk and body of one answer repeats.
+/// Members that every chunk and body of one answer repeats.
 #[derive(Clone, Debug)]
 pub struct Reply {
-    /// Response id.
+    /// Id of the response.
     pub id: String,
     /// Unix time in seconds.
     pub created: u64,
@@ -25,9 +26,9 @@ pub const FINGERPRINT: &str = "vllm-0.32.0-51d1a700";
 /// The whole answer of one choice.
 #[derive(Clone, Debug, Default)]
 pub struct Written {
-    /// Text.
+    /// Text of the choice.
     pub text: String,
-    /// Token ids.
+    /// Ids of its tokens.
     pub tokens: Vec<u32>,
     /// Reason why it ended.
     pub finish: Option<Finish>,

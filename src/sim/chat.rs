@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use super::fail::Fail;
 
-/// The prompt of a chat body (`messages`, `tools`, `add_generation_prompt`, `continue_final_message`).
+/// The prompt of a chat body (`messages`, `tools`, `add_generation_prompt`,
+/// `continue_final_message`).
 pub fn render(body: &Value) -> Result<String, Fail> {
     let Some(messages) = body.get("messages") else {
         return Err(Fail::schema("missing", "body.messages", "Field required", &dict_of(body)));
@@ -52,7 +53,7 @@ pub fn content_text(content: Option<&Value>) -> String {
     }
 }
 
-/// How the schema check names an object it found.
+/// Name of an object in the schema check's message.
 #[must_use]
 pub fn dict_of(body: &Value) -> String {
     format!("<dict of {} items>", body.as_object().map_or(0, serde_json::Map::len))

@@ -11,7 +11,7 @@ use super::bodies::{self, FINGERPRINT, Reply};
 use super::r#gen::{Counts, Piece};
 use super::tokens;
 
-/// How one endpoint writes its events. Every `Bytes` is one event and becomes one HTTP chunk.
+/// Format of one endpoint's events. Every `Bytes` is one event and becomes one HTTP chunk.
 pub trait Format: Send {
     /// Events before any work is done: that an answer will come.
     fn announce(&mut self, _out: &mut Vec<Bytes>) {}
@@ -33,9 +33,10 @@ pub struct Chunks {
     reply: Reply,
     /// `data: {…"choices":[`, the part all chunks begin with.
     head: String,
-    /// Whether a choice has had its first piece.
+    /// True for each choice that has had its first piece.
     begun: Vec<bool>,
-    /// Code points of the text that each choice has had, where the offsets of log probabilities count on.
+    /// Code points of the text that each choice has had, where the offsets of log probabilities
+    /// count on.
     chars: Vec<usize>,
     /// Tokens that each choice has had.
     tokens: Vec<usize>,
@@ -71,7 +72,7 @@ impl Chunks {
         event.into()
     }
 
-    /// What one choice has come to: vLLM counts its prompt and its tokens alone.
+    /// Usage of one choice so far: vLLM counts its prompt and its tokens alone.
     fn running_usage(&self, choice: usize) -> String {
         if !self.ask.continuous_usage {
             return String::new();

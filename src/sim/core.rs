@@ -1,7 +1,9 @@
-//! The engine itself, without sockets or clock: a serial prefill, decoding streams, KV blocks, leases.
+//! The engine itself, without sockets or clock: a serial prefill, decoding streams, KV blocks,
+//! leases.
 //!
-//! Time is an argument, in microseconds since the engine's start. Callers poll their job; `step` brings everything up
-//! to date, and `take_woken` names the jobs whose answer to `poll` has changed.
+//! Time is an argument, in microseconds since the engine's start. Callers poll their job; `step`
+//! brings everything up to date, and `take_woken` names the jobs whose answer to `poll` has
+//! changed.
 
 mod back;
 mod pace;
@@ -24,9 +26,10 @@ pub type JobId = u64;
 /// One prompt to compute.
 #[derive(Clone, Debug)]
 pub struct Prompt {
-    /// Its tokens.
+    /// Tokens of the prompt.
     pub tokens: Arc<[u32]>,
-    /// Hash of the cache salt; 0 without one. It keeps prefixes apart, it does not change the output.
+    /// Hash of the cache salt; 0 without one. It keeps prefixes apart, it does not change the
+    /// output.
     pub salt: u64,
     /// The KV is read from another engine instead of computed.
     pub remote: bool,
@@ -34,14 +37,15 @@ pub struct Prompt {
     pub fetched: usize,
 }
 
-/// What a job waits for.
+/// Reasons for which a job waits.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Progress {
     /// Ask again when woken, or at this time.
     Wait(Option<u64>),
-    /// Read the content of the last `blocks` blocks from the other engine, then call [`Core::received`].
+    /// Read the content of the last `blocks` blocks from the other engine, then call
+    /// [`Core::received`].
     Pull {
-        /// How many blocks this engine has no KV for.
+        /// Number of blocks that this engine has no KV for.
         blocks: usize,
     },
     /// The KV is there.
@@ -51,7 +55,7 @@ pub enum Progress {
 /// The state after prefill.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Computed {
-    /// What the output continues from.
+    /// State that the output continues from.
     pub print: Print,
     /// Prompt tokens found in this engine's prefix cache or in the pool.
     pub cached_tokens: usize,
@@ -62,7 +66,7 @@ pub struct Computed {
 /// Prompt tokens by where their KV came from, as vLLM's `prompt_tokens_by_source_total`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sources {
-    /// Computed here.
+    /// Tokens computed here.
     pub local_compute: u64,
     /// In this engine's prefix cache.
     pub local_cache_hit: u64,
@@ -89,7 +93,7 @@ pub struct Core {
     woken: Vec<JobId>,
     next_id: JobId,
     dead: Option<String>,
-    /// Who has written a token writes no other.
+    /// True while jobs stop after their first token.
     held: bool,
     /// Jobs whose blocks are to be written by another engine, by the name that it knows them by.
     expected: HashMap<String, JobId>,
@@ -227,16 +231,16 @@ impl Core {
         self.begin_decode(id, now_us);
     }
 
-    /// The blocks of job `id` will be written by another engine, which knows it as `name`: they, and how many tokens of them
-    /// are there already.
+    /// The blocks of job `id` will be written by another engine, which knows it as `name`: they,
+    /// and how many tokens of them are there already.
     pub fn expect(&mut self, id: JobId, name: &str) -> (BlockIds, usize) {
         let Some(job) = self.jobs.get(&id) else { return (Vec::new(), 0) };
         self.expected.insert(name.to_owned(), id);
         (job.blocks.clone(), job.local_hits * self.block_tokens)
     }
 
-    /// Another engine has written `contents` into these blocks, whoever they belong to, and is done with `name`; false if that
-    /// is nobody.
+    /// Another engine has written `contents` into these blocks, whoever they belong to, and is done
+    /// with `name`; false if that is nobody.
     pub fn written(&mut self, now_us: u64, name: &str, ids: &[u32], contents: &[u64]) -> bool {
         for (&id, &print) in ids.iter().zip(contents) {
             self.blocks.fill(id, print, None);
@@ -250,7 +254,7 @@ impl Core {
         true
     }
 
-    /// What the blocks of a job's prompt hold.
+    /// Content of the blocks of a job's prompt.
     #[must_use]
     pub fn contents(&self, id: JobId) -> Vec<u64> {
         let Some(job) = self.jobs.get(&id) else { return Vec::new() };
@@ -295,7 +299,7 @@ impl Core {
         ids
     }
 
-    /// What the blocks hold at this moment: like a remote read, it does not ask whose they are.
+    /// Content of the blocks at this moment: like a remote read, it does not ask whose they are.
     #[must_use]
     pub fn read(&self, ids: &[u32]) -> Option<Vec<u64>> {
         self.blocks.read(ids)
@@ -337,7 +341,7 @@ impl Core {
         std::mem::take(&mut self.woken)
     }
 
-    /// What was computed since the last call and is to be stored.
+    /// Blocks that were computed since the last call and are to be stored.
     pub fn take_to_store(&mut self) -> Vec<ToStore> {
         std::mem::take(&mut self.to_store)
     }
@@ -400,7 +404,8 @@ impl Core {
         self.woken.push(id);
     }
 
-    /// Starts what can start: one local prefill at a time, remote reads at once, nobody past a prompt short of blocks.
+    /// Starts what can start: one local prefill at a time, remote reads at once, nobody past a
+    /// prompt short of blocks.
     fn start_queued(&mut self, now_us: u64) -> bool {
         let mut started = false;
         let mut place = 0;

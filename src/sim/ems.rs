@@ -1,4 +1,5 @@
-//! A simulated EMS lookup server: a ZeroMQ REP socket with one thread behind it, which one bad message ends for good.
+//! A simulated EMS lookup server: a ZeroMQ REP socket with one thread behind it, which one bad
+//! message ends for good.
 
 use std::collections::HashSet;
 use std::io;
@@ -29,7 +30,7 @@ const READY: &[u8] = b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x03REP";
 /// READY of a REQ socket without a name.
 const PEER_READY_BYTES: usize = 40;
 
-/// How questions are answered.
+/// Ways in which questions are answered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum EmsHow {
     /// With the leading blocks that are present.
@@ -104,7 +105,7 @@ impl EmsLookup {
         lock(&self.shared.state).present = hashes.into_iter().collect();
     }
 
-    /// How questions are answered from now on, those that hang included.
+    /// Sets the way in which questions are answered, those that hang included.
     pub fn set(&self, how: EmsHow) {
         self.shared.how.send_replace(how);
     }
@@ -201,7 +202,7 @@ async fn read_message(tcp: &mut TcpStream) -> io::Result<Vec<u8>> {
     Ok(body)
 }
 
-/// What the one thread makes of a question, once it has come to it; `None`: the connection ends.
+/// The one thread's answer to a question, once it has come to it; `None`: the connection ends.
 async fn answer(shared: &Shared, question: &[u8]) -> Option<Vec<u8>> {
     let _thread = shared.thread.lock().await;
     if lock(&shared.state).dead {
@@ -238,7 +239,7 @@ async fn answer(shared: &Shared, question: &[u8]) -> Option<Vec<u8>> {
     Some([&[1, 0, 0, len], &body[..usize::from(len)]].concat())
 }
 
-/// As `req_id, hashes = pickle.loads(question)`.
+/// Reads a question as `req_id, hashes = pickle.loads(question)`.
 fn read_question(question: &[u8]) -> Option<Vec<i64>> {
     let Ok(Value::List(pair)) = pickle::read(question, ReadLimits::default()) else { return None };
     let [Value::Str(_), Value::List(hashes)] = &pair[..] else { return None };

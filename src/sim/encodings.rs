@@ -1,8 +1,9 @@
-//! Embeddings of images, sounds and films that encoders keep for prefillers: vLLM's `ec_connector`, as far as a gateway can tell.
+//! Embeddings of images, sounds and films that encoders keep for prefillers: vLLM's `ec_connector`,
+//! as far as a gateway can tell.
 //!
-//! An item is known by a hash of what vLLM 0.32 makes its hash of. An encoder keeps those of a request when it answers, and says so
-//! in `ec_transfer_params`; a prefiller fetches what it is told of and what is there, and computes the rest, or refuses if it has no
-//! encoder of its own.
+//! An item is known by a hash of what vLLM 0.32 makes its hash of. An encoder keeps those of a
+//! request when it answers, and says so in `ec_transfer_params`; a prefiller fetches what it is
+//! told of and what is there, and computes the rest, or refuses if it has no encoder of its own.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -14,7 +15,7 @@ use super::fail::Fail;
 use super::hub::lock;
 use super::text;
 
-/// What an engine does with them.
+/// An engine's part in encodings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// It computes and keeps them.

@@ -38,8 +38,8 @@ impl Engine {
         Ok(Engine::run(spec, Entry::Tcp(Gate::bind(listen).await?)))
     }
 
-    /// Starts an engine that is reached at `at` in `net`, and finds its peers there. Everything about it then happens
-    /// in memory: under a paused clock in virtual time.
+    /// Starts an engine that is reached at `at` in `net`, and finds its peers there. Everything
+    /// about it then happens in memory: under a paused clock in virtual time.
     pub fn start_in(spec: EngineSpec, net: &Arc<Net>, at: SocketAddr) -> io::Result<Engine> {
         Ok(Engine::run(spec, Entry::Dock(Dock::bind(net.clone(), at)?)))
     }
@@ -59,13 +59,13 @@ impl Engine {
         self.hub.gate.addr()
     }
 
-    /// `http://host:port`.
+    /// URL of the engine, as `http://host:port`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}", self.addr())
     }
 
-    /// What it holds now.
+    /// Ledger of its state now.
     #[must_use]
     pub fn ledger(&self) -> Ledger {
         self.hub.ledger()
@@ -77,7 +77,7 @@ impl Engine {
         self.hub.seen()
     }
 
-    /// What metaservers answered to its calls, newest last.
+    /// Statuses of metaservers' answers to its calls, newest last.
     #[must_use]
     pub fn heard(&self) -> Vec<u16> {
         self.hub.heard()
@@ -98,7 +98,8 @@ impl Engine {
         self.hub.clear_faults();
     }
 
-    /// Streams that have their first token write nothing more until [`Engine::go_on`]: many can be open and silent.
+    /// Streams that have their first token write nothing more until [`Engine::go_on`]: many can be
+    /// open and silent.
     pub fn hold(&self) {
         self.hub.with(|core, _| core.hold(true));
     }
@@ -108,8 +109,8 @@ impl Engine {
         self.hub.with(|core, _| core.hold(false));
     }
 
-    /// As if the process were killed: the port refuses, every connection is reset, nothing is given back. The handle
-    /// still answers questions.
+    /// As if the process were killed: the port refuses, every connection is reset, nothing is given
+    /// back. The handle still answers questions.
     pub async fn kill(&self) {
         self.end(Phase::Killed).await;
     }

@@ -1,4 +1,5 @@
-//! Error answers, worded and shaped as vLLM 0.32 words and shapes them (recorded from a real engine).
+//! Error answers, worded and shaped as vLLM 0.32 words and shapes them (recorded from a real
+//! engine).
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -6,7 +7,7 @@ use serde_json::{Value, json};
 /// An error answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fail {
-    /// HTTP status.
+    /// Status of HTTP.
     pub status: u16,
     /// The JSON body.
     pub body: Bytes,

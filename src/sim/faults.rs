@@ -16,9 +16,9 @@ const MAX_FAULTS: usize = 256;
 pub struct Fault {
     /// The requests that it hits.
     pub on: Match,
-    /// How many of them; `u32::MAX` = all.
+    /// Number of requests that it hits; `u32::MAX` = all.
     pub times: u32,
-    /// What goes wrong.
+    /// Fault that happens.
     pub what: What,
 }
 
@@ -35,8 +35,9 @@ impl Fault {
         Fault { times: 1, ..Fault::always(what) }
     }
 
-    /// Nobody can read the KV that this engine made: what a broken NIC, a wrong side-channel address or a connector of another release
-    /// do to every decoder. The engine itself computes prompts and hands over as ever.
+    /// Nobody can read the KV that this engine made: what a broken NIC, a wrong side-channel
+    /// address or a connector of another release do to every decoder. The engine itself computes
+    /// prompts and hands over as ever.
     #[must_use]
     pub fn unreadable_kv() -> Fault {
         Fault::always(What::Status(500, None)).on_path("/sim/k")
@@ -49,9 +50,11 @@ impl Fault {
         self
     }
 
-    /// Reads the JSON form: `{"path":"/v1/","method":"POST","contains":"x","times":1,"what":{"kind":"…",…}}`; all
-    /// but `what` may be left out, `times` is then for ever. The kinds are the names of [`What`] in snake case with
-    /// members `bytes`, `events`, `how` ("reset", "close"), `status`, `body`, `raw`, `ms`.
+    /// Reads the JSON form:
+    /// `{"path":"/v1/","method":"POST","contains":"x","times":1,"what":{"kind":"…",…}}`; all but
+    /// `what` may be left out, `times` is then for ever. The kinds are the names of [`What`] in
+    /// snake case with members `bytes`, `events`, `how` ("reset", "close"), `status`, `body`,
+    /// `raw`, `ms`.
     #[must_use]
     pub fn from_json(value: &Value) -> Option<Fault> {
         let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
@@ -64,8 +67,8 @@ impl Fault {
     }
 }
 
-/// The requests that a fault hits; what is None matches everything. `/sim/` paths are hit only by a `path` that names
-/// them.
+/// The requests that a fault hits; what is None matches everything. `/sim/` paths are hit only by a
+/// `path` that names them.
 #[derive(Clone, Debug, Default)]
 pub struct Match {
     /// Beginning of the path.
@@ -88,29 +91,30 @@ impl Match {
     }
 }
 
-/// How a connection ends.
+/// Ways in which a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// TCP reset.
+    /// By a TCP reset.
     Reset,
     /// TCP end of stream, as if the response were over.
     Close,
 }
 
-/// What goes wrong.
+/// Faults that can happen.
 #[derive(Clone, Debug)]
 pub enum What {
-    /// Nothing listens: the port refuses and existing connections are reset, at once and until the faults are
-    /// cleared. Matching and `times` do not apply.
+    /// Nothing listens: the port refuses and existing connections are reset, at once and until the
+    /// faults are cleared. Matching and `times` do not apply.
     Refuse,
-    /// A connection is accepted and reset before anything is read; counts connections, `on` does not apply.
+    /// A connection is accepted and reset before anything is read; counts connections, `on` does
+    /// not apply.
     ResetAtAccept,
     /// The request is read, then the connection reset.
     ResetBeforeHead,
     /// The request is read and never answered.
     StallBeforeHead,
-    /// This status, with this body or one like vLLM's; a hand-off in the request is given back on 4xx and 503, unless the body says
-    /// that the request was not valid (`"type":"Bad Request"`).
+    /// This status, with this body or one like vLLM's; a hand-off in the request is given back on
+    /// 4xx and 503, unless the body says that the request was not valid (`"type":"Bad Request"`).
     Status(u16, Option<Bytes>),
     /// 200 and a stream of exactly these bytes, cleanly ended.
     Events(Bytes),
@@ -118,7 +122,7 @@ pub enum What {
     CutAfterBytes {
         /// Response bytes written.
         bytes: usize,
-        /// How it ends.
+        /// Way in which it ends.
         how: How,
     },
     /// Exactly this many bytes of the response, then nothing more.
@@ -131,12 +135,13 @@ pub enum What {
     ErrorEvent,
     /// A stream ends cleanly after so many events.
     EndAfterEvents(usize),
-    /// After so many events a stream is given up, to be prefilled again: what vllm-ascend's recompute scheduler does.
+    /// After so many events a stream is given up, to be prefilled again: what vllm-ascend's
+    /// recompute scheduler does.
     RecomputeAfterEvents(usize),
     /// The value of `kv_transfer_params` in the answer is these bytes.
     BadHandoff(Bytes),
-    /// 503 to everything but `/health` and `/is_scaling_elastic_ep`, which says yes: a rank that elastic expert parallelism retired
-    /// (vLLM 0.33).
+    /// 503 to everything but `/health` and `/is_scaling_elastic_ep`, which says yes: a rank that
+    /// elastic expert parallelism retired (vLLM 0.33).
     Retired,
     /// The answer comes this much later; other faults apply after it.
     Delay(Duration),

@@ -24,7 +24,8 @@ pub struct Gate {
 #[derive(Debug)]
 struct Inner {
     listener: Option<TcpListener>,
-    /// Has the port while nobody listens: connections are refused all the same, and nobody who asks for any free port is given it.
+    /// Has the port while nobody listens: connections are refused all the same, and nobody who asks
+    /// for any free port is given it.
     kept: Option<TcpSocket>,
     waker: Option<Waker>,
     closings: u64,
@@ -45,7 +46,8 @@ impl Gate {
         self.addr
     }
 
-    /// Refuses from now on; connections not yet accepted are reset. Gives how often the gate has been closed.
+    /// Refuses from now on; connections not yet accepted are reset. Gives how often the gate has
+    /// been closed.
     pub fn close(&self) -> u64 {
         let mut inner = lock(&self.inner);
         if inner.listener.take().is_some() {
@@ -69,7 +71,8 @@ impl Gate {
         Ok(())
     }
 
-    /// The next connection, and how often the gate had been closed before it; waits while the gate is closed.
+    /// The next connection, and how often the gate had been closed before it; waits while the gate
+    /// is closed.
     pub async fn accept(&self) -> io::Result<(TcpStream, u64)> {
         std::future::poll_fn(|cx| {
             let mut inner = lock(&self.inner);

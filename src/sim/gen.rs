@@ -1,4 +1,5 @@
-//! One request on its way through the engine: prompt computed or pulled, then written token by token.
+//! One request on its way through the engine: prompt computed or pulled, then written token by
+//! token.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,12 +21,13 @@ use super::spec::Connector;
 use super::text::{Stops, Writer};
 use super::tokens;
 
-/// A hand-off this engine was given; unless it is paid, dropping it tells the prefiller to free the blocks.
+/// A hand-off this engine was given; unless it is paid, dropping it tells the prefiller to free the
+/// blocks.
 #[derive(Debug)]
 pub struct Debt {
     hub: Arc<Hub>,
     source: Option<Source>,
-    /// What there is to fetch must be asked for first, by name.
+    /// True if KV to be fetched must be asked for first, by name.
     named: bool,
 }
 
@@ -77,7 +79,7 @@ impl Drop for Live {
 /// Reasons why a choice ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finish {
-    /// `max_tokens` reached.
+    /// The answer has `max_tokens` tokens.
     Length,
     /// This stop string came.
     Stop(String),
@@ -88,9 +90,9 @@ pub enum Finish {
 /// One output token of one choice.
 #[derive(Clone, Debug)]
 pub struct Piece {
-    /// Which choice.
+    /// Index of the choice.
     pub choice: usize,
-    /// The token.
+    /// Id of the token.
     pub token: u32,
     /// The text that may be shown now; it can be empty.
     pub text: String,
@@ -114,9 +116,9 @@ pub struct Counts {
 /// A request that is being written.
 #[derive(Debug)]
 pub struct Gen {
-    /// The request.
+    /// The request that is answered.
     pub ask: Arc<Ask>,
-    /// Its tokens.
+    /// Counts of its tokens.
     pub counts: Counts,
     hub: Arc<Hub>,
     lives: Vec<Live>,
@@ -228,9 +230,9 @@ impl Gen {
         self.choices.iter().all(|choice| !choice.open)
     }
 
-    /// Pins what a decoder is to read, under names made of the response id `id`; gives the member to answer with.
-    /// As in vLLM every choice pins its own, and only the last one is answered; a choice cut by a stop string pins
-    /// nothing.
+    /// Pins what a decoder is to read, under names made of the response id `id`; gives the member
+    /// to answer with. As in vLLM every choice pins its own, and only the last one is answered; a
+    /// choice cut by a stop string pins nothing.
     pub fn settle(&mut self, id: &str) -> Value {
         if let Handoff::KeepAs(name) = &self.ask.handoff {
             return self.keep(name.clone(), id);
@@ -331,7 +333,8 @@ impl Gen {
 }
 
 impl Choice {
-    /// Answers of `mean` tokens end by themselves, once there are more than the first of `lengths`; all end at the last.
+    /// Answers of `mean` tokens end by themselves, once there are more than the first of `lengths`;
+    /// all end at the last.
     fn write(&mut self, index: usize, lengths: Range<usize>, mean: u32) -> Piece {
         let token = self.writer.next_token();
         self.written += 1;

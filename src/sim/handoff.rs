@@ -1,5 +1,5 @@
-//! `kv_transfer_params` of the NIXL pull connector, read with the severity of vLLM 0.32: a body that lacks what the
-//! scheduler asserts on does not get an error, it kills the engine.
+//! `kv_transfer_params` of the NIXL pull connector, read with the severity of vLLM 0.32: a body
+//! that lacks what the scheduler asserts on does not get an error, it kills the engine.
 
 use serde_json::{Value, json};
 
@@ -8,20 +8,22 @@ use super::fail::Fail;
 use super::layerwise::{self, Targets};
 use super::spec::Connector;
 
-/// What `kv_transfer_params` ask of the engine.
+/// Requests of `kv_transfer_params` to the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Handoff {
-    /// Nothing.
+    /// There is none.
     None,
     /// Keep the KV for a decoder.
     Keep,
     /// Read the KV from a prefiller.
     Pull(Source),
-    /// Read what a decoder keeps of so many tokens, compute the rest, and keep the KV for a decoder.
+    /// Read what a decoder keeps of so many tokens, compute the rest, and keep the KV for a
+    /// decoder.
     KeepFrom(Source, usize),
     /// Keep the KV under this name.
     KeepAs(String),
-    /// Read the KV that a prefiller keeps, or is going to keep, under the name that stands for its `request_id`.
+    /// Read the KV that a prefiller keeps, or is going to keep, under the name that stands for its
+    /// `request_id`.
     Meet(Source),
     /// Wait for KV that nobody can send.
     Never,

@@ -35,7 +35,7 @@ const CONNECTIONS: usize = 16_384;
 pub struct Asked {
     /// Method, path, headers.
     pub parts: http::request::Parts,
-    /// Body.
+    /// Body of the request.
     pub body: Bytes,
     /// A fault that strikes inside the answer, and after how many events.
     pub twist: Option<(Twist, usize)>,
@@ -64,7 +64,8 @@ pub async fn serve(hub: Arc<Hub>) {
             Some(_) = connections.join_next() => {}
             accepted = hub.gate.accept(), if connections.len() < CONNECTIONS => match accepted {
                 Ok((socket, closings)) => { connections.spawn(connection(hub.clone(), socket, closings)); }
-                // Out of descriptors, or a peer that was gone before it was accepted: let others finish first.
+                // Out of descriptors, or a peer that was gone before it was accepted: let others
+                // finish first.
                 Err(_) => tokio::task::yield_now().await,
             },
         }
@@ -146,7 +147,7 @@ fn remember(hub: &Hub, asked: &Asked) {
     });
 }
 
-/// What vLLM's middleware says while it scales, and for ever on a retired rank.
+/// Answer of vLLM's middleware while it scales, and for ever on a retired rank.
 const SCALES: &[u8] = br#"{"error":"The model is currently scaling. Please try again later."}"#;
 const SCALING: &[u8] = br#"{"is_scaling_elastic_ep":true}"#;
 
@@ -187,13 +188,14 @@ async fn strike(hub: &Arc<Hub>, control: &Control, asked: &mut Asked) -> Option<
     None
 }
 
-/// True if an error is vLLM's word on a body that none of its handlers has seen (0.32: `type` is the status' own phrase).
+/// True if an error is vLLM's word on a body that none of its handlers has seen (0.32: `type` is
+/// the status' own phrase).
 fn is_of_validation(body: &[u8]) -> bool {
     memchr::memmem::find(body, br#""type":"Bad Request""#).is_some()
 }
 
-/// vLLM's handlers give the hand-off of a request back that they do not let in (400, 404, 422, 503). What a middleware, or
-/// something in front of the engine, turns away they never see.
+/// vLLM's handlers give the hand-off of a request back that they do not let in (400, 404, 422,
+/// 503). What a middleware, or something in front of the engine, turns away they never see.
 fn give_back(hub: &Arc<Hub>, status: u16, asked: &Asked) {
     let api = api::of_path(asked.parts.uri.path());
     let body = serde_json::from_slice::<serde_json::Value>(&asked.body).ok();

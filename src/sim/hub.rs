@@ -1,4 +1,4 @@
-//! What the connections, the streams and the handle of one engine share.
+//! State that the connections, the streams and the handle of one engine share.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -27,7 +27,7 @@ pub const CHORES: usize = 8192;
 /// A request the engine has read.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// HTTP method.
+    /// Method of HTTP.
     pub method: String,
     /// Path and query.
     pub path: String,
@@ -37,19 +37,19 @@ pub struct Seen {
     pub body: Bytes,
 }
 
-/// What every connection must know.
+/// State that every connection must know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// Whether the engine runs.
+    /// Phase of the engine.
     pub phase: Phase,
     /// Connections accepted before the gate was closed so often are reset.
     pub closings: u64,
 }
 
-/// Whether the engine runs.
+/// Phases of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// It serves.
+    /// It serves requests.
     Up,
     /// It takes nothing new and lets requests finish.
     Draining,
@@ -73,7 +73,7 @@ pub enum Chore {
 /// One engine's shared state.
 #[derive(Debug)]
 pub struct Hub {
-    /// What the engine is.
+    /// Specification of the engine.
     pub spec: EngineSpec,
     /// NIXL engine id, new on every start.
     pub engine_id: String,
@@ -188,7 +188,8 @@ impl Hub {
         self.with(|core, now_us| core.ledger(now_us))
     }
 
-    /// The engine dies: nobody new gets in, and when the answer had time to leave every connection is reset.
+    /// The engine dies: nobody new gets in, and when the answer had time to leave every connection
+    /// is reset.
     pub fn die(&self, reason: &str) {
         self.with(|core, _| core.die(reason));
         self.gate.close();
@@ -224,7 +225,8 @@ impl Hub {
 
     /// Hands work to the engine's own task.
     pub fn chore(&self, chore: Chore) {
-        // A full queue or a stopped engine loses the chore; the lease on the other side covers that.
+        // A full queue or a stopped engine loses the chore; the lease on the other side covers
+        // that.
         let _ = self.chores.try_send(chore);
     }
 
@@ -260,7 +262,7 @@ impl Hub {
         lock(&self.seen).requests.iter().cloned().collect()
     }
 
-    /// Forgets them.
+    /// Forgets the requests that were seen.
     pub fn clear_seen(&self) {
         *lock(&self.seen) = SeenLog::default();
     }

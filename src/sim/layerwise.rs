@@ -1,10 +1,12 @@
-//! vllm-ascend's MooncakeLayerwiseConnector: the decoder allocates, asks a metaserver for a prefill, and waits until its
-//! blocks have been written; the prefiller writes them while it computes.
+//! vllm-ascend's MooncakeLayerwiseConnector: the decoder allocates, asks a metaserver for a
+//! prefill, and waits until its blocks have been written; the prefiller writes them while it
+//! computes.
 //!
-//! As in vllm-ascend at 016aa37, and vLLM 0.12 and later: the decoder repeats a call whose connection breaks and ignores the
-//! status of the answer; it waits without a limit; hung up on while it waits, it keeps the blocks until they have been
-//! written. `POST /sim/kv/write` with `{"engine_id":E,"request_id":R,"blocks":[3,1],"contents":[…]}` stands for the transfer
-//! and for the message that it is done, which are known by the decoder's name of the request.
+//! As in vllm-ascend at 016aa37, and vLLM 0.12 and later: the decoder repeats a call whose
+//! connection breaks and ignores the status of the answer; it waits without a limit; hung up on
+//! while it waits, it keeps the blocks until they have been written. `POST /sim/kv/write` with
+//! `{"engine_id":E,"request_id":R,"blocks":[3,1],"contents":[…]}` stands for the transfer and for
+//! the message that it is done, which are known by the decoder's name of the request.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +22,7 @@ use super::handoff::Handoff;
 use super::hub::{Chore, Hub};
 use super::side;
 
-/// What the prefill leg of a list of prompts has, beside the members of the first.
+/// Member of a prefill leg with a list of prompts, beside the members of the first.
 const BATCH: &str = "batch_kv_transfer_params";
 /// Number of times that a call is made whose connection breaks.
 const CALLS: usize = 3;
@@ -64,7 +66,8 @@ impl Targets {
         Ok(Targets { first: Target::parse(params)?, batch })
     }
 
-    /// Place where the prompt of this name goes. Without parameters of their own all go where the first one does.
+    /// Place where the prompt of this name goes. Without parameters of their own all go where the
+    /// first one does.
     pub fn of(&self, name: &str) -> Option<&Target> {
         self.batch.as_ref().map_or(Some(&self.first), |batch| batch.get(name))
     }
@@ -90,7 +93,7 @@ impl Target {
     }
 }
 
-/// What both engines call a prompt of the answer `id`.
+/// Name by which both engines know a prompt of the answer `id`.
 pub fn name(api: Api, id: &str, place: usize) -> String {
     if api == Api::Completions { format!("{id}-{place}") } else { id.to_owned() }
 }
@@ -134,7 +137,7 @@ async fn receive_one(
     }
 }
 
-/// What the decoder says, all members of 016aa37.
+/// The decoder's call, with all members of 016aa37.
 fn call(hub: &Hub, name: &str, blocks: &[u32], cached_tokens: usize) -> Value {
     let at = hub.gate.addr();
     json!({
@@ -164,8 +167,8 @@ fn parts(url: &str) -> Option<(&str, u16, &str)> {
     Some((host.trim_start_matches('[').trim_end_matches(']'), port.parse().ok()?, path))
 }
 
-/// The prefiller's side: writes the KV of a prompt, whose blocks hold `contents`, where the decoder wants it. What goes wrong
-/// is logged by a real engine, and no more.
+/// The prefiller's side: writes the KV of a prompt, whose blocks hold `contents`, where the decoder
+/// wants it. What goes wrong is logged by a real engine, and no more.
 pub async fn write(hub: &Hub, target: &Target, name: &str, contents: &[u64]) {
     let first = target.cached_tokens / hub.spec.block_tokens.max(1);
     let blocks = target.block_ids.get(first..).unwrap_or_default();

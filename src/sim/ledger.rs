@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use super::blocks::BlockIds;
 
-/// A snapshot of what an engine holds. All counts are since the engine's start unless they say "now".
+/// A snapshot of what an engine holds. All counts are since the engine's start unless they say
+/// "now".
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
     /// Finished prefills held now for a decoder.
@@ -68,7 +69,8 @@ impl Pins {
         self.by_request.entry(request_id).or_default().push_back(Pin { blocks, expiry });
     }
 
-    /// Ends a hold before its time; gives the blocks to free, None if there is no such hold (any more).
+    /// Ends a hold before its time; gives the blocks to free, None if there is no such hold (any
+    /// more).
     pub fn release(&mut self, request_id: &str, why: Release) -> Option<BlockIds> {
         let pin = self.take(request_id, |_| true)?;
         self.by_expiry.remove(&pin.expiry);
@@ -103,7 +105,7 @@ impl Pins {
         pin
     }
 
-    /// What is held for `request_id`.
+    /// Blocks that are held for `request_id`.
     #[must_use]
     pub fn blocks(&self, request_id: &str) -> Option<BlockIds> {
         self.by_request.get(request_id)?.front().map(|pin| pin.blocks.clone())

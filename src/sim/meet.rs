@@ -1,7 +1,9 @@
-//! Connectors whose two engines find each other by a name: the prefiller keeps KV under it, the decoder waits until it is there.
+//! Connectors whose two engines find each other by a name: the prefiller keeps KV under it, the
+//! decoder waits until it is there.
 //!
-//! As read in vLLM 0.32.0 (MooncakeConnector, NixlPushConnector) and SGLang (bootstrap rooms). NIXL's push is a pull here: what
-//! matters to a gateway is who may come first, what must be named, and what happens when one of the two never comes.
+//! As read in vLLM 0.32.0 (MooncakeConnector, NixlPushConnector) and SGLang (bootstrap rooms).
+//! NIXL's push is a pull here: what matters to a gateway is who may come first, what must be named,
+//! and what happens when one of the two never comes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,10 +19,11 @@ use super::ledger::Release;
 use super::side;
 use super::spec::{Connector, Role};
 
-/// Number of times that somebody looks whether the other one is there. Each look is a call over the side channel.
+/// Number of times that somebody looks whether the other one is there. Each look is a call over the
+/// side channel.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// What a request asks of the engine, where names are what engines find each other by; what `handoff` says of it otherwise.
+/// Reads the request to the engine, where engines find each other by names; else it is `handoff`.
 pub fn read(hub: &Hub, api: Api, asked: &Asked, body: &Value, handoff: Handoff) -> Result<Handoff, Fail> {
     let params = body.get("kv_transfer_params").unwrap_or(&Value::Null);
     match hub.spec.connector {
@@ -41,8 +44,8 @@ fn flag(params: &Value, name: &str) -> bool {
     params.get(name).and_then(Value::as_bool).unwrap_or(false)
 }
 
-/// Without a name a prefiller keeps nothing, and its decoder computes the prompt itself; one that is told to fetch dies, and a
-/// decoder that is not told from where waits for ever.
+/// Without a name a prefiller keeps nothing, and its decoder computes the prompt itself; one that
+/// is told to fetch dies, and a decoder that is not told from where waits for ever.
 fn mooncake(hub: &Hub, params: &Value) -> Handoff {
     let name = text(params, "transfer_id").map(str::to_owned);
     if flag(params, "do_remote_prefill") {
@@ -94,8 +97,9 @@ fn sglang(hub: &Hub, body: &Value) -> Result<Handoff, Fail> {
     }
 }
 
-/// The addresses are in the name. A prefiller that finds none there dies; a decoder waits for ever, as for each further answer, which
-/// has a name of its own. KV is kept at the prefiller here, not in the decoder's buffer: in both it is for that decoder alone.
+/// The addresses are in the name. A prefiller that finds none there dies; a decoder waits for ever,
+/// as for each further answer, which has a name of its own. KV is kept at the prefiller here, not
+/// in the decoder's buffer: in both it is for that decoder alone.
 fn p2p_nccl(hub: &Hub, body: &Value, name: String) -> Handoff {
     let between = |begin: &str, end: &str| {
         let rest = name.split_once(begin)?.1;
@@ -118,7 +122,8 @@ fn p2p_nccl(hub: &Hub, body: &Value, name: String) -> Handoff {
     }
 }
 
-/// A prefiller needs the transfer's name; a decoder that is not told where to read from would answer from nothing.
+/// A prefiller needs the transfer's name; a decoder that is not told where to read from would
+/// answer from nothing.
 fn moriio(hub: &Hub, params: &Value, handoff: Handoff) -> Handoff {
     match handoff {
         Handoff::Keep if text(params, "transfer_id").is_none() => Handoff::Broken("KeyError: 'transfer_id'"),
@@ -137,7 +142,8 @@ fn address(url: &str) -> Option<(String, u16)> {
     Some((host.to_owned(), port.parse().ok()?))
 }
 
-/// A request's id without what an engine adds to it at random. A response has one of its own, whatever the header says.
+/// A request's id without what an engine adds to it at random. A response has one of its own,
+/// whatever the header says.
 fn base_id(api: Api, asked: &Asked, body: &Value) -> String {
     if api == Api::Responses {
         return text(body, "request_id").map_or_else(|| format!("resp_{}", short_id()), str::to_owned);
@@ -157,7 +163,7 @@ pub async fn find(hub: &Hub, source: &Source) -> Result<Vec<u32>, Fail> {
     }
 }
 
-/// What a prefiller keeps under a name for as long as its own answer is not written.
+/// KV that a prefiller keeps under a name for as long as its own answer is not written.
 #[derive(Debug)]
 pub struct Kept {
     hub: Arc<Hub>,

@@ -1,14 +1,17 @@
 //! An engine simulator shaped like vLLM: the HTTP API, the KV hand-off, the failures.
 //!
-//! [`Engine`] is one engine on one port. What it writes is a pure function of the KV content it holds ([`text`]), so
-//! a hand-off that went wrong shows as wrong text, exactly as with a real engine: HTTP 200 and plausible words.
-//! [`Ledger`] counts what it holds for others, [`Fault`] makes it fail by script.
+//! [`Engine`] is one engine on one port. What it writes is a pure function of the KV content it
+//! holds ([`text`]), so a hand-off that went wrong shows as wrong text, exactly as with a real
+//! engine: HTTP 200 and plausible words. [`Ledger`] counts what it holds for others, [`Fault`]
+//! makes it fail by script.
 //!
-//! Pure: [`tokens`], [`text`], [`blocks`], [`pool`], [`ledger`], [`core`], [`chat`], [`ask`], [`handoff`], [`encodings`].
-//! Sockets: [`gate`], [`net`], [`socket`], [`wire`], [`http`], [`side`], [`layerwise`], [`sse`]. The answers: [`bodies`], [`chunks`], [`responses`],
+//! Pure: [`tokens`], [`text`], [`blocks`], [`pool`], [`ledger`], [`core`], [`chat`], [`ask`],
+//! [`handoff`], [`encodings`]. Sockets: [`gate`], [`net`], [`socket`], [`wire`], [`http`],
+//! [`side`], [`layerwise`], [`sse`]. The answers: [`bodies`], [`chunks`], [`responses`],
 //! [`messages`], [`fail`]. Servers of pools: [`mooncake`], [`memcache`], [`ems`].
 //!
-//! Not simulated: a token of its own for the end of a sequence, preemption, lease heartbeats, HTTP/2.
+//! Not simulated: a token of its own for the end of a sequence, preemption, lease heartbeats,
+//! HTTP/2.
 
 pub mod api;
 pub mod ask;

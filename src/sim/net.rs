@@ -1,5 +1,5 @@
-//! A network in memory: engines have addresses in it, and whoever dials one gets a pipe. No socket is involved, so that
-//! engines, and a gateway before them, run in virtual time.
+//! A network in memory: engines have addresses in it, and whoever dials one gets a pipe. No socket
+//! is involved, so that engines, and a gateway before them, run in virtual time.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,7 +19,7 @@ const PIPE_BYTES: usize = 64 << 10;
 /// Connections that may wait to be accepted.
 const BACKLOG: usize = 1024;
 
-/// Who can be reached where.
+/// Network in memory: addresses and their listeners.
 #[derive(Debug, Default)]
 pub struct Net {
     places: Mutex<HashMap<SocketAddr, mpsc::Sender<Pipe>>>,

@@ -1,19 +1,23 @@
-//! A KV store shared by engines of one process: whole blocks by chained hash, least recently used first out.
+//! A KV store shared by engines of one process: whole blocks by chained hash, least recently used
+//! first out.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Told what a store gains and loses, so that another can show the same under other names. It must not call the store.
+/// Told what a store gains and loses, so that another can show the same under other names. It must
+/// not call the store.
 pub trait Mirror: fmt::Debug + Send + Sync {
-    /// The whole blocks of a prompt are stored now, one under each of `keys`; `salt` is 0 for a prompt without one.
+    /// The whole blocks of a prompt are stored now, one under each of `keys`; `salt` is 0 for a
+    /// prompt without one.
     fn stored(&self, prompt: &[u32], salt: u64, keys: &[u64]);
 
     /// A block is not stored any more.
     fn dropped(&self, key: u64);
 }
 
-/// The store behind [`super::Connector::Pool`]. Keys are chained block hashes (salt and tokens), values block content.
+/// The store behind [`super::Connector::Pool`]. Keys are chained block hashes (salt and tokens),
+/// values block content.
 #[derive(Debug)]
 pub struct Pool {
     inner: Mutex<Inner>,
@@ -37,7 +41,7 @@ struct Entry {
 /// A computed prompt on its way to the store.
 #[derive(Debug)]
 pub struct ToStore {
-    /// The prompt.
+    /// Tokens of the prompt.
     pub tokens: Arc<[u32]>,
     /// The hash of its salt.
     pub salt: u64,
@@ -79,7 +83,7 @@ impl Pool {
         self.len() == 0
     }
 
-    /// Forgets everything.
+    /// Forgets all blocks.
     pub fn clear(&self) {
         let mut inner = self.lock();
         let gone = std::mem::take(&mut *inner);

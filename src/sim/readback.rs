@@ -1,7 +1,9 @@
-//! A prefiller that reads what a decoder keeps of an earlier turn: vLLM's NIXL pull connector, by its source and as tried.
+//! A prefiller that reads what a decoder keeps of an earlier turn: vLLM's NIXL pull connector, by
+//! its source and as tried.
 //!
-//! It asks for what it lacks of `min(offered, prompt)` tokens, if that is enough, and takes the *last* blocks of the list, as many
-//! as it lacks; whether they are the right ones is for whoever made the list.
+//! It asks for what it lacks of `min(offered, prompt)` tokens, if that is enough, and takes the
+//! *last* blocks of the list, as many as it lacks; whether they are the right ones is for whoever
+//! made the list.
 
 use std::sync::Arc;
 

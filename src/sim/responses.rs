@@ -89,7 +89,7 @@ impl Events {
         Events { reply, max_tokens: ask.max_tokens, item_id, text: String::new(), cut: true, sequence: 0 }
     }
 
-    /// One event. The members stand in alphabetical order, as the engine sorts them.
+    /// Writes one event. The members stand in alphabetical order, as the engine sorts them.
     fn event(&mut self, name: &str, members: Value) -> Bytes {
         let mut all = members;
         all["sequence_number"] = self.sequence.into();

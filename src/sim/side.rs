@@ -16,8 +16,8 @@ use super::ledger::Release;
 use super::net::Net;
 use super::socket::Socket;
 
-/// Time for one exchange with another engine, connecting included. vLLM's handshake gives up after 5 s; a test
-/// should not wait that long.
+/// Time for one exchange with another engine, connecting included. vLLM's handshake gives up after
+/// 5 s; a test should not wait that long.
 pub const EXCHANGE_TIMEOUT: Duration = Duration::from_millis(1000);
 /// Blocks read at a time: their ids, up to 11 bytes each, stand in a URL, which may have 64 KB.
 const BLOCKS_PER_CALL: usize = 4096;
@@ -95,7 +95,8 @@ impl Peer {
     async fn at(net: Option<&Arc<Net>>, host: &str, port: u16) -> io::Result<Peer> {
         let socket = Socket::connect(net, host, port).await?;
         socket.hurry();
-        // Resets instead of lingering: a bench makes more connections than there are ports to keep waiting.
+        // Resets instead of lingering: a bench makes more connections than there are ports to keep
+        // waiting.
         socket.reset();
         Ok(Peer { socket, host: format!("{host}:{port}") })
     }

@@ -1,4 +1,4 @@
-//! What an engine accepts and connects with: TCP, or a pipe in memory.
+//! Sockets of engines: TCP, or a pipe in memory.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,16 +14,16 @@ use tokio::net::TcpStream;
 use super::gate::Gate;
 use super::net::{Dock, Net, Pipe};
 
-/// A connection.
+/// A connection of an engine.
 #[derive(Debug)]
 pub enum Socket {
-    /// Over TCP.
+    /// A TCP connection.
     Tcp(TcpStream),
-    /// In memory.
+    /// A pipe in memory.
     Pipe(Pipe),
 }
 
-/// Where an engine is reached.
+/// Entry of an engine, where it is reached.
 #[derive(Debug)]
 pub enum Entry {
     /// A TCP port.

@@ -1,4 +1,4 @@
-//! What an engine is: role, sizes, speeds. Everything a test or a bench may want to vary.
+//! Specification of an engine: role, sizes, speeds. Everything a test or a bench may want to vary.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,36 +19,41 @@ impl fmt::Debug for Tokenizing {
     }
 }
 
-/// What the engine is deployed as. It only labels the engine and decides who fills a [`Pool`]: as with vLLM's
-/// `kv_role=kv_both`, any engine can take either leg.
+/// Role that the engine is deployed in. It only labels the engine and decides who fills a [`Pool`]:
+/// as with vLLM's `kv_role=kv_both`, any engine can take either leg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Computes prompts and hands their KV over.
     Prefill,
     /// Continues from KV that was computed elsewhere; does not fill the pool.
     Decode,
-    /// Does both.
+    /// It takes both legs.
     Both,
 }
 
-/// How KV travels between engines.
+/// Ways in which KV travels between engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Connector {
-    /// NIXL pull: the prefiller's answer carries `kv_transfer_params`, the decoder reads the blocks it names.
+    /// NIXL pull: the prefiller's answer carries `kv_transfer_params`, the decoder reads the blocks
+    /// it names.
     Handoff,
-    /// vLLM's MooncakeConnector: KV is kept under a `transfer_id`; `GET /query` says who the engine is.
+    /// vLLM's MooncakeConnector: KV is kept under a `transfer_id`; `GET /query` says who the engine
+    /// is.
     Mooncake,
     /// vLLM's NixlPushConnector: KV is sent to the request of the same id.
     Push,
     /// SGLang: KV is sent to the request in the same room; a prefill ends when it has been.
     Sglang,
-    /// A shared store: whole blocks are found by hash, `kv_transfer_params` are ignored and answered with null.
+    /// A shared store: whole blocks are found by hash, `kv_transfer_params` are ignored and
+    /// answered with null.
     Pool,
-    /// vllm-ascend's layerwise connector: the decoder calls a metaserver, the prefiller writes into the decoder's blocks.
+    /// vllm-ascend's layerwise connector: the decoder calls a metaserver, the prefiller writes into
+    /// the decoder's blocks.
     Layerwise,
     /// vLLM's P2pNcclConnector: KV is kept under the request's id, which has both addresses.
     P2pNccl,
-    /// vLLM's MoRIIOConnector, READ: a hand-off under a `transfer_id`; a decoder never computes a prompt.
+    /// vLLM's MoRIIOConnector, READ: a hand-off under a `transfer_id`; a decoder never computes a
+    /// prompt.
     Moriio,
 }
 
@@ -77,45 +82,53 @@ pub struct EngineSpec {
     pub tpot_ms: f64,
     /// Time per output token added by each running stream, in milliseconds.
     pub slope_ms: f64,
-    /// Time for which a finished prefill stays pinned for its decoder, in milliseconds (vLLM: `kv_lease_duration`).
+    /// Time for which a finished prefill stays pinned for its decoder, in milliseconds (vLLM:
+    /// `kv_lease_duration`).
     pub lease_ms: u64,
     /// Longest context, in tokens; it is also bounded by `kv_blocks * block_tokens`.
     pub max_model_len: usize,
-    /// How KV travels.
+    /// Way in which KV travels.
     pub connector: Connector,
     /// Guards `/v1` like vLLM's `--api-key`; None = open.
     pub api_key: Option<String>,
-    /// A store that engines share: the only way for KV with [`Connector::Pool`], a second cache behind the engine's own
-    /// with [`Connector::Handoff`] (vLLM's MultiConnector of NIXL and a store).
+    /// A store that engines share: the only way for KV with [`Connector::Pool`], a second cache
+    /// behind the engine's own with [`Connector::Handoff`] (vLLM's MultiConnector of NIXL and a
+    /// store).
     pub pool: Option<Arc<Pool>>,
-    /// True if a decoder keeps what it wrote for the next turn's prefill (vLLM's NixlConnector, `bidirectional_kv_xfer`); only with
-    /// [`Connector::Handoff`].
+    /// True if a decoder keeps what it wrote for the next turn's prefill (vLLM's NixlConnector,
+    /// `bidirectional_kv_xfer`); only with [`Connector::Handoff`].
     pub bidirectional: bool,
     /// For how long, in milliseconds (vLLM: `decoder_kv_blocks_ttl`).
     pub kept_back_ms: u64,
-    /// What a prompt takes to get into the store after it is computed, in milliseconds; the answer does not wait for it.
+    /// Time that a prompt takes to get into the store after it is computed, in milliseconds; the
+    /// answer does not wait for it.
     pub store_delay_ms: u64,
     /// True if `usage.prompt_tokens_details` is reported (vLLM: `--enable-prompt-tokens-details`).
     pub prompt_details: bool,
-    /// What `GET /version` says.
+    /// Version that `GET /version` tells.
     pub version: String,
-    /// `root` in `GET /v1/models` (vLLM: the value of `--model`); `None` = `/models/` and the served name.
+    /// `root` in `GET /v1/models` (vLLM: the value of `--model`); `None` = `/models/` and the
+    /// served name.
     pub root: Option<String>,
     /// Name of the block hash in `GET /metrics` (vLLM: `--prefix-caching-hash-algo`); a label only.
     pub hash_algo: String,
     /// True if `GET /metrics` says that prefixes are cached; a label only.
     pub prefix_caching: bool,
-    /// Data-parallel ranks behind the one port, chosen by `X-data-parallel-rank` or in turn. They share the engine's speed and
-    /// blocks; what each finds cached is its own. Engines with a pool have one.
+    /// Data-parallel ranks behind the one port, chosen by `X-data-parallel-rank` or in turn. They
+    /// share the engine's speed and blocks; what each finds cached is its own. Engines with a pool
+    /// have one.
     pub ranks: u16,
-    /// Place where embeddings of items are kept, and what the engine does with them; decoders nothing.
+    /// Place where embeddings of items are kept, and what the engine does with them; decoders
+    /// nothing.
     pub encodings: Option<(Part, Arc<Encodings>)>,
     /// Answers `POST /tokenize` instead of the toy tokenizer.
     pub tokenize: Option<Tokenizing>,
-    /// Mean length of answers, which then end by themselves as at an end-of-sequence token: where, follows from what was written, on
-    /// whichever engine. 0 = only `max_tokens` or a stop string ends one.
+    /// Mean length of answers, which then end by themselves as at an end-of-sequence token: where,
+    /// follows from what was written, on whichever engine. 0 = only `max_tokens` or a stop string
+    /// ends one.
     pub answer_tokens: u32,
-    /// How many of the last requests [`super::Engine::seen`] remembers; 0 = none, for load that nobody looks at afterwards.
+    /// Number of the last requests that [`super::Engine::seen`] remembers; 0 = none, for load that
+    /// nobody looks at afterwards.
     pub seen_requests: usize,
 }
 

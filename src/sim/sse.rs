@@ -13,7 +13,8 @@ use super::fail::Fail;
 use super::r#gen::{Finish, Gen, Piece};
 use super::tokens;
 
-/// Events a stream has before [`super::What::ErrorEvent`] or [`super::What::CloseWithoutDone`] strike.
+/// Events a stream has before [`super::What::ErrorEvent`] or [`super::What::CloseWithoutDone`]
+/// strike.
 pub const EVENTS_BEFORE_FAULT: usize = 3;
 
 /// A fault in the middle of a stream.
@@ -27,7 +28,8 @@ pub enum Twist {
     Recompute,
 }
 
-/// Getting the KV, to be awaited inside the stream: as in vLLM the head is sent before the engine has answered.
+/// Getting the KV, to be awaited inside the stream: as in vLLM the head is sent before the engine
+/// has answered.
 pub type Beginning = Pin<Box<dyn Future<Output = Result<Gen, Fail>> + Send>>;
 
 /// A streamed answer.
@@ -144,7 +146,7 @@ impl Sse {
 pub enum Body {
     /// All of it.
     Whole(Option<Bytes>),
-    /// Events.
+    /// A stream of events.
     Events(Box<Sse>),
 }
 

@@ -1,8 +1,9 @@
 //! From KV content to words: the output is a pure function of what the engine's blocks hold.
 //!
-//! A [`Print`] is a running hash over the *characters* of a token sequence, so an answer continued elsewhere from
-//! prompt + text so far goes on with the same text, however it is tokenized. Every KV block stores the print at its
-//! end; an engine that reads blocks of another prompt gets another print and so answers, confidently, something else.
+//! A [`Print`] is a running hash over the *characters* of a token sequence, so an answer continued
+//! elsewhere from prompt + text so far goes on with the same text, however it is tokenized. Every
+//! KV block stores the print at its end; an engine that reads blocks of another prompt gets another
+//! print and so answers, confidently, something else.
 
 use super::tokens::{self, Piece};
 
@@ -66,7 +67,7 @@ pub fn block_prints(tokens: &[u32], block_tokens: usize) -> Vec<u64> {
         .collect()
 }
 
-/// What an engine that sees `held` where it expects `expected` continues from.
+/// State from which an engine continues that sees `held` where it expects `expected`.
 #[must_use]
 pub fn continue_from(expected: &[u64], held: &[u64]) -> Print {
     if expected == held {
@@ -149,7 +150,8 @@ impl Writer {
         token
     }
 
-    /// True if the answer ends with what was written, if answers have `mean` tokens on average; never within a character.
+    /// True if the answer ends with what was written, if answers have `mean` tokens on average;
+    /// never within a character.
     #[must_use]
     pub fn ends(&self, mean: u32) -> bool {
         mean > 0 && self.queued.is_none() && scramble(self.print.0 ^ END).is_multiple_of(u64::from(mean))
@@ -201,7 +203,7 @@ impl Stops {
         (std::mem::replace(&mut self.held, tail), None)
     }
 
-    /// What was held back, at the end of the answer.
+    /// Text that was held back, at the end of the answer.
     pub fn flush(&mut self) -> String {
         std::mem::take(&mut self.held)
     }

@@ -1,13 +1,14 @@
 //! A toy tokenizer that can be inverted without a vocabulary file.
 //!
-//! A token is up to three ASCII characters or one other code point, packed into its id. The two chat marks are one
-//! token each, so that the packing starts afresh at every message and a longer conversation keeps its prefix.
+//! A token is up to three ASCII characters or one other code point, packed into its id. The two
+//! chat marks are one token each, so that the packing starts afresh at every message and a longer
+//! conversation keeps its prefix.
 
 /// Ids at or above this are out of vocabulary.
 pub const VOCAB: u32 = 1 << 25;
-/// `<|im_start|>`.
+/// Token that begins a turn: `<|im_start|>`.
 pub const TURN_START: u32 = 1;
-/// `<|im_end|>`.
+/// Token that ends a turn: `<|im_end|>`.
 pub const TURN_END: u32 = 2;
 /// A piece of a code point that has no text yet: a real tokenizer's incomplete UTF-8.
 pub const HELD: u32 = 3;
@@ -23,7 +24,7 @@ const COUNT_SHIFT: u32 = ASCII_BITS * ASCII_CHARS;
 /// Marks a token that is one code point (21 bits).
 const POINT_FLAG: u32 = 1 << 24;
 
-/// What a token id stands for.
+/// Meaning of a token id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece {
     /// One to three ASCII characters, the first `usize` of the array.

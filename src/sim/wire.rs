@@ -15,10 +15,11 @@ use super::faults::How;
 use super::hub::lock;
 use super::socket::Socket;
 
-/// Between two pieces of a dribbled response: long enough that the other side reads them one by one.
+/// Between two pieces of a dribbled response: long enough that the other side reads them one by
+/// one.
 const DRIBBLE_GAP: Duration = Duration::from_millis(1);
 
-/// What happens to the bytes written from now on.
+/// Fate of the bytes written from now on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Plan {
     /// They are sent.

@@ -24,8 +24,8 @@ pub struct EngineTls {
     judge: Arc<Judge>,
 }
 
-/// Checks engines' certificates: by the system's authorities, which are read when they are first needed, or by those of
-/// a file; for the name that was dialled, or a configured one.
+/// Checks engines' certificates: by the system's authorities, which are read when they are first
+/// needed, or by those of a file; for the name that was dialled, or a configured one.
 #[derive(Debug)]
 struct Judge {
     provider: Arc<CryptoProvider>,
@@ -101,7 +101,8 @@ impl Judge {
         Ok(Judge { provider, name, verifier })
     }
 
-    /// The one of the file, or the system's authorities, read at the first use: most fleets need none.
+    /// The one of the file, or the system's authorities, read at the first use: most fleets need
+    /// none.
     fn verifier(&self) -> Option<&Arc<WebPkiServerVerifier>> {
         let system = || {
             let mut roots = RootCertStore::empty();

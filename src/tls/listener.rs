@@ -51,11 +51,12 @@ impl ListenerTls {
         Ok(ListenerTls { files, current })
     }
 
-    /// Reads the files again; `true` when their contents had changed and are in use from now on. Blocks on the disk.
+    /// Reads the files again; `true` when their contents had changed and are in use from now on.
+    /// Blocks on the disk.
     ///
     /// # Errors
-    /// [`TlsError`] when they can't be used; then what was in use before stays. So it does while only one of certificate
-    /// and key has been replaced.
+    /// [`TlsError`] when they can't be used; then what was in use before stays. So it does while
+    /// only one of certificate and key has been replaced.
     pub fn refresh(&self) -> Result<bool, TlsError> {
         let read = Read::from(&self.files)?;
         if read.contents() == self.current.load().contents {
@@ -65,7 +66,8 @@ impl ListenerTls {
         Ok(true)
     }
 
-    /// The handshake with one client; the time limit is the caller's. `true` when HTTP/2 was agreed on.
+    /// The handshake with one client; the time limit is the caller's. `true` when HTTP/2 was agreed
+    /// on.
     ///
     /// # Errors
     /// Whatever the client did wrong, or its leaving.

@@ -1,7 +1,8 @@
 //! TLS: what the listener shows to clients, and whom the gateway believes among engines.
 //!
-//! rustls with ring: no C library to be patched beside us, and one binary that can be linked statically. Without the
-//! feature `tls` the same names exist and refuse: a configuration that asks for TLS then does not start.
+//! rustls with ring: no C library to be patched beside us, and one binary that can be linked
+//! statically. Without the feature `tls` the same names exist and refuse: a configuration that asks
+//! for TLS then does not start.
 
 #[cfg(not(feature = "tls"))]
 mod absent;
@@ -96,9 +97,11 @@ pub enum ClientError {
     Client(#[from] reqwest::Error),
 }
 
-/// A client for control calls that knows the system's authorities. Neither a proxy nor a redirect leads it elsewhere.
+/// A client for control calls that knows the system's authorities. Neither a proxy nor a redirect
+/// leads it elsewhere.
 ///
-/// It is here, and not `reqwest`'s own, because that one panics without a TLS provider for the whole process.
+/// It is here, and not `reqwest`'s own, because that one panics without a TLS provider for the
+/// whole process.
 pub fn http() -> reqwest::ClientBuilder {
     match EngineTls::new(&EngineFiles::default()) {
         Ok(tls) => tls.http(),
@@ -107,8 +110,8 @@ pub fn http() -> reqwest::ClientBuilder {
     }
 }
 
-/// Gives the process ring as its TLS provider, unless it has one: for a library that asks for the process's and can't be given
-/// another one.
+/// Gives the process ring as its TLS provider, unless it has one: for a library that asks for the
+/// process's and can't be given another one.
 #[cfg(feature = "tls")]
 pub fn install_provider() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {

@@ -54,7 +54,8 @@ impl TraceId {
         &self.0
     }
 
-    /// The part that is random by the specification, 56 bits: gateways with the same ratio sample the same traces by it.
+    /// The part that is random by the specification, 56 bits: gateways with the same ratio sample
+    /// the same traces by it.
     pub fn random(&self) -> u64 {
         let [.., a, b, c, d, e, f, g] = self.0;
         u64::from_be_bytes([0, a, b, c, d, e, f, g])
@@ -74,15 +75,16 @@ impl SpanId {
 }
 
 impl Context {
-    /// The one that a request came with. Several, or one that is not understood, are none, and its trace begins here.
+    /// The one that a request came with. Several, or one that is not understood, are none, and its
+    /// trace begins here.
     pub fn of(headers: &HeaderMap) -> Option<Context> {
         let mut all = headers.get_all(TRACEPARENT).iter();
         let one = all.next().filter(|_| all.next().is_none())?;
         Context::parse(one.as_bytes())
     }
 
-    /// Reads a `traceparent`: `00-<32 hex>-<16 hex>-<2 hex>`, in lower case. Of later versions, which may only add to it after
-    /// a further `-`, that much is read.
+    /// Reads a `traceparent`: `00-<32 hex>-<16 hex>-<2 hex>`, in lower case. Of later versions,
+    /// which may only add to it after a further `-`, that much is read.
     pub fn parse(text: &[u8]) -> Option<Context> {
         let (known, more) = text.split_at_checked(PARENT_BYTES)?;
         let [version] = hex(known.get(..2)?)?;
@@ -108,8 +110,8 @@ impl Context {
     }
 }
 
-/// The `tracestate` that came with a request, its lines put together; `None` where there is none, or one that breaks the rules:
-/// those who understand it would have to discard it as well.
+/// The `tracestate` that came with a request, its lines put together; `None` where there is none,
+/// or one that breaks the rules: those who understand it would have to discard it as well.
 pub fn state_of(headers: &HeaderMap) -> Option<HeaderValue> {
     let lines = headers.get_all(TRACESTATE).iter();
     let lines: Vec<&str> = lines.map(HeaderValue::to_str).collect::<Result<_, _>>().ok()?;
@@ -254,7 +256,8 @@ mod tests {
             let lines = lines.iter().map(|line| (TRACESTATE, HeaderValue::from_str(line).unwrap()));
             state_of(&HeaderMap::from_iter(lines)).map(|v| v.to_str().unwrap().to_owned())
         };
-        // From an iterator, a map keeps the last of equal names; lines are appended as a connection does.
+        // From an iterator, a map keeps the last of equal names; lines are appended as a connection
+        // does.
         let mut two = HeaderMap::new();
         two.append(TRACESTATE, HeaderValue::from_static("a=1, b@c=x y"));
         two.append(TRACESTATE, HeaderValue::from_static("0d=z"));

@@ -1,6 +1,8 @@
-//! Place where spans go: into a bounded outbox, and from there, in batches, to a collector (OTLP over HTTP, protobuf).
+//! Place where spans go: into a bounded outbox, and from there, in batches, to a collector (OTLP
+//! over HTTP, protobuf).
 //!
-//! A collector that is slow or gone costs requests nothing: the outbox fills up, and what has no room is dropped and counted.
+//! A collector that is slow or gone costs requests nothing: the outbox fills up, and what has no
+//! room is dropped and counted.
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,8 +31,8 @@ const EVERY: Duration = Duration::from_secs(1);
 /// The longest that one post may take.
 pub const POST_TIME: Duration = Duration::from_secs(5);
 
-/// Number of times that a batch is posted while the collector can't be reached, or has no room, and the pause after the first of these; the
-/// next is twice that.
+/// Number of times that a batch is posted while the collector can't be reached, or has no room, and
+/// the pause after the first of these; the next is twice that.
 const ATTEMPTS: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -95,8 +97,8 @@ enum PostError {
 }
 
 impl Tracer {
-    /// One that keeps this share, from 0 to 1, of the traces that begin here; and the task that posts them as `resource` until
-    /// `stop` is cancelled, and then what is left.
+    /// One that keeps this share, from 0 to 1, of the traces that begin here; and the task that
+    /// posts them as `resource` until `stop` is cancelled, and then what is left.
     pub fn new(
         sample_ratio: f64,
         ids: Ids,
@@ -124,8 +126,9 @@ impl Tracer {
         self.outbox.is_some()
     }
 
-    /// The span of a request that came with these headers. It goes on with its client's trace, where there is one, and is kept
-    /// if that is; else a trace begins. `logged` is what the request is called where its steps are logged, too.
+    /// The span of a request that came with these headers. It goes on with its client's trace,
+    /// where there is one, and is kept if that is; else a trace begins. `logged` is what the
+    /// request is called where its steps are logged, too.
     pub fn begin(
         self: &Arc<Self>,
         headers: &HeaderMap,

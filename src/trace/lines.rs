@@ -1,4 +1,5 @@
-//! The steps of a request as lines of the log, at level debug: for who has no collector, or wants to see it at once.
+//! The steps of a request as lines of the log, at level debug: for who has no collector, or wants
+//! to see it at once.
 
 use std::fmt::{self, Write};
 
@@ -6,7 +7,8 @@ use tracing::Level;
 
 use super::record::{Record, Value};
 
-/// True if a request's steps are to be logged, of which this share (0 to 1) is; `random` is equally distributed.
+/// True if a request's steps are to be logged, of which this share (0 to 1) is; `random` is equally
+/// distributed.
 pub fn wanted(ratio: f64, random: fn() -> u64) -> bool {
     // 53 bits are what a float has.
     tracing::enabled!(Level::DEBUG) && ((random() >> 11) as f64) < ratio * (1u64 << 53) as f64

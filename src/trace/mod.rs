@@ -1,4 +1,5 @@
-//! Tracing: a request's steps as spans, which go to an OpenTelemetry collector, and, at level debug, to the log.
+//! Tracing: a request's steps as spans, which go to an OpenTelemetry collector, and, at level
+//! debug, to the log.
 //!
 //! Where neither wants a request, its [`Span`]s are empty: two words that nobody looks at.
 

@@ -8,7 +8,8 @@ use prost::{Message, Oneof};
 
 use super::record::{Mark, Record, Value};
 
-/// A span whose parent is in this process, and one whose parent is not, as `Span.flags` tells them apart.
+/// A span whose parent is in this process, and one whose parent is not, as `Span.flags` tells them
+/// apart.
 const HAS_IS_REMOTE: u32 = 0x100;
 const IS_REMOTE: u32 = 0x200;
 const SAMPLED: u32 = 1;
@@ -202,8 +203,8 @@ pub fn encode(resource: &Resource, records: Vec<Record>) -> Vec<u8> {
     ExportRequest { resource_spans: vec![all] }.encode_to_vec()
 }
 
-/// So many spans a collector says it did not take, in its answer to a request that it took; 0 where it says nothing that is
-/// understood.
+/// So many spans a collector says it did not take, in its answer to a request that it took; 0 where
+/// it says nothing that is understood.
 pub fn rejected(answer: &[u8]) -> u64 {
     let partial = ExportResponse::decode(answer).ok().and_then(|answer| answer.partial_success);
     partial.map_or(0, |partial| u64::try_from(partial.rejected_spans).unwrap_or(0))
@@ -272,7 +273,8 @@ mod tests {
         }
     }
 
-    /// Field number and wire type by field number and wire type, as the encoding's description has them.
+    /// Field number and wire type by field number and wire type, as the encoding's description has
+    /// them.
     #[test]
     fn bytes_are_those_of_the_format() {
         let bytes = span(Record { attributes: vec![("k", Value::Int(300))], ..record() }).encode_to_vec();

@@ -1,8 +1,9 @@
 //! A request's spans while they are open. One that is dropped is over, however that came about.
 //!
-//! A request that nobody wants has a scope all the same where traces are collected, since engines are told its trace; it records nothing.
-//! There is no lock and no task in here: a span that is over goes into the outbox, which never waits, and into the log, which drops
-//! what it has no room for.
+//! A request that nobody wants has a scope all the same where traces are collected, since engines
+//! are told its trace; it records nothing. There is no lock and no task in here: a span that is
+//! over goes into the outbox, which never waits, and into the log, which drops what it has no room
+//! for.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -34,7 +35,8 @@ pub struct Scope {
     /// Id of the request in the log, if its steps are logged.
     logged: Option<Arc<str>>,
     state: Option<HeaderValue>,
-    /// One moment by two clocks: the second is ns since 1970. So all times of a request differ by the same.
+    /// One moment by two clocks: the second is ns since 1970. So all times of a request differ by
+    /// the same.
     clock: (Instant, u64),
     /// Index of the prompt, of several.
     prompt: Option<u64>,
@@ -101,8 +103,8 @@ impl Scope {
         self.decodes.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Says in `headers` that what they are sent with is a part of this request: in place of what the client said, which is
-    /// where the request itself belongs.
+    /// Says in `headers` that what they are sent with is a part of this request: in place of what
+    /// the client said, which is where the request itself belongs.
     pub fn onto(&self, headers: &mut HeaderMap) {
         if !self.tracer.collects() {
             return;

@@ -63,8 +63,8 @@ impl Chunked {
         self.at == At::End
     }
 
-    /// Reads from `input` to its end or the body's, whichever comes first; returns how much was read, and calls `data` with
-    /// each piece of the body.
+    /// Reads from `input` to its end or the body's, whichever comes first; returns how much was
+    /// read, and calls `data` with each piece of the body.
     ///
     /// # Errors
     /// [`BadChunk`]; nothing that follows can be understood.
@@ -143,7 +143,8 @@ impl Chunked {
     }
 }
 
-/// The size of a chunk that has data, and the length of its line, if that is all there and has nothing else.
+/// The size of a chunk that has data, and the length of its line, if that is all there and has
+/// nothing else.
 fn plain_size(input: &[u8]) -> Option<(u64, usize)> {
     let digits = input.iter().map_while(|&byte| char::from(byte).to_digit(16)).take(PLAIN_DIGITS);
     let (len, size_bytes) = digits.fold((0, 0), |(len, size), digit| (len + 1, size << 4 | u64::from(digit)));

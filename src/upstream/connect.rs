@@ -16,7 +16,8 @@ use tower::Service;
 use super::wire::{Pipe, Wire};
 use crate::tls::EngineTls;
 
-/// A host that vanished (power, network) is noticed after this long a silence on the connection, times the probes.
+/// A host that vanished (power, network) is noticed after this long a silence on the connection,
+/// times the probes.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;
 
@@ -42,8 +43,8 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// Gives up on a connection after `limit`, and on a handshake over it after another; `other`, if there is one, is
-    /// asked in place of sockets.
+    /// Gives up on a connection after `limit`, and on a handshake over it after another; `other`,
+    /// if there is one, is asked in place of sockets.
     pub fn new(limit: Duration, tls: EngineTls, other: Option<Arc<dyn Dial>>) -> Connector {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
@@ -78,7 +79,8 @@ impl Connector {
     }
 }
 
-/// A connection to the host of `to`. The connector's own limit begins when the name is resolved, so this one is around both.
+/// A connection to the host of `to`. The connector's own limit begins when the name is resolved, so
+/// this one is around both.
 async fn reached<C>(mut tcp: C, to: Uri, limit: Duration) -> Result<TcpStream, ConnectError>
 where
     C: Service<Uri, Response = TokioIo<TcpStream>, Error: Into<ConnectError>>,

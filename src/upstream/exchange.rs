@@ -12,7 +12,8 @@ use super::Written;
 use super::head::{self, BadHead, Head};
 use super::wire::Wire;
 
-/// Pieces that are given to the kernel at once: more than bodies have that were edited in a few places.
+/// Pieces that are given to the kernel at once: more than bodies have that were edited in a few
+/// places.
 const PIECES: usize = 16;
 
 /// A request's head and its body.
@@ -26,7 +27,8 @@ pub(super) struct Exchange<'a> {
     method: &'a Method,
     /// The answer so far.
     inbox: Bytes,
-    /// Reason why writing stopped. The answer may be here all the same: engines refuse large bodies unread.
+    /// Reason why writing stopped. The answer may be here all the same: engines refuse large bodies
+    /// unread.
     stopped: Option<io::Error>,
 }
 
@@ -53,7 +55,8 @@ pub(super) struct Begun {
 #[derive(Debug)]
 pub(super) struct Failed {
     pub(super) why: ExchangeError,
-    /// The request, if not a byte of it was taken: it may be sent over another connection as if nothing had been.
+    /// The request, if not a byte of it was taken: it may be sent over another connection as if
+    /// nothing had been.
     pub(super) unsent: Option<Box<Pieces>>,
 }
 

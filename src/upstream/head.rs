@@ -56,7 +56,8 @@ pub enum BadHead {
     Upgrade,
 }
 
-/// The head of a request with a body of `body_bytes`. Lines that say how the body is framed are ours.
+/// The head of a request with a body of `body_bytes`. Lines that say how the body is framed are
+/// ours.
 pub fn write(method: &Method, target: &str, host: &str, headers: &HeaderMap, body_bytes: usize) -> Bytes {
     let size = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum::<usize>();
     let mut out = Vec::with_capacity(size + target.len() + host.len() + 64);
@@ -81,8 +82,8 @@ pub fn write(method: &Method, target: &str, host: &str, headers: &HeaderMap, bod
     out.into()
 }
 
-/// Reads the head at the beginning of `bytes`, which answers a request of this method; interim ones (1xx) are passed over.
-/// With it comes where the body begins; `None` while the head is incomplete.
+/// Reads the head at the beginning of `bytes`, which answers a request of this method; interim ones
+/// (1xx) are passed over. With it comes where the body begins; `None` while the head is incomplete.
 ///
 /// # Errors
 /// [`BadHead`].
@@ -150,7 +151,8 @@ fn framed(
         Some(length) if !coded => Framing::Length(length),
         _ => Framing::Close,
     };
-    // Both are what smuggling is made of: the coding counts (RFC 9112 §6.3), and nothing more is read from there.
+    // Both are what smuggling is made of: the coding counts (RFC 9112 §6.3), and nothing more is
+    // read from there.
     let suspect = coded && length.is_some();
     if suspect {
         headers.remove(CONTENT_LENGTH);
@@ -170,7 +172,8 @@ enum Coding {
     Chunked,
 }
 
-/// The coding of a body; one that is compressed as well is refused, since no request of ours asks for that (`TE`, RFC 9112 §7.4).
+/// The coding of a body; one that is compressed as well is refused, since no request of ours asks
+/// for that (`TE`, RFC 9112 §7.4).
 fn coding(headers: &HeaderMap) -> Result<Coding, BadHead> {
     let mut coding = Coding::None;
     for line in headers.get_all(TRANSFER_ENCODING) {

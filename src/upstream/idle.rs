@@ -23,7 +23,8 @@ pub(super) struct Key {
     pub(super) authority: Authority,
 }
 
-/// By the very letters, as an instance has them: an [`Authority`] of its own compares and hashes each in lower case.
+/// By the very letters, as an instance has them: an [`Authority`] of its own compares and hashes
+/// each in lower case.
 impl PartialEq for Key {
     fn eq(&self, other: &Self) -> bool {
         self.tls == other.tls && self.authority.as_str() == other.authority.as_str()

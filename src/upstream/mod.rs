@@ -1,10 +1,12 @@
 //! HTTP to the engines: the client for the legs of requests.
 //!
-//! HTTP/1.1, as engines speak it. Reading and writing happen in the task of who asks: a stream wakes one task for each piece
-//! that comes, and holds no buffer while nothing does. Connections that are free wait in `idle` for the next leg.
+//! HTTP/1.1, as engines speak it. Reading and writing happen in the task of who asks: a stream
+//! wakes one task for each piece that comes, and holds no buffer while nothing does. Connections
+//! that are free wait in `idle` for the next leg.
 //!
-//! It answers one question besides the exchange itself: had the request been written when it failed? A hand-off whose
-//! request never left us may be given to another decoder; any other may have been used already.
+//! It answers one question besides the exchange itself: had the request been written when it
+//! failed? A hand-off whose request never left us may be given to another decoder; any other may
+//! have been used already.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -118,16 +120,19 @@ impl Upstream {
         self.idle.sweep();
     }
 
-    /// Sends `leg` and waits for the head of the answer. Dropping the future hangs up on the engine.
+    /// Sends `leg` and waits for the head of the answer. Dropping the future hangs up on the
+    /// engine.
     ///
     /// # Errors
-    /// [`SendError`] when no head arrived; `written` tells whether the engine may have seen the request.
+    /// [`SendError`] when no head arrived; `written` tells whether the engine may have seen the
+    /// request.
     pub fn send<'a>(
         &'a self,
         leg: Leg<'_>,
         written: &'a Written,
     ) -> impl Future<Output = Result<Response<Reply>, SendError>> + Send + 'a {
-        // What only the head is made of is gone before the exchange begins: its future is as small as can be.
+        // What only the head is made of is gone before the exchange begins: its future is as small
+        // as can be.
         let (method, wanted) = (leg.method.clone(), wanted(leg));
         async move {
             let (key, pieces) = wanted?;
@@ -135,7 +140,8 @@ impl Upstream {
         }
     }
 
-    /// Asks something beside an engine, without TLS and without credentials, and waits for the head of the answer.
+    /// Asks something beside an engine, without TLS and without credentials, and waits for the head
+    /// of the answer.
     ///
     /// # Errors
     /// [`SendError`] when no head arrived.

@@ -1,5 +1,5 @@
-//! The body of an engine's answer, read where it is used: no task and no channel between the socket and the client, and no
-//! buffer while nothing comes.
+//! The body of an engine's answer, read where it is used: no task and no channel between the socket
+//! and the client, and no buffer while nothing comes.
 
 use std::io;
 use std::pin::Pin;
@@ -14,7 +14,8 @@ use super::idle::{Idle, Key};
 use super::room;
 use super::wire::Wire;
 
-/// The body of an engine's answer. Dropped before its end it hangs up; after it, the connection waits for its next request.
+/// The body of an engine's answer. Dropped before its end it hangs up; after it, the connection
+/// waits for its next request.
 ///
 /// In this order what every piece touches lies together.
 #[derive(Debug)]

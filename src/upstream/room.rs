@@ -1,7 +1,8 @@
 //! Memory for the small pieces in which streams come.
 //!
-//! A piece is on its way to the client before the next one is read, as a rule. So the same memory serves one after the other, of all
-//! streams of a thread, and is in the processor's cache when it is written: memory of its own for each would come from anywhere.
+//! A piece is on its way to the client before the next one is read, as a rule. So the same memory
+//! serves one after the other, of all streams of a thread, and is in the processor's cache when it
+//! is written: memory of its own for each would come from anywhere.
 
 use std::cell::Cell;
 
@@ -9,7 +10,8 @@ use bytes::{Bytes, BytesMut};
 
 /// Larger ones have memory of their own: it is cold at its beginning alone.
 const SMALL_BYTES: usize = 512;
-/// For a piece, and another one while the first is still held. A piece that is held for long, by a client that reads slowly, holds all of it.
+/// For a piece, and another one while the first is still held. A piece that is held for long, by a
+/// client that reads slowly, holds all of it.
 const ROOM_BYTES: usize = 2 * SMALL_BYTES;
 
 thread_local! {

@@ -28,7 +28,8 @@ impl Dial for Pipes {
     }
 }
 
-/// A client for one engine, and the engine's ends of the connections that it may make, each with room for so many bytes.
+/// A client for one engine, and the engine's ends of the connections that it may make, each with
+/// room for so many bytes.
 fn engine<const N: usize>(room_bytes: usize) -> (Upstream, [DuplexStream; N]) {
     let pipes = Pipes::default();
     let theirs = std::array::from_fn(|_| {

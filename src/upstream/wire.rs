@@ -12,7 +12,8 @@ use tokio::net::TcpStream;
 #[cfg(feature = "tls")]
 use crate::tls::EngineStream;
 
-/// The most that is taken out of the kernel at a time. It lies on the stack: a connection that waits has no buffer.
+/// The most that is taken out of the kernel at a time. It lies on the stack: a connection that
+/// waits has no buffer.
 const READ_BYTES: usize = 16 << 10;
 
 /// A substitute for a socket to an engine: one end of a pipe in memory, in tests.
@@ -71,9 +72,10 @@ impl Wire {
         on_carrier!(self, io => Pin::new(io).poll_flush(cx))
     }
 
-    /// Has the kernel acknowledge two pieces at once, if they come within 40 ms. It acknowledges each piece of a stream by itself otherwise,
-    /// since nothing is written back that could carry it. An engine that waits for that (Nagle's algorithm; vLLM's server does not) waits
-    /// once, 40 ms: the kernel then goes back to its way.
+    /// Has the kernel acknowledge two pieces at once, if they come within 40 ms. It acknowledges
+    /// each piece of a stream by itself otherwise, since nothing is written back that could carry
+    /// it. An engine that waits for that (Nagle's algorithm; vLLM's server does not) waits once, 40
+    /// ms: the kernel then goes back to its way.
     pub(super) fn acknowledge_by_twos(&self) {
         let socket = match self {
             Wire::Tcp(socket) => socket,
@@ -88,7 +90,8 @@ impl Wire {
         let _ = socket;
     }
 
-    /// True if the engine has neither closed it nor sent what nobody asked for, as far as is known here.
+    /// True if the engine has neither closed it nor sent what nobody asked for, as far as is known
+    /// here.
     pub(super) fn is_quiet(&mut self) -> bool {
         let mut nobody = Context::from_waker(Waker::noop());
         self.poll_take(&mut nobody, |_| ()).is_pending()

@@ -1,4 +1,5 @@
-//! Single flight: equal questions share one exchange. Whoever asks while it is under way waits for its outcome, too.
+//! Single flight: equal questions share one exchange. Whoever asks while it is under way waits for
+//! its outcome, too.
 //!
 //! What an outcome is, how long it is kept and how long anybody waits for it are the caller's.
 
@@ -45,8 +46,9 @@ impl<T> Flights<T> {
         Self { table: Arc::default(), tasks: Mutex::default(), most }
     }
 
-    /// Joins the exchange of `id`, or begins one unless `settle` settles the question. `settle` is told whether there is
-    /// room for another, runs under the table's lock, and sees what an exchange has left behind before it landed.
+    /// Joins the exchange of `id`, or begins one unless `settle` settles the question. `settle` is
+    /// told whether there is room for another, runs under the table's lock, and sees what an
+    /// exchange has left behind before it landed.
     pub fn start<S>(&self, id: u128, settle: impl FnOnce(bool) -> Option<S>) -> Start<T, S> {
         let mut table = lock(&self.table);
         if let Some(coming) = table.get(&id) {

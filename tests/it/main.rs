@@ -58,3 +58,4 @@ mod vectors;
 mod vectors_keys;
 mod virtual_time;
 mod wire;
+mod wording;

@@ -208,7 +208,8 @@ fn together(config: &Config, visits: &[Visit], report: &mut Report) {
     }
 }
 
-/// A request names one model, to both its engines. With fleet.model each was compared with that, and its name may be a path's last part.
+/// A request names one model, to both its engines. With fleet.model each was compared with that,
+/// and its name may be a path's last part.
 fn same_model(model: Option<&str>, all: &[(String, &Facts)], report: &mut Report) {
     let counts = |one: &ModelFact| match model {
         Some(model) => endpoint::same_model(&one.id, model),

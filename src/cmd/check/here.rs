@@ -6,10 +6,12 @@ use std::net::TcpListener;
 use super::{Grade, Report};
 use crate::config::Config;
 
-/// Files besides clients' connections and the legs that serve them: listeners, logs, pools, probes, connections that wait.
+/// Files besides clients' connections and the legs that serve them: listeners, logs, pools, probes,
+/// connections that wait.
 const OTHER_FILES: u64 = 500;
 
-/// Open files that so many clients' connections may need: each has one of its own, and one to an engine.
+/// Open files that so many clients' connections may need: each has one of its own, and one to an
+/// engine.
 pub fn files_needed(connections: usize) -> u64 {
     (connections as u64).saturating_mul(2).saturating_add(OTHER_FILES)
 }
@@ -19,7 +21,8 @@ pub fn streams_of(open_files: u64) -> u64 {
     open_files.saturating_sub(OTHER_FILES) / 2
 }
 
-/// Looks at what the gateway would find here. It may run elsewhere, or here already: nothing of this is bad.
+/// Looks at what the gateway would find here. It may run elsewhere, or here already: nothing of
+/// this is bad.
 pub(super) fn look(config: &Config, report: &mut Report) {
     let connections = config.limit.connections;
     if let Ok((_, hard)) = rlimit::Resource::NOFILE.get() {

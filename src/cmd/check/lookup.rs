@@ -1,5 +1,5 @@
-//! EMS's lookup servers. They are asked the smallest question, in their own language and no other: a message that they
-//! don't understand ends them.
+//! EMS's lookup servers. They are asked the smallest question, in their own language and no other:
+//! a message that they don't understand ends them.
 
 use super::{Grade, Inquiry, Keys, Report, all};
 use crate::pool::ems::check;

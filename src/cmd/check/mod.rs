@@ -1,6 +1,7 @@
-//! `pd-proxy check` asks the engines and the configured pool: are they there, are they what the configuration takes them for,
-//! are our tokens the engines', do prefillers hand over what they compute, and are the pool's keys those that the gateway will
-//! ask for. Only questions that leave no trace are put; what a prefiller hands over for one of them is fetched at once.
+//! `pd-proxy check` asks the engines and the configured pool: are they there, are they what the
+//! configuration takes them for, are our tokens the engines', do prefillers hand over what they
+//! compute, and are the pool's keys those that the gateway will ask for. Only questions that leave
+//! no trace are put; what a prefiller hands over for one of them is fetched at once.
 
 mod dialect;
 mod engines;
@@ -90,11 +91,12 @@ pub enum CheckError {
     Files(#[from] FilesError),
 }
 
-/// Looks at this machine, opens the model's files, and asks all engines and the configured pool. Every question takes
-/// `timeout.models_ms` at most; all engines are asked at once.
+/// Looks at this machine, opens the model's files, and asks all engines and the configured pool.
+/// Every question takes `timeout.models_ms` at most; all engines are asked at once.
 ///
 /// # Errors
-/// What keeps a gateway from starting. Engines and a pool in trouble are not errors: the report says so.
+/// What keeps a gateway from starting. Engines and a pool in trouble are not errors: the report
+/// says so.
 pub async fn run(loaded: &Loaded) -> Result<Report, CheckError> {
     let config = &loaded.config;
     let local = match config.prompt.tokens {

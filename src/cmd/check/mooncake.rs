@@ -17,7 +17,8 @@ pub(super) async fn by_rpc(inquiry: &Inquiry<'_>, report: &mut Report) -> Option
     let admins = endpoints(&inquiry.config.pool.admins);
     let states = all(&admins, |admin| async move { state(inquiry, &admin, ADMIN).await }).await;
     let mut asked = masters.clone();
-    // Where a standby says that somebody leads who is not configured, that one is asked, as the gateway will.
+    // Where a standby says that somebody leads who is not configured, that one is asked, as the
+    // gateway will.
     let leaders = states.iter().filter_map(|(_, (health, _))| leader(health.as_ref()?));
     for leader in leaders.collect::<BTreeSet<_>>() {
         if !asked.contains(&leader) {

@@ -1,5 +1,5 @@
-//! The demo's pool: what the simulated engines store stands in a simulated Mooncake master as well, under the keys that
-//! vLLM's connector would give it.
+//! The demo's pool: what the simulated engines store stands in a simulated Mooncake master as well,
+//! under the keys that vLLM's connector would give it.
 
 use std::collections::HashMap;
 use std::io;
@@ -24,7 +24,8 @@ const DEADLINE_MS: u64 = 50;
 /// The same for the engines' `/tokenize`.
 const BUDGET_MS: u64 = 500;
 
-/// A simulated master that mirrors the engines' store. Asked in this process it is a [`KeyStore`], too.
+/// A simulated master that mirrors the engines' store. Asked in this process it is a [`KeyStore`],
+/// too.
 #[derive(Debug)]
 pub struct Embedded {
     master: Mooncake,

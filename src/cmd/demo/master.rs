@@ -1,4 +1,5 @@
-//! `pd-proxy sim mooncake`: a Mooncake master of one's own, to test against without Python and without a pool.
+//! `pd-proxy sim mooncake`: a Mooncake master of one's own, to test against without Python and
+//! without a pool.
 
 use std::io;
 use std::net::SocketAddr;

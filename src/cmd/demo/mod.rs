@@ -1,4 +1,5 @@
-//! `pd-proxy demo` and `pd-proxy sim`: simulated engines and pools, to try the gateway out without any.
+//! `pd-proxy demo` and `pd-proxy sim`: simulated engines and pools, to try the gateway out without
+//! any.
 
 mod embedded;
 mod master;

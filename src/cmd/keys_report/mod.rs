@@ -1,5 +1,5 @@
 //! Output of `pd-proxy keys`: a prompt's tokens, block hashes and pool keys, for people and as
-//! JSON. Pure.
+//! JSON. The module is pure.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -38,7 +38,8 @@ pub struct Spelling<'a> {
     pub tags: &'a str,
 }
 
-/// A prompt, block by block. Displays as text of several lines, see [`json`](Self::json) for the other form.
+/// A prompt, block by block. Displays as text of several lines, see [`json`](Self::json) for the
+/// other form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing {
     exactness: Exactness,
@@ -81,7 +82,8 @@ impl Listing {
     /// Lists a prompt, with its keys if there is a spelling for them.
     ///
     /// # Errors
-    /// [`ListingError`] when hashes and spelling don't belong together, or there are more keys than a batch takes.
+    /// [`ListingError`] when hashes and spelling don't belong together, or there are more keys than
+    /// a batch takes.
     pub fn new(prompt: &Hashed<'_>, spelling: Option<&Spelling<'_>>) -> Result<Self, ListingError> {
         let Hashed { exactness, tokens, hashes, block_tokens } = *prompt;
         let mut listing = Self { exactness, tokens: Vec::new(), block_tokens, blocks: Vec::new() };
@@ -108,10 +110,10 @@ impl Listing {
         self.exactness == Exactness::Exact
     }
 
-    /// As JSON: `exact`, `reason` (the name of a [`Reason`](crate::prompt::Reason), or null), `tokens`,
-    /// `block_tokens`, and `blocks`, each with `index`, `start_token`, `end_token` (one behind the last), `hash` (hex),
-    /// `event` (the number in vLLM's KV events; of other schemes just the last 8 bytes) and `keys`. When inexact, tokens
-    /// and blocks are empty.
+    /// As JSON: `exact`, `reason` (the name of a [`Reason`](crate::prompt::Reason), or null),
+    /// `tokens`, `block_tokens`, and `blocks`, each with `index`, `start_token`, `end_token` (one
+    /// behind the last), `hash` (hex), `event` (the number in vLLM's KV events; of other schemes
+    /// just the last 8 bytes) and `keys`. When inexact, tokens and blocks are empty.
     #[must_use]
     pub fn json(&self) -> Value {
         let block = |(index, block): (usize, &Block)| {

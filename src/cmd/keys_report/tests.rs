@@ -106,7 +106,8 @@ fn long_prompts_show_their_first_ids_in_aligned_columns() {
     assert_eq!(lines.len(), 10);
 }
 
-/// Blocks of 64 and 32 tokens over hashes of 32: the coarse ones stand with the hash block they begin in.
+/// Blocks of 64 and 32 tokens over hashes of 32: the coarse ones stand with the hash block they
+/// begin in.
 #[test]
 fn keys_of_coarse_groups_stand_where_they_start() {
     let row = row("ascend_store_formats.json", "groups.two@0.30.0rc2");

@@ -1,4 +1,5 @@
-//! `pd-proxy replay`: a trace through simulated engines in virtual time, or as real load through a running gateway.
+//! `pd-proxy replay`: a trace through simulated engines in virtual time, or as real load through a
+//! running gateway.
 
 mod http;
 mod measured;

@@ -1,11 +1,12 @@
-//! One member of an object that comes in pieces, caught as it passes by: nothing else of the text is kept.
+//! One member of an object that comes in pieces, caught as it passes by: nothing else of the text
+//! is kept.
 
 use memchr::memchr2;
 
 use super::scan::next_mark;
 
-/// Catches the value of one top-level member. Of several texts in a row, or several members of this name, the last one counts.
-/// What is no JSON leads to a wrong value or none, never further.
+/// Catches the value of one top-level member. Of several texts in a row, or several members of this
+/// name, the last one counts. What is no JSON leads to a wrong value or none, never further.
 #[derive(Debug)]
 pub struct Catch {
     key: &'static [u8],
@@ -25,7 +26,8 @@ pub struct Catch {
 }
 
 impl Catch {
-    /// Of the member `key`, if its value has no more than `limit_bytes`. A key that is spelled with escapes is another one.
+    /// Of the member `key`, if its value has no more than `limit_bytes`. A key that is spelled with
+    /// escapes is another one.
     pub fn new(key: &'static str, limit_bytes: usize) -> Catch {
         Catch {
             key: key.as_bytes(),

@@ -1,12 +1,14 @@
 //! The members of a JSON object as byte spans, and edits that splice them.
 //!
-//! One pass finds where each top-level member starts and ends; nested values are stepped over by matching
-//! brackets and skipping strings, and are left for an engine to judge. What is promised: whatever text
-//! CPython's `json.loads` accepts is either refused here or read here with the same members, so that no
-//! spelling of a key (duplicates, `\u` escapes, odd white space, nesting) can carry a value past an [`Edit`].
+//! One pass finds where each top-level member starts and ends; nested values are stepped over by
+//! matching brackets and skipping strings, and are left for an engine to judge. What is promised:
+//! whatever text CPython's `json.loads` accepts is either refused here or read here with the same
+//! members, so that no spelling of a key (duplicates, `\u` escapes, odd white space, nesting) can
+//! carry a value past an [`Edit`].
 //!
-//! Stricter than CPython: no byte order mark, no UTF-16/32, no bare surrogates in the UTF-8, bounded depth and
-//! member count. Looser: nested values and the insides of strings are not validated.
+//! Stricter than CPython: no byte order mark, no UTF-16/32, no bare surrogates in the UTF-8,
+//! bounded depth and member count. Looser: nested values and the insides of strings are not
+//! validated.
 
 mod catch;
 mod scan;
@@ -51,7 +53,8 @@ impl Default for ScanLimits {
     }
 }
 
-/// A JSON object (RFC 8259, plus `NaN` and `±Infinity`) that keeps its text and knows where its members are.
+/// A JSON object (RFC 8259, plus `NaN` and `±Infinity`) that keeps its text and knows where its
+/// members are.
 #[derive(Clone)]
 pub struct Object {
     bytes: Bytes,
@@ -114,10 +117,12 @@ pub enum JsonErrorKind {
 const ESCAPE_BYTES: usize = 6;
 
 impl Object {
-    /// Reads `bytes` as one object with optional white space around it; `O(len)`, nothing is copied.
+    /// Reads `bytes` as one object with optional white space around it; `O(len)`, nothing is
+    /// copied.
     ///
     /// # Errors
-    /// The first thing that is wrong with the text, as far as it is looked at (see the module's text).
+    /// The first thing that is wrong with the text, as far as it is looked at (see the module's
+    /// text).
     pub fn scan(bytes: Bytes, limits: ScanLimits) -> Result<Self, JsonError> {
         match simdutf8::compat::from_utf8(&bytes) {
             Ok(_) => Self::scan_utf8(bytes, limits),
@@ -142,8 +147,8 @@ impl Object {
         self.get(key).is_some()
     }
 
-    /// Every member in the order of the text, duplicates included, keys decoded; what cannot be a Rust string
-    /// in a key (a lone surrogate) is shown as U+FFFD.
+    /// Every member in the order of the text, duplicates included, keys decoded; what cannot be a
+    /// Rust string in a key (a lone surrogate) is shown as U+FFFD.
     pub fn members(&self) -> impl Iterator<Item = (Cow<'_, str>, Value<'_>)> {
         self.members.iter().map(|member| (text::lossy(self.key(member)), self.value(member.value)))
     }
@@ -158,8 +163,8 @@ impl Object {
         &self.bytes
     }
 
-    /// True if a member has this key. One that is too long to spell it is not decoded, since that costs as much as it is
-    /// long, once for each key that is looked for.
+    /// True if a member has this key. One that is too long to spell it is not decoded, since that
+    /// costs as much as it is long, once for each key that is looked for.
     fn is(&self, member: &Member, key: &str) -> bool {
         let spelled_bytes = member.key.end() - member.key.start() - 2;
         let longest_bytes = if member.escaped { ESCAPE_BYTES * key.len() } else { key.len() };

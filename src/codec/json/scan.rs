@@ -12,8 +12,8 @@ const NEAR_WORDS: usize = 4;
 /// Bytes tested at once for brackets and quotes; a multiple of the vector width of every target.
 const LANE_BYTES: usize = 32;
 
-/// Half-open byte range in the scanned text. Half as large as a [`std::ops::Range`]: an object, which a request moves often, has
-/// two for each of its members.
+/// Half-open byte range in the scanned text. Half as large as a [`std::ops::Range`]: an object,
+/// which a request moves often, has two for each of its members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Span {
     start: u32,
@@ -154,7 +154,8 @@ impl<'a> Scanner<'a> {
         Ok(Span::new(start, self.at))
     }
 
-    /// The next element of the array whose `[` or whose last element lies just behind; `None` at its `]`.
+    /// The next element of the array whose `[` or whose last element lies just behind; `None` at
+    /// its `]`.
     pub(super) fn element(&mut self, first: bool) -> Result<Option<Span>, JsonError> {
         self.skip_space();
         if self.eat(b']') {
@@ -180,7 +181,8 @@ impl<'a> Scanner<'a> {
                 self.at = at;
                 return Ok(escaped);
             }
-            // Whatever is escaped, its first byte cannot end the string, and later bytes of a character never do.
+            // Whatever is escaped, its first byte cannot end the string, and later bytes of a
+            // character never do.
             escaped = true;
             at += 1;
         }
@@ -197,7 +199,8 @@ impl<'a> Scanner<'a> {
             match self.text[at] {
                 b'"' => self.string().map(drop)?,
                 mark @ (b'{' | b'[') => {
-                    // The outermost object, which this value sits in, is not on this stack: hence `+ 1`.
+                    // The outermost object, which this value sits in, is not on this stack: hence
+                    // `+ 1`.
                     if open.depth + 1 >= self.limits.depth {
                         return Err(self.error(JsonErrorKind::TooDeep { limit: self.limits.depth }));
                     }
@@ -315,8 +318,8 @@ fn is_number(token: &[u8]) -> bool {
     rest.is_empty()
 }
 
-/// Offset of the first `"` or `\` at or behind `from`: keys and small values are short and prose has an escape every
-/// line or so, while attached documents run for kilobytes.
+/// Offset of the first `"` or `\` at or behind `from`: keys and small values are short and prose
+/// has an escape every line or so, while attached documents run for kilobytes.
 #[inline]
 fn quote_or_backslash(text: &[u8], from: usize) -> Option<usize> {
     match near_hit(text, from, |word| equal(word, b'"') | equal(word, b'\\')) {
@@ -335,8 +338,9 @@ pub(super) fn next_mark(text: &[u8], from: usize) -> Option<usize> {
     near_hit(text, from, hits).map_or_else(|far| far_mark(text, far), Some)
 }
 
-/// The same, where none is near: whole lanes without one are skipped, which is what long arrays of token ids consist of. Apart from
-/// [`next_mark`], which is small enough then to become part of who calls it.
+/// The same, where none is near: whole lanes without one are skipped, which is what long arrays of
+/// token ids consist of. Apart from [`next_mark`], which is small enough then to become part of who
+/// calls it.
 #[inline(never)]
 fn far_mark(text: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
@@ -355,7 +359,8 @@ fn is_mark(byte: u8) -> bool {
     (byte | 0x20 == b'{') | (byte | 0x20 == b'}') | (byte == b'"')
 }
 
-/// Offset of the first byte that `hits` marks (see [`equal`]) in the next few words; else where to look on.
+/// Offset of the first byte that `hits` marks (see [`equal`]) in the next few words; else where to
+/// look on.
 fn near_hit(text: &[u8], from: usize, hits: impl Fn(u64) -> u64) -> Result<usize, usize> {
     let mut at = from;
     for _ in 0..NEAR_WORDS {
@@ -371,8 +376,8 @@ fn near_hit(text: &[u8], from: usize, hits: impl Fn(u64) -> u64) -> Result<usize
     Err(at)
 }
 
-/// Has the top bit of every byte of `word` set that equals `byte`, and perhaps those of bytes above such a one: the
-/// lowest bit set is exact (Hacker's Delight, 6-1, "find first 0-byte").
+/// Has the top bit of every byte of `word` set that equals `byte`, and perhaps those of bytes above
+/// such a one: the lowest bit set is exact (Hacker's Delight, 6-1, "find first 0-byte").
 fn equal(word: u64, byte: u8) -> u64 {
     let zero_if_equal = word ^ repeat(byte);
     zero_if_equal.wrapping_sub(repeat(0x01)) & !zero_if_equal & repeat(0x80)

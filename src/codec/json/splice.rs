@@ -22,7 +22,8 @@ pub struct Edit {
     set: SmallVec<[(&'static str, Bytes); 8]>,
 }
 
-/// The edited text in pieces: shared slices of the original and the added text between them, in order.
+/// The edited text in pieces: shared slices of the original and the added text between them, in
+/// order.
 #[derive(Default, Clone)]
 pub struct Parts(SmallVec<[Bytes; 8]>);
 
@@ -32,7 +33,8 @@ impl Edit {
         Self::default()
     }
 
-    /// Removes every occurrence of these keys, and every member whose key starts with one of `prefixes`.
+    /// Removes every occurrence of these keys, and every member whose key starts with one of
+    /// `prefixes`.
     pub fn dropping(keys: &[&'static str], prefixes: &[&'static str]) -> Self {
         Self {
             drop: SmallVec::from_slice(keys),
@@ -48,8 +50,8 @@ impl Edit {
         self
     }
 
-    /// Removes every occurrence of `key` and appends it with `value`, which must be one valid JSON value: it is
-    /// written as it is. Setting a key again replaces the value and keeps its place.
+    /// Removes every occurrence of `key` and appends it with `value`, which must be one valid JSON
+    /// value: it is written as it is. Setting a key again replaces the value and keeps its place.
     #[must_use]
     pub fn set(mut self, key: &'static str, value: Bytes) -> Self {
         match self.set.iter_mut().find(|(name, _)| *name == key) {
@@ -67,8 +69,9 @@ impl Edit {
 }
 
 impl Object {
-    /// The text after `edit`: dropped and set keys are gone wherever and however they were spelled, set ones follow
-    /// the last member, in the order they were set, and all other bytes stay as they are.
+    /// The text after `edit`: dropped and set keys are gone wherever and however they were spelled,
+    /// set ones follow the last member, in the order they were set, and all other bytes stay as
+    /// they are.
     pub fn splice(&self, edit: &Edit) -> Parts {
         let head_end = self.members.first().map_or(self.inside, |first| first.key.start());
         let tail = self.members.last().map_or(self.inside, |last| last.value.end());
@@ -77,7 +80,8 @@ impl Object {
         let mut previous_end = head_end;
         for member in &self.members {
             if !edit.removes(&self.key(member)) {
-                // With a member before it, a member brings along the comma (and white space) that led to it.
+                // With a member before it, a member brings along the comma (and white space) that
+                // led to it.
                 let start = if kept_any { previous_end } else { member.key.start() };
                 cut.keep(start..member.value.end());
                 kept_any = true;

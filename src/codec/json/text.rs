@@ -30,8 +30,9 @@ pub(super) fn push_quoted(out: &mut Vec<u8>, text: &str) {
 
 /// Decodes the inside of a string; `None` for an escape that JSON does not have.
 ///
-/// The result is WTF-8 (<https://simonsapin.github.io/wtf-8/>): a lone surrogate, which CPython lets pass, becomes
-/// its three-byte form, so it equals no name of ours and hides no prefix of one either.
+/// The result is WTF-8 (<https://simonsapin.github.io/wtf-8/>): a lone surrogate, which CPython
+/// lets pass, becomes its three-byte form, so it equals no name of ours and hides no prefix of one
+/// either.
 pub(super) fn unescape(raw: &[u8]) -> Option<Cow<'_, [u8]>> {
     let Some(mut plain) = memchr(b'\\', raw) else {
         return Some(Cow::Borrowed(raw));

@@ -9,7 +9,8 @@ use bytes::Bytes;
 use super::scan::{Scanner, Span};
 use super::{JsonError, Object, ScanLimits, text};
 
-/// A value's bytes where they lie; the readers interpret on demand and answer `None` for another type.
+/// A value's bytes where they lie; the readers interpret on demand and answer `None` for another
+/// type.
 #[derive(Clone, Copy)]
 pub struct Value<'a> {
     bytes: &'a Bytes,
@@ -84,7 +85,8 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The members of an object value, under the limits of the object it came from; offsets count from its `{`.
+    /// The members of an object value, under the limits of the object it came from; offsets count
+    /// from its `{`.
     ///
     /// # Errors
     /// As [`Object::scan`]; [`super::JsonErrorKind::NotAnObject`] for any other type.

@@ -1,7 +1,8 @@
-//! The one pickle that is written for every block of every prompt: `(bytes, (int, …), None)` in protocol 5.
+//! The one pickle that is written for every block of every prompt: `(bytes, (int, …), None)` in
+//! protocol 5.
 //!
-//! The [`Writer`](super::Writer) writes the same, object by object; that takes about as long as the digest of a small
-//! block. A test holds the two together.
+//! The [`Writer`](super::Writer) writes the same, object by object; that takes about as long as the
+//! digest of a small block. A test holds the two together.
 
 use super::tokens::{TOKEN_BYTES, encode, fit_a_lane};
 use super::write::FRAME_BYTES;
@@ -14,8 +15,8 @@ const OPENING_BYTES: usize = HEAD.len() + 2 + SHA256_BYTES + 2;
 /// Room for everything that is not tokens, generously.
 const REST_BYTES: usize = 300;
 
-/// Appends the pickle of `(parent, tokens as a tuple, None)`, unless the tuple is of a kind that is spelled in another
-/// way: `false`, and nothing is appended.
+/// Appends the pickle of `(parent, tokens as a tuple, None)`, unless the tuple is of a kind that is
+/// spelled in another way: `false`, and nothing is appended.
 pub fn plain_block(out: &mut Vec<u8>, parent: &[u8], tokens: &[u32]) -> bool {
     let (Ok(parent_len), true) = (u8::try_from(parent.len()), parent.len() > 1) else { return false };
     let one_frame = tokens.len() * TOKEN_BYTES + REST_BYTES < FRAME_BYTES;

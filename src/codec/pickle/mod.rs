@@ -1,8 +1,9 @@
-//! Python's pickle, protocols 2 to 5, of plain data: integers, strings, bytes, tuples, lists, dicts, `None`, booleans.
+//! Python's pickle, protocols 2 to 5, of plain data: integers, strings, bytes, tuples, lists,
+//! dicts, `None`, booleans.
 //!
-//! Engines hash the bytes that CPython's C pickler writes, so [`Writer`] has its memo and frame rules to the byte; they
-//! are the same from CPython 3.8 to 3.13. [`read`] takes what a peer sent: it knows no opcode that imports or calls
-//! anything, and everything in it is bounded.
+//! Engines hash the bytes that CPython's C pickler writes, so [`Writer`] has its memo and frame
+//! rules to the byte; they are the same from CPython 3.8 to 3.13. [`read`] takes what a peer sent:
+//! it knows no opcode that imports or calls anything, and everything in it is bounded.
 
 mod block;
 mod op;

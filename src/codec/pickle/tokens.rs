@@ -6,7 +6,8 @@ use super::op;
 const LANES: usize = 16;
 /// A token's opcode and argument, at most, in the fast path.
 pub(super) const TOKEN_BYTES: usize = 5;
-/// Room of a lane group, and a mask that is not below its last offset: offsets need no further check.
+/// Room of a lane group, and a mask that is not below its last offset: offsets need no further
+/// check.
 const ROOM_BYTES: usize = 132;
 const OFFSET_MASK: usize = 127;
 
@@ -17,8 +18,8 @@ pub(super) fn fit_a_lane(tokens: &[u32]) -> bool {
 
 /// Encodes tokens below 2^24, without branches on the value, which is as good as random.
 ///
-/// A token's opcode and argument take 2, 3 or 5 bytes, of which the fifth is zero. So four bytes are stored for each
-/// into zeroed room, and the next one overwrites what is not the token's.
+/// A token's opcode and argument take 2, 3 or 5 bytes, of which the fifth is zero. So four bytes
+/// are stored for each into zeroed room, and the next one overwrites what is not the token's.
 pub(super) fn encode(batch: &[u32], out: &mut Vec<u8>) {
     let mut at = out.len();
     out.resize(at + batch.len() * TOKEN_BYTES + ROOM_BYTES, 0);

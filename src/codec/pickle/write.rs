@@ -5,8 +5,8 @@ use smallvec::SmallVec;
 use super::tokens::{TOKEN_BYTES, encode, fit_a_lane};
 use super::{MAX_DEPTH, Protocol, Value, op};
 
-/// A frame that has reached this many bytes when the next object begins is closed; strings of this size stand outside of
-/// frames (`FRAME_SIZE_TARGET`).
+/// A frame that has reached this many bytes when the next object begins is closed; strings of this
+/// size stand outside of frames (`FRAME_SIZE_TARGET`).
 pub(super) const FRAME_BYTES: usize = 64 << 10;
 /// Frames below this many bytes go without a header (`FRAME_SIZE_MIN`).
 const MIN_FRAME_BYTES: usize = 4;
@@ -19,11 +19,12 @@ const BATCH_TOKENS: usize = 1024;
 /// Longest integer in two's complement: an i128.
 const INT_BYTES: usize = size_of::<i128>();
 
-/// The Python that object a string is. An object that was written before is written as a reference to it; CPython goes
-/// by identity there, not by equality.
+/// The Python that object a string is. An object that was written before is written as a reference
+/// to it; CPython goes by identity there, not by equality.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Identity {
-    /// An object of its own, met once. (Strings of at most one latin-1 character are interned all the same.)
+    /// An object of its own, met once. (Strings of at most one latin-1 character are interned all
+    /// the same.)
     Fresh,
     /// The object with this number, which the caller gives.
     Object(u32),
@@ -113,8 +114,8 @@ impl<'a> Writer<'a> {
     pub fn tokens(&mut self, tokens: &[u32]) {
         for batch in tokens.chunks(BATCH_TOKENS) {
             self.open_frame();
-            // Larger ones need more than the four bytes of a lane, and in the last bytes of a frame each object may
-            // begin another.
+            // Larger ones need more than the four bytes of a lane, and in the last bytes of a frame
+            // each object may begin another.
             if !fit_a_lane(batch) || self.frame_bytes() + batch.len() * TOKEN_BYTES >= FRAME_BYTES {
                 batch.iter().for_each(|&token| self.int(i128::from(token)));
             } else {

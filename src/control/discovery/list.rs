@@ -39,8 +39,9 @@ pub enum ListError {
 }
 
 impl Listed {
-    /// The same, and whom an earlier look at the file found in these lists: one who is missing for the first time may be in the part
-    /// of a file that is not written yet. Who is in the other list now has changed its role.
+    /// The same, and whom an earlier look at the file found in these lists: one who is missing for
+    /// the first time may be in the part of a file that is not written yet. Who is in the other
+    /// list now has changed its role.
     pub fn and(&self, earlier: &Listed) -> Listed {
         let is_listed =
             |it: &&Endpoint| self.prefill.iter().chain(&self.decode).flatten().any(|one| one == *it);

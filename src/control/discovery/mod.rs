@@ -1,8 +1,8 @@
-//! Engines that come and go by themselves: listed in a file, the addresses of a name, or pods. Files and names are looked at
-//! again and again, the API server of a cluster tells by itself.
+//! Engines that come and go by themselves: listed in a file, the addresses of a name, or pods.
+//! Files and names are looked at again and again, the API server of a cluster tells by itself.
 //!
-//! A look that fails changes nothing, and nobody leaves for being missing once: a list that is being written, and a name server that is
-//! away, must not empty a fleet.
+//! A look that fails changes nothing, and nobody leaves for being missing once: a list that is
+//! being written, and a name server that is away, must not empty a fleet.
 
 #[cfg(not(feature = "kubernetes"))]
 #[path = "kubernetes/absent.rs"]
@@ -119,7 +119,8 @@ impl Discoverer {
         Ok(want(Role::Prefill, both.prefill) + want(Role::Decode, both.decode))
     }
 
-    /// One look: so many came or went, and what went wrong, empty for nothing. Names fail one by one, so it may be both.
+    /// One look: so many came or went, and what went wrong, empty for nothing. Names fail one by
+    /// one, so it may be both.
     fn tell(&mut self, at: usize, source: &'static str, changes: usize, wrong: String) {
         changed(&self.relay.fleet, source, changes);
         if !wrong.is_empty() && self.wrong[at] != wrong {

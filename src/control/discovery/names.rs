@@ -12,7 +12,8 @@ use crate::endpoint::Endpoint;
 
 /// The longest that one look-up may take.
 const LOOKUP_TIME: Duration = Duration::from_secs(5);
-/// An address must be missing so many times in a row: servers with many addresses answer with some of them.
+/// An address must be missing so many times in a row: servers with many addresses answer with some
+/// of them.
 const ABSENCES: u32 = 3;
 /// Most addresses of one name.
 const MOST: usize = 4_096;
@@ -53,8 +54,8 @@ impl<R: Resolve> Names<R> {
         self.known.is_empty()
     }
 
-    /// Looks again; returns all engines, and what went wrong with each name that could not be resolved, whose engines
-    /// stay as they were.
+    /// Looks again; returns all engines, and what went wrong with each name that could not be
+    /// resolved, whose engines stay as they were.
     pub async fn look(&mut self) -> (Vec<Endpoint>, Vec<String>) {
         let resolver = &self.resolver;
         // At once: a name server that is away would take its time for each of them.

@@ -1,4 +1,5 @@
-//! The files of a configuration, looked at by content: a ConfigMap is a link to a link that is exchanged.
+//! The files of a configuration, looked at by content: a ConfigMap is a link to a link that is
+//! exchanged.
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};

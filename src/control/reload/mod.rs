@@ -1,7 +1,9 @@
-//! The configuration while the gateway runs: read again on SIGHUP, and when the content of a file changes.
+//! The configuration while the gateway runs: read again on SIGHUP, and when the content of a file
+//! changes.
 //!
-//! It goes through the one path on which it was read at the start, with the same flags and variables on top. A configuration
-//! with anything wrong in it changes nothing. Requests that are inside keep what they began with, as far as it matters.
+//! It goes through the one path on which it was read at the start, with the same flags and
+//! variables on top. A configuration with anything wrong in it changes nothing. Requests that are
+//! inside keep what they began with, as far as it matters.
 
 pub mod adopt;
 mod files;

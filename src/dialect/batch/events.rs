@@ -61,7 +61,8 @@ impl Merge {
         self.ended
     }
 
-    /// An engine's own error was the last event: other parts may have more to say, which nobody reads.
+    /// An engine's own error was the last event: other parts may have more to say, which nobody
+    /// reads.
     pub fn failed(&self) -> bool {
         self.ended && self.parts.iter().any(|part| !part.complete)
     }

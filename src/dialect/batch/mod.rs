@@ -1,5 +1,5 @@
-//! Several prompts in one completions body: a body for each of them, and one answer made of theirs, as one engine that was
-//! given all of them would have written it (vLLM 0.32).
+//! Several prompts in one completions body: a body for each of them, and one answer made of theirs,
+//! as one engine that was given all of them would have written it (vLLM 0.32).
 
 mod events;
 mod sum;
@@ -28,8 +28,8 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Splits a body with 2 to `most` prompts: texts, or lists of token ids. `None` for any other, and for what an engine
-    /// might refuse as a whole though it would take each part.
+    /// Splits a body with 2 to `most` prompts: texts, or lists of token ids. `None` for any other,
+    /// and for what an engine might refuse as a whole though it would take each part.
     pub fn of(api: Api, body: &Object, most: usize) -> Option<Batch> {
         let list = body.get("prompt").filter(|_| api == Api::Completions)?;
         let count =
@@ -41,7 +41,8 @@ impl Batch {
             return None;
         }
         let choices = match body.get("n").filter(|n| !n.is_null()) {
-            // Of "2" or 2.0, which engines take for a number, nobody here knows how many answers each prompt gets.
+            // Of "2" or 2.0, which engines take for a number, nobody here knows how many answers
+            // each prompt gets.
             Some(n) => n.as_u64()?.max(1),
             None => 1,
         };
@@ -64,7 +65,8 @@ impl Batch {
     /// None for a body that [`Batch::of`] has split.
     pub fn body(&self, whole: &Object, at: usize) -> Result<Object, JsonError> {
         let prompt = match self.prompts.get(at) {
-            // vLLM takes an empty text in a list, of which a tokenizer may make its first token, and refuses it by itself.
+            // vLLM takes an empty text in a list, of which a tokenizer may make its first token,
+            // and refuses it by itself.
             Some(text) if &text[..] == br#""""# => Bytes::from_static(br#"[""]"#),
             Some(prompt) => prompt.clone(),
             None => Bytes::from_static(b"null"),
@@ -85,14 +87,16 @@ pub fn part_id(id: &str, at: usize) -> String {
     format!("{id}-{at}")
 }
 
-/// The `id` of an answer to the prompt `at`, as JSON, as the whole request's would be: engines make it of the request's.
+/// The `id` of an answer to the prompt `at`, as JSON, as the whole request's would be: engines make
+/// it of the request's.
 fn whole_id(id: &Value<'_>, at: usize) -> Bytes {
     let text = id.as_str();
     let whole = text.as_deref().and_then(|text| text.strip_suffix(&part_id("", at)));
     whole.map_or_else(|| id.to_bytes(), quote)
 }
 
-/// Moves the indices of an answer's choices to where those of the prompt `at` are, and tells whether they are readable.
+/// Moves the indices of an answer's choices to where those of the prompt `at` are, and tells
+/// whether they are readable.
 fn choices_of(
     answer: &Object,
     (at, choices): (usize, u64),

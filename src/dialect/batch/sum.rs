@@ -5,7 +5,8 @@ use bytes::Bytes;
 use crate::codec::json::{Object, Value};
 use crate::dialect::patch::Patch;
 
-/// The `usage` of all, spelled as the first one is: each number is the sum of the numbers in its place.
+/// The `usage` of all, spelled as the first one is: each number is the sum of the numbers in its
+/// place.
 pub(super) fn sum(usages: &[Object]) -> Option<Bytes> {
     let first = usages.first()?;
     let mut patch = Patch::default();

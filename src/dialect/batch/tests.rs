@@ -43,7 +43,8 @@ fn what_an_engine_had_better_see_as_a_whole_is_not_split() {
     }
     let two = r#"{"prompt":["a","b"]}"#;
     assert!(split(two, 2).is_some() && split(two, 1).is_none());
-    // Engines take these for numbers (pydantic's lax mode): counted as 1 here, two prompts would share an index.
+    // Engines take these for numbers (pydantic's lax mode): counted as 1 here, two prompts would
+    // share an index.
     for several in [r#""2""#, "2.0", "2e0", r#"" 2 ""#, "true", "-1"] {
         assert!(split(&format!(r#"{{"prompt":["a","b"],"n":{several}}}"#), 3).is_none(), "{several}");
     }

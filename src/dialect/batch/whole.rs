@@ -6,7 +6,8 @@ use super::{OF_ONE, choices_of, sum, whole_id};
 use crate::codec::json::{Object, Value};
 use crate::dialect::patch::Patch;
 
-/// One answer of these, which are in the order of the prompts, each with so many choices. `None` where one can't be read.
+/// One answer of these, which are in the order of the prompts, each with so many choices. `None`
+/// where one can't be read.
 pub fn merge(answers: &[Object], choices: u64) -> Option<Bytes> {
     let first = answers.first()?;
     let mut list = vec![b'['];

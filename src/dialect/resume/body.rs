@@ -30,7 +30,8 @@ pub(super) fn left(api: Api, body: &Object, generated: u64) -> Left {
     most.map_or(Left::Context, |most| Left::Tokens(most.saturating_sub(generated)))
 }
 
-/// A body for `/v1/completions` that goes on from `prompt` and `generated`, of a request with this `body`.
+/// A body for `/v1/completions` that goes on from `prompt` and `generated`, of a request with this
+/// `body`.
 pub(super) fn continuation(body: &Object, prompt: &[u32], generated: &[u32], left: Left) -> Bytes {
     let mut out = Vec::with_capacity(512 + 7 * (prompt.len() + generated.len()));
     out.extend_from_slice(b"{\"prompt\":[");

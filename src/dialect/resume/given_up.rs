@@ -1,11 +1,12 @@
 //! Answers that an engine ended before they were complete, and wrote as if they were.
 //!
-//! * vllm-ascend's recompute scheduler ends a request with `stop_reason: "recomputed"`, and expects whoever is in front to send it
-//!   again.
-//! * A vLLM that is stopped, paused or put to sleep ends all its requests with `finish_reason: "abort"`, and one that drains those that
-//!   still come (0.32). Nobody reads that but whom it was not meant for: a client that aborts has hung up. `/v1/messages` has no
-//!   name for it and says `stop_reason: null`; `/v1/responses` says "completed", and `/inference/v1/generate` is for those who
-//!   count tokens themselves.
+//! * vllm-ascend's recompute scheduler ends a request with `stop_reason: "recomputed"`, and expects
+//!   whoever is in front to send it again.
+//! * A vLLM that is stopped, paused or put to sleep ends all its requests with `finish_reason:
+//!   "abort"`, and one that drains those that still come (0.32). Nobody reads that but whom it was
+//!   not meant for: a client that aborts has hung up. `/v1/messages` has no name for it and says
+//!   `stop_reason: null`; `/v1/responses` says "completed", and `/inference/v1/generate` is for
+//!   those who count tokens themselves.
 
 use std::sync::LazyLock;
 
@@ -20,8 +21,9 @@ use crate::dialect::Api;
 const RECOMPUTED: &[u8] = b"\"recomputed\"";
 const ABORT: &[u8] = b"\"abort\"";
 
-/// Looks for a `finish_reason` or `stop_reason` that has a name, as engines write it, without spaces: events before the last have nulls.
-/// Such things are made once: making one costs more than looking through an event.
+/// Looks for a `finish_reason` or `stop_reason` that has a name, as engines write it, without
+/// spaces: events before the last have nulls. Such things are made once: making one costs more than
+/// looking through an event.
 static NAMED: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"_reason\":\""));
 /// Look for the words themselves: a whole answer always has a reason.
 static WORDS: LazyLock<[Finder<'static>; 2]> =
@@ -31,7 +33,8 @@ static WORDS: LazyLock<[Finder<'static>; 2]> =
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GivenUp {
     api: Api,
-    /// `"recomputed"` is one, unless it may be one of the request's stop strings: engines report these in the same place.
+    /// `"recomputed"` is one, unless it may be one of the request's stop strings: engines report
+    /// these in the same place.
     recomputed: bool,
 }
 

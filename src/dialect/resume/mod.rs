@@ -1,13 +1,16 @@
-//! Going on with a stream that broke: another decoder continues from the very token at which the client's text stands.
+//! Going on with a stream that broke: another decoder continues from the very token at which the
+//! client's text stands.
 //!
-//! A decoder that is asked for `return_token_ids` tells the prompt's ids in its first event and the generated ones in each
-//! (vLLM since 0.10.2). [`Tape`] keeps them and takes them out of what the client gets, if it did not ask for them. After
-//! a break, prompt and answer so far are a prompt for `/v1/completions`, and the events of that stream are rewritten into
-//! those of the first. [`Plan`] says beforehand where that can't be exact, and [`Reason`] why.
+//! A decoder that is asked for `return_token_ids` tells the prompt's ids in its first event and the
+//! generated ones in each (vLLM since 0.10.2). [`Tape`] keeps them and takes them out of what the
+//! client gets, if it did not ask for them. After a break, prompt and answer so far are a prompt
+//! for `/v1/completions`, and the events of that stream are rewritten into those of the first.
+//! [`Plan`] says beforehand where that can't be exact, and [`Reason`] why.
 //!
-//! Exact means: what follows is drawn from the same distribution as it would have been, and is the same where the request is
-//! deterministic; and no token is lost, doubled or counted twice. Text that is not complete (a character's first bytes) is
-//! held back, so that what the client has always ends where a token's text ends.
+//! Exact means: what follows is drawn from the same distribution as it would have been, and is the
+//! same where the request is deterministic; and no token is lost, doubled or counted twice. Text
+//! that is not complete (a character's first bytes) is held back, so that what the client has
+//! always ends where a token's text ends.
 
 mod body;
 mod event;

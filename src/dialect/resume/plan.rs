@@ -5,11 +5,12 @@ use crate::codec::json::{Object, Value};
 use crate::dialect::shape::asks_for;
 use crate::dialect::{Api, guard};
 
-/// Requests with larger bodies are not continued: the first event repeats the prompt, and it is held until it is complete.
-/// A million tokens of text are 4 MiB.
+/// Requests with larger bodies are not continued: the first event repeats the prompt, and it is
+/// held until it is complete. A million tokens of text are 4 MiB.
 const BODY_BYTES: usize = 4 << 20;
 
-/// Members that a continuation has as the request has them: they say how tokens are chosen, or by whom and for whom.
+/// Members that a continuation has as the request has them: they say how tokens are chosen, or by
+/// whom and for whom.
 pub(super) const KEPT: [&str; 26] = [
     "model",
     "temperature",
@@ -99,7 +100,8 @@ pub enum Reason {
     Prompt,
     /// A chat's log probabilities, which completions write otherwise.
     Logprobs,
-    /// A member of the request that is not known here, or a number of tokens that is not spelled as one.
+    /// A member of the request that is not known here, or a number of tokens that is not spelled as
+    /// one.
     Member,
     /// The request is very large.
     Size,
@@ -154,8 +156,8 @@ impl Reason {
 }
 
 impl Plan {
-    /// The plan for a streamed chat or completion; `None` for everything else. `bypass`: the prompt is of a kind that only
-    /// one engine can answer ([`crate::dialect::Bypass`]).
+    /// The plan for a streamed chat or completion; `None` for everything else. `bypass`: the prompt
+    /// is of a kind that only one engine can answer ([`crate::dialect::Bypass`]).
     pub fn of(api: Api, body: &Object, bypass: bool) -> Option<Plan> {
         let streamed = body.get("stream").and_then(|v| v.as_bool()) == Some(true);
         if !streamed || !matches!(api, Api::Chat | Api::Completions) {
@@ -176,8 +178,8 @@ impl Plan {
         !matches!(self.exact, Err(Reason::Choices | Reason::Beam | Reason::Prompt | Reason::Echo))
     }
 
-    /// Most bytes of an incomplete event that are held back, where it is `frame_bytes` otherwise: the first event repeats the
-    /// prompt in numbers, for a body of `body_bytes`.
+    /// Most bytes of an incomplete event that are held back, where it is `frame_bytes` otherwise:
+    /// the first event repeats the prompt in numbers, for a body of `body_bytes`.
     pub fn frame_bytes(&self, frame_bytes: usize, body_bytes: usize) -> usize {
         if self.exact.is_err() { frame_bytes } else { frame_bytes + 8 * body_bytes.min(BODY_BYTES) }
     }

@@ -1,4 +1,5 @@
-//! Events of one stream as events of another: values are replaced where they stand, all other bytes stay.
+//! Events of one stream as events of another: values are replaced where they stand, all other bytes
+//! stay.
 
 use bytes::Bytes;
 
@@ -21,7 +22,8 @@ pub(super) struct Filling<'a> {
 
 const NULL: &[u8] = b"null";
 
-/// Takes out of an event what the client did not ask for: as vLLM writes it when nobody asks, with nulls.
+/// Takes out of an event what the client did not ask for: as vLLM writes it when nobody asks, with
+/// nulls.
 pub(super) fn hide_ids(event: &Event, patch: &mut Patch) {
     hide_prompt(event, patch);
     if let Some(choice) = &event.choice {
@@ -37,7 +39,8 @@ pub(super) fn hide_prompt(event: &Event, patch: &mut Patch) {
     }
 }
 
-/// Sets the counts of a `usage` to those of the whole answer, of which this stream has only the end.
+/// Sets the counts of a `usage` to those of the whole answer, of which this stream has only the
+/// end.
 pub(super) fn recount(event: &Event, prompt: u64, carried: u64, patch: &mut Patch) {
     if let Some(usage) = event.top.part("usage") {
         let own = usage.object.get("completion_tokens").and_then(|count| count.as_u64());
@@ -87,7 +90,8 @@ fn fill_choice(choice: &Part, with: &Filling<'_>, patch: &mut Patch) {
     match choice.part("delta") {
         Some(delta) => {
             patch.set(delta.span("content"), with.text);
-            // What else the client was told in that event it was told once: the end of the reasoning, as it may be.
+            // What else the client was told in that event it was told once: the end of the
+            // reasoning, as it may be.
             let texts = delta.object.members().filter(|(_, value)| value.is_string());
             for (key, _) in texts.filter(|(key, _)| key != "role" && key != "content") {
                 patch.set(delta.span(&key), NULL);

@@ -1,15 +1,18 @@
 //! The end of what a client has been sent, as tokens and as text.
 //!
-//! An engine that parses an answer may hold back text that its tokens have: what could become the mark of a call of a tool (parsers of
-//! vLLM 0.32 that run for every chat), the first bytes of a character, of several tokens at once the last. Whoever goes on behind those
-//! tokens would lose it. So text and tokens are compared, by a tokenizer that holds nothing back.
+//! An engine that parses an answer may hold back text that its tokens have: what could become the
+//! mark of a call of a tool (parsers of vLLM 0.32 that run for every chat), the first bytes of a
+//! character, of several tokens at once the last. Whoever goes on behind those tokens would lose
+//! it. So text and tokens are compared, by a tokenizer that holds nothing back.
 
 use std::collections::VecDeque;
 
-/// Tokens that are compared: marks are shorter, and behind reasoning or the mark of its end there are soon so many.
+/// Tokens that are compared: marks are shorter, and behind reasoning or the mark of its end there
+/// are soon so many.
 const TOKENS: usize = 32;
 
-/// A character's bytes, or the space in front that some tokenizers leave out: by so much the text may be longer.
+/// A character's bytes, or the space in front that some tokenizers leave out: by so much the text
+/// may be longer.
 const MORE_BYTES: usize = 4;
 
 /// The last events, with so many tokens at least.
@@ -63,7 +66,8 @@ impl Tail {
 }
 
 impl Proof {
-    /// True if the client has all of the text that a tokenizer makes of the ids. Of one character over and over nobody can tell.
+    /// True if the client has all of the text that a tokenizer makes of the ids. Of one character
+    /// over and over nobody can tell.
     pub fn holds(&self, decoded: &str) -> bool {
         // The rest of a character whose first bytes came before.
         let (decoded, text) =
@@ -74,8 +78,8 @@ impl Proof {
     }
 }
 
-/// Without the spaces that a tokenizer may leave out of a whole text, and not of one that comes token by token
-/// (`clean_up_tokenization_spaces` of transformers).
+/// Without the spaces that a tokenizer may leave out of a whole text, and not of one that comes
+/// token by token (`clean_up_tokenization_spaces` of transformers).
 fn tidied(text: &str) -> String {
     const SPACED: [(&str, &str); 10] = [
         (" .", "."),

@@ -15,8 +15,8 @@ use crate::dialect::resume::plan::{Plan, Reason};
 use crate::dialect::resume::rewrite::{self, Filling};
 use crate::dialect::resume::tail::{Proof, Tail};
 
-/// Events without text that are held back. A character has at most four bytes and so comes in at most four tokens; with
-/// more the text is not about to be completed.
+/// Events without text that are held back. A character has at most four bytes and so comes in at
+/// most four tokens; with more the text is not about to be completed.
 const HELD_EVENTS: usize = 16;
 
 const DONE: &[u8] = b"data: [DONE]\n\n";
@@ -45,7 +45,8 @@ pub enum Break {
 pub enum Next {
     /// The request is sent again: the client has seen nothing of the answer.
     Again,
-    /// This body goes to `/v1/completions`; its prompt has so many tokens. Where text may be held back, it is to be shown first that none is.
+    /// This body goes to `/v1/completions`; its prompt has so many tokens. Where text may be held
+    /// back, it is to be shown first that none is.
     Continue(Bytes, u64, Option<Proof>),
     /// Only these bytes are missing.
     End(Bytes),
@@ -332,8 +333,9 @@ impl Tape {
         if look.text || look.reasoning {
             seen.reasoning = look.reasoning && !look.text;
         }
-        // Of several tokens at once the last may be a character's first bytes, which the text does not show: engines that go on from
-        // there repeat the prompt, or lose the character (vLLM's detokenizers).
+        // Of several tokens at once the last may be a character's first bytes, which the text does
+        // not show: engines that go on from there repeat the prompt, or lose the character (vLLM's
+        // detokenizers).
         seen.several = ids.as_ref().is_some_and(|ids| ids.len() > 1);
         seen.open_text = !look.finish && !look.visible();
         match (look.reasoning, &ids) {
@@ -350,7 +352,8 @@ impl Tape {
             }
             _ => {}
         }
-        // Engines write an event for a token without text only because token ids were asked for, here by us.
+        // Engines write an event for a token without text only because token ids were asked for,
+        // here by us.
         let ours = look.bare && !look.finish && !self.plan.wants_ids && self.plan.exact.is_ok();
         if !ours {
             out.extend_from_slice(&frame);

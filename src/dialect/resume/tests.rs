@@ -24,7 +24,8 @@ struct Engine<'a> {
 }
 
 impl Engine<'_> {
-    /// The events of the answer from token `from` on, to a request that is `chat` or not and has this `body`.
+    /// The events of the answer from token `from` on, to a request that is `chat` or not and has
+    /// this `body`.
     fn events(&self, chat: bool, from: usize, body: &Value) -> Vec<String> {
         let asked = |key: &str| body.get(key) == Some(&json!(true));
         let option = |key: &str| body["stream_options"].get(key) == Some(&json!(true));
@@ -214,7 +215,8 @@ fn a_stream_is_refused_for_what_was_seen_of_it() {
 
 #[test]
 fn after_several_tokens_at_once_the_text_may_not_be_complete() {
-    // Of the last one there may be the first byte of a character only, which no decoder's text can go on from: a tokenizer knows.
+    // Of the last one there may be the first byte of a character only, which no decoder's text can
+    // go on from: a tokenizer knows.
     let two = event(r#""delta":{"content":"x"},"finish_reason":null,"token_ids":[5,6]"#);
     let one = event(r#""delta":{"content":"y"},"finish_reason":null,"token_ids":[7]"#);
     let Ok(Next::Continue(_, 4, Some(proof))) = refusal(&[one.clone(), two.clone()]) else {

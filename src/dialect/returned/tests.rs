@@ -8,7 +8,8 @@ fn ids(range: std::ops::Range<u32>) -> Vec<u32> {
     range.collect()
 }
 
-/// As vLLM 0.32 wrote it, but for the ids: 250 tokens of prompt, 40 of answer, all but the last of them kept in blocks of 32.
+/// As vLLM 0.32 wrote it, but for the ids: 250 tokens of prompt, 40 of answer, all but the last of
+/// them kept in blocks of 32.
 fn answer(change: impl Fn(&mut serde_json::Value)) -> Object {
     let mut whole = serde_json::json!({
         "id": "cmpl-1", "object": "text_completion", "choices": [{"index": 0, "text": "x", "logprobs": null,

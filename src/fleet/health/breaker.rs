@@ -19,16 +19,19 @@ use crate::route::Standing;
 
 /// The rest of an engine that is alive and says that it is busy.
 const BUSY_REST_MS: u64 = 100;
-/// An engine that has been busy for this time, and has served nobody, while others served, is not busy: bursts are shorter, and a
-/// queue that is full serves those in it. vLLM 0.33 answers 503 for ever on a rank that elastic expert parallelism retired.
+/// An engine that has been busy for this time, and has served nobody, while others served, is not
+/// busy: bursts are shorter, and a queue that is full serves those in it. vLLM 0.33 answers 503 for
+/// ever on a rank that elastic expert parallelism retired.
 const BUSY_MAX_MS: u64 = 5_000;
 /// So often it must have said so in that time.
 const BUSY_ANSWERS: u32 = 5;
-/// The longest time for which an engine is spared that says when to come back: what it says may be meant for people.
+/// The longest time for which an engine is spared that says when to come back: what it says may be
+/// meant for people.
 const SPARED_MAX_MS: u64 = 5_000;
 /// A trial that has not ended after this time is not waited for: another one may go.
 pub const TRIAL_MS: u64 = 10_000;
-/// An engine that trips again within this time after it closed, or within [`CALM_RESTS`] of its last rests, flaps.
+/// An engine that trips again within this time after it closed, or within [`CALM_RESTS`] of its
+/// last rests, flaps.
 const CALM_MS: u64 = 10_000;
 const CALM_RESTS: u64 = 4;
 /// A rest is doubled so many times at most.
@@ -173,7 +176,8 @@ impl Breaker {
         until_ms.saturating_sub(now_ms)
     }
 
-    /// The share of what it would be given that it is given: less than 1 for a time after an outage.
+    /// The share of what it would be given that it is given: less than 1 for a time after an
+    /// outage.
     pub fn share(&self, now_ms: u64, rules: &Rules) -> f64 {
         match self.warm_ms(now_ms, rules) {
             0 => 1.0,
@@ -192,7 +196,8 @@ impl Breaker {
         self.failures_in_a_row
     }
 
-    /// True if it opened and neither a request nor a probe has been let through since, whether its rest is over or not.
+    /// True if it opened and neither a request nor a probe has been let through since, whether its
+    /// rest is over or not.
     pub fn is_open(&self) -> bool {
         matches!(self.phase, Phase::Open { .. })
     }
@@ -213,7 +218,8 @@ impl Breaker {
     pub fn failed(&mut self, now_ms: u64, cause: Cause, rules: &Rules) -> Change {
         self.down_since_ms.get_or_insert(now_ms);
         match self.state(now_ms) {
-            // Failures that come while it rests belong to requests that were sent before; they don't prolong the rest.
+            // Failures that come while it rests belong to requests that were sent before; they
+            // don't prolong the rest.
             State::Open => Change::None,
             State::HalfOpen => {
                 self.failures_in_a_row = self.failures_in_a_row.saturating_add(1);
@@ -234,7 +240,8 @@ impl Breaker {
         }
     }
 
-    /// It has too much to do: others are preferred for a moment, which does not grow, or for as long as it asks to be spared.
+    /// It has too much to do: others are preferred for a moment, which does not grow, or for as
+    /// long as it asks to be spared.
     pub fn busy(&mut self, now_ms: u64, spare_ms: Option<u64>) {
         let rest_ms = spare_ms.unwrap_or(0).clamp(BUSY_REST_MS, SPARED_MAX_MS);
         self.busy_since_ms.get_or_insert(now_ms);
@@ -247,14 +254,15 @@ impl Breaker {
         self.busy_since_ms
     }
 
-    /// True if it has said that it is busy so often, and for so long, that an end is not to be expected.
+    /// True if it has said that it is busy so often, and for so long, that an end is not to be
+    /// expected.
     pub fn is_busy_without_end(&self, now_ms: u64) -> bool {
         self.busy_answers >= BUSY_ANSWERS
             && self.busy_since_ms.is_some_and(|since_ms| now_ms.saturating_sub(since_ms) >= BUSY_MAX_MS)
     }
 
-    /// It refused a request, perhaps for a reason of its own: others are preferred until another engine has said the same, or
-    /// the opposite.
+    /// It refused a request, perhaps for a reason of its own: others are preferred until another
+    /// engine has said the same, or the opposite.
     pub fn refused(&mut self, now_ms: u64, rules: &Rules) {
         self.step_aside(now_ms, rules.rest_ms);
     }
@@ -292,8 +300,9 @@ impl Breaker {
         }
     }
 
-    /// A leg on it failed, and it may be another engine's fault: others are preferred for a moment. It opens only when that goes on
-    /// for twice as long as a failure that is its own, without a success in between.
+    /// A leg on it failed, and it may be another engine's fault: others are preferred for a moment.
+    /// It opens only when that goes on for twice as long as a failure that is its own, without a
+    /// success in between.
     pub fn suspected(&mut self, now_ms: u64, rules: &Rules) -> Change {
         self.down_since_ms.get_or_insert(now_ms);
         match self.state(now_ms) {
@@ -355,7 +364,8 @@ impl Breaker {
         }
         self.probes_failed = 0;
         self.probes_succeeded = self.probes_succeeded.saturating_add(1);
-        // What fails requests while it answers probes is not seen by them: only requests can tell that it ended.
+        // What fails requests while it answers probes is not seen by them: only requests can tell
+        // that it ended.
         if self.state(now_ms) == State::Closed
             || self.cause == Cause::Failing
             || self.probes_succeeded < rules.probe_successes

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// An engine that said so counts as busy for this time, in ms, unless it has taken something since.
 const BUSY_MS: u64 = 1_000;
-/// The pause until a request is sent to a busy engine all the same, in ms; it doubles with each further refusal.
+/// The pause until a request is sent to a busy engine all the same, in ms; it doubles with each
+/// further refusal.
 const PAUSE_MS: u64 = 100;
 /// It is doubled so many times at most: to 800 ms.
 const MAX_LEVEL: u32 = 3;
@@ -60,7 +61,8 @@ impl Capacity {
         }
         self.taken_ms.store(now_ms.max(1), Ordering::Relaxed);
         if running > self.most.load(Ordering::Relaxed) {
-            // It takes more than it did. Each that it takes from now on may bring one more, as long as it refuses none.
+            // It takes more than it did. Each that it takes from now on may bring one more, as long
+            // as it refuses none.
             let calm = now_ms.saturating_sub(busy_ms) >= BUSY_MS;
             self.most.store(running.saturating_add(u32::from(calm)), Ordering::Relaxed);
             self.level.store(0, Ordering::Relaxed);
@@ -84,7 +86,8 @@ impl Capacity {
         (most < u32::MAX).then_some(most)
     }
 
-    /// From when on, in ms, one request more than it takes may find out whether it takes more by now.
+    /// From when on, in ms, one request more than it takes may find out whether it takes more by
+    /// now.
     pub fn next_ms(&self) -> u64 {
         let busy_ms = self.busy_ms.load(Ordering::Relaxed);
         busy_ms.saturating_add(PAUSE_MS << self.level.load(Ordering::Relaxed).min(MAX_LEVEL))

@@ -5,7 +5,8 @@
 //! prefiller that reads an encoder's embeddings), and the cause may be the one that made it (the
 //! *producer*). One failure tells nothing. The spread of failures tells:
 //! * a producer whose KV fails on several consumers, which meanwhile read others' KV, is at fault;
-//! * a consumer that fails with the KV of several producers, which others meanwhile read, is at fault;
+//! * a consumer that fails with the KV of several producers, which others meanwhile read, is at
+//!   fault;
 //! * a pair that fails while both do well with others is avoided as a pair (two releases whose
 //!   connectors don't match, a broken link between two hosts).
 
@@ -13,8 +14,8 @@ use std::collections::HashMap;
 
 use crate::fleet::InstanceId;
 
-/// Pairs whose outcomes are remembered: each of 64 producers with each of 64 consumers. Beyond it the one that is
-/// silent for longest is forgotten, and its evidence has to be gathered anew.
+/// Pairs whose outcomes are remembered: each of 64 producers with each of 64 consumers. Beyond it
+/// the one that is silent for longest is forgotten, and its evidence has to be gathered anew.
 const MOST_PAIRS: usize = 4_096;
 /// After this time an outcome counts half: the evidence is of the last minute.
 const HALF_LIFE_MS: f64 = 30_000.0;
@@ -182,8 +183,8 @@ impl Evidence {
         record
     }
 
-    /// With how many partners an engine fails, if it is at fault: they are several (or all that there are), each has done
-    /// well with somebody else since, and it does well with fewer.
+    /// With how many partners an engine fails, if it is at fault: they are several (or all that
+    /// there are), each has done well with somebody else since, and it does well with fewer.
     fn at_fault(&self, side: Side, id: InstanceId, partners: usize) -> Option<usize> {
         let mine = || self.pairs.iter().filter(|(pair, _)| side.of(pair) == id);
         let fails = |(pair, record): (&Pair, &Record)| {
@@ -234,7 +235,8 @@ mod tests {
         Pair { producer: InstanceId(producer), consumer: InstanceId(100 + consumer) }
     }
 
-    /// Requests over all pairs in turn, for so many ms; each fails if `fails` says so. The verdicts, in order.
+    /// Requests over all pairs in turn, for so many ms; each fails if `fails` says so. The
+    /// verdicts, in order.
     fn play(evidence: &mut Evidence, ms: u64, fails: impl Fn(u64, u64) -> bool) -> Vec<(Pair, Verdict)> {
         let mut verdicts = Vec::new();
         for now_ms in (0..ms).step_by(10) {

@@ -77,7 +77,8 @@ impl Identity {
         restarted
     }
 
-    /// Its process began at `started_s`, in Unix seconds; None = it does not say. True when that shows a restart.
+    /// Its process began at `started_s`, in Unix seconds; None = it does not say. True when that
+    /// shows a restart.
     pub fn began(&mut self, started_s: Option<f64>) -> bool {
         self.start_asked = true;
         let (Some(now_s), before_s) = (started_s, self.started_s) else { return false };

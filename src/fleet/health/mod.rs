@@ -1,7 +1,7 @@
 //! An engine's health: what its legs and its probes tell, and what follows from it.
 //!
-//! Without it the least loaded instance would be the dead one. When every instance rests they are all tried: nobody is
-//! refused on the strength of a guess.
+//! Without it the least loaded instance would be the dead one. When every instance rests they are
+//! all tried: nobody is refused on the strength of a guess.
 
 pub mod breaker;
 pub mod capacity;
@@ -96,7 +96,8 @@ impl Health {
         legs.max(breakers.handoffs.standing(now_ms, dice, &self.rules))
     }
 
-    /// The state of its breakers, the graver one. An engine that serves another model counts as open.
+    /// The state of its breakers, the graver one. An engine that serves another model counts as
+    /// open.
     pub fn state(&self, now_ms: u64) -> State {
         if self.serves_other_model() {
             return State::Open;
@@ -180,7 +181,8 @@ impl Health {
         self.lock().handoffs.contradicted(now_ms, true, &self.rules)
     }
 
-    /// A hand-off failed in which it had a part, by whose fault is not known. True if it was on trial, and rests again.
+    /// A hand-off failed in which it had a part, by whose fault is not known. True if it was on
+    /// trial, and rests again.
     pub fn handoff_trial_failed(&self, now_ms: u64) -> bool {
         let handoffs = &mut self.lock().handoffs;
         let on_trial = handoffs.state(now_ms) == State::HalfOpen;
@@ -244,7 +246,8 @@ impl Health {
         self.refusals.load(Ordering::Relaxed)
     }
 
-    /// True if it has served somebody, and refused at most one request since: its refusals can be believed.
+    /// True if it has served somebody, and refused at most one request since: its refusals can be
+    /// believed.
     pub fn serves_between_refusals(&self) -> bool {
         self.served_ms.load(Ordering::Relaxed) > 0 && self.refusals() <= 1
     }
@@ -271,7 +274,8 @@ impl Health {
         &self.capacity
     }
 
-    /// True if it was out of reach and nobody has reached it since: a request would most likely not either.
+    /// True if it was out of reach and nobody has reached it since: a request would most likely not
+    /// either.
     pub fn is_out_of_reach(&self) -> bool {
         let breakers = self.lock();
         breakers.legs.is_open() && breakers.legs.cause() == Cause::Unreachable

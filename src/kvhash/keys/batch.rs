@@ -7,8 +7,8 @@ pub const MAX_BATCH_KEYS: usize = 1 << 18;
 /// Most bytes of all keys of one batch.
 pub const MAX_BATCH_BYTES: usize = 64 << 20;
 
-/// Keys back to back in one growing buffer, each with the token its block starts at. Clearing keeps the buffers, so a
-/// batch that is used again allocates nothing.
+/// Keys back to back in one growing buffer, each with the token its block starts at. Clearing keeps
+/// the buffers, so a batch that is used again allocates nothing.
 #[derive(Clone, Debug, Default)]
 pub struct KeyBatch {
     text: String,
@@ -74,8 +74,9 @@ impl KeyBatch {
         (0..self.len()).filter_map(|i| self.get(i))
     }
 
-    /// Tokens a prompt hits when `present` tells for each key, in order, whether the pool has it: everything before the
-    /// first block that lacks one of its keys, in whole alignment units. Keys without an answer count as absent.
+    /// Tokens a prompt hits when `present` tells for each key, in order, whether the pool has it:
+    /// everything before the first block that lacks one of its keys, in whole alignment units. Keys
+    /// without an answer count as absent.
     #[must_use]
     pub fn hit_tokens(&self, present: impl IntoIterator<Item = bool>) -> u32 {
         let mut answers = present.into_iter();
@@ -83,7 +84,8 @@ impl KeyBatch {
         self.hit_before(missing.min())
     }
 
-    /// Tokens a prompt hits when the first block that lacks a key starts at `missing_tokens`; `None`: no block does.
+    /// Tokens a prompt hits when the first block that lacks a key starts at `missing_tokens`;
+    /// `None`: no block does.
     #[must_use]
     pub fn hit_before(&self, missing_tokens: Option<u32>) -> u32 {
         let hit = missing_tokens.unwrap_or(self.end_tokens).min(self.end_tokens);

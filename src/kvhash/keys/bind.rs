@@ -1,5 +1,5 @@
-//! Templates bound to one place: all values but those of the block and the request are text already, so that writing a
-//! key is a few copies.
+//! Templates bound to one place: all values but those of the block and the request are text
+//! already, so that writing a key is a few copies.
 
 use std::fmt::Write as _;
 
@@ -94,8 +94,8 @@ impl Bound {
     }
 }
 
-/// The texts of a template's values at a place, in the order of [`Template::values`]: empty for those of a part that is
-/// left out, for the hash, and for what comes with the request.
+/// The texts of a template's values at a place, in the order of [`Template::values`]: empty for
+/// those of a part that is left out, for the hash, and for what comes with the request.
 pub(super) fn texts(template: &Template, names: &Names<'_>, shape: &KvShape, at: &Place) -> Vec<String> {
     let binder = Binder { names, shape, at };
     let mut texts = Vec::new();

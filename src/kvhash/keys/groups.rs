@@ -1,4 +1,5 @@
-//! KV-cache groups of hybrid models: block sizes, families, and how the hash of a coarse block is made of fine ones.
+//! KV-cache groups of hybrid models: block sizes, families, and how the hash of a coarse block is
+//! made of fine ones.
 
 use sha2::{Digest, Sha256};
 use thiserror::Error;
@@ -91,7 +92,8 @@ impl GroupHash {
         }
     }
 
-    /// Writes the hash of the block that `hashes` make up to `out`, which is cleared. A single hash stays as it is.
+    /// Writes the hash of the block that `hashes` make up to `out`, which is cleared. A single hash
+    /// stays as it is.
     pub fn write<H: AsRef<[u8]>>(self, hashes: &[H], out: &mut Vec<u8>) {
         out.clear();
         match (self, hashes) {

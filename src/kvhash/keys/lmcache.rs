@@ -12,8 +12,8 @@ pub fn kv_rank(world: u32, rank: u32) -> u32 {
     (world << 24) | (rank << 16) | (world << 8) | rank
 }
 
-/// The tags of a request as they end a key: `@name%value` for each `lmcache.tag.{name}` of its configuration, in the
-/// order of the configuration.
+/// The tags of a request as they end a key: `@name%value` for each `lmcache.tag.{name}` of its
+/// configuration, in the order of the configuration.
 #[must_use]
 pub fn tags<'a>(request_config: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
     let mut out = String::new();

@@ -1,8 +1,9 @@
 //! Names of KV blocks in the pools that engines share.
 //!
-//! A [`Preset`] says how one connector version spells and spreads keys, [`KeyConfig`] adds what the operator knows,
-//! and [`KeyProfile`] is both, checked and bound: it turns block hashes into the keys to ask a pool for. A profile that
-//! could only produce keys nobody writes is refused with the reason ([`Refusal`]). Nothing here talks to a pool.
+//! A [`Preset`] says how one connector version spells and spreads keys, [`KeyConfig`] adds what the
+//! operator knows, and [`KeyProfile`] is both, checked and bound: it turns block hashes into the
+//! keys to ask a pool for. A profile that could only produce keys nobody writes is refused with the
+//! reason ([`Refusal`]). Nothing here talks to a pool.
 
 pub mod batch;
 pub mod bind;

@@ -24,7 +24,8 @@ pub enum Store {
     MemCache,
     /// Yuanrong: some versions rewrite keys.
     Yuanrong,
-    /// Files below these directories; UCM spreads blocks over several. Without one, keys are file names.
+    /// Files below these directories; UCM spreads blocks over several. Without one, keys are file
+    /// names.
     Files {
         /// The directories (`storage_backends`).
         roots: Vec<String>,
@@ -224,10 +225,12 @@ impl KeyProfile {
         group.slots.iter().try_for_each(|slot| self.add(slot, start, ("", ""), out))
     }
 
-    /// Adds the keys of all blocks of one group, block by block; nothing for a group that does not exist.
+    /// Adds the keys of all blocks of one group, block by block; nothing for a group that does not
+    /// exist.
     ///
     /// # Errors
-    /// [`KeyError`] when a hash has another length than the profile's, hashes are missing, or the batch is full.
+    /// [`KeyError`] when a hash has another length than the profile's, hashes are missing, or the
+    /// batch is full.
     pub fn keys_of_group<H: AsRef<[u8]>>(
         &self,
         index: usize,

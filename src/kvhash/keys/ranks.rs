@@ -1,4 +1,5 @@
-//! The ranks of an engine that write a block, and those of them that the engine's own lookup asks about.
+//! The ranks of an engine that write a block, and those of them that the engine's own lookup asks
+//! about.
 
 use super::groups::{GroupKind, KvGroup};
 
@@ -17,8 +18,8 @@ pub struct KvShape {
     pub kv_heads: u32,
     /// Latent attention: all ranks hold the same KV.
     pub mla: bool,
-    /// Tensor-parallel size of the other side, where the connector was told one (`decode_tp_size` on a producer,
-    /// `prefill_tp_size` on a consumer).
+    /// Tensor-parallel size of the other side, where the connector was told one (`decode_tp_size`
+    /// on a producer, `prefill_tp_size` on a consumer).
     pub peer_tp: Option<u32>,
     /// Shards of a shared store (`store_tp_size`).
     pub store_tp: Option<u32>,
@@ -131,7 +132,8 @@ impl KvShape {
         }
     }
 
-    /// The places that write a block of group `index`, in (pp, pcp, tp) order; several ranks may name the same.
+    /// The places that write a block of group `index`, in (pp, pcp, tp) order; several ranks may
+    /// name the same.
     #[must_use]
     pub fn places(&self, rule: RankRule, index: u32, kind: GroupKind) -> Vec<Place> {
         match rule {

@@ -49,7 +49,8 @@ pub enum Refusal {
     /// Layer-wise AscendStore: the scheduler does not strip the slash, the workers do.
     #[error("layer-wise AscendStore looks up an empty model name when --model ends in `/`")]
     TrailingSlash,
-    /// `pp_rank` is computed as (rank // tp) % pp, which mixes up stages and context-parallel ranks.
+    /// `pp_rank` is computed as (rank // tp) % pp, which mixes up stages and context-parallel
+    /// ranks.
     #[error("AscendStore of this version writes wrong pp_rank values when pcp and pp are both above 1")]
     PcpWithPp,
     /// Ranks that can't be split like this.

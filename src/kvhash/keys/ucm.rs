@@ -4,7 +4,8 @@
 const SEED: u64 = 0xc70f_6907;
 const MUL: u64 = 0xc6a4_a793_5bd1_e995;
 
-/// `std::hash<std::string_view>` of 64-bit libstdc++: MurmurHash64A with a tail read as a little-endian number.
+/// `std::hash<std::string_view>` of 64-bit libstdc++: MurmurHash64A with a tail read as a
+/// little-endian number.
 #[must_use]
 pub fn std_hash(bytes: &[u8]) -> u64 {
     let mut hash = SEED ^ (bytes.len() as u64).wrapping_mul(MUL);

@@ -1,4 +1,5 @@
-//! Yuanrong's rewriting of keys in vllm-ascend 0.19.1rc1 to 0.26.0rc1. A dot in the model's name triggers it.
+//! Yuanrong's rewriting of keys in vllm-ascend 0.19.1rc1 to 0.26.0rc1. A dot in the model's name
+//! triggers it.
 
 use sha2::{Digest, Sha256};
 
@@ -14,8 +15,9 @@ fn is_plain(c: char) -> bool {
     c.is_ascii_alphanumeric() || "-_!@#%^*()+=:;".contains(c)
 }
 
-/// Rewrites the key that starts at byte `start` of `text`, if it is longer than `max_chars` or has a character that
-/// Yuanrong does not take: each of those becomes `_`, and `__` with the start of the key's SHA-256 ends it.
+/// Rewrites the key that starts at byte `start` of `text`, if it is longer than `max_chars` or has
+/// a character that Yuanrong does not take: each of those becomes `_`, and `__` with the start of
+/// the key's SHA-256 ends it.
 pub fn rewrite(text: &mut String, start: usize, max_chars: usize) {
     let Some(key) = text.get(start..) else { return };
     if key.chars().all(is_plain) && key.chars().count() <= max_chars {

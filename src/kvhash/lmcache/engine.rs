@@ -11,8 +11,8 @@ use crate::kvhash::{Algo, ProfileError, Seed, VllmVersion};
 /// Values of `LMCACHE_PRE_CACHING_HASH_ALGORITHM`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EngineAlgo {
-    /// `builtin`, the default: Python's `hash()`. Needs a numeric `PYTHONHASHSEED`, and the same side of Python 3.11 in
-    /// every process.
+    /// `builtin`, the default: Python's `hash()`. Needs a numeric `PYTHONHASHSEED`, and the same
+    /// side of Python 3.11 in every process.
     Builtin(StrHash),
     /// `sha256`: of a pickle; the first 8 bytes.
     Sha256,
@@ -56,8 +56,8 @@ pub struct EngineHasher {
     partial_chunk: bool,
 }
 
-/// Hash of a chunk: an i64 with `builtin`, else a u64. Displays as keys have it: hex, not padded, with a minus if
-/// negative.
+/// Hash of a chunk: an i64 with `builtin`, else a u64. Displays as keys have it: hex, not padded,
+/// with a minus if negative.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChunkHash(i128);
 

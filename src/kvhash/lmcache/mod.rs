@@ -1,6 +1,8 @@
-//! LMCache: chains of its own over chunks (256 tokens unless configured), one inside the engine, one in its server.
+//! LMCache: chains of its own over chunks (256 tokens unless configured), one inside the engine,
+//! one in its server.
 //!
-//! Neither LoRA nor salt enter these hashes; media do through the placeholder tokens, see [`media_tokens`].
+//! Neither LoRA nor salt enter these hashes; media do through the placeholder tokens, see
+//! [`media_tokens`].
 
 mod engine;
 mod server;

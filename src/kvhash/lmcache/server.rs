@@ -6,7 +6,8 @@ use crate::kvhash::{
     Algo, BlockContext, BlockHash, BlockHasher, HashProfile, Known, ProfileError, Seed, VllmVersion,
 };
 
-/// The server's `--hash-algorithm`. (With `builtin`, its third, hashes depend on the Python process.)
+/// The server's `--hash-algorithm`. (With `builtin`, its third, hashes depend on the Python
+/// process.)
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerAlgo {
     /// `blake3`, the default: `h(i) = BLAKE3(h(i - 1), tokens as u32 big-endian)`.

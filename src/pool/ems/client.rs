@@ -21,10 +21,12 @@ pub struct EmsSettings {
     pub servers: Vec<Endpoint>,
     /// Tokens per block: `--block-size`.
     pub block_tokens: NonZeroUsize,
-    /// `EMS_ENABLE_READ_LOCAL_ONLY=1`: every server answers for its own host, whose engines alone load what is there. All
-    /// are asked, and the answers say where blocks are. Otherwise each answers for the whole pool, and one is asked.
+    /// `EMS_ENABLE_READ_LOCAL_ONLY=1`: every server answers for its own host, whose engines alone
+    /// load what is there. All are asked, and the answers say where blocks are. Otherwise each
+    /// answers for the whole pool, and one is asked.
     pub reads_local: bool,
-    /// Engines load nothing below this many tokens (`EMS_NUM_MIN_REUSE_TOKENS`): it counts as nothing.
+    /// Engines load nothing below this many tokens (`EMS_NUM_MIN_REUSE_TOKENS`): it counts as
+    /// nothing.
     pub least_tokens: u32,
 }
 
@@ -44,7 +46,8 @@ impl Ems {
         Self { servers, settings, next: AtomicUsize::new(0) }
     }
 
-    /// The hashes to ask for: those that the engine would, which never loads the block of the last token.
+    /// The hashes to ask for: those that the engine would, which never loads the block of the last
+    /// token.
     fn hashes(&self, question: &Question) -> Result<Vec<i64>, PoolError> {
         let wanted = ems::lookup_blocks(question.tokens.len(), self.settings.block_tokens);
         let hashes = question.hashes.get(..wanted).unwrap_or(&question.hashes);
@@ -107,7 +110,8 @@ impl Ems {
     }
 }
 
-/// Asks one server the smallest question, whose answer is known and which leaves nothing behind. `Ok` when it says so.
+/// Asks one server the smallest question, whose answer is known and which leaves nothing behind.
+/// `Ok` when it says so.
 ///
 /// # Errors
 /// [`PoolError`]; there is no limit to the time, which is the caller's.

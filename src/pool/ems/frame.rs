@@ -11,7 +11,8 @@ use std::num::NonZeroUsize;
 use crate::codec::pickle::{self, Protocol, ReadError, ReadLimits, Unwritable, Value};
 use crate::kvhash::ems;
 
-/// Most blocks of one question: 2 million tokens at EMS's usual block of 128, and a millisecond of the engine's thread.
+/// Most blocks of one question: 2 million tokens at EMS's usual block of 128, and a millisecond of
+/// the engine's thread.
 pub const MAX_BLOCKS: usize = 16_384;
 
 /// Request id of our questions, for the engine's log.
@@ -23,8 +24,8 @@ const LIMITS: ReadLimits = ReadLimits { max_bytes: 64, max_items: 8, max_text_by
 /// No tokenizer has this id.
 const NO_TOKEN: [u32; 1] = [u32::MAX];
 
-/// A question about leading blocks, and one more that no pool can have: a server whose pool raises answers that all
-/// blocks are there, and betrays itself by claiming this one too.
+/// A question about leading blocks, and one more that no pool can have: a server whose pool raises
+/// answers that all blocks are there, and betrays itself by claiming this one too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Pickle of the question.
@@ -48,7 +49,8 @@ pub enum AnswerError {
 }
 
 impl Request {
-    /// Asks for the first [`MAX_BLOCKS`] of `hashes`, which may be none: the answer to that is known, see [`count`].
+    /// Asks for the first [`MAX_BLOCKS`] of `hashes`, which may be none: the answer to that is
+    /// known, see [`count`].
     ///
     /// # Errors
     /// None that these values can have; the pickler's.

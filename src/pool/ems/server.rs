@@ -13,7 +13,8 @@ use super::socket::{Socket, SocketError};
 use crate::endpoint::Endpoint;
 use crate::pool::PoolError;
 
-/// A host that vanished is noticed after this long a silence on an idle socket, times the system's probes.
+/// A host that vanished is noticed after this long a silence on an idle socket, times the system's
+/// probes.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -26,8 +27,8 @@ pub(super) struct Server {
     line: tokio::sync::Mutex<Option<Socket<TcpStream>>>,
 }
 
-/// A question that is under way. Dropped without a verdict it was given up, which is the worst thing to know of a
-/// server: it may still be busy with it.
+/// A question that is under way. Dropped without a verdict it was given up, which is the worst
+/// thing to know of a server: it may still be busy with it.
 struct Open<'a> {
     server: &'a Server,
     judged: bool,

@@ -1,7 +1,8 @@
 //! One connection to a lookup server.
 //!
-//! [`Socket::ask`] takes the socket and gives it back with the answer. A question that fails or is dropped takes the
-//! socket with it: none is ever used again while an answer may still come, and the server drops that answer.
+//! [`Socket::ask`] takes the socket and gives it back with the answer. A question that fails or is
+//! dropped takes the socket with it: none is ever used again while an answer may still come, and
+//! the server drops that answer.
 
 use std::io;
 

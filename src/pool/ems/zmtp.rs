@@ -50,7 +50,8 @@ pub fn question(body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Place where the body of the answer is, and nothing may follow it; `None`: not all of it is there.
+/// Place where the body of the answer is, and nothing may follow it; `None`: not all of it is
+/// there.
 ///
 /// # Errors
 /// [`ZmtpError::Frame`], [`ZmtpError::NoAnswer`].

@@ -1,10 +1,12 @@
-//! Messages of vLLM's `ZmqEventPublisher` (`vllm/distributed/kv_events.py`), in every form that releases have sent.
+//! Messages of vLLM's `ZmqEventPublisher` (`vllm/distributed/kv_events.py`), in every form that
+//! releases have sent.
 //!
-//! A message is three frames: topic, sequence (u64, big-endian) and a msgpack batch `[ts, [event…], dp_rank?]`. Up to
-//! vLLM 0.23 events are arrays, `["BlockStored", hashes, parent, …]`, with trailing optionals cut off; later they are
-//! maps with a `type`; a batch may be a map too. Hashes are 64-bit numbers, or binaries, of which the number is the last
-//! 8 bytes. Unknown fields and events are stepped over. What a batch becomes is bounded by the bytes at hand, and where
-//! some bytes become many, by a count.
+//! A message is three frames: topic, sequence (u64, big-endian) and a msgpack batch `[ts, [event…],
+//! dp_rank?]`. Up to vLLM 0.23 events are arrays, `["BlockStored", hashes, parent, …]`, with
+//! trailing optionals cut off; later they are maps with a `type`; a batch may be a map too. Hashes
+//! are 64-bit numbers, or binaries, of which the number is the last 8 bytes. Unknown fields and
+//! events are stepped over. What a batch becomes is bounded by the bytes at hand, and where some
+//! bytes become many, by a count.
 
 use super::msgpack::{Item, Malformed, Reader};
 
@@ -16,7 +18,8 @@ pub const END_OF_REPLAY: u64 = u64::MAX;
 pub struct Frames<'a> {
     /// Empty where a replay has none.
     pub topic: &'a [u8],
-    /// Number of the batch, from 0, one more for each; [`END_OF_REPLAY`] behind the last one of a replay.
+    /// Number of the batch, from 0, one more for each; [`END_OF_REPLAY`] behind the last one of a
+    /// replay.
     pub sequence: u64,
     /// Bytes of the batch.
     pub payload: &'a [u8],
@@ -49,7 +52,8 @@ pub enum Event {
 /// Event `BlockStored` of vLLM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stored {
-    /// The blocks, 64-bit hashes as of [`BlockHash::event_u64`](crate::kvhash::BlockHash::event_u64), in prompt order.
+    /// The blocks, 64-bit hashes as of
+    /// [`BlockHash::event_u64`](crate::kvhash::BlockHash::event_u64), in prompt order.
     pub hashes: Vec<u64>,
     /// Of the block before the first one; None at a prompt's start.
     pub parent: Option<u64>,
@@ -63,8 +67,8 @@ pub struct Stored {
     pub medium: Medium,
     /// Index of the KV cache group, since 0.20.
     pub group: Option<u32>,
-    /// The group sees only a window or a state, so that its blocks say nothing about a prefix (`kv_cache_spec_kind`,
-    /// since 0.24).
+    /// The group sees only a window or a state, so that its blocks say nothing about a prefix
+    /// (`kv_cache_spec_kind`, since 0.24).
     pub windowed: bool,
 }
 
@@ -89,8 +93,8 @@ pub enum Medium {
     Cpu,
     /// `STORAGE` and others: the engine's own disk, or farther.
     Storage,
-    /// `cpu`, in lower case: put into a pool by AscendStore or the Mooncake store's connector. Never removed, as the
-    /// pool evicts by itself.
+    /// `cpu`, in lower case: put into a pool by AscendStore or the Mooncake store's connector.
+    /// Never removed, as the pool evicts by itself.
     Pool,
 }
 
@@ -105,16 +109,18 @@ pub enum BadMessage {
     Batch(#[from] Malformed),
 }
 
-/// Most events of a batch. Two bytes may be one, which takes a hundred; a scheduler step has thousands at most.
+/// Most events of a batch. Two bytes may be one, which takes a hundred; a scheduler step has
+/// thousands at most.
 pub const MAX_EVENTS: usize = 64 << 10;
-/// Most hashes in the events of a batch: one for each block that a scheduler step can touch, many times over.
+/// Most hashes in the events of a batch: one for each block that a scheduler step can touch, many
+/// times over.
 pub const MAX_HASHES: usize = 1 << 20;
 /// Kinds of KV cache groups whose blocks don't make a prefix, by a part of their names.
 const WINDOWED_KINDS: [&str; 5] = ["sliding", "chunked", "mamba", "cross", "encoder"];
 
 impl<'a> Frames<'a> {
-    /// Of a live message (topic, sequence, payload) or of a replayed one, with an empty frame in front, and in older
-    /// releases no topic. The sequence is always the last but one.
+    /// Of a live message (topic, sequence, payload) or of a replayed one, with an empty frame in
+    /// front, and in older releases no topic. The sequence is always the last but one.
     pub fn of<B: AsRef<[u8]>>(frames: &'a [B]) -> Result<Self, BadMessage> {
         let bad = BadMessage::Frames(frames.len());
         let [front @ .., sequence, payload] = frames else { return Err(bad) };
@@ -293,7 +299,8 @@ fn list<'a, T>(
     Ok(items)
 }
 
-/// Most items that a list's announced length makes room for ahead: a longer one grows as its items are read.
+/// Most items that a list's announced length makes room for ahead: a longer one grows as its items
+/// are read.
 const MAX_AHEAD: usize = 4096;
 
 fn seconds(reader: &mut Reader<'_>) -> Result<f64, Malformed> {
@@ -310,7 +317,8 @@ fn small(reader: &mut Reader<'_>) -> Result<Option<u32>, Malformed> {
     Ok(reader.unsigned_or_none()?.and_then(|value| u32::try_from(value).ok()))
 }
 
-/// A hash as a number: numbers in two's complement, as old releases have signed ones; the tail of binaries.
+/// A hash as a number: numbers in two's complement, as old releases have signed ones; the tail of
+/// binaries.
 fn hash(reader: &mut Reader<'_>) -> Result<Option<u64>, Malformed> {
     match reader.item()? {
         Item::Unsigned(value) => Ok(Some(value)),

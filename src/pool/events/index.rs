@@ -1,10 +1,11 @@
-//! The blocks that each engine holds, as its events tell: one table for all engines, from a block's 64-bit hash to those
-//! that have it, so that one pass over a prompt's hashes answers for all.
+//! The blocks that each engine holds, as its events tell: one table for all engines, from a block's
+//! 64-bit hash to those that have it, so that one pass over a prompt's hashes answers for all.
 //!
-//! Bounded: a holder keeps at most [`IndexLimits::blocks`] blocks, the oldest are forgotten first, and what it put into
-//! a pool is counted apart. A block that several KV cache groups or tiers hold stays until the last of them lets go, and
-//! in HBM, where an engine may have it several times, until its last copy is gone.
-//! Emptying a holder is one step; its dead entries are swept out in pieces.
+//! Bounded: a holder keeps at most [`IndexLimits::blocks`] blocks, the oldest are forgotten first,
+//! and what it put into a pool is counted apart. A block that several KV cache groups or tiers hold
+//! stays until the last of them lets go, and in HBM, where an engine may have it several times,
+//! until its last copy is gone. Emptying a holder is one step; its dead entries are swept out in
+//! pieces.
 
 mod copies;
 mod query;
@@ -27,7 +28,8 @@ pub use query::{Leading, Prefixes};
 pub const MAX_HOLDERS: usize = 256;
 /// Most blocks of a holder.
 pub const MAX_BLOCKS: usize = 16 << 20;
-/// KV cache groups told apart; those behind share the last place, so that a removal of one counts for all of them.
+/// KV cache groups told apart; those behind share the last place, so that a removal of one counts
+/// for all of them.
 const GROUPS: u32 = 8;
 /// Dead entries swept out with each stored block.
 const SWEEP_PER_STORE: usize = 2;
@@ -63,7 +65,8 @@ type Cells = SmallVec<[Cell; 2]>;
 struct Cell {
     slot: u16,
     hbm: Copies,
-    /// Groups that hold it in main memory or in a pool, a bit each. Those keep a block once, however often it is told.
+    /// Groups that hold it in main memory or in a pool, a bit each. Those keep a block once,
+    /// however often it is told.
     memory: u8,
     /// Likewise, on disk.
     disk: u8,
@@ -152,8 +155,8 @@ impl BlockIndex {
         Self { limits, blocks: HashMap::default(), holders: Vec::new(), slots: Vec::new() }
     }
 
-    /// The holder of this name, made if there is none yet: an instance by the caller's number, and its rank. None if
-    /// there are too many.
+    /// The holder of this name, made if there is none yet: an instance by the caller's number, and
+    /// its rank. None if there are too many.
     pub fn holder(&mut self, instance: u64, rank: u32) -> Option<HolderId> {
         if let Some(found) = self.find(instance, rank) {
             return Some(found);
@@ -212,7 +215,8 @@ impl BlockIndex {
         self.apply_part(holder, event, 0..usize::MAX);
     }
 
-    /// Takes in those hashes of an event that have these places among them, so that others can read in between.
+    /// Takes in those hashes of an event that have these places among them, so that others can read
+    /// in between.
     pub fn apply_part(&mut self, holder: HolderId, event: &Event, part: Range<usize>) {
         if self.name(holder).is_none() {
             return;
@@ -245,7 +249,8 @@ impl BlockIndex {
         }
     }
 
-    /// Gives back the memory of up to `budget` dead entries of a holder. Whether more of them may be left.
+    /// Gives back the memory of up to `budget` dead entries of a holder. Whether more of them may
+    /// be left.
     pub fn sweep(&mut self, holder: HolderId, budget: usize) -> bool {
         if holder.index() >= self.holders.len() {
             return false;
@@ -263,8 +268,8 @@ impl BlockIndex {
         let known = &mut self.holders[holder.index()];
         let pooled = stored.medium == Medium::Pool;
         let told = &mut known.block_tokens[usize::from(pooled)];
-        // Blocks of a window may be of another size, and other tiers name none (vLLM's OffloadingConnector tells 0), or that
-        // of their own chunks.
+        // Blocks of a window may be of another size, and other tiers name none (vLLM's
+        // OffloadingConnector tells 0), or that of their own chunks.
         let is_own = !stored.windowed && matches!(stored.medium, Medium::Gpu | Medium::Pool);
         if stored.block_tokens > 0 && (is_own || *told == 0) {
             *told = stored.block_tokens;
@@ -295,7 +300,8 @@ impl BlockIndex {
         let mut fresh = Cell::fresh(slot, self.slots[usize::from(slot)].push(hash));
         fresh.put(tier, bit);
         match cells.iter_mut().find(|cell| cell.slot == slot) {
-            // A dead one: its place is taken, and the order's old entry finds no cell of its stamp any more.
+            // A dead one: its place is taken, and the order's old entry finds no cell of its stamp
+            // any more.
             Some(cell) => *cell = fresh,
             None => cells.push(fresh),
         }

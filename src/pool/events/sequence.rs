@@ -46,7 +46,8 @@ pub struct Replay {
 pub enum Replayed {
     /// It is the next one.
     Take,
-    /// It is the first, and those asked for before it are lost, or what was taken so far begins behind it.
+    /// It is the first, and those asked for before it are lost, or what was taken so far begins
+    /// behind it.
     TakeAfterLoss,
     /// It was taken before.
     Known,
@@ -68,7 +69,8 @@ impl Cursor {
         self.owed = false;
     }
 
-    /// A batch was taken live while those before it could not be asked for: all are to be asked for, later.
+    /// A batch was taken live while those before it could not be asked for: all are to be asked
+    /// for, later.
     pub fn owes(&mut self) {
         self.owed = true;
     }
@@ -94,8 +96,8 @@ impl Cursor {
         self.last.is_some()
     }
 
-    /// The replay to ask for after a connection was made: of all, as long as any of it is missing, or from the last batch on
-    /// to see whether it is still the same engine.
+    /// The replay to ask for after a connection was made: of all, as long as any of it is missing,
+    /// or from the last batch on to see whether it is still the same engine.
     pub fn resume(&self) -> Replay {
         match self.last {
             Some((last, digest)) if !self.owed => Replay { expected: Some(digest), ..Replay::from(last) },

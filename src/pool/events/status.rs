@@ -91,8 +91,8 @@ impl Status {
         }
     }
 
-    /// True if the index knows all that the engine holds: it heard everything since the engine's start, or since its
-    /// cache was last emptied.
+    /// True if the index knows all that the engine holds: it heard everything since the engine's
+    /// start, or since its cache was last emptied.
     pub fn is_complete(&self) -> bool {
         self.complete.load(Ordering::Acquire)
     }

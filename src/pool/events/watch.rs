@@ -1,8 +1,9 @@
-//! Listening to one engine: its events go into the index, what was missed is asked for again, and what can't be known
-//! any more is forgotten.
+//! Listening to one engine: its events go into the index, what was missed is asked for again, and
+//! what can't be known any more is forgotten.
 //!
-//! After each connection, and at each gap, the engine's replay socket is asked; meanwhile live batches wait in the
-//! sockets between. An engine that is not heard for [`Times::lost_ms`] has nothing in the index.
+//! After each connection, and at each gap, the engine's replay socket is asked; meanwhile live
+//! batches wait in the sockets between. An engine that is not heard for [`Times::lost_ms`] has
+//! nothing in the index.
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -146,7 +147,8 @@ impl Watch {
             self.cursor.connected();
             let caught_up = self.resume().await;
             if !caught_up && self.cursor.has_taken() {
-                // It may be another process by now, with nothing in its cache, and say nothing until it has work.
+                // It may be another process by now, with nothing in its cache, and say nothing
+                // until it has work.
                 self.forget().await;
             }
             self.status.set(State::Live);
@@ -156,7 +158,8 @@ impl Watch {
         }
     }
 
-    /// A connection with its subscription, however long it takes; past the limit, nothing is known any more.
+    /// A connection with its subscription, however long it takes; past the limit, nothing is known
+    /// any more.
     async fn connect(
         &mut self,
         listener: &mut Option<Listener>,
@@ -176,7 +179,8 @@ impl Watch {
         opening.await
     }
 
-    /// Takes what came since the last batch that was taken. Whether all came that the engine still has.
+    /// Takes what came since the last batch that was taken. Whether all came that the engine still
+    /// has.
     async fn resume(&mut self) -> bool {
         let replay = self.cursor.resume();
         let caught_up = self.catch_up(replay).await;
@@ -186,9 +190,9 @@ impl Watch {
         caught_up
     }
 
-    /// Takes live batches until the connection ends; gives the stream of a newer one, if that is why. Where the replay
-    /// failed it is asked for again for a while: an engine that starts opens one port before the other, and what it says in
-    /// between reaches nobody.
+    /// Takes live batches until the connection ends; gives the stream of a newer one, if that is
+    /// why. Where the replay failed it is asked for again for a while: an engine that starts opens
+    /// one port before the other, and what it says in between reaches nobody.
     async fn follow(
         &mut self,
         link: &mut Connection,
@@ -247,8 +251,8 @@ impl Watch {
         self.status.set(State::Live);
     }
 
-    /// Takes the live batch that made a replay necessary, unless it was among those replayed. What no replay brought may
-    /// still come with the next.
+    /// Takes the live batch that made a replay necessary, unless it was among those replayed. What
+    /// no replay brought may still come with the next.
     async fn take_after(&mut self, frames: &Frames<'_>, digest: u64, caught_up: bool) {
         match self.cursor.place(frames.sequence, digest) {
             Step::Known => {}
@@ -295,7 +299,8 @@ impl Watch {
         Err(LinkError::Protocol("a replay with ever more holes"))
     }
 
-    /// One question and its answers, on a connection of its own: what is left of an earlier one can't get into it.
+    /// One question and its answers, on a connection of its own: what is left of an earlier one
+    /// can't get into it.
     async fn round(&mut self, address: &Address, replay: &mut Replay) -> Result<Round, LinkError> {
         let connect = async { Connection::greet(address.connect().await?, Role::Dealer).await };
         let mut link = within(self.times.connect_ms, connect).await?;
@@ -323,7 +328,8 @@ impl Watch {
         }
     }
 
-    /// A batch goes into the index. One that is not understood may have told that anything was removed, so all is forgotten.
+    /// A batch goes into the index. One that is not understood may have told that anything was
+    /// removed, so all is forgotten.
     async fn take(&mut self, frames: &Frames<'_>, digest: u64) {
         let Ok(batch) = EventBatch::decode(frames.payload) else {
             self.forget().await;
@@ -353,7 +359,8 @@ impl Watch {
         }
     }
 
-    /// Takes in as much as one piece may be, from the hash `at.1` of the event `at.0` on. Where the next one begins.
+    /// Takes in as much as one piece may be, from the hash `at.1` of the event `at.0` on. Where the
+    /// next one begins.
     fn apply_piece(
         &self,
         holder: HolderId,

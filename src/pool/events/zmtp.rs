@@ -1,5 +1,5 @@
-//! The sockets that a listener to events needs: SUB and DEALER, over TCP or a Unix socket. A peer makes it hold no more
-//! than it sent, and never more than [`MAX_MESSAGE_BYTES`].
+//! The sockets that a listener to events needs: SUB and DEALER, over TCP or a Unix socket. A peer
+//! makes it hold no more than it sent, and never more than [`MAX_MESSAGE_BYTES`].
 
 use std::fmt;
 use std::io;
@@ -21,7 +21,8 @@ pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
 /// Most frames of a message.
 const MAX_FRAMES: usize = 8;
 const READ_BYTES: usize = 16 << 10;
-/// Silence of a peer after which TCP asks whether it is still there, and how often and how many times it then asks.
+/// Silence of a peer after which TCP asks whether it is still there, and how often and how many
+/// times it then asks.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(10), Duration::from_secs(5), 3);
 
 /// Address of a publisher, as vLLM's `--kv-events-config` writes it.
@@ -135,7 +136,8 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// Place where a data-parallel rank publishes: the port counts up; a path gets `_dp` and the rank. None beyond the ports.
+    /// Place where a data-parallel rank publishes: the port counts up; a path gets `_dp` and the
+    /// rank. None beyond the ports.
     pub fn of_rank(&self, rank: u16) -> Option<Self> {
         match self {
             Self::Tcp(address) => {

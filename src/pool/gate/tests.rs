@@ -282,7 +282,8 @@ async fn a_black_hole_is_left_alone_after_three_deadlines() {
         let both = tokio::join!(timed(&gate, n), timed(&again, n));
         assert_eq!(both, ((Verdict::TimedOut, 5), (Verdict::TimedOut, 5)), "joined: it counts once");
     }
-    // The exchange counts it at the instant at which those who asked give up, and perhaps after them.
+    // The exchange counts it at the instant at which those who asked give up, and perhaps after
+    // them.
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert_eq!(timed(&gate, 9).await, (Verdict::Off, 0));
     assert_eq!(

@@ -36,7 +36,8 @@ pub struct LmcacheSettings {
     pub directory: Directory,
     /// Tokens per chunk: `LMCACHE_CHUNK_SIZE`, `--chunk-size`; LMCache's default is 256.
     pub chunk_tokens: NonZeroUsize,
-    /// Instances lend each other what they have in memory (`enable_p2p`, `--p2p-advertise-url`), which they don't by default.
+    /// Instances lend each other what they have in memory (`enable_p2p`, `--p2p-advertise-url`),
+    /// which they don't by default.
     pub p2p: bool,
 }
 
@@ -83,8 +84,8 @@ impl Lmcache {
         Ok(self.hosts.all())
     }
 
-    /// Begins to learn where the instances are, if that may be news. No answer waits for it: until it is there,
-    /// instances go by what was known, or by their names.
+    /// Begins to learn where the instances are, if that may be news. No answer waits for it: until
+    /// it is there, instances go by what was known, or by their names.
     fn locate(&self, found: &Found) {
         if found.held.is_empty() {
             return;

@@ -25,7 +25,8 @@ struct Table {
     asked: Option<Instant>,
 }
 
-/// Both directories' lists: `{"workers":[…]}` and `{"instances":[…]}`, one entry per worker or server.
+/// Both directories' lists: `{"workers":[…]}` and `{"instances":[…]}`, one entry per worker or
+/// server.
 #[derive(Deserialize)]
 struct List {
     #[serde(alias = "workers")]

@@ -1,7 +1,9 @@
-//! LMCache's two directories, asked over HTTP which chunks of a prompt exist and which instance has them.
+//! LMCache's two directories, asked over HTTP which chunks of a prompt exist and which instance has
+//! them.
 //!
 //! The [`controller`] (`lmcache_controller`) serves LMCache inside of engines, the [`coordinator`]
-//! (`lmcache.v1.mp_coordinator`) its multi-process servers. Both take tokens and hash them themselves, in whole chunks.
+//! (`lmcache.v1.mp_coordinator`) its multi-process servers. Both take tokens and hash them
+//! themselves, in whole chunks.
 
 pub mod client;
 pub mod controller;
@@ -79,7 +81,8 @@ pub struct Found {
     pub chunks: usize,
     /// Leading chunks in stores that all instances share.
     pub shared: usize,
-    /// Leading chunks that are there, or in the memory of an instance that lends it to its peers, where they do that.
+    /// Leading chunks that are there, or in the memory of an instance that lends it to its peers,
+    /// where they do that.
     pub lent: usize,
     /// Leading chunks that one instance has by itself.
     pub held: Vec<Held>,

@@ -59,7 +59,8 @@ impl MemCache {
         Self { config: Arc::new(config), link, keeper: Mutex::default() }
     }
 
-    /// The form in which the service tells places, once connected; `None`: it was not asked for any, or knows neither.
+    /// The form in which the service tells places, once connected; `None`: it was not asked for
+    /// any, or knows neither.
     ///
     /// # Errors
     /// [`PoolError`] when there is no connection.
@@ -158,7 +159,8 @@ async fn keep(config: Arc<MemCacheConfig>, link: watch::Sender<Link>) {
                 link.send_replace(Link::Up(Arc::new(conn)));
                 let began = Instant::now();
                 let error = line.run().await;
-                // One that takes connections and ends them at once is waited for as long as one that takes none.
+                // One that takes connections and ends them at once is waited for as long as one
+                // that takes none.
                 if began.elapsed() > LONGEST_PAUSE {
                     pause = FIRST_PAUSE;
                 }

@@ -1,6 +1,7 @@
 //! One connection to a meta service: questions go out as they come, answers find theirs by number.
 //!
-//! A question that nobody waits for any more is forgotten here; its answer, should it come, is thrown away.
+//! A question that nobody waits for any more is forgotten here; its answer, should it come, is
+//! thrown away.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,7 +18,8 @@ use tokio::time::Instant;
 use super::wire::{self, Form, Frame, Object, Op, WireError};
 use crate::pool::PoolError;
 
-/// A service that owes answers and sends nothing for so long is gone: hosts that vanish close no connections.
+/// A service that owes answers and sends nothing for so long is gone: hosts that vanish close no
+/// connections.
 const SILENCE: Duration = Duration::from_secs(5);
 /// Number of times that that is looked at.
 const SILENCE_CHECK: Duration = Duration::from_secs(1);
@@ -71,8 +73,9 @@ struct Ticket<'a> {
 }
 
 impl Conn {
-    /// Both ends of a connection that has been greeted. `buffer` holds what was read beyond the greeting, `seq` is the
-    /// first number that was not used, `form` the one that the service understands.
+    /// Both ends of a connection that has been greeted. `buffer` holds what was read beyond the
+    /// greeting, `seq` is the first number that was not used, `form` the one that the service
+    /// understands.
     pub fn new(
         stream: TcpStream,
         buffer: BytesMut,
@@ -160,7 +163,8 @@ impl Conn {
 }
 
 impl Line {
-    /// Carries questions and answers until the connection ends, and tells those who wait. Dropping the future ends it.
+    /// Carries questions and answers until the connection ends, and tells those who wait. Dropping
+    /// the future ends it.
     pub async fn run(mut self) -> PoolError {
         let (mut from, mut to) = self.stream.split();
         let error = tokio::select! {

@@ -1,4 +1,5 @@
-//! The first exchanges on a connection: the hello, and which form of questions the service understands.
+//! The first exchanges on a connection: the hello, and which form of questions the service
+//! understands.
 
 use std::time::Duration;
 
@@ -60,14 +61,16 @@ impl Fresh {
         }
     }
 
-    /// The one question that all versions answer, so that silence later on says something about that question.
+    /// The one question that all versions answer, so that silence later on says something about
+    /// that question.
     async fn check_alive(&mut self) -> Result<(), PoolError> {
         let body = self.probe(Op::Exist).await?.ok_or_else(|| silent("a first question"))?;
         wire::exist(&body, 1).map_err(|error| PoolError::Protocol(error.to_string()))?;
         Ok(())
     }
 
-    /// The later form first: a 1.1 service reads it as no keys at all, the other way round anything may come.
+    /// The later form first: a 1.1 service reads it as no keys at all, the other way round anything
+    /// may come.
     async fn form(&mut self) -> Result<Option<Form>, PoolError> {
         for form in [Form::Flagged, Form::Plain] {
             let body = self.probe(Op::Query(form)).await?;

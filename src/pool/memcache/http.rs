@@ -1,7 +1,9 @@
-//! MemCache by its HTTP address (`metrics_url`), for where the other can't be reached: slower, and places in every answer.
+//! MemCache by its HTTP address (`metrics_url`), for where the other can't be reached: slower, and
+//! places in every answer.
 //!
-//! Asks only with connections that stay open: services of 1.2 and 1.3 never send the body of an answer to
-//! `Connection: close`. Versions before 1.2 do not tell whether an object can be read yet, and count it as present.
+//! Asks only with connections that stay open: services of 1.2 and 1.3 never send the body of an
+//! answer to `Connection: close`. Versions before 1.2 do not tell whether an object can be read
+//! yet, and count it as present.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -130,7 +132,8 @@ fn parts(base: &str, keys: &[&str], most_bytes: usize) -> Result<Vec<Part>, Pool
     let mut parts: Vec<Part> = Vec::new();
     let mut spelled = String::new();
     for (at, key) in keys.iter().enumerate() {
-        // The service takes the list apart after it has undone the escapes, and skips what is empty.
+        // The service takes the list apart after it has undone the escapes, and skips what is
+        // empty.
         if key.is_empty() || key.contains(',') {
             return Err(PoolError::Refused("empty keys and commas can't be asked for by HTTP".to_owned()));
         }

@@ -48,7 +48,8 @@ pub(super) struct Found {
 /// Reads the answer about `keys`.
 ///
 /// # Errors
-/// `Refused` when the service says so, `Protocol` for everything else that is not an answer about exactly these keys.
+/// `Refused` when the service says so, `Protocol` for everything else that is not an answer about
+/// exactly these keys.
 pub(super) fn placements<'a>(
     body: &[u8],
     keys: impl ExactSizeIterator<Item = &'a str>,

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The host that each rank is on. The service tells ranks and nothing else, and numbers them in the order in which they
-/// joined unless they were configured, so only the operator can know.
+/// The host that each rank is on. The service tells ranks and nothing else, and numbers them in the
+/// order in which they joined unless they were configured, so only the operator can know.
 #[derive(Clone, Debug, Default)]
 pub struct RankHosts(HashMap<u32, Arc<str>>);
 

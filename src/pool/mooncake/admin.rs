@@ -1,4 +1,5 @@
-//! The admin port of a master: who leads, which segments and keys there are. Nothing here has an effect on the objects.
+//! The admin port of a master: who leads, which segments and keys there are. Nothing here has an
+//! effect on the objects.
 
 use std::time::Duration;
 

@@ -31,7 +31,8 @@ pub const TENANT: &str = "default";
 
 /// Keys that a master tells about within a millisecond.
 const BATCH_KEYS: usize = 2048;
-/// Between attempts to connect: doubled each time, up to the longest. A connection that lasted the longest starts anew.
+/// Between attempts to connect: doubled each time, up to the longest. A connection that lasted the
+/// longest starts anew.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Errors of a master that does not lead, or not yet: unavailable in this status, in this mode.
@@ -42,7 +43,8 @@ const NOT_LEADING: [i32; 2] = [-1010, -1011];
 pub struct MooncakeConfig {
     /// RPC addresses; the one that accepts and answers is asked. A standby refuses.
     pub masters: Vec<Endpoint>,
-    /// Admin addresses, asked for the leader's RPC address before the list is gone through. May be empty.
+    /// Admin addresses, asked for the leader's RPC address before the list is gone through. May be
+    /// empty.
     pub admins: Vec<Admin>,
     /// Connections kept open.
     pub connections: usize,
@@ -60,8 +62,9 @@ pub struct MooncakeConfig {
 
 /// Asks the RPC port of a Mooncake master.
 ///
-/// Asking grants a lease and moves the objects back in the order of eviction; `http` has a client that does neither.
-/// Connections are made in the background; until one is, every question is [`PoolError::Unreachable`].
+/// Asking grants a lease and moves the objects back in the order of eviction; `http` has a client
+/// that does neither. Connections are made in the background; until one is, every question is
+/// [`PoolError::Unreachable`].
 #[derive(Debug)]
 pub struct Mooncake {
     shared: Arc<Shared>,
@@ -162,7 +165,8 @@ impl Mooncake {
         self.shared.trouble()
     }
 
-    /// The version of the master's service, which is not that of its package: `2.0.0` since 0.3.8, nothing before.
+    /// The version of the master's service, which is not that of its package: `2.0.0` since 0.3.8,
+    /// nothing before.
     ///
     /// # Errors
     /// [`PoolError`].
@@ -198,7 +202,8 @@ impl KeyStore for Mooncake {
     }
 }
 
-/// Greets the first of the masters that answers, for a person who asks: nothing is kept, and no key is touched.
+/// Greets the first of the masters that answers, for a person who asks: nothing is kept, and no key
+/// is touched.
 ///
 /// # Errors
 /// [`PoolError`] within [`MooncakeConfig::connect_time`] and [`MooncakeConfig::patience`].
@@ -258,7 +263,8 @@ impl Shared {
         error
     }
 
-    /// Begins behind a master the next time; once, however many questions it fails at the same time.
+    /// Begins behind a master the next time; once, however many questions it fails at the same
+    /// time.
     fn pass_over(&self, at: Option<usize>) {
         if let Some(at) = at {
             let next = (at + 1) % self.config.masters.len().max(1);
@@ -274,8 +280,8 @@ impl Shared {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
-    /// A connection to the first master that answers: the leader by the admin ports, then the list, from where the last
-    /// one was found.
+    /// A connection to the first master that answers: the leader by the admin ports, then the list,
+    /// from where the last one was found.
     async fn connect(&self) -> Result<Link, PoolError> {
         for admin in &self.config.admins {
             if let Ok(Some(leader)) = admin.leader().await
@@ -372,7 +378,8 @@ async fn keep(shared: Arc<Shared>, place: usize) {
     }
 }
 
-/// Half of `pause` and a random part of the other half, so that gateways don't come back all at once.
+/// Half of `pause` and a random part of the other half, so that gateways don't come back all at
+/// once.
 fn jittered(pause: Duration) -> Duration {
     let random = RandomState::new().hash_one(0_u8) % 1024;
     pause / 2 + pause.mul_f64(random as f64 / 2048.0)

@@ -1,8 +1,9 @@
-//! One connection to a master: questions go out in one stream, answers are matched by their sequence number.
+//! One connection to a master: questions go out in one stream, answers are matched by their
+//! sequence number.
 //!
-//! A question whose asker went away is still written whole and its answer thrown away, so the connection stays usable.
-//! Whatever else goes wrong ends the connection: half a question, an answer that nobody asked for, a master that is
-//! silent for too long.
+//! A question whose asker went away is still written whole and its answer thrown away, so the
+//! connection stays usable. Whatever else goes wrong ends the connection: half a question, an
+//! answer that nobody asked for, a master that is silent for too long.
 
 use std::collections::HashMap;
 use std::io;
@@ -24,7 +25,8 @@ const MAX_UNWRITTEN_BYTES: usize = 16 << 20;
 const KEPT_BYTES: usize = 1 << 20;
 /// Size of one read, in bytes.
 const READ_BYTES: usize = 64 << 10;
-/// Longest answer to a question: so much, and so much per key. A replica takes some 60 bytes, a path a few hundred.
+/// Longest answer to a question: so much, and so much per key. A replica takes some 60 bytes, a
+/// path a few hundred.
 const ANSWER_BYTES: usize = 64 << 10;
 const ANSWER_BYTES_PER_KEY: usize = 8 << 10;
 /// Looks at the oldest open question in the time that it may take.
@@ -110,8 +112,8 @@ impl Conn {
     /// Sends a question. It is on its way when this returns.
     ///
     /// # Errors
-    /// [`PoolError::Busy`] at a limit, [`PoolError::Unreachable`] when the connection is over, or why the question
-    /// can't be written.
+    /// [`PoolError::Busy`] at a limit, [`PoolError::Unreachable`] when the connection is over, or
+    /// why the question can't be written.
     pub(super) fn ask(&self, ask: Ask<'_>) -> Result<Coming, PoolError> {
         let mut guard = self.shared.lock();
         let state = &mut *guard;
@@ -205,7 +207,8 @@ impl Shared {
         self.lock().open.clear();
     }
 
-    /// Longest time that an answer may be, and whether somebody waits for it; none if nobody ever asked.
+    /// Longest time that an answer may be, and whether somebody waits for it; none if nobody ever
+    /// asked.
     fn expected(&self, sequence: u32) -> Option<(usize, bool)> {
         let state = self.lock();
         state.open.get(&sequence).map(|open| (open.limit_bytes, !open.reply.is_closed()))

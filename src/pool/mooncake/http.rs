@@ -1,7 +1,8 @@
-//! Keys asked over the admin port, for those who want no effect on eviction: `GET /batch_query_keys`, 0.3.9 and later.
+//! Keys asked over the admin port, for those who want no effect on eviction: `GET
+//! /batch_query_keys`, 0.3.9 and later.
 //!
-//! From 0.3.12 on nothing is touched, and keys are percent-decoded. Before, a lease is granted as over RPC, and keys are
-//! taken as they are; such masters are refused unless that is allowed.
+//! From 0.3.12 on nothing is touched, and keys are percent-decoded. Before, a lease is granted as
+//! over RPC, and keys are taken as they are; such masters are refused unless that is allowed.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -55,8 +56,8 @@ struct Master {
     spelling: AtomicU8,
 }
 
-/// A question to one master. Dropped while it is open, it has found that the master is silent: the next question begins
-/// behind it.
+/// A question to one master. Dropped while it is open, it has found that the master is silent: the
+/// next question begins behind it.
 struct Turn<'a> {
     begin: &'a AtomicUsize,
     /// Place where the question began, and where the next one is to.
@@ -213,8 +214,8 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// The paths that ask about the keys, as few as there must be, and which of the keys each is about. A comma stands
-/// between keys, so no key may have one.
+/// The paths that ask about the keys, as few as there must be, and which of the keys each is about.
+/// A comma stands between keys, so no key may have one.
 fn paths(keys: &KeyBatch, indexes: &[u32], spelling: u8) -> Result<Vec<(String, Range<usize>)>, PoolError> {
     let (mut paths, mut path, mut begin) = (Vec::new(), String::from(PATH), 0);
     let mut spelled = String::new();

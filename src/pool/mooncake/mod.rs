@@ -1,7 +1,8 @@
 //! Mooncake Store, asked at its master.
 //!
-//! [`Mooncake`] speaks the RPC of the masters of 0.3.7 to 0.3.13, [`MooncakeHttp`] the admin port, which from 0.3.12 on
-//! answers without any effect on eviction. [`wire`] is the bytes, without sockets.
+//! [`Mooncake`] speaks the RPC of the masters of 0.3.7 to 0.3.13, [`MooncakeHttp`] the admin port,
+//! which from 0.3.12 on answers without any effect on eviction. [`wire`] is the bytes, without
+//! sockets.
 
 mod admin;
 mod client;

@@ -1,4 +1,5 @@
-//! What a request owes for being served: its pass, its caller's tokens, and its place in the caller's counts.
+//! Charges of a request: its admission permit, its caller's tokens, and its place in the caller's
+//! counts.
 
 use std::sync::Arc;
 
@@ -8,12 +9,12 @@ use crate::auth::{ANYONE, Caller, Priority, Reservation};
 use crate::obs::Meters;
 use crate::relay::admit::Pass;
 
-/// What is held of a request's caller until it is over.
+/// Charges that are held of a request's caller until it is over.
 #[derive(Debug, Default)]
 pub struct Due {
     pass: Option<Pass>,
     caller: Option<Arc<Caller>>,
-    /// What is set aside of its caller's tokens per minute.
+    /// Reservation of its caller's tokens per minute.
     reserved: Option<Reservation>,
 }
 
@@ -23,7 +24,7 @@ impl Due {
         self.pass = Some(pass);
     }
 
-    /// Whose request it is.
+    /// Sets the caller of the request.
     pub fn called_by(&mut self, caller: Arc<Caller>) {
         self.caller = Some(caller);
     }
@@ -33,7 +34,7 @@ impl Due {
         self.reserved = reserved;
     }
 
-    /// How much its turn counts.
+    /// Priority class of its caller.
     pub fn priority(&self) -> Priority {
         self.caller.as_ref().map(|caller| caller.grants.priority).unwrap_or_default()
     }
@@ -43,7 +44,8 @@ impl Due {
         self.caller.as_ref().map(|caller| &*caller.name).filter(|name| *name != ANYONE)
     }
 
-    /// The request is over with this status and reason, and took so many tokens of prompt and output.
+    /// The request is over with this status and reason, and took so many tokens of prompt and
+    /// output.
     pub fn settle(&mut self, meters: &Meters, end: (u16, &'static str), (prompt, output): (u64, u64)) {
         if let Some(pass) = &mut self.pass {
             pass.took(prompt + output);

@@ -1,4 +1,4 @@
-//! What a request is taken to cost where its engine does not say.
+//! Assumed cost of a request where its engine does not say.
 
 use crate::dialect::Shape;
 use crate::route::estimate;
@@ -40,15 +40,16 @@ impl Expected {
         self.event_tokens.is_some()
     }
 
-    /// Tokens in so many events: as many as there may be, or who has several put into one would have all for a few.
+    /// Tokens in so many events: as many as there may be, or who has several put into one would
+    /// have all for a few.
     pub(super) fn in_events(&self, events: u64) -> u64 {
         let Some(event_tokens) = self.event_tokens else { return events };
         let most_tokens = self.most_tokens.saturating_mul(self.prompts);
         events.saturating_mul(event_tokens).min(most_tokens).max(events)
     }
 
-    /// Output tokens of a response that goes on in the background, of which `told` have been seen: it is paid for when it begins, for nobody
-    /// follows it.
+    /// Output tokens of a response that goes on in the background, of which `told` have been seen:
+    /// it is paid for when it begins, for nobody follows it.
     pub(super) fn unseen(&self, told: u64) -> u64 {
         if self.background { told.max(self.output_tokens) } else { told }
     }

@@ -1,4 +1,5 @@
-//! The account of one request: opened when it is let in, settled exactly once when it is over, however it ended.
+//! The account of one request: opened when it is let in, settled exactly once when it is over,
+//! however it ended.
 
 mod due;
 mod expected;
@@ -31,13 +32,14 @@ use crate::trace::{Scope, Span};
 pub use due::Due;
 pub use settle::rounded_ms;
 
-/// What HTTP servers log for a client that left (nginx's 499): nobody receives it.
+/// Status that HTTP servers log for a client that left (nginx's 499): nobody receives it.
 pub const CLIENT_GONE: u16 = 499;
 
 /// The reason as long as nothing else is known.
 pub const CLIENT_LEFT: &str = "client_gone";
 
-/// Status and reason of a request that is over. Nobody said how it ended of one that the gateway's own end cut, either.
+/// Status and reason of a request that is over. Nobody said how it ended of one that the gateway's
+/// own end cut, either.
 pub fn ended(end: (u16, &'static str), meters: &Meters) -> (u16, &'static str) {
     match end {
         (CLIENT_GONE, CLIENT_LEFT) if meters.cuts() => (503, "shutdown"),
@@ -49,17 +51,18 @@ pub fn ended(end: (u16, &'static str), meters: &Meters) -> (u16, &'static str) {
 /// Shorter answers tell little about a decoder's pace.
 const PACE_TOKENS: u64 = 8;
 
-/// The account.
+/// Account of a request.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Ledger {
-    /// When the first and the last piece of a stream arrived, and the longest pause between two. Nothing else is touched by a piece, so
-    /// it stands where the [`Stream`](super::stream::Stream)'s own is.
+    /// Times of the first and the last piece of a stream, and the longest pause between two.
+    /// Nothing else is touched by a piece, so it stands where the
+    /// [`Stream`](super::stream::Stream)'s own is.
     stream: Option<Pace>,
     meters: Arc<Meters>,
     due: Due,
     asked: Option<Asked>,
-    /// What it is taken to cost, as told when it came.
+    /// Assumed cost, as known when it came.
     expected: Expected,
     prefill_place: Option<Place>,
     decode_place: Option<Place>,
@@ -87,13 +90,13 @@ pub struct Ledger {
     /// Number of times that its stream was continued elsewhere.
     resumed: u32,
     end: End,
-    /// Whether it is a whole request's.
+    /// Relation to the account of a whole request.
     kin: Kin,
     /// The request's span, where requests are traced.
     span: Span,
 }
 
-/// What of a choice counts until the request ends: who else was considered is told by its story.
+/// Facts of a choice that count until the request ends: the other candidates are in its record.
 #[derive(Clone, Copy, Debug)]
 pub struct Chosen {
     /// The prefiller's terms.
@@ -151,8 +154,8 @@ impl Ledger {
         }
     }
 
-    /// Opens the account of one part of the request, which is known as `id` to engines. It is not settled: what it comes to
-    /// is the whole's, and its last word is the whole's as well.
+    /// Opens the account of one part of the request, which is known as `id` to engines. It is not
+    /// settled: what it comes to is the whole's, and its last word is the whole's as well.
     pub fn part(&mut self, id: String) -> Ledger {
         let mut part = Ledger::open(self.meters.clone(), self.api, id, self.arrived);
         part.kin = self.kin.part();
@@ -175,7 +178,7 @@ impl Ledger {
         self.due.admitted(pass);
     }
 
-    /// Whose request it is.
+    /// Sets the caller of the request.
     pub fn called_by(&mut self, caller: Arc<Caller>) {
         self.due.called_by(caller);
     }
@@ -185,7 +188,7 @@ impl Ledger {
         self.due.key_name()
     }
 
-    /// How much its turn counts.
+    /// Priority class of its caller.
     pub fn priority(&self) -> Priority {
         self.due.priority()
     }
@@ -205,7 +208,8 @@ impl Ledger {
         } = place;
     }
 
-    /// What its caller is charged, prompt and output: nothing where nothing was delivered, unless the client left.
+    /// Charge of its caller, prompt and output: zero where nothing was delivered, unless the client
+    /// left.
     fn took(&self) -> (u64, u64) {
         let events = self.stream.map_or(0, |pace| pace.events);
         let told = self.tokens().unwrap_or(events);
@@ -223,7 +227,7 @@ impl Ledger {
         self.span = span;
     }
 
-    /// What its steps are spans of, where it is traced.
+    /// Scope of its steps' spans, where it is traced.
     pub fn scope(&self) -> Option<&Arc<Scope>> {
         self.span.scope()
     }
@@ -252,12 +256,12 @@ impl Ledger {
         }
     }
 
-    /// Who was asked for its prefill last.
+    /// Prefiller that was asked last.
     pub fn prefiller(&self) -> Option<InstanceId> {
         self.prefiller.as_ref().map(|instance| instance.id())
     }
 
-    /// What its prefiller found of prompts.
+    /// Cache hits of its prefiller.
     pub fn hits(&self) -> Option<&Hits> {
         self.prefiller.as_ref().map(|instance| instance.hits())
     }
@@ -282,7 +286,7 @@ impl Ledger {
         }
     }
 
-    /// Which time-out the total time limit amounts to right now.
+    /// Kind of the time-out that the total time limit amounts to right now.
     pub fn timeout_kind(&self) -> Kind {
         let decodes = self.kin.sum().is_some_and(|sum| !sum.decoders.is_empty());
         match if decodes { Role::Decode } else { self.stage } {
@@ -303,14 +307,16 @@ impl Ledger {
         self.cached = usage.cached;
     }
 
-    /// Both legs begin, perhaps once more: what was counted for an attempt that came to nothing is not this one's.
+    /// Both legs begin, perhaps once more: what was counted for an attempt that came to nothing is
+    /// not this one's.
     pub fn tries_anew(&mut self) {
         if self.resumed == 0 {
             (self.prefilled, self.prompt, self.cached) = (false, None, None);
         }
     }
 
-    /// What the prefiller found in its caches; `None` when there was no prefill leg or it did not say.
+    /// Tokens that the prefiller found in its caches; `None` when there was no prefill leg or it
+    /// did not say.
     pub fn cached_of_prefill(&self) -> Option<u64> {
         self.prefilled.then_some(self.cached).flatten()
     }
@@ -321,12 +327,13 @@ impl Ledger {
         self.span.mark("stream continued elsewhere", vec![("pd_proxy.cause", cause.into())]);
     }
 
-    /// Nobody turns it away any more: another pair goes on with its stream, or it is a part of a request that was let in.
+    /// Nobody turns it away any more: another pair goes on with its stream, or it is a part of a
+    /// request that was let in.
     pub fn is_let_in(&self) -> bool {
         self.resumed > 0 || self.kin.is_part()
     }
 
-    /// What was found of the prompt before it was routed.
+    /// Records the lookup of the prompt before it was routed.
     pub fn found(&mut self, found: &Found) {
         self.pooled = found.pooled();
         self.held = found.best_held();

@@ -1,4 +1,5 @@
-//! What an account comes to, when it is dropped: metrics, one line in the log, the request's span; a part's goes to the whole.
+//! Settlement of an account, when it is dropped: metrics, one line in the log, the request's span;
+//! a part's goes to the whole.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use crate::relay::parts::{Part, Sum};
 use crate::relay::stories::End as Ended;
 use crate::relay::traced::{self, Settled};
 
-/// What the access line is filtered by, wherever the code stands.
+/// Target by which the access line is filtered, wherever the code stands.
 const ACCESS_LOG: &str = "pd_proxy::relay::account";
 
 impl Ledger {

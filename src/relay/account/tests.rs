@@ -2,7 +2,7 @@ use super::*;
 use crate::auth::{Callers, Digest, Grants, file::Entry};
 use crate::codec::json::{Object, ScanLimits};
 
-/// What is left of 1000 tokens per minute after a request for which 500 were set aside.
+/// Rest of 1000 tokens per minute after a request for which 500 were set aside.
 fn left(end: impl FnOnce(&mut Ledger)) -> u64 {
     let grants = Grants { tokens_per_minute: Some(1_000), ..Grants::default() };
     let entry = Entry { name: "a".into(), digest: Digest::of(b"k"), grants };

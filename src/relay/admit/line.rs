@@ -1,16 +1,19 @@
-//! Who waits to be let in, and whose turn it is: fair between flows. Pure; a flow is what one key sends.
+//! The line of requests that wait to be let in, fair between flows. Pure; a flow is the requests of
+//! one key.
 //!
-//! Each flow has an account of the tokens that it was served, divided by its weight, and the flow with the smallest account
-//! is next. A request is charged an estimate when it is let in, and the rest when it is over, so long answers count as
-//! what they are. A flow that did not wait for a while starts at the account of those who do, less what is estimated in it:
-//! service that nobody else wanted is not held against anybody, none is saved up, and an estimate that was too high is no
-//! credit against those who came meanwhile. (Virtual token counters: Sheng et al., "Fairness in Serving
-//! Large Language Models", OSDI 2024.)
+//! Each flow has an account of the tokens that it was served, divided by its weight, and the flow
+//! with the smallest account is next. A request is charged an estimate when it is let in, and the
+//! rest when it is over, so long answers count as what they are. A flow that did not wait for a
+//! while starts at the account of those who do, less what is estimated in it: service that nobody
+//! else wanted is not held against anybody, none is saved up, and an estimate that was too high is
+//! no credit against those who came meanwhile. (Virtual token counters: Sheng et al., "Fairness in
+//! Serving Large Language Models", OSDI 2024.)
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// Tokens are multiplied by this before they are divided by a weight, so that little is lost to rounding.
+/// Tokens are multiplied by this before they are divided by a weight, so that little is lost to
+/// rounding.
 const SCALE: u64 = 16;
 
 /// Flows with nobody inside and nobody waiting are forgotten beyond this many.
@@ -20,10 +23,10 @@ const IDLE_FLOWS: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ticket(u64);
 
-/// What one flow may take, and what a request of it is charged.
+/// Limits of one flow, and the charge of its request.
 #[derive(Clone, Debug)]
 pub(super) struct Terms {
-    /// Who.
+    /// Name of the flow.
     pub(super) flow: Arc<str>,
     /// Service relative to others'.
     pub(super) weight: u64,
@@ -37,18 +40,18 @@ pub(super) struct Terms {
     pub(super) cost_tokens: u64,
 }
 
-/// What happens to a request that comes.
+/// Outcomes of a request's arrival.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Entered {
     /// It is inside.
     In,
-    /// It waits.
+    /// It waits in the line.
     Waits(Ticket),
     /// It can't be let in, and can't wait.
     Refused(Full),
 }
 
-/// Why.
+/// Reasons for a full line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Full {
     /// Everybody's places are taken.
@@ -77,7 +80,7 @@ pub(super) struct Line<T> {
 #[derive(Debug)]
 struct Flow<T> {
     account: u64,
-    /// What in the account is estimated: of those who are inside.
+    /// Estimated part of the account: of requests that are inside.
     estimated: u64,
     weight: u64,
     inside: usize,
@@ -131,7 +134,8 @@ impl<T> Line<T> {
         Entered::Waits(ticket)
     }
 
-    /// Reason why a request of these terms would be refused now; None when it would be let in, or could wait.
+    /// Reason why a request of these terms would be refused now; None when it would be let in, or
+    /// could wait.
     pub(super) fn full(&self, terms: &Terms) -> Option<Full> {
         let (inside, waiting) =
             self.flows.get(&terms.flow).map_or((0, 0), |flow| (flow.inside, flow.waiting.len()));
@@ -146,8 +150,8 @@ impl<T> Line<T> {
         }
     }
 
-    /// True if a request would be let in at once: there is a place, nobody waits who could have it, and its flow has no
-    /// more than its share.
+    /// True if a request would be let in at once: there is a place, nobody waits who could have it,
+    /// and its flow has no more than its share.
     fn is_free(&self, terms: &Terms) -> bool {
         let own = self.flows.get(&terms.flow);
         let may = own.is_none_or(|flow| flow.waiting.is_empty() && flow.inside < terms.share.max(1));
@@ -198,7 +202,8 @@ impl<T> Line<T> {
         Some((who, cost, teller))
     }
 
-    /// A flow that is gone and owes nothing needs no account; with very many flows, none that is gone keeps one.
+    /// A flow that is gone and owes nothing needs no account; with very many flows, none that is
+    /// gone keeps one.
     fn forget(&mut self, who: &Arc<str>) {
         let (clock, crowded) = (self.clock, self.flows.len() > IDLE_FLOWS);
         let idle = |flow: &Flow<T>| {

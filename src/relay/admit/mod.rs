@@ -13,18 +13,18 @@ use crate::obs::Meters;
 use crate::route::estimate;
 use line::{Entered, Full, Line, Terms, Ticket};
 
-/// The gate.
+/// The admission gate.
 #[derive(Clone, Debug)]
 pub struct Gate(Arc<Inner>);
 
-/// How much the gate holds.
+/// Limits of the gate.
 #[derive(Clone, Copy, Debug)]
 pub struct GateLimits {
-    /// Requests inside.
+    /// Number of requests inside.
     pub inflight: usize,
     /// Of these, those of one key, where keys are asked for.
     pub inflight_per_key: usize,
-    /// Requests waiting.
+    /// Number of requests that wait.
     pub queue: usize,
     /// Of these, those of one key, where keys are asked for.
     pub queue_per_key: usize,
@@ -41,14 +41,15 @@ struct Inner {
     meters: Arc<Meters>,
 }
 
-/// The right to be served; given back when dropped, which is when the last byte of the answer is out.
+/// The right to be served; given back when dropped, which is when the last byte of the answer is
+/// out.
 #[derive(Debug)]
 pub struct Pass {
     gate: Arc<Inner>,
     flow: Arc<str>,
-    /// What it was charged, tokens.
+    /// Tokens that it was charged.
     charged: u64,
-    /// What it took in the end.
+    /// Tokens that it took in the end.
     took: Option<u64>,
 }
 
@@ -66,7 +67,7 @@ impl Gate {
         Gate(Arc::new(Inner { line, limits, meters }))
     }
 
-    /// Requests inside.
+    /// Number of requests inside.
     pub fn inside(&self) -> usize {
         self.0.lock().inside()
     }
@@ -76,7 +77,8 @@ impl Gate {
         self.0.lock().waiting()
     }
 
-    /// Turns away a request that would not be let in now and could not wait, before anything of its body is read.
+    /// Turns away a request that would not be let in now and could not wait, before anything of its
+    /// body is read.
     ///
     /// # Errors
     /// Those of [`Gate::enter`], but for that of a wait.
@@ -97,10 +99,12 @@ impl Gate {
         }
     }
 
-    /// Waits for a place. `body_bytes` is the size of the request, by which it is charged until more is known.
+    /// Waits for a place. `body_bytes` is the size of the request, by which it is charged until
+    /// more is known.
     ///
     /// # Errors
-    /// `Overloaded` when the queue is full or the wait too long, `RateLimited` when the caller has as many inside as it may.
+    /// `Overloaded` when the queue is full or the wait too long, `RateLimited` when the caller has
+    /// as many inside as it may.
     pub async fn enter(&self, caller: &Caller, body_bytes: usize) -> Result<Pass, Error> {
         let (inner, terms) = (&self.0, self.terms(caller, body_bytes));
         let mut told = None;
@@ -117,7 +121,8 @@ impl Gate {
         };
         inner.meters.queued.increment(1.0);
         let _place = Waiting { gate: inner.clone(), flow: terms.flow.clone(), ticket };
-        // Whoever could tell is kept in the line, so the inner error stands for a wait without end as well.
+        // Whoever could tell is kept in the line, so the inner error stands for a wait without end
+        // as well.
         match tokio::time::timeout(inner.limits.patience, told).await {
             Ok(Ok(pass)) => Ok(pass),
             _ => {

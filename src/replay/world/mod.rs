@@ -1,7 +1,9 @@
 //! Gateways, engines and the pool of one run, and the events that happen to them.
 //!
-//! A request's way: it *arrives* at a gateway, is sent and *reaches* a prefiller, which may *restore* blocks first; steps
-//! *end*; the prefiller *answers*; the KV is *handed over*; a decoder's *turns* end answers; the gateway sees it *through*.
+//! A request's way: it *arrives* at a gateway, is sent and *reaches* a prefiller, which may
+//! *restore* blocks first; steps
+//! *end*; the prefiller *answers*; the KV is *handed over*; a decoder's *turns* end answers; the
+//! gateway sees it *through*.
 
 mod decode;
 mod prefill;
@@ -135,8 +137,8 @@ const WAKE_S_MIN: Seconds = 1e-4;
 const VICTIM: u16 = 0;
 
 impl<'a, D: Dispatch> World<'a, D> {
-    /// A cluster at rest with empty caches. `gateways` are the decision makers, one per gateway of `faults`; `seed` rules
-    /// what they draw.
+    /// A cluster at rest with empty caches. `gateways` are the decision makers, one per gateway of
+    /// `faults`; `seed` rules what they draw.
     pub fn new(
         cluster: &'a Cluster,
         faults: &'a Faults,

@@ -30,8 +30,8 @@ impl Sight for View<'_> {
     }
 }
 
-/// The blocks of a prompt that need not be computed if they are there: engines compute the last token at any rate, and
-/// with it its block.
+/// The blocks of a prompt that need not be computed if they are there: engines compute the last
+/// token at any rate, and with it its block.
 fn skippable(arrival: &Arrival) -> &[u64] {
     let whole = (arrival.prompt_tokens.saturating_sub(1) / BLOCK_TOKENS) as usize;
     arrival.blocks.get(..whole).unwrap_or(&arrival.blocks)
@@ -195,7 +195,8 @@ impl<D: Dispatch> World<'_, D> {
         }
     }
 
-    /// The first prefiller dies. Gateways notice when connections break; KV that is being handed over still arrives.
+    /// The first prefiller dies. Gateways notice when connections break; KV that is being handed
+    /// over still arrives.
     pub(super) fn dies(&mut self) {
         self.alive[usize::from(VICTIM)] = false;
         self.hbm.clear(usize::from(VICTIM));

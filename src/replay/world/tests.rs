@@ -6,7 +6,8 @@ use super::super::{Costs, PoolKind};
 use super::*;
 use crate::route::Sight;
 
-/// Sends each request at once, or after a pause of its own; to the lanes in turn, or to that with the fewest requests.
+/// Sends each request at once, or after a pause of its own; to the lanes in turn, or to that with
+/// the fewest requests.
 #[derive(Debug)]
 struct Simple {
     lanes: Vec<Option<u32>>,

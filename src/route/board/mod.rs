@@ -49,7 +49,8 @@ pub struct BoardSettings {
     pub policy: Policy,
     /// Moment of binding.
     pub bind: Bind,
-    /// A prefiller is about to be free when its backlog is below this: a round trip and some jitter.
+    /// A prefiller is about to be free when its backlog is below this: a round trip and some
+    /// jitter.
     pub open_s: Seconds,
     /// So many tokens to compute it takes at any rate: engines compute short prompts together.
     pub batch_tokens: u64,
@@ -126,8 +127,8 @@ pub struct Beliefs {
 
 /// Other parties' view of prefillers' own memory.
 pub trait Sight {
-    /// Sets `out[lane]` to the leading tokens that a lane tells it holds, and leaves the others alone: of them the board
-    /// believes its own history.
+    /// Sets `out[lane]` to the leading tokens that a lane tells it holds, and leaves the others
+    /// alone: of them the board believes its own history.
     fn hbm_tokens(&self, job: &Job, out: &mut [Option<u32>]);
 }
 
@@ -243,7 +244,8 @@ impl Board {
         }
     }
 
-    /// A prefiller was sent so many requests by others. They are taken to be as long as ours are on average.
+    /// A prefiller was sent so many requests by others. They are taken to be as long as ours are on
+    /// average.
     pub fn foreign(&mut self, lane: LaneId, requests: f64) {
         let each_s = self.mean_prefill_s;
         if let Some(lane) = self.lane_mut(lane) {
@@ -280,13 +282,15 @@ impl Board {
         self.return_to_line(now, job, &[])
     }
 
-    /// A request comes back from lanes on which it failed; it stands where it would stand had it waited all the time.
+    /// A request comes back from lanes on which it failed; it stands where it would stand had it
+    /// waited all the time.
     pub fn return_to_line(&mut self, since_s: Seconds, job: Arc<Job>, tried: &[LaneId]) -> Ticket {
         let waiting = self.newcomer(Comer { since_s, job, tried });
         self.stand(waiting)
     }
 
-    /// Someone who has no place in the line yet. Only who comes for the first time makes its beginning more popular.
+    /// Someone who has no place in the line yet. Only who comes for the first time makes its
+    /// beginning more popular.
     fn newcomer(&mut self, Comer { since_s, job, tried }: Comer<'_>) -> Waiting {
         let stretches = match self.settings.policy {
             Policy::Predicted if tried.is_empty() => self.popularity.note(&job, since_s),
@@ -334,7 +338,8 @@ impl Board {
         self.center(lane_id);
     }
 
-    /// Slownesses of a class are kept around one, as only their product with the class's costs is observed.
+    /// Slownesses of a class are kept around one, as only their product with the class's costs is
+    /// observed.
     fn center(&mut self, lane: LaneId) {
         let Some(class) = self.lane_mut(lane).map(|lane| lane.spec.class) else { return };
         let of_class = || self.lanes.iter().flatten().filter(|lane| lane.spec.class == class);
@@ -355,7 +360,8 @@ impl Board {
         self.classes.iter().find(|(of, _)| *of == class).map(|(_, learner)| learner)
     }
 
-    /// Time at which to pump though nothing happens until then; None = not before something happens.
+    /// Time at which to pump though nothing happens until then; None = not before something
+    /// happens.
     pub fn wake_s(&self) -> Option<Seconds> {
         self.wake_s
     }

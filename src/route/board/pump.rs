@@ -11,7 +11,8 @@ use crate::route::score::{Asking, Terms, pressure, terms};
 
 /// So many of the line are looked at: beyond it plans are guesses, and the walk must stay short.
 const WINDOW: usize = 512;
-/// Scores that differ by less are equal: what is predicted is not known better. In seconds, and as a share.
+/// Scores that differ by less are equal: what is predicted is not known better. In seconds, and as
+/// a share.
 const TIE_S: Seconds = 1e-3;
 const TIE_SHARE: f64 = 0.02;
 /// Weight of one commitment in their mean.
@@ -44,8 +45,9 @@ impl Walk<'_> {
 }
 
 impl Board {
-    /// A request comes, or comes back: the same as [`arrive`](Board::arrive) or [`return_to_line`](Board::return_to_line) and then
-    /// [`pump`](Board::pump), without a place in the line where nobody stands there and its prefiller is about to be free.
+    /// A request comes, or comes back: the same as [`arrive`](Board::arrive) or
+    /// [`return_to_line`](Board::return_to_line) and then [`pump`](Board::pump), without a place in
+    /// the line where nobody stands there and its prefiller is about to be free.
     ///
     /// # Errors
     /// The place in the line. It is to be pumped.
@@ -71,8 +73,8 @@ impl Board {
         Err(self.stand(waiting))
     }
 
-    /// Commits whom it can. To be called when somebody came, when a prefill ended, when prefillers came, went, failed or
-    /// recovered, and at [`wake_s`](Board::wake_s).
+    /// Commits whom it can. To be called when somebody came, when a prefill ended, when prefillers
+    /// came, went, failed or recovered, and at [`wake_s`](Board::wake_s).
     pub fn pump(&mut self, now: Seconds, sight: &dyn Sight, random: &mut dyn FnMut() -> u64) -> Vec<Commit> {
         let mut commits: Vec<Commit> = Vec::new();
         self.fade(now);
@@ -103,7 +105,8 @@ impl Board {
         commits
     }
 
-    /// Commits one who waits, with so many others, if its best place is about to be free; else plans it there.
+    /// Commits one who waits, with so many others, if its best place is about to be free; else
+    /// plans it there.
     fn consider(&mut self, walk: &mut Walk<'_>, waiting: &mut Waiting, others: usize) -> Option<Commit> {
         let now = walk.now;
         let asked = self.look(waiting, Some((now, walk.sight)));
@@ -157,8 +160,9 @@ impl Board {
             || lane.work_tokens() < settings.batch_tokens
     }
 
-    /// True if one that takes something now may be the choice of a request that has failed nowhere yet: who rests is none while others
-    /// don't. Without a request it would be open as long as it rests, and the whole line be looked at in vain each time.
+    /// True if one that takes something now may be the choice of a request that has failed nowhere
+    /// yet: who rests is none while others don't. Without a request it would be open as long as it
+    /// rests, and the whole line be looked at in vain each time.
     fn finds_open(&self, outlooks: &[Option<Outlook>], now: Seconds) -> bool {
         let lanes = || {
             self.lanes.iter().zip(outlooks).filter_map(|(lane, outlook)| lane.as_ref().zip(outlook.as_ref()))
@@ -221,8 +225,9 @@ impl Board {
             let least = all.iter().map(|it| it.score_s).fold(f64::INFINITY, f64::min);
             let most_s = least + TIE_S.max(TIE_SHARE * least);
             let close = || all.iter().enumerate().filter(|(_, it)| it.score_s <= most_s);
-            // Among equals the one that has most of it, and most of that in memory of its own, so that a hit too short to
-            // count in seconds, or one that a pool spares the others, still draws its like.
+            // Among equals the one that has most of it, and most of that in memory of its own, so
+            // that a hit too short to count in seconds, or one that a pool spares the others, still
+            // draws its like.
             let has = |it: &Terms| (it.hit.any_tokens, it.hit.hbm_tokens);
             let most = close().map(|(_, it)| has(it)).max();
             let tied = || close().filter(|(_, it)| Some(has(it)) == most);
@@ -283,7 +288,8 @@ impl Board {
         let lanes = self.lanes.iter().flatten().filter(|lane| !lane.draining);
         let opens = lanes.filter_map(|lane| {
             let after_s = lane.backlog_s(now) - open_s;
-            // What the floor of a backlog keeps closed opens with the end of a prefill, not with time.
+            // What the floor of a backlog keeps closed opens with the end of a prefill, not with
+            // time.
             (after_s > 0.0 && lane.backlog_s(now + after_s + 1e-6) < open_s).then_some(now + after_s + 1e-6)
         });
         opens.min_by(f64::total_cmp)

@@ -27,7 +27,8 @@ fn board(lanes: u64, settings: BoardSettings) -> Board {
     board
 }
 
-/// A prompt of so many blocks of ten tokens; the first `shared` of them are those of everybody with that seed.
+/// A prompt of so many blocks of ten tokens; the first `shared` of them are those of everybody with
+/// that seed.
 fn job(seed: u64, shared: usize, own: u64, blocks: usize) -> Arc<Job> {
     let block =
         |at: usize| if at < shared { seed * 1000 + at as u64 } else { (own + 1) * 1_000_000 + at as u64 };
@@ -388,7 +389,8 @@ proptest! {
     }
 }
 
-/// Without a request a prefiller that rests is open, and nobody's choice: the line is not looked through for it.
+/// Without a request a prefiller that rests is open, and nobody's choice: the line is not looked
+/// through for it.
 #[test]
 fn one_that_rests_does_not_make_the_line_be_looked_at() {
     let mut board = board(2, settings());

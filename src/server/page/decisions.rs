@@ -11,7 +11,8 @@ use crate::server::printable;
 /// Seconds that two candidates may differ in and count as alike.
 const ALIKE_S: f64 = 0.000_5;
 
-/// Reasons why the winner won, as far as the next best tells. What each would have cost stands beside it.
+/// Reasons why the winner won, as far as the next best tells. What each would have cost stands
+/// beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Why {
     /// There was no other.
@@ -38,7 +39,7 @@ impl Why {
     }
 }
 
-/// One placement.
+/// JSON of one placement.
 pub(super) fn decision(story: &Story) -> Value {
     let (choice, job) = (&story.choice, &story.job);
     let others = choice.others.iter().map(|(who, terms)| candidate(&who.name(), terms));

@@ -1,4 +1,5 @@
-//! `/status.json`: all that the page shows, at one moment. docs/status-page.md has its shape; `format` changes when that does.
+//! `/status.json`: all that the page shows, at one moment. docs/status-page.md has its shape;
+//! `format` changes when that does.
 
 use std::collections::HashMap;
 use std::sync::Arc;

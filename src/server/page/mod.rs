@@ -1,8 +1,9 @@
-//! The page at `/` of the operators' listener, or of the only one where no key is asked for: what people look at, in a browser. The
-//! files beside this one, and the JSON that they show.
+//! The page at `/` of the operators' listener, or of the only one where no key is asked for: what
+//! people look at, in a browser. The files beside this one, and the JSON that they show.
 //!
-//! Names of engines and models and the ids of requests are others' words. The script puts them in as text alone; the policy
-//! that goes with every file keeps a mistake there from running anything, and the page from asking anybody else.
+//! Names of engines and models and the ids of requests are others' words. The script puts them in
+//! as text alone; the policy that goes with every file keeps a mistake there from running anything,
+//! and the page from asking anybody else.
 
 mod decisions;
 mod json;
@@ -16,14 +17,15 @@ pub use served::Served;
 
 /// The page itself.
 pub(super) const HTML: &str = "/";
-/// How it looks.
+/// Path of the style sheet.
 pub(super) const STYLE: &str = "/page.css";
-/// What it does.
+/// Path of the script.
 pub(super) const SCRIPT: &str = "/page.js";
-/// What it shows. Under a path that takes the admin key, as `/status` does.
+/// Path of the page's data. Under a path that takes the admin key, as `/status` does.
 pub(super) const JSON: &str = "/status.json";
 
-/// With every file. `form-action` keeps the key from leaving by a form that the script did not catch.
+/// With every file. `form-action` keeps the key from leaving by a form that the script did not
+/// catch.
 const HEADERS: [(HeaderName, HeaderValue); 5] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -39,17 +41,17 @@ const HEADERS: [(HeaderName, HeaderValue); 5] = [
     (HeaderName::from_static("cross-origin-resource-policy"), HeaderValue::from_static("same-origin")),
 ];
 
-/// The page.
+/// Answers with the page.
 pub(super) async fn html() -> Response<Body> {
     file("text/html; charset=utf-8", include_str!("page.html"))
 }
 
-/// Its style.
+/// Answers with its style sheet.
 pub(super) async fn style() -> Response<Body> {
     file("text/css; charset=utf-8", include_str!("page.css"))
 }
 
-/// Its script.
+/// Answers with its script.
 pub(super) async fn script() -> Response<Body> {
     file("text/javascript; charset=utf-8", include_str!("page.js"))
 }

@@ -1,4 +1,5 @@
-//! What engines serve, by their own word. Asked in the background, and only while somebody looks.
+//! Models that engines serve, by their own word. Asked in the background, and only while somebody
+//! looks.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,7 +32,7 @@ pub struct Served(Mutex<HashMap<Endpoint, Answer>>);
 struct Answer {
     asked: Instant,
     models: Vec<String>,
-    /// How many more it has.
+    /// Number of further models.
     more: usize,
 }
 

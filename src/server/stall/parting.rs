@@ -1,8 +1,9 @@
-//! How a connection is closed.
+//! Closes a connection without a reset.
 //!
-//! A client whose request was refused may still be writing it when the answer is out, and many write all of it before they read. A socket
-//! that is closed with something unread, or is sent more afterwards, answers with a reset, and that is what such a client sees in the
-//! answer's place (RFC 9112 §9.6). So our side is closed first, and what still comes is read, and kept nowhere.
+//! A client whose request was refused may still be writing it when the answer is out, and many
+//! write all of it before they read. A socket that is closed with something unread, or is sent more
+//! afterwards, answers with a reset, and that is what such a client sees in the answer's place (RFC
+//! 9112 §9.6). So our side is closed first, and bytes that still come are read, and kept nowhere.
 
 use std::mem::MaybeUninit;
 use std::pin::Pin;
@@ -13,15 +14,16 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-/// Reading goes on for so long, in which what is read at all arrives from most clients; meanwhile they keep their place among
-/// `limit.connections`.
+/// Reading goes on for so long, in which what is read at all arrives from most clients; meanwhile
+/// they keep their place among `limit.connections`.
 const LINGER_TIME: Duration = Duration::from_secs(2);
 
-/// But not behind a silence of so long, which is more than the way of what had been sent before we closed. Nearly all clients have closed by
-/// then; the others had nothing more to send.
+/// But not behind a silence of so long, which is more than the way of what had been sent before we
+/// closed. Nearly all clients have closed by then; the others had nothing more to send.
 const QUIET_TIME: Duration = Duration::from_millis(500);
 
-/// As much is read: what is larger is rare, and reading it without end would be work that anybody can ask for.
+/// As much is read: what is larger is rare, and reading it without end would be work that anybody
+/// can ask for.
 const LINGER_BYTES: usize = 16 << 20;
 
 /// Read at once, on the stack.
@@ -37,7 +39,7 @@ pub(super) struct Parting {
 }
 
 impl Parting {
-    /// Begins now. A shutdown waits for nobody who has had an answer: `stop` ends it.
+    /// Begins to close. A shutdown waits for no client that has had an answer: `stop` ends it.
     pub(super) fn new(stop: &CancellationToken) -> Parting {
         Parting {
             end: Instant::now() + LINGER_TIME,
@@ -86,7 +88,8 @@ mod tests {
 
     const ANSWER: &str = "refused";
 
-    /// Time for which it takes to close, after an answer, the connection of such a client; it stays open at its end if that is given back.
+    /// Time for which it takes to close, after an answer, the connection of such a client; it stays
+    /// open at its end if that is given back.
     async fn closed(
         stop: &CancellationToken,
         client: impl AsyncFnOnce(DuplexStream) -> Option<DuplexStream>,

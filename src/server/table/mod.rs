@@ -14,26 +14,26 @@ use crate::server::openai::Route;
 
 pub(super) use rows::{CONFIGURED, TABLE};
 
-/// One route.
+/// One route of the table.
 #[derive(Debug)]
 pub(super) struct Row {
     /// The path; a segment in braces stands for any one, `{*name}` at the end for all that follow.
     pub(super) path: &'static str,
     /// The methods; others are answered with 405. `HEAD` is allowed wherever `GET` is.
     pub(super) methods: &'static [Method],
-    /// What answers it.
+    /// Handler of the route.
     pub(super) answer: Answer,
     /// The listener that has it, where operators have one of their own.
     pub(super) listener: Listener,
     /// The key that it takes, where keys are asked for.
     pub(super) key: Key,
-    /// What a request carries.
+    /// Kind of body that a request carries.
     pub(super) body: Body,
-    /// What it is for, in one line, as `/docs` says.
+    /// Purpose in one line, as `/docs` shows it.
     pub(super) summary: &'static str,
 }
 
-/// What answers a route.
+/// Handlers of routes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Answer {
     /// The gateway itself, by the handler that this function registers for the methods.
@@ -48,7 +48,7 @@ pub(super) enum Answer {
     EveryEngine,
 }
 
-/// How a request reaches one engine.
+/// Way of a request to one engine.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Passage {
     /// The roles that may answer, the first one preferred.
@@ -63,7 +63,7 @@ pub(super) struct Passage {
     pub(super) stored: Stored,
 }
 
-/// Where a request names a response that one decoder keeps.
+/// Places where a request names a response that one decoder keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stored {
     /// It names none.
@@ -74,7 +74,7 @@ pub(super) enum Stored {
     InBody,
 }
 
-/// What the gateway tells of its routes.
+/// Documents about the routes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Document {
     /// OpenAPI 3.1, for tools.
@@ -86,7 +86,7 @@ pub(super) enum Document {
 /// The listener that has a route, where operators have one of their own (`server.admin_host`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Listener {
-    /// Both.
+    /// Clients' and operators' listeners.
     Both,
     /// That of clients.
     Clients,
@@ -99,7 +99,7 @@ pub(super) enum Listener {
 /// The key that a route takes, where keys are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
-    /// None.
+    /// No key is needed.
     Open,
     /// One that is known.
     Client,
@@ -107,10 +107,10 @@ pub(super) enum Key {
     Admin,
 }
 
-/// What a request carries.
+/// Kinds of bodies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Body {
-    /// Nothing.
+    /// There is no body.
     Empty,
     /// A JSON object, or nothing.
     Json,

@@ -27,7 +27,7 @@ const READ: Passage = Passage { roles: EITHER, generates: false, repeatable: tru
 /// An answer that a decoder generates alone: several prompts in one body, or no prompt that a
 /// prefiller could compute.
 const ALONE: Passage = Passage { roles: DECODER, generates: true, repeatable: true, stored: Stored::Nowhere };
-/// What is about a response that a decoder keeps.
+/// Passage of requests about a response that a decoder keeps.
 const KEPT: Passage = Passage { roles: DECODER, generates: false, repeatable: false, stored: Stored::InPath };
 /// A question about a request that may go on from such a response.
 const GOES_ON: Passage = Passage { stored: Stored::InBody, ..READ };

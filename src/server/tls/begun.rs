@@ -8,7 +8,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
 use crate::server::listen::PREFACE;
 
-/// Over TLS there is no looking at bytes without taking them: whoever serves the connection reads them from here.
+/// Over TLS there is no looking at bytes without taking them: whoever serves the connection reads
+/// them from here.
 #[derive(Debug)]
 pub(in crate::server) struct Begun<S> {
     stream: S,
@@ -21,7 +22,8 @@ impl<S: AsyncRead + Unpin> Begun<S> {
         Begun { stream, unread: &[] }
     }
 
-    /// Waits for the beginning of HTTP/2; None when the client begins something else, or leaves. The time limit is the caller's.
+    /// Waits for the beginning of HTTP/2; None when the client begins something else, or leaves.
+    /// The time limit is the caller's.
     pub(in crate::server) async fn over_http2(mut stream: S) -> Option<Begun<S>> {
         let (mut first, mut read) = ([0; PREFACE.len()], 0);
         while read < PREFACE.len() {
@@ -86,7 +88,7 @@ mod tests {
 
     use super::*;
 
-    /// What becomes of a client that sends these pieces, with a pause before each, and closes or not.
+    /// Outcome for a client that sends these pieces, with a pause before each, and closes or not.
     async fn begun(pieces: &[&[u8]], closes: bool) -> Option<Begun<DuplexStream>> {
         let (near, mut far) = duplex(1 << 10);
         let client = async move {

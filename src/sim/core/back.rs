@@ -1,10 +1,12 @@
-//! Blocks that a decoder keeps for the next turn, and what a prefiller makes of those that it has read.
+//! Blocks that a decoder keeps for the next turn, and what a prefiller makes of those that it has
+//! read.
 
 use super::{BlockIds, Core, JobId, Print, text};
 
 impl Core {
-    /// Keeps all blocks of job `id`, whose prompt and answer so far are `tokens`, for the next turn, under `request_id`: their ids,
-    /// one more than are full perhaps, as the engine takes a block before it has a token for it.
+    /// Keeps all blocks of job `id`, whose prompt and answer so far are `tokens`, for the next
+    /// turn, under `request_id`: their ids, one more than are full perhaps, as the engine takes a
+    /// block before it has a token for it.
     pub fn keep_back(
         &mut self,
         now_us: u64,
@@ -27,13 +29,14 @@ impl Core {
         ids
     }
 
-    /// How many leading whole blocks of a prompt the cache has.
+    /// Number of leading whole blocks of a prompt that the cache has.
     #[must_use]
     pub fn cached(&self, keys: &[u64]) -> usize {
         self.blocks.hits(keys)
     }
 
-    /// Puts what another engine's blocks hold into the cache, as these blocks of a prompt; false if there are none free.
+    /// Puts what another engine's blocks hold into the cache, as these blocks of a prompt; false if
+    /// there are none free.
     pub fn adopt(&mut self, keys: &[u64], contents: &[u64]) -> bool {
         let Some(ids) = self.blocks.take(&[], contents.len()) else { return false };
         for ((&id, &print), &key) in ids.iter().zip(contents).zip(keys) {

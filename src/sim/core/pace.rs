@@ -1,4 +1,4 @@
-//! When a job writes its tokens.
+//! Pace at which a job writes its tokens.
 
 use super::{Core, JobId, Phase};
 
@@ -11,7 +11,7 @@ impl Core {
         self.held = held;
     }
 
-    /// Whether job `id` may write a token now; else when.
+    /// Takes a token of job `id` if one is due now; else returns the time when it will be.
     pub fn token_due(&mut self, now_us: u64, id: JobId) -> Result<(), u64> {
         let interval_us = self.pace.tpot_us + self.pace.slope_us * self.decoding as f64;
         let Some(job) = self.jobs.get_mut(&id) else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! The bytes of the binary protocol, from the service's side. Pure.
+//! The bytes of the binary protocol, from the service's side. The module is pure.
 
 use super::{MetaObject, MetaVersion};
 
@@ -9,7 +9,7 @@ pub(super) const OP_QUERY: i16 = 14;
 const MAGIC: [u8; 4] = [0x1b, 0x0f, 1, 0];
 const NO_SUCH_KEY: i32 = -3102;
 const NOT_READABLE: i32 = -3007;
-/// What every object here is large, bytes.
+/// Size of every object here, in bytes.
 const OBJECT_BYTES: u64 = 4096;
 /// Replicas that a 1.1 object has room for.
 const SLOTS: usize = 8;

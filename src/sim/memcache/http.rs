@@ -1,4 +1,5 @@
-//! `/batch_query_keys`, `/get_all_keys` and `/health`, with the limits and the fault of the real ones.
+//! `/batch_query_keys`, `/get_all_keys` and `/health`, with the limits and the fault of the real
+//! ones.
 
 use std::fmt::Write;
 use std::io;

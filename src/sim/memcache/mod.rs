@@ -1,7 +1,8 @@
-//! A MemCache meta service: the binary protocol and the HTTP address of three versions, with faults.
+//! A MemCache meta service: the binary protocol and the HTTP address of three versions, with
+//! faults.
 //!
-//! Filled from outside; nothing is ever evicted. It reads what comes strictly and notes every hello, so that a test can
-//! say which ranks were named.
+//! Filled from outside; nothing is ever evicted. It reads what comes strictly and notes every
+//! hello, so that a test can say which ranks were named.
 
 mod frames;
 mod http;
@@ -25,7 +26,7 @@ const MAX_BODY_BYTES: usize = 16 << 20;
 /// Hellos and questions that are remembered.
 const SEEN: usize = 4096;
 
-/// Whose bytes are spoken.
+/// Versions whose bytes are spoken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MetaVersion {
     /// 1.1: questions about places without a flag, objects of 64 bytes.
@@ -36,7 +37,7 @@ pub enum MetaVersion {
     V1_3,
 }
 
-/// An object.
+/// An object of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetaObject {
     /// Replicas: rank and medium (0 HBM, 1 DRAM, 2 SSD).
@@ -45,10 +46,11 @@ pub struct MetaObject {
     pub readable: bool,
 }
 
-/// What the service does instead of answering. The questions that follow a hello are answered, but for `Silent`.
+/// Actions of the service other than answering. The questions that follow a hello are answered, but
+/// for `Silent`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum MetaFault {
-    /// It answers.
+    /// It answers normally.
     #[default]
     None,
     /// Hellos are refused.
@@ -73,12 +75,12 @@ pub enum MetaFault {
     Empty,
 }
 
-/// One question.
+/// One question that came.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetaAsked {
     /// The operation: 9 presence, 14 places.
     pub op: i16,
-    /// How many keys were understood.
+    /// Number of keys that were understood.
     pub keys: usize,
 }
 
@@ -141,7 +143,7 @@ impl MetaService {
         lock(&self.shared.inner).objects.insert(key.to_owned(), object);
     }
 
-    /// What goes wrong from now on.
+    /// Sets the fault from now on.
     pub fn fault(&self, fault: MetaFault) {
         lock(&self.shared.inner).fault = fault;
     }

@@ -34,8 +34,8 @@ impl AdminPort {
 }
 
 impl Mooncake {
-    /// Opens the master's admin port on `listen`; port 0 takes a free one. With [`Arguments::Plain`] it is that of a
-    /// master before 0.3.12.
+    /// Opens the master's admin port on `listen`; port 0 takes a free one. With
+    /// [`Arguments::Plain`] it is that of a master before 0.3.12.
     pub async fn admin(&self, listen: SocketAddr) -> io::Result<AdminPort> {
         let listener = TcpListener::bind(listen).await?;
         let addr = listener.local_addr()?;

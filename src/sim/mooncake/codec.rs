@@ -1,5 +1,5 @@
-//! The master's side of the wire: reading questions, writing answers in any version's form. Written apart from the
-//! client's, so that each is judged by the other.
+//! The master's side of the wire: reading questions, writing answers in any version's form. Written
+//! apart from the client's, so that each is judged by the other.
 
 use md5::{Digest, Md5};
 
@@ -13,18 +13,18 @@ pub enum Arguments {
     Plain,
 }
 
-/// How a master describes replicas.
+/// Ways in which a master describes replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Replicas {
-    /// 0.3.7.
+    /// Mooncake version 0.3.7.
     A,
-    /// 0.3.8.
+    /// Mooncake version 0.3.8.
     B,
     /// 0.3.9 and 0.3.10.
     C,
     /// 0.3.11 and 0.3.12.
     D,
-    /// 0.3.13.
+    /// Mooncake version 0.3.13.
     #[default]
     E,
     /// No version: as E, with one more number in each replica.
@@ -34,15 +34,15 @@ pub enum Replicas {
 /// The version of a simulated master.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MooncakeSpec {
-    /// What it takes.
+    /// Arguments that it takes.
     pub arguments: Arguments,
-    /// What it answers.
+    /// Form of its answers.
     pub replicas: Replicas,
     /// It leaves the description of types out.
     pub terse: bool,
 }
 
-/// What a replica lies on.
+/// Media of replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Medium {
     /// A segment of memory.
@@ -57,10 +57,10 @@ pub enum Medium {
     Dfs,
 }
 
-/// A replica.
+/// A replica of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replica {
-    /// What it lies on; one that the version does not know is left out.
+    /// Medium that it lies on; one that the version does not know is left out.
     pub medium: Medium,
     /// `host:port`, or the path of a file.
     pub place: String,
@@ -68,16 +68,16 @@ pub struct Replica {
     pub complete: bool,
 }
 
-/// What a master has under a key.
+/// Content of a master under a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Held {
-    /// An object.
+    /// An object with its replicas.
     Object(Vec<Replica>),
     /// An error when asked for.
     Error(i32),
 }
 
-/// `OBJECT_NOT_FOUND`.
+/// Error code `OBJECT_NOT_FOUND`.
 pub const NOT_FOUND: i32 = -704;
 
 const UUID: &[u8] = &[0xfd, 0x04, 0x04, 0x89, 0x89, 0xff];

@@ -1,4 +1,5 @@
-//! A simulated Mooncake master: answers the two questions about many keys in any version's form, and fails by script.
+//! A simulated Mooncake master: answers the two questions about many keys in any version's form,
+//! and fails by script.
 
 mod admin;
 mod codec;
@@ -33,7 +34,7 @@ const MAX_MISHAPS: usize = 1024;
 /// An answer that announces more than anybody has.
 const HUGE: u32 = u32::MAX;
 
-/// What happens to one question that has keys.
+/// Mishaps of one question that has keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mishap {
     /// No answer; the next question gets one.
@@ -58,15 +59,16 @@ pub enum Mishap {
     Short,
 }
 
-/// What a master's admin port says of it.
+/// Standing of a master, as its admin port tells.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Standing {
-    /// It leads.
+    /// It leads the others.
     #[default]
     Leader,
     /// It leads, and does not answer about keys yet.
     WarmingUp,
-    /// Another leads, at this RPC address; empty if it knows of none. Its own RPC port should be closed.
+    /// Another leads, at this RPC address; empty if it knows of none. Its own RPC port should be
+    /// closed.
     Standby(String),
 }
 
@@ -99,7 +101,7 @@ struct State {
     spec: MooncakeSpec,
     objects: HashMap<String, Held>,
     mishaps: VecDeque<Mishap>,
-    /// What happens to questions when the script is at its end.
+    /// Mishap of questions when the script is at its end.
     always: Option<Mishap>,
     standing: Standing,
     deaf: bool,
@@ -107,7 +109,7 @@ struct State {
     connections: usize,
 }
 
-/// What is done with a question.
+/// Replies to a question.
 enum Reply {
     Send(Vec<u8>),
     SendThenClose(Vec<u8>),
@@ -147,7 +149,7 @@ impl Mooncake {
         self.hold(key, Held::Object(vec![replica]));
     }
 
-    /// Stores anything.
+    /// Stores content under a key.
     pub fn hold(&self, key: &str, held: Held) {
         lock(&self.shared.state).objects.insert(key.to_owned(), held);
     }
@@ -157,7 +159,7 @@ impl Mooncake {
         lock(&self.shared.state).objects.remove(key);
     }
 
-    /// What is stored under a key.
+    /// Content that is stored under a key.
     #[must_use]
     pub fn held(&self, key: &str) -> Option<Held> {
         lock(&self.shared.state).objects.get(key).cloned()
@@ -169,12 +171,12 @@ impl Mooncake {
         lock(&self.shared.state).objects.len()
     }
 
-    /// What the admin port says from now on.
+    /// Sets the standing that the admin port tells.
     pub fn stand(&self, standing: Standing) {
         lock(&self.shared.state).standing = standing;
     }
 
-    /// What happens to every question with keys that the script leaves alone.
+    /// Sets the mishap of every question with keys that the script leaves alone.
     pub fn always(&self, mishap: Option<Mishap>) {
         lock(&self.shared.state).always = mishap;
     }
@@ -307,7 +309,7 @@ fn reply(mishap: Option<Mishap>, answer: Option<Vec<u8>>) -> Reply {
 }
 
 impl Shared {
-    /// What happens to a question, and its answer; none from a deaf master.
+    /// The mishap of a question, and its answer; none from a deaf master.
     fn answer(&self, function: u32, sequence: u32, body: &[u8]) -> (Option<Mishap>, Option<Vec<u8>>) {
         let mut state = lock(&self.state);
         let spec = state.spec;

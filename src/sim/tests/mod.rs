@@ -22,7 +22,7 @@ pub(super) async fn engine() -> Engine {
     Engine::start(EngineSpec::default(), ANY).await.unwrap()
 }
 
-/// How an exchange ended.
+/// End of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Closed,

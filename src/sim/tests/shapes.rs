@@ -1,5 +1,5 @@
-//! The engine's answers against recordings of vLLM 0.32: same statuses, same members in the same order, same kinds of
-//! values, same kinds of events, and for errors the same bytes.
+//! The engine's answers against recordings of vLLM 0.32: same statuses, same members in the same
+//! order, same kinds of values, same kinds of events, and for errors the same bytes.
 
 use super::*;
 
@@ -53,8 +53,8 @@ fn shape(value: &Value) -> String {
     }
 }
 
-/// The alternatives of a completion's token are named by their texts: only that they are numbers counts. A token
-/// without text has no bytes.
+/// The alternatives of a completion's token are named by their texts: only that they are numbers
+/// counts. A token without text has no bytes.
 fn member_shape(name: &str, value: &Value) -> String {
     if name == "bytes" && value.is_array() {
         return "bytes:[number]".into();
@@ -78,7 +78,8 @@ fn distinct(items: impl Iterator<Item = String>) -> Vec<String> {
     out
 }
 
-/// The kinds of events a stream has, in order of first appearance, and whether each was one HTTP chunk.
+/// The kinds of events a stream has, in order of first appearance, and whether each was one HTTP
+/// chunk.
 fn stream_shape(raw: &Raw) -> Vec<String> {
     let at = memchr::memmem::find(&raw.bytes, b"\r\n\r\n").unwrap() + 4;
     let chunks = chunks(&raw.bytes[at..]);

@@ -75,24 +75,3 @@ async fn an_engine_that_answers_no_probe_keeps_no_client_waiting() {
     assert!(all.iter().all(|(status, _)| *status == 200), "{all:?}");
     assert!(sent.elapsed() < Duration::from_secs(4), "{:?}", sent.elapsed());
 }
-
-#[tokio::test(start_paused = true)]
-async fn a_repeatable_request_that_one_engine_answers_moves_to_another_when_its_engine_does_nothing() {
-    let memory = Memory::set(2, &working(), config()).await;
-    streams(&memory, Duration::from_secs(1)).await;
-    for prefiller in &memory.prefillers[..1] {
-        assert!(prefiller.inject(Fault::always(What::StallBeforeHead)));
-    }
-    let embeddings = |n: usize| format!(r#"{{"model":"sim","input":"text {n}"}}"#);
-    let began = Instant::now();
-    let clients = join_all((0..4).map(async |client| {
-        for n in 0..30 {
-            let (status, text) = post(&memory, "/v1/embeddings", embeddings(client * 100 + n)).await;
-            assert_eq!(status, 200, "{text}");
-            pass(Duration::from_millis(200)).await;
-        }
-    }));
-    clients.await;
-    assert!(began.elapsed() < Duration::from_secs(40), "it took {:?}", began.elapsed());
-    assert_ne!(breakers(&memory, Role::Prefill)[0], State::Closed, "it rests");
-}

@@ -183,23 +183,3 @@ async fn engines_that_are_all_busy_are_not_taken_for_broken() {
     pass(Duration::from_secs(1)).await;
     assert_eq!(failed(&steady(&memory, Duration::from_secs(2)).await), 0);
 }
-
-#[tokio::test(start_paused = true)]
-async fn an_engine_that_refuses_rests_and_has_its_share_again_when_it_stops() {
-    for status in DOUBTFUL {
-        for prefills in [true, false] {
-            let when = format!("{status}, prefills {prefills}");
-            let memory = Memory::set(3, &working(), config()).await;
-            let refuser = &side(&memory, prefills)[0];
-            assert!(refuser.inject(refuses(status)));
-            assert_eq!(failed(&steady(&memory, Duration::from_secs(8)).await), 0, "{when}");
-            assert_ne!(breakers(&memory, role(prefills))[0], State::Closed, "{when}: it rests");
-            refuser.clear_faults();
-            assert_eq!(failed(&steady(&memory, Duration::from_secs(60)).await), 0, "{when}");
-            assert_eq!(breakers(&memory, role(prefills))[0], State::Closed, "{when}: it is back");
-            let before = taken(refuser);
-            assert_eq!(failed(&steady(&memory, Duration::from_secs(4)).await), 0, "{when}");
-            assert!(taken(refuser) - before > 10, "{when}: it has its share");
-        }
-    }
-}

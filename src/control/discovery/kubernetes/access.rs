@@ -9,8 +9,9 @@ use super::words::chain;
 use crate::config::kubernetes::{By, Kubernetes};
 use crate::tls;
 
-/// Time for which one watch lasts until the server ends it and the next one begins. A connection that died without a word is noticed
-/// soon after, so this bounds how long a partition goes unseen; it costs a request a minute.
+/// Time for which one watch lasts until the server ends it and the next one begins. A connection
+/// that died without a word is noticed soon after, so this bounds how long a partition goes unseen;
+/// it costs a request a minute.
 pub(super) const WATCH_S: u32 = 60;
 
 /// Opening a connection to the API server.
@@ -30,8 +31,8 @@ pub(super) struct Access {
 }
 
 impl Access {
-    /// As `KUBECONFIG` or `~/.kube/config` says, else as a pod's service account. Its token and authority are read again as they
-    /// are renewed, which the client does by itself.
+    /// As `KUBECONFIG` or `~/.kube/config` says, else as a pod's service account. Its token and
+    /// authority are read again as they are renewed, which the client does by itself.
     ///
     /// # Errors
     /// Why there is no way, in words.

@@ -1,8 +1,9 @@
-//! Engines found through the API server of Kubernetes: pods by their labels, or the endpoint slices of a Service. Both are listed
-//! once and watched from then on, so that the fleet changes as the cluster says, and a pod that is told to stop is drained at once.
+//! Engines found through the API server of Kubernetes: pods by their labels, or the endpoint slices
+//! of a Service. Both are listed once and watched from then on, so that the fleet changes as the
+//! cluster says, and a pod that is told to stop is drained at once.
 //!
-//! What the API server says counts as it is: a role whose pods are all gone is empty. An API server that is away, or refuses, says
-//! nothing, and the fleet stays as it was.
+//! What the API server says counts as it is: a role whose pods are all gone is empty. An API server
+//! that is away, or refuses, says nothing, and the fleet stays as it was.
 
 mod access;
 mod ask;
@@ -34,8 +35,8 @@ use watch::Follower;
 /// Most engines of a role, as in a file.
 const MOST: usize = 4_096;
 
-/// The longest that the start waits for the first lists: an API server answers in milliseconds, and one that does not must not
-/// keep the gateway from what it knows otherwise.
+/// The longest that the start waits for the first lists: an API server answers in milliseconds, and
+/// one that does not must not keep the gateway from what it knows otherwise.
 const FIRST_LIST: Duration = Duration::from_secs(3);
 
 /// A kind of object by which pods are found.
@@ -57,7 +58,8 @@ trait Kind:
     fn found(&self, wanted: &Wanted) -> Found;
 }
 
-/// Watches as configured, in tasks of `tasks`; returns when the first lists are there, or are not to be waited for.
+/// Watches as configured, in tasks of `tasks`; returns when the first lists are there, or are not
+/// to be waited for.
 pub async fn start(config: &Config, relay: &Arc<Relay>, tasks: &mut JoinSet<()>) {
     let settings = &config.discovery.kubernetes;
     let mut first = Vec::new();

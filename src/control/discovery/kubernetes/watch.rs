@@ -22,20 +22,23 @@ use crate::control::discovery::changed;
 use crate::fleet::{Owner, Role};
 use crate::relay::Relay;
 
-/// Changes are gathered for so long: a rollout of a hundred pods is not a hundred changes of the fleet.
+/// Changes are gathered for so long: a rollout of a hundred pods is not a hundred changes of the
+/// fleet.
 const GATHER: Duration = Duration::from_millis(100);
 
 /// Objects in one answer: a page of pods is some megabytes of JSON while it is read.
 const PAGE: u32 = 200;
 
-/// The longest pause between attempts: rights that are granted, and a server that is back, count soon.
+/// The longest pause between attempts: rights that are granted, and a server that is back, count
+/// soon.
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
-/// After so many failures in a row the connection and the list begin anew: a server that came back without its past can't go on
-/// from a version that it never had.
+/// After so many failures in a row the connection and the list begin anew: a server that came back
+/// without its past can't go on from a version that it never had.
 const FAILURES: u32 = 4;
 
-/// A watch that has not failed for so long stands: longer than a connection takes to be opened, or refused.
+/// A watch that has not failed for so long stands: longer than a connection takes to be opened, or
+/// refused.
 const STANDS: Duration = Duration::from_secs(6);
 
 /// The source's name in logs and metrics.
@@ -53,7 +56,8 @@ pub(super) struct Follower {
     pause: DefaultBackoff,
     /// Failures in a row.
     failures: u32,
-    /// Time at which the watch counts as established, if nothing comes between: a list that succeeds is no proof, as its watch may be refused.
+    /// Time at which the watch counts as established, if nothing comes between: a list that
+    /// succeeds is no proof, as its watch may be refused.
     stands: Option<Instant>,
     /// The last complaint about the server and the pods, so that it is logged once.
     wrong: String,
@@ -61,7 +65,8 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    /// Of one role, whose pods are those that are wanted; `first` hears when the first list is there, or fails.
+    /// Of one role, whose pods are those that are wanted; `first` hears when the first list is
+    /// there, or fails.
     pub(super) fn new(
         relay: Arc<Relay>,
         role: Role,

@@ -31,7 +31,8 @@ pub(super) enum Break {
     Forgotten,
     /// The connection ended; whether that is more shows when it is opened again.
     Ended,
-    /// Something to be mended, in words: what it is stands before the first colon, the rest may differ from time to time.
+    /// Something to be mended, in words: what it is stands before the first colon, the rest may
+    /// differ from time to time.
     Wrong(String),
 }
 

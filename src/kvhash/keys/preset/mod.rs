@@ -39,7 +39,8 @@ pub enum Layout {
     Shared,
 }
 
-/// By what context parallelism multiplies the tokens of a key's block, or of what is loaded together.
+/// By what context parallelism multiplies the tokens of a key's block, or of what is loaded
+/// together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockScale {
     /// They are not scaled.
@@ -148,7 +149,8 @@ impl Preset {
     /// The preset of this name.
     ///
     /// # Errors
-    /// [`Refusal::UnknownPreset`], and [`Refusal::UnpublishedFormat`] for stores whose keys are not public.
+    /// [`Refusal::UnknownPreset`], and [`Refusal::UnpublishedFormat`] for stores whose keys are not
+    /// public.
     pub fn named(name: &str) -> Result<&'static Self, Refusal> {
         match name {
             "ucm-yuanrong" => return Err(Refusal::UnpublishedFormat("UCM's Yuanrong pipeline")),
@@ -162,7 +164,8 @@ impl Preset {
     /// The preset of this version of a connector; for UCM and LMCache the first of those that fit.
     ///
     /// # Errors
-    /// [`Refusal::UnreadableVersion`]; [`Refusal::UnseenVersion`] before the first row and in gaps nobody looked into.
+    /// [`Refusal::UnreadableVersion`]; [`Refusal::UnseenVersion`] before the first row and in gaps
+    /// nobody looked into.
     pub fn of_version(connector: Connector, version: &str) -> Result<&'static Self, Refusal> {
         let mut rows = Self::all().iter().copied().filter(|p| p.connector == connector);
         if let Some(row) = rows.clone().find(|p| p.build == Some(version)) {

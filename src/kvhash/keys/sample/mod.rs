@@ -19,7 +19,8 @@ use read::{Expect, Pattern, Reading};
 
 /// Most keys of a sample that are looked at.
 pub const MAX_SAMPLE_KEYS: usize = 512;
-/// Place where a rank is missing, so many keys for each rank make it certain that it does not write.
+/// Place where a rank is missing, so many keys for each rank make it certain that it does not
+/// write.
 const KEYS_PER_RANK: usize = 16;
 /// Keys that are read by the templates of all other presets, too.
 const MAX_TRIED_KEYS: usize = 16;
@@ -41,7 +42,8 @@ pub struct Judgement {
     pub unread: usize,
     /// One of these, or of all if there are none, to be shown.
     pub example: Option<String>,
-    /// If no key fits: presets and layouts whose templates read the keys better than the profile's; the best ones.
+    /// If no key fits: presets and layouts whose templates read the keys better than the profile's;
+    /// the best ones.
     pub written_by: Vec<(&'static str, Layout)>,
     /// Ranks that the profile asks for and that write nothing.
     pub absent: Vec<(Field, String)>,
@@ -85,8 +87,8 @@ impl Difference {
     }
 }
 
-/// Compares keys with a profile. `whole`: these are all keys of the pool, or evenly taken from all of them, so that a rank
-/// that is missing writes none.
+/// Compares keys with a profile. `whole`: these are all keys of the pool, or evenly taken from all
+/// of them, so that a rank that is missing writes none.
 ///
 /// # Errors
 /// [`Refusal`] when the profile can't be.
@@ -296,8 +298,8 @@ fn spread(sample: &[String]) -> Vec<&String> {
     sample.iter().step_by(sample.len().div_ceil(MAX_TRIED_KEYS).max(1)).collect()
 }
 
-/// The presets whose templates read these keys with the fewest surprises; none where the profile's own reads them as well,
-/// or no other reads most of them.
+/// The presets whose templates read these keys with the fewest surprises; none where the profile's
+/// own reads them as well, or no other reads most of them.
 fn written_by(config: &KeyConfig, own: &Reader, keys: &[&String]) -> Vec<(&'static str, Layout)> {
     let layouts = [Layout::Whole, Layout::Layers, Layout::Gva, Layout::Shared];
     let rows = Preset::all().iter().flat_map(|row| layouts.map(|layout| (*row, layout)));

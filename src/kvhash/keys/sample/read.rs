@@ -7,7 +7,8 @@ use crate::kvhash::keys::template::{Field, Form, Node, Template};
 
 /// Longest key that is read, in bytes.
 pub(super) const MAX_KEY_BYTES: usize = 1024;
-/// Places looked at for the end of a value, after which a key counts as read as far as it was: real ones take some hundred.
+/// Places looked at for the end of a value, after which a key counts as read as far as it was: real
+/// ones take some hundred.
 const MAX_STEPS: usize = 50_000;
 /// Parts that may be there or not; those beyond are taken to be as they are expected.
 const MAX_PARTS: usize = 4;
@@ -156,7 +157,8 @@ impl<'k> Reader<'_, 'k> {
     }
 }
 
-/// The fewest and the most bytes that a value can have at the beginning of `rest`; none can if the first is more.
+/// The fewest and the most bytes that a value can have at the beginning of `rest`; none can if the
+/// first is more.
 fn lengths(field: Field, form: Form, rest: &str) -> (usize, usize) {
     let run = |good: fn(&u8) -> bool| rest.bytes().take_while(good).count();
     let hex: fn(&u8) -> bool = |byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte);

@@ -21,7 +21,8 @@ fn keys(config: &KeyConfig, blocks: u8) -> Vec<String> {
     batch.iter().map(str::to_owned).collect()
 }
 
-/// The differing fields of the keys that `theirs` makes, under the profile `ours`: field, expected, found.
+/// The differing fields of the keys that `theirs` makes, under the profile `ours`: field, expected,
+/// found.
 fn differing(ours: &KeyConfig, theirs: &KeyConfig) -> Vec<(&'static str, Vec<String>, String)> {
     let judged = judge(ours, &keys(theirs, 3), true).unwrap();
     assert!(!judged.fits(), "{judged:?}");

@@ -9,7 +9,8 @@ use proptest::test_runner::TestRunner;
 
 use super::*;
 
-/// Reads pickles with a length of 4 bytes before each, as the server does, and prints the hashes of each.
+/// Reads pickles with a length of 4 bytes before each, as the server does, and prints the hashes of
+/// each.
 const SERVER: &str = "
 import pickle, struct, sys
 data, at = open(sys.argv[1], 'rb').read(), 0
@@ -28,7 +29,8 @@ fn questions() -> Vec<Vec<i64>> {
     let around = |bit: i64| vec![bit, bit.wrapping_neg(), bit.wrapping_sub(1)];
     let mut all: Vec<Vec<i64>> = (0..64).map(|bits| around(1 << bits)).collect();
     all.extend([edges.to_vec(), vec![i64::MIN, i64::MAX, i64::MIN + 1]]);
-    // The impossible block makes one more: lists change at 1, 2, 1000 and 1001, frames at about 6550 and 13 100.
+    // The impossible block makes one more: lists change at 1, 2, 1000 and 1001, frames at about
+    // 6550 and 13 100.
     let most = i64::try_from(MAX_BLOCKS).unwrap();
     for len in [0, 1, 2, 998, 999, 1000, 1001, 1999, 2000, 6552, 6553, 6554, 13_105, 13_106, most, 20_000] {
         all.push((0..len).map(|n: i64| n.wrapping_mul(-7_046_029_254_386_353_131)).collect());

@@ -9,11 +9,13 @@
 //! One thing is told without a copy: the blocks that a request found cached, where it asked for
 //! that itself (`kv_cache_report_mode` `full`, since 0.28). It looks like a copy and counts as one.
 
-/// Most copies of a block in one group. Those beyond are forgotten, so that the block is forgotten early, never late.
+/// Most copies of a block in one group. Those beyond are forgotten, so that the block is forgotten
+/// early, never late.
 #[cfg(test)]
 pub(super) const MOST: u8 = 8;
 
-/// A number for each group, from 0 to 8. All are kept side by side: bit `g` of each byte is of group `g`.
+/// A number for each group, from 0 to 8. All are kept side by side: bit `g` of each byte is of
+/// group `g`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Copies {
     /// Nonzero if there is one.

@@ -50,7 +50,8 @@ const AHEAD: usize = 16;
 #[derive(Clone, Copy, Default)]
 struct Gate {
     floor: u32,
-    /// Groups that make a prefix; none where the slot's blocks are of another size than the prompt's.
+    /// Groups that make a prefix; none where the slot's blocks are of another size than the
+    /// prompt's.
     groups: u8,
 }
 
@@ -69,8 +70,9 @@ struct Found {
 }
 
 impl BlockIndex {
-    /// Leading blocks by holder, and of what was put into a pool: one pass over the hashes, which ends where nobody goes
-    /// on. Who tells of blocks of another size than `block_tokens` counts for nothing.
+    /// Leading blocks by holder, and of what was put into a pool: one pass over the hashes, which
+    /// ends where nobody goes on. Who tells of blocks of another size than `block_tokens` counts
+    /// for nothing.
     pub fn prefixes<H: EventHash>(&self, hashes: &[H], block_tokens: u32) -> Prefixes {
         let mut found = Found { depths: vec![[0; 2]; self.holders.len()], told_blocks: 0 };
         let gates = self.gates(block_tokens);

@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 /// Stale entries that are always tolerated.
 const STALE_FLOOR: usize = 64;
 
-/// One order, with a count that stamps each entry. An entry whose stamp is not its cell's any more is stale: its block
-/// was removed, and perhaps came again. One below the floor is dead: all was cleared.
+/// One order, with a count that stamps each entry. An entry whose stamp is not its cell's any more
+/// is stale: its block was removed, and perhaps came again. One below the floor is dead: all was
+/// cleared.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     order: VecDeque<(u64, u32)>,

@@ -71,7 +71,8 @@ fn a_block_stays_until_the_last_group_and_tier_let_go() {
 fn a_block_stays_in_hbm_until_its_last_copy_is_gone() {
     let mut index = index(100);
     let (a, asked) = (index.holder(1, 0).unwrap(), prompt([1, 2]));
-    // Two requests computed the same prefix beside each other, and the first one's blocks are evicted.
+    // Two requests computed the same prefix beside each other, and the first one's blocks are
+    // evicted.
     index.apply(a, &stored(&[1, 2], Medium::Gpu, Some(0)));
     index.apply(a, &stored(&[1, 2], Medium::Gpu, Some(0)));
     index.apply(a, &removed(&[2], Medium::Gpu, Some(0)));

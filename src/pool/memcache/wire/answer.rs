@@ -12,12 +12,14 @@ const RESULT_BYTES: usize = 4;
 /// A replica that can be read.
 const STATE_READABLE: u16 = 1;
 
-/// A 1.1 object: u64 size, u16 prot, u8 count, u8 valid, 8 × u32 rank, 8 × u16 medium, 4 unused bytes.
+/// A 1.1 object: u64 size, u16 prot, u8 count, u8 valid, 8 × u32 rank, 8 × u16 medium, 4 unused
+/// bytes.
 const PLAIN_BYTES: usize = 64;
 const PLAIN_SLOTS: usize = 8;
 /// A later object without its replicas: u64 size, u16 prot, u8 count, u8 valid, u64 replicas.
 const FLAGGED_BYTES: usize = 20;
-/// Its replicas: u64 size, u64 address, u32 rank, u16 medium, u16 state, u64 lease in ms, and in 1.3 one u64 more.
+/// Its replicas: u64 size, u64 address, u32 rank, u16 medium, u16 state, u64 lease in ms, and in
+/// 1.3 one u64 more.
 const REPLICA_BYTES: [usize; 2] = [40, 32];
 
 /// One object of an answer.
@@ -61,7 +63,8 @@ pub fn query(body: &[u8], form: Form, asked: usize) -> Result<Vec<Object>, WireE
             Ok(rest.chunks_exact(PLAIN_BYTES).map(plain).collect())
         }
         Form::Plain => Err(WireError::Layout(body.len())),
-        // Versions don't tell which they are. Only one layout's lengths add up to the bytes that are there.
+        // Versions don't tell which they are. Only one layout's lengths add up to the bytes that
+        // are there.
         Form::Flagged => match REPLICA_BYTES.map(|bytes| flagged(rest, asked, bytes)) {
             [Some(one), Some(other)] if one != other => Err(WireError::Layout(body.len())),
             [Some(objects), _] | [None, Some(objects)] => Ok(objects),

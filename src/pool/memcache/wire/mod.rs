@@ -1,4 +1,5 @@
-//! The bytes of MemCache's binary protocol (acc_links framing, 1.1 to 1.3). Pure; all integers are little-endian.
+//! The bytes of MemCache's binary protocol (acc_links framing, 1.1 to 1.3). Pure; all integers are
+//! little-endian.
 //!
 //! ```text
 //! hello   i16 magic, i16 version, 4 zero bytes, u64 rank      answer  i16 0 = welcome
@@ -38,7 +39,8 @@ pub enum Op {
     Query(Form),
 }
 
-/// The two forms of [`Op::Query`]. A service answers the form that it doesn't know with an empty vector.
+/// The two forms of [`Op::Query`]. A service answers the form that it doesn't know with an empty
+/// vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Form {
     /// 1.1: the keys alone; an answer does not tell whether an object can be read yet.
@@ -78,7 +80,8 @@ pub enum WireError {
     /// The body is another message's.
     #[error("message {0} instead of the answer")]
     Message(i16),
-    /// Not as many entries as keys. None at all: the question had the wrong form, or could not be read.
+    /// Not as many entries as keys. None at all: the question had the wrong form, or could not be
+    /// read.
     #[error("{got} entries for {asked} keys")]
     Count {
         /// Number of entries.

@@ -1,4 +1,4 @@
-//! Reading answers. The type code of a body tells its schema, so no version is asked for.
+//! Reads a master's answers. The type code of a body tells its schema, so no version is asked for.
 //!
 //! ```text
 //! entry      = 01 response | 00 error i32
@@ -123,12 +123,13 @@ const SCHEMAS: [Schema; 5] = [
 #[derive(Default)]
 struct Hosts<'a>(HashMap<&'a [u8], Option<Arc<str>>, BuildHasherDefault<AtOnce>>);
 
-/// Hashes what it is given at once: endpoints are short, and a hasher for streams has half a kilobyte to set up.
+/// Hashes what it is given at once: endpoints are short, and a hasher for streams has half a
+/// kilobyte to set up.
 #[derive(Default)]
 struct AtOnce(u64);
 
-/// Reads an answer about `asked` keys. A type that is not known is read by its literal, if it has one: then nothing is
-/// told about places.
+/// Reads an answer about `asked` keys. A type that is not known is read by its literal, if it has
+/// one: then nothing is told about places.
 ///
 /// # Errors
 /// [`WireError`]. Nothing larger than the body is ever allocated.

@@ -1,5 +1,5 @@
-//! Type literals: what a message says about its own type. By them an answer of a later version is read as far as
-//! presence goes.
+//! Type literals: what a message says about its own type. By them an answer of a later version is
+//! read as far as presence goes.
 //!
 //! ```text
 //! 01 i32 | 02 u32 | 03 i64 | 04 u64 | 05 i8 | 06 u8 | 07 i16 | 08 u16 | 0b bool | 0c char | fa nothing

@@ -1,6 +1,8 @@
-//! The bytes between a client and a Mooncake master: yalantinglibs' `coro_rpc` framing around `struct_pack` bodies.
+//! The bytes between a client and a Mooncake master: yalantinglibs' `coro_rpc` framing around
+//! `struct_pack` bodies.
 //!
-//! Written from messages of masters 0.3.7 to 0.3.13.post1 (`tests/captures`). All integers are little-endian.
+//! Written from messages of masters 0.3.7 to 0.3.13.post1 (`tests/captures`). All integers are
+//! little-endian.
 //!
 //! ```text
 //! request  = magic 15 | version 0 | serialiser 0 | kind 0 | sequence u32 | function u32 | body bytes u32
@@ -106,7 +108,8 @@ impl AnswerHead {
     /// Reads a head.
     ///
     /// # Errors
-    /// [`WireError::Malformed`] when these are not the first bytes of an answer, or the body is too large.
+    /// [`WireError::Malformed`] when these are not the first bytes of an answer, or the body is too
+    /// large.
     pub fn read(head: &[u8; ANSWER_HEAD_BYTES]) -> Result<Self, WireError> {
         let mut at = Cursor::new(head);
         let [magic, version, error, _kind] = at.array()?;

@@ -49,8 +49,8 @@ pub struct Call<'a> {
     pub literal: bool,
 }
 
-/// Appends a question about the keys `indexes` of `keys` to `out`; a function for one key takes the first of them.
-/// Leaves `out` as it was when the question can't be written.
+/// Appends a question about the keys `indexes` of `keys` to `out`; a function for one key takes the
+/// first of them. Leaves `out` as it was when the question can't be written.
 ///
 /// # Errors
 /// [`WireError::NoKey`], or [`WireError::TooLarge`] beyond [`MAX_BODY_BYTES`].
@@ -131,7 +131,8 @@ fn write_body(out: &mut Vec<u8>, call: Call<'_>, keys: &KeyBatch, indexes: &[u32
     Ok(())
 }
 
-/// Bytes of every length in one message: the fewest that hold the largest. Its number is that of the metainfo.
+/// Bytes of every length in one message: the fewest that hold the largest. Its number is that of
+/// the metainfo.
 #[derive(Clone, Copy)]
 enum Width {
     One = 0,

@@ -1,4 +1,5 @@
-//! Captures of real masters and their clients, damaged answers, and round trips with the simulated master.
+//! Captures of real masters and their clients, damaged answers, and round trips with the simulated
+//! master.
 
 use std::path::{Path, PathBuf};
 
@@ -46,7 +47,8 @@ struct Exchange {
     body: Vec<u8>,
 }
 
-/// The exchanges of a master's capture: `## Function`, then `> head`, its body in indented lines, `< head`, its body.
+/// The exchanges of a master's capture: `## Function`, then `> head`, its body in indented lines,
+/// `< head`, its body.
 fn exchanges(text: &str) -> Vec<Exchange> {
     let mut found: Vec<Exchange> = Vec::new();
     let mut answering = false;

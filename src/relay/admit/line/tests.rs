@@ -6,8 +6,8 @@ fn terms(flow: &str, weight: u64, cost_tokens: u64) -> Terms {
     Terms { flow: flow.into(), weight, inside: None, share: usize::MAX, waiting: usize::MAX, cost_tokens }
 }
 
-/// Who was served how often, when each flow keeps so many requests in the line and one is served at a time. `took` is what
-/// a request of the flow really takes.
+/// Number of requests served for each flow, when each keeps so many in the line and one is served
+/// at a time. `took` is the true cost of a flow's request.
 fn served(
     offers: &[(&str, u64, usize)],
     rounds: usize,
@@ -116,7 +116,8 @@ fn a_flow_has_its_share_of_the_line_and_its_number_inside() {
     assert_eq!(line.enter(&single, || ()), Entered::In);
 }
 
-/// Whatever happens in whichever order: nothing is lost, nothing is counted twice, and in the end nothing is left.
+/// After any order of events nothing is lost, nothing is counted twice, and in the end nothing is
+/// left.
 #[test]
 fn sums_return_to_zero() {
     let mut line: Line<()> = Line::new(3, 8);
