@@ -22,7 +22,7 @@ use pd_proxy::pool::mooncake::{
     ADMIN_TIME, Admin, Mooncake, MooncakeConfig, MooncakeHttp, MooncakeHttpConfig,
 };
 use pd_proxy::sim::mooncake::{
-    AdminPort, Held, Medium, Mooncake as Master, MooncakeSpec, Replica, write_replicas,
+    AdminPort, KeyEntry, Medium, Mooncake as Master, MooncakeSpec, Replica, write_replicas,
 };
 use tokio::runtime::{Builder, Runtime};
 
@@ -43,9 +43,9 @@ fn batch(count: u32) -> KeyBatch {
     batch
 }
 
-fn held(number: u32) -> Held {
+fn held(number: u32) -> KeyEntry {
     let place = format!("10.20.30.{}:17001", number % HOSTS);
-    Held::Object(vec![Replica { medium: Medium::Memory, place, complete: true }])
+    KeyEntry::Object(vec![Replica { medium: Medium::Memory, place, complete: true }])
 }
 
 /// Our own work.

@@ -16,16 +16,16 @@ use crate::relay::shed::Sides;
 ///
 /// # Errors
 /// The file is configured and can't be used.
-pub fn keys(auth: &Auth, meters: &Arc<Meters>) -> Result<Option<Watch>, KeysError> {
+pub fn open_keys(auth: &Auth, meters: &Arc<Meters>) -> Result<Option<Watch>, KeysError> {
     let Some(file) = &auth.keys_file else { return Ok(None) };
-    Watch::first(file.into(), Duration::from_millis(auth.reload_ms), meters.clone()).map(Some)
+    Watch::open(file.into(), Duration::from_millis(auth.reload_ms), meters.clone()).map(Some)
 }
 
-/// Checks that [`keys`] would find a file that it can use.
+/// Checks that [`open_keys`] would find a file that it can use.
 ///
 /// # Errors
-/// Those of [`keys`].
-pub fn check(auth: &Auth) -> Result<(), KeysError> {
+/// Those of [`open_keys`].
+pub fn check_keys(auth: &Auth) -> Result<(), KeysError> {
     let read = |file: &String| watch::load(Path::new(file)).map(|_| ());
     auth.keys_file.as_ref().map_or(Ok(()), read)
 }
@@ -44,6 +44,6 @@ pub fn gate_limits(config: &Config) -> GateLimits {
 }
 
 /// Concurrency limits of either role.
-pub fn sides(limit: &Limit) -> Sides {
+pub fn role_limits(limit: &Limit) -> Sides {
     Sides { prefill: Places::new(limit.prefill_inflight), decode: Places::new(limit.decode_inflight) }
 }

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use super::ms;
 use crate::auth::watch::Watch;
 use crate::config::Config;
-use crate::control::dialect_detect::{Detector, Questions};
+use crate::control::dialect_detect::{Detector, SignClient};
 use crate::control::discovery::{Discoverer, kubernetes};
 use crate::control::health_probe::Prober;
 use crate::control::load_scrape::Scraper;
@@ -28,7 +28,7 @@ const OWN_PAGE_BYTES: usize = 8 << 20;
 const DETECT_MS: u64 = 1_000;
 
 /// Starts what goes on by itself beside requests.
-pub(super) fn keep_going(
+pub(super) fn start_housekeeping(
     gateway: &Arc<Gateway>,
     tls: Option<&Arc<ListenerTls>>,
     keys: Option<Watch>,
@@ -45,7 +45,7 @@ pub(super) fn keep_going(
 }
 
 /// Starts what finds engines and looks after them.
-pub(super) async fn watch_engines(config: &Config, gateway: &Gateway, tasks: &mut JoinSet<()>) {
+pub(super) async fn start_engine_loops(config: &Config, gateway: &Gateway, tasks: &mut JoinSet<()>) {
     if let Some(mut discoverer) = Discoverer::new(config, gateway.relay.clone()) {
         // Requests that come at once should find somebody.
         discoverer.look().await;
@@ -61,13 +61,13 @@ pub(super) async fn watch_engines(config: &Config, gateway: &Gateway, tasks: &mu
 }
 
 /// Looks what the engines speak, where nobody said it.
-pub(super) async fn find_out_dialect(config: &Config, gateway: &Gateway, tasks: &mut JoinSet<()>) {
+pub(super) async fn detect_dialect(config: &Config, gateway: &Gateway, tasks: &mut JoinSet<()>) {
     if !gateway.relay.speech.now().open {
         return;
     }
     let detector = detector(config, gateway);
     // Requests that come at once should be spoken to the engines in their own words.
-    if !detector.look(0).await {
+    if !detector.ask_round(0).await {
         detector.warn_of_silence();
         tasks.spawn(detector.run());
     }
@@ -106,12 +106,12 @@ fn scraper(config: &Config, gateway: &Gateway) -> Option<Scraper> {
 
 /// The loop that detects which dialect the engines speak.
 fn detector(config: &Config, gateway: &Gateway) -> Detector {
-    let questions = Questions {
+    let sign_client = SignClient {
         client: gateway.control.clone(),
         authorization: gateway.edge.now().engine_authorization.clone(),
         time: ms(config.timeout.models_ms.min(DETECT_MS)),
     };
-    Detector { relay: gateway.relay.clone(), questions, told: AtomicBool::new(false) }
+    Detector { relay: gateway.relay.clone(), client: sign_client, has_verdict: AtomicBool::new(false) }
 }
 
 /// The loop that probes engines' health; `None` if `health.probe_ms` is 0.

@@ -18,15 +18,15 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::loops::{find_out_dialect, keep_going, watch_engines};
+use self::loops::{detect_dialect, start_engine_loops, start_housekeeping};
 use self::pool::PoolsError;
 pub use self::signals::{Signals, serve_until_signal};
 use self::trace_export::Traces;
 use crate::auth::Callers;
 use crate::auth::watch::{KeysError, Watch};
 use crate::config::{Config, Loaded, Tokens};
-use crate::control::kv_events::{self, Listeners};
-use crate::control::parity::Prover;
+use crate::control::kv_events::{self, KvEventSubscriptions};
+use crate::control::parity::ParityChecker;
 use crate::control::reload::{Reloader, Source as ConfigSource};
 use crate::control::settings::{self, KeyError};
 use crate::intake::{Asker, EngineLimits, EngineTokenizer, Prompts, Source, exchange};
@@ -121,9 +121,9 @@ impl App {
         // Meters made before the recorder is there would count nothing.
         let (via, exposition) = (Via::new(pause::random()), Exposition::install());
         let meters = Arc::new(Meters::new());
-        let keys = limits::keys(&config.auth, &meters)?;
+        let keys = limits::open_keys(&config.auth, &meters)?;
         let fleet = fleet::fleet(config).await;
-        let (engine_tls, tls) = secured(config)?;
+        let (engine_tls, tls) = load_tls(config)?;
         let (control, edge) = (control(config, &engine_tls, &via)?, settings::edge(config)?);
         let asker = asker(&control, &edge);
         let prompts = prompts(config, &asker)?;
@@ -137,7 +137,7 @@ impl App {
             upstream: Upstream::new(Connector::new(ms(config.timeout.connect_ms), engine_tls, dial)),
             speech: Live::new(settings::speech(config)),
             settings: Live::new(settings::settings(config)),
-            sides: limits::sides(&config.limit),
+            sides: limits::role_limits(&config.limit),
             meters: meters.clone(),
             releases,
             prompts: prompts.clone(),
@@ -155,12 +155,12 @@ impl App {
         });
         let (traces, mut tasks) = (Traces::start(config)?, JoinSet::new());
         if let Some(told) = told {
-            tasks.spawn(Listeners::new(&config.events, relay.clone(), &told).run());
+            tasks.spawn(KvEventSubscriptions::new(&config.events, relay.clone(), &told).run());
         }
         if let Some(prompts) = prompts {
-            let mut prover = Prover::new(config, relay.clone(), prompts, asker);
-            prover.first().await?;
-            tasks.spawn(prover.run());
+            let mut parity_checker = ParityChecker::new(config, relay.clone(), prompts, asker);
+            parity_checker.check_at_start().await?;
+            tasks.spawn(parity_checker.run());
         }
         let gateway = Arc::new(Gateway {
             relay: relay.clone(),
@@ -181,9 +181,9 @@ impl App {
         });
         let bound = server::bind(config.server.bind_host(), config.server.port).await?;
         let admin = server::bind_admin(config.server.admin_bind_host(), config.server.admin_port).await?;
-        keep_going(&gateway, tls.as_ref(), keys, &mut tasks);
-        watch_engines(config, &gateway, &mut tasks).await;
-        find_out_dialect(config, &gateway, &mut tasks).await;
+        start_housekeeping(&gateway, tls.as_ref(), keys, &mut tasks);
+        start_engine_loops(config, &gateway, &mut tasks).await;
+        detect_dialect(config, &gateway, &mut tasks).await;
         let releasing = JoinSet::from_iter([relay.release_orphans(orphans)]);
         let (lame_duck, drain) = (ms(config.server.lame_duck_ms), ms(config.server.drain_ms));
         Ok(App { gateway, bound, admin, tls, lame_duck, drain, tasks, releasing, traces })
@@ -275,7 +275,7 @@ fn control(config: &Config, tls: &EngineTls, via: &Via) -> Result<reqwest::Clien
 ///
 /// # Errors
 /// [`TlsError`] names the setting at fault.
-pub fn secured(config: &Config) -> Result<(EngineTls, Option<Arc<ListenerTls>>), TlsError> {
+pub fn load_tls(config: &Config) -> Result<(EngineTls, Option<Arc<ListenerTls>>), TlsError> {
     let engines = EngineTls::new(&config.engine_tls())?;
     let all = [config.prefill_endpoints(), config.decode_endpoints(), config.encode_endpoints()];
     if all.iter().flatten().any(|engine| engine.tls) {
@@ -328,7 +328,7 @@ fn finder(
     control: &reqwest::Client,
     meters: &Arc<Meters>,
 ) -> Result<Option<lookup::Finder>, StartError> {
-    let (pool, events) = (pool::gate(config, control)?, kv_events::told(&config.events));
+    let (pool, events) = (pool::gate(config, control)?, kv_events::event_view(&config.events));
     let Some(prompts) = prompts.filter(|_| pool.is_some() || events.is_some()) else { return Ok(None) };
     if let Some(gate) = &pool {
         meters.pool_starts(gate.name(), &Verdict::ALL.map(Verdict::name));

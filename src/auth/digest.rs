@@ -18,11 +18,11 @@ pub struct Digest([u8; 32]);
 /// Not 64 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected 64 hexadecimal digits, as `pd-proxy api-key` prints them")]
-pub struct NotADigest;
+pub struct InvalidDigest;
 
 /// Reasons for which a text can't be a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadKey {
+pub enum RejectedKey {
     /// It could be guessed.
     #[error(
         "a key of less than {KEY_BYTES_MIN} characters can be guessed; `pd-proxy api-key new` makes a good one"
@@ -46,12 +46,12 @@ impl Digest {
 /// Checks that a text is fit to be a key.
 ///
 /// # Errors
-/// [`BadKey`], which does not repeat the key.
-pub fn refuse(key: &str) -> Result<(), BadKey> {
+/// [`RejectedKey`], which does not repeat the key.
+pub fn refuse(key: &str) -> Result<(), RejectedKey> {
     match key.len() {
-        0..KEY_BYTES_MIN => Err(BadKey::Short),
-        _ if key.len() > KEY_BYTES_MAX => Err(BadKey::Long),
-        _ if !key.bytes().all(|byte| byte.is_ascii_graphic()) => Err(BadKey::Characters),
+        0..KEY_BYTES_MIN => Err(RejectedKey::Short),
+        _ if key.len() > KEY_BYTES_MAX => Err(RejectedKey::Long),
+        _ if !key.bytes().all(|byte| byte.is_ascii_graphic()) => Err(RejectedKey::Characters),
         _ => Ok(()),
     }
 }
@@ -71,17 +71,17 @@ impl fmt::Debug for Digest {
 }
 
 impl FromStr for Digest {
-    type Err = NotADigest;
+    type Err = InvalidDigest;
 
-    fn from_str(text: &str) -> Result<Digest, NotADigest> {
+    fn from_str(text: &str) -> Result<Digest, InvalidDigest> {
         let (pairs, rest) = text.as_bytes().as_chunks::<2>();
         let mut bytes = [0; 32];
         if pairs.len() != bytes.len() || !rest.is_empty() {
-            return Err(NotADigest);
+            return Err(InvalidDigest);
         }
         let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
         for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
-            *byte = digit(*high).zip(digit(*low)).map(|(high, low)| high << 4 | low).ok_or(NotADigest)?;
+            *byte = digit(*high).zip(digit(*low)).map(|(high, low)| high << 4 | low).ok_or(InvalidDigest)?;
         }
         Ok(Digest(bytes))
     }
@@ -101,15 +101,15 @@ mod tests {
         assert_eq!(ABC.to_uppercase().parse(), Ok(Digest::of(b"abc")));
         assert_eq!(format!("{:?}", Digest::of(b"abc")), "Digest(ba78…)");
         for wrong in ["", "ba", &ABC[1..], &format!("{ABC}0"), &ABC.replace('b', "x"), &"é".repeat(32)] {
-            assert_eq!(wrong.parse::<Digest>(), Err(NotADigest), "{wrong:?}");
+            assert_eq!(wrong.parse::<Digest>(), Err(InvalidDigest), "{wrong:?}");
         }
     }
 
     #[test]
     fn keys_that_can_be_guessed_or_not_be_sent_are_refused() {
         assert_eq!(refuse(&"k".repeat(16)), Ok(()));
-        assert_eq!(refuse(&"k".repeat(15)), Err(BadKey::Short));
-        assert_eq!(refuse(&"k".repeat(1025)), Err(BadKey::Long));
-        assert_eq!(refuse("sixteen letters and"), Err(BadKey::Characters));
+        assert_eq!(refuse(&"k".repeat(15)), Err(RejectedKey::Short));
+        assert_eq!(refuse(&"k".repeat(1025)), Err(RejectedKey::Long));
+        assert_eq!(refuse("sixteen letters and"), Err(RejectedKey::Characters));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use super::digest::{BadKey, Digest, KEY_BYTES_MAX, refuse};
+use super::digest::{Digest, KEY_BYTES_MAX, RejectedKey, refuse};
 use super::file;
 
 /// Reasons for which no entry can be made.
@@ -13,7 +13,7 @@ pub enum ApiKeyError {
     Input(#[from] io::Error),
     /// The text that was read is no key.
     #[error(transparent)]
-    Key(#[from] BadKey),
+    Key(#[from] RejectedKey),
     /// The entry would not be valid.
     #[error("--name: {0}")]
     Entry(#[from] file::FileError),

@@ -77,14 +77,14 @@ pub struct Callers {
     /// None = nobody is asked for a key.
     table: Option<ArcSwap<Table>>,
     anyone: Arc<Caller>,
-    wrong: Mutex<Wrong>,
+    wrong: Mutex<WrongKeyCount>,
 }
 
 type Table = HashMap<Digest, Arc<Caller>>;
 
 /// Wrong keys that were not told of yet.
 #[derive(Debug, Default)]
-struct Wrong {
+struct WrongKeyCount {
     count: u64,
     told: Option<Instant>,
 }

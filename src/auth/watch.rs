@@ -57,7 +57,7 @@ impl Watch {
     ///
     /// # Errors
     /// When it can't be read or makes no sense: a gateway without its keys must not start.
-    pub fn first(path: PathBuf, pause: Duration, meters: Arc<Meters>) -> Result<Watch, KeysError> {
+    pub fn open(path: PathBuf, pause: Duration, meters: Arc<Meters>) -> Result<Watch, KeysError> {
         let (content, entries) = load(&path)?;
         tracing::info!(keys = entries.len(), "keys were read");
         Ok(Watch { path, content, pause, callers: Arc::new(Callers::of(entries)), meters })
@@ -129,10 +129,10 @@ pub fn load(path: &Path) -> Result<(Digest, Vec<Entry>), KeysError> {
     Ok((Digest::of(text.as_bytes()), entries))
 }
 
-type Looked = Option<(Digest, Result<Vec<Entry>, FileError>)>;
+type FileChange = Option<(Digest, Result<Vec<Entry>, FileError>)>;
 
 /// Reads the file; returns its content if that differs from `before`.
-fn look(path: &Path, before: Digest) -> io::Result<Looked> {
+fn look(path: &Path, before: Digest) -> io::Result<FileChange> {
     let text = read(path)?;
     let content = Digest::of(text.as_bytes());
     Ok((content != before).then(|| (content, file::parse(&text))))
@@ -165,12 +165,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("keys.toml");
         let pause = Duration::from_secs(1);
-        assert!(matches!(Watch::first(path.clone(), pause, Arc::default()), Err(KeysError::Missing { .. })));
+        assert!(matches!(Watch::open(path.clone(), pause, Arc::default()), Err(KeysError::Missing { .. })));
         write(&path, "nonsense");
-        assert!(matches!(Watch::first(path.clone(), pause, Arc::default()), Err(KeysError::Wrong { .. })));
+        assert!(matches!(Watch::open(path.clone(), pause, Arc::default()), Err(KeysError::Wrong { .. })));
         let good = |name: &str| format!("[[key]]\nname = \"{name}\"\nsha256 = \"{SHA}\"\n");
         write(&path, &good("first"));
-        let watch = Watch::first(path.clone(), pause, Arc::default()).unwrap();
+        let watch = Watch::open(path.clone(), pause, Arc::default()).unwrap();
         let callers = watch.callers();
         let name = || callers.of_key(b"abc").map(|it| it.name.to_string());
         let run = watch.run();

@@ -65,8 +65,8 @@ fn run_check(args: &CheckArgs) -> Result<(), Failure> {
     let loaded = Config::load(&args.serve, &config::process_env()).map_err(failure)?;
     say(&report::render(&loaded)).map_err(named)?;
     crate::profile::refuse_early(&loaded.config).map_err(named)?;
-    app::secured(&loaded.config).map_err(named)?;
-    limits::check(&loaded.config.auth).map_err(named)?;
+    app::load_tls(&loaded.config).map_err(named)?;
+    limits::check_keys(&loaded.config.auth).map_err(named)?;
     if args.offline {
         return Ok(());
     }

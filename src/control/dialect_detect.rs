@@ -18,17 +18,17 @@ use crate::intake::exchange::{authorized, exchange, url};
 use crate::relay::Relay;
 
 /// Between two rounds of questions, while nobody has answered.
-const PAUSE: Duration = Duration::from_secs(2);
+const ROUND_PAUSE: Duration = Duration::from_secs(2);
 /// The largest answer that is read: SGLang tells its whole configuration.
 const ANSWER_BYTES: usize = 1 << 20;
 /// Rounds after the first answer: a bootstrap server may come later than its engine.
-const PROVISIONAL: usize = 15;
+const PROVISIONAL_ROUNDS: usize = 15;
 /// Prefillers that are asked in one round.
-const ASKED: usize = 4;
+const PREFILLERS_PER_ROUND: usize = 4;
 
 /// Client and limits for questions to engines.
 #[derive(Clone, Debug)]
-pub struct Questions {
+pub struct SignClient {
     /// The client for control calls.
     pub client: reqwest::Client,
     /// `Authorization` header for engines.
@@ -37,9 +37,9 @@ pub struct Questions {
     pub time: Duration,
 }
 
-impl Questions {
+impl SignClient {
     /// Asks a prefiller with this bootstrap server for signs of its dialect.
-    pub async fn ask(&self, prefiller: &Endpoint, bootstrap: &Endpoint) -> Signs {
+    pub async fn fetch_signs(&self, prefiller: &Endpoint, bootstrap: &Endpoint) -> Signs {
         let (info, query, version) = tokio::join!(
             self.get(prefiller, SERVER_INFO_PATH, true),
             self.get(bootstrap, mooncake::QUERY_PATH, false),
@@ -68,23 +68,23 @@ pub struct Detector {
     /// The relay that is to know the dialect.
     pub relay: Arc<Relay>,
     /// Client and limits of the questions.
-    pub questions: Questions,
+    pub client: SignClient,
     /// Somebody has answered.
-    pub told: AtomicBool,
+    pub has_verdict: AtomicBool,
 }
 
 impl Detector {
     /// One round, which begins with the `first` member; true when nothing more is to be found out
     /// by asking.
-    pub async fn look(&self, first: usize) -> bool {
+    pub async fn ask_round(&self, first: usize) -> bool {
         let speech = self.relay.speech.now();
         let members = self.relay.fleet.members(Role::Prefill);
         let first = first % members.len().max(1);
-        for prefiller in members.iter().cycle().skip(first).take(ASKED.min(members.len())) {
+        for prefiller in members.iter().cycle().skip(first).take(PREFILLERS_PER_ROUND.min(members.len())) {
             let signs =
-                self.questions.ask(prefiller.endpoint(), &speech.bootstrap(prefiller.endpoint())).await;
+                self.client.fetch_signs(prefiller.endpoint(), &speech.bootstrap(prefiller.endpoint())).await;
             let Some(told) = signs.verdict() else { continue };
-            self.settle(prefiller.endpoint(), &told, signs.sglang_port);
+            self.apply_verdict(prefiller.endpoint(), &told, signs.sglang_port);
             return !self.relay.speech.now().open;
         }
         false
@@ -94,11 +94,11 @@ impl Detector {
     /// would fail.
     pub fn warn_of_silence(&self) {
         let members = self.relay.fleet.members(Role::Prefill);
-        if self.told.load(Ordering::Relaxed) || members.is_empty() {
+        if self.has_verdict.load(Ordering::Relaxed) || members.is_empty() {
             return;
         }
         let asked: Vec<String> =
-            members.iter().take(ASKED).map(|member| member.endpoint().to_string()).collect();
+            members.iter().take(PREFILLERS_PER_ROUND).map(|member| member.endpoint().to_string()).collect();
         tracing::warn!(
             asked = asked.join(" "),
             "no prefiller says yet what it is: are they up, and are these their ports? `pd-proxy check` asks every engine"
@@ -110,17 +110,17 @@ impl Detector {
     pub async fn run(self) {
         let mut answered = 0;
         for round in 1_usize.. {
-            tokio::time::sleep(PAUSE).await;
-            if self.look(round).await || answered == PROVISIONAL {
+            tokio::time::sleep(ROUND_PAUSE).await;
+            if self.ask_round(round).await || answered == PROVISIONAL_ROUNDS {
                 return;
             }
-            answered += usize::from(self.told.load(Ordering::Relaxed));
+            answered += usize::from(self.has_verdict.load(Ordering::Relaxed));
         }
     }
 
-    fn settle(&self, prefiller: &Endpoint, told: &Told, bootstrap_port: Option<u16>) {
+    fn apply_verdict(&self, prefiller: &Endpoint, told: &Told, bootstrap_port: Option<u16>) {
         let before = self.relay.speech.now().dialect;
-        if self.told.swap(true, Ordering::Relaxed) && before == told.dialect {
+        if self.has_verdict.swap(true, Ordering::Relaxed) && before == told.dialect {
             return;
         }
         tracing::info!(dialect = told.dialect.name(), prefiller = %prefiller, "dialect: {}", told.why);

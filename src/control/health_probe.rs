@@ -22,12 +22,12 @@ use crate::relay::{Relay, pause};
 /// Between looks at whose turn it is.
 const LOOK: Duration = Duration::from_millis(100);
 /// Those that rest are asked more often than others.
-const RESTING_EVERY: Duration = Duration::from_secs(1);
+const RESTING_PAUSE: Duration = Duration::from_secs(1);
 /// So are they, and even more often, while no other engine of a role takes requests: that role's
 /// service waits for them.
-const MISSED_EVERY: Duration = Duration::from_millis(250);
+const LAST_RESORT_PAUSE: Duration = Duration::from_millis(250);
 /// Probes at once.
-const AT_ONCE: usize = 64;
+const MAX_PROBES: usize = 64;
 /// Route that tells whether elastic expert parallelism is scaling the engine.
 const SCALING_PATH: &str = "/is_scaling_elastic_ep";
 /// The largest answer to a probe.
@@ -54,7 +54,7 @@ pub struct Prober {
 }
 
 /// One engine, in all of its roles.
-struct Probed {
+struct ProbeTarget {
     roles: Vec<Arc<Instance>>,
     /// It was never asked before.
     newcomer: bool,
@@ -62,21 +62,21 @@ struct Probed {
 
 /// Time of the next probe of each engine.
 #[derive(Debug, Default)]
-struct Turns(HashMap<Endpoint, Instant>);
+struct ProbeSchedule(HashMap<Endpoint, Instant>);
 
 impl Prober {
     /// Asks for ever. An engine that takes its time holds up no other's probe, and is asked by one
     /// probe at a time.
     pub async fn run(self) {
-        let (prober, mut turns) = (Arc::new(self), Turns::default());
+        let (prober, mut schedule) = (Arc::new(self), ProbeSchedule::default());
         let (mut asking, mut asked) = (JoinSet::new(), HashSet::new());
         loop {
             tokio::time::sleep(LOOK).await;
             while let Some(Ok(endpoint)) = asking.try_join_next() {
                 asked.remove(&endpoint);
             }
-            for (endpoint, engine) in prober.due(&mut turns) {
-                if asking.len() < AT_ONCE && asked.insert(endpoint.clone()) {
+            for (endpoint, engine) in prober.due(&mut schedule) {
+                if asking.len() < MAX_PROBES && asked.insert(endpoint.clone()) {
                     let prober = prober.clone();
                     asking.spawn(async move {
                         prober.probe(engine).await;
@@ -88,13 +88,13 @@ impl Prober {
     }
 
     /// The engines whose turn it is.
-    fn due(&self, turns: &mut Turns) -> Vec<(Endpoint, Probed)> {
+    fn due(&self, schedule: &mut ProbeSchedule) -> Vec<(Endpoint, ProbeTarget)> {
         let engines = engines(&self.relay.fleet);
-        turns.0.retain(|endpoint, _| engines.contains_key(endpoint));
+        schedule.0.retain(|endpoint, _| engines.contains_key(endpoint));
         let now = Instant::now();
-        let due = |(endpoint, engine): &mut (Endpoint, Probed)| {
-            engine.newcomer = !turns.0.contains_key(endpoint);
-            turns.is_due(endpoint, now, self.pause(engine)) && self.is_wanted(engine)
+        let due = |(endpoint, engine): &mut (Endpoint, ProbeTarget)| {
+            engine.newcomer = !schedule.0.contains_key(endpoint);
+            schedule.is_due(endpoint, now, self.pause(engine)) && self.is_wanted(engine)
         };
         let mut engines: Vec<_> = engines.into_iter().collect();
         engines.retain_mut(due);
@@ -102,21 +102,21 @@ impl Prober {
     }
 
     /// With some jitter, or several gateways would ask in step.
-    fn pause(&self, engine: &Probed) -> Duration {
+    fn pause(&self, engine: &ProbeTarget) -> Duration {
         let now_ms = self.relay.fleet.now_ms();
         let rests = |it: &&Arc<Instance>| it.health().state(now_ms) != State::Closed;
         let missed = |it: &Arc<Instance>| self.relay.fleet.outlook(it.role()) == Outlook::Resting;
         let mut resting = engine.roles.iter().filter(rests).peekable();
         let every = match resting.peek().is_some() {
-            true if resting.any(missed) => self.every.min(MISSED_EVERY),
-            true => self.every.min(RESTING_EVERY),
+            true if resting.any(missed) => self.every.min(LAST_RESORT_PAUSE),
+            true => self.every.min(RESTING_PAUSE),
             false => self.every,
         };
         every.mul_f64(0.9 + 0.2 * (pause::random() as f64 / u64::MAX as f64))
     }
 
     /// True if the engine is to be probed: engines that served a moment ago need not be.
-    fn is_wanted(&self, engine: &Probed) -> bool {
+    fn is_wanted(&self, engine: &ProbeTarget) -> bool {
         let now_ms = self.relay.fleet.now_ms();
         let every_ms = u64::try_from(self.every.as_millis()).unwrap_or(u64::MAX);
         engine.roles.iter().any(|it| {
@@ -126,7 +126,7 @@ impl Prober {
         })
     }
 
-    async fn probe(&self, engine: Probed) {
+    async fn probe(&self, engine: ProbeTarget) {
         let Some(first) = engine.roles.first() else { return };
         let call = self.call(first, &self.path);
         let outcome = match exchange(call, self.time, ANSWER_BYTES).await {
@@ -154,7 +154,7 @@ impl Prober {
     /// True if an engine that has been busy says that it is being scaled, or was left out when that
     /// ended: vLLM's elastic expert parallelism answers 503 to everything but its health then.
     /// SGLang has the route with GET.
-    async fn is_scaling(&self, engine: &Probed) -> bool {
+    async fn is_scaling(&self, engine: &ProbeTarget) -> bool {
         let busy = |it: &Arc<Instance>| it.health().busy_since_ms().is_some();
         let Some(first) = engine.roles.first().filter(|_| engine.roles.iter().any(busy)) else {
             return false;
@@ -171,7 +171,7 @@ impl Prober {
         false
     }
 
-    async fn ask_start(&self, engine: &Probed) {
+    async fn ask_start(&self, engine: &ProbeTarget) {
         let Some(first) = engine.roles.first() else { return };
         let asked = exchange(self.call(first, "/metrics"), self.time, METRICS_BYTES).await;
         let Ok((status, body)) = asked else { return };
@@ -188,7 +188,7 @@ impl Prober {
     }
 
     /// Asks which models it serves. An engine that does not say so stays in.
-    async fn ask_models(&self, engine: &Probed) {
+    async fn ask_models(&self, engine: &ProbeTarget) {
         let Some(first) = engine.roles.first() else { return };
         engine.roles.iter().for_each(|role| role.health().identity().models_asked());
         let asked = exchange(self.call(first, "/v1/models"), self.time, MODELS_BYTES).await;
@@ -212,7 +212,7 @@ fn wants_models(instance: &Arc<Instance>) -> bool {
     health.serves_other_model() || health.identity().models_wanted()
 }
 
-impl Turns {
+impl ProbeSchedule {
     /// True if its time has come; if so, the next is after `pause`. A newcomer's is now, as an
     /// operator who mistyped it looks at the log now; a time further away than a pause is brought
     /// forward.
@@ -229,13 +229,13 @@ impl Turns {
 }
 
 /// Everybody who may be sent something, once, in whatever roles.
-fn engines(fleet: &Fleet) -> HashMap<Endpoint, Probed> {
-    let mut engines: HashMap<Endpoint, Probed> = HashMap::new();
+fn engines(fleet: &Fleet) -> HashMap<Endpoint, ProbeTarget> {
+    let mut engines: HashMap<Endpoint, ProbeTarget> = HashMap::new();
     for role in Role::ALL {
         for instance in fleet.members(role).iter().filter(|it| !it.draining()) {
             let engine = engines
                 .entry(instance.endpoint().clone())
-                .or_insert(Probed { roles: Vec::new(), newcomer: false });
+                .or_insert(ProbeTarget { roles: Vec::new(), newcomer: false });
             engine.roles.push(instance.clone());
         }
     }
@@ -248,10 +248,10 @@ mod tests {
 
     #[test]
     fn turns_come_after_pauses_and_earlier_for_who_rests() {
-        let mut turns = Turns::default();
+        let mut schedule = ProbeSchedule::default();
         let (at, start) = (Endpoint::new("e", 1), Instant::now());
         let mut due = |after_ms, pause_ms| {
-            turns.is_due(&at, start + Duration::from_millis(after_ms), Duration::from_millis(pause_ms))
+            schedule.is_due(&at, start + Duration::from_millis(after_ms), Duration::from_millis(pause_ms))
         };
         assert!(due(0, 5_000), "a newcomer");
         assert!(!due(4_900, 5_000) && due(5_000, 5_000));

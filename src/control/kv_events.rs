@@ -24,8 +24,8 @@ use crate::relay::lookup::Told;
 /// Between looks at the fleet, and at how the watches go.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// An empty index of KV events with its settings; `None` if `events.listen` is off.
-pub fn told(events: &Events) -> Option<Arc<Told>> {
+/// An empty index of KV events with its settings; `None` if `events.subscribe` is off.
+pub fn event_view(events: &Events) -> Option<Arc<Told>> {
     let limits = IndexLimits { holders: MAX_HOLDERS, blocks: events.blocks };
     let index = || Arc::new(RwLock::new(BlockIndex::new(limits)));
     events.listen.then(|| Arc::new(Told { index: index(), meter: HeldMeter::new() }))
@@ -33,28 +33,28 @@ pub fn told(events: &Events) -> Option<Arc<Told>> {
 
 /// Follows the prefillers of a fleet.
 #[derive(Debug)]
-pub struct Listeners {
-    places: Places,
+pub struct KvEventSubscriptions {
+    publishers: Publishers,
     relay: Arc<Relay>,
     index: SharedIndex,
-    listening: HashMap<InstanceId, Listening>,
+    subscriptions: HashMap<InstanceId, Subscription>,
     watches: JoinSet<()>,
 }
 
 /// Place where prefillers publish.
 #[derive(Debug)]
-struct Places {
+struct Publishers {
     port: u16,
     replay_port: u16,
     ranks: u16,
     topic: Box<str>,
     /// Those that publish elsewhere.
-    elsewhere: HashMap<Endpoint, Place>,
+    elsewhere: HashMap<Endpoint, Publisher>,
 }
 
 /// Place where rank 0 of a prefiller publishes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Place {
+struct Publisher {
     events: Address,
     engine_connects: bool,
     replay: Option<Address>,
@@ -62,7 +62,7 @@ struct Place {
 
 /// The watches of one prefiller. Dropped, they end.
 #[derive(Debug)]
-struct Listening {
+struct Subscription {
     ranks: Vec<Rank>,
     _stop: DropGuard,
 }
@@ -76,14 +76,14 @@ struct Rank {
     odd_tokens: u32,
 }
 
-impl Listeners {
+impl KvEventSubscriptions {
     /// Nobody is listened to yet.
-    pub fn new(events: &Events, relay: Arc<Relay>, told: &Told) -> Listeners {
-        Listeners {
-            places: Places::new(events),
+    pub fn new(events: &Events, relay: Arc<Relay>, told: &Told) -> KvEventSubscriptions {
+        KvEventSubscriptions {
+            publishers: Publishers::new(events),
             relay,
             index: told.index.clone(),
-            listening: HashMap::new(),
+            subscriptions: HashMap::new(),
             watches: JoinSet::new(),
         }
     }
@@ -91,7 +91,7 @@ impl Listeners {
     /// Follows the fleet for ever; dropped, all watches end.
     pub async fn run(mut self) {
         loop {
-            self.follow();
+            self.sync_with_fleet();
             self.show();
             while let Some(ended) = self.watches.try_join_next() {
                 if let Err(error) = ended {
@@ -105,7 +105,7 @@ impl Listeners {
     /// Shows the state of the subscriptions in the metrics, and odd ones in the log.
     fn show(&mut self) {
         let naming = self.relay.finder.as_ref().and_then(|finder| finder.prompts.naming());
-        for rank in self.listening.values_mut().flat_map(|it| &mut it.ranks) {
+        for rank in self.subscriptions.values_mut().flat_map(|it| &mut it.ranks) {
             rank.show();
             if let Some(naming) = &naming {
                 rank.compare(naming.engine_hasher().block_tokens().get());
@@ -115,28 +115,28 @@ impl Listeners {
 
     /// Listens to those that came, and no more to those that left. One that drains still counts: it
     /// may come back.
-    fn follow(&mut self) {
+    fn sync_with_fleet(&mut self) {
         let members = self.relay.fleet.members(Role::Prefill);
-        self.listening.retain(|id, listening| {
+        self.subscriptions.retain(|id, subscriptions| {
             let stays = members.iter().any(|member| member.id() == *id);
             if !stays {
-                listening.ranks.iter_mut().for_each(Rank::ends);
+                subscriptions.ranks.iter_mut().for_each(Rank::clear_gauges);
             }
             stays
         });
         for member in members.iter() {
-            if !self.listening.contains_key(&member.id()) {
-                let listening = self.listen(member);
-                self.listening.insert(member.id(), listening);
+            if !self.subscriptions.contains_key(&member.id()) {
+                let subscriptions = self.subscribe(member);
+                self.subscriptions.insert(member.id(), subscriptions);
             }
         }
     }
 
-    fn listen(&mut self, member: &Instance) -> Listening {
+    fn subscribe(&mut self, member: &Instance) -> Subscription {
         let stop = CancellationToken::new();
         let name: Arc<str> = member.endpoint().to_string().into();
-        let sources = self.places.sources(member.id(), member.endpoint(), &name);
-        let listened: usize = self.listening.values().map(|it| it.ranks.len()).sum();
+        let sources = self.publishers.sources(member.id(), member.endpoint(), &name);
+        let listened: usize = self.subscriptions.values().map(|it| it.ranks.len()).sum();
         if listened + sources.len() > MAX_HOLDERS {
             tracing::warn!(instance = %name, "more than {MAX_HOLDERS} ranks publish KV events: some are not counted");
         }
@@ -147,7 +147,7 @@ impl Listeners {
             watch.spawn(&mut self.watches, stop.clone());
             Rank { instance: name.clone(), status, meter, odd_tokens: 0 }
         });
-        Listening { ranks: ranks.collect(), _stop: stop.clone().drop_guard() }
+        Subscription { ranks: ranks.collect(), _stop: stop.clone().drop_guard() }
     }
 }
 
@@ -163,29 +163,29 @@ impl Rank {
 
     /// Blocks of another size have other hashes: nothing would ever be found of them.
     fn compare(&mut self, hash_tokens: usize) {
-        let told_tokens = self.status.block_tokens();
-        let odd_tokens = if told_tokens as usize == hash_tokens { 0 } else { told_tokens };
+        let event_tokens = self.status.block_tokens();
+        let odd_tokens = if event_tokens as usize == hash_tokens { 0 } else { event_tokens };
         if odd_tokens != 0 && odd_tokens != self.odd_tokens {
             let instance = &self.instance;
-            tracing::warn!(%instance, told_tokens, hash_tokens, "its KV events are of blocks of another size: they don't count");
+            tracing::warn!(%instance, told_tokens = event_tokens, hash_tokens, "its KV events are of blocks of another size: they don't count");
         }
         self.odd_tokens = odd_tokens;
     }
 
     /// It left: its counters stay for a while, and nothing is held.
-    fn ends(&mut self) {
+    fn clear_gauges(&mut self) {
         self.meter.show(RankState::default(), Count::ALL.iter().map(|what| self.status.count(*what)));
     }
 }
 
-impl Places {
-    fn new(events: &Events) -> Places {
+impl Publishers {
+    fn new(events: &Events) -> Publishers {
         let elsewhere = events.publishers().filter_map(|it| {
             let replay = it.replay.map(str::parse).transpose().ok()?;
             let engine_connects = it.events.starts_with("tcp://*:");
-            Some((it.instance, Place { events: it.events.parse().ok()?, engine_connects, replay }))
+            Some((it.instance, Publisher { events: it.events.parse().ok()?, engine_connects, replay }))
         });
-        Places {
+        Publishers {
             port: events.port,
             replay_port: events.replay_port,
             ranks: u16::try_from(events.ranks).unwrap_or(u16::MAX),
@@ -194,24 +194,24 @@ impl Places {
         }
     }
 
-    fn of(&self, instance: &Endpoint) -> Option<Place> {
-        if let Some(place) = self.elsewhere.get(instance) {
-            return Some(place.clone());
+    fn of(&self, instance: &Endpoint) -> Option<Publisher> {
+        if let Some(publisher) = self.elsewhere.get(instance) {
+            return Some(publisher.clone());
         }
         let at = |port: u16| -> Option<Address> {
             format!("tcp://{}", Endpoint::new(instance.host.clone(), port)).parse().ok()
         };
         let replay = (self.replay_port > 0).then(|| at(self.replay_port)).flatten();
-        Some(Place { events: at(self.port)?, engine_connects: false, replay })
+        Some(Publisher { events: at(self.port)?, engine_connects: false, replay })
     }
 
     /// A source for each rank.
     fn sources(&self, id: InstanceId, instance: &Endpoint, name: &Arc<str>) -> Vec<Source> {
-        let Some(place) = self.of(instance) else { return Vec::new() };
+        let Some(publisher) = self.of(instance) else { return Vec::new() };
         let source = |rank: u16| {
             // Rank 0 publishes at the address itself.
             let of_rank = |it: &Address| if rank == 0 { Some(it.clone()) } else { it.of_rank(rank) };
-            let replay = match &place.replay {
+            let replay = match &publisher.replay {
                 Some(replay) => Some(of_rank(replay)?),
                 None => None,
             };
@@ -219,8 +219,8 @@ impl Places {
                 instance: id.0,
                 name: name.clone(),
                 rank: rank.into(),
-                events: of_rank(&place.events)?,
-                engine_connects: place.engine_connects,
+                events: of_rank(&publisher.events)?,
+                engine_connects: publisher.engine_connects,
                 replay,
                 topic: self.topic.clone(),
             })
@@ -235,7 +235,7 @@ mod tests {
 
     fn sources(events: &Events, instance: &str) -> Vec<(u32, String, Option<String>, bool)> {
         let endpoint = Endpoint::parse(instance).unwrap();
-        let found = Places::new(events).sources(InstanceId(3), &endpoint, &"it".into());
+        let found = Publishers::new(events).sources(InstanceId(3), &endpoint, &"it".into());
         let of = |it: Source| {
             assert_eq!((it.instance, &*it.name), (3, "it"));
             (it.rank, it.events.to_string(), it.replay.map(|it| it.to_string()), it.engine_connects)

@@ -26,17 +26,17 @@ use crate::relay::Relay;
 const START_TIME: Duration = Duration::from_secs(3);
 
 /// Compares the gateway with the engines.
-pub struct Prover {
+pub struct ParityChecker {
     config: Config,
     relay: Arc<Relay>,
     prompts: Arc<Prompts>,
     asker: Asker,
-    seen: Seen,
+    seen: Observations,
 }
 
 /// Facts that are known of the engines. They are kept while engines are away.
 #[derive(Default)]
-struct Seen {
+struct Observations {
     facts: BTreeMap<Endpoint, Facts>,
     /// Those that answered in the last round.
     present: BTreeSet<Endpoint>,
@@ -48,13 +48,13 @@ struct Seen {
     naming: Option<String>,
 }
 
-impl Prover {
+impl ParityChecker {
     /// Nothing is asked yet.
     pub fn new(config: &Config, relay: Arc<Relay>, prompts: Arc<Prompts>, asker: Asker) -> Self {
         if !config.prompt.verify {
             prompts.set_trust(Trust::Proven);
         }
-        Self { config: config.clone(), relay, prompts, asker, seen: Seen::default() }
+        Self { config: config.clone(), relay, prompts, asker, seen: Observations::default() }
     }
 
     /// One look at all engines, before the gateway serves: some seconds at most. Engines that are
@@ -63,14 +63,14 @@ impl Prover {
     ///
     /// # Errors
     /// What the configuration and an engine contradict each other in.
-    pub async fn first(&mut self) -> Result<(), Trouble> {
-        self.facts().await;
-        if let Err(trouble) = self.name()
+    pub async fn check_at_start(&mut self) -> Result<(), Trouble> {
+        self.fetch_facts().await;
+        if let Err(trouble) = self.update_naming()
             && trouble.is_configured()
         {
             return Err(trouble);
         }
-        if tokio::time::timeout(START_TIME, self.prove()).await.is_err() {
+        if tokio::time::timeout(START_TIME, self.compare_tokens()).await.is_err() {
             tracing::warn!("the engines are slow to tokenise: our tokens are compared with theirs later");
         }
         Ok(())
@@ -81,10 +81,10 @@ impl Prover {
         let pause = Duration::from_millis(self.config.prompt.verify_interval_ms);
         loop {
             tokio::time::sleep(pause).await;
-            self.facts().await;
+            self.fetch_facts().await;
             // Said in the log; the next round may find it mended.
-            let _ = self.name();
-            self.prove().await;
+            let _ = self.update_naming();
+            self.compare_tokens().await;
             let cache = self.prompts.cache_stats();
             self.relay.meters.prompt_cache(cache.hits, cache.misses);
         }
@@ -96,7 +96,7 @@ impl Prover {
         members.iter().filter(|engine| !engine.draining()).map(|engine| engine.endpoint().clone()).collect()
     }
 
-    async fn facts(&mut self) {
+    async fn fetch_facts(&mut self) {
         let engines = self.engines();
         self.seen.facts.retain(|engine, _| engines.contains(engine));
         self.seen.same.retain(|engine, _| engines.contains(engine));
@@ -113,7 +113,7 @@ impl Prover {
                         Some(before) => facts.or_before(before),
                         None => facts,
                     };
-                    self.notice(engine, &facts);
+                    self.record_facts(engine, &facts);
                     self.seen.facts.insert(engine.clone(), facts);
                     self.seen.present.insert(engine.clone());
                 }
@@ -132,7 +132,7 @@ impl Prover {
     }
 
     /// Settles how blocks are named.
-    fn name(&mut self) -> Result<(), Trouble> {
+    fn update_naming(&mut self) -> Result<(), Trouble> {
         // What an engine said that is away counts only when all are.
         let counts = |engine: &Endpoint| self.seen.present.is_empty() || self.seen.present.contains(engine);
         let published: Vec<Published> = self
@@ -171,7 +171,7 @@ impl Prover {
 
     /// Compares our tokens with each engine that has not been compared with yet. Once one makes
     /// others there is nothing left to find out: only a restart undoes that.
-    async fn prove(&mut self) {
+    async fn compare_tokens(&mut self) {
         let open = self.config.prompt.verify && self.prompts.trust() != Trust::Refuted;
         let (true, Some(prompter)) = (open, self.prompts.local().cloned()) else {
             return;
@@ -194,12 +194,12 @@ impl Prover {
             })
             .collect();
         while let Some((engine, parity)) = comparing.next().await {
-            self.judge(engine, &parity);
+            self.record_parity(engine, &parity);
         }
     }
 
     /// Takes over facts of an engine other than those about block names.
-    fn notice(&mut self, engine: &Endpoint, facts: &Facts) {
+    fn record_facts(&mut self, engine: &Endpoint, facts: &Facts) {
         if facts.encodes_chats_itself() {
             self.prompts.chats_are_encoded_elsewhere();
         }
@@ -209,7 +209,7 @@ impl Prover {
         }
     }
 
-    fn judge(&mut self, engine: &Endpoint, parity: &Parity) {
+    fn record_parity(&mut self, engine: &Endpoint, parity: &Parity) {
         let (compared, skipped) = (parity.compared, &parity.skipped);
         self.relay.meters.parity(parity.verdict.name());
         match &parity.verdict {
@@ -228,18 +228,18 @@ impl Prover {
             }
             Verdict::Untested => {
                 let why = "our tokens can't be compared with the engine's".to_owned();
-                self.doubt(engine, why, &parity.skipped);
+                self.log_doubt(engine, why, &parity.skipped);
             }
             Verdict::Unknown(why) => {
                 let why = format!("our tokens are not compared yet: {why}");
-                self.doubt(engine, why, &parity.skipped);
+                self.log_doubt(engine, why, &parity.skipped);
             }
         }
         self.relay.meters.tokens_proven(self.prompts.trust() == Trust::Proven);
     }
 
     /// Logs why an engine is not compared, once for each reason.
-    fn doubt(&mut self, engine: &Endpoint, why: String, skipped: &BTreeMap<&'static str, usize>) {
+    fn log_doubt(&mut self, engine: &Endpoint, why: String, skipped: &BTreeMap<&'static str, usize>) {
         if self.seen.doubts.get(engine) != Some(&why) {
             tracing::warn!(%engine, ?skipped, "{why}");
             self.seen.doubts.insert(engine.clone(), why);

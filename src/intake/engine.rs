@@ -21,7 +21,7 @@ use crate::codec::json::Object;
 use crate::dialect::Api;
 use crate::endpoint::Endpoint;
 use crate::prompt::Reason;
-use crate::util::single_flight::{Flight, Flights, Start};
+use crate::util::single_flight::{FlightLeader, SingleFlight, Start};
 
 /// Default of [`EngineLimits::budget`].
 pub const BUDGET: Duration = Duration::from_millis(100);
@@ -65,7 +65,7 @@ pub struct EngineTokenizer {
     /// Of the questions' hash, so that nobody outside can construct two with one key.
     seed: u64,
     state: Arc<Mutex<State>>,
-    flights: Flights<Outcome>,
+    single_flight: SingleFlight<Outcome>,
 }
 
 /// Outcome of an exchange.
@@ -94,8 +94,8 @@ impl EngineTokenizer {
             answers: Answers::new(limits.cache_entries, limits.cache_tokens),
             stats: EngineStats::default(),
         };
-        let flights = Flights::new(limits.in_flight);
-        Self { asker, limits, seed, state: Arc::new(Mutex::new(state)), flights }
+        let single_flight = SingleFlight::new(limits.in_flight);
+        Self { asker, limits, seed, state: Arc::new(Mutex::new(state)), single_flight }
     }
 
     /// The prompt of a request as `engine` tokenises it; `quarter` counts the quarters of an hour.
@@ -130,7 +130,7 @@ impl EngineTokenizer {
             Question::Ask(body) => body,
         };
         let key = self.key(&body, quarter);
-        let coming = match self.flights.start(key, |room| self.settle(key, room)) {
+        let coming = match self.single_flight.start(key, |room| self.settle(key, room)) {
             Start::Settled(outcome) => return outcome,
             Start::Join(coming) => {
                 lock(&self.state).stats.joined += 1;
@@ -172,9 +172,9 @@ impl EngineTokenizer {
         None
     }
 
-    fn launch(&self, engine: &Endpoint, body: Bytes, (key, flight): (u128, Flight<Outcome>)) {
+    fn launch(&self, engine: &Endpoint, body: Bytes, (key, flight): (u128, FlightLeader<Outcome>)) {
         let (asker, engine, state) = (self.asker.clone(), engine.clone(), self.state.clone());
-        self.flights.run(async move {
+        self.single_flight.run(async move {
             let answer = asker.ask(&engine, body).await;
             if let Err(error) = &answer {
                 tracing::debug!(%engine, %error, "no tokens");
@@ -184,7 +184,7 @@ impl EngineTokenizer {
                 // Before the flight is over, so that no equal question falls between the two.
                 lock(&state).answers.put(key, tokens.clone());
             }
-            flight.land(outcome);
+            flight.finish(outcome);
         });
     }
 }

@@ -34,7 +34,7 @@ const GATHERED_BYTES: usize = 64 << 10;
 
 /// Writes what has gathered when it is told that no more is there to be written, and then lets more
 /// gather.
-struct Gathering<W: Write>(BufWriter<W>);
+struct BatchWriter<W: Write>(BufWriter<W>);
 
 /// Prefix of the gateway's own targets. Libraries are heard where they warn: their other lines are
 /// of their own affairs, and at `debug` some show what is sent.
@@ -45,7 +45,7 @@ const THEIRS: &str = "kube_";
 
 /// Starts the log. A second call in one process keeps the first log and returns `None`.
 pub fn init(level: Level, json: bool) -> Option<LogGuard> {
-    let (to, writer) = tracing_appender::non_blocking(Gathering::onto(io::stderr()));
+    let (to, writer) = tracing_appender::non_blocking(BatchWriter::onto(io::stderr()));
     let lines = fmt::layer().with_target(false).with_ansi(false).with_writer(to);
     let lines = if json { lines.json().flatten_event(true).boxed() } else { lines.boxed() };
     let (filter, handle) = reload::Layer::new(LevelFilter::from_level(level));
@@ -57,13 +57,13 @@ pub fn init(level: Level, json: bool) -> Option<LogGuard> {
     started.is_ok().then_some(LogGuard { writer, threshold: Threshold(handle) })
 }
 
-impl<W: Write> Gathering<W> {
+impl<W: Write> BatchWriter<W> {
     fn onto(to: W) -> Self {
-        Gathering(BufWriter::with_capacity(GATHERED_BYTES, to))
+        BatchWriter(BufWriter::with_capacity(GATHERED_BYTES, to))
     }
 }
 
-impl<W: Write> Write for Gathering<W> {
+impl<W: Write> Write for BatchWriter<W> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.0.write(line)
     }
@@ -99,9 +99,9 @@ mod tests {
 
     /// Texts that were written at once, each time.
     #[derive(Default)]
-    struct Writes(Vec<String>);
+    struct RecordedWrites(Vec<String>);
 
-    impl Write for Writes {
+    impl Write for RecordedWrites {
         fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
             self.0.push(String::from_utf8_lossy(lines).into_owned());
             Ok(lines.len())
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn lines_that_are_there_together_are_written_together() {
-        let mut lines = Gathering::onto(Writes::default());
+        let mut lines = BatchWriter::onto(RecordedWrites::default());
         for batch in [&["one\n", "two\n"][..], &[], &["three\n"]] {
             batch.iter().for_each(|line| lines.write_all(line.as_bytes()).unwrap());
             lines.flush().unwrap();
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn nothing_is_kept_for_longer_than_there_is_room() {
-        let mut lines = Gathering::onto(Writes::default());
+        let mut lines = BatchWriter::onto(RecordedWrites::default());
         let line = format!("{}\n", "x".repeat(GATHERED_BYTES / 3));
         (0..7).for_each(|_| lines.write_all(line.as_bytes()).unwrap());
         let written = lines.0.get_ref().0.concat();

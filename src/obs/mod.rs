@@ -9,11 +9,11 @@
 //! own (`obs/instances.rs`).
 
 pub mod events;
+mod handle_cache;
 mod health;
 mod instances;
-mod kept;
 pub mod keys;
-mod last;
+mod last_value;
 pub mod log;
 pub mod names;
 pub mod traces;
@@ -26,10 +26,10 @@ use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
 use crate::dialect::Api;
+use handle_cache::HandleCache;
 use instances::{Instances, Series};
-use kept::Kept;
 use keys::KeyMeter;
-pub use last::{Last, Moment};
+pub use last_value::{LastValue, TimedValue};
 
 /// The process-wide recorder. Prometheus metrics belong to a process, so this is global, and
 /// nothing else but its instances.
@@ -49,7 +49,7 @@ pub struct LegMeter {
     seconds: Histogram,
     breaker: Gauge,
     /// Reason why a leg on it failed.
-    failure: Last<&'static str>,
+    failure: LastValue<&'static str>,
 }
 
 /// Handles for the gateway as a whole.
@@ -63,13 +63,13 @@ pub struct Meters {
     pub connections: Gauge,
     routes: [RouteMeter; Api::ALL.len()],
     /// By route, status and reason.
-    requests: Kept<(&'static str, u16, &'static str), Counter>,
+    requests: HandleCache<(&'static str, u16, &'static str), Counter>,
     /// By the name of a key.
-    keys: Kept<String, Arc<KeyMeter>>,
+    keys: HandleCache<String, Arc<KeyMeter>>,
     /// Used, released, expired.
     handoffs: [Counter; 3],
     /// By pool and verdict.
-    pool_lookups: Kept<(&'static str, &'static str), Counter>,
+    pool_lookups: HandleCache<(&'static str, &'static str), Counter>,
     prompt_tokens: Counter,
     cached_tokens: Counter,
     output_tokens: Counter,
@@ -89,7 +89,7 @@ pub struct Meters {
     /// The gateway ends, and does not wait any longer for what is open.
     cutting: AtomicBool,
     /// The pool's last answer, and how long it took.
-    lookup: Last<(&'static str, Duration)>,
+    lookup: LastValue<(&'static str, Duration)>,
 }
 
 /// Handles for one API.
@@ -203,7 +203,14 @@ impl LegMeter {
                 gauge!(names::BREAKER, "leg" => leg, "instance" => instance.to_owned()),
             )
         });
-        LegMeter { leg, instance: instance.to_owned(), series, seconds, breaker, failure: Last::default() }
+        LegMeter {
+            leg,
+            instance: instance.to_owned(),
+            series,
+            seconds,
+            breaker,
+            failure: LastValue::default(),
+        }
     }
 
     /// A leg ended well after `took`.
@@ -221,7 +228,7 @@ impl LegMeter {
     }
 
     /// Reason why a leg on it failed last, and when.
-    pub fn last_failure(&self) -> Option<Moment<&'static str>> {
+    pub fn last_failure(&self) -> Option<TimedValue<&'static str>> {
         self.failure.get()
     }
 }
@@ -253,11 +260,11 @@ impl Meters {
             queued: gauge!(names::QUEUED),
             connections: gauge!(names::CONNECTIONS),
             routes: Api::ALL.map(RouteMeter::new),
-            requests: Kept::default(),
-            keys: Kept::default(),
+            requests: HandleCache::default(),
+            keys: HandleCache::default(),
             handoffs: ["used", "released", "expired"]
                 .map(|outcome| begun(counter!(names::HANDOFFS, "outcome" => outcome))),
-            pool_lookups: Kept::default(),
+            pool_lookups: HandleCache::default(),
             prompt_tokens: tokens("prompt"),
             cached_tokens: tokens("cached"),
             output_tokens: tokens("output"),
@@ -272,7 +279,7 @@ impl Meters {
             block_names_known: gauge!(names::NAMING),
             ended: Default::default(),
             cutting: AtomicBool::new(false),
-            lookup: Last::default(),
+            lookup: LastValue::default(),
         }
     }
 
@@ -402,7 +409,7 @@ impl Meters {
     }
 
     /// The pool's last answer, and how long it took.
-    pub fn last_lookup(&self) -> Option<Moment<(&'static str, Duration)>> {
+    pub fn last_lookup(&self) -> Option<TimedValue<(&'static str, Duration)>> {
         self.lookup.get()
     }
 

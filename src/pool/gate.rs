@@ -20,7 +20,7 @@ use super::aside::aside;
 use super::breaker::{Breaker, Change};
 use super::inquiry::Inquiry;
 use super::{KvPool, PoolError, Presence, Question};
-use crate::util::single_flight::{Coming, Flight, Flights, Start};
+use crate::util::single_flight::{FlightLeader, PendingOutcome, SingleFlight, Start};
 
 /// Bounds of a [`Gate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +71,7 @@ pub enum Verdict {
 /// Stands in front of one pool.
 pub struct Gate {
     shared: Arc<Shared>,
-    flights: Flights<Outcome>,
+    single_flight: SingleFlight<Outcome>,
     /// Questions that must not be answered by what others brought.
     asked_anew: AtomicU64,
 }
@@ -155,8 +155,8 @@ impl Gate {
             room: Arc::new(Semaphore::new(limits.bytes.div_ceil(UNIT_BYTES).clamp(1, MAX_UNITS))),
             forming: Arc::new(Semaphore::new(cores)),
         };
-        let flights = Flights::new(limits.in_flight);
-        Self { shared: Arc::new(shared), flights, asked_anew: AtomicU64::new(0) }
+        let single_flight = SingleFlight::new(limits.in_flight);
+        Self { shared: Arc::new(shared), single_flight, asked_anew: AtomicU64::new(0) }
     }
 
     /// The pool's name.
@@ -190,13 +190,13 @@ impl Gate {
         if inquiry.tokens.is_empty() {
             return known(Presence { whole: true, ..Presence::default() });
         }
-        let coming = match self.flights.start(name, settle) {
+        let coming = match self.single_flight.start(name, settle) {
             Start::Settled(lookup) => return lookup,
             // It does not answer this one either.
             Start::Join(_) if lock(&self.shared.state).breaker.is_open() => return nothing(Verdict::Off),
             Start::Join(coming) => coming,
             Start::Lead(flight, coming) => {
-                self.flights.run(self.shared.clone().exchange(inquiry, flight));
+                self.single_flight.run(self.shared.clone().exchange(inquiry, flight));
                 coming
             }
         };
@@ -204,7 +204,7 @@ impl Gate {
     }
 }
 
-async fn wait(coming: Coming<Outcome>, deadline: Instant) -> Lookup {
+async fn wait(coming: PendingOutcome<Outcome>, deadline: Instant) -> Lookup {
     match timeout_at(deadline, coming.outcome()).await {
         Ok(Some(Ok(presence))) => known(presence),
         Ok(Some(Err(verdict))) => nothing(verdict),
@@ -233,7 +233,7 @@ impl Shared {
         (!state.breaker.admit(self.now_ms())).then(|| nothing(Verdict::Off))
     }
 
-    async fn exchange(self: Arc<Self>, inquiry: Inquiry, flight: Flight<Outcome>) {
+    async fn exchange(self: Arc<Self>, inquiry: Inquiry, flight: FlightLeader<Outcome>) {
         let id = inquiry.identity(self.seed);
         let mut judge = Judge { shared: &self, judged: false };
         let outcome = match self.formed(inquiry).await {
@@ -244,7 +244,7 @@ impl Shared {
         if let Ok(presence) = &outcome {
             lock(&self.state).keep(id, presence.clone());
         }
-        flight.land(outcome);
+        flight.finish(outcome);
     }
 
     /// The question, and its share of the room that there is for questions.

@@ -6,9 +6,9 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 /// Hashes are mixed where they are made ([`super::trace`]); hashing them again is a waste.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct AsIs(u64);
+pub struct IdentityHasher(u64);
 
-impl Hasher for AsIs {
+impl Hasher for IdentityHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -25,7 +25,7 @@ impl Hasher for AsIs {
 }
 
 /// A map whose keys are block hashes.
-pub type BlockMap<V> = HashMap<u64, V, BuildHasherDefault<AsIs>>;
+pub type BlockMap<V> = HashMap<u64, V, BuildHasherDefault<IdentityHasher>>;
 
 /// The blocks of one machine.
 #[derive(Debug)]

@@ -205,7 +205,7 @@ mod tests {
 
     /// The same, token by token.
     fn naive(arrivals: &[(f64, u32, u32)]) -> Vec<Answer> {
-        struct One {
+        struct NaiveStream {
             request: usize,
             context: u64,
             left: u32,
@@ -216,7 +216,8 @@ mod tests {
         }
         let costs = costs();
         let (mut now, mut at) = (0.0, 0);
-        let (mut waiting, mut running, mut answers) = (VecDeque::new(), Vec::<One>::new(), Vec::new());
+        let (mut waiting, mut running, mut answers) =
+            (VecDeque::new(), Vec::<NaiveStream>::new(), Vec::new());
         while answers.len() < arrivals.len() {
             while at < arrivals.len() && (arrivals[at].0 < now || (running.is_empty() && waiting.is_empty()))
             {
@@ -233,7 +234,7 @@ mod tests {
                 }
                 waiting.pop_front();
                 let context = u64::from(prompt);
-                running.push(One {
+                running.push(NaiveStream {
                     request,
                     context,
                     left: output,

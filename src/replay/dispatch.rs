@@ -11,7 +11,7 @@ use crate::route::{
 
 /// A request that goes to a prefiller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sent {
+pub struct PrefillDispatch {
     /// Ticket that [`Dispatch::arrive`] returned.
     pub ticket: u64,
     /// To be told to [`Dispatch::done`].
@@ -37,7 +37,12 @@ pub trait Dispatch {
     /// ticket.
     fn again(&mut self, since: Seconds, job: Arc<Job>, failed: LaneId) -> u64;
     /// Those that go to a prefiller now.
-    fn pump(&mut self, now: Seconds, sight: &dyn Sight, random: &mut dyn FnMut() -> u64) -> Vec<Sent>;
+    fn pump(
+        &mut self,
+        now: Seconds,
+        sight: &dyn Sight,
+        random: &mut dyn FnMut() -> u64,
+    ) -> Vec<PrefillDispatch>;
     /// Time at which to pump though nothing happens until then.
     fn wake_s(&self) -> Option<Seconds>;
     /// A prefill is done, with so many tokens found in a cache, or failed.
@@ -143,11 +148,16 @@ impl Dispatch for Director {
         self.board.return_to_line(since, job, &[failed]).0
     }
 
-    fn pump(&mut self, now: Seconds, sight: &dyn Sight, random: &mut dyn FnMut() -> u64) -> Vec<Sent> {
+    fn pump(
+        &mut self,
+        now: Seconds,
+        sight: &dyn Sight,
+        random: &mut dyn FnMut() -> u64,
+    ) -> Vec<PrefillDispatch> {
         let commits = self.board.pump(now, sight, random).into_iter();
         let sent = commits.map(|commit| {
             let Ticket(ticket) = commit.ticket;
-            Sent { ticket, booking: commit.booking.0, lane: commit.terms.lane }
+            PrefillDispatch { ticket, booking: commit.booking.0, lane: commit.terms.lane }
         });
         sent.collect()
     }

@@ -11,10 +11,10 @@ use super::bodies::{self, Reply};
 use super::chat;
 use super::chunks::{Chunks, Format};
 use super::encodings::Part;
-use super::fail::Fail;
-use super::r#gen::{Debt, Gen};
+use super::fail::ApiFailure;
+use super::r#gen::{Gen, ReceivedHandoff};
 use super::handoff::Handoff;
-use super::http::{Asked, respond, short_id, unix_s};
+use super::http::{ReceivedRequest, respond, short_id, unix_s};
 use super::hub::Hub;
 use super::meet;
 use super::spec::{Connector, Role};
@@ -37,13 +37,17 @@ pub fn of_path(path: &str) -> Option<Api> {
 }
 
 /// Answers a generation request.
-pub async fn generate(hub: &Arc<Hub>, api: Api, asked: Asked) -> Result<Response<Body>, Fail> {
+pub async fn generate(
+    hub: &Arc<Hub>,
+    api: Api,
+    asked: ReceivedRequest,
+) -> Result<Response<Body>, ApiFailure> {
     let body = read_json(&asked)?;
     let handoff = match hub.spec.connector {
         Connector::Layerwise => Handoff::read(hub.spec.connector, &body)?,
         _ => meet::read(hub, api, &asked, &body, Handoff::parse(&body)?)?,
     };
-    let debt = Debt::of(hub, &handoff);
+    let debt = ReceivedHandoff::of(hub, &handoff);
     let rank = rank(hub, &asked)?;
     let mut ask = Ask::parse(api, &body, handoff, &hub.spec)?;
     // Prefixes of different ranks are kept apart as those of different salts.
@@ -73,7 +77,7 @@ pub async fn generate(hub: &Arc<Hub>, api: Api, asked: Asked) -> Result<Response
     let counts = generation.counts;
     drop(generation);
     if let (Connector::Sglang, Handoff::KeepAs(name)) = (hub.spec.connector, &ask.handoff) {
-        meet::Kept::new(hub, name).fetched().await?;
+        meet::NamedKvGuard::new(hub, name).fetched().await?;
     }
     if asked.bad_handoff.is_some() {
         answer = RAW_HANDOFF.into();
@@ -90,12 +94,13 @@ pub async fn generate(hub: &Arc<Hub>, api: Api, asked: Asked) -> Result<Response
 }
 
 /// The data-parallel rank that is to answer: the one that was asked for, or the next.
-fn rank(hub: &Hub, asked: &Asked) -> Result<u16, Fail> {
+fn rank(hub: &Hub, asked: &ReceivedRequest) -> Result<u16, ApiFailure> {
     let ranks = hub.spec.ranks.max(1);
     let Some(rank) = asked.header("x-data-parallel-rank") else { return Ok(hub.next_rank(ranks)) };
     let known = rank.parse().ok().filter(|rank| *rank < ranks);
-    known
-        .ok_or_else(|| Fail::bad_request(&format!("data_parallel_rank {rank} is out of range [0, {ranks}).")))
+    known.ok_or_else(|| {
+        ApiFailure::bad_request(&format!("data_parallel_rank {rank} is out of range [0, {ranks})."))
+    })
 }
 
 fn format_of(ask: Arc<Ask>, reply: Reply) -> Box<dyn Format> {
@@ -115,7 +120,7 @@ fn with_raw(body: &Value, raw: Option<&Bytes>) -> Bytes {
     }
 }
 
-fn response_id(api: Api, asked: &Asked, body: &Value) -> String {
+fn response_id(api: Api, asked: &ReceivedRequest, body: &Value) -> String {
     let given = asked.header("x-request-id").or_else(|| body.get("request_id").and_then(Value::as_str));
     let id = given.map_or_else(short_id, str::to_owned);
     let prefix = match api {
@@ -127,17 +132,17 @@ fn response_id(api: Api, asked: &Asked, body: &Value) -> String {
 }
 
 /// The request body as a JSON object, or vLLM's complaint.
-pub fn read_json(asked: &Asked) -> Result<Value, Fail> {
+pub fn read_json(asked: &ReceivedRequest) -> Result<Value, ApiFailure> {
     let kind = asked.header("content-type").unwrap_or("application/json").to_ascii_lowercase();
     if !kind.starts_with("application/json") {
         let found = "Unsupported Media Type: Only 'application/json' is allowed".to_owned();
-        return Err(Fail::validation(&[found], Value::Null));
+        return Err(ApiFailure::validation(&[found], Value::Null));
     }
     if asked.body.is_empty() {
-        return Err(Fail::schema("missing", "body", "Field required", "None"));
+        return Err(ApiFailure::schema("missing", "body", "Field required", "None"));
     }
     let Ok(text) = std::str::from_utf8(&asked.body) else {
-        return Err(Fail::detail(400, "There was an error parsing the body"));
+        return Err(ApiFailure::detail(400, "There was an error parsing the body"));
     };
     match serde_json::from_str(text) {
         Ok(body @ Value::Object(_)) => Ok(body),
@@ -148,7 +153,7 @@ pub fn read_json(asked: &Asked) -> Result<Value, Fail> {
                 scalar => scalar.to_string(),
             };
             let message = "Input should be a valid dictionary or object to extract fields from";
-            Err(Fail::schema("model_attributes_type", "body", message, &input))
+            Err(ApiFailure::schema("model_attributes_type", "body", message, &input))
         }
         Err(_) => {
             let place = format!("body.{}", text.len());
@@ -156,7 +161,7 @@ pub fn read_json(asked: &Asked) -> Result<Value, Fail> {
                 "{{'type': 'json_invalid', 'loc': '{place}', 'msg': 'JSON decode error', \
                  'input': '<dict of 0 items>', 'ctx': {{'error': 'Expecting value'}}}}"
             );
-            Err(Fail::validation(&[found], place.into()))
+            Err(ApiFailure::validation(&[found], place.into()))
         }
     }
 }

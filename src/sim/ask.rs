@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::chat;
-use super::fail::Fail;
+use super::fail::ApiFailure;
 use super::handoff::Handoff;
 use super::spec::EngineSpec;
 use super::{text, tokens};
@@ -73,16 +73,16 @@ const MAX_PROMPTS: usize = 1024;
 
 impl Ask {
     /// Checks `body`; `handoff` is what its `kv_transfer_params` say, already read.
-    pub fn parse(api: Api, body: &Value, handoff: Handoff, spec: &EngineSpec) -> Result<Ask, Fail> {
+    pub fn parse(api: Api, body: &Value, handoff: Handoff, spec: &EngineSpec) -> Result<Ask, ApiFailure> {
         if let Some(asked) = body.get("model").and_then(Value::as_str).filter(|&asked| asked != spec.model) {
-            return Err(Fail::unknown_model(asked, &spec.model));
+            return Err(ApiFailure::unknown_model(asked, &spec.model));
         }
         let mut prompts = prompts(api, body)?;
         let stream = flag(body, "stream");
         let options = body.get("stream_options").filter(|options| !options.is_null());
         if options.is_some() && !stream {
             let message = "Stream options can only be defined when `stream=True`. (parameter=stream_options)";
-            return Err(Fail::bad_param("stream_options", message));
+            return Err(ApiFailure::bad_param("stream_options", message));
         }
         check_seed(body)?;
         check_temperature(body)?;
@@ -127,18 +127,18 @@ fn flag(body: &Value, name: &str) -> bool {
 }
 
 /// An integer member; null counts as absent.
-fn integer(body: &Value, name: &str) -> Result<Option<i64>, Fail> {
+fn integer(body: &Value, name: &str) -> Result<Option<i64>, ApiFailure> {
     match body.get(name) {
         None | Some(Value::Null) => Ok(None),
         Some(value) => value.as_i64().map(Some).ok_or_else(|| {
             let input = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             let message = "Input should be a valid integer, unable to parse string as an integer";
-            Fail::schema("int_parsing", &format!("body.{name}"), message, &input)
+            ApiFailure::schema("int_parsing", &format!("body.{name}"), message, &input)
         }),
     }
 }
 
-fn prompts(api: Api, body: &Value) -> Result<Vec<Arc<[u32]>>, Fail> {
+fn prompts(api: Api, body: &Value) -> Result<Vec<Arc<[u32]>>, ApiFailure> {
     let text = match api {
         Api::Completions => return completion_prompts(body),
         Api::Chat | Api::Messages => chat::render(body)?,
@@ -150,7 +150,7 @@ fn prompts(api: Api, body: &Value) -> Result<Vec<Arc<[u32]>>, Fail> {
                 }
                 Some(_) => chat::content_text(input),
                 None => {
-                    return Err(Fail::schema(
+                    return Err(ApiFailure::schema(
                         "missing",
                         "body.input",
                         "Field required",
@@ -164,10 +164,10 @@ fn prompts(api: Api, body: &Value) -> Result<Vec<Arc<[u32]>>, Fail> {
     Ok(vec![tokens::encode(&text).into()])
 }
 
-fn completion_prompts(body: &Value) -> Result<Vec<Arc<[u32]>>, Fail> {
+fn completion_prompts(body: &Value) -> Result<Vec<Arc<[u32]>>, ApiFailure> {
     let missing = || {
         let message = "Either prompt or prompt_embeds must be provided and non-empty. (parameter=prompt)";
-        Fail::bad_param("prompt", message)
+        ApiFailure::bad_param("prompt", message)
     };
     let found = match body.get("prompt") {
         Some(Value::String(text)) => vec![tokens::encode(text)],
@@ -187,12 +187,12 @@ fn completion_prompts(body: &Value) -> Result<Vec<Arc<[u32]>>, Fail> {
     Ok(found.into_iter().map(Into::into).collect())
 }
 
-fn token_list(list: &Value) -> Result<Vec<u32>, Fail> {
+fn token_list(list: &Value) -> Result<Vec<u32>, ApiFailure> {
     let items = list.as_array().map(Vec::as_slice).unwrap_or_default();
     let known = |item: &Value| {
         let id = item.as_u64().and_then(|id| u32::try_from(id).ok());
         id.filter(|&id| id < tokens::VOCAB)
-            .ok_or_else(|| Fail::bad_request(&format!("Token id {item} is out of vocabulary")))
+            .ok_or_else(|| ApiFailure::bad_request(&format!("Token id {item} is out of vocabulary")))
     };
     items.iter().map(known).collect()
 }
@@ -212,7 +212,7 @@ fn cut(prompt: &mut Arc<[u32]>, most_tokens: usize) {
     }
 }
 
-fn check_seed(body: &Value) -> Result<(), Fail> {
+fn check_seed(body: &Value) -> Result<(), ApiFailure> {
     let most = i64::MAX;
     let Some(seed) = body.get("seed").and_then(Value::as_u64).filter(|&seed| i64::try_from(seed).is_err())
     else {
@@ -222,18 +222,18 @@ fn check_seed(body: &Value) -> Result<(), Fail> {
         "{{'type': 'less_than_equal', 'loc': 'body.seed', 'msg': 'Input should be less than or equal to {most}', \
          'input': '{seed}', 'ctx': {{'le': {most}}}}}"
     );
-    Err(Fail::validation(&[found], "body.seed".into()))
+    Err(ApiFailure::validation(&[found], "body.seed".into()))
 }
 
-fn check_temperature(body: &Value) -> Result<(), Fail> {
+fn check_temperature(body: &Value) -> Result<(), ApiFailure> {
     let Some(temperature) = body.get("temperature").and_then(Value::as_f64).filter(|&t| t < 0.0) else {
         return Ok(());
     };
     let message = format!("temperature must be non-negative, got {temperature:?}.");
-    Err(Fail::bad_value("temperature", &temperature.into(), &message))
+    Err(ApiFailure::bad_value("temperature", &temperature.into(), &message))
 }
 
-fn check_context(prompt_tokens: usize, longest: usize) -> Result<(), Fail> {
+fn check_context(prompt_tokens: usize, longest: usize) -> Result<(), ApiFailure> {
     if prompt_tokens < longest {
         return Ok(());
     }
@@ -243,10 +243,10 @@ fn check_context(prompt_tokens: usize, longest: usize) -> Result<(), Fail> {
          input tokens, which exceeds this limit even without any output tokens. Please reduce the length of the \
          input prompt."
     );
-    Err(Fail::bad_value("input_tokens", &least.into(), &message))
+    Err(ApiFailure::bad_value("input_tokens", &least.into(), &message))
 }
 
-fn max_tokens(api: Api, body: &Value, spec: &EngineSpec) -> Result<usize, Fail> {
+fn max_tokens(api: Api, body: &Value, spec: &EngineSpec) -> Result<usize, ApiFailure> {
     let (names, default): (&[&str], usize) = match api {
         Api::Completions => (&["max_tokens"], COMPLETION_TOKENS),
         Api::Chat => (&["max_completion_tokens", "max_tokens"], CHAT_TOKENS),
@@ -258,26 +258,26 @@ fn max_tokens(api: Api, body: &Value, spec: &EngineSpec) -> Result<usize, Fail> 
         let Some(asked) = integer(body, name)? else { continue };
         let Some(count) = usize::try_from(asked).ok().filter(|&count| count > 0) else {
             let message = format!("max_tokens must be at least 1, got {asked}.");
-            return Err(Fail::bad_value("max_tokens", &asked.into(), &message));
+            return Err(ApiFailure::bad_value("max_tokens", &asked.into(), &message));
         };
         if count > spec.max_model_len {
             let message = format!(
                 "max_tokens={count} cannot be greater than max_model_len={}. Please request fewer output tokens.",
                 spec.max_model_len
             );
-            return Err(Fail::bad_value("max_tokens", &asked.into(), &message));
+            return Err(ApiFailure::bad_value("max_tokens", &asked.into(), &message));
         }
         return Ok(count);
     }
     Ok(if all_that_fits { CHAT_TOKENS } else { default })
 }
 
-fn choices(body: &Value) -> Result<usize, Fail> {
+fn choices(body: &Value) -> Result<usize, ApiFailure> {
     let n = integer(body, "n")?.unwrap_or(1);
     usize::try_from(n)
         .ok()
         .filter(|_| (1..=MAX_CHOICES).contains(&n))
-        .ok_or_else(|| Fail::bad_value("n", &n.into(), &format!("n must be at least 1, got {n}.")))
+        .ok_or_else(|| ApiFailure::bad_value("n", &n.into(), &format!("n must be at least 1, got {n}.")))
 }
 
 fn logprobs(api: Api, body: &Value) -> Option<usize> {

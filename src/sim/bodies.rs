@@ -25,7 +25,7 @@ pub const FINGERPRINT: &str = "vllm-0.32.0-51d1a700";
 
 /// The whole answer of one choice.
 #[derive(Clone, Debug, Default)]
-pub struct Written {
+pub struct ChoiceText {
     /// Text of the choice.
     pub text: String,
     /// Ids of its tokens.
@@ -35,8 +35,8 @@ pub struct Written {
 }
 
 /// Writes every choice of `generation` to its end.
-pub async fn write_all(generation: &mut Gen) -> Vec<Written> {
-    let mut written: Vec<Written> = Vec::new();
+pub async fn write_all(generation: &mut Gen) -> Vec<ChoiceText> {
+    let mut written: Vec<ChoiceText> = Vec::new();
     loop {
         // Without a pace nothing else gives way to other tasks.
         tokio::task::consume_budget().await;
@@ -46,7 +46,7 @@ pub async fn write_all(generation: &mut Gen) -> Vec<Written> {
         }
         for Piece { choice, token, text, finish } in pieces {
             if written.len() <= choice {
-                written.resize(choice + 1, Written::default());
+                written.resize(choice + 1, ChoiceText::default());
             }
             if let Some(into) = written.get_mut(choice) {
                 into.text.push_str(&text);
@@ -59,7 +59,7 @@ pub async fn write_all(generation: &mut Gen) -> Vec<Written> {
 
 /// The body of a completion or a chat; `handoff` is the value of `kv_transfer_params`.
 #[must_use]
-pub fn whole(reply: &Reply, ask: &Ask, counts: Counts, written: &[Written], handoff: Value) -> Value {
+pub fn whole(reply: &Reply, ask: &Ask, counts: Counts, written: &[ChoiceText], handoff: Value) -> Value {
     let chat = ask.api == Api::Chat;
     let choices: Vec<Value> = written
         .iter()
@@ -87,7 +87,7 @@ pub fn whole(reply: &Reply, ask: &Ask, counts: Counts, written: &[Written], hand
     Value::Object(body)
 }
 
-fn completion_choice(ask: &Ask, index: usize, choice: &Written) -> Value {
+fn completion_choice(ask: &Ask, index: usize, choice: &ChoiceText) -> Value {
     let prompt = index / ask.n;
     let mut text = choice.text.clone();
     if ask.echo {
@@ -104,7 +104,7 @@ fn completion_choice(ask: &Ask, index: usize, choice: &Written) -> Value {
     })
 }
 
-fn chat_choice(ask: &Ask, index: usize, choice: &Written) -> Value {
+fn chat_choice(ask: &Ask, index: usize, choice: &ChoiceText) -> Value {
     let (reason, stop) = finish_members(choice.finish.as_ref());
     json!({
         "index": index, "message": message(ask, &choice.text),

@@ -4,20 +4,20 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::fail::Fail;
+use super::fail::ApiFailure;
 
 /// The prompt of a chat body (`messages`, `tools`, `add_generation_prompt`,
 /// `continue_final_message`).
-pub fn render(body: &Value) -> Result<String, Fail> {
+pub fn render(body: &Value) -> Result<String, ApiFailure> {
     let Some(messages) = body.get("messages") else {
-        return Err(Fail::schema("missing", "body.messages", "Field required", &dict_of(body)));
+        return Err(ApiFailure::schema("missing", "body.messages", "Field required", &dict_of(body)));
     };
     let Some(messages) = messages.as_array() else {
-        return Err(Fail::schema("list_type", "body.messages", "Input should be a valid list", "?"));
+        return Err(ApiFailure::schema("list_type", "body.messages", "Input should be a valid list", "?"));
     };
     if messages.is_empty() {
         let message = "Cannot apply chat template to an empty conversation. Provide at least one message.";
-        return Err(Fail::bad_request(message));
+        return Err(ApiFailure::bad_request(message));
     }
     let flag = |name: &str, default| body.get(name).and_then(Value::as_bool).unwrap_or(default);
     let keep_open = flag("continue_final_message", false);

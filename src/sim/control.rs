@@ -5,16 +5,16 @@ use std::sync::Arc;
 use http::{Method, Response};
 use serde_json::{Value, json};
 
-use super::fail::Fail;
+use super::fail::ApiFailure;
 use super::faults::Fault;
-use super::http::{Asked, respond_json};
+use super::http::{ReceivedRequest, respond_json};
 use super::hub::Hub;
 use super::ledger::Release;
 use super::spec::Connector;
 use super::sse::Body;
 
 /// Answers a request under `/sim/`.
-pub fn answer(hub: &Arc<Hub>, asked: &Asked) -> Result<Response<Body>, Fail> {
+pub fn answer(hub: &Arc<Hub>, asked: &ReceivedRequest) -> Result<Response<Body>, ApiFailure> {
     let query = Query(asked.parts.uri.query().unwrap_or(""));
     let answer = match (&asked.parts.method, asked.parts.uri.path()) {
         (&Method::GET, "/sim/ledger") => ledger(hub),
@@ -27,7 +27,7 @@ pub fn answer(hub: &Arc<Hub>, asked: &Asked) -> Result<Response<Body>, Fail> {
             hub.clear_faults();
             json!({})
         }
-        _ => return Err(Fail::detail(404, "Not Found")),
+        _ => return Err(ApiFailure::detail(404, "Not Found")),
     };
     Ok(respond_json(&answer))
 }
@@ -42,48 +42,48 @@ impl Query<'_> {
     }
 }
 
-fn kept(hub: &Hub, query: &Query<'_>) -> Result<Value, Fail> {
+fn kept(hub: &Hub, query: &Query<'_>) -> Result<Value, ApiFailure> {
     own_engine(hub, query.get("engine_id"))?;
     let name = query.get("name").unwrap_or_default();
     let (blocks, expired) = hub.with(|core, now_us| core.kept(now_us, name));
-    if expired { Err(Fail::detail(404, "no longer kept")) } else { Ok(json!(blocks)) }
+    if expired { Err(ApiFailure::detail(404, "no longer kept")) } else { Ok(json!(blocks)) }
 }
 
 /// Rooms and addresses have no engine ids.
-fn own_engine(hub: &Hub, engine_id: Option<&str>) -> Result<(), Fail> {
+fn own_engine(hub: &Hub, engine_id: Option<&str>) -> Result<(), ApiFailure> {
     let nameless = matches!(hub.spec.connector, Connector::Sglang | Connector::P2pNccl);
     if nameless || engine_id == Some(hub.engine_id.as_str()) {
         Ok(())
     } else {
-        Err(Fail::detail(404, "unknown engine id"))
+        Err(ApiFailure::detail(404, "unknown engine id"))
     }
 }
 
-fn read(hub: &Hub, query: &Query<'_>) -> Result<Value, Fail> {
+fn read(hub: &Hub, query: &Query<'_>) -> Result<Value, ApiFailure> {
     own_engine(hub, query.get("engine_id"))?;
     let ids: Option<Vec<u32>> = query
         .get("blocks")
         .filter(|ids| !ids.is_empty())
         .map_or(Some(Vec::new()), |ids| ids.split(',').map(|id| id.parse().ok()).collect());
     let contents = ids.and_then(|ids| hub.with(|core, _| core.read(&ids)));
-    contents.map(|contents| json!(contents)).ok_or_else(|| Fail::detail(404, "no such block"))
+    contents.map(|contents| json!(contents)).ok_or_else(|| ApiFailure::detail(404, "no such block"))
 }
 
-fn write(hub: &Hub, asked: &Asked) -> Result<Value, Fail> {
+fn write(hub: &Hub, asked: &ReceivedRequest) -> Result<Value, ApiFailure> {
     let body = super::api::read_json(asked)?;
     own_engine(hub, body.get("engine_id").and_then(Value::as_str))?;
     let list = |name: &str| body.get(name).cloned().unwrap_or_default();
     let blocks: Vec<u32> =
-        serde_json::from_value(list("blocks")).map_err(|_| Fail::detail(400, "no list of blocks"))?;
-    let contents: Vec<u64> =
-        serde_json::from_value(list("contents")).map_err(|_| Fail::detail(400, "no list of contents"))?;
+        serde_json::from_value(list("blocks")).map_err(|_| ApiFailure::detail(400, "no list of blocks"))?;
+    let contents: Vec<u64> = serde_json::from_value(list("contents"))
+        .map_err(|_| ApiFailure::detail(400, "no list of contents"))?;
     let name = body.get("request_id").and_then(Value::as_str).unwrap_or("");
     let known = hub.with(|core, now_us| core.written(now_us, name, &blocks, &contents));
     Ok(json!({"known": known}))
 }
 
-fn release(hub: &Hub, asked: &Asked) -> Result<Value, Fail> {
-    let body: Value = serde_json::from_slice(&asked.body).map_err(|_| Fail::detail(400, "not JSON"))?;
+fn release(hub: &Hub, asked: &ReceivedRequest) -> Result<Value, ApiFailure> {
+    let body: Value = serde_json::from_slice(&asked.body).map_err(|_| ApiFailure::detail(400, "not JSON"))?;
     own_engine(hub, body.get("engine_id").and_then(Value::as_str))?;
     let request_id = body.get("request_id").and_then(Value::as_str).unwrap_or_default();
     let read = body.get("read").and_then(Value::as_bool).unwrap_or(false);
@@ -92,10 +92,10 @@ fn release(hub: &Hub, asked: &Asked) -> Result<Value, Fail> {
     Ok(json!({ "released": released }))
 }
 
-fn add_fault(hub: &Hub, asked: &Asked) -> Result<Value, Fail> {
+fn add_fault(hub: &Hub, asked: &ReceivedRequest) -> Result<Value, ApiFailure> {
     let fault = serde_json::from_slice(&asked.body).ok().as_ref().and_then(Fault::from_json);
-    let fault = fault.ok_or_else(|| Fail::detail(400, "not a fault"))?;
-    if hub.inject(fault) { Ok(json!({})) } else { Err(Fail::detail(409, "too many faults")) }
+    let fault = fault.ok_or_else(|| ApiFailure::detail(400, "not a fault"))?;
+    if hub.inject(fault) { Ok(json!({})) } else { Err(ApiFailure::detail(409, "too many faults")) }
 }
 
 fn ledger(hub: &Hub) -> Value {

@@ -15,7 +15,7 @@ use super::blocks::{BlockIds, Blocks};
 use super::ledger::{Ledger, Pins, Release};
 use super::pool::{Pool, ToStore};
 use super::spec::{EngineSpec, Role};
-use super::text::{self, Print};
+use super::text::{self, Fingerprint};
 
 /// A month: longer than any test.
 const FOREVER_US: u64 = 30 * 24 * 3_600 * 1_000_000;
@@ -56,7 +56,7 @@ pub enum Progress {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Computed {
     /// State that the output continues from.
-    pub print: Print,
+    pub print: Fingerprint,
     /// Prompt tokens found in this engine's prefix cache or in the pool.
     pub cached_tokens: usize,
     /// Tokens in whole blocks that were new to the prefix cache.
@@ -120,7 +120,7 @@ struct Job {
     local_hits: usize,
     pool_hits: usize,
     written: usize,
-    print: Print,
+    print: Fingerprint,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -171,7 +171,7 @@ impl Core {
         let prints = text::block_prints(&prompt.tokens, self.block_tokens);
         let whole = prompt.tokens.len() / self.block_tokens;
         let keys: Vec<u64> =
-            prints.iter().take(whole).map(|&print| Print(print).with(prompt.salt).0).collect();
+            prints.iter().take(whole).map(|&print| Fingerprint(print).with(prompt.salt).0).collect();
         let job = Job {
             prompt,
             prints,
@@ -182,7 +182,7 @@ impl Core {
             local_hits: 0,
             pool_hits: 0,
             written: 0,
-            print: Print::default(),
+            print: Fingerprint::default(),
         };
         self.jobs.insert(id, job);
         self.queue.push_back(id);

@@ -32,7 +32,7 @@ const PEER_READY_BYTES: usize = 40;
 
 /// Ways in which questions are answered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum EmsHow {
+pub enum EmsAnswering {
     /// With the leading blocks that are present.
     #[default]
     Prefix,
@@ -60,7 +60,7 @@ pub struct EmsLookup {
 #[derive(Debug)]
 struct Shared {
     gate: Gate,
-    how: watch::Sender<EmsHow>,
+    how: watch::Sender<EmsAnswering>,
     state: Mutex<State>,
     /// The one thread.
     thread: tokio::sync::Mutex<()>,
@@ -106,7 +106,7 @@ impl EmsLookup {
     }
 
     /// Sets the way in which questions are answered, those that hang included.
-    pub fn set(&self, how: EmsHow) {
+    pub fn set(&self, how: EmsAnswering) {
         self.shared.how.send_replace(how);
     }
 
@@ -220,20 +220,20 @@ async fn answer(shared: &Shared, question: &[u8]) -> Option<Vec<u8>> {
         hashes.iter().take_while(|hash| state.present.contains(hash)).count()
     };
     let mut how = shared.how.subscribe();
-    if how.wait_for(|how| *how != EmsHow::Hang).await.is_err() {
+    if how.wait_for(|how| *how != EmsAnswering::Hang).await.is_err() {
         return std::future::pending().await;
     }
     let how = how.borrow().clone();
     let body = match how {
-        EmsHow::Close => return None,
-        EmsHow::Sends(bytes) => return Some(bytes),
-        EmsHow::Says(body) => body,
-        EmsHow::All => number(hashes.len()),
-        EmsHow::Late(wait) => {
+        EmsAnswering::Close => return None,
+        EmsAnswering::Sends(bytes) => return Some(bytes),
+        EmsAnswering::Says(body) => body,
+        EmsAnswering::All => number(hashes.len()),
+        EmsAnswering::Late(wait) => {
             tokio::time::sleep(wait).await;
             number(found)
         }
-        EmsHow::Prefix | EmsHow::Hang => number(found),
+        EmsAnswering::Prefix | EmsAnswering::Hang => number(found),
     };
     let len = u8::try_from(body.len()).unwrap_or(u8::MAX);
     Some([&[1, 0, 0, len], &body[..usize::from(len)]].concat())

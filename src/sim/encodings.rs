@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Map, Value, json};
 
-use super::fail::Fail;
+use super::fail::ApiFailure;
 use super::hub::lock;
 use super::text;
 
@@ -63,13 +63,13 @@ impl Encodings {
     }
 
     /// A prefiller begins with a request.
-    pub fn fetch(&self, part: Part, body: &Value) -> Result<(), Fail> {
+    pub fn fetch(&self, part: Part, body: &Value) -> Result<(), ApiFailure> {
         let told = |hash: &str| body.get("ec_transfer_params").is_some_and(|told| told.get(hash).is_some());
         for hash in hashes(body) {
             if told(&hash) && lock(&self.kept).contains(&hash) {
                 self.fetched.fetch_add(1, Ordering::Relaxed);
             } else if part == Part::OnlyFetches {
-                return Err(Fail::internal());
+                return Err(ApiFailure::internal());
             } else {
                 self.computed.fetch_add(1, Ordering::Relaxed);
             }

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::api::{self, read_json};
 use super::chat;
-use super::fail::Fail;
-use super::http::{Asked, respond, respond_json, short_id, unix_s};
+use super::fail::ApiFailure;
+use super::http::{ReceivedRequest, respond, respond_json, short_id, unix_s};
 use super::hub::Hub;
 use super::spec::{Connector, Role};
 use super::sse::Body;
@@ -52,7 +52,7 @@ pub fn get(hub: &Hub, path: &str) -> Response<Body> {
 }
 
 /// Answers a POST that does not generate.
-pub fn post(hub: &Hub, path: &str, asked: &Asked) -> Result<Response<Body>, Fail> {
+pub fn post(hub: &Hub, path: &str, asked: &ReceivedRequest) -> Result<Response<Body>, ApiFailure> {
     if path == "/reset_prefix_cache" {
         hub.with(|core, _| core.reset_cache());
         return Ok(respond(200, "", Bytes::new()));
@@ -94,9 +94,10 @@ fn models(hub: &Hub) -> Value {
     }]})
 }
 
-fn tokenize(hub: &Hub, body: &Value, raw: &[u8]) -> Result<Value, Fail> {
+fn tokenize(hub: &Hub, body: &Value, raw: &[u8]) -> Result<Value, ApiFailure> {
     if let Some(tokenizing) = &hub.spec.tokenize {
-        let ids = (tokenizing.0)(raw).ok_or_else(|| Fail::bad_request("The conversation was refused."))?;
+        let ids =
+            (tokenizing.0)(raw).ok_or_else(|| ApiFailure::bad_request("The conversation was refused."))?;
         let max_model_len = hub.spec.max_model_len;
         return Ok(
             json!({"count": ids.len(), "max_model_len": max_model_len, "tokens": ids, "token_strs": null}),
@@ -112,7 +113,10 @@ fn tokenize(hub: &Hub, body: &Value, raw: &[u8]) -> Result<Value, Fail> {
                     "{{'type': 'missing', 'loc': 'body.{name}', 'msg': 'Field required', 'input': '{input}'}}"
                 )
             };
-            return Err(Fail::validation(&[missing("prompt"), missing("messages")], "body.prompt".into()));
+            return Err(ApiFailure::validation(
+                &[missing("prompt"), missing("messages")],
+                "body.prompt".into(),
+            ));
         }
     };
     let ids = tokens::encode(&text);
@@ -123,20 +127,22 @@ fn tokenize(hub: &Hub, body: &Value, raw: &[u8]) -> Result<Value, Fail> {
     )
 }
 
-fn detokenize(body: &Value) -> Result<Value, Fail> {
+fn detokenize(body: &Value) -> Result<Value, ApiFailure> {
     let Some(ids) = body.get("tokens").and_then(Value::as_array) else {
-        return Err(Fail::schema("missing", "body.tokens", "Field required", &chat::dict_of(body)));
+        return Err(ApiFailure::schema("missing", "body.tokens", "Field required", &chat::dict_of(body)));
     };
     let ids: Vec<u32> =
         ids.iter().filter_map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok())).collect();
     Ok(json!({ "prompt": tokens::decode(&ids) }))
 }
 
-fn embeddings(hub: &Hub, body: &Value) -> Result<Value, Fail> {
+fn embeddings(hub: &Hub, body: &Value) -> Result<Value, ApiFailure> {
     let inputs = match body.get("input") {
         Some(Value::Array(items)) if items.iter().all(Value::is_string) => items.clone(),
         Some(input) => vec![input.clone()],
-        None => return Err(Fail::schema("missing", "body.input", "Field required", &chat::dict_of(body))),
+        None => {
+            return Err(ApiFailure::schema("missing", "body.input", "Field required", &chat::dict_of(body)));
+        }
     };
     let mut prompt_tokens = 0;
     let mut data = Vec::with_capacity(inputs.len());

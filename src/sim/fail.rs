@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 /// An error answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fail {
+pub struct ApiFailure {
     /// Status of HTTP.
     pub status: u16,
     /// The JSON body.
@@ -15,95 +15,95 @@ pub struct Fail {
     pub fatal: bool,
 }
 
-impl Fail {
-    fn new(status: u16, kind: &str, message: &str, param: Value) -> Fail {
+impl ApiFailure {
+    fn new(status: u16, kind: &str, message: &str, param: Value) -> ApiFailure {
         let body = json!({"error": {"message": message, "type": kind, "param": param, "code": status}});
-        Fail { status, body: body.to_string().into(), fatal: false }
+        ApiFailure { status, body: body.to_string().into(), fatal: false }
     }
 
     /// 400 for a value the engine cannot use.
     #[must_use]
-    pub fn bad_value(param: &str, value: &Value, message: &str) -> Fail {
+    pub fn bad_value(param: &str, value: &Value, message: &str) -> ApiFailure {
         let message = format!("{message} (parameter={param}, value={value})");
-        Fail::new(400, "BadRequestError", &message, param.into())
+        ApiFailure::new(400, "BadRequestError", &message, param.into())
     }
 
     /// 400 without a parameter to blame.
     #[must_use]
-    pub fn bad_request(message: &str) -> Fail {
-        Fail::new(400, "BadRequestError", message, Value::Null)
+    pub fn bad_request(message: &str) -> ApiFailure {
+        ApiFailure::new(400, "BadRequestError", message, Value::Null)
     }
 
     /// 400 for a parameter, message as it is.
     #[must_use]
-    pub fn bad_param(param: &str, message: &str) -> Fail {
-        Fail::new(400, "BadRequestError", message, param.into())
+    pub fn bad_param(param: &str, message: &str) -> ApiFailure {
+        ApiFailure::new(400, "BadRequestError", message, param.into())
     }
 
     /// 400 of the schema check: `kind`, `place` ("body.x") and `message` of one finding.
     #[must_use]
-    pub fn schema(kind: &str, place: &str, message: &str, input: &str) -> Fail {
+    pub fn schema(kind: &str, place: &str, message: &str, input: &str) -> ApiFailure {
         let found = format!("{{'type': '{kind}', 'loc': '{place}', 'msg': '{message}', 'input': '{input}'}}");
-        Fail::validation(&[found], place.into())
+        ApiFailure::validation(&[found], place.into())
     }
 
     /// 400 of the schema check, of findings already written.
     #[must_use]
-    pub fn validation(findings: &[String], param: Value) -> Fail {
+    pub fn validation(findings: &[String], param: Value) -> ApiFailure {
         let plural = if findings.len() == 1 { "" } else { "s" };
         let message = format!("{} validation error{plural}:\n  {}", findings.len(), findings.join("\n  "));
-        Fail::new(400, "Bad Request", &message, param)
+        ApiFailure::new(400, "Bad Request", &message, param)
     }
 
     /// 404 for a model that is not served.
     #[must_use]
-    pub fn unknown_model(asked: &str, served: &str) -> Fail {
+    pub fn unknown_model(asked: &str, served: &str) -> ApiFailure {
         let message = format!("The model `{asked}` does not exist. Valid aliases: {served}.");
-        Fail::new(404, "NotFoundError", &message, "model".into())
+        ApiFailure::new(404, "NotFoundError", &message, "model".into())
     }
 
     /// 500 without a cause, e.g. KV that could not be read.
     #[must_use]
-    pub fn internal() -> Fail {
-        Fail::new(500, "InternalServerError", "Internal server error", Value::Null)
+    pub fn internal() -> ApiFailure {
+        ApiFailure::new(500, "InternalServerError", "Internal server error", Value::Null)
     }
 
     /// 500 of a dead engine.
     #[must_use]
-    pub fn dead() -> Fail {
+    pub fn dead() -> ApiFailure {
         let message = "EngineCore encountered an issue. See stack trace (above) for the root cause.";
-        Fail { fatal: true, ..Fail::new(500, "InternalServerError", message, Value::Null) }
+        ApiFailure { fatal: true, ..ApiFailure::new(500, "InternalServerError", message, Value::Null) }
     }
 
     /// A scripted failure.
     #[must_use]
-    pub fn of_status(status: u16) -> Fail {
+    pub fn of_status(status: u16) -> ApiFailure {
         match status {
-            500 => Fail::internal(),
+            500 => ApiFailure::internal(),
             503 => {
                 let message = "The engine is currently busy and cannot accept new requests. Please try again later \
                                or on a different instance.";
-                Fail::new(503, "Service Unavailable", message, Value::Null)
+                ApiFailure::new(503, "Service Unavailable", message, Value::Null)
             }
-            401 => Fail::unauthorized(),
-            404 => Fail::unknown_model("lora-a", "sim"),
-            405 => Fail::detail(405, "Method Not Allowed"),
-            429 => Fail::new(429, "TooManyRequestsError", "The waiting queue is full", Value::Null),
-            400..=499 => Fail::new(status, "BadRequestError", "Scripted failure", Value::Null),
-            _ => Fail::new(status, "InternalServerError", "Scripted failure", Value::Null),
+            401 => ApiFailure::unauthorized(),
+            404 => ApiFailure::unknown_model("lora-a", "sim"),
+            405 => ApiFailure::detail(405, "Method Not Allowed"),
+            429 => ApiFailure::new(429, "TooManyRequestsError", "The waiting queue is full", Value::Null),
+            400..=499 => ApiFailure::new(status, "BadRequestError", "Scripted failure", Value::Null),
+            _ => ApiFailure::new(status, "InternalServerError", "Scripted failure", Value::Null),
         }
     }
 
     /// Answers of the web framework: 404, 405, a body that is not UTF-8.
     #[must_use]
-    pub fn detail(status: u16, detail: &str) -> Fail {
-        Fail { status, body: json!({ "detail": detail }).to_string().into(), fatal: false }
+    pub fn detail(status: u16, detail: &str) -> ApiFailure {
+        ApiFailure { status, body: json!({ "detail": detail }).to_string().into(), fatal: false }
     }
 
     /// 401 without the right key.
     #[must_use]
-    pub fn unauthorized() -> Fail {
-        Fail { status: 401, body: Bytes::from_static(br#"{"error":"Unauthorized"}"#), fatal: false }
+    pub fn unauthorized() -> ApiFailure {
+        ApiFailure { status: 401, body: Bytes::from_static(br#"{"error":"Unauthorized"}"#), fatal: false }
     }
 
     /// The same error as an event of a stream that has begun.

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use super::ask::{Api, Ask};
 use super::core::{Computed, JobId, Progress, Prompt};
-use super::fail::Fail;
+use super::fail::ApiFailure;
 use super::handoff::{Handoff, Source};
 use super::hub::{Chore, Hub};
 use super::layerwise;
@@ -24,23 +24,23 @@ use super::tokens;
 /// A hand-off this engine was given; unless it is paid, dropping it tells the prefiller to free the
 /// blocks.
 #[derive(Debug)]
-pub struct Debt {
+pub struct ReceivedHandoff {
     hub: Arc<Hub>,
     source: Option<Source>,
     /// True if KV to be fetched must be asked for first, by name.
     named: bool,
 }
 
-impl Debt {
+impl ReceivedHandoff {
     /// The debt in a request's `kv_transfer_params`, if there is one.
     #[must_use]
-    pub fn of(hub: &Arc<Hub>, handoff: &Handoff) -> Debt {
+    pub fn of(hub: &Arc<Hub>, handoff: &Handoff) -> ReceivedHandoff {
         let source = match handoff {
             Handoff::Pull(source) if hub.spec.connector.hands_over() => Some(source.clone()),
             Handoff::Meet(source) => Some(source.clone()),
             _ => None,
         };
-        Debt { hub: hub.clone(), source, named: matches!(handoff, Handoff::Meet(_)) }
+        ReceivedHandoff { hub: hub.clone(), source, named: matches!(handoff, Handoff::Meet(_)) }
     }
 
     fn paid(&mut self) {
@@ -48,7 +48,7 @@ impl Debt {
     }
 }
 
-impl Drop for Debt {
+impl Drop for ReceivedHandoff {
     fn drop(&mut self) {
         if let Some(source) = self.source.take() {
             self.hub.chore(Chore::Release(source, Release::Unread));
@@ -58,19 +58,19 @@ impl Drop for Debt {
 
 /// A job in the engine; dropping it frees what it holds.
 #[derive(Debug)]
-pub struct Live {
+pub struct JobGuard {
     hub: Arc<Hub>,
     id: JobId,
 }
 
-impl Live {
+impl JobGuard {
     /// Ends the job when it is dropped.
-    pub(super) fn new(hub: Arc<Hub>, id: JobId) -> Live {
-        Live { hub, id }
+    pub(super) fn new(hub: Arc<Hub>, id: JobId) -> JobGuard {
+        JobGuard { hub, id }
     }
 }
 
-impl Drop for Live {
+impl Drop for JobGuard {
     fn drop(&mut self) {
         self.hub.end(self.id);
     }
@@ -121,7 +121,7 @@ pub struct Gen {
     /// Counts of its tokens.
     pub counts: Counts,
     hub: Arc<Hub>,
-    lives: Vec<Live>,
+    lives: Vec<JobGuard>,
     choices: Vec<Choice>,
     cut_by_stop: bool,
     /// Of the first choice.
@@ -138,11 +138,16 @@ struct Choice {
 
 impl Gen {
     /// Gets the KV of every prompt, for the answer of this id; ready to write when it returns.
-    pub async fn begin(hub: Arc<Hub>, ask: Arc<Ask>, answer_id: String, mut debt: Debt) -> Result<Gen, Fail> {
+    pub async fn begin(
+        hub: Arc<Hub>,
+        ask: Arc<Ask>,
+        answer_id: String,
+        mut debt: ReceivedHandoff,
+    ) -> Result<Gen, ApiFailure> {
         match &ask.handoff {
             Handoff::Broken(reason) if hub.spec.connector != Connector::Pool => {
                 hub.die(reason);
-                return Err(Fail::dead());
+                return Err(ApiFailure::dead());
             }
             Handoff::Never => std::future::pending().await,
             _ => {}
@@ -177,7 +182,7 @@ impl Gen {
                 let name = layerwise::name(ask.api, &answer_id, place);
                 let Some(target) = targets.of(&name) else {
                     hub.die("the batch does not contain the request");
-                    return Err(Fail::dead());
+                    return Err(ApiFailure::dead());
                 };
                 let contents = hub.with(|core, _| core.contents(live.id));
                 layerwise::write(&hub, target, &name, &contents).await;
@@ -297,7 +302,7 @@ impl Gen {
         answer
     }
 
-    fn pin(&self, live: &Live, id: &str, prompt: usize, choice: usize) -> Source {
+    fn pin(&self, live: &JobGuard, id: &str, prompt: usize, choice: usize) -> Source {
         let place = if self.ask.api == Api::Completions { format!("-{prompt}") } else { String::new() };
         let which = if self.ask.n > 1 { format!("{choice}_") } else { String::new() };
         let suffix = uuid::Uuid::new_v4().simple().to_string();
@@ -316,7 +321,7 @@ impl Gen {
         }
     }
 
-    fn add(&mut self, live: Live, prompt_tokens: usize, computed: Computed) {
+    fn add(&mut self, live: JobGuard, prompt_tokens: usize, computed: Computed) {
         for choice in 0..self.ask.n {
             self.choices.push(Choice {
                 writer: Writer::new(computed.print, choice),
@@ -352,9 +357,13 @@ impl Choice {
     }
 }
 
-async fn compute(hub: &Arc<Hub>, prompt: Prompt, debt: &mut Debt) -> Result<(Live, Computed), Fail> {
+async fn compute(
+    hub: &Arc<Hub>,
+    prompt: Prompt,
+    debt: &mut ReceivedHandoff,
+) -> Result<(JobGuard, Computed), ApiFailure> {
     let (id, bell) = hub.submit(prompt);
-    let live = Live { hub: hub.clone(), id };
+    let live = JobGuard { hub: hub.clone(), id };
     loop {
         match hub.poll(id) {
             Progress::Ready(computed) => return Ok((live, computed)),
@@ -378,8 +387,8 @@ pub(super) async fn wait(hub: &Hub, bell: &Notify, until_us: Option<u64>) {
 }
 
 /// Reads the last `blocks` blocks of the hand-off from its prefiller.
-async fn pull(hub: &Arc<Hub>, debt: &mut Debt, blocks: usize) -> Result<Vec<u64>, Fail> {
-    let Some(mut source) = debt.source.clone() else { return Err(Fail::internal()) };
+async fn pull(hub: &Arc<Hub>, debt: &mut ReceivedHandoff, blocks: usize) -> Result<Vec<u64>, ApiFailure> {
+    let Some(mut source) = debt.source.clone() else { return Err(ApiFailure::internal()) };
     if debt.named {
         source.block_ids = meet::find(hub, &source).await?;
     }
@@ -387,11 +396,11 @@ async fn pull(hub: &Arc<Hub>, debt: &mut Debt, blocks: usize) -> Result<Vec<u64>
     let Some(ids) = first.and_then(|first| source.block_ids.get(first..)) else {
         debt.paid();
         hub.die("assert num_decode_blocks <= len(prefill_group)");
-        return Err(Fail::dead());
+        return Err(ApiFailure::dead());
     };
     let contents = side::pull(hub.gate.net(), &source, ids).await;
     if contents.is_ok() {
         debt.paid();
     }
-    contents.map_err(|_| Fail::internal())
+    contents.map_err(|_| ApiFailure::internal())
 }

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::chat;
-use super::fail::Fail;
+use super::fail::ApiFailure;
 use super::layerwise::{self, Targets};
 use super::spec::Connector;
 
@@ -52,7 +52,7 @@ pub struct Source {
 
 impl Handoff {
     /// Reads the member of a request body as `connector` does.
-    pub fn read(connector: Connector, body: &Value) -> Result<Handoff, Fail> {
+    pub fn read(connector: Connector, body: &Value) -> Result<Handoff, ApiFailure> {
         match body.get("kv_transfer_params") {
             Some(params @ Value::Object(_)) if connector == Connector::Layerwise => {
                 Ok(layerwise::parse(params))
@@ -62,14 +62,19 @@ impl Handoff {
     }
 
     /// Reads the member of a request body.
-    pub fn parse(body: &Value) -> Result<Handoff, Fail> {
+    pub fn parse(body: &Value) -> Result<Handoff, ApiFailure> {
         let params = match body.get("kv_transfer_params") {
             None | Some(Value::Null) => return Ok(Handoff::None),
             Some(params @ Value::Object(_)) => params,
             Some(other) => {
                 let place = "body.kv_transfer_params";
                 let input = other.as_str().map_or_else(|| chat::dict_of(other), str::to_owned);
-                return Err(Fail::schema("dict_type", place, "Input should be a valid dictionary", &input));
+                return Err(ApiFailure::schema(
+                    "dict_type",
+                    place,
+                    "Input should be a valid dictionary",
+                    &input,
+                ));
             }
         };
         let flag = |name| params.get(name).and_then(Value::as_bool).unwrap_or(false);

@@ -14,9 +14,9 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::task::JoinSet;
 
-use super::fail::Fail;
+use super::fail::ApiFailure;
 use super::faults::{How, What};
-use super::r#gen::Debt;
+use super::r#gen::ReceivedHandoff;
 use super::handoff::Handoff;
 use super::hub::{Hub, Phase, Seen};
 use super::meet;
@@ -32,7 +32,7 @@ const CONNECTIONS: usize = 16_384;
 
 /// A request that has been read.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct ReceivedRequest {
     /// Method, path, headers.
     pub parts: http::request::Parts,
     /// Body of the request.
@@ -43,7 +43,7 @@ pub struct Asked {
     pub bad_handoff: Option<Bytes>,
 }
 
-impl Asked {
+impl ReceivedRequest {
     /// A header's text.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
@@ -114,9 +114,9 @@ async fn answer(
     let (parts, body) = request.into_parts();
     let request_id = parts.headers.get("x-request-id").cloned();
     let mut response = match Limited::new(body, BODY_BYTES).collect().await {
-        Err(_) => respond_fail(&Fail::detail(413, "Request Entity Too Large")),
+        Err(_) => respond_fail(&ApiFailure::detail(413, "Request Entity Too Large")),
         Ok(body) => {
-            let mut asked = Asked { parts, body: body.to_bytes(), twist: None, bad_handoff: None };
+            let mut asked = ReceivedRequest { parts, body: body.to_bytes(), twist: None, bad_handoff: None };
             remember(&hub, &asked);
             match strike(&hub, &control, &mut asked).await {
                 Some(response) => response,
@@ -132,7 +132,7 @@ async fn answer(
     Ok(response)
 }
 
-fn remember(hub: &Hub, asked: &Asked) {
+fn remember(hub: &Hub, asked: &ReceivedRequest) {
     let path = asked.parts.uri.path_and_query().map_or("/", |path| path.as_str());
     if path.starts_with("/sim/") || hub.spec.seen_requests == 0 {
         return;
@@ -152,7 +152,7 @@ const SCALES: &[u8] = br#"{"error":"The model is currently scaling. Please try a
 const SCALING: &[u8] = br#"{"is_scaling_elastic_ep":true}"#;
 
 /// Applies the scripted faults; an answer if one of them gives it.
-async fn strike(hub: &Arc<Hub>, control: &Control, asked: &mut Asked) -> Option<Response<Body>> {
+async fn strike(hub: &Arc<Hub>, control: &Control, asked: &mut ReceivedRequest) -> Option<Response<Body>> {
     let path = asked.parts.uri.path();
     for what in hub.faults.take(asked.parts.method.as_str(), path, &asked.body) {
         match what {
@@ -196,44 +196,44 @@ fn is_of_validation(body: &[u8]) -> bool {
 
 /// vLLM's handlers give the hand-off of a request back that they do not let in (400, 404, 422,
 /// 503). What a middleware, or something in front of the engine, turns away they never see.
-fn give_back(hub: &Arc<Hub>, status: u16, asked: &Asked) {
+fn give_back(hub: &Arc<Hub>, status: u16, asked: &ReceivedRequest) {
     let api = api::of_path(asked.parts.uri.path());
     let body = serde_json::from_slice::<serde_json::Value>(&asked.body).ok();
     let Some((api, body)) = api.zip(body).filter(|_| matches!(status, 400 | 404 | 422 | 503)) else { return };
     let handoff = Handoff::parse(&body).and_then(|handoff| meet::read(hub, api, asked, &body, handoff));
     if let Ok(handoff) = handoff {
-        drop(Debt::of(hub, &handoff));
+        drop(ReceivedHandoff::of(hub, &handoff));
     }
 }
 
 fn scripted(status: u16, body: Option<Bytes>) -> Response<Body> {
     match body {
         Some(body) => respond(status, "application/json", body),
-        None => respond_fail(&Fail::of_status(status)),
+        None => respond_fail(&ApiFailure::of_status(status)),
     }
 }
 
-async fn route(hub: &Arc<Hub>, asked: Asked) -> Result<Response<Body>, Fail> {
+async fn route(hub: &Arc<Hub>, asked: ReceivedRequest) -> Result<Response<Body>, ApiFailure> {
     let path = asked.parts.uri.path().to_owned();
     if let Some(key) = hub.spec.api_key.as_ref().filter(|_| path.starts_with("/v1")) {
         let bearer = asked.header("authorization").and_then(|value| value.strip_prefix("Bearer "));
         if bearer != Some(key.as_str()) {
-            return Err(Fail::unauthorized());
+            return Err(ApiFailure::unauthorized());
         }
     }
     if path.starts_with("/sim/") {
         return control::answer(hub, &asked);
     }
-    let allowed = extras::allowed(&path).ok_or_else(|| Fail::detail(404, "Not Found"))?;
+    let allowed = extras::allowed(&path).ok_or_else(|| ApiFailure::detail(404, "Not Found"))?;
     if asked.parts.method != allowed {
-        let mut response = respond_fail(&Fail::detail(405, "Method Not Allowed"));
+        let mut response = respond_fail(&ApiFailure::detail(405, "Method Not Allowed"));
         if let Ok(value) = HeaderValue::from_str(allowed.as_str()) {
             response.headers_mut().insert(header::ALLOW, value);
         }
         return Ok(response);
     }
     if hub.with(|core, _| core.is_dead()) {
-        return if path == "/health" { Ok(respond(503, "", Bytes::new())) } else { Err(Fail::dead()) };
+        return if path == "/health" { Ok(respond(503, "", Bytes::new())) } else { Err(ApiFailure::dead()) };
     }
     if allowed == Method::GET {
         return Ok(extras::get(hub, &path));
@@ -263,7 +263,7 @@ pub fn respond_json(body: &serde_json::Value) -> Response<Body> {
 
 /// An error answer.
 #[must_use]
-pub fn respond_fail(fail: &Fail) -> Response<Body> {
+pub fn respond_fail(fail: &ApiFailure) -> Response<Body> {
     let mut response = respond(fail.status, "application/json", fail.body.clone());
     if fail.fatal {
         // The connection ends with this answer, so that the death does not overtake it.

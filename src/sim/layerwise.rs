@@ -16,8 +16,8 @@ use serde_json::{Map, Value, json};
 
 use super::ask::{Api, Ask};
 use super::core::{Computed, Progress, Prompt};
-use super::fail::Fail;
-use super::r#gen::{Live, wait};
+use super::fail::ApiFailure;
+use super::r#gen::{JobGuard, wait};
 use super::handoff::Handoff;
 use super::hub::{Chore, Hub};
 use super::side;
@@ -104,7 +104,7 @@ pub async fn receive(
     ask: &Ask,
     id: &str,
     url: Option<&str>,
-) -> Result<Vec<(Live, Computed)>, Fail> {
+) -> Result<Vec<(JobGuard, Computed)>, ApiFailure> {
     let each = ask.prompts.iter().enumerate().map(|(place, tokens)| {
         let prompt = Prompt { tokens: tokens.clone(), salt: ask.salt, remote: true, fetched: 0 };
         receive_one(hub, prompt, name(ask.api, id, place), url)
@@ -117,9 +117,9 @@ async fn receive_one(
     prompt: Prompt,
     name: String,
     url: Option<&str>,
-) -> Result<(Live, Computed), Fail> {
+) -> Result<(JobGuard, Computed), ApiFailure> {
     let (id, bell) = hub.submit(prompt);
-    let live = Live::new(hub.clone(), id);
+    let live = JobGuard::new(hub.clone(), id);
     let mut called = false;
     loop {
         match hub.poll(id) {

@@ -11,9 +11,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::ask::Api;
-use super::fail::Fail;
+use super::fail::ApiFailure;
 use super::handoff::{Handoff, Source};
-use super::http::{Asked, short_id};
+use super::http::{ReceivedRequest, short_id};
 use super::hub::Hub;
 use super::ledger::Release;
 use super::side;
@@ -24,7 +24,13 @@ use super::spec::{Connector, Role};
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Reads the request to the engine, where engines find each other by names; else it is `handoff`.
-pub fn read(hub: &Hub, api: Api, asked: &Asked, body: &Value, handoff: Handoff) -> Result<Handoff, Fail> {
+pub fn read(
+    hub: &Hub,
+    api: Api,
+    asked: &ReceivedRequest,
+    body: &Value,
+    handoff: Handoff,
+) -> Result<Handoff, ApiFailure> {
     let params = body.get("kv_transfer_params").unwrap_or(&Value::Null);
     match hub.spec.connector {
         Connector::Handoff | Connector::Pool | Connector::Layerwise => Ok(handoff),
@@ -81,10 +87,10 @@ fn push(params: &Value, name: String) -> Handoff {
 }
 
 /// A server of either role takes no request without a room.
-fn sglang(hub: &Hub, body: &Value) -> Result<Handoff, Fail> {
+fn sglang(hub: &Hub, body: &Value) -> Result<Handoff, ApiFailure> {
     let room = body.get("bootstrap_room").and_then(Value::as_i64);
     let Some(room) = room else {
-        return Err(Fail::bad_request(
+        return Err(ApiFailure::bad_request(
             "Invalid request: Disaggregated request received without bootstrap room id.",
         ));
     };
@@ -144,7 +150,7 @@ fn address(url: &str) -> Option<(String, u16)> {
 
 /// A request's id without what an engine adds to it at random. A response has one of its own,
 /// whatever the header says.
-fn base_id(api: Api, asked: &Asked, body: &Value) -> String {
+fn base_id(api: Api, asked: &ReceivedRequest, body: &Value) -> String {
     if api == Api::Responses {
         return text(body, "request_id").map_or_else(|| format!("resp_{}", short_id()), str::to_owned);
     }
@@ -153,44 +159,44 @@ fn base_id(api: Api, asked: &Asked, body: &Value) -> String {
 }
 
 /// Waits until the prefiller keeps KV under the name; gives the blocks.
-pub async fn find(hub: &Hub, source: &Source) -> Result<Vec<u32>, Fail> {
+pub async fn find(hub: &Hub, source: &Source) -> Result<Vec<u32>, ApiFailure> {
     loop {
         match side::kept(hub.gate.net(), source).await {
             Ok(Some(blocks)) => return Ok(blocks),
             Ok(None) => tokio::time::sleep(LOOK).await,
-            Err(_) => return Err(Fail::internal()),
+            Err(_) => return Err(ApiFailure::internal()),
         }
     }
 }
 
 /// KV that a prefiller keeps under a name for as long as its own answer is not written.
 #[derive(Debug)]
-pub struct Kept {
+pub struct NamedKvGuard {
     hub: Arc<Hub>,
     name: String,
 }
 
-impl Kept {
+impl NamedKvGuard {
     /// Under this name.
     #[must_use]
-    pub fn new(hub: &Arc<Hub>, name: &str) -> Kept {
-        Kept { hub: hub.clone(), name: name.to_owned() }
+    pub fn new(hub: &Arc<Hub>, name: &str) -> NamedKvGuard {
+        NamedKvGuard { hub: hub.clone(), name: name.to_owned() }
     }
 
     /// Waits until a decoder has fetched it; an error when none came within the lease.
-    pub async fn fetched(&self) -> Result<(), Fail> {
+    pub async fn fetched(&self) -> Result<(), ApiFailure> {
         loop {
             let (there, expired) = self.hub.with(|core, now_us| core.kept(now_us, &self.name));
             match (there.is_some(), expired) {
                 (true, _) => tokio::time::sleep(LOOK).await,
                 (false, false) => return Ok(()),
-                (false, true) => return Err(Fail::internal()),
+                (false, true) => return Err(ApiFailure::internal()),
             }
         }
     }
 }
 
-impl Drop for Kept {
+impl Drop for NamedKvGuard {
     fn drop(&mut self) {
         self.hub.with(|core, now_us| core.release(now_us, &self.name, Release::Unread));
     }

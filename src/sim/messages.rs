@@ -3,13 +3,13 @@
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::bodies::{Reply, Written};
+use super::bodies::{ChoiceText, Reply};
 use super::chunks::Format;
 use super::r#gen::{Counts, Finish, Piece};
 
 /// The whole body. A hand-off is answered only if there is one.
 #[must_use]
-pub fn whole(reply: &Reply, counts: Counts, written: &[Written], handoff: Value) -> Value {
+pub fn whole(reply: &Reply, counts: Counts, written: &[ChoiceText], handoff: Value) -> Value {
     let first = written.first();
     let text = first.map_or("", |choice| choice.text.as_str());
     let mut body = json!({

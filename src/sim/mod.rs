@@ -50,7 +50,7 @@ pub mod text;
 pub mod tokens;
 pub mod wire;
 
-pub use ems::{EmsHow, EmsLookup};
+pub use ems::{EmsAnswering, EmsLookup};
 pub use encodings::{Encodings, Part};
 pub use engine::Engine;
 pub use faults::{Fault, How, Match, What};

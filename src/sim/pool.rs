@@ -157,9 +157,9 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Default)]
-    struct Seen(Mutex<(Vec<u32>, Vec<u64>)>);
+    struct RecordedPrompts(Mutex<(Vec<u32>, Vec<u64>)>);
 
-    impl Mirror for Seen {
+    impl Mirror for RecordedPrompts {
         fn stored(&self, prompt: &[u32], _salt: u64, keys: &[u64]) {
             let mut seen = self.0.lock().unwrap();
             seen.0.extend(prompt);
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_mirror_shows_what_is_held() {
-        let seen = Arc::new(Seen::default());
+        let seen = Arc::new(RecordedPrompts::default());
         let pool = Pool::new(3).mirrored(seen.clone());
         pool.store_prompt(&[7, 8, 9], 0, &[1, 2], &[10, 20]);
         pool.store_prompt(&[7, 7], 0, &[3, 4], &[30, 40]);

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::fail::Fail;
+use super::fail::ApiFailure;
 use super::handoff::Source;
 use super::hub::Hub;
 use super::ledger::Release;
@@ -22,7 +22,7 @@ pub(super) async fn fetch(
     (source, offered): (&Source, usize),
     prompt: &[u32],
     salt: u64,
-) -> Result<usize, Fail> {
+) -> Result<usize, ApiFailure> {
     let block_tokens = hub.spec.block_tokens.max(1);
     let keys = hub.with(|core, _| core.keys(prompt, salt));
     let cached = hub.with(|core, _| core.cached(&keys));
@@ -41,14 +41,14 @@ pub(super) async fn fetch(
     let first = source.block_ids.len().checked_sub(blocks);
     let Some(ids) = first.and_then(|first| source.block_ids.get(first..)) else {
         hub.die("assert num_decode_blocks <= len(prefill_group)");
-        return Err(Fail::dead());
+        return Err(ApiFailure::dead());
     };
     match side::kept(hub.gate.net(), source).await {
         Ok(Some(_)) => {}
         // Expired, or another engine: the load fails, and with it the request.
-        Ok(None) | Err(_) => return Err(Fail::internal()),
+        Ok(None) | Err(_) => return Err(ApiFailure::internal()),
     }
-    let contents = side::pull(hub.gate.net(), source, ids).await.map_err(|_| Fail::internal())?;
+    let contents = side::pull(hub.gate.net(), source, ids).await.map_err(|_| ApiFailure::internal())?;
     let whole = end / block_tokens - cached;
     let (keys, contents) = (keys.get(cached..cached + whole), contents.get(..whole));
     let (Some(keys), Some(contents)) = (keys, contents) else { return Ok(0) };

@@ -4,14 +4,14 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::ask::Ask;
-use super::bodies::{Reply, Written};
+use super::bodies::{ChoiceText, Reply};
 use super::chunks::Format;
 use super::r#gen::{Counts, Finish, Piece};
 use super::http::short_id;
 
 /// The whole body.
 #[must_use]
-pub fn whole(reply: &Reply, ask: &Ask, counts: Counts, written: &[Written], handoff: Value) -> Value {
+pub fn whole(reply: &Reply, ask: &Ask, counts: Counts, written: &[ChoiceText], handoff: Value) -> Value {
     let text = written.first().map_or("", |choice| choice.text.as_str());
     let item = message(&format!("msg_{}", short_id()), Some(text));
     let cut = is_cut(written.first().and_then(|choice| choice.finish.as_ref()));

@@ -9,7 +9,7 @@ use http_body::Frame;
 use tokio::time::Sleep;
 
 use super::chunks::{DONE, Format};
-use super::fail::Fail;
+use super::fail::ApiFailure;
 use super::r#gen::{Finish, Gen, Piece};
 use super::tokens;
 
@@ -30,7 +30,7 @@ pub enum Twist {
 
 /// Getting the KV, to be awaited inside the stream: as in vLLM the head is sent before the engine
 /// has answered.
-pub type Beginning = Pin<Box<dyn Future<Output = Result<Gen, Fail>> + Send>>;
+pub type Beginning = Pin<Box<dyn Future<Output = Result<Gen, ApiFailure>> + Send>>;
 
 /// A streamed answer.
 pub struct Sse {
@@ -87,7 +87,7 @@ impl Sse {
         self.twist = None;
         let phase = std::mem::replace(&mut self.phase, Phase::Ended);
         match (twist, phase) {
-            (Twist::Error, _) => self.out.extend([Fail::internal().event(), Bytes::from_static(DONE)]),
+            (Twist::Error, _) => self.out.extend([ApiFailure::internal().event(), Bytes::from_static(DONE)]),
             (Twist::Recompute, Phase::Writing(generation, _)) => {
                 let finish = Some(Finish::Stop("recomputed".to_owned()));
                 let piece = Piece { choice: 0, token: tokens::HELD, text: String::new(), finish };

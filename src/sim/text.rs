@@ -1,6 +1,6 @@
 //! From KV content to words: the output is a pure function of what the engine's blocks hold.
 //!
-//! A [`Print`] is a running hash over the *characters* of a token sequence, so an answer continued
+//! A [`Fingerprint`] is a running hash over the *characters* of a token sequence, so an answer continued
 //! elsewhere from prompt + text so far goes on with the same text, however it is tokenized. Every
 //! KV block stores the print at its end; an engine that reads blocks of another prompt gets another
 //! print and so answers, confidently, something else.
@@ -12,24 +12,24 @@ const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A running hash of KV content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Print(pub u64);
+pub struct Fingerprint(pub u64);
 
-impl Default for Print {
+impl Default for Fingerprint {
     fn default() -> Self {
-        Print(SEED)
+        Fingerprint(SEED)
     }
 }
 
-impl Print {
+impl Fingerprint {
     /// The print after one more value.
     #[must_use]
-    pub fn with(self, value: u64) -> Print {
-        Print(scramble(self.0 ^ value.wrapping_mul(MULTIPLIER)))
+    pub fn with(self, value: u64) -> Fingerprint {
+        Fingerprint(scramble(self.0 ^ value.wrapping_mul(MULTIPLIER)))
     }
 
     /// The print after one more token.
     #[must_use]
-    pub fn token(self, token: u32) -> Print {
+    pub fn token(self, token: u32) -> Fingerprint {
         match tokens::piece(token) {
             Piece::Ascii(bytes, count) => {
                 bytes.iter().take(count).fold(self, |print, &b| print.with(u64::from(b) + 1))
@@ -51,13 +51,13 @@ fn scramble(mut x: u64) -> u64 {
 /// A hash of a string, for cache salts.
 #[must_use]
 pub fn string_print(text: &str) -> u64 {
-    text.bytes().fold(Print::default(), |print, b| print.with(u64::from(b))).0
+    text.bytes().fold(Fingerprint::default(), |print, b| print.with(u64::from(b))).0
 }
 
 /// The print at the end of every block of `tokens`, the last one possibly partial.
 #[must_use]
 pub fn block_prints(tokens: &[u32], block_tokens: usize) -> Vec<u64> {
-    let mut print = Print::default();
+    let mut print = Fingerprint::default();
     tokens
         .chunks(block_tokens.max(1))
         .map(|block| {
@@ -69,11 +69,11 @@ pub fn block_prints(tokens: &[u32], block_tokens: usize) -> Vec<u64> {
 
 /// State from which an engine continues that sees `held` where it expects `expected`.
 #[must_use]
-pub fn continue_from(expected: &[u64], held: &[u64]) -> Print {
+pub fn continue_from(expected: &[u64], held: &[u64]) -> Fingerprint {
     if expected == held {
-        return Print(expected.last().copied().unwrap_or(SEED));
+        return Fingerprint(expected.last().copied().unwrap_or(SEED));
     }
-    held.iter().fold(Print::default().with(1), |print, &block| print.with(block))
+    held.iter().fold(Fingerprint::default().with(1), |print, &block| print.with(block))
 }
 
 /// Pieces an answer is made of; none is longer than one token.
@@ -128,14 +128,14 @@ const END: u64 = 1 << 43;
 /// Writes one choice, token by token.
 #[derive(Clone, Debug)]
 pub struct Writer {
-    print: Print,
+    print: Fingerprint,
     queued: Option<u32>,
 }
 
 impl Writer {
     /// A writer of choice `choice` (0 is the greedy one) that continues from `print`.
     #[must_use]
-    pub fn new(print: Print, choice: usize) -> Writer {
+    pub fn new(print: Fingerprint, choice: usize) -> Writer {
         let print = if choice == 0 { print } else { print.with((1 << 41) | choice as u64) };
         Writer { print, queued: None }
     }
@@ -222,13 +222,13 @@ fn overlap(text: &str, stop: &str) -> usize {
 mod tests {
     use super::*;
 
-    fn write(print: Print, choice: usize, count: usize) -> String {
+    fn write(print: Fingerprint, choice: usize, count: usize) -> String {
         let mut writer = Writer::new(print, choice);
         let tokens: Vec<u32> = (0..count).map(|_| writer.next_token()).collect();
         tokens::decode(&tokens)
     }
 
-    fn print_of(text: &str) -> Print {
+    fn print_of(text: &str) -> Fingerprint {
         let prints = block_prints(&tokens::encode(text), 4);
         continue_from(&prints, &prints)
     }

@@ -21,13 +21,13 @@ pub type EngineStream = tokio_rustls::client::TlsStream<TcpStream>;
 #[derive(Clone, Debug)]
 pub struct EngineTls {
     config: Arc<ClientConfig>,
-    judge: Arc<Judge>,
+    judge: Arc<EngineVerifier>,
 }
 
 /// Checks engines' certificates: by the system's authorities, which are read when they are first
 /// needed, or by those of a file; for the name that was dialled, or a configured one.
 #[derive(Debug)]
-struct Judge {
+struct EngineVerifier {
     provider: Arc<CryptoProvider>,
     name: Option<ServerName<'static>>,
     /// None = there are none.
@@ -40,7 +40,7 @@ impl EngineTls {
     /// # Errors
     /// [`TlsError`] names the setting at fault.
     pub fn new(files: &EngineFiles) -> Result<EngineTls, TlsError> {
-        let judge = Arc::new(Judge::new(files)?);
+        let judge = Arc::new(EngineVerifier::new(files)?);
         let unusable = |key, why: String| TlsError::Unusable { key, why };
         let config = ClientConfig::builder_with_provider(judge.provider.clone())
             .with_safe_default_protocol_versions()
@@ -85,8 +85,8 @@ impl EngineTls {
     }
 }
 
-impl Judge {
-    fn new(files: &EngineFiles) -> Result<Judge, TlsError> {
+impl EngineVerifier {
+    fn new(files: &EngineFiles) -> Result<EngineVerifier, TlsError> {
         let provider = Arc::new(ring::default_provider());
         let unusable = |key, why: String| TlsError::Unusable { key, why };
         let name = files.name.as_ref().map(|name| ServerName::try_from(name.clone())).transpose();
@@ -98,7 +98,7 @@ impl Judge {
             let built = WebPkiServerVerifier::builder_with_provider(roots, provider.clone()).build();
             let _ = verifier.set(Some(built.map_err(|e| ca.unusable(&e))?));
         }
-        Ok(Judge { provider, name, verifier })
+        Ok(EngineVerifier { provider, name, verifier })
     }
 
     /// The one of the file, or the system's authorities, read at the first use: most fleets need
@@ -117,7 +117,7 @@ impl Judge {
     }
 }
 
-impl ServerCertVerifier for Judge {
+impl ServerCertVerifier for EngineVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,

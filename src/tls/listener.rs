@@ -19,11 +19,11 @@ pub type ClientStream = tokio_rustls::server::TlsStream<TcpStream>;
 #[derive(Debug)]
 pub struct ListenerTls {
     files: ListenerFiles,
-    current: ArcSwap<Current>,
+    current: ArcSwap<CurrentConfig>,
 }
 
 #[derive(Debug)]
-struct Current {
+struct CurrentConfig {
     config: Arc<ServerConfig>,
     /// Of what was read; a new connection gets a new configuration only when it changes.
     contents: Contents,
@@ -31,7 +31,7 @@ struct Current {
 
 /// The files as they were read.
 #[derive(Debug)]
-struct Read {
+struct CertificateFiles {
     cert: Pem,
     key: Pem,
     client_ca: Option<Pem>,
@@ -46,7 +46,7 @@ impl ListenerTls {
     /// # Errors
     /// [`TlsError`] names the file and the setting.
     pub fn load(files: ListenerFiles) -> Result<ListenerTls, TlsError> {
-        let read = Read::from(&files)?;
+        let read = CertificateFiles::from(&files)?;
         let current = ArcSwap::from_pointee(read.current()?);
         Ok(ListenerTls { files, current })
     }
@@ -58,7 +58,7 @@ impl ListenerTls {
     /// [`TlsError`] when they can't be used; then what was in use before stays. So it does while
     /// only one of certificate and key has been replaced.
     pub fn refresh(&self) -> Result<bool, TlsError> {
-        let read = Read::from(&self.files)?;
+        let read = CertificateFiles::from(&self.files)?;
         if read.contents() == self.current.load().contents {
             return Ok(false);
         }
@@ -79,9 +79,9 @@ impl ListenerTls {
     }
 }
 
-impl Read {
-    fn from(files: &ListenerFiles) -> Result<Read, TlsError> {
-        Ok(Read {
+impl CertificateFiles {
+    fn from(files: &ListenerFiles) -> Result<CertificateFiles, TlsError> {
+        Ok(CertificateFiles {
             cert: Pem::read("tls.cert", &files.cert)?,
             key: Pem::read("tls.key", &files.key)?,
             client_ca: files.client_ca.as_ref().map(|path| Pem::read("tls.client_ca", path)).transpose()?,
@@ -96,7 +96,7 @@ impl Read {
         hasher.finalize()
     }
 
-    fn current(&self) -> Result<Current, TlsError> {
+    fn current(&self) -> Result<CurrentConfig, TlsError> {
         let provider = Arc::new(ring::default_provider());
         let versions = ServerConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
@@ -113,6 +113,6 @@ impl Read {
             .with_single_cert(self.cert.certificates()?, self.key.private_key()?)
             .map_err(|e| self.cert.unusable(&e))?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(Current { config: Arc::new(config), contents: self.contents() })
+        Ok(CurrentConfig { config: Arc::new(config), contents: self.contents() })
     }
 }

@@ -46,9 +46,9 @@ pub struct Scope {
 
 /// A span; empty where requests are not traced, and then all of its functions do nothing.
 #[derive(Default)]
-pub struct Span(Option<Box<Open>>);
+pub struct Span(Option<Box<SpanData>>);
 
-struct Open {
+struct SpanData {
     scope: Arc<Scope>,
     id: SpanId,
     parent: Option<SpanId>,
@@ -137,19 +137,19 @@ impl Span {
     /// The span of the request as a whole.
     pub(super) fn root(scope: Scope, parent: Option<SpanId>, name: String) -> Span {
         let scope = Arc::new(scope);
-        let open = Open {
+        let open = SpanData {
             id: scope.root,
             parent,
             remote_parent: parent.is_some(),
             start: scope.clock.0,
-            ..Open::new(scope, name.into(), Kind::Server)
+            ..SpanData::new(scope, name.into(), Kind::Server)
         };
         Span(Some(Box::new(open)))
     }
 
     /// A part of the request begins.
     pub fn begin(scope: Option<&Arc<Scope>>, name: &'static str, kind: Kind) -> Span {
-        Span(scope.map(|scope| Box::new(Open::new(scope.clone(), name.into(), kind))))
+        Span(scope.map(|scope| Box::new(SpanData::new(scope.clone(), name.into(), kind))))
     }
 
     /// A part of the request that began at this time.
@@ -234,18 +234,18 @@ impl Span {
         outcome
     }
 
-    fn kept(&mut self) -> Option<&mut Open> {
+    fn kept(&mut self) -> Option<&mut SpanData> {
         self.0.as_deref_mut().filter(|open| open.scope.recorded())
     }
 }
 
-impl Open {
-    fn new(scope: Arc<Scope>, name: Cow<'static, str>, kind: Kind) -> Open {
+impl SpanData {
+    fn new(scope: Arc<Scope>, name: Cow<'static, str>, kind: Kind) -> SpanData {
         let mut attributes = Vec::new();
         if let Some(prompt) = scope.prompt.filter(|_| scope.recorded()) {
             attributes.push(("pd_proxy.prompt", Value::from(prompt)));
         }
-        Open {
+        SpanData {
             id: scope.tracer.span_id(),
             parent: Some(scope.root),
             remote_parent: false,
@@ -262,7 +262,7 @@ impl Open {
     }
 
     fn record(self) -> Record {
-        let Open { scope, mut attributes, .. } = self;
+        let SpanData { scope, mut attributes, .. } = self;
         let error = self.error.or_else(|| (!self.closed).then_some(CANCELLED.into()));
         if let Some(why) = &error {
             attributes.push(("error.type", Value::Text(why.clone())));

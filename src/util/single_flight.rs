@@ -12,35 +12,35 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// Exchanges under way, by their question. Dropping it ends them.
-pub struct Flights<T> {
+pub struct SingleFlight<T> {
     table: Arc<Table<T>>,
     tasks: Mutex<JoinSet<()>>,
     most: usize,
 }
 
-type Table<T> = Mutex<HashMap<u128, Coming<T>>>;
+type Table<T> = Mutex<HashMap<u128, PendingOutcome<T>>>;
 
 /// Outcomes of starting a question.
 pub enum Start<T, S> {
     /// An equal one is under way: its outcome is this one's.
-    Join(Coming<T>),
+    Join(PendingOutcome<T>),
     /// The asker's exchange is to be made, and its outcome will come.
-    Lead(Flight<T>, Coming<T>),
+    Lead(FlightLeader<T>, PendingOutcome<T>),
     /// None is to be made.
     Settled(S),
 }
 
 /// The outcome of an exchange, once it has one.
-pub struct Coming<T>(watch::Receiver<Option<T>>);
+pub struct PendingOutcome<T>(watch::Receiver<Option<T>>);
 
 /// The end of an exchange that reports. Gone from the table when it is dropped, however that comes.
-pub struct Flight<T> {
+pub struct FlightLeader<T> {
     id: u128,
     table: Arc<Table<T>>,
     report: watch::Sender<Option<T>>,
 }
 
-impl<T> Flights<T> {
+impl<T> SingleFlight<T> {
     /// None is under way; `most` at a time.
     pub fn new(most: usize) -> Self {
         Self { table: Arc::default(), tasks: Mutex::default(), most }
@@ -58,9 +58,9 @@ impl<T> Flights<T> {
             return Start::Settled(settled);
         }
         let (report, coming) = watch::channel(None);
-        let coming = Coming(coming);
+        let coming = PendingOutcome(coming);
         table.insert(id, coming.clone());
-        Start::Lead(Flight { id, table: self.table.clone(), report }, coming)
+        Start::Lead(FlightLeader { id, table: self.table.clone(), report }, coming)
     }
 
     /// Runs an exchange. Must be called inside a tokio runtime.
@@ -72,33 +72,33 @@ impl<T> Flights<T> {
     }
 }
 
-impl<T> Flight<T> {
+impl<T> FlightLeader<T> {
     /// Tells those who wait. What is to serve the next who asks must be in place before.
-    pub fn land(self, outcome: T) {
+    pub fn finish(self, outcome: T) {
         self.report.send_replace(Some(outcome));
     }
 }
 
-impl<T> Drop for Flight<T> {
+impl<T> Drop for FlightLeader<T> {
     fn drop(&mut self) {
         lock(&self.table).remove(&self.id);
     }
 }
 
-impl<T: Clone> Coming<T> {
+impl<T: Clone> PendingOutcome<T> {
     /// Answer of the exchange; `None` when it ended without one: it was cut, or it panicked.
     pub async fn outcome(mut self) -> Option<T> {
         self.0.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone())
     }
 }
 
-impl<T> Clone for Coming<T> {
+impl<T> Clone for PendingOutcome<T> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<T> fmt::Debug for Flights<T> {
+impl<T> fmt::Debug for SingleFlight<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Flights")
             .field("under_way", &lock(&self.table).len())
@@ -116,33 +116,33 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    fn begin(flights: &Flights<u8>, id: u128) -> Start<u8, &'static str> {
-        flights.start(id, |room| (!room).then_some("full"))
+    fn begin(single_flight: &SingleFlight<u8>, id: u128) -> Start<u8, &'static str> {
+        single_flight.start(id, |room| (!room).then_some("full"))
     }
 
     #[tokio::test]
     async fn equal_questions_wait_for_one_outcome() {
-        let flights = Flights::new(1);
-        let Start::Lead(flight, first) = begin(&flights, 7) else { panic!("nothing is under way") };
-        let Start::Join(second) = begin(&flights, 7) else { panic!("an equal one is under way") };
-        assert!(matches!(begin(&flights, 8), Start::Settled("full")));
-        flights.run(async move { flight.land(3) });
+        let single_flight = SingleFlight::new(1);
+        let Start::Lead(flight, first) = begin(&single_flight, 7) else { panic!("nothing is under way") };
+        let Start::Join(second) = begin(&single_flight, 7) else { panic!("an equal one is under way") };
+        assert!(matches!(begin(&single_flight, 8), Start::Settled("full")));
+        single_flight.run(async move { flight.finish(3) });
         assert_eq!((first.outcome().await, second.outcome().await), (Some(3), Some(3)));
-        assert!(matches!(begin(&flights, 8), Start::Lead(..)), "it has made room");
+        assert!(matches!(begin(&single_flight, 8), Start::Lead(..)), "it has made room");
     }
 
     #[tokio::test]
     async fn an_exchange_that_ends_without_an_outcome_makes_room_and_says_so() {
-        let flights = Flights::new(1);
-        let Start::Lead(flight, coming) = begin(&flights, 7) else { panic!("nothing is under way") };
+        let single_flight = SingleFlight::new(1);
+        let Start::Lead(flight, coming) = begin(&single_flight, 7) else { panic!("nothing is under way") };
         drop(flight);
         assert_eq!(coming.outcome().await, None);
-        let Start::Lead(flight, coming) = begin(&flights, 7) else { panic!("it has made room") };
-        flights.run(async move {
+        let Start::Lead(flight, coming) = begin(&single_flight, 7) else { panic!("it has made room") };
+        single_flight.run(async move {
             let _held = flight;
             std::future::pending().await
         });
-        drop(flights);
+        drop(single_flight);
         assert_eq!(coming.outcome().await, None, "whoever owns the exchanges ends them");
     }
 }

@@ -10,7 +10,7 @@ use pd_proxy::kvhash::BlockHash;
 use pd_proxy::kvhash::ems;
 use pd_proxy::pool::ems::{Ems, EmsSettings};
 use pd_proxy::pool::{Gate, GateLimits, Inquiry, KvPool, PoolError, Presence, Question, Reach, Verdict};
-use pd_proxy::sim::{EmsHow, EmsLookup};
+use pd_proxy::sim::{EmsAnswering, EmsLookup};
 use tokio::time::timeout;
 
 use crate::common::place;
@@ -108,7 +108,7 @@ async fn leading_blocks_are_found_and_the_one_of_the_last_token_is_not_asked_for
 async fn a_pool_that_raises_has_everything_and_is_not_believed() {
     let server = server().await;
     let pool = Ems::new(settings([&server]));
-    server.set(EmsHow::All);
+    server.set(EmsAnswering::All);
     let Err(PoolError::Refused(why)) = ask(&pool, &prompt(400).0).await else { panic!("not believed") };
     assert!(why.contains("does not exist"), "{why}");
     let Err(PoolError::Refused(why)) = ask(&pool, &prompt(400).0).await else { panic!("nor asked again") };
@@ -121,7 +121,7 @@ async fn one_question_at_a_time_and_others_do_not_wait() {
     let server = server().await;
     let pool = Ems::new(settings([&server]));
     let (question, _) = prompt(20);
-    server.set(EmsHow::Late(IMPATIENCE));
+    server.set(EmsAnswering::Late(IMPATIENCE));
     let asked = futures_util::future::join_all((0..8).map(|_| ask(&pool, &question))).await;
     assert_eq!(asked[0], hit(0));
     assert!(asked[1..].iter().all(|other| *other == Err(PoolError::Busy)), "{asked:?}");
@@ -135,10 +135,10 @@ async fn a_question_that_is_given_up_takes_its_socket_along() {
     let (question, hashes) = prompt(20);
     assert_eq!(ask(&pool, &question).await, hit(0));
     server.hold(hashes);
-    server.set(EmsHow::Hang);
+    server.set(EmsAnswering::Hang);
     give_up_once_heard(&pool, &question, &server).await;
     assert!(matches!(ask(&pool, &question).await, Err(PoolError::Refused(_))), "left alone at once");
-    server.set(EmsHow::Prefix);
+    server.set(EmsAnswering::Prefix);
     // A second later it is checked, three times, with nothing but the hash that does not exist.
     let found = eventually("it comes back", async || {
         let answer = ask(&pool, &question).await;
@@ -156,15 +156,15 @@ async fn a_question_that_is_given_up_takes_its_socket_along() {
 async fn what_is_no_answer_is_an_error_and_never_a_hit() {
     let frames = |body: &[u8]| [&[1, 0, 0, u8::try_from(body.len()).unwrap()], body].concat();
     for (how, unreachable) in [
-        (EmsHow::Close, true),
-        (EmsHow::Says(b"\x80\x04K\x06.".to_vec()), false),
-        (EmsHow::Says(b"\x80\x04J\xff\xff\xff\xff.".to_vec()), false),
-        (EmsHow::Says(b"\x80\x04N.".to_vec()), false),
-        (EmsHow::Says(b"\x80\x04cos\nsystem\n(tR.".to_vec()), false),
-        (EmsHow::Says(Vec::new()), false),
-        (EmsHow::Sends(b"\x02\xff\xff\xff\xff\xff\xff\xff\xff".to_vec()), false),
-        (EmsHow::Sends(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()), false),
-        (EmsHow::Sends([frames(b"\x80\x04K\x01."), frames(b"\x80\x04K\x01.")].concat()), false),
+        (EmsAnswering::Close, true),
+        (EmsAnswering::Says(b"\x80\x04K\x06.".to_vec()), false),
+        (EmsAnswering::Says(b"\x80\x04J\xff\xff\xff\xff.".to_vec()), false),
+        (EmsAnswering::Says(b"\x80\x04N.".to_vec()), false),
+        (EmsAnswering::Says(b"\x80\x04cos\nsystem\n(tR.".to_vec()), false),
+        (EmsAnswering::Says(Vec::new()), false),
+        (EmsAnswering::Sends(b"\x02\xff\xff\xff\xff\xff\xff\xff\xff".to_vec()), false),
+        (EmsAnswering::Sends(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()), false),
+        (EmsAnswering::Sends([frames(b"\x80\x04K\x01."), frames(b"\x80\x04K\x01.")].concat()), false),
     ] {
         let server = server().await;
         let pool = Ems::new(settings([&server]));
@@ -199,7 +199,7 @@ async fn another_server_answers_for_a_shared_pool() {
     let (broken, good) = (server().await, server().await);
     let pool = Ems::new(settings([&broken, &good]));
     let (question, hashes) = prompt(20);
-    broken.set(EmsHow::All);
+    broken.set(EmsAnswering::All);
     good.hold(hashes[..3].to_vec());
     for _ in 0..4 {
         assert_eq!(ask(&pool, &question).await, hit(12));
@@ -225,7 +225,7 @@ async fn servers_that_read_their_own_host_say_where_blocks_are() {
     let near: Vec<_> = found.near.iter().map(|near| (&*near.host, near.tokens)).collect();
     assert_eq!((found.hit_tokens, near), (20, vec![("localhost", 20), ("127.0.0.1", 8)]));
     assert_eq!(found.fetchable_tokens(), 0, "engines read nothing from other hosts");
-    servers[1].set(EmsHow::Close);
+    servers[1].set(EmsAnswering::Close);
     let pool = Ems::new(EmsSettings { least_tokens: 12, ..local });
     let nothing = Presence { reach: Reach::Own { fetchable_tokens: 0 }, ..Presence::default() };
     assert_eq!(
@@ -234,15 +234,15 @@ async fn servers_that_read_their_own_host_say_where_blocks_are() {
         "one is in trouble, engines don't load what the other has"
     );
     assert_eq!(ask(&pool, &prompt(1).0).await, Ok(nothing), "too short to be asked for");
-    servers[0].set(EmsHow::Close);
-    servers[2].set(EmsHow::Close);
+    servers[0].set(EmsAnswering::Close);
+    servers[2].set(EmsAnswering::Close);
     assert!(matches!(ask(&pool, &question).await, Err(PoolError::Unreachable(_))));
 }
 
 #[tokio::test]
 async fn behind_the_gate_a_server_that_hangs_costs_the_deadline_once() {
     let server = server().await;
-    server.set(EmsHow::Hang);
+    server.set(EmsAnswering::Hang);
     let limits = GateLimits {
         deadline: Duration::from_millis(20),
         exchange: Duration::from_millis(500),

@@ -11,7 +11,7 @@ use pd_proxy::pool::mooncake::{
 };
 use pd_proxy::pool::{KeyStore, Place, Placement, PoolError, Tier};
 use pd_proxy::sim::mooncake::{
-    Arguments, Held, Mishap, Mooncake as Master, MooncakeSpec, Replicas, function_id,
+    AnswerFault, Arguments, KeyEntry, Mooncake as Master, MooncakeSpec, Replicas, function_id,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -147,7 +147,7 @@ async fn many_questions_share_two_connections_and_get_their_own_answers() {
 async fn a_question_that_is_given_up_leaves_the_connection_usable() {
     let master = master(MooncakeSpec::default()).await;
     let client = client(&[&master], |config| config.patience = AT_MOST).await;
-    master.inject(Mishap::Delay(Duration::from_millis(100)));
+    master.inject(AnswerFault::Delay(Duration::from_millis(100)));
     let keys = batch(&["aa"]);
     let given_up = timeout(Duration::from_millis(10), client.locate(&keys, &[0])).await;
     assert!(given_up.is_err(), "the answer takes longer");
@@ -159,18 +159,18 @@ async fn a_question_that_is_given_up_leaves_the_connection_usable() {
 async fn whatever_breaks_is_told_and_passes() {
     use PoolError::{Protocol, Refused, Unreachable};
     let faults = [
-        (Mishap::Close, Unreachable(String::new())),
-        (Mishap::Cut(5), Unreachable(String::new())),
-        (Mishap::Cut(20), Unreachable(String::new())),
-        (Mishap::Stall(5), Unreachable(String::new())),
-        (Mishap::Stall(20), Unreachable(String::new())),
-        (Mishap::Silence, Unreachable(String::new())),
-        (Mishap::Garbage, Protocol(String::new())),
-        (Mishap::WrongSequence, Protocol(String::new())),
-        (Mishap::Huge, Protocol(String::new())),
-        (Mishap::Short, Protocol(String::new())),
-        (Mishap::Error(4), Protocol(String::new())),
-        (Mishap::Error(10), Refused(String::new())),
+        (AnswerFault::Close, Unreachable(String::new())),
+        (AnswerFault::Cut(5), Unreachable(String::new())),
+        (AnswerFault::Cut(20), Unreachable(String::new())),
+        (AnswerFault::Stall(5), Unreachable(String::new())),
+        (AnswerFault::Stall(20), Unreachable(String::new())),
+        (AnswerFault::Silence, Unreachable(String::new())),
+        (AnswerFault::Garbage, Protocol(String::new())),
+        (AnswerFault::WrongSequence, Protocol(String::new())),
+        (AnswerFault::Huge, Protocol(String::new())),
+        (AnswerFault::Short, Protocol(String::new())),
+        (AnswerFault::Error(4), Protocol(String::new())),
+        (AnswerFault::Error(10), Refused(String::new())),
     ];
     for (mishap, kind) in faults {
         let master = master(MooncakeSpec::default()).await;
@@ -180,7 +180,7 @@ async fn whatever_breaks_is_told_and_passes() {
         let same = std::mem::discriminant(&error) == std::mem::discriminant(&kind);
         assert!(same, "{mishap:?}: {error:?}");
         assert_eq!(recovered(&client).await, placed(), "{mishap:?}");
-        let connections = if mishap == Mishap::Error(10) { 1 } else { 2 };
+        let connections = if mishap == AnswerFault::Error(10) { 1 } else { 2 };
         assert_eq!(master.connections(), connections, "{mishap:?}");
     }
 }
@@ -228,7 +228,7 @@ async fn a_master_that_is_gone_is_replaced_by_the_next_and_back() {
 async fn a_master_that_does_not_lead_is_left() {
     let (standby, leader) = (master(MooncakeSpec::default()).await, master(MooncakeSpec::default()).await);
     let client = client(&[&standby, &leader], |_| ()).await;
-    standby.hold("aa", Held::Error(-1010));
+    standby.hold("aa", KeyEntry::Error(-1010));
     assert!(matches!(ask(&client).await, Err(PoolError::Refused(_))));
     assert_eq!(recovered(&client).await, placed());
     assert_eq!(client.status()[0].master, endpoint(leader.addr()));

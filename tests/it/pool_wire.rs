@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use pd_proxy::prompt::Today;
-use pd_proxy::sim::mooncake::{Mishap, Mooncake, MooncakeSpec};
+use pd_proxy::sim::mooncake::{AnswerFault, Mooncake, MooncakeSpec};
 use pd_proxy::sim::{Engine, EngineSpec, Role};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -113,9 +113,11 @@ async fn what_the_pool_has_of_a_prompt_is_known_before_it_is_routed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn trouble_with_the_pool_fails_no_request_and_ends_by_itself() {
     let setup = setup().await;
-    for (mishap, verdict) in
-        [(Mishap::Error(10), "refused"), (Mishap::Garbage, "refused"), (Mishap::Close, "unreachable")]
-    {
+    for (mishap, verdict) in [
+        (AnswerFault::Error(10), "refused"),
+        (AnswerFault::Garbage, "refused"),
+        (AnswerFault::Close, "unreachable"),
+    ] {
         eventually("the master is connected", async || setup.master.connections() >= 2).await;
         let before = setup.verdicts(verdict).await;
         setup.master.inject(mishap);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use http::StatusCode;
 
-use super::visit::{Told, Visit};
+use super::visit::{EngineReport, Visit};
 use super::{Grade, Report, counted, members, words};
 use crate::config::{Config, PoolKind, Tokens};
 use crate::dialect::facts::{CacheFacts, ModelFact};
@@ -73,7 +73,7 @@ fn away(visit: &Visit, why: &str, report: &mut Report) {
     report.say(Grade::Warn, text);
 }
 
-fn answered(config: &Config, visit: &Visit, told: &Told, report: &mut Report) {
+fn answered(config: &Config, visit: &Visit, told: &EngineReport, report: &mut Report) {
     let who = visit.member.who();
     let facts = &told.facts;
     if stranger(facts) {

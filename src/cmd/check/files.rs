@@ -17,7 +17,7 @@ const MAX_DEPTH: usize = 3;
 
 /// Content of the directory below one root.
 #[derive(Debug, Default)]
-struct Below {
+struct FolderContents {
     files: Vec<String>,
     more: bool,
 }
@@ -51,7 +51,7 @@ pub(super) async fn look(inquiry: &Inquiry<'_>, report: &mut Report) -> Option<K
     Some(Keys { sample: sample.into_iter().step_by(step).collect(), whole })
 }
 
-async fn in_a_thread(root: PathBuf) -> Result<Below, PoolError> {
+async fn in_a_thread(root: PathBuf) -> Result<FolderContents, PoolError> {
     let (report, answer) = oneshot::channel();
     let thread = std::thread::Builder::new().name("pd-look".to_owned());
     // An error of sending says that nobody waits any more.
@@ -62,8 +62,8 @@ async fn in_a_thread(root: PathBuf) -> Result<Below, PoolError> {
 }
 
 /// The files below a root, folder by folder; an error if the root itself can't be read.
-fn walk(root: &Path) -> io::Result<Below> {
-    let mut below = Below::default();
+fn walk(root: &Path) -> io::Result<FolderContents> {
+    let mut below = FolderContents::default();
     let mut folders = vec![(root.to_owned(), 0)];
     let mut seen = 0;
     while let Some((folder, depth)) = folders.pop() {

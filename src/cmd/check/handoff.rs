@@ -25,7 +25,7 @@ const PATH: &str = "/v1/completions";
 
 /// Outcome of one prefiller's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Handed {
+enum HandoffAnswer {
     /// There was a hand-off.
     Over,
     /// There was none.
@@ -62,42 +62,42 @@ pub(super) async fn ask(config: &Config, asker: &Asker, visits: &[Visit], report
         dialect.hands_over().then_some((&visit.member.engine, question))
     });
     let asked: Vec<_> = asked.collect();
-    let ends: Vec<(&Endpoint, Handed)> = stream::iter(asked)
+    let ends: Vec<(&Endpoint, HandoffAnswer)> = stream::iter(asked)
         .map(|(engine, question)| async move { (engine, question.put(engine, decoder).await) })
         .buffered(AT_ONCE)
         .collect()
         .await;
-    let some_do = ends.iter().any(|(_, handed)| *handed == Handed::Over);
+    let some_do = ends.iter().any(|(_, handed)| *handed == HandoffAnswer::Over);
     for (engine, handed) in ends {
         let (grade, text) = judge(handed, set, some_do);
         report.say(grade, format!("prefiller {engine}: {text}"));
     }
 }
 
-fn judge(handed: Handed, set: bool, some_do: bool) -> (Grade, String) {
+fn judge(handed: HandoffAnswer, set: bool, some_do: bool) -> (Grade, String) {
     const NOTHING: &str = "it hands over nothing of what it computes (no kv_transfer_params in its answer)";
     const FIX: &str = "decoders compute its prompts again; start it with --kv-transfer-config, as the others";
     match handed {
-        Handed::Over => (Grade::Good, "it hands over what it computes".to_owned()),
-        Handed::Nothing if some_do => (Grade::Bad, format!("{NOTHING}, and others do: {FIX}")),
-        Handed::Nothing if set => (
+        HandoffAnswer::Over => (Grade::Good, "it hands over what it computes".to_owned()),
+        HandoffAnswer::Nothing if some_do => (Grade::Bad, format!("{NOTHING}, and others do: {FIX}")),
+        HandoffAnswer::Nothing if set => (
             Grade::Bad,
             format!(
                 "{NOTHING}, and dialect.name says that it does: {FIX}, or set dialect.name = \"pool\" if one carries the KV"
             ),
         ),
-        Handed::Nothing => (
+        HandoffAnswer::Nothing => (
             Grade::Note,
             format!("{NOTHING}: right if a pool carries the KV, else it lacks --kv-transfer-config"),
         ),
-        Handed::Unknown(Some(status)) => (
+        HandoffAnswer::Unknown(Some(status)) => (
             Grade::Note,
             format!(
                 "whether it hands over is not known: a prompt of one word was answered with status {}",
                 status.as_u16()
             ),
         ),
-        Handed::Unknown(None) => (
+        HandoffAnswer::Unknown(None) => (
             Grade::Note,
             "whether it hands over is not known: a prompt of one word was not answered in time".to_owned(),
         ),
@@ -112,21 +112,23 @@ impl<'a> Question<'a> {
     }
 
     /// Has `prefiller` compute the prompt and `decoder` fetch it.
-    async fn put(&self, prefiller: &Endpoint, decoder: Option<&Endpoint>) -> Handed {
+    async fn put(&self, prefiller: &Endpoint, decoder: Option<&Endpoint>) -> HandoffAnswer {
         let transfer = Transfer { id: uuid::Uuid::new_v4().as_u128(), ..Transfer::default() };
         let edit = self.dialect.prefill_edit(Api::Completions, &self.body, &transfer);
-        let Some((status, answer)) = self.send(prefiller, &edit).await else { return Handed::Unknown(None) };
+        let Some((status, answer)) = self.send(prefiller, &edit).await else {
+            return HandoffAnswer::Unknown(None);
+        };
         if status != StatusCode::OK {
-            return Handed::Unknown(Some(status));
+            return HandoffAnswer::Unknown(Some(status));
         }
         let read = self.dialect.read_prefill(Api::Completions, answer, &transfer);
-        let Some(handoff) = read.ok().and_then(|read| read.handoff) else { return Handed::Nothing };
+        let Some(handoff) = read.ok().and_then(|read| read.handoff) else { return HandoffAnswer::Nothing };
         if let Some(decoder) = decoder {
             let edit = dialect::release_edit(Api::Completions, &self.body, &handoff, None);
             // One that does not take it leaves it to its lease.
             let _ = self.send(decoder, &edit).await;
         }
-        Handed::Over
+        HandoffAnswer::Over
     }
 
     async fn send(&self, engine: &Endpoint, edit: &Edit) -> Option<(StatusCode, Bytes)> {
@@ -143,10 +145,10 @@ mod tests {
 
     #[test]
     fn nothing_handed_over_is_bad_where_others_do_or_it_is_said_that_all_do() {
-        let grade = |set, some_do| judge(Handed::Nothing, set, some_do).0;
+        let grade = |set, some_do| judge(HandoffAnswer::Nothing, set, some_do).0;
         assert_eq!([grade(false, true), grade(true, false), grade(true, true)], [Grade::Bad; 3]);
         assert_eq!(grade(false, false), Grade::Note);
-        assert_eq!(judge(Handed::Over, true, true).0, Grade::Good);
-        assert_eq!(judge(Handed::Unknown(None), true, true).0, Grade::Note);
+        assert_eq!(judge(HandoffAnswer::Over, true, true).0, Grade::Good);
+        assert_eq!(judge(HandoffAnswer::Unknown(None), true, true).0, Grade::Note);
     }
 }

@@ -7,7 +7,7 @@ use crate::config::kubernetes::{Kubernetes, Wanted};
 use crate::config::{self, Loaded, Origin};
 use crate::control::discovery;
 use crate::control::discovery::kubernetes;
-use crate::control::discovery::names::{Names, System};
+use crate::control::discovery::names::{DnsNames, SystemResolver};
 use crate::endpoint::Endpoint;
 use crate::fleet::Role;
 
@@ -62,7 +62,7 @@ pub(super) async fn all(loaded: &Loaded, report: &mut Report) -> Vec<Member> {
         (Role::Prefill, "discovery.prefill_dns", &discovery.prefill_dns),
         (Role::Decode, "discovery.decode_dns", &discovery.decode_dns),
     ] {
-        let (engines, wrong) = Names::new(config::endpoints(names), System).look().await;
+        let (engines, wrong) = DnsNames::new(config::endpoints(names), SystemResolver).look().await;
         for why in wrong {
             report
                 .say(Grade::Bad, format!("{key}: {why}; is the name right, and has it pods that are ready?"));

@@ -7,7 +7,7 @@ use http::{StatusCode, header};
 
 use super::members::Member;
 use crate::config::Config;
-use crate::control::dialect_detect::Questions;
+use crate::control::dialect_detect::SignClient;
 use crate::control::settings;
 use crate::dialect::signs::Signs;
 use crate::fleet::Role;
@@ -22,14 +22,14 @@ const AT_ONCE: usize = 128;
 pub(super) struct Visit {
     pub(super) member: Member,
     /// Its facts, or the reason for which it could not be asked.
-    pub(super) told: Result<Told, String>,
+    pub(super) told: Result<EngineReport, String>,
     /// Until the answer to the probe, or until it was given up.
     pub(super) took: Duration,
 }
 
 /// Facts of one engine.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct EngineReport {
     /// Of its answer to `health.probe_path`.
     pub(super) health: StatusCode,
     /// By how much its clock is ahead of ours, in seconds; None = it sends no date.
@@ -55,7 +55,7 @@ async fn one(config: &Config, asker: &Asker, member: Member) -> Visit {
     let told = facts::fetch(&asker.client, &engine, asker.authorization.as_ref(), asker.time);
     let ((greeted, took), facts, signs) = tokio::join!(greet, told, signs(config, asker, &member));
     let told = match (greeted, facts) {
-        (Ok((health, ahead_s)), Ok(facts)) => Ok(Told { health, ahead_s, facts, signs }),
+        (Ok((health, ahead_s)), Ok(facts)) => Ok(EngineReport { health, ahead_s, facts, signs }),
         (Err(why), _) => Err(why),
         (_, Err(error)) => Err(error.why),
     };
@@ -68,7 +68,7 @@ async fn signs(config: &Config, asker: &Asker, member: &Member) -> Option<Signs>
     }
     let Asker { client, authorization, time, .. } = asker.clone();
     let bootstrap = settings::speech(config).bootstrap(&member.engine);
-    Some(Questions { client, authorization, time }.ask(&member.engine, &bootstrap).await)
+    Some(SignClient { client, authorization, time }.fetch_signs(&member.engine, &bootstrap).await)
 }
 
 /// Status, and how far the clock there is ahead; the body is not read.

@@ -10,7 +10,7 @@ use crate::config::{Config, PoolKind, Tokens};
 use crate::kvhash::keys::{KeyBatch, KeyConfig, KeyProfile, KvShape, Preset, Refusal};
 use crate::kvhash::{Algo, BlockContext, BlockHasher, HashProfile, ProfileError, Seed};
 use crate::pool::{Answer, KeyStore, Place, Placement, Tier};
-use crate::sim::mooncake::{AdminPort, Held, Mooncake, MooncakeSpec};
+use crate::sim::mooncake::{AdminPort, KeyEntry, Mooncake, MooncakeSpec};
 use crate::sim::{EngineSpec, Mirror};
 
 const PRESET: &str = "mooncake-store-0.30";
@@ -98,7 +98,9 @@ impl Embedded {
     fn placement(&self, key: &str) -> Placement {
         let place = Place { host: HOST.into(), tier: Tier::Memory };
         match self.master.held(key) {
-            Some(Held::Object(_)) => Placement { present: true, places: std::iter::once(place).collect() },
+            Some(KeyEntry::Object(_)) => {
+                Placement { present: true, places: std::iter::once(place).collect() }
+            }
             _ => Placement::default(),
         }
     }

@@ -11,7 +11,7 @@ use tokio::runtime::Builder;
 use super::{DemoError, resolve};
 use crate::app::Signals;
 use crate::cli::{SimMooncakeArgs, SimRelease};
-use crate::sim::mooncake::{Arguments, Mishap, Mooncake, MooncakeSpec, Replicas, Standing};
+use crate::sim::mooncake::{AnswerFault, Arguments, Leadership, Mooncake, MooncakeSpec, Replicas};
 
 /// Largest file of keys: some 600 000.
 const MAX_KEYS_BYTES: u64 = 64 << 20;
@@ -47,12 +47,12 @@ pub(super) fn run(args: &SimMooncakeArgs) -> Result<(), DemoError> {
 fn misbehave(master: &Mooncake, args: &SimMooncakeArgs) {
     master.set_deaf(args.deaf);
     if args.hang_up {
-        master.always(Some(Mishap::Close));
+        master.always(Some(AnswerFault::Close));
     } else if args.delay_ms > 0 {
-        master.always(Some(Mishap::Delay(Duration::from_millis(args.delay_ms))));
+        master.always(Some(AnswerFault::Delay(Duration::from_millis(args.delay_ms))));
     }
     if let Some(leader) = &args.standby_of {
-        master.stand(Standing::Standby(leader.clone()));
+        master.stand(Leadership::Standby(leader.clone()));
         master.kill();
     }
 }

@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep_until, timeout};
 
-use super::measured::{Load, Seen, report};
+use super::measured::{Load, StreamMeasurement, report};
 use super::progress::Progress;
 use super::{TrialError, prompts};
 use crate::cli::ReplayArgs;
@@ -91,8 +91,9 @@ async fn send_all(args: &ReplayArgs, trace: &[TraceRequest], sender: Arc<Sender>
 }
 
 impl Sender {
-    async fn send(&self, request: &TraceRequest) -> Seen {
-        let mut seen = Seen { asked_tokens: request.output_tokens, ..Seen::default() };
+    async fn send(&self, request: &TraceRequest) -> StreamMeasurement {
+        let mut seen =
+            StreamMeasurement { asked_tokens: request.output_tokens, ..StreamMeasurement::default() };
         // What was seen until it was given up stays.
         match timeout(self.give_up, self.stream(request, &mut seen)).await {
             Ok(Ok(())) => {}
@@ -102,7 +103,7 @@ impl Sender {
         seen
     }
 
-    async fn stream(&self, request: &TraceRequest, seen: &mut Seen) -> Result<(), String> {
+    async fn stream(&self, request: &TraceRequest, seen: &mut StreamMeasurement) -> Result<(), String> {
         let body = serde_json::json!({
             "model": self.model,
             "prompt": prompts::text(request),

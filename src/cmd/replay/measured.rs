@@ -10,7 +10,7 @@ use crate::replay::stats::quantile;
 
 /// Measurements of one stream. Times are in seconds since the request was sent.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Seen {
+pub(super) struct StreamMeasurement {
     pub(super) asked_tokens: u32,
     pub(super) first_s: Option<f64>,
     pub(super) last_s: f64,
@@ -26,14 +26,14 @@ pub(super) struct Seen {
 /// All streams of a replay.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Load {
-    seen: Vec<Seen>,
+    seen: Vec<StreamMeasurement>,
     /// Requests that were sent later than the trace says, since too many were under way.
     pub(super) late: usize,
     /// From the first request until the last answer.
     pub(super) seconds: f64,
 }
 
-impl Seen {
+impl StreamMeasurement {
     /// Takes whole frames that came at `now_s`.
     pub(super) fn frames(&mut self, frames: &[u8], now_s: f64) -> Result<(), String> {
         for frame in sse::frames(frames) {
@@ -74,15 +74,15 @@ impl Seen {
 }
 
 impl Load {
-    pub(super) fn add(&mut self, seen: Seen) {
+    pub(super) fn add(&mut self, seen: StreamMeasurement) {
         self.seen.push(seen);
     }
 
-    fn complete(&self) -> impl Iterator<Item = &Seen> {
+    fn complete(&self) -> impl Iterator<Item = &StreamMeasurement> {
         self.seen.iter().filter(|seen| seen.failure.is_none())
     }
 
-    fn sorted(&self, measure: impl Fn(&Seen) -> Option<f64>) -> Vec<f64> {
+    fn sorted(&self, measure: impl Fn(&StreamMeasurement) -> Option<f64>) -> Vec<f64> {
         let mut values: Vec<f64> = self.complete().filter_map(measure).collect();
         values.sort_by(f64::total_cmp);
         values
@@ -104,10 +104,10 @@ const SHOWN: [(&str, f64); 3] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)];
 pub(super) fn report(load: &Load, as_json: bool) -> String {
     let measures = [
         ("ttft_s", load.sorted(|seen| seen.first_s)),
-        ("tpot_s", load.sorted(Seen::tpot_s)),
+        ("tpot_s", load.sorted(StreamMeasurement::tpot_s)),
         ("worst_gap_s", load.sorted(|seen| seen.first_s.map(|_| seen.worst_gap_s))),
     ];
-    let sum = |count: fn(&Seen) -> u64| load.complete().map(count).sum::<u64>();
+    let sum = |count: fn(&StreamMeasurement) -> u64| load.complete().map(count).sum::<u64>();
     let (prompt, cached) = (sum(|seen| seen.prompt_tokens), sum(|seen| seen.cached_tokens));
     let (asked, got) =
         (sum(|seen| u64::from(seen.asked_tokens)), sum(|seen| seen.output_tokens.unwrap_or(seen.events)));
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_stream_is_read_event_by_event() {
-        let mut seen = Seen::default();
+        let mut seen = StreamMeasurement::default();
         let event =
             |text: &str| format!("data: {{\"choices\":[{{\"text\":\"{text}\"}}],\"usage\":null}}\n\n");
         seen.frames(event("").as_bytes(), 0.5).unwrap();
@@ -172,15 +172,18 @@ mod tests {
     #[test]
     fn a_report_counts_what_failed() {
         let mut load = Load { late: 1, seconds: 2.0, ..Load::default() };
-        load.add(Seen {
+        load.add(StreamMeasurement {
             first_s: Some(0.25),
             last_s: 1.0,
             events: 3,
             prompt_tokens: 10,
             cached_tokens: 5,
-            ..Seen::default()
+            ..StreamMeasurement::default()
         });
-        load.add(Seen { failure: Some("status 503".to_owned()), ..Seen::default() });
+        load.add(StreamMeasurement {
+            failure: Some("status 503".to_owned()),
+            ..StreamMeasurement::default()
+        });
         let text = report(&load, false);
         assert!(text.starts_with(
             "1 of 2 requests complete in 2.0 s, 1 of them sent late; 10 prompt tokens, 50.0 % cached"

@@ -5,19 +5,19 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::virtual_time::AtLoad;
+use super::virtual_time::LoadTrials;
 use crate::cli::{ReplayPool, SimulatedArgs};
 use crate::replay::stats::Estimate;
 use crate::replay::table;
 
 /// Description of what was replayed.
-pub(super) struct About<'a> {
+pub(super) struct ReplayInfo<'a> {
     pub(super) trace: &'a Path,
     pub(super) requests: usize,
     pub(super) flags: &'a SimulatedArgs,
 }
 
-impl About<'_> {
+impl ReplayInfo<'_> {
     fn text(&self) -> String {
         let SimulatedArgs { prefillers, decoders, seeds, .. } = self.flags;
         let name = self.trace.file_name().unwrap_or_default().to_string_lossy();
@@ -54,7 +54,7 @@ impl About<'_> {
 }
 
 /// A table for each load.
-pub(super) fn loads(about: &About<'_>, loads: &[AtLoad], as_json: bool) -> String {
+pub(super) fn loads(about: &ReplayInfo<'_>, loads: &[LoadTrials], as_json: bool) -> String {
     if as_json {
         let each = loads.iter().map(
             |at| json!({ "load": at.load, "rate_per_s": at.rate_per_s, "policies": table::json(&at.trials) }),
@@ -62,7 +62,7 @@ pub(super) fn loads(about: &About<'_>, loads: &[AtLoad], as_json: bool) -> Strin
         return about.json("loads", each.collect());
     }
     let mut text = about.text();
-    for AtLoad { load, rate_per_s, trials } in loads {
+    for LoadTrials { load, rate_per_s, trials } in loads {
         // Writing to a string does not fail.
         let _ = write!(text, "\nload {load}: {rate_per_s:.2} requests/s\n\n{}", table::text(trials));
     }
@@ -70,7 +70,11 @@ pub(super) fn loads(about: &About<'_>, loads: &[AtLoad], as_json: bool) -> Strin
 }
 
 /// A table of the largest loads.
-pub(super) fn capacities(about: &About<'_>, found: &[(&'static str, Vec<f64>)], as_json: bool) -> String {
+pub(super) fn capacities(
+    about: &ReplayInfo<'_>,
+    found: &[(&'static str, Vec<f64>)],
+    as_json: bool,
+) -> String {
     if as_json {
         let each = found.iter().map(
             |(policy, loads)| json!({ "policy": policy, "load": table::estimate_json(Estimate::of(loads)) }),

@@ -16,7 +16,7 @@ pub(super) fn run(args: &ReplayArgs, trace: &[TraceRequest]) -> Result<String, T
     let flags = &args.simulated;
     let contenders = contenders(&flags.policy)?;
     let experiment = Experiment { trace, cluster: cluster(flags), faults: faults(flags), slo: slo(flags) };
-    let about = report::About { trace: &args.trace, requests: trace.len(), flags };
+    let about = report::ReplayInfo { trace: &args.trace, requests: trace.len(), flags };
     if flags.capacity {
         let capacities = capacities(&experiment, &contenders, flags.seeds)?;
         return Ok(report::capacities(&about, &capacities, args.json));
@@ -26,7 +26,7 @@ pub(super) fn run(args: &ReplayArgs, trace: &[TraceRequest]) -> Result<String, T
 }
 
 /// The runs at one load.
-pub(super) struct AtLoad {
+pub(super) struct LoadTrials {
     pub(super) load: f64,
     /// Requests per second that it means.
     pub(super) rate_per_s: f64,
@@ -37,7 +37,7 @@ fn loads(
     experiment: &Experiment<'_>,
     contenders: &[Contender],
     flags: &SimulatedArgs,
-) -> Result<Vec<AtLoad>, TrialError> {
+) -> Result<Vec<LoadTrials>, TrialError> {
     let seeds = flags.seeds as usize;
     let count = flags.load.len() * contenders.len() * seeds;
     let measured = all(count, |nth| {
@@ -47,7 +47,7 @@ fn loads(
         experiment.run(contender, load, seed).map_err(failed)
     })?;
     let mut measured = measured.chunks(seeds);
-    let at = |load: &f64| AtLoad {
+    let at = |load: &f64| LoadTrials {
         load: *load,
         rate_per_s: Workload::new(experiment.trace, &experiment.cluster, *load, 1).rate_per_s,
         trials: contenders

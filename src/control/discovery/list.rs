@@ -5,11 +5,11 @@ use serde::Deserialize;
 use crate::endpoint::{Endpoint, HostError};
 
 /// Most engines of a role.
-const MOST: usize = 4_096;
+const MAX_ENGINES: usize = 4_096;
 
 /// Content of a file. A role that the file does not mention is left as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Listed {
+pub struct EngineLists {
     /// Prefillers, if the file lists them.
     pub prefill: Option<Vec<Endpoint>>,
     /// Decoders, if the file lists them.
@@ -34,15 +34,15 @@ pub enum ListError {
     #[error("lists no engine")]
     Empty,
     /// More engines than there can be.
-    #[error("lists {0} engines of one role, more than {MOST}")]
+    #[error("lists {0} engines of one role, more than {MAX_ENGINES}")]
     TooMany(usize),
 }
 
-impl Listed {
+impl EngineLists {
     /// The same, and whom an earlier look at the file found in these lists: one who is missing for
     /// the first time may be in the part of a file that is not written yet. Who is in the other
     /// list now has changed its role.
-    pub fn and(&self, earlier: &Listed) -> Listed {
+    pub fn and(&self, earlier: &EngineLists) -> EngineLists {
         let is_listed =
             |it: &&Endpoint| self.prefill.iter().chain(&self.decode).flatten().any(|one| one == *it);
         let both = |now: &Option<Vec<Endpoint>>, before: &Option<Vec<Endpoint>>| {
@@ -50,7 +50,10 @@ impl Listed {
             all.extend(before.iter().flatten().filter(|it| !is_listed(it)).cloned());
             Some(all)
         };
-        Listed { prefill: both(&self.prefill, &earlier.prefill), decode: both(&self.decode, &earlier.decode) }
+        EngineLists {
+            prefill: both(&self.prefill, &earlier.prefill),
+            decode: both(&self.decode, &earlier.decode),
+        }
     }
 }
 
@@ -65,9 +68,9 @@ struct Tables {
 ///
 /// # Errors
 /// [`ListError`] when any of it can't be understood: half a list would drain the other half.
-pub fn read(text: &str) -> Result<Listed, ListError> {
+pub fn read(text: &str) -> Result<EngineLists, ListError> {
     let tables = tables(text)?;
-    let listed = Listed { prefill: endpoints(tables.prefill)?, decode: endpoints(tables.decode)? };
+    let listed = EngineLists { prefill: endpoints(tables.prefill)?, decode: endpoints(tables.decode)? };
     let count = |list: &Option<Vec<Endpoint>>| list.as_ref().map_or(0, Vec::len);
     if count(&listed.prefill) + count(&listed.decode) == 0 { Err(ListError::Empty) } else { Ok(listed) }
 }
@@ -113,7 +116,7 @@ fn plain(text: &str) -> Result<Tables, ListError> {
 
 fn endpoints(texts: Option<Vec<String>>) -> Result<Option<Vec<Endpoint>>, ListError> {
     let Some(texts) = texts else { return Ok(None) };
-    if texts.len() > MOST {
+    if texts.len() > MAX_ENGINES {
         return Err(ListError::TooMany(texts.len()));
     }
     let one = |text: String| Endpoint::parse(&text).map_err(|why| ListError::Engine { text, why });
@@ -124,11 +127,11 @@ fn endpoints(texts: Option<Vec<String>>) -> Result<Option<Vec<Endpoint>>, ListEr
 mod tests {
     use super::*;
 
-    fn listed(prefill: Option<&[&str]>, decode: Option<&[&str]>) -> Listed {
+    fn listed(prefill: Option<&[&str]>, decode: Option<&[&str]>) -> EngineLists {
         let all = |list: Option<&[&str]>| {
             list.map(|list| list.iter().map(|text| Endpoint::parse(text).unwrap()).collect::<Vec<_>>())
         };
-        Listed { prefill: all(prefill), decode: all(decode) }
+        EngineLists { prefill: all(prefill), decode: all(decode) }
     }
 
     #[test]

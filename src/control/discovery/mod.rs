@@ -22,8 +22,8 @@ use crate::config::{self, Config};
 use crate::endpoint::Endpoint;
 use crate::fleet::{Fleet, Owner, Role};
 use crate::relay::Relay;
-use list::Listed;
-use names::{Names, System};
+use list::EngineLists;
+use names::{DnsNames, SystemResolver};
 
 /// The longest file that is read, bytes.
 const FILE_BYTES: u64 = 1 << 20;
@@ -33,8 +33,8 @@ pub struct Discoverer {
     relay: Arc<Relay>,
     file: Option<PathBuf>,
     /// The lists at the last look.
-    listed: Listed,
-    dns: [(Role, Names<System>); 2],
+    listed: EngineLists,
+    dns: [(Role, DnsNames<SystemResolver>); 2],
     every: Duration,
     /// The errors of the last looks at the file and at the names, so that each is logged once.
     wrong: [String; 2],
@@ -44,11 +44,11 @@ impl Discoverer {
     /// As configured; `None` when nothing is to be looked at.
     pub fn new(config: &Config, relay: Arc<Relay>) -> Option<Discoverer> {
         let discovery = &config.discovery;
-        let names = |texts: &[String]| Names::new(config::endpoints(texts), System);
+        let names = |texts: &[String]| DnsNames::new(config::endpoints(texts), SystemResolver);
         discovery.looks_again().then(|| Discoverer {
             relay,
             file: discovery.file.as_ref().map(PathBuf::from),
-            listed: Listed::default(),
+            listed: EngineLists::default(),
             dns: [
                 (Role::Prefill, names(&discovery.prefill_dns)),
                 (Role::Decode, names(&discovery.decode_dns)),
@@ -105,7 +105,7 @@ impl Discoverer {
 
     /// Takes over the lists. Returns how many engines came or went; an error names listed engines
     /// that can't be spoken to.
-    fn take(&mut self, listed: Listed) -> Result<usize, String> {
+    fn take(&mut self, listed: EngineLists) -> Result<usize, String> {
         let fleet = &self.relay.fleet;
         for engine in listed.prefill.iter().chain(&listed.decode).flatten() {
             self.relay.upstream.check(engine).map_err(|why| format!("{engine}: {why}"))?;
@@ -149,7 +149,7 @@ fn changed(fleet: &Fleet, source: &'static str, changes: usize) {
 ///
 /// # Errors
 /// The fault of the file, in words that do not name it.
-pub async fn read(path: &Path) -> Result<Listed, String> {
+pub async fn read(path: &Path) -> Result<EngineLists, String> {
     let file = tokio::fs::File::open(path).await.map_err(|e| e.to_string())?;
     let mut text = String::new();
     file.take(FILE_BYTES + 1).read_to_string(&mut text).await.map_err(|e| e.to_string())?;

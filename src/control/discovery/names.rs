@@ -16,37 +16,37 @@ const LOOKUP_TIME: Duration = Duration::from_secs(5);
 /// of them.
 const ABSENCES: u32 = 3;
 /// Most addresses of one name.
-const MOST: usize = 4_096;
+const MAX_ADDRESSES: usize = 4_096;
 
 /// A resolver of host names.
-pub trait Resolve: Send + Sync {
+pub trait Resolver: Send + Sync {
     /// The addresses of a name.
     fn addresses(&self, name: &Endpoint) -> impl Future<Output = io::Result<Vec<IpAddr>>> + Send;
 }
 
 /// The system's resolver.
 #[derive(Clone, Copy, Debug)]
-pub struct System;
+pub struct SystemResolver;
 
 /// The names of one role, and what they were last known to mean.
 #[derive(Debug)]
-pub struct Names<R> {
+pub struct DnsNames<R> {
     resolver: R,
     /// With the looks at which an address was missing.
     known: Vec<(Endpoint, BTreeMap<Endpoint, u32>)>,
 }
 
-impl Resolve for System {
+impl Resolver for SystemResolver {
     async fn addresses(&self, name: &Endpoint) -> io::Result<Vec<IpAddr>> {
         let found = tokio::net::lookup_host((name.host.as_str(), name.port)).await?;
         Ok(found.map(|address| address.ip()).collect())
     }
 }
 
-impl<R: Resolve> Names<R> {
+impl<R: Resolver> DnsNames<R> {
     /// Nothing is known of `names` yet.
-    pub fn new(names: Vec<Endpoint>, resolver: R) -> Names<R> {
-        Names { resolver, known: names.into_iter().map(|name| (name, BTreeMap::new())).collect() }
+    pub fn new(names: Vec<Endpoint>, resolver: R) -> DnsNames<R> {
+        DnsNames { resolver, known: names.into_iter().map(|name| (name, BTreeMap::new())).collect() }
     }
 
     /// True if there are no names at all.
@@ -79,7 +79,7 @@ impl<R: Resolve> Names<R> {
 
 fn note(known: &mut BTreeMap<Endpoint, u32>, name: &Endpoint, found: &[IpAddr]) {
     known.values_mut().for_each(|absences| *absences += 1);
-    for address in found.iter().take(MOST) {
+    for address in found.iter().take(MAX_ADDRESSES) {
         // An IPv4 address in IPv6's clothes is the same engine.
         let engine = Endpoint::new(address.to_canonical().to_string(), name.port);
         known.insert(Endpoint { tls: name.tls, ..engine }, 0);
@@ -94,9 +94,9 @@ mod tests {
     use super::*;
 
     /// Answers that somebody wrote down, one after the other; None = failed.
-    struct Written(Mutex<Vec<Option<Vec<&'static str>>>>);
+    struct ScriptedResolver(Mutex<Vec<Option<Vec<&'static str>>>>);
 
-    impl Resolve for Written {
+    impl Resolver for ScriptedResolver {
         async fn addresses(&self, _: &Endpoint) -> io::Result<Vec<IpAddr>> {
             let answer = self.0.lock().unwrap().remove(0);
             let answer = answer.ok_or(io::ErrorKind::NotFound)?;
@@ -111,7 +111,7 @@ mod tests {
     async fn looks_for(name: &str, answers: Vec<Option<Vec<&'static str>>>) -> Vec<(Vec<String>, usize)> {
         let count = answers.len();
         let name = Endpoint::parse(name).unwrap();
-        let mut names = Names::new(vec![name], Written(Mutex::new(answers)));
+        let mut names = DnsNames::new(vec![name], ScriptedResolver(Mutex::new(answers)));
         let mut seen = Vec::new();
         for _ in 0..count {
             let (all, wrong) = names.look().await;

@@ -4,11 +4,11 @@ use crate::config::{Config, Problem};
 
 /// Sections about the engines' protocol. As long as a change in one of them waits for a restart,
 /// new lists of engines wait, too: they may be meant for it.
-const SPEECH: [&str; 3] = ["discovery.", "dialect.", "engine."];
+const PROTOCOL_SECTIONS: [&str; 3] = ["discovery.", "dialect.", "engine."];
 
 /// A configuration that was taken as far as possible.
 #[derive(Debug)]
-pub struct Adopted {
+pub struct Adoption {
     /// The configuration that runs from now on.
     pub config: Config,
     /// Keys whose new value counts from now on.
@@ -20,7 +20,7 @@ pub struct Adopted {
 /// The part that can be taken makes no sense without the part that can't.
 #[derive(Debug, thiserror::Error)]
 #[error("{problem}, as long as {} counts only after a restart: restart the gateway", pending.join(" "))]
-pub struct Mixture {
+pub struct PartialChangeError {
     /// Description of the fault.
     problem: Problem,
     /// Keys whose new value counts after a restart.
@@ -30,17 +30,17 @@ pub struct Mixture {
 /// Takes from `new` what can change while `running` runs.
 ///
 /// # Errors
-/// [`Mixture`] when nothing can be taken, since a part is not to be had.
-pub fn adopt(running: &Config, new: &Config) -> Result<Adopted, Mixture> {
-    let adopted = live(running, new);
-    match adopted.config.validate().into_iter().next() {
-        Some((_, problem)) => Err(Mixture { problem, pending: adopted.pending }),
-        None => Ok(adopted),
+/// [`PartialChangeError`] when nothing can be taken, since a part is not to be had.
+pub fn adopt(running: &Config, new: &Config) -> Result<Adoption, PartialChangeError> {
+    let adoption = live(running, new);
+    match adoption.config.validate().into_iter().next() {
+        Some((_, problem)) => Err(PartialChangeError { problem, pending: adoption.pending }),
+        None => Ok(adoption),
     }
 }
 
 /// The part of `new` that can be taken, whether or not it makes sense without the rest.
-pub fn live(running: &Config, new: &Config) -> Adopted {
+pub fn live(running: &Config, new: &Config) -> Adoption {
     let mut next = running.clone();
     let (fleet, timeout, limit, route) = (&new.fleet, &new.timeout, &new.limit, &new.route);
     // Ranks are places that engines bring along when they come.
@@ -86,13 +86,13 @@ pub fn live(running: &Config, new: &Config) -> Adopted {
     next.limit.json_depth = limit.json_depth;
     next.limit.json_members = limit.json_members;
     next.limit.overload_status = limit.overload_status;
-    if next.differs(new).iter().any(|key| SPEECH.iter().any(|section| key.starts_with(section))) {
+    if next.differs(new).iter().any(|key| PROTOCOL_SECTIONS.iter().any(|section| key.starts_with(section))) {
         next.fleet.prefill.clone_from(&running.fleet.prefill);
         next.fleet.decode.clone_from(&running.fleet.decode);
         next.fleet.encode.clone_from(&running.fleet.encode);
     }
     let (applied, pending) = (running.differs(&next), next.differs(new));
-    Adopted { config: next, applied, pending }
+    Adoption { config: next, applied, pending }
 }
 
 #[cfg(test)]
@@ -104,8 +104,8 @@ mod tests {
         let running = Config::default();
         let mut new = running.clone();
         change(&mut new);
-        let adopted = adopt(&running, &new).unwrap();
-        (adopted.applied, adopted.pending)
+        let adoption = adopt(&running, &new).unwrap();
+        (adoption.applied, adoption.pending)
     }
 
     #[test]

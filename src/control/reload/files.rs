@@ -15,7 +15,7 @@ pub struct Content(u64);
 
 /// Digests of the files when they were last read, and when they were last looked at.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen {
+pub(super) struct ContentTracker {
     read: Content,
     last: Content,
 }
@@ -39,23 +39,23 @@ impl Content {
     }
 }
 
-impl Seen {
+impl ContentTracker {
     /// With this the gateway runs.
-    pub(super) fn new(read: Content) -> Seen {
-        Seen { read, last: read }
+    pub(super) fn new(read: Content) -> ContentTracker {
+        ContentTracker { read, last: read }
     }
 
     /// Compares `now` with the last look. True if there is new content that has come to rest: a
     /// file that is being written has another content at the next look.
-    pub(super) fn look(&mut self, now: Content) -> bool {
+    pub(super) fn observe(&mut self, now: Content) -> bool {
         let rests = now == self.last;
         self.last = now;
         rests && now != self.read
     }
 
     /// This was read.
-    pub(super) fn read(&mut self, now: Content) {
-        *self = Seen::new(now);
+    pub(super) fn mark_loaded(&mut self, now: Content) {
+        *self = ContentTracker::new(now);
     }
 }
 
@@ -80,9 +80,9 @@ mod tests {
     #[test]
     fn what_is_being_written_is_not_read_before_it_rests() {
         let [old, half, new] = [1, 2, 3].map(Content);
-        let mut seen = Seen::new(old);
-        assert_eq!([old, half, new, new].map(|now| seen.look(now)), [false, false, false, true]);
-        seen.read(new);
-        assert_eq!([new, half, new, new].map(|now| seen.look(now)), [false; 4], "and back again");
+        let mut seen = ContentTracker::new(old);
+        assert_eq!([old, half, new, new].map(|now| seen.observe(now)), [false, false, false, true]);
+        seen.mark_loaded(new);
+        assert_eq!([new, half, new, new].map(|now| seen.observe(now)), [false; 4], "and back again");
     }
 }

@@ -7,7 +7,7 @@
 
 pub mod adopt;
 mod files;
-pub mod lost;
+pub mod lost_setting;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use crate::control::settings;
 use crate::fleet::{Owner, Role};
 use crate::obs::log::Threshold;
 use crate::server::Gateway;
-use adopt::{Adopted, adopt};
-use files::Seen;
+use adopt::{Adoption, adopt};
+use files::ContentTracker;
 
 pub use files::Content;
 
@@ -56,7 +56,7 @@ pub struct Reloader {
 }
 
 /// Reason why a configuration changes nothing.
-type Refused = String;
+type Refusal = String;
 
 impl Reloader {
     /// Of a gateway that runs with `running`.
@@ -67,14 +67,14 @@ impl Reloader {
     /// Follows for ever.
     pub async fn run(mut self) {
         let every = self.source.every.unwrap_or(LOOK);
-        let mut seen = Seen::new(self.source.content);
+        let mut seen = ContentTracker::new(self.source.content);
         loop {
             let asked = tokio::select! {
                 () = hangup(&mut self.source.hangup) => true,
                 () = tokio::time::sleep(every) => false,
             };
             let Some(now) = self.content().await else { continue };
-            if !asked && !seen.look(now) {
+            if !asked && !seen.observe(now) {
                 continue;
             }
             let Some(loaded) = self.load().await else { continue };
@@ -82,7 +82,7 @@ impl Reloader {
             if !asked && self.content().await != Some(now) {
                 continue;
             }
-            seen.read(now);
+            seen.mark_loaded(now);
             self.reload(if asked { "SIGHUP" } else { "a file changed" }, loaded);
         }
     }
@@ -103,7 +103,7 @@ impl Reloader {
         let taken = loaded.map_err(|errors| errors.to_string()).and_then(|new| self.take(new));
         let meters = &self.gateway.relay.meters;
         match taken {
-            Ok(Adopted { applied, pending, .. }) => {
+            Ok(Adoption { applied, pending, .. }) => {
                 meters.reloaded(if pending.is_empty() { "applied" } else { "partial" }, pending.len());
                 tracing::info!(why, applied = applied.join(" "), "the configuration was read again");
                 if !pending.is_empty() {
@@ -121,10 +121,10 @@ impl Reloader {
     }
 
     /// Runs with what can be taken of `new` from now on.
-    fn take(&mut self, new: Loaded) -> Result<Adopted, Refused> {
-        lost::check(&self.running, &new).map_err(|lost| lost.to_string())?;
-        let adopted = adopt(&self.running.config, &new.config).map_err(|mixture| mixture.to_string())?;
-        let (config, relay) = (&adopted.config, &self.gateway.relay);
+    fn take(&mut self, new: Loaded) -> Result<Adoption, Refusal> {
+        lost_setting::check(&self.running, &new).map_err(|lost_setting| lost_setting.to_string())?;
+        let adoption = adopt(&self.running.config, &new.config).map_err(|mixture| mixture.to_string())?;
+        let (config, relay) = (&adoption.config, &self.gateway.relay);
         let engines = [
             (Role::Prefill, config.prefill_endpoints()),
             (Role::Decode, config.decode_endpoints()),
@@ -142,7 +142,7 @@ impl Reloader {
             threshold.set(config.log.level.filter().parse().unwrap_or(tracing::Level::INFO));
         }
         self.running = Loaded { config: config.clone(), origins: new.origins };
-        Ok(adopted)
+        Ok(adoption)
     }
 }
 

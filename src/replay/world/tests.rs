@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::super::dispatch::Sent;
+use super::super::dispatch::PrefillDispatch;
 use super::super::outcome::{Measures, Slo};
 use super::super::{Costs, PoolKind};
 use super::*;
@@ -46,7 +46,7 @@ impl Dispatch for Simple {
         self.count
     }
 
-    fn pump(&mut self, now: Seconds, _: &dyn Sight, _: &mut dyn FnMut() -> u64) -> Vec<Sent> {
+    fn pump(&mut self, now: Seconds, _: &dyn Sight, _: &mut dyn FnMut() -> u64) -> Vec<PrefillDispatch> {
         let due = |waiting: &mut (f64, u64, Option<LaneId>)| waiting.0 <= now;
         let due: Vec<_> = self.waiting.extract_if(.., due).collect();
         let send = |(_, ticket, failed)| {
@@ -54,7 +54,7 @@ impl Dispatch for Simple {
             self.count += 1;
             self.booked.insert(self.count, lane);
             *self.lanes[usize::from(lane.0)].as_mut().unwrap() += 1;
-            Sent { ticket, booking: self.count, lane }
+            PrefillDispatch { ticket, booking: self.count, lane }
         };
         due.into_iter().map(send).collect()
     }

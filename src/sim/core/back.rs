@@ -1,7 +1,7 @@
 //! Blocks that a decoder keeps for the next turn, and what a prefiller makes of those that it has
 //! read.
 
-use super::{BlockIds, Core, JobId, Print, text};
+use super::{BlockIds, Core, Fingerprint, JobId, text};
 
 impl Core {
     /// Keeps all blocks of job `id`, whose prompt and answer so far are `tokens`, for the next
@@ -20,7 +20,7 @@ impl Core {
         // Those of the prompt are there.
         let first = job.prompt.tokens.len() / self.block_tokens;
         for (place, (&block, &print)) in job.blocks.iter().zip(&prints).enumerate().skip(first) {
-            let key = (place < whole).then(|| Print(print).with(job.prompt.salt).0);
+            let key = (place < whole).then(|| Fingerprint(print).with(job.prompt.salt).0);
             self.blocks.fill(block, print, key);
         }
         let ids = job.blocks.clone();
@@ -50,6 +50,10 @@ impl Core {
     #[must_use]
     pub fn keys(&self, tokens: &[u32], salt: u64) -> Vec<u64> {
         let prints = text::block_prints(tokens, self.block_tokens);
-        prints.iter().take(tokens.len() / self.block_tokens).map(|&print| Print(print).with(salt).0).collect()
+        prints
+            .iter()
+            .take(tokens.len() / self.block_tokens)
+            .map(|&print| Fingerprint(print).with(salt).0)
+            .collect()
     }
 }

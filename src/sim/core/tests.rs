@@ -22,7 +22,7 @@ fn ready(core: &mut Core, now_us: u64, id: JobId) -> Computed {
 }
 
 /// Computes `text`, pins it as `name`, ends the job; gives the blocks and the right print.
-fn prefill(core: &mut Core, now_us: u64, text: &str, name: &str) -> (BlockIds, Print) {
+fn prefill(core: &mut Core, now_us: u64, text: &str, name: &str) -> (BlockIds, Fingerprint) {
     let id = core.submit(now_us, prompt(text));
     let print = ready(core, now_us, id).print;
     let ids = core.pin(now_us, id, name);
@@ -31,7 +31,7 @@ fn prefill(core: &mut Core, now_us: u64, text: &str, name: &str) -> (BlockIds, P
 }
 
 /// Has `decoder` read `ids` from `source` for `text`; gives what it continues from.
-fn pull(decoder: &mut Core, source: &Core, text: &str, ids: &[u32]) -> Print {
+fn pull(decoder: &mut Core, source: &Core, text: &str, ids: &[u32]) -> Fingerprint {
     let id = decoder.submit(0, remote(text));
     let Progress::Pull { blocks } = decoder.poll(0, id) else { panic!("no pull") };
     let contents = source.read(&ids[ids.len() - blocks..]).unwrap();

@@ -82,7 +82,7 @@ fn answer(shared: &Shared, target: &str) -> (&'static str, String) {
     }
     let keys: Vec<&str> = list.split(',').filter(|key| !key.is_empty()).collect();
     if inner.asked.len() < SEEN {
-        inner.asked.push(super::MetaAsked { op: 0, keys: keys.len() });
+        inner.asked.push(super::MetaRequest { op: 0, keys: keys.len() });
     }
     let entries: Vec<String> =
         keys.iter().map(|key| entry(shared.version, key, inner.objects.get(*key))).collect();

@@ -77,7 +77,7 @@ pub enum MetaFault {
 
 /// One question that came.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MetaAsked {
+pub struct MetaRequest {
     /// The operation: 9 presence, 14 places.
     pub op: i16,
     /// Number of keys that were understood.
@@ -105,7 +105,7 @@ struct Inner {
     objects: HashMap<String, MetaObject>,
     fault: MetaFault,
     hellos: Vec<u64>,
-    asked: Vec<MetaAsked>,
+    asked: Vec<MetaRequest>,
 }
 
 impl MetaService {
@@ -170,7 +170,7 @@ impl MetaService {
 
     /// The questions, oldest first.
     #[must_use]
-    pub fn asked(&self) -> Vec<MetaAsked> {
+    pub fn asked(&self) -> Vec<MetaRequest> {
         lock(&self.shared.inner).asked.clone()
     }
 }
@@ -234,7 +234,7 @@ fn answer(shared: &Shared, op: i16, body: &[u8]) -> (Option<Vec<u8>>, MetaFault)
     let mut inner = lock(&shared.inner);
     let keys = frames::keys(shared.version, op, body);
     if inner.asked.len() < SEEN {
-        inner.asked.push(MetaAsked { op, keys: keys.len() });
+        inner.asked.push(MetaRequest { op, keys: keys.len() });
     }
     let greeting = keys == ["pd-proxy-probe"] && inner.fault != MetaFault::Silent;
     let fault = if greeting { MetaFault::None } else { inner.fault.clone() };

@@ -11,8 +11,8 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use super::codec::{Arguments, Held, Medium, NOT_FOUND, Replica};
-use super::{Mooncake, Shared, Standing, State};
+use super::codec::{Arguments, KeyEntry, Medium, NOT_FOUND, Replica};
+use super::{Leadership, Mooncake, Shared, State};
 use crate::sim::hub::lock;
 
 /// Longest head of a request: some 200 000 keys.
@@ -105,22 +105,22 @@ fn page(shared: &Shared, target: &str) -> Option<String> {
     }
 }
 
-fn health(standing: &Standing) -> Value {
+fn health(standing: &Leadership) -> Value {
     let (role, state, leader) = match standing {
-        Standing::Leader => ("leader", "serving", Value::Null),
-        Standing::WarmingUp => ("leader", "leader_warmup", Value::Null),
-        Standing::Standby(leader) if leader.is_empty() => ("standby", "standby", Value::Null),
-        Standing::Standby(leader) => ("standby", "standby", leader.as_str().into()),
+        Leadership::Leader => ("leader", "serving", Value::Null),
+        Leadership::WarmingUp => ("leader", "leader_warmup", Value::Null),
+        Leadership::Standby(leader) if leader.is_empty() => ("standby", "standby", Value::Null),
+        Leadership::Standby(leader) => ("standby", "standby", leader.as_str().into()),
     };
-    let ready = *standing == Standing::Leader;
+    let ready = *standing == Leadership::Leader;
     json!({"status": "ok", "role": role, "ha_state": state, "service_ready": ready, "leader_address": leader})
 }
 
 /// One per place in memory that an object lies on.
 fn segments(state: &State) -> Value {
     let replicas = state.objects.values().flat_map(|held| match held {
-        Held::Object(replicas) => replicas.as_slice(),
-        Held::Error(_) => &[],
+        KeyEntry::Object(replicas) => replicas.as_slice(),
+        KeyEntry::Error(_) => &[],
     });
     let places: BTreeSet<&str> =
         replicas.filter(|r| r.medium == Medium::Memory).map(|r| r.place.as_str()).collect();
@@ -128,10 +128,10 @@ fn segments(state: &State) -> Value {
     places.into_iter().map(segment).collect()
 }
 
-fn described(held: Option<&Held>, later: bool) -> Value {
+fn described(held: Option<&KeyEntry>, later: bool) -> Value {
     let (mut entry, replicas): (Value, &[Replica]) = match held {
-        Some(Held::Object(replicas)) => (json!({"ok": true}), replicas),
-        Some(Held::Error(error)) if *error != NOT_FOUND => {
+        Some(KeyEntry::Object(replicas)) => (json!({"ok": true}), replicas),
+        Some(KeyEntry::Error(error)) if *error != NOT_FOUND => {
             (json!({"ok": false, "error": error.to_string()}), &[])
         }
         _ => (json!({"ok": false, "error": "OBJECT_NOT_FOUND"}), &[]),

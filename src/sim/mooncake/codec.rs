@@ -70,7 +70,7 @@ pub struct Replica {
 
 /// Content of a master under a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Held {
+pub enum KeyEntry {
     /// An object with its replicas.
     Object(Vec<Replica>),
     /// An error when asked for.
@@ -197,14 +197,14 @@ fn take_string(rest: &mut &[u8], width: usize) -> Option<String> {
 
 /// The answer of `BatchExistKey`.
 #[must_use]
-pub fn write_existence(spec: MooncakeSpec, held: &[Held]) -> Vec<u8> {
+pub fn write_existence(spec: MooncakeSpec, held: &[KeyEntry]) -> Vec<u8> {
     let mut body = Body::default();
     body.length(held.len());
     for held in held {
         match held {
-            Held::Object(replicas) => body.bytes(&[1, u8::from(replicas.iter().any(|r| r.complete))]),
-            Held::Error(NOT_FOUND) => body.bytes(&[1, 0]),
-            Held::Error(error) => write_error(&mut body, *error),
+            KeyEntry::Object(replicas) => body.bytes(&[1, u8::from(replicas.iter().any(|r| r.complete))]),
+            KeyEntry::Error(NOT_FOUND) => body.bytes(&[1, 0]),
+            KeyEntry::Error(error) => write_error(&mut body, *error),
         }
     }
     body.finish(&[0x84, 0x87, 0x0b, 0x01], spec.terse)
@@ -212,13 +212,13 @@ pub fn write_existence(spec: MooncakeSpec, held: &[Held]) -> Vec<u8> {
 
 /// The answer of `BatchGetReplicaList`.
 #[must_use]
-pub fn write_replicas(spec: MooncakeSpec, held: &[Held]) -> Vec<u8> {
+pub fn write_replicas(spec: MooncakeSpec, held: &[KeyEntry]) -> Vec<u8> {
     let mut body = Body::default();
     body.length(held.len());
     for held in held {
         match held {
-            Held::Object(replicas) => write_object(&mut body, spec.replicas, replicas),
-            Held::Error(error) => write_error(&mut body, *error),
+            KeyEntry::Object(replicas) => write_object(&mut body, spec.replicas, replicas),
+            KeyEntry::Error(error) => write_error(&mut body, *error),
         }
     }
     body.finish(&replicas_literal(spec.replicas), spec.terse)

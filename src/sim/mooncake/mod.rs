@@ -20,8 +20,8 @@ use super::hub::lock;
 
 pub use admin::AdminPort;
 pub use codec::{
-    Arguments, Held, Medium, MooncakeSpec, NOT_FOUND, Replica, Replicas, function_id, read_keys, type_code,
-    write_existence, write_replicas, write_service, write_text,
+    Arguments, KeyEntry, Medium, MooncakeSpec, NOT_FOUND, Replica, Replicas, function_id, read_keys,
+    type_code, write_existence, write_replicas, write_service, write_text,
 };
 
 const HEAD_BYTES: usize = 20;
@@ -36,7 +36,7 @@ const HUGE: u32 = u32::MAX;
 
 /// Mishaps of one question that has keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mishap {
+pub enum AnswerFault {
     /// No answer; the next question gets one.
     Silence,
     /// The answer comes late, and so do those behind it.
@@ -61,7 +61,7 @@ pub enum Mishap {
 
 /// Standing of a master, as its admin port tells.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Standing {
+pub enum Leadership {
     /// It leads the others.
     #[default]
     Leader,
@@ -74,7 +74,7 @@ pub enum Standing {
 
 /// A question that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct RpcCall {
     /// The function's id.
     pub function: u32,
     /// Its keys; none if the arguments were of the wrong form.
@@ -99,13 +99,13 @@ struct Shared {
 #[derive(Debug)]
 struct State {
     spec: MooncakeSpec,
-    objects: HashMap<String, Held>,
-    mishaps: VecDeque<Mishap>,
+    objects: HashMap<String, KeyEntry>,
+    mishaps: VecDeque<AnswerFault>,
     /// Mishap of questions when the script is at its end.
-    always: Option<Mishap>,
-    standing: Standing,
+    always: Option<AnswerFault>,
+    standing: Leadership,
     deaf: bool,
-    asked: Vec<Asked>,
+    asked: Vec<RpcCall>,
     connections: usize,
 }
 
@@ -125,7 +125,7 @@ impl Mooncake {
             objects: HashMap::new(),
             mishaps: VecDeque::new(),
             always: None,
-            standing: Standing::Leader,
+            standing: Leadership::Leader,
             deaf: false,
             asked: Vec::new(),
             connections: 0,
@@ -146,11 +146,11 @@ impl Mooncake {
     /// Stores an object of one complete replica in memory at `endpoint`.
     pub fn put(&self, key: &str, endpoint: &str) {
         let replica = Replica { medium: Medium::Memory, place: endpoint.to_owned(), complete: true };
-        self.hold(key, Held::Object(vec![replica]));
+        self.hold(key, KeyEntry::Object(vec![replica]));
     }
 
     /// Stores content under a key.
-    pub fn hold(&self, key: &str, held: Held) {
+    pub fn hold(&self, key: &str, held: KeyEntry) {
         lock(&self.shared.state).objects.insert(key.to_owned(), held);
     }
 
@@ -161,7 +161,7 @@ impl Mooncake {
 
     /// Content that is stored under a key.
     #[must_use]
-    pub fn held(&self, key: &str) -> Option<Held> {
+    pub fn held(&self, key: &str) -> Option<KeyEntry> {
         lock(&self.shared.state).objects.get(key).cloned()
     }
 
@@ -172,17 +172,17 @@ impl Mooncake {
     }
 
     /// Sets the standing that the admin port tells.
-    pub fn stand(&self, standing: Standing) {
+    pub fn stand(&self, standing: Leadership) {
         lock(&self.shared.state).standing = standing;
     }
 
     /// Sets the mishap of every question with keys that the script leaves alone.
-    pub fn always(&self, mishap: Option<Mishap>) {
+    pub fn always(&self, mishap: Option<AnswerFault>) {
         lock(&self.shared.state).always = mishap;
     }
 
     /// Adds a failure to the script, of which each question with keys takes one.
-    pub fn inject(&self, mishap: Mishap) {
+    pub fn inject(&self, mishap: AnswerFault) {
         let mishaps = &mut lock(&self.shared.state).mishaps;
         if mishaps.len() < MAX_MISHAPS {
             mishaps.push_back(mishap);
@@ -212,7 +212,7 @@ impl Mooncake {
 
     /// The first questions that were read.
     #[must_use]
-    pub fn asked(&self) -> Vec<Asked> {
+    pub fn asked(&self) -> Vec<RpcCall> {
         lock(&self.shared.state).asked.clone()
     }
 
@@ -263,7 +263,7 @@ async fn converse(shared: &Shared, mut tcp: TcpStream) -> io::Result<()> {
         let mut body = vec![0; body_bytes];
         tcp.read_exact(&mut body).await?;
         let (mishap, answer) = shared.answer(number(8), number(4), &body);
-        if let Some(Mishap::Delay(delay)) = mishap {
+        if let Some(AnswerFault::Delay(delay)) = mishap {
             tokio::time::sleep(delay).await;
         }
         match reply(mishap, answer) {
@@ -278,44 +278,46 @@ async fn converse(shared: &Shared, mut tcp: TcpStream) -> io::Result<()> {
     }
 }
 
-fn reply(mishap: Option<Mishap>, answer: Option<Vec<u8>>) -> Reply {
+fn reply(mishap: Option<AnswerFault>, answer: Option<Vec<u8>>) -> Reply {
     let Some(mut answer) = answer else { return Reply::Nothing };
     match mishap {
-        Some(Mishap::Silence) => Reply::Nothing,
-        Some(Mishap::Close) => Reply::SendThenClose(Vec::new()),
-        Some(Mishap::Cut(bytes)) => {
+        Some(AnswerFault::Silence) => Reply::Nothing,
+        Some(AnswerFault::Close) => Reply::SendThenClose(Vec::new()),
+        Some(AnswerFault::Cut(bytes)) => {
             answer.truncate(bytes);
             Reply::SendThenClose(answer)
         }
-        Some(Mishap::Stall(bytes)) => {
+        Some(AnswerFault::Stall(bytes)) => {
             answer.truncate(bytes);
             Reply::SendThenHang(answer)
         }
-        Some(Mishap::Garbage) => Reply::SendThenHang(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()),
-        Some(Mishap::WrongSequence) => {
+        Some(AnswerFault::Garbage) => Reply::SendThenHang(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()),
+        Some(AnswerFault::WrongSequence) => {
             if let Some(byte) = answer.get_mut(7) {
                 *byte ^= 0x40;
             }
             Reply::Send(answer)
         }
-        Some(Mishap::Huge) => {
+        Some(AnswerFault::Huge) => {
             if let Some(length) = answer.get_mut(8..12) {
                 length.copy_from_slice(&HUGE.to_le_bytes());
             }
             Reply::SendThenHang(answer)
         }
-        Some(Mishap::Delay(_) | Mishap::Error(_) | Mishap::Short) | None => Reply::Send(answer),
+        Some(AnswerFault::Delay(_) | AnswerFault::Error(_) | AnswerFault::Short) | None => {
+            Reply::Send(answer)
+        }
     }
 }
 
 impl Shared {
     /// The mishap of a question, and its answer; none from a deaf master.
-    fn answer(&self, function: u32, sequence: u32, body: &[u8]) -> (Option<Mishap>, Option<Vec<u8>>) {
+    fn answer(&self, function: u32, sequence: u32, body: &[u8]) -> (Option<AnswerFault>, Option<Vec<u8>>) {
         let mut state = lock(&self.state);
         let spec = state.spec;
         let keys = read_keys(body, spec);
         if state.asked.len() < MAX_ASKED {
-            state.asked.push(Asked { function, keys: keys.as_ref().map(Vec::len) });
+            state.asked.push(RpcCall { function, keys: keys.as_ref().map(Vec::len) });
         }
         if state.deaf {
             return (None, None);
@@ -323,8 +325,8 @@ impl Shared {
         let with_keys = keys.as_ref().is_some_and(|keys| !keys.is_empty());
         let mishap = if with_keys { state.mishaps.pop_front().or(state.always) } else { None };
         let (error, body) = match mishap {
-            Some(Mishap::Error(code)) => (code, write_text(spec, "by script")),
-            _ => state.body(function, keys, mishap == Some(Mishap::Short)),
+            Some(AnswerFault::Error(code)) => (code, write_text(spec, "by script")),
+            _ => state.body(function, keys, mishap == Some(AnswerFault::Short)),
         };
         (mishap, Some(framed(error, sequence, &body)))
     }
@@ -340,8 +342,8 @@ impl State {
             return (11, write_text(self.spec, "the rpc function not registered"));
         }
         let Some(keys) = keys else { return (4, write_text(self.spec, "invalid rpc arg")) };
-        let held = |key: &String| self.objects.get(key).cloned().unwrap_or(Held::Error(NOT_FOUND));
-        let held: Vec<Held> = keys.iter().skip(usize::from(short)).map(held).collect();
+        let held = |key: &String| self.objects.get(key).cloned().unwrap_or(KeyEntry::Error(NOT_FOUND));
+        let held: Vec<KeyEntry> = keys.iter().skip(usize::from(short)).map(held).collect();
         (
             0,
             if function == exist {

@@ -5,7 +5,7 @@ use pd_proxy::kvhash::keys::KeyBatch;
 use pd_proxy::pool::mooncake::wire::Form;
 use pd_proxy::pool::mooncake::{Mooncake as Client, MooncakeConfig, greet};
 use pd_proxy::pool::{KeyStore, Tier};
-use pd_proxy::sim::mooncake::{AdminPort, Arguments, Mooncake, MooncakeSpec, Standing};
+use pd_proxy::sim::mooncake::{AdminPort, Arguments, Leadership, Mooncake, MooncakeSpec};
 
 use super::{anywhere, check, expect, keys, set};
 use crate::command::Process;
@@ -138,7 +138,7 @@ async fn standbys_are_fine_while_somebody_leads() {
     let (leader, leads) = master(&keys(PRESET, 3, |_| ())).await;
     let (standby, waits) = master(&[]).await;
     standby.kill();
-    standby.stand(Standing::Standby(leader.addr().to_string()));
+    standby.stand(Leadership::Standby(leader.addr().to_string()));
     let both = |addresses: &[std::net::SocketAddr], admins: &[&AdminPort]| {
         let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
         let admins: Vec<String> = admins.iter().map(|admin| admin.addr().to_string()).collect();
@@ -154,9 +154,9 @@ async fn standbys_are_fine_while_somebody_leads() {
     );
     let found = both(&[standby.addr()], &[&waits]);
     expect(&found, 0, &[&format!("Mooncake master {} answers", leader.addr()), "leads"]);
-    standby.stand(Standing::Standby(String::new()));
+    standby.stand(Leadership::Standby(String::new()));
     expect(&both(&[standby.addr()], &[&waits]), 3, &["it names no leader"]);
-    leader.stand(Standing::WarmingUp);
+    leader.stand(Leadership::WarmingUp);
     expect(&both(&[leader.addr()], &[&leads]), 3, &["does not answer about keys yet"]);
 }
 

@@ -13,7 +13,7 @@ use pd_proxy::kvhash::{Algo, BlockContext, BlockHasher, HashProfile, Seed};
 use pd_proxy::pool::mooncake::{Mooncake, MooncakeConfig};
 use pd_proxy::pool::{Keyed, KvPool, Question};
 use pd_proxy::sim::memcache::{MetaObject, MetaService, MetaVersion};
-use pd_proxy::sim::{EmsHow, EmsLookup, EngineSpec, Mirror};
+use pd_proxy::sim::{EmsAnswering, EmsLookup, EngineSpec, Mirror};
 use tokio::task::JoinSet;
 
 use super::{anywhere, check, expect, keys, set};
@@ -87,7 +87,7 @@ async fn ems_servers_are_asked_once_and_little() {
     expect(&check(&sets(&[&good, &slow])), 0, &["EMS does not tell its keys"]);
     let seen = good.seen();
     assert!(seen.len() == 1 && seen[0].len() <= 1, "the smallest question: {seen:?}");
-    slow.set(EmsHow::Hang);
+    slow.set(EmsAnswering::Hang);
     let words = format!(
         "BAD  EMS lookup server {} (pool.addresses): not reachable: no answer in 1000 ms",
         slow.addr()

@@ -12,7 +12,7 @@ use pd_proxy::kvhash::{BlockHash, ems};
 use pd_proxy::pool::{Gate, Question};
 use pd_proxy::sim::EmsLookup;
 use pd_proxy::sim::memcache::{MetaFault, MetaObject, MetaService, MetaVersion};
-use pd_proxy::sim::mooncake::{Held, Mishap, Mooncake, MooncakeSpec};
+use pd_proxy::sim::mooncake::{AnswerFault, KeyEntry, Mooncake, MooncakeSpec};
 
 use super::gate;
 use super::proxy::Proxy;
@@ -42,7 +42,9 @@ impl Service {
     pub fn wrong_sequence(&self, on: bool) {
         match self {
             // One for each question; the rest is used up.
-            Self::Mooncake { leader, .. } if on => (0..6).for_each(|_| leader.inject(Mishap::WrongSequence)),
+            Self::Mooncake { leader, .. } if on => {
+                (0..6).for_each(|_| leader.inject(AnswerFault::WrongSequence))
+            }
             Self::Memcache(service) => {
                 service.fault(if on { MetaFault::WrongSequence } else { MetaFault::None })
             }
@@ -52,7 +54,7 @@ impl Service {
 
     pub fn no_longer_leads(&self) {
         if let Self::Mooncake { leader, first, .. } = self {
-            leader.hold(first, Held::Error(-1010));
+            leader.hold(first, KeyEntry::Error(-1010));
         }
     }
 }

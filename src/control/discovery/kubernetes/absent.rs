@@ -1,7 +1,7 @@
 //! Substitute for the Kubernetes API in a build without it. A configuration that asks for the API
 //! is refused before.
 
-mod asked;
+mod answer;
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use crate::config::Config;
 use crate::config::kubernetes::{Kubernetes, Wanted};
 use crate::relay::Relay;
-pub use asked::Asked;
+pub use answer::SourceAnswer;
 
 /// Nothing is watched.
 pub async fn start(_: &Config, _: &Arc<Relay>, _: &mut JoinSet<()>) {}
@@ -19,6 +19,6 @@ pub async fn start(_: &Config, _: &Arc<Relay>, _: &mut JoinSet<()>) {}
 ///
 /// # Errors
 /// Always.
-pub async fn ask(_: &Kubernetes, _: &Wanted) -> Result<Asked, String> {
+pub async fn ask(_: &Kubernetes, _: &Wanted) -> Result<SourceAnswer, String> {
     Err("this program was built without the feature `kubernetes`".to_owned())
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use kube::{Api, Client};
 
 use super::Kind;
-use super::words::chain;
+use super::refusals::chain;
 use crate::config::kubernetes::{By, Kubernetes};
 use crate::tls;
 

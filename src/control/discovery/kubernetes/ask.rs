@@ -7,11 +7,11 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::ResourceExt;
 use kube::api::{ListParams, WatchParams};
 
-use super::Asked;
+use super::SourceAnswer;
 use super::access::{Access, labels};
-use super::known::Known;
-use super::words::{Verb, of};
-use super::{Kind, MOST};
+use super::inventory::RoleInventory;
+use super::refusals::{Verb, of};
+use super::{Kind, MAX_ENGINES};
 use crate::config::kubernetes::{By, Kubernetes, Wanted};
 
 /// The longest that it may take, connections included.
@@ -24,7 +24,7 @@ const PAGE: u32 = 500;
 ///
 /// # Errors
 /// The obstacle, in words that say what to change.
-pub async fn ask(settings: &Kubernetes, wanted: &Wanted) -> Result<Asked, String> {
+pub async fn ask(settings: &Kubernetes, wanted: &Wanted) -> Result<SourceAnswer, String> {
     let question = async {
         let access = Access::find(settings).await?;
         match wanted.by {
@@ -36,29 +36,29 @@ pub async fn ask(settings: &Kubernetes, wanted: &Wanted) -> Result<Asked, String
     answer.unwrap_or_else(|_| Err(format!("the API server has not answered within {} s", TIME.as_secs())))
 }
 
-async fn list<K: Kind>(access: &Access, wanted: &Wanted) -> Result<Asked, String> {
+async fn list<K: Kind>(access: &Access, wanted: &Wanted) -> Result<SourceAnswer, String> {
     let (api, labels) = (access.api::<K>(), labels(&wanted.by));
-    let mut known = Known::default();
+    let mut inventory = RoleInventory::default();
     let mut page = ListParams::default().labels(&labels).limit(PAGE);
     let mut objects = 0;
-    known.begin();
+    inventory.begin();
     let version = loop {
         let list = api.list(&page).await.map_err(|e| of::<K>(Verb::List, &e, access))?;
         objects += list.items.len();
         for object in list.items {
-            known.listed(object.name_any(), object.found(wanted));
+            inventory.listed(object.name_any(), object.found(wanted));
         }
-        match list.metadata.continue_.filter(|token| !token.is_empty() && objects < MOST) {
+        match list.metadata.continue_.filter(|token| !token.is_empty() && objects < MAX_ENGINES) {
             Some(token) => page = page.continue_token(&token),
             None => break list.metadata.resource_version.unwrap_or_default(),
         }
     };
-    known.complete();
+    inventory.complete();
     // That it may be listed does not mean that it may be watched.
     let watch = WatchParams::default().labels(&labels).timeout(1);
     api.watch(&watch, &version).await.map(drop).map_err(|e| of::<K>(Verb::Watch, &e, access))?;
-    let engines = known.engines();
-    Ok(Asked {
+    let engines = inventory.engines();
+    Ok(SourceAnswer {
         engines: engines.all,
         objects,
         resource: K::RESOURCE,

@@ -6,13 +6,13 @@
 //! that is away, or refuses, says nothing, and the fleet stays as it was.
 
 mod access;
+mod answer;
 mod ask;
-mod asked;
-mod known;
+mod inventory;
 mod pods;
+mod refusals;
 mod slices;
 mod watch;
-mod words;
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -27,13 +27,13 @@ use crate::config::Config;
 use crate::config::kubernetes::Wanted;
 use crate::fleet::Role;
 use crate::relay::Relay;
+pub use answer::SourceAnswer;
 pub use ask::ask;
-pub use asked::Asked;
-use known::Found;
-use watch::Follower;
+use inventory::ObjectEngines;
+use watch::RoleWatch;
 
 /// Most engines of a role, as in a file.
-const MOST: usize = 4_096;
+const MAX_ENGINES: usize = 4_096;
 
 /// The longest that the start waits for the first lists: an API server answers in milliseconds, and
 /// one that does not must not keep the gateway from what it knows otherwise.
@@ -55,7 +55,7 @@ trait Kind:
     const GROUP: &'static str;
 
     /// The engines of one object, and what is lacking in it.
-    fn found(&self, wanted: &Wanted) -> Found;
+    fn found(&self, wanted: &Wanted) -> ObjectEngines;
 }
 
 /// Watches as configured, in tasks of `tasks`; returns when the first lists are there, or are not
@@ -65,14 +65,14 @@ pub async fn start(config: &Config, relay: &Arc<Relay>, tasks: &mut JoinSet<()>)
     let mut first = Vec::new();
     for (role, wanted) in [(Role::Prefill, settings.prefill()), (Role::Decode, settings.decode())] {
         let Some(wanted) = wanted else { continue };
-        let (tell, told) = oneshot::channel();
-        first.push(told);
-        tasks.spawn(Follower::new(relay.clone(), role, (settings.clone(), wanted), tell).run());
+        let (tell, signal_first) = oneshot::channel();
+        first.push(signal_first);
+        tasks.spawn(RoleWatch::new(relay.clone(), role, (settings.clone(), wanted), tell).run());
     }
     let all = async {
-        for told in first {
+        for signal_first in first {
             // Who ends without a word has nothing to be waited for.
-            let _ = told.await;
+            let _ = signal_first.await;
         }
     };
     if tokio::time::timeout(FIRST_LIST, all).await.is_err() {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::Kind;
-use super::known::{Found, Place};
+use super::inventory::{ListedEngine, ObjectEngines};
 use crate::config::kubernetes::{Port, Wanted};
 use crate::endpoint::Endpoint;
 
@@ -13,8 +13,8 @@ impl Kind for Pod {
     const RESOURCE: &'static str = "pods";
     const GROUP: &'static str = "core";
 
-    fn found(&self, wanted: &Wanted) -> Found {
-        let mut found = Found::default();
+    fn found(&self, wanted: &Wanted) -> ObjectEngines {
+        let mut found = ObjectEngines::default();
         let Some(ip) = self.status.as_ref().and_then(|status| status.pod_ip.as_deref()) else { return found };
         if !serves(self) {
             return found;
@@ -26,7 +26,7 @@ impl Kind for Pod {
         };
         for port in &wanted.ports {
             match number(self, port) {
-                Ok(port) => found.places.push(Place {
+                Ok(port) => found.places.push(ListedEngine {
                     engine: Endpoint { tls: wanted.tls, ..Endpoint::new(host.clone(), port) },
                     pod: None,
                 }),

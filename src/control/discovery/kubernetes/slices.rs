@@ -4,7 +4,7 @@
 use k8s_openapi::api::discovery::v1::{Endpoint as Entry, EndpointSlice};
 
 use super::Kind;
-use super::known::{Found, Place};
+use super::inventory::{ListedEngine, ObjectEngines};
 use super::pods::host;
 use crate::config::kubernetes::{Port, Wanted};
 use crate::endpoint::Endpoint;
@@ -13,8 +13,8 @@ impl Kind for EndpointSlice {
     const RESOURCE: &'static str = "endpointslices";
     const GROUP: &'static str = "discovery.k8s.io";
 
-    fn found(&self, wanted: &Wanted) -> Found {
-        let mut found = Found::default();
+    fn found(&self, wanted: &Wanted) -> ObjectEngines {
+        let mut found = ObjectEngines::default();
         let name = self.metadata.name.as_deref().unwrap_or_default();
         if !["IPv4", "IPv6"].contains(&self.address_type.as_str()) {
             found.lacks.push(format!(
@@ -38,7 +38,7 @@ impl Kind for EndpointSlice {
                 continue;
             };
             let pod = entry.target_ref.as_ref().and_then(|it| it.uid.clone().or_else(|| it.name.clone()));
-            found.places.extend(numbers.iter().map(|port| Place {
+            found.places.extend(numbers.iter().map(|port| ListedEngine {
                 engine: Endpoint { tls: wanted.tls, ..Endpoint::new(host.clone(), *port) },
                 pod: pod.clone(),
             }));

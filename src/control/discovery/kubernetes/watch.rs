@@ -15,8 +15,8 @@ use tokio::time::Instant;
 
 use super::Kind;
 use super::access::{Access, WATCH_S, labels};
-use super::known::Known;
-use super::words::{self, Break};
+use super::inventory::RoleInventory;
+use super::refusals::{self, Interruption};
 use crate::config::kubernetes::{By, Kubernetes, Wanted};
 use crate::control::discovery::changed;
 use crate::fleet::{Owner, Role};
@@ -24,14 +24,14 @@ use crate::relay::Relay;
 
 /// Changes are gathered for so long: a rollout of a hundred pods is not a hundred changes of the
 /// fleet.
-const GATHER: Duration = Duration::from_millis(100);
+const CHANGE_DELAY: Duration = Duration::from_millis(100);
 
 /// Objects in one answer: a page of pods is some megabytes of JSON while it is read.
 const PAGE: u32 = 200;
 
 /// The longest pause between attempts: rights that are granted, and a server that is back, count
 /// soon.
-const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+const MAX_PAUSE: Duration = Duration::from_secs(15);
 
 /// After so many failures in a row the connection and the list begin anew: a server that came back
 /// without its past can't go on from a version that it never had.
@@ -39,18 +39,18 @@ const FAILURES: u32 = 4;
 
 /// A watch that has not failed for so long stands: longer than a connection takes to be opened, or
 /// refused.
-const STANDS: Duration = Duration::from_secs(6);
+const STABLE_AFTER: Duration = Duration::from_secs(6);
 
 /// The source's name in logs and metrics.
 const SOURCE: &str = "kubernetes";
 
 /// Keeps one role of the fleet as the cluster says.
-pub(super) struct Follower {
+pub(super) struct RoleWatch {
     relay: Arc<Relay>,
     role: Role,
     settings: Kubernetes,
     wanted: Wanted,
-    known: Known,
+    inventory: RoleInventory,
     /// Told when there is no more to be waited for at the start.
     first: Option<oneshot::Sender<()>>,
     pause: DefaultBackoff,
@@ -58,13 +58,13 @@ pub(super) struct Follower {
     failures: u32,
     /// Time at which the watch counts as established, if nothing comes between: a list that
     /// succeeds is no proof, as its watch may be refused.
-    stands: Option<Instant>,
+    stable_at: Option<Instant>,
     /// The last complaint about the server and the pods, so that it is logged once.
-    wrong: String,
+    last_error: String,
     lacks: String,
 }
 
-impl Follower {
+impl RoleWatch {
     /// Of one role, whose pods are those that are wanted; `first` hears when the first list is
     /// there, or fails.
     pub(super) fn new(
@@ -72,18 +72,18 @@ impl Follower {
         role: Role,
         (settings, wanted): (Kubernetes, Wanted),
         first: oneshot::Sender<()>,
-    ) -> Follower {
-        Follower {
+    ) -> RoleWatch {
+        RoleWatch {
             relay,
             role,
             settings,
             wanted,
-            known: Known::default(),
+            inventory: RoleInventory::default(),
             first: Some(first),
             pause: DefaultBackoff::default(),
             failures: 0,
-            stands: None,
-            wrong: String::new(),
+            stable_at: None,
+            last_error: String::new(),
             lacks: String::new(),
         }
     }
@@ -97,7 +97,7 @@ impl Follower {
                     By::Service(_) => self.follow::<EndpointSlice>(&access).await,
                 },
                 Err(why) => {
-                    self.fail(Break::Wrong(why));
+                    self.fail(Interruption::Fault(why));
                     self.rest().await;
                 }
             }
@@ -115,12 +115,12 @@ impl Follower {
         loop {
             let event = tokio::select! {
                 event = events.next() => event,
-                () = reached(due) => {
+                () = wait_until(due) => {
                     due = None;
                     self.apply();
                     continue;
                 }
-                () = reached(self.stands) => {
+                () = wait_until(self.stable_at) => {
                     self.recover();
                     continue;
                 }
@@ -130,11 +130,11 @@ impl Follower {
                 Some(Ok(event)) => {
                     let complete = matches!(event, Event::InitDone);
                     if self.take(event) {
-                        due.get_or_insert(Instant::now() + GATHER);
+                        due.get_or_insert(Instant::now() + CHANGE_DELAY);
                     }
                     if complete {
                         (listed, due) = (true, None);
-                        self.stands = Some(Instant::now() + STANDS);
+                        self.stable_at = Some(Instant::now() + STABLE_AFTER);
                         self.apply();
                     }
                 }
@@ -143,12 +143,12 @@ impl Follower {
                     if due.take().is_some() {
                         self.apply();
                     }
-                    self.fail(words::of_watch::<K>(&error, access));
+                    self.fail(refusals::watch_interruption::<K>(&error, access));
                     self.rest().await;
                     if self.failures >= FAILURES {
                         return;
                     }
-                    self.stands = listed.then(|| Instant::now() + STANDS);
+                    self.stable_at = listed.then(|| Instant::now() + STABLE_AFTER);
                 }
             }
         }
@@ -157,16 +157,16 @@ impl Follower {
     /// True if the event changes anything by itself.
     fn take<K: Kind>(&mut self, event: Event<K>) -> bool {
         match event {
-            Event::Init => self.known.begin(),
-            Event::InitApply(object) => self.known.listed(object.name_any(), object.found(&self.wanted)),
-            Event::InitDone => self.known.complete(),
+            Event::Init => self.inventory.begin(),
+            Event::InitApply(object) => self.inventory.listed(object.name_any(), object.found(&self.wanted)),
+            Event::InitDone => self.inventory.complete(),
             Event::Apply(object) => {
                 self.recover();
-                return self.known.put(object.name_any(), object.found(&self.wanted));
+                return self.inventory.insert(object.name_any(), object.found(&self.wanted));
             }
             Event::Delete(object) => {
                 self.recover();
-                return self.known.remove(&object.name_any());
+                return self.inventory.remove(&object.name_any());
             }
         }
         false
@@ -174,7 +174,7 @@ impl Follower {
 
     /// Tells the fleet who is there.
     fn apply(&mut self) {
-        let mut engines = self.known.engines();
+        let mut engines = self.inventory.engines();
         engines.all.retain(|engine| match self.relay.upstream.check(engine) {
             Ok(()) => true,
             Err(why) => {
@@ -195,44 +195,44 @@ impl Follower {
         };
         self.relay.meters.discovered(SOURCE, outcome);
         self.lacks = lacks;
-        self.told();
+        self.signal_first();
     }
 
     /// The server answers.
     fn recover(&mut self) {
-        if !std::mem::take(&mut self.wrong).is_empty() {
+        if !std::mem::take(&mut self.last_error).is_empty() {
             tracing::info!(source = SOURCE, role = self.role.name(), "the API server answers again");
         }
         self.failures = 0;
-        self.stands = None;
+        self.stable_at = None;
         self.pause.reset();
     }
 
     /// The watch was interrupted. What is part of its life is told only if it goes on.
-    fn fail(&mut self, why: Break) {
-        self.stands = None;
+    fn fail(&mut self, why: Interruption) {
+        self.stable_at = None;
         self.failures += 1;
         let why = match why {
-            Break::Forgotten => return,
-            Break::Ended if self.failures < FAILURES => return,
-            Break::Ended => "watches break again and again".to_owned(),
-            Break::Wrong(why) => why,
+            Interruption::VersionExpired => return,
+            Interruption::Disconnected if self.failures < FAILURES => return,
+            Interruption::Disconnected => "watches break again and again".to_owned(),
+            Interruption::Fault(why) => why,
         };
         let what = |text: &str| text.split(": ").next().map(str::to_owned);
-        if what(&why) != what(&self.wrong) {
+        if what(&why) != what(&self.last_error) {
             tracing::warn!(source = SOURCE, role = self.role.name(), "the fleet stays as it was: {why}");
         }
         self.relay.meters.discovered(SOURCE, "failed");
-        self.wrong = why;
-        self.told();
+        self.last_error = why;
+        self.signal_first();
     }
 
     async fn rest(&mut self) {
-        let pause = self.pause.next().map_or(LONGEST_PAUSE, |pause| pause.min(LONGEST_PAUSE));
+        let pause = self.pause.next().map_or(MAX_PAUSE, |pause| pause.min(MAX_PAUSE));
         tokio::time::sleep(pause).await;
     }
 
-    fn told(&mut self) {
+    fn signal_first(&mut self) {
         if let Some(first) = self.first.take() {
             // Who waited may have left.
             let _ = first.send(());
@@ -241,7 +241,7 @@ impl Follower {
 }
 
 /// Waits until then; for ever when there is no such time.
-async fn reached(due: Option<Instant>) {
+async fn wait_until(due: Option<Instant>) {
     match due {
         Some(due) => tokio::time::sleep_until(due).await,
         None => std::future::pending().await,

@@ -306,8 +306,8 @@ mod simulated {
 
     use super::*;
     use crate::sim::mooncake::{
-        Arguments, Held, Medium, MooncakeSpec, Replica, Replicas, function_id, read_keys, write_existence,
-        write_replicas,
+        Arguments, KeyEntry, Medium, MooncakeSpec, Replica, Replicas, function_id, read_keys,
+        write_existence, write_replicas,
     };
 
     const VERSIONS: [Replicas; 6] =
@@ -321,16 +321,16 @@ mod simulated {
             .prop_map(|(medium, place, complete)| Replica { medium, place, complete })
     }
 
-    fn held() -> impl Strategy<Value = Held> {
+    fn held() -> impl Strategy<Value = KeyEntry> {
         prop_oneof![
-            3 => proptest::collection::vec(replica(), 0..4).prop_map(Held::Object),
-            1 => proptest::sample::select(vec![-703, -704]).prop_map(Held::Error),
+            3 => proptest::collection::vec(replica(), 0..4).prop_map(KeyEntry::Object),
+            1 => proptest::sample::select(vec![-703, -704]).prop_map(KeyEntry::Error),
         ]
     }
 
     /// Expected reading of an answer of `version`.
-    fn model(version: Replicas, held: &Held) -> Placement {
-        let Held::Object(replicas) = held else { return Placement::default() };
+    fn model(version: Replicas, held: &KeyEntry) -> Placement {
+        let KeyEntry::Object(replicas) = held else { return Placement::default() };
         let mut placement = Placement::default();
         let told = |medium: Medium| match version {
             Replicas::A => matches!(medium, Medium::Memory | Medium::Disk),
@@ -370,7 +370,7 @@ mod simulated {
             }
             let exist = read_answer(&write_existence(spec, &held), held.len()).unwrap();
             for (placement, held) in exist.iter().zip(&held) {
-                let there = matches!(held, Held::Object(replicas) if replicas.iter().any(|r| r.complete));
+                let there = matches!(held, KeyEntry::Object(replicas) if replicas.iter().any(|r| r.complete));
                 prop_assert_eq!((placement.present, placement.places.len()), (there, 0));
             }
         }

@@ -10,15 +10,15 @@ use std::sync::{PoisonError, RwLock};
 /// Handles by label. It grows by one for each set of labels that occurs, as the recorder itself
 /// does.
 #[derive(Debug)]
-pub(super) struct Kept<K, V>(RwLock<HashMap<K, V>>);
+pub(super) struct HandleCache<K, V>(RwLock<HashMap<K, V>>);
 
-impl<K, V> Default for Kept<K, V> {
+impl<K, V> Default for HandleCache<K, V> {
     fn default() -> Self {
-        Kept(RwLock::default())
+        HandleCache(RwLock::default())
     }
 }
 
-impl<K: Eq + Hash, V: Clone> Kept<K, V> {
+impl<K: Eq + Hash, V: Clone> HandleCache<K, V> {
     /// The handle of these labels, made by `make` when it is the first time.
     pub(super) fn get<Q>(&self, labels: &Q, make: impl FnOnce() -> V) -> V
     where
@@ -44,10 +44,10 @@ mod tests {
 
     #[test]
     fn a_handle_is_made_once() {
-        let kept: Kept<String, u32> = Kept::default();
+        let cache: HandleCache<String, u32> = HandleCache::default();
         let mut made = 0;
         for (label, handle) in [("a", 1), ("a", 1), ("b", 2)] {
-            let got = kept.get(label, || {
+            let got = cache.get(label, || {
                 made += 1;
                 made
             });

@@ -9,11 +9,11 @@ use std::path::PathBuf;
 use crate::config::{Loaded, Origin};
 
 /// Keys that only a restart takes back to their default.
-const KEPT: [&str; 3] = ["fleet.prefill", "fleet.decode", "server.admin_key"];
+const PROTECTED_KEYS: [&str; 3] = ["fleet.prefill", "fleet.decode", "server.admin_key"];
 
 /// Reasons why a configuration is not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Lost {
+pub enum LostSetting {
     /// A file of which nothing is left.
     #[error("file {} sets nothing any more: it is being written, or was emptied by mistake; to run without it, restart the gateway", .0.display())]
     File(PathBuf),
@@ -33,17 +33,17 @@ pub enum Lost {
 /// be taken back: it changes nothing.
 ///
 /// # Errors
-/// [`Lost`] names the setting.
-pub fn check(running: &Loaded, new: &Loaded) -> Result<(), Lost> {
+/// [`LostSetting`] names the setting.
+pub fn check(running: &Loaded, new: &Loaded) -> Result<(), LostSetting> {
     let (before, now) = (&running.origins, &new.origins);
     if let Some(file) = before.files().difference(now.files()).next() {
-        return Err(Lost::File(file.clone()));
+        return Err(LostSetting::File(file.clone()));
     }
     let changed = running.config.differs(&new.config);
-    for key in KEPT {
+    for key in PROTECTED_KEYS {
         let unset = *now.of(key) == Origin::Default && *before.of(key) != Origin::Default;
         if unset && changed.iter().any(|it| it == key) {
-            return Err(Lost::Key { key, origin: before.of(key).clone() });
+            return Err(LostSetting::Key { key, origin: before.of(key).clone() });
         }
     }
     Ok(())

@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::MOST;
+use super::MAX_ENGINES;
 use crate::endpoint::Endpoint;
 
 /// Most places kept: each engine may be listed once for each family of addresses.
-const MOST_PLACES: usize = 2 * MOST;
+const MAX_LISTED: usize = 2 * MAX_ENGINES;
 
 /// One engine, as an object lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct ListedEngine {
     /// Place where it listens.
     pub(super) engine: Endpoint,
     /// Its pod, where several objects may list the same.
@@ -19,16 +19,16 @@ pub(super) struct Place {
 
 /// The parts of a pod or an endpoint slice that are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct ObjectEngines {
     /// Engines that may serve.
-    pub(super) places: Vec<Place>,
+    pub(super) places: Vec<ListedEngine>,
     /// Reason why others in it can't be spoken to; empty when all can.
     pub(super) lacks: Vec<String>,
 }
 
 /// All of one role, by the objects' names.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct RoleInventory {
     now: Objects,
     /// A list that is not complete yet: half of it would drain the other half.
     next: Objects,
@@ -36,7 +36,7 @@ pub(super) struct Known {
 
 #[derive(Debug, Default)]
 struct Objects {
-    found: BTreeMap<String, Found>,
+    found: BTreeMap<String, ObjectEngines>,
     places: usize,
     /// Objects that there was no room for.
     left_out: usize,
@@ -51,15 +51,15 @@ pub(super) struct Engines {
     pub(super) lacks: Vec<String>,
 }
 
-impl Known {
+impl RoleInventory {
     /// A list begins; what was said of an unfinished one is void.
     pub(super) fn begin(&mut self) {
         self.next = Objects::default();
     }
 
     /// One object of the list.
-    pub(super) fn listed(&mut self, name: String, found: Found) {
-        self.next.put(name, found);
+    pub(super) fn listed(&mut self, name: String, found: ObjectEngines) {
+        self.next.insert(name, found);
     }
 
     /// The list is complete, and counts.
@@ -68,8 +68,8 @@ impl Known {
     }
 
     /// An object came or changed; whether that changes anything.
-    pub(super) fn put(&mut self, name: String, found: Found) -> bool {
-        self.now.put(name, found)
+    pub(super) fn insert(&mut self, name: String, found: ObjectEngines) -> bool {
+        self.now.insert(name, found)
     }
 
     /// An object is gone; whether that changes anything.
@@ -81,11 +81,12 @@ impl Known {
     pub(super) fn engines(&self) -> Engines {
         let places = || self.now.found.values().flat_map(|found| &found.places);
         // Of a pod with addresses of both families one is taken, the same in every gateway.
-        let v4 = |place: &Place| !place.engine.host.contains(':');
+        let v4 = |place: &ListedEngine| !place.engine.host.contains(':');
         let with_v4: BTreeSet<&str> =
             places().filter(|place| v4(place)).filter_map(|place| place.pod.as_deref()).collect();
-        let doubled =
-            |place: &&Place| !v4(place) && place.pod.as_deref().is_some_and(|pod| with_v4.contains(pod));
+        let doubled = |place: &&ListedEngine| {
+            !v4(place) && place.pod.as_deref().is_some_and(|pod| with_v4.contains(pod))
+        };
         let mut seen = BTreeSet::new();
         let mut all: Vec<Endpoint> = places()
             .filter(|place| !doubled(place))
@@ -95,9 +96,9 @@ impl Known {
             .collect();
         let lacks: BTreeSet<&String> = self.now.found.values().flat_map(|found| &found.lacks).collect();
         let mut lacks: Vec<String> = lacks.into_iter().cloned().collect();
-        if all.len() > MOST || self.now.left_out > 0 {
-            lacks.push(format!("there are more than {MOST} engines: the others are left out"));
-            all.truncate(MOST);
+        if all.len() > MAX_ENGINES || self.now.left_out > 0 {
+            lacks.push(format!("there are more than {MAX_ENGINES} engines: the others are left out"));
+            all.truncate(MAX_ENGINES);
         }
         Engines { all, lacks }
     }
@@ -105,16 +106,16 @@ impl Known {
 
 impl Objects {
     /// True if it changes anything. What has nothing to tell is not kept.
-    fn put(&mut self, name: String, found: Found) -> bool {
+    fn insert(&mut self, name: String, found: ObjectEngines) -> bool {
         if self.found.get(&name) == Some(&found) {
             return false;
         }
         let before = self.remove(&name);
-        if found == Found::default() {
+        if found == ObjectEngines::default() {
             return before.is_some();
         }
         let size = found.places.len().max(1);
-        if self.places + size > MOST_PLACES {
+        if self.places + size > MAX_LISTED {
             self.left_out += 1;
             return true;
         }
@@ -123,7 +124,7 @@ impl Objects {
         true
     }
 
-    fn remove(&mut self, name: &str) -> Option<Found> {
+    fn remove(&mut self, name: &str) -> Option<ObjectEngines> {
         let found = self.found.remove(name)?;
         self.places -= found.places.len().max(1);
         Some(found)
@@ -134,75 +135,75 @@ impl Objects {
 mod tests {
     use super::*;
 
-    fn found(engines: &[(&str, Option<&str>)]) -> Found {
-        let place = |(engine, pod): &(&str, Option<&str>)| Place {
+    fn found(engines: &[(&str, Option<&str>)]) -> ObjectEngines {
+        let place = |(engine, pod): &(&str, Option<&str>)| ListedEngine {
             engine: Endpoint::parse(engine).unwrap(),
             pod: pod.map(str::to_owned),
         };
-        Found { places: engines.iter().map(place).collect(), lacks: vec![] }
+        ObjectEngines { places: engines.iter().map(place).collect(), lacks: vec![] }
     }
 
-    fn texts(known: &Known) -> Vec<String> {
-        known.engines().all.iter().map(Endpoint::to_string).collect()
+    fn texts(inventory: &RoleInventory) -> Vec<String> {
+        inventory.engines().all.iter().map(Endpoint::to_string).collect()
     }
 
     #[test]
     fn a_list_counts_when_it_is_complete() {
-        let mut known = Known::default();
-        known.begin();
-        known.listed("a".into(), found(&[("10.0.0.1:1", None)]));
-        known.listed("b".into(), found(&[("10.0.0.2:1", None)]));
-        assert_eq!(texts(&known), [""; 0]);
-        known.complete();
-        assert_eq!(texts(&known), ["10.0.0.1:1", "10.0.0.2:1"]);
-        known.begin();
-        known.listed("b".into(), found(&[("10.0.0.2:1", None)]));
-        known.begin();
-        known.listed("a".into(), found(&[("10.0.0.1:1", None)]));
-        assert_eq!(texts(&known).len(), 2, "a list that broke off is not taken");
-        known.complete();
-        assert_eq!(texts(&known), ["10.0.0.1:1"], "nothing of the broken one is left");
+        let mut inventory = RoleInventory::default();
+        inventory.begin();
+        inventory.listed("a".into(), found(&[("10.0.0.1:1", None)]));
+        inventory.listed("b".into(), found(&[("10.0.0.2:1", None)]));
+        assert_eq!(texts(&inventory), [""; 0]);
+        inventory.complete();
+        assert_eq!(texts(&inventory), ["10.0.0.1:1", "10.0.0.2:1"]);
+        inventory.begin();
+        inventory.listed("b".into(), found(&[("10.0.0.2:1", None)]));
+        inventory.begin();
+        inventory.listed("a".into(), found(&[("10.0.0.1:1", None)]));
+        assert_eq!(texts(&inventory).len(), 2, "a list that broke off is not taken");
+        inventory.complete();
+        assert_eq!(texts(&inventory), ["10.0.0.1:1"], "nothing of the broken one is left");
     }
 
     #[test]
     fn only_what_differs_is_a_change() {
-        let mut known = Known::default();
-        assert!(!known.put("a".into(), Found::default()), "a pod that is not ready");
-        assert!(known.put("a".into(), found(&[("10.0.0.1:1", None)])));
-        assert!(!known.put("a".into(), found(&[("10.0.0.1:1", None)])));
-        assert!(known.put("a".into(), Found::default()));
-        assert!(!known.remove("a"));
-        assert_eq!(texts(&known), [""; 0]);
+        let mut inventory = RoleInventory::default();
+        assert!(!inventory.insert("a".into(), ObjectEngines::default()), "a pod that is not ready");
+        assert!(inventory.insert("a".into(), found(&[("10.0.0.1:1", None)])));
+        assert!(!inventory.insert("a".into(), found(&[("10.0.0.1:1", None)])));
+        assert!(inventory.insert("a".into(), ObjectEngines::default()));
+        assert!(!inventory.remove("a"));
+        assert_eq!(texts(&inventory), [""; 0]);
     }
 
     #[test]
     fn an_engine_counts_once() {
-        let mut known = Known::default();
-        known.put("v6".into(), found(&[("[fd00::1]:1", Some("p")), ("[fd00::2]:1", Some("q"))]));
-        known.put("a".into(), found(&[("10.0.0.1:1", Some("p")), ("10.0.0.1:2", Some("p"))]));
-        known.put("b".into(), found(&[("10.0.0.1:1", Some("p"))]));
-        assert_eq!(texts(&known), ["10.0.0.1:1", "10.0.0.1:2", "[fd00::2]:1"]);
-        known.remove("a");
-        known.remove("b");
-        assert_eq!(texts(&known), ["[fd00::1]:1", "[fd00::2]:1"]);
+        let mut inventory = RoleInventory::default();
+        inventory.insert("v6".into(), found(&[("[fd00::1]:1", Some("p")), ("[fd00::2]:1", Some("q"))]));
+        inventory.insert("a".into(), found(&[("10.0.0.1:1", Some("p")), ("10.0.0.1:2", Some("p"))]));
+        inventory.insert("b".into(), found(&[("10.0.0.1:1", Some("p"))]));
+        assert_eq!(texts(&inventory), ["10.0.0.1:1", "10.0.0.1:2", "[fd00::2]:1"]);
+        inventory.remove("a");
+        inventory.remove("b");
+        assert_eq!(texts(&inventory), ["[fd00::1]:1", "[fd00::2]:1"]);
     }
 
     #[test]
     fn there_is_an_end_to_engines_and_to_what_is_kept() {
-        let mut known = Known::default();
+        let mut inventory = RoleInventory::default();
         let one = |n: usize| found(&[(format!("10.1.{}.{}:1", n / 250, n % 250).as_str(), None)]);
-        for n in 0..=MOST {
-            known.put(format!("{n:05}"), one(n));
+        for n in 0..=MAX_ENGINES {
+            inventory.insert(format!("{n:05}"), one(n));
         }
-        let engines = known.engines();
-        assert_eq!((engines.all.len(), engines.lacks.len()), (MOST, 1), "{:?}", engines.lacks);
-        for n in MOST..3 * MOST {
-            known.put(format!("{n:05}"), one(n));
+        let engines = inventory.engines();
+        assert_eq!((engines.all.len(), engines.lacks.len()), (MAX_ENGINES, 1), "{:?}", engines.lacks);
+        for n in MAX_ENGINES..3 * MAX_ENGINES {
+            inventory.insert(format!("{n:05}"), one(n));
         }
-        assert_eq!(known.now.found.len(), MOST_PLACES);
-        for n in 0..3 * MOST {
-            known.remove(&format!("{n:05}"));
+        assert_eq!(inventory.now.found.len(), MAX_LISTED);
+        for n in 0..3 * MAX_ENGINES {
+            inventory.remove(&format!("{n:05}"));
         }
-        assert_eq!(known.now.places, 0);
+        assert_eq!(inventory.now.places, 0);
     }
 }

@@ -4,7 +4,7 @@ use crate::endpoint::Endpoint;
 
 /// Answer to one question.
 #[derive(Debug)]
-pub struct Asked {
+pub struct SourceAnswer {
     /// The engines that were found.
     pub engines: Vec<Endpoint>,
     /// Pods or endpoint slices that match.

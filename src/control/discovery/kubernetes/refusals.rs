@@ -26,26 +26,26 @@ impl Verb {
 
 /// Meaning of an interruption of a watch.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Break {
+pub(super) enum Interruption {
     /// The server answers, and does not remember the version to go on from: a new list follows.
-    Forgotten,
+    VersionExpired,
     /// The connection ended; whether that is more shows when it is opened again.
-    Ended,
+    Disconnected,
     /// Something to be mended, in words: what it is stands before the first colon, the rest may
     /// differ from time to time.
-    Wrong(String),
+    Fault(String),
 }
 
 /// Reason why a watch was interrupted.
-pub(super) fn of_watch<K: Kind>(error: &watcher::Error, access: &Access) -> Break {
+pub(super) fn watch_interruption<K: Kind>(error: &watcher::Error, access: &Access) -> Interruption {
     match error {
-        watcher::Error::InitialListFailed(error) => Break::Wrong(of::<K>(Verb::List, error, access)),
-        watcher::Error::WatchStartFailed(error) => Break::Wrong(of::<K>(Verb::Watch, error, access)),
-        watcher::Error::WatchError(status) if status.code == GONE => Break::Forgotten,
-        watcher::Error::WatchError(status) => Break::Wrong(refused::<K>(Verb::Watch, status, access)),
-        watcher::Error::WatchFailed(_) => Break::Ended,
+        watcher::Error::InitialListFailed(error) => Interruption::Fault(of::<K>(Verb::List, error, access)),
+        watcher::Error::WatchStartFailed(error) => Interruption::Fault(of::<K>(Verb::Watch, error, access)),
+        watcher::Error::WatchError(status) if status.code == GONE => Interruption::VersionExpired,
+        watcher::Error::WatchError(status) => Interruption::Fault(refused::<K>(Verb::Watch, status, access)),
+        watcher::Error::WatchFailed(_) => Interruption::Disconnected,
         watcher::Error::NoResourceVersion => {
-            Break::Wrong(format!("{} does not answer as an API server does: {error}", access.server))
+            Interruption::Fault(format!("{} does not answer as an API server does: {error}", access.server))
         }
     }
 }

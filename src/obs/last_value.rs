@@ -5,32 +5,32 @@ use std::time::SystemTime;
 
 /// The last value, if there was any.
 #[derive(Debug)]
-pub struct Last<T>(Mutex<Option<Moment<T>>>);
+pub struct LastValue<T>(Mutex<Option<TimedValue<T>>>);
 
 /// A value and its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moment<T> {
+pub struct TimedValue<T> {
     /// Value that was recorded.
     pub what: T,
     /// Time, by the clock on the wall.
     pub at: SystemTime,
 }
 
-impl<T> Default for Last<T> {
-    fn default() -> Last<T> {
-        Last(Mutex::new(None))
+impl<T> Default for LastValue<T> {
+    fn default() -> LastValue<T> {
+        LastValue(Mutex::new(None))
     }
 }
 
-impl<T: Copy> Last<T> {
+impl<T: Copy> LastValue<T> {
     /// It is now.
     pub fn set(&self, what: T) {
-        let moment = Moment { what, at: SystemTime::now() };
+        let moment = TimedValue { what, at: SystemTime::now() };
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(moment);
     }
 
     /// The last value.
-    pub fn get(&self) -> Option<Moment<T>> {
+    pub fn get(&self) -> Option<TimedValue<T>> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -41,7 +41,7 @@ mod tests {
 
     #[test]
     fn the_last_is_kept_alone() {
-        let last = Last::default();
+        let last = LastValue::default();
         assert_eq!(last.get(), None);
         last.set("a");
         last.set("b");
