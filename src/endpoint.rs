@@ -1,5 +1,5 @@
-//! Hosts, ports, engine endpoints and names of models as people write them. Pure: nothing is
-//! resolved here.
+//! Parsers of hosts, ports, engine endpoints and model names as people write them. The module is
+//! pure: no name is resolved.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -18,7 +18,7 @@ pub struct Endpoint {
     pub host: String,
     /// TCP port, never 0 when it was parsed.
     pub port: u16,
-    /// It speaks TLS.
+    /// True if the engine is connected to over TLS.
     pub tls: bool,
 }
 
@@ -39,7 +39,7 @@ pub enum HostError {
         "carries a port: give the host alone and its port in the list of ports, or use host:port with --prefill or --decode"
     )]
     PortInHost,
-    /// The same of a host to listen at, and what is to say the port.
+    /// A host to listen at that carries a port, and the key or flag that sets the port.
     #[error("carries a port: give the address alone, and the port by {0}")]
     PortApart(&'static str),
     /// Not a number from 0 to 65535.
@@ -75,7 +75,7 @@ pub enum HostError {
     /// Brackets around something else, or not closed.
     #[error("is no IPv6 address in brackets: write it as in [::1]:8000")]
     BadIpv6,
-    /// Two entries in one word.
+    /// Two entries without a space between them.
     #[error(
         "is no IP address: it looks like two entries run together, is a space missing between them (before a line continuation)?"
     )]
@@ -133,7 +133,7 @@ impl Endpoint {
         format!("{}://{}{path}", if self.tls { "https" } else { "http" }, self.authority())
     }
 
-    /// Itself, if it is spoken to without TLS.
+    /// Returns the endpoint if it is connected to without TLS.
     ///
     /// # Errors
     /// [`HostError::Https`].
@@ -142,7 +142,7 @@ impl Endpoint {
     }
 }
 
-/// As people write it: `host:port`, and `https://host:port` where that is meant.
+/// Writes `host:port`, or `https://host:port` with TLS.
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.tls { "https://" } else { "" })?;

@@ -1,21 +1,21 @@
-//! One error type for everything that goes wrong on a request's way.
+//! The error type of all failures while a request is served.
 //!
 //! An [`Error`] carries what happened ([`Kind`]), what the client may read (`public`: no host
-//! names, no text of an engine's 5xx) and what the log says (`detail`). Whether a leg is tried
-//! again is decided where its outcome is known, in `relay/legs.rs`. It knows no HTTP:
-//! `server/reply.rs` alone turns a kind into a status.
+//! names, no text of an engine's 5xx) and what the log says (`detail`). Retries are decided in
+//! `relay/legs.rs`, where a leg's outcome is known. The module knows no HTTP: `server/reply.rs`
+//! alone turns a kind into a status.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-/// Nobody is told to stay away longer.
+/// Longest `Retry-After` that a client is given.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
 
 /// Kinds of errors, in the vocabulary of the error table in docs/http-api.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// The body is not a JSON object that we may edit.
+    /// The body is not a JSON object that the gateway can edit.
     InvalidJson,
     /// The body is JSON, but one field can't be accepted.
     InvalidField,
@@ -29,16 +29,16 @@ pub enum Kind {
     BodyCoded,
     /// More header bytes or header lines than `limit.header_bytes` / `limit.headers`.
     HeadersTooLarge,
-    /// The request names no host, two, or one that can't be.
+    /// The request has no `Host`, two of them, or an invalid one.
     InvalidHost,
-    /// Keys are asked for and the request carries none that is known, or one that may not do this.
+    /// Clients need a key, and the request has no known one, or one without the right to do this.
     InvalidApiKey,
-    /// A page of another origin asks for a change, or for an answer in a way that its browser asks
-    /// nobody about.
+    /// A page of another origin asks for a change, or for an answer by a request that needs no CORS
+    /// preflight.
     ForeignPage,
-    /// No key is asked for, and the route needs one on an address that other machines reach.
+    /// No admin key is configured, and the route needs one on an address that other machines reach.
     AdminKeyNeeded,
-    /// No key is asked for, and the request came by a name that is not the gateway's.
+    /// No key is configured, and the request's `Host` is not a name of the gateway.
     ForeignHost,
     /// The body asks for a model that is not served (`fleet.model`), or not to this key.
     ModelNotFound,
@@ -50,8 +50,7 @@ pub enum Kind {
     UnknownUrl,
     /// The path exists, the method does not.
     MethodNotAllowed,
-    /// The waiting line is full or the wait in it was too long, or every engine said that it is
-    /// busy.
+    /// The queue is full, the wait in it was too long, or every engine answered that it is busy.
     Overloaded,
     /// No prefiller is configured or left.
     NoPrefiller,
@@ -75,9 +74,9 @@ pub enum Kind {
     DecodeTimeout,
     /// No engine answered a request that any one of them could have answered.
     EngineFailed,
-    /// A request of ours came back to us.
+    /// A request that this gateway forwarded came back to it.
     Loop,
-    /// A bug of ours.
+    /// A bug of the gateway.
     Internal,
 }
 

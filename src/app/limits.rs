@@ -1,4 +1,4 @@
-//! Wiring of `[auth]` and of what in `[limit]` says how many requests are let in.
+//! Wiring of `[auth]` and of the keys of `[limit]` that bound concurrent and waiting requests.
 
 use std::path::Path;
 use std::sync::Arc;

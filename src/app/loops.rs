@@ -23,11 +23,12 @@ const HOUSEKEEPING: Duration = Duration::from_secs(2);
 /// A block of this size is a page of the allocator by itself.
 const OWN_PAGE_BYTES: usize = 8 << 20;
 
-/// One prefiller is asked what it speaks for no longer than this: the gateway is not to start late
-/// because of one that hangs.
+/// Longest time, in ms, to ask one prefiller for its dialect: one that hangs must not delay the
+/// start.
 const DETECT_MS: u64 = 1_000;
 
-/// Starts what goes on by itself beside requests.
+/// Starts the tasks that need no engine: certificate renewal, key file, housekeeping, scheduler
+/// tick.
 pub(super) fn start_housekeeping(
     gateway: &Arc<Gateway>,
     tls: Option<&Arc<ListenerTls>>,
@@ -44,10 +45,10 @@ pub(super) fn start_housekeeping(
     tasks.spawn(gateway.relay.fleet.desk().clone().tick());
 }
 
-/// Starts what finds engines and looks after them.
+/// Starts discovery, health probes and load scrapes, and waits for the first look of discovery.
 pub(super) async fn start_engine_loops(config: &Config, gateway: &Gateway, tasks: &mut JoinSet<()>) {
     if let Some(mut discoverer) = Discoverer::new(config, gateway.relay.clone()) {
-        // Requests that come at once should find somebody.
+        // The first requests should find engines.
         discoverer.look().await;
         tasks.spawn(discoverer.run());
     }
@@ -60,13 +61,13 @@ pub(super) async fn start_engine_loops(config: &Config, gateway: &Gateway, tasks
     }
 }
 
-/// Looks what the engines speak, where nobody said it.
+/// Detects the engines' dialect if `dialect.name` is `auto`.
 pub(super) async fn detect_dialect(config: &Config, gateway: &Gateway, tasks: &mut JoinSet<()>) {
     if !gateway.relay.speech.now().open {
         return;
     }
     let detector = detector(config, gateway);
-    // Requests that come at once should be spoken to the engines in their own words.
+    // The first requests should already be sent in the engines' dialect.
     if !detector.ask_round(0).await {
         detector.warn_of_silence();
         tasks.spawn(detector.run());
@@ -87,9 +88,8 @@ async fn housekeeping(gateway: Arc<Gateway>) {
     }
 }
 
-/// Has the allocator give back to the system what was freed: mimalloc does so a second later, but
-/// only when some thread frees a page, and an idle process frees none. No byte of the block is
-/// touched.
+/// Makes the allocator return freed memory to the system. mimalloc does so after a second, but only
+/// when a thread frees a page, and an idle process frees none. No byte of the block is touched.
 fn return_memory() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(OWN_PAGE_BYTES)));
 }

@@ -77,28 +77,28 @@ pub struct App {
 /// Reasons for which a gateway can't start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The address is taken, or is not ours.
+    /// The address is in use, or belongs to another host.
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// A secret that can't be sent in a header.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// The file of clients' keys.
+    /// The file of clients' keys can't be used.
     #[error(transparent)]
     Keys(#[from] KeysError),
-    /// The model's files.
+    /// The model's files can't be used.
     #[error(transparent)]
     Files(#[from] FilesError),
-    /// The blocks' names, as configured and as the engines say.
+    /// Configuration and engines contradict each other about block names.
     #[error(transparent)]
     Names(#[from] Trouble),
-    /// The pool's client.
+    /// The pool's client can't be made.
     #[error(transparent)]
     Pool(#[from] PoolsError),
-    /// The HTTP client for control calls.
+    /// The HTTP client for control calls can't be made.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// Certificates and keys.
+    /// Certificates or private keys can't be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
@@ -112,13 +112,13 @@ impl App {
         App::build_over(config, None).await
     }
 
-    /// The same, with legs that go over `dial` in place of sockets: for tests in virtual time.
+    /// Builds a gateway whose legs go over `dial` in place of sockets, for tests in virtual time.
     /// Control calls still use sockets.
     ///
     /// # Errors
     /// As [`App::build`].
     pub async fn build_over(config: &Config, dial: Option<Arc<dyn Dial>>) -> Result<App, StartError> {
-        // Meters made before the recorder is there would count nothing.
+        // Meters that are made before the recorder is installed would count nothing.
         let (via, exposition) = (Via::new(pause::random()), Exposition::install());
         let meters = Arc::new(Meters::new());
         let keys = limits::open_keys(&config.auth, &meters)?;
@@ -199,8 +199,8 @@ impl App {
         self.admin.iter().flat_map(Bound::addresses).collect()
     }
 
-    /// Warnings of operators' routes that everybody may use, or nobody, on addresses that other
-    /// machines reach.
+    /// Warnings about operators' routes that are open to all clients, or to none, on addresses that
+    /// other machines reach.
     pub fn open_routes(&self) -> Vec<String> {
         server::open_routes(&self.gateway, &self.addresses(), &self.admin_addresses())
     }
@@ -219,13 +219,13 @@ impl App {
     /// was built from.
     pub fn follow(&mut self, source: ConfigSource, running: Loaded) {
         let files = source.files.iter().map(|file| file.display().to_string()).collect();
-        // Followed twice, it is the first one's.
+        // The value of the first call is kept.
         let _ = self.gateway.files.set(files);
         let reloader = Reloader::new(source, running, self.gateway.clone());
         self.tasks.spawn(reloader.run());
     }
 
-    /// Cancel it to shut the gateway down.
+    /// Token that shuts the gateway down when it is cancelled.
     pub fn stop(&self) -> CancellationToken {
         self.gateway.stop.clone()
     }
@@ -238,7 +238,7 @@ impl App {
         gateway.tasks.close();
         let _ = tokio::time::timeout(RELEASE_GRACE, gateway.tasks.wait()).await;
         drop(tasks);
-        // The releasing task holds the relay, and the relay the way into its own queue: it never
+        // The releasing task holds the relay, and the relay holds the sender of its queue: it never
         // ends by itself.
         let _ = tokio::time::timeout(RELEASE_GRACE, async {
             while gateway.relay.releases.pending() && gateway.relay.may_release() {
@@ -247,7 +247,7 @@ impl App {
         })
         .await;
         releasing.shutdown().await;
-        // Last: until here requests were ending.
+        // The flush comes last, since requests may end until here.
         traces.flush().await;
         cut
     }

@@ -21,12 +21,12 @@ use crate::pool::ucm::{Ucm, UcmConfig};
 use crate::pool::{Gate, GateLimits, Keyed, KvPool};
 use crate::profile::lmcache_chunk_tokens;
 
-/// An exchange goes on behind the deadline for so many times as long: its answer serves the next
-/// who asks.
+/// Factor of the deadline for which an exchange goes on: its late answer serves the next equal
+/// lookup.
 const PATIENCE: u32 = 20;
-/// Threads that look at files, and so the most calls that a hung mount can hold.
+/// Threads that read files, and so the most calls that a hung mount can block.
 const FILE_THREADS: usize = 16;
-/// All questions under way: two of the largest, or thousands about prompts of 8 Ki tokens.
+/// Bytes of all lookups under way: two of the largest, or thousands for prompts of 8 Ki tokens.
 const QUESTION_BYTES: usize = 256 << 20;
 
 /// Reasons for which a pool's client can't be made.
@@ -43,8 +43,8 @@ pub enum PoolsError {
     Threads(#[from] io::Error),
 }
 
-/// The gate in front of the configured pool; None when there is none. Must run inside a tokio
-/// runtime; `control` must follow no redirects and use no proxy.
+/// The gate in front of the configured pool; `None` if no pool is configured. Must run inside a
+/// tokio runtime; `control` must follow no redirects and use no proxy.
 ///
 /// # Errors
 /// [`PoolsError`] names the key at fault.
@@ -128,7 +128,8 @@ fn mp_world_size(config: &Config) -> u32 {
     shape.world(RankRule::LmcacheMp)
 }
 
-/// LMCache's chunks, which are no engine's blocks unless it is LMCache that hashes.
+/// Tokens of one LMCache chunk. Chunks are the unit only if LMCache itself hashes; they are no
+/// engine's blocks.
 fn chunk_tokens(config: &Config) -> u32 {
     match config.pool.chunk_tokens {
         0 => u32::try_from(lmcache_chunk_tokens(config).unwrap_or(CHUNK_TOKENS)).unwrap_or(u32::MAX),

@@ -14,11 +14,10 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Takes SIGINT and SIGTERM over from the system, which would end the process at once. To be
-    /// done before anything says that we are up: a supervisor may stop us right then.
+    /// Installs handlers of SIGINT and SIGTERM, whose default ends the process at once. Must run
+    /// before the gateway announces itself, as a supervisor may stop it right then.
     ///
-    /// # Errors
-    /// When signals can't be waited for.
+    /// # Errors The system refuses the handlers.
     pub fn install() -> io::Result<Signals> {
         Ok(Signals {
             interrupt: signal(SignalKind::interrupt())?,
@@ -45,8 +44,7 @@ pub async fn serve_until_signal(app: App, mut signals: Signals) {
         () = signals.next() => {}
     }
     tracing::info!("shutting down: open requests may finish; a second signal cuts them");
-    // Load balancers need time to notice that nothing more should come; what comes meanwhile is
-    // served.
+    // Load balancers need time to notice the drain; requests that arrive meanwhile are served.
     ending.cancel();
     let closing = async {
         tokio::time::sleep(lame_duck).await;

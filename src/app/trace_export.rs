@@ -1,4 +1,4 @@
-//! From `[trace]` to spans on their way to a collector.
+//! Wiring of `[trace]`: the tracer, and the task that posts spans to a collector.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::relay::pause;
 use crate::tls::{self, ClientError};
 use crate::trace::{Collector, Ids, Tracer};
 
-/// Connecting to the collector may take so long.
+/// Limit for connecting to the collector.
 const CONNECT_TIME: Duration = Duration::from_secs(3);
 
 /// Limit for posting the last spans at a shutdown.
@@ -57,7 +57,7 @@ impl Traces {
     /// Posts what is left, within 3 s.
     pub async fn flush(mut self) {
         self.stop.cancel();
-        // Dropped, the task ends, wherever it is.
+        // Dropping the set ends the task at any point.
         let _ = tokio::time::timeout(FLUSH_TIME, self.posting.join_next()).await;
     }
 }

@@ -1,8 +1,8 @@
 //! Tokens per minute, as a bucket that fills steadily. Time is an argument.
 //!
-//! A request is let in when what is set aside for it is there; one that is larger than the whole
-//! bucket, when the bucket is full. What it really took is settled when it is over, and may leave
-//! the bucket below empty: the debt is paid by waiting.
+//! A request is admitted if the bucket holds its reservation, or is full if the reservation is
+//! larger. The tokens that it really took are settled when it ends. They may leave the level
+//! negative: later requests then wait for longer.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ impl Budget {
         Ok(())
     }
 
-    /// `reserved` were taken, and `used` were needed.
+    /// Corrects the level: `reserved` tokens were taken, and `used` were needed.
     pub fn settle(&mut self, reserved: u64, used: u64, now: Instant) {
         self.fill(now);
         self.tokens = (self.tokens + reserved as f64 - used as f64).min(self.per_minute);
@@ -58,7 +58,7 @@ impl Budget {
     pub fn level(&mut self, now: Instant) -> Level {
         self.fill(now);
         Level {
-            // Both are whole and not negative by now.
+            // Both are whole numbers and not negative here.
             limit: self.per_minute as u64,
             remaining: self.tokens.max(0.0) as u64,
             full_in: self.time_for(self.per_minute - self.tokens),

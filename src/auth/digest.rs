@@ -1,17 +1,17 @@
-//! The SHA-256 of a key, which is all that is kept of it.
+//! The SHA-256 of a key. The key itself is never kept.
 
 use std::fmt;
 use std::str::FromStr;
 
 use sha2::{Digest as _, Sha256};
 
-/// Shorter keys can be guessed.
+/// Least bytes of a key: shorter ones can be guessed.
 pub const KEY_BYTES_MIN: usize = 16;
 
-/// Longer ones are no keys.
+/// Most bytes of a key: a limit for hashing.
 pub const KEY_BYTES_MAX: usize = 1024;
 
-/// SHA-256 of a key, of its bytes as they stand in the header.
+/// SHA-256 of a key's bytes, as sent in the header.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Digest([u8; 32]);
 
@@ -28,10 +28,10 @@ pub enum RejectedKey {
         "a key of less than {KEY_BYTES_MIN} characters can be guessed; `pd-proxy api-key new` makes a good one"
     )]
     Short,
-    /// Nobody has such a key.
+    /// The text is longer than [`KEY_BYTES_MAX`].
     #[error("a key of more than {KEY_BYTES_MAX} characters is no key")]
     Long,
-    /// It can't stand in a header.
+    /// A character of it can't be sent in a header.
     #[error("a key is made of visible ASCII characters, without spaces")]
     Characters,
 }
@@ -62,7 +62,7 @@ impl fmt::Display for Digest {
     }
 }
 
-/// Enough to tell two apart; a whole one is nobody's business.
+/// Shows enough to tell two digests apart; a whole digest is not logged.
 impl fmt::Debug for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [a, b, ..] = self.0;

@@ -1,4 +1,4 @@
-//! `pd-proxy api-key`: entries for the file of keys, without a key ever standing on a command line.
+//! `pd-proxy api-key`: entries for the file of keys. No key ever appears on a command line.
 
 use std::io::{self, Read};
 
@@ -24,10 +24,9 @@ pub fn random() -> String {
     format!("sk-{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple())
 }
 
-/// Reads one key, as it stands before the end of the line.
+/// Reads one key, up to the end of the line.
 ///
-/// # Errors
-/// When there is none that is any good.
+/// # Errors Standard input can't be read, or its text is no valid key.
 pub fn read(input: impl Read) -> Result<String, ApiKeyError> {
     let mut text = String::new();
     input.take(KEY_BYTES_MAX as u64 + 3).read_to_string(&mut text)?;
@@ -36,10 +35,9 @@ pub fn read(input: impl Read) -> Result<String, ApiKeyError> {
     Ok(key.to_owned())
 }
 
-/// The entry of a key, as TOML; what it may do is for its reader to add.
+/// The entry of a key, as TOML; the operator adds its rights.
 ///
-/// # Errors
-/// When the name is none.
+/// # Errors The name is not valid.
 pub fn entry(name: &str, key: &str) -> Result<String, ApiKeyError> {
     let text = format!("[[key]]\nname = {name:?}\nsha256 = \"{}\"\n", Digest::of(key.as_bytes()));
     file::parse(&text)?;

@@ -1,5 +1,5 @@
 //! The file of keys: TOML, one `[[key]]` for each. Errors name the entry and the member, and never
-//! repeat a value: it may be a key that somebody put in the wrong place.
+//! repeat a value: it may be a key in the wrong place.
 //!
 //! ```toml
 //! [[key]]
@@ -41,19 +41,19 @@ pub struct Entry {
 /// Faults of a file of keys.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum FileError {
-    /// It is no TOML.
+    /// The file is not valid TOML.
     #[error("line {line} is not TOML")]
     Syntax {
         /// Line number, from 1.
         line: usize,
     },
-    /// Nobody could get in.
+    /// The file has no entry, so all clients would be refused.
     #[error("there is no [[key]] in it")]
     Empty,
-    /// Something else stands at the top.
+    /// The file has a top-level member other than `key`.
     #[error("only [[key]] may stand in it")]
     Stranger,
-    /// Too many keys.
+    /// The file has more than [`ENTRIES_MAX`] keys.
     #[error("it has more than {ENTRIES_MAX} keys")]
     TooMany,
     /// An entry that can't be used.
@@ -69,12 +69,12 @@ pub enum FileError {
 /// Faults of one entry.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum EntryError {
-    /// A key itself: whoever can read the file could use it.
+    /// The entry has the key itself, which any reader of the file could use.
     #[error(
         "it has the key itself; write sha256 in place of it (`pd-proxy api-key hash` reads a key and prints it)"
     )]
     Plain,
-    /// No such member.
+    /// The entry has an unknown member.
     #[error(
         "it has a member other than name, sha256, models, tokens_per_minute, requests_inflight, priority, admin"
     )]
@@ -82,15 +82,14 @@ pub enum EntryError {
     /// A member that is missing or of the wrong kind.
     #[error("{0} must be {1}")]
     Expected(&'static str, &'static str),
-    /// Two that can't be told apart.
+    /// Two entries have the same name or digest.
     #[error("its {0} is that of an earlier one")]
     Twice(&'static str),
 }
 
 /// Reads a file.
 ///
-/// # Errors
-/// [`FileError`]: what is wrong first.
+/// # Errors [`FileError`] names the first fault.
 pub fn parse(text: &str) -> Result<Vec<Entry>, FileError> {
     let mut top: Table = text.parse().map_err(|e: toml::de::Error| {
         let at = e.span().map_or(0, |span| span.start).min(text.len());

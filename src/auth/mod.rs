@@ -1,12 +1,12 @@
-//! API keys: who asks, what they may ask for, and how much.
+//! API keys: the identity of callers, their rights and their token budgets.
 //!
 //! The file of `auth.keys_file` holds digests only. A presented key is hashed, and the digest is
-//! looked up in a map: the time of a look-up depends on the digest, never on the key, and whoever
-//! can't invert SHA-256 can't steer a digest towards one in the table. So a comparison that ends
-//! early tells nothing, and it costs the same with one key or with thousands. Keys must be too long
-//! to be guessed; [`digest::refuse`] sees to that where they are made.
+//! looked up in a map. The time of a look-up depends on the digest, never on the key. An attacker
+//! who can't invert SHA-256 can't steer a digest towards one in the table. So a comparison that
+//! ends early reveals nothing, and it costs the same with one key or with thousands. Keys must be
+//! too long to be guessed; [`digest::refuse`] sees to that where they are made.
 //!
-//! Without a file everybody is one and the same caller, who may do everything.
+//! Without a file all clients are one caller with all rights.
 
 pub mod budget;
 pub mod digest;
@@ -25,34 +25,34 @@ pub use budget::Budget;
 pub use digest::Digest;
 use file::Entry;
 
-/// The name of everybody where no keys are asked for.
+/// Name of the one caller if no keys are configured.
 pub const ANYONE: &str = "anyone";
 
 /// Wrong keys are logged at most this often, with their number.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
-/// Priority class: how often its requests are let in while others wait, and in which order classes
-/// are turned away.
+/// Priority class: its share of admissions while others wait, and the order in which classes are
+/// refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Priority {
     /// A quarter of the service of `Normal`.
     Low,
-    /// The usual one.
+    /// The default class.
     #[default]
     Normal,
     /// Four times the service of `Normal`.
     High,
 }
 
-/// Somebody with a key, or everybody.
+/// The owner of a key, or all clients if no keys are configured.
 #[derive(Debug)]
 pub struct Caller {
-    /// Of the entry in the file: what logs and metrics call it.
+    /// Name of the entry in the file, which logs and metrics show.
     pub name: Arc<str>,
     /// Rights and budget of the caller.
     pub grants: Grants,
     /// Tokens per minute; None = unlimited. It outlives a change of the file, so that a change
-    /// fills nobody's bucket.
+    /// refills no bucket.
     budget: Option<Arc<Mutex<Budget>>>,
 }
 
@@ -67,14 +67,14 @@ pub struct Grants {
     pub requests_inflight: Option<usize>,
     /// Priority class of its requests.
     pub priority: Priority,
-    /// It may change the fleet and look inside.
+    /// True if the key may use operators' routes: change the fleet, read its state.
     pub admin: bool,
 }
 
-/// Everybody who may ask, as of the last good reading of the file.
+/// All callers, as of the last valid reading of the file.
 #[derive(Debug)]
 pub struct Callers {
-    /// None = nobody is asked for a key.
+    /// `None` = clients need no key.
     table: Option<ArcSwap<Table>>,
     anyone: Arc<Caller>,
     wrong: Mutex<WrongKeyCount>,
@@ -82,15 +82,15 @@ pub struct Callers {
 
 type Table = HashMap<Digest, Arc<Caller>>;
 
-/// Wrong keys that were not told of yet.
+/// Number of wrong keys that were not logged yet.
 #[derive(Debug, Default)]
 struct WrongKeyCount {
     count: u64,
     told: Option<Instant>,
 }
 
-/// Tokens that are set aside for a request until it is known how many it took. Dropped without
-/// being settled, they count as taken.
+/// Tokens reserved for a request until it is known how many it took. A reservation that is dropped
+/// without being settled counts as taken.
 #[derive(Debug)]
 pub struct Reservation {
     budget: Arc<Mutex<Budget>>,
@@ -104,17 +104,17 @@ pub struct Level {
     pub limit: u64,
     /// Tokens that could be taken now.
     pub remaining: u64,
-    /// Until the bucket is full again.
+    /// Time until the bucket is full again.
     pub full_in: Duration,
 }
 
 impl Callers {
-    /// Nobody is asked for a key.
+    /// Accepts all clients without a key.
     pub fn open() -> Callers {
         Callers { table: None, anyone: Arc::new(Caller::anyone()), wrong: Mutex::default() }
     }
 
-    /// Only those in the file.
+    /// Accepts only the keys in the file.
     pub fn of(entries: Vec<Entry>) -> Callers {
         let table = Some(ArcSwap::from_pointee(table(entries, &Table::new())));
         Callers { table, ..Callers::open() }
@@ -125,7 +125,7 @@ impl Callers {
         self.table.is_some()
     }
 
-    /// Everybody, where no keys are asked for.
+    /// The one caller if no keys are configured.
     pub fn anyone(&self) -> &Arc<Caller> {
         &self.anyone
     }
@@ -135,8 +135,8 @@ impl Callers {
         self.table.as_ref()?.load().get(&Digest::of(key)).cloned()
     }
 
-    /// Other entries from now on. Who is in both keeps its budget as far as it is used up; requests
-    /// that are under way keep what they were given.
+    /// Replaces the entries. A key in both keeps its budget as far as it is used up. Requests under
+    /// way keep the rights that they began with.
     pub fn replace(&self, entries: Vec<Entry>) {
         if let Some(place) = &self.table {
             let table = table(entries, &place.load());
@@ -144,8 +144,8 @@ impl Callers {
         }
     }
 
-    /// Counts a wrong key; says how many there were since it was last said, if it is time to say it
-    /// again.
+    /// Counts a wrong key. Returns how many there were since the last log line, if it is time for
+    /// another.
     pub fn wrong(&self, now: Instant) -> Option<u64> {
         let mut wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
         wrong.count += 1;
@@ -186,10 +186,9 @@ impl Caller {
         }
     }
 
-    /// Sets `tokens` aside; None where there is no budget.
+    /// Reserves `tokens`; `None` if the caller has no budget.
     ///
-    /// # Errors
-    /// When that many will be there, if they are not.
+    /// # Errors The time until that many tokens are available.
     pub fn reserve(&self, tokens: u64, now: Instant) -> Result<Option<Reservation>, Duration> {
         let Some(budget) = &self.budget else { return Ok(None) };
         lock(budget).take(tokens, now)?;
@@ -203,7 +202,7 @@ impl Caller {
 }
 
 impl Reservation {
-    /// The request took `tokens`: what is left of the reservation is given back, or what is missing
+    /// Settles a request that took `tokens`: the rest of the reservation is returned, or the excess
     /// is taken.
     pub fn settle(self, tokens: u64, now: Instant) {
         lock(&self.budget).settle(self.tokens, tokens, now);
@@ -229,11 +228,11 @@ impl Priority {
         }
     }
 
-    /// All of them.
+    /// All classes in order.
     pub const ALL: [Priority; 3] = [Priority::Low, Priority::Normal, Priority::High];
 }
 
-/// A panic elsewhere leaves a budget usable.
+/// Locks, ignoring poison: a panic elsewhere leaves a budget usable.
 fn lock(budget: &Mutex<Budget>) -> MutexGuard<'_, Budget> {
     budget.lock().unwrap_or_else(PoisonError::into_inner)
 }

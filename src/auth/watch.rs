@@ -1,5 +1,5 @@
-//! The file of keys is read again when its content changes. A broken file changes nothing: those
-//! who got in still do.
+//! The file of keys is read again when its content changes. A broken file changes nothing: the keys
+//! of the last valid file stay in use.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,14 +11,14 @@ use super::file::{self, Entry, FileError};
 use super::{Callers, Digest};
 use crate::obs::Meters;
 
-/// A file that is longer has no keys, bytes.
+/// Most bytes of the file; a longer one is refused.
 const FILE_BYTES: u64 = 16 << 20;
 
 /// Reads the file of keys, at the start and whenever it changes.
 #[derive(Debug)]
 pub struct Watch {
     path: PathBuf,
-    /// Of the content that was last looked at, good or not.
+    /// Digest of the content that was last read, valid or not.
     content: Digest,
     pause: Duration,
     callers: Arc<Callers>,
@@ -28,13 +28,13 @@ pub struct Watch {
 /// Reasons for which there are no keys.
 #[derive(Debug, thiserror::Error)]
 pub enum KeysError {
-    /// There is no such file.
+    /// The file does not exist.
     #[error("auth.keys_file {}: No such file here; `pd-proxy api-key new` prints an entry for one", path.display())]
     Missing {
         /// Path of the file.
         path: PathBuf,
     },
-    /// It can't be read.
+    /// The file can't be read.
     #[error("auth.keys_file {}: {source}", path.display())]
     Unreadable {
         /// Path of the file.

@@ -1,8 +1,7 @@
-//! Finds out what the engines speak, where the configuration leaves it to them (`dialect.name =
-//! "auto"`).
+//! Detects the engines' dialect if the configuration leaves it open (`dialect.name = "auto"`).
 //!
 //! A prefiller is asked a few questions before the gateway serves, and again while none has
-//! answered. What only its answers to prefills can tell, the relay sees there.
+//! answered. Signs that appear only in answers to prefills are read by the relay.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,9 +16,9 @@ use crate::fleet::Role;
 use crate::intake::exchange::{authorized, exchange, url};
 use crate::relay::Relay;
 
-/// Between two rounds of questions, while nobody has answered.
+/// Pause between two rounds of questions, while no prefiller has answered.
 const ROUND_PAUSE: Duration = Duration::from_secs(2);
-/// The largest answer that is read: SGLang tells its whole configuration.
+/// The largest answer that is read, in bytes: SGLang sends its whole configuration.
 const ANSWER_BYTES: usize = 1 << 20;
 /// Rounds after the first answer: a bootstrap server may come later than its engine.
 const PROVISIONAL_ROUNDS: usize = 15;
@@ -62,20 +61,20 @@ impl SignClient {
     }
 }
 
-/// Asks until somebody has answered.
+/// The loop that asks until a prefiller has answered.
 #[derive(Debug)]
 pub struct Detector {
     /// The relay that is to know the dialect.
     pub relay: Arc<Relay>,
     /// Client and limits of the questions.
     pub client: SignClient,
-    /// Somebody has answered.
+    /// True once a prefiller has answered.
     pub has_verdict: AtomicBool,
 }
 
 impl Detector {
-    /// One round, which begins with the `first` member; true when nothing more is to be found out
-    /// by asking.
+    /// Asks one round of prefillers, beginning with the `first` member. True if no further question
+    /// is needed.
     pub async fn ask_round(&self, first: usize) -> bool {
         let speech = self.relay.speech.now();
         let members = self.relay.fleet.members(Role::Prefill);
@@ -90,8 +89,7 @@ impl Detector {
         false
     }
 
-    /// Says that nobody has answered, where that is so: the gateway is ready for requests that
-    /// would fail.
+    /// Logs a warning if no prefiller has answered: the gateway is ready, and requests would fail.
     pub fn warn_of_silence(&self) {
         let members = self.relay.fleet.members(Role::Prefill);
         if self.has_verdict.load(Ordering::Relaxed) || members.is_empty() {
@@ -105,8 +103,8 @@ impl Detector {
         );
     }
 
-    /// Asks until it is known; for a while also where somebody answered who may merely have started
-    /// before its bootstrap server.
+    /// Asks until the dialect is known. After a first answer it goes on for a while, as an engine
+    /// may have started before its bootstrap server.
     pub async fn run(self) {
         let mut answered = 0;
         for round in 1_usize.. {

@@ -1,8 +1,8 @@
-//! Asks engines whether they are there, so that no client's request has to find out: those that
-//! rest, to end the rest, and those to which nothing was sent for a while.
+//! Probes of engines' health, so that no client's request has to find a dead one. Engines in
+//! cool-down are probed to end it, and engines without traffic for a while to find failures.
 //!
-//! Which process an engine is, and how many data-parallel ranks it has, it says in its metrics;
-//! that is asked once, and again whenever it was out of reach.
+//! The start time of an engine's process and its number of data-parallel ranks come from its
+//! metrics. They are read once, and again after it was out of reach.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -19,14 +19,13 @@ use crate::fleet::{Fleet, Instance, Outlook, Role, Sign};
 use crate::intake::exchange::{authorized, exchange, url};
 use crate::relay::{Relay, pause};
 
-/// Between looks at whose turn it is.
+/// Pause between looks at which probes are due.
 const LOOK: Duration = Duration::from_millis(100);
-/// Those that rest are asked more often than others.
+/// Longest pause between probes of an engine in cool-down.
 const RESTING_PAUSE: Duration = Duration::from_secs(1);
-/// So are they, and even more often, while no other engine of a role takes requests: that role's
-/// service waits for them.
+/// Longest pause between probes of such an engine while no engine of its role accepts requests.
 const LAST_RESORT_PAUSE: Duration = Duration::from_millis(250);
-/// Probes at once.
+/// Most probes at the same time.
 const MAX_PROBES: usize = 64;
 /// Route that tells whether elastic expert parallelism is scaling the engine.
 const SCALING_PATH: &str = "/is_scaling_elastic_ep";
@@ -65,8 +64,8 @@ struct ProbeTarget {
 struct ProbeSchedule(HashMap<Endpoint, Instant>);
 
 impl Prober {
-    /// Asks for ever. An engine that takes its time holds up no other's probe, and is asked by one
-    /// probe at a time.
+    /// Probes for ever. A slow engine does not delay the probes of others, and gets one probe at a
+    /// time.
     pub async fn run(self) {
         let (prober, mut schedule) = (Arc::new(self), ProbeSchedule::default());
         let (mut asking, mut asked) = (JoinSet::new(), HashSet::new());
@@ -87,7 +86,7 @@ impl Prober {
         }
     }
 
-    /// The engines whose turn it is.
+    /// The engines whose probe is due.
     fn due(&self, schedule: &mut ProbeSchedule) -> Vec<(Endpoint, ProbeTarget)> {
         let engines = engines(&self.relay.fleet);
         schedule.0.retain(|endpoint, _| engines.contains_key(endpoint));
@@ -101,7 +100,8 @@ impl Prober {
         engines
     }
 
-    /// With some jitter, or several gateways would ask in step.
+    /// Pause between probes of an engine, with 10 % jitter: several gateways would probe in step
+    /// otherwise.
     fn pause(&self, engine: &ProbeTarget) -> Duration {
         let now_ms = self.relay.fleet.now_ms();
         let rests = |it: &&Arc<Instance>| it.health().state(now_ms) != State::Closed;
@@ -115,7 +115,7 @@ impl Prober {
         every.mul_f64(0.9 + 0.2 * (pause::random() as f64 / u64::MAX as f64))
     }
 
-    /// True if the engine is to be probed: engines that served a moment ago need not be.
+    /// True if the engine is to be probed: engines that served within the interval need no probe.
     fn is_wanted(&self, engine: &ProbeTarget) -> bool {
         let now_ms = self.relay.fleet.now_ms();
         let every_ms = u64::try_from(self.every.as_millis()).unwrap_or(u64::MAX);
@@ -151,8 +151,8 @@ impl Prober {
         }
     }
 
-    /// True if an engine that has been busy says that it is being scaled, or was left out when that
-    /// ended: vLLM's elastic expert parallelism answers 503 to everything but its health then.
+    /// True if an engine that answered busy says that it is being scaled, or was retired when that
+    /// ended. vLLM's elastic expert parallelism then answers 503 to everything but its health.
     /// SGLang has the route with GET.
     async fn is_scaling(&self, engine: &ProbeTarget) -> bool {
         let busy = |it: &Arc<Instance>| it.health().busy_since_ms().is_some();
@@ -187,7 +187,7 @@ impl Prober {
         }
     }
 
-    /// Asks which models it serves. An engine that does not say so stays in.
+    /// Asks which models it serves. An engine that does not answer stays in the fleet.
     async fn ask_models(&self, engine: &ProbeTarget) {
         let Some(first) = engine.roles.first() else { return };
         engine.roles.iter().for_each(|role| role.health().identity().models_asked());
@@ -213,8 +213,8 @@ fn wants_models(instance: &Arc<Instance>) -> bool {
 }
 
 impl ProbeSchedule {
-    /// True if its time has come; if so, the next is after `pause`. A newcomer's is now, as an
-    /// operator who mistyped it looks at the log now; a time further away than a pause is brought
+    /// True if its probe is due; the next is then after `pause`. A new engine is due at once, as an
+    /// operator who mistyped it is reading the log now. A time further away than `pause` is brought
     /// forward.
     fn is_due(&mut self, endpoint: &Endpoint, now: Instant, pause: Duration) -> bool {
         let next = now + pause;

@@ -1,7 +1,7 @@
 //! Wiring of `[events]`: one watch for each rank of each prefiller, as they come and go.
 //!
-//! An instance that left has nothing in the index any more; one that is only out of reach keeps
-//! what it told for a while, and one that restarted begins anew, both by the watch itself.
+//! An instance that left is removed from the index. One that is only out of reach keeps its blocks
+//! for a while, and one that restarted begins empty; the watch itself does both.
 
 use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
@@ -21,7 +21,7 @@ use crate::pool::events::zmtp::Address;
 use crate::relay::Relay;
 use crate::relay::lookup::Told;
 
-/// Between looks at the fleet, and at how the watches go.
+/// Pause between comparisons with the fleet and updates of the metrics.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// An empty index of KV events with its settings; `None` if `events.subscribe` is off.
@@ -41,18 +41,18 @@ pub struct KvEventSubscriptions {
     watches: JoinSet<()>,
 }
 
-/// Place where prefillers publish.
+/// Addresses at which prefillers publish their events.
 #[derive(Debug)]
 struct Publishers {
     port: u16,
     replay_port: u16,
     ranks: u16,
     topic: Box<str>,
-    /// Those that publish elsewhere.
+    /// Publishers of prefillers with addresses of their own.
     elsewhere: HashMap<Endpoint, Publisher>,
 }
 
-/// Place where rank 0 of a prefiller publishes.
+/// Address at which rank 0 of a prefiller publishes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Publisher {
     events: Address,
@@ -60,7 +60,7 @@ struct Publisher {
     replay: Option<Address>,
 }
 
-/// The watches of one prefiller. Dropped, they end.
+/// The watches of one prefiller. Dropping it ends them.
 #[derive(Debug)]
 struct Subscription {
     ranks: Vec<Rank>,
@@ -72,12 +72,13 @@ struct Rank {
     instance: Arc<str>,
     status: Arc<Status>,
     meter: RankMeter,
-    /// The size of its blocks that was logged as another than that of the hashes.
+    /// The differing block size, in tokens, that was last logged; 0 if its blocks have the size of
+    /// the hashes.
     odd_tokens: u32,
 }
 
 impl KvEventSubscriptions {
-    /// Nobody is listened to yet.
+    /// Creates it without subscriptions.
     pub fn new(events: &Events, relay: Arc<Relay>, told: &Told) -> KvEventSubscriptions {
         KvEventSubscriptions {
             publishers: Publishers::new(events),
@@ -113,8 +114,8 @@ impl KvEventSubscriptions {
         }
     }
 
-    /// Listens to those that came, and no more to those that left. One that drains still counts: it
-    /// may come back.
+    /// Subscribes to new prefillers, and ends the subscriptions of those that left. One that drains
+    /// still counts: it may come back.
     fn sync_with_fleet(&mut self) {
         let members = self.relay.fleet.members(Role::Prefill);
         self.subscriptions.retain(|id, subscriptions| {
@@ -161,7 +162,7 @@ impl Rank {
         self.meter.show(state, Count::ALL.iter().map(|what| self.status.count(*what)));
     }
 
-    /// Blocks of another size have other hashes: nothing would ever be found of them.
+    /// Logs a block size other than that of the hashes: such blocks would never be found.
     fn compare(&mut self, hash_tokens: usize) {
         let event_tokens = self.status.block_tokens();
         let odd_tokens = if event_tokens as usize == hash_tokens { 0 } else { event_tokens };
@@ -172,7 +173,7 @@ impl Rank {
         self.odd_tokens = odd_tokens;
     }
 
-    /// It left: its counters stay for a while, and nothing is held.
+    /// Sets its gauges to zero as it has left; its counters stay for a while.
     fn clear_gauges(&mut self) {
         self.meter.show(RankState::default(), Count::ALL.iter().map(|what| self.status.count(*what)));
     }

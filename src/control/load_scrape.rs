@@ -1,5 +1,5 @@
-//! Asks engines how loaded they are, again and again: several gateways in front of one fleet have
-//! no other way to learn of each other, and decoders say how much KV fits.
+//! Scrapes engines' own load at intervals. Several gateways in front of one fleet learn of each
+//! other's load in no other way, and decoders report how much KV fits.
 //!
 //! What counts is what an engine has beyond what this gateway gave it.
 

@@ -1,8 +1,8 @@
 //! Looking at the engines again and again: are our tokens theirs, and do their facts and the
 //! configuration agree?
 //!
-//! Nothing that is found here stops the gateway once it serves. What is in doubt is not used:
-//! without naming and without proven tokens, requests are routed by load.
+//! Nothing that is found here stops the gateway once it serves. Facts in doubt are not used:
+//! without naming or proven tokens, requests are routed by load.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -76,13 +76,13 @@ impl ParityChecker {
         Ok(())
     }
 
-    /// Looks again, for ever.
+    /// Repeats the checks for ever.
     pub async fn run(mut self) {
         let pause = Duration::from_millis(self.config.prompt.verify_interval_ms);
         loop {
             tokio::time::sleep(pause).await;
             self.fetch_facts().await;
-            // Said in the log; the next round may find it mended.
+            // The error is logged; the next round may find it fixed.
             let _ = self.update_naming();
             self.compare_tokens().await;
             let cache = self.prompts.cache_stats();
@@ -131,9 +131,9 @@ impl ParityChecker {
         }
     }
 
-    /// Settles how blocks are named.
+    /// Decides how blocks are named.
     fn update_naming(&mut self) -> Result<(), Trouble> {
-        // What an engine said that is away counts only when all are.
+        // Facts of an engine out of reach count only if all are out of reach.
         let counts = |engine: &Endpoint| self.seen.present.is_empty() || self.seen.present.contains(engine);
         let published: Vec<Published> = self
             .seen
@@ -169,8 +169,8 @@ impl ParityChecker {
         }
     }
 
-    /// Compares our tokens with each engine that has not been compared with yet. Once one makes
-    /// others there is nothing left to find out: only a restart undoes that.
+    /// Compares the gateway's tokens with each engine that was not compared yet. After one
+    /// difference no comparison follows: only a restart undoes that.
     async fn compare_tokens(&mut self) {
         let open = self.config.prompt.verify && self.prompts.trust() != Trust::Refuted;
         let (true, Some(prompter)) = (open, self.prompts.local().cloned()) else {
@@ -183,8 +183,8 @@ impl ParityChecker {
             .filter(|(engine, _)| !self.seen.same.contains_key(engine))
             .map(|(engine, facts)| (engine.clone(), facts.models.first().map(|model| model.id.clone())))
             .collect();
-        // All at once, and each judged when it is done, so that one that hangs does not hold the
-        // others up.
+        // All are compared at once, and each is recorded when it is done, so that one that hangs
+        // does not delay the others.
         let (asker, prompter, today) = (self.asker.clone(), &prompter, self.prompts.today());
         let mut comparing: FuturesUnordered<_> = known
             .iter()

@@ -1,4 +1,4 @@
-//! Limits and deadlines as the relay and the edge use them, from the configuration. What is here
+//! Limits and deadlines as the relay and the edge use them, from the configuration. All of these
 //! can change while the gateway runs.
 
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub fn settings(config: &Config) -> Settings {
         ttft_objective: ms(config.route.ttft_slo_ms),
         attempts: retry.attempts,
         delay: Duration::from_secs_f64(retry.delay_ms / 1e3),
-        // A long first pause that somebody asks for is not cut by a shorter default.
+        // A configured first pause is not cut by a shorter default of the maximum.
         delay_max: Duration::from_secs_f64(retry.delay_max_ms.max(retry.delay_ms) / 1e3),
         resume: retry.resume,
         pool_wait: ms(config.dialect.pool_wait_ms),

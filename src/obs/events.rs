@@ -1,4 +1,4 @@
-//! Handles for what prefillers tell in KV events.
+//! Metric handles for KV events of prefillers.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub struct RankMeter {
     _series: Series,
     connected: Gauge,
     complete: Gauge,
-    /// In its own memory, and put into a pool.
+    /// Blocks in the engine's own memory, and blocks it put into a pool.
     blocks: [Gauge; 2],
     counts: Vec<Counter>,
     /// Counters at the last look at the rank: another watch of the same rank begins at 0.
@@ -23,15 +23,15 @@ pub struct RankMeter {
 /// State of a rank's events.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RankState {
-    /// They come in.
+    /// True if the subscription is connected.
     pub connected: bool,
-    /// They tell of all its blocks.
+    /// True if the events cover all blocks of the rank.
     pub complete: bool,
-    /// Blocks in its own memory, and those it put into a pool.
+    /// Blocks in the engine's own memory, and blocks it put into a pool.
     pub blocks: (usize, usize),
 }
 
-/// Handles for look-ups in what events told.
+/// Metric handles for look-ups in the index of KV events.
 #[derive(Debug)]
 pub struct HeldMeter {
     seconds: Histogram,
@@ -42,7 +42,7 @@ pub struct HeldMeter {
 }
 
 impl RankMeter {
-    /// Handles for a rank; `whats` are the things that are counted.
+    /// Creates the handles of a rank; `whats` are the names of its counters.
     pub fn new(instance: &str, rank: u32, whats: &[&'static str]) -> RankMeter {
         let series = series(instance);
         let handles = series.clone();
@@ -69,7 +69,8 @@ impl RankMeter {
         }
     }
 
-    /// Shows the state; `counts` are since the watch began, in the order of the things counted.
+    /// Sets the gauges and advances the counters. `counts` are since the watch began, in the order
+    /// of `whats`.
     pub fn show(&mut self, state: RankState, counts: impl Iterator<Item = u64>) {
         let flag = |on: bool| f64::from(u8::from(on));
         self.connected.set(flag(state.connected));
@@ -98,8 +99,8 @@ impl HeldMeter {
         }
     }
 
-    /// A prompt was looked up in `took`: the best prefiller holds so many of its tokens, a pool was
-    /// given so many.
+    /// Records a look-up of a prompt that took `took`: tokens held by the best prefiller, and
+    /// tokens that a pool was given.
     pub fn looked_up(&self, held_tokens: u32, told_tokens: u32, took: Duration) {
         self.seconds.record(took);
         self.held_tokens.increment(u64::from(held_tokens));

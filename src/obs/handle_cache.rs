@@ -1,5 +1,5 @@
-//! Counters whose labels only the end of a request knows: made once for each set of labels, and
-//! found again without the strings, the hash and the allocations that asking the recorder costs
+//! Counters whose labels are known only at the end of a request. Each is made once for its labels.
+//! Finding it again avoids the strings, the hash and the allocations of asking the recorder
 //! (`benches/RESULTS.md`).
 
 use std::borrow::Borrow;
@@ -19,7 +19,7 @@ impl<K, V> Default for HandleCache<K, V> {
 }
 
 impl<K: Eq + Hash, V: Clone> HandleCache<K, V> {
-    /// The handle of these labels, made by `make` when it is the first time.
+    /// The handle of these labels, made by `make` at the first use.
     pub(super) fn get<Q>(&self, labels: &Q, make: impl FnOnce() -> V) -> V
     where
         K: Borrow<Q>,

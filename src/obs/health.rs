@@ -32,7 +32,7 @@ pub(super) fn begin(leg: &'static str, instance: &str) {
         counter!(names::HANDOFF_FAILURES, "leg" => leg, "instance" => instance.to_owned(), "blamed" => blamed)
             .increment(0);
     }
-    // Those by which an engine is an outlier most often.
+    // The statuses that make an engine an outlier most often.
     for status in ["401", "404", "429"] {
         counter!(names::REFUSALS, "leg" => leg, "instance" => instance.to_owned(), "status" => status)
             .increment(0);
@@ -46,7 +46,7 @@ pub(super) fn begin(leg: &'static str, instance: &str) {
     }
 }
 
-/// Begins what belongs to no instance.
+/// Begins the series that belong to no instance.
 pub(super) fn begin_fleet() {
     for outcome in RELOADED {
         counter!(names::RELOADS, "outcome" => outcome).increment(0);
@@ -60,27 +60,28 @@ pub(super) fn begin_fleet() {
 }
 
 impl LegMeter {
-    /// Its breaker: 0 closed, 1 half-open, 2 open.
+    /// Sets the state of its breaker: 0 closed, 1 half-open, 2 open.
     pub fn breaker(&self, state: f64) {
         self.breaker.set(state);
     }
 
-    /// A rest began.
+    /// Counts an opening of its breaker.
     pub fn tripped(&self) {
         self.count(names::TRIPS);
     }
 
-    /// It answered a prefill without a hand-off.
+    /// Counts a prefill that it answered without a hand-off.
     pub fn handed_nothing(&self) {
         self.count(names::WITHOUT_HANDOFF);
     }
 
-    /// It was restarted.
+    /// Counts a restart of the engine.
     pub fn restarted(&self) {
         self.count(names::RESTARTS);
     }
 
-    /// A probe ended: `alive`, `dead` (an answer that says so) or `silent` (none).
+    /// Counts a probe by its outcome: `alive`, `dead` (an answer that says so) or `silent` (no
+    /// answer).
     pub fn probed(&self, outcome: &'static str) {
         self.series.with(|| {
             counter!(names::PROBES, "leg" => self.leg, "instance" => self.instance.clone(), "outcome" => outcome)
@@ -88,7 +89,7 @@ impl LegMeter {
         });
     }
 
-    /// A hand-off failed in which it had a part. `blamed` is one of a fixed set of words.
+    /// Counts a failed hand-off of this instance. `blamed` is one of a fixed set of words.
     pub fn handoff_failed(&self, blamed: &'static str) {
         self.series.with(|| {
             counter!(names::HANDOFF_FAILURES, "leg" => self.leg, "instance" => self.instance.clone(), "blamed" => blamed)
@@ -96,7 +97,8 @@ impl LegMeter {
         });
     }
 
-    /// It answered with this 4xx. Statuses that nobody expects of an engine are one label.
+    /// Counts an answer with this 4xx. All statuses that engines do not usually send share one
+    /// label.
     pub fn refused(&self, status: u16) {
         let at = REFUSED.iter().position(|(known, _)| *known == status);
         let label = at.and_then(|at| REFUSED.get(at)).map_or("other", |(_, label)| *label);
@@ -114,18 +116,18 @@ impl LegMeter {
 }
 
 impl Meters {
-    /// A changed configuration was looked at; so many keys wait for a restart.
+    /// Counts a reload by its outcome; `pending` keys wait for a restart.
     pub fn reloaded(&self, outcome: &'static str, pending: usize) {
         counter!(names::RELOADS, "outcome" => outcome).increment(1);
         gauge!(names::PENDING).set(pending as f64);
     }
 
-    /// A changed configuration was refused.
+    /// Counts a changed configuration that was refused.
     pub fn refused(&self) {
         counter!(names::RELOADS, "outcome" => "refused").increment(1);
     }
 
-    /// A source of engines was looked at.
+    /// Counts a query to a source of engines.
     pub fn discovered(&self, source: &'static str, outcome: &'static str) {
         counter!(names::DISCOVERIES, "source" => source, "outcome" => outcome).increment(1);
     }

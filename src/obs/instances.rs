@@ -1,8 +1,8 @@
-//! Series of engines, which come and go, under ever new names where they are scaled.
+//! Series of engines, which join and leave, under new names each time if they are scaled.
 //!
 //! A recorder can't forget one series, so each instance has a recorder of its own. That one is
-//! forgotten [`LINGER`] after the last who wrote to it: until then what was counted is still
-//! scraped, and an instance that comes back counts on.
+//! dropped [`LINGER`] after its last handle. Until then its counts are still scraped, and an
+//! instance that returns counts on.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use metrics_exporter_prometheus::PrometheusRecorder;
 
-/// As far as the alerts look back (`config/prometheus/alerts.yml`).
+/// Time for which series outlive their instance: as far as the alerts look back
+/// (`config/prometheus/alerts.yml`).
 const LINGER: Duration = Duration::from_secs(3600);
 
 /// Instances by name. There are as many as the fleet has had within [`LINGER`].
@@ -20,21 +21,21 @@ pub(super) struct Instances(Mutex<BTreeMap<String, Entry>>);
 #[derive(Debug)]
 struct Entry {
     recorder: Arc<PrometheusRecorder>,
-    /// Time at which nobody was seen to write to it any more.
+    /// Time at which it was first seen without handles.
     left: Option<Instant>,
 }
 
-/// Place where one instance's series are made. Who holds handles of such series holds this.
+/// Recorder of one instance's series. Each owner of handles of these series holds it.
 #[derive(Clone, Debug)]
 pub(super) struct Series(Option<Arc<PrometheusRecorder>>);
 
 impl Series {
-    /// Of nobody: nothing is recorded in this process.
+    /// An empty value, for a process without a recorder.
     pub(super) fn none() -> Series {
         Series(None)
     }
 
-    /// Makes handles, or counts once.
+    /// Runs `make` with this recorder, to create handles or to count once.
     pub(super) fn with<T>(&self, make: impl FnOnce() -> T) -> T {
         match &self.0 {
             Some(recorder) => metrics::with_local_recorder(&**recorder, make),
@@ -49,7 +50,7 @@ impl Instances {
         Instances(Mutex::new(BTreeMap::new()))
     }
 
-    /// The series of an instance, whatever it serves; `make` makes a recorder, if it is new.
+    /// The series of an instance, for all its roles; `make` creates the recorder of a new one.
     pub(super) fn series(&self, name: &str, make: impl FnOnce() -> Option<PrometheusRecorder>) -> Series {
         let mut all = self.lock();
         if let Some(found) = all.get_mut(name) {
@@ -61,17 +62,17 @@ impl Instances {
         Series(Some(recorder))
     }
 
-    /// Their metrics as one text, each family once.
+    /// Renders the metrics of all instances as one text, each family once.
     pub(super) fn render(&self) -> String {
         let recorders: Vec<_> = self.lock().values().map(|it| it.recorder.handle()).collect();
         merged(recorders.iter().map(|it| it.render()))
     }
 
-    /// Folds samples into buckets, and forgets those who left long ago.
+    /// Folds samples into buckets, and drops instances that left more than [`LINGER`] ago.
     pub(super) fn upkeep(&self, now: Instant) {
         self.lock().retain(|_, it| {
             let written = Arc::strong_count(&it.recorder) > 1;
-            // Of those who left everything was folded when they were first seen to be gone.
+            // The samples of instances that left were folded when they were first seen to be gone.
             if written || it.left.is_none() {
                 it.recorder.handle().run_upkeep();
             }
@@ -84,8 +85,8 @@ impl Instances {
     }
 }
 
-/// Texts in Prometheus' format as one: a family may have one head only, and all its samples behind
-/// it.
+/// Merges texts in Prometheus' format: a family may have one head only, followed by all its
+/// samples.
 fn merged(texts: impl Iterator<Item = String>) -> String {
     let mut families: BTreeMap<String, [String; 2]> = BTreeMap::new();
     for text in texts {

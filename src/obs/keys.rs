@@ -1,6 +1,5 @@
-//! Metrics by key, and of requests that are turned away. The label `key` is the name of an entry in
-//! the file of keys, never a key, or `anyone`: there are no more of them than the file may have
-//! entries.
+//! Metrics by key, and of refused requests. The label `key` is the name of an entry in the file of
+//! keys, or `anyone`, never a key. Its values are bounded by the entries that the file may have.
 
 use std::sync::Arc;
 
@@ -8,7 +7,7 @@ use metrics::{Counter, counter};
 
 use super::{Meters, begun, names};
 
-/// Reason why a request may be turned away for want of room.
+/// Reasons why a request may be refused for overload.
 pub const TURNED_AWAY: [&str; 10] = [
     "queue_full",
     "queue_share",
@@ -22,7 +21,7 @@ pub const TURNED_AWAY: [&str; 10] = [
     "body_unread",
 ];
 
-/// Reason why a key may be refused.
+/// Reasons why a key may be refused.
 pub const REFUSED: [&str; 3] = ["missing", "unknown", "grant"];
 
 /// Begins the series whose labels are known, so that a rate sees the first of each.
@@ -68,7 +67,7 @@ impl KeyMeter {
 }
 
 impl Meters {
-    /// A request that came with the key of `name` ended with `status`, after so many tokens.
+    /// Records the end of a request with the key of `name`: its `status` and its tokens.
     pub fn of_key(&self, name: &str, (status, reason): (u16, &'static str), prompt: u64, output: u64) {
         let meter = self.keys.get(name, || Arc::new(KeyMeter::new(name)));
         let outcome = match (status, reason) {
@@ -82,17 +81,17 @@ impl Meters {
         meter.output_tokens.increment(output);
     }
 
-    /// A request had no key that is known, or one that may not do this.
+    /// Counts a request without a known key, or with a key that lacks the right.
     pub fn key_refused(&self, reason: &'static str) {
         counter!(names::KEY_REFUSALS, "reason" => reason).increment(1);
     }
 
-    /// A changed file of keys was read.
+    /// Counts a reading of a changed key file.
     pub fn keys_read(&self, outcome: &'static str) {
         counter!(names::KEY_READINGS, "outcome" => outcome).increment(1);
     }
 
-    /// A request was turned away for want of room.
+    /// Counts a request refused for overload.
     pub fn turned_away(&self, reason: &'static str) {
         counter!(names::TURNED_AWAY, "reason" => reason).increment(1);
     }

@@ -1,4 +1,4 @@
-//! The last of something, for people who look: Prometheus keeps how many, not which.
+//! The last value of a kind, shown to operators: Prometheus keeps counts, not values.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
@@ -12,7 +12,7 @@ pub struct LastValue<T>(Mutex<Option<TimedValue<T>>>);
 pub struct TimedValue<T> {
     /// Value that was recorded.
     pub what: T,
-    /// Time, by the clock on the wall.
+    /// Wall-clock time of the recording.
     pub at: SystemTime,
 }
 
@@ -23,7 +23,7 @@ impl<T> Default for LastValue<T> {
 }
 
 impl<T: Copy> LastValue<T> {
-    /// It is now.
+    /// Records a value at the present time.
     pub fn set(&self, what: T) {
         let moment = TimedValue { what, at: SystemTime::now() };
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(moment);

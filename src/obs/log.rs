@@ -26,21 +26,21 @@ pub struct LogGuard {
 #[derive(Clone, Debug)]
 pub struct Threshold(reload::Handle<LevelFilter, Registry>);
 
-/// Lines are written together that come within this time: one at a time, each would wake the thread
-/// that writes and cost a write of its own. It is how late a line may be, unless it is alone.
+/// Time within which lines are written together. Alone, each would wake the writing thread and cost
+/// a write of its own. It bounds how late a line may be.
 const GATHERED: Duration = Duration::from_millis(10);
-/// Most that is written at once.
+/// Most bytes of one write.
 const GATHERED_BYTES: usize = 64 << 10;
 
-/// Writes what has gathered when it is told that no more is there to be written, and then lets more
-/// gather.
+/// Writes the collected lines at a flush, which comes when the queue of lines is empty. It then
+/// waits for [`GATHERED`], so that more lines collect.
 struct BatchWriter<W: Write>(BufWriter<W>);
 
-/// Prefix of the gateway's own targets. Libraries are heard where they warn: their other lines are
-/// of their own affairs, and at `debug` some show what is sent.
+/// Prefix of the gateway's own targets. Of libraries only warnings are logged: their other lines
+/// concern internals, and at `debug` some show what is sent.
 const OURS: &str = "pd_proxy";
-/// Of these not even warnings: they tell of each failed attempt, which `discovery` says once, with
-/// what mends it.
+/// Prefix of libraries whose warnings are not logged: they warn of each failed attempt, which
+/// `discovery` logs once, with its remedy.
 const THEIRS: &str = "kube_";
 
 /// Starts the log. A second call in one process keeps the first log and returns `None`.
@@ -79,16 +79,16 @@ impl<W: Write> Write for BatchWriter<W> {
 }
 
 impl LogGuard {
-    /// To change the level with.
+    /// The handle that changes the level.
     pub fn threshold(&self) -> Threshold {
         self.threshold.clone()
     }
 }
 
 impl Threshold {
-    /// Logs `level` and what is more severe from now on.
+    /// Sets the least severe level that is logged.
     pub fn set(&self, level: Level) {
-        // It fails only when the log is gone, and then nobody reads it.
+        // It fails only when the log is gone.
         let _ = self.0.reload(LevelFilter::from_level(level));
     }
 }

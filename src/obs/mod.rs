@@ -1,12 +1,12 @@
 //! Observability: the metrics (names in [`names`], and nowhere else) and the log.
 //!
-//! Handles of histograms and gauges are made once, when an instance or an API is registered;
-//! counters with labels that only the end of a request knows are made the first time and kept.
+//! Handles of histograms and gauges are made once, when an instance or an API is registered.
+//! Counters with labels that are known only at the end of a request are made at first use and kept.
 //! Nothing is recorded per token.
 //!
-//! The recorder forgets a series only by its age, and would take those away that are still written
-//! to through a handle; so the series of instances, which come and go, are in recorders of their
-//! own (`obs/instances.rs`).
+//! The recorder drops a series only by its age, even one that is still written to through a handle.
+//! So the series of instances, which join and leave, are in recorders of their own
+//! (`obs/instances.rs`).
 
 pub mod events;
 mod handle_cache;
@@ -31,8 +31,7 @@ use instances::{Instances, Series};
 use keys::KeyMeter;
 pub use last_value::{LastValue, TimedValue};
 
-/// The process-wide recorder. Prometheus metrics belong to a process, so this is global, and
-/// nothing else but its instances.
+/// The process-wide recorder, a global since Prometheus metrics belong to a process.
 static RECORDER: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
 static INSTANCES: Instances = Instances::new();
 
@@ -62,13 +61,13 @@ pub struct Meters {
     /// Open client connections.
     pub connections: Gauge,
     routes: [RouteMeter; Api::ALL.len()],
-    /// By route, status and reason.
+    /// Requests by route, status and reason.
     requests: HandleCache<(&'static str, u16, &'static str), Counter>,
-    /// By the name of a key.
+    /// Handles by the name of a key.
     keys: HandleCache<String, Arc<KeyMeter>>,
-    /// Used, released, expired.
+    /// Hand-offs that were used, released and expired.
     handoffs: [Counter; 3],
-    /// By pool and verdict.
+    /// Look-ups by pool and verdict.
     pool_lookups: HandleCache<(&'static str, &'static str), Counter>,
     prompt_tokens: Counter,
     cached_tokens: Counter,
@@ -86,7 +85,7 @@ pub struct Meters {
     block_names_known: Gauge,
     /// All requests, and those that failed.
     ended: [AtomicU64; 2],
-    /// The gateway ends, and does not wait any longer for what is open.
+    /// True if the gateway cuts the connections that are still open at its end.
     cutting: AtomicBool,
     /// The pool's last answer, and how long it took.
     lookup: LastValue<(&'static str, Duration)>,
@@ -104,13 +103,13 @@ struct RouteMeter {
 /// Measurements of one finished request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sample {
-    /// Until the first byte of a stream went out.
+    /// Time until the first byte of a stream was sent.
     pub ttft: Option<Duration>,
     /// Mean time per output token after the first.
     pub tpot: Option<Duration>,
     /// The longest pause in a stream.
     pub gap_max: Option<Duration>,
-    /// Until the end.
+    /// Time until the end of the request.
     pub total: Duration,
 }
 
@@ -147,7 +146,7 @@ impl Exposition {
     }
 }
 
-/// Starts recording; `None` when somebody else in this process records already.
+/// Starts recording; `None` when another recorder is installed in this process.
 fn start() -> Option<PrometheusHandle> {
     let recorder = recorder()?;
     let handle = recorder.handle();
@@ -176,9 +175,8 @@ fn series(instance: &str) -> Series {
     })
 }
 
-/// True if a request failed that ended with `status` (None = there was nobody to answer) and
-/// `reason`: with a 5xx, or as a stream that broke, whatever its status. A client's mistake is no
-/// failure.
+/// True if a request with this end counts as failed: a 5xx, or a broken stream of any status. A
+/// `status` of `None` means that the client had left. A client's mistake is no failure.
 pub fn failed_request(status: Option<u16>, reason: &str) -> bool {
     match status {
         Some(status @ 400..) => status >= 500,
@@ -186,7 +184,7 @@ pub fn failed_request(status: Option<u16>, reason: &str) -> bool {
     }
 }
 
-/// A counter that is there from now on, so that a rate sees the first.
+/// Initialises a counter to 0, so that a rate sees its first increment.
 fn begun(counter: Counter) -> Counter {
     counter.increment(0);
     counter
@@ -213,12 +211,12 @@ impl LegMeter {
         }
     }
 
-    /// A leg ended well after `took`.
+    /// Records a leg that succeeded after `took`.
     pub fn done(&self, took: Duration) {
         self.seconds.record(took);
     }
 
-    /// A leg failed. `reason` is one of a fixed set of words.
+    /// Counts a failed leg. `reason` is one of a fixed set of words.
     pub fn failed(&self, reason: &'static str) {
         self.failure.set(reason);
         self.series.with(|| {
@@ -237,12 +235,12 @@ impl Meters {
     /// Makes all handles.
     pub fn new() -> Meters {
         let tokens = |kind: &'static str| counter!(names::TOKENS, "kind" => kind);
-        // There from the start, so that a rate sees the first one.
+        // These exist from the start, so that a rate sees the first increment.
         for verdict in ["same", "different", "untested", "unknown"] {
             counter!(names::PARITY, "verdict" => verdict).increment(0);
         }
         keys::start();
-        // There without tracing, too.
+        // The series exist without tracing, too.
         let _ = traces::SpanMeter::new();
         health::begin_fleet();
         for leg in ["prefill", "decode", "encode"] {
@@ -283,8 +281,8 @@ impl Meters {
         }
     }
 
-    /// A request ended with `status`; `reason` is `ok`, `engine` (the engine's own answer) or the
-    /// code of our error.
+    /// Counts a request that ended with `status`. `reason` is `ok`, `engine` (the engine's own
+    /// answer) or the code of the gateway's error.
     pub fn request(&self, route: &'static str, status: u16, reason: &'static str) {
         let begin =
             || counter!(names::REQUESTS, "route" => route, "code" => status.to_string(), "reason" => reason);
@@ -296,24 +294,25 @@ impl Meters {
         }
     }
 
-    /// The gateway ends: what is open is cut from now on, and its clients did not leave.
+    /// Marks that the gateway cuts open connections from now on, so that these do not count as left
+    /// by clients.
     pub fn cut_all(&self) {
         self.cutting.store(true, Ordering::Relaxed);
     }
 
-    /// True if what is open is being cut.
+    /// True if open connections are being cut.
     pub fn cuts(&self) -> bool {
         self.cutting.load(Ordering::Relaxed)
     }
 
-    /// Requests that ended since the start, and those of them that failed, as [`failed_request`]
-    /// has it.
+    /// Requests that ended since the start, and those that failed in the sense of
+    /// [`failed_request`].
     pub fn ended(&self) -> (u64, u64) {
         let [ended, failed] = &self.ended;
         (ended.load(Ordering::Relaxed), failed.load(Ordering::Relaxed))
     }
 
-    /// The times of a generating request.
+    /// Records the times of a generating request.
     pub fn sample(&self, api: Api, sample: Sample) {
         let Some(route) = Api::ALL.iter().position(|a| *a == api).and_then(|i| self.routes.get(i)) else {
             return;
@@ -325,24 +324,24 @@ impl Meters {
         route.total.record(sample.total);
     }
 
-    /// Token counts that engines reported.
+    /// Adds token counts that engines reported.
     pub fn tokens(&self, prompt: u64, cached: u64, output: u64) {
         self.prompt_tokens.increment(prompt);
         self.cached_tokens.increment(cached);
         self.output_tokens.increment(output);
     }
 
-    /// A leg is tried again.
+    /// Counts a further attempt of a leg.
     pub fn retry(&self, leg: &'static str, reason: &'static str) {
         counter!(names::RETRIES, "leg" => leg, "reason" => reason).increment(1);
     }
 
-    /// A further attempt was not made: retries had taken their share of the traffic.
+    /// Counts a further attempt that the retry budget did not allow.
     pub fn retry_denied(&self, leg: &'static str) {
         counter!(names::RETRIES_DENIED, "leg" => leg).increment(1);
     }
 
-    /// A decoder that was asked first called back.
+    /// Counts a callback of a decoder that was asked first.
     pub fn callback(&self, outcome: &'static str) {
         counter!(names::CALLBACKS, "outcome" => outcome).increment(1);
     }
@@ -362,12 +361,12 @@ impl Meters {
         }
     }
 
-    /// A request went to a decoder alone.
+    /// Counts a request that went to a decoder alone.
     pub fn bypassed(&self, reason: &'static str) {
         counter!(names::BYPASSED, "reason" => reason).increment(1);
     }
 
-    /// A prompt's tokens were found, or not and why, in `took`.
+    /// Records that tokens of a prompt were found in `took`, or the reason why they are unknown.
     pub fn prompt(&self, unknown: Option<&'static str>, took: Duration) {
         self.prompt_seconds.record(took);
         match unknown {
@@ -378,7 +377,7 @@ impl Meters {
         }
     }
 
-    /// Look-ups in the cache of prompt prefixes, since the start.
+    /// Sets the hits and misses of the cache of prompt prefixes since the start.
     pub fn prompt_cache(&self, hits: u64, misses: u64) {
         for (counter, count) in self.prompt_cache.iter().zip([hits, misses]) {
             counter.absolute(count);

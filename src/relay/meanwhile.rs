@@ -3,8 +3,8 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 
-/// Drives the future `leg`. As soon as it waits for its engine, or has ended without that, `work` is done. A
-/// leg that is dropped before it is polled leaves it undone.
+/// Drives the future `leg`. As soon as it waits for its engine, or has ended without that, `work`
+/// is done. A leg that is dropped before it is polled leaves it undone.
 pub(super) fn meanwhile<F: Future + Unpin>(
     mut leg: F,
     work: impl FnOnce() + Unpin,

@@ -89,7 +89,7 @@ impl Gate {
 /// A socket that has an address and does not listen.
 fn bound(addr: SocketAddr) -> io::Result<TcpSocket> {
     let socket = if addr.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // What connections leave behind does not keep it from its port.
+    // Sockets in TIME_WAIT do not keep it from its port.
     socket.set_reuseaddr(true)?;
     socket.bind(addr)?;
     Ok(socket)

@@ -84,7 +84,7 @@ impl Handoff {
         if !flag("do_remote_decode") {
             return Ok(Handoff::None);
         }
-        // Where something is missing nothing is read.
+        // With a member missing nothing is read.
         let offered = params.get("remote_num_tokens").and_then(Value::as_u64);
         let offered = offered.and_then(|tokens| usize::try_from(tokens).ok());
         Ok(match (Source::parse(params), offered) {

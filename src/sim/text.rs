@@ -1,9 +1,9 @@
-//! From KV content to words: the output is a pure function of what the engine's blocks hold.
+//! Output text: a pure function of the KV content in the engine's blocks.
 //!
-//! A [`Fingerprint`] is a running hash over the *characters* of a token sequence, so an answer continued
-//! elsewhere from prompt + text so far goes on with the same text, however it is tokenized. Every
-//! KV block stores the print at its end; an engine that reads blocks of another prompt gets another
-//! print and so answers, confidently, something else.
+//! A [`Fingerprint`] is a running hash over the *characters* of a token sequence, so an answer
+//! continued elsewhere from prompt + text so far goes on with the same text, however it is
+//! tokenized. Every KV block stores the fingerprint at its end; an engine that reads blocks of
+//! another prompt gets another fingerprint, and so answers with another text.
 
 use super::tokens::{self, Piece};
 

@@ -2,19 +2,18 @@
 
 use super::{EngineFiles, ListenerFiles, TlsError, plain_http};
 
-/// Nothing: there is no way to make one that serves.
+/// Placeholder: it can make plain connections alone.
 #[derive(Clone, Debug)]
 pub struct EngineTls(());
 
-/// Nothing: it can't be made.
+/// Placeholder without a value: it can't be made.
 #[derive(Debug)]
 pub enum ListenerTls {}
 
 impl EngineTls {
-    /// Plain connections alone.
+    /// Accepts settings without any file or name, for plain connections.
     ///
-    /// # Errors
-    /// When a file or a name is given.
+    /// # Errors A file or a name is given.
     pub fn new(files: &EngineFiles) -> Result<EngineTls, TlsError> {
         let given = [
             ("engine.tls_ca", &files.ca),
@@ -28,7 +27,7 @@ impl EngineTls {
         }
     }
 
-    /// Never: an engine over TLS can't be reached.
+    /// Fails: an engine over TLS can't be reached.
     ///
     /// # Errors
     /// Always.
@@ -51,7 +50,7 @@ impl ListenerTls {
         Err(TlsError::NotBuilt { key: "tls.cert" })
     }
 
-    /// Nothing to read again.
+    /// Has nothing to read again.
     ///
     /// # Errors
     /// Never.

@@ -1,4 +1,4 @@
-//! TLS towards engines: whom we believe, and what we show.
+//! TLS towards engines: trusted authorities, and the gateway's own certificate.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -24,18 +24,19 @@ pub struct EngineTls {
     judge: Arc<EngineVerifier>,
 }
 
-/// Checks engines' certificates: by the system's authorities, which are read when they are first
-/// needed, or by those of a file; for the name that was dialled, or a configured one.
+/// Verifies engines' certificates, by the authorities of a file or of the system. The system's are
+/// read when they are first needed. The certificate must be for the name that was dialled, or a
+/// configured one.
 #[derive(Debug)]
 struct EngineVerifier {
     provider: Arc<CryptoProvider>,
     name: Option<ServerName<'static>>,
-    /// None = there are none.
+    /// `None` = no authorities are installed.
     verifier: OnceLock<Option<Arc<WebPkiServerVerifier>>>,
 }
 
 impl EngineTls {
-    /// As the files say.
+    /// Reads the files.
     ///
     /// # Errors
     /// [`TlsError`] names the setting at fault.
@@ -60,8 +61,7 @@ impl EngineTls {
         Ok(EngineTls { config: Arc::new(config), judge })
     }
 
-    /// Checks that any certificate could be believed, before an engine at `https://` is served
-    /// from.
+    /// Checks that some authority is trusted, before an engine at `https://` is used.
     ///
     /// # Errors
     /// [`TlsError::NoRoots`] if none could.
@@ -74,10 +74,10 @@ impl EngineTls {
         plain_http().tls_backend_preconfigured(ClientConfig::clone(&self.config))
     }
 
-    /// The handshake with an engine that was dialled as `host`; the time limit is the caller's.
+    /// Performs the handshake with an engine that was dialled as `host`. The caller sets the time
+    /// limit.
     ///
-    /// # Errors
-    /// A certificate that is not believed, or whatever else the engine did.
+    /// # Errors The certificate is not trusted, or the handshake fails otherwise.
     pub async fn connect(&self, socket: TcpStream, host: &str) -> io::Result<EngineStream> {
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
@@ -101,8 +101,8 @@ impl EngineVerifier {
         Ok(EngineVerifier { provider, name, verifier })
     }
 
-    /// The one of the file, or the system's authorities, read at the first use: most fleets need
-    /// none.
+    /// The verifier of the file's authorities, or of the system's. The latter are read at the first
+    /// use, as most fleets need none.
     fn verifier(&self) -> Option<&Arc<WebPkiServerVerifier>> {
         let system = || {
             let mut roots = RootCertStore::empty();

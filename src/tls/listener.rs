@@ -1,4 +1,4 @@
-//! TLS towards clients, with files that may be replaced while we run.
+//! TLS towards clients, with files that may be replaced while the gateway runs.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::{ListenerFiles, TlsError};
 /// A client's connection.
 pub type ClientStream = tokio_rustls::server::TlsStream<TcpStream>;
 
-/// Certificates that are shown to clients, and those that are wanted of them.
+/// The listener's certificate, and the authorities that clients' certificates must come from.
 #[derive(Debug)]
 pub struct ListenerTls {
     files: ListenerFiles,
@@ -25,11 +25,11 @@ pub struct ListenerTls {
 #[derive(Debug)]
 struct CurrentConfig {
     config: Arc<ServerConfig>,
-    /// Of what was read; a new connection gets a new configuration only when it changes.
+    /// Digest of the files in use. New connections get a new configuration only when it changes.
     contents: Contents,
 }
 
-/// The files as they were read.
+/// Content of the listener's files.
 #[derive(Debug)]
 struct CertificateFiles {
     cert: Pem,
@@ -54,9 +54,8 @@ impl ListenerTls {
     /// Reads the files again; `true` when their contents had changed and are in use from now on.
     /// Blocks on the disk.
     ///
-    /// # Errors
-    /// [`TlsError`] when they can't be used; then what was in use before stays. So it does while
-    /// only one of certificate and key has been replaced.
+    /// # Errors [`TlsError`] when they can't be used. The previous configuration then stays in use,
+    /// as it does while only one of certificate and key has been replaced.
     pub fn refresh(&self) -> Result<bool, TlsError> {
         let read = CertificateFiles::from(&self.files)?;
         if read.contents() == self.current.load().contents {
@@ -66,11 +65,10 @@ impl ListenerTls {
         Ok(true)
     }
 
-    /// The handshake with one client; the time limit is the caller's. `true` when HTTP/2 was agreed
-    /// on.
+    /// Performs the handshake with one client. The caller sets the time limit. The flag is true if
+    /// HTTP/2 was negotiated.
     ///
-    /// # Errors
-    /// Whatever the client did wrong, or its leaving.
+    /// # Errors The client broke the protocol or disconnected.
     pub async fn accept(&self, socket: TcpStream) -> std::io::Result<(ClientStream, bool)> {
         let acceptor = TlsAcceptor::from(self.current.load().config.clone());
         let stream = acceptor.accept(socket).await?;

@@ -1,8 +1,8 @@
-//! TLS: what the listener shows to clients, and whom the gateway believes among engines.
+//! TLS: the listener's certificates towards clients, and the authorities trusted for engines.
 //!
-//! rustls with ring: no C library to be patched beside us, and one binary that can be linked
-//! statically. Without the feature `tls` the same names exist and refuse: a configuration that asks
-//! for TLS then does not start.
+//! The library is rustls with ring: no system library needs separate patches, and the binary can be
+//! linked statically. Without the feature `tls` the same names exist and refuse: a configuration
+//! with TLS then does not start.
 
 #[cfg(not(feature = "tls"))]
 mod absent;
@@ -23,18 +23,18 @@ pub use listener::{ClientStream, ListenerTls};
 /// Files of the listener, PEM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListenerFiles {
-    /// The certificate and what leads to its authority.
+    /// The certificate and its chain of intermediate authorities.
     pub cert: String,
     /// Its private key: PKCS #8, PKCS #1 or SEC 1.
     pub key: String,
-    /// Clients must show a certificate that one of these signed.
+    /// Authorities, one of which must have signed each client's certificate.
     pub client_ca: Option<String>,
 }
 
 /// Files and names for TLS towards engines; all may be left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EngineFiles {
-    /// Authorities that are believed; None = those of the system.
+    /// Trusted authorities; `None` = those of the system.
     pub ca: Option<String>,
     /// Certificate that is shown to engines.
     pub cert: Option<String>,
@@ -57,7 +57,7 @@ pub enum TlsError {
         /// Cause of the error.
         source: std::io::Error,
     },
-    /// A file without what is wanted of it.
+    /// A file without a certificate or private key.
     #[error("{key}: {path} has no {wanted} in PEM")]
     Empty {
         /// Name of the setting.
@@ -67,7 +67,7 @@ pub enum TlsError {
         /// A certificate, or a private key.
         wanted: &'static str,
     },
-    /// Contents that can't be used.
+    /// A file whose content can't be used.
     #[error("{key}: {why}")]
     Unusable {
         /// Name of the setting.
@@ -97,25 +97,24 @@ pub enum ClientError {
     Client(#[from] reqwest::Error),
 }
 
-/// A client for control calls that knows the system's authorities. Neither a proxy nor a redirect
-/// leads it elsewhere.
+/// A client for control calls that knows the system's authorities. It uses no proxy and follows no
+/// redirect.
 ///
-/// It is here, and not `reqwest`'s own, because that one panics without a TLS provider for the
-/// whole process.
+/// `reqwest`'s own builder is not used, because it panics without a process-wide TLS provider.
 pub fn http() -> reqwest::ClientBuilder {
     match EngineTls::new(&EngineFiles::default()) {
         Ok(tls) => tls.http(),
-        // Without files there is nothing that could be wrong.
+        // Without files no setting can be wrong.
         Err(_) => plain_http(),
     }
 }
 
-/// Gives the process ring as its TLS provider, unless it has one: for a library that asks for the
-/// process's and can't be given another one.
+/// Installs ring as the process-wide TLS provider, unless there is one. One library uses the
+/// process's provider and accepts no other.
 #[cfg(feature = "tls")]
 pub fn install_provider() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // Somebody else's, if they came between: either will do.
+        // Another thread may have installed one meanwhile: either will do.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
 }

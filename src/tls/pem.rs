@@ -1,4 +1,4 @@
-//! Certificates and keys out of PEM files.
+//! Reader of certificates and private keys in PEM files.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -9,7 +9,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::TlsError;
 
-/// A bundle of all public authorities has a quarter of this.
+/// Most bytes of a file: four times a bundle of all public authorities.
 const FILE_BYTES: u64 = 1 << 20;
 
 /// A file of a setting.

@@ -110,8 +110,8 @@ impl Context {
     }
 }
 
-/// The `tracestate` that came with a request, its lines put together; `None` where there is none,
-/// or one that breaks the rules: those who understand it would have to discard it as well.
+/// The `tracestate` of a request, with its lines joined. `None` if there is none, or it breaks the
+/// rules: every later reader would have to discard it as well.
 pub fn state_of(headers: &HeaderMap) -> Option<HeaderValue> {
     let lines = headers.get_all(TRACESTATE).iter();
     let lines: Vec<&str> = lines.map(HeaderValue::to_str).collect::<Result<_, _>>().ok()?;
@@ -206,7 +206,7 @@ mod tests {
             (format!("00-{TRACE}-{SPAN}-00"), false),
             (format!("00-{TRACE}-{SPAN}-03"), true),
             (format!("00-{TRACE}-{SPAN}-fe"), false),
-            // A later version, with and without more than we know.
+            // A later version, with and without further members.
             (format!("cc-{TRACE}-{SPAN}-01"), true),
             (format!("cc-{TRACE}-{SPAN}-01-what-the-future-brings"), true),
         ] {

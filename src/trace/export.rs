@@ -1,8 +1,8 @@
-//! Place where spans go: into a bounded outbox, and from there, in batches, to a collector (OTLP
-//! over HTTP, protobuf).
+//! Export of spans: into a bounded outbox, and from there, in batches, to a collector (OTLP over
+//! HTTP, protobuf).
 //!
-//! A collector that is slow or gone costs requests nothing: the outbox fills up, and what has no
-//! room is dropped and counted.
+//! A collector that is slow or gone does not delay requests: when the outbox is full, further spans
+//! are dropped and counted.
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,15 +31,15 @@ const EVERY: Duration = Duration::from_secs(1);
 /// The longest that one post may take.
 pub const POST_TIME: Duration = Duration::from_secs(5);
 
-/// Number of times that a batch is posted while the collector can't be reached, or has no room, and
-/// the pause after the first of these; the next is twice that.
+/// Most attempts to post a batch while the collector can't be reached, or is overloaded. The pause
+/// after the first is below; each further one is twice as long.
 const ATTEMPTS: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Limit for the part of a collector's answer that is read.
 const ANSWER_BYTES: usize = 64 << 10;
 
-/// Place where new ids come from.
+/// Sources of new ids.
 #[derive(Clone, Copy, Debug)]
 pub struct Ids {
     /// Random bytes, of which the last seven are equally distributed.
@@ -50,7 +50,7 @@ pub struct Ids {
 
 /// Begins traces, and takes their spans.
 pub struct Tracer {
-    /// Of 2^56 traces that begin here so many are kept.
+    /// Of 2^56 traces that begin here, the number that is kept.
     share: u64,
     ids: Ids,
     /// None = there is no collector.
@@ -64,7 +64,7 @@ struct Outbox {
     meter: SpanMeter,
 }
 
-/// Place where a collector is.
+/// Address and client of a collector.
 #[derive(Clone, Debug)]
 pub struct Collector {
     /// The URL that is posted to.
@@ -97,8 +97,9 @@ enum PostError {
 }
 
 impl Tracer {
-    /// One that keeps this share, from 0 to 1, of the traces that begin here; and the task that
-    /// posts them as `resource` until `stop` is cancelled, and then what is left.
+    /// Creates a tracer that keeps `share`, from 0 to 1, of the traces that begin here. The second
+    /// value is the task that posts them as `resource`. When `stop` is cancelled it posts the rest
+    /// and ends.
     pub fn new(
         sample_ratio: f64,
         ids: Ids,
@@ -116,7 +117,7 @@ impl Tracer {
         (Arc::new(tracer), exporter)
     }
 
-    /// One without a collector, for the log alone.
+    /// Creates a tracer without a collector, for the log alone.
     pub fn without_collector(ids: Ids) -> Arc<Tracer> {
         Arc::new(Tracer { share: 0, ids, outbox: None })
     }
@@ -159,7 +160,7 @@ impl Tracer {
         SpanId::of((self.ids.span)())
     }
 
-    /// A span is over.
+    /// Puts a finished span into the outbox.
     pub(super) fn put(&self, record: Record) {
         let Some(outbox) = &self.outbox else { return };
         if outbox.sender.try_send(record).is_err() {
@@ -172,7 +173,7 @@ impl Tracer {
 }
 
 impl Exporter {
-    /// Posts until it is to stop, and then what is left.
+    /// Posts until it is stopped, and then the rest.
     pub async fn run(mut self) {
         loop {
             let last = tokio::select! {
@@ -237,9 +238,9 @@ impl Exporter {
         }
     }
 
-    /// One post; how many of its spans the collector did not want.
+    /// Posts a batch once. Returns the number of spans that the collector rejected.
     async fn once(&self, body: bytes::Bytes) -> Result<u64, PostError> {
-        // The URL may be a secret's neighbour: it is in the configuration, not in the error.
+        // The URL may contain a secret, so errors omit it; the configuration has it.
         let http = |e: reqwest::Error| PostError::Http(e.without_url());
         let request = self.collector.client.post(&self.collector.url).timeout(POST_TIME);
         let request = request.headers(self.collector.headers.clone());
@@ -260,7 +261,7 @@ impl Exporter {
 }
 
 impl PostError {
-    /// The same post may go through in a moment, as OTLP has it.
+    /// True if OTLP allows the same post to be repeated.
     fn may_pass(&self) -> bool {
         match self {
             PostError::Status(status) => matches!(status.as_u16(), 429 | 502 | 503 | 504),

@@ -1,5 +1,5 @@
-//! The steps of a request as lines of the log, at level debug: for who has no collector, or wants
-//! to see it at once.
+//! The steps of a request as lines of the log, at level debug: for operators without a collector,
+//! or who want to see them at once.
 
 use std::fmt::{self, Write};
 
@@ -7,8 +7,8 @@ use tracing::Level;
 
 use super::record::{Record, Value};
 
-/// True if a request's steps are to be logged, of which this share (0 to 1) is; `random` is equally
-/// distributed.
+/// True if a request's steps are to be logged. `ratio` (0 to 1) is the share of requests, and
+/// `random` must be uniform.
 pub fn wanted(ratio: f64, random: fn() -> u64) -> bool {
     // 53 bits are what a float has.
     tracing::enabled!(Level::DEBUG) && ((random() >> 11) as f64) < ratio * (1u64 << 53) as f64
@@ -29,7 +29,7 @@ struct Facts<'a>(&'a Record);
 
 impl fmt::Display for Facts<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The line has these already.
+        // The line already shows these.
         let said = ["error.type", "pd_proxy.request_id"];
         let facts = self.0.attributes.iter().filter(|(name, _)| !said.contains(name));
         for (at, (name, value)) in facts.enumerate() {

@@ -8,8 +8,7 @@ use prost::{Message, Oneof};
 
 use super::record::{Mark, Record, Value};
 
-/// A span whose parent is in this process, and one whose parent is not, as `Span.flags` tells them
-/// apart.
+/// Bits of `Span.flags`: the parent's place is known, and the parent is in another process.
 const HAS_IS_REMOTE: u32 = 0x100;
 const IS_REMOTE: u32 = 0x200;
 const SAMPLED: u32 = 1;
@@ -107,7 +106,7 @@ pub struct Span {
     pub flags: u32,
 }
 
-/// Something that happened at one moment.
+/// An event within a span.
 #[derive(Clone, PartialEq, Message)]
 pub struct Event {
     /// Time, in ns since 1970.
@@ -127,7 +126,7 @@ pub struct Status {
     /// Reason why it failed.
     #[prost(string, tag = "2")]
     pub message: String,
-    /// 0 where nothing is said, or [`STATUS_ERROR`].
+    /// 0 for an unset status, or [`STATUS_ERROR`].
     #[prost(int32, tag = "3")]
     pub code: i32,
 }
@@ -171,7 +170,7 @@ pub enum Any {
 /// Answer of a collector.
 #[derive(Clone, PartialEq, Message)]
 pub struct ExportResponse {
-    /// There where it did not take all spans.
+    /// Present if it did not take all spans.
     #[prost(message, optional, tag = "1")]
     pub partial_success: Option<PartialSuccess>,
 }
@@ -179,7 +178,7 @@ pub struct ExportResponse {
 /// Spans that a collector did not take.
 #[derive(Clone, PartialEq, Message)]
 pub struct PartialSuccess {
-    /// So many spans.
+    /// Number of rejected spans.
     #[prost(int64, tag = "1")]
     pub rejected_spans: i64,
     /// Reason of the refusal.
@@ -203,8 +202,8 @@ pub fn encode(resource: &Resource, records: Vec<Record>) -> Vec<u8> {
     ExportRequest { resource_spans: vec![all] }.encode_to_vec()
 }
 
-/// So many spans a collector says it did not take, in its answer to a request that it took; 0 where
-/// it says nothing that is understood.
+/// Number of rejected spans in a collector's answer of success; 0 if it has none or is not
+/// understood.
 pub fn rejected(answer: &[u8]) -> u64 {
     let partial = ExportResponse::decode(answer).ok().and_then(|answer| answer.partial_success);
     partial.map_or(0, |partial| u64::try_from(partial.rejected_spans).unwrap_or(0))

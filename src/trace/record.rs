@@ -15,13 +15,13 @@ pub struct Record {
     pub span: SpanId,
     /// Span that it is a part of; `None` where the trace begins.
     pub parent: Option<SpanId>,
-    /// That is another process's.
+    /// True if the parent belongs to another process.
     pub remote_parent: bool,
-    /// `tracestate`, as it came.
+    /// The header `tracestate`, as received.
     pub state: Option<HeaderValue>,
     /// Name of the step.
     pub name: Cow<'static, str>,
-    /// On which side of an exchange.
+    /// Side of an exchange that it records.
     pub kind: Kind,
     /// Time of the beginning, in ns.
     pub start_ns: u64,
@@ -35,14 +35,14 @@ pub struct Record {
     pub error: Option<Cow<'static, str>>,
 }
 
-/// On which side of an exchange a span is; the numbers are OTLP's.
+/// Side of an exchange that a span records; the numbers are OTLP's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Neither request nor answer.
     Internal = 1,
-    /// We were asked.
+    /// The gateway received the request.
     Server = 2,
-    /// A request of ours.
+    /// The gateway sent the request.
     Client = 3,
 }
 

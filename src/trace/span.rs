@@ -1,9 +1,8 @@
-//! A request's spans while they are open. One that is dropped is over, however that came about.
+//! A request's spans while they are open. Dropping a span ends it.
 //!
-//! A request that nobody wants has a scope all the same where traces are collected, since engines
-//! are told its trace; it records nothing. There is no lock and no task in here: a span that is
-//! over goes into the outbox, which never waits, and into the log, which drops what it has no room
-//! for.
+//! A request that is not sampled still has a scope where traces are collected, since engines get
+//! its trace; it records nothing. The module has no lock and no task. A span that is over goes into
+//! the outbox, which never waits, and into the log, which drops lines when it is full.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -18,10 +17,11 @@ use super::export::Tracer;
 use super::lines;
 use super::record::{Kind, Mark, Record, Value};
 
-/// Most events of one span; a stream that is continued more often than this says no more about it.
+/// Most events of one span; further continuations of a stream are not recorded.
 const MARKS: usize = 32;
 
-/// Status of a span that nobody closed: its client left, or nobody waited for it any more.
+/// Status of a span that was dropped without being closed: its client left, or its result was not
+/// needed any more.
 const CANCELLED: &str = "cancelled";
 
 /// Facts that the spans of a request have in common.
@@ -30,13 +30,13 @@ pub struct Scope {
     trace: TraceId,
     /// The span that all others are parts of.
     root: SpanId,
-    /// Its spans go to the collector.
+    /// True if its spans go to the collector.
     kept: bool,
     /// Id of the request in the log, if its steps are logged.
     logged: Option<Arc<str>>,
     state: Option<HeaderValue>,
-    /// One moment by two clocks: the second is ns since 1970. So all times of a request differ by
-    /// the same.
+    /// One moment by two clocks, of which the second is ns since 1970: all times of a request are
+    /// converted by the same offset.
     clock: (Instant, u64),
     /// Index of the prompt, of several.
     prompt: Option<u64>,
@@ -60,12 +60,12 @@ struct SpanData {
     attributes: Vec<(&'static str, Value)>,
     marks: Vec<Mark>,
     error: Option<Cow<'static, str>>,
-    /// Somebody said how it ended.
+    /// True if its outcome was recorded.
     closed: bool,
 }
 
 impl Scope {
-    /// Of a request that arrived at `clock`, as the child of `parent`.
+    /// Creates the scope of a request that arrived at `clock`, as a child of `parent`.
     pub(super) fn new(
         tracer: Arc<Tracer>,
         (trace, root, kept): (TraceId, SpanId, bool),
@@ -76,12 +76,12 @@ impl Scope {
         Scope { tracer, trace, root, kept, logged: None, state, clock, prompt: None, prefills, decodes }
     }
 
-    /// The same, with its steps logged under this name.
+    /// Sets the name under which its steps are logged, if any.
     pub(super) fn logged(self, name: Option<&str>) -> Scope {
         Scope { logged: name.map(Arc::from), ..self }
     }
 
-    /// The same for one of several prompts, which counts its own attempts.
+    /// The scope of one of several prompts, which counts its own attempts.
     pub fn part(&self, prompt: usize) -> Arc<Scope> {
         let (tracer, state) = (self.tracer.clone(), self.state.clone());
         let scope = Scope::new(tracer, (self.trace, self.root, self.kept), state, self.clock);
@@ -93,18 +93,18 @@ impl Scope {
         self.tracer.collects().then_some(self.trace)
     }
 
-    /// One prefill more is tried: which one it is, from 1 on.
+    /// Counts an attempt at prefill. Returns its number, from 1.
     pub fn next_prefill(&self) -> u32 {
         self.prefills.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// One decode more is tried: which one it is, from 1 on.
+    /// Counts an attempt at decode. Returns its number, from 1.
     pub fn next_decode(&self) -> u32 {
         self.decodes.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Says in `headers` that what they are sent with is a part of this request: in place of what
-    /// the client said, which is where the request itself belongs.
+    /// Writes `traceparent` and `tracestate` of this request into `headers`, in place of the
+    /// client's.
     pub fn onto(&self, headers: &mut HeaderMap) {
         if !self.tracer.collects() {
             return;
@@ -122,7 +122,7 @@ impl Scope {
         Context { trace: self.trace, span, sampled: self.kept }
     }
 
-    /// Somebody wants its spans.
+    /// True if its spans are collected or logged.
     fn recorded(&self) -> bool {
         self.kept || self.logged.is_some()
     }
@@ -147,12 +147,12 @@ impl Span {
         Span(Some(Box::new(open)))
     }
 
-    /// A part of the request begins.
+    /// Begins a span for a part of the request.
     pub fn begin(scope: Option<&Arc<Scope>>, name: &'static str, kind: Kind) -> Span {
         Span(scope.map(|scope| Box::new(SpanData::new(scope.clone(), name.into(), kind))))
     }
 
-    /// A part of the request that began at this time.
+    /// Creates a span for a part of the request that began at `start`.
     pub fn since(scope: Option<&Arc<Scope>>, name: &'static str, start: Instant) -> Span {
         let mut span = Span::begin(scope, name, Kind::Internal);
         if let Some(open) = &mut span.0 {
@@ -166,7 +166,7 @@ impl Span {
         self.0.as_ref().map(|open| &open.scope)
     }
 
-    /// Names it as the parent of whatever is sent with these headers.
+    /// Writes the span as the parent into these headers.
     pub fn onto(&self, headers: &mut Cow<'_, HeaderMap>) {
         let collected = self.0.as_ref().filter(|open| open.scope.tracer.collects());
         if let Some(parent) = collected.and_then(|open| open.scope.context(open.id).header()) {
@@ -174,26 +174,26 @@ impl Span {
         }
     }
 
-    /// It will be exported or logged: what is known of it is worth being put together.
+    /// True if it will be exported or logged, so that its attributes are worth computing.
     pub fn is_kept(&self) -> bool {
         self.0.as_ref().is_some_and(|open| open.scope.recorded())
     }
 
-    /// Notes what is known of it.
+    /// Sets an attribute.
     pub fn set(&mut self, key: &'static str, value: impl Into<Value>) {
         if let Some(open) = self.kept() {
             open.attributes.push((key, value.into()));
         }
     }
 
-    /// The same, where it is known.
+    /// Sets an attribute if it has a value.
     pub fn set_if(&mut self, key: &'static str, value: Option<impl Into<Value>>) {
         if let Some(value) = value {
             self.set(key, value);
         }
     }
 
-    /// Something happened in it just now.
+    /// Records an event at the present time.
     pub fn mark(&mut self, name: &'static str, attributes: Vec<(&'static str, Value)>) {
         if let Some(open) = self.kept().filter(|open| open.marks.len() < MARKS) {
             let at_ns = open.scope.ns(Instant::now());
@@ -201,7 +201,7 @@ impl Span {
         }
     }
 
-    /// It failed like this; what was said first counts.
+    /// Records its failure; the first reason counts.
     pub fn fail(&mut self, why: impl Into<Cow<'static, str>>) {
         if let Some(open) = self.kept() {
             open.closed = true;
@@ -211,21 +211,21 @@ impl Span {
         }
     }
 
-    /// It ended as it should, or its failure has been told.
+    /// Records that its outcome is known: a success, or a failure that was recorded before.
     pub fn close(&mut self) {
         if let Some(open) = self.kept() {
             open.closed = true;
         }
     }
 
-    /// It was over at this time already.
+    /// Sets an end that lies in the past.
     pub fn ended(&mut self, at: Instant) {
         if let Some(open) = self.kept() {
             open.end = Some(at);
         }
     }
 
-    /// It ends with `outcome`; `why` names a failure.
+    /// Ends it with `outcome`, which is returned; `why` names a failure.
     pub fn of<T, E>(mut self, outcome: Result<T, E>, why: impl FnOnce(&E) -> &'static str) -> Result<T, E> {
         match &outcome {
             Ok(_) => self.close(),

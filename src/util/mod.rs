@@ -1,4 +1,4 @@
-//! Small tools that know nothing of gateways.
+//! Small tools without knowledge of gateways or engines.
 
 pub mod single_flight;
 pub mod swap;

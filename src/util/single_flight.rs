@@ -1,7 +1,7 @@
-//! Single flight: equal questions share one exchange. Whoever asks while it is under way waits for
-//! its outcome, too.
+//! Single flight: equal questions share one exchange. A caller that asks while it is under way
+//! waits for its outcome, too.
 //!
-//! What an outcome is, how long it is kept and how long anybody waits for it are the caller's.
+//! The caller decides the type of an outcome, how long it is kept, and how long it is waited for.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -24,16 +24,16 @@ type Table<T> = Mutex<HashMap<u128, PendingOutcome<T>>>;
 pub enum Start<T, S> {
     /// An equal one is under way: its outcome is this one's.
     Join(PendingOutcome<T>),
-    /// The asker's exchange is to be made, and its outcome will come.
+    /// The caller makes the exchange and reports its outcome.
     Lead(FlightLeader<T>, PendingOutcome<T>),
-    /// None is to be made.
+    /// No exchange is needed: the value settles the question.
     Settled(S),
 }
 
 /// The outcome of an exchange, once it has one.
 pub struct PendingOutcome<T>(watch::Receiver<Option<T>>);
 
-/// The end of an exchange that reports. Gone from the table when it is dropped, however that comes.
+/// The reporting end of an exchange. Dropping it removes the exchange from the table.
 pub struct FlightLeader<T> {
     id: u128,
     table: Arc<Table<T>>,
@@ -41,14 +41,14 @@ pub struct FlightLeader<T> {
 }
 
 impl<T> SingleFlight<T> {
-    /// None is under way; `most` at a time.
+    /// An empty table for at most `most` exchanges at a time.
     pub fn new(most: usize) -> Self {
         Self { table: Arc::default(), tasks: Mutex::default(), most }
     }
 
-    /// Joins the exchange of `id`, or begins one unless `settle` settles the question. `settle` is
-    /// told whether there is room for another, runs under the table's lock, and sees what an
-    /// exchange has left behind before it landed.
+    /// Joins the exchange of `id`, or begins one unless `settle` settles the question. `settle`
+    /// gets true if there is room for another exchange. It runs under the table's lock, and sees
+    /// everything that an exchange stored before it finished.
     pub fn start<S>(&self, id: u128, settle: impl FnOnce(bool) -> Option<S>) -> Start<T, S> {
         let mut table = lock(&self.table);
         if let Some(coming) = table.get(&id) {
@@ -66,14 +66,15 @@ impl<T> SingleFlight<T> {
     /// Runs an exchange. Must be called inside a tokio runtime.
     pub fn run(&self, exchange: impl Future<Output = ()> + Send + 'static) {
         let mut tasks = lock(&self.tasks);
-        // Those that ended are dropped here, so that the set holds no more than are under way.
+        // Ended tasks are dropped here, so that the set holds only those under way.
         while tasks.try_join_next().is_some() {}
         tasks.spawn(exchange);
     }
 }
 
 impl<T> FlightLeader<T> {
-    /// Tells those who wait. What is to serve the next who asks must be in place before.
+    /// Sends the outcome to all waiting callers. A value that is to serve later callers must be
+    /// stored before.
     pub fn finish(self, outcome: T) {
         self.report.send_replace(Some(outcome));
     }
@@ -107,7 +108,8 @@ impl<T> fmt::Debug for SingleFlight<T> {
     }
 }
 
-/// A panic elsewhere leaves these whole: every change is one statement.
+/// Locks, ignoring poison: every change under the lock is one statement, so a panic leaves it
+/// consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

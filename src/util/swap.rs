@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 pub struct Live<T>(ArcSwap<T>);
 
 impl<T> Live<T> {
-    /// A value to begin with.
+    /// Creates it with a first value.
     pub fn new(value: T) -> Live<T> {
         Live(ArcSwap::from_pointee(value))
     }

@@ -24,7 +24,7 @@ fn judge(name: DialectName, configured: Dialect, told: Option<&Told>) -> (Grade,
     if name == DialectName::Auto || *dialect == configured {
         return (Grade::Good, format!("dialect {}: {why}", dialect.name()));
     }
-    // What vLLM says of itself fits every connector that has no bootstrap server.
+    // The signs of vLLM fit every connector without a bootstrap server.
     if *dialect == Dialect::KvTransfer && !configured.asks_bootstrap() && configured != Dialect::Sglang {
         return (Grade::Good, format!("dialect {}, as configured: {why}", configured.name()));
     }

@@ -178,7 +178,7 @@ impl fmt::Display for Report {
                 Grade::Warn => "warn",
                 Grade::Bad => "BAD ",
             };
-            // What a pool says is shown in one line, whatever it says.
+            // A pool's text is shown in one line, whatever it contains.
             let text: String = line
                 .text
                 .chars()

@@ -94,7 +94,7 @@ impl Sender {
     async fn send(&self, request: &TraceRequest) -> StreamMeasurement {
         let mut seen =
             StreamMeasurement { asked_tokens: request.output_tokens, ..StreamMeasurement::default() };
-        // What was seen until it was given up stays.
+        // Measurements from before the abort are kept.
         match timeout(self.give_up, self.stream(request, &mut seen)).await {
             Ok(Ok(())) => {}
             Ok(Err(why)) => seen.failure = Some(why),

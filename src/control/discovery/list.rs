@@ -39,9 +39,9 @@ pub enum ListError {
 }
 
 impl EngineLists {
-    /// The same, and whom an earlier look at the file found in these lists: one who is missing for
-    /// the first time may be in the part of a file that is not written yet. Who is in the other
-    /// list now has changed its role.
+    /// Merges the engines of an earlier reading into these lists. One that is missing for the first
+    /// time may be in the part of a file that is not written yet. One that is now in the other list
+    /// has changed its role.
     pub fn and(&self, earlier: &EngineLists) -> EngineLists {
         let is_listed =
             |it: &&Endpoint| self.prefill.iter().chain(&self.decode).flatten().any(|one| one == *it);

@@ -1,8 +1,8 @@
 //! Engines that come and go by themselves: listed in a file, the addresses of a name, or pods.
 //! Files and names are looked at again and again, the API server of a cluster tells by itself.
 //!
-//! A look that fails changes nothing, and nobody leaves for being missing once: a list that is
-//! being written, and a name server that is away, must not empty a fleet.
+//! A query that fails changes nothing, and no engine is removed after one absence. A list that is
+//! being written, or a name server that is down, must not empty a fleet.
 
 #[cfg(not(feature = "kubernetes"))]
 #[path = "kubernetes/absent.rs"]

@@ -29,8 +29,7 @@ pub struct PartialChangeError {
 
 /// Takes from `new` what can change while `running` runs.
 ///
-/// # Errors
-/// [`PartialChangeError`] when nothing can be taken, since a part is not to be had.
+/// # Errors [`PartialChangeError`] if the part that can be taken is invalid without the rest.
 pub fn adopt(running: &Config, new: &Config) -> Result<Adoption, PartialChangeError> {
     let adoption = live(running, new);
     match adoption.config.validate().into_iter().next() {
@@ -43,11 +42,11 @@ pub fn adopt(running: &Config, new: &Config) -> Result<Adoption, PartialChangeEr
 pub fn live(running: &Config, new: &Config) -> Adoption {
     let mut next = running.clone();
     let (fleet, timeout, limit, route) = (&new.fleet, &new.timeout, &new.limit, &new.route);
-    // Ranks are places that engines bring along when they come.
+    // Ranks are set when an engine joins.
     let (prefill_ranks, decode_ranks) = (running.fleet.prefill_ranks, running.fleet.decode_ranks);
     let ranks = running.fleet.ranks.clone();
     next.fleet = crate::config::Fleet { prefill_ranks, decode_ranks, ranks, ..fleet.clone() };
-    // The budget is counted in a window that goes on.
+    // The budget's window can't be replaced while it counts.
     let (budget, budget_floor_per_s) = (running.retry.budget, running.retry.budget_floor_per_s);
     next.retry = crate::config::Retry { budget, budget_floor_per_s, ..new.retry.clone() };
     next.stream = new.stream.clone();

@@ -1,19 +1,18 @@
-//! The files of a configuration, looked at by content: a ConfigMap is a link to a link that is
-//! exchanged.
+//! Content digests of a configuration's files: a ConfigMap is a link to a link that is exchanged.
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Read;
 use std::path::PathBuf;
 
-/// As much of a file is compared: more than a configuration may have, bytes.
+/// Bytes of a file that are compared: more than a configuration may have.
 const FILE_BYTES: u64 = 2 << 20;
 
 /// Digest of the files' content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Content(u64);
 
-/// Digests of the files when they were last read, and when they were last looked at.
+/// Digests of the files at the last load, and at the last check.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ContentTracker {
     read: Content,
@@ -30,7 +29,7 @@ impl Content {
             if std::fs::metadata(file).is_ok_and(|it| it.is_file())
                 && let Ok(file) = File::open(file)
             {
-                // What came before an error is compared; loading will say what is wrong.
+                // The part before an error is compared; loading reports the error.
                 let _ = file.take(FILE_BYTES).read_to_end(&mut content);
             }
             content.hash(&mut hasher);
@@ -40,20 +39,20 @@ impl Content {
 }
 
 impl ContentTracker {
-    /// With this the gateway runs.
+    /// Starts with the content that the gateway runs with.
     pub(super) fn new(read: Content) -> ContentTracker {
         ContentTracker { read, last: read }
     }
 
-    /// Compares `now` with the last look. True if there is new content that has come to rest: a
-    /// file that is being written has another content at the next look.
+    /// Compares `now` with the last check. True if there is new content that no longer changes: a
+    /// file that is being written differs at the next check.
     pub(super) fn observe(&mut self, now: Content) -> bool {
         let rests = now == self.last;
         self.last = now;
         rests && now != self.read
     }
 
-    /// This was read.
+    /// Records the content that was loaded.
     pub(super) fn mark_loaded(&mut self, now: Content) {
         *self = ContentTracker::new(now);
     }

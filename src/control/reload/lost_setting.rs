@@ -14,10 +14,10 @@ const PROTECTED_KEYS: [&str; 3] = ["fleet.prefill", "fleet.decode", "server.admi
 /// Reasons why a configuration is not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LostSetting {
-    /// A file of which nothing is left.
+    /// A file that sets no key any more.
     #[error("file {} sets nothing any more: it is being written, or was emptied by mistake; to run without it, restart the gateway", .0.display())]
     File(PathBuf),
-    /// A key that nobody sets any more.
+    /// A key that no source sets any more.
     #[error(
         "{key} was set by {origin} and is set by nobody any more: to go back to its default, restart the gateway"
     )]

@@ -2,8 +2,8 @@
 //! changes.
 //!
 //! It goes through the one path on which it was read at the start, with the same flags and
-//! variables on top. A configuration with anything wrong in it changes nothing. Requests that are
-//! inside keep what they began with, as far as it matters.
+//! variables on top. A configuration with anything wrong in it changes nothing. Requests under way
+//! keep the settings that they began with, as far as it matters.
 
 pub mod adopt;
 mod files;
@@ -25,13 +25,13 @@ use files::ContentTracker;
 
 pub use files::Content;
 
-/// Between looks at the files, of which two must show the same.
+/// Pause between checks of the files, of which two must show the same content.
 const LOOK: Duration = Duration::from_millis(2_500);
 
 /// Reads the configuration, as at the start.
 pub type Load = Arc<dyn Fn() -> Result<Loaded, ConfigErrors> + Send + Sync>;
 
-/// Place where a configuration comes from.
+/// The source of a configuration.
 pub struct Source {
     /// Loads the configuration.
     pub load: Load,
@@ -40,11 +40,11 @@ pub struct Source {
     /// Content of the files before they were read for the start: a change while the gateway starts
     /// is not missed.
     pub content: Content,
-    /// SIGHUP, taken over from the system; `None` = files alone tell.
+    /// Stream of SIGHUP; `None` = only changes of files cause a reload.
     pub hangup: Option<Signal>,
     /// The log's level.
     pub threshold: Option<Threshold>,
-    /// Between looks at the files; `None` = the usual.
+    /// Pause between checks of the files; `None` = the default.
     pub every: Option<Duration>,
 }
 
@@ -59,12 +59,12 @@ pub struct Reloader {
 type Refusal = String;
 
 impl Reloader {
-    /// Of a gateway that runs with `running`.
+    /// Creates it for a gateway that runs with `running`.
     pub fn new(source: Source, running: Loaded, gateway: Arc<Gateway>) -> Reloader {
         Reloader { source, running, gateway }
     }
 
-    /// Follows for ever.
+    /// Watches for changes for ever.
     pub async fn run(mut self) {
         let every = self.source.every.unwrap_or(LOOK);
         let mut seen = ContentTracker::new(self.source.content);
@@ -78,7 +78,7 @@ impl Reloader {
                 continue;
             }
             let Some(loaded) = self.load().await else { continue };
-            // Read while it was being written: what is there now counts when it has come to rest.
+            // The file changed while it was read: it is loaded once it no longer changes.
             if !asked && self.content().await != Some(now) {
                 continue;
             }
@@ -120,7 +120,7 @@ impl Reloader {
         }
     }
 
-    /// Runs with what can be taken of `new` from now on.
+    /// Applies the part of `new` that can change at run time.
     fn take(&mut self, new: Loaded) -> Result<Adoption, Refusal> {
         lost_setting::check(&self.running, &new).map_err(|lost_setting| lost_setting.to_string())?;
         let adoption = adopt(&self.running.config, &new.config).map_err(|mixture| mixture.to_string())?;

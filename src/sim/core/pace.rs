@@ -21,14 +21,14 @@ impl Core {
         }
         if self.held && job.written > 0 {
             let look_us = now_us.saturating_add(HELD_LOOK_US);
-            // What was not written meanwhile is not made up for.
+            // Tokens that were not written meanwhile are not made up for.
             job.phase = Phase::Decoding { next_us: look_us as f64 };
             return Err(look_us);
         }
         job.phase = Phase::Decoding { next_us: next_us + interval_us };
         job.written += 1;
         let needed = (job.prompt.tokens.len() + job.written).div_ceil(self.block_tokens);
-        // When no block is free the stream goes on without: this engine does not preempt.
+        // If no block is free, the stream goes on without one: this engine does not preempt.
         if needed > job.blocks.len()
             && let Some(more) = self.blocks.take(&[], 1)
         {

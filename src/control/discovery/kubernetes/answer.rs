@@ -11,7 +11,7 @@ pub struct SourceAnswer {
     pub objects: usize,
     /// Name of the resource.
     pub resource: &'static str,
-    /// Place where they were looked for.
+    /// Namespace that was queried.
     pub namespace: String,
     /// Faults of those that are no engines.
     pub lacks: Vec<String>,

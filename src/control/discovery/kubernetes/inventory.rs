@@ -5,15 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::MAX_ENGINES;
 use crate::endpoint::Endpoint;
 
-/// Most places kept: each engine may be listed once for each family of addresses.
+/// Most listed engines that are kept: each may be listed once for each family of addresses.
 const MAX_LISTED: usize = 2 * MAX_ENGINES;
 
 /// One engine, as an object lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ListedEngine {
-    /// Place where it listens.
+    /// Address at which it listens.
     pub(super) engine: Endpoint,
-    /// Its pod, where several objects may list the same.
+    /// Name of its pod, if several objects may list the same engine.
     pub(super) pod: Option<String>,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct ObjectEngines {
     pub(super) lacks: Vec<String>,
 }
 
-/// All of one role, by the objects' names.
+/// All objects of one role, by name.
 #[derive(Debug, Default)]
 pub(super) struct RoleInventory {
     now: Objects,
@@ -38,46 +38,46 @@ pub(super) struct RoleInventory {
 struct Objects {
     found: BTreeMap<String, ObjectEngines>,
     places: usize,
-    /// Objects that there was no room for.
+    /// Number of objects beyond the limit.
     left_out: usize,
 }
 
 /// The engines of a role.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Engines {
-    /// Each once, in the order of their objects' names.
+    /// Each engine once, in the order of the objects' names.
     pub(super) all: Vec<Endpoint>,
     /// Reasons for which others are not among them.
     pub(super) lacks: Vec<String>,
 }
 
 impl RoleInventory {
-    /// A list begins; what was said of an unfinished one is void.
+    /// Begins a list, and drops an unfinished one.
     pub(super) fn begin(&mut self) {
         self.next = Objects::default();
     }
 
-    /// One object of the list.
+    /// Adds an object to the list.
     pub(super) fn listed(&mut self, name: String, found: ObjectEngines) {
         self.next.insert(name, found);
     }
 
-    /// The list is complete, and counts.
+    /// Replaces the state by the complete list.
     pub(super) fn complete(&mut self) {
         self.now = std::mem::take(&mut self.next);
     }
 
-    /// An object came or changed; whether that changes anything.
+    /// Adds or replaces an object. True if that changes anything.
     pub(super) fn insert(&mut self, name: String, found: ObjectEngines) -> bool {
         self.now.insert(name, found)
     }
 
-    /// An object is gone; whether that changes anything.
+    /// Removes an object. True if that changes anything.
     pub(super) fn remove(&mut self, name: &str) -> bool {
         self.now.remove(name).is_some()
     }
 
-    /// The engines that are there.
+    /// The engines of all objects.
     pub(super) fn engines(&self) -> Engines {
         let places = || self.now.found.values().flat_map(|found| &found.places);
         // Of a pod with addresses of both families one is taken, the same in every gateway.
@@ -105,7 +105,8 @@ impl RoleInventory {
 }
 
 impl Objects {
-    /// True if it changes anything. What has nothing to tell is not kept.
+    /// Adds or replaces an object. True if that changes anything. An object without engines and
+    /// faults is not kept.
     fn insert(&mut self, name: String, found: ObjectEngines) -> bool {
         if self.found.get(&name) == Some(&found) {
             return false;

@@ -35,8 +35,8 @@ use watch::RoleWatch;
 /// Most engines of a role, as in a file.
 const MAX_ENGINES: usize = 4_096;
 
-/// The longest that the start waits for the first lists: an API server answers in milliseconds, and
-/// one that does not must not keep the gateway from what it knows otherwise.
+/// Longest wait for the first lists at the start. An API server answers in milliseconds. One that
+/// does not must not keep the gateway from engines of other sources.
 const FIRST_LIST: Duration = Duration::from_secs(3);
 
 /// A kind of object by which pods are found.
@@ -71,7 +71,7 @@ pub async fn start(config: &Config, relay: &Arc<Relay>, tasks: &mut JoinSet<()>)
     }
     let all = async {
         for signal_first in first {
-            // Who ends without a word has nothing to be waited for.
+            // A task that ended without a signal is not waited for.
             let _ = signal_first.await;
         }
     };

@@ -27,12 +27,12 @@ impl Verb {
 /// Meaning of an interruption of a watch.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Interruption {
-    /// The server answers, and does not remember the version to go on from: a new list follows.
+    /// The server has dropped the version to resume from: a new list follows.
     VersionExpired,
-    /// The connection ended; whether that is more shows when it is opened again.
+    /// The connection ended; reopening it shows if that is a fault.
     Disconnected,
-    /// Something to be mended, in words: what it is stands before the first colon, the rest may
-    /// differ from time to time.
+    /// A fault to be fixed, as text. Its kind comes before the first colon; the rest may differ
+    /// from time to time.
     Fault(String),
 }
 

@@ -22,8 +22,8 @@ use crate::control::discovery::changed;
 use crate::fleet::{Owner, Role};
 use crate::relay::Relay;
 
-/// Changes are gathered for so long: a rollout of a hundred pods is not a hundred changes of the
-/// fleet.
+/// Time for which changes are collected: a rollout of a hundred pods is not a hundred changes of
+/// the fleet.
 const CHANGE_DELAY: Duration = Duration::from_millis(100);
 
 /// Objects in one answer: a page of pods is some megabytes of JSON while it is read.
@@ -33,25 +33,25 @@ const PAGE: u32 = 200;
 /// soon.
 const MAX_PAUSE: Duration = Duration::from_secs(15);
 
-/// After so many failures in a row the connection and the list begin anew: a server that came back
-/// without its past can't go on from a version that it never had.
+/// Number of failures in a row after which connection and list begin anew. A server that was
+/// restored without its history can't resume from a version that it does not know.
 const FAILURES: u32 = 4;
 
-/// A watch that has not failed for so long stands: longer than a connection takes to be opened, or
-/// refused.
+/// Time without failure after which a watch counts as established. It is longer than a connection
+/// takes to be opened or refused.
 const STABLE_AFTER: Duration = Duration::from_secs(6);
 
 /// The source's name in logs and metrics.
 const SOURCE: &str = "kubernetes";
 
-/// Keeps one role of the fleet as the cluster says.
+/// Keeps one role of the fleet equal to the cluster's pods.
 pub(super) struct RoleWatch {
     relay: Arc<Relay>,
     role: Role,
     settings: Kubernetes,
     wanted: Wanted,
     inventory: RoleInventory,
-    /// Told when there is no more to be waited for at the start.
+    /// Signals the end of the first list, or its failure.
     first: Option<oneshot::Sender<()>>,
     pause: DefaultBackoff,
     /// Failures in a row.
@@ -59,14 +59,14 @@ pub(super) struct RoleWatch {
     /// Time at which the watch counts as established, if nothing comes between: a list that
     /// succeeds is no proof, as its watch may be refused.
     stable_at: Option<Instant>,
-    /// The last complaint about the server and the pods, so that it is logged once.
+    /// The last errors of the server and of the pods, so that each is logged once.
     last_error: String,
     lacks: String,
 }
 
 impl RoleWatch {
-    /// Of one role, whose pods are those that are wanted; `first` hears when the first list is
-    /// there, or fails.
+    /// Creates the watch of one role for the wanted pods. `first` is signalled when the first list
+    /// is complete, or fails.
     pub(super) fn new(
         relay: Arc<Relay>,
         role: Role,
@@ -88,7 +88,7 @@ impl RoleWatch {
         }
     }
 
-    /// Follows for ever.
+    /// Follows the cluster for ever.
     pub(super) async fn run(mut self) {
         loop {
             match Access::find(&self.settings).await {
@@ -109,7 +109,7 @@ impl RoleWatch {
         let settings =
             watcher::Config::default().labels(&labels(&self.wanted.by)).timeout(WATCH_S).page_size(PAGE);
         let mut events = pin!(watcher::watcher(access.api::<K>(), settings));
-        // When what has changed is told to the fleet.
+        // Time at which collected changes are applied to the fleet.
         let mut due: Option<Instant> = None;
         let mut listed = false;
         loop {
@@ -139,7 +139,7 @@ impl RoleWatch {
                     }
                 }
                 Some(Err(error)) => {
-                    // What came before it is not held up by it.
+                    // Changes before the error are applied at once.
                     if due.take().is_some() {
                         self.apply();
                     }
@@ -172,7 +172,7 @@ impl RoleWatch {
         false
     }
 
-    /// Tells the fleet who is there.
+    /// Applies the engines to the fleet, and logs faults of the others.
     fn apply(&mut self) {
         let mut engines = self.inventory.engines();
         engines.all.retain(|engine| match self.relay.upstream.check(engine) {
@@ -198,7 +198,7 @@ impl RoleWatch {
         self.signal_first();
     }
 
-    /// The server answers.
+    /// Records that the server answers.
     fn recover(&mut self) {
         if !std::mem::take(&mut self.last_error).is_empty() {
             tracing::info!(source = SOURCE, role = self.role.name(), "the API server answers again");
@@ -208,7 +208,7 @@ impl RoleWatch {
         self.pause.reset();
     }
 
-    /// The watch was interrupted. What is part of its life is told only if it goes on.
+    /// Records an interruption. Those of a normal watch are logged only if they repeat.
     fn fail(&mut self, why: Interruption) {
         self.stable_at = None;
         self.failures += 1;
@@ -234,13 +234,13 @@ impl RoleWatch {
 
     fn signal_first(&mut self) {
         if let Some(first) = self.first.take() {
-            // Who waited may have left.
+            // The receiver may be gone.
             let _ = first.send(());
         }
     }
 }
 
-/// Waits until then; for ever when there is no such time.
+/// Waits until `due`, or for ever if it is `None`.
 async fn wait_until(due: Option<Instant>) {
     match due {
         Some(due) => tokio::time::sleep_until(due).await,
