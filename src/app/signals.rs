@@ -17,7 +17,8 @@ impl Signals {
     /// Installs handlers of SIGINT and SIGTERM, whose default ends the process at once. Must run
     /// before the gateway announces itself, as a supervisor may stop it right then.
     ///
-    /// # Errors The system refuses the handlers.
+    /// # Errors
+    /// The system refuses the handlers.
     pub fn install() -> io::Result<Signals> {
         Ok(Signals {
             interrupt: signal(SignalKind::interrupt())?,

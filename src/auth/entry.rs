@@ -26,7 +26,8 @@ pub fn random() -> String {
 
 /// Reads one key, up to the end of the line.
 ///
-/// # Errors Standard input can't be read, or its text is no valid key.
+/// # Errors
+/// Standard input can't be read, or its text is no valid key.
 pub fn read(input: impl Read) -> Result<String, ApiKeyError> {
     let mut text = String::new();
     input.take(KEY_BYTES_MAX as u64 + 3).read_to_string(&mut text)?;
@@ -37,7 +38,8 @@ pub fn read(input: impl Read) -> Result<String, ApiKeyError> {
 
 /// The entry of a key, as TOML; the operator adds its rights.
 ///
-/// # Errors The name is not valid.
+/// # Errors
+/// The name is not valid.
 pub fn entry(name: &str, key: &str) -> Result<String, ApiKeyError> {
     let text = format!("[[key]]\nname = {name:?}\nsha256 = \"{}\"\n", Digest::of(key.as_bytes()));
     file::parse(&text)?;

@@ -89,7 +89,8 @@ pub enum EntryError {
 
 /// Reads a file.
 ///
-/// # Errors [`FileError`] names the first fault.
+/// # Errors
+/// [`FileError`] names the first fault.
 pub fn parse(text: &str) -> Result<Vec<Entry>, FileError> {
     let mut top: Table = text.parse().map_err(|e: toml::de::Error| {
         let at = e.span().map_or(0, |span| span.start).min(text.len());

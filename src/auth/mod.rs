@@ -188,7 +188,8 @@ impl Caller {
 
     /// Reserves `tokens`; `None` if the caller has no budget.
     ///
-    /// # Errors The time until that many tokens are available.
+    /// # Errors
+    /// The time until that many tokens are available.
     pub fn reserve(&self, tokens: u64, now: Instant) -> Result<Option<Reservation>, Duration> {
         let Some(budget) = &self.budget else { return Ok(None) };
         lock(budget).take(tokens, now)?;

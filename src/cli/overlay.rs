@@ -185,7 +185,7 @@ impl Role<'_> {
     }
 }
 
-/// A bootstrap port behind a prefiller's URL as an entry of `dialect.bootstraps`.
+/// Turns a bootstrap port after a prefiller's URL into an entry of `dialect.bootstraps`.
 fn bootstrap(url: &str, port: &str) -> String {
     let pair = Endpoint::parse(url).ok().zip(port.parse::<u16>().ok());
     let pair = pair.map(|(engine, port)| format!("{engine}={}", Endpoint::new(engine.host.as_str(), port)));

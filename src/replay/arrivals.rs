@@ -12,8 +12,8 @@ use super::{Cluster, Seconds};
 /// the conversation trace's stamps are multiples of about 3 s.
 const BIN_S_MAX: Seconds = 3.0;
 
-/// The first of so many requests fill the caches and are not counted. A fifth: 16 prefix caches of
-/// 1 M tokens are full after 2 000 of the conversation trace's 12 031 requests.
+/// The first 1/`WARM_UP_ONE_IN` of the requests fills the caches and is not counted: 16 prefix
+/// caches of 1 M tokens are full after 2 000 of the conversation trace's 12 031 requests.
 const WARM_UP_ONE_IN: usize = 5;
 
 /// A request of a run.
@@ -23,7 +23,7 @@ pub struct Arrival {
     pub at_s: Seconds,
     /// Tokens of its prompt.
     pub prompt_tokens: u32,
-    /// Tokens of its answer, which nobody knows beforehand.
+    /// Tokens of its answer, which no policy knows beforehand.
     pub output_tokens: u32,
     /// Hashes of its prompt's full blocks.
     pub blocks: Arc<[u64]>,
@@ -41,7 +41,7 @@ pub struct Workload {
     pub mean_output_tokens: u32,
     /// Requests per second.
     pub rate_per_s: f64,
-    /// The first so many fill the caches and are not counted.
+    /// Number of first requests that fill the caches and are not counted.
     pub warm_up: usize,
 }
 

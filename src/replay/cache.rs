@@ -48,7 +48,7 @@ struct Slot {
 const NONE: u32 = u32::MAX;
 
 impl Cache {
-    /// An empty cache with room for so many blocks.
+    /// Creates an empty cache with room for this number of blocks.
     #[must_use]
     pub fn new(capacity_blocks: u32) -> Cache {
         let capacity = capacity_blocks.min(NONE - 1) as usize;

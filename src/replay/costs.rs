@@ -43,8 +43,8 @@ pub struct Costs {
     pub handoff_s: Seconds,
     /// One way between the gateway and an engine, its HTTP server included.
     pub hop_s: Seconds,
-    /// A decode step with nobody in it: 140 GB of weights at 65 % of 8 x 2 TB/s, and 160 collective
-    /// operations.
+    /// Time of a decode step without requests: 140 GB of weights at 65 % of 8 x 2 TB/s, and 160
+    /// collective operations.
     pub decode_step_s: Seconds,
     /// Each request in a decode step: sampling and bookkeeping.
     pub decode_request_s: Seconds,
@@ -96,7 +96,7 @@ impl Costs {
         f64::from(steps) * self.step_s + self.span(cached, prompt_tokens)
     }
 
-    /// Seconds of a decode step with so many requests and so many tokens of context.
+    /// Seconds of a decode step with this number of requests and of tokens of context.
     #[must_use]
     pub fn decode(&self, requests: usize, context_tokens: u64) -> Seconds {
         self.decode_step_s

@@ -85,8 +85,9 @@ impl Stretch {
 }
 
 impl Decoder {
-    /// A prompt's KV is here; its answer will have so many tokens. It joins at the end of a step,
-    /// when there is room for all the KV that it will have: nobody is preempted.
+    /// Queues a request whose KV has arrived, with the number of tokens of its answer. It joins at
+    /// the end of a step, when there is room for all the KV that it will have: no request is
+    /// preempted.
     pub fn queue(&mut self, request: usize, prompt_tokens: u32, output_tokens: u32) {
         let output_tokens = output_tokens.max(1);
         self.waiting.push_back(Stream {
@@ -109,7 +110,7 @@ impl Decoder {
         Some(self.stretch.after(steps.min(shortest)))
     }
 
-    /// The end of a step at which somebody leaves or joins, as [`Decoder::next`] told.
+    /// Ends a step at which a request leaves or joins, at the time that [`Decoder::next`] returned.
     pub fn turn(&mut self, now: Seconds, costs: &Costs) -> Vec<Answer> {
         let mut answers = Vec::new();
         let mut start_s = now;

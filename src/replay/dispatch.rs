@@ -45,9 +45,9 @@ pub trait Dispatch {
     ) -> Vec<PrefillDispatch>;
     /// Time at which to pump though nothing happens until then.
     fn wake_s(&self) -> Option<Seconds>;
-    /// A prefill is done, with so many tokens found in a cache, or failed.
+    /// Reports a prefill that is done, with its number of cached tokens, or that failed.
     fn done(&mut self, now: Seconds, booking: u64, cached_tokens: Option<u32>);
-    /// A prefiller holds so many more tokens for decoders, or so many fewer.
+    /// Reports a change of the tokens that a prefiller holds for decoders.
     fn hold(&mut self, lane: LaneId, tokens: i64);
     /// A prefiller is gone.
     fn close(&mut self, lane: LaneId);

@@ -1,5 +1,5 @@
-//! The caches of several machines, and an index over them: who has how much of a prompt, in one
-//! walk along it.
+//! The caches of several machines, and an index over them: the part of a prompt that each holds, in
+//! one walk along it.
 
 use super::cache::{BlockMap, Cache, Change};
 
@@ -14,7 +14,8 @@ pub struct Holders {
 }
 
 impl Holders {
-    /// `machines` empty caches, at most [`MACHINES_MAX`], with room for so many blocks each.
+    /// Creates `machines` empty caches, at most [`MACHINES_MAX`], each with room for this number of
+    /// blocks.
     #[must_use]
     pub fn new(machines: usize, capacity_blocks: u32) -> Holders {
         let caches = (0..machines.min(MACHINES_MAX)).map(|_| Cache::new(capacity_blocks)).collect();

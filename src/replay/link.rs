@@ -9,7 +9,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Queues a transfer of so many seconds, and says when it will be through.
+    /// Queues a transfer of this many seconds, and returns the time of its end.
     pub fn send(&mut self, now: Seconds, takes: Seconds) -> Seconds {
         self.free_s = self.free_s.max(now) + takes;
         self.free_s

@@ -54,7 +54,7 @@ pub struct Cluster {
     pub decoders: u16,
     /// Pool that they share.
     pub pool: PoolKind,
-    /// True if prefillers tell the gateways what is in their prefix caches.
+    /// True if prefillers publish KV events of their prefix caches to the gateways.
     pub kv_events: bool,
     /// Costs of their work.
     pub costs: Costs,

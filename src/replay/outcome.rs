@@ -22,9 +22,9 @@ pub struct Slo {
 pub struct Measures {
     /// Time to first token, median.
     pub ttft_p50_s: Seconds,
-    /// The same, 90 % quantile.
+    /// Time to first token, 90 % quantile.
     pub ttft_p90_s: Seconds,
-    /// The same, 99 % quantile.
+    /// Time to first token, 99 % quantile.
     pub ttft_p99_s: Seconds,
     /// A request's mean time per output token after the first, median over requests.
     pub tpot_p50_s: Seconds,

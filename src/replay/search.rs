@@ -6,7 +6,7 @@ const SHARE: f64 = 0.9;
 /// The result is so close to the truth, in units of load.
 const WIDTH: f64 = 0.02;
 
-/// Nobody bears more; beyond it the search ends.
+/// Highest load that is tried; beyond it the search ends.
 const LOAD_MAX: f64 = 64.0;
 
 /// Finds by bisection the largest load at which `share` is at least nine in ten, provided that it

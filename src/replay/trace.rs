@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::random::mix;
 
-/// Tokens that one hash id stands for, by the format.
+/// Tokens of the block of one hash id, by the format.
 pub const BLOCK_TOKENS: u32 = 512;
 
 /// Longest prompt and longest output that are believed.
@@ -30,7 +30,7 @@ pub struct TraceRequest {
     pub prompt_tokens: u32,
     /// Tokens of its answer, at least 1.
     pub output_tokens: u32,
-    /// The ids as they stand in the file.
+    /// The ids as written in the file.
     pub hash_ids: Box<[u64]>,
     /// Chained hashes of the prompt's full blocks.
     pub blocks: Arc<[u64]>,

@@ -33,7 +33,7 @@ impl Blocks {
         Blocks { cells, free, by_key: HashMap::new(), clock: u64::from(count) }
     }
 
-    /// Blocks somebody holds.
+    /// Number of blocks with a holder.
     #[must_use]
     pub fn used(&self) -> usize {
         self.cells.len() - self.free.len()
@@ -62,7 +62,7 @@ impl Blocks {
         Some(ids)
     }
 
-    /// One more holder of each block.
+    /// Adds a holder to each block.
     pub fn hold(&mut self, ids: &[u32]) {
         for &id in ids {
             let Some(cell) = self.cell_mut(id) else { continue };
@@ -74,7 +74,8 @@ impl Blocks {
         }
     }
 
-    /// One holder less of each block; the tail of a sequence is the first to be reused, as in vLLM.
+    /// Removes a holder from each block; the tail of a sequence is the first to be reused, as in
+    /// vLLM.
     pub fn release(&mut self, ids: &[u32]) {
         for &id in ids.iter().rev() {
             self.clock += 1;

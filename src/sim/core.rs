@@ -68,7 +68,7 @@ pub struct Computed {
 pub struct Sources {
     /// Tokens computed here.
     pub local_compute: u64,
-    /// In this engine's prefix cache.
+    /// Tokens found in this engine's prefix cache.
     pub local_cache_hit: u64,
     /// From another engine or from the pool.
     pub external_kv_transfer: u64,
@@ -204,7 +204,7 @@ impl Core {
         }
     }
 
-    /// Place where job `id` stands.
+    /// Progress of job `id`.
     pub fn poll(&mut self, now_us: u64, id: JobId) -> Progress {
         self.step(now_us);
         let Some(job) = self.jobs.get(&id) else { return Progress::Wait(None) };

@@ -33,20 +33,20 @@ const PEER_READY_BYTES: usize = 40;
 /// Ways in which questions are answered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum EmsAnswering {
-    /// With the leading blocks that are present.
+    /// Answers with the number of leading blocks that are present.
     #[default]
     Prefix,
     /// That all are there: what the connector says when its pool raises.
     All,
-    /// The same as [`Self::Prefix`], late.
+    /// Answers as [`Self::Prefix`], after this time.
     Late(Duration),
     /// Not, until this changes; the thread is busy with it.
     Hang,
     /// The connection ends instead.
     Close,
-    /// With these bytes in place of a pickled number.
+    /// Answers with these bytes in place of a pickled number.
     Says(Vec<u8>),
-    /// With these bytes in place of the frames of an answer.
+    /// Answers with these bytes in place of the frames.
     Sends(Vec<u8>),
 }
 
@@ -94,7 +94,7 @@ impl EmsLookup {
         Ok(Self { shared, _tasks: tasks })
     }
 
-    /// Place where it listens.
+    /// Address at which it listens.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.shared.gate.addr()

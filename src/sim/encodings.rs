@@ -26,7 +26,7 @@ pub enum Part {
     OnlyFetches,
 }
 
-/// All that is kept, and what was done.
+/// The embeddings that are kept, and counts of computed and fetched ones.
 #[derive(Debug, Default)]
 pub struct Encodings {
     kept: Mutex<HashSet<String>>,

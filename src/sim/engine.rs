@@ -53,7 +53,7 @@ impl Engine {
         Engine { hub, tasks: Mutex::new(tasks) }
     }
 
-    /// Place where it listens.
+    /// Address at which it listens.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.hub.gate.addr()

@@ -1,4 +1,4 @@
-//! Faults by script: what goes wrong, for which requests, how often.
+//! Scripted faults: their kind, the requests that they hit, and how often.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -43,7 +43,7 @@ impl Fault {
         Fault::always(What::Status(500, None)).on_path("/sim/k")
     }
 
-    /// The same, only for paths that begin with `prefix`.
+    /// Limits the fault to paths that begin with `prefix`.
     #[must_use]
     pub fn on_path(mut self, prefix: &str) -> Fault {
         self.on.path = Some(prefix.to_owned());

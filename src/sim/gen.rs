@@ -83,7 +83,7 @@ pub enum Finish {
     Length,
     /// This stop string came.
     Stop(String),
-    /// By itself, as at an end-of-sequence token.
+    /// The answer ended by itself, as at an end-of-sequence token.
     End,
 }
 

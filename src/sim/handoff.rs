@@ -35,7 +35,7 @@ pub enum Handoff {
     Write(Targets),
 }
 
-/// Place where the KV is.
+/// Location of the KV on the other engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// The prefiller's engine id.

@@ -77,7 +77,7 @@ pub struct Hub {
     pub spec: EngineSpec,
     /// NIXL engine id, new on every start.
     pub engine_id: String,
-    /// Place where it is reached.
+    /// Address at which it is reached.
     pub gate: Entry,
     /// The scripted faults.
     pub faults: Script,
@@ -172,7 +172,7 @@ impl Hub {
         (id, bell)
     }
 
-    /// Place where a job stands.
+    /// Progress of a job.
     pub fn poll(&self, id: JobId) -> Progress {
         self.with(|core, now_us| core.poll(now_us, id))
     }

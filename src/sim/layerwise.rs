@@ -24,10 +24,10 @@ use super::side;
 
 /// Member of a prefill leg with a list of prompts, beside the members of the first.
 const BATCH: &str = "batch_kv_transfer_params";
-/// Number of times that a call is made whose connection breaks.
+/// Most attempts of a call whose connection breaks.
 const CALLS: usize = 3;
 
-/// Place where a decoder wants the KV of one prompt.
+/// Destination on a decoder for the KV of one prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     engine_id: String,
@@ -37,11 +37,11 @@ pub struct Target {
     cached_tokens: usize,
 }
 
-/// The same for all prompts of a request.
+/// Destinations for all prompts of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Targets {
     first: Target,
-    /// By the names that both engines give the prompts.
+    /// Destinations by the names that both engines give the prompts.
     batch: Option<BTreeMap<String, Target>>,
 }
 

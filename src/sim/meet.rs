@@ -1,9 +1,9 @@
 //! Connectors whose two engines find each other by a name: the prefiller keeps KV under it, the
 //! decoder waits until it is there.
 //!
-//! As read in vLLM 0.32.0 (MooncakeConnector, NixlPushConnector) and SGLang (bootstrap rooms).
-//! NIXL's push is a pull here: what matters to a gateway is who may come first, what must be named,
-//! and what happens when one of the two never comes.
+//! Sources: vLLM 0.32.0 (MooncakeConnector, NixlPushConnector) and SGLang (bootstrap rooms). NIXL's
+//! push is a pull here: what matters to a gateway is who may come first, what must be named, and
+//! what happens when one of the two never comes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,8 +19,7 @@ use super::ledger::Release;
 use super::side;
 use super::spec::{Connector, Role};
 
-/// Number of times that somebody looks whether the other one is there. Each look is a call over the
-/// side channel.
+/// Pause between looks for the other side. Each look is a call over the side channel.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Reads the request to the engine, where engines find each other by names; else it is `handoff`.
@@ -177,7 +176,7 @@ pub struct NamedKvGuard {
 }
 
 impl NamedKvGuard {
-    /// Under this name.
+    /// Keeps the KV under this name.
     #[must_use]
     pub fn new(hub: &Arc<Hub>, name: &str) -> NamedKvGuard {
         NamedKvGuard { hub: hub.clone(), name: name.to_owned() }

@@ -1,5 +1,5 @@
-//! A network in memory: engines have addresses in it, and whoever dials one gets a pipe. No socket
-//! is involved, so that engines, and a gateway before them, run in virtual time.
+//! A network in memory: engines have addresses in it, and dialling one gives a pipe. No socket is
+//! involved, so that engines, and a gateway before them, run in virtual time.
 
 use std::collections::HashMap;
 use std::io;
@@ -49,10 +49,10 @@ struct Inner {
 }
 
 impl Net {
-    /// Connects to whoever is at `to`.
+    /// Connects to the listener at `to`.
     ///
     /// # Errors
-    /// `ConnectionRefused` when nobody is, or too many wait there already.
+    /// `ConnectionRefused` if nothing listens there, or its backlog is full.
     pub fn dial(&self, to: SocketAddr) -> io::Result<Pipe> {
         let (near, far) = Pipe::pair();
         let place = lock(&self.places).get(&to).cloned();
@@ -61,7 +61,7 @@ impl Net {
         Ok(near)
     }
 
-    /// The same, by an address as text and a port.
+    /// Connects by an address as text and a port.
     ///
     /// # Errors
     /// `InvalidInput` when `host` is no address; else as [`Net::dial`].
@@ -127,10 +127,10 @@ impl Dock {
         inner.closings
     }
 
-    /// Can be reached again.
+    /// Accepts connections again.
     ///
     /// # Errors
-    /// `AddrInUse` when somebody else has taken the address.
+    /// `AddrInUse` if the address is taken.
     pub fn open(&self) -> io::Result<()> {
         let mut inner = lock(&self.inner);
         if inner.coming.is_none() {

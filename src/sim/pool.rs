@@ -65,7 +65,7 @@ impl Pool {
         Pool { inner: Mutex::default(), capacity_blocks: capacity_blocks.max(1), mirror: None }
     }
 
-    /// The same, and `mirror` is told of every change.
+    /// Creates a store that reports every change to `mirror`.
     #[must_use]
     pub fn mirrored(self, mirror: Arc<dyn Mirror>) -> Pool {
         Pool { mirror: Some(mirror), ..self }

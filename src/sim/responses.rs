@@ -18,7 +18,7 @@ pub fn whole(reply: &Reply, ask: &Ask, counts: Counts, written: &[ChoiceText], h
     response(reply, ask.max_tokens, Some((counts, item, cut)), handoff)
 }
 
-/// True if the answer is not all that there was to say.
+/// True if the answer was cut before its end.
 fn is_cut(finish: Option<&Finish>) -> bool {
     matches!(finish, None | Some(Finish::Length))
 }

@@ -1,4 +1,4 @@
-//! The side channel between engines: what NIXL does over RDMA, done over HTTP and TCP.
+//! The side channel between engines: NIXL's transfers over RDMA, simulated over HTTP and TCP.
 //!
 //! `GET /sim/kv?engine_id=E&blocks=3,1` reads block contents, `POST /sim/kv/release` with
 //! `{"engine_id":E,"request_id":R,"read":true}` gives a hand-off back.
@@ -66,7 +66,7 @@ pub async fn release(net: Option<&Arc<Net>>, source: &Source, why: Release) -> i
     .await?
 }
 
-/// Posts JSON; the status of the answer. It takes as long as it takes.
+/// Posts JSON and returns the answer's status. It has no time limit.
 pub async fn post(
     net: Option<&Arc<Net>>,
     (host, port): (&str, u16),
@@ -101,7 +101,7 @@ impl Peer {
         Ok(Peer { socket, host: format!("{host}:{port}") })
     }
 
-    /// One exchange; the answer's body if its status is 200.
+    /// Performs one exchange; returns the answer's body if its status is 200.
     async fn call(&mut self, method: &str, path: &str, body: &str) -> io::Result<Vec<u8>> {
         match self.exchange(method, path, body).await? {
             (200, answer) => Ok(answer),

@@ -36,7 +36,7 @@ impl Socket {
     /// Connects to an engine: in `net` if there is one, else over TCP.
     ///
     /// # Errors
-    /// Nobody is there.
+    /// Nothing listens at the address.
     pub async fn connect(net: Option<&Arc<Net>>, host: &str, port: u16) -> io::Result<Socket> {
         match net {
             Some(net) => Ok(Socket::Pipe(net.dial_host(host, port)?)),
@@ -88,10 +88,10 @@ impl Entry {
         }
     }
 
-    /// Can be reached again, at the same address.
+    /// Listens again at the same address.
     ///
     /// # Errors
-    /// Somebody else has it.
+    /// The address is taken.
     pub fn open(&self) -> io::Result<()> {
         match self {
             Entry::Tcp(gate) => gate.open(),

@@ -27,7 +27,7 @@ pub enum Role {
     Prefill,
     /// Continues from KV that was computed elsewhere; does not fill the pool.
     Decode,
-    /// It takes both legs.
+    /// The engine serves both legs.
     Both,
 }
 
@@ -58,7 +58,7 @@ pub enum Connector {
 }
 
 impl Connector {
-    /// True if a prefiller's answer says where its blocks are.
+    /// True if a prefiller's answer contains the location of its blocks.
     #[must_use]
     pub fn hands_over(self) -> bool {
         matches!(self, Connector::Handoff | Connector::Moriio)

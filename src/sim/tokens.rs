@@ -19,7 +19,7 @@ const TURN_END_TEXT: &str = "<|im_end|>";
 const ASCII_BITS: u32 = 7;
 /// ASCII characters per token.
 const ASCII_CHARS: u32 = 3;
-/// Place where the number of ASCII characters (1 to 3) stands.
+/// Bit position of the number of ASCII characters (1 to 3).
 const COUNT_SHIFT: u32 = ASCII_BITS * ASCII_CHARS;
 /// Marks a token that is one code point (21 bits).
 const POINT_FLAG: u32 = 1 << 24;

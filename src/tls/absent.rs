@@ -13,7 +13,8 @@ pub enum ListenerTls {}
 impl EngineTls {
     /// Accepts settings without any file or name, for plain connections.
     ///
-    /// # Errors A file or a name is given.
+    /// # Errors
+    /// A file or a name is given.
     pub fn new(files: &EngineFiles) -> Result<EngineTls, TlsError> {
         let given = [
             ("engine.tls_ca", &files.ca),

@@ -77,7 +77,8 @@ impl EngineTls {
     /// Performs the handshake with an engine that was dialled as `host`. The caller sets the time
     /// limit.
     ///
-    /// # Errors The certificate is not trusted, or the handshake fails otherwise.
+    /// # Errors
+    /// The certificate is not trusted, or the handshake fails otherwise.
     pub async fn connect(&self, socket: TcpStream, host: &str) -> io::Result<EngineStream> {
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;

@@ -54,8 +54,9 @@ impl ListenerTls {
     /// Reads the files again; `true` when their contents had changed and are in use from now on.
     /// Blocks on the disk.
     ///
-    /// # Errors [`TlsError`] when they can't be used. The previous configuration then stays in use,
-    /// as it does while only one of certificate and key has been replaced.
+    /// # Errors
+    /// [`TlsError`] when they can't be used. The previous configuration then stays in use, as it
+    /// does while only one of certificate and key has been replaced.
     pub fn refresh(&self) -> Result<bool, TlsError> {
         let read = CertificateFiles::from(&self.files)?;
         if read.contents() == self.current.load().contents {
@@ -68,7 +69,8 @@ impl ListenerTls {
     /// Performs the handshake with one client. The caller sets the time limit. The flag is true if
     /// HTTP/2 was negotiated.
     ///
-    /// # Errors The client broke the protocol or disconnected.
+    /// # Errors
+    /// The client broke the protocol or disconnected.
     pub async fn accept(&self, socket: TcpStream) -> std::io::Result<(ClientStream, bool)> {
         let acceptor = TlsAcceptor::from(self.current.load().config.clone());
         let stream = acceptor.accept(socket).await?;

@@ -10,13 +10,13 @@ use crate::config::Config;
 /// connections that wait.
 const OTHER_FILES: u64 = 500;
 
-/// Open files that so many clients' connections may need: each has one of its own, and one to an
-/// engine.
+/// Open files that this number of clients' connections may need: each has one of its own, and one
+/// to an engine.
 pub fn files_needed(connections: usize) -> u64 {
     (connections as u64).saturating_mul(2).saturating_add(OTHER_FILES)
 }
 
-/// Streams that so many open files are enough for.
+/// Streams that this number of open files allows.
 pub fn streams_of(open_files: u64) -> u64 {
     open_files.saturating_sub(OTHER_FILES) / 2
 }

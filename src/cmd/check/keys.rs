@@ -13,7 +13,7 @@ const TOLD: usize = 4;
 /// Says whether the keys that were found are those that the gateway will ask for.
 pub(super) fn compare(config: &Config, published: &[Published], found: Option<&Keys>, report: &mut Report) {
     let known = profile::key_config(config, published).and_then(|keys| {
-        // What only a whole naming finds: engines of another release than the preset's, hashes of
+        // Only a complete naming finds engines of another release than the preset's, or hashes of
         // other blocks.
         profile::naming(config, published).map(|_| keys)
     });

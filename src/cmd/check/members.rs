@@ -16,7 +16,7 @@ use crate::fleet::Role;
 pub(super) struct Member {
     pub(super) role: Role,
     pub(super) engine: Endpoint,
-    /// Somebody named it; else it is the default.
+    /// True if the engine was named; otherwise it is the default.
     pub(super) named: bool,
 }
 

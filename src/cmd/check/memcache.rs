@@ -77,7 +77,7 @@ fn told(inquiry: &Inquiry<'_>, form: Option<Form>) -> &'static str {
     }
 }
 
-/// Nobody listens, so there is nothing else to try.
+/// True if nothing listens, so that no other protocol needs to be tried.
 fn refused(why: &PoolError) -> bool {
     matches!(why, PoolError::Unreachable(text) if text.contains("refused"))
 }

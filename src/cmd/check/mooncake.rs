@@ -17,8 +17,7 @@ pub(super) async fn by_rpc(inquiry: &Inquiry<'_>, report: &mut Report) -> Option
     let admins = endpoints(&inquiry.config.pool.admins);
     let states = all(&admins, |admin| async move { state(inquiry, &admin, ADMIN).await }).await;
     let mut asked = masters.clone();
-    // Where a standby says that somebody leads who is not configured, that one is asked, as the
-    // gateway will.
+    // A leader that only a standby names is asked too, as the gateway does.
     let leaders = states.iter().filter_map(|(_, (health, _))| leader(health.as_ref()?));
     for leader in leaders.collect::<BTreeSet<_>>() {
         if !asked.contains(&leader) {
@@ -136,7 +135,7 @@ async fn state(inquiry: &Inquiry<'_>, admin: &Endpoint, key: &'static str) -> (O
     }
 }
 
-/// Says who leads; gives those that may be asked for keys.
+/// Reports the leader, and returns the masters that may be asked for keys.
 fn tell_states(states: Vec<(Endpoint, (Option<Health>, String))>, report: &mut Report) -> Vec<Endpoint> {
     let mut serving = Vec::new();
     let leads = |health: &Health| health.role.as_deref() != Some("standby");

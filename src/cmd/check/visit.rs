@@ -30,7 +30,7 @@ pub(super) struct Visit {
 /// Facts of one engine.
 #[derive(Debug)]
 pub(super) struct EngineReport {
-    /// Of its answer to `health.probe_path`.
+    /// Status of its answer to `health.probe_path`.
     pub(super) health: StatusCode,
     /// By how much its clock is ahead of ours, in seconds; None = it sends no date.
     pub(super) ahead_s: Option<i64>,
@@ -82,7 +82,7 @@ async fn greet(asker: &Asker, url: &str) -> Result<(StatusCode, Option<i64>), St
     Ok((answer.status(), ahead_s.map(|theirs| ahead_s_of(theirs, SystemTime::now()))))
 }
 
-/// Seconds by which `theirs` is ahead of `ours`; less than none if it is behind.
+/// Seconds by which `theirs` is ahead of `ours`; negative if it is behind.
 fn ahead_s_of(theirs: SystemTime, ours: SystemTime) -> i64 {
     let whole = |span: Duration| i64::try_from(span.as_secs()).unwrap_or(i64::MAX);
     theirs.duration_since(ours).map_or_else(|behind| -whole(behind.duration()), whole)

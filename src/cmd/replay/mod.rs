@@ -69,7 +69,7 @@ pub enum TrialError {
 /// Replays a trace and returns what to print: tables, or JSON.
 ///
 /// # Errors
-/// [`TrialError`] says what is in the way.
+/// [`TrialError`] names the obstacle.
 pub fn run(args: &ReplayArgs) -> Result<String, TrialError> {
     let trace = read(args)?;
     match (&args.real.url, &args.real.model) {

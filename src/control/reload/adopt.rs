@@ -29,7 +29,8 @@ pub struct PartialChangeError {
 
 /// Takes from `new` what can change while `running` runs.
 ///
-/// # Errors [`PartialChangeError`] if the part that can be taken is invalid without the rest.
+/// # Errors
+/// [`PartialChangeError`] if the part that can be taken is invalid without the rest.
 pub fn adopt(running: &Config, new: &Config) -> Result<Adoption, PartialChangeError> {
     let adoption = live(running, new);
     match adoption.config.validate().into_iter().next() {

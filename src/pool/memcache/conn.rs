@@ -21,7 +21,7 @@ use crate::pool::PoolError;
 /// A service that owes answers and sends nothing for so long is gone: hosts that vanish close no
 /// connections.
 const SILENCE: Duration = Duration::from_secs(5);
-/// Number of times that that is looked at.
+/// Pause between checks of that silence.
 const SILENCE_CHECK: Duration = Duration::from_secs(1);
 /// Room to read into, bytes: the answer about 512 keys.
 const READ_BYTES: usize = 32 << 10;

@@ -127,7 +127,7 @@ enum Event {
     Closes,
 }
 
-/// Events per request beyond which a run is given up: a hundred times what is usual.
+/// Events per request beyond which a run is aborted: a hundred times the usual number.
 const EVENTS_PER_REQUEST_MAX: usize = 5_000;
 
 /// Between two looks at the clock of a gateway that wants to be woken.

@@ -2,7 +2,7 @@
 
 use super::{Core, JobId, Phase};
 
-/// Number of times that a held stream looks whether it may go on.
+/// Pause between checks of a held stream, in us.
 const HELD_LOOK_US: u64 = 1_000_000;
 
 impl Core {

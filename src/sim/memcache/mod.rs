@@ -42,7 +42,7 @@ pub enum MetaVersion {
 pub struct MetaObject {
     /// Replicas: rank and medium (0 HBM, 1 DRAM, 2 SSD).
     pub replicas: Vec<(u32, u16)>,
-    /// It was written to its end.
+    /// True if the object was written completely.
     pub readable: bool,
 }
 
@@ -126,13 +126,13 @@ impl MetaService {
         Ok(Self { shared, tcp, http, cut, _tasks: tasks })
     }
 
-    /// Place where the binary protocol is spoken.
+    /// Address of the binary protocol.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.tcp.addr()
     }
 
-    /// Place where HTTP is.
+    /// Address of the HTTP API.
     #[must_use]
     pub fn http_addr(&self) -> SocketAddr {
         self.http

@@ -26,7 +26,7 @@ pub struct AdminPort {
 }
 
 impl AdminPort {
-    /// Place where it listens.
+    /// Address at which it listens.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
@@ -116,7 +116,7 @@ fn health(standing: &Leadership) -> Value {
     json!({"status": "ok", "role": role, "ha_state": state, "service_ready": ready, "leader_address": leader})
 }
 
-/// One per place in memory that an object lies on.
+/// The memory segments that hold objects, each once.
 fn segments(state: &State) -> Value {
     let replicas = state.objects.values().flat_map(|held| match held {
         KeyEntry::Object(replicas) => replicas.as_slice(),

@@ -34,7 +34,7 @@ const MAX_MISHAPS: usize = 1024;
 /// An answer that announces more than anybody has.
 const HUGE: u32 = u32::MAX;
 
-/// Mishaps of one question that has keys.
+/// Faults of the answer to one question with keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerFault {
     /// No answer; the next question gets one.
@@ -59,7 +59,7 @@ pub enum AnswerFault {
     Short,
 }
 
-/// Standing of a master, as its admin port tells.
+/// Leadership of a master, as its admin port reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Leadership {
     /// It leads the others.
@@ -137,7 +137,7 @@ impl Mooncake {
         Ok(Mooncake { shared, _tasks: tasks })
     }
 
-    /// Place where it listens.
+    /// Address at which it listens.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.shared.gate.addr()
