@@ -1,5 +1,6 @@
 //! A refusal is an engine's word only when another engine of its role says the same.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -140,13 +141,15 @@ fn role(prefills: bool) -> Role {
     if prefills { Role::Prefill } else { Role::Decode }
 }
 
-/// Four clients for `time`, each of which pauses between its requests; the statuses.
+/// Four clients for `time`, each of which pauses between its requests; the statuses. No prompt is asked
+/// for twice: a prefiller that has it cached would be preferred.
 async fn steady(memory: &Memory, time: Duration) -> Vec<u16> {
+    static PROMPTS: AtomicUsize = AtomicUsize::new(0);
     let end = Instant::now() + time;
-    let clients = (0..4).map(|client| async move {
+    let clients = (0..4).map(|_| async move {
         let mut statuses = Vec::new();
         while Instant::now() < end {
-            statuses.push(ask(memory, client * 100_000 + statuses.len()).await);
+            statuses.push(ask(memory, PROMPTS.fetch_add(1, Ordering::Relaxed)).await);
             pass(Duration::from_millis(100)).await;
         }
         statuses
@@ -182,4 +185,24 @@ async fn engines_that_are_all_busy_are_not_taken_for_broken() {
     memory.decoders.iter().for_each(Engine::clear_faults);
     pass(Duration::from_secs(1)).await;
     assert_eq!(failed(&steady(&memory, Duration::from_secs(2)).await), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_refuses_rests_and_has_its_share_again_when_it_stops() {
+    for status in DOUBTFUL {
+        for prefills in [true, false] {
+            let when = format!("{status}, prefills {prefills}");
+            let memory = Memory::set(3, &working(), config()).await;
+            let refuser = &side(&memory, prefills)[0];
+            assert!(refuser.inject(refuses(status)));
+            assert_eq!(failed(&steady(&memory, Duration::from_secs(8)).await), 0, "{when}");
+            assert_ne!(breakers(&memory, role(prefills))[0], State::Closed, "{when}: it rests");
+            refuser.clear_faults();
+            assert_eq!(failed(&steady(&memory, Duration::from_secs(60)).await), 0, "{when}");
+            assert_eq!(breakers(&memory, role(prefills))[0], State::Closed, "{when}: it is back");
+            let before = taken(refuser);
+            assert_eq!(failed(&steady(&memory, Duration::from_secs(4)).await), 0, "{when}");
+            assert!(taken(refuser) - before > 10, "{when}: it has its share");
+        }
+    }
 }
