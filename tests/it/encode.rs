@@ -13,6 +13,7 @@ use crate::common::client;
 use crate::common::stage::{Script, Stage, fast, slow};
 use crate::common::time::{eventually, watching};
 use crate::dialects;
+use crate::health::member;
 
 /// Encoders and what they keep, and a stage whose prefillers can't do without.
 struct Encoders {
@@ -37,11 +38,24 @@ fn pictures(stream: bool) -> Value {
 }
 
 impl Encoders {
-    async fn set(count: usize, engine: EngineSpec, mut script: Script) -> Encoders {
+    async fn set(count: usize, engine: EngineSpec, script: Script) -> Encoders {
         let kept = Arc::new(Encodings::default());
+        Encoders::keeping(&vec![kept; count], engine, script).await
+    }
+
+    /// The first one keeps what it encodes where no prefiller looks: another storage path than theirs.
+    async fn apart(count: usize, script: Script) -> Encoders {
+        let mut kept = vec![Arc::new(Encodings::default()); count];
+        kept[0] = Arc::new(Encodings::default());
+        Encoders::keeping(&kept, fast(), script).await
+    }
+
+    /// An encoder for each of `stores`; prefillers look into the last one.
+    async fn keeping(stores: &[Arc<Encodings>], engine: EngineSpec, mut script: Script) -> Encoders {
+        let kept = stores.last().unwrap().clone();
         let mut encoders = Vec::new();
-        for _ in 0..count {
-            let encodings = Some((Part::Encodes, kept.clone()));
+        for store in stores {
+            let encodings = Some((Part::Encodes, store.clone()));
             let spec = EngineSpec { role: Role::Both, encodings, ..engine.clone() };
             encoders.push(Engine::start(spec, SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap());
         }
@@ -181,6 +195,45 @@ async fn an_encoder_that_fails_is_replaced_by_another() {
         assert_eq!((all.kept.fetched(), all.kept.computed()), (6, 0), "{what:?}");
         all.end().await;
     }
+}
+
+/// A chat with one image.
+fn picture(n: usize) -> String {
+    let content =
+        json!([{"type": "text", "text": "what is this?"}, image(&format!("http://images/{n}.png"))]);
+    json!({"model": "sim", "max_tokens": 4, "messages": [{"role": "user", "content": content}]}).to_string()
+}
+
+#[tokio::test]
+async fn an_encoder_whose_encodings_nobody_finds_rests_and_no_prefiller_does() {
+    let mut script = Script { prefillers: 3, ..Script::default() };
+    // No rest ends within the test.
+    script.config.health.rest_ms = 60_000;
+    script.config.health.rest_max_ms = 60_000;
+    let all = Encoders::apart(3, script).await;
+    let bad = all.encoders[0].addr();
+    let mut failed = 0;
+    for n in 0..60 {
+        let answer = all.stage.post(CHAT, &picture(n)).await;
+        failed += usize::from(answer.status != 200);
+        if member(all.stage.gateway, "encode", bad).await["breaker"] == "open" {
+            break;
+        }
+    }
+    assert!(failed <= 6, "{failed} failed");
+    let encoder = member(all.stage.gateway, "encode", bad).await;
+    assert_eq!((&encoder["breaker"], &encoder["rests_for_handoffs"]), (&json!("open"), &json!(true)));
+    for n in 100..120 {
+        let answer = all.stage.post(CHAT, &picture(n)).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
+    for prefiller in &all.stage.prefillers {
+        assert_eq!(member(all.stage.gateway, "prefill", prefiller.addr()).await["breaker"], "closed");
+    }
+    for encoder in &all.encoders[1..] {
+        assert_eq!(member(all.stage.gateway, "encode", encoder.addr()).await["breaker"], "closed");
+    }
+    all.end().await;
 }
 
 #[tokio::test]

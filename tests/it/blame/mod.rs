@@ -4,6 +4,7 @@
 mod handoffs;
 mod progress;
 mod refusals;
+mod retired;
 
 use axum::body::Body;
 use http::Request;
