@@ -1,5 +1,7 @@
 //! Metrics of instances' health, and of what changes the fleet and the configuration.
 
+use std::sync::atomic::Ordering;
+
 use metrics::{counter, gauge};
 
 use super::{LegMeter, Meters, names};
@@ -100,12 +102,18 @@ impl LegMeter {
     /// Counts an answer with this 4xx. All statuses that engines do not usually send share one
     /// label.
     pub fn refused(&self, status: u16) {
+        self.refusals.fetch_add(1, Ordering::Relaxed);
         let at = REFUSED.iter().position(|(known, _)| *known == status);
         let label = at.and_then(|at| REFUSED.get(at)).map_or("other", |(_, label)| *label);
         self.series.with(|| {
             counter!(names::REFUSALS, "leg" => self.leg, "instance" => self.instance.clone(), "status" => label)
                 .increment(1);
         });
+    }
+
+    /// Number of answers with a 4xx since it is a member.
+    pub fn refusals(&self) -> u64 {
+        self.refusals.load(Ordering::Relaxed)
     }
 
     fn count(&self, name: &'static str) {

@@ -49,6 +49,8 @@ pub struct LegMeter {
     breaker: Gauge,
     /// Reason why a leg on it failed.
     failure: LastValue<&'static str>,
+    /// Number of answers with a 4xx.
+    refusals: AtomicU64,
 }
 
 /// Handles for the gateway as a whole.
@@ -208,6 +210,7 @@ impl LegMeter {
             seconds,
             breaker,
             failure: LastValue::default(),
+            refusals: AtomicU64::new(0),
         }
     }
 

@@ -37,7 +37,7 @@ mod parts;
 pub mod pause;
 pub mod places;
 mod prefill;
-mod progress;
+pub mod progress;
 mod receipt;
 pub mod refusals;
 pub mod release;

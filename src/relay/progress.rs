@@ -33,19 +33,23 @@ const UNBOUNDED_TOKENS: u64 = 4_096;
 
 /// A leg that waits for its first byte, or, where it is not streamed, for its last one.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Waiting<'a> {
-    pub(super) engine: &'a Arc<Instance>,
+pub struct Waiting<'a> {
+    /// The engine that has the leg.
+    pub engine: &'a Arc<Instance>,
     /// With which legs of its peers it can be compared; `None` = with none: only probes tell.
-    pub(super) pace: Option<Pace>,
+    pub pace: Option<Pace>,
     /// Tokens that have to be computed, or fetched, before the first byte.
-    pub(super) tokens: u64,
+    pub tokens: u64,
     /// The longest answer that the client wants, if it says.
-    pub(super) most_tokens: Option<u64>,
+    pub most_tokens: Option<u64>,
 }
 
 impl Relay {
     /// Runs `work` until `limit`, or until its engine makes no progress while its peers do.
-    pub(super) async fn within<T>(
+    ///
+    /// # Errors
+    /// The failure of `work`; [`Why::Timeout`] at the limit; [`Why::Stuck`] without progress.
+    pub async fn within<T>(
         &self,
         limit: Duration,
         waiting: Waiting<'_>,

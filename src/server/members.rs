@@ -51,6 +51,8 @@ fn member(fleet: &Fleet, instance: &Instance, now_ms: u64) -> Value {
         "failures": health.failures(),
         // In a row, of those that may be its own trouble (401, 403, 404, …).
         "refusals": health.refusals(),
+        // All answers with a 4xx, the clients' own mistakes among them.
+        "refusals_total": instance.meter().refusals(),
         "handoff_failures": health.handoff_failures(),
         "rests_for_handoffs": health.rests_for_handoffs(now_ms),
         // Engines with which its hand-offs fail, while both do well with others.

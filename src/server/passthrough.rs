@@ -1,7 +1,7 @@
 //! Requests that one engine alone answers: embeddings, tokenising, versions.
 
 use std::borrow::Cow;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -16,9 +16,10 @@ use tokio::time::Instant;
 
 use crate::codec::json::Parts;
 use crate::error::{Error, Kind};
-use crate::fleet::{InstanceId, Need, Outcome, Role, Seat};
+use crate::fleet::{InstanceId, Need, Outcome, Pace, Role, Seat};
 use crate::relay::failure::{self, Why};
 use crate::relay::kept;
+use crate::relay::progress::Waiting;
 use crate::relay::refusals::{is_busy, is_doubtful, retry_after};
 use crate::relay::silence::Silence;
 use crate::relay::{Relay, answer, pause, traced};
@@ -44,6 +45,16 @@ struct Errand {
     repeatable: bool,
     until: Instant,
     trace: Option<Arc<Scope>>,
+}
+
+impl Errand {
+    /// The request on the engine of `seat`, compared with prompts there if it can move to another
+    /// engine.
+    fn waiting_on<'a>(&self, seat: &'a Seat) -> Waiting<'a> {
+        let may_move = self.repeatable && self.keeper.is_none();
+        let pace = may_move.then_some(Pace::Prompt);
+        Waiting { engine: seat.instance(), pace, tokens: self.tokens, most_tokens: None }
+    }
 }
 
 /// Reason why one engine did not answer.
@@ -77,7 +88,7 @@ impl Failure {
         let again = match failure.why {
             Why::Timeout => false,
             // What an engine may have begun is not begun a second time.
-            Why::Connect | Why::Broken => !failure.written || safe,
+            Why::Connect | Why::Broken | Why::Stuck => !failure.written || safe,
             _ => true,
         };
         let error =
@@ -296,10 +307,9 @@ async fn once(gateway: &Gateway, (errand, id): (&Errand, &str), seat: &Seat) -> 
             Err(e) => failed(Why::Broken, e.to_string()),
         }
     };
-    let outcome = match tokio::time::timeout_at(errand.until.min(Instant::now() + time), answered).await {
-        Ok(outcome) => outcome,
-        Err(_) => failed(Why::Timeout, "no answer in time".into()),
-    };
+    let limit = time.min(errand.until.saturating_duration_since(Instant::now()));
+    let waiting = errand.waiting_on(seat);
+    let outcome = gateway.relay.within(limit, waiting, &written, pin!(answered)).await;
     match &outcome {
         Ok(response) => traced::answered(&mut span, response.status()),
         Err(failure) => span.fail(failure.reason()),

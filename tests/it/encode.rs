@@ -45,7 +45,8 @@ impl Encoders {
 
     /// The first one keeps what it encodes where no prefiller looks: another storage path than theirs.
     async fn apart(count: usize, script: Script) -> Encoders {
-        let mut kept = vec![Arc::new(Encodings::default()); count];
+        let shared = Arc::new(Encodings::default());
+        let mut kept: Vec<_> = std::iter::repeat_with(|| shared.clone()).take(count).collect();
         kept[0] = Arc::new(Encodings::default());
         Encoders::keeping(&kept, fast(), script).await
     }

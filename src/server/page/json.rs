@@ -108,6 +108,7 @@ fn engine(gateway: &Gateway, instance: &Instance, backlog_ms: Option<f64>) -> Va
         "rest_ms": instance.health().rest_ms(now_ms),
         "share": instance.health().share(now_ms),
         "failures": instance.health().failures(),
+        "refusals": instance.meter().refusals(),
         "running": load.working(),
         "work_tokens": load.work_tokens(),
         "backlog_ms": backlog_ms.filter(|ms| ms.is_finite()),

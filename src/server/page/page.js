@@ -136,7 +136,7 @@ function engineState(cell, engine) {
   if (!cell.firstChild) cell.append(el('span', 'pill'), el('span', 'sub'));
   pill(cell.firstChild, STATES[engine.state] || [engine.state, 'quiet']);
   let more = '';
-  if (engine.rest_ms > 0 && engine.state !== 'draining') more = `${duration(engine.rest_ms)} more`;
+  if (engine.rest_ms > 0 && !['draining', 'other_model'].includes(engine.state)) more = `${duration(engine.rest_ms)} more`;
   else if (engine.state === 'warming') more = `${Math.round(engine.share * 100)} % of its share`;
   if (engine.failures > 1) more += `${more ? ', ' : ''}${engine.failures} failures in a row`;
   text(cell.lastChild, more);

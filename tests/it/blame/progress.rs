@@ -75,3 +75,22 @@ async fn an_engine_that_answers_no_probe_keeps_no_client_waiting() {
     assert!(all.iter().all(|(status, _)| *status == 200), "{all:?}");
     assert!(sent.elapsed() < Duration::from_secs(4), "{:?}", sent.elapsed());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_repeatable_request_leaves_an_engine_that_does_nothing_while_its_peers_serve() {
+    let memory = Memory::set(2, &working(), config()).await;
+    streams(&memory, Duration::from_secs(1)).await;
+    assert!(memory.prefillers[0].inject(Fault::always(What::StallBeforeHead)));
+    let began = Instant::now();
+    let clients = (0..4).map(async |client| {
+        for n in 0..60 {
+            let body = format!(r#"{{"model":"sim","input":"text {client} {n}"}}"#);
+            let (status, text) = post(&memory, "/v1/embeddings", body).await;
+            assert_eq!(status, 200, "client {client}, {n}, after {:?}: {text}", began.elapsed());
+            pass(Duration::from_millis(200)).await;
+        }
+    });
+    join_all(clients).await;
+    assert!(began.elapsed() < Duration::from_secs(60), "it took {:?}", began.elapsed());
+    assert_ne!(breakers(&memory, Role::Prefill)[0], State::Closed, "it rests");
+}
