@@ -138,8 +138,7 @@ impl Exposition {
         self.0.as_ref().map(|it| it.render() + &INSTANCES.render()).unwrap_or_default()
     }
 
-    /// Folds buffered samples into their buckets; to be called every few seconds, or memory grows
-    /// unscraped.
+    /// Folds buffered samples into buckets. Without it, memory grows while nothing scrapes.
     pub fn upkeep(&self) {
         if let Some(handle) = &self.0 {
             handle.run_upkeep();
@@ -297,8 +296,7 @@ impl Meters {
         }
     }
 
-    /// Marks that the gateway cuts open connections from now on, so that these do not count as left
-    /// by clients.
+    /// Marks that the gateway cuts connections from now on: these were not left by clients.
     pub fn cut_all(&self) {
         self.cutting.store(true, Ordering::Relaxed);
     }
@@ -308,8 +306,7 @@ impl Meters {
         self.cutting.load(Ordering::Relaxed)
     }
 
-    /// Requests that ended since the start, and those that failed in the sense of
-    /// [`failed_request`].
+    /// Numbers of requests that ended and that failed ([`failed_request`]) since the start.
     pub fn ended(&self) -> (u64, u64) {
         let [ended, failed] = &self.ended;
         (ended.load(Ordering::Relaxed), failed.load(Ordering::Relaxed))

@@ -36,6 +36,8 @@ CLIENTS = {
     "anthropic-python": ("with_anthropic.py", "anthropic"),
     "anthropic-node": ("with_anthropic.mjs", "node"),
     "langchain": ("with_langchain.py", "langchain"),
+    "langchain-js": ("with_langchain.mjs", "node"),
+    "pydantic-ai": ("with_pydantic_ai.py", "pydantic-ai"),
     "ai-sdk": ("with_ai_sdk.mjs", "node"),
     "litellm": ("with_litellm.py", "litellm"),
     "litellm-proxy": ("with_litellm_proxy.py", "litellm"),

@@ -67,7 +67,7 @@ async function errors() {
   error = await raised("used up", OpenAI.RateLimitError, () => poor().then(poor));
   if (error) equal("used up: code", error.code, "rate_limit_exceeded");
   error = await raised("no engines", OpenAI.InternalServerError, asks(client.withOptions({ baseURL: `${DESERTED}/v1` })));
-  if (error) check("no engines: code", ["prefill_failed", "no_prefiller"].includes(error.code), error);
+  if (error) check("no engines: code", ["prefill_failed", "no_prefiller", "no_decoder"].includes(error.code), error);
 }
 
 async function breaks() {
@@ -79,6 +79,18 @@ async function breaks() {
   });
   if (error) check("broken stream: message and code", error.message.includes(BROKEN_MESSAGE) && error.code === "decode_failed", error);
   check("broken stream: what came before", read.length > 1, read);
+}
+
+async function responseBreaks() {
+  const input = "break a response for openai-node";
+  await willBreak("/v1/responses", input);
+  const numbers = [];
+  const error = await raised("broken response", OpenAI.APIError, async () => {
+    for await (const event of await client.responses.create({ model: "sim", max_output_tokens: 60, stream: true, input })) numbers.push(event.sequence_number);
+  });
+  if (error) check("broken response: message and code", error.message.includes(BROKEN_MESSAGE) && error.code === "decode_failed", error);
+  equal("broken response: what came before", numbers, numbers.map((_, at) => at));
+  check("broken response: some came before", numbers.length > 1, numbers);
 }
 
 // fetch() forgets what was not read yet when a connection breaks, and with it our error: but an error it is.
@@ -107,4 +119,4 @@ async function leaves() {
   await ended;
 }
 
-await finish("openai-node", VERSION, [whole, streamed, responses, tools, errors, breaks, breaksUnread, leaves]);
+await finish("openai-node", VERSION, [whole, streamed, responses, tools, errors, breaks, responseBreaks, breaksUnread, leaves]);

@@ -95,7 +95,7 @@ def errors():
         equal("used up: code", error.code, "rate_limit_exceeded")
         check("used up: when to come back", int(error.response.headers["retry-after"]) > 0, error.response.headers)
     if error := raised("no engines", openai.InternalServerError, asks(client.with_options(base_url=f"{DESERTED}/v1"))):
-        check("no engines: code", error.status_code in (502, 503) and error.code in ("prefill_failed", "no_prefiller"), error)
+        check("no engines: code", error.status_code in (502, 503) and error.code in ("prefill_failed", "no_prefiller", "no_decoder"), error)
 
 
 def breaks():
@@ -108,6 +108,16 @@ def breaks():
     check("broken stream: what came before", len(read) > 1, read)
 
 
+def response_breaks():
+    will_break("/v1/responses", "break a response for openai-python")
+    stream = client.responses.create(model="sim", max_output_tokens=60, stream=True, input="break a response for openai-python")
+    read = []
+    if error := raised("broken response", openai.APIError, lambda: read.extend(stream)):
+        equal("broken response: message and code", (error.message, error.code), (BROKEN_MESSAGE, "decode_failed"))
+    numbers = [event.sequence_number for event in read]
+    check("broken response: what came before", len(numbers) > 1 and numbers == list(range(len(numbers))), numbers)
+
+
 def leaves():
     stream = client.chat.completions.create(**ASK | {"max_tokens": LONG}, stream=True)
     for chunk, _ in zip(stream, range(5)):
@@ -115,6 +125,6 @@ def leaves():
     abandoned("left stream", stream.close)
 
 
-for work in (whole, streamed, responses, asynchronous, tools, errors, breaks, leaves):
+for work in (whole, streamed, responses, asynchronous, tools, errors, breaks, response_breaks, leaves):
     guarded(work)
 done("openai-python", openai.__version__)

@@ -35,6 +35,28 @@ fn shared(change: impl FnOnce(&mut Script)) -> Script {
     script
 }
 
+/// Orders of operators to every engine.
+const EVERY_ENGINE: [&str; 18] = [
+    "/reset_mm_cache",
+    "/reset_encoder_cache",
+    "/flush_cache",
+    "/sleep",
+    "/wake_up",
+    "/pause",
+    "/resume",
+    "/release_memory_occupation",
+    "/resume_memory_occupation",
+    "/pause_generation",
+    "/continue_generation",
+    "/abort_requests",
+    "/v1/load_lora_adapter",
+    "/v1/unload_lora_adapter",
+    "/load_lora_adapter",
+    "/unload_lora_adapter",
+    "/start_profile",
+    "/stop_profile",
+];
+
 #[tokio::test]
 async fn a_page_that_comes_by_its_own_name_reaches_no_route_of_operators() {
     let stage = stage(|s| s.config.server.names = vec!["gw.example".into()]).await;
@@ -50,7 +72,9 @@ async fn a_page_that_comes_by_its_own_name_reaches_no_route_of_operators() {
         ("GET", "/status"),
         ("GET", "/status.json"),
     ];
-    for (method, path) in routes {
+    let orders = EVERY_ENGINE.map(|path| ("POST", path));
+    let questions = [("GET", "/is_sleeping"), ("GET", "/is_paused")];
+    for (method, path) in routes.into_iter().chain(orders).chain(questions) {
         let absolute = format!("http://{EVIL}{path}");
         for request in [asked(method, path, EVIL, &body), asked(method, &absolute, "localhost", &body)] {
             let raw = stage.send(&request).await;

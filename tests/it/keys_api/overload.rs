@@ -89,6 +89,30 @@ async fn a_key_that_floods_keeps_no_other_waiting() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_key_has_at_most_its_share_of_the_places() {
+    let dir = keys(&[("loud", ""), ("quiet", "")]);
+    let mut script = keyed(&dir);
+    script.engine = slow();
+    script.config.limit.inflight = 4;
+    let stage = Stage::set(script).await;
+    let mut body = chat(100_000);
+    body["stream"] = true.into();
+    let mut streams = Vec::new();
+    for _ in 0..6 {
+        let mut stream = TcpStream::connect(stage.gateway).await.unwrap();
+        stream.write_all(&ask("loud", &body)).await.unwrap();
+        streams.push(stream);
+    }
+    let queued = async || samples(&stage.get("/metrics").await.text())[names::QUEUED] >= 4.0;
+    eventually("half of the places are not for this key", queued).await;
+    let raw = stage.send(&ask("quiet", &chat(2))).await;
+    assert_eq!(raw.status, 200, "{}", raw.text());
+    assert!(samples(&stage.get("/metrics").await.text())[names::QUEUED] >= 4.0, "the others still wait");
+    drop(streams);
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_side_has_a_limit_of_its_own_and_the_status_is_as_configured() {
     for (prefill, decode) in [(1, 0), (0, 1)] {
         let mut script = Script { prefillers: 1, decoders: 1, ..Script::default() };
