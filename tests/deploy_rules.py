@@ -25,7 +25,7 @@ VERBS = ["get", "list", "watch"]
 TLS = "/etc/pd-proxy-tls"
 # How the engines' Services are called.
 ROLES = ("-prefillers", "-decoders")
-# What a shutdown takes beside server.lame_duck_ms and server.drain_ms, as ARCHITECTURE.md says: two waits for hand-offs, one for spans.
+# What a shutdown takes beside server.lame_duck_ms and server.drain_ms, as docs/cancellation.md says: two waits for hand-offs, one for spans.
 RELEASE_MS = 13_000
 
 
