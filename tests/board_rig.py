@@ -11,7 +11,7 @@ from processes import Process, ask, free_port, get, wait
 
 # Nobody listens here: ports below 1024 are not handed out.
 CLOSED = "127.0.0.1:1"
-FAILED = 'pd_proxy_requests_total{code="502"}'
+FAILED = 'pd_proxy_requests_total{code=~"502|503"}'
 KEYS = """[[key]]
 name = "search"
 sha256 = "{sha256}"

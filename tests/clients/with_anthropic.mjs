@@ -45,7 +45,7 @@ async function errors() {
   const poor = asks(client.withOptions({ apiKey: POOR_KEY }));
   await raised("used up", Anthropic.RateLimitError, () => poor().then(poor));
   error = await raised("no engines", Anthropic.InternalServerError, asks(client.withOptions({ baseURL: DESERTED })));
-  if (error) check("no engines: code", ["prefill_failed", "no_prefiller", "no_decoder"].includes(error.error.error.code), error);
+  if (error) check("no engines: code", ["prefill_failed", "no_prefiller", "no_decoder", "decode_failed"].includes(error.error.error.code), error);
 }
 
 async function breaks() {

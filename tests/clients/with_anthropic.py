@@ -52,7 +52,7 @@ def errors():
     if error := raised("used up", anthropic.RateLimitError, lambda: [asks(poor)() for _ in range(2)]):
         check("used up: when to come back", int(error.response.headers["retry-after"]) > 0, error.response.headers)
     if error := raised("no engines", anthropic.InternalServerError, asks(client.with_options(base_url=DESERTED))):
-        check("no engines: code", error.body["error"]["code"] in ("prefill_failed", "no_prefiller", "no_decoder"), error)
+        check("no engines: code", error.body["error"]["code"] in ("prefill_failed", "no_prefiller", "no_decoder", "decode_failed"), error)
 
 
 def breaks():

@@ -67,7 +67,7 @@ async function errors() {
   error = await raised("used up", OpenAI.RateLimitError, () => poor().then(poor));
   if (error) equal("used up: code", error.code, "rate_limit_exceeded");
   error = await raised("no engines", OpenAI.InternalServerError, asks(client.withOptions({ baseURL: `${DESERTED}/v1` })));
-  if (error) check("no engines: code", ["prefill_failed", "no_prefiller", "no_decoder"].includes(error.code), error);
+  if (error) check("no engines: code", ["prefill_failed", "no_prefiller", "no_decoder", "decode_failed"].includes(error.code), error);
 }
 
 async function breaks() {

@@ -95,7 +95,7 @@ def errors():
         equal("used up: code", error.code, "rate_limit_exceeded")
         check("used up: when to come back", int(error.response.headers["retry-after"]) > 0, error.response.headers)
     if error := raised("no engines", openai.InternalServerError, asks(client.with_options(base_url=f"{DESERTED}/v1"))):
-        check("no engines: code", error.status_code in (502, 503) and error.code in ("prefill_failed", "no_prefiller", "no_decoder"), error)
+        check("no engines: code", error.status_code in (502, 503) and error.code in ("prefill_failed", "no_prefiller", "no_decoder", "decode_failed"), error)
 
 
 def breaks():
