@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pd_proxy::route::{Board, BoardSettings, Done, Job, LaneSpec, Reported};
+use pd_proxy::route::{Done, Job, LaneSpec, PrefillScheduler, Reported, SchedulerSettings};
 
 const BLOCKS: usize = 1_000;
 const BLOCK_TOKENS: u32 = 16;
@@ -22,8 +22,8 @@ pub(crate) fn job(own: u64, shared: usize) -> Arc<Job> {
 }
 
 /// A board whose prefillers have had four prompts each, all with 200 blocks in common.
-pub(crate) fn board(lanes: u64) -> Board {
-    let mut board = Board::new(BoardSettings::default());
+pub(crate) fn board(lanes: u64) -> PrefillScheduler {
+    let mut board = PrefillScheduler::new(SchedulerSettings::default());
     for identity in 0..lanes {
         board.join(LaneSpec { class: 0, cache_tokens: 128_000, identity });
     }

@@ -9,7 +9,7 @@ use crate::endpoint::Endpoint;
 use crate::fleet::health::Rules;
 use crate::fleet::{Fleet, FleetSettings, HostNames, Owner, RankRule, Role};
 use crate::relay::pause;
-use crate::route::{Bind, BoardSettings, Policy};
+use crate::route::{Bind, Policy, SchedulerSettings};
 
 /// The longest that one prefiller's name may take to be resolved.
 const RESOLVE_TIME: Duration = Duration::from_secs(3);
@@ -51,7 +51,7 @@ async fn host_names(config: &Config) -> HostNames {
 
 fn fleet_settings(config: &Config) -> FleetSettings {
     let route = &config.route;
-    let board = BoardSettings {
+    let board = SchedulerSettings {
         policy: policy(route.policy),
         bind: match route.bind {
             config::Bind::Late => Bind::Late,
@@ -59,7 +59,7 @@ fn fleet_settings(config: &Config) -> FleetSettings {
         },
         open_s: ms(route.open_ms).as_secs_f64(),
         batch_tokens: route.batch_tokens,
-        ..BoardSettings::default()
+        ..SchedulerSettings::default()
     };
     FleetSettings {
         board,

@@ -37,17 +37,17 @@ use crate::relay::Relay;
 use crate::relay::admit::Gate;
 use crate::relay::affinity::Affinity;
 use crate::relay::budget::Retries;
-use crate::relay::forced::Forced;
-use crate::relay::kept::Kept;
+use crate::relay::decision_log::DecisionLog;
+use crate::relay::forced_tool_calls::Forced;
 use crate::relay::lookup;
-use crate::relay::names::Names;
-use crate::relay::offers::Offers;
 use crate::relay::pause;
-use crate::relay::release::Releases;
+use crate::relay::pool_wait::{Patience, Stored};
+use crate::relay::release::ReleaseQueue;
 use crate::relay::rendezvous::Rendezvous;
+use crate::relay::request_ids::Names;
+use crate::relay::response_owners::Kept;
 use crate::relay::resume::Room;
-use crate::relay::stored::{Patience, Stored};
-use crate::relay::stories::Stories;
+use crate::relay::reusable_kv::Offers;
 use crate::server::{self, Bound, Edge, Gateway, ListenError, Via};
 use crate::tls::{ClientError, EngineTls, ListenerTls, TlsError};
 use crate::upstream::{self, Connector, Dial, Upstream};
@@ -129,7 +129,7 @@ impl App {
         let prompts = prompts(config, &asker)?;
         let finder = finder(config, prompts.as_ref(), &control, &meters)?;
         let told = finder.as_ref().and_then(|finder| finder.events.clone());
-        let (releases, orphans) = Releases::new(config.limit.releases, &meters, fleet.awaiting());
+        let (releases, orphans) = ReleaseQueue::new(config.limit.releases, &meters, fleet.awaiting());
         let affinity = Affinity::new(fleet.desk().clone(), meters.clone(), ms(config.pool.fresh_ms));
         told.iter().for_each(|told| fleet.desk().hear(told.clone()));
         let relay = Arc::new(Relay {
@@ -143,7 +143,7 @@ impl App {
             prompts: prompts.clone(),
             finder,
             affinity,
-            stories: Stories::default(),
+            stories: DecisionLog::default(),
             budget: Retries::new(config.retry.budget, config.retry.budget_floor_per_s),
             room: Arc::new(Room::new(config.limit.resume_tokens)),
             offers: Offers::new(meters.clone()),

@@ -8,9 +8,9 @@ use http::{HeaderValue, StatusCode};
 
 use crate::config::{Config, DialectName, Secret};
 use crate::dialect::Dialect;
+use crate::relay::bypass::BypassRules;
+use crate::relay::engine_protocol::EngineProtocol;
 use crate::relay::settings::Settings;
-use crate::relay::skip::Skip;
-use crate::relay::speech::Speech;
 use crate::relay::vacancy::Looks;
 use crate::server::{BodyLimits, Edge};
 
@@ -27,7 +27,7 @@ fn ms(ms: u64) -> Duration {
 pub fn settings(config: &Config) -> Settings {
     let (retry, timeout, limit) = (&config.retry, &config.timeout, &config.limit);
     Settings {
-        skip: Skip {
+        skip: BypassRules {
             tokens: u32::try_from(config.route.bypass_tokens).unwrap_or(u32::MAX),
             wait: ms(config.route.bypass_wait_ms),
             without_prefiller: config.route.bypass_without_prefiller,
@@ -62,9 +62,9 @@ pub fn settings(config: &Config) -> Settings {
 }
 
 /// Settings of the engines' dialect.
-pub fn speech(config: &Config) -> Speech {
+pub fn speech(config: &Config) -> EngineProtocol {
     let dialect = &config.dialect;
-    Speech {
+    EngineProtocol {
         dialect: match dialect.name {
             DialectName::Auto | DialectName::KvTransfer => Dialect::KvTransfer,
             DialectName::Pool => Dialect::Pool,

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use crate::codec::json::{Object, Value};
 use crate::dialect::Api;
-use crate::dialect::resume::GivenUp;
+use crate::dialect::resume::AbortSign;
 use crate::route::estimate;
 
 /// The facts of one request.
@@ -33,7 +33,7 @@ pub struct Shape {
     /// The response goes on when its client is gone, who asks for it again by its id.
     pub background: bool,
     /// The sign in an answer by which its engine gave it up.
-    pub given_up: GivenUp,
+    pub given_up: AbortSign,
 }
 
 /// Reasons why a request goes to a decoder alone, which then computes the prompt itself.
@@ -141,7 +141,7 @@ impl Shape {
             event_tokens: number("stream_interval").filter(|_| packs).unwrap_or(1).max(1),
             bypass,
             background: api == Api::Responses && asks_for(body, "background"),
-            given_up: GivenUp::of(api, body),
+            given_up: AbortSign::of(api, body),
         }
     }
 }

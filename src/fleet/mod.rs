@@ -6,7 +6,6 @@
 
 pub mod awaiting;
 mod blame;
-pub mod desk;
 pub mod handoffs;
 pub mod health;
 mod hits;
@@ -16,8 +15,9 @@ pub mod models;
 mod pace;
 mod ranks;
 mod reports;
+pub mod reservation;
 pub mod roster;
-pub mod seat;
+pub mod scheduler_handle;
 mod standing;
 pub mod vacancy;
 pub mod waiting;
@@ -33,11 +33,10 @@ use tokio::time::Instant;
 use crate::endpoint::Endpoint;
 use crate::route::learn::DecodeLearner;
 use crate::route::{
-    self, Asked, BoardSettings, Candidate, DecodeCandidate, DecodeCosts, Dice, Job, LaneSpec, Policy,
+    self, Asked, Candidate, DecodeCandidate, DecodeCosts, Dice, Job, LaneSpec, Policy, SchedulerSettings,
 };
 pub use awaiting::{Awaiting, Awaits};
 pub use blame::FailedHandoff;
-pub use desk::{Choice, Desk, Holding, Placed, Told};
 pub use health::handoffs::Verdict;
 pub use hits::{HitTokens, Hits};
 pub use instance::{Beyond, Instance, InstanceId, Rank, Role};
@@ -46,9 +45,10 @@ pub use pace::{Pace, Paces};
 use ranks::RankCounts;
 pub use ranks::RankRule;
 pub use reports::{Outcome, Sign};
+pub use reservation::Reservation;
 pub use roster::Owner;
 use roster::Roster;
-pub use seat::Seat;
+pub use scheduler_handle::{Choice, Holding, Placed, SchedulerHandle, Told};
 pub use vacancy::{Outlook, Vacancy};
 pub use waiting::Waiting;
 
@@ -59,7 +59,7 @@ pub type Members = Arc<Vec<Arc<Instance>>>;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FleetSettings {
     /// Settings of the prefill scheduler.
-    pub board: BoardSettings,
+    pub board: SchedulerSettings,
     /// Costs of decode steps that are assumed until more is known.
     pub decode: DecodeCosts,
     /// Tokens that fit into a prefiller's cache.
@@ -86,7 +86,7 @@ pub struct Fleet {
     settings: FleetSettings,
     /// Ranks of single engines, where they are configured or were told.
     ranks: RankCounts,
-    desk: Arc<Desk>,
+    desk: Arc<SchedulerHandle>,
     decode_learner: Arc<Mutex<DecodeLearner>>,
     next_id: AtomicU64,
     awaiting: Awaiting,
@@ -147,7 +147,7 @@ impl Side {
 impl Fleet {
     /// A fleet with nobody in it.
     pub fn new(policy: Policy) -> Fleet {
-        let board = BoardSettings { policy, ..BoardSettings::default() };
+        let board = SchedulerSettings { policy, ..SchedulerSettings::default() };
         Fleet::with(FleetSettings { board, ..FleetSettings::default() })
     }
 
@@ -159,7 +159,7 @@ impl Fleet {
             encode: Side::new(settings.health.rest_ms),
             settings,
             ranks: RankCounts::default(),
-            desk: Arc::new(Desk::new(settings.board, settings.seed)),
+            desk: Arc::new(SchedulerHandle::new(settings.board, settings.seed)),
             decode_learner: Arc::new(Mutex::new(DecodeLearner::new(settings.decode))),
             next_id: AtomicU64::new(0),
             awaiting: Awaiting::default(),
@@ -170,7 +170,7 @@ impl Fleet {
     }
 
     /// Place where requests wait for a prefiller.
-    pub fn desk(&self) -> &Arc<Desk> {
+    pub fn desk(&self) -> &Arc<SchedulerHandle> {
         &self.desk
     }
 
@@ -311,7 +311,7 @@ impl Fleet {
 
     /// Chooses an instance and reserves room on it, in one step. Prefill legs wait at the
     /// [`desk`](Fleet::desk) instead.
-    pub fn pick(&self, role: Role, need: Need<'_>) -> Option<Seat> {
+    pub fn pick(&self, role: Role, need: Need<'_>) -> Option<Reservation> {
         let now_ms = self.now_ms();
         let side = self.side(role);
         let mut turn = side.lock();
@@ -334,13 +334,13 @@ impl Fleet {
             let job = Job { prompt_tokens, session: need.session, ..Job::default() };
             let chosen = route::choose_decoder(policy, &self.decode_costs(), &candidates, &job, dice)?;
             let (instance, rank) = places().nth(chosen)?;
-            Seat::paced(instance.clone(), rank, need.tokens, self.decode_learner.clone())
+            Reservation::paced(instance.clone(), rank, need.tokens, self.decode_learner.clone())
         } else {
             let candidates: SmallVec<[Candidate; 16]> =
                 usable.iter().map(|i| i.candidate(standing(i))).collect();
             let asked = Asked { session: need.session, ..Asked::default() };
             let chosen = route::choose(policy, &candidates, asked, dice)?;
-            Seat::take(usable[chosen].clone(), None, need.tokens)
+            Reservation::take(usable[chosen].clone(), None, need.tokens)
         };
         *turn = turn.wrapping_add(1);
         seat.instance().health().taken(now_ms);
@@ -348,7 +348,7 @@ impl Fleet {
     }
 
     /// A decoder's seat on the engine that is also this prefiller; `None` where it is not.
-    pub fn twin(&self, prefiller: &Instance, tokens: u64) -> Option<Seat> {
+    pub fn twin(&self, prefiller: &Instance, tokens: u64) -> Option<Reservation> {
         let side = self.side(Role::Decode);
         let members = side.members.load();
         let same = |i: &&Arc<Instance>| i.endpoint() == prefiller.endpoint() && !i.draining();
@@ -357,7 +357,7 @@ impl Fleet {
         instance
             .ranks()
             .all(|rank| rank.is_none())
-            .then(|| Seat::paced(instance.clone(), None, tokens, self.decode_learner.clone()))
+            .then(|| Reservation::paced(instance.clone(), None, tokens, self.decode_learner.clone()))
     }
 
     /// Known costs of decode steps.

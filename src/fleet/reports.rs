@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::fleet::desk::Recovery;
 use crate::fleet::health::{Cause, Change, State};
+use crate::fleet::scheduler_handle::Recovery;
 use crate::fleet::{Fleet, Instance, InstanceId, Role};
 
 /// At most this share of a role rests for what its members refuse: the others must be able to carry

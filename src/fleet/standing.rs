@@ -125,7 +125,7 @@ fn accepts(instance: &Instance, now_ms: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fleet::{Need, Outcome, Seat};
+    use crate::fleet::{Need, Outcome, Reservation};
     use crate::route::Policy;
 
     fn fleet(decoders: u16) -> Fleet {
@@ -136,7 +136,7 @@ mod tests {
         fleet
     }
 
-    fn seat(fleet: &Fleet) -> Seat {
+    fn seat(fleet: &Fleet) -> Reservation {
         fleet.pick(Role::Decode, Need::default()).unwrap()
     }
 
@@ -163,7 +163,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn line_begins_when_all_are_busy_and_lets_as_many_go_as_there_is_room_for() {
         let fleet = fleet(1);
-        let mut running: Vec<Seat> = (0..3).map(|_| seat(&fleet)).collect();
+        let mut running: Vec<Reservation> = (0..3).map(|_| seat(&fleet)).collect();
         {
             let refused = seat(&fleet);
             fleet.report(refused.instance(), Outcome::Busy(None));

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use tokio::sync::oneshot;
 
-use crate::fleet::desk::{Desk, Placed};
+use crate::fleet::scheduler_handle::{Placed, SchedulerHandle};
 use crate::route::Ticket;
 
 /// A request that waits for its place.
@@ -26,7 +26,7 @@ pub enum Waiting {
 /// A place in the line. Dropped, it is given up.
 #[derive(Debug)]
 pub struct InLine {
-    pub(super) desk: Arc<Desk>,
+    pub(super) desk: Arc<SchedulerHandle>,
     pub(super) ticket: Ticket,
     pub(super) placed: oneshot::Receiver<Placed>,
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::dialect::usage::Usage;
-use crate::fleet::Desk;
+use crate::fleet::SchedulerHandle;
 use crate::obs::Meters;
 use crate::route::trust::{Change, Trust, Verdict, Why};
 use crate::route::{Beliefs, Job, Reported, Terms};
@@ -20,7 +20,7 @@ use crate::route::{Beliefs, Job, Reported, Terms};
 /// Compares predictions with what prefillers report.
 #[derive(Debug)]
 pub struct Affinity {
-    desk: Arc<Desk>,
+    desk: Arc<SchedulerHandle>,
     meters: Arc<Meters>,
     /// Largest age of a pool's answer.
     fresh: Duration,
@@ -46,7 +46,7 @@ const JUDGED_TOKENS: u64 = 512;
 
 impl Affinity {
     /// Nothing is known yet, and everything is believed. A pool's answers may be as old as `fresh`.
-    pub fn new(desk: Arc<Desk>, meters: Arc<Meters>, fresh: Duration) -> Self {
+    pub fn new(desk: Arc<SchedulerHandle>, meters: Arc<Meters>, fresh: Duration) -> Self {
         meters.beliefs(true, true);
         Self { desk, meters, fresh, state: Mutex::default() }
     }

@@ -11,10 +11,10 @@ use tokio::time::Instant;
 use crate::codec::json::{Edit, Object};
 use crate::dialect::resume::Plan;
 use crate::dialect::{Api, Shape, encode};
-use crate::fleet::{Instance, Rank, Seat};
+use crate::fleet::{Instance, Rank, Reservation};
 use crate::relay::lookup::Asked;
-use crate::relay::names::Name;
-use crate::relay::offers::Turn;
+use crate::relay::request_ids::Name;
+use crate::relay::reusable_kv::Turn;
 use crate::route::Job;
 use crate::trace::Scope;
 use crate::upstream::Leg;
@@ -95,7 +95,7 @@ impl Ask {
     }
 
     /// Its leg on the instance of `seat`, and on the rank, with `edit` applied to the body.
-    pub fn leg<'a>(&'a self, seat: &'a Seat, edit: &Edit) -> Leg<'a> {
+    pub fn leg<'a>(&'a self, seat: &'a Reservation, edit: &Edit) -> Leg<'a> {
         self.leg_on(seat.instance(), seat.rank(), edit)
     }
 

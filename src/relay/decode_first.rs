@@ -21,16 +21,16 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use crate::dialect::shape::Bypass;
 use crate::dialect::{self, Transfer, layerwise};
 use crate::error::{Error, Kind};
-use crate::fleet::{Choice, Instance, Placed, Role, Seat};
+use crate::fleet::{Choice, Instance, Placed, Reservation, Role};
 use crate::relay::account::Ledger;
 use crate::relay::ask::Ask;
-use crate::relay::boxed::boxed;
+use crate::relay::box_in_place::boxed;
+use crate::relay::decision_log::OutcomeWriter;
 use crate::relay::failure::Failure;
 use crate::relay::legs::{DecodeEnd, Opening, PrefillEnd};
 use crate::relay::origin::{Origin, PrefillPartners};
-use crate::relay::receipt::Answered;
+use crate::relay::prefill_report::Answered;
 use crate::relay::rendezvous::{Meeting, Watch};
-use crate::relay::stories::Herald;
 use crate::relay::vacancy::nobody;
 use crate::relay::{Relay, Tries};
 use crate::upstream::Written;
@@ -79,7 +79,7 @@ struct Note {
     instance: Arc<Instance>,
     choice: Choice,
     at: Instant,
-    herald: Herald,
+    herald: OutcomeWriter,
 }
 
 /// Ways in which the decoder's call ended.
@@ -184,7 +184,7 @@ impl Relay {
     }
 
     /// Begins with a decoder, under an id that is this pair's alone and that nobody can guess.
-    fn pair(self: &Arc<Self>, ask: &Arc<Ask>, seat: Seat, tries: Tries) -> Result<Pair, Error> {
+    fn pair(self: &Arc<Self>, ask: &Arc<Ask>, seat: Reservation, tries: Tries) -> Result<Pair, Error> {
         let id = uuid::Uuid::new_v4().simple().to_string();
         let ask = Arc::new(ask.under(&id));
         let names = layerwise::engine_ids(ask.api, &id, layerwise::prompts(ask.api, &ask.body));
@@ -218,7 +218,7 @@ impl Relay {
     async fn decode_called(
         self: Arc<Self>,
         ask: Arc<Ask>,
-        (seat, origin): (Seat, Origin),
+        (seat, origin): (Reservation, Origin),
         written: Written,
         given_up: oneshot::Receiver<Failure>,
     ) -> Result<Opening, Failure> {

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::codec::json::Edit;
 use crate::dialect::encode::{Encoded, Items};
 use crate::error::{Error, Kind};
-use crate::fleet::{Instance, Need, Pace, Role, Seat};
+use crate::fleet::{Instance, Need, Pace, Reservation, Role};
 use crate::relay::ask::Ask;
 use crate::relay::failure::{Failure, Large, Why};
 use crate::relay::legs::whole;
@@ -125,7 +125,7 @@ impl Relay {
     }
 
     /// One exchange with one encoder.
-    async fn encode_once(&self, item: &Ask, seat: &Seat) -> Result<End<Encoded>, Failure> {
+    async fn encode_once(&self, item: &Ask, seat: &Reservation) -> Result<End<Encoded>, Failure> {
         let (settings, sent, written) = (self.settings.now(), Instant::now(), Written::default());
         let mut span = traced::leg(item, seat.instance(), "encode");
         let outcome = {

@@ -48,7 +48,7 @@ pub enum Why {
     /// The hand-off is older than the prefiller's lease.
     Stale,
     /// The decoder gave the request up for others, as it says: it is to be prefilled again.
-    GivenUp,
+    AbortSign,
     /// Larger than we read: the limit is ours, and the engine did what it was asked.
     TooLarge(Large),
 }
@@ -72,7 +72,7 @@ impl Failure {
 
     /// The decoder put the request off, as engines do whose blocks are used up.
     pub(super) fn given_up() -> Failure {
-        Failure::new(Why::GivenUp, true, "the decoder gave the request up, to be prefilled again")
+        Failure::new(Why::AbortSign, true, "the decoder gave the request up, to be prefilled again")
     }
 
     /// The prefiller can't be asked yet.
@@ -126,12 +126,12 @@ impl Failure {
 
     /// A decoder answered: it has fetched what it was to fetch.
     pub(super) fn answered(&self) -> bool {
-        matches!(self.why, Why::TooLarge(Large::Answer) | Why::GivenUp)
+        matches!(self.why, Why::TooLarge(Large::Answer) | Why::AbortSign)
     }
 
     /// The decoder may have failed for what is wrong with its hand-off.
     pub(super) fn may_be_of_the_handoff(&self) -> bool {
-        self.may_have_begun() && !matches!(self.why, Why::GivenUp | Why::TooLarge(_) | Why::Stuck)
+        self.may_have_begun() && !matches!(self.why, Why::AbortSign | Why::TooLarge(_) | Why::Stuck)
     }
 
     /// Outcome of the leg for the instance's health.
@@ -139,7 +139,7 @@ impl Failure {
         match self.why {
             // It had no room left.
             Why::Busy(_) => Outcome::Busy(self.spare),
-            Why::GivenUp => Outcome::Busy(None),
+            Why::AbortSign => Outcome::Busy(None),
             Why::Refused(_) => Outcome::Refused,
             Why::Stuck => Outcome::Stuck,
             Why::Connect => Outcome::Unreachable,
@@ -160,7 +160,7 @@ impl Failure {
             Why::Status => "status",
             Why::BadReply => "bad_reply",
             Why::Stale => "stale",
-            Why::GivenUp => "given_up",
+            Why::AbortSign => "given_up",
             Why::TooLarge(_) => "too_large",
         }
     }

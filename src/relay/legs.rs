@@ -13,23 +13,23 @@ use crate::dialect::fault;
 use crate::dialect::returned::asking_for_ids;
 use crate::dialect::usage::Told;
 use crate::dialect::{self, Api, Dialect, Prefilled, Transfer};
-use crate::fleet::{Instance, Outcome, Pace, Seat};
+use crate::fleet::{Instance, Outcome, Pace, Reservation};
 use crate::relay::Relay;
 use crate::relay::account::Ledger;
+use crate::relay::after_first_poll::meanwhile;
 use crate::relay::answer::{Answer, AnswerBody, Whole, strip_hop_by_hop};
 use crate::relay::ask::Ask;
-use crate::relay::boxed::boxed;
+use crate::relay::box_in_place::boxed;
 use crate::relay::failure::{Failure, Large, Why};
-use crate::relay::first::{self, Opened};
-use crate::relay::kept;
-use crate::relay::meanwhile::meanwhile;
-use crate::relay::offers::asks_for_ids;
+use crate::relay::first_event::{self, Opened};
 use crate::relay::origin::{self, Origin, PrefillPartners};
+use crate::relay::prefill_report::PrefillReport;
 use crate::relay::progress::Waiting;
-use crate::relay::receipt::Receipt;
 use crate::relay::refusals;
-use crate::relay::release::{self, Duty};
+use crate::relay::release::{self, HandoffGuard};
+use crate::relay::response_owners;
 use crate::relay::resume::Follower;
+use crate::relay::reusable_kv::asks_for_ids;
 use crate::relay::settings::Settings;
 use crate::relay::stream::{Source, Stream};
 use crate::relay::traced;
@@ -46,7 +46,7 @@ const REFUSAL_BYTES: usize = 4 << 20;
 /// Good ends of a prefill leg.
 pub(super) enum PrefillEnd {
     /// The prompt is computed.
-    Done(Box<Duty>),
+    Done(Box<HandoffGuard>),
     /// The engine refused the request; the client gets that.
     Refused(Response<Bytes>),
     /// It tells nothing: the decoder that it waited for has failed, or has answered before it.
@@ -55,7 +55,7 @@ pub(super) enum PrefillEnd {
     Cut,
     /// The engine is both prefiller and decoder, and takes the request as a whole: its seats in
     /// both roles.
-    Here(Box<(Seat, Seat)>),
+    Here(Box<(Reservation, Reservation)>),
 }
 
 /// Good ends of a decode leg.
@@ -70,7 +70,7 @@ pub(super) enum DecodeEnd {
 pub(super) struct Opening {
     head: http::response::Parts,
     begun: Begun,
-    seat: Seat,
+    seat: Reservation,
 }
 
 impl DecodeEnd {
@@ -94,12 +94,12 @@ impl DecodeEnd {
 
 impl Relay {
     /// One prefill on one prefiller. It owns all that it needs: when the client leaves, it is
-    /// finished or hung up on by `release::Unfinished`, because a hang-up at the moment in which
-    /// the engine finishes would strand its KV.
+    /// finished or hung up on by `release::DetachedPrefill`, because a hang-up at the moment in
+    /// which the engine finishes would strand its KV.
     pub(super) async fn prefill_once(
         self: Arc<Self>,
         ask: Arc<Ask>,
-        seat: Seat,
+        seat: Reservation,
         (transfer, partners): (Transfer, PrefillPartners),
         written: Written,
     ) -> Result<PrefillEnd, Failure> {
@@ -132,8 +132,8 @@ impl Relay {
         for encoder in partners.encoders.iter() {
             self.fleet.handoff_served(encoder, seat.instance());
         }
-        let duty = Duty::new(ask, handoff, seat, self.releases.clone());
-        let receipt = Receipt { relay: self, said, sent, answered: Instant::now(), span };
+        let duty = HandoffGuard::new(ask, handoff, seat, self.releases.clone());
+        let receipt = PrefillReport { relay: self, said, sent, answered: Instant::now(), span };
         Ok(PrefillEnd::Done(Box::new(duty.with(receipt))))
     }
 
@@ -142,8 +142,8 @@ impl Relay {
     pub(super) async fn decode_once(
         self: &Arc<Self>,
         ask: &Arc<Ask>,
-        seat: Seat,
-        mut duty: Option<&mut Duty>,
+        seat: Reservation,
+        mut duty: Option<&mut HandoffGuard>,
         ledger: &mut Ledger,
     ) -> Result<DecodeEnd, Failure> {
         let written = Written::default();
@@ -166,7 +166,7 @@ impl Relay {
         &self,
         ask: &Ask,
         outcome: Result<Opening, Failure>,
-        duty: Option<&mut Duty>,
+        duty: Option<&mut HandoffGuard>,
         ledger: &mut Ledger,
     ) -> Result<DecodeEnd, Failure> {
         if let Some(duty) = duty {
@@ -177,13 +177,13 @@ impl Relay {
             Begun::Refusal(body) => Ok(DecodeEnd::Whole(Response::from_parts(head, body))),
             Begun::Answer(answer) => {
                 let keeper = (seat.instance().id(), ledger.key_name());
-                self.kept.learn(ask, kept::Beginning::Whole(&answer), keeper);
+                self.kept.learn(ask, response_owners::Beginning::Whole(&answer), keeper);
                 let body = finish(ask.api, &self.take_back(ask, &seat, *answer), ledger);
                 Ok(DecodeEnd::Whole(Response::from_parts(head, body)))
             }
             Begun::Stream(Opened { first, framer, rest }) => {
                 let keeper = (seat.instance().id(), ledger.key_name());
-                self.kept.learn(ask, kept::Beginning::Events(&first), keeper);
+                self.kept.learn(ask, response_owners::Beginning::Events(&first), keeper);
                 let (api, http2, given_up) = (ask.api, ask.http2, ask.shape.given_up);
                 let source = Source { first, framer, rest, seat, api, http2, given_up };
                 Ok(DecodeEnd::Stream { head, source: Box::new(source) })
@@ -195,7 +195,7 @@ impl Relay {
     pub(super) async fn decode_leg(
         self: Arc<Self>,
         ask: Arc<Ask>,
-        seat: Seat,
+        seat: Reservation,
         (edit, longer, origin): (Edit, Duration, Origin),
         written: Written,
     ) -> Result<Opening, Failure> {
@@ -226,7 +226,7 @@ impl Relay {
     pub(super) async fn exchange(
         &self,
         ask: &Ask,
-        (seat, span): (&Seat, &mut Span),
+        (seat, span): (&Reservation, &mut Span),
         edit: &Edit,
         written: &Written,
     ) -> Result<Response<Reply>, Failure> {
@@ -254,7 +254,12 @@ impl Relay {
     }
 
     /// Books the outcome of a leg with the fleet, the metrics and the log.
-    pub(super) fn told<T>(&self, ask: &Ask, seat: &Seat, outcome: Result<T, Failure>) -> Result<T, Failure> {
+    pub(super) fn told<T>(
+        &self,
+        ask: &Ask,
+        seat: &Reservation,
+        outcome: Result<T, Failure>,
+    ) -> Result<T, Failure> {
         self.told_of(&ask.id, seat.instance(), outcome)
     }
 
@@ -301,7 +306,7 @@ impl Relay {
 /// Settles the hand-off that the decoder was given, by the outcome of its leg. If a request was
 /// turned away, the prefiller may have been told or not: failures before vLLM's handlers tell
 /// nobody.
-fn settle(duty: &mut Duty, outcome: &Result<Opening, Failure>, dialect: Dialect) {
+fn settle(duty: &mut HandoffGuard, outcome: &Result<Opening, Failure>, dialect: Dialect) {
     let told = |status| release::fetched_or_told(dialect, status);
     match outcome {
         Ok(opening) if told(opening.head.status) => duty.used(),
@@ -350,7 +355,7 @@ async fn begin(
         let (mut head, body) = response.into_parts();
         strip_hop_by_hop(&mut head.headers);
         let frame_bytes = ask.frame_bytes(settings.frame_bytes);
-        return Ok((head, Begun::Stream(first::event(body, ask, frame_bytes).await?)));
+        return Ok((head, Begun::Stream(first_event::event(body, ask, frame_bytes).await?)));
     }
     let mut answer = whole(response, (settings.answer_bytes, Large::Answer)).await?;
     let is_refusal = !answer.status().is_success();

@@ -6,57 +6,57 @@
 //! | state | client leaves | leg fails |
 //! |---|---|---|
 //! | prefill sent | it may finish within a grace time, and is then released; else it is hung up on and aborts | another prefiller |
-//! | hand-off here, no decoder has it | [`release::Duty`] has a decoder fetch it with one token | another decoder, same hand-off |
+//! | hand-off here, no decoder has it | [`release::HandoffGuard`] has a decoder fetch it with one token | another decoder, same hand-off |
 //! | decode sent, no byte yet | the leg is dropped: the decoder aborts and frees both sides | a fresh prefill, another decoder |
 //! | streaming | the stream is dropped, the decoder aborts | [`resume`]: another pair goes on; else an error event, then an unclean end |
 
 pub mod account;
 pub mod admit;
 pub mod affinity;
+mod after_first_poll;
 pub mod answer;
 pub mod ask;
 mod batch;
-pub mod boxed;
+pub mod box_in_place;
 pub mod budget;
+pub mod bypass;
+mod concurrent_decode;
+pub mod decision_log;
 mod decode_first;
-mod early;
 mod encode;
+pub mod engine_protocol;
 pub mod failure;
-mod first;
-pub mod forced;
+mod first_event;
+pub mod forced_tool_calls;
+pub mod idle_timeout;
 mod job;
-pub mod kept;
 mod legs;
 pub mod lookup;
-mod meanwhile;
 mod merged;
-pub mod names;
-pub mod offers;
 mod origin;
 mod parts;
 pub mod pause;
 pub mod places;
+pub mod pool_wait;
 mod prefill;
+mod prefill_report;
 pub mod progress;
-mod receipt;
 pub mod refusals;
 pub mod release;
 pub mod rendezvous;
+pub mod request_ids;
+pub mod response_owners;
 pub mod resume;
+pub mod reusable_kv;
 mod sequence;
 pub mod settings;
 pub mod shed;
 mod shown;
-pub mod silence;
-pub mod skip;
-pub mod speech;
-pub mod stored;
-pub mod stories;
+mod single_engine;
 mod stream;
 pub mod traced;
 mod tries;
 pub mod vacancy;
-mod whole;
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -67,7 +67,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::dialect::batch::Batch;
 use crate::dialect::shape::{self, Bypass};
 use crate::error::{Error, Kind};
-use crate::fleet::{Fleet, InstanceId, Need, Placed, Role, Seat};
+use crate::fleet::{Fleet, InstanceId, Need, Placed, Reservation, Role};
 use crate::intake::Prompts;
 use crate::obs::Meters;
 use crate::prompt::{Exactness, Prompt};
@@ -75,27 +75,27 @@ use crate::upstream::Upstream;
 use crate::util::swap::Live;
 use account::Ledger;
 use affinity::Affinity;
+use after_first_poll::meanwhile;
 use answer::Answer;
 use ask::Ask;
 use budget::Retries;
-use early::Early;
+use concurrent_decode::Early;
+use decision_log::DecisionLog;
 use encode::Encodings;
+use engine_protocol::EngineProtocol;
 use failure::Failure;
-use forced::Forced;
-use kept::Kept;
+use forced_tool_calls::Forced;
 use legs::{DecodeEnd, PrefillEnd};
 use lookup::Found;
-use meanwhile::meanwhile;
-use names::Names;
-use offers::Offers;
 use origin::avoids_prefiller;
-use release::{Duty, Releases};
+use release::{HandoffGuard, ReleaseQueue};
 use rendezvous::Rendezvous;
+use request_ids::Names;
+use response_owners::Kept;
 use resume::Room;
+use reusable_kv::Offers;
 use settings::Settings;
 use shed::Sides;
-use speech::Speech;
-use stories::Stories;
 use tries::Tries;
 use vacancy::{Looks, nobody};
 
@@ -107,7 +107,7 @@ pub struct Relay {
     /// The client towards them.
     pub upstream: Upstream,
     /// Protocol of the engines.
-    pub speech: Live<Speech>,
+    pub speech: Live<EngineProtocol>,
     /// Limits and deadlines.
     pub settings: Live<Settings>,
     /// Concurrency limits of either role.
@@ -115,13 +115,13 @@ pub struct Relay {
     /// Metrics of requests.
     pub meters: Arc<Meters>,
     /// Place where hand-offs go that lost their request.
-    pub releases: Releases,
+    pub releases: ReleaseQueue,
     /// Reads prompts; None = they are known by their size alone.
     pub prompts: Option<Arc<Prompts>>,
     /// Checks that predictions come true.
     pub affinity: Affinity,
     /// Reason why the last requests went where they went.
-    pub stories: Stories,
+    pub stories: DecisionLog,
     /// Lookup of a prompt's blocks.
     pub finder: Option<lookup::Finder>,
     /// Budget of retries.
@@ -156,11 +156,11 @@ pub struct Refusal {
 #[derive(Debug, Default)]
 struct Prefilled {
     /// Guard of its KV.
-    duty: Option<Duty>,
+    duty: Option<HandoffGuard>,
     /// The first attempt at the decode leg, where it was sent together with the prefill.
     early: Option<Early>,
     /// Seats on an engine that does both, in its role as prefiller and in that as decoder.
-    here: Option<(Seat, Seat)>,
+    here: Option<(Reservation, Reservation)>,
 }
 
 impl Relay {
@@ -277,7 +277,7 @@ impl Relay {
             if self.fleet.members(Role::Decode).is_empty() {
                 return Err(nobody(Role::Decode));
             }
-            let alone = if cut { Some(forced::NAME) } else { self.bypass(ask) };
+            let alone = if cut { Some(forced_tool_calls::NAME) } else { self.bypass(ask) };
             if alone.is_none() && self.speech.now().dialect.calls_back() {
                 return Box::pin(self.decoder_first(ask, decode, ledger)).await;
             }
@@ -353,8 +353,8 @@ impl Relay {
             return None;
         }
         let must = self.must_bypass(ask).map(Bypass::name);
-        let must = must.or_else(|| self.fails_forced(ask).then_some(forced::NAME));
-        must.or_else(|| self.settings.now().skip.reason(ask, &self.fleet).map(skip::Reason::name))
+        let must = must.or_else(|| self.fails_forced(ask).then_some(forced_tool_calls::NAME));
+        must.or_else(|| self.settings.now().skip.reason(ask, &self.fleet).map(bypass::Reason::name))
     }
 
     /// The decode leg, for as long as the hand-off is fresh: the inner error asks for a new one.
@@ -420,9 +420,9 @@ impl Relay {
     fn free_decoder(
         &self,
         ask: &Ask,
-        duty: Option<&Duty>,
+        duty: Option<&HandoffGuard>,
         tries: &mut Tries,
-    ) -> Result<Result<Seat, Failure>, Error> {
+    ) -> Result<Result<Reservation, Failure>, Error> {
         if duty.is_some_and(|duty| duty.stale(self.settings.now().lease)) {
             tries.left -= 1;
             return Ok(Err(Failure::stale()));
@@ -451,7 +451,7 @@ impl Relay {
     }
 
     /// A decoder for what `prefiller` has computed, or will.
-    fn decoder(&self, ask: &Ask, tries: &Tries, prefiller: Option<InstanceId>) -> Result<Seat, Error> {
+    fn decoder(&self, ask: &Ask, tries: &Tries, prefiller: Option<InstanceId>) -> Result<Reservation, Error> {
         let tokens = ask.shape.prompt_tokens + ask.shape.output_tokens;
         let keeper = self.kept.keeper_for(ask);
         let random = pause::random();

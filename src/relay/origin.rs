@@ -8,7 +8,7 @@ use crate::relay::Relay;
 use crate::relay::ask::Ask;
 use crate::relay::failure::Failure;
 use crate::relay::progress::Waiting;
-use crate::relay::release::Duty;
+use crate::relay::release::HandoffGuard;
 
 /// The prefiller whose KV a decode leg is to use.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ pub(super) enum Origin {
 
 impl Origin {
     /// Of a leg that is given this hand-off.
-    pub(super) fn of(duty: Option<&Duty>) -> Origin {
+    pub(super) fn of(duty: Option<&HandoffGuard>) -> Origin {
         match duty.filter(|duty| duty.handoff().is_some()) {
             Some(duty) => Origin::Known(duty.prefiller().clone()),
             None => Origin::Nowhere,

@@ -8,7 +8,7 @@ use crate::fleet::Instance;
 
 /// Relation of an account to others.
 #[derive(Debug, Default)]
-pub(super) enum Kin {
+pub(super) enum RequestScope {
     /// It is all there is.
     #[default]
     Alone,
@@ -47,24 +47,24 @@ pub(super) struct Sum {
     pub(super) decoders: Vec<Arc<Instance>>,
 }
 
-impl Kin {
+impl RequestScope {
     /// A part more.
-    pub(super) fn part(&mut self) -> Kin {
-        if matches!(self, Kin::Alone) {
-            *self = Kin::Whole(Arc::default());
+    pub(super) fn part(&mut self) -> RequestScope {
+        if matches!(self, RequestScope::Alone) {
+            *self = RequestScope::Whole(Arc::default());
         }
         match self {
-            Kin::Whole(parts) | Kin::Part(parts) => Kin::Part(parts.clone()),
-            Kin::Alone => Kin::Alone,
+            RequestScope::Whole(parts) | RequestScope::Part(parts) => RequestScope::Part(parts.clone()),
+            RequestScope::Alone => RequestScope::Alone,
         }
     }
 
     pub(super) fn is_part(&self) -> bool {
-        matches!(self, Kin::Part(_))
+        matches!(self, RequestScope::Part(_))
     }
 
     pub(super) fn is_whole(&self) -> bool {
-        matches!(self, Kin::Whole(_))
+        matches!(self, RequestScope::Whole(_))
     }
 
     /// Any part was sent to an engine.
@@ -74,7 +74,7 @@ impl Kin {
 
     /// A part is over.
     pub(super) fn add(&self, part: Part) {
-        if let Kin::Part(parts) = self {
+        if let RequestScope::Part(parts) = self {
             parts.0.lock().unwrap_or_else(PoisonError::into_inner).add(part);
         }
     }
@@ -82,8 +82,10 @@ impl Kin {
     /// Sum of the parts of a whole.
     pub(super) fn sum(&self) -> Option<Sum> {
         match self {
-            Kin::Whole(parts) => Some(parts.0.lock().unwrap_or_else(PoisonError::into_inner).clone()),
-            Kin::Alone | Kin::Part(_) => None,
+            RequestScope::Whole(parts) => {
+                Some(parts.0.lock().unwrap_or_else(PoisonError::into_inner).clone())
+            }
+            RequestScope::Alone | RequestScope::Part(_) => None,
         }
     }
 }

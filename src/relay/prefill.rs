@@ -9,17 +9,17 @@ use tokio::time::Instant;
 use crate::dialect::Transfer;
 use crate::dialect::offers::Offer;
 use crate::error::Error;
-use crate::fleet::{Choice, Member, Outlook, Placed, Role, Seat};
+use crate::fleet::{Choice, Member, Outlook, Placed, Reservation, Role};
 use crate::relay::account::Ledger;
+use crate::relay::after_first_poll::meanwhile;
 use crate::relay::ask::Ask;
-use crate::relay::boxed::boxed;
-use crate::relay::early::{self, Early, Ended};
+use crate::relay::box_in_place::boxed;
+use crate::relay::concurrent_decode::{self, Early, Ended};
 use crate::relay::failure::Failure;
 use crate::relay::legs::PrefillEnd;
-use crate::relay::meanwhile::meanwhile;
-use crate::relay::offers::Outcome;
 use crate::relay::origin::PrefillPartners;
-use crate::relay::release::{Duty, Unfinished};
+use crate::relay::release::{DetachedPrefill, HandoffGuard};
+use crate::relay::reusable_kv::Outcome;
 use crate::relay::{Prefilled, Relay, Tries};
 use crate::upstream::Written;
 
@@ -36,7 +36,7 @@ impl Relay {
     pub(super) async fn after_prefill(
         &self,
         ask: &Arc<Ask>,
-        mut duty: Duty,
+        mut duty: HandoffGuard,
         early: Option<Early>,
         ledger: &mut Ledger,
     ) -> Prefilled {
@@ -175,7 +175,7 @@ impl Relay {
     async fn prefill_and_early(
         self: &Arc<Self>,
         ask: &Arc<Ask>,
-        (seat, offer): (Seat, Option<Offer>),
+        (seat, offer): (Reservation, Option<Offer>),
         decode: &mut Tries,
     ) -> Result<Ended, Failure> {
         let transfer = match self.transfer(&seat).await {
@@ -203,8 +203,8 @@ impl Relay {
         let decoder = early.as_ref().and_then(Early::partner);
         let partners = PrefillPartners { decoder, encoders: ask.encoders.clone() };
         let prefill = boxed(|| self.clone().prefill_once(ask, seat, (transfer, partners), written.clone()));
-        let legs = boxed(|| early::beside(prefill, written.clone(), early));
-        let ended = Unfinished::new(legs, written, grace, self.releases.clone()).await;
+        let legs = boxed(|| concurrent_decode::beside(prefill, written.clone(), early));
+        let ended = DetachedPrefill::new(legs, written, grace, self.releases.clone()).await;
         if ended.is_err() {
             // Which of the two waited for the other in vain, nobody knows: another pair is to have
             // no part of this one.

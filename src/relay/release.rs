@@ -3,12 +3,12 @@
 //! Once a prefiller has computed a prompt, its blocks stay pinned until a decoder fetches them or
 //! the lease ends (vLLM
 //! 0.32 with NIXL: 30 s; with Mooncake: 480 s). A client that leaves in that moment would strand
-//! them. So the hand-off is a [`Duty`]: dropped before a decoder had it, it is queued, and a
-//! decoder is asked for one token with it.
+//! them. So the hand-off is a [`HandoffGuard`]: dropped before a decoder had it, it is queued, and
+//! a decoder is asked for one token with it.
 //!
 //! The blocks are pinned some milliseconds before the prefiller's answer reaches us, and a hang-up
-//! in between strands them just as well. So a prefill leg is `Unfinished`: dropped, it goes on in
-//! the queue for a grace time.
+//! in between strands them just as well. So a prefill leg is `DetachedPrefill`: dropped, it goes on
+//! in the queue for a grace time.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -23,20 +23,20 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::dialect::{self, Dialect};
-use crate::fleet::{Awaiting, Awaits, Instance, InstanceId, Need, Outcome, Outlook, Role, Seat};
+use crate::fleet::{Awaiting, Awaits, Instance, InstanceId, Need, Outcome, Outlook, Reservation, Role};
 use crate::obs::{Handoff, Meters};
 use crate::relay::Relay;
 use crate::relay::ask::Ask;
-use crate::relay::early::Ended;
+use crate::relay::concurrent_decode::Ended;
 use crate::relay::failure::Failure;
 use crate::relay::pause;
-use crate::relay::receipt::{Answered, Receipt};
+use crate::relay::prefill_report::{Answered, PrefillReport};
 use crate::upstream::{SendError, Written};
 
 /// A hand-off is used within this share of its lease: the decoder still needs time to fetch.
 const LEASE_SHARE: f64 = 0.8;
 
-/// Releases that run at the same time: each is a request more for decoders that may be busy.
+/// ReleaseQueue that run at the same time: each is a request more for decoders that may be busy.
 const AT_ONCE: usize = 128;
 
 /// One attempt at a release takes no longer, so that a decoder that hangs does not hold up the
@@ -64,18 +64,18 @@ const HELD_BYTES: usize = 256 << 20;
 
 /// Guard of a hand-off: KV that a prefiller keeps for us, and the obligation to free it.
 #[derive(Debug)]
-pub struct Duty {
+pub struct HandoffGuard {
     ask: Arc<Ask>,
     handoff: Option<Bytes>,
     /// Other facts in the prefiller's answer, until they are booked.
-    receipt: Option<Receipt>,
+    receipt: Option<PrefillReport>,
     /// Keeps the held tokens on the prefiller's account.
-    seat: Seat,
+    seat: Reservation,
     born: Instant,
     /// Of the decode request that has the hand-off.
     written: Option<Written>,
     state: State,
-    releases: Releases,
+    releases: ReleaseQueue,
 }
 
 /// Owners of the hand-off.
@@ -93,8 +93,8 @@ enum State {
 
 /// The way into the queue of what is to be released.
 #[derive(Clone, Debug)]
-pub struct Releases {
-    queue: mpsc::Sender<Orphan>,
+pub struct ReleaseQueue {
+    queue: mpsc::Sender<AbandonedHandoff>,
     open: Arc<AtomicUsize>,
     /// Bytes of bodies that hand-offs in the queue keep.
     held: Arc<AtomicUsize>,
@@ -104,11 +104,11 @@ pub struct Releases {
 }
 
 /// A prefill leg under way. Dropped before its end, it is handed to the queue.
-pub(super) struct Unfinished {
+pub(super) struct DetachedPrefill {
     leg: Option<PrefillLeg>,
     written: Written,
     grace: Duration,
-    releases: Releases,
+    releases: ReleaseQueue,
 }
 
 /// Legs that go on without their request.
@@ -117,7 +117,7 @@ pub(super) type Legs = Pin<Box<dyn Future<Output = ()> + Send>>;
 type PrefillLeg = Pin<Box<dyn Future<Output = Result<Ended, Failure>> + Send>>;
 
 /// Obligation that lost its request.
-pub struct Orphan {
+pub struct AbandonedHandoff {
     left: Left,
     /// Counts it as open until it is dropped.
     _open: Open,
@@ -176,18 +176,18 @@ enum Attempt {
     Unseen,
 }
 
-impl Releases {
+impl ReleaseQueue {
     /// Room for `capacity` orphans; those beyond it are left to their lease, and counted.
     pub fn new(
         capacity: usize,
         meters: &Arc<Meters>,
         awaiting: &Awaiting,
-    ) -> (Releases, mpsc::Receiver<Orphan>) {
+    ) -> (ReleaseQueue, mpsc::Receiver<AbandonedHandoff>) {
         let capacity = capacity.max(1);
         let (queue, orphans) = mpsc::channel(capacity);
         let (meters, awaiting) = (meters.clone(), awaiting.clone());
         let (open, held) = (Arc::default(), Arc::default());
-        (Releases { queue, open, held, capacity, meters, awaiting }, orphans)
+        (ReleaseQueue { queue, open, held, capacity, meters, awaiting }, orphans)
     }
 
     /// True if anything waits to be released, or is being released.
@@ -209,7 +209,7 @@ impl Releases {
         let before = self.open.fetch_add(1, Ordering::Relaxed);
         let held = self.held.fetch_add(bytes, Ordering::Relaxed) + bytes;
         let open = Open { open: self.open.clone(), held: self.held.clone(), bytes };
-        let orphan = Orphan { left, _open: open, _awaits: self.awaiting.one() };
+        let orphan = AbandonedHandoff { left, _open: open, _awaits: self.awaiting.one() };
         // One of whatever size has room.
         let has_room = before < self.capacity && (held <= HELD_BYTES || held == bytes);
         let taken = has_room && self.queue.try_send(orphan).is_ok();
@@ -219,15 +219,20 @@ impl Releases {
     }
 }
 
-impl Duty {
+impl HandoffGuard {
     /// Takes over what a prefiller has just promised.
-    pub fn new(ask: Arc<Ask>, handoff: Option<Bytes>, seat: Seat, releases: Releases) -> Duty {
+    pub fn new(
+        ask: Arc<Ask>,
+        handoff: Option<Bytes>,
+        seat: Reservation,
+        releases: ReleaseQueue,
+    ) -> HandoffGuard {
         let (born, state) = (Instant::now(), State::Open);
-        Duty { ask, handoff, receipt: None, seat, born, written: None, state, releases }
+        HandoffGuard { ask, handoff, receipt: None, seat, born, written: None, state, releases }
     }
 
     /// The same, with what else the prefiller's answer says.
-    pub(super) fn with(mut self, receipt: Receipt) -> Duty {
+    pub(super) fn with(mut self, receipt: PrefillReport) -> HandoffGuard {
         self.receipt = Some(receipt);
         self
     }
@@ -286,7 +291,7 @@ impl Duty {
     }
 }
 
-impl Drop for Duty {
+impl Drop for HandoffGuard {
     fn drop(&mut self) {
         self.book();
         let Some(handoff) = self.handoff.take() else {
@@ -307,15 +312,20 @@ impl Drop for Duty {
     }
 }
 
-impl Unfinished {
+impl DetachedPrefill {
     /// `written` tells whether the prefiller may have the request; `grace` is what it gets after a
     /// hang-up.
-    pub(super) fn new(leg: PrefillLeg, written: Written, grace: Duration, releases: Releases) -> Unfinished {
-        Unfinished { leg: Some(leg), written, grace, releases }
+    pub(super) fn new(
+        leg: PrefillLeg,
+        written: Written,
+        grace: Duration,
+        releases: ReleaseQueue,
+    ) -> DetachedPrefill {
+        DetachedPrefill { leg: Some(leg), written, grace, releases }
     }
 }
 
-impl Future for Unfinished {
+impl Future for DetachedPrefill {
     type Output = Result<Ended, Failure>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -331,7 +341,7 @@ impl Future for Unfinished {
     }
 }
 
-impl Drop for Unfinished {
+impl Drop for DetachedPrefill {
     fn drop(&mut self) {
         if let Some(leg) = self.leg.take().filter(|_| self.written.get()) {
             self.releases.submit(Left::Prefill(leg, Instant::now() + self.grace));
@@ -342,7 +352,7 @@ impl Drop for Unfinished {
 impl Relay {
     /// Takes care of orphans until it is aborted. There are at most as many as the queue's
     /// capacity.
-    pub async fn release_orphans(self: Arc<Self>, mut orphans: mpsc::Receiver<Orphan>) {
+    pub async fn release_orphans(self: Arc<Self>, mut orphans: mpsc::Receiver<AbandonedHandoff>) {
         let turns = Arc::new(Turns { places: Semaphore::new(AT_ONCE), trial: Semaphore::new(1) });
         let mut running = JoinSet::new();
         while let Some(orphan) = orphans.recv().await {
@@ -357,8 +367,8 @@ impl Relay {
         !matches!(self.fleet.outlook(Role::Decode), Outlook::Resting | Outlook::Empty)
     }
 
-    async fn release(&self, orphan: Orphan, turns: &Turns) {
-        let Orphan { left, _open, _awaits } = orphan;
+    async fn release(&self, orphan: AbandonedHandoff, turns: &Turns) {
+        let AbandonedHandoff { left, _open, _awaits } = orphan;
         match left {
             Left::Prefill(leg, until) => {
                 // Its duty, if it comes to one, is dropped here and so queued as a hand-off of its
@@ -468,7 +478,7 @@ impl Relay {
     async fn fetch_once(
         &self,
         lost: &Lost,
-        (seat, salt): (&Seat, Option<u64>),
+        (seat, salt): (&Reservation, Option<u64>),
         written: &Written,
     ) -> Result<StatusCode, SendError> {
         let ask = &lost.ask;

@@ -15,7 +15,7 @@ use tokio::time::timeout_at;
 use crate::codec::json::{Object, ScanLimits};
 use crate::dialect::Shape;
 use crate::dialect::fault::Fault;
-use crate::dialect::resume::{Break, Next, Reason, Tape};
+use crate::dialect::resume::{Break, Next, Reason, Transcript};
 use crate::error::{Error, Kind};
 use crate::fleet::InstanceId;
 use crate::relay::account::Ledger;
@@ -44,7 +44,7 @@ pub(super) struct Follower {
     relay: Arc<Relay>,
     ask: Arc<Ask>,
     /// Of a stream with several answers nothing is kept.
-    tape: Result<Tape, Reason>,
+    tape: Result<Transcript, Reason>,
     place: Place,
     left: u32,
 }
@@ -151,14 +151,14 @@ impl Follower {
         let plan = ask.plan()?.clone();
         let tape = match plan.exact {
             Err(reason) if !plan.one_answer() => Err(reason),
-            _ => Ok(Tape::new(plan)),
+            _ => Ok(Transcript::new(plan)),
         };
         let place = Place { room: relay.room.clone(), tokens: 0 };
         let left = relay.settings.now().attempts.saturating_sub(1);
         Some(Box::new(Follower { relay: relay.clone(), ask: ask.clone(), tape, place, left }))
     }
 
-    /// Releases the part of whole events that may go to the client.
+    /// ReleaseQueue the part of whole events that may go to the client.
     pub(super) fn pass(&mut self, frames: Bytes) -> Bytes {
         let Ok(tape) = &mut self.tape else { return frames };
         let out = tape.pass(&frames);

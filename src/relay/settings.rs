@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use crate::relay::skip::Skip;
+use crate::relay::bypass::BypassRules;
 
 /// Longest time that things may take and how large they may be. Filled from the configuration by
 /// `app.rs`.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Rules by which prefillers are left out.
-    pub skip: Skip,
+    pub skip: BypassRules,
     /// A request whose first token would come later is refused; zero = none is.
     pub ttft_objective: Duration,
     /// Attempts per leg.

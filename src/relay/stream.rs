@@ -17,15 +17,15 @@ use tokio::time::Instant;
 
 use crate::codec::sse::{self, Framer};
 use crate::dialect::fault::{self, Fault};
-use crate::dialect::resume::GivenUp;
+use crate::dialect::resume::AbortSign;
 use crate::dialect::{Api, usage};
 use crate::error::{Error, Kind};
-use crate::fleet::{Outcome, Seat};
+use crate::fleet::{Outcome, Reservation};
 use crate::relay::Relay;
 use crate::relay::account::Ledger;
+use crate::relay::idle_timeout::{self, IdleTimeout};
 use crate::relay::resume::{Cause, Follower, Going, Pair};
 use crate::relay::sequence::LastEvents;
-use crate::relay::silence::{self, Silence};
 use crate::upstream::Reply;
 
 /// So long the connection has to write the error event, whatever is configured.
@@ -37,11 +37,11 @@ pub(super) struct Source {
     pub(super) first: Bytes,
     pub(super) framer: Framer,
     pub(super) rest: Reply,
-    pub(super) seat: Seat,
+    pub(super) seat: Reservation,
     pub(super) api: Api,
     pub(super) http2: bool,
     /// Sign by which the decoder gives the answer up.
-    pub(super) given_up: GivenUp,
+    pub(super) given_up: AbortSign,
 }
 
 /// The body of a streamed answer.
@@ -58,7 +58,7 @@ pub struct Stream {
     state: State,
     api: Api,
     http2: bool,
-    given_up: GivenUp,
+    given_up: AbortSign,
     /// The last event has passed.
     over: bool,
     /// Some of it has: the rest of one that is larger than is held back may still be missing.
@@ -71,7 +71,7 @@ pub struct Stream {
     cached: Option<u64>,
     /// Knows how to go on after a break.
     follower: Option<Box<Follower>>,
-    silence: Silence,
+    silence: IdleTimeout,
     /// Lent to whoever looks for another pair.
     ledger: Option<Ledger>,
     relay: Arc<Relay>,
@@ -87,7 +87,7 @@ struct Broke(Option<Error>);
 #[derive(Debug)]
 #[repr(C)]
 struct Live {
-    seat: Seat,
+    seat: Reservation,
     rest: Reply,
     framer: Framer,
     /// Its second piece is here.
@@ -95,7 +95,7 @@ struct Live {
 }
 
 impl Live {
-    fn new(rest: Reply, framer: Framer, seat: Seat) -> Live {
+    fn new(rest: Reply, framer: Framer, seat: Reservation) -> Live {
         Live { rest, framer, seat, goes_on: false }
     }
 
@@ -150,7 +150,7 @@ impl Stream {
             errored: None,
             events_before: 0,
             cached: ledger.cached_of_prefill(),
-            silence: Silence::new(relay.settings.now().gap, end),
+            silence: IdleTimeout::new(relay.settings.now().gap, end),
             ledger: Some(ledger),
             relay,
             part: None,
@@ -396,7 +396,7 @@ impl Stream {
         };
         // A client that reads slowly finds something whenever it comes.
         if self.silence.last() >= self.silence.end() {
-            self.state = State::Interrupted(Box::new(silence::too_long()), Cause::Silent);
+            self.state = State::Interrupted(Box::new(idle_timeout::too_long()), Cause::Silent);
             return Poll::Ready(None);
         }
         let piece = match Pin::new(&mut live.rest).poll_frame(cx) {

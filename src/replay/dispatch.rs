@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::{Cluster, Faults, Seconds};
 use crate::route::{
-    Bind, Board, BoardSettings, Booking, DecodeCandidate, DecodeCosts, Dice, Done, Job, LaneId, LaneSpec,
-    Policy, PrefillCosts, Reported, Sight, Standing, Ticket, choose_decoder,
+    Bind, Booking, CacheView, DecodeCandidate, DecodeCosts, Dice, Done, Job, LaneId, LaneSpec, Policy,
+    PrefillCosts, PrefillScheduler, Reported, SchedulerSettings, Standing, Ticket, choose_decoder,
 };
 
 /// A request that goes to a prefiller.
@@ -40,7 +40,7 @@ pub trait Dispatch {
     fn pump(
         &mut self,
         now: Seconds,
-        sight: &dyn Sight,
+        sight: &dyn CacheView,
         random: &mut dyn FnMut() -> u64,
     ) -> Vec<PrefillDispatch>;
     /// Time at which to pump though nothing happens until then.
@@ -101,7 +101,7 @@ impl Contender {
 /// A gateway's own decision code.
 #[derive(Debug)]
 pub struct Director {
-    board: Board,
+    board: PrefillScheduler,
     policy: Policy,
     decode_costs: DecodeCosts,
     decoder_kv_tokens: u64,
@@ -114,7 +114,8 @@ impl Director {
     pub fn new(contender: Contender, cluster: &Cluster, faults: &Faults) -> Director {
         let Contender { policy, bind, .. } = contender;
         let costs = scaled(PrefillCosts::default(), faults.cost_factor);
-        let mut board = Board::new(BoardSettings { policy, bind, costs, ..BoardSettings::default() });
+        let mut board =
+            PrefillScheduler::new(SchedulerSettings { policy, bind, costs, ..SchedulerSettings::default() });
         for lane in 0..cluster.prefillers {
             let cache_tokens = u64::from(cluster.costs.hbm_tokens);
             board.open(LaneId(lane), LaneSpec { class: 0, cache_tokens, identity: u64::from(lane) });
@@ -151,7 +152,7 @@ impl Dispatch for Director {
     fn pump(
         &mut self,
         now: Seconds,
-        sight: &dyn Sight,
+        sight: &dyn CacheView,
         random: &mut dyn FnMut() -> u64,
     ) -> Vec<PrefillDispatch> {
         let commits = self.board.pump(now, sight, random).into_iter();

@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::board::Reported;
 use super::choose::Standing;
 use super::cost::Service;
 use super::job::{Hit, Job, Seconds};
 use super::learn::PrefillWork;
+use super::scheduler::Reported;
 
 /// A backlog never counts for less than this share of what the oldest commitment was expected to
 /// take.

@@ -1,11 +1,10 @@
 //! The choice of the instance that serves a leg, and of the moment.
 //!
 //! No clock, no randomness, no I/O: the caller hands in the time, the loads and random numbers, so
-//! that every decision can be replayed. [`board::Board`] holds those who wait for a prefiller and
-//! decides by predicted seconds ([`cost`], learned in [`learn`]); [`decode`] does the same for
-//! decoders; [`mod@choose`] has the policies of others.
+//! that every decision can be replayed. [`scheduler::PrefillScheduler`] holds those who wait for a
+//! prefiller and decides by predicted seconds ([`cost`], learned in [`learn`]); [`decode`] does the
+//! same for decoders; [`mod@choose`] has the policies of others.
 
-pub mod board;
 pub mod chains;
 pub mod choose;
 pub mod cost;
@@ -16,13 +15,17 @@ mod lane;
 pub mod learn;
 pub mod popular;
 pub mod resident;
+pub mod scheduler;
 mod score;
 pub mod trust;
 
-pub use board::{Beliefs, Bind, Board, BoardSettings, Booking, Comer, Commit, Done, Reported, Sight, Ticket};
 pub use choose::{Asked, Candidate, Dice, Policy, Standing, choose};
 pub use cost::{DecodeCosts, PrefillCosts};
 pub use decode::{DecodeCandidate, choose_decoder};
 pub use job::{Hit, Job, LaneId, PoolHits, Seconds};
 pub use lane::{LaneHealth, LaneSpec};
+pub use scheduler::{
+    Beliefs, Bind, Booking, CacheView, Comer, Commit, Done, PrefillScheduler, Reported, SchedulerSettings,
+    Ticket,
+};
 pub use score::Terms;

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::dialect::{Api, Shape};
 use crate::error::{Error, Kind};
 use crate::relay::ask::Ask;
-use crate::relay::stories::Story;
+use crate::relay::decision_log::DecisionRecord;
 use crate::route::{Job, Terms};
 use crate::server::{Gateway, body, instances, openai, reply};
 
@@ -92,7 +92,7 @@ async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
 /// The value of `x-pd-route` for a request that asked for it and may.
 pub(super) fn header(gateway: &Gateway, id: &str) -> Option<HeaderValue> {
     let stories = gateway.relay.stories.of(id);
-    let Story { prefiller, choice, cached_tokens, job, .. } = stories.last()?;
+    let DecisionRecord { prefiller, choice, cached_tokens, job, .. } = stories.last()?;
     let prefiller = prefiller.name();
     let terms = &choice.terms;
     let mut text = format!(
@@ -115,7 +115,7 @@ pub(super) fn header(gateway: &Gateway, id: &str) -> Option<HeaderValue> {
     HeaderValue::from_str(&text).ok()
 }
 
-fn story(story: &Story) -> Value {
+fn story(story: &DecisionRecord) -> Value {
     let choice = &story.choice;
     let others: Vec<Value> = choice.others.iter().map(|(at, terms)| candidate(&at.name(), terms)).collect();
     json!({

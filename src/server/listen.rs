@@ -16,14 +16,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio_util::task::TaskTracker;
 
-use crate::server::front::Front;
+use crate::server::fast_path::Front;
 use crate::server::idle::{self, Activity, End};
 use crate::server::operator_access::Reach;
 use crate::server::routes::{admin_router, public_router, router};
 use crate::server::stall::Stalling;
 #[cfg(feature = "tls")]
 use crate::server::tls::Begun;
-use crate::server::{Gateway, patience};
+use crate::server::{Gateway, h2_stream_timeout};
 use crate::tls::ListenerTls;
 
 /// Connections that the kernel keeps for us while we are busy.
@@ -405,7 +405,7 @@ where
 {
     fn execute(&self, task: F) {
         let open = self.activity.as_ref().map(Activity::open);
-        self.tracker.spawn(patience::served(task, self.write_time, open));
+        self.tracker.spawn(h2_stream_timeout::served(task, self.write_time, open));
     }
 }
 

@@ -19,11 +19,13 @@ use crate::relay::Refusal;
 use crate::relay::account::Ledger;
 use crate::relay::answer::AnswerBody;
 use crate::relay::ask::Ask;
-use crate::relay::boxed::boxed;
-use crate::relay::names::Name;
+use crate::relay::box_in_place::boxed;
+use crate::relay::request_ids::Name;
 use crate::server::adapter::Adapter;
 use crate::server::keep_alive::{KeepAlive, mark_stream};
-use crate::server::{Arrived, Gateway, auth, body, explain, foreign, headers, printable, reply, search};
+use crate::server::{
+    Arrived, Gateway, auth, body, csrf, explain, headers, printable, reply, response_lookup,
+};
 use crate::trace::{self, Span};
 
 /// U+FEFF in UTF-8, which is no JSON.
@@ -169,7 +171,7 @@ async fn prepare(
     auth::check_model(&caller, shape.model.as_deref())?;
     let tokens = shape.prompt_tokens + shape.output_tokens;
     ledger.reserved(auth::reserve(gateway, &caller, tokens)?, &shape);
-    search::keeper_before(gateway, (api, &body), (&caller, &head.headers)).await?;
+    response_lookup::keeper_before(gateway, (api, &body), (&caller, &head.headers)).await?;
     let id = ledger.id().to_owned();
     let name = head.headers.contains_key(headers::REQUEST_ID).then(|| match dialect.reads_request_ids() {
         true => Arc::new(Name::unchosen()),
@@ -206,7 +208,7 @@ async fn prepare(
 
 /// Turns a request away of which no body need be read: it would be refused with any.
 fn check(gateway: &Gateway, caller: &Caller, head: &Parts) -> Result<(), Error> {
-    foreign::check(gateway, &head.uri, &head.headers)?;
+    csrf::check(gateway, &head.uri, &head.headers)?;
     auth::check_budget(gateway, caller, &head.headers)?;
     gateway.gate.check(caller)
 }

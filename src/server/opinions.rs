@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use http::StatusCode;
 
-use crate::fleet::{Instance, Seat};
+use crate::fleet::{Instance, Reservation};
 use crate::relay::Relay;
 use crate::relay::refusals::is_doubtful;
 use crate::server::passthrough::Answer;
@@ -15,7 +15,7 @@ use crate::server::passthrough::Answer;
 pub(super) struct Opinions {
     by: Vec<(Arc<Instance>, StatusCode)>,
     /// The latest refusal, unread, with the seat on which it was given.
-    answer: Option<(Answer, Seat)>,
+    answer: Option<(Answer, Reservation)>,
 }
 
 impl Opinions {
@@ -24,9 +24,9 @@ impl Opinions {
     pub(super) fn weigh(
         &mut self,
         (relay, id): (&Relay, &str),
-        (answer, seat): (Answer, Seat),
+        (answer, seat): (Answer, Reservation),
         alone: bool,
-    ) -> Option<(Answer, Seat)> {
+    ) -> Option<(Answer, Reservation)> {
         let status = answer.status();
         if !is_doubtful(status) {
             for (by, status) in self.by.drain(..) {
@@ -42,7 +42,7 @@ impl Opinions {
     }
 
     /// The latest refusal, which stands: nobody contradicted it.
-    pub(super) fn conclude(&mut self, relay: &Relay) -> Option<(Answer, Seat)> {
+    pub(super) fn conclude(&mut self, relay: &Relay) -> Option<(Answer, Reservation)> {
         for (by, _) in self.by.drain(..) {
             relay.fleet.acquit(&by);
         }

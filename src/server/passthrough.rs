@@ -16,19 +16,19 @@ use tokio::time::Instant;
 
 use crate::codec::json::Parts;
 use crate::error::{Error, Kind};
-use crate::fleet::{InstanceId, Need, Outcome, Pace, Role, Seat};
+use crate::fleet::{InstanceId, Need, Outcome, Pace, Reservation, Role};
 use crate::relay::failure::{self, Why};
-use crate::relay::kept;
+use crate::relay::idle_timeout::IdleTimeout;
 use crate::relay::progress::Waiting;
 use crate::relay::refusals::{is_busy, is_doubtful, retry_after};
-use crate::relay::silence::Silence;
+use crate::relay::response_owners;
 use crate::relay::{Relay, answer, pause, traced};
 use crate::server::begun::BegunBody;
-use crate::server::bill::Bill;
 use crate::server::opinions::Opinions;
+use crate::server::passthrough_accounting::Bill;
 use crate::server::payload::Payload;
 use crate::server::table::{self, Passage, Stored};
-use crate::server::{Gateway, auth, body, foreign, headers, openai, reply, search};
+use crate::server::{Gateway, auth, body, csrf, headers, openai, reply, response_lookup};
 use crate::trace::Scope;
 use crate::upstream::{Leg, ReplyError, Written};
 
@@ -50,7 +50,7 @@ struct Errand {
 impl Errand {
     /// The request on the engine of `seat`, compared with prompts there if it can move to another
     /// engine.
-    fn waiting_on<'a>(&self, seat: &'a Seat) -> Waiting<'a> {
+    fn waiting_on<'a>(&self, seat: &'a Reservation) -> Waiting<'a> {
         let may_move = self.repeatable && self.keeper.is_none();
         let pace = may_move.then_some(Pace::Prompt);
         Waiting { engine: seat.instance(), pace, tokens: self.tokens, most_tokens: None }
@@ -78,7 +78,7 @@ impl Failure {
     }
 
     /// The engine of `seat` failed like this. `safe`: asking twice does no harm.
-    fn of(failure: &failure::Failure, seat: &Seat, safe: bool) -> Failure {
+    fn of(failure: &failure::Failure, seat: &Reservation, safe: bool) -> Failure {
         let (kind, public) = match (failure.busy(), failure.why, seat.instance().role()) {
             (true, ..) => (Kind::Overloaded, "all engines that were asked are busy"),
             (_, Why::Timeout, Role::Prefill) => (Kind::PrefillTimeout, "the engine did not answer in time"),
@@ -115,7 +115,7 @@ pub(super) async fn serve(
         Ok((response, seat)) => {
             bill.answers(response.status());
             response.map(|body| {
-                let silence = Silence::new(gateway.relay.settings.now().gap, until);
+                let silence = IdleTimeout::new(gateway.relay.settings.now().gap, until);
                 axum::body::Body::new(Held::new(body, silence, (gateway.relay.clone(), bill, seat)))
             })
         }
@@ -137,7 +137,7 @@ async fn run(
     (request, until): (Request, Instant),
     (kind, passage): (table::Body, Passage),
     bill: &mut Bill,
-) -> Result<(Answer, Seat), Error> {
+) -> Result<(Answer, Reservation), Error> {
     let edge = &gateway.edge.now();
     let target = openai::target(&request);
     let (head, body) = request.into_parts();
@@ -147,7 +147,7 @@ async fn run(
     }
     let caller = auth::caller(gateway, &head.extensions);
     if !head.method.is_safe() {
-        foreign::check(gateway, &head.uri, &head.headers)?;
+        csrf::check(gateway, &head.uri, &head.headers)?;
     }
     auth::check_budget(gateway, &caller, &head.headers)?;
     gateway.gate.check(&caller)?;
@@ -158,9 +158,9 @@ async fn run(
         bill.reserved(reserved, expected);
     }
     let headers = engine_headers(gateway, &head, bill);
-    let keeper = match (passage.stored, kept::id_in(target.path()), payload.goes_on_from()) {
-        (Stored::InPath, Some(id), _) => search::keeper(gateway, id, (&caller, &headers)).await?,
-        (Stored::InBody, _, Some(id)) => search::keeper(gateway, &id, (&caller, &headers)).await?,
+    let keeper = match (passage.stored, response_owners::id_in(target.path()), payload.goes_on_from()) {
+        (Stored::InPath, Some(id), _) => response_lookup::keeper(gateway, id, (&caller, &headers)).await?,
+        (Stored::InBody, _, Some(id)) => response_lookup::keeper(gateway, &id, (&caller, &headers)).await?,
         _ => None,
     };
     // Nobody else has what the keeper has: a prefiller's 404 would be taken for the last word.
@@ -219,7 +219,7 @@ async fn try_role(
     role: Role,
     (errand, bill): (&Errand, &mut Bill),
     mut last: Failure,
-) -> Result<(Answer, Seat), Failure> {
+) -> Result<(Answer, Reservation), Failure> {
     let mut tried: Vec<InstanceId> = Vec::new();
     let mut opinions = Opinions::default();
     for _ in 0..gateway.relay.settings.now().attempts {
@@ -264,7 +264,11 @@ fn cleaned(mut answer: Answer) -> Answer {
     answer
 }
 
-async fn once(gateway: &Gateway, (errand, id): (&Errand, &str), seat: &Seat) -> Result<Answer, Failure> {
+async fn once(
+    gateway: &Gateway,
+    (errand, id): (&Errand, &str),
+    seat: &Reservation,
+) -> Result<Answer, Failure> {
     let mut span = traced::client(
         errand.trace.as_ref(),
         seat.instance(),
@@ -334,9 +338,9 @@ async fn once(gateway: &Gateway, (errand, id): (&Errand, &str), seat: &Seat) -> 
 /// cut when the engine falls silent, and at the deadline.
 struct Held {
     body: BegunBody,
-    silence: Silence,
+    silence: IdleTimeout,
     bill: Bill,
-    seat: Seat,
+    seat: Reservation,
     relay: Arc<Relay>,
 }
 
@@ -352,7 +356,11 @@ enum Cut {
 }
 
 impl Held {
-    fn new(body: BegunBody, silence: Silence, (relay, bill, seat): (Arc<Relay>, Bill, Seat)) -> Held {
+    fn new(
+        body: BegunBody,
+        silence: IdleTimeout,
+        (relay, bill, seat): (Arc<Relay>, Bill, Reservation),
+    ) -> Held {
         let mut held = Held { body, silence, bill, seat, relay };
         held.look();
         held

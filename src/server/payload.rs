@@ -8,7 +8,7 @@ use crate::auth::Caller;
 use crate::codec::json::{Object, Parts};
 use crate::dialect::{Api, Shape, guard};
 use crate::error::{Error, Kind};
-use crate::relay::kept;
+use crate::relay::response_owners;
 use crate::route::estimate;
 use crate::server::table::{self, Passage};
 use crate::server::{Gateway, auth, form};
@@ -100,7 +100,9 @@ impl Payload {
     /// The id of the stored response that the request goes on from.
     pub(super) fn goes_on_from(&self) -> Option<String> {
         match self {
-            Payload::Json(body) => kept::before(Api::Responses, body).map(std::borrow::Cow::into_owned),
+            Payload::Json(body) => {
+                response_owners::before(Api::Responses, body).map(std::borrow::Cow::into_owned)
+            }
             Payload::Nothing | Payload::Form { .. } => None,
         }
     }

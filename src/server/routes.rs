@@ -15,8 +15,8 @@ use crate::dialect::Api;
 use crate::error::{Error, Kind};
 use crate::server::table::{self, Answer, CONFIGURED, Key, Listener, Row, TABLE};
 use crate::server::{
-    Gateway, auth, cors, every_engine, foreign, headers, host, leftover, openai, openapi, operator_access,
-    passthrough, reply,
+    Gateway, auth, cors, csrf, every_engine, headers, host, openai, openapi, operator_access, passthrough,
+    reply, unread_body,
 };
 
 /// All routes, over `gateway`.
@@ -86,7 +86,7 @@ fn documents(listeners: &'static [Listener]) -> Router<Arc<Gateway>> {
 fn operating(gateway: &Arc<Gateway>) -> Router<Arc<Gateway>> {
     routes_of(&[Listener::Operators])
         .route_layer(from_fn_with_state(gateway.clone(), operator_access::check))
-        .route_layer(from_fn_with_state(gateway.clone(), foreign::kept_out))
+        .route_layer(from_fn_with_state(gateway.clone(), csrf::kept_out))
 }
 
 /// Pages for people, in a browser.
@@ -133,7 +133,7 @@ pub(super) async fn at_the_door<F: Future<Output = Response<Body>>>(
 ) -> Response<Body> {
     let asked = request.headers().get(headers::REQUEST_ID).cloned();
     let api = reply::api_at(request.uri().path());
-    let leftover = leftover::of(&mut request);
+    let leftover = unread_body::of(&mut request);
     let mut response = let_in(gateway, api, request, next).await;
     if let Some(leftover) = leftover {
         leftover.settle(&mut response).await;

@@ -17,7 +17,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::sync::CancellationToken;
 
 use self::parting::Parting;
-use super::gather;
+use super::write_coalescing;
 
 /// A socket, or what stands for one.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stalling<S> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let outcome = gather::poll_write(Pin::new(&mut self.socket), cx, bufs);
+        let outcome = write_coalescing::poll_write(Pin::new(&mut self.socket), cx, bufs);
         self.watch(outcome, cx)
     }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::given_up::GivenUp;
+use super::aborted_answer::AbortSign;
 use crate::codec::json::{Object, ScanLimits, Value};
 
 /// An object inside an event.
@@ -80,7 +80,7 @@ impl Event {
     }
 
     /// The engine gave the request up.
-    pub(super) fn given_up(&self, by: GivenUp) -> bool {
+    pub(super) fn given_up(&self, by: AbortSign) -> bool {
         self.choice.as_ref().is_some_and(|choice| by.in_choice(&choice.object))
     }
 

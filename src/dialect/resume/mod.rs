@@ -2,28 +2,28 @@
 //! client's text stands.
 //!
 //! A decoder that is asked for `return_token_ids` tells the prompt's ids in its first event and the
-//! generated ones in each (vLLM since 0.10.2). [`Tape`] keeps them and takes them out of what the
-//! client gets, if it did not ask for them. After a break, prompt and answer so far are a prompt
-//! for `/v1/completions`, and the events of that stream are rewritten into those of the first.
-//! [`Plan`] says beforehand where that can't be exact, and [`Reason`] why.
+//! generated ones in each (vLLM since 0.10.2). [`Transcript`] keeps them and takes them out of what
+//! the client gets, if it did not ask for them. After a break, prompt and answer so far are a
+//! prompt for `/v1/completions`, and the events of that stream are rewritten into those of the
+//! first. [`Plan`] says beforehand where that can't be exact, and [`Reason`] why.
 //!
 //! Exact means: what follows is drawn from the same distribution as it would have been, and is the
 //! same where the request is deterministic; and no token is lost, doubled or counted twice. Text
 //! that is not complete (a character's first bytes) is held back, so that what the client has
 //! always ends where a token's text ends.
 
+mod aborted_answer;
 mod body;
 mod event;
-mod given_up;
+mod event_rewrite;
 mod plan;
-mod rewrite;
-mod tail;
-mod tape;
+mod text_tail;
+mod transcript;
 
-pub use given_up::{GivenUp, only_names_the_role};
+pub use aborted_answer::{AbortSign, only_names_the_role};
 pub use plan::{Plan, Reason};
-pub use tail::Proof;
-pub use tape::{Break, Next, Tape};
+pub use text_tail::Proof;
+pub use transcript::{Break, Next, Transcript};
 
 #[cfg(test)]
 mod tests;

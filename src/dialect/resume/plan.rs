@@ -1,6 +1,6 @@
 //! Decides from a request if its stream could be continued exactly.
 
-use super::given_up::GivenUp;
+use super::aborted_answer::AbortSign;
 use crate::codec::json::{Object, Value};
 use crate::dialect::shape::asks_for;
 use crate::dialect::{Api, guard};
@@ -127,7 +127,7 @@ pub struct Plan {
     /// The client reads a usage event at the end.
     pub include_usage: bool,
     /// Sign by which a decoder gives the answer up.
-    pub given_up: GivenUp,
+    pub given_up: AbortSign,
 }
 
 impl Reason {
@@ -169,7 +169,7 @@ impl Plan {
             exact: exact(api, body, bypass),
             wants_ids: asks_for(body, "return_token_ids"),
             include_usage: options.is_some_and(|o| asks_for(&o, "include_usage")),
-            given_up: GivenUp::of(api, body),
+            given_up: AbortSign::of(api, body),
         })
     }
 

@@ -88,7 +88,7 @@ impl Engine<'_> {
 /// The stream that a client gets when it breaks after these numbers of events, each decoder's in
 /// turn.
 fn with_breaks(api: Api, body: &Value, texts: &[String], breaks: &[usize]) -> String {
-    let mut tape = Tape::new(plan(api, body));
+    let mut tape = Transcript::new(plan(api, body));
     let mut asked = body.clone();
     if tape_asks(api, body) {
         asked["return_token_ids"] = json!(true);
@@ -170,7 +170,7 @@ proptest! {
     fn hostile_events_break_nothing(pieces in prop::collection::vec("[a-z\\[\\]{}:,\"\n 0-9]{0,40}", 0..6), chat: bool) {
         let api = if chat { Api::Chat } else { Api::Completions };
         let body = json!({"stream": true, "max_tokens": 5});
-        let mut tape = Tape::new(plan(api, &body));
+        let mut tape = Transcript::new(plan(api, &body));
         for piece in pieces {
             tape.pass(format!("data: {{\"choices\":[{{{piece}}}]}}\n\n").as_bytes());
             tape.pass(piece.as_bytes());
@@ -188,7 +188,7 @@ fn event(choice: &str) -> String {
 /// Reason why the stream of a chat with these events can't be continued.
 fn refusal(events: &[String]) -> Result<Next, Reason> {
     let body = json!({"stream": true});
-    let mut tape = Tape::new(plan(Api::Chat, &body));
+    let mut tape = Transcript::new(plan(Api::Chat, &body));
     events.iter().for_each(|event| drop(tape.pass(event.as_bytes())));
     tape.next(&scan(&body), None)
 }
@@ -224,7 +224,7 @@ fn after_several_tokens_at_once_the_text_may_not_be_complete() {
     };
     assert_eq!((&proof.ids[..], proof.text.as_str()), (&[7, 5, 6][..], "yx"));
     let completion = |ids: &str| {
-        let mut tape = Tape::new(plan(Api::Completions, &json!({"stream": true})));
+        let mut tape = Transcript::new(plan(Api::Completions, &json!({"stream": true})));
         tape.pass(event(&format!(r#""text":"x","finish_reason":null,"token_ids":{ids}"#)).as_bytes());
         tape.next(&scan(&json!({"stream": true})), None)
     };
@@ -237,7 +237,7 @@ fn after_several_tokens_at_once_the_text_may_not_be_complete() {
 #[test]
 fn an_event_for_the_sake_of_ids_alone_is_not_passed_on() {
     let body = json!({"stream": true});
-    let mut tape = Tape::new(plan(Api::Chat, &body));
+    let mut tape = Transcript::new(plan(Api::Chat, &body));
     assert!(tape.pass(event(r#""delta":{},"finish_reason":null,"token_ids":[5]"#).as_bytes()).is_empty());
     let text = tape.pass(event(r#""delta":{"content":"x"},"finish_reason":null,"token_ids":[6]"#).as_bytes());
     assert_eq!(text.windows(5).filter(|w| w == b"data:").count(), 1);
@@ -247,7 +247,7 @@ fn an_event_for_the_sake_of_ids_alone_is_not_passed_on() {
 #[test]
 fn a_role_beside_each_token_hides_none() {
     let body = json!({"stream": true, "max_tokens": 9});
-    let mut tape = Tape::new(plan(Api::Chat, &body));
+    let mut tape = Transcript::new(plan(Api::Chat, &body));
     for (content, id) in [("", 5), ("x", 6), ("", 7), ("y", 8), ("", 9)] {
         let delta = format!(
             r#""delta":{{"role":"assistant","content":"{content}"}},"finish_reason":null,"token_ids":[{id}]"#
@@ -261,14 +261,14 @@ fn a_role_beside_each_token_hides_none() {
 #[test]
 fn what_can_not_be_followed_is_sent_once() {
     let body = json!({"stream": true});
-    let mut tape = Tape::new(plan(Api::Chat, &body));
+    let mut tape = Transcript::new(plan(Api::Chat, &body));
     tape.pass(b"data: {\"error\":{\"code\":400}}\n\n");
     assert_eq!(tape.next(&scan(&body), None), Err(Reason::Unreadable));
 }
 
 #[test]
 fn data_on_several_lines_stays_on_several_lines() {
-    let mut tape = Tape::new(plan(Api::Completions, &json!({"stream": true})));
+    let mut tape = Transcript::new(plan(Api::Completions, &json!({"stream": true})));
     let text = "data: {\"choices\":[{\"text\":\"x\",\ndata: \"token_ids\":[1]}]}\n\n";
     assert_eq!(tape.pass(text.as_bytes()), text.replace("[1]", "null"));
 }
@@ -276,7 +276,7 @@ fn data_on_several_lines_stays_on_several_lines() {
 #[test]
 fn what_an_engine_says_of_itself_breaks_the_stream_and_what_it_says_of_the_request_does_not() {
     let body = json!({"stream": true});
-    let mut tape = Tape::new(plan(Api::Completions, &body));
+    let mut tape = Transcript::new(plan(Api::Completions, &body));
     let refusal = b"data: {\"error\":{\"code\":400}}\n\n";
     assert_eq!((tape.pass(refusal), tape.broke()), (Bytes::from_static(refusal), None));
     let failure = b"data: {\"error\":{\"code\":500}}\n\ndata: [DONE]\n\n";
@@ -310,7 +310,7 @@ fn a_continuation_finds_no_more_of_the_prompt_than_there_is() {
     let body = json!({"stream": true, "max_tokens": 9});
     for api in [Api::Chat, Api::Completions] {
         let text = if api == Api::Chat { r#""delta":{"content":"x"}"# } else { r#""text":"x""# };
-        let mut tape = Tape::new(plan(api, &body));
+        let mut tape = Transcript::new(plan(api, &body));
         tape.pass(event(&format!(r#"{text},"finish_reason":null,"token_ids":[5]"#)).as_bytes());
         assert!(matches!(tape.next(&scan(&body), None), Ok(Next::Continue(_, 2, _))));
         let usage = |cached: u64| {
@@ -342,7 +342,7 @@ fn what_is_left_of_an_answer() {
 #[test]
 fn when_all_tokens_are_there_the_end_is_written_here() {
     let body = json!({"stream": true, "max_tokens": 1, "stream_options": {"include_usage": true}});
-    let mut tape = Tape::new(plan(Api::Chat, &body));
+    let mut tape = Transcript::new(plan(Api::Chat, &body));
     tape.pass(event(r#""delta":{"content":"x"},"finish_reason":null,"token_ids":[6]"#).as_bytes());
     let Ok(Next::End(end)) = tape.next(&scan(&body), Some(8)) else { panic!("it is over") };
     let end = std::str::from_utf8(&end).unwrap();

@@ -20,11 +20,11 @@ use crate::obs::{Meters, Sample};
 use crate::relay::account::expected::Expected;
 use crate::relay::admit::Pass;
 use crate::relay::budget::Asked;
+use crate::relay::decision_log::{End as Ended, OutcomeWriter};
 use crate::relay::lookup::{Found, Teller};
-use crate::relay::names::Name;
-use crate::relay::parts::Kin;
+use crate::relay::parts::RequestScope;
 use crate::relay::places::Place;
-use crate::relay::stories::{End as Ended, Herald};
+use crate::relay::request_ids::Name;
 use crate::relay::traced;
 use crate::route::Terms;
 use crate::trace::{Scope, Span};
@@ -82,7 +82,7 @@ pub struct Ledger {
     /// Reason why the prefiller was chosen.
     chosen: Option<Chosen>,
     /// To be told what becomes of that.
-    herald: Option<Herald>,
+    herald: Option<OutcomeWriter>,
     /// Tokens that the pool had when the request came, and who said so.
     pooled: Option<(u32, Teller)>,
     /// Tokens that the best prefiller had in memory of its own, by its events.
@@ -91,7 +91,7 @@ pub struct Ledger {
     resumed: u32,
     end: End,
     /// Relation to the account of a whole request.
-    kin: Kin,
+    kin: RequestScope,
     /// The request's span, where requests are traced.
     span: Span,
 }
@@ -149,7 +149,7 @@ impl Ledger {
             resumed: 0,
             stream: None,
             end: End { status: CLIENT_GONE, reason: CLIENT_LEFT },
-            kin: Kin::Alone,
+            kin: RequestScope::Alone,
             span: Span::default(),
         }
     }
@@ -279,7 +279,7 @@ impl Ledger {
     }
 
     /// It waited for its prefiller, which was chosen for these reasons.
-    pub fn placed(&mut self, choice: &Choice, at: Instant, herald: Herald) {
+    pub fn placed(&mut self, choice: &Choice, at: Instant, herald: OutcomeWriter) {
         self.chosen = Some(Chosen { terms: choice.terms, waited: choice.waited, at });
         if let Some(before) = self.herald.replace(herald) {
             before.ends(self.ended(0, Ended::RETRIED));

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::{CLIENT_GONE, End, Ledger};
 use crate::error::Kind;
+use crate::relay::decision_log::End as Ended;
 use crate::relay::parts::{Part, Sum};
-use crate::relay::stories::End as Ended;
 use crate::relay::traced::{self, Settled};
 
 /// Target by which the access line is filtered, wherever the code stands.

@@ -11,7 +11,7 @@ use crate::fleet::Fleet;
 use crate::route::Policy;
 
 /// A duty over a hand-off, and the receiving end of the queue.
-fn duty(handoff: Option<&'static str>) -> (Duty, mpsc::Receiver<Orphan>) {
+fn duty(handoff: Option<&'static str>) -> (HandoffGuard, mpsc::Receiver<AbandonedHandoff>) {
     let body = Object::scan("{}".into(), ScanLimits::default()).unwrap();
     let ask = Ask {
         api: Api::Chat,
@@ -34,12 +34,12 @@ fn duty(handoff: Option<&'static str>) -> (Duty, mpsc::Receiver<Orphan>) {
     let fleet = Fleet::new(Policy::LeastWork);
     fleet.add(Role::Prefill, Endpoint::new("p", 1));
     let seat = fleet.pick(Role::Prefill, Need { tokens: 1, ..Need::default() }).unwrap();
-    let (releases, orphans) = Releases::new(1, &Arc::default(), fleet.awaiting());
-    (Duty::new(Arc::new(ask), handoff.map(Bytes::from), seat, releases), orphans)
+    let (releases, orphans) = ReleaseQueue::new(1, &Arc::default(), fleet.awaiting());
+    (HandoffGuard::new(Arc::new(ask), handoff.map(Bytes::from), seat, releases), orphans)
 }
 
 /// True if a duty that went through `steps` is queued for release when it is dropped.
-fn queued(handoff: Option<&'static str>, steps: impl FnOnce(&mut Duty)) -> bool {
+fn queued(handoff: Option<&'static str>, steps: impl FnOnce(&mut HandoffGuard)) -> bool {
     let (mut duty, mut orphans) = duty(handoff);
     steps(&mut duty);
     let releases = duty.releases.clone();
@@ -64,9 +64,9 @@ fn what_becomes_of_a_duty() {
         !queued(some, |d| drop(d.give(&written()).cloned())),
         "a decoder has it and was hung up on: it frees both"
     );
-    assert!(!queued(some, Duty::used), "fetched");
-    assert!(!queued(some, Duty::lost), "it may have killed the decoder");
-    assert!(queued(some, Duty::refused), "turned away unread");
+    assert!(!queued(some, HandoffGuard::used), "fetched");
+    assert!(!queued(some, HandoffGuard::lost), "it may have killed the decoder");
+    assert!(queued(some, HandoffGuard::refused), "turned away unread");
     assert!(!queued(None, |_| {}), "there is nothing to release");
 }
 
@@ -76,7 +76,8 @@ fn more_than_the_queue_holds_is_left_to_the_lease() {
     let releases = first.releases.clone();
     drop(first);
     assert!(releases.pending());
-    let lost = |d: &Duty| Lost { ask: d.ask.clone(), handoff: Bytes::new(), born: d.born, late: false };
+    let lost =
+        |d: &HandoffGuard| Lost { ask: d.ask.clone(), handoff: Bytes::new(), born: d.born, late: false };
     let (second, _other_queue) = duty(None);
     releases.submit(Left::Handoff(lost(&second)));
     assert!(orphans.try_recv().is_ok() && orphans.try_recv().is_err());

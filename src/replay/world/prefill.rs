@@ -9,7 +9,7 @@ use super::super::random::{Random, mix};
 use super::super::trace::BLOCK_TOKENS;
 use super::{Event, VICTIM, WAKE_S_MIN, World};
 use crate::replay::arrivals::Arrival;
-use crate::route::{Job, LaneId, PoolHits, Sight};
+use crate::route::{CacheView, Job, LaneId, PoolHits};
 
 /// Gateways' view of prefix caches.
 struct View<'a> {
@@ -17,7 +17,7 @@ struct View<'a> {
     told: bool,
 }
 
-impl Sight for View<'_> {
+impl CacheView for View<'_> {
     fn hbm_tokens(&self, job: &Job, out: &mut [Option<u32>]) {
         if self.told {
             out.fill(Some(0));

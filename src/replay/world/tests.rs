@@ -4,7 +4,7 @@ use super::super::dispatch::PrefillDispatch;
 use super::super::outcome::{Measures, Slo};
 use super::super::{Costs, PoolKind};
 use super::*;
-use crate::route::Sight;
+use crate::route::CacheView;
 
 /// Sends each request at once, or after a pause of its own; to the lanes in turn, or to that with
 /// the fewest requests.
@@ -46,7 +46,7 @@ impl Dispatch for Simple {
         self.count
     }
 
-    fn pump(&mut self, now: Seconds, _: &dyn Sight, _: &mut dyn FnMut() -> u64) -> Vec<PrefillDispatch> {
+    fn pump(&mut self, now: Seconds, _: &dyn CacheView, _: &mut dyn FnMut() -> u64) -> Vec<PrefillDispatch> {
         let due = |waiting: &mut (f64, u64, Option<LaneId>)| waiting.0 <= now;
         let due: Vec<_> = self.waiting.extract_if(.., due).collect();
         let send = |(_, ticket, failed)| {

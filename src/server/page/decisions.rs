@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::fleet::Choice;
-use crate::relay::stories::Story;
+use crate::relay::decision_log::DecisionRecord;
 use crate::route::Terms;
 use crate::server::page::json::unix_ms;
 use crate::server::printable;
@@ -40,7 +40,7 @@ impl Why {
 }
 
 /// JSON of one placement.
-pub(super) fn decision(story: &Story) -> Value {
+pub(super) fn decision(story: &DecisionRecord) -> Value {
     let (choice, job) = (&story.choice, &story.job);
     let others = choice.others.iter().map(|(who, terms)| candidate(&who.name(), terms));
     let outcome = story.fate.end().map(|end| {

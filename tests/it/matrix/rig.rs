@@ -28,7 +28,7 @@ const LEASE_MS: u64 = 600_000;
 
 /// The state that the queue of releases must have come to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Releases {
+pub enum ReleaseQueue {
     /// Nothing is in it.
     MustBeOver,
     /// It may hold hand-offs: none of the decoders takes any, and until the lease ends one may come back.
@@ -145,10 +145,10 @@ impl Rig {
     }
 
     /// What the gateway or an engine still does for somebody; `None` when all is over.
-    fn open(&self, killed: &[SocketAddr], releases: Releases) -> Option<String> {
+    fn open(&self, killed: &[SocketAddr], releases: ReleaseQueue) -> Option<String> {
         let relay = &self.gateway.relay;
         let desk = relay.fleet.desk();
-        let pending = relay.releases.pending() && releases == Releases::MustBeOver;
+        let pending = relay.releases.pending() && releases == ReleaseQueue::MustBeOver;
         let inside = (self.gateway.gate.inside(), pending, desk.waiting(), desk.booked());
         if inside != (0, false, 0, 0) {
             return Some(format!("inside, releases, waiting, booked: {inside:?}"));
@@ -172,7 +172,7 @@ impl Rig {
     pub async fn settled(
         &self,
         killed: &[SocketAddr],
-        releases: Releases,
+        releases: ReleaseQueue,
         right: impl Fn(u32) -> bool,
     ) -> (u32, Option<String>) {
         comes(|| self.open(killed, releases).is_none() && right(self.pinned(killed))).await;
@@ -182,8 +182,8 @@ impl Rig {
     /// Ends all faults of the decoders and waits for the releases that waited for one; gives what is left.
     pub async fn released(&self) -> Option<String> {
         self.decoders.iter().for_each(Engine::clear_faults);
-        comes(|| self.open(&[], Releases::MustBeOver).is_none()).await;
-        self.open(&[], Releases::MustBeOver)
+        comes(|| self.open(&[], ReleaseQueue::MustBeOver).is_none()).await;
+        self.open(&[], ReleaseQueue::MustBeOver)
     }
 
     pub async fn end(self) {

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 use super::journal::Journal;
 use super::oracle::{self, Expected};
 use super::plan::{Api, Cell, Ill, Leg, Spot, Who};
-use super::rig::{Releases, Rig, comes};
+use super::rig::{ReleaseQueue, Rig, comes};
 use super::seen::{Seen, words_of};
 use super::stalls::Stalls;
 use crate::common::client;
@@ -240,7 +240,7 @@ async fn run_once(model: &Model, journal: &Journal, (round, nth): (u32, usize), 
         }
         let right = outcome.expected.pinned.clone();
         let no_decoder = cell.leg == Leg::Decode && cell.who == Who::All;
-        let releases = if no_decoder { Releases::MayWait } else { Releases::MustBeOver };
+        let releases = if no_decoder { ReleaseQueue::MayWait } else { ReleaseQueue::MustBeOver };
         (outcome.pinned, outcome.open) =
             rig.settled(&killed, releases, |pinned| right.contains(&pinned)).await;
         let unread = |leg| {

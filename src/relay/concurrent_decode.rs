@@ -20,14 +20,14 @@ use http::StatusCode;
 use tokio::time::{sleep, timeout};
 
 use crate::dialect::{self, Dialect, Peer, Transfer, p2p_nccl};
-use crate::fleet::{Instance, InstanceId, Rank, Seat};
+use crate::fleet::{Instance, InstanceId, Rank, Reservation};
 use crate::obs::Handoff;
 use crate::relay::ask::Ask;
-use crate::relay::boxed::boxed;
+use crate::relay::box_in_place::boxed;
 use crate::relay::failure::Failure;
 use crate::relay::legs::{Opening, PrefillEnd};
 use crate::relay::origin::Origin;
-use crate::relay::release::Duty;
+use crate::relay::release::HandoffGuard;
 use crate::relay::{Relay, Tries};
 use crate::upstream::Written;
 
@@ -70,7 +70,7 @@ enum Leg {
 
 /// A decode leg that waits for its prefill.
 struct Due {
-    seat: Seat,
+    seat: Reservation,
     parting: Parting,
 }
 
@@ -115,7 +115,7 @@ impl Early {
 
     /// The prefiller is not who the decoder was told that it is: another process by now, for which
     /// it would wait in vain.
-    fn is_misled(&self, duty: &Duty) -> bool {
+    fn is_misled(&self, duty: &HandoffGuard) -> bool {
         let told = duty.handoff().and_then(|handoff| self.dialect.peer_of(handoff));
         told.zip(self.peer.as_deref()).is_some_and(|(is, was)| is != *was)
     }
@@ -248,7 +248,7 @@ impl Relay {
     pub(super) fn early(
         self: &Arc<Self>,
         ask: &Arc<Ask>,
-        (prefill, transfer): (&Seat, &Transfer),
+        (prefill, transfer): (&Reservation, &Transfer),
         decode: &Tries,
     ) -> Option<Early> {
         let dialect = self.speech.now().dialect;
@@ -271,13 +271,13 @@ impl Relay {
     pub(super) fn bound(
         self: &Arc<Self>,
         ask: &Arc<Ask>,
-        prefill: &Seat,
+        prefill: &Reservation,
         decode: &Tries,
     ) -> (Arc<Ask>, Option<Early>) {
         let prefiller = prefill.instance().id();
         let Ok(seat) = self.decoder(ask, decode, Some(prefiller)) else { return (ask.clone(), None) };
         let speech = self.speech.now();
-        let at = |seat: &Seat| speech.kv_address(seat.instance().endpoint()).authority();
+        let at = |seat: &Reservation| speech.kv_address(seat.instance().endpoint()).authority();
         let id = p2p_nccl::request_id(&at(prefill), &at(&seat), uuid::Uuid::new_v4().as_u128());
         let ask = Arc::new(ask.under(&id));
         let (instance, written) = (seat.instance().clone(), Written::default());

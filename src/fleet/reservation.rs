@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::fleet::desk::Booked;
 use crate::fleet::instance::{Instance, Load, Rank};
 use crate::fleet::member::Member;
+use crate::fleet::scheduler_handle::Booked;
 use crate::route::Reported;
 use crate::route::learn::DecodeLearner;
 
 /// Room on one instance for one leg.
 #[derive(Debug)]
-pub struct Seat {
+pub struct Reservation {
     instance: Arc<Instance>,
     /// Place where the gateway chooses among an engine's ranks.
     rank: Option<Rank>,
@@ -42,10 +42,10 @@ enum Phase {
     Holding,
 }
 
-impl Seat {
+impl Reservation {
     /// Reserves `tokens` of work.
-    pub(super) fn take(instance: Arc<Instance>, rank: Option<Rank>, tokens: u64) -> Seat {
-        let seat = Seat { instance, rank, tokens, phase: Phase::Working, booked: None, pace: None };
+    pub(super) fn take(instance: Arc<Instance>, rank: Option<Rank>, tokens: u64) -> Reservation {
+        let seat = Reservation { instance, rank, tokens, phase: Phase::Working, booked: None, pace: None };
         for load in seat.loads() {
             load.work_tokens.fetch_add(tokens, Ordering::Relaxed);
             load.requests.fetch_add(1, Ordering::Relaxed);
@@ -54,8 +54,13 @@ impl Seat {
     }
 
     /// The same, for a place that the board has decided on.
-    pub(super) fn booked(instance: Arc<Instance>, rank: Option<Rank>, tokens: u64, booked: Booked) -> Seat {
-        let mut seat = Seat::take(instance, rank, tokens);
+    pub(super) fn booked(
+        instance: Arc<Instance>,
+        rank: Option<Rank>,
+        tokens: u64,
+        booked: Booked,
+    ) -> Reservation {
+        let mut seat = Reservation::take(instance, rank, tokens);
         seat.booked = Some(booked);
         seat
     }
@@ -66,8 +71,8 @@ impl Seat {
         rank: Option<Rank>,
         tokens: u64,
         learner: Arc<Mutex<DecodeLearner>>,
-    ) -> Seat {
-        let mut seat = Seat::take(instance, rank, tokens);
+    ) -> Reservation {
+        let mut seat = Reservation::take(instance, rank, tokens);
         let (requests, context_tokens) = seat.load();
         seat.pace = Some(Pace { learner, requests, context_tokens });
         seat
@@ -137,7 +142,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for Reservation {
     fn drop(&mut self) {
         // The board's part first: an instance that drains leaves the board as soon as no request
         // counts, and its lane may be another's by the time that something is given back there.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::dialect::{Dialect, Peer, Transfer, mooncake, signs};
 use crate::endpoint::Endpoint;
-use crate::fleet::{Instance, Seat};
+use crate::fleet::{Instance, Reservation};
 use crate::relay::Relay;
 use crate::relay::failure::Failure;
 use crate::upstream::collect;
@@ -18,7 +18,7 @@ const BOOTSTRAP_TIME: Duration = Duration::from_secs(2);
 
 /// Of `[dialect]` what requests need.
 #[derive(Clone, Debug, Default)]
-pub struct Speech {
+pub struct EngineProtocol {
     /// Dialect of the engines, as far as it is known.
     pub dialect: Dialect,
     /// They may turn out to speak another.
@@ -37,7 +37,7 @@ pub struct Speech {
     pub batch: bool,
 }
 
-impl Speech {
+impl EngineProtocol {
     /// Place where the bootstrap server of a prefiller listens.
     pub fn bootstrap(&self, prefiller: &Endpoint) -> Endpoint {
         beside(prefiller, &self.bootstraps, self.bootstrap_port)
@@ -65,7 +65,7 @@ impl Relay {
         // A hand-off may still tell more of an engine whose dialect has several forms.
         let open = dialect == Dialect::KvTransfer;
         let bootstrap_port = bootstrap_port.unwrap_or(speech.bootstrap_port);
-        self.speech.set(Speech { dialect, open, bootstrap_port, ..(*speech).clone() });
+        self.speech.set(EngineProtocol { dialect, open, bootstrap_port, ..(*speech).clone() });
     }
 
     /// Looks whether a prefiller's hand-off tells what it speaks.
@@ -80,7 +80,7 @@ impl Relay {
     }
 
     /// Values that both legs of an attempt with this prefiller need before either is sent.
-    pub(super) async fn transfer(&self, seat: &Seat) -> Result<Transfer, Failure> {
+    pub(super) async fn transfer(&self, seat: &Reservation) -> Result<Transfer, Failure> {
         let (speech, rank) = (self.speech.now(), seat.rank());
         let peer = match speech.dialect.asks_bootstrap() {
             true => Some(self.peer(seat.instance(), &speech).await?),
@@ -103,7 +103,7 @@ impl Relay {
 
     /// Identity of a prefiller from its bootstrap server: asked once, and again when it is another
     /// process.
-    async fn peer(&self, instance: &Instance, speech: &Speech) -> Result<Arc<Peer>, Failure> {
+    async fn peer(&self, instance: &Instance, speech: &EngineProtocol) -> Result<Arc<Peer>, Failure> {
         if let Some(known) = instance.peer() {
             return Ok(known);
         }
@@ -132,7 +132,8 @@ mod tests {
     #[test]
     fn a_bootstrap_server_is_on_its_prefillers_host_unless_told_otherwise() {
         let special = (Endpoint::new("a", 8100), Endpoint::new("10.0.0.9", 9001));
-        let speech = Speech { bootstrap_port: 8998, bootstraps: vec![special], ..Speech::default() };
+        let speech =
+            EngineProtocol { bootstrap_port: 8998, bootstraps: vec![special], ..EngineProtocol::default() };
         assert_eq!(speech.bootstrap(&Endpoint::new("a", 8100)), Endpoint::new("10.0.0.9", 9001));
         assert_eq!(speech.bootstrap(&Endpoint::new("a", 8101)), Endpoint::new("a", 8998));
     }

@@ -16,7 +16,7 @@ pub(super) fn too_long() -> Error {
 
 /// One timer serves the whole stream: it is set again when it fires, not at every piece.
 #[derive(Debug)]
-pub struct Silence {
+pub struct IdleTimeout {
     timer: Pin<Box<Sleep>>,
     /// Task that the timer wakes. It is asked again only by others, and when it has fired: a stream
     /// is polled three times for a piece.
@@ -26,11 +26,11 @@ pub struct Silence {
     end: Instant,
 }
 
-impl Silence {
+impl IdleTimeout {
     /// From now on, `gap` between two pieces at most, and until `end`.
-    pub fn new(gap: Duration, end: Instant) -> Silence {
+    pub fn new(gap: Duration, end: Instant) -> IdleTimeout {
         let last = Instant::now();
-        Silence { timer: Box::pin(sleep_until((last + gap).min(end))), waiter: None, gap, last, end }
+        IdleTimeout { timer: Box::pin(sleep_until((last + gap).min(end))), waiter: None, gap, last, end }
     }
 
     /// A piece has come.
@@ -106,14 +106,14 @@ mod tests {
 
     const GAP: Duration = Duration::from_secs(10);
 
-    async fn too_long(silence: &mut Silence) -> Error {
+    async fn too_long(silence: &mut IdleTimeout) -> Error {
         poll_fn(|cx| silence.poll_too_long(cx)).await
     }
 
     #[tokio::test(start_paused = true)]
     async fn each_piece_gives_the_next_one_all_the_time_until_the_end() {
         let start = Instant::now();
-        let mut silence = Silence::new(GAP, start + Duration::from_secs(35));
+        let mut silence = IdleTimeout::new(GAP, start + Duration::from_secs(35));
         for _ in 0..3 {
             let early = timeout(Duration::from_secs(9), too_long(&mut silence)).await;
             assert!(early.is_err(), "{early:?}");
@@ -126,7 +126,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn silence_is_noticed_when_it_is_there_and_a_pause_ends() {
         let start = Instant::now();
-        let mut silence = Silence::new(GAP, start + 9 * GAP);
+        let mut silence = IdleTimeout::new(GAP, start + 9 * GAP);
         assert!(too_long(&mut silence).await.to_string().contains("silent"));
         assert_eq!(start.elapsed(), GAP);
         sleep(GAP).await;
@@ -141,7 +141,7 @@ mod tests {
     /// As one that has read of a hundred streams before it looks at the last one's clock.
     #[tokio::test(start_paused = true)]
     async fn a_task_without_budget_is_woken_too() {
-        let mut silence = Silence::new(GAP, Instant::now() + 9 * GAP);
+        let mut silence = IdleTimeout::new(GAP, Instant::now() + 9 * GAP);
         let mut first = true;
         let error = poll_fn(|cx| {
             if std::mem::take(&mut first) {
@@ -158,7 +158,7 @@ mod tests {
     /// A timer that is polled by one task and then by another wakes the other.
     #[tokio::test(start_paused = true)]
     async fn another_task_is_woken_too() {
-        let mut silence = Silence::new(GAP, Instant::now() + 9 * GAP);
+        let mut silence = IdleTimeout::new(GAP, Instant::now() + 9 * GAP);
         assert!(silence.poll_too_long(&mut Context::from_waker(Waker::noop())).is_pending());
         let woken = timeout(2 * GAP, too_long(&mut silence)).await;
         assert!(woken.unwrap().to_string().contains("silent"));

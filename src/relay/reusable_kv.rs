@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::codec::json::Object;
 use crate::dialect::offers::{self, Context, Offer};
 use crate::dialect::returned::{self, Returned};
-use crate::fleet::{Instance, Seat, Sign};
+use crate::fleet::{Instance, Reservation, Sign};
 use crate::obs::Meters;
 use crate::relay::Relay;
 use crate::relay::ask::Ask;
@@ -141,7 +141,7 @@ impl Relay {
     }
 
     /// Takes what a decoder offers out of its answer, whose rest is the client's.
-    pub(super) fn take_back(&self, ask: &Ask, seat: &Seat, answer: Object) -> Object {
+    pub(super) fn take_back(&self, ask: &Ask, seat: &Reservation, answer: Object) -> Object {
         let life = self.settings.now().kept_back;
         let turn = ask.turn.as_ref().filter(|turn| turn.returns && !life.is_zero());
         if let Some((turn, returned)) = turn.and_then(|turn| Some((turn, Returned::read(&answer)?))) {

@@ -14,12 +14,12 @@ use hyper::body::Incoming;
 use tokio::time::Instant;
 use tower::Service;
 
-use crate::relay::boxed::boxed;
+use crate::relay::box_in_place::boxed;
 use crate::server::body_memory::ConnectionBytes;
 use crate::server::openai::{Route, generate};
 use crate::server::operator_access::Reach;
 use crate::server::routes::at_the_door;
-use crate::server::{Arrived, Gateway, patience};
+use crate::server::{Arrived, Gateway, h2_stream_timeout};
 
 /// Answers one connection's requests. Nearly all of them generate: these are known by method and
 /// path, and pass the same door without the search for their route and the copies that its layers
@@ -78,7 +78,7 @@ impl Service<Request<Incoming>> for Front {
             None => {
                 request.extensions_mut().insert(self.reach);
                 let answer = self.routes.call(request);
-                Box::pin(async { answer.await.map(patience::watched) })
+                Box::pin(async { answer.await.map(h2_stream_timeout::watched) })
             }
         }
     }
@@ -91,5 +91,5 @@ async fn past_the_routes(
 ) -> Result<Response<Body>, Infallible> {
     let state = State(gateway.clone());
     let answer = at_the_door(&gateway, request, |request| generate(state, route, request)).await;
-    Ok(patience::watched(answer))
+    Ok(h2_stream_timeout::watched(answer))
 }

@@ -10,7 +10,7 @@ fn spec(identity: u64) -> LaneSpec {
 }
 
 /// One second per thousand tokens, nothing else.
-fn settings() -> BoardSettings {
+fn settings() -> SchedulerSettings {
     let costs = PrefillCosts {
         base_s: 1e-6,
         per_token_s: 1e-3,
@@ -18,11 +18,11 @@ fn settings() -> BoardSettings {
         near_token_s: 1e-4,
         far_token_s: 2e-4,
     };
-    BoardSettings { costs, batch_tokens: 0, ..BoardSettings::default() }
+    SchedulerSettings { costs, batch_tokens: 0, ..SchedulerSettings::default() }
 }
 
-fn board(lanes: u64, settings: BoardSettings) -> Board {
-    let mut board = Board::new(settings);
+fn board(lanes: u64, settings: SchedulerSettings) -> PrefillScheduler {
+    let mut board = PrefillScheduler::new(settings);
     (0..lanes).for_each(|identity| assert!(board.join(spec(identity)).is_some()));
     board
 }
@@ -45,7 +45,7 @@ fn plain(tokens: u32) -> Arc<Job> {
     Arc::new(Job { prompt_tokens: tokens, output_tokens: 1, ..Job::default() })
 }
 
-fn pump(board: &mut Board, now: Seconds) -> Vec<Commit> {
+fn pump(board: &mut PrefillScheduler, now: Seconds) -> Vec<Commit> {
     board.pump(now, &(), &mut || 7)
 }
 
@@ -58,7 +58,7 @@ proptest! {
         late in proptest::bool::ANY,
     ) {
         let bind = if late { Bind::Late } else { Bind::Arrival };
-        let [mut skips, mut stands] = [(); 2].map(|()| board(lanes, BoardSettings { bind, ..settings() }));
+        let [mut skips, mut stands] = [(); 2].map(|()| board(lanes, SchedulerSettings { bind, ..settings() }));
         let (mut now, mut running) = (0.0, Vec::new());
         for (seed, blocks, what, pause_s) in comers {
             now += pause_s;
@@ -99,7 +99,7 @@ fn equals_rotate_and_busy_ones_are_not_taken() {
 
 #[test]
 fn bound_on_arrival_nobody_waits() {
-    let mut board = board(2, BoardSettings { bind: Bind::Arrival, ..settings() });
+    let mut board = board(2, SchedulerSettings { bind: Bind::Arrival, ..settings() });
     for _ in 0..6 {
         board.arrive(0.0, plain(1000));
     }
@@ -125,7 +125,7 @@ fn short_ones_go_first_but_long_ones_have_their_turn() {
 #[test]
 fn a_prefix_draws_its_like_and_waits_for_its_place() {
     let mut board = board(2, settings());
-    let open = |board: &mut Board, now, job| {
+    let open = |board: &mut PrefillScheduler, now, job| {
         let ticket = board.arrive(now, job);
         (ticket, pump(board, now))
     };
@@ -187,7 +187,7 @@ fn the_pool_is_nearer_than_computing_and_near_is_nearer_than_far() {
 #[test]
 fn what_engines_tell_counts() {
     struct Told;
-    impl Sight for Told {
+    impl CacheView for Told {
         fn hbm_tokens(&self, _: &Job, out: &mut [Option<u32>]) {
             out[1] = Some(500);
         }
@@ -202,7 +202,7 @@ fn what_engines_tell_counts() {
 fn where_a_pool_makes_all_equal_a_prompt_goes_where_it_is_in_memory() {
     let settings = settings();
     let costs = PrefillCosts { near_token_s: 1e-7, ..settings.costs };
-    let mut board = board(3, BoardSettings { costs, ..settings });
+    let mut board = board(3, SchedulerSettings { costs, ..settings });
     board.arrive(0.0, job(1, 0, 1, 100));
     let first = pump(&mut board, 0.0).remove(0);
     board.done(1.0, first.booking, COMPUTED);
@@ -224,7 +224,7 @@ fn who_rests_drains_or_failed_is_left_out_while_there_are_others() {
     let mut board = board(3, settings());
     board.rest(LaneId(0), 10.0);
     board.drain(LaneId(1), true);
-    let first = |board: &mut Board, now| pump(board, now).first().map(|commit| commit.terms.lane);
+    let first = |board: &mut PrefillScheduler, now| pump(board, now).first().map(|commit| commit.terms.lane);
     board.arrive(0.0, plain(10));
     assert_eq!(first(&mut board, 0.0), Some(LaneId(2)));
     board.return_to_line(0.0, plain(10), &[LaneId(2)]);
@@ -307,7 +307,7 @@ proptest! {
         late in any::<bool>(),
     ) {
         let bind = if late { Bind::Late } else { Bind::Arrival };
-        let mut board = board(3, BoardSettings { bind, ..settings() });
+        let mut board = board(3, SchedulerSettings { bind, ..settings() });
         let mut waiting = std::collections::HashSet::new();
         let mut running: Vec<Commit> = Vec::new();
         let mut now = 0.0;
@@ -373,7 +373,7 @@ proptest! {
     #[test]
     fn scores_are_monotone(work in 1u32..5000, more in 1u32..5000, shared in 1usize..90) {
         let with = |tokens: u32, shared: usize| {
-            let mut board = board(2, BoardSettings { bind: Bind::Arrival, ..settings() });
+            let mut board = board(2, SchedulerSettings { bind: Bind::Arrival, ..settings() });
             board.arrive(0.0, job(1, shared, 1, 90));
             pump(&mut board, 0.0);
             board.arrive(0.0, plain(tokens));

@@ -13,7 +13,7 @@ use crate::dialect::shape;
 use crate::obs::Handoff;
 use crate::relay::Relay;
 use crate::relay::ask::Ask;
-use crate::relay::early::Ended;
+use crate::relay::concurrent_decode::Ended;
 use crate::relay::failure::{Failure, Why};
 use crate::relay::legs::{DecodeEnd, PrefillEnd};
 

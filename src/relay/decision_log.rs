@@ -12,7 +12,7 @@ const MOST: usize = 1024;
 
 /// One placement of one request.
 #[derive(Clone, Debug)]
-pub struct Story {
+pub struct DecisionRecord {
     /// The request's id.
     pub id: String,
     /// Facts of the request, without its blocks' hashes: those are long.
@@ -28,13 +28,13 @@ pub struct Story {
     /// Time of the choice, by the clock on the wall.
     pub at: SystemTime,
     /// Outcome of the request.
-    pub fate: Arc<Fate>,
+    pub fate: Arc<DecisionOutcome>,
 }
 
 /// Outcome of a placement. The account of its request writes it, so that nobody has to look for the
 /// record again.
 #[derive(Debug, Default)]
-pub struct Fate {
+pub struct DecisionOutcome {
     decoder: Mutex<Option<Arc<Instance>>>,
     end: OnceLock<End>,
 }
@@ -42,7 +42,7 @@ pub struct Fate {
 /// Writer of an outcome. If it is dropped without a word, the request went away before anybody
 /// could tell more.
 #[derive(Debug)]
-pub struct Herald(Arc<Fate>);
+pub struct OutcomeWriter(Arc<DecisionOutcome>);
 
 /// End of a request, or of the attempt at it that a placement was for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ impl End {
     pub const PART: &'static str = "part";
 }
 
-impl Herald {
+impl OutcomeWriter {
     /// A decode leg starts.
     pub fn decodes(&self, decoder: &Arc<Instance>) {
         *self.0.decoder.lock().unwrap_or_else(PoisonError::into_inner) = Some(decoder.clone());
@@ -78,13 +78,13 @@ impl Herald {
     }
 }
 
-impl Drop for Herald {
+impl Drop for OutcomeWriter {
     fn drop(&mut self) {
         self.ends(End { status: 0, reason: End::GONE, took: Duration::ZERO, output_tokens: 0 });
     }
 }
 
-impl Fate {
+impl DecisionOutcome {
     /// The decoder, once there is one.
     pub fn decoder(&self) -> Option<Arc<Instance>> {
         self.decoder.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -98,13 +98,13 @@ impl Fate {
 
 /// The last placements, a request's retries among them.
 #[derive(Debug, Default)]
-pub struct Stories(Mutex<VecDeque<Story>>);
+pub struct DecisionLog(Mutex<VecDeque<DecisionRecord>>);
 
-impl Stories {
+impl DecisionLog {
     /// A request was placed. What becomes of it is to be told to who is returned.
-    pub fn placed(&self, id: &str, job: &Arc<Job>, prefiller: Member, choice: &Choice) -> Herald {
-        let fate = Arc::<Fate>::default();
-        let story = Story {
+    pub fn placed(&self, id: &str, job: &Arc<Job>, prefiller: Member, choice: &Choice) -> OutcomeWriter {
+        let fate = Arc::<DecisionOutcome>::default();
+        let story = DecisionRecord {
             id: id.to_owned(),
             job: Job { blocks: Arc::default(), ..job.as_ref().clone() },
             blocks: job.blocks.len(),
@@ -119,7 +119,7 @@ impl Stories {
             all.pop_front();
         }
         all.push_back(story);
-        Herald(fate)
+        OutcomeWriter(fate)
     }
 
     /// Its prefiller has answered.
@@ -131,13 +131,13 @@ impl Stories {
     }
 
     /// The last placements, newest first, `most` at most.
-    pub fn last(&self, most: usize) -> Vec<Story> {
+    pub fn last(&self, most: usize) -> Vec<DecisionRecord> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().rev().take(most).cloned().collect()
     }
 
     /// All placements of a request that are still remembered, oldest first.
-    pub fn of(&self, id: &str) -> Vec<Story> {
+    pub fn of(&self, id: &str) -> Vec<DecisionRecord> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().filter(|story| story.id == id).cloned().collect()
     }
@@ -154,7 +154,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_first_word_counts_and_silence_is_one() {
         let (fleet, stories, job) =
-            (Fleet::new(Policy::Predicted), Stories::default(), Arc::<Job>::default());
+            (Fleet::new(Policy::Predicted), DecisionLog::default(), Arc::<Job>::default());
         fleet.add(Role::Prefill, Endpoint::new("p", 1));
         let placed = fleet.desk().place(job.clone(), Instant::now(), &[]).unwrap().await.unwrap();
         let heralds = ["a", "b"].map(|id| stories.placed(id, &job, placed.seat.member(), &placed.choice));

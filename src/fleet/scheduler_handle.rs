@@ -2,8 +2,8 @@
 //! decisions go.
 //!
 //! Every change pumps the board: somebody came, a prefill ended, a prefiller came, left or
-//! recovered, time passed ([`Desk::tick`]). Decisions are made under a short lock and told outside
-//! of it.
+//! recovered, time passed ([`SchedulerHandle::tick`]). Decisions are made under a short lock and
+//! told outside of it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,11 +16,11 @@ use tokio::time::Instant;
 use crate::fleet::HostNames;
 use crate::fleet::instance::{Instance, InstanceId, Rank};
 use crate::fleet::member::Member;
-use crate::fleet::seat::Seat;
+use crate::fleet::reservation::Reservation;
 use crate::fleet::waiting::{InLine, Waiting};
 use crate::route::{
-    Beliefs, Board, BoardSettings, Booking, Comer, Commit, Done, Job, LaneHealth, LaneId, LaneSpec, Reported,
-    Seconds, Sight, Terms, Ticket,
+    Beliefs, Booking, CacheView, Comer, Commit, Done, Job, LaneHealth, LaneId, LaneSpec, PrefillScheduler,
+    Reported, SchedulerSettings, Seconds, Terms, Ticket,
 };
 
 /// Time between looks at all lanes while requests wait: rests end without notice.
@@ -28,7 +28,7 @@ const RECHECK: Duration = Duration::from_secs(1);
 
 /// Lock, clock and wake-ups around the pure scheduler.
 #[derive(Debug)]
-pub struct Desk {
+pub struct SchedulerHandle {
     /// The board's seconds are counted from then.
     born: Instant,
     state: Mutex<State>,
@@ -37,7 +37,7 @@ pub struct Desk {
 }
 
 struct State {
-    board: Board,
+    board: PrefillScheduler,
     /// Members by their lane.
     members: Vec<Option<Member>>,
     waiters: HashMap<Ticket, oneshot::Sender<Placed>>,
@@ -87,7 +87,7 @@ pub(super) struct Recovery {
 #[derive(Debug)]
 pub struct Placed {
     /// It is reserved.
-    pub seat: Seat,
+    pub seat: Reservation,
     /// Reason why it was chosen.
     pub choice: Choice,
 }
@@ -108,7 +108,7 @@ pub struct Choice {
 /// A commitment on the board, for the seat that stands for it.
 #[derive(Debug)]
 pub(super) struct Booked {
-    desk: Arc<Desk>,
+    desk: Arc<SchedulerHandle>,
     booking: Booking,
     lane: LaneId,
     /// Tokens of the prompt.
@@ -121,17 +121,17 @@ impl std::fmt::Debug for State {
     }
 }
 
-impl Desk {
-    pub(super) fn new(settings: BoardSettings, seed: u64) -> Desk {
+impl SchedulerHandle {
+    pub(super) fn new(settings: SchedulerSettings, seed: u64) -> SchedulerHandle {
         let state = State {
-            board: Board::new(settings),
+            board: PrefillScheduler::new(settings),
             members: Vec::new(),
             waiters: HashMap::new(),
             told: None,
             hosts: HostNames::new(),
             seed,
         };
-        Desk { born: Instant::now(), state: Mutex::new(state), news: Notify::new() }
+        SchedulerHandle { born: Instant::now(), state: Mutex::new(state), news: Notify::new() }
     }
 
     /// Sets the source of what prefillers hold. Without one the scheduler believes its own history.
@@ -380,7 +380,7 @@ impl Desk {
         let Commit { booking, terms, others, waited_s, waiting, tokens, .. } = commit;
         let Member { instance, rank } = state.member(terms.lane)?.clone();
         let booked = Booked { desk: self.clone(), booking, lane: terms.lane, tokens: i64::from(tokens) };
-        let seat = Seat::booked(instance, rank, u64::from(tokens), booked);
+        let seat = Reservation::booked(instance, rank, u64::from(tokens), booked);
         let others = others.into_iter().filter_map(|terms| Some((state.member(terms.lane)?.clone(), terms)));
         let others = others.collect();
         let waited = Duration::try_from_secs_f64(waited_s).unwrap_or_default();
@@ -447,7 +447,7 @@ impl State {
     /// Has the board decide, by what is told of caches and with dice.
     fn decide<T>(
         &mut self,
-        decision: impl FnOnce(&mut Board, &dyn Sight, &mut dyn FnMut() -> u64) -> T,
+        decision: impl FnOnce(&mut PrefillScheduler, &dyn CacheView, &mut dyn FnMut() -> u64) -> T,
     ) -> T {
         let State { board, told, members, seed, .. } = self;
         let mut random = || {
@@ -461,7 +461,7 @@ impl State {
     }
 }
 
-impl Sight for ByLane<'_> {
+impl CacheView for ByLane<'_> {
     fn hbm_tokens(&self, job: &Job, out: &mut [Option<u32>]) {
         let told = self.told.held(job);
         for (place, member) in out.iter_mut().zip(self.members) {

@@ -44,7 +44,7 @@ pub enum Bind {
 
 /// Settings of the scheduler.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct BoardSettings {
+pub struct SchedulerSettings {
     /// By what prefillers are compared. Only [`Policy::Predicted`] can bind late.
     pub policy: Policy,
     /// Moment of binding.
@@ -82,7 +82,7 @@ pub struct Comer<'a> {
 pub struct Commit {
     /// Ticket of the request.
     pub ticket: Ticket,
-    /// To be reported as [`Board::done`].
+    /// To be reported as [`PrefillScheduler::done`].
     pub booking: Booking,
     /// Tokens of its prompt.
     pub tokens: u32,
@@ -126,21 +126,21 @@ pub struct Beliefs {
 }
 
 /// Other parties' view of prefillers' own memory.
-pub trait Sight {
+pub trait CacheView {
     /// Sets `out[lane]` to the leading tokens that a lane tells it holds, and leaves the others
     /// alone: of them the board believes its own history.
     fn hbm_tokens(&self, job: &Job, out: &mut [Option<u32>]);
 }
 
 /// No view: nobody tells.
-impl Sight for () {
+impl CacheView for () {
     fn hbm_tokens(&self, _: &Job, _: &mut [Option<u32>]) {}
 }
 
 /// State of the scheduler.
 #[derive(Debug)]
-pub struct Board {
-    settings: BoardSettings,
+pub struct PrefillScheduler {
+    settings: SchedulerSettings,
     lanes: Vec<Option<Lane>>,
     line: Line,
     bookings: HashMap<u64, LaneId>,
@@ -159,7 +159,7 @@ pub struct Board {
     fading: VecDeque<(Seconds, LaneId, Arc<Job>, u32)>,
 }
 
-impl Default for BoardSettings {
+impl Default for SchedulerSettings {
     fn default() -> Self {
         Self {
             policy: Policy::Predicted,
@@ -173,9 +173,9 @@ impl Default for BoardSettings {
     }
 }
 
-impl Board {
+impl PrefillScheduler {
     /// Nobody waits, and there is nobody to wait for.
-    pub fn new(settings: BoardSettings) -> Self {
+    pub fn new(settings: SchedulerSettings) -> Self {
         Self {
             settings,
             lanes: Vec::new(),
@@ -389,14 +389,14 @@ impl Board {
     }
 
     /// Costs of a request on each prefiller, best first, without committing anything.
-    pub fn explain(&self, now: Seconds, job: &Arc<Job>, sight: &dyn Sight) -> Vec<Terms> {
+    pub fn explain(&self, now: Seconds, job: &Arc<Job>, sight: &dyn CacheView) -> Vec<Terms> {
         let mut all = self.weigh(now, job, sight);
         all.sort_by(|a, b| a.score_s.total_cmp(&b.score_s));
         all
     }
 
     /// The same in no order.
-    pub fn weigh(&self, now: Seconds, job: &Arc<Job>, sight: &dyn Sight) -> Vec<Terms> {
+    pub fn weigh(&self, now: Seconds, job: &Arc<Job>, sight: &dyn CacheView) -> Vec<Terms> {
         let ticket = Ticket(0);
         let (tried, stretches) = (SmallVec::new(), SmallVec::new());
         let mut waiting =
@@ -422,7 +422,7 @@ impl Board {
     }
 
     /// Brings up to date what is known of who holds what of a prompt. Whether others were asked.
-    fn look(&self, waiting: &mut Waiting, sight: Option<(Seconds, &dyn Sight)>) -> bool {
+    fn look(&self, waiting: &mut Waiting, sight: Option<(Seconds, &dyn CacheView)>) -> bool {
         let (lanes, seen) = (self.lanes.len(), &mut waiting.seen);
         let mut asked = false;
         let news = seen.version != Some(self.residents.version()) || seen.own_tokens.len() != lanes;

@@ -31,23 +31,23 @@ static WORDS: LazyLock<[Finder<'static>; 2]> =
 
 /// Sign in the answer to one request that its engine gave it up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GivenUp {
+pub struct AbortSign {
     api: Api,
     /// `"recomputed"` is one, unless it may be one of the request's stop strings: engines report
     /// these in the same place.
     recomputed: bool,
 }
 
-impl GivenUp {
+impl AbortSign {
     /// The signs in an answer to `body`.
-    pub fn of(api: Api, body: &Object) -> GivenUp {
+    pub fn of(api: Api, body: &Object) -> AbortSign {
         let may_be = |text: Value<'_>| text.as_str().is_none_or(|text| text == "recomputed");
         let stop = body.get("stop").filter(|stop| !stop.is_null());
         let stops = stop.is_some_and(|stop| match stop.is_array() {
             true => stop.elements().any(may_be),
             false => may_be(stop),
         });
-        GivenUp { api, recomputed: !stops }
+        AbortSign { api, recomputed: !stops }
     }
 
     /// True if a whole answer, or one event of a chat or completion, says so.
@@ -109,8 +109,8 @@ mod tests {
         Object::scan(text.to_owned().into(), ScanLimits::default()).unwrap()
     }
 
-    fn signs(api: Api) -> GivenUp {
-        GivenUp::of(api, &object("{}"))
+    fn signs(api: Api) -> AbortSign {
+        AbortSign::of(api, &object("{}"))
     }
 
     #[test]
@@ -150,7 +150,7 @@ mod tests {
             (r#"{"stop":[["a"]]}"#, false),
             (r#"{"stop":7}"#, false),
         ] {
-            let signs = GivenUp::of(Api::Chat, &object(body));
+            let signs = AbortSign::of(Api::Chat, &object(body));
             assert_eq!((signs.in_answer(&recomputed), signs.in_answer(&abort)), (may, true), "{body}");
         }
     }

@@ -11,9 +11,9 @@ use crate::dialect::fault::{self, Fault, Report};
 use crate::dialect::patch::Patch;
 use crate::dialect::resume::body::{self, Left};
 use crate::dialect::resume::event::{Event, Look};
+use crate::dialect::resume::event_rewrite::{self, Filling};
 use crate::dialect::resume::plan::{Plan, Reason};
-use crate::dialect::resume::rewrite::{self, Filling};
-use crate::dialect::resume::tail::{Proof, Tail};
+use crate::dialect::resume::text_tail::{Proof, Tail};
 
 /// Events without text that are held back. A character has at most four bytes and so comes in at
 /// most four tokens; with more the text is not about to be completed.
@@ -23,7 +23,7 @@ const DONE: &[u8] = b"data: [DONE]\n\n";
 
 /// One stream to one client.
 #[derive(Debug)]
-pub struct Tape {
+pub struct Transcript {
     plan: Plan,
     seen: Seen,
     leg: Leg,
@@ -36,7 +36,7 @@ pub struct Tape {
 pub enum Break {
     /// The engine wrote that it failed.
     Failed,
-    /// The engine gave the request up ([`GivenUp`](super::GivenUp)).
+    /// The engine gave the request up ([`AbortSign`](super::AbortSign)).
     Recomputed,
 }
 
@@ -114,10 +114,10 @@ struct Entry {
     template: Option<Bytes>,
 }
 
-impl Tape {
+impl Transcript {
     /// Nothing has been sent yet.
-    pub fn new(plan: Plan) -> Tape {
-        Tape { plan, seen: Seen::default(), leg: Leg::Own, held: Vec::new(), broke: None }
+    pub fn new(plan: Plan) -> Transcript {
+        Transcript { plan, seen: Seen::default(), leg: Leg::Own, held: Vec::new(), broke: None }
     }
 
     /// The break of the decoder's stream; events after it are dropped.
@@ -210,7 +210,7 @@ impl Tape {
         let template = Event::read(self.seen.template.clone()?)?;
         let ids: &[u8] = if self.plan.wants_ids { b"[]" } else { b"null" };
         let counts = (self.seen.prompt.len() as u64, self.seen.generated.len() as u64);
-        Some(rewrite::fill(
+        Some(event_rewrite::fill(
             &template,
             &Filling { text, ids, finish, stop: b"null", counts, fingerprint: None },
         ))
@@ -223,7 +223,7 @@ impl Tape {
             self.exact()?;
             let template = self.seen.template.clone().and_then(Event::read).ok_or(Reason::Unreadable)?;
             let counts = (self.seen.prompt.len() as u64, self.seen.generated.len() as u64);
-            out.extend_from_slice(&framed(&rewrite::usage_event(&template, counts, cached)));
+            out.extend_from_slice(&framed(&event_rewrite::usage_event(&template, counts, cached)));
         }
         out.extend_from_slice(DONE);
         Ok(Next::End(out.freeze()))
@@ -372,15 +372,15 @@ impl Tape {
             if self.plan.api == Api::Chat && event.choice.is_some() {
                 return self.as_chat(event, counts, tokens).unwrap_or_default();
             }
-            rewrite::recount(event, counts, tokens, &mut patch);
-            rewrite::shift_offsets(event, chars, &mut patch);
-            rewrite::hide_prompt(event, &mut patch);
+            event_rewrite::recount(event, counts, tokens, &mut patch);
+            event_rewrite::shift_offsets(event, chars, &mut patch);
+            event_rewrite::hide_prompt(event, &mut patch);
             if self.plan.api == Api::Chat {
                 patch.set(event.top.span("object"), "\"chat.completion.chunk\"");
             }
         }
         if !self.plan.wants_ids {
-            rewrite::hide_ids(event, &mut patch);
+            event_rewrite::hide_ids(event, &mut patch);
         }
         if let Some((id, created)) = self.seen.identity.as_ref().filter(|_| self.leg != Leg::Own) {
             patch.set(event.top.span("id"), id);
@@ -398,7 +398,7 @@ impl Tape {
         let usage = event.top.part("usage");
         let own = usage.and_then(|u| u.object.get("completion_tokens")?.as_u64()).unwrap_or(0);
         let fingerprint = event.top.given("system_fingerprint");
-        Some(rewrite::fill(
+        Some(event_rewrite::fill(
             &template,
             &Filling {
                 text: raw("text"),

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::line::Waiting;
-use super::{Bind, Board, Booking, Comer, Commit, Sight, Ticket, hit};
+use super::{Bind, Booking, CacheView, Comer, Commit, PrefillScheduler, Ticket, hit};
 use crate::route::choose::{Asked, Candidate, Dice, Policy, Standing, choose};
 use crate::route::job::{LaneId, Seconds};
 use crate::route::lane::{Booked, Lane};
@@ -23,7 +23,7 @@ const RUNNERS_UP: usize = 3;
 /// One walk: its moment, who tells of caches, and the dice.
 struct Walk<'a> {
     now: Seconds,
-    sight: &'a dyn Sight,
+    sight: &'a dyn CacheView,
     random: &'a mut dyn FnMut() -> u64,
     /// Outlooks by lane.
     outlooks: Vec<Option<Outlook>>,
@@ -44,10 +44,11 @@ impl Walk<'_> {
     }
 }
 
-impl Board {
-    /// A request comes, or comes back: the same as [`arrive`](Board::arrive) or
-    /// [`return_to_line`](Board::return_to_line) and then [`pump`](Board::pump), without a place in
-    /// the line where nobody stands there and its prefiller is about to be free.
+impl PrefillScheduler {
+    /// A request comes, or comes back: the same as [`arrive`](PrefillScheduler::arrive) or
+    /// [`return_to_line`](PrefillScheduler::return_to_line) and then
+    /// [`pump`](PrefillScheduler::pump), without a place in the line where nobody stands there and
+    /// its prefiller is about to be free.
     ///
     /// # Errors
     /// The place in the line. It is to be pumped.
@@ -55,7 +56,7 @@ impl Board {
         &mut self,
         comer: Comer<'_>,
         now: Seconds,
-        sight: &dyn Sight,
+        sight: &dyn CacheView,
         random: &mut dyn FnMut() -> u64,
     ) -> Result<Commit, Ticket> {
         let mut waiting = self.newcomer(comer);
@@ -74,8 +75,13 @@ impl Board {
     }
 
     /// Commits whom it can. To be called when somebody came, when a prefill ended, when prefillers
-    /// came, went, failed or recovered, and at [`wake_s`](Board::wake_s).
-    pub fn pump(&mut self, now: Seconds, sight: &dyn Sight, random: &mut dyn FnMut() -> u64) -> Vec<Commit> {
+    /// came, went, failed or recovered, and at [`wake_s`](PrefillScheduler::wake_s).
+    pub fn pump(
+        &mut self,
+        now: Seconds,
+        sight: &dyn CacheView,
+        random: &mut dyn FnMut() -> u64,
+    ) -> Vec<Commit> {
         let mut commits: Vec<Commit> = Vec::new();
         self.fade(now);
         let mut walk = Walk { now, sight, random, outlooks: self.outlooks(now) };

@@ -10,7 +10,7 @@ use crate::relay::ask::Ask;
 /// Rules by which prefillers are left out; none by default, since decoders need not be able to
 /// prefill.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Skip {
+pub struct BypassRules {
     /// Of prompts of which no more tokens than this must be computed; 0 = of none.
     pub tokens: u32,
     /// Wait for a prefiller beyond which it is left out; zero = never.
@@ -41,7 +41,7 @@ impl Reason {
     }
 }
 
-impl Skip {
+impl BypassRules {
     /// Reason for leaving prefillers out, if there is one.
     pub fn reason(&self, ask: &Ask, fleet: &Fleet) -> Option<Reason> {
         if self.without_prefiller && fleet.serving(Role::Prefill) == 0 {

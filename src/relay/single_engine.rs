@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
-use crate::fleet::{Role, Seat};
+use crate::fleet::{Reservation, Role};
 use crate::relay::account::Ledger;
 use crate::relay::ask::Ask;
 use crate::relay::failure::Failure;
@@ -17,7 +17,7 @@ use crate::route::Reported;
 
 impl Relay {
     /// The same engine as decoder, if it is one, does not rest, and was not tried.
-    pub(super) fn twin(&self, ask: &Ask, prefill: &Seat, decode: &Tries) -> Option<Seat> {
+    pub(super) fn twin(&self, ask: &Ask, prefill: &Reservation, decode: &Tries) -> Option<Reservation> {
         // A rank of the one role need not be that of the other.
         if !self.speech.now().dialect.decodes_alone() || prefill.rank().is_some() {
             return None;
@@ -32,7 +32,7 @@ impl Relay {
     pub(super) async fn whole(
         self: &Arc<Self>,
         ask: &Arc<Ask>,
-        (prefill, seat): (Seat, Seat),
+        (prefill, seat): (Reservation, Reservation),
         tries: &mut Tries,
         ledger: &mut Ledger,
     ) -> Result<DecodeEnd, Failure> {
@@ -53,7 +53,7 @@ impl Relay {
             match early {
                 Ok(ended) => ended,
                 Err(_) => {
-                    prefill.take().into_iter().for_each(Seat::computed_unseen);
+                    prefill.take().into_iter().for_each(Reservation::computed_unseen);
                     leg.await
                 }
             }
@@ -63,7 +63,7 @@ impl Relay {
             (Ok(_), Some(mut prefill)) if ask.shape.stream => {
                 prefill.hold(Instant::now(), Reported::default());
             }
-            (Ok(_), prefill) => prefill.into_iter().for_each(Seat::computed_unseen),
+            (Ok(_), prefill) => prefill.into_iter().for_each(Reservation::computed_unseen),
             (Err(failure), _) => {
                 self.fleet.report(&engine, failure.outcome());
                 tries.shunned.push(engine.id());

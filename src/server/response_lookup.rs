@@ -14,8 +14,8 @@ use crate::dialect::Api;
 use crate::error::{Error, Kind};
 use crate::fleet::{Instance, InstanceId, Role};
 use crate::intake::exchange::authorized;
-use crate::relay::boxed::boxed;
-use crate::relay::kept;
+use crate::relay::box_in_place::boxed;
+use crate::relay::response_owners;
 use crate::server::{Gateway, printable};
 
 /// Decoders that are asked, side by side: each costs a request of its own, for any id that a client
@@ -90,7 +90,7 @@ pub(super) async fn keeper_before(
     (api, body): (Api, &Object),
     (caller, client): (&Caller, &HeaderMap),
 ) -> Result<(), Error> {
-    let Some(id) = kept::before(api, body) else { return Ok(()) };
+    let Some(id) = response_owners::before(api, body) else { return Ok(()) };
     check_owner(gateway, &id, caller)?;
     if !gateway.relay.speech.now().dialect.decodes_alone() {
         return Ok(());
@@ -120,7 +120,8 @@ fn check_owner(gateway: &Gateway, id: &str, caller: &Caller) -> Result<(), Error
 
 /// True if an id may stand in a path; another one would only be refused, in one way or another.
 fn is_askable(id: &str) -> bool {
-    kept::is_id(id) && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
+    response_owners::is_id(id)
+        && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
 }
 
 fn is_member(gateway: &Gateway, decoder: InstanceId) -> bool {

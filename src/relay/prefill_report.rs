@@ -9,17 +9,17 @@ use tokio::time::Instant;
 
 use crate::dialect::Said;
 use crate::dialect::usage::Usage;
-use crate::fleet::{HitTokens, Instance, Outcome, Pace, Role, Seat, Sign};
+use crate::fleet::{HitTokens, Instance, Outcome, Pace, Reservation, Role, Sign};
 use crate::relay::Relay;
 use crate::relay::account::Ledger;
 use crate::relay::ask::Ask;
-use crate::relay::release::Duty;
+use crate::relay::release::HandoffGuard;
 use crate::route::Reported;
 use crate::trace::Span;
 
 /// A prefill that ended well, to be booked once.
 #[derive(Debug)]
-pub(super) struct Receipt {
+pub(super) struct PrefillReport {
     pub(super) relay: Arc<Relay>,
     pub(super) said: Said,
     /// Time at which the leg was sent, and when its answer was here.
@@ -39,9 +39,9 @@ pub(super) struct Answered {
     reported: Reported,
 }
 
-impl Receipt {
+impl PrefillReport {
     /// The prefiller has served, and its compute is free: its KV is still ours, on this seat.
-    pub(super) fn book(mut self, handoff: Option<&Bytes>, seat: &mut Seat) -> Answered {
+    pub(super) fn book(mut self, handoff: Option<&Bytes>, seat: &mut Reservation) -> Answered {
         let (relay, usage) = (&self.relay, self.said.usage());
         relay.fleet.report(seat.instance(), Outcome::Served);
         seat.instance().meter().done(self.took());
@@ -102,8 +102,8 @@ impl Relay {
 
     /// Books what its prefiller's answer says beside the hand-off, unless that was done. To be
     /// called when nobody waits for it any more.
-    pub(super) fn prefilled(&self, ask: &Ask, duty: Option<&mut Duty>, ledger: &mut Ledger) {
-        self.answered(ask, duty.and_then(Duty::book), ledger);
+    pub(super) fn prefilled(&self, ask: &Ask, duty: Option<&mut HandoffGuard>, ledger: &mut Ledger) {
+        self.answered(ask, duty.and_then(HandoffGuard::book), ledger);
     }
 
     /// Hands the facts of a prefiller's answer to the request's account, once.
