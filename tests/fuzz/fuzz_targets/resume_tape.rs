@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 use pd_proxy::codec::json::{Object, ScanLimits};
 use pd_proxy::codec::sse::{Framer, frames};
 use pd_proxy::dialect::Api;
-use pd_proxy::dialect::resume::{Next, Plan, Tape};
+use pd_proxy::dialect::resume::{Next, Plan, Transcript};
 
 // The first byte sets API and wishes; the rest are the streams of several decoders, parted by 0 bytes.
 fuzz_target!(|input: &[u8]| {
@@ -21,7 +21,7 @@ fuzz_target!(|input: &[u8]| {
     let scan = |text: Vec<u8>| Object::scan(Bytes::from(text), ScanLimits::default());
     let body = scan(body.to_string().into_bytes()).expect("it is JSON");
     let api = if flags & 4 > 0 { Api::Chat } else { Api::Completions };
-    let mut tape = Tape::new(Plan::of(api, &body, false).expect("a streamed request"));
+    let mut tape = Transcript::new(Plan::of(api, &body, false).expect("a streamed request"));
     for stream in streams.split(|byte| *byte == 0) {
         let mut framer = Framer::new(1 << 16);
         let whole = framer.push(Bytes::copy_from_slice(stream)).unwrap_or_default();
