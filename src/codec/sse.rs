@@ -3,8 +3,8 @@
 //!
 //! A frame is everything up to and including the blank line that ends it. Lines end with LF, CR LF
 //! or CR, mixed as a sender likes. A blank line that ends with a bare CR ends its frame at once,
-//! although an LF may still follow and then belongs to it; should that LF come with a later chunk,
-//! it is passed on by itself.
+//! although an LF may still follow and then belongs to it. If that LF comes with a later chunk, it
+//! is passed on by itself.
 
 use std::borrow::Cow;
 use std::iter;
@@ -24,9 +24,9 @@ const DONE_FRAME_BYTES: usize = 64;
 
 /// Holds back incomplete frames, so that whoever is downstream only ever sees whole ones.
 ///
-/// All bytes come out again, in order and unchanged; what has come out, and what [`Framer::frames`]
-/// and [`Framer::ended`] say, is a function of the bytes that went in and not of how they were
-/// chunked (frames beyond the cap excepted: of these, more may be out already).
+/// All bytes come out again, in order and unchanged. The bytes that have come out, and what
+/// [`Framer::frames`] and [`Framer::ended`] say, depend on the bytes that went in and not on how
+/// they were chunked. Frames beyond the cap are excepted: of these, more may be out already.
 #[derive(Debug)]
 pub struct Framer {
     cap_bytes: usize,
@@ -182,8 +182,8 @@ impl Framer {
     }
 }
 
-/// The frames of `bytes` in order; together they are all of it. What follows the last blank line
-/// comes as a last frame that is not [`Frame::is_complete`].
+/// The frames of `bytes` in order; together they are all of it. Bytes after the last blank line
+/// come as a last frame that is not [`Frame::is_complete`].
 pub fn frames(bytes: &[u8]) -> Frames<'_> {
     Frames { bytes, at: 0, edges: Edges::new() }
 }

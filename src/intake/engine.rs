@@ -1,8 +1,8 @@
 //! The tokens of a prompt by an engine's `/tokenize`, for models whose tokenizer or template is not
 //! done here.
 //!
-//! Equal questions share one exchange, answers are kept, and nobody waits longer than the budget:
-//! an exchange that takes longer goes on by itself and its answer is there for the next who asks.
+//! Equal questions share one exchange, answers are kept, and nobody waits longer than the budget.
+//! An exchange that takes longer goes on by itself, and its answer is there for the next request.
 //! Engines of one model tokenise alike, so it does not matter which of them was asked. It matters
 //! when: templates may print the date, so an answer is good for the quarter of an hour that it was
 //! asked in, wherever the engines' midnight is.
@@ -102,8 +102,9 @@ impl EngineTokenizer {
     /// Must run inside a tokio runtime.
     ///
     /// # Errors
-    /// Why the prompt can't be asked for ([`question`]), or [`Reason::EngineSlow`],
-    /// [`Reason::EngineBusy`], [`Reason::EngineRefused`], [`Reason::EngineUnreachable`].
+    /// The reason for which the prompt can't be asked for ([`question`]), or
+    /// [`Reason::EngineSlow`], [`Reason::EngineBusy`], [`Reason::EngineRefused`],
+    /// [`Reason::EngineUnreachable`].
     pub async fn tokens(
         &self,
         engine: &Endpoint,
@@ -118,7 +119,7 @@ impl EngineTokenizer {
     /// the body.
     ///
     /// # Errors
-    /// As [`EngineTokenizer::tokens`].
+    /// Fails as [`EngineTokenizer::tokens`] does.
     pub async fn answer(
         &self,
         engine: &Endpoint,

@@ -46,7 +46,7 @@ impl Asker {
     /// The tokens of one body of `POST /tokenize`.
     ///
     /// # Errors
-    /// [`AskError`].
+    /// An [`AskError`] says what failed.
     pub async fn ask(&self, engine: &Endpoint, body: Bytes) -> Result<Vec<u32>, AskError> {
         #[derive(Deserialize)]
         struct Answer {
@@ -81,7 +81,7 @@ pub fn authorized(request: RequestBuilder, authorization: Option<&HeaderValue>) 
 /// Sends `request` and reads an answer of at most `limit_bytes`, all of it within `time`.
 ///
 /// # Errors
-/// What went wrong, in words for the log.
+/// A description of the failure for the log.
 pub async fn exchange(
     request: RequestBuilder,
     time: Duration,

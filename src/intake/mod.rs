@@ -1,4 +1,4 @@
-//! From a request to its tokens and the names of its blocks, with what must be asked of engines:
+//! Turns a request into its tokens and the names of its blocks. It asks engines what must be asked:
 //! what they are, which tokens a prompt has for them, and whether ours are the same.
 
 mod answers;

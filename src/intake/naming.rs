@@ -67,7 +67,7 @@ impl Naming {
     /// [`hashes`](Self::hashes).
     ///
     /// # Errors
-    /// As there.
+    /// Fails as [`hashes`](Self::hashes) does.
     pub fn engine_hashes(
         &self,
         tokens: &[u32],

@@ -23,11 +23,11 @@ use crate::prompt::{
 /// Bodies above this take a millisecond and more to tokenise, in bytes: they are worked on beside
 /// the runtime.
 const ASIDE_BYTES: usize = 256 << 10;
-/// Bodies with more quotation marks take as long to render: 512 messages of a few words have so
-/// many, and each takes two to ten microseconds; so have that many parts, calls and tools.
+/// Bodies with more quotation marks take as long to render. 512 messages of a few words have that
+/// number, and each takes two to ten microseconds; as many parts, calls and tools have it, too.
 const ASIDE_QUOTES: usize = 4 << 10;
 /// The longest that a large body waits for a place, behind others: they take some tens of
-/// milliseconds each, and prefilling it takes seconds. Where many come at once, some are routed by
+/// milliseconds each, and prefilling it takes seconds. If many come at once, some are routed by
 /// their size.
 const PLACE_TIME: Duration = Duration::from_millis(250);
 /// The longest that one in its place is waited for: the largest that is read, of 64 MiB, takes a

@@ -31,7 +31,7 @@ pub enum Question {
 /// The question to put for a request.
 ///
 /// # Errors
-/// Why the answer would not be the prompt, or might not be.
+/// The [`Reason`] for which the answer would not be the prompt, or might not be.
 pub fn question(api: Api, body: &Object) -> Result<Question, Reason> {
     question_under(api, body, Rules::Of32)
 }
@@ -40,7 +40,7 @@ pub fn question(api: Api, body: &Object) -> Result<Question, Reason> {
 /// own means, which are not known.
 ///
 /// # Errors
-/// As [`question`].
+/// Fails as [`question`] does.
 pub(super) fn question_under(api: Api, body: &Object, rules: Rules) -> Result<Question, Reason> {
     let source = PromptSource::read(api, body)?;
     if !matches!(source, PromptSource::TokenIds(_)) && body.bytes().len() > MAX_TEXT_BYTES {

@@ -2,7 +2,7 @@
 //!
 //! All are prefix chains: a block's hash covers all tokens before it, so that equal hashes mean
 //! equal prompts up to there. [`BlockHasher`] has vLLM's own chain ([`version`] knows what changed
-//! when), which AscendStore and the upstream Mooncake store use for their keys; [`ems`], [`ucm`],
+//! when), which AscendStore and the upstream Mooncake store use for their keys. [`ems`], [`ucm`],
 //! [`lmcache`] and [`ascend011`] have the chains of connectors that hash by themselves. [`scheme`]
 //! has all of them behind one type. Everything was checked against the original code, see
 //! `tests/vectors/README.md`. Pure: no sockets, no clock, no randomness.

@@ -1,8 +1,8 @@
 //! One value for every way in which an engine or its connector turns a prompt into block hashes.
 //!
 //! A [`Scheme`] is what the operator says, a [`Hasher`] is the same, checked. Its hashes are the
-//! bytes that the key templates of [`keys`](super::keys) take. What of a request besides its tokens
-//! enters them:
+//! bytes that the key templates of [`keys`](super::keys) take. Besides its tokens, these parts of a
+//! request enter them:
 //!
 //! | scheme | LoRA | media | `cache_salt` | embeddings | bytes |
 //! |---|---|---|---|---|---|
@@ -14,8 +14,8 @@
 //! | EMS | – | – | – | – | 8 |
 //! | MooncakeConnectorStoreV1 | – | – | – | – | 32 |
 //!
-//! Where there is a dash, requests that differ only there have equal hashes, and the engines share
-//! their blocks.
+//! Requests that differ only in a part with a dash have equal hashes, and the engines share their
+//! blocks.
 
 use std::borrow::Cow;
 use std::num::NonZeroUsize;
@@ -137,8 +137,8 @@ impl Hasher {
     }
 
     /// The hashes of a prompt's blocks, in order: of all full ones, and of a partial last one where
-    /// the scheme stores such (MooncakeConnectorStoreV1 always, LMCache in the engine with
-    /// `save_unfull_chunk`).
+    /// the scheme stores such. MooncakeConnectorStoreV1 always does, LMCache in the engine does
+    /// with `save_unfull_chunk`.
     ///
     /// EMS: the i64 in big-endian bytes, which `leading_u64().cast_signed()` gives back. UCM: the
     /// ids of rank 0.
@@ -149,7 +149,7 @@ impl Hasher {
     /// As [`hashes`](Self::hashes) of the whole prompt `tokens`, without computing again those that
     /// are `known`.
     ///
-    /// Known are the hashes of a prompt with the same context, up to what
+    /// Known are the hashes of a prompt with the same context. They reach as far as
     /// [`settled_blocks`](Self::settled_blocks) says of the tokens that both begin with; the hash
     /// of a partial block is never among them.
     pub fn extend(&self, known: &[BlockHash], tokens: &[u32], context: BlockContext<'_>) -> Vec<BlockHash> {

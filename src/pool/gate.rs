@@ -264,8 +264,8 @@ impl Shared {
         Ok((question, room))
     }
 
-    /// The pool's answer. What it takes counts from here: that a question took long to form says
-    /// nothing of the pool.
+    /// Asks the pool and waits for its answer. The time is counted from here, since a question that
+    /// took long to form says nothing of the pool.
     async fn answer(&self, question: &Question, judge: &mut Judge<'_>) -> Outcome {
         let began = Instant::now();
         let mut coming = self.pool.lookup(question);
@@ -304,7 +304,7 @@ impl Judge<'_> {
                 let change = lock(&self.shared.state).breaker.succeeded();
                 self.tell(change);
             }
-            // What we don't ask says nothing of it.
+            // A question that was not sent says nothing of the pool.
             Err(PoolError::Busy) => {}
             Err(PoolError::Unreachable(_)) => self.failed(),
         }

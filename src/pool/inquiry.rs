@@ -1,5 +1,5 @@
-//! A prompt before its question is formed: hashing it and writing its keys costs time in proportion
-//! to its length, so that is done only when somebody is to be asked.
+//! A prompt before its question is formed. Hashing it and writing its keys costs time in proportion
+//! to its length, so that is done only when a pool is asked.
 
 use std::fmt;
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 //!
 //! A block lies in a store only if those before it were stored, and stores evict the blocks that
 //! were used longest ago, which are seldom the leading ones. So the blocks of a very long prompt
-//! are asked for at a few places first, and one by one only where presence ends. Where a store has
-//! lost a block in the middle, that is too much; it says `sampled`.
+//! are asked for at a few places first, and one by one only where presence ends. If a store has
+//! lost a block in the middle, that count is too high; it says `sampled`.
 
 use std::sync::Arc;
 

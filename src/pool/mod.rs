@@ -78,7 +78,7 @@ pub struct Presence {
     pub hit_tokens: u32,
     /// The engines that can load them.
     pub reach: Reach,
-    /// Tokens that are known to lie on one host, per host and tier; longest first, at most
+    /// Tokens that are known to lie on one host, per host and tier; longest first. At most
     /// [`MAX_HOSTS`], but as many as are asked where each is asked for its own. Empty where pools
     /// don't say.
     pub near: SmallVec<[Near; 4]>,

@@ -1,7 +1,7 @@
 //! UCM's stores on a mounted file system: a block is there if its file has its final name.
 //!
 //! Only `stat` is called, which changes nothing. A mount that hangs holds the threads that asked
-//! it, and no more: who asks then waits for one of them until it gives up, and beyond a bound is
+//! it, and no more. A later question waits for one of them until it gives up, and beyond a bound is
 //! told `Busy`. These are threads of our own, so that the process can end while they hang.
 
 use std::fmt;
@@ -59,7 +59,7 @@ impl Ucm {
     /// Starts the threads.
     ///
     /// # Errors
-    /// When the system has no more threads.
+    /// The system has no more threads.
     pub fn new(config: UcmConfig) -> io::Result<Self> {
         Self::with(config, exists)
     }

@@ -1,8 +1,8 @@
 //! Derives the names of a prompt's blocks from the configuration and the engines' facts.
 //!
 //! The configuration wins where the engines say nothing, and the engines fill what it leaves out.
-//! Where both speak and differ neither wins: that is an error which names both, because a wrong
-//! hash looks like an empty pool.
+//! If both speak and differ, neither wins: that is an error which names both, because a wrong hash
+//! looks like an empty pool.
 
 mod agree;
 mod files;
@@ -133,7 +133,7 @@ fn no_root(config: &Config) -> Trouble {
 /// `key.preset` is set.
 ///
 /// # Errors
-/// As [`naming`].
+/// Fails as [`naming`] does.
 pub fn key_config(config: &Config, published: &[Published]) -> Result<Option<KeyConfig>, Trouble> {
     let known = agree::known(config, published)?;
     let hasher = Hasher::new(&scheme::of(config, &known)?)?;

@@ -174,8 +174,8 @@ fn ucm(config: &Config, known: &Known) -> Result<UcmProfile, Trouble> {
     })
 }
 
-/// The ranks in UCM's namespace. Where ranks have heads of their own, those that divide a prompt
-/// among them count as one.
+/// The ranks in UCM's namespace. If ranks have heads of their own, those that divide a prompt among
+/// them count as one.
 fn ucm_ranks(key: &Key) -> Result<u32, Trouble> {
     match key.tp.checked_rem(key.dcp) {
         _ if key.mla => Ok(key.tp),

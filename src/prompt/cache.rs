@@ -1,8 +1,8 @@
 //! Ids of prefixes that were tokenised before: the next turn of a conversation pays for the new
 //! turn only.
 //!
-//! A text is cut only behind a special token, where the tokenizer starts afresh, so the two halves'
-//! ids are the whole's. Keys are 128-bit hashes of the prefix; a prompt's last few cuts are stored,
+//! A text is cut only after a special token, where the tokenizer starts afresh, so the two halves'
+//! ids are the whole's. Keys are 128-bit hashes of the prefix. A prompt's last few cuts are stored,
 //! for the last of them is often in a generation prompt that the next turn does not repeat.
 
 use std::collections::{BTreeMap, HashMap};
@@ -169,7 +169,7 @@ fn piece(text: &str, start: usize, end: usize) -> &str {
 }
 
 /// Appends the ids of a piece. All but a text's first piece begin with the special token before
-/// them, whose id is there already: so no piece stands at the beginning of a text, which some
+/// them, whose id is there already. So no piece stands at the beginning of a text, which some
 /// tokenizers treat in a way of its own.
 fn encode_piece(tokenizer: &dyn Tokenize, piece: &str, tokens: &mut Vec<u32>) -> Result<(), TokenizerError> {
     tokens.pop();

@@ -68,9 +68,8 @@ impl Chat {
         let rules = Rules::needed(body, &messages, tools.as_deref().unwrap_or_default());
         let tools =
             tools.map(|tools| tools.into_iter().map(tool).collect::<Result<Vec<_>, _>>()).transpose()?;
-        // Whether the template then sees the tools depends on the engine's
-        // --exclude-tools-when-tool-choice-none. Any other choice bounds what is generated and
-        // leaves the prompt as it is.
+        // The engine's --exclude-tools-when-tool-choice-none decides whether the template then sees
+        // the tools. Any other choice bounds what is generated and leaves the prompt as it is.
         if tools.is_some() && present(body, "tool_choice").is_some_and(|choice| is_none(&choice)) {
             return Err(Reason::Constraint);
         }
@@ -117,9 +116,9 @@ impl Chat {
         (&self.kwargs, &self.documents)
     }
 
-    /// The messages with every `reasoning_content` under its newer name, `reasoning`, which is the
-    /// only one that the engine looks at after the chat endpoint has renamed the other; `None` when
-    /// there is nothing to rename.
+    /// The messages with every `reasoning_content` under its newer name, `reasoning`; `None` when
+    /// there is nothing to rename. The engine looks at the newer name alone after the chat endpoint
+    /// has renamed the other.
     pub fn renamed_reasoning(&self) -> Option<Vec<Value>> {
         let given = |message: &Value, key: &str| message.get(key).is_some_and(|value| !value.is_null());
         let older = |message: &Value| given(message, OLDER_REASONING) && !given(message, REASONING);

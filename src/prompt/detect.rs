@@ -51,9 +51,9 @@ pub(super) fn unknown_construct(source: &str, root: &Stmt<'_>) -> Option<String>
     unknown_node(root).or_else(marked).or_else(raw)
 }
 
-/// True if white space beside a tag `raw` or `endraw`, which the syntax tree does not show, goes
-/// away or stays otherwise than in Jinja2, as a line break behind `{% raw %}` does: known to be the
-/// same is what has none inside, and no sign in its tags.
+/// True if white space beside a tag `raw` or `endraw` may go away or stay otherwise than in Jinja2,
+/// as a line break after `{% raw %}` does. The syntax tree does not show it. Known to be the same
+/// is a block without white space inside and without signs in its tags.
 fn has_odd_raw_tag(source: &str) -> bool {
     let mut pieces = source.split("{%");
     let mut before = pieces.next().unwrap_or_default();

@@ -37,7 +37,7 @@ pub(super) fn environment() -> Environment<'static> {
     env.set_auto_escape_callback(|_| AutoEscape::None);
     env.set_unknown_method_callback(python::method);
     env.set_formatter(|out, state, value| {
-        // Where it goes into a variable, this is what it is paid for.
+        // Printed text is paid for here, which covers text that a block puts into a variable.
         let mut write = |text: &str| {
             charge(state, text.len())?;
             out.write_str(text).map_err(|_| Error::from(ErrorKind::WriteFailure))

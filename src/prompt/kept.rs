@@ -19,8 +19,8 @@ enum Place {
     Value(usize, bool),
 }
 
-/// The source with a filter behind whatever is computed and set. What has no such filter is a value
-/// that exists already, or a block, whose text is paid for as it is printed.
+/// The source with a filter after every value that is computed and set. A value without such a
+/// filter exists already, or is a block, whose text is paid for as it is printed.
 ///
 /// # Errors
 /// The source is no template.

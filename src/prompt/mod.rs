@@ -1,9 +1,9 @@
 //! From a request's body to the token ids that the engine will see, as vLLM 0.32 computes them.
 //!
 //! Pure CPU work: `source` reads the body, `template` renders a conversation as transformers does,
-//! `tokenizer` turns text into ids, and `cache` remembers the ids of prefixes. Whatever can't be
-//! computed to the last token says so with a [`Reason`]; nothing here guesses, and no input makes
-//! it panic or run for ever.
+//! `tokenizer` turns text into ids, and `cache` remembers the ids of prefixes. A prompt that can't
+//! be computed to the last token yields a [`Reason`]; nothing here guesses, and no input makes it
+//! panic or run for ever.
 
 mod allowance;
 mod cache;

@@ -1,7 +1,7 @@
-//! The releases of vLLM that read a chat as it is read here. What most chats consist of is the same
-//! in all, and the comparison with `/tokenize` shows whether it is; but `/tokenize` is not asked
-//! with `reasoning_content` and `reasoning_effort`, which the chat endpoint turns into something
-//! else before, and no fixed request can have all that was changed at some time.
+//! The releases of vLLM that read a chat as it is read here. Most chats consist of parts that are
+//! the same in all, and the comparison with `/tokenize` shows whether they are. But `/tokenize` is
+//! not asked with `reasoning_content` and `reasoning_effort`, which the chat endpoint turns into
+//! something else before. And no fixed request can have all that was changed at some time.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 

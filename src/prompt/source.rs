@@ -32,7 +32,7 @@ impl PromptSource {
     /// `CompletionRequest`, `GenerateRequest`) that decide on the prompt.
     ///
     /// # Errors
-    /// What makes the prompt unknowable here; a body that the engine will refuse is
+    /// The [`Reason`] that makes the prompt unknowable here; a body that the engine will refuse is
     /// [`Reason::Shape`].
     pub fn read(api: Api, body: &Object) -> Result<Self, Reason> {
         match api {

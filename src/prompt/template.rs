@@ -21,7 +21,7 @@ use super::strftime::Today;
 
 /// Longest template source; the longest known is a tenth of it.
 pub const MAX_TEMPLATE_BYTES: usize = 1 << 20;
-/// Instructions that any rendering may take, and more for every byte of the request: a template
+/// Instructions that any rendering may take, and more for every byte of the request. A template
 /// that loops over the conversation a few times stays far below, one that never ends does not.
 const FUEL_BASE: u64 = 200_000;
 const FUEL_PER_BYTE: u64 = 16;
@@ -163,7 +163,7 @@ impl ChatTemplate {
     /// not known.
     ///
     /// # Errors
-    /// What keeps the text from being known.
+    /// The [`Reason`] for which the text is not known.
     pub fn render(&self, chat: Chat, today: impl Into<Option<Today>>) -> Result<String, Reason> {
         self.render_until(chat, today.into(), &Stop::default())
     }
@@ -172,7 +172,7 @@ impl ChatTemplate {
     /// [`Reason::Limit`].
     ///
     /// # Errors
-    /// As `render`.
+    /// Fails as `render` does.
     pub fn render_until(&self, chat: Chat, today: Option<Today>, stop: &Stop) -> Result<String, Reason> {
         let named = |name| self.sources.iter().find(|source| source.name == name);
         let tool_use = chat.tools.as_ref().and_then(|_| named(TOOL_USE));

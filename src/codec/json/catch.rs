@@ -6,7 +6,7 @@ use memchr::memchr2;
 use super::scan::next_mark;
 
 /// Catches the value of one top-level member. Of several texts in a row, or several members of this
-/// name, the last one counts. What is no JSON leads to a wrong value or none, never further.
+/// name, the last one counts. A text that is no JSON leads to a wrong value or none, never further.
 #[derive(Debug)]
 pub struct Catch {
     key: &'static [u8],

@@ -1,10 +1,10 @@
 //! The members of a JSON object as byte spans, and edits that splice them.
 //!
 //! One pass finds where each top-level member starts and ends; nested values are stepped over by
-//! matching brackets and skipping strings, and are left for an engine to judge. What is promised:
+//! matching brackets and skipping strings, and are left for an engine to judge. It promises that
 //! whatever text CPython's `json.loads` accepts is either refused here or read here with the same
-//! members, so that no spelling of a key (duplicates, `\u` escapes, odd white space, nesting) can
-//! carry a value past an [`Edit`].
+//! members. So no spelling of a key (duplicates, `\u` escapes, odd white space, nesting) can carry
+//! a value past an [`Edit`].
 //!
 //! Stricter than CPython: no byte order mark, no UTF-16/32, no bare surrogates in the UTF-8,
 //! bounded depth and member count. Looser: nested values and the insides of strings are not

@@ -139,7 +139,7 @@ proptest! {
         prop_assert_eq!(parts.len_bytes(), after.len());
         prop_assert_eq!(serde_json::from_slice::<Dom>(&after).unwrap(), edited(dom));
 
-        // What stays, stays to the byte and in order; what is set comes last, once.
+        // Members that stay keep their bytes and their order; those that are set come last, once.
         let found = scan(&after).unwrap();
         let found: Vec<_> = found.members.iter().map(|at| &after[at.key.start()..at.value.end()]).collect();
         let kept = members.iter().filter(|member| !removed(member.key)).map(|member| member.text.as_bytes());

@@ -181,7 +181,7 @@ impl<'a> Scanner<'a> {
                 self.at = at;
                 return Ok(escaped);
             }
-            // Whatever is escaped, its first byte cannot end the string, and later bytes of a
+            // The first byte of an escaped character cannot end the string, and later bytes of a
             // character never do.
             escaped = true;
             at += 1;
@@ -318,8 +318,8 @@ fn is_number(token: &[u8]) -> bool {
     rest.is_empty()
 }
 
-/// Offset of the first `"` or `\` at or behind `from`: keys and small values are short and prose
-/// has an escape every line or so, while attached documents run for kilobytes.
+/// Offset of the first `"` or `\` at or after `from`. Keys and small values are short and prose has
+/// an escape every line or so, while attached documents run for kilobytes.
 #[inline]
 fn quote_or_backslash(text: &[u8], from: usize) -> Option<usize> {
     match near_hit(text, from, |word| equal(word, b'"') | equal(word, b'\\')) {
@@ -377,7 +377,7 @@ fn near_hit(text: &[u8], from: usize, hits: impl Fn(u64) -> u64) -> Result<usize
 }
 
 /// Has the top bit of every byte of `word` set that equals `byte`, and perhaps those of bytes above
-/// such a one: the lowest bit set is exact (Hacker's Delight, 6-1, "find first 0-byte").
+/// such a one. The lowest bit set is exact (Hacker's Delight, 6-1, "find first 0-byte").
 fn equal(word: u64, byte: u8) -> u64 {
     let zero_if_equal = word ^ repeat(byte);
     zero_if_equal.wrapping_sub(repeat(0x01)) & !zero_if_equal & repeat(0x80)

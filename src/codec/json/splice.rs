@@ -69,8 +69,8 @@ impl Edit {
 }
 
 impl Object {
-    /// The text after `edit`: dropped and set keys are gone wherever and however they were spelled,
-    /// set ones follow the last member, in the order they were set, and all other bytes stay as
+    /// The text after `edit`. Dropped and set keys are gone wherever and however they were spelled.
+    /// Set ones follow the last member, in the order they were set, and all other bytes stay as
     /// they are.
     pub fn splice(&self, edit: &Edit) -> Parts {
         let head_end = self.members.first().map_or(self.inside, |first| first.key.start());
@@ -115,7 +115,8 @@ impl Cut<'_> {
         if members.is_empty() {
             return;
         }
-        // What follows is contiguous with what was kept only in the source, not in the result.
+        // The members that follow are contiguous with those kept only in the source, not in the
+        // result.
         self.flush();
         // Quotes, a colon and a comma; keys with escapes are rare.
         let bytes = |(key, value): &(&str, Bytes)| key.len() + value.len().min(INLINE_VALUE_BYTES) + 4;

@@ -50,6 +50,6 @@ pub enum Protocol {
     V3 = 3,
     /// Python 3.4 and later: frames. The default of CPython 3.8 to 3.13.
     V4 = 4,
-    /// Python 3.8 and later. What block hashes use.
+    /// Python 3.8 and later. Block hashes use it.
     V5 = 5,
 }

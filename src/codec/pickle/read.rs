@@ -1,8 +1,8 @@
 //! The reader: plain data from a peer that may send anything.
 //!
 //! Objects live in a table and refer to each other by index, so that a list that was put in the
-//! memo before it was filled reads right; the tree is built at the end, under the same limits,
-//! which also ends cycles and chains of references that would multiply.
+//! memo before it was filled reads right. The tree is built at the end, under the same limits. That
+//! also ends cycles, and chains of references that would multiply.
 
 use std::collections::BTreeMap;
 

@@ -74,9 +74,9 @@ impl KeyBatch {
         (0..self.len()).filter_map(|i| self.get(i))
     }
 
-    /// Tokens a prompt hits when `present` tells for each key, in order, whether the pool has it:
-    /// everything before the first block that lacks one of its keys, in whole alignment units. Keys
-    /// without an answer count as absent.
+    /// Tokens a prompt hits when `present` tells for each key, in order, whether the pool has it.
+    /// That is everything before the first block that lacks one of its keys, in whole alignment
+    /// units. Keys without an answer count as absent.
     #[must_use]
     pub fn hit_tokens(&self, present: impl IntoIterator<Item = bool>) -> u32 {
         let mut answers = present.into_iter();

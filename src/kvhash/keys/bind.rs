@@ -94,8 +94,8 @@ impl Bound {
     }
 }
 
-/// The texts of a template's values at a place, in the order of [`Template::values`]: empty for
-/// those of a part that is left out, for the hash, and for what comes with the request.
+/// The texts of a template's values at a place, in the order of [`Template::values`]. They are
+/// empty for values of a part that is left out, for the hash, and for what comes with the request.
 pub(super) fn texts(template: &Template, names: &Names<'_>, shape: &KvShape, at: &Place) -> Vec<String> {
     let binder = Binder { names, shape, at };
     let mut texts = Vec::new();

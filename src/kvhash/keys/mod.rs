@@ -1,7 +1,7 @@
 //! Names of KV blocks in the pools that engines share.
 //!
-//! A [`Preset`] says how one connector version spells and spreads keys, [`KeyConfig`] adds what the
-//! operator knows, and [`KeyProfile`] is both, checked and bound: it turns block hashes into the
+//! A [`Preset`] says how one connector version spells and spreads keys, and [`KeyConfig`] adds what
+//! the operator knows. [`KeyProfile`] is both, checked and bound: it turns block hashes into the
 //! keys to ask a pool for. A profile that could only produce keys nobody writes is refused with the
 //! reason ([`Refusal`]). Nothing here talks to a pool.
 

@@ -249,7 +249,7 @@ impl KeyProfile {
     /// Adds the keys of a prompt.
     ///
     /// # Errors
-    /// As [`keys_of_group`](Self::keys_of_group).
+    /// Fails as [`keys_of_group`](Self::keys_of_group) does.
     pub fn keys_of_prompt<H: AsRef<[u8]>>(
         &self,
         prompt: &PromptBlocks<'_, H>,

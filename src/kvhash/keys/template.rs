@@ -1,11 +1,11 @@
 //! Key templates: how one connector version spells a key, as one line of text.
 //!
 //! `{field}` or `{field:form}` stands for a value, `[…]` for a part that is left out when its first
-//! field is idle (empty text; `group` with one group; `pp`, `pcp`, `dcp` or `layer` with one of
-//! them). `{{`, `}}`, `[[`, `]]` are the characters. Forms of numbers: `x` (hexadecimal), `08x`
-//! (padded). Forms of `hash`: none (lower-case hexadecimal), `i64` and `u64` (8 bytes, big-endian,
-//! hexadecimal without padding), `first3` (so many digits), `le0`, `le1` (the 8-byte words of an
-//! id, little-endian, 16 digits).
+//! field is idle. Idle are an empty text, `group` with one group, and `pp`, `pcp`, `dcp` or `layer`
+//! with one of them. `{{`, `}}`, `[[`, `]]` are the characters. Forms of numbers: `x`
+//! (hexadecimal), `08x` (padded). Forms of `hash`: none (lower-case hexadecimal), `i64` and `u64`
+//! (8 bytes, big-endian, hexadecimal without padding), `first3` (so many digits), `le0`, `le1` (the
+//! 8-byte words of an id, little-endian, 16 digits).
 
 use thiserror::Error;
 

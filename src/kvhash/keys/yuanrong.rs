@@ -16,8 +16,8 @@ fn is_plain(c: char) -> bool {
 }
 
 /// Rewrites the key that starts at byte `start` of `text`, if it is longer than `max_chars` or has
-/// a character that Yuanrong does not take: each of those becomes `_`, and `__` with the start of
-/// the key's SHA-256 ends it.
+/// a character that Yuanrong does not take. Each such character becomes `_`, and `__` with the
+/// start of the key's SHA-256 ends it.
 pub fn rewrite(text: &mut String, start: usize, max_chars: usize) {
     let Some(key) = text.get(start..) else { return };
     if key.chars().all(is_plain) && key.chars().count() <= max_chars {

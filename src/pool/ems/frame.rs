@@ -24,7 +24,7 @@ const LIMITS: ReadLimits = ReadLimits { max_bytes: 64, max_items: 8, max_text_by
 /// No tokenizer has this id.
 const NO_TOKEN: [u32; 1] = [u32::MAX];
 
-/// A question about leading blocks, and one more that no pool can have: a server whose pool raises
+/// A question about leading blocks, and one more that no pool can have. A server whose pool raises
 /// answers that all blocks are there, and betrays itself by claiming this one too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {

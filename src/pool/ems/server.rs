@@ -84,7 +84,7 @@ impl Server {
         };
         let (answer, socket) = socket.ask(&request.body).await.map_err(|error| self.describe(&error))?;
         let found = frame::count(&answer, request.blocks);
-        // Whatever it said, it has answered: the socket is good for the next question.
+        // The server has answered, so the socket is good for the next question in any case.
         *line = Some(socket);
         found.map_err(|error| {
             let text = format!("{}: {error}", self.endpoint);

@@ -5,7 +5,7 @@
 //! dp_rank?]`. Up to vLLM 0.23 events are arrays, `["BlockStored", hashes, parent, …]`, with
 //! trailing optionals cut off; later they are maps with a `type`; a batch may be a map too. Hashes
 //! are 64-bit numbers, or binaries, of which the number is the last 8 bytes. Unknown fields and
-//! events are stepped over. What a batch becomes is bounded by the bytes at hand, and where some
+//! events are stepped over. The memory of a batch is bounded by the bytes at hand, and where some
 //! bytes become many, by a count.
 
 use super::msgpack::{Item, Malformed, Reader};

@@ -1,11 +1,11 @@
-//! The blocks that each engine holds, as its events tell: one table for all engines, from a block's
+//! The blocks that each engine holds, as its events tell. One table for all engines maps a block's
 //! 64-bit hash to those that have it, so that one pass over a prompt's hashes answers for all.
 //!
 //! Bounded: a holder keeps at most [`IndexLimits::blocks`] blocks, the oldest are forgotten first,
 //! and what it put into a pool is counted apart. A block that several KV cache groups or tiers hold
-//! stays until the last of them lets go, and in HBM, where an engine may have it several times,
-//! until its last copy is gone. Emptying a holder is one step; its dead entries are swept out in
-//! pieces.
+//! stays until the last of them lets go. In HBM, where an engine may have it several times, it
+//! stays until its last copy is gone. Emptying a holder is one step; its dead entries are swept out
+//! in pieces.
 
 mod copies;
 mod query;
@@ -235,7 +235,7 @@ impl BlockIndex {
             self.empty(holder.own());
             self.empty(holder.pool());
         }
-        // What comes next may be another model's.
+        // The next blocks may be another model's.
         if let Some(holder) = self.holders.get_mut(holder.index()) {
             (holder.full_groups, holder.block_tokens) = Default::default();
         }
@@ -249,7 +249,7 @@ impl BlockIndex {
         }
     }
 
-    /// Gives back the memory of up to `budget` dead entries of a holder. Whether more of them may
+    /// Gives back the memory of up to `budget` dead entries of a holder. True if more of them may
     /// be left.
     pub fn sweep(&mut self, holder: HolderId, budget: usize) -> bool {
         if holder.index() >= self.holders.len() {
@@ -360,7 +360,8 @@ impl BlockIndex {
         }
     }
 
-    /// Dead entries are at the front of a slot's order. Whether some may be left.
+    /// Drops up to `budget` dead entries, which are at the front of a slot's order. True if some
+    /// may be left.
     fn sweep_slot(&mut self, slot: u16, budget: usize) -> bool {
         let state = &mut self.slots[usize::from(slot)];
         for _ in 0..budget {
@@ -371,7 +372,7 @@ impl BlockIndex {
     }
 }
 
-/// Drops the first cell of a block for which this holds. Whether there was one.
+/// Drops the first cell of a block for which `is_it` holds. True if there was one.
 fn drop_cell(
     blocks: &mut HashMap<u64, Cells, FixedState>,
     hash: u64,

@@ -2,8 +2,8 @@
 //!
 //! An engine numbers its batches from 0. Batches that were published while nobody listened come
 //! again from its replay socket, as far as its buffer reaches. A restarted engine begins anew, and
-//! may have come farther than the old one before it is heard again, so that numbers alone don't
-//! tell: the last batch seen is asked for once more and compared.
+//! may have come farther than the old one before it is heard again. Numbers alone don't show that:
+//! the last batch seen is asked for once more and compared.
 
 /// Place where one is in an engine's numbering.
 #[derive(Clone, Debug, Default)]
@@ -96,8 +96,9 @@ impl Cursor {
         self.last.is_some()
     }
 
-    /// The replay to ask for after a connection was made: of all, as long as any of it is missing,
-    /// or from the last batch on to see whether it is still the same engine.
+    /// The replay to ask for after a connection was made. It covers all batches as long as any of
+    /// them is missing. Otherwise it begins with the last one, which shows whether it is still the
+    /// same engine.
     pub fn resume(&self) -> Replay {
         match self.last {
             Some((last, digest)) if !self.owed => Replay { expected: Some(digest), ..Replay::from(last) },
@@ -160,7 +161,7 @@ impl Replay {
         }
     }
 
-    /// The end came. Whether the batch that was seen before did not: the engine is another.
+    /// True if the replay has ended without the batch that was seen before: the engine is another.
     pub fn ended_strange(&self) -> bool {
         self.expected.is_some() && self.next.is_none()
     }

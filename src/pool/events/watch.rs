@@ -70,7 +70,7 @@ pub struct Times {
     pub lost_ms: u64,
 }
 
-/// Listener to one engine. When it is dropped, its engine has nothing in the index.
+/// Listener to one engine. Dropping it removes its engine's blocks from the index.
 pub struct Watch {
     source: Arc<Source>,
     times: Times,
@@ -179,7 +179,7 @@ impl Watch {
         opening.await
     }
 
-    /// Takes what came since the last batch that was taken. Whether all came that the engine still
+    /// Takes what came since the last batch that was taken. True if all came that the engine still
     /// has.
     async fn resume(&mut self) -> bool {
         let replay = self.cursor.resume();
@@ -191,7 +191,7 @@ impl Watch {
     }
 
     /// Takes live batches until the connection ends; gives the stream of a newer one, if that is
-    /// why. Where the replay failed it is asked for again for a while: an engine that starts opens
+    /// the reason. A replay that failed is asked for again for a while: an engine that starts opens
     /// one port before the other, and what it says in between reaches nobody.
     async fn follow(
         &mut self,
@@ -251,8 +251,8 @@ impl Watch {
         self.status.set(State::Live);
     }
 
-    /// Takes the live batch that made a replay necessary, unless it was among those replayed. What
-    /// no replay brought may still come with the next.
+    /// Takes the live batch that made a replay necessary, unless it was among those replayed.
+    /// Batches that no replay brought may still come with the next.
     async fn take_after(&mut self, frames: &Frames<'_>, digest: u64, caught_up: bool) {
         match self.cursor.place(frames.sequence, digest) {
             Step::Known => {}
@@ -267,7 +267,7 @@ impl Watch {
         }
     }
 
-    /// Asks for what was missed, and takes it. Whether all came that the engine still has.
+    /// Asks for what was missed, and takes it. True if all came that the engine still has.
     async fn catch_up(&mut self, replay: Replay) -> bool {
         let Some(address) = self.source.replay.clone() else { return false };
         self.status.set(State::Replaying);
@@ -359,8 +359,8 @@ impl Watch {
         }
     }
 
-    /// Takes in as much as one piece may be, from the hash `at.1` of the event `at.0` on. Where the
-    /// next one begins.
+    /// Takes in as much as one piece may be, from the hash `at.1` of the event `at.0` on. Returns
+    /// the position at which the next piece begins.
     fn apply_piece(
         &self,
         holder: HolderId,

@@ -4,8 +4,8 @@
 //! `{"event_id":"…","layout_info":{"p0":["LocalCPUBackend",512]}}`: for each instance the end of
 //! the last chunk, in tokens, that was found there. A chunk is found at the first instance that has
 //! it, in the order in which they registered. So of several instances only the first in the answer
-//! is known to have anything from the start: the first chunk, or up to its end if no other's comes
-//! before.
+//! is known to have anything from the start. That is the first chunk, or all up to its end if no
+//! other's comes before.
 //!
 //! Instances report the chunks in their own memory and on their own disks, which no other one
 //! reads. But with `enable_p2p` one that lacks the first chunk asks the instance that is told here

@@ -1,14 +1,14 @@
 //! `POST /directory/lookup` of LMCache's multi-process coordinator, as of LMCache 0.5.6. The module
 //! is pure.
 //!
-//! `{"token_ids":[…],"model_name":"m","world_size":2}`, with `cache_salt` where the request has
-//! one, is answered with the number of whole chunks and, chunk by chunk, one result per rank (and
-//! more where a chunk is stored in several object groups), each with the places of that object:
-//! `{"chunks":n,"results":[{"key":{"chunk_hash_hex":"…","cache_salt":"",…},
+//! The body is `{"token_ids":[…],"model_name":"m","world_size":2}`, with `cache_salt` where the
+//! request has one. The answer is the number of whole chunks and, chunk by chunk, one result per
+//! rank, each with the places of that object. There are more results where a chunk is stored in
+//! several object groups: `{"chunks":n,"results":[{"key":{"chunk_hash_hex":"…","cache_salt":"",…},
 //! "placements":[{"instance_id":"mp0","tier":"l1","shared":false,…}],…}]}`. A key that is nowhere
 //! has no placements. The salt is a part of each key and of no hash. Objects that are not shared
-//! only their instance reads, but for those on tier `l1`, its memory: that is lent to peers where
-//! servers have a `--p2p-advertise-url`.
+//! are read by their instance alone, except those on tier `l1`, its memory: that is lent to peers
+//! where servers have a `--p2p-advertise-url`.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

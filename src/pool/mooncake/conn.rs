@@ -2,8 +2,8 @@
 //! sequence number.
 //!
 //! A question whose asker went away is still written whole and its answer thrown away, so the
-//! connection stays usable. Whatever else goes wrong ends the connection: half a question, an
-//! answer that nobody asked for, a master that is silent for too long.
+//! connection stays usable. Any other fault ends the connection: half a question, an answer that
+//! nobody asked for, a master that is silent for too long.
 
 use std::collections::HashMap;
 use std::io;

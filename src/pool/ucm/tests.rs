@@ -125,7 +125,7 @@ async fn a_hung_mount_holds_its_threads_and_nobody_else() {
     let ucm = hung(dir.path(), [entered.clone(), gate.clone()]);
     let mut nobody = Context::from_waker(Waker::noop());
     {
-        // Who asked leaves when both threads hang.
+        // The asker leaves when both threads hang.
         let mut asked = Box::pin(present(&ucm, &keys));
         assert!(asked.as_mut().poll(&mut nobody).is_pending());
         meet(&entered).await;

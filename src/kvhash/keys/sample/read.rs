@@ -136,7 +136,8 @@ impl<'k> Reader<'_, 'k> {
         let (least, most) = lengths(field, form, rest);
         self.steps += (most + 1).saturating_sub(least);
         let mut lengths: Vec<usize> = (least..=most).rev().filter(|at| rest.is_char_boundary(*at)).collect();
-        // What is expected first: what costs more than the best is not looked into.
+        // Tries the lengths of expected texts first: a path that costs more than the best is not
+        // looked into.
         if let Some(Expect::OneOf(texts)) = self.pattern.expect.get(index) {
             lengths.sort_by_key(|at| !texts.iter().any(|text| rest.get(..*at) == Some(text)));
         }

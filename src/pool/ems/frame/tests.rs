@@ -70,7 +70,7 @@ fn every_question_is_a_pair_for_python_too() {
         writeln!(expected, "{}", line.join(" ")).unwrap();
     }
     file.flush().unwrap();
-    // Where there is no Python the loop above has shown as much as can be shown.
+    // Without Python the loop above has shown as much as can be shown.
     if let Ok(python) = Command::new("python3").args(["-c", SERVER]).arg(file.path()).output() {
         assert!(python.status.success(), "{}", String::from_utf8_lossy(&python.stderr));
         assert!(String::from_utf8(python.stdout).unwrap() == expected, "Python read other hashes");

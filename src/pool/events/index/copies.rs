@@ -1,6 +1,6 @@
 //! Counts the copies of a block that an engine has in its HBM, for each KV cache group.
 //!
-//! vLLM does not merge equal blocks: two requests that compute the same prefix beside each other
+//! vLLM does not merge equal blocks. Two requests that compute the same prefix beside each other
 //! leave two copies under one hash, and a prompt whose last block is full computes that block anew
 //! each time. `BlockPool` tells of each copy by a `BlockStored`, and by a `BlockRemoved` when that
 //! copy is evicted (`cache_full_blocks`, `_maybe_evict_cached_block`, the same from 0.11 to 0.33).

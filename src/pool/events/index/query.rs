@@ -70,9 +70,9 @@ struct Found {
 }
 
 impl BlockIndex {
-    /// Leading blocks by holder, and of what was put into a pool: one pass over the hashes, which
-    /// ends where nobody goes on. Who tells of blocks of another size than `block_tokens` counts
-    /// for nothing.
+    /// Leading blocks by holder, and of what was put into a pool. One pass over the hashes ends at
+    /// the first block that no holder has. Holders that tell of blocks of another size than
+    /// `block_tokens` count for nothing.
     pub fn prefixes<H: EventHash>(&self, hashes: &[H], block_tokens: u32) -> Prefixes {
         let mut found = Found { depths: vec![[0; 2]; self.holders.len()], told_blocks: 0 };
         let gates = self.gates(block_tokens);
@@ -136,7 +136,7 @@ impl<const W: usize> Open<W> {
         Self { hbm: own, own, told: true }
     }
 
-    /// Goes on to a block that these cells are of. Whether anybody is left.
+    /// Goes on to a block that these cells are of. True if any holder is left.
     fn step(&mut self, cells: &[Cell], gates: &[Gate], (depth, found): (u32, &mut Found)) -> bool {
         let (mut hbm, mut own, mut told) = ([0; W], [0; W], false);
         for cell in cells {
@@ -160,7 +160,7 @@ impl<const W: usize> Open<W> {
             settle(found, self.own[word] & !own[word], word, (1, depth));
             self.hbm[word] &= hbm[word];
             self.own[word] &= own[word];
-            // What is in HBM is in own memory.
+            // A block in HBM is in own memory, too.
             left |= self.own[word];
         }
         left != 0
