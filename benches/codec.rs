@@ -1,4 +1,5 @@
-//! What a request and a token cost in the codec: scan and splice beside the edit of a tree, and SSE framing.
+//! Costs of a request and of a token in the codec: scan and splice beside the edit of a tree, and
+//! SSE framing.
 
 use std::hint::black_box;
 

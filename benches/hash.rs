@@ -1,4 +1,4 @@
-//! What the hashes of a long prompt cost, beside the bare digests of the bytes that they are taken over; and its keys.
+//! Costs of a long prompt's hashes, beside bare digests of the same bytes, and of its keys.
 
 use std::hint::black_box;
 use std::num::NonZeroUsize;
@@ -14,9 +14,9 @@ mod inputs;
 
 use inputs::{KEYS, PROMPT_TOKENS, hasher, key_profile, prompt};
 
-/// Usual on GPUs and on Ascend.
+/// Tokens per block that are usual on GPUs and on Ascend.
 const BLOCK_TOKENS: [usize; 2] = [16, 128];
-/// The bytes of each block.
+/// The bytes of each block that its hash is taken over.
 fn spelled(hasher: &BlockHasher, tokens: &[u32]) -> Vec<Vec<u8>> {
     let mut chain = hasher.chain(tokens, BlockContext::default());
     let mut blocks = Vec::new();
@@ -55,7 +55,7 @@ fn chains(c: &mut Criterion) {
     }
 }
 
-/// Names `KEYS` keys into a buffer that is used again: many blocks of one rank, few blocks of many.
+/// Measures writing `KEYS` keys into a reused buffer: many blocks of one rank, few blocks of many.
 fn keys(c: &mut Criterion) {
     let mut group = c.benchmark_group("keys");
     group.throughput(Throughput::Elements(u64::from(KEYS)));

@@ -1,7 +1,7 @@
-//! The pure pieces of a request's way, one at a time and so many times: for counting instructions, which repeat where times do
-//! not (`tests/instructions.sh`).
+//! Pure pieces of a request's processing, each run as often as asked. They are there to count
+//! instructions, which repeat where times do not (`tests/instructions.sh`).
 //!
-//! `instructions PIECE TIMES`; without them, the names of the pieces.
+//! Called as `instructions PIECE TIMES`. Without arguments it prints the names of the pieces.
 
 use std::hint::black_box;
 
@@ -26,7 +26,7 @@ mod prompt;
 #[path = "inputs/route.rs"]
 mod route;
 
-/// Does it so many times; `None` when its input could not be made.
+/// Runs a piece this number of times; `None` if its input could not be made.
 type Piece = fn(usize) -> Option<()>;
 
 const PIECES: [(&str, Piece); 16] = [

@@ -1,9 +1,11 @@
-//! What asking a Mooncake master costs: our own work for 1 024 keys, and whole exchanges over RPC
-//! and over HTTP; and what looking up a prompt in what prefillers told of their own blocks costs.
+//! Costs of asking a Mooncake master: the gateway's own work for up to 1 024 keys, and whole
+//! exchanges over RPC and HTTP. Also measured is the look-up of a prompt in the blocks that
+//! prefillers reported by KV events.
 //!
-//! Exchanges are with a simulated master in this process, or with a real one whose `MOONCAKE_RPC` and `MOONCAKE_ADMIN`
-//! (`host:port`) are given and which has the keys of `engine_key`:
-//! `MOONCAKE_RUN="cargo bench --bench pool" tests/real/mooncake.sh 0.3.13.post1` starts and fills one so.
+//! Exchanges are with a simulated master in this process, or with a real one that has the keys of
+//! `engine_key`. `MOONCAKE_RPC` and `MOONCAKE_ADMIN` (`host:port`) name the real one.
+//! `MOONCAKE_RUN="cargo bench --bench pool" tests/real/mooncake.sh 0.3.13.post1` starts and fills
+//! one.
 
 use std::hint::black_box;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -29,7 +31,7 @@ use tokio::runtime::{Builder, Runtime};
 const SIZES: [u32; 3] = [1, 64, 1024];
 const HOSTS: u32 = 16;
 
-/// As long as the keys that engines write.
+/// A key as long as those that engines write.
 fn engine_key(number: u32) -> String {
     format!("some/model@pcp0@dcp0@head_or_tp_rank:0@pp_rank:0@group:0@{number:064x}")
 }
@@ -37,7 +39,7 @@ fn engine_key(number: u32) -> String {
 fn batch(count: u32) -> KeyBatch {
     let mut batch = KeyBatch::default();
     for number in 0..count {
-        // A batch takes many more.
+        // The limit of a batch is far above this count.
         let _ = batch.push(0, &engine_key(number));
     }
     batch
@@ -48,7 +50,7 @@ fn held(number: u32) -> KeyEntry {
     KeyEntry::Object(vec![Replica { medium: Medium::Memory, place, complete: true }])
 }
 
-/// Our own work.
+/// Measures the encoding of requests and the decoding of answers.
 fn wire(c: &mut Criterion) {
     let mut group = c.benchmark_group("mooncake_wire");
     for count in SIZES {
@@ -71,7 +73,7 @@ fn wire(c: &mut Criterion) {
     group.finish();
 }
 
-/// A master to ask: where it is, and the simulated one if there is no other.
+/// Addresses of the master to ask, and the simulated one if there is no other.
 struct Asked {
     rpc: Endpoint,
     admin: Endpoint,
@@ -97,14 +99,15 @@ fn asked(runtime: &Runtime) -> Result<Asked, Box<dyn std::error::Error>> {
     Ok(Asked { rpc, admin, _simulated: Some((master, port)) })
 }
 
-/// How many of the keys are there, asked as the gateway does it: in as many parts as the store wants, side by side.
+/// Counts the keys that are there. It asks as the gateway does: in parts as large as the store
+/// takes, side by side.
 async fn found(store: &dyn KeyStore, keys: &KeyBatch, indexes: &[u32]) -> usize {
     let parts = indexes.chunks(store.batch_keys()).map(|part| store.locate(keys, part));
     let answers = try_join_all(parts).await.unwrap_or_default();
     answers.iter().flatten().filter(|placement| placement.present && !placement.places.is_empty()).count()
 }
 
-/// Whole exchanges, JSON included.
+/// Measures whole exchanges, JSON included.
 fn exchanges(c: &mut Criterion) {
     let Ok(runtime) = Builder::new_multi_thread().worker_threads(2).enable_all().build() else { return };
     let Ok(asked) = asked(&runtime) else { return };
@@ -133,8 +136,8 @@ fn exchanges(c: &mut Criterion) {
     group.finish();
 }
 
-/// A prompt of 1 000 blocks among 64 prefillers that have told of 3 000 other blocks each: all have
-/// its first 60 blocks, four have all.
+/// Measures the look-up of a prompt of 1 000 blocks among 64 prefillers that have reported 3 000
+/// other blocks each. All have its first 60 blocks, four have all.
 fn events(c: &mut Criterion) {
     const HOLDERS: u32 = 64;
     let hash = |number: u64| BlockHash::from(number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());

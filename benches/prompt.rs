@@ -1,4 +1,5 @@
-//! What a prompt costs: render, tokenise by the crate alone and through the cache, the second turn of a conversation.
+//! Costs of a prompt: rendering, tokenising by the crate alone and through the cache, and the
+//! second turn of a conversation.
 
 use std::hint::black_box;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! What routing costs: a decision among 8, 64 and 256 prefillers over a prompt of 1 000 blocks, and all that a request
-//! does to the board from its arrival to the end of its prefill.
+//! Costs of routing: a decision among 8, 64 and 256 prefillers over a prompt of 1 000 blocks. Also
+//! measured is all work of the scheduler for a request, from its arrival to the end of its prefill.
 
 use std::hint::black_box;
 

@@ -1,7 +1,9 @@
-//! A gateway under load: simulated engines and a load generator in this process, the gateway as operators start it in another,
-//! in one command. What is measured is the CPU time that the gateway takes for a request or a chunk, and its memory for a stream.
+//! Measures a gateway under load in one command. Simulated engines and a load generator run in this
+//! process, and the gateway in another, as operators start it. Measured are its CPU time for a
+//! request or a chunk, and its memory for a stream.
 //!
-//! `cargo bench --bench e2e` runs a part that takes two minutes; `cargo bench --bench e2e -- --help` names the rest.
+//! `cargo bench --bench e2e` runs a part that takes two minutes. The rest is named by
+//! `cargo bench --bench e2e -- --help`.
 
 mod rig;
 
@@ -10,13 +12,14 @@ use std::process::ExitCode;
 use clap::Parser;
 use rig::{Options, Usage};
 
-/// Some answer was not as it should be, or something could not be measured.
+/// Exit code if an answer was bad, or something could not be measured.
 const FAILED: u8 = 1;
-/// A flag that makes no sense.
+/// Exit code for a flag that makes no sense.
 const BAD_OPTIONS: u8 = 2;
 
 fn main() -> ExitCode {
-    // `cargo test --benches` runs benches too, and wants to know no more than that they start; only `cargo bench` says this.
+    // `cargo test --benches` runs benches, too, and only checks that they start. `cargo bench`
+    // alone passes this flag.
     if std::env::args().all(|word| word != "--bench") {
         return ExitCode::SUCCESS;
     }
@@ -27,7 +30,7 @@ fn main() -> ExitCode {
             return ExitCode::from(BAD_OPTIONS);
         }
         Err(e) => {
-            // Help comes through the same door, with code 0.
+            // Help is such an error, too, with exit code 0.
             let _ = e.print();
             return ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(BAD_OPTIONS));
         }

@@ -1,4 +1,4 @@
-//! Bodies and events.
+//! Request bodies and events for the benches.
 
 use bytes::Bytes;
 use pd_proxy::codec::json::Edit;
@@ -21,7 +21,7 @@ pub(crate) fn token_ids(len_bytes: usize) -> Bytes {
     Bytes::from(format!("{{\"model\":\"some/model\",\"prompt\":[{ids}],\"max_tokens\":512}}"))
 }
 
-/// What becomes of a body on its way to a prefiller.
+/// Edit of a body that goes to a prefiller.
 pub(crate) fn prefill_edit() -> Edit {
     let one = || Bytes::from_static(b"1");
     let edit = Edit::dropping(&["stream_options", "max_completion_tokens"], &["bootstrap_"]);

@@ -1,4 +1,4 @@
-//! Conversations, and what reads them.
+//! Conversations, and the template and tokenizer that read them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use pd_proxy::dialect::Api;
 use pd_proxy::prompt::{ChatTemplate, Local, PromptSource, TemplateFiles, Today};
 use serde_json::{Value, json};
 
-/// Templates may ask.
+/// Date that a template is given.
 pub(crate) const TODAY: Today = Today { year: 2026, month: 3, day: 7 };
 
 fn golden(name: &str) -> Option<String> {
@@ -45,7 +45,7 @@ pub(crate) fn object(messages: &[Value]) -> Option<Object> {
     Object::scan(Bytes::from(body), ScanLimits::default()).ok()
 }
 
-/// Its prompt.
+/// Renders the prompt of a chat request.
 pub(crate) fn text(template: &ChatTemplate, body: &Object) -> Option<String> {
     match PromptSource::read(Api::Chat, body).ok()? {
         PromptSource::Messages(chat) => template.render(*chat, TODAY).ok(),

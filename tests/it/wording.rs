@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 const INTERROGATIVES: [&str; 12] = [
     "Who", "Whoever", "Whom", "Whose", "What", "Whatever", "Whether", "Where", "When", "Which", "How", "Why",
 ];
+/// Folders whose comments follow the rules.
+const FOLDERS: [&str; 3] = ["src", "benches", "tests/fuzz/fuzz_targets"];
 /// Columns of a comment line, tables and blocks of text aside.
 const COLUMNS: usize = 100;
 /// A sentence has at least so many words.
@@ -18,7 +20,8 @@ struct Block {
 }
 
 fn sources() -> Vec<(PathBuf, String)> {
-    let mut todo = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut todo: Vec<PathBuf> = FOLDERS.iter().map(|folder| root.join(folder)).collect();
     let mut found = Vec::new();
     while let Some(folder) = todo.pop() {
         for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {

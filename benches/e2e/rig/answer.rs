@@ -1,38 +1,39 @@
-//! Whether an answer is one: text in it, whole, and of a stream its end.
+//! Checks of an answer: it has text, it is complete, and a stream ends with `[DONE]`.
 
 use serde_json::Value;
 
 use super::trouble::Trouble;
 
-/// Bytes of one line of a stream.
+/// Longest line of a stream, in bytes.
 const LINE_BYTES: usize = 1 << 20;
-/// How an error event begins; inside of a text its quotes would be escaped.
+/// Beginning of an error event; inside of a text its quotes would be escaped.
 const ERROR: &[u8] = b"\"error\":{";
 
-/// Whether a whole answer has text.
+/// Checks that a whole answer has text.
 ///
 /// # Errors
-/// [`Trouble::Empty`].
+/// [`Trouble::Empty`] if it has none.
 pub(crate) fn check_whole(body: &[u8]) -> Result<(), Trouble> {
     if has_text(body) { Ok(()) } else { Err(Trouble::Empty) }
 }
 
-/// What has come of a stream.
+/// Events of one stream, as far as it has been read.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     partial: Vec<u8>,
-    /// Events with data, `[DONE]` aside.
+    /// Number of events with data, `[DONE]` aside.
     pub(crate) count: u64,
-    /// Whether one of them had text: the first token alone may have none.
+    /// True if an event had text; the first token alone may have none.
     text: bool,
     done: bool,
 }
 
 impl Events {
-    /// Takes a piece of the stream; gives how many events are in it.
+    /// Takes a piece of the stream and returns the number of events in it.
     ///
     /// # Errors
-    /// What no good stream has.
+    /// A [`Trouble`] that no good stream has: a line that is too long, an error event, data after
+    /// `[DONE]`.
     pub(crate) fn feed(&mut self, piece: &[u8]) -> Result<u64, Trouble> {
         let before = self.count;
         let mut rest = piece;
@@ -54,10 +55,11 @@ impl Events {
         Ok(self.count - before)
     }
 
-    /// Judges the whole stream, which had to have `least` events.
+    /// Judges the whole stream, which must have at least `least` events.
     ///
     /// # Errors
-    /// What it lacks.
+    /// [`Trouble::NoDone`], [`Trouble::Empty`] or [`Trouble::Short`], the first of them that
+    /// applies.
     pub(crate) fn finish(&self, least: u64) -> Result<(), Trouble> {
         match (self.done && self.partial.is_empty(), self.text) {
             (false, _) => Err(Trouble::NoDone),
@@ -86,7 +88,7 @@ impl Events {
     }
 }
 
-/// Text of a completion, a chat or an event of one.
+/// True if a completion, a chat or an event of one has text.
 fn has_text(json: &[u8]) -> bool {
     let value: Value = serde_json::from_slice(json).unwrap_or_default();
     let choices = value.get("choices").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A client of HTTP/1.1 of its own: what it takes for an end of an answer is not what the gateway's own code does.
+//! HTTP/1.1 client without code of the gateway: it judges independently where an answer ends.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -8,21 +8,21 @@ use tokio::net::TcpStream;
 
 use super::trouble::Trouble;
 
-/// Bytes read at a time.
+/// Bytes of buffer that are reserved for one read.
 const READ_BYTES: usize = 8 << 10;
-/// Bytes of a head, of a chunk's length or of a trailer.
+/// Longest head, chunk length or trailer line, in bytes.
 const HEAD_BYTES: usize = 64 << 10;
-/// Header fields of a head.
+/// Most header fields of a head.
 const HEADERS: usize = 64;
 
-/// A connection, and what has come over it.
+/// A connection, and the bytes that were received over it.
 #[derive(Debug)]
 pub(crate) struct Connection {
     tcp: TcpStream,
     held: Vec<u8>,
-    /// What is before it has been taken.
+    /// Start of the unread bytes in `held`; those before it have been taken.
     at: usize,
-    /// It is good for another request.
+    /// True if the connection can carry another request.
     reusable: bool,
 }
 
@@ -30,35 +30,36 @@ pub(crate) struct Connection {
 #[derive(Debug)]
 pub(crate) struct Answer<'c> {
     connection: &'c mut Connection,
-    /// Its status.
+    /// Status code of the answer.
     pub(crate) status: u16,
     left: Left,
 }
 
-/// What comes next.
+/// Part of the body that comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Left {
-    /// So many bytes, then the end.
+    /// This number of bytes, then the end.
     Bytes(u64),
     /// The length of a chunk.
     Size,
-    /// So many bytes of a chunk.
+    /// The rest of a chunk, in bytes.
     Chunk(u64),
-    /// All there is.
+    /// All bytes until the connection closes.
     ToClose,
-    /// Nothing.
+    /// Nothing: the answer is complete.
     Ended,
 }
 
 impl Connection {
-    /// Connects.
+    /// Opens a connection to `to`.
     pub(crate) async fn open(to: SocketAddr) -> Result<Connection, Trouble> {
         let tcp = TcpStream::connect(to).await.map_err(|_| Trouble::Connect)?;
         tcp.set_nodelay(true).map_err(|_| Trouble::Connect)?;
         Ok(Connection { tcp, held: Vec::new(), at: 0, reusable: false })
     }
 
-    /// Whether the last answer has been read to its end, and the other side did not say that it would close.
+    /// True if the peer keeps the connection open for another request. The last answer must have
+    /// been read to its end.
     pub(crate) fn is_free(&self) -> bool {
         self.reusable
     }
@@ -94,7 +95,8 @@ impl Connection {
         }
     }
 
-    /// Status, framing, and whether the connection stays; `None` if the head has not come yet.
+    /// Parses status, framing and whether the connection stays open; `None` if the head is
+    /// incomplete.
     fn head(&mut self) -> Result<Option<(u16, Left, bool)>, Trouble> {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS];
         let mut head = httparse::Response::new(&mut headers);
@@ -120,7 +122,7 @@ impl Connection {
         Ok(Some((status, left, stays && left != Left::ToClose)))
     }
 
-    /// Reads some more; false at the end.
+    /// Reads more bytes; false at the end of the connection.
     async fn fill(&mut self) -> Result<bool, Trouble> {
         if self.at == self.held.len() {
             self.held.clear();
@@ -133,7 +135,7 @@ impl Connection {
         Ok(read > 0)
     }
 
-    /// Takes up to `most` bytes, at least one; an empty range at the end.
+    /// Takes up to `most` bytes and at least one; an empty range at the end of the connection.
     async fn take(&mut self, most: u64) -> Result<Range<usize>, Trouble> {
         if self.at == self.held.len() {
             self.fill().await?;
@@ -143,7 +145,7 @@ impl Connection {
         Ok(from..self.at)
     }
 
-    /// The next line, without its end.
+    /// Takes the next line, without its end.
     async fn line(&mut self) -> Result<&[u8], Trouble> {
         loop {
             let rest = self.held.get(self.at..).unwrap_or_default();
@@ -160,10 +162,11 @@ impl Connection {
 }
 
 impl Answer<'_> {
-    /// The next piece of the body; `None` when it is complete.
+    /// Returns the next piece of the body; `None` when the body is complete.
     ///
     /// # Errors
-    /// It ends before it is complete.
+    /// [`Trouble::Cut`] if the body ends early, [`Trouble::NotHttp`] if a chunk's length is
+    /// malformed.
     pub(crate) async fn piece(&mut self) -> Result<Option<&[u8]>, Trouble> {
         while self.left == Left::Size {
             self.left = self.next_chunk().await?;
@@ -189,7 +192,7 @@ impl Answer<'_> {
         Ok(self.connection.held.get(taken))
     }
 
-    /// The whole body.
+    /// Reads the whole body, of at most `most` bytes.
     pub(crate) async fn whole(&mut self, most: usize) -> Result<Vec<u8>, Trouble> {
         let mut all = Vec::new();
         while let Some(piece) = self.piece().await? {
@@ -201,7 +204,8 @@ impl Answer<'_> {
         Ok(all)
     }
 
-    /// Behind a chunk stands an empty line, before the next one its length; the last one has none, and trailers may follow.
+    /// Reads the length of the next chunk, and steps over the line end after the one before. After
+    /// the last chunk, whose length is 0, it reads the trailers, too.
     async fn next_chunk(&mut self) -> Result<Left, Trouble> {
         let mut line = self.connection.line().await?;
         if line.is_empty() {

@@ -3,10 +3,10 @@
 use std::io;
 use std::path::Path;
 
-/// Why a text is no command of a proxy.
+/// Reasons why a text is no command of a proxy.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CommandError {
-    /// Nowhere to listen.
+    /// The command names no place to listen.
     #[error("no {{port}}: say where the proxy is to listen, as in --port {{port}}")]
     NoPort,
     /// A quote without its end.
@@ -20,10 +20,10 @@ pub(crate) enum CommandError {
     NoStar,
 }
 
-/// What is put into a command.
+/// Values that are put into a command.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Places {
-    /// What stands for itself, by name without braces.
+    /// Pairs of a name, without braces, and the value that replaces it.
     pub(crate) named: Vec<(String, String)>,
     /// Ports of the prefillers.
     pub(crate) prefill: Vec<u16>,
@@ -31,7 +31,7 @@ pub(crate) struct Places {
     pub(crate) decode: Vec<u16>,
 }
 
-/// Words, and words that are repeated.
+/// A command line: words, and words that are repeated for each engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Command(Vec<Piece>);
 
@@ -41,7 +41,7 @@ enum Piece {
     Each(Star, Vec<String>),
 }
 
-/// What a repetition goes over.
+/// Role of the engines that a repetition goes over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Star {
     Prefill,
@@ -58,7 +58,8 @@ impl Star {
 }
 
 impl Command {
-    /// Reads a command: words, with quotes as in a shell, and brackets around what is repeated for each engine.
+    /// Reads a command: words, with quotes as in a shell, and brackets around words that are
+    /// repeated for each engine.
     ///
     /// # Errors
     /// [`CommandError`] says what is missing.
@@ -86,15 +87,15 @@ impl Command {
         if open.is_some() { Err(CommandError::Bracket) } else { Ok(Command(pieces)) }
     }
 
-    /// Whether it takes any number of engines; otherwise it names those that it takes.
+    /// True if the command takes any number of engines; otherwise it names those that it takes.
     pub(crate) fn takes_any(&self) -> bool {
         self.0.iter().any(|piece| matches!(piece, Piece::Each(..)))
     }
 
-    /// The words, with `places` filled in; files are copied into `work`.
+    /// Fills `places` into the words, and copies files into `work`.
     ///
     /// # Errors
-    /// A file that can't be read or written.
+    /// A file can't be read or written.
     pub(crate) fn fill(&self, places: &Places, work: &Path) -> io::Result<Vec<String>> {
         let mut out = Vec::new();
         for piece in &self.0 {
@@ -121,7 +122,8 @@ fn repeated(words: Vec<String>) -> Result<Piece, CommandError> {
     star.map(|star| Piece::Each(star, words)).ok_or(CommandError::NoStar)
 }
 
-/// What has no place stays as it is: a shell's braces, for one.
+/// Fills `places` into a word, and copies the files that it names. A name in braces that is no
+/// place stays as it is, as do a shell's braces.
 fn fill(word: &str, places: &Places, work: &Path) -> io::Result<String> {
     let mut filled = put(word, places);
     while let Some((before, rest)) = filled.split_once("{file:") {
@@ -141,7 +143,7 @@ fn put(text: &str, places: &Places) -> String {
         .fold(text.to_owned(), |text, (name, value)| text.replace(&format!("{{{name}}}"), value))
 }
 
-/// Words as a shell separates them: by spaces, but for quotes and backslashes.
+/// Splits a text into words as a shell does: at spaces, except in quotes and after backslashes.
 fn words(text: &str) -> Result<Vec<String>, CommandError> {
     let mut out = Vec::new();
     let mut word: Option<String> = None;

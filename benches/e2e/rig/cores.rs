@@ -1,21 +1,22 @@
-//! Who runs on which core.
+//! Assignment of cores to the proxy and to the load.
 
 use std::fmt;
 use std::process::{Command, Stdio};
 
-/// The cores of this run. Without `taskset` nobody is bound to any.
+/// Cores of this run. Without `taskset` no process is bound to a core.
 #[derive(Clone, Debug)]
 pub(crate) struct Cores {
-    /// Of the proxy.
+    /// Cores of the proxy.
     proxy: Vec<usize>,
-    /// Of engines and load.
+    /// Cores of engines and load.
     pub(crate) load: Vec<usize>,
-    /// Whether they can be bound.
+    /// True if processes are bound to these cores.
     pinned: bool,
 }
 
 impl Cores {
-    /// The proxy has `wanted`, or the first core there is; the rest has the others, and this process is bound to them.
+    /// Gives the proxy `wanted`, or the first core there is, and binds this process to the others.
+    /// If there are no others, engines and load share the proxy's.
     pub(crate) fn divide(wanted: &[usize]) -> Cores {
         let allowed = allowed();
         let proxy =
@@ -29,26 +30,27 @@ impl Cores {
         Cores::undivided()
     }
 
-    /// Nobody is bound to any.
+    /// Cores of a run in which no process is bound to a core.
     pub(crate) fn undivided() -> Cores {
         let allowed = allowed();
         Cores { proxy: allowed.clone(), load: allowed, pinned: false }
     }
 
-    /// The proxy's cores, or `count` of them in all, if a number of its own is asked for. Those beyond its own are taken
-    /// from the load's, who then share them.
+    /// Returns the proxy's cores, or `count` cores if it is given. Those beyond the proxy's own are
+    /// taken from the load, which then shares them.
     pub(crate) fn of_proxy(&self, count: Option<usize>) -> Vec<usize> {
         let mut all = self.proxy.clone();
         all.extend(self.load.iter().copied().filter(|core| !self.proxy.contains(core)));
         count.map_or_else(|| self.proxy.clone(), |count| all.iter().copied().take(count).collect())
     }
 
-    /// Whether `cores` are also the load's.
+    /// True if the load uses one of `cores`, too.
     pub(crate) fn shared(&self, cores: &[usize]) -> bool {
         cores.iter().any(|core| self.load.contains(core))
     }
 
-    /// What stands before a command, so that it runs on `cores`.
+    /// Returns the words that bind a command to `cores` when they are put before it. There are none
+    /// if no process is bound.
     pub(crate) fn prefix(&self, cores: &[usize]) -> Vec<String> {
         if !self.pinned {
             return Vec::new();
@@ -86,7 +88,7 @@ fn allowed() -> Vec<usize> {
     if found.is_empty() { vec![0] } else { found }
 }
 
-/// `3` or `0-2`.
+/// Parses one core or a range of cores, as in `3` or `0-2`.
 fn range(text: &str) -> Option<std::ops::RangeInclusive<usize>> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     Some(first.parse().ok()?..=last.parse().ok()?)

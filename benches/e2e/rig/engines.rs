@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use pd_proxy::sim::{Engine, EngineSpec, Role};
 
-/// Half of them prefillers, half decoders; dropping them ends them.
+/// Simulated engines, half of them prefillers and half decoders. Dropping them ends them.
 #[derive(Debug)]
 pub(crate) struct Engines {
     prefill: Vec<Engine>,
@@ -13,10 +13,10 @@ pub(crate) struct Engines {
 }
 
 impl Engines {
-    /// `count` engines, all like `spec`.
+    /// Starts `count` engines, all like `spec`.
     ///
     /// # Errors
-    /// No port is free, or no descriptor.
+    /// No port or descriptor is free.
     pub(crate) async fn start(count: usize, spec: &EngineSpec) -> io::Result<Engines> {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let (mut prefill, mut decode) = (Vec::new(), Vec::new());
@@ -28,22 +28,22 @@ impl Engines {
         Ok(Engines { prefill, decode })
     }
 
-    /// Where the prefillers listen.
+    /// Ports on which the prefillers listen.
     pub(crate) fn prefill_ports(&self) -> Vec<u16> {
         self.prefill.iter().map(|engine| engine.addr().port()).collect()
     }
 
-    /// Where the decoders listen.
+    /// Ports on which the decoders listen.
     pub(crate) fn decode_ports(&self) -> Vec<u16> {
         self.decode.iter().map(|engine| engine.addr().port()).collect()
     }
 
-    /// Streams stop after their first token.
+    /// Stops streams after their first token.
     pub(crate) fn hold(&self) {
         self.decode.iter().for_each(Engine::hold);
     }
 
-    /// They go on.
+    /// Lets the stopped streams go on.
     pub(crate) fn go_on(&self) {
         self.decode.iter().for_each(Engine::go_on);
     }

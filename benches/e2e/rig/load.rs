@@ -1,4 +1,4 @@
-//! So many connections, each of which asks again as soon as it is answered.
+//! A load of several connections, each of which asks again as soon as it is answered.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,21 +14,21 @@ use super::prompts::Aim;
 use super::sample::Sample;
 use super::trouble::{Trouble, Troubles};
 
-/// Before a window: connections open, pools and caches fill.
+/// Time before a window, in which connections open and pools and caches fill.
 const WARM_UP: Duration = Duration::from_millis(700);
-/// How long a request may take, and those that are open when the window ends.
+/// Longest time of a request, also of those that are open when the window ends.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Pause after a bad answer: a proxy that refuses everything must not be flooded.
 const AFTER_TROUBLE: Duration = Duration::from_millis(20);
-/// Bytes of an answer.
+/// Longest answer, in bytes.
 const ANSWER_BYTES: usize = 1 << 20;
 
-/// What is asked.
+/// Size and number of the requests of a load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     /// Bytes of each prompt.
     pub(crate) prompt_bytes: usize,
-    /// Requests at a time.
+    /// Requests that are open at a time.
     pub(crate) connections: usize,
 }
 
@@ -39,7 +39,7 @@ struct Tally {
     troubles: Mutex<Troubles>,
 }
 
-/// Asks for a while before the window and all through it, and waits for what is open at its end.
+/// Sends requests before and during the window, and waits for those that are open at its end.
 pub(crate) async fn run(aim: &Arc<Aim>, shape: Shape, window: Duration, meter: &mut Meter) -> Sample {
     let tally = Arc::new(Tally::default());
     let mut workers = JoinSet::new();
@@ -56,7 +56,7 @@ pub(crate) async fn run(aim: &Arc<Aim>, shape: Shape, window: Duration, meter: &
         ..Sample::default()
     };
     tally.ended.store(true, Ordering::Relaxed);
-    // Each of them gives up by itself.
+    // Each worker ends by itself: its requests have a time limit.
     while workers.join_next().await.is_some() {}
     sample.answered = tally.answered.load(Ordering::Relaxed);
     sample.troubles = tally.troubles.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -78,10 +78,10 @@ async fn work(aim: Arc<Aim>, tally: Arc<Tally>, prompt_bytes: usize) {
     }
 }
 
-/// One request, over the connection that was kept if there is one.
+/// Sends one request, over the connection that was kept if there is one.
 async fn exchange(aim: &Aim, kept: &mut Option<Connection>, request: &[u8]) -> Result<(), Trouble> {
     match once(aim, kept, request).await {
-        // The other side may close what is idle at any time; that is nobody's mistake.
+        // The peer may close an idle connection at any time, which is no fault.
         Err(Trouble::Stale) => once(aim, kept, request).await,
         other => other,
     }
@@ -101,7 +101,7 @@ async fn once(aim: &Aim, kept: &mut Option<Connection>, request: &[u8]) -> Resul
     Ok(())
 }
 
-/// Whether the proxy answers at all, now.
+/// Checks that the proxy answers now.
 pub(crate) async fn probe(aim: &Aim) -> Result<(), Trouble> {
     let request = aim.whole(40);
     timeout(PATIENCE, once(aim, &mut None, &request)).await.unwrap_or(Err(Trouble::Late))

@@ -1,4 +1,4 @@
-//! One cell for one proxy: engines, the proxy, load, and what it took.
+//! Measures one cell for one proxy: starts engines and proxy, loads them and reads the cost.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -21,42 +21,42 @@ use super::sample::Sample;
 use super::target::{Started, free_ports};
 use super::{load, wave};
 
-/// How long a proxy may take until it answers.
+/// Longest time until a proxy answers.
 const READY: Duration = Duration::from_secs(60);
-/// Between attempts.
+/// Pause between attempts to reach a proxy.
 const AGAIN: Duration = Duration::from_millis(50);
-/// Prompts of a megabyte have 22 000 blocks, and some of them are there at a time.
+/// KV blocks of an engine. A prompt of a megabyte has 22 000, and several are there at a time.
 const KV_BLOCKS: usize = 131_072;
-/// For many engines with short prompts.
+/// KV blocks of an engine among many; there, prompts are short.
 const FEW_KV_BLOCKS: usize = 4_096;
-/// Engines from which on they have few blocks.
+/// Most engines that have [`KV_BLOCKS`] each.
 const MANY_ENGINES: usize = 16;
 /// Descriptors besides those of streams: engines' listeners, idle connections, files.
 const OTHER_FILES: u64 = 500;
 /// Descriptors for an engine: its listener, and connections to it and from it.
 const FILES_PER_ENGINE: u64 = 8;
 
-/// What became of a cell.
+/// Outcome of one measurement of a cell.
 #[derive(Clone, Debug)]
 pub(crate) enum Outcome {
-    /// It was measured.
+    /// The cell was measured.
     Done(Box<Sample>),
-    /// It can't be, and why; nobody's fault.
+    /// The cell can't be measured here, for this reason; that counts as no error.
     Skipped(String),
-    /// It could not be, and why.
+    /// The measurement failed, for this reason.
     Failed(String),
 }
 
-/// What all cells share.
+/// Settings that all cells share.
 #[derive(Debug)]
 pub(crate) struct Bench<'a> {
-    /// The options.
+    /// Options of the run.
     pub(crate) options: &'a Options,
-    /// Who runs where.
+    /// Cores of the proxy and of the load.
     pub(crate) cores: &'a Cores,
-    /// Room for files.
+    /// Directory for files of the run.
     pub(crate) work: &'a Path,
-    /// Files that a process may open.
+    /// Most files that a process may open.
     pub(crate) open_files: u64,
 }
 
@@ -76,7 +76,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Why a cell can't be measured.
+    /// Returns the reason why a cell can't be measured, if there is one.
     fn impossible(&self, cell: Cell, proxy: &Proxy) -> Option<String> {
         // A stream has two descriptors in the proxy, and two here: the client's and the decoder's.
         let needed = 2 * cell.streams() + FILES_PER_ENGINE * cell.engines() as u64 + OTHER_FILES;
@@ -172,7 +172,7 @@ async fn ready(aim: &Aim, process: &mut Started) -> io::Result<()> {
     let until = Instant::now() + READY;
     loop {
         let probed = load::probe(aim).await;
-        // Somebody else may answer at its port, and it has ended for that.
+        // Another process may answer at its port, in which case the proxy has ended.
         if process.is_over() {
             return Err(io::Error::other(format!("the proxy ended at once: {}", process.said())));
         }

@@ -1,5 +1,10 @@
-//! The parts: what is asked for ([`options`], [`plan`], [`command`]), who takes part ([`engines`], [`target`], [`cores`]), what loads
-//! ([`prompts`], [`client`], [`answer`], [`load`], [`wave`]), what is read ([`process`], [`sample`]) and printed ([`table`]).
+//! Parts of the bench:
+//!
+//! * [`options`], [`plan`] and [`command`] read the command line.
+//! * [`engines`], [`target`] and [`cores`] start engines and proxy.
+//! * [`prompts`], [`client`], [`answer`], [`load`] and [`wave`] load the proxy.
+//! * [`measure`], [`process`], [`sample`] and [`trouble`] measure it, and [`table`] prints the
+//!   results.
 
 pub(crate) mod answer;
 pub(crate) mod client;
@@ -30,18 +35,18 @@ use table::Row;
 pub(crate) use cores::Cores;
 pub(crate) use options::{Options, Usage};
 
-/// Measures all that `options` name and prints it; false if anything was wrong.
+/// Measures all cells that `options` name and prints the tables; false if anything was wrong.
 ///
 /// # Errors
-/// The system's; or somebody has interrupted it.
+/// An error of the system, or `Interrupted` after SIGINT or SIGTERM.
 pub(crate) fn run(options: &Options) -> io::Result<bool> {
     run_on(options, &Cores::divide(&options.cores))
 }
 
-/// The same on cores that are divided already.
+/// Runs the same on cores that are divided already.
 ///
 /// # Errors
-/// As [`run`].
+/// Fails as [`run`] does.
 pub(crate) fn run_on(options: &Options, cores: &Cores) -> io::Result<bool> {
     let open_files = rlimit::increase_nofile_limit(u64::MAX)?;
     let work = tempfile::tempdir()?;
@@ -68,7 +73,8 @@ fn runtime(cores: usize) -> io::Result<Runtime> {
     }
 }
 
-/// Scenario by scenario: each table is printed when it is complete.
+/// Runs scenario by scenario and prints each table when it is complete; false if anything was
+/// wrong.
 async fn all(bench: &Bench<'_>) -> bool {
     let names: Vec<&str> = bench.options.proxies.iter().map(|proxy| proxy.name.as_str()).collect();
     let mut good = true;
@@ -89,7 +95,8 @@ async fn all(bench: &Bench<'_>) -> bool {
     good
 }
 
-/// Repetition by repetition, the proxies in turn, so that what else the machine does meets all of them.
+/// Measures repetition by repetition and the proxies in turn, so that other load of the machine
+/// affects all proxies alike.
 async fn measured(bench: &Bench<'_>, cells: &[Cell]) -> Vec<Row> {
     let proxies = &bench.options.proxies;
     let row = |cell: &Cell| Row { cell: *cell, outcomes: vec![Vec::new(); proxies.len()] };

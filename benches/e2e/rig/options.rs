@@ -1,4 +1,4 @@
-//! What is to be run.
+//! Command line of the bench, and the options that it yields.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -14,10 +14,11 @@ use super::plan::{Cell, PlanError, Scenario, quick, select};
 /// The gateway of this package, in the command line's own notation.
 const OURS: &str = "{exe} --host 127.0.0.1 --port {port} --workers {cores} --log-level warning \
                     --prefill [127.0.0.1:{p*}] --decode [127.0.0.1:{d*}]";
-/// Its name in tables.
+/// Name of this package's gateway in tables.
 const OUR_NAME: &str = "pd-proxy";
 
-/// Measures a gateway between simulated engines and a load generator: CPU time, and memory for each stream.
+/// Measures a gateway between simulated engines and a load generator: CPU time, and memory for each
+/// stream.
 #[derive(Debug, Parser)]
 #[command(
     name = "e2e",
@@ -28,8 +29,8 @@ const OUR_NAME: &str = "pd-proxy";
     Exit codes: 0 good, 1 an answer was bad or something could not be measured, 2 a flag that makes no sense."
 )]
 pub(crate) struct Usage {
-    /// small, prompts, instances, streams, cores, idle, each with its sizes (streams:100:9000), or all of them
-    /// [default: some sizes of each, within two minutes]
+    /// small, prompts, instances, streams, cores, idle, each with its sizes (streams:100:9000), or
+    /// all of them [default: some sizes of each, within two minutes]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     scenarios: Vec<String>,
     /// Seconds measured in each cell
@@ -44,8 +45,8 @@ pub(crate) struct Usage {
     /// A pace for whole answers, ms per token; streams have 20
     #[arg(long, value_name = "MS", default_value_t = 0.0)]
     pace_ms: f64,
-    /// This package's gateway [default: as cargo builds it beside this bench, by the same profile]; target/dist-pgo/pd-proxy is
-    /// that of benches/pgo/dist.sh --pgo
+    /// This package's gateway [default: as cargo builds it beside this bench, by the same profile];
+    /// target/dist-pgo/pd-proxy is that of benches/pgo/dist.sh --pgo
     #[arg(long, value_name = "PATH", default_value = env!("CARGO_BIN_EXE_pd-proxy"), hide_default_value = true)]
     exe: String,
     /// Run this proxy in place of ours
@@ -57,52 +58,52 @@ pub(crate) struct Usage {
     /// A proxy that runs already, with engines of its own, in place of ours; needs --pid
     #[arg(long, value_name = "URL", requires = "pid", conflicts_with_all = ["cmd", "compare"])]
     url: Option<String>,
-    /// Its process
+    /// Process id of the proxy at --url
     #[arg(long, value_name = "PID", requires = "url")]
     pid: Option<u32>,
     /// The model that requests name
     #[arg(long, value_name = "NAME", default_value = "sim")]
     model: String,
-    /// Said by cargo
+    /// Passed by cargo, without effect
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-/// A flag that makes no sense.
+/// Reasons why a flag makes no sense.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OptionError {
-    /// A scenario.
+    /// A scenario or one of its sizes is unknown.
     #[error("--scenarios {0}")]
     Scenario(#[from] PlanError),
-    /// A command.
+    /// A command is malformed.
     #[error("{flag} '{text}': {source}")]
     Command {
-        /// Where it was said.
+        /// Flag that gave the command.
         flag: &'static str,
-        /// What was said.
+        /// Text of the command.
         text: String,
-        /// What is wrong with it.
+        /// Description of the fault.
         source: CommandError,
     },
-    /// No name before the command.
+    /// A compared command has no name before it.
     #[error("--compare '{0}': no name: write NAME=COMMAND, as in nginx=…")]
     Nameless(String),
     /// Two proxies of one name.
     #[error("--compare '{0}': this name is taken: give each proxy its own")]
     Twice(String),
-    /// A time.
+    /// A time is out of its range.
     #[error("{flag} {value}: not from {least} to {most}: choose a number in between")]
     Time {
-        /// Where it was said.
+        /// Flag that gave the number.
         flag: &'static str,
-        /// What was said.
+        /// Number as it was given.
         value: f64,
-        /// The least that makes sense.
+        /// Least number that is allowed.
         least: f64,
-        /// The most.
+        /// Greatest number that is allowed.
         most: f64,
     },
-    /// An address.
+    /// An address is not `http://HOST:PORT`.
     #[error("--url '{0}': not http://HOST:PORT: leave path and https:// away")]
     Url(String),
 }
@@ -110,44 +111,45 @@ pub(crate) enum OptionError {
 /// A proxy to be measured.
 #[derive(Clone, Debug)]
 pub(crate) struct Proxy {
-    /// As in the table.
+    /// Name of the proxy in tables.
     pub(crate) name: String,
-    /// Where it comes from.
+    /// Origin of the proxy.
     pub(crate) origin: Origin,
 }
 
-/// Where a proxy comes from.
+/// Ways in which a proxy comes to be there.
 #[derive(Clone, Debug)]
 pub(crate) enum Origin {
-    /// It is started before engines of ours.
+    /// The bench starts it by this command, in front of engines of its own.
     Command(Command),
-    /// It runs already: host, port and process.
+    /// It runs already: host, port and process id.
     Running(String, u16, u32),
 }
 
-/// Flags that make sense.
+/// Options that have been checked.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
-    /// What is measured, in order.
+    /// Cells that are measured, in order.
     pub(crate) cells: Vec<Cell>,
-    /// How long each.
+    /// Time for which each cell is measured.
     pub(crate) window: Duration,
-    /// How often.
+    /// Number of repetitions, of which the median counts.
     pub(crate) reps: u32,
-    /// The proxies' cores; empty = the first.
+    /// Cores of the proxies; empty = the first that this process may use.
     pub(crate) cores: Vec<usize>,
-    /// Time of a token of a whole answer, ms.
+    /// Time per token of a whole answer, in ms.
     pub(crate) pace_ms: f64,
     /// The proxies; ratios are those of the first to each.
     pub(crate) proxies: Vec<Proxy>,
     /// The model that requests name.
     pub(crate) model: String,
-    /// This package's gateway.
+    /// Path of this package's gateway.
     pub(crate) exe: String,
 }
 
 impl Options {
-    /// The profile by which the gateway was built: the folder that cargo, or benches/pgo/dist.sh, puts it into.
+    /// Returns the profile by which the gateway was built: the folder that cargo, or
+    /// benches/pgo/dist.sh, puts it into.
     pub(crate) fn profile(&self) -> &str {
         Path::new(&self.exe).parent().and_then(Path::file_name).and_then(OsStr::to_str).unwrap_or("unknown")
     }
@@ -213,7 +215,7 @@ fn proxy(flag: &'static str, name: &str, text: &str) -> Result<Proxy, OptionErro
     Ok(Proxy { name: name.to_owned(), origin: Origin::Command(command) })
 }
 
-/// Host and port of an address without a path.
+/// Reads host and port of an address without a path.
 fn place(url: &str) -> Option<(String, u16)> {
     let uri: Uri = url.parse().ok()?;
     let plain = uri.scheme() == Some(&Scheme::HTTP) && uri.path() == "/" && uri.query().is_none();

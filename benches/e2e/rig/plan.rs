@@ -1,4 +1,4 @@
-//! What can be measured, and in which sizes.
+//! Scenarios that can be measured, and their sizes.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,72 +9,72 @@ use super::{load, wave};
 pub(crate) const STREAM_TOKEN_MS: f64 = 20.0;
 /// Chunks of one wave of streams: with many streams each has fewer tokens.
 const WAVE_CHUNKS: u64 = 100_000;
-/// Tokens of a stream, at least.
+/// Fewest tokens of a stream.
 const LEAST_TOKENS: u64 = 10;
 /// Tokens of a stream that is to be silent.
 const IDLE_TOKENS: u64 = 10;
 /// The longest prompt, 4 MiB: engines have blocks for one or two of them at a time.
 const MOST_BYTES: u64 = 4 << 20;
 
-/// A question to the gateway.
+/// Scenario in which the gateway is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scenario {
-    /// Short prompts, whole answers.
+    /// Short prompts with whole answers.
     Small,
-    /// Prompts of some length.
+    /// Prompts of several lengths.
     Prompts,
-    /// Many engines.
+    /// Fleets of many engines.
     Instances,
-    /// Streams at a pace.
+    /// Streams with a fixed time per token.
     Streams,
     /// More than one core for the gateway.
     Cores,
-    /// Streams that say nothing.
+    /// Streams that are open and silent.
     Idle,
 }
 
 /// One size of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cell {
-    /// The scenario.
+    /// Scenario of the cell.
     pub(crate) scenario: Scenario,
-    /// Bytes, engines, streams or cores.
+    /// Size of the cell: bytes, engines, streams or cores.
     pub(crate) size: u64,
 }
 
-/// What loads the gateway.
+/// Load that a cell puts on the gateway.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Shape {
-    /// Whole answers.
+    /// Requests with whole answers.
     Whole(load::Shape),
-    /// Streams.
+    /// Streams that are open at once.
     Wave(wave::Shape),
 }
 
-/// What is no scenario.
+/// Reasons why a text selects no cells.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PlanError {
-    /// Its name.
+    /// The name is unknown.
     #[error(
         "'{0}': no such scenario: choose of small, prompts, instances, streams, cores, idle, or all alone"
     )]
     Name(String),
-    /// Its size.
+    /// The size is no number or out of range.
     #[error("'{text}': {size} is no size: give a number from {least} to {most}")]
     Size {
-        /// All of it.
+        /// Scenario and sizes as they were given.
         text: String,
-        /// The size.
+        /// Size as it was given.
         size: String,
-        /// The least that there is.
+        /// Least size of the scenario.
         least: u64,
-        /// The most.
+        /// Greatest size of the scenario.
         most: u64,
     },
 }
 
 impl Scenario {
-    /// All of them, in the order of the tables.
+    /// All scenarios, in the order of the tables.
     pub(crate) const ALL: [Scenario; 6] = [
         Scenario::Small,
         Scenario::Prompts,
@@ -84,7 +84,7 @@ impl Scenario {
         Scenario::Idle,
     ];
 
-    /// As in options.
+    /// Name of the scenario in options.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Scenario::Small => "small",
@@ -96,7 +96,7 @@ impl Scenario {
         }
     }
 
-    /// What its table is about.
+    /// Title of the scenario's table.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Scenario::Small => "prompts of 200 bytes, whole answers, 32 connections, 4 engines",
@@ -112,7 +112,7 @@ impl Scenario {
         }
     }
 
-    /// Its sizes when it is asked for by name.
+    /// Sizes of the scenario when it is asked for by name.
     fn sizes(self) -> &'static [u64] {
         match self {
             Scenario::Small => &[200],
@@ -124,7 +124,7 @@ impl Scenario {
         }
     }
 
-    /// Its sizes otherwise: those that take little time.
+    /// Sizes of the scenario otherwise: those that take little time.
     fn quick_sizes(self) -> &'static [u64] {
         match self {
             Scenario::Streams => &[1, 10, 100, 1_000],
@@ -133,7 +133,7 @@ impl Scenario {
         }
     }
 
-    /// The least and the most of its sizes.
+    /// Least and greatest size of the scenario.
     fn bounds(self) -> (u64, u64) {
         match self {
             Scenario::Small | Scenario::Prompts => (20, MOST_BYTES),
@@ -143,22 +143,22 @@ impl Scenario {
         }
     }
 
-    /// All of its cells.
+    /// All cells of the scenario.
     pub(crate) fn cells(self) -> Vec<Cell> {
         self.sizes().iter().map(|&size| Cell { scenario: self, size }).collect()
     }
 }
 
-/// What takes two minutes in all.
+/// Cells that take two minutes in all.
 pub(crate) fn quick() -> Vec<Cell> {
     let cells = |scenario: Scenario| scenario.quick_sizes().iter().map(move |&size| Cell { scenario, size });
     Scenario::ALL.into_iter().flat_map(cells).collect()
 }
 
-/// The cells of `names`, each a scenario and perhaps its sizes: `streams:1:10`.
+/// Selects the cells of `names`, each a scenario and perhaps its sizes: `streams:1:10`.
 ///
 /// # Errors
-/// What is not known, or no size.
+/// A scenario is unknown, or a size is no number or out of range.
 pub(crate) fn select(names: &[String]) -> Result<Vec<Cell>, PlanError> {
     let mut cells = Vec::new();
     for text in names {
@@ -184,7 +184,7 @@ impl Cell {
         if self.scenario == Scenario::Instances { usize::try_from(self.size).unwrap_or(4) } else { 4 }
     }
 
-    /// The proxy's cores, if they are what it is about.
+    /// Number of the proxy's cores, if the scenario is about them.
     pub(crate) fn cores(self) -> Option<usize> {
         (self.scenario == Scenario::Cores).then(|| usize::try_from(self.size).unwrap_or(1))
     }
@@ -194,7 +194,7 @@ impl Cell {
         if matches!(self.scenario, Scenario::Streams | Scenario::Idle) { self.size } else { 0 }
     }
 
-    /// What is asked, in a window of this length.
+    /// Load of the cell for a window of this length.
     pub(crate) fn shape(self, window: Duration) -> Shape {
         let whole = |bytes: u64, connections| {
             let prompt_bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -215,7 +215,7 @@ impl Cell {
     }
 }
 
-/// Requests at a time: engines have to keep up with long ones.
+/// Requests at a time: fewer if prompts are long, since engines have to keep up with them.
 fn connections(bytes: u64) -> usize {
     match bytes {
         ..=16_384 => 16,

@@ -1,4 +1,4 @@
-//! What a process and its descendants cost, as the kernel counts it.
+//! CPU time and memory of a process and its descendants, as the kernel counts them.
 
 use std::collections::HashMap;
 use std::fs;
@@ -8,7 +8,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct Meter {
     root: u32,
-    /// CPU time of each thread, by process and thread: those that have ended since stay.
+    /// CPU time of each thread in ns, by process and thread. Threads that have ended stay.
     seen: HashMap<(u32, u32), u64>,
 }
 
@@ -18,11 +18,12 @@ impl Meter {
         Meter { root, seen: HashMap::new() }
     }
 
-    /// CPU time of all threads of the tree. What a thread took between the last reading and its end is missed.
+    /// Returns the CPU time of all threads of the tree. The time between the last reading of a
+    /// thread and its end is missing.
     pub(crate) fn cpu(&mut self) -> Duration {
         for pid in tree(self.root) {
             for thread in numbers(&format!("/proc/{pid}/task")) {
-                // On the processor, waiting for it, how often: the first is in nanoseconds.
+                // Time on the processor in ns, time waiting for it, number of time slices.
                 let stat = fs::read_to_string(format!("/proc/{pid}/task/{thread}/schedstat"));
                 let taken = stat.ok().and_then(|stat| stat.split(' ').next()?.parse().ok());
                 if let Some(taken) = taken {
@@ -45,7 +46,7 @@ fn resident_kb(pid: u32) -> Option<u64> {
     line.trim().trim_end_matches(" kB").parse().ok()
 }
 
-/// `root` and its descendants.
+/// Process ids of `root` and its descendants.
 fn tree(root: u32) -> Vec<u32> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     for pid in numbers("/proc") {
@@ -62,7 +63,8 @@ fn tree(root: u32) -> Vec<u32> {
     found
 }
 
-/// The second field behind the name, which may hold anything and ends with the last parenthesis.
+/// Reads a process's parent: the second field after the name, which may hold anything and ends with
+/// the last parenthesis.
 fn parent(pid: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()

@@ -1,4 +1,4 @@
-//! Requests, no two of them with a common beginning: nobody's cache helps.
+//! Requests, no two of them with a common beginning, so that no prefix cache helps.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,18 +11,18 @@ pub(crate) const WHOLE_TOKENS: u64 = 16;
 /// Text that prompts are filled with.
 const WORDS: &str = "the quick brown fox jumps over the lazy dog and then it sleeps ";
 
-/// Whom requests go to, and what they have in common.
+/// Target of requests, and their common settings.
 #[derive(Debug)]
 pub(crate) struct Aim {
-    /// The proxy.
+    /// Address of the proxy.
     pub(crate) to: SocketAddr,
-    /// The model.
+    /// Model that requests name.
     model: String,
     next: AtomicU64,
 }
 
 impl Aim {
-    /// Requests to `to` for `model`.
+    /// Builds requests to `to` for `model`.
     pub(crate) fn new(to: SocketAddr, model: &str) -> Aim {
         // Another run must not ask the same of a proxy that is still there.
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -30,7 +30,7 @@ impl Aim {
         Aim { to, model: model.to_owned(), next }
     }
 
-    /// A completion that is not streamed, with a prompt of so many bytes.
+    /// Builds a completion request that is not streamed, with a prompt of `prompt_bytes` bytes.
     pub(crate) fn whole(&self, prompt_bytes: usize) -> Vec<u8> {
         let prompt = self.prompt(prompt_bytes);
         let body =
@@ -38,7 +38,8 @@ impl Aim {
         self.request("/v1/completions", &body.to_string())
     }
 
-    /// A streamed chat, with a prompt of so many bytes and an answer of so many tokens.
+    /// Builds a streamed chat request, with a prompt of `prompt_bytes` bytes and an answer of
+    /// `tokens` tokens.
     pub(crate) fn stream(&self, prompt_bytes: usize, tokens: u64) -> Vec<u8> {
         let messages = json!([{"role": "user", "content": self.prompt(prompt_bytes)}]);
         let body = json!({"model": self.model, "messages": messages, "max_tokens": tokens, "stream": true,

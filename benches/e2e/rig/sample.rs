@@ -1,25 +1,26 @@
-//! What was measured in one cell.
+//! Measurements of one cell.
 
 use std::time::Duration;
 
 use super::trouble::Troubles;
 
-/// What was measured in one cell.
+/// Measurements of one cell for one proxy.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sample {
     /// CPU time of the proxy in the window.
     pub(crate) cpu: Duration,
-    /// The window.
+    /// Length of the window.
     pub(crate) wall: Duration,
     /// Whole answers in the window, or streams in all.
     pub(crate) requests: u64,
-    /// The same, those before and after the window included: if there is one, the proxy works, however slow it is.
+    /// Answers before, in and after the window: if there is one, the proxy works, however slow it
+    /// is.
     pub(crate) answered: u64,
     /// Events in the window.
     pub(crate) chunks: u64,
-    /// What each open stream adds to the proxy's memory, in bytes.
+    /// Memory that each open stream adds to the proxy, in bytes.
     pub(crate) stream_bytes: Option<f64>,
-    /// While streams were open and silent: the proxy's CPU time, and how long that was.
+    /// CPU time of the proxy while streams were open and silent, and the length of that time.
     pub(crate) silent: Option<(Duration, Duration)>,
     /// Bad answers, also those before and after the window.
     pub(crate) troubles: Troubles,
@@ -51,7 +52,7 @@ impl Sample {
         share(self.chunks as f64, self.wall.as_secs_f64())
     }
 
-    /// What an open stream takes, in KB.
+    /// Memory that an open stream takes, in KB.
     pub(crate) fn kb_per_stream(&self) -> Option<f64> {
         self.stream_bytes.map(|bytes| bytes / 1024.0)
     }

@@ -1,4 +1,4 @@
-//! Markdown: a table for each scenario.
+//! Writes a Markdown table for each scenario.
 
 use std::fmt::Write as _;
 
@@ -7,16 +7,16 @@ use super::plan::{Cell, Scenario};
 use super::sample::Sample;
 use super::trouble::Troubles;
 
-/// What became of a cell, for each proxy each of its repetitions.
+/// Outcomes of a cell, for each proxy and each of its repetitions.
 #[derive(Debug)]
 pub(crate) struct Row {
-    /// The cell.
+    /// Cell of the row.
     pub(crate) cell: Cell,
-    /// By proxy.
+    /// Outcomes of the repetitions, by proxy.
     pub(crate) outcomes: Vec<Vec<Outcome>>,
 }
 
-/// A column: its heading, and what stands in it.
+/// A column: its heading, and the value that it shows.
 type Column = (&'static str, fn(&Sample) -> Option<f64>);
 
 fn columns(scenario: Scenario) -> &'static [Column] {
@@ -38,12 +38,13 @@ fn columns(scenario: Scenario) -> &'static [Column] {
     }
 }
 
-/// What the requests of a scenario are.
+/// Word for the requests of a scenario.
 fn requests(scenario: Scenario) -> &'static str {
     if matches!(scenario, Scenario::Streams | Scenario::Idle) { "streams" } else { "requests" }
 }
 
-/// The table of a scenario for the proxies of these names, and below it what went wrong.
+/// Renders the table of a scenario for the proxies of these names. Remarks below it say what went
+/// wrong or was left out.
 pub(crate) fn render(scenario: Scenario, names: &[&str], rows: &[Row]) -> String {
     let columns = columns(scenario);
     let several = names.len() > 1;
@@ -92,7 +93,7 @@ fn counts(reps: &[Outcome]) -> [String; 2] {
     [if asked == 0 { "–".to_owned() } else { grouped(&asked.to_string()) }, errors]
 }
 
-/// What to say about a cell below the table.
+/// Writes the remarks on a cell that go below the table.
 fn remarks(into: &mut String, name: &str, reps: &[Outcome]) {
     for outcome in reps {
         if let Outcome::Failed(why) = outcome {
@@ -112,7 +113,7 @@ fn remarks(into: &mut String, name: &str, reps: &[Outcome]) {
     }
 }
 
-/// Whether anything is wrong with them.
+/// True if the outcome is a failure, has a bad answer or has no answer.
 pub(crate) fn is_bad(outcome: &Outcome) -> bool {
     match outcome {
         Outcome::Done(sample) => sample.troubles.count() > 0 || sample.answered == 0,
@@ -141,7 +142,7 @@ fn median_of(reps: &[Outcome], of: fn(&Sample) -> Option<f64>) -> Option<f64> {
     Some(f64::midpoint(*low, *high))
 }
 
-/// Three digits, or all of those before the point.
+/// Formats a number with three digits, or with all those before the point.
 fn number(value: Option<f64>) -> String {
     let Some(value) = value else { return "–".to_owned() };
     match value.abs() {
@@ -151,7 +152,7 @@ fn number(value: Option<f64>) -> String {
     }
 }
 
-/// Digits in groups of three.
+/// Groups digits by three.
 fn grouped(digits: &str) -> String {
     let mut out = String::new();
     for (place, digit) in digits.chars().enumerate() {

@@ -1,4 +1,4 @@
-//! The proxy that is measured: a process of ours, or one that runs already.
+//! The process of a proxy that is measured, and free ports for it.
 
 use std::fs::File;
 use std::io;
@@ -10,16 +10,16 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How long a process may take to end when it is asked to.
+/// Longest time that a process may take to end when it is asked to.
 const END: Duration = Duration::from_secs(3);
-/// Ports for proxies: below those that systems give to whoever asks for any.
+/// Ports for proxies: below those that systems assign by themselves.
 const PORTS: Range<u16> = 12_000..32_000;
-/// Between looks whether it has.
+/// Pause between checks that the process has ended.
 const LOOK: Duration = Duration::from_millis(20);
-/// Of what a process has printed, what is shown when it does not work.
+/// Last bytes of a process's output that are shown when it does not work.
 const SHOWN_BYTES: usize = 800;
 
-/// A process and all that it starts, in a group of its own; ended when it is dropped.
+/// A process and all that it starts, in a process group of its own, which is ended on drop.
 #[derive(Debug)]
 pub(crate) struct Started {
     child: Child,
@@ -30,7 +30,7 @@ impl Started {
     /// Starts a command, whose output goes to a file in `work`.
     ///
     /// # Errors
-    /// There is no such program.
+    /// The program can't be started, or the file can't be created.
     pub(crate) fn new(words: &[String], work: &Path) -> io::Result<Started> {
         let log = work.join("proxy.log");
         let out = File::create(&log)?;
@@ -46,17 +46,17 @@ impl Started {
         Ok(Started { child, log })
     }
 
-    /// Its process.
+    /// Id of the process.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Whether it has ended.
+    /// True if the process has ended.
     pub(crate) fn is_over(&mut self) -> bool {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// How it ended, if it has, and the end of what it has printed.
+    /// Returns how the process ended, if it has, and the end of its output.
     pub(crate) fn said(&mut self) -> String {
         let ended = self.child.try_wait().ok().flatten().map(|status| format!("{status}. "));
         let text = std::fs::read(&self.log).unwrap_or_default();
@@ -67,7 +67,7 @@ impl Started {
 
     /// Signals the whole group.
     fn signal(&self, name: &str) {
-        // The shell's own: not everywhere is there a program of this name.
+        // Uses the shell's builtin: not every system has a program of this name.
         let command = format!("kill -s {name} -- -{}", self.pid());
         drop(Command::new("sh").args(["-c", &command]).stdout(Stdio::null()).stderr(Stdio::null()).status());
     }
@@ -80,21 +80,21 @@ impl Drop for Started {
         while !self.is_over() && Instant::now() < until {
             thread::sleep(LOOK);
         }
-        // What else is in the group; and if it has not ended, it too.
+        // Ends the rest of the group, and the process itself if it has not ended.
         self.signal("KILL");
         drop(self.child.kill());
         drop(self.child.wait());
     }
 }
 
-/// So many ports of this host that are free, and that nobody gets who asks the system for any.
+/// Finds `count` free ports of this host, below those that the system assigns by itself.
 ///
 /// # Errors
-/// There are not so many.
+/// Fewer ports are free.
 pub(crate) fn free_ports(count: usize) -> io::Result<Vec<u16>> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let all = PORTS.end - PORTS.start;
-    // Somewhere else each time: others may look for some, too.
+    // Starts at another port each time, since other processes may look for some, too.
     let from = u16::try_from(since.subsec_micros() % u32::from(all)).unwrap_or_default();
     let each = (0..all).map(|step| PORTS.start + (from + step) % all);
     let free = each.filter(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok());

@@ -1,12 +1,12 @@
-//! What can be wrong with an answer.
+//! Faults of answers, and their counts.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// What is wrong with an answer.
+/// Fault of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub(crate) enum Trouble {
-    /// Nobody listens.
+    /// No connection can be made.
     #[error("no connection")]
     Connect,
     /// A connection that was kept is closed; the request is sent again.
@@ -15,58 +15,58 @@ pub(crate) enum Trouble {
     /// The connection ends before the answer does.
     #[error("cut before its end")]
     Cut,
-    /// Bytes that are no answer.
+    /// The bytes are no HTTP answer.
     #[error("not HTTP")]
     NotHttp,
-    /// Not 200.
+    /// The status is not 200.
     #[error("status {0}")]
     Status(u16),
-    /// Nothing generated.
+    /// The answer has no text.
     #[error("no text in it")]
     Empty,
-    /// An error event in a stream.
+    /// The stream has an error event.
     #[error("an error event")]
     ErrorEvent,
-    /// A stream that ends without `[DONE]`.
+    /// The stream ends without `[DONE]`.
     #[error("no [DONE]")]
     NoDone,
-    /// Something after `[DONE]`.
+    /// The stream goes on after `[DONE]`.
     #[error("events after [DONE]")]
     AfterDone,
-    /// Fewer events than tokens.
+    /// The stream has fewer events than tokens.
     #[error("fewer events than tokens")]
     Short,
-    /// Longer than it can be.
+    /// The answer, or a line of it, is too long.
     #[error("too long")]
     TooLong,
-    /// It did not come in time.
+    /// The answer did not come in time.
     #[error("not there in time")]
     Late,
 }
 
-/// How often what was wrong.
+/// Number of faults of each kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Troubles(BTreeMap<Trouble, u64>);
 
 impl Troubles {
-    /// One more.
+    /// Counts one more fault.
     pub(crate) fn note(&mut self, trouble: Trouble) {
         self.add(trouble, 1);
     }
 
-    /// So many more.
+    /// Counts `count` more faults.
     pub(crate) fn add(&mut self, trouble: Trouble, count: u64) {
         if count > 0 {
             *self.0.entry(trouble).or_default() += count;
         }
     }
 
-    /// All of them.
+    /// Number of all faults.
     pub(crate) fn count(&self) -> u64 {
         self.0.values().sum()
     }
 
-    /// Both.
+    /// Adds the counts of `other`.
     pub(crate) fn merge(&mut self, other: &Troubles) {
         for (trouble, count) in &other.0 {
             self.add(*trouble, *count);

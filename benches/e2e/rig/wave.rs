@@ -1,4 +1,5 @@
-//! Streams that are all open at once: opened one after the other, silent for a while, then read to their ends.
+//! Streams that are all open at once: opened a few at a time, silent for a while, then read to
+//! their ends.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,25 +23,26 @@ const BEGINNING: usize = 32;
 const BEGIN: Duration = Duration::from_secs(120);
 /// Time for all of them to end.
 const END: Duration = Duration::from_secs(120);
-/// Between looks whether they have.
+/// Pause between checks that all streams have begun or ended.
 const LOOK: Duration = Duration::from_millis(10);
-/// Before a memory is read: what was needed for beginning alone is given back.
+/// Time before a memory is read, in which memory that only the beginning needed is given back.
 const SETTLE: Duration = Duration::from_millis(500);
 /// Bytes of each prompt.
 const PROMPT_BYTES: usize = 200;
-/// With fewer streams their memory is lost in what the process takes and gives back anyway.
+/// Fewest streams whose memory is shown: that of fewer is lost in what the process takes and gives
+/// back anyway.
 const STREAMS_TO_WEIGH: u64 = 100;
 /// Streams and tokens of a first wave that is not measured.
 const WARM_UP: (u64, u64) = (8, 8);
 
-/// What is opened.
+/// Number and length of the streams of a wave.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
-    /// Streams.
+    /// Number of streams.
     pub(crate) streams: u64,
-    /// Tokens of each.
+    /// Tokens of each stream.
     pub(crate) tokens: u64,
-    /// How long they are silent after their first token.
+    /// Time for which streams are silent after their first token.
     pub(crate) silence: Duration,
 }
 
@@ -51,12 +53,12 @@ struct Tally {
     ended: AtomicU64,
     troubles: Mutex<Troubles>,
     doors: Semaphore,
-    /// Every token is an event of its own.
+    /// True if every token is an event of its own.
     exact: bool,
 }
 
-/// Opens them and reads them. `engines` keep them silent; where there are none of ours, streams go on as they like, and the
-/// chunks of those that are open are counted, beginnings included.
+/// Opens the streams of a wave and reads them. `engines` keep them silent. Without engines of the
+/// bench's own, streams are not held, and chunks are counted from the first beginning on.
 pub(crate) async fn run(
     aim: &Arc<Aim>,
     shape: Shape,
@@ -128,7 +130,7 @@ impl Tally {
         self.troubles.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits until `counter` has come to `all`; false if it has not in time.
+    /// Waits until `counter` has reached `all`; false if it has not within `limit`.
     async fn wait_until(&self, counter: &AtomicU64, all: u64, limit: Duration) -> bool {
         let until = Instant::now() + limit;
         while counter.load(Ordering::Relaxed) < all {
@@ -141,7 +143,7 @@ impl Tally {
     }
 }
 
-/// One stream. It has begun and ended, whatever comes of it.
+/// Reads one stream, and counts it as begun and ended whatever the outcome.
 async fn stream(aim: Arc<Aim>, tally: Arc<Tally>, tokens: u64) {
     let mut begun = false;
     if let Err(trouble) = read(&aim, &tally, tokens, &mut begun).await {

@@ -1,5 +1,6 @@
-//! Any body through templates and tokenizer, and as a question for an engine's tokenizer: never a panic, and what is exact
-//! does not depend on the cache. The same bytes as an engine's answers about itself: never more facts than may be kept.
+//! Sends any body through templates and tokenizer, and forms the question for an engine's
+//! tokenizer. Nothing panics, and what is exact does not depend on the cache. The same bytes are
+//! read as an engine's answers about itself, which never yield more facts than may be kept.
 
 #![no_main]
 
@@ -19,14 +20,15 @@ const TEMPLATES: [&str; 4] = [
     include_str!("../../golden/templates/everything.jinja"),
 ];
 const TOKENIZER: &str = include_str!("../../golden/tokenizer.json");
-/// Small, so that prompts are evicted all the time.
+/// Limit of the cache in tokens, so small that prompts are evicted all the time.
 const CACHE_TOKENS: usize = 2000;
 const TODAY: Today = Today { year: 2026, month: 3, day: 7 };
 
-/// A template may write an input several times over; what it makes of this much stays far below any limit on memory.
+/// Longest input, in bytes. A template may write its input several times over; what it makes of
+/// this much stays far below any limit on memory.
 const MAX_INPUT_BYTES: usize = 64 << 10;
 
-/// One template with a cache and without.
+/// Each template with a cache and without.
 static PROMPTERS: LazyLock<Vec<[Prompter; 2]>> = LazyLock::new(|| {
     let tokenizer = Arc::new(Local::from_json(TOKENIZER).expect("the golden tokenizer"));
     let with = |source: &str, cache| {
@@ -44,7 +46,7 @@ static PROMPTERS: LazyLock<Vec<[Prompter; 2]>> = LazyLock::new(|| {
     TEMPLATES.iter().map(|source| [with(source, cache()), with(source, PrefixCache::off())]).collect()
 });
 
-/// The facts hold nothing that the answer did not.
+/// Checks that the facts hold nothing beyond the answer.
 fn read_facts(answer: &[u8]) {
     let texts = |model: &facts::ModelFact| model.id.len() + model.root.as_deref().map_or(0, str::len);
     assert!(facts::models(answer).iter().map(texts).sum::<usize>() <= answer.len());
@@ -59,7 +61,8 @@ fn read_facts(answer: &[u8]) {
     }
 }
 
-/// What an engine is asked is an object again, and no question is left to ask about tokens that are known.
+/// Checks that a question to an engine is an object with either `prompt` or `messages`. Tokens that
+/// are known need no question.
 fn ask(api: Api, object: &Object) {
     if let Ok(Question::Ask(body)) = question(api, object) {
         let asked = Object::scan(body, ScanLimits::default()).expect("a question is an object");

@@ -1,4 +1,5 @@
-//! What a lookup server may send: frames, then a count. Whatever it is, an answer lies within the question.
+//! Reads any bytes as a lookup server's answer: frames, then a count. No count exceeds the blocks
+//! of the question.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

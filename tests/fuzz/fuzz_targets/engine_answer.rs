@@ -1,4 +1,4 @@
-//! What is understood of an engine's answer does not depend on how it was cut into pieces.
+//! Reads an engine's answer, whose meaning does not depend on how it was cut into pieces.
 #![no_main]
 
 use bytes::Bytes;
@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 use pd_proxy::upstream::chunked::{BadChunk, Chunked};
 use pd_proxy::upstream::head::{self, Framing};
 
-/// The body, whether it ended, and how much of `wire` it took.
+/// Returns the body, whether it ended, and the number of bytes of `wire` that it took.
 fn body(wire: &[u8], lens: &[u8]) -> Result<(Vec<u8>, bool, usize), BadChunk> {
     let (mut chunked, mut data, mut at) = (Chunked::default(), Vec::new(), 0);
     let mut lens = lens.iter().cycle();
@@ -19,7 +19,8 @@ fn body(wire: &[u8], lens: &[u8]) -> Result<(Vec<u8>, bool, usize), BadChunk> {
     Ok((data, chunked.ended(), at))
 }
 
-// The first byte says where the head is cut, the next three how the body is; the rest is what the engine sends.
+// The first byte sets where the head is cut, the next three set the lengths of the body's pieces.
+// The rest is the engine's answer.
 fuzz_target!(|input: &[u8]| {
     let Some((&[cut, ref lens @ ..], wire)) = input.split_first_chunk::<4>() else {
         return;

@@ -1,5 +1,6 @@
-//! Splicing versus an edit of the tree that `serde_json` builds: same members, whatever the text. What is caught of a text that passes by
-//! does not depend on its pieces, and is the same member.
+//! Compares splicing with an edit of the tree that `serde_json` builds: same members, whatever the
+//! text. The value that is caught of a text in pieces does not depend on the pieces, and is one of
+//! the same member.
 #![no_main]
 
 use bytes::Bytes;
@@ -7,7 +8,7 @@ use libfuzzer_sys::fuzz_target;
 use pd_proxy::codec::json::{Catch, Edit, Object, ScanLimits};
 use serde_json::{Map, Value, json};
 
-/// What is caught of a text in pieces of this size.
+/// Catches the member `a` of a text in pieces of `size` bytes.
 fn caught(text: &[u8], size: usize) -> Option<Vec<u8>> {
     let mut catch = Catch::new("a", 1 << 10);
     text.chunks(size).for_each(|piece| catch.push(piece));

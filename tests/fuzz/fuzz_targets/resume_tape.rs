@@ -1,5 +1,5 @@
-//! Whatever a decoder writes, following its stream does not fail, sends whole events only, and what it asks of the next decoder
-//! is JSON.
+//! Follows the stream of any decoder. That never fails, sends whole events only, and asks the next
+//! decoder by a body that is JSON.
 #![no_main]
 
 use bytes::Bytes;
@@ -9,7 +9,8 @@ use pd_proxy::codec::sse::{Framer, frames};
 use pd_proxy::dialect::Api;
 use pd_proxy::dialect::resume::{Next, Plan, Transcript};
 
-// The first byte sets API and wishes; the rest are the streams of several decoders, parted by 0 bytes.
+// The first byte sets API and wishes; the rest are the streams of several decoders, separated by 0
+// bytes.
 fuzz_target!(|input: &[u8]| {
     let Some((&flags, streams)) = input.split_first() else {
         return;
