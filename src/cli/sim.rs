@@ -120,7 +120,7 @@ pub struct SimMooncakeArgs {
     pub standby_of: Option<String>,
 }
 
-/// ReleaseQueue of Mooncake that differ on the wire.
+/// Releases of Mooncake that differ on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SimRelease {
     /// Mooncake version 0.3.7

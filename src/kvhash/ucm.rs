@@ -17,7 +17,7 @@ use super::{BlockContext, BlockHash, Known, ProfileError, VllmVersion};
 /// Text whose hash is the parent of the first block.
 const SEED: &str = "UCM_HASH_SEED";
 
-/// ReleaseQueue that differ in their ids.
+/// Releases that differ in their ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Generation {
     /// Sources of April 2026, 0.2 to 0.4: the whole model path, no suffix.

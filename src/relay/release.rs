@@ -36,7 +36,7 @@ use crate::upstream::{SendError, Written};
 /// A hand-off is used within this share of its lease: the decoder still needs time to fetch.
 const LEASE_SHARE: f64 = 0.8;
 
-/// ReleaseQueue that run at the same time: each is a request more for decoders that may be busy.
+/// Releases that run at the same time: each is a request more for decoders that may be busy.
 const AT_ONCE: usize = 128;
 
 /// One attempt at a release takes no longer, so that a decoder that hangs does not hold up the

@@ -158,7 +158,7 @@ impl Follower {
         Some(Box::new(Follower { relay: relay.clone(), ask: ask.clone(), tape, place, left }))
     }
 
-    /// ReleaseQueue the part of whole events that may go to the client.
+    /// Releases the part of whole events that may go to the client.
     pub(super) fn pass(&mut self, frames: Bytes) -> Bytes {
         let Ok(tape) = &mut self.tape else { return frames };
         let out = tape.pass(&frames);

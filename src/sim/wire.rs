@@ -19,7 +19,7 @@ use super::socket::Socket;
 /// one.
 const DRIBBLE_GAP: Duration = Duration::from_millis(1);
 
-/// DecisionOutcome of the bytes written from now on.
+/// Fate of the bytes written from now on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Plan {
     /// They are sent.

@@ -20,7 +20,7 @@ pub enum EngineAlgo {
     Sha256Cbor,
 }
 
-/// ReleaseQueue that differ in their hashes.
+/// Releases that differ in their hashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Release {
     /// 0.3: the hashed tuple ends with `None`.

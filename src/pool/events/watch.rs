@@ -62,7 +62,7 @@ pub struct Times {
     pub retry_ms: u64,
     /// Longest such wait.
     pub retry_max_ms: u64,
-    /// IdleTimeout within a replay. vLLM looks for requests between batches, up to 0.1 s apart.
+    /// Silence within a replay. vLLM looks for requests between batches, up to 0.1 s apart.
     pub replay_quiet_ms: u64,
     /// A replay as a whole.
     pub replay_ms: u64,

@@ -21,7 +21,7 @@ pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
 /// Most frames of a message.
 const MAX_FRAMES: usize = 8;
 const READ_BYTES: usize = 16 << 10;
-/// IdleTimeout of a peer after which TCP asks whether it is still there, and how often and how many
+/// Silence of a peer after which TCP asks whether it is still there, and how often and how many
 /// times it then asks.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(10), Duration::from_secs(5), 3);
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{GOOD, PATH, SMUGGLED, assert_serves, converse, reached, stage};
 
-/// IdleTimeout after which nothing more is expected on a connection that stays open.
+/// Silence after which nothing more is expected on a connection that stays open.
 const QUIET: Duration = Duration::from_millis(400);
 
 struct Probe {
