@@ -92,7 +92,7 @@ struct WrongKeyCount {
 /// Tokens reserved for a request until it is known how many it took. A reservation that is dropped
 /// without being settled counts as taken.
 #[derive(Debug)]
-pub struct Reservation {
+pub struct TokenReservation {
     budget: Arc<Mutex<Budget>>,
     tokens: u64,
 }
@@ -190,10 +190,10 @@ impl Caller {
     ///
     /// # Errors
     /// The time until that many tokens are available.
-    pub fn reserve(&self, tokens: u64, now: Instant) -> Result<Option<Reservation>, Duration> {
+    pub fn reserve(&self, tokens: u64, now: Instant) -> Result<Option<TokenReservation>, Duration> {
         let Some(budget) = &self.budget else { return Ok(None) };
         lock(budget).take(tokens, now)?;
-        Ok(Some(Reservation { budget: budget.clone(), tokens }))
+        Ok(Some(TokenReservation { budget: budget.clone(), tokens }))
     }
 
     /// Level of its token bucket at `now`; `None` if it has no budget.
@@ -202,7 +202,7 @@ impl Caller {
     }
 }
 
-impl Reservation {
+impl TokenReservation {
     /// Settles a request that took `tokens`: the rest of the reservation is returned, or the excess
     /// is taken.
     pub fn settle(self, tokens: u64, now: Instant) {

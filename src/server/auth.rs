@@ -1,6 +1,6 @@
 //! Identifies callers: the key of a request is looked up before anything else of it is looked at.
 //!
-//! Where keys are asked for, they end here: neither handlers nor engines see them.
+//! If keys are asked for, they end here: neither handlers nor engines see them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::auth::{Caller, Reservation};
+use crate::auth::{Caller, TokenReservation};
 use crate::error::{Error, Kind};
 use crate::route::estimate;
 use crate::server::table::{self, Key};
@@ -143,7 +143,11 @@ pub(super) fn no_such_model(name: &str) -> Error {
 ///
 /// # Errors
 /// `RateLimited` when they are used up.
-pub(super) fn reserve(gateway: &Gateway, caller: &Caller, tokens: u64) -> Result<Option<Reservation>, Error> {
+pub(super) fn reserve(
+    gateway: &Gateway,
+    caller: &Caller,
+    tokens: u64,
+) -> Result<Option<TokenReservation>, Error> {
     let reserved = caller.reserve(tokens, Instant::now());
     reserved.map_err(|wait| used_up(gateway, wait))
 }

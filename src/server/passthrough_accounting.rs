@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::StatusCode;
 use tokio::time::Instant;
 
-use crate::auth::{Caller, Reservation};
+use crate::auth::{Caller, TokenReservation};
 use crate::dialect::Api;
 use crate::dialect::usage::{Passing, Usage};
 use crate::error::{Error, Kind};
@@ -86,7 +86,7 @@ impl Bill {
     }
 
     /// So much is set aside for it, since so many tokens of prompt and output are expected.
-    pub(super) fn reserved(&mut self, reserved: Option<Reservation>, expected: (u64, u64)) {
+    pub(super) fn reserved(&mut self, reserved: Option<TokenReservation>, expected: (u64, u64)) {
         self.due.reserved(reserved);
         self.expected = Some(expected);
     }

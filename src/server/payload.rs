@@ -31,7 +31,7 @@ pub(super) enum Payload {
 }
 
 /// A caller's tokens that are set aside, and the prompt and output that they are for.
-pub(super) type Reserved = (Option<crate::auth::Reservation>, (u64, u64));
+pub(super) type Reserved = (Option<crate::auth::TokenReservation>, (u64, u64));
 
 impl Payload {
     /// Reads `body`, of which `kind` says what it may be.

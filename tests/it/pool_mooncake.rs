@@ -164,7 +164,7 @@ async fn whatever_breaks_is_told_and_passes() {
         (AnswerFault::Cut(20), Unreachable(String::new())),
         (AnswerFault::Stall(5), Unreachable(String::new())),
         (AnswerFault::Stall(20), Unreachable(String::new())),
-        (AnswerFault::IdleTimeout, Unreachable(String::new())),
+        (AnswerFault::NoAnswer, Unreachable(String::new())),
         (AnswerFault::Garbage, Protocol(String::new())),
         (AnswerFault::WrongSequence, Protocol(String::new())),
         (AnswerFault::Huge, Protocol(String::new())),

@@ -30,7 +30,7 @@ const READ_BYTES: usize = 32 << 10;
 #[derive(Debug)]
 pub struct Conn {
     frames: mpsc::Sender<Vec<u8>>,
-    desk: Arc<SchedulerHandle>,
+    desk: Arc<LinkState>,
     in_flight: usize,
     form: Option<Form>,
 }
@@ -41,12 +41,12 @@ pub struct Line {
     stream: TcpStream,
     buffer: BytesMut,
     frames: mpsc::Receiver<Vec<u8>>,
-    desk: Arc<SchedulerHandle>,
+    desk: Arc<LinkState>,
 }
 
 /// State that both ends of a connection share.
 #[derive(Debug)]
-struct SchedulerHandle {
+struct LinkState {
     state: Mutex<State>,
     hang_up: Notify,
 }
@@ -68,7 +68,7 @@ struct Waiting {
 
 /// A question's place on the desk, given back when nobody waits any more.
 struct Ticket<'a> {
-    desk: &'a SchedulerHandle,
+    desk: &'a LinkState,
     seq: u32,
 }
 
@@ -85,7 +85,7 @@ impl Conn {
     ) -> (Self, Line) {
         let (sender, frames) = mpsc::channel(in_flight.max(1));
         let state = State { next_seq: seq, open: HashMap::new(), unheard: None, ended: None };
-        let desk = Arc::new(SchedulerHandle { state: Mutex::new(state), hang_up: Notify::new() });
+        let desk = Arc::new(LinkState { state: Mutex::new(state), hang_up: Notify::new() });
         (Self { frames: sender, desk: desk.clone(), in_flight, form }, Line { stream, buffer, frames, desk })
     }
 
@@ -184,7 +184,7 @@ impl Drop for Line {
     }
 }
 
-impl SchedulerHandle {
+impl LinkState {
     /// A panic elsewhere leaves the state whole: every change is one statement.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -239,7 +239,7 @@ impl Drop for Ticket<'_> {
     }
 }
 
-async fn read(from: &mut ReadHalf<'_>, buffer: &mut BytesMut, desk: &SchedulerHandle) -> PoolError {
+async fn read(from: &mut ReadHalf<'_>, buffer: &mut BytesMut, desk: &LinkState) -> PoolError {
     loop {
         match next_frame(from, buffer).await {
             Ok(frame) => desk.deliver(frame),

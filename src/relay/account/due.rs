@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use crate::auth::{ANYONE, Caller, Priority, Reservation};
+use crate::auth::{ANYONE, Caller, Priority, TokenReservation};
 use crate::obs::Meters;
 use crate::relay::admit::Pass;
 
@@ -15,7 +15,7 @@ pub struct Due {
     pass: Option<Pass>,
     caller: Option<Arc<Caller>>,
     /// Reservation of its caller's tokens per minute.
-    reserved: Option<Reservation>,
+    reserved: Option<TokenReservation>,
 }
 
 impl Due {
@@ -30,7 +30,7 @@ impl Due {
     }
 
     /// So much is set aside for it.
-    pub fn reserved(&mut self, reserved: Option<Reservation>) {
+    pub fn reserved(&mut self, reserved: Option<TokenReservation>) {
         self.reserved = reserved;
     }
 

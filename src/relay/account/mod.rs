@@ -11,7 +11,7 @@ use std::time::Duration;
 use http::StatusCode;
 use tokio::time::Instant;
 
-use crate::auth::{Caller, Priority, Reservation};
+use crate::auth::{Caller, Priority, TokenReservation};
 use crate::dialect::usage::Usage;
 use crate::dialect::{Api, Shape};
 use crate::error::{Error, Kind};
@@ -194,7 +194,7 @@ impl Ledger {
     }
 
     /// So much is set aside for it, which is settled with the account.
-    pub fn reserved(&mut self, reserved: Option<Reservation>, shape: &Shape) {
+    pub fn reserved(&mut self, reserved: Option<TokenReservation>, shape: &Shape) {
         self.due.reserved(reserved);
         self.expected = Expected::of(shape);
     }

@@ -38,7 +38,7 @@ const HUGE: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerFault {
     /// No answer; the next question gets one.
-    IdleTimeout,
+    NoAnswer,
     /// The answer comes late, and so do those behind it.
     Delay(Duration),
     /// The connection is closed instead.
@@ -281,7 +281,7 @@ async fn converse(shared: &Shared, mut tcp: TcpStream) -> io::Result<()> {
 fn reply(mishap: Option<AnswerFault>, answer: Option<Vec<u8>>) -> Reply {
     let Some(mut answer) = answer else { return Reply::Nothing };
     match mishap {
-        Some(AnswerFault::IdleTimeout) => Reply::Nothing,
+        Some(AnswerFault::NoAnswer) => Reply::Nothing,
         Some(AnswerFault::Close) => Reply::SendThenClose(Vec::new()),
         Some(AnswerFault::Cut(bytes)) => {
             answer.truncate(bytes);
