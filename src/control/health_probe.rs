@@ -12,11 +12,12 @@ use tokio::time::Instant;
 
 use http::{HeaderValue, Method, StatusCode};
 
-use crate::dialect::{engine_load, facts};
+use crate::dialect::engine_load;
 use crate::endpoint::Endpoint;
 use crate::fleet::health::State;
 use crate::fleet::{Fleet, Instance, Outlook, Role, Sign};
 use crate::intake::exchange::{authorized, exchange, url};
+use crate::intake::facts;
 use crate::relay::{Relay, pause};
 
 /// Pause between looks at which probes are due.
@@ -31,8 +32,6 @@ const MAX_PROBES: usize = 64;
 const SCALING_PATH: &str = "/is_scaling_elastic_ep";
 /// The largest answer to a probe.
 const ANSWER_BYTES: usize = 1 << 20;
-/// The largest answer to `GET /v1/models`.
-const MODELS_BYTES: usize = 1 << 20;
 /// The largest answer to `GET /metrics`.
 const METRICS_BYTES: usize = 32 << 20;
 
@@ -191,11 +190,8 @@ impl Prober {
     async fn ask_models(&self, engine: &ProbeTarget) {
         let Some(first) = engine.roles.first() else { return };
         engine.roles.iter().for_each(|role| role.health().identity().models_asked());
-        let asked = exchange(self.call(first, "/v1/models"), self.time, MODELS_BYTES).await;
-        let names: Vec<String> = match asked {
-            Ok((StatusCode::OK, body)) => facts::models(&body).into_iter().map(|model| model.id).collect(),
-            _ => Vec::new(),
-        };
+        let names = facts::model_names(self.call(first, "/v1/models"), self.time).await;
+        let names = names.ok().flatten().unwrap_or_default();
         for role in &engine.roles {
             self.relay.fleet.record_models(role, names.clone());
         }

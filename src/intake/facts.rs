@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
-use reqwest::Client;
+use reqwest::{Client, RequestBuilder};
 
 use super::exchange::{authorized, exchange, url};
 use crate::dialect::facts::{self, CacheFacts, Contradiction, ModelFact};
@@ -16,6 +16,8 @@ use crate::prompt::Rules;
 const VERSION_BYTES: usize = 4 << 10;
 /// The largest answer to `GET /v1/models`.
 const MODELS_BYTES: usize = 4 << 20;
+/// The same where the names alone are wanted.
+const NAMES_BYTES: usize = 1 << 20;
 /// The largest answer to `GET /metrics`: 60 kB with one rank, and every rank and adapter adds to
 /// it.
 const METRICS_BYTES: usize = 32 << 20;
@@ -132,6 +134,17 @@ pub async fn fetch(
         facts::cache_config(&String::from_utf8_lossy(body)).transpose()
     });
     Ok(Facts { version, models: models.unwrap_or_default(), cache: cache.transpose(), gaps })
+}
+
+/// Sends `call`, which asks an engine for its list of models, and returns their names. `None`: it
+/// answered with another status than one of success.
+///
+/// # Errors
+/// The reason for which there is no answer within `time`, in words.
+pub async fn model_names(call: RequestBuilder, time: Duration) -> Result<Option<Vec<String>>, String> {
+    let (status, body) = exchange(call, time, NAMES_BYTES).await?;
+    let names = || facts::models(&body).into_iter().map(|model| model.id).collect();
+    Ok(status.is_success().then(names))
 }
 
 /// Reads a good answer by `reader`; else notes the gap.

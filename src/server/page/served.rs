@@ -9,10 +9,10 @@ use futures_util::StreamExt;
 use futures_util::stream;
 use tokio::time::Instant;
 
-use crate::dialect::facts;
 use crate::endpoint::Endpoint;
 use crate::fleet::Instance;
-use crate::intake::exchange::{authorized, exchange};
+use crate::intake::exchange::authorized;
+use crate::intake::facts;
 use crate::server::{Gateway, printable};
 
 /// Models change seldom: an engine is asked again after this time.
@@ -21,8 +21,6 @@ const AGAIN: Duration = Duration::from_secs(30);
 const AT_ONCE: usize = 8;
 /// Names that are kept of one engine. The first is the model's own; the others are mostly adapters.
 const MOST: usize = 4;
-/// The largest list that is read.
-const LIST_BYTES: usize = 1 << 20;
 
 /// The models of the engines that are members.
 #[derive(Debug, Default)]
@@ -100,8 +98,7 @@ async fn ask(gateway: &Gateway, engine: &Endpoint) -> Option<Vec<String>> {
     let edge = gateway.edge.now();
     let call = gateway.control.get(engine.url("/v1/models"));
     let call = authorized(call, edge.engine_authorization.as_ref());
-    let (status, body) = exchange(call, edge.models_time, LIST_BYTES).await.ok()?;
-    status.is_success().then(|| facts::models(&body).into_iter().map(|model| model.id).collect())
+    facts::model_names(call, edge.models_time).await.ok()?
 }
 
 #[cfg(test)]
