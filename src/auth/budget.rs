@@ -37,7 +37,7 @@ impl Budget {
     /// Takes `tokens` out.
     ///
     /// # Errors
-    /// When they will be there, if they are not; nothing is taken then.
+    /// The time until they will be there, if they are not; nothing is taken then.
     pub fn take(&mut self, tokens: u64, now: Instant) -> Result<(), Duration> {
         self.fill(now);
         let lacking = (tokens as f64).min(self.per_minute) - self.tokens;

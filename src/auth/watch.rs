@@ -56,7 +56,7 @@ impl Watch {
     /// Reads the file for the first time.
     ///
     /// # Errors
-    /// When it can't be read or makes no sense: a gateway without its keys must not start.
+    /// It can't be read or makes no sense: a gateway without its keys must not start.
     pub fn open(path: PathBuf, pause: Duration, meters: Arc<Meters>) -> Result<Watch, KeysError> {
         let (content, entries) = load(&path)?;
         tracing::info!(keys = entries.len(), "keys were read");
@@ -119,7 +119,7 @@ impl Watch {
 /// The digest of a file's content, and its entries.
 ///
 /// # Errors
-/// When it can't be read or makes no sense.
+/// It can't be read or makes no sense.
 pub fn load(path: &Path) -> Result<(Digest, Vec<Entry>), KeysError> {
     let text = read(path).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => KeysError::Missing { path: path.into() },

@@ -88,7 +88,7 @@ impl Config {
     /// The whole URL at which decoders call back.
     ///
     /// # Errors
-    /// What is wrong with it: above all a host that is every address of this machine, and none of
+    /// Faults of its address: above all a host that is every address of this machine, and none of
     /// another one.
     pub fn callback(&self) -> Result<String, Problem> {
         match &self.dialect.callback_url {

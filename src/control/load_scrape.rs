@@ -1,7 +1,7 @@
 //! Scrapes engines' own load at intervals. Several gateways in front of one fleet learn of each
 //! other's load in no other way, and decoders report how much KV fits.
 //!
-//! What counts is what an engine has beyond what this gateway gave it.
+//! Only the load beyond what this gateway gave an engine counts.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -62,7 +62,7 @@ impl ParityChecker {
     /// are upgraded one by one.
     ///
     /// # Errors
-    /// What the configuration and an engine contradict each other in.
+    /// The fact in which the configuration and an engine contradict each other.
     pub async fn check_at_start(&mut self) -> Result<(), Trouble> {
         self.fetch_facts().await;
         if let Err(trouble) = self.update_naming()

@@ -5,7 +5,7 @@
 //! Read in vllm-ascend: `mooncake_layerwise_connector.py` at 016aa37 and
 //! `load_balance_proxy_layerwise_server_example.py` at 000bc68; lists of prompts in
 //! `layerwise_push/scheduler.py` at 402cf73 and `sfa_pd_rd2h`, the connectors that read `BATCH`.
-//! What follows from it:
+//! Consequences of that:
 //!
 //! * The decoder names its requests by the `X-Request-Id` of its leg ([`engine_ids`]), and knows by
 //!   the same names that a prefiller is done: both legs need the same id.

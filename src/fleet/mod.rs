@@ -121,7 +121,7 @@ pub struct Need<'a> {
     /// The same for requests that belong together.
     pub session: Option<u64>,
     /// The engine that alone has the state that the request is about, whether it drains or not.
-    /// Where it is gone, any engine is as good. The caller asks no other engine after it.
+    /// If it is gone, any engine is as good. The caller asks no other engine after it.
     pub keeper: Option<InstanceId>,
     /// It is under way, and has KV that only an instance of this role can fetch: where all that are
     /// left drain, one of them will do.

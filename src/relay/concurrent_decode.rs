@@ -5,7 +5,7 @@
 //! it, which the decoder notices; its own failure is looked at when the prefill is over, or at once
 //! where a prefiller waits for its decoder.
 //!
-//! Where engines are bound to each other by the request's id, the decoder is only chosen before the
+//! If engines are bound to each other by the request's id, the decoder is only chosen before the
 //! prefill, and asked after it. What it was sent by then is freed by nothing but a request of that
 //! id: if the client's is gone, one for a token is sent.
 

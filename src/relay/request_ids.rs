@@ -1,6 +1,6 @@
 //! The ids under which engines know the requests that are under way.
 //!
-//! What a client says in `X-Request-Id` need not be unique: one of its own requests leads to
+//! A client's `X-Request-Id` need not be unique: one of its own requests leads to
 //! several calls, and a mesh repeats the id with what it tries again. Up to 0.13 vLLM tells
 //! requests apart by nothing else. It refuses the second, or, where a prefiller still keeps blocks
 //! for the first, which has long had its answer there, takes one for the other.

@@ -2,7 +2,7 @@
 //! balancers, which cut what is silent for a minute, and clients that the request is still being
 //! worked on.
 //!
-//! What is given up: once the stream is open its status is 200 whatever happens. A refusal or a
+//! The price: once the stream is open its status is 200 whatever happens. A refusal or a
 //! failure is then an error event, without `Retry-After` or `x-pd-error`.
 
 use std::future::Future;

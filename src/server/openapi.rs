@@ -1,6 +1,6 @@
 //! `/openapi.json` and `/docs`: what the table of routes says, for tools and for people.
 //!
-//! What bodies and answers look like is the engines' affair, and differs between their releases:
+//! The form of bodies and answers is the engines' affair, and differs between their releases:
 //! their own `/openapi.json` has it.
 
 use std::fmt::Write as _;

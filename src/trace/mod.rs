@@ -1,7 +1,7 @@
 //! Tracing: a request's steps as spans, which go to an OpenTelemetry collector, and, at level
 //! debug, to the log.
 //!
-//! Where neither takes a request, its [`Span`]s are empty: two machine words that are never read.
+//! If neither takes a request, its [`Span`]s are empty: two machine words that are never read.
 
 pub mod context;
 mod export;

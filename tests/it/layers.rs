@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use crate::tidy::sources_below;
+
 /// Which modules of ours each module may name. What is not listed may name nothing.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("codec", &[]),
@@ -69,23 +71,13 @@ const PURE: [&str; 7] = ["codec", "dialect", "kvhash", "cmd/keys_report", "promp
 
 fn sources() -> Vec<(String, PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut todo = vec![root.clone()];
-    let mut found = Vec::new();
-    while let Some(dir) = todo.pop() {
-        for entry in std::fs::read_dir(&dir).unwrap().map(Result::unwrap) {
-            let path = entry.path();
-            if path.is_dir() {
-                todo.push(path);
-            } else if path.extension().is_some_and(|e| e == "rs") && !path.ends_with("tests.rs") {
-                let below = path.strip_prefix(&root).unwrap();
-                let module =
-                    below.iter().next().unwrap().to_str().unwrap().trim_end_matches(".rs").to_owned();
-                let text = std::fs::read_to_string(&path).unwrap();
-                found.push((module, path, text));
-            }
-        }
-    }
-    found
+    let is_code = |path: &Path| path.extension().is_some_and(|e| e == "rs") && !path.ends_with("tests.rs");
+    let all = sources_below("src").into_iter().filter(|(path, _)| is_code(path));
+    let of_module = |(path, text): (PathBuf, String)| {
+        let first = path.strip_prefix(&root).unwrap().iter().next().unwrap();
+        (first.to_str().unwrap().trim_end_matches(".rs").to_owned(), path, text)
+    };
+    all.map(of_module).collect()
 }
 
 /// The part of a file before its tests.

@@ -60,7 +60,7 @@ fn the_documented_example_of_keys_is_what_is_printed() {
 }
 
 /// Every source file below a folder of the repository, with its text.
-fn sources_below(folder: &str) -> Vec<(PathBuf, String)> {
+pub(crate) fn sources_below(folder: &str) -> Vec<(PathBuf, String)> {
     let mut todo = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)];
     let mut found = Vec::new();
     while let Some(dir) = todo.pop() {

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::tidy::sources_below;
+
 /// Words that open a question. A comment says what something is or does.
 const INTERROGATIVES: [&str; 12] = [
     "Who", "Whoever", "Whom", "Whose", "What", "Whatever", "Whether", "Where", "When", "Which", "How", "Why",
@@ -20,19 +22,8 @@ struct Block {
 }
 
 fn sources() -> Vec<(PathBuf, String)> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut todo: Vec<PathBuf> = FOLDERS.iter().map(|folder| root.join(folder)).collect();
-    let mut found = Vec::new();
-    while let Some(folder) = todo.pop() {
-        for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
-            if path.is_dir() {
-                todo.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                found.push((path.clone(), std::fs::read_to_string(path).unwrap()));
-            }
-        }
-    }
-    found
+    let all = FOLDERS.iter().flat_map(|folder| sources_below(folder));
+    all.filter(|(path, _)| path.extension().is_some_and(|extension| extension == "rs")).collect()
 }
 
 /// Splits a line into the marker of a documentation comment and its text.
@@ -59,6 +50,14 @@ fn blocks(source: &str) -> Vec<Block> {
     blocks
 }
 
+/// The first words of a block's paragraphs, each with its line.
+fn openings(block: &Block) -> impl Iterator<Item = (usize, &str)> {
+    let ends = |before: &str| before.trim().is_empty() || before.starts_with('#');
+    let begins = move |at: usize| at == 0 || block.text.get(at - 1).is_some_and(|before| ends(before));
+    let paragraphs = block.text.iter().enumerate().filter(move |(at, _)| begins(*at));
+    paragraphs.filter_map(|(at, line)| Some((block.line + at, line.split_whitespace().next()?)))
+}
+
 /// The sentences of a block's first paragraph, which is its summary.
 fn sentences(block: &Block) -> Vec<String> {
     let lines = block.text.iter().take_while(|line| !line.trim().is_empty());
@@ -70,9 +69,8 @@ fn sentences(block: &Block) -> Vec<String> {
 fn faults(source: &str) -> Vec<(usize, String)> {
     let mut faults = Vec::new();
     for block in blocks(source) {
-        let first = block.text.first().and_then(|line| line.split_whitespace().next()).unwrap_or_default();
-        if INTERROGATIVES.contains(&first) {
-            faults.push((block.line, format!("begins with {first:?}: say what it is or does")));
+        for (line, first) in openings(&block).filter(|(_, first)| INTERROGATIVES.contains(first)) {
+            faults.push((line, format!("begins with {first:?}: say what it is or does")));
         }
         for sentence in sentences(&block) {
             let words = sentence.split_whitespace().count();
@@ -124,8 +122,13 @@ fn modules_are_told_apart_by_more_than_an_s() {
 #[test]
 fn each_rule_finds_what_breaks_it() {
     let long = format!("/// {} end.", "word ".repeat(20));
-    let bad =
-        ["/// Whether it is.\nfn a() {}", "//! What it is made of.", "/// The key.\nx: u8,", long.as_str()];
+    let bad = [
+        "/// Whether it is.\nfn a() {}",
+        "/// It is there.\n///\n/// # Errors\n/// When it is not there.",
+        "//! What it is made of.",
+        "/// The key.\nx: u8,",
+        long.as_str(),
+    ];
     for source in bad {
         assert_eq!(faults(source).len(), 1, "{source}");
     }

@@ -95,8 +95,8 @@ pub enum CheckError {
 /// Every question takes `timeout.models_ms` at most; all engines are asked at once.
 ///
 /// # Errors
-/// What keeps a gateway from starting. Engines and a pool in trouble are not errors: the report
-/// says so.
+/// Faults that keep a gateway from starting. Engines and a pool in trouble are not errors: the
+/// report says so.
 pub async fn run(loaded: &Loaded) -> Result<Report, CheckError> {
     let config = &loaded.config;
     let local = match config.prompt.tokens {

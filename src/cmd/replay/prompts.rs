@@ -1,9 +1,9 @@
 //! Texts for a trace's prompts: the same block id gives the same text, so that equal prefixes are
 //! equal texts.
 //!
-//! How many tokens a text has depends on the engine's tokenizer, which is not asked: each word is
-//! taken for one token, which it is for common short English words in vocabularies of today's size.
-//! Lengths are right within some percent.
+//! The number of tokens of a text depends on the engine's tokenizer, which is not asked: each word
+//! is taken for one token, which it is for common short English words in vocabularies of today's
+//! size. Lengths are right within some percent.
 
 use crate::replay::TraceRequest;
 use crate::replay::random::{Random, mix};

@@ -112,7 +112,7 @@ impl MetaService {
     /// Listens on two free ports of 127.0.0.1.
     ///
     /// # Errors
-    /// When there are none.
+    /// There are none left.
     pub async fn start(version: MetaVersion) -> io::Result<Self> {
         let free = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let tcp = Arc::new(Gate::bind(free).await?);
@@ -157,7 +157,7 @@ impl MetaService {
     /// Takes connections again, on the same port.
     ///
     /// # Errors
-    /// When the port is taken.
+    /// The port is taken.
     pub fn resume(&self) -> io::Result<()> {
         self.tcp.open()
     }

@@ -22,6 +22,15 @@ fn refuses(status: u16) -> Fault {
     Fault::always(What::Status(status, None)).on_path("/v1/")
 }
 
+/// The engines of one role.
+fn side(memory: &Memory, prefills: bool) -> &[Engine] {
+    if prefills { &memory.prefillers } else { &memory.decoders }
+}
+
+fn role(prefills: bool) -> Role {
+    if prefills { Role::Prefill } else { Role::Decode }
+}
+
 #[tokio::test(start_paused = true)]
 async fn one_of_four_that_refuses_costs_no_request_whatever_the_policy() {
     for policy in POLICIES {
@@ -29,7 +38,7 @@ async fn one_of_four_that_refuses_costs_no_request_whatever_the_policy() {
             let mut config = config();
             config.route.policy = policy;
             let memory = Memory::set(4, &working(), config).await;
-            let engines = if prefills { &memory.prefillers } else { &memory.decoders };
+            let engines = side(&memory, prefills);
             assert!(engines[0].inject(refuses(status)));
             let when =
                 format!("{policy:?}, {status} by a {}", if prefills { "prefiller" } else { "decoder" });
@@ -45,7 +54,7 @@ async fn each_status_that_may_be_one_engines_trouble_is_tried_elsewhere() {
     for status in DOUBTFUL {
         for prefills in [true, false] {
             let memory = Memory::set(4, &working(), config()).await;
-            let engines = if prefills { &memory.prefillers } else { &memory.decoders };
+            let engines = side(&memory, prefills);
             assert!(engines[1].inject(refuses(status)));
             assert_eq!(failed(&load(&memory, 1, 12).await), 0, "{status}");
         }
@@ -86,12 +95,11 @@ async fn what_engines_agree_on_is_the_clients_answer_and_nobodys_fault() {
 async fn the_word_of_a_lone_engine_counts() {
     for (status, prefills) in [(401, true), (404, true), (403, false), (404, false)] {
         let memory = Memory::set(1, &working(), config()).await;
-        let engines = if prefills { &memory.prefillers } else { &memory.decoders };
+        let engines = side(&memory, prefills);
         assert!(engines[0].inject(refuses(status)));
         assert_eq!(ask(&memory, 0).await, status);
         assert_eq!(taken(&engines[0]), 1);
-        let role = if prefills { Role::Prefill } else { Role::Decode };
-        assert_eq!(breakers(&memory, role), [State::Closed]);
+        assert_eq!(breakers(&memory, role(prefills)), [State::Closed]);
     }
 }
 
@@ -104,7 +112,7 @@ async fn no_dialect_takes_a_refusal_for_service() {
                 config.dialect.name = name;
                 let spec = EngineSpec { connector, ..working() };
                 let memory = Memory::set(3, &spec, config).await;
-                let engines = if prefills { &memory.prefillers } else { &memory.decoders };
+                let engines = side(&memory, prefills);
                 assert!(engines[0].inject(refuses(status)));
                 let statuses = load(&memory, 4, 12).await;
                 assert_eq!(failed(&statuses), 0, "{name:?}, {status}, prefills {prefills}: {statuses:?}");
@@ -130,15 +138,6 @@ async fn routes_that_one_engine_answers_alone_are_no_exception() {
         let (got, text) = post(&memory, "/v1/embeddings", r#"{"model":"sim","input":"a"}"#.into()).await;
         assert_eq!(got, 404, "all say so: {text}");
     }
-}
-
-/// The engines of one role.
-fn side(memory: &Memory, prefills: bool) -> &[Engine] {
-    if prefills { &memory.prefillers } else { &memory.decoders }
-}
-
-fn role(prefills: bool) -> Role {
-    if prefills { Role::Prefill } else { Role::Decode }
 }
 
 /// Four clients for `time`, each of which pauses between its requests; the statuses. No prompt is asked

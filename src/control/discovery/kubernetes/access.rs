@@ -35,7 +35,7 @@ impl Access {
     /// authority are read again as they are renewed, which the client does by itself.
     ///
     /// # Errors
-    /// Why there is no way, in words.
+    /// The reason for which there is no way, in words.
     pub(super) async fn find(settings: &Kubernetes) -> Result<Access, String> {
         tls::install_provider();
         let mut config = kube::Config::infer().await.map_err(|e| nowhere(&chain(&e)))?;

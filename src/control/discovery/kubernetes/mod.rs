@@ -2,7 +2,7 @@
 //! of a Service. Both are listed once and watched from then on, so that the fleet changes as the
 //! cluster says, and a pod that is told to stop is drained at once.
 //!
-//! What the API server says counts as it is: a role whose pods are all gone is empty. An API server
+//! The API server is believed as it is: a role whose pods are all gone is empty. An API server
 //! that is away, or refuses, says nothing, and the fleet stays as it was.
 
 mod access;
