@@ -37,14 +37,17 @@ impl Fleet {
     /// stays in.
     pub fn record_models(&self, instance: &Instance, mut names: Vec<String>) {
         names.truncate(MOST_NAMES);
-        if instance.models().replace(names) {
+        let differs = instance.models().replace(names);
+        // The others may have left, or changed their model, since it was compared.
+        if differs || instance.health().serves_other_model() {
             self.compare_models();
         }
     }
 
-    /// Compares the models of all engines.
+    /// Compares the models of all engines that do not drain.
     fn compare_models(&self) {
-        let members: Vec<_> = Role::ALL.iter().flat_map(|role| self.members(*role).to_vec()).collect();
+        let all = Role::ALL.iter().flat_map(|role| self.members(*role).to_vec());
+        let members: Vec<_> = all.filter(|it| !it.draining()).collect();
         let lists: Vec<Vec<String>> = members.iter().map(|it| it.models().names()).collect();
         for (instance, serves_other) in members.iter().zip(find_others(&lists)) {
             if !instance.health().set_serves_other_model(serves_other) {
@@ -123,5 +126,20 @@ mod tests {
         assert!(seats.iter().all(|seat| seat.instance().id() != members[1].id()));
         fleet.record_models(&members[1], names("m"));
         assert_eq!(states(), [State::Closed; 3]);
+    }
+
+    #[test]
+    fn an_engine_that_is_out_is_in_again_when_its_model_is_the_fleets() {
+        let fleet = Fleet::new(Policy::LeastWork);
+        let at = [1, 2, 3].map(|port| Endpoint::new("e", port));
+        at.iter().for_each(|endpoint| assert!(fleet.add(Role::Decode, endpoint.clone())));
+        let members = fleet.members(Role::Decode).to_vec();
+        for (member, name) in members.iter().zip(["old", "old", "new"]) {
+            fleet.record_models(member, vec![name.to_owned()]);
+        }
+        assert!(members[2].health().serves_other_model());
+        at[..2].iter().for_each(|endpoint| assert!(fleet.remove(Role::Decode, endpoint).is_some()));
+        fleet.record_models(&members[2], vec!["new".to_owned()]);
+        assert!(!members[2].health().serves_other_model(), "the others have left");
     }
 }
