@@ -43,6 +43,8 @@ struct Errand {
     keeper: Option<InstanceId>,
     /// Asking twice does no harm.
     repeatable: bool,
+    /// Its engine generates, for a time that does not follow from the prompt's length.
+    generates: bool,
     until: Instant,
     trace: Option<Arc<Scope>>,
 }
@@ -51,7 +53,7 @@ impl Errand {
     /// The request on the engine of `seat`, compared with prompts there if it can move to another
     /// engine.
     fn waiting_on<'a>(&self, seat: &'a Reservation) -> Waiting<'a> {
-        let may_move = self.repeatable && self.keeper.is_none();
+        let may_move = self.repeatable && !self.generates && self.keeper.is_none();
         let pace = may_move.then_some(Pace::Prompt);
         Waiting { engine: seat.instance(), pace, tokens: self.tokens, most_tokens: None }
     }
@@ -167,6 +169,7 @@ async fn run(
     let roles = if keeper.is_some() { &[Role::Decode] } else { passage.roles };
     let errand = Errand {
         repeatable: passage.repeatable || head.method.is_safe(),
+        generates: passage.generates,
         method: head.method,
         target,
         headers,

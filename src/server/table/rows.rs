@@ -31,6 +31,8 @@ const ALONE: Passage = Passage { roles: DECODER, generates: true, repeatable: tr
 const KEPT: Passage = Passage { roles: DECODER, generates: false, repeatable: false, stored: Stored::InPath };
 /// A question about a request that may go on from such a response.
 const GOES_ON: Passage = Passage { stored: Stored::InBody, ..READ };
+/// The same, answered by a summary that the engine generates.
+const SUMMARISED: Passage = Passage { generates: true, ..GOES_ON };
 
 /// A path of `server.passthrough`, of which nothing is known.
 pub(in crate::server) const CONFIGURED: Passage = Passage { repeatable: false, ..READ };
@@ -126,7 +128,7 @@ pub(in crate::server) static TABLE: &[Row] = &[
     one("/v1/detokenize", READ, "Turns token ids into text (SGLang)."),
     one("/v1/messages/count_tokens", READ, "Counts the tokens of a message."),
     one("/v1/responses/input_tokens", GOES_ON, "Counts the input tokens of a response."),
-    one("/v1/responses/compact", GOES_ON, "Compacts the input of a response."),
+    one("/v1/responses/compact", SUMMARISED, "Compacts the input of a response."),
     one("/v1/chat/completions/render", READ, "Renders a chat into what an engine generates from."),
     one("/v1/completions/render", READ, "Renders a completion into what an engine generates from."),
     one("/v1/messages/render", READ, "Renders a message into what an engine generates from."),

@@ -94,3 +94,28 @@ async fn a_repeatable_request_leaves_an_engine_that_does_nothing_while_its_peers
     assert!(began.elapsed() < Duration::from_secs(60), "it took {:?}", began.elapsed());
     assert_ne!(breakers(&memory, Role::Prefill)[0], State::Closed, "it rests");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_decoder_that_generates_alone_for_long_keeps_its_request() {
+    const BATCH: &str = "/v1/chat/completions/batch";
+    let memory = Memory::set(3, &working(), config()).await;
+    streams(&memory, Duration::from_secs(1)).await;
+    for decoder in &memory.decoders {
+        for what in [What::Delay(Duration::from_secs(30)), What::Status(200, Some("{}".into()))] {
+            assert!(decoder.inject(Fault::always(what).on_path(BATCH)));
+        }
+    }
+    let body = r#"{"model":"sim","messages":[[{"role":"user","content":"a"}]],"max_tokens":3}"#;
+    let meanwhile = async {
+        for n in 0..400 {
+            let (status, text) = post(&memory, COMPLETIONS, stream(n)).await;
+            assert_eq!(status, 200, "{text}");
+            pass(Duration::from_millis(100)).await;
+        }
+    };
+    let ((status, text), ()) = tokio::join!(post(&memory, BATCH, body.to_owned()), meanwhile);
+    assert_eq!(status, 200, "{text}");
+    let sent = memory.decoders.iter().flat_map(|it| it.seen()).filter(|seen| seen.path == BATCH).count();
+    assert_eq!(sent, 1, "it is not asked for twice");
+    assert_eq!(breakers(&memory, Role::Decode), [State::Closed; 3]);
+}
