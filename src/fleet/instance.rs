@@ -10,7 +10,6 @@ use crate::endpoint::Endpoint;
 use crate::fleet::handoffs::Handoffs;
 use crate::fleet::health::{Health, Rules};
 use crate::fleet::hits::Hits;
-use crate::fleet::models::ServedModels;
 use crate::fleet::pace::Paces;
 use crate::obs::LegMeter;
 use crate::route::{Candidate, DecodeCandidate, Standing};
@@ -49,7 +48,8 @@ pub struct Instance {
     hits: Hits,
     paces: Paces,
     handoffs: Handoffs,
-    models: ServedModels,
+    /// Names of its models, as it listed them last; none = it has not said.
+    models: Live<Vec<String>>,
     draining: AtomicBool,
     meter: LegMeter,
     /// Its identity for decoders, where they must be told; learned.
@@ -166,7 +166,7 @@ impl Instance {
             hits: Hits::default(),
             paces: Paces::default(),
             handoffs: Handoffs::default(),
-            models: ServedModels::default(),
+            models: Live::new(Vec::new()),
             draining: AtomicBool::new(false),
             peer: Live::new(None),
         }
@@ -218,8 +218,12 @@ impl Instance {
     }
 
     /// Names of the models that it serves, as it listed them last.
-    pub fn models(&self) -> &ServedModels {
-        &self.models
+    pub fn models(&self) -> Arc<Vec<String>> {
+        self.models.now()
+    }
+
+    pub(super) fn set_models(&self, names: Vec<String>) {
+        self.models.set(names);
     }
 
     /// Requests and tokens of context that others gave it, as it says.

@@ -11,7 +11,7 @@ pub mod health;
 mod hits;
 pub mod instance;
 mod member;
-pub mod models;
+mod models;
 mod pace;
 mod ranks;
 mod reports;

@@ -4,7 +4,7 @@
 //! refuses the fleet's requests with 404, and answers those that name no model with the wrong one.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Arc;
 
 use crate::fleet::{Fleet, Instance, Role};
 
@@ -12,32 +12,14 @@ use crate::fleet::{Fleet, Instance, Role};
 /// and people give a model one or two.
 const MOST_NAMES: usize = 8;
 
-/// Names of one engine's models, as it listed them last; none = it has not said.
-#[derive(Debug, Default)]
-pub struct ServedModels(Mutex<Vec<String>>);
-
-impl ServedModels {
-    /// The first names of its list.
-    pub fn names(&self) -> Vec<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Replaces the names. True if they differ from those before.
-    fn replace(&self, names: Vec<String>) -> bool {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let differs = *kept != names;
-        *kept = names;
-        differs
-    }
-}
-
 impl Fleet {
     /// Records the list of models that `instance` gave, and takes engines out, or back in, whose
     /// models are not, or are again, those of the fleet. An empty list says nothing: the engine
     /// stays in.
     pub fn record_models(&self, instance: &Instance, mut names: Vec<String>) {
         names.truncate(MOST_NAMES);
-        let differs = instance.models().replace(names);
+        let differs = *instance.models() != names;
+        instance.set_models(names);
         // The others may have left, or changed their model, since it was compared.
         if differs || instance.health().serves_other_model() {
             self.compare_models();
@@ -48,12 +30,12 @@ impl Fleet {
     fn compare_models(&self) {
         let all = Role::ALL.iter().flat_map(|role| self.members(*role).to_vec());
         let members: Vec<_> = all.filter(|it| !it.draining()).collect();
-        let lists: Vec<Vec<String>> = members.iter().map(|it| it.models().names()).collect();
+        let lists: Vec<Arc<Vec<String>>> = members.iter().map(|it| it.models()).collect();
         for (instance, serves_other) in members.iter().zip(find_others(&lists)) {
             if !instance.health().set_serves_other_model(serves_other) {
                 continue;
             }
-            let (leg, models) = (instance.role().name(), instance.models().names());
+            let (leg, models) = (instance.role().name(), instance.models());
             if serves_other {
                 tracing::warn!(leg, instance = %instance.endpoint(), ?models, "serves another model than the fleet: it is out");
             } else {
@@ -68,7 +50,7 @@ impl Fleet {
 /// Finds the engines that serve another model: those without the name that most engines list, if
 /// that is listed by more engines than any of their own names. Of two models with as many engines
 /// each neither is the fleet's.
-fn find_others(lists: &[Vec<String>]) -> Vec<bool> {
+fn find_others(lists: &[Arc<Vec<String>>]) -> Vec<bool> {
     let mut counts: HashMap<&str, usize> = HashMap::new();
     for list in lists {
         for (at, name) in list.iter().enumerate() {
@@ -79,7 +61,7 @@ fn find_others(lists: &[Vec<String>]) -> Vec<bool> {
     }
     let most = counts.values().copied().max().unwrap_or_default();
     let count = |name: &String| counts.get(name.as_str()).copied().unwrap_or_default();
-    let is_other = |list: &Vec<String>| list.iter().map(count).max().is_some_and(|own| own < most);
+    let is_other = |list: &Arc<Vec<String>>| list.iter().map(count).max().is_some_and(|own| own < most);
     lists.iter().map(is_other).collect()
 }
 
@@ -90,8 +72,8 @@ mod tests {
     use crate::fleet::health::State;
     use crate::route::Policy;
 
-    fn lists(lists: &[&[&str]]) -> Vec<Vec<String>> {
-        lists.iter().map(|list| list.iter().map(|name| (*name).to_owned()).collect()).collect()
+    fn lists(lists: &[&[&str]]) -> Vec<Arc<Vec<String>>> {
+        lists.iter().map(|list| Arc::new(list.iter().map(|name| (*name).to_owned()).collect())).collect()
     }
 
     #[test]

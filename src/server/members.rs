@@ -43,7 +43,7 @@ fn member(fleet: &Fleet, instance: &Instance, now_ms: u64) -> Value {
         "work_tokens": load.work_tokens(),
         "held_tokens": load.held_tokens(),
         // As it listed them last; an engine that serves another model than the fleet is left alone.
-        "models": instance.models().names(),
+        "models": *instance.models(),
         "serves_other_model": health.serves_other_model(),
         "breaker": health.state(now_ms).name(),
         "rest_ms": health.rest_ms(now_ms),
