@@ -4,7 +4,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use pd_proxy::sim::{Engine, EngineSpec, Fault, How, What};
+use pd_proxy::sim::{ConnectionEnd, Engine, EngineSpec, Fault, FaultKind};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -13,9 +13,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let body = serde_json::json!({"prompt": "a prompt", "max_tokens": 1, "kv_transfer_params": {"do_remote_decode": true}});
     let faults = [
         None,
-        Some(What::Status(503, None)),
-        Some(What::ResetBeforeHead),
-        Some(What::CutAfterBytes { bytes: 40, how: How::Close }),
+        Some(FaultKind::Status(503, None)),
+        Some(FaultKind::ResetBeforeHead),
+        Some(FaultKind::CutAfterBytes { bytes: 40, how: ConnectionEnd::Close }),
     ];
     for fault in faults {
         if let Some(what) = fault.clone() {

@@ -25,7 +25,7 @@ pub async fn fleet(config: &Config) -> Fleet {
     fleet.want(Owner::Configuration, Role::Prefill, &config.prefill_endpoints());
     fleet.want(Owner::Configuration, Role::Decode, &config.decode_endpoints());
     fleet.want(Owner::Configuration, Role::Encode, &config.encode_endpoints());
-    fleet.desk().name_hosts(host_names(config).await);
+    fleet.scheduler().name_hosts(host_names(config).await);
     fleet
 }
 

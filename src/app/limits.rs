@@ -9,7 +9,7 @@ use crate::config::{Auth, Config, Limit};
 use crate::obs::Meters;
 use crate::relay::admit::GateLimits;
 use crate::relay::places::Places;
-use crate::relay::shed::Sides;
+use crate::relay::shed::RoleLimits;
 
 /// Reads the file of clients' keys and starts the watch that reads it again when it changes. `None`
 /// = no file is configured, and everybody may ask.
@@ -44,6 +44,6 @@ pub fn gate_limits(config: &Config) -> GateLimits {
 }
 
 /// Concurrency limits of either role.
-pub fn role_limits(limit: &Limit) -> Sides {
-    Sides { prefill: Places::new(limit.prefill_inflight), decode: Places::new(limit.decode_inflight) }
+pub fn role_limits(limit: &Limit) -> RoleLimits {
+    RoleLimits { prefill: Places::new(limit.prefill_inflight), decode: Places::new(limit.decode_inflight) }
 }

@@ -42,7 +42,7 @@ pub(super) fn start_housekeeping(
         tasks.spawn(keys.run());
     }
     tasks.spawn(housekeeping(gateway.clone()));
-    tasks.spawn(gateway.relay.fleet.desk().clone().tick());
+    tasks.spawn(gateway.relay.fleet.scheduler().clone().tick());
 }
 
 /// Starts discovery, health probes and load scrapes, and waits for the first look of discovery.

@@ -41,7 +41,7 @@ use crate::relay::decision_log::DecisionLog;
 use crate::relay::forced_tool_calls::Forced;
 use crate::relay::lookup;
 use crate::relay::pause;
-use crate::relay::pool_wait::{Patience, Stored};
+use crate::relay::pool_wait::{StoreWaitPolicy, Stored};
 use crate::relay::release::ReleaseQueue;
 use crate::relay::rendezvous::Rendezvous;
 use crate::relay::request_ids::Names;
@@ -129,21 +129,21 @@ impl App {
         let prompts = prompts(config, &asker)?;
         let finder = finder(config, prompts.as_ref(), &control, &meters)?;
         let told = finder.as_ref().and_then(|finder| finder.events.clone());
-        let (releases, orphans) = ReleaseQueue::new(config.limit.releases, &meters, fleet.awaiting());
-        let affinity = Affinity::new(fleet.desk().clone(), meters.clone(), ms(config.pool.fresh_ms));
-        told.iter().for_each(|told| fleet.desk().hear(told.clone()));
+        let (releases, orphans) = ReleaseQueue::new(config.limit.releases, &meters, fleet.pending_decodes());
+        let affinity = Affinity::new(fleet.scheduler().clone(), meters.clone(), ms(config.pool.fresh_ms));
+        told.iter().for_each(|told| fleet.scheduler().set_cache_reports(told.clone()));
         let relay = Arc::new(Relay {
             fleet,
             upstream: Upstream::new(Connector::new(ms(config.timeout.connect_ms), engine_tls, dial)),
             speech: Live::new(settings::speech(config)),
             settings: Live::new(settings::settings(config)),
-            sides: limits::role_limits(&config.limit),
+            role_limits: limits::role_limits(&config.limit),
             meters: meters.clone(),
             releases,
             prompts: prompts.clone(),
             finder,
             affinity,
-            stories: DecisionLog::default(),
+            decision_log: DecisionLog::default(),
             budget: Retries::new(config.retry.budget, config.retry.budget_floor_per_s),
             room: Arc::new(Room::new(config.limit.resume_tokens)),
             offers: Offers::new(meters.clone()),
@@ -151,7 +151,7 @@ impl App {
             names: Names::default(),
             kept: Kept::default(),
             forced: Forced::default(),
-            looks: settings::looks(config),
+            probe: settings::probe_settings(config),
         });
         let (traces, mut tasks) = (Traces::start(config)?, JoinSet::new());
         if let Some(told) = told {
@@ -336,6 +336,6 @@ fn finder(
     }
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let (prompts, meters, aside) = (prompts.clone(), meters.clone(), Arc::new(Semaphore::new(cores)));
-    let patience = Patience::default();
-    Ok(Some(lookup::Finder { prompts, pool, events, meters, aside, patience }))
+    let store_wait = StoreWaitPolicy::default();
+    Ok(Some(lookup::Finder { prompts, pool, events, meters, aside, store_wait }))
 }

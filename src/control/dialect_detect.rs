@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use http::{HeaderValue, StatusCode};
 
-use crate::dialect::signs::{SERVER_INFO_PATH, Signs, Told, sglang_port};
+use crate::dialect::signs::{DetectedDialect, SERVER_INFO_PATH, Signs, sglang_port};
 use crate::dialect::{facts, mooncake};
 use crate::endpoint::Endpoint;
 use crate::fleet::Role;
@@ -116,7 +116,7 @@ impl Detector {
         }
     }
 
-    fn apply_verdict(&self, prefiller: &Endpoint, told: &Told, bootstrap_port: Option<u16>) {
+    fn apply_verdict(&self, prefiller: &Endpoint, told: &DetectedDialect, bootstrap_port: Option<u16>) {
         let before = self.relay.speech.now().dialect;
         if self.has_verdict.swap(true, Ordering::Relaxed) && before == told.dialect {
             return;

@@ -15,7 +15,7 @@ use http::{HeaderValue, Method, StatusCode};
 use crate::dialect::engine_load;
 use crate::endpoint::Endpoint;
 use crate::fleet::health::State;
-use crate::fleet::{Fleet, Instance, Outlook, Role, Sign};
+use crate::fleet::{Fleet, Instance, Role, RoleOutlook, Sign};
 use crate::intake::exchange::{authorized, exchange, url};
 use crate::intake::facts;
 use crate::relay::{Relay, pause};
@@ -104,7 +104,7 @@ impl Prober {
     fn pause(&self, engine: &ProbeTarget) -> Duration {
         let now_ms = self.relay.fleet.now_ms();
         let rests = |it: &&Arc<Instance>| it.health().state(now_ms) != State::Closed;
-        let missed = |it: &Arc<Instance>| self.relay.fleet.outlook(it.role()) == Outlook::Resting;
+        let missed = |it: &Arc<Instance>| self.relay.fleet.outlook(it.role()) == RoleOutlook::Resting;
         let mut resting = engine.roles.iter().filter(rests).peekable();
         let every = match resting.peek().is_some() {
             true if resting.any(missed) => self.every.min(LAST_RESORT_PAUSE),

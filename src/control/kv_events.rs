@@ -19,16 +19,16 @@ use crate::pool::events::status::{Count, State, Status};
 use crate::pool::events::watch::{SharedIndex, Source, Times, Watch};
 use crate::pool::events::zmtp::Address;
 use crate::relay::Relay;
-use crate::relay::lookup::Told;
+use crate::relay::lookup::KvEventView;
 
 /// Pause between comparisons with the fleet and updates of the metrics.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// An empty index of KV events with its settings; `None` if `events.subscribe` is off.
-pub fn event_view(events: &Events) -> Option<Arc<Told>> {
+pub fn event_view(events: &Events) -> Option<Arc<KvEventView>> {
     let limits = IndexLimits { holders: MAX_HOLDERS, blocks: events.blocks };
     let index = || Arc::new(RwLock::new(BlockIndex::new(limits)));
-    events.listen.then(|| Arc::new(Told { index: index(), meter: HeldMeter::new() }))
+    events.listen.then(|| Arc::new(KvEventView { index: index(), meter: HeldMeter::new() }))
 }
 
 /// Follows the prefillers of a fleet.
@@ -79,7 +79,7 @@ struct Rank {
 
 impl KvEventSubscriptions {
     /// Creates it without subscriptions.
-    pub fn new(events: &Events, relay: Arc<Relay>, told: &Told) -> KvEventSubscriptions {
+    pub fn new(events: &Events, relay: Arc<Relay>, told: &KvEventView) -> KvEventSubscriptions {
         KvEventSubscriptions {
             publishers: Publishers::new(events),
             relay,

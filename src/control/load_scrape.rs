@@ -11,7 +11,7 @@ use futures_util::stream;
 use http::HeaderValue;
 
 use crate::dialect::engine_load::{self, EngineLoad};
-use crate::fleet::{Beyond, Instance, Role};
+use crate::fleet::{ExternalLoad, Instance, Role};
 use crate::intake::exchange::{authorized, exchange, url};
 use crate::relay::Relay;
 
@@ -43,7 +43,7 @@ impl Scraper {
             let this = &self;
             let asked = stream::iter(engines).map(|engine| async move {
                 let loads = this.ask(&engine).await;
-                this.told(&engine, &loads);
+                this.record_loads(&engine, &loads);
             });
             asked.buffer_unordered(AT_ONCE).collect::<()>().await;
         }
@@ -59,7 +59,7 @@ impl Scraper {
     }
 
     /// An engine that does not answer is not taken to be busy for others.
-    fn told(&self, engine: &Instance, loads: &[EngineLoad]) {
+    fn record_loads(&self, engine: &Instance, loads: &[EngineLoad]) {
         for rank in engine.ranks() {
             let these = match rank {
                 None => loads,
@@ -70,14 +70,14 @@ impl Scraper {
             // An engine does not count a request that it has answered and only holds blocks of.
             let requests = (all - f64::from(ours.working())).max(0.0);
             match engine.role() {
-                Role::Prefill => self.relay.fleet.desk().foreign(engine.id(), rank, requests),
+                Role::Prefill => self.relay.fleet.scheduler().foreign(engine.id(), rank, requests),
                 // By its load here alone.
                 Role::Encode => {}
                 Role::Decode => {
                     let used: f64 = these.iter().map(EngineLoad::kv_tokens).sum();
                     let tokens = (used - ours.work_tokens() as f64).max(0.0);
                     let kv_capacity_tokens = these.iter().map(|load| load.kv_capacity_tokens).sum();
-                    engine.told(rank, Beyond { kv_capacity_tokens, requests, tokens });
+                    engine.set_external_load(rank, ExternalLoad { kv_capacity_tokens, requests, tokens });
                 }
             }
         }

@@ -11,7 +11,7 @@ use crate::dialect::Dialect;
 use crate::relay::bypass::BypassRules;
 use crate::relay::engine_protocol::EngineProtocol;
 use crate::relay::settings::Settings;
-use crate::relay::vacancy::Looks;
+use crate::relay::vacancy::ProbeSettings;
 use crate::server::{BodyLimits, Edge};
 
 /// A secret that can't be sent in a header.
@@ -100,10 +100,10 @@ fn body_limits(config: &Config) -> BodyLimits {
 }
 
 /// The request by which an engine that was out of reach is tried again: that of a probe.
-pub fn looks(config: &Config) -> Looks {
+pub fn probe_settings(config: &Config) -> ProbeSettings {
     let path = config.health.probe_path.parse();
     let path = path.unwrap_or_else(|_| PathAndQuery::from_static("/health"));
-    Looks { path, time: ms(config.health.probe_timeout_ms) }
+    ProbeSettings { path, time: ms(config.health.probe_timeout_ms) }
 }
 
 /// Settings of the server's edge.

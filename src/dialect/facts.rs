@@ -58,7 +58,7 @@ pub struct CacheFacts {
 
 /// The ranks of one engine differ in a setting; no block hash can be right for both.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("its ranks differ in {label}: {} and {}", Said(.values[0].as_deref()), Said(.values[1].as_deref()))]
+#[error("its ranks differ in {label}: {} and {}", LabelValue(.values[0].as_deref()), LabelValue(.values[1].as_deref()))]
 pub struct Contradiction {
     /// The label of `vllm:cache_config_info`.
     pub label: &'static str,
@@ -67,12 +67,12 @@ pub struct Contradiction {
 }
 
 /// A label's value in a message.
-struct Said<'a>(Option<&'a str>);
+struct LabelValue<'a>(Option<&'a str>);
 
 /// The values of [`LABELS`] on one line.
 type Settings = [Option<String>; LABELS.len()];
 
-impl fmt::Display for Said<'_> {
+impl fmt::Display for LabelValue<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(value) => write!(f, "{value:?}"),

@@ -12,7 +12,7 @@
 use bytes::Bytes;
 
 use crate::codec::json::{Edit, Object, Value};
-use crate::dialect::prefilled::{BadReply, Origin, Prefilled, Said, answer};
+use crate::dialect::prefilled::{BadReply, Origin, PrefillAnswer, Prefilled, answer};
 use crate::dialect::{Api, PARAMS, one_token};
 
 /// Order to a prefiller: keep the KV of this prompt for a decoder that is not known yet.
@@ -32,7 +32,7 @@ pub fn prefill_edit(api: Api, body: &Object, offer: Option<&Bytes>) -> Edit {
 pub fn read_prefill(api: Api, reply: Bytes) -> Result<Prefilled, BadReply> {
     let reply = answer(api, reply)?;
     let Some(value) = reply.get(PARAMS).filter(|value| !value.is_null()) else {
-        return Ok(Prefilled { handoff: None, said: Said::by(api, reply, Origin::Nobody) });
+        return Ok(Prefilled { handoff: None, said: PrefillAnswer::by(api, reply, Origin::Nobody) });
     };
     if !value.is_object() {
         return Err(BadReply::NotAnObject);
@@ -46,7 +46,7 @@ pub fn read_prefill(api: Api, reply: Bytes) -> Result<Prefilled, BadReply> {
         // One that can't be looked into is the engines' affair.
         Err(_) => (Some(whole), Origin::Nobody),
     };
-    Ok(Prefilled { handoff, said: Said::by(api, reply, from) })
+    Ok(Prefilled { handoff, said: PrefillAnswer::by(api, reply, from) })
 }
 
 /// True if a hand-off says that there is something to fetch, but neither where nor what. All else

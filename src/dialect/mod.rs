@@ -36,7 +36,7 @@ pub mod usage;
 
 pub use api::Api;
 use prefilled::Origin;
-pub use prefilled::{BadReply, Prefilled, Said};
+pub use prefilled::{BadReply, PrefillAnswer, Prefilled};
 pub use shape::{Bypass, Shape};
 pub use transfer::{Peer, Transfer};
 
@@ -239,7 +239,7 @@ impl Dialect {
             Dialect::KvTransfer | Dialect::NixlPush => kv_transfer::read_prefill(api, reply),
             Dialect::Pool | Dialect::Sglang | Dialect::Layerwise | Dialect::P2pNccl => {
                 let reply = prefilled::answer(api, reply)?;
-                Ok(Prefilled { handoff: None, said: Said::by(api, reply, Origin::Nobody) })
+                Ok(Prefilled { handoff: None, said: PrefillAnswer::by(api, reply, Origin::Nobody) })
             }
             Dialect::Mooncake => mooncake::read_prefill(api, reply, transfer),
             Dialect::Moriio => moriio::read_prefill(api, reply),

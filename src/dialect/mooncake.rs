@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::codec::json::{Edit, Object, ScanLimits};
 use crate::dialect::prefilled::Origin;
 use crate::dialect::transfer::{Peer, Transfer};
-use crate::dialect::{Api, BadReply, PARAMS, Prefilled, Said, kv_transfer, one_token, prefilled};
+use crate::dialect::{Api, BadReply, PARAMS, PrefillAnswer, Prefilled, kv_transfer, one_token, prefilled};
 
 /// Most data-parallel ranks behind one bootstrap server.
 const MOST_RANKS: usize = 1024;
@@ -41,7 +41,7 @@ pub(super) fn read_prefill(api: Api, reply: Bytes, transfer: &Transfer) -> Resul
     let kept = !prefilled::ended_by_itself(api, &reply);
     Ok(Prefilled {
         handoff: kept.then(|| params.to_string().into()),
-        said: Said::by(api, reply, Origin::Known(kv_transfer::engine_hash(engine_id))),
+        said: PrefillAnswer::by(api, reply, Origin::Known(kv_transfer::engine_hash(engine_id))),
     })
 }
 

@@ -13,13 +13,13 @@ pub struct Prefilled {
     /// them; `None` when KV travels through a pool.
     pub handoff: Option<Bytes>,
     /// Everything else in the answer.
-    pub said: Said,
+    pub said: PrefillAnswer,
 }
 
 /// Parts of a prefiller's answer beside its hand-off. No decoder needs them: they are read when
 /// they are asked for.
 #[derive(Clone, Debug)]
-pub struct Said(Box<Answer>);
+pub struct PrefillAnswer(Box<Answer>);
 
 #[derive(Clone, Debug)]
 struct Answer {
@@ -43,10 +43,10 @@ pub(super) enum Origin {
     Known(u64),
 }
 
-impl Said {
+impl PrefillAnswer {
     /// All of an answer, and what its hand-off is from.
-    pub(super) fn by(api: Api, whole: Object, from: Origin) -> Said {
-        Said(Box::new(Answer { api, whole, from }))
+    pub(super) fn by(api: Api, whole: Object, from: Origin) -> PrefillAnswer {
+        PrefillAnswer(Box::new(Answer { api, whole, from }))
     }
 
     /// True if the answer shows that it ended before its one token's length did: engines keep no KV
@@ -80,8 +80,8 @@ impl Said {
 }
 
 /// By what is asked of them.
-impl PartialEq for Said {
-    fn eq(&self, other: &Said) -> bool {
+impl PartialEq for PrefillAnswer {
+    fn eq(&self, other: &PrefillAnswer) -> bool {
         self.usage() == other.usage() && self.engine_id() == other.engine_id()
     }
 }

@@ -29,7 +29,7 @@ pub struct Signs {
 
 /// The dialect that was detected, and the sign.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct DetectedDialect {
     /// Dialect of the engines.
     pub dialect: Dialect,
     /// Reason why it must be that, for people.
@@ -38,8 +38,8 @@ pub struct Told {
 
 impl Signs {
     /// The dialect that follows from the signs; `None` when there was none.
-    pub fn verdict(&self) -> Option<Told> {
-        let told = |dialect, why: String| Some(Told { dialect, why });
+    pub fn verdict(&self) -> Option<DetectedDialect> {
+        let told = |dialect, why: String| Some(DetectedDialect { dialect, why });
         if let Some(port) = self.sglang_port {
             return told(
                 Dialect::Sglang,
@@ -68,9 +68,9 @@ pub fn sglang_port(answer: Bytes) -> Option<u16> {
 }
 
 /// The dialect that a prefiller's hand-off belongs to, where it is not the one that was assumed.
-pub fn of_handoff(handoff: &Bytes) -> Option<Told> {
+pub fn of_handoff(handoff: &Bytes) -> Option<DetectedDialect> {
     nixl_push::standing(handoff)?;
-    Some(Told { dialect: Dialect::NixlPush, why: "its hand-offs say that it pushes".to_owned() })
+    Some(DetectedDialect { dialect: Dialect::NixlPush, why: "its hand-offs say that it pushes".to_owned() })
 }
 
 #[cfg(test)]

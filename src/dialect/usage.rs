@@ -33,15 +33,15 @@ const PASSING_BYTES: usize = 4 << 10;
 
 /// The counts of an answer that passes by in pieces, of which nothing else is kept.
 #[derive(Debug)]
-pub struct Passing(Catch);
+pub struct PassingUsage(Catch);
 
-impl Default for Passing {
+impl Default for PassingUsage {
     fn default() -> Self {
-        Passing(Catch::new("usage", PASSING_BYTES))
+        PassingUsage(Catch::new("usage", PASSING_BYTES))
     }
 }
 
-impl Passing {
+impl PassingUsage {
     /// The next piece of the answer.
     pub fn push(&mut self, piece: &[u8]) {
         self.0.push(piece);
@@ -50,12 +50,16 @@ impl Passing {
     /// The counts, as far as they have come by.
     pub fn usage(&self, api: Api) -> Usage {
         let scan = |text| Object::scan(Bytes::copy_from_slice(text), ScanLimits::default()).ok();
-        self.0.caught().and_then(scan).map(|usage| Told::new(api, usage, 0).counts()).unwrap_or_default()
+        self.0
+            .caught()
+            .and_then(scan)
+            .map(|usage| ReportedUsage::new(api, usage, 0).counts())
+            .unwrap_or_default()
     }
 }
 
 /// The `usage` that an answer tells, read once for all that is asked of it.
-pub struct Told {
+pub struct ReportedUsage {
     api: Api,
     usage: Object,
     /// Place where it is in the answer's text.
@@ -66,7 +70,7 @@ pub struct Told {
 
 /// The counts in a whole answer, or in one event of a stream.
 pub fn of_answer(api: Api, answer: &Object) -> Usage {
-    Told::by(api, answer).map(|told| told.counts()).unwrap_or_default()
+    ReportedUsage::by(api, answer).map(|told| told.counts()).unwrap_or_default()
 }
 
 /// Tokens of the prompt that are not in its count: Anthropic's is of those that were neither read
@@ -79,13 +83,13 @@ fn counted_apart(api: Api, usage: &Object) -> u64 {
     }
 }
 
-impl Told {
+impl ReportedUsage {
     /// The usage at the top of an answer, or where a stream's event wraps the answer (`response` of
     /// the Responses API, `message` of the Messages API).
-    pub fn by(api: Api, answer: &Object) -> Option<Told> {
+    pub fn by(api: Api, answer: &Object) -> Option<ReportedUsage> {
         let direct = |holder: &Object, at: usize| {
             let value = holder.get("usage")?;
-            Some(Told::new(api, value.object().ok()?, at + value.range().start))
+            Some(ReportedUsage::new(api, value.object().ok()?, at + value.range().start))
         };
         let wrapped = |key| {
             let value = answer.get(key)?;
@@ -94,9 +98,9 @@ impl Told {
         direct(answer, 0).or_else(|| ["response", "message"].into_iter().find_map(wrapped))
     }
 
-    fn new(api: Api, usage: Object, at: usize) -> Told {
+    fn new(api: Api, usage: Object, at: usize) -> ReportedUsage {
         let details = api.usage().details.and_then(|name| usage.get(name)?.object().ok());
-        Told { api, usage, at, details }
+        ReportedUsage { api, usage, at, details }
     }
 
     /// The counts so far.
@@ -159,7 +163,7 @@ fn number(object: &Object, key: &str) -> Option<u64> {
 
 /// The text of an event with its cached count replaced, if it tells any usage.
 fn with_cached(api: Api, event: &Object, cached: u64) -> Option<Bytes> {
-    Told::by(api, event).map(|told| told.with_cached(event.bytes(), cached))
+    ReportedUsage::by(api, event).map(|told| told.with_cached(event.bytes(), cached))
 }
 
 /// True if an event of a stream may carry usage: one search for bytes that no JSON string can hold,
@@ -304,12 +308,12 @@ mod tests {
     #[test]
     fn the_usage_of_what_passes_by_is_that_of_the_whole_answer() {
         let text = br#"{"id":"x","choices":[{"message":{"content":"\"usage\":{\"prompt_tokens\":1}"}}],"usage":{"prompt_tokens":7,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":2}},"prompt_logprobs":null}"#;
-        let mut passing = Passing::default();
+        let mut passing = PassingUsage::default();
         text.chunks(5).for_each(|piece| passing.push(piece));
         let whole = Object::scan(Bytes::from_static(text), ScanLimits::default()).unwrap();
         assert_eq!(passing.usage(Api::Chat), of_answer(Api::Chat, &whole));
         assert_eq!(passing.usage(Api::Chat).output, Some(3));
-        assert_eq!(Passing::default().usage(Api::Chat), Usage::default());
+        assert_eq!(PassingUsage::default().usage(Api::Chat), Usage::default());
     }
 
     #[test]

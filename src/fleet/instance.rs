@@ -81,7 +81,7 @@ struct Foreign {
 
 /// Load that an engine, or one rank of it, reports beyond the gateway's own.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Beyond {
+pub struct ExternalLoad {
     /// Tokens of KV that fit; 0 = unknown.
     pub kv_capacity_tokens: u64,
     /// Requests of others.
@@ -287,7 +287,7 @@ impl Instance {
     }
 
     /// Takes over the load that one of its ranks, or all of it, reports.
-    pub fn told(&self, rank: Option<Rank>, beyond: Beyond) {
+    pub fn set_external_load(&self, rank: Option<Rank>, beyond: ExternalLoad) {
         let foreign = self.part(rank).map_or(&self.foreign, |(_, foreign)| foreign);
         foreign.kv_capacity_tokens.store(beyond.kv_capacity_tokens, Ordering::Relaxed);
         foreign.requests.store(beyond.requests as u32, Ordering::Relaxed);
@@ -315,7 +315,7 @@ impl Instance {
 
     pub(super) fn decode_candidate(&self, rank: Option<Rank>, standing: Standing) -> DecodeCandidate {
         let (load, foreign) =
-            self.part(rank).map_or((&self.load, &self.foreign), |(load, told)| (load, told));
+            self.part(rank).map_or((&self.load, &self.foreign), |(load, external)| (load, external));
         DecodeCandidate {
             running: load.requests() + foreign.requests.load(Ordering::Relaxed),
             kv_tokens: load.work_tokens() + foreign.tokens.load(Ordering::Relaxed),

@@ -4,7 +4,6 @@
 //! reserving room on it is one step under a short lock, so that two requests that arrive together
 //! never both see the same free instance.
 
-pub mod awaiting;
 mod blame;
 pub mod handoffs;
 pub mod health;
@@ -13,6 +12,7 @@ pub mod instance;
 mod member;
 mod models;
 mod pace;
+pub mod pending_decodes;
 mod ranks;
 mod reports;
 pub mod reservation;
@@ -33,23 +33,24 @@ use tokio::time::Instant;
 use crate::endpoint::Endpoint;
 use crate::route::learn::DecodeLearner;
 use crate::route::{
-    self, Asked, Candidate, DecodeCandidate, DecodeCosts, Dice, Job, LaneSpec, Policy, SchedulerSettings,
+    self, Candidate, DecodeCandidate, DecodeCosts, Job, LaneSpec, Policy, RandomSource, RequestFacts,
+    SchedulerSettings,
 };
-pub use awaiting::{Awaiting, Awaits};
 pub use blame::FailedHandoff;
 pub use health::handoffs::Verdict;
 pub use hits::{HitTokens, Hits};
-pub use instance::{Beyond, Instance, InstanceId, Rank, Role};
+pub use instance::{ExternalLoad, Instance, InstanceId, Rank, Role};
 pub use member::Member;
 pub use pace::{Pace, Paces};
+pub use pending_decodes::{PendingDecode, PendingDecodes};
 use ranks::RankCounts;
 pub use ranks::RankRule;
 pub use reports::{Outcome, Sign};
 pub use reservation::Reservation;
 pub use roster::Owner;
 use roster::Roster;
-pub use scheduler_handle::{Choice, Holding, Placed, SchedulerHandle, Told};
-pub use vacancy::{Outlook, Vacancy};
+pub use scheduler_handle::{CacheReports, Choice, Holding, Placement, SchedulerHandle};
+pub use vacancy::{RoleOutlook, Vacancy};
 pub use waiting::Waiting;
 
 /// Everybody in one role, at one moment.
@@ -86,10 +87,10 @@ pub struct Fleet {
     settings: FleetSettings,
     /// Ranks of single engines, where they are configured or were told.
     ranks: RankCounts,
-    desk: Arc<SchedulerHandle>,
+    scheduler: Arc<SchedulerHandle>,
     decode_learner: Arc<Mutex<DecodeLearner>>,
     next_id: AtomicU64,
-    awaiting: Awaiting,
+    pending_decodes: PendingDecodes,
     /// Outcomes of hand-offs, by pair.
     handoffs: blame::Handoffs,
     /// Sources and the members that they want. Held while the list changes; taken before a side's
@@ -159,10 +160,10 @@ impl Fleet {
             encode: Side::new(settings.health.rest_ms),
             settings,
             ranks: RankCounts::default(),
-            desk: Arc::new(SchedulerHandle::new(settings.board, settings.seed)),
+            scheduler: Arc::new(SchedulerHandle::new(settings.board, settings.seed)),
             decode_learner: Arc::new(Mutex::new(DecodeLearner::new(settings.decode))),
             next_id: AtomicU64::new(0),
-            awaiting: Awaiting::default(),
+            pending_decodes: PendingDecodes::default(),
             handoffs: blame::Handoffs::default(),
             roster: Mutex::default(),
             born: Instant::now(),
@@ -170,8 +171,8 @@ impl Fleet {
     }
 
     /// Place where requests wait for a prefiller.
-    pub fn desk(&self) -> &Arc<SchedulerHandle> {
-        &self.desk
+    pub fn scheduler(&self) -> &Arc<SchedulerHandle> {
+        &self.scheduler
     }
 
     fn side(&self, role: Role) -> &Side {
@@ -224,7 +225,7 @@ impl Fleet {
         if let Some(known) = members.iter().find(|i| i.endpoint() == &endpoint) {
             let back = known.undrain();
             if back && role == Role::Prefill {
-                self.desk.drain(known.id(), false);
+                self.scheduler.drain(known.id(), false);
             }
             return back;
         }
@@ -250,7 +251,7 @@ impl Fleet {
         let cache_tokens = self.settings.cache_tokens;
         for rank in instance.ranks() {
             let spec = LaneSpec { class: 0, cache_tokens, identity: instance.identity(rank) };
-            self.desk.join(instance, rank, spec);
+            self.scheduler.join(instance, rank, spec);
         }
     }
 
@@ -271,7 +272,7 @@ impl Fleet {
             let known = self.members(role).iter().find(|i| i.endpoint() == endpoint).cloned()?;
             known.drain();
             if role == Role::Prefill {
-                self.desk.drain(known.id(), true);
+                self.scheduler.drain(known.id(), true);
             }
             known
         };
@@ -285,13 +286,14 @@ impl Fleet {
         let side = self.side(role);
         let _turn = side.lock();
         let members = side.members.load_full();
-        let awaited = role == Role::Decode && self.awaiting.any() && members.iter().all(|i| i.draining());
+        let awaited =
+            role == Role::Decode && self.pending_decodes.any() && members.iter().all(|i| i.draining());
         let stays = |i: &Instance| !i.draining() || i.load().requests() > 0 || awaited;
         if !members.iter().all(|i| stays(i)) {
             let (left, gone): (Vec<_>, Vec<_>) = members.iter().cloned().partition(|i| stays(i));
             side.members.store(Arc::new(left));
             if role == Role::Prefill {
-                gone.iter().for_each(|gone| self.desk.leave(gone.id()));
+                gone.iter().for_each(|gone| self.scheduler.leave(gone.id()));
             }
             gone.iter().for_each(|gone| gone.meter().breaker(0.0));
             self.count(role);
@@ -300,8 +302,8 @@ impl Fleet {
     }
 
     /// Work under way that will want a decoder.
-    pub fn awaiting(&self) -> &Awaiting {
-        &self.awaiting
+    pub fn pending_decodes(&self) -> &PendingDecodes {
+        &self.pending_decodes
     }
 
     /// Engines of `role` that may be chosen.
@@ -310,7 +312,7 @@ impl Fleet {
     }
 
     /// Chooses an instance and reserves room on it, in one step. Prefill legs wait at the
-    /// [`desk`](Fleet::desk) instead.
+    /// [`scheduler`](Fleet::scheduler) instead.
     pub fn pick(&self, role: Role, need: Need<'_>) -> Option<Reservation> {
         let now_ms = self.now_ms();
         let side = self.side(role);
@@ -323,10 +325,10 @@ impl Fleet {
             None if need.under_way && !members.iter().any(|i| serves(&i)) => members.iter().collect(),
             None => members.iter().filter(serves).collect(),
         };
-        let dice = Dice { turn: *turn, random: need.random };
+        let dice = RandomSource { turn: *turn, random: need.random };
         let policy = self.settings.board.policy;
         let standing = |i: &Instance| i.standing(now_ms, need.random, need.tried.contains(&i.id()));
-        let seat = if role == Role::Decode {
+        let reservation = if role == Role::Decode {
             let places = || usable.iter().flat_map(|i| i.ranks().map(move |rank| (*i, rank)));
             let candidates: SmallVec<[DecodeCandidate; 16]> =
                 places().map(|(i, rank)| i.decode_candidate(rank, standing(i))).collect();
@@ -338,13 +340,13 @@ impl Fleet {
         } else {
             let candidates: SmallVec<[Candidate; 16]> =
                 usable.iter().map(|i| i.candidate(standing(i))).collect();
-            let asked = Asked { session: need.session, ..Asked::default() };
+            let asked = RequestFacts { session: need.session, ..RequestFacts::default() };
             let chosen = route::choose(policy, &candidates, asked, dice)?;
             Reservation::take(usable[chosen].clone(), None, need.tokens)
         };
         *turn = turn.wrapping_add(1);
-        seat.instance().health().taken(now_ms);
-        Some(seat)
+        reservation.instance().health().taken(now_ms);
+        Some(reservation)
     }
 
     /// A decoder's seat on the engine that is also this prefiller; `None` where it is not.

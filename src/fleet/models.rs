@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(states(), [State::Closed, State::Open, State::Closed]);
         let seats: Vec<_> =
             (0..6).filter_map(|_| fleet.pick(Role::Decode, crate::fleet::Need::default())).collect();
-        assert!(seats.iter().all(|seat| seat.instance().id() != members[1].id()));
+        assert!(seats.iter().all(|reservation| reservation.instance().id() != members[1].id()));
         fleet.record_models(&members[1], names("m"));
         assert_eq!(states(), [State::Closed; 3]);
     }

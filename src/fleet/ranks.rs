@@ -116,7 +116,7 @@ impl Fleet {
             self.take_in(&fresh);
             old.drain();
             if role == Role::Prefill {
-                self.desk.drain(old.id(), true);
+                self.scheduler.drain(old.id(), true);
             }
         }
         self.sweep(role);
@@ -183,13 +183,13 @@ mod tests {
     fn what_runs_on_the_old_member_ends_there() {
         let fleet = fleet(RankRule::of(0));
         fleet.add(Role::Prefill, engine(1));
-        let seat = fleet.pick(Role::Prefill, Need { tokens: 5, ..Need::default() }).unwrap();
+        let reservation = fleet.pick(Role::Prefill, Need { tokens: 5, ..Need::default() }).unwrap();
         told(&fleet, 1, 2);
         let members = fleet.members(Role::Prefill);
         let shown: Vec<_> = members.iter().map(|member| (member.rank_count(), member.draining())).collect();
         assert_eq!(shown, [(2, false), (1, true)]);
-        assert_eq!((fleet.serving(Role::Prefill), seat.instance().load().work_tokens()), (1, 5));
-        drop(seat);
+        assert_eq!((fleet.serving(Role::Prefill), reservation.instance().load().work_tokens()), (1, 5));
+        drop(reservation);
         assert_eq!(fleet.sweep(Role::Prefill), 0);
         assert_eq!(counts(&fleet), [(1, 2)]);
     }

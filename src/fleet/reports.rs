@@ -129,7 +129,7 @@ impl Fleet {
             instance.forget_peer();
             self.handoffs.forget(instance.id());
             if instance.role() == Role::Prefill {
-                self.desk.emptied(instance.id());
+                self.scheduler.emptied(instance.id());
             }
             instance.meter().restarted();
             tracing::warn!(leg = instance.role().name(), instance = %instance.endpoint(), "restarted");
@@ -163,7 +163,7 @@ impl Fleet {
             warm: Duration::from_millis(health.warm_ms(now_ms)),
             share: health.share(now_ms),
         };
-        self.desk.health(instance.id(), &how);
+        self.scheduler.health(instance.id(), &how);
     }
 
     /// Shows the state of every breaker in the metrics. Who has left shows none, as
@@ -211,7 +211,7 @@ mod tests {
         let state = |it: &Instance| it.health().state(fleet.now_ms());
         assert_eq!((state(&decoder), state(&prefiller)), (State::Open, State::Closed));
         let taken = (0..8).filter_map(|_| fleet.pick(Role::Decode, Need::default()));
-        assert!(taken.into_iter().all(|seat| seat.instance().id() != decoder.id()));
+        assert!(taken.into_iter().all(|reservation| reservation.instance().id() != decoder.id()));
     }
 
     #[test]

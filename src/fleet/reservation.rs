@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::fleet::instance::{Instance, Load, Rank};
 use crate::fleet::member::Member;
-use crate::fleet::scheduler_handle::Booked;
+use crate::fleet::scheduler_handle::Commitment;
 use crate::route::Reported;
 use crate::route::learn::DecodeLearner;
 
@@ -21,7 +21,7 @@ pub struct Reservation {
     tokens: u64,
     phase: Phase,
     /// On the board, where the desk placed it.
-    booked: Option<Booked>,
+    booked: Option<Commitment>,
     /// Observation of a decoder's pace, to learn from.
     pace: Option<Pace>,
 }
@@ -45,12 +45,13 @@ enum Phase {
 impl Reservation {
     /// Reserves `tokens` of work.
     pub(super) fn take(instance: Arc<Instance>, rank: Option<Rank>, tokens: u64) -> Reservation {
-        let seat = Reservation { instance, rank, tokens, phase: Phase::Working, booked: None, pace: None };
-        for load in seat.loads() {
+        let reservation =
+            Reservation { instance, rank, tokens, phase: Phase::Working, booked: None, pace: None };
+        for load in reservation.loads() {
             load.work_tokens.fetch_add(tokens, Ordering::Relaxed);
             load.requests.fetch_add(1, Ordering::Relaxed);
         }
-        seat
+        reservation
     }
 
     /// The same, for a place that the board has decided on.
@@ -58,11 +59,11 @@ impl Reservation {
         instance: Arc<Instance>,
         rank: Option<Rank>,
         tokens: u64,
-        booked: Booked,
+        booked: Commitment,
     ) -> Reservation {
-        let mut seat = Reservation::take(instance, rank, tokens);
-        seat.booked = Some(booked);
-        seat
+        let mut reservation = Reservation::take(instance, rank, tokens);
+        reservation.booked = Some(booked);
+        reservation
     }
 
     /// The same on a decoder, whose pace is learned.
@@ -72,10 +73,10 @@ impl Reservation {
         tokens: u64,
         learner: Arc<Mutex<DecodeLearner>>,
     ) -> Reservation {
-        let mut seat = Reservation::take(instance, rank, tokens);
-        let (requests, context_tokens) = seat.load();
-        seat.pace = Some(Pace { learner, requests, context_tokens });
-        seat
+        let mut reservation = Reservation::take(instance, rank, tokens);
+        let (requests, context_tokens) = reservation.load();
+        reservation.pace = Some(Pace { learner, requests, context_tokens });
+        reservation
     }
 
     /// Place where it counts: on its instance, and on its rank.
@@ -173,7 +174,7 @@ mod tests {
     use tokio::time::Instant;
 
     use crate::endpoint::Endpoint;
-    use crate::fleet::{Fleet, Holding, Instance, Need, Role, Told};
+    use crate::fleet::{CacheReports, Fleet, Holding, Instance, Need, Role};
     use crate::route::{Job, Policy, Reported};
 
     /// Looks at what counts on an instance each time that the board is pumped.
@@ -183,7 +184,7 @@ mod tests {
         requests: AtomicU32,
     }
 
-    impl Told for Witness {
+    impl CacheReports for Witness {
         fn held(&self, _: &Job) -> Vec<Holding> {
             if let Some(instance) = self.instance.get() {
                 self.requests.store(instance.load().requests(), Ordering::Relaxed);
@@ -197,13 +198,13 @@ mod tests {
         let fleet = Fleet::new(Policy::Predicted);
         fleet.add(Role::Prefill, Endpoint::new("p", 1));
         let witness = Arc::new(Witness::default());
-        fleet.desk().hear(witness.clone());
+        fleet.scheduler().set_cache_reports(witness.clone());
         let long = Arc::new(Job { prompt_tokens: 1 << 20, ..Job::default() });
-        let place = || fleet.desk().place(long.clone(), Instant::now(), &[]).unwrap();
+        let place = || fleet.scheduler().place(long.clone(), Instant::now(), &[]).unwrap();
         let placed = place().await.unwrap();
         let _next = place();
-        let _ = witness.instance.set(placed.seat.instance().clone());
-        assert_eq!((fleet.desk().waiting(), witness.requests.load(Ordering::Relaxed)), (1, 0));
+        let _ = witness.instance.set(placed.reservation.instance().clone());
+        assert_eq!((fleet.scheduler().waiting(), witness.requests.load(Ordering::Relaxed)), (1, 0));
         drop(placed);
         assert_eq!(witness.requests.load(Ordering::Relaxed), 1, "it counted while the board was told");
     }
@@ -216,12 +217,12 @@ mod tests {
             let i = f.members(Role::Prefill)[0].clone();
             (i.load().work_tokens(), i.load().held_tokens(), i.load().requests(), i.load().leases())
         };
-        let mut seat = fleet.pick(Role::Prefill, Need { tokens: 7, ..Need::default() }).unwrap();
+        let mut reservation = fleet.pick(Role::Prefill, Need { tokens: 7, ..Need::default() }).unwrap();
         assert_eq!(load(&fleet), (7, 0, 1, 0));
-        seat.hold(Instant::now(), Reported::default());
-        seat.hold(Instant::now(), Reported::default());
+        reservation.hold(Instant::now(), Reported::default());
+        reservation.hold(Instant::now(), Reported::default());
         assert_eq!(load(&fleet), (0, 7, 1, 1));
-        drop(seat);
+        drop(reservation);
         assert_eq!(load(&fleet), (0, 0, 0, 0));
     }
 }

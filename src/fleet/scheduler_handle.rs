@@ -1,9 +1,8 @@
-//! Place where requests wait for a prefiller: the board with a clock, and those to whom its
-//! decisions go.
+//! Lock, clock and wake-ups around the pure scheduler.
 //!
-//! Every change pumps the board: somebody came, a prefill ended, a prefiller came, left or
-//! recovered, time passed ([`SchedulerHandle::tick`]). Decisions are made under a short lock and
-//! told outside of it.
+//! The scheduler runs at each arrival, each end of a prefill, each change of the fleet, and each
+//! second while requests wait ([`SchedulerHandle::tick`]). Decisions are made under a short lock;
+//! their receivers are woken outside of it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,8 +18,8 @@ use crate::fleet::member::Member;
 use crate::fleet::reservation::Reservation;
 use crate::fleet::waiting::{InLine, Waiting};
 use crate::route::{
-    Beliefs, Booking, CacheView, Comer, Commit, Done, Job, LaneHealth, LaneId, LaneSpec, PrefillScheduler,
-    Reported, SchedulerSettings, Seconds, Terms, Ticket,
+    Beliefs, Booking, CacheView, Commit, Done, Job, LaneHealth, LaneId, LaneSpec, NewRequest,
+    PrefillScheduler, Reported, SchedulerSettings, Seconds, Terms, Ticket,
 };
 
 /// Time between looks at all lanes while requests wait: rests end without notice.
@@ -40,15 +39,15 @@ struct State {
     board: PrefillScheduler,
     /// Members by their lane.
     members: Vec<Option<Member>>,
-    waiters: HashMap<Ticket, oneshot::Sender<Placed>>,
-    told: Option<Arc<dyn Told>>,
+    waiters: HashMap<Ticket, oneshot::Sender<Placement>>,
+    cache_reports: Option<Arc<dyn CacheReports>>,
     hosts: HostNames,
     /// Of the random numbers.
     seed: u64,
 }
 
 /// Source of what each prefiller holds in memory of its own (KV events).
-pub trait Told: Send + Sync {
+pub trait CacheReports: Send + Sync {
     /// Leading tokens of a prompt that each reporting engine holds, ordered by instance and rank.
     fn held(&self, job: &Job) -> Vec<Holding>;
 }
@@ -66,7 +65,7 @@ pub struct Holding {
 
 /// Reports of prefillers' memory, by lane.
 struct ByLane<'a> {
-    told: &'a dyn Told,
+    cache_reports: &'a dyn CacheReports,
     members: &'a [Option<Member>],
 }
 
@@ -85,9 +84,9 @@ pub(super) struct Recovery {
 
 /// A place on a prefiller.
 #[derive(Debug)]
-pub struct Placed {
+pub struct Placement {
     /// It is reserved.
-    pub seat: Reservation,
+    pub reservation: Reservation,
     /// Reason why it was chosen.
     pub choice: Choice,
 }
@@ -107,8 +106,8 @@ pub struct Choice {
 
 /// A commitment on the board, for the seat that stands for it.
 #[derive(Debug)]
-pub(super) struct Booked {
-    desk: Arc<SchedulerHandle>,
+pub(super) struct Commitment {
+    scheduler: Arc<SchedulerHandle>,
     booking: Booking,
     lane: LaneId,
     /// Tokens of the prompt.
@@ -127,7 +126,7 @@ impl SchedulerHandle {
             board: PrefillScheduler::new(settings),
             members: Vec::new(),
             waiters: HashMap::new(),
-            told: None,
+            cache_reports: None,
             hosts: HostNames::new(),
             seed,
         };
@@ -135,8 +134,8 @@ impl SchedulerHandle {
     }
 
     /// Sets the source of what prefillers hold. Without one the scheduler believes its own history.
-    pub fn hear(&self, told: Arc<dyn Told>) {
-        self.lock().told = Some(told);
+    pub fn set_cache_reports(&self, cache_reports: Arc<dyn CacheReports>) {
+        self.lock().cache_reports = Some(cache_reports);
     }
 
     /// A pool calls hosts by these names.
@@ -238,12 +237,12 @@ impl SchedulerHandle {
             }
             let since_s = since.saturating_duration_since(self.born).as_secs_f64();
             let tried: SmallVec<[LaneId; 4]> = tried.iter().flat_map(|id| state.lanes(*id)).collect();
-            match state.come(Comer { since_s, job, tried: &tried }, now) {
+            match state.try_assign(NewRequest { since_s, job, tried: &tried }, now) {
                 Ok(commit) => return Some(Waiting::Placed(self.placed(&state, commit))),
                 Err(ticket) => {
-                    let (told, placed) = oneshot::channel();
-                    state.waiters.insert(ticket, told);
-                    InLine { desk: self.clone(), ticket, placed }
+                    let (waiter, placed) = oneshot::channel();
+                    state.waiters.insert(ticket, waiter);
+                    InLine { scheduler: self.clone(), ticket, placed }
                 }
             }
         };
@@ -255,9 +254,9 @@ impl SchedulerHandle {
     pub fn explain(&self, job: &Arc<Job>) -> Vec<(String, Terms)> {
         let now = self.now();
         let state = self.lock();
-        let all = match &state.told {
-            Some(told) => {
-                let sight = ByLane { told: told.as_ref(), members: &state.members };
+        let all = match &state.cache_reports {
+            Some(cache_reports) => {
+                let sight = ByLane { cache_reports: cache_reports.as_ref(), members: &state.members };
                 state.board.explain(now, job, &sight)
             }
             None => state.board.explain(now, job, &()),
@@ -338,19 +337,19 @@ impl SchedulerHandle {
         }
     }
 
-    /// Gives places to whom it can; whether anybody is left.
+    /// Gives each request that can be placed its prefiller. True if requests are left.
     fn serve(self: &Arc<Self>) -> bool {
         let now = self.now();
-        let mut told: SmallVec<[(oneshot::Sender<Placed>, Placed); 4]> = SmallVec::new();
-        let mut left: Vec<oneshot::Sender<Placed>> = Vec::new();
-        // A seat gives itself back under the lock: none may be dropped while it is held.
-        let mut unclaimed: Vec<Placed> = Vec::new();
+        let mut served: SmallVec<[(oneshot::Sender<Placement>, Placement); 4]> = SmallVec::new();
+        let mut left: Vec<oneshot::Sender<Placement>> = Vec::new();
+        // A reservation is returned under the lock: none may be dropped while it is held.
+        let mut unclaimed: Vec<Placement> = Vec::new();
         let waiting = {
             let mut state = self.lock();
             for commit in state.pump(now) {
                 let waiter = state.waiters.remove(&commit.ticket);
                 match (waiter, self.placed(&state, commit)) {
-                    (Some(waiter), Some(placed)) => told.push((waiter, placed)),
+                    (Some(waiter), Some(placed)) => served.push((waiter, placed)),
                     (waiter, placed) => {
                         left.extend(waiter);
                         unclaimed.extend(placed);
@@ -358,7 +357,7 @@ impl SchedulerHandle {
                 }
             }
             if !state.serves() {
-                // Nobody will come for them: they hear it by the end of their channels.
+                // No prefiller will serve them: the end of their channels says so.
                 let gone: Vec<Ticket> = state.waiters.keys().copied().collect();
                 for ticket in gone {
                     state.board.cancel(ticket);
@@ -368,26 +367,26 @@ impl SchedulerHandle {
             state.board.waiting() > 0
         };
         drop((left, unclaimed));
-        for (waiter, placed) in told {
-            // Whoever left in this moment leaves a seat, which is given back right here, outside
-            // the lock.
+        for (waiter, placed) in served {
+            // A request that has left gives its reservation back here, outside the lock.
             let _ = waiter.send(placed);
         }
         waiting
     }
 
-    fn placed(self: &Arc<Self>, state: &State, commit: Commit) -> Option<Placed> {
+    fn placed(self: &Arc<Self>, state: &State, commit: Commit) -> Option<Placement> {
         let Commit { booking, terms, others, waited_s, waiting, tokens, .. } = commit;
         let Member { instance, rank } = state.member(terms.lane)?.clone();
-        let booked = Booked { desk: self.clone(), booking, lane: terms.lane, tokens: i64::from(tokens) };
-        let seat = Reservation::booked(instance, rank, u64::from(tokens), booked);
+        let booked =
+            Commitment { scheduler: self.clone(), booking, lane: terms.lane, tokens: i64::from(tokens) };
+        let reservation = Reservation::booked(instance, rank, u64::from(tokens), booked);
         let others = others.into_iter().filter_map(|terms| Some((state.member(terms.lane)?.clone(), terms)));
         let others = others.collect();
         let waited = Duration::try_from_secs_f64(waited_s).unwrap_or_default();
-        Some(Placed { seat, choice: Choice { terms, others, waited, waiting } })
+        Some(Placement { reservation, choice: Choice { terms, others, waited, waiting } })
     }
 
-    fn done(self: &Arc<Self>, booked: &Booked, done: Done, at: Instant) {
+    fn done(self: &Arc<Self>, booked: &Commitment, done: Done, at: Instant) {
         {
             let at_s = at.saturating_duration_since(self.born).as_secs_f64();
             let mut state = self.lock();
@@ -440,8 +439,8 @@ impl State {
         self.decide(|board, sight, random| board.pump(now, sight, random))
     }
 
-    fn come(&mut self, comer: Comer<'_>, now: Seconds) -> Result<Commit, Ticket> {
-        self.decide(|board, sight, random| board.come(comer, now, sight, random))
+    fn try_assign(&mut self, new_request: NewRequest<'_>, now: Seconds) -> Result<Commit, Ticket> {
+        self.decide(|board, sight, random| board.try_assign(new_request, now, sight, random))
     }
 
     /// Has the board decide, by what is told of caches and with dice.
@@ -449,13 +448,15 @@ impl State {
         &mut self,
         decision: impl FnOnce(&mut PrefillScheduler, &dyn CacheView, &mut dyn FnMut() -> u64) -> T,
     ) -> T {
-        let State { board, told, members, seed, .. } = self;
+        let State { board, cache_reports, members, seed, .. } = self;
         let mut random = || {
             *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             *seed >> 16
         };
-        match told {
-            Some(told) => decision(board, &ByLane { told: told.as_ref(), members }, &mut random),
+        match cache_reports {
+            Some(cache_reports) => {
+                decision(board, &ByLane { cache_reports: cache_reports.as_ref(), members }, &mut random)
+            }
             None => decision(board, &(), &mut random),
         }
     }
@@ -463,7 +464,7 @@ impl State {
 
 impl CacheView for ByLane<'_> {
     fn hbm_tokens(&self, job: &Job, out: &mut [Option<u32>]) {
-        let told = self.told.held(job);
+        let told = self.cache_reports.held(job);
         for (place, member) in out.iter_mut().zip(self.members) {
             let Some(Member { instance, rank }) = member else { continue };
             let first = told.partition_point(|it| it.instance < instance.id());
@@ -475,25 +476,25 @@ impl CacheView for ByLane<'_> {
     }
 }
 
-impl Booked {
+impl Commitment {
     /// The prompt was computed then, its KV is held for a decoder.
     pub(super) fn computed(&self, at: Instant, reported: Reported) {
-        self.desk.lock().board.hold(self.lane, self.tokens);
-        self.desk.done(self, Done::Computed(reported), at);
+        self.scheduler.lock().board.hold(self.lane, self.tokens);
+        self.scheduler.done(self, Done::Computed(reported), at);
     }
 
     /// The prompt is computed, nobody knows since when, and nothing is held.
     pub(super) fn computed_unseen(&self) {
-        self.desk.done(self, Done::Unseen, Instant::now());
+        self.scheduler.done(self, Done::Unseen, Instant::now());
     }
 
     /// The prefill ended without an answer.
     pub(super) fn failed(&self) {
-        self.desk.done(self, Done::Failed, Instant::now());
+        self.scheduler.done(self, Done::Failed, Instant::now());
     }
 
     /// Records that the KV was given back.
     pub(super) fn let_go(&self) {
-        self.desk.lock().board.hold(self.lane, -self.tokens);
+        self.scheduler.lock().board.hold(self.lane, -self.tokens);
     }
 }

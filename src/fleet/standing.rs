@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use crate::endpoint::Endpoint;
 use crate::fleet::health::State;
 use crate::fleet::vacancy::{Bound, Counts};
-use crate::fleet::{Fleet, Instance, Outlook, Role, Vacancy};
+use crate::fleet::{Fleet, Instance, Role, RoleOutlook, Vacancy};
 use crate::route::Standing;
 use smallvec::SmallVec;
 
@@ -30,7 +30,7 @@ impl Fleet {
     }
 
     /// State of `role` for a request that would need a member of it.
-    pub fn outlook(&self, role: Role) -> Outlook {
+    pub fn outlook(&self, role: Role) -> RoleOutlook {
         self.side(role).vacancy.outlook()
     }
 
@@ -59,7 +59,7 @@ impl Fleet {
             accepting: members.iter().filter(serves).filter(|it| accepts(it, now_ms)).count(),
         };
         let (before, after) = side.vacancy.set(counts, now_ms);
-        let (was, is) = (before == Outlook::Resting, after == Outlook::Resting);
+        let (was, is) = (before == RoleOutlook::Resting, after == RoleOutlook::Resting);
         let leg = role.name();
         if is && !was {
             tracing::warn!(
@@ -136,7 +136,7 @@ mod tests {
         fleet
     }
 
-    fn seat(fleet: &Fleet) -> Reservation {
+    fn reservation(fleet: &Fleet) -> Reservation {
         fleet.pick(Role::Decode, Need::default()).unwrap()
     }
 
@@ -148,33 +148,33 @@ mod tests {
         fleet.report(&all[0], Outcome::Unreachable);
         assert!(fleet.is_open(Role::Decode), "one is left");
         fleet.report(&all[1], Outcome::Unreachable);
-        assert_eq!(fleet.outlook(Role::Decode), Outlook::Resting);
+        assert_eq!(fleet.outlook(Role::Decode), RoleOutlook::Resting);
         fleet.report(&all[0], Outcome::Served);
-        assert_eq!(fleet.outlook(Role::Decode), Outlook::Open);
+        assert_eq!(fleet.outlook(Role::Decode), RoleOutlook::Open);
         fleet.remove(Role::Decode, &Endpoint::new("d", 1));
-        assert_eq!(fleet.outlook(Role::Decode), Outlook::Resting, "the other one still rests");
+        assert_eq!(fleet.outlook(Role::Decode), RoleOutlook::Resting, "the other one still rests");
         fleet.remove(Role::Decode, &Endpoint::new("d", 2));
         assert_eq!(
             (fleet.outlook(Role::Decode), fleet.outlook(Role::Prefill)),
-            (Outlook::Empty, Outlook::Empty)
+            (RoleOutlook::Empty, RoleOutlook::Empty)
         );
     }
 
     #[tokio::test(start_paused = true)]
     async fn line_begins_when_all_are_busy_and_lets_as_many_go_as_there_is_room_for() {
         let fleet = fleet(1);
-        let mut running: Vec<Reservation> = (0..3).map(|_| seat(&fleet)).collect();
+        let mut running: Vec<Reservation> = (0..3).map(|_| reservation(&fleet)).collect();
         {
-            let refused = seat(&fleet);
+            let refused = reservation(&fleet);
             fleet.report(refused.instance(), Outcome::Busy(None));
         }
-        assert_eq!(fleet.outlook(Role::Decode), Outlook::Crowded);
+        assert_eq!(fleet.outlook(Role::Decode), RoleOutlook::Crowded);
         assert!(fleet.leave_line(Role::Decode).is_none(), "it takes three, and has them");
         running.pop();
         let bound = fleet.leave_line(Role::Decode);
         assert!(bound.is_some() && fleet.leave_line(Role::Decode).is_none(), "one has ended");
         drop(bound);
-        running.push(seat(&fleet));
+        running.push(reservation(&fleet));
         tokio::time::advance(std::time::Duration::from_millis(200)).await;
         let asks = fleet.leave_line(Role::Decode);
         assert!(asks.is_some() && fleet.leave_line(Role::Decode).is_none(), "one may ask for more");
@@ -193,7 +193,7 @@ mod tests {
         fleet.report(&all[0], Outcome::Busy(None));
         assert!(fleet.is_open(Role::Decode));
         fleet.report(&all[1], Outcome::Busy(None));
-        assert_eq!(fleet.outlook(Role::Decode), Outlook::Crowded);
+        assert_eq!(fleet.outlook(Role::Decode), RoleOutlook::Crowded);
         fleet.add(Role::Decode, Endpoint::new("d", 3));
         assert!(fleet.leave_line(Role::Decode).is_some(), "nothing is known of the third");
     }

@@ -72,13 +72,13 @@ fn questions_are_spread_over_engines_that_do_not_rest() {
 #[test]
 fn removal_waits_for_the_work_on_that_instance_alone() {
     let fleet = fleet(&[1, 2]);
-    let seat = fleet.pick(Role::Prefill, need(1)).unwrap();
-    let busy = seat.instance().endpoint().clone();
+    let reservation = fleet.pick(Role::Prefill, need(1)).unwrap();
+    let busy = reservation.instance().endpoint().clone();
     let idle = endpoint(if busy.port == 1 { 2 } else { 1 });
     assert_eq!(fleet.remove(Role::Prefill, &busy), Some(true));
     assert_eq!(fleet.remove(Role::Prefill, &idle), Some(false));
     assert!(fleet.pick(Role::Prefill, need(1)).is_none(), "the drained one is not chosen");
-    drop(seat);
+    drop(reservation);
     assert_eq!(fleet.sweep(Role::Prefill), 0);
     assert_eq!(fleet.members(Role::Prefill).len(), 0);
     assert_eq!(fleet.remove(Role::Prefill, &busy), None);

@@ -22,7 +22,7 @@ const TRIAL_MS: u64 = 10_000;
 
 /// State of a role for a request that would need a member of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outlook {
+pub enum RoleOutlook {
     /// Some member takes requests.
     Open,
     /// Members take requests, and all of them said a moment ago that they are busy.
@@ -89,7 +89,7 @@ pub struct Bound(Arc<AtomicUsize>);
 
 /// A request in line, until it is dropped.
 #[derive(Debug)]
-pub struct InLine<'a>(&'a AtomicUsize);
+pub struct QueuedRequest<'a>(&'a AtomicUsize);
 
 impl Pace {
     fn new(first_pause_ms: u64) -> Pace {
@@ -128,14 +128,18 @@ impl Vacancy {
     }
 
     /// State of the role.
-    pub fn outlook(&self) -> Outlook {
+    pub fn outlook(&self) -> RoleOutlook {
         if self.accepting.load(Ordering::Relaxed) > 0 {
-            return if self.crowded.load(Ordering::Relaxed) { Outlook::Crowded } else { Outlook::Open };
+            return if self.crowded.load(Ordering::Relaxed) {
+                RoleOutlook::Crowded
+            } else {
+                RoleOutlook::Open
+            };
         }
         if self.serving.load(Ordering::Relaxed) > 0 {
-            return Outlook::Resting;
+            return RoleOutlook::Resting;
         }
-        if self.members.load(Ordering::Relaxed) > 0 { Outlook::Leaving } else { Outlook::Empty }
+        if self.members.load(Ordering::Relaxed) > 0 { RoleOutlook::Leaving } else { RoleOutlook::Empty }
     }
 
     /// For how many ms the role has been without a serving member; `None` if one serves, or none
@@ -167,7 +171,7 @@ impl Vacancy {
     }
 
     /// Takes over a new count. Returns how the role stood before and stands now.
-    pub(super) fn set(&self, counts: Counts, now_ms: u64) -> (Outlook, Outlook) {
+    pub(super) fn set(&self, counts: Counts, now_ms: u64) -> (RoleOutlook, RoleOutlook) {
         let before = self.outlook();
         let served = self.serving.swap(counts.serving, Ordering::Relaxed);
         self.members.store(counts.members, Ordering::Relaxed);
@@ -196,9 +200,9 @@ impl Vacancy {
     }
 
     /// Counts a request into the line.
-    pub fn wait(&self) -> InLine<'_> {
+    pub fn wait(&self) -> QueuedRequest<'_> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        InLine(&self.waiting)
+        QueuedRequest(&self.waiting)
     }
 
     /// Requests in line.
@@ -264,7 +268,7 @@ impl Drop for Bound {
     }
 }
 
-impl Drop for InLine<'_> {
+impl Drop for QueuedRequest<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -285,19 +289,19 @@ mod tests {
     #[test]
     fn outlook_follows_the_counts() {
         let vacancy = Vacancy::new(500);
-        assert_eq!((vacancy.outlook(), vacancy.is_open()), (Outlook::Empty, false));
+        assert_eq!((vacancy.outlook(), vacancy.is_open()), (RoleOutlook::Empty, false));
         for (count, outlook) in [
-            (counts(2, 2, 1), Outlook::Open),
-            (counts(2, 2, 0), Outlook::Resting),
-            (counts(2, 0, 0), Outlook::Leaving),
-            (counts(0, 0, 0), Outlook::Empty),
+            (counts(2, 2, 1), RoleOutlook::Open),
+            (counts(2, 2, 0), RoleOutlook::Resting),
+            (counts(2, 0, 0), RoleOutlook::Leaving),
+            (counts(0, 0, 0), RoleOutlook::Empty),
         ] {
             assert_eq!(vacancy.set(count, 7).1, outlook);
-            assert_eq!(vacancy.is_open(), outlook == Outlook::Open);
+            assert_eq!(vacancy.is_open(), outlook == RoleOutlook::Open);
         }
         vacancy.set(counts(1, 1, 1), 8);
         assert!(vacancy.crowd(true) && !vacancy.crowd(true) && !vacancy.is_open());
-        assert_eq!(vacancy.outlook(), Outlook::Crowded);
+        assert_eq!(vacancy.outlook(), RoleOutlook::Crowded);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use tokio::sync::oneshot;
 
-use crate::fleet::scheduler_handle::{Placed, SchedulerHandle};
+use crate::fleet::scheduler_handle::{Placement, SchedulerHandle};
 use crate::route::Ticket;
 
 /// A request that waits for its place.
@@ -18,7 +18,7 @@ use crate::route::Ticket;
 )]
 pub enum Waiting {
     /// It has it already; None when the last prefiller left.
-    Placed(Option<Placed>),
+    Placed(Option<Placement>),
     /// It stands in line.
     InLine(InLine),
 }
@@ -26,16 +26,16 @@ pub enum Waiting {
 /// A place in the line. Dropped, it is given up.
 #[derive(Debug)]
 pub struct InLine {
-    pub(super) desk: Arc<SchedulerHandle>,
+    pub(super) scheduler: Arc<SchedulerHandle>,
     pub(super) ticket: Ticket,
-    pub(super) placed: oneshot::Receiver<Placed>,
+    pub(super) placed: oneshot::Receiver<Placement>,
 }
 
 impl Future for Waiting {
     /// None when the last prefiller left.
-    type Output = Option<Placed>;
+    type Output = Option<Placement>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Placed>> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Placement>> {
         match &mut *self {
             Waiting::Placed(placed) => Poll::Ready(placed.take()),
             Waiting::InLine(in_line) => Pin::new(&mut in_line.placed).poll(cx).map(Result::ok),
@@ -45,6 +45,6 @@ impl Future for Waiting {
 
 impl Drop for InLine {
     fn drop(&mut self) {
-        self.desk.cancel(self.ticket);
+        self.scheduler.cancel(self.ticket);
     }
 }

@@ -53,12 +53,12 @@ pub struct Difference {
     /// Name of the request.
     pub canary: &'static str,
     /// First difference between them.
-    pub found: Found,
+    pub found: Comparison,
 }
 
 /// Ways in which two tokenisations differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum Comparison {
     /// They have another token at one place.
     Token {
         /// Its place, counted from 0.
@@ -78,7 +78,7 @@ pub enum Found {
 enum Step {
     Same,
     Skipped(Reason),
-    Different(Found),
+    Different(Comparison),
 }
 
 impl Verdict {
@@ -100,17 +100,17 @@ impl fmt::Display for Difference {
             token.map_or_else(|| "none (the prompt ends)".to_owned(), |id| id.to_string())
         };
         match self.found {
-            Found::Token { at, ours, theirs } => write!(
+            Comparison::Token { at, ours, theirs } => write!(
                 f,
                 "token {at} is {} here and {} there; are tokenizer.json, the chat template and prompt.template_kwargs those of the engine?",
                 id(ours),
                 id(theirs)
             ),
-            Found::Refused(status) => write!(
+            Comparison::Refused(status) => write!(
                 f,
                 "the engine refuses it with status {status}, and here it has tokens; is the chat template the one that the engine serves?"
             ),
-            Found::Accepted => f.write_str(
+            Comparison::Accepted => f.write_str(
                 "the chat template here refuses it, and the engine has tokens; is it the one that the engine serves?",
             ),
         }
@@ -185,10 +185,10 @@ async fn step(
     match (ours, asker.ask(engine, body).await) {
         (Ok(ours), Ok(theirs)) => Ok(first_difference(ours, &theirs).map_or(Step::Same, Step::Different)),
         (Ok(_), Err(AskError::Refused(status))) if JUDGEMENTS.contains(&status) => {
-            Ok(Step::Different(Found::Refused(status)))
+            Ok(Step::Different(Comparison::Refused(status)))
         }
         (Err(_), Err(AskError::Refused(status))) if JUDGEMENTS.contains(&status) => Ok(Step::Same),
-        (Err(_), Ok(_)) => Ok(Step::Different(Found::Accepted)),
+        (Err(_), Ok(_)) => Ok(Step::Different(Comparison::Accepted)),
         (_, Err(error)) => Err(error),
     }
 }
@@ -203,10 +203,10 @@ fn words(error: &AskError) -> String {
     }
 }
 
-fn first_difference(ours: &[u32], theirs: &[u32]) -> Option<Found> {
+fn first_difference(ours: &[u32], theirs: &[u32]) -> Option<Comparison> {
     let at = ours.iter().zip(theirs).take_while(|(a, b)| a == b).count();
     let (ours, theirs) = (ours.get(at).copied(), theirs.get(at).copied());
-    (ours != theirs).then_some(Found::Token { at, ours, theirs })
+    (ours != theirs).then_some(Comparison::Token { at, ours, theirs })
 }
 
 #[cfg(test)]
@@ -217,14 +217,14 @@ mod tests {
     fn a_difference_names_the_place_and_both_sides() {
         assert_eq!(first_difference(&[1, 2], &[1, 2]), None);
         let found = first_difference(&[1, 2, 3], &[1, 2]).unwrap();
-        assert_eq!(found, Found::Token { at: 2, ours: Some(3), theirs: None });
+        assert_eq!(found, Comparison::Token { at: 2, ours: Some(3), theirs: None });
         assert_eq!(
             Difference { canary: "emoji", found }.to_string(),
             "the tokens of request \"emoji\" differ from the engine's: token 2 is 3 here and none (the prompt ends) \
              there; are tokenizer.json, the chat template and prompt.template_kwargs those of the engine?"
         );
         assert!(words(&AskError::Refused(404)).contains("no model of this name"));
-        let refused = Difference { canary: "tools", found: Found::Refused(400) }.to_string();
+        let refused = Difference { canary: "tools", found: Comparison::Refused(400) }.to_string();
         assert!(refused.contains("refuses it with status 400"), "{refused}");
     }
 }

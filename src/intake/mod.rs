@@ -11,7 +11,7 @@ mod prompts;
 mod question;
 mod requests;
 
-pub use canary::{Difference, Found, Parity, Verdict, compare};
+pub use canary::{Comparison, Difference, Parity, Verdict, compare};
 pub use engine::{EngineLimits, EngineStats, EngineTokenizer};
 pub use exchange::{AskError, Asker};
 pub use facts::{Facts, FactsError, Gap};

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use super::encode::{Encode, Spell};
+use super::encode::{CanonicalValue, Encode};
 use super::extra::{Extras, MAX_LOOKAHEAD_TOKENS, Span};
 use super::none::none_hash;
 use super::{Algo, BlockContext, BlockHash, ProfileError, Seed, VllmVersion};
@@ -64,7 +64,7 @@ struct BlockTuple<'a, 'r> {
     ahead: &'a [u32],
 }
 
-impl Spell for BlockTuple<'_, '_> {
+impl CanonicalValue for BlockTuple<'_, '_> {
     fn spell(&self, out: &mut impl Encode) {
         out.open(3);
         out.bytes(self.parent.as_bytes());

@@ -29,14 +29,14 @@ pub(super) trait Encode {
 
 /// A value that can be written in both formats. A trait rather than a closure, so that each format
 /// gets code of its own: calls through a pointer cost as much as the digest of a small block.
-pub(super) trait Spell {
+pub(super) trait CanonicalValue {
     /// Writes exactly one object.
     fn spell(&self, out: &mut impl Encode);
 }
 
 impl Format {
     /// Appends one object to `out`.
-    pub(super) fn append(self, out: &mut Vec<u8>, object: &impl Spell) {
+    pub(super) fn append(self, out: &mut Vec<u8>, object: &impl CanonicalValue) {
         match self {
             Self::Pickle => {
                 let mut writer = pickle::Writer::new(out, pickle::Protocol::V5);
@@ -63,7 +63,7 @@ impl Format {
 /// A string by itself.
 struct Text<'a>(&'a str);
 
-impl Spell for Text<'_> {
+impl CanonicalValue for Text<'_> {
     fn spell(&self, out: &mut impl Encode) {
         out.text(self.0, Identity::Fresh);
     }

@@ -9,7 +9,7 @@ use std::num::NonZeroUsize;
 
 use md5::{Digest as _, Md5};
 
-use super::encode::{Encode, Format, Spell};
+use super::encode::{CanonicalValue, Encode, Format};
 use super::extra::{Extras, Span};
 use super::version::Era;
 use super::{BlockContext, BlockHash, Known, ProfileError, VllmVersion};
@@ -166,7 +166,7 @@ struct BlockTuple<'a, 'r> {
     span: Span,
 }
 
-impl Spell for BlockTuple<'_, '_> {
+impl CanonicalValue for BlockTuple<'_, '_> {
     fn spell(&self, out: &mut impl Encode) {
         let items = 2 + usize::from(self.extras.is_some());
         out.open(items);

@@ -11,7 +11,7 @@ use futures_util::future::try_join_all;
 use smallvec::SmallVec;
 
 use super::store::{KeyStore, Placement, Tier};
-use super::{Answer, KvPool, MAX_HOSTS, Near, PoolError, Presence, Question, Reach};
+use super::{Answer, KvPool, LoadableBy, MAX_HOSTS, Near, PoolError, Presence, Question};
 use crate::kvhash::keys::KeyBatch;
 
 /// A store as a pool.
@@ -152,7 +152,7 @@ fn presence(keys: &KeyBatch, answered: &[(u32, Placement)], sampled: bool) -> Pr
         .filter(|near| near.tokens > 0)
         .collect();
     near.sort_by(|a, b| b.tokens.cmp(&a.tokens).then_with(|| a.host.cmp(&b.host)));
-    Presence { hit_tokens, reach: Reach::All, near, sampled, whole: missing.is_none() }
+    Presence { hit_tokens, reach: LoadableBy::All, near, sampled, whole: missing.is_none() }
 }
 
 /// The first few hosts that have anything.

@@ -30,7 +30,7 @@ use crate::kvhash::keys::KeyBatch;
 pub use gate::{Gate, GateLimits, Lookup, Verdict};
 pub use inquiry::Inquiry;
 pub use keyed::Keyed;
-pub use store::{KeyStore, Place, Placement, Tier};
+pub use store::{KeyStore, Placement, ReplicaPlace, Tier};
 
 /// Hosts of a prompt's leading blocks that are told, and of one object's replicas: there are a few
 /// of either.
@@ -77,7 +77,7 @@ pub struct Presence {
     /// Tokens of the leading blocks that are there, wherever they are.
     pub hit_tokens: u32,
     /// The engines that can load them.
-    pub reach: Reach,
+    pub reach: LoadableBy,
     /// Tokens that are known to lie on one host, per host and tier; longest first. At most
     /// [`MAX_HOSTS`], but as many as are asked where each is asked for its own. Empty where pools
     /// don't say.
@@ -90,7 +90,7 @@ pub struct Presence {
 
 /// The engines that can load what a pool has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Reach {
+pub enum LoadableBy {
     /// Every engine, all of it.
     #[default]
     All,
@@ -106,8 +106,8 @@ impl Presence {
     #[must_use]
     pub fn fetchable_tokens(&self) -> u32 {
         match self.reach {
-            Reach::All => self.hit_tokens,
-            Reach::Own { fetchable_tokens } => fetchable_tokens.min(self.hit_tokens),
+            LoadableBy::All => self.hit_tokens,
+            LoadableBy::Own { fetchable_tokens } => fetchable_tokens.min(self.hit_tokens),
         }
     }
 }

@@ -26,12 +26,12 @@ pub struct Placement {
     /// It exists and can be read.
     pub present: bool,
     /// Its replicas, as far as the store tells.
-    pub places: SmallVec<[Place; 2]>,
+    pub places: SmallVec<[ReplicaPlace; 2]>,
 }
 
 /// Place where one replica is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ReplicaPlace {
     /// Host, without port and brackets.
     pub host: Arc<str>,
     /// Medium that it lies on.

@@ -12,7 +12,7 @@ use crate::kvhash::keys::profile::model_name;
 
 /// A value, and the engine that gave it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Said {
+pub struct ReportedValue {
     /// A key of the configuration, or an engine and where it publishes.
     pub who: String,
     /// Value that was given.
@@ -28,9 +28,9 @@ pub struct Contradiction {
     /// One of them is the configuration.
     pub configured: bool,
     /// One of them.
-    pub one: Said,
+    pub one: ReportedValue,
     /// The other value, with its engine.
-    pub other: Said,
+    pub other: ReportedValue,
 }
 
 /// The facts, agreed upon.
@@ -140,8 +140,8 @@ impl Fact {
             Some((other_who, other)) => Err(Contradiction {
                 what: self.what,
                 configured,
-                one: Said { who, value: value.to_string() },
-                other: Said { who: other_who, value: other.to_string() },
+                one: ReportedValue { who, value: value.to_string() },
+                other: ReportedValue { who: other_who, value: other.to_string() },
             }),
         }
     }
@@ -178,7 +178,7 @@ fn unread(facts: &Facts) -> Option<String> {
 fn ranks_agree(published: &[Published]) -> Result<(), Contradiction> {
     let differing = published.iter().find_map(|p| Some((p, p.facts.cache.as_ref().err()?)));
     let Some((engine, ranks)) = differing else { return Ok(()) };
-    let rank = |which: &str, value: &Option<String>| Said {
+    let rank = |which: &str, value: &Option<String>| ReportedValue {
         who: format!("{which} rank of engine {} (/metrics)", engine.engine),
         value: value.clone().unwrap_or_else(|| "nothing".to_owned()),
     };

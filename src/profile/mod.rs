@@ -19,7 +19,7 @@ use crate::kvhash::keys::{Connector, KeyConfig, KeyProfile, Preset, Refusal};
 use crate::kvhash::scheme::Hasher;
 
 use agree::Known;
-pub use agree::{Contradiction, Said};
+pub use agree::{Contradiction, ReportedValue};
 pub use files::{FilesError, prompter};
 pub use scheme::lmcache_chunk_tokens;
 

@@ -19,7 +19,7 @@ const RECURSION: usize = 100;
 /// Marks an error of `raise_exception`.
 #[derive(Debug, thiserror::Error)]
 #[error("the template refuses the conversation")]
-pub(super) struct Raised;
+pub(super) struct TemplateException;
 
 /// Marks an error of `strftime_now` without a date.
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +65,7 @@ pub(super) fn syntax_config() -> Result<SyntaxConfig, Error> {
 }
 
 fn raise_exception(message: &str) -> Result<Value, Error> {
-    Err(Error::new(ErrorKind::InvalidOperation, message.to_owned()).with_source(Raised))
+    Err(Error::new(ErrorKind::InvalidOperation, message.to_owned()).with_source(TemplateException))
 }
 
 fn strftime_now(state: &State, format: &str) -> Result<String, Error> {

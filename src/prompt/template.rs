@@ -13,7 +13,7 @@ use super::allowance::{ALLOWANCE, Allowance, Stop};
 use super::chat::Chat;
 use super::continued::{cut_at_tag, tag_final_message};
 use super::detect::{content_format, unknown_construct};
-use super::jinja::{NoDate, Raised, TODAY, environment, syntax_config, with_generation_tags};
+use super::jinja::{NoDate, TODAY, TemplateException, environment, syntax_config, with_generation_tags};
 use super::kept::with_paid_variables;
 use super::message::{conversation, developers_to_system};
 use super::pyvalue::from_json;
@@ -246,7 +246,7 @@ fn special_tokens(config: &Map<String, serde_json::Value>) -> Vec<(&'static str,
 fn reason_of(error: &Error) -> Reason {
     let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = next {
-        if error.is::<Raised>() {
+        if error.is::<TemplateException>() {
             return Reason::Rejected;
         }
         if error.is::<NoDate>() {

@@ -14,13 +14,13 @@ use tokio::time::Instant;
 use crate::dialect::usage::Usage;
 use crate::fleet::SchedulerHandle;
 use crate::obs::Meters;
-use crate::route::trust::{Change, Trust, Verdict, Why};
+use crate::route::trust::{Change, MissReason, Trust, Verdict};
 use crate::route::{Beliefs, Job, Reported, Terms};
 
 /// Compares predictions with what prefillers report.
 #[derive(Debug)]
 pub struct Affinity {
-    desk: Arc<SchedulerHandle>,
+    scheduler: Arc<SchedulerHandle>,
     meters: Arc<Meters>,
     /// Largest age of a pool's answer.
     fresh: Duration,
@@ -46,9 +46,9 @@ const JUDGED_TOKENS: u64 = 512;
 
 impl Affinity {
     /// Nothing is known yet, and everything is believed. A pool's answers may be as old as `fresh`.
-    pub fn new(desk: Arc<SchedulerHandle>, meters: Arc<Meters>, fresh: Duration) -> Self {
+    pub fn new(scheduler: Arc<SchedulerHandle>, meters: Arc<Meters>, fresh: Duration) -> Self {
         meters.beliefs(true, true);
-        Self { desk, meters, fresh, state: Mutex::default() }
+        Self { scheduler, meters, fresh, state: Mutex::default() }
     }
 
     /// A prefill of `job`, placed for these `terms`, was reported so. Returns the cached tokens
@@ -108,16 +108,16 @@ impl Affinity {
         [names, history]
     }
 
-    fn why(&self, terms: &Terms) -> Why {
+    fn why(&self, terms: &Terms) -> MissReason {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if !state.names.holds() || !state.history.holds() {
-            Why::Profile
+            MissReason::Profile
         } else if terms.hit.any_tokens > terms.hit.hbm_tokens {
-            Why::Pool
+            MissReason::Pool
         } else if terms.in_flight {
-            Why::InFlight
+            MissReason::InFlight
         } else {
-            Why::Evicted
+            MissReason::Evicted
         }
     }
 
@@ -126,7 +126,7 @@ impl Affinity {
             let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             Beliefs { named: state.names.holds(), history: state.history.holds() }
         };
-        self.desk.believe(beliefs);
+        self.scheduler.believe(beliefs);
         self.meters.beliefs(beliefs.named, beliefs.history);
         match names {
             Some(Change::Lost) => tracing::warn!(

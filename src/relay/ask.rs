@@ -12,9 +12,9 @@ use crate::codec::json::{Edit, Object};
 use crate::dialect::resume::Plan;
 use crate::dialect::{Api, Shape, encode};
 use crate::fleet::{Instance, Rank, Reservation};
-use crate::relay::lookup::Asked;
+use crate::relay::lookup::PoolQuery;
 use crate::relay::request_ids::Name;
-use crate::relay::reusable_kv::Turn;
+use crate::relay::reusable_kv::ConversationTurn;
 use crate::route::Job;
 use crate::trace::Scope;
 use crate::upstream::Leg;
@@ -46,9 +46,9 @@ pub struct Ask {
     /// Facts for routing; missing ones are added once the prompt is read.
     pub job: Arc<Job>,
     /// Question to the pool about its prompt, if it is to be repeated.
-    pub asked: Option<Asked>,
+    pub asked: Option<PoolQuery>,
     /// As a turn of a conversation, where decoders offer KV back.
-    pub turn: Option<Turn>,
+    pub turn: Option<ConversationTurn>,
     /// See [`Ask::plan`]; shared by all that are the same request. `None` where no stream is to be
     /// continued.
     pub resume: Option<Arc<OnceLock<Option<Plan>>>>,
@@ -94,9 +94,9 @@ impl Ask {
         self.plan().map_or(frame_bytes, |plan| plan.frame_bytes(frame_bytes, self.body.bytes().len()))
     }
 
-    /// Its leg on the instance of `seat`, and on the rank, with `edit` applied to the body.
-    pub fn leg<'a>(&'a self, seat: &'a Reservation, edit: &Edit) -> Leg<'a> {
-        self.leg_on(seat.instance(), seat.rank(), edit)
+    /// Its leg on the instance of `reservation`, and on the rank, with `edit` applied to the body.
+    pub fn leg<'a>(&'a self, reservation: &'a Reservation, edit: &Edit) -> Leg<'a> {
+        self.leg_on(reservation.instance(), reservation.rank(), edit)
     }
 
     /// The same where there is no seat.

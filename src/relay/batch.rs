@@ -52,7 +52,7 @@ struct Streaming {
 }
 
 /// Answer of all parts together.
-enum Together {
+enum MergedAnswer {
     /// An engine's refusal of a part, or all of a complete answer.
     Whole(Response<Bytes>),
     /// Streams, in the order of the prompts.
@@ -82,11 +82,11 @@ impl Relay {
             }
         };
         Ok(match together {
-            Together::Whole(whole) => {
+            MergedAnswer::Whole(whole) => {
                 ledger.whole(whole.status());
                 whole.map(|body| AnswerBody::Whole(Whole::of(body, ledger)))
             }
-            Together::Streams(head, parts) => {
+            MergedAnswer::Streams(head, parts) => {
                 ledger.streams(head.status);
                 let stream = |part: Streaming| {
                     let follower = Follower::new(self, &part.ask);
@@ -106,7 +106,7 @@ impl Relay {
         mut ask: Ask,
         batch: Batch,
         ledger: &mut Ledger,
-    ) -> Result<Together, Error> {
+    ) -> Result<MergedAnswer, Error> {
         ask.job = Arc::new(job::of(&ask, None, None, &self.fleet));
         let alone = self.let_all_in(&ask, &batch, ledger).await?;
         let (ask, batch) = (Arc::new(ask), Arc::new(batch));
@@ -126,7 +126,7 @@ impl Relay {
             if let DecodeEnd::Whole(answer) = &part.end {
                 answer_bytes += answer.body().len();
                 if !answer.status().is_success() {
-                    return Ok(Together::Whole(answer.clone()));
+                    return Ok(MergedAnswer::Whole(answer.clone()));
                 }
             }
             if answer_bytes > self.settings.now().answer_bytes {
@@ -204,7 +204,7 @@ fn part_of(whole: &Ask, batch: &Batch, at: usize) -> Result<Ask, Error> {
 }
 
 /// Joins the answers of all parts.
-fn together(parts: Vec<Begun>, choices: u64) -> Result<Together, Error> {
+fn together(parts: Vec<Begun>, choices: u64) -> Result<MergedAnswer, Error> {
     let (mut head, mut streams, mut answers) = (None, Vec::new(), Vec::new());
     for Begun { ask, end, ledger, .. } in parts {
         let (part_head, end) = match end {
@@ -223,10 +223,10 @@ fn together(parts: Vec<Begun>, choices: u64) -> Result<Together, Error> {
     let unlike = || Error::new(Kind::DecodeFailed, "the answers to the prompts can't be put together");
     let head = head.ok_or_else(unlike)?;
     match (streams.is_empty(), answers.is_empty()) {
-        (false, true) => Ok(Together::Streams(head, streams)),
+        (false, true) => Ok(MergedAnswer::Streams(head, streams)),
         (true, false) => {
             let body = batch::merge(&answers, choices).ok_or_else(unlike)?;
-            Ok(Together::Whole(Response::from_parts(head, body)))
+            Ok(MergedAnswer::Whole(Response::from_parts(head, body)))
         }
         _ => Err(unlike()),
     }

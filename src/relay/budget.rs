@@ -42,9 +42,9 @@ pub struct Retries {
 
 /// A request that counts as open until it is dropped.
 #[derive(Debug)]
-pub struct Asked(Arc<AtomicU64>);
+pub struct OpenRequest(Arc<AtomicU64>);
 
-impl Drop for Asked {
+impl Drop for OpenRequest {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -99,11 +99,11 @@ impl Retries {
     }
 
     /// A request came; it is open until what is returned is dropped.
-    pub fn asked(&self) -> Asked {
+    pub fn asked(&self) -> OpenRequest {
         let at = self.began.elapsed();
         self.window.lock().unwrap_or_else(PoisonError::into_inner).asked(at);
         self.open.fetch_add(1, Ordering::Relaxed);
-        Asked(self.open.clone())
+        OpenRequest(self.open.clone())
     }
 
     /// True if one retry more may be made; if so, it counts as made.

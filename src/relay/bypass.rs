@@ -53,11 +53,11 @@ impl BypassRules {
         }
         // A decoder fetches from the pool as a prefiller does, if the pool is believed; of what
         // prefillers, or their hosts, keep for themselves it has nothing.
-        let pooled = || if fleet.desk().beliefs().named { job.pool.anywhere_tokens } else { 0 };
+        let pooled = || if fleet.scheduler().beliefs().named { job.pool.anywhere_tokens } else { 0 };
         if self.tokens > 0 && job.prompt_tokens.saturating_sub(pooled()) <= self.tokens {
             return Some(Reason::Short);
         }
-        let wait_s = || fleet.desk().wait_s();
+        let wait_s = || fleet.scheduler().wait_s();
         let saturated = !self.wait.is_zero() && wait_s().is_some_and(|s| s > self.wait.as_secs_f64());
         saturated.then_some(Reason::Saturated)
     }

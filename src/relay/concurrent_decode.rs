@@ -70,7 +70,7 @@ enum Leg {
 
 /// A decode leg that waits for its prefill.
 struct Due {
-    seat: Reservation,
+    reservation: Reservation,
     parting: Parting,
 }
 
@@ -115,8 +115,8 @@ impl Early {
 
     /// The prefiller is not who the decoder was told that it is: another process by now, for which
     /// it would wait in vain.
-    fn is_misled(&self, duty: &HandoffGuard) -> bool {
-        let told = duty.handoff().and_then(|handoff| self.dialect.peer_of(handoff));
+    fn is_misled(&self, guard: &HandoffGuard) -> bool {
+        let told = guard.handoff().and_then(|handoff| self.dialect.peer_of(handoff));
         told.zip(self.peer.as_deref()).is_some_and(|(is, was)| is != *was)
     }
 
@@ -172,11 +172,11 @@ impl Early {
 
 impl Due {
     async fn end(self) -> Result<Opening, Failure> {
-        let Due { seat, mut parting } = self;
+        let Due { reservation, mut parting } = self;
         let (relay, ask, written) = (parting.relay.clone(), parting.ask.clone(), parting.written.clone());
         let edit = dialect::decode_edit(None);
         let origin = Origin::Known(parting.prefiller.clone());
-        let outcome = relay.decode_leg(ask, seat, (edit, Duration::ZERO, origin), written).await;
+        let outcome = relay.decode_leg(ask, reservation, (edit, Duration::ZERO, origin), written).await;
         parting.refused = outcome.as_ref().is_err_and(Failure::turned_away);
         outcome
     }
@@ -226,12 +226,12 @@ pub(super) async fn beside(
         return prefill.await.map(|end| (end, None));
     };
     let mut end = early.beside(prefill, &asked).await?;
-    if let PrefillEnd::Done(duty) = &mut end {
-        if early.is_misled(duty) {
+    if let PrefillEnd::Done(guard) = &mut end {
+        if early.is_misled(guard) {
             return Ok((end, None));
         }
         // From here on a hang-up frees both sides, if the decoder has the request.
-        duty.give(&early.written);
+        guard.give(&early.written);
     }
     Ok((end, Some(early)))
 }
@@ -254,14 +254,15 @@ impl Relay {
         let dialect = self.speech.now().dialect;
         let edit = dialect.early_decode_edit(transfer)?;
         let prefiller = prefill.instance();
-        let seat = self.decoder(ask, decode, Some(prefiller.id())).ok()?;
-        let (instance, written) = (seat.instance().clone(), Written::default());
+        let reservation = self.decoder(ask, decode, Some(prefiller.id())).ok()?;
+        let (instance, written) = (reservation.instance().clone(), Written::default());
         // Its first byte comes after the prefill.
         let settings = self.settings.now();
         let before = settings.computing(settings.prefill, ask.shape.prompt_tokens);
         let origin = Origin::Beside(prefiller.clone());
-        let leg =
-            boxed(|| self.clone().decode_leg(ask.clone(), seat, (edit, before, origin), written.clone()));
+        let leg = boxed(|| {
+            self.clone().decode_leg(ask.clone(), reservation, (edit, before, origin), written.clone())
+        });
         let (peer, awaited) = (transfer.peer.clone(), dialect.binds_pairs());
         Some(Early { leg: Leg::Begun(leg), ended: None, instance, written, dialect, peer, awaited })
     }
@@ -275,23 +276,23 @@ impl Relay {
         decode: &Tries,
     ) -> (Arc<Ask>, Option<Early>) {
         let prefiller = prefill.instance().id();
-        let Ok(seat) = self.decoder(ask, decode, Some(prefiller)) else { return (ask.clone(), None) };
+        let Ok(reservation) = self.decoder(ask, decode, Some(prefiller)) else { return (ask.clone(), None) };
         let speech = self.speech.now();
-        let at = |seat: &Reservation| speech.kv_address(seat.instance().endpoint()).authority();
-        let id = p2p_nccl::request_id(&at(prefill), &at(&seat), uuid::Uuid::new_v4().as_u128());
+        let at = |reservation: &Reservation| speech.kv_address(reservation.instance().endpoint()).authority();
+        let id = p2p_nccl::request_id(&at(prefill), &at(&reservation), uuid::Uuid::new_v4().as_u128());
         let ask = Arc::new(ask.under(&id));
-        let (instance, written) = (seat.instance().clone(), Written::default());
+        let (instance, written) = (reservation.instance().clone(), Written::default());
         let parting = Parting {
             relay: self.clone(),
             ask: ask.clone(),
             prefiller: prefill.instance().clone(),
             instance: instance.clone(),
-            rank: seat.rank(),
+            rank: reservation.rank(),
             written: written.clone(),
             filled: false,
             refused: false,
         };
-        let due = Due { seat, parting };
+        let due = Due { reservation, parting };
         let (dialect, ended, peer) = (speech.dialect, None, None);
         (ask, Some(Early { leg: Leg::Due(due), ended, instance, written, dialect, peer, awaited: true }))
     }

@@ -104,7 +104,7 @@ impl DecisionLog {
     /// A request was placed. What becomes of it is to be told to who is returned.
     pub fn placed(&self, id: &str, job: &Arc<Job>, prefiller: Member, choice: &Choice) -> OutcomeWriter {
         let fate = Arc::<DecisionOutcome>::default();
-        let story = DecisionRecord {
+        let record = DecisionRecord {
             id: id.to_owned(),
             job: Job { blocks: Arc::default(), ..job.as_ref().clone() },
             blocks: job.blocks.len(),
@@ -118,15 +118,15 @@ impl DecisionLog {
         if all.len() >= MOST {
             all.pop_front();
         }
-        all.push_back(story);
+        all.push_back(record);
         OutcomeWriter(fate)
     }
 
     /// Its prefiller has answered.
     pub fn prefilled(&self, id: &str, cached_tokens: Option<u64>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(story) = all.iter_mut().rev().find(|story| story.id == id) {
-            story.cached_tokens = cached_tokens;
+        if let Some(record) = all.iter_mut().rev().find(|record| record.id == id) {
+            record.cached_tokens = cached_tokens;
         }
     }
 
@@ -139,7 +139,7 @@ impl DecisionLog {
     /// All placements of a request that are still remembered, oldest first.
     pub fn of(&self, id: &str) -> Vec<DecisionRecord> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.iter().filter(|story| story.id == id).cloned().collect()
+        all.iter().filter(|record| record.id == id).cloned().collect()
     }
 }
 
@@ -153,20 +153,26 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_first_word_counts_and_silence_is_one() {
-        let (fleet, stories, job) =
+        let (fleet, decision_log, job) =
             (Fleet::new(Policy::Predicted), DecisionLog::default(), Arc::<Job>::default());
         fleet.add(Role::Prefill, Endpoint::new("p", 1));
-        let placed = fleet.desk().place(job.clone(), Instant::now(), &[]).unwrap().await.unwrap();
-        let heralds = ["a", "b"].map(|id| stories.placed(id, &job, placed.seat.member(), &placed.choice));
-        let end = |id: &str| stories.of(id)[0].fate.end().map(|end| end.reason);
+        let placed = fleet.scheduler().place(job.clone(), Instant::now(), &[]).unwrap().await.unwrap();
+        let outcome_writers =
+            ["a", "b"].map(|id| decision_log.placed(id, &job, placed.reservation.member(), &placed.choice));
+        let end = |id: &str| decision_log.of(id)[0].fate.end().map(|end| end.reason);
         assert_eq!((end("a"), end("b")), (None, None));
-        heralds[0].decodes(placed.seat.instance());
-        heralds[0].ends(End { status: 200, reason: "ok", took: Duration::ZERO, output_tokens: 1 });
-        heralds[0].ends(End { status: 500, reason: "internal", took: Duration::ZERO, output_tokens: 1 });
-        drop(heralds);
+        outcome_writers[0].decodes(placed.reservation.instance());
+        outcome_writers[0].ends(End { status: 200, reason: "ok", took: Duration::ZERO, output_tokens: 1 });
+        outcome_writers[0].ends(End {
+            status: 500,
+            reason: "internal",
+            took: Duration::ZERO,
+            output_tokens: 1,
+        });
+        drop(outcome_writers);
         assert_eq!((end("a"), end("b")), (Some("ok"), Some(End::GONE)));
-        assert!(stories.of("a")[0].fate.decoder().is_some());
-        let newest: Vec<String> = stories.last(9).into_iter().map(|story| story.id).collect();
-        assert_eq!((newest, stories.last(1).len()), (vec!["b".to_owned(), "a".to_owned()], 1));
+        assert!(decision_log.of("a")[0].fate.decoder().is_some());
+        let newest: Vec<String> = decision_log.last(9).into_iter().map(|record| record.id).collect();
+        assert_eq!((newest, decision_log.last(1).len()), (vec!["b".to_owned(), "a".to_owned()], 1));
     }
 }

@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use crate::dialect::shape::Bypass;
 use crate::dialect::{self, Transfer, layerwise};
 use crate::error::{Error, Kind};
-use crate::fleet::{Choice, Instance, Placed, Reservation, Role};
+use crate::fleet::{Choice, Instance, Placement, Reservation, Role};
 use crate::relay::account::Ledger;
 use crate::relay::ask::Ask;
 use crate::relay::box_in_place::boxed;
@@ -79,7 +79,7 @@ struct Note {
     instance: Arc<Instance>,
     choice: Choice,
     at: Instant,
-    herald: OutcomeWriter,
+    outcome_writer: OutcomeWriter,
 }
 
 /// Ways in which the decoder's call ended.
@@ -148,11 +148,11 @@ impl Relay {
                         _ => error,
                     })?;
             }
-            let seat = self.decoder(ask, &decode, None)?;
-            decode.start(seat.instance());
-            ledger.leg(seat.instance());
+            let reservation = self.decoder(ask, &decode, None)?;
+            decode.start(reservation.instance());
+            ledger.leg(reservation.instance());
             prefill.tried.extend_from_slice(decode.avoided());
-            let mut pair = self.pair(ask, seat, prefill.copy())?;
+            let mut pair = self.pair(ask, reservation, prefill.copy())?;
             let (role, failure) = match pair.run(&mut prefill, ledger).await? {
                 Ok(end) => {
                     self.contradict(&ask.id, &mut decode);
@@ -184,19 +184,20 @@ impl Relay {
     }
 
     /// Begins with a decoder, under an id that is this pair's alone and that nobody can guess.
-    fn pair(self: &Arc<Self>, ask: &Arc<Ask>, seat: Reservation, tries: Tries) -> Result<Pair, Error> {
+    fn pair(self: &Arc<Self>, ask: &Arc<Ask>, reservation: Reservation, tries: Tries) -> Result<Pair, Error> {
         let id = uuid::Uuid::new_v4().simple().to_string();
         let ask = Arc::new(ask.under(&id));
         let names = layerwise::engine_ids(ask.api, &id, layerwise::prompts(ask.api, &ask.body));
         let full = || Error::new(Kind::Overloaded, "too many requests wait for a decoder's call");
         let meeting = names.and_then(|names| self.rendezvous.open(names)).ok_or_else(full)?;
-        let (watch, decoder, written) = (meeting.watch(), seat.instance().clone(), Written::default());
+        let (watch, decoder, written) = (meeting.watch(), reservation.instance().clone(), Written::default());
         let (give_up, given_up) = oneshot::channel();
         let (tell, notes) = mpsc::channel(NOTES);
         let met = Arc::new(OnceLock::new());
         let origin = Origin::Called(met.clone());
-        let decode =
-            boxed(|| self.clone().decode_called(ask.clone(), (seat, origin), written.clone(), given_up));
+        let decode = boxed(|| {
+            self.clone().decode_called(ask.clone(), (reservation, origin), written.clone(), given_up)
+        });
         let partner = Partner { decoder: decoder.clone(), met };
         let prefill = boxed(|| self.clone().prefill_called(ask.clone(), (meeting, partner), tries, tell));
         Ok(Pair {
@@ -218,7 +219,7 @@ impl Relay {
     async fn decode_called(
         self: Arc<Self>,
         ask: Arc<Ask>,
-        (seat, origin): (Reservation, Origin),
+        (reservation, origin): (Reservation, Origin),
         written: Written,
         given_up: oneshot::Receiver<Failure>,
     ) -> Result<Opening, Failure> {
@@ -226,11 +227,11 @@ impl Relay {
         // How long it may take is known when the prefill has ended; a pair that lost its request
         // may take longer than one that has it.
         let longer = self.settings.now().total.saturating_mul(2);
-        let decoder = seat.instance().clone();
+        let decoder = reservation.instance().clone();
         tokio::select! {
             biased;
             Ok(failure) = given_up => self.decoded(&ask.id, &decoder, &origin, Err(failure)),
-            outcome = self.clone().decode_leg(ask.clone(), seat, (edit, longer, origin.clone()), written) => outcome,
+            outcome = self.clone().decode_leg(ask.clone(), reservation, (edit, longer, origin.clone()), written) => outcome,
         }
     }
 
@@ -263,26 +264,27 @@ impl Relay {
         let Partner { decoder, met } = partner;
         tries.tried.extend(self.fleet.avoided_producers(decoder.id()));
         loop {
-            let Placed { seat, choice } = match self.place(ask, &tries).await {
+            let Placement { reservation, choice } = match self.place(ask, &tries).await {
                 Ok(placed) => placed,
                 Err(nobody) => return Prefilled::Nobody(nobody),
             };
-            tries.start(seat.instance());
-            let (instance, at) = (seat.instance().clone(), Instant::now());
-            let herald = self.stories.placed(&ask.id, &ask.job, seat.member(), &choice);
+            tries.start(reservation.instance());
+            let (instance, at) = (reservation.instance().clone(), Instant::now());
+            let outcome_writer = self.decision_log.placed(&ask.id, &ask.job, reservation.member(), &choice);
             // The request may be gone.
-            let _ = tell.try_send(Note { instance, choice, at, herald });
+            let _ = tell.try_send(Note { instance, choice, at, outcome_writer });
             let transfer = Transfer { called: Some(params.clone()), ..Transfer::default() };
-            let prefiller = seat.instance().clone();
+            let prefiller = reservation.instance().clone();
             let partners = PrefillPartners { decoder: Some(decoder.clone()), encoders: ask.encoders.clone() };
-            let leg = self.clone().prefill_once(ask.clone(), seat, (transfer, partners), Written::default());
+            let leg =
+                self.clone().prefill_once(ask.clone(), reservation, (transfer, partners), Written::default());
             let failure = match leg.await {
                 // It wrote what it computed: its blocks are its own again.
-                Ok(PrefillEnd::Done(mut duty)) => {
+                Ok(PrefillEnd::Done(mut guard)) => {
                     // The first prefiller that has written; there is no other one for this decoder.
                     let _ = met.set(prefiller);
                     self.contradict(&ask.id, &mut tries);
-                    return Prefilled::Done(duty.book());
+                    return Prefilled::Done(guard.book());
                 }
                 Ok(PrefillEnd::Refused(answer)) => return Prefilled::Refused(answer),
                 // Of legs that are sent together, and of engines that do both: not here.
@@ -411,7 +413,7 @@ fn chosen(note: Note, tries: &mut Tries, ledger: &mut Ledger) {
     tries.made += 1;
     tries.tried.push(note.instance.id());
     ledger.leg(&note.instance);
-    ledger.placed(&note.choice, note.at, note.herald);
+    ledger.placed(&note.choice, note.at, note.outcome_writer);
 }
 
 /// A leg's end; never, where it has ended before.

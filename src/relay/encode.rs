@@ -18,7 +18,7 @@ use crate::dialect::encode::{Encoded, Items};
 use crate::error::{Error, Kind};
 use crate::fleet::{Instance, Need, Pace, Reservation, Role};
 use crate::relay::ask::Ask;
-use crate::relay::failure::{Failure, Large, Why};
+use crate::relay::failure::{Failure, FailureKind, Large};
 use crate::relay::legs::whole;
 use crate::relay::progress::Waiting;
 use crate::relay::vacancy::Passage;
@@ -96,19 +96,19 @@ impl Relay {
         loop {
             let need = Need { tokens, tried: &tries.tried, random: pause::random(), ..Need::default() };
             let nobody = || Error::new(Kind::EncodeFailed, "no encoder is available");
-            let seat = self.fleet.pick(Role::Encode, need).ok_or_else(nobody)?;
-            tries.start(seat.instance());
+            let reservation = self.fleet.pick(Role::Encode, need).ok_or_else(nobody)?;
+            tries.start(reservation.instance());
             // Engines that meet an id again take it for the same request.
             let id = format!("{}:{at}:{:06x}", ask.id, pause::random() & 0xff_ffff);
             let item = Ask { body: body.clone(), ..ask.under(&id) };
-            let failure = match self.encode_once(&item, &seat).await {
+            let failure = match self.encode_once(&item, &reservation).await {
                 Ok(end) => {
                     self.contradict(&ask.id, &mut tries);
-                    return Ok(end.map(|encoded| (encoded, seat.instance().clone())));
+                    return Ok(end.map(|encoded| (encoded, reservation.instance().clone())));
                 }
                 Err(failure) => failure,
             };
-            drop(seat);
+            drop(reservation);
             let failure = match self.weigh(Role::Encode, failure, &mut tries) {
                 Ok(refusal) => return Ok(Err(Box::new(refusal))),
                 Err(failure) => failure,
@@ -125,30 +125,32 @@ impl Relay {
     }
 
     /// One exchange with one encoder.
-    async fn encode_once(&self, item: &Ask, seat: &Reservation) -> Result<End<Encoded>, Failure> {
+    async fn encode_once(&self, item: &Ask, reservation: &Reservation) -> Result<End<Encoded>, Failure> {
         let (settings, sent, written) = (self.settings.now(), Instant::now(), Written::default());
-        let mut span = traced::leg(item, seat.instance(), "encode");
+        let mut span = traced::leg(item, reservation.instance(), "encode");
         let outcome = {
             let leg = pin!(async {
-                let response = self.exchange(item, (seat, &mut span), &Edit::new(), &written).await?;
+                let response = self.exchange(item, (reservation, &mut span), &Edit::new(), &written).await?;
                 let response = whole(response, (settings.prefill_reply_bytes, Large::PrefillReply)).await?;
                 if response.status().is_client_error() {
-                    return refusals::judge(seat.instance(), response).map(|refusal| Err(Box::new(refusal)));
+                    return refusals::judge(reservation.instance(), response)
+                        .map(|refusal| Err(Box::new(refusal)));
                 }
                 let mut encoded = Encoded::default();
                 let read = encoded.read(response.into_body());
-                read.map(|()| Ok(encoded)).map_err(|e| Failure::new(Why::BadReply, true, e.to_string()))
+                read.map(|()| Ok(encoded))
+                    .map_err(|e| Failure::new(FailureKind::BadReply, true, e.to_string()))
             });
             let tokens = item.shape.prompt_tokens;
-            let engine = seat.instance();
+            let engine = reservation.instance();
             let waiting = Waiting { engine, pace: Some(Pace::Prompt), tokens, most_tokens: None };
             self.within(settings.encode, waiting, &written, leg).await
         };
         traced::ended(&mut span, &outcome);
-        let end = self.told(item, seat, outcome)?;
+        let end = self.record_outcome(item, reservation, outcome)?;
         if end.is_ok() {
-            seat.instance().meter().done(sent.elapsed());
-            seat.instance().paces().observe(Pace::Prompt, sent.elapsed());
+            reservation.instance().meter().done(sent.elapsed());
+            reservation.instance().paces().observe(Pace::Prompt, sent.elapsed());
         }
         Ok(end)
     }

@@ -80,17 +80,18 @@ impl Relay {
     }
 
     /// Values that both legs of an attempt with this prefiller need before either is sent.
-    pub(super) async fn transfer(&self, seat: &Reservation) -> Result<Transfer, Failure> {
-        let (speech, rank) = (self.speech.now(), seat.rank());
+    pub(super) async fn transfer(&self, reservation: &Reservation) -> Result<Transfer, Failure> {
+        let (speech, rank) = (self.speech.now(), reservation.rank());
         let peer = match speech.dialect.asks_bootstrap() {
-            true => Some(self.peer(seat.instance(), &speech).await?),
+            true => Some(self.peer(reservation.instance(), &speech).await?),
             // What one rank said is not true of another.
-            false => seat.instance().peer().filter(|_| rank.is_none()),
+            false => reservation.instance().peer().filter(|_| rank.is_none()),
         };
         if rank.is_none() && peer.as_ref().is_some_and(|peer| peer.ranks() > 1) {
             return Err(Failure::unprepared("it has several data-parallel ranks: set fleet.prefill_ranks"));
         }
-        let bootstrap = speech.dialect.has_rooms().then(|| speech.bootstrap(seat.instance().endpoint()));
+        let bootstrap =
+            speech.dialect.has_rooms().then(|| speech.bootstrap(reservation.instance().endpoint()));
         Ok(Transfer {
             id: uuid::Uuid::new_v4().as_u128(),
             peer,

@@ -12,7 +12,7 @@ use crate::relay::refusals::EngineRefusal;
 #[derive(Debug)]
 pub struct Failure {
     /// In what way.
-    pub why: Why,
+    pub why: FailureKind,
     /// The engine may have the whole request, and with it the hand-off.
     pub written: bool,
     /// For the log.
@@ -27,7 +27,7 @@ pub struct Failure {
 
 /// In what way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum FailureKind {
     /// No connection was made.
     Connect,
     /// The connection broke.
@@ -67,37 +67,37 @@ pub enum Large {
 impl Failure {
     /// The hand-off grew older than the prefiller's lease.
     pub(super) fn stale() -> Failure {
-        Failure::new(Why::Stale, true, "the prefiller's lease is over")
+        Failure::new(FailureKind::Stale, true, "the prefiller's lease is over")
     }
 
     /// The decoder put the request off, as engines do whose blocks are used up.
     pub(super) fn given_up() -> Failure {
-        Failure::new(Why::AbortSign, true, "the decoder gave the request up, to be prefilled again")
+        Failure::new(FailureKind::AbortSign, true, "the decoder gave the request up, to be prefilled again")
     }
 
     /// The prefiller can't be asked yet.
     pub(super) fn unprepared(detail: impl Into<String>) -> Failure {
-        Failure::new(Why::Connect, false, detail)
+        Failure::new(FailureKind::Connect, false, detail)
     }
 
     /// The decoder did not call back for a prefill.
     pub(super) fn not_called(limit: Duration) -> Failure {
-        Failure::new(Why::Timeout, true, format!("it did not call back within {limit:?}"))
+        Failure::new(FailureKind::Timeout, true, format!("it did not call back within {limit:?}"))
     }
 
     /// The decoder has its KV, or should have, and does not begin.
     pub(super) fn late(limit: Duration) -> Failure {
-        Failure::new(Why::Timeout, true, format!("no answer within {limit:?} of the prefill"))
+        Failure::new(FailureKind::Timeout, true, format!("no answer within {limit:?} of the prefill"))
     }
 
     /// It failed like this; `detail` is for the log.
-    pub fn new(why: Why, written: bool, detail: impl Into<String>) -> Failure {
+    pub fn new(why: FailureKind, written: bool, detail: impl Into<String>) -> Failure {
         Failure { why, written, detail: detail.into(), spare: None, refusal: None, verdict: None }
     }
 
     /// The engine has too much to do.
     pub fn busy(&self) -> bool {
-        matches!(self.why, Why::Busy(_))
+        matches!(self.why, FailureKind::Busy(_))
     }
 
     /// True if the engine turned the request away unread: it was busy, or refused it.
@@ -108,42 +108,43 @@ impl Failure {
     /// The status with which the engine turned the request away unread.
     pub fn turned_away_with(&self) -> Option<StatusCode> {
         match self.why {
-            Why::Busy(status) | Why::Refused(status) => Some(status),
+            FailureKind::Busy(status) | FailureKind::Refused(status) => Some(status),
             _ => None,
         }
     }
 
     /// Every engine would end it like this.
     pub(super) fn lasting(&self) -> bool {
-        matches!(self.why, Why::TooLarge(_))
+        matches!(self.why, FailureKind::TooLarge(_))
     }
 
     /// The engine may have begun with the request. One that turned it away has not, and of a
     /// hand-off that is too old none was told.
     pub(super) fn may_have_begun(&self) -> bool {
-        self.written && self.why != Why::Stale && !self.turned_away()
+        self.written && self.why != FailureKind::Stale && !self.turned_away()
     }
 
     /// A decoder answered: it has fetched what it was to fetch.
     pub(super) fn answered(&self) -> bool {
-        matches!(self.why, Why::TooLarge(Large::Answer) | Why::AbortSign)
+        matches!(self.why, FailureKind::TooLarge(Large::Answer) | FailureKind::AbortSign)
     }
 
     /// The decoder may have failed for what is wrong with its hand-off.
     pub(super) fn may_be_of_the_handoff(&self) -> bool {
-        self.may_have_begun() && !matches!(self.why, Why::AbortSign | Why::TooLarge(_) | Why::Stuck)
+        self.may_have_begun()
+            && !matches!(self.why, FailureKind::AbortSign | FailureKind::TooLarge(_) | FailureKind::Stuck)
     }
 
     /// Outcome of the leg for the instance's health.
     pub(super) fn outcome(&self) -> Outcome {
         match self.why {
             // It had no room left.
-            Why::Busy(_) => Outcome::Busy(self.spare),
-            Why::AbortSign => Outcome::Busy(None),
-            Why::Refused(_) => Outcome::Refused,
-            Why::Stuck => Outcome::Stuck,
-            Why::Connect => Outcome::Unreachable,
-            Why::TooLarge(_) => Outcome::Served,
+            FailureKind::Busy(_) => Outcome::Busy(self.spare),
+            FailureKind::AbortSign => Outcome::Busy(None),
+            FailureKind::Refused(_) => Outcome::Refused,
+            FailureKind::Stuck => Outcome::Stuck,
+            FailureKind::Connect => Outcome::Unreachable,
+            FailureKind::TooLarge(_) => Outcome::Served,
             _ => Outcome::Failed,
         }
     }
@@ -151,39 +152,45 @@ impl Failure {
     /// The metric label.
     pub fn reason(&self) -> &'static str {
         match self.why {
-            Why::Connect => "connect",
-            Why::Broken => "broken",
-            Why::Timeout => "timeout",
-            Why::Stuck => "no_progress",
-            Why::Busy(_) => "busy",
-            Why::Refused(_) => "refused",
-            Why::Status => "status",
-            Why::BadReply => "bad_reply",
-            Why::Stale => "stale",
-            Why::AbortSign => "given_up",
-            Why::TooLarge(_) => "too_large",
+            FailureKind::Connect => "connect",
+            FailureKind::Broken => "broken",
+            FailureKind::Timeout => "timeout",
+            FailureKind::Stuck => "no_progress",
+            FailureKind::Busy(_) => "busy",
+            FailureKind::Refused(_) => "refused",
+            FailureKind::Status => "status",
+            FailureKind::BadReply => "bad_reply",
+            FailureKind::Stale => "stale",
+            FailureKind::AbortSign => "given_up",
+            FailureKind::TooLarge(_) => "too_large",
         }
     }
 
     /// Error for the client when nothing else helped.
     pub(super) fn into_error(self, role: Role) -> Error {
         let (kind, public) = match (role, self.why) {
-            (Role::Prefill, Why::TooLarge(large)) => (Kind::BadPrefillReply, large.public()),
-            (Role::Decode, Why::TooLarge(large)) => (Kind::DecodeFailed, large.public()),
-            (Role::Encode, Why::TooLarge(_)) => (Kind::EncodeFailed, "an encoder's answer is too large"),
-            (_, Why::Busy(_)) => (Kind::Overloaded, "all engines that were asked are busy"),
-            (Role::Encode, Why::Timeout | Why::Stuck) => {
+            (Role::Prefill, FailureKind::TooLarge(large)) => (Kind::BadPrefillReply, large.public()),
+            (Role::Decode, FailureKind::TooLarge(large)) => (Kind::DecodeFailed, large.public()),
+            (Role::Encode, FailureKind::TooLarge(_)) => {
+                (Kind::EncodeFailed, "an encoder's answer is too large")
+            }
+            (_, FailureKind::Busy(_)) => (Kind::Overloaded, "all engines that were asked are busy"),
+            (Role::Encode, FailureKind::Timeout | FailureKind::Stuck) => {
                 (Kind::EncodeTimeout, "an item was not encoded in time")
             }
             (Role::Encode, _) => {
                 (Kind::EncodeFailed, "an item could not be encoded by any encoder that was tried")
             }
-            (Role::Prefill, Why::Timeout | Why::Stuck) => {
+            (Role::Prefill, FailureKind::Timeout | FailureKind::Stuck) => {
                 (Kind::PrefillTimeout, "the prefill did not finish in time")
             }
-            (Role::Prefill, Why::BadReply) => (Kind::BadPrefillReply, "the prefill brought no usable answer"),
+            (Role::Prefill, FailureKind::BadReply) => {
+                (Kind::BadPrefillReply, "the prefill brought no usable answer")
+            }
             (Role::Prefill, _) => (Kind::PrefillFailed, "the prefill failed on every engine that was tried"),
-            (Role::Decode, Why::Timeout | Why::Stuck) => (Kind::DecodeTimeout, "no answer began in time"),
+            (Role::Decode, FailureKind::Timeout | FailureKind::Stuck) => {
+                (Kind::DecodeTimeout, "no answer began in time")
+            }
             (Role::Decode, _) => (Kind::DecodeFailed, "the decode failed on every engine that was tried"),
         };
         Error::new(kind, public).detail(self.detail)
@@ -208,14 +215,14 @@ mod tests {
     #[test]
     fn the_client_learns_which_side_failed_and_how() {
         let kind = |role, why| Failure::new(why, true, "").into_error(role).kind();
-        assert_eq!(kind(Role::Prefill, Why::Connect), Kind::PrefillFailed);
-        assert_eq!(kind(Role::Prefill, Why::Timeout), Kind::PrefillTimeout);
-        assert_eq!(kind(Role::Prefill, Why::BadReply), Kind::BadPrefillReply);
-        assert_eq!(kind(Role::Decode, Why::BadReply), Kind::DecodeFailed);
-        assert_eq!(kind(Role::Decode, Why::Stale), Kind::DecodeFailed);
-        assert_eq!(kind(Role::Decode, Why::Timeout), Kind::DecodeTimeout);
-        assert_eq!(kind(Role::Decode, Why::Busy(StatusCode::TOO_MANY_REQUESTS)), Kind::Overloaded);
-        assert_eq!(kind(Role::Prefill, Why::TooLarge(Large::PrefillReply)), Kind::BadPrefillReply);
-        assert_eq!(kind(Role::Decode, Why::TooLarge(Large::Answer)), Kind::DecodeFailed);
+        assert_eq!(kind(Role::Prefill, FailureKind::Connect), Kind::PrefillFailed);
+        assert_eq!(kind(Role::Prefill, FailureKind::Timeout), Kind::PrefillTimeout);
+        assert_eq!(kind(Role::Prefill, FailureKind::BadReply), Kind::BadPrefillReply);
+        assert_eq!(kind(Role::Decode, FailureKind::BadReply), Kind::DecodeFailed);
+        assert_eq!(kind(Role::Decode, FailureKind::Stale), Kind::DecodeFailed);
+        assert_eq!(kind(Role::Decode, FailureKind::Timeout), Kind::DecodeTimeout);
+        assert_eq!(kind(Role::Decode, FailureKind::Busy(StatusCode::TOO_MANY_REQUESTS)), Kind::Overloaded);
+        assert_eq!(kind(Role::Prefill, FailureKind::TooLarge(Large::PrefillReply)), Kind::BadPrefillReply);
+        assert_eq!(kind(Role::Decode, FailureKind::TooLarge(Large::Answer)), Kind::DecodeFailed);
     }
 }

@@ -9,7 +9,7 @@ use crate::dialect::Api;
 use crate::dialect::fault::{self, Fault};
 use crate::dialect::resume::only_names_the_role;
 use crate::relay::ask::Ask;
-use crate::relay::failure::{Failure, Why};
+use crate::relay::failure::{Failure, FailureKind};
 use crate::upstream::Reply;
 
 /// Most events that announce an answer (`response.created`, `queued`, `in_progress`;
@@ -28,7 +28,7 @@ pub(super) struct Opened {
 /// and neither is a chat's event that only names the role: a decoder that fails after it can still
 /// be replaced. A response in the background needs no more than the announcement.
 pub(super) async fn event(mut body: Reply, ask: &Ask, frame_bytes: usize) -> Result<Opened, Failure> {
-    let broken = |detail: String| Failure::new(Why::Broken, true, detail);
+    let broken = |detail: String| Failure::new(FailureKind::Broken, true, detail);
     let mut framer = Framer::new(frame_bytes);
     let mut first = BytesMut::new();
     let waits = !ask.shape.background;
@@ -46,7 +46,7 @@ pub(super) async fn event(mut body: Reply, ask: &Ask, frame_bytes: usize) -> Res
         return Err(broken("the stream began with an error of the engine".into()));
     }
     if !begins_with_an_answer(&first) {
-        return Err(Failure::new(Why::BadReply, true, "the stream's first event is no JSON object"));
+        return Err(Failure::new(FailureKind::BadReply, true, "the stream's first event is no JSON object"));
     }
     if given_up_at_once(ask, &first) {
         return Err(Failure::given_up());

@@ -14,7 +14,7 @@ use crate::obs::Handoff;
 use crate::relay::Relay;
 use crate::relay::ask::Ask;
 use crate::relay::concurrent_decode::Ended;
-use crate::relay::failure::{Failure, Why};
+use crate::relay::failure::{Failure, FailureKind};
 use crate::relay::legs::{DecodeEnd, PrefillEnd};
 
 /// Engines may be newer by then.
@@ -40,7 +40,7 @@ impl Relay {
         let failed = match ended {
             Ok((PrefillEnd::Refused(_), _)) => true,
             Ok(_) => false,
-            Err(failure) => failure.why == Why::Status,
+            Err(failure) => failure.why == FailureKind::Status,
         };
         failed && self.speech.now().dialect.decodes_alone() && shape::forces_a_call(ask.api, &ask.body)
     }

@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::fleet::Fleet;
 use crate::relay::ask::Ask;
-use crate::relay::lookup::{Blocks, Found};
+use crate::relay::lookup::{Blocks, PromptLookup};
 use crate::route::{Job, PoolHits, estimate};
 
 /// By this header a client, or a gateway in front, tells which requests belong together.
@@ -25,7 +25,7 @@ const OWN_BLOCK_TOKENS: usize = 16;
 const TEXT_BLOCK_BYTES: usize = 1024;
 
 /// All that is known of a request whose prompt has these `tokens`, if they are known.
-pub(super) fn of(ask: &Ask, tokens: Option<&Arc<[u32]>>, found: Option<&Found>, fleet: &Fleet) -> Job {
+pub(super) fn of(ask: &Ask, tokens: Option<&Arc<[u32]>>, found: Option<&PromptLookup>, fleet: &Fleet) -> Job {
     let count = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
     let named = found.map(|found| &found.blocks).filter(|blocks| blocks.tokens > 0).cloned();
     let is_named = named.is_some();
@@ -90,11 +90,11 @@ impl Chain {
     }
 }
 
-fn pool_hits(found: &Found, fleet: &Fleet) -> PoolHits {
+fn pool_hits(found: &PromptLookup, fleet: &Fleet) -> PoolHits {
     let answer = found.answer();
     let near = answer.into_iter().flat_map(|presence| &presence.near).flat_map(|near| {
         let tokens = near.tokens;
-        fleet.desk().lanes_on(&near.host).into_iter().map(move |lane| (lane, tokens))
+        fleet.scheduler().lanes_on(&near.host).into_iter().map(move |lane| (lane, tokens))
     });
     PoolHits { asked: answer.is_some(), anywhere_tokens: found.fetchable_tokens(), near: near.collect() }
 }
@@ -113,21 +113,21 @@ mod tests {
     use super::*;
     use crate::endpoint::Endpoint;
     use crate::fleet::Role;
-    use crate::pool::{Lookup, Near, Presence, Reach, Tier, Verdict};
+    use crate::pool::{LoadableBy, Lookup, Near, Presence, Tier, Verdict};
     use crate::route::{Hit, LaneId, Policy};
 
     /// Presence of 80 tokens that lie on the first of two prefillers' hosts, and the tokens that
     /// each prefiller could spare.
-    fn told(reach: Reach) -> (PoolHits, [Hit; 2]) {
+    fn told(reach: LoadableBy) -> (PoolHits, [Hit; 2]) {
         let fleet = Fleet::new(Policy::LeastWork);
         let lanes: [LaneId; 2] = ["p0", "p1"].map(|host| {
             assert!(fleet.add(Role::Prefill, Endpoint::new(host, 1)));
-            fleet.desk().lanes_on(host)[0]
+            fleet.scheduler().lanes_on(host)[0]
         });
         let near = [Near { host: "p0".into(), tier: Tier::Memory, tokens: 80 }].into_iter().collect();
         let presence = Presence { hit_tokens: 80, reach, near, ..Presence::default() };
         let pool = Some(Lookup { presence, verdict: Verdict::Known });
-        let pool = pool_hits(&Found { pool, ..Found::default() }, &fleet);
+        let pool = pool_hits(&PromptLookup { pool, ..PromptLookup::default() }, &fleet);
         let job = Job { prompt_tokens: 100, pool, ..Job::default() };
         let hits = lanes.map(|lane| Hit::of(&job, lane, 0, true));
         (job.pool, hits)
@@ -136,13 +136,13 @@ mod tests {
     #[test]
     fn what_a_host_keeps_for_itself_is_of_no_use_to_prefillers_elsewhere() {
         let here = Hit { hbm_tokens: 0, near_tokens: 80, any_tokens: 80 };
-        let (pool, hits) = told(Reach::All);
+        let (pool, hits) = told(LoadableBy::All);
         assert_eq!((pool.asked, pool.anywhere_tokens), (true, 80));
         assert_eq!(hits, [here, Hit { any_tokens: 80, ..Hit::default() }]);
-        let (pool, hits) = told(Reach::Own { fetchable_tokens: 0 });
+        let (pool, hits) = told(LoadableBy::Own { fetchable_tokens: 0 });
         assert_eq!((pool.asked, pool.anywhere_tokens), (true, 0));
         assert_eq!(hits, [here, Hit::default()]);
-        let (_, hits) = told(Reach::Own { fetchable_tokens: 48 });
+        let (_, hits) = told(LoadableBy::Own { fetchable_tokens: 48 });
         assert_eq!(hits, [here, Hit { any_tokens: 48, ..Hit::default() }]);
     }
 
@@ -150,6 +150,6 @@ mod tests {
     fn a_pool_that_gave_no_answer_was_not_asked() {
         let fleet = Fleet::new(Policy::LeastWork);
         let pool = Some(Lookup { presence: Presence::default(), verdict: Verdict::TimedOut });
-        assert_eq!(pool_hits(&Found { pool, ..Found::default() }, &fleet), PoolHits::default());
+        assert_eq!(pool_hits(&PromptLookup { pool, ..PromptLookup::default() }, &fleet), PoolHits::default());
     }
 }

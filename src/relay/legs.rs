@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::codec::json::{Edit, Object, ScanLimits};
 use crate::dialect::fault;
 use crate::dialect::returned::asking_for_ids;
-use crate::dialect::usage::Told;
+use crate::dialect::usage::ReportedUsage;
 use crate::dialect::{self, Api, Dialect, Prefilled, Transfer};
 use crate::fleet::{Instance, Outcome, Pace, Reservation};
 use crate::relay::Relay;
@@ -20,7 +20,7 @@ use crate::relay::after_first_poll::meanwhile;
 use crate::relay::answer::{Answer, AnswerBody, Whole, strip_hop_by_hop};
 use crate::relay::ask::Ask;
 use crate::relay::box_in_place::boxed;
-use crate::relay::failure::{Failure, Large, Why};
+use crate::relay::failure::{Failure, FailureKind, Large};
 use crate::relay::first_event::{self, Opened};
 use crate::relay::origin::{self, Origin, PrefillPartners};
 use crate::relay::prefill_report::PrefillReport;
@@ -70,7 +70,7 @@ pub(super) enum DecodeEnd {
 pub(super) struct Opening {
     head: http::response::Parts,
     begun: Begun,
-    seat: Reservation,
+    reservation: Reservation,
 }
 
 impl DecodeEnd {
@@ -99,42 +99,44 @@ impl Relay {
     pub(super) async fn prefill_once(
         self: Arc<Self>,
         ask: Arc<Ask>,
-        seat: Reservation,
+        reservation: Reservation,
         (transfer, partners): (Transfer, PrefillPartners),
         written: Written,
     ) -> Result<PrefillEnd, Failure> {
-        let (sent, mut span) = (Instant::now(), traced::prefill(&ask, seat.instance()));
+        let (sent, mut span) = (Instant::now(), traced::prefill(&ask, reservation.instance()));
         let (dialect, settings) = (self.speech.now().dialect, self.settings.now());
         let time = settings.computing(settings.prefill, ask.shape.prompt_tokens);
         let outcome = {
             let leg = pin!(async {
                 let edit = dialect.prefill_edit(ask.api, &ask.body, &transfer);
-                let response = self.exchange(&ask, (&seat, &mut span), &edit, &written).await?;
+                let response = self.exchange(&ask, (&reservation, &mut span), &edit, &written).await?;
                 let limit = (settings.prefill_reply_bytes, Large::PrefillReply);
                 let response = whole(response, limit).await?;
                 if response.status().is_client_error() {
-                    return refusals::judge(seat.instance(), response).map(Err);
+                    return refusals::judge(reservation.instance(), response).map(Err);
                 }
                 let reply = dialect.read_prefill(ask.api, response.into_body(), &transfer);
-                reply.map(Ok).map_err(|e| Failure::new(Why::BadReply, true, e.to_string()))
+                reply.map(Ok).map_err(|e| Failure::new(FailureKind::BadReply, true, e.to_string()))
             });
-            let tokens = ask.shape.prompt_tokens.max(seat.instance().load().work_tokens());
-            let engine = seat.instance();
+            let tokens = ask.shape.prompt_tokens.max(reservation.instance().load().work_tokens());
+            let engine = reservation.instance();
             let waiting = Waiting { engine, pace: Some(Pace::Prompt), tokens, most_tokens: None };
             self.within(time, waiting, &written, leg).await
         };
         traced::ended(&mut span, &outcome);
         let Prefilled { handoff, said } = match outcome {
             Ok(Ok(reply)) => reply,
-            Ok(Err(refusal)) => return self.told(&ask, &seat, Ok(PrefillEnd::Refused(refusal))),
-            Err(failure) => return self.prefill_failed(&ask.id, seat.instance(), &partners, failure),
+            Ok(Err(refusal)) => {
+                return self.record_outcome(&ask, &reservation, Ok(PrefillEnd::Refused(refusal)));
+            }
+            Err(failure) => return self.prefill_failed(&ask.id, reservation.instance(), &partners, failure),
         };
         for encoder in partners.encoders.iter() {
-            self.fleet.handoff_served(encoder, seat.instance());
+            self.fleet.handoff_served(encoder, reservation.instance());
         }
-        let duty = HandoffGuard::new(ask, handoff, seat, self.releases.clone());
+        let guard = HandoffGuard::new(ask, handoff, reservation, self.releases.clone());
         let receipt = PrefillReport { relay: self, said, sent, answered: Instant::now(), span };
-        Ok(PrefillEnd::Done(Box::new(duty.with(receipt))))
+        Ok(PrefillEnd::Done(Box::new(guard.with(receipt))))
     }
 
     /// One decode on one decoder, up to the first event of a stream or the last byte of anything
@@ -142,23 +144,24 @@ impl Relay {
     pub(super) async fn decode_once(
         self: &Arc<Self>,
         ask: &Arc<Ask>,
-        seat: Reservation,
-        mut duty: Option<&mut HandoffGuard>,
+        reservation: Reservation,
+        mut guard: Option<&mut HandoffGuard>,
         ledger: &mut Ledger,
     ) -> Result<DecodeEnd, Failure> {
         let written = Written::default();
-        let handoff = duty.as_mut().and_then(|d| d.give(&written));
+        let handoff = guard.as_mut().and_then(|d| d.give(&written));
         let edit = match dialect::decode_edit(handoff) {
             edit if handoff.is_some() && asks_for_ids(ask) => asking_for_ids(edit),
             edit => edit,
         };
         // Without a prefill leg it computes the prompt, too.
-        let prompt_tokens = if duty.is_none() { ask.shape.prompt_tokens } else { 0 };
+        let prompt_tokens = if guard.is_none() { ask.shape.prompt_tokens } else { 0 };
         let before = self.settings.now().computing(Duration::ZERO, prompt_tokens);
-        let origin = Origin::of(duty.as_deref());
-        let leg = boxed(|| self.clone().decode_leg(ask.clone(), seat, (edit, before, origin), written));
-        let outcome = meanwhile(leg, || self.prefilled(ask, duty.as_deref_mut(), ledger)).await;
-        self.opened(ask, outcome, duty, ledger)
+        let origin = Origin::of(guard.as_deref());
+        let leg =
+            boxed(|| self.clone().decode_leg(ask.clone(), reservation, (edit, before, origin), written));
+        let outcome = meanwhile(leg, || self.prefilled(ask, guard.as_deref_mut(), ledger)).await;
+        self.opened(ask, outcome, guard, ledger)
     }
 
     /// Turns a decoder's answer that has begun, or failed to, into the end of its leg.
@@ -166,26 +169,26 @@ impl Relay {
         &self,
         ask: &Ask,
         outcome: Result<Opening, Failure>,
-        duty: Option<&mut HandoffGuard>,
+        guard: Option<&mut HandoffGuard>,
         ledger: &mut Ledger,
     ) -> Result<DecodeEnd, Failure> {
-        if let Some(duty) = duty {
-            settle(duty, &outcome, self.speech.now().dialect);
+        if let Some(guard) = guard {
+            settle(guard, &outcome, self.speech.now().dialect);
         }
-        let Opening { head, begun, seat } = outcome?;
+        let Opening { head, begun, reservation } = outcome?;
         match begun {
             Begun::Refusal(body) => Ok(DecodeEnd::Whole(Response::from_parts(head, body))),
             Begun::Answer(answer) => {
-                let keeper = (seat.instance().id(), ledger.key_name());
+                let keeper = (reservation.instance().id(), ledger.key_name());
                 self.kept.learn(ask, response_owners::Beginning::Whole(&answer), keeper);
-                let body = finish(ask.api, &self.take_back(ask, &seat, *answer), ledger);
+                let body = finish(ask.api, &self.take_back(ask, &reservation, *answer), ledger);
                 Ok(DecodeEnd::Whole(Response::from_parts(head, body)))
             }
             Begun::Stream(Opened { first, framer, rest }) => {
-                let keeper = (seat.instance().id(), ledger.key_name());
+                let keeper = (reservation.instance().id(), ledger.key_name());
                 self.kept.learn(ask, response_owners::Beginning::Events(&first), keeper);
                 let (api, http2, given_up) = (ask.api, ask.http2, ask.shape.given_up);
-                let source = Source { first, framer, rest, seat, api, http2, given_up };
+                let source = Source { first, framer, rest, reservation, api, http2, given_up };
                 Ok(DecodeEnd::Stream { head, source: Box::new(source) })
             }
         }
@@ -195,11 +198,11 @@ impl Relay {
     pub(super) async fn decode_leg(
         self: Arc<Self>,
         ask: Arc<Ask>,
-        seat: Reservation,
+        reservation: Reservation,
         (edit, longer, origin): (Edit, Duration, Origin),
         written: Written,
     ) -> Result<Opening, Failure> {
-        let (sent, mut span) = (Instant::now(), traced::decode(&ask, seat.instance()));
+        let (sent, mut span) = (Instant::now(), traced::decode(&ask, reservation.instance()));
         let edit = match ask.plan() {
             Some(plan) if plan.exact.is_ok() => edit.set("return_token_ids", Bytes::from_static(b"true")),
             _ => edit,
@@ -208,38 +211,38 @@ impl Relay {
         let limit = if ask.shape.stream { settings.first_byte } else { settings.answer };
         let outcome = {
             let leg = pin!(async {
-                let response = self.exchange(&ask, (&seat, &mut span), &edit, &written).await?;
-                begin(response, (&ask, seat.instance()), &settings).await
+                let response = self.exchange(&ask, (&reservation, &mut span), &edit, &written).await?;
+                begin(response, (&ask, reservation.instance()), &settings).await
             });
             // The request's own limit runs beside it.
-            let waiting = origin.waiting(&ask, seat.instance());
+            let waiting = origin.waiting(&ask, reservation.instance());
             self.within(limit.saturating_add(longer), waiting, &written, leg).await
         };
         traced::ended(&mut span, &outcome);
-        let (head, begun) = self.decoded(&ask.id, seat.instance(), &origin, outcome)?;
-        seat.instance().meter().done(sent.elapsed());
-        seat.instance().paces().observe(origin::pace(&ask), sent.elapsed());
-        Ok(Opening { head, begun, seat })
+        let (head, begun) = self.decoded(&ask.id, reservation.instance(), &origin, outcome)?;
+        reservation.instance().meter().done(sent.elapsed());
+        reservation.instance().paces().observe(origin::pace(&ask), sent.elapsed());
+        Ok(Opening { head, begun, reservation })
     }
 
     /// Sends one leg, whose span its engine is told; answers with a 5xx are failures.
     pub(super) async fn exchange(
         &self,
         ask: &Ask,
-        (seat, span): (&Reservation, &mut Span),
+        (reservation, span): (&Reservation, &mut Span),
         edit: &Edit,
         written: &Written,
     ) -> Result<Response<Reply>, Failure> {
-        let mut leg = ask.leg(seat, edit);
+        let mut leg = ask.leg(reservation, edit);
         span.onto(&mut leg.headers);
         let response = self.upstream.send(leg, written).await.map_err(|e| {
-            let why = if e.connect { Why::Connect } else { Why::Broken };
+            let why = if e.connect { FailureKind::Connect } else { FailureKind::Broken };
             Failure::new(why, written.get(), e.causes())
         })?;
         let status = response.status();
         traced::answered(span, status);
         if status.is_client_error() {
-            seat.instance().meter().refused(status.as_u16());
+            reservation.instance().meter().refused(status.as_u16());
         }
         let busy = refusals::is_busy(status);
         if status.is_success() || status.is_client_error() && !busy {
@@ -249,22 +252,22 @@ impl Relay {
         // Read to its end, or the connection is lost: under overload, of all times.
         let _ =
             tokio::time::timeout(FAILURE_BODY_TIME, collect(response.into_body(), FAILURE_BODY_BYTES)).await;
-        let why = if busy { Why::Busy(status) } else { Why::Status };
+        let why = if busy { FailureKind::Busy(status) } else { FailureKind::Status };
         Err(Failure { spare, ..Failure::new(why, true, format!("status {}", status.as_u16())) })
     }
 
     /// Books the outcome of a leg with the fleet, the metrics and the log.
-    pub(super) fn told<T>(
+    pub(super) fn record_outcome<T>(
         &self,
         ask: &Ask,
-        seat: &Reservation,
+        reservation: &Reservation,
         outcome: Result<T, Failure>,
     ) -> Result<T, Failure> {
-        self.told_of(&ask.id, seat.instance(), outcome)
+        self.record_outcome_of(&ask.id, reservation.instance(), outcome)
     }
 
     /// The same, of an instance whose seat is gone, for the request that is known by this id.
-    pub fn told_of<T>(
+    pub fn record_outcome_of<T>(
         &self,
         id: &str,
         instance: &Arc<Instance>,
@@ -285,7 +288,7 @@ impl Relay {
             // It may be another process by now.
             instance.forget_peer();
         }
-        if matches!(failure.why, Why::Refused(_)) {
+        if matches!(failure.why, FailureKind::Refused(_)) {
             // Whose fault it is another engine tells.
             let leg = instance.role().name();
             tracing::debug!(id, leg, instance = %instance.endpoint(), "refused with {}", failure.detail);
@@ -306,15 +309,15 @@ impl Relay {
 /// Settles the hand-off that the decoder was given, by the outcome of its leg. If a request was
 /// turned away, the prefiller may have been told or not: failures before vLLM's handlers tell
 /// nobody.
-fn settle(duty: &mut HandoffGuard, outcome: &Result<Opening, Failure>, dialect: Dialect) {
-    let told = |status| release::fetched_or_told(dialect, status);
+fn settle(guard: &mut HandoffGuard, outcome: &Result<Opening, Failure>, dialect: Dialect) {
+    let engine_knows = |status| release::fetched_or_told(dialect, status);
     match outcome {
-        Ok(opening) if told(opening.head.status) => duty.used(),
-        Ok(_) => duty.refused(),
-        Err(failure) if failure.turned_away_with().is_some_and(told) => duty.used(),
-        Err(failure) if failure.turned_away() => duty.refused(),
-        Err(failure) if failure.answered() => duty.used(),
-        Err(failure) if failure.written => duty.lost(),
+        Ok(opening) if engine_knows(opening.head.status) => guard.used(),
+        Ok(_) => guard.refused(),
+        Err(failure) if failure.turned_away_with().is_some_and(engine_knows) => guard.used(),
+        Err(failure) if failure.turned_away() => guard.refused(),
+        Err(failure) if failure.answered() => guard.used(),
+        Err(failure) if failure.written => guard.lost(),
         Err(_) => {}
     }
 }
@@ -337,7 +340,11 @@ pub(super) async fn whole(
     let (mut head, body) = response.into_parts();
     let (limit_bytes, large) = if head.status.is_success() { limit } else { (REFUSAL_BYTES, Large::Refusal) };
     let body = collect(body, limit_bytes).await.map_err(|e| {
-        let why = if e == CollectError::TooLarge(limit_bytes) { Why::TooLarge(large) } else { Why::Broken };
+        let why = if e == CollectError::TooLarge(limit_bytes) {
+            FailureKind::TooLarge(large)
+        } else {
+            FailureKind::Broken
+        };
         Failure::new(why, true, e.to_string())
     })?;
     strip_hop_by_hop(&mut head.headers);
@@ -368,7 +375,11 @@ async fn begin(
     }
     // A response in the background may be answered at once and whole, streamed or not.
     if ask.shape.stream && ask.api != Api::Responses {
-        return Err(Failure::new(Why::BadReply, true, "a stream was asked for, and something else came"));
+        return Err(Failure::new(
+            FailureKind::BadReply,
+            true,
+            "a stream was asked for, and something else came",
+        ));
     }
     let answer = usable(ask.api, body)?;
     if ask.shape.given_up.in_answer(&answer) {
@@ -379,7 +390,7 @@ async fn begin(
 
 /// Reads an answer that may go out under a 200. One that reports a failure is none.
 fn usable(api: Api, body: Bytes) -> Result<Object, Failure> {
-    let bad = |detail: String| Failure::new(Why::BadReply, true, detail);
+    let bad = |detail: String| Failure::new(FailureKind::BadReply, true, detail);
     let answer = Object::scan(body, ScanLimits::default())
         .map_err(|e| bad(format!("the answer is no JSON object: {e}")))?;
     if fault::of_object(api, &answer).is_some() {
@@ -390,10 +401,10 @@ fn usable(api: Api, body: Bytes) -> Result<Object, Failure> {
 
 /// The client's text of a complete answer.
 fn finish(api: Api, answer: &Object, ledger: &mut Ledger) -> Bytes {
-    let told = Told::by(api, answer);
-    ledger.decoded(told.as_ref().map(Told::counts).unwrap_or_default());
-    match told.zip(ledger.cached_of_prefill()) {
-        Some((told, cached)) => told.with_cached(answer.bytes(), cached),
+    let reported = ReportedUsage::by(api, answer);
+    ledger.decoded(reported.as_ref().map(ReportedUsage::counts).unwrap_or_default());
+    match reported.zip(ledger.cached_of_prefill()) {
+        Some((reported, cached)) => reported.with_cached(answer.bytes(), cached),
         None => answer.bytes().clone(),
     }
 }

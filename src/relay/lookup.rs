@@ -20,12 +20,12 @@ use crate::kvhash::keys::batch::MAX_BATCH_KEYS;
 use crate::kvhash::keys::{Ask as Keys, KeyBatch, KeyProfile, PromptBlocks};
 use crate::obs::Meters;
 use crate::obs::events::HeldMeter;
-use crate::pool::events::held::{Heard, Held, heard, tellers};
+use crate::pool::events::held::{Heard, HeldPrefix, heard, tellers};
 use crate::pool::events::watch::SharedIndex;
 use crate::pool::{Gate, Inquiry, Lookup, PoolError, Presence, Question, Verdict};
 use crate::prompt::{Prompt, Reason};
 use crate::relay::ask::Ask;
-use crate::relay::pool_wait::Patience;
+use crate::relay::pool_wait::StoreWaitPolicy;
 use crate::route::Job;
 
 /// Work that takes a millisecond and more, in tokens to be hashed: it is done beside the runtime.
@@ -43,18 +43,18 @@ pub struct Finder {
     /// The pool, if one is configured.
     pub pool: Option<Gate>,
     /// KV events of prefillers.
-    pub events: Option<Arc<Told>>,
+    pub events: Option<Arc<KvEventView>>,
     /// Metrics of lookups.
     pub meters: Arc<Meters>,
     /// Long prompts hashed beside the runtime, as many at once as this has places.
     pub aside: Arc<Semaphore>,
     /// Decides if waiting is worth it until a pool has the KV that was computed.
-    pub patience: Patience,
+    pub store_wait: StoreWaitPolicy,
 }
 
 /// KV events of prefillers, and the metrics of looking them up.
 #[derive(Debug)]
-pub struct Told {
+pub struct KvEventView {
     /// Their blocks; instances are numbered as in [`InstanceId`].
     pub index: SharedIndex,
     /// Metrics of these lookups.
@@ -63,7 +63,7 @@ pub struct Told {
 
 /// Result of looking a prompt up.
 #[derive(Clone, Debug, Default)]
-pub struct Found {
+pub struct PromptLookup {
     /// The prompt's blocks, as engines know them; empty where they can't be named.
     pub blocks: Blocks,
     /// The pool's answer; `None` when there is no pool, or the blocks have no keys.
@@ -71,17 +71,17 @@ pub struct Found {
     /// Tokens that prefillers hold in memory of their own, the longest in HBM first, by the number
     /// of their [`InstanceId`]; `None` when KV events are not received. A prefiller may have left
     /// the fleet a moment ago.
-    pub held: Option<SmallVec<[Held; 4]>>,
+    pub held: Option<SmallVec<[HeldPrefix; 4]>>,
     /// Leading tokens that prefillers put into a pool by their own word, which does not say what
     /// was evicted since.
     pub told_tokens: u32,
     /// Question to the pool, to be repeated; `None` when it was not asked.
-    pub asked: Option<Asked>,
+    pub asked: Option<PoolQuery>,
 }
 
 /// A prompt, as far as a pool is asked about it.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct PoolQuery {
     naming: Arc<Naming>,
     tokens: Arc<[u32]>,
     hashes: Arc<[BlockHash]>,
@@ -99,28 +99,28 @@ pub struct Blocks {
 
 /// Sources of a pool's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Teller {
+pub enum HitSource {
     /// The pool, asked.
     Pool,
     /// Prefillers' events, as no pool is configured or it gave no answer.
     Events,
 }
 
-impl Teller {
+impl HitSource {
     /// `pool` or `events`, as in the log.
     pub fn name(self) -> &'static str {
         match self {
-            Teller::Pool => "pool",
-            Teller::Events => "events",
+            HitSource::Pool => "pool",
+            HitSource::Events => "events",
         }
     }
 }
 
-impl Found {
+impl PromptLookup {
     /// Leading tokens that a pool has, by the best source that spoke; `None` when none did.
-    pub fn pooled(&self) -> Option<(u32, Teller)> {
-        let told = || (self.told_tokens > 0).then_some((self.told_tokens, Teller::Events));
-        self.answer().map(|presence| (presence.hit_tokens, Teller::Pool)).or_else(told)
+    pub fn pooled(&self) -> Option<(u32, HitSource)> {
+        let told = || (self.told_tokens > 0).then_some((self.told_tokens, HitSource::Events));
+        self.answer().map(|presence| (presence.hit_tokens, HitSource::Pool)).or_else(told)
     }
 
     /// Of these, what every engine can load, wherever it runs. What events tell of a pool is taken
@@ -144,7 +144,7 @@ impl Found {
 
 impl Finder {
     /// Looks up the blocks of a request's prompt; `None` when they can't be named.
-    pub async fn look_up(&self, ask: &Ask, prompt: &Prompt) -> Option<Found> {
+    pub async fn look_up(&self, ask: &Ask, prompt: &Prompt) -> Option<PromptLookup> {
         let unasked = |reason: Reason| self.meters.pool_unasked(reason.name());
         let naming = self.prompts.naming().ok_or(Reason::Unnamed).map_err(unasked).ok()?;
         let work = Work {
@@ -172,8 +172,8 @@ impl Finder {
             });
             aside.await.map_err(|_| unasked(Reason::Limit)).ok()?
         };
-        let asked = hashes.map(|hashes| Asked { naming, tokens: prompt.tokens.clone(), hashes, salt });
-        let question = asked.as_ref().map_err(|reason| *reason).and_then(Asked::inquiry);
+        let asked = hashes.map(|hashes| PoolQuery { naming, tokens: prompt.tokens.clone(), hashes, salt });
+        let question = asked.as_ref().map_err(|reason| *reason).and_then(PoolQuery::inquiry);
         let pool = match (&self.pool, question) {
             (Some(gate), Ok(inquiry)) => {
                 let began = Instant::now();
@@ -190,11 +190,11 @@ impl Finder {
         let told_tokens = heard.as_ref().map_or(0, |heard| heard.told_tokens);
         let held = heard.map(|heard| heard.held);
         let asked = asked.ok().filter(|_| pool.is_some());
-        Some(Found { blocks, pool, held, told_tokens, asked })
+        Some(PromptLookup { blocks, pool, held, told_tokens, asked })
     }
 
     /// Asks the pool about a prompt once more, as it is now; `None` when it can't be asked.
-    pub async fn ask_anew(&self, asked: &Asked) -> Option<Lookup> {
+    pub async fn ask_anew(&self, asked: &PoolQuery) -> Option<Lookup> {
         let gate = self.pool.as_ref()?;
         let began = Instant::now();
         let lookup = gate.ask_anew(asked.inquiry().ok()?).await;
@@ -209,7 +209,7 @@ struct Work {
     tokens: Arc<[u32]>,
     model: Option<String>,
     salt: Option<String>,
-    told: Option<Arc<Told>>,
+    told: Option<Arc<KvEventView>>,
 }
 
 /// A prompt's blocks, and what was told of them.
@@ -240,7 +240,7 @@ impl Work {
     }
 }
 
-impl Told {
+impl KvEventView {
     fn heard(&self, naming: &Naming, hashes: &[BlockHash]) -> Heard {
         let began = Instant::now();
         let found = heard(&self.index, hashes, naming.engine_hasher().block_tokens());
@@ -249,26 +249,29 @@ impl Told {
     }
 }
 
-impl fleet::Told for Told {
+impl fleet::CacheReports for KvEventView {
     fn held(&self, job: &Job) -> Vec<Holding> {
         let block_tokens = NonZeroUsize::new(job.block_tokens as usize).filter(|_| job.named);
         let Some(block_tokens) = block_tokens else { return Vec::new() };
-        let holding =
-            |it: &Held| Holding { instance: InstanceId(it.instance), rank: it.rank, tokens: it.own_tokens };
+        let holding = |it: &HeldPrefix| Holding {
+            instance: InstanceId(it.instance),
+            rank: it.rank,
+            tokens: it.own_tokens,
+        };
         tellers(&self.index, &job.blocks, block_tokens).iter().map(holding).collect()
     }
 }
 
 /// The most tokens that one of them holds.
-fn best(held: &[Held]) -> u32 {
+fn best(held: &[HeldPrefix]) -> u32 {
     held.iter().map(|it| it.own_tokens).max().unwrap_or(0)
 }
 
-impl Asked {
+impl PoolQuery {
     /// Question to the pool. Its keys are not written yet: that takes time, and the gate knows if
     /// it is worth it.
     fn inquiry(&self) -> Result<Inquiry, Reason> {
-        let Asked { naming, tokens, hashes, salt } = self.clone();
+        let PoolQuery { naming, tokens, hashes, salt } = self.clone();
         let keys = naming.keys.as_ref().map_or(0, |profile| keys_of(profile, tokens.len()));
         if keys > MAX_BATCH_KEYS {
             return Err(Reason::TooLong);
@@ -317,17 +320,18 @@ mod tests {
     use super::*;
     use crate::kvhash::lmcache::ServerAlgo;
     use crate::kvhash::scheme::{Hasher, Scheme};
-    use crate::pool::Reach;
+    use crate::pool::LoadableBy;
 
     #[test]
     fn what_was_told_of_a_pool_counts_where_the_pool_gave_no_answer() {
         let presence = Presence { hit_tokens: 32, ..Presence::default() };
         let pool = |verdict| Some(Lookup { verdict, presence: presence.clone() });
-        let found = |pool, told_tokens| Found { pool, told_tokens, ..Found::default() }.pooled();
-        assert_eq!(found(pool(Verdict::Known), 64), Some((32, Teller::Pool)));
-        assert_eq!(found(pool(Verdict::Partial), 0), Some((32, Teller::Pool)));
-        assert_eq!(found(pool(Verdict::TimedOut), 64), Some((64, Teller::Events)));
-        assert_eq!(found(None, 64), Some((64, Teller::Events)));
+        let found =
+            |pool, told_tokens| PromptLookup { pool, told_tokens, ..PromptLookup::default() }.pooled();
+        assert_eq!(found(pool(Verdict::Known), 64), Some((32, HitSource::Pool)));
+        assert_eq!(found(pool(Verdict::Partial), 0), Some((32, HitSource::Pool)));
+        assert_eq!(found(pool(Verdict::TimedOut), 64), Some((64, HitSource::Events)));
+        assert_eq!(found(None, 64), Some((64, HitSource::Events)));
         assert_eq!((found(None, 0), found(pool(Verdict::Off), 0)), (None, None));
     }
 
@@ -335,11 +339,15 @@ mod tests {
     fn what_hosts_keep_for_themselves_is_pooled_and_not_fetchable() {
         let found = |reach, verdict, told_tokens| {
             let presence = Presence { hit_tokens: 32, reach, ..Presence::default() };
-            let found = Found { pool: Some(Lookup { verdict, presence }), told_tokens, ..Found::default() };
+            let found = PromptLookup {
+                pool: Some(Lookup { verdict, presence }),
+                told_tokens,
+                ..PromptLookup::default()
+            };
             (found.pooled().map(|(tokens, _)| tokens), found.fetchable_tokens())
         };
-        let own = |fetchable_tokens| Reach::Own { fetchable_tokens };
-        assert_eq!(found(Reach::All, Verdict::Known, 64), (Some(32), 32));
+        let own = |fetchable_tokens| LoadableBy::Own { fetchable_tokens };
+        assert_eq!(found(LoadableBy::All, Verdict::Known, 64), (Some(32), 32));
         assert_eq!(found(own(0), Verdict::Known, 64), (Some(32), 0));
         assert_eq!(found(own(16), Verdict::Partial, 0), (Some(32), 16));
         assert_eq!(found(own(48), Verdict::Known, 0), (Some(32), 32), "of what is there");
@@ -354,16 +362,18 @@ mod tests {
         let naming = Naming { hasher, engine_hasher: None, keys: None, version: None, models: None };
         let tokens: Arc<[u32]> = (0..8).collect();
         let hashes = naming.hashes(&tokens, None, None).unwrap().into();
-        let asked = Asked { naming: Arc::new(naming), tokens, hashes, salt: Some("tenant".to_owned()) };
-        let salt = |asked: Asked| (asked.inquiry().unwrap().form)().unwrap().salt;
-        assert_eq!((&*salt(asked.clone()), &*salt(Asked { salt: None, ..asked })), ("tenant", ""));
+        let asked = PoolQuery { naming: Arc::new(naming), tokens, hashes, salt: Some("tenant".to_owned()) };
+        let salt = |asked: PoolQuery| (asked.inquiry().unwrap().form)().unwrap().salt;
+        assert_eq!((&*salt(asked.clone()), &*salt(PoolQuery { salt: None, ..asked })), ("tenant", ""));
     }
 
     #[test]
     fn the_best_holder_is_the_one_with_most_in_any_own_memory() {
-        let held = |hbm_tokens, own_tokens| Held { instance: 1, rank: 0, hbm_tokens, own_tokens };
-        let best = |held: &[Held]| Found { held: Some(held.into()), ..Found::default() }.best_held();
+        let held = |hbm_tokens, own_tokens| HeldPrefix { instance: 1, rank: 0, hbm_tokens, own_tokens };
+        let best = |held: &[HeldPrefix]| {
+            PromptLookup { held: Some(held.into()), ..PromptLookup::default() }.best_held()
+        };
         assert_eq!(best(&[held(32, 32), held(16, 48)]), Some(48));
-        assert_eq!((best(&[]), Found::default().best_held()), (Some(0), None));
+        assert_eq!((best(&[]), PromptLookup::default().best_held()), (Some(0), None));
     }
 }

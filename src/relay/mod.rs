@@ -67,7 +67,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::dialect::batch::Batch;
 use crate::dialect::shape::{self, Bypass};
 use crate::error::{Error, Kind};
-use crate::fleet::{Fleet, InstanceId, Need, Placed, Reservation, Role};
+use crate::fleet::{Fleet, InstanceId, Need, Placement, Reservation, Role};
 use crate::intake::Prompts;
 use crate::obs::Meters;
 use crate::prompt::{Exactness, Prompt};
@@ -86,7 +86,7 @@ use engine_protocol::EngineProtocol;
 use failure::Failure;
 use forced_tool_calls::Forced;
 use legs::{DecodeEnd, PrefillEnd};
-use lookup::Found;
+use lookup::PromptLookup;
 use origin::avoids_prefiller;
 use release::{HandoffGuard, ReleaseQueue};
 use rendezvous::Rendezvous;
@@ -95,9 +95,9 @@ use response_owners::Kept;
 use resume::Room;
 use reusable_kv::Offers;
 use settings::Settings;
-use shed::Sides;
+use shed::RoleLimits;
 use tries::Tries;
-use vacancy::{Looks, nobody};
+use vacancy::{ProbeSettings, nobody};
 
 /// Everything a request needs on its way; shared by all of them.
 #[derive(Debug)]
@@ -111,7 +111,7 @@ pub struct Relay {
     /// Limits and deadlines.
     pub settings: Live<Settings>,
     /// Concurrency limits of either role.
-    pub sides: Sides,
+    pub role_limits: RoleLimits,
     /// Metrics of requests.
     pub meters: Arc<Meters>,
     /// Place where hand-offs go that lost their request.
@@ -121,7 +121,7 @@ pub struct Relay {
     /// Checks that predictions come true.
     pub affinity: Affinity,
     /// Reason why the last requests went where they went.
-    pub stories: DecisionLog,
+    pub decision_log: DecisionLog,
     /// Lookup of a prompt's blocks.
     pub finder: Option<lookup::Finder>,
     /// Budget of retries.
@@ -139,7 +139,7 @@ pub struct Relay {
     /// Knowledge about prefillers that fail with answers that must call a tool.
     pub forced: Forced,
     /// Questions to an engine that was out of reach.
-    pub looks: Looks,
+    pub probe: ProbeSettings,
 }
 
 /// A request that no engine answered. Its account is still open: only who answers the client knows
@@ -156,7 +156,7 @@ pub struct Refusal {
 #[derive(Debug, Default)]
 struct Prefilled {
     /// Guard of its KV.
-    duty: Option<HandoffGuard>,
+    guard: Option<HandoffGuard>,
     /// The first attempt at the decode leg, where it was sent together with the prefill.
     early: Option<Early>,
     /// Seats on an engine that does both, in its role as prefiller and in that as decoder.
@@ -217,7 +217,7 @@ impl Relay {
     }
 
     /// Reads the prompt and finds out what exists of it already: all that routing wants to know.
-    pub async fn understand(&self, ask: &mut Ask) -> Option<Found> {
+    pub async fn understand(&self, ask: &mut Ask) -> Option<PromptLookup> {
         let prompt = self.read_prompt(ask).await;
         let mut found = match (&self.finder, &prompt) {
             (Some(finder), Some(prompt)) => {
@@ -267,7 +267,7 @@ impl Relay {
             self.has_decoder().await?;
             self.take_place(Role::Decode, ledger)?;
         }
-        let _awaits = self.fleet.awaiting().one();
+        let _awaits = self.fleet.pending_decodes().one();
         let mut cut = false;
         let mut before: Option<Failure> = None;
         loop {
@@ -294,8 +294,8 @@ impl Relay {
                         return Err(before.map_or(error, |failure| failure.into_error(Role::Decode)));
                     }
                     Err(error) => return Err(error),
-                    Ok((PrefillEnd::Done(duty), early)) => {
-                        self.after_prefill(ask, *duty, early, ledger).await
+                    Ok((PrefillEnd::Done(guard), early)) => {
+                        self.after_prefill(ask, *guard, early, ledger).await
                     }
                     Ok((PrefillEnd::Refused(answer), _)) => return Ok(DecodeEnd::Whole(answer)),
                     Ok((PrefillEnd::InVain, early)) => Prefilled { early, ..Prefilled::default() },
@@ -361,7 +361,7 @@ impl Relay {
     async fn decode(
         self: &Arc<Self>,
         ask: &Arc<Ask>,
-        Prefilled { mut duty, mut early, here }: Prefilled,
+        Prefilled { mut guard, mut early, here }: Prefilled,
         tries: &mut Tries,
         ledger: &mut Ledger,
     ) -> Result<Result<DecodeEnd, Failure>, Error> {
@@ -369,28 +369,28 @@ impl Relay {
             return Ok(Box::pin(self.whole(ask, seats, tries, ledger)).await);
         }
         // Where engines meet by the request's id, both know it by that of this attempt.
-        let ask = &duty.as_ref().map_or_else(|| ask.clone(), |duty| duty.ask().clone());
+        let ask = &guard.as_ref().map_or_else(|| ask.clone(), |guard| guard.ask().clone());
         loop {
             let ended = match early.take() {
                 Some(early) => {
                     tries.start(early.instance());
                     ledger.leg(early.instance());
                     let leg = Box::pin(early.end());
-                    let outcome = meanwhile(leg, || self.prefilled(ask, duty.as_mut(), ledger)).await;
-                    self.opened(ask, outcome, duty.as_mut(), ledger)
+                    let outcome = meanwhile(leg, || self.prefilled(ask, guard.as_mut(), ledger)).await;
+                    self.opened(ask, outcome, guard.as_mut(), ledger)
                 }
                 None => {
-                    let found = self.free_decoder(ask, duty.as_ref(), tries);
+                    let found = self.free_decoder(ask, guard.as_ref(), tries);
                     if !matches!(found, Ok(Ok(_))) {
-                        self.prefilled(ask, duty.as_mut(), ledger);
+                        self.prefilled(ask, guard.as_mut(), ledger);
                     }
-                    let seat = match found? {
-                        Ok(seat) => seat,
+                    let reservation = match found? {
+                        Ok(reservation) => reservation,
                         Err(failure) => return Ok(Err(failure)),
                     };
-                    tries.start(seat.instance());
-                    ledger.leg(seat.instance());
-                    self.decode_once(ask, seat, duty.as_mut(), ledger).await
+                    tries.start(reservation.instance());
+                    ledger.leg(reservation.instance());
+                    self.decode_once(ask, reservation, guard.as_mut(), ledger).await
                 }
             };
             let failure = match ended {
@@ -420,29 +420,29 @@ impl Relay {
     fn free_decoder(
         &self,
         ask: &Ask,
-        duty: Option<&HandoffGuard>,
+        guard: Option<&HandoffGuard>,
         tries: &mut Tries,
     ) -> Result<Result<Reservation, Failure>, Error> {
-        if duty.is_some_and(|duty| duty.stale(self.settings.now().lease)) {
+        if guard.is_some_and(|guard| guard.stale(self.settings.now().lease)) {
             tries.left -= 1;
             return Ok(Err(Failure::stale()));
         }
         if self.speech.now().dialect.binds_pairs() {
             return Err(nobody(Role::Decode));
         }
-        let prefiller = duty.filter(|duty| duty.handoff().is_some()).map(|duty| duty.prefiller().id());
+        let prefiller = guard.filter(|guard| guard.handoff().is_some()).map(|guard| guard.prefiller().id());
         self.decoder(ask, tries, prefiller).map(Ok)
     }
 
     /// Waits until the place that is best for the request is about to be free.
-    async fn place(&self, ask: &Ask, tries: &Tries) -> Result<Placed, Error> {
+    async fn place(&self, ask: &Ask, tries: &Tries) -> Result<Placement, Error> {
         let span = traced::step(ask, "decide");
         let placed = self.wait_for_place(ask, tries).await;
         traced::decided(span, &placed);
         placed
     }
 
-    async fn wait_for_place(&self, ask: &Ask, tries: &Tries) -> Result<Placed, Error> {
+    async fn wait_for_place(&self, ask: &Ask, tries: &Tries) -> Result<Placement, Error> {
         let began = Instant::now();
         let mut placed = self.place_on_one(ask, tries).await?;
         placed.choice.waited = began.elapsed();
@@ -464,8 +464,8 @@ impl Relay {
         });
         let tried = avoided.as_deref().unwrap_or(tried);
         let need = Need { tokens, tried, random, keeper, session, under_way: true };
-        let seat = self.fleet.pick(Role::Decode, need);
-        seat.ok_or_else(|| nobody(Role::Decode))
+        let reservation = self.fleet.pick(Role::Decode, need);
+        reservation.ok_or_else(|| nobody(Role::Decode))
     }
 }
 

@@ -26,9 +26,9 @@ pub(super) enum Origin {
 
 impl Origin {
     /// Of a leg that is given this hand-off.
-    pub(super) fn of(duty: Option<&HandoffGuard>) -> Origin {
-        match duty.filter(|duty| duty.handoff().is_some()) {
-            Some(duty) => Origin::Known(duty.prefiller().clone()),
+    pub(super) fn of(guard: Option<&HandoffGuard>) -> Origin {
+        match guard.filter(|guard| guard.handoff().is_some()) {
+            Some(guard) => Origin::Known(guard.prefiller().clone()),
             None => Origin::Nowhere,
         }
     }
@@ -69,7 +69,7 @@ impl Relay {
         origin: &Origin,
         mut outcome: Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let Some(producer) = origin.get() else { return self.told_of(id, decoder, outcome) };
+        let Some(producer) = origin.get() else { return self.record_outcome_of(id, decoder, outcome) };
         match &mut outcome {
             Ok(_) => {
                 self.fleet.report(decoder, Outcome::Served);
@@ -87,7 +87,7 @@ impl Relay {
                 self.note_failure(id, decoder, failure);
                 outcome
             }
-            Err(_) => self.told_of(id, decoder, outcome),
+            Err(_) => self.record_outcome_of(id, decoder, outcome),
         }
     }
 
@@ -101,7 +101,7 @@ impl Relay {
         mut failure: Failure,
     ) -> Result<T, Failure> {
         if !failure.may_be_of_the_handoff() || partners.is_empty() {
-            return self.told_of(id, prefiller, Err(failure));
+            return self.record_outcome_of(id, prefiller, Err(failure));
         }
         let outcome = failure.outcome();
         let encoders = partners.encoders.iter().map(|encoder| (encoder, prefiller));

@@ -12,7 +12,7 @@ pub struct Places {
 
 /// One of them; given back when dropped.
 #[derive(Debug)]
-pub struct Place(Arc<AtomicUsize>);
+pub struct ConcurrencyPermit(Arc<AtomicUsize>);
 
 impl Places {
     /// As many as `most`; 0 = any number.
@@ -21,14 +21,14 @@ impl Places {
     }
 
     /// One, if there is one.
-    pub fn take(&self) -> Option<Place> {
+    pub fn take(&self) -> Option<ConcurrencyPermit> {
         let more = |taken| (taken < self.most).then_some(taken + 1);
         self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        Some(Place(self.taken.clone()))
+        Some(ConcurrencyPermit(self.taken.clone()))
     }
 }
 
-impl Drop for Place {
+impl Drop for ConcurrencyPermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::pool::{Lookup, Verdict};
 use crate::relay::Relay;
 use crate::relay::ask::Ask;
-use crate::relay::lookup::{Asked, Finder};
+use crate::relay::lookup::{Finder, PoolQuery};
 
 /// The first pause between two questions; each is twice as long as the one before.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
@@ -34,7 +34,7 @@ const LOOK_EVERY: u32 = 64;
 
 /// Decides if waiting is worth it.
 #[derive(Debug, Default)]
-pub struct Patience {
+pub struct StoreWaitPolicy {
     /// Waits in vain since the last that was not, and from [`IN_VAIN`] on those that were spared as
     /// well.
     in_vain: AtomicU32,
@@ -68,7 +68,7 @@ impl Stored {
     }
 }
 
-impl Patience {
+impl StoreWaitPolicy {
     /// True if the next one waits.
     fn waits(&self) -> bool {
         if self.in_vain.load(Relaxed) < IN_VAIN {
@@ -100,19 +100,19 @@ impl Relay {
     pub(super) async fn wait_until_stored(&self, ask: &Ask) {
         let settings = self.settings.now();
         let (Some(finder), Some(asked)) = (&self.finder, &ask.asked) else { return };
-        if !finder.patience.waits() {
+        if !finder.store_wait.waits() {
             return;
         }
         let began = Instant::now();
         let left = (ask.arrived + settings.total).saturating_duration_since(began);
         let stored = stored(finder, asked, began + settings.pool_wait.min(left / 2)).await;
-        finder.patience.learn(stored);
+        finder.store_wait.learn(stored);
         self.meters.pool_waited(stored.name(), began.elapsed());
     }
 }
 
 /// Asks until the pool has all, or has no answer, or it is `end`.
-async fn stored(finder: &Finder, asked: &Asked, end: Instant) -> Stored {
+async fn stored(finder: &Finder, asked: &PoolQuery, end: Instant) -> Stored {
     let (mut pause, mut unanswered) = (FIRST_PAUSE, 0);
     for question in 0..QUESTIONS {
         let answer = tokio::time::timeout_at(end, finder.ask_anew(asked)).await;
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn who_waited_in_vain_too_often_looks_now_and_then() {
-        let patience = Patience::default();
+        let patience = StoreWaitPolicy::default();
         for _ in 0..IN_VAIN {
             assert!(patience.waits());
             patience.learn(Stored::NoAnswer);

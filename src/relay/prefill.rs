@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::dialect::Transfer;
 use crate::dialect::offers::Offer;
 use crate::error::Error;
-use crate::fleet::{Choice, Member, Outlook, Placed, Reservation, Role};
+use crate::fleet::{Choice, Member, Placement, Reservation, Role, RoleOutlook};
 use crate::relay::account::Ledger;
 use crate::relay::after_first_poll::meanwhile;
 use crate::relay::ask::Ask;
@@ -36,18 +36,18 @@ impl Relay {
     pub(super) async fn after_prefill(
         &self,
         ask: &Arc<Ask>,
-        mut duty: HandoffGuard,
+        mut guard: HandoffGuard,
         early: Option<Early>,
         ledger: &mut Ledger,
     ) -> Prefilled {
-        let waits = duty.handoff().is_none() && early.is_none() && ask.asked.is_some();
-        if waits || self.fleet.desk().waiting() > 0 {
-            self.prefilled(ask, Some(&mut duty), ledger);
+        let waits = guard.handoff().is_none() && early.is_none() && ask.asked.is_some();
+        if waits || self.fleet.scheduler().waiting() > 0 {
+            self.prefilled(ask, Some(&mut guard), ledger);
         }
         if waits {
             self.wait_until_stored(ask).await;
         }
-        Prefilled { duty: Some(duty), early, here: None }
+        Prefilled { guard: Some(guard), early, here: None }
     }
 
     /// The prefill leg, if it will be served in time and there is room for it.
@@ -83,19 +83,19 @@ impl Relay {
         tries.tried.extend_from_slice(&decode.shunned);
         let mut may_offer = true;
         loop {
-            let Placed { seat, choice } = self.place_for_a_decoder(ask, &tries, decode).await?;
-            let chosen = Chosen { prefiller: seat.member(), choice, at: Instant::now() };
-            tries.start(seat.instance());
-            ledger.leg(seat.instance());
-            if let Some(twin) = self.twin(ask, &seat, decode) {
+            let Placement { reservation, choice } = self.place_for_a_decoder(ask, &tries, decode).await?;
+            let chosen = Chosen { prefiller: reservation.member(), choice, at: Instant::now() };
+            tries.start(reservation.instance());
+            ledger.leg(reservation.instance());
+            if let Some(twin) = self.twin(ask, &reservation, decode) {
                 self.chosen(ask, chosen, ledger);
-                return Ok((PrefillEnd::Here(Box::new((seat, twin))), None));
+                return Ok((PrefillEnd::Here(Box::new((reservation, twin))), None));
             }
             let ask = self.known_as(ask);
             let offered = if may_offer { self.offer(&ask) } else { None };
             let takes = offered.is_some();
             may_offer &= !takes;
-            let attempt = pin!(self.prefill_and_early(&ask, (seat, offered), decode));
+            let attempt = pin!(self.prefill_and_early(&ask, (reservation, offered), decode));
             let ended = meanwhile(attempt, || self.chosen(&ask, chosen, ledger)).await;
             if takes && may_be_of_the_offer(&ended) {
                 self.meters.kv_offers(Outcome::Refused.name(), 1);
@@ -139,7 +139,7 @@ impl Relay {
         ask: &Ask,
         tries: &Tries,
         decode: &mut Tries,
-    ) -> Result<Placed, Error> {
+    ) -> Result<Placement, Error> {
         loop {
             if decode.passage.is_none() {
                 decode.passage = self.vacancy(Role::Decode, ask.arrived).await?;
@@ -147,7 +147,7 @@ impl Relay {
             let placed = self.place(ask, tries).await?;
             let open = self.fleet.is_open(Role::Decode)
                 || decode.passage.is_some()
-                || self.fleet.outlook(Role::Decode) == Outlook::Leaving;
+                || self.fleet.outlook(Role::Decode) == RoleOutlook::Leaving;
             if open {
                 return Ok(placed);
             }
@@ -156,8 +156,8 @@ impl Relay {
 
     /// Writes down where the request went, and why.
     fn chosen(&self, ask: &Ask, Chosen { prefiller, choice, at }: Chosen, ledger: &mut Ledger) {
-        let herald = self.stories.placed(&ask.id, &ask.job, prefiller, &choice);
-        ledger.placed(&choice, at, herald);
+        let outcome_writer = self.decision_log.placed(&ask.id, &ask.job, prefiller, &choice);
+        ledger.placed(&choice, at, outcome_writer);
         // The decode leg is going to ask for it.
         ask.plan();
     }
@@ -175,17 +175,17 @@ impl Relay {
     async fn prefill_and_early(
         self: &Arc<Self>,
         ask: &Arc<Ask>,
-        (seat, offer): (Reservation, Option<Offer>),
+        (reservation, offer): (Reservation, Option<Offer>),
         decode: &mut Tries,
     ) -> Result<Ended, Failure> {
-        let transfer = match self.transfer(&seat).await {
+        let transfer = match self.transfer(&reservation).await {
             Ok(transfer) => Transfer { offer: offer.map(|offer| offer.params), ..transfer },
-            Err(failure) => return self.told(ask, &seat, Err(failure)),
+            Err(failure) => return self.record_outcome(ask, &reservation, Err(failure)),
         };
         let dialect = self.speech.now().dialect;
         let (ask, early) = match dialect.addresses_in_id() {
-            true => self.bound(ask, &seat, decode),
-            false => (ask.clone(), self.early(ask, (&seat, &transfer), decode)),
+            true => self.bound(ask, &reservation, decode),
+            false => (ask.clone(), self.early(ask, (&reservation, &transfer), decode)),
         };
         if early.is_none() && dialect.binds_pairs() {
             // It would compute, and wait for nobody.
@@ -202,7 +202,8 @@ impl Relay {
         };
         let decoder = early.as_ref().and_then(Early::partner);
         let partners = PrefillPartners { decoder, encoders: ask.encoders.clone() };
-        let prefill = boxed(|| self.clone().prefill_once(ask, seat, (transfer, partners), written.clone()));
+        let prefill =
+            boxed(|| self.clone().prefill_once(ask, reservation, (transfer, partners), written.clone()));
         let legs = boxed(|| concurrent_decode::beside(prefill, written.clone(), early));
         let ended = DetachedPrefill::new(legs, written, grace, self.releases.clone()).await;
         if ended.is_err() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use crate::dialect::Said;
+use crate::dialect::PrefillAnswer;
 use crate::dialect::usage::Usage;
 use crate::fleet::{HitTokens, Instance, Outcome, Pace, Reservation, Role, Sign};
 use crate::relay::Relay;
@@ -21,7 +21,7 @@ use crate::trace::Span;
 #[derive(Debug)]
 pub(super) struct PrefillReport {
     pub(super) relay: Arc<Relay>,
-    pub(super) said: Said,
+    pub(super) said: PrefillAnswer,
     /// Time at which the leg was sent, and when its answer was here.
     pub(super) sent: Instant,
     pub(super) answered: Instant,
@@ -41,35 +41,35 @@ pub(super) struct Answered {
 
 impl PrefillReport {
     /// The prefiller has served, and its compute is free: its KV is still ours, on this seat.
-    pub(super) fn book(mut self, handoff: Option<&Bytes>, seat: &mut Reservation) -> Answered {
+    pub(super) fn book(mut self, handoff: Option<&Bytes>, reservation: &mut Reservation) -> Answered {
         let (relay, usage) = (&self.relay, self.said.usage());
-        relay.fleet.report(seat.instance(), Outcome::Served);
-        seat.instance().meter().done(self.took());
-        seat.instance().paces().observe(Pace::Prompt, self.took());
+        relay.fleet.report(reservation.instance(), Outcome::Served);
+        reservation.instance().meter().done(self.took());
+        reservation.instance().paces().observe(Pace::Prompt, self.took());
         self.span.set_if("gen_ai.usage.input_tokens", usage.prompt);
         self.span.set_if("pd_proxy.cached_tokens", usage.cached);
         if let Some(id) = self.said.engine_id() {
-            relay.fleet.seen(seat.instance(), Sign::Engine(id));
+            relay.fleet.seen(reservation.instance(), Sign::Engine(id));
         }
         if let Some(handoff) = handoff {
             relay.heed(handoff);
         }
         let dialect = relay.speech.now().dialect;
         match handoff {
-            Some(_) => seat.instance().handoffs().give(),
+            Some(_) => reservation.instance().handoffs().give(),
             None if dialect.hands_over() && !self.said.is_ended_by_itself() => {
-                relay.miss_handoff(seat.instance())
+                relay.miss_handoff(reservation.instance())
             }
             None => {}
         }
-        if seat.rank().is_none()
+        if reservation.rank().is_none()
             && let Some(peer) = handoff.and_then(|handoff| dialect.peer_of(handoff))
         {
-            seat.instance().know(Arc::new(peer));
+            reservation.instance().know(Arc::new(peer));
         }
         self.span.ended(self.answered);
         let reported = relay.affinity.reported(usage);
-        seat.hold(self.answered, reported);
+        reservation.hold(self.answered, reported);
         Answered { at: self.answered, usage, reported }
     }
 
@@ -102,8 +102,8 @@ impl Relay {
 
     /// Books what its prefiller's answer says beside the hand-off, unless that was done. To be
     /// called when nobody waits for it any more.
-    pub(super) fn prefilled(&self, ask: &Ask, duty: Option<&mut HandoffGuard>, ledger: &mut Ledger) {
-        self.answered(ask, duty.and_then(HandoffGuard::book), ledger);
+    pub(super) fn prefilled(&self, ask: &Ask, guard: Option<&mut HandoffGuard>, ledger: &mut Ledger) {
+        self.answered(ask, guard.and_then(HandoffGuard::book), ledger);
     }
 
     /// Hands the facts of a prefiller's answer to the request's account, once.
@@ -116,7 +116,7 @@ impl Relay {
 
     /// Compares the prefiller's cache hits with the predicted ones.
     fn compare(&self, ask: &Ask, ledger: &Ledger, Answered { at, usage, reported }: Answered) {
-        self.stories.prefilled(&ask.id, usage.cached);
+        self.decision_log.prefilled(&ask.id, usage.cached);
         let predicted =
             ledger.chosen().map(|chosen| self.affinity.prefilled(&ask.job, &chosen.terms, reported));
         if let Some(hits) = ledger.hits() {

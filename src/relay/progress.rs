@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::fleet::{Instance, Pace};
 use crate::relay::Relay;
-use crate::relay::failure::{Failure, Why};
+use crate::relay::failure::{Failure, FailureKind};
 use crate::upstream::Written;
 
 /// Between looks at an engine whose leg has no byte yet. A leg that is answered sooner costs
@@ -48,7 +48,7 @@ impl Relay {
     /// Runs `work` until `limit`, or until its engine makes no progress while its peers do.
     ///
     /// # Errors
-    /// The failure of `work`; [`Why::Timeout`] at the limit; [`Why::Stuck`] without progress.
+    /// The failure of `work`; [`FailureKind::Timeout`] at the limit; [`FailureKind::Stuck`] without progress.
     pub async fn within<T>(
         &self,
         limit: Duration,
@@ -64,10 +64,14 @@ impl Relay {
                 return outcome;
             }
             if Instant::now() >= end {
-                return Err(Failure::new(Why::Timeout, written.get(), format!("no answer within {limit:?}")));
+                return Err(Failure::new(
+                    FailureKind::Timeout,
+                    written.get(),
+                    format!("no answer within {limit:?}"),
+                ));
             }
             if let Some(why) = self.stuck(waiting, sent_ms).filter(|_| written.get()) {
-                return Err(Failure::new(Why::Stuck, true, why));
+                return Err(Failure::new(FailureKind::Stuck, true, why));
             }
         }
     }

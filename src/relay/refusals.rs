@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 
 use crate::error::Error;
 use crate::fleet::{Instance, Role};
-use crate::relay::failure::{Failure, Why};
+use crate::relay::failure::{Failure, FailureKind};
 use crate::relay::{Relay, Tries};
 
 /// A refusal, and the engine that it came from.
@@ -65,7 +65,7 @@ pub(super) fn judge(by: &Arc<Instance>, answer: Response<Bytes>) -> Result<Respo
     if !is_doubtful(status) {
         return Ok(answer);
     }
-    let failure = Failure::new(Why::Refused(status), true, format!("status {}", status.as_u16()));
+    let failure = Failure::new(FailureKind::Refused(status), true, format!("status {}", status.as_u16()));
     Err(Failure { refusal: Some(Box::new(EngineRefusal { by: by.clone(), answer })), ..failure })
 }
 

@@ -23,7 +23,9 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::dialect::{self, Dialect};
-use crate::fleet::{Awaiting, Awaits, Instance, InstanceId, Need, Outcome, Outlook, Reservation, Role};
+use crate::fleet::{
+    Instance, InstanceId, Need, Outcome, PendingDecode, PendingDecodes, Reservation, Role, RoleOutlook,
+};
 use crate::obs::{Handoff, Meters};
 use crate::relay::Relay;
 use crate::relay::ask::Ask;
@@ -70,7 +72,7 @@ pub struct HandoffGuard {
     /// Other facts in the prefiller's answer, until they are booked.
     receipt: Option<PrefillReport>,
     /// Keeps the held tokens on the prefiller's account.
-    seat: Reservation,
+    reservation: Reservation,
     born: Instant,
     /// Of the decode request that has the hand-off.
     written: Option<Written>,
@@ -100,7 +102,7 @@ pub struct ReleaseQueue {
     held: Arc<AtomicUsize>,
     capacity: usize,
     meters: Arc<Meters>,
-    awaiting: Awaiting,
+    pending_decodes: PendingDecodes,
 }
 
 /// A prefill leg under way. Dropped before its end, it is handed to the queue.
@@ -122,7 +124,7 @@ pub struct AbandonedHandoff {
     /// Counts it as open until it is dropped.
     _open: Open,
     /// A decoder is to fetch it.
-    _awaits: Awaits,
+    _pending_decode: PendingDecode,
 }
 
 enum Left {
@@ -157,7 +159,7 @@ impl Drop for Open {
 }
 
 /// Permits for releases at the same time.
-struct Turns {
+struct ReleasePermits {
     /// Attempts while some decoder takes requests.
     places: Semaphore,
     /// Attempts while none does.
@@ -181,13 +183,13 @@ impl ReleaseQueue {
     pub fn new(
         capacity: usize,
         meters: &Arc<Meters>,
-        awaiting: &Awaiting,
+        pending_decodes: &PendingDecodes,
     ) -> (ReleaseQueue, mpsc::Receiver<AbandonedHandoff>) {
         let capacity = capacity.max(1);
         let (queue, orphans) = mpsc::channel(capacity);
-        let (meters, awaiting) = (meters.clone(), awaiting.clone());
+        let (meters, pending_decodes) = (meters.clone(), pending_decodes.clone());
         let (open, held) = (Arc::default(), Arc::default());
-        (ReleaseQueue { queue, open, held, capacity, meters, awaiting }, orphans)
+        (ReleaseQueue { queue, open, held, capacity, meters, pending_decodes }, orphans)
     }
 
     /// True if anything waits to be released, or is being released.
@@ -209,7 +211,7 @@ impl ReleaseQueue {
         let before = self.open.fetch_add(1, Ordering::Relaxed);
         let held = self.held.fetch_add(bytes, Ordering::Relaxed) + bytes;
         let open = Open { open: self.open.clone(), held: self.held.clone(), bytes };
-        let orphan = AbandonedHandoff { left, _open: open, _awaits: self.awaiting.one() };
+        let orphan = AbandonedHandoff { left, _open: open, _pending_decode: self.pending_decodes.one() };
         // One of whatever size has room.
         let has_room = before < self.capacity && (held <= HELD_BYTES || held == bytes);
         let taken = has_room && self.queue.try_send(orphan).is_ok();
@@ -224,11 +226,11 @@ impl HandoffGuard {
     pub fn new(
         ask: Arc<Ask>,
         handoff: Option<Bytes>,
-        seat: Reservation,
+        reservation: Reservation,
         releases: ReleaseQueue,
     ) -> HandoffGuard {
         let (born, state) = (Instant::now(), State::Open);
-        HandoffGuard { ask, handoff, receipt: None, seat, born, written: None, state, releases }
+        HandoffGuard { ask, handoff, receipt: None, reservation, born, written: None, state, releases }
     }
 
     /// The same, with what else the prefiller's answer says.
@@ -244,7 +246,7 @@ impl HandoffGuard {
 
     /// The prefiller that it is of.
     pub fn prefiller(&self) -> &Arc<Instance> {
-        self.seat.instance()
+        self.reservation.instance()
     }
 
     /// Parameters for the decoder.
@@ -256,7 +258,7 @@ impl HandoffGuard {
     /// told of it. No decoder needs that, so it is best done while one is at work; where nobody
     /// does it, it is done in the end.
     pub(super) fn book(&mut self) -> Option<Answered> {
-        Some(self.receipt.take()?.book(self.handoff.as_ref(), &mut self.seat))
+        Some(self.receipt.take()?.book(self.handoff.as_ref(), &mut self.reservation))
     }
 
     /// True if the hand-off is too old to be used.
@@ -286,7 +288,7 @@ impl HandoffGuard {
     /// have died of this very hand-off: no other decoder gets it.
     pub fn lost(&mut self) {
         // It may be that the prefiller is not who it was.
-        self.seat.instance().forget_peer();
+        self.reservation.instance().forget_peer();
         self.state = State::Lost;
     }
 }
@@ -353,7 +355,7 @@ impl Relay {
     /// Takes care of orphans until it is aborted. There are at most as many as the queue's
     /// capacity.
     pub async fn release_orphans(self: Arc<Self>, mut orphans: mpsc::Receiver<AbandonedHandoff>) {
-        let turns = Arc::new(Turns { places: Semaphore::new(AT_ONCE), trial: Semaphore::new(1) });
+        let turns = Arc::new(ReleasePermits { places: Semaphore::new(AT_ONCE), trial: Semaphore::new(1) });
         let mut running = JoinSet::new();
         while let Some(orphan) = orphans.recv().await {
             while running.try_join_next().is_some() {}
@@ -364,11 +366,11 @@ impl Relay {
 
     /// True if there may be a decoder that a hand-off can be released on.
     pub fn may_release(&self) -> bool {
-        !matches!(self.fleet.outlook(Role::Decode), Outlook::Resting | Outlook::Empty)
+        !matches!(self.fleet.outlook(Role::Decode), RoleOutlook::Resting | RoleOutlook::Empty)
     }
 
-    async fn release(&self, orphan: AbandonedHandoff, turns: &Turns) {
-        let AbandonedHandoff { left, _open, _awaits } = orphan;
+    async fn release(&self, orphan: AbandonedHandoff, turns: &ReleasePermits) {
+        let AbandonedHandoff { left, _open, _pending_decode } = orphan;
         match left {
             Left::Prefill(leg, until) => {
                 // Its duty, if it comes to one, is dropped here and so queued as a hand-off of its
@@ -389,7 +391,7 @@ impl Relay {
 
     /// Has a decoder fetch a hand-off: tries until one has, on any that lives, and to be stopped
     /// when the lease is over. False if no decoder is to be given it any more.
-    async fn fetch(&self, lost: &Lost, turns: &Turns) -> bool {
+    async fn fetch(&self, lost: &Lost, turns: &ReleasePermits) -> bool {
         let (mut refused, mut late, mut made) = (Vec::new(), lost.late, 0);
         loop {
             let is_trial = !self.may_release();
@@ -422,19 +424,19 @@ impl Relay {
 
     /// Waits for the turn to find out whether a decoder is back. None = one is, as others have
     /// found out.
-    async fn trial_turn<'a>(&self, turns: &'a Turns) -> Option<SemaphorePermit<'a>> {
+    async fn trial_turn<'a>(&self, turns: &'a ReleasePermits) -> Option<SemaphorePermit<'a>> {
         let vacancy = self.fleet.vacancy(Role::Decode);
         loop {
             let mut changed = pin!(vacancy.changed().notified());
             changed.as_mut().enable();
             match self.fleet.outlook(Role::Decode) {
-                Outlook::Resting => {}
+                RoleOutlook::Resting => {}
                 // Nobody could be tried.
-                Outlook::Empty => {
+                RoleOutlook::Empty => {
                     changed.await;
                     continue;
                 }
-                Outlook::Open | Outlook::Crowded | Outlook::Leaving => return None,
+                RoleOutlook::Open | RoleOutlook::Crowded | RoleOutlook::Leaving => return None,
             }
             tokio::select! {
                 turn = turns.trial.acquire() => return turn.ok(),
@@ -449,25 +451,25 @@ impl Relay {
         let tokens = lost.ask.shape.prompt_tokens;
         let need =
             Need { tokens, tried: refused, random: pause::random(), under_way: true, ..Need::default() };
-        let Some(seat) = self.fleet.pick(Role::Decode, need) else { return Attempt::Unseen };
+        let Some(reservation) = self.fleet.pick(Role::Decode, need) else { return Attempt::Unseen };
         let (written, salt) = (Written::default(), late.then(pause::random));
-        let sent = self.fetch_once(lost, (&seat, salt), &written);
+        let sent = self.fetch_once(lost, (&reservation, salt), &written);
         match tokio::time::timeout(RELEASE_TIME, sent).await {
             Ok(Ok(status)) if fetched_or_told(dialect, status) => {
                 if status.is_success() {
-                    self.fleet.report(seat.instance(), Outcome::Served);
+                    self.fleet.report(reservation.instance(), Outcome::Served);
                 }
                 Attempt::Done
             }
             Ok(Ok(StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS)) => Attempt::Refused,
             Ok(Ok(_)) => {
-                refused.push(seat.instance().id());
+                refused.push(reservation.instance().id());
                 Attempt::Refused
             }
             // It may have fetched, or died of it.
             _ if written.get() => Attempt::Unknown,
             Ok(Err(e)) if e.connect => {
-                self.fleet.report(seat.instance(), Outcome::Unreachable);
+                self.fleet.report(reservation.instance(), Outcome::Unreachable);
                 Attempt::Unseen
             }
             _ => Attempt::Unseen,
@@ -478,12 +480,12 @@ impl Relay {
     async fn fetch_once(
         &self,
         lost: &Lost,
-        (seat, salt): (&Reservation, Option<u64>),
+        (reservation, salt): (&Reservation, Option<u64>),
         written: &Written,
     ) -> Result<StatusCode, SendError> {
         let ask = &lost.ask;
         let edit = dialect::release_edit(ask.api, &ask.body, &lost.handoff, salt);
-        Ok(self.upstream.send(ask.leg(seat, &edit), written).await?.status())
+        Ok(self.upstream.send(ask.leg(reservation, &edit), written).await?.status())
     }
 }
 

@@ -26,14 +26,14 @@ pub struct Kept(Mutex<Latest>);
 
 #[derive(Debug, Default)]
 struct Latest {
-    keepers: HashMap<Arc<str>, Place>,
+    keepers: HashMap<Arc<str>, OwnedResponse>,
     /// The oldest first.
     ids: VecDeque<Arc<str>>,
 }
 
 /// Place where a response is, and whose it is.
 #[derive(Debug)]
-struct Place {
+struct OwnedResponse {
     keeper: InstanceId,
     /// The name of the key with which it was asked for; None where none was, or where that is not
     /// known.
@@ -56,7 +56,7 @@ impl Kept {
             return;
         }
         let id = Arc::<str>::from(id);
-        latest.keepers.insert(id.clone(), Place { keeper, owner: owner.map(Arc::from) });
+        latest.keepers.insert(id.clone(), OwnedResponse { keeper, owner: owner.map(Arc::from) });
         latest.ids.push_back(id);
         if latest.ids.len() > RESPONSES
             && let Some(oldest) = latest.ids.pop_front()

@@ -67,7 +67,7 @@ pub(super) enum Cause {
 }
 
 /// Ways in which a stream goes on.
-pub(super) enum Going {
+pub(super) enum Continuation {
     /// These bytes are the rest.
     End(Bytes),
     /// Another pair is looked for.
@@ -185,7 +185,7 @@ impl Follower {
         tried: InstanceId,
         account: &mut Option<Ledger>,
         end: Instant,
-    ) -> Option<Going> {
+    ) -> Option<Continuation> {
         let cached = account.as_ref().and_then(Ledger::cached_of_prefill);
         let relay = self.relay.clone();
         let next = match self.next(cached, end) {
@@ -198,7 +198,7 @@ impl Follower {
         let (ask, proof) = match next {
             Next::End(rest) => {
                 relay.meters.continuation("resumed", cause.name());
-                return Some(Going::End(rest));
+                return Some(Continuation::End(rest));
             }
             Next::Again => (self.ask.clone(), None),
             Next::Continue(body, prompt_tokens, proof) => {
@@ -207,7 +207,7 @@ impl Follower {
         };
         self.left -= 1;
         let mut ledger = account.take()?;
-        Some(Going::Pair(Box::pin(async move {
+        Some(Continuation::Pair(Box::pin(async move {
             let going = async {
                 let shown = match &proof {
                     Some(proof) => relay.shows(&ask, proof, tried).await,

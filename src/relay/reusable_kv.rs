@@ -27,7 +27,7 @@ pub struct Offers {
 
 /// A request as a turn of a conversation: its prompt is known, token by token.
 #[derive(Clone, Debug)]
-pub struct Turn {
+pub struct ConversationTurn {
     tokens: Arc<[u32]>,
     /// Of the engines' blocks.
     block_tokens: usize,
@@ -81,7 +81,7 @@ impl Offers {
         self.count(Outcome::Dropped, dropped);
     }
 
-    fn keep(&self, returned: Returned, turn: &Turn, owner: &Arc<Instance>, life: Duration) {
+    fn keep(&self, returned: Returned, turn: &ConversationTurn, owner: &Arc<Instance>, life: Duration) {
         let now = self.born.elapsed();
         let times = (millis(now), millis(now.saturating_add(life)));
         let what = (returned, turn.context.clone());
@@ -90,7 +90,7 @@ impl Offers {
         self.count(Outcome::Dropped, dropped);
     }
 
-    fn take(&self, turn: &Turn, fleet_ms: u64) -> Option<Offer> {
+    fn take(&self, turn: &ConversationTurn, fleet_ms: u64) -> Option<Offer> {
         let mut all = self.lock();
         let before = all.len();
         let now_ms = millis(self.born.elapsed());
@@ -120,12 +120,12 @@ impl Offers {
 
 impl Relay {
     /// The request as a turn, where decoders offer KV back and its tokens are these.
-    pub(super) fn turn(&self, ask: &Ask, tokens: &Arc<[u32]>) -> Option<Turn> {
+    pub(super) fn turn(&self, ask: &Ask, tokens: &Arc<[u32]>) -> Option<ConversationTurn> {
         if self.settings.now().kept_back.is_zero() || !self.speech.now().dialect.takes_back() {
             return None;
         }
         let naming = self.prompts.as_ref()?.naming()?;
-        Some(Turn {
+        Some(ConversationTurn {
             tokens: tokens.clone(),
             block_tokens: naming.engine_hasher().block_tokens().get(),
             context: offers::context(&ask.body),
@@ -141,11 +141,11 @@ impl Relay {
     }
 
     /// Takes what a decoder offers out of its answer, whose rest is the client's.
-    pub(super) fn take_back(&self, ask: &Ask, seat: &Reservation, answer: Object) -> Object {
+    pub(super) fn take_back(&self, ask: &Ask, reservation: &Reservation, answer: Object) -> Object {
         let life = self.settings.now().kept_back;
         let turn = ask.turn.as_ref().filter(|turn| turn.returns && !life.is_zero());
         if let Some((turn, returned)) = turn.and_then(|turn| Some((turn, Returned::read(&answer)?))) {
-            let instance = seat.instance();
+            let instance = reservation.instance();
             let restarted =
                 returned::engine_id(&returned).is_some_and(|id| self.fleet.seen(instance, Sign::Engine(id)));
             if restarted {

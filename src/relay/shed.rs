@@ -17,7 +17,7 @@ const OWN_TIMES: f64 = 2.0;
 
 /// Concurrency limits of either role.
 #[derive(Debug)]
-pub struct Sides {
+pub struct RoleLimits {
     /// Waiting for prefillers or on one.
     pub prefill: Places,
     /// Answered by decoders, or to be.
@@ -52,7 +52,7 @@ impl Relay {
         if objective.is_zero() {
             return Ok(());
         }
-        let Some((line_s, own_s)) = self.fleet.desk().predict(&ask.job) else { return Ok(()) };
+        let Some((line_s, own_s)) = self.fleet.scheduler().predict(&ask.job) else { return Ok(()) };
         let predicted = Predicted { wait_s: ask.arrived.elapsed().as_secs_f64() + line_s, own_s };
         let Some(late_s) = late_s(objective, ledger.priority(), predicted) else { return Ok(()) };
         self.meters.turned_away("slo");
@@ -65,11 +65,13 @@ impl Relay {
     /// place is given up.
     pub(super) fn take_place(&self, side: Role, ledger: &mut Ledger) -> Result<(), Error> {
         let (places, reason, message) = match side {
-            Role::Prefill => {
-                (&self.sides.prefill, "prefill_inflight", "the prefillers are at their limit of requests")
-            }
+            Role::Prefill => (
+                &self.role_limits.prefill,
+                "prefill_inflight",
+                "the prefillers are at their limit of requests",
+            ),
             Role::Decode => {
-                (&self.sides.decode, "decode_inflight", "the decoders are at their limit of requests")
+                (&self.role_limits.decode, "decode_inflight", "the decoders are at their limit of requests")
             }
             // Their limit is that of all requests.
             Role::Encode => return Ok(()),

@@ -28,10 +28,11 @@ impl Relay {
         // Prefillers tokenise alike.
         for role in [Role::Decode, Role::Prefill] {
             let need = Need { tokens: 0, tried: &[tried], random: pause::random(), ..Need::default() };
-            let Some(seat) = self.fleet.pick(role, need) else { continue };
+            let Some(reservation) = self.fleet.pick(role, need) else { continue };
             let question = question(ask, &proof.ids)?;
             let text = async {
-                let answer = self.upstream.send(question.leg(&seat, &Edit::new()), &Written::default()).await;
+                let answer =
+                    self.upstream.send(question.leg(&reservation, &Edit::new()), &Written::default()).await;
                 text(collect(answer.ok()?.into_body(), ANSWER_BYTES).await.ok()?)
             };
             if let Ok(Some(text)) = tokio::time::timeout(PATIENCE, text).await {

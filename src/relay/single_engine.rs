@@ -32,18 +32,18 @@ impl Relay {
     pub(super) async fn whole(
         self: &Arc<Self>,
         ask: &Arc<Ask>,
-        (prefill, seat): (Reservation, Reservation),
+        (prefill, reservation): (Reservation, Reservation),
         tries: &mut Tries,
         ledger: &mut Ledger,
     ) -> Result<DecodeEnd, Failure> {
         let engine = prefill.instance().clone();
-        tries.start(seat.instance());
-        ledger.leg(seat.instance());
+        tries.start(reservation.instance());
+        ledger.leg(reservation.instance());
         let computing_s = ledger.chosen().map_or(0.0, |chosen| chosen.terms.prefill_s);
         let computing = Duration::try_from_secs_f64(computing_s).unwrap_or_default();
         let mut prefill = Some(prefill);
         let ended = {
-            let mut leg = pin!(self.decode_once(ask, seat, None, ledger));
+            let mut leg = pin!(self.decode_once(ask, reservation, None, ledger));
             let early = match ask.shape.stream {
                 true => Ok(leg.as_mut().await),
                 // When its prompt is computed, nobody tells; and the time of the whole answer is

@@ -24,7 +24,7 @@ use crate::fleet::{Outcome, Reservation};
 use crate::relay::Relay;
 use crate::relay::account::Ledger;
 use crate::relay::idle_timeout::{self, IdleTimeout};
-use crate::relay::resume::{Cause, Follower, Going, Pair};
+use crate::relay::resume::{Cause, Continuation, Follower, Pair};
 use crate::relay::sequence::LastEvents;
 use crate::upstream::Reply;
 
@@ -37,7 +37,7 @@ pub(super) struct Source {
     pub(super) first: Bytes,
     pub(super) framer: Framer,
     pub(super) rest: Reply,
-    pub(super) seat: Reservation,
+    pub(super) reservation: Reservation,
     pub(super) api: Api,
     pub(super) http2: bool,
     /// Sign by which the decoder gives the answer up.
@@ -87,7 +87,7 @@ struct Broke(Option<Error>);
 #[derive(Debug)]
 #[repr(C)]
 struct Live {
-    seat: Reservation,
+    reservation: Reservation,
     rest: Reply,
     framer: Framer,
     /// Its second piece is here.
@@ -95,8 +95,8 @@ struct Live {
 }
 
 impl Live {
-    fn new(rest: Reply, framer: Framer, seat: Reservation) -> Live {
-        Live { rest, framer, seat, goes_on: false }
+    fn new(rest: Reply, framer: Framer, reservation: Reservation) -> Live {
+        Live { rest, framer, reservation, goes_on: false }
     }
 
     /// A piece is here. With the second one the connection is told that more of them will come: not
@@ -140,7 +140,7 @@ impl Stream {
     ) -> Stream {
         Stream {
             state: State::First(source.first),
-            live: Some(Live::new(source.rest, source.framer, source.seat)),
+            live: Some(Live::new(source.rest, source.framer, source.reservation)),
             follower,
             api: source.api,
             http2: source.http2,
@@ -282,7 +282,7 @@ impl Stream {
             None => ledger.complete(),
         }
         if let Some((pace, live)) = ledger.pace().zip(self.live.as_ref()) {
-            live.seat.observe(pace);
+            live.reservation.observe(pace);
         }
     }
 
@@ -314,18 +314,18 @@ impl Stream {
         let mid_frame = live.as_ref().is_some_and(|live| live.framer.mid_frame());
         let going = match (&mut self.follower, &live) {
             (Some(follower), Some(live)) if !self.over && !mid_frame && cause != Cause::Refused => {
-                follower.go_on(cause, live.seat.instance().id(), &mut self.ledger, self.silence.end())
+                follower.go_on(cause, live.reservation.instance().id(), &mut self.ledger, self.silence.end())
             }
             _ => None,
         };
         self.events_before += live.as_ref().map_or(0, |live| live.framer.frames());
         match going {
             None => self.break_off(&error, mid_frame),
-            Some(Going::Pair(pair)) => {
+            Some(Continuation::Pair(pair)) => {
                 self.state = State::Resuming(pair, error);
                 Poll::Pending
             }
-            Some(Going::End(rest)) => {
+            Some(Continuation::End(rest)) => {
                 let rest = self.account(rest);
                 self.over = true;
                 self.complete();
@@ -338,7 +338,7 @@ impl Stream {
     /// A decoder that breaks answers off is left alone as one that refuses is. One that was cut off
     /// at the request's own time limit, or that gave the request up to others, did nothing wrong.
     fn blame(&self, live: &Live, cause: Cause) {
-        let instance = live.seat.instance();
+        let instance = live.reservation.instance();
         if let Some(reason) = cause.fault().filter(|_| Instant::now() < self.silence.end()) {
             self.relay.fleet.report(instance, Outcome::Failed);
             instance.meter().failed(reason);
@@ -350,8 +350,8 @@ impl Stream {
         self.ledger = Some(ledger);
         match found {
             Ok(source) => {
-                let Source { first, framer, rest, seat, .. } = *source;
-                self.live = Some(Live::new(rest, framer, seat));
+                let Source { first, framer, rest, reservation, .. } = *source;
+                self.live = Some(Live::new(rest, framer, reservation));
                 self.silence.begins();
                 self.state = State::First(first);
                 None

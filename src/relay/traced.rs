@@ -10,11 +10,11 @@ use tokio::time::Instant;
 
 use crate::dialect::Api;
 use crate::error::Error;
-use crate::fleet::{Instance, Placed};
+use crate::fleet::{Instance, Placement};
 use crate::obs::failed_request;
 use crate::relay::ask::Ask;
 use crate::relay::failure::Failure;
-use crate::relay::lookup::Found;
+use crate::relay::lookup::PromptLookup;
 use crate::trace::{Kind, Scope, Span};
 
 /// Names and paths that a client made up are repeated up to this length: what waits to be posted is
@@ -23,7 +23,7 @@ const CLIENTS_CHARS: usize = 100;
 
 /// End of a request.
 #[derive(Clone, Copy, Debug)]
-pub struct Settled<'a> {
+pub struct RequestEnd<'a> {
     /// None = there was nobody to answer.
     pub status: Option<u16>,
     /// As in the metrics.
@@ -131,9 +131,9 @@ pub(super) fn ended<T>(span: &mut Span, outcome: &Result<T, Failure>) {
 }
 
 /// A prefiller was chosen.
-pub(super) fn decided(mut span: Span, placed: &Result<Placed, Error>) {
-    if let Some(Placed { seat, choice }) = placed.as_ref().ok().filter(|_| span.is_kept()) {
-        span.set("pd_proxy.prefiller", seat.instance().endpoint().to_string());
+pub(super) fn decided(mut span: Span, placed: &Result<Placement, Error>) {
+    if let Some(Placement { reservation, choice }) = placed.as_ref().ok().filter(|_| span.is_kept()) {
+        span.set("pd_proxy.prefiller", reservation.instance().endpoint().to_string());
         span.set("pd_proxy.candidates", choice.others.len() as u64 + 1);
         span.set("pd_proxy.predicted_cached_tokens", u64::from(choice.terms.hit.any_tokens));
         span.set("pd_proxy.predicted_prefill_s", choice.terms.prefill_s);
@@ -145,12 +145,12 @@ pub(super) fn decided(mut span: Span, placed: &Result<Placed, Error>) {
 }
 
 /// Records the lookup of the prompt's blocks.
-pub(super) fn found(mut span: Span, found: Option<&Found>) {
-    if let Some((tokens, teller)) = found.and_then(Found::pooled) {
+pub(super) fn found(mut span: Span, found: Option<&PromptLookup>) {
+    if let Some((tokens, hit_source)) = found.and_then(PromptLookup::pooled) {
         span.set("pd_proxy.pooled_tokens", tokens);
-        span.set("pd_proxy.pooled_by", teller.name());
+        span.set("pd_proxy.pooled_by", hit_source.name());
     }
-    span.set_if("pd_proxy.held_tokens", found.and_then(Found::best_held));
+    span.set_if("pd_proxy.held_tokens", found.and_then(PromptLookup::best_held));
     span.close();
 }
 
@@ -165,7 +165,7 @@ pub(super) fn asks(root: &mut Span, api: Api, model: Option<&str>) {
 }
 
 /// The request is over.
-pub fn settled(root: &mut Span, end: &Settled<'_>) {
+pub fn settled(root: &mut Span, end: &RequestEnd<'_>) {
     if !root.is_kept() {
         return;
     }

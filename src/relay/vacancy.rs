@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use crate::codec::json::Parts;
 use crate::error::{Error, Kind};
 use crate::fleet::vacancy::{Bound, Trial};
-use crate::fleet::{Instance, Outlook, Placed, Role};
+use crate::fleet::{Instance, Placement, Role, RoleOutlook};
 use crate::relay::ask::Ask;
 use crate::relay::{Relay, Tries, pause};
 use crate::upstream::{Leg, Written};
@@ -51,7 +51,7 @@ type Waiting<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A path of engines that a look asks for: `health.probe_path`.
 #[derive(Debug)]
-pub struct Looks {
+pub struct ProbeSettings {
     /// Path that is asked for.
     pub path: http::uri::PathAndQuery,
     /// Longest time that a look may take.
@@ -106,16 +106,16 @@ impl Relay {
         loop {
             match self.fleet.outlook(role) {
                 // Of those that drain, one will do for a request that was let in before.
-                Outlook::Open | Outlook::Leaving => return Ok(None),
-                Outlook::Empty => {
+                RoleOutlook::Open | RoleOutlook::Leaving => return Ok(None),
+                RoleOutlook::Empty => {
                     if !self.members_come(role).await {
                         return Err(nobody(role));
                     }
                 }
-                Outlook::Resting => {
+                RoleOutlook::Resting => {
                     return self.begin_trial(role).await.map(|trial| Some(Passage::Trial(trial)));
                 }
-                Outlook::Crowded => {
+                RoleOutlook::Crowded => {
                     if let Some(bound) = self.stand_in_line(role, arrived).await? {
                         return Ok(Some(Passage::Line(bound)));
                     }
@@ -134,9 +134,9 @@ impl Relay {
     }
 
     /// Waits for a place on a prefiller, and for a prefiller where the last one has just left.
-    pub(super) async fn place_on_one(&self, ask: &Ask, tries: &Tries) -> Result<Placed, Error> {
+    pub(super) async fn place_on_one(&self, ask: &Ask, tries: &Tries) -> Result<Placement, Error> {
         loop {
-            let waiting = self.fleet.desk().place(ask.job.clone(), ask.arrived, &tries.tried);
+            let waiting = self.fleet.scheduler().place(ask.job.clone(), ask.arrived, &tries.tried);
             let placed = match waiting {
                 Some(waiting) => waiting.await,
                 None => None,
@@ -172,7 +172,7 @@ impl Relay {
         let _waits = vacancy.wait();
         let head = timeout_at(until, vacancy.line().acquire()).await;
         while head.is_ok() && Instant::now() < until {
-            if self.fleet.outlook(role) != Outlook::Crowded {
+            if self.fleet.outlook(role) != RoleOutlook::Crowded {
                 return Ok(None);
             }
             if let Some(bound) = self.fleet.leave_line(role) {
@@ -201,8 +201,8 @@ impl Relay {
         let first = usize::try_from(pause::random()).unwrap_or(0) % members.len().max(1);
         let all = serving().cycle().skip(first).take(serving().count().min(LOOKED_AT)).cloned();
         let look = |it| -> Waiting<'_, bool> { Box::pin(self.answers(it)) };
-        let mut looks: FuturesUnordered<Waiting<'_, bool>> = all.map(look).collect();
-        while let Some(answered) = looks.next().await {
+        let mut probe: FuturesUnordered<Waiting<'_, bool>> = all.map(look).collect();
+        while let Some(answered) = probe.next().await {
             if answered {
                 return Ok(trial);
             }
@@ -217,12 +217,12 @@ impl Relay {
         let leg = Leg {
             instance: &instance,
             method: Method::GET,
-            target: &self.looks.path,
+            target: &self.probe.path,
             headers: Cow::Owned(HeaderMap::new()),
             body: Parts::default(),
         };
         let written = Written::default();
-        let asked = timeout(self.looks.time.min(LOOK_TIME), self.upstream.send(leg, &written)).await;
+        let asked = timeout(self.probe.time.min(LOOK_TIME), self.upstream.send(leg, &written)).await;
         let alive = asked.is_ok_and(|answer| answer.is_ok_and(|it| !it.status().is_server_error()));
         if alive {
             instance.meter().probed("alive");

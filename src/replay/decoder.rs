@@ -19,7 +19,7 @@ pub struct Decoder {
     context_tokens: u64,
     /// Tokens that those that run will have at their end.
     reserved_tokens: u64,
-    stretch: Stretch,
+    stretch: StepRun,
 }
 
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub struct Answer {
 
 /// Steps with the same requests in them: the n-th, from 0, takes `first_s + n * slope_s`.
 #[derive(Clone, Copy, Debug, Default)]
-struct Stretch {
+struct StepRun {
     start_s: Seconds,
     first_s: Seconds,
     slope_s: Seconds,
@@ -56,7 +56,7 @@ struct Stretch {
 /// Tolerance between two ways to the same time.
 const EPSILON_S: Seconds = 1e-9;
 
-impl Stretch {
+impl StepRun {
     /// Time at which the first `steps` are through.
     fn after(&self, steps: u32) -> Seconds {
         let n = f64::from(steps);
@@ -127,7 +127,7 @@ impl Decoder {
         }
         let first_s = costs.decode(self.running.len(), self.context_tokens);
         let slope_s = costs.decode_token_s * self.running.len() as f64;
-        self.stretch = Stretch { start_s, first_s, slope_s };
+        self.stretch = StepRun { start_s, first_s, slope_s };
         answers
     }
 

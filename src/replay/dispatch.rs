@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use super::{Cluster, Faults, Seconds};
 use crate::route::{
-    Bind, Booking, CacheView, DecodeCandidate, DecodeCosts, Dice, Done, Job, LaneId, LaneSpec, Policy,
-    PrefillCosts, PrefillScheduler, Reported, SchedulerSettings, Standing, Ticket, choose_decoder,
+    Bind, Booking, CacheView, DecodeCandidate, DecodeCosts, Done, Job, LaneId, LaneSpec, Policy,
+    PrefillCosts, PrefillScheduler, RandomSource, Reported, SchedulerSettings, Standing, Ticket,
+    choose_decoder,
 };
 
 /// A request that goes to a prefiller.
@@ -192,7 +193,7 @@ impl Dispatch for Director {
             standing: Standing::Good,
         };
         let candidates: Vec<DecodeCandidate> = loads.iter().enumerate().map(candidate).collect();
-        let dice = Dice { turn: self.turn, random };
+        let dice = RandomSource { turn: self.turn, random };
         choose_decoder(self.policy, &self.decode_costs, &candidates, job, dice).unwrap_or(0)
     }
 }

@@ -66,7 +66,7 @@ pub enum Standing {
 
 /// Facts of the request that policies use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct RequestFacts {
     /// Tokens of its prompt.
     pub prompt_tokens: u32,
     /// The same for requests that belong together.
@@ -75,7 +75,7 @@ pub struct Asked {
 
 /// Random numbers that make two decisions over the same loads differ.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Dice {
+pub struct RandomSource {
     /// Counts the decisions of this role: rotates ties and drives round robin.
     pub turn: u64,
     /// A random number.
@@ -113,7 +113,12 @@ impl Candidate {
 /// Those of a worse standing are chosen only when there are no others: a leg that has nowhere else
 /// to go is better tried than refused. [`Policy::Predicted`] needs more than loads; here it is
 /// [`Policy::LeastWork`].
-pub fn choose(policy: Policy, candidates: &[Candidate], asked: Asked, dice: Dice) -> Option<usize> {
+pub fn choose(
+    policy: Policy,
+    candidates: &[Candidate],
+    asked: RequestFacts,
+    dice: RandomSource,
+) -> Option<usize> {
     let best = candidates.iter().map(|c| c.standing).min()?;
     let usable = Usable { candidates, best };
     match policy {
@@ -172,7 +177,7 @@ impl<'a> Usable<'a> {
         Some(if work(second) < work(first) { second } else { first })
     }
 
-    fn cache_aware(self, asked: Asked, turn: u64) -> Option<usize> {
+    fn cache_aware(self, asked: RequestFacts, turn: u64) -> Option<usize> {
         let requests = || self.all().map(|(_, c)| c.requests);
         let (most, least) = (requests().max()?, requests().min()?);
         if most - least > BALANCE_REQUESTS && f64::from(most) > BALANCE_FACTOR * f64::from(least) {
@@ -189,7 +194,7 @@ impl<'a> Usable<'a> {
 
     /// The places of a session in an order of its own (rendezvous hashing); the first that is not
     /// overloaded.
-    fn session(self, asked: Asked, dice: Dice) -> Option<usize> {
+    fn session(self, asked: RequestFacts, dice: RandomSource) -> Option<usize> {
         let Some(session) = asked.session else {
             return self.least(|c| f64::from(c.requests), dice.turn);
         };

@@ -1,7 +1,7 @@
 //! Choice of the decoder: the one where a request does the least harm to all its requests, itself
 //! included.
 
-use super::choose::{Asked, Candidate, Dice, Policy, Standing, choose};
+use super::choose::{Candidate, Policy, RandomSource, RequestFacts, Standing, choose};
 use super::cost::DecodeCosts;
 use super::job::{Job, Seconds};
 
@@ -48,7 +48,7 @@ pub fn choose_decoder(
     costs: &DecodeCosts,
     candidates: &[DecodeCandidate],
     job: &Job,
-    dice: Dice,
+    dice: RandomSource,
 ) -> Option<usize> {
     if policy == Policy::Predicted {
         let best = candidates.iter().map(|c| c.standing).min()?;
@@ -65,7 +65,7 @@ pub fn choose_decoder(
         other => other,
     };
     let loads: smallvec::SmallVec<[Candidate; 32]> = candidates.iter().map(DecodeCandidate::load).collect();
-    choose(policy, &loads, Asked { prompt_tokens: job.prompt_tokens, session: job.session }, dice)
+    choose(policy, &loads, RequestFacts { prompt_tokens: job.prompt_tokens, session: job.session }, dice)
 }
 
 impl DecodeCandidate {
@@ -95,7 +95,13 @@ mod tests {
     }
 
     fn pick(candidates: &[DecodeCandidate], job: &Job, turn: u64) -> Option<usize> {
-        choose_decoder(Policy::Predicted, &DecodeCosts::default(), candidates, job, Dice { turn, random: 0 })
+        choose_decoder(
+            Policy::Predicted,
+            &DecodeCosts::default(),
+            candidates,
+            job,
+            RandomSource { turn, random: 0 },
+        )
     }
 
     #[test]

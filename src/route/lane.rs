@@ -65,7 +65,7 @@ pub(super) struct Lane {
     trial: Option<(u64, Seconds)>,
     /// It tells what it holds.
     pub(super) tells: bool,
-    booked: VecDeque<Booked>,
+    booked: VecDeque<LaneBooking>,
     booked_s: Seconds,
     booked_tokens: u64,
     /// Tokens of prompts that it holds for a decoder.
@@ -77,14 +77,14 @@ pub(super) struct Lane {
     pub(super) foreign_s: Seconds,
     /// Prefills that ended at the same time, until something ends later: an engine computes short
     /// prompts together, and only the time of all of them tells anything.
-    together: Option<Together>,
+    together: Option<ConcurrentPrefills>,
     /// Seconds that it takes for one second of its class.
     slowness: f64,
 }
 
 /// Prefills that ended together.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Together {
+pub(super) struct ConcurrentPrefills {
     /// All that was to do.
     pub(super) work: PrefillWork,
     /// Predicted time of that, in its class.
@@ -97,7 +97,7 @@ pub(super) struct Together {
 
 /// One commitment of the scheduler.
 #[derive(Clone, Debug)]
-pub(super) struct Booked {
+pub(super) struct LaneBooking {
     pub(super) number: u64,
     pub(super) job: Arc<Job>,
     pub(super) hit: Hit,
@@ -156,7 +156,7 @@ impl Lane {
     /// True if its oldest commitment takes so much longer than predicted that nobody should wait
     /// for it.
     pub(super) fn is_overdue(&self, now: Seconds) -> bool {
-        let allowed_s = |head: &Booked| OVERDUE_S.max(OVERDUE_FACTOR * head.prefill_s);
+        let allowed_s = |head: &LaneBooking| OVERDUE_S.max(OVERDUE_FACTOR * head.prefill_s);
         self.booked.front().is_some_and(|head| now - self.head_since_s > allowed_s(head))
     }
 
@@ -185,7 +185,7 @@ impl Lane {
         Service { prefill_s: class.prefill_s * self.slowness(), restore_s: class.restore_s }
     }
 
-    pub(super) fn commit(&mut self, booked: Booked, restore_s: Seconds, now: Seconds) {
+    pub(super) fn commit(&mut self, booked: LaneBooking, restore_s: Seconds, now: Seconds) {
         if self.health.on_trial && self.health.resting_until_s <= now {
             self.trial = Some((booked.number, now + TRIAL_S));
         }
@@ -201,7 +201,7 @@ impl Lane {
     }
 
     /// Takes a commitment back, with the moment of it, or of the end of the one before it.
-    pub(super) fn finish(&mut self, number: u64, now: Seconds) -> Option<(Booked, Seconds)> {
+    pub(super) fn finish(&mut self, number: u64, now: Seconds) -> Option<(LaneBooking, Seconds)> {
         let at = self.booked.iter().position(|it| it.number == number)?;
         self.trial = self.trial.filter(|(trial, _)| *trial != number);
         let booked = self.booked.remove(at)?;
@@ -222,12 +222,13 @@ impl Lane {
     /// was predicted, for then nobody knows what that time was spent on.
     pub(super) fn computed(
         &mut self,
-        booked: &Booked,
+        booked: &LaneBooking,
         (began_s, now): (Seconds, Seconds),
         as_predicted: bool,
-    ) -> Option<Together> {
+    ) -> Option<ConcurrentPrefills> {
         let class_s = booked.class_s;
-        let this = Together { work: booked.work(), class_s, began_s, ended_s: now, known: as_predicted };
+        let this =
+            ConcurrentPrefills { work: booked.work(), class_s, began_s, ended_s: now, known: as_predicted };
         match &mut self.together {
             Some(before) if now - before.ended_s < STEP_S => {
                 before.work = before.work.and(this.work);
@@ -241,7 +242,7 @@ impl Lane {
     }
 
     /// Learns the lane's speed from `together`. Returns its seconds as of its class.
-    pub(super) fn judge(&mut self, together: &Together) -> Seconds {
+    pub(super) fn judge(&mut self, together: &ConcurrentPrefills) -> Seconds {
         let (seconds, class_s) = (together.ended_s - together.began_s, together.class_s);
         let as_of_class = seconds / self.slowness();
         if class_s > 0.0 {
@@ -292,7 +293,7 @@ impl LaneHealth {
     }
 }
 
-impl Booked {
+impl LaneBooking {
     fn work_tokens(&self) -> u64 {
         u64::from(self.job.prompt_tokens - self.hit.any_tokens.min(self.job.prompt_tokens))
     }
@@ -323,9 +324,17 @@ impl Booked {
 mod tests {
     use super::*;
 
-    fn booked(number: u64, prefill_s: Seconds) -> Booked {
+    fn booked(number: u64, prefill_s: Seconds) -> LaneBooking {
         let job = Arc::new(Job { prompt_tokens: 100, ..Job::default() });
-        Booked { number, job, hit: Hit::default(), prefill_s, class_s: prefill_s, committed_s: 0.0, stamp: 0 }
+        LaneBooking {
+            number,
+            job,
+            hit: Hit::default(),
+            prefill_s,
+            class_s: prefill_s,
+            committed_s: 0.0,
+            stamp: 0,
+        }
     }
 
     fn lane() -> Lane {
@@ -347,7 +356,7 @@ mod tests {
     fn what_is_booked_is_given_back_once() {
         let mut lane = lane();
         lane.commit(booked(1, 2.0), 0.5, 10.0);
-        lane.commit(Booked { committed_s: 10.5, ..booked(2, 1.0) }, 0.5, 10.5);
+        lane.commit(LaneBooking { committed_s: 10.5, ..booked(2, 1.0) }, 0.5, 10.5);
         assert!((lane.link_s(10.5) - 0.5).abs() < 1e-9);
         let (_, began_s) = lane.finish(1, 11.5).unwrap();
         assert!(began_s.abs() - 10.0 < 1e-9);
@@ -362,7 +371,7 @@ mod tests {
         let mut lane = lane();
         let ends = |lane: &mut Lane, number, began_s, now| {
             lane.computed(
-                &Booked { committed_s: began_s, ..booked(number, 1.0) },
+                &LaneBooking { committed_s: began_s, ..booked(number, 1.0) },
                 (began_s, now),
                 number != 5,
             )
@@ -424,8 +433,13 @@ mod tests {
     #[test]
     fn a_slow_one_is_found_out() {
         let mut lane = lane();
-        let one =
-            Together { work: PrefillWork::default(), class_s: 1.0, began_s: 0.0, ended_s: 2.0, known: true };
+        let one = ConcurrentPrefills {
+            work: PrefillWork::default(),
+            class_s: 1.0,
+            began_s: 0.0,
+            ended_s: 2.0,
+            known: true,
+        };
         for _ in 0..60 {
             lane.judge(&one);
         }

@@ -19,13 +19,13 @@ pub mod scheduler;
 mod score;
 pub mod trust;
 
-pub use choose::{Asked, Candidate, Dice, Policy, Standing, choose};
+pub use choose::{Candidate, Policy, RandomSource, RequestFacts, Standing, choose};
 pub use cost::{DecodeCosts, PrefillCosts};
 pub use decode::{DecodeCandidate, choose_decoder};
 pub use job::{Hit, Job, LaneId, PoolHits, Seconds};
 pub use lane::{LaneHealth, LaneSpec};
 pub use scheduler::{
-    Beliefs, Bind, Booking, CacheView, Comer, Commit, Done, PrefillScheduler, Reported, SchedulerSettings,
-    Ticket,
+    Beliefs, Bind, Booking, CacheView, Commit, Done, NewRequest, PrefillScheduler, Reported,
+    SchedulerSettings, Ticket,
 };
 pub use score::Terms;

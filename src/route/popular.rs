@@ -34,7 +34,7 @@ struct Count {
 }
 
 /// The leading part of one prompt that others share: up to which token, and how popular it is.
-pub type Stretches = SmallVec<[(u32, f64); 2]>;
+pub type SharedPrefixes = SmallVec<[(u32, f64); 2]>;
 
 impl Count {
     fn at(self, now: Seconds) -> f64 {
@@ -51,7 +51,7 @@ impl Count {
 
 impl Popularity {
     /// Takes note of a prompt and tells how popular its beginning is.
-    pub fn note(&mut self, job: &Job, now: Seconds) -> Stretches {
+    pub fn note(&mut self, job: &Job, now: Seconds) -> SharedPrefixes {
         if self.chains.blocks() > MAX_BLOCKS {
             self.chains = Chains::default();
         }
@@ -64,18 +64,18 @@ impl Popularity {
         let goes_on = |last: &Step| self.chains.get(last.node).is_some_and(Node::goes_on);
         let branches = known_blocks < depth && known.last().is_some_and(goes_on);
         self.chains.reach(&job.blocks, depth);
-        self.stretches(&known, job.block_tokens, branches.then_some(now), now)
+        self.shared_prefixes(&known, job.block_tokens, branches.then_some(now), now)
     }
 
     /// The popularity of known blocks, after one more branch behind all of them where there is one.
-    fn stretches(
+    fn shared_prefixes(
         &mut self,
         known: &[Step],
         block_tokens: u32,
         branch: Option<Seconds>,
         now: Seconds,
-    ) -> Stretches {
-        let mut stretches = Stretches::new();
+    ) -> SharedPrefixes {
+        let mut shared_prefixes = SharedPrefixes::new();
         let mut shared = true;
         let mut upto = 0usize;
         for step in known {
@@ -86,17 +86,17 @@ impl Popularity {
             upto += step.blocks;
             let popular = node.value.at(now).round();
             let end = u32::try_from(upto).unwrap_or(u32::MAX).saturating_mul(block_tokens);
-            let same = stretches.last().is_some_and(|(_, before)| (before - popular).abs() < 0.5);
-            let room = stretches.len() < MAX_STRETCHES;
+            let same = shared_prefixes.last().is_some_and(|(_, before)| (before - popular).abs() < 0.5);
+            let room = shared_prefixes.len() < MAX_STRETCHES;
             shared = shared && popular >= 1.0 && (same || room);
-            match stretches.last_mut() {
+            match shared_prefixes.last_mut() {
                 Some((upto, _)) if shared && same => *upto = end,
-                _ if shared => stretches.push((end, popular)),
+                _ if shared => shared_prefixes.push((end, popular)),
                 _ if branch.is_none() => break,
                 _ => {}
             }
         }
-        stretches
+        shared_prefixes
     }
 }
 

@@ -3,7 +3,7 @@
 use super::cost::{PrefillCosts, Service};
 use super::job::{Hit, LaneId, Seconds};
 use super::lane::Lane;
-use super::popular::Stretches;
+use super::popular::SharedPrefixes;
 
 /// Restoring weighs half of computing: it takes the link, but not the accelerator.
 const RESTORE_WEIGHT: f64 = 0.5;
@@ -43,9 +43,9 @@ pub(super) fn pressure(waiting: usize, instances: usize) -> f64 {
 
 /// Values that are the same for all candidates.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asking<'a> {
+pub(super) struct CommonTerms<'a> {
     pub(super) prompt_tokens: u32,
-    pub(super) stretches: &'a Stretches,
+    pub(super) shared_prefixes: &'a SharedPrefixes,
     pub(super) instances: usize,
     pub(super) pressure: f64,
     pub(super) now: Seconds,
@@ -53,7 +53,7 @@ pub(super) struct Asking<'a> {
 
 /// The terms of one candidate whose backlog, with what is planned for it, is `backlog_s`.
 pub(super) fn terms(
-    asking: &Asking<'_>,
+    asking: &CommonTerms<'_>,
     costs: &PrefillCosts,
     lane: (LaneId, &Lane),
     hit: Hit,
@@ -80,10 +80,10 @@ pub(super) fn terms(
 
 /// The part of the computing that many others will not have to do again here: of each shared block
 /// so much as there are others per instance.
-fn shared(asking: &Asking<'_>, costs: &PrefillCosts, hit: Hit) -> Seconds {
+fn shared(asking: &CommonTerms<'_>, costs: &PrefillCosts, hit: Hit) -> Seconds {
     let mut begin = hit.any_tokens;
     let mut sum = 0.0;
-    for (end, popularity) in asking.stretches {
+    for (end, popularity) in asking.shared_prefixes {
         let end = (*end).min(asking.prompt_tokens);
         if end > begin {
             let others = popularity / asking.instances.max(1) as f64;

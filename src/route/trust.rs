@@ -31,7 +31,7 @@ pub enum Verdict {
 
 /// Reasons why a prediction did not come true, as far as can be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum MissReason {
     /// It was predicted from the pool, which the prefiller did not or could not read.
     Pool,
     /// It was told by the prefiller itself, or believed from what was sent there: evicted, most
@@ -90,7 +90,7 @@ impl Verdict {
     }
 }
 
-impl Why {
+impl MissReason {
     /// A short stable name for metrics and logs.
     pub fn name(self) -> &'static str {
         match self {

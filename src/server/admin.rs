@@ -103,7 +103,7 @@ impl Gateway {
     pub fn count_instances(&self) {
         self.relay.fleet.show_health();
         let (prefill, decode) = self.serving();
-        self.relay.meters.waiting.set(self.relay.fleet.desk().waiting() as f64);
+        self.relay.meters.waiting.set(self.relay.fleet.scheduler().waiting() as f64);
         self.relay.meters.instances(Role::Prefill.name(), prefill);
         self.relay.meters.instances(Role::Decode.name(), decode);
         self.relay.meters.instances(Role::Encode.name(), self.relay.fleet.serving(Role::Encode));

@@ -11,7 +11,7 @@ use http_body_util::BodyExt;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::error::{Error, Kind};
-use crate::server::body_memory::{BodyLimits, ConnectionBytes, ConnectionShare, Held, OnItsWay};
+use crate::server::body_memory::{BodyBytes, BodyLimits, ConnectionBytes, ConnectionShare, IncomingBody};
 use crate::server::{Gateway, auth, printable};
 
 /// Memory is set aside for so many times what has arrived of a body: a lying Content-Length costs
@@ -81,9 +81,9 @@ struct Reading<'a> {
     limits: BodyLimits,
     whole: BytesMut,
     /// Its bytes among those of all bodies; None before the first.
-    held: Option<Held>,
+    held: Option<BodyBytes>,
     connection: Option<ConnectionShare>,
-    on_its_way: Option<OnItsWay>,
+    on_its_way: Option<IncomingBody>,
 }
 
 impl Reading<'_> {
@@ -124,7 +124,8 @@ impl Reading<'_> {
     async fn slowly(mut self, time: Duration) -> Result<Bytes, Error> {
         let start = Instant::now() - PROMPT_TIME.min(time);
         let (limits, memory) = (self.limits, &self.gateway.bodies);
-        let (on_its_way, mut gives_way) = memory.begin(self.held.as_ref().map_or(0, Held::bytes), &limits);
+        let (on_its_way, mut gives_way) =
+            memory.begin(self.held.as_ref().map_or(0, BodyBytes::bytes), &limits);
         self.on_its_way = Some(on_its_way);
         loop {
             let allowed = limits.allowed(self.whole.len()).min(time);

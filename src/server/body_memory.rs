@@ -38,19 +38,19 @@ pub struct BodyMemory(Arc<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     held_bytes: AtomicUsize,
-    unread: Mutex<Unread>,
+    unread: Mutex<UnreadBodies>,
 }
 
 /// Bodies that are on their way, the oldest first.
 #[derive(Debug, Default)]
-struct Unread {
+struct UnreadBodies {
     begun: u64,
     bytes: usize,
-    bodies: BTreeMap<u64, OneUnread>,
+    bodies: BTreeMap<u64, UnreadBody>,
 }
 
 #[derive(Debug)]
-struct OneUnread {
+struct UnreadBody {
     bytes: usize,
     /// Dropped when it is to give way.
     _stays: oneshot::Sender<()>,
@@ -58,14 +58,14 @@ struct OneUnread {
 
 /// Bytes of one body, given back when dropped.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct BodyBytes {
     memory: Arc<Inner>,
     bytes: usize,
 }
 
 /// A body that is on its way, until dropped.
 #[derive(Debug)]
-pub(super) struct OnItsWay {
+pub(super) struct IncomingBody {
     memory: Arc<Inner>,
     id: u64,
 }
@@ -88,21 +88,21 @@ pub(super) struct NoRoom;
 
 impl BodyMemory {
     /// No bytes yet of a new body.
-    pub(super) fn nothing(&self) -> Held {
-        Held { memory: self.0.clone(), bytes: 0 }
+    pub(super) fn nothing(&self) -> BodyBytes {
+        BodyBytes { memory: self.0.clone(), bytes: 0 }
     }
 
     /// Counts a body of which `bytes` have come as on its way. The receiver ends when it is to give
     /// way to newer ones.
-    pub(super) fn begin(&self, bytes: usize, limits: &BodyLimits) -> (OnItsWay, oneshot::Receiver<()>) {
+    pub(super) fn begin(&self, bytes: usize, limits: &BodyLimits) -> (IncomingBody, oneshot::Receiver<()>) {
         let (stays, gives_way) = oneshot::channel();
         let mut unread = self.0.unread();
         unread.begun += 1;
         let id = unread.begun;
         unread.bytes += bytes;
-        unread.bodies.insert(id, OneUnread { bytes, _stays: stays });
+        unread.bodies.insert(id, UnreadBody { bytes, _stays: stays });
         unread.make_room(limits);
-        (OnItsWay { memory: self.0.clone(), id }, gives_way)
+        (IncomingBody { memory: self.0.clone(), id }, gives_way)
     }
 
     /// Bytes of all bodies in memory.
@@ -114,12 +114,12 @@ impl BodyMemory {
 
 impl Inner {
     /// A panic elsewhere leaves the table whole.
-    fn unread(&self) -> MutexGuard<'_, Unread> {
+    fn unread(&self) -> MutexGuard<'_, UnreadBodies> {
         self.unread.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Unread {
+impl UnreadBodies {
     fn make_room(&mut self, limits: &BodyLimits) {
         while self.bodies.len() > limits.unread.max(1) || self.bytes > limits.unread_bytes {
             let Some((_, oldest)) = self.bodies.pop_first() else { return };
@@ -128,7 +128,7 @@ impl Unread {
     }
 }
 
-impl Held {
+impl BodyBytes {
     /// Takes room for `more` bytes.
     ///
     /// # Errors
@@ -150,7 +150,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for BodyBytes {
     fn drop(&mut self) {
         self.memory.held_bytes.fetch_sub(self.bytes, Ordering::AcqRel);
     }
@@ -159,7 +159,7 @@ impl Drop for Held {
 /// A body with its room.
 struct Kept {
     body: Bytes,
-    _held: Held,
+    _held: BodyBytes,
 }
 
 impl AsRef<[u8]> for Kept {
@@ -168,7 +168,7 @@ impl AsRef<[u8]> for Kept {
     }
 }
 
-impl OnItsWay {
+impl IncomingBody {
     /// Counts `more` bytes of it.
     pub(super) fn grow(&self, more: usize, limits: &BodyLimits) {
         let mut unread = self.memory.unread();
@@ -180,7 +180,7 @@ impl OnItsWay {
     }
 }
 
-impl Drop for OnItsWay {
+impl Drop for IncomingBody {
     fn drop(&mut self) {
         let mut unread = self.memory.unread();
         if let Some(own) = unread.bodies.remove(&self.id) {

@@ -71,19 +71,19 @@ impl Outcome {
 
     fn to_json(&self) -> Value {
         let roles: Vec<&str> = self.roles.iter().map(|role| role.name()).collect();
-        let mut told = json!({ "instance": self.instance.endpoint().to_string(), "roles": roles });
+        let mut outcome = json!({ "instance": self.instance.endpoint().to_string(), "roles": roles });
         match &self.answer {
             Ok((status, body)) => {
-                told["status"] = status.as_u16().into();
-                told["body"] = serde_json::from_slice(body)
+                outcome["status"] = status.as_u16().into();
+                outcome["body"] = serde_json::from_slice(body)
                     .unwrap_or_else(|_| String::from_utf8_lossy(body).into_owned().into());
             }
             Err(why) => {
-                told["status"] = Value::Null;
-                told["error"] = why.as_str().into();
+                outcome["status"] = Value::Null;
+                outcome["error"] = why.as_str().into();
             }
         }
-        told
+        outcome
     }
 }
 
@@ -98,7 +98,7 @@ pub(super) async fn ask(State(gateway): State<Arc<Gateway>>, request: Request) -
     let done = gateway.tasks.spawn(carry_out(gateway.clone(), order)).await;
     match done {
         Ok(outcomes) if outcomes.is_empty() => reply::error(&no_member),
-        Ok(outcomes) => told(&path, &outcomes),
+        Ok(outcomes) => list_outcomes(&path, &outcomes),
         Err(_) => reply::error(&Error::new(Kind::Internal, "the order could not be carried out")),
     }
 }
@@ -150,7 +150,7 @@ pub(super) async fn carry_out(gateway: Arc<Gateway>, order: Order) -> Vec<Outcom
     let mut outcomes: Vec<Outcome> = stream::iter(asked).buffer_unordered(AT_ONCE).collect().await;
     outcomes.sort_by_key(Outcome::base);
     for outcome in outcomes.iter().filter(|outcome| empties && outcome.is_success()) {
-        gateway.relay.fleet.desk().emptied(outcome.instance.id());
+        gateway.relay.fleet.scheduler().emptied(outcome.instance.id());
     }
     let succeeded = outcomes.iter().filter(|outcome| outcome.is_success()).count();
     tracing::info!(path = %printable(&order.path), asked = outcomes.len(), succeeded, "order to engines");
@@ -212,7 +212,7 @@ fn nobody(roles: &[Role]) -> Error {
     }
 }
 
-fn told(path: &str, outcomes: &[Outcome]) -> Response<Body> {
+fn list_outcomes(path: &str, outcomes: &[Outcome]) -> Response<Body> {
     let failed: Vec<String> =
         outcomes.iter().filter(|outcome| !outcome.is_success()).map(Outcome::base).collect();
     let text = json!({

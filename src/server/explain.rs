@@ -30,12 +30,12 @@ pub(super) async fn of_request(
     }
     // What is no UTF-8 is nobody's id.
     let id = id.map(|Path(id)| id).unwrap_or_default();
-    let stories = gateway.relay.stories.of(&id);
-    if stories.is_empty() {
+    let decision_log = gateway.relay.decision_log.of(&id);
+    if decision_log.is_empty() {
         let message = "no placement of a request with this id is remembered; the last 1024 are";
         return reply::error(&Error::new(Kind::UnknownUrl, message).param("id"));
     }
-    let placements: Vec<Value> = stories.iter().map(story).collect();
+    let placements: Vec<Value> = decision_log.iter().map(record).collect();
     reply::json(StatusCode::OK, json!({"id": id, "placements": placements}).to_string())
 }
 
@@ -78,21 +78,21 @@ async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
     };
     let found = gateway.relay.understand(&mut ask).await;
     let verdict = found.and_then(|found| found.pool).map(|lookup| lookup.verdict.name());
-    let candidates = gateway.relay.fleet.desk().explain(&ask.job);
-    let beliefs = gateway.relay.fleet.desk().beliefs();
+    let candidates = gateway.relay.fleet.scheduler().explain(&ask.job);
+    let beliefs = gateway.relay.fleet.scheduler().beliefs();
     Ok(json!({
         "request": job_facts(&ask.job, ask.job.blocks.len()),
         "pool": verdict,
         "beliefs": {"named": beliefs.named, "history": beliefs.history},
-        "waiting": gateway.relay.fleet.desk().waiting(),
+        "waiting": gateway.relay.fleet.scheduler().waiting(),
         "candidates": candidates.iter().map(|(name, terms)| candidate(name, terms)).collect::<Vec<_>>(),
     }))
 }
 
 /// The value of `x-pd-route` for a request that asked for it and may.
 pub(super) fn header(gateway: &Gateway, id: &str) -> Option<HeaderValue> {
-    let stories = gateway.relay.stories.of(id);
-    let DecisionRecord { prefiller, choice, cached_tokens, job, .. } = stories.last()?;
+    let decision_log = gateway.relay.decision_log.of(id);
+    let DecisionRecord { prefiller, choice, cached_tokens, job, .. } = decision_log.last()?;
     let prefiller = prefiller.name();
     let terms = &choice.terms;
     let mut text = format!(
@@ -115,16 +115,16 @@ pub(super) fn header(gateway: &Gateway, id: &str) -> Option<HeaderValue> {
     HeaderValue::from_str(&text).ok()
 }
 
-fn story(story: &DecisionRecord) -> Value {
-    let choice = &story.choice;
+fn record(record: &DecisionRecord) -> Value {
+    let choice = &record.choice;
     let others: Vec<Value> = choice.others.iter().map(|(at, terms)| candidate(&at.name(), terms)).collect();
     json!({
-        "request": job_facts(&story.job, story.blocks),
+        "request": job_facts(&record.job, record.blocks),
         "waited_ms": choice.waited.as_secs_f64() * 1e3,
         "waiting": choice.waiting,
-        "winner": candidate(&story.prefiller.name(), &choice.terms),
+        "winner": candidate(&record.prefiller.name(), &choice.terms),
         "next_best": others,
-        "cached_tokens": story.cached_tokens,
+        "cached_tokens": record.cached_tokens,
     })
 }
 

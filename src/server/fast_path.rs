@@ -17,7 +17,7 @@ use tower::Service;
 use crate::relay::box_in_place::boxed;
 use crate::server::body_memory::ConnectionBytes;
 use crate::server::openai::{Route, generate};
-use crate::server::operator_access::Reach;
+use crate::server::operator_access::ListenerScope;
 use crate::server::routes::at_the_door;
 use crate::server::{Arrived, Gateway, h2_stream_timeout};
 
@@ -30,7 +30,7 @@ pub(super) struct Front {
     /// as well.
     past: Option<Arc<Gateway>>,
     routes: Router,
-    reach: Reach,
+    reach: ListenerScope,
     /// Over HTTP/2, where one connection has many.
     bodies: Option<ConnectionBytes>,
 }
@@ -40,7 +40,7 @@ type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>>
 impl Front {
     /// In front of the routes of operators.
     pub(super) fn of_operators(routes: Router) -> Front {
-        Front { past: None, routes, reach: Reach::Operators, bodies: None }
+        Front { past: None, routes, reach: ListenerScope::Operators, bodies: None }
     }
 
     /// The same for the requests of one connection.
@@ -50,7 +50,7 @@ impl Front {
     }
 
     /// In front of the routes of clients.
-    pub(super) fn of_clients(gateway: &Arc<Gateway>, routes: Router, reach: Reach) -> Front {
+    pub(super) fn of_clients(gateway: &Arc<Gateway>, routes: Router, reach: ListenerScope) -> Front {
         let layered = !gateway.edge.now().cors_origins.is_empty();
         Front { past: (!layered).then(|| gateway.clone()), routes, reach, bodies: None }
     }

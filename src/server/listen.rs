@@ -18,11 +18,11 @@ use tokio_util::task::TaskTracker;
 
 use crate::server::fast_path::Front;
 use crate::server::idle::{self, Activity, End};
-use crate::server::operator_access::Reach;
+use crate::server::operator_access::ListenerScope;
 use crate::server::routes::{admin_router, public_router, router};
-use crate::server::stall::Stalling;
+use crate::server::stall::TimedSocket;
 #[cfg(feature = "tls")]
-use crate::server::tls::Begun;
+use crate::server::tls::HandshakenStream;
 use crate::server::{Gateway, h2_stream_timeout};
 use crate::tls::ListenerTls;
 
@@ -179,7 +179,7 @@ pub async fn serve(
 ) -> usize {
     let router = if admin.is_some() { public_router } else { router };
     let places = gateway.edge.now().connections;
-    let reach = Reach::of_clients(&bound.addresses());
+    let reach = ListenerScope::of_clients(&bound.addresses());
     let front = Front::of_clients(gateway, router(gateway.clone()), reach);
     let clients = face(gateway, (bound, front), (places, tls.clone()), drain);
     let Some(bound) = admin else { return clients.await };
@@ -288,8 +288,8 @@ impl Door {
         let begun = match version {
             // hyper would wait for what a client begins with without a limit, and through a
             // shutdown.
-            Version::HTTP_2 => self.before_stop(header_time, Begun::over_http2(stream)).await,
-            _ => Some(Begun::untouched(stream)),
+            Version::HTTP_2 => self.before_stop(header_time, HandshakenStream::over_http2(stream)).await,
+            _ => Some(HandshakenStream::untouched(stream)),
         };
         if let Some(stream) = begun {
             self.speak(stream, version).await;
@@ -321,7 +321,7 @@ impl Door {
             (edge.write_time, edge.header_time)
         };
         let stop = self.gateway.stop.clone();
-        let io = TokioIo::new(Stalling::new(socket, write_time, stop.clone()));
+        let io = TokioIo::new(TimedSocket::new(socket, write_time, stop.clone()));
         let service = TowerToHyperService::new(self.front.of_connection(version));
         let activity = (version == Version::HTTP_2).then(Activity::new);
         let connection = self.http(version, activity.clone()).serve_connection(io, service).into_owned();

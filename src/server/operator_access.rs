@@ -28,7 +28,7 @@ const DEBUG: &str = "/debug/";
 
 /// Reach of a listener; in the extensions of its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reach {
+pub(super) enum ListenerScope {
     /// Only this machine connects to it.
     Loopback,
     /// Other machines do, and clients are among them.
@@ -37,11 +37,11 @@ pub(super) enum Reach {
     Operators,
 }
 
-impl Reach {
+impl ListenerScope {
     /// The reach of a listener of clients at these addresses.
-    pub(super) fn of_clients(addresses: &[SocketAddr]) -> Reach {
+    pub(super) fn of_clients(addresses: &[SocketAddr]) -> ListenerScope {
         let is_local = |address: &SocketAddr| address.ip().to_canonical().is_loopback();
-        if addresses.iter().all(is_local) { Reach::Loopback } else { Reach::Shared }
+        if addresses.iter().all(is_local) { ListenerScope::Loopback } else { ListenerScope::Shared }
     }
 }
 
@@ -49,7 +49,8 @@ impl Reach {
 /// where a key is asked for, or where nothing but this machine reaches them.
 pub fn open_routes(gateway: &Gateway, clients: &[SocketAddr], operators: &[SocketAddr]) -> Vec<String> {
     let listed = |all: &[SocketAddr]| all.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(" ");
-    let is_open = |all: &[SocketAddr]| !auth::asks(gateway) && Reach::of_clients(all) == Reach::Shared;
+    let is_open =
+        |all: &[SocketAddr]| !auth::asks(gateway) && ListenerScope::of_clients(all) == ListenerScope::Shared;
     let remedy = "set ADMIN_API_KEY (server.admin_key)";
     if is_open(operators) {
         let at = listed(operators);
@@ -93,7 +94,7 @@ pub(super) async fn check(
 
 fn check_without_key(gateway: &Gateway, request: &Request) -> Result<(), Error> {
     let (edge, path) = (gateway.edge.now(), request.uri().path());
-    let shared = request.extensions().get() == Some(&Reach::Shared);
+    let shared = request.extensions().get() == Some(&ListenerScope::Shared);
     if shared && !edge.open_admin && is_guarded(request.method(), path) {
         let message = format!(
             "{path} needs a key, since other machines reach this address and no key is asked for: set ADMIN_API_KEY \
@@ -217,12 +218,12 @@ mod tests {
     fn a_listener_reaches_as_far_as_its_farthest_address() {
         let reach = |texts: &[&str]| {
             let addresses: Vec<SocketAddr> = texts.iter().map(|text| text.parse().unwrap()).collect();
-            Reach::of_clients(&addresses)
+            ListenerScope::of_clients(&addresses)
         };
-        assert_eq!(reach(&["127.0.0.1:1", "[::1]:1"]), Reach::Loopback);
-        assert_eq!(reach(&["[::ffff:127.0.0.1]:1"]), Reach::Loopback);
+        assert_eq!(reach(&["127.0.0.1:1", "[::1]:1"]), ListenerScope::Loopback);
+        assert_eq!(reach(&["[::ffff:127.0.0.1]:1"]), ListenerScope::Loopback);
         for shared in ["0.0.0.0:1", "[::]:1", "10.0.0.1:1"] {
-            assert_eq!(reach(&["127.0.0.1:1", shared]), Reach::Shared, "{shared}");
+            assert_eq!(reach(&["127.0.0.1:1", shared]), ListenerScope::Shared, "{shared}");
         }
     }
 

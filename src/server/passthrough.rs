@@ -17,23 +17,23 @@ use tokio::time::Instant;
 use crate::codec::json::Parts;
 use crate::error::{Error, Kind};
 use crate::fleet::{InstanceId, Need, Outcome, Pace, Reservation, Role};
-use crate::relay::failure::{self, Why};
+use crate::relay::failure::{self, FailureKind};
 use crate::relay::idle_timeout::IdleTimeout;
 use crate::relay::progress::Waiting;
 use crate::relay::refusals::{is_busy, is_doubtful, retry_after};
 use crate::relay::response_owners;
 use crate::relay::{Relay, answer, pause, traced};
 use crate::server::begun::BegunBody;
-use crate::server::opinions::Opinions;
-use crate::server::passthrough_accounting::Bill;
+use crate::server::passthrough_accounting::PassthroughAccount;
 use crate::server::payload::Payload;
+use crate::server::refusal_votes::RefusalVotes;
 use crate::server::table::{self, Passage, Stored};
 use crate::server::{Gateway, auth, body, csrf, headers, openai, reply, response_lookup};
 use crate::trace::Scope;
 use crate::upstream::{Leg, ReplyError, Written};
 
 /// A request on its way to one engine.
-struct Errand {
+struct EngineRequest {
     method: Method,
     target: PathAndQuery,
     headers: HeaderMap,
@@ -49,13 +49,13 @@ struct Errand {
     trace: Option<Arc<Scope>>,
 }
 
-impl Errand {
-    /// The request on the engine of `seat`, compared with prompts there if it can move to another
+impl EngineRequest {
+    /// The request on the engine of `reservation`, compared with prompts there if it can move to another
     /// engine.
-    fn waiting_on<'a>(&self, seat: &'a Reservation) -> Waiting<'a> {
+    fn waiting_on<'a>(&self, reservation: &'a Reservation) -> Waiting<'a> {
         let may_move = self.repeatable && !self.generates && self.keeper.is_none();
         let pace = may_move.then_some(Pace::Prompt);
-        Waiting { engine: seat.instance(), pace, tokens: self.tokens, most_tokens: None }
+        Waiting { engine: reservation.instance(), pace, tokens: self.tokens, most_tokens: None }
     }
 }
 
@@ -79,22 +79,27 @@ impl Failure {
         Failure { reason: Some("refused"), ..Failure::nobody() }
     }
 
-    /// The engine of `seat` failed like this. `safe`: asking twice does no harm.
-    fn of(failure: &failure::Failure, seat: &Reservation, safe: bool) -> Failure {
-        let (kind, public) = match (failure.busy(), failure.why, seat.instance().role()) {
+    /// The engine of `reservation` failed like this. `safe`: asking twice does no harm.
+    fn of(failure: &failure::Failure, reservation: &Reservation, safe: bool) -> Failure {
+        let (kind, public) = match (failure.busy(), failure.why, reservation.instance().role()) {
             (true, ..) => (Kind::Overloaded, "all engines that were asked are busy"),
-            (_, Why::Timeout, Role::Prefill) => (Kind::PrefillTimeout, "the engine did not answer in time"),
-            (_, Why::Timeout, _) => (Kind::DecodeTimeout, "the engine did not answer in time"),
+            (_, FailureKind::Timeout, Role::Prefill) => {
+                (Kind::PrefillTimeout, "the engine did not answer in time")
+            }
+            (_, FailureKind::Timeout, _) => (Kind::DecodeTimeout, "the engine did not answer in time"),
             _ => (Kind::EngineFailed, "no engine answered"),
         };
         let again = match failure.why {
-            Why::Timeout => false,
+            FailureKind::Timeout => false,
             // What an engine may have begun is not begun a second time.
-            Why::Connect | Why::Broken | Why::Stuck => !failure.written || safe,
+            FailureKind::Connect | FailureKind::Broken | FailureKind::Stuck => !failure.written || safe,
             _ => true,
         };
-        let error =
-            Error::new(kind, public).detail(format!("{}: {}", seat.instance().endpoint(), failure.detail));
+        let error = Error::new(kind, public).detail(format!(
+            "{}: {}",
+            reservation.instance().endpoint(),
+            failure.detail
+        ));
         Failure { error, again, reason: Some(failure.reason()) }
     }
 }
@@ -110,22 +115,27 @@ pub(super) async fn serve(
     let id = headers::request_id(request.headers().get(headers::REQUEST_ID));
     let caller = auth::caller(gateway, request.extensions());
     let (arrived, api) = (openai::arrived(&request), reply::api_at(request.uri().path()));
-    let mut bill = Bill::open(gateway.relay.meters.clone(), id.clone(), arrived, caller.clone());
-    bill.traced(gateway.span(&request, &id, arrived));
+    let mut account =
+        PassthroughAccount::open(gateway.relay.meters.clone(), id.clone(), arrived, caller.clone());
+    account.traced(gateway.span(&request, &id, arrived));
     let until = arrived + gateway.relay.settings.now().total;
-    let mut response = match run(gateway, (request, until), (kind, passage), &mut bill).await {
-        Ok((response, seat)) => {
-            bill.answers(response.status());
+    let mut response = match run(gateway, (request, until), (kind, passage), &mut account).await {
+        Ok((response, reservation)) => {
+            account.answers(response.status());
             response.map(|body| {
                 let silence = IdleTimeout::new(gateway.relay.settings.now().gap, until);
-                axum::body::Body::new(Held::new(body, silence, (gateway.relay.clone(), bill, seat)))
+                axum::body::Body::new(PassthroughBody::new(
+                    body,
+                    silence,
+                    (gateway.relay.clone(), account, reservation),
+                ))
             })
         }
         Err(e) => {
             let response = reply::error_under(gateway.edge.now().overload_status, api, &e);
-            bill.refused(&e, response.status());
+            account.refused(&e, response.status());
             // What is left to its caller is told below.
-            drop(bill);
+            drop(account);
             response
         }
     };
@@ -138,7 +148,7 @@ async fn run(
     gateway: &Gateway,
     (request, until): (Request, Instant),
     (kind, passage): (table::Body, Passage),
-    bill: &mut Bill,
+    account: &mut PassthroughAccount,
 ) -> Result<(Answer, Reservation), Error> {
     let edge = &gateway.edge.now();
     let target = openai::target(&request);
@@ -154,12 +164,12 @@ async fn run(
     auth::check_budget(gateway, &caller, &head.headers)?;
     gateway.gate.check(&caller)?;
     let body = body::read(gateway, &head, body, edge.body_bytes).await?;
-    bill.admitted(gateway.gate.enter(&caller, body.len()).await?);
+    account.admitted(gateway.gate.enter(&caller, body.len()).await?);
     let payload = Payload::read(gateway, kind, &head.headers, body)?;
     if let Some((reserved, expected)) = payload.allow(gateway, &caller, &passage)? {
-        bill.reserved(reserved, expected);
+        account.reserved(reserved, expected);
     }
-    let headers = engine_headers(gateway, &head, bill);
+    let headers = engine_headers(gateway, &head, account);
     let keeper = match (passage.stored, response_owners::id_in(target.path()), payload.goes_on_from()) {
         (Stored::InPath, Some(id), _) => response_lookup::keeper(gateway, id, (&caller, &headers)).await?,
         (Stored::InBody, _, Some(id)) => response_lookup::keeper(gateway, &id, (&caller, &headers)).await?,
@@ -167,7 +177,7 @@ async fn run(
     };
     // Nobody else has what the keeper has: a prefiller's 404 would be taken for the last word.
     let roles = if keeper.is_some() { &[Role::Decode] } else { passage.roles };
-    let errand = Errand {
+    let engine_request = EngineRequest {
         repeatable: passage.repeatable || head.method.is_safe(),
         generates: passage.generates,
         method: head.method,
@@ -177,12 +187,12 @@ async fn run(
         body: payload.into_parts(),
         keeper,
         until,
-        trace: bill.scope().cloned(),
+        trace: account.scope().cloned(),
     };
-    bill.counts(gateway.relay.budget.asked());
+    account.counts(gateway.relay.budget.asked());
     let mut last = Failure::nobody();
     for role in roles {
-        match try_role(gateway, *role, (&errand, bill), last).await {
+        match try_role(gateway, *role, (&engine_request, account), last).await {
             Ok(answer) => return Ok(answer),
             Err(failure) => {
                 let again = failure.again;
@@ -198,17 +208,17 @@ async fn run(
 
 /// The headers for an engine. Where engines read a request's id as more than a name, they get one
 /// that no client chose.
-fn engine_headers(gateway: &Gateway, head: &Head, bill: &Bill) -> HeaderMap {
+fn engine_headers(gateway: &Gateway, head: &Head, account: &PassthroughAccount) -> HeaderMap {
     let edge = gateway.edge.now();
     let dialect = gateway.relay.speech.now().dialect;
     let own = dialect.reads_request_ids().then(|| uuid::Uuid::new_v4().to_string());
-    let id = own.as_deref().unwrap_or(bill.id());
+    let id = own.as_deref().unwrap_or(account.id());
     let (via, authorization) = (gateway.via.line(head.version), edge.engine_authorization.as_ref());
     let mut headers = headers::for_engine(&head.headers, id, via, authorization);
     if let Some(kind) = head.headers.get(header::CONTENT_TYPE) {
         headers.insert(header::CONTENT_TYPE, kind.clone());
     }
-    if let Some(scope) = bill.scope() {
+    if let Some(scope) = account.scope() {
         scope.onto(&mut headers);
     }
     headers
@@ -220,18 +230,18 @@ fn engine_headers(gateway: &Gateway, head: &Head, bill: &Bill) -> HeaderMap {
 async fn try_role(
     gateway: &Gateway,
     role: Role,
-    (errand, bill): (&Errand, &mut Bill),
+    (engine_request, account): (&EngineRequest, &mut PassthroughAccount),
     mut last: Failure,
 ) -> Result<(Answer, Reservation), Failure> {
     let mut tried: Vec<InstanceId> = Vec::new();
-    let mut opinions = Opinions::default();
+    let mut refusal_votes = RefusalVotes::default();
     for _ in 0..gateway.relay.settings.now().attempts {
-        let (tokens, keeper) = (errand.tokens, errand.keeper);
+        let (tokens, keeper) = (engine_request.tokens, engine_request.keeper);
         if keeper.is_some_and(|keeper| tried.contains(&keeper)) {
             break;
         }
         let need = Need { tokens, tried: &tried, random: pause::random(), keeper, ..Need::default() };
-        let Some(seat) = gateway.relay.fleet.pick(role, need) else {
+        let Some(reservation) = gateway.relay.fleet.pick(role, need) else {
             break;
         };
         if let Some(reason) = last.reason {
@@ -242,13 +252,13 @@ async fn try_role(
             }
             gateway.relay.meters.retry(role.name(), reason);
         }
-        tried.push(seat.instance().id());
-        bill.leg(seat.instance());
-        match once(gateway, (errand, bill.id()), &seat).await {
+        tried.push(reservation.instance().id());
+        account.leg(reservation.instance());
+        match once(gateway, (engine_request, account.id()), &reservation).await {
             Ok(answer) => {
                 let alone = keeper.is_some() || !gateway.relay.fleet.has_other(role, &tried);
-                match opinions.weigh((&gateway.relay, bill.id()), (answer, seat), alone) {
-                    Some((answer, seat)) => return Ok((cleaned(answer), seat)),
+                match refusal_votes.weigh((&gateway.relay, account.id()), (answer, reservation), alone) {
+                    Some((answer, reservation)) => return Ok((cleaned(answer), reservation)),
                     None => last = Failure::unconfirmed(),
                 }
             }
@@ -256,8 +266,8 @@ async fn try_role(
             Err(failure) => return Err(failure),
         }
     }
-    let standing = opinions.conclude(&gateway.relay).filter(|_| last.error.kind() != Kind::Overloaded);
-    standing.map(|(answer, seat)| (cleaned(answer), seat)).ok_or(last)
+    let standing = refusal_votes.conclude(&gateway.relay).filter(|_| last.error.kind() != Kind::Overloaded);
+    standing.map(|(answer, reservation)| (cleaned(answer), reservation)).ok_or(last)
 }
 
 /// The answer without what concerns the engine's connection alone. Where an engine is, is nobody's
@@ -269,30 +279,35 @@ fn cleaned(mut answer: Answer) -> Answer {
 
 async fn once(
     gateway: &Gateway,
-    (errand, id): (&Errand, &str),
-    seat: &Reservation,
+    (engine_request, id): (&EngineRequest, &str),
+    reservation: &Reservation,
 ) -> Result<Answer, Failure> {
     let mut span = traced::client(
-        errand.trace.as_ref(),
-        seat.instance(),
-        ("errand", &errand.method, errand.target.path()),
+        engine_request.trace.as_ref(),
+        reservation.instance(),
+        ("errand", &engine_request.method, engine_request.target.path()),
     );
     let mut leg = Leg {
-        instance: seat.instance(),
-        method: errand.method.clone(),
-        target: &errand.target,
-        headers: Cow::Borrowed(&errand.headers),
-        body: errand.body.clone(),
+        instance: reservation.instance(),
+        method: engine_request.method.clone(),
+        target: &engine_request.target,
+        headers: Cow::Borrowed(&engine_request.headers),
+        body: engine_request.body.clone(),
     };
     span.onto(&mut leg.headers);
     let written = Written::default();
     let failed = |why, detail: String| Err(failure::Failure::new(why, written.get(), detail));
     let settings = gateway.relay.settings.now();
-    let time = settings.computing(settings.answer, errand.tokens);
+    let time = settings.computing(settings.answer, engine_request.tokens);
     let answered = async {
         let response = match gateway.relay.upstream.send(leg, &written).await {
             Ok(response) => response,
-            Err(e) => return failed(if e.connect { Why::Connect } else { Why::Broken }, e.causes()),
+            Err(e) => {
+                return failed(
+                    if e.connect { FailureKind::Connect } else { FailureKind::Broken },
+                    e.causes(),
+                );
+            }
         };
         match response.status() {
             // vLLM answers 501 for what a model can't do: the same everywhere, and for the client
@@ -301,21 +316,22 @@ async fn once(
             status if is_busy(status) => {
                 let spare = retry_after(response.headers());
                 let detail = format!("status {}", status.as_u16());
-                return failed(Why::Busy(status), detail).map_err(|busy| failure::Failure { spare, ..busy });
+                return failed(FailureKind::Busy(status), detail)
+                    .map_err(|busy| failure::Failure { spare, ..busy });
             }
             status if status.is_server_error() => {
-                return failed(Why::Status, format!("status {}", status.as_u16()));
+                return failed(FailureKind::Status, format!("status {}", status.as_u16()));
             }
             _ => {}
         }
         let (head, body) = response.into_parts();
         match BegunBody::begin(body).await {
             Ok(body) => Ok(http::Response::from_parts(head, body)),
-            Err(e) => failed(Why::Broken, e.to_string()),
+            Err(e) => failed(FailureKind::Broken, e.to_string()),
         }
     };
-    let limit = time.min(errand.until.saturating_duration_since(Instant::now()));
-    let waiting = errand.waiting_on(seat);
+    let limit = time.min(engine_request.until.saturating_duration_since(Instant::now()));
+    let waiting = engine_request.waiting_on(reservation);
     let outcome = gateway.relay.within(limit, waiting, &written, pin!(answered)).await;
     match &outcome {
         Ok(response) => traced::answered(&mut span, response.status()),
@@ -327,23 +343,23 @@ async fn once(
         Err(failure) => failure.turned_away_with().filter(StatusCode::is_client_error),
     };
     if let Some(status) = refused {
-        seat.instance().meter().refused(status.as_u16());
+        reservation.instance().meter().refused(status.as_u16());
         if is_doubtful(status) {
-            gateway.relay.fleet.report(seat.instance(), Outcome::Refused);
-            return outcome.map_err(|failure| Failure::of(&failure, seat, true));
+            gateway.relay.fleet.report(reservation.instance(), Outcome::Refused);
+            return outcome.map_err(|failure| Failure::of(&failure, reservation, true));
         }
     }
-    let outcome = gateway.relay.told_of(id, seat.instance(), outcome);
-    outcome.map_err(|failure| Failure::of(&failure, seat, errand.repeatable))
+    let outcome = gateway.relay.record_outcome_of(id, reservation.instance(), outcome);
+    outcome.map_err(|failure| Failure::of(&failure, reservation, engine_request.repeatable))
 }
 
 /// An engine's answer on its way to the client, with what it holds: its account and its seat. It is
 /// cut when the engine falls silent, and at the deadline.
-struct Held {
+struct PassthroughBody {
     body: BegunBody,
     silence: IdleTimeout,
-    bill: Bill,
-    seat: Reservation,
+    account: PassthroughAccount,
+    reservation: Reservation,
     relay: Arc<Relay>,
 }
 
@@ -358,13 +374,13 @@ enum Cut {
     Silent(Error),
 }
 
-impl Held {
+impl PassthroughBody {
     fn new(
         body: BegunBody,
         silence: IdleTimeout,
-        (relay, bill, seat): (Arc<Relay>, Bill, Reservation),
-    ) -> Held {
-        let mut held = Held { body, silence, bill, seat, relay };
+        (relay, account, reservation): (Arc<Relay>, PassthroughAccount, Reservation),
+    ) -> PassthroughBody {
+        let mut held = PassthroughBody { body, silence, account, reservation, relay };
         held.look();
         held
     }
@@ -372,22 +388,26 @@ impl Held {
     /// Nobody polls a body that says it is over.
     fn look(&mut self) {
         if self.body.is_end_stream() {
-            self.bill.complete();
+            self.account.complete();
         }
     }
 
     /// An engine that breaks answers off, or falls silent, is left alone as one that refuses is;
     /// one that was cut off at the request's own time limit did nothing wrong.
-    fn broken(&mut self, why: Why, error: String) {
-        self.bill.broken();
+    fn broken(&mut self, why: FailureKind, error: String) {
+        self.account.broken();
         if Instant::now() < self.silence.end() {
             let failure = failure::Failure::new(why, true, error);
-            let _ = self.relay.told_of::<()>(self.bill.id(), self.seat.instance(), Err(failure));
+            let _ = self.relay.record_outcome_of::<()>(
+                self.account.id(),
+                self.reservation.instance(),
+                Err(failure),
+            );
         }
     }
 }
 
-impl Body for Held {
+impl Body for PassthroughBody {
     type Data = Bytes;
     type Error = Cut;
 
@@ -396,19 +416,19 @@ impl Body for Held {
         match Pin::new(&mut this.body).poll_frame(cx) {
             // A client that reads slowly finds something whenever it comes.
             Poll::Ready(Some(Ok(_))) if Instant::now() >= this.silence.end() => {
-                this.bill.broken();
+                this.account.broken();
                 Poll::Ready(Some(Err(Cut::Late)))
             }
             Poll::Ready(Some(Ok(frame))) => {
                 if let Some(piece) = frame.data_ref() {
-                    this.bill.passes(piece);
+                    this.account.passes(piece);
                 }
                 this.silence.heard();
                 this.look();
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(e))) => {
-                this.broken(Why::Broken, e.to_string());
+                this.broken(FailureKind::Broken, e.to_string());
                 Poll::Ready(Some(Err(e.into())))
             }
             Poll::Ready(None) => {
@@ -416,7 +436,7 @@ impl Body for Held {
                 Poll::Ready(None)
             }
             Poll::Pending => this.silence.poll_too_long(cx).map(|error| {
-                this.broken(Why::Timeout, error.to_string());
+                this.broken(FailureKind::Timeout, error.to_string());
                 Some(Err(Cut::Silent(error)))
             }),
         }

@@ -8,14 +8,14 @@ use tokio::time::Instant;
 
 use crate::auth::{Caller, TokenReservation};
 use crate::dialect::Api;
-use crate::dialect::usage::{Passing, Usage};
+use crate::dialect::usage::{PassingUsage, Usage};
 use crate::error::{Error, Kind};
 use crate::fleet::{Instance, Role};
 use crate::obs::Meters;
 use crate::relay::account::{self, CLIENT_GONE, CLIENT_LEFT, Due, rounded_ms};
 use crate::relay::admit::Pass;
-use crate::relay::budget::Asked;
-use crate::relay::traced::{self, Settled};
+use crate::relay::budget::OpenRequest;
+use crate::relay::traced::{self, RequestEnd};
 use crate::trace::{Scope, Span};
 
 /// The route label of all of these.
@@ -24,10 +24,10 @@ const ROUTE: &str = "passthrough";
 /// Account of a passed-through request. It travels with the answer's body; its permits are given
 /// back when it is dropped.
 #[derive(Debug)]
-pub(super) struct Bill {
+pub(super) struct PassthroughAccount {
     meters: Arc<Meters>,
     due: Due,
-    asked: Option<Asked>,
+    asked: Option<OpenRequest>,
     id: String,
     arrived: Instant,
     /// Engine that was asked last.
@@ -37,19 +37,24 @@ pub(super) struct Bill {
     /// Prompt and output, as estimated when the request came, tokens; None = it costs nothing.
     expected: Option<(u64, u64)>,
     /// Counts in the answer.
-    told: Passing,
+    told: PassingUsage,
     /// Something of the answer went out.
     delivered: bool,
     /// The request's span, where requests are traced.
     span: Span,
 }
 
-impl Bill {
+impl PassthroughAccount {
     /// Opens the account of a request whose head has arrived.
-    pub(super) fn open(meters: Arc<Meters>, id: String, arrived: Instant, caller: Arc<Caller>) -> Bill {
+    pub(super) fn open(
+        meters: Arc<Meters>,
+        id: String,
+        arrived: Instant,
+        caller: Arc<Caller>,
+    ) -> PassthroughAccount {
         let mut due = Due::default();
         due.called_by(caller);
-        Bill {
+        PassthroughAccount {
             meters,
             due,
             asked: None,
@@ -59,7 +64,7 @@ impl Bill {
             status: CLIENT_GONE,
             reason: CLIENT_LEFT,
             expected: None,
-            told: Passing::default(),
+            told: PassingUsage::default(),
             delivered: false,
             span: Span::default(),
         }
@@ -92,7 +97,7 @@ impl Bill {
     }
 
     /// The request counts as open, for the budget of retries, until the account is settled.
-    pub(super) fn counts(&mut self, asked: Asked) {
+    pub(super) fn counts(&mut self, asked: OpenRequest) {
         self.asked = Some(asked);
     }
 
@@ -158,7 +163,7 @@ impl Bill {
     }
 }
 
-impl Drop for Bill {
+impl Drop for PassthroughAccount {
     fn drop(&mut self) {
         if std::thread::panicking() {
             (self.status, self.reason) = (500, Kind::Internal.code());
@@ -183,7 +188,7 @@ impl Drop for Bill {
             trace_id = self.scope().and_then(|scope| scope.trace()).map(|trace| trace.to_string()),
             "request"
         );
-        let end = Settled {
+        let end = RequestEnd {
             status: Some(self.status).filter(|status| *status != CLIENT_GONE),
             reason: self.reason,
             prompt: usage.prompt,

@@ -27,7 +27,7 @@ const ASKED: usize = 64;
 static PLACES: Semaphore = Semaphore::const_new(16);
 
 /// A decoder's word about a response.
-enum Word {
+enum ResponsePresence {
     /// It has it.
     Here,
     /// It has not, or does not say so to this client.
@@ -61,17 +61,17 @@ pub(super) async fn keeper(
     let _place = place.map_err(|_| Error::new(Kind::Overloaded, "too many responses are looked for"))?;
     let asked = decoders.iter().take(ASKED);
     let mut words: FuturesUnordered<_> = asked
-        .map(|decoder| async move { (decoder.id(), word(gateway, decoder, (id, client)).await) })
+        .map(|decoder| async move { (decoder.id(), ask_decoder(gateway, decoder, (id, client)).await) })
         .collect();
     let mut sure = true;
-    while let Some((decoder, word)) = words.next().await {
-        match word {
-            Word::Here => {
+    while let Some((decoder, ask_decoder)) = words.next().await {
+        match ask_decoder {
+            ResponsePresence::Here => {
                 known.note(id, decoder, None);
                 return Ok(Some(decoder));
             }
-            Word::Not => {}
-            Word::None => sure = false,
+            ResponsePresence::Not => {}
+            ResponsePresence::None => sure = false,
         }
     }
     match sure {
@@ -128,15 +128,19 @@ fn is_member(gateway: &Gateway, decoder: InstanceId) -> bool {
     gateway.relay.fleet.members(Role::Decode).iter().any(|member| member.id() == decoder)
 }
 
-async fn word(gateway: &Gateway, decoder: &Instance, (id, client): (&str, &HeaderMap)) -> Word {
+async fn ask_decoder(
+    gateway: &Gateway,
+    decoder: &Instance,
+    (id, client): (&str, &HeaderMap),
+) -> ResponsePresence {
     let edge = gateway.edge.now();
     let authorization = edge.engine_authorization.as_ref().or(client.get(AUTHORIZATION));
     let url = decoder.endpoint().url(&format!("/v1/responses/{id}"));
     let call = authorized(gateway.control.get(url), authorization).timeout(edge.models_time);
     match call.send().await.map(|answer| answer.status()) {
-        Ok(status) if status.is_success() => Word::Here,
-        Ok(StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS) => Word::None,
-        Ok(status) if status.is_client_error() => Word::Not,
-        _ => Word::None,
+        Ok(status) if status.is_success() => ResponsePresence::Here,
+        Ok(StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS) => ResponsePresence::None,
+        Ok(status) if status.is_client_error() => ResponsePresence::Not,
+        _ => ResponsePresence::None,
     }
 }

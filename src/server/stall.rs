@@ -21,7 +21,7 @@ use super::write_coalescing;
 
 /// A socket, or what stands for one.
 #[derive(Debug)]
-pub(super) struct Stalling<S> {
+pub(super) struct TimedSocket<S> {
     socket: S,
     limit: Duration,
     /// Made at the first write that has to wait; most connections never have one.
@@ -32,10 +32,10 @@ pub(super) struct Stalling<S> {
     parting: Option<Box<Parting>>,
 }
 
-impl<S> Stalling<S> {
+impl<S> TimedSocket<S> {
     /// Gives up on a peer that takes nothing for `limit`. Behind `stop` its end is not waited for.
-    pub(super) fn new(socket: S, limit: Duration, stop: CancellationToken) -> Stalling<S> {
-        Stalling { socket, limit, timer: None, waiting: false, stop, parting: None }
+    pub(super) fn new(socket: S, limit: Duration, stop: CancellationToken) -> TimedSocket<S> {
+        TimedSocket { socket, limit, timer: None, waiting: false, stop, parting: None }
     }
 
     /// Lets a finished write pass; for one that waits, looks at the clock.
@@ -55,7 +55,7 @@ impl<S> Stalling<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Stalling<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TimedSocket<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -65,7 +65,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Stalling<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stalling<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TimedSocket<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.socket).poll_write(cx, buf);
         self.watch(outcome, cx)
@@ -112,7 +112,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_takes_nothing_is_given_up_and_a_slow_one_is_not() {
         let (near, mut far) = duplex(4);
-        let mut socket = Stalling::new(near, Duration::from_secs(10), CancellationToken::new());
+        let mut socket = TimedSocket::new(near, Duration::from_secs(10), CancellationToken::new());
         let slow = async {
             for _ in 0..5 {
                 sleep(Duration::from_secs(8)).await;

@@ -38,7 +38,7 @@ pub async fn renew(tls: Arc<ListenerTls>) {
 mod begun;
 
 #[cfg(feature = "tls")]
-pub(super) use begun::Begun;
+pub(super) use begun::HandshakenStream;
 #[cfg(feature = "tls")]
 pub(super) use open::open;
 

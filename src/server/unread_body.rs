@@ -42,22 +42,22 @@ enum Rest {
 }
 
 /// Place where a request's body goes when its handler has dropped it.
-pub(super) struct Leftover(Arc<Mutex<Rest>>);
+pub(super) struct UnreadRequestBody(Arc<Mutex<Rest>>);
 
 /// Follows the body of `request`; None where no answer could leave anything of it.
-pub(super) fn of(request: &mut Request) -> Option<Leftover> {
+pub(super) fn of(request: &mut Request) -> Option<UnreadRequestBody> {
     if request.version() >= Version::HTTP_2 || request.body().is_end_stream() {
         return None;
     }
     let rest = Arc::default();
-    let left = Leftover(Arc::clone(&rest));
+    let left = UnreadRequestBody(Arc::clone(&rest));
     let told_to_send = !request.headers().contains_key(header::EXPECT);
     let body = take(request.body_mut());
     *request.body_mut() = Body::new(Followed { body, rest, told_to_send, state: State::Open });
     Some(left)
 }
 
-impl Leftover {
+impl UnreadRequestBody {
     /// Reads what is left, or says in the answer that the connection is closed.
     pub(super) async fn settle(self, response: &mut Response<Body>) {
         let rest = take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));

@@ -11,9 +11,9 @@ use tokio::time::timeout;
 
 use super::faults::Fault;
 use super::gate::Gate;
-use super::hub::{CHORES, Chore, Hub, Phase, Seen, lock};
+use super::hub::{CHORES, Chore, Hub, ObservedRequest, Phase, lock};
 use super::ledger::Ledger;
-use super::net::{Dock, Net};
+use super::net::{MemoryListener, Net};
 use super::socket::Entry;
 use super::spec::EngineSpec;
 use super::{http, layerwise, side};
@@ -41,7 +41,7 @@ impl Engine {
     /// Starts an engine that is reached at `at` in `net`, and finds its peers there. Everything
     /// about it then happens in memory: under a paused clock in virtual time.
     pub fn start_in(spec: EngineSpec, net: &Arc<Net>, at: SocketAddr) -> io::Result<Engine> {
-        Ok(Engine::run(spec, Entry::Dock(Dock::bind(net.clone(), at)?)))
+        Ok(Engine::run(spec, Entry::MemoryListener(MemoryListener::bind(net.clone(), at)?)))
     }
 
     fn run(spec: EngineSpec, gate: Entry) -> Engine {
@@ -73,7 +73,7 @@ impl Engine {
 
     /// The last requests it has read, newest last; those under `/sim/` are left out.
     #[must_use]
-    pub fn seen(&self) -> Vec<Seen> {
+    pub fn seen(&self) -> Vec<ObservedRequest> {
         self.hub.seen()
     }
 

@@ -19,19 +19,19 @@ pub struct Fault {
     /// Number of requests that it hits; `u32::MAX` = all.
     pub times: u32,
     /// Fault that happens.
-    pub what: What,
+    pub what: FaultKind,
 }
 
 impl Fault {
     /// Hits every request of the API, for ever.
     #[must_use]
-    pub fn always(what: What) -> Fault {
+    pub fn always(what: FaultKind) -> Fault {
         Fault { on: Match::default(), times: u32::MAX, what }
     }
 
     /// Hits the next request of the API.
     #[must_use]
-    pub fn once(what: What) -> Fault {
+    pub fn once(what: FaultKind) -> Fault {
         Fault { times: 1, ..Fault::always(what) }
     }
 
@@ -40,7 +40,7 @@ impl Fault {
     /// prompts and hands over as ever.
     #[must_use]
     pub fn unreadable_kv() -> Fault {
-        Fault::always(What::Status(500, None)).on_path("/sim/k")
+        Fault::always(FaultKind::Status(500, None)).on_path("/sim/k")
     }
 
     /// Limits the fault to paths that begin with `prefix`.
@@ -52,7 +52,7 @@ impl Fault {
 
     /// Reads the JSON form:
     /// `{"path":"/v1/","method":"POST","contains":"x","times":1,"what":{"kind":"…",…}}`; all but
-    /// `what` may be left out, `times` is then for ever. The kinds are the names of [`What`] in
+    /// `what` may be left out, `times` is then for ever. The kinds are the names of [`FaultKind`] in
     /// snake case with members `bytes`, `events`, `how` ("reset", "close"), `status`, `body`,
     /// `raw`, `ms`.
     #[must_use]
@@ -62,7 +62,7 @@ impl Fault {
         Some(Fault {
             on: Match { path: text("path"), method: text("method"), contains: text("contains") },
             times: times.unwrap_or(u32::MAX),
-            what: What::from_json(value.get("what")?)?,
+            what: FaultKind::from_json(value.get("what")?)?,
         })
     }
 }
@@ -93,7 +93,7 @@ impl Match {
 
 /// Ways in which a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
+pub enum ConnectionEnd {
     /// By a TCP reset.
     Reset,
     /// TCP end of stream, as if the response were over.
@@ -102,7 +102,7 @@ pub enum How {
 
 /// Faults that can happen.
 #[derive(Clone, Debug)]
-pub enum What {
+pub enum FaultKind {
     /// Nothing listens: the port refuses and existing connections are reset, at once and until the
     /// faults are cleared. Matching and `times` do not apply.
     Refuse,
@@ -123,7 +123,7 @@ pub enum What {
         /// Response bytes written.
         bytes: usize,
         /// Way in which it ends.
-        how: How,
+        how: ConnectionEnd,
     },
     /// Exactly this many bytes of the response, then nothing more.
     StallAfterBytes(usize),
@@ -147,31 +147,34 @@ pub enum What {
     Delay(Duration),
 }
 
-impl What {
-    fn from_json(value: &Value) -> Option<What> {
+impl FaultKind {
+    fn from_json(value: &Value) -> Option<FaultKind> {
         let number = |name: &str| value.get(name).and_then(Value::as_u64);
         let count = |name: &str| number(name).and_then(|count| usize::try_from(count).ok());
         let raw =
             |name: &str| value.get(name).and_then(Value::as_str).map(|text| Bytes::from(text.to_owned()));
-        let how =
-            if value.get("how").and_then(Value::as_str) == Some("close") { How::Close } else { How::Reset };
+        let how = if value.get("how").and_then(Value::as_str) == Some("close") {
+            ConnectionEnd::Close
+        } else {
+            ConnectionEnd::Reset
+        };
         Some(match value.get("kind")?.as_str()? {
-            "refuse" => What::Refuse,
-            "reset_at_accept" => What::ResetAtAccept,
-            "reset_before_head" => What::ResetBeforeHead,
-            "stall_before_head" => What::StallBeforeHead,
-            "status" => What::Status(number("status").and_then(|s| u16::try_from(s).ok())?, raw("body")),
-            "events" => What::Events(raw("body")?),
-            "cut_after_bytes" => What::CutAfterBytes { bytes: count("bytes")?, how },
-            "stall_after_bytes" => What::StallAfterBytes(count("bytes")?),
-            "dribble_bytes" => What::DribbleBytes(count("bytes")?),
-            "close_without_done" => What::CloseWithoutDone,
-            "error_event" => What::ErrorEvent,
-            "end_after_events" => What::EndAfterEvents(count("events")?),
-            "recompute_after_events" => What::RecomputeAfterEvents(count("events")?),
-            "bad_handoff" => What::BadHandoff(raw("raw")?),
-            "retired" => What::Retired,
-            "delay" => What::Delay(Duration::from_millis(number("ms")?)),
+            "refuse" => FaultKind::Refuse,
+            "reset_at_accept" => FaultKind::ResetAtAccept,
+            "reset_before_head" => FaultKind::ResetBeforeHead,
+            "stall_before_head" => FaultKind::StallBeforeHead,
+            "status" => FaultKind::Status(number("status").and_then(|s| u16::try_from(s).ok())?, raw("body")),
+            "events" => FaultKind::Events(raw("body")?),
+            "cut_after_bytes" => FaultKind::CutAfterBytes { bytes: count("bytes")?, how },
+            "stall_after_bytes" => FaultKind::StallAfterBytes(count("bytes")?),
+            "dribble_bytes" => FaultKind::DribbleBytes(count("bytes")?),
+            "close_without_done" => FaultKind::CloseWithoutDone,
+            "error_event" => FaultKind::ErrorEvent,
+            "end_after_events" => FaultKind::EndAfterEvents(count("events")?),
+            "recompute_after_events" => FaultKind::RecomputeAfterEvents(count("events")?),
+            "bad_handoff" => FaultKind::BadHandoff(raw("raw")?),
+            "retired" => FaultKind::Retired,
+            "delay" => FaultKind::Delay(Duration::from_millis(number("ms")?)),
             _ => return None,
         })
     }
@@ -201,12 +204,12 @@ impl Script {
 
     /// The faults of a request, used up by it: every delay, and the first of the others.
     #[must_use]
-    pub fn take(&self, method: &str, path: &str, body: &[u8]) -> Vec<What> {
+    pub fn take(&self, method: &str, path: &str, body: &[u8]) -> Vec<FaultKind> {
         let mut taken = Vec::new();
         let mut other = false;
         lock(&self.faults).retain_mut(|fault| {
-            let delay = matches!(fault.what, What::Delay(_));
-            let of_request = !matches!(fault.what, What::Refuse | What::ResetAtAccept);
+            let delay = matches!(fault.what, FaultKind::Delay(_));
+            let of_request = !matches!(fault.what, FaultKind::Refuse | FaultKind::ResetAtAccept);
             if fault.times == 0 || !of_request || (other && !delay) || !fault.on.hits(method, path, body) {
                 return fault.times > 0;
             }
@@ -214,7 +217,7 @@ impl Script {
             taken.push(fault.what.clone());
             fault.spend()
         });
-        taken.sort_by_key(|what| !matches!(what, What::Delay(_)));
+        taken.sort_by_key(|what| !matches!(what, FaultKind::Delay(_)));
         taken
     }
 
@@ -223,7 +226,7 @@ impl Script {
     pub fn take_at_accept(&self) -> bool {
         let mut hit = false;
         lock(&self.faults).retain_mut(|fault| {
-            if hit || fault.times == 0 || !matches!(fault.what, What::ResetAtAccept) {
+            if hit || fault.times == 0 || !matches!(fault.what, FaultKind::ResetAtAccept) {
                 return true;
             }
             hit = true;
@@ -251,11 +254,11 @@ mod tests {
     #[test]
     fn faults_are_matched_and_used_up() {
         let script = Script::default();
-        script.add(Fault::once(What::ErrorEvent).on_path("/v1/chat"));
-        script.add(Fault::always(What::Delay(Duration::ZERO)));
+        script.add(Fault::once(FaultKind::ErrorEvent).on_path("/v1/chat"));
+        script.add(Fault::always(FaultKind::Delay(Duration::ZERO)));
         assert_eq!(script.take("POST", "/v1/completions", b"").len(), 1);
         let both = script.take("POST", "/v1/chat/completions", b"");
-        assert!(matches!(both.as_slice(), [What::Delay(_), What::ErrorEvent]));
+        assert!(matches!(both.as_slice(), [FaultKind::Delay(_), FaultKind::ErrorEvent]));
         assert_eq!(script.take("POST", "/v1/chat/completions", b"").len(), 1);
         assert!(script.take("GET", "/sim/kv", b"").is_empty());
         script.clear();
@@ -267,7 +270,7 @@ mod tests {
         let fault = Fault::from_json(&json!({"path": "/v1/", "contains": "abc", "times": 2,
             "what": {"kind": "cut_after_bytes", "bytes": 7, "how": "close"}}))
         .unwrap();
-        assert!(matches!(fault.what, What::CutAfterBytes { bytes: 7, how: How::Close }));
+        assert!(matches!(fault.what, FaultKind::CutAfterBytes { bytes: 7, how: ConnectionEnd::Close }));
         assert!(fault.on.hits("POST", "/v1/x", b"..abc"));
         assert!(!fault.on.hits("POST", "/v1/x", b"..ab"));
         assert!(Fault::from_json(&json!({"what": {"kind": "nonsense"}})).is_none());

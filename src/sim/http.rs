@@ -15,13 +15,13 @@ use hyper_util::rt::TokioIo;
 use tokio::task::JoinSet;
 
 use super::fail::ApiFailure;
-use super::faults::{How, What};
+use super::faults::{ConnectionEnd, FaultKind};
 use super::r#gen::ReceivedHandoff;
 use super::handoff::Handoff;
-use super::hub::{Hub, Phase, Seen};
+use super::hub::{Hub, ObservedRequest, Phase};
 use super::meet;
 use super::socket::Socket;
-use super::sse::{Body, EVENTS_BEFORE_FAULT, Twist};
+use super::sse::{Body, EVENTS_BEFORE_FAULT, StreamFault};
 use super::wire::{Control, Plan, Wire};
 use super::{api, control, extras};
 
@@ -38,7 +38,7 @@ pub struct ReceivedRequest {
     /// Body of the request.
     pub body: Bytes,
     /// A fault that strikes inside the answer, and after how many events.
-    pub twist: Option<(Twist, usize)>,
+    pub twist: Option<(StreamFault, usize)>,
     /// Replaces the value of `kv_transfer_params` in the answer.
     pub bad_handoff: Option<Bytes>,
 }
@@ -78,7 +78,7 @@ async fn connection(hub: Arc<Hub>, socket: Socket, closings: u64) {
     let control = Arc::new(Control::default());
     let mut status = hub.status.subscribe();
     if hub.faults.take_at_accept() {
-        control.end(How::Reset);
+        control.end(ConnectionEnd::Reset);
         drop(Wire::new(socket, control));
         return;
     }
@@ -89,7 +89,7 @@ async fn connection(hub: Arc<Hub>, socket: Socket, closings: u64) {
     loop {
         let now = *status.borrow_and_update();
         if now.phase == Phase::Killed || now.closings > closings {
-            control.end(How::Reset);
+            control.end(ConnectionEnd::Reset);
             return;
         }
         if now.phase == Phase::Draining {
@@ -139,7 +139,7 @@ fn remember(hub: &Hub, asked: &ReceivedRequest) {
     }
     let text = |value: &HeaderValue| value.to_str().ok().map(str::to_owned);
     let headers = asked.parts.headers.iter();
-    hub.remember(Seen {
+    hub.remember(ObservedRequest {
         method: asked.parts.method.to_string(),
         path: path.to_owned(),
         headers: headers.filter_map(|(name, value)| Some((name.to_string(), text(value)?))).collect(),
@@ -156,33 +156,33 @@ async fn strike(hub: &Arc<Hub>, control: &Control, asked: &mut ReceivedRequest) 
     let path = asked.parts.uri.path();
     for what in hub.faults.take(asked.parts.method.as_str(), path, &asked.body) {
         match what {
-            What::Refuse | What::ResetAtAccept => {}
-            What::Retired if path == "/health" => {}
-            What::Retired if path == "/is_scaling_elastic_ep" => {
+            FaultKind::Refuse | FaultKind::ResetAtAccept => {}
+            FaultKind::Retired if path == "/health" => {}
+            FaultKind::Retired if path == "/is_scaling_elastic_ep" => {
                 return Some(respond(200, "application/json", Bytes::from_static(SCALING)));
             }
-            What::Retired => return Some(scripted(503, Some(Bytes::from_static(SCALES)))),
-            What::Delay(time) => tokio::time::sleep(time).await,
-            What::ResetBeforeHead => {
-                control.end(How::Reset);
+            FaultKind::Retired => return Some(scripted(503, Some(Bytes::from_static(SCALES)))),
+            FaultKind::Delay(time) => tokio::time::sleep(time).await,
+            FaultKind::ResetBeforeHead => {
+                control.end(ConnectionEnd::Reset);
                 std::future::pending::<()>().await;
             }
-            What::StallBeforeHead => std::future::pending::<()>().await,
-            What::Status(status, body) => {
+            FaultKind::StallBeforeHead => std::future::pending::<()>().await,
+            FaultKind::Status(status, body) => {
                 if !body.as_deref().is_some_and(is_of_validation) {
                     give_back(hub, status, asked);
                 }
                 return Some(scripted(status, body));
             }
-            What::Events(body) => return Some(respond(200, "text/event-stream; charset=utf-8", body)),
-            What::CutAfterBytes { bytes, how } => control.plan(Plan::Cut(bytes, how)),
-            What::StallAfterBytes(bytes) => control.plan(Plan::Stall(bytes)),
-            What::DribbleBytes(bytes) => control.plan(Plan::Dribble(bytes)),
-            What::CloseWithoutDone => asked.twist = Some((Twist::Truncate, EVENTS_BEFORE_FAULT)),
-            What::ErrorEvent => asked.twist = Some((Twist::Error, EVENTS_BEFORE_FAULT)),
-            What::EndAfterEvents(events) => asked.twist = Some((Twist::Truncate, events)),
-            What::RecomputeAfterEvents(events) => asked.twist = Some((Twist::Recompute, events)),
-            What::BadHandoff(raw) => asked.bad_handoff = Some(raw),
+            FaultKind::Events(body) => return Some(respond(200, "text/event-stream; charset=utf-8", body)),
+            FaultKind::CutAfterBytes { bytes, how } => control.plan(Plan::Cut(bytes, how)),
+            FaultKind::StallAfterBytes(bytes) => control.plan(Plan::Stall(bytes)),
+            FaultKind::DribbleBytes(bytes) => control.plan(Plan::Dribble(bytes)),
+            FaultKind::CloseWithoutDone => asked.twist = Some((StreamFault::Truncate, EVENTS_BEFORE_FAULT)),
+            FaultKind::ErrorEvent => asked.twist = Some((StreamFault::Error, EVENTS_BEFORE_FAULT)),
+            FaultKind::EndAfterEvents(events) => asked.twist = Some((StreamFault::Truncate, events)),
+            FaultKind::RecomputeAfterEvents(events) => asked.twist = Some((StreamFault::Recompute, events)),
+            FaultKind::BadHandoff(raw) => asked.bad_handoff = Some(raw),
         }
     }
     None

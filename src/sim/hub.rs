@@ -10,7 +10,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
 use super::core::{Core, JobId, Progress, Prompt};
-use super::faults::{Fault, Script, What};
+use super::faults::{Fault, FaultKind, Script};
 use super::handoff::Source;
 use super::ledger::{Ledger, Release};
 use super::pool::ToStore;
@@ -26,7 +26,7 @@ pub const CHORES: usize = 8192;
 
 /// A request the engine has read.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct ObservedRequest {
     /// Method of HTTP.
     pub method: String,
     /// Path and query.
@@ -99,7 +99,7 @@ struct State {
 
 #[derive(Debug, Default)]
 struct SeenLog {
-    requests: VecDeque<Seen>,
+    requests: VecDeque<ObservedRequest>,
     bytes: usize,
 }
 
@@ -206,7 +206,7 @@ impl Hub {
 
     /// Adds a fault to the script; false if that is full.
     pub fn inject(&self, fault: Fault) -> bool {
-        if matches!(fault.what, What::Refuse) {
+        if matches!(fault.what, FaultKind::Refuse) {
             let closings = self.gate.close();
             self.status.send_modify(|status| status.closings = closings);
             return true;
@@ -231,7 +231,7 @@ impl Hub {
     }
 
     /// Remembers a request.
-    pub fn remember(&self, request: Seen) {
+    pub fn remember(&self, request: ObservedRequest) {
         let mut log = lock(&self.seen);
         log.bytes += request.body.len();
         log.requests.push_back(request);
@@ -258,7 +258,7 @@ impl Hub {
 
     /// The requests remembered, newest last.
     #[must_use]
-    pub fn seen(&self) -> Vec<Seen> {
+    pub fn seen(&self) -> Vec<ObservedRequest> {
         lock(&self.seen).requests.iter().cloned().collect()
     }
 

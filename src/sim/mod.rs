@@ -53,10 +53,10 @@ pub mod wire;
 pub use ems::{EmsAnswering, EmsLookup};
 pub use encodings::{Encodings, Part};
 pub use engine::Engine;
-pub use faults::{Fault, How, Match, What};
-pub use hub::Seen;
+pub use faults::{ConnectionEnd, Fault, FaultKind, Match};
+pub use hub::ObservedRequest;
 pub use ledger::Ledger;
-pub use net::{Dock, Net};
+pub use net::{MemoryListener, Net};
 pub use pool::{Mirror, Pool};
 pub use spec::{Connector, EngineSpec, Role, Tokenizing};
 

@@ -35,7 +35,7 @@ pub struct Pipe {
 
 /// An address in a [`Net`], which may be left and taken again.
 #[derive(Debug)]
-pub struct Dock {
+pub struct MemoryListener {
     net: Arc<Net>,
     addr: SocketAddr,
     inner: Mutex<Inner>,
@@ -95,14 +95,14 @@ impl Pipe {
     }
 }
 
-impl Dock {
+impl MemoryListener {
     /// Takes `addr` in `net`.
     ///
     /// # Errors
     /// `AddrInUse`.
-    pub fn bind(net: Arc<Net>, addr: SocketAddr) -> io::Result<Dock> {
+    pub fn bind(net: Arc<Net>, addr: SocketAddr) -> io::Result<MemoryListener> {
         let coming = Some(net.listen(addr)?);
-        Ok(Dock { net, addr, inner: Mutex::new(Inner { coming, waker: None, closings: 0 }) })
+        Ok(MemoryListener { net, addr, inner: Mutex::new(Inner { coming, waker: None, closings: 0 }) })
     }
 
     /// The network it is in.
@@ -161,7 +161,7 @@ impl Dock {
     }
 }
 
-impl Drop for Dock {
+impl Drop for MemoryListener {
     fn drop(&mut self) {
         self.close();
     }

@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::gate::Gate;
-use super::net::{Dock, Net, Pipe};
+use super::net::{MemoryListener, Net, Pipe};
 
 /// A connection of an engine.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub enum Entry {
     /// A TCP port.
     Tcp(Gate),
     /// An address in memory.
-    Dock(Dock),
+    MemoryListener(MemoryListener),
 }
 
 impl Socket {
@@ -67,7 +67,7 @@ impl Entry {
     pub fn addr(&self) -> SocketAddr {
         match self {
             Entry::Tcp(gate) => gate.addr(),
-            Entry::Dock(dock) => dock.addr(),
+            Entry::MemoryListener(dock) => dock.addr(),
         }
     }
 
@@ -76,7 +76,7 @@ impl Entry {
     pub fn net(&self) -> Option<&Arc<Net>> {
         match self {
             Entry::Tcp(_) => None,
-            Entry::Dock(dock) => Some(dock.net()),
+            Entry::MemoryListener(dock) => Some(dock.net()),
         }
     }
 
@@ -84,7 +84,7 @@ impl Entry {
     pub fn close(&self) -> u64 {
         match self {
             Entry::Tcp(gate) => gate.close(),
-            Entry::Dock(dock) => dock.close(),
+            Entry::MemoryListener(dock) => dock.close(),
         }
     }
 
@@ -95,7 +95,7 @@ impl Entry {
     pub fn open(&self) -> io::Result<()> {
         match self {
             Entry::Tcp(gate) => gate.open(),
-            Entry::Dock(dock) => dock.open(),
+            Entry::MemoryListener(dock) => dock.open(),
         }
     }
 
@@ -106,7 +106,7 @@ impl Entry {
     pub async fn accept(&self) -> io::Result<(Socket, u64)> {
         match self {
             Entry::Tcp(gate) => gate.accept().await.map(|(tcp, closings)| (Socket::Tcp(tcp), closings)),
-            Entry::Dock(dock) => {
+            Entry::MemoryListener(dock) => {
                 let (pipe, closings) = std::future::poll_fn(|cx| dock.poll_accept(cx)).await;
                 Ok((Socket::Pipe(pipe), closings))
             }

@@ -13,13 +13,13 @@ use super::fail::ApiFailure;
 use super::r#gen::{Finish, Gen, Piece};
 use super::tokens;
 
-/// Events a stream has before [`super::What::ErrorEvent`] or [`super::What::CloseWithoutDone`]
+/// Events a stream has before [`super::FaultKind::ErrorEvent`] or [`super::FaultKind::CloseWithoutDone`]
 /// strike.
 pub const EVENTS_BEFORE_FAULT: usize = 3;
 
 /// A fault in the middle of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Twist {
+pub enum StreamFault {
     /// The stream just ends.
     Truncate,
     /// An error event, then `[DONE]`.
@@ -37,7 +37,7 @@ pub struct Sse {
     phase: Phase,
     format: Box<dyn Format>,
     out: std::collections::VecDeque<Bytes>,
-    twist: Option<(Twist, usize)>,
+    twist: Option<(StreamFault, usize)>,
     events: usize,
     id: String,
 }
@@ -55,7 +55,7 @@ impl Sse {
         beginning: Beginning,
         mut format: Box<dyn Format>,
         id: String,
-        twist: Option<(Twist, usize)>,
+        twist: Option<(StreamFault, usize)>,
     ) -> Sse {
         let mut out = Vec::new();
         format.announce(&mut out);
@@ -82,13 +82,15 @@ impl Sse {
     }
 
     /// The scripted fault: what was to come is dropped.
-    fn strike(&mut self, twist: Twist) {
+    fn strike(&mut self, twist: StreamFault) {
         self.out.clear();
         self.twist = None;
         let phase = std::mem::replace(&mut self.phase, Phase::Ended);
         match (twist, phase) {
-            (Twist::Error, _) => self.out.extend([ApiFailure::internal().event(), Bytes::from_static(DONE)]),
-            (Twist::Recompute, Phase::Writing(generation, _)) => {
+            (StreamFault::Error, _) => {
+                self.out.extend([ApiFailure::internal().event(), Bytes::from_static(DONE)])
+            }
+            (StreamFault::Recompute, Phase::Writing(generation, _)) => {
                 let finish = Some(Finish::Stop("recomputed".to_owned()));
                 let piece = Piece { choice: 0, token: tokens::HELD, text: String::new(), finish };
                 let mut made = Vec::new();

@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::Sleep;
 
-use super::faults::How;
+use super::faults::ConnectionEnd;
 use super::hub::lock;
 use super::socket::Socket;
 
@@ -26,7 +26,7 @@ pub enum Plan {
     #[default]
     Free,
     /// This many are sent, then the connection ends.
-    Cut(usize, How),
+    Cut(usize, ConnectionEnd),
     /// This many are sent, then none.
     Stall(usize),
     /// They are sent in pieces of this many.
@@ -51,8 +51,8 @@ impl Control {
     }
 
     /// Asks the connection's task to drop it.
-    pub fn end(&self, how: How) {
-        self.reset.store(how == How::Reset, Ordering::Release);
+    pub fn end(&self, how: ConnectionEnd) {
+        self.reset.store(how == ConnectionEnd::Reset, Ordering::Release);
         self.ended.notify_one();
     }
 

@@ -13,7 +13,7 @@ const TRAILER_BYTES: u32 = 16 << 10;
 /// Takes the coding off a body that comes in any pieces.
 #[derive(Debug, Default)]
 pub struct Chunked {
-    at: At,
+    at: DecodePosition,
     /// Of the chunk that is being read: its size as far as known, then what is left of it.
     left_bytes: u64,
     /// Of the size line or of the trailers.
@@ -22,7 +22,7 @@ pub struct Chunked {
 
 /// Place of the next byte in the coding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum At {
+enum DecodePosition {
     /// The first digit of a size.
     #[default]
     Size,
@@ -60,7 +60,7 @@ pub enum BadChunk {
 impl Chunked {
     /// True if the whole body has been read.
     pub fn ended(&self) -> bool {
-        self.at == At::End
+        self.at == DecodePosition::End
     }
 
     /// Reads from `input` to its end or the body's, whichever comes first; returns how much was
@@ -72,23 +72,23 @@ impl Chunked {
         let mut read = 0;
         while let Some(rest) = input.get(read..).filter(|rest| !rest.is_empty()) {
             match self.at {
-                At::End => break,
-                At::Data => {
+                DecodePosition::End => break,
+                DecodePosition::Data => {
                     let here = usize::try_from(self.left_bytes).unwrap_or(usize::MAX).min(rest.len());
                     data(&rest[..here]);
                     self.left_bytes -= here as u64;
                     if self.left_bytes == 0 {
-                        self.at = At::DataCr;
+                        self.at = DecodePosition::DataCr;
                     }
                     read += here;
                 }
                 // As every engine writes it, and as it mostly comes: in one piece.
-                At::DataCr if rest.starts_with(b"\r\n") => {
-                    self.at = At::Size;
+                DecodePosition::DataCr if rest.starts_with(b"\r\n") => {
+                    self.at = DecodePosition::Size;
                     read += 2;
                 }
-                At::Size if let Some((size_bytes, line)) = plain_size(rest) => {
-                    (self.at, self.left_bytes) = (At::Data, size_bytes);
+                DecodePosition::Size if let Some((size_bytes, line)) = plain_size(rest) => {
+                    (self.at, self.left_bytes) = (DecodePosition::Data, size_bytes);
                     read += line;
                 }
                 _ => {
@@ -103,41 +103,45 @@ impl Chunked {
     /// One byte that is not data.
     fn step(&mut self, byte: u8) -> Result<(), BadChunk> {
         self.at = match (self.at, byte) {
-            (At::Size | At::Digits, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => self.digit(byte)?,
-            (At::Digits | At::Extension, b'\r') => At::SizeLf,
-            (At::Digits, b';' | b' ' | b'\t') => At::Extension,
-            (At::Size | At::Digits, _) => return Err(BadChunk::Size),
-            (At::Extension, b'\n') => return Err(BadChunk::End),
-            (At::Extension, _) => self.more(LINE_BYTES, At::Extension)?,
-            (At::SizeLf, b'\n') => {
-                self.line_bytes = 0;
-                if self.left_bytes == 0 { At::Trailer } else { At::Data }
+            (DecodePosition::Size | DecodePosition::Digits, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => {
+                self.digit(byte)?
             }
-            (At::DataCr, b'\r') => At::DataLf,
-            (At::DataLf, b'\n') => At::Size,
-            (At::Trailer, b'\r') => At::LastLf,
-            (At::InTrailer, b'\r') => At::TrailerLf,
-            (At::Trailer | At::InTrailer, b'\n') => return Err(BadChunk::End),
-            (At::Trailer | At::InTrailer, _) => self.more(TRAILER_BYTES, At::InTrailer)?,
-            (At::TrailerLf, b'\n') => At::Trailer,
-            (At::LastLf, b'\n') => At::End,
+            (DecodePosition::Digits | DecodePosition::Extension, b'\r') => DecodePosition::SizeLf,
+            (DecodePosition::Digits, b';' | b' ' | b'\t') => DecodePosition::Extension,
+            (DecodePosition::Size | DecodePosition::Digits, _) => return Err(BadChunk::Size),
+            (DecodePosition::Extension, b'\n') => return Err(BadChunk::End),
+            (DecodePosition::Extension, _) => self.more(LINE_BYTES, DecodePosition::Extension)?,
+            (DecodePosition::SizeLf, b'\n') => {
+                self.line_bytes = 0;
+                if self.left_bytes == 0 { DecodePosition::Trailer } else { DecodePosition::Data }
+            }
+            (DecodePosition::DataCr, b'\r') => DecodePosition::DataLf,
+            (DecodePosition::DataLf, b'\n') => DecodePosition::Size,
+            (DecodePosition::Trailer, b'\r') => DecodePosition::LastLf,
+            (DecodePosition::InTrailer, b'\r') => DecodePosition::TrailerLf,
+            (DecodePosition::Trailer | DecodePosition::InTrailer, b'\n') => return Err(BadChunk::End),
+            (DecodePosition::Trailer | DecodePosition::InTrailer, _) => {
+                self.more(TRAILER_BYTES, DecodePosition::InTrailer)?
+            }
+            (DecodePosition::TrailerLf, b'\n') => DecodePosition::Trailer,
+            (DecodePosition::LastLf, b'\n') => DecodePosition::End,
             _ => return Err(BadChunk::End),
         };
         Ok(())
     }
 
-    fn digit(&mut self, byte: u8) -> Result<At, BadChunk> {
+    fn digit(&mut self, byte: u8) -> Result<DecodePosition, BadChunk> {
         let value = char::from(byte).to_digit(16).ok_or(BadChunk::Size)?;
         // Zeros in front make a number no larger, but a line longer.
-        self.more(LINE_BYTES, At::Digits)?;
+        self.more(LINE_BYTES, DecodePosition::Digits)?;
         if self.left_bytes >> 60 != 0 {
             return Err(BadChunk::Size);
         }
         self.left_bytes = self.left_bytes << 4 | u64::from(value);
-        Ok(At::Digits)
+        Ok(DecodePosition::Digits)
     }
 
-    fn more(&mut self, limit_bytes: u32, at: At) -> Result<At, BadChunk> {
+    fn more(&mut self, limit_bytes: u32, at: DecodePosition) -> Result<DecodePosition, BadChunk> {
         self.line_bytes += 1;
         if self.line_bytes > limit_bytes { Err(BadChunk::Long) } else { Ok(at) }
     }

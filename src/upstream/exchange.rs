@@ -42,7 +42,7 @@ struct Out {
 }
 
 /// An answer's head, and the connection that brings the rest of it.
-pub(super) struct Begun {
+pub(super) struct StartedResponse {
     pub(super) wire: Wire,
     pub(super) head: Head,
     /// First bytes of the body, which came with the head.
@@ -103,16 +103,16 @@ impl<'a> Exchange<'a> {
     }
 
     /// Drives it to the answer's head. Dropped meanwhile, it hangs up.
-    pub(super) async fn run(mut self) -> Result<Begun, Failed> {
+    pub(super) async fn run(mut self) -> Result<StartedResponse, Failed> {
         let end = poll_fn(|cx| self.poll(cx)).await;
         self.ended(end)
     }
 
-    fn ended(self, end: Result<(Head, usize), ExchangeError>) -> Result<Begun, Failed> {
+    fn ended(self, end: Result<(Head, usize), ExchangeError>) -> Result<StartedResponse, Failed> {
         match end {
             Ok((head, at)) => {
                 let early = self.inbox.slice(at..);
-                Ok(Begun { wire: self.wire, head, early, written: self.out.flushed })
+                Ok(StartedResponse { wire: self.wire, head, early, written: self.out.flushed })
             }
             Err(why) => Err(Failed {
                 why: self.stopped.map_or(why, ExchangeError::Broken),

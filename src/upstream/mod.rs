@@ -32,7 +32,7 @@ mod room;
 mod tests;
 mod wire;
 
-use exchange::{Begun, Exchange, Failed, Pieces};
+use exchange::{Exchange, Failed, Pieces, StartedResponse};
 use idle::{Idle, Key};
 
 pub use connect::{ConnectError, Connector, Dial, Dialling};
@@ -178,8 +178,12 @@ impl Upstream {
         }
     }
 
-    fn begun(&self, key: Key, outcome: Result<Begun, Failed>) -> Result<Response<Reply>, SendError> {
-        let Begun { wire, head, early, written } =
+    fn begun(
+        &self,
+        key: Key,
+        outcome: Result<StartedResponse, Failed>,
+    ) -> Result<Response<Reply>, SendError> {
+        let StartedResponse { wire, head, early, written } =
             outcome.map_err(|failed| SendError { connect: false, source: Box::new(failed.why) })?;
         let home = (head.keep && written).then(|| (self.idle.clone(), key));
         let mut response = Response::new(Reply::new(wire, head.framing, early, home));

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use crate::common::client::{self, Raw, get, post, post_with};
 use crate::common::stage::{Script, Stage};
 use crate::common::time::eventually;
-use pd_proxy::sim::{Fault, What};
+use pd_proxy::sim::{Fault, FaultKind};
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
@@ -448,7 +448,7 @@ async fn one_request_too_many() {
             s.config.limit.queue_ms = 1_000;
         })
         .await;
-        stage.prefillers_fail(&Fault::once(What::StallBeforeHead));
+        stage.prefillers_fail(&Fault::once(FaultKind::StallBeforeHead));
         let mut first = TcpStream::connect(stage.gateway).await.unwrap();
         first.write_all(&post(CHAT, GOOD)).await.unwrap();
         wait_inside(stage.gateway, 1).await;

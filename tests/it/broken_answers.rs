@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use pd_proxy::sim::{Fault, What};
+use pd_proxy::sim::{Fault, FaultKind};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -45,8 +45,8 @@ fn chat(stream: bool) -> String {
         .to_string()
 }
 
-fn events(text: &[&str]) -> What {
-    What::Events(text.concat().into())
+fn events(text: &[&str]) -> FaultKind {
+    FaultKind::Events(text.concat().into())
 }
 
 fn pair() -> Script {
@@ -109,7 +109,7 @@ async fn a_whole_answer_that_failed_is_tried_elsewhere_in_every_api() {
     ] {
         for said in answers {
             let stage = Stage::new().await;
-            let fault = Fault::always(What::Status(200, Some(said.into())));
+            let fault = Fault::always(FaultKind::Status(200, Some(said.into())));
             // Both roles: a prefiller's failure hands nothing over.
             assert!(stage.decoders[0].inject(fault.clone()) && stage.prefillers[0].inject(fault.clone()));
             for _ in 0..4 {
@@ -133,7 +133,7 @@ async fn a_generation_that_failed_is_tried_elsewhere() {
     let answer = |reason: &str| {
         let choice = json!({"index": 0, "token_ids": [1], "logprobs": null, "finish_reason": reason});
         let body = json!({"request_id": "x", "choices": [choice], "kv_transfer_params": null}).to_string();
-        Fault::always(What::Status(200, Some(body.into())))
+        Fault::always(FaultKind::Status(200, Some(body.into())))
     };
     let stage = Stage::new().await;
     stage.engines().for_each(|engine| assert!(engine.inject(answer("stop"))));
@@ -211,7 +211,7 @@ fn kept_alive() -> Script {
 #[tokio::test]
 async fn comments_keep_a_stream_whose_prompt_is_computed() {
     let stage = Stage::set(kept_alive()).await;
-    stage.prefillers_fail(&Fault::always(What::StallBeforeHead));
+    stage.prefillers_fail(&Fault::always(FaultKind::StallBeforeHead));
     let mut socket = TcpStream::connect(stage.gateway).await.unwrap();
     socket.write_all(&client::post(CHAT, &chat(true))).await.unwrap();
     let text = read_until(&mut socket, ": keep-alive\n\n").await;
@@ -241,8 +241,8 @@ async fn a_failure_after_a_comment_is_an_error_event() {
         ),
     ] {
         for (status, said) in [(500, "decode_failed"), (400, "\"Scripted failure\"")] {
-            stage.decoders_fail(&Fault::always(What::Delay(Duration::from_millis(100))));
-            stage.decoders_fail(&Fault::always(What::Status(status, None)));
+            stage.decoders_fail(&Fault::always(FaultKind::Delay(Duration::from_millis(100))));
+            stage.decoders_fail(&Fault::always(FaultKind::Status(status, None)));
             let answer = stage.post(path, &body).await;
             let text = answer.text();
             assert_eq!(answer.status, 200);
@@ -264,7 +264,7 @@ async fn a_refusal_that_comes_at_once_keeps_its_status() {
     let mut script = kept_alive();
     script.config.stream.keep_alive_ms = 60_000;
     let stage = Stage::set(script).await;
-    stage.decoders_fail(&Fault::always(What::Status(400, None)));
+    stage.decoders_fail(&Fault::always(FaultKind::Status(400, None)));
     assert_eq!(stage.post(CHAT, &chat(true)).await.status, 400);
     stage.heal();
     stage.end().await;

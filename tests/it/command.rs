@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use pd_proxy::sim::{Engine, EngineSpec, Fault, Role, What};
+use pd_proxy::sim::{Engine, EngineSpec, Fault, FaultKind, Role};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
@@ -381,7 +381,7 @@ async fn a_signal_lets_a_stream_finish() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_stream_that_hangs_is_cut_after_the_drain_time() {
     let (prefill, decode) = pair(fast()).await;
-    decode.inject(Fault::always(What::StallAfterBytes(1_000)));
+    decode.inject(Fault::always(FaultKind::StallAfterBytes(1_000)));
     let (mut process, address) = Process::gateway(&prefill, &decode, &["--set", "server.drain_ms=400"], &[]);
     let mut stream = open_stream(address).await;
     let start = Instant::now();
@@ -396,7 +396,7 @@ async fn a_stream_that_hangs_is_cut_after_the_drain_time() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_second_signal_ends_it_at_once() {
     let (prefill, decode) = pair(fast()).await;
-    decode.inject(Fault::always(What::StallAfterBytes(1_000)));
+    decode.inject(Fault::always(FaultKind::StallAfterBytes(1_000)));
     let (mut process, address) =
         Process::gateway(&prefill, &decode, &["--set", "server.drain_ms=600000"], &[]);
     let mut stream = open_stream(address).await;

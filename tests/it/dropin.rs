@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use pd_proxy::sim::{Connector, EngineSpec, Fault, Pool, Seen, What};
+use pd_proxy::sim::{Connector, EngineSpec, Fault, FaultKind, ObservedRequest, Pool};
 use serde_json::{Value, json};
 
 use crate::common::client;
@@ -41,11 +41,11 @@ fn decode_of(client: &Value, handoff: &Value) -> Value {
     body.into()
 }
 
-fn json_of(seen: &Seen) -> Value {
+fn json_of(seen: &ObservedRequest) -> Value {
     serde_json::from_slice(&seen.body).unwrap()
 }
 
-fn header<'a>(seen: &'a Seen, name: &str) -> Vec<&'a str> {
+fn header<'a>(seen: &'a ObservedRequest, name: &str) -> Vec<&'a str> {
     seen.headers.iter().filter(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v.as_str()).collect()
 }
 
@@ -194,7 +194,7 @@ fn through_a_pool() -> Script {
 async fn a_handoff_reaches_the_decoder_as_the_prefiller_wrote_it() {
     let stage = Stage::set(through_a_pool()).await;
     let odd = r#"{"remote_block_ids": [[1,  2]],"ü":"\u00e9","x":1.0e0, "nested":{"kv_transfer_params":{}}}"#;
-    stage.prefillers_fail(&Fault::always(What::BadHandoff(odd.into())));
+    stage.prefillers_fail(&Fault::always(FaultKind::BadHandoff(odd.into())));
     let answer = stage.post("/v1/completions", r#"{"prompt":"x","max_tokens":2}"#).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     let decode = String::from_utf8(stage.seen(&stage.decoders)[0].body.to_vec()).unwrap();

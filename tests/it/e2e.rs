@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 
 use clap::Parser;
-use pd_proxy::sim::{Engine, EngineSpec, Fault, What};
+use pd_proxy::sim::{Engine, EngineSpec, Fault, FaultKind};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -59,12 +59,12 @@ fn streams_and_answers_that_are_cut_are_errors() {
     let url = engine.url();
     let there = ["--url", &url, "--pid", &pid, "--scenarios", "small,streams:3"];
     assert!(good(&there));
-    for what in [What::CloseWithoutDone, What::ErrorEvent] {
+    for what in [FaultKind::CloseWithoutDone, FaultKind::ErrorEvent] {
         engine.inject(Fault::always(what).on_path("/v1/chat"));
         assert!(!good(&there));
         engine.clear_faults();
     }
-    engine.inject(Fault::always(What::Status(503, None)).on_path("/v1/completions"));
+    engine.inject(Fault::always(FaultKind::Status(503, None)).on_path("/v1/completions"));
     assert!(!good(&there));
 }
 

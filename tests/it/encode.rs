@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use pd_proxy::config::DialectName;
-use pd_proxy::sim::{Encodings, Engine, EngineSpec, Fault, Part, Role, Seen, What};
+use pd_proxy::sim::{Encodings, Engine, EngineSpec, Fault, FaultKind, ObservedRequest, Part, Role};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -69,11 +69,11 @@ impl Encoders {
         Encoders::set(count, fast(), Script::default()).await
     }
 
-    fn seen(&self) -> Vec<Seen> {
+    fn seen(&self) -> Vec<ObservedRequest> {
         self.stage.seen(&self.encoders)
     }
 
-    fn fail(&self, what: &What) {
+    fn fail(&self, what: &FaultKind) {
         self.encoders
             .iter()
             .for_each(|engine| assert!(engine.inject(Fault::always(what.clone()).on_path("/v1/"))));
@@ -89,7 +89,7 @@ impl Encoders {
     }
 }
 
-fn header<'a>(seen: &'a Seen, name: &str) -> Option<&'a str> {
+fn header<'a>(seen: &'a ObservedRequest, name: &str) -> Option<&'a str> {
     seen.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
 }
 
@@ -154,7 +154,7 @@ async fn the_answer_is_that_of_engines_which_encode_themselves() {
 #[tokio::test]
 async fn a_request_without_items_knows_no_encoder() {
     let all = Encoders::new(1).await;
-    all.fail(&What::Status(500, None));
+    all.fail(&FaultKind::Status(500, None));
     for (path, body) in [
         dialects::completion(false),
         dialects::chat(true),
@@ -184,9 +184,14 @@ async fn what_clients_say_of_encodings_reaches_nobody() {
 
 #[tokio::test]
 async fn an_encoder_that_fails_is_replaced_by_another() {
-    let bad = || What::Events(b"{\"ec_transfer_params\":7}".as_slice().into());
-    for what in [What::Refuse, What::Status(500, None), What::Status(503, None), What::ResetBeforeHead, bad()]
-    {
+    let bad = || FaultKind::Events(b"{\"ec_transfer_params\":7}".as_slice().into());
+    for what in [
+        FaultKind::Refuse,
+        FaultKind::Status(500, None),
+        FaultKind::Status(503, None),
+        FaultKind::ResetBeforeHead,
+        bad(),
+    ] {
         let all = Encoders::new(2).await;
         assert!(all.encoders[0].inject(Fault::always(what.clone()).on_path("/v1/")));
         for stream in [false, true] {
@@ -240,10 +245,10 @@ async fn an_encoder_whose_encodings_nobody_finds_rests_and_no_prefiller_does() {
 #[tokio::test]
 async fn when_no_encoder_can_the_client_is_told_so_and_nothing_is_computed() {
     for (what, status, code) in [
-        (What::Status(500, None), 502, "encode_failed"),
-        (What::Refuse, 502, "encode_failed"),
-        (What::Status(503, None), 503, "overloaded"),
-        (What::StallBeforeHead, 504, "encode_timeout"),
+        (FaultKind::Status(500, None), 502, "encode_failed"),
+        (FaultKind::Refuse, 502, "encode_failed"),
+        (FaultKind::Status(503, None), 503, "overloaded"),
+        (FaultKind::StallBeforeHead, 504, "encode_timeout"),
     ] {
         let mut script = Script::default();
         script.config.timeout.encode_ms = 150;
@@ -262,7 +267,7 @@ async fn when_no_encoder_can_the_client_is_told_so_and_nothing_is_computed() {
 async fn what_an_encoder_says_of_an_item_is_the_answer() {
     let all = Encoders::new(2).await;
     let refusal = r#"{"error":{"message":"cannot identify image file","type":"BadRequestError","param":null,"code":400}}"#;
-    all.fail(&What::Status(400, Some(refusal.into())));
+    all.fail(&FaultKind::Status(400, Some(refusal.into())));
     let answer = all.stage.post(CHAT, &pictures(true).to_string()).await;
     assert_eq!((answer.status, answer.text().as_str()), (400, refusal));
     assert_eq!(all.stage.seen(&all.stage.prefillers).len(), 0);

@@ -1,7 +1,7 @@
 //! Answers that must call a tool, before prefillers that can't end one after its first token (vllm-project/vllm, issue 38911).
 
 use pd_proxy::config::DialectName;
-use pd_proxy::sim::{Connector, EngineSpec, Fault, What};
+use pd_proxy::sim::{Connector, EngineSpec, Fault, FaultKind};
 use serde_json::{Value, json};
 
 use crate::common::client::Raw;
@@ -42,8 +42,8 @@ async fn a_decoder_answers_alone_and_prefillers_are_spared() {
         (DialectName::Pool, Connector::Pool),
     ];
     let answers = [
-        What::Status(400, Some(HALF_A_LIST.into())),
-        What::Status(500, Some("Internal Server Error".into())),
+        FaultKind::Status(400, Some(HALF_A_LIST.into())),
+        FaultKind::Status(500, Some("Internal Server Error".into())),
     ];
     for ((name, connector), fails) in
         spoken.into_iter().flat_map(|spoken| answers.iter().map(move |it| (spoken, it)))
@@ -85,7 +85,7 @@ async fn a_decoder_answers_alone_and_prefillers_are_spared() {
 async fn a_request_that_nobody_takes_is_refused_and_prefillers_are_not_suspected() {
     let stage = Stage::new().await;
     let refusal = r#"{"error":{"message":"no such tool","type":"BadRequestError","param":null,"code":400}}"#;
-    let all_refuse = Fault::always(What::Status(400, Some(refusal.into()))).on_path(CHAT);
+    let all_refuse = Fault::always(FaultKind::Status(400, Some(refusal.into()))).on_path(CHAT);
     stage.prefillers_fail(&all_refuse);
     stage.decoders_fail(&all_refuse);
     let answer = ask(&stage, &chat(json!("required"))).await;

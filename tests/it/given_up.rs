@@ -1,6 +1,6 @@
 //! Answers that an engine ended before they were complete, and wrote as if they were: the client gets another engine's.
 
-use pd_proxy::sim::{Fault, What};
+use pd_proxy::sim::{Fault, FaultKind};
 use serde_json::{Value, json};
 
 use crate::common::client::Raw;
@@ -89,8 +89,8 @@ async fn what_an_engine_aborted_is_answered_by_another() {
             assert!(!whole.is_empty(), "{path} {stream}");
             let text = aborted(path, stream);
             stage.decoders_fail(&Fault::once(match stream {
-                true => What::Events(text.into()),
-                false => What::Status(200, Some(text.into())),
+                true => FaultKind::Events(text.into()),
+                false => FaultKind::Status(200, Some(text.into())),
             }));
             stage.forget();
             let answer = ask().await;
@@ -115,14 +115,14 @@ async fn stop_strings_hide_no_answer_that_was_given_up() {
     let choice = json!({"index": 0, "text": "half of", "finish_reason": "stop", "stop_reason": "recomputed"});
     let half = json!({"id": "x", "choices": [choice]}).to_string();
     for (stop, asked, text) in [("nor this", 3, whole.as_str()), ("recomputed", 1, "half of")] {
-        stage.decoders_fail(&Fault::once(What::Status(200, Some(half.clone().into()))));
+        stage.decoders_fail(&Fault::once(FaultKind::Status(200, Some(half.clone().into()))));
         stage.forget();
         let answer = stage.post(path, &with(stop, false)).await;
         assert_eq!((answer.status, said(&answer).as_str()), (200, text), "{stop}: {}", answer.text());
         assert_eq!(stage.seen(&stage.decoders).len(), asked, "{stop}");
         stage.heal();
         // What has begun is not passed off as complete, either.
-        stage.decoders_fail(&Fault::always(What::RecomputeAfterEvents(4)));
+        stage.decoders_fail(&Fault::always(FaultKind::RecomputeAfterEvents(4)));
         let answer = stage.post(path, &with(stop, true)).await;
         let broke = answer.events().last().is_some_and(|event| event["error"]["code"] == "decode_failed");
         assert_eq!((answer.done(), broke), (asked == 1, asked != 1), "{stop}: {}", answer.text());
@@ -140,7 +140,7 @@ async fn a_message_that_begins_with_an_error_of_the_engine_is_asked_for_elsewher
     let whole = said(&ask().await);
     let error = |kind: &str| {
         let data = json!({"type": "error", "error": {"type": kind, "message": "boom"}});
-        What::Events(format!("event: error\ndata: {data}\n\n").into())
+        FaultKind::Events(format!("event: error\ndata: {data}\n\n").into())
     };
     stage.decoders_fail(&Fault::once(error("internal_error")));
     let answer = ask().await;
@@ -155,7 +155,7 @@ async fn a_message_that_begins_with_an_error_of_the_engine_is_asked_for_elsewher
 async fn what_only_the_decoder_refuses_is_released() {
     let stage = Stage::set(Script::default()).await;
     let refusal = json!({"error": {"message": "1 validation error", "type": "Bad Request", "param": null, "code": 400}});
-    let mut refuses = Fault::always(What::Status(400, Some(refusal.to_string().into())));
+    let mut refuses = Fault::always(FaultKind::Status(400, Some(refusal.to_string().into())));
     refuses.on.contains = Some(format!("\"max_tokens\":{WORDS}"));
     stage.decoders_fail(&refuses);
     let answer = stage.post("/v1/completions", &body("/v1/completions", false)).await;

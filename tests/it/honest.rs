@@ -5,7 +5,7 @@ use std::time::Duration;
 use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
-use pd_proxy::sim::{Engine, Fault, How, What};
+use pd_proxy::sim::{ConnectionEnd, Engine, Fault, FaultKind};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -30,7 +30,7 @@ async fn a_200_that_is_no_answer_is_tried_elsewhere() {
     let words = stage.post(PATH, &body(false)).await.words();
     for said in ["", "<html>", "[]", r#"{"error":{"code":500}}"#] {
         for stream in [false, true] {
-            let fault = Fault::always(What::Status(200, Some(said.into())));
+            let fault = Fault::always(FaultKind::Status(200, Some(said.into())));
             assert!(stage.decoders[0].inject(fault.clone()));
             for _ in 0..2 {
                 let answer = stage.post(PATH, &body(stream)).await;
@@ -89,7 +89,7 @@ async fn nothing_comes_after_the_last_event() {
     let length = direct.raw_bytes;
     let mut complete = 0;
     for bytes in length - 30..=length {
-        stage.decoders_fail(&Fault::once(What::CutAfterBytes { bytes, how: How::Reset }));
+        stage.decoders_fail(&Fault::once(FaultKind::CutAfterBytes { bytes, how: ConnectionEnd::Reset }));
         let answer = stage.send(&request).await;
         let errors = answer.text().matches("\"error\"").count();
         assert_eq!(
@@ -128,8 +128,8 @@ async fn half_of_a_last_event_is_no_end() {
     let (most, last) = (direct.raw_bytes + 50, direct.text().split("event: ").last().unwrap().len());
     let mut broken = 0;
     for back in (0..last).step_by(41) {
-        let how = if back % 2 == 0 { How::Reset } else { How::Close };
-        stage.decoders_fail(&Fault::once(What::CutAfterBytes { bytes: most - back, how }));
+        let how = if back % 2 == 0 { ConnectionEnd::Reset } else { ConnectionEnd::Close };
+        stage.decoders_fail(&Fault::once(FaultKind::CutAfterBytes { bytes: most - back, how }));
         let answer = stage.send(&request).await;
         let (whole, told) = ending(&answer);
         assert!(whole != told && answer.complete == whole, "{back} before {most}: {}", answer.text());
@@ -138,7 +138,7 @@ async fn half_of_a_last_event_is_no_end() {
         stage.heal();
     }
     assert!(broken > 5, "{broken} of {last} bytes");
-    stage.decoders_fail(&Fault::once(What::DribbleBytes(150)));
+    stage.decoders_fail(&Fault::once(FaultKind::DribbleBytes(150)));
     let answer = stage.send(&request).await;
     assert_eq!((ending(&answer), answer.complete), ((true, false), true), "{}", answer.text());
     stage.end().await;
@@ -177,7 +177,7 @@ async fn half_an_event_is_followed_by_a_whole_one() {
     ] {
         let body = json!({"model": "sim", "max_tokens": 8, "stream": true, key: value}).to_string();
         let half = format!("{first}\n\n{last}{long}");
-        stage.decoders_fail(&Fault::once(What::Events(half.clone().into())));
+        stage.decoders_fail(&Fault::once(FaultKind::Events(half.clone().into())));
         let answer = stage.post(path, &body).await;
         let text = answer.text();
         let told = text.strip_prefix(&format!("{half}\n\n")).unwrap_or_else(|| panic!("{path}: {text}"));
@@ -205,7 +205,10 @@ async fn a_client_has_time_to_read_that_its_stream_broke() {
         // One prompt, and two that are merged.
         let two = r#"{"model":"sim","prompt":["one","two"],"max_tokens":16,"stream":true}"#;
         for body in [body(true), two.to_owned()] {
-            stage.decoders_fail(&Fault::always(What::CutAfterBytes { bytes: 900, how: How::Reset }));
+            stage.decoders_fail(&Fault::always(FaultKind::CutAfterBytes {
+                bytes: 900,
+                how: ConnectionEnd::Reset,
+            }));
             let mut socket = TcpStream::connect(stage.gateway).await.unwrap();
             socket.write_all(&client::post_with(PATH, &[], body.as_bytes())).await.unwrap();
             let (ended, text) = read_for_a_second(&mut socket).await;
@@ -226,7 +229,7 @@ async fn a_client_over_http2_learns_that_its_stream_broke() {
     let stage = Stage::new().await;
     let client = Client::builder(TokioExecutor::new()).http2_only(true).build_http::<Full<bytes::Bytes>>();
     for _ in 0..20 {
-        stage.decoders_fail(&Fault::once(What::CutAfterBytes { bytes: 900, how: How::Reset }));
+        stage.decoders_fail(&Fault::once(FaultKind::CutAfterBytes { bytes: 900, how: ConnectionEnd::Reset }));
         let request = http::Request::post(format!("http://{}{PATH}", stage.gateway))
             .header("content-type", "application/json")
             .body(Full::from(body(true)))
@@ -302,7 +305,7 @@ async fn an_engine_that_is_removed_while_it_is_waited_for_does_not_join() {
     let engine = Engine::start(fast(), address).await.unwrap();
     // Another one is waited for, and asked several times. Were the first still waited for, it would
     // be asked as often.
-    let busy = Fault { times: 3, ..Fault::always(What::Status(503, None)) };
+    let busy = Fault { times: 3, ..Fault::always(FaultKind::Status(503, None)) };
     let other = Engine::start(fast(), other).await.unwrap();
     assert!(other.inject(busy));
     let count = async || stage.get("/status").await.json()["prefill_node_count"].clone();

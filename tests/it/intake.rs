@@ -10,10 +10,10 @@ use pd_proxy::codec::json::{Object, ScanLimits};
 use pd_proxy::dialect::Api;
 use pd_proxy::endpoint::Endpoint;
 use pd_proxy::intake::{
-    self, Asker, Difference, EngineLimits, EngineTokenizer, Found, Parity, Question, Verdict, facts,
+    self, Asker, Comparison, Difference, EngineLimits, EngineTokenizer, Parity, Question, Verdict, facts,
 };
 use pd_proxy::prompt::{Exactness, PrefixCache, Prompter, Reason, Today};
-use pd_proxy::sim::{Engine, EngineSpec, Fault, Tokenizing, What};
+use pd_proxy::sim::{Engine, EngineSpec, Fault, FaultKind, Tokenizing};
 use serde_json::Value;
 
 use crate::common::model::{self, golden, prompter};
@@ -79,8 +79,8 @@ async fn an_engine_tells_what_it_is() {
 async fn what_an_engine_does_not_tell_is_a_gap_and_none_that_answers_nothing_an_error() {
     let (engine, at) = engine(EngineSpec { api_key: Some("secret".into()), ..EngineSpec::default() }).await;
     let huge = Bytes::from(vec![b'x'; 8 << 10]);
-    assert!(engine.inject(Fault::always(What::Status(200, Some(huge))).on_path("/version")));
-    assert!(engine.inject(Fault::always(What::ResetBeforeHead).on_path("/metrics")));
+    assert!(engine.inject(Fault::always(FaultKind::Status(200, Some(huge))).on_path("/version")));
+    assert!(engine.inject(Fault::always(FaultKind::ResetBeforeHead).on_path("/metrics")));
     let facts = facts::fetch(&client(), &at, None, GENEROUS).await.unwrap();
     assert_eq!((facts.version, facts.models.len(), facts.cache), (None, 0, Ok(None)));
     let gaps: Vec<String> = facts.gaps.iter().map(ToString::to_string).collect();
@@ -96,7 +96,7 @@ async fn what_an_engine_does_not_tell_is_a_gap_and_none_that_answers_nothing_an_
 #[tokio::test]
 async fn an_engine_that_is_silent_is_given_up() {
     let (engine, at) = engine(EngineSpec::default()).await;
-    assert!(engine.inject(Fault::always(What::StallBeforeHead)));
+    assert!(engine.inject(Fault::always(FaultKind::StallBeforeHead)));
     let error = facts::fetch(&client(), &at, None, Duration::from_millis(50)).await.unwrap_err();
     assert_eq!(error.why, "no whole answer within 50 ms");
 }
@@ -104,7 +104,7 @@ async fn an_engine_that_is_silent_is_given_up() {
 #[tokio::test]
 async fn equal_questions_share_one_exchange_and_its_answer_is_kept() {
     let (engine, at) = engine(EngineSpec::default()).await;
-    assert!(engine.inject(Fault::always(What::Delay(Duration::from_millis(50))).on_path("/tokenize")));
+    assert!(engine.inject(Fault::always(FaultKind::Delay(Duration::from_millis(50))).on_path("/tokenize")));
     let tokenizer = EngineTokenizer::new(asker(), limits(GENEROUS), 7);
     let body = chat("Hi");
     let all = join_all((0..20).map(|_| tokenizer.tokens(&at, Api::Chat, &body, 0))).await;
@@ -124,7 +124,7 @@ async fn equal_questions_share_one_exchange_and_its_answer_is_kept() {
 #[tokio::test]
 async fn nobody_waits_beyond_the_budget_and_the_answer_comes_all_the_same() {
     let (engine, at) = engine(EngineSpec::default()).await;
-    assert!(engine.inject(Fault::always(What::Delay(Duration::from_secs(1))).on_path("/tokenize")));
+    assert!(engine.inject(Fault::always(FaultKind::Delay(Duration::from_secs(1))).on_path("/tokenize")));
     let tokenizer = EngineTokenizer::new(asker(), limits(Duration::from_millis(10)), 7);
     let body = chat("Hi");
     let start = Instant::now();
@@ -138,7 +138,7 @@ async fn nobody_waits_beyond_the_budget_and_the_answer_comes_all_the_same() {
 #[tokio::test]
 async fn only_so_many_exchanges_are_under_way() {
     let (engine, at) = engine(EngineSpec::default()).await;
-    assert!(engine.inject(Fault::once(What::StallBeforeHead).on_path("/tokenize")));
+    assert!(engine.inject(Fault::once(FaultKind::StallBeforeHead).on_path("/tokenize")));
     let limits = EngineLimits { in_flight: 1, ..limits(Duration::from_millis(10)) };
     let tokenizer = EngineTokenizer::new(asker(), limits, 7);
     assert_eq!(tokenizer.tokens(&at, Api::Chat, &chat("1"), 0).await, Err(Reason::EngineSlow));
@@ -153,10 +153,10 @@ async fn a_failed_exchange_has_a_reason_and_does_not_block_the_next() {
     let tokenizer = EngineTokenizer::new(asker(), limits(GENEROUS), 7);
     let body = chat("Hi");
     for (what, reason) in [
-        (What::Status(404, None), Reason::EngineRefused),
-        (What::Status(200, Some(Bytes::from_static(b"{}"))), Reason::EngineUnreachable),
-        (What::Status(200, Some(Bytes::from(vec![b' '; 2 << 20]))), Reason::EngineUnreachable),
-        (What::ResetBeforeHead, Reason::EngineUnreachable),
+        (FaultKind::Status(404, None), Reason::EngineRefused),
+        (FaultKind::Status(200, Some(Bytes::from_static(b"{}"))), Reason::EngineUnreachable),
+        (FaultKind::Status(200, Some(Bytes::from(vec![b' '; 2 << 20]))), Reason::EngineUnreachable),
+        (FaultKind::ResetBeforeHead, Reason::EngineUnreachable),
     ] {
         engine.clear_faults();
         assert!(engine.inject(Fault::always(what.clone()).on_path("/tokenize")));
@@ -200,7 +200,9 @@ async fn the_first_different_token_is_named() {
     let Verdict::Different(Difference { canary: "ascii", found }) = parity.verdict else {
         panic!("{parity:?}")
     };
-    let Found::Token { at: 3, ours: Some(ours), theirs: Some(theirs) } = found else { panic!("{found:?}") };
+    let Comparison::Token { at: 3, ours: Some(ours), theirs: Some(theirs) } = found else {
+        panic!("{found:?}")
+    };
     assert_eq!(ours + 1, theirs);
 }
 
@@ -215,7 +217,7 @@ async fn another_template_and_a_refusal_are_differences() {
     let refuses = EngineSpec { tokenize: Some(Tokenizing(Arc::new(|_| None))), ..EngineSpec::default() };
     let (_engine, at) = engine(refuses).await;
     let parity = compare(&at, &prompter("qwen3")).await;
-    let expect = Difference { canary: "ascii", found: Found::Refused(400) };
+    let expect = Difference { canary: "ascii", found: Comparison::Refused(400) };
     assert_eq!((parity.verdict, parity.compared), (Verdict::Different(expect), 1));
 }
 
@@ -226,7 +228,7 @@ async fn nothing_compared_or_nobody_reached_is_no_parity() {
     let parity = compare(&at, &blind).await;
     assert_eq!((parity.verdict, parity.compared), (Verdict::Untested, 0));
     assert_eq!(parity.skipped.get(Reason::NoTokenizer.name()), Some(&22));
-    for what in [What::Status(404, None), What::Status(503, None), What::ResetBeforeHead] {
+    for what in [FaultKind::Status(404, None), FaultKind::Status(503, None), FaultKind::ResetBeforeHead] {
         engine.clear_faults();
         assert!(engine.inject(Fault::always(what).on_path("/tokenize")));
         let parity = compare(&at, &prompter("qwen3")).await;

@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use pd_proxy::sim::{Engine, EngineSpec, Fault, What};
+use pd_proxy::sim::{Engine, EngineSpec, Fault, FaultKind};
 use serde_json::{Value, json};
 
 use crate::command::run;
@@ -226,7 +226,7 @@ async fn a_named_prefiller_is_asked_for_what_is_not_set() {
     let listing = listed(&["--prompt", "Tell me everything about blocks and their hashes."], &by_engine);
     assert!(!array(&listing["tokens"]).is_empty());
     assert_eq!(engine.seen().iter().filter(|seen| seen.path == "/tokenize").count(), 1);
-    assert!(engine.inject(Fault::always(What::Status(400, None)).on_path("/tokenize")));
+    assert!(engine.inject(Fault::always(FaultKind::Status(400, None)).on_path("/tokenize")));
     let (code, out, _) = keys(&["--prompt", "b"], &by_engine);
     assert_eq!((code, out.as_str()), (1, "tokens unknown: engine_refused\n"));
 

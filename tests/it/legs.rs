@@ -1,6 +1,6 @@
 //! Legs that fail before the first byte: the client must not notice as long as any pair can serve.
 
-use pd_proxy::sim::{EngineSpec, Fault, How, What};
+use pd_proxy::sim::{ConnectionEnd, EngineSpec, Fault, FaultKind};
 use serde_json::{Value, json};
 
 use crate::common::client::{self, Raw};
@@ -31,17 +31,17 @@ fn assert_served(answer: &Raw, words: &str, when: &str) {
 }
 
 /// Everything that can go wrong with a leg before its first byte.
-fn early_faults() -> Vec<What> {
+fn early_faults() -> Vec<FaultKind> {
     vec![
-        What::Refuse,
-        What::ResetAtAccept,
-        What::ResetBeforeHead,
-        What::StallBeforeHead,
-        What::Status(500, None),
-        What::Status(502, Some("<html>bad gateway</html>".into())),
-        What::Status(503, None),
-        What::CutAfterBytes { bytes: 0, how: How::Close },
-        What::CutAfterBytes { bytes: 30, how: How::Close },
+        FaultKind::Refuse,
+        FaultKind::ResetAtAccept,
+        FaultKind::ResetBeforeHead,
+        FaultKind::StallBeforeHead,
+        FaultKind::Status(500, None),
+        FaultKind::Status(502, Some("<html>bad gateway</html>".into())),
+        FaultKind::Status(503, None),
+        FaultKind::CutAfterBytes { bytes: 0, how: ConnectionEnd::Close },
+        FaultKind::CutAfterBytes { bytes: 30, how: ConnectionEnd::Close },
     ]
 }
 
@@ -85,17 +85,17 @@ async fn a_decoder_that_fails_behind_its_announcements_is_replaced() {
     let text = whole.text();
     assert_eq!(told(&whole).0[..2], ["response.created", "response.in_progress"], "{text}");
     let [created, begun] = [0, 1].map(|at| text.split_inclusive("\n\n").nth(at).unwrap());
-    let with = |event: &str| What::Events(format!("{created}{begun}{event}\n\n").into());
+    let with = |event: &str| FaultKind::Events(format!("{created}{begun}{event}\n\n").into());
     // In the second event: the first begins behind a head that is shorter than the second.
     let bytes = created.len() + begun.len() / 2;
     for what in [
-        What::EndAfterEvents(1),
-        What::EndAfterEvents(2),
+        FaultKind::EndAfterEvents(1),
+        FaultKind::EndAfterEvents(2),
         with(": that is all"),
         with(r#"data: {"error":{"code":500}}"#),
         with("event: response.failed\ndata: {\"response\":{\"error\":{\"code\":\"server_error\"}}}"),
-        What::CutAfterBytes { bytes, how: How::Reset },
-        What::StallAfterBytes(bytes),
+        FaultKind::CutAfterBytes { bytes, how: ConnectionEnd::Reset },
+        FaultKind::StallAfterBytes(bytes),
     ] {
         stage.decoders_fail(&Fault::once(what.clone()));
         stage.forget();
@@ -113,7 +113,7 @@ async fn a_decoder_that_fails_behind_its_announcements_is_replaced() {
 async fn a_response_in_the_background_is_announced_at_once_and_not_begun_twice() {
     let stage = Stage::set(hasty()).await;
     let body = json!({"model": "sim", "input": "Go on.", "max_output_tokens": 12, "stream": true, "background": true});
-    stage.decoders_fail(&Fault::always(What::EndAfterEvents(2)));
+    stage.decoders_fail(&Fault::always(FaultKind::EndAfterEvents(2)));
     let answer = stage.post("/v1/responses", &body.to_string()).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(told(&answer).0, ["response.created", "response.in_progress", "error"]);
@@ -132,10 +132,10 @@ async fn what_an_engine_does_by_itself_is_not_begun_twice() {
         let body =
             json!({"model": "sim", "input": "Go on.", "max_output_tokens": 12, key: value}).to_string();
         for (what, status, asked) in [
-            (What::ResetBeforeHead, 502, 1),
-            (What::StallBeforeHead, 504, 1),
-            (What::Status(500, None), 502, 1),
-            (What::Status(503, None), 503, 2),
+            (FaultKind::ResetBeforeHead, 502, 1),
+            (FaultKind::StallBeforeHead, 504, 1),
+            (FaultKind::Status(500, None), 502, 1),
+            (FaultKind::Status(503, None), 503, 2),
         ] {
             stage.forget();
             stage.decoders_fail(&Fault::always(what.clone()));
@@ -148,7 +148,7 @@ async fn what_an_engine_does_by_itself_is_not_begun_twice() {
             stage.heal();
         }
         // One that was not reached has begun nothing.
-        assert!(stage.decoders[0].inject(Fault::always(What::Refuse)));
+        assert!(stage.decoders[0].inject(Fault::always(FaultKind::Refuse)));
         // Those of its connections that wait are reset meanwhile: nothing is to be written on them.
         stage.let_it_work().await;
         for _ in 0..2 {
@@ -174,7 +174,7 @@ async fn an_attempt_is_not_told_by_the_counts_of_one_before() {
         assert_eq!(warm.status, 200, "{}", warm.text());
     }
     stage.forget();
-    stage.decoders_fail(&Fault::once(What::StallBeforeHead));
+    stage.decoders_fail(&Fault::once(FaultKind::StallBeforeHead));
     let leaving = async {
         eventually("a decoder is asked", async || !stage.seen(&stage.decoders).is_empty()).await;
         let removal = json!({"type": "prefill", "instances": prefiller.to_string()}).to_string();
@@ -190,10 +190,10 @@ async fn an_attempt_is_not_told_by_the_counts_of_one_before() {
 async fn a_decoder_that_may_have_used_the_handoff_costs_a_fresh_prefill_and_one_that_can_not_have_does_not() {
     let stage = Stage::set(hasty()).await;
     for (what, prefills) in [
-        (What::Refuse, 1),
-        (What::ResetBeforeHead, 2),
-        (What::Status(500, None), 2),
-        (What::Status(503, None), 2),
+        (FaultKind::Refuse, 1),
+        (FaultKind::ResetBeforeHead, 2),
+        (FaultKind::Status(500, None), 2),
+        (FaultKind::Status(503, None), 2),
     ] {
         stage.decoders_fail(&Fault::always(what.clone()));
         stage.forget();
@@ -218,7 +218,7 @@ async fn a_decoder_that_may_have_used_the_handoff_costs_a_fresh_prefill_and_one_
 #[tokio::test]
 async fn no_decoder_is_given_a_used_handoff() {
     let stage = Stage::set(hasty()).await;
-    stage.decoders_fail(&Fault::always(What::ResetBeforeHead));
+    stage.decoders_fail(&Fault::always(FaultKind::ResetBeforeHead));
     let answer = stage.post(PATH, &body(false)).await;
     assert_eq!((answer.status, answer.json()["error"]["code"].as_str()), (502, Some("decode_failed")));
     let ids: Vec<String> = stage
@@ -237,11 +237,11 @@ async fn no_decoder_is_given_a_used_handoff() {
 async fn when_nobody_can_serve_the_error_says_which_side() {
     let stage = Stage::set(hasty()).await;
     let cases = [
-        (What::Refuse, 502, "failed"),
-        (What::ResetBeforeHead, 502, "failed"),
-        (What::Status(500, None), 502, "failed"),
-        (What::Status(503, None), 503, "overloaded"),
-        (What::StallBeforeHead, 504, "timeout"),
+        (FaultKind::Refuse, 502, "failed"),
+        (FaultKind::ResetBeforeHead, 502, "failed"),
+        (FaultKind::Status(500, None), 502, "failed"),
+        (FaultKind::Status(503, None), 503, "overloaded"),
+        (FaultKind::StallBeforeHead, 504, "timeout"),
     ];
     for (what, status, code) in cases {
         for side in ["prefill", "decode"] {
@@ -287,7 +287,7 @@ async fn an_engines_refusal_is_the_clients_and_is_asked_for_once_if_it_is_about_
     }
     // The decoder refuses what the prefiller took: its answer is the client's, and the KV is given back.
     let refusal = r#"{"error":{"message":"no","type":"BadRequestError","param":null,"code":400}}"#;
-    stage.decoders_fail(&Fault::always(What::Status(400, Some(refusal.into()))));
+    stage.decoders_fail(&Fault::always(FaultKind::Status(400, Some(refusal.into()))));
     stage.forget();
     let answer = stage.post(PATH, &body(true)).await;
     assert_eq!((answer.status, answer.text().as_str()), (400, refusal));
@@ -301,16 +301,16 @@ async fn an_engines_refusal_is_the_clients_and_is_asked_for_once_if_it_is_about_
 async fn bad_prefill_answers_go_elsewhere() {
     let stage = Stage::set(hasty()).await;
     for raw in ["[1]", "\"x\"", "7", "true"] {
-        assert!(stage.prefillers[0].inject(Fault::always(What::BadHandoff(raw.into()))));
+        assert!(stage.prefillers[0].inject(Fault::always(FaultKind::BadHandoff(raw.into()))));
         for _ in 0..2 {
             assert_eq!(stage.post(PATH, &body(false)).await.status, 200, "{raw}");
         }
         stage.heal();
     }
-    stage.prefillers_fail(&Fault::always(What::BadHandoff("[1]".into())));
+    stage.prefillers_fail(&Fault::always(FaultKind::BadHandoff("[1]".into())));
     let answer = stage.post(PATH, &body(false)).await;
     assert_eq!((answer.status, answer.json()["error"]["code"].as_str()), (502, Some("bad_prefill_reply")));
-    stage.prefillers_fail(&Fault::always(What::Status(200, Some("<html></html>".into()))));
+    stage.prefillers_fail(&Fault::always(FaultKind::Status(200, Some("<html></html>".into()))));
     let answer = stage.post(PATH, &body(false)).await;
     assert_eq!((answer.status, answer.json()["error"]["code"].as_str()), (502, Some("bad_prefill_reply")));
     stage.end().await;
@@ -322,8 +322,8 @@ async fn a_prefill_answer_cut_anywhere_goes_elsewhere() {
     let words = stage.post(PATH, &body(false)).await.words();
     // The answer has about 1 200 bytes; the last offsets lie beyond it, where nothing is cut.
     for bytes in (0..1_300).step_by(37).chain([1, 2, 16, 17, 18]) {
-        let how = if bytes % 2 == 0 { How::Reset } else { How::Close };
-        assert!(stage.prefillers[0].inject(Fault::once(What::CutAfterBytes { bytes, how })));
+        let how = if bytes % 2 == 0 { ConnectionEnd::Reset } else { ConnectionEnd::Close };
+        assert!(stage.prefillers[0].inject(Fault::once(FaultKind::CutAfterBytes { bytes, how })));
         for _ in 0..2 {
             assert_served(&stage.post(PATH, &body(false)).await, &words, &format!("cut after {bytes}"));
         }
@@ -343,7 +343,7 @@ async fn a_handoff_that_is_too_old_is_not_used() {
     script.config.retry.delay_max_ms = 2_000.0;
     let stage = Stage::set(script).await;
     // The first decoder refuses the connection: the hand-off is unused, but after the pause it is past its lease.
-    stage.decoders_fail(&Fault::always(What::Refuse));
+    stage.decoders_fail(&Fault::always(FaultKind::Refuse));
     let healing = async {
         // The second attempt is a second away, and more.
         let failed = "pd_proxy_leg_failures_total{leg=\"decode\",instance=\"";

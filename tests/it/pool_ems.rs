@@ -9,7 +9,7 @@ use pd_proxy::endpoint::Endpoint;
 use pd_proxy::kvhash::BlockHash;
 use pd_proxy::kvhash::ems;
 use pd_proxy::pool::ems::{Ems, EmsSettings};
-use pd_proxy::pool::{Gate, GateLimits, Inquiry, KvPool, PoolError, Presence, Question, Reach, Verdict};
+use pd_proxy::pool::{Gate, GateLimits, Inquiry, KvPool, LoadableBy, PoolError, Presence, Question, Verdict};
 use pd_proxy::sim::{EmsAnswering, EmsLookup};
 use tokio::time::timeout;
 
@@ -227,7 +227,7 @@ async fn servers_that_read_their_own_host_say_where_blocks_are() {
     assert_eq!(found.fetchable_tokens(), 0, "engines read nothing from other hosts");
     servers[1].set(EmsAnswering::Close);
     let pool = Ems::new(EmsSettings { least_tokens: 12, ..local });
-    let nothing = Presence { reach: Reach::Own { fetchable_tokens: 0 }, ..Presence::default() };
+    let nothing = Presence { reach: LoadableBy::Own { fetchable_tokens: 0 }, ..Presence::default() };
     assert_eq!(
         ask(&pool, &question).await,
         Ok(nothing.clone()),

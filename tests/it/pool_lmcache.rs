@@ -10,7 +10,7 @@ use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use pd_proxy::endpoint::Endpoint;
 use pd_proxy::pool::lmcache::{Directory, Lmcache, LmcacheSettings};
-use pd_proxy::pool::{KvPool, Near, PoolError, Presence, Question, Reach, Tier};
+use pd_proxy::pool::{KvPool, LoadableBy, Near, PoolError, Presence, Question, Tier};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -20,7 +20,7 @@ const CHUNK: NonZeroUsize = NonZeroUsize::new(4).unwrap();
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Engines load their own alone.
-const OWN: Reach = Reach::Own { fetchable_tokens: 0 };
+const OWN: LoadableBy = LoadableBy::Own { fetchable_tokens: 0 };
 
 /// A status that stands for no answer at all.
 const NEVER: u16 = 0;
@@ -157,7 +157,7 @@ async fn what_an_instance_has_in_memory_is_for_others_only_where_it_is_lent() {
     let lending = [Directory::Controller, coordinator()].map(|which| fake.pool_of(which, true));
     let reach = async |pool: &Lmcache| {
         let found = ask(pool, 14).await.unwrap();
-        (found.hit_tokens, found.fetchable_tokens(), found.reach == Reach::All)
+        (found.hit_tokens, found.fetchable_tokens(), found.reach == LoadableBy::All)
     };
     let answer = |keys: [String; 3]| format!(r#"{{"chunks":3,"results":[{}]}}"#, keys.join(","));
     fake.answers("/lookup", 200, r#"{"event_id":"a","layout_info":{"p0":["LocalCPUBackend",12]}}"#);

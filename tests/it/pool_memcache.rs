@@ -7,7 +7,7 @@ use pd_proxy::endpoint::Endpoint;
 use pd_proxy::kvhash::keys::{Ask, KeyBatch, KeyConfig, KeyProfile, KvShape, Preset, PromptBlocks};
 use pd_proxy::pool::memcache::wire::Form;
 use pd_proxy::pool::memcache::{MemCache, MemCacheConfig, MemCacheHttp, MemCacheHttpConfig, RankHosts};
-use pd_proxy::pool::{KeyStore, Place, Placement, PoolError, Tier};
+use pd_proxy::pool::{KeyStore, Placement, PoolError, ReplicaPlace, Tier};
 use pd_proxy::sim::memcache::{MetaFault, MetaObject, MetaService, MetaVersion};
 
 use crate::common::place;
@@ -50,7 +50,7 @@ fn client(service: &MetaService, hosts: RankHosts) -> MemCache {
 }
 
 fn on(host: &str, tier: Tier) -> Placement {
-    Placement { present: true, places: [Place { host: host.into(), tier }].into_iter().collect() }
+    Placement { present: true, places: [ReplicaPlace { host: host.into(), tier }].into_iter().collect() }
 }
 
 /// Key 0 in memory of rank 0, 1 on a disk of rank 3, 2 on a rank without host, 3 being written, the others not there.

@@ -9,7 +9,7 @@ use pd_proxy::pool::mooncake::wire::Form;
 use pd_proxy::pool::mooncake::{
     ADMIN_TIME, Admin, Mooncake, MooncakeConfig, MooncakeHttp, MooncakeHttpConfig,
 };
-use pd_proxy::pool::{KeyStore, Place, Placement, PoolError, Tier};
+use pd_proxy::pool::{KeyStore, Placement, PoolError, ReplicaPlace, Tier};
 use pd_proxy::sim::mooncake::{
     AnswerFault, Arguments, KeyEntry, Mooncake as Master, MooncakeSpec, Replicas, function_id,
 };
@@ -62,7 +62,7 @@ async fn client(masters: &[&Master], change: impl FnOnce(&mut MooncakeConfig)) -
 fn on(host: &str) -> Placement {
     Placement {
         present: true,
-        places: std::iter::once(Place { host: host.into(), tier: Tier::Memory }).collect(),
+        places: std::iter::once(ReplicaPlace { host: host.into(), tier: Tier::Memory }).collect(),
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use pd_proxy::prompt::Today;
-use pd_proxy::sim::{Engine, EngineSpec, Fault, Role, What};
+use pd_proxy::sim::{Engine, EngineSpec, Fault, FaultKind, Role};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -195,7 +195,7 @@ async fn one_other_token_turns_exactness_off_and_is_named_once() {
 async fn engines_that_can_not_be_compared_yet_serve_meanwhile() {
     let dir = model::directory(TEMPLATE);
     let (prefill, decode) = (prefiller(spec(same)).await, decoder().await);
-    assert!(prefill.inject(Fault::always(What::Status(503, None)).on_path("/tokenize")));
+    assert!(prefill.inject(Fault::always(FaultKind::Status(503, None)).on_path("/tokenize")));
     let (mut process, gateway) = gateway(&prefill, &decode, &local(&dir));
     chat(gateway).await;
     assert_eq!(prompts(gateway).await, counts(&[("unknown/unproven", 1.0)]));
@@ -278,7 +278,7 @@ async fn an_engine_that_comes_back_is_compared_again() {
 async fn engines_that_hang_do_not_hold_up_the_start() {
     let dir = model::directory(TEMPLATE);
     let (prefill, decode) = (prefiller(spec(same)).await, decoder().await);
-    assert!(prefill.inject(Fault::always(What::StallBeforeHead).on_path("/tokenize")));
+    assert!(prefill.inject(Fault::always(FaultKind::StallBeforeHead).on_path("/tokenize")));
     let (mut process, gateway) = gateway(&prefill, &decode, &local(&dir));
     assert_eq!(process.said("not compared yet"), 0, "no exchange has ended");
     assert_eq!(process.said("our tokens are compared with theirs later"), 1);
@@ -422,7 +422,7 @@ async fn engines_may_tokenise_for_the_gateway() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_silent_tokenizer_costs_no_more_than_the_budget() {
     let (prefill, decode) = (prefiller(fast()).await, decoder().await);
-    assert!(prefill.inject(Fault::always(What::StallBeforeHead).on_path("/tokenize")));
+    assert!(prefill.inject(Fault::always(FaultKind::StallBeforeHead).on_path("/tokenize")));
     let (_process, gateway) = gateway(&prefill, &decode, &by_engine("prompt.budget_ms=20"));
     chat(gateway).await;
     assert_eq!(prompts(gateway).await, counts(&[("unknown/engine_slow", 1.0)]));

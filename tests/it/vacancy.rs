@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use pd_proxy::config::DialectName;
-use pd_proxy::sim::{Connector, Engine, EngineSpec, Fault, What};
+use pd_proxy::sim::{Connector, Engine, EngineSpec, Fault, FaultKind};
 use serde_json::json;
 
 use crate::common::client::{self, Raw};
@@ -49,7 +49,7 @@ async fn no_decoder_no_prefill_in_every_dialect_and_service_is_back_at_once() {
     for spoken in EVERY.into_iter().chain([pool]) {
         let stage = Stage::set(script(spoken)).await;
         assert_eq!(stage.post(PATH, &body(0)).await.status, 200, "{spoken:?}");
-        stage.decoders_fail(&Fault::always(What::Refuse));
+        stage.decoders_fail(&Fault::always(FaultKind::Refuse));
         stage.forget();
         // Those whose connections were reset find out first, and then those that can't connect.
         let is_known = async || code(&stage.post(PATH, &body(1)).await) == (503, Some("no_decoder"));
@@ -79,7 +79,7 @@ async fn no_decoder_no_prefill_in_every_dialect_and_service_is_back_at_once() {
 #[tokio::test]
 async fn release_waits_for_a_decoder_and_brings_it_back() {
     let stage = Stage::set(script(EVERY[0])).await;
-    stage.decoders_fail(&Fault::always(What::Refuse));
+    stage.decoders_fail(&Fault::always(FaultKind::Refuse));
     assert_eq!(stage.post(PATH, &body(1)).await.status, 502);
     assert_eq!(stage.prefillers[0].ledger().pinned_handoffs, 1, "it is kept for as long as its lease");
     // Longer than a release was tried before.
@@ -103,7 +103,7 @@ async fn decoder_that_fails_all_requests_costs_few_prefills() {
     script.config.health.failures = 1;
     script.config.health.rest_ms = 500;
     let stage = Stage::set(script).await;
-    stage.decoders_fail(&Fault::always(What::Status(500, None)).on_path("/v1/"));
+    stage.decoders_fail(&Fault::always(FaultKind::Status(500, None)).on_path("/v1/"));
     assert_eq!(code(&stage.post(PATH, &body(60)).await).0, 502);
     stage.forget();
     let begun = Instant::now();
@@ -130,7 +130,7 @@ async fn decoder_that_fails_all_requests_costs_few_prefills() {
 async fn busy_decoders_are_waited_for_before_the_prefill() {
     for spoken in [EVERY[0], EVERY[1], EVERY[3], (DialectName::Pool, Connector::Pool)] {
         let stage = Stage::set(script(spoken)).await;
-        stage.decoders_fail(&Fault::always(What::Status(503, None)).on_path("/v1/"));
+        stage.decoders_fail(&Fault::always(FaultKind::Status(503, None)).on_path("/v1/"));
         assert_eq!(code(&stage.post(PATH, &body(0)).await), (503, Some("overloaded")), "{spoken:?}");
         stage.forget();
         let waiting = join_all((1..40).map(|n| {
@@ -175,7 +175,7 @@ async fn request_waits_for_a_decoder_in_the_place_of_the_last_one() {
 #[tokio::test]
 async fn prefiller_that_hands_nothing_over_is_counted() {
     let stage = Stage::set(Script { decoders: 1, ..Script::default() }).await;
-    assert!(stage.prefillers[0].inject(Fault::always(What::BadHandoff("null".into()))));
+    assert!(stage.prefillers[0].inject(Fault::always(FaultKind::BadHandoff("null".into()))));
     for n in 0..12 {
         assert_eq!(stage.post(PATH, &body(n)).await.status, 200);
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pd_proxy::config::Config;
 use pd_proxy::fleet;
-use pd_proxy::sim::{Engine, EngineSpec, Fault, Role, What};
+use pd_proxy::sim::{Engine, EngineSpec, Fault, FaultKind, Role};
 use tokio::time::Instant;
 
 use crate::common::memory::Memory;
@@ -66,7 +66,7 @@ async fn a_decoder_that_falls_silent_is_noticed_after_the_configured_gap() {
     let mut config = Config::default();
     config.timeout.gap_ms = 60_000;
     let memory = Memory::set(1, &snail(), config).await;
-    let stall = Fault::always(What::StallAfterBytes(1_000));
+    let stall = Fault::always(FaultKind::StallAfterBytes(1_000));
     assert!(memory.decoders[0].inject(stall));
     let start = Instant::now();
     let (status, text) = ask(&memory, 20).await;

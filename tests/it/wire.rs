@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use pd_proxy::sim::{Engine, EngineSpec, Fault, How, What};
+use pd_proxy::sim::{ConnectionEnd, Engine, EngineSpec, Fault, FaultKind};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -68,15 +68,15 @@ async fn a_decoders_answer_cut_at_any_byte() {
     let length = whole.body.len() + 400;
     let offsets = (0..length).step_by(23).chain([1, 8, 17]).chain(length - 60..length);
     for bytes in offsets {
-        let how = if bytes % 2 == 0 { How::Reset } else { How::Close };
+        let how = if bytes % 2 == 0 { ConnectionEnd::Reset } else { ConnectionEnd::Close };
         let when = format!("streamed answer cut after {bytes} bytes, {how:?}");
-        stage.decoders_fail(&Fault::once(What::CutAfterBytes { bytes, how }));
+        stage.decoders_fail(&Fault::once(FaultKind::CutAfterBytes { bytes, how }));
         assert_honest(&stage.post(PATH, &body(true, 8)).await, &words, &when);
         stage.heal();
     }
     for bytes in (0..1_200).step_by(29) {
-        let how = if bytes % 2 == 0 { How::Close } else { How::Reset };
-        stage.decoders_fail(&Fault::once(What::CutAfterBytes { bytes, how }));
+        let how = if bytes % 2 == 0 { ConnectionEnd::Close } else { ConnectionEnd::Reset };
+        stage.decoders_fail(&Fault::once(FaultKind::CutAfterBytes { bytes, how }));
         let answer = stage.post(PATH, &body(false, 8)).await;
         let when = format!("whole answer cut after {bytes} bytes");
         assert!(answer.complete, "{when}: never a part of an answer");
@@ -97,7 +97,10 @@ async fn one_cut_before_the_first_byte_is_invisible() {
     let stage = Stage::set(hasty()).await;
     let words = stage.post(PATH, &body(false, 8)).await.words();
     for bytes in [0, 1, 20, 100] {
-        assert!(stage.decoders[0].inject(Fault::once(What::CutAfterBytes { bytes, how: How::Reset })));
+        assert!(
+            stage.decoders[0]
+                .inject(Fault::once(FaultKind::CutAfterBytes { bytes, how: ConnectionEnd::Reset }))
+        );
         for _ in 0..2 {
             let answer = stage.post(PATH, &body(true, 8)).await;
             assert_eq!(
@@ -128,13 +131,13 @@ async fn the_answer_does_not_depend_on_how_it_was_split() {
         events
     };
     for bytes in [1, 2, 3, 5, 7, 11, 64, 200, 211] {
-        stage.decoders_fail(&Fault::once(What::DribbleBytes(bytes)));
+        stage.decoders_fail(&Fault::once(FaultKind::DribbleBytes(bytes)));
         let dribbled = stage.send(&with_id).await;
         assert!(dribbled.done() && dribbled.complete, "{bytes}");
         assert_eq!(without_time(&dribbled), without_time(&whole), "in pieces of {bytes}");
         stage.heal();
     }
-    stage.prefillers_fail(&Fault::always(What::DribbleBytes(1)));
+    stage.prefillers_fail(&Fault::always(FaultKind::DribbleBytes(1)));
     assert!(stage.send(&with_id).await.done(), "a prefill answer in single bytes");
     stage.end().await;
 }
@@ -143,14 +146,14 @@ async fn the_answer_does_not_depend_on_how_it_was_split() {
 async fn a_stream_that_stops_without_its_end_is_not_passed_off_as_complete() {
     let stage = Stage::set(hasty()).await;
     let words = stage.post(PATH, &body(false, 30)).await.words();
-    for what in [What::CloseWithoutDone, What::StallAfterBytes(900), What::ErrorEvent] {
+    for what in [FaultKind::CloseWithoutDone, FaultKind::StallAfterBytes(900), FaultKind::ErrorEvent] {
         let when = format!("{what:?}");
         stage.decoders_fail(&Fault::once(what.clone()));
         let answer = stage.post(PATH, &body(true, 30)).await;
         assert_eq!(answer.status, 200, "{when}");
         let errors: Vec<_> = answer.events().into_iter().filter(|e| e.get("error").is_some()).collect();
         assert_eq!(errors.len(), 1, "{when}: {}", answer.text());
-        if matches!(what, What::ErrorEvent) {
+        if matches!(what, FaultKind::ErrorEvent) {
             // vLLM's own way to fail, passed on as it is: its error, then its [DONE].
             assert!(answer.done() && answer.complete && errors[0]["error"]["code"].is_u64(), "{when}");
             let metrics = stage.get("/metrics").await.text();
@@ -164,8 +167,11 @@ async fn a_stream_that_stops_without_its_end_is_not_passed_off_as_complete() {
             assert!(stage.decoders.iter().any(failed), "{when}: nobody is told");
         } else {
             assert_honest(&answer, &words, &when);
-            let code =
-                if matches!(what, What::StallAfterBytes(_)) { "decode_timeout" } else { "decode_failed" };
+            let code = if matches!(what, FaultKind::StallAfterBytes(_)) {
+                "decode_timeout"
+            } else {
+                "decode_failed"
+            };
             assert_eq!(errors[0]["error"]["code"], code, "{when}");
         }
         stage.heal();
@@ -200,7 +206,7 @@ async fn a_client_that_leaves_while_no_decoder_listens_has_its_handoff_released_
     script.config.retry.delay_ms = 20.0;
     script.config.retry.delay_max_ms = 20.0;
     let stage = Stage::set(script).await;
-    stage.decoders_fail(&Fault::always(What::Refuse));
+    stage.decoders_fail(&Fault::always(FaultKind::Refuse));
     let mut socket = TcpStream::connect(stage.gateway).await.unwrap();
     socket.write_all(&client::post(PATH, &fresh_body(1, 40))).await.unwrap();
     let pinned = async || stage.prefillers.iter().any(|p| p.ledger().pinned_handoffs > 0);

@@ -5,7 +5,7 @@ use super::{Grade, Report};
 use crate::config::{Config, DialectName};
 use crate::control::settings;
 use crate::dialect::Dialect;
-use crate::dialect::signs::Told;
+use crate::dialect::signs::DetectedDialect;
 
 /// Reports which dialect the prefillers that answered speak.
 pub(super) fn tell(config: &Config, visits: &[Visit], report: &mut Report) {
@@ -17,8 +17,8 @@ pub(super) fn tell(config: &Config, visits: &[Visit], report: &mut Report) {
     }
 }
 
-fn judge(name: DialectName, configured: Dialect, told: Option<&Told>) -> (Grade, String) {
-    let Some(Told { dialect, why }) = told else {
+fn judge(name: DialectName, configured: Dialect, told: Option<&DetectedDialect>) -> (Grade, String) {
+    let Some(DetectedDialect { dialect, why }) = told else {
         return (Grade::Note, format!("it does not say what it speaks; taken for {}", configured.name()));
     };
     if name == DialectName::Auto || *dialect == configured {
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     fn grade(name: DialectName, configured: Dialect, told: Dialect) -> Grade {
-        judge(name, configured, Some(&Told { dialect: told, why: "so".to_owned() })).0
+        judge(name, configured, Some(&DetectedDialect { dialect: told, why: "so".to_owned() })).0
     }
 
     #[test]

@@ -13,9 +13,10 @@ const ADMIN: &str = "pool.admins";
 pub(super) async fn binary(inquiry: &Inquiry<'_>, report: &mut Report) -> Option<Keys> {
     let service = inquiry.addresses().into_iter().next()?;
     match hello(inquiry, &service).await {
-        Ok(form) => {
-            report.say(Grade::Good, format!("MemCache meta service {service} answers{}", told(inquiry, form)))
-        }
+        Ok(form) => report.say(
+            Grade::Good,
+            format!("MemCache meta service {service} answers{}", describe_form(inquiry, form)),
+        ),
         Err(why) => {
             let http = !refused(&why) && inquiry.speaks_http(&service).await;
             let advice = match http {
@@ -68,7 +69,7 @@ async fn hello(inquiry: &Inquiry<'_>, service: &Endpoint) -> Result<Option<Form>
     inquiry.within(memcache.form()).await
 }
 
-fn told(inquiry: &Inquiry<'_>, form: Option<Form>) -> &'static str {
+fn describe_form(inquiry: &Inquiry<'_>, form: Option<Form>) -> &'static str {
     match form {
         Some(Form::Flagged) => ", and tells places as 1.2 and later",
         Some(Form::Plain) => ", and tells places as 1.1",

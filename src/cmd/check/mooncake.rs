@@ -6,7 +6,7 @@ use super::{Grade, Inquiry, Keys, Report, all, counted, endpoints};
 use crate::endpoint::Endpoint;
 use crate::pool::PoolError;
 use crate::pool::mooncake::wire::Form;
-use crate::pool::mooncake::{Greeting, Health, MooncakeConfig, greet};
+use crate::pool::mooncake::{Health, MasterGreeting, MooncakeConfig, greet};
 
 const RPC: &str = "pool.addresses";
 const ADMIN: &str = "pool.admins";
@@ -73,7 +73,7 @@ pub(super) async fn by_http(inquiry: &Inquiry<'_>, report: &mut Report) -> Optio
     held(inquiry, &serving, RPC, report).await
 }
 
-async fn hello(inquiry: &Inquiry<'_>, master: &Endpoint) -> Result<Greeting, PoolError> {
+async fn hello(inquiry: &Inquiry<'_>, master: &Endpoint) -> Result<MasterGreeting, PoolError> {
     let config = MooncakeConfig {
         masters: vec![master.clone()],
         connections: 1,
@@ -88,7 +88,7 @@ async fn hello(inquiry: &Inquiry<'_>, master: &Endpoint) -> Result<Greeting, Poo
 async fn tell_greeting(
     inquiry: &Inquiry<'_>,
     master: &Endpoint,
-    greeting: Result<Greeting, PoolError>,
+    greeting: Result<MasterGreeting, PoolError>,
     answered: bool,
     report: &mut Report,
 ) {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::config::{Config, PoolKind, Tokens};
 use crate::kvhash::keys::{KeyBatch, KeyConfig, KeyProfile, KvShape, Preset, Refusal};
 use crate::kvhash::{Algo, BlockContext, BlockHasher, HashProfile, ProfileError, Seed};
-use crate::pool::{Answer, KeyStore, Place, Placement, Tier};
+use crate::pool::{Answer, KeyStore, Placement, ReplicaPlace, Tier};
 use crate::sim::mooncake::{AdminPort, KeyEntry, Mooncake, MooncakeSpec};
 use crate::sim::{EngineSpec, Mirror};
 
@@ -96,7 +96,7 @@ impl Embedded {
     }
 
     fn placement(&self, key: &str) -> Placement {
-        let place = Place { host: HOST.into(), tier: Tier::Memory };
+        let place = ReplicaPlace { host: HOST.into(), tier: Tier::Memory };
         match self.master.held(key) {
             Some(KeyEntry::Object(_)) => {
                 Placement { present: true, places: std::iter::once(place).collect() }

@@ -54,7 +54,7 @@ pub(super) struct Member {
 pub(super) type Members = SmallVec<[Member; 16]>;
 
 /// Findings of a pass over a whole text.
-pub(super) struct Found {
+pub(super) struct ScanResult {
     pub(super) members: Members,
     pub(super) inside: usize,
 }
@@ -79,7 +79,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// One object and white space, up to the end of the text.
-    pub(super) fn document(mut self) -> Result<Found, JsonError> {
+    pub(super) fn document(mut self) -> Result<ScanResult, JsonError> {
         if self.text.len() > MOST_BYTES {
             return Err(JsonError {
                 kind: JsonErrorKind::TooLong { limit_bytes: MOST_BYTES },
@@ -103,7 +103,7 @@ impl<'a> Scanner<'a> {
         if self.at < self.text.len() {
             return Err(self.error(JsonErrorKind::Trailing));
         }
-        Ok(Found { members, inside })
+        Ok(ScanResult { members, inside })
     }
 
     /// From behind `{` to behind its `}`.

@@ -11,7 +11,7 @@ const COMPLETION_TOKENS: u64 = 16;
 
 /// Rest of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Left {
+pub(super) enum Remainder {
     /// So many tokens.
     Tokens(u64),
     /// As much as fits into the model's context.
@@ -19,7 +19,7 @@ pub(super) enum Left {
 }
 
 /// Rest of an answer of which `generated` tokens exist.
-pub(super) fn left(api: Api, body: &Object, generated: u64) -> Left {
+pub(super) fn left(api: Api, body: &Object, generated: u64) -> Remainder {
     let number = |key: &str| body.get(key).filter(|v| !v.is_null()).and_then(|v| v.as_u64());
     let most = match api {
         Api::Chat => number("max_completion_tokens").or_else(|| number("max_tokens")),
@@ -27,12 +27,12 @@ pub(super) fn left(api: Api, body: &Object, generated: u64) -> Left {
         _ if body.contains("max_tokens") => number("max_tokens"),
         _ => Some(COMPLETION_TOKENS),
     };
-    most.map_or(Left::Context, |most| Left::Tokens(most.saturating_sub(generated)))
+    most.map_or(Remainder::Context, |most| Remainder::Tokens(most.saturating_sub(generated)))
 }
 
 /// A body for `/v1/completions` that goes on from `prompt` and `generated`, of a request with this
 /// `body`.
-pub(super) fn continuation(body: &Object, prompt: &[u32], generated: &[u32], left: Left) -> Bytes {
+pub(super) fn continuation(body: &Object, prompt: &[u32], generated: &[u32], left: Remainder) -> Bytes {
     let mut out = Vec::with_capacity(512 + 7 * (prompt.len() + generated.len()));
     out.extend_from_slice(b"{\"prompt\":[");
     for (i, id) in prompt.iter().chain(generated).enumerate() {
@@ -54,8 +54,8 @@ pub(super) fn continuation(body: &Object, prompt: &[u32], generated: &[u32], lef
         }
     }
     match left {
-        Left::Tokens(tokens) => member("max_tokens", tokens.to_string().as_bytes()),
-        Left::Context => member("max_tokens", b"null"),
+        Remainder::Tokens(tokens) => member("max_tokens", tokens.to_string().as_bytes()),
+        Remainder::Context => member("max_tokens", b"null"),
     }
     if let Some(least) = body.get("min_tokens").and_then(|v| v.as_u64()) {
         let least = least.saturating_sub(generated.len() as u64);

@@ -23,7 +23,7 @@ pub(super) struct Event {
 
 /// Facts of an event that are needed to continue its stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Look {
+pub(super) struct EventFacts {
     /// It names the role.
     pub(super) role: bool,
     /// It has text of the answer.
@@ -85,8 +85,8 @@ impl Event {
     }
 
     /// Reads the facts of the event.
-    pub(super) fn look(&self) -> Look {
-        let mut look = Look::default();
+    pub(super) fn look(&self) -> EventFacts {
+        let mut look = EventFacts::default();
         let Some(choice) = &self.choice else { return look };
         look.finish = choice.given("finish_reason").is_some();
         let Some(delta) = choice.part("delta") else {
@@ -126,7 +126,7 @@ fn shows(value: &Value<'_>) -> bool {
     !value.is_null() && value.raw() != b"\"\""
 }
 
-impl Look {
+impl EventFacts {
     /// True if the client notices it.
     pub(super) fn visible(self) -> bool {
         self.text || self.reasoning || self.other || self.finish

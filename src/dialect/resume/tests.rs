@@ -331,7 +331,7 @@ fn a_continuation_finds_no_more_of_the_prompt_than_there_is() {
 #[test]
 fn what_is_left_of_an_answer() {
     let left = |api, body: Value| body::left(api, &scan(&body), 5);
-    use body::Left::{Context, Tokens};
+    use body::Remainder::{Context, Tokens};
     assert_eq!(left(Api::Completions, json!({})), Tokens(11), "vLLM's default is 16");
     assert_eq!(left(Api::Completions, json!({"max_tokens": null})), Context);
     assert_eq!(left(Api::Completions, json!({"max_tokens": 4})), Tokens(0));

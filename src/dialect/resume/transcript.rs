@@ -9,8 +9,8 @@ use crate::codec::sse;
 use crate::dialect::Api;
 use crate::dialect::fault::{self, Fault, Report};
 use crate::dialect::patch::Patch;
-use crate::dialect::resume::body::{self, Left};
-use crate::dialect::resume::event::{Event, Look};
+use crate::dialect::resume::body::{self, Remainder};
+use crate::dialect::resume::event::{Event, EventFacts};
 use crate::dialect::resume::event_rewrite::{self, Filling};
 use crate::dialect::resume::plan::{Plan, Reason};
 use crate::dialect::resume::text_tail::{Proof, Tail};
@@ -25,7 +25,7 @@ const DONE: &[u8] = b"data: [DONE]\n\n";
 #[derive(Debug)]
 pub struct Transcript {
     plan: Plan,
-    seen: Seen,
+    seen: SentText,
     leg: Leg,
     held: Vec<Entry>,
     broke: Option<Break>,
@@ -54,7 +54,7 @@ pub enum Next {
 
 /// The part of the stream that the client has.
 #[derive(Debug, Default)]
-struct Seen {
+struct SentText {
     phase: Phase,
     /// `id` and `created` of its stream, as JSON.
     identity: Option<(Bytes, Bytes)>,
@@ -109,7 +109,7 @@ struct Entry {
     frame: Bytes,
     ids: Option<Vec<u32>>,
     text: String,
-    look: Look,
+    look: EventFacts,
     identity: Option<(Bytes, Bytes)>,
     template: Option<Bytes>,
 }
@@ -117,7 +117,7 @@ struct Entry {
 impl Transcript {
     /// Nothing has been sent yet.
     pub fn new(plan: Plan) -> Transcript {
-        Transcript { plan, seen: Seen::default(), leg: Leg::Own, held: Vec::new(), broke: None }
+        Transcript { plan, seen: SentText::default(), leg: Leg::Own, held: Vec::new(), broke: None }
     }
 
     /// The break of the decoder's stream; events after it are dropped.
@@ -159,7 +159,7 @@ impl Transcript {
         self.broke = None;
         match self.seen.phase {
             Phase::Nothing => {
-                self.seen = Seen { inexact: self.seen.inexact, ..Seen::default() };
+                self.seen = SentText { inexact: self.seen.inexact, ..SentText::default() };
                 Ok(Next::Again)
             }
             Phase::Role => {
@@ -173,12 +173,12 @@ impl Transcript {
 
     fn go_on(&mut self, body: &Object, cached: Option<u64>) -> Result<Next, Reason> {
         self.exact()?;
-        let Seen { prompt, generated, chars, .. } = &self.seen;
+        let SentText { prompt, generated, chars, .. } = &self.seen;
         let tokens = generated.len() as u64;
         let left = body::left(self.plan.api, body, tokens);
         let doubtful = self.plan.api == Api::Chat || self.seen.several;
         let proof = doubtful.then(|| self.seen.tail.proof(generated).ok_or(Reason::HeldText)).transpose()?;
-        if left == Left::Tokens(0) {
+        if left == Remainder::Tokens(0) {
             if self.seen.several {
                 return Err(Reason::HeldText);
             }

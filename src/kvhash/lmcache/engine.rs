@@ -4,7 +4,7 @@ use std::fmt;
 use std::num::NonZeroUsize;
 
 use crate::codec::pyhash::{self, HashSecret, StrHash, TupleHasher};
-use crate::kvhash::encode::{Encode, Spell};
+use crate::kvhash::encode::{CanonicalValue, Encode};
 use crate::kvhash::none::none_hash;
 use crate::kvhash::{Algo, ProfileError, Seed, VllmVersion};
 
@@ -135,7 +135,7 @@ struct ChunkTuple<'a> {
     chunk: &'a [u32],
 }
 
-impl Spell for ChunkTuple<'_> {
+impl CanonicalValue for ChunkTuple<'_> {
     fn spell(&self, out: &mut impl Encode) {
         out.open(3);
         out.uint(u64::try_from(self.parent.0).unwrap_or_default());

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::server::Server;
 use crate::endpoint::Endpoint;
 use crate::kvhash::{BlockHash, ems};
-use crate::pool::{Answer, KvPool, Near, PoolError, Presence, Question, Reach, Tier, by_host};
+use crate::pool::{Answer, KvPool, LoadableBy, Near, PoolError, Presence, Question, Tier, by_host};
 
 /// Bytes of an EMS hash.
 const HASH_BYTES: usize = size_of::<i64>();
@@ -99,8 +99,8 @@ impl Ems {
         }
     }
 
-    fn reach(&self) -> Reach {
-        if self.settings.reads_local { Reach::Own { fetchable_tokens: 0 } } else { Reach::All }
+    fn reach(&self) -> LoadableBy {
+        if self.settings.reads_local { LoadableBy::Own { fetchable_tokens: 0 } } else { LoadableBy::All }
     }
 
     fn tokens(&self, blocks: usize) -> u32 {

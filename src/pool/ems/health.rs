@@ -37,7 +37,7 @@ pub enum Event {
 
 /// Actions that are allowed now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum AllowedAction {
     /// Send a question.
     Ask,
     /// The smallest question, whose answer is known.
@@ -71,11 +71,11 @@ impl Default for Health {
 
 impl Health {
     /// The action that is allowed at `now_ms`.
-    pub fn turn(&self, now_ms: u64) -> Turn {
+    pub fn turn(&self, now_ms: u64) -> AllowedAction {
         match self.up {
-            true => Turn::Ask,
-            false if now_ms >= self.next_check_ms => Turn::Check,
-            false => Turn::Rest,
+            true => AllowedAction::Ask,
+            false if now_ms >= self.next_check_ms => AllowedAction::Check,
+            false => AllowedAction::Rest,
         }
     }
 
@@ -132,8 +132,8 @@ mod tests {
 
     /// Checks whenever it is allowed, all good, until it is up; gives the time.
     fn recover(health: &mut Health, mut now_ms: u64) -> u64 {
-        while health.turn(now_ms) != Turn::Ask {
-            if health.turn(now_ms) == Turn::Check {
+        while health.turn(now_ms) != AllowedAction::Ask {
+            if health.turn(now_ms) == AllowedAction::Check {
                 health.step(now_ms, Event::Good);
             }
             now_ms += 100;
@@ -145,11 +145,14 @@ mod tests {
     fn one_bad_answer_takes_it_out_and_three_good_checks_bring_it_back() {
         let mut health = Health::default();
         assert_eq!((health.step(5, Event::Good), health.step(10, Event::Bad)), (Change::None, Change::Down));
-        assert_eq!([10, 1009, 1010].map(|now_ms| health.turn(now_ms)), [Turn::Rest, Turn::Rest, Turn::Check]);
+        assert_eq!(
+            [10, 1009, 1010].map(|now_ms| health.turn(now_ms)),
+            [AllowedAction::Rest, AllowedAction::Rest, AllowedAction::Check]
+        );
         assert_eq!(health.step(1010, Event::Good), Change::None);
-        assert_eq!((health.turn(2009), health.turn(2010)), (Turn::Rest, Turn::Check));
+        assert_eq!((health.turn(2009), health.turn(2010)), (AllowedAction::Rest, AllowedAction::Check));
         assert_eq!(health.step(2010, Event::Good), Change::None);
-        assert_eq!((health.step(3010, Event::Good), health.turn(3010)), (Change::Up, Turn::Ask));
+        assert_eq!((health.step(3010, Event::Good), health.turn(3010)), (Change::Up, AllowedAction::Ask));
     }
 
     #[test]
@@ -159,7 +162,7 @@ mod tests {
         let (mut now_ms, mut waits) = (0, Vec::new());
         for _ in 0..6 {
             let before_ms = now_ms;
-            while health.turn(now_ms) == Turn::Rest {
+            while health.turn(now_ms) == AllowedAction::Rest {
                 now_ms += 1;
             }
             waits.push(now_ms - before_ms);
@@ -192,7 +195,7 @@ mod tests {
             let (mut health, mut now_ms, mut changes) = (Health::default(), 0, Vec::new());
             for (wait_ms, good) in events {
                 now_ms += wait_ms;
-                if health.turn(now_ms) != Turn::Rest
+                if health.turn(now_ms) != AllowedAction::Rest
                     && health.step(now_ms, if good { Event::Good } else { Event::Bad }) != Change::None
                 {
                     changes.push(now_ms);

@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use super::frame::{self, AnswerError, Request};
-use super::health::{Change, Event, Health, Turn};
+use super::health::{AllowedAction, Change, Event, Health};
 use super::socket::{Socket, SocketError};
 use crate::endpoint::Endpoint;
 use crate::pool::PoolError;
@@ -52,12 +52,14 @@ impl Server {
         let Ok(mut line) = self.line.try_lock() else { return Err(PoolError::Busy) };
         let turn = lock(&self.health).turn(self.now_ms());
         match turn {
-            Turn::Ask => self.question(&mut line, hashes).await,
-            Turn::Check => {
+            AllowedAction::Ask => self.question(&mut line, hashes).await,
+            AllowedAction::Check => {
                 self.question(&mut line, &[]).await?;
                 Err(PoolError::Refused(format!("{} was in trouble and is watched", self.endpoint)))
             }
-            Turn::Rest => Err(PoolError::Refused(format!("{} is in trouble and left alone", self.endpoint))),
+            AllowedAction::Rest => {
+                Err(PoolError::Refused(format!("{} is in trouble and left alone", self.endpoint)))
+            }
         }
     }
 

@@ -12,14 +12,14 @@ use crate::kvhash::BlockHash;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Heard {
     /// Those that have its beginning in memory of their own, the longest in HBM first.
-    pub held: SmallVec<[Held; 4]>,
+    pub held: SmallVec<[HeldPrefix; 4]>,
     /// Leading tokens that engines put into a pool; the pool may have evicted them since.
     pub told_tokens: u32,
 }
 
 /// Leading tokens of a prompt that one data-parallel rank of an instance holds, in whole blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldPrefix {
     /// The instance, by the number that its [`Source`](super::watch::Source) has.
     pub instance: u64,
     /// The rank: each has a cache of its own.
@@ -40,9 +40,9 @@ pub fn heard(index: &SharedIndex, hashes: &[BlockHash], block_tokens: NonZeroUsi
     let held = found.holders.iter().filter_map(|it| {
         let (instance, rank) = index.name(it.holder)?;
         let (hbm_tokens, own_tokens) = (tokens(it.hbm_blocks), tokens(it.own_blocks));
-        Some(Held { instance, rank, hbm_tokens, own_tokens })
+        Some(HeldPrefix { instance, rank, hbm_tokens, own_tokens })
     });
-    let mut held: SmallVec<[Held; 4]> = held.collect();
+    let mut held: SmallVec<[HeldPrefix; 4]> = held.collect();
     drop(index);
     held.sort_unstable_by_key(|it| {
         let longest = std::cmp::Reverse((it.hbm_tokens, it.own_tokens));
@@ -54,13 +54,13 @@ pub fn heard(index: &SharedIndex, hashes: &[BlockHash], block_tokens: NonZeroUsi
 /// Tokens that each engine with such events holds in any memory of its own, zero included, ordered
 /// by instance and rank. Engines that are silent, or speak of blocks of another size, are not in
 /// it.
-pub fn tellers(index: &SharedIndex, hashes: &[u64], block_tokens: NonZeroUsize) -> Vec<Held> {
+pub fn tellers(index: &SharedIndex, hashes: &[u64], block_tokens: NonZeroUsize) -> Vec<HeldPrefix> {
     let Ok(block_tokens) = u32::try_from(block_tokens.get()) else { return Vec::new() };
     let index = index.read().unwrap_or_else(PoisonError::into_inner);
     let found = index.prefixes(hashes, block_tokens);
-    let mut held: Vec<Held> = index
+    let mut held: Vec<HeldPrefix> = index
         .tellers(block_tokens)
-        .map(|(instance, rank)| Held { instance, rank, hbm_tokens: 0, own_tokens: 0 })
+        .map(|(instance, rank)| HeldPrefix { instance, rank, hbm_tokens: 0, own_tokens: 0 })
         .collect();
     held.sort_unstable_by_key(|it| (it.instance, it.rank));
     for leading in found.holders {
@@ -98,7 +98,8 @@ mod tests {
         let hashes: Vec<BlockHash> = (1..6_u64).map(|it| BlockHash::from(it.to_be_bytes())).collect();
         let sixteen = NonZeroUsize::new(16).unwrap();
         let found = heard(&index, &hashes, sixteen);
-        let held = |instance, rank, hbm_tokens, own_tokens| Held { instance, rank, hbm_tokens, own_tokens };
+        let held =
+            |instance, rank, hbm_tokens, own_tokens| HeldPrefix { instance, rank, hbm_tokens, own_tokens };
         assert_eq!(found.held.as_slice(), [held(8, 1, 32, 48), held(7, 0, 16, 16)]);
         assert_eq!(found.told_tokens, 64);
         let other = NonZeroUsize::new(32).unwrap();

@@ -3,7 +3,7 @@ use std::sync::Mutex;
 
 use proptest::prelude::*;
 
-use super::super::store::Place;
+use super::super::store::ReplicaPlace;
 use super::*;
 use crate::kvhash::keys::{Ask, KeyConfig, KeyProfile, KvShape, Preset, PromptBlocks};
 
@@ -48,8 +48,8 @@ fn keys(blocks: u32, tp: u32) -> KeyBatch {
     batch
 }
 
-fn place(host: &str, tier: Tier) -> Place {
-    Place { host: host.into(), tier }
+fn place(host: &str, tier: Tier) -> ReplicaPlace {
+    ReplicaPlace { host: host.into(), tier }
 }
 
 /// A shelf with the keys for which `of` gives a placement, by block and rank.

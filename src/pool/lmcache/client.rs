@@ -10,10 +10,10 @@ use reqwest::{Client, RequestBuilder};
 use tokio::task::JoinSet;
 
 use super::hosts::Hosts;
-use super::{Directory, Found};
+use super::{ChunkLookup, Directory};
 use crate::endpoint::Endpoint;
 use crate::pool::aside::aside;
-use crate::pool::{Answer, KvPool, MAX_HOSTS, Near, PoolError, Presence, Question, Reach, by_host};
+use crate::pool::{Answer, KvPool, LoadableBy, MAX_HOSTS, Near, PoolError, Presence, Question, by_host};
 
 /// Most tokens of one question: the coordinator refuses more.
 const MAX_TOKENS: usize = 1_000_000;
@@ -57,7 +57,7 @@ impl Lmcache {
         Self { http, settings, hosts: Arc::default(), lists: Mutex::default() }
     }
 
-    async fn ask(&self, question: &Question, chunks: usize) -> Result<Found, PoolError> {
+    async fn ask(&self, question: &Question, chunks: usize) -> Result<ChunkLookup, PoolError> {
         let chunk = self.settings.chunk_tokens.get();
         let (all, salt) = (question.tokens.clone(), question.salt.clone());
         let directory = self.settings.directory.clone();
@@ -86,7 +86,7 @@ impl Lmcache {
 
     /// Begins to learn where the instances are, if that may be news. No answer waits for it: until
     /// it is there, instances go by what was known, or by their names.
-    fn locate(&self, found: &Found) {
+    fn locate(&self, found: &ChunkLookup) {
         if found.held.is_empty() {
             return;
         }
@@ -113,7 +113,7 @@ impl Lmcache {
     }
 
     /// Presence that follows from an answer about a prompt of `chunks` whole chunks.
-    fn presence(&self, found: &Found, chunks: usize) -> Presence {
+    fn presence(&self, found: &ChunkLookup, chunks: usize) -> Presence {
         let tokens = |chunks: usize| {
             u32::try_from(chunks.saturating_mul(self.settings.chunk_tokens.get())).unwrap_or(u32::MAX)
         };
@@ -125,9 +125,9 @@ impl Lmcache {
         let near = by_host(near, MAX_HOSTS);
         let whole = found.chunks >= chunks;
         let reach = match (self.settings.p2p, found.lent) {
-            (true, lent) if lent == found.chunks => Reach::All,
-            (true, lent) => Reach::Own { fetchable_tokens: tokens(lent) },
-            (false, _) => Reach::Own { fetchable_tokens: tokens(found.shared) },
+            (true, lent) if lent == found.chunks => LoadableBy::All,
+            (true, lent) => LoadableBy::Own { fetchable_tokens: tokens(lent) },
+            (false, _) => LoadableBy::Own { fetchable_tokens: tokens(found.shared) },
         };
         Presence { hit_tokens: tokens(found.chunks), reach, near, sampled: false, whole }
     }
@@ -149,7 +149,7 @@ impl KvPool for Lmcache {
         Box::pin(async move {
             let chunks = question.tokens.len().min(MAX_TOKENS) / self.settings.chunk_tokens;
             if chunks == 0 {
-                return Ok(self.presence(&Found::default(), chunks));
+                return Ok(self.presence(&ChunkLookup::default(), chunks));
             }
             let found = self.ask(question, chunks).await?;
             self.locate(&found);

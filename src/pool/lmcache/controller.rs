@@ -14,7 +14,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
 
-use super::{AnswerError, Found, Held};
+use super::{AnswerError, ChunkLookup, InstanceChunks};
 use crate::pool::Tier;
 
 /// Place where it is asked.
@@ -45,7 +45,7 @@ pub fn question(tokens: &[u32]) -> serde_json::Result<Vec<u8>> {
 ///
 /// # Errors
 /// [`AnswerError::Json`], [`AnswerError::ChunkSize`].
-pub fn answer(body: &[u8], chunk_tokens: usize, asked: usize) -> Result<Found, AnswerError> {
+pub fn answer(body: &[u8], chunk_tokens: usize, asked: usize) -> Result<ChunkLookup, AnswerError> {
     let answer: Answer = serde_json::from_slice(body)?;
     let mut all = Vec::with_capacity(answer.layout_info.len());
     for (instance, layout) in answer.layout_info {
@@ -54,7 +54,7 @@ pub fn answer(body: &[u8], chunk_tokens: usize, asked: usize) -> Result<Found, A
         if end % chunk_tokens.max(1) != 0 || chunks > asked {
             return Err(AnswerError::ChunkSize { found: end.div_ceil(chunk_tokens.max(1)), asked });
         }
-        all.push(Held { instance: instance.into(), tier: tier(&location), chunks });
+        all.push(InstanceChunks { instance: instance.into(), tier: tier(&location), chunks });
     }
     let chunks = all.iter().map(|held| held.chunks).max().unwrap_or(0);
     let least = all.iter().map(|held| held.chunks).min().unwrap_or(0);
@@ -63,7 +63,7 @@ pub fn answer(body: &[u8], chunk_tokens: usize, asked: usize) -> Result<Found, A
         first.chunks = if first.chunks == least { least } else { 1 };
     }
     let lent = all.first().filter(|first| first.tier == Tier::Memory).map_or(0, |first| first.chunks);
-    Ok(Found { chunks, shared: 0, lent, held: all })
+    Ok(ChunkLookup { chunks, shared: 0, lent, held: all })
 }
 
 /// By the name of LMCache's backend.
@@ -76,9 +76,9 @@ mod tests {
     use super::*;
 
     /// Leading chunks, and who has how many of them on what.
-    type Told = (usize, Vec<(String, Tier, usize)>);
+    type ChunkHolders = (usize, Vec<(String, Tier, usize)>);
 
-    fn found(layout: &str) -> Result<Told, AnswerError> {
+    fn found(layout: &str) -> Result<ChunkHolders, AnswerError> {
         let body = format!(r#"{{"event_id":"Lookup8be154e5","layout_info":{layout}}}"#);
         let found = answer(body.as_bytes(), 256, 64)?;
         let held = found.held.into_iter().map(|held| (held.instance.to_string(), held.tier, held.chunks));

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{AnswerError, Found, Held};
+use super::{AnswerError, ChunkLookup, InstanceChunks};
 use crate::pool::Tier;
 
 /// Place where it is asked.
@@ -90,7 +90,7 @@ pub fn question(tokens: &[u32], scope: Scope<'_>) -> serde_json::Result<Vec<u8>>
 ///
 /// # Errors
 /// [`AnswerError`].
-pub fn answer(body: &[u8], scope: Scope<'_>, asked: usize) -> Result<Found, AnswerError> {
+pub fn answer(body: &[u8], scope: Scope<'_>, asked: usize) -> Result<ChunkLookup, AnswerError> {
     let answer: Answer<'_> = serde_json::from_slice(body)?;
     if answer.chunks != asked {
         return Err(AnswerError::ChunkSize { found: answer.chunks, asked });
@@ -104,7 +104,7 @@ pub fn answer(body: &[u8], scope: Scope<'_>, asked: usize) -> Result<Found, Answ
     if answer.results.iter().any(|result| result.key.cache_salt != scope.salt) {
         return Err(AnswerError::Salt);
     }
-    Ok(Found {
+    Ok(ChunkLookup {
         chunks: leading(&chunks, |_| true),
         shared: leading(&chunks, |placement| placement.shared),
         lent: leading(&chunks, |placement| placement.shared || placement.tier == "l1"),
@@ -118,7 +118,7 @@ fn leading(chunks: &[&[Key<'_>]], kind: impl Fn(&Placement<'_>) -> bool) -> usiz
 }
 
 /// Instances that have leading chunks by themselves, the longest first.
-fn held(chunks: &[&[Key<'_>]]) -> Vec<Held> {
+fn held(chunks: &[&[Key<'_>]]) -> Vec<InstanceChunks> {
     let mut held = Vec::new();
     let mut leading = chunks.first().map(|keys| whole(keys)).unwrap_or_default();
     for (before, keys) in chunks.iter().enumerate().skip(1) {
@@ -132,13 +132,17 @@ fn held(chunks: &[&[Key<'_>]]) -> Vec<Held> {
                 true
             }
             None => {
-                held.push(Held { instance: (*instance).into(), tier: *slowest, chunks: before });
+                held.push(InstanceChunks { instance: (*instance).into(), tier: *slowest, chunks: before });
                 false
             }
         });
     }
     let to_the_end = leading.into_iter();
-    held.extend(to_the_end.map(|(name, tier)| Held { instance: name.into(), tier, chunks: chunks.len() }));
+    held.extend(to_the_end.map(|(name, tier)| InstanceChunks {
+        instance: name.into(),
+        tier,
+        chunks: chunks.len(),
+    }));
     held.sort_by(|a, b| b.chunks.cmp(&a.chunks).then_with(|| a.instance.cmp(&b.instance)));
     held
 }
@@ -169,7 +173,7 @@ mod tests {
     use super::*;
 
     /// Leading chunks, and who has how many of them on what.
-    type Told = (usize, Vec<(String, Tier, usize)>);
+    type ChunkHolders = (usize, Vec<(String, Tier, usize)>);
 
     /// A result for one key; places are written `mp0/l1`, a closing `*` for a shared one.
     fn key(chunk: usize, places: &str) -> String {
@@ -195,7 +199,7 @@ mod tests {
     }
 
     /// Chunks in braces of `[…]`, keys of each.
-    fn found(chunks: &[&[&str]], ranks: u32) -> Result<Told, AnswerError> {
+    fn found(chunks: &[&[&str]], ranks: u32) -> Result<ChunkHolders, AnswerError> {
         let keys =
             chunks.iter().enumerate().flat_map(|(n, keys)| keys.iter().map(move |places| key(n, places)));
         let body =

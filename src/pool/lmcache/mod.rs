@@ -40,7 +40,12 @@ impl Directory {
     }
 
     /// The answer to a question of `asked` chunks of `chunk` tokens.
-    fn answer(&self, body: &[u8], salt: &str, (asked, chunk): (usize, usize)) -> Result<Found, AnswerError> {
+    fn answer(
+        &self,
+        body: &[u8],
+        salt: &str,
+        (asked, chunk): (usize, usize),
+    ) -> Result<ChunkLookup, AnswerError> {
         match self.scope(salt) {
             None => controller::answer(body, chunk, asked),
             Some(scope) => coordinator::answer(body, scope, asked),
@@ -76,7 +81,7 @@ impl Directory {
 
 /// An answer, instances by their names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct ChunkLookup {
     /// Leading chunks that exist.
     pub chunks: usize,
     /// Leading chunks in stores that all instances share.
@@ -85,12 +90,12 @@ pub struct Found {
     /// where they do that.
     pub lent: usize,
     /// Leading chunks that one instance has by itself.
-    pub held: Vec<Held>,
+    pub held: Vec<InstanceChunks>,
 }
 
 /// Leading chunks of one instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct InstanceChunks {
     /// The instance's name.
     pub instance: Arc<str>,
     /// The slowest tier among them.

@@ -14,7 +14,7 @@ use super::ranks::RankHosts;
 use super::wire::{Form, Object};
 use crate::endpoint::Endpoint;
 use crate::kvhash::keys::KeyBatch;
-use crate::pool::store::{KeyStore, Place, Placement};
+use crate::pool::store::{KeyStore, Placement, ReplicaPlace};
 use crate::pool::{Answer, MAX_HOSTS, PoolError};
 
 /// Most keys of one question: 0.4 ms for presence alone, 0.6 ms with places.
@@ -119,7 +119,7 @@ impl MemCache {
 
     fn placement(&self, object: &Object) -> Placement {
         let place = |rank: &super::wire::Rank| {
-            Some(Place { host: self.config.hosts.get(rank.rank)?.clone(), tier: rank.tier })
+            Some(ReplicaPlace { host: self.config.hosts.get(rank.rank)?.clone(), tier: rank.tier })
         };
         let places = object.ranks.iter().filter_map(place).take(MAX_HOSTS).collect();
         Placement { present: object.present, places }
@@ -145,7 +145,7 @@ fn somewhere(present: bool) -> Placement {
 }
 
 /// Placement of a key. A key that is not present has no places.
-fn placed(present: bool, places: SmallVec<[Place; 2]>) -> Placement {
+fn placed(present: bool, places: SmallVec<[ReplicaPlace; 2]>) -> Placement {
     if present { Placement { present, places } } else { Placement::default() }
 }
 

@@ -30,7 +30,7 @@ const READ_BYTES: usize = 32 << 10;
 #[derive(Debug)]
 pub struct Conn {
     frames: mpsc::Sender<Vec<u8>>,
-    desk: Arc<LinkState>,
+    link: Arc<LinkState>,
     in_flight: usize,
     form: Option<Form>,
 }
@@ -41,7 +41,7 @@ pub struct Line {
     stream: TcpStream,
     buffer: BytesMut,
     frames: mpsc::Receiver<Vec<u8>>,
-    desk: Arc<LinkState>,
+    link: Arc<LinkState>,
 }
 
 /// State that both ends of a connection share.
@@ -68,7 +68,7 @@ struct Waiting {
 
 /// A question's place on the desk, given back when nobody waits any more.
 struct Ticket<'a> {
-    desk: &'a LinkState,
+    link: &'a LinkState,
     seq: u32,
 }
 
@@ -85,8 +85,8 @@ impl Conn {
     ) -> (Self, Line) {
         let (sender, frames) = mpsc::channel(in_flight.max(1));
         let state = State { next_seq: seq, open: HashMap::new(), unheard: None, ended: None };
-        let desk = Arc::new(LinkState { state: Mutex::new(state), hang_up: Notify::new() });
-        (Self { frames: sender, desk: desk.clone(), in_flight, form }, Line { stream, buffer, frames, desk })
+        let link = Arc::new(LinkState { state: Mutex::new(state), hang_up: Notify::new() });
+        (Self { frames: sender, link: link.clone(), in_flight, form }, Line { stream, buffer, frames, link })
     }
 
     /// Form in which places can be asked for; `None` = they can't.
@@ -126,15 +126,15 @@ impl Conn {
         let frame =
             wire::request(op, ticket.seq, keys).map_err(|error| PoolError::TooLarge(error.to_string()))?;
         match self.frames.try_send(frame) {
-            Ok(()) => self.desk.is_owed(ticket.seq),
+            Ok(()) => self.link.is_owed(ticket.seq),
             Err(mpsc::error::TrySendError::Full(_)) => return Err(PoolError::Busy),
-            Err(mpsc::error::TrySendError::Closed(_)) => return Err(self.desk.why()),
+            Err(mpsc::error::TrySendError::Closed(_)) => return Err(self.link.why()),
         }
-        answer.await.map_err(|_| self.desk.why())
+        answer.await.map_err(|_| self.link.why())
     }
 
     fn open(&self, op: Op) -> Result<(Ticket<'_>, oneshot::Receiver<Bytes>), PoolError> {
-        let mut state = self.desk.lock();
+        let mut state = self.link.lock();
         if let Some(error) = &state.ended {
             return Err(error.clone());
         }
@@ -149,15 +149,15 @@ impl Conn {
         state.next_seq = seq.wrapping_add(1);
         let (sender, answer) = oneshot::channel();
         state.open.insert(seq, Waiting { op: op.number(), answer: sender });
-        Ok((Ticket { desk: &self.desk, seq }, answer))
+        Ok((Ticket { link: &self.link, seq }, answer))
     }
 
     /// Gives the connection up: a service that is not understood once will not be the next time
     /// either. Another connection may meet another version.
     fn give_up(&self, error: &WireError) -> PoolError {
         let error = PoolError::Protocol(error.to_string());
-        self.desk.end(error.clone());
-        self.desk.hang_up.notify_one();
+        self.link.end(error.clone());
+        self.link.hang_up.notify_one();
         error
     }
 }
@@ -168,19 +168,19 @@ impl Line {
     pub async fn run(mut self) -> PoolError {
         let (mut from, mut to) = self.stream.split();
         let error = tokio::select! {
-            error = read(&mut from, &mut self.buffer, &self.desk) => error,
+            error = read(&mut from, &mut self.buffer, &self.link) => error,
             error = write(&mut to, &mut self.frames) => error,
-            error = self.desk.silence() => error,
-            () = self.desk.hang_up.notified() => self.desk.why(),
+            error = self.link.silence() => error,
+            () = self.link.hang_up.notified() => self.link.why(),
         };
-        self.desk.end(error);
-        self.desk.why()
+        self.link.end(error);
+        self.link.why()
     }
 }
 
 impl Drop for Line {
     fn drop(&mut self) {
-        self.desk.end(PoolError::Unreachable("the connection was closed".to_owned()));
+        self.link.end(PoolError::Unreachable("the connection was closed".to_owned()));
     }
 }
 
@@ -235,14 +235,14 @@ impl LinkState {
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        self.desk.lock().open.remove(&self.seq);
+        self.link.lock().open.remove(&self.seq);
     }
 }
 
-async fn read(from: &mut ReadHalf<'_>, buffer: &mut BytesMut, desk: &LinkState) -> PoolError {
+async fn read(from: &mut ReadHalf<'_>, buffer: &mut BytesMut, link: &LinkState) -> PoolError {
     loop {
         match next_frame(from, buffer).await {
-            Ok(frame) => desk.deliver(frame),
+            Ok(frame) => link.deliver(frame),
             Err(error) => return error,
         }
     }
@@ -298,10 +298,10 @@ mod tests {
         {
             let mut asked = Box::pin(conn.exist(key(), 1));
             assert!(asked.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-            assert!(conn.desk.lock().unheard.is_some());
+            assert!(conn.link.lock().unheard.is_some());
         }
-        conn.desk.lock().unheard = None;
+        conn.link.lock().unheard = None;
         assert_eq!(conn.exist(key(), 1).await, Err(PoolError::Busy), "the queue is full");
-        assert_eq!(conn.desk.lock().unheard, None);
+        assert_eq!(conn.link.lock().unheard, None);
     }
 }

@@ -11,7 +11,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::sync::Semaphore;
 
-use super::json::{Found, placements};
+use super::json::{MetaAnswer, placements};
 use super::ranks::RankHosts;
 use crate::endpoint::Endpoint;
 use crate::kvhash::keys::KeyBatch;
@@ -105,7 +105,7 @@ impl MemCacheHttp {
             }
             body.extend_from_slice(&chunk);
         }
-        let Found { placements, states } = placements(&body, names.iter().copied(), &self.config.hosts)?;
+        let MetaAnswer { placements, states } = placements(&body, names.iter().copied(), &self.config.hosts)?;
         if states {
             self.wide.store(true, Ordering::Relaxed);
         }

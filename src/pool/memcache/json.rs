@@ -6,7 +6,7 @@ use serde::Deserialize;
 use smallvec::SmallVec;
 
 use super::ranks::RankHosts;
-use crate::pool::store::{Place, Placement, Tier};
+use crate::pool::store::{Placement, ReplicaPlace, Tier};
 use crate::pool::{MAX_HOSTS, PoolError};
 
 /// A replica that can be read. Versions before 1.2 don't tell.
@@ -38,7 +38,7 @@ struct Blob<'a> {
 
 /// Content of a body.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct MetaAnswer {
     /// One per key, in the order they were asked for.
     pub(super) placements: Vec<Placement>,
     /// Only 1.2 and later have states.
@@ -54,7 +54,7 @@ pub(super) fn placements<'a>(
     body: &[u8],
     keys: impl ExactSizeIterator<Item = &'a str>,
     hosts: &RankHosts,
-) -> Result<Found, PoolError> {
+) -> Result<MetaAnswer, PoolError> {
     let reply: Reply<'_> =
         serde_json::from_slice(body).map_err(|error| PoolError::Protocol(error.to_string()))?;
     // Failures come with status 200.
@@ -72,7 +72,7 @@ pub(super) fn placements<'a>(
         }
         placements.push(placement(entry, hosts));
     }
-    Ok(Found { placements, states })
+    Ok(MetaAnswer { placements, states })
 }
 
 /// `valid` alone says nothing: objects that are being written are valid too.
@@ -89,7 +89,7 @@ fn placement(entry: &Entry<'_>, hosts: &RankHosts) -> Placement {
             "SSD" => Tier::Disk,
             _ => return None,
         };
-        Some(Place { host: hosts.get(blob.rank)?.clone(), tier })
+        Some(ReplicaPlace { host: hosts.get(blob.rank)?.clone(), tier })
     };
     Placement { present: true, places: readable.into_iter().filter_map(place).take(MAX_HOSTS).collect() }
 }
@@ -100,7 +100,7 @@ mod tests {
 
     const KEYS: [&str; 3] = ["key-0", "key-1", "nope"];
 
-    fn read(body: &str) -> Result<Found, PoolError> {
+    fn read(body: &str) -> Result<MetaAnswer, PoolError> {
         let hosts = [(0, "10.0.0.1"), (3, "10.0.0.2")].into_iter().collect();
         placements(body.as_bytes(), KEYS.into_iter(), &hosts)
     }
@@ -113,7 +113,7 @@ mod tests {
     }
 
     fn on(host: &str) -> Placement {
-        let places = [Place { host: host.into(), tier: Tier::Memory }].into_iter().collect();
+        let places = [ReplicaPlace { host: host.into(), tier: Tier::Memory }].into_iter().collect();
         Placement { present: true, places }
     }
 
@@ -122,7 +122,7 @@ mod tests {
         let old = recorded(include_str!("../../../tests/captures/memcache-1.1.0.hex"));
         // Rank 1 has no host here.
         let wanted = vec![on("10.0.0.1"), Placement::somewhere(), Placement::default()];
-        assert_eq!(read(&old), Ok(Found { placements: wanted, states: false }));
+        assert_eq!(read(&old), Ok(MetaAnswer { placements: wanted, states: false }));
         let captures = [
             include_str!("../../../tests/captures/memcache-1.2.1.hex"),
             include_str!("../../../tests/captures/memcache-1.3.0.hex"),
@@ -130,7 +130,7 @@ mod tests {
         for capture in captures {
             let text = recorded(capture);
             let wanted = vec![on("10.0.0.1"), on("10.0.0.2"), Placement::default()];
-            assert_eq!(read(&text), Ok(Found { placements: wanted.clone(), states: true }));
+            assert_eq!(read(&text), Ok(MetaAnswer { placements: wanted.clone(), states: true }));
             for end in 0..text.len() {
                 assert!(read(&text[..end]).is_err(), "cut at {end}");
             }

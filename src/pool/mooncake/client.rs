@@ -84,7 +84,7 @@ pub struct LinkStatus {
 
 /// Facts of a master's greeting.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Greeting {
+pub struct MasterGreeting {
     /// Endpoint of the master.
     pub master: Endpoint,
     /// The argument list that it takes.
@@ -207,11 +207,11 @@ impl KeyStore for Mooncake {
 ///
 /// # Errors
 /// [`PoolError`] within [`MooncakeConfig::connect_time`] and [`MooncakeConfig::patience`].
-pub async fn greet(config: MooncakeConfig) -> Result<Greeting, PoolError> {
+pub async fn greet(config: MooncakeConfig) -> Result<MasterGreeting, PoolError> {
     let shared = Shared::new(config);
     let link = shared.connect().await?;
     let service = shared.service(&link).await?;
-    Ok(Greeting { master: link.master.clone(), form: link.form, service })
+    Ok(MasterGreeting { master: link.master.clone(), form: link.form, service })
 }
 
 impl Shared {

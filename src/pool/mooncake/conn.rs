@@ -68,7 +68,7 @@ pub(super) struct Reply {
 
 /// The answer to come.
 #[derive(Debug)]
-pub(super) struct Coming(oneshot::Receiver<Reply>, Arc<Shared>);
+pub(super) struct PendingReply(oneshot::Receiver<Reply>, Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -114,7 +114,7 @@ impl Conn {
     /// # Errors
     /// [`PoolError::Busy`] at a limit, [`PoolError::Unreachable`] when the connection is over, or
     /// why the question can't be written.
-    pub(super) fn ask(&self, ask: Ask<'_>) -> Result<Coming, PoolError> {
+    pub(super) fn ask(&self, ask: Ask<'_>) -> Result<PendingReply, PoolError> {
         let mut guard = self.shared.lock();
         let state = &mut *guard;
         // Looked at under the lock: what is added after the end would wait for ever.
@@ -141,7 +141,7 @@ impl Conn {
         state.next = state.next.wrapping_add(1);
         drop(guard);
         self.shared.to_write.notify_one();
-        Ok(Coming(coming, self.shared.clone()))
+        Ok(PendingReply(coming, self.shared.clone()))
     }
 
     /// Number of open questions.
@@ -166,10 +166,10 @@ impl Drop for Conn {
     }
 }
 
-impl Coming {
+impl PendingReply {
     /// Waits for the answer.
     pub(super) async fn reply(self) -> Result<Reply, PoolError> {
-        let Coming(coming, shared) = self;
+        let PendingReply(coming, shared) = self;
         match coming.await {
             Ok(reply) => Ok(reply),
             Err(_) => Err(shared.why()),

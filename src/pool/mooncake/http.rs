@@ -17,7 +17,7 @@ use serde::de::IgnoredAny;
 use super::admin::{Admin, Page, read};
 use super::wire::host_of;
 use crate::kvhash::keys::KeyBatch;
-use crate::pool::{Answer, KeyStore, MAX_HOSTS, Place, Placement, PoolError, Tier};
+use crate::pool::{Answer, KeyStore, MAX_HOSTS, Placement, PoolError, ReplicaPlace, Tier};
 
 /// Keys that a master tells about within a millisecond.
 const BATCH_KEYS: usize = 256;
@@ -58,7 +58,7 @@ struct Master {
 
 /// A question to one master. Dropped while it is open, it has found that the master is silent: the
 /// next question begins behind it.
-struct Turn<'a> {
+struct OpenQuestion<'a> {
     begin: &'a AtomicUsize,
     /// Place where the question began, and where the next one is to.
     from: usize,
@@ -124,7 +124,7 @@ impl MooncakeHttp {
             let at = begin.wrapping_add(turn) % self.masters.len();
             let Some(master) = self.masters.get(at) else { continue };
             let next = (at + 1) % self.masters.len();
-            let mut turn = Turn { begin: &self.begin, from: begin, next, open: true };
+            let mut turn = OpenQuestion { begin: &self.begin, from: begin, next, open: true };
             let answer = master.ask(keys, indexes, self.allow_leases).await;
             turn.open = false;
             match answer {
@@ -205,7 +205,7 @@ impl Master {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for OpenQuestion<'_> {
     fn drop(&mut self) {
         if self.open {
             // Unless another question has moved on already.
@@ -297,7 +297,7 @@ impl<'a> Entry<'a> {
             for buffer in list.iter().flatten() {
                 let endpoint = &*buffer.endpoint;
                 let host = hosts.entry(endpoint).or_insert_with(|| host_of(endpoint.as_bytes())).clone();
-                let Some(place) = host.map(|host| Place { host, tier }) else { continue };
+                let Some(place) = host.map(|host| ReplicaPlace { host, tier }) else { continue };
                 if placement.places.len() < MAX_HOSTS && !placement.places.contains(&place) {
                     placement.places.push(place);
                 }
@@ -374,7 +374,7 @@ mod tests {
                  "disk_values":null,"local_disk_values":[{"transport_endpoint":"[fd00::2]:9"}],"nof_values":null},
             "b":{"ok":true,"error":null,"values":null,"disk_values":[{"file_path":"/x"}],"local_disk_values":null,"nof_values":null},
             "zz":{"ok":false,"error":"OBJECT_NOT_FOUND","values":null,"disk_values":null}}}"#;
-        let place = |host: &str, tier| Place { host: host.into(), tier };
+        let place = |host: &str, tier| ReplicaPlace { host: host.into(), tier };
         let first = Placement {
             present: true,
             places: [place("10.0.0.1", Tier::Memory), place("fd00::2", Tier::Disk)].into_iter().collect(),

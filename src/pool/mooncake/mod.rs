@@ -12,7 +12,7 @@ pub mod wire;
 
 pub use admin::{ADMIN_TIME, Admin, Health, KeySample, Segment};
 pub use client::{
-    CONNECT_TIME, CONNECTIONS, Greeting, IN_FLIGHT, LinkStatus, Mooncake, MooncakeConfig, PATIENCE, TENANT,
-    greet,
+    CONNECT_TIME, CONNECTIONS, IN_FLIGHT, LinkStatus, MasterGreeting, Mooncake, MooncakeConfig, PATIENCE,
+    TENANT, greet,
 };
 pub use http::{MooncakeHttp, MooncakeHttpConfig};

@@ -19,11 +19,11 @@ use crate::fleet::{Choice, Hits, Instance, InstanceId, Role};
 use crate::obs::{Meters, Sample};
 use crate::relay::account::expected::Expected;
 use crate::relay::admit::Pass;
-use crate::relay::budget::Asked;
+use crate::relay::budget::OpenRequest;
 use crate::relay::decision_log::{End as Ended, OutcomeWriter};
-use crate::relay::lookup::{Found, Teller};
+use crate::relay::lookup::{HitSource, PromptLookup};
 use crate::relay::parts::RequestScope;
-use crate::relay::places::Place;
+use crate::relay::places::ConcurrencyPermit;
 use crate::relay::request_ids::Name;
 use crate::relay::traced;
 use crate::route::Terms;
@@ -61,11 +61,11 @@ pub struct Ledger {
     stream: Option<Pace>,
     meters: Arc<Meters>,
     due: Due,
-    asked: Option<Asked>,
+    asked: Option<OpenRequest>,
     /// Assumed cost, as known when it came.
     expected: Expected,
-    prefill_place: Option<Place>,
-    decode_place: Option<Place>,
+    prefill_place: Option<ConcurrencyPermit>,
+    decode_place: Option<ConcurrencyPermit>,
     api: Api,
     id: String,
     /// Engines know no other request by its name.
@@ -82,16 +82,16 @@ pub struct Ledger {
     /// Reason why the prefiller was chosen.
     chosen: Option<Chosen>,
     /// To be told what becomes of that.
-    herald: Option<OutcomeWriter>,
+    outcome_writer: Option<OutcomeWriter>,
     /// Tokens that the pool had when the request came, and who said so.
-    pooled: Option<(u32, Teller)>,
+    pooled: Option<(u32, HitSource)>,
     /// Tokens that the best prefiller had in memory of its own, by its events.
     held: Option<u32>,
     /// Number of times that its stream was continued elsewhere.
     resumed: u32,
     end: End,
     /// Relation to the account of a whole request.
-    kin: RequestScope,
+    request_scope: RequestScope,
     /// The request's span, where requests are traced.
     span: Span,
 }
@@ -144,12 +144,12 @@ impl Ledger {
             output: None,
             pooled: None,
             chosen: None,
-            herald: None,
+            outcome_writer: None,
             held: None,
             resumed: 0,
             stream: None,
             end: End { status: CLIENT_GONE, reason: CLIENT_LEFT },
-            kin: RequestScope::Alone,
+            request_scope: RequestScope::Alone,
             span: Span::default(),
         }
     }
@@ -158,13 +158,13 @@ impl Ledger {
     /// settled: what it comes to is the whole's, and its last word is the whole's as well.
     pub fn part(&mut self, id: String) -> Ledger {
         let mut part = Ledger::open(self.meters.clone(), self.api, id, self.arrived);
-        part.kin = self.kin.part();
+        part.request_scope = self.request_scope.part();
         part.expected = self.expected.of_part();
         part
     }
 
     /// The request counts as open, for the budget of retries, until the account is settled.
-    pub fn counts(&mut self, asked: Asked) {
+    pub fn counts(&mut self, asked: OpenRequest) {
         self.asked = Some(asked);
     }
 
@@ -200,7 +200,7 @@ impl Ledger {
     }
 
     /// It has a place on a side, until the account is settled; or gives it up with None.
-    pub fn takes(&mut self, side: Role, place: Option<Place>) {
+    pub fn takes(&mut self, side: Role, place: Option<ConcurrencyPermit>) {
         *match side {
             Role::Prefill => &mut self.prefill_place,
             Role::Decode => &mut self.decode_place,
@@ -218,7 +218,7 @@ impl Ledger {
         if output == 0 && !matches!(self.end.reason, "ok" | CLIENT_LEFT) {
             return (0, 0);
         }
-        let begun = self.prefiller.is_some() || self.decoder.is_some() || self.kin.began();
+        let begun = self.prefiller.is_some() || self.decoder.is_some() || self.request_scope.began();
         (self.prompt.unwrap_or(if begun { self.expected.prompt_tokens } else { 0 }), output)
     }
 
@@ -251,8 +251,8 @@ impl Ledger {
             Role::Encode => return,
         };
         *place = Some(instance.clone());
-        if let (Role::Decode, Some(herald)) = (self.stage, &self.herald) {
-            herald.decodes(instance);
+        if let (Role::Decode, Some(outcome_writer)) = (self.stage, &self.outcome_writer) {
+            outcome_writer.decodes(instance);
         }
     }
 
@@ -279,16 +279,16 @@ impl Ledger {
     }
 
     /// It waited for its prefiller, which was chosen for these reasons.
-    pub fn placed(&mut self, choice: &Choice, at: Instant, herald: OutcomeWriter) {
+    pub fn placed(&mut self, choice: &Choice, at: Instant, outcome_writer: OutcomeWriter) {
         self.chosen = Some(Chosen { terms: choice.terms, waited: choice.waited, at });
-        if let Some(before) = self.herald.replace(herald) {
+        if let Some(before) = self.outcome_writer.replace(outcome_writer) {
             before.ends(self.ended(0, Ended::RETRIED));
         }
     }
 
     /// Kind of the time-out that the total time limit amounts to right now.
     pub fn timeout_kind(&self) -> Kind {
-        let decodes = self.kin.sum().is_some_and(|sum| !sum.decoders.is_empty());
+        let decodes = self.request_scope.sum().is_some_and(|sum| !sum.decoders.is_empty());
         match if decodes { Role::Decode } else { self.stage } {
             Role::Prefill => Kind::PrefillTimeout,
             Role::Decode => Kind::DecodeTimeout,
@@ -330,11 +330,11 @@ impl Ledger {
     /// Nobody turns it away any more: another pair goes on with its stream, or it is a part of a
     /// request that was let in.
     pub fn is_let_in(&self) -> bool {
-        self.resumed > 0 || self.kin.is_part()
+        self.resumed > 0 || self.request_scope.is_part()
     }
 
     /// Records the lookup of the prompt before it was routed.
-    pub fn found(&mut self, found: &Found) {
+    pub fn found(&mut self, found: &PromptLookup) {
         self.pooled = found.pooled();
         self.held = found.best_held();
     }
@@ -425,7 +425,9 @@ impl Ledger {
         Sample {
             ttft: Some(pace.first - self.arrived),
             // Of several prompts the tokens come side by side.
-            tpot: (pace.last - pace.first).checked_div(after_first).filter(|_| !self.kin.is_whole()),
+            tpot: (pace.last - pace.first)
+                .checked_div(after_first)
+                .filter(|_| !self.request_scope.is_whole()),
             gap_max: (pace.events > 1).then_some(pace.gap_max),
             total,
         }

@@ -7,7 +7,7 @@ use super::{CLIENT_GONE, End, Ledger};
 use crate::error::Kind;
 use crate::relay::decision_log::End as Ended;
 use crate::relay::parts::{Part, Sum};
-use crate::relay::traced::{self, Settled};
+use crate::relay::traced::{self, RequestEnd};
 
 /// Target by which the access line is filtered, wherever the code stands.
 const ACCESS_LOG: &str = "pd_proxy::relay::account";
@@ -20,8 +20,8 @@ impl Ledger {
 
     /// Tells who wants to know how the request ended.
     fn tell(&self) {
-        let Some(herald) = &self.herald else { return };
-        herald.ends(match self.kin.is_part() {
+        let Some(outcome_writer) = &self.outcome_writer else { return };
+        outcome_writer.ends(match self.request_scope.is_part() {
             true => self.ended(0, Ended::PART),
             false => self.ended(self.end.status, self.end.reason),
         });
@@ -29,7 +29,7 @@ impl Ledger {
 
     /// Takes over what its parts came to.
     fn gather(&mut self) -> Sum {
-        let Some(sum) = self.kin.sum() else {
+        let Some(sum) = self.request_scope.sum() else {
             let alone =
                 Part { prefiller: self.prefiller.clone(), decoder: self.decoder.clone(), ..Part::default() };
             return Sum::of(alone);
@@ -60,9 +60,9 @@ impl Drop for Ledger {
         let (status, reason) = super::ended((self.end.status, self.end.reason), &self.meters);
         self.end = End { status, reason };
         self.tell();
-        if self.kin.is_part() {
+        if self.request_scope.is_part() {
             let part = self.as_part();
-            self.kin.add(part);
+            self.request_scope.add(part);
             return;
         }
         let sum = self.gather();
@@ -81,14 +81,14 @@ impl Drop for Ledger {
             key_name = self.due.key_name(),
             status = self.end.status,
             reason = self.end.reason,
-            prompts = self.kin.is_whole().then_some(sum.parts),
+            prompts = self.request_scope.is_whole().then_some(sum.parts),
             prefiller,
             decoder,
             prompt_tokens = self.prompt,
             cached_tokens = self.cached,
             predicted_cached_tokens = self.chosen().map(|chosen| chosen.terms.hit.any_tokens),
             pooled_tokens = self.pooled.map(|(tokens, _)| tokens),
-            pooled_by = self.pooled.map(|(_, teller)| teller.name()),
+            pooled_by = self.pooled.map(|(_, hit_source)| hit_source.name()),
             held_tokens = self.held,
             output_tokens = output,
             resumed = self.resumed,
@@ -99,7 +99,7 @@ impl Drop for Ledger {
             "request"
         );
         let status = Some(self.end.status).filter(|status| *status != CLIENT_GONE);
-        let end = Settled {
+        let end = RequestEnd {
             status,
             reason: self.end.reason,
             prompt: self.prompt,

@@ -82,7 +82,7 @@ fn who_leaves_in_the_middle_pays_for_what_came() {
 fn who_leaves_during_the_prefill_pays_for_the_prompt() {
     let fleet = crate::fleet::Fleet::new(crate::route::Policy::LeastWork);
     fleet.add(Role::Prefill, crate::endpoint::Endpoint::new("p", 1));
-    let seat = fleet.pick(Role::Prefill, crate::fleet::Need::default()).unwrap();
-    let left = left(|ledger| ledger.leg(seat.instance()));
+    let reservation = fleet.pick(Role::Prefill, crate::fleet::Need::default()).unwrap();
+    let left = left(|ledger| ledger.leg(reservation.instance()));
     assert!((600..=601).contains(&left), "{left}");
 }

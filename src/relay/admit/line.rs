@@ -104,8 +104,8 @@ impl<T> Line<T> {
         self.waiting
     }
 
-    /// A request comes; `teller` is kept while it waits.
-    pub(super) fn enter(&mut self, terms: &Terms, teller: impl FnOnce() -> T) -> Entered {
+    /// A request comes; `hit_source` is kept while it waits.
+    pub(super) fn enter(&mut self, terms: &Terms, hit_source: impl FnOnce() -> T) -> Entered {
         if let Some(full) = self.full(terms) {
             return Entered::Refused(full);
         }
@@ -126,7 +126,7 @@ impl<T> Line<T> {
         }
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
-        flow.waiting.insert(ticket, (terms.cost_tokens, teller()));
+        flow.waiting.insert(ticket, (terms.cost_tokens, hit_source()));
         if flow.is_ready() {
             self.ready.insert((flow.account, terms.flow.clone()));
         }
@@ -190,7 +190,7 @@ impl<T> Line<T> {
         }
         let (_, who) = self.ready.pop_first()?;
         let flow = self.flows.get_mut(&who)?;
-        let (_, (cost, teller)) = flow.waiting.pop_first()?;
+        let (_, (cost, hit_source)) = flow.waiting.pop_first()?;
         self.clock = self.clock.max(flow.settled());
         self.waiting -= 1;
         self.inside += 1;
@@ -199,7 +199,7 @@ impl<T> Line<T> {
         if flow.is_ready() {
             self.ready.insert((flow.account, who.clone()));
         }
-        Some((who, cost, teller))
+        Some((who, cost, hit_source))
     }
 
     /// A flow that is gone and owes nothing needs no account; with very many flows, none that is

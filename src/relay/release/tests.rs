@@ -11,7 +11,7 @@ use crate::fleet::Fleet;
 use crate::route::Policy;
 
 /// A duty over a hand-off, and the receiving end of the queue.
-fn duty(handoff: Option<&'static str>) -> (HandoffGuard, mpsc::Receiver<AbandonedHandoff>) {
+fn guard(handoff: Option<&'static str>) -> (HandoffGuard, mpsc::Receiver<AbandonedHandoff>) {
     let body = Object::scan("{}".into(), ScanLimits::default()).unwrap();
     let ask = Ask {
         api: Api::Chat,
@@ -33,17 +33,17 @@ fn duty(handoff: Option<&'static str>) -> (HandoffGuard, mpsc::Receiver<Abandone
     };
     let fleet = Fleet::new(Policy::LeastWork);
     fleet.add(Role::Prefill, Endpoint::new("p", 1));
-    let seat = fleet.pick(Role::Prefill, Need { tokens: 1, ..Need::default() }).unwrap();
-    let (releases, orphans) = ReleaseQueue::new(1, &Arc::default(), fleet.awaiting());
-    (HandoffGuard::new(Arc::new(ask), handoff.map(Bytes::from), seat, releases), orphans)
+    let reservation = fleet.pick(Role::Prefill, Need { tokens: 1, ..Need::default() }).unwrap();
+    let (releases, orphans) = ReleaseQueue::new(1, &Arc::default(), fleet.pending_decodes());
+    (HandoffGuard::new(Arc::new(ask), handoff.map(Bytes::from), reservation, releases), orphans)
 }
 
 /// True if a duty that went through `steps` is queued for release when it is dropped.
 fn queued(handoff: Option<&'static str>, steps: impl FnOnce(&mut HandoffGuard)) -> bool {
-    let (mut duty, mut orphans) = duty(handoff);
-    steps(&mut duty);
-    let releases = duty.releases.clone();
-    drop(duty);
+    let (mut guard, mut orphans) = guard(handoff);
+    steps(&mut guard);
+    let releases = guard.releases.clone();
+    drop(guard);
     let queued = orphans.try_recv().is_ok();
     assert!(!releases.pending(), "taken or not, nothing is left open");
     queued
@@ -72,13 +72,13 @@ fn what_becomes_of_a_duty() {
 
 #[test]
 fn more_than_the_queue_holds_is_left_to_the_lease() {
-    let (first, mut orphans) = duty(Some("{}"));
+    let (first, mut orphans) = guard(Some("{}"));
     let releases = first.releases.clone();
     drop(first);
     assert!(releases.pending());
     let lost =
         |d: &HandoffGuard| Lost { ask: d.ask.clone(), handoff: Bytes::new(), born: d.born, late: false };
-    let (second, _other_queue) = duty(None);
+    let (second, _other_queue) = guard(None);
     releases.submit(Left::Handoff(lost(&second)));
     assert!(orphans.try_recv().is_ok() && orphans.try_recv().is_err());
     assert!(!releases.pending());
@@ -86,10 +86,10 @@ fn more_than_the_queue_holds_is_left_to_the_lease() {
 
 #[test]
 fn a_handoff_grows_stale_before_its_lease_ends() {
-    let (mut duty, _orphans) = duty(Some("{}"));
-    assert!(!duty.stale(Duration::from_secs(10)));
-    duty.born = Instant::now().checked_sub(Duration::from_secs(8)).unwrap();
-    assert!(duty.stale(Duration::from_secs(10)) && !duty.stale(Duration::from_secs(11)));
+    let (mut guard, _orphans) = guard(Some("{}"));
+    assert!(!guard.stale(Duration::from_secs(10)));
+    guard.born = Instant::now().checked_sub(Duration::from_secs(8)).unwrap();
+    assert!(guard.stale(Duration::from_secs(10)) && !guard.stale(Duration::from_secs(11)));
 }
 
 #[test]

@@ -18,7 +18,7 @@ fn loads(work: &[u64]) -> Vec<Candidate> {
 }
 
 fn pick(policy: Policy, work: &[u64], turn: u64, random: u64) -> Option<usize> {
-    choose(policy, &loads(work), Asked::default(), Dice { turn, random })
+    choose(policy, &loads(work), RequestFacts::default(), RandomSource { turn, random })
 }
 
 #[test]
@@ -40,8 +40,14 @@ fn held_kv_counts_less_than_work() {
     let held = Candidate { held_tokens: 100, ..Candidate::default() };
     let busy = Candidate { work_tokens: 100, ..Candidate::default() };
     let free = Candidate { work_tokens: 29, ..Candidate::default() };
-    assert_eq!(choose(Policy::LeastWork, &[busy, held], Asked::default(), Dice::default()), Some(1));
-    assert_eq!(choose(Policy::LeastWork, &[free, held], Asked::default(), Dice::default()), Some(0));
+    assert_eq!(
+        choose(Policy::LeastWork, &[busy, held], RequestFacts::default(), RandomSource::default()),
+        Some(1)
+    );
+    assert_eq!(
+        choose(Policy::LeastWork, &[free, held], RequestFacts::default(), RandomSource::default()),
+        Some(0)
+    );
 }
 
 #[test]
@@ -64,7 +70,7 @@ fn the_best_standing_counts_before_any_load() {
     let chosen = |standings: [Standing; 2], policy| {
         let mut c = loads(&[0, 50]);
         c.iter_mut().zip(standings).for_each(|(c, s)| c.standing = s);
-        choose(policy, &c, Asked::default(), Dice::default())
+        choose(policy, &c, RequestFacts::default(), RandomSource::default())
     };
     for p in all {
         assert_eq!(chosen([Standing::Resting, Standing::Good], p), Some(1), "{p:?}");
@@ -77,22 +83,24 @@ fn with(requests: u32, hit_tokens: u32, resident_tokens: u64) -> Candidate {
     Candidate { requests, hit_tokens, resident_tokens, ..Candidate::default() }
 }
 
-fn asked(prompt_tokens: u32, session: Option<u64>) -> Asked {
-    Asked { prompt_tokens, session }
+fn asked(prompt_tokens: u32, session: Option<u64>) -> RequestFacts {
+    RequestFacts { prompt_tokens, session }
 }
 
 #[test]
 fn the_reference_score_counts_requests_and_takes_the_first_of_equals() {
     let many = Candidate { requests: 3, work_tokens: 300, ..Candidate::default() };
     let one = Candidate { requests: 1, work_tokens: 5_000, ..Candidate::default() };
-    let pick = |c: &[Candidate]| choose(Policy::Reference, c, Asked::default(), Dice { turn: 1, random: 0 });
+    let pick = |c: &[Candidate]| {
+        choose(Policy::Reference, c, RequestFacts::default(), RandomSource { turn: 1, random: 0 })
+    };
     assert_eq!(pick(&[many, one]), Some(1), "three requests of 100 tokens: 370; one of 5000: 292");
     assert_eq!(pick(&[one, one]), Some(0));
 }
 
 #[test]
 fn cache_aware_follows_prefixes_until_loads_differ_much() {
-    let pick = |c: &[Candidate]| choose(Policy::CacheAware, c, asked(100, None), Dice::default());
+    let pick = |c: &[Candidate]| choose(Policy::CacheAware, c, asked(100, None), RandomSource::default());
     assert_eq!(pick(&[with(40, 0, 5), with(50, 31, 9)]), Some(1), "the longest prefix");
     assert_eq!(pick(&[with(40, 0, 5), with(50, 30, 9)]), Some(0), "30 % are too little: the smallest tree");
     assert_eq!(pick(&[with(40, 0, 9), with(105, 99, 5)]), Some(0), "out of balance");
@@ -101,7 +109,8 @@ fn cache_aware_follows_prefixes_until_loads_differ_much() {
 #[test]
 fn a_session_stays_while_its_place_is_not_overloaded() {
     let at = |identity, requests| Candidate { identity, requests, ..Candidate::default() };
-    let pick = |c: &[Candidate], s| choose(Policy::Session, c, asked(1, Some(s)), Dice::default()).unwrap();
+    let pick =
+        |c: &[Candidate], s| choose(Policy::Session, c, asked(1, Some(s)), RandomSource::default()).unwrap();
     let five: Vec<Candidate> = (0..5).map(|n| at(n, 4)).collect();
     let mut moved = 0;
     for session in 0..500 {
@@ -120,6 +129,7 @@ fn a_session_stays_while_its_place_is_not_overloaded() {
 #[test]
 fn the_longest_prefix_wins_and_load_decides_among_equals() {
     let hit = |hit_tokens, work_tokens| Candidate { hit_tokens, work_tokens, ..Candidate::default() };
-    let pick = |c: &[Candidate]| choose(Policy::PrefixFirst, c, Asked::default(), Dice::default());
+    let pick =
+        |c: &[Candidate]| choose(Policy::PrefixFirst, c, RequestFacts::default(), RandomSource::default());
     assert_eq!(pick(&[hit(5, 0), hit(9, 99), hit(9, 50)]), Some(2));
 }

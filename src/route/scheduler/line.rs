@@ -6,7 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::route::job::{Job, LaneId, Seconds};
-use crate::route::popular::Stretches;
+use crate::route::popular::SharedPrefixes;
 
 /// A place in the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,13 +20,13 @@ pub(super) struct Waiting {
     pub(super) since_s: Seconds,
     /// Lanes on which it failed.
     pub(super) tried: SmallVec<[LaneId; 4]>,
-    pub(super) stretches: Stretches,
-    pub(super) seen: Seen,
+    pub(super) shared_prefixes: SharedPrefixes,
+    pub(super) seen: HeldByLanes,
 }
 
 /// Tokens of a job's prompt that each lane holds, as of some time.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct HeldByLanes {
     /// Leading tokens in each lane's own memory, by lane, as believed.
     pub(super) own_tokens: Vec<u32>,
     /// And as those told that tell.
@@ -36,9 +36,9 @@ pub(super) struct Seen {
     pub(super) version: Option<u64>,
 }
 
-impl Seen {
+impl HeldByLanes {
     /// Tokens that a lane told, if it tells.
-    pub(super) fn told(&self, lane: usize) -> Option<u32> {
+    pub(super) fn held_tokens(&self, lane: usize) -> Option<u32> {
         self.told_tokens.get(lane).copied().flatten()
     }
 }
@@ -93,8 +93,8 @@ mod tests {
             job: Arc::default(),
             since_s: 0.0,
             tried: SmallVec::new(),
-            stretches: Stretches::new(),
-            seen: Seen::default(),
+            shared_prefixes: SharedPrefixes::new(),
+            seen: HeldByLanes::default(),
         }
     }
 

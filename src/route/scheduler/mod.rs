@@ -25,7 +25,7 @@ use super::learn::PrefillLearner;
 use super::popular::Popularity;
 use super::resident::Residents;
 use super::score::Terms;
-use line::{Line, Seen, Waiting};
+use line::{HeldByLanes, Line, Waiting};
 
 pub use line::Ticket;
 
@@ -68,7 +68,7 @@ pub struct Booking(pub u64);
 
 /// A request that wants a prefiller.
 #[derive(Clone, Debug)]
-pub struct Comer<'a> {
+pub struct NewRequest<'a> {
     /// Time at which it came first.
     pub since_s: Seconds,
     /// Facts of the request.
@@ -285,23 +285,23 @@ impl PrefillScheduler {
     /// A request comes back from lanes on which it failed; it stands where it would stand had it
     /// waited all the time.
     pub fn return_to_line(&mut self, since_s: Seconds, job: Arc<Job>, tried: &[LaneId]) -> Ticket {
-        let waiting = self.newcomer(Comer { since_s, job, tried });
-        self.stand(waiting)
+        let waiting = self.newcomer(NewRequest { since_s, job, tried });
+        self.enqueue(waiting)
     }
 
     /// Someone who has no place in the line yet. Only who comes for the first time makes its
     /// beginning more popular.
-    fn newcomer(&mut self, Comer { since_s, job, tried }: Comer<'_>) -> Waiting {
-        let stretches = match self.settings.policy {
+    fn newcomer(&mut self, NewRequest { since_s, job, tried }: NewRequest<'_>) -> Waiting {
+        let shared_prefixes = match self.settings.policy {
             Policy::Predicted if tried.is_empty() => self.popularity.note(&job, since_s),
             _ => SmallVec::new(),
         };
         self.count += 1;
         let ticket = Ticket(self.count);
-        Waiting { ticket, job, since_s, tried: tried.into(), stretches, seen: Seen::default() }
+        Waiting { ticket, job, since_s, tried: tried.into(), shared_prefixes, seen: HeldByLanes::default() }
     }
 
-    fn stand(&mut self, mut waiting: Waiting) -> Ticket {
+    fn enqueue(&mut self, mut waiting: Waiting) -> Ticket {
         self.look(&mut waiting, None);
         let (ticket, own_s) = (waiting.ticket, self.least_service_s(&waiting));
         self.line.join(waiting.since_s + self.settings.aging * own_s, waiting);
@@ -398,9 +398,15 @@ impl PrefillScheduler {
     /// The same in no order.
     pub fn weigh(&self, now: Seconds, job: &Arc<Job>, sight: &dyn CacheView) -> Vec<Terms> {
         let ticket = Ticket(0);
-        let (tried, stretches) = (SmallVec::new(), SmallVec::new());
-        let mut waiting =
-            Waiting { ticket, job: job.clone(), since_s: now, tried, stretches, seen: Seen::default() };
+        let (tried, shared_prefixes) = (SmallVec::new(), SmallVec::new());
+        let mut waiting = Waiting {
+            ticket,
+            job: job.clone(),
+            since_s: now,
+            tried,
+            shared_prefixes,
+            seen: HeldByLanes::default(),
+        };
         self.look(&mut waiting, Some((now, sight)));
         self.all_terms(&waiting, now, &self.outlooks(now), self.line.len())
     }
@@ -450,7 +456,7 @@ impl PrefillScheduler {
 
 fn hit(waiting: &Waiting, lane: usize, beliefs: Beliefs) -> Hit {
     let id = LaneId(u16::try_from(lane).unwrap_or(u16::MAX));
-    let told = waiting.seen.told(lane).filter(|_| beliefs.named).unwrap_or(0);
+    let told = waiting.seen.held_tokens(lane).filter(|_| beliefs.named).unwrap_or(0);
     let own = waiting.seen.own_tokens.get(lane).copied().filter(|_| beliefs.history).unwrap_or(0);
     Hit::of(&waiting.job, id, told.max(own), beliefs.named)
 }

@@ -3,11 +3,11 @@
 use smallvec::SmallVec;
 
 use super::line::Waiting;
-use super::{Bind, Booking, CacheView, Comer, Commit, PrefillScheduler, Ticket, hit};
-use crate::route::choose::{Asked, Candidate, Dice, Policy, Standing, choose};
+use super::{Bind, Booking, CacheView, Commit, NewRequest, PrefillScheduler, Ticket, hit};
+use crate::route::choose::{Candidate, Policy, RandomSource, RequestFacts, Standing, choose};
 use crate::route::job::{LaneId, Seconds};
-use crate::route::lane::{Booked, Lane};
-use crate::route::score::{Asking, Terms, pressure, terms};
+use crate::route::lane::{Lane, LaneBooking};
+use crate::route::score::{CommonTerms, Terms, pressure, terms};
 
 /// So many of the line are looked at: beyond it plans are guesses, and the walk must stay short.
 const WINDOW: usize = 512;
@@ -26,12 +26,12 @@ struct Walk<'a> {
     sight: &'a dyn CacheView,
     random: &'a mut dyn FnMut() -> u64,
     /// Outlooks by lane.
-    outlooks: Vec<Option<Outlook>>,
+    outlooks: Vec<Option<LaneOutlook>>,
 }
 
 /// A prefiller in one walk.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Outlook {
+pub(super) struct LaneOutlook {
     /// Work that is committed to it, and planned for it, in seconds.
     backlog_s: Seconds,
     /// It takes something now.
@@ -52,14 +52,14 @@ impl PrefillScheduler {
     ///
     /// # Errors
     /// The place in the line. It is to be pumped.
-    pub fn come(
+    pub fn try_assign(
         &mut self,
-        comer: Comer<'_>,
+        new_request: NewRequest<'_>,
         now: Seconds,
         sight: &dyn CacheView,
         random: &mut dyn FnMut() -> u64,
     ) -> Result<Commit, Ticket> {
-        let mut waiting = self.newcomer(comer);
+        let mut waiting = self.newcomer(new_request);
         if self.line.len() == 0 {
             self.fade(now);
             let mut walk = Walk { now, sight, random, outlooks: self.outlooks(now) };
@@ -71,7 +71,7 @@ impl PrefillScheduler {
                 return Ok(commit);
             }
         }
-        Err(self.stand(waiting))
+        Err(self.enqueue(waiting))
     }
 
     /// Commits whom it can. To be called when somebody came, when a prefill ended, when prefillers
@@ -120,12 +120,12 @@ impl PrefillScheduler {
         if asked && waiting.job.named {
             for (at, lane) in self.lanes.iter_mut().enumerate() {
                 if let Some(lane) = lane {
-                    lane.tells = waiting.seen.told(at).is_some();
+                    lane.tells = waiting.seen.held_tokens(at).is_some();
                 }
             }
         }
         let all = self.all_terms(waiting, now, &walk.outlooks, others);
-        let dice = Dice { turn: self.turn, random: (walk.random)() };
+        let dice = RandomSource { turn: self.turn, random: (walk.random)() };
         let at = self.best(waiting, &all, dice)?;
         let best = all.get(at).copied()?;
         let outlook = walk.outlooks.get_mut(usize::from(best.lane.0))?.as_mut()?;
@@ -152,8 +152,9 @@ impl PrefillScheduler {
         self.settings.bind == Bind::Late && self.settings.policy == Policy::Predicted
     }
 
-    pub(super) fn outlooks(&self, now: Seconds) -> Vec<Option<Outlook>> {
-        let each = |lane: &Lane| Outlook { backlog_s: lane.backlog_s(now), open: self.is_open(lane, now) };
+    pub(super) fn outlooks(&self, now: Seconds) -> Vec<Option<LaneOutlook>> {
+        let each =
+            |lane: &Lane| LaneOutlook { backlog_s: lane.backlog_s(now), open: self.is_open(lane, now) };
         self.lanes.iter().map(|lane| lane.as_ref().filter(|lane| !lane.draining).map(each)).collect()
     }
 
@@ -169,7 +170,7 @@ impl PrefillScheduler {
     /// True if one that takes something now may be the choice of a request that has failed nowhere
     /// yet: who rests is none while others don't. Without a request it would be open as long as it
     /// rests, and the whole line be looked at in vain each time.
-    fn finds_open(&self, outlooks: &[Option<Outlook>], now: Seconds) -> bool {
+    fn finds_open(&self, outlooks: &[Option<LaneOutlook>], now: Seconds) -> bool {
         let lanes = || {
             self.lanes.iter().zip(outlooks).filter_map(|(lane, outlook)| lane.as_ref().zip(outlook.as_ref()))
         };
@@ -183,7 +184,7 @@ impl PrefillScheduler {
         &self,
         waiting: &Waiting,
         now: Seconds,
-        outlooks: &[Option<Outlook>],
+        outlooks: &[Option<LaneOutlook>],
         others: usize,
     ) -> Vec<Terms> {
         let usable = || {
@@ -194,9 +195,9 @@ impl PrefillScheduler {
             usable().map(|(at, lane, _)| standing(waiting, at, lane, now)).collect();
         let Some(best) = standings.iter().min() else { return Vec::new() };
         let instances = standings.len();
-        let asking = Asking {
+        let asking = CommonTerms {
             prompt_tokens: waiting.job.prompt_tokens,
-            stretches: &waiting.stretches,
+            shared_prefixes: &waiting.shared_prefixes,
             instances,
             pressure: if self.late() { pressure(others, instances) } else { 0.0 },
             now,
@@ -215,7 +216,7 @@ impl PrefillScheduler {
             };
             let id = LaneId(u16::try_from(at).unwrap_or(u16::MAX));
             let hit = hit(waiting, at, self.beliefs);
-            let told_tokens = waiting.seen.told(at);
+            let told_tokens = waiting.seen.held_tokens(at);
             let in_flight = hit.hbm_tokens > 0 && lane.computes(&waiting.job.blocks);
             all.push(Terms {
                 told_tokens,
@@ -226,7 +227,7 @@ impl PrefillScheduler {
         all
     }
 
-    fn best(&self, waiting: &Waiting, all: &[Terms], dice: Dice) -> Option<usize> {
+    fn best(&self, waiting: &Waiting, all: &[Terms], dice: RandomSource) -> Option<usize> {
         if self.settings.policy == Policy::Predicted {
             let least = all.iter().map(|it| it.score_s).fold(f64::INFINITY, f64::min);
             let most_s = least + TIE_S.max(TIE_SHARE * least);
@@ -241,7 +242,7 @@ impl PrefillScheduler {
             return tied().nth(turn).map(|(at, _)| at);
         }
         let candidates: SmallVec<[Candidate; 32]> = all.iter().map(|it| self.candidate(it)).collect();
-        let asked = Asked { prompt_tokens: waiting.job.prompt_tokens, session: waiting.job.session };
+        let asked = RequestFacts { prompt_tokens: waiting.job.prompt_tokens, session: waiting.job.session };
         choose(self.settings.policy, &candidates, asked, dice)
     }
 
@@ -268,7 +269,7 @@ impl PrefillScheduler {
         if let Some(Some(lane)) = self.lanes.get_mut(usize::from(best.lane.0)) {
             let class_s = best.prefill_s / lane.slowness();
             let (prefill_s, hit, job) = (best.prefill_s, best.hit, waiting.job.clone());
-            let booked = Booked { number, job, hit, prefill_s, class_s, committed_s: now, stamp };
+            let booked = LaneBooking { number, job, hit, prefill_s, class_s, committed_s: now, stamp };
             lane.commit(booked, best.restore_s, now);
             let step = if self.mean_prefill_s > 0.0 { MEAN_STEP } else { 1.0 };
             self.mean_prefill_s += step * (prefill_s - self.mean_prefill_s);

@@ -64,7 +64,7 @@ proptest! {
             now += pause_s;
             let (job, tried) = (job(seed, 20, blocks as u64, blocks), [LaneId(0)]);
             let tried = if what == 0 { &tried[..] } else { &[] };
-            let came = skips.come(Comer { since_s: now, job: job.clone(), tried }, now, &(), &mut || 7);
+            let came = skips.try_assign(NewRequest { since_s: now, job: job.clone(), tried }, now, &(), &mut || 7);
             let mut one: Vec<Commit> = came.into_iter().collect();
             one.extend(pump(&mut skips, now));
             stands.return_to_line(now, job, tried);
@@ -186,15 +186,15 @@ fn the_pool_is_nearer_than_computing_and_near_is_nearer_than_far() {
 
 #[test]
 fn what_engines_tell_counts() {
-    struct Told;
-    impl CacheView for Told {
+    struct TestCaches;
+    impl CacheView for TestCaches {
         fn hbm_tokens(&self, _: &Job, out: &mut [Option<u32>]) {
             out[1] = Some(500);
         }
     }
     let mut board = board(3, settings());
     board.arrive(0.0, job(1, 0, 1, 100));
-    let commits = board.pump(0.0, &Told, &mut || 0);
+    let commits = board.pump(0.0, &TestCaches, &mut || 0);
     assert_eq!((commits[0].terms.lane, commits[0].terms.hit.hbm_tokens), (LaneId(1), 500));
 }
 

@@ -14,7 +14,7 @@ const ALIKE_S: f64 = 0.000_5;
 /// Reasons why the winner won, as far as the next best tells. What each would have cost stands
 /// beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Why {
+enum WinReason {
     /// There was no other.
     Only,
     /// It had less to compute and to fetch, since it has more of the prompt.
@@ -27,23 +27,23 @@ enum Why {
     Policy,
 }
 
-impl Why {
+impl WinReason {
     fn name(self) -> &'static str {
         match self {
-            Why::Only => "only",
-            Why::Cached => "cached",
-            Why::Sooner => "sooner",
-            Why::Alike => "alike",
-            Why::Policy => "policy",
+            WinReason::Only => "only",
+            WinReason::Cached => "cached",
+            WinReason::Sooner => "sooner",
+            WinReason::Alike => "alike",
+            WinReason::Policy => "policy",
         }
     }
 }
 
 /// JSON of one placement.
-pub(super) fn decision(story: &DecisionRecord) -> Value {
-    let (choice, job) = (&story.choice, &story.job);
+pub(super) fn decision(record: &DecisionRecord) -> Value {
+    let (choice, job) = (&record.choice, &record.job);
     let others = choice.others.iter().map(|(who, terms)| candidate(&who.name(), terms));
-    let outcome = story.fate.end().map(|end| {
+    let outcome = record.fate.end().map(|end| {
         json!({
             "status": end.status,
             "reason": end.reason,
@@ -52,17 +52,17 @@ pub(super) fn decision(story: &DecisionRecord) -> Value {
         })
     });
     json!({
-        "id": printable(&story.id),
-        "at_unix_ms": unix_ms(story.at),
+        "id": printable(&record.id),
+        "at_unix_ms": unix_ms(record.at),
         "prompt_tokens": job.prompt_tokens,
         "exact": job.exact,
         "waited_ms": choice.waited.as_secs_f64() * 1e3,
         "waiting": choice.waiting,
         "why": why(choice).name(),
-        "winner": candidate(&story.prefiller.name(), &choice.terms),
+        "winner": candidate(&record.prefiller.name(), &choice.terms),
         "next_best": others.collect::<Vec<_>>(),
-        "cached_tokens": story.cached_tokens,
-        "decoder": story.fate.decoder().map(|decoder| decoder.endpoint().to_string()),
+        "cached_tokens": record.cached_tokens,
+        "decoder": record.fate.decoder().map(|decoder| decoder.endpoint().to_string()),
         "outcome": outcome,
     })
 }
@@ -78,20 +78,20 @@ fn candidate(instance: &str, terms: &Terms) -> Value {
     })
 }
 
-fn why(choice: &Choice) -> Why {
-    let Some((_, next)) = choice.others.first() else { return Why::Only };
+fn why(choice: &Choice) -> WinReason {
+    let Some((_, next)) = choice.others.first() else { return WinReason::Only };
     let winner = &choice.terms;
     let own_s = |terms: &Terms| terms.prefill_s + terms.restore_s;
     let (less_work_s, sooner_s) = (own_s(next) - own_s(winner), next.wait_s - winner.wait_s);
     let gain_s = less_work_s + sooner_s;
     if gain_s < -ALIKE_S {
-        Why::Policy
+        WinReason::Policy
     } else if gain_s <= ALIKE_S {
-        Why::Alike
+        WinReason::Alike
     } else if less_work_s > sooner_s {
-        Why::Cached
+        WinReason::Cached
     } else {
-        Why::Sooner
+        WinReason::Sooner
     }
 }
 
@@ -129,10 +129,10 @@ mod tests {
             let others = next.into_iter().map(|terms| (somebody(), terms)).collect();
             why(&Choice { terms: winner, others, waited: Duration::ZERO, waiting: 0 })
         };
-        assert_eq!(why(terms(1.0, 1.0), None), Why::Only);
-        assert_eq!(why(terms(0.2, 0.1), Some(terms(0.0, 1.0))), Why::Cached);
-        assert_eq!(why(terms(0.0, 1.0), Some(terms(3.0, 0.5))), Why::Sooner);
-        assert_eq!(why(terms(0.0, 1.0), Some(terms(0.0, 1.0))), Why::Alike);
-        assert_eq!(why(terms(2.0, 1.0), Some(terms(0.0, 1.0))), Why::Policy);
+        assert_eq!(why(terms(1.0, 1.0), None), WinReason::Only);
+        assert_eq!(why(terms(0.2, 0.1), Some(terms(0.0, 1.0))), WinReason::Cached);
+        assert_eq!(why(terms(0.0, 1.0), Some(terms(3.0, 0.5))), WinReason::Sooner);
+        assert_eq!(why(terms(0.0, 1.0), Some(terms(0.0, 1.0))), WinReason::Alike);
+        assert_eq!(why(terms(2.0, 1.0), Some(terms(0.0, 1.0))), WinReason::Policy);
     }
 }

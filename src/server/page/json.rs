@@ -45,13 +45,13 @@ fn now(gateway: &Arc<Gateway>) -> Value {
     members.truncate(MOST_ENGINES);
     served::look(gateway, &members);
     let mut backlogs_ms: HashMap<InstanceId, f64> = HashMap::new();
-    for (id, seconds) in fleet.desk().backlogs() {
+    for (id, seconds) in fleet.scheduler().backlogs() {
         // Of an engine with ranks, the one that is free first.
         let least = backlogs_ms.entry(id).or_insert(f64::INFINITY);
         *least = least.min(seconds * 1e3);
     }
     let engines = members.iter().map(|it| engine(gateway, it, backlogs_ms.get(&it.id()).copied()));
-    let beliefs = fleet.desk().beliefs();
+    let beliefs = fleet.scheduler().beliefs();
     json!({
         "format": FORMAT,
         "now_unix_ms": unix_ms(SystemTime::now()),
@@ -61,7 +61,7 @@ fn now(gateway: &Arc<Gateway>) -> Value {
         "engines": engines.collect::<Vec<_>>(),
         "engines_left_out": left_out,
         "pools": pool(gateway).into_iter().collect::<Vec<_>>(),
-        "decisions": gateway.relay.stories.last(MOST_DECISIONS).iter().map(decisions::decision).collect::<Vec<_>>(),
+        "decisions": gateway.relay.decision_log.last(MOST_DECISIONS).iter().map(decisions::decision).collect::<Vec<_>>(),
     })
 }
 
@@ -87,7 +87,7 @@ fn requests(gateway: &Gateway) -> Value {
     json!({
         "inflight": gateway.gate.inside(),
         "queued": gateway.gate.waiting(),
-        "waiting": gateway.relay.fleet.desk().waiting(),
+        "waiting": gateway.relay.fleet.scheduler().waiting(),
         "ended": ended,
         "failed": failed,
     })
@@ -156,8 +156,8 @@ mod tests {
     fn one_word_tells_how_an_engine_is() {
         let fleet = Fleet::new(Policy::LeastWork);
         fleet.add(Role::Decode, Endpoint::new("d", 1));
-        let seat = fleet.pick(Role::Decode, Need::default()).unwrap();
-        let decoder = seat.instance().clone();
+        let reservation = fleet.pick(Role::Decode, Need::default()).unwrap();
+        let decoder = reservation.instance().clone();
         let now = || state(&decoder, fleet.now_ms());
         assert_eq!(now(), "serving");
         fleet.report(&decoder, Outcome::Failed);

@@ -84,7 +84,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
     use super::*;
-    use crate::server::stall::Stalling;
+    use crate::server::stall::TimedSocket;
 
     const ANSWER: &str = "refused";
 
@@ -95,7 +95,7 @@ mod tests {
         client: impl AsyncFnOnce(DuplexStream) -> Option<DuplexStream>,
     ) -> Duration {
         let (near, far) = duplex(64 << 10);
-        let mut socket = Stalling::new(near, Duration::from_secs(60), stop.clone());
+        let mut socket = TimedSocket::new(near, Duration::from_secs(60), stop.clone());
         let ours = async move {
             socket.write_all(ANSWER.as_bytes()).await.unwrap();
             let start = Instant::now();

@@ -11,20 +11,20 @@ use crate::server::listen::PREFACE;
 /// Over TLS there is no looking at bytes without taking them: whoever serves the connection reads
 /// them from here.
 #[derive(Debug)]
-pub(in crate::server) struct Begun<S> {
+pub(in crate::server) struct HandshakenStream<S> {
     stream: S,
     unread: &'static [u8],
 }
 
-impl<S: AsyncRead + Unpin> Begun<S> {
+impl<S: AsyncRead + Unpin> HandshakenStream<S> {
     /// One of which nothing was read.
-    pub(in crate::server) fn untouched(stream: S) -> Begun<S> {
-        Begun { stream, unread: &[] }
+    pub(in crate::server) fn untouched(stream: S) -> HandshakenStream<S> {
+        HandshakenStream { stream, unread: &[] }
     }
 
     /// Waits for the beginning of HTTP/2; None when the client begins something else, or leaves.
     /// The time limit is the caller's.
-    pub(in crate::server) async fn over_http2(mut stream: S) -> Option<Begun<S>> {
+    pub(in crate::server) async fn over_http2(mut stream: S) -> Option<HandshakenStream<S>> {
         let (mut first, mut read) = ([0; PREFACE.len()], 0);
         while read < PREFACE.len() {
             read += stream.read(&mut first[read..]).await.ok().filter(|n| *n > 0)?;
@@ -32,11 +32,11 @@ impl<S: AsyncRead + Unpin> Begun<S> {
                 return None;
             }
         }
-        Some(Begun { stream, unread: PREFACE })
+        Some(HandshakenStream { stream, unread: PREFACE })
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Begun<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for HandshakenStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -53,7 +53,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Begun<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Begun<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for HandshakenStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, buf)
     }
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     /// Outcome for a client that sends these pieces, with a pause before each, and closes or not.
-    async fn begun(pieces: &[&[u8]], closes: bool) -> Option<Begun<DuplexStream>> {
+    async fn begun(pieces: &[&[u8]], closes: bool) -> Option<HandshakenStream<DuplexStream>> {
         let (near, mut far) = duplex(1 << 10);
         let client = async move {
             for piece in pieces {
@@ -98,7 +98,9 @@ mod tests {
             }
             (!closes).then_some(far)
         };
-        tokio::join!(timeout(Duration::from_secs(60), Begun::over_http2(near)), client).0.unwrap_or_default()
+        tokio::join!(timeout(Duration::from_secs(60), HandshakenStream::over_http2(near)), client)
+            .0
+            .unwrap_or_default()
     }
 
     #[tokio::test(start_paused = true)]

@@ -11,7 +11,7 @@ async fn ask(engine: &Engine, stream: bool) -> Raw {
 async fn a_refusing_port_comes_back_when_cleared() {
     let engine = engine().await;
     let mut idle = TcpStream::connect(engine.addr()).await.unwrap();
-    engine.inject(Fault::always(What::Refuse));
+    engine.inject(Fault::always(FaultKind::Refuse));
     assert_eq!(TcpStream::connect(engine.addr()).await.unwrap_err().kind(), ErrorKind::ConnectionRefused);
     assert_eq!(drain(&mut idle, PATIENCE).await.end, End::Reset);
     engine.clear_faults();
@@ -21,11 +21,11 @@ async fn a_refusing_port_comes_back_when_cleared() {
 #[tokio::test]
 async fn resets_before_anything_is_answered() {
     let engine = engine().await;
-    engine.inject(Fault::once(What::ResetBeforeHead));
+    engine.inject(Fault::once(FaultKind::ResetBeforeHead));
     let raw = ask(&engine, false).await;
     assert_eq!((raw.bytes.len(), raw.end), (0, End::Reset));
     assert_eq!(engine.seen().len(), 1);
-    engine.inject(Fault::once(What::ResetAtAccept));
+    engine.inject(Fault::once(FaultKind::ResetAtAccept));
     let mut tcp = TcpStream::connect(engine.addr()).await.unwrap();
     assert_eq!(drain(&mut tcp, PATIENCE).await.end, End::Reset);
     assert_eq!(engine.seen().len(), 1);
@@ -36,7 +36,7 @@ async fn resets_before_anything_is_answered() {
 async fn stalls_hold_the_connection() {
     let engine = engine().await;
     let text = request("POST", "/v1/completions", "", &completion("x").to_string());
-    for (what, bytes) in [(What::StallBeforeHead, 0), (What::StallAfterBytes(50), 50)] {
+    for (what, bytes) in [(FaultKind::StallBeforeHead, 0), (FaultKind::StallAfterBytes(50), 50)] {
         engine.inject(Fault::once(what));
         let mut tcp = TcpStream::connect(engine.addr()).await.unwrap();
         tcp.write_all(text.as_bytes()).await.unwrap();
@@ -53,8 +53,8 @@ async fn responses_are_cut_at_the_byte() {
     for stream in [false, true] {
         let whole = ask(&engine, stream).await.bytes.len();
         for bytes in [1, 20, 300, whole - 1] {
-            for (how, end) in [(How::Reset, End::Reset), (How::Close, End::Closed)] {
-                engine.inject(Fault::once(What::CutAfterBytes { bytes, how }));
+            for (how, end) in [(ConnectionEnd::Reset, End::Reset), (ConnectionEnd::Close, End::Closed)] {
+                engine.inject(Fault::once(FaultKind::CutAfterBytes { bytes, how }));
                 let raw = ask(&engine, stream).await;
                 assert_eq!((raw.bytes.len(), raw.end), (bytes, end));
             }
@@ -65,7 +65,7 @@ async fn responses_are_cut_at_the_byte() {
 #[tokio::test]
 async fn a_dribbled_response_arrives_whole_in_pieces() {
     let engine = engine().await;
-    engine.inject(Fault::once(What::DribbleBytes(7)));
+    engine.inject(Fault::once(FaultKind::DribbleBytes(7)));
     let raw = ask(&engine, true).await;
     assert_eq!(raw.events().last().unwrap(), "[DONE]");
     assert!(raw.reads > 20, "{} reads", raw.reads);
@@ -74,11 +74,11 @@ async fn a_dribbled_response_arrives_whole_in_pieces() {
 #[tokio::test]
 async fn streams_that_fail_in_the_middle() {
     let engine = engine().await;
-    engine.inject(Fault::once(What::CloseWithoutDone));
+    engine.inject(Fault::once(FaultKind::CloseWithoutDone));
     let raw = ask(&engine, true).await;
     assert_eq!((raw.events().len(), raw.end), (3, End::Closed));
     assert!(raw.bytes.ends_with(b"0\r\n\r\n") && !raw.body().contains("[DONE]"));
-    engine.inject(Fault::once(What::ErrorEvent));
+    engine.inject(Fault::once(FaultKind::ErrorEvent));
     let events = ask(&engine, true).await.events();
     assert_eq!(events.len(), 5);
     assert!(events[3].starts_with(r#"{"error":{"message":"Internal server error""#));
@@ -89,13 +89,13 @@ async fn streams_that_fail_in_the_middle() {
 #[tokio::test]
 async fn statuses_bad_handoffs_and_delays() {
     let engine = engine().await;
-    engine.inject(Fault::once(What::Status(418, Some(Bytes::from_static(b"teapot")))));
+    engine.inject(Fault::once(FaultKind::Status(418, Some(Bytes::from_static(b"teapot")))));
     let raw = ask(&engine, false).await;
     assert_eq!((raw.status(), raw.body().as_str()), (418, "teapot"));
-    engine.inject(Fault::once(What::BadHandoff(Bytes::from_static(b"{not json"))));
+    engine.inject(Fault::once(FaultKind::BadHandoff(Bytes::from_static(b"{not json"))));
     assert!(ask(&engine, false).await.body().contains(r#""kv_transfer_params":{not json,"ec_transfer"#));
     let started = std::time::Instant::now();
-    engine.inject(Fault::once(What::Delay(Duration::from_millis(50))));
+    engine.inject(Fault::once(FaultKind::Delay(Duration::from_millis(50))));
     assert_eq!(ask(&engine, false).await.status(), 200);
     assert!(started.elapsed() >= Duration::from_millis(50));
 }

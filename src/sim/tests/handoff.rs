@@ -69,12 +69,12 @@ async fn a_rejected_or_dropped_decode_gives_the_handoff_back() {
     assert_eq!(post(&d, "/v1/completions", &with(&body, rejected)).await.status(), 400);
     eventually(&p, |ledger| ledger.released_by_reject == 1 && ledger.pinned_blocks == 0).await;
 
-    d.inject(Fault::once(What::Status(503, None)));
+    d.inject(Fault::once(FaultKind::Status(503, None)));
     let busy = json!({"kv_transfer_params": prefill(&p, &body).await});
     assert_eq!(post(&d, "/v1/completions", &with(&body, busy)).await.status(), 503);
     eventually(&p, |ledger| ledger.released_by_reject == 2 && ledger.pinned_blocks == 0).await;
 
-    p.inject(Fault::always(What::StallBeforeHead).on_path("/sim/kv"));
+    p.inject(Fault::always(FaultKind::StallBeforeHead).on_path("/sim/kv"));
     let handoff = prefill(&p, &body).await;
     let mut tcp = TcpStream::connect(d.addr()).await.unwrap();
     let body = with(&body, json!({"kv_transfer_params": handoff})).to_string();

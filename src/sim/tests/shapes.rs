@@ -179,7 +179,7 @@ async fn errors_are_the_recorded_bytes() {
         let ours = replay(&decoder, &recording.request).await;
         assert_eq!((ours.status(), ours.body()), (500, recording.response.body()), "{}", recording.name);
     }
-    engine.inject(Fault::once(What::Status(503, None)));
+    engine.inject(Fault::once(FaultKind::Status(503, None)));
     let busy = &recordings(&["F1"])[0];
     assert_eq!(replay(&engine, &busy.request).await.body(), busy.response.body());
 }

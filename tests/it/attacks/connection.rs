@@ -1,7 +1,7 @@
 //! Headers that belong to one connection do not cross the gateway, in either direction.
 
 use bytes::Bytes;
-use pd_proxy::sim::{Fault, What};
+use pd_proxy::sim::{Fault, FaultKind};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -135,10 +135,10 @@ async fn errors_tell_nothing_of_the_engines() {
     let stage = stage(|s| s.config.retry.attempts = 2).await;
     let inside: Vec<String> = stage.engines().map(|engine| engine.addr().port().to_string()).collect();
     let faults = [
-        What::Refuse,
-        What::ResetBeforeHead,
-        What::Status(500, None),
-        What::Status(200, Some("<html>".into())),
+        FaultKind::Refuse,
+        FaultKind::ResetBeforeHead,
+        FaultKind::Status(500, None),
+        FaultKind::Status(200, Some("<html>".into())),
     ];
     for fault in faults {
         for side in 0..2 {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use pd_proxy::config::Secret;
-use pd_proxy::sim::Seen;
+use pd_proxy::sim::ObservedRequest;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -166,7 +166,7 @@ async fn a_stranger_s_engine_is_not_sent_the_key_of_the_engines() {
     strange.end().await;
 }
 
-fn has(seen: &Seen, secret: &str) -> bool {
+fn has(seen: &ObservedRequest, secret: &str) -> bool {
     seen.headers.iter().any(|(_, value)| value.contains(secret))
 }
 
@@ -183,7 +183,7 @@ async fn the_admin_key_reaches_no_engine_on_whichever_line_it_is() {
         ] {
             let raw = stage.send(&post_with(path, lines, GOOD.as_bytes())).await;
             assert_ne!(raw.status, 401, "{path} {lines:?}: {}", raw.text());
-            let seen: Vec<Seen> = stage.engines().flat_map(|engine| engine.seen()).collect();
+            let seen: Vec<ObservedRequest> = stage.engines().flat_map(|engine| engine.seen()).collect();
             assert!(!seen.is_empty() && !seen.iter().any(|seen| has(seen, "admin-key")), "{path} {lines:?}");
             let own = lines.iter().any(|(name, value)| *name == "authorization" && *value == "Bearer mine");
             assert!(!own || seen.iter().any(|seen| has(seen, "Bearer mine")), "the client's own key goes on");

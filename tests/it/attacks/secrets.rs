@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use pd_proxy::sim::{Engine, EngineSpec, Fault, How, Role, What};
+use pd_proxy::sim::{ConnectionEnd, Engine, EngineSpec, Fault, FaultKind, Role};
 
 use super::PATH;
 use crate::command::Process;
@@ -30,11 +30,11 @@ async fn the_log_has_neither_prompts_nor_keys() {
     let answer = ask().await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     let faults = [
-        What::Status(500, Some(format!("{{\"error\":\"{PROMPT}\"}}").into())),
-        What::Status(400, Some(format!("{{\"error\":\"{PROMPT}\"}}").into())),
-        What::Status(200, Some(PROMPT.into())),
-        What::ResetBeforeHead,
-        What::CutAfterBytes { bytes: 900, how: How::Reset },
+        FaultKind::Status(500, Some(format!("{{\"error\":\"{PROMPT}\"}}").into())),
+        FaultKind::Status(400, Some(format!("{{\"error\":\"{PROMPT}\"}}").into())),
+        FaultKind::Status(200, Some(PROMPT.into())),
+        FaultKind::ResetBeforeHead,
+        FaultKind::CutAfterBytes { bytes: 900, how: ConnectionEnd::Reset },
     ];
     for engine in [&prefill, &decode] {
         for fault in &faults {

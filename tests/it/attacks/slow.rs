@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use pd_proxy::sim::{Fault, What};
+use pd_proxy::sim::{Fault, FaultKind};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -97,7 +97,7 @@ async fn an_answer_that_is_read_slowly_ends_in_time() {
     let event = r#"data: {"choices":[{"index":0,"text":"one more of a great many","finish_reason":null}]}"#;
     let events = format!("{event}\n\n").repeat(EVENTS) + "data: [DONE]\n\n";
     let sent_bytes = events.len();
-    stage.decoders_fail(&Fault::always(What::Events(events.into())));
+    stage.decoders_fail(&Fault::always(FaultKind::Events(events.into())));
     let body = GOOD.replace('}', r#","stream":true}"#);
     let mut socket = TcpStream::connect(stage.gateway).await.unwrap();
     socket.write_all(&client::post(PATH, &body)).await.unwrap();

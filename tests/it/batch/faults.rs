@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pd_proxy::sim::{EngineSpec, Fault, Match, What};
+use pd_proxy::sim::{EngineSpec, Fault, FaultKind, Match};
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -13,7 +13,7 @@ use crate::common::stage::{Script, Stage, fast, slow};
 use crate::common::time::{eventually, pace};
 
 /// Hits the next request about this prompt, on whichever engine it comes to.
-fn about(prompt: &str, times: u32, what: What) -> Fault {
+fn about(prompt: &str, times: u32, what: FaultKind) -> Fault {
     Fault { on: Match { contains: Some(prompt.to_owned()), ..Match::default() }, times, what }
 }
 
@@ -24,7 +24,9 @@ async fn one_prompts_engine_that_fails_is_not_noticed() {
     let (stage, alone) = (Stage::set(script).await, lone().await);
     for stream in [false, true] {
         for prefills in [true, false] {
-            for what in [What::ResetBeforeHead, What::Status(500, None), What::Status(503, None)] {
+            for what in
+                [FaultKind::ResetBeforeHead, FaultKind::Status(500, None), FaultKind::Status(503, None)]
+            {
                 let prompts = prompts(4);
                 let asked = request("r", &json!(prompts), &json!({"stream": stream}));
                 let want = texts(&client::send(alone.addr(), &asked).await);
@@ -71,7 +73,7 @@ async fn a_prompt_that_nobody_answers_fails_all() {
     let stage = &own.stage;
     for stream in [false, true] {
         let prompts = prompts(3);
-        stage.decoders_fail(&about(&prompts[1], u32::MAX, What::Status(500, None)));
+        stage.decoders_fail(&about(&prompts[1], u32::MAX, FaultKind::Status(500, None)));
         let got = stage.send(&own.request("r", &json!(prompts), &json!({"stream": stream}))).await;
         assert_eq!((got.status, got.header("x-pd-error")), (502, Some("decode_failed")), "{}", got.text());
         stage.heal();
@@ -87,7 +89,7 @@ async fn one_stream_that_breaks_breaks_the_answer_off_once() {
     let own = Own::stage("batch-broken", script).await;
     let stage = &own.stage;
     let prompts = prompts(3);
-    stage.decoders_fail(&about(&prompts[1], u32::MAX, What::EndAfterEvents(3)));
+    stage.decoders_fail(&about(&prompts[1], u32::MAX, FaultKind::EndAfterEvents(3)));
     let got =
         stage.send(&own.request("r", &json!(prompts), &json!({"stream": true, "max_tokens": 500}))).await;
     assert_eq!((got.status, got.complete, got.done()), (200, false, false));
@@ -103,7 +105,7 @@ async fn an_engines_own_error_ends_the_answer_at_once() {
     let script = Script { engine: EngineSpec { tpot_ms: 20.0, ..fast() }, ..Script::default() };
     let stage = Stage::set(script).await;
     let prompts = prompts(3);
-    stage.decoders_fail(&about(&prompts[1], u32::MAX, What::ErrorEvent));
+    stage.decoders_fail(&about(&prompts[1], u32::MAX, FaultKind::ErrorEvent));
     let asked = request("r", &json!(prompts), &json!({"stream": true, "max_tokens": 500}));
     // The others would go on for ten seconds.
     let got = tokio::time::timeout(Duration::from_secs(4), stage.send(&asked)).await;
@@ -127,7 +129,7 @@ async fn streams_go_on_elsewhere_each_for_itself() {
         let want = client::send(alone.addr(), &asked).await;
         // A continuation has a list of tokens as prompt, which this does not hit.
         for at in [0, 2] {
-            let fault = about(&prompts[at], 1, What::EndAfterEvents(cut));
+            let fault = about(&prompts[at], 1, FaultKind::EndAfterEvents(cut));
             stage.decoders_fail(&fault);
         }
         let got = stage.send(&asked).await;

@@ -2,7 +2,7 @@
 
 use pd_proxy::fleet::Role;
 use pd_proxy::fleet::health::State;
-use pd_proxy::sim::{Fault, What};
+use pd_proxy::sim::{Fault, FaultKind};
 
 use super::{breakers, config, failed, load, working};
 use crate::common::memory::Memory;
@@ -31,7 +31,7 @@ async fn prefillers_whose_kv_nobody_can_read_cost_few_requests_and_rest() {
 async fn decoders_that_fail_with_everybodys_kv_are_not_held_against_prefillers() {
     let memory = fleet().await;
     for decoder in &memory.decoders[..2] {
-        assert!(decoder.inject(Fault::always(What::Status(500, None)).on_path("/v1/")));
+        assert!(decoder.inject(Fault::always(FaultKind::Status(500, None)).on_path("/v1/")));
     }
     load(&memory, 8, 100).await;
     let then = load(&memory, 8, 60).await;

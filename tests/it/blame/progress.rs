@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use pd_proxy::fleet::Role;
 use pd_proxy::fleet::health::State;
-use pd_proxy::sim::{Fault, What};
+use pd_proxy::sim::{Fault, FaultKind};
 use tokio::time::Instant;
 
 use super::{COMPLETIONS, breakers, config, post, working};
@@ -40,7 +40,7 @@ async fn streams(memory: &Memory, time: Duration) -> (usize, Duration) {
 async fn an_engine_that_never_begins_loses_its_legs_to_its_peers() {
     let memory = Memory::set(2, &working(), config()).await;
     streams(&memory, Duration::from_secs(1)).await;
-    assert!(memory.decoders[0].inject(Fault::always(What::StallBeforeHead).on_path("/v1/")));
+    assert!(memory.decoders[0].inject(Fault::always(FaultKind::StallBeforeHead).on_path("/v1/")));
     let (served, longest) = streams(&memory, Duration::from_secs(9)).await;
     assert!(longest < Duration::from_secs(9), "one waited {longest:?}");
     assert!(served > 20, "{served}");
@@ -52,7 +52,7 @@ async fn an_engine_that_never_begins_loses_its_legs_to_its_peers() {
 async fn a_fleet_that_is_slow_as_a_whole_is_waited_for() {
     let memory = Memory::set(2, &working(), config()).await;
     for decoder in &memory.decoders {
-        assert!(decoder.inject(Fault::always(What::Delay(Duration::from_secs(40))).on_path("/v1/")));
+        assert!(decoder.inject(Fault::always(FaultKind::Delay(Duration::from_secs(40))).on_path("/v1/")));
     }
     let all = join_all((0..4).map(|n| post(&memory, COMPLETIONS, stream(n)))).await;
     assert!(all.iter().all(|(status, _)| *status == 200), "{all:?}");
@@ -62,7 +62,7 @@ async fn a_fleet_that_is_slow_as_a_whole_is_waited_for() {
 #[tokio::test(start_paused = true)]
 async fn an_engine_that_answers_no_probe_keeps_no_client_waiting() {
     let memory = Memory::set(2, &working(), config()).await;
-    assert!(memory.decoders[0].inject(Fault::always(What::StallBeforeHead)));
+    assert!(memory.decoders[0].inject(Fault::always(FaultKind::StallBeforeHead)));
     let fleet = &memory.app.gateway().relay.fleet;
     let silent = fleet.members(Role::Decode)[0].clone();
     let sent = Instant::now();
@@ -80,7 +80,7 @@ async fn an_engine_that_answers_no_probe_keeps_no_client_waiting() {
 async fn a_repeatable_request_leaves_an_engine_that_does_nothing_while_its_peers_serve() {
     let memory = Memory::set(2, &working(), config()).await;
     streams(&memory, Duration::from_secs(1)).await;
-    assert!(memory.prefillers[0].inject(Fault::always(What::StallBeforeHead)));
+    assert!(memory.prefillers[0].inject(Fault::always(FaultKind::StallBeforeHead)));
     let began = Instant::now();
     let clients = (0..4).map(async |client| {
         for n in 0..60 {
@@ -101,7 +101,7 @@ async fn a_decoder_that_generates_alone_for_long_keeps_its_request() {
     let memory = Memory::set(3, &working(), config()).await;
     streams(&memory, Duration::from_secs(1)).await;
     for decoder in &memory.decoders {
-        for what in [What::Delay(Duration::from_secs(30)), What::Status(200, Some("{}".into()))] {
+        for what in [FaultKind::Delay(Duration::from_secs(30)), FaultKind::Status(200, Some("{}".into()))] {
             assert!(decoder.inject(Fault::always(what).on_path(BATCH)));
         }
     }

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use pd_proxy::config::Policy;
 use pd_proxy::fleet::Role;
 use pd_proxy::fleet::health::State;
-use pd_proxy::sim::{Engine, EngineSpec, Fault, What};
+use pd_proxy::sim::{Engine, EngineSpec, Fault, FaultKind};
 use tokio::time::Instant;
 
 use super::{ask, breakers, config, failed, load, post, taken, working};
@@ -19,7 +19,7 @@ const POLICIES: [Policy; 3] = [Policy::Predicted, Policy::LeastRequests, Policy:
 const DOUBTFUL: [u16; 7] = [401, 403, 404, 405, 407, 408, 421];
 
 fn refuses(status: u16) -> Fault {
-    Fault::always(What::Status(status, None)).on_path("/v1/")
+    Fault::always(FaultKind::Status(status, None)).on_path("/v1/")
 }
 
 /// The engines of one role.
@@ -161,7 +161,7 @@ async fn an_engine_that_is_busy_for_ever_rests_while_others_serve() {
     for prefills in [true, false] {
         let memory = Memory::set(3, &working(), config()).await;
         let retired = &side(&memory, prefills)[0];
-        assert!(retired.inject(Fault::always(What::Retired)));
+        assert!(retired.inject(Fault::always(FaultKind::Retired)));
         assert_eq!(failed(&steady(&memory, Duration::from_secs(12)).await), 0);
         assert_eq!(breakers(&memory, role(prefills))[1..], [State::Closed; 2]);
         assert_ne!(breakers(&memory, role(prefills))[0], State::Closed, "prefills {prefills}: it rests");
@@ -176,7 +176,7 @@ async fn an_engine_that_is_busy_for_ever_rests_while_others_serve() {
 async fn engines_that_are_all_busy_are_not_taken_for_broken() {
     let memory = Memory::set(2, &working(), config()).await;
     for decoder in &memory.decoders {
-        assert!(decoder.inject(Fault::always(What::Retired)));
+        assert!(decoder.inject(Fault::always(FaultKind::Retired)));
     }
     let statuses = steady(&memory, Duration::from_secs(12)).await;
     assert!(statuses.iter().all(|status| *status == 503), "{statuses:?}");

@@ -1,6 +1,6 @@
 //! Engines that are busy for ever: vLLM 0.33's rank that elastic expert parallelism retired.
 
-use pd_proxy::sim::{Fault, What};
+use pd_proxy::sim::{Fault, FaultKind};
 
 use crate::common::stage::{Script, Stage};
 use crate::common::time::eventually;
@@ -19,7 +19,7 @@ async fn probes_of_an_engine_that_is_busy_ask_whether_it_is_scaled() {
         script.config.health.probe_ms = 100;
         let stage = Stage::set(script).await;
         let engines = if role == "prefill" { &stage.prefillers } else { &stage.decoders };
-        assert!(engines[0].inject(Fault::always(What::Retired)));
+        assert!(engines[0].inject(Fault::always(FaultKind::Retired)));
         let mut n = 0;
         eventually(format!("the {role} engine rests by its own word"), async || {
             n += 1;

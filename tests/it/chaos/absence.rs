@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pd_proxy::config::Config;
-use pd_proxy::sim::{Engine, EngineSpec, Fault, What};
+use pd_proxy::sim::{Engine, EngineSpec, Fault, FaultKind};
 use tokio::time::Instant;
 
 use super::plan::{Api, DECODER_FIRST, LATER, Request, Rng};
@@ -51,7 +51,7 @@ async fn play(spoken: Spoken, decoders: u8, rng: &mut Rng) {
     let when = format!("{spoken:?}, {decoders} decoders");
     let calm = ask(0).await;
     assert_eq!(calm.status, 200, "{when}: {calm:?}");
-    memory.decoders.iter().for_each(|it| assert!(it.inject(Fault::always(What::Refuse))));
+    memory.decoders.iter().for_each(|it| assert!(it.inject(Fault::always(FaultKind::Refuse))));
     let before = prompts(&memory.prefillers);
     for n in 1..=MEANWHILE {
         pass(Duration::from_millis(rng.between(10, 200))).await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pd_proxy::config::DialectName;
-use pd_proxy::sim::{Connector, How, What};
+use pd_proxy::sim::{ConnectionEnd, Connector, FaultKind};
 
 use crate::dialects::{SPOKEN, Spoken};
 
@@ -79,7 +79,7 @@ pub struct Trouble {
 #[derive(Clone, Debug)]
 pub enum Wrong {
     /// So many requests meet this.
-    Fault(What, u32),
+    Fault(FaultKind, u32),
     /// It is killed, and does not come back.
     Dies,
     /// Nobody can read the KV that it makes.
@@ -137,11 +137,11 @@ impl Plan {
         let rng = &mut Rng(seed ^ 0xb1a3e);
         for _ in 0..rng.between(1, 3) {
             let trouble = trouble(rng, plan.prefillers, plan.decoders);
-            let refused = What::Status(rng.pick(&[401, 403, 404, 405, 421, 429]), None);
+            let refused = FaultKind::Status(rng.pick(&[401, 403, 404, 405, 421, 429]), None);
             let what = match rng.between(0, 3) {
                 0 => Wrong::Fault(refused, u32::MAX),
-                1 => Wrong::Fault(What::StallBeforeHead, u32::MAX),
-                2 => Wrong::Fault(What::Retired, u32::MAX),
+                1 => Wrong::Fault(FaultKind::StallBeforeHead, u32::MAX),
+                2 => Wrong::Fault(FaultKind::Retired, u32::MAX),
                 _ => Wrong::Unreadable,
             };
             plan.troubles.push(Trouble { what, ..trouble });
@@ -177,24 +177,24 @@ fn trouble(rng: &mut Rng, prefillers: u8, decoders: u8) -> Trouble {
     }
 }
 
-fn fault(rng: &mut Rng) -> What {
-    let how = rng.pick(&[How::Reset, How::Close]);
+fn fault(rng: &mut Rng) -> FaultKind {
+    let how = rng.pick(&[ConnectionEnd::Reset, ConnectionEnd::Close]);
     let bytes = rng.between(0, 3_000) as usize;
     // Not one that lacks what its flags promise: decoders die of it, and only who knows the connector could tell.
     let handoff =
         rng.pick(&["", "7", "null", "{}", "{\"odd\":true}", "[", "{\"do_remote_prefill\":true}", "\"x\""]);
     match rng.between(0, 12) {
-        0 => What::Refuse,
-        1 => What::ResetAtAccept,
-        2 => What::ResetBeforeHead,
-        3 => What::StallBeforeHead,
-        4 => What::Status(rng.pick(&[500, 502, 503, 503, 429, 400]), None),
-        5 => What::Status(200, Some(Bytes::from_static(b"<html>"))),
-        6 | 7 => What::CutAfterBytes { bytes, how },
-        8 => What::StallAfterBytes(bytes),
-        9 => What::DribbleBytes(rng.between(1, 50) as usize),
-        10 => rng.pick(&[What::CloseWithoutDone, What::ErrorEvent]),
-        11 => What::BadHandoff(handoff.into()),
-        _ => What::Delay(Duration::from_millis(rng.between(1, 2_500))),
+        0 => FaultKind::Refuse,
+        1 => FaultKind::ResetAtAccept,
+        2 => FaultKind::ResetBeforeHead,
+        3 => FaultKind::StallBeforeHead,
+        4 => FaultKind::Status(rng.pick(&[500, 502, 503, 503, 429, 400]), None),
+        5 => FaultKind::Status(200, Some(Bytes::from_static(b"<html>"))),
+        6 | 7 => FaultKind::CutAfterBytes { bytes, how },
+        8 => FaultKind::StallAfterBytes(bytes),
+        9 => FaultKind::DribbleBytes(rng.between(1, 50) as usize),
+        10 => rng.pick(&[FaultKind::CloseWithoutDone, FaultKind::ErrorEvent]),
+        11 => FaultKind::BadHandoff(handoff.into()),
+        _ => FaultKind::Delay(Duration::from_millis(rng.between(1, 2_500))),
     }
 }

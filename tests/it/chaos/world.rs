@@ -199,8 +199,8 @@ fn assert_nothing_left(plan: &Plan, memory: &Memory) {
     assert_eq!(gateway.gate.inside(), 0, "passes");
     assert!(!gateway.relay.releases.pending(), "releases");
     assert_eq!(gateway.relay.rendezvous.open_names(), 0, "meetings");
-    let desk = gateway.relay.fleet.desk();
-    assert_eq!((desk.waiting(), desk.booked()), (0, 0), "the board");
+    let scheduler = gateway.relay.fleet.scheduler();
+    assert_eq!((scheduler.waiting(), scheduler.booked()), (0, 0), "the board");
     for role in [Role::Prefill, Role::Decode] {
         for instance in gateway.relay.fleet.members(role).iter() {
             let load = instance.load();

@@ -14,7 +14,7 @@ use hyper_util::service::TowerToHyperService;
 use pd_proxy::app::App;
 use pd_proxy::config::{Config, DialectName};
 use pd_proxy::server;
-use pd_proxy::sim::{Dock, Engine, EngineSpec, Net, Role};
+use pd_proxy::sim::{Engine, EngineSpec, MemoryListener, Net, Role};
 use pd_proxy::upstream::{Dial, Dialling, Pipe};
 use tokio::task::JoinSet;
 use tower::ServiceExt;
@@ -93,7 +93,7 @@ impl Memory {
 
     /// Lets engines call the gateway at `at`, until what is returned is dropped.
     pub fn listen(&self, at: SocketAddr) -> JoinSet<()> {
-        let dock = Dock::bind(self.net.clone(), at).unwrap();
+        let dock = MemoryListener::bind(self.net.clone(), at).unwrap();
         let router = self.router.clone();
         let mut listening = JoinSet::new();
         listening.spawn(async move {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pd_proxy::app::App;
 use pd_proxy::config::{Config, DialectName};
-use pd_proxy::sim::{Engine, EngineSpec, Fault, Ledger, Role, Seen};
+use pd_proxy::sim::{Engine, EngineSpec, Fault, Ledger, ObservedRequest, Role};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -143,7 +143,7 @@ impl Stage {
     }
 
     /// What the engines of one side were sent on the generating routes, oldest first within each engine.
-    pub fn seen(&self, engines: &[Engine]) -> Vec<Seen> {
+    pub fn seen(&self, engines: &[Engine]) -> Vec<ObservedRequest> {
         engines
             .iter()
             .flat_map(Engine::seen)

@@ -2,7 +2,7 @@
 //! with it, the client gets the right answer.
 
 use pd_proxy::config::{DialectName, Tokens};
-use pd_proxy::sim::{Connector, EngineSpec, Fault, What};
+use pd_proxy::sim::{Connector, EngineSpec, Fault, FaultKind};
 use serde_json::{Value, json};
 
 use super::script;
@@ -211,7 +211,7 @@ async fn an_offer_that_fails_costs_an_attempt_that_is_not_counted() {
         let (prompt, answer) = first_turn(&stage, "a letter").await;
         let next = then(&[&prompt, &answer, &prompt[..40]]);
         stage.forget();
-        stage.prefillers_fail(&Fault::once(What::Status(status, None)).on_path(PATH));
+        stage.prefillers_fail(&Fault::once(FaultKind::Status(status, None)).on_path(PATH));
         ask(&stage, &next, &[]).await;
         assert!(matches!(offers(&stage)[..], [Some(_), None]), "{status}: {:?}", offers(&stage));
         stage.end().await;

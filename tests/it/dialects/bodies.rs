@@ -2,7 +2,7 @@
 //! streamed and not.
 
 use pd_proxy::config::DialectName;
-use pd_proxy::sim::{EngineSpec, Seen};
+use pd_proxy::sim::{EngineSpec, ObservedRequest};
 use serde_json::{Value, json};
 
 use super::{EVERY, SPOKEN, Spoken, chat, completion, script};
@@ -10,11 +10,11 @@ use crate::common::memory::Memory;
 use crate::common::stage::{Stage, slow};
 use crate::common::time::{eventually, pass};
 
-fn body(seen: &Seen) -> Value {
+fn body(seen: &ObservedRequest) -> Value {
     serde_json::from_slice(&seen.body).unwrap()
 }
 
-fn header<'a>(seen: &'a Seen, name: &str) -> Option<&'a str> {
+fn header<'a>(seen: &'a ObservedRequest, name: &str) -> Option<&'a str> {
     seen.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
 }
 
@@ -44,7 +44,7 @@ fn rooms((mut p, mut d): (Value, Value), client: Value, when: &str) {
     assert_eq!((p, d), (whole, client), "{when}");
 }
 
-fn check((name, _): Spoken, sent: &str, stream: bool, prefill: &Seen, decode: &Seen) {
+fn check((name, _): Spoken, sent: &str, stream: bool, prefill: &ObservedRequest, decode: &ObservedRequest) {
     let when = format!("{name} stream {stream}");
     let (mut p, mut d) = (body(prefill), body(decode));
     let id = header(prefill, "x-request-id");

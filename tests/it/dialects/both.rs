@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use pd_proxy::app::App;
 use pd_proxy::config::{Config, DialectName};
-use pd_proxy::sim::{Engine, EngineSpec, Fault, Role, What};
+use pd_proxy::sim::{Engine, EngineSpec, Fault, FaultKind, Role};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -119,7 +119,7 @@ async fn in_a_mixed_fleet_requests_go_whole_or_in_two_legs_and_read_the_same() {
 async fn when_the_one_that_does_both_fails_the_pair_serves() {
     let mixed = Mixed::new(true).await;
     let words = mixed.post(completion(false)).await.words();
-    for what in [What::Status(500, None), What::ResetBeforeHead, What::Refuse] {
+    for what in [FaultKind::Status(500, None), FaultKind::ResetBeforeHead, FaultKind::Refuse] {
         assert!(mixed.both.inject(Fault::always(what.clone()).on_path("/v1/")));
         for _ in 0..4 {
             let answer = mixed.post(completion(true)).await;
@@ -133,7 +133,12 @@ async fn when_the_one_that_does_both_fails_the_pair_serves() {
 /// Whoever failed with a request is not asked for it again while there is another, though it be the cheapest.
 #[tokio::test]
 async fn one_of_two_that_do_both_may_be_dead() {
-    for what in [What::Refuse, What::Status(500, None), What::Status(503, None), What::ResetBeforeHead] {
+    for what in [
+        FaultKind::Refuse,
+        FaultKind::Status(500, None),
+        FaultKind::Status(503, None),
+        FaultKind::ResetBeforeHead,
+    ] {
         let mixed = Mixed::twins().await;
         let words = mixed.post(completion(false)).await.words();
         // The first one has the prompt in memory, or the other has.

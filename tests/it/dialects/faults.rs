@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pd_proxy::config::DialectName;
-use pd_proxy::sim::{EngineSpec, Fault, How, What};
+use pd_proxy::sim::{ConnectionEnd, EngineSpec, Fault, FaultKind};
 use tokio::io::AsyncWriteExt;
 
 use super::{EVERY, chat, completion, script};
@@ -11,15 +11,15 @@ use crate::common::client;
 use crate::common::stage::{Stage, slow};
 use crate::common::time::{eventually, pace};
 
-fn early_faults() -> Vec<What> {
+fn early_faults() -> Vec<FaultKind> {
     vec![
-        What::Refuse,
-        What::ResetAtAccept,
-        What::ResetBeforeHead,
-        What::StallBeforeHead,
-        What::Status(500, None),
-        What::Status(503, None),
-        What::CutAfterBytes { bytes: 30, how: How::Close },
+        FaultKind::Refuse,
+        FaultKind::ResetAtAccept,
+        FaultKind::ResetBeforeHead,
+        FaultKind::StallBeforeHead,
+        FaultKind::Status(500, None),
+        FaultKind::Status(503, None),
+        FaultKind::CutAfterBytes { bytes: 30, how: ConnectionEnd::Close },
     ]
 }
 
@@ -53,7 +53,12 @@ async fn one_bad_engine_of_either_side_is_invisible() {
 async fn when_nobody_can_serve_the_error_is_honest_and_nothing_is_left() {
     for spoken in EVERY {
         let stage = Stage::set(script(spoken)).await;
-        for what in [What::Refuse, What::ResetBeforeHead, What::Status(500, None), What::StallBeforeHead] {
+        for what in [
+            FaultKind::Refuse,
+            FaultKind::ResetBeforeHead,
+            FaultKind::Status(500, None),
+            FaultKind::StallBeforeHead,
+        ] {
             for side in ["prefill", "decode"] {
                 let fault = Fault::always(what.clone()).on_path("/v1/");
                 if side == "prefill" {
@@ -66,7 +71,7 @@ async fn when_nobody_can_serve_the_error_is_honest_and_nothing_is_left() {
                 let when = format!("{spoken:?} {side} {what:?}: {} {code}", answer.status);
                 assert!(matches!(answer.status, 502 | 504), "{when}");
                 // Where each waits for the other, nobody knows who it was.
-                let mutual = spoken.0 == DialectName::Sglang && matches!(what, What::StallBeforeHead);
+                let mutual = spoken.0 == DialectName::Sglang && matches!(what, FaultKind::StallBeforeHead);
                 assert!(code.starts_with(side) || mutual, "{when}");
                 stage.heal();
             }
@@ -86,7 +91,7 @@ async fn no_decoder_is_asked_beside_a_prefill_that_never_began() {
         assert_eq!(stage.post(path, &body).await.status, 200, "{spoken:?}: who is who is known");
         let asked = async || stage.seen(&stage.decoders).iter().filter(|seen| seen.path == path).count();
         let before = asked().await;
-        stage.prefillers_fail(&Fault::always(What::Refuse).on_path("/v1/"));
+        stage.prefillers_fail(&Fault::always(FaultKind::Refuse).on_path("/v1/"));
         let answer = stage.post(path, &body).await;
         assert_eq!(answer.status, 502, "{spoken:?}: {}", answer.text());
         assert_eq!(asked().await, before, "{spoken:?}");
@@ -101,7 +106,7 @@ async fn a_refusal_is_the_clients_in_every_dialect() {
         let answer = stage.post("/v1/completions", r#"{"model":"sim","prompt":"x","temperature":-1}"#).await;
         assert_eq!(answer.status, 400, "{spoken:?} {}", answer.text());
         let refusal = r#"{"error":{"message":"no","type":"BadRequestError","param":null,"code":400}}"#;
-        stage.decoders_fail(&Fault::always(What::Status(400, Some(refusal.into()))));
+        stage.decoders_fail(&Fault::always(FaultKind::Status(400, Some(refusal.into()))));
         let (path, body) = chat(true);
         let answer = stage.post(path, &body).await;
         assert_eq!((answer.status, answer.text().as_str()), (400, refusal), "{spoken:?}");

@@ -1,7 +1,7 @@
 //! Engines that say what they speak, and a gateway that was not told.
 
 use pd_proxy::config::DialectName;
-use pd_proxy::sim::{Fault, What};
+use pd_proxy::sim::{Fault, FaultKind};
 
 use super::{SPOKEN, Spoken, chat, completion, script, sources};
 use crate::common::stage::Stage;
@@ -37,7 +37,8 @@ async fn engines_that_come_later_are_asked_later() {
     let mut script = untold(spoken);
     (script.prefillers, script.decoders) = (1, 1);
     let stage =
-        Stage::set_failing(script, &Fault::always(What::Status(503, None)).on_path("/get_server_info")).await;
+        Stage::set_failing(script, &Fault::always(FaultKind::Status(503, None)).on_path("/get_server_info"))
+            .await;
     let (path, body) = completion(false);
     let answer = stage.post(path, &body).await;
     assert_eq!(answer.status, 400, "spoken to as if it were vLLM: {}", answer.text());

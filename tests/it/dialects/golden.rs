@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use pd_proxy::config::DialectName;
-use pd_proxy::sim::{Connector, Engine, Fault, Seen, What};
+use pd_proxy::sim::{Connector, Engine, Fault, FaultKind, ObservedRequest};
 use serde_json::Value;
 
 use super::script;
@@ -70,9 +70,10 @@ fn differ(expected: &Value, actual: &Value, bound: &mut Bound) -> Option<String>
 }
 
 /// The one request that an engine was sent, if it was.
-async fn leg(engine: &Engine, expected: &Value, path: &str) -> Option<Seen> {
+async fn leg(engine: &Engine, expected: &Value, path: &str) -> Option<ObservedRequest> {
     let sent = || {
-        let seen: Vec<Seen> = engine.seen().into_iter().filter(|seen| seen.method == "POST").collect();
+        let seen: Vec<ObservedRequest> =
+            engine.seen().into_iter().filter(|seen| seen.method == "POST").collect();
         assert!(seen.len() < 2, "{path}: {seen:?}");
         seen.into_iter().next()
     };
@@ -85,7 +86,7 @@ async fn leg(engine: &Engine, expected: &Value, path: &str) -> Option<Seen> {
     Some(only)
 }
 
-fn check(case: &Value, side: &str, seen: Option<&Seen>, bound: &mut Bound) {
+fn check(case: &Value, side: &str, seen: Option<&ObservedRequest>, bound: &mut Bound) {
     let when = format!("{} {} stream {} {side}", case["dialect"], case["api"], case["stream"]);
     let expected = &case[side];
     assert_eq!(seen.is_some(), !expected.is_null(), "{when}: asked or not");
@@ -150,9 +151,9 @@ async fn run(case: &Value) {
     if dialect != "layerwise" {
         // As an engine would say it: what either computes is not looked at here.
         let word = serde_json::json!({"id": "x", "choices": [], "kv_transfer_params": case.get("word")});
-        let answer = What::Events(word.to_string().into());
+        let answer = FaultKind::Events(word.to_string().into());
         assert!(prefiller.inject(Fault::always(answer).on_path(path)));
-        let event = What::Events("data: {\"id\":\"x\",\"choices\":[]}\n\ndata: [DONE]\n\n".into());
+        let event = FaultKind::Events("data: {\"id\":\"x\",\"choices\":[]}\n\ndata: [DONE]\n\n".into());
         assert!(decoder.inject(Fault::always(event).on_path(path)));
     }
     let headers = [

@@ -1,7 +1,7 @@
 //! What engines of some dialects can't be asked: it is refused before anybody is.
 
 use pd_proxy::config::DialectName;
-use pd_proxy::sim::{Connector, Fault, What};
+use pd_proxy::sim::{Connector, Fault, FaultKind};
 
 use super::{EVERY, P2P_NCCL, completion, script};
 use crate::common::stage::Stage;
@@ -56,7 +56,7 @@ async fn no_decoder_serves_alone_that_can_not() {
         let stage = Stage::set(script).await;
         assert_eq!(stage.post(completion(true).0, &completion(true).1).await.status, 200, "{spoken:?}");
         assert_eq!(stage.seen(&stage.prefillers).len(), 1, "{spoken:?}");
-        stage.prefillers_fail(&Fault::always(What::Refuse));
+        stage.prefillers_fail(&Fault::always(FaultKind::Refuse));
         assert_eq!(stage.post(completion(true).0, &completion(true).1).await.status, 502, "{spoken:?}");
         assert!(stage.seen(&stage.decoders).len() <= 4, "{spoken:?}");
         stage.end().await;
@@ -67,12 +67,12 @@ async fn no_decoder_serves_alone_that_can_not() {
 #[tokio::test]
 async fn a_pair_that_fails_is_followed_by_another_under_another_id() {
     let stage = Stage::set(script(P2P_NCCL)).await;
-    assert!(stage.decoders[0].inject(Fault::always(What::Status(500, None)).on_path("/v1/")));
+    assert!(stage.decoders[0].inject(Fault::always(FaultKind::Status(500, None)).on_path("/v1/")));
     for _ in 0..4 {
         stage.forget();
         let answer = stage.post(completion(true).0, &completion(true).1).await;
         assert_eq!((answer.status, answer.complete), (200, true), "{}", answer.text());
-        let id = |seen: &pd_proxy::sim::Seen| {
+        let id = |seen: &pd_proxy::sim::ObservedRequest| {
             let found = seen.headers.iter().find(|(name, _)| name == "x-request-id");
             found.map(|(_, value)| value.clone()).unwrap()
         };

@@ -118,7 +118,7 @@ async fn all_prefillers_may_be_others_at_once() {
     let all = futures_util::future::join_all((0..5).map(async |_| memory.post(CHAT, body.clone()).await.0));
     let gateway = memory.app.gateway();
     let change = async {
-        eventually("four wait", async || gateway.relay.fleet.desk().waiting() == 4).await;
+        eventually("four wait", async || gateway.relay.fleet.scheduler().waiting() == 4).await;
         std::fs::write(&file, format!("prefill {new}\n")).unwrap();
     };
     assert_eq!(tokio::join!(all, change).0, [200; 5]);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pd_proxy::sim::{Engine, EngineSpec, Fault, Role, What};
+use pd_proxy::sim::{Engine, EngineSpec, Fault, FaultKind, Role};
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -80,7 +80,7 @@ async fn a_dead_engine_is_found_by_probes_and_not_by_requests() {
 async fn an_engine_that_says_that_it_is_dead_rests_and_comes_back() {
     let stage = Stage::set(probing()).await;
     let (sick, at) = (&stage.decoders[0], stage.decoders[0].addr());
-    assert!(sick.inject(Fault::always(What::Status(503, None)).on_path("/health")));
+    assert!(sick.inject(Fault::always(FaultKind::Status(503, None)).on_path("/health")));
     eventually("it rests", async || member(stage.gateway, "decode", at).await["breaker"] == "open").await;
     sick.clear_faults();
     eventually("it is back", async || member(stage.gateway, "decode", at).await["breaker"] == "closed").await;
@@ -92,7 +92,7 @@ async fn when_all_rest_all_are_tried() {
     let mut script = probing();
     script.config.health.probe_ms = 0;
     let stage = Stage::set(script).await;
-    stage.prefillers_fail(&Fault::always(What::Status(500, None)));
+    stage.prefillers_fail(&Fault::always(FaultKind::Status(500, None)));
     for _ in 0..4 {
         assert_eq!(stage.post(CHAT, &chat("x")).await.status, 502);
     }
@@ -121,7 +121,7 @@ async fn a_dead_decoder_says_nothing_of_the_prefiller_on_its_host() {
 #[tokio::test]
 async fn a_deleted_engine_finishes_its_own_work_and_the_caller_may_wait() {
     let stage = Stage::new().await;
-    stage.prefillers_fail(&Fault::always(What::StallBeforeHead).on_path("/v1"));
+    stage.prefillers_fail(&Fault::always(FaultKind::StallBeforeHead).on_path("/v1"));
     let mut socket = TcpStream::connect(stage.gateway).await.unwrap();
     socket.write_all(&post(CHAT, &chat("x"))).await.unwrap();
     let mut busy = None;

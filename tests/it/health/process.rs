@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use pd_proxy::sim::{Fault, Role, What};
+use pd_proxy::sim::{Fault, FaultKind, Role};
 
 use super::{CHAT, anywhere, chat, engine};
 use crate::command::Process;
@@ -41,7 +41,7 @@ async fn a_hangup_reads_the_configuration_again_and_flags_still_win() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn signals_count_from_the_beginning_of_the_start() {
     let [prefill, decode] = [engine(Role::Prefill, anywhere()).await, engine(Role::Decode, anywhere()).await];
-    prefill.inject(Fault::always(What::StallBeforeHead));
+    prefill.inject(Fault::always(FaultKind::StallBeforeHead));
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("gateway.toml");
     let (p, d) = (prefill.addr().to_string(), decode.addr().to_string());

@@ -8,7 +8,7 @@ use pd_proxy::app::App;
 use pd_proxy::cli::{Command, parse_from};
 use pd_proxy::config::{Config, Env};
 use pd_proxy::control::reload::{Content, Source};
-use pd_proxy::sim::{Engine, Fault, Role, What};
+use pd_proxy::sim::{Engine, Fault, FaultKind, Role};
 use serde_json::json;
 
 use super::{CHAT, Gateway, Load, anywhere, chat, engine, is_member};
@@ -98,7 +98,7 @@ async fn who_asks_engines_how_loaded_they_are_takes_the_new_limit_too() {
     let file = dir.path().join("gateway.toml");
     let [prefiller, decoder] =
         [engine(Role::Prefill, anywhere()).await, engine(Role::Decode, anywhere()).await];
-    assert!(prefiller.inject(Fault::always(What::StallBeforeHead).on_path("/metrics")));
+    assert!(prefiller.inject(Fault::always(FaultKind::StallBeforeHead).on_path("/metrics")));
     let more = |models_ms, body_bytes| {
         format!(
             "[route]\nscrape_ms = 10\n[health]\nprobe_ms = 0\n[timeout]\nmodels_ms = {models_ms}\n[limit]\nbody_bytes = {body_bytes}\n"

@@ -3,7 +3,7 @@
 use axum::Router;
 use axum::routing::get;
 use pd_proxy::prompt::Today;
-use pd_proxy::sim::{Connector, Engine, EngineSpec, Fault, Role, What};
+use pd_proxy::sim::{Connector, Engine, EngineSpec, Fault, FaultKind, Role};
 use tokio::task::JoinSet;
 
 use super::{anywhere, check, check_with, expect, set};
@@ -108,7 +108,7 @@ async fn what_is_no_engine_is_bad() {
     let both = pair(|_| ()).await;
     let prefill = both[0].addr();
     let lacks = |path: &str| {
-        assert!(both[0].inject(Fault::always(What::Status(404, None)).on_path(path)));
+        assert!(both[0].inject(Fault::always(FaultKind::Status(404, None)).on_path(path)));
     };
     lacks("/version");
     lacks("/metrics");
@@ -175,7 +175,7 @@ async fn prefix_caching_that_is_off_is_bad_where_events_are_listened_to() {
 async fn health_keys_ranks_and_tls_are_told_in_words() {
     let both = pair(|spec| spec.ranks = 2).await;
     let (prefill, decode) = (both[0].addr(), both[1].addr());
-    assert!(both[1].inject(Fault::always(What::Status(503, None)).on_path("/health")));
+    assert!(both[1].inject(Fault::always(FaultKind::Status(503, None)).on_path("/health")));
     let found = check(&named(&both, &["fleet.decode_ranks=4"]));
     let words = format!("BAD  decoder {decode}: GET /health is answered with status 503");
     expect(&found, 3, &[&words, "fleet.decode_ranks = 4, but it tells of 1 data-parallel rank:"]);

@@ -1,6 +1,6 @@
 //! What a key may take: tokens per minute, and requests at once.
 
-use pd_proxy::sim::{EngineSpec, Fault, What};
+use pd_proxy::sim::{EngineSpec, Fault, FaultKind};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -97,12 +97,12 @@ async fn without_a_file_everybody_is_let_in() {
 }
 
 /// An answer that says that it took so much.
-fn told(prompt: u64, output: u64) -> What {
+fn told(prompt: u64, output: u64) -> FaultKind {
     let usage =
         json!({"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output});
     let choices = [json!({"message": {"content": "\"usage\":{\"completion_tokens\":1}, x".repeat(500)}})];
     let body = json!({"choices": choices, "usage": usage, "prompt_logprobs": null});
-    What::Status(200, Some(body.to_string().into()))
+    FaultKind::Status(200, Some(body.to_string().into()))
 }
 
 /// The estimate believes no more than 1024 tokens of output, of however many conversations.
@@ -112,7 +112,7 @@ async fn what_a_decoder_answers_alone_costs_what_it_tells() {
     let stage = Stage::set(script(&dir)).await;
     let batch =
         json!({"model": "sim", "messages": [[{"role": "user", "content": "hi"}]], "max_tokens": 50_000});
-    let send = async |name: &str, what: What| {
+    let send = async |name: &str, what: FaultKind| {
         stage.decoders_fail(&Fault::always(what).on_path(BATCH));
         let key = format!("sk-of-{name}");
         let raw = stage.send(&request(BATCH, &[("X-API-Key", &key)], &batch)).await;
@@ -133,11 +133,11 @@ async fn what_a_decoder_answers_alone_costs_what_it_tells() {
     let refused = send("batches", told(1, 1)).await;
     assert_eq!(code(&refused), (429, Some("rate_limit_exceeded")), "the next has to wait");
 
-    assert_eq!(send("unlimited", What::Status(200, Some("{}".into()))).await.status, 200);
+    assert_eq!(send("unlimited", FaultKind::Status(200, Some("{}".into()))).await.status, 200);
     let estimate = (batch.to_string().len() / 4) as f64;
     eventually("what was expected is charged", async || charged("unlimited").await == (estimate, 1_024.0))
         .await;
-    assert_eq!(send("unlimited", What::Status(400, None)).await.status, 400);
+    assert_eq!(send("unlimited", FaultKind::Status(400, None)).await.status, 400);
     assert_eq!(send("unlimited", told(7, 5)).await.status, 200);
     eventually("a refusal is not", async || charged("unlimited").await == (estimate + 7.0, 1_029.0)).await;
     stage.end().await;

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use pd_proxy::auth::Digest;
 use pd_proxy::config::Secret;
-use pd_proxy::sim::Seen;
+use pd_proxy::sim::ObservedRequest;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -103,7 +103,7 @@ async fn who_has_no_key_gets_nothing_and_keys_end_here() {
             );
         }
         assert_eq!(stage.send(&get("/v1/models", "sk-of-a")).await.status, 200);
-        let all: Vec<Seen> = stage.engines().flat_map(|engine| engine.seen()).collect();
+        let all: Vec<ObservedRequest> = stage.engines().flat_map(|engine| engine.seen()).collect();
         assert_eq!(all.len(), 7);
         for seen in all {
             let header = |name: &str| seen.headers.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());

@@ -1,7 +1,7 @@
 //! Responses that are kept belong to the key for which they were made.
 
 use http::Method;
-use pd_proxy::sim::{Fault, What};
+use pd_proxy::sim::{Fault, FaultKind};
 use serde_json::json;
 
 use super::{code, keys, script};
@@ -14,7 +14,7 @@ const RESPONSES: &str = "/v1/responses";
 async fn keeping(script: Script) -> Stage {
     let stage = Stage::set(Script { prefillers: 1, decoders: 1, ..script }).await;
     let answer =
-        |id: &str| What::Status(200, Some(json!({"id": id, "object": "response"}).to_string().into()));
+        |id: &str| FaultKind::Status(200, Some(json!({"id": id, "object": "response"}).to_string().into()));
     stage.decoders_fail(&Fault::always(answer("resp_2")).on_path(&format!("{RESPONSES}/resp_2")));
     stage.decoders_fail(&Fault::always(answer("resp_1")).on_path(RESPONSES));
     stage

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pd_proxy::sim::{Fault, What};
+use pd_proxy::sim::{Fault, FaultKind};
 use serde_json::json;
 
 use super::{CALLBACK, COMPLETIONS, begin, body, name_of_the_request, script, slow_prefills};
@@ -49,7 +49,10 @@ async fn a_call_that_is_repeated_starts_nothing_and_hears_the_same() {
 #[tokio::test]
 async fn calls_about_nothing_are_refused_and_broken_ones_are_told_why() {
     let stage = Stage::set(script()).await;
-    stage.decoders.iter().for_each(|decoder| assert!(decoder.inject(Fault::always(What::StallBeforeHead))));
+    stage
+        .decoders
+        .iter()
+        .for_each(|decoder| assert!(decoder.inject(Fault::always(FaultKind::StallBeforeHead))));
     // While nobody waits for a call, none is read.
     for said in [&call("chatcmpl-0123456789abcdef0123456789abcdef"), "[]"] {
         let unknown = stage.post(CALLBACK, said).await;
@@ -83,7 +86,7 @@ async fn a_rendezvous_expires_and_the_call_that_comes_too_late_is_refused() {
     (script.decoders, script.config.retry.attempts) = (1, 1);
     script.config.timeout.first_byte_ms = 200;
     let stage = Stage::set(script).await;
-    assert!(stage.decoders[0].inject(Fault::always(What::StallBeforeHead)));
+    assert!(stage.decoders[0].inject(Fault::always(FaultKind::StallBeforeHead)));
     let body = body(true).to_string();
     let (answer, name) = tokio::join!(stage.post(COMPLETIONS, &body), name_of_the_request(&stage));
     assert_eq!(code(&answer), (504, Some("decode_timeout")), "{}", answer.text());

@@ -1,6 +1,6 @@
 //! Legs that fail: who is tried again, who is hung up on, and what the client reads in the end.
 
-use pd_proxy::sim::{Engine, Fault, What};
+use pd_proxy::sim::{Engine, Fault, FaultKind};
 use serde_json::json;
 
 use super::{COMPLETIONS, begin, body, script, sent, slow_prefills, stranded};
@@ -18,7 +18,7 @@ fn hasty() -> Script {
 
 #[tokio::test]
 async fn a_prefiller_that_never_began_is_replaced_while_the_decoder_waits() {
-    for what in [What::Refuse, What::Status(503, None)] {
+    for what in [FaultKind::Refuse, FaultKind::Status(503, None)] {
         let stage = Stage::set(hasty()).await;
         assert!(stage.prefillers[0].inject(Fault::always(what.clone())));
         for stream in [false, true] {
@@ -35,7 +35,7 @@ async fn a_prefiller_that_never_began_is_replaced_while_the_decoder_waits() {
 
 #[tokio::test]
 async fn a_prefiller_that_may_have_written_costs_a_fresh_pair() {
-    for what in [What::ResetBeforeHead, What::StallBeforeHead, What::Status(500, None)] {
+    for what in [FaultKind::ResetBeforeHead, FaultKind::StallBeforeHead, FaultKind::Status(500, None)] {
         let stage = Stage::set(hasty()).await;
         assert!(stage.prefillers[0].inject(Fault::always(what.clone())));
         for stream in [false, true] {
@@ -63,10 +63,10 @@ async fn a_prefiller_that_may_have_written_costs_a_fresh_pair() {
 #[tokio::test]
 async fn when_no_prefiller_works_the_client_is_told_and_no_decoder_goes_on() {
     for (what, status, code) in [
-        (What::Refuse, 502, "prefill_failed"),
-        (What::ResetBeforeHead, 502, "prefill_failed"),
-        (What::StallBeforeHead, 504, "prefill_timeout"),
-        (What::Status(503, None), 503, "overloaded"),
+        (FaultKind::Refuse, 502, "prefill_failed"),
+        (FaultKind::ResetBeforeHead, 502, "prefill_failed"),
+        (FaultKind::StallBeforeHead, 504, "prefill_timeout"),
+        (FaultKind::Status(503, None), 503, "overloaded"),
     ] {
         let stage = Stage::set(hasty()).await;
         stage.prefillers_fail(&Fault::always(what.clone()));
@@ -85,7 +85,7 @@ async fn when_no_prefiller_works_the_client_is_told_and_no_decoder_goes_on() {
 async fn a_prefillers_refusal_is_the_answer() {
     let stage = Stage::set(script()).await;
     let refusal = r#"{"error":{"message":"no","type":"BadRequestError","param":null,"code":400}}"#;
-    stage.prefillers_fail(&Fault::always(What::Status(400, Some(refusal.into()))));
+    stage.prefillers_fail(&Fault::always(FaultKind::Status(400, Some(refusal.into()))));
     let answer = stage.post(COMPLETIONS, &body(false).to_string()).await;
     assert_eq!((answer.status, answer.text().as_str()), (400, refusal));
     assert_eq!(stage.seen(&stage.prefillers).len(), 1, "it is not asked again");
@@ -95,11 +95,11 @@ async fn a_prefillers_refusal_is_the_answer() {
 #[tokio::test]
 async fn a_decoder_that_fails_before_it_calls_is_replaced() {
     for what in [
-        What::Refuse,
-        What::ResetBeforeHead,
-        What::StallBeforeHead,
-        What::Status(500, None),
-        What::Status(503, None),
+        FaultKind::Refuse,
+        FaultKind::ResetBeforeHead,
+        FaultKind::StallBeforeHead,
+        FaultKind::Status(500, None),
+        FaultKind::Status(503, None),
     ] {
         let stage = Stage::set(hasty()).await;
         assert!(stage.decoders[0].inject(Fault::always(what.clone())));
@@ -150,8 +150,8 @@ async fn a_stream_that_breaks_goes_on_with_another_pair_under_the_id_that_the_cl
     script.config.retry.resume = true;
     let stage = Stage::set(script).await;
     let whole = stage.post(COMPLETIONS, &body(true).to_string()).await.words();
-    assert!(stage.decoders[0].inject(Fault::once(What::EndAfterEvents(4))));
-    assert!(stage.decoders[1].inject(Fault::once(What::EndAfterEvents(4))));
+    assert!(stage.decoders[0].inject(Fault::once(FaultKind::EndAfterEvents(4))));
+    assert!(stage.decoders[1].inject(Fault::once(FaultKind::EndAfterEvents(4))));
     let answer = stage.post(COMPLETIONS, &body(true).to_string()).await;
     assert!(answer.done() && answer.complete, "{}", answer.text());
     assert_eq!(answer.words(), whole);

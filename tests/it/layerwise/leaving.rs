@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pd_proxy::sim::{Engine, Fault, What};
+use pd_proxy::sim::{Engine, Fault, FaultKind};
 use tokio::io::AsyncReadExt;
 
 use super::{begin, body, minutes, script, slow_prefills};
@@ -12,7 +12,7 @@ use crate::common::time::{eventually, pass};
 #[tokio::test]
 async fn a_call_that_comes_after_the_client_has_left_is_answered_with_a_prefill() {
     let stage = Stage::set(script()).await;
-    stage.decoders_fail(&Fault::always(What::Delay(Duration::from_millis(250))));
+    stage.decoders_fail(&Fault::always(FaultKind::Delay(Duration::from_millis(250))));
     let client = begin(stage.gateway, &body(true)).await;
     eventually("the decode leg", async || !stage.seen(&stage.decoders).is_empty()).await;
     drop(client);
@@ -49,7 +49,7 @@ async fn a_prefill_that_has_begun_ends_though_the_client_has_left() {
 #[tokio::test]
 async fn a_decoder_that_does_not_call_is_hung_up_on_after_the_grace_time() {
     let stage = Stage::set(script()).await;
-    stage.decoders_fail(&Fault::always(What::StallBeforeHead));
+    stage.decoders_fail(&Fault::always(FaultKind::StallBeforeHead));
     let client = begin(stage.gateway, &body(true)).await;
     eventually("the decode leg", async || !stage.seen(&stage.decoders).is_empty()).await;
     drop(client);
@@ -85,7 +85,7 @@ async fn the_total_time_limit_ends_both_legs_as_a_client_that_leaves_does() {
     script.config.timeout.total_ms = 900;
     let stage = Stage::set(script).await;
     // The call comes late: the limit is over in the middle of the prefill.
-    stage.decoders_fail(&Fault::always(What::Delay(Duration::from_millis(450))));
+    stage.decoders_fail(&Fault::always(FaultKind::Delay(Duration::from_millis(450))));
     let answer = stage.post(super::COMPLETIONS, &body(true).to_string()).await;
     assert_eq!(
         (answer.status, answer.header("x-pd-error")),

@@ -9,7 +9,7 @@ mod minutes;
 use std::net::SocketAddr;
 
 use pd_proxy::config::DialectName;
-use pd_proxy::sim::{Connector, EngineSpec, Seen};
+use pd_proxy::sim::{Connector, EngineSpec, ObservedRequest};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -53,7 +53,7 @@ fn body(stream: bool) -> Value {
 }
 
 /// What one side was sent on the generating routes.
-fn sent(seen: &Seen) -> (String, Value) {
+fn sent(seen: &ObservedRequest) -> (String, Value) {
     let id = seen.headers.iter().find(|(name, _)| name == "x-request-id").unwrap().1.clone();
     (id, serde_json::from_slice(&seen.body).unwrap())
 }

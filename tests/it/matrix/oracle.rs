@@ -10,7 +10,7 @@
 
 use std::ops::RangeInclusive;
 
-use pd_proxy::sim::How;
+use pd_proxy::sim::ConnectionEnd;
 
 use super::plan::{Cell, Ill, Leg, Spot, Stage, Who};
 use super::seen::Seen;
@@ -215,7 +215,7 @@ fn the_rules_are_those_of_the_issue() {
     for ill in [Ill::Refused, Ill::Reset, Ill::Hangs, Ill::Status(500), Ill::Status(503), Ill::Body("")] {
         assert_eq!((one(Leg::Prefill, ill), one(Leg::Decode, ill)), (Seen::Whole, Seen::Whole), "{ill:?}");
     }
-    let cut = Ill::Cut(Spot::Event, How::Reset);
+    let cut = Ill::Cut(Spot::Event, ConnectionEnd::Reset);
     assert_eq!(one(Leg::Decode, cut), Seen::ErrorEvent("decode_failed".into()));
     assert_eq!(expected(&cell(Leg::Decode, cut, Who::One, true)).seen, Seen::Continued);
     assert_eq!(one(Leg::Decode, Ill::Status(400)), Seen::Refused(400));

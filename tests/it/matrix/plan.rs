@@ -1,6 +1,6 @@
 //! What goes wrong: every fault with the leg it strikes, and the cells that follow.
 
-use pd_proxy::sim::How;
+use pd_proxy::sim::ConnectionEnd;
 
 /// The leg whose engine is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub enum Ill {
     /// The request is read and never answered.
     Hangs,
     /// The answer breaks off.
-    Cut(Spot, How),
+    Cut(Spot, ConnectionEnd),
     /// The answer stops, and the connection stays.
     Stalls(Spot),
     /// This status.
@@ -152,8 +152,8 @@ impl Ill {
             Ill::ResetAtAccept => "reset at accept".into(),
             Ill::Reset => "reset before the head".into(),
             Ill::Hangs => "hangs before the head".into(),
-            Ill::Cut(at, How::Reset) => format!("reset {}", spot(at)),
-            Ill::Cut(at, How::Close) => format!("closed {}", spot(at)),
+            Ill::Cut(at, ConnectionEnd::Reset) => format!("reset {}", spot(at)),
+            Ill::Cut(at, ConnectionEnd::Close) => format!("closed {}", spot(at)),
             Ill::Stalls(at) => format!("stalls {}", spot(at)),
             Ill::Status(status) => format!("status {status}"),
             Ill::Body("") => "200, empty JSON body".into(),
@@ -230,11 +230,11 @@ const EITHER: [Ill; 18] = [
     Ill::ResetAtAccept,
     Ill::Reset,
     Ill::Hangs,
-    Ill::Cut(Spot::Head, How::Reset),
-    Ill::Cut(Spot::Head, How::Close),
+    Ill::Cut(Spot::Head, ConnectionEnd::Reset),
+    Ill::Cut(Spot::Head, ConnectionEnd::Close),
     Ill::Stalls(Spot::Head),
-    Ill::Cut(Spot::HeadEnd, How::Reset),
-    Ill::Cut(Spot::First, How::Close),
+    Ill::Cut(Spot::HeadEnd, ConnectionEnd::Reset),
+    Ill::Cut(Spot::First, ConnectionEnd::Close),
     Ill::Stalls(Spot::First),
     Ill::Status(500),
     Ill::Status(503),
@@ -265,12 +265,12 @@ const DECODE: [Ill; 19] = [
     ),
     Ill::Events("data: [DONE]\n\n"),
     Ill::Events(GIVEN_UP),
-    Ill::Cut(Spot::Event, How::Reset),
-    Ill::Cut(Spot::Event, How::Close),
+    Ill::Cut(Spot::Event, ConnectionEnd::Reset),
+    Ill::Cut(Spot::Event, ConnectionEnd::Close),
     Ill::Stalls(Spot::Event),
-    Ill::Cut(Spot::LastEvent, How::Reset),
-    Ill::Cut(Spot::LastEvent, How::Close),
-    Ill::Cut(Spot::End, How::Reset),
+    Ill::Cut(Spot::LastEvent, ConnectionEnd::Reset),
+    Ill::Cut(Spot::LastEvent, ConnectionEnd::Close),
+    Ill::Cut(Spot::End, ConnectionEnd::Reset),
     Ill::Ends,
     Ill::SaysError,
     Ill::Recomputed,
@@ -281,8 +281,13 @@ const DECODE: [Ill; 19] = [
 ];
 
 /// The other APIs share all code but the form of their events: a few faults of each stage.
-const OTHERS: [Ill; 5] =
-    [Ill::Refused, Ill::Status(500), Ill::Status(400), Ill::Cut(Spot::Event, How::Reset), Ill::Ends];
+const OTHERS: [Ill; 5] = [
+    Ill::Refused,
+    Ill::Status(500),
+    Ill::Status(400),
+    Ill::Cut(Spot::Event, ConnectionEnd::Reset),
+    Ill::Ends,
+];
 
 /// All cells, in the order of the table.
 pub fn cells() -> Vec<Cell> {

@@ -117,7 +117,7 @@ impl Rig {
 
     /// How often the first `count` engines of the leg have read the request `id`, releases left out.
     pub fn read(&self, leg: Leg, count: usize, id: &str) -> u32 {
-        let own = |seen: &pd_proxy::sim::Seen| {
+        let own = |seen: &pd_proxy::sim::ObservedRequest| {
             let body: serde_json::Value = serde_json::from_slice(&seen.body).unwrap();
             let most = body.get("max_tokens").or(body.get("max_output_tokens")).and_then(|n| n.as_u64());
             let release = leg == Leg::Decode && most == Some(1);
@@ -147,9 +147,9 @@ impl Rig {
     /// What the gateway or an engine still does for somebody; `None` when all is over.
     fn open(&self, killed: &[SocketAddr], releases: ReleaseQueue) -> Option<String> {
         let relay = &self.gateway.relay;
-        let desk = relay.fleet.desk();
+        let scheduler = relay.fleet.scheduler();
         let pending = relay.releases.pending() && releases == ReleaseQueue::MustBeOver;
-        let inside = (self.gateway.gate.inside(), pending, desk.waiting(), desk.booked());
+        let inside = (self.gateway.gate.inside(), pending, scheduler.waiting(), scheduler.booked());
         if inside != (0, false, 0, 0) {
             return Some(format!("inside, releases, waiting, booked: {inside:?}"));
         }

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use pd_proxy::sim::{Engine, Fault, What};
+use pd_proxy::sim::{Engine, Fault, FaultKind};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -160,25 +160,25 @@ fn recomputed(api: Api) -> String {
 }
 
 /// The fault as engines are told of it; `None` for what is done by hand.
-async fn scripted(model: &Model, cell: &Cell, id: &str) -> Option<What> {
+async fn scripted(model: &Model, cell: &Cell, id: &str) -> Option<FaultKind> {
     Some(match cell.ill {
-        Ill::Refused => What::Refuse,
-        Ill::ResetAtAccept => What::ResetAtAccept,
-        Ill::Reset => What::ResetBeforeHead,
-        Ill::Hangs => What::StallBeforeHead,
-        Ill::Cut(spot, how) => What::CutAfterBytes { bytes: model.bytes_to(cell, spot, id).await, how },
-        Ill::Stalls(spot) => What::StallAfterBytes(model.bytes_to(cell, spot, id).await),
-        Ill::Status(status @ 400..=499) => What::Status(status, Some(REFUSAL.into())),
-        Ill::Status(status) => What::Status(status, None),
-        Ill::Body(text) => What::Status(200, Some(text.into())),
-        Ill::Events(text) => What::Events(text.into()),
-        Ill::Handoff(text) => What::BadHandoff(text.into()),
-        Ill::Ends => What::EndAfterEvents(EVENTS),
-        Ill::SaysError => What::ErrorEvent,
-        Ill::Recomputed => What::RecomputeAfterEvents(EVENTS),
-        Ill::RecomputedWhole => What::Status(200, Some(recomputed(cell.api).into())),
+        Ill::Refused => FaultKind::Refuse,
+        Ill::ResetAtAccept => FaultKind::ResetAtAccept,
+        Ill::Reset => FaultKind::ResetBeforeHead,
+        Ill::Hangs => FaultKind::StallBeforeHead,
+        Ill::Cut(spot, how) => FaultKind::CutAfterBytes { bytes: model.bytes_to(cell, spot, id).await, how },
+        Ill::Stalls(spot) => FaultKind::StallAfterBytes(model.bytes_to(cell, spot, id).await),
+        Ill::Status(status @ 400..=499) => FaultKind::Status(status, Some(REFUSAL.into())),
+        Ill::Status(status) => FaultKind::Status(status, None),
+        Ill::Body(text) => FaultKind::Status(200, Some(text.into())),
+        Ill::Events(text) => FaultKind::Events(text.into()),
+        Ill::Handoff(text) => FaultKind::BadHandoff(text.into()),
+        Ill::Ends => FaultKind::EndAfterEvents(EVENTS),
+        Ill::SaysError => FaultKind::ErrorEvent,
+        Ill::Recomputed => FaultKind::RecomputeAfterEvents(EVENTS),
+        Ill::RecomputedWhole => FaultKind::Status(200, Some(recomputed(cell.api).into())),
         Ill::ClientLeaves(Spot::Head) if cell.leg == Leg::Decode => {
-            What::StallAfterBytes(model.bytes_to(cell, Spot::HeadEnd, id).await)
+            FaultKind::StallAfterBytes(model.bytes_to(cell, Spot::HeadEnd, id).await)
         }
         Ill::Killed | Ill::KilledUnread | Ill::KilledAfter | Ill::ClientLeaves(_) => return None,
     })
@@ -211,7 +211,7 @@ async fn run_once(model: &Model, journal: &Journal, (round, nth): (u32, usize), 
         rig.inject(cell.leg, count, &Fault::always(what));
     }
     if cell.ill == Ill::KilledUnread {
-        rig.inject(Leg::Decode, 2, &Fault::once(What::Delay(UNREAD)));
+        rig.inject(Leg::Decode, 2, &Fault::once(FaultKind::Delay(UNREAD)));
     }
     let mut outcome = Outcome {
         cell,
@@ -257,8 +257,9 @@ async fn run_once(model: &Model, journal: &Journal, (round, nth): (u32, usize), 
         if no_decoder && killed.is_empty() && outcome.open.is_none() {
             outcome.open = rig.released().await;
         }
-        let goes_on =
-            seen == Seen::Whole && cell.begun() && cell.ill != Ill::Cut(Spot::End, pd_proxy::sim::How::Reset);
+        let goes_on = seen == Seen::Whole
+            && cell.begun()
+            && cell.ill != Ill::Cut(Spot::End, pd_proxy::sim::ConnectionEnd::Reset);
         outcome.seen = if goes_on { Seen::Continued } else { seen };
         break;
     }
@@ -320,7 +321,7 @@ async fn read_some(socket: &mut TcpStream, into: &mut Vec<u8>) -> bool {
 /// Kills the engine that has the request, or both of its side.
 async fn kill(rig: &Rig, cell: &Cell, id: &str, killed: &mut Vec<SocketAddr>) {
     let has = |engine: &&Engine| {
-        let own = |seen: &pd_proxy::sim::Seen| seen.headers.iter().any(|(_, value)| value == id);
+        let own = |seen: &pd_proxy::sim::ObservedRequest| seen.headers.iter().any(|(_, value)| value == id);
         cell.who == Who::All || engine.seen().iter().any(own)
     };
     let doomed: Vec<&Engine> = rig.side(cell.leg).iter().filter(has).collect();

@@ -1,6 +1,6 @@
 //! Broken at every event, in every way, the stream is that of an undisturbed one.
 
-use pd_proxy::sim::{Fault, How, Match, What};
+use pd_proxy::sim::{ConnectionEnd, Fault, FaultKind, Match};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -10,7 +10,7 @@ use crate::common::client::{self, Raw};
 use crate::common::stage::{Script, Stage};
 
 /// Hits each decoder's next request by a client, not those that continue one: these have a list as prompt.
-fn first_legs(what: What) -> Fault {
+fn first_legs(what: FaultKind) -> Fault {
     let contains = Some("x-mark".to_owned());
     Fault { on: Match { contains, ..Match::default() }, times: 1, what }
 }
@@ -46,7 +46,7 @@ async fn broken(script: Script, (path, tokens): (&str, usize), more: Value) -> S
     let asked = request(path, tokens, &more);
     let whole = normal(&undisturbed(&stage, &asked).await);
     for at in 1..=events(&whole) {
-        for what in [What::EndAfterEvents(at), What::RecomputeAfterEvents(at)] {
+        for what in [FaultKind::EndAfterEvents(at), FaultKind::RecomputeAfterEvents(at)] {
             stage.heal();
             stage.decoders_fail(&first_legs(what.clone()));
             let answer = stage.send(&asked).await;
@@ -118,9 +118,9 @@ async fn cut_at_any_byte_nothing_is_lost() {
         let asked = request(path, 12, &marked(&json!({"stream_options": {"include_usage": true}})));
         let whole = undisturbed(&stage, &asked).await;
         for bytes in (400..whole.raw_bytes + 200).step_by(97) {
-            for how in [How::Reset, How::Close] {
+            for how in [ConnectionEnd::Reset, ConnectionEnd::Close] {
                 stage.heal();
-                stage.decoders_fail(&first_legs(What::CutAfterBytes { bytes, how }));
+                stage.decoders_fail(&first_legs(FaultKind::CutAfterBytes { bytes, how }));
                 let answer = stage.send(&asked).await;
                 assert_same(&normal(&answer), &normal(&whole), &format!("{path} {bytes} {how:?}"));
             }
@@ -139,7 +139,7 @@ async fn a_silent_decoder_and_one_that_says_that_it_failed_are_left() {
     for path in [CHAT, COMPLETIONS] {
         let asked = request(path, 12, &marked(&json!({})));
         let whole = normal(&undisturbed(&stage, &asked).await);
-        for what in [What::StallAfterBytes(1_800), What::ErrorEvent] {
+        for what in [FaultKind::StallAfterBytes(1_800), FaultKind::ErrorEvent] {
             stage.heal();
             stage.decoders_fail(&first_legs(what.clone()));
             assert_same(&normal(&stage.send(&asked).await), &whole, &format!("{path} {what:?}"));
@@ -157,7 +157,7 @@ async fn two_breaks_in_one_stream() {
         for at in [1, 2, 5, 9, 14] {
             stage.heal();
             // Each decoder breaks once: the first leg and the continuation.
-            stage.decoders_fail(&Fault::once(What::EndAfterEvents(at)));
+            stage.decoders_fail(&Fault::once(FaultKind::EndAfterEvents(at)));
             assert_same(&normal(&stage.send(&asked).await), &whole, &format!("{path} {at}"));
         }
     }
@@ -192,7 +192,7 @@ async fn what_the_next_pair_is_sent() {
     let stage = Stage::set(resuming()).await;
     let more = json!({"temperature": 0, "seed": 5, "min_tokens": 20, "top_p": 0.9, "cache_salt": "s",
         "stream_options": {"include_usage": true}, "metadata": {"x-mark": 1}, "logprobs": false});
-    stage.decoders_fail(&first_legs(What::EndAfterEvents(8)));
+    stage.decoders_fail(&first_legs(FaultKind::EndAfterEvents(8)));
     let answer = stage.send(&request(CHAT, 30, &more)).await;
     assert!(answer.done(), "{}", answer.text());
     let sent = bodies(&stage, &stage.decoders);

@@ -1,6 +1,6 @@
 //! What can't be continued exactly ends with an honest error event.
 
-use pd_proxy::sim::{Fault, What};
+use pd_proxy::sim::{Fault, FaultKind};
 use serde_json::{Value, json};
 
 use super::{CHAT, COMPLETIONS, bodies, metric, request, resuming};
@@ -50,7 +50,7 @@ async fn every_reason_is_told() {
         };
         let before = count().await;
         stage.forget();
-        stage.decoders_fail(&Fault::always(What::EndAfterEvents(5)));
+        stage.decoders_fail(&Fault::always(FaultKind::EndAfterEvents(5)));
         assert_broken(&stage.send(&request(path, 20, &more)).await, &when);
         assert_eq!(count().await - before, 1, "{when}");
         assert!(
@@ -85,7 +85,7 @@ async fn what_rules_nothing_out() {
     ] {
         stage.heal();
         let whole = super::normal(&stage.send(&request(path, 20, &more)).await);
-        stage.decoders_fail(&Fault::once(What::EndAfterEvents(5)));
+        stage.decoders_fail(&Fault::once(FaultKind::EndAfterEvents(5)));
         let got = super::normal(&stage.send(&request(path, 20, &more)).await);
         super::assert_same(&got, &whole, &format!("{path} {more}"));
     }
@@ -99,7 +99,7 @@ async fn before_the_answer_has_begun_everything_is_sent_again() {
     for more in [json!({"stop": ["never"], "logprobs": true}), json!({"seed": 3, "return_token_ids": true})] {
         stage.heal();
         let whole = super::normal(&stage.send(&request(CHAT, 20, &more)).await);
-        stage.decoders_fail(&Fault::once(What::EndAfterEvents(1)));
+        stage.decoders_fail(&Fault::once(FaultKind::EndAfterEvents(1)));
         assert_eq!(super::normal(&stage.send(&request(CHAT, 20, &more)).await), whole, "{more}");
     }
     stage.end().await;
@@ -109,7 +109,7 @@ async fn before_the_answer_has_begun_everything_is_sent_again() {
 async fn off_means_off() {
     let stage = Stage::new().await;
     let asked = request(CHAT, 20, &json!({}));
-    stage.decoders_fail(&Fault::always(What::EndAfterEvents(5)));
+    stage.decoders_fail(&Fault::always(FaultKind::EndAfterEvents(5)));
     assert_broken(&stage.send(&asked).await, "off");
     let sent = bodies(&stage, &stage.decoders);
     assert!(sent.len() == 1 && sent[0].get("return_token_ids").is_none());
@@ -121,7 +121,7 @@ async fn when_nobody_is_left_the_client_is_told() {
     let stage = Stage::set(Script { decoders: 1, ..resuming() }).await;
     let asked = request(CHAT, 20, &json!({}));
     // The only decoder breaks again and again, always a little further.
-    stage.decoders_fail(&Fault::always(What::EndAfterEvents(4)));
+    stage.decoders_fail(&Fault::always(FaultKind::EndAfterEvents(4)));
     let answer = stage.send(&asked).await;
     assert_broken(&answer, "always");
     assert_eq!(bodies(&stage, &stage.decoders).len(), 3, "as many attempts as for any leg");

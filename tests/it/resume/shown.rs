@@ -1,6 +1,6 @@
 //! Text that an engine's parsers hold back is noticed before another one goes on behind its tokens.
 
-use pd_proxy::sim::{Fault, What};
+use pd_proxy::sim::{Fault, FaultKind};
 use serde_json::{Value, json};
 
 use super::{CHAT, COMPLETIONS, request, resuming};
@@ -8,7 +8,7 @@ use crate::common::client;
 use crate::common::stage::Stage;
 
 /// The first events of a chat whose tokens say `said`, of which `shown` has come out; then it breaks off.
-async fn begun(stage: &Stage, said: &str, shown: &str) -> What {
+async fn begun(stage: &Stage, said: &str, shown: &str) -> FaultKind {
     let ask = json!({"model": "sim", "prompt": said, "add_special_tokens": false});
     let ids = stage.post("/tokenize", &ask.to_string()).await.json()["tokens"].clone();
     assert!(ids.as_array().is_some_and(|ids| ids.len() > 1), "{ids}");
@@ -20,7 +20,7 @@ async fn begun(stage: &Stage, said: &str, shown: &str) -> What {
         format!("data: {event}\n\n")
     };
     let role = event(json!({"role": "assistant", "content": ""}), Value::Null, json!([7, 8, 9]));
-    What::Events((role + &event(json!({"content": shown}), ids, Value::Null)).into())
+    FaultKind::Events((role + &event(json!({"content": shown}), ids, Value::Null)).into())
 }
 
 /// What a client reads of it, and how many decoders went on with it.

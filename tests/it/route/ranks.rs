@@ -1,7 +1,7 @@
 //! Engines with several data-parallel ranks behind one port.
 
 use futures_util::future::join_all;
-use pd_proxy::sim::{Engine, EngineSpec, Role, Seen};
+use pd_proxy::sim::{Engine, EngineSpec, ObservedRequest, Role};
 use serde_json::Value;
 
 use super::{CHAT, ask, chat, explained, number, script};
@@ -12,7 +12,7 @@ use crate::common::time::eventually;
 
 const RANK: &str = "x-data-parallel-rank";
 
-fn asked(seen: &Seen) -> Option<&str> {
+fn asked(seen: &ObservedRequest) -> Option<&str> {
     seen.headers.iter().find(|(name, _)| name == RANK).map(|(_, rank)| rank.as_str())
 }
 

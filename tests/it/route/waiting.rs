@@ -2,7 +2,7 @@
 
 use futures_util::future::join_all;
 use pd_proxy::config::Bind;
-use pd_proxy::sim::{Engine, EngineSpec, Fault, What};
+use pd_proxy::sim::{Engine, EngineSpec, Fault, FaultKind};
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -50,7 +50,7 @@ async fn late_binding_leaves_the_queue_in_the_gateway() {
 async fn who_leaves_the_line_was_never_sent() {
     let stage = Stage::set(narrow(Bind::Late)).await;
     // The first request stays until its client leaves, however long the others take to come and go.
-    stage.prefillers[0].inject(Fault::once(What::StallBeforeHead));
+    stage.prefillers[0].inject(Fault::once(FaultKind::StallBeforeHead));
     let mut sockets = Vec::new();
     for n in 0..4 {
         let mut socket = TcpStream::connect(stage.gateway).await.unwrap();

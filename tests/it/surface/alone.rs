@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use pd_proxy::sim::{Engine, Fault, How, What};
+use pd_proxy::sim::{ConnectionEnd, Engine, Fault, FaultKind};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -60,7 +60,7 @@ impl Alone {
 async fn a_client_that_leaves_is_counted_and_logged() {
     let mut it = Alone::start().await;
     for (n, what, status) in
-        [(1.0, What::StallBeforeHead, 499), (2.0, What::StallAfterBytes(MIDDLE_BYTES), 200)]
+        [(1.0, FaultKind::StallBeforeHead, 499), (2.0, FaultKind::StallAfterBytes(MIDDLE_BYTES), 200)]
     {
         it.prefill.clear_seen();
         it.prefill.inject(Fault::once(what).on_path(TOKENIZE));
@@ -88,8 +88,10 @@ async fn a_client_that_leaves_is_counted_and_logged() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn an_answer_that_breaks_off_is_no_good_one() {
     let mut it = Alone::start().await;
-    it.prefill
-        .inject(Fault::once(What::CutAfterBytes { bytes: MIDDLE_BYTES, how: How::Close }).on_path(TOKENIZE));
+    it.prefill.inject(
+        Fault::once(FaultKind::CutAfterBytes { bytes: MIDDLE_BYTES, how: ConnectionEnd::Close })
+            .on_path(TOKENIZE),
+    );
     let raw = client::send(it.gateway, &Alone::request()).await;
     assert!(!raw.complete, "{}", raw.head);
     let line = it.line();
@@ -107,7 +109,7 @@ async fn an_answer_that_breaks_off_is_no_good_one() {
 async fn an_engine_that_is_silent_is_not_waited_for_until_the_end_of_the_hour() {
     let mut it = Alone::with(&["--set", "timeout.gap_ms=100", "--set", "timeout.answer_ms=100"]).await;
     let mut said = Vec::new();
-    for what in [What::StallBeforeHead, What::StallAfterBytes(MIDDLE_BYTES)] {
+    for what in [FaultKind::StallBeforeHead, FaultKind::StallAfterBytes(MIDDLE_BYTES)] {
         it.prefill.inject(Fault::once(what).on_path(TOKENIZE));
         let raw = client::send(it.gateway, &Alone::request()).await;
         let line = it.line();
@@ -125,8 +127,8 @@ async fn an_engine_that_is_silent_is_not_waited_for_until_the_end_of_the_hour() 
 async fn cut(flag: &str, signals: usize) {
     let mut it = Alone::with(&["--set", flag]).await;
     let chat = r#"{"model":"sim","messages":[{"role":"user","content":"hi"}],"stream":true}"#;
-    it.decode.inject(Fault::always(What::StallBeforeHead).on_path(CHAT));
-    it.prefill.inject(Fault::always(What::StallAfterBytes(MIDDLE_BYTES)).on_path(TOKENIZE));
+    it.decode.inject(Fault::always(FaultKind::StallBeforeHead).on_path(CHAT));
+    it.prefill.inject(Fault::always(FaultKind::StallAfterBytes(MIDDLE_BYTES)).on_path(TOKENIZE));
     let mut sockets = Vec::new();
     for (request, engine, path) in
         [(Alone::request(), &it.prefill, TOKENIZE), (post(CHAT, chat), &it.decode, CHAT)]
@@ -163,7 +165,7 @@ async fn nor_what_a_second_signal_cuts() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn attempts_that_fail_are_seen_where_legs_that_fail_are() {
     let mut it = Alone::start().await;
-    it.prefill.inject(Fault::once(What::Status(500, None)).on_path(TOKENIZE));
+    it.prefill.inject(Fault::once(FaultKind::Status(500, None)).on_path(TOKENIZE));
     assert_eq!(client::send(it.gateway, &Alone::request()).await.status, 200);
     let line = it.line();
     let p = name(&it.prefill);

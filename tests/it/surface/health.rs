@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use pd_proxy::sim::{Engine, Fault, What};
+use pd_proxy::sim::{Engine, Fault, FaultKind};
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -53,7 +53,7 @@ async fn supervisors_learn_whether_it_lives_and_whether_it_can_serve() {
 #[tokio::test]
 async fn requests_inside_are_counted() {
     let stage = Stage::new().await;
-    stage.prefillers_fail(&Fault::always(What::StallBeforeHead));
+    stage.prefillers_fail(&Fault::always(FaultKind::StallBeforeHead));
     let mut open = Vec::new();
     for _ in 0..3 {
         let mut socket = TcpStream::connect(stage.gateway).await.unwrap();
@@ -84,7 +84,7 @@ async fn models_are_the_first_good_answer_verbatim() {
     let stage = Stage::new().await;
     let odd = r#"{ "object":"list",  "data":[{"id":"sim","x":1.50}] }"#;
     let answer =
-        Fault::always(What::Status(200, Some(Bytes::from_static(odd.as_bytes())))).on_path("/v1/models");
+        Fault::always(FaultKind::Status(200, Some(Bytes::from_static(odd.as_bytes())))).on_path("/v1/models");
     assert!(stage.prefillers[1].inject(answer));
     let raw = stage.send(b"GET /v1/models HTTP/1.1\r\nhost: g\r\nauthorization: Bearer mine\r\n\r\n").await;
     assert_eq!((raw.status, raw.json()["data"][0]["id"].as_str()), (200, Some("sim")));
@@ -92,17 +92,17 @@ async fn models_are_the_first_good_answer_verbatim() {
     assert_eq!((seen.len(), header(&seen[0], "authorization")), (1, Some("Bearer mine".into())));
     assert_eq!(stage.engines().map(count).sum::<usize>(), 1, "one engine is enough");
 
-    for bad in [What::Refuse, What::Status(500, None), What::ResetBeforeHead] {
+    for bad in [FaultKind::Refuse, FaultKind::Status(500, None), FaultKind::ResetBeforeHead] {
         stage.prefillers[0].inject(Fault::always(bad.clone()));
         let raw = stage.get("/v1/models").await;
         assert_eq!((raw.status, raw.text().as_str()), (200, odd), "{bad:?}");
         assert_eq!(raw.header("content-type"), Some("application/json"));
         stage.prefillers[0].clear_faults();
     }
-    stage.prefillers_fail(&Fault::always(What::Refuse));
+    stage.prefillers_fail(&Fault::always(FaultKind::Refuse));
     let raw = stage.get("/v1/models").await;
     assert_eq!((raw.status, raw.json()["object"].as_str()), (200, Some("list")), "a decoder answers");
-    stage.decoders_fail(&Fault::always(What::Refuse));
+    stage.decoders_fail(&Fault::always(FaultKind::Refuse));
     let raw = stage.get("/v1/models").await;
     assert_eq!(
         (raw.status, raw.json()["error"]["message"].as_str()),
@@ -116,7 +116,7 @@ async fn models_are_the_first_good_answer_verbatim() {
 async fn one_model_is_its_entry_of_the_list() {
     let stage = Stage::new().await;
     let list = r#"{"object":"list","data":[{"id":"a","object":"model"},{"id":"org/b","object":"model","owned_by":"me"}]}"#;
-    let answer = What::Status(200, Some(Bytes::from_static(list.as_bytes())));
+    let answer = FaultKind::Status(200, Some(Bytes::from_static(list.as_bytes())));
     stage.prefillers_fail(&Fault::always(answer).on_path("/v1/models"));
     for (path, id) in [("a", "a"), ("org/b", "org/b"), ("org%2Fb", "org/b"), ("org%2fb?x=1", "org/b")] {
         let raw = stage.get(&format!("/v1/models/{path}")).await;
@@ -140,8 +140,8 @@ async fn one_model_is_its_entry_of_the_list() {
     let raw = stage.post("/v1/models/a", "{}").await;
     assert_eq!((raw.status, raw.header("x-pd-error")), (405, Some("method_not_allowed")));
     stage.heal();
-    stage.prefillers_fail(&Fault::always(What::Refuse));
-    stage.decoders_fail(&Fault::always(What::Refuse));
+    stage.prefillers_fail(&Fault::always(FaultKind::Refuse));
+    stage.decoders_fail(&Fault::always(FaultKind::Refuse));
     let raw = stage.get("/v1/models/a").await;
     assert_eq!((raw.status, raw.header("x-pd-error")), (503, Some("no_prefiller")), "nobody knows");
     stage.end().await;
@@ -157,8 +157,8 @@ async fn every_engine_resets_its_cache() {
         let paths: Vec<String> = engine.seen().into_iter().map(|s| s.path).collect();
         assert_eq!(paths, [path], "{}", engine.addr());
     }
-    stage.prefillers[1].inject(Fault::always(What::Status(500, None)));
-    stage.decoders[0].inject(Fault::always(What::Refuse));
+    stage.prefillers[1].inject(Fault::always(FaultKind::Status(500, None)));
+    stage.decoders[0].inject(Fault::always(FaultKind::Refuse));
     let raw = stage.post("/reset_prefix_cache", "").await;
     let failed: BTreeSet<String> = [stage.prefillers[1].url(), stage.decoders[0].url()].into();
     assert_eq!((raw.status, raw.json()), (500, json!({ "failed": failed })));

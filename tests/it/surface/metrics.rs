@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use pd_proxy::obs::names;
-use pd_proxy::sim::{Engine, Fault, What};
+use pd_proxy::sim::{Engine, Fault, FaultKind};
 use serde_json::{Value, json};
 
 use crate::command::{Process, pair};
@@ -85,7 +85,7 @@ async fn one_of_each(gateway: SocketAddr, prefill: &Engine) -> BTreeMap<&'static
     assert_eq!(send(CHAT, json!({"model": "nope", "messages": []})).await.status, 404);
     assert_eq!(send("/tokenize", json!({"prompt": "a"})).await.status, 200);
     // On this path alone: the gateway asks the engine other things, too.
-    prefill.inject(Fault::once(What::ResetBeforeHead).on_path(CHAT));
+    prefill.inject(Fault::once(FaultKind::ResetBeforeHead).on_path(CHAT));
     assert_eq!(send(CHAT, chat("again")).await.status, 200);
     let usage = {
         // The same prompt once more says what the one that was tried twice counted.

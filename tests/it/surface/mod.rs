@@ -11,7 +11,7 @@ mod routes;
 mod stored;
 mod told;
 
-use pd_proxy::sim::{Engine, EngineSpec, Role, Seen};
+use pd_proxy::sim::{Engine, EngineSpec, ObservedRequest, Role};
 use serde_json::{Value, json};
 
 use crate::common::client::Raw;
@@ -44,11 +44,11 @@ fn count(engine: &Engine) -> usize {
     engine.seen().len()
 }
 
-fn header(seen: &Seen, name: &str) -> Option<String> {
+fn header(seen: &ObservedRequest, name: &str) -> Option<String> {
     seen.headers.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone())
 }
 
-fn body_of(seen: &Seen) -> Value {
+fn body_of(seen: &ObservedRequest) -> Value {
     serde_json::from_slice(&seen.body).unwrap()
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pd_proxy::config::Policy;
-use pd_proxy::sim::{Connector, EngineSpec, Fault, Pool, What};
+use pd_proxy::sim::{Connector, EngineSpec, Fault, FaultKind, Pool};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -46,7 +46,7 @@ async fn policies_mind_the_load_or_do_not() {
         [(Policy::LeastWork, true), (Policy::PowerOfTwo, true), (Policy::RoundRobin, false)]
     {
         let stage = with_policy(policy).await;
-        let stall = Fault { times: 1, ..Fault::always(What::StallBeforeHead) };
+        let stall = Fault { times: 1, ..Fault::always(FaultKind::StallBeforeHead) };
         let mut stall = stall;
         stall.on.contains = Some("STALL".into());
         stage.prefillers_fail(&stall);

@@ -1,7 +1,7 @@
 //! What goes to which engine, and with which headers.
 
 use pd_proxy::config::Secret;
-use pd_proxy::sim::{Fault, Seen, What};
+use pd_proxy::sim::{Fault, FaultKind, ObservedRequest};
 use serde_json::{Value, json};
 
 use crate::common::client::{self, Raw, get, post, post_with};
@@ -38,7 +38,12 @@ async fn what_one_engine_answers_is_asked_of_one_prefiller() {
 
     let request = &cases[0];
     let good = stage.send(request).await;
-    for bad in [What::Refuse, What::ResetBeforeHead, What::Status(500, None), What::Status(503, None)] {
+    for bad in [
+        FaultKind::Refuse,
+        FaultKind::ResetBeforeHead,
+        FaultKind::Status(500, None),
+        FaultKind::Status(503, None),
+    ] {
         stage.prefillers[0].inject(Fault::always(bad.clone()));
         for _ in 0..3 {
             let raw = stage.send(request).await;
@@ -46,9 +51,9 @@ async fn what_one_engine_answers_is_asked_of_one_prefiller() {
         }
         stage.heal();
     }
-    stage.prefillers_fail(&Fault::always(What::Refuse));
+    stage.prefillers_fail(&Fault::always(FaultKind::Refuse));
     assert_eq!(stage.send(request).await.text(), good.text(), "a decoder can do it as well");
-    stage.decoders_fail(&Fault::always(What::Refuse));
+    stage.decoders_fail(&Fault::always(FaultKind::Refuse));
     let raw = stage.send(request).await;
     assert_eq!((raw.status, raw.header("x-pd-error")), (502, Some("engine_failed")));
     assert_eq!(raw.json()["error"]["message"], "no engine answered");
@@ -214,7 +219,7 @@ async fn authorization_is_the_clients_or_the_configured_one() {
                 stage.send(&post_with(path, &[("Authorization", "Bearer mine")], body.as_bytes())).await;
             assert_eq!(raw.status, 200);
         }
-        let all: Vec<Seen> = [stage.seen(&stage.prefillers), stage.seen(&stage.decoders)].concat();
+        let all: Vec<ObservedRequest> = [stage.seen(&stage.prefillers), stage.seen(&stage.decoders)].concat();
         assert_eq!(all.len(), 3);
         for seen in all {
             assert_eq!(header(&seen, "authorization").as_deref(), expected, "{}", seen.path);
@@ -307,7 +312,7 @@ async fn who_asks_for_the_models_with_a_wrong_key_is_told_so() {
     let stage = Stage::new().await;
     let unauthorized = r#"{"error":"Unauthorized"}"#;
     stage.engines().for_each(|engine| {
-        let wrong = What::Status(401, Some(unauthorized.into()));
+        let wrong = FaultKind::Status(401, Some(unauthorized.into()));
         assert!(engine.inject(Fault::always(wrong).on_path("/v1/models")));
     });
     for path in ["/v1/models", "/v1/models/sim"] {
@@ -323,7 +328,7 @@ async fn who_asks_for_the_models_with_a_wrong_key_is_told_so() {
 async fn anthropic_s_clients_read_errors_in_their_own_shape() {
     let stage = Stage::new().await;
     let counting = r#"{"model":"sim","messages":[{"role":"user","content":"hi"}]}"#;
-    let nine = What::Status(200, Some(r#"{"input_tokens":9}"#.into()));
+    let nine = FaultKind::Status(200, Some(r#"{"input_tokens":9}"#.into()));
     stage.prefillers_fail(&Fault::always(nine).on_path("/v1/messages/count_tokens"));
     let counted = stage.post("/v1/messages/count_tokens", counting).await;
     assert_eq!((counted.status, counted.header("request-id")), (200, counted.header("x-request-id")));
@@ -331,8 +336,8 @@ async fn anthropic_s_clients_read_errors_in_their_own_shape() {
     let lines: Vec<(String, &str)> = (0..110).map(|n| (format!("x-{n}"), "1")).collect();
     let lines: Vec<(&str, &str)> = lines.iter().map(|(name, value)| (name.as_str(), *value)).collect();
     let refused = stage.send(&post_with("/v1/messages", &lines, b"{}")).await;
-    stage.prefillers_fail(&Fault::always(What::Refuse));
-    stage.decoders_fail(&Fault::always(What::Refuse));
+    stage.prefillers_fail(&Fault::always(FaultKind::Refuse));
+    stage.decoders_fail(&Fault::always(FaultKind::Refuse));
     let failed = stage.post("/v1/messages/count_tokens", counting).await;
     for (told, status) in [(refused, 431), (failed, 502)] {
         assert_eq!((told.status, &told.json()["type"]), (status, &"error".into()), "{}", told.text());

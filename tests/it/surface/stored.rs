@@ -1,7 +1,7 @@
 //! Responses that clients ask for again, stop, or go on from: only the engine that made one has it.
 
 use pd_proxy::config::DialectName;
-use pd_proxy::sim::{Fault, What};
+use pd_proxy::sim::{Fault, FaultKind};
 use serde_json::json;
 
 use crate::common::stage::{Script, Stage};
@@ -18,12 +18,12 @@ fn keeping_on(stage: Stage) -> Stage {
         let answer =
             json!({"id": format!("resp_{at}"), "object": "response", "status": "queued"}).to_string();
         decoder.inject(
-            Fault::always(What::Status(200, Some(answer.clone().into())))
+            Fault::always(FaultKind::Status(200, Some(answer.clone().into())))
                 .on_path(&format!("{RESPONSES}/resp_{at}")),
         );
         let unknown = Some(r#"{"error":{"code":404}}"#.into());
-        decoder.inject(Fault::always(What::Status(404, unknown)).on_path(&format!("{RESPONSES}/")));
-        decoder.inject(Fault::always(What::Status(200, Some(answer.into()))).on_path(RESPONSES));
+        decoder.inject(Fault::always(FaultKind::Status(404, unknown)).on_path(&format!("{RESPONSES}/")));
+        decoder.inject(Fault::always(FaultKind::Status(200, Some(answer.into()))).on_path(RESPONSES));
     }
     stage
 }
@@ -109,14 +109,14 @@ async fn who_goes_on_from_a_response_is_sent_where_it_is() {
 
 #[tokio::test]
 async fn nobody_else_is_asked_to_go_on_from_a_response() {
-    for (what, status) in [(What::Status(503, None), 503), (What::Status(500, None), 502)] {
+    for (what, status) in [(FaultKind::Status(503, None), 503), (FaultKind::Status(500, None), 502)] {
         let stage = keeping().await;
         let keeper = &stage.decoders[1];
         keeper.clear_faults();
-        keeper.inject(Fault::always(What::Status(200, None)).on_path(&format!("{RESPONSES}/resp_1")));
+        keeper.inject(Fault::always(FaultKind::Status(200, None)).on_path(&format!("{RESPONSES}/resp_1")));
         keeper.inject(Fault::always(what.clone()).on_path(RESPONSES));
         for other in [&stage.decoders[0], &stage.decoders[2]] {
-            other.inject(Fault::always(What::Status(404, None)).on_path(RESPONSES));
+            other.inject(Fault::always(FaultKind::Status(404, None)).on_path(RESPONSES));
         }
         for _ in 0..3 {
             assert_eq!(stage.post(RESPONSES, &next("resp_1")).await.status, status, "{what:?}");
@@ -130,9 +130,9 @@ async fn what_all_decoders_refuse_to_look_for_goes_to_one_of_them() {
     let stage = Stage::set(Script { decoders: 3, ..Script::default() }).await;
     for decoder in &stage.decoders {
         let invalid = Some(r#"{"error":{"code":400}}"#.into());
-        decoder.inject(Fault::always(What::Status(400, invalid)).on_path(&format!("{RESPONSES}/")));
+        decoder.inject(Fault::always(FaultKind::Status(400, invalid)).on_path(&format!("{RESPONSES}/")));
         let unknown = Some(r#"{"error":{"code":404}}"#.into());
-        decoder.inject(Fault::always(What::Status(404, unknown)).on_path(RESPONSES));
+        decoder.inject(Fault::always(FaultKind::Status(404, unknown)).on_path(RESPONSES));
     }
     let told = stage.post(RESPONSES, &next("foo")).await;
     assert_eq!((told.status, &told.json()["error"]["code"]), (404, &404.into()), "its own word");
@@ -153,7 +153,7 @@ async fn a_response_that_nobody_can_go_on_from_is_not_looked_for() {
 /// A 404 would be taken for the last word.
 #[tokio::test]
 async fn a_response_may_be_with_a_decoder_that_does_not_answer() {
-    for what in [What::Status(503, None), What::ResetBeforeHead, What::StallBeforeHead] {
+    for what in [FaultKind::Status(503, None), FaultKind::ResetBeforeHead, FaultKind::StallBeforeHead] {
         let mut script = Script { decoders: 3, ..Script::default() };
         script.config.timeout.models_ms = 200;
         let stage = keeping_on(Stage::set(script).await);
@@ -181,7 +181,7 @@ async fn a_streamed_one_is_found_too() {
         let path = format!("{RESPONSES}/{id}");
         for (at, decoder) in stage.decoders.iter().enumerate() {
             let status = if at == maker { 200 } else { 404 };
-            decoder.inject(Fault::always(What::Status(status, Some("{}".into()))).on_path(&path));
+            decoder.inject(Fault::always(FaultKind::Status(status, Some("{}".into()))).on_path(&path));
         }
         for _ in 0..4 {
             assert_eq!(stage.get(&path).await.status, 200);

@@ -1,6 +1,6 @@
 //! What the log says of answers that failed by their engine's own word, whatever API's word it is.
 
-use pd_proxy::sim::{Fault, What};
+use pd_proxy::sim::{Fault, FaultKind};
 use serde_json::{Value, json};
 
 use crate::command::{Process, pair};
@@ -53,7 +53,7 @@ async fn an_answer_that_failed_by_its_engine_s_word_is_no_good_one() {
         ("/v1/completions", choice(500), "decode_failed"),
         ("/v1/completions", choice(400), "engine"),
     ] {
-        decode.inject(Fault::always(What::Events(events.clone().into())).on_path(path));
+        decode.inject(Fault::always(FaultKind::Events(events.clone().into())).on_path(path));
         let answer = client::send(gateway, &post(path, &asked(path).to_string())).await;
         decode.clear_faults();
         assert!(answer.status == 200 && answer.text().contains("\"error\""), "{path}: {}", answer.text());

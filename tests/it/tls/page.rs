@@ -5,7 +5,7 @@ use std::path::Path;
 
 use pd_proxy::auth::Digest;
 use pd_proxy::config::Secret;
-use pd_proxy::sim::{Engine, EngineSpec, Fault, Role, What};
+use pd_proxy::sim::{Engine, EngineSpec, Fault, FaultKind, Role};
 use serde_json::Value;
 
 use super::{Running, pair};
@@ -252,7 +252,7 @@ async fn it_tells_what_became_of_the_last_requests() {
     assert_eq!((&now["requests"]["ended"], &now["requests"]["failed"]), (&1.into(), &0.into()));
     assert_eq!(now["gateway"]["state"], "ready");
 
-    assert!(engines[1].inject(Fault::always(What::Status(500, None))));
+    assert!(engines[1].inject(Fault::always(FaultKind::Status(500, None))));
     assert_eq!(ask(gateway.at, "lost").await, 502);
     let now = get(admin, JSON).await.json();
     let lost = &now["decisions"][0];

@@ -1,7 +1,7 @@
 //! Traces of requests that meet trouble, and collectors that do.
 
 use pd_proxy::obs::names;
-use pd_proxy::sim::{Fault, What};
+use pd_proxy::sim::{Fault, FaultKind};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
@@ -16,7 +16,7 @@ use crate::common::time::eventually;
 async fn a_retry_is_a_span_of_its_own() {
     let collector = Collector::start().await;
     let stage = Stage::set(script(&collector, |_| {})).await;
-    stage.prefillers_fail(&Fault::once(What::ResetBeforeHead).on_path(CHAT));
+    stage.prefillers_fail(&Fault::once(FaultKind::ResetBeforeHead).on_path(CHAT));
     assert_eq!(ask(&stage, &chat(false), None).await.status, 200);
     stage.end().await;
     let (root, parts) = tree(&collector.spans());
@@ -38,9 +38,9 @@ async fn a_retry_is_a_span_of_its_own() {
 async fn failures_are_told_apart_from_refusals() {
     let collector = Collector::start().await;
     let stage = Stage::set(script(&collector, |config| config.retry.attempts = 1)).await;
-    stage.prefillers_fail(&Fault::once(What::Status(500, None)).on_path(CHAT));
+    stage.prefillers_fail(&Fault::once(FaultKind::Status(500, None)).on_path(CHAT));
     assert_eq!(ask(&stage, &chat(true), None).await.status, 502);
-    stage.prefillers_fail(&Fault::once(What::Status(404, None)).on_path(CHAT));
+    stage.prefillers_fail(&Fault::once(FaultKind::Status(404, None)).on_path(CHAT));
     assert_eq!(ask(&stage, &chat(true), None).await.status, 404);
     assert_eq!(stage.post(CHAT, "[1]").await.status, 400);
     stage.end().await;
@@ -66,8 +66,8 @@ async fn a_stream_that_is_continued_says_so_and_one_that_breaks_fails() {
         let mut script = script(&collector, |config| config.retry.resume = resume);
         script.decoders = 2;
         let stage = Stage::set(script).await;
-        stage.decoders[0].inject(Fault::once(What::EndAfterEvents(3)).on_path(CHAT));
-        stage.decoders[1].inject(Fault::once(What::EndAfterEvents(3)).on_path(CHAT));
+        stage.decoders[0].inject(Fault::once(FaultKind::EndAfterEvents(3)).on_path(CHAT));
+        stage.decoders[1].inject(Fault::once(FaultKind::EndAfterEvents(3)).on_path(CHAT));
         assert_eq!(ask(&stage, &chat(true), None).await.done(), resume);
         stage.end().await;
         let (root, parts) = tree(&collector.spans());

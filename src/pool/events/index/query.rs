@@ -63,7 +63,7 @@ struct Open<const W: usize> {
 }
 
 /// Results, written as holders drop out.
-struct Found {
+struct QueryResult {
     /// Blocks in HBM and in any own memory, by holder.
     depths: Vec<[u32; 2]>,
     told_blocks: u32,
@@ -74,7 +74,7 @@ impl BlockIndex {
     /// the first block that no holder has. Holders that tell of blocks of another size than
     /// `block_tokens` count for nothing.
     pub fn prefixes<H: EventHash>(&self, hashes: &[H], block_tokens: u32) -> Prefixes {
-        let mut found = Found { depths: vec![[0; 2]; self.holders.len()], told_blocks: 0 };
+        let mut found = QueryResult { depths: vec![[0; 2]; self.holders.len()], told_blocks: 0 };
         let gates = self.gates(block_tokens);
         if self.holders.len() <= 64 {
             self.walk::<1>(hashes, &gates, &mut found);
@@ -84,7 +84,7 @@ impl BlockIndex {
         self.named(found)
     }
 
-    fn walk<const W: usize>(&self, hashes: &[impl EventHash], gates: &[Gate], found: &mut Found) {
+    fn walk<const W: usize>(&self, hashes: &[impl EventHash], gates: &[Gate], found: &mut QueryResult) {
         let mut open = Open::<W>::all(self.holders.len());
         let mut depth = 0;
         for hashes in hashes.chunks(AHEAD) {
@@ -102,7 +102,7 @@ impl BlockIndex {
         open.step(&[], gates, (depth, found));
     }
 
-    fn named(&self, found: Found) -> Prefixes {
+    fn named(&self, found: QueryResult) -> Prefixes {
         let holders = found.depths.into_iter().zip(0_u16..).filter(|([_, own], _)| *own > 0);
         let holders = holders.map(|([hbm_blocks, own_blocks], holder)| Leading {
             holder: HolderId(holder),
@@ -137,7 +137,7 @@ impl<const W: usize> Open<W> {
     }
 
     /// Goes on to a block that these cells are of. True if any holder is left.
-    fn step(&mut self, cells: &[Cell], gates: &[Gate], (depth, found): (u32, &mut Found)) -> bool {
+    fn step(&mut self, cells: &[Cell], gates: &[Gate], (depth, found): (u32, &mut QueryResult)) -> bool {
         let (mut hbm, mut own, mut told) = ([0; W], [0; W], false);
         for cell in cells {
             let gate = gates.get(usize::from(cell.slot)).copied().unwrap_or_default();
@@ -168,7 +168,7 @@ impl<const W: usize> Open<W> {
 }
 
 /// Writes down how deep the holders in a word of a set came.
-fn settle(found: &mut Found, mut stopped: u64, word: usize, (reach, depth): (usize, u32)) {
+fn settle(found: &mut QueryResult, mut stopped: u64, word: usize, (reach, depth): (usize, u32)) {
     while stopped != 0 {
         if let Some(holder) = found.depths.get_mut(word * 64 + stopped.trailing_zeros() as usize) {
             holder[reach] = depth;

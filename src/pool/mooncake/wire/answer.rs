@@ -20,7 +20,7 @@ use super::literal::Literal;
 use super::read::{Cursor, Open, open};
 use super::{STRING_CODE, WireError};
 use crate::endpoint::parse_host;
-use crate::pool::{MAX_HOSTS, Place, Placement, Tier};
+use crate::pool::{MAX_HOSTS, Placement, ReplicaPlace, Tier};
 
 /// Placements of the keys, one entry per key in the order of the question.
 pub type Answer = Vec<Placement>;
@@ -304,7 +304,7 @@ impl Schema {
         if at.i32()? == COMPLETE {
             placement.present = true;
             let host = endpoint.and_then(|endpoint| hosts.of(endpoint));
-            add_place(placement, host.map(|host| Place { host, tier }));
+            add_place(placement, host.map(|host| ReplicaPlace { host, tier }));
         }
         Ok(())
     }
@@ -322,7 +322,7 @@ impl Schema {
 /// Least bytes of a buffer: size, address and an empty endpoint.
 const MIN_BUFFER_BYTES: usize = 17;
 
-fn add_place(placement: &mut Placement, place: Option<Place>) {
+fn add_place(placement: &mut Placement, place: Option<ReplicaPlace>) {
     let Some(place) = place else { return };
     let places = &mut placement.places;
     if places.len() < MAX_HOSTS && !places.contains(&place) {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::read::open;
 use super::*;
 use crate::kvhash::keys::KeyBatch;
-use crate::pool::{Place, Placement, Tier};
+use crate::pool::{Placement, ReplicaPlace, Tier};
 
 const KEYS: [&str; 3] = ["aa", "bb", "zz"];
 
@@ -97,7 +97,7 @@ fn masters() -> Vec<(String, Form, Vec<Exchange>)> {
 }
 
 fn on(host: &str, tier: Tier) -> Placement {
-    Placement { present: true, places: smallvec::smallvec![Place { host: host.into(), tier }] }
+    Placement { present: true, places: smallvec::smallvec![ReplicaPlace { host: host.into(), tier }] }
 }
 
 /// Place where the objects of the captures lie.
@@ -343,7 +343,7 @@ mod simulated {
             let tier = if replica.medium == Medium::Memory { Tier::Memory } else { Tier::Disk };
             let with_host = !matches!(replica.medium, Medium::Disk | Medium::Dfs);
             let Some((host, _)) = replica.place.rsplit_once(':').filter(|_| with_host) else { continue };
-            let place = Place { host: host.trim_matches(['[', ']']).into(), tier };
+            let place = ReplicaPlace { host: host.trim_matches(['[', ']']).into(), tier };
             if !placement.places.contains(&place) {
                 placement.places.push(place);
             }

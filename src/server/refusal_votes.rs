@@ -12,19 +12,19 @@ use crate::server::passthrough::Answer;
 
 /// Refusals of one request by engines of one role.
 #[derive(Default)]
-pub(super) struct Opinions {
+pub(super) struct RefusalVotes {
     by: Vec<(Arc<Instance>, StatusCode)>,
     /// The latest refusal, unread, with the seat on which it was given.
     answer: Option<(Answer, Reservation)>,
 }
 
-impl Opinions {
+impl RefusalVotes {
     /// The answer, if it may go to the client: it is no refusal, or another engine gave the same,
     /// or nobody else can be asked (`alone`).
     pub(super) fn weigh(
         &mut self,
         (relay, id): (&Relay, &str),
-        (answer, seat): (Answer, Reservation),
+        (answer, reservation): (Answer, Reservation),
         alone: bool,
     ) -> Option<(Answer, Reservation)> {
         let status = answer.status();
@@ -32,12 +32,12 @@ impl Opinions {
             for (by, status) in self.by.drain(..) {
                 relay.contradicted(id, &by, status);
             }
-            return Some((answer, seat));
+            return Some((answer, reservation));
         }
         let before = self.by.iter().map(|(_, status)| *status);
-        let stands = alone || relay.confirms(seat.instance(), before, status);
-        self.by.push((seat.instance().clone(), status));
-        self.answer = Some((answer, seat));
+        let stands = alone || relay.confirms(reservation.instance(), before, status);
+        self.by.push((reservation.instance().clone(), status));
+        self.answer = Some((answer, reservation));
         if stands { self.conclude(relay) } else { None }
     }
 

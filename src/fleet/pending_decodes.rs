@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Requests that were let in and have no decoder yet, and hand-offs that are still to be fetched.
 /// As long as there are any, the last decoders stay, though they drain.
 #[derive(Clone, Debug, Default)]
-pub struct Awaiting(Arc<AtomicUsize>);
+pub struct PendingDecodes(Arc<AtomicUsize>);
 
 /// One of them, until it is dropped.
 #[derive(Debug)]
-pub struct Awaits(Arc<AtomicUsize>);
+pub struct PendingDecode(Arc<AtomicUsize>);
 
-impl Awaiting {
+impl PendingDecodes {
     /// Counts one more, until the value is dropped.
-    pub fn one(&self) -> Awaits {
+    pub fn one(&self) -> PendingDecode {
         self.0.fetch_add(1, Ordering::Relaxed);
-        Awaits(self.0.clone())
+        PendingDecode(self.0.clone())
     }
 
     /// True if there are any.
@@ -25,7 +25,7 @@ impl Awaiting {
     }
 }
 
-impl Drop for Awaits {
+impl Drop for PendingDecode {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
