@@ -21,7 +21,7 @@ pub(crate) fn job(own: u64, shared: usize) -> Arc<Job> {
     })
 }
 
-/// A board whose prefillers have had four prompts each, all with 200 blocks in common.
+/// A scheduler whose prefillers have had four prompts each, all with 200 blocks in common.
 pub(crate) fn board(lanes: u64) -> PrefillScheduler {
     let mut board = PrefillScheduler::new(SchedulerSettings::default());
     for identity in 0..lanes {

@@ -60,7 +60,7 @@ pub struct Instance {
 /// port.
 pub type Rank = u16;
 
-/// Work that the gateway has committed to an engine. Changed by seats alone.
+/// Work that the gateway has committed to an engine. Changed by reservations alone.
 #[derive(Debug, Default)]
 pub struct Load {
     pub(super) work_tokens: AtomicU64,

@@ -243,7 +243,7 @@ impl Fleet {
         Arc::new(Instance::new(id, role, endpoint, (ranks, self.settings.health)))
     }
 
-    /// Gives a new prefiller its places at the desk.
+    /// Gives a new prefiller its places at the scheduler.
     fn take_in(&self, instance: &Arc<Instance>) {
         if instance.role() != Role::Prefill {
             return;
@@ -266,8 +266,8 @@ impl Fleet {
 
     fn leave(&self, role: Role, endpoint: &Endpoint) -> Option<bool> {
         let known = {
-            // The flag and the desk change together, or an addition in between would be undone by
-            // half.
+            // The flag and the scheduler change together, or an addition in between would be undone
+            // by half.
             let _turn = self.side(role).lock();
             let known = self.members(role).iter().find(|i| i.endpoint() == endpoint).cloned()?;
             known.drain();
@@ -349,7 +349,7 @@ impl Fleet {
         Some(reservation)
     }
 
-    /// A decoder's seat on the engine that is also this prefiller; `None` where it is not.
+    /// A decoder's reservation on the engine that is also this prefiller; `None` where it is not.
     pub fn twin(&self, prefiller: &Instance, tokens: u64) -> Option<Reservation> {
         let side = self.side(Role::Decode);
         let members = side.members.load();

@@ -20,13 +20,13 @@ pub struct Reservation {
     rank: Option<Rank>,
     tokens: u64,
     phase: Phase,
-    /// On the board, where the desk placed it.
+    /// On the scheduler, where the scheduler placed it.
     booked: Option<Commitment>,
     /// Observation of a decoder's pace, to learn from.
     pace: Option<Pace>,
 }
 
-/// The load of a decoder when the seat was taken, and who learns from what came of it.
+/// The load of a decoder when the reservation was taken, and who learns from what came of it.
 #[derive(Debug)]
 struct Pace {
     learner: Arc<Mutex<DecodeLearner>>,
@@ -54,7 +54,7 @@ impl Reservation {
         reservation
     }
 
-    /// The same, for a place that the board has decided on.
+    /// The same, for a place that the scheduler has decided on.
     pub(super) fn booked(
         instance: Arc<Instance>,
         rank: Option<Rank>,
@@ -103,7 +103,7 @@ impl Reservation {
         );
     }
 
-    /// Place where the seat is.
+    /// Place where the reservation is.
     pub fn instance(&self) -> &Arc<Instance> {
         &self.instance
     }
@@ -135,7 +135,7 @@ impl Reservation {
     }
 
     /// The prompt is computed, nobody knows since when: its engine has its blocks, and goes on with
-    /// the request on another seat.
+    /// the request on another reservation.
     pub fn computed_unseen(mut self) {
         if let Some(booked) = self.booked.take() {
             booked.computed_unseen();
@@ -145,8 +145,9 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        // The board's part first: an instance that drains leaves the board as soon as no request
-        // counts, and its lane may be another's by the time that something is given back there.
+        // The scheduler's part first: an instance that drains leaves the scheduler as soon as no
+        // request counts, and its lane may be another's by the time that something is given back
+        // there.
         match (&self.booked, self.phase) {
             (Some(booked), Phase::Working) => booked.failed(),
             (Some(booked), Phase::Holding) => booked.let_go(),
@@ -177,7 +178,7 @@ mod tests {
     use crate::fleet::{CacheReports, Fleet, Holding, Instance, Need, Role};
     use crate::route::{Job, Policy, Reported};
 
-    /// Looks at what counts on an instance each time that the board is pumped.
+    /// Looks at what counts on an instance each time that the scheduler is pumped.
     #[derive(Default)]
     struct Witness {
         instance: OnceLock<Arc<Instance>>,

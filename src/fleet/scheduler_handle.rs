@@ -28,7 +28,7 @@ const RECHECK: Duration = Duration::from_secs(1);
 /// Lock, clock and wake-ups around the pure scheduler.
 #[derive(Debug)]
 pub struct SchedulerHandle {
-    /// The board's seconds are counted from then.
+    /// The scheduler's seconds are counted from then.
     born: Instant,
     state: Mutex<State>,
     /// Somebody waits, or the next moment to look is another.
@@ -104,7 +104,7 @@ pub struct Choice {
     pub waiting: usize,
 }
 
-/// A commitment on the board, for the seat that stands for it.
+/// A commitment on the scheduler, for the reservation that stands for it.
 #[derive(Debug)]
 pub(super) struct Commitment {
     scheduler: Arc<SchedulerHandle>,
@@ -295,7 +295,7 @@ impl SchedulerHandle {
         lanes.filter_map(ends_in).collect()
     }
 
-    /// Number of requests that are with prefillers, as far as the board knows.
+    /// Number of requests that are with prefillers, as far as the scheduler knows.
     pub fn booked(&self) -> u32 {
         let now = self.now();
         let state = self.lock();
@@ -406,7 +406,7 @@ impl SchedulerHandle {
         self.born.elapsed().as_secs_f64()
     }
 
-    /// A panic elsewhere leaves the board usable: at worst a booking too many.
+    /// A panic elsewhere leaves the scheduler usable: at worst a booking too many.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -443,7 +443,7 @@ impl State {
         self.decide(|board, sight, random| board.try_assign(new_request, now, sight, random))
     }
 
-    /// Has the board decide, by what is told of caches and with dice.
+    /// Has the scheduler decide, by what is told of caches and with dice.
     fn decide<T>(
         &mut self,
         decision: impl FnOnce(&mut PrefillScheduler, &dyn CacheView, &mut dyn FnMut() -> u64) -> T,

@@ -76,7 +76,7 @@ impl Fleet {
     /// Notes that a member refused a request since it is busy; where all of its role did, requests
     /// stand in line from now on.
     pub(super) fn refused(&self, instance: &Instance, now_ms: u64) {
-        // The request that it refused counts until its seat is dropped.
+        // The request that it refused counts until its reservation is dropped.
         let running = instance.load().requests().saturating_sub(1);
         instance.health().capacity().refused(now_ms, running);
         let side = self.side(instance.role());

@@ -99,7 +99,7 @@ impl Ask {
         self.leg_on(reservation.instance(), reservation.rank(), edit)
     }
 
-    /// The same where there is no seat.
+    /// The same where there is no reservation.
     pub fn leg_on<'a>(&'a self, instance: &'a Instance, rank: Option<Rank>, edit: &Edit) -> Leg<'a> {
         let mut headers = Cow::Borrowed(&self.headers);
         if let Some(rank) = rank {

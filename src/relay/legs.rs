@@ -53,8 +53,8 @@ pub(super) enum PrefillEnd {
     InVain,
     /// The engine failed, or refused, perhaps only because one token is no whole call of a tool.
     Cut,
-    /// The engine is both prefiller and decoder, and takes the request as a whole: its seats in
-    /// both roles.
+    /// The engine is both prefiller and decoder, and takes the request as a whole: its reservations
+    /// in both roles.
     Here(Box<(Reservation, Reservation)>),
 }
 
@@ -266,7 +266,8 @@ impl Relay {
         self.record_outcome_of(&ask.id, reservation.instance(), outcome)
     }
 
-    /// The same, of an instance whose seat is gone, for the request that is known by this id.
+    /// The same, of an instance whose reservation is gone, for the request that is known by this
+    /// id.
     pub fn record_outcome_of<T>(
         &self,
         id: &str,

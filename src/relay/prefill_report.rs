@@ -40,7 +40,8 @@ pub(super) struct Answered {
 }
 
 impl PrefillReport {
-    /// The prefiller has served, and its compute is free: its KV is still ours, on this seat.
+    /// The prefiller has served, and its compute is free: its KV is still ours, on this
+    /// reservation.
     pub(super) fn book(mut self, handoff: Option<&Bytes>, reservation: &mut Reservation) -> Answered {
         let (relay, usage) = (&self.relay, self.said.usage());
         relay.fleet.report(reservation.instance(), Outcome::Served);

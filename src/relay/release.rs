@@ -373,7 +373,7 @@ impl Relay {
         let AbandonedHandoff { left, _open, _pending_decode } = orphan;
         match left {
             Left::Prefill(leg, until) => {
-                // Its duty, if it comes to one, is dropped here and so queued as a hand-off of its
+                // Its guard, if it comes to one, is dropped here and so queued as a hand-off of its
                 // own.
                 let _ = tokio::time::timeout_at(until, leg).await;
             }

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 /// Seconds; of a moment: since whenever the caller began to count.
 pub type Seconds = f64;
 
-/// A prefiller's place on the board, free for another one after it is closed.
+/// A prefiller's place on the scheduler, free for another one after it is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LaneId(pub u16);
 

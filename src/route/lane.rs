@@ -1,4 +1,4 @@
-//! One prefiller as the board sees it: what was committed to it and has not been seen finished.
+//! One prefiller as the scheduler sees it: what was committed to it and has not been seen finished.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

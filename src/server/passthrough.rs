@@ -353,8 +353,8 @@ async fn once(
     outcome.map_err(|failure| Failure::of(&failure, reservation, engine_request.repeatable))
 }
 
-/// An engine's answer on its way to the client, with what it holds: its account and its seat. It is
-/// cut when the engine falls silent, and at the deadline.
+/// An engine's answer on its way to the client, with what it holds: its account and its
+/// reservation. It is cut when the engine falls silent, and at the deadline.
 struct PassthroughBody {
     body: BegunBody,
     silence: IdleTimeout,

@@ -14,7 +14,7 @@ use crate::server::passthrough::Answer;
 #[derive(Default)]
 pub(super) struct RefusalVotes {
     by: Vec<(Arc<Instance>, StatusCode)>,
-    /// The latest refusal, unread, with the seat on which it was given.
+    /// The latest refusal, unread, with the reservation on which it was given.
     answer: Option<(Answer, Reservation)>,
 }
 

@@ -66,7 +66,7 @@ struct Waiting {
     answer: oneshot::Sender<Bytes>,
 }
 
-/// A question's place on the desk, given back when nobody waits any more.
+/// A question's place on the scheduler, given back when nobody waits any more.
 struct Ticket<'a> {
     link: &'a LinkState,
     seq: u32,

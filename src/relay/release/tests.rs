@@ -10,7 +10,7 @@ use crate::endpoint::Endpoint;
 use crate::fleet::Fleet;
 use crate::route::Policy;
 
-/// A duty over a hand-off, and the receiving end of the queue.
+/// A guard over a hand-off, and the receiving end of the queue.
 fn guard(handoff: Option<&'static str>) -> (HandoffGuard, mpsc::Receiver<AbandonedHandoff>) {
     let body = Object::scan("{}".into(), ScanLimits::default()).unwrap();
     let ask = Ask {
@@ -38,7 +38,7 @@ fn guard(handoff: Option<&'static str>) -> (HandoffGuard, mpsc::Receiver<Abandon
     (HandoffGuard::new(Arc::new(ask), handoff.map(Bytes::from), reservation, releases), orphans)
 }
 
-/// True if a duty that went through `steps` is queued for release when it is dropped.
+/// True if a guard that went through `steps` is queued for release when it is dropped.
 fn queued(handoff: Option<&'static str>, steps: impl FnOnce(&mut HandoffGuard)) -> bool {
     let (mut guard, mut orphans) = guard(handoff);
     steps(&mut guard);

@@ -128,7 +128,7 @@ pub struct Beliefs {
 /// Other parties' view of prefillers' own memory.
 pub trait CacheView {
     /// Sets `out[lane]` to the leading tokens that a lane tells it holds, and leaves the others
-    /// alone: of them the board believes its own history.
+    /// alone: of them the scheduler believes its own history.
     fn hbm_tokens(&self, job: &Job, out: &mut [Option<u32>]);
 }
 

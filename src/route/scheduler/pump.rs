@@ -85,7 +85,7 @@ impl PrefillScheduler {
         let mut commits: Vec<Commit> = Vec::new();
         self.fade(now);
         let mut walk = Walk { now, sight, random, outlooks: self.outlooks(now) };
-        // Lent out, so that the rest of the board can be changed while it is walked.
+        // Lent out, so that the rest of the scheduler can be changed while it is walked.
         let mut line = std::mem::take(&mut self.line);
         let window = if self.late() { WINDOW } else { usize::MAX };
         let length = line.len();

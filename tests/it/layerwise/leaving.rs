@@ -55,7 +55,7 @@ async fn a_decoder_that_does_not_call_is_hung_up_on_after_the_grace_time() {
     drop(client);
     stage.assert_nothing_left("after the client left").await;
     assert!(stage.seen(&stage.prefillers).is_empty());
-    // The seat on the decoder is given back when the grace time is over.
+    // The reservation on the decoder is given back when the grace time is over.
     eventually("no seats are taken", async || {
         let shown = stage.get("/instances").await.json();
         if shown.to_string().contains("\"requests\":1") { Err(shown) } else { Ok(()) }
