@@ -6,6 +6,7 @@
 //! defaults.
 
 pub mod auth;
+mod bounds;
 mod cors;
 pub mod dialect;
 pub mod discovery;
@@ -14,6 +15,7 @@ pub mod events;
 pub mod health;
 mod itself;
 pub mod kubernetes;
+pub mod limit;
 mod listeners;
 pub mod load;
 pub mod log;
@@ -28,6 +30,9 @@ pub mod route;
 mod schema;
 mod selector;
 mod source;
+pub mod stream;
+mod table;
+pub mod timeout;
 pub mod tls;
 pub mod trace;
 mod validate;
@@ -41,12 +46,15 @@ pub use error::{ConfigError, ConfigErrors, Problem};
 pub use events::Events;
 pub use health::Health;
 pub use kubernetes::Kubernetes;
+pub use limit::Limit;
 pub use load::{Env, Loaded, Origin, Origins, process_env};
 pub use log::Log;
 pub use model::{Hash, Key, Prompt};
 pub use pool::Pool;
 pub use retry::Retry;
 pub use route::Route;
+pub use stream::Stream;
+pub use timeout::Timeout;
 pub use tls::Tls;
 pub use trace::Trace;
 pub use values::{
@@ -55,6 +63,8 @@ pub use values::{
 };
 
 use serde::{Deserialize, Serialize};
+use table::Row;
+pub(crate) use table::Section;
 use validate::Invalid;
 
 /// Keys whose value is a secret, each with the familiar environment variable that also sets it; the
@@ -202,129 +212,6 @@ pub struct Engine {
     pub tls_name: Option<String>,
 }
 
-/// `[stream]`: how answers are streamed to clients.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Stream {
-    /// Interval of comments in an event stream whose answer has not begun, ms; 0 = none, and the
-    /// status line waits for the answer.
-    pub keep_alive_ms: u64,
-}
-
-/// `[timeout]`: how long each step may take, all in ms.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Timeout {
-    /// Opening a connection to an engine.
-    pub connect_ms: u64,
-    /// The whole prefill leg, of a prompt of no length.
-    pub prefill_ms: u64,
-    /// Time that each 1 000 tokens of its prompt add to the leg that computes it: the prefill leg,
-    /// or the decode leg where there is none. No leg has longer than `total_ms`.
-    pub prefill_ms_per_1k_tokens: u64,
-    /// One image, sound or film at an encoder.
-    pub encode_ms: u64,
-    /// From sending the decode leg of a streamed request to the first event with anything of the
-    /// answer.
-    pub first_byte_ms: u64,
-    /// From sending the decode leg of a request that is not streamed to the last byte of its
-    /// answer.
-    pub answer_ms: u64,
-    /// Between two chunks of a decoder's stream.
-    pub gap_ms: u64,
-    /// The whole request, waiting included.
-    pub total_ms: u64,
-    /// A client that takes nothing of its answer.
-    pub write_ms: u64,
-    /// Time that a client has to read the error event of a stream that broke, before its connection
-    /// is cut.
-    pub tell_ms: u64,
-    /// Reading the client's body.
-    pub body_ms: u64,
-    /// Of that, the time for which no rate is asked for (`limit.body_rate`).
-    pub body_grace_ms: u64,
-    /// Reading the client's request head, and waiting for one on an idle connection: longer than
-    /// load balancers keep theirs.
-    pub header_ms: u64,
-    /// A client's TLS handshake.
-    pub handshake_ms: u64,
-    /// `GET /v1/models`, per engine.
-    pub models_ms: u64,
-}
-
-/// `[limit]`: how large anything may grow; bytes, or counts of what the name says.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Limit {
-    /// A client's request body.
-    pub body_bytes: usize,
-    /// The bodies of all requests in memory together, on their way, waiting or being served; at
-    /// least `body_bytes` count.
-    pub bodies_bytes: usize,
-    /// Of these, those that are on their way; the oldest gives way to more. At least `body_bytes`
-    /// count.
-    pub unread_bytes: usize,
-    /// Bodies on their way at once; the oldest gives way to more.
-    pub unread_bodies: usize,
-    /// Of `unread_bytes`, those on one HTTP/2 connection; at least `body_bytes` count.
-    pub connection_unread_bytes: usize,
-    /// The least rate of a body, bytes per second, once `timeout.body_grace_ms` are over; 0 = none.
-    pub body_rate: usize,
-    /// A client's request head.
-    pub header_bytes: usize,
-    /// Header fields in a request.
-    pub headers: usize,
-    /// Open client connections; more than `inflight` and `queue` together, so that health checks
-    /// always get one.
-    pub connections: usize,
-    /// Requests being served at once.
-    pub inflight: usize,
-    /// The share of these that the requests of one key may have, %; 1 to 100. Only where keys are
-    /// asked for; more of them wait.
-    pub inflight_key_percent: usize,
-    /// Requests waiting for a place; 0 = none waits, surplus is refused at once.
-    pub queue: usize,
-    /// Longest time that a request may wait for a place, ms.
-    pub queue_ms: u64,
-    /// The share of the places in line that the requests of one key may have, %; 1 to 100. Only
-    /// where keys are asked for.
-    pub queue_key_percent: usize,
-    /// The status of what is refused for want of room: 503 or 429.
-    pub overload_status: u16,
-    /// Requests at or on their way to prefillers; 0 = no limit of its own.
-    pub prefill_inflight: usize,
-    /// Requests that are being answered by decoders or are to be; 0 = no limit of its own.
-    pub decode_inflight: usize,
-    /// Images, sounds and films of one request that are encoded apart; a request with more is
-    /// refused.
-    pub encode_items: usize,
-    /// Prompts of one completions request that are asked one by one; 1 = none are.
-    pub prompts: usize,
-    /// A prefiller's answer.
-    pub prefill_reply_bytes: usize,
-    /// A decoder's answer that is not streamed.
-    pub answer_bytes: usize,
-    /// One frame of a streamed answer (SSE).
-    pub frame_bytes: usize,
-    /// Nesting depth of a request's JSON.
-    pub json_depth: usize,
-    /// Top-level members of a request's JSON.
-    pub json_members: usize,
-    /// Hand-offs waiting to be released at a prefiller.
-    pub releases: usize,
-    /// Token ids kept of all streams that could be continued, 4 bytes each; a stream that finds no
-    /// room can't be.
-    pub resume_tokens: usize,
-    /// Token ids kept of earlier prompts, 4 bytes each; 0 = none are kept.
-    pub prompt_cache_tokens: usize,
-    /// Questions to the engines' `/tokenize` at once.
-    pub tokenize_inflight: usize,
-    /// Questions to the pool at once.
-    pub pool_inflight: usize,
-    /// Answers of the pool that are kept while they are fresh.
-    pub pool_answers: usize,
-}
-
 impl Config {
     /// Endpoints of the prefillers.
     pub fn prefill_endpoints(&self) -> Vec<Endpoint> {
@@ -352,6 +239,16 @@ impl Config {
         let differing =
             pairs.filter(|((key, own), (_, others))| own != others || changed.contains(&key.as_str()));
         differing.map(|((key, _), _)| key).collect()
+    }
+
+    /// The rows of sections with tables, in the order of the tree.
+    fn rows(&self) -> Vec<Row> {
+        let mut rows = Vec::new();
+        self.retry.add_rows(&mut rows);
+        self.stream.add_rows(&mut rows);
+        self.timeout.add_rows(&mut rows);
+        self.limit.add_rows(&mut rows);
+        rows
     }
 
     /// Endpoints of the decoders.
@@ -433,65 +330,6 @@ impl Default for Engine {
             tls_cert: None,
             tls_key: None,
             tls_name: None,
-        }
-    }
-}
-
-impl Default for Timeout {
-    fn default() -> Self {
-        Self {
-            connect_ms: 3_000,
-            prefill_ms: 600_000,
-            prefill_ms_per_1k_tokens: 100,
-            encode_ms: 120_000,
-            first_byte_ms: 600_000,
-            answer_ms: 1_800_000,
-            gap_ms: 300_000,
-            total_ms: 3_600_000,
-            write_ms: 300_000,
-            tell_ms: 2_000,
-            body_ms: 60_000,
-            body_grace_ms: 10_000,
-            header_ms: 75_000,
-            handshake_ms: 10_000,
-            models_ms: 3_000,
-        }
-    }
-}
-
-impl Default for Limit {
-    fn default() -> Self {
-        Self {
-            body_bytes: 64 << 20,
-            bodies_bytes: 1 << 30,
-            unread_bytes: 256 << 20,
-            unread_bodies: 16_384,
-            connection_unread_bytes: 128 << 20,
-            body_rate: 1_024,
-            header_bytes: 64 << 10,
-            headers: 100,
-            connections: 32_768,
-            inflight: 16_384,
-            inflight_key_percent: 50,
-            queue: 4_096,
-            queue_ms: 30_000,
-            queue_key_percent: 50,
-            overload_status: 503,
-            prefill_inflight: 0,
-            decode_inflight: 0,
-            encode_items: 256,
-            prompts: 128,
-            prefill_reply_bytes: 64 << 20,
-            answer_bytes: 64 << 20,
-            frame_bytes: 1 << 20,
-            json_depth: 512,
-            json_members: 4_096,
-            releases: 1_024,
-            resume_tokens: 128 << 20,
-            prompt_cache_tokens: 16 << 20,
-            tokenize_inflight: 64,
-            pool_inflight: 256,
-            pool_answers: 16_384,
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use super::model::offset_s;
 use super::pool::{host_name, rank_host};
+use super::table::KeyValue;
 use super::{Config, PoolKind, Problem, Secret, Tokens};
 use crate::endpoint::{Endpoint, HostError, bind_host};
 use std::collections::BTreeSet;
@@ -12,26 +13,18 @@ const MIN_RELOAD_MS: u64 = 100;
 const MAX_RELOAD_MS: u64 = 5_000;
 /// Longest time any `_ms` key may hold: a week. Keeps deadline arithmetic far from overflow.
 const MAX_MS: u64 = 7 * 24 * 3_600_000;
-/// Largest value of any `_bytes` key: 1 TiB.
-const MAX_BYTES: u64 = 1 << 40;
 /// Largest value of any count; far below what a semaphore or channel can hold.
 const MAX_COUNT: u64 = 1 << 24;
-/// The HTTP server cannot read a head into less, bytes.
-const MIN_HEADER_BYTES: u64 = 8_192;
 /// Most runtime threads.
 const MAX_WORKERS: u64 = 1_024;
 /// Most attempts per leg, and most probes of an instance.
 const MAX_ATTEMPTS: u64 = 1_000;
-/// Deepest JSON, levels.
-const MAX_DEPTH: u64 = 1 << 16;
 /// Most token ids kept of earlier prompts: 16 GiB.
 const MAX_CACHE_TOKENS: u64 = 1 << 32;
 /// The longest wait for a pool; one that takes longer saves nothing.
 const MAX_POOL_MS: u64 = 10_000;
 /// Most connections to one address.
 const MAX_CONNECTIONS: u64 = 64;
-/// Most prompts of a request that are asked one by one, and most items that are encoded apart.
-const MAX_PROMPTS: u64 = 4_096;
 /// Largest parallel size, and most heads or layers.
 const MAX_PARALLEL: u64 = 4_096;
 /// Most data-parallel ranks of an engine whose events are listened to.
@@ -93,18 +86,24 @@ impl Config {
                 },
             ),
         );
+        self.check_rows(|value| matches!(value, KeyValue::Whole(_)), &mut invalid);
         invalid.extend(self.room());
         self.pauses(&mut invalid);
+        self.check_rows(|value| matches!(value, KeyValue::Fraction(_)), &mut invalid);
         invalid
     }
 
+    /// Checks by themselves the values that are `chosen`.
+    fn check_rows(&self, chosen: fn(KeyValue) -> bool, invalid: &mut Vec<Invalid>) {
+        self.rows().iter().filter(|row| chosen(row.value)).for_each(|row| row.check(invalid));
+    }
+
     fn all_bounds(&self) -> Vec<Bound> {
-        [self.bounds(), self.health_bounds(), self.time_bounds(), self.limit_bounds(), self.model_bounds()]
-            .concat()
+        [self.bounds(), self.health_bounds(), self.model_bounds()].concat()
     }
 
     fn bounds(&self) -> Vec<Bound> {
-        let Self { server, auth, fleet, engine, retry, stream, .. } = self;
+        let Self { server, auth, fleet, engine, .. } = self;
         vec![
             ("server.port", u64::from(server.port), 0, u64::from(u16::MAX)),
             ("server.admin_port", u64::from(server.admin_port), 0, u64::from(u16::MAX)),
@@ -124,9 +123,6 @@ impl Config {
             ("fleet.empty_wait_ms", fleet.empty_wait_ms, 0, MAX_MS),
             ("engine.lease_ms", engine.lease_ms, 1, MAX_MS),
             ("engine.abandon_grace_ms", engine.abandon_grace_ms, 0, MAX_MS),
-            ("retry.attempts", u64::from(retry.attempts), 1, MAX_ATTEMPTS),
-            ("retry.budget_floor_per_s", u64::from(retry.budget_floor_per_s), 0, MAX_COUNT),
-            ("stream.keep_alive_ms", stream.keep_alive_ms, 0, MAX_MS),
         ]
     }
 
@@ -143,64 +139,6 @@ impl Config {
             ("health.probe_timeout_ms", health.probe_timeout_ms, 1, MAX_MS),
             ("health.probe_failures", u64::from(health.probe_failures), 1, MAX_ATTEMPTS),
             ("health.probe_successes", u64::from(health.probe_successes), 1, MAX_ATTEMPTS),
-        ]
-    }
-
-    fn time_bounds(&self) -> Vec<Bound> {
-        let time = &self.timeout;
-        let keys = [
-            ("timeout.connect_ms", time.connect_ms),
-            ("timeout.prefill_ms", time.prefill_ms),
-            ("timeout.encode_ms", time.encode_ms),
-            ("timeout.first_byte_ms", time.first_byte_ms),
-            ("timeout.answer_ms", time.answer_ms),
-            ("timeout.write_ms", time.write_ms),
-            ("timeout.gap_ms", time.gap_ms),
-            ("timeout.total_ms", time.total_ms),
-            ("timeout.body_ms", time.body_ms),
-            ("timeout.body_grace_ms", time.body_grace_ms),
-            ("timeout.header_ms", time.header_ms),
-            ("timeout.handshake_ms", time.handshake_ms),
-            ("timeout.models_ms", time.models_ms),
-        ];
-        let told = ("timeout.tell_ms", time.tell_ms, 0, MAX_MS);
-        let by_size = ("timeout.prefill_ms_per_1k_tokens", time.prefill_ms_per_1k_tokens, 0, MAX_MS);
-        keys.into_iter().map(|(key, value)| (key, value, 1, MAX_MS)).chain([by_size, told]).collect()
-    }
-
-    fn limit_bounds(&self) -> Vec<Bound> {
-        let limit = &self.limit;
-        vec![
-            ("limit.body_bytes", wide(limit.body_bytes), 1, MAX_BYTES),
-            ("limit.bodies_bytes", wide(limit.bodies_bytes), 1, MAX_BYTES),
-            ("limit.unread_bytes", wide(limit.unread_bytes), 1, MAX_BYTES),
-            ("limit.unread_bodies", wide(limit.unread_bodies), 1, MAX_COUNT),
-            ("limit.connection_unread_bytes", wide(limit.connection_unread_bytes), 1, MAX_BYTES),
-            ("limit.body_rate", wide(limit.body_rate), 0, MAX_BYTES),
-            ("limit.header_bytes", wide(limit.header_bytes), MIN_HEADER_BYTES, MAX_BYTES),
-            ("limit.headers", wide(limit.headers), 1, MAX_COUNT),
-            ("limit.connections", wide(limit.connections), 1, MAX_COUNT),
-            ("limit.inflight", wide(limit.inflight), 1, MAX_COUNT),
-            ("limit.inflight_key_percent", wide(limit.inflight_key_percent), 1, 100),
-            ("limit.queue", wide(limit.queue), 0, MAX_COUNT),
-            ("limit.queue_ms", limit.queue_ms, 1, MAX_MS),
-            ("limit.queue_key_percent", wide(limit.queue_key_percent), 1, 100),
-            ("limit.overload_status", u64::from(limit.overload_status), 429, 503),
-            ("limit.prefill_inflight", wide(limit.prefill_inflight), 0, MAX_COUNT),
-            ("limit.decode_inflight", wide(limit.decode_inflight), 0, MAX_COUNT),
-            ("limit.encode_items", wide(limit.encode_items), 1, MAX_PROMPTS),
-            ("limit.prompts", wide(limit.prompts), 1, MAX_PROMPTS),
-            ("limit.prefill_reply_bytes", wide(limit.prefill_reply_bytes), 1, MAX_BYTES),
-            ("limit.answer_bytes", wide(limit.answer_bytes), 1, MAX_BYTES),
-            ("limit.frame_bytes", wide(limit.frame_bytes), 1, MAX_BYTES),
-            ("limit.json_depth", wide(limit.json_depth), 1, MAX_DEPTH),
-            ("limit.json_members", wide(limit.json_members), 1, MAX_COUNT),
-            ("limit.releases", wide(limit.releases), 1, MAX_COUNT),
-            ("limit.resume_tokens", wide(limit.resume_tokens), 0, MAX_CACHE_TOKENS),
-            ("limit.prompt_cache_tokens", wide(limit.prompt_cache_tokens), 0, MAX_CACHE_TOKENS),
-            ("limit.tokenize_inflight", wide(limit.tokenize_inflight), 1, MAX_COUNT),
-            ("limit.pool_inflight", wide(limit.pool_inflight), 1, MAX_COUNT),
-            ("limit.pool_answers", wide(limit.pool_answers), 0, MAX_COUNT),
         ]
     }
 
@@ -346,12 +284,9 @@ impl Config {
 
     /// The keys that may be fractions; infinity and NaN are TOML numbers, too.
     fn pauses(&self, invalid: &mut Vec<Invalid>) {
-        let keys = [("retry.delay_ms", self.retry.delay_ms), ("retry.delay_max_ms", self.retry.delay_max_ms)];
-        let keys = keys.map(|(key, value)| (key, value, MAX_MS));
-        let budget = ("retry.budget", self.retry.budget, MAX_ATTEMPTS);
         let share = ("trace.sample_ratio", self.trace.sample_ratio, 1);
         let steps = ("log.sample_ratio", self.log.sample_ratio, 1);
-        for (key, value, max) in keys.into_iter().chain([budget, share, steps]) {
+        for (key, value, max) in [share, steps] {
             // exact: a week in ms is far below 2^53
             if !(0.0..=max as f64).contains(&value) {
                 invalid.push((key, Problem::OutOfRange { key, value: value.to_string(), min: 0, max }));
@@ -405,6 +340,7 @@ fn wide(count: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::super::schema::leaves;
+    use super::super::table::Rule;
     use super::*;
 
     fn messages(change: impl FnOnce(&mut Config)) -> Vec<String> {
@@ -423,7 +359,8 @@ mod tests {
         let config = Config::default();
         let bounds = config.all_bounds();
         let mut bounded: BTreeSet<&str> = bounds.iter().map(|(key, ..)| *key).collect();
-        bounded.extend(["retry.delay_ms", "retry.delay_max_ms", "retry.budget"]);
+        let rows = config.rows();
+        bounded.extend(rows.iter().filter(|row| matches!(row.rule, Rule::Within { .. })).map(|row| row.name));
         bounded.extend(["trace.sample_ratio", "log.sample_ratio"]);
         let leaves = leaves(&config);
         let numbers: BTreeSet<&str> =

@@ -1,6 +1,6 @@
 //! The part of a new configuration that a running gateway can take. The module is pure.
 
-use crate::config::{Config, Problem};
+use crate::config::{Config, Problem, Section};
 
 /// Sections about the engines' protocol. As long as a change in one of them waits for a restart,
 /// new lists of engines wait, too: they may be meant for it.
@@ -42,15 +42,13 @@ pub fn adopt(running: &Config, new: &Config) -> Result<Adoption, PartialChangeEr
 /// The part of `new` that can be taken, whether or not it makes sense without the rest.
 pub fn live(running: &Config, new: &Config) -> Adoption {
     let mut next = running.clone();
-    let (fleet, timeout, limit, route) = (&new.fleet, &new.timeout, &new.limit, &new.route);
+    let (fleet, route) = (&new.fleet, &new.route);
     // Ranks are set when an engine joins.
     let (prefill_ranks, decode_ranks) = (running.fleet.prefill_ranks, running.fleet.decode_ranks);
     let ranks = running.fleet.ranks.clone();
     next.fleet = crate::config::Fleet { prefill_ranks, decode_ranks, ranks, ..fleet.clone() };
-    // The budget's window can't be replaced while it counts.
-    let (budget, budget_floor_per_s) = (running.retry.budget, running.retry.budget_floor_per_s);
-    next.retry = crate::config::Retry { budget, budget_floor_per_s, ..new.retry.clone() };
-    next.stream = new.stream.clone();
+    next.retry = running.retry.updated_from(&new.retry);
+    next.stream = running.stream.updated_from(&new.stream);
     next.log.level = new.log.level;
     next.log.sample_ratio = new.log.sample_ratio;
     next.auth.unknown_responses = new.auth.unknown_responses;
@@ -67,25 +65,8 @@ pub fn live(running: &Config, new: &Config) -> Adoption {
     next.route.bypass_wait_ms = route.bypass_wait_ms;
     next.route.bypass_without_prefiller = route.bypass_without_prefiller;
     next.route.ttft_slo_ms = route.ttft_slo_ms;
-    // Connections to engines are opened by clients that are set up once.
-    let connect_ms = running.timeout.connect_ms;
-    next.timeout = crate::config::Timeout { connect_ms, ..timeout.clone() };
-    next.limit.body_bytes = limit.body_bytes;
-    next.limit.bodies_bytes = limit.bodies_bytes;
-    next.limit.unread_bytes = limit.unread_bytes;
-    next.limit.unread_bodies = limit.unread_bodies;
-    next.limit.connection_unread_bytes = limit.connection_unread_bytes;
-    next.limit.body_rate = limit.body_rate;
-    next.limit.header_bytes = limit.header_bytes;
-    next.limit.headers = limit.headers;
-    next.limit.prompts = limit.prompts;
-    next.limit.encode_items = limit.encode_items;
-    next.limit.prefill_reply_bytes = limit.prefill_reply_bytes;
-    next.limit.answer_bytes = limit.answer_bytes;
-    next.limit.frame_bytes = limit.frame_bytes;
-    next.limit.json_depth = limit.json_depth;
-    next.limit.json_members = limit.json_members;
-    next.limit.overload_status = limit.overload_status;
+    next.timeout = running.timeout.updated_from(&new.timeout);
+    next.limit = running.limit.updated_from(&new.limit);
     if next.differs(new).iter().any(|key| PROTOCOL_SECTIONS.iter().any(|section| key.starts_with(section))) {
         next.fleet.prefill.clone_from(&running.fleet.prefill);
         next.fleet.decode.clone_from(&running.fleet.decode);
