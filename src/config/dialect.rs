@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Problem;
-use super::validate::Invalid;
+use super::error::Invalid;
 use super::values::DialectName;
 use crate::config::{Config, Server};
 use crate::endpoint::{Endpoint, parse_host};

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::Problem;
+use super::error::Invalid;
 use super::kubernetes::Kubernetes;
-use super::validate::Invalid;
 use crate::endpoint::Endpoint;
 
 /// `[discovery]`: where engines are looked for, beside `[fleet]`.

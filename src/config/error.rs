@@ -5,6 +5,9 @@ use crate::endpoint::HostError;
 use std::fmt;
 use thiserror::Error;
 
+/// A key and the fault of its value.
+pub(crate) type Invalid = (&'static str, Problem);
+
 /// Everything that is wrong, in the order in which it was found; never empty.
 #[derive(Debug)]
 pub struct ConfigErrors(pub(crate) Vec<ConfigError>);

@@ -47,7 +47,7 @@ impl Events {
     }
 
     /// Checks the section beyond the bounds of its numbers.
-    pub(super) fn validate(&self, config: &Config, invalid: &mut Vec<super::validate::Invalid>) {
+    pub(super) fn validate(&self, config: &Config, invalid: &mut Vec<super::error::Invalid>) {
         let mut seen = BTreeSet::new();
         for text in &self.endpoints {
             let problem = match publisher(text) {

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::Problem;
+use super::error::Invalid;
 use super::selector::{self, is_label};
-use super::validate::Invalid;
 use super::values::Scheme;
 use crate::endpoint::engine_port;
 

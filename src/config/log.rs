@@ -1,23 +1,17 @@
 //! `[log]`: what is logged.
 
-use serde::{Deserialize, Serialize};
-
+use super::bounds::share;
+use super::table::section;
 use super::values::{Level, LogFormat};
 
-/// `[log]`: what is logged, and in which form.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Log {
-    /// The least severe level that is logged.
-    pub level: Level,
-    /// One line of text or one JSON object per event.
-    pub format: LogFormat,
-    /// With `log.level = "debug"`, of this share of the requests each step is logged; 0 to 1.
-    pub sample_ratio: f64,
-}
-
-impl Default for Log {
-    fn default() -> Self {
-        Self { level: Level::default(), format: LogFormat::default(), sample_ratio: 1.0 }
+section! {
+    /// `[log]`: what is logged, and in which form.
+    Log = "log" {
+        /// The least severe level that is logged.
+        level: Level = Level::Info, AtOnce;
+        /// One line of text or one JSON object per event.
+        format: LogFormat = LogFormat::Text, AfterRestart;
+        /// With `log.level = "debug"`, of this share of the requests each step is logged; 0 to 1.
+        sample_ratio: f64 = 1.0, AtOnce, share();
     }
 }

@@ -42,6 +42,7 @@ pub use crate::endpoint::{Endpoint, HostError};
 pub use auth::Auth;
 pub use dialect::Dialect;
 pub use discovery::Discovery;
+use error::Invalid;
 pub use error::{ConfigError, ConfigErrors, Problem};
 pub use events::Events;
 pub use health::Health;
@@ -65,7 +66,6 @@ pub use values::{
 use serde::{Deserialize, Serialize};
 use table::Row;
 pub(crate) use table::Section;
-use validate::Invalid;
 
 /// Keys whose value is a secret, each with the familiar environment variable that also sets it; the
 /// last has none but its own.
@@ -242,12 +242,16 @@ impl Config {
     }
 
     /// The rows of sections with tables, in the order of the tree.
-    fn rows(&self) -> Vec<Row> {
+    fn rows(&self) -> Vec<Row<'_>> {
         let mut rows = Vec::new();
+        self.auth.add_rows(&mut rows);
+        self.health.add_rows(&mut rows);
+        self.route.add_rows(&mut rows);
         self.retry.add_rows(&mut rows);
         self.stream.add_rows(&mut rows);
         self.timeout.add_rows(&mut rows);
         self.limit.add_rows(&mut rows);
+        self.log.add_rows(&mut rows);
         rows
     }
 

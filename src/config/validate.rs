@@ -1,6 +1,7 @@
 //! Checks of a configuration that types can't make: bounds, endpoints, secrets. They find
 //! everything at once.
 
+use super::error::Invalid;
 use super::model::offset_s;
 use super::pool::{host_name, rank_host};
 use super::table::KeyValue;
@@ -8,9 +9,6 @@ use super::{Config, PoolKind, Problem, Secret, Tokens};
 use crate::endpoint::{Endpoint, HostError, bind_host};
 use std::collections::BTreeSet;
 
-/// Between looks at the file of keys: often enough that a key that is taken back is soon gone.
-const MIN_RELOAD_MS: u64 = 100;
-const MAX_RELOAD_MS: u64 = 5_000;
 /// Longest time any `_ms` key may hold: a week. Keeps deadline arithmetic far from overflow.
 const MAX_MS: u64 = 7 * 24 * 3_600_000;
 /// Largest value of any count; far below what a semaphore or channel can hold.
@@ -19,8 +17,6 @@ const MAX_COUNT: u64 = 1 << 24;
 const MAX_WORKERS: u64 = 1_024;
 /// Most attempts per leg, and most probes of an instance.
 const MAX_ATTEMPTS: u64 = 1_000;
-/// Most token ids kept of earlier prompts: 16 GiB.
-const MAX_CACHE_TOKENS: u64 = 1 << 32;
 /// The longest wait for a pool; one that takes longer saves nothing.
 const MAX_POOL_MS: u64 = 10_000;
 /// Most connections to one address.
@@ -36,9 +32,6 @@ const MAX_PYTHON_MINOR: u64 = 255;
 /// Most engines in a role.
 const MAX_ENGINES: usize = 4_096;
 
-/// A key and what is wrong with its value.
-pub(crate) type Invalid = (&'static str, Problem);
-
 /// A numeric key, its value, and the smallest and largest that make sense.
 type Bound = (&'static str, u64, u64, u64);
 
@@ -46,6 +39,7 @@ impl Config {
     /// Everything that is wrong with the values; empty when the configuration can be run.
     pub(crate) fn validate(&self) -> Vec<Invalid> {
         let mut invalid = Vec::new();
+        self.check_rows(|value| !matches!(value, KeyValue::Whole(_) | KeyValue::Fraction(_)), &mut invalid);
         if let Err(why) = bind_host(&self.server.host, "--port (server.port)") {
             invalid.push((
                 "server.host",
@@ -66,9 +60,6 @@ impl Config {
         invalid.extend(self.itself("fleet.encode", &self.fleet.encode));
         self.discovery.validate(&mut invalid);
         self.dialect.validate(self, &mut invalid);
-        if !self.health.probe_path.starts_with('/') {
-            invalid.push(("health.probe_path", Problem::NotAPath { text: self.health.probe_path.clone() }));
-        }
         if self.fleet.model.as_deref() == Some("") {
             invalid.push(("fleet.model", Problem::EmptyText { key: "fleet.model" }));
         }
@@ -94,27 +85,27 @@ impl Config {
     }
 
     /// Checks by themselves the values that are `chosen`.
-    fn check_rows(&self, chosen: fn(KeyValue) -> bool, invalid: &mut Vec<Invalid>) {
+    fn check_rows(&self, chosen: fn(KeyValue<'_>) -> bool, invalid: &mut Vec<Invalid>) {
         self.rows().iter().filter(|row| chosen(row.value)).for_each(|row| row.check(invalid));
     }
 
     fn all_bounds(&self) -> Vec<Bound> {
-        [self.bounds(), self.health_bounds(), self.model_bounds()].concat()
+        [self.bounds(), self.model_bounds()].concat()
     }
 
     fn bounds(&self) -> Vec<Bound> {
-        let Self { server, auth, fleet, engine, .. } = self;
+        let Self { server, fleet, engine, .. } = self;
         vec![
             ("server.port", u64::from(server.port), 0, u64::from(u16::MAX)),
             ("server.admin_port", u64::from(server.admin_port), 0, u64::from(u16::MAX)),
             ("server.workers", wide(server.workers), 0, MAX_WORKERS),
             ("server.lame_duck_ms", server.lame_duck_ms, 0, MAX_MS),
             ("server.drain_ms", server.drain_ms, 0, MAX_MS),
-            ("auth.reload_ms", auth.reload_ms, MIN_RELOAD_MS, MAX_RELOAD_MS),
             ("dialect.kv_port", u64::from(self.dialect.kv_port), 1, u64::from(u16::MAX)),
             ("dialect.bootstrap_port", u64::from(self.dialect.bootstrap_port), 1, u64::from(u16::MAX)),
             ("dialect.pool_wait_ms", self.dialect.pool_wait_ms, 0, MAX_MS),
             ("dialect.bidirectional_ttl_ms", self.dialect.bidirectional_ttl_ms, 1, MAX_MS),
+            ("discovery.interval_ms", self.discovery.interval_ms, 100, MAX_MS),
             ("fleet.prefill_ranks", u64::from(fleet.prefill_ranks), 0, MAX_RANKS),
             ("fleet.decode_ranks", u64::from(fleet.decode_ranks), 0, MAX_RANKS),
             ("fleet.probe_attempts", u64::from(fleet.probe_attempts), 1, MAX_ATTEMPTS),
@@ -126,33 +117,10 @@ impl Config {
         ]
     }
 
-    fn health_bounds(&self) -> Vec<Bound> {
-        let health = &self.health;
-        vec![
-            ("discovery.interval_ms", self.discovery.interval_ms, 100, MAX_MS),
-            ("health.failures", u64::from(health.failures), 1, MAX_ATTEMPTS),
-            ("health.failure_percent", u64::from(health.failure_percent), 1, 100),
-            ("health.rest_ms", health.rest_ms, 1, MAX_MS),
-            ("health.rest_max_ms", health.rest_max_ms, 1, MAX_MS),
-            ("health.slow_start_ms", health.slow_start_ms, 0, MAX_MS),
-            ("health.probe_ms", health.probe_ms, 0, MAX_MS),
-            ("health.probe_timeout_ms", health.probe_timeout_ms, 1, MAX_MS),
-            ("health.probe_failures", u64::from(health.probe_failures), 1, MAX_ATTEMPTS),
-            ("health.probe_successes", u64::from(health.probe_successes), 1, MAX_ATTEMPTS),
-        ]
-    }
-
     fn model_bounds(&self) -> Vec<Bound> {
-        let Self { prompt, hash, key, pool, events, route, .. } = self;
+        let Self { prompt, hash, key, pool, events, .. } = self;
         let size = |name, value: u32, min| (name, u64::from(value), min, MAX_PARALLEL);
         vec![
-            ("route.open_ms", route.open_ms, 1, MAX_MS),
-            ("route.batch_tokens", route.batch_tokens, 0, MAX_COUNT),
-            ("route.ttft_slo_ms", route.ttft_slo_ms, 0, MAX_MS),
-            ("route.scrape_ms", route.scrape_ms, 0, MAX_MS),
-            ("route.bypass_tokens", route.bypass_tokens, 0, MAX_COUNT),
-            ("route.bypass_wait_ms", route.bypass_wait_ms, 0, MAX_MS),
-            ("route.cache_tokens", route.cache_tokens, 0, MAX_CACHE_TOKENS),
             ("pool.deadline_ms", pool.deadline_ms, 1, MAX_POOL_MS),
             ("pool.fresh_ms", pool.fresh_ms, 0, MAX_MS),
             ("pool.connections", u64::from(pool.connections), 1, MAX_CONNECTIONS),
@@ -238,7 +206,6 @@ impl Config {
     fn texts(&self, invalid: &mut Vec<Invalid>) {
         let Self { prompt, hash, key, .. } = self;
         let texts = [
-            ("auth.keys_file", &self.auth.keys_file),
             ("prompt.model_path", &prompt.model_path),
             ("prompt.chat_template", &prompt.chat_template),
             ("prompt.template_kwargs", &prompt.template_kwargs),
@@ -285,8 +252,7 @@ impl Config {
     /// The keys that may be fractions; infinity and NaN are TOML numbers, too.
     fn pauses(&self, invalid: &mut Vec<Invalid>) {
         let share = ("trace.sample_ratio", self.trace.sample_ratio, 1);
-        let steps = ("log.sample_ratio", self.log.sample_ratio, 1);
-        for (key, value, max) in [share, steps] {
+        for (key, value, max) in [share] {
             // exact: a week in ms is far below 2^53
             if !(0.0..=max as f64).contains(&value) {
                 invalid.push((key, Problem::OutOfRange { key, value: value.to_string(), min: 0, max }));
@@ -361,7 +327,7 @@ mod tests {
         let mut bounded: BTreeSet<&str> = bounds.iter().map(|(key, ..)| *key).collect();
         let rows = config.rows();
         bounded.extend(rows.iter().filter(|row| matches!(row.rule, Rule::Within { .. })).map(|row| row.name));
-        bounded.extend(["trace.sample_ratio", "log.sample_ratio"]);
+        bounded.insert("trace.sample_ratio");
         let leaves = leaves(&config);
         let numbers: BTreeSet<&str> =
             leaves.iter().filter(|(_, value)| value.is_number()).map(|(key, _)| key.as_str()).collect();

@@ -1,12 +1,10 @@
 //! Kinds of value that the tree holds beside numbers and strings: secrets, and names out of a fixed
 //! set.
 
+use super::table::{KeyType, KeyValue, MASK};
 use serde::{Deserialize, Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
-
-/// Text that replaces a secret wherever it would be shown.
-const MASK: &str = "***";
 
 /// A key or token; shown as `***` by Debug, Display and Serialize.
 #[derive(Clone, Deserialize)]
@@ -30,6 +28,12 @@ impl Secret {
     /// The key itself, for the one place that sends or compares it.
     pub fn expose(&self) -> &str {
         &self.0
+    }
+}
+
+impl KeyType for Option<Secret> {
+    fn value(&self) -> KeyValue<'_> {
+        KeyValue::Secret(self.as_ref().map(Secret::expose))
     }
 }
 
@@ -90,6 +94,12 @@ macro_rules! named {
         impl From<$name> for &'static str {
             fn from(value: $name) -> Self {
                 value.name()
+            }
+        }
+
+        impl KeyType for $name {
+            fn value(&self) -> KeyValue<'_> {
+                KeyValue::Name { name: self.name(), names: Self::NAMES }
             }
         }
 

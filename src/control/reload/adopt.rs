@@ -42,16 +42,15 @@ pub fn adopt(running: &Config, new: &Config) -> Result<Adoption, PartialChangeEr
 /// The part of `new` that can be taken, whether or not it makes sense without the rest.
 pub fn live(running: &Config, new: &Config) -> Adoption {
     let mut next = running.clone();
-    let (fleet, route) = (&new.fleet, &new.route);
+    let fleet = &new.fleet;
     // Ranks are set when an engine joins.
     let (prefill_ranks, decode_ranks) = (running.fleet.prefill_ranks, running.fleet.decode_ranks);
     let ranks = running.fleet.ranks.clone();
     next.fleet = crate::config::Fleet { prefill_ranks, decode_ranks, ranks, ..fleet.clone() };
     next.retry = running.retry.updated_from(&new.retry);
     next.stream = running.stream.updated_from(&new.stream);
-    next.log.level = new.log.level;
-    next.log.sample_ratio = new.log.sample_ratio;
-    next.auth.unknown_responses = new.auth.unknown_responses;
+    next.log = running.log.updated_from(&new.log);
+    next.auth = running.auth.updated_from(&new.auth);
     next.server.admin_key = new.server.admin_key.clone();
     next.server.passthrough.clone_from(&new.server.passthrough);
     next.server.open_admin = new.server.open_admin;
@@ -61,10 +60,7 @@ pub fn live(running: &Config, new: &Config) -> Adoption {
     next.dialect.bidirectional_ttl_ms = new.dialect.bidirectional_ttl_ms;
     next.engine.lease_ms = new.engine.lease_ms;
     next.engine.abandon_grace_ms = new.engine.abandon_grace_ms;
-    next.route.bypass_tokens = route.bypass_tokens;
-    next.route.bypass_wait_ms = route.bypass_wait_ms;
-    next.route.bypass_without_prefiller = route.bypass_without_prefiller;
-    next.route.ttft_slo_ms = route.ttft_slo_ms;
+    next.route = running.route.updated_from(&new.route);
     next.timeout = running.timeout.updated_from(&new.timeout);
     next.limit = running.limit.updated_from(&new.limit);
     if next.differs(new).iter().any(|key| PROTOCOL_SECTIONS.iter().any(|section| key.starts_with(section))) {
