@@ -247,6 +247,9 @@ impl Config {
         self.auth.add_rows(&mut rows);
         self.health.add_rows(&mut rows);
         self.route.add_rows(&mut rows);
+        self.prompt.add_rows(&mut rows);
+        self.hash.add_rows(&mut rows);
+        self.key.add_rows(&mut rows);
         self.retry.add_rows(&mut rows);
         self.stream.add_rows(&mut rows);
         self.timeout.add_rows(&mut rows);

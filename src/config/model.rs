@@ -2,110 +2,114 @@
 //! `[hash]` and `[key]`. Keys that are left out are asked from the engines; a contradiction is an
 //! error (`profile`).
 
+use super::bounds::{block_tokens, ms, parallel, within};
+use super::table::{Rule, section};
 use super::values::{ContentFormat, HashAlgo, HashScheme, KeyLayout, KeyStore, Tokens};
-use serde::{Deserialize, Serialize};
 
-/// `[prompt]`: how a request becomes the token ids that the engines see.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Prompt {
-    /// The tokenizer that is used.
-    pub tokens: Tokens,
-    /// The model's directory, with `tokenizer.json`, `tokenizer_config.json` and perhaps
-    /// `chat_template.jinja`.
-    pub model_path: Option<String>,
-    /// A file, as the engines' `--chat-template`; None = the model's own.
-    pub chat_template: Option<String>,
-    /// As the engines' `--chat-template-content-format`.
-    pub content_format: ContentFormat,
-    /// The engines' `--default-chat-template-kwargs`: a JSON object.
-    pub template_kwargs: Option<String>,
-    /// The engines' offset from UTC, as `+08:00`, for templates that print the date; None = such
-    /// chats are not exact.
-    pub utc_offset: Option<String>,
-    /// Local tokens count only when an engine's `/tokenize` made the same of a set of canary
-    /// requests.
-    pub verify: bool,
-    /// Pause between attempts to verify, and between looks at the engines' facts, ms.
-    pub verify_interval_ms: u64,
-    /// The longest that a request waits for an engine's `/tokenize`, ms; after it, it is routed by
-    /// load.
-    pub budget_ms: u64,
+/// Python 3.255 is far.
+const MAX_PYTHON_MINOR: u64 = 255;
+
+section! {
+    /// `[prompt]`: how a request becomes the token ids that the engines see.
+    Prompt = "prompt" {
+        /// The tokenizer that is used.
+        tokens: Tokens = Tokens::Off, AfterRestart;
+        /// The model's directory, with `tokenizer.json`, `tokenizer_config.json` and perhaps
+        /// `chat_template.jinja`.
+        model_path: Option<String> = None, AfterRestart, Rule::NotEmpty;
+        /// A file, as the engines' `--chat-template`; None = the model's own.
+        chat_template: Option<String> = None, AfterRestart, Rule::NotEmpty;
+        /// As the engines' `--chat-template-content-format`.
+        content_format: ContentFormat = ContentFormat::Auto, AfterRestart;
+        /// The engines' `--default-chat-template-kwargs`: a JSON object.
+        template_kwargs: Option<String> = None, AfterRestart, Rule::NotEmpty;
+        /// The engines' offset from UTC, as `+08:00`, for templates that print the date; None =
+        /// such chats are not exact.
+        utc_offset: Option<String> = None, AfterRestart, Rule::NotEmpty;
+        /// Local tokens count only when an engine's `/tokenize` made the same of a set of canary
+        /// requests.
+        verify: bool = true, AfterRestart;
+        /// Pause between attempts to verify, and between looks at the engines' facts, ms.
+        verify_interval_ms: u64 = 10_000, AfterRestart, ms(100);
+        /// The longest that a request waits for an engine's `/tokenize`, ms; after it, it is routed
+        /// by load.
+        budget_ms: u64 = 100, AfterRestart, ms(1);
+    }
 }
 
-/// `[hash]`: how the engines hash their KV blocks.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Hash {
-    /// Origin of the way in which blocks are hashed.
-    pub scheme: HashScheme,
-    /// The engines' vLLM release; None = asked.
-    pub version: Option<String>,
-    /// `--prefix-caching-hash-algo`, or LMCache's `pre_caching_hash_algorithm`.
-    pub algo: HashAlgo,
-    /// `PYTHONHASHSEED` of all engine processes; None = unset there, too.
-    pub seed: Option<String>,
-    /// The engines' `--block-size`, or tokens of LMCache's chunks; 0 = asked (LMCache: 256).
-    pub block_tokens: u32,
-    /// UCM's or LMCache's release.
-    pub release: Option<String>,
-    /// UCM 0.8.1: what `_layout_source_digest()` prints, 16 hex digits.
-    pub layout_digest: Option<String>,
-    /// UCM: speculation as `method:tokens`.
-    pub speculation: Option<String>,
-    /// UCM from 0.7: `enable_sparse_sfa_c8`.
-    pub sfa_c8: bool,
-    /// UCM from 0.7: what its namespace calls `li_c8`.
-    pub li_c8: bool,
-    /// LMCache's setting `save_unfull_chunk`.
-    pub partial_chunk: bool,
+section! {
+    /// `[hash]`: how the engines hash their KV blocks.
+    Hash = "hash" {
+        /// Origin of the way in which blocks are hashed.
+        scheme: HashScheme = HashScheme::Auto, AfterRestart;
+        /// The engines' vLLM release; None = asked.
+        version: Option<String> = None, AfterRestart, Rule::NotEmpty;
+        /// `--prefix-caching-hash-algo`, or LMCache's `pre_caching_hash_algorithm`.
+        algo: HashAlgo = HashAlgo::Auto, AfterRestart;
+        /// `PYTHONHASHSEED` of all engine processes; None = unset there, too.
+        seed: Option<String> = None, AfterRestart;
+        /// The engines' `--block-size`, or tokens of LMCache's chunks; 0 = asked (LMCache: 256).
+        block_tokens: u32 = 0, AfterRestart, block_tokens();
+        /// UCM's or LMCache's release.
+        release: Option<String> = None, AfterRestart, Rule::NotEmpty;
+        /// UCM 0.8.1: what `_layout_source_digest()` prints, 16 hex digits.
+        layout_digest: Option<String> = None, AfterRestart, Rule::NotEmpty;
+        /// UCM: speculation as `method:tokens`.
+        speculation: Option<String> = None, AfterRestart, Rule::NotEmpty;
+        /// UCM from 0.7: `enable_sparse_sfa_c8`.
+        sfa_c8: bool = false, AfterRestart;
+        /// UCM from 0.7: what its namespace calls `li_c8`.
+        li_c8: bool = false, AfterRestart;
+        /// LMCache's setting `save_unfull_chunk`.
+        partial_chunk: bool = false, AfterRestart;
+    }
 }
 
-/// `[key]`: how the pool that the engines share names their blocks.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Key {
-    /// The connector and version that writes the keys; None = no pool.
-    pub preset: Option<String>,
-    /// A template in place of the preset's.
-    pub template: Option<String>,
-    /// Way in which layers share objects.
-    pub layout: KeyLayout,
-    /// Place where the blocks are.
-    pub store: KeyStore,
-    /// Directories of a store of files.
-    pub roots: Vec<String>,
-    /// The engines' `--model`; None = asked (`root` in `/v1/models`).
-    pub model: Option<String>,
-    /// Tensor-parallel size of an engine.
-    pub tp: u32,
-    /// Pipeline-parallel size of an engine.
-    pub pp: u32,
-    /// Prefill-context-parallel size of an engine.
-    pub pcp: u32,
-    /// Decode-context-parallel size of an engine.
-    pub dcp: u32,
-    /// KV heads of the whole model (`num_key_value_heads`).
-    pub kv_heads: u32,
-    /// Latent attention (DeepSeek): all ranks hold the same KV.
-    pub mla: bool,
-    /// Tensor-parallel size of the other side, where the connector is told one; 0 = not told.
-    pub peer_tp: u32,
-    /// Shards of a shared store (`store_tp_size`); 0 = none.
-    pub store_tp: u32,
-    /// Layers of one pipeline stage, for layer-wise keys.
-    pub layers: u32,
-    /// KV-cache groups of a hybrid model, each `tokens:kind:family`, kind one of full, mla, window,
-    /// mamba.
-    pub groups: Vec<String>,
-    /// Connector's setting `cache_prefix`.
-    pub prefix: String,
-    /// The store's namespace, with its leading `@`.
-    pub namespace: String,
-    /// Type of the cached values, as UCM and LMCache write it.
-    pub dtype: String,
-    /// The y of the engines' Python 3.y; 0 = not said.
-    pub python_minor: u32,
+section! {
+    /// `[key]`: how the pool that the engines share names their blocks.
+    Key = "key" {
+        /// The connector and version that writes the keys; None = no pool.
+        preset: Option<String> = None, AfterRestart, Rule::NotEmpty;
+        /// A template in place of the preset's.
+        template: Option<String> = None, AfterRestart, Rule::NotEmpty;
+        /// Way in which layers share objects.
+        layout: KeyLayout = KeyLayout::Whole, AfterRestart;
+        /// Place where the blocks are.
+        store: KeyStore = KeyStore::Mooncake, AfterRestart;
+        /// Directories of a store of files.
+        roots: Vec<String> = Vec::new(), AfterRestart;
+        /// The engines' `--model`; None = asked (`root` in `/v1/models`).
+        model: Option<String> = None, AfterRestart, Rule::NotEmpty;
+        /// Tensor-parallel size of an engine.
+        tp: u32 = 1, AfterRestart, parallel(1);
+        /// Pipeline-parallel size of an engine.
+        pp: u32 = 1, AfterRestart, parallel(1);
+        /// Prefill-context-parallel size of an engine.
+        pcp: u32 = 1, AfterRestart, parallel(1);
+        /// Decode-context-parallel size of an engine.
+        dcp: u32 = 1, AfterRestart, parallel(1);
+        /// KV heads of the whole model (`num_key_value_heads`).
+        kv_heads: u32 = 1, AfterRestart, parallel(1);
+        /// Latent attention (DeepSeek): all ranks hold the same KV.
+        mla: bool = false, AfterRestart;
+        /// Tensor-parallel size of the other side, where the connector is told one; 0 = not told.
+        peer_tp: u32 = 0, AfterRestart, parallel(0);
+        /// Shards of a shared store (`store_tp_size`); 0 = none.
+        store_tp: u32 = 0, AfterRestart, parallel(0);
+        /// Layers of one pipeline stage, for layer-wise keys.
+        layers: u32 = 1, AfterRestart, parallel(1);
+        /// KV-cache groups of a hybrid model, each `tokens:kind:family`, kind one of full, mla,
+        /// window, mamba.
+        groups: Vec<String> = Vec::new(), AfterRestart;
+        /// Connector's setting `cache_prefix`.
+        prefix: String = String::new(), AfterRestart;
+        /// The store's namespace, with its leading `@`.
+        namespace: String = String::new(), AfterRestart;
+        /// Type of the cached values, as UCM and LMCache write it.
+        dtype: String = String::new(), AfterRestart;
+        /// The y of the engines' Python 3.y; 0 = not said.
+        python_minor: u32 = 0, AfterRestart, within(0, MAX_PYTHON_MINOR);
+    }
 }
 
 impl Prompt {
@@ -132,49 +136,6 @@ pub(super) fn offset_s(text: &str) -> Option<i32> {
     let (hours, minutes) = (two_digits(hours)?, two_digits(minutes)?);
     let seconds = (hours * 60 + minutes) * 60;
     (minutes < 60 && seconds <= 14 * 3600 && hours >= 0 && minutes >= 0).then_some(sign * seconds)
-}
-
-impl Default for Prompt {
-    fn default() -> Self {
-        Self {
-            tokens: Tokens::Off,
-            model_path: None,
-            chat_template: None,
-            content_format: ContentFormat::Auto,
-            template_kwargs: None,
-            utc_offset: None,
-            verify: true,
-            verify_interval_ms: 10_000,
-            budget_ms: 100,
-        }
-    }
-}
-
-impl Default for Key {
-    fn default() -> Self {
-        Self {
-            preset: None,
-            template: None,
-            layout: KeyLayout::Whole,
-            store: KeyStore::Mooncake,
-            roots: Vec::new(),
-            model: None,
-            tp: 1,
-            pp: 1,
-            pcp: 1,
-            dcp: 1,
-            kv_heads: 1,
-            mla: false,
-            peer_tp: 0,
-            store_tp: 0,
-            layers: 1,
-            groups: Vec::new(),
-            prefix: String::new(),
-            namespace: String::new(),
-            dtype: String::new(),
-            python_minor: 0,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -21,14 +21,10 @@ const MAX_ATTEMPTS: u64 = 1_000;
 const MAX_POOL_MS: u64 = 10_000;
 /// Most connections to one address.
 const MAX_CONNECTIONS: u64 = 64;
-/// Largest parallel size, and most heads or layers.
-const MAX_PARALLEL: u64 = 4_096;
 /// Most data-parallel ranks of an engine whose events are listened to.
 pub(super) const MAX_RANKS: u64 = 64;
 /// Largest block, tokens.
 const MAX_BLOCK_TOKENS: u64 = 1 << 20;
-/// Python 3.255 is far.
-const MAX_PYTHON_MINOR: u64 = 255;
 /// Most engines in a role.
 const MAX_ENGINES: usize = 4_096;
 
@@ -65,7 +61,7 @@ impl Config {
         }
         secret("engine.api_key", self.engine.api_key.as_ref(), &mut invalid);
         secret("server.admin_key", self.server.admin_key.as_ref(), &mut invalid);
-        self.texts(&mut invalid);
+        self.forms(&mut invalid);
         super::tls::validate(self, &mut invalid);
         super::trace::validate(self, &mut invalid);
         self.pool(&mut invalid);
@@ -118,8 +114,7 @@ impl Config {
     }
 
     fn model_bounds(&self) -> Vec<Bound> {
-        let Self { prompt, hash, key, pool, events, .. } = self;
-        let size = |name, value: u32, min| (name, u64::from(value), min, MAX_PARALLEL);
+        let Self { pool, events, .. } = self;
         vec![
             ("pool.deadline_ms", pool.deadline_ms, 1, MAX_POOL_MS),
             ("pool.fresh_ms", pool.fresh_ms, 0, MAX_MS),
@@ -130,18 +125,6 @@ impl Config {
             ("events.replay_port", u64::from(events.replay_port), 0, u64::from(u16::MAX)),
             ("events.ranks", u64::from(events.ranks), 1, MAX_RANKS),
             ("events.blocks", wide(events.blocks), 1, MAX_COUNT),
-            ("prompt.verify_interval_ms", prompt.verify_interval_ms, 100, MAX_MS),
-            ("prompt.budget_ms", prompt.budget_ms, 1, MAX_MS),
-            ("hash.block_tokens", u64::from(hash.block_tokens), 0, MAX_BLOCK_TOKENS),
-            size("key.tp", key.tp, 1),
-            size("key.pp", key.pp, 1),
-            size("key.pcp", key.pcp, 1),
-            size("key.dcp", key.dcp, 1),
-            size("key.kv_heads", key.kv_heads, 1),
-            size("key.peer_tp", key.peer_tp, 0),
-            size("key.store_tp", key.store_tp, 0),
-            size("key.layers", key.layers, 1),
-            ("key.python_minor", u64::from(key.python_minor), 0, MAX_PYTHON_MINOR),
         ]
     }
 
@@ -202,24 +185,9 @@ impl Config {
         }
     }
 
-    /// Texts that may be left out but not be empty, and what one key needs of another.
-    fn texts(&self, invalid: &mut Vec<Invalid>) {
-        let Self { prompt, hash, key, .. } = self;
-        let texts = [
-            ("prompt.model_path", &prompt.model_path),
-            ("prompt.chat_template", &prompt.chat_template),
-            ("prompt.template_kwargs", &prompt.template_kwargs),
-            ("prompt.utc_offset", &prompt.utc_offset),
-            ("hash.version", &hash.version),
-            ("hash.release", &hash.release),
-            ("hash.layout_digest", &hash.layout_digest),
-            ("hash.speculation", &hash.speculation),
-            ("key.preset", &key.preset),
-            ("key.template", &key.template),
-            ("key.model", &key.model),
-        ];
-        let empty = texts.into_iter().filter(|(_, text)| text.as_deref() == Some(""));
-        invalid.extend(empty.map(|(key, _)| (key, Problem::EmptyText { key })));
+    /// Checks values that have a form of their own, and what one key needs of another.
+    fn forms(&self, invalid: &mut Vec<Invalid>) {
+        let Self { prompt, key, .. } = self;
         let wrong = |key, value: &String, expected: &str| {
             let (name, value, expected) = (String::from(key), value.clone(), expected.to_owned());
             (key, Problem::WrongType { key: name, value, expected })
