@@ -2,29 +2,31 @@
 
 use std::collections::BTreeSet;
 
+use super::bounds::{count, port, ranks};
+use super::error::Invalid;
+use super::table::section;
 use super::{Config, Problem, Tokens};
 use crate::endpoint::Endpoint;
-use serde::{Deserialize, Serialize};
 
-/// `[events]`: what prefillers publish about the blocks that each holds (vLLM's
-/// `--kv-events-config`).
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Events {
-    /// True if they are listened to.
-    pub listen: bool,
-    /// Port of their `endpoint`; data-parallel rank r has this one plus r.
-    pub port: u16,
-    /// Port of their `replay_endpoint`, counted up likewise; 0 = they have none.
-    pub replay_port: u16,
-    /// Data-parallel ranks of each prefiller that publish for themselves.
-    pub ranks: u32,
-    /// Beginning of the topics to listen to; empty for all.
-    pub topic: String,
-    /// Prefillers that publish elsewhere, each `host:port=EVENTS` or `host:port=EVENTS REPLAY`.
-    pub endpoints: Vec<String>,
-    /// Most blocks remembered of a rank, and as many again that it put into a pool.
-    pub blocks: usize,
+section! {
+    /// `[events]`: what prefillers publish about the blocks that each holds (vLLM's
+    /// `--kv-events-config`).
+    Events = "events" {
+        /// True if they are listened to.
+        listen: bool = false, AfterRestart;
+        /// Port of their `endpoint`; data-parallel rank r has this one plus r.
+        port: u16 = 5_557, AfterRestart, port(1);
+        /// Port of their `replay_endpoint`, counted up likewise; 0 = they have none.
+        replay_port: u16 = 5_558, AfterRestart, port(0);
+        /// Data-parallel ranks of each prefiller that publish for themselves.
+        ranks: u32 = 1, AfterRestart, ranks(1);
+        /// Beginning of the topics to listen to; empty for all.
+        topic: String = String::new(), AfterRestart;
+        /// Prefillers that publish elsewhere, each `host:port=EVENTS` or `host:port=EVENTS REPLAY`.
+        endpoints: Vec<String> = Vec::new(), AfterRestart;
+        /// Most blocks remembered of a rank, and as many again that it put into a pool.
+        blocks: usize = 131_072, AfterRestart, count(1);
+    }
 }
 
 /// An entry of `events.endpoints`.
@@ -47,7 +49,7 @@ impl Events {
     }
 
     /// Checks the section beyond the bounds of its numbers.
-    pub(super) fn validate(&self, config: &Config, invalid: &mut Vec<super::error::Invalid>) {
+    pub(super) fn validate(&self, config: &Config, invalid: &mut Vec<Invalid>) {
         let mut seen = BTreeSet::new();
         for text in &self.endpoints {
             let problem = match publisher(text) {
@@ -105,20 +107,6 @@ fn is_address(text: &str) -> bool {
         return !path.is_empty();
     }
     text.strip_prefix("tcp://").is_some_and(|rest| !rest.contains('/') && Endpoint::parse(rest).is_ok())
-}
-
-impl Default for Events {
-    fn default() -> Self {
-        Self {
-            listen: false,
-            port: 5_557,
-            replay_port: 5_558,
-            ranks: 1,
-            topic: String::new(),
-            endpoints: Vec::new(),
-            blocks: 131_072,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -250,6 +250,8 @@ impl Config {
         self.prompt.add_rows(&mut rows);
         self.hash.add_rows(&mut rows);
         self.key.add_rows(&mut rows);
+        self.pool.add_rows(&mut rows);
+        self.events.add_rows(&mut rows);
         self.retry.add_rows(&mut rows);
         self.stream.add_rows(&mut rows);
         self.timeout.add_rows(&mut rows);

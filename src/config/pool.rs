@@ -1,45 +1,51 @@
 //! `[pool]`: where the gateway learns which blocks of a prompt are already computed.
 
+use super::bounds::{block_tokens, count, ms, within};
+use super::table::section;
 use super::values::PoolKind;
-use serde::{Deserialize, Serialize};
 
-/// `[pool]`: the pool that the engines share, asked about each prompt before it is routed.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Pool {
-    /// The service that answers.
-    pub kind: PoolKind,
-    /// Its addresses, each `host:port`; several where it has standbys (Mooncake), or where each
-    /// engine has its own (EMS).
-    pub addresses: Vec<String>,
-    /// Mooncake: HTTP (admin) addresses of the masters, asked who leads. MemCache: its
-    /// `metrics_url`, for `check` alone.
-    pub admins: Vec<String>,
-    /// The longest that a request waits for it, ms; after that it is routed without.
-    pub deadline_ms: u64,
-    /// Time for which an answer is good for, ms.
-    pub fresh_ms: u64,
-    /// Mooncake: connections to the master that leads.
-    pub connections: u32,
-    /// Mooncake: ask where blocks are, not only whether they exist.
-    pub locations: bool,
-    /// MemCache: the host of each rank, as `3=node-5`; without them blocks are known to exist, not
-    /// where.
-    pub ranks: Vec<String>,
-    /// Pairs of the pool's name of a host and the name of the prefillers there, as `10.0.0.5=p1`,
-    /// where they differ.
-    pub hosts: Vec<String>,
-    /// Tenant whose objects are asked for, on Mooncake masters that tell tenants apart.
-    pub tenant: String,
-    /// EMS: every server answers for its own host (`EMS_ENABLE_READ_LOCAL_ONLY`).
-    pub reads_local: bool,
-    /// EMS: engines load nothing below this many tokens (`EMS_NUM_MIN_REUSE_TOKENS`).
-    pub least_tokens: u32,
-    /// LMCache: tokens per chunk (`LMCACHE_CHUNK_SIZE`); 0 = `hash.block_tokens` where LMCache
-    /// hashes, else 256.
-    pub chunk_tokens: u32,
-    /// LMCache: engines load from each other's memory (`enable_p2p`, `--p2p-advertise-url`).
-    pub p2p: bool,
+/// The longest wait for a pool; one that takes longer saves nothing.
+const MAX_POOL_MS: u64 = 10_000;
+/// Most connections to one address.
+const MAX_CONNECTIONS: u64 = 64;
+
+section! {
+    /// `[pool]`: the pool that the engines share, asked about each prompt before it is routed.
+    Pool = "pool" {
+        /// The service that answers.
+        kind: PoolKind = PoolKind::Off, AfterRestart;
+        /// Its addresses, each `host:port`; several where it has standbys (Mooncake), or where each
+        /// engine has its own (EMS).
+        addresses: Vec<String> = Vec::new(), AfterRestart;
+        /// Mooncake: HTTP (admin) addresses of the masters, asked who leads. MemCache: its
+        /// `metrics_url`, for `check` alone.
+        admins: Vec<String> = Vec::new(), AfterRestart;
+        /// The longest that a request waits for it, ms; after that it is routed without.
+        deadline_ms: u64 = 5, AfterRestart, within(1, MAX_POOL_MS);
+        /// Time for which an answer is good for, ms.
+        fresh_ms: u64 = 1_000, AfterRestart, ms(0);
+        /// Mooncake: connections to the master that leads.
+        connections: u32 = 2, AfterRestart, within(1, MAX_CONNECTIONS);
+        /// Mooncake: ask where blocks are, not only whether they exist.
+        locations: bool = true, AfterRestart;
+        /// MemCache: the host of each rank, as `3=node-5`; without them blocks are known to exist,
+        /// not where.
+        ranks: Vec<String> = Vec::new(), AfterRestart;
+        /// Pairs of the pool's name of a host and the name of the prefillers there, as
+        /// `10.0.0.5=p1`, where they differ.
+        hosts: Vec<String> = Vec::new(), AfterRestart;
+        /// Tenant whose objects are asked for, on Mooncake masters that tell tenants apart.
+        tenant: String = "default".to_owned(), AfterRestart;
+        /// EMS: every server answers for its own host (`EMS_ENABLE_READ_LOCAL_ONLY`).
+        reads_local: bool = false, AfterRestart;
+        /// EMS: engines load nothing below this many tokens (`EMS_NUM_MIN_REUSE_TOKENS`).
+        least_tokens: u32 = 0, AfterRestart, count(0);
+        /// LMCache: tokens per chunk (`LMCACHE_CHUNK_SIZE`); 0 = `hash.block_tokens` where LMCache
+        /// hashes, else 256.
+        chunk_tokens: u32 = 0, AfterRestart, block_tokens();
+        /// LMCache: engines load from each other's memory (`enable_p2p`, `--p2p-advertise-url`).
+        p2p: bool = false, AfterRestart;
+    }
 }
 
 impl Pool {
@@ -65,25 +71,4 @@ pub(super) fn rank_host(text: &str) -> Option<(u32, &str)> {
 pub(super) fn host_name(text: &str) -> Option<(&str, &str)> {
     let (name, host) = text.split_once('=')?;
     Some((name.trim(), host.trim())).filter(|(name, host)| !name.is_empty() && !host.is_empty())
-}
-
-impl Default for Pool {
-    fn default() -> Self {
-        Self {
-            kind: PoolKind::Off,
-            addresses: Vec::new(),
-            admins: Vec::new(),
-            deadline_ms: 5,
-            fresh_ms: 1_000,
-            connections: 2,
-            locations: true,
-            ranks: Vec::new(),
-            hosts: Vec::new(),
-            tenant: "default".to_owned(),
-            reads_local: false,
-            least_tokens: 0,
-            chunk_tokens: 0,
-            p2p: false,
-        }
-    }
 }

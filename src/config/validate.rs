@@ -11,20 +11,12 @@ use std::collections::BTreeSet;
 
 /// Longest time any `_ms` key may hold: a week. Keeps deadline arithmetic far from overflow.
 const MAX_MS: u64 = 7 * 24 * 3_600_000;
-/// Largest value of any count; far below what a semaphore or channel can hold.
-const MAX_COUNT: u64 = 1 << 24;
 /// Most runtime threads.
 const MAX_WORKERS: u64 = 1_024;
 /// Most attempts per leg, and most probes of an instance.
 const MAX_ATTEMPTS: u64 = 1_000;
-/// The longest wait for a pool; one that takes longer saves nothing.
-const MAX_POOL_MS: u64 = 10_000;
-/// Most connections to one address.
-const MAX_CONNECTIONS: u64 = 64;
 /// Most data-parallel ranks of an engine whose events are listened to.
 pub(super) const MAX_RANKS: u64 = 64;
-/// Largest block, tokens.
-const MAX_BLOCK_TOKENS: u64 = 1 << 20;
 /// Most engines in a role.
 const MAX_ENGINES: usize = 4_096;
 
@@ -86,7 +78,7 @@ impl Config {
     }
 
     fn all_bounds(&self) -> Vec<Bound> {
-        [self.bounds(), self.model_bounds()].concat()
+        self.bounds()
     }
 
     fn bounds(&self) -> Vec<Bound> {
@@ -110,21 +102,6 @@ impl Config {
             ("fleet.empty_wait_ms", fleet.empty_wait_ms, 0, MAX_MS),
             ("engine.lease_ms", engine.lease_ms, 1, MAX_MS),
             ("engine.abandon_grace_ms", engine.abandon_grace_ms, 0, MAX_MS),
-        ]
-    }
-
-    fn model_bounds(&self) -> Vec<Bound> {
-        let Self { pool, events, .. } = self;
-        vec![
-            ("pool.deadline_ms", pool.deadline_ms, 1, MAX_POOL_MS),
-            ("pool.fresh_ms", pool.fresh_ms, 0, MAX_MS),
-            ("pool.connections", u64::from(pool.connections), 1, MAX_CONNECTIONS),
-            ("pool.least_tokens", u64::from(pool.least_tokens), 0, MAX_COUNT),
-            ("pool.chunk_tokens", u64::from(pool.chunk_tokens), 0, MAX_BLOCK_TOKENS),
-            ("events.port", u64::from(events.port), 1, u64::from(u16::MAX)),
-            ("events.replay_port", u64::from(events.replay_port), 0, u64::from(u16::MAX)),
-            ("events.ranks", u64::from(events.ranks), 1, MAX_RANKS),
-            ("events.blocks", wide(events.blocks), 1, MAX_COUNT),
         ]
     }
 
