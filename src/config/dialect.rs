@@ -1,61 +1,46 @@
 //! `[dialect]`: how the engines move KV from a prefiller to a decoder.
 
-use serde::{Deserialize, Serialize};
-
 use super::Problem;
+use super::bounds::{ms, port};
 use super::error::Invalid;
+use super::table::{Rule, section};
 use super::values::DialectName;
 use crate::config::{Config, Server};
 use crate::endpoint::{Endpoint, parse_host};
 
-/// `[dialect]`: what both legs are told about each other.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Dialect {
-    /// Protocol of the engines: their `kv_connector`.
-    pub name: DialectName,
-    /// Port of the bootstrap server on each prefiller's host (`VLLM_MOONCAKE_BOOTSTRAP_PORT`).
-    pub bootstrap_port: u16,
-    /// Prefillers whose bootstrap server is elsewhere, each `prefiller=host:port`.
-    pub bootstraps: Vec<String>,
-    /// Port of the KV connection on each engine's host (`kv_port` of its `--kv-transfer-config`).
-    pub kv_port: u16,
-    /// Engines whose KV connection is elsewhere, each `engine=host:port`.
-    pub kv_addresses: Vec<String>,
-    /// The gateway as decoders reach it, for a dialect in which they call back; unset =
-    /// `server.host` and `server.port`.
-    pub callback_url: Option<String>,
-    /// True if prefillers read the parameters of lists of prompts (`batch_kv_transfer_params`).
-    pub batch: bool,
-    /// Place where a pool alone carries the KV: the longest that a decoder is not asked because the
-    /// pool lacks a part of the prompt, ms; 0 = the pool is not asked.
-    pub pool_wait_ms: u64,
-    /// True if decoders offer a conversation's KV back for its next turn (`bidirectional_kv_xfer`).
-    pub bidirectional: bool,
-    /// Time for which such an offer is good for, ms; less than the engines'
-    /// `decoder_kv_blocks_ttl`.
-    pub bidirectional_ttl_ms: u64,
+section! {
+    /// `[dialect]`: what both legs are told about each other.
+    Dialect = "dialect" {
+        /// Protocol of the engines: their `kv_connector`.
+        name: DialectName = DialectName::Auto, AfterRestart;
+        /// Port of the bootstrap server on each prefiller's host (`VLLM_MOONCAKE_BOOTSTRAP_PORT`).
+        bootstrap_port: u16 = 8998, AfterRestart, port(1);
+        /// Prefillers whose bootstrap server is elsewhere, each `prefiller=host:port`.
+        bootstraps: Vec<String> = Vec::new(), AfterRestart, Rule::Judged(pair_fault);
+        /// Port of the KV connection on each engine's host (`kv_port` of its
+        /// `--kv-transfer-config`).
+        kv_port: u16 = 14_579, AfterRestart, port(1);
+        /// Engines whose KV connection is elsewhere, each `engine=host:port`.
+        kv_addresses: Vec<String> = Vec::new(), AfterRestart, Rule::Judged(pair_fault);
+        /// The gateway as decoders reach it, for a dialect in which they call back; unset =
+        /// `server.host` and `server.port`.
+        callback_url: Option<String> = None, AfterRestart;
+        /// True if prefillers read the parameters of lists of prompts (`batch_kv_transfer_params`).
+        batch: bool = false, AfterRestart;
+        /// Longest time that a decoder is not asked because the pool that alone carries the KV
+        /// lacks a part of the prompt, ms; 0 = the pool is not asked.
+        pool_wait_ms: u64 = 0, AtOnce, ms(0);
+        /// True if decoders offer a conversation's KV back for its next turn
+        /// (`bidirectional_kv_xfer`).
+        bidirectional: bool = false, AtOnce;
+        /// Time for which such an offer is good, ms; less than the engines'
+        /// `decoder_kv_blocks_ttl`.
+        bidirectional_ttl_ms: u64 = 450_000, AtOnce, ms(1);
+    }
 }
 
 /// Place where decoders call back.
 const CALLBACK_PATH: &str = "/v1/metaserver";
-
-impl Default for Dialect {
-    fn default() -> Self {
-        Self {
-            name: DialectName::default(),
-            bootstrap_port: 8998,
-            bootstraps: Vec::new(),
-            kv_port: 14_579,
-            kv_addresses: Vec::new(),
-            callback_url: None,
-            batch: false,
-            pool_wait_ms: 0,
-            bidirectional: false,
-            bidirectional_ttl_ms: 450_000,
-        }
-    }
-}
 
 impl Dialect {
     /// Prefillers with the place of their bootstrap server, where that is given; entries that can't
@@ -70,16 +55,10 @@ impl Dialect {
         self.kv_addresses.iter().filter_map(|text| pair(text)).collect()
     }
 
-    /// Checks the section beyond the bounds of its numbers.
+    /// Checks that decoders can call back where they have to.
     pub(super) fn validate(&self, config: &Config, invalid: &mut Vec<Invalid>) {
         if self.name == DialectName::Layerwise || self.callback_url.is_some() {
             invalid.extend(config.callback().err().map(|problem| ("dialect.callback_url", problem)));
-        }
-        for (key, texts) in
-            [("dialect.bootstraps", &self.bootstraps), ("dialect.kv_addresses", &self.kv_addresses)]
-        {
-            let bad = texts.iter().filter(|text| pair(text).is_none());
-            invalid.extend(bad.map(|text| (key, Problem::NotAPair { key, text: text.clone() })));
         }
     }
 }
@@ -141,6 +120,10 @@ fn unreachable(host: &str) -> Option<&'static str> {
     let loopback =
         bare.eq_ignore_ascii_case("localhost") || ip.is_some_and(|ip| ip.to_canonical().is_loopback());
     loopback.then_some("decoders on other machines would call themselves")
+}
+
+fn pair_fault(key: &'static str, text: &str) -> Option<Problem> {
+    pair(text).is_none().then(|| Problem::NotAPair { key, text: text.to_owned() })
 }
 
 fn pair(text: &str) -> Option<(Endpoint, Endpoint)> {

@@ -1,10 +1,9 @@
 //! `[discovery.kubernetes]`: engines found through the API server of Kubernetes.
 
-use serde::{Deserialize, Serialize};
-
 use super::Problem;
 use super::error::Invalid;
 use super::selector::{self, is_label};
+use super::table::section;
 use super::values::Scheme;
 use crate::endpoint::engine_port;
 
@@ -13,27 +12,27 @@ const MAX_NAME_BYTES: usize = 63;
 /// Most ports of a role: as many as there may be ranks in one pod.
 const MAX_PORTS: usize = 64;
 
-/// `[discovery.kubernetes]`: which pods are engines. A role of which neither selector nor service
-/// is set is not looked for.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Kubernetes {
-    /// Place where they are; empty = where the gateway is, or as the kubeconfig says.
-    pub namespace: String,
-    /// Labels of the prefillers' pods, as for `kubectl get pods -l`.
-    pub prefill_selector: String,
-    /// The same of the decoders' pods.
-    pub decode_selector: String,
-    /// The Service in front of the prefillers, in place of their labels.
-    pub prefill_service: String,
-    /// The same for decoders.
-    pub decode_service: String,
-    /// Ports of a prefiller's pod, each with an engine behind it: numbers, or names of ports.
-    pub prefill_ports: Vec<String>,
-    /// The same of a decoder's pod.
-    pub decode_ports: Vec<String>,
-    /// Scheme of engines' addresses.
-    pub scheme: Scheme,
+section! {
+    /// `[discovery.kubernetes]`: which pods are engines. A role of which neither selector nor
+    /// service is set is not looked for.
+    Kubernetes = "discovery.kubernetes" {
+        /// Place where they are; empty = where the gateway is, or as the kubeconfig says.
+        namespace: String = String::new(), AfterRestart;
+        /// Labels of the prefillers' pods, as for `kubectl get pods -l`.
+        prefill_selector: String = String::new(), AfterRestart;
+        /// The same of the decoders' pods.
+        decode_selector: String = String::new(), AfterRestart;
+        /// The Service in front of the prefillers, in place of their labels.
+        prefill_service: String = String::new(), AfterRestart;
+        /// The same for decoders.
+        decode_service: String = String::new(), AfterRestart;
+        /// Ports of a prefiller's pod, each with an engine behind it: numbers, or names of ports.
+        prefill_ports: Vec<String> = vec!["8000".to_owned()], AfterRestart;
+        /// The same of a decoder's pod.
+        decode_ports: Vec<String> = vec!["8000".to_owned()], AfterRestart;
+        /// Scheme of engines' addresses.
+        scheme: Scheme = Scheme::Http, AfterRestart;
+    }
 }
 
 /// The pods of one role.
@@ -72,21 +71,6 @@ struct Side<'a> {
     selector: (&'static str, &'a str),
     service: (&'static str, &'a str),
     ports: (&'static str, &'a [String]),
-}
-
-impl Default for Kubernetes {
-    fn default() -> Self {
-        Self {
-            namespace: String::new(),
-            prefill_selector: String::new(),
-            decode_selector: String::new(),
-            prefill_service: String::new(),
-            decode_service: String::new(),
-            prefill_ports: vec!["8000".to_owned()],
-            decode_ports: vec!["8000".to_owned()],
-            scheme: Scheme::default(),
-        }
-    }
 }
 
 impl Port {

@@ -245,6 +245,8 @@ impl Config {
     fn rows(&self) -> Vec<Row<'_>> {
         let mut rows = Vec::new();
         self.auth.add_rows(&mut rows);
+        self.dialect.add_rows(&mut rows);
+        self.discovery.add_rows(&mut rows);
         self.health.add_rows(&mut rows);
         self.route.add_rows(&mut rows);
         self.prompt.add_rows(&mut rows);

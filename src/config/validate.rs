@@ -46,7 +46,7 @@ impl Config {
         invalid.extend(self.itself("fleet.prefill", &self.fleet.prefill));
         invalid.extend(self.itself("fleet.decode", &self.fleet.decode));
         invalid.extend(self.itself("fleet.encode", &self.fleet.encode));
-        self.discovery.validate(&mut invalid);
+        self.discovery.kubernetes.validate(&mut invalid);
         self.dialect.validate(self, &mut invalid);
         if self.fleet.model.as_deref() == Some("") {
             invalid.push(("fleet.model", Problem::EmptyText { key: "fleet.model" }));
@@ -89,11 +89,6 @@ impl Config {
             ("server.workers", wide(server.workers), 0, MAX_WORKERS),
             ("server.lame_duck_ms", server.lame_duck_ms, 0, MAX_MS),
             ("server.drain_ms", server.drain_ms, 0, MAX_MS),
-            ("dialect.kv_port", u64::from(self.dialect.kv_port), 1, u64::from(u16::MAX)),
-            ("dialect.bootstrap_port", u64::from(self.dialect.bootstrap_port), 1, u64::from(u16::MAX)),
-            ("dialect.pool_wait_ms", self.dialect.pool_wait_ms, 0, MAX_MS),
-            ("dialect.bidirectional_ttl_ms", self.dialect.bidirectional_ttl_ms, 1, MAX_MS),
-            ("discovery.interval_ms", self.discovery.interval_ms, 100, MAX_MS),
             ("fleet.prefill_ranks", u64::from(fleet.prefill_ranks), 0, MAX_RANKS),
             ("fleet.decode_ranks", u64::from(fleet.decode_ranks), 0, MAX_RANKS),
             ("fleet.probe_attempts", u64::from(fleet.probe_attempts), 1, MAX_ATTEMPTS),

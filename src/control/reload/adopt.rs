@@ -55,9 +55,7 @@ pub fn live(running: &Config, new: &Config) -> Adoption {
     next.server.passthrough.clone_from(&new.server.passthrough);
     next.server.open_admin = new.server.open_admin;
     next.server.names = new.server.names.clone();
-    next.dialect.pool_wait_ms = new.dialect.pool_wait_ms;
-    next.dialect.bidirectional = new.dialect.bidirectional;
-    next.dialect.bidirectional_ttl_ms = new.dialect.bidirectional_ttl_ms;
+    next.dialect = running.dialect.updated_from(&new.dialect);
     next.engine.lease_ms = new.engine.lease_ms;
     next.engine.abandon_grace_ms = new.engine.abandon_grace_ms;
     next.route = running.route.updated_from(&new.route);
