@@ -244,6 +244,7 @@ impl Config {
     /// The rows of sections with tables, in the order of the tree.
     fn rows(&self) -> Vec<Row<'_>> {
         let mut rows = Vec::new();
+        self.tls.add_rows(&mut rows);
         self.auth.add_rows(&mut rows);
         self.dialect.add_rows(&mut rows);
         self.discovery.add_rows(&mut rows);
@@ -259,6 +260,7 @@ impl Config {
         self.timeout.add_rows(&mut rows);
         self.limit.add_rows(&mut rows);
         self.log.add_rows(&mut rows);
+        self.trace.add_rows(&mut rows);
         rows
     }
 

@@ -1,22 +1,21 @@
 //! `[tls]`: what the listener shows to clients, and what it wants to see.
 
-use serde::{Deserialize, Serialize};
-
+use super::table::{Rule, section};
 use super::{Config, Invalid, Problem};
 use crate::tls::{EngineFiles, ListenerFiles};
 
-/// `[tls]`: HTTPS for clients, on both listeners. Without `cert` they speak plain HTTP.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Tls {
-    /// A PEM file with the certificate, and what leads from it to its authority. Read again when it
-    /// changes.
-    pub cert: Option<String>,
-    /// A PEM file with its private key. Read again when it changes.
-    pub key: Option<String>,
-    /// A PEM file with authorities, one of which must have signed the certificate that a client
-    /// shows; None = clients need none.
-    pub client_ca: Option<String>,
+section! {
+    /// `[tls]`: HTTPS for clients, on both listeners. Without `cert` they speak plain HTTP.
+    Tls = "tls" {
+        /// A PEM file with the certificate, and what leads from it to its authority. Read again
+        /// when it changes.
+        cert: Option<String> = None, AfterRestart, Rule::Judged(file_fault);
+        /// A PEM file with its private key. Read again when it changes.
+        key: Option<String> = None, AfterRestart, Rule::Judged(file_fault);
+        /// A PEM file with authorities, one of which must have signed the certificate that a client
+        /// shows; None = clients need none.
+        client_ca: Option<String> = None, AfterRestart, Rule::Judged(file_fault);
+    }
 }
 
 impl Config {
@@ -38,25 +37,31 @@ impl Config {
     }
 }
 
-/// Checks pairs of keys that need each other, and files whose names are empty.
+/// Finds fault with the name of a file for TLS, or with any other text for it.
+pub(super) fn file_fault(key: &'static str, text: &str) -> Option<Problem> {
+    match text {
+        "" => Some(Problem::EmptyText { key }),
+        _ => (!cfg!(feature = "tls")).then_some(Problem::NoTls { key }),
+    }
+}
+
+/// Checks pairs of keys that need each other.
 pub(super) fn validate(config: &Config, invalid: &mut Vec<Invalid>) {
-    let Config { tls, engine, server, .. } = config;
+    let Config { tls, engine, .. } = config;
     let texts = [
-        ("tls.cert", &tls.cert),
-        ("tls.key", &tls.key),
-        ("tls.client_ca", &tls.client_ca),
         ("engine.tls_ca", &engine.tls_ca),
         ("engine.tls_cert", &engine.tls_cert),
         ("engine.tls_key", &engine.tls_key),
         ("engine.tls_name", &engine.tls_name),
     ];
     for (key, text) in texts {
-        match text.as_deref() {
-            None => {}
-            Some("") => invalid.push((key, Problem::EmptyText { key })),
-            Some(_) if !cfg!(feature = "tls") => invalid.push((key, Problem::NoTls { key })),
-            Some(_) => {}
-        }
+        invalid.extend(text.as_deref().and_then(|text| file_fault(key, text)).map(|problem| (key, problem)));
+    }
+    if let Some(host) = &config.server.admin_host
+        && let Err(why) = crate::endpoint::bind_host(host, "server.admin_port")
+    {
+        let key = "server.admin_host";
+        invalid.push((key, Problem::Host { key, text: host.clone(), why }));
     }
     let needs = [
         ("tls.cert", &tls.cert, "tls.key", &tls.key),
@@ -68,12 +73,6 @@ pub(super) fn validate(config: &Config, invalid: &mut Vec<Invalid>) {
     for (key, _, needed, _) in needs.into_iter().filter(|(_, set, _, other)| set.is_some() && other.is_none())
     {
         invalid.push((key, Problem::Needs { key, value: "…", needed }));
-    }
-    if let Some(host) = &server.admin_host
-        && let Err(why) = crate::endpoint::bind_host(host, "server.admin_port")
-    {
-        let key = "server.admin_host";
-        invalid.push((key, Problem::Host { key, text: host.clone(), why }));
     }
 }
 
@@ -94,9 +93,9 @@ mod tests {
             found,
             [
                 "engine.tls_ca is empty: leave it out instead",
+                "server.admin_host: `127.0.0.1:8009` carries a port: give the address alone, and the port by server.admin_port",
                 "tls.cert = … needs tls.key",
                 "engine.tls_key = … needs engine.tls_cert",
-                "server.admin_host: `127.0.0.1:8009` carries a port: give the address alone, and the port by server.admin_port",
             ]
         );
     }

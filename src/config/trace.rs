@@ -1,8 +1,9 @@
 //! `[trace]`: which requests are traced, and where their spans go.
 
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
-use serde::{Deserialize, Serialize};
 
+use super::bounds::share;
+use super::table::{Rule, section};
 use super::{Config, Invalid, Problem, Secret};
 
 /// Path that spans are posted to, below `trace.endpoint` (OTLP over HTTP).
@@ -11,29 +12,21 @@ const PATH: &str = "/v1/traces";
 /// Longest name of a service, bytes.
 const NAME_BYTES: usize = 255;
 
-/// `[trace]`: OpenTelemetry spans.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Trace {
-    /// The collector's address for OTLP over HTTP, as in `http://collector:4318`; empty = nothing
-    /// is traced.
-    pub endpoint: String,
-    /// Of requests whose client does not say whether they are traced, this share is; 0 to 1.
-    pub sample_ratio: f64,
-    /// Headers for the collector, `name=value` with commas between: what it wants to know us by.
-    pub headers: Option<Secret>,
-    /// Name of the gateway in its spans.
-    pub service_name: String,
-}
-
-impl Default for Trace {
-    fn default() -> Self {
-        Self {
-            endpoint: String::new(),
-            sample_ratio: 1.0,
-            headers: None,
-            service_name: "pd-proxy".to_owned(),
-        }
+section! {
+    /// `[trace]`: OpenTelemetry spans.
+    Trace = "trace" {
+        /// The collector's address for OTLP over HTTP, as in `http://collector:4318`; empty =
+        /// nothing is traced.
+        endpoint: String = String::new(), AfterRestart;
+        /// Of requests whose client does not say whether they are traced, this share is; 0 to 1.
+        sample_ratio: f64 = 1.0, AfterRestart, share();
+        /// Headers for the collector, `name=value` with commas between: what it wants to know us
+        /// by.
+        headers: Option<Secret> = None, AfterRestart,
+            Rule::Secret { variable: "PD_PROXY__TRACE__HEADERS" };
+        /// Name of the gateway in its spans.
+        service_name: String = "pd-proxy".to_owned(), AfterRestart,
+            Rule::Judged(service_name_fault);
     }
 }
 
@@ -63,7 +56,7 @@ impl Trace {
     }
 }
 
-/// Checks the section's values.
+/// Checks the collector's address and headers.
 pub(super) fn validate(config: &Config, invalid: &mut Vec<Invalid>) {
     let trace = &config.trace;
     if let Err(why) = collector(&trace.endpoint) {
@@ -80,13 +73,16 @@ pub(super) fn validate(config: &Config, invalid: &mut Vec<Invalid>) {
     for (at, why) in trace.header_lines().enumerate().filter_map(|(at, line)| Some((at, line.err()?))) {
         invalid.push(("trace.headers", Problem::CollectorHeader { number: at + 1, why }));
     }
-    if trace.service_name.is_empty() {
-        invalid.push(("trace.service_name", Problem::EmptyText { key: "trace.service_name" }));
-    }
-    if trace.service_name.len() > NAME_BYTES {
-        let (key, value) = ("trace.service_name".to_owned(), trace.service_name.clone());
+}
+
+fn service_name_fault(key: &'static str, text: &str) -> Option<Problem> {
+    let too_long = || {
         let expected = format!("a name of at most {NAME_BYTES} bytes");
-        invalid.push(("trace.service_name", Problem::WrongType { key, value, expected }));
+        Problem::WrongType { key: key.to_owned(), value: text.to_owned(), expected }
+    };
+    match text.len() {
+        0 => Some(Problem::EmptyText { key }),
+        bytes => (bytes > NAME_BYTES).then(too_long),
     }
 }
 

@@ -67,7 +67,6 @@ impl Config {
         );
         self.check_rows(|value| matches!(value, KeyValue::Whole(_)), &mut invalid);
         invalid.extend(self.room());
-        self.pauses(&mut invalid);
         self.check_rows(|value| matches!(value, KeyValue::Fraction(_)), &mut invalid);
         invalid
     }
@@ -188,17 +187,6 @@ impl Config {
             invalid.push(("key.template", needs));
         }
     }
-
-    /// The keys that may be fractions; infinity and NaN are TOML numbers, too.
-    fn pauses(&self, invalid: &mut Vec<Invalid>) {
-        let share = ("trace.sample_ratio", self.trace.sample_ratio, 1);
-        for (key, value, max) in [share] {
-            // exact: a week in ms is far below 2^53
-            if !(0.0..=max as f64).contains(&value) {
-                invalid.push((key, Problem::OutOfRange { key, value: value.to_string(), min: 0, max }));
-            }
-        }
-    }
 }
 
 fn engines(
@@ -267,7 +255,6 @@ mod tests {
         let mut bounded: BTreeSet<&str> = bounds.iter().map(|(key, ..)| *key).collect();
         let rows = config.rows();
         bounded.extend(rows.iter().filter(|row| matches!(row.rule, Rule::Within { .. })).map(|row| row.name));
-        bounded.insert("trace.sample_ratio");
         let leaves = leaves(&config);
         let numbers: BTreeSet<&str> =
             leaves.iter().filter(|(_, value)| value.is_number()).map(|(key, _)| key.as_str()).collect();
