@@ -10,8 +10,10 @@ mod bounds;
 mod cors;
 pub mod dialect;
 pub mod discovery;
+pub mod engine;
 pub mod error;
 pub mod events;
+pub mod fleet;
 pub mod health;
 mod itself;
 pub mod kubernetes;
@@ -42,9 +44,11 @@ pub use crate::endpoint::{Endpoint, HostError};
 pub use auth::Auth;
 pub use dialect::Dialect;
 pub use discovery::Discovery;
+pub use engine::Engine;
 use error::Invalid;
 pub use error::{ConfigError, ConfigErrors, Problem};
 pub use events::Events;
+pub use fleet::Fleet;
 pub use health::Health;
 pub use kubernetes::Kubernetes;
 pub use limit::Limit;
@@ -158,60 +162,6 @@ pub struct Server {
     pub passthrough: Vec<String>,
 }
 
-/// `[fleet]`: the engines, and how one is probed before it is used.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Fleet {
-    /// Prefillers, each `host:port`, `http://host:port` or `https://host:port`.
-    pub prefill: Vec<String>,
-    /// Decoders, written the same way.
-    pub decode: Vec<String>,
-    /// Encoders of images, sounds and films, written the same way; none = prefillers encode.
-    pub encode: Vec<String>,
-    /// Data-parallel ranks inside each prefiller among which the gateway chooses
-    /// (`X-data-parallel-rank`), until the prefiller tells another number; 0 = as many as it tells,
-    /// 1 = the engine chooses, or has only one.
-    pub prefill_ranks: u32,
-    /// The same inside each decoder.
-    pub decode_ranks: u32,
-    /// Engines with another number of ranks than the others, each `engine=number`.
-    pub ranks: Vec<String>,
-    /// The served model name that requests must carry, of a path its last part; None = any.
-    pub model: Option<String>,
-    /// Probes of an instance being added before it is given up.
-    pub probe_attempts: u32,
-    /// Pause between those probes, ms.
-    pub probe_interval_ms: u64,
-    /// Longest time that one probe may take, ms.
-    pub probe_timeout_ms: u64,
-    /// Time for which requests wait when a role has just lost its last engine, as in a rollout, ms;
-    /// 0 = they are refused at once.
-    pub empty_wait_ms: u64,
-}
-
-/// `[engine]`: what the gateway must know about the engines.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Engine {
-    /// Replaces the client's `Authorization` towards engines; also `OPENAI_API_KEY`. None = the
-    /// client's is passed on.
-    pub api_key: Option<Secret>,
-    /// Time for which a prefiller keeps KV for a decoder, ms (vLLM's `kv_lease_duration`).
-    pub lease_ms: u64,
-    /// Time for which a prefill goes on after its client left, ms, so that KV that is finished in
-    /// this time can be released; longer ones are hung up on.
-    pub abandon_grace_ms: u64,
-    /// A PEM file with the authorities whose engines at `https://` are believed; None = those of
-    /// the system.
-    pub tls_ca: Option<String>,
-    /// A PEM file with the certificate that is shown to them; None = none is.
-    pub tls_cert: Option<String>,
-    /// A PEM file with its private key.
-    pub tls_key: Option<String>,
-    /// The name that their certificates must have, where it is not the host that is connected to.
-    pub tls_name: Option<String>,
-}
-
 impl Config {
     /// Endpoints of the prefillers.
     pub fn prefill_endpoints(&self) -> Vec<Endpoint> {
@@ -246,9 +196,11 @@ impl Config {
         let mut rows = Vec::new();
         self.tls.add_rows(&mut rows);
         self.auth.add_rows(&mut rows);
+        self.fleet.add_rows(&mut rows);
         self.dialect.add_rows(&mut rows);
         self.discovery.add_rows(&mut rows);
         self.health.add_rows(&mut rows);
+        self.engine.add_rows(&mut rows);
         self.route.add_rows(&mut rows);
         self.prompt.add_rows(&mut rows);
         self.hash.add_rows(&mut rows);
@@ -311,38 +263,6 @@ impl Default for Server {
             names: Vec::new(),
             cors_origins: Vec::new(),
             passthrough: Vec::new(),
-        }
-    }
-}
-
-impl Default for Fleet {
-    fn default() -> Self {
-        Self {
-            prefill: vec!["localhost:8001".to_owned()],
-            decode: vec!["localhost:8002".to_owned()],
-            encode: Vec::new(),
-            prefill_ranks: 1,
-            decode_ranks: 1,
-            ranks: Vec::new(),
-            model: None,
-            probe_attempts: 3,
-            probe_interval_ms: 10_000,
-            probe_timeout_ms: 5_000,
-            empty_wait_ms: 1_000,
-        }
-    }
-}
-
-impl Default for Engine {
-    fn default() -> Self {
-        Self {
-            api_key: None,
-            lease_ms: 30_000,
-            abandon_grace_ms: 500,
-            tls_ca: None,
-            tls_cert: None,
-            tls_key: None,
-            tls_name: None,
         }
     }
 }

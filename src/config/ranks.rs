@@ -1,9 +1,7 @@
 //! `fleet.ranks`: engines with another number of data-parallel ranks than the others of their role.
 
-use super::validate::MAX_RANKS;
-use super::{Endpoint, Fleet, Invalid, Problem};
-
-const KEY: &str = "fleet.ranks";
+use super::bounds::MAX_RANKS;
+use super::{Endpoint, Fleet, Problem};
 
 impl Fleet {
     /// Engines with the number of their ranks, where that is given; entries that can't be read are
@@ -13,9 +11,9 @@ impl Fleet {
     }
 }
 
-pub(super) fn validate(entries: &[String], invalid: &mut Vec<Invalid>) {
-    let wrong = entries.iter().filter(|text| entry(text).is_none());
-    invalid.extend(wrong.map(|text| (KEY, Problem::NotARankCount { text: text.clone() })));
+/// Finds fault with an entry that is no engine with a number of ranks.
+pub(super) fn rank_count_fault(_: &'static str, text: &str) -> Option<Problem> {
+    entry(text).is_none().then(|| Problem::NotARankCount { text: text.to_owned() })
 }
 
 fn entry(text: &str) -> Option<(Endpoint, u16)> {
@@ -35,8 +33,7 @@ mod tests {
         for bad in ["", "a:1", "a:1=", "a:1=0", "a:1=65", "a:1=x", "=4", "a=4"] {
             assert_eq!(entry(bad), None, "{bad}");
         }
-        let mut invalid = Vec::new();
-        validate(&["a:1".to_owned()], &mut invalid);
-        assert!(invalid[0].1.to_string().contains("engine=number"), "{}", invalid[0].1);
+        let said = rank_count_fault("", "a:1").unwrap().to_string();
+        assert!(said.contains("engine=number"), "{said}");
     }
 }

@@ -48,15 +48,6 @@ pub(super) fn file_fault(key: &'static str, text: &str) -> Option<Problem> {
 /// Checks pairs of keys that need each other.
 pub(super) fn validate(config: &Config, invalid: &mut Vec<Invalid>) {
     let Config { tls, engine, .. } = config;
-    let texts = [
-        ("engine.tls_ca", &engine.tls_ca),
-        ("engine.tls_cert", &engine.tls_cert),
-        ("engine.tls_key", &engine.tls_key),
-        ("engine.tls_name", &engine.tls_name),
-    ];
-    for (key, text) in texts {
-        invalid.extend(text.as_deref().and_then(|text| file_fault(key, text)).map(|problem| (key, problem)));
-    }
     if let Some(host) = &config.server.admin_host
         && let Err(why) = crate::endpoint::bind_host(host, "server.admin_port")
     {

@@ -13,10 +13,6 @@ use std::collections::BTreeSet;
 const MAX_MS: u64 = 7 * 24 * 3_600_000;
 /// Most runtime threads.
 const MAX_WORKERS: u64 = 1_024;
-/// Most attempts per leg, and most probes of an instance.
-const MAX_ATTEMPTS: u64 = 1_000;
-/// Most data-parallel ranks of an engine whose events are listened to.
-pub(super) const MAX_RANKS: u64 = 64;
 /// Most engines in a role.
 const MAX_ENGINES: usize = 4_096;
 
@@ -41,16 +37,12 @@ impl Config {
         invalid.extend(self.one_place());
         super::cors::validate(&self.server.cors_origins, &mut invalid);
         super::passthrough::validate(&self.server.passthrough, &mut invalid);
-        super::ranks::validate(&self.fleet.ranks, &mut invalid);
         super::names::validate(&self.server.names, &mut invalid);
         invalid.extend(self.itself("fleet.prefill", &self.fleet.prefill));
         invalid.extend(self.itself("fleet.decode", &self.fleet.decode));
         invalid.extend(self.itself("fleet.encode", &self.fleet.encode));
         self.discovery.kubernetes.validate(&mut invalid);
         self.dialect.validate(self, &mut invalid);
-        if self.fleet.model.as_deref() == Some("") {
-            invalid.push(("fleet.model", Problem::EmptyText { key: "fleet.model" }));
-        }
         secret("engine.api_key", self.engine.api_key.as_ref(), &mut invalid);
         secret("server.admin_key", self.server.admin_key.as_ref(), &mut invalid);
         self.forms(&mut invalid);
@@ -81,21 +73,13 @@ impl Config {
     }
 
     fn bounds(&self) -> Vec<Bound> {
-        let Self { server, fleet, engine, .. } = self;
+        let Self { server, .. } = self;
         vec![
             ("server.port", u64::from(server.port), 0, u64::from(u16::MAX)),
             ("server.admin_port", u64::from(server.admin_port), 0, u64::from(u16::MAX)),
             ("server.workers", wide(server.workers), 0, MAX_WORKERS),
             ("server.lame_duck_ms", server.lame_duck_ms, 0, MAX_MS),
             ("server.drain_ms", server.drain_ms, 0, MAX_MS),
-            ("fleet.prefill_ranks", u64::from(fleet.prefill_ranks), 0, MAX_RANKS),
-            ("fleet.decode_ranks", u64::from(fleet.decode_ranks), 0, MAX_RANKS),
-            ("fleet.probe_attempts", u64::from(fleet.probe_attempts), 1, MAX_ATTEMPTS),
-            ("fleet.probe_interval_ms", fleet.probe_interval_ms, 1, MAX_MS),
-            ("fleet.probe_timeout_ms", fleet.probe_timeout_ms, 1, MAX_MS),
-            ("fleet.empty_wait_ms", fleet.empty_wait_ms, 0, MAX_MS),
-            ("engine.lease_ms", engine.lease_ms, 1, MAX_MS),
-            ("engine.abandon_grace_ms", engine.abandon_grace_ms, 0, MAX_MS),
         ]
     }
 

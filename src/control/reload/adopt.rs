@@ -42,11 +42,7 @@ pub fn adopt(running: &Config, new: &Config) -> Result<Adoption, PartialChangeEr
 /// The part of `new` that can be taken, whether or not it makes sense without the rest.
 pub fn live(running: &Config, new: &Config) -> Adoption {
     let mut next = running.clone();
-    let fleet = &new.fleet;
-    // Ranks are set when an engine joins.
-    let (prefill_ranks, decode_ranks) = (running.fleet.prefill_ranks, running.fleet.decode_ranks);
-    let ranks = running.fleet.ranks.clone();
-    next.fleet = crate::config::Fleet { prefill_ranks, decode_ranks, ranks, ..fleet.clone() };
+    next.fleet = running.fleet.updated_from(&new.fleet);
     next.retry = running.retry.updated_from(&new.retry);
     next.stream = running.stream.updated_from(&new.stream);
     next.log = running.log.updated_from(&new.log);
@@ -56,8 +52,7 @@ pub fn live(running: &Config, new: &Config) -> Adoption {
     next.server.open_admin = new.server.open_admin;
     next.server.names = new.server.names.clone();
     next.dialect = running.dialect.updated_from(&new.dialect);
-    next.engine.lease_ms = new.engine.lease_ms;
-    next.engine.abandon_grace_ms = new.engine.abandon_grace_ms;
+    next.engine = running.engine.updated_from(&new.engine);
     next.route = running.route.updated_from(&new.route);
     next.timeout = running.timeout.updated_from(&new.timeout);
     next.limit = running.limit.updated_from(&new.limit);
