@@ -4,7 +4,8 @@
 
 use std::net::IpAddr;
 
-use super::{Config, Problem, without_brackets};
+use super::server::without_brackets;
+use super::{Config, Problem};
 use crate::endpoint::Endpoint;
 
 const LOCALHOST: &str = "localhost";

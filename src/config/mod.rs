@@ -31,6 +31,7 @@ pub mod retry;
 pub mod route;
 mod schema;
 mod selector;
+pub mod server;
 mod source;
 pub mod stream;
 mod table;
@@ -58,6 +59,7 @@ pub use model::{Hash, Key, Prompt};
 pub use pool::Pool;
 pub use retry::Retry;
 pub use route::Route;
+pub use server::Server;
 pub use stream::Stream;
 pub use timeout::Timeout;
 pub use tls::Tls;
@@ -125,43 +127,6 @@ pub struct Config {
     pub trace: Trace,
 }
 
-/// `[server]`: where the gateway listens and how it runs.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Server {
-    /// Address to bind: an IP (IPv6 with or without brackets) or a name; `localhost` binds loopback
-    /// v4 and v6.
-    pub host: String,
-    /// TCP port to bind; 0 takes any free one.
-    pub port: u16,
-    /// Runtime threads; 0 = one per core.
-    pub workers: usize,
-    /// Time for which new requests are still taken after a stop signal, while `/readyz` says no,
-    /// ms.
-    pub lame_duck_ms: u64,
-    /// Longest time that running requests may finish after that, ms.
-    pub drain_ms: u64,
-    /// Guards `/instances/*` by the header `X-API-Key`; also `ADMIN_API_KEY`. None = open.
-    pub admin_key: Option<Secret>,
-    /// Address to bind for the routes of operators, which are then served there alone; None =
-    /// beside all others.
-    pub admin_host: Option<String>,
-    /// TCP port of that; 0 takes any free one.
-    pub admin_port: u16,
-    /// True if everybody may use the operators' routes without a key on an address that other
-    /// machines reach.
-    pub open_admin: bool,
-    /// Names with a dot, besides that of `host`, by which the operators' routes are served without
-    /// a key.
-    pub names: Vec<String>,
-    /// Origins whose pages may ask what clients ask, each `scheme://host` or `scheme://host:port`;
-    /// `*` = all, none = no page.
-    pub cors_origins: Vec<String>,
-    /// Paths of engines that are passed on to one of them, beside those that are known; `/folder/*`
-    /// = all below it.
-    pub passthrough: Vec<String>,
-}
-
 impl Config {
     /// Endpoints of the prefillers.
     pub fn prefill_endpoints(&self) -> Vec<Endpoint> {
@@ -194,6 +159,7 @@ impl Config {
     /// The rows of sections with tables, in the order of the tree.
     fn rows(&self) -> Vec<Row<'_>> {
         let mut rows = Vec::new();
+        self.server.add_rows(&mut rows);
         self.tls.add_rows(&mut rows);
         self.auth.add_rows(&mut rows);
         self.fleet.add_rows(&mut rows);
@@ -231,41 +197,3 @@ impl Config {
 pub(crate) fn endpoints(entries: &[String]) -> Vec<Endpoint> {
     entries.iter().filter_map(|entry| Endpoint::parse(entry).ok()).collect()
 }
-
-impl Server {
-    /// The host to bind or resolve, without the brackets that an IPv6 address may be written with.
-    pub fn bind_host(&self) -> &str {
-        without_brackets(&self.host)
-    }
-
-    /// The same for the routes of operators, if they have a listener of their own.
-    pub fn admin_bind_host(&self) -> Option<&str> {
-        self.admin_host.as_deref().map(without_brackets)
-    }
-}
-
-fn without_brackets(host: &str) -> &str {
-    host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host)
-}
-
-impl Default for Server {
-    fn default() -> Self {
-        Self {
-            host: "localhost".to_owned(),
-            port: 8000,
-            workers: 0,
-            lame_duck_ms: 0,
-            drain_ms: 30_000,
-            admin_key: None,
-            admin_host: None,
-            admin_port: 8009,
-            open_admin: false,
-            names: Vec::new(),
-            cors_origins: Vec::new(),
-            passthrough: Vec::new(),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests;

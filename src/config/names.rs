@@ -1,14 +1,12 @@
 //! `server.names`: the names by which the operators' routes are served where no key is asked for.
 //! The module is pure.
 
-use super::{Config, Invalid, Problem};
+use super::{Config, Problem};
 use crate::endpoint::parse_host;
 
-const KEY: &str = "server.names";
-
-pub(super) fn validate(names: &[String], invalid: &mut Vec<Invalid>) {
-    let wrong = names.iter().filter(|name| !is_name(name));
-    invalid.extend(wrong.map(|text| (KEY, Problem::NotAName { text: text.clone() })));
+/// Finds fault with an entry that is no name.
+pub(super) fn name_fault(_: &'static str, text: &str) -> Option<Problem> {
+    (!is_name(text)).then(|| Problem::NotAName { text: text.to_owned() })
 }
 
 /// True for a host name alone: letters, digits, `-`, `_` and dots. Addresses are served without

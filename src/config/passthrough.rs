@@ -1,12 +1,10 @@
 //! `server.passthrough`: paths of engines that the gateway does not know.
 
-use super::{Invalid, Problem};
+use super::Problem;
 
-const KEY: &str = "server.passthrough";
-
-pub(super) fn validate(paths: &[String], invalid: &mut Vec<Invalid>) {
-    let wrong = paths.iter().filter(|text| !is_path(text));
-    invalid.extend(wrong.map(|text| (KEY, Problem::NotAPassedPath { text: text.clone() })));
+/// Finds fault with an entry that is no path.
+pub(super) fn passed_path_fault(_: &'static str, text: &str) -> Option<Problem> {
+    (!is_path(text)).then(|| Problem::NotAPassedPath { text: text.to_owned() })
 }
 
 /// A path from its first slash on, as it stands in a request, without a query; `*` only as the last
@@ -47,15 +45,11 @@ mod tests {
 
     #[test]
     fn what_is_no_path_is_named_with_what_it_should_be() {
-        let mut invalid = Vec::new();
-        validate(&["/v1/new".to_owned(), "new".to_owned()], &mut invalid);
-        let found: Vec<String> = invalid.iter().map(|(key, what)| format!("{key}: {what}")).collect();
+        assert!(passed_path_fault("", "/v1/new").is_none());
         assert_eq!(
-            found,
-            [
-                "server.passthrough: server.passthrough: `new` is no path: begin it with a slash and leave out host and query, as in \
-              /v1/new; /v1/new/* = all below it"
-            ]
+            passed_path_fault("", "new").unwrap().to_string(),
+            "server.passthrough: `new` is no path: begin it with a slash and leave out host and query, as in \
+             /v1/new; /v1/new/* = all below it"
         );
     }
 }

@@ -48,12 +48,6 @@ pub(super) fn file_fault(key: &'static str, text: &str) -> Option<Problem> {
 /// Checks pairs of keys that need each other.
 pub(super) fn validate(config: &Config, invalid: &mut Vec<Invalid>) {
     let Config { tls, engine, .. } = config;
-    if let Some(host) = &config.server.admin_host
-        && let Err(why) = crate::endpoint::bind_host(host, "server.admin_port")
-    {
-        let key = "server.admin_host";
-        invalid.push((key, Problem::Host { key, text: host.clone(), why }));
-    }
     let needs = [
         ("tls.cert", &tls.cert, "tls.key", &tls.key),
         ("tls.key", &tls.key, "tls.cert", &tls.cert),
@@ -83,8 +77,8 @@ mod tests {
         assert_eq!(
             found,
             [
-                "engine.tls_ca is empty: leave it out instead",
                 "server.admin_host: `127.0.0.1:8009` carries a port: give the address alone, and the port by server.admin_port",
+                "engine.tls_ca is empty: leave it out instead",
                 "tls.cert = … needs tls.key",
                 "engine.tls_key = … needs engine.tls_cert",
             ]

@@ -6,38 +6,22 @@ use super::model::offset_s;
 use super::pool::{host_name, rank_host};
 use super::table::KeyValue;
 use super::{Config, PoolKind, Problem, Secret, Tokens};
-use crate::endpoint::{Endpoint, HostError, bind_host};
+use crate::endpoint::{Endpoint, HostError};
 use std::collections::BTreeSet;
 
-/// Longest time any `_ms` key may hold: a week. Keeps deadline arithmetic far from overflow.
-const MAX_MS: u64 = 7 * 24 * 3_600_000;
-/// Most runtime threads.
-const MAX_WORKERS: u64 = 1_024;
 /// Most engines in a role.
 const MAX_ENGINES: usize = 4_096;
-
-/// A numeric key, its value, and the smallest and largest that make sense.
-type Bound = (&'static str, u64, u64, u64);
 
 impl Config {
     /// Everything that is wrong with the values; empty when the configuration can be run.
     pub(crate) fn validate(&self) -> Vec<Invalid> {
         let mut invalid = Vec::new();
         self.check_rows(|value| !matches!(value, KeyValue::Whole(_) | KeyValue::Fraction(_)), &mut invalid);
-        if let Err(why) = bind_host(&self.server.host, "--port (server.port)") {
-            invalid.push((
-                "server.host",
-                Problem::Host { key: "server.host", text: self.server.host.clone(), why },
-            ));
-        }
         let [prefill, decode] = self.discovery.looks_for().map(|looked_for| usize::from(!looked_for));
         engines(("fleet.prefill", "--prefill"), prefill, &self.fleet.prefill, &mut invalid);
         engines(("fleet.decode", "--decode"), decode, &self.fleet.decode, &mut invalid);
         engines(("fleet.encode", "--encode"), 0, &self.fleet.encode, &mut invalid);
         invalid.extend(self.one_place());
-        super::cors::validate(&self.server.cors_origins, &mut invalid);
-        super::passthrough::validate(&self.server.passthrough, &mut invalid);
-        super::names::validate(&self.server.names, &mut invalid);
         invalid.extend(self.itself("fleet.prefill", &self.fleet.prefill));
         invalid.extend(self.itself("fleet.decode", &self.fleet.decode));
         invalid.extend(self.itself("fleet.encode", &self.fleet.encode));
@@ -50,13 +34,6 @@ impl Config {
         super::trace::validate(self, &mut invalid);
         self.pool(&mut invalid);
         self.events.validate(self, &mut invalid);
-        invalid.extend(
-            self.all_bounds().into_iter().filter(|(_, value, min, max)| !(min..=max).contains(&value)).map(
-                |(key, value, min, max)| {
-                    (key, Problem::OutOfRange { key, value: value.to_string(), min, max })
-                },
-            ),
-        );
         self.check_rows(|value| matches!(value, KeyValue::Whole(_)), &mut invalid);
         invalid.extend(self.room());
         self.check_rows(|value| matches!(value, KeyValue::Fraction(_)), &mut invalid);
@@ -66,21 +43,6 @@ impl Config {
     /// Checks by themselves the values that are `chosen`.
     fn check_rows(&self, chosen: fn(KeyValue<'_>) -> bool, invalid: &mut Vec<Invalid>) {
         self.rows().iter().filter(|row| chosen(row.value)).for_each(|row| row.check(invalid));
-    }
-
-    fn all_bounds(&self) -> Vec<Bound> {
-        self.bounds()
-    }
-
-    fn bounds(&self) -> Vec<Bound> {
-        let Self { server, .. } = self;
-        vec![
-            ("server.port", u64::from(server.port), 0, u64::from(u16::MAX)),
-            ("server.admin_port", u64::from(server.admin_port), 0, u64::from(u16::MAX)),
-            ("server.workers", wide(server.workers), 0, MAX_WORKERS),
-            ("server.lame_duck_ms", server.lame_duck_ms, 0, MAX_MS),
-            ("server.drain_ms", server.drain_ms, 0, MAX_MS),
-        ]
     }
 
     /// With all connections taken by requests, nobody would answer a health check. Told of a key
@@ -217,7 +179,6 @@ fn wide(count: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::schema::leaves;
     use super::super::table::Rule;
     use super::*;
 
@@ -233,16 +194,12 @@ mod tests {
     }
 
     #[test]
-    fn every_number_of_the_tree_has_bounds() {
+    fn every_number_has_bounds_and_nothing_else_has() {
         let config = Config::default();
-        let bounds = config.all_bounds();
-        let mut bounded: BTreeSet<&str> = bounds.iter().map(|(key, ..)| *key).collect();
-        let rows = config.rows();
-        bounded.extend(rows.iter().filter(|row| matches!(row.rule, Rule::Within { .. })).map(|row| row.name));
-        let leaves = leaves(&config);
-        let numbers: BTreeSet<&str> =
-            leaves.iter().filter(|(_, value)| value.is_number()).map(|(key, _)| key.as_str()).collect();
-        assert_eq!(bounded, numbers);
+        for row in config.rows() {
+            let is_number = matches!(row.value, KeyValue::Whole(_) | KeyValue::Fraction(_));
+            assert_eq!(matches!(row.rule, Rule::Within { .. }), is_number, "{}", row.name);
+        }
     }
 
     #[test]

@@ -47,10 +47,7 @@ pub fn live(running: &Config, new: &Config) -> Adoption {
     next.stream = running.stream.updated_from(&new.stream);
     next.log = running.log.updated_from(&new.log);
     next.auth = running.auth.updated_from(&new.auth);
-    next.server.admin_key = new.server.admin_key.clone();
-    next.server.passthrough.clone_from(&new.server.passthrough);
-    next.server.open_admin = new.server.open_admin;
-    next.server.names = new.server.names.clone();
+    next.server = running.server.updated_from(&new.server);
     next.dialect = running.dialect.updated_from(&new.dialect);
     next.engine = running.engine.updated_from(&new.engine);
     next.route = running.route.updated_from(&new.route);
