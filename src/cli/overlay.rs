@@ -3,7 +3,7 @@
 
 use super::ServeArgs;
 use crate::config::load::{Entry, Found, Given, Origin};
-use crate::config::{ConfigError, Endpoint, Problem, SECRETS};
+use crate::config::{ConfigError, Endpoint, Problem, secrets};
 use crate::endpoint::{HostError, engine_host, engine_port};
 
 /// The engines of one role, as the flags give them.
@@ -218,7 +218,7 @@ fn set(text: &str, found: &mut Found) {
             .push(ConfigError { origin, problem: Problem::NotASetting { text: text.to_owned() } });
     };
     let key = key.trim();
-    match SECRETS.iter().find(|(secret, _)| *secret == key) {
+    match secrets().into_iter().find(|(secret, _)| *secret == key) {
         Some((_, variable)) => {
             let problem = Problem::SecretInArguments { key: key.to_owned(), variable };
             found.errors.push(ConfigError { origin, problem });

@@ -351,14 +351,36 @@ fn demo_and_sim_have_their_defaults() {
 }
 
 #[test]
-fn help_names_all_policies_and_the_one_that_is_taken() {
+fn help_names_all_policies() {
     let text = parse_from(["pd-proxy", "--help"]).unwrap_err().to_string();
     let at = text.find("--policy").unwrap();
     let about = text[at..].split("--max-retries").next().unwrap();
     for name in "none".parse::<Policy>().unwrap_err().allowed {
         assert!(about.contains(name), "{name}: {about}");
     }
-    assert!(about.contains(&format!("[default: {}]", Policy::default().name())), "{about}");
+}
+
+/// Flags say defaults that are those of the tables of keys.
+#[test]
+fn help_says_the_defaults_of_the_keys() {
+    let config = Config::default();
+    let (server, route, retry, fleet) = (&config.server, &config.route, &config.retry, &config.fleet);
+    let command = <Cli as clap::CommandFactory>::command();
+    for (flag, default) in [
+        ("log-level", config.log.level.to_string()),
+        ("host", server.host.clone()),
+        ("port", server.port.to_string()),
+        ("workers", server.workers.to_string()),
+        ("policy", route.policy.to_string()),
+        ("max-retries", retry.attempts.to_string()),
+        ("retry-delay", (retry.delay_ms / 1e3).to_string()),
+        ("max-waiting-retries", fleet.probe_attempts.to_string()),
+        ("waiting-retry-interval", (fleet.probe_interval_ms / 1_000).to_string()),
+    ] {
+        let flag = command.get_arguments().find(|argument| argument.get_long() == Some(flag)).expect(flag);
+        let help = flag.get_help().map(ToString::to_string).unwrap_or_default();
+        assert!(help.ends_with(&format!("[default: {default}]")), "{help}");
+    }
 }
 
 #[test]

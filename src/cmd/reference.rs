@@ -1,16 +1,14 @@
-//! Every key of the configuration as a document for people, made from what the program has: the
-//! commented file `config/pd-proxy.toml`, the default tree, the names that values may have, and
-//! what a running gateway can take.
+//! Every key of the configuration as a document for people: the meanings from the commented file
+//! `config/pd-proxy.toml`, all else from the tables of keys.
 
 use std::fmt::Write;
 
 use serde_json::Value;
 
-use crate::config::Config;
-use crate::control::reload::adopt;
+use crate::config::{Config, Effect, KeyValue, Row};
 
 /// The commented configuration, from which the keys' meanings are taken. A test compares it with
-/// the tree.
+/// the tables.
 const COMMENTED: &str = include_str!("../../config/pd-proxy.toml");
 
 /// Text before the first section.
@@ -44,32 +42,33 @@ struct Key<'a> {
 
 /// The document, in Markdown.
 pub fn markdown() -> String {
-    let tree = serde_json::to_value(Config::default()).unwrap_or_default();
+    let config = Config::default();
+    let rows = config.rows();
     let mut text = HEAD.to_owned();
     for section in sections(COMMENTED) {
         // Writing to a String cannot fail.
         let _ = write!(text, "\n## {}\n\n{}\n\n", section.name, section.about.join("\n"));
         text.push_str("| key | default | takes effect | what |\n|---|---|---|---|\n");
         for key in &section.keys {
-            let at = pointer(section.name, key.name);
-            let default = tree.pointer(&at).unwrap_or(&Value::Null);
-            let (names, live) = (names(&tree, &at), live(&tree, &at));
-            let effect = if live { "at once" } else { "after a restart" };
-            let about = format!(
-                "{}{}",
-                key.about.join(" "),
-                names.map(|names| format!(" One of {names}.")).unwrap_or_default()
-            );
-            let _ = writeln!(
-                text,
-                "| `{}` | {} | {effect} | {} |",
-                key.name,
-                shown(default),
-                about.replace('|', "\\|")
-            );
+            let name = format!("{}.{}", section.name, key.name);
+            text.extend(rows.iter().find(|row| row.name == name).map(|row| line(key, row)));
         }
     }
     text
+}
+
+/// A key's line in the table of its section.
+fn line(key: &Key<'_>, row: &Row<'_>) -> String {
+    let effect = match row.effect {
+        Effect::AtOnce => "at once",
+        Effect::AfterRestart => "after a restart",
+    };
+    let names = match row.value {
+        KeyValue::Name { names, .. } => format!(" One of `{}`.", names.join("`, `")),
+        _ => String::new(),
+    };
+    let about = format!("{}{names}", key.about.join(" ")).replace('|', "\\|");
+    format!("| `{}` | {} | {effect} | {about} |\n", key.name, shown(&row.value.json()))
 }
 
 /// The file in parts. A key that is not set is a comment itself: `# name = "…"`.
@@ -106,47 +105,6 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// JSON pointer of a key in the tree; sections may be nested.
-fn pointer(section: &str, key: &str) -> String {
-    format!("/{}/{key}", section.replace('.', "/"))
-}
-
-/// The names that a value may have, as the refusal of another one tells them.
-fn names(tree: &Value, at: &str) -> Option<String> {
-    let refused = serde_json::from_value::<Config>(changed(tree, at)).err()?.to_string();
-    let names = refused.split_once("expected one of ")?.1;
-    Some(names.split(", ").map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "))
-}
-
-/// True if a running gateway takes another value for this key.
-fn live(tree: &Value, at: &str) -> bool {
-    let names = names(tree, at).unwrap_or_default();
-    let mut other = changed(tree, at);
-    let own = shown(tree.pointer(at).unwrap_or(&Value::Null)).replace('"', "");
-    let name = names.split(", ").find(|name| !name.is_empty() && **name != own);
-    if let (Some(name), Some(value)) = (name, other.pointer_mut(at)) {
-        *value = Value::from(name.trim_matches('`'));
-    }
-    let adopted = serde_json::from_value::<Config>(other).map(|new| adopt::live(&Config::default(), &new));
-    adopted.is_ok_and(|adopted| !adopted.applied.is_empty())
-}
-
-/// The tree with another value for one key.
-fn changed(tree: &Value, at: &str) -> Value {
-    let mut tree = tree.clone();
-    let Some(value) = tree.pointer_mut(at) else { return tree };
-    *value = match &*value {
-        Value::Bool(on) => Value::from(!on),
-        Value::Number(number) if number.is_f64() => {
-            Value::from(number.as_f64().unwrap_or_default() / 2.0 + 0.125)
-        }
-        Value::Number(number) => Value::from(number.as_u64().unwrap_or_default() + 1),
-        Value::Array(_) => Value::from(vec!["other"]),
-        _ => Value::from("other"),
-    };
-    tree
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,44 +118,16 @@ mod tests {
 
     #[test]
     fn all_keys_are_there_and_have_words() {
-        let tree = serde_json::to_value(Config::default()).unwrap();
+        let config = Config::default();
         let sections = sections(COMMENTED);
-        // With those that are in another one.
-        let mut todo: Vec<(String, &Value)> = vec![(String::new(), &tree)];
-        let mut seen = 0;
-        while let Some((name, keys)) = todo.pop() {
-            let (inner, own): (Vec<_>, Vec<_>) =
-                keys.as_object().unwrap().iter().partition(|(_, value)| value.is_object());
-            todo.extend(
-                inner
-                    .into_iter()
-                    .map(|(key, value)| (format!("{name}.{key}").trim_start_matches('.').to_owned(), value)),
-            );
-            if name.is_empty() {
-                assert_eq!(own.len(), 0);
-                continue;
-            }
-            seen += 1;
-            let section =
-                sections.iter().find(|section| section.name == name).unwrap_or_else(|| panic!("[{name}]"));
-            assert!(!section.about.is_empty(), "[{name}]");
-            for (key, _) in &own {
-                let found = section.keys.iter().find(|found| found.name == key.as_str());
-                assert!(found.is_some_and(|found| !found.about.is_empty()), "{name}.{key}");
-            }
-            assert_eq!(section.keys.len(), own.len(), "[{name}]");
+        assert!(sections.iter().all(|section| !section.about.is_empty()), "{sections:?}");
+        let keys = sections.iter().flat_map(|section| {
+            section.keys.iter().map(move |key| (format!("{}.{}", section.name, key.name), &key.about))
+        });
+        let (names, words): (Vec<String>, Vec<_>) = keys.unzip();
+        assert_eq!(names, config.rows().iter().map(|row| row.name).collect::<Vec<_>>());
+        for (name, about) in names.iter().zip(words) {
+            assert!(!about.is_empty(), "{name}");
         }
-        assert_eq!(sections.len(), seen);
-    }
-
-    #[test]
-    fn names_and_effects_are_asked_from_the_program() {
-        let tree = serde_json::to_value(Config::default()).unwrap();
-        assert!(names(&tree, "/dialect/name").unwrap().contains("`kv_transfer`, "));
-        assert_eq!(names(&tree, "/server/port"), None);
-        assert!(
-            live(&tree, "/log/level") && live(&tree, "/timeout/total_ms") && live(&tree, "/server/admin_key")
-        );
-        assert!(!live(&tree, "/log/format") && !live(&tree, "/server/port") && !live(&tree, "/pool/kind"));
     }
 }

@@ -1,7 +1,5 @@
 //! Bounds of numbers, by their unit: a table says the smallest value, and the unit the largest.
 
-#![allow(dead_code, reason = "used when every section has a table")]
-
 use super::table::Rule;
 
 /// Longest time any `_ms` key may hold: a week. Keeps deadline arithmetic far from overflow.

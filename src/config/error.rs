@@ -58,12 +58,12 @@ pub enum Problem {
         section: String,
     },
     /// No such key.
-    #[error("unknown key {key}{}", hint(nearest.as_deref()))]
+    #[error("unknown key {key}{}", hint(*nearest))]
     UnknownKey {
         /// The key as given, `section.key`.
         key: String,
         /// The known key it resembles.
-        nearest: Option<String>,
+        nearest: Option<&'static str>,
     },
     /// `--set` without `key=value`.
     #[error("`{text}` is no setting: write section.key=value, as in route.policy=round_robin")]

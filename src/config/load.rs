@@ -2,7 +2,8 @@
 //! error named.
 
 use super::error::{ConfigError, ConfigErrors, Problem};
-use super::schema::{Schema, secret_variable};
+use super::schema::{Schema, secrets};
+use super::table::MASK;
 use super::{Config, source};
 use crate::cli::ServeArgs;
 use serde::Deserialize;
@@ -133,7 +134,11 @@ impl Merge {
         };
         // Serde stops at its first error; trying each leaf alone finds them all, with their origin.
         if let Err(expected) = try_leaf(section, name, &value) {
-            let shown = if secret_variable(&key).is_some() { "***".to_owned() } else { value.to_string() };
+            let shown = if secrets().iter().any(|(secret, _)| *secret == key) {
+                MASK.to_owned()
+            } else {
+                value.to_string()
+            };
             let problem = Problem::WrongType { key, value: shown, expected };
             return self.errors.push(ConfigError { origin, problem });
         }

@@ -1,9 +1,9 @@
-//! The configuration: one tree, whose defaults are here and whose keys are the same in files,
+//! The configuration: one tree, whose keys are the same in files,
 //! environment and `--set`.
 //!
+//! Each section is a table of keys (`table`), from which all else that is known of a key comes.
 //! `load` merges the sources, `validate` judges the result, `report` shows it. Every key is
-//! documented for operators in `config/pd-proxy.toml`; a test holds that file equal to these
-//! defaults.
+//! documented for operators in `config/pd-proxy.toml`; a test holds that file equal to the tables.
 
 pub mod auth;
 mod bounds;
@@ -59,8 +59,11 @@ pub use model::{Hash, Key, Prompt};
 pub use pool::Pool;
 pub use retry::Retry;
 pub use route::Route;
+pub(crate) use schema::secrets;
 pub use server::Server;
 pub use stream::Stream;
+use table::section;
+pub(crate) use table::{Effect, KeyValue, Row, Section};
 pub use timeout::Timeout;
 pub use tls::Tls;
 pub use trace::Trace;
@@ -69,62 +72,51 @@ pub use values::{
     PoolKind, Scheme, Secret, Tokens, UnknownName,
 };
 
-use serde::{Deserialize, Serialize};
-use table::Row;
-pub(crate) use table::Section;
-
-/// Keys whose value is a secret, each with the familiar environment variable that also sets it; the
-/// last has none but its own.
-pub(crate) const SECRETS: [(&str, &str); 3] = [
-    ("engine.api_key", "OPENAI_API_KEY"),
-    ("server.admin_key", "ADMIN_API_KEY"),
-    ("trace.headers", "PD_PROXY__TRACE__HEADERS"),
-];
-
-/// Everything an operator can set; `[section]` then `key` in TOML.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Config {
-    /// Place where the gateway listens and how it runs.
-    pub server: Server,
-    /// HTTPS for clients.
-    pub tls: Tls,
-    /// `[auth]`: keys and rights of clients.
-    pub auth: Auth,
-    /// The engines it serves from.
-    pub fleet: Fleet,
-    /// `[dialect]`: the way in which engines move KV.
-    pub dialect: Dialect,
-    /// Place where engines are looked for.
-    pub discovery: Discovery,
-    /// `[health]`: probes and breakers.
-    pub health: Health,
-    /// `[engine]`: facts about the engines that the gateway must know.
-    pub engine: Engine,
-    /// `[route]`: the choice of engines.
-    pub route: Route,
-    /// `[prompt]`: the way from a request to the token ids that the engines see.
-    pub prompt: Prompt,
-    /// `[hash]`: the way in which engines hash their KV blocks.
-    pub hash: Hash,
-    /// `[key]`: names of blocks in the pool that the engines share.
-    pub key: Key,
-    /// The pool, asked about each prompt.
-    pub pool: Pool,
-    /// `[events]`: KV events that prefillers publish.
-    pub events: Events,
-    /// Number of times that a failed leg is tried again.
-    pub retry: Retry,
-    /// `[stream]`: handling of streamed answers.
-    pub stream: Stream,
-    /// Longest time that each step may take.
-    pub timeout: Timeout,
-    /// `[limit]`: limits of sizes and counts.
-    pub limit: Limit,
-    /// `[log]`: level and format of the log.
-    pub log: Log,
-    /// `[trace]`: export of spans.
-    pub trace: Trace,
+section! {
+    /// Everything an operator can set; `[section]` then `key` in TOML.
+    Config = "" {}
+    sections {
+        /// Place where the gateway listens and how it runs.
+        server: Server,
+        /// HTTPS for clients.
+        tls: Tls,
+        /// `[auth]`: keys and rights of clients.
+        auth: Auth,
+        /// The engines it serves from.
+        fleet: Fleet,
+        /// `[dialect]`: the way in which engines move KV.
+        dialect: Dialect,
+        /// Place where engines are looked for.
+        discovery: Discovery,
+        /// `[health]`: probes and breakers.
+        health: Health,
+        /// `[engine]`: facts about the engines that the gateway must know.
+        engine: Engine,
+        /// `[route]`: the choice of engines.
+        route: Route,
+        /// `[prompt]`: the way from a request to the token ids that the engines see.
+        prompt: Prompt,
+        /// `[hash]`: the way in which engines hash their KV blocks.
+        hash: Hash,
+        /// `[key]`: names of blocks in the pool that the engines share.
+        key: Key,
+        /// The pool, asked about each prompt.
+        pool: Pool,
+        /// `[events]`: KV events that prefillers publish.
+        events: Events,
+        /// Number of times that a failed leg is tried again.
+        retry: Retry,
+        /// `[stream]`: handling of streamed answers.
+        stream: Stream,
+        /// Longest time that each step may take.
+        timeout: Timeout,
+        /// `[limit]`: limits of sizes and counts.
+        limit: Limit,
+        /// `[log]`: level and format of the log.
+        log: Log,
+        /// `[trace]`: export of spans.
+        trace: Trace,
+    }
 }
 
 impl Config {
@@ -135,50 +127,16 @@ impl Config {
 
     /// The keys whose values differ from those of `other`, secrets included, in the order of the
     /// tree.
-    pub fn differs(&self, other: &Config) -> Vec<String> {
-        // Their values are masked where others are compared. One for each, in their order.
-        let secrets = |config: &Config| -> [Option<Secret>; SECRETS.len()] {
-            [config.engine.api_key.clone(), config.server.admin_key.clone(), config.trace.headers.clone()]
-        };
-        let changed: Vec<&str> = SECRETS
-            .iter()
-            .zip(secrets(self).into_iter().zip(secrets(other)))
-            .filter(|(_, (own, others))| {
-                own.as_ref().map(Secret::expose) != others.as_ref().map(Secret::expose)
-            })
-            .map(|((key, _), _)| *key)
-            .collect();
-        let own = schema::leaves(self);
-        let others = schema::leaves(other);
-        let pairs = own.into_iter().zip(others);
-        let differing =
-            pairs.filter(|((key, own), (_, others))| own != others || changed.contains(&key.as_str()));
-        differing.map(|((key, _), _)| key).collect()
+    pub fn differs(&self, other: &Config) -> Vec<&'static str> {
+        let (own, others) = (self.rows(), other.rows());
+        let pairs = own.iter().zip(&others);
+        pairs.filter(|(own, other)| own.value != other.value).map(|(own, _)| own.name).collect()
     }
 
-    /// The rows of sections with tables, in the order of the tree.
-    fn rows(&self) -> Vec<Row<'_>> {
+    /// Every key with its value, in the order of the tree.
+    pub(crate) fn rows(&self) -> Vec<Row<'_>> {
         let mut rows = Vec::new();
-        self.server.add_rows(&mut rows);
-        self.tls.add_rows(&mut rows);
-        self.auth.add_rows(&mut rows);
-        self.fleet.add_rows(&mut rows);
-        self.dialect.add_rows(&mut rows);
-        self.discovery.add_rows(&mut rows);
-        self.health.add_rows(&mut rows);
-        self.engine.add_rows(&mut rows);
-        self.route.add_rows(&mut rows);
-        self.prompt.add_rows(&mut rows);
-        self.hash.add_rows(&mut rows);
-        self.key.add_rows(&mut rows);
-        self.pool.add_rows(&mut rows);
-        self.events.add_rows(&mut rows);
-        self.retry.add_rows(&mut rows);
-        self.stream.add_rows(&mut rows);
-        self.timeout.add_rows(&mut rows);
-        self.limit.add_rows(&mut rows);
-        self.log.add_rows(&mut rows);
-        self.trace.add_rows(&mut rows);
+        self.add_rows(&mut rows);
         rows
     }
 

@@ -1,24 +1,25 @@
 //! Configuration report of `pd-proxy check`: every key, its value and its origin.
 
 use super::load::Loaded;
-use super::schema::leaves;
+use super::table::Row;
 use serde_json::Value as Json;
 use std::fmt::Write;
 
 /// The whole configuration as readable TOML, one key per line with its origin behind it. Secrets
 /// are masked; a key that is not set is a comment.
 pub fn render(loaded: &Loaded) -> String {
-    let leaves = leaves(&loaded.config);
-    let lines: Vec<(&str, String, String)> = leaves
+    let rows = loaded.config.rows();
+    let lines: Vec<(&str, String, String)> = rows
         .iter()
-        .filter_map(|(key, value)| {
-            let (section, name) = key.rsplit_once('.')?;
+        .filter_map(|row| {
+            let (section, name) = row.name.rsplit_once('.')?;
+            let value = row.value.json();
             let shown = if value.is_null() {
                 format!("# {name} is not set")
             } else {
-                value_line(name, value, &leaves)
+                value_line(name, &value, &rows)
             };
-            Some((section, shown, loaded.origins.of(key).to_string()))
+            Some((section, shown, loaded.origins.of(row.name).to_string()))
         })
         .collect();
     let width =
@@ -42,8 +43,8 @@ pub fn render(loaded: &Loaded) -> String {
 /// right behind.
 const MAX_ALIGNED: usize = 60;
 
-fn value_line(name: &str, value: &Json, leaves: &[(String, Json)]) -> String {
-    let names = leaves.iter().filter_map(|(key, _)| key.rsplit_once('.'));
+fn value_line(name: &str, value: &Json, rows: &[Row<'_>]) -> String {
+    let names = rows.iter().filter_map(|row| row.name.rsplit_once('.'));
     let width = names.map(|(_, name)| name.len()).max().unwrap_or(0);
     format!("{name:width$} = {}", in_toml(value))
 }
@@ -103,7 +104,7 @@ mod tests {
         let loaded = loaded(ServeArgs::default(), &[]);
         let text = render(&loaded);
         let table: toml::Table = text.parse().unwrap();
-        for (key, value) in leaves(&loaded.config) {
+        for (key, value) in loaded.config.rows().iter().map(|row| (row.name, row.value.json())) {
             let (section, name) = key.rsplit_once('.').unwrap();
             let section = section.split('.').fold(&table, |table, part| table[part].as_table().unwrap());
             assert_eq!(section.get(name).is_none(), value.is_null(), "{key}");

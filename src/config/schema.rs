@@ -1,7 +1,7 @@
-//! The known keys, read off the default tree so that no second list of them exists.
+//! The known keys, read off the tables, and the nearest of them to a name that is none.
 
-use super::{Config, SECRETS};
-use serde_json::Value as Json;
+use super::Config;
+use super::table::{Kind, Rule};
 
 /// A name that differs by more than this many letters, or by a third of its own, is not offered as
 /// the nearest.
@@ -9,65 +9,28 @@ const MAX_DISTANCE: usize = 3;
 /// Names longer than this are not compared, bytes.
 const MAX_COMPARED_BYTES: usize = 64;
 
-/// Ways in which a value given as bare text is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// As it stands, quotes optional.
-    Text,
-    /// A TOML array, or entries between commas.
-    List,
-    /// Any other TOML value.
-    Other,
-}
-
-/// Every `section.key` with its kind, in the order of the tree.
+/// Every `section.key` with the kind of its values, in the order of the tree.
 pub(crate) struct Schema {
-    keys: Vec<(String, Kind)>,
+    keys: Vec<(&'static str, Kind)>,
 }
 
-/// Every leaf of the tree as `section.key` and value, where a section may be in another one
-/// (`discovery.kubernetes`), in the order of the tree; an unset option is `Null`.
-pub(crate) fn leaves(config: &Config) -> Vec<(String, Json)> {
-    // The tree holds strings, numbers and lists only, and so always serialises.
-    let Ok(Json::Object(sections)) = serde_json::to_value(config) else { return Vec::new() };
-    let mut leaves = Vec::new();
-    for (section, keys) in sections {
-        gather(section, keys, &mut leaves);
-    }
-    leaves
-}
-
-/// The keys of a section, and those of sections in it behind them.
-fn gather(section: String, keys: Json, leaves: &mut Vec<(String, Json)>) {
-    let Json::Object(keys) = keys else { return leaves.push((section, keys)) };
-    let (inner, own): (Vec<_>, Vec<_>) = keys.into_iter().partition(|(_, value)| value.is_object());
-    for (key, value) in own.into_iter().chain(inner) {
-        gather(format!("{section}.{key}"), value, leaves);
-    }
-}
-
-/// The environment variable of a secret key, `None` for any other key.
-pub(crate) fn secret_variable(key: &str) -> Option<&'static str> {
-    SECRETS.iter().find(|(secret, _)| *secret == key).map(|(_, variable)| *variable)
+/// The keys whose value is a secret, each with the environment variable that also sets it.
+pub(crate) fn secrets() -> Vec<(&'static str, &'static str)> {
+    let config = Config::default();
+    let variable = |rule| if let Rule::Secret { variable } = rule { Some(variable) } else { None };
+    config.rows().iter().filter_map(|row| Some((row.name, variable(row.rule)?))).collect()
 }
 
 impl Schema {
     /// The schema of the default tree.
     pub(crate) fn of_defaults() -> Self {
-        let kind = |value: &Json| match value {
-            // every optional key is a text or a secret
-            Json::String(_) | Json::Null => Kind::Text,
-            Json::Array(_) => Kind::List,
-            _ => Kind::Other,
-        };
-        Self {
-            keys: leaves(&Config::default()).iter().map(|(key, value)| (key.clone(), kind(value))).collect(),
-        }
+        let config = Config::default();
+        Self { keys: config.rows().iter().map(|row| (row.name, row.value.kind())).collect() }
     }
 
     /// The kind of a key, `None` when there is no such key.
     pub(crate) fn kind(&self, key: &str) -> Option<Kind> {
-        self.keys.iter().find(|(known, _)| known == key).map(|(_, kind)| *kind)
+        self.keys.iter().find(|(known, _)| *known == key).map(|(_, kind)| *kind)
     }
 
     /// True if a section has this name.
@@ -77,14 +40,14 @@ impl Schema {
 
     /// The known key that an unknown one most likely means: the same name in another section, else
     /// the least edit.
-    pub(crate) fn nearest(&self, unknown: &str) -> Option<String> {
+    pub(crate) fn nearest(&self, unknown: &str) -> Option<&'static str> {
         let name = |key: &str| key.rsplit('.').next().map(str::to_owned);
         let namesake = self.keys.iter().find(|(key, _)| name(key) == name(unknown));
         let nearest = || {
             let near = self.keys.iter().filter_map(|(key, _)| Some((key_distance(unknown, key)?, key)));
-            near.min_by_key(|(distance, _)| *distance).map(|(_, key)| key)
+            near.min_by_key(|(distance, _)| *distance).map(|(_, key)| *key)
         };
-        namesake.map(|(key, _)| key).or_else(nearest).cloned()
+        namesake.map(|(key, _)| *key).or_else(nearest)
     }
 }
 
@@ -164,7 +127,7 @@ mod tests {
             ("server.tls", None),
             ("tls.certificate", None),
         ] {
-            assert_eq!(schema.nearest(unknown).as_deref(), nearest, "{unknown}");
+            assert_eq!(schema.nearest(unknown), nearest, "{unknown}");
         }
     }
 
@@ -180,9 +143,10 @@ mod tests {
     }
 
     #[test]
-    fn every_secret_is_a_key_of_the_tree() {
+    fn secrets_are_texts_of_the_tree() {
         let schema = Schema::of_defaults();
-        for (key, _) in SECRETS {
+        assert_eq!(secrets().len(), 3);
+        for (key, _) in secrets() {
             assert_eq!(schema.kind(key), Some(Kind::Text), "{key}");
         }
         assert!(schema.is_section("server") && !schema.is_section("port"));

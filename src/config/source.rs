@@ -1,10 +1,9 @@
 //! Place where settings come from besides flags: files and the environment. Both yield entries and
 //! problems, never a tree.
 
-use super::SECRETS;
 use super::error::{ConfigError, Problem};
 use super::load::{Entry, Env, Found, Given, Origin};
-use super::schema::Schema;
+use super::schema::{Schema, secrets};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -20,14 +19,20 @@ const FILES: &str = "PD_PROXY_CONFIG";
 /// the default, and files know better than the image.
 const DEFAULT_HOST: &str = "PD_PROXY_DEFAULT_HOST";
 
+/// Reader of a file's sections.
+struct Reader<'a> {
+    schema: &'a Schema,
+    origin: Origin,
+}
+
 /// Reads one TOML file.
 pub(crate) fn file(path: &Path, schema: &Schema, found: &mut Found) {
-    let origin = Origin::File(path.to_owned());
+    let reader = Reader { schema, origin: Origin::File(path.to_owned()) };
     match read(path).and_then(|text| parse(&text)) {
-        Err(problem) => found.errors.push(ConfigError { origin, problem }),
+        Err(problem) => found.errors.push(ConfigError { origin: reader.origin, problem }),
         Ok(sections) => {
             for (section, value) in sections {
-                in_section(section, value, (schema, &origin), found);
+                reader.section(section, value, found);
             }
         }
     }
@@ -47,7 +52,7 @@ pub(crate) fn defaults(env: &Env, found: &mut Found) {
 
 /// Picks the variables that set a key.
 pub(crate) fn environment(env: &Env, found: &mut Found) {
-    for (key, name) in SECRETS {
+    for (key, name) in secrets() {
         found.entries.extend(said(env, name).map(|text| entry(key.to_owned(), name, text)));
     }
     for (name, text) in env.iter().filter(|(_, text)| !text.is_empty()) {
@@ -60,7 +65,7 @@ pub(crate) fn environment(env: &Env, found: &mut Found) {
 /// True if a variable is one that is read here.
 pub(crate) fn is_ours(name: &str) -> bool {
     let other = [FILES, DEFAULT_HOST].contains(&name);
-    other || name.starts_with(PREFIX) || SECRETS.iter().any(|(_, variable)| *variable == name)
+    other || name.starts_with(PREFIX) || secrets().iter().any(|(_, variable)| *variable == name)
 }
 
 /// Value of a variable. An empty one counts as not set, as it does in most shells' `${X:-…}`.
@@ -72,25 +77,32 @@ fn entry(key: String, name: &str, text: &str) -> Entry {
     Entry { key, given: Given::Text(text.to_owned()), origin: Origin::Env(name.to_owned()) }
 }
 
-fn in_section(section: String, value: toml::Value, (schema, origin): (&Schema, &Origin), found: &mut Found) {
-    match value {
-        toml::Value::Table(keys) => {
-            for (key, value) in keys {
-                let key = format!("{section}.{key}");
-                if value.is_table() && schema.is_section(&key) {
-                    in_section(key, value, (schema, origin), found);
-                } else {
-                    found.entries.push(Entry { key, given: Given::Value(value), origin: origin.clone() });
+impl Reader<'_> {
+    /// Finds the keys of a section, and of sections in it.
+    fn section(&self, section: String, value: toml::Value, found: &mut Found) {
+        match value {
+            toml::Value::Table(keys) => {
+                for (key, value) in keys {
+                    let key = format!("{section}.{key}");
+                    if value.is_table() && self.schema.is_section(&key) {
+                        self.section(key, value, found);
+                    } else {
+                        found.entries.push(Entry {
+                            key,
+                            given: Given::Value(value),
+                            origin: self.origin.clone(),
+                        });
+                    }
                 }
             }
-        }
-        _ => {
-            let problem = if schema.is_section(&section) {
-                Problem::NotASection { section }
-            } else {
-                Problem::UnknownKey { nearest: schema.nearest(&section), key: section }
-            };
-            found.errors.push(ConfigError { origin: origin.clone(), problem });
+            _ => {
+                let problem = if self.schema.is_section(&section) {
+                    Problem::NotASection { section }
+                } else {
+                    Problem::UnknownKey { nearest: self.schema.nearest(&section), key: section }
+                };
+                found.errors.push(ConfigError { origin: self.origin.clone(), problem });
+            }
         }
     }
 }

@@ -4,8 +4,6 @@
 //! The section's struct, its defaults, checks, variables, reloads and reference come from the
 //! table. The unit of a number is the last part of its name, and of its rule (`bounds`).
 
-#![allow(dead_code, reason = "used when every section has a table")]
-
 use super::{Invalid, Problem};
 use serde_json::Value as Json;
 

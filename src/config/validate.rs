@@ -1,5 +1,5 @@
-//! Checks of a configuration that types can't make: bounds, endpoints, secrets. They find
-//! everything at once.
+//! Checks of a configuration that types can't make: each key by the rule in its table, then what
+//! keys need of each other. They find everything at once.
 
 use super::error::Invalid;
 use super::model::offset_s;
@@ -12,19 +12,27 @@ use std::collections::BTreeSet;
 /// Most engines in a role.
 const MAX_ENGINES: usize = 4_096;
 
+/// The engines of a role, as they are listed.
+struct EngineList<'a> {
+    /// Name of the list's key.
+    key: &'static str,
+    /// The flag that sets it.
+    flag: &'static str,
+    /// Fewest engines in it.
+    least: usize,
+    /// Entries of the list.
+    entries: &'a [String],
+}
+
 impl Config {
     /// Everything that is wrong with the values; empty when the configuration can be run.
     pub(crate) fn validate(&self) -> Vec<Invalid> {
         let mut invalid = Vec::new();
         self.check_rows(|value| !matches!(value, KeyValue::Whole(_) | KeyValue::Fraction(_)), &mut invalid);
-        let [prefill, decode] = self.discovery.looks_for().map(|looked_for| usize::from(!looked_for));
-        engines(("fleet.prefill", "--prefill"), prefill, &self.fleet.prefill, &mut invalid);
-        engines(("fleet.decode", "--decode"), decode, &self.fleet.decode, &mut invalid);
-        engines(("fleet.encode", "--encode"), 0, &self.fleet.encode, &mut invalid);
+        let lists = self.engine_lists();
+        lists.iter().for_each(|list| list.check(&mut invalid));
         invalid.extend(self.one_place());
-        invalid.extend(self.itself("fleet.prefill", &self.fleet.prefill));
-        invalid.extend(self.itself("fleet.decode", &self.fleet.decode));
-        invalid.extend(self.itself("fleet.encode", &self.fleet.encode));
+        invalid.extend(lists.iter().flat_map(|list| self.itself(list.key, list.entries)));
         self.discovery.kubernetes.validate(&mut invalid);
         self.dialect.validate(self, &mut invalid);
         secret("engine.api_key", self.engine.api_key.as_ref(), &mut invalid);
@@ -43,6 +51,17 @@ impl Config {
     /// Checks by themselves the values that are `chosen`.
     fn check_rows(&self, chosen: fn(KeyValue<'_>) -> bool, invalid: &mut Vec<Invalid>) {
         self.rows().iter().filter(|row| chosen(row.value)).for_each(|row| row.check(invalid));
+    }
+
+    /// The engines that are listed; a role that is looked for need not be.
+    fn engine_lists(&self) -> [EngineList<'_>; 3] {
+        let [prefill, decode] = self.discovery.looks_for().map(|looked_for| usize::from(!looked_for));
+        let fleet = &self.fleet;
+        [
+            EngineList { key: "fleet.prefill", flag: "--prefill", least: prefill, entries: &fleet.prefill },
+            EngineList { key: "fleet.decode", flag: "--decode", least: decode, entries: &fleet.decode },
+            EngineList { key: "fleet.encode", flag: "--encode", least: 0, entries: &fleet.encode },
+        ]
     }
 
     /// With all connections taken by requests, nobody would answer a health check. Told of a key
@@ -135,27 +154,26 @@ impl Config {
     }
 }
 
-fn engines(
-    (key, flag): (&'static str, &'static str),
-    least: usize,
-    entries: &[String],
-    invalid: &mut Vec<Invalid>,
-) {
-    if !(least..=MAX_ENGINES).contains(&entries.len()) {
-        return invalid.push((key, Problem::Engines { key, count: entries.len(), max: MAX_ENGINES, flag }));
-    }
-    let mut seen = BTreeSet::new();
-    for text in entries {
-        match Endpoint::parse(text) {
-            // the value is not quoted: it may hold a password
-            Err(why @ HostError::Credentials) => {
-                invalid.push((key, Problem::Host { key, text: "http://…@…".to_owned(), why }));
-            }
-            Err(why) => invalid.push((key, Problem::Host { key, text: text.clone(), why })),
-            Ok(endpoint) => {
-                let name = endpoint.to_string();
-                if !seen.insert(endpoint) {
-                    invalid.push((key, Problem::Duplicate { key, endpoint: name }));
+impl EngineList<'_> {
+    fn check(&self, invalid: &mut Vec<Invalid>) {
+        let Self { key, flag, least, entries } = *self;
+        if !(least..=MAX_ENGINES).contains(&entries.len()) {
+            let problem = Problem::Engines { key, count: entries.len(), max: MAX_ENGINES, flag };
+            return invalid.push((key, problem));
+        }
+        let mut seen = BTreeSet::new();
+        for text in entries {
+            match Endpoint::parse(text) {
+                // the value is not quoted: it may hold a password
+                Err(why @ HostError::Credentials) => {
+                    invalid.push((key, Problem::Host { key, text: "http://…@…".to_owned(), why }));
+                }
+                Err(why) => invalid.push((key, Problem::Host { key, text: text.clone(), why })),
+                Ok(endpoint) => {
+                    let name = endpoint.to_string();
+                    if !seen.insert(endpoint) {
+                        invalid.push((key, Problem::Duplicate { key, endpoint: name }));
+                    }
                 }
             }
         }
@@ -173,6 +191,7 @@ fn secret(key: &'static str, value: Option<&Secret>, invalid: &mut Vec<Invalid>)
     }
 }
 
+/// A count as wide as bounds are.
 fn wide(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }

@@ -60,7 +60,7 @@ impl Serialize for Secret {
 macro_rules! named {
     ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal $(| $alias:literal)*,)+ }) => {
         $(#[$about])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
         #[serde(try_from = "String", into = "&'static str")]
         pub enum $name { $($(#[$doc])* $variant,)+ }
 
@@ -115,7 +115,6 @@ named! {
     /// The rule that picks a prefiller and a decoder.
     Policy {
         /// The instance predicted to be done first, in seconds.
-        #[default]
         Predicted = "predicted",
         /// The least work, in tokens.
         LeastWork = "least_work",
@@ -143,7 +142,6 @@ named! {
     DialectName {
         /// Detected from the engines: SGLang and vLLM's MooncakeConnector by a question, push or
         /// pull or a pool by their answers.
-        #[default]
         Auto = "auto",
         /// NixlConnector, MooncakeConnectorV1: the prefiller's answer says what the decoder is
         /// told; a pool where it says nothing.
@@ -170,7 +168,6 @@ named! {
     /// Schemes of engines of which addresses alone are found.
     Scheme {
         /// In the clear.
-        #[default]
         Http = "http",
         /// HTTP over TLS.
         Https = "https",
@@ -181,7 +178,6 @@ named! {
     /// Moments at which a request is bound to a prefiller.
     Bind {
         /// As soon as its best prefiller is about to be free.
-        #[default]
         Late = "late",
         /// At the arrival of the request.
         Arrival = "arrival",
@@ -192,7 +188,6 @@ named! {
     /// Tokenizers of prompts.
     Tokens {
         /// Nobody: prompts are routed by their size alone.
-        #[default]
         Off = "off",
         /// The gateway, with the model's files.
         Local = "local",
@@ -205,7 +200,6 @@ named! {
     /// Forms in which a chat template takes a message's content.
     ContentFormat {
         /// Found out from the template, as engines do.
-        #[default]
         Auto = "auto",
         /// As one string.
         String = "string",
@@ -218,7 +212,6 @@ named! {
     /// Origins of the way in which blocks are hashed.
     HashScheme {
         /// That of the key preset's connector; vLLM's without one.
-        #[default]
         Auto = "auto",
         /// vLLM's own prefix cache; AscendStore and MooncakeStoreConnector use it, too.
         Vllm = "vllm",
@@ -239,7 +232,6 @@ named! {
     /// The digest of a block.
     HashAlgo {
         /// vLLM's is asked; LMCache's is its default.
-        #[default]
         Auto = "auto",
         /// SHA-256 of a pickle.
         Sha256 = "sha256",
@@ -260,7 +252,6 @@ named! {
     /// Ways in which layers share objects of a pool.
     KeyLayout {
         /// One object holds all layers of a rank.
-        #[default]
         Whole = "whole",
         /// One object per layer.
         Layers = "layers",
@@ -275,7 +266,6 @@ named! {
     /// Places of a pool's blocks.
     KeyStore {
         /// Mooncake, and any store that takes keys as they are.
-        #[default]
         Mooncake = "mooncake",
         /// The store MemCache.
         Memcache = "memcache",
@@ -292,7 +282,6 @@ named! {
     /// The service that knows the pool's blocks.
     PoolKind {
         /// None is asked.
-        #[default]
         Off = "off",
         /// The Mooncake master, by its RPC.
         Mooncake = "mooncake",
@@ -322,7 +311,6 @@ named! {
         /// Details for developers.
         Debug = "debug",
         /// One line per request and per change of state.
-        #[default]
         Info = "info",
         /// Events that an operator should look at.
         Warning = "warning" | "warn",
@@ -337,7 +325,6 @@ named! {
     /// The form of a log line.
     LogFormat {
         /// Lines for people to read.
-        #[default]
         Text = "text",
         /// One JSON object per line.
         Json = "json",

@@ -12,9 +12,9 @@ pub struct Adoption {
     /// The configuration that runs from now on.
     pub config: Config,
     /// Keys whose new value counts from now on.
-    pub applied: Vec<String>,
+    pub applied: Vec<&'static str>,
     /// Keys whose new value counts after a restart.
-    pub pending: Vec<String>,
+    pub pending: Vec<&'static str>,
 }
 
 /// The part that can be taken makes no sense without the part that can't.
@@ -24,7 +24,7 @@ pub struct PartialChangeError {
     /// Description of the fault.
     problem: Problem,
     /// Keys whose new value counts after a restart.
-    pending: Vec<String>,
+    pending: Vec<&'static str>,
 }
 
 /// Takes from `new` what can change while `running` runs.
@@ -41,18 +41,7 @@ pub fn adopt(running: &Config, new: &Config) -> Result<Adoption, PartialChangeEr
 
 /// The part of `new` that can be taken, whether or not it makes sense without the rest.
 pub fn live(running: &Config, new: &Config) -> Adoption {
-    let mut next = running.clone();
-    next.fleet = running.fleet.updated_from(&new.fleet);
-    next.retry = running.retry.updated_from(&new.retry);
-    next.stream = running.stream.updated_from(&new.stream);
-    next.log = running.log.updated_from(&new.log);
-    next.auth = running.auth.updated_from(&new.auth);
-    next.server = running.server.updated_from(&new.server);
-    next.dialect = running.dialect.updated_from(&new.dialect);
-    next.engine = running.engine.updated_from(&new.engine);
-    next.route = running.route.updated_from(&new.route);
-    next.timeout = running.timeout.updated_from(&new.timeout);
-    next.limit = running.limit.updated_from(&new.limit);
+    let mut next = running.updated_from(new);
     if next.differs(new).iter().any(|key| PROTOCOL_SECTIONS.iter().any(|section| key.starts_with(section))) {
         next.fleet.prefill.clone_from(&running.fleet.prefill);
         next.fleet.decode.clone_from(&running.fleet.decode);
@@ -67,7 +56,7 @@ mod tests {
     use super::*;
     use crate::config::{DialectName, Secret};
 
-    fn keys(change: impl FnOnce(&mut Config)) -> (Vec<String>, Vec<String>) {
+    fn keys(change: impl FnOnce(&mut Config)) -> (Vec<&'static str>, Vec<&'static str>) {
         let running = Config::default();
         let mut new = running.clone();
         change(&mut new);
@@ -107,7 +96,7 @@ mod tests {
         ] {
             let (taken, pending) = with(change);
             assert_eq!(taken, applied);
-            let mut expected = vec!["fleet.decode".to_owned(), key.to_owned()];
+            let mut expected = vec!["fleet.decode", key];
             expected.sort();
             let mut pending = pending;
             pending.sort();

@@ -42,7 +42,7 @@ pub fn check(running: &Loaded, new: &Loaded) -> Result<(), LostSetting> {
     let changed = running.config.differs(&new.config);
     for key in PROTECTED_KEYS {
         let unset = *now.of(key) == Origin::Default && *before.of(key) != Origin::Default;
-        if unset && changed.iter().any(|it| it == key) {
+        if unset && changed.contains(&key) {
             return Err(LostSetting::Key { key, origin: before.of(key).clone() });
         }
     }
