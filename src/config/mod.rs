@@ -155,3 +155,6 @@ impl Config {
 pub(crate) fn endpoints(entries: &[String]) -> Vec<Endpoint> {
     entries.iter().filter_map(|entry| Endpoint::parse(entry).ok()).collect()
 }
+
+#[cfg(test)]
+mod tests;
