@@ -66,11 +66,17 @@ pub enum Port {
     Name(String),
 }
 
-/// One role's keys, each with its name.
+/// A key with its value.
+struct Entry<T> {
+    key: &'static str,
+    value: T,
+}
+
+/// One role's keys.
 struct Side<'a> {
-    selector: (&'static str, &'a str),
-    service: (&'static str, &'a str),
-    ports: (&'static str, &'a [String]),
+    selector: Entry<&'a str>,
+    service: Entry<&'a str>,
+    ports: Entry<&'a [String]>,
 }
 
 impl Port {
@@ -100,27 +106,31 @@ impl Kubernetes {
     }
 
     fn sides(&self) -> [Side<'_>; 2] {
+        fn text<'a>(key: &'static str, value: &'a str) -> Entry<&'a str> {
+            Entry { key, value: value.trim() }
+        }
         [
             Side {
-                selector: ("discovery.kubernetes.prefill_selector", self.prefill_selector.trim()),
-                service: ("discovery.kubernetes.prefill_service", self.prefill_service.trim()),
-                ports: ("discovery.kubernetes.prefill_ports", &self.prefill_ports),
+                selector: text("discovery.kubernetes.prefill_selector", &self.prefill_selector),
+                service: text("discovery.kubernetes.prefill_service", &self.prefill_service),
+                ports: Entry { key: "discovery.kubernetes.prefill_ports", value: &self.prefill_ports },
             },
             Side {
-                selector: ("discovery.kubernetes.decode_selector", self.decode_selector.trim()),
-                service: ("discovery.kubernetes.decode_service", self.decode_service.trim()),
-                ports: ("discovery.kubernetes.decode_ports", &self.decode_ports),
+                selector: text("discovery.kubernetes.decode_selector", &self.decode_selector),
+                service: text("discovery.kubernetes.decode_service", &self.decode_service),
+                ports: Entry { key: "discovery.kubernetes.decode_ports", value: &self.decode_ports },
             },
         ]
     }
 
     fn wanted(&self, side: &Side<'_>) -> Option<Wanted> {
-        let (key, by) = match (side.selector, side.service) {
-            ((_, ""), (_, "")) => return None,
-            ((key, selector), (_, "")) => (key, By::Selector(selector.to_owned())),
-            (_, (key, service)) => (key, By::Service(service.to_owned())),
+        let Side { selector, service, ports } = side;
+        let (key, by) = match (selector.value, service.value) {
+            ("", "") => return None,
+            (labels, "") => (selector.key, By::Selector(labels.to_owned())),
+            (_, name) => (service.key, By::Service(name.to_owned())),
         };
-        let ports = side.ports.1.iter().filter_map(|text| Port::parse(text)).collect();
+        let ports = ports.value.iter().filter_map(|text| Port::parse(text)).collect();
         Some(Wanted { by, ports, tls: self.scheme == Scheme::Https, key })
     }
 
@@ -136,26 +146,26 @@ impl Kubernetes {
             invalid.push(wrong("discovery.kubernetes.namespace", namespace, "the name of a namespace"));
         }
         for Side { selector, service, ports } in self.sides() {
-            if let Some(why) = selector::wrong(selector.1).filter(|_| !selector.1.is_empty()) {
+            if let Some(why) = selector::wrong(selector.value).filter(|_| !selector.value.is_empty()) {
                 let expected = format!("a label selector, as in app=engine,role in (a,b): {why}");
-                invalid.push(wrong(selector.0, selector.1, &expected));
+                invalid.push(wrong(selector.key, selector.value, &expected));
             }
-            if !service.1.is_empty() && !named(service.1) {
-                invalid.push(wrong(service.0, service.1, "the name of a Service in that namespace"));
+            if !service.value.is_empty() && !named(service.value) {
+                invalid.push(wrong(service.key, service.value, "the name of a Service in that namespace"));
             }
-            let bad = ports.1.iter().find(|text| Port::parse(text).is_none());
+            let bad = ports.value.iter().find(|text| Port::parse(text).is_none());
             if let Some(text) = bad {
                 let expected = "a port from 1 to 65535, or the name of a port, as in \"8000\" or \"http\"";
-                invalid.push(wrong(ports.0, text, expected));
+                invalid.push(wrong(ports.key, text, expected));
             }
-            if ports.1.is_empty() || ports.1.len() > MAX_PORTS {
-                let problem = Problem::Ports { key: ports.0, count: ports.1.len(), max: MAX_PORTS };
-                invalid.push((ports.0, problem));
+            if ports.value.is_empty() || ports.value.len() > MAX_PORTS {
+                let problem = Problem::Ports { key: ports.key, count: ports.value.len(), max: MAX_PORTS };
+                invalid.push((ports.key, problem));
             }
         }
         for Side { selector, service, .. } in self.sides() {
-            if !selector.1.is_empty() && !service.1.is_empty() {
-                invalid.push((selector.0, Problem::OneOf { one: selector.0, other: service.0 }));
+            if !selector.value.is_empty() && !service.value.is_empty() {
+                invalid.push((selector.key, Problem::OneOf { one: selector.key, other: service.key }));
             }
         }
         if cfg!(not(feature = "kubernetes"))

@@ -44,11 +44,17 @@ fn addresses(host: &str) -> Vec<IpAddr> {
 mod tests {
     use super::*;
 
-    fn wrong(host: &str, admin_host: &str, ports: (u16, u16)) -> Option<String> {
+    /// The two listeners' ports.
+    struct Ports {
+        clients: u16,
+        operators: u16,
+    }
+
+    fn wrong(host: &str, admin_host: &str, ports: &Ports) -> Option<String> {
         let mut config = Config::default();
         config.server.host = host.to_owned();
         config.server.admin_host = Some(admin_host.to_owned());
-        (config.server.port, config.server.admin_port) = ports;
+        (config.server.port, config.server.admin_port) = (ports.clients, ports.operators);
         let found: Vec<String> = config.validate().iter().map(|(_, what)| what.to_string()).collect();
         found.into_iter().find(|what| what.contains("server.admin_port"))
     }
@@ -56,6 +62,9 @@ mod tests {
     /// A kernel refuses each of these pairs, too: Linux says `Address already in use`.
     #[test]
     fn two_listeners_have_two_places() {
+        let same = Ports { clients: 9_000, operators: 9_000 };
+        let other = Ports { clients: 9_000, operators: 9_001 };
+        let free = Ports { clients: 0, operators: 0 };
         for (host, admin_host) in [
             ("10.0.0.1", "10.0.0.1"),
             ("gateway", "Gateway"),
@@ -66,15 +75,15 @@ mod tests {
             ("[::]", "127.0.0.1"),
             ("0.0.0.0", "::"),
         ] {
-            let said = wrong(host, admin_host, (9_000, 9_000)).expect(host);
+            let said = wrong(host, admin_host, &same).expect(host);
             assert!(said.contains("server.port") && said.contains("9000"), "{said}");
-            assert_eq!(wrong(host, admin_host, (9_000, 9_001)), None);
-            assert_eq!(wrong(host, admin_host, (0, 0)), None, "two free ones");
+            assert_eq!(wrong(host, admin_host, &other), None);
+            assert_eq!(wrong(host, admin_host, &free), None, "two free ones");
         }
         for (host, admin_host) in
             [("10.0.0.1", "127.0.0.1"), ("localhost", "10.0.0.1"), ("0.0.0.0", "::1"), ("a", "b")]
         {
-            assert_eq!(wrong(host, admin_host, (9_000, 9_000)), None, "{host} {admin_host}");
+            assert_eq!(wrong(host, admin_host, &same), None, "{host} {admin_host}");
         }
     }
 }
