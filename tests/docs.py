@@ -135,9 +135,11 @@ def links(texts, name, prose):
 
 
 def names(known, name, lines):
-    """What is named in backticks exists."""
+    """What is named in backticks exists, but where a changelog says what was removed."""
+    removed = False
     for number, line in enumerate(lines, 1):
-        for what in named(known, line):
+        removed = line == "### Removed" if line.startswith("#") else removed
+        for what in () if removed else named(known, line):
             yield f"{name}:{number}: there is no {what}"
 
 

@@ -15,7 +15,7 @@ from processes import Process
 SECONDS = 20
 # How the simulator calls the dialects that it is told of; others hand over.
 CONNECTORS = {"pool": "pool", "layerwise": "layerwise", "mooncake": "mooncake", "nixl_push": "push", "sglang": "sglang",
-              "p2p_nccl": "p2p-nccl", "moriio": "moriio"}
+              "moriio": "moriio"}
 BACKGROUND = ("demo", "sim")
 
 

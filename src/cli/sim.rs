@@ -180,8 +180,6 @@ pub enum SimConnector {
     Pool,
     /// The decoder calls the gateway back, the prefiller writes into its blocks
     Layerwise,
-    /// By addresses in the request's id, as vLLM's P2pNcclConnector
-    P2pNccl,
     /// By a hand-off under a transfer_id, as vLLM's MoRIIOConnector in READ mode
     Moriio,
 }

@@ -17,11 +17,6 @@ section! {
         bootstrap_port: u16 = 8998, AfterRestart, port(1);
         /// Prefillers whose bootstrap server is elsewhere, each `prefiller=host:port`.
         bootstraps: Vec<String> = Vec::new(), AfterRestart, Rule::Judged(pair_fault);
-        /// Port of the KV connection on each engine's host (`kv_port` of its
-        /// `--kv-transfer-config`).
-        kv_port: u16 = 14_579, AfterRestart, port(1);
-        /// Engines whose KV connection is elsewhere, each `engine=host:port`.
-        kv_addresses: Vec<String> = Vec::new(), AfterRestart, Rule::Judged(pair_fault);
         /// The gateway as decoders reach it, for a dialect in which they call back; unset =
         /// `server.host` and `server.port`.
         callback_url: Option<String> = None, AfterRestart;
@@ -47,12 +42,6 @@ impl Dialect {
     /// be read are left out.
     pub fn bootstraps(&self) -> Vec<(Endpoint, Endpoint)> {
         self.bootstraps.iter().filter_map(|text| pair(text)).collect()
-    }
-
-    /// Engines with the place of their KV connection, where that is given; entries that can't be
-    /// read are left out.
-    pub fn kv_addresses(&self) -> Vec<(Endpoint, Endpoint)> {
-        self.kv_addresses.iter().filter_map(|text| pair(text)).collect()
     }
 
     /// Checks that decoders can call back where they have to.

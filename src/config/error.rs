@@ -65,6 +65,14 @@ pub enum Problem {
         /// The known key it resembles.
         nearest: Option<&'static str>,
     },
+    /// A key, or a value of one, that an earlier release took.
+    #[error("{given} is no longer taken: {instead}")]
+    Removed {
+        /// The key, or the key with its value, as given.
+        given: String,
+        /// The reason, and what to use instead.
+        instead: &'static str,
+    },
     /// `--set` without `key=value`.
     #[error("`{text}` is no setting: write section.key=value, as in route.policy=round_robin")]
     NotASetting {

@@ -124,7 +124,8 @@ impl Merge {
             let problem = if self.schema.is_section(&key) {
                 Problem::NotASection { section: key }
             } else {
-                Problem::UnknownKey { nearest: self.schema.nearest(&key), key }
+                removed::key(&key)
+                    .unwrap_or_else(|| Problem::UnknownKey { nearest: self.schema.nearest(&key), key })
             };
             return self.errors.push(ConfigError { origin, problem });
         };
@@ -132,6 +133,9 @@ impl Merge {
             Given::Text(text) => kind.read(&text),
             Given::Value(value) => value,
         };
+        if let Some(problem) = removed::value(&key, &value) {
+            return self.errors.push(ConfigError { origin, problem });
+        }
         // Serde stops at its first error; trying each leaf alone finds them all, with their origin.
         if let Err(expected) = try_leaf(section, name, &value) {
             let shown = if secrets().iter().any(|(secret, _)| *secret == key) {
@@ -236,5 +240,6 @@ impl fmt::Display for Origin {
     }
 }
 
+mod removed;
 #[cfg(test)]
 mod tests;

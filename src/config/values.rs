@@ -157,8 +157,6 @@ named! {
         Sglang = "sglang",
         /// vllm-ascend's MooncakeLayerwiseConnector: the decoder first, which calls back.
         Layerwise = "layerwise",
-        /// vLLM's P2pNcclConnector: addresses in the request's id.
-        P2pNccl = "p2p_nccl",
         /// vLLM's MoRIIOConnector in READ mode.
         Moriio = "moriio",
     }

@@ -23,7 +23,6 @@ mod moriio;
 mod nixl_push;
 pub mod offers;
 mod one_token;
-pub mod p2p_nccl;
 mod patch;
 pub mod prefilled;
 pub mod resume;
@@ -64,9 +63,6 @@ pub enum Dialect {
     /// vllm-ascend's MooncakeLayerwiseConnector: the decoder is asked first, and calls back for a
     /// prefill into its blocks.
     Layerwise,
-    /// vLLM's P2pNcclConnector: addresses of both engines in the request's id, nothing is handed
-    /// over.
-    P2pNccl,
     /// vLLM's MoRIIOConnector, READ: as `kv_transfer`, with a name given here, and never without a
     /// hand-off.
     Moriio,
@@ -74,14 +70,13 @@ pub enum Dialect {
 
 impl Dialect {
     /// All of them.
-    pub const ALL: [Dialect; 8] = [
+    pub const ALL: [Dialect; 7] = [
         Dialect::KvTransfer,
         Dialect::Pool,
         Dialect::Mooncake,
         Dialect::NixlPush,
         Dialect::Sglang,
         Dialect::Layerwise,
-        Dialect::P2pNccl,
         Dialect::Moriio,
     ];
 
@@ -94,7 +89,6 @@ impl Dialect {
             Dialect::NixlPush => "nixl_push",
             Dialect::Sglang => "sglang",
             Dialect::Layerwise => "layerwise",
-            Dialect::P2pNccl => "p2p_nccl",
             Dialect::Moriio => "moriio",
         }
     }
@@ -111,23 +105,18 @@ impl Dialect {
 
     /// True if a decoder can compute a prompt itself, and so serve a request alone.
     pub fn decodes_alone(self) -> bool {
-        !matches!(self, Dialect::Sglang | Dialect::P2pNccl | Dialect::Moriio)
+        !matches!(self, Dialect::Sglang | Dialect::Moriio)
     }
 
     /// True if what a prefiller has computed is for the decoder of the same pair alone.
     pub fn binds_pairs(self) -> bool {
-        matches!(self, Dialect::Sglang | Dialect::P2pNccl)
+        self == Dialect::Sglang
     }
 
-    /// True if engines learn each other's addresses from the request's id.
-    pub fn addresses_in_id(self) -> bool {
-        self == Dialect::P2pNccl
-    }
-
-    /// True if engines may read each other's addresses in a request's id (P2pNccl, and MoRIIO's
-    /// example proxy): no client may choose it then.
+    /// True if engines may read each other's addresses in a request's id (MoRIIO, as its example
+    /// proxy writes them): no client may choose it then.
     pub fn reads_request_ids(self) -> bool {
-        matches!(self, Dialect::P2pNccl | Dialect::Moriio)
+        self == Dialect::Moriio
     }
 
     /// Text for the client of a request that a decoder would have to answer alone, where decoders
@@ -164,7 +153,7 @@ impl Dialect {
         match self {
             Dialect::Layerwise => layerwise::bypass(api, body, shape.bypass, lists),
             // Their engines, too, know a request by the name that they make of its id.
-            Dialect::P2pNccl | Dialect::NixlPush => layerwise::bypass(api, body, shape.bypass, false),
+            Dialect::NixlPush => layerwise::bypass(api, body, shape.bypass, false),
             Dialect::KvTransfer | Dialect::Moriio | Dialect::Mooncake => shape.bypass.or_else(several),
             Dialect::Sglang => shape.bypass.filter(same_limits).or_else(several),
             // A pool's blocks are found by their tokens, in each turn anew.
@@ -203,7 +192,7 @@ impl Dialect {
     pub fn prefill_edit(self, api: Api, body: &Object, transfer: &Transfer) -> Edit {
         match self {
             Dialect::KvTransfer => kv_transfer::prefill_edit(api, body, transfer.offer.as_ref()),
-            Dialect::Pool | Dialect::P2pNccl => one_token::edit(api, body),
+            Dialect::Pool => one_token::edit(api, body),
             Dialect::Moriio => moriio::prefill_edit(api, body, transfer),
             Dialect::Mooncake => mooncake::prefill_edit(api, body, transfer),
             Dialect::NixlPush => kv_transfer::prefill_edit(api, body, None),
@@ -237,7 +226,7 @@ impl Dialect {
     pub fn read_prefill(self, api: Api, reply: Bytes, transfer: &Transfer) -> Result<Prefilled, BadReply> {
         match self {
             Dialect::KvTransfer | Dialect::NixlPush => kv_transfer::read_prefill(api, reply),
-            Dialect::Pool | Dialect::Sglang | Dialect::Layerwise | Dialect::P2pNccl => {
+            Dialect::Pool | Dialect::Sglang | Dialect::Layerwise => {
                 let reply = prefilled::answer(api, reply)?;
                 Ok(Prefilled { handoff: None, said: PrefillAnswer::by(api, reply, Origin::Nobody) })
             }
@@ -271,10 +260,4 @@ pub fn release_edit(api: Api, body: &Object, handoff: &Bytes, salt: Option<u64>)
 /// blocks by its tokens.
 fn same_limits(why: &Bypass) -> bool {
     *why != Bypass::Truncation
-}
-
-/// The edit for a decode leg that is to end at once, where nothing but its id says what is to be
-/// fetched.
-pub fn parting_edit(api: Api, body: &Object) -> Edit {
-    one_token::edit(api, body)
 }

@@ -4,10 +4,6 @@
 //! It is the first attempt of the decode leg, begun before its time. The prefiller's failure drops
 //! it, which the decoder notices; its own failure is looked at when the prefill is over, or at once
 //! where a prefiller waits for its decoder.
-//!
-//! If engines are bound to each other by the request's id, the decoder is only chosen before the
-//! prefill, and asked after it. What it was sent by then is freed by nothing but a request of that
-//! id: if the client's is gone, one for a token is sent.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -16,12 +12,8 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use http::StatusCode;
-use tokio::time::{sleep, timeout};
-
-use crate::dialect::{self, Dialect, Peer, Transfer, p2p_nccl};
-use crate::fleet::{Instance, InstanceId, Rank, Reservation};
-use crate::obs::Handoff;
+use crate::dialect::{Dialect, Peer, Transfer};
+use crate::fleet::{Instance, InstanceId, Reservation};
 use crate::relay::ask::Ask;
 use crate::relay::box_in_place::boxed;
 use crate::relay::failure::Failure;
@@ -40,16 +32,9 @@ type PrefillLeg = Pin<Box<dyn Future<Output = Result<PrefillEnd, Failure>> + Sen
 
 type DecodeLeg = Pin<Box<dyn Future<Output = Result<Opening, Failure>> + Send>>;
 
-/// Limit for the one-token request that frees KV pushed to a decoder.
-const PARTING: Duration = Duration::from_secs(10);
-
-/// The pause after such a request that came to nothing: no other decoder can free what this one
-/// holds.
-const PARTING_PAUSE: Duration = Duration::from_millis(500);
-
 /// A decode leg under way, or its end.
 pub(super) struct Early {
-    leg: Leg,
+    leg: DecodeLeg,
     ended: Option<Result<Opening, Failure>>,
     instance: Arc<Instance>,
     written: Written,
@@ -58,35 +43,6 @@ pub(super) struct Early {
     peer: Option<Arc<Peer>>,
     /// The prefiller waits for this decoder: without it the prefill comes to nothing.
     awaited: bool,
-}
-
-/// A decode leg.
-enum Leg {
-    /// It was sent with the prefill.
-    Begun(DecodeLeg),
-    /// It is sent when the prefill has ended well.
-    Due(Due),
-}
-
-/// A decode leg that waits for its prefill.
-struct Due {
-    reservation: Reservation,
-    parting: Parting,
-}
-
-/// Guard of KV that was pushed to a decoder: when it is dropped, the decoder is asked for one
-/// token, which frees the KV, unless it had the request.
-struct Parting {
-    relay: Arc<Relay>,
-    ask: Arc<Ask>,
-    prefiller: Arc<Instance>,
-    instance: Arc<Instance>,
-    rank: Option<Rank>,
-    written: Written,
-    /// The decoder has what the prefiller computed.
-    filled: bool,
-    /// It turned the request away unread.
-    refused: bool,
 }
 
 /// End of a prefill, and the decode leg that was sent together with it.
@@ -124,21 +80,13 @@ impl Early {
     /// asked when its prefiller has been, which `asked` tells: blocks that a decoder keeps for a
     /// prefill that never begins are freed by nobody.
     async fn beside(&mut self, mut prefill: PrefillLeg, asked: &Written) -> Result<PrefillEnd, Failure> {
-        let leg = match &mut self.leg {
-            Leg::Begun(leg) => leg,
-            Leg::Due(due) => {
-                let end = prefill.await?;
-                due.parting.filled = matches!(end, PrefillEnd::Done(_));
-                return Ok(end);
-            }
-        };
         let mut tail = None;
         poll_fn(|cx| {
             let prefill = prefill.as_mut().poll(cx);
             let begins = self.written.get() || (asked.get() && prefill.is_pending());
             if begins
                 && self.ended.is_none()
-                && let Poll::Ready(end) = leg.as_mut().poll(cx)
+                && let Poll::Ready(end) = self.leg.as_mut().poll(cx)
             {
                 self.ended = Some(end);
             }
@@ -162,56 +110,8 @@ impl Early {
     pub(super) async fn end(self) -> Result<Opening, Failure> {
         match self.ended {
             Some(end) => end,
-            None => match self.leg {
-                Leg::Begun(leg) => leg.await,
-                Leg::Due(due) => due.end().await,
-            },
+            None => self.leg.await,
         }
-    }
-}
-
-impl Due {
-    async fn end(self) -> Result<Opening, Failure> {
-        let Due { reservation, mut parting } = self;
-        let (relay, ask, written) = (parting.relay.clone(), parting.ask.clone(), parting.written.clone());
-        let edit = dialect::decode_edit(None);
-        let origin = Origin::Known(parting.prefiller.clone());
-        let outcome = relay.decode_leg(ask, reservation, (edit, Duration::ZERO, origin), written).await;
-        parting.refused = outcome.as_ref().is_err_and(Failure::turned_away);
-        outcome
-    }
-}
-
-impl Drop for Parting {
-    fn drop(&mut self) {
-        if !self.filled || (self.written.get() && !self.refused) {
-            return;
-        }
-        let (relay, ask) = (self.relay.clone(), self.ask.clone());
-        let (instance, rank) = (self.instance.clone(), self.rank);
-        self.relay.releases.finish(Box::pin(async move {
-            let edit = dialect::parting_edit(ask.api, &ask.body);
-            let asked = async {
-                loop {
-                    let written = Written::default();
-                    let sent = relay.upstream.send(ask.leg_on(&instance, rank, &edit), &written);
-                    let answer = timeout(PARTING, sent).await;
-                    // One that is busy has not looked at it, and one that was not reached may be by
-                    // the next time.
-                    let unseen = match answer {
-                        Ok(Ok(answer)) => answer.status() == StatusCode::SERVICE_UNAVAILABLE,
-                        Ok(Err(_)) | Err(_) if written.get() => return false,
-                        Ok(Err(_)) | Err(_) => true,
-                    };
-                    if !unseen {
-                        return true;
-                    }
-                    sleep(PARTING_PAUSE).await;
-                }
-            };
-            let freed = timeout(relay.settings.now().lease, asked).await.unwrap_or(false);
-            relay.meters.handoff(if freed { Handoff::Released } else { Handoff::Expired });
-        }));
     }
 }
 
@@ -264,36 +164,6 @@ impl Relay {
             self.clone().decode_leg(ask.clone(), reservation, (edit, before, origin), written.clone())
         });
         let (peer, awaited) = (transfer.peer.clone(), dialect.binds_pairs());
-        Some(Early { leg: Leg::Begun(leg), ended: None, instance, written, dialect, peer, awaited })
-    }
-
-    /// Chooses the decoder of an attempt whose engines are bound to each other by its id, and gives
-    /// it that id; no leg where there is no decoder.
-    pub(super) fn bound(
-        self: &Arc<Self>,
-        ask: &Arc<Ask>,
-        prefill: &Reservation,
-        decode: &Tries,
-    ) -> (Arc<Ask>, Option<Early>) {
-        let prefiller = prefill.instance().id();
-        let Ok(reservation) = self.decoder(ask, decode, Some(prefiller)) else { return (ask.clone(), None) };
-        let speech = self.speech.now();
-        let at = |reservation: &Reservation| speech.kv_address(reservation.instance().endpoint()).authority();
-        let id = p2p_nccl::request_id(&at(prefill), &at(&reservation), uuid::Uuid::new_v4().as_u128());
-        let ask = Arc::new(ask.under(&id));
-        let (instance, written) = (reservation.instance().clone(), Written::default());
-        let parting = Parting {
-            relay: self.clone(),
-            ask: ask.clone(),
-            prefiller: prefill.instance().clone(),
-            instance: instance.clone(),
-            rank: reservation.rank(),
-            written: written.clone(),
-            filled: false,
-            refused: false,
-        };
-        let due = Due { reservation, parting };
-        let (dialect, ended, peer) = (speech.dialect, None, None);
-        (ask, Some(Early { leg: Leg::Due(due), ended, instance, written, dialect, peer, awaited: true }))
+        Some(Early { leg, ended: None, instance, written, dialect, peer, awaited })
     }
 }

@@ -27,10 +27,6 @@ pub struct EngineProtocol {
     pub bootstrap_port: u16,
     /// Prefillers for which that is not so, and where it listens there.
     pub bootstraps: Vec<(Endpoint, Endpoint)>,
-    /// Place where an engine's KV connection listens, on its host.
-    pub kv_port: u16,
-    /// Engines for which that is not so, and where it listens there.
-    pub kv_addresses: Vec<(Endpoint, Endpoint)>,
     /// Place where decoders call back, a whole URL.
     pub callback_url: String,
     /// Prefillers understand lists of prompts.
@@ -40,19 +36,9 @@ pub struct EngineProtocol {
 impl EngineProtocol {
     /// Place where the bootstrap server of a prefiller listens.
     pub fn bootstrap(&self, prefiller: &Endpoint) -> Endpoint {
-        beside(prefiller, &self.bootstraps, self.bootstrap_port)
+        let own = self.bootstraps.iter().find(|(of, _)| of == prefiller).map(|(_, at)| at.clone());
+        own.unwrap_or_else(|| Endpoint::new(prefiller.host.clone(), self.bootstrap_port))
     }
-
-    /// Place where the KV connection of an engine listens.
-    pub fn kv_address(&self, engine: &Endpoint) -> Endpoint {
-        beside(engine, &self.kv_addresses, self.kv_port)
-    }
-}
-
-/// Endpoint of a server beside an engine: as configured, or on this port of the engine's host.
-fn beside(engine: &Endpoint, said: &[(Endpoint, Endpoint)], port: u16) -> Endpoint {
-    let own = said.iter().find(|(of, _)| of == engine).map(|(_, at)| at.clone());
-    own.unwrap_or_else(|| Endpoint::new(engine.host.clone(), port))
 }
 
 impl Relay {

@@ -183,10 +183,7 @@ impl Relay {
             Err(failure) => return self.record_outcome(ask, &reservation, Err(failure)),
         };
         let dialect = self.speech.now().dialect;
-        let (ask, early) = match dialect.addresses_in_id() {
-            true => self.bound(ask, &reservation, decode),
-            false => (ask.clone(), self.early(ask, (&reservation, &transfer), decode)),
-        };
+        let early = self.early(ask, (&reservation, &transfer), decode);
         if early.is_none() && dialect.binds_pairs() {
             // It would compute, and wait for nobody.
             return Ok((PrefillEnd::InVain, None));
@@ -202,8 +199,9 @@ impl Relay {
         };
         let decoder = early.as_ref().and_then(Early::partner);
         let partners = PrefillPartners { decoder, encoders: ask.encoders.clone() };
-        let prefill =
-            boxed(|| self.clone().prefill_once(ask, reservation, (transfer, partners), written.clone()));
+        let prefill = boxed(|| {
+            self.clone().prefill_once(ask.clone(), reservation, (transfer, partners), written.clone())
+        });
         let legs = boxed(|| concurrent_decode::beside(prefill, written.clone(), early));
         let ended = DetachedPrefill::new(legs, written, grace, self.releases.clone()).await;
         if ended.is_err() {

@@ -49,10 +49,9 @@ fn kept(hub: &Hub, query: &Query<'_>) -> Result<Value, ApiFailure> {
     if expired { Err(ApiFailure::detail(404, "no longer kept")) } else { Ok(json!(blocks)) }
 }
 
-/// Rooms and addresses have no engine ids.
+/// Rooms have no engine ids.
 fn own_engine(hub: &Hub, engine_id: Option<&str>) -> Result<(), ApiFailure> {
-    let nameless = matches!(hub.spec.connector, Connector::Sglang | Connector::P2pNccl);
-    if nameless || engine_id == Some(hub.engine_id.as_str()) {
+    if hub.spec.connector == Connector::Sglang || engine_id == Some(hub.engine_id.as_str()) {
         Ok(())
     } else {
         Err(ApiFailure::detail(404, "unknown engine id"))

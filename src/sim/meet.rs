@@ -36,7 +36,6 @@ pub fn read(
         Connector::Mooncake => Ok(mooncake(hub, params)),
         Connector::Push => Ok(push(params, base_id(api, asked, body))),
         Connector::Sglang => sglang(hub, body),
-        Connector::P2pNccl => Ok(p2p_nccl(hub, body, base_id(api, asked, body))),
         Connector::Moriio => Ok(moriio(hub, params, handoff)),
     }
 }
@@ -99,31 +98,6 @@ fn sglang(hub: &Hub, body: &Value) -> Result<Handoff, ApiFailure> {
         (Role::Prefill, _) => Ok(Handoff::KeepAs(room.to_string())),
         (_, Some(at)) => Ok(meet(None, at, room.to_string())),
         (_, None) => Ok(Handoff::Never),
-    }
-}
-
-/// The addresses are in the name. A prefiller that finds none there dies; a decoder waits for ever,
-/// as for each further answer, which has a name of its own. KV is kept at the prefiller here, not
-/// in the decoder's buffer: in both it is for that decoder alone.
-fn p2p_nccl(hub: &Hub, body: &Value, name: String) -> Handoff {
-    let between = |begin: &str, end: &str| {
-        let rest = name.split_once(begin)?.1;
-        let (host, port) = rest.get(..rest.rfind(end)?)?.rsplit_once(':')?;
-        Some((host.to_owned(), port.parse::<u16>().ok()?))
-    };
-    let (prefiller, decoder) =
-        (between("___prefill_addr_", "___decode_addr_"), between("___decode_addr_", "_"));
-    match (hub.spec.role, prefiller, decoder) {
-        (Role::Prefill, _, None) => {
-            Handoff::Broken("ValueError: Request id does not contain hostname and port")
-        }
-        (Role::Prefill, _, Some(_)) => Handoff::KeepAs(name),
-        (_, Some(at), Some((_, own)))
-            if own == hub.gate.addr().port() && body.get("n").and_then(Value::as_u64).unwrap_or(1) == 1 =>
-        {
-            meet(None, at, name)
-        }
-        _ => Handoff::Never,
     }
 }
 

@@ -50,8 +50,6 @@ pub enum Connector {
     /// vllm-ascend's layerwise connector: the decoder calls a metaserver, the prefiller writes into
     /// the decoder's blocks.
     Layerwise,
-    /// vLLM's P2pNcclConnector: KV is kept under the request's id, which has both addresses.
-    P2pNccl,
     /// vLLM's MoRIIOConnector, READ: a hand-off under a `transfer_id`; a decoder never computes a
     /// prompt.
     Moriio,

@@ -132,14 +132,6 @@ def layerwise(api, body):
             "id": "{id:hex32}"}
 
 
-def p2p_nccl(api, body):
-    """vLLM's disagg_proxy_p2p_nccl_xpyd.py. APIs whose engine ids are not made of the header are refused."""
-    if api in ("responses", "generate"):
-        return {"status": 400, "prefill": None, "decode": None}
-    return {"prefill": one_token(api, body), "decode": cleaned(body), "word": None,
-            "id": "___prefill_addr_127.0.0.1:{p:port}___decode_addr_127.0.0.1:{d:port}_{id:hex32}"}
-
-
 def moriio(api, body):
     """vLLM 0.32's moriio_toy_proxy_server.py in READ; the peer's address is in the hand-off instead of the id, as llm-d's sidecar
     has it, and the answer's length is the client's (the toy takes one token off). No client chooses an id where the toy writes addresses."""
@@ -150,7 +142,7 @@ def moriio(api, body):
 
 
 cases = []
-for dialect in (kv_transfer, pool, mooncake, nixl_push, nixl_push_again, sglang, layerwise, p2p_nccl, moriio):
+for dialect in (kv_transfer, pool, mooncake, nixl_push, nixl_push_again, sglang, layerwise, moriio):
     for api, (path, plain) in BODIES.items():
         for stream in (False, True):
             body = {**copy.deepcopy(plain), "stream": stream}

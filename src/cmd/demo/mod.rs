@@ -180,7 +180,6 @@ fn engine_spec(args: &SimArgs) -> Result<EngineSpec, DemoError> {
             SimConnector::Sglang => Connector::Sglang,
             SimConnector::Pool => Connector::Pool,
             SimConnector::Layerwise => Connector::Layerwise,
-            SimConnector::P2pNccl => Connector::P2pNccl,
             SimConnector::Moriio => Connector::Moriio,
         },
         api_key: args.api_key_env.as_ref().map(key).transpose()?,

@@ -37,8 +37,7 @@ impl Rng {
 /// The dialect in which decoders call back.
 pub const DECODER_FIRST: Spoken = (DialectName::Layerwise, Connector::Layerwise);
 
-/// Dialects that are not drawn, so that seeds mean what they always meant. P2pNccl is not among them: what its engines strand by
-/// themselves, which only their restart frees (see docs/connectors.md), would be found again and again.
+/// Dialects that are not drawn, so that seeds mean what they always meant.
 pub const LATER: [Spoken; 2] =
     [(DialectName::Moriio, Connector::Moriio), (DialectName::Pool, Connector::Pool)];
 

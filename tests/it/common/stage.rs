@@ -99,9 +99,6 @@ impl Stage {
         }
         // A simulated bootstrap server listens where its engine does.
         config.dialect.bootstraps = prefillers.iter().map(|e| format!("{0}={0}", e.addr())).collect();
-        // So does the KV connection.
-        config.dialect.kv_addresses =
-            prefillers.iter().chain(&decoders).map(|e| format!("{0}={0}", e.addr())).collect();
         let app = App::build(&config).await.expect("the gateway starts");
         let (gateway, stop) = (app.addresses()[0], app.stop());
         #[expect(clippy::disallowed_methods, reason = "the stage owns it and waits for it in `end`")]

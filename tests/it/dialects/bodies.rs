@@ -93,7 +93,7 @@ fn check((name, _): Spoken, sent: &str, stream: bool, prefill: &ObservedRequest,
             assert_eq!((&asked, &given), (&Value::Null, &Value::Null), "{when}");
             rooms((p, d), client, &when);
         }
-        DialectName::P2pNccl | DialectName::Moriio => panic!("those are in golden.rs"),
+        DialectName::Moriio => panic!("that one is in golden.rs"),
         DialectName::Auto | DialectName::Pool | DialectName::Layerwise => panic!("nothing is handed over"),
     }
 }

@@ -30,12 +30,9 @@ pub const SPOKEN: [Spoken; 4] = [
     (DialectName::Sglang, Connector::Sglang),
 ];
 
-/// Those, and the ones of which less is known.
-pub const EVERY: [Spoken; 6] =
-    [SPOKEN[0], SPOKEN[1], SPOKEN[2], SPOKEN[3], P2P_NCCL, (DialectName::Moriio, Connector::Moriio)];
-
-/// Bound to each other by the request's id.
-pub const P2P_NCCL: Spoken = (DialectName::P2pNccl, Connector::P2pNccl);
+/// Those, and the one of which less is known.
+pub const EVERY: [Spoken; 5] =
+    [SPOKEN[0], SPOKEN[1], SPOKEN[2], SPOKEN[3], (DialectName::Moriio, Connector::Moriio)];
 
 /// A stage whose deadlines are short enough to run into, and whose leases end within the test.
 pub fn script((name, connector): Spoken) -> Script {

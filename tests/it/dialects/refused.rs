@@ -3,25 +3,20 @@
 use pd_proxy::config::DialectName;
 use pd_proxy::sim::{Connector, Fault, FaultKind};
 
-use super::{EVERY, P2P_NCCL, completion, script};
+use super::{EVERY, completion, script};
 use crate::common::stage::Stage;
 
 const CHAT: &str = "/v1/chat/completions";
 
 #[tokio::test]
 async fn what_would_stop_a_decoder_never_reaches_one() {
-    let p2p: &[(&str, &str)] = &[
+    let moriio: &[(&str, &str)] = &[
         (CHAT, r#"{"model":"sim","n":2,"messages":[{"role":"user","content":"a"}]}"#),
         ("/v1/completions", r#"{"model":"sim","prompt":"a","best_of":2}"#),
         ("/v1/completions", r#"{"model":"sim","prompt":"a","echo":true,"logprobs":1}"#),
-        ("/v1/responses", r#"{"model":"sim","input":"a"}"#),
-        ("/inference/v1/generate", r#"{"token_ids":[1],"sampling_params":{}}"#),
     ];
-    // It hands over by name, whatever the requests are called.
-    let moriio = &p2p[..3];
-    let sglang = &p2p[..2];
+    let sglang = &moriio[..2];
     for (spoken, asked) in [
-        (P2P_NCCL, p2p),
         ((DialectName::Moriio, Connector::Moriio), moriio),
         ((DialectName::Sglang, Connector::Sglang), sglang),
     ] {
@@ -63,26 +58,29 @@ async fn no_decoder_serves_alone_that_can_not() {
     }
 }
 
-/// Each attempt is by a pair of its own, and both its engines know it by an id that no other attempt has.
+/// Each attempt is by a pair of its own, and both its engines know it by a room that no other attempt has.
 #[tokio::test]
-async fn a_pair_that_fails_is_followed_by_another_under_another_id() {
-    let stage = Stage::set(script(P2P_NCCL)).await;
+async fn a_pair_that_fails_is_followed_by_another_in_another_room() {
+    let stage = Stage::set(script((DialectName::Sglang, Connector::Sglang))).await;
     assert!(stage.decoders[0].inject(Fault::always(FaultKind::Status(500, None)).on_path("/v1/")));
+    let mut attempts = 0;
     for _ in 0..4 {
         stage.forget();
         let answer = stage.post(completion(true).0, &completion(true).1).await;
         assert_eq!((answer.status, answer.complete), (200, true), "{}", answer.text());
-        let id = |seen: &pd_proxy::sim::ObservedRequest| {
-            let found = seen.headers.iter().find(|(name, _)| name == "x-request-id");
-            found.map(|(_, value)| value.clone()).unwrap()
+        let room = |seen: &pd_proxy::sim::ObservedRequest| {
+            let body: serde_json::Value = serde_json::from_slice(&seen.body).unwrap();
+            body["bootstrap_room"].as_u64().unwrap()
         };
-        let mut prefills: Vec<String> = stage.seen(&stage.prefillers).iter().map(id).collect();
-        let mut decodes: Vec<String> = stage.seen(&stage.decoders).iter().map(id).collect();
+        let mut prefills: Vec<u64> = stage.seen(&stage.prefillers).iter().map(room).collect();
+        let mut decodes: Vec<u64> = stage.seen(&stage.decoders).iter().map(room).collect();
         prefills.sort_unstable();
         decodes.sort_unstable();
         assert_eq!(prefills, decodes);
         prefills.dedup();
-        assert_eq!(prefills.len(), decodes.len(), "no id twice");
+        assert_eq!(prefills.len(), decodes.len(), "no room twice");
+        attempts += prefills.len();
     }
+    assert!(attempts > 4, "one of them was tried again");
     stage.end().await;
 }

@@ -14,12 +14,12 @@ const ALONE: [&str; 6] = [
     "/v1/audio/transcriptions",
     "/v1/audio/translations",
 ];
-/// A name that engines of P2pNccl and MoRIIO read as addresses.
+/// A name that engines of MoRIIO may read as addresses.
 const ADDRESSES: &str = "___prefill_addr_10.0.0.66:1___decode_addr_10.0.0.66:2_0";
 
 #[tokio::test]
 async fn nothing_reaches_a_decoder_alone_where_decoders_compute_no_prompt() {
-    for dialect in [DialectName::P2pNccl, DialectName::Moriio, DialectName::Sglang] {
+    for dialect in [DialectName::Moriio, DialectName::Sglang] {
         let (p, d) = (willing().await, willing().await);
         let front = Front::of(&[&p], &[&d], |config| config.dialect.name = dialect).await;
         for path in ALONE {
@@ -38,30 +38,24 @@ async fn nothing_reaches_a_decoder_alone_where_decoders_compute_no_prompt() {
 
 #[tokio::test]
 async fn no_client_chooses_an_id_that_engines_read() {
-    for dialect in [DialectName::P2pNccl, DialectName::Moriio] {
-        let (p, d) = (willing().await, willing().await);
-        let front = Front::of(&[&p], &[&d], |config| {
-            config.dialect.name = dialect;
-            config.retry.attempts = 1;
-            config.server.passthrough = vec!["/v9/new".into()];
-        })
-        .await;
-        for path in [super::CHAT, "/v1/completions", "/v1/messages", "/tokenize", "/v9/new"] {
-            let body = br#"{"model":"m","messages":[],"prompt":"x","max_tokens":1}"#;
-            let raw = front.send(&post_with(path, &[("x-request-id", ADDRESSES)], body)).await;
-            assert_eq!(
-                raw.header("x-request-id"),
-                Some(ADDRESSES),
-                "{dialect:?} {path}: the client's own name for it stays"
-            );
-        }
-        let asked = [p.seen(), d.seen()].concat();
-        assert!(asked.len() >= 4, "{dialect:?}: {}", asked.len());
-        for asked in asked {
-            assert!(!asked.head.contains("10.0.0.66"), "{dialect:?}: {}", asked.head);
-        }
-        front.end().await;
+    let (p, d) = (willing().await, willing().await);
+    let front = Front::of(&[&p], &[&d], |config| {
+        config.dialect.name = DialectName::Moriio;
+        config.retry.attempts = 1;
+        config.server.passthrough = vec!["/v9/new".into()];
+    })
+    .await;
+    for path in [super::CHAT, "/v1/completions", "/v1/messages", "/tokenize", "/v9/new"] {
+        let body = br#"{"model":"m","messages":[],"prompt":"x","max_tokens":1}"#;
+        let raw = front.send(&post_with(path, &[("x-request-id", ADDRESSES)], body)).await;
+        assert_eq!(raw.header("x-request-id"), Some(ADDRESSES), "{path}: the client's own name for it stays");
     }
+    let asked = [p.seen(), d.seen()].concat();
+    assert!(asked.len() >= 4, "{}", asked.len());
+    for asked in asked {
+        assert!(!asked.head.contains("10.0.0.66"), "{}", asked.head);
+    }
+    front.end().await;
 }
 
 #[tokio::test]
