@@ -14,7 +14,7 @@ mod sim;
 pub use api_key::{ApiKeyArgs, ApiKeyCommand};
 pub use generate::{GenerateArgs, Generated};
 pub use keys::{KeysArgs, KeysFormat};
-pub use replay::{RealArgs, ReplayArgs, ReplayPool, SimulatedArgs};
+pub use replay::{ReplayArgs, ReplayPool, SimulatedArgs};
 #[cfg(feature = "sim")]
 pub use sim::{DemoArgs, SimArgs, SimConnector, SimMooncakeArgs, SimOther, SimRelease, SimRole};
 
@@ -42,7 +42,7 @@ pub enum Command {
     /// Make or hash a key for a client; its entry belongs into the file of auth.keys_file
     #[command(subcommand)]
     ApiKey(ApiKeyCommand),
-    /// Replay a trace: policies compared in virtual time, or real load for a gateway
+    /// Replay a trace in virtual time, to compare policies
     Replay(Box<ReplayArgs>),
     /// Print completions for a shell, a manual page, or a reference of the configuration
     Generate(GenerateArgs),

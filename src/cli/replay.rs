@@ -25,9 +25,6 @@ pub struct ReplayArgs {
     /// Replay in virtual time
     #[command(flatten)]
     pub simulated: SimulatedArgs,
-    /// Replay against a gateway
-    #[command(flatten)]
-    pub real: RealArgs,
 }
 
 /// Flags of a replay in virtual time.
@@ -100,30 +97,6 @@ pub struct SimulatedArgs {
     /// One prefiller dies when half of the requests have come
     #[arg(long, help_heading = "Faults, in virtual time")]
     pub dead: bool,
-}
-
-/// Flags of a replay against a gateway.
-#[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Real time")]
-pub struct RealArgs {
-    /// Send the trace to this gateway, as completions, instead of replaying it in virtual time
-    #[arg(long, value_name = "URL", requires = "model")]
-    pub url: Option<String>,
-    /// The model to ask for
-    #[arg(long, value_name = "NAME", requires = "url")]
-    pub model: Option<String>,
-    /// Factor by which requests come faster than in the trace
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = positive)]
-    pub speed: f64,
-    /// Most requests at once; those beyond wait, and are counted
-    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=65_536))]
-    pub concurrency: u32,
-    /// Seconds until a request is given up
-    #[arg(long, value_name = "S", default_value_t = 600.0, value_parser = positive)]
-    pub give_up: f64,
-    /// Name of the environment variable that holds the gateway's API key
-    #[arg(long, value_name = "VARIABLE")]
-    pub api_key_env: Option<String>,
 }
 
 /// Pools that simulated prefillers can share.

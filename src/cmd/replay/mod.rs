@@ -1,10 +1,6 @@
-//! `pd-proxy replay`: a trace through simulated engines in virtual time, or as real load through a
-//! running gateway.
+//! `pd-proxy replay`: a trace through simulated engines in virtual time.
 
-mod http;
-mod measured;
 mod progress;
-mod prompts;
 mod report;
 mod virtual_time;
 
@@ -55,15 +51,6 @@ pub enum TrialError {
         /// Cause, and how far the run had come.
         source: RunError,
     },
-    /// There is no such environment variable.
-    #[error("--api-key-env {0}: there is no such environment variable")]
-    Key(String),
-    /// The client or the runtime can't be made.
-    #[error("{0}")]
-    Client(#[from] reqwest::Error),
-    /// The operating system refused a resource.
-    #[error("{0}")]
-    System(#[from] io::Error),
 }
 
 /// Replays a trace and returns what to print: tables, or JSON.
@@ -71,11 +58,7 @@ pub enum TrialError {
 /// # Errors
 /// [`TrialError`] names the obstacle.
 pub fn run(args: &ReplayArgs) -> Result<String, TrialError> {
-    let trace = read(args)?;
-    match (&args.real.url, &args.real.model) {
-        (Some(url), Some(model)) => http::run(args, &trace, (url, model)),
-        _ => virtual_time::run(args, &trace),
-    }
+    virtual_time::run(args, &read(args)?)
 }
 
 fn read(args: &ReplayArgs) -> Result<Vec<TraceRequest>, TrialError> {

@@ -154,8 +154,9 @@ mod tests {
     fn results_keep_their_order_and_errors_come_out() {
         assert_eq!(all(100, Ok).unwrap(), (0..100).collect::<Vec<_>>());
         assert!(all(0, Ok).unwrap().is_empty());
-        let odd = |nth| if nth == 7 { Err(TrialError::Key("K".to_owned())) } else { Ok(nth) };
-        assert!(matches!(all(20, odd), Err(TrialError::Key(_))));
+        let unknown = || TrialError::Policy { name: "K".to_owned(), known: String::new() };
+        let odd = |nth| if nth == 7 { Err(unknown()) } else { Ok(nth) };
+        assert!(matches!(all(20, odd), Err(TrialError::Policy { .. })));
     }
 
     #[test]
