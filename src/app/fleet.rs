@@ -97,6 +97,5 @@ fn policy(configured: config::Policy) -> Policy {
         config::Policy::Reference => Policy::Reference,
         config::Policy::CacheAware => Policy::CacheAware,
         config::Policy::Session => Policy::Session,
-        config::Policy::PrefixFirst => Policy::PrefixFirst,
     }
 }

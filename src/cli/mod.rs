@@ -158,7 +158,7 @@ pub struct ServeArgs {
     pub callback_url: Option<String>,
 
     /// predicted, least_work, least_requests, round_robin, random, power_of_two, reference,
-    /// cache_aware, session or prefix_first [default: predicted]
+    /// cache_aware or session [default: predicted]
     #[arg(long, value_name = "POLICY", help_heading = "Routing and retries")]
     pub policy: Option<String>,
     /// As --policy round_robin

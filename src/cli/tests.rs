@@ -222,7 +222,7 @@ fn bad_flags_are_named_with_what_would_be_right() {
         ("pd-proxy --port -1", "flag --port: server.port = -1: expected a whole number from 0 to 65535"),
         (
             "pd-proxy --policy fastest",
-            "flag --policy: route.policy = \"fastest\": expected one of predicted, least_work, least_requests, round_robin, random, power_of_two, reference, cache_aware, session, prefix_first",
+            "flag --policy: route.policy = \"fastest\": expected one of predicted, least_work, least_requests, round_robin, random, power_of_two, reference, cache_aware, session",
         ),
         (
             "pd-proxy --log-level loud",

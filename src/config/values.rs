@@ -132,8 +132,6 @@ named! {
         CacheAware = "cache_aware",
         /// The same place for the same session, unless it is overloaded.
         Session = "session",
-        /// The longest prefix, whatever the load.
-        PrefixFirst = "prefix_first",
     }
 }
 
@@ -365,7 +363,7 @@ mod tests {
         assert_eq!(
             wrong.to_string(),
             "expected one of predicted, least_work, least_requests, round_robin, random, power_of_two, \
-             reference, cache_aware, session, prefix_first"
+             reference, cache_aware, session"
         );
     }
 

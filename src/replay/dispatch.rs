@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::{Cluster, Faults, Seconds};
 use crate::route::{
-    Bind, Booking, CacheView, DecodeCandidate, DecodeCosts, Done, Job, LaneId, LaneSpec, Policy,
-    PrefillCosts, PrefillScheduler, RandomSource, Reported, SchedulerSettings, Standing, Ticket,
-    choose_decoder,
+    Bind, Booking, CacheView, Candidate, DecodeCandidate, DecodeCosts, Done, Job, LaneId, LaneSpec, Policy,
+    PrefillCosts, PrefillScheduler, RandomSource, Reported, RequestFacts, Rule, SchedulerSettings, Standing,
+    Ticket, choose, choose_decoder,
 };
 
 /// A request that goes to a prefiller.
@@ -57,12 +57,14 @@ pub trait Dispatch {
 }
 
 /// A way to decide that is compared with others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Contender {
     /// Its name in tables and on the command line.
     pub name: &'static str,
     /// Policy by which prefillers and decoders are compared.
     pub policy: Policy,
+    /// Rule by which prefillers are compared instead.
+    pub rule: Option<Rule>,
     /// Moment at which requests are bound to prefillers.
     pub bind: Bind,
 }
@@ -76,19 +78,33 @@ pub const CONTENDERS: [Contender; 11] = [
     early("reference", Policy::Reference),
     early("cache-aware", Policy::CacheAware),
     early("session", Policy::Session),
-    early("prefix-first", Policy::PrefixFirst),
+    early("prefix-first", Policy::LeastRequests).ruled(prefix_first),
     early("power-of-two", Policy::PowerOfTwo),
     early("round-robin", Policy::RoundRobin),
     early("random", Policy::Random),
 ];
 
 const fn early(name: &'static str, policy: Policy) -> Contender {
-    Contender { name, policy, bind: Bind::Arrival }
+    Contender { name, policy, rule: None, bind: Bind::Arrival }
+}
+
+/// Chooses the longest hit, whatever the load; ties by work. It shows what following prefixes alone
+/// costs.
+fn prefix_first(candidates: &[Candidate], dice: RandomSource) -> Option<usize> {
+    let longest = candidates.iter().map(|c| c.hit_tokens).max()?;
+    let holders = candidates.iter().enumerate().filter(|(_, c)| c.hit_tokens == longest);
+    let (places, holders): (Vec<usize>, Vec<Candidate>) = holders.unzip();
+    let at = choose(Policy::LeastWork, &holders, RequestFacts::default(), dice)?;
+    places.get(at).copied()
 }
 
 impl Contender {
     const fn bound(self, bind: Bind) -> Contender {
         Contender { bind, ..self }
+    }
+
+    const fn ruled(self, rule: Rule) -> Contender {
+        Contender { rule: Some(rule), ..self }
     }
 
     /// The contender of that name; underscores are as good as hyphens.
@@ -113,10 +129,15 @@ impl Director {
     /// The decisions of `contender` in a gateway that has just been started in front of a cluster.
     #[must_use]
     pub fn new(contender: Contender, cluster: &Cluster, faults: &Faults) -> Director {
-        let Contender { policy, bind, .. } = contender;
+        let Contender { policy, rule, bind, .. } = contender;
         let costs = scaled(PrefillCosts::default(), faults.cost_factor);
-        let mut board =
-            PrefillScheduler::new(SchedulerSettings { policy, bind, costs, ..SchedulerSettings::default() });
+        let mut board = PrefillScheduler::new(SchedulerSettings {
+            policy,
+            rule,
+            bind,
+            costs,
+            ..SchedulerSettings::default()
+        });
         for lane in 0..cluster.prefillers {
             let cache_tokens = u64::from(cluster.costs.hbm_tokens);
             board.open(LaneId(lane), LaneSpec { class: 0, cache_tokens, identity: u64::from(lane) });
@@ -205,10 +226,19 @@ mod tests {
     #[test]
     fn contenders_have_names_of_their_own() {
         for contender in CONTENDERS {
-            assert_eq!(Contender::named(contender.name), Some(contender));
+            let named = Contender::named(contender.name).map(|it| (it.name, it.policy, it.bind));
+            assert_eq!(named, Some((contender.name, contender.policy, contender.bind)));
         }
         assert_eq!(Contender::named("round_robin").map(|c| c.policy), Some(Policy::RoundRobin));
-        assert_eq!(Contender::named("best"), None);
+        assert!(Contender::named("best").is_none());
         assert_eq!(CONTENDERS[0].bind, Bind::Late);
+    }
+
+    #[test]
+    fn the_longest_prefix_wins_and_load_decides_among_equals() {
+        let hit = |hit_tokens, work_tokens| Candidate { hit_tokens, work_tokens, ..Candidate::default() };
+        let pick = |c: &[Candidate]| prefix_first(c, RandomSource::default());
+        assert_eq!(pick(&[hit(5, 0), hit(9, 99), hit(9, 50)]), Some(2));
+        assert_eq!((pick(&[hit(0, 7)]), pick(&[])), (Some(0), None));
     }
 }

@@ -1,5 +1,5 @@
 //! The policies that compare instances by load, or by an approximate idea of what they hold: those
-//! of the peers, for comparison and for people who want them.
+//! of other gateways, for people who come from them and want the same.
 //!
 //! Pure functions over a snapshot: the caller hands in the candidates and what makes two decisions
 //! over the same ones differ.
@@ -27,9 +27,10 @@ pub enum Policy {
     CacheAware,
     /// The same place for the same session, unless it is much above the mean.
     Session,
-    /// The longest hit, whatever the load; ties by load.
-    PrefixFirst,
 }
+
+/// A rule of a caller's own in place of a policy: the position of the chosen candidate.
+pub type Rule = fn(&[Candidate], RandomSource) -> Option<usize>;
 
 /// The load of one instance that may be chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -131,10 +132,6 @@ pub fn choose(
         Policy::Reference => usable.least(Candidate::reference, 0),
         Policy::CacheAware => usable.cache_aware(asked, dice.turn),
         Policy::Session => usable.session(asked, dice),
-        Policy::PrefixFirst => {
-            let longest = usable.all().map(|(_, c)| c.hit_tokens).max()?;
-            usable.least(|c| if c.hit_tokens == longest { c.work() } else { f64::INFINITY }, dice.turn)
-        }
     }
 }
 

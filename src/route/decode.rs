@@ -61,7 +61,7 @@ pub fn choose_decoder(
     }
     // Prefixes say nothing about decoders.
     let policy = match policy {
-        Policy::CacheAware | Policy::PrefixFirst => Policy::LeastRequests,
+        Policy::CacheAware => Policy::LeastRequests,
         other => other,
     };
     let loads: smallvec::SmallVec<[Candidate; 32]> = candidates.iter().map(DecodeCandidate::load).collect();

@@ -201,7 +201,7 @@ fn what_is_wrong_with_a_command_line_is_said_in_full() {
         ("--port 65536", "flag --port: server.port = 65536: expected a whole number from 0 to 65535"),
         (
             "--policy fastest",
-            "flag --policy: route.policy = \"fastest\": expected one of predicted, least_work, least_requests, round_robin, random, power_of_two, reference, cache_aware, session, prefix_first",
+            "flag --policy: route.policy = \"fastest\": expected one of predicted, least_work, least_requests, round_robin, random, power_of_two, reference, cache_aware, session",
         ),
     ] {
         for command in [None, Some("serve"), Some("check")] {

@@ -163,7 +163,7 @@ mod tests {
     fn policies_are_named_or_all() {
         let names = |names: &[&str]| contenders(&names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>());
         assert_eq!(names(&["all"]).unwrap().len(), CONTENDERS.len());
-        assert_eq!(names(&["random", "predicted"]).unwrap()[1], CONTENDERS[0]);
+        assert_eq!(names(&["random", "predicted"]).unwrap()[1].name, CONTENDERS[0].name);
         let mistake = names(&["best"]).unwrap_err().to_string();
         assert!(mistake.starts_with("--policy best: no such policy; there are predicted, "), "{mistake}");
     }

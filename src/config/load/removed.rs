@@ -19,8 +19,12 @@ const P2P_NCCL: &str = "vLLM has no P2pNcclConnector since 0.32: start the engin
 const KV_CONNECTION: &str =
     "it was for P2pNcclConnector alone, which vLLM does not have since 0.32: leave it out";
 
+const PREFIX_FIRST: &str = "it was for comparison alone: `pd-proxy replay --policy prefix-first` still has it; to serve, use \
+                            cache_aware, or leave route.policy out";
+
 const REMOVED: &[Removed] = &[
     Removed { key: "dialect.name", value: Some("p2p_nccl"), instead: P2P_NCCL },
+    Removed { key: "route.policy", value: Some("prefix_first"), instead: PREFIX_FIRST },
     Removed { key: "dialect.kv_port", value: None, instead: KV_CONNECTION },
     Removed { key: "dialect.kv_addresses", value: None, instead: KV_CONNECTION },
 ];
@@ -53,7 +57,7 @@ mod tests {
             .unwrap();
         let args = ServeArgs {
             config: vec![path.clone()],
-            set: vec!["dialect.name=p2p_nccl".to_owned()],
+            set: vec!["dialect.name=p2p_nccl".to_owned(), "route.policy=prefix-first".to_owned()],
             ..ServeArgs::default()
         };
         let env = Env::from([("PD_PROXY__DIALECT__NAME".to_owned(), "p2p_nccl".to_owned())]);
@@ -67,10 +71,11 @@ mod tests {
                 "env PD_PROXY__DIALECT__NAME: dialect.name = \"p2p_nccl\" is no longer taken: {P2P_NCCL}"
             ),
             format!("flag --set: dialect.name = \"p2p_nccl\" is no longer taken: {P2P_NCCL}"),
+            format!("flag --set: route.policy = \"prefix-first\" is no longer taken: {PREFIX_FIRST}"),
         ] {
             assert!(errors.lines().any(|line| line.ends_with(&expected)), "{expected}\n{errors}");
         }
-        assert_eq!(errors.matches("is no longer taken").count(), 5, "{errors}");
+        assert_eq!(errors.matches("is no longer taken").count(), 6, "{errors}");
     }
 
     #[test]

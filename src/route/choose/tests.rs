@@ -1,6 +1,6 @@
 use super::*;
 
-const ALL: [Policy; 10] = [
+const ALL: [Policy; 9] = [
     Policy::Predicted,
     Policy::LeastWork,
     Policy::LeastRequests,
@@ -10,7 +10,6 @@ const ALL: [Policy; 10] = [
     Policy::Reference,
     Policy::CacheAware,
     Policy::Session,
-    Policy::PrefixFirst,
 ];
 
 fn loads(work: &[u64]) -> Vec<Candidate> {
@@ -124,12 +123,4 @@ fn a_session_stays_while_its_place_is_not_overloaded() {
         assert_eq!(gone.identity, 0);
     }
     assert!((60..140).contains(&moved), "only those of the one that left move: {moved}");
-}
-
-#[test]
-fn the_longest_prefix_wins_and_load_decides_among_equals() {
-    let hit = |hit_tokens, work_tokens| Candidate { hit_tokens, work_tokens, ..Candidate::default() };
-    let pick =
-        |c: &[Candidate]| choose(Policy::PrefixFirst, c, RequestFacts::default(), RandomSource::default());
-    assert_eq!(pick(&[hit(5, 0), hit(9, 99), hit(9, 50)]), Some(2));
 }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::choose::Policy;
+use super::choose::{Policy, Rule};
 use super::cost::PrefillCosts;
 use super::job::{Hit, Job, LaneId, Seconds};
 use super::lane::{Lane, LaneHealth, LaneSpec};
@@ -43,10 +43,13 @@ pub enum Bind {
 }
 
 /// Settings of the scheduler.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub struct SchedulerSettings {
     /// By what prefillers are compared. Only [`Policy::Predicted`] can bind late.
     pub policy: Policy,
+    /// Chooses among prefillers in place of a policy other than [`Policy::Predicted`]: the replay
+    /// has rules for comparison that nobody serves with.
+    pub rule: Option<Rule>,
     /// Moment of binding.
     pub bind: Bind,
     /// A prefiller is about to be free when its backlog is below this: a round trip and some
@@ -163,6 +166,7 @@ impl Default for SchedulerSettings {
     fn default() -> Self {
         Self {
             policy: Policy::Predicted,
+            rule: None,
             bind: Bind::Late,
             open_s: 0.05,
             batch_tokens: 2048,

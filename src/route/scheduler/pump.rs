@@ -242,6 +242,9 @@ impl PrefillScheduler {
             return tied().nth(turn).map(|(at, _)| at);
         }
         let candidates: SmallVec<[Candidate; 32]> = all.iter().map(|it| self.candidate(it)).collect();
+        if let Some(rule) = self.settings.rule {
+            return rule(&candidates, dice);
+        }
         let asked = RequestFacts { prompt_tokens: waiting.job.prompt_tokens, session: waiting.job.session };
         choose(self.settings.policy, &candidates, asked, dice)
     }
