@@ -45,13 +45,7 @@ pub(super) struct Source {
 }
 
 /// The body of a streamed answer.
-///
-/// In this order, which is also that of what it is made of, what a piece touches lies together:
-/// from its engine's connection to the ledger's beginning. Little of that is in the processor's
-/// cache any more when a piece comes, and each line that is not takes as long as some hundred
-/// instructions.
 #[derive(Debug)]
-#[repr(C)]
 pub struct Stream {
     /// The decoder that writes it; `None` while another one is looked for.
     live: Option<Live>,
@@ -85,7 +79,6 @@ pub struct Stream {
 struct Broke(Option<Error>);
 
 #[derive(Debug)]
-#[repr(C)]
 struct Live {
     reservation: Reservation,
     rest: Reply,

@@ -16,10 +16,7 @@ use super::wire::Wire;
 
 /// The body of an engine's answer. Dropped before its end it hangs up; after it, the connection
 /// waits for its next request.
-///
-/// In this order what every piece touches lies together.
 #[derive(Debug)]
-#[repr(C)]
 pub struct Reply {
     /// Place where the connection may go afterwards.
     home: Option<(Idle, Key)>,

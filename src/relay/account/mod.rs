@@ -53,11 +53,8 @@ const PACE_TOKENS: u64 = 8;
 
 /// Account of a request.
 #[derive(Debug)]
-#[repr(C)]
 pub struct Ledger {
     /// Times of the first and the last piece of a stream, and the longest pause between two.
-    /// Nothing else is touched by a piece, so it stands where the
-    /// [`Stream`](super::stream::Stream)'s own is.
     stream: Option<Pace>,
     meters: Arc<Meters>,
     due: Due,
