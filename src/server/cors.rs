@@ -20,12 +20,8 @@ const PREFLIGHT_TIME: Duration = Duration::from_secs(600);
 
 /// Headers that a page may read beside the body: the id by which to ask about the request, the
 /// reason of a refusal, the time to come again.
-const READABLE: [HeaderName; 4] = [
-    headers::REQUEST_ID,
-    HeaderName::from_static("x-pd-error"),
-    HeaderName::from_static("x-pd-route"),
-    header::RETRY_AFTER,
-];
+const READABLE: [HeaderName; 3] =
+    [headers::REQUEST_ID, HeaderName::from_static("x-pd-error"), header::RETRY_AFTER];
 
 /// None = pages are told nothing, and browsers let them ask nothing.
 pub(super) fn layer(origins: &[HeaderValue]) -> Option<CorsLayer> {

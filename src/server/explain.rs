@@ -1,12 +1,11 @@
-//! Explanations of routing decisions: `/debug/route`, and the header `x-pd-route`.
+//! Explanations of routing decisions: `/debug/route`.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
-use http::{HeaderName, HeaderValue, Response, StatusCode};
+use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use crate::dialect::{Api, Shape};
@@ -15,9 +14,6 @@ use crate::relay::ask::Ask;
 use crate::relay::decision_log::DecisionRecord;
 use crate::route::{Job, Terms};
 use crate::server::{Gateway, body, instances, openai, reply};
-
-/// A request that has it gets an answer that has it, if it may ask.
-pub(super) const ROUTE: HeaderName = HeaderName::from_static("x-pd-route");
 
 /// `GET /debug/route/{id}`: the placements of a request that is not long ago.
 pub(super) async fn of_request(
@@ -87,32 +83,6 @@ async fn explain(gateway: &Gateway, request: Request) -> Result<Value, Error> {
         "waiting": gateway.relay.fleet.scheduler().waiting(),
         "candidates": candidates.iter().map(|(name, terms)| candidate(name, terms)).collect::<Vec<_>>(),
     }))
-}
-
-/// The value of `x-pd-route` for a request that asked for it and may.
-pub(super) fn header(gateway: &Gateway, id: &str) -> Option<HeaderValue> {
-    let decision_log = gateway.relay.decision_log.of(id);
-    let DecisionRecord { prefiller, choice, cached_tokens, job, .. } = decision_log.last()?;
-    let prefiller = prefiller.name();
-    let terms = &choice.terms;
-    let mut text = format!(
-        "prefiller={prefiller}; prompt_tokens={}; hbm_tokens={}; near_tokens={}; any_tokens={}; waited_ms={:.1}; \
-         backlog_ms={:.1}; prefill_ms={:.1}; restore_ms={:.1}; candidates={}",
-        job.prompt_tokens,
-        terms.hit.hbm_tokens,
-        terms.hit.near_tokens,
-        terms.hit.any_tokens,
-        choice.waited.as_secs_f64() * 1e3,
-        terms.wait_s * 1e3,
-        terms.prefill_s * 1e3,
-        terms.restore_s * 1e3,
-        choice.others.len() + 1,
-    );
-    if let Some(cached) = cached_tokens {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "; cached_tokens={cached}");
-    }
-    HeaderValue::from_str(&text).ok()
 }
 
 fn record(record: &DecisionRecord) -> Value {

@@ -23,9 +23,7 @@ use crate::relay::box_in_place::boxed;
 use crate::relay::request_ids::Name;
 use crate::server::adapter::Adapter;
 use crate::server::keep_alive::{KeepAlive, mark_stream};
-use crate::server::{
-    Arrived, Gateway, auth, body, csrf, explain, headers, printable, reply, response_lookup,
-};
+use crate::server::{Arrived, Gateway, auth, body, csrf, headers, printable, reply, response_lookup};
 use crate::trace::{self, Span};
 
 /// U+FEFF in UTF-8, which is no JSON.
@@ -73,7 +71,6 @@ pub(super) async fn generate(
     ledger.traced(gateway.span(&request, &id, arrived));
     let caller = auth::caller(&gateway, request.extensions());
     ledger.called_by(caller.clone());
-    let explains = request.headers().contains_key(explain::ROUTE) && auth::administers(request.extensions());
     let ended = match prepare(&gateway, route, request, &mut ledger).await {
         Ok(ask) => drive(&gateway, ask, ledger).await,
         Err(error) => Err(Box::new(Refusal { error, ledger })),
@@ -88,9 +85,6 @@ pub(super) async fn generate(
     };
     mark_stream(&mut response);
     auth::tell_limits(&caller, response.headers_mut());
-    if let Some(value) = explains.then(|| explain::header(&gateway, &id)).flatten() {
-        response.headers_mut().insert(explain::ROUTE, value);
-    }
     reply::tell_id(&mut response, Some(api), &id);
     response
 }

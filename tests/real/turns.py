@@ -2,7 +2,7 @@
 """Conversations in front of two real prefillers that share a real pool.
 
 turns.sh starts the engines and runs this. Of every request the gateway tells where it went and what it predicted
-(`x-pd-route`); what the prefiller found cached is its own word. Exit status 0: all as it should be.
+(`/debug/route/ID`); what the prefiller found cached is its own word. Exit status 0: all as it should be.
 """
 import argparse
 import concurrent.futures
@@ -29,14 +29,16 @@ class Talk:
 
     def turn(self, gateway):
         """Asks once more; where it went, as the gateway tells."""
-        url = gateway.line(r"listening on (http://[0-9.:]+)")[1] + "/v1/chat/completions"
+        url = gateway.line(r"listening on (http://[0-9.:]+)")[1]
         body = {"model": "tiny", "temperature": 0, "max_tokens": 8, "messages": self.messages}
-        headers = {"content-type": "application/json", "x-pd-route": "1"}
-        answer = urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers), timeout=120)
-        route = dict(part.split("=", 1) for part in answer.headers["x-pd-route"].split("; "))
+        request = urllib.request.Request(url + "/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"})
+        answer = urllib.request.urlopen(request, timeout=120)
         text = json.loads(answer.read())["choices"][0]["message"]["content"]
         self.messages += [said(text or "."), user(f"And then? {PARA}")]
-        return {name: value if name == "prefiller" else float(value) for name, value in route.items()}
+        with urllib.request.urlopen(f"{url}/debug/route/{answer.headers['x-request-id']}", timeout=60) as told:
+            placement = json.load(told)["placements"][-1]
+        found = {} if placement["cached_tokens"] is None else {"cached_tokens": placement["cached_tokens"]}
+        return {**placement["request"], **placement["winner"], **found}
 
 
 class Count:

@@ -12,7 +12,7 @@ use pd_proxy::config::Tokens;
 use pd_proxy::sim::EngineSpec;
 use serde_json::{Value, json};
 
-use crate::common::client::{self, Raw, post_with};
+use crate::common::client::{self, Raw};
 use crate::common::stage::Script;
 
 const CHAT: &str = "/v1/chat/completions";
@@ -43,13 +43,20 @@ fn chat(conversation: usize, messages: usize, tokens: usize) -> Value {
 /// Sends a chat, and asks why it went where it went.
 async fn explained(gateway: SocketAddr, body: &Value) -> HashMap<String, String> {
     let raw = ask(gateway, body).await;
-    let said = raw.header("x-pd-route").expect("it explains itself").to_owned();
-    said.split("; ").filter_map(|part| part.split_once('=')).map(|(k, v)| (k.into(), v.into())).collect()
+    let id = raw.header("x-request-id").expect("it has an id").to_owned();
+    let told = client::send(gateway, &client::get(&format!("/debug/route/{id}"))).await.json();
+    let placement = told["placements"].as_array().and_then(|all| all.last()).expect("it is remembered");
+    let members = |of: &Value| of.as_object().cloned().unwrap_or_default();
+    let all = members(placement)
+        .into_iter()
+        .chain(members(&placement["request"]))
+        .chain(members(&placement["winner"]));
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    all.map(|(name, value)| (name, text(&value))).collect()
 }
 
 async fn ask(gateway: SocketAddr, body: &Value) -> Raw {
-    let raw =
-        client::send(gateway, &post_with(CHAT, &[("x-pd-route", "1")], body.to_string().as_bytes())).await;
+    let raw = client::send(gateway, &client::post(CHAT, &body.to_string())).await;
     assert_eq!(raw.status, 200, "{}", raw.text());
     raw
 }
