@@ -67,6 +67,7 @@ fn run_check(args: &CheckArgs) -> Result<(), Failure> {
     crate::profile::refuse_early(&loaded.config).map_err(named)?;
     app::load_tls(&loaded.config).map_err(named)?;
     limits::check_keys(&loaded.config.auth).map_err(named)?;
+    say(&check::experimental(&loaded.config).to_string()).map_err(named)?;
     if args.offline {
         return Ok(());
     }

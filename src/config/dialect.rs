@@ -34,6 +34,12 @@ section! {
     }
 }
 
+const MORIIO_EXPERIMENTAL: &str = "dialect.name = \"moriio\" is experimental: it was not run on real engines yet, and may change or \
+                                   go in any release (docs/stability.md)";
+
+const OFFERS_EXPERIMENTAL: &str = "dialect.bidirectional is experimental: vLLM reads what it is told to without a check, its form is not \
+                                   settled there, and it may change or go in any release (docs/stability.md)";
+
 /// Place where decoders call back.
 const CALLBACK_PATH: &str = "/v1/metaserver";
 
@@ -53,6 +59,15 @@ impl Dialect {
 }
 
 impl Config {
+    /// Settings in use that the documents call experimental, each with the reason, for the log and
+    /// for `pd-proxy check`.
+    pub fn experimental(&self) -> Vec<&'static str> {
+        let dialect = &self.dialect;
+        let moriio = (dialect.name == DialectName::Moriio).then_some(MORIIO_EXPERIMENTAL);
+        let offers = dialect.bidirectional.then_some(OFFERS_EXPERIMENTAL);
+        moriio.into_iter().chain(offers).collect()
+    }
+
     /// The whole URL at which decoders call back.
     ///
     /// # Errors
@@ -134,6 +149,18 @@ mod tests {
             assert_eq!(pair(bad), None, "{bad}");
         }
     }
+
+    #[test]
+    fn what_is_experimental_is_named_where_it_is_used() {
+        let named = |name, bidirectional| {
+            let dialect = Dialect { name, bidirectional, ..Dialect::default() };
+            Config { dialect, ..Config::default() }.experimental()
+        };
+        assert!(named(DialectName::Auto, false).is_empty() && named(DialectName::Sglang, false).is_empty());
+        assert_eq!(named(DialectName::Moriio, false), [MORIIO_EXPERIMENTAL]);
+        assert_eq!(named(DialectName::KvTransfer, true), [OFFERS_EXPERIMENTAL]);
+    }
+
     fn given(text: &str) -> Result<String, String> {
         let config = Config {
             dialect: Dialect { callback_url: Some(text.to_owned()), ..Dialect::default() },

@@ -294,6 +294,25 @@ fn check_prints_values_origins_and_no_secret() {
     assert!(!out.contains("sk-"), "{out}");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn what_is_experimental_is_said_at_the_start_and_by_check() {
+    let note = "dialect.name = \"moriio\" is experimental: ";
+    let spec = EngineSpec { connector: pd_proxy::sim::Connector::Moriio, ..fast() };
+    let (prefill, decode) = pair(spec).await;
+    let (mut process, _) = Process::gateway(&prefill, &decode, &["--set", "dialect.name=moriio"], &[]);
+    process.hear(note);
+    for (setting, note) in [
+        ("dialect.name=moriio", note),
+        ("dialect.bidirectional=true", "dialect.bidirectional is experimental: "),
+    ] {
+        let (code, out, err) = run(&["check", "--offline", "--set", setting], &[]);
+        assert_eq!((code, err.as_str()), (0, ""), "{out}");
+        assert!(out.lines().any(|line| line.starts_with(&format!("# note {note}"))), "{setting}: {out}");
+    }
+    let (_, out, _) = run(&["check", "--offline"], &[]);
+    assert!(!out.contains("is experimental"), "{out}");
+}
+
 /// The command lines of runbooks, with an address and a port that are free here.
 #[tokio::test]
 async fn the_command_lines_of_runbooks_start_a_gateway() {

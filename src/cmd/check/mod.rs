@@ -121,6 +121,13 @@ pub async fn run(loaded: &Loaded) -> Result<Report, CheckError> {
     Ok(report)
 }
 
+/// Names the settings in use that are experimental; no engine has to be asked for that.
+pub fn experimental(config: &Config) -> Report {
+    let mut report = Report::default();
+    config.experimental().into_iter().for_each(|text| report.say(Grade::Note, text));
+    report
+}
+
 /// Asks the engines, and returns the facts that the prefillers publish.
 async fn ask_engines(
     loaded: &Loaded,
