@@ -8,8 +8,8 @@ use crate::config::{self, Config};
 use crate::endpoint::Endpoint;
 use crate::fleet::health::Rules;
 use crate::fleet::{Fleet, FleetSettings, HostNames, Owner, RankRule, Role};
-use crate::relay::pause;
 use crate::route::{Bind, Policy, SchedulerSettings};
+use crate::util::rng;
 
 /// The longest that one prefiller's name may take to be resolved.
 const RESOLVE_TIME: Duration = Duration::from_secs(3);
@@ -66,7 +66,7 @@ fn fleet_settings(config: &Config) -> FleetSettings {
         cache_tokens: route.cache_tokens,
         prefill_ranks: RankRule::of(config.fleet.prefill_ranks),
         decode_ranks: RankRule::of(config.fleet.decode_ranks),
-        seed: pause::random(),
+        seed: rng::random(),
         health: rules(config),
         ..FleetSettings::default()
     }

@@ -9,13 +9,20 @@ use tokio::task::JoinSet;
 use super::ms;
 use crate::auth::watch::Watch;
 use crate::config::Config;
+use crate::control::FleetHandles;
 use crate::control::dialect_detect::{Detector, SignClient};
 use crate::control::discovery::{Discoverer, kubernetes};
 use crate::control::health_probe::Prober;
+use crate::control::kv_events::KvEventSubscriptions;
 use crate::control::load_scrape::Scraper;
+use crate::control::parity::{ParityChecker, ParityHandles};
 use crate::fleet::Role;
+use crate::obs::Exposition;
+use crate::profile::Trouble;
+use crate::relay::lookup::KvEventView;
 use crate::server::{self, Gateway};
 use crate::tls::ListenerTls;
+use crate::util::swap::Live;
 
 /// Samples are folded into buckets, and drained instances dropped, this often.
 const HOUSEKEEPING: Duration = Duration::from_secs(2);
@@ -41,24 +48,51 @@ pub(super) fn start_housekeeping(
     if let Some(keys) = keys {
         tasks.spawn(keys.run());
     }
-    tasks.spawn(housekeeping(gateway.clone()));
+    tasks.spawn(housekeeping(gateway.exposition.clone(), fleet_handles(gateway)));
     tasks.spawn(gateway.relay.fleet.scheduler().clone().tick());
 }
 
 /// Starts discovery, health probes and load scrapes, and waits for the first look of discovery.
-pub(super) async fn start_engine_loops(config: &Config, gateway: &Gateway, tasks: &mut JoinSet<()>) {
-    if let Some(mut discoverer) = Discoverer::new(config, gateway.relay.clone()) {
+pub(super) async fn start_engine_loops(
+    config: &Config,
+    gateway: &Gateway,
+    control_time: &Arc<Live<Duration>>,
+    tasks: &mut JoinSet<()>,
+) {
+    let handles = fleet_handles(gateway);
+    if let Some(mut discoverer) = Discoverer::new(config, handles.clone()) {
         // The first requests should find engines.
         discoverer.look().await;
         tasks.spawn(discoverer.run());
     }
-    kubernetes::start(config, &gateway.relay, tasks).await;
+    kubernetes::start(config, &handles, tasks).await;
     if let Some(prober) = prober(config, gateway) {
         tasks.spawn(prober.run());
     }
-    if let Some(scraper) = scraper(config, gateway) {
+    if let Some(scraper) = scraper(config, gateway, control_time) {
         tasks.spawn(scraper.run());
     }
+}
+
+/// Starts the loops that compare tokens and names of blocks with the engines', and that listen to
+/// KV events; waits for the first comparison.
+///
+/// # Errors
+/// The fact in which the configuration and an engine contradict each other.
+pub(super) async fn start_prompt_loops(
+    config: &Config,
+    handles: ParityHandles,
+    events: Option<&KvEventView>,
+    tasks: &mut JoinSet<()>,
+) -> Result<(), Trouble> {
+    if let Some(events) = events {
+        let (fleet, prompts) = (handles.fleet.clone(), handles.prompts.clone());
+        tasks.spawn(KvEventSubscriptions::new(&config.events, fleet, prompts, events.index.clone()).run());
+    }
+    let mut parity_checker = ParityChecker::new(config, handles);
+    parity_checker.check_at_start().await?;
+    tasks.spawn(parity_checker.run());
+    Ok(())
 }
 
 /// Detects the engines' dialect if `dialect.name` is `auto`.
@@ -74,16 +108,16 @@ pub(super) async fn detect_dialect(config: &Config, gateway: &Gateway, tasks: &m
     }
 }
 
-async fn housekeeping(gateway: Arc<Gateway>) {
+async fn housekeeping(exposition: Exposition, handles: FleetHandles) {
     let mut tick = tokio::time::interval(HOUSEKEEPING);
     loop {
         tick.tick().await;
-        gateway.exposition.upkeep();
-        gateway.relay.upstream.sweep();
+        exposition.upkeep();
+        handles.upstream.sweep();
         for role in Role::ALL {
-            gateway.relay.fleet.sweep(role);
+            handles.fleet.sweep(role);
         }
-        gateway.count_instances();
+        handles.fleet.show(&handles.meters);
         return_memory();
     }
 }
@@ -94,12 +128,23 @@ fn return_memory() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(OWN_PAGE_BYTES)));
 }
 
+/// Parts by which engines come into the fleet and leave it.
+pub(super) fn fleet_handles(gateway: &Gateway) -> FleetHandles {
+    let relay = &gateway.relay;
+    FleetHandles {
+        fleet: relay.fleet.clone(),
+        upstream: relay.upstream.clone(),
+        meters: relay.meters.clone(),
+    }
+}
+
 /// The loop that scrapes engines' own loads; `None` if `route.scrape_ms` is 0.
-fn scraper(config: &Config, gateway: &Gateway) -> Option<Scraper> {
+fn scraper(config: &Config, gateway: &Gateway, time: &Arc<Live<Duration>>) -> Option<Scraper> {
     (config.route.scrape_ms > 0).then(|| Scraper {
-        relay: gateway.relay.clone(),
+        fleet: gateway.relay.fleet.clone(),
         client: gateway.control.clone(),
         authorization: gateway.edge.now().engine_authorization.clone(),
+        time: time.clone(),
         pause: ms(config.route.scrape_ms),
     })
 }
@@ -111,14 +156,19 @@ fn detector(config: &Config, gateway: &Gateway) -> Detector {
         authorization: gateway.edge.now().engine_authorization.clone(),
         time: ms(config.timeout.models_ms.min(DETECT_MS)),
     };
-    Detector { relay: gateway.relay.clone(), client: sign_client, has_verdict: AtomicBool::new(false) }
+    Detector {
+        fleet: gateway.relay.fleet.clone(),
+        protocol: gateway.relay.speech.clone(),
+        client: sign_client,
+        has_verdict: AtomicBool::new(false),
+    }
 }
 
 /// The loop that probes engines' health; `None` if `health.probe_ms` is 0.
 fn prober(config: &Config, gateway: &Gateway) -> Option<Prober> {
     let health = &config.health;
     (health.probe_ms > 0).then(|| Prober {
-        relay: gateway.relay.clone(),
+        fleet: gateway.relay.fleet.clone(),
         client: gateway.control.clone(),
         authorization: gateway.edge.now().engine_authorization.clone(),
         path: health.probe_path.clone(),

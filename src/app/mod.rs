@@ -5,6 +5,7 @@ pub mod fleet;
 pub mod limits;
 mod loops;
 pub mod pool;
+pub mod settings;
 mod signals;
 pub mod trace_export;
 
@@ -18,18 +19,21 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::loops::{detect_dialect, start_engine_loops, start_housekeeping};
+use self::loops::{detect_dialect, start_engine_loops, start_housekeeping, start_prompt_loops};
 use self::pool::PoolsError;
+use self::settings::KeyError;
 pub use self::signals::{Signals, serve_until_signal};
 use self::trace_export::Traces;
 use crate::auth::Callers;
 use crate::auth::watch::{KeysError, Watch};
-use crate::config::{Config, Loaded, Tokens};
-use crate::control::kv_events::{self, KvEventSubscriptions};
-use crate::control::parity::ParityChecker;
-use crate::control::reload::{Reloader, Source as ConfigSource};
-use crate::control::settings::{self, KeyError};
+use crate::config::{Config, Events, Loaded, Tokens};
+use crate::control::FleetHandles;
+use crate::control::kv_events;
+use crate::control::parity::ParityHandles;
+use crate::control::reload::{Reloader, Source as ConfigSource, Target};
+use crate::fleet::LiveProtocol;
 use crate::intake::{Asker, EngineLimits, EngineTokenizer, Prompts, Source, exchange};
+use crate::obs::events::HeldMeter;
 use crate::obs::{Exposition, Meters};
 use crate::pool::Verdict;
 use crate::profile::{self, FilesError, Trouble};
@@ -40,7 +44,6 @@ use crate::relay::budget::Retries;
 use crate::relay::decision_log::DecisionLog;
 use crate::relay::forced_tool_calls::Forced;
 use crate::relay::lookup;
-use crate::relay::pause;
 use crate::relay::pool_wait::{StoreWaitPolicy, Stored};
 use crate::relay::release::ReleaseQueue;
 use crate::relay::rendezvous::Rendezvous;
@@ -51,6 +54,7 @@ use crate::relay::reusable_kv::Offers;
 use crate::server::{self, Bound, Edge, Gateway, ListenError, Via};
 use crate::tls::{ClientError, EngineTls, ListenerTls, TlsError};
 use crate::upstream::{self, Connector, Dial, Upstream};
+use crate::util::rng;
 use crate::util::swap::Live;
 
 /// The longest that an engine may take over a control call: resetting a cache, listing models.
@@ -72,6 +76,8 @@ pub struct App {
     tasks: JoinSet<()>,
     releasing: JoinSet<()>,
     traces: Traces,
+    /// `timeout.models_ms`, for loops that ask engines.
+    control_time: Arc<Live<Duration>>,
 }
 
 /// Reasons for which a gateway can't start.
@@ -119,10 +125,10 @@ impl App {
     /// As [`App::build`].
     pub async fn build_over(config: &Config, dial: Option<Arc<dyn Dial>>) -> Result<App, StartError> {
         // Meters that are made before the recorder is installed would count nothing.
-        let (via, exposition) = (Via::new(pause::random()), Exposition::install());
+        let (via, exposition) = (Via::new(rng::random()), Exposition::install());
         let meters = Arc::new(Meters::new());
         let keys = limits::open_keys(&config.auth, &meters)?;
-        let fleet = fleet::fleet(config).await;
+        let fleet = Arc::new(fleet::fleet(config).await);
         let (engine_tls, tls) = load_tls(config)?;
         let (control, edge) = (control(config, &engine_tls, &via)?, settings::edge(config)?);
         let asker = asker(&control, &edge);
@@ -133,9 +139,9 @@ impl App {
         let affinity = Affinity::new(fleet.scheduler().clone(), meters.clone(), ms(config.pool.fresh_ms));
         told.iter().for_each(|told| fleet.scheduler().set_cache_reports(told.clone()));
         let relay = Arc::new(Relay {
-            fleet,
+            fleet: fleet.clone(),
             upstream: Upstream::new(Connector::new(ms(config.timeout.connect_ms), engine_tls, dial)),
-            speech: Live::new(settings::speech(config)),
+            speech: Arc::new(LiveProtocol::new(settings::protocol(config))),
             settings: Live::new(settings::settings(config)),
             role_limits: limits::role_limits(&config.limit),
             meters: meters.clone(),
@@ -154,13 +160,11 @@ impl App {
             probe: settings::probe_settings(config),
         });
         let (traces, mut tasks) = (Traces::start(config)?, JoinSet::new());
-        if let Some(told) = told {
-            tasks.spawn(KvEventSubscriptions::new(&config.events, relay.clone(), &told).run());
-        }
+        let control_time = Arc::new(Live::new(ms(config.timeout.models_ms)));
         if let Some(prompts) = prompts {
-            let mut parity_checker = ParityChecker::new(config, relay.clone(), prompts, asker);
-            parity_checker.check_at_start().await?;
-            tasks.spawn(parity_checker.run());
+            let (time, meters) = (control_time.clone(), meters.clone());
+            let handles = ParityHandles { fleet, prompts, asker, time, meters };
+            start_prompt_loops(config, handles, told.as_deref(), &mut tasks).await?;
         }
         let gateway = Arc::new(Gateway {
             relay: relay.clone(),
@@ -182,11 +186,11 @@ impl App {
         let bound = server::bind(config.server.bind_host(), config.server.port).await?;
         let admin = server::bind_admin(config.server.admin_bind_host(), config.server.admin_port).await?;
         start_housekeeping(&gateway, tls.as_ref(), keys, &mut tasks);
-        start_engine_loops(config, &gateway, &mut tasks).await;
+        start_engine_loops(config, &gateway, &control_time, &mut tasks).await;
         detect_dialect(config, &gateway, &mut tasks).await;
         let releasing = JoinSet::from_iter([relay.release_orphans(orphans)]);
         let (lame_duck, drain) = (ms(config.server.lame_duck_ms), ms(config.server.drain_ms));
-        Ok(App { gateway, bound, admin, tls, lame_duck, drain, tasks, releasing, traces })
+        Ok(App { gateway, bound, admin, tls, lame_duck, drain, tasks, releasing, traces, control_time })
     }
 
     /// Addresses of clients' listener.
@@ -221,8 +225,20 @@ impl App {
         let files = source.files.iter().map(|file| file.display().to_string()).collect();
         // The value of the first call is kept.
         let _ = self.gateway.files.set(files);
-        let reloader = Reloader::new(source, running, self.gateway.clone());
-        self.tasks.spawn(reloader.run());
+        let (gateway, control_time) = (self.gateway.clone(), self.control_time.clone());
+        let apply = Box::new(move |config: &Config| {
+            gateway.edge.set(settings::edge(config).map_err(|error| error.to_string())?);
+            gateway.relay.settings.set(settings::settings(config));
+            control_time.set(ms(config.timeout.models_ms));
+            Ok(())
+        });
+        let target = Target { handles: self.fleet_handles(), apply };
+        self.tasks.spawn(Reloader::new(source, running, target).run());
+    }
+
+    /// Parts by which engines come into the fleet and leave it.
+    pub fn fleet_handles(&self) -> FleetHandles {
+        loops::fleet_handles(&self.gateway)
     }
 
     /// Token that shuts the gateway down when it is cancelled.
@@ -307,10 +323,10 @@ fn prompts(config: &Config, asker: &Asker) -> Result<Option<Arc<Prompts>>, Start
                 cache_tokens: config.limit.prompt_cache_tokens,
                 ..EngineLimits::default()
             };
-            Source::Engine(EngineTokenizer::new(asker.clone(), limits, pause::random()))
+            Source::Engine(EngineTokenizer::new(asker.clone(), limits, rng::random()))
         }
         Tokens::Local => {
-            let (prompter, without) = profile::prompter(config, pause::random())?;
+            let (prompter, without) = profile::prompter(config, rng::random())?;
             if let Some(why) = without {
                 tracing::warn!("chats are routed by load: {why}");
             }
@@ -318,6 +334,12 @@ fn prompts(config: &Config, asker: &Asker) -> Result<Option<Arc<Prompts>>, Start
         }
     };
     Ok(Some(Arc::new(Prompts::new(source, config.prompt.utc_offset_s()))))
+}
+
+/// An empty index of KV events, and its metrics; `None` if `events.listen` is off.
+fn event_view(events: &Events) -> Option<Arc<lookup::KvEventView>> {
+    let view = || lookup::KvEventView { index: kv_events::index(events), meter: HeldMeter::new() };
+    events.listen.then(|| Arc::new(view()))
 }
 
 /// The lookup of prompts' blocks in pool and KV events; `None` when neither is configured, or
@@ -328,7 +350,7 @@ fn finder(
     control: &reqwest::Client,
     meters: &Arc<Meters>,
 ) -> Result<Option<lookup::Finder>, StartError> {
-    let (pool, events) = (pool::gate(config, control)?, kv_events::event_view(&config.events));
+    let (pool, events) = (pool::gate(config, control)?, event_view(&config.events));
     let Some(prompts) = prompts.filter(|_| pool.is_some() || events.is_some()) else { return Ok(None) };
     if let Some(gate) = &pool {
         meters.pool_starts(gate.name(), &Verdict::ALL.map(Verdict::name));

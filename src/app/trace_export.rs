@@ -7,9 +7,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
-use crate::relay::pause;
 use crate::tls::{self, ClientError};
 use crate::trace::{Collector, Ids, Tracer};
+use crate::util::rng;
 
 /// Limit for connecting to the collector.
 const CONNECT_TIME: Duration = Duration::from_secs(3);
@@ -32,7 +32,7 @@ impl Traces {
     /// The HTTP client can't be made.
     pub fn start(config: &Config) -> Result<Traces, ClientError> {
         let (mut posting, stop) = (JoinSet::new(), CancellationToken::new());
-        let ids = Ids { trace: || uuid::Uuid::new_v4().into_bytes(), span: pause::random };
+        let ids = Ids { trace: || uuid::Uuid::new_v4().into_bytes(), span: rng::random };
         let Some(url) = config.trace.url() else {
             return Ok(Traces { tracer: Tracer::without_collector(ids), posting, stop });
         };

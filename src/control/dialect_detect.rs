@@ -12,9 +12,8 @@ use http::{HeaderValue, StatusCode};
 use crate::dialect::signs::{DetectedDialect, SERVER_INFO_PATH, Signs, sglang_port};
 use crate::dialect::{facts, mooncake};
 use crate::endpoint::Endpoint;
-use crate::fleet::Role;
+use crate::fleet::{Fleet, LiveProtocol, Role};
 use crate::intake::exchange::{authorized, exchange, url};
-use crate::relay::Relay;
 
 /// Pause between two rounds of questions, while no prefiller has answered.
 const ROUND_PAUSE: Duration = Duration::from_secs(2);
@@ -64,8 +63,10 @@ impl SignClient {
 /// The loop that asks until a prefiller has answered.
 #[derive(Debug)]
 pub struct Detector {
-    /// The relay that is to know the dialect.
-    pub relay: Arc<Relay>,
+    /// Prefillers that are asked.
+    pub fleet: Arc<Fleet>,
+    /// The protocol that is to be found out.
+    pub protocol: Arc<LiveProtocol>,
     /// Client and limits of the questions.
     pub client: SignClient,
     /// True once a prefiller has answered.
@@ -76,22 +77,24 @@ impl Detector {
     /// Asks one round of prefillers, beginning with the `first` member. True if no further question
     /// is needed.
     pub async fn ask_round(&self, first: usize) -> bool {
-        let speech = self.relay.speech.now();
-        let members = self.relay.fleet.members(Role::Prefill);
+        let protocol = self.protocol.now();
+        let members = self.fleet.members(Role::Prefill);
         let first = first % members.len().max(1);
         for prefiller in members.iter().cycle().skip(first).take(PREFILLERS_PER_ROUND.min(members.len())) {
-            let signs =
-                self.client.fetch_signs(prefiller.endpoint(), &speech.bootstrap(prefiller.endpoint())).await;
+            let signs = self
+                .client
+                .fetch_signs(prefiller.endpoint(), &protocol.bootstrap(prefiller.endpoint()))
+                .await;
             let Some(told) = signs.verdict() else { continue };
             self.apply_verdict(prefiller.endpoint(), &told, signs.sglang_port);
-            return !self.relay.speech.now().open;
+            return !self.protocol.now().open;
         }
         false
     }
 
     /// Logs a warning if no prefiller has answered: the gateway is ready, and requests would fail.
     pub fn warn_of_silence(&self) {
-        let members = self.relay.fleet.members(Role::Prefill);
+        let members = self.fleet.members(Role::Prefill);
         if self.has_verdict.load(Ordering::Relaxed) || members.is_empty() {
             return;
         }
@@ -117,11 +120,11 @@ impl Detector {
     }
 
     fn apply_verdict(&self, prefiller: &Endpoint, told: &DetectedDialect, bootstrap_port: Option<u16>) {
-        let before = self.relay.speech.now().dialect;
+        let before = self.protocol.now().dialect;
         if self.has_verdict.swap(true, Ordering::Relaxed) && before == told.dialect {
             return;
         }
         tracing::info!(dialect = told.dialect.name(), prefiller = %prefiller, "dialect: {}", told.why);
-        self.relay.turn_to(told.dialect, bootstrap_port);
+        self.protocol.turn_to(told.dialect, bootstrap_port);
     }
 }

@@ -18,7 +18,7 @@ use crate::fleet::health::State;
 use crate::fleet::{Fleet, Instance, Role, RoleOutlook, Sign};
 use crate::intake::exchange::{authorized, exchange, url};
 use crate::intake::facts;
-use crate::relay::{Relay, pause};
+use crate::util::rng;
 
 /// Pause between looks at which probes are due.
 const LOOK: Duration = Duration::from_millis(100);
@@ -37,8 +37,8 @@ const METRICS_BYTES: usize = 32 << 20;
 
 /// The loop that probes engines, with its client and limits.
 pub struct Prober {
-    /// The relay, for its fleet.
-    pub relay: Arc<Relay>,
+    /// Engines that are probed, and whose health is told.
+    pub fleet: Arc<Fleet>,
     /// The client for control calls.
     pub client: reqwest::Client,
     /// `Authorization` header for engines.
@@ -87,7 +87,7 @@ impl Prober {
 
     /// The engines whose probe is due.
     fn due(&self, schedule: &mut ProbeSchedule) -> Vec<(Endpoint, ProbeTarget)> {
-        let engines = engines(&self.relay.fleet);
+        let engines = engines(&self.fleet);
         schedule.0.retain(|endpoint, _| engines.contains_key(endpoint));
         let now = Instant::now();
         let due = |(endpoint, engine): &mut (Endpoint, ProbeTarget)| {
@@ -102,21 +102,21 @@ impl Prober {
     /// Pause between probes of an engine, with 10 % jitter: several gateways would probe in step
     /// otherwise.
     fn pause(&self, engine: &ProbeTarget) -> Duration {
-        let now_ms = self.relay.fleet.now_ms();
+        let now_ms = self.fleet.now_ms();
         let rests = |it: &&Arc<Instance>| it.health().state(now_ms) != State::Closed;
-        let missed = |it: &Arc<Instance>| self.relay.fleet.outlook(it.role()) == RoleOutlook::Resting;
+        let missed = |it: &Arc<Instance>| self.fleet.outlook(it.role()) == RoleOutlook::Resting;
         let mut resting = engine.roles.iter().filter(rests).peekable();
         let every = match resting.peek().is_some() {
             true if resting.any(missed) => self.every.min(LAST_RESORT_PAUSE),
             true => self.every.min(RESTING_PAUSE),
             false => self.every,
         };
-        every.mul_f64(0.9 + 0.2 * (pause::random() as f64 / u64::MAX as f64))
+        every.mul_f64(0.9 + 0.2 * (rng::random() as f64 / u64::MAX as f64))
     }
 
     /// True if the engine is to be probed: engines that served within the interval need no probe.
     fn is_wanted(&self, engine: &ProbeTarget) -> bool {
-        let now_ms = self.relay.fleet.now_ms();
+        let now_ms = self.fleet.now_ms();
         let every_ms = u64::try_from(self.every.as_millis()).unwrap_or(u64::MAX);
         engine.roles.iter().any(|it| {
             !it.health().served_within(now_ms, every_ms)
@@ -136,7 +136,7 @@ impl Prober {
         };
         for role in &engine.roles {
             role.meter().probed(outcome);
-            self.relay.fleet.probed(role, outcome == "alive");
+            self.fleet.probed(role, outcome == "alive");
             if engine.newcomer && outcome != "alive" {
                 let (leg, instance) = (role.role().name(), first.endpoint());
                 tracing::warn!(leg, %instance, outcome, "the first probe of it failed: is it up, and is this its port?");
@@ -179,9 +179,9 @@ impl Prober {
         let started_s = text.as_deref().and_then(engine_load::start_s);
         let ranks = text.as_deref().and_then(engine_load::ranks);
         for role in &engine.roles {
-            self.relay.fleet.seen(role, Sign::Start(started_s));
+            self.fleet.seen(role, Sign::Start(started_s));
             if let Some(ranks) = ranks {
-                self.relay.fleet.tells_ranks(role, ranks);
+                self.fleet.tells_ranks(role, ranks);
             }
         }
     }
@@ -193,7 +193,7 @@ impl Prober {
         let names = facts::model_names(self.call(first, "/v1/models"), self.time).await;
         let names = names.ok().flatten().unwrap_or_default();
         for role in &engine.roles {
-            self.relay.fleet.record_models(role, names.clone());
+            self.fleet.record_models(role, names.clone());
         }
     }
 

@@ -12,30 +12,29 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::config::Events;
 use crate::endpoint::Endpoint;
-use crate::fleet::{Instance, InstanceId, Role};
-use crate::obs::events::{HeldMeter, RankMeter, RankState};
+use crate::fleet::{Fleet, Instance, InstanceId, Role};
+use crate::intake::Prompts;
+use crate::obs::events::{RankMeter, RankState};
 use crate::pool::events::index::{BlockIndex, IndexLimits, MAX_HOLDERS};
 use crate::pool::events::status::{Count, State, Status};
 use crate::pool::events::watch::{SharedIndex, Source, Times, Watch};
 use crate::pool::events::zmtp::Address;
-use crate::relay::Relay;
-use crate::relay::lookup::KvEventView;
 
 /// Pause between comparisons with the fleet and updates of the metrics.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// An empty index of KV events with its settings; `None` if `events.subscribe` is off.
-pub fn event_view(events: &Events) -> Option<Arc<KvEventView>> {
+/// An empty index of KV events with the limits of its section.
+pub fn index(events: &Events) -> SharedIndex {
     let limits = IndexLimits { holders: MAX_HOLDERS, blocks: events.blocks };
-    let index = || Arc::new(RwLock::new(BlockIndex::new(limits)));
-    events.listen.then(|| Arc::new(KvEventView { index: index(), meter: HeldMeter::new() }))
+    Arc::new(RwLock::new(BlockIndex::new(limits)))
 }
 
 /// Follows the prefillers of a fleet.
 #[derive(Debug)]
 pub struct KvEventSubscriptions {
     publishers: Publishers,
-    relay: Arc<Relay>,
+    fleet: Arc<Fleet>,
+    prompts: Arc<Prompts>,
     index: SharedIndex,
     subscriptions: HashMap<InstanceId, Subscription>,
     watches: JoinSet<()>,
@@ -78,12 +77,19 @@ struct Rank {
 }
 
 impl KvEventSubscriptions {
-    /// Creates it without subscriptions.
-    pub fn new(events: &Events, relay: Arc<Relay>, told: &KvEventView) -> KvEventSubscriptions {
+    /// Creates it without subscriptions. It follows the prefillers of `fleet`, writes into `index`,
+    /// and compares their blocks with those that `prompts` names.
+    pub fn new(
+        events: &Events,
+        fleet: Arc<Fleet>,
+        prompts: Arc<Prompts>,
+        index: SharedIndex,
+    ) -> KvEventSubscriptions {
         KvEventSubscriptions {
             publishers: Publishers::new(events),
-            relay,
-            index: told.index.clone(),
+            fleet,
+            prompts,
+            index,
             subscriptions: HashMap::new(),
             watches: JoinSet::new(),
         }
@@ -105,7 +111,7 @@ impl KvEventSubscriptions {
 
     /// Shows the state of the subscriptions in the metrics, and odd ones in the log.
     fn show(&mut self) {
-        let naming = self.relay.finder.as_ref().and_then(|finder| finder.prompts.naming());
+        let naming = self.prompts.naming();
         for rank in self.subscriptions.values_mut().flat_map(|it| &mut it.ranks) {
             rank.show();
             if let Some(naming) = &naming {
@@ -117,7 +123,7 @@ impl KvEventSubscriptions {
     /// Subscribes to new prefillers, and ends the subscriptions of those that left. One that drains
     /// still counts: it may come back.
     fn sync_with_fleet(&mut self) {
-        let members = self.relay.fleet.members(Role::Prefill);
+        let members = self.fleet.members(Role::Prefill);
         self.subscriptions.retain(|id, subscriptions| {
             let stays = members.iter().any(|member| member.id() == *id);
             if !stays {

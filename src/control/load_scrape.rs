@@ -11,9 +11,9 @@ use futures_util::stream;
 use http::HeaderValue;
 
 use crate::dialect::engine_load::{self, EngineLoad};
-use crate::fleet::{ExternalLoad, Instance, Role};
+use crate::fleet::{ExternalLoad, Fleet, Instance, Role};
 use crate::intake::exchange::{authorized, exchange, url};
-use crate::relay::Relay;
+use crate::util::swap::Live;
 
 /// The largest answer to `GET /metrics`.
 const METRICS_BYTES: usize = 32 << 20;
@@ -22,12 +22,14 @@ const AT_ONCE: usize = 16;
 
 /// The loop that scrapes engines' loads, with its client.
 pub struct Scraper {
-    /// The relay, for its fleet.
-    pub relay: Arc<Relay>,
+    /// Engines that are asked, and whose loads are told.
+    pub fleet: Arc<Fleet>,
     /// The client for control calls.
     pub client: reqwest::Client,
     /// `Authorization` header for engines.
     pub authorization: Option<HeaderValue>,
+    /// Limit for one question.
+    pub time: Arc<Live<Duration>>,
     /// Between two rounds.
     pub pause: Duration,
 }
@@ -37,9 +39,9 @@ impl Scraper {
     pub async fn run(self) {
         loop {
             tokio::time::sleep(self.pause).await;
-            let fleet = &self.relay.fleet;
+            let both = [Role::Prefill, Role::Decode];
             let engines: Vec<Arc<Instance>> =
-                [Role::Prefill, Role::Decode].iter().flat_map(|role| fleet.members(*role).to_vec()).collect();
+                both.iter().flat_map(|role| self.fleet.members(*role).to_vec()).collect();
             let this = &self;
             let asked = stream::iter(engines).map(|engine| async move {
                 let loads = this.ask(&engine).await;
@@ -52,7 +54,7 @@ impl Scraper {
     async fn ask(&self, engine: &Instance) -> Vec<EngineLoad> {
         let call =
             authorized(self.client.get(url(engine.endpoint(), "/metrics")), self.authorization.as_ref());
-        match exchange(call, self.relay.settings.now().control, METRICS_BYTES).await {
+        match exchange(call, *self.time.now(), METRICS_BYTES).await {
             Ok((status, body)) if status.is_success() => engine_load::read(&String::from_utf8_lossy(&body)),
             _ => Vec::new(),
         }
@@ -70,7 +72,7 @@ impl Scraper {
             // An engine does not count a request that it has answered and only holds blocks of.
             let requests = (all - f64::from(ours.working())).max(0.0);
             match engine.role() {
-                Role::Prefill => self.relay.fleet.scheduler().foreign(engine.id(), rank, requests),
+                Role::Prefill => self.fleet.scheduler().foreign(engine.id(), rank, requests),
                 // By its load here alone.
                 Role::Encode => {}
                 Role::Decode => {

@@ -15,11 +15,12 @@ use http::HeaderValue;
 
 use crate::config::Config;
 use crate::endpoint::Endpoint;
-use crate::fleet::Role;
+use crate::fleet::{Fleet, Role};
 use crate::intake::{Asker, Facts, Parity, Prompts, Trust, Verdict, compare, facts};
+use crate::obs::Meters;
 use crate::profile::{self, Published, Trouble};
 use crate::prompt::Rules;
-use crate::relay::Relay;
+use crate::util::swap::Live;
 
 /// The longest that the start waits for comparisons: several times what engines take that are not
 /// overloaded. The others are compared later.
@@ -28,10 +29,23 @@ const START_TIME: Duration = Duration::from_secs(3);
 /// Compares the gateway with the engines.
 pub struct ParityChecker {
     config: Config,
-    relay: Arc<Relay>,
-    prompts: Arc<Prompts>,
-    asker: Asker,
+    handles: ParityHandles,
     seen: Observations,
+}
+
+/// Parts of the gateway that are compared with the engines, and learn the outcome.
+#[derive(Clone, Debug)]
+pub struct ParityHandles {
+    /// Engines that are asked.
+    pub fleet: Arc<Fleet>,
+    /// Reader of prompts, which is told if its tokens are theirs, and how blocks are named.
+    pub prompts: Arc<Prompts>,
+    /// The client for tokenizing, with its limits.
+    pub asker: Asker,
+    /// Limit for a question about an engine's facts.
+    pub time: Arc<Live<Duration>>,
+    /// Metrics of the comparisons.
+    pub meters: Arc<Meters>,
 }
 
 /// Facts that are known of the engines. They are kept while engines are away.
@@ -50,11 +64,11 @@ struct Observations {
 
 impl ParityChecker {
     /// Nothing is asked yet.
-    pub fn new(config: &Config, relay: Arc<Relay>, prompts: Arc<Prompts>, asker: Asker) -> Self {
+    pub fn new(config: &Config, handles: ParityHandles) -> Self {
         if !config.prompt.verify {
-            prompts.set_trust(Trust::Proven);
+            handles.prompts.set_trust(Trust::Proven);
         }
-        Self { config: config.clone(), relay, prompts, asker, seen: Observations::default() }
+        Self { config: config.clone(), handles, seen: Observations::default() }
     }
 
     /// One look at all engines, before the gateway serves: some seconds at most. Engines that are
@@ -85,14 +99,14 @@ impl ParityChecker {
             // The error is logged; the next round may find it fixed.
             let _ = self.update_naming();
             self.compare_tokens().await;
-            let cache = self.prompts.cache_stats();
-            self.relay.meters.prompt_cache(cache.hits, cache.misses);
+            let cache = self.handles.prompts.cache_stats();
+            self.handles.meters.prompt_cache(cache.hits, cache.misses);
         }
     }
 
     /// The prefillers: they compute what the pool holds.
     fn engines(&self) -> Vec<Endpoint> {
-        let members = self.relay.fleet.members(Role::Prefill);
+        let members = self.handles.fleet.members(Role::Prefill);
         members.iter().filter(|engine| !engine.draining()).map(|engine| engine.endpoint().clone()).collect()
     }
 
@@ -102,10 +116,11 @@ impl ParityChecker {
         self.seen.same.retain(|engine, _| engines.contains(engine));
         self.seen.doubts.retain(|engine, _| engines.contains(engine));
         self.seen.present.retain(|engine| engines.contains(engine));
-        let authorization: Option<&HeaderValue> = self.asker.authorization.as_ref();
-        let time = self.relay.settings.now().control;
-        let asked =
-            engines.iter().map(|engine| facts::fetch(&self.asker.client, engine, authorization, time));
+        let authorization: Option<&HeaderValue> = self.handles.asker.authorization.as_ref();
+        let time = *self.handles.time.now();
+        let asked = engines
+            .iter()
+            .map(|engine| facts::fetch(&self.handles.asker.client, engine, authorization, time));
         for (engine, answer) in engines.iter().zip(join_all(asked).await) {
             match answer {
                 Ok(facts) => {
@@ -127,7 +142,7 @@ impl ParityChecker {
         }
         if self.config.prompt.verify {
             let shared = self.seen.facts.values().map(Facts::rules).min();
-            self.prompts.set_rules(shared.unwrap_or(Rules::EveryRelease));
+            self.handles.prompts.set_rules(shared.unwrap_or(Rules::EveryRelease));
         }
     }
 
@@ -144,20 +159,20 @@ impl ParityChecker {
             .collect();
         let named = profile::naming(&self.config, &published);
         let said = named.as_ref().err().map(ToString::to_string);
-        let news = said != self.seen.naming || (said.is_none() && self.prompts.naming().is_none());
+        let news = said != self.seen.naming || (said.is_none() && self.handles.prompts.naming().is_none());
         self.seen.naming = said;
-        self.relay.meters.block_names_known(named.is_ok());
+        self.handles.meters.block_names_known(named.is_ok());
         match named {
             Ok(naming) => {
                 if news {
                     let block_tokens = naming.hasher.block_tokens();
                     tracing::info!(block_tokens, pool = naming.keys.is_some(), "blocks can be named");
                 }
-                self.prompts.set_naming(Some(naming));
+                self.handles.prompts.set_naming(Some(naming));
                 Ok(())
             }
             Err(trouble) => {
-                self.prompts.set_naming(None);
+                self.handles.prompts.set_naming(None);
                 let waits = trouble.may_pass();
                 match (news, waits) {
                     (false, _) => {}
@@ -172,8 +187,8 @@ impl ParityChecker {
     /// Compares the gateway's tokens with each engine that was not compared yet. After one
     /// difference no comparison follows: only a restart undoes that.
     async fn compare_tokens(&mut self) {
-        let open = self.config.prompt.verify && self.prompts.trust() != Trust::Refuted;
-        let (true, Some(prompter)) = (open, self.prompts.local().cloned()) else {
+        let open = self.config.prompt.verify && self.handles.prompts.trust() != Trust::Refuted;
+        let (true, Some(prompter)) = (open, self.handles.prompts.local().cloned()) else {
             return;
         };
         let known: Vec<(Endpoint, Option<String>)> = self
@@ -185,7 +200,7 @@ impl ParityChecker {
             .collect();
         // All are compared at once, and each is recorded when it is done, so that one that hangs
         // does not delay the others.
-        let (asker, prompter, today) = (self.asker.clone(), &prompter, self.prompts.today());
+        let (asker, prompter, today) = (self.handles.asker.clone(), &prompter, self.handles.prompts.today());
         let mut comparing: FuturesUnordered<_> = known
             .iter()
             .map(|(engine, model)| {
@@ -201,7 +216,7 @@ impl ParityChecker {
     /// Takes over facts of an engine other than those about block names.
     fn record_facts(&mut self, engine: &Endpoint, facts: &Facts) {
         if facts.encodes_chats_itself() {
-            self.prompts.chats_are_encoded_elsewhere();
+            self.handles.prompts.chats_are_encoded_elsewhere();
         }
         let uncached = matches!(&facts.cache, Ok(Some(cache)) if cache.prefix_caching == Some(false));
         if uncached && !self.seen.facts.contains_key(engine) {
@@ -211,20 +226,20 @@ impl ParityChecker {
 
     fn record_parity(&mut self, engine: &Endpoint, parity: &Parity) {
         let (compared, skipped) = (parity.compared, &parity.skipped);
-        self.relay.meters.parity(parity.verdict.name());
+        self.handles.meters.parity(parity.verdict.name());
         match &parity.verdict {
             Verdict::Same => {
                 tracing::info!(%engine, compared, ?skipped, "our tokens are the engine's");
                 self.seen.same.insert(engine.clone(), compared);
                 self.seen.doubts.remove(engine);
-                self.prompts.set_trust(Trust::Proven);
+                self.handles.prompts.set_trust(Trust::Proven);
             }
             Verdict::Different(difference) => {
                 tracing::error!(
                     %engine, compared,
                     "{difference} Prompts are routed by load until the gateway is restarted"
                 );
-                self.prompts.set_trust(Trust::Refuted);
+                self.handles.prompts.set_trust(Trust::Refuted);
             }
             Verdict::Untested => {
                 let why = "our tokens can't be compared with the engine's".to_owned();
@@ -235,7 +250,7 @@ impl ParityChecker {
                 self.log_doubt(engine, why, &parity.skipped);
             }
         }
-        self.relay.meters.tokens_proven(self.prompts.trust() == Trust::Proven);
+        self.handles.meters.tokens_proven(self.handles.prompts.trust() == Trust::Proven);
     }
 
     /// Logs why an engine is not compared, once for each reason.

@@ -5,6 +5,7 @@
 //! never both see the same free instance.
 
 mod blame;
+pub mod engine_protocol;
 pub mod handoffs;
 pub mod health;
 mod hits;
@@ -37,6 +38,7 @@ use crate::route::{
     SchedulerSettings,
 };
 pub use blame::FailedHandoff;
+pub use engine_protocol::{EngineProtocol, LiveProtocol};
 pub use health::handoffs::Verdict;
 pub use hits::{HitTokens, Hits};
 pub use instance::{ExternalLoad, Instance, InstanceId, Rank, Role};

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::fleet::health::{Cause, Change, State};
 use crate::fleet::scheduler_handle::Recovery;
 use crate::fleet::{Fleet, Instance, InstanceId, Role};
+use crate::obs::Meters;
 
 /// At most this share of a role rests for what its members refuse: the others must be able to carry
 /// the load.
@@ -166,9 +167,18 @@ impl Fleet {
         self.scheduler.health(instance.id(), &how);
     }
 
+    /// Updates the gauges of members, of their breakers and of the line for prefillers.
+    pub fn show(&self, meters: &Meters) {
+        self.show_health();
+        meters.waiting.set(self.scheduler.waiting() as f64);
+        for role in Role::ALL {
+            meters.instances(role.name(), self.serving(role));
+        }
+    }
+
     /// Shows the state of every breaker in the metrics. Who has left shows none, as
     /// [`Fleet::sweep`] has left it.
-    pub fn show_health(&self) {
+    fn show_health(&self) {
         let now_ms = self.now_ms();
         for role in Role::ALL {
             // Nobody leaves meanwhile: what is shown of those who left would stay for ever.

@@ -22,9 +22,10 @@ use crate::relay::failure::{Failure, FailureKind, Large};
 use crate::relay::legs::whole;
 use crate::relay::progress::Waiting;
 use crate::relay::vacancy::Passage;
-use crate::relay::{Relay, Tries, pause, refusals, traced};
+use crate::relay::{Relay, Tries, refusals, traced};
 use crate::route::estimate;
 use crate::upstream::Written;
+use crate::util::rng;
 
 /// Items of one request that are at encoders at once.
 const AT_ONCE: usize = 16;
@@ -94,12 +95,12 @@ impl Relay {
         let tokens = estimate::prompt_tokens(items.len_bytes(at));
         let mut tries = Tries::new(self.settings.now().attempts);
         loop {
-            let need = Need { tokens, tried: &tries.tried, random: pause::random(), ..Need::default() };
+            let need = Need { tokens, tried: &tries.tried, random: rng::random(), ..Need::default() };
             let nobody = || Error::new(Kind::EncodeFailed, "no encoder is available");
             let reservation = self.fleet.pick(Role::Encode, need).ok_or_else(nobody)?;
             tries.start(reservation.instance());
             // Engines that meet an id again take it for the same request.
-            let id = format!("{}:{at}:{:06x}", ask.id, pause::random() & 0xff_ffff);
+            let id = format!("{}:{at}:{:06x}", ask.id, rng::random() & 0xff_ffff);
             let item = Ask { body: body.clone(), ..ask.under(&id) };
             let failure = match self.encode_once(&item, &reservation).await {
                 Ok(end) => {

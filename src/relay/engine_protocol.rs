@@ -1,13 +1,13 @@
-//! Protocol of this fleet's engines, and the identity of each for the other side.
+//! Identity of each engine for the other side, by the protocol of the fleet.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::dialect::{Dialect, Peer, Transfer, mooncake, signs};
+use crate::dialect::{Peer, Transfer, mooncake, signs};
 use crate::endpoint::Endpoint;
-use crate::fleet::{Instance, Reservation};
+use crate::fleet::{EngineProtocol, Instance, Reservation};
 use crate::relay::Relay;
 use crate::relay::failure::Failure;
 use crate::upstream::collect;
@@ -16,44 +16,7 @@ use crate::upstream::collect;
 const BOOTSTRAP_BYTES: usize = 1 << 20;
 const BOOTSTRAP_TIME: Duration = Duration::from_secs(2);
 
-/// Of `[dialect]` what requests need.
-#[derive(Clone, Debug, Default)]
-pub struct EngineProtocol {
-    /// Dialect of the engines, as far as it is known.
-    pub dialect: Dialect,
-    /// They may turn out to speak another.
-    pub open: bool,
-    /// Place where a prefiller's bootstrap server listens, on the prefiller's host.
-    pub bootstrap_port: u16,
-    /// Prefillers for which that is not so, and where it listens there.
-    pub bootstraps: Vec<(Endpoint, Endpoint)>,
-    /// Place where decoders call back, a whole URL.
-    pub callback_url: String,
-    /// Prefillers understand lists of prompts.
-    pub batch: bool,
-}
-
-impl EngineProtocol {
-    /// Place where the bootstrap server of a prefiller listens.
-    pub fn bootstrap(&self, prefiller: &Endpoint) -> Endpoint {
-        let own = self.bootstraps.iter().find(|(of, _)| of == prefiller).map(|(_, at)| at.clone());
-        own.unwrap_or_else(|| Endpoint::new(prefiller.host.clone(), self.bootstrap_port))
-    }
-}
-
 impl Relay {
-    /// The engines have turned out to speak this, if it was open.
-    pub fn turn_to(&self, dialect: Dialect, bootstrap_port: Option<u16>) {
-        let speech = self.speech.now();
-        if !speech.open {
-            return;
-        }
-        // A hand-off may still tell more of an engine whose dialect has several forms.
-        let open = dialect == Dialect::KvTransfer;
-        let bootstrap_port = bootstrap_port.unwrap_or(speech.bootstrap_port);
-        self.speech.set(EngineProtocol { dialect, open, bootstrap_port, ..(*speech).clone() });
-    }
-
     /// Looks whether a prefiller's hand-off tells what it speaks.
     pub(super) fn heed(&self, handoff: &Bytes) {
         if !self.speech.now().open {
@@ -61,7 +24,7 @@ impl Relay {
         }
         if let Some(told) = signs::of_handoff(handoff) {
             tracing::info!(dialect = told.dialect.name(), "dialect: {}", told.why);
-            self.turn_to(told.dialect, None);
+            self.speech.turn_to(told.dialect, None);
         }
     }
 
@@ -109,19 +72,5 @@ impl Relay {
         let body = collect(answer.into_body(), BOOTSTRAP_BYTES).await.map_err(|e| e.to_string())?;
         let read = status.is_success().then(|| mooncake::read_query(body, bootstrap.authority())).flatten();
         read.ok_or_else(|| format!("status {}, and no list of engine ids", status.as_u16()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_bootstrap_server_is_on_its_prefillers_host_unless_told_otherwise() {
-        let special = (Endpoint::new("a", 8100), Endpoint::new("10.0.0.9", 9001));
-        let speech =
-            EngineProtocol { bootstrap_port: 8998, bootstraps: vec![special], ..EngineProtocol::default() };
-        assert_eq!(speech.bootstrap(&Endpoint::new("a", 8100)), Endpoint::new("10.0.0.9", 9001));
-        assert_eq!(speech.bootstrap(&Endpoint::new("a", 8101)), Endpoint::new("a", 8998));
     }
 }

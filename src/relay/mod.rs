@@ -67,11 +67,12 @@ use tokio::time::{Instant, timeout_at};
 use crate::dialect::batch::Batch;
 use crate::dialect::shape::{self, Bypass};
 use crate::error::{Error, Kind};
-use crate::fleet::{Fleet, InstanceId, Need, Placement, Reservation, Role};
+use crate::fleet::{Fleet, InstanceId, LiveProtocol, Need, Placement, Reservation, Role};
 use crate::intake::Prompts;
 use crate::obs::Meters;
 use crate::prompt::{Exactness, Prompt};
 use crate::upstream::Upstream;
+use crate::util::rng;
 use crate::util::swap::Live;
 use account::Ledger;
 use affinity::Affinity;
@@ -82,7 +83,6 @@ use budget::Retries;
 use concurrent_decode::Early;
 use decision_log::DecisionLog;
 use encode::Encodings;
-use engine_protocol::EngineProtocol;
 use failure::Failure;
 use forced_tool_calls::Forced;
 use legs::{DecodeEnd, PrefillEnd};
@@ -103,11 +103,11 @@ use vacancy::{ProbeSettings, nobody};
 #[derive(Debug)]
 pub struct Relay {
     /// Members of the fleet.
-    pub fleet: Fleet,
+    pub fleet: Arc<Fleet>,
     /// The client towards them.
     pub upstream: Upstream,
     /// Protocol of the engines.
-    pub speech: Live<EngineProtocol>,
+    pub speech: Arc<LiveProtocol>,
     /// Limits and deadlines.
     pub settings: Live<Settings>,
     /// Concurrency limits of either role.
@@ -241,7 +241,7 @@ impl Relay {
     async fn read_prompt(&self, ask: &mut Ask) -> Option<Prompt> {
         let prompts = self.prompts.as_ref().filter(|_| ask.shape.bypass.is_none())?;
         let (began, mut span) = (Instant::now(), traced::step(ask, "tokenise"));
-        let engine = self.fleet.any(Role::Prefill, pause::random()).map(|engine| engine.endpoint().clone());
+        let engine = self.fleet.any(Role::Prefill, rng::random()).map(|engine| engine.endpoint().clone());
         let prompt = prompts.prompt(ask.api, &ask.body, engine).await;
         let unknown = match prompt.exactness {
             Exactness::Exact => {
@@ -454,7 +454,7 @@ impl Relay {
     fn decoder(&self, ask: &Ask, tries: &Tries, prefiller: Option<InstanceId>) -> Result<Reservation, Error> {
         let tokens = ask.shape.prompt_tokens + ask.shape.output_tokens;
         let keeper = self.kept.keeper_for(ask);
-        let random = pause::random();
+        let random = rng::random();
         let (tried, session) = (tries.tried.as_slice(), ask.job.session);
         let avoided =
             prefiller.map(|it| self.fleet.avoided_consumers(it)).filter(|avoided| !avoided.is_empty());

@@ -1,7 +1,5 @@
 //! Pauses between attempts.
 
-use std::cell::Cell;
-use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 /// The pause after the `made`-th attempt: `base · 2^(made-1)`, at most `max`, times a factor
@@ -10,28 +8,6 @@ use std::time::Duration;
 pub fn jittered(base: Duration, max: Duration, made: u32, random: u64) -> Duration {
     let doubled = base.saturating_mul(1u32 << made.saturating_sub(1).min(20)).min(max);
     doubled.mul_f64(0.5 + (random >> 11) as f64 / (1u64 << 53) as f64)
-}
-
-thread_local! {
-    static STATE: Cell<u64> = Cell::new(RandomState::new().hash_one(0u8));
-}
-
-/// From here on the numbers of this thread are those that follow from `seed`: what was seen once
-/// can be seen again.
-pub fn seed(seed: u64) {
-    STATE.set(seed);
-}
-
-/// A random number, good enough for jitter and dice.
-pub fn random() -> u64 {
-    // splitmix64
-    STATE.with(|state| {
-        let s = state.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
-        state.set(s);
-        let z = (s ^ (s >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    })
 }
 
 #[cfg(test)]
@@ -47,11 +23,5 @@ mod tests {
         assert_eq!(pause(3, 0), ms(20));
         assert_eq!(pause(40, 0), ms(25), "10 doubled for ever is 50 at most, halved by jitter");
         assert_eq!(jittered(Duration::ZERO, ms(50), 5, u64::MAX), Duration::ZERO);
-    }
-
-    #[test]
-    fn numbers_differ() {
-        let drawn: std::collections::HashSet<_> = (0..100).map(|_| random()).collect();
-        assert_eq!(drawn.len(), 100);
     }
 }

@@ -34,6 +34,7 @@ use crate::relay::failure::Failure;
 use crate::relay::pause;
 use crate::relay::prefill_report::{Answered, PrefillReport};
 use crate::upstream::{SendError, Written};
+use crate::util::rng;
 
 /// A hand-off is used within this share of its lease: the decoder still needs time to fetch.
 const LEASE_SHARE: f64 = 0.8;
@@ -418,7 +419,7 @@ impl Relay {
             }
             drop(turn);
             made += 1;
-            tokio::time::sleep(pause::jittered(PAUSE, PAUSE_MAX, made, pause::random())).await;
+            tokio::time::sleep(pause::jittered(PAUSE, PAUSE_MAX, made, rng::random())).await;
         }
     }
 
@@ -449,10 +450,9 @@ impl Relay {
     async fn fetch_on_one(&self, lost: &Lost, late: bool, refused: &mut Vec<InstanceId>) -> Attempt {
         let dialect = self.speech.now().dialect;
         let tokens = lost.ask.shape.prompt_tokens;
-        let need =
-            Need { tokens, tried: refused, random: pause::random(), under_way: true, ..Need::default() };
+        let need = Need { tokens, tried: refused, random: rng::random(), under_way: true, ..Need::default() };
         let Some(reservation) = self.fleet.pick(Role::Decode, need) else { return Attempt::Unseen };
-        let (written, salt) = (Written::default(), late.then(pause::random));
+        let (written, salt) = (Written::default(), late.then(rng::random));
         let sent = self.fetch_once(lost, (&reservation, salt), &written);
         match tokio::time::timeout(RELEASE_TIME, sent).await {
             Ok(Ok(status)) if fetched_or_told(dialect, status) => {

@@ -52,8 +52,6 @@ pub struct Settings {
     pub tell: Duration,
     /// The whole request.
     pub total: Duration,
-    /// Limit for control calls to an engine.
-    pub control: Duration,
     /// Items of one request that are encoded apart.
     pub encode_items: usize,
     /// Prompts of one request that are asked one by one.

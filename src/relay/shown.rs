@@ -11,9 +11,10 @@ use serde_json::{Value, json};
 use crate::codec::json::{Edit, Object, ScanLimits};
 use crate::dialect::resume::Proof;
 use crate::fleet::{InstanceId, Need, Role};
+use crate::relay::Relay;
 use crate::relay::ask::Ask;
-use crate::relay::{Relay, pause};
 use crate::upstream::{Written, collect};
+use crate::util::rng;
 
 /// An engine that lives answers within milliseconds; the client waits for it in the middle of its
 /// answer. One of each role is asked.
@@ -27,7 +28,7 @@ impl Relay {
     pub(super) async fn shows(&self, ask: &Arc<Ask>, proof: &Proof, tried: InstanceId) -> Option<bool> {
         // Prefillers tokenise alike.
         for role in [Role::Decode, Role::Prefill] {
-            let need = Need { tokens: 0, tried: &[tried], random: pause::random(), ..Need::default() };
+            let need = Need { tokens: 0, tried: &[tried], random: rng::random(), ..Need::default() };
             let Some(reservation) = self.fleet.pick(role, need) else { continue };
             let question = question(ask, &proof.ids)?;
             let text = async {

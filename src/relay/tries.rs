@@ -7,6 +7,7 @@ use crate::relay::failure::Failure;
 use crate::relay::refusals::Refusals;
 use crate::relay::vacancy::Passage;
 use crate::relay::{Relay, pause};
+use crate::util::rng;
 
 /// Attempts at one leg of one request.
 #[derive(Default)]
@@ -69,7 +70,7 @@ impl Relay {
         }
         self.meters.retry(role.name(), failure.reason());
         let settings = self.settings.now();
-        let pause = pause::jittered(settings.delay, settings.delay_max, made, pause::random());
+        let pause = pause::jittered(settings.delay, settings.delay_max, made, rng::random());
         tokio::time::sleep(pause).await;
         true
     }

@@ -26,8 +26,9 @@ use crate::error::{Error, Kind};
 use crate::fleet::vacancy::{Bound, Trial};
 use crate::fleet::{Instance, Placement, Role, RoleOutlook};
 use crate::relay::ask::Ask;
-use crate::relay::{Relay, Tries, pause};
+use crate::relay::{Relay, Tries};
 use crate::upstream::{Leg, Written};
+use crate::util::rng;
 
 /// Between two looks of the head of the line, which alone looks.
 const LINE_LOOK: Duration = Duration::from_millis(20);
@@ -198,7 +199,7 @@ impl Relay {
         if serving().any(|it| !it.health().is_out_of_reach()) {
             return Ok(trial);
         }
-        let first = usize::try_from(pause::random()).unwrap_or(0) % members.len().max(1);
+        let first = usize::try_from(rng::random()).unwrap_or(0) % members.len().max(1);
         let all = serving().cycle().skip(first).take(serving().count().min(LOOKED_AT)).cloned();
         let look = |it| -> Waiting<'_, bool> { Box::pin(self.answers(it)) };
         let mut probe: FuturesUnordered<Waiting<'_, bool>> = all.map(look).collect();

@@ -58,7 +58,7 @@ pub async fn status(State(gateway): State<Arc<Gateway>>, request: Request) -> Re
 
 /// Answers with the metrics in Prometheus' text format.
 pub async fn metrics(State(gateway): State<Arc<Gateway>>) -> Response<Body> {
-    gateway.count_instances();
+    gateway.relay.fleet.show(&gateway.relay.meters);
     let mut response = Response::new(Body::from(gateway.exposition.render()));
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
@@ -97,16 +97,6 @@ impl Gateway {
             relay.settings.now().skip.without_prefiller && relay.speech.now().dialect.decodes_alone()
         };
         decode > 0 && (prefill > 0 || without())
-    }
-
-    /// Updates the gauges of members.
-    pub fn count_instances(&self) {
-        self.relay.fleet.show_health();
-        let (prefill, decode) = self.serving();
-        self.relay.meters.waiting.set(self.relay.fleet.scheduler().waiting() as f64);
-        self.relay.meters.instances(Role::Prefill.name(), prefill);
-        self.relay.meters.instances(Role::Decode.name(), decode);
-        self.relay.meters.instances(Role::Encode.name(), self.relay.fleet.serving(Role::Encode));
     }
 
     /// `host:port` of those that serve in `role`.

@@ -307,7 +307,7 @@ async fn read(gateway: &Gateway, request: Request) -> Result<(Role, Vec<Endpoint
 
 fn changed(gateway: &Gateway, message: String) -> Response<Body> {
     tracing::info!("{message}");
-    gateway.count_instances();
+    gateway.relay.fleet.show(&gateway.relay.meters);
     let text: Value = json!({
         "message": message,
         "current_prefill_instances": gateway.names(Role::Prefill),

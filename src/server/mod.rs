@@ -52,9 +52,10 @@ use crate::auth::Callers;
 use crate::obs::Exposition;
 use crate::relay::Relay;
 use crate::relay::admit::Gate;
-use crate::relay::{pause, traced};
+use crate::relay::traced;
 use crate::server::openai::Route;
 use crate::trace::{Span, Tracer, lines};
+use crate::util::rng;
 use crate::util::swap::Live;
 
 pub use body_memory::{BodyLimits, BodyMemory};
@@ -177,7 +178,7 @@ pub(crate) struct Arrived(pub(crate) Instant);
 impl Gateway {
     /// The span of a request that is known as `id`; empty where requests are not traced.
     fn span(&self, request: &Request, id: &str, arrived: Instant) -> Span {
-        let logged = lines::wanted(self.edge.now().steps_ratio, pause::random);
+        let logged = lines::wanted(self.edge.now().steps_ratio, rng::random);
         if !logged && !self.tracer.collects() {
             return Span::default();
         }

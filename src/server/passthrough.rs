@@ -22,7 +22,7 @@ use crate::relay::idle_timeout::IdleTimeout;
 use crate::relay::progress::Waiting;
 use crate::relay::refusals::{is_busy, is_doubtful, retry_after};
 use crate::relay::response_owners;
-use crate::relay::{Relay, answer, pause, traced};
+use crate::relay::{Relay, answer, traced};
 use crate::server::begun::BegunBody;
 use crate::server::passthrough_accounting::PassthroughAccount;
 use crate::server::payload::Payload;
@@ -31,6 +31,7 @@ use crate::server::table::{self, Passage, Stored};
 use crate::server::{Gateway, auth, body, csrf, headers, openai, reply, response_lookup};
 use crate::trace::Scope;
 use crate::upstream::{Leg, ReplyError, Written};
+use crate::util::rng;
 
 /// A request on its way to one engine.
 struct EngineRequest {
@@ -240,7 +241,7 @@ async fn try_role(
         if keeper.is_some_and(|keeper| tried.contains(&keeper)) {
             break;
         }
-        let need = Need { tokens, tried: &tried, random: pause::random(), keeper, ..Need::default() };
+        let need = Need { tokens, tried: &tried, random: rng::random(), keeper, ..Need::default() };
         let Some(reservation) = gateway.relay.fleet.pick(role, need) else {
             break;
         };

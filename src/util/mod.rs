@@ -1,4 +1,5 @@
 //! Small tools without knowledge of gateways or engines.
 
+pub mod rng;
 pub mod single_flight;
 pub mod swap;

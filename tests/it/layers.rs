@@ -43,15 +43,15 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "control",
         &[
-            "config", "dialect", "endpoint", "fleet", "intake", "obs", "pool", "profile", "prompt", "relay",
-            "server", "tls",
+            "config", "dialect", "endpoint", "fleet", "intake", "obs", "pool", "profile", "prompt", "tls",
+            "upstream", "util",
         ],
     ),
     (
         "app",
         &[
-            "auth", "config", "control", "endpoint", "fleet", "intake", "kvhash", "obs", "pool", "profile",
-            "relay", "route", "server", "tls", "trace", "upstream", "util",
+            "auth", "config", "control", "dialect", "endpoint", "fleet", "intake", "kvhash", "obs", "pool",
+            "profile", "relay", "route", "server", "tls", "trace", "upstream", "util",
         ],
     ),
     ("sim", &["codec"]),

@@ -2,14 +2,14 @@
 
 use super::visit::Visit;
 use super::{Grade, Report};
+use crate::app::settings;
 use crate::config::{Config, DialectName};
-use crate::control::settings;
 use crate::dialect::Dialect;
 use crate::dialect::signs::DetectedDialect;
 
 /// Reports which dialect the prefillers that answered speak.
 pub(super) fn tell(config: &Config, visits: &[Visit], report: &mut Report) {
-    let configured = settings::speech(config).dialect;
+    let configured = settings::protocol(config).dialect;
     for visit in visits {
         let Some(signs) = visit.told.as_ref().ok().and_then(|told| told.signs.as_ref()) else { continue };
         let (grade, text) = judge(config.dialect.name, configured, signs.verdict().as_ref());

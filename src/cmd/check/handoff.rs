@@ -8,9 +8,9 @@ use serde_json::json;
 
 use super::visit::Visit;
 use super::{Grade, Report};
+use crate::app::settings;
 use crate::codec::json::{Edit, Object, ScanLimits};
 use crate::config::{Config, DialectName};
-use crate::control::settings;
 use crate::dialect::{self, Api, Dialect, Transfer};
 use crate::endpoint::Endpoint;
 use crate::fleet::Role;
@@ -45,7 +45,7 @@ struct Question<'a> {
 
 /// Asks the prefillers that answered, where their dialect hands over.
 pub(super) async fn ask(config: &Config, asker: &Asker, visits: &[Visit], report: &mut Report) {
-    let configured = settings::speech(config).dialect;
+    let configured = settings::protocol(config).dialect;
     let set = config.dialect.name != DialectName::Auto;
     let answered = |role| {
         visits

@@ -6,9 +6,9 @@ use futures_util::{StreamExt, stream};
 use http::{StatusCode, header};
 
 use super::members::Member;
+use crate::app::settings;
 use crate::config::Config;
 use crate::control::dialect_detect::SignClient;
-use crate::control::settings;
 use crate::dialect::signs::Signs;
 use crate::fleet::Role;
 use crate::intake::exchange::{Asker, authorized, causes};
@@ -67,7 +67,7 @@ async fn signs(config: &Config, asker: &Asker, member: &Member) -> Option<Signs>
         return None;
     }
     let Asker { client, authorization, time, .. } = asker.clone();
-    let bootstrap = settings::speech(config).bootstrap(&member.engine);
+    let bootstrap = settings::protocol(config).bootstrap(&member.engine);
     Some(SignClient { client, authorization, time }.fetch_signs(&member.engine, &bootstrap).await)
 }
 

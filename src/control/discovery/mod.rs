@@ -13,15 +13,14 @@ pub mod list;
 pub mod names;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
 
 use crate::config::{self, Config};
+use crate::control::FleetHandles;
 use crate::endpoint::Endpoint;
 use crate::fleet::{Fleet, Owner, Role};
-use crate::relay::Relay;
 use list::EngineLists;
 use names::{DnsNames, SystemResolver};
 
@@ -30,7 +29,7 @@ const FILE_BYTES: u64 = 1 << 20;
 
 /// Looks for engines.
 pub struct Discoverer {
-    relay: Arc<Relay>,
+    handles: FleetHandles,
     file: Option<PathBuf>,
     /// The lists at the last look.
     listed: EngineLists,
@@ -42,11 +41,11 @@ pub struct Discoverer {
 
 impl Discoverer {
     /// As configured; `None` when nothing is to be looked at.
-    pub fn new(config: &Config, relay: Arc<Relay>) -> Option<Discoverer> {
+    pub fn new(config: &Config, handles: FleetHandles) -> Option<Discoverer> {
         let discovery = &config.discovery;
         let names = |texts: &[String]| DnsNames::new(config::endpoints(texts), SystemResolver);
         discovery.looks_again().then(|| Discoverer {
-            relay,
+            handles,
             file: discovery.file.as_ref().map(PathBuf::from),
             listed: EngineLists::default(),
             dns: [
@@ -87,14 +86,14 @@ impl Discoverer {
             }
             looked = true;
             let (mut engines, mut wrong) = names.look().await;
-            engines.retain(|engine| match self.relay.upstream.check(engine) {
+            engines.retain(|engine| match self.handles.upstream.check(engine) {
                 Ok(()) => true,
                 Err(why) => {
                     wrong.push(format!("{engine}: {why}"));
                     false
                 }
             });
-            let (came, gone) = self.relay.fleet.want(Owner::Dns, *role, &engines);
+            let (came, gone) = self.handles.fleet.want(Owner::Dns, *role, &engines);
             changes += came + gone;
             all_wrong.append(&mut wrong);
         }
@@ -106,9 +105,9 @@ impl Discoverer {
     /// Takes over the lists. Returns how many engines came or went; an error names listed engines
     /// that can't be spoken to.
     fn take(&mut self, listed: EngineLists) -> Result<usize, String> {
-        let fleet = &self.relay.fleet;
+        let fleet = &self.handles.fleet;
         for engine in listed.prefill.iter().chain(&listed.decode).flatten() {
-            self.relay.upstream.check(engine).map_err(|why| format!("{engine}: {why}"))?;
+            self.handles.upstream.check(engine).map_err(|why| format!("{engine}: {why}"))?;
         }
         let want = |role, list: Option<Vec<Endpoint>>| {
             let (came, gone) = list.map_or((0, 0), |list| fleet.want(Owner::File, role, &list));
@@ -122,7 +121,7 @@ impl Discoverer {
     /// One look: so many came or went, and what went wrong, empty for nothing. Names fail one by
     /// one, so it may be both.
     fn tell(&mut self, at: usize, source: &'static str, changes: usize, wrong: String) {
-        changed(&self.relay.fleet, source, changes);
+        changed(&self.handles.fleet, source, changes);
         if !wrong.is_empty() && self.wrong[at] != wrong {
             let follows = if changes > 0 { "the rest stays as it was" } else { "nothing changes" };
             tracing::warn!(source, "{follows}, since not all engines could be looked for: {wrong}");
@@ -132,7 +131,7 @@ impl Discoverer {
             (true, 0) => "same",
             (true, _) => "changed",
         };
-        self.relay.meters.discovered(source, outcome);
+        self.handles.meters.discovered(source, outcome);
         self.wrong[at] = wrong;
     }
 }

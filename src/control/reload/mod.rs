@@ -15,11 +15,10 @@ use std::time::Duration;
 
 use tokio::signal::unix::Signal;
 
-use crate::config::{ConfigErrors, Loaded};
-use crate::control::settings;
+use crate::config::{Config, ConfigErrors, Loaded};
+use crate::control::FleetHandles;
 use crate::fleet::{Owner, Role};
 use crate::obs::log::Threshold;
-use crate::server::Gateway;
 use adopt::{Adoption, adopt};
 use files::ContentTracker;
 
@@ -52,16 +51,27 @@ pub struct Source {
 pub struct Reloader {
     source: Source,
     running: Loaded,
-    gateway: Arc<Gateway>,
+    target: Target,
 }
 
+/// The parts of a running gateway that a configuration changes.
+pub struct Target {
+    /// Engines that are listed, and metrics of reloads.
+    pub handles: FleetHandles,
+    /// Takes over the settings that are read anew for each request.
+    pub apply: Apply,
+}
+
+/// Takes over the settings of a configuration, all or none.
+pub type Apply = Box<dyn Fn(&Config) -> Result<(), Refusal> + Send + Sync>;
+
 /// Reason why a configuration changes nothing.
-type Refusal = String;
+pub type Refusal = String;
 
 impl Reloader {
     /// Creates it for a gateway that runs with `running`.
-    pub fn new(source: Source, running: Loaded, gateway: Arc<Gateway>) -> Reloader {
-        Reloader { source, running, gateway }
+    pub fn new(source: Source, running: Loaded, target: Target) -> Reloader {
+        Reloader { source, running, target }
     }
 
     /// Watches for changes for ever.
@@ -101,7 +111,7 @@ impl Reloader {
 
     fn reload(&mut self, why: &'static str, loaded: Result<Loaded, ConfigErrors>) {
         let taken = loaded.map_err(|errors| errors.to_string()).and_then(|new| self.take(new));
-        let meters = &self.gateway.relay.meters;
+        let meters = &self.target.handles.meters;
         match taken {
             Ok(Adoption { applied, pending, .. }) => {
                 meters.reloaded(if pending.is_empty() { "applied" } else { "partial" }, pending.len());
@@ -124,19 +134,17 @@ impl Reloader {
     fn take(&mut self, new: Loaded) -> Result<Adoption, Refusal> {
         lost_setting::check(&self.running, &new).map_err(|lost_setting| lost_setting.to_string())?;
         let adoption = adopt(&self.running.config, &new.config).map_err(|mixture| mixture.to_string())?;
-        let (config, relay) = (&adoption.config, &self.gateway.relay);
+        let (config, FleetHandles { fleet, upstream, .. }) = (&adoption.config, &self.target.handles);
         let engines = [
             (Role::Prefill, config.prefill_endpoints()),
             (Role::Decode, config.decode_endpoints()),
             (Role::Encode, config.encode_endpoints()),
         ];
-        let unreachable =
-            engines.iter().flat_map(|(_, all)| all).try_for_each(|one| relay.upstream.check(one));
+        let unreachable = engines.iter().flat_map(|(_, all)| all).try_for_each(|one| upstream.check(one));
         unreachable.map_err(|error| error.to_string())?;
-        self.gateway.edge.set(settings::edge(config).map_err(|error| error.to_string())?);
-        relay.settings.set(settings::settings(config));
+        (self.target.apply)(config)?;
         for (role, engines) in &engines {
-            relay.fleet.want(Owner::Configuration, *role, engines);
+            fleet.want(Owner::Configuration, *role, engines);
         }
         if let Some(threshold) = &self.source.threshold {
             threshold.set(config.log.level.filter().parse().unwrap_or(tracing::Level::INFO));

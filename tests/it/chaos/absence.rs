@@ -84,7 +84,7 @@ fn decoders_that_are_away_cost_no_prefills_and_strand_nothing() {
     for seed in 0..4 {
         for spoken in SPOKEN.into_iter().chain(LATER).chain([DECODER_FIRST]) {
             for decoders in [1, 3] {
-                pd_proxy::relay::pause::seed(seed);
+                pd_proxy::util::rng::seed(seed);
                 in_virtual_time(play(spoken, decoders, &mut Rng(seed)));
             }
         }

@@ -38,7 +38,7 @@ fn number(name: &str) -> Option<u64> {
 fn run(plan: &Plan, seed: u64, words: &mut Words) {
     let right: Vec<String> =
         plan.requests.iter().map(|request| words.of(request, plan.answer_tokens)).collect();
-    pd_proxy::relay::pause::seed(seed);
+    pd_proxy::util::rng::seed(seed);
     let played = catch_unwind(AssertUnwindSafe(|| {
         let ((), lines) = world::in_virtual_time(world::play(plan, &right));
         assert_eq!(lines, plan.requests.len(), "one line in the access log for each request");

@@ -37,7 +37,7 @@ async fn a_file_adds_and_removes_and_half_a_file_does_nothing() {
     std::fs::write(&file, json!({"prefill": [p0.addr().to_string()]}).to_string()).unwrap();
     let app = App::build(&config).await.unwrap();
     // Looks as the gateway does, and the test knows when it has.
-    let mut looker = Discoverer::new(&config, app.gateway().relay.clone()).unwrap();
+    let mut looker = Discoverer::new(&config, app.fleet_handles()).unwrap();
     let gateway = Gateway::run(app);
     assert_eq!(
         client::send(gateway.at, &post(CHAT, &chat("x"))).await.status,
@@ -77,8 +77,10 @@ async fn who_is_missing_from_a_file_leaves_at_the_second_look() {
     // The test looks, not the gateway.
     config.discovery.interval_ms = 3_600_000;
     std::fs::write(&file, "prefill 127.0.0.1:1\nprefill 127.0.0.1:2\ndecode 127.0.0.1:3\n").unwrap();
-    let gateway = App::build(&config).await.unwrap().gateway();
-    let mut looker = Discoverer::new(&config, gateway.relay.clone()).unwrap();
+    let app = App::build(&config).await.unwrap();
+    let (gateway, handles) = (app.gateway(), app.fleet_handles());
+    drop(app);
+    let mut looker = Discoverer::new(&config, handles).unwrap();
     for (text, prefillers) in [
         (None, 2),
         (Some("prefill 127.0.0.1:1\n"), 2),

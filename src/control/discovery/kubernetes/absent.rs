@@ -3,17 +3,15 @@
 
 mod answer;
 
-use std::sync::Arc;
-
 use tokio::task::JoinSet;
 
 use crate::config::Config;
 use crate::config::kubernetes::{Kubernetes, Wanted};
-use crate::relay::Relay;
+use crate::control::FleetHandles;
 pub use answer::SourceAnswer;
 
 /// Nothing is watched.
-pub async fn start(_: &Config, _: &Arc<Relay>, _: &mut JoinSet<()>) {}
+pub async fn start(_: &Config, _: &FleetHandles, _: &mut JoinSet<()>) {}
 
 /// Nobody is asked.
 ///

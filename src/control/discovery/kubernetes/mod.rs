@@ -19,14 +19,13 @@ use std::time::Duration;
 
 use kube::core::NamespaceResourceScope;
 use serde::de::DeserializeOwned;
-use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use crate::config::Config;
 use crate::config::kubernetes::Wanted;
+use crate::control::FleetHandles;
 use crate::fleet::Role;
-use crate::relay::Relay;
 pub use answer::SourceAnswer;
 pub use ask::ask;
 use inventory::ObjectEngines;
@@ -60,14 +59,14 @@ trait Kind:
 
 /// Watches as configured, in tasks of `tasks`; returns when the first lists are there, or are not
 /// to be waited for.
-pub async fn start(config: &Config, relay: &Arc<Relay>, tasks: &mut JoinSet<()>) {
+pub async fn start(config: &Config, handles: &FleetHandles, tasks: &mut JoinSet<()>) {
     let settings = &config.discovery.kubernetes;
     let mut first = Vec::new();
     for (role, wanted) in [(Role::Prefill, settings.prefill()), (Role::Decode, settings.decode())] {
         let Some(wanted) = wanted else { continue };
         let (tell, signal_first) = oneshot::channel();
         first.push(signal_first);
-        tasks.spawn(RoleWatch::new(relay.clone(), role, (settings.clone(), wanted), tell).run());
+        tasks.spawn(RoleWatch::new(handles.clone(), role, (settings.clone(), wanted), tell).run());
     }
     let all = async {
         for signal_first in first {

@@ -1,7 +1,6 @@
 //! Follows the pods of one role for as long as the gateway runs.
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -18,9 +17,9 @@ use super::access::{Access, WATCH_S, labels};
 use super::inventory::RoleInventory;
 use super::refusals::{self, Interruption};
 use crate::config::kubernetes::{By, Kubernetes, Wanted};
+use crate::control::FleetHandles;
 use crate::control::discovery::changed;
 use crate::fleet::{Owner, Role};
-use crate::relay::Relay;
 
 /// Time for which changes are collected: a rollout of a hundred pods is not a hundred changes of
 /// the fleet.
@@ -46,7 +45,7 @@ const SOURCE: &str = "kubernetes";
 
 /// Keeps one role of the fleet equal to the cluster's pods.
 pub(super) struct RoleWatch {
-    relay: Arc<Relay>,
+    handles: FleetHandles,
     role: Role,
     settings: Kubernetes,
     wanted: Wanted,
@@ -68,13 +67,13 @@ impl RoleWatch {
     /// Creates the watch of one role for the wanted pods. `first` is signalled when the first list
     /// is complete, or fails.
     pub(super) fn new(
-        relay: Arc<Relay>,
+        handles: FleetHandles,
         role: Role,
         (settings, wanted): (Kubernetes, Wanted),
         first: oneshot::Sender<()>,
     ) -> RoleWatch {
         RoleWatch {
-            relay,
+            handles,
             role,
             settings,
             wanted,
@@ -175,15 +174,15 @@ impl RoleWatch {
     /// Applies the engines to the fleet, and logs faults of the others.
     fn apply(&mut self) {
         let mut engines = self.inventory.engines();
-        engines.all.retain(|engine| match self.relay.upstream.check(engine) {
+        engines.all.retain(|engine| match self.handles.upstream.check(engine) {
             Ok(()) => true,
             Err(why) => {
                 engines.lacks.push(format!("{engine}: {why}"));
                 false
             }
         });
-        let (came, gone) = self.relay.fleet.want(Owner::Kubernetes, self.role, &engines.all);
-        changed(&self.relay.fleet, SOURCE, came + gone);
+        let (came, gone) = self.handles.fleet.want(Owner::Kubernetes, self.role, &engines.all);
+        changed(&self.handles.fleet, SOURCE, came + gone);
         let lacks = engines.lacks.join("; ");
         if !lacks.is_empty() && lacks != self.lacks {
             tracing::warn!(source = SOURCE, "not all engines can be used: {lacks}");
@@ -193,7 +192,7 @@ impl RoleWatch {
             (true, 0) => "same",
             (true, _) => "changed",
         };
-        self.relay.meters.discovered(SOURCE, outcome);
+        self.handles.meters.discovered(SOURCE, outcome);
         self.lacks = lacks;
         self.signal_first();
     }
@@ -222,7 +221,7 @@ impl RoleWatch {
         if what(&why) != what(&self.last_error) {
             tracing::warn!(source = SOURCE, role = self.role.name(), "the fleet stays as it was: {why}");
         }
-        self.relay.meters.discovered(SOURCE, "failed");
+        self.handles.meters.discovered(SOURCE, "failed");
         self.last_error = why;
         self.signal_first();
     }

@@ -8,8 +8,8 @@ use http::{HeaderValue, StatusCode};
 
 use crate::config::{Config, DialectName, Secret};
 use crate::dialect::Dialect;
+use crate::fleet::EngineProtocol;
 use crate::relay::bypass::BypassRules;
-use crate::relay::engine_protocol::EngineProtocol;
 use crate::relay::settings::Settings;
 use crate::relay::vacancy::ProbeSettings;
 use crate::server::{BodyLimits, Edge};
@@ -52,7 +52,6 @@ pub fn settings(config: &Config) -> Settings {
         gap: ms(timeout.gap_ms),
         tell: ms(timeout.tell_ms),
         total: ms(timeout.total_ms),
-        control: ms(timeout.models_ms),
         encode_items: limit.encode_items,
         prompts: limit.prompts,
         prefill_reply_bytes: limit.prefill_reply_bytes,
@@ -62,7 +61,7 @@ pub fn settings(config: &Config) -> Settings {
 }
 
 /// Settings of the engines' dialect.
-pub fn speech(config: &Config) -> EngineProtocol {
+pub fn protocol(config: &Config) -> EngineProtocol {
     let dialect = &config.dialect;
     EngineProtocol {
         dialect: match dialect.name {
