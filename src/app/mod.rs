@@ -250,7 +250,7 @@ impl App {
     /// connections were cut.
     pub async fn serve(self) -> usize {
         let App { gateway, bound, admin, tls, drain, tasks, mut releasing, traces, .. } = self;
-        let cut = server::serve(&gateway, (bound, admin), tls, drain).await;
+        let cut = server::serve(&gateway, bound, admin, tls, drain).await;
         gateway.tasks.close();
         let _ = tokio::time::timeout(RELEASE_GRACE, gateway.tasks.wait()).await;
         drop(tasks);

@@ -30,14 +30,36 @@ pub struct Offers<O> {
     next: u64,
 }
 
+/// KV that a decoder keeps, as it comes in.
+#[derive(Debug)]
+pub struct KeptKv<O> {
+    /// Parameters that the decoder returned, and the tokens that they are of.
+    pub returned: Returned,
+    /// Facts other than tokens that tell it apart.
+    pub context: Context,
+    /// Tokens of a block, by which prompts are compared with it.
+    pub block_tokens: usize,
+    /// The decoder that keeps it.
+    pub owner: O,
+    /// Time at which the decoder drops it, ms.
+    pub until_ms: u64,
+}
+
+/// A prompt for which KV is looked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// Tokens of the prompt.
+    pub tokens: &'a [u32],
+    /// Facts other than tokens that must be the same.
+    pub context: &'a Context,
+    /// Tokens of a block, which must be the same.
+    pub block_tokens: usize,
+}
+
 #[derive(Debug)]
 struct Entry<O> {
-    returned: Returned,
-    context: Context,
-    block_tokens: usize,
-    owner: O,
+    kept: KeptKv<O>,
     start: u64,
-    until_ms: u64,
 }
 
 /// Parameters for a prefiller, and the number of tokens that they spare it.
@@ -61,35 +83,25 @@ impl<O> Default for Offers<O> {
 }
 
 impl<O> Offers<O> {
-    /// Remembers what `owner` keeps until then; how many others had to go for it.
-    pub fn keep(
-        &mut self,
-        (returned, context): (Returned, Context),
-        block_tokens: usize,
-        owner: O,
-        (now_ms, until_ms): (u64, u64),
-    ) -> usize {
-        let starts = starts(returned.prompt(), block_tokens);
-        let Some(start) = starts.last().copied().filter(|_| returned.tokens().len() <= MOST_TOKENS) else {
+    /// Remembers KV that a decoder keeps; returns how many others had to go for it.
+    pub fn keep(&mut self, kept: KeptKv<O>, now_ms: u64) -> usize {
+        let starts = starts(kept.returned.prompt(), kept.block_tokens);
+        let tokens = kept.returned.tokens().len();
+        let Some(start) = starts.last().copied().filter(|_| tokens <= MOST_TOKENS) else {
             return 1;
         };
         let id = self.next;
         self.next += 1;
-        self.tokens += returned.tokens().len();
+        self.tokens += tokens;
         self.by_start.entry(start).or_default().push(id);
-        self.entries.insert(id, Entry { returned, context, block_tokens, owner, start, until_ms });
+        self.entries.insert(id, Entry { kept, start });
         self.bound(now_ms)
     }
 
     /// The best offer for a prompt, which is on offer no more. Those that `good` says no to are
     /// dropped on the way.
-    pub fn take(
-        &mut self,
-        (prompt, context): (&[u32], &Context),
-        block_tokens: usize,
-        now_ms: u64,
-        good: impl Fn(&O) -> bool,
-    ) -> Option<Offer> {
+    pub fn take(&mut self, wanted: Wanted<'_>, now_ms: u64, good: impl Fn(&O) -> bool) -> Option<Offer> {
+        let Wanted { tokens: prompt, context, block_tokens } = wanted;
         if self.entries.is_empty() {
             return None;
         }
@@ -98,13 +110,13 @@ impl<O> Offers<O> {
             starts.iter().filter_map(|start| self.by_start.get(start)).flatten().copied().collect();
         let mut best: Option<(usize, u64)> = None;
         for id in ids {
-            let Some(entry) = self.entries.get(&id) else { continue };
-            if entry.until_ms <= now_ms || !good(&entry.owner) {
+            let Some(Entry { kept, .. }) = self.entries.get(&id) else { continue };
+            if kept.until_ms <= now_ms || !good(&kept.owner) {
                 self.remove(id);
                 continue;
             }
-            let same = entry.context == *context && entry.block_tokens == block_tokens;
-            let blocks = if same { entry.returned.blocks_of(prompt, block_tokens) } else { 0 };
+            let same = kept.context == *context && kept.block_tokens == block_tokens;
+            let blocks = if same { kept.returned.blocks_of(prompt, block_tokens) } else { 0 };
             // Of two alike the newer, which is kept longer.
             if blocks > 0 && best.is_none_or(|(most, _)| blocks >= most) {
                 best = Some((blocks, id));
@@ -112,14 +124,14 @@ impl<O> Offers<O> {
         }
         let (blocks, id) = best?;
         let entry = self.remove(id)?;
-        let params = entry.returned.offer(blocks, block_tokens)?;
+        let params = entry.kept.returned.offer(blocks, block_tokens)?;
         Some(Offer { params, tokens: blocks * block_tokens })
     }
 
     /// Drops what `gone` keeps, or all.
     pub fn forget(&mut self, gone: impl Fn(&O) -> bool) {
         let ids: Vec<u64> =
-            self.entries.iter().filter(|(_, entry)| gone(&entry.owner)).map(|(id, _)| *id).collect();
+            self.entries.iter().filter(|(_, entry)| gone(&entry.kept.owner)).map(|(id, _)| *id).collect();
         ids.into_iter().for_each(|id| drop(self.remove(id)));
     }
 
@@ -138,7 +150,7 @@ impl<O> Offers<O> {
         // The oldest first; with one time for all they are the first to end.
         while let Some((&id, entry)) = self.entries.first_key_value() {
             let fits = self.entries.len() <= MOST && self.tokens <= MOST_TOKENS;
-            if fits && entry.until_ms > now_ms {
+            if fits && entry.kept.until_ms > now_ms {
                 break;
             }
             self.remove(id);
@@ -148,7 +160,7 @@ impl<O> Offers<O> {
 
     fn remove(&mut self, id: u64) -> Option<Entry<O>> {
         let entry = self.entries.remove(&id)?;
-        self.tokens -= entry.returned.tokens().len();
+        self.tokens -= entry.kept.returned.tokens().len();
         if let Some(ids) = self.by_start.get_mut(&entry.start) {
             ids.retain(|other| *other != id);
             if ids.is_empty() {

@@ -27,6 +27,15 @@ pub struct Usage {
     pub output: Option<u64>,
 }
 
+/// Numbers of tokens that a request took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TokenCounts {
+    /// Tokens of its prompt.
+    pub prompt: u64,
+    /// Tokens that were generated.
+    pub output: u64,
+}
+
 /// The longest usage of an answer that only passes by, bytes: with all details it has a few
 /// hundred.
 const PASSING_BYTES: usize = 4 << 10;

@@ -142,12 +142,7 @@ impl Load {
 
 impl Instance {
     /// An engine among whose `ranks` the gateway chooses, if there are several.
-    pub(super) fn new(
-        id: InstanceId,
-        role: Role,
-        endpoint: Endpoint,
-        (ranks, rules): (Rank, Rules),
-    ) -> Instance {
+    pub(super) fn new(id: InstanceId, role: Role, endpoint: Endpoint, ranks: Rank, rules: Rules) -> Instance {
         let ranks = if ranks > 1 { ranks } else { 0 };
         let label = endpoint.to_string();
         let identities = (0..ranks).map(|rank| identity(&place_name(&endpoint, Some(rank))));

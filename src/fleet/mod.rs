@@ -242,7 +242,7 @@ impl Fleet {
     fn create(&self, role: Role, endpoint: Endpoint) -> Arc<Instance> {
         let id = InstanceId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let ranks = self.ranks.of(&endpoint, self.rank_rule(role));
-        Arc::new(Instance::new(id, role, endpoint, (ranks, self.settings.health)))
+        Arc::new(Instance::new(id, role, endpoint, ranks, self.settings.health))
     }
 
     /// Gives a new prefiller its places at the scheduler.

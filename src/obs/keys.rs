@@ -6,6 +6,7 @@ use std::sync::Arc;
 use metrics::{Counter, counter};
 
 use super::{Meters, begun, names};
+use crate::dialect::usage::TokenCounts;
 
 /// Reasons why a request may be refused for overload.
 pub const TURNED_AWAY: [&str; 10] = [
@@ -68,7 +69,7 @@ impl KeyMeter {
 
 impl Meters {
     /// Records the end of a request with the key of `name`: its `status` and its tokens.
-    pub fn of_key(&self, name: &str, (status, reason): (u16, &'static str), prompt: u64, output: u64) {
+    pub fn of_key(&self, name: &str, status: u16, reason: &'static str, taken: TokenCounts) {
         let meter = self.keys.get(name, || Arc::new(KeyMeter::new(name)));
         let outcome = match (status, reason) {
             (_, "client_gone") => &meter.gone,
@@ -77,8 +78,8 @@ impl Meters {
             _ => &meter.failed,
         };
         outcome.increment(1);
-        meter.prompt_tokens.increment(prompt);
-        meter.output_tokens.increment(output);
+        meter.prompt_tokens.increment(taken.prompt);
+        meter.output_tokens.increment(taken.output);
     }
 
     /// Counts a request without a known key, or with a key that lacks the right.

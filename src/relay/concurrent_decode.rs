@@ -17,7 +17,7 @@ use crate::fleet::{Instance, InstanceId, Reservation};
 use crate::relay::ask::Ask;
 use crate::relay::box_in_place::boxed;
 use crate::relay::failure::Failure;
-use crate::relay::legs::{Opening, PrefillEnd};
+use crate::relay::legs::{DecodeSpec, Opening, PrefillEnd};
 use crate::relay::origin::Origin;
 use crate::relay::release::HandoffGuard;
 use crate::relay::{Relay, Tries};
@@ -148,7 +148,8 @@ impl Relay {
     pub(super) fn early(
         self: &Arc<Self>,
         ask: &Arc<Ask>,
-        (prefill, transfer): (&Reservation, &Transfer),
+        prefill: &Reservation,
+        transfer: &Transfer,
         decode: &Tries,
     ) -> Option<Early> {
         let dialect = self.speech.now().dialect;
@@ -158,11 +159,9 @@ impl Relay {
         let (instance, written) = (reservation.instance().clone(), Written::default());
         // Its first byte comes after the prefill.
         let settings = self.settings.now();
-        let before = settings.computing(settings.prefill, ask.shape.prompt_tokens);
-        let origin = Origin::Beside(prefiller.clone());
-        let leg = boxed(|| {
-            self.clone().decode_leg(ask.clone(), reservation, (edit, before, origin), written.clone())
-        });
+        let extra_time = settings.computing(settings.prefill, ask.shape.prompt_tokens);
+        let spec = DecodeSpec { edit, extra_time, origin: Origin::Beside(prefiller.clone()) };
+        let leg = boxed(|| self.clone().decode_leg(ask.clone(), reservation, spec, written.clone()));
         let (peer, awaited) = (transfer.peer.clone(), dialect.binds_pairs());
         Some(Early { leg, ended: None, instance, written, dialect, peer, awaited })
     }

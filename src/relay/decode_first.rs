@@ -27,7 +27,7 @@ use crate::relay::ask::Ask;
 use crate::relay::box_in_place::boxed;
 use crate::relay::decision_log::OutcomeWriter;
 use crate::relay::failure::Failure;
-use crate::relay::legs::{DecodeEnd, Opening, PrefillEnd};
+use crate::relay::legs::{DecodeEnd, DecodeSpec, Opening, PrefillEnd, PrefillSpec};
 use crate::relay::origin::{Origin, PrefillPartners};
 use crate::relay::prefill_report::Answered;
 use crate::relay::rendezvous::{Meeting, Watch};
@@ -226,12 +226,13 @@ impl Relay {
         let edit = dialect::decode_edit(Some(&layerwise::decode_params(&self.speech.now().callback_url)));
         // How long it may take is known when the prefill has ended; a pair that lost its request
         // may take longer than one that has it.
-        let longer = self.settings.now().total.saturating_mul(2);
+        let extra_time = self.settings.now().total.saturating_mul(2);
+        let spec = DecodeSpec { edit, extra_time, origin: origin.clone() };
         let decoder = reservation.instance().clone();
         tokio::select! {
             biased;
             Ok(failure) = given_up => self.decoded(&ask.id, &decoder, &origin, Err(failure)),
-            outcome = self.clone().decode_leg(ask.clone(), reservation, (edit, longer, origin.clone()), written) => outcome,
+            outcome = self.clone().decode_leg(ask.clone(), reservation, spec, written) => outcome,
         }
     }
 
@@ -276,8 +277,8 @@ impl Relay {
             let transfer = Transfer { called: Some(params.clone()), ..Transfer::default() };
             let prefiller = reservation.instance().clone();
             let partners = PrefillPartners { decoder: Some(decoder.clone()), encoders: ask.encoders.clone() };
-            let leg =
-                self.clone().prefill_once(ask.clone(), reservation, (transfer, partners), Written::default());
+            let spec = PrefillSpec { transfer, partners };
+            let leg = self.clone().prefill_once(ask.clone(), reservation, spec, Written::default());
             let failure = match leg.await {
                 // It wrote what it computed: its blocks are its own again.
                 Ok(PrefillEnd::Done(mut guard)) => {

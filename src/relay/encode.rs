@@ -19,7 +19,7 @@ use crate::error::{Error, Kind};
 use crate::fleet::{Instance, Need, Pace, Reservation, Role};
 use crate::relay::ask::Ask;
 use crate::relay::failure::{Failure, FailureKind, Large};
-use crate::relay::legs::whole;
+use crate::relay::legs::{LegTarget, SizeLimit, whole};
 use crate::relay::progress::Waiting;
 use crate::relay::vacancy::Passage;
 use crate::relay::{Relay, Tries, refusals, traced};
@@ -130,9 +130,12 @@ impl Relay {
         let (settings, sent, written) = (self.settings.now(), Instant::now(), Written::default());
         let mut span = traced::leg(item, reservation.instance(), "encode");
         let outcome = {
+            let limit = SizeLimit { bytes: settings.prefill_reply_bytes, exceeded: Large::PrefillReply };
             let leg = pin!(async {
-                let response = self.exchange(item, (reservation, &mut span), &Edit::new(), &written).await?;
-                let response = whole(response, (settings.prefill_reply_bytes, Large::PrefillReply)).await?;
+                let response = self
+                    .exchange(item, LegTarget { reservation, span: &mut span }, &Edit::new(), &written)
+                    .await?;
+                let response = whole(response, limit).await?;
                 if response.status().is_client_error() {
                     return refusals::judge(reservation.instance(), response)
                         .map(|refusal| Err(Box::new(refusal)));

@@ -31,6 +31,7 @@ use crate::relay::response_owners;
 use crate::relay::resume::Follower;
 use crate::relay::reusable_kv::asks_for_ids;
 use crate::relay::settings::Settings;
+use crate::relay::single_engine::CombinedReservation;
 use crate::relay::stream::{Source, Stream};
 use crate::relay::traced;
 use crate::trace::Span;
@@ -55,7 +56,7 @@ pub(super) enum PrefillEnd {
     Cut,
     /// The engine is both prefiller and decoder, and takes the request as a whole: its reservations
     /// in both roles.
-    Here(Box<(Reservation, Reservation)>),
+    Here(Box<CombinedReservation>),
 }
 
 /// Good ends of a decode leg.
@@ -64,6 +65,38 @@ pub(super) enum DecodeEnd {
     Whole(Response<Bytes>),
     /// A stream whose first byte is here.
     Stream { head: http::response::Parts, source: Box<Source> },
+}
+
+/// Values that a prefill leg needs beside the request and its reservation.
+pub(super) struct PrefillSpec {
+    /// Values that both legs of the attempt are told.
+    pub(super) transfer: Transfer,
+    /// Engines that the leg depends on.
+    pub(super) partners: PrefillPartners,
+}
+
+/// Values that a decode leg needs beside the request and its reservation.
+pub(super) struct DecodeSpec {
+    /// The edit of the client's body.
+    pub(super) edit: Edit,
+    /// Time that it has beyond that of other legs until its answer begins.
+    pub(super) extra_time: Duration,
+    /// Source of the KV.
+    pub(super) origin: Origin,
+}
+
+/// The reservation on whose engine a leg is sent, and the leg's span.
+pub(super) struct LegTarget<'a> {
+    pub(super) reservation: &'a Reservation,
+    pub(super) span: &'a mut Span,
+}
+
+/// Limit for the size of an answer that is read as a whole.
+#[derive(Clone, Copy)]
+pub(super) struct SizeLimit {
+    pub(super) bytes: usize,
+    /// The failure of a larger one.
+    pub(super) exceeded: Large,
 }
 
 /// A decoder's answer that has begun.
@@ -100,17 +133,20 @@ impl Relay {
         self: Arc<Self>,
         ask: Arc<Ask>,
         reservation: Reservation,
-        (transfer, partners): (Transfer, PrefillPartners),
+        spec: PrefillSpec,
         written: Written,
     ) -> Result<PrefillEnd, Failure> {
+        let PrefillSpec { transfer, partners } = spec;
         let (sent, mut span) = (Instant::now(), traced::prefill(&ask, reservation.instance()));
         let (dialect, settings) = (self.speech.now().dialect, self.settings.now());
         let time = settings.computing(settings.prefill, ask.shape.prompt_tokens);
         let outcome = {
             let leg = pin!(async {
                 let edit = dialect.prefill_edit(ask.api, &ask.body, &transfer);
-                let response = self.exchange(&ask, (&reservation, &mut span), &edit, &written).await?;
-                let limit = (settings.prefill_reply_bytes, Large::PrefillReply);
+                let response = self
+                    .exchange(&ask, LegTarget { reservation: &reservation, span: &mut span }, &edit, &written)
+                    .await?;
+                let limit = SizeLimit { bytes: settings.prefill_reply_bytes, exceeded: Large::PrefillReply };
                 let response = whole(response, limit).await?;
                 if response.status().is_client_error() {
                     return refusals::judge(reservation.instance(), response).map(Err);
@@ -156,10 +192,9 @@ impl Relay {
         };
         // Without a prefill leg it computes the prompt, too.
         let prompt_tokens = if guard.is_none() { ask.shape.prompt_tokens } else { 0 };
-        let before = self.settings.now().computing(Duration::ZERO, prompt_tokens);
-        let origin = Origin::of(guard.as_deref());
-        let leg =
-            boxed(|| self.clone().decode_leg(ask.clone(), reservation, (edit, before, origin), written));
+        let extra_time = self.settings.now().computing(Duration::ZERO, prompt_tokens);
+        let spec = DecodeSpec { edit, extra_time, origin: Origin::of(guard.as_deref()) };
+        let leg = boxed(|| self.clone().decode_leg(ask.clone(), reservation, spec, written));
         let outcome = meanwhile(leg, || self.prefilled(ask, guard.as_deref_mut(), ledger)).await;
         self.opened(ask, outcome, guard, ledger)
     }
@@ -179,14 +214,14 @@ impl Relay {
         match begun {
             Begun::Refusal(body) => Ok(DecodeEnd::Whole(Response::from_parts(head, body))),
             Begun::Answer(answer) => {
-                let keeper = (reservation.instance().id(), ledger.key_name());
-                self.kept.learn(ask, response_owners::Beginning::Whole(&answer), keeper);
+                let (keeper, owner) = (reservation.instance().id(), ledger.key_name());
+                self.kept.learn(ask, response_owners::Beginning::Whole(&answer), keeper, owner);
                 let body = finish(ask.api, &self.take_back(ask, &reservation, *answer), ledger);
                 Ok(DecodeEnd::Whole(Response::from_parts(head, body)))
             }
             Begun::Stream(Opened { first, framer, rest }) => {
-                let keeper = (reservation.instance().id(), ledger.key_name());
-                self.kept.learn(ask, response_owners::Beginning::Events(&first), keeper);
+                let (keeper, owner) = (reservation.instance().id(), ledger.key_name());
+                self.kept.learn(ask, response_owners::Beginning::Events(&first), keeper, owner);
                 let (api, http2, given_up) = (ask.api, ask.http2, ask.shape.given_up);
                 let source = Source { first, framer, rest, reservation, api, http2, given_up };
                 Ok(DecodeEnd::Stream { head, source: Box::new(source) })
@@ -194,14 +229,15 @@ impl Relay {
         }
     }
 
-    /// One decode leg with this edit, which has so much longer than others until its answer begins.
+    /// One decode leg, until its answer begins.
     pub(super) async fn decode_leg(
         self: Arc<Self>,
         ask: Arc<Ask>,
         reservation: Reservation,
-        (edit, longer, origin): (Edit, Duration, Origin),
+        spec: DecodeSpec,
         written: Written,
     ) -> Result<Opening, Failure> {
+        let DecodeSpec { edit, extra_time, origin } = spec;
         let (sent, mut span) = (Instant::now(), traced::decode(&ask, reservation.instance()));
         let edit = match ask.plan() {
             Some(plan) if plan.exact.is_ok() => edit.set("return_token_ids", Bytes::from_static(b"true")),
@@ -211,12 +247,14 @@ impl Relay {
         let limit = if ask.shape.stream { settings.first_byte } else { settings.answer };
         let outcome = {
             let leg = pin!(async {
-                let response = self.exchange(&ask, (&reservation, &mut span), &edit, &written).await?;
+                let response = self
+                    .exchange(&ask, LegTarget { reservation: &reservation, span: &mut span }, &edit, &written)
+                    .await?;
                 begin(response, (&ask, reservation.instance()), &settings).await
             });
             // The request's own limit runs beside it.
             let waiting = origin.waiting(&ask, reservation.instance());
-            self.within(limit.saturating_add(longer), waiting, &written, leg).await
+            self.within(limit.saturating_add(extra_time), waiting, &written, leg).await
         };
         traced::ended(&mut span, &outcome);
         let (head, begun) = self.decoded(&ask.id, reservation.instance(), &origin, outcome)?;
@@ -229,10 +267,11 @@ impl Relay {
     pub(super) async fn exchange(
         &self,
         ask: &Ask,
-        (reservation, span): (&Reservation, &mut Span),
+        target: LegTarget<'_>,
         edit: &Edit,
         written: &Written,
     ) -> Result<Response<Reply>, Failure> {
+        let LegTarget { reservation, span } = target;
         let mut leg = ask.leg(reservation, edit);
         span.onto(&mut leg.headers);
         let response = self.upstream.send(leg, written).await.map_err(|e| {
@@ -334,15 +373,13 @@ enum Begun {
 }
 
 /// An answer with its whole body.
-pub(super) async fn whole(
-    response: Response<Reply>,
-    limit: (usize, Large),
-) -> Result<Response<Bytes>, Failure> {
+pub(super) async fn whole(response: Response<Reply>, limit: SizeLimit) -> Result<Response<Bytes>, Failure> {
     let (mut head, body) = response.into_parts();
-    let (limit_bytes, large) = if head.status.is_success() { limit } else { (REFUSAL_BYTES, Large::Refusal) };
-    let body = collect(body, limit_bytes).await.map_err(|e| {
-        let why = if e == CollectError::TooLarge(limit_bytes) {
-            FailureKind::TooLarge(large)
+    let refusal = SizeLimit { bytes: REFUSAL_BYTES, exceeded: Large::Refusal };
+    let SizeLimit { bytes, exceeded } = if head.status.is_success() { limit } else { refusal };
+    let body = collect(body, bytes).await.map_err(|e| {
+        let why = if e == CollectError::TooLarge(bytes) {
+            FailureKind::TooLarge(exceeded)
         } else {
             FailureKind::Broken
         };
@@ -365,7 +402,8 @@ async fn begin(
         let frame_bytes = ask.frame_bytes(settings.frame_bytes);
         return Ok((head, Begun::Stream(first_event::event(body, ask, frame_bytes).await?)));
     }
-    let mut answer = whole(response, (settings.answer_bytes, Large::Answer)).await?;
+    let mut answer =
+        whole(response, SizeLimit { bytes: settings.answer_bytes, exceeded: Large::Answer }).await?;
     let is_refusal = !answer.status().is_success();
     if is_refusal {
         answer = refusals::judge(decoder, answer)?;

@@ -96,6 +96,7 @@ use resume::Room;
 use reusable_kv::Offers;
 use settings::Settings;
 use shed::RoleLimits;
+use single_engine::CombinedReservation;
 use tries::Tries;
 use vacancy::{ProbeSettings, nobody};
 
@@ -160,7 +161,7 @@ struct Prefilled {
     /// The first attempt at the decode leg, where it was sent together with the prefill.
     early: Option<Early>,
     /// Seats on an engine that does both, in its role as prefiller and in that as decoder.
-    here: Option<(Reservation, Reservation)>,
+    here: Option<CombinedReservation>,
 }
 
 impl Relay {
@@ -303,9 +304,9 @@ impl Relay {
                         cut = true;
                         continue;
                     }
-                    Ok((PrefillEnd::Here(seats), _)) => {
+                    Ok((PrefillEnd::Here(both), _)) => {
                         self.meters.bypassed("both_roles");
-                        Prefilled { here: Some(*seats), ..Prefilled::default() }
+                        Prefilled { here: Some(*both), ..Prefilled::default() }
                     }
                 },
             };
@@ -365,8 +366,8 @@ impl Relay {
         tries: &mut Tries,
         ledger: &mut Ledger,
     ) -> Result<Result<DecodeEnd, Failure>, Error> {
-        if let Some(seats) = here {
-            return Ok(Box::pin(self.whole(ask, seats, tries, ledger)).await);
+        if let Some(both) = here {
+            return Ok(Box::pin(self.whole(ask, both, tries, ledger)).await);
         }
         // Where engines meet by the request's id, both know it by that of this attempt.
         let ask = &guard.as_ref().map_or_else(|| ask.clone(), |guard| guard.ask().clone());

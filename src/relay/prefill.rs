@@ -16,10 +16,11 @@ use crate::relay::ask::Ask;
 use crate::relay::box_in_place::boxed;
 use crate::relay::concurrent_decode::{self, Early, Ended};
 use crate::relay::failure::Failure;
-use crate::relay::legs::PrefillEnd;
+use crate::relay::legs::{PrefillEnd, PrefillSpec};
 use crate::relay::origin::PrefillPartners;
 use crate::relay::release::{DetachedPrefill, HandoffGuard};
 use crate::relay::reusable_kv::Outcome;
+use crate::relay::single_engine::CombinedReservation;
 use crate::relay::{Prefilled, Relay, Tries};
 use crate::upstream::Written;
 
@@ -88,8 +89,9 @@ impl Relay {
             tries.start(reservation.instance());
             ledger.leg(reservation.instance());
             if let Some(twin) = self.twin(ask, &reservation, decode) {
+                let both = CombinedReservation { prefill: reservation, decode: twin };
                 self.chosen(ask, chosen, ledger);
-                return Ok((PrefillEnd::Here(Box::new((reservation, twin))), None));
+                return Ok((PrefillEnd::Here(Box::new(both)), None));
             }
             let ask = self.known_as(ask);
             let offered = if may_offer { self.offer(&ask) } else { None };
@@ -183,7 +185,7 @@ impl Relay {
             Err(failure) => return self.record_outcome(ask, &reservation, Err(failure)),
         };
         let dialect = self.speech.now().dialect;
-        let early = self.early(ask, (&reservation, &transfer), decode);
+        let early = self.early(ask, &reservation, &transfer, decode);
         if early.is_none() && dialect.binds_pairs() {
             // It would compute, and wait for nobody.
             return Ok((PrefillEnd::InVain, None));
@@ -199,9 +201,8 @@ impl Relay {
         };
         let decoder = early.as_ref().and_then(Early::partner);
         let partners = PrefillPartners { decoder, encoders: ask.encoders.clone() };
-        let prefill = boxed(|| {
-            self.clone().prefill_once(ask.clone(), reservation, (transfer, partners), written.clone())
-        });
+        let spec = PrefillSpec { transfer, partners };
+        let prefill = boxed(|| self.clone().prefill_once(ask.clone(), reservation, spec, written.clone()));
         let legs = boxed(|| concurrent_decode::beside(prefill, written.clone(), early));
         let ended = DetachedPrefill::new(legs, written, grace, self.releases.clone()).await;
         if ended.is_err() {

@@ -89,7 +89,7 @@ impl Kept {
 
     /// An answer to `ask` has begun, asked for with the key of this name: what there is of it may
     /// name a response that is kept.
-    pub fn learn(&self, ask: &Ask, begun: Beginning<'_>, (keeper, owner): (InstanceId, Option<&str>)) {
+    pub fn learn(&self, ask: &Ask, begun: Beginning<'_>, keeper: InstanceId, owner: Option<&str>) {
         let kept = || ask.body.get("store").is_none_or(|store| store.raw() != b"false");
         if ask.api == Api::Responses
             && kept()

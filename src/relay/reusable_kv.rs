@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::codec::json::Object;
-use crate::dialect::offers::{self, Context, Offer};
+use crate::dialect::offers::{self, Context, KeptKv, Offer, Wanted};
 use crate::dialect::returned::{self, Returned};
 use crate::fleet::{Instance, Reservation, Sign};
 use crate::obs::Meters;
@@ -83,9 +83,14 @@ impl Offers {
 
     fn keep(&self, returned: Returned, turn: &ConversationTurn, owner: &Arc<Instance>, life: Duration) {
         let now = self.born.elapsed();
-        let times = (millis(now), millis(now.saturating_add(life)));
-        let what = (returned, turn.context.clone());
-        let dropped = self.lock().keep(what, turn.block_tokens, owner.clone(), times);
+        let kept = KeptKv {
+            returned,
+            context: turn.context.clone(),
+            block_tokens: turn.block_tokens,
+            owner: owner.clone(),
+            until_ms: millis(now.saturating_add(life)),
+        };
+        let dropped = self.lock().keep(kept, millis(now));
         self.count(Outcome::Kept, 1);
         self.count(Outcome::Dropped, dropped);
     }
@@ -95,7 +100,8 @@ impl Offers {
         let before = all.len();
         let now_ms = millis(self.born.elapsed());
         let alive = |owner: &Arc<Instance>| !owner.draining() && !owner.health().resting(fleet_ms);
-        let taken = all.take((&turn.tokens, &turn.context), turn.block_tokens, now_ms, alive);
+        let wanted = Wanted { tokens: &turn.tokens, context: &turn.context, block_tokens: turn.block_tokens };
+        let taken = all.take(wanted, now_ms, alive);
         self.count(Outcome::Dropped, before - all.len() - usize::from(taken.is_some()));
         taken
     }

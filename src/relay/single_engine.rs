@@ -15,6 +15,13 @@ use crate::relay::legs::DecodeEnd;
 use crate::relay::{Relay, Tries};
 use crate::route::Reported;
 
+/// Reservations on an engine that takes a request as a whole, one in each of its roles.
+#[derive(Debug)]
+pub(super) struct CombinedReservation {
+    pub(super) prefill: Reservation,
+    pub(super) decode: Reservation,
+}
+
 impl Relay {
     /// The same engine as decoder, if it is one, does not rest, and was not tried.
     pub(super) fn twin(&self, ask: &Ask, prefill: &Reservation, decode: &Tries) -> Option<Reservation> {
@@ -32,10 +39,11 @@ impl Relay {
     pub(super) async fn whole(
         self: &Arc<Self>,
         ask: &Arc<Ask>,
-        (prefill, reservation): (Reservation, Reservation),
+        both: CombinedReservation,
         tries: &mut Tries,
         ledger: &mut Ledger,
     ) -> Result<DecodeEnd, Failure> {
+        let CombinedReservation { prefill, decode: reservation } = both;
         let engine = prefill.instance().clone();
         tries.start(reservation.instance());
         ledger.leg(reservation.instance());

@@ -61,14 +61,16 @@ pub(super) fn decode(ask: &Ask, instance: &Instance) -> Span {
 
 /// A leg to an engine.
 pub(super) fn leg(ask: &Ask, instance: &Instance, name: &'static str) -> Span {
-    client(ask.trace.as_ref(), instance, (name, &Method::POST, ask.target.path()))
+    client(ask.trace.as_ref(), instance, name, &Method::POST, ask.target.path())
 }
 
 /// A request to an engine: its name, method and path.
 pub fn client(
     scope: Option<&Arc<Scope>>,
     instance: &Instance,
-    (name, asked, path): (&'static str, &Method, &str),
+    name: &'static str,
+    asked: &Method,
+    path: &str,
 ) -> Span {
     let mut span = Span::begin(scope, name, Kind::Client);
     if span.is_kept() {

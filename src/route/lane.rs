@@ -223,7 +223,8 @@ impl Lane {
     pub(super) fn computed(
         &mut self,
         booked: &LaneBooking,
-        (began_s, now): (Seconds, Seconds),
+        began_s: Seconds,
+        now: Seconds,
         as_predicted: bool,
     ) -> Option<ConcurrentPrefills> {
         let class_s = booked.class_s;
@@ -372,7 +373,8 @@ mod tests {
         let ends = |lane: &mut Lane, number, began_s, now| {
             lane.computed(
                 &LaneBooking { committed_s: began_s, ..booked(number, 1.0) },
-                (began_s, now),
+                began_s,
+                now,
                 number != 5,
             )
         };

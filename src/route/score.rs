@@ -51,15 +51,20 @@ pub(super) struct CommonTerms<'a> {
     pub(super) now: Seconds,
 }
 
-/// The terms of one candidate whose backlog, with what is planned for it, is `backlog_s`.
-pub(super) fn terms(
-    asking: &CommonTerms<'_>,
-    costs: &PrefillCosts,
-    lane: (LaneId, &Lane),
-    hit: Hit,
-    backlog_s: Seconds,
-) -> Terms {
-    let (id, lane) = lane;
+/// A prefiller that may be chosen.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LaneCandidate<'a> {
+    pub(super) id: LaneId,
+    pub(super) lane: &'a Lane,
+    /// Work that it is spared.
+    pub(super) hit: Hit,
+    /// Its backlog, with what is planned for it.
+    pub(super) backlog_s: Seconds,
+}
+
+/// The terms of one candidate.
+pub(super) fn terms(asking: &CommonTerms<'_>, costs: &PrefillCosts, candidate: LaneCandidate<'_>) -> Terms {
+    let LaneCandidate { id, lane, hit, backlog_s } = candidate;
     let Service { prefill_s, restore_s } = lane.here(costs.service(asking.prompt_tokens, hit));
     let shared_s = lane.slowness() * shared(asking, costs, hit);
     let wait_s = if restore_s > 0.0 { backlog_s.max(lane.link_s(asking.now) + restore_s) } else { backlog_s };

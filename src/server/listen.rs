@@ -173,7 +173,8 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 /// cut.
 pub async fn serve(
     gateway: &Arc<Gateway>,
-    (bound, admin): (Bound, Option<Bound>),
+    bound: Bound,
+    admin: Option<Bound>,
     tls: Option<Arc<ListenerTls>>,
     drain: Duration,
 ) -> usize {

@@ -165,7 +165,7 @@ async fn prepare(
     auth::check_model(&caller, shape.model.as_deref())?;
     let tokens = shape.prompt_tokens + shape.output_tokens;
     ledger.reserved(auth::reserve(gateway, &caller, tokens)?, &shape);
-    response_lookup::keeper_before(gateway, (api, &body), (&caller, &head.headers)).await?;
+    response_lookup::keeper_before(gateway, api, &body, &caller, &head.headers).await?;
     let id = ledger.id().to_owned();
     let name = head.headers.contains_key(headers::REQUEST_ID).then(|| match dialect.reads_request_ids() {
         true => Arc::new(Name::unchosen()),

@@ -107,10 +107,19 @@ impl Failure {
 
 pub(super) type Answer = http::Response<BegunBody>;
 
+/// An engine's answer, unread, with the reservation on which it was given.
+pub(super) struct EngineAnswer {
+    /// Head, and the body that has begun.
+    pub(super) answer: Answer,
+    /// Place at the engine.
+    pub(super) reservation: Reservation,
+}
+
 /// Has one engine answer the request, as `passage` says, and passes its answer on.
 pub(super) async fn serve(
     gateway: &Gateway,
-    (kind, passage): (table::Body, Passage),
+    kind: table::Body,
+    passage: Passage,
     request: Request,
 ) -> Response {
     let id = headers::request_id(request.headers().get(headers::REQUEST_ID));
@@ -172,8 +181,8 @@ async fn run(
     }
     let headers = engine_headers(gateway, &head, account);
     let keeper = match (passage.stored, response_owners::id_in(target.path()), payload.goes_on_from()) {
-        (Stored::InPath, Some(id), _) => response_lookup::keeper(gateway, id, (&caller, &headers)).await?,
-        (Stored::InBody, _, Some(id)) => response_lookup::keeper(gateway, &id, (&caller, &headers)).await?,
+        (Stored::InPath, Some(id), _) => response_lookup::keeper(gateway, id, &caller, &headers).await?,
+        (Stored::InBody, _, Some(id)) => response_lookup::keeper(gateway, &id, &caller, &headers).await?,
         _ => None,
     };
     // Nobody else has what the keeper has: a prefiller's 404 would be taken for the last word.
@@ -258,8 +267,13 @@ async fn try_role(
         match once(gateway, (engine_request, account.id()), &reservation).await {
             Ok(answer) => {
                 let alone = keeper.is_some() || !gateway.relay.fleet.has_other(role, &tried);
-                match refusal_votes.weigh((&gateway.relay, account.id()), (answer, reservation), alone) {
-                    Some((answer, reservation)) => return Ok((cleaned(answer), reservation)),
+                match refusal_votes.weigh(
+                    &gateway.relay,
+                    account.id(),
+                    EngineAnswer { answer, reservation },
+                    alone,
+                ) {
+                    Some(EngineAnswer { answer, reservation }) => return Ok((cleaned(answer), reservation)),
                     None => last = Failure::unconfirmed(),
                 }
             }
@@ -268,7 +282,7 @@ async fn try_role(
         }
     }
     let standing = refusal_votes.conclude(&gateway.relay).filter(|_| last.error.kind() != Kind::Overloaded);
-    standing.map(|(answer, reservation)| (cleaned(answer), reservation)).ok_or(last)
+    standing.map(|it| (cleaned(it.answer), it.reservation)).ok_or(last)
 }
 
 /// The answer without what concerns the engine's connection alone. Where an engine is, is nobody's
@@ -283,15 +297,12 @@ async fn once(
     (engine_request, id): (&EngineRequest, &str),
     reservation: &Reservation,
 ) -> Result<Answer, Failure> {
-    let mut span = traced::client(
-        engine_request.trace.as_ref(),
-        reservation.instance(),
-        ("errand", &engine_request.method, engine_request.target.path()),
-    );
+    let EngineRequest { trace, method, target, .. } = engine_request;
+    let mut span = traced::client(trace.as_ref(), reservation.instance(), "errand", method, target.path());
     let mut leg = Leg {
         instance: reservation.instance(),
-        method: engine_request.method.clone(),
-        target: &engine_request.target,
+        method: method.clone(),
+        target,
         headers: Cow::Borrowed(&engine_request.headers),
         body: engine_request.body.clone(),
     };

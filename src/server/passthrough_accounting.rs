@@ -8,11 +8,11 @@ use tokio::time::Instant;
 
 use crate::auth::{Caller, TokenReservation};
 use crate::dialect::Api;
-use crate::dialect::usage::{PassingUsage, Usage};
+use crate::dialect::usage::{PassingUsage, TokenCounts, Usage};
 use crate::error::{Error, Kind};
 use crate::fleet::{Instance, Role};
 use crate::obs::Meters;
-use crate::relay::account::{self, CLIENT_GONE, CLIENT_LEFT, Due, rounded_ms};
+use crate::relay::account::{CLIENT_GONE, CLIENT_LEFT, Due, End, rounded_ms};
 use crate::relay::admit::Pass;
 use crate::relay::budget::OpenRequest;
 use crate::relay::traced::{self, RequestEnd};
@@ -35,7 +35,7 @@ pub(super) struct PassthroughAccount {
     status: u16,
     reason: &'static str,
     /// Prompt and output, as estimated when the request came, tokens; None = it costs nothing.
-    expected: Option<(u64, u64)>,
+    expected: Option<TokenCounts>,
     /// Counts in the answer.
     told: PassingUsage,
     /// Something of the answer went out.
@@ -91,7 +91,7 @@ impl PassthroughAccount {
     }
 
     /// So much is set aside for it, since so many tokens of prompt and output are expected.
-    pub(super) fn reserved(&mut self, reserved: Option<TokenReservation>, expected: (u64, u64)) {
+    pub(super) fn reserved(&mut self, reserved: Option<TokenReservation>, expected: TokenCounts) {
         self.due.reserved(reserved);
         self.expected = Some(expected);
     }
@@ -143,15 +143,18 @@ impl PassthroughAccount {
 
     /// Charge of its caller, prompt and output: the answer's counts, else the expected ones; zero
     /// where nothing was delivered, unless the client left.
-    fn took(&self, usage: Usage) -> (u64, u64) {
+    fn took(&self, usage: Usage) -> TokenCounts {
         let charged = match self.reason {
             "ok" => true,
             CLIENT_LEFT => self.engine.is_some() && (self.status == CLIENT_GONE || self.is_success()),
             _ => self.delivered && self.is_success(),
         };
         match self.expected.filter(|_| charged) {
-            Some((prompt, output)) => (usage.prompt.unwrap_or(prompt), usage.output.unwrap_or(output)),
-            None => (0, 0),
+            Some(expected) => TokenCounts {
+                prompt: usage.prompt.unwrap_or(expected.prompt),
+                output: usage.output.unwrap_or(expected.output),
+            },
+            None => TokenCounts::default(),
         }
     }
 
@@ -168,11 +171,12 @@ impl Drop for PassthroughAccount {
         if std::thread::panicking() {
             (self.status, self.reason) = (500, Kind::Internal.code());
         }
-        (self.status, self.reason) = account::ended((self.status, self.reason), &self.meters);
+        let end = End { status: self.status, reason: self.reason }.reported(&self.meters);
+        (self.status, self.reason) = (end.status, end.reason);
         self.meters.request(ROUTE, self.status, self.reason);
         // Chat's names: those of the routes that cost anything.
         let usage = self.told.usage(Api::Chat);
-        self.due.settle(&self.meters, (self.status, self.reason), self.took(usage));
+        self.due.settle(&self.meters, end, self.took(usage));
         let (prefiller, decoder) = (self.asked_of(Role::Prefill), self.asked_of(Role::Decode));
         tracing::info!(
             id = %self.id,

@@ -6,6 +6,7 @@ use http::{HeaderMap, header};
 
 use crate::auth::Caller;
 use crate::codec::json::{Object, Parts};
+use crate::dialect::usage::TokenCounts;
 use crate::dialect::{Api, Shape, guard};
 use crate::error::{Error, Kind};
 use crate::relay::response_owners;
@@ -31,7 +32,7 @@ pub(super) enum Payload {
 }
 
 /// A caller's tokens that are set aside, and the prompt and output that they are for.
-pub(super) type Reserved = (Option<crate::auth::TokenReservation>, (u64, u64));
+pub(super) type Reserved = (Option<crate::auth::TokenReservation>, TokenCounts);
 
 impl Payload {
     /// Reads `body`, of which `kind` says what it may be.
@@ -85,7 +86,7 @@ impl Payload {
         // The others only read.
         let output = if passage.generates { output } else { 0 };
         let prompt = self.tokens();
-        Ok(Some((auth::reserve(gateway, caller, prompt + output)?, (prompt, output))))
+        Ok(Some((auth::reserve(gateway, caller, prompt + output)?, TokenCounts { prompt, output })))
     }
 
     /// The tokens that an engine computes for it, about.

@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use http::StatusCode;
 
-use crate::fleet::{Instance, Reservation};
+use crate::fleet::Instance;
 use crate::relay::Relay;
 use crate::relay::refusals::is_doubtful;
-use crate::server::passthrough::Answer;
+use crate::server::passthrough::EngineAnswer;
 
 /// Refusals of one request by engines of one role.
 #[derive(Default)]
 pub(super) struct RefusalVotes {
     by: Vec<(Arc<Instance>, StatusCode)>,
-    /// The latest refusal, unread, with the reservation on which it was given.
-    answer: Option<(Answer, Reservation)>,
+    /// The latest refusal.
+    answer: Option<EngineAnswer>,
 }
 
 impl RefusalVotes {
@@ -23,26 +23,27 @@ impl RefusalVotes {
     /// or nobody else can be asked (`alone`).
     pub(super) fn weigh(
         &mut self,
-        (relay, id): (&Relay, &str),
-        (answer, reservation): (Answer, Reservation),
+        relay: &Relay,
+        id: &str,
+        answer: EngineAnswer,
         alone: bool,
-    ) -> Option<(Answer, Reservation)> {
-        let status = answer.status();
+    ) -> Option<EngineAnswer> {
+        let status = answer.answer.status();
         if !is_doubtful(status) {
             for (by, status) in self.by.drain(..) {
                 relay.contradicted(id, &by, status);
             }
-            return Some((answer, reservation));
+            return Some(answer);
         }
         let before = self.by.iter().map(|(_, status)| *status);
-        let stands = alone || relay.confirms(reservation.instance(), before, status);
-        self.by.push((reservation.instance().clone(), status));
-        self.answer = Some((answer, reservation));
+        let stands = alone || relay.confirms(answer.reservation.instance(), before, status);
+        self.by.push((answer.reservation.instance().clone(), status));
+        self.answer = Some(answer);
         if stands { self.conclude(relay) } else { None }
     }
 
     /// The latest refusal, which stands: nobody contradicted it.
-    pub(super) fn conclude(&mut self, relay: &Relay) -> Option<(Answer, Reservation)> {
+    pub(super) fn conclude(&mut self, relay: &Relay) -> Option<EngineAnswer> {
         for (by, _) in self.by.drain(..) {
             relay.fleet.acquit(&by);
         }

@@ -46,7 +46,8 @@ enum ResponsePresence {
 pub(super) async fn keeper(
     gateway: &Gateway,
     id: &str,
-    (caller, client): (&Caller, &HeaderMap),
+    caller: &Caller,
+    client: &HeaderMap,
 ) -> Result<Option<InstanceId>, Error> {
     check_owner(gateway, id, caller)?;
     let known = &gateway.relay.kept;
@@ -87,8 +88,10 @@ pub(super) async fn keeper(
 /// As [`keeper`].
 pub(super) async fn keeper_before(
     gateway: &Gateway,
-    (api, body): (Api, &Object),
-    (caller, client): (&Caller, &HeaderMap),
+    api: Api,
+    body: &Object,
+    caller: &Caller,
+    client: &HeaderMap,
 ) -> Result<(), Error> {
     let Some(id) = response_owners::before(api, body) else { return Ok(()) };
     check_owner(gateway, &id, caller)?;
@@ -96,7 +99,7 @@ pub(super) async fn keeper_before(
         return Ok(());
     }
     // Few requests have it, and all would be larger by it.
-    boxed(|| keeper(gateway, &id, (caller, client))).await.map(drop)
+    boxed(|| keeper(gateway, &id, caller, client)).await.map(drop)
 }
 
 /// Refuses a response that was made for another key, as one that does not exist. Engines know no

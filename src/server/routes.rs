@@ -60,7 +60,7 @@ fn handler(row: &'static Row, methods: MethodFilter) -> Option<MethodRouter<Arc<
         }
         Answer::OneEngine(passage) => {
             let passed = move |State(gateway): State<Arc<Gateway>>, request: Request| async move {
-                passthrough::serve(&gateway, (row.body, passage), request).await
+                passthrough::serve(&gateway, row.body, passage, request).await
             };
             Some(on(methods, passed))
         }
@@ -220,7 +220,7 @@ async fn elsewhere(State(gateway): State<Arc<Gateway>>, request: Request) -> Res
         return unknown_url(request).await;
     }
     if CONFIGURED_METHODS.contains(request.method()) {
-        return passthrough::serve(&gateway, (table::Body::Any, CONFIGURED), request).await;
+        return passthrough::serve(&gateway, table::Body::Any, CONFIGURED, request).await;
     }
     let mut refusal = wrong_method(request).await;
     refusal.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET,HEAD,POST,PUT,PATCH,DELETE"));

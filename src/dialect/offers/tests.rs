@@ -20,8 +20,16 @@ fn nobody() -> Context {
     [None, None]
 }
 
+fn kept(first: u32, prompt: u32, owner: u8) -> KeptKv<u8> {
+    KeptKv { returned: returned(first, prompt), context: nobody(), block_tokens: BLOCK, owner, until_ms: 100 }
+}
+
 fn keep(offers: &mut Offers<u8>, first: u32, owner: u8, now_ms: u64) -> usize {
-    offers.keep((returned(first, 20), nobody()), BLOCK, owner, (now_ms, now_ms + 100))
+    offers.keep(KeptKv { until_ms: now_ms + 100, ..kept(first, 20, owner) }, now_ms)
+}
+
+fn wanted<'a>(tokens: &'a [u32], context: &'a Context) -> Wanted<'a> {
+    Wanted { tokens, context, block_tokens: BLOCK }
 }
 
 fn next_turn(first: u32) -> Vec<u32> {
@@ -29,7 +37,7 @@ fn next_turn(first: u32) -> Vec<u32> {
 }
 
 fn take(offers: &mut Offers<u8>, first: u32, now_ms: u64) -> Option<usize> {
-    offers.take((&next_turn(first), &nobody()), BLOCK, now_ms, |_| true).map(|offer| offer.tokens)
+    offers.take(wanted(&next_turn(first), &nobody()), now_ms, |_| true).map(|offer| offer.tokens)
 }
 
 #[test]
@@ -48,16 +56,16 @@ fn the_next_turn_finds_it_once() {
 fn the_longest_is_the_best_and_of_two_alike_the_newer() {
     let mut offers = Offers::default();
     keep(&mut offers, 0, 1, 0);
-    offers.keep((returned(0, 32), nobody()), BLOCK, 2, (0, 100));
-    offers.keep((returned(0, 32), nobody()), BLOCK, 3, (0, 100));
+    offers.keep(kept(0, 32, 2), 0);
+    offers.keep(kept(0, 32, 3), 0);
     let owners = std::cell::RefCell::new(Vec::new());
     let all = |owner: &u8| {
         owners.borrow_mut().push(*owner);
         true
     };
-    let offer = offers.take((&next_turn(0), &nobody()), BLOCK, 1, all).unwrap();
+    let offer = offers.take(wanted(&next_turn(0), &nobody()), 1, all).unwrap();
     assert_eq!((offer.tokens, offers.len()), (40, 2));
-    let left: Vec<u8> = offers.entries.values().map(|entry| entry.owner).collect();
+    let left: Vec<u8> = offers.entries.values().map(|entry| entry.kept.owner).collect();
     assert_eq!(left, [1, 2]);
     assert_eq!(owners.into_inner(), [1, 2, 3]);
 }
@@ -67,14 +75,14 @@ fn other_models_salts_and_block_sizes_have_nothing_in_common() {
     let mut offers = Offers::default();
     let body = |text: &str| context(&Object::scan(text.to_owned().into(), ScanLimits::default()).unwrap());
     let mine = body(r#"{"model":"m","cache_salt":"a"}"#);
-    offers.keep((returned(0, 20), mine.clone()), BLOCK, 1, (0, 100));
+    offers.keep(KeptKv { context: mine.clone(), ..kept(0, 20, 1) }, 0);
     for other in
         [r#"{"model":"m"}"#, r#"{"model":"m","cache_salt":"b"}"#, r#"{"model":"l","cache_salt":"a"}"#]
     {
-        assert_eq!(offers.take((&next_turn(0), &body(other)), BLOCK, 1, |_| true), None, "{other}");
+        assert_eq!(offers.take(wanted(&next_turn(0), &body(other)), 1, |_| true), None, "{other}");
     }
-    assert_eq!(offers.take((&next_turn(0), &mine), 5, 1, |_| true), None);
-    assert!(offers.take((&next_turn(0), &mine), BLOCK, 1, |_| true).is_some());
+    assert_eq!(offers.take(Wanted { block_tokens: 5, ..wanted(&next_turn(0), &mine) }, 1, |_| true), None);
+    assert!(offers.take(wanted(&next_turn(0), &mine), 1, |_| true).is_some());
 }
 
 #[test]
@@ -84,7 +92,7 @@ fn nothing_is_offered_too_late_or_for_one_who_is_gone() {
     assert_eq!(take(&mut offers, 0, 100), None);
     assert!(offers.is_empty(), "dropped on the way");
     keep(&mut offers, 0, 1, 0);
-    assert_eq!(offers.take((&next_turn(0), &nobody()), BLOCK, 1, |owner| *owner == 2), None);
+    assert_eq!(offers.take(wanted(&next_turn(0), &nobody()), 1, |owner| *owner == 2), None);
     assert!(offers.is_empty());
     keep(&mut offers, 0, 1, 0);
     keep(&mut offers, 1000, 2, 0);
@@ -102,6 +110,6 @@ fn the_oldest_make_room() {
     assert_eq!((offers.len(), take(&mut offers, 0, 1)), (MOST, None));
     assert_eq!(keep(&mut offers, 20_000_000, 1, 100), MOST - 1, "what is over goes first");
     assert_eq!(offers.len(), 2, "that of the time 1 is not");
-    let short = returned(0, 3);
-    assert_eq!(offers.keep((short, nobody()), BLOCK, 1, (100, 200)), 1, "no block of a prompt to know it by");
+    let short = KeptKv { until_ms: 200, ..kept(0, 3, 1) };
+    assert_eq!(offers.keep(short, 100), 1, "no block of a prompt to know it by");
 }

@@ -5,6 +5,7 @@ use bytes::Bytes;
 
 use crate::dialect::patch::Patch;
 use crate::dialect::resume::event::{Event, Part};
+use crate::dialect::usage::TokenCounts;
 
 /// Values that fill a template's event, each as JSON.
 pub(super) struct Filling<'a> {
@@ -15,7 +16,7 @@ pub(super) struct Filling<'a> {
     /// Written where there is a `finish` only, as vLLM does in chats.
     pub(super) stop: &'a [u8],
     /// Prompt and output tokens, for a template that counts.
-    pub(super) counts: (u64, u64),
+    pub(super) counts: TokenCounts,
     /// Engines write it into the last event.
     pub(super) fingerprint: Option<&'a [u8]>,
 }
@@ -78,7 +79,7 @@ pub(super) fn fill(template: &Event, with: &Filling<'_>) -> Bytes {
         fill_choice(choice, with, &mut patch);
     }
     if let Some(usage) = template.top.part("usage") {
-        count(&usage, with.counts.0, with.counts.1, &mut patch);
+        count(&usage, with.counts.prompt, with.counts.output, &mut patch);
     }
     if let Some(fingerprint) = with.fingerprint {
         add_fingerprint(template, fingerprint, &mut patch);
@@ -123,8 +124,8 @@ fn add_fingerprint(template: &Event, fingerprint: &[u8], patch: &mut Patch) {
 }
 
 /// The event that ends a stream with its counts, like `template` otherwise.
-pub(super) fn usage_event(template: &Event, counts: (u64, u64), cached: Option<u64>) -> Bytes {
-    let (prompt, output) = counts;
+pub(super) fn usage_event(template: &Event, counts: TokenCounts, cached: Option<u64>) -> Bytes {
+    let TokenCounts { prompt, output } = counts;
     let details =
         cached.map_or(String::new(), |c| format!(",\"prompt_tokens_details\":{{\"cached_tokens\":{c}}}"));
     let total = prompt + output;

@@ -14,6 +14,7 @@ use crate::dialect::resume::event::{Event, EventFacts};
 use crate::dialect::resume::event_rewrite::{self, Filling};
 use crate::dialect::resume::plan::{Plan, Reason};
 use crate::dialect::resume::text_tail::{Proof, Tail};
+use crate::dialect::usage::TokenCounts;
 
 /// Events without text that are held back. A character has at most four bytes and so comes in at
 /// most four tokens; with more the text is not about to be completed.
@@ -209,11 +210,16 @@ impl Transcript {
     fn filled(&self, text: &[u8], finish: &[u8]) -> Option<Bytes> {
         let template = Event::read(self.seen.template.clone()?)?;
         let ids: &[u8] = if self.plan.wants_ids { b"[]" } else { b"null" };
-        let counts = (self.seen.prompt.len() as u64, self.seen.generated.len() as u64);
+        let counts = self.counts();
         Some(event_rewrite::fill(
             &template,
             &Filling { text, ids, finish, stop: b"null", counts, fingerprint: None },
         ))
+    }
+
+    /// Tokens of the whole answer so far.
+    fn counts(&self) -> TokenCounts {
+        TokenCounts { prompt: self.seen.prompt.len() as u64, output: self.seen.generated.len() as u64 }
     }
 
     /// Writes the end of the stream: the usage event where the client wants it, and the mark of the
@@ -222,7 +228,7 @@ impl Transcript {
         if self.plan.include_usage && !self.seen.usage {
             self.exact()?;
             let template = self.seen.template.clone().and_then(Event::read).ok_or(Reason::Unreadable)?;
-            let counts = (self.seen.prompt.len() as u64, self.seen.generated.len() as u64);
+            let counts = self.counts();
             out.extend_from_slice(&framed(&event_rewrite::usage_event(&template, counts, cached)));
         }
         out.extend_from_slice(DONE);
@@ -405,7 +411,7 @@ impl Transcript {
                 ids,
                 finish: raw("finish_reason"),
                 stop: raw("stop_reason"),
-                counts: (prompt, own + carried),
+                counts: TokenCounts { prompt, output: own + carried },
                 fingerprint: fingerprint.map(|v| v.raw()),
             },
         ))

@@ -125,7 +125,7 @@ impl Status {
         self.block_tokens.store(tokens, Ordering::Relaxed);
     }
 
-    pub(super) fn set_blocks(&self, (own, pool): (usize, usize)) {
+    pub(super) fn set_blocks(&self, own: usize, pool: usize) {
         self.blocks[0].store(own, Ordering::Relaxed);
         self.blocks[1].store(pool, Ordering::Relaxed);
     }

@@ -411,7 +411,8 @@ impl Watch {
         let sizes = self.holders.iter().map(|(_, holder)| index.block_tokens(*holder));
         self.status.set_block_tokens(sizes.max().unwrap_or(0));
         let held = self.holders.iter().map(|(_, holder)| index.held_blocks(*holder));
-        self.status.set_blocks(held.fold((0, 0), |(own, pool), it| (own + it.0, pool + it.1)));
+        let (own, pool) = held.fold((0, 0), |(own, pool), it| (own + it.0, pool + it.1));
+        self.status.set_blocks(own, pool);
     }
 
     /// Gives its holders back, which have nothing any more.
@@ -419,7 +420,7 @@ impl Watch {
         let holders = std::mem::take(&mut self.holders);
         let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
         holders.iter().for_each(|(_, holder)| index.release(*holder));
-        self.status.set_blocks((0, 0));
+        self.status.set_blocks(0, 0);
         holders
     }
 

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use crate::auth::{ANYONE, Caller, Priority, TokenReservation};
+use crate::dialect::usage::TokenCounts;
 use crate::obs::Meters;
+use crate::relay::account::End;
 use crate::relay::admit::Pass;
 
 /// Charges that are held of a request's caller until it is over.
@@ -46,13 +48,13 @@ impl Due {
 
     /// The request is over with this status and reason, and took so many tokens of prompt and
     /// output.
-    pub fn settle(&mut self, meters: &Meters, end: (u16, &'static str), (prompt, output): (u64, u64)) {
+    pub fn settle(&mut self, meters: &Meters, end: End, taken: TokenCounts) {
         if let Some(pass) = &mut self.pass {
-            pass.took(prompt + output);
+            pass.took(taken.prompt + taken.output);
         }
         if let Some(reserved) = self.reserved.take() {
-            reserved.settle(prompt + output, Instant::now());
+            reserved.settle(taken.prompt + taken.output, Instant::now());
         }
-        meters.of_key(self.key_name().unwrap_or(ANYONE), end, prompt, output);
+        meters.of_key(self.key_name().unwrap_or(ANYONE), end.status, end.reason, taken);
     }
 }

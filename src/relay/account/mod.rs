@@ -12,7 +12,7 @@ use http::StatusCode;
 use tokio::time::Instant;
 
 use crate::auth::{Caller, Priority, TokenReservation};
-use crate::dialect::usage::Usage;
+use crate::dialect::usage::{TokenCounts, Usage};
 use crate::dialect::{Api, Shape};
 use crate::error::{Error, Kind};
 use crate::fleet::{Choice, Hits, Instance, InstanceId, Role};
@@ -38,13 +38,27 @@ pub const CLIENT_GONE: u16 = 499;
 /// The reason as long as nothing else is known.
 pub const CLIENT_LEFT: &str = "client_gone";
 
-/// Status and reason of a request that is over. Nobody said how it ended of one that the gateway's
-/// own end cut, either.
-pub fn ended(end: (u16, &'static str), meters: &Meters) -> (u16, &'static str) {
-    match end {
-        (CLIENT_GONE, CLIENT_LEFT) if meters.cuts() => (503, "shutdown"),
-        (status, CLIENT_LEFT) if meters.cuts() => (status, "shutdown"),
-        end => end,
+/// Status and reason of a request that is over.
+#[derive(Clone, Copy, Debug)]
+pub struct End {
+    /// The client's status, or [`CLIENT_GONE`].
+    pub status: u16,
+    /// As in the metrics of requests.
+    pub reason: &'static str,
+}
+
+impl End {
+    /// The end as it is reported. Nobody said how it ended of a request that the gateway's own end
+    /// cut, either.
+    #[must_use]
+    pub fn reported(self, meters: &Meters) -> End {
+        match self {
+            End { status: CLIENT_GONE, reason: CLIENT_LEFT } if meters.cuts() => {
+                End { status: 503, reason: "shutdown" }
+            }
+            End { status, reason: CLIENT_LEFT } if meters.cuts() => End { status, reason: "shutdown" },
+            end => end,
+        }
     }
 }
 
@@ -110,12 +124,6 @@ struct Pace {
     last: Instant,
     gap_max: Duration,
     events: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct End {
-    status: u16,
-    reason: &'static str,
 }
 
 impl Ledger {
@@ -207,16 +215,17 @@ impl Ledger {
 
     /// Charge of its caller, prompt and output: zero where nothing was delivered, unless the client
     /// left.
-    fn took(&self) -> (u64, u64) {
+    fn took(&self) -> TokenCounts {
         let events = self.stream.map_or(0, |pace| pace.events);
         let told = self.tokens().unwrap_or(events);
         let goes_on = self.decoder.is_some() && matches!(self.end.reason, "ok" | CLIENT_LEFT);
         let output = if goes_on && self.output.is_none() { self.expected.unseen(told) } else { told };
         if output == 0 && !matches!(self.end.reason, "ok" | CLIENT_LEFT) {
-            return (0, 0);
+            return TokenCounts::default();
         }
         let begun = self.prefiller.is_some() || self.decoder.is_some() || self.request_scope.began();
-        (self.prompt.unwrap_or(if begun { self.expected.prompt_tokens } else { 0 }), output)
+        let expected = if begun { self.expected.prompt_tokens } else { 0 };
+        TokenCounts { prompt: self.prompt.unwrap_or(expected), output }
     }
 
     /// The request has this span, which ends with the account.

@@ -57,8 +57,7 @@ impl Drop for Ledger {
         if std::thread::panicking() {
             self.end = End { status: 500, reason: Kind::Internal.code() };
         }
-        let (status, reason) = super::ended((self.end.status, self.end.reason), &self.meters);
-        self.end = End { status, reason };
+        self.end = self.end.reported(&self.meters);
         self.tell();
         if self.request_scope.is_part() {
             let part = self.as_part();
@@ -72,7 +71,7 @@ impl Drop for Ledger {
         self.meters.sample(self.api, sample);
         self.meters.tokens(self.prompt.unwrap_or(0), self.cached.unwrap_or(0), output);
         let taken = self.took();
-        self.due.settle(&self.meters, (self.end.status, self.end.reason), taken);
+        self.due.settle(&self.meters, self.end, taken);
         let (prefiller, decoder) = (sum.prefiller_names(), sum.decoder_names());
         tracing::info!(
             target: ACCESS_LOG,

@@ -46,11 +46,11 @@ fn an_attempt_is_not_told_by_the_counts_of_one_before() {
     assert_eq!(ledger.cached_of_prefill(), None);
     ledger.decoded(usage(301, 16));
     let told = |ledger: &Ledger| (ledger.prompt, ledger.cached, ledger.took());
-    assert_eq!(told(&ledger), (Some(301), Some(16), (301, 5)));
+    assert_eq!(told(&ledger), (Some(301), Some(16), TokenCounts { prompt: 301, output: 5 }));
     // The client has some of the answer, to the prompt that was counted.
     ledger.resumes("broken");
     ledger.tries_anew();
-    assert_eq!(told(&ledger), (Some(301), Some(16), (301, 5)));
+    assert_eq!(told(&ledger), (Some(301), Some(16), TokenCounts { prompt: 301, output: 5 }));
 }
 
 #[test]

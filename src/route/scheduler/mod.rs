@@ -327,7 +327,7 @@ impl PrefillScheduler {
             return;
         }
         if let Done::Computed(reported) = done
-            && let Some(together) = lane.computed(&booked, (began_s, now), booked.came_true(reported))
+            && let Some(together) = lane.computed(&booked, began_s, now, booked.came_true(reported))
         {
             let class_s = lane.judge(&together);
             let of_class = self.classes.iter_mut().find(|(class, _)| *class == lane.spec.class);

@@ -7,7 +7,7 @@ use super::{Bind, Booking, CacheView, Commit, NewRequest, PrefillScheduler, Tick
 use crate::route::choose::{Candidate, Policy, RandomSource, RequestFacts, Standing, choose};
 use crate::route::job::{LaneId, Seconds};
 use crate::route::lane::{Lane, LaneBooking};
-use crate::route::score::{CommonTerms, Terms, pressure, terms};
+use crate::route::score::{CommonTerms, LaneCandidate, Terms, pressure, terms};
 
 /// So many of the line are looked at: beyond it plans are guesses, and the walk must stay short.
 const WINDOW: usize = 512;
@@ -218,11 +218,8 @@ impl PrefillScheduler {
             let hit = hit(waiting, at, self.beliefs);
             let told_tokens = waiting.seen.held_tokens(at);
             let in_flight = hit.hbm_tokens > 0 && lane.computes(&waiting.job.blocks);
-            all.push(Terms {
-                told_tokens,
-                in_flight,
-                ..terms(&asking, &costs, (id, lane), hit, outlook.backlog_s)
-            });
+            let candidate = LaneCandidate { id, lane, hit, backlog_s: outlook.backlog_s };
+            all.push(Terms { told_tokens, in_flight, ..terms(&asking, &costs, candidate) });
         }
         all
     }
