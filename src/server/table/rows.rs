@@ -222,6 +222,7 @@ pub(in crate::server) static TABLE: &[Row] = &[
         Body::Json,
         "Ends requests by their ids; engines that don't know one ignore it.",
     ),
+    every("/abort_request", Body::Json, "Ends a request by its id, or all of them (SGLang)."),
     every("/v1/load_lora_adapter", Body::Json, "Loads an adapter."),
     every("/v1/unload_lora_adapter", Body::Json, "Unloads an adapter."),
     every("/load_lora_adapter", Body::Json, "Loads an adapter (SGLang)."),

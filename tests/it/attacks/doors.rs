@@ -36,7 +36,7 @@ fn shared(change: impl FnOnce(&mut Script)) -> Script {
 }
 
 /// Orders of operators to every engine.
-const EVERY_ENGINE: [&str; 18] = [
+const EVERY_ENGINE: [&str; 19] = [
     "/reset_mm_cache",
     "/reset_encoder_cache",
     "/flush_cache",
@@ -51,6 +51,7 @@ const EVERY_ENGINE: [&str; 18] = [
     "/abort_requests",
     "/v1/load_lora_adapter",
     "/v1/unload_lora_adapter",
+    "/abort_request",
     "/load_lora_adapter",
     "/unload_lora_adapter",
     "/start_profile",

@@ -7,12 +7,13 @@ use super::{asked_at, hanging_up, willing};
 use crate::common::client::{self, Raw, get, post, post_with};
 use crate::common::raw_engine::{Front, RawEngine, answer};
 
-const ORDERS: [&str; 16] = [
+const ORDERS: [&str; 17] = [
     "/sleep",
     "/wake_up",
     "/pause",
     "/resume",
     "/abort_requests",
+    "/abort_request",
     "/v1/load_lora_adapter",
     "/v1/unload_lora_adapter",
     "/start_profile",
