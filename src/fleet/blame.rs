@@ -31,6 +31,9 @@ pub struct FailedHandoff<'a> {
     pub reporter: &'a Instance,
     /// Outcome that is reported of it if it is at fault.
     pub outcome: Outcome,
+    /// Since when it could have been served, in ms of the fleet's clock; `None` = it failed at
+    /// once.
+    pub since_ms: Option<u64>,
 }
 
 impl Handoffs {
@@ -40,6 +43,18 @@ impl Handoffs {
 
     fn is_active(&self, now_ms: u64) -> bool {
         now_ms < self.active_until_ms.load(Ordering::Relaxed)
+    }
+
+    /// The engine that a failure is held against. One that has begun nothing at all, while others
+    /// read the same engine's KV, is not waiting for that.
+    fn judge(&self, pair: Pair, partners: Partners, (span, outcome): ((u64, u64), Outcome)) -> Verdict {
+        let mut evidence = self.lock();
+        match evidence.failed(pair, partners, span) {
+            Verdict::Unknown if outcome == Outcome::Stuck && evidence.is_read_elsewhere(pair, span.0) => {
+                Verdict::Consumer(1)
+            }
+            verdict => verdict,
+        }
     }
 
     /// Forgets an engine whose process was restarted.
@@ -67,17 +82,24 @@ impl Fleet {
         }
     }
 
+    /// Makes successes count from now on: a hand-off is late, and about to fail.
+    pub fn watch_handoffs(&self) {
+        let until_ms = Evidence::active_until_ms(self.now_ms());
+        self.handoffs.active_until_ms.store(until_ms, Ordering::Relaxed);
+    }
+
     /// Tells that a leg failed which may have failed for the KV that it was to use. The engine that
     /// the evidence speaks against rests; as long as there is none, others are preferred to the
     /// reporter for a moment.
     pub fn handoff_failed(&self, failed: FailedHandoff<'_>) -> Verdict {
-        let FailedHandoff { producer, consumer, reporter, outcome } = failed;
+        let FailedHandoff { producer, consumer, reporter, outcome, since_ms } = failed;
         let now_ms = self.now_ms();
         let partners =
             Partners { producers: self.partners(producer.role()), consumers: self.partners(consumer.role()) };
         let pair = Pair { producer: producer.id(), consumer: consumer.id() };
-        self.handoffs.active_until_ms.store(Evidence::active_until_ms(now_ms), Ordering::Relaxed);
-        let verdict = self.handoffs.lock().failed(pair, partners, now_ms);
+        self.watch_handoffs();
+        let span = (since_ms.unwrap_or(now_ms), now_ms);
+        let verdict = self.handoffs.judge(pair, partners, (span, outcome));
         let blamed = match verdict {
             Verdict::Producer(_) => Some(producer),
             Verdict::Consumer(_) => Some(consumer),
@@ -188,7 +210,13 @@ mod tests {
 
     fn fail(fleet: &Fleet, producer: &Instance, consumer: &Instance) -> Verdict {
         let outcome = Outcome::Failed;
-        fleet.handoff_failed(FailedHandoff { producer, consumer, reporter: consumer, outcome })
+        fleet.handoff_failed(FailedHandoff {
+            producer,
+            consumer,
+            reporter: consumer,
+            outcome,
+            since_ms: None,
+        })
     }
 
     #[test]
@@ -210,6 +238,26 @@ mod tests {
         assert_eq!(state(&prefillers[0]), State::Open, "a prefill that goes well is no hand-off that does");
         fleet.handoff_served(&prefillers[0], &decoders[0]);
         assert_eq!(state(&prefillers[0]), State::Closed);
+    }
+
+    #[test]
+    fn a_decoder_that_does_nothing_is_at_fault_where_others_read_the_same_kv() {
+        let (fleet, prefillers, decoders) = fleet();
+        let stuck = || {
+            fleet.handoff_failed(FailedHandoff {
+                producer: &prefillers[0],
+                consumer: &decoders[0],
+                reporter: &decoders[0],
+                outcome: Outcome::Stuck,
+                since_ms: Some(0),
+            })
+        };
+        fleet.watch_handoffs();
+        assert_eq!(stuck(), Verdict::Unknown, "its KV may be read by nobody");
+        assert_eq!(decoders[0].health().state(fleet.now_ms()), State::Closed);
+        fleet.handoff_served(&prefillers[0], &decoders[1]);
+        assert_eq!(stuck(), Verdict::Consumer(1));
+        assert_eq!(decoders[0].health().state(fleet.now_ms()), State::Open);
     }
 
     #[test]

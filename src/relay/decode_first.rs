@@ -28,8 +28,9 @@ use crate::relay::box_in_place::boxed;
 use crate::relay::decision_log::OutcomeWriter;
 use crate::relay::failure::Failure;
 use crate::relay::legs::{DecodeEnd, DecodeSpec, Opening, PrefillEnd, PrefillSpec};
-use crate::relay::origin::{Origin, PrefillPartners};
+use crate::relay::origin::{self, Origin, PrefillPartners};
 use crate::relay::prefill_report::Answered;
+use crate::relay::progress::{LOOK, Waiting};
 use crate::relay::rendezvous::{Meeting, Watch};
 use crate::relay::vacancy::nobody;
 use crate::relay::{Relay, Tries};
@@ -64,8 +65,18 @@ struct Pair {
     watch: Watch,
     /// After the prefill, for calls that are repeated.
     meeting: Option<Meeting>,
-    /// Time at which the decoder must have begun; known once it could.
-    due: Option<Instant>,
+    /// The prefiller that has written.
+    met: Arc<OnceLock<Arc<Instance>>>,
+    /// Limits of the decoder, once it should have its KV.
+    due: Option<Due>,
+}
+
+/// Limits of a decoder that should have its KV, and does not begin.
+struct Due {
+    /// Time since when it should have it, in ms of the fleet's clock.
+    since_ms: u64,
+    next_look: Instant,
+    end: Instant,
 }
 
 /// The decoder that a prefill is for, and the way to tell its leg who computed the prompt.
@@ -101,7 +112,8 @@ enum Event {
     Chosen(Note),
     Prefilled(Meeting, Prefilled),
     Decoded(Result<Opening, Failure>),
-    Late,
+    /// The decoder has not begun yet.
+    Look,
 }
 
 impl Relay {
@@ -194,11 +206,11 @@ impl Relay {
         let (give_up, given_up) = oneshot::channel();
         let (tell, notes) = mpsc::channel(NOTES);
         let met = Arc::new(OnceLock::new());
-        let origin = Origin::Called(met.clone());
+        let (origin, partner_met) = (Origin::Called(met.clone()), met.clone());
         let decode = boxed(|| {
             self.clone().decode_called(ask.clone(), (reservation, origin), written.clone(), given_up)
         });
-        let partner = Partner { decoder: decoder.clone(), met };
+        let partner = Partner { decoder: decoder.clone(), met: partner_met };
         let prefill = boxed(|| self.clone().prefill_called(ask.clone(), (meeting, partner), tries, tell));
         Ok(Pair {
             relay: self.clone(),
@@ -211,6 +223,7 @@ impl Relay {
             notes,
             watch,
             meeting: None,
+            met,
             due: None,
         })
     }
@@ -337,10 +350,7 @@ impl Pair {
                         Prefilled::Nobody(nobody) => return Err(nobody),
                     }
                 }
-                Event::Late => {
-                    self.due = None;
-                    self.give_up(Failure::late(self.patience()));
-                }
+                Event::Look => self.look(),
                 Event::Decoded(outcome) => {
                     self.wind_up(outcome.is_ok(), tries, ledger).await;
                     let ended = self.relay.opened(&self.ask, outcome, None, ledger);
@@ -351,7 +361,7 @@ impl Pair {
     }
 
     async fn next(&mut self) -> Event {
-        let due = self.due;
+        let look = self.due.as_ref().map(|due| due.next_look);
         tokio::select! {
             biased;
             Some(note) = self.notes.recv() => Event::Chosen(note),
@@ -363,7 +373,7 @@ impl Pair {
                 self.decode = None;
                 Event::Decoded(outcome)
             }
-            () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => Event::Late,
+            () = sleep_until(look.unwrap_or_else(Instant::now)), if look.is_some() => Event::Look,
         }
     }
 
@@ -371,6 +381,29 @@ impl Pair {
         if let Some(give_up) = self.give_up.take() {
             // The leg may have ended meanwhile.
             let _ = give_up.send(failure);
+        }
+    }
+
+    /// Gives the decoder up when its time is over, or when it is left behind by others: what was
+    /// written for it may never have arrived.
+    fn look(&mut self) {
+        let Some(due) = &mut self.due else { return };
+        let now = Instant::now();
+        due.next_look = due.end.min(now + LOOK);
+        let (since_ms, is_over) = (due.since_ms, now >= due.end);
+        let shape = &self.ask.shape;
+        let waiting = Waiting {
+            producer: self.met.get(),
+            most_tokens: shape.most_tokens,
+            ..Waiting::on(&self.decoder, Some(origin::pace(&self.ask)), shape.prompt_tokens)
+        };
+        let failure = match is_over {
+            true => Some(Failure::late(self.patience())),
+            false => self.relay.left_behind(waiting, since_ms),
+        };
+        if let Some(failure) = failure {
+            self.due = None;
+            self.give_up(failure);
         }
     }
 
@@ -384,7 +417,9 @@ impl Pair {
         ledger.leg(&self.decoder);
         ledger.takes(Role::Prefill, None);
         self.relay.answered(&self.ask, answered, ledger);
-        self.due = Some(Instant::now() + self.patience());
+        let now = Instant::now();
+        let end = now + self.patience();
+        self.due = Some(Due { since_ms: self.relay.fleet.now_ms(), next_look: end.min(now + LOOK), end });
     }
 
     /// The decode leg has ended: a prefill that it called for is about to end, too, or is of no

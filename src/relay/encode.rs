@@ -147,7 +147,7 @@ impl Relay {
             });
             let tokens = item.shape.prompt_tokens;
             let engine = reservation.instance();
-            let waiting = Waiting { engine, pace: Some(Pace::Prompt), tokens, most_tokens: None };
+            let waiting = Waiting::on(engine, Some(Pace::Prompt), tokens);
             self.within(settings.encode, waiting, &written, leg).await
         };
         traced::ended(&mut span, &outcome);

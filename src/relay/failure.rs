@@ -23,6 +23,9 @@ pub struct Failure {
     pub refusal: Option<Box<EngineRefusal>>,
     /// The engine that it is held against, of a leg that was to use another engine's KV.
     pub verdict: Option<Verdict>,
+    /// Since when the leg could have been served, in ms of the fleet's clock, of one that got
+    /// nothing.
+    pub since_ms: Option<u64>,
 }
 
 /// In what way.
@@ -92,7 +95,8 @@ impl Failure {
 
     /// It failed like this; `detail` is for the log.
     pub fn new(why: FailureKind, written: bool, detail: impl Into<String>) -> Failure {
-        Failure { why, written, detail: detail.into(), spare: None, refusal: None, verdict: None }
+        let (spare, refusal, verdict, since_ms) = (None, None, None, None);
+        Failure { why, written, detail: detail.into(), spare, refusal, verdict, since_ms }
     }
 
     /// The engine has too much to do.
@@ -129,10 +133,10 @@ impl Failure {
         matches!(self.why, FailureKind::TooLarge(Large::Answer) | FailureKind::AbortSign)
     }
 
-    /// The decoder may have failed for what is wrong with its hand-off.
+    /// The decoder may have failed for what is wrong with its hand-off. One that does nothing may
+    /// wait for KV that never comes, with each of its legs.
     pub(super) fn may_be_of_the_handoff(&self) -> bool {
-        self.may_have_begun()
-            && !matches!(self.why, FailureKind::AbortSign | FailureKind::TooLarge(_) | FailureKind::Stuck)
+        self.may_have_begun() && !matches!(self.why, FailureKind::AbortSign | FailureKind::TooLarge(_))
     }
 
     /// Outcome of the leg for the instance's health.

@@ -156,7 +156,7 @@ impl Relay {
             });
             let tokens = ask.shape.prompt_tokens.max(reservation.instance().load().work_tokens());
             let engine = reservation.instance();
-            let waiting = Waiting { engine, pace: Some(Pace::Prompt), tokens, most_tokens: None };
+            let waiting = Waiting::on(engine, Some(Pace::Prompt), tokens);
             self.within(time, waiting, &written, leg).await
         };
         traced::ended(&mut span, &outcome);

@@ -87,7 +87,7 @@ use failure::Failure;
 use forced_tool_calls::Forced;
 use legs::{DecodeEnd, PrefillEnd};
 use lookup::PromptLookup;
-use origin::avoids_prefiller;
+use origin::{avoids_prefiller, moves_kv};
 use release::{HandoffGuard, ReleaseQueue};
 use rendezvous::Rendezvous;
 use request_ids::Names;
@@ -431,7 +431,7 @@ impl Relay {
         if self.speech.now().dialect.binds_pairs() {
             return Err(nobody(Role::Decode));
         }
-        let prefiller = guard.filter(|guard| guard.handoff().is_some()).map(|guard| guard.prefiller().id());
+        let prefiller = guard.filter(|guard| moves_kv(guard)).map(|guard| guard.prefiller().id());
         self.decoder(ask, tries, prefiller).map(Ok)
     }
 

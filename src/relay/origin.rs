@@ -13,9 +13,9 @@ use crate::relay::release::HandoffGuard;
 /// The prefiller whose KV a decode leg is to use.
 #[derive(Clone, Debug)]
 pub(super) enum Origin {
-    /// There is none: the decoder computes the prompt, or a pool has its KV.
+    /// There is none: the decoder computes the prompt.
     Nowhere,
-    /// It has computed the prompt.
+    /// It has computed the prompt, and handed it over or put it into a pool.
     Known(Arc<Instance>),
     /// It is asked together with the decoder, which has nothing to do before the prompt is
     /// computed.
@@ -25,24 +25,26 @@ pub(super) enum Origin {
 }
 
 impl Origin {
-    /// Of a leg that is given this hand-off.
+    /// Of a leg that is to use what the prefiller of this guard has computed.
     pub(super) fn of(guard: Option<&HandoffGuard>) -> Origin {
-        match guard.filter(|guard| guard.handoff().is_some()) {
+        match guard.filter(|guard| moves_kv(guard)) {
             Some(guard) => Origin::Known(guard.prefiller().clone()),
             None => Origin::Nowhere,
         }
     }
 
     /// The leg, as one that waits for its first byte on `engine`.
-    pub(super) fn waiting<'a>(&self, ask: &Ask, engine: &'a Arc<Instance>) -> Waiting<'a> {
+    pub(super) fn waiting<'a>(&'a self, ask: &Ask, engine: &'a Arc<Instance>) -> Waiting<'a> {
         let own = ask.shape.prompt_tokens;
+        // While a prefiller is at work the decoder has nothing to begin with.
+        let producer = if let Origin::Known(prefiller) = self { Some(prefiller) } else { None };
         let (pace, tokens) = match self {
             // The decoder calls when it has room, and nobody can tell when that should be.
             Origin::Called(_) => (None, own),
             Origin::Beside(prefiller) => (Some(pace(ask)), own.max(prefiller.load().work_tokens())),
             Origin::Nowhere | Origin::Known(_) => (Some(pace(ask)), own),
         };
-        Waiting { engine, pace, tokens, most_tokens: ask.shape.most_tokens }
+        Waiting { producer, most_tokens: ask.shape.most_tokens, ..Waiting::on(engine, pace, tokens) }
     }
 
     fn get(&self) -> Option<&Arc<Instance>> {
@@ -52,6 +54,12 @@ impl Origin {
             Origin::Called(prefiller) => prefiller.get(),
         }
     }
+}
+
+/// True if a decoder reads what the prefiller of this guard has computed: it was handed over, or
+/// the prefiller never hands anything over and a pool has it.
+pub(super) fn moves_kv(guard: &HandoffGuard) -> bool {
+    guard.handoff().is_some() || guard.prefiller().handoffs().given() == 0
 }
 
 /// With which decode legs those of a request can be compared.
@@ -77,12 +85,13 @@ impl Relay {
                 outcome
             }
             Err(failure) if failure.may_be_of_the_handoff() => {
-                let outcome_of_leg = failure.outcome();
+                let (outcome_of_leg, since_ms) = (failure.outcome(), failure.since_ms);
                 failure.verdict = Some(self.fleet.handoff_failed(FailedHandoff {
                     producer,
                     consumer: decoder,
                     reporter: decoder,
                     outcome: outcome_of_leg,
+                    since_ms,
                 }));
                 self.note_failure(id, decoder, failure);
                 outcome
@@ -103,11 +112,11 @@ impl Relay {
         if !failure.may_be_of_the_handoff() || partners.is_empty() {
             return self.record_outcome_of(id, prefiller, Err(failure));
         }
-        let outcome = failure.outcome();
+        let (outcome, since_ms) = (failure.outcome(), failure.since_ms);
         let encoders = partners.encoders.iter().map(|encoder| (encoder, prefiller));
         let pairs = encoders.chain(partners.decoder.iter().map(|decoder| (prefiller, decoder)));
         for (producer, consumer) in pairs {
-            let failed = FailedHandoff { producer, consumer, reporter: prefiller, outcome };
+            let failed = FailedHandoff { producer, consumer, reporter: prefiller, outcome, since_ms };
             failure.verdict = Some(self.fleet.handoff_failed(failed));
         }
         self.note_failure(id, prefiller, &failure);

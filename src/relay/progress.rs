@@ -5,6 +5,11 @@
 //! and then, and given up, to be tried elsewhere, when its engine does not answer probes any more,
 //! or when it has begun no answer since the leg was sent, for longer than its peers need, while
 //! they begin answers. A fleet that is slow as a whole is waited for.
+//!
+//! A decoder may also wait for KV that never comes, and be well otherwise. So a leg that is to read
+//! another engine's KV is given up after twice that time when answers to others have begun since,
+//! or when its engine has nothing else to do. It counts as a hand-off that failed: whose fault it
+//! is follows from the others.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,12 +24,15 @@ use crate::upstream::Written;
 
 /// Between looks at an engine whose leg has no byte yet. A leg that is answered sooner costs
 /// nothing.
-const LOOK: Duration = Duration::from_secs(1);
+pub(super) const LOOK: Duration = Duration::from_secs(1);
 /// Time without a byte that is never taken for a hang: a pause of Python's garbage collector, a
 /// compilation.
 const LEAST: Duration = Duration::from_secs(5);
-/// A leg may take so many times what legs on its engine's peers take.
-const TIMES_PEERS: u32 = 4;
+/// A leg may take so many times what legs on its engine, or on one of its peers, take.
+const TIMES_USUAL: u32 = 4;
+/// A leg whose engine answers others may take so many times longer than one on an engine that
+/// answers nobody: it may only stand in that engine's line.
+const TIMES_IN_LINE: u64 = 2;
 /// Time per token of an answer that is not streamed: its engine shows no byte before its end. A
 /// slow engine's pace.
 const PER_TOKEN: Duration = Duration::from_millis(100);
@@ -36,6 +44,8 @@ const UNBOUNDED_TOKENS: u64 = 4_096;
 pub struct Waiting<'a> {
     /// The engine that has the leg.
     pub engine: &'a Arc<Instance>,
+    /// The engine whose KV it is to read; `None` = it reads none, or none that is there yet.
+    pub producer: Option<&'a Arc<Instance>>,
     /// With which legs of its peers it can be compared; `None` = with none: only probes tell.
     pub pace: Option<Pace>,
     /// Tokens that have to be computed, or fetched, before the first byte.
@@ -44,11 +54,19 @@ pub struct Waiting<'a> {
     pub most_tokens: Option<u64>,
 }
 
+impl<'a> Waiting<'a> {
+    /// A leg on `engine` that reads no other engine's KV.
+    pub fn on(engine: &'a Arc<Instance>, pace: Option<Pace>, tokens: u64) -> Waiting<'a> {
+        Waiting { engine, producer: None, pace, tokens, most_tokens: None }
+    }
+}
+
 impl Relay {
     /// Runs `work` until `limit`, or until its engine makes no progress while its peers do.
     ///
     /// # Errors
-    /// The failure of `work`; [`FailureKind::Timeout`] at the limit; [`FailureKind::Stuck`] without progress.
+    /// The failure of `work`; [`FailureKind::Timeout`] at the limit, and where the leg alone makes
+    /// no progress; [`FailureKind::Stuck`] where its engine makes none.
     pub async fn within<T>(
         &self,
         limit: Duration,
@@ -70,8 +88,17 @@ impl Relay {
                     format!("no answer within {limit:?}"),
                 ));
             }
-            if let Some(why) = self.stuck(waiting, sent_ms).filter(|_| written.get()) {
-                return Err(Failure::new(FailureKind::Stuck, true, why));
+            if !written.get() {
+                continue;
+            }
+            if let Some(why) = self.stuck(waiting, sent_ms) {
+                return Err(Failure {
+                    since_ms: Some(sent_ms),
+                    ..Failure::new(FailureKind::Stuck, true, why)
+                });
+            }
+            if let Some(failure) = self.left_behind(waiting, sent_ms) {
+                return Err(failure);
             }
         }
     }
@@ -95,11 +122,36 @@ impl Relay {
         is_stuck.then(|| format!("no byte within {waited_ms} ms, in which other engines answered"))
     }
 
+    /// The failure of a leg that could have its KV since `since_ms`, if it is late though answers
+    /// to others have begun, or though its engine has no other leg and was quicker before. Where
+    /// nobody could stand in for either engine it is waited for.
+    pub(super) fn left_behind(&self, waiting: Waiting<'_>, since_ms: u64) -> Option<Failure> {
+        let Waiting { engine, producer, pace, .. } = waiting;
+        let (fleet, producer) = (&self.fleet, producer?);
+        let waited_ms = fleet.now_ms().saturating_sub(since_ms);
+        let pace = pace?;
+        let allowed_ms = self.allowed_ms(waiting, pace).saturating_mul(TIMES_IN_LINE);
+        if waited_ms >= allowed_ms / TIMES_IN_LINE / 2 {
+            // By what the others do until then it is judged.
+            fleet.watch_handoffs();
+        }
+        let others_begin =
+            || engine.health().served_ms() > since_ms || fleet.peers_serve_since(engine, since_ms);
+        let is_idle = || engine.load().requests() <= 1 && engine.beyond().0 == 0;
+        let is_left = waited_ms >= allowed_ms
+            && (others_begin() || is_idle() && !engine.paces().mean(pace).is_zero())
+            && [engine, producer].iter().any(|it| fleet.has_other(it.role(), &[it.id()]));
+        is_left.then(|| {
+            let detail = format!("no byte within {waited_ms} ms in which it could have had its KV");
+            Failure { since_ms: Some(since_ms), ..Failure::new(FailureKind::Timeout, true, detail) }
+        })
+    }
+
     /// The time after which a leg without a byte is too late, if its engine does nothing else
     /// either.
     fn allowed_ms(&self, waiting: Waiting<'_>, pace: Pace) -> u64 {
         let Waiting { engine, tokens, most_tokens, .. } = waiting;
-        let peers = self.fleet.pace_of_peers(engine, pace).saturating_mul(TIMES_PEERS);
+        let usual = self.fleet.pace_of_peers(engine, pace).max(engine.paces().mean(pace));
         let before = self.settings.now().computing(LEAST, tokens);
         let answer = match pace {
             Pace::Whole => {
@@ -108,7 +160,7 @@ impl Relay {
             }
             Pace::Streamed | Pace::Prompt => Duration::ZERO,
         };
-        let allowed = before.saturating_add(peers).saturating_add(answer);
+        let allowed = before.saturating_add(usual.saturating_mul(TIMES_USUAL)).saturating_add(answer);
         u64::try_from(allowed.as_millis()).unwrap_or(u64::MAX)
     }
 }

@@ -56,7 +56,7 @@ impl EngineRequest {
     fn waiting_on<'a>(&self, reservation: &'a Reservation) -> Waiting<'a> {
         let may_move = self.repeatable && !self.generates && self.keeper.is_none();
         let pace = may_move.then_some(Pace::Prompt);
-        Waiting { engine: reservation.instance(), pace, tokens: self.tokens, most_tokens: None }
+        Waiting::on(reservation.instance(), pace, self.tokens)
     }
 }
 

@@ -151,9 +151,7 @@ async fn do_chore(hub: Arc<Hub>, chore: Chore) {
         Chore::Call(url, said) => layerwise::make_call(&hub, &url, &said).await,
         Chore::Store(prompt, delay) => {
             tokio::time::sleep(delay).await;
-            if let Some(pool) = &hub.spec.pool {
-                prompt.store(pool);
-            }
+            hub.put(&prompt);
         }
         Chore::Die => {
             tokio::time::sleep(DEATH_GRACE).await;

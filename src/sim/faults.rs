@@ -37,7 +37,8 @@ impl Fault {
 
     /// Nobody can read the KV that this engine made: what a broken NIC, a wrong side-channel
     /// address or a connector of another release do to every decoder. The engine itself computes
-    /// prompts and hands over as ever.
+    /// prompts and hands over as ever; what it writes into decoders' blocks itself does not arrive,
+    /// and what it puts into a store no decoder can load.
     #[must_use]
     pub fn unreadable_kv() -> Fault {
         Fault::always(FaultKind::Status(500, None)).on_path("/sim/k")
@@ -219,6 +220,12 @@ impl Script {
         });
         taken.sort_by_key(|what| !matches!(what, FaultKind::Delay(_)));
         taken
+    }
+
+    /// True if KV that this engine sends to `path` by itself is lost on its way.
+    #[must_use]
+    pub fn loses_kv(&self, path: &str) -> bool {
+        !self.take("POST", path, b"").is_empty()
     }
 
     /// True if a new connection is to be reset.

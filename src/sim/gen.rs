@@ -362,6 +362,9 @@ async fn compute(
     prompt: Prompt,
     debt: &mut ReceivedHandoff,
 ) -> Result<(JobGuard, Computed), ApiFailure> {
+    if hub.with(|core, _| core.fails_to_load(&prompt)) {
+        return Err(ApiFailure::internal());
+    }
     let (id, bell) = hub.submit(prompt);
     let live = JobGuard { hub: hub.clone(), id };
     loop {

@@ -21,6 +21,8 @@ use super::spec::EngineSpec;
 const HEARD_STATUSES: usize = 4096;
 /// Bytes of the bodies that [`super::Engine::seen`] remembers.
 const SEEN_BYTES: usize = 64 << 20;
+/// Stands for the store in faults of KV that an engine puts there.
+const STORE_PATH: &str = "/sim/kv/store";
 /// Chores that may wait; beyond it a release is left to the lease.
 pub const CHORES: usize = 8192;
 
@@ -157,10 +159,20 @@ impl Hub {
     fn store(&self, computed: Vec<ToStore>) {
         let delay = Duration::from_millis(self.spec.store_delay_ms);
         for prompt in computed {
-            match &self.spec.pool {
-                Some(pool) if delay.is_zero() => prompt.store(pool),
-                _ => self.chore(Chore::Store(prompt, delay)),
+            if delay.is_zero() {
+                self.put(&prompt);
+            } else {
+                self.chore(Chore::Store(prompt, delay));
             }
+        }
+    }
+
+    /// Puts a prompt into the store, if there is one.
+    pub fn put(&self, prompt: &ToStore) {
+        let Some(pool) = &self.spec.pool else { return };
+        prompt.store(pool);
+        if self.faults.loses_kv(STORE_PATH) {
+            pool.spoil(&prompt.keys);
         }
     }
 

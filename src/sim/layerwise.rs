@@ -24,6 +24,8 @@ use super::side;
 
 /// Member of a prefill leg with a list of prompts, beside the members of the first.
 const BATCH: &str = "batch_kv_transfer_params";
+/// Path of a decoder at which its blocks are written.
+const WRITE_PATH: &str = "/sim/kv/write";
 /// Most attempts of a call whose connection breaks.
 const CALLS: usize = 3;
 
@@ -170,6 +172,9 @@ fn parts(url: &str) -> Option<(&str, u16, &str)> {
 /// The prefiller's side: writes the KV of a prompt, whose blocks hold `contents`, where the decoder
 /// wants it. What goes wrong is logged by a real engine, and no more.
 pub async fn write(hub: &Hub, target: &Target, name: &str, contents: &[u64]) {
+    if hub.faults.loses_kv(WRITE_PATH) {
+        return;
+    }
     let first = target.cached_tokens / hub.spec.block_tokens.max(1);
     let blocks = target.block_ids.get(first..).unwrap_or_default();
     let contents = contents.get(first..).unwrap_or_default();
@@ -177,7 +182,7 @@ pub async fn write(hub: &Hub, target: &Target, name: &str, contents: &[u64]) {
         "engine_id": target.engine_id, "request_id": name, "blocks": blocks, "contents": contents,
     });
     let to = (target.host.as_str(), target.port);
-    let _ = side::post(hub.gate.net(), to, "/sim/kv/write", &said.to_string()).await;
+    let _ = side::post(hub.gate.net(), to, WRITE_PATH, &said.to_string()).await;
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! A KV store shared by engines of one process: whole blocks by chained hash, least recently used
 //! first out.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -29,6 +29,8 @@ pub struct Pool {
 struct Inner {
     by_key: HashMap<u64, Entry>,
     by_age: BTreeMap<u64, u64>,
+    /// Keys of blocks that decoders can't load.
+    spoiled: HashSet<u64>,
     clock: u64,
 }
 
@@ -90,13 +92,15 @@ impl Pool {
         gone.by_key.into_keys().for_each(|key| self.lost(key));
     }
 
-    /// Contents of the leading blocks of `keys` that are held; they become the most recently used.
+    /// Contents of the leading blocks of `keys` that are held and can be loaded; they become the
+    /// most recently used.
     #[must_use]
     pub fn leading(&self, keys: &[u64]) -> Vec<u64> {
         let mut inner = self.lock();
         let mut found = Vec::new();
         for &key in keys {
-            let Some(print) = inner.by_key.get(&key).map(|entry| entry.print) else { break };
+            let entry = inner.by_key.get(&key).filter(|_| !inner.spoiled.contains(&key));
+            let Some(print) = entry.map(|entry| entry.print) else { break };
             inner.put(key, print);
             found.push(print);
         }
@@ -118,13 +122,27 @@ impl Pool {
         self.put(&mut inner, keys.iter().copied().zip(prints.iter().copied()));
     }
 
+    /// Makes these blocks such that no decoder can load them, until they are stored anew.
+    pub fn spoil(&self, keys: &[u64]) {
+        self.lock().spoiled.extend(keys);
+    }
+
+    /// True if some block of these can't be loaded.
+    #[must_use]
+    pub fn has_spoiled(&self, keys: &[u64]) -> bool {
+        let inner = self.lock();
+        keys.iter().any(|key| inner.spoiled.contains(key))
+    }
+
     fn put(&self, inner: &mut Inner, blocks: impl IntoIterator<Item = (u64, u64)>) {
         for (key, print) in blocks {
             inner.put(key, print);
+            inner.spoiled.remove(&key);
             if inner.by_key.len() > self.capacity_blocks
                 && let Some((_, oldest)) = inner.by_age.pop_first()
             {
                 inner.by_key.remove(&oldest);
+                inner.spoiled.remove(&oldest);
                 self.lost(oldest);
             }
         }
@@ -180,6 +198,18 @@ mod tests {
         assert_eq!(*seen.0.lock().unwrap(), (vec![7, 8, 9, 7, 7], vec![2, 3, 4]));
         pool.clear();
         assert!(seen.0.lock().unwrap().1.is_empty());
+    }
+
+    #[test]
+    fn spoiled_blocks_are_found_by_nobody_until_they_are_stored_anew() {
+        let pool = Pool::new(3);
+        pool.store([(1, 10), (2, 20)]);
+        pool.spoil(&[2]);
+        assert_eq!(pool.leading(&[1, 2]), [10]);
+        assert!(pool.has_spoiled(&[1, 2]) && !pool.has_spoiled(&[1]));
+        pool.store([(2, 20)]);
+        assert_eq!(pool.leading(&[1, 2]), [10, 20]);
+        assert!(!pool.has_spoiled(&[1, 2]));
     }
 
     #[test]

@@ -140,18 +140,28 @@ impl Evidence {
         (record.avoided_until_ms, record.avoided_for_ms) = (0, 0);
     }
 
-    /// The consumer has failed with the producer's KV.
-    pub fn failed(&mut self, pair: Pair, partners: Partners, now_ms: u64) -> Verdict {
+    /// The consumer has failed with the producer's KV at `now_ms`, in a leg that could have been
+    /// served since `since_ms`: what others did meanwhile counts.
+    pub fn failed(&mut self, pair: Pair, partners: Partners, (since_ms, now_ms): (u64, u64)) -> Verdict {
         let record = self.record(pair, now_ms);
         record.failed += 1.0;
-        record.failing_since_ms.get_or_insert(now_ms);
+        let since_ms = since_ms.max(record.served_ms.unwrap_or(0));
+        record.failing_since_ms.get_or_insert(since_ms);
         let of_producer = self.at_fault(Side::Producer, pair.producer, partners.consumers);
-        let of_consumer = self.at_fault(Side::Consumer, pair.consumer, partners.producers);
+        let of_consumer = match partners.consumers {
+            0 | 1 => self.fails_with_all(pair.consumer, partners.producers),
+            _ => self.at_fault(Side::Consumer, pair.consumer, partners.producers),
+        };
         match (of_producer, of_consumer) {
             (Some(on), with) if with.is_none_or(|with| on >= with) => Verdict::Producer(on),
             (_, Some(with)) => Verdict::Consumer(with),
             _ => self.avoid(pair, now_ms).map_or(Verdict::Unknown, Verdict::Pair),
         }
+    }
+
+    /// True if another consumer has read the producer's KV since `since_ms`.
+    pub fn is_read_elsewhere(&self, pair: Pair, since_ms: u64) -> bool {
+        self.does_well(Side::Producer, pair.producer, (pair.consumer, since_ms))
     }
 
     /// True if the pair fails while both do well with others: it is tried again only now and then.
@@ -201,6 +211,17 @@ impl Evidence {
         (enough && failing > serving).then_some(failing)
     }
 
+    /// With how many producers a consumer fails that is the only one, if it does well with none and
+    /// they are several (or all that there are): nobody else could tell which of them are at fault,
+    /// and one engine fails more easily than several at once.
+    fn fails_with_all(&self, id: InstanceId, producers: usize) -> Option<usize> {
+        let mine = || self.pairs.iter().filter(|(pair, _)| pair.consumer == id).map(|(_, record)| record);
+        let failing = mine().filter(|record| record.fails_since().is_some()).count();
+        let failures: f64 = mine().map(|record| record.failed).sum();
+        let enough = failing >= SPREAD.min(producers.max(1)) && failures >= REPEATED;
+        (enough && !mine().any(Record::serves)).then_some(failing)
+    }
+
     /// True if an engine has done well since `since_ms` with another partner than `except`.
     fn does_well(&self, side: Side, id: InstanceId, (except, since_ms): (InstanceId, u64)) -> bool {
         self.pairs.iter().any(|(pair, record)| {
@@ -244,7 +265,7 @@ mod tests {
             let (producer, consumer) = (turn % 4, (turn / 4 + turn) % 4);
             let pair = pair(producer, consumer);
             if fails(producer, consumer) {
-                verdicts.push((pair, evidence.failed(pair, FOUR, now_ms)));
+                verdicts.push((pair, evidence.failed(pair, FOUR, (now_ms, now_ms))));
             } else {
                 evidence.served(pair, now_ms);
             }
@@ -298,11 +319,27 @@ mod tests {
     }
 
     #[test]
+    fn what_others_did_while_a_leg_got_nothing_counts() {
+        let mut evidence = Evidence::default();
+        for producer in 0..2 {
+            evidence.served(pair(producer, 1), 500);
+        }
+        assert_eq!(evidence.failed(pair(0, 0), FOUR, (100, 1_000)), Verdict::Unknown);
+        assert_eq!(evidence.failed(pair(1, 0), FOUR, (100, 1_000)), Verdict::Consumer(2));
+        let mut evidence = Evidence::default();
+        for producer in 0..2 {
+            evidence.served(pair(producer, 1), 500);
+            let verdict = evidence.failed(pair(producer, 0), FOUR, (1_000, 1_000));
+            assert_eq!(verdict, Verdict::Unknown, "of this moment nothing is known");
+        }
+    }
+
+    #[test]
     fn one_failure_or_a_fleet_that_fails_as_a_whole_blames_nobody() {
         let mut evidence = Evidence::default();
         play(&mut evidence, 1_000, |_, _| false);
         for partner in 0..4 {
-            let verdict = evidence.failed(pair(partner, partner), FOUR, 1_000);
+            let verdict = evidence.failed(pair(partner, partner), FOUR, (1_000, 1_000));
             assert_eq!(verdict, Verdict::Unknown, "a request that fails wherever it goes");
         }
         let verdicts = play(&mut Evidence::default(), 3_000, |_, _| true);
@@ -313,9 +350,21 @@ mod tests {
     fn a_lone_partner_is_enough_where_there_is_no_other() {
         let mut evidence = Evidence::default();
         let one = Partners { producers: 2, consumers: 1 };
-        assert_eq!(evidence.failed(pair(0, 0), one, 0), Verdict::Unknown);
+        assert_eq!(evidence.failed(pair(0, 0), one, (0, 0)), Verdict::Unknown);
         evidence.served(pair(1, 0), 1);
-        assert_eq!(evidence.failed(pair(0, 0), one, 2), Verdict::Producer(1));
+        assert_eq!(evidence.failed(pair(0, 0), one, (2, 2)), Verdict::Producer(1));
+    }
+
+    #[test]
+    fn the_only_consumer_is_at_fault_where_it_fails_with_several_producers_or_with_the_only_one() {
+        let lone = |producers| Partners { producers, consumers: 1 };
+        let mut evidence = Evidence::default();
+        assert_eq!(evidence.failed(pair(0, 0), lone(2), (0, 0)), Verdict::Unknown);
+        assert_eq!(evidence.failed(pair(0, 0), lone(2), (1, 1)), Verdict::Unknown);
+        assert_eq!(evidence.failed(pair(1, 0), lone(2), (2, 2)), Verdict::Consumer(2));
+        let mut evidence = Evidence::default();
+        assert_eq!(evidence.failed(pair(0, 0), lone(1), (0, 0)), Verdict::Unknown);
+        assert_eq!(evidence.failed(pair(0, 0), lone(1), (1, 1)), Verdict::Consumer(1));
     }
 
     #[test]
@@ -325,7 +374,7 @@ mod tests {
             evidence.served(pair(n, n), n);
         }
         assert_eq!(evidence.pairs.len(), MOST_PAIRS);
-        evidence.failed(pair(1, 1), FOUR, 10_000);
+        evidence.failed(pair(1, 1), FOUR, (10_000, 10_000));
         evidence.served(pair(1, 2), 10_000 + 10 * MEMORY_MS);
         let record = evidence.record(pair(1, 1), 10_000 + 10 * MEMORY_MS);
         assert!(record.failed < 0.001, "{record:?}");

@@ -1,7 +1,7 @@
 //! Blocks that a decoder keeps for the next turn, and what a prefiller makes of those that it has
 //! read.
 
-use super::{BlockIds, Core, Fingerprint, JobId, text};
+use super::{BlockIds, Core, Fingerprint, JobId, Prompt, text};
 
 impl Core {
     /// Keeps all blocks of job `id`, whose prompt and answer so far are `tokens`, for the next
@@ -44,6 +44,16 @@ impl Core {
         }
         self.blocks.release(&ids);
         true
+    }
+
+    /// True if the store has blocks of a prompt that this decoder would load and can't.
+    #[must_use]
+    pub fn fails_to_load(&self, prompt: &Prompt) -> bool {
+        let Some(pool) = self.pool.as_ref().filter(|_| !self.fills_pool && !prompt.remote) else {
+            return false;
+        };
+        let keys = self.keys(&prompt.tokens, prompt.salt);
+        pool.has_spoiled(keys.get(self.cached(&keys)..).unwrap_or_default())
     }
 
     /// The keys of a prompt's whole blocks.

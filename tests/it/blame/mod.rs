@@ -2,22 +2,60 @@
 //! take requests and do nothing with them. Everything in virtual time.
 
 mod handoffs;
+mod poisoned;
 mod progress;
 mod refusals;
 mod retired;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
 use axum::body::Body;
+use futures_util::future::join_all;
 use http::Request;
 use http_body_util::BodyExt;
-use pd_proxy::config::Config;
+use pd_proxy::config::{Config, DialectName};
 use pd_proxy::fleet::Role;
 use pd_proxy::fleet::health::State;
-use pd_proxy::sim::{Engine, EngineSpec};
+use pd_proxy::sim::{Connector, Engine, EngineSpec, Pool};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tower::ServiceExt;
 
 use crate::common::memory::Memory;
+use crate::common::time::pass;
+use crate::dialects::{SPOKEN, Spoken};
 
 const COMPLETIONS: &str = "/v1/completions";
+
+/// Every dialect in which a decoder uses what a prefiller computed.
+const DIALECTS: [Spoken; 7] = [
+    SPOKEN[0],
+    SPOKEN[1],
+    SPOKEN[2],
+    SPOKEN[3],
+    (DialectName::Moriio, Connector::Moriio),
+    (DialectName::Pool, Connector::Pool),
+    (DialectName::Layerwise, Connector::Layerwise),
+];
+
+/// Where decoders call the gateway that call back.
+const GATEWAY: &str = "10.0.2.1:8000";
+
+/// Blocks of a store from which nothing is dropped in a test.
+const STORE_BLOCKS: usize = 1 << 16;
+
+/// `count` engines of either role that speak this dialect, and the gateway's listener for them.
+async fn in_dialect((name, connector): Spoken, count: u8) -> (Memory, JoinSet<()>) {
+    let mut config = config();
+    config.dialect.name = name;
+    config.dialect.callback_url = (connector == Connector::Layerwise).then(|| format!("http://{GATEWAY}"));
+    let pool = (connector == Connector::Pool).then(|| Arc::new(Pool::new(STORE_BLOCKS)));
+    let memory = Memory::set(count, &EngineSpec { connector, pool, ..working() }, config).await;
+    let listening = memory.listen(GATEWAY.parse().unwrap());
+    (memory, listening)
+}
 
 /// Engines that take some milliseconds, so that one that does nothing looks idle.
 fn working() -> EngineSpec {
@@ -56,6 +94,22 @@ async fn ask(memory: &Memory, n: usize) -> u16 {
 async fn load(memory: &Memory, clients: usize, count: usize) -> Vec<u16> {
     use futures_util::{StreamExt, stream};
     stream::iter(0..count).map(|n| ask(memory, n)).buffer_unordered(clients).collect().await
+}
+
+/// Four clients for `time`, each of which pauses between its requests; the statuses. No prompt is asked
+/// for twice: a prefiller that has it cached would be preferred.
+async fn steady(memory: &Memory, time: Duration) -> Vec<u16> {
+    static PROMPTS: AtomicUsize = AtomicUsize::new(1_000_000);
+    let end = Instant::now() + time;
+    let clients = (0..4).map(|_| async move {
+        let mut statuses = Vec::new();
+        while Instant::now() < end {
+            statuses.push(ask(memory, PROMPTS.fetch_add(1, Ordering::Relaxed)).await);
+            pass(Duration::from_millis(100)).await;
+        }
+        statuses
+    });
+    join_all(clients).await.concat()
 }
 
 fn failed(statuses: &[u16]) -> usize {

@@ -1,16 +1,13 @@
 //! A refusal is an engine's word only when another engine of its role says the same.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use pd_proxy::config::Policy;
 use pd_proxy::fleet::Role;
 use pd_proxy::fleet::health::State;
 use pd_proxy::sim::{Engine, EngineSpec, Fault, FaultKind};
-use tokio::time::Instant;
 
-use super::{ask, breakers, config, failed, load, post, taken, working};
+use super::{ask, breakers, config, failed, load, post, steady, taken, working};
 use crate::common::memory::Memory;
 use crate::common::time::pass;
 use crate::dialects::SPOKEN;
@@ -138,22 +135,6 @@ async fn routes_that_one_engine_answers_alone_are_no_exception() {
         let (got, text) = post(&memory, "/v1/embeddings", r#"{"model":"sim","input":"a"}"#.into()).await;
         assert_eq!(got, 404, "all say so: {text}");
     }
-}
-
-/// Four clients for `time`, each of which pauses between its requests; the statuses. No prompt is asked
-/// for twice: a prefiller that has it cached would be preferred.
-async fn steady(memory: &Memory, time: Duration) -> Vec<u16> {
-    static PROMPTS: AtomicUsize = AtomicUsize::new(0);
-    let end = Instant::now() + time;
-    let clients = (0..4).map(|_| async move {
-        let mut statuses = Vec::new();
-        while Instant::now() < end {
-            statuses.push(ask(memory, PROMPTS.fetch_add(1, Ordering::Relaxed)).await);
-            pass(Duration::from_millis(100)).await;
-        }
-        statuses
-    });
-    join_all(clients).await.concat()
 }
 
 #[tokio::test(start_paused = true)]
