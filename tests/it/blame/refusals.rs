@@ -7,7 +7,7 @@ use pd_proxy::fleet::Role;
 use pd_proxy::fleet::health::State;
 use pd_proxy::sim::{Engine, EngineSpec, Fault, FaultKind};
 
-use super::{ask, breakers, config, failed, load, post, steady, taken, working};
+use super::{DIALECTS, ask, breakers, config, failed, in_dialect, load, post, steady, taken, working};
 use crate::common::memory::Memory;
 use crate::common::time::pass;
 use crate::dialects::SPOKEN;
@@ -114,6 +114,45 @@ async fn no_dialect_takes_a_refusal_for_service() {
                 let statuses = load(&memory, 4, 12).await;
                 assert_eq!(failed(&statuses), 0, "{name:?}, {status}, prefills {prefills}: {statuses:?}");
             }
+        }
+    }
+}
+
+/// A pool, whose legs know nothing of each other, and decoders that are asked first.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_is_not_service_where_nothing_is_handed_over_nor_where_decoders_come_first() {
+    for spoken in [DIALECTS[5], DIALECTS[6]] {
+        for prefills in [true, false] {
+            for status in DOUBTFUL.into_iter().chain([429]) {
+                let (memory, _listening) = in_dialect(spoken, 4).await;
+                let refuser = &side(&memory, prefills)[0];
+                assert!(refuser.inject(refuses(status)));
+                let when = format!("{spoken:?}, {status}, prefills {prefills}");
+                assert_eq!(failed(&load(&memory, 8, 40).await), 0, "{when}");
+                assert_eq!(failed(&steady(&memory, Duration::from_secs(2)).await), 0, "{when}");
+                // One that is busy is asked again soon.
+                let (drawn, most) = (taken(refuser), if status == 429 { 40 } else { 20 });
+                assert!(drawn <= most, "{when}: it draws the traffic: {drawn}");
+                let states = breakers(&memory, role(prefills));
+                assert_eq!(states[1..], [State::Closed; 3], "{when}");
+                assert!(status == 429 || states[0] != State::Closed, "{when}: it rests");
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_is_busy_for_ever_rests_in_those_dialects_too() {
+    for spoken in [DIALECTS[5], DIALECTS[6]] {
+        for prefills in [true, false] {
+            let (memory, _listening) = in_dialect(spoken, 4).await;
+            assert!(side(&memory, prefills)[0].inject(Fault::always(FaultKind::Retired)));
+            let when = format!("{spoken:?}, prefills {prefills}");
+            assert_eq!(failed(&load(&memory, 1, 12).await), 0, "{when}");
+            assert_eq!(failed(&steady(&memory, Duration::from_secs(12)).await), 0, "{when}");
+            let states = breakers(&memory, role(prefills));
+            assert_ne!(states[0], State::Closed, "{when}: it rests");
+            assert_eq!(states[1..], [State::Closed; 3], "{when}");
         }
     }
 }
