@@ -19,6 +19,7 @@ mod documents;
 mod dropin;
 mod e2e;
 mod encode;
+mod error_events;
 mod forced;
 mod given_up;
 mod health;
