@@ -49,6 +49,7 @@ mod proof;
 mod replay;
 mod resume;
 mod route;
+mod sizing;
 mod surface;
 mod tidy;
 #[cfg(feature = "tls")]
