@@ -155,6 +155,7 @@ async fn prepare(
         Route::ByBody => Api::Completions,
     };
     ledger.is_about(api);
+    let body = response_lookup::without_chosen_id(gateway, api, body)?;
     let dialect = gateway.relay.speech.now().dialect;
     if let Some(why) = dialect.api_refusal(api) {
         return Err(Error::new(Kind::InvalidField, why));
@@ -179,7 +180,6 @@ async fn prepare(
         scope.onto(&mut headers);
     }
     let http2 = head.version == Version::HTTP_2;
-    let job = Arc::default();
     Ok(Ask {
         api,
         id,
@@ -188,7 +188,7 @@ async fn prepare(
         headers,
         body,
         shape,
-        job,
+        job: Arc::default(),
         asked: None,
         turn: None,
         resume: None,

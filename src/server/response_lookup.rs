@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::auth::Caller;
-use crate::codec::json::Object;
+use crate::codec::json::{Edit, Object};
 use crate::dialect::Api;
 use crate::error::{Error, Kind};
 use crate::fleet::{Instance, InstanceId, Role};
@@ -25,6 +25,9 @@ const ASKED: usize = 64;
 /// Searches at once, for the same reason. Who is one too many waits, as long as one engine may
 /// take.
 static PLACES: Semaphore = Semaphore::const_new(16);
+
+/// The member by which a client may choose the id of a response.
+const CHOSEN_ID: &str = "request_id";
 
 /// A decoder's word about a response.
 enum ResponsePresence {
@@ -100,6 +103,18 @@ pub(super) async fn keeper_before(
     }
     // Few requests have it, and all would be larger by it.
     boxed(|| keeper(gateway, &id, caller, client)).await.map(drop)
+}
+
+/// Leaves out the id that a response is to have (`request_id`) where keys are asked for: engines
+/// keep a response in the place of an earlier one of its id, for whomever that was made.
+///
+/// # Errors
+/// `InvalidJson`, never for a body that was read before.
+pub(super) fn without_chosen_id(gateway: &Gateway, api: Api, body: Object) -> Result<Object, Error> {
+    if api != Api::Responses || !gateway.callers.checks() || !body.contains(CHOSEN_ID) {
+        return Ok(body);
+    }
+    gateway.scan(body.splice(&Edit::dropping(&[CHOSEN_ID], &[])).to_bytes())
 }
 
 /// Refuses a response that was made for another key, as one that does not exist. Engines know no

@@ -1,5 +1,6 @@
 //! Operators' routes where nobody is asked for a key, and the keys that are the gateway's own.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use pd_proxy::config::Secret;
@@ -8,7 +9,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::{GOOD, PATH, PATIENCE, stage};
-use crate::common::client::{Raw, post_with};
+use crate::common::client::{self, Raw, post_with};
+use crate::common::raw_engine::{Front, RawEngine, answer};
 use crate::common::stage::{Script, Stage};
 
 const EVIL: &str = "rebind.evil.example:8000";
@@ -49,20 +51,18 @@ const EVERY_ENGINE: [&str; 19] = [
     "/pause_generation",
     "/continue_generation",
     "/abort_requests",
+    "/abort_request",
     "/v1/load_lora_adapter",
     "/v1/unload_lora_adapter",
-    "/abort_request",
     "/load_lora_adapter",
     "/unload_lora_adapter",
     "/start_profile",
     "/stop_profile",
 ];
 
-#[tokio::test]
-async fn a_page_that_comes_by_its_own_name_reaches_no_route_of_operators() {
-    let stage = stage(|s| s.config.server.names = vec!["gw.example".into()]).await;
-    let body = add("127.0.0.1:9");
-    let routes = [
+/// Routes of operators, with their methods; metrics, which scrapers read by any name, are none.
+fn operators_routes() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let own = [
         ("POST", "/instances/add"),
         ("POST", "/instances/remove"),
         ("DELETE", "/instances"),
@@ -72,15 +72,57 @@ async fn a_page_that_comes_by_its_own_name_reaches_no_route_of_operators() {
         ("GET", "/instances"),
         ("GET", "/status"),
         ("GET", "/status.json"),
+        ("GET", "/is_sleeping"),
+        ("GET", "/is_paused"),
     ];
-    let orders = EVERY_ENGINE.map(|path| ("POST", path));
-    let questions = [("GET", "/is_sleeping"), ("GET", "/is_paused")];
-    for (method, path) in routes.into_iter().chain(orders).chain(questions) {
+    own.into_iter().chain(EVERY_ENGINE.map(|path| ("POST", path)))
+}
+
+fn assert_foreign(raw: &Raw, when: &str) {
+    let unknown = when.contains("/status.json") && raw.status == 404;
+    assert!(unknown || refused(raw, "foreign_host"), "{when}: {} {}", raw.head, raw.text());
+}
+
+/// A page that has its name lead to the operators' network must not have their browser give orders.
+#[tokio::test]
+async fn nor_does_such_a_page_on_a_listener_of_their_own() {
+    let engine = RawEngine::start(|_| answer(200, r#"{"object":"list","data":[]}"#)).await;
+    for host in ["127.0.0.1", "0.0.0.0"] {
+        let front = Front::of(&[&engine], &[&engine], |config| {
+            (config.server.admin_host, config.server.admin_port) = (Some(host.into()), 0);
+            config.server.names = vec!["ops.example".into()];
+        })
+        .await;
+        let at = SocketAddr::from(([127, 0, 0, 1], front.admin.unwrap().port()));
+        let exchange = async |request: Vec<u8>| client::send(at, &request).await;
+        engine.forget();
+        for (method, path) in operators_routes() {
+            let raw = exchange(asked(method, path, EVIL, &add("127.0.0.1:9"))).await;
+            assert_foreign(&raw, &format!("{host}: {method} {path}"));
+        }
+        assert!(engine.seen().is_empty(), "{host}: no engine heard of it");
+        for (path, name) in [("/metrics", EVIL), ("/healthz", EVIL), ("/instances", "ops.example:8009")] {
+            assert_eq!(exchange(asked("GET", path, name, "")).await.status, 200, "{host}: {path} by {name}");
+        }
+        assert_eq!(
+            exchange(asked("POST", "/sleep", "127.0.0.1", "")).await.status,
+            200,
+            "{host}: an operator"
+        );
+        let clients = front.send(&asked("GET", "/instances", EVIL, "")).await;
+        assert_eq!(clients.status, 404, "{host}: clients have no such route");
+        front.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_page_that_comes_by_its_own_name_reaches_no_route_of_operators() {
+    let stage = stage(|s| s.config.server.names = vec!["gw.example".into()]).await;
+    for (method, path) in operators_routes() {
         let absolute = format!("http://{EVIL}{path}");
-        for request in [asked(method, path, EVIL, &body), asked(method, &absolute, "localhost", &body)] {
-            let raw = stage.send(&request).await;
-            let unknown = path == "/status.json" && raw.status == 404;
-            assert!(unknown || refused(&raw, "foreign_host"), "{method} {path}: {} {}", raw.head, raw.text());
+        for (target, host) in [(path, EVIL), (absolute.as_str(), "localhost")] {
+            let raw = stage.send(&asked(method, target, host, &add("127.0.0.1:9"))).await;
+            assert_foreign(&raw, &format!("{method} {target}"));
         }
     }
     assert!(stage.engines().all(|engine| engine.seen().is_empty()), "no engine heard of it");

@@ -11,6 +11,7 @@ mod memory;
 mod pages;
 mod secrets;
 mod slow;
+pub mod trickle;
 mod unread;
 
 use std::net::SocketAddr;

@@ -1,10 +1,10 @@
-//! Bodies that never come, over TLS: they take no place of those that are served.
+//! Bodies that never come, or come too slowly, over TLS: they take no place of those that are served.
 
 use tokio::io::AsyncWriteExt;
 
 use super::authority::{Authority, connect};
 use super::{Running, pair};
-use crate::attacks::http2;
+use crate::attacks::{http2, trickle};
 use crate::common::client;
 
 const GOOD: &str = r#"{"model":"sim","prompt":"Good?","max_tokens":4}"#;
@@ -34,5 +34,25 @@ async fn they_take_no_place_over_either_http() {
         assert_eq!(client::read(&mut stream).await.status, 200);
     }
     drop(open);
+    gateway.end().await;
+}
+
+#[tokio::test]
+async fn one_that_comes_too_slowly_is_given_up_over_either_http() {
+    let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
+    let (engines, mut config) = pair().await;
+    let (cert, key) = authority.sign("127.0.0.1").write(dir.path(), "gateway");
+    (config.tls.cert, config.tls.key) = (Some(cert), Some(key));
+    config.health.probe_ms = 0;
+    trickle::limit(&mut config);
+    let gateway = Running::start(config).await.unwrap();
+    let first = connect(&authority.client(None, &["http/1.1"]), gateway.at).await.unwrap();
+    trickle::over_http1(first).await.assert_too_slow("HTTP/1.1");
+    let second = connect(&authority.client(None, &["h2"]), gateway.at).await.unwrap();
+    trickle::over_http2(second).await.assert_too_slow("HTTP/2");
+    assert!(engines.iter().all(|it| it.seen().iter().all(|seen| seen.method == "GET")), "none was asked");
+    let mut stream = connect(&authority.client(None, &["http/1.1"]), gateway.at).await.unwrap();
+    stream.write_all(&client::post("/v1/completions", GOOD)).await.unwrap();
+    assert_eq!(client::read(&mut stream).await.status, 200);
     gateway.end().await;
 }
