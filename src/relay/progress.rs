@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
+use crate::fleet::health::State;
 use crate::fleet::{Instance, Pace};
 use crate::relay::Relay;
 use crate::relay::failure::{Failure, FailureKind};
@@ -33,6 +34,8 @@ const TIMES_USUAL: u32 = 4;
 /// A leg whose engine answers others may take so many times longer than one on an engine that
 /// answers nobody: it may only stand in that engine's line.
 const TIMES_IN_LINE: u64 = 2;
+/// So may a leg that tries the only engine of its role, after that has failed.
+const TIMES_ON_TRIAL: u64 = 4;
 /// Time per token of an answer that is not streamed: its engine shows no byte before its end. A
 /// slow engine's pace.
 const PER_TOKEN: Duration = Duration::from_millis(100);
@@ -104,12 +107,12 @@ impl Relay {
     }
 
     /// Reason why nothing more is expected of an engine that was sent a leg at `sent_ms`, if so.
-    /// One that nobody could stand in for is waited for.
+    /// One that nobody could stand in for is waited for, unless it is on trial.
     fn stuck(&self, waiting: Waiting<'_>, sent_ms: u64) -> Option<String> {
         let Waiting { engine, pace, .. } = waiting;
         let (fleet, health) = (&self.fleet, engine.health());
         if !fleet.has_other(engine.role(), &[engine.id()]) {
-            return None;
+            return self.tried_in_vain(waiting, sent_ms);
         }
         if health.is_silent() {
             return Some("it does not answer probes".to_owned());
@@ -120,6 +123,26 @@ impl Relay {
             && health.served_ms() < sent_ms
             && fleet.peers_serve_since(engine, sent_ms);
         is_stuck.then(|| format!("no byte within {waited_ms} ms, in which other engines answered"))
+    }
+
+    /// Reason why a leg is given up that tries the only engine of its role, which rests since it
+    /// failed. A prompt may be long, and nobody else answers, so it has a multiple of what the
+    /// engine, or one that was there before, needed.
+    fn tried_in_vain(&self, waiting: Waiting<'_>, sent_ms: u64) -> Option<String> {
+        let Waiting { engine, pace, .. } = waiting;
+        let (now_ms, pace, health) = (self.fleet.now_ms(), pace?, engine.health());
+        let is_known = !self.usual(engine, pace).is_zero();
+        let waited_ms = now_ms.saturating_sub(sent_ms);
+        let is_in_vain = is_known
+            && waited_ms >= self.allowed_ms(waiting, pace).saturating_mul(TIMES_ON_TRIAL)
+            && health.served_ms() < sent_ms
+            && health.state(now_ms) != State::Closed;
+        is_in_vain.then(|| format!("no byte within {waited_ms} ms of an engine that failed before"))
+    }
+
+    /// The time that legs on an engine, or on the slowest of its peers, take.
+    fn usual(&self, engine: &Instance, pace: Pace) -> Duration {
+        self.fleet.pace_of_peers(engine, pace).max(engine.paces().mean(pace))
     }
 
     /// The failure of a leg that could have its KV since `since_ms`, if it is late though answers
@@ -151,7 +174,7 @@ impl Relay {
     /// either.
     fn allowed_ms(&self, waiting: Waiting<'_>, pace: Pace) -> u64 {
         let Waiting { engine, tokens, most_tokens, .. } = waiting;
-        let usual = self.fleet.pace_of_peers(engine, pace).max(engine.paces().mean(pace));
+        let usual = self.usual(engine, pace);
         let before = self.settings.now().computing(LEAST, tokens);
         let answer = match pace {
             Pace::Whole => {

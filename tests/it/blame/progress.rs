@@ -119,3 +119,50 @@ async fn a_decoder_that_generates_alone_for_long_keeps_its_request() {
     assert_eq!(sent, 1, "it is not asked for twice");
     assert_eq!(breakers(&memory, Role::Decode), [State::Closed; 3]);
 }
+
+/// One prefiller and one decoder, one of which has answered, then failed, and rests.
+async fn resting(prefills: bool) -> Memory {
+    let memory = Memory::set(1, &working(), config()).await;
+    streams(&memory, Duration::from_secs(1)).await;
+    let engine = if prefills { &memory.prefillers[0] } else { &memory.decoders[0] };
+    assert!(engine.inject(Fault::always(FaultKind::Status(500, None)).on_path("/v1/")));
+    for n in 0.. {
+        assert_ne!(post(&memory, COMPLETIONS, stream(n)).await.0, 200);
+        if breakers(&memory, if prefills { Role::Prefill } else { Role::Decode })[0] != State::Closed {
+            break;
+        }
+        pass(Duration::from_secs(1)).await;
+    }
+    engine.clear_faults();
+    pass(Duration::from_secs(2)).await;
+    memory
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trial_of_the_only_engine_of_a_role_ends_when_no_prompt_takes_so_long() {
+    for prefills in [true, false] {
+        let memory = resting(prefills).await;
+        let engine = if prefills { &memory.prefillers[0] } else { &memory.decoders[0] };
+        assert!(engine.inject(Fault::always(FaultKind::StallBeforeHead).on_path("/v1/")));
+        let sent = Instant::now();
+        let (status, text) = post(&memory, COMPLETIONS, stream(1_000)).await;
+        assert_eq!(status, 504, "prefills {prefills}: {text}");
+        assert!(sent.elapsed() < Duration::from_secs(120), "prefills {prefills}: {:?}", sent.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_trial_that_takes_its_time_is_waited_for() {
+    for prefills in [true, false] {
+        let memory = resting(prefills).await;
+        let engine = if prefills { &memory.prefillers[0] } else { &memory.decoders[0] };
+        let slow = FaultKind::Delay(Duration::from_secs(18));
+        assert!(engine.inject(Fault::always(slow).on_path("/v1/")));
+        let (status, text) = post(&memory, COMPLETIONS, stream(1_000)).await;
+        assert_eq!(status, 200, "prefills {prefills}: {text}");
+        assert_eq!(
+            engine.seen().iter().filter(|seen| seen.body.windows(4).any(|it| it == b"1000")).count(),
+            1
+        );
+    }
+}
