@@ -213,12 +213,14 @@ impl Evidence {
 
     /// With how many producers a consumer fails that is the only one, if it does well with none and
     /// they are several (or all that there are): nobody else could tell which of them are at fault,
-    /// and one engine fails more easily than several at once.
+    /// and one engine fails more easily than several at once. With the only producer the first
+    /// failure is its own, as where no KV is read: no other pair will ever tell more.
     fn fails_with_all(&self, id: InstanceId, producers: usize) -> Option<usize> {
         let mine = || self.pairs.iter().filter(|(pair, _)| pair.consumer == id).map(|(_, record)| record);
         let failing = mine().filter(|record| record.fails_since().is_some()).count();
         let failures: f64 = mine().map(|record| record.failed).sum();
-        let enough = failing >= SPREAD.min(producers.max(1)) && failures >= REPEATED;
+        let repeated = producers <= 1 || failures >= REPEATED;
+        let enough = failing >= SPREAD.min(producers.max(1)) && repeated;
         (enough && !mine().any(Record::serves)).then_some(failing)
     }
 
@@ -363,8 +365,7 @@ mod tests {
         assert_eq!(evidence.failed(pair(0, 0), lone(2), (1, 1)), Verdict::Unknown);
         assert_eq!(evidence.failed(pair(1, 0), lone(2), (2, 2)), Verdict::Consumer(2));
         let mut evidence = Evidence::default();
-        assert_eq!(evidence.failed(pair(0, 0), lone(1), (0, 0)), Verdict::Unknown);
-        assert_eq!(evidence.failed(pair(0, 0), lone(1), (1, 1)), Verdict::Consumer(1));
+        assert_eq!(evidence.failed(pair(0, 0), lone(1), (0, 0)), Verdict::Consumer(1));
     }
 
     #[test]
