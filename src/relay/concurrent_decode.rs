@@ -8,7 +8,7 @@
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -43,6 +43,9 @@ pub(super) struct Early {
     peer: Option<Arc<Peer>>,
     /// The prefiller waits for this decoder: without it the prefill comes to nothing.
     awaited: bool,
+    /// Time at which the prompt was computed, in ms of the fleet's clock.
+    computed_ms: Arc<OnceLock<u64>>,
+    relay: Arc<Relay>,
 }
 
 /// End of a prefill, and the decode leg that was sent together with it.
@@ -130,6 +133,8 @@ pub(super) async fn beside(
         if early.is_misled(guard) {
             return Ok((end, None));
         }
+        // The leg looks at it from now on. It is set once.
+        let _ = early.computed_ms.set(early.relay.fleet.now_ms());
         // From here on a hang-up frees both sides, if the decoder has the request.
         guard.give(&early.written);
     }
@@ -160,9 +165,12 @@ impl Relay {
         // Its first byte comes after the prefill.
         let settings = self.settings.now();
         let extra_time = settings.computing(settings.prefill, ask.shape.prompt_tokens);
-        let spec = DecodeSpec { edit, extra_time, origin: Origin::Beside(prefiller.clone()) };
+        let computed_ms = Arc::new(OnceLock::new());
+        let origin = Origin::Beside(prefiller.clone(), computed_ms.clone());
+        let spec = DecodeSpec { edit, extra_time, origin };
         let leg = boxed(|| self.clone().decode_leg(ask.clone(), reservation, spec, written.clone()));
         let (peer, awaited) = (transfer.peer.clone(), dialect.binds_pairs());
-        Some(Early { leg, ended: None, instance, written, dialect, peer, awaited })
+        let (ended, relay) = (None, self.clone());
+        Some(Early { leg, ended, instance, written, dialect, peer, awaited, computed_ms, relay })
     }
 }

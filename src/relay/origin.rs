@@ -18,8 +18,8 @@ pub(super) enum Origin {
     /// It has computed the prompt, and handed it over or put it into a pool.
     Known(Arc<Instance>),
     /// It is asked together with the decoder, which has nothing to do before the prompt is
-    /// computed.
-    Beside(Arc<Instance>),
+    /// computed: then the time at which it was is known, in ms of the fleet's clock.
+    Beside(Arc<Instance>, Arc<OnceLock<u64>>),
     /// It is chosen when the decoder calls, and known once it has written.
     Called(Arc<OnceLock<Arc<Instance>>>),
 }
@@ -37,20 +37,29 @@ impl Origin {
     pub(super) fn waiting<'a>(&'a self, ask: &Ask, engine: &'a Arc<Instance>) -> Waiting<'a> {
         let own = ask.shape.prompt_tokens;
         // While a prefiller is at work the decoder has nothing to begin with.
-        let producer = if let Origin::Known(prefiller) = self { Some(prefiller) } else { None };
+        let (producer, computed_ms) = match self {
+            Origin::Known(prefiller) => (Some(prefiller), None),
+            Origin::Beside(prefiller, computed_ms) => (Some(prefiller), Some(&**computed_ms)),
+            Origin::Nowhere | Origin::Called(_) => (None, None),
+        };
         let (pace, tokens) = match self {
             // The decoder calls when it has room, and nobody can tell when that should be.
             Origin::Called(_) => (None, own),
-            Origin::Beside(prefiller) => (Some(pace(ask)), own.max(prefiller.load().work_tokens())),
+            Origin::Beside(prefiller, _) => (Some(pace(ask)), own.max(prefiller.load().work_tokens())),
             Origin::Nowhere | Origin::Known(_) => (Some(pace(ask)), own),
         };
-        Waiting { producer, most_tokens: ask.shape.most_tokens, ..Waiting::on(engine, pace, tokens) }
+        Waiting {
+            producer,
+            computed_ms,
+            most_tokens: ask.shape.most_tokens,
+            ..Waiting::on(engine, pace, tokens)
+        }
     }
 
     fn get(&self) -> Option<&Arc<Instance>> {
         match self {
             Origin::Nowhere => None,
-            Origin::Known(prefiller) | Origin::Beside(prefiller) => Some(prefiller),
+            Origin::Known(prefiller) | Origin::Beside(prefiller, _) => Some(prefiller),
             Origin::Called(prefiller) => prefiller.get(),
         }
     }

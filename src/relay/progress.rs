@@ -12,7 +12,7 @@
 //! is follows from the others.
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
@@ -49,6 +49,9 @@ pub struct Waiting<'a> {
     pub engine: &'a Arc<Instance>,
     /// The engine whose KV it is to read; `None` = it reads none, or none that is there yet.
     pub producer: Option<&'a Arc<Instance>>,
+    /// Time at which that engine had computed what is to be read, in ms of the fleet's clock, once
+    /// it has; `None` = before the leg was sent.
+    pub computed_ms: Option<&'a OnceLock<u64>>,
     /// With which legs of its peers it can be compared; `None` = with none: only probes tell.
     pub pace: Option<Pace>,
     /// Tokens that have to be computed, or fetched, before the first byte.
@@ -60,7 +63,7 @@ pub struct Waiting<'a> {
 impl<'a> Waiting<'a> {
     /// A leg on `engine` that reads no other engine's KV.
     pub fn on(engine: &'a Arc<Instance>, pace: Option<Pace>, tokens: u64) -> Waiting<'a> {
-        Waiting { engine, producer: None, pace, tokens, most_tokens: None }
+        Waiting { engine, producer: None, computed_ms: None, pace, tokens, most_tokens: None }
     }
 }
 
@@ -100,7 +103,8 @@ impl Relay {
                     ..Failure::new(FailureKind::Stuck, true, why)
                 });
             }
-            if let Some(failure) = self.left_behind(waiting, sent_ms) {
+            let since_ms = waiting.computed_ms.map_or(Some(sent_ms), |at| at.get().copied());
+            if let Some(failure) = since_ms.and_then(|since_ms| self.left_behind(waiting, since_ms)) {
                 return Err(failure);
             }
         }
@@ -119,6 +123,10 @@ impl Relay {
         }
         let allowed_ms = self.allowed_ms(waiting, pace?);
         let waited_ms = fleet.now_ms().saturating_sub(sent_ms);
+        if waited_ms >= allowed_ms / 2 {
+            // By what others do until then it is judged.
+            fleet.watch_handoffs();
+        }
         let is_stuck = waited_ms >= allowed_ms
             && health.served_ms() < sent_ms
             && fleet.peers_serve_since(engine, sent_ms);
@@ -155,7 +163,6 @@ impl Relay {
         let pace = pace?;
         let allowed_ms = self.allowed_ms(waiting, pace).saturating_mul(TIMES_IN_LINE);
         if waited_ms >= allowed_ms / TIMES_IN_LINE / 2 {
-            // By what the others do until then it is judged.
             fleet.watch_handoffs();
         }
         let others_begin =

@@ -78,8 +78,9 @@ fn swallow(memory: &Memory) {
     }
 }
 
-/// Dialects in which a decoder is told from where to fetch, once it is there.
-const FETCHING: [Spoken; 3] = [DIALECTS[0], DIALECTS[1], DIALECTS[4]];
+/// Dialects in which a decoder is told from where to fetch, or by whom it is sent its KV, and in
+/// which a prefill ends without it.
+const FETCHING: [Spoken; 4] = [DIALECTS[0], DIALECTS[1], DIALECTS[2], DIALECTS[4]];
 
 #[tokio::test(start_paused = true)]
 async fn kv_that_never_comes_is_waited_for_no_longer_than_others_need() {

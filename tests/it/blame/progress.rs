@@ -8,7 +8,7 @@ use pd_proxy::fleet::health::State;
 use pd_proxy::sim::{Fault, FaultKind};
 use tokio::time::Instant;
 
-use super::{COMPLETIONS, breakers, config, post, working};
+use super::{COMPLETIONS, DIALECTS, breakers, config, in_dialect, post, working};
 use crate::common::memory::Memory;
 use crate::common::time::pass;
 
@@ -46,6 +46,21 @@ async fn an_engine_that_never_begins_loses_its_legs_to_its_peers() {
     assert!(served > 20, "{served}");
     assert_ne!(breakers(&memory, Role::Decode)[0], State::Closed, "it rests");
     assert_eq!(breakers(&memory, Role::Decode)[1], State::Closed);
+}
+
+/// Decoders that are asked first have not called yet: nobody can tell when they should.
+#[tokio::test(start_paused = true)]
+async fn nor_does_one_keep_them_in_dialects_where_it_waits_for_kv() {
+    for spoken in &DIALECTS[..6] {
+        let (memory, _listening) = in_dialect(*spoken, 2).await;
+        streams(&memory, Duration::from_secs(1)).await;
+        assert!(memory.decoders[0].inject(Fault::always(FaultKind::StallBeforeHead).on_path("/v1/")));
+        let (_, longest) = streams(&memory, Duration::from_secs(12)).await;
+        assert!(longest < Duration::from_secs(15), "{spoken:?}: one waited {longest:?}");
+        assert_ne!(breakers(&memory, Role::Decode)[0], State::Closed, "{spoken:?}: it rests");
+        assert_eq!(breakers(&memory, Role::Decode)[1], State::Closed, "{spoken:?}");
+        assert_eq!(breakers(&memory, Role::Prefill), [State::Closed; 2], "{spoken:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
