@@ -26,10 +26,10 @@ from processes import get, wait
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ROWS = ["At a glance", "Latency", "Routing and cache", "Trouble", "Tokens and keys"]
-UNITS = {"s", "reqps", "ops", "short", "none", "percentunit"}
+UNITS = {"s", "reqps", "ops", "short", "none", "percentunit", "bytes"}
 # What Grafana puts in for its variables.
-VARIABLES = {"$__rate_interval": "20s", "$instance": ".+", "$leg": ".+"}
-# What Prometheus adds to each series of a gateway: its own `instance`; the gateway's is then `exported_instance`.
+VARIABLES = {"$__rate_interval": "20s", "$instance": ".+", "$role": ".+", "$engine": ".+"}
+# What Prometheus adds to each series of a gateway.
 TARGET = {"instance", "job"}
 OF_PROMETHEUS = {"up": TARGET}
 # Alerts of the gateway in trouble, once nobody waits for their `for`.
@@ -55,14 +55,14 @@ class Facts:
             self.kinds |= dict(re.findall(r"^# TYPE (\w+) (\w+)", text, re.M))
             for name, labels in re.findall(r"^(\w+)(?:\{(.*)\})? \S+$", text, re.M):
                 pairs = re.findall(r'(\w+)="([^"]*)"', labels)
-                self.labels.setdefault(name, set()).update(self.stored(label) for label, _ in pairs)
+                self.labels.setdefault(name, set()).update(label for label, _ in pairs)
                 for label, value in pairs:
-                    self.values.setdefault((name, self.stored(label)), set()).add(value)
+                    self.values.setdefault((name, label), set()).add(value)
         table = (ROOT / "docs/metrics.md").read_text()
         pages = [page for page in sorted((ROOT / "docs").glob("*.md")) if page.stem not in NO_REFERENCE]
         text = "".join(page.read_text() for page in pages)
         rows = re.findall(r"^\| `(pd_proxy_\w+)` \| (\w+) \|([^|]*)\|", table, re.M)
-        self.documented = {name: (kind, {self.stored(label) for label in re.findall(r"`(\w+)`", labels)}) for name, kind, labels in rows}
+        self.documented = {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
         self.words = {word for words in re.findall(r"`([^`\n]+)`", text) for word in re.split(r"[^\w.]+", words)}
         self.words |= set(re.findall(r"^\| (\d{3}) \|", text, re.M))
         self.keys, self.sections, section = set(), set(), None
@@ -71,16 +71,12 @@ class Facts:
             self.sections.add(section)
             self.keys.add(f"{section}.{key}")
 
-    @staticmethod
-    def stored(label):
-        return "exported_instance" if label == "instance" else label
-
     def complaints(self):
         """Where docs/metrics.md and gateways differ."""
         for name, kind in self.kinds.items():
             said, labels = self.documented.get(name, (None, None))
             shown = set().union(*(self.labels.get(name + end, set()) for end in ("", "_bucket"))) - {"le"}
-            if (said, labels) != (kind, shown):
+            if not name.startswith("process_") and (said, labels) != (kind, shown):
                 yield f"{name} is a {kind} with {sorted(shown)}, docs/metrics.md says {said} with {labels}"
         if missing := set(self.documented) - set(self.kinds):
             yield f"neither gateway shows {sorted(missing)}"
@@ -127,7 +123,7 @@ def judge(expression, facts):
     possible = {"le"}
     for name, matchers in series:
         labels = OF_PROMETHEUS.get(name)
-        if labels is None and facts.base(name) not in facts.documented:
+        if labels is None and facts.base(name) not in facts.documented and not name.startswith("process_"):
             yield f"docs/metrics.md has no {name}"
         if labels is None and name not in facts.labels:
             yield f"no gateway has {name}"
@@ -167,7 +163,7 @@ def layout(board):
         yield f"the rows are not {ROWS}"
     if board["panels"][0]["type"] != "row":
         yield "it does not begin with a row"
-    for variable in ("datasource", "instance", "leg"):
+    for variable in ("datasource", "instance", "role", "engine"):
         if variable not in {entry["name"] for entry in board["templating"]["list"]}:
             yield f"there is no variable {variable}"
     for panel in board["panels"]:
@@ -280,9 +276,9 @@ def faults(board):
         return json.loads(json.dumps(board).replace(old, new))
 
     yield renamed("pd_proxy_retries_total", "pd_proxy_retry_total"), "no gateway has pd_proxy_retry_total"
-    yield renamed("by (leg, reason)", "by (leg, cause)"), "cause"
+    yield renamed("by (role, reason)", "by (role, cause)"), "cause"
     yield renamed('kind=\\"output\\"', 'kind=\\"outputs\\"'), "outputs"
-    yield renamed("{exported_instance}", "{engine}"), "the legend names engine"
+    yield renamed("{{engine}}", "{{motor}}"), "the legend names motor"
     yield renamed("[$__rate_interval]", "[$__rate_interval"), "parse error"
     yield renamed("limit.inflight", "limit.in_flight"), "no key limit.in_flight"
     yield copied(lambda b, p: p[3]["gridPos"].update(p[2]["gridPos"])), "overlaps"

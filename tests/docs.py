@@ -151,7 +151,7 @@ def named(known, line):
         for label, value in re.findall(r"(\w+)=~?\"([^\"]*)\"", labels):
             if label not in known.metrics.get(metric, set()):
                 yield f"label {label} of {metric}"
-            elif label not in ("instance", "exported_instance") and value not in known.words:
+            elif label not in ("instance", "engine") and value not in known.words:
                 yield f"value {value} of {label}"
     for status, code in re.findall(r"\b([45]\d\d) `([a-z_]+)`", line):
         if (status, code) not in known.codes:
@@ -297,7 +297,7 @@ FAULTS = {
     "an unknown section": ("`[rute]`", "section rute"),
     "an unknown key of a section in another": ("`discovery.kubernetes.prefil_ports`", "key discovery.kubernetes.prefil_ports"),
     "an unknown metric": ("`pd_proxy_requests`", "metric pd_proxy_requests"),
-    "an unknown label": ("`pd_proxy_requests_total{leg=\"prefill\"}`", "label leg"),
+    "an unknown label": ("`pd_proxy_requests_total{role=\"prefill\"}`", "label role"),
     "an unknown value": ("`pd_proxy_requests_total{route=\"chatt\"}`", "value chatt"),
     "an unknown flag": ("`--polizei`", "flag --polizei"),
     "an engine's flag given to us": ("`pd-proxy --served-model-name`", "flag --served"),

@@ -26,7 +26,7 @@ pub use self::signals::{Signals, serve_until_signal};
 use self::trace_export::Traces;
 use crate::auth::Callers;
 use crate::auth::watch::{KeysError, Watch};
-use crate::config::{Config, Events, Loaded, Tokens};
+use crate::config::{Config, DialectName, Events, Loaded, Tokens};
 use crate::control::FleetHandles;
 use crate::control::kv_events;
 use crate::control::parity::ParityHandles;
@@ -126,7 +126,7 @@ impl App {
     pub async fn build_over(config: &Config, dial: Option<Arc<dyn Dial>>) -> Result<App, StartError> {
         // Meters that are made before the recorder is installed would count nothing.
         let (via, exposition) = (Via::new(rng::random()), Exposition::install());
-        let meters = Arc::new(Meters::new());
+        let meters = Arc::new(meters(config));
         let keys = limits::open_keys(&config.auth, &meters)?;
         let fleet = Arc::new(fleet::fleet(config).await);
         let (engine_tls, tls) = load_tls(config)?;
@@ -163,7 +163,8 @@ impl App {
         let control_time = Arc::new(Live::new(ms(config.timeout.models_ms)));
         if let Some(prompts) = prompts {
             let (time, meters) = (control_time.clone(), meters.clone());
-            let handles = ParityHandles { fleet, prompts, asker, time, meters };
+            let needs_names = relay.finder.is_some();
+            let handles = ParityHandles { fleet, prompts, asker, time, meters, needs_names };
             start_prompt_loops(config, handles, told.as_deref(), &mut tasks).await?;
         }
         let gateway = Arc::new(Gateway {
@@ -342,6 +343,18 @@ fn event_view(events: &Events) -> Option<Arc<lookup::KvEventView>> {
     events.listen.then(|| Arc::new(view()))
 }
 
+/// Metrics of the parts that this configuration switches on.
+fn meters(config: &Config) -> Meters {
+    let meters = Meters::new();
+    if config.dialect.name == DialectName::Layerwise {
+        meters.callbacks_start();
+    }
+    if config.prompt.tokens != Tokens::Off {
+        meters.prompts_start();
+    }
+    meters
+}
+
 /// The lookup of prompts' blocks in pool and KV events; `None` when neither is configured, or
 /// prompts are not read.
 fn finder(
@@ -352,6 +365,7 @@ fn finder(
 ) -> Result<Option<lookup::Finder>, StartError> {
     let (pool, events) = (pool::gate(config, control)?, event_view(&config.events));
     let Some(prompts) = prompts.filter(|_| pool.is_some() || events.is_some()) else { return Ok(None) };
+    meters.source_trusted("names", true);
     if let Some(gate) = &pool {
         meters.pool_starts(gate.name(), &Verdict::ALL.map(Verdict::name));
         meters.pool_waits_start(&Stored::ALL.map(Stored::name));

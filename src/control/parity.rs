@@ -46,6 +46,8 @@ pub struct ParityHandles {
     pub time: Arc<Live<Duration>>,
     /// Metrics of the comparisons.
     pub meters: Arc<Meters>,
+    /// True if a pool or KV events are asked by the names of blocks.
+    pub needs_names: bool,
 }
 
 /// Facts that are known of the engines. They are kept while engines are away.
@@ -161,7 +163,9 @@ impl ParityChecker {
         let said = named.as_ref().err().map(ToString::to_string);
         let news = said != self.seen.naming || (said.is_none() && self.handles.prompts.naming().is_none());
         self.seen.naming = said;
-        self.handles.meters.block_names_known(named.is_ok());
+        if self.handles.needs_names {
+            self.handles.meters.block_names_known(named.is_ok());
+        }
         match named {
             Ok(naming) => {
                 if news {

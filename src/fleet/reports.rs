@@ -232,7 +232,7 @@ mod tests {
         let shown = || {
             fleet.show_health();
             let text = metrics.render();
-            let of = "pd_proxy_breaker_state{leg=\"decode\",instance=\"left:1\"} ";
+            let of = "pd_proxy_breaker_state{role=\"decode\",engine=\"left:1\"} ";
             text.lines().find_map(|line| line.strip_prefix(of)).map(str::to_owned)
         };
         assert_eq!(shown(), None);

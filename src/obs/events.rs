@@ -50,14 +50,14 @@ impl RankMeter {
     }
 
     fn within(series: Series, (instance, rank): (&str, u32), whats: &[&'static str]) -> RankMeter {
-        let labels = || [("instance", instance.to_owned()), ("rank", rank.to_string())];
+        let labels = || [("engine", instance.to_owned()), ("rank", rank.to_string())];
         let blocks = |place: &'static str| {
             let [instance, rank] = labels();
-            gauge!(names::EVENTS_BLOCKS, "instance" => instance.1, "rank" => rank.1, "place" => place)
+            gauge!(names::EVENTS_BLOCKS, "engine" => instance.1, "rank" => rank.1, "place" => place)
         };
         let count = |what: &&'static str| {
             let [instance, rank] = labels();
-            begun(counter!(names::EVENTS, "instance" => instance.1, "rank" => rank.1, "what" => *what))
+            begun(counter!(names::EVENTS, "engine" => instance.1, "rank" => rank.1, "what" => *what))
         };
         RankMeter {
             _series: series,

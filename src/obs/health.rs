@@ -28,22 +28,22 @@ const RELOADED: [&str; 3] = ["applied", "partial", "refused"];
 /// Begins the series of an instance, so that a rate sees the first of each.
 pub(super) fn begin(leg: &'static str, instance: &str) {
     for name in [names::TRIPS, names::RESTARTS] {
-        counter!(name, "leg" => leg, "instance" => instance.to_owned()).increment(0);
+        counter!(name, "role" => leg, "engine" => instance.to_owned()).increment(0);
     }
     for blamed in ["itself", "other", "pair", "unknown"] {
-        counter!(names::HANDOFF_FAILURES, "leg" => leg, "instance" => instance.to_owned(), "blamed" => blamed)
+        counter!(names::HANDOFF_FAILURES, "role" => leg, "engine" => instance.to_owned(), "blamed" => blamed)
             .increment(0);
     }
     // The statuses that make an engine an outlier most often.
     for status in ["401", "404", "429"] {
-        counter!(names::REFUSALS, "leg" => leg, "instance" => instance.to_owned(), "status" => status)
+        counter!(names::REFUSALS, "role" => leg, "engine" => instance.to_owned(), "status" => status)
             .increment(0);
     }
     if leg == "prefill" {
-        counter!(names::WITHOUT_HANDOFF, "leg" => leg, "instance" => instance.to_owned()).increment(0);
+        counter!(names::WITHOUT_HANDOFF, "role" => leg, "engine" => instance.to_owned()).increment(0);
     }
     for outcome in PROBED {
-        counter!(names::PROBES, "leg" => leg, "instance" => instance.to_owned(), "outcome" => outcome)
+        counter!(names::PROBES, "role" => leg, "engine" => instance.to_owned(), "outcome" => outcome)
             .increment(0);
     }
 }
@@ -86,7 +86,7 @@ impl LegMeter {
     /// answer).
     pub fn probed(&self, outcome: &'static str) {
         self.series.with(|| {
-            counter!(names::PROBES, "leg" => self.leg, "instance" => self.instance.clone(), "outcome" => outcome)
+            counter!(names::PROBES, "role" => self.leg, "engine" => self.instance.clone(), "outcome" => outcome)
                 .increment(1);
         });
     }
@@ -94,7 +94,7 @@ impl LegMeter {
     /// Counts a failed hand-off of this instance. `blamed` is one of a fixed set of words.
     pub fn handoff_failed(&self, blamed: &'static str) {
         self.series.with(|| {
-            counter!(names::HANDOFF_FAILURES, "leg" => self.leg, "instance" => self.instance.clone(), "blamed" => blamed)
+            counter!(names::HANDOFF_FAILURES, "role" => self.leg, "engine" => self.instance.clone(), "blamed" => blamed)
                 .increment(1);
         });
     }
@@ -106,7 +106,7 @@ impl LegMeter {
         let at = REFUSED.iter().position(|(known, _)| *known == status);
         let label = at.and_then(|at| REFUSED.get(at)).map_or("other", |(_, label)| *label);
         self.series.with(|| {
-            counter!(names::REFUSALS, "leg" => self.leg, "instance" => self.instance.clone(), "status" => label)
+            counter!(names::REFUSALS, "role" => self.leg, "engine" => self.instance.clone(), "status" => label)
                 .increment(1);
         });
     }
@@ -118,7 +118,7 @@ impl LegMeter {
 
     fn count(&self, name: &'static str) {
         self.series.with(|| {
-            counter!(name, "leg" => self.leg, "instance" => self.instance.clone()).increment(1);
+            counter!(name, "role" => self.leg, "engine" => self.instance.clone()).increment(1);
         });
     }
 }

@@ -124,8 +124,8 @@ mod tests {
 
     fn count(series: &Series, name: &str) {
         series.with(|| {
-            counter!("trips", "instance" => name.to_owned()).increment(1);
-            gauge!("state", "instance" => name.to_owned()).set(2.0);
+            counter!("trips", "engine" => name.to_owned()).increment(1);
+            gauge!("state", "engine" => name.to_owned()).set(2.0);
         });
     }
 
@@ -135,9 +135,9 @@ mod tests {
         for name in ["a", "b", "a"] {
             count(&series(&instances, name), name);
         }
-        let expected = "# TYPE state gauge\nstate{instance=\"a\"} 2\nstate{instance=\"b\"} 2\n\n\
+        let expected = "# TYPE state gauge\nstate{engine=\"a\"} 2\nstate{engine=\"b\"} 2\n\n\
                         # HELP trips Rests\n# TYPE trips counter\n\
-                        trips{instance=\"a\"} 2\ntrips{instance=\"b\"} 1\n\n";
+                        trips{engine=\"a\"} 2\ntrips{engine=\"b\"} 1\n\n";
         assert_eq!(instances.render(), expected);
     }
 
@@ -149,7 +149,7 @@ mod tests {
         count(&leaves, "b");
         let start = Instant::now();
         instances.upkeep(start + 2 * LINGER);
-        assert!(instances.render().contains("trips{instance=\"b\"} 1\n"), "it is in use");
+        assert!(instances.render().contains("trips{engine=\"b\"} 1\n"), "it is in use");
         drop(leaves);
         let left = start + 3 * LINGER;
         instances.upkeep(left);
@@ -159,9 +159,9 @@ mod tests {
         instances.upkeep(left + 2 * LINGER);
         drop(back);
         instances.upkeep(left + 3 * LINGER);
-        assert!(instances.render().contains("trips{instance=\"b\"} 2\n"), "nothing is lost at once");
+        assert!(instances.render().contains("trips{engine=\"b\"} 2\n"), "nothing is lost at once");
         instances.upkeep(left + 4 * LINGER);
         let text = instances.render();
-        assert!(!text.contains("\"b\"") && text.contains("trips{instance=\"a\"} 1\n"), "{text}");
+        assert!(!text.contains("\"b\"") && text.contains("trips{engine=\"a\"} 1\n"), "{text}");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Handles of histograms and gauges are made once, when an instance or an API is registered.
 //! Counters with labels that are known only at the end of a request are made at first use and kept.
-//! Nothing is recorded per token.
+//! Nothing is recorded per token. Metrics of a part that is switched off have no series.
 //!
 //! The recorder drops a series only by its age, even one that is still written to through a handle.
 //! So the series of instances, which join and leave, are in recorders of their own
@@ -16,6 +16,7 @@ pub mod keys;
 mod last_value;
 pub mod log;
 pub mod names;
+mod prompts;
 pub mod traces;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,6 +31,7 @@ use handle_cache::HandleCache;
 use instances::{Instances, Series};
 use keys::KeyMeter;
 pub use last_value::{LastValue, TimedValue};
+use prompts::PromptMeter;
 
 /// The process-wide recorder, a global since Prometheus metrics belong to a process.
 static RECORDER: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
@@ -74,17 +76,13 @@ pub struct Meters {
     prompt_tokens: Counter,
     cached_tokens: Counter,
     output_tokens: Counter,
-    prompt_seconds: Histogram,
-    prompts_exact: Counter,
+    /// Made once prompts are read.
+    prompts: OnceLock<PromptMeter>,
     pool_seconds: Histogram,
     pool_wait_seconds: Histogram,
     /// Requests that wait for a prefiller.
     pub waiting: Gauge,
     wait_seconds: Histogram,
-    /// Hits and misses.
-    prompt_cache: [Counter; 2],
-    tokens_proven: Gauge,
-    block_names_known: Gauge,
     /// All requests, and those that failed.
     ended: [AtomicU64; 2],
     /// True if the gateway cuts the connections that are still open at its end.
@@ -135,7 +133,9 @@ impl Exposition {
 
     /// The text of `/metrics`.
     pub fn render(&self) -> String {
-        self.0.as_ref().map(|it| it.render() + &INSTANCES.render()).unwrap_or_default()
+        let Some(handle) = &self.0 else { return String::new() };
+        process().collect();
+        handle.render() + &INSTANCES.render()
     }
 
     /// Folds buffered samples into buckets. Without it, memory grows while nothing scrapes.
@@ -147,12 +147,18 @@ impl Exposition {
     }
 }
 
+/// Reader of the process's CPU time, memory and open files (`process_*`).
+fn process() -> metrics_process::Collector {
+    metrics_process::Collector::default()
+}
+
 /// Starts recording; `None` when another recorder is installed in this process.
 fn start() -> Option<PrometheusHandle> {
     let recorder = recorder()?;
     let handle = recorder.handle();
     metrics::set_global_recorder(recorder).ok()?;
     names::describe();
+    process().describe();
     gauge!(names::BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     Some(handle)
 }
@@ -198,8 +204,8 @@ impl LegMeter {
         let (seconds, breaker) = series.with(|| {
             health::begin(leg, instance);
             (
-                histogram!(names::LEG_SECONDS, "leg" => leg, "instance" => instance.to_owned()),
-                gauge!(names::BREAKER, "leg" => leg, "instance" => instance.to_owned()),
+                histogram!(names::LEG_SECONDS, "role" => leg, "engine" => instance.to_owned()),
+                gauge!(names::BREAKER, "role" => leg, "engine" => instance.to_owned()),
             )
         });
         LegMeter {
@@ -222,7 +228,7 @@ impl LegMeter {
     pub fn failed(&self, reason: &'static str) {
         self.failure.set(reason);
         self.series.with(|| {
-            counter!(names::LEG_FAILURES, "leg" => self.leg, "instance" => self.instance.clone(), "reason" => reason)
+            counter!(names::LEG_FAILURES, "role" => self.leg, "engine" => self.instance.clone(), "reason" => reason)
                 .increment(1);
         });
     }
@@ -238,22 +244,14 @@ impl Meters {
     pub fn new() -> Meters {
         let tokens = |kind: &'static str| counter!(names::TOKENS, "kind" => kind);
         // These exist from the start, so that a rate sees the first increment.
-        for verdict in ["same", "different", "untested", "unknown"] {
-            counter!(names::PARITY, "verdict" => verdict).increment(0);
-        }
         keys::start();
-        // The series exist without tracing, too.
-        let _ = traces::SpanMeter::new();
         health::begin_fleet();
         for leg in ["prefill", "decode", "encode"] {
-            counter!(names::RETRIES_DENIED, "leg" => leg).increment(0);
+            counter!(names::RETRIES_DENIED, "role" => leg).increment(0);
         }
         for reason in ["broken", "ended", "silent", "failed", "recomputed"] {
             counter!(names::CONTINUATIONS, "outcome" => "resumed", "reason" => reason).increment(0);
             counter!(names::CONTINUATIONS, "outcome" => "failed", "reason" => reason).increment(0);
-        }
-        for outcome in ["taken", "again", "unknown", "failed", "bad"] {
-            counter!(names::CALLBACKS, "outcome" => outcome).increment(0);
         }
         Meters {
             inflight: gauge!(names::INFLIGHT),
@@ -268,15 +266,11 @@ impl Meters {
             prompt_tokens: tokens("prompt"),
             cached_tokens: tokens("cached"),
             output_tokens: tokens("output"),
-            prompt_seconds: histogram!(names::PROMPT_SECONDS),
-            prompts_exact: counter!(names::PROMPTS, "tokens" => "exact", "reason" => "none"),
+            prompts: OnceLock::new(),
             pool_seconds: histogram!(names::POOL_SECONDS),
             pool_wait_seconds: histogram!(names::POOL_WAIT_SECONDS),
             waiting: gauge!(names::WAITING),
             wait_seconds: histogram!(names::WAIT_SECONDS),
-            prompt_cache: ["hit", "miss"].map(|outcome| counter!(names::PROMPT_CACHE, "outcome" => outcome)),
-            tokens_proven: gauge!(names::PROVEN),
-            block_names_known: gauge!(names::NAMING),
             ended: Default::default(),
             cutting: AtomicBool::new(false),
             lookup: LastValue::default(),
@@ -333,12 +327,19 @@ impl Meters {
 
     /// Counts a further attempt of a leg.
     pub fn retry(&self, leg: &'static str, reason: &'static str) {
-        counter!(names::RETRIES, "leg" => leg, "reason" => reason).increment(1);
+        counter!(names::RETRIES, "role" => leg, "reason" => reason).increment(1);
     }
 
     /// Counts a further attempt that the retry budget did not allow.
     pub fn retry_denied(&self, leg: &'static str) {
-        counter!(names::RETRIES_DENIED, "leg" => leg).increment(1);
+        counter!(names::RETRIES_DENIED, "role" => leg).increment(1);
+    }
+
+    /// Begins the series of callbacks, where decoders are asked first.
+    pub fn callbacks_start(&self) {
+        for outcome in ["taken", "again", "unknown", "failed", "bad"] {
+            counter!(names::CALLBACKS, "outcome" => outcome).increment(0);
+        }
     }
 
     /// Counts a callback of a decoder that was asked first.
@@ -364,39 +365,6 @@ impl Meters {
     /// Counts a request that went to a decoder alone.
     pub fn bypassed(&self, reason: &'static str) {
         counter!(names::BYPASSED, "reason" => reason).increment(1);
-    }
-
-    /// Records that tokens of a prompt were found in `took`, or the reason why they are unknown.
-    pub fn prompt(&self, unknown: Option<&'static str>, took: Duration) {
-        self.prompt_seconds.record(took);
-        match unknown {
-            None => self.prompts_exact.increment(1),
-            Some(reason) => {
-                counter!(names::PROMPTS, "tokens" => "unknown", "reason" => reason).increment(1);
-            }
-        }
-    }
-
-    /// Sets the hits and misses of the cache of prompt prefixes since the start.
-    pub fn prompt_cache(&self, hits: u64, misses: u64) {
-        for (counter, count) in self.prompt_cache.iter().zip([hits, misses]) {
-            counter.absolute(count);
-        }
-    }
-
-    /// Our tokens were compared with an engine's.
-    pub fn parity(&self, verdict: &'static str) {
-        counter!(names::PARITY, "verdict" => verdict).increment(1);
-    }
-
-    /// True if tokens computed here are known to be the engines'.
-    pub fn tokens_proven(&self, proven: bool) {
-        self.tokens_proven.set(f64::from(u8::from(proven)));
-    }
-
-    /// True if it is known how the engines name KV blocks.
-    pub fn block_names_known(&self, known: bool) {
-        self.block_names_known.set(f64::from(u8::from(known)));
     }
 
     /// The pool was asked and gave `verdict` after `took`.
@@ -468,11 +436,9 @@ impl Meters {
         }
     }
 
-    /// The sources of predictions that steer.
-    pub fn beliefs(&self, names: bool, history: bool) {
-        for (source, trusted) in [("names", names), ("history", history)] {
-            gauge!(names::BELIEVED, "source" => source).set(f64::from(u8::from(trusted)));
-        }
+    /// Shows if a source of predictions (`names`, `history`) steers.
+    pub fn source_trusted(&self, source: &'static str, trusted: bool) {
+        gauge!(names::BELIEVED, "source" => source).set(f64::from(u8::from(trusted)));
     }
 
     /// Shows the number of engines that may be chosen.

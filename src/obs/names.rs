@@ -19,11 +19,11 @@ pub const TPOT: &str = "pd_proxy_time_per_output_token_seconds";
 pub const GAP_MAX: &str = "pd_proxy_inter_token_gap_max_seconds";
 /// Time until the end of the answer.
 pub const DURATION: &str = "pd_proxy_request_duration_seconds";
-/// Time of one leg on one instance: prefill until its answer, decode until its first byte.
+/// Time of one leg on one engine: prefill until its answer, decode until its first byte.
 pub const LEG_SECONDS: &str = "pd_proxy_leg_duration_seconds";
-/// Failed legs by instance and reason.
+/// Failed legs by engine and reason.
 pub const LEG_FAILURES: &str = "pd_proxy_leg_failures_total";
-/// Answers of engines with a 4xx, by `leg`, `instance` and `status`.
+/// Answers of engines with a 4xx, by `role`, `engine` and `status`.
 pub const REFUSALS: &str = "pd_proxy_refusals_total";
 /// Legs that were tried again.
 pub const RETRIES: &str = "pd_proxy_retries_total";
@@ -35,7 +35,7 @@ pub const CONTINUATIONS: &str = "pd_proxy_continuations_total";
 pub const TOKENS: &str = "pd_proxy_tokens_total";
 /// Outcomes of hand-offs: used, released, expired.
 pub const HANDOFFS: &str = "pd_proxy_handoffs_total";
-/// Legs that failed with another engine's KV, by `leg` and `instance` of either, and by whether it
+/// Legs that failed with another engine's KV, by `role` and `engine` of either, and by whether it
 /// is `blamed`.
 pub const HANDOFF_FAILURES: &str = "pd_proxy_handoff_failures_total";
 /// Requests that went to a decoder alone.
@@ -80,7 +80,7 @@ pub const PREDICTION_ERROR: &str = "pd_proxy_cached_prediction_error_tokens";
 pub const PREFILL_RATIO: &str = "pd_proxy_prefill_seconds_over_predicted";
 /// 1 while a `source` of predictions steers.
 pub const BELIEVED: &str = "pd_proxy_prediction_source_trusted";
-/// 1 while a prefiller's KV events come in, by `instance` and `rank`.
+/// 1 while a prefiller's KV events come in, by `engine` and `rank`.
 pub const EVENTS_CONNECTED: &str = "pd_proxy_events_connected";
 /// 1 while all blocks that a rank holds are known from its events.
 pub const EVENTS_COMPLETE: &str = "pd_proxy_events_complete";
@@ -94,17 +94,17 @@ pub const EVENTS_LOOKUPS: &str = "pd_proxy_events_lookups_total";
 pub const EVENTS_HELD_TOKENS: &str = "pd_proxy_events_held_tokens_total";
 /// Time of such a look-up.
 pub const EVENTS_SECONDS: &str = "pd_proxy_events_lookup_seconds";
-/// 0 while an instance takes its share, 1 while it is tried, 2 while it rests, by `leg` and
-/// `instance`.
+/// 0 while an engine takes its share, 1 while it is tried, 2 while it rests, by `role` and
+/// `engine`.
 pub const BREAKER: &str = "pd_proxy_breaker_state";
-/// Rests that began, by `leg` and `instance`.
+/// Rests that began, by `role` and `engine`.
 pub const TRIPS: &str = "pd_proxy_breaker_trips_total";
-/// Probes by `leg`, `instance` and `outcome`: alive, dead, silent.
+/// Probes by `role`, `engine` and `outcome`: alive, dead, silent.
 pub const PROBES: &str = "pd_proxy_probes_total";
-/// Restarts of engines that were noticed, by `leg` and `instance`.
+/// Restarts of engines that were noticed, by `role` and `engine`.
 pub const RESTARTS: &str = "pd_proxy_engine_restarts_total";
-/// Prompts that a prefiller computed and did not hand over, though its dialect does, by `leg` and
-/// `instance`.
+/// Prompts that a prefiller computed and did not hand over, though its dialect does, by `role` and
+/// `engine`.
 pub const WITHOUT_HANDOFF: &str = "pd_proxy_prefills_without_handoff_total";
 /// Looks at a changed configuration, by `outcome`: applied, partial, refused.
 pub const RELOADS: &str = "pd_proxy_config_reloads_total";
@@ -113,7 +113,7 @@ pub const PENDING: &str = "pd_proxy_config_pending_keys";
 /// Looks for engines by `source` (file, dns) and `outcome`: same, changed, failed.
 pub const DISCOVERIES: &str = "pd_proxy_discovery_total";
 /// Engines that may be chosen, by `role`.
-pub const INSTANCES: &str = "pd_proxy_instances";
+pub const INSTANCES: &str = "pd_proxy_engines";
 /// Requests by `key`, the name of whose key they came with, and `outcome`: ok, refused, failed,
 /// client_gone.
 pub const KEY_REQUESTS: &str = "pd_proxy_key_requests_total";
@@ -238,7 +238,7 @@ fn describe_failures() {
         "Hand-offs by outcome: used by a decoder, released by the gateway, left to expire"
     );
     describe_counter!(RETRIES, "Legs that were tried again, by reason");
-    describe_counter!(RETRIES_DENIED, "Attempts not made because of the retry budget, by leg");
+    describe_counter!(RETRIES_DENIED, "Attempts not made because of the retry budget, by role");
     describe_counter!(
         CONTINUATIONS,
         "Streams that broke, by outcome (resumed, failed, refused) and by what broke them, or why they can't be continued"
@@ -251,7 +251,7 @@ fn describe_offers() {
     describe_counter!(KV_OFFERED_TOKENS, "Prompt tokens that prefillers could read from decoders");
 }
 
-/// Gives the metrics of instances their help texts: of all that have the label `instance`, and of
+/// Gives the metrics of instances their help texts: of all that have the label `engine`, and of
 /// no others.
 pub(super) fn describe_instances() {
     describe_histogram!(
@@ -259,15 +259,15 @@ pub(super) fn describe_instances() {
         Unit::Seconds,
         "Prefill leg until its answer, decode leg until its first byte"
     );
-    describe_counter!(LEG_FAILURES, "Legs that failed, by instance and reason");
+    describe_counter!(LEG_FAILURES, "Legs that failed, by engine and reason");
     describe_counter!(
         HANDOFF_FAILURES,
         "Legs that failed with another engine's KV, for each of the two, by who is blamed: itself, other, pair, unknown"
     );
-    describe_counter!(REFUSALS, "Answers of instances with a 4xx, by status");
-    describe_gauge!(BREAKER, "0 while an instance takes its share, 1 while it is tried, 2 while it rests");
-    describe_counter!(TRIPS, "Rests of instances that began");
-    describe_counter!(PROBES, "Probes of instances, by outcome: alive, dead, silent");
+    describe_counter!(REFUSALS, "Answers of engines with a 4xx, by status");
+    describe_gauge!(BREAKER, "0 while an engine takes its share, 1 while it is tried, 2 while it rests");
+    describe_counter!(TRIPS, "Rests of engines that began");
+    describe_counter!(PROBES, "Probes of engines, by outcome: alive, dead, silent");
     describe_counter!(RESTARTS, "Restarts of engines that were noticed");
     describe_counter!(WITHOUT_HANDOFF, "Prompts that a prefiller computed and did not hand over");
     describe_gauge!(EVENTS_CONNECTED, "1 while a prefiller's KV events come in, else 0");

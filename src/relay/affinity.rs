@@ -47,7 +47,7 @@ const JUDGED_TOKENS: u64 = 512;
 impl Affinity {
     /// Nothing is known yet, and everything is believed. A pool's answers may be as old as `fresh`.
     pub fn new(scheduler: Arc<SchedulerHandle>, meters: Arc<Meters>, fresh: Duration) -> Self {
-        meters.beliefs(true, true);
+        meters.source_trusted("history", true);
         Self { scheduler, meters, fresh, state: Mutex::default() }
     }
 
@@ -127,7 +127,11 @@ impl Affinity {
             Beliefs { named: state.names.holds(), history: state.history.holds() }
         };
         self.scheduler.believe(beliefs);
-        self.meters.beliefs(beliefs.named, beliefs.history);
+        for (source, change) in [("names", names), ("history", history)] {
+            if let Some(change) = change {
+                self.meters.source_trusted(source, change == Change::Regained);
+            }
+        }
         match names {
             Some(Change::Lost) => tracing::warn!(
                 "what the pool and KV events say of prompts does not come true: it does not steer any more. Most likely \

@@ -346,7 +346,7 @@ async fn a_handoff_that_is_too_old_is_not_used() {
     stage.decoders_fail(&Fault::always(FaultKind::Refuse));
     let healing = async {
         // The second attempt is a second away, and more.
-        let failed = "pd_proxy_leg_failures_total{leg=\"decode\",instance=\"";
+        let failed = "pd_proxy_leg_failures_total{role=\"decode\",engine=\"";
         let failed = stage.decoders.iter().map(|decoder| format!("{failed}{}", decoder.addr()));
         let failed: Vec<String> = failed.collect();
         eventually("a decoder refuses", async || {

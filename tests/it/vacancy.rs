@@ -186,7 +186,7 @@ async fn prefiller_that_hands_nothing_over_is_counted() {
     assert_eq!((counted(0).await, counted(1).await), (json!(mute), json!(0)));
     let metrics = client::send(stage.gateway, &client::get("/metrics")).await.text();
     let name = "pd_proxy_prefills_without_handoff_total";
-    let line = format!("{name}{{leg=\"prefill\",instance=\"{}\"}} {mute}", stage.prefillers[0].addr());
+    let line = format!("{name}{{role=\"prefill\",engine=\"{}\"}} {mute}", stage.prefillers[0].addr());
     assert!(mute > 0 && metrics.contains(&line), "{line} in {metrics}");
     stage.end().await;
 }

@@ -159,7 +159,7 @@ async fn a_stream_that_stops_without_its_end_is_not_passed_off_as_complete() {
             let metrics = stage.get("/metrics").await.text();
             let failed = |decoder: &Engine| {
                 let leg = format!(
-                    r#"pd_proxy_leg_failures_total{{leg="decode",instance="{}",reason="status"}} 1"#,
+                    r#"pd_proxy_leg_failures_total{{role="decode",engine="{}",reason="status"}} 1"#,
                     decoder.addr()
                 );
                 metrics.contains(&leg)

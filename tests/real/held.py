@@ -28,7 +28,7 @@ class Held:
         self.asked = 0
 
     def sample(self, name, place=""):
-        labels = [f'instance="{self.engine}"', 'rank="0"', place]
+        labels = [f'engine="{self.engine}"', 'rank="0"', place]
         for series, value in self.gateway.metrics().items():
             if series.startswith(f"pd_proxy_events_{name}{{") and all(label in series for label in labels):
                 return float(value)

@@ -158,7 +158,7 @@ async fn a_prefill_whose_client_has_left_is_booked_all_the_same() {
     drop(socket);
     stage.assert_nothing_left("after the release").await;
     let done = format!(
-        "pd_proxy_leg_duration_seconds_count{{leg=\"prefill\",instance=\"{}\"}} 1\n",
+        "pd_proxy_leg_duration_seconds_count{{role=\"prefill\",engine=\"{}\"}} 1\n",
         stage.prefillers[0].addr()
     );
     assert!(stage.get("/metrics").await.text().contains(&done), "{done}");

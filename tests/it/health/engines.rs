@@ -37,7 +37,7 @@ async fn engines_that_are_killed_and_restarted_under_load_cost_no_request() {
         [("prefill", Role::Prefill, &stage.prefillers[0]), ("decode", Role::Decode, &stage.decoders[0])]
     {
         let at = old.addr();
-        let labels = format!(r#"{{leg="{name}",instance="{at}"}}"#);
+        let labels = format!(r#"{{role="{name}",engine="{at}"}}"#);
         // It says when it started, and two starts are told apart by more than half a second.
         pace(Duration::from_millis(700)).await;
         old.kill().await;
@@ -69,9 +69,9 @@ async fn a_dead_engine_is_found_by_probes_and_not_by_requests() {
         assert_eq!(stage.post(CHAT, &chat(&n.to_string())).await.status, 200);
     }
     let text = stage.get("/metrics").await.text();
-    let failures = format!(r#"pd_proxy_leg_failures_total{{leg="prefill",instance="{at}""#);
+    let failures = format!(r#"pd_proxy_leg_failures_total{{role="prefill",engine="{at}""#);
     assert!(!text.contains(&failures), "no request was sent there");
-    let silent = format!(r#"pd_proxy_probes_total{{leg="prefill",instance="{at}",outcome="silent"}}"#);
+    let silent = format!(r#"pd_proxy_probes_total{{role="prefill",engine="{at}",outcome="silent"}}"#);
     assert!(samples(&text)[&silent] >= 2.0);
     stage.end().await;
 }

@@ -141,3 +141,36 @@ async fn engines_that_are_not_there_are_told_of_before_anybody_asks() {
     assert_eq!(process.ended().code(), Some(0));
     assert_eq!(process.said("no prefiller says yet"), 0);
 }
+
+/// The alert for block names fired on every fleet without a pool: its metric stood at 0.
+#[tokio::test]
+async fn what_is_switched_off_has_no_series() {
+    let [prefill, decode] = [engine(Role::Prefill, anywhere()).await, engine(Role::Decode, anywhere()).await];
+    let (_process, address) = Process::gateway(&prefill, &decode, &[], &[]);
+    assert_eq!(client::send(address, &post(CHAT, &chat("hello"))).await.status, 200);
+    let text = client::send(address, &get("/metrics")).await.text();
+    for off in [
+        "pd_proxy_block_names_known",
+        "pd_proxy_tokens_proven",
+        "pd_proxy_prediction_source_trusted{source=\"names\"}",
+        "pd_proxy_token_parity_checks_total",
+        "pd_proxy_prompt_cache_lookups_total",
+        "pd_proxy_prompts_total",
+        "pd_proxy_pool_",
+        "pd_proxy_events_",
+        "pd_proxy_callbacks_total",
+        "pd_proxy_trace_spans_total",
+    ] {
+        let series = text.lines().find(|line| line.starts_with(off));
+        assert_eq!(series, None, "{off}");
+    }
+    for on in [
+        "pd_proxy_prediction_source_trusted{source=\"history\"} 1",
+        "pd_proxy_engines{role=\"decode\"} 1",
+        "process_cpu_seconds_total ",
+        "process_resident_memory_bytes ",
+        "process_open_fds ",
+    ] {
+        assert!(text.lines().any(|line| line.starts_with(on)), "{on}");
+    }
+}

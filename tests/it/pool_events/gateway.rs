@@ -77,7 +77,7 @@ impl Setup {
 
     /// A sample of a prefiller's events; 0 when there is none.
     async fn sample(&self, prefiller: usize, name: &str, label: &str) -> f64 {
-        let instance = format!("instance=\"{}\"", self.prefillers[prefiller].addr());
+        let instance = format!("engine=\"{}\"", self.prefillers[prefiller].addr());
         let all = samples(&client::send(self.gateway, &get("/metrics")).await.text());
         let is_it = |series: &str| {
             series.starts_with(&format!("{name}{{"))

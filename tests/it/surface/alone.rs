@@ -98,7 +98,7 @@ async fn an_answer_that_breaks_off_is_no_good_one() {
     assert_eq!((&line["status"], &line["reason"]), (&200.into(), &"engine_failed".into()), "{line}");
     let requests = r#"pd_proxy_requests_total{route="passthrough",code="200",reason="engine_failed"}"#;
     let leg = format!(
-        r#"pd_proxy_leg_failures_total{{leg="prefill",instance="{}",reason="broken"}}"#,
+        r#"pd_proxy_leg_failures_total{{role="prefill",engine="{}",reason="broken"}}"#,
         name(&it.prefill)
     );
     let key = r#"pd_proxy_key_requests_total{key="anyone",outcome="failed"}"#;
@@ -117,7 +117,7 @@ async fn an_engine_that_is_silent_is_not_waited_for_until_the_end_of_the_hour() 
     }
     assert_eq!(said, [(504, true, "prefill_timeout".to_owned()), (200, false, "engine_failed".to_owned())]);
     let leg = format!(
-        r#"pd_proxy_leg_failures_total{{leg="prefill",instance="{}",reason="timeout"}}"#,
+        r#"pd_proxy_leg_failures_total{{role="prefill",engine="{}",reason="timeout"}}"#,
         name(&it.prefill)
     );
     assert_eq!(it.count(&leg).await, 2.0, "both are its fault");
@@ -171,7 +171,7 @@ async fn attempts_that_fail_are_seen_where_legs_that_fail_are() {
     let p = name(&it.prefill);
     assert_eq!((&line["reason"], &line["prefiller"]), (&"ok".into(), &p.as_str().into()), "{line}");
     assert!(line["total_ms"].as_f64().is_some_and(|ms| ms > 0.0), "{line}");
-    let leg = format!(r#"pd_proxy_leg_failures_total{{leg="prefill",instance="{p}",reason="status"}}"#);
+    let leg = format!(r#"pd_proxy_leg_failures_total{{role="prefill",engine="{p}",reason="status"}}"#);
     assert_eq!(it.count(&leg).await, 1.0);
     let all = client::send(it.gateway, &get("/status.json")).await;
     let shown = all.json();
