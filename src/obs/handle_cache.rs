@@ -7,10 +7,12 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{PoisonError, RwLock};
 
+use foldhash::fast::FixedState;
+
 /// Handles by label. It grows by one for each set of labels that occurs, as the recorder itself
-/// does.
+/// does. Clients choose no label, so that the hash needs no secret.
 #[derive(Debug)]
-pub(super) struct HandleCache<K, V>(RwLock<HashMap<K, V>>);
+pub(super) struct HandleCache<K, V>(RwLock<HashMap<K, V, FixedState>>);
 
 impl<K, V> Default for HandleCache<K, V> {
     fn default() -> Self {

@@ -132,8 +132,9 @@ impl Object {
 
     /// As [`Object::scan`], for text that is known to be UTF-8.
     fn scan_utf8(bytes: Bytes, limits: ScanLimits) -> Result<Self, JsonError> {
-        let found = Scanner::new(&bytes, 0, limits).document()?;
-        Ok(Self { members: found.members, inside: found.inside, bytes, limits })
+        let mut object = Self { members: Members::new(), inside: 0, bytes, limits };
+        object.inside = Scanner::new(&object.bytes, 0, limits).document(&mut object.members)?;
+        Ok(object)
     }
 
     /// The value of `key`: of its last occurrence, as in CPython and in most other readers.
@@ -167,8 +168,11 @@ impl Object {
     /// costs as much as it is long, once for each key that is looked for.
     fn is(&self, member: &Member, key: &str) -> bool {
         let spelled_bytes = member.key.end() - member.key.start() - 2;
-        let longest_bytes = if member.escaped { ESCAPE_BYTES * key.len() } else { key.len() };
-        spelled_bytes <= longest_bytes && *self.key(member) == *key.as_bytes()
+        if member.escaped {
+            spelled_bytes <= ESCAPE_BYTES * key.len() && *self.key(member) == *key.as_bytes()
+        } else {
+            spelled_bytes == key.len() && self.bytes[member.key.start() + 1..].starts_with(key.as_bytes())
+        }
     }
 
     /// A member's key with its escapes decoded, as WTF-8 (see [`text::unescape`]).

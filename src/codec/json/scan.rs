@@ -53,12 +53,6 @@ pub(super) struct Member {
 /// Most requests and answers have no more.
 pub(super) type Members = SmallVec<[Member; 16]>;
 
-/// Findings of a pass over a whole text.
-pub(super) struct ScanResult {
-    pub(super) members: Members,
-    pub(super) inside: usize,
-}
-
 /// A position in a text that is valid UTF-8.
 pub(super) struct Scanner<'a> {
     text: &'a [u8],
@@ -78,8 +72,9 @@ impl<'a> Scanner<'a> {
         Self { text, at, limits }
     }
 
-    /// One object and white space, up to the end of the text.
-    pub(super) fn document(mut self) -> Result<ScanResult, JsonError> {
+    /// Reads one object and white space, up to the end of the text, into `members`, which is empty:
+    /// filled where it stays, since it is large. Returns the place after the `{`.
+    pub(super) fn document(mut self, members: &mut Members) -> Result<usize, JsonError> {
         if self.text.len() > MOST_BYTES {
             return Err(JsonError {
                 kind: JsonErrorKind::TooLong { limit_bytes: MOST_BYTES },
@@ -98,20 +93,19 @@ impl<'a> Scanner<'a> {
         }
         self.at += 1;
         let inside = self.at;
-        let members = self.members()?;
+        self.members(members)?;
         self.skip_space();
         if self.at < self.text.len() {
             return Err(self.error(JsonErrorKind::Trailing));
         }
-        Ok(ScanResult { members, inside })
+        Ok(inside)
     }
 
     /// From behind `{` to behind its `}`.
-    fn members(&mut self) -> Result<Members, JsonError> {
-        let mut members = Members::new();
+    fn members(&mut self, members: &mut Members) -> Result<(), JsonError> {
         self.skip_space();
         if self.eat(b'}') {
-            return Ok(members);
+            return Ok(());
         }
         loop {
             if members.len() >= self.limits.members {
@@ -120,7 +114,7 @@ impl<'a> Scanner<'a> {
             members.push(self.member()?);
             self.skip_space();
             if self.eat(b'}') {
-                return Ok(members);
+                return Ok(());
             }
             self.expect(b',', "expected ',' or '}' after a value")?;
             self.skip_space();

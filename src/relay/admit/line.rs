@@ -12,6 +12,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use foldhash::fast::FixedState;
+
 /// Tokens are multiplied by this before they are divided by a weight, so that little is lost to
 /// rounding.
 const SCALE: u64 = 16;
@@ -72,7 +74,8 @@ pub(super) struct Line<T> {
     tickets: u64,
     /// The largest account, estimates left out, of a flow when a request of it was let in.
     clock: u64,
-    flows: HashMap<Arc<str>, Flow<T>>,
+    /// By the names of keys, which operators choose.
+    flows: HashMap<Arc<str>, Flow<T>, FixedState>,
     /// Flows that wait and may have another one inside, by their accounts.
     ready: BTreeSet<(u64, Arc<str>)>,
 }
@@ -92,7 +95,7 @@ struct Flow<T> {
 impl<T> Line<T> {
     /// So many at once, and so many waiting.
     pub(super) fn new(places: usize, length: usize) -> Line<T> {
-        let (flows, ready) = (HashMap::new(), BTreeSet::new());
+        let (flows, ready) = (HashMap::default(), BTreeSet::new());
         Line { places, length, inside: 0, waiting: 0, tickets: 0, clock: 0, flows, ready }
     }
 
@@ -104,8 +107,8 @@ impl<T> Line<T> {
         self.waiting
     }
 
-    /// A request comes; `hit_source` is kept while it waits.
-    pub(super) fn enter(&mut self, terms: &Terms, hit_source: impl FnOnce() -> T) -> Entered {
+    /// A request comes; `waiter` is kept while it waits.
+    pub(super) fn enter(&mut self, terms: &Terms, waiter: impl FnOnce() -> T) -> Entered {
         if let Some(full) = self.full(terms) {
             return Entered::Refused(full);
         }
@@ -126,7 +129,7 @@ impl<T> Line<T> {
         }
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
-        flow.waiting.insert(ticket, (terms.cost_tokens, hit_source()));
+        flow.waiting.insert(ticket, (terms.cost_tokens, waiter()));
         if flow.is_ready() {
             self.ready.insert((flow.account, terms.flow.clone()));
         }
@@ -190,7 +193,7 @@ impl<T> Line<T> {
         }
         let (_, who) = self.ready.pop_first()?;
         let flow = self.flows.get_mut(&who)?;
-        let (_, (cost, hit_source)) = flow.waiting.pop_first()?;
+        let (_, (cost, waiter)) = flow.waiting.pop_first()?;
         self.clock = self.clock.max(flow.settled());
         self.waiting -= 1;
         self.inside += 1;
@@ -199,7 +202,7 @@ impl<T> Line<T> {
         if flow.is_ready() {
             self.ready.insert((flow.account, who.clone()));
         }
-        Some((who, cost, hit_source))
+        Some((who, cost, waiter))
     }
 
     /// A flow that is gone and owes nothing needs no account; with very many flows, none that is
