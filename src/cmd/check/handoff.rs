@@ -7,7 +7,7 @@ use http::{HeaderValue, StatusCode, header};
 use serde_json::json;
 
 use super::visit::Visit;
-use super::{Grade, Report};
+use super::{Grade, Report, generate};
 use crate::app::settings;
 use crate::codec::json::{Edit, Object, ScanLimits};
 use crate::config::{Config, DialectName};
@@ -35,7 +35,7 @@ enum HandoffAnswer {
 }
 
 /// The request of one check.
-struct Question<'a> {
+pub(super) struct Question<'a> {
     asker: &'a Asker,
     dialect: Dialect,
     /// Engines of some dialects know each other's requests by it.
@@ -90,22 +90,15 @@ fn judge(handed: HandoffAnswer, set: bool, some_do: bool) -> (Grade, String) {
             Grade::Note,
             format!("{NOTHING}: right if a pool carries the KV, else it lacks --kv-transfer-config"),
         ),
-        HandoffAnswer::Unknown(Some(status)) => (
-            Grade::Note,
-            format!(
-                "whether it hands over is not known: a prompt of one word was answered with status {}",
-                status.as_u16()
-            ),
-        ),
-        HandoffAnswer::Unknown(None) => (
-            Grade::Note,
-            "whether it hands over is not known: a prompt of one word was not answered in time".to_owned(),
-        ),
+        HandoffAnswer::Unknown(status) => {
+            let (grade, text) = generate::judge(status);
+            (grade, format!("it is not known if it hands over: {text}"))
+        }
     }
 }
 
 impl<'a> Question<'a> {
-    fn new(asker: &'a Asker, dialect: Dialect, model: &str) -> Option<Question<'a>> {
+    pub(super) fn new(asker: &'a Asker, dialect: Dialect, model: &str) -> Option<Question<'a>> {
         let body = json!({"model": model, "prompt": "Hello", "max_tokens": 1}).to_string();
         let body = Object::scan(body.into(), ScanLimits::default()).ok()?;
         Some(Question { asker, dialect, id: uuid::Uuid::new_v4().to_string(), body })
@@ -131,7 +124,7 @@ impl<'a> Question<'a> {
         HandoffAnswer::Over
     }
 
-    async fn send(&self, engine: &Endpoint, edit: &Edit) -> Option<(StatusCode, Bytes)> {
+    pub(super) async fn send(&self, engine: &Endpoint, edit: &Edit) -> Option<(StatusCode, Bytes)> {
         let call = self.asker.client.post(url(engine, PATH)).body(self.body.splice(edit).to_bytes());
         let call = call.header(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         let call = authorized(call.header("x-request-id", &self.id), self.asker.authorization.as_ref());
@@ -149,6 +142,8 @@ mod tests {
         assert_eq!([grade(false, true), grade(true, false), grade(true, true)], [Grade::Bad; 3]);
         assert_eq!(grade(false, false), Grade::Note);
         assert_eq!(judge(HandoffAnswer::Over, true, true).0, Grade::Good);
-        assert_eq!(judge(HandoffAnswer::Unknown(None), true, true).0, Grade::Note);
+        assert_eq!(judge(HandoffAnswer::Unknown(None), true, true).0, Grade::Warn);
+        let refused = HandoffAnswer::Unknown(Some(StatusCode::UNAUTHORIZED));
+        assert_eq!(judge(refused, true, true).0, Grade::Bad);
     }
 }

@@ -6,6 +6,7 @@
 mod dialect;
 mod engines;
 mod files;
+mod generate;
 mod handoff;
 pub mod here;
 mod keys;
@@ -142,6 +143,7 @@ async fn ask_engines(
     engines::judge(config, &visits, report);
     dialect::tell(config, &visits, report);
     handoff::ask(config, &asker, &visits, report).await;
+    generate::ask(config, &asker, &visits, report).await;
     if let Some((prompter, without)) = local {
         if let Some(why) = without {
             report.say(Grade::Warn, format!("chats are routed by load: {why}"));
