@@ -16,6 +16,7 @@ pub mod keys;
 mod last_value;
 pub mod log;
 pub mod names;
+mod pool;
 mod prompts;
 pub mod traces;
 
@@ -31,6 +32,7 @@ use handle_cache::HandleCache;
 use instances::{Instances, Series};
 use keys::KeyMeter;
 pub use last_value::{LastValue, TimedValue};
+use pool::PoolMeter;
 use prompts::PromptMeter;
 
 /// The process-wide recorder, a global since Prometheus metrics belong to a process.
@@ -71,15 +73,13 @@ pub struct Meters {
     keys: HandleCache<String, Arc<KeyMeter>>,
     /// Hand-offs that were used, released and expired.
     handoffs: [Counter; 3],
-    /// Look-ups by pool and verdict.
-    pool_lookups: HandleCache<(&'static str, &'static str), Counter>,
     prompt_tokens: Counter,
     cached_tokens: Counter,
     output_tokens: Counter,
     /// Made once prompts are read.
     prompts: OnceLock<PromptMeter>,
-    pool_seconds: Histogram,
-    pool_wait_seconds: Histogram,
+    /// Made once a pool is asked.
+    pool: OnceLock<PoolMeter>,
     /// Requests that wait for a prefiller.
     pub waiting: Gauge,
     wait_seconds: Histogram,
@@ -87,8 +87,6 @@ pub struct Meters {
     ended: [AtomicU64; 2],
     /// True if the gateway cuts the connections that are still open at its end.
     cutting: AtomicBool,
-    /// The pool's last answer, and how long it took.
-    lookup: LastValue<(&'static str, Duration)>,
 }
 
 /// Handles for one API.
@@ -262,18 +260,15 @@ impl Meters {
             keys: HandleCache::default(),
             handoffs: ["used", "released", "expired"]
                 .map(|outcome| begun(counter!(names::HANDOFFS, "outcome" => outcome))),
-            pool_lookups: HandleCache::default(),
             prompt_tokens: tokens("prompt"),
             cached_tokens: tokens("cached"),
             output_tokens: tokens("output"),
             prompts: OnceLock::new(),
-            pool_seconds: histogram!(names::POOL_SECONDS),
-            pool_wait_seconds: histogram!(names::POOL_WAIT_SECONDS),
+            pool: OnceLock::new(),
             waiting: gauge!(names::WAITING),
             wait_seconds: histogram!(names::WAIT_SECONDS),
             ended: Default::default(),
             cutting: AtomicBool::new(false),
-            lookup: LastValue::default(),
         }
     }
 
@@ -367,32 +362,6 @@ impl Meters {
         counter!(names::BYPASSED, "reason" => reason).increment(1);
     }
 
-    /// The pool was asked and gave `verdict` after `took`.
-    pub fn pool(&self, pool: &'static str, verdict: &'static str, took: Duration) {
-        self.pool_seconds.record(took);
-        self.lookup.set((verdict, took));
-        let begin = || counter!(names::POOL_LOOKUPS, "pool" => pool, "verdict" => verdict);
-        self.pool_lookups.get(&(pool, verdict), begin).increment(1);
-    }
-
-    /// The pool's last answer, and how long it took.
-    pub fn last_lookup(&self) -> Option<TimedValue<(&'static str, Duration)>> {
-        self.lookup.get()
-    }
-
-    /// A decoder was kept waiting until the pool had a prompt; it ended in `outcome` after `took`.
-    pub fn pool_waited(&self, outcome: &'static str, took: Duration) {
-        self.pool_wait_seconds.record(took);
-        counter!(names::POOL_WAITS, "outcome" => outcome).increment(1);
-    }
-
-    /// Begins the series of these outcomes.
-    pub fn pool_waits_start(&self, outcomes: &[&'static str]) {
-        for outcome in outcomes {
-            counter!(names::POOL_WAITS, "outcome" => *outcome).increment(0);
-        }
-    }
-
     /// Offers of KV that ended like this.
     pub fn kv_offers(&self, outcome: &'static str, count: u64) {
         counter!(names::KV_OFFERS, "outcome" => outcome).increment(count);
@@ -401,19 +370,6 @@ impl Meters {
     /// A prefiller can read so many tokens of its prompt from a decoder.
     pub fn kv_offered(&self, tokens: u64) {
         counter!(names::KV_OFFERED_TOKENS).increment(tokens);
-    }
-
-    /// A prompt's blocks have no names, so the pool was not asked.
-    pub fn pool_unasked(&self, reason: &'static str) {
-        counter!(names::POOL_UNASKED, "reason" => reason).increment(1);
-    }
-
-    /// Begins the series of a pool, so that a rate sees the first of each.
-    pub fn pool_starts(&self, pool: &'static str, verdicts: &[&'static str]) {
-        for verdict in verdicts {
-            counter!(names::POOL_LOOKUPS, "pool" => pool, "verdict" => *verdict).increment(0);
-        }
-        counter!(names::POOL_UNASKED, "reason" => "unnamed").increment(0);
     }
 
     /// A request waited so long for its prefiller.

@@ -30,6 +30,8 @@ const OFTEN: &str = "prompt.verify_interval_ms=100";
 
 const PROVEN: &str = "pd_proxy_tokens_proven";
 const NAMED: &str = "pd_proxy_block_names_known";
+/// Names of blocks are of use, and shown.
+const LISTENS: &str = "events.listen=true";
 
 /// Tokens as they are.
 fn same(_: &mut [u32]) {}
@@ -66,9 +68,8 @@ async fn decoder() -> Engine {
 /// What a gateway that tokenises is started with, beside its engines.
 fn local(dir: &TempDir) -> Vec<String> {
     let dir = dir.path().to_str().unwrap();
-    ["--model-path", dir, "--set", "prompt.tokens=local", "--set", "hash.seed=0", "--set", OFTEN]
-        .map(str::to_owned)
-        .to_vec()
+    let sets = ["prompt.tokens=local", "hash.seed=0", OFTEN, LISTENS].map(|set| ["--set", set]);
+    ["--model-path", dir].iter().chain(sets.as_flattened()).map(|word| (*word).to_owned()).collect()
 }
 
 fn by_engine(more: &str) -> Vec<String> {
@@ -347,7 +348,8 @@ async fn engines_that_contradict_each_other_leave_blocks_unnamed_until_they_agre
         let (engine_at, other_at) = (engine.addr().to_string(), other.addr().to_string());
         let line = ["--host", "127.0.0.1", "--port", "0", "--prefill", &engine_at, &other_at];
         let decode_at = decode.addr().to_string();
-        let sets = ["--set", "prompt.tokens=engine", "--set", "hash.seed=0", "--set", OFTEN];
+        let sets =
+            ["--set", "prompt.tokens=engine", "--set", "hash.seed=0", "--set", OFTEN, "--set", LISTENS];
         let mut process = Process::start(&[&line[..], &["--decode", &decode_at], &sets[..]].concat(), &[]);
         let gateway = process.address();
         process.wait_for("ready");
