@@ -293,7 +293,17 @@ impl Instance {
     pub(super) fn standing(&self, now_ms: u64, dice: u64, tried: bool) -> Standing {
         // Instances are independent: for each the same dice fall differently.
         let dice = dice.wrapping_add(self.id.0).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        if tried { Standing::Tried } else { self.health.standing(now_ms, dice) }
+        if tried {
+            return Standing::Tried;
+        }
+        let standing = self.health.standing(now_ms, dice);
+        if self.is_full(now_ms) { standing.max(Standing::Full) } else { standing }
+    }
+
+    /// True if it has as many requests as it took when it last said, a moment ago, that it is busy.
+    pub(super) fn is_full(&self, now_ms: u64) -> bool {
+        let capacity = self.health.capacity();
+        !capacity.is_calm(now_ms) && capacity.most().is_some_and(|most| self.load.requests() >= most)
     }
 
     pub(super) fn candidate(&self, standing: Standing) -> Candidate {

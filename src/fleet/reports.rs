@@ -21,6 +21,8 @@ pub enum Outcome {
     /// It refused the request, perhaps for a reason of its own: others are preferred until that is
     /// known.
     Refused,
+    /// It refused the request, and is believed.
+    Declined,
     /// The leg failed.
     Failed,
     /// It does nothing with what it is sent, while others work.
@@ -61,6 +63,7 @@ impl Fleet {
                 health.refused(now_ms);
                 Change::None
             }
+            Outcome::Declined => health.declined(now_ms),
             Outcome::Failed => health.failed(now_ms, Cause::Failing),
             Outcome::Stuck => health.contradicted(now_ms, true),
             Outcome::Unreachable => health.failed(now_ms, Cause::Unreachable),
@@ -72,7 +75,7 @@ impl Fleet {
             _ => "its legs fail",
         };
         self.changed(instance, change, why);
-        if outcome != Outcome::Served || change != Change::None {
+        if !matches!(outcome, Outcome::Served | Outcome::Declined) || change != Change::None {
             self.tell_desk(instance);
         }
     }

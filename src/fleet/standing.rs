@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use crate::endpoint::Endpoint;
 use crate::fleet::health::State;
 use crate::fleet::vacancy::{Bound, Counts};
-use crate::fleet::{Fleet, Instance, Role, RoleOutlook, Vacancy};
+use crate::fleet::{Fleet, Instance, InstanceId, Role, RoleOutlook, Vacancy};
 use crate::route::Standing;
 use smallvec::SmallVec;
 
@@ -83,14 +83,27 @@ impl Fleet {
         let members = side.members.load();
         let mut accepting = members.iter().filter(|it| !it.draining() && accepts(it, now_ms)).peekable();
         let any = accepting.peek().is_some();
-        if any && accepting.all(|it| it.health().capacity().is_busy(now_ms)) && side.vacancy.crowd(true) {
-            let leg = instance.role().name();
-            tracing::warn!(
-                leg,
-                "every {} is busy: requests wait before their prefill",
-                instance.role().who()
-            );
+        if any && accepting.all(|it| it.health().capacity().is_busy(now_ms)) {
+            self.crowd(instance.role());
         }
+    }
+
+    /// Notes that no member of `role` has room: requests stand in line from now on.
+    pub fn crowd(&self, role: Role) {
+        if self.side(role).vacancy.crowd(true) {
+            let leg = role.name();
+            tracing::warn!(leg, "every {} is busy: requests wait before their prefill", role.who());
+        }
+    }
+
+    /// True if there is a member of `role` that was not tried, serves, and has not said a moment
+    /// ago that it is busy.
+    pub fn has_idle_other(&self, role: Role, tried: &[InstanceId]) -> bool {
+        let now_ms = self.now_ms();
+        let has_room = |it: &Instance| !it.is_full(now_ms) && !it.health().capacity().is_busy(now_ms);
+        let is_idle = |it: &Instance| has_room(it) && accepts(it, now_ms);
+        let is_other = |it: &Instance| !it.draining() && !tried.contains(&it.id()) && is_idle(it);
+        self.members(role).iter().any(|it| is_other(it))
     }
 
     /// Lets the head of the line go, if a member has room for it, or may be asked whether it has.

@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::Response;
+use http::{Response, StatusCode};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -167,7 +167,7 @@ impl Relay {
             let mut pair = self.pair(ask, reservation, prefill.copy())?;
             let (role, failure) = match pair.run(&mut prefill, ledger).await? {
                 Ok(end) => {
-                    self.contradict(&ask.id, &mut decode);
+                    self.compare_refusals(&ask.id, end.status(), &mut decode);
                     return Ok(end);
                 }
                 Err(lost) => lost,
@@ -181,9 +181,12 @@ impl Relay {
                 Ok(refusal) => return Ok(DecodeEnd::Whole(refusal)),
                 Err(failure) => failure,
             };
-            if failure.busy() {
-                decode.left = decode.left.min(1);
+            let is_decoder = role == Role::Decode;
+            if is_decoder && self.room_after((role, &failure), ask.arrived, &mut decode).await? {
+                before = Some((role, failure));
+                continue;
             }
+            decode.left = if failure.busy() { decode.left.min(1) } else { decode.left };
             let over = decode.left == 0 || prefill.left == 0 || failure.lasting();
             let over = over || self.has_tried_in_vain(&decode);
             if over || !self.back_off(role, &failure, decode.made).await {
@@ -297,10 +300,13 @@ impl Relay {
                 Ok(PrefillEnd::Done(mut guard)) => {
                     // The first prefiller that has written; there is no other one for this decoder.
                     let _ = met.set(prefiller);
-                    self.contradict(&ask.id, &mut tries);
+                    self.compare_refusals(&ask.id, StatusCode::OK, &mut tries);
                     return Prefilled::Done(guard.book());
                 }
-                Ok(PrefillEnd::Refused(answer)) => return Prefilled::Refused(answer),
+                Ok(PrefillEnd::Refused(answer)) => {
+                    self.compare_refusals(&ask.id, answer.status(), &mut tries);
+                    return Prefilled::Refused(answer);
+                }
                 // Of legs that are sent together, and of engines that do both: not here.
                 Ok(PrefillEnd::InVain | PrefillEnd::Cut | PrefillEnd::Here(_)) => {
                     Failure::unprepared("it waited for no decoder")

@@ -10,13 +10,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
-use http::Response;
+use http::{Response, StatusCode};
 use tokio::time::Instant;
 
 use crate::codec::json::Edit;
 use crate::dialect::encode::{Encoded, Items};
 use crate::error::{Error, Kind};
-use crate::fleet::{Instance, Need, Pace, Reservation, Role};
+use crate::fleet::{Instance, Need, Outcome, Pace, Reservation, Role};
 use crate::relay::ask::Ask;
 use crate::relay::failure::{Failure, FailureKind, Large};
 use crate::relay::legs::{LegTarget, SizeLimit, whole};
@@ -104,7 +104,8 @@ impl Relay {
             let item = Ask { body: body.clone(), ..ask.under(&id) };
             let failure = match self.encode_once(&item, &reservation).await {
                 Ok(end) => {
-                    self.contradict(&ask.id, &mut tries);
+                    let status = end.as_ref().err().map_or(StatusCode::OK, |refusal| refusal.status());
+                    self.compare_refusals(&ask.id, status, &mut tries);
                     return Ok(end.map(|encoded| (encoded, reservation.instance().clone())));
                 }
                 Err(failure) => failure,
@@ -114,6 +115,9 @@ impl Relay {
                 Ok(refusal) => return Ok(Err(Box::new(refusal))),
                 Err(failure) => failure,
             };
+            if self.room_after((Role::Encode, &failure), ask.arrived, &mut tries).await? {
+                continue;
+            }
             if tries.left == 0
                 || failure.lasting()
                 || !self.back_off(Role::Encode, &failure, tries.made).await
@@ -151,6 +155,10 @@ impl Relay {
             self.within(settings.encode, waiting, &written, leg).await
         };
         traced::ended(&mut span, &outcome);
+        if matches!(outcome, Ok(Err(_))) {
+            self.fleet.report(reservation.instance(), Outcome::Declined);
+            return outcome;
+        }
         let end = self.record_outcome(item, reservation, outcome)?;
         if end.is_ok() {
             reservation.instance().meter().done(sent.elapsed());

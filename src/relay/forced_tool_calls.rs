@@ -16,6 +16,7 @@ use crate::relay::ask::Ask;
 use crate::relay::concurrent_decode::Ended;
 use crate::relay::failure::{Failure, FailureKind};
 use crate::relay::legs::{DecodeEnd, PrefillEnd};
+use crate::relay::refusals;
 
 /// Engines may be newer by then.
 const REMEMBERED: Duration = Duration::from_secs(600);
@@ -40,7 +41,11 @@ impl Relay {
         let failed = match ended {
             Ok((PrefillEnd::Refused(_), _)) => true,
             Ok(_) => false,
-            Err(failure) => failure.why == FailureKind::Status,
+            Err(failure) => match failure.why {
+                FailureKind::Status => true,
+                FailureKind::Refused(status) => !refusals::is_of_the_engine(status),
+                _ => false,
+            },
         };
         failed && self.speech.now().dialect.decodes_alone() && shape::forces_a_call(ask.api, &ask.body)
     }

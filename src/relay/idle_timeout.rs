@@ -9,6 +9,10 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::error::{Error, Kind};
 
+/// Time without a piece after which an engine that does not answer probes either is given up. An
+/// API server that computes something else for a while answers neither.
+const AWAY: Duration = Duration::from_secs(15);
+
 /// Error for a stream that has lasted too long.
 pub(super) fn too_long() -> Error {
     Error::new(Kind::DecodeTimeout, "the answer took longer than the total time limit")
@@ -30,7 +34,13 @@ impl IdleTimeout {
     /// From now on, `gap` between two pieces at most, and until `end`.
     pub fn new(gap: Duration, end: Instant) -> IdleTimeout {
         let last = Instant::now();
-        IdleTimeout { timer: Box::pin(sleep_until((last + gap).min(end))), waiter: None, gap, last, end }
+        IdleTimeout {
+            timer: Box::pin(sleep_until((last + gap.min(AWAY)).min(end))),
+            waiter: None,
+            gap,
+            last,
+            end,
+        }
     }
 
     /// A piece has come.
@@ -46,7 +56,7 @@ impl IdleTimeout {
     /// Another decoder begins.
     pub fn begins(&mut self) {
         self.heard();
-        self.set((self.last + self.gap).min(self.end));
+        self.set((self.last + self.gap.min(AWAY)).min(self.end));
     }
 
     /// Time at which the stream must be over.
@@ -55,7 +65,8 @@ impl IdleTimeout {
     }
 
     /// Ready when the engine has been silent for too long, or the stream has lasted too long.
-    pub fn poll_too_long(&mut self, cx: &mut Context<'_>) -> Poll<Error> {
+    /// `is_away` tells if the engine leaves probes unanswered: then the time is shorter.
+    pub fn poll_too_long(&mut self, cx: &mut Context<'_>, is_away: impl Fn() -> bool) -> Poll<Error> {
         while self.poll_timer(cx).is_ready() {
             let now = Instant::now();
             if now >= self.end {
@@ -65,7 +76,11 @@ impl IdleTimeout {
             if now >= until {
                 return Poll::Ready(Error::new(Kind::DecodeTimeout, "the decoder fell silent"));
             }
-            self.set(until.min(self.end));
+            if now >= self.last + AWAY && is_away() {
+                let message = "the decoder fell silent, and does not answer probes";
+                return Poll::Ready(Error::new(Kind::DecodeTimeout, message));
+            }
+            self.set(until.min(self.end).min(now.max(self.last) + AWAY));
         }
         Poll::Pending
     }
@@ -107,7 +122,7 @@ mod tests {
     const GAP: Duration = Duration::from_secs(10);
 
     async fn too_long(silence: &mut IdleTimeout) -> Error {
-        poll_fn(|cx| silence.poll_too_long(cx)).await
+        poll_fn(|cx| silence.poll_too_long(cx, || false)).await
     }
 
     #[tokio::test(start_paused = true)]
@@ -138,6 +153,18 @@ mod tests {
         assert_eq!(start.elapsed(), 3 * GAP + GAP / 2);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn an_engine_that_leaves_probes_unanswered_has_less_time() {
+        let start = Instant::now();
+        let mut silence = IdleTimeout::new(Duration::from_secs(300), start + Duration::from_secs(900));
+        let error = poll_fn(|cx| silence.poll_too_long(cx, || true)).await;
+        assert!(error.to_string().contains("probes"), "{error}");
+        assert_eq!(start.elapsed(), AWAY);
+        silence.begins();
+        assert!(too_long(&mut silence).await.to_string().contains("silent"));
+        assert_eq!(start.elapsed(), AWAY + Duration::from_secs(300));
+    }
+
     /// As one that has read of a hundred streams before it looks at the last one's clock.
     #[tokio::test(start_paused = true)]
     async fn a_task_without_budget_is_woken_too() {
@@ -149,7 +176,7 @@ mod tests {
                     let _ = std::pin::pin!(consume_budget()).poll(cx);
                 }
             }
-            silence.poll_too_long(cx)
+            silence.poll_too_long(cx, || false)
         });
         let error = timeout(2 * GAP, error).await.expect("it is woken");
         assert!(error.to_string().contains("silent"));
@@ -159,7 +186,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn another_task_is_woken_too() {
         let mut silence = IdleTimeout::new(GAP, Instant::now() + 9 * GAP);
-        assert!(silence.poll_too_long(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert!(silence.poll_too_long(&mut Context::from_waker(Waker::noop()), || false).is_pending());
         let woken = timeout(2 * GAP, too_long(&mut silence)).await;
         assert!(woken.unwrap().to_string().contains("silent"));
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, header};
+use http::{HeaderValue, Response, StatusCode, header};
 use tokio::time::Instant;
 
 use crate::codec::json::{Edit, Object, ScanLimits};
@@ -106,7 +106,26 @@ pub(super) struct Opening {
     reservation: Reservation,
 }
 
+impl PrefillEnd {
+    /// Status of the prefiller's answer, if there is one.
+    pub(super) fn status(&self) -> Option<StatusCode> {
+        match self {
+            PrefillEnd::Done(_) => Some(StatusCode::OK),
+            PrefillEnd::Refused(answer) => Some(answer.status()),
+            PrefillEnd::InVain | PrefillEnd::Cut | PrefillEnd::Here(_) => None,
+        }
+    }
+}
+
 impl DecodeEnd {
+    /// Status of the decoder's answer.
+    pub(super) fn status(&self) -> StatusCode {
+        match self {
+            DecodeEnd::Whole(answer) => answer.status(),
+            DecodeEnd::Stream { head, .. } => head.status,
+        }
+    }
+
     /// The answer for the client; from here on the ledger lives in its body.
     pub(super) fn into_answer(self, relay: &Arc<Relay>, ask: &Arc<Ask>, mut ledger: Ledger) -> Answer {
         match self {
@@ -163,7 +182,8 @@ impl Relay {
         let Prefilled { handoff, said } = match outcome {
             Ok(Ok(reply)) => reply,
             Ok(Err(refusal)) => {
-                return self.record_outcome(&ask, &reservation, Ok(PrefillEnd::Refused(refusal)));
+                self.fleet.report(reservation.instance(), Outcome::Declined);
+                return Ok(PrefillEnd::Refused(refusal));
             }
             Err(failure) => return self.prefill_failed(&ask.id, reservation.instance(), &partners, failure),
         };
@@ -257,7 +277,13 @@ impl Relay {
             self.within(limit.saturating_add(extra_time), waiting, &written, leg).await
         };
         traced::ended(&mut span, &outcome);
-        let (head, begun) = self.decoded(&ask.id, reservation.instance(), &origin, outcome)?;
+        let (head, begun) = match outcome {
+            Ok((head, Begun::Refusal(body))) => {
+                self.fleet.report(reservation.instance(), Outcome::Declined);
+                (head, Begun::Refusal(body))
+            }
+            outcome => self.decoded(&ask.id, reservation.instance(), &origin, outcome)?,
+        };
         reservation.instance().meter().done(sent.elapsed());
         reservation.instance().paces().observe(origin::pace(&ask), sent.elapsed());
         Ok(Opening { head, begun, reservation })

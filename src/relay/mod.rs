@@ -312,7 +312,7 @@ impl Relay {
             };
             let failure = match self.decode(ask, prefilled, &mut decode, ledger).await? {
                 Ok(end) => {
-                    self.contradict(&ask.id, &mut decode);
+                    self.compare_refusals(&ask.id, end.status(), &mut decode);
                     if cut {
                         self.learn_forced(&end);
                     }
@@ -324,17 +324,23 @@ impl Relay {
                 Ok(refusal) => return Ok(DecodeEnd::Whole(refusal)),
                 Err(failure) => failure,
             };
-            if decode.left == 0
-                || is_final(ask, &failure)
-                || self.has_tried_in_vain(&decode)
-                || !self.back_off(Role::Decode, &failure, decode.made).await
-            {
+            if !self.tries_again(ask, &failure, &mut decode).await? {
                 return self.conclude(Role::Decode, failure, &mut decode).map(DecodeEnd::Whole);
             }
             decode.suspects.extend(ledger.prefiller().filter(|_| failure.may_be_of_the_handoff()));
             decode.shunned.extend(ledger.prefiller().filter(|_| avoids_prefiller(&failure)));
             before = Some(failure);
         }
+    }
+
+    /// Waits until both legs may be tried again after a decode leg that failed. False if they are
+    /// not to be.
+    async fn tries_again(&self, ask: &Ask, failure: &Failure, decode: &mut Tries) -> Result<bool, Error> {
+        if self.room_after((Role::Decode, failure), ask.arrived, decode).await? {
+            return Ok(true);
+        }
+        let over = decode.left == 0 || is_final(ask, failure) || self.has_tried_in_vain(decode);
+        Ok(!over && self.back_off(Role::Decode, failure, decode.made).await)
     }
 
     /// Refuses what one engine alone must answer where none can.

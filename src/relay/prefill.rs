@@ -84,6 +84,7 @@ impl Relay {
         tries.tried.extend_from_slice(&decode.shunned);
         let mut may_offer = true;
         loop {
+            self.room_to_prefill(ask, &mut tries).await?;
             let Placement { reservation, choice } = self.place_for_a_decoder(ask, &tries, decode).await?;
             let chosen = Chosen { prefiller: reservation.member(), choice, at: Instant::now() };
             tries.start(reservation.instance());
@@ -112,8 +113,8 @@ impl Relay {
                     if takes {
                         self.meters.kv_offers(Outcome::Used.name(), 1);
                     }
-                    if matches!(ended, (PrefillEnd::Done(_), _)) {
-                        self.contradict(&ask.id, &mut tries);
+                    if let Some(status) = ended.0.status() {
+                        self.compare_refusals(&ask.id, status, &mut tries);
                     }
                     return Ok(ended);
                 }
@@ -123,6 +124,9 @@ impl Relay {
                 Ok(refusal) => return Ok((PrefillEnd::Refused(refusal), None)),
                 Err(failure) => failure,
             };
+            if self.room_after((Role::Prefill, &failure), ask.arrived, &mut tries).await? {
+                continue;
+            }
             if tries.left == 0
                 || failure.lasting()
                 || !self.back_off(Role::Prefill, &failure, tries.made).await

@@ -1,13 +1,17 @@
-//! Refusals that may be the trouble of one engine: whether a 4xx is the word of a role on a
-//! request.
+//! Refusals (4xx) that may be the trouble of one engine.
 //!
 //! An engine that answers 401 to what others serve has a wrong key, one that answers 404 has lost
 //! its model, one that answers 403 or 421 sits behind a proxy that is set up wrongly. Such a member
 //! answers at once, looks idle, and draws the traffic of its role. So these statuses are believed
-//! only when a second engine of the role says the same, or where there is none to ask. Nothing is
-//! kept on an engine for a refused request: asking another one costs one exchange. The model is
-//! Envoy's outlier detection: an engine that refused what another one served rests, for times that
-//! grow.
+//! only when a second engine of the role says the same, or where there is none to ask.
+//!
+//! Other 4xx speak of the request's content, which is the same for all. They are believed from an
+//! engine that serves in between. One that refuses a second time without having served has other
+//! limits than its peers, or a proxy before it that answers: a second engine is asked, too.
+//!
+//! Nothing is kept on an engine for a refused request: asking another one costs one exchange. The
+//! model is Envoy's outlier detection: an engine that refused what another one served rests, for
+//! times that grow.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,10 +47,16 @@ pub fn is_busy(status: StatusCode) -> bool {
     matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
 }
 
-/// True if an engine may answer so for a reason of its own, where another one would serve. What
-/// other 4xx say is about the body, which is the same for all.
-pub fn is_doubtful(status: StatusCode) -> bool {
+/// True if a status speaks of the engine, or of the way to it, and not of the request's content.
+pub(super) fn is_of_the_engine(status: StatusCode) -> bool {
     matches!(status.as_u16(), 401 | 403 | 404 | 405 | 407 | 408 | 421)
+}
+
+/// True if `by` may answer so for a reason of its own, where another engine would serve. To be
+/// called once for each answer: it takes the credit that the engine has.
+pub fn is_doubtful(status: StatusCode, by: &Instance) -> bool {
+    let refuses = status.is_client_error() && !is_busy(status);
+    refuses && (is_of_the_engine(status) || !by.health().take_credit())
 }
 
 /// The time for which an engine asks to be spared. A date is not read: engines and their proxies
@@ -62,7 +72,7 @@ pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 /// A failure that holds the refusal, if it may be the engine's own trouble.
 pub(super) fn judge(by: &Arc<Instance>, answer: Response<Bytes>) -> Result<Response<Bytes>, Failure> {
     let status = answer.status();
-    if !is_doubtful(status) {
+    if !is_doubtful(status, by) {
         return Ok(answer);
     }
     let failure = Failure::new(FailureKind::Refused(status), true, format!("status {}", status.as_u16()));
@@ -132,15 +142,25 @@ impl Relay {
         Some(refusals.answer)
     }
 
-    /// Another engine has served what some refused, if any did: they are outliers.
-    pub(super) fn contradict(&self, id: &str, tries: &mut Tries) {
-        for (by, status) in tries.refusals.take().into_iter().flat_map(|refusals| refusals.by) {
-            self.contradicted(id, &by, status);
+    /// Compares an answer that stands with what other engines refused before it, if any did.
+    pub(super) fn compare_refusals(&self, id: &str, answered: StatusCode, tries: &mut Tries) {
+        for (by, refused) in tries.refusals.take().into_iter().flat_map(|refusals| refusals.by) {
+            self.compare_refusal(id, answered, (&by, refused));
+        }
+    }
+
+    /// Holds a refusal against the engine that gave it if another one `answered` otherwise: by
+    /// serving, or by refusing the content of a request that this one did not look at.
+    pub fn compare_refusal(&self, id: &str, answered: StatusCode, (by, refused): (&Instance, StatusCode)) {
+        if answered.is_client_error() && !is_of_the_engine(refused) {
+            self.fleet.acquit(by);
+        } else {
+            self.contradicted(id, by, refused);
         }
     }
 
     /// `by` has refused with `status` what another engine of its role served.
-    pub fn contradicted(&self, id: &str, by: &Instance, status: StatusCode) {
+    fn contradicted(&self, id: &str, by: &Instance, status: StatusCode) {
         by.meter().failed("refused");
         tracing::warn!(
             id,
@@ -149,9 +169,10 @@ impl Relay {
             status = status.as_u16(),
             "it refused what another engine served"
         );
-        // A model that only some engines have says nothing of the others that they serve.
-        let at_once = status != StatusCode::NOT_FOUND;
-        if !at_once {
+        // A model that only some engines have says nothing of the others that they serve; and a
+        // prompt that is too long for this one, nothing of shorter ones.
+        let at_once = is_of_the_engine(status) && status != StatusCode::NOT_FOUND;
+        if status == StatusCode::NOT_FOUND {
             by.health().identity().want_models();
         }
         self.fleet.contradicted(by, at_once);

@@ -410,7 +410,9 @@ impl Stream {
                 return Poll::Ready(out(self.finish(tail)));
             }
             Poll::Pending => {
-                if let Poll::Ready(error) = self.silence.poll_too_long(cx) {
+                let engine = live.reservation.instance();
+                let too_long = self.silence.poll_too_long(cx, || engine.health().is_silent());
+                if let Poll::Ready(error) = too_long {
                     self.state = State::Interrupted(Box::new(error), Cause::Silent);
                     return Poll::Ready(None);
                 }

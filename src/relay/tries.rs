@@ -21,8 +21,11 @@ pub(super) struct Tries {
     pub(super) shunned: SmallVec<[InstanceId; 4]>,
     /// Refusals that no other engine has confirmed or contradicted yet; few requests meet one.
     pub(super) refusals: Option<Box<Refusals>>,
-    /// Of decode attempts: the right to prefill while not every request may.
+    /// Of decode attempts: the right to prefill while not every request may. Of prefill attempts:
+    /// the place of a request that stood in line for a prefiller.
     pub(super) passage: Option<Passage>,
+    /// Times that it stood in line after all engines had refused it as busy.
+    pub(super) busy_rounds: u32,
 }
 
 impl Tries {
@@ -47,7 +50,8 @@ impl Tries {
     /// The same attempts for a task of their own, without the right to prefill.
     pub(super) fn copy(&self) -> Tries {
         let (tried, suspects, shunned) = (self.tried.clone(), self.suspects.clone(), self.shunned.clone());
-        Tries { left: self.left, made: self.made, tried, suspects, shunned, refusals: None, passage: None }
+        let (left, made, busy_rounds) = (self.left, self.made, self.busy_rounds);
+        Tries { left, made, tried, suspects, shunned, refusals: None, passage: None, busy_rounds }
     }
 
     pub(super) fn start(&mut self, instance: &Instance) {

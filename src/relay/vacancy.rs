@@ -4,7 +4,7 @@
 //! | the decoders | the request |
 //! |---|---|
 //! | one takes requests | goes on; the check is a look at two numbers |
-//! | all are busy | stands in line, where it costs nothing, for at most `limit.queue_ms` |
+//! | all are busy | stands in line, where it costs nothing, for at most `limit.queue_ms`; so does one that all of them have refused for that |
 //! | each one's breaker is open | is refused, but for one at a time, which finds out if a decoder is back |
 //! | the last one left just now | waits for at most `fleet.empty_wait_ms` for another one |
 //! | there is none | is refused |
@@ -26,6 +26,7 @@ use crate::error::{Error, Kind};
 use crate::fleet::vacancy::{Bound, Trial};
 use crate::fleet::{Instance, Placement, Role, RoleOutlook};
 use crate::relay::ask::Ask;
+use crate::relay::failure::Failure;
 use crate::relay::{Relay, Tries};
 use crate::upstream::{Leg, Written};
 use crate::util::rng;
@@ -34,6 +35,8 @@ use crate::util::rng;
 const LINE_LOOK: Duration = Duration::from_millis(20);
 /// The longest that a look at one engine may take.
 const LOOK_TIME: Duration = Duration::from_secs(1);
+/// Times that one request may leave the line and be refused as before. Each costs a prefill.
+const BUSY_ROUNDS: u32 = 8;
 /// Engines that one request looks at: in an outage of a large fleet the next one looks at others.
 const LOOKED_AT: usize = 8;
 
@@ -123,6 +126,60 @@ impl Relay {
                 }
             }
         }
+    }
+
+    /// Waits in line for a prefiller with room, where all of them are busy. Where all rest, one
+    /// request at a time finds out if one is back.
+    ///
+    /// # Errors
+    /// `Overloaded` when they stay busy, `NoPrefiller` while another request finds out.
+    pub(super) async fn room_to_prefill(&self, ask: &Ask, tries: &mut Tries) -> Result<(), Error> {
+        let role = Role::Prefill;
+        if self.fleet.is_open(role) || tries.passage.is_some() {
+            return Ok(());
+        }
+        match self.fleet.outlook(role) {
+            RoleOutlook::Crowded => {
+                let line: Waiting<'_, _> = Box::pin(self.stand_in_line(role, ask.arrived));
+                tries.passage = line.await?.map(Passage::Line);
+            }
+            RoleOutlook::Resting if tries.made == 0 => {
+                let trial: Waiting<'_, _> = Box::pin(self.begin_trial(role));
+                tries.passage = Some(Passage::Trial(trial.await?));
+            }
+            // What is said of a role that is leaving or empty is said where a place is looked for.
+            RoleOutlook::Resting | RoleOutlook::Open | RoleOutlook::Leaving | RoleOutlook::Empty => {}
+        }
+        Ok(())
+    }
+
+    /// Waits in line after a busy engine of `role` refused a request, if no other one is left to be
+    /// asked. True = some engine has room: the refusals before do not count.
+    ///
+    /// # Errors
+    /// `Overloaded` when all stay busy.
+    pub(super) async fn room_after(
+        &self,
+        (role, failure): (Role, &Failure),
+        arrived: Instant,
+        tries: &mut Tries,
+    ) -> Result<bool, Error> {
+        if !failure.busy() || tries.busy_rounds >= BUSY_ROUNDS {
+            return Ok(false);
+        }
+        if tries.left > 0 && self.fleet.has_idle_other(role, &tries.tried) {
+            return Ok(false);
+        }
+        self.fleet.crowd(role);
+        self.meters.retry(role.name(), failure.reason());
+        let line: Waiting<'_, _> = Box::pin(self.stand_in_line(role, arrived));
+        tries.passage = line.await?.map(Passage::Line);
+        tries.busy_rounds += 1;
+        tries.left = tries.left.max(1);
+        let members = self.fleet.members(role);
+        let was_busy = |id| members.iter().any(|it| it.id() == id && it.health().capacity().most().is_some());
+        tries.tried.retain(|id| !was_busy(*id));
+        Ok(true)
     }
 
     /// Refuses what is new where all decoders drain, and none comes in their place.

@@ -59,6 +59,8 @@ pub enum Standing {
     Good,
     /// It came back a while ago and takes less than its share: none of this request.
     Warming,
+    /// It has as many requests as it takes, by what it refused a moment ago.
+    Full,
     /// It failed a moment ago.
     Resting,
     /// This very request failed on it.

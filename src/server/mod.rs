@@ -30,6 +30,7 @@ mod page;
 mod passthrough;
 mod passthrough_accounting;
 mod payload;
+mod plain_path;
 mod refusal_votes;
 pub mod reply;
 mod response_lookup;

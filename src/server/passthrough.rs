@@ -26,6 +26,7 @@ use crate::relay::{Relay, answer, traced};
 use crate::server::begun::BegunBody;
 use crate::server::passthrough_accounting::PassthroughAccount;
 use crate::server::payload::Payload;
+use crate::server::plain_path::is_plain;
 use crate::server::refusal_votes::RefusalVotes;
 use crate::server::table::{self, Passage, Stored};
 use crate::server::{Gateway, auth, body, csrf, headers, openai, reply, response_lookup};
@@ -51,8 +52,8 @@ struct EngineRequest {
 }
 
 impl EngineRequest {
-    /// The request on the engine of `reservation`, compared with prompts there if it can move to another
-    /// engine.
+    /// The request on the engine of `reservation`, compared with prompts there if it can move to
+    /// another engine.
     fn waiting_on<'a>(&self, reservation: &'a Reservation) -> Waiting<'a> {
         let may_move = self.repeatable && !self.generates && self.keeper.is_none();
         let pace = may_move.then_some(Pace::Prompt);
@@ -113,6 +114,8 @@ pub(super) struct EngineAnswer {
     pub(super) answer: Answer,
     /// Place at the engine.
     pub(super) reservation: Reservation,
+    /// True if it is a refusal that may be the engine's own trouble.
+    pub(super) is_doubtful: bool,
 }
 
 /// Has one engine answer the request, as `passage` says, and passes its answer on.
@@ -163,6 +166,10 @@ async fn run(
     let edge = &gateway.edge.now();
     let target = openai::target(&request);
     let (head, body) = request.into_parts();
+    if !is_plain(target.path()) {
+        let message = "the path has dot segments or encoded slashes, which no route of an engine has";
+        return Err(Error::new(Kind::UnknownUrl, message));
+    }
     let dialect = gateway.relay.speech.now().dialect;
     if passage.generates && !dialect.decodes_alone() {
         return Err(Error::new(Kind::InvalidField, dialect.lone_decoder_refusal()));
@@ -265,15 +272,14 @@ async fn try_role(
         tried.push(reservation.instance().id());
         account.leg(reservation.instance());
         match once(gateway, (engine_request, account.id()), &reservation).await {
-            Ok(answer) => {
+            Ok(answered) => {
                 let alone = keeper.is_some() || !gateway.relay.fleet.has_other(role, &tried);
-                match refusal_votes.weigh(
-                    &gateway.relay,
-                    account.id(),
-                    EngineAnswer { answer, reservation },
-                    alone,
-                ) {
-                    Some(EngineAnswer { answer, reservation }) => return Ok((cleaned(answer), reservation)),
+                let Answered { answer, is_doubtful } = answered;
+                let answer = EngineAnswer { answer, reservation, is_doubtful };
+                match refusal_votes.weigh(&gateway.relay, account.id(), answer, alone) {
+                    Some(EngineAnswer { answer, reservation, .. }) => {
+                        return Ok((cleaned(answer), reservation));
+                    }
                     None => last = Failure::unconfirmed(),
                 }
             }
@@ -296,7 +302,7 @@ async fn once(
     gateway: &Gateway,
     (engine_request, id): (&EngineRequest, &str),
     reservation: &Reservation,
-) -> Result<Answer, Failure> {
+) -> Result<Answered, Failure> {
     let EngineRequest { trace, method, target, .. } = engine_request;
     let mut span = traced::client(trace.as_ref(), reservation.instance(), "errand", method, target.path());
     let mut leg = Leg {
@@ -350,19 +356,41 @@ async fn once(
         Err(failure) => span.fail(failure.reason()),
     }
     span.close();
+    judged(&gateway.relay, (engine_request, id), outcome, reservation)
+}
+
+/// Books what came of a request on one engine, and tells if a refusal may be that engine's own
+/// trouble.
+fn judged(
+    relay: &Relay,
+    (engine_request, id): (&EngineRequest, &str),
+    outcome: Result<Answer, failure::Failure>,
+    reservation: &Reservation,
+) -> Result<Answered, Failure> {
     let refused = match &outcome {
         Ok(response) => Some(response.status()).filter(StatusCode::is_client_error),
         Err(failure) => failure.turned_away_with().filter(StatusCode::is_client_error),
     };
     if let Some(status) = refused {
         reservation.instance().meter().refused(status.as_u16());
-        if is_doubtful(status) {
-            gateway.relay.fleet.report(reservation.instance(), Outcome::Refused);
+        let is_doubtful = is_doubtful(status, reservation.instance());
+        let word = if is_doubtful { Outcome::Refused } else { Outcome::Declined };
+        if is_doubtful || outcome.is_ok() {
+            relay.fleet.report(reservation.instance(), word);
+            let outcome = outcome.map(|answer| Answered { answer, is_doubtful });
             return outcome.map_err(|failure| Failure::of(&failure, reservation, true));
         }
     }
-    let outcome = gateway.relay.record_outcome_of(id, reservation.instance(), outcome);
+    let outcome = relay.record_outcome_of(id, reservation.instance(), outcome);
+    let outcome = outcome.map(|answer| Answered { answer, is_doubtful: false });
     outcome.map_err(|failure| Failure::of(&failure, reservation, engine_request.repeatable))
+}
+
+/// An engine's answer, of which nothing but the head was read.
+struct Answered {
+    answer: Answer,
+    /// True if it is a refusal that may be the engine's own trouble.
+    is_doubtful: bool,
 }
 
 /// An engine's answer on its way to the client, with what it holds: its account and its
@@ -447,10 +475,13 @@ impl Body for PassthroughBody {
                 this.look();
                 Poll::Ready(None)
             }
-            Poll::Pending => this.silence.poll_too_long(cx).map(|error| {
-                this.broken(FailureKind::Timeout, error.to_string());
-                Some(Err(Cut::Silent(error)))
-            }),
+            Poll::Pending => {
+                let engine = this.reservation.instance();
+                this.silence.poll_too_long(cx, || engine.health().is_silent()).map(|error| {
+                    this.broken(FailureKind::Timeout, error.to_string());
+                    Some(Err(Cut::Silent(error)))
+                })
+            }
         }
     }
 

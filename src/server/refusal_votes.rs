@@ -7,7 +7,6 @@ use http::StatusCode;
 
 use crate::fleet::Instance;
 use crate::relay::Relay;
-use crate::relay::refusals::is_doubtful;
 use crate::server::passthrough::EngineAnswer;
 
 /// Refusals of one request by engines of one role.
@@ -29,9 +28,9 @@ impl RefusalVotes {
         alone: bool,
     ) -> Option<EngineAnswer> {
         let status = answer.answer.status();
-        if !is_doubtful(status) {
-            for (by, status) in self.by.drain(..) {
-                relay.contradicted(id, &by, status);
+        if !answer.is_doubtful {
+            for (by, refused) in self.by.drain(..) {
+                relay.compare_refusal(id, status, (&by, refused));
             }
             return Some(answer);
         }

@@ -68,8 +68,8 @@ pub(super) async fn keeper(
         .map(|decoder| async move { (decoder.id(), ask_decoder(gateway, decoder, (id, client)).await) })
         .collect();
     let mut sure = true;
-    while let Some((decoder, ask_decoder)) = words.next().await {
-        match ask_decoder {
+    while let Some((decoder, presence)) = words.next().await {
+        match presence {
             ResponsePresence::Here => {
                 known.note(id, decoder, None);
                 return Ok(Some(decoder));

@@ -53,9 +53,9 @@ impl Fault {
 
     /// Reads the JSON form:
     /// `{"path":"/v1/","method":"POST","contains":"x","times":1,"what":{"kind":"…",…}}`; all but
-    /// `what` may be left out, `times` is then for ever. The kinds are the names of [`FaultKind`] in
-    /// snake case with members `bytes`, `events`, `how` ("reset", "close"), `status`, `body`,
-    /// `raw`, `ms`.
+    /// `what` may be left out, `times` is then for ever. Kinds are names of [`FaultKind`] in
+    /// snake case with members `bytes`, `events`, `requests`, `how` ("reset", "close"), `status`,
+    /// `body`, `raw`, `ms`.
     #[must_use]
     pub fn from_json(value: &Value) -> Option<Fault> {
         let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
@@ -144,6 +144,14 @@ pub enum FaultKind {
     /// 503 to everything but `/health` and `/is_scaling_elastic_ep`, which says yes: a rank that
     /// elastic expert parallelism retired (vLLM 0.33).
     Retired,
+    /// This status, like vLLM's, while the engine has so many requests: its `--max-num-queued-reqs`
+    /// (503), or the limit of a proxy before it (429).
+    Full {
+        /// Requests that it takes.
+        requests: usize,
+        /// Status of its refusals.
+        status: u16,
+    },
     /// The answer comes this much later; other faults apply after it.
     Delay(Duration),
 }
@@ -175,6 +183,10 @@ impl FaultKind {
             "recompute_after_events" => FaultKind::RecomputeAfterEvents(count("events")?),
             "bad_handoff" => FaultKind::BadHandoff(raw("raw")?),
             "retired" => FaultKind::Retired,
+            "full" => FaultKind::Full {
+                requests: count("requests")?,
+                status: number("status").and_then(|s| u16::try_from(s).ok())?,
+            },
             "delay" => FaultKind::Delay(Duration::from_millis(number("ms")?)),
             _ => return None,
         })

@@ -174,6 +174,13 @@ async fn strike(hub: &Arc<Hub>, control: &Control, asked: &mut ReceivedRequest) 
                 }
                 return Some(scripted(status, body));
             }
+            FaultKind::Full { requests, status } => {
+                let ledger = hub.ledger();
+                if ledger.running + ledger.waiting >= requests {
+                    give_back(hub, status, asked);
+                    return Some(scripted(status, None));
+                }
+            }
             FaultKind::Events(body) => return Some(respond(200, "text/event-stream; charset=utf-8", body)),
             FaultKind::CutAfterBytes { bytes, how } => control.plan(Plan::Cut(bytes, how)),
             FaultKind::StallAfterBytes(bytes) => control.plan(Plan::Stall(bytes)),

@@ -13,8 +13,8 @@ use super::fail::ApiFailure;
 use super::r#gen::{Finish, Gen, Piece};
 use super::tokens;
 
-/// Events a stream has before [`super::FaultKind::ErrorEvent`] or [`super::FaultKind::CloseWithoutDone`]
-/// strike.
+/// Events of a stream before [`super::FaultKind::ErrorEvent`] or
+/// [`super::FaultKind::CloseWithoutDone`] strikes.
 pub const EVENTS_BEFORE_FAULT: usize = 3;
 
 /// A fault in the middle of a stream.

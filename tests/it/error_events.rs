@@ -161,7 +161,7 @@ async fn stage() -> Stage {
 
 /// Legs on this engine that have failed.
 async fn blamed(stage: &Stage, leg: &str, engine: &Engine) -> f64 {
-    let of = format!("pd_proxy_leg_failures_total{{leg=\"{leg}\",instance=\"{}\"", engine.addr());
+    let of = format!("pd_proxy_leg_failures_total{{role=\"{leg}\",engine=\"{}\"", engine.addr());
     let all = samples(&stage.get("/metrics").await.text());
     all.iter().filter(|(name, _)| name.starts_with(&of)).map(|(_, count)| count).sum()
 }

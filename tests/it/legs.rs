@@ -125,6 +125,8 @@ async fn a_response_in_the_background_is_announced_at_once_and_not_begun_twice()
 #[tokio::test]
 async fn what_an_engine_does_by_itself_is_not_begun_twice() {
     const RESPONSES: &str = "/v1/responses";
+    /// Two attempts, and one more each time that it has stood in line for room.
+    const BUSY_ASKED: usize = 10;
     let stage = Stage::set(hasty()).await;
     for (key, value) in
         [("tools", json!([{"type": "mcp", "server_label": "s"}])), ("background", json!(true))]
@@ -132,10 +134,10 @@ async fn what_an_engine_does_by_itself_is_not_begun_twice() {
         let body =
             json!({"model": "sim", "input": "Go on.", "max_output_tokens": 12, key: value}).to_string();
         for (what, status, asked) in [
-            (FaultKind::ResetBeforeHead, 502, 1),
-            (FaultKind::StallBeforeHead, 504, 1),
-            (FaultKind::Status(500, None), 502, 1),
-            (FaultKind::Status(503, None), 503, 2),
+            (FaultKind::ResetBeforeHead, 502, 1..=1),
+            (FaultKind::StallBeforeHead, 504, 1..=1),
+            (FaultKind::Status(500, None), 502, 1..=1),
+            (FaultKind::Status(503, None), 503, 2..=BUSY_ASKED),
         ] {
             stage.forget();
             stage.decoders_fail(&Fault::always(what.clone()));
@@ -144,7 +146,8 @@ async fn what_an_engine_does_by_itself_is_not_begun_twice() {
             let whole =
                 |body: &[u8]| serde_json::from_slice::<Value>(body).unwrap()["max_output_tokens"] == 12;
             let seen = stage.seen(&stage.decoders).iter().filter(|seen| whole(&seen.body)).count();
-            assert_eq!((answer.status, seen), (status, asked), "{key} {what:?}: {}", answer.text());
+            assert_eq!(answer.status, status, "{key} {what:?}: {}", answer.text());
+            assert!(asked.contains(&seen), "{key} {what:?}: {seen} were asked");
             stage.heal();
         }
         // One that was not reached has begun nothing.
@@ -285,6 +288,12 @@ async fn an_engines_refusal_is_the_clients_and_is_asked_for_once_if_it_is_about_
         assert!(answer.json()["error"]["code"].is_u64(), "the engine's own words: {}", answer.text());
         assert_eq!((stage.seen(&stage.prefillers).len(), stage.seen(&stage.decoders).len()), (asked, 0));
     }
+    // An engine that serves is believed.
+    eventually("each decoder has served", async || {
+        assert_eq!(stage.post(PATH, &body(true)).await.status, 200);
+        stage.decoders.iter().all(|decoder| !decoder.seen().is_empty())
+    })
+    .await;
     // The decoder refuses what the prefiller took: its answer is the client's, and the KV is given back.
     let refusal = r#"{"error":{"message":"no","type":"BadRequestError","param":null,"code":400}}"#;
     stage.decoders_fail(&Fault::always(FaultKind::Status(400, Some(refusal.into()))));

@@ -60,10 +60,12 @@ impl Capacity {
             return;
         }
         self.taken_ms.store(now_ms.max(1), Ordering::Relaxed);
-        if running > self.most.load(Ordering::Relaxed) {
-            // It takes more than it did. Each that it takes from now on may bring one more, as long
-            // as it refuses none.
-            let calm = now_ms.saturating_sub(busy_ms) >= BUSY_MS;
+        let most = self.most.load(Ordering::Relaxed);
+        let calm = now_ms.saturating_sub(busy_ms) >= BUSY_MS;
+        // Others of those that are running may be refused yet: only the one beyond what it took
+        // before, or a while without refusals, says that it takes more. Each that it takes from
+        // then on may bring one more.
+        if running > most && (calm || running == most.saturating_add(1)) {
             self.most.store(running.saturating_add(u32::from(calm)), Ordering::Relaxed);
             self.level.store(0, Ordering::Relaxed);
         }
@@ -118,6 +120,8 @@ mod tests {
         assert_eq!((capacity.most(), capacity.is_busy(13)), (Some(4), false));
         capacity.took(200, 5);
         assert_eq!(capacity.most(), Some(5), "and no more, since it was busy a moment ago");
+        capacity.took(201, 9);
+        assert_eq!(capacity.most(), Some(5), "those that it has not answered yet may be refused");
         capacity.took(2_000, 6);
         assert_eq!(capacity.most(), Some(7));
         capacity.forget();

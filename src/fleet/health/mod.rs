@@ -32,6 +32,9 @@ pub struct Health {
     served_ms: AtomicU64,
     /// Refusals since then that may be its own trouble.
     refusals: AtomicU32,
+    /// True if its next refusal is believed: since the last one it has served a request, or
+    /// another engine has refused the same.
+    credit: AtomicBool,
     /// Hand-offs that failed in which it had a part.
     handoff_failures: AtomicU64,
     /// True while its list of models is not the fleet's.
@@ -67,6 +70,7 @@ impl Health {
             identity: Mutex::default(),
             served_ms: AtomicU64::new(0),
             refusals: AtomicU32::new(0),
+            credit: AtomicBool::new(false),
             handoff_failures: AtomicU64::new(0),
             serves_other_model: AtomicBool::new(false),
             capacity: Capacity::default(),
@@ -231,6 +235,18 @@ impl Health {
         self.lock().legs.refused(now_ms, &self.rules);
     }
 
+    /// Takes the credit that one refusal has which speaks of the request's content. False if there
+    /// is none: an engine that refuses without end, since its settings or a proxy before it differ
+    /// from its peers', fails one request at most.
+    pub fn take_credit(&self) -> bool {
+        self.credit.swap(false, Ordering::Relaxed)
+    }
+
+    /// It refused a request, and is believed: it is well.
+    pub fn declined(&self, now_ms: u64) -> Change {
+        self.lock().legs.succeeded(now_ms, &self.rules)
+    }
+
     /// It refused what another engine served.
     pub fn contradicted(&self, now_ms: u64, at_once: bool) -> Change {
         self.lock().legs.contradicted(now_ms, at_once, &self.rules)
@@ -238,6 +254,7 @@ impl Health {
 
     /// Another engine refused the same: it was right.
     pub fn acquitted(&self, now_ms: u64) {
+        self.credit.store(true, Ordering::Relaxed);
         self.lock().legs.acquitted(now_ms);
     }
 
@@ -256,6 +273,9 @@ impl Health {
     pub fn succeeded(&self, now_ms: u64) -> Change {
         if self.refusals() > 0 {
             self.refusals.store(0, Ordering::Relaxed);
+        }
+        if !self.credit.load(Ordering::Relaxed) {
+            self.credit.store(true, Ordering::Relaxed);
         }
         self.served_ms.store(now_ms.max(1), Ordering::Relaxed);
         self.lock().legs.succeeded(now_ms, &self.rules)

@@ -1,6 +1,7 @@
 //! Faults whose author is not the one that reports them: refusals that look like service, KV that nobody can read, engines that
 //! take requests and do nothing with them. Everything in virtual time.
 
+mod full;
 mod handoffs;
 mod poisoned;
 mod progress;

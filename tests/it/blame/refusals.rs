@@ -14,6 +14,8 @@ use crate::dialects::SPOKEN;
 
 const POLICIES: [Policy; 3] = [Policy::Predicted, Policy::LeastRequests, Policy::PowerOfTwo];
 const DOUBTFUL: [u16; 7] = [401, 403, 404, 405, 407, 408, 421];
+/// Statuses that speak of a request's content.
+const OF_CONTENT: [u16; 8] = [400, 409, 410, 413, 415, 422, 426, 451];
 
 fn refuses(status: u16) -> Fault {
     Fault::always(FaultKind::Status(status, None)).on_path("/v1/")
@@ -56,6 +58,46 @@ async fn each_status_that_may_be_one_engines_trouble_is_tried_elsewhere() {
             assert_eq!(failed(&load(&memory, 1, 12).await), 0, "{status}");
         }
     }
+}
+
+/// A smaller `--max-model-len`, another version, or a proxy before one engine: what it refuses its peers serve.
+#[tokio::test(start_paused = true)]
+async fn one_of_four_that_refuses_all_content_fails_one_request_at_most() {
+    for status in OF_CONTENT {
+        for prefills in [true, false] {
+            for served_before in [false, true] {
+                let when = format!("{status}, prefills {prefills}, served before {served_before}");
+                let memory = Memory::set(4, &working(), config()).await;
+                if served_before {
+                    assert_eq!(failed(&load(&memory, 4, 24).await), 0, "{when}");
+                }
+                let engine = &side(&memory, prefills)[0];
+                let before = taken(engine);
+                assert!(engine.inject(refuses(status)));
+                let failures = failed(&load(&memory, 8, 80).await);
+                assert!(failures <= usize::from(served_before), "{when}: {failures} of 80");
+                let drawn = taken(engine) - before;
+                assert!(drawn <= 30, "{when}: it draws the traffic: {drawn} of 80");
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clients_own_mistake_is_asked_of_one_engine_that_serves_and_rests_nobody() {
+    let memory = Memory::set(4, &working(), config()).await;
+    let bad = r#"{"model":"sim","prompt":"a","max_tokens":3,"temperature":-1}"#;
+    for n in 0..10 {
+        assert_eq!(failed(&load(&memory, 4, 16).await), 0);
+        let before: usize = memory.prefillers.iter().map(taken).sum();
+        let (status, _) = post(&memory, super::COMPLETIONS, bad.to_owned()).await;
+        assert_eq!(status, 400);
+        assert_eq!(memory.prefillers.iter().map(taken).sum::<usize>() - before, 1, "mistake {n}");
+    }
+    for _ in 0..40 {
+        assert_eq!(post(&memory, super::COMPLETIONS, bad.to_owned()).await.0, 400, "mistakes alone");
+    }
+    assert_eq!(breakers(&memory, Role::Prefill), [State::Closed; 4]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -159,7 +201,7 @@ async fn an_engine_that_is_busy_for_ever_rests_in_those_dialects_too() {
 
 #[tokio::test(start_paused = true)]
 async fn routes_that_one_engine_answers_alone_are_no_exception() {
-    for status in [401, 404, 429, 421] {
+    for status in [400, 401, 404, 413, 429, 421] {
         let memory = Memory::set(3, &working(), config()).await;
         assert!(memory.prefillers[0].inject(refuses(status)));
         for n in 0..12 {

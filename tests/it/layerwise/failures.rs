@@ -84,6 +84,13 @@ async fn when_no_prefiller_works_the_client_is_told_and_no_decoder_goes_on() {
 #[tokio::test]
 async fn a_prefillers_refusal_is_the_answer() {
     let stage = Stage::set(script()).await;
+    // Prefillers that serve are believed.
+    eventually("each prefiller has served", async || {
+        assert_eq!(stage.post(COMPLETIONS, &body(false).to_string()).await.status, 200);
+        stage.prefillers.iter().all(|prefiller| !prefiller.seen().is_empty())
+    })
+    .await;
+    stage.forget();
     let refusal = r#"{"error":{"message":"no","type":"BadRequestError","param":null,"code":400}}"#;
     stage.prefillers_fail(&Fault::always(FaultKind::Status(400, Some(refusal.into()))));
     let answer = stage.post(COMPLETIONS, &body(false).to_string()).await;

@@ -2,7 +2,9 @@
 //!
 //! 1. Before the client's first byte a failure is tried elsewhere, at most `retry.attempts` times per leg: one engine of two
 //!    at fault is invisible, and when all are, the error names the leg and what happened to it.
-//! 2. An engine's 4xx is its word on the request: passed on unchanged, asked for once. But 429 says that it is busy, as 503 does.
+//! 2. An engine's 4xx is its role's word on the request when another engine says the same, and is passed on unchanged. (One that
+//!    has served since its last refusal is believed at once; here none has.) 429 says that it is busy, as 503 does: a request that
+//!    all refuse so stands in line and is tried again, a bounded number of times.
 //! 3. A hand-off goes to another decoder only if the first can't have had it; else the prompt is prefilled again.
 //! 4. After the first byte the rest comes from another pair, where that is on and exact, or an error event ends the stream.
 //! 5. KV stays pinned only where nobody can free it: its name was lost with the prefiller's answer, or it was in the hands of
@@ -17,6 +19,8 @@ use super::seen::Seen;
 
 /// `retry.attempts`, per leg.
 pub const ATTEMPTS: u32 = 3;
+/// Times that a request leaves the line of a busy role to be refused again, at most.
+const BUSY_ROUNDS: u32 = 8;
 
 /// What must be true of a cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,8 +105,7 @@ pub fn expected(cell: &Cell) -> Expected {
         (Ill::ClientLeaves(_), Leg::Prefill) => of(Seen::Left, 1, 0, 0),
         (Ill::ClientLeaves(_), Leg::Decode) => of(Seen::Left, 1, 1, 0),
         // Rule 2.
-        (Ill::Status(status @ 400..=428), Leg::Prefill) => of(Seen::Refused(status), 1, 0, 0),
-        (Ill::Status(status @ 400..=428), Leg::Decode) => of(Seen::Refused(status), 1, 1, 0),
+        (Ill::Status(status @ 400..=428), leg) => refused(status, leg, cell.who),
         // As where KV travels through a pool; this prefiller pinned, and said nothing of it.
         (Ill::Handoff("null"), _) => of(Seen::Whole, 1, 1, 1),
         (Ill::KilledUnread, _) => died_with_its_kv(cell.who),
@@ -114,10 +117,26 @@ pub fn expected(cell: &Cell) -> Expected {
     }
 }
 
+/// Rule 2. Each decode leg that is refused takes its hand-off with it, since vLLM then tells the prefiller to let go.
+fn refused(status: u16, leg: Leg, who: Who) -> Expected {
+    match (who, leg) {
+        (Who::One, Leg::Prefill) => of(Seen::Whole, 2, 1, 0),
+        (Who::One, Leg::Decode) => of(Seen::Whole, 2, 2, 0),
+        (Who::All, Leg::Prefill) => of(Seen::Refused(status), 2, 0, 0),
+        (Who::All, Leg::Decode) => of(Seen::Refused(status), 2, 2, 0),
+    }
+}
+
 /// Rule 1 for prefillers: no decoder is asked before one has answered.
 fn prefill(cell: &Cell) -> Expected {
     let each = u32::from(strands(cell.leg, cell.ill));
     match cell.who {
+        Who::All if sign(cell.ill) == Sign::Busy => Expected {
+            seen: error(cell.leg, Sign::Busy),
+            prefills: ATTEMPTS..=ATTEMPTS + BUSY_ROUNDS,
+            decodes: 0..=0,
+            pinned: 0..=0,
+        },
         Who::One => of(Seen::Whole, 2, 1, each),
         Who::All => of(error(cell.leg, sign(cell.ill)), ATTEMPTS, 0, ATTEMPTS * each),
     }
@@ -126,23 +145,20 @@ fn prefill(cell: &Cell) -> Expected {
 /// Rules 1 and 3 for decoders.
 fn decode(cell: &Cell) -> Expected {
     let (ill, sign) = (cell.ill, sign(cell.ill));
+    if (cell.who, sign) == (Who::All, Sign::Busy) {
+        let legs = 2..=2 + BUSY_ROUNDS;
+        // No engine tells of a 429, and there is no decoder that takes what is to be released.
+        let pinned = if ill == Ill::Status(429) { 0..=2 + BUSY_ROUNDS } else { 0..=0 };
+        return Expected { seen: error(cell.leg, sign), prefills: legs.clone(), decodes: legs, pinned };
+    }
     let (seen, failures, decodes) = match (cell.who, sign) {
         (Who::One, _) => (Seen::Whole, 1, 2),
-        // A second busy decoder is believed: every further try costs the busy side a prefill as well.
-        (Who::All, Sign::Busy) => (error(cell.leg, sign), 2, 2),
         (Who::All, _) => (error(cell.leg, sign), ATTEMPTS, ATTEMPTS),
     };
     // A failure for good is not followed by a prefill.
     let followed = decodes - 1;
     let lost = failures * u32::from(strands(cell.leg, ill));
     match had(ill) {
-        // No engine tells of a 429, and there is no decoder that takes what is to be released.
-        _ if ill == Ill::Status(429) && cell.who == Who::All => Expected {
-            seen,
-            prefills: 1 + followed..=1 + followed,
-            decodes: decodes..=decodes,
-            pinned: 0..=failures,
-        },
         // Killed at work: one had the request, the others refuse, and so nobody fetches what is left.
         _ if ill == Ill::Killed && cell.who == Who::All => of(seen, 2, decodes, 1),
         Had::Yes => of(seen, 1 + followed, decodes, lost),
@@ -218,5 +234,7 @@ fn the_rules_are_those_of_the_issue() {
     let cut = Ill::Cut(Spot::Event, ConnectionEnd::Reset);
     assert_eq!(one(Leg::Decode, cut), Seen::ErrorEvent("decode_failed".into()));
     assert_eq!(expected(&cell(Leg::Decode, cut, Who::One, true)).seen, Seen::Continued);
-    assert_eq!(one(Leg::Decode, Ill::Status(400)), Seen::Refused(400));
+    assert_eq!(one(Leg::Decode, Ill::Status(400)), Seen::Whole);
+    let all = expected(&cell(Leg::Decode, Ill::Status(400), Who::All, false)).seen;
+    assert_eq!(all, Seen::Refused(400));
 }

@@ -1,0 +1,35 @@
+//! Engines that take a few requests at a time and refuse the others (vLLM's `--max-num-queued-reqs`, a proxy's limit).
+
+use pd_proxy::fleet::Role;
+use pd_proxy::fleet::health::State;
+use pd_proxy::sim::{EngineSpec, Fault, FaultKind};
+
+use super::{breakers, config, failed, load, taken};
+use crate::common::memory::Memory;
+
+/// Requests that each engine takes.
+const ROOM: usize = 4;
+const CLIENTS: usize = 24;
+const REQUESTS: usize = 240;
+
+#[tokio::test(start_paused = true)]
+async fn more_clients_than_engines_take_wait_and_are_all_served() {
+    for prefills in [true, false] {
+        for status in [429, 503] {
+            let when = format!("{status}, prefills {prefills}");
+            let spec = EngineSpec { prefill_tokens_per_s: 1_000.0, tpot_ms: 50.0, ..super::working() };
+            let memory = Memory::set(2, &spec, config()).await;
+            let full = if prefills { &memory.prefillers } else { &memory.decoders };
+            for engine in full {
+                let fault = Fault::always(FaultKind::Full { requests: ROOM, status });
+                assert!(engine.inject(fault.on_path("/v1/")));
+            }
+            let statuses = load(&memory, CLIENTS, REQUESTS).await;
+            assert_eq!(failed(&statuses), 0, "{when}: {statuses:?}");
+            let prefilled: usize = memory.prefillers.iter().map(taken).sum();
+            assert!(prefilled < 2 * REQUESTS, "{when}: {prefilled} prefills for {REQUESTS} answers");
+            let role = if prefills { Role::Prefill } else { Role::Decode };
+            assert_eq!(breakers(&memory, role), [State::Closed; 2], "{when}: full is not broken");
+        }
+    }
+}
