@@ -239,7 +239,7 @@ def alerts(rules, rig, facts):
     listed = re.findall(r"^ +- alert: (\w+)", (ROOT / "config/prometheus/alerts.yml").read_text(), re.M)
     if sorted(listed) != sorted(rule["name"] for rule in rules):
         yield "Prometheus has not loaded all of alerts.yml"
-    firing = {rig.healthy: set(), rig.troubled: set()}
+    firing = {rig.healthy: set(), rig.troubled: set(), rig.layerwise: set()}
     for rule in rules:
         name, notes = rule["name"], rule["annotations"]
         if rule["health"] != "ok":
@@ -310,7 +310,7 @@ def all_of(board, rig, facts):
 def check(rig, promtool):
     """Everything; a list of complaints."""
     rig.traffic()
-    facts = Facts(get(address, "/metrics") for address in (rig.healthy, rig.troubled))
+    facts = Facts(get(address, "/metrics") for address in (rig.healthy, rig.troubled, rig.layerwise))
     scraped = rig.value("max(timestamp(up))")
     # Two looks at least at what the last of the trouble began.
     wait("two more scrapes", lambda: rig.value("min(timestamp(up))") >= scraped + 3)

@@ -1,5 +1,5 @@
 """What board.py looks at: a gateway that is well (the demo), one that is in every trouble that can be had without engines, and a
-real Prometheus that scrapes both by the example configuration. Everything listens on the loopback."""
+real Prometheus that scrapes them by the example configuration. Everything listens on the loopback."""
 import json
 import os
 import pathlib
@@ -47,6 +47,8 @@ interval_ms = 500
 [health]
 probe_ms = 300
 probe_timeout_ms = 1000
+[trace]
+endpoint = "http://{closed}"
 [retry]
 budget = 0.1
 budget_floor_per_s = 1
@@ -59,7 +61,7 @@ def prompt(text, **more):
 
 
 class Rig:
-    """Everything that runs. `healthy` and `troubled` are addresses of gateways, `prometheus` that of Prometheus."""
+    """Everything that runs. `healthy`, `troubled` and `layerwise` are addresses of gateways, `prometheus` that of Prometheus."""
 
     def __init__(self, program, prometheus, config, directory):
         self.program, self.directory, self.processes = program, pathlib.Path(directory), []
@@ -101,6 +103,10 @@ class Rig:
         self.trouble_file.write_text(TROUBLE.format(
             prefiller=prefiller, decoder=decodes, closed=CLOSED, keys=files["keys"], engines=files["engines"]))
         self.trouble = self.gateway("troubled", "--host", "127.0.0.1", "--port", 0, "--config", self.trouble_file)
+        # Its engines are away. It shows the metrics of decoders that are asked first.
+        layerwise = self.gateway("layerwise", "--host", "127.0.0.1", "--port", 0, "--layerwise", "--callback-url", f"http://{CLOSED}",
+                                 "--prefill", CLOSED, "--decode", CLOSED)
+        (self.layerwise,) = layerwise.wait_for(r"listening\S* .*?([0-9.]+:[0-9]+)")
         (self.healthy,) = demo.wait_for(r"on http://([0-9.:]+)")
         (self.troubled,) = self.trouble.wait_for(r"listening\S* .*?([0-9.]+:[0-9]+)")
         self.start_prometheus(prometheus, config)
@@ -108,7 +114,7 @@ class Rig:
     def start_prometheus(self, program, config):
         """With the example configuration: other targets, and a second for each interval."""
         text = pathlib.Path(config, "prometheus.yml").read_text()
-        text, targets = re.subn(r'\["localhost:8000"\]', json.dumps([self.healthy, self.troubled]), text)
+        text, targets = re.subn(r'\["localhost:8000"\]', json.dumps([self.healthy, self.troubled, self.layerwise]), text)
         text, intervals = re.subn(r"_interval: 15s", "_interval: 1s", text)
         assert (targets, intervals) == (1, 2), "prometheus.yml has other targets or intervals than this expects"
         (self.directory / "prometheus.yml").write_text(text)
@@ -116,7 +122,7 @@ class Rig:
         self.prometheus = f"127.0.0.1:{free_port()}"
         self.run("prometheus", program, f"--config.file={self.directory}/prometheus.yml", f"--web.listen-address={self.prometheus}",
                  f"--storage.tsdb.path={self.directory}/data")
-        wait("Prometheus to see both gateways", lambda: self.value("sum(up)") == 2)
+        wait("Prometheus to see the gateways", lambda: self.value("sum(up)") == 3)
 
     def query(self, expression):
         """Prometheus's answer, an error included."""
