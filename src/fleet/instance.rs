@@ -52,7 +52,7 @@ pub struct Instance {
     models: Live<Vec<String>>,
     draining: AtomicBool,
     meter: LegMeter,
-    /// Its identity for decoders, where they must be told; learned.
+    /// Address by which decoders reach this prefiller, in dialects that need one; learned from it.
     peer: Live<Option<Arc<Peer>>>,
 }
 
@@ -141,7 +141,8 @@ impl Load {
 }
 
 impl Instance {
-    /// An engine among whose `ranks` the gateway chooses, if there are several.
+    /// A new member without load. `ranks` is the number of ranks among which the gateway chooses;
+    /// with 0 or 1 it chooses none.
     pub(super) fn new(id: InstanceId, role: Role, endpoint: Endpoint, ranks: Rank, rules: Rules) -> Instance {
         let ranks = if ranks > 1 { ranks } else { 0 };
         let label = endpoint.to_string();

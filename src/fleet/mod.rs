@@ -34,8 +34,8 @@ use tokio::time::Instant;
 use crate::endpoint::Endpoint;
 use crate::route::learn::DecodeLearner;
 use crate::route::{
-    self, Candidate, DecodeCandidate, DecodeCosts, Job, LaneSpec, Policy, RandomSource, RequestFacts,
-    SchedulerSettings,
+    self, Candidate, DecodeCandidate, DecodeCosts, Job, LaneSpec, Policy, RequestFacts, SchedulerSettings,
+    TieBreak,
 };
 pub use blame::FailedHandoff;
 pub use engine_protocol::{EngineProtocol, LiveProtocol};
@@ -220,9 +220,11 @@ impl Fleet {
         self.roster.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
+    /// Adds an engine, or ends its draining; false if it serves already. To be followed by
+    /// [`Fleet::count`].
     fn enter_uncounted(&self, role: Role, endpoint: Endpoint) -> bool {
         let side = self.side(role);
-        let _turn = side.lock();
+        let _lock = side.lock();
         let members = side.members.load_full();
         if let Some(known) = members.iter().find(|i| i.endpoint() == &endpoint) {
             let back = known.undrain();
@@ -235,7 +237,7 @@ impl Fleet {
         let instance = self.create(role, endpoint);
         grown.push(instance.clone());
         side.members.store(Arc::new(grown));
-        self.take_in(&instance);
+        self.join_scheduler(&instance);
         true
     }
 
@@ -245,8 +247,8 @@ impl Fleet {
         Arc::new(Instance::new(id, role, endpoint, ranks, self.settings.health))
     }
 
-    /// Gives a new prefiller its places at the scheduler.
-    fn take_in(&self, instance: &Arc<Instance>) {
+    /// Adds a new prefiller, each of its ranks, to the scheduler. Other roles have none.
+    fn join_scheduler(&self, instance: &Arc<Instance>) {
         if instance.role() != Role::Prefill {
             return;
         }
@@ -327,7 +329,7 @@ impl Fleet {
             None if need.under_way && !members.iter().any(|i| serves(&i)) => members.iter().collect(),
             None => members.iter().filter(serves).collect(),
         };
-        let dice = RandomSource { turn: *turn, random: need.random };
+        let dice = TieBreak { turn: *turn, random: need.random };
         let policy = self.settings.board.policy;
         let standing = |i: &Instance| i.standing(now_ms, need.random, need.tried.contains(&i.id()));
         let reservation = if role == Role::Decode {

@@ -113,7 +113,7 @@ impl Fleet {
             side.members.store(Arc::new(changed));
             // First the one that comes: where there is no other, whoever waits would be turned away
             // in between.
-            self.take_in(&fresh);
+            self.join_scheduler(&fresh);
             old.drain();
             if role == Role::Prefill {
                 self.scheduler.drain(old.id(), true);

@@ -117,7 +117,7 @@ enum State {
     /// The error event has been handed to the connection. The client gets time to read it, and
     /// mostly hangs up then; with the connection cut at once, clients such as Node's `fetch` drop
     /// what they have received and not read yet.
-    Telling,
+    PausingAfterError,
     Done,
 }
 
@@ -179,7 +179,7 @@ impl Stream {
             broke => (out, broke),
         };
         let (out, broke) = match broke {
-            None => self.without_hidden_failure(out),
+            None => self.cut_hidden_failure(out),
             broke => (out, broke),
         };
         match broke {
@@ -203,16 +203,16 @@ impl Stream {
         }
     }
 
-    /// Looks for an event that reports a failure. One that clients raise an error for passes as it
-    /// is and is recorded; any other is cut off with all that follows, since the answer would look
-    /// complete.
-    fn without_hidden_failure(&mut self, out: Bytes) -> (Bytes, Option<Cause>) {
+    /// Cuts `out` before its first event that reports a failure, since the answer would look
+    /// complete. An event for which clients raise an error passes with all of `out`, and is
+    /// recorded.
+    fn cut_hidden_failure(&mut self, out: Bytes) -> (Bytes, Option<Cause>) {
         if !self.live.as_mut().is_some_and(|live| live.framer.take_error_hint()) {
             return (out, None);
         }
         match fault::in_events(self.api, &out) {
             Some(report) if report.raises => {
-                self.failed(report.fault);
+                self.record_failure(report.fault);
                 (out, None)
             }
             Some(report) => (out.slice(..report.at), Some(Cause::of(report.fault))),
@@ -221,7 +221,7 @@ impl Stream {
     }
 
     /// The answer failed, by its engine's word.
-    fn failed(&mut self, fault: Fault) {
+    fn record_failure(&mut self, fault: Fault) {
         if self.errored.is_some() {
             return;
         }
@@ -239,7 +239,7 @@ impl Stream {
             let ends = |event: &sse::Frame<'_>| event.event().is_some_and(|name| api.ends_with_event(name));
             if let Some(last) = sse::frames(out).find(ends) {
                 self.ending = true;
-                fault::of_event(api, &last).into_iter().for_each(|report| self.failed(report.fault));
+                fault::of_event(api, &last).into_iter().for_each(|report| self.record_failure(report.fault));
             }
             self.over |= self.ending && !self.live.as_ref().is_some_and(|live| live.framer.mid_frame());
         }
@@ -371,7 +371,7 @@ impl Stream {
         }
         // Over HTTP/2 a reset would take the event along; the missing last event tells the client
         // that the answer is cut.
-        self.state = if self.http2 { State::Done } else { State::Telling };
+        self.state = if self.http2 { State::Done } else { State::PausingAfterError };
         self.silence.pause(self.tell());
         let mut event = self.api.error_event(error, self.last_events.next_number());
         if mid_frame {
@@ -387,7 +387,7 @@ impl Stream {
             self.state = State::Done;
             return Poll::Ready(Some(Poll::Ready(None)));
         };
-        // A client that reads slowly finds something whenever it comes.
+        // Data may always be ready for a slow reader, so that the deadline is checked here, too.
         if self.silence.last() >= self.silence.end() {
             self.state = State::Interrupted(Box::new(idle_timeout::too_long()), Cause::Silent);
             return Poll::Ready(None);
@@ -407,7 +407,7 @@ impl Stream {
                 // Of an event that goes out in parts nothing is held, and that it has not ended is
                 // still to be asked.
                 let tail = if live.framer.mid_frame() { None } else { live.framer.finish() };
-                return Poll::Ready(out(self.finish(tail)));
+                return Poll::Ready(skip_pending(self.finish(tail)));
             }
             Poll::Pending => {
                 let engine = live.reservation.instance();
@@ -433,8 +433,8 @@ pub(super) fn reason(fault: Fault) -> &'static str {
     }
 }
 
-/// Pending, from where the state says how to go on, is nothing to show.
-fn out(polled: Polled) -> Option<Polled> {
+/// Maps `Pending` to `None`: the state has changed, and `poll_frame` goes on with it at once.
+fn skip_pending(polled: Polled) -> Option<Polled> {
     polled.is_ready().then_some(polled)
 }
 
@@ -445,6 +445,7 @@ impl Body for Stream {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Polled {
         let this = &mut *self;
         loop {
+            // `Running` is a placeholder: each arm that does not go on running sets the next state.
             let polled = match std::mem::replace(&mut this.state, State::Running) {
                 State::First(first) => {
                     this.whole_events(first).map(|out| Poll::Ready(Some(Ok(Frame::data(out)))))
@@ -453,17 +454,17 @@ impl Body for Stream {
                     Poll::Ready(polled) => polled,
                     Poll::Pending => return Poll::Pending,
                 },
-                State::Interrupted(error, cause) => out(this.interrupted(error, cause)),
-                State::Resuming(mut pair, error) => match pair.as_mut().poll(cx) {
+                State::Interrupted(error, cause) => skip_pending(this.interrupted(error, cause)),
+                State::Resuming(mut search, error) => match search.as_mut().poll(cx) {
                     Poll::Ready((ledger, found)) => this.resumed(ledger, found, *error),
                     Poll::Pending => {
-                        this.state = State::Resuming(pair, error);
+                        this.state = State::Resuming(search, error);
                         return Poll::Pending;
                     }
                 },
-                State::Telling => {
+                State::PausingAfterError => {
                     if this.silence.poll_timer(cx).is_pending() {
-                        this.state = State::Telling;
+                        this.state = State::PausingAfterError;
                         return Poll::Pending;
                     }
                     this.state = State::Done;
@@ -488,7 +489,7 @@ impl fmt::Debug for State {
             State::Running => "Running",
             State::Interrupted(..) => "Interrupted",
             State::Resuming(..) => "Resuming",
-            State::Telling => "Telling",
+            State::PausingAfterError => "PausingAfterError",
             State::Done => "Done",
         })
     }

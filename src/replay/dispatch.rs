@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::{Cluster, Faults, Seconds};
 use crate::route::{
     Bind, Booking, CacheView, Candidate, DecodeCandidate, DecodeCosts, Done, Job, LaneId, LaneSpec, Policy,
-    PrefillCosts, PrefillScheduler, RandomSource, Reported, RequestFacts, Rule, SchedulerSettings, Standing,
-    Ticket, choose, choose_decoder,
+    PrefillCosts, PrefillScheduler, Reported, RequestFacts, Rule, SchedulerSettings, Standing, Ticket,
+    TieBreak, choose, choose_decoder,
 };
 
 /// A request that goes to a prefiller.
@@ -90,7 +90,7 @@ const fn early(name: &'static str, policy: Policy) -> Contender {
 
 /// Chooses the longest hit, whatever the load; ties by work. It shows what following prefixes alone
 /// costs.
-fn prefix_first(candidates: &[Candidate], dice: RandomSource) -> Option<usize> {
+fn prefix_first(candidates: &[Candidate], dice: TieBreak) -> Option<usize> {
     let longest = candidates.iter().map(|c| c.hit_tokens).max()?;
     let holders = candidates.iter().enumerate().filter(|(_, c)| c.hit_tokens == longest);
     let (places, holders): (Vec<usize>, Vec<Candidate>) = holders.unzip();
@@ -214,7 +214,7 @@ impl Dispatch for Director {
             standing: Standing::Good,
         };
         let candidates: Vec<DecodeCandidate> = loads.iter().enumerate().map(candidate).collect();
-        let dice = RandomSource { turn: self.turn, random };
+        let dice = TieBreak { turn: self.turn, random };
         choose_decoder(self.policy, &self.decode_costs, &candidates, job, dice).unwrap_or(0)
     }
 }
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn the_longest_prefix_wins_and_load_decides_among_equals() {
         let hit = |hit_tokens, work_tokens| Candidate { hit_tokens, work_tokens, ..Candidate::default() };
-        let pick = |c: &[Candidate]| prefix_first(c, RandomSource::default());
+        let pick = |c: &[Candidate]| prefix_first(c, TieBreak::default());
         assert_eq!(pick(&[hit(5, 0), hit(9, 99), hit(9, 50)]), Some(2));
         assert_eq!((pick(&[hit(0, 7)]), pick(&[])), (Some(0), None));
     }

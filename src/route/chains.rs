@@ -168,23 +168,23 @@ impl<T: Clone + Default> Chains<T> {
         self.put(Node { run: Run::of(blocks, known..upto), above, below: 0, value: T::default() })
     }
 
-    /// Cuts a node behind so many of its blocks: it keeps the others, and what stands before is a
-    /// new one, which is returned. A node that is not longer is left whole.
+    /// Splits a node after its first `at_blocks` blocks, and returns the node of these blocks, which
+    /// is new: `node` keeps the rest. With 0, or nothing left to keep, returns `node` unchanged.
     pub fn cut(&mut self, node: NodeId, at_blocks: usize) -> NodeId {
-        let Some(whole) = self.get_mut(node).filter(|whole| (1..whole.blocks()).contains(&at_blocks)) else {
+        let Some(rest) = self.get_mut(node).filter(|rest| (1..rest.blocks()).contains(&at_blocks)) else {
             return node;
         };
-        let (head, tail) = whole.run.cut(at_blocks);
+        let (head, tail) = rest.run.cut(at_blocks);
         let first = tail.get().first().copied();
-        whole.run = tail;
-        let (above, value) = (whole.above, whole.value.clone());
+        rest.run = tail;
+        let (above, value) = (rest.above, rest.value.clone());
         let head = self.put(Node { run: head, above, below: 1, value });
-        // It counts as one that came to the node above, where it has another's place.
+        // `put` has counted the new node as one more child of `above`, but it replaces `node`.
         if let Some(above) = self.get_mut(above) {
             above.below -= 1;
         }
-        if let Some(whole) = self.get_mut(node) {
-            whole.above = head;
+        if let Some(rest) = self.get_mut(node) {
+            rest.above = head;
         }
         self.next.extend(first.map(|first| ((head, first), node)));
         head

@@ -1,8 +1,8 @@
 //! The policies that compare instances by load, or by an approximate idea of what they hold: those
 //! of other gateways, for people who come from them and want the same.
 //!
-//! Pure functions over a snapshot: the caller hands in the candidates and what makes two decisions
-//! over the same ones differ.
+//! Pure functions over a snapshot: the caller passes the candidates, a turn counter and a random
+//! number.
 
 /// Policies by which an instance is chosen for a leg.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub enum Policy {
 }
 
 /// A rule of a caller's own in place of a policy: the position of the chosen candidate.
-pub type Rule = fn(&[Candidate], RandomSource) -> Option<usize>;
+pub type Rule = fn(&[Candidate], TieBreak) -> Option<usize>;
 
 /// The load of one instance that may be chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -76,9 +76,9 @@ pub struct RequestFacts {
     pub session: Option<u64>,
 }
 
-/// Random numbers that make two decisions over the same loads differ.
+/// A turn and a random number, by which two decisions over the same loads differ.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct RandomSource {
+pub struct TieBreak {
     /// Counts the decisions of this role: rotates ties and drives round robin.
     pub turn: u64,
     /// A random number.
@@ -120,7 +120,7 @@ pub fn choose(
     policy: Policy,
     candidates: &[Candidate],
     asked: RequestFacts,
-    dice: RandomSource,
+    dice: TieBreak,
 ) -> Option<usize> {
     let best = candidates.iter().map(|c| c.standing).min()?;
     let usable = Usable { candidates, best };
@@ -130,7 +130,7 @@ pub fn choose(
         Policy::PowerOfTwo => usable.two(dice.random),
         Policy::Predicted | Policy::LeastWork => usable.least(Candidate::work, dice.turn),
         Policy::LeastRequests => usable.least(|c| f64::from(c.requests), dice.turn),
-        // A heap: ties go to the first.
+        // The example proxy of vllm-ascend picks from a heap, so that ties go to the first.
         Policy::Reference => usable.least(Candidate::reference, 0),
         Policy::CacheAware => usable.cache_aware(asked, dice.turn),
         Policy::Session => usable.session(asked, dice),
@@ -193,7 +193,7 @@ impl<'a> Usable<'a> {
 
     /// The places of a session in an order of its own (rendezvous hashing); the first that is not
     /// overloaded.
-    fn session(self, asked: RequestFacts, dice: RandomSource) -> Option<usize> {
+    fn session(self, asked: RequestFacts, dice: TieBreak) -> Option<usize> {
         let Some(session) = asked.session else {
             return self.least(|c| f64::from(c.requests), dice.turn);
         };

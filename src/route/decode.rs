@@ -1,7 +1,7 @@
 //! Choice of the decoder: the one where a request does the least harm to all its requests, itself
 //! included.
 
-use super::choose::{Candidate, Policy, RandomSource, RequestFacts, Standing, choose};
+use super::choose::{Candidate, Policy, RequestFacts, Standing, TieBreak, choose};
 use super::cost::DecodeCosts;
 use super::job::{Job, Seconds};
 
@@ -48,7 +48,7 @@ pub fn choose_decoder(
     costs: &DecodeCosts,
     candidates: &[DecodeCandidate],
     job: &Job,
-    dice: RandomSource,
+    dice: TieBreak,
 ) -> Option<usize> {
     if policy == Policy::Predicted {
         let best = candidates.iter().map(|c| c.standing).min()?;
@@ -100,7 +100,7 @@ mod tests {
             &DecodeCosts::default(),
             candidates,
             job,
-            RandomSource { turn, random: 0 },
+            TieBreak { turn, random: 0 },
         )
     }
 

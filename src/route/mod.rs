@@ -19,7 +19,7 @@ pub mod scheduler;
 mod score;
 pub mod trust;
 
-pub use choose::{Candidate, Policy, RandomSource, RequestFacts, Rule, Standing, choose};
+pub use choose::{Candidate, Policy, RequestFacts, Rule, Standing, TieBreak, choose};
 pub use cost::{DecodeCosts, PrefillCosts};
 pub use decode::{DecodeCandidate, choose_decoder};
 pub use job::{Hit, Job, LaneId, PoolHits, Seconds};

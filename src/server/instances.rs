@@ -47,7 +47,7 @@ enum OneOrMany {
 
 /// Adds engines to the fleet.
 pub(super) async fn add(State(gateway): State<Arc<Gateway>>, request: Request) -> Response<Body> {
-    let (role, endpoints) = match read(&gateway, request).await {
+    let (role, endpoints) = match read_change(&gateway, request).await {
         Ok(change) => change,
         Err(refused) => return *refused,
     };
@@ -123,7 +123,7 @@ pub(super) async fn remove(State(gateway): State<Arc<Gateway>>, request: Request
         Ok(wait) => wait,
         Err(error) => return reply::error(&error),
     };
-    let (role, endpoints) = match read(&gateway, request).await {
+    let (role, endpoints) = match read_change(&gateway, request).await {
         Ok(change) => change,
         Err(refused) => return *refused,
     };
@@ -270,7 +270,10 @@ pub(super) fn refusal(who: &Extensions) -> Option<Response<Body>> {
 }
 
 /// The role and the endpoints of a change, or the answer that refuses it.
-async fn read(gateway: &Gateway, request: Request) -> Result<(Role, Vec<Endpoint>), Box<Response<Body>>> {
+async fn read_change(
+    gateway: &Gateway,
+    request: Request,
+) -> Result<(Role, Vec<Endpoint>), Box<Response<Body>>> {
     let refuse = |e: &Error| Box::new(reply::error(e));
     let (head, body) = request.into_parts();
     if let Some(refusal) = refusal(&head.extensions) {
@@ -287,7 +290,7 @@ async fn read(gateway: &Gateway, request: Request) -> Result<(Role, Vec<Endpoint
         "prefill" => Role::Prefill,
         "decode" => Role::Decode,
         "encode" => Role::Encode,
-        // The reference's sentence, which has no encoders: scripts match it.
+        // The example proxy's message, which omits encoders: scripts match it exactly.
         other => {
             let text =
                 format!("Instance type '{other}' is not supported. Only 'prefill' and 'decode' are allowed.");

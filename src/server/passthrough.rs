@@ -421,12 +421,12 @@ impl PassthroughBody {
         (relay, account, reservation): (Arc<Relay>, PassthroughAccount, Reservation),
     ) -> PassthroughBody {
         let mut held = PassthroughBody { body, silence, account, reservation, relay };
-        held.look();
+        held.complete_if_ended();
         held
     }
 
-    /// Nobody polls a body that says it is over.
-    fn look(&mut self) {
+    /// Completes the account once the body has ended, since it is not polled again.
+    fn complete_if_ended(&mut self) {
         if self.body.is_end_stream() {
             self.account.complete();
         }
@@ -454,7 +454,7 @@ impl Body for PassthroughBody {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
         let this = &mut *self;
         match Pin::new(&mut this.body).poll_frame(cx) {
-            // A client that reads slowly finds something whenever it comes.
+            // Data may always be ready for a slow reader, so that the deadline is checked here, too.
             Poll::Ready(Some(Ok(_))) if Instant::now() >= this.silence.end() => {
                 this.account.broken();
                 Poll::Ready(Some(Err(Cut::Late)))
@@ -464,7 +464,7 @@ impl Body for PassthroughBody {
                     this.account.passes(piece);
                 }
                 this.silence.heard();
-                this.look();
+                this.complete_if_ended();
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(e))) => {
@@ -472,7 +472,7 @@ impl Body for PassthroughBody {
                 Poll::Ready(Some(Err(e.into())))
             }
             Poll::Ready(None) => {
-                this.look();
+                this.complete_if_ended();
                 Poll::Ready(None)
             }
             Poll::Pending => {

@@ -137,23 +137,26 @@ impl Watch {
         self.sweep(&holders).await;
     }
 
+    /// Connects, replays what was missed, and follows live batches, over and over; never returns.
     async fn listen(&mut self) {
-        let mut ended = Instant::now();
+        let mut disconnected_at = Instant::now();
         let mut listener = None;
+        // A connection that the engine made while the old one was open.
         let mut newer = None;
         loop {
-            let mut link = self.connect(&mut listener, newer.take(), ended).await;
+            let mut link = self.connect(&mut listener, newer.take(), disconnected_at).await;
             self.status.add(Count::Connections);
             self.cursor.connected();
             let caught_up = self.resume().await;
             if !caught_up && self.cursor.has_taken() {
-                // It may be another process by now, with nothing in its cache, and say nothing
-                // until it has work.
+                // The engine may have restarted with an empty cache, and stay silent until it has
+                // work.
                 self.forget().await;
             }
+            // Even after a failed replay, which `follow` repeats.
             self.status.set(State::Live);
             newer = self.follow(&mut link, listener.as_ref(), caught_up).await;
-            ended = Instant::now();
+            disconnected_at = Instant::now();
             self.status.set(State::Lost);
         }
     }

@@ -110,14 +110,15 @@ impl Admin {
         }
     }
 
-    /// The segments, from 0.3.12 on; none when the master can't tell.
+    /// The segments; `None` if the master has no such page (before 0.3.12).
     ///
     /// # Errors
     /// [`PoolError`].
     pub async fn segments(&self) -> Result<Option<Vec<Segment>>, PoolError> {
+        /// The list, which releases send bare, or under `segments` or `data`.
         #[derive(Deserialize)]
         #[serde(untagged)]
-        enum Found {
+        enum SegmentList {
             List(Vec<Segment>),
             Within { segments: Vec<Segment> },
             Data { data: Vec<Segment> },
@@ -127,7 +128,9 @@ impl Admin {
             return Ok(None);
         }
         Ok(Some(match read(&page.ok()?.body)? {
-            Found::List(list) | Found::Within { segments: list } | Found::Data { data: list } => list,
+            SegmentList::List(list)
+            | SegmentList::Within { segments: list }
+            | SegmentList::Data { data: list } => list,
         }))
     }
 

@@ -17,7 +17,7 @@ fn loads(work: &[u64]) -> Vec<Candidate> {
 }
 
 fn pick(policy: Policy, work: &[u64], turn: u64, random: u64) -> Option<usize> {
-    choose(policy, &loads(work), RequestFacts::default(), RandomSource { turn, random })
+    choose(policy, &loads(work), RequestFacts::default(), TieBreak { turn, random })
 }
 
 #[test]
@@ -40,11 +40,11 @@ fn held_kv_counts_less_than_work() {
     let busy = Candidate { work_tokens: 100, ..Candidate::default() };
     let free = Candidate { work_tokens: 29, ..Candidate::default() };
     assert_eq!(
-        choose(Policy::LeastWork, &[busy, held], RequestFacts::default(), RandomSource::default()),
+        choose(Policy::LeastWork, &[busy, held], RequestFacts::default(), TieBreak::default()),
         Some(1)
     );
     assert_eq!(
-        choose(Policy::LeastWork, &[free, held], RequestFacts::default(), RandomSource::default()),
+        choose(Policy::LeastWork, &[free, held], RequestFacts::default(), TieBreak::default()),
         Some(0)
     );
 }
@@ -69,7 +69,7 @@ fn the_best_standing_counts_before_any_load() {
     let chosen = |standings: [Standing; 2], policy| {
         let mut c = loads(&[0, 50]);
         c.iter_mut().zip(standings).for_each(|(c, s)| c.standing = s);
-        choose(policy, &c, RequestFacts::default(), RandomSource::default())
+        choose(policy, &c, RequestFacts::default(), TieBreak::default())
     };
     for p in all {
         assert_eq!(chosen([Standing::Resting, Standing::Good], p), Some(1), "{p:?}");
@@ -91,7 +91,7 @@ fn the_reference_score_counts_requests_and_takes_the_first_of_equals() {
     let many = Candidate { requests: 3, work_tokens: 300, ..Candidate::default() };
     let one = Candidate { requests: 1, work_tokens: 5_000, ..Candidate::default() };
     let pick = |c: &[Candidate]| {
-        choose(Policy::Reference, c, RequestFacts::default(), RandomSource { turn: 1, random: 0 })
+        choose(Policy::Reference, c, RequestFacts::default(), TieBreak { turn: 1, random: 0 })
     };
     assert_eq!(pick(&[many, one]), Some(1), "three requests of 100 tokens: 370; one of 5000: 292");
     assert_eq!(pick(&[one, one]), Some(0));
@@ -99,7 +99,7 @@ fn the_reference_score_counts_requests_and_takes_the_first_of_equals() {
 
 #[test]
 fn cache_aware_follows_prefixes_until_loads_differ_much() {
-    let pick = |c: &[Candidate]| choose(Policy::CacheAware, c, asked(100, None), RandomSource::default());
+    let pick = |c: &[Candidate]| choose(Policy::CacheAware, c, asked(100, None), TieBreak::default());
     assert_eq!(pick(&[with(40, 0, 5), with(50, 31, 9)]), Some(1), "the longest prefix");
     assert_eq!(pick(&[with(40, 0, 5), with(50, 30, 9)]), Some(0), "30 % are too little: the smallest tree");
     assert_eq!(pick(&[with(40, 0, 9), with(105, 99, 5)]), Some(0), "out of balance");
@@ -109,7 +109,7 @@ fn cache_aware_follows_prefixes_until_loads_differ_much() {
 fn a_session_stays_while_its_place_is_not_overloaded() {
     let at = |identity, requests| Candidate { identity, requests, ..Candidate::default() };
     let pick =
-        |c: &[Candidate], s| choose(Policy::Session, c, asked(1, Some(s)), RandomSource::default()).unwrap();
+        |c: &[Candidate], s| choose(Policy::Session, c, asked(1, Some(s)), TieBreak::default()).unwrap();
     let five: Vec<Candidate> = (0..5).map(|n| at(n, 4)).collect();
     let mut moved = 0;
     for session in 0..500 {

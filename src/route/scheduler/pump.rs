@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::line::Waiting;
 use super::{Bind, Booking, CacheView, Commit, NewRequest, PrefillScheduler, Ticket, hit};
-use crate::route::choose::{Candidate, Policy, RandomSource, RequestFacts, Standing, choose};
+use crate::route::choose::{Candidate, Policy, RequestFacts, Standing, TieBreak, choose};
 use crate::route::job::{LaneId, Seconds};
 use crate::route::lane::{Lane, LaneBooking};
 use crate::route::score::{CommonTerms, LaneCandidate, Terms, pressure, terms};
@@ -125,7 +125,7 @@ impl PrefillScheduler {
             }
         }
         let all = self.all_terms(waiting, now, &walk.outlooks, others);
-        let dice = RandomSource { turn: self.turn, random: (walk.random)() };
+        let dice = TieBreak { turn: self.turn, random: (walk.random)() };
         let at = self.best(waiting, &all, dice)?;
         let best = all.get(at).copied()?;
         let outlook = walk.outlooks.get_mut(usize::from(best.lane.0))?.as_mut()?;
@@ -224,7 +224,7 @@ impl PrefillScheduler {
         all
     }
 
-    fn best(&self, waiting: &Waiting, all: &[Terms], dice: RandomSource) -> Option<usize> {
+    fn best(&self, waiting: &Waiting, all: &[Terms], dice: TieBreak) -> Option<usize> {
         if self.settings.policy == Policy::Predicted {
             let least = all.iter().map(|it| it.score_s).fold(f64::INFINITY, f64::min);
             let most_s = least + TIE_S.max(TIE_SHARE * least);
