@@ -30,6 +30,8 @@ NEEDS = re.compile(r".*\*[Nn]eeds [^*]+\*")
 # A block without a kind has a comment before it that says what it is, or who runs it.
 COMMENT = "<!-- "
 # What has tables and values that other documents may name.
+# Names that metrics had in an earlier release; the upgrade guide and the changelog tell them.
+FORMER_METRICS = {"pd_proxy_instances"}
 REFERENCE = ["http-api", "metrics", "broken-streams", "pool-and-tokens", "operating", "connectors", "keys-and-overload"]
 # Flags of engines and other tools, which the program does not have, or takes without telling.
 FOREIGN = set("""--all-targets --compatibility --enable-prefix-caching --exact --lib --no-deps --only --out --target --zig
@@ -145,6 +147,8 @@ def names(known, name, lines):
 
 def named(known, line):
     for metric, star, labels in re.findall(r"\b(pd_proxy_\w+)(\*?)(?:\{([^}]*)\})?", line):
+        if metric in FORMER_METRICS and not labels:
+            continue
         if not any(one.startswith(metric) if star or metric.endswith("_") else one == metric for one in known.metrics):
             yield f"metric {metric}"
             continue
