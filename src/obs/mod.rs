@@ -17,6 +17,7 @@ mod last_value;
 pub mod log;
 pub mod names;
 mod pool;
+mod process;
 mod prompts;
 pub mod traces;
 
@@ -132,8 +133,7 @@ impl Exposition {
     /// The text of `/metrics`.
     pub fn render(&self) -> String {
         let Some(handle) = &self.0 else { return String::new() };
-        process().collect();
-        handle.render() + &INSTANCES.render()
+        handle.render() + &INSTANCES.render() + &process::render()
     }
 
     /// Folds buffered samples into buckets. Without it, memory grows while nothing scrapes.
@@ -145,18 +145,12 @@ impl Exposition {
     }
 }
 
-/// Reader of the process's CPU time, memory and open files (`process_*`).
-fn process() -> metrics_process::Collector {
-    metrics_process::Collector::default()
-}
-
 /// Starts recording; `None` when another recorder is installed in this process.
 fn start() -> Option<PrometheusHandle> {
     let recorder = recorder()?;
     let handle = recorder.handle();
     metrics::set_global_recorder(recorder).ok()?;
     names::describe();
-    process().describe();
     gauge!(names::BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     Some(handle)
 }
