@@ -168,8 +168,9 @@ impl<T: Clone + Default> Chains<T> {
         self.put(Node { run: Run::of(blocks, known..upto), above, below: 0, value: T::default() })
     }
 
-    /// Splits a node after its first `at_blocks` blocks, and returns the node of these blocks, which
-    /// is new: `node` keeps the rest. With 0, or nothing left to keep, returns `node` unchanged.
+    /// Splits a node after its first `at_blocks` blocks, and returns the node of these blocks,
+    /// which is new: `node` keeps the rest. With 0, or nothing left to keep, returns `node`
+    /// unchanged.
     pub fn cut(&mut self, node: NodeId, at_blocks: usize) -> NodeId {
         let Some(rest) = self.get_mut(node).filter(|rest| (1..rest.blocks()).contains(&at_blocks)) else {
             return node;

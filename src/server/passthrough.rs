@@ -454,7 +454,7 @@ impl Body for PassthroughBody {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
         let this = &mut *self;
         match Pin::new(&mut this.body).poll_frame(cx) {
-            // Data may always be ready for a slow reader, so that the deadline is checked here, too.
+            // Data may always be ready for a slow reader: the deadline is checked here, too.
             Poll::Ready(Some(Ok(_))) if Instant::now() >= this.silence.end() => {
                 this.account.broken();
                 Poll::Ready(Some(Err(Cut::Late)))
