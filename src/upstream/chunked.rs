@@ -87,14 +87,16 @@ impl Chunked {
                     self.at = DecodePosition::Size;
                     read += 2;
                 }
-                DecodePosition::Size if let Some((size_bytes, line)) = plain_size(rest) => {
-                    (self.at, self.left_bytes) = (DecodePosition::Data, size_bytes);
-                    read += line;
-                }
-                _ => {
-                    self.step(rest[0])?;
-                    read += 1;
-                }
+                at => match if at == DecodePosition::Size { plain_size(rest) } else { None } {
+                    Some((size_bytes, line)) => {
+                        (self.at, self.left_bytes) = (DecodePosition::Data, size_bytes);
+                        read += line;
+                    }
+                    None => {
+                        self.step(rest[0])?;
+                        read += 1;
+                    }
+                },
             }
         }
         Ok(read)
