@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::fleet::health::{Cause, Change, State};
 use crate::fleet::scheduler_handle::Recovery;
-use crate::fleet::{Fleet, Instance, InstanceId, Role};
+use crate::fleet::{Fleet, Instance, Role};
 use crate::obs::Meters;
 
 /// At most this share of a role rests for what its members refuse: the others must be able to carry
@@ -100,16 +100,6 @@ impl Fleet {
     pub fn acquit(&self, instance: &Instance) {
         instance.health().acquitted(self.now_ms());
         self.tell_desk(instance);
-    }
-
-    /// True if there is an engine of `role` that was not tried, serves, and is not known to be
-    /// away.
-    pub fn has_other(&self, role: Role, tried: &[InstanceId]) -> bool {
-        let now_ms = self.now_ms();
-        let is_other = |it: &Instance| {
-            !it.draining() && !tried.contains(&it.id()) && it.health().state(now_ms) != State::Open
-        };
-        self.members(role).iter().any(|it| is_other(it))
     }
 
     /// Tells whether `instance` answered a probe.

@@ -20,7 +20,7 @@ pub struct Reservation {
     rank: Option<Rank>,
     tokens: u64,
     phase: Phase,
-    /// On the scheduler, where the scheduler placed it.
+    /// Its part in the scheduler's plan; `None` if another choice than the scheduler's placed it.
     booked: Option<Commitment>,
     /// Observation of a decoder's pace, to learn from.
     pace: Option<Pace>,

@@ -96,14 +96,22 @@ impl Fleet {
         }
     }
 
-    /// True if there is a member of `role` that was not tried, serves, and has not said a moment
-    /// ago that it is busy.
+    /// True if there is a member of `role` that was not tried, serves, and is not known to be away.
+    pub fn has_other(&self, role: Role, tried: &[InstanceId]) -> bool {
+        self.any_untried(role, tried, |it, now_ms| it.health().state(now_ms) != State::Open)
+    }
+
+    /// True if there is a member of `role` that was not tried, takes requests, and has not said a
+    /// moment ago that it is busy.
     pub fn has_idle_other(&self, role: Role, tried: &[InstanceId]) -> bool {
-        let now_ms = self.now_ms();
-        let has_room = |it: &Instance| !it.is_full(now_ms) && !it.health().capacity().is_busy(now_ms);
-        let is_idle = |it: &Instance| has_room(it) && accepts(it, now_ms);
-        let is_other = |it: &Instance| !it.draining() && !tried.contains(&it.id()) && is_idle(it);
-        self.members(role).iter().any(|it| is_other(it))
+        self.any_untried(role, tried, |it, now_ms| {
+            accepts(it, now_ms) && !it.is_full(now_ms) && !it.health().capacity().is_busy(now_ms)
+        })
+    }
+
+    fn any_untried(&self, role: Role, tried: &[InstanceId], is_fit: impl Fn(&Instance, u64) -> bool) -> bool {
+        let (now_ms, members) = (self.now_ms(), self.members(role));
+        members.iter().any(|it| !it.draining() && !tried.contains(&it.id()) && is_fit(it, now_ms))
     }
 
     /// Lets the head of the line go, if a member has room for it, or may be asked whether it has.

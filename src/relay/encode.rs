@@ -160,10 +160,8 @@ impl Relay {
             return outcome;
         }
         let end = self.record_outcome(item, reservation, outcome)?;
-        if end.is_ok() {
-            reservation.instance().meter().done(sent.elapsed());
-            reservation.instance().paces().observe(Pace::Prompt, sent.elapsed());
-        }
+        reservation.instance().meter().done(sent.elapsed());
+        reservation.instance().paces().observe(Pace::Prompt, sent.elapsed());
         Ok(end)
     }
 }

@@ -52,9 +52,9 @@ pub(super) fn is_of_the_engine(status: StatusCode) -> bool {
     matches!(status.as_u16(), 401 | 403 | 404 | 405 | 407 | 408 | 421)
 }
 
-/// True if `by` may answer so for a reason of its own, where another engine would serve. To be
+/// Decides if `by` may answer so for a reason of its own, where another engine would serve. To be
 /// called once for each answer: it takes the credit that the engine has.
-pub fn is_doubtful(status: StatusCode, by: &Instance) -> bool {
+pub fn doubts(status: StatusCode, by: &Instance) -> bool {
     let refuses = status.is_client_error() && !is_busy(status);
     refuses && (is_of_the_engine(status) || !by.health().take_credit())
 }
@@ -72,7 +72,7 @@ pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 /// A failure that holds the refusal, if it may be the engine's own trouble.
 pub(super) fn judge(by: &Arc<Instance>, answer: Response<Bytes>) -> Result<Response<Bytes>, Failure> {
     let status = answer.status();
-    if !is_doubtful(status, by) {
+    if !doubts(status, by) {
         return Ok(answer);
     }
     let failure = Failure::new(FailureKind::Refused(status), true, format!("status {}", status.as_u16()));

@@ -259,8 +259,8 @@ impl Relay {
         let first = usize::try_from(rng::random()).unwrap_or(0) % members.len().max(1);
         let all = serving().cycle().skip(first).take(serving().count().min(LOOKED_AT)).cloned();
         let look = |it| -> Waiting<'_, bool> { Box::pin(self.answers(it)) };
-        let mut probe: FuturesUnordered<Waiting<'_, bool>> = all.map(look).collect();
-        while let Some(answered) = probe.next().await {
+        let mut probes: FuturesUnordered<Waiting<'_, bool>> = all.map(look).collect();
+        while let Some(answered) = probes.next().await {
             if answered {
                 return Ok(trial);
             }

@@ -26,12 +26,12 @@ pub(super) async fn of_request(
     }
     // What is no UTF-8 is nobody's id.
     let id = id.map(|Path(id)| id).unwrap_or_default();
-    let decision_log = gateway.relay.decision_log.of(&id);
-    if decision_log.is_empty() {
+    let records = gateway.relay.decision_log.of(&id);
+    if records.is_empty() {
         let message = "no placement of a request with this id is remembered; the last 1024 are";
         return reply::error(&Error::new(Kind::UnknownUrl, message).param("id"));
     }
-    let placements: Vec<Value> = decision_log.iter().map(record).collect();
+    let placements: Vec<Value> = records.iter().map(record).collect();
     reply::json(StatusCode::OK, json!({"id": id, "placements": placements}).to_string())
 }
 

@@ -20,7 +20,7 @@ use crate::fleet::{InstanceId, Need, Outcome, Pace, Reservation, Role};
 use crate::relay::failure::{self, FailureKind};
 use crate::relay::idle_timeout::IdleTimeout;
 use crate::relay::progress::Waiting;
-use crate::relay::refusals::{is_busy, is_doubtful, retry_after};
+use crate::relay::refusals::{doubts, is_busy, retry_after};
 use crate::relay::response_owners;
 use crate::relay::{Relay, answer, traced};
 use crate::server::begun::BegunBody;
@@ -271,11 +271,9 @@ async fn try_role(
         }
         tried.push(reservation.instance().id());
         account.leg(reservation.instance());
-        match once(gateway, (engine_request, account.id()), &reservation).await {
-            Ok(answered) => {
+        match once(gateway, (engine_request, account.id()), reservation).await {
+            Ok(answer) => {
                 let alone = keeper.is_some() || !gateway.relay.fleet.has_other(role, &tried);
-                let Answered { answer, is_doubtful } = answered;
-                let answer = EngineAnswer { answer, reservation, is_doubtful };
                 match refusal_votes.weigh(&gateway.relay, account.id(), answer, alone) {
                     Some(EngineAnswer { answer, reservation, .. }) => {
                         return Ok((cleaned(answer), reservation));
@@ -301,8 +299,8 @@ fn cleaned(mut answer: Answer) -> Answer {
 async fn once(
     gateway: &Gateway,
     (engine_request, id): (&EngineRequest, &str),
-    reservation: &Reservation,
-) -> Result<Answered, Failure> {
+    reservation: Reservation,
+) -> Result<EngineAnswer, Failure> {
     let EngineRequest { trace, method, target, .. } = engine_request;
     let mut span = traced::client(trace.as_ref(), reservation.instance(), "errand", method, target.path());
     let mut leg = Leg {
@@ -349,48 +347,43 @@ async fn once(
         }
     };
     let limit = time.min(engine_request.until.saturating_duration_since(Instant::now()));
-    let waiting = engine_request.waiting_on(reservation);
+    let waiting = engine_request.waiting_on(&reservation);
     let outcome = gateway.relay.within(limit, waiting, &written, pin!(answered)).await;
     match &outcome {
         Ok(response) => traced::answered(&mut span, response.status()),
         Err(failure) => span.fail(failure.reason()),
     }
     span.close();
-    judged(&gateway.relay, (engine_request, id), outcome, reservation)
+    judge_outcome(&gateway.relay, (engine_request, id), outcome, reservation)
 }
 
 /// Books what came of a request on one engine, and tells if a refusal may be that engine's own
 /// trouble.
-fn judged(
+fn judge_outcome(
     relay: &Relay,
     (engine_request, id): (&EngineRequest, &str),
     outcome: Result<Answer, failure::Failure>,
-    reservation: &Reservation,
-) -> Result<Answered, Failure> {
+    reservation: Reservation,
+) -> Result<EngineAnswer, Failure> {
+    let engine = reservation.instance();
     let refused = match &outcome {
-        Ok(response) => Some(response.status()).filter(StatusCode::is_client_error),
+        Ok(answer) => Some(answer.status()).filter(StatusCode::is_client_error),
         Err(failure) => failure.turned_away_with().filter(StatusCode::is_client_error),
     };
     if let Some(status) = refused {
-        reservation.instance().meter().refused(status.as_u16());
-        let is_doubtful = is_doubtful(status, reservation.instance());
-        let word = if is_doubtful { Outcome::Refused } else { Outcome::Declined };
-        if is_doubtful || outcome.is_ok() {
-            relay.fleet.report(reservation.instance(), word);
-            let outcome = outcome.map(|answer| Answered { answer, is_doubtful });
-            return outcome.map_err(|failure| Failure::of(&failure, reservation, true));
-        }
+        engine.meter().refused(status.as_u16());
     }
-    let outcome = relay.record_outcome_of(id, reservation.instance(), outcome);
-    let outcome = outcome.map(|answer| Answered { answer, is_doubtful: false });
-    outcome.map_err(|failure| Failure::of(&failure, reservation, engine_request.repeatable))
-}
-
-/// An engine's answer, of which nothing but the head was read.
-struct Answered {
-    answer: Answer,
-    /// True if it is a refusal that may be the engine's own trouble.
-    is_doubtful: bool,
+    match (outcome, refused) {
+        (Ok(answer), Some(status)) => {
+            let is_doubtful = doubts(status, engine);
+            relay.fleet.report(engine, if is_doubtful { Outcome::Refused } else { Outcome::Declined });
+            Ok(EngineAnswer { answer, reservation, is_doubtful })
+        }
+        (outcome, _) => match relay.record_outcome_of(id, engine, outcome) {
+            Ok(answer) => Ok(EngineAnswer { answer, reservation, is_doubtful: false }),
+            Err(failure) => Err(Failure::of(&failure, &reservation, engine_request.repeatable)),
+        },
+    }
 }
 
 /// An engine's answer on its way to the client, with what it holds: its account and its

@@ -5,6 +5,7 @@
 use pd_proxy::sim::{Engine, Fault, FaultKind};
 use serde_json::{Value, json};
 
+use crate::common::client::Raw;
 use crate::common::stage::{Script, Stage};
 use crate::surface::samples;
 
@@ -129,6 +130,13 @@ impl Api {
         }
     }
 
+    /// Posts a streaming request that the decoder answers with these events first.
+    async fn post_while_decoder_sends(&self, stage: &Stage, events: String) -> Raw {
+        self.spoil(&stage.prefillers[0], None, false);
+        self.spoil(&stage.decoders[0], Some(FaultKind::Events(events.into())), true);
+        stage.post(self.path, &self.request(true)).await
+    }
+
     /// True if a client's SDK raises an error for one of these events.
     fn raises(&self, stream: &str) -> bool {
         let stream = stream.replace("\r\n", "\n").replace('\r', "\n");
@@ -171,16 +179,14 @@ const ENDS: [&str; 3] = ["\n", "\r\n", "\r"];
 #[tokio::test]
 async fn a_stream_that_fails_before_its_first_text_is_another_engines() {
     let stage = stage().await;
-    let (prefiller, decoder) = (&stage.prefillers[0], &stage.decoders[0]);
+    let decoder = &stage.decoders[0];
     for api in apis() {
         let (earlier, mut cases) = (blamed(&stage, "decode", decoder).await, 0.0);
         for failure in SPELLINGS.iter().chain(api.own) {
             for (before, end) in ["", api.before].iter().flat_map(|it| ENDS.map(|end| (it, end))) {
                 let events = format!("{before}{failure}data: [DONE]\n\n").replace('\n', end);
                 let when = format!("{} {events:?}", api.path);
-                api.spoil(prefiller, None, false);
-                api.spoil(decoder, Some(FaultKind::Events(events.into())), true);
-                let answer = stage.post(api.path, &api.request(true)).await;
+                let answer = api.post_while_decoder_sends(&stage, events).await;
                 let text = answer.text();
                 assert_eq!((answer.status, answer.complete), (200, true), "{when}: {text}");
                 assert!(!text.contains("boom") && !api.raises(&text), "{when}: {text}");
@@ -196,16 +202,14 @@ async fn a_stream_that_fails_before_its_first_text_is_another_engines() {
 #[tokio::test]
 async fn a_stream_that_fails_after_text_ends_with_an_error_that_clients_raise() {
     let stage = stage().await;
-    let (prefiller, decoder) = (&stage.prefillers[0], &stage.decoders[0]);
+    let decoder = &stage.decoders[0];
     for api in apis() {
         let (earlier, mut cases) = (blamed(&stage, "decode", decoder).await, 0.0);
         for failure in SPELLINGS.iter().chain(api.own) {
             for end in ENDS {
                 let events = format!("{}{}{failure}", api.before, api.text).replace('\n', end);
                 let when = format!("{} {events:?}", api.path);
-                api.spoil(prefiller, None, false);
-                api.spoil(decoder, Some(FaultKind::Events(events.into())), true);
-                let answer = stage.post(api.path, &api.request(true)).await;
+                let answer = api.post_while_decoder_sends(&stage, events).await;
                 let text = answer.text();
                 assert_eq!(answer.status, 200, "{when}: {text}");
                 assert!(text.contains("bang") && api.raises(&text), "{when}: {text}");
@@ -245,16 +249,15 @@ async fn a_whole_answer_that_failed_is_another_engines_on_either_leg() {
 #[tokio::test]
 async fn a_failure_of_the_request_is_the_clients_and_no_engine_is_blamed() {
     let stage = stage().await;
-    let (prefiller, decoder) = (&stage.prefillers[0], &stage.decoders[0]);
+    let decoder = &stage.decoders[0];
     for api in apis() {
         let earlier = blamed(&stage, "decode", decoder).await;
         for failure in [
             "data: {\"error\":{\"message\":\"boom\",\"type\":\"BadRequestError\",\"code\":400}}\n\n",
             "event: error\ndata: {\"error\":{\"message\":\"boom\",\"type\":\"invalid_request_error\"}}\n\n",
         ] {
-            api.spoil(prefiller, None, false);
-            api.spoil(decoder, Some(FaultKind::Events(format!("{}{failure}", api.before).into())), true);
-            let text = stage.post(api.path, &api.request(true)).await.text();
+            let events = format!("{}{failure}", api.before);
+            let text = api.post_while_decoder_sends(&stage, events).await.text();
             let passes = api.raises(failure);
             assert!(api.raises(&text) && text.contains("boom") == passes, "{} {failure}: {text}", api.path);
         }

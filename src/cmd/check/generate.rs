@@ -3,8 +3,8 @@
 use futures_util::{StreamExt, stream};
 use http::StatusCode;
 
-use super::handoff::Question;
-use super::visit::Visit;
+use super::handoff::{AT_ONCE, Question};
+use super::visit::{Visit, answered};
 use super::{Grade, Report};
 use crate::app::settings;
 use crate::codec::json::Edit;
@@ -13,9 +13,6 @@ use crate::endpoint::Endpoint;
 use crate::fleet::Role;
 use crate::intake::Asker;
 
-/// Decoders that are asked at once.
-const AT_ONCE: usize = 16;
-
 /// Asks the decoders that answered other questions, where a decoder may be asked alone. Those that
 /// generate are not mentioned.
 pub(super) async fn ask(config: &Config, asker: &Asker, visits: &[Visit], report: &mut Report) {
@@ -23,12 +20,9 @@ pub(super) async fn ask(config: &Config, asker: &Asker, visits: &[Visit], report
     if !dialect.decodes_alone() {
         return;
     }
-    let asked = visits.iter().filter(|it| it.member.role == Role::Decode).filter_map(|visit| {
-        let told = visit.told.as_ref().ok()?;
-        let model = config.fleet.model.as_deref().or(told.facts.models.first().map(|it| it.id.as_str()))?;
-        Some((&visit.member.engine, Question::new(asker, dialect, model)?))
-    });
-    let asked: Vec<_> = asked.collect();
+    let question = |told| Question::new(config, asker, dialect, told);
+    let asked: Vec<_> =
+        answered(visits, Role::Decode).filter_map(|(engine, told)| Some((engine, question(told)?))).collect();
     let ends: Vec<(&Endpoint, Option<StatusCode>)> = stream::iter(asked)
         .map(|(engine, question)| async move {
             (engine, question.send(engine, &Edit::new()).await.map(|(status, _)| status))

@@ -6,7 +6,7 @@ use futures_util::{StreamExt, stream};
 use http::{HeaderValue, StatusCode, header};
 use serde_json::json;
 
-use super::visit::Visit;
+use super::visit::{EngineReport, Visit, answered};
 use super::{Grade, Report, generate};
 use crate::app::settings;
 use crate::codec::json::{Edit, Object, ScanLimits};
@@ -17,8 +17,8 @@ use crate::fleet::Role;
 use crate::intake::Asker;
 use crate::intake::exchange::{authorized, exchange, url};
 
-/// Prefillers that are asked at once.
-const AT_ONCE: usize = 16;
+/// Engines that are asked at once for a prompt of one word.
+pub(super) const AT_ONCE: usize = 16;
 /// The largest answer that is read.
 const ANSWER_BYTES: usize = 1 << 20;
 const PATH: &str = "/v1/completions";
@@ -47,19 +47,12 @@ pub(super) struct Question<'a> {
 pub(super) async fn ask(config: &Config, asker: &Asker, visits: &[Visit], report: &mut Report) {
     let configured = settings::protocol(config).dialect;
     let set = config.dialect.name != DialectName::Auto;
-    let answered = |role| {
-        visits
-            .iter()
-            .filter(move |it| it.member.role == role)
-            .filter_map(|it| Some((it, it.told.as_ref().ok()?)))
-    };
-    let decoder = answered(Role::Decode).next().map(|(visit, _)| &visit.member.engine);
-    let asked = answered(Role::Prefill).filter_map(|(visit, told)| {
+    let decoder = answered(visits, Role::Decode).next().map(|(engine, _)| engine);
+    let asked = answered(visits, Role::Prefill).filter_map(|(engine, told)| {
         let sign = told.signs.as_ref().and_then(|signs| signs.verdict()).map(|it| it.dialect);
         let dialect = if set { configured } else { sign? };
-        let model = config.fleet.model.as_deref().or(told.facts.models.first().map(|it| it.id.as_str()))?;
-        let question = Question::new(asker, dialect, model)?;
-        dialect.hands_over().then_some((&visit.member.engine, question))
+        let question = Question::new(config, asker, dialect, told)?;
+        dialect.hands_over().then_some((engine, question))
     });
     let asked: Vec<_> = asked.collect();
     let ends: Vec<(&Endpoint, HandoffAnswer)> = stream::iter(asked)
@@ -98,7 +91,15 @@ fn judge(handed: HandoffAnswer, set: bool, some_do: bool) -> (Grade, String) {
 }
 
 impl<'a> Question<'a> {
-    pub(super) fn new(asker: &'a Asker, dialect: Dialect, model: &str) -> Option<Question<'a>> {
+    /// The question to an engine that has told this; `None` if the model's name is not known.
+    pub(super) fn new(
+        config: &Config,
+        asker: &'a Asker,
+        dialect: Dialect,
+        told: &EngineReport,
+    ) -> Option<Question<'a>> {
+        let first = told.facts.models.first().map(|it| it.id.as_str());
+        let model = config.fleet.model.as_deref().or(first)?;
         let body = json!({"model": model, "prompt": "Hello", "max_tokens": 1}).to_string();
         let body = Object::scan(body.into(), ScanLimits::default()).ok()?;
         Some(Question { asker, dialect, id: uuid::Uuid::new_v4().to_string(), body })

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::visit::Visit;
+use super::visit::{Visit, answered};
 use super::{Grade, Report};
 use crate::config::Config;
 use crate::fleet::Role;
@@ -28,12 +28,10 @@ pub(super) async fn ask(
     let prompts = Prompts::new(Source::Local(Arc::new(prompter)), config.prompt.utc_offset_s());
     let Some(prompter) = prompts.local() else { return };
     let today = prompts.today();
-    let prefillers = visits.iter().filter(|visit| visit.member.role == Role::Prefill);
-    let asked = prefillers.filter_map(|visit| Some((visit, visit.told.as_ref().ok()?))).take(COMPARED);
-    let all = asked.map(|(visit, told)| async move {
+    let all = answered(visits, Role::Prefill).take(COMPARED).map(|(engine, told)| async move {
         let model = told.facts.models.first().map(|model| model.id.as_str());
-        let comparing = compare(asker, &visit.member.engine, model, prompter, today);
-        (&visit.member.engine, tokio::time::timeout(COMPARE_TIME, comparing).await.ok())
+        let comparing = compare(asker, engine, model, prompter, today);
+        (engine, tokio::time::timeout(COMPARE_TIME, comparing).await.ok())
     });
     for (engine, parity) in join_all(all).await {
         let (grade, text) = judge(parity.as_ref());

@@ -10,6 +10,7 @@ use crate::app::settings;
 use crate::config::Config;
 use crate::control::dialect_detect::SignClient;
 use crate::dialect::signs::Signs;
+use crate::endpoint::Endpoint;
 use crate::fleet::Role;
 use crate::intake::exchange::{Asker, authorized, causes};
 use crate::intake::{Facts, facts};
@@ -43,6 +44,12 @@ pub(super) struct EngineReport {
 pub(super) async fn all(config: &Config, asker: &Asker, members: Vec<Member>) -> Vec<Visit> {
     let visits = members.into_iter().map(|member| one(config, asker, member));
     stream::iter(visits).buffered(AT_ONCE).collect().await
+}
+
+/// The engines of `role` that answered, each with its facts.
+pub(super) fn answered(visits: &[Visit], role: Role) -> impl Iterator<Item = (&Endpoint, &EngineReport)> {
+    let of_role = visits.iter().filter(move |visit| visit.member.role == role);
+    of_role.filter_map(|visit| Some((&visit.member.engine, visit.told.as_ref().ok()?)))
 }
 
 async fn one(config: &Config, asker: &Asker, member: Member) -> Visit {

@@ -24,7 +24,7 @@ pub fn limit(config: &mut Config) {
     (config.timeout.body_grace_ms, config.limit.body_rate) = (300, 1_000);
 }
 
-/// What a client gets whose body comes byte by byte.
+/// Status and time of the answer to a body that comes byte by byte.
 pub struct Ended {
     pub status: u16,
     pub text: String,

@@ -41,7 +41,7 @@ const DIALECTS: [Spoken; 7] = [
     (DialectName::Layerwise, Connector::Layerwise),
 ];
 
-/// Where decoders call the gateway that call back.
+/// Address of the gateway for decoders that call it.
 const GATEWAY: &str = "10.0.2.1:8000";
 
 /// Blocks of a store from which nothing is dropped in a test.
