@@ -9,7 +9,7 @@ default:
 
 # Looks for errors in all targets
 check:
-    cargo check --locked --all-targets
+    cargo check --locked --all-targets --all-features
 
 # Formats the code
 fmt:
@@ -17,11 +17,11 @@ fmt:
 
 # Lints, as the gate asks for them
 lint:
-    cargo clippy --locked --all-targets -- -D warnings
+    cargo clippy --locked --all-targets --all-features -- -D warnings
 
 # Everything that cargo tests
 test:
-    cargo test --locked
+    cargo test --locked --all-features
 
 # Tests beside the code whose path has this in it
 test-lib FILTER:

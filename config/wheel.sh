@@ -13,7 +13,7 @@ generate() {
     if [[ -n ${PD_PROXY:-} ]]; then
         "$PD_PROXY" generate "$1"
     else
-        cargo run --locked --quiet --profile "$profile" --bin pd-proxy -- generate "$1"
+        cargo run --locked --quiet --all-features --profile "$profile" --bin pd-proxy -- generate "$1"
     fi >"$data/$2"
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The Kubernetes manifests and the systemd unit: by Kubernetes' schemas, against each other, and by a gateway that runs as they say.
 # More in deploy.py; half a minute.
-# PD_PROXY names the program (default: target/release/pd-proxy). The schemas are a Python package, kept in $DEPLOY_SITE. Exit status 77:
+# PD_PROXY names the program (default: target/release/pd-proxy), built with --all-features. The schemas are a Python package, kept in $DEPLOY_SITE. Exit status 77:
 # it can't be had, nothing was tried.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # README.md and docs/: their commands are run in front of simulated engines, their configurations are given to the program, and what
 # they name exists. More in docs.py. Needs python3, curl and openssl; less than a minute.
-# PD_PROXY names the program (default: target/release/pd-proxy).
+# PD_PROXY names the program (default: target/release/pd-proxy), built with --all-features.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 program=${PD_PROXY:-target/release/pd-proxy}

@@ -15,7 +15,7 @@ cd "$(dirname "$0")/../.."
 exec 3>&1 1>&2
 
 build() {
-    cargo build --profile dist --locked --bin pd-proxy "$@"
+    cargo build --profile dist --locked --all-features --bin pd-proxy "$@"
 }
 
 case "$*" in

@@ -326,7 +326,7 @@ pub enum Problem {
     },
     /// A key that asks for what was left out of the program.
     #[error(
-        "{key} needs the Kubernetes API, and this program was built without the feature `kubernetes`: use discovery.prefill_dns and discovery.decode_dns"
+        "{key} needs the Kubernetes API, and this program was built without it: build with `--features kubernetes`, take the image or the wheel, or set discovery.prefill_dns and discovery.decode_dns"
     )]
     NoKubernetes {
         /// Name of the configuration key.

@@ -63,5 +63,5 @@ if [ "${1:-}" = record ]; then
   exit
 fi
 program=${PD_PROXY:-target/debug/pd-proxy}
-[ -n "${PD_PROXY:-}" ] || cargo build --locked
+[ -n "${PD_PROXY:-}" ] || cargo build --locked --all-features
 PYTHONDONTWRITEBYTECODE=1 python3 tests/real/kubernetes.py "$apiserver" "$run/it" "$(realpath "$program")"
