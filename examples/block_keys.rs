@@ -1,10 +1,10 @@
 //! Which objects of a Mooncake store hold the KV of a prompt, computed without the engine; the core alone.
 //!
-//! `cargo run --no-default-features --example block_keys -- MODEL_PATH BLOCK_TOKENS TOKEN_ID…`
+//! `cargo run -p pd-proxy-core --example block_keys -- MODEL_PATH BLOCK_TOKENS TOKEN_ID…`
 //! (engines: vLLM 0.32 with MooncakeStoreConnector, default hash, PYTHONHASHSEED=0, one rank)
 
-use pd_proxy::kvhash::keys::{Ask, KeyBatch, KeyConfig, KeyProfile, KvShape, Preset, PromptBlocks};
-use pd_proxy::kvhash::{Algo, BlockContext, BlockHasher, HashProfile, Seed};
+use pd_proxy_core::kvhash::keys::{Ask, KeyBatch, KeyConfig, KeyProfile, KvShape, Preset, PromptBlocks};
+use pd_proxy_core::kvhash::{Algo, BlockContext, BlockHasher, HashProfile, Seed};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);

@@ -1,8 +1,8 @@
-//! The core alone (`--no-default-features`): what a prefill leg's body looks like, without parsing the client's.
+//! The crate `pd-proxy-core` alone: what a prefill leg's body looks like, without parsing the client's.
 //!
-//! `cargo run --example edit_body --no-default-features`
+//! `cargo run -p pd-proxy-core --example edit_body`
 
-use pd_proxy::codec::json::{Edit, JsonError, Object, ScanLimits};
+use pd_proxy_core::codec::json::{Edit, JsonError, Object, ScanLimits};
 
 fn main() -> Result<(), JsonError> {
     let client = r#"{"model": "m", "prompt": "Gr\u00fc\u00dfe", "max_tokens": 200, "max\u005ftokens": 300, "stream": true}"#;

@@ -112,7 +112,7 @@ class Known:
             self.flags |= set(re.findall(r"--[a-z][a-z0-9-]*", told))
             if not command:
                 self.subcommands = set(re.findall(r"^  ([a-z-]+)  +\w", told, re.M))
-        strings = [(path.read_text()) for path in sorted((ROOT / "src").rglob("*.rs"))]
+        strings = [(path.read_text()) for folder in ("src", "crates") for path in sorted((ROOT / folder).rglob("*.rs"))]
         self.source = re.sub(r"\\\n\s*", "", "\n".join(strings)).replace('\\"', '"')
 
     def has_key(self, section, key):

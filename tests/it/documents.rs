@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::{Component, Path, PathBuf};
 
 /// Folders at the root that have documents; those of tools and builds are not among them.
-const FOLDERS: &[&str] = &[".github", "benches", "config", "docs", "examples", "src", "tests"];
+const FOLDERS: &[&str] = &[".github", "benches", "config", "crates", "docs", "examples", "src", "tests"];
 /// The texts before and after the target of a link.
 const LINKS: &[(&str, char)] = &[("](", ')'), ("src=\"", '"'), ("srcset=\"", '"')];
 

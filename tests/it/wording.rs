@@ -9,7 +9,7 @@ const INTERROGATIVES: [&str; 12] = [
     "Who", "Whoever", "Whom", "Whose", "What", "Whatever", "Whether", "Where", "When", "Which", "How", "Why",
 ];
 /// Folders whose comments follow the rules.
-const FOLDERS: [&str; 3] = ["src", "benches", "tests/fuzz/fuzz_targets"];
+const FOLDERS: [&str; 4] = ["crates", "src", "benches", "tests/fuzz/fuzz_targets"];
 /// Columns of a comment line, tables and blocks of text aside.
 const COLUMNS: usize = 100;
 /// A sentence has at least so many words.

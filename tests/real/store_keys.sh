@@ -7,7 +7,7 @@ root=$PWD
 rig=$root/tests/real/rigs/vllm
 . "$rig/env.sh"
 [ -x "$VENV/bin/vllm" ] || "$rig/setup.sh"
-cargo build --locked --no-default-features --example block_keys
+cargo build --locked -p pd-proxy-core --example block_keys
 trap '"$rig/stop.sh" >/dev/null' EXIT
 "$rig/start_pair.sh" mooncake-store
 python3 - "http://127.0.0.1:$P_PORT" http://127.0.0.1:"${MC_METRICS:-19003}" "$MODEL_DIR" "$BLOCK" <<'PY'

@@ -1,6 +1,8 @@
 //! The engine's answers against recordings of vLLM 0.32: same statuses, same members in the same
 //! order, same kinds of values, same kinds of events, and for errors the same bytes.
 
+use std::path::Path;
+
 use super::*;
 
 /// A recorded exchange: `>>>`, the raw request, `<<<`, the raw response, `# reads` and timings.
@@ -11,7 +13,9 @@ struct Recording {
 }
 
 fn recordings(names: &[&str]) -> Vec<Recording> {
-    let folder = format!("{}/tests/transcripts", env!("CARGO_MANIFEST_DIR"));
+    // The crate stands two folders below the project.
+    let project = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+    let folder = project.join("tests/transcripts").display().to_string();
     let listing = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{folder}: {error}"));
     let files: Vec<String> = listing.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names

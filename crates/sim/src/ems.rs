@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 use super::gate::Gate;
 use super::hub::lock;
-use crate::codec::pickle::{self, Protocol, ReadLimits, Value};
+use pd_proxy_core::codec::pickle::{self, Protocol, ReadLimits, Value};
 
 /// Connections at a time; a client needs one.
 const MAX_CONNECTIONS: usize = 64;

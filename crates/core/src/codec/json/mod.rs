@@ -16,7 +16,6 @@ mod splice;
 mod text;
 mod value;
 
-#[cfg(feature = "gateway")]
 #[cfg(test)]
 mod props;
 #[cfg(test)]

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 use super::codec::{Arguments, KeyEntry, Medium, NOT_FOUND, Replica};
 use super::{Leadership, Mooncake, Shared, State};
-use crate::sim::hub::lock;
+use crate::hub::lock;
 
 /// Longest head of a request: some 200 000 keys.
 const MAX_HEAD_BYTES: u64 = 32 << 20;

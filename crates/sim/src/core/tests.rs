@@ -1,6 +1,6 @@
 use super::*;
-use crate::sim::Connector;
-use crate::sim::tokens;
+use crate::Connector;
+use crate::tokens;
 
 fn spec() -> EngineSpec {
     EngineSpec { block_tokens: 4, kv_blocks: 8, ..EngineSpec::default() }
