@@ -53,12 +53,12 @@ impl ServeArgs {
             role.overlay(found);
         }
         if let Some(text) = &self.retry_delay {
-            seconds("--retry-delay", text, found, |ms| ("retry.delay_ms", toml::Value::Float(ms)));
+            seconds("--retry-delay", "retry.delay_ms", text, found, toml::Value::Float);
         }
         if let Some(text) = &self.waiting_retry_interval {
             // Saturates at what no bound allows.
-            seconds("--waiting-retry-interval", text, found, |ms| {
-                ("fleet.probe_interval_ms", toml::Value::Integer((ms.round() as i64).max(1)))
+            seconds("--waiting-retry-interval", "fleet.probe_interval_ms", text, found, |ms| {
+                toml::Value::Integer((ms.round() as i64).max(1))
             });
         }
         for text in &self.set {
@@ -197,10 +197,11 @@ fn at_least_once(text: &str) -> String {
     if text.trim().parse::<u32>() == Ok(0) { "1".to_owned() } else { text.to_owned() }
 }
 
-fn seconds(flag: &str, text: &str, found: &mut Found, key: impl Fn(f64) -> (&'static str, toml::Value)) {
+/// Enters a flag's seconds under `key`, whose value `to_value` makes from milliseconds.
+fn seconds(flag: &str, key: &str, text: &str, found: &mut Found, to_value: fn(f64) -> toml::Value) {
     match text.trim().parse::<f64>().ok().filter(|seconds| seconds.is_finite() && *seconds >= 0.0) {
         Some(seconds) => {
-            let (key, value) = key(seconds * 1000.0);
+            let value = to_value(seconds * 1000.0);
             found.entries.push(entry(key, Given::Value(value), flag));
         }
         None => found.errors.push(ConfigError {

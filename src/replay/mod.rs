@@ -38,7 +38,7 @@ pub use dispatch::{CONTENDERS, Contender, Director};
 pub use experiment::Experiment;
 pub use outcome::{Measures, Slo};
 pub use store::PoolKind;
-pub use table::Trial;
+pub use table::{Capacity, Trial};
 pub use trace::{TraceError, TraceRequest};
 pub use world::{Run, RunError, World};
 

@@ -63,7 +63,7 @@ impl Prefiller {
 
     /// Queues a prompt of which `have_tokens` leading tokens are held for it. One whose blocks were
     /// restored meanwhile has kept its turn, as in vLLM: only what has been started goes before it.
-    pub fn queue(&mut self, request: usize, turn: u64, (prompt_tokens, have_tokens): (u32, u32)) {
+    pub fn queue(&mut self, request: usize, turn: u64, prompt_tokens: u32, have_tokens: u32) {
         let have_tokens = have_tokens.min(prompt_tokens.saturating_sub(1));
         let work = Work { request, turn, prompt_tokens, have_tokens, cached_tokens: 0, started: false };
         let place = self.ready.partition_point(|other| other.started || other.turn < turn);
@@ -140,9 +140,9 @@ mod tests {
     #[test]
     fn a_long_prompt_takes_several_steps_and_shares_the_last() {
         let mut prefiller = Prefiller::new(1.0);
-        prefiller.queue(1, 1, (150, 0));
-        prefiller.queue(2, 2, (30, 0));
-        prefiller.queue(3, 3, (30, 0));
+        prefiller.queue(1, 1, 150, 0);
+        prefiller.queue(2, 2, 30, 0);
+        prefiller.queue(3, 3, 30, 0);
         assert_eq!(step(&mut prefiller, 0), 11.0);
         assert_eq!(prefiller.begin(&costs(), |_| 0), None, "one step at a time");
         assert!(ended(&mut prefiller).is_empty());
@@ -157,10 +157,10 @@ mod tests {
     #[test]
     fn cached_tokens_are_skipped_but_never_the_last_one() {
         let mut prefiller = Prefiller::new(2.0);
-        prefiller.queue(1, 1, (50, 20));
+        prefiller.queue(1, 1, 50, 20);
         assert_eq!(step(&mut prefiller, 30), 2.0 * 3.0);
         assert_eq!(prefiller.end(), [Computed { request: 1, cached_tokens: 30 }]);
-        prefiller.queue(2, 2, (50, 50));
+        prefiller.queue(2, 2, 50, 50);
         assert_eq!(step(&mut prefiller, 0), 2.0 * 1.1);
         assert_eq!(prefiller.end(), [Computed { request: 2, cached_tokens: 49 }]);
     }
@@ -169,10 +169,10 @@ mod tests {
     fn who_restored_keeps_its_turn() {
         let mut prefiller = Prefiller::new(1.0);
         let turns: Vec<u64> = (0..4).map(|_| prefiller.turn()).collect();
-        prefiller.queue(2, turns[2], (150, 0));
+        prefiller.queue(2, turns[2], 150, 0);
         step(&mut prefiller, 0);
-        prefiller.queue(3, turns[3], (60, 0));
-        prefiller.queue(1, turns[1], (60, 0));
+        prefiller.queue(3, turns[3], 60, 0);
+        prefiller.queue(1, turns[1], 60, 0);
         assert!(ended(&mut prefiller).is_empty());
         step(&mut prefiller, 0);
         assert_eq!(ended(&mut prefiller), [2]);
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn the_dead_lose_their_work() {
         let mut prefiller = Prefiller::new(1.0);
-        (1..4).for_each(|request| prefiller.queue(request, request as u64, (10, 0)));
+        (1..4).for_each(|request| prefiller.queue(request, request as u64, 10, 0));
         step(&mut prefiller, 0);
         assert_eq!(prefiller.die(), [1, 2, 3]);
         assert!(ended(&mut prefiller).is_empty());

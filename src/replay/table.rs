@@ -16,6 +16,15 @@ pub struct Trial {
     pub measures: Vec<Measures>,
 }
 
+/// The largest loads at which a policy keeps the promise.
+#[derive(Clone, Debug)]
+pub struct Capacity {
+    /// The policy's name.
+    pub policy: &'static str,
+    /// The largest load of each seed.
+    pub loads: Vec<f64>,
+}
+
 /// A measure, as it is shown.
 struct Column {
     title: &'static str,
@@ -27,28 +36,29 @@ struct Column {
 }
 
 const COLUMNS: [Column; 9] = [
-    column("TTFT p50 s", "ttft_p50_s", (1.0, 2), |m| m.ttft_p50_s),
-    column("p90 s", "ttft_p90_s", (1.0, 2), |m| m.ttft_p90_s),
-    column("p99 s", "ttft_p99_s", (1.0, 1), |m| m.ttft_p99_s),
-    column("TPOT p50 ms", "tpot_p50_s", (1e3, 1), |m| m.tpot_p50_s),
-    column("gap p90 ms", "gap_p90_s", (1e3, 1), |m| m.gap_p90_s),
-    column("in SLO %", "slo_share", (1e2, 1), |m| m.slo_share),
-    column("in SLO /s", "goodput_per_s", (1.0, 2), |m| m.goodput_per_s),
-    column("hits %", "hit_share", (1e2, 1), |m| m.hit_share),
-    column("imbalance", "imbalance", (1.0, 2), |m| m.imbalance),
+    column("TTFT p50 s", "ttft_p50_s", 1.0, 2, |m| m.ttft_p50_s),
+    column("p90 s", "ttft_p90_s", 1.0, 2, |m| m.ttft_p90_s),
+    column("p99 s", "ttft_p99_s", 1.0, 1, |m| m.ttft_p99_s),
+    column("TPOT p50 ms", "tpot_p50_s", 1e3, 1, |m| m.tpot_p50_s),
+    column("gap p90 ms", "gap_p90_s", 1e3, 1, |m| m.gap_p90_s),
+    column("in SLO %", "slo_share", 1e2, 1, |m| m.slo_share),
+    column("in SLO /s", "goodput_per_s", 1.0, 2, |m| m.goodput_per_s),
+    column("hits %", "hit_share", 1e2, 1, |m| m.hit_share),
+    column("imbalance", "imbalance", 1.0, 2, |m| m.imbalance),
 ];
 
 /// Measures that are compared with the first policy, run by run: theirs over its.
 const RATIOS: [Column; 3] = [
-    column("p50", "ttft_p50_ratio", (1.0, 2), |m| m.ttft_p50_s),
-    column("p90", "ttft_p90_ratio", (1.0, 2), |m| m.ttft_p90_s),
-    column("in SLO", "goodput_ratio", (1.0, 2), |m| m.goodput_per_s),
+    column("p50", "ttft_p50_ratio", 1.0, 2, |m| m.ttft_p50_s),
+    column("p90", "ttft_p90_ratio", 1.0, 2, |m| m.ttft_p90_s),
+    column("in SLO", "goodput_ratio", 1.0, 2, |m| m.goodput_per_s),
 ];
 
 const fn column(
     title: &'static str,
     key: &'static str,
-    (scale, decimals): (f64, usize),
+    scale: f64,
+    decimals: usize,
     measure: fn(&Measures) -> f64,
 ) -> Column {
     Column { title, key, scale, decimals, measure }
@@ -96,11 +106,11 @@ pub fn text(trials: &[Trial]) -> String {
 
 /// A Markdown table of the largest loads: a row per policy, `capacities` being one per seed.
 #[must_use]
-pub fn capacities(policies: &[(&'static str, Vec<f64>)]) -> String {
+pub fn capacities(policies: &[Capacity]) -> String {
     let mut rows = vec![vec!["policy".to_owned(), "largest load".to_owned(), "× first".to_owned()]];
-    let shown = column("", "", (1.0, 2), |_| 0.0);
-    for (policy, loads) in policies {
-        let pairs = loads.iter().zip(&policies[0].1);
+    let shown = column("", "", 1.0, 2, |_| 0.0);
+    for Capacity { policy, loads } in policies {
+        let pairs = loads.iter().zip(&policies[0].loads);
         let ratios: Vec<f64> =
             pairs.map(|(its, firsts)| its / firsts).filter(|ratio| ratio.is_finite()).collect();
         let cells = [Estimate::of(loads), Estimate::of(&ratios)].map(|estimate| shown.cell(estimate));
@@ -197,7 +207,8 @@ mod tests {
 
     #[test]
     fn capacities_are_compared_with_the_first() {
-        let table = capacities(&[("ours", vec![0.8, 0.8]), ("theirs", vec![0.4, 0.4])]);
+        let capacity = |policy, load| Capacity { policy, loads: vec![load, load] };
+        let table = capacities(&[capacity("ours", 0.8), capacity("theirs", 0.4)]);
         assert!(table.contains("| theirs |   0.40 ±0.00 | 0.50 ±0.00 |"), "{table}");
     }
 }

@@ -185,18 +185,29 @@ fn cached(config: &Config, visit: &Visit, who: &str, facts: &Facts, report: &mut
     }
 }
 
+/// What an engine published, and its name in the report.
+struct EngineFacts<'a> {
+    engine: String,
+    facts: &'a Facts,
+}
+
+/// One fact of an engine in words.
+struct Statement<'a> {
+    engine: &'a str,
+    value: String,
+}
+
 /// Reports facts in which engines must agree, and do not.
 fn together(config: &Config, visits: &[Visit], report: &mut Report) {
-    let all: Vec<(String, &Facts)> = visits
+    let all: Vec<EngineFacts<'_>> = visits
         .iter()
         .filter_map(|visit| {
-            let who = visit.member.who();
-            Some((who, &visit.told.as_ref().ok()?.facts))
+            Some(EngineFacts { engine: visit.member.who(), facts: &visit.told.as_ref().ok()?.facts })
         })
         .collect();
     same_model(config.fleet.model.as_deref(), &all, report);
     let said = |read: fn(&Facts) -> Option<String>| {
-        all.iter().filter_map(move |(who, facts)| Some((who.as_str(), read(facts)?)))
+        all.iter().filter_map(move |one| Some(Statement { engine: &one.engine, value: read(one.facts)? }))
     };
     let version = said(|facts| facts.version.clone());
     if let Some(text) = differing(version, "is of release") {
@@ -210,7 +221,7 @@ fn together(config: &Config, visits: &[Visit], report: &mut Report) {
 
 /// A request names one model, to both its engines. With fleet.model each was compared with that,
 /// and its name may be a path's last part.
-fn same_model(model: Option<&str>, all: &[(String, &Facts)], report: &mut Report) {
+fn same_model(model: Option<&str>, all: &[EngineFacts<'_>], report: &mut Report) {
     let counts = |one: &ModelFact| match model {
         Some(model) => endpoint::same_model(&one.id, model),
         None => one.parent.is_none(),
@@ -219,7 +230,7 @@ fn same_model(model: Option<&str>, all: &[(String, &Facts)], report: &mut Report
         facts.models.iter().filter(|one| counts(one)).map(|one| one.id.clone()).collect()
     };
     let mut served =
-        all.iter().map(|(who, facts)| (who, named(facts))).filter(|(_, names)| !names.is_empty());
+        all.iter().map(|one| (&one.engine, named(one.facts))).filter(|(_, names)| !names.is_empty());
     let Some((first, ours)) = served.next() else { return };
     for (who, theirs) in served {
         if ours.is_disjoint(&theirs) {
@@ -236,11 +247,10 @@ fn listed(models: &BTreeSet<String>) -> String {
 }
 
 /// The first two that say different things, in words.
-fn differing<'a>(said: impl Iterator<Item = (&'a str, String)>, verb: &str) -> Option<String> {
-    let mut said = said;
-    let (first, one) = said.next()?;
-    let (who, other) = said.find(|(_, other)| *other != one)?;
-    Some(format!("{who} {verb} {other}, and {first} {verb} {one}"))
+fn differing<'a>(mut statements: impl Iterator<Item = Statement<'a>>, verb: &str) -> Option<String> {
+    let first = statements.next()?;
+    let other = statements.find(|other| other.value != first.value)?;
+    Some(format!("{} {verb} {}, and {} {verb} {}", other.engine, other.value, first.engine, first.value))
 }
 
 fn cache(facts: &Facts) -> Option<&CacheFacts> {

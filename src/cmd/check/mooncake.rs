@@ -15,10 +15,10 @@ const ADMIN: &str = "pool.admins";
 pub(super) async fn by_rpc(inquiry: &Inquiry<'_>, report: &mut Report) -> Option<Keys> {
     let masters = inquiry.addresses();
     let admins = endpoints(&inquiry.config.pool.admins);
-    let states = all(&admins, |admin| async move { state(inquiry, &admin, ADMIN).await }).await;
+    let states = states(inquiry, &admins, ADMIN).await;
     let mut asked = masters.clone();
     // A leader that only a standby names is asked too, as the gateway does.
-    let leaders = states.iter().filter_map(|(_, (health, _))| leader(health.as_ref()?));
+    let leaders = states.iter().filter_map(|state| leader(state.health.as_ref()?));
     for leader in leaders.collect::<BTreeSet<_>>() {
         if !asked.contains(&leader) {
             asked.push(leader);
@@ -44,11 +44,8 @@ pub(super) async fn by_rpc(inquiry: &Inquiry<'_>, report: &mut Report) -> Option
 /// Over the HTTP ports alone.
 pub(super) async fn by_http(inquiry: &Inquiry<'_>, report: &mut Report) -> Option<Keys> {
     let admins = inquiry.addresses();
-    let states = all(&admins, |admin| async move { state(inquiry, &admin, RPC).await }).await;
-    let standby = |(_, (health, _)): &(Endpoint, (Option<Health>, String))| {
-        health.as_ref().is_some_and(|health| health.role.as_deref() == Some("standby"))
-    };
-    let only_standbys = !states.is_empty() && states.iter().all(standby);
+    let states = states(inquiry, &admins, RPC).await;
+    let only_standbys = !states.is_empty() && states.iter().all(MasterState::is_standby);
     let serving = tell_states(states, report);
     if only_standbys {
         let why = "no master that is listed leads: over HTTP no leader is followed, list all masters";
@@ -119,28 +116,52 @@ async fn tell_greeting(
     report.say(grade, format!("{what}{advice}"));
 }
 
+/// What a master's HTTP port says of it.
+struct MasterState {
+    admin: Endpoint,
+    /// Its health; None if it can't be asked.
+    health: Option<Health>,
+    /// Its name in the report, or the error with advice.
+    text: String,
+}
+
+impl MasterState {
+    fn is_standby(&self) -> bool {
+        self.health.as_ref().is_some_and(|health| health.role.as_deref() == Some("standby"))
+    }
+}
+
+/// The states of all masters, asked at the same time.
+async fn states(inquiry: &Inquiry<'_>, admins: &[Endpoint], key: &'static str) -> Vec<MasterState> {
+    let states = all(admins, |admin| async move { state(inquiry, admin, key).await }).await;
+    states.into_iter().map(|(_, state)| state).collect()
+}
+
 /// State of the master behind an HTTP port; with the error text, if it may be the RPC port.
-async fn state(inquiry: &Inquiry<'_>, admin: &Endpoint, key: &'static str) -> (Option<Health>, String) {
-    match inquiry.admin(admin).health().await {
-        Ok(health) => (Some(health), format!("{admin} ({key})")),
+async fn state(inquiry: &Inquiry<'_>, admin: Endpoint, key: &'static str) -> MasterState {
+    match inquiry.admin(&admin).health().await {
+        Ok(health) => {
+            let text = format!("{admin} ({key})");
+            MasterState { admin, health: Some(health), text }
+        }
         Err(why) => {
-            let rpc = matches!(why, PoolError::Unreachable(_)) && hello(inquiry, admin).await.is_ok();
+            let rpc = matches!(why, PoolError::Unreachable(_)) && hello(inquiry, &admin).await.is_ok();
             let advice = match (rpc, key) {
                 (true, ADMIN) => "this is a master's RPC port, which belongs into pool.addresses",
                 (true, _) => "this is a master's RPC port: use pool.kind = \"mooncake\", or its HTTP port",
                 (false, _) => "is this a master's HTTP port (--metrics_port, 9003)?",
             };
-            (None, format!("{admin} ({key}): {why}; {advice}"))
+            let text = format!("{admin} ({key}): {why}; {advice}");
+            MasterState { admin, health: None, text }
         }
     }
 }
 
 /// Reports the leader, and returns the masters that may be asked for keys.
-fn tell_states(states: Vec<(Endpoint, (Option<Health>, String))>, report: &mut Report) -> Vec<Endpoint> {
+fn tell_states(states: Vec<MasterState>, report: &mut Report) -> Vec<Endpoint> {
     let mut serving = Vec::new();
-    let leads = |health: &Health| health.role.as_deref() != Some("standby");
-    let any = states.iter().any(|(_, (health, _))| health.as_ref().is_some_and(leads));
-    for (admin, (health, text)) in states {
+    let any = states.iter().any(|state| state.health.is_some() && !state.is_standby());
+    for MasterState { admin, health, text } in states {
         let Some(health) = health else {
             report.say(if any { Grade::Note } else { Grade::Bad }, text);
             continue;

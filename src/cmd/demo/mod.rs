@@ -206,17 +206,24 @@ fn introduce(app: &App, config: &Config) {
         "one pool shared by all four, a simulated Mooncake master on {rpc} (admin http://{admin}). Stop with Ctrl-C."
     );
     println!("In a browser: http://{address}/. Metrics: http://{address}/metrics. Try:\n");
-    println!("{}\n", curl(address, &[("user", QUESTION)]));
+    println!("{}\n", curl(address, &[Turn { role: "user", text: QUESTION }]));
     let [answer, next] = TURN;
     println!(
         "and its next turn, of which the pool has the beginning by then: pooled_tokens in the log line.\n"
     );
-    println!("{}\n", curl(address, &[("user", QUESTION), ("assistant", answer), ("user", next)]));
+    let turns = [("user", QUESTION), ("assistant", answer), ("user", next)];
+    println!("{}\n", curl(address, &turns.map(|(role, text)| Turn { role, text })));
+}
+
+/// A message of a chat, as the request has it.
+struct Turn<'a> {
+    role: &'a str,
+    text: &'a str,
 }
 
 /// A request for a shell; the texts have no quotes.
-fn curl(address: SocketAddr, turns: &[(&str, &str)]) -> String {
-    let message = |(role, text): &(&str, &str)| format!("{{\"role\":\"{role}\",\"content\":\"{text}\"}}");
+fn curl(address: SocketAddr, turns: &[Turn<'_>]) -> String {
+    let message = |Turn { role, text }: &Turn<'_>| format!("{{\"role\":\"{role}\",\"content\":\"{text}\"}}");
     let messages = turns.iter().map(message).collect::<Vec<_>>().join(",");
     format!(
         "curl -N http://{address}/v1/chat/completions -H 'content-type: application/json' \

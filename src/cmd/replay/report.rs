@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::virtual_time::LoadTrials;
 use crate::cli::{ReplayPool, SimulatedArgs};
+use crate::replay::Capacity;
 use crate::replay::stats::Estimate;
 use crate::replay::table;
 
@@ -70,15 +71,11 @@ pub(super) fn loads(about: &ReplayInfo<'_>, loads: &[LoadTrials], as_json: bool)
 }
 
 /// A table of the largest loads.
-pub(super) fn capacities(
-    about: &ReplayInfo<'_>,
-    found: &[(&'static str, Vec<f64>)],
-    as_json: bool,
-) -> String {
+pub(super) fn capacities(about: &ReplayInfo<'_>, found: &[Capacity], as_json: bool) -> String {
     if as_json {
-        let each = found.iter().map(
-            |(policy, loads)| json!({ "policy": policy, "load": table::estimate_json(Estimate::of(loads)) }),
-        );
+        let each = found.iter().map(|Capacity { policy, loads }| {
+            json!({ "policy": policy, "load": table::estimate_json(Estimate::of(loads)) })
+        });
         return about.json("capacities", each.collect());
     }
     let SimulatedArgs { slo_ttft, slo_prefills, slo_gap, .. } = about.flags;

@@ -8,7 +8,8 @@ use super::progress::Progress;
 use super::{TrialError, report};
 use crate::cli::{ReplayArgs, ReplayPool, SimulatedArgs};
 use crate::replay::{
-    CONTENDERS, Cluster, Contender, Costs, Experiment, Faults, PoolKind, Slo, TraceRequest, Trial, Workload,
+    CONTENDERS, Capacity, Cluster, Contender, Costs, Experiment, Faults, PoolKind, Slo, TraceRequest, Trial,
+    Workload,
 };
 
 /// Runs what the flags ask for, and returns the report.
@@ -63,7 +64,7 @@ fn capacities(
     experiment: &Experiment<'_>,
     contenders: &[Contender],
     seeds: u32,
-) -> Result<Vec<(&'static str, Vec<f64>)>, TrialError> {
+) -> Result<Vec<Capacity>, TrialError> {
     let seeds = seeds as usize;
     let found = all(contenders.len() * seeds, |nth| {
         let (contender, seed) = (contenders[nth / seeds], (nth % seeds) as u64 + 1);
@@ -71,7 +72,8 @@ fn capacities(
             |source| TrialError::Run { policy: contender.name, load: "to be found".to_owned(), source };
         experiment.capacity(contender, seed).map_err(failed)
     })?;
-    Ok(contenders.iter().zip(found.chunks(seeds)).map(|(one, loads)| (one.name, loads.to_vec())).collect())
+    let each = contenders.iter().zip(found.chunks(seeds));
+    Ok(each.map(|(one, loads)| Capacity { policy: one.name, loads: loads.to_vec() }).collect())
 }
 
 /// The results of `job` for 0 to `count`, in that order, or the first error.

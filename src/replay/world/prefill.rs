@@ -147,9 +147,9 @@ impl<D: Dispatch> World<'_, D> {
     }
 
     fn ready(&mut self, request: u32, lane: u16, have_tokens: u32) {
-        let tokens = (self.arrival(request).prompt_tokens, have_tokens);
+        let prompt_tokens = self.arrival(request).prompt_tokens;
         let turn = self.flights[request as usize].turn;
-        self.prefillers[usize::from(lane)].queue(request as usize, turn, tokens);
+        self.prefillers[usize::from(lane)].queue(request as usize, turn, prompt_tokens, have_tokens);
         self.step(lane);
     }
 
